@@ -1,0 +1,157 @@
+package manifest
+
+// The kinds of file.
+const (
+	KindBundle    = "Bundle"
+	KindCluster   = "Cluster"
+	KindInventory = "Inventory"
+	KindLock      = "Lock"
+)
+
+// Platform is an operating system and architecture, linux/amd64, with a variant where there are several, linux/arm/v7.
+// PlatformString says how platforms are spelled.
+type Platform = string
+
+// Metadata names a thing.
+type Metadata struct {
+	// Name is lower case letters, digits, hyphens and dots.
+	Name string `yaml:"name" kk:"required" doc:"Lower case letters, digits, hyphens and dots."`
+	// Version is any version that can be part of a file name.
+	Version string `yaml:"version,omitempty" doc:"The version of this bundle; part of its file name."`
+}
+
+// PlatformPolicy says what happens if an item lacks a platform that the bundle is for.
+type PlatformPolicy string
+
+// The policies; an empty one is PolicyStrict.
+const (
+	// PolicyStrict makes a platform that upstream lacks an error.
+	PolicyStrict PlatformPolicy = "strict"
+	// PolicyWarn records a platform that upstream lacks.
+	PolicyWarn PlatformPolicy = "warn"
+)
+
+// Bundle says what goes into a bundle.
+type Bundle struct {
+	APIVersion     string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
+	Kind           string         `yaml:"kind" kk:"required" doc:"Bundle"`
+	Metadata       Metadata       `yaml:"metadata" kk:"required"`
+	Platforms      []string       `yaml:"platforms" kk:"required" doc:"The platforms of the hosts, such as linux/amd64."`
+	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"strict (default): a platform that upstream lacks is an error; warn: it is recorded."`
+	// Cluster is the path of a Cluster file, relative to this one. Everything that cluster needs is added.
+	Cluster   string       `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
+	Images    []Image      `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
+	Charts    []Chart      `yaml:"charts,omitempty" doc:"Helm charts."`
+	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files."`
+	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
+	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
+	Sources   []Source     `yaml:"sources,omitempty" doc:"How upstream hosts are reached."`
+	Zone      string       `yaml:"zone,omitempty" doc:"Takes what the catalog adds from the addresses of a zone, such as cn."`
+
+	src *source
+}
+
+// Image is a container image. In YAML it is a reference, or a mapping where more is said.
+type Image struct {
+	// Name is the reference as written; ImageName makes it fully qualified.
+	Name string `yaml:"name" kk:"required" doc:"Reference, such as docker.io/library/nginx:1.29."`
+	// Digest pins the image (or its index) to sha256:….
+	Digest string  `yaml:"digest,omitempty" doc:"sha256:… of the image or its index; anything else is refused."`
+	Verify *Verify `yaml:"verify,omitempty" doc:"Refuse the image unless this key signed it."`
+}
+
+func (i *Image) setShort(text string) { i.Name = text }
+
+// Verify names the key that must have signed an image.
+type Verify struct {
+	Key string `yaml:"key" kk:"required" doc:"Path of a cosign public key."`
+}
+
+// Chart is a Helm chart, from one of three places: Repo with Name and Version, URL of an archive, or Path.
+type Chart struct {
+	Name string `yaml:"name,omitempty" doc:"Name of the chart in its repository."`
+	// Repo is an HTTP repository (https://…) or an OCI registry path (oci://…) below which the chart lies.
+	Repo string `yaml:"repo,omitempty" doc:"https://… chart repository or oci://registry/path."`
+	// URL is the address of a chart archive (.tgz) for charts that are published without a repository.
+	URL string `yaml:"url,omitempty" doc:"Address of a chart archive (.tgz)."`
+	// Version is a version or a range such as 4.14.x.
+	Version string `yaml:"version,omitempty" doc:"A version or a range of versions, such as 4.14.x."`
+	// Path is a local chart directory or archive, relative to the manifest.
+	Path string `yaml:"path,omitempty" doc:"A local chart directory or archive."`
+	// Values are paths of values files, relative to the manifest, with which the chart is rendered to find its images.
+	Values []string `yaml:"values,omitempty" doc:"Values files with which the chart is rendered to find its images."`
+}
+
+// File is a file to fetch: one for each platform if its URL or path has placeholders, else one for all platforms.
+type File struct {
+	Name string `yaml:"name" kk:"required" doc:"Short name of the file."`
+	// URL is https://…, http://… or file://…, with the placeholders {os}, {arch} and {x86arch}.
+	URL     string `yaml:"url,omitempty" doc:"https://…; {os} {arch} {x86arch} stand for those of each platform."`
+	Path    string `yaml:"path,omitempty" doc:"A local file instead of a URL, relative to the manifest; same placeholders."`
+	Version string `yaml:"version,omitempty" doc:"Version of what the file holds; for people."`
+	// SHA256 is the expected content by platform.
+	SHA256 Sums `yaml:"sha256,omitempty" doc:"Expected sha256 by platform, or one for a file that all platforms share."`
+	// Checksums is the URL of an upstream file of checksums, with the same placeholders as URL.
+	Checksums string   `yaml:"checksums,omitempty" doc:"Address of upstream's checksums: one hash, or lines of hash and file name."`
+	Mode      FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
+}
+
+// AllPlatforms is the key in Sums of a file that is the same for all platforms.
+const AllPlatforms = ""
+
+// Sums are sha256 digests, 64 hexadecimal digits, by platform. In YAML a single value stands for all platforms.
+type Sums map[string]string
+
+func (s *Sums) setShort(text string) { *s = Sums{AllPlatforms: text} }
+
+// MarshalYAML writes the short form back where that was read.
+func (s Sums) MarshalYAML() (any, error) {
+	if all, ok := s[AllPlatforms]; ok && len(s) == 1 {
+		return all, nil
+	}
+	return map[string]string(s), nil
+}
+
+// PackageSet are packages of an operating system.
+type PackageSet struct {
+	Distribution string   `yaml:"distribution" kk:"required" doc:"Distribution and version, such as debian/12."`
+	Install      []string `yaml:"install" kk:"required" doc:"Package names; what they depend on is added."`
+}
+
+// Source says how one upstream host is reached. It applies to images, charts and files alike.
+type Source struct {
+	// Host is the host[:port] in references and URLs.
+	Host string `yaml:"host" kk:"required" doc:"host[:port] as in references and URLs, such as docker.io or dl.k8s.io."`
+	// Mirror is the host[:port][/path] asked instead.
+	Mirror string `yaml:"mirror,omitempty" doc:"host[:port][/path] that is asked instead."`
+	// CA is the path of a PEM file, relative to the manifest, with the authorities this host is trusted by.
+	CA string `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of this host."`
+	// MaxConcurrent bounds the connections to this host; 0 is the default.
+	MaxConcurrent int `yaml:"maxConcurrent,omitempty" doc:"Most connections to this host at once."`
+	// PlainHTTP talks HTTP instead of HTTPS.
+	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS; only ever for this host."`
+}
+
+func (*Source) hint(name string) string {
+	switch name {
+	case "username", "password", "token", "auth":
+		return "secrets never live in this file; log in with the docker configuration (docker login) or netrc"
+	case "insecure", "insecureSkipVerify", "skipTLSVerify":
+		return "certificates are always checked; name the authority with ca, or use plainHTTP"
+	}
+	return ""
+}
+
+// ParseBundle reads a Bundle. The error is Problems.
+func ParseBundle(file string, data []byte) (*Bundle, error) {
+	b := &Bundle{}
+	c, sound := decode(file, data, KindBundle, b)
+	if sound {
+		b.src = c.src
+		c.bundle(b)
+	}
+	if err := c.found.err(); err != nil {
+		return nil, err
+	}
+	return b, nil
+}

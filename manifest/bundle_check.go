@@ -1,0 +1,372 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/distribution/reference"
+)
+
+// bundle checks what the types alone do not say, and brings platforms and hashes into their one spelling.
+func (c *checker) bundle(b *Bundle) {
+	c.name("metadata.name", b.Metadata.Name)
+	if b.Metadata.Version == "" {
+		c.add("metadata", "version is missing; it becomes part of the bundle's file name")
+	} else {
+		c.version("metadata.version", b.Metadata.Version)
+	}
+	c.platforms(b.Platforms)
+	c.images(b.Images)
+	for i := range b.Charts {
+		c.chart(index("charts", i), &b.Charts[i])
+	}
+	c.sameChart(b.Charts)
+	for i := range b.Files {
+		c.file(index("files", i), &b.Files[i])
+	}
+	c.sameFile(b.Files, b.Platforms)
+	c.sources(b.Sources)
+	refuse(c, b, bundleGaps())
+}
+
+func (c *checker) name(path, name string) {
+	if name != "" && !isName(name, true) {
+		c.add(path, "%q is no name; use lower case letters, digits, hyphens and dots", shorten(name))
+	}
+}
+
+func (c *checker) version(path, version string) {
+	if version != "" && (!isToken(version) || len(version) > maxToken) {
+		c.add(path, "%q is no version; use letters, digits and . _ + -, at most %d of them", shorten(version), maxToken)
+	}
+}
+
+// maxToken is the longest tag in the OCI distribution specification; versions become tags.
+const maxToken = 128
+
+// isToken tells whether s can be a version or a file name everywhere: it begins with a letter or digit.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsAny(s[:1], "._+-") && only(strings.ToLower(s), "._+-")
+}
+
+func (c *checker) platforms(list []string) {
+	for i, written := range list {
+		path := index("platforms", i)
+		p, err := PlatformString(written)
+		if err != nil {
+			c.add(path, "%v", err)
+			continue
+		}
+		if first := slices.Index(list[:i], p); first >= 0 {
+			c.add(path, "%s is there twice, first on %s", p, c.line(index("platforms", first)))
+		}
+		list[i] = p
+	}
+}
+
+func (c *checker) images(list []Image) {
+	first := map[string]int{}
+	for i, image := range list {
+		path := index("images", i)
+		named, err := reference.ParseNormalizedNamed(image.Name)
+		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
+			c.add(path, "%s", noSecrets) // user:password@host/path; a digest has no slash
+			continue
+		}
+		if err != nil {
+			c.add(path, "%q is no image reference; write one such as docker.io/library/nginx:1.29 (%v)", shorten(image.Name), err)
+			continue
+		}
+		digest := image.Digest
+		if digest != "" && !c.digest(join(path, "digest"), digest) {
+			continue
+		}
+		if d, ok := named.(reference.Digested); ok {
+			inName := d.Digest().String()
+			if c.digest(path, inName) && digest != "" && digest != inName {
+				c.add(path, "the name pins %s and digest pins %s; keep one", inName, digest)
+			}
+		}
+		ref, err := image.Ref()
+		if err != nil {
+			continue
+		}
+		base, _, _ := strings.Cut(ref, "@")
+		if _, tagged := reference.TagNameOnly(named).(reference.Tagged); !tagged {
+			base = ref
+		}
+		if at, twice := first[base]; twice {
+			c.add(path, "%s is there twice, first on %s", base, c.line(index("images", at)))
+		} else {
+			first[base] = i
+		}
+	}
+}
+
+// digest tells whether s is a sha256 digest and reports it otherwise.
+func (c *checker) digest(path, s string) bool {
+	algorithm, hex, _ := strings.Cut(s, ":")
+	switch {
+	case algorithm == "sha256" && isHex(hex, 64):
+		return true
+	case isToken(algorithm) && algorithm != "sha256" && hex != "":
+		c.add(path, "%q: only sha256 digests are read", shorten(s))
+	default:
+		c.add(path, "%q is no digest; write sha256: and 64 hexadecimal digits in lower case", shorten(s))
+	}
+	return false
+}
+
+func (c *checker) chart(path string, chart *Chart) {
+	var places []string
+	for _, one := range [][2]string{{"repo", chart.Repo}, {"url", chart.URL}, {"path", chart.Path}} {
+		if one[1] != "" {
+			places = append(places, one[0])
+		}
+	}
+	switch {
+	case len(places) == 0:
+		c.add(path, "says no place; write repo (with name and version), url or path")
+	case len(places) > 1:
+		c.add(path, "has %s; keep one", strings.Join(places, " and "))
+	case chart.Repo != "":
+		c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
+		if chart.Name == "" {
+			c.add(path, "name is missing")
+		}
+		if chart.Version == "" {
+			c.add(path, "version is missing; write one, or a range such as 4.14.x")
+		}
+	case chart.URL != "":
+		c.address(join(path, "url"), chart.URL, "https", "http")
+	case chart.Version != "":
+		c.add(join(path, "version"), "a local chart has its version in its Chart.yaml; leave it out here")
+	}
+	if chart.Name != "" && !isToken(chart.Name) {
+		c.add(join(path, "name"), "%q is no chart name; use letters, digits, hyphens and dots", shorten(chart.Name))
+	}
+	if chart.Version != "" {
+		if _, err := semver.NewConstraint(chart.Version); err != nil {
+			c.add(join(path, "version"), "%q is no version and no range of versions such as 4.14.x", shorten(chart.Version))
+		}
+	}
+}
+
+func (c *checker) sameChart(list []Chart) {
+	first := map[string]int{}
+	for i, chart := range list {
+		id := chart.URL + chart.Path
+		if chart.Repo != "" {
+			id = ChartRef(chart, chart.Name, chart.Version)
+		}
+		if at, twice := first[id]; twice && id != "" {
+			c.add(index("charts", i), "%s is there twice, first on %s", shown(id), c.line(index("charts", at)))
+		} else {
+			first[id] = i
+		}
+	}
+}
+
+// noSecrets is said without repeating what was found.
+const noSecrets = "secrets never live in this file; take the user and password out, and log in with the docker configuration or netrc"
+
+// shown is a reference as it may be repeated in a message: without a password that is in it by mistake.
+func shown(ref string) string {
+	if u, err := url.Parse(ref); err == nil && u.User != nil {
+		return shorten(u.Redacted())
+	}
+	return shorten(ref)
+}
+
+// address checks a URL that may have the placeholders of a file.
+func (c *checker) address(path, s string, schemes ...string) {
+	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(s))
+	switch {
+	case strings.Contains(s, "@") && (err != nil || u.User != nil):
+		c.add(path, "%s", noSecrets)
+	case err != nil:
+		c.add(path, "%q is no URL", shorten(s))
+	case !slices.Contains(schemes, u.Scheme):
+		c.add(path, "%q: want a URL with %s://", shorten(s), or(schemes))
+	case u.Scheme == "file" && u.Host != "":
+		c.add(path, "%q: a file URL has three slashes before its path", shorten(s))
+	case u.Scheme != "file" && u.Hostname() == "":
+		c.add(path, "%q has no host", shorten(s))
+	case u.Fragment != "":
+		c.add(path, "%q: the part from # on is never sent; leave it out", shorten(s))
+	}
+	c.placeholders(path, s)
+}
+
+// placeholders reports braces that Expand does not know.
+func (c *checker) placeholders(path, s string) {
+	rest := strings.NewReplacer("{os}", "", "{arch}", "", "{x86arch}", "").Replace(s)
+	if at := strings.IndexAny(rest, "{}"); at >= 0 {
+		c.add(path, "%q has a placeholder that is not known; known: {os}, {arch} and {x86arch}", shorten(rest[at:]))
+	}
+}
+
+func (c *checker) file(path string, f *File) {
+	if f.Name != "" && (!isToken(f.Name) || len(f.Name) > maxToken) {
+		c.add(join(path, "name"), "%q is no file name; use letters, digits and . _ + -", shorten(f.Name))
+	}
+	c.version(join(path, "version"), f.Version)
+	switch {
+	case f.URL == "" && f.Path == "":
+		c.add(path, "says no place; write url or path")
+	case f.URL != "" && f.Path != "":
+		c.add(path, "has url and path; keep one")
+	case f.URL != "" && !strings.Contains(f.URL, ":"):
+		c.add(join(path, "url"), "%q is no URL; a local file goes under path", shorten(f.URL))
+	case f.URL != "":
+		c.address(join(path, "url"), f.URL, "https", "http", "file")
+	default:
+		c.placeholders(join(path, "path"), f.Path)
+	}
+	if f.Checksums != "" {
+		c.address(join(path, "checksums"), f.Checksums, "https", "http")
+	}
+	c.sums(path, f)
+}
+
+// sums checks the expected hashes of a file and brings them into their one spelling.
+func (c *checker) sums(path string, f *File) {
+	if len(f.SHA256) == 0 {
+		return
+	}
+	path = join(path, "sha256")
+	normal := make(Sums, len(f.SHA256))
+	different := map[string]bool{}
+	for _, platform := range sortedKeys(f.SHA256) {
+		sum, at := f.SHA256[platform], path
+		if platform != AllPlatforms {
+			at = key(path, platform)
+		}
+		if sum = strings.ToLower(sum); !isHex(sum, 64) {
+			c.add(at, "%q is no sha256; write 64 hexadecimal digits", shorten(sum))
+		}
+		different[sum] = true
+		if platform == AllPlatforms {
+			normal[platform] = sum
+			continue
+		}
+		p, err := PlatformString(platform)
+		if err != nil {
+			c.addKey(at, "%v", err)
+			continue
+		}
+		if _, twice := normal[p]; twice {
+			c.addKey(at, "%s is there twice", p)
+		}
+		normal[p] = sum
+	}
+	f.SHA256 = normal
+	_, all := normal[AllPlatforms]
+	switch perPlatform := f.PerPlatform(); {
+	case all && perPlatform:
+		c.add(path, "the address has placeholders, so each platform has its own file; write one hash for each, as in {linux/amd64: …}")
+	case !perPlatform && len(different) > 1:
+		c.add(path, "the address has no placeholders, so all platforms share one file; it cannot have several hashes")
+	}
+}
+
+// sameFile reports files that would be the same item for a platform.
+func (c *checker) sameFile(list []File, platforms []string) {
+	first := map[string]int{}
+	for i, f := range list {
+		if f.Name == "" {
+			continue
+		}
+		ids := map[string]string{f.Name + " " + f.Version: strings.TrimSpace("file " + f.Name + " " + f.Version)}
+		for _, p := range platforms {
+			if ref := FileURL(f, p); ref != "" {
+				ids[ref] = ref
+			}
+		}
+		for _, id := range sortedKeys(ids) {
+			if at, twice := first[id]; twice {
+				c.add(index("files", i), "%s is there twice, first on %s", shown(ids[id]), c.line(index("files", at)))
+				break
+			}
+		}
+		for id := range ids {
+			if _, known := first[id]; !known {
+				first[id] = i
+			}
+		}
+	}
+}
+
+const maxConcurrent = 256 // connections; servers and this machine's own limit on open files end well below
+
+func (c *checker) sources(list []Source) {
+	first := map[string]int{}
+	for i, s := range list {
+		path := index("sources", i)
+		if s.Host != "" {
+			c.hostPort(join(path, "host"), s.Host)
+		}
+		if s.Mirror != "" {
+			host, below := cutPath(s.Mirror)
+			c.hostPort(join(path, "mirror"), host)
+			if strings.ContainsAny(below, "?#{} \\") || strings.Contains("/"+below+"/", "/../") {
+				c.add(join(path, "mirror"), "%q: want host[:port][/path]", shorten(s.Mirror))
+			}
+		}
+		if s.MaxConcurrent < 0 || s.MaxConcurrent > maxConcurrent {
+			c.add(join(path, "maxConcurrent"), "%d is not between 1 and %d", s.MaxConcurrent, maxConcurrent)
+		}
+		if s.PlainHTTP && s.CA != "" {
+			c.add(path, "has plainHTTP and ca; without TLS no certificate is checked, keep one")
+		}
+		host := strings.ToLower(s.Host)
+		if at, twice := first[host]; twice {
+			c.add(path, "%s is there twice, first on %s", shorten(s.Host), c.line(index("sources", at)))
+		} else {
+			first[host] = i
+		}
+	}
+}
+
+// hostPort checks host or host:port.
+func (c *checker) hostPort(path, s string) {
+	if _, _, err := splitHostPort(s); err != nil {
+		c.add(path, "%v", err)
+	}
+}
+
+// splitHostPort takes host or host:port apart; the port is 0 if there is none.
+func splitHostPort(s string) (string, int, error) {
+	if strings.Contains(s, "@") {
+		return "", 0, errors.New(noSecrets)
+	}
+	if scheme, _, has := strings.Cut(s, "://"); has {
+		return "", 0, fmt.Errorf("%q: want host or host:port, without %s://", shorten(s), shorten(scheme))
+	}
+	u, err := url.Parse("//" + s)
+	if err != nil || u.Host != s || !isHost(u.Hostname()) || u.Hostname() == "" {
+		return "", 0, fmt.Errorf("%q is no host and no host:port", shorten(s))
+	}
+	if u.Port() == "" {
+		if strings.HasSuffix(s, ":") {
+			return "", 0, fmt.Errorf("%q has no port after the colon", shorten(s))
+		}
+		return u.Hostname(), 0, nil
+	}
+	port, err := parsePort(u.Port())
+	return u.Hostname(), port, err
+}
+
+// cutPath takes host[:port][/path] apart. A scheme, which does not belong there, stays with the host.
+func cutPath(s string) (host, path string) {
+	from := strings.Index(s, "://")
+	if from < 0 {
+		host, path, _ = strings.Cut(s, "/")
+		return host, path
+	}
+	return s, ""
+}

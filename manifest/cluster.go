@@ -1,0 +1,260 @@
+package manifest
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// Cluster says what the cluster shall be. Build reads from it what is needed, precheck what must hold, install what to
+// make. Values that a file does not give are zero until WithDefaults.
+type Cluster struct {
+	APIVersion           string        `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
+	Kind                 string        `yaml:"kind" kk:"required" doc:"Cluster"`
+	Metadata             Metadata      `yaml:"metadata" kk:"required"`
+	Kubernetes           Kubernetes    `yaml:"kubernetes" kk:"required"`
+	ControlPlaneEndpoint Endpoint      `yaml:"controlPlaneEndpoint,omitempty" doc:"How nodes and clients reach the API server."`
+	Etcd                 Etcd          `yaml:"etcd,omitempty"`
+	CRI                  CRI           `yaml:"cri,omitempty" doc:"The container runtime."`
+	CNI                  CNI           `yaml:"cni,omitempty" doc:"The pod network."`
+	ImageRegistry        ImageRegistry `yaml:"imageRegistry,omitempty" doc:"Where the hosts pull images from."`
+	Storage              Storage       `yaml:"storage,omitempty"`
+	Precheck             Precheck      `yaml:"precheck,omitempty" doc:"What must hold on every host."`
+	Addons               []Addon       `yaml:"addons,omitempty" doc:"Charts installed after the cluster, in this order."`
+	// Components overrides the catalog's default versions, by the catalog's names.
+	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
+
+	src *source
+}
+
+// Kubernetes is the Kubernetes that is installed.
+type Kubernetes struct {
+	Distribution string `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"Default kubernetes."`
+	// Version is vMAJOR.MINOR.PATCH.
+	Version string `yaml:"version" kk:"required" doc:"Such as v1.34.3."`
+	// PodCIDR is 10.233.64.0/18 by default.
+	PodCIDR CIDRs `yaml:"podCIDR,omitempty" doc:"Network of the pods; IPv4,IPv6 for dual stack. Default 10.233.64.0/18."`
+	// ServiceCIDR is 10.233.0.0/18 by default.
+	ServiceCIDR CIDRs `yaml:"serviceCIDR,omitempty" doc:"Network of the services; IPv4,IPv6 for dual stack. Default 10.233.0.0/18."`
+	// MaxPods is the most pods on a node, 110 by default (kubelet's own default).
+	MaxPods   int    `yaml:"maxPods,omitempty" doc:"Most pods on a node. Default 110."`
+	ProxyMode string `yaml:"proxyMode,omitempty" enum:"iptables,nftables,ipvs" doc:"Mode of kube-proxy. Default iptables."`
+	// Kubelet, Kubeadm and KubeProxy are merged into KubeletConfiguration, ClusterConfiguration and
+	// KubeProxyConfiguration and win over what kkbundle writes there.
+	Kubelet   Config `yaml:"kubelet,omitempty" doc:"Merged into KubeletConfiguration."`
+	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
+	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`
+	Security  string `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Default baseline."`
+}
+
+// Config is a free-form part of another program's configuration. Its values have the types of JSON: nil, bool, int64,
+// float64, string, []any and map[string]any.
+type Config map[string]any
+
+// Endpoint is how nodes and clients reach the API server.
+type Endpoint struct {
+	Type string `yaml:"type,omitempty" enum:"local,kube-vip,haproxy,external" doc:"Default local: the first control plane."`
+	// Address is host or host:port; empty is the first control plane's address.
+	Address string `yaml:"address,omitempty" doc:"host or host:port; default the first control plane, port 6443."`
+}
+
+// HostPort returns the endpoint as host:port. Where the file names no address it is the given one, that of the first
+// control plane; where it names no port, DefaultPort.
+func (e Endpoint) HostPort(first string) string {
+	host, port := first, 0
+	if e.Address != "" {
+		host, port, _ = splitHostPort(e.Address) // ParseCluster has checked it
+	}
+	return net.JoinHostPort(host, strconv.Itoa(orDefault(port, DefaultPort)))
+}
+
+// Etcd is the cluster's store.
+type Etcd struct {
+	Type   string  `yaml:"type,omitempty" enum:"internal,external,provided" doc:"internal (default): kubeadm's static pods."`
+	Backup *Backup `yaml:"backup,omitempty"`
+}
+
+// Backup is how often etcd is saved and how many copies stay.
+type Backup struct {
+	Every Duration `yaml:"every" kk:"required" doc:"Such as 30m."`
+	Keep  int      `yaml:"keep" kk:"required" doc:"How many copies stay."`
+}
+
+// CRI is the container runtime.
+type CRI struct {
+	Type string `yaml:"type,omitempty" enum:"containerd,docker" doc:"Default containerd."`
+	// Version is the runtime's; empty is the catalog's default.
+	Version string `yaml:"version,omitempty" doc:"Such as v2.1.9; default the catalog's."`
+}
+
+// CNI is the pod network.
+type CNI struct {
+	Type string `yaml:"type,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn,multus,none" doc:"Default flannel."`
+}
+
+// ImageRegistry is where hosts pull from.
+type ImageRegistry struct {
+	Type string `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry (default): one on the image_registry host; existing: yours."`
+	// Port is where the installed registry listens, 5000 by default.
+	Port int `yaml:"port,omitempty" doc:"Port of the registry that is installed. Default 5000."`
+	// Address is the host[:port][/path] of an existing registry.
+	Address string `yaml:"address,omitempty" doc:"host[:port][/path] of an existing registry."`
+	// CA is the path of a PEM file, relative to the cluster file.
+	CA   string        `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of an existing registry."`
+	Auth *RegistryAuth `yaml:"auth,omitempty" doc:"Login at an existing registry."`
+}
+
+// RegistryAuth is a login whose password is somewhere else.
+type RegistryAuth struct {
+	Username     string `yaml:"username" kk:"required"`
+	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
+	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+}
+
+func (*RegistryAuth) hint(name string) string { return passwordHint(name) }
+
+// Storage is the storage classes that are installed.
+type Storage struct {
+	Local bool `yaml:"local,omitempty" doc:"Volumes in directories of the nodes."`
+	NFS   bool `yaml:"nfs,omitempty" doc:"Volumes on an NFS server."`
+}
+
+// Precheck are the thresholds that hosts must reach.
+type Precheck struct {
+	MinMemory MinMemory `yaml:"minMemory,omitempty"`
+	// MinKernel is a kernel version, 4.9.17 by default.
+	MinKernel                     string `yaml:"minKernel,omitempty" doc:"Default 4.9.17."`
+	AllowUnsupportedDistributions bool   `yaml:"allowUnsupportedDistributions,omitempty"`
+}
+
+// MinMemory is the least memory of a host by role.
+type MinMemory struct {
+	// ControlPlane is 1700Mi by default, kubeadm's own limit.
+	ControlPlane Quantity `yaml:"controlPlane,omitempty" doc:"Default 1700Mi."`
+	// Worker is 1024Mi by default.
+	Worker Quantity `yaml:"worker,omitempty" doc:"Default 1024Mi."`
+}
+
+// Addon is a chart that is installed into the cluster.
+type Addon struct {
+	// Chart is the name of a chart in the bundle.
+	Chart     string `yaml:"chart" kk:"required" doc:"Name of a chart in the bundle."`
+	Namespace string `yaml:"namespace,omitempty" doc:"Default default; made if it is not there."`
+	// Release is the chart's name by default.
+	Release string `yaml:"release,omitempty" doc:"Default the chart's name."`
+	// Values are paths of values files, relative to the cluster file; later ones win.
+	Values []string `yaml:"values,omitempty" doc:"Values files; later ones win."`
+}
+
+// Component is a catalog component's version.
+type Component struct {
+	Version string `yaml:"version" kk:"required" doc:"Such as v1.3.6."`
+}
+
+// ParseCluster reads a Cluster. The error is Problems. Defaults are not filled in; see WithDefaults.
+func ParseCluster(file string, data []byte) (*Cluster, error) {
+	k := &Cluster{}
+	c, sound := decode(file, data, KindCluster, k)
+	if sound {
+		k.src = c.src
+		c.cluster(k)
+	}
+	if err := c.found.err(); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// Defaults of values that a Cluster leaves out. Versions of components come from the catalog.
+const (
+	// DefaultPort is where the API server listens.
+	DefaultPort = 6443
+	// DefaultRegistryPort is where the installed registry listens.
+	DefaultRegistryPort = 5000
+
+	defaultPodCIDR            = "10.233.64.0/18"
+	defaultServiceCIDR        = "10.233.0.0/18"
+	defaultMaxPods            = 110
+	defaultMemoryControlPlane = 1700 << 20
+	defaultMemoryWorker       = 1024 << 20
+	defaultKernel             = "4.9.17"
+)
+
+// WithDefaults returns a copy in which every value that was left out has its default. Two are left empty because the
+// cluster alone does not decide them: component versions (catalog.Version knows them) and the endpoint's address (the
+// first control plane's).
+func (c *Cluster) WithDefaults() *Cluster {
+	d := *c
+	k := &d.Kubernetes
+	k.Distribution = orDefault(k.Distribution, "kubernetes")
+	k.MaxPods = orDefault(k.MaxPods, defaultMaxPods)
+	k.ProxyMode = orDefault(k.ProxyMode, "iptables")
+	k.Security = orDefault(k.Security, "baseline")
+	k.PodCIDR = cidrs(k.PodCIDR, defaultPodCIDR)
+	k.ServiceCIDR = cidrs(k.ServiceCIDR, defaultServiceCIDR)
+	k.Kubelet, k.Kubeadm, k.KubeProxy = k.Kubelet.clone(), k.Kubeadm.clone(), k.KubeProxy.clone()
+	d.ControlPlaneEndpoint.Type = orDefault(d.ControlPlaneEndpoint.Type, "local")
+	d.Etcd.Type = orDefault(d.Etcd.Type, "internal")
+	d.CRI.Type = orDefault(d.CRI.Type, "containerd")
+	d.CNI.Type = orDefault(d.CNI.Type, "flannel")
+	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, "registry")
+	if d.ImageRegistry.Type == "registry" {
+		d.ImageRegistry.Port = orDefault(d.ImageRegistry.Port, DefaultRegistryPort)
+	}
+	d.Precheck.MinMemory.ControlPlane = orDefault(d.Precheck.MinMemory.ControlPlane, defaultMemoryControlPlane)
+	d.Precheck.MinMemory.Worker = orDefault(d.Precheck.MinMemory.Worker, defaultMemoryWorker)
+	d.Precheck.MinKernel = orDefault(d.Precheck.MinKernel, defaultKernel)
+	d.Addons = slices.Clone(d.Addons)
+	for i := range d.Addons {
+		a := &d.Addons[i]
+		a.Namespace = orDefault(a.Namespace, "default")
+		a.Release = orDefault(a.Release, a.Chart)
+		a.Values = slices.Clone(a.Values)
+	}
+	d.Components = maps.Clone(d.Components)
+	return &d
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// cidrs returns a copy of what was given, or the default.
+func cidrs(given CIDRs, byDefault string) CIDRs {
+	if len(given) > 0 {
+		return slices.Clone(given)
+	}
+	return CIDRs{netip.MustParsePrefix(byDefault)}
+}
+
+func (c Config) clone() Config {
+	if c == nil {
+		return nil
+	}
+	return cloneValue(map[string]any(c)).(map[string]any)
+}
+
+func cloneValue(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		m := make(map[string]any, len(v))
+		for k, one := range v {
+			m[k] = cloneValue(one)
+		}
+		return m
+	case []any:
+		l := make([]any, len(v))
+		for i, one := range v {
+			l[i] = cloneValue(one)
+		}
+		return l
+	default:
+		return v
+	}
+}

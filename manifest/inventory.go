@@ -1,0 +1,264 @@
+package manifest
+
+import (
+	"net/netip"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Role is a group of hosts in an Inventory.
+type Role string
+
+// The roles.
+const (
+	RoleControlPlane Role = "kube_control_plane"
+	RoleWorker       Role = "kube_worker"
+	RoleEtcd         Role = "etcd"
+	RoleRegistry     Role = "image_registry"
+	RoleNFS          Role = "nfs"
+	// RoleCluster is every host of RoleControlPlane and RoleWorker. It is derived and never written.
+	RoleCluster Role = "k8s_cluster"
+)
+
+// groupRoles are the groups that a file can have, in the order in which a host's roles are listed.
+func groupRoles() []Role {
+	return []Role{RoleControlPlane, RoleWorker, RoleEtcd, RoleRegistry, RoleNFS}
+}
+
+// Inventory says which hosts there are and how they are reached, as it is written; Hosts resolves it.
+type Inventory struct {
+	APIVersion string             `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
+	Kind       string             `yaml:"kind" kk:"required" doc:"Inventory"`
+	Metadata   *InventoryMetadata `yaml:"metadata,omitempty"`
+	Vars       Vars               `yaml:"vars,omitempty" doc:"What holds for every host that does not say otherwise."`
+	HostSpecs  HostSpecs          `yaml:"hosts" kk:"required" doc:"Hosts by name; node[1:3] stands for node1, node2 and node3."`
+	Groups     Groups             `yaml:"groups" kk:"required" doc:"Which host does what."`
+
+	src *source
+}
+
+// InventoryMetadata names an inventory.
+type InventoryMetadata struct {
+	Name string `yaml:"name" kk:"required" doc:"Lower case letters, digits, hyphens and dots."`
+}
+
+// Groups lists the hosts of each role; names can be ranges.
+type Groups struct {
+	ControlPlane []string `yaml:"kube_control_plane" kk:"required" doc:"Hosts that run the control plane."`
+	Worker       []string `yaml:"kube_worker,omitempty" doc:"Hosts that run pods."`
+	Etcd         []string `yaml:"etcd,omitempty" doc:"Hosts that run etcd; default the control plane."`
+	Registry     []string `yaml:"image_registry,omitempty" doc:"Host that the image registry is installed on."`
+	NFS          []string `yaml:"nfs,omitempty" doc:"Host that serves NFS."`
+}
+
+func (*Groups) hint(name string) string {
+	if name == string(RoleCluster) {
+		return "it is the union of kube_control_plane and kube_worker and follows from them"
+	}
+	return ""
+}
+
+// of returns the entries of a role as they are written.
+func (g *Groups) of(r Role) []string {
+	switch r {
+	case RoleControlPlane:
+		return g.ControlPlane
+	case RoleWorker:
+		return g.Worker
+	case RoleEtcd:
+		return g.Etcd
+	case RoleRegistry:
+		return g.Registry
+	case RoleNFS:
+		return g.NFS
+	default:
+		return nil
+	}
+}
+
+// Vars holds for every host that does not say otherwise.
+type Vars struct {
+	SSH  SSH  `yaml:"ssh,omitempty" doc:"How hosts are reached."`
+	Sudo Sudo `yaml:"sudo,omitempty" doc:"How a user other than root becomes root."`
+}
+
+// SSH says how a host is reached. Without key and password, the agent and the user's own keys are tried.
+type SSH struct {
+	// User is root by default.
+	User string `yaml:"user,omitempty" doc:"Default root."`
+	// Key is the path of a private key, relative to where kkbundle runs; a leading ~/ is the home directory.
+	Key string `yaml:"key,omitempty" doc:"Private key file."`
+	// Port is 22 by default.
+	Port int `yaml:"port,omitempty" doc:"Default 22."`
+	// PasswordEnv names an environment variable, PasswordFile a file that has the password.
+	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
+	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+	// Bastion is the host[:port] through which the host is reached.
+	Bastion string `yaml:"bastion,omitempty" doc:"host[:port] to go through."`
+}
+
+func (*SSH) hint(name string) string { return passwordHint(name) }
+
+// Sudo says how a user other than root becomes root. Without a password, sudo must not ask for one.
+type Sudo struct {
+	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
+	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+}
+
+func (*Sudo) hint(name string) string { return passwordHint(name) }
+
+// passwordHint refuses secrets where their place would be.
+func passwordHint(name string) string {
+	switch name {
+	case "password", "pass", "passwd":
+		return "secrets never live in this file; write passwordEnv (an environment variable's name) or passwordFile"
+	case "privateKey", "private_key", "keyContent", "private_key_content":
+		return "secrets never live in this file; write key, the path of the private key"
+	}
+	return ""
+}
+
+// HostSpec is one entry of an inventory's hosts: one host or a range of them.
+type HostSpec struct {
+	Name string `yaml:"-" kk:"key"`
+	// Address is where SSH connects to, by default the host's name. It has as many hosts in its range as Name.
+	Address string `yaml:"address,omitempty" doc:"Address for SSH; default the host's name. May have a range, like the name."`
+	// InternalIPv4 is the node's address in the cluster, by default Address.
+	InternalIPv4 string `yaml:"internalIPv4,omitempty" doc:"The node's address in the cluster; default address. May have a range, like the name."`
+	// Local marks the machine that kkbundle runs on.
+	Local bool `yaml:"local,omitempty" doc:"The machine that kkbundle runs on; no SSH."`
+	SSH   SSH  `yaml:"ssh,omitempty"`
+	Sudo  Sudo `yaml:"sudo,omitempty"`
+}
+
+func (*HostSpec) hint(name string) string {
+	switch name {
+	case "user", "key", "port", "bastion":
+		return "it belongs under ssh"
+	}
+	return passwordHint(name)
+}
+
+// HostSpecs are the entries of an inventory's hosts in the order of the file.
+type HostSpecs []HostSpec
+
+// MarshalYAML writes the entries as the mapping that they were.
+func (h HostSpecs) MarshalYAML() (any, error) {
+	m := &yaml.Node{Kind: yaml.MappingNode}
+	for _, one := range h {
+		var k, v yaml.Node
+		if err := k.Encode(one.Name); err != nil {
+			return nil, err
+		}
+		if err := v.Encode(one); err != nil {
+			return nil, err
+		}
+		m.Content = append(m.Content, &k, &v)
+	}
+	return m, nil
+}
+
+// Host is one host with everything that holds for it. Precedence: defaults, then vars, then the host's own entry.
+type Host struct {
+	Name string
+	// Address is where SSH connects to.
+	Address string
+	// InternalIPv4 is the node's address in the cluster. It is invalid if the inventory gives no IPv4 address; the host
+	// has to be asked then.
+	InternalIPv4 netip.Addr
+	Local        bool
+	SSH          SSH
+	Sudo         Sudo
+	// Roles are the host's groups in a fixed order, RoleCluster last.
+	Roles []Role
+}
+
+// Is tells whether the host has a role.
+func (h Host) Is(r Role) bool { return slices.Contains(h.Roles, r) }
+
+// ParseInventory reads an Inventory. The error is Problems.
+func ParseInventory(file string, data []byte) (*Inventory, error) {
+	inv := &Inventory{}
+	c, sound := decode(file, data, KindInventory, inv)
+	if sound {
+		inv.src = c.src
+		c.inventory(inv)
+	}
+	if err := c.found.err(); err != nil {
+		return nil, err
+	}
+	return inv, nil
+}
+
+const (
+	defaultUser    = "root"
+	defaultSSHPort = 22
+)
+
+// Hosts returns every host in the order of the file, ranges expanded. Where no etcd group is given, the control plane
+// has RoleEtcd.
+func (inv *Inventory) Hosts() []Host {
+	roles := inv.roles()
+	var list []Host
+	for _, spec := range inv.HostSpecs {
+		many, err := spec.expand()
+		if err != nil {
+			continue // ParseInventory has refused it
+		}
+		for _, h := range many {
+			h.SSH = inv.Vars.SSH.with(spec.SSH)
+			h.SSH.User = orDefault(h.SSH.User, defaultUser)
+			h.SSH.Port = orDefault(h.SSH.Port, defaultSSHPort)
+			h.Sudo = inv.Vars.Sudo.with(spec.Sudo)
+			h.Roles = roles[h.Name]
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+// roles returns each host's roles.
+func (inv *Inventory) roles() map[string][]Role {
+	roles := map[string][]Role{}
+	for _, r := range groupRoles() {
+		members := inv.Groups.of(r)
+		if r == RoleEtcd && len(members) == 0 {
+			members = inv.Groups.ControlPlane
+		}
+		for _, entry := range members {
+			names, err := expand(entry)
+			if err != nil {
+				continue
+			}
+			for _, name := range names {
+				roles[name] = append(roles[name], r)
+			}
+		}
+	}
+	for name, list := range roles {
+		if slices.Contains(list, RoleControlPlane) || slices.Contains(list, RoleWorker) {
+			roles[name] = append(list, RoleCluster)
+		}
+	}
+	return roles
+}
+
+// with returns s with everything that o says in its place. The ways to log in are one choice: a host that names a key
+// or a password does not also get those of vars.
+func (s SSH) with(o SSH) SSH {
+	s.User = orDefault(o.User, s.User)
+	s.Port = orDefault(o.Port, s.Port)
+	s.Bastion = orDefault(o.Bastion, s.Bastion)
+	if o.Key != "" || o.PasswordEnv != "" || o.PasswordFile != "" {
+		s.Key, s.PasswordEnv, s.PasswordFile = o.Key, o.PasswordEnv, o.PasswordFile
+	}
+	return s
+}
+
+func (s Sudo) with(o Sudo) Sudo {
+	if o != (Sudo{}) {
+		return o
+	}
+	return s
+}

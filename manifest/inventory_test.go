@@ -1,0 +1,125 @@
+package manifest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestInventoryHosts(t *testing.T) {
+	inv := readInventory(t, "inventory.yaml")
+	type row struct {
+		Name, Address, Internal, User, Key, Sudo string
+		Port                                     int
+		Roles                                    []Role
+	}
+	var got []row
+	for _, h := range inv.Hosts() {
+		got = append(got, row{h.Name, h.Address, h.InternalIPv4.String(), h.SSH.User, h.SSH.Key, h.Sudo.PasswordEnv + h.Sudo.PasswordFile, h.SSH.Port, h.Roles})
+	}
+	worker := []Role{RoleWorker, RoleCluster}
+	want := []row{
+		{"cp1", "192.168.0.3", "10.0.0.3", "ubuntu", "~/.ssh/id_ed25519", "SUDO_PASSWORD", 22, []Role{RoleControlPlane, RoleEtcd, RoleRegistry, RoleCluster}},
+		{"node1", "192.168.0.11", "192.168.0.11", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
+		{"node2", "192.168.0.12", "192.168.0.12", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
+		{"node3", "192.168.0.13", "192.168.0.13", "ubuntu", "~/.ssh/id_ed25519", "sudo.txt", 2222, worker},
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("hosts (-got +want):\n%s", diff)
+	}
+
+	hosts := readInventory(t, "inventory-dns.yaml").Hosts()
+	if h := hosts[1]; h.Name != "w08.site.example" || h.Address != h.Name || h.InternalIPv4.IsValid() || h.SSH.User != "root" || h.SSH.Port != 22 {
+		t.Errorf("host by name: %+v", h)
+	}
+	if h := hosts[0]; !h.Is(RoleEtcd) {
+		t.Errorf("without a group etcd the control plane has it: %v", h.Roles)
+	}
+	if n := len(hosts); n != 4 {
+		t.Errorf("%d hosts, want 4", n)
+	}
+}
+
+// A host that names its own way to log in does not also get that of vars.
+func TestInventoryLogin(t *testing.T) {
+	vars := SSH{User: "ubuntu", Key: "key", Bastion: "b"}
+	got := vars.with(SSH{PasswordEnv: "P"})
+	if want := (SSH{User: "ubuntu", PasswordEnv: "P", Bastion: "b"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestInventoryCheck(t *testing.T) {
+	cluster := func(more string) *Cluster {
+		c, err := ParseCluster("c", []byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, kubernetes: {version: v1.34.3"+more+"}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for _, tc := range []struct{ inventory, cluster, want string }{
+		{"inventory.yaml", "}", ""},
+		{"inventory-dns.yaml", "}", "inventory-dns.yaml:9:3: groups: image_registry is missing; name the host that the registry is installed on"},
+		{"inventory-dns.yaml", "}, imageRegistry: {type: existing, address: h}", ""},
+		{"inventory.yaml", "}, imageRegistry: {type: existing, address: h}", "inventory.yaml:10:3: groups.image_registry: the cluster uses the registry h, so none is installed; leave the group out"},
+		{"inventory.yaml", ", podCIDR: 192.168.0.0/23}", "inventory.yaml:5:3: hosts: node1 has the address 192.168.0.11, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
+			"inventory.yaml:5:3: hosts: node2 has the address 192.168.0.12, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
+			"inventory.yaml:5:3: hosts: node3 has the address 192.168.0.13, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
+			"inventory.yaml:8:3: groups: 4 nodes do not fit into podCIDR 192.168.0.0/23: each takes a /24"},
+	} {
+		got := ""
+		if err := readInventory(t, tc.inventory).Check(cluster(tc.cluster)); err != nil {
+			got = err.Error()
+		}
+		if diff := cmp.Diff(got, tc.want); diff != "" {
+			t.Errorf("%s with %s (-got +want):\n%s", tc.inventory, tc.cluster, diff)
+		}
+	}
+	inv, err := ParseInventory("i", []byte("{apiVersion: kkbundle.io/v1, kind: Inventory, hosts: {a: , b: }, groups: {kube_control_plane: [a], image_registry: [a], etcd: [b]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inv.Check(cluster("}")); err == nil {
+		t.Error("internal etcd beside the control plane: accepted")
+	}
+}
+
+func TestExpand(t *testing.T) {
+	for text, want := range map[string][]string{
+		"node":                      {"node"},
+		"node[1:3]":                 {"node1", "node2", "node3"},
+		"n[08:10].x":                {"n08.x", "n09.x", "n10.x"},
+		"n[5:5]":                    {"n5"},
+		"n[2:1]":                    nil,
+		"n[1:10001]":                nil,
+		"n[1]":                      nil,
+		"n[:]":                      nil,
+		"n[-1:2]":                   nil,
+		"n[1:2][3:4]":               nil,
+		"n]":                        nil,
+		"n[1:99999999999999999999]": nil,
+	} {
+		got, err := expand(text)
+		if diff := cmp.Diff(got, want); diff != "" || (err != nil) != (want == nil) {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	if got, err := expand("n[1:10000]"); err != nil || len(got) != MaxHosts {
+		t.Errorf("largest range: %d, %v", len(got), err)
+	}
+}
+
+func readInventory(t *testing.T, name string) *Inventory {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "valid", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inv, err := ParseInventory(name, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inv
+}

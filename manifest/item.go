@@ -1,0 +1,92 @@
+package manifest
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/distribution/reference"
+)
+
+// localPrefix begins the references of files and charts that come from beside the manifest.
+const localPrefix = "local/"
+
+// ImageName makes an image reference fully qualified: nginx is docker.io/library/nginx:latest. A reference with a
+// digest and no tag gets none.
+func ImageName(ref string) (string, error) {
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return "", fmt.Errorf("%q is no image reference: %w", shorten(ref), err)
+	}
+	return reference.TagNameOnly(named).String(), nil
+}
+
+// Ref returns the image's io.kkbundle.ref: fully qualified, with the digest where the manifest pins one.
+func (i Image) Ref() (string, error) {
+	ref, err := ImageName(i.Name)
+	if err != nil || i.Digest == "" || strings.Contains(ref, "@") {
+		return ref, err
+	}
+	return ref + "@" + i.Digest, nil
+}
+
+// FileURL returns the file's URL for a platform, which is also the item's io.kkbundle.ref. A local file (LocalPath)
+// has local/ and its name.
+func FileURL(f File, platform Platform) string {
+	if _, local := f.LocalPath(platform); local {
+		return localPrefix + f.Name
+	}
+	return Expand(f.URL, platform)
+}
+
+// LocalPath returns the path of a file that is not fetched over the network, for a platform. It is relative to the
+// manifest unless it begins with a slash.
+func (f File) LocalPath(platform Platform) (path string, local bool) {
+	if f.Path != "" {
+		return Expand(f.Path, platform), true
+	}
+	if rest, ok := strings.CutPrefix(f.URL, "file://"); ok {
+		rest = Expand(rest, platform)
+		if decoded, err := url.PathUnescape(rest); err == nil {
+			rest = decoded
+		}
+		return rest, true
+	}
+	return "", false
+}
+
+// PerPlatform tells whether the file is another one for each platform.
+func (f File) PerPlatform() bool {
+	for _, s := range []string{f.URL, f.Path, f.Checksums} {
+		if Expand(s, "linux/amd64") != s {
+			return true
+		}
+	}
+	return false
+}
+
+// Sum returns the expected sha256 of the file for a platform, 64 hexadecimal digits, or "".
+func (f File) Sum(platform Platform) string {
+	if sum, ok := f.SHA256[platform]; ok {
+		return sum
+	}
+	for p, sum := range f.SHA256 {
+		if normal, err := PlatformString(p); err == nil && normal == platform {
+			return sum
+		}
+	}
+	return f.SHA256[AllPlatforms]
+}
+
+// ChartRef returns a chart's io.kkbundle.ref. Name and version are those in the chart itself; they are not looked at for
+// a chart that is named by the URL of its archive, whose reference is that URL.
+func ChartRef(c Chart, name, version string) string {
+	switch {
+	case c.URL != "":
+		return c.URL
+	case c.Path != "":
+		return localPrefix + name + ":" + version
+	default:
+		return strings.TrimSuffix(c.Repo, "/") + "/" + name + ":" + version
+	}
+}

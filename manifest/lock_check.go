@@ -1,0 +1,271 @@
+package manifest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/opencontainers/go-digest"
+	"go.yaml.in/yaml/v3"
+)
+
+// lock checks what the types alone do not say.
+func (c *checker) lock(l *Lock) {
+	c.name("metadata.name", l.Metadata.Name)
+	c.version("metadata.version", l.Metadata.Version)
+	c.pinnedDigest("manifest", l.Manifest)
+	first := map[[3]string]int{}
+	for i := range l.Items {
+		p := &l.Items[i]
+		path := index("items", i)
+		c.pinnedDigest(join(path, "digest"), p.Digest.String())
+		if p.Size < 0 {
+			c.add(join(path, "size"), "%d bytes is no size", p.Size)
+		}
+		for j, platform := range p.Platforms {
+			c.pinnedPlatform(index(join(path, "platforms"), j), platform)
+		}
+		if p.Platform != "" {
+			c.pinnedPlatform(join(path, "platform"), p.Platform)
+		}
+		id := [3]string{p.Kind, p.Ref, p.Platform}
+		if at, twice := first[id]; twice {
+			c.add(path, "%s %s is there twice, first on %s", p.Kind, shorten(p.Ref), c.line(index("items", at)))
+		} else {
+			first[id] = i
+		}
+	}
+}
+
+func (c *checker) pinnedDigest(path, s string) {
+	if s != "" {
+		c.digest(path, s)
+	}
+}
+
+// pinnedPlatform wants the one spelling: a lock is not written by hand.
+func (c *checker) pinnedPlatform(path, s string) {
+	if p, err := PlatformString(s); err != nil {
+		c.add(path, "%v", err)
+	} else if p != s {
+		c.add(path, "write %s", p)
+	}
+}
+
+const lockHeader = `# Written by kkbundle lock: what the manifest resolved to. Keep it beside the manifest and in version control;
+# build --locked puts exactly this into a bundle. Write it anew with kkbundle lock after changing the manifest.
+`
+
+// Marshal returns the lock as YAML, the items sorted: the same pins give the same bytes in whatever order they came.
+func (l *Lock) Marshal() ([]byte, error) {
+	out := *l
+	out.APIVersion, out.Kind = APIVersion, KindLock
+	out.Items = slices.SortedFunc(slices.Values(l.Items), comparePins)
+	body, err := yaml.Marshal(&out)
+	if err != nil {
+		return nil, fmt.Errorf("write the lock: %w", err)
+	}
+	return append([]byte(lockHeader), body...), nil
+}
+
+func comparePins(a, b Pin) int {
+	for _, pair := range [][2]string{{a.Kind, b.Kind}, {a.Ref, b.Ref}, {a.Platform, b.Platform}, {a.Digest.String(), b.Digest.String()}} {
+		if d := strings.Compare(pair[0], pair[1]); d != 0 {
+			return d
+		}
+	}
+	return 0
+}
+
+// Fingerprint is the digest of everything in the manifest that decides what its items are: platforms, policy, images,
+// charts and files (with the catalog's additions, if they have been merged), whatever their order. The bundle's name
+// and version are not part of it, nor are sources, which say where bytes come from and not which.
+func (b *Bundle) Fingerprint() (digest.Digest, error) {
+	items := struct {
+		Platforms []string
+		Policy    PlatformPolicy
+		Images    []string
+		Charts    []string
+		Files     []string
+	}{Platforms: slices.Sorted(slices.Values(b.Platforms)), Policy: orDefault(b.PlatformPolicy, PolicyStrict)}
+	for _, image := range b.Images {
+		ref, err := image.Ref()
+		if err != nil {
+			return "", err
+		}
+		items.Images = append(items.Images, ref)
+	}
+	for _, chart := range b.Charts {
+		items.Charts = append(items.Charts, canonical(chart))
+	}
+	for _, f := range b.Files {
+		items.Files = append(items.Files, canonical(f))
+	}
+	slices.Sort(items.Images)
+	slices.Sort(items.Charts)
+	slices.Sort(items.Files)
+	sum := sha256.Sum256([]byte(canonical(items)))
+	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:])), nil
+}
+
+// canonical is YAML: keys in the order of the type, map keys sorted, what is not set left out. So a field that a later
+// version adds does not change the fingerprints of manifests without it.
+func canonical(v any) string {
+	text, err := yaml.Marshal(v)
+	if err != nil {
+		return err.Error() // plain structs, maps and strings only: it does not happen
+	}
+	return string(text)
+}
+
+// A StaleError says in what a lock and its manifest differ.
+type StaleError struct {
+	// Missing are the items of the manifest that the lock has no pin for.
+	Missing []string
+	// Stale are the lock's items that the manifest no longer has, or has with another digest.
+	Stale []string
+}
+
+// Error names the items, the first few of each.
+func (e *StaleError) Error() string {
+	text := "the lock does not fit the manifest"
+	if len(e.Missing) == 0 && len(e.Stale) == 0 {
+		text += ": settings of its items have changed"
+	}
+	for _, part := range []struct {
+		what  string
+		items []string
+	}{{"not in the lock", e.Missing}, {"no longer in the manifest", e.Stale}} {
+		if len(part.items) > 0 {
+			text += "; " + part.what + ": " + few(part.items)
+		}
+	}
+	return text
+}
+
+// Hint says what to do.
+func (*StaleError) Hint() string { return "run kkbundle lock" }
+
+func few(items []string) string {
+	const most = 5
+	if len(items) <= most {
+		return strings.Join(items, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(items[:most], ", "), len(items)-most)
+}
+
+// Covers tells whether the lock was written for this manifest, the catalog's additions merged. The error is a
+// *StaleError.
+func (l *Lock) Covers(b *Bundle) error {
+	fingerprint, err := b.Fingerprint()
+	if err != nil {
+		return err
+	}
+	if l.Manifest == fingerprint.String() {
+		return nil
+	}
+	m := matcher{lock: l, used: make([]bool, len(l.Items)), byRef: map[[2]string][]int{}}
+	for i, p := range l.Items {
+		id := [2]string{p.Kind, p.Ref}
+		m.byRef[id] = append(m.byRef[id], i)
+	}
+	m.bundle(b)
+	for i, p := range l.Items {
+		if !m.used[i] {
+			m.stale.Stale = append(m.stale.Stale, p.Kind+" "+p.Ref)
+		}
+	}
+	return &m.stale
+}
+
+// matcher finds the pins of a manifest's items.
+type matcher struct {
+	lock  *Lock
+	byRef map[[2]string][]int
+	used  []bool
+	stale StaleError
+}
+
+func (m *matcher) bundle(b *Bundle) {
+	for _, image := range b.Images {
+		ref, _ := image.Ref() // Fingerprint has refused a bad one
+		m.want(ItemImage, ref, func(Pin) bool { return true })
+	}
+	for _, chart := range b.Charts {
+		m.chart(chart)
+	}
+	for _, f := range b.Files {
+		for _, platform := range b.Platforms {
+			sum := f.Sum(platform)
+			m.want(ItemFile, FileURL(f, platform), func(p Pin) bool {
+				return (p.Platform == "" || p.Platform == platform) && (sum == "" || p.Digest.String() == "sha256:"+sum)
+			})
+			if !f.PerPlatform() {
+				break
+			}
+		}
+	}
+}
+
+// want marks the pins of an item.
+func (m *matcher) want(kind, ref string, fits func(Pin) bool) {
+	found := false
+	for _, i := range m.byRef[[2]string{kind, ref}] {
+		if fits(m.lock.Items[i]) {
+			m.used[i], found = true, true
+		}
+	}
+	if !found {
+		m.stale.Missing = append(m.stale.Missing, kind+" "+ref)
+	}
+}
+
+// chart marks the pins of a chart, whose reference has the version that its range resolved to.
+func (m *matcher) chart(c Chart) {
+	found := false
+	for i, p := range m.lock.Items {
+		if p.Kind == ItemChart && c.fits(p) {
+			m.used[i], found = true, true
+		}
+	}
+	if !found {
+		m.stale.Missing = append(m.stale.Missing, ItemChart+" "+c.label())
+	}
+}
+
+// label names a chart for people.
+func (c Chart) label() string {
+	switch {
+	case c.URL != "":
+		return c.URL
+	case c.Path != "":
+		return c.Path
+	default:
+		return ChartRef(c, c.Name, c.Version)
+	}
+}
+
+// fits tells whether a pin can be what this chart resolved to.
+func (c Chart) fits(p Pin) bool {
+	switch {
+	case c.URL != "":
+		return p.Ref == c.URL
+	case c.Path != "":
+		return strings.HasPrefix(p.Ref, localPrefix) && (c.Name == "" || c.Name == p.Name)
+	}
+	if p.Ref != ChartRef(c, c.Name, p.Version) {
+		return false
+	}
+	if p.Version == c.Version {
+		return true
+	}
+	version, err := semver.NewVersion(p.Version)
+	if err != nil {
+		return false
+	}
+	constraint, err := semver.NewConstraint(c.Version)
+	return err == nil && constraint.Check(version)
+}

@@ -1,0 +1,70 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// PlatformString returns the one spelling of a platform that kkbundle uses: operating system and architecture as Go
+// names them, and a variant only where it is not the usual one (linux/arm64/v8 is linux/arm64, linux/arm is
+// linux/arm/v7). The names of uname are understood (x86_64, aarch64).
+func PlatformString(s string) (Platform, error) {
+	os, rest, _ := strings.Cut(strings.ToLower(s), "/")
+	arch, variant, _ := strings.Cut(rest, "/")
+	switch arch {
+	case "x86_64", "x86-64":
+		arch = "amd64"
+	case "aarch64":
+		arch = "arm64"
+	case "armhf", "armv7l":
+		arch, variant = "arm", orDefault(variant, "v7")
+	case "i386", "i686", "x86":
+		arch = "386"
+	}
+	if !slices.Contains(systems(), os) || !slices.Contains(architectures(), arch) {
+		return "", fmt.Errorf("%q is no platform that is known; write one such as linux/amd64 or linux/arm64", shorten(s))
+	}
+	usual := map[string]string{"arm": "v7", "arm64": "v8", "amd64": "v1"}[arch]
+	if variant == "" && arch == "arm" {
+		variant = usual
+	}
+	if !isVariant(variant) {
+		return "", fmt.Errorf("%q: the variant is no v and a number, as in linux/arm/v7", shorten(s))
+	}
+	if variant == "" || arch != "arm" && variant == usual {
+		return os + "/" + arch, nil
+	}
+	return os + "/" + arch + "/" + variant, nil
+}
+
+func isVariant(s string) bool {
+	return s == "" || len(s) <= 3 && len(s) > 1 && s[0] == 'v' && strings.Trim(s[1:], "0123456789") == ""
+}
+
+func systems() []string { return []string{"linux", "windows", "darwin", "freebsd"} }
+
+func architectures() []string {
+	return []string{"amd64", "arm64", "arm", "386", "loong64", "mips64le", "ppc64le", "riscv64", "s390x"}
+}
+
+// Expand puts a platform's names in the place of the placeholders {os}, {arch} (amd64, arm64) and {x86arch} (x86_64,
+// aarch64, as uname has it).
+func Expand(template string, platform Platform) string {
+	os, rest, _ := strings.Cut(platform, "/")
+	arch, _, _ := strings.Cut(rest, "/")
+	uname := arch
+	switch arch {
+	case "amd64":
+		uname = "x86_64"
+	case "arm64":
+		uname = "aarch64"
+	case "386":
+		uname = "i386"
+	case "arm":
+		uname = "armv7l"
+	case "loong64":
+		uname = "loongarch64"
+	}
+	return strings.NewReplacer("{os}", os, "{arch}", arch, "{x86arch}", uname).Replace(template)
+}

@@ -1,0 +1,209 @@
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxProblems bounds what is reported about one file. A file with more problems than that is not a file of ours, and
+// nobody reads the rest.
+const maxProblems = 200
+
+// A Problem is one thing that is wrong with a file, and where.
+type Problem struct {
+	// File is the name that was given to the Parse function.
+	File string
+	// Line and Column count from 1; both are 0 where a value came from Go code and not from a file.
+	Line, Column int
+	// Message says what is wrong and what to write instead.
+	Message string
+}
+
+// String returns the problem as file:line:column: message, leaving out what is not known.
+func (p Problem) String() string {
+	switch {
+	case p.Line > 0:
+		return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
+	case p.File != "":
+		return p.File + ": " + p.Message
+	default:
+		return p.Message
+	}
+}
+
+// Problems is the error of the Parse functions: every problem of a file, sorted by position, without repeats.
+type Problems []Problem
+
+// Error returns one problem a line.
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, one := range p {
+		lines[i] = one.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// err returns the sorted problems as an error, or nil if there is none.
+func (p Problems) err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	slices.SortFunc(p, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Column, b.Column), cmp.Compare(a.Message, b.Message))
+	})
+	return slices.Compact(p)
+}
+
+// position is where a value starts in its file.
+type position struct{ line, column int }
+
+// source is the parsed file behind a value, so that checks which run after decoding can point at places in it.
+// Paths are written as in messages: images[2].name, hosts[cp1].address. A nil source knows no positions.
+type source struct {
+	file string
+	root *yaml.Node
+}
+
+// at returns the position of the value at path, or of the nearest thing around it that is in the file.
+func (s *source) at(path string) position {
+	_, value := s.find(path)
+	return value
+}
+
+// keyAt returns the position of the key of the value at path.
+func (s *source) keyAt(path string) position {
+	key, _ := s.find(path)
+	return key
+}
+
+// find walks down the file along path as far as the file goes. Keys and values of the same name start at the same
+// place where a value has no key of its own, as in a list.
+func (s *source) find(path string) (keyAt, valueAt position) {
+	if s == nil || s.root == nil {
+		return position{}, position{}
+	}
+	n := s.root
+	keyAt = position{n.Line, n.Column}
+	valueAt = keyAt
+	if path != "" && path[0] != '[' {
+		path = "." + path
+	}
+	for path != "" {
+		k, v, rest, ok := step(n, path)
+		if !ok {
+			return keyAt, valueAt
+		}
+		n, path = v, rest
+		keyAt, valueAt = position{k.Line, k.Column}, position{v.Line, v.Column}
+		if n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
+	}
+	return keyAt, valueAt
+}
+
+// step follows the first element of a path, .name or [key]. It takes at least one byte off the path, so that walking
+// ends even where an alias leads back into itself.
+func step(n *yaml.Node, path string) (k, v *yaml.Node, rest string, ok bool) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			k, v = n.Content[i], n.Content[i+1]
+			for _, prefix := range []string{"." + k.Value, "[" + k.Value + "]"} {
+				rest, ok = strings.CutPrefix(path, prefix)
+				if ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+					return k, v, rest, true
+				}
+			}
+		}
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			if rest, ok = strings.CutPrefix(path, index("", i)); ok {
+				return item, item, rest, true
+			}
+		}
+	}
+	return nil, nil, "", false
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
+
+func key(path, name string) string { return path + "[" + name + "]" }
+
+// checker gathers the problems of a decoded file.
+type checker struct {
+	src   *source
+	found Problems
+}
+
+// add reports a problem with the value at path.
+func (c *checker) add(path, format string, args ...any) {
+	c.report(c.src.at(path), path, fmt.Sprintf(format, args...))
+}
+
+// addKey reports a problem with the key of the value at path.
+func (c *checker) addKey(path, format string, args ...any) {
+	c.report(c.src.keyAt(path), path, fmt.Sprintf(format, args...))
+}
+
+func (c *checker) report(at position, path, message string) {
+	if len(c.found) > maxProblems {
+		return
+	}
+	file := ""
+	if c.src != nil {
+		file = c.src.file
+	}
+	if len(c.found) == maxProblems {
+		path, message = "", fmt.Sprintf("more than %d problems; the rest is not shown", maxProblems)
+	}
+	if path != "" {
+		message = shorten(path) + ": " + message
+	}
+	c.found = append(c.found, Problem{File: file, Line: at.line, Column: at.column, Message: message})
+}
+
+// line says where a path is, for messages that point at a second place.
+func (c *checker) line(path string) string {
+	if at := c.src.keyAt(path); at.line > 0 {
+		return fmt.Sprintf("line %d", at.line)
+	}
+	return path
+}
+
+// shorten bounds what of a file's own text is repeated in a message.
+func shorten(s string) string {
+	const most = 120
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// Problem returns an error about the value at a path of the cluster file, with its position: for checks that need more
+// than the file. Paths are written as in messages, such as components[runc].
+func (c *Cluster) Problem(path, message string) error { return problemAt(c.src, path, message) }
+
+// Problem returns an error about the value at a path of the manifest, as Cluster.Problem does.
+func (b *Bundle) Problem(path, message string) error { return problemAt(b.src, path, message) }
+
+// Problem returns an error about the value at a path of the inventory, as Cluster.Problem does.
+func (inv *Inventory) Problem(path, message string) error { return problemAt(inv.src, path, message) }
+
+func problemAt(src *source, path, message string) error {
+	c := checker{src: src}
+	c.add(path, "%s", message)
+	return c.found
+}

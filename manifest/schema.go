@@ -1,0 +1,129 @@
+package manifest
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// Schema returns the JSON Schema (draft 2020-12) of a kind of file, made from the type that the decoder fills and the
+// tags that it reads. It knows the shape; what goes beyond it (names, networks, hosts in groups) only parsing checks.
+func Schema(kind string) ([]byte, error) {
+	var t reflect.Type
+	switch kind {
+	case KindBundle:
+		t = reflect.TypeFor[Bundle]()
+	case KindCluster:
+		t = reflect.TypeFor[Cluster]()
+	case KindInventory:
+		t = reflect.TypeFor[Inventory]()
+	case KindLock:
+		t = reflect.TypeFor[Lock]()
+	default:
+		return nil, fmt.Errorf("no schema for kind %q; known: %s", kind, or(Kinds()))
+	}
+	s := schemaOf(t)
+	s.Draft = "https://json-schema.org/draft/2020-12/schema"
+	s.Title = "kkbundle " + kind
+	s.Properties["apiVersion"].Const = APIVersion
+	s.Properties["kind"].Const = kind
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write the schema of %s: %w", kind, err)
+	}
+	return append(text, '\n'), nil
+}
+
+// Kinds lists the kinds that Schema knows.
+func Kinds() []string { return []string{KindBundle, KindCluster, KindInventory, KindLock} }
+
+// schema is the part of JSON Schema that is needed here.
+type schema struct {
+	Draft       string             `json:"$schema,omitempty"`
+	Title       string             `json:"title,omitempty"`
+	Description string             `json:"description,omitempty"`
+	Type        any                `json:"type,omitempty"` // a string, or several where scalars are taken as they are written
+	Const       string             `json:"const,omitempty"`
+	Enum        []string           `json:"enum,omitempty"`
+	AnyOf       []*schema          `json:"anyOf,omitempty"`
+	Properties  map[string]*schema `json:"properties,omitempty"`
+	Required    []string           `json:"required,omitempty"`
+	// Additional is a *schema for mappings, false for structs.
+	Additional any     `json:"additionalProperties,omitempty"`
+	Items      *schema `json:"items,omitempty"`
+}
+
+func schemaOf(t reflect.Type) *schema {
+	p := reflect.PointerTo(t)
+	var s *schema
+	switch {
+	case t.Kind() == reflect.Pointer:
+		return schemaOf(t.Elem())
+	case p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		return &schema{Type: []string{"string", "number"}}
+	case t.Kind() == reflect.Struct:
+		s = structSchema(t)
+	case t.Kind() == reflect.Slice:
+		if _, keyed := keyField(t.Elem()); keyed {
+			// What holds for the entries is the same; an entry may also have no settings at all.
+			s = &schema{Type: "object", Additional: nullable(schemaOf(t.Elem()))}
+		} else {
+			s = &schema{Type: "array", Items: schemaOf(t.Elem())}
+		}
+	case t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Interface:
+		s = &schema{Type: "object"}
+	case t.Kind() == reflect.Map:
+		s = &schema{Type: "object", Additional: schemaOf(t.Elem())}
+	case t.Kind() == reflect.Bool:
+		return &schema{Type: "boolean"}
+	case t.Kind() == reflect.String:
+		return &schema{Type: []string{"string", "number"}}
+	default:
+		return &schema{Type: "integer"}
+	}
+	if p.Implements(reflect.TypeFor[shorthand]()) {
+		return &schema{AnyOf: []*schema{{Type: []string{"string", "number"}}, s}}
+	}
+	return s
+}
+
+func structSchema(t reflect.Type) *schema {
+	s := &schema{Type: "object", Properties: map[string]*schema{}, Additional: false}
+	for _, f := range fields(t) {
+		fieldType := t.Field(f.index).Type
+		one := schemaOf(fieldType)
+		one.Description = f.doc
+		if f.enum != nil {
+			one.Type, one.Enum = "string", slices.Clone(f.enum)
+		}
+		if f.required {
+			s.Required = append(s.Required, f.name)
+		} else if one.Enum == nil {
+			one = nullableContainer(one, fieldType)
+		}
+		s.Properties[f.name] = one
+	}
+	return s
+}
+
+// nullable lets a value be left out behind its key.
+func nullable(s *schema) *schema {
+	return &schema{AnyOf: []*schema{s, {Type: "null"}}}
+}
+
+// nullableContainer lets lists and mappings have no value, as the decoder does.
+func nullableContainer(s *schema, t reflect.Type) *schema {
+	if s.AnyOf != nil {
+		s.AnyOf = append(s.AnyOf, &schema{Type: "null"})
+		return s
+	}
+	switch t.Kind() {
+	case reflect.Slice, reflect.Map, reflect.Struct, reflect.Pointer:
+		if kind, ok := s.Type.(string); ok {
+			s.Type = []string{kind, "null"}
+		}
+	}
+	return s
+}

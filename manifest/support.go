@@ -1,0 +1,116 @@
+package manifest
+
+import "net/netip"
+
+// A gap is something the files can say and this version cannot do. It is refused rather than passed over: an install
+// that quietly leaves something out is worse than none. Whoever builds one of these deletes its row.
+type gap[T any] struct {
+	// what is named in the message.
+	what string
+	// found returns the paths at which a file asks for it.
+	found func(T) []string
+	// use says what to write instead.
+	use string
+}
+
+// refuse reports every gap that a file asks for.
+func refuse[T any](c *checker, file T, gaps []gap[T]) {
+	for _, g := range gaps {
+		for _, path := range g.found(file) {
+			c.addKey(path, "%s is not supported yet by this version; %s", g.what, g.use)
+		}
+	}
+}
+
+// when is the path if a condition holds.
+func when(condition bool, path string) []string {
+	if condition {
+		return []string{path}
+	}
+	return nil
+}
+
+func bundleGaps() []gap[*Bundle] {
+	return []gap[*Bundle]{
+		{"checking signatures", imagesWithKeys, "pin the image with digest"},
+		{"Kubernetes YAML without a chart", func(b *Bundle) []string { return when(len(b.Manifests) > 0, "manifests") },
+			"make a chart of it and list that under charts, and its images under images"},
+		{"installing packages", func(b *Bundle) []string { return when(len(b.Packages) > 0, "packages") },
+			"install them on the hosts beforehand"},
+	}
+}
+
+func imagesWithKeys(b *Bundle) []string {
+	var paths []string
+	for i, image := range b.Images {
+		if image.Verify != nil {
+			paths = append(paths, join(index("images", i), "verify"))
+		}
+	}
+	return paths
+}
+
+func clusterGaps() []gap[*Cluster] {
+	is := func(path, value string, field func(*Cluster) string, use string) gap[*Cluster] {
+		return gap[*Cluster]{value, func(c *Cluster) []string { return when(field(c) == value, path) }, use}
+	}
+	var (
+		endpoint = func(c *Cluster) string { return c.ControlPlaneEndpoint.Type }
+		etcd     = func(c *Cluster) string { return c.Etcd.Type }
+		network  = func(c *Cluster) string { return c.CNI.Type }
+		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
+	)
+	return []gap[*Cluster]{
+		is("kubernetes.distribution", "k3s", func(c *Cluster) string { return c.Kubernetes.Distribution }, "use kubernetes"),
+		is("kubernetes.proxyMode", "ipvs", func(c *Cluster) string { return c.Kubernetes.ProxyMode }, "use iptables or nftables"),
+		is("kubernetes.security", "hardened", func(c *Cluster) string { return c.Kubernetes.Security }, "use baseline"),
+		{"dual stack", func(c *Cluster) []string { return when(len(c.Kubernetes.PodCIDR) > 1, "kubernetes.podCIDR") }, "use one IPv4 network"},
+		{"a cluster of IPv6 alone", func(c *Cluster) []string {
+			return when(len(c.Kubernetes.PodCIDR) == 1 && isIPv6(c.Kubernetes.PodCIDR[0]), "kubernetes.podCIDR")
+		}, "use one IPv4 network"},
+		is("controlPlaneEndpoint.type", "kube-vip", endpoint, "use local"),
+		is("controlPlaneEndpoint.type", "haproxy", endpoint, "use local"),
+		is("controlPlaneEndpoint.type", "external", endpoint, "use local"),
+		is("etcd.type", "external", etcd, "use internal"),
+		is("etcd.type", "provided", etcd, "use internal"),
+		{"saving etcd", func(c *Cluster) []string { return when(c.Etcd.Backup != nil, "etcd.backup") }, "leave it out"},
+		is("cri.type", "docker", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
+		is("cni.type", "calico", network, "use flannel, or none and install it yourself"),
+		is("cni.type", "cilium", network, "use flannel, or none and install it yourself"),
+		is("cni.type", "hybridnet", network, "use flannel, or none and install it yourself"),
+		is("cni.type", "kube-ovn", network, "use flannel, or none and install it yourself"),
+		is("cni.type", "multus", network, "use flannel, or none and install it yourself"),
+		is("imageRegistry.type", "harbor", registry, "use registry, or existing with the address of yours"),
+		is("imageRegistry.type", "none", registry, "use registry, or existing with the address of yours"),
+		{"a login at the registry", func(c *Cluster) []string {
+			return when(c.ImageRegistry.Type == "existing" && c.ImageRegistry.Auth != nil, "imageRegistry.auth")
+		}, "let the hosts pull without one"},
+		{"local storage", func(c *Cluster) []string { return when(c.Storage.Local, "storage.local") }, "install a chart for it under addons"},
+		{"NFS storage", func(c *Cluster) []string { return when(c.Storage.NFS, "storage.nfs") }, "install a chart for it under addons"},
+	}
+}
+
+func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
+
+func inventoryGaps() []gap[*Inventory] {
+	return []gap[*Inventory]{
+		{"more than one control plane", func(inv *Inventory) []string {
+			return when(inv.members(RoleControlPlane) > 1, "groups.kube_control_plane")
+		}, "keep one host there"},
+		{"more than one registry host", func(inv *Inventory) []string {
+			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
+		}, "keep one host there"},
+		{"an NFS server", func(inv *Inventory) []string { return when(len(inv.Groups.NFS) > 0, "groups.nfs") }, "leave the group out"},
+		{"a bastion", bastions, "run kkbundle on the bastion, or on a machine that reaches the hosts"},
+	}
+}
+
+func bastions(inv *Inventory) []string {
+	paths := when(inv.Vars.SSH.Bastion != "", "vars.ssh.bastion")
+	for _, h := range inv.HostSpecs {
+		if h.SSH.Bastion != "" {
+			paths = append(paths, join(key("hosts", h.Name), "ssh.bastion"))
+		}
+	}
+	return paths
+}

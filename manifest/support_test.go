@@ -1,0 +1,94 @@
+package manifest
+
+import (
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Every value that the types name either works or is refused as not supported yet: nothing is passed over in silence.
+// The list is what works; it grows as rows of the table go.
+func TestSupported(t *testing.T) {
+	want := map[string][]string{
+		"kubernetes.distribution":   {"kubernetes"},
+		"kubernetes.proxyMode":      {"iptables", "nftables"},
+		"kubernetes.security":       {"baseline"},
+		"controlPlaneEndpoint.type": {"local"},
+		"etcd.type":                 {"internal"},
+		"cri.type":                  {"containerd"},
+		"cni.type":                  {"flannel", "none"},
+		"imageRegistry.type":        {"registry", "existing"},
+	}
+	got := map[string][]string{}
+	choices := enums(reflect.TypeFor[Cluster](), "")
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(choices)), slices.Sorted(maps.Keys(want))); diff != "" {
+		t.Fatalf("paths with a choice (-got +want):\n%s", diff)
+	}
+	for path, values := range choices {
+		for _, value := range values {
+			if works(t, path, value) {
+				got[path] = append(got[path], value)
+			}
+		}
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("what works (-got +want):\n%s", diff)
+	}
+}
+
+func enums(t reflect.Type, path string) map[string][]string {
+	found := map[string][]string{}
+	for _, f := range fields(t) {
+		at := join(path, f.name)
+		if f.enum != nil {
+			found[at] = f.enum
+		}
+		if kind := t.Field(f.index).Type; kind.Kind() == reflect.Struct {
+			maps.Copy(found, enums(kind, at))
+		}
+	}
+	return found
+}
+
+// works parses a cluster with one value and tells whether that is supported; any other problem is a failure.
+func works(t *testing.T, path, value string) bool {
+	t.Helper()
+	section, name, _ := strings.Cut(path, ".")
+	settings := name + ": " + value
+	if section != "etcd" && slices.Contains([]string{"existing", "kube-vip", "external"}, value) {
+		settings += ", address: host.example"
+	}
+	text := "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\n"
+	if section == "kubernetes" {
+		text += "kubernetes: {version: v1.34.3, " + settings + "}\n"
+	} else {
+		text += "kubernetes: {version: v1.34.3}\n" + section + ": {" + settings + "}\n"
+	}
+	_, err := ParseCluster("c", []byte(text))
+	if err == nil {
+		return true
+	}
+	var problems Problems
+	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), path+": "+value+" is not supported yet by this version; use ") {
+		t.Errorf("%s %s: %v", path, value, err)
+	}
+	return false
+}
+
+// A group whose ranges stand for more hosts than there can be ends the check early.
+func TestInventoryBounded(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  \"a[1:9999]\":\ngroups:\n  kube_control_plane: [a1]\n  kube_worker:\n")
+	for range 90_000 {
+		text.WriteString("  - \"a[1:9999]\"\n")
+	}
+	_, err := ParseInventory("i", []byte(text.String()))
+	if err == nil || !strings.Contains(err.Error(), "more than 10000 hosts with this entry") {
+		t.Errorf("%.300v", err)
+	}
+}

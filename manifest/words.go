@@ -1,0 +1,96 @@
+package manifest
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// or writes a list of choices as a sentence does.
+func or(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// nearest is suggest without the list of all known names, for messages that list them anyway.
+func nearest(name string, known []string) string {
+	s := suggest(name, known)
+	if strings.HasPrefix(s, "; did you mean ") {
+		return s
+	}
+	return ""
+}
+
+// isControl finds what would break a terminal, a log line or a configuration file that a value is written into.
+func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
+
+// isName tells whether s is a DNS label or, with dots, a DNS subdomain: lower case letters, digits and hyphens.
+func isName(s string, dots bool) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	labels := []string{s}
+	if dots {
+		labels = strings.Split(s, ".")
+	}
+	for _, l := range labels {
+		if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || !only(l, "-") {
+			return false
+		}
+	}
+	return true
+}
+
+// only tells whether s has nothing but lower case letters, digits and the given characters.
+func only(s, others string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.Contains(others, s[i:i+1]) {
+			return false
+		}
+	}
+	return true
+}
+
+// isHex tells whether s is n lower case hexadecimal digits.
+func isHex(s string, n int) bool {
+	if len(s) != n {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// isHost tells whether s is an IP address or a host name, capitals allowed.
+func isHost(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	if strings.Trim(s, "0123456789.") == "" {
+		return false // meant as an IP address
+	}
+	return isName(strings.ToLower(strings.TrimSuffix(s, ".")), true)
+}
+
+func parsePort(s string) (int, error) {
+	port, err := strconv.Atoi(s)
+	if err != nil || !isPort(port) {
+		return 0, fmt.Errorf("port %q is not between 1 and 65535", shorten(s))
+	}
+	return port, nil
+}
+
+func isPort(n int) bool { return n >= 1 && n <= 65535 }
+
+func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,124 @@
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// APIVersion is the apiVersion of every file this package reads.
+	APIVersion = "kkbundle.io/v1"
+
+	// MaxFileSize is the most that a Bundle, Cluster or Inventory may have: far above what people write (20,000 image
+	// names are 2 MiB).
+	MaxFileSize = 4 << 20
+	// MaxLockSize is the most that a Lock may have; 20,000 pins are about 10 MiB.
+	MaxLockSize = 32 << 20
+
+	// maxDepth is the deepest nesting. Typed parts need six levels; the rest is for kubeadm's free-form parts.
+	maxDepth = 48
+)
+
+// limits bounds one file before and while it is parsed.
+type limits struct {
+	// size is the most bytes.
+	size int
+	// values is the most values, those included that an alias repeats.
+	values int
+}
+
+func fileLimits() limits { return limits{size: MaxFileSize, values: 300_000} }
+
+// lockLimits allows for 50 values in each of 20,000 pins.
+func lockLimits() limits { return limits{size: MaxLockSize, values: 1_000_000} }
+
+// parse reads the one YAML document of a file.
+func parse(file string, data []byte, l limits) (*yaml.Node, Problems) {
+	one := func(at position, format string, args ...any) Problems {
+		return Problems{{File: file, Line: at.line, Column: at.column, Message: fmt.Sprintf(format, args...)}}
+	}
+	if len(data) > l.size {
+		return nil, one(position{}, "the file has %d bytes; at most %d are read", len(data), l.size)
+	}
+	if n := separators(data); n > l.values {
+		return nil, one(position{}, "the file has about %d values; at most %d are read", n, l.values)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var document yaml.Node
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return nil, one(position{1, 1}, "the file is empty")
+	} else if err != nil {
+		at, message := yamlError(err, data)
+		return nil, one(at, "%s", message)
+	}
+	var second yaml.Node
+	if err := decoder.Decode(&second); err == nil {
+		return nil, one(position{second.Line, max(second.Column, 1)}, "a second document starts here; write one document a file")
+	} else if !errors.Is(err, io.EOF) {
+		at, message := yamlError(err, data)
+		return nil, one(at, "%s", message)
+	}
+	if document.Kind != yaml.DocumentNode || len(document.Content) != 1 {
+		return nil, one(position{1, 1}, "the file is empty")
+	}
+	return document.Content[0], nil
+}
+
+// separators counts what begins a line or an entry. The parser makes two nodes at most for each (and takes about 200
+// bytes of memory a node), so a few megabytes of commas do not become hundreds before the decoder sees them.
+func separators(data []byte) int {
+	n := 1
+	for i, b := range data {
+		switch b {
+		case ',', '\n', '[', '{':
+			n++
+		case '-', '?':
+			if i+1 < len(data) && data[i+1] == ' ' {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// yamlError takes the line out of an error of the YAML library, which has it in its text only.
+func yamlError(err error, data []byte) (position, string) {
+	message := strings.TrimPrefix(err.Error(), "yaml: ")
+	at := position{1, 1}
+	if rest, ok := strings.CutPrefix(message, "line "); ok {
+		number, text, found := strings.Cut(rest, ": ")
+		if line, convErr := strconv.Atoi(number); found && convErr == nil {
+			at, message = position{line, 1}, text
+		}
+		// The library counts lines from 0 where its parser, and not its scanner, gave up.
+		if slices.Contains(parserErrors(), message) {
+			at.line++
+		}
+	}
+	if name, ok := strings.CutPrefix(message, "unknown anchor '"); ok {
+		name = "*" + strings.TrimSuffix(name, "' referenced")
+		if i := bytes.Index(data, []byte(name)); i >= 0 {
+			before := data[:i]
+			at = position{bytes.Count(before, []byte("\n")) + 1, i - bytes.LastIndexByte(before, '\n')}
+		}
+	}
+	return at, "not valid YAML: " + shorten(message)
+}
+
+func parserErrors() []string {
+	return []string{
+		"did not find expected key",
+		"did not find expected '-' indicator",
+		"did not find expected ',' or ']'",
+		"did not find expected ',' or '}'",
+		"did not find expected node content",
+		"did not find expected <document start>",
+	}
+}
