@@ -1,0 +1,118 @@
+package bundle_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+)
+
+const benchSize = 64 << 20
+
+// BenchmarkCache is what a fetch costs beside the network: hash, compress, write.
+func BenchmarkCache(b *testing.B) {
+	for name, content := range map[string][]byte{"text": text(1, benchSize), "random": randomBytes(1, benchSize)} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(benchSize)
+			c := openCache(b, b.TempDir())
+			for b.Loop() {
+				w, _, err := c.Begin(b.Context(), "key")
+				if err != nil {
+					b.Fatal(err)
+				}
+				write(b, w, content)
+				d, err := w.Commit(b.Context(), -1, "")
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := c.Drop(d.Digest); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func benchBuilder(b *testing.B) *bundletest.Builder {
+	x := bundletest.NewBuilder(b)
+	x.File("local/text", "text", nil, text(1, benchSize))
+	x.File("local/random", "random", nil, randomBytes(1, benchSize))
+	return x
+}
+
+func BenchmarkWrite(b *testing.B) {
+	x := benchBuilder(b)
+	b.SetBytes(2 * benchSize)
+	for b.Loop() {
+		if _, err := bundle.Write(b.Context(), io.Discard, x.Cache, x.Index, bundle.WriteOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	r := benchBuilder(b).Bundle().Reader
+	b.SetBytes(2 * benchSize)
+	for b.Loop() {
+		if _, err := r.Verify(b.Context(), bundle.VerifyOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkBlob(b *testing.B) {
+	r := benchBuilder(b).Bundle().Reader
+	for name, ref := range map[string]string{"text": "local/text", "random": "local/random"} {
+		b.Run(name, func(b *testing.B) {
+			it, _ := r.Find(bundle.KindFile, ref, "")
+			d, err := r.ContentOf(b.Context(), it)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(d.Size)
+			b.ReportAllocs()
+			for b.Loop() {
+				rc, err := r.Blob(b.Context(), d.Digest, 0)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.Copy(io.Discard, rc); err != nil {
+					b.Fatal(err)
+				}
+				if err := rc.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkOpen opens a bundle of 2,000 blobs in 667 items.
+func BenchmarkOpen(b *testing.B) {
+	x := bundletest.NewBuilder(b)
+	for i := range 667 {
+		x.File(fmt.Sprintf("https://files.example/release/v1/linux/amd64/file-%d", i), fmt.Sprint("file-", i), nil, fmt.Appendf(nil, "%0300d", i))
+		x.Bytes(fmt.Appendf(nil, "%d", i))
+	}
+	path := filepath.Join(b.TempDir(), "x.kkb")
+	if _, err := bundle.Create(b.Context(), path, x.Cache, x.Index, bundle.WriteOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := bundle.Open(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if info, err := os.Stat(path); err == nil {
+		b.ReportMetric(float64(info.Size()), "bundle-bytes")
+	}
+}

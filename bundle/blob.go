@@ -1,0 +1,105 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// Blob streams a blob from byte offset on, frame by frame; memory is one frame and its content, whatever the blob's
+// size. A blob read from 0 to its end has been checked: where the digest is wrong, a Read fails with ErrDamaged before
+// the last frame's content is handed out. A stream from another offset has only the frames' checksums, which stop
+// accidents and not attackers: the caller must have the whole checked before it relies on it.
+func (r *Reader) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
+	s, err := parseDigest(d)
+	if err != nil {
+		return nil, err
+	}
+	b, ok := r.find(s)
+	if !ok {
+		return nil, fmt.Errorf("the bundle has no blob %s", d)
+	}
+	if offset < 0 || offset > b.size {
+		return nil, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.size, offset)
+	}
+	return r.stream(ctx, b, offset), nil
+}
+
+// stream reads the pieces of b one after the other and hashes them if it begins at 0.
+func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64) *pieceReader {
+	raw, out := r.raw.Get().(*[]byte), r.decoded.Get().(*[]byte)
+	hash, whole := sha256.New(), offset == 0
+	at := offset // in the blob
+	load := func() ([]byte, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if at >= b.size && (at > 0 || !whole) {
+			return nil, io.EOF
+		}
+		piece, err := r.piece(b, at, raw, out)
+		if err != nil {
+			return nil, err
+		}
+		at += int64(len(piece))
+		if whole {
+			hash.Write(piece)
+		}
+		if whole && at >= b.size {
+			whole = false
+			if got := sum(hash.Sum(nil)); got != b.sum {
+				return nil, &DamageError{Blob: b.sum.digest(), Offset: r.frames[b.frame].off, Reason: "its content has digest " + string(got.digest())}
+			}
+		}
+		return piece, nil
+	}
+	return &pieceReader{load: load, close: func() error {
+		r.raw.Put(raw)
+		r.decoded.Put(out)
+		return nil
+	}}
+}
+
+// piece returns the content of b from at to the end of the frame that at lies in. It lies in out's memory.
+func (r *Reader) piece(b dirBlob, at int64, raw, out *[]byte) ([]byte, error) {
+	if b.size == 0 {
+		return nil, nil
+	}
+	frame, skip, end := int(b.frame), int64(b.at)+at, int64(b.at)+b.size
+	if !b.small() {
+		frame, skip = frame+int(at/int64(r.dir.frameSize)), at%int64(r.dir.frameSize)
+		end = int64(r.frames[frame].size)
+	}
+	f := r.frames[frame]
+	content, err := r.content(f, raw, out)
+	if err != nil {
+		var damaged *DamageError
+		if errors.As(err, &damaged) {
+			damaged.Blob = b.sum.digest()
+			return nil, damaged
+		}
+		return nil, fmt.Errorf("blob %s: %w", b.sum.digest(), err)
+	}
+	return content[skip:end], nil
+}
+
+// content reads and decodes one frame.
+func (r *Reader) content(f frameInfo, raw, out *[]byte) ([]byte, error) {
+	if cap(*raw) < int(f.len) {
+		*raw = make([]byte, f.len)
+	}
+	*raw = (*raw)[:f.len]
+	if err := r.readAt(*raw, f.off); err != nil {
+		return nil, err
+	}
+	content, err := r.decode(*raw, *out, f)
+	if err != nil {
+		return nil, &DamageError{Offset: f.off, Err: err, Reason: "a frame is bad"}
+	}
+	*out = content
+	return content, nil
+}

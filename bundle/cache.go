@@ -1,0 +1,221 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// cacheVersion changes with the form of the files, so that an older cache is never misread.
+const cacheVersion = "kkbundle cache 1\n"
+
+// A Cache keeps blobs in a directory, by digest, compressed in the frames that bundles are made of. A blob is whole or
+// absent. Several processes may use one directory at a time, and a Cache is safe for concurrent use. Entries of
+// different levels do not share space.
+type Cache struct {
+	dir    string // of this encoder
+	parts  string // of unfinished blobs
+	enc    *encoder
+	dec    *zstd.Decoder
+	slots  chan struct{} // one per piece between being full and being on disk: bounds memory over all writers
+	pieces sync.Pool     // *[]byte with room for one piece
+	frames sync.Pool     // *[]byte with room for one frame
+}
+
+// OpenCache opens the cache in dir for blobs compressed at level; the directory is made if it is not there. It uses as
+// many compressors as there are processors, and at most 2 pieces more than that are in memory beside one per writer.
+func OpenCache(dir string, level Level) (*Cache, error) {
+	jobs := runtime.GOMAXPROCS(0)
+	enc, err := newEncoder(level, jobs)
+	if err != nil {
+		return nil, err
+	}
+	dec, err := newDecoder(jobs)
+	if err != nil {
+		return nil, fmt.Errorf("zstd decoder: %w", err)
+	}
+	id := sha256.Sum256([]byte(cacheVersion + enc.id))
+	c := &Cache{dir: filepath.Join(dir, hex.EncodeToString(id[:8])), enc: enc, dec: dec, slots: make(chan struct{}, jobs+2)}
+	c.parts = filepath.Join(c.dir, "part")
+	c.pieces.New = func() any { b := make([]byte, 0, enc.frameSize); return &b }
+	c.frames.New = func() any { b := make([]byte, 0, maxFrameLen(int64(enc.frameSize))); return &b }
+	if err := os.MkdirAll(c.parts, 0o700); err != nil {
+		return nil, fmt.Errorf("open cache: %w", err)
+	}
+	if err := sweep(c.parts, "", ownSuffix); err != nil {
+		return nil, fmt.Errorf("open cache: %w", err)
+	}
+	return c, nil
+}
+
+// Encoder names the encoder that the entries were made with; bundles record it.
+func (c *Cache) Encoder() string { return c.enc.id }
+
+func (c *Cache) path(s sum) string {
+	h := s.hex()
+	return filepath.Join(c.dir, "sha256", h[:2], h)
+}
+
+// Stat says whether the cache holds a blob, and its size. An entry that is visibly incomplete counts as absent; its
+// checksum is checked where it is read.
+func (c *Cache) Stat(_ context.Context, d digest.Digest) (size int64, ok bool, err error) {
+	s, err := parseDigest(d)
+	if err != nil {
+		return 0, false, err
+	}
+	e, err := c.entry(s)
+	if err != nil {
+		var damaged *CacheError
+		if errors.Is(err, fs.ErrNotExist) || errors.As(err, &damaged) {
+			return 0, false, nil
+		}
+		return 0, false, err
+	}
+	return e.size, true, e.close()
+}
+
+// Open streams a blob. A damaged entry makes a Read fail with a *CacheError, the last one at the latest.
+func (c *Cache) Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error) {
+	s, err := parseDigest(d)
+	if err != nil {
+		return nil, err
+	}
+	e, err := c.entry(s)
+	if err != nil {
+		return nil, fmt.Errorf("read cached blob %s: %w", d, err)
+	}
+	return e.stream(ctx, c), nil
+}
+
+// read returns a whole blob of at most max bytes.
+func (c *Cache) read(ctx context.Context, s sum, max int64) ([]byte, error) {
+	r, err := c.Open(ctx, s.digest())
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(r, max+1))
+	if err := errors.Join(err, r.Close()); err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > max {
+		return nil, fmt.Errorf("blob %s has more than %d bytes", s.digest(), max)
+	}
+	return b, nil
+}
+
+// Drop removes a blob, as after a *CacheError. It is not an error if it is absent.
+func (c *Cache) Drop(d digest.Digest) error {
+	s, err := parseDigest(d)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(c.path(s)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("drop cached blob: %w", err)
+	}
+	return nil
+}
+
+// ownSuffix marks parts that are not continued by anyone: a second writer's under a key that is in use.
+const ownSuffix = ".own"
+
+// sweep removes the files in dir with that prefix and suffix that no living process has locked.
+func sweep(dir, prefix, suffix string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasPrefix(name, prefix) || !strings.HasSuffix(name, suffix) || !entry.Type().IsRegular() {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
+		if err != nil {
+			continue // somebody else was faster, or it is somebody else's
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			err = os.Remove(f.Name())
+		}
+		if err := errors.Join(err, f.Close()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// locked locks a file that was just made under a name of its own, or removes it.
+func locked(f *os.File) (*os.File, error) {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close(), os.Remove(f.Name()))
+	}
+	return f, nil
+}
+
+// lockPart opens the part file of a key and locks it against other writers, in this process or another. Where it is in
+// use already, the writer gets a file of its own.
+func (c *Cache) lockPart(key string) (*os.File, error) {
+	id := sha256.Sum256([]byte(key))
+	name := filepath.Join(c.parts, hex.EncodeToString(id[:]))
+	for {
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			if err := f.Close(); err != nil {
+				return nil, err
+			}
+			return c.ownPart()
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), f.Close())
+		}
+		if same, err := isAt(f, name); same || err != nil {
+			return f, err
+		}
+		// The writer that had it renamed or removed it between our open and our lock.
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *Cache) ownPart() (*os.File, error) {
+	f, err := os.CreateTemp(c.parts, "*"+ownSuffix)
+	if err != nil {
+		return nil, err
+	}
+	return locked(f)
+}
+
+// isAt says whether f is still what its name leads to.
+func isAt(f *os.File, name string) (bool, error) {
+	mine, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	there, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return os.SameFile(mine, there), nil
+}
+
+func isOwn(name string) bool { return strings.HasSuffix(name, ownSuffix) }

@@ -1,0 +1,234 @@
+package bundle
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+)
+
+// An entry's file: the blob's frames (or a small blob as it is), their table of 12 bytes each as in the seek table,
+// and the trailer: size (8), number of frames (4), magic (8), CRC-32C of everything before (4).
+const (
+	entryMagic   = "kkcache\x01"
+	entryTrailer = 8 + 4 + 8 + 4
+)
+
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // made once inside, not per call
+
+func appendTrailer(b []byte, size int64, frames int) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(size))
+	b = binary.LittleEndian.AppendUint32(b, uint32(frames))
+	return append(b, entryMagic...)
+}
+
+// A cacheEntry is an open file of the cache whose table and trailer agree with its length.
+type cacheEntry struct {
+	sum   sum
+	f     *os.File
+	size  int64 // of the blob
+	data  int64 // bytes of frames, or of the small blob
+	table []byte
+	tail  []byte // table and trailer, as they are in the file
+}
+
+func (e *cacheEntry) close() error { return e.f.Close() }
+
+func (e *cacheEntry) frames() int { return len(e.table) / seekEntry }
+
+func (e *cacheEntry) frame(i int) frameInfo { return parseEntry(e.table[i*seekEntry:]) }
+
+func (e *cacheEntry) damaged(format string, args ...any) error {
+	return &CacheError{Digest: e.sum.digest(), Path: e.f.Name(), Reason: fmt.Sprintf(format, args...)}
+}
+
+// entry opens a blob's file.
+func (c *Cache) entry(s sum) (*cacheEntry, error) {
+	f, err := os.Open(c.path(s))
+	if err != nil {
+		return nil, err
+	}
+	e := &cacheEntry{sum: s, f: f}
+	if err := e.load(c.enc.frameSize); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return e, nil
+}
+
+func (e *cacheEntry) load(frameSize int) error {
+	info, err := e.f.Stat()
+	if err != nil {
+		return err
+	}
+	length := info.Size()
+	trailer := make([]byte, entryTrailer)
+	if length < entryTrailer {
+		return e.damaged("it is cut short")
+	}
+	if _, err := e.f.ReadAt(trailer, length-entryTrailer); err != nil {
+		return err
+	}
+	e.size = int64(binary.LittleEndian.Uint64(trailer))
+	frames := int64(binary.LittleEndian.Uint32(trailer[8:]))
+	e.data = length - entryTrailer - frames*seekEntry
+	if string(trailer[12:20]) != entryMagic || e.size < 0 || e.size > maxSize || frames > maxFrames || e.data < 0 {
+		return e.damaged("it does not end as it should")
+	}
+	e.tail = make([]byte, frames*seekEntry+entryTrailer)
+	if _, err := e.f.ReadAt(e.tail, e.data); err != nil {
+		return err
+	}
+	e.table = e.tail[:frames*seekEntry]
+	return e.check(frameSize)
+}
+
+// check compares the table with the sizes.
+func (e *cacheEntry) check(frameSize int) error {
+	if e.frames() == 0 {
+		if e.size > smallBlob || e.size != e.data {
+			return e.damaged("it has %d bytes instead of %d", e.data, e.size)
+		}
+		return nil
+	}
+	rest, data := e.size, int64(0)
+	for i := range e.frames() {
+		f, want := e.frame(i), min(rest, int64(frameSize))
+		if int64(f.size) != want || want == 0 || int64(f.len) > maxFrameLen(want) {
+			return e.damaged("its table is wrong")
+		}
+		rest, data = rest-want, data+int64(f.len)
+	}
+	if rest != 0 || data != e.data || e.size <= smallBlob {
+		return e.damaged("its table is wrong")
+	}
+	return nil
+}
+
+// copyTo copies the frames, or the small blob, to w and checks the checksum of the whole file.
+func (e *cacheEntry) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
+	crc := uint32(0)
+	for at := int64(0); at < e.data; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := min(int64(len(buf)), e.data-at)
+		if _, err := e.f.ReadAt(buf[:n], at); err != nil {
+			return fmt.Errorf("read cached blob %s: %w", e.sum.digest(), err)
+		}
+		crc = crc32.Update(crc, castagnoli(), buf[:n])
+		if _, err := w.Write(buf[:n]); err != nil {
+			return err
+		}
+		at += n
+	}
+	return e.checkSum(crc)
+}
+
+// checkSum completes the checksum of the data with table and trailer and compares it.
+func (e *cacheEntry) checkSum(crc uint32) error {
+	end := len(e.tail) - 4
+	crc = crc32.Update(crc, castagnoli(), e.tail[:end])
+	if crc != binary.LittleEndian.Uint32(e.tail[end:]) {
+		return e.damaged("its checksum is wrong")
+	}
+	return nil
+}
+
+// stream decodes the entry piece by piece.
+func (e *cacheEntry) stream(ctx context.Context, c *Cache) io.ReadCloser {
+	var crc uint32
+	var at int64
+	i := 0
+	buf, out := []byte(nil), []byte(nil)
+	load := func() ([]byte, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if at >= e.data {
+			return nil, io.EOF
+		}
+		n, size := e.data, e.size
+		if e.frames() > 0 {
+			n, size = int64(e.frame(i).len), int64(e.frame(i).size)
+		}
+		if int64(cap(buf)) < n {
+			buf = make([]byte, n)
+		}
+		buf = buf[:n]
+		if _, err := e.f.ReadAt(buf, at); err != nil {
+			return nil, fmt.Errorf("read cached blob %s: %w", e.sum.digest(), err)
+		}
+		crc = crc32.Update(crc, castagnoli(), buf)
+		at += n
+		if at == e.data {
+			if err := e.checkSum(crc); err != nil {
+				return nil, err
+			}
+		}
+		if e.frames() == 0 {
+			return buf, nil
+		}
+		i++
+		var err error
+		if out, err = decodeFrame(c.dec, buf, out, size); err != nil {
+			return nil, e.damaged("%v", err)
+		}
+		return out, nil
+	}
+	return &pieceReader{load: load, close: e.close}
+}
+
+// A pieceReader turns a function that returns one piece after the other, and then io.EOF, into a stream.
+type pieceReader struct {
+	load  func() ([]byte, error)
+	close func() error
+	rest  []byte
+	err   error // sticks
+}
+
+// Read implements io.Reader.
+func (r *pieceReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 && r.err == nil {
+		r.rest, r.err = r.load()
+	}
+	if len(r.rest) == 0 {
+		return 0, r.err
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// WriteTo implements io.WriterTo, so that io.Copy takes no buffer of its own.
+func (r *pieceReader) WriteTo(w io.Writer) (total int64, err error) {
+	for {
+		for len(r.rest) == 0 && r.err == nil {
+			r.rest, r.err = r.load()
+		}
+		if len(r.rest) == 0 {
+			if errors.Is(r.err, io.EOF) {
+				return total, nil
+			}
+			return total, r.err
+		}
+		n, err := w.Write(r.rest)
+		r.rest, total = r.rest[n:], total+int64(n)
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// Close ends the stream; a second call does nothing.
+func (r *pieceReader) Close() error {
+	r.rest, r.err = nil, os.ErrClosed
+	if r.close == nil {
+		return nil
+	}
+	end := r.close
+	r.close = nil
+	return end()
+}

@@ -1,0 +1,313 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A BlobWriter takes the bytes of one blob whose size and digest may not be known yet. It is not safe for concurrent
+// use. It is an alias of a literal so that other packages can declare the same interface without importing this one.
+//
+// Commit keeps the blob if it has the size (-1: any) and the digest ("": any) promised and returns both; it fails with
+// a *MismatchError otherwise. Reset starts over at byte 0. Close without Commit keeps whole pieces for a later Begin
+// under the same key; it must be called, and is harmless after Commit.
+type BlobWriter = interface {
+	io.Writer
+	Commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error)
+	Reset() error
+	Close() error
+}
+
+// Begin returns a writer for the blob that the caller knows as key, and the offset at which writing continues: that of
+// the whole pieces an earlier writer under this key left, checked and hashed again. Where another writer holds the key,
+// in this process or another, the new one starts at 0 in a file of its own, and whoever commits first wins.
+func (c *Cache) Begin(ctx context.Context, key string) (w BlobWriter, offset int64, err error) {
+	f, err := c.lockPart(key)
+	if err != nil {
+		return nil, 0, fmt.Errorf("begin a blob in the cache: %w", err)
+	}
+	cw := &cacheWriter{c: c, hash: sha256.New(), part: &partFile{f: f}}
+	if err := cw.resume(ctx); err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("continue a blob in the cache: %w", err), f.Close())
+	}
+	return cw, cw.size, nil
+}
+
+// A cacheWriter hashes what it gets, cuts it into pieces and hands full ones to goroutines that compress them side by
+// side and append them to the part file in order. A goroutine waits only for its predecessor's, so each one ends by
+// itself; Commit, Reset and Close wait for the last.
+type cacheWriter struct {
+	c     *Cache
+	part  *partFile
+	hash  hash.Hash
+	size  int64
+	piece []byte        // being filled
+	last  chan struct{} // closed when the last piece handed over is on disk; nil before the first
+	done  bool
+}
+
+// A partFile is the unfinished entry. Its methods are called by one goroutine at a time, in the order of the pieces,
+// but for err.
+type partFile struct {
+	f     *os.File
+	end   int64
+	crc   uint32
+	table []byte
+
+	mu  sync.Mutex
+	err error
+}
+
+func (p *partFile) append(frame []byte, size int) {
+	if p.failed() != nil {
+		return
+	}
+	if _, err := p.f.WriteAt(frame, p.end); err != nil {
+		p.mu.Lock()
+		p.err = fmt.Errorf("write to the cache: %w", err)
+		p.mu.Unlock()
+		return
+	}
+	p.add(frame, size)
+}
+
+// add accounts for a frame that is in the file.
+func (p *partFile) add(frame []byte, size int) {
+	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
+	p.table = appendEntry(p.table, frameInfo{len: uint32(len(frame)), size: uint32(size), checksum: sum})
+	p.crc = crc32.Update(p.crc, castagnoli(), frame)
+	p.end += int64(len(frame))
+}
+
+func (p *partFile) failed() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Write takes more of the blob. An error of the disk may show at a later Write or at Commit.
+func (w *cacheWriter) Write(b []byte) (int, error) {
+	if w.done {
+		return 0, os.ErrClosed
+	}
+	total := len(b)
+	for len(b) > 0 {
+		if w.piece == nil {
+			w.piece = (*w.c.pieces.Get().(*[]byte))[:0]
+		}
+		n := min(len(b), w.c.enc.frameSize-len(w.piece))
+		w.piece = append(w.piece, b[:n]...)
+		w.hash.Write(b[:n])
+		w.size += int64(n)
+		b = b[n:]
+		if len(w.piece) == w.c.enc.frameSize {
+			if err := w.part.failed(); err != nil {
+				return total - len(b), err
+			}
+			w.handOver()
+		}
+	}
+	return total, nil
+}
+
+// handOver starts compressing the current piece.
+func (w *cacheWriter) handOver() {
+	c, piece, before, done := w.c, w.piece, w.last, make(chan struct{})
+	w.piece, w.last = nil, done
+	c.slots <- struct{}{} // pieces that hold a slot wait only for earlier ones that hold one too
+	go func() {
+		frame := c.enc.appendFrame((*c.frames.Get().(*[]byte))[:0], piece)
+		if before != nil {
+			<-before
+		}
+		w.part.append(frame, len(piece))
+		c.frames.Put(&frame)
+		c.pieces.Put(&piece)
+		<-c.slots
+		close(done)
+	}()
+}
+
+// settle waits until everything handed over is on disk.
+func (w *cacheWriter) settle() error {
+	if w.last != nil {
+		<-w.last
+		w.last = nil
+	}
+	return w.part.failed()
+}
+
+func (w *cacheWriter) dropPiece() {
+	if w.piece != nil {
+		w.c.pieces.Put(&w.piece)
+		w.piece = nil
+	}
+}
+
+// Reset forgets everything written.
+func (w *cacheWriter) Reset() error {
+	if w.done {
+		return os.ErrClosed
+	}
+	_ = w.settle() // an error there went with the bytes it concerned
+	w.dropPiece()
+	w.hash.Reset()
+	w.size = 0
+	w.part = &partFile{f: w.part.f}
+	if err := w.part.f.Truncate(0); err != nil {
+		return fmt.Errorf("start a blob over: %w", err)
+	}
+	return nil
+}
+
+// Close gives the part file up for a later Begin.
+func (w *cacheWriter) Close() error {
+	if w.done {
+		return nil
+	}
+	w.done = true
+	err := w.settle()
+	w.dropPiece()
+	if isOwn(w.part.f.Name()) || w.part.end == 0 {
+		err = errors.Join(err, os.Remove(w.part.f.Name()))
+	}
+	return errors.Join(err, w.part.f.Close())
+}
+
+// Commit implements BlobWriter. A context that is done keeps the part for a later Begin.
+func (w *cacheWriter) Commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error) {
+	if w.done {
+		return ocispec.Descriptor{}, os.ErrClosed
+	}
+	d, err := w.commit(ctx, size, want)
+	if err != nil {
+		return ocispec.Descriptor{}, errors.Join(err, w.Close())
+	}
+	w.done = true
+	return d, w.part.f.Close()
+}
+
+func (w *cacheWriter) commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error) {
+	if err := ctx.Err(); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if want != "" {
+		if _, err := parseDigest(want); err != nil {
+			return ocispec.Descriptor{}, err
+		}
+	}
+	got := sum(w.hash.Sum(nil))
+	if (size >= 0 && size != w.size) || (want != "" && want != got.digest()) {
+		mismatch := &MismatchError{Want: want, Got: got.digest(), WantSize: size, GotSize: w.size}
+		if size >= 0 && w.size < size {
+			return ocispec.Descriptor{}, mismatch // what is there may be the right beginning
+		}
+		return ocispec.Descriptor{}, errors.Join(mismatch, w.Reset())
+	}
+	if err := w.finish(); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	return ocispec.Descriptor{Digest: got.digest(), Size: w.size}, w.keep(ctx, got)
+}
+
+// finish writes the last piece, the table and the trailer.
+func (w *cacheWriter) finish() error {
+	p := w.part
+	raw := w.size <= smallBlob
+	if !raw && len(w.piece) > 0 {
+		w.handOver()
+	}
+	if err := w.settle(); err != nil {
+		return err
+	}
+	tail := p.table
+	if raw {
+		tail = append(tail, w.piece...)
+		w.dropPiece()
+	}
+	tail = appendTrailer(tail, w.size, len(p.table)/seekEntry)
+	tail = binary.LittleEndian.AppendUint32(tail, crc32.Update(p.crc, castagnoli(), tail))
+	if _, err := p.f.WriteAt(tail, p.end); err != nil {
+		return fmt.Errorf("write to the cache: %w", err)
+	}
+	if err := p.f.Truncate(p.end + int64(len(tail))); err != nil {
+		return fmt.Errorf("write to the cache: %w", err)
+	}
+	if err := p.f.Sync(); err != nil {
+		return fmt.Errorf("write to the cache: %w", err)
+	}
+	return nil
+}
+
+// keep moves the finished file to its place, unless a good one is there.
+func (w *cacheWriter) keep(ctx context.Context, s sum) error {
+	part, path := w.part.f.Name(), w.c.path(s)
+	if _, ok, err := w.c.Stat(ctx, s.digest()); err != nil {
+		return err
+	} else if ok {
+		return os.Remove(part)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("keep a blob in the cache: %w", err)
+	}
+	if err := os.Rename(part, path); err != nil {
+		return fmt.Errorf("keep a blob in the cache: %w", err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes a rename in dir last.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// resume takes over the whole pieces at the beginning of the part file and cuts off the rest: a torn write, a last
+// piece of other size, or damage.
+func (w *cacheWriter) resume(ctx context.Context) error {
+	info, err := w.part.f.Stat()
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, min(info.Size(), maxFrameLen(int64(w.c.enc.frameSize))))
+	out := []byte(nil)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := w.part.f.ReadAt(buf, w.part.end)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		length, size, err := splitFrame(buf[:n])
+		if err != nil || size != int64(w.c.enc.frameSize) {
+			break
+		}
+		if out, err = decodeFrame(w.c.dec, buf[:length], out, size); err != nil {
+			break
+		}
+		w.part.add(buf[:length], int(size))
+		w.hash.Write(out)
+		w.size += size
+	}
+	if err := w.part.f.Truncate(w.part.end); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

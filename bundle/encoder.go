@@ -1,0 +1,116 @@
+package bundle
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// A Level says how much time goes into compression. The zero value is LevelDefault.
+type Level int
+
+// The levels. What is worth storing only is stored at every level.
+const (
+	LevelDefault Level = iota // as zstd -3
+	LevelFast                 // as zstd -1
+	LevelBetter               // as zstd -7
+	LevelBest                 // as zstd -11, pieces of 8 MiB
+)
+
+// levelNames is in the order of the constants.
+func levelNames() []string { return []string{"default", "fast", "better", "best"} }
+
+// String returns the level's name, which ParseLevel reads.
+func (l Level) String() string {
+	if names := levelNames(); l >= 0 && int(l) < len(names) {
+		return names[l]
+	}
+	return fmt.Sprintf("level(%d)", int(l))
+}
+
+// ParseLevel reads "fast", "default", "better" or "best".
+func ParseLevel(name string) (Level, error) {
+	for i, n := range levelNames() {
+		if n == name {
+			return Level(i), nil
+		}
+	}
+	return 0, fmt.Errorf("compression level %q: want fast, default, better or best", name)
+}
+
+const (
+	// zstdVersion is the version of klauspost/compress in go.mod: another version may write other bytes, so it is part
+	// of the encoder's name.
+	zstdVersion = "v1.20.3"
+
+	smallBlob    = 64 << 10  // up to here a blob lies in a glue frame
+	maxGlue      = 128 << 10 // bytes of content of a glue frame
+	minFrameSize = 128 << 10
+	maxFrameSize = 8 << 20
+
+	// A frame is stored if the trial saves less than 3 %: below that, decoding costs more than the bytes.
+	storedPercent = 97
+)
+
+// An encoder turns content into frames. Its name says everything that the bytes depend on. Safe for concurrent use.
+type encoder struct {
+	id        string
+	frameSize int
+	trial     *zstd.Encoder // cheap: decides whether to store
+	final     *zstd.Encoder // nil: the trial's result is taken
+}
+
+func newEncoder(level Level, jobs int) (*encoder, error) {
+	frameSize := 4 << 20
+	trial, final := zstd.SpeedDefault, zstd.SpeedDefault
+	switch level {
+	case LevelFast:
+		trial, final = zstd.SpeedFastest, zstd.SpeedFastest
+	case LevelDefault:
+	case LevelBetter:
+		final = zstd.SpeedBetterCompression
+	case LevelBest:
+		final, frameSize = zstd.SpeedBestCompression, 8<<20
+	default:
+		return nil, fmt.Errorf("unknown compression %s", level)
+	}
+	e := &encoder{frameSize: frameSize}
+	e.id = strings.Join([]string{
+		"klauspost/compress/zstd", zstdVersion, "level=" + final.String(), fmt.Sprintf("window=%d", frameSize),
+		"lowmem=true", "single=true", "crc=true", "trial=" + trial.String(), fmt.Sprintf("stored=%d%%", storedPercent),
+		fmt.Sprintf("frame=%d", frameSize),
+	}, " ")
+	var err error
+	if e.trial, err = newZstd(trial, frameSize, jobs); err != nil {
+		return nil, err
+	}
+	if final != trial {
+		if e.final, err = newZstd(final, frameSize, jobs); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+func newZstd(level zstd.EncoderLevel, window, jobs int) (*zstd.Encoder, error) {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true),
+		zstd.WithSingleSegment(true), zstd.WithEncoderCRC(true), zstd.WithEncoderConcurrency(jobs))
+	if err != nil {
+		return nil, fmt.Errorf("zstd encoder: %w", err)
+	}
+	return e, nil
+}
+
+// appendFrame appends the one frame that content has under this encoder.
+func (e *encoder) appendFrame(dst, content []byte) []byte {
+	start := len(dst)
+	dst = e.trial.EncodeAll(content, dst)
+	if int64(len(dst)-start)*100 > int64(len(content))*storedPercent {
+		return appendStored(dst[:start], content)
+	}
+	if e.final != nil {
+		dst = e.final.EncodeAll(content, dst[:start])
+	}
+	return dst
+}

@@ -1,0 +1,191 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// ContentOf returns the descriptor of what a file or chart item carries: the one layer of a file, the archive of a
+// chart. Its bytes are r.Blob of its digest; its annotations include AnnotationMode where the artifact says a mode.
+func (r *Reader) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, error) {
+	fail := func(err error) (ocispec.Descriptor, error) {
+		return ocispec.Descriptor{}, fmt.Errorf("content of %s: %w", it, err)
+	}
+	if it.Kind == KindImage || classOf(it.Descriptor.MediaType) != classManifest {
+		return fail(errors.New("only items stored as one artifact have a single content"))
+	}
+	data, err := r.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
+	if err != nil {
+		return fail(err)
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return fail(err)
+	}
+	layers := m.Layers
+	if it.Kind == KindChart { // beside the archive there may be its provenance
+		layers = slices.DeleteFunc(slices.Clone(layers), func(d ocispec.Descriptor) bool { return d.MediaType != MediaTypeChartContent })
+	}
+	if len(layers) != 1 {
+		return fail(fmt.Errorf("its artifact has %d layers with content instead of one", len(layers)))
+	}
+	layer := layers[0]
+	if size, ok := r.Stat(layer.Digest); !ok || size != layer.Size {
+		return fail(&DamageError{Blob: layer.Digest, Offset: -1, Reason: "it is missing, or of another size than its manifest says"})
+	}
+	if mode, ok := m.Annotations[AnnotationMode]; ok && layer.Annotations[AnnotationMode] == "" {
+		layer.Annotations = maps.Clone(layer.Annotations)
+		if layer.Annotations == nil {
+			layer.Annotations = make(map[string]string)
+		}
+		layer.Annotations[AnnotationMode] = mode
+	}
+	return layer, nil
+}
+
+// ExtractLayout writes an OCI image layout into dir: the whole bundle, or with items only those and what they need. The
+// directory is made if it is not there; one that has an index.json is refused. Every blob is checked; index.json comes
+// last, so an interrupted layout is visibly none, and calling ExtractLayout again continues it.
+func ExtractLayout(ctx context.Context, r *Reader, dir string, items []Item) (err error) {
+	x := r.index
+	if len(items) > 0 {
+		x.Items = items
+	}
+	index, err := x.Marshal()
+	if err != nil {
+		return fmt.Errorf("extract: %w", err)
+	}
+	blobs, err := r.needed(ctx, x.Items)
+	if err != nil {
+		return fmt.Errorf("extract: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("extract: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("extract: %w", err)
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	if _, err := root.Lstat(indexName); err == nil {
+		return fmt.Errorf("extract: %s holds a layout already: remove it or name another directory", dir)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("extract: %w", err)
+	}
+	if err := r.extractInto(ctx, root, blobs, index); err != nil {
+		return fmt.Errorf("extract into %s: %w", dir, err)
+	}
+	return nil
+}
+
+// extractInto writes blobs first and the index last.
+func (r *Reader) extractInto(ctx context.Context, root *os.Root, blobs []dirBlob, index []byte) error {
+	if err := root.MkdirAll("blobs/sha256", 0o755); err != nil {
+		return err
+	}
+	for _, b := range blobs {
+		if err := r.extractBlob(ctx, root, b); err != nil {
+			return fmt.Errorf("blob %s: %w", b.sum.digest(), err)
+		}
+	}
+	if err := syncRooted(root, "blobs/sha256"); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{{layoutName, []byte(layoutContent)}, {indexName, index}} {
+		write := func(w io.Writer) error { _, err := w.Write(f.data); return err }
+		if err := writeRooted(root, f.name, write); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return syncRooted(root, ".")
+}
+
+// syncRooted makes renames in a directory last.
+func syncRooted(root *os.Root, name string) error {
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// needed returns every blob that the items need; all of them must be there.
+func (r *Reader) needed(ctx context.Context, items []Item) ([]dirBlob, error) {
+	w := &walk{src: r, report: func(_ sum, _ Item, err error) error { return err }}
+	if err := w.run(ctx, items); err != nil {
+		return nil, err
+	}
+	blobs := w.order()
+	for i := range blobs {
+		blobs[i], _ = r.find(blobs[i].sum)
+	}
+	return blobs, nil
+}
+
+func (r *Reader) extractBlob(ctx context.Context, root *os.Root, b dirBlob) error {
+	name := blobPrefix + b.sum.hex()
+	if have, err := hashFile(root, name, b.size); err != nil || have == b.sum {
+		return err
+	}
+	return writeRooted(root, name, func(w io.Writer) error {
+		rc := r.stream(ctx, b, 0)
+		_, err := io.Copy(w, rc)
+		return errors.Join(err, rc.Close())
+	})
+}
+
+// hashFile returns the digest of a regular file of that size that an earlier, interrupted run left; else none.
+func hashFile(root *os.Root, name string, size int64) (s sum, err error) {
+	info, err := root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return sum{}, nil
+	}
+	if err != nil || !info.Mode().IsRegular() || info.Size() != size {
+		return sum{}, err
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return sum{}, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return sum{}, err
+	}
+	return sum(h.Sum(nil)), nil
+}
+
+// writeRooted writes a file whole or not at all.
+func writeRooted(root *os.Root, name string, write func(io.Writer) error) error {
+	temp := name + ".part" // the same each time, so that a killed run's is not left for ever
+	if err := root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	if err = write(f); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = root.Rename(temp, name)
+	}
+	if err != nil {
+		return errors.Join(err, root.Remove(temp))
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package bundle
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/klauspost/compress/zstd"
+)
+
+// The zstd frame as RFC 8878 has it, as far as it is used here.
+const (
+	frameMagic    = 0xFD2FB528
+	storedBlock   = 128 << 10 // the largest block a frame may have
+	minFrame      = 4 + 1 + 1 + 3 + 4
+	flagSingle    = 1 << 5
+	flagChecksum  = 1 << 2
+	flagForbidden = 1<<4 | 1<<3 | 3 // unused, reserved and dictionary bits
+)
+
+// maxFrameLen is the most bytes that a frame of n bytes of content may take: block headers, frame header and checksum
+// are far below 1/1024 of any content worth counting.
+func maxFrameLen(n int64) int64 { return n + n/1024 + 64 }
+
+// appendStored appends a frame that holds content as it is, in raw blocks.
+func appendStored(dst, content []byte) []byte {
+	n := len(content)
+	dst = binary.LittleEndian.AppendUint32(dst, frameMagic)
+	switch {
+	case n < 256:
+		dst = append(dst, flagSingle|flagChecksum, byte(n))
+	case n < 65536+256:
+		dst = binary.LittleEndian.AppendUint16(append(dst, 1<<6|flagSingle|flagChecksum), uint16(n-256))
+	default:
+		dst = binary.LittleEndian.AppendUint32(append(dst, 2<<6|flagSingle|flagChecksum), uint32(n))
+	}
+	for rest := content; ; {
+		size := min(len(rest), storedBlock)
+		header := uint32(size) << 3
+		if size == len(rest) {
+			header |= 1
+		}
+		dst = append(dst, byte(header), byte(header>>8), byte(header>>16))
+		dst = append(dst, rest[:size]...)
+		if rest = rest[size:]; len(rest) == 0 {
+			break
+		}
+	}
+	return binary.LittleEndian.AppendUint32(dst, uint32(xxhash.Sum64(content)))
+}
+
+// splitFrame finds the end of the frame that b begins with, from block headers alone, and its content size. It accepts
+// only frames the format allows: single segment, content size, checksum, no dictionary.
+func splitFrame(b []byte) (length int, content int64, err error) {
+	if len(b) < minFrame {
+		return 0, 0, errors.New("the frame is cut short")
+	}
+	if binary.LittleEndian.Uint32(b) != frameMagic {
+		return 0, 0, errors.New("no zstd frame begins here")
+	}
+	flags := b[4]
+	if flags&flagSingle == 0 || flags&flagChecksum == 0 || flags&flagForbidden != 0 {
+		return 0, 0, fmt.Errorf("the frame's header %#02x is not of the kind that bundles have", flags)
+	}
+	at := 5
+	switch flags >> 6 {
+	case 0:
+		content, at = int64(b[at]), at+1
+	case 1:
+		content, at = int64(binary.LittleEndian.Uint16(b[at:]))+256, at+2
+	case 2:
+		content, at = int64(binary.LittleEndian.Uint32(b[at:])), at+4
+	default:
+		return 0, 0, errors.New("the frame's content is larger than any in a bundle")
+	}
+	for last := false; !last; {
+		if len(b)-at < 3 {
+			return 0, 0, errors.New("the frame is cut short")
+		}
+		header := int(b[at]) | int(b[at+1])<<8 | int(b[at+2])<<16
+		last = header&1 != 0
+		size := header >> 3
+		if header>>1&3 == 1 { // one byte, repeated
+			size = 1
+		}
+		at += 3 + size
+	}
+	if at += 4; at > len(b) {
+		return 0, 0, errors.New("the frame is cut short")
+	}
+	return at, content, nil
+}
+
+// newDecoder makes a decoder for decodeFrame; it is safe for concurrent use and has nothing to close.
+func newDecoder(jobs int) (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(jobs), zstd.WithDecoderMaxWindow(maxIndexSize),
+		zstd.WithDecoderMaxMemory(maxIndexSize), zstd.WithDecodeAllCapLimit(true))
+}
+
+// decodeFrame decodes b, which must be exactly one frame of n bytes of content, into buf's memory where that suffices.
+func decodeFrame(dec *zstd.Decoder, b, buf []byte, n int64) ([]byte, error) {
+	length, content, err := splitFrame(b)
+	if err != nil {
+		return nil, err
+	}
+	if length != len(b) || content != n {
+		return nil, fmt.Errorf("the frame has %d bytes for %d of content; its table says %d for %d", length, content, len(b), n)
+	}
+	if int64(cap(buf)) < n {
+		buf = make([]byte, 0, n)
+	}
+	out, err := dec.DecodeAll(b, buf[:0])
+	if err != nil {
+		return nil, fmt.Errorf("the frame does not decode: %w", err)
+	}
+	if int64(len(out)) != n {
+		return nil, fmt.Errorf("the frame decodes to %d bytes instead of %d", len(out), n)
+	}
+	return out, nil
+}

@@ -1,0 +1,390 @@
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// put stores content in the cache.
+func put(t testing.TB, c *Cache, content []byte) ocispec.Descriptor {
+	t.Helper()
+	w, _, err := c.Begin(t.Context(), fmt.Sprintf("%d %x", len(content), content[:min(8, len(content))]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	d, err := w.Commit(t.Context(), int64(len(content)), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func putFile(t testing.TB, c *Cache, name string, content []byte) Item {
+	t.Helper()
+	config, layer := put(t, c, []byte("{}")), put(t, c, content)
+	config.MediaType, layer.MediaType = MediaTypeEmpty, MediaTypeFileContent
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeFile, Config: config, Layers: []ocispec.Descriptor{layer}}
+	m.SchemaVersion = 2
+	data, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := put(t, c, data)
+	d.MediaType, d.ArtifactType = m.MediaType, m.ArtifactType
+	return Item{Kind: KindFile, Ref: "https://files.example/" + name, Name: name, Descriptor: d}
+}
+
+// tiny returns a bundle of two files, one of them large enough for a frame of its own.
+func tiny(t testing.TB) []byte {
+	t.Helper()
+	c, err := OpenCache(t.TempDir(), LevelDefault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := Index{Name: "tiny", Version: "1", Items: []Item{
+		putFile(t, c, "small", []byte("hello\n")),
+		putFile(t, c, "large", bytes.Repeat([]byte("0123456789abcdef"), 4097)),
+		putFile(t, c, "empty", nil),
+	}}
+	var b bytes.Buffer
+	if _, err := Write(t.Context(), &b, c, x, WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func openBytes(data []byte) (*Reader, error) {
+	return NewReader(bytes.NewReader(data), int64(len(data)))
+}
+
+// check opens and verifies.
+func check(ctx context.Context, data []byte) error {
+	r, err := openBytes(data)
+	if err != nil {
+		return err
+	}
+	_, err = r.Verify(ctx, VerifyOptions{Jobs: 1})
+	return err
+}
+
+// contents decodes every frame.
+func contents(t testing.TB, data []byte) [][]byte {
+	t.Helper()
+	r, err := openBytes(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out [][]byte
+	for _, f := range r.frames {
+		var raw, content []byte
+		if _, err := r.content(f, &raw, &content); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, content)
+	}
+	return out
+}
+
+// assemble makes a bundle with correct checksums of frames with any content.
+func assemble(frames [][]byte) []byte { return assembleWith(appendStored, frames) }
+
+func assembleWith(appendFrame func(dst, content []byte) []byte, frames [][]byte) []byte {
+	var b, entries []byte
+	for _, content := range frames {
+		f := appendFrame(nil, content)
+		entries = appendEntry(entries, frameInfo{len: uint32(len(f)), size: uint32(len(content)), checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
+		b = append(b, f...)
+	}
+	return appendSeekTable(b, entries)
+}
+
+func TestTruncatedAnywhere(t *testing.T) {
+	t.Parallel()
+	data := tiny(t)
+	if err := check(t.Context(), data); err != nil {
+		t.Fatal(err)
+	}
+	for n := range data {
+		if _, err := openBytes(data[:n]); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("first %d of %d bytes: got %v, want ErrDamaged", n, len(data), err)
+		}
+	}
+}
+
+func TestBitFlippedAnywhere(t *testing.T) {
+	t.Parallel()
+	data := tiny(t)
+	bad, want := bytes.Clone(data), contents(t, data)
+	for i := range data {
+		for bit := i % 4; bit < 8; bit += 4 {
+			bad[i] ^= 1 << bit
+			err := check(t.Context(), bad)
+			switch {
+			case err == nil:
+				// Some bits of a compressed block mean nothing. Then nothing may have changed.
+				if !slices.EqualFunc(contents(t, bad), want, bytes.Equal) {
+					t.Errorf("byte %d, bit %d: the content changed unseen", i, bit)
+				}
+			case !errors.Is(err, ErrDamaged):
+				t.Errorf("byte %d, bit %d: got %v, want ErrDamaged", i, bit, err)
+			}
+			bad[i] = data[i]
+		}
+	}
+}
+
+func TestTrailingAndLeadingBytes(t *testing.T) {
+	t.Parallel()
+	data := tiny(t)
+	for _, extra := range []string{"\x00", "\x50\x2a\x4d\x18\x01\x00\x00\x00x"} {
+		for _, bad := range [][]byte{append(bytes.Clone(data), extra...), append([]byte(extra), data...)} {
+			if err := check(t.Context(), bad); !errors.Is(err, ErrDamaged) {
+				t.Errorf("%q added: got %v, want ErrDamaged", extra, err)
+			}
+		}
+	}
+}
+
+// TestForged changes contents and gives them correct checksums, as an attacker would.
+func TestForged(t *testing.T) {
+	t.Parallel()
+	data := tiny(t)
+	const dir = 5 // glue, index, glue, large file, glue, directory, end
+	for _, tt := range []struct {
+		name  string
+		forge func(frames [][]byte) [][]byte
+		want  string
+	}{
+		{"nothing", func(f [][]byte) [][]byte { return f }, ""},
+		{"path escape", func(f [][]byte) [][]byte {
+			f[2] = bytes.Replace(f[2], []byte("blobs/sha256/"), []byte("../../../etc/"), 1)
+			return f
+		}, "is not what its directory calls for"},
+		{"other file type", func(f [][]byte) [][]byte { f[2][3*512+156] = '2'; return f }, ""},
+		{"content of a small blob", func(f [][]byte) [][]byte {
+			f[4] = bytes.Replace(f[4], []byte("hello"), []byte("hallo"), 1)
+			f[2] = bytes.Replace(f[2], []byte("hello"), []byte("hallo"), 1)
+			return f
+		}, "its content has digest"},
+		{"content of a large blob", func(f [][]byte) [][]byte { f[3][5] ^= 1; return f }, "its content has digest"},
+		{"padding", func(f [][]byte) [][]byte { f[6][3] = 1; return f }, "padding"},
+		{"the first entry", func(f [][]byte) [][]byte { f[0][0] = 'x'; return f }, "oci-layout"},
+		{"an entry more", func(f [][]byte) [][]byte {
+			more, _ := tarHeader("evil", 0)
+			f[2] = append(f[2], more...)
+			return f
+		}, "belong"},
+		{"a frame more", func(f [][]byte) [][]byte { return append(f[:6:6], f[6], make([]byte, 512)) }, ""},
+		{"the directory lacks a blob", editDirectory(dir, func(d *directory) { d.blobs = d.blobs[1:] }), ""},
+		{"the directory has a blob twice", editDirectory(dir, func(d *directory) { d.blobs = append(d.blobs, d.blobs[0]) }), "sorted"},
+		{"the directory has another blob", editDirectory(dir, func(d *directory) {
+			b := d.blobs[len(d.blobs)-1]
+			b.sum[0] = 0xff
+			d.blobs = append(d.blobs, b)
+		}), ""},
+		{"overlapping blobs", editDirectory(dir, func(d *directory) {
+			for i := range d.blobs[1:] {
+				d.blobs[i+1].place = d.blobs[0].place
+			}
+		}), ""},
+		{"a place outside", editDirectory(dir, func(d *directory) { d.blobs[0].frame = 99 }), ""},
+		{"an absurd size", editDirectory(dir, func(d *directory) { d.blobs[0].size = maxSize }), ""},
+		{"frame size 0", editDirectory(dir, func(d *directory) { d.frameSize = 0 }), "frame size 0"},
+		{"another frame size", editDirectory(dir, func(d *directory) { d.frameSize = minFrameSize * 3 }), ""},
+		{"white space", func(f [][]byte) [][]byte { f[dir] = bytes.Replace(f[dir], []byte(":1,"), []byte(": 1,"), 1); return f }, "not canonical"},
+		{"index with white space", func(f [][]byte) [][]byte { f[1] = append(f[1], '\n'); return f }, ""},
+		{"index names another blob", func(f [][]byte) [][]byte {
+			i := bytes.Index(f[1], []byte(`"sha256:`)) + 20
+			f[1][i] ^= 1
+			return f
+		}, ""},
+		{"index is no JSON", func(f [][]byte) [][]byte { copy(f[1], "junk"); return f }, "not canonical"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := check(t.Context(), assemble(tt.forge(contents(t, data))))
+			if tt.name == "nothing" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want ErrDamaged with %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func editDirectory(frame int, edit func(d *directory)) func(f [][]byte) [][]byte {
+	return func(f [][]byte) [][]byte {
+		d, err := scanDirectory(f[frame])
+		if err != nil {
+			panic(err)
+		}
+		edit(d)
+		if f[frame], err = d.marshal(); err != nil {
+			panic(err)
+		}
+		return f
+	}
+}
+
+func TestUnsupported(t *testing.T) {
+	t.Parallel()
+	data := tiny(t)
+	for _, tt := range [][3]string{
+		{`"version":1`, `"version":2`, "format version 2"},
+		{`"requires":[]`, `"requires":["patched-blobs","other"],"new":{}`, "patched-blobs"},
+	} {
+		f := contents(t, data)
+		f[5] = bytes.Replace(f[5], []byte(tt[0]), []byte(tt[1]), 1)
+		_, err := openBytes(assemble(f))
+		if !errors.Is(err, ErrUnsupported) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), tt[2]) {
+			t.Errorf("%s: got %v", tt[1], err)
+		}
+	}
+}
+
+// TestAbsurdClaims must fail before memory is taken for what is claimed.
+func TestAbsurdClaims(t *testing.T) {
+	data := tiny(t)
+	entries := len(data) - seekFooter - 7*seekEntry
+	patch := func(at int, v uint32) []byte {
+		bad := bytes.Clone(data)
+		binary.LittleEndian.PutUint32(bad[at:], v)
+		return bad
+	}
+	enc, err := newEncoder(LevelDefault, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bomb := contents(t, data)
+	bomb[1] = make([]byte, maxIndexSize+1)
+	for name, bad := range map[string][]byte{
+		"frames":           patch(len(data)-9, 1<<32-1),
+		"many frames":      patch(len(data)-9, maxFrames),
+		"content":          patch(entries+4, 1<<32-1),
+		"content of index": patch(entries+seekEntry+4, maxIndexSize),
+		"frame length":     patch(entries+seekEntry, 1<<31),
+		"in frame header":  bytes.Replace(data, data[:9], []byte{0x28, 0xb5, 0x2f, 0xfd, 0xa4, 0, 0, 0, 0x40}, 1),
+		"bomb":             assembleWith(enc.appendFrame, bomb),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := check(t.Context(), bad)
+		runtime.ReadMemStats(&after)
+		if !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: got %v, want ErrDamaged", name, err)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got > 8<<20 {
+			t.Errorf("%s: took %d bytes", name, got)
+		}
+	}
+}
+
+// fakeSource serves documents under digests that they do not have: what sha256 makes impossible.
+type fakeSource map[sum][]byte
+
+func (f fakeSource) lookup(_ context.Context, s sum) (int64, bool, error) {
+	data, ok := f[s]
+	return int64(len(data)), ok, nil
+}
+
+func (f fakeSource) read(_ context.Context, s sum, _ int64) ([]byte, error) { return f[s], nil }
+
+func TestWalkEnds(t *testing.T) {
+	t.Parallel()
+	index := func(children ...byte) []byte {
+		var m []string
+		for _, c := range children {
+			m = append(m, fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%%d}`, ocispec.MediaTypeImageIndex, sum{c}.digest()))
+		}
+		// Every document has the same length, so that sizes can be right in a loop.
+		doc := fmt.Sprintf(`{"manifests":[%s]}`, strings.Join(m, ","))
+		return []byte(fmt.Sprintf("%-4000s", strings.ReplaceAll(doc, "%d", "4000")))
+	}
+	chain := fakeSource{}
+	for i := range byte(20) {
+		chain[sum{i}] = index(i + 1)
+	}
+	for name, tt := range map[string]struct {
+		src  fakeSource
+		want string
+	}{
+		"self reference": {fakeSource{sum{0}: index(0, 0, 0)}, ""},
+		"loop":           {fakeSource{sum{0}: index(1, 2), sum{1}: index(2, 0), sum{2}: index(0, 1)}, ""},
+		"too deep":       {chain, "more than 8 deep"},
+	} {
+		var got error
+		w := &walk{src: tt.src, report: func(_ sum, _ Item, err error) error { got = errors.Join(got, err); return nil }}
+		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: sum{0}.digest(), Size: 4000}
+		if err := w.run(t.Context(), []Item{{Kind: KindImage, Ref: "a", Descriptor: d}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if (tt.want == "") != (got == nil) || (got != nil && !strings.Contains(got.Error(), tt.want)) {
+			t.Errorf("%s: got %v, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// TestStrangers has blobs that nobody needs, and needed ones in another order: both fit the directory.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	c, err := OpenCache(t.TempDir(), LevelFast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := Index{Name: "tiny", Items: []Item{putFile(t, c, "one", []byte("one"))}}
+	stranger := put(t, c, []byte("nobody needs this"))
+	p, err := newPlan(t.Context(), c, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := parseDigest(stranger.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blobs := p.layout.blobs
+	for name, tt := range map[string]struct {
+		blobs []dirBlob
+		want  string
+	}{
+		"stranger": {append(blobs[:len(blobs):len(blobs)], dirBlob{sum: s, size: stranger.Size}), "nothing in the bundle refers to it"},
+		"order":    {[]dirBlob{blobs[1], blobs[0], blobs[2]}, "not in the order"},
+		"missing":  {blobs[:2], "is missing"},
+	} {
+		err := check(t.Context(), writeOrder(t, c, p, tt.blobs))
+		if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
+// writeOrder writes a well-formed bundle of any blobs in any order.
+func writeOrder(t *testing.T, c *Cache, p *plan, blobs []dirBlob) []byte {
+	t.Helper()
+	forged := &plan{index: p.index, layout: layout{frameSize: p.layout.frameSize, indexSize: p.layout.indexSize, blobs: blobs}}
+	forged.layout.put()
+	if err := forged.addDirectory(c.enc); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := forged.write(t.Context(), &b, c, WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}

@@ -1,0 +1,324 @@
+package bundle
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// tailRead is how much of a bundle's end Open reads at once: seek table and directory of some thousand blobs.
+const tailRead = 256 << 10
+
+// A Reader serves a bundle's content straight from its file. It is safe for concurrent use. Nothing in the file is
+// trusted: what does not fit the format is refused with a *DamageError before memory is taken for it.
+type Reader struct {
+	r        io.ReaderAt
+	close    func() error
+	size     int64
+	index    Index
+	identity digest.Digest
+	dir      *directory
+	layout   layout
+	frames   []frameInfo
+	dec      *zstd.Decoder
+	raw      sync.Pool // *[]byte for frames as they are in the file
+	decoded  sync.Pool // *[]byte for their content
+}
+
+// Open opens the bundle at path.
+func Open(path string) (*Reader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open bundle: %w", err)
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a regular file")
+	}
+	var r *Reader
+	if err == nil {
+		r, err = NewReader(f, info.Size())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open bundle %s: %w", path, err), f.Close())
+	}
+	r.close = f.Close
+	return r, nil
+}
+
+// NewReader opens a bundle of size bytes. It reads the end of it and its beginning, not the blobs, and remembers about
+// 100 bytes a blob and frame.
+func NewReader(src io.ReaderAt, size int64) (*Reader, error) {
+	dec, err := newDecoder(max(2, runtime.GOMAXPROCS(0)))
+	if err != nil {
+		return nil, fmt.Errorf("zstd decoder: %w", err)
+	}
+	r := &Reader{r: src, size: size, dec: dec}
+	r.raw.New = func() any { return new([]byte) }
+	r.decoded.New = func() any { return new([]byte) }
+	if err := r.load(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Reader) load() error {
+	tail, err := r.readTail()
+	if err != nil {
+		return err
+	}
+	n := len(r.frames)
+	data, err := r.decodeFrom(tail, r.frames[n-2])
+	if err != nil {
+		return &DamageError{Offset: r.frames[n-2].off, Reason: "its directory", Err: err}
+	}
+	if r.dir, err = scanDirectory(data); err != nil {
+		if errors.Is(err, ErrUnsupported) {
+			return err
+		}
+		return &DamageError{Offset: r.frames[n-2].off, Reason: "its directory", Err: err}
+	}
+	if err := r.checkLayout(); err != nil {
+		return err
+	}
+	return r.loadIndex()
+}
+
+// readTail reads the seek table and returns bytes that contain the directory's frame.
+func (r *Reader) readTail() (section, error) {
+	want := min(r.size, tailRead)
+	tail := section{off: r.size - want, b: make([]byte, want)}
+	if err := r.readAt(tail.b, tail.off); err != nil {
+		return section{}, err
+	}
+	length, err := seekTableLen(tail.b[max(0, len(tail.b)-seekFooter):], r.size)
+	if err != nil {
+		return section{}, err
+	}
+	start := r.size - length
+	if tail, err = r.extend(tail, start); err != nil {
+		return section{}, err
+	}
+	if r.frames, err = parseSeekTable(tail.b[start-tail.off:], start); err != nil {
+		return section{}, err
+	}
+	return r.extend(tail, r.frames[len(r.frames)-2].off)
+}
+
+// A section is a piece of the file.
+type section struct {
+	off int64
+	b   []byte
+}
+
+// extend makes the section begin at off or before.
+func (r *Reader) extend(s section, off int64) (section, error) {
+	if off >= s.off {
+		return s, nil
+	}
+	more := section{off: off, b: make([]byte, s.off-off, s.off-off+int64(len(s.b)))}
+	if err := r.readAt(more.b, off); err != nil {
+		return section{}, err
+	}
+	more.b = append(more.b, s.b...)
+	return more, nil
+}
+
+func (r *Reader) readAt(b []byte, off int64) error {
+	n, err := r.r.ReadAt(b, off)
+	if n == len(b) {
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		return damage(off+int64(n), "the file ends early")
+	}
+	return fmt.Errorf("read %d bytes at byte %d of the bundle: %w", len(b), off, err)
+}
+
+// decodeFrom decodes a frame that lies in s.
+func (r *Reader) decodeFrom(s section, f frameInfo) ([]byte, error) {
+	return r.decode(s.b[f.off-s.off:][:f.len], nil, f)
+}
+
+func (r *Reader) decode(b, buf []byte, f frameInfo) ([]byte, error) {
+	if sum := binary.LittleEndian.Uint32(b[len(b)-4:]); sum != f.checksum {
+		return nil, fmt.Errorf("the frame's checksum is %08x; its table says %08x", sum, f.checksum)
+	}
+	return decodeFrame(r.dec, b, buf, int64(f.size))
+}
+
+// checkLayout derives every frame and place from the blobs' order and compares.
+func (r *Reader) checkLayout() error {
+	n := len(r.frames)
+	order := slices.Clone(r.dir.blobs)
+	slices.SortFunc(order, func(a, b dirBlob) int {
+		if a.frame != b.frame {
+			return int(a.frame) - int(b.frame)
+		}
+		return int(a.at) - int(b.at)
+	})
+	claimed := slices.Clone(order)
+	r.layout = layout{
+		frameSize: r.dir.frameSize, indexSize: int64(r.frames[1].size), directorySize: int64(r.frames[n-2].size), blobs: order,
+	}
+	if err := checkFrames(&r.layout, r.frames); err != nil {
+		return err
+	}
+	r.layout.put()
+	for i, b := range order {
+		if b.place != claimed[i].place {
+			return &DamageError{Blob: b.sum.digest(), Offset: -1, Reason: fmt.Sprintf(
+				"its directory has it in frame %d at %d, where frame %d at %d is its place", claimed[i].frame, claimed[i].at, b.frame, b.at)}
+		}
+	}
+	return nil
+}
+
+// loadIndex reads the first two frames.
+func (r *Reader) loadIndex() error {
+	head := section{b: make([]byte, r.frames[2].off)}
+	if err := r.readAt(head.b, 0); err != nil {
+		return err
+	}
+	first, err := r.decodeFrom(head, r.frames[0])
+	if err != nil {
+		return &DamageError{Offset: 0, Reason: "its beginning", Err: err}
+	}
+	for s := range r.layout.segments() {
+		for _, u := range s.units {
+			if err := r.checkUnit(u, first); err != nil {
+				return &DamageError{Offset: 0, Reason: "its beginning", Err: err}
+			}
+		}
+		break
+	}
+	data, err := r.decodeFrom(head, r.frames[1])
+	if err != nil {
+		return &DamageError{Offset: r.frames[1].off, Reason: indexName, Err: err}
+	}
+	if r.index, err = ParseIndex(data); err != nil {
+		return &DamageError{Offset: r.frames[1].off, Reason: "its index", Err: err}
+	}
+	r.identity = digest.FromBytes(data)
+	for _, it := range r.index.Items {
+		if size, ok := r.Stat(it.Descriptor.Digest); !ok || size != it.Descriptor.Size {
+			return &DamageError{Blob: it.Descriptor.Digest, Offset: -1, Reason: fmt.Sprintf("%s is not in its directory with its size", it)}
+		}
+	}
+	return nil
+}
+
+// Index returns what the bundle holds. The caller must not change it.
+func (r *Reader) Index() Index { return r.index }
+
+// Digest returns the bundle's identity, the sha256 of its index.json.
+func (r *Reader) Digest() digest.Digest { return r.identity }
+
+// Size returns the bytes of the bundle.
+func (r *Reader) Size() int64 { return r.size }
+
+// Encoder names what compressed the bundle: library, version, level and options.
+func (r *Reader) Encoder() string { return r.dir.encoder }
+
+// Blobs returns digest and size of every blob, sorted by digest.
+func (r *Reader) Blobs() []ocispec.Descriptor {
+	out := make([]ocispec.Descriptor, len(r.dir.blobs))
+	for i, b := range r.dir.blobs {
+		out[i] = ocispec.Descriptor{Digest: b.sum.digest(), Size: b.size}
+	}
+	return out
+}
+
+// Stat says whether the bundle holds a blob, and its size.
+func (r *Reader) Stat(d digest.Digest) (size int64, ok bool) {
+	s, err := parseDigest(d)
+	if err != nil {
+		return 0, false
+	}
+	b, ok := r.find(s)
+	return b.size, ok
+}
+
+func (r *Reader) find(s sum) (dirBlob, bool) {
+	i, ok := slices.BinarySearchFunc(r.dir.blobs, s, func(b dirBlob, s sum) int { return compareSums(b.sum, s) })
+	if !ok {
+		return dirBlob{}, false
+	}
+	return r.dir.blobs[i], true
+}
+
+func (r *Reader) lookup(_ context.Context, s sum) (int64, bool, error) {
+	b, ok := r.find(s)
+	return b.size, ok, nil
+}
+
+// Find returns the item of that kind and reference. A platform ("linux/arm64", any variant; "linux/arm/v7", only this
+// one) picks the item for it, or one that is for no platform in particular; "" picks the first in the index's order.
+func (r *Reader) Find(kind, ref, platform string) (Item, bool) {
+	var general *Item
+	for i := range r.index.Items {
+		it := &r.index.Items[i]
+		if it.Kind != kind || it.Ref != ref {
+			continue
+		}
+		has := PlatformString(it.Descriptor.Platform)
+		switch {
+		case platform == "" || has == platform || strings.HasPrefix(has, platform+"/"):
+			return *it, true
+		case has == "" && general == nil:
+			general = it
+		}
+	}
+	if general == nil {
+		return Item{}, false
+	}
+	return *general, true
+}
+
+// Close closes the file that Open opened. Streams that are still read fail after it.
+func (r *Reader) Close() error {
+	if r.close == nil {
+		return nil
+	}
+	return r.close()
+}
+
+// ReadBlob returns a whole blob of at most max bytes, checked against its digest.
+func (r *Reader) ReadBlob(ctx context.Context, d digest.Digest, max int64) ([]byte, error) {
+	s, err := parseDigest(d)
+	if err != nil {
+		return nil, err
+	}
+	return r.read(ctx, s, max)
+}
+
+func (r *Reader) read(ctx context.Context, s sum, max int64) (data []byte, err error) {
+	b, ok := r.find(s)
+	if !ok {
+		return nil, fmt.Errorf("the bundle has no blob %s", s.digest())
+	}
+	if b.size > max {
+		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), b.size, max)
+	}
+	rc := r.stream(ctx, b, 0)
+	defer func() { err = errors.Join(err, rc.Close()) }()
+	data = make([]byte, b.size)
+	if _, err := io.ReadFull(rc, data); err != nil {
+		return nil, err
+	}
+	if _, err := rc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		return nil, err // an empty blob is only checked here
+	}
+	return data, nil
+}

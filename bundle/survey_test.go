@@ -1,0 +1,39 @@
+package bundle_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+)
+
+// TestSurvey compares with what each item alone comes to in a bundle of its own.
+func TestSurvey(t *testing.T) {
+	t.Parallel()
+	b := bundletest.NewBuilder(t)
+	b.Image(bundletest.ImageRef, bundletest.RandomImage(t, 1, 2, 3000))
+	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2))
+	b.ImageIndex("docker.io/library/sparse:1", bundletest.MultiImage(t, 3), func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
+	b.File("local/f", "f", nil, []byte("content"))
+	r := b.Bundle().Reader
+	got, err := r.Survey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	platforms := map[string][]string{bundletest.MultiRef: {"linux/amd64", "linux/arm64"}, "docker.io/library/sparse:1": {"linux/arm64"}}
+	for i, it := range r.Index().Items {
+		alone := *b
+		alone.Index.Items = []bundle.Item{it}
+		want := bundle.Contents{Platforms: platforms[it.Ref]}
+		for _, d := range alone.Bundle().Reader.Blobs() {
+			want.Size += d.Size
+		}
+		if d := cmp.Diff(want, got[i]); d != "" {
+			t.Errorf("%s (-want +got):\n%s", it, d)
+		}
+	}
+}

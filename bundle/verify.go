@@ -1,0 +1,285 @@
+package bundle
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+)
+
+// VerifyOptions are what Verify may be told. The zero value is fine.
+type VerifyOptions struct {
+	Jobs int // blobs checked at a time; 0 means one per processor
+	// Progress, if not nil, is told how many bytes of the bundle were read, and how many there are. Calls do not overlap.
+	Progress func(done, total int64)
+}
+
+// A Report says what Verify found.
+type Report struct {
+	Digest  digest.Digest  // the bundle's identity
+	Size    int64          // bytes of the bundle
+	Frames  int            // read and compared
+	Blobs   int            // in the directory
+	Content int64          // bytes of all blobs
+	Damage  []*DamageError // every bad blob once, by place in the file
+}
+
+// maxOwners bounds how many items a DamageError lists.
+const maxOwners = 20
+
+// Verify reads the whole bundle and proves that the two ways to read it agree: every byte that `zstd -dc` yields is
+// either content of one blob of the directory, with the right digest, or what the format puts around it; that every
+// blob which the items need is there, with the size they say; and that nothing else is. The error matches ErrDamaged if
+// there is any damage; the report then names all of it. Memory is about 10 MiB per job.
+func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
+	v := &verifier{r: r, bad: make(map[sum]*DamageError), progress: o.Progress}
+	if o.Jobs <= 0 {
+		o.Jobs = runtime.GOMAXPROCS(0)
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(o.Jobs)
+	for s := range r.layout.segments() {
+		if groupCtx.Err() != nil {
+			break
+		}
+		s.units = slices.Clone(s.units)
+		group.Go(func() error { return v.segment(groupCtx, s) })
+	}
+	if err := errors.Join(group.Wait(), ctx.Err()); err != nil {
+		return Report{}, err
+	}
+	if err := v.references(ctx); err != nil {
+		return Report{}, err
+	}
+	return v.report()
+}
+
+// A verifier collects what is wrong.
+type verifier struct {
+	r        *Reader
+	progress func(done, total int64)
+
+	mu     sync.Mutex
+	done   int64
+	bad    map[sum]*DamageError
+	others []*DamageError // about the structure
+}
+
+func (v *verifier) add(s sum, e *DamageError) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, known := v.bad[s]; !known {
+		e.Blob = s.digest()
+		v.bad[s] = e
+	}
+}
+
+func (v *verifier) addOther(e *DamageError) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.others = append(v.others, e)
+}
+
+func (v *verifier) read(n int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.done += n
+	if v.progress != nil {
+		v.progress(v.done, v.r.size)
+	}
+}
+
+// segment checks one segment's frames. Only the end of ctx is an error.
+func (v *verifier) segment(ctx context.Context, s segment) error {
+	if s.kind == segmentBlob {
+		return v.blob(ctx, v.r.layout.blobs[s.blob])
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f := v.r.frames[s.first]
+	raw, out := v.r.raw.Get().(*[]byte), v.r.decoded.Get().(*[]byte)
+	defer func() { v.r.raw.Put(raw); v.r.decoded.Put(out) }()
+	content, err := v.r.content(f, raw, out)
+	v.read(int64(f.len))
+	if err != nil {
+		v.lostFrame(s, asDamage(err, f.off))
+		return nil
+	}
+	switch {
+	case s.kind == segmentGlue:
+		v.glue(s, content)
+	case s.kind == segmentIndex && digest.FromBytes(content) != v.r.identity:
+		v.addOther(damage(f.off, "index.json changed since the bundle was opened"))
+	}
+	return nil
+}
+
+// lostFrame blames a frame's damage on the small blobs in it, or on the structure if there are none.
+func (v *verifier) lostFrame(s segment, e *DamageError) {
+	blamed := false
+	for _, u := range s.units {
+		if b := v.r.layout.unitBlob(u); b != nil {
+			each := *e
+			v.add(b.sum, &each)
+			blamed = true
+		}
+	}
+	if !blamed {
+		v.addOther(e)
+	}
+}
+
+// blob checks a blob that has frames of its own.
+func (v *verifier) blob(ctx context.Context, b dirBlob) error {
+	rc := v.r.stream(ctx, b, 0)
+	frame := int(b.frame)
+	_, err := io.Copy(writerFunc(func([]byte) { // one call per frame
+		v.read(int64(v.r.frames[frame].len))
+		frame++
+	}), rc)
+	if err := errors.Join(ctx.Err(), rc.Close()); err != nil {
+		return err
+	}
+	if err != nil {
+		v.add(b.sum, asDamage(err, v.r.frames[b.frame].off))
+	}
+	return nil
+}
+
+// asDamage makes any error of reading one of damage: to who verifies, a bad sector is no better than a flipped bit.
+func asDamage(err error, off int64) *DamageError {
+	var e *DamageError
+	if errors.As(err, &e) {
+		return e
+	}
+	return &DamageError{Offset: off, Reason: "it cannot be read", Err: err}
+}
+
+type writerFunc func(b []byte)
+
+// Write implements io.Writer.
+func (w writerFunc) Write(b []byte) (int, error) {
+	w(b)
+	return len(b), nil
+}
+
+func (v *verifier) glue(s segment, content []byte) {
+	for _, u := range s.units {
+		err := v.r.checkUnit(u, content)
+		if err == nil {
+			continue
+		}
+		e := &DamageError{Offset: v.r.frames[s.first].off, Reason: fmt.Sprintf("frame %d", s.first), Err: err}
+		if u.kind == unitBlob {
+			v.add(v.r.layout.blobs[u.blob].sum, e)
+		} else {
+			v.addOther(e)
+		}
+	}
+}
+
+// checkUnit compares a unit of a glue frame with what belongs there: header and padding byte by byte, a small blob by
+// its digest.
+func (r *Reader) checkUnit(u unit, content []byte) error {
+	want, err := r.layout.header(u)
+	if err != nil {
+		return err
+	}
+	have := content[u.at : u.at+u.size]
+	if !bytes.Equal(have[:len(want)], want) {
+		names := map[unitKind]string{unitLayout: layoutName, unitIndex: indexName, unitDirectory: directoryName, unitBlob: "the blob"}
+		return fmt.Errorf("the tar's entry of %s is not what its directory calls for", names[u.kind])
+	}
+	rest := have[len(want):]
+	if b := r.layout.unitBlob(u); b != nil {
+		if got := sum(sha256.Sum256(rest[:b.size])); got != b.sum {
+			return fmt.Errorf("its content has digest %s", got.digest())
+		}
+		rest = rest[b.size:]
+	}
+	if len(bytes.Trim(rest, "\x00")) > 0 {
+		return errors.New("the padding in the tar has other bytes than zeros")
+	}
+	return nil
+}
+
+// references walks from the items, names the items of bad blobs and finds blobs that are missing, not needed, or out
+// of order.
+func (v *verifier) references(ctx context.Context) error {
+	incomplete := false
+	w := &walk{src: v.r}
+	w.report = func(s sum, it Item, err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		incomplete = true
+		v.add(s, &DamageError{Offset: -1, Reason: "it is wrong", Err: err})
+		return nil
+	}
+	owners := make(map[sum][]string)
+	w.visit = func(s sum, it Item) {
+		if len(owners[s]) < maxOwners {
+			owners[s] = append(owners[s], it.String())
+		}
+	}
+	if err := w.run(ctx, v.r.index.Items); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		incomplete = true
+		v.addOther(&DamageError{Offset: -1, Reason: "its items", Err: err})
+	}
+	for s, e := range v.bad {
+		e.Items = owners[s]
+	}
+	if !incomplete {
+		v.strangers(w)
+	}
+	return nil
+}
+
+// strangers finds blobs that no item needs, and an order that the format does not have.
+func (v *verifier) strangers(w *walk) {
+	for _, b := range v.r.dir.blobs {
+		if w.nodes[b.sum] == nil {
+			v.add(b.sum, &DamageError{Offset: v.r.frames[b.frame].off, Reason: "nothing in the bundle refers to it"})
+		}
+	}
+	order := w.order()
+	same := func(a, b dirBlob) bool { return a.sum == b.sum }
+	if len(order) == len(v.r.layout.blobs) && !slices.EqualFunc(order, v.r.layout.blobs, same) {
+		v.addOther(damage(0, "its blobs are not in the order that the format wants"))
+	}
+}
+
+func (v *verifier) report() (Report, error) {
+	rep := Report{Digest: v.r.identity, Size: v.r.size, Frames: len(v.r.frames), Blobs: len(v.r.dir.blobs), Damage: v.others}
+	for _, b := range v.r.dir.blobs {
+		rep.Content += b.size
+	}
+	for _, e := range v.bad {
+		rep.Damage = append(rep.Damage, e)
+	}
+	slices.SortFunc(rep.Damage, func(a, b *DamageError) int {
+		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Blob, b.Blob), cmp.Compare(a.Reason, b.Reason))
+	})
+	var all error
+	if len(rep.Damage) > 0 {
+		errs := make([]error, len(rep.Damage))
+		for i, e := range rep.Damage {
+			errs[i] = e
+		}
+		all = errors.Join(errs...)
+	}
+	return rep, all
+}

@@ -1,0 +1,270 @@
+package bundle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Bounds on the graph below the items: far above any real bundle, and what keeps a hostile one from taking memory or
+// time without end.
+const (
+	maxManifest  = 4 << 20 // bytes: what registries accept
+	maxDepth     = 8       // indexes in indexes
+	maxChildren  = 1 << 20 // references in all manifests together
+	maxVisits    = 1 << 24 // references followed, counted once per item
+	dockerList   = "application/vnd.docker.distribution.manifest.list.v2+json"
+	dockerSchema = "application/vnd.docker.distribution.manifest.v2+json"
+)
+
+// A class is what a blob is to those that refer to it; it decides the order in a bundle.
+type class uint8
+
+const (
+	classIndex class = iota
+	classManifest
+	classConfig
+	classContent
+)
+
+// classOf is the class of an item's root and of a child of an index.
+func classOf(mediaType string) class {
+	switch mediaType {
+	case ocispec.MediaTypeImageIndex, dockerList:
+		return classIndex
+	case ocispec.MediaTypeImageManifest, dockerSchema:
+		return classManifest
+	default:
+		return classContent
+	}
+}
+
+// A blobSource is what a walk reads manifests from; read checks the digest.
+type blobSource interface {
+	lookup(ctx context.Context, s sum) (size int64, ok bool, err error)
+	read(ctx context.Context, s sum, max int64) ([]byte, error)
+}
+
+func (c *Cache) lookup(ctx context.Context, s sum) (int64, bool, error) {
+	return c.Stat(ctx, s.digest())
+}
+
+// A child is a reference inside an index or manifest.
+type child struct {
+	sum   sum
+	size  int64
+	class class
+}
+
+// A node is one blob that was reached.
+type node struct {
+	size     int64
+	class    class
+	missing  bool
+	parsed   bool
+	children []child
+	seen     int   // the last item that reached it, counted from 1, so that an item visits a blob once
+	seenAs   class // and as what
+}
+
+// A walk finds every blob that items need. Problems are handed to report, which ends the walk by returning an error.
+type walk struct {
+	src      blobSource
+	report   func(blob sum, item Item, err error) error
+	visit    func(blob sum, item Item) // may be nil; called once per item and blob
+	nodes    map[sum]*node
+	children int
+	visits   int
+}
+
+// run walks all items.
+func (w *walk) run(ctx context.Context, items []Item) error {
+	w.nodes = make(map[sum]*node)
+	for i, it := range items {
+		if err := w.item(ctx, it, i+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type step struct {
+	child
+	depth int
+}
+
+func (w *walk) item(ctx context.Context, it Item, number int) error {
+	root, err := parseDigest(it.Descriptor.Digest)
+	if err != nil {
+		return fmt.Errorf("%s: %w", it, err)
+	}
+	absent, err := absentSet(it)
+	if err != nil {
+		return err
+	}
+	stack := []step{{child: child{sum: root, size: it.Descriptor.Size, class: classOf(it.Descriptor.MediaType)}}}
+	for len(stack) > 0 {
+		s := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if w.visits++; w.visits > maxVisits {
+			return errors.New("the items refer to more blobs than a bundle can hold")
+		}
+		n, err := w.reach(ctx, it, s, number)
+		if err != nil {
+			return err
+		}
+		if n == nil {
+			continue
+		}
+		for _, c := range n.children {
+			if _, ok := absent[c.sum]; ok && n.class == classIndex {
+				absent[c.sum] = true
+				continue
+			}
+			stack = append(stack, step{child: c, depth: s.depth + 1})
+		}
+	}
+	for s, found := range absent {
+		if !found {
+			if err := w.report(s, it, fmt.Errorf("%s says that %s is absent, but none of its indexes refers to that", it, s.digest())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func absentSet(it Item) (map[sum]bool, error) {
+	absent := make(map[sum]bool, len(it.Absent))
+	for _, d := range it.Absent {
+		s, err := parseDigest(d)
+		if err != nil {
+			return nil, fmt.Errorf("%s: absent: %w", it, err)
+		}
+		absent[s] = false
+	}
+	return absent, nil
+}
+
+// reach looks at one reference and returns its node if the item meets it for the first time and it has children.
+func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, error) {
+	n := w.nodes[s.sum]
+	if n == nil {
+		size, ok, err := w.src.lookup(ctx, s.sum)
+		if err != nil {
+			return nil, err
+		}
+		n = &node{size: size, class: s.class, missing: !ok}
+		w.nodes[s.sum] = n
+	}
+	n.class = min(n.class, s.class)
+	again := n.seen == number
+	if again && n.seenAs <= s.class {
+		return nil, nil
+	}
+	if !again && w.visit != nil {
+		w.visit(s.sum, it)
+	}
+	n.seen, n.seenAs = number, s.class
+	if n.missing {
+		return nil, w.report(s.sum, it, &MissingError{Digest: s.sum.digest(), Item: it.String()})
+	}
+	if n.size != s.size {
+		return nil, w.report(s.sum, it, fmt.Errorf("blob %s has %d bytes; %s refers to it with %d", s.sum.digest(), n.size, it, s.size))
+	}
+	if s.class > classManifest {
+		return nil, nil
+	}
+	if n.parsed {
+		return n, nil
+	}
+	n.parsed = true
+	if s.depth > maxDepth {
+		return nil, w.report(s.sum, it, fmt.Errorf("%s nests indexes more than %d deep", it, maxDepth))
+	}
+	data, err := w.src.read(ctx, s.sum, maxManifest)
+	if err == nil {
+		n.children, err = w.parse(data, s.class)
+	}
+	if err != nil {
+		return nil, w.report(s.sum, it, fmt.Errorf("manifest %s of %s: %w", s.sum.digest(), it, err))
+	}
+	return n, nil
+}
+
+// A reference is what a walk needs of a descriptor.
+type reference struct {
+	MediaType string        `json:"mediaType"`
+	Digest    digest.Digest `json:"digest"`
+	Size      int64         `json:"size"`
+}
+
+// parse returns the references of an index or a manifest. Documents that could be read as both are refused, since
+// readers would differ about what they need.
+func (w *walk) parse(data []byte, c class) ([]child, error) {
+	var doc struct {
+		Manifests []reference `json:"manifests"`
+		Config    *reference  `json:"config"`
+		Layers    []reference `json:"layers"`
+	}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return nil, err
+	}
+	if c == classIndex && (doc.Config != nil || doc.Layers != nil) {
+		return nil, errors.New("it is an index with config or layers")
+	}
+	if c == classManifest && (doc.Manifests != nil || doc.Config == nil) {
+		return nil, errors.New("it is a manifest with manifests, or without config")
+	}
+	if w.children += len(doc.Manifests) + len(doc.Layers) + 1; w.children > maxChildren {
+		return nil, fmt.Errorf("the bundle's manifests have more than %d references", maxChildren)
+	}
+	children := make([]child, 0, len(doc.Manifests)+len(doc.Layers)+1)
+	add := func(r reference, c class) error {
+		s, err := parseDigest(r.Digest)
+		if err != nil {
+			return err
+		}
+		if r.Size < 0 || r.Size > maxSize {
+			return fmt.Errorf("size %d of %s is out of range", r.Size, r.Digest)
+		}
+		children = append(children, child{sum: s, size: r.Size, class: c})
+		return nil
+	}
+	for _, r := range doc.Manifests {
+		if err := add(r, classOf(r.MediaType)); err != nil {
+			return nil, err
+		}
+	}
+	if doc.Config != nil {
+		if err := add(*doc.Config, classConfig); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range doc.Layers {
+		if err := add(r, classContent); err != nil {
+			return nil, err
+		}
+	}
+	return children, nil
+}
+
+// order returns the blobs that were reached, as they lie in a bundle: by class, then by digest.
+func (w *walk) order() []dirBlob {
+	blobs := make([]dirBlob, 0, len(w.nodes))
+	for s, n := range w.nodes {
+		blobs = append(blobs, dirBlob{sum: s, size: n.size})
+	}
+	slices.SortFunc(blobs, func(a, b dirBlob) int {
+		if ca, cb := w.nodes[a.sum].class, w.nodes[b.sum].class; ca != cb {
+			return int(ca) - int(cb)
+		}
+		return compareSums(a.sum, b.sum)
+	})
+	return blobs
+}

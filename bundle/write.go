@@ -1,0 +1,290 @@
+package bundle
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// WriteOptions are what Write and Create need beside content. The zero value is fine.
+type WriteOptions struct {
+	// Progress, if not nil, is told how many bytes of the bundle were written, and the most it may come to.
+	Progress func(done, total int64)
+}
+
+// A Summary says what was written.
+type Summary struct {
+	Digest  digest.Digest // the bundle's identity: the sha256 of its index.json
+	Size    int64         // bytes of the bundle
+	Blobs   int
+	Content int64 // bytes of all blobs, uncompressed
+}
+
+// Create writes the bundle to path: under another name in the same directory first, synced, then renamed. On an error,
+// or when ctx ends, nothing is left and what was at path before is untouched. The same Index and level give the same
+// bytes, whatever else the cache holds.
+func Create(ctx context.Context, path string, c *Cache, x Index, o WriteOptions) (Summary, error) {
+	f, err := createTemp(path)
+	if err != nil {
+		return Summary{}, fmt.Errorf("write bundle %s: %w", path, err)
+	}
+	s, err := Write(ctx, f, c, x, o)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return Summary{}, errors.Join(describe(ctx, path, c, x, err), os.Remove(f.Name()))
+	}
+	return s, syncDir(filepath.Dir(path))
+}
+
+// createTemp makes a locked file next to path, with the permissions that the umask leaves, unlike os.CreateTemp's. What
+// a killed process left there under such a name goes first: it may be as large as the bundle.
+func createTemp(path string) (*os.File, error) {
+	dir, prefix, suffix := filepath.Dir(path), "."+filepath.Base(path)+".", ".tmp"
+	if err := sweep(dir, prefix, suffix); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, prefix+rand.Text()[:8]+suffix), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	return locked(f)
+}
+
+// describe says how much room is needed where the disk is full.
+func describe(ctx context.Context, path string, c *Cache, x Index, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		if need, sizeErr := Estimate(context.WithoutCancel(ctx), c, x); sizeErr == nil {
+			return fmt.Errorf("write bundle %s: the disk is full; %d MiB are needed there: %w", path, need>>20+1, err)
+		}
+	}
+	return fmt.Errorf("write bundle %s: %w", path, err)
+}
+
+// Write writes the bundle of x to w. Every blob must be in c: the error names all that are not, as *MissingError, and a
+// damaged copy as *CacheError.
+func Write(ctx context.Context, w io.Writer, c *Cache, x Index, o WriteOptions) (Summary, error) {
+	p, err := newPlan(ctx, c, x)
+	if err != nil {
+		return Summary{}, err
+	}
+	return p.write(ctx, w, c, o)
+}
+
+// Estimate returns the most bytes that Create will write for x. Every blob must be in c.
+func Estimate(ctx context.Context, c *Cache, x Index) (int64, error) {
+	p, err := newPlan(ctx, c, x)
+	if err != nil {
+		return 0, err
+	}
+	return p.most(c)
+}
+
+// A plan is everything about a bundle but the contents of its blobs.
+type plan struct {
+	index     []byte
+	directory []byte
+	layout    layout
+}
+
+func newPlan(ctx context.Context, c *Cache, x Index) (*plan, error) {
+	index, err := x.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	var problems []error
+	known := make(map[sum]bool)
+	w := &walk{src: c, report: func(s sum, _ Item, err error) error {
+		if !known[s] {
+			problems = append(problems, err)
+		}
+		known[s] = true
+		return nil
+	}}
+	if err := w.run(ctx, x.Items); err != nil {
+		return nil, err
+	}
+	if len(problems) > 0 {
+		return nil, errors.Join(problems...)
+	}
+	p := &plan{index: index}
+	p.layout = layout{frameSize: c.enc.frameSize, indexSize: int64(len(index)), blobs: w.order()}
+	if frames := p.layout.put(); frames > maxFrames {
+		return nil, fmt.Errorf("the bundle would have %d frames; at most %d are allowed: make several bundles", frames, maxFrames)
+	}
+	return p, p.addDirectory(c.enc)
+}
+
+// addDirectory makes the directory of the layout's blobs, whose places are known.
+func (p *plan) addDirectory(enc *encoder) (err error) {
+	byDigest := slices.SortedFunc(slices.Values(p.layout.blobs), func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
+	d := directory{encoder: enc.id, frameSize: enc.frameSize, blobs: byDigest}
+	p.directory, err = d.marshal()
+	p.layout.directorySize = int64(len(p.directory))
+	return err
+}
+
+// most adds up the frames that exist, and the others as if nothing in them could be compressed.
+func (p *plan) most(c *Cache) (int64, error) {
+	total, frames := int64(0), 0
+	for s := range p.layout.segments() {
+		frames += s.count
+		if s.kind != segmentBlob {
+			total += maxFrameLen(s.size)
+			continue
+		}
+		e, err := c.entry(p.layout.blobs[s.blob].sum)
+		if err != nil {
+			return 0, err
+		}
+		total += e.data
+		if err := e.close(); err != nil {
+			return 0, err
+		}
+	}
+	return total + seekHeader + int64(frames)*seekEntry + seekFooter, nil
+}
+
+// write writes what was planned.
+func (p *plan) write(ctx context.Context, w io.Writer, c *Cache, o WriteOptions) (Summary, error) {
+	bw := &bundleWriter{plan: p, c: c, w: bufio.NewWriterSize(w, 1<<20), buf: make([]byte, 1<<20)}
+	if o.Progress != nil {
+		most, err := p.most(c)
+		if err != nil {
+			return Summary{}, err
+		}
+		bw.progress = func() { o.Progress(bw.off, most) }
+	}
+	for s := range p.layout.segments() {
+		if err := bw.segment(ctx, s); err != nil {
+			return Summary{}, err
+		}
+	}
+	if err := bw.finish(); err != nil {
+		return Summary{}, err
+	}
+	out := Summary{Digest: digest.FromBytes(p.index), Size: bw.off, Blobs: len(p.layout.blobs)}
+	for _, b := range p.layout.blobs {
+		out.Content += b.size
+	}
+	return out, nil
+}
+
+// A bundleWriter turns segments into bytes.
+type bundleWriter struct {
+	*plan
+	c        *Cache
+	w        *bufio.Writer
+	off      int64
+	entries  []byte // of the seek table
+	glue     []byte
+	buf      []byte
+	progress func()
+}
+
+func (w *bundleWriter) segment(ctx context.Context, s segment) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var err error
+	switch s.kind {
+	case segmentIndex:
+		err = w.frame(w.index)
+	case segmentDirectory:
+		err = w.frame(w.directory)
+	case segmentBlob:
+		err = w.blob(ctx, w.layout.blobs[s.blob])
+	case segmentGlue:
+		err = w.glueFrame(ctx, s)
+	}
+	if err == nil && w.progress != nil {
+		w.progress()
+	}
+	return err
+}
+
+// Write passes frames on and counts them, for copyTo.
+func (w *bundleWriter) Write(b []byte) (int, error) {
+	n, err := w.w.Write(b)
+	w.off += int64(n)
+	if err == nil && w.progress != nil {
+		w.progress()
+	}
+	return n, err
+}
+
+func (w *bundleWriter) frame(content []byte) error {
+	frame := w.c.enc.appendFrame(nil, content)
+	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
+	w.entries = appendEntry(w.entries, frameInfo{len: uint32(len(frame)), size: uint32(len(content)), checksum: sum})
+	_, err := w.Write(frame)
+	return err
+}
+
+// blob copies the frames of a blob as they are in the cache.
+func (w *bundleWriter) blob(ctx context.Context, b dirBlob) (err error) {
+	e, err := w.c.entry(b.sum)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	if e.size != b.size {
+		return e.damaged("its size changed")
+	}
+	w.entries = append(w.entries, e.table...)
+	return e.copyTo(ctx, w, w.buf)
+}
+
+func (w *bundleWriter) glueFrame(ctx context.Context, s segment) error {
+	w.glue = w.glue[:0]
+	for _, u := range s.units {
+		h, err := w.layout.header(u)
+		if err != nil {
+			return err
+		}
+		w.glue = append(w.glue, h...)
+		if b := w.unitBlob(u); b != nil && b.size > 0 {
+			content, err := w.c.read(ctx, b.sum, smallBlob)
+			if err != nil {
+				return err
+			}
+			if int64(len(content)) != b.size {
+				return fmt.Errorf("blob %s changed in the cache while it was written", b.sum.digest())
+			}
+			w.glue = append(w.glue, content...)
+		}
+		w.glue = append(w.glue, make([]byte, u.at+u.size-len(w.glue))...)
+	}
+	return w.frame(w.glue)
+}
+
+// unitBlob returns the small blob that lies in u, or nil.
+func (l *layout) unitBlob(u unit) *dirBlob {
+	if u.kind != unitBlob || !l.blobs[u.blob].small() {
+		return nil
+	}
+	return &l.blobs[u.blob]
+}
+
+func (w *bundleWriter) unitBlob(u unit) *dirBlob { return w.layout.unitBlob(u) }
+
+func (w *bundleWriter) finish() error {
+	if _, err := w.Write(appendSeekTable(nil, w.entries)); err != nil {
+		return err
+	}
+	return w.w.Flush()
+}
