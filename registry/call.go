@@ -1,0 +1,188 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+const (
+	expectFrom  = 64 << 10 // bytes of a body from which the registry is asked before they are sent
+	tokensTried = 3        // before "not authorized" is believed: a token may run out between its issue and its use
+	commitSpeed = 16 << 20 // bytes a second that a slow registry is granted for storing what it has received
+)
+
+// A request to the registry. Its answer is an error unless its status is one of want.
+type request struct {
+	method string
+	url    string
+	header http.Header
+	size   int64
+	body   func() (io.ReadCloser, error) // opens it from the start; nil for none
+	want   []int
+}
+
+// An answer is what the callers need of a response; body has at most maxManifest bytes.
+type answer struct {
+	status int
+	header http.Header
+	url    *url.URL
+	length int64
+	body   []byte
+}
+
+// call sends one request, and again with a new token if the one it had was not taken.
+func (r *repo) call(ctx context.Context, q request) (answer, error) {
+	for try := 1; ; try++ {
+		a, err := r.callOnce(ctx, q)
+		if te, ok := asRegistryError(err); !ok || te.StatusCode != http.StatusUnauthorized || try == tokensTried || !r.gate.usesTokens() {
+			return a, err
+		}
+		r.forgetToken()
+	}
+}
+
+// callOnce gives up when nothing moves for too long.
+func (r *repo) callOnce(ctx context.Context, q request) (answer, error) {
+	client, err := r.open(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	dog := newWatchdog(r.stall, func() { cancel(errStalled) })
+	defer dog.stop()
+	req, err := http.NewRequestWithContext(ctx, q.method, q.url, http.NoBody)
+	if err != nil {
+		return answer{}, fmt.Errorf("the registry's address for it is not one: %w", err)
+	}
+	for k, v := range q.header {
+		req.Header[k] = v
+	}
+	src := &source{open: q.body, moved: dog.reset}
+	if q.body != nil && q.size > 0 {
+		req.Body, req.GetBody, req.ContentLength = unused{}, src.body, q.size
+		if q.size >= expectFrom && !r.session.noExpect.Load() {
+			req.Header.Set("Expect", "100-continue") // a refusal then comes before gigabytes were sent, and reaches us
+		}
+		src.done = func() { dog.grant(time.Duration(q.size/commitSpeed) * time.Second) }
+	}
+	a, err := receive(client, req, q.want)
+	if te, ok := asRegistryError(err); ok && te.StatusCode == http.StatusExpectationFailed {
+		r.session.noExpect.Store(true)
+	}
+	if stalled := context.Cause(ctx); errors.Is(stalled, errStalled) && err != nil {
+		return a, errStalled
+	}
+	if broken := src.failure(); broken != nil && err != nil {
+		return a, fmt.Errorf("read from the bundle: %w", broken)
+	}
+	return a, err
+}
+
+func receive(client *http.Client, req *http.Request, want []int) (answer, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer drain(resp)
+	a := answer{status: resp.StatusCode, header: resp.Header, url: resp.Request.URL, length: resp.ContentLength}
+	if err := checkAnswer(resp, want...); err != nil {
+		return a, err
+	}
+	if a.body, err = io.ReadAll(io.LimitReader(resp.Body, maxManifest+1)); err != nil {
+		return a, &url.Error{Op: req.Method, URL: req.URL.Path, Err: err}
+	}
+	if len(a.body) > maxManifest {
+		return a, fmt.Errorf("the registry's answer has more than %d bytes", maxManifest)
+	}
+	return a, nil
+}
+
+// unused is the body of requests whose bodies come from GetBody, see gate.
+type unused struct{}
+
+func (unused) Read([]byte) (int, error) { return 0, errors.New("body without GetBody") }
+func (unused) Close() error             { return nil }
+
+// A source opens a request's body for every attempt and remembers why reading it failed, which net/http does not hand on.
+type source struct {
+	open  func() (io.ReadCloser, error)
+	moved func()
+	done  func()
+
+	mu  sync.Mutex
+	err error
+}
+
+func (s *source) body() (io.ReadCloser, error) {
+	rc, err := s.open()
+	if err != nil {
+		s.fail(err)
+		return nil, err
+	}
+	return &sourceBody{ReadCloser: rc, source: s}, nil
+}
+
+func (s *source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil && !errors.Is(err, context.Canceled) {
+		s.err = err
+	}
+}
+
+func (s *source) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+type sourceBody struct {
+	io.ReadCloser
+	source *source
+	mu     sync.Mutex
+	closed bool
+}
+
+func (b *sourceBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.source.moved()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case errors.Is(err, io.EOF):
+		b.source.done()
+	case err != nil && !b.closed: // net/http closes a body that it is still reading when the answer comes early
+		b.source.fail(err)
+	}
+	return n, err
+}
+
+func (b *sourceBody) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	return b.ReadCloser.Close()
+}
+
+// A watchdog calls bark once nothing has moved for its time.
+type watchdog struct {
+	limit time.Duration
+	timer *time.Timer
+}
+
+func newWatchdog(limit time.Duration, bark func()) *watchdog {
+	return &watchdog{limit: limit, timer: time.AfterFunc(limit, bark)}
+}
+
+func (w *watchdog) reset()                    { w.timer.Reset(w.limit) }
+func (w *watchdog) grant(extra time.Duration) { w.timer.Reset(w.limit + extra) }
+func (w *watchdog) stop()                     { w.timer.Stop() }

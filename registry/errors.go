@@ -1,0 +1,180 @@
+package registry
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+// What errors.Is finds in errors of Push, for those who tell classes of failure apart.
+var (
+	ErrLogin       = errors.New("login refused")        // the registry wants a login, or another one
+	ErrUnreachable = errors.New("registry unreachable") // no connection, or none that is trusted
+)
+
+const (
+	maxErrorBody = 64 << 10 // bytes of an answer that are looked at for its reason
+	maxReason    = 400      // characters of the registry's own words in a message
+)
+
+var errStalled = errors.New("no data moved for too long")
+
+// A plainError says in plain words what happened and what to do; the cause is behind it for errors.Is and errors.As but its
+// text, which may hold addresses with session tokens in them, is not shown.
+type plainError struct {
+	text  string
+	class error // nil, ErrLogin or ErrUnreachable
+	cause error
+	fatal bool // the same will happen to every other item
+}
+
+func (e *plainError) Error() string { return e.text }
+
+func (e *plainError) Unwrap() []error {
+	if e.class == nil {
+		return []error{e.cause}
+	}
+	return []error{e.class, e.cause}
+}
+
+func isFatal(err error) bool {
+	p, ok := errors.AsType[*plainError](err)
+	return ok && p.fatal
+}
+
+// explain puts an error of a request about repo ("" if about the registry itself) into words. An error that is in words
+// already, or is about the bundle or the context, is returned as it is.
+func (s *session) explain(repo string, err error) error {
+	if _, done := errors.AsType[*plainError](err); done || err == nil || errors.Is(err, bundle.ErrDamaged) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if te, ok := asRegistryError(err); ok {
+		return s.explainAnswer(repo, te)
+	}
+	return s.explainNetwork(err)
+}
+
+func (s *session) explainAnswer(repo string, te *transport.Error) error {
+	where := s.host
+	if repo != "" {
+		where += "/" + repo
+	}
+	e := &plainError{cause: te}
+	project, _, _ := strings.Cut(repo, "/")
+	switch {
+	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.user != "" && s.loggedIn.Load() && s.gate.usesTokens()):
+		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
+	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized: // with tokens, 401 says it of rights too
+		e.text = fmt.Sprintf("%s may not push to %s%s: ask for push rights there; where projects are made beforehand (Harbor), %q must exist", s.who(), where, reason(te), project)
+	case te.StatusCode == http.StatusMethodNotAllowed || hasCode(te, transport.UnsupportedErrorCode):
+		e.text, e.fatal = fmt.Sprintf("registry %s takes no pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)), true
+	case te.StatusCode == http.StatusNotFound && !hasCode(te, transport.ManifestUnknownErrorCode, transport.BlobUnknownErrorCode):
+		e.text = fmt.Sprintf("%s does not exist and the registry does not create it%s: create the project or namespace %q first, or push under another prefix", where, reason(te), project)
+	case te.StatusCode == http.StatusRequestEntityTooLarge:
+		e.text = fmt.Sprintf("%s refuses content of this size%s: raise the limit of the registry or of the proxy before it (nginx: client_max_body_size 0)", s.host, reason(te))
+	case te.StatusCode == http.StatusTooManyRequests:
+		e.text = fmt.Sprintf("%s limits requests and still did after several retries%s: use fewer --jobs, or try later", s.host, reason(te))
+	case te.StatusCode == http.StatusBadRequest && s.gate.plain && len(te.Errors) == 0:
+		e.text, e.class, e.fatal = fmt.Sprintf("%s does not understand plain HTTP: leave out --plain-http", s.host), ErrUnreachable, true
+	default:
+		e.text = fmt.Sprintf("%s answered %d %s%s", where, te.StatusCode, http.StatusText(te.StatusCode), reason(te))
+	}
+	return e
+}
+
+func (s *session) loginText(te *transport.Error) string {
+	at := s.host
+	if service := s.gate.tokenService(); service != s.host {
+		at += " (through " + service + ")"
+	}
+	if s.user == "" {
+		return fmt.Sprintf("registry %s wants a login and there is none%s: use --username and --password-stdin, or run docker login %s", at, reason(te), s.host)
+	}
+	return fmt.Sprintf("registry %s refused user %q%s: check user and password (--username, --password-stdin) or log in again with docker login %s", at, s.user, reason(te), s.host)
+}
+
+func (s *session) who() string {
+	if s.user == "" {
+		return "who is not logged in"
+	}
+	return fmt.Sprintf("user %q", s.user)
+}
+
+func (s *session) explainNetwork(err error) error {
+	inner := err
+	if ue, ok := errors.AsType[*url.Error](err); ok {
+		inner = ue.Err // without the address: it holds the session's state
+	}
+	e := &plainError{class: ErrUnreachable, cause: err, fatal: true}
+	host, wrongHost := errors.AsType[x509.HostnameError](err)
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err)
+	dns, isDNS := errors.AsType[*net.DNSError](err)
+	op, isOp := errors.AsType[*net.OpError](err)
+	switch {
+	case unknown:
+		e.text = fmt.Sprintf("the certificate of %s is signed by a CA that this machine does not know: give the CA's certificate with --ca FILE", s.host)
+	case wrongHost:
+		e.text = fmt.Sprintf("the certificate of %s is for another name (%s): use the name that is in it", s.host, clean(host.Error()))
+	case isInvalid && invalid.Reason == x509.Expired:
+		e.text = fmt.Sprintf("the certificate of %s is expired or not yet valid: check this machine's clock and renew the certificate", s.host)
+	case isInvalid:
+		e.text = fmt.Sprintf("the certificate of %s is not valid: %s", s.host, clean(invalid.Error()))
+	case isHTTPAnswer(err):
+		e.text = fmt.Sprintf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network", s.host)
+	case errors.Is(err, errPlain):
+		e.text = fmt.Sprintf("%s: %s", s.host, clean(inner.Error()))
+	case isDNS:
+		e.text = fmt.Sprintf("there is no address for the name %s: check the registry's name and this machine's DNS or /etc/hosts", dns.Name)
+	case isTLS(err):
+		e.text = fmt.Sprintf("no trusted connection to %s: %s", s.host, clean(inner.Error()))
+	default:
+		e.text = fmt.Sprintf("connection to %s failed: %s: check that the registry runs and that it can be reached from here", s.host, clean(inner.Error()))
+		e.fatal = isOp && op.Op == "dial" // a connection that breaks may do so for one blob only
+	}
+	return e
+}
+
+// isHTTPAnswer recognises what net/http says when a TLS handshake met a plain HTTP server; it has no type.
+func isHTTPAnswer(err error) bool {
+	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
+
+// reason returns the registry's own words, in brackets.
+func reason(te *transport.Error) string {
+	var texts []string
+	for _, d := range te.Errors {
+		text := strings.TrimSuffix(string(d.Code)+": "+d.Message, ": ")
+		if len(texts) < 3 && text != "" {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return " (" + clean(strings.Join(texts, "; ")) + ")"
+}
+
+// clean makes text from the network fit for a terminal and for one line.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, s)
+	if runes := []rune(s); len(runes) > maxReason {
+		return string(runes[:maxReason]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,224 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// manifests puts an item's manifests, children first, and the root under its tag (or, without one, its digest). It returns
+// what the registry has there in the end, which it has asked for.
+func (p *pusher) manifests(ctx context.Context, j *job) (ocispec.Descriptor, error) {
+	m := manifestPusher{pusher: p, job: j, there: map[*node]ocispec.Descriptor{}}
+	return m.put(ctx, j.root, j.dest.Identifier())
+}
+
+type manifestPusher struct {
+	*pusher
+	job   *job
+	there map[*node]ocispec.Descriptor // what put returned
+}
+
+// put makes sure, once, that the registry has n under reference. What it returns differs from n.desc only for an index that
+// the registry did not take because children are missing.
+func (m manifestPusher) put(ctx context.Context, n *node, reference string) (ocispec.Descriptor, error) {
+	d, ok := m.there[n]
+	if ok {
+		return d, nil
+	}
+	d, err := m.putNew(ctx, n, reference)
+	if err == nil {
+		m.there[n] = d
+	}
+	return d, err
+}
+
+func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (ocispec.Descriptor, error) {
+	replaced := map[digest.Digest]ocispec.Descriptor{}
+	for _, c := range n.children {
+		d, err := m.put(ctx, c, c.desc.Digest.String())
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		if d.Digest != c.desc.Digest {
+			replaced[c.desc.Digest] = d
+		}
+	}
+	if len(replaced) > 0 { // the index names a child that is not there under that digest
+		return m.putReduced(ctx, n, reference, replaced)
+	}
+	have, err := m.job.repo.manifest(ctx, reference, n.desc.MediaType)
+	if err != nil || have == n.desc.Digest {
+		return n.desc, err
+	}
+	if len(n.absent) > 0 {
+		if d, ok, err := m.alreadyReduced(ctx, n, have); err != nil || ok {
+			return d, err
+		}
+	}
+	content, err := m.bundle.ReadBlob(ctx, n.desc.Digest, maxManifest)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	err = m.send(ctx, reference, n.desc, content)
+	if err == nil {
+		return n.desc, nil
+	}
+	if len(n.absent) == 0 || !refused(err) {
+		return ocispec.Descriptor{}, fmt.Errorf("manifest %s: %w", n.desc.Digest, m.session.explain(m.job.repo.name, err))
+	}
+	m.options.Logger.InfoContext(ctx, "registry refuses an index whose children are not all there", "item", m.job.item.String(), "error", m.session.explain(m.job.repo.name, err))
+	return m.putReduced(ctx, n, reference, nil)
+}
+
+// send puts a manifest and asks for it again: some registries answer before they have it, or change it.
+func (m manifestPusher) send(ctx context.Context, reference string, d ocispec.Descriptor, content []byte) error {
+	repo := m.job.repo
+	if err := repo.putManifest(ctx, reference, d.MediaType, content); err != nil {
+		return err
+	}
+	m.count(func(c *PushSummary) { c.ManifestsSent++; c.BytesSent += int64(len(content)); m.job.sent = true })
+	have, err := repo.manifest(ctx, reference, d.MediaType)
+	if err != nil {
+		return err
+	}
+	if have != d.Digest {
+		return fmt.Errorf("%s/%s:%s has digest %q after the push, want %s: somebody else writes to it, or the registry changes what it stores", repo.host, repo.name, reference, have, d.Digest)
+	}
+	return nil
+}
+
+// refused recognises the answers of registries that want all children of an index. They do not agree on one.
+func refused(err error) bool {
+	te, ok := asRegistryError(err)
+	if !ok {
+		return false
+	}
+	switch te.StatusCode {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}
+
+// alreadyReduced recognises what an earlier push has left under the reference.
+func (m manifestPusher) alreadyReduced(ctx context.Context, n *node, have digest.Digest) (ocispec.Descriptor, bool, error) {
+	nested := n != m.job.root
+	if have == "" && !nested || m.job.pinned {
+		return ocispec.Descriptor{}, false, nil
+	}
+	content, err := m.reduce(ctx, n, nil)
+	if err != nil || content == nil {
+		return ocispec.Descriptor{}, false, err
+	}
+	d := n.desc
+	d.Digest, d.Size = digest.FromBytes(content), int64(len(content))
+	if nested {
+		if have, err = m.job.repo.manifest(ctx, d.Digest.String(), d.MediaType); err != nil {
+			return ocispec.Descriptor{}, false, err
+		}
+	}
+	if have != d.Digest {
+		return ocispec.Descriptor{}, false, nil
+	}
+	m.warnReduced(n, d)
+	return d, true, nil
+}
+
+// putReduced puts an index of those children that are there.
+func (m manifestPusher) putReduced(ctx context.Context, n *node, reference string, replaced map[digest.Digest]ocispec.Descriptor) (ocispec.Descriptor, error) {
+	if m.job.pinned {
+		return ocispec.Descriptor{}, fmt.Errorf("registry %s wants all platforms of an index, the bundle does not hold all of %s, and its digest is pinned, so a smaller index can't stand in: "+
+			"build the bundle with every platform of this image, or pin the digest of one platform, or let the registry take it (distribution: validation.manifests.indexes.platforms: none)",
+			m.session.host, n.desc.Digest)
+	}
+	content, err := m.reduce(ctx, n, replaced)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if content == nil {
+		return ocispec.Descriptor{}, fmt.Errorf("registry %s does not take index %s although all its children are there", m.session.host, n.desc.Digest)
+	}
+	d := n.desc
+	d.Digest, d.Size = digest.FromBytes(content), int64(len(content))
+	if n != m.job.root {
+		reference = d.Digest.String()
+	}
+	have, err := m.job.repo.manifest(ctx, reference, d.MediaType)
+	if err == nil && have != d.Digest {
+		err = m.send(ctx, reference, d, content)
+	}
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("index %s in place of %s: %w", d.Digest, n.desc.Digest, m.session.explain(m.job.repo.name, err))
+	}
+	m.warnReduced(n, d)
+	return d, nil
+}
+
+func (m manifestPusher) warnReduced(n *node, d ocispec.Descriptor) {
+	m.warn(m.job, fmt.Sprintf("the registry wants all platforms of an index and the bundle does not hold them, so %s has index %s with the platforms that are there, instead of %s: pulls by tag work, pulls and signatures by the upstream index's digest do not",
+		m.job.dest.Name(), d.Digest, n.desc.Digest))
+}
+
+// reduce returns n's index without the children that the registry lacks; nil if it lacks none. Children that the bundle
+// does not hold but the registry has stay: they came with a bundle of other platforms. The result depends on nothing else.
+func (m manifestPusher) reduce(ctx context.Context, n *node, replaced map[digest.Digest]ocispec.Descriptor) ([]byte, error) {
+	content, err := m.bundle.ReadBlob(ctx, n.desc.Digest, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	missing := map[digest.Digest]bool{}
+	for _, c := range n.absent {
+		have, err := m.job.repo.manifest(ctx, c.Digest.String(), c.MediaType)
+		if err != nil {
+			return nil, err
+		}
+		missing[c.Digest] = have == ""
+	}
+	var index map[string]json.RawMessage
+	var children []map[string]json.RawMessage
+	if err := json.Unmarshal(content, &index); err != nil {
+		return nil, fmt.Errorf("index %s: %w", n.desc.Digest, err)
+	}
+	if err := json.Unmarshal(index["manifests"], &children); err != nil {
+		return nil, fmt.Errorf("index %s: %w", n.desc.Digest, err)
+	}
+	kept, err := keep(children, missing, replaced)
+	if err != nil {
+		return nil, fmt.Errorf("index %s: %w", n.desc.Digest, err)
+	}
+	if len(kept) == len(children) && len(replaced) == 0 {
+		return nil, nil
+	}
+	if len(kept) == 0 {
+		return nil, errors.New("none of the image's platforms is in the bundle or at the registry")
+	}
+	if index["manifests"], err = json.Marshal(kept); err != nil {
+		return nil, fmt.Errorf("reduce index %s: %w", n.desc.Digest, err)
+	}
+	return json.Marshal(index)
+}
+
+// keep returns the children that are not missing, with the digests of those that had to be replaced themselves.
+func keep(children []map[string]json.RawMessage, missing map[digest.Digest]bool, replaced map[digest.Digest]ocispec.Descriptor) ([]map[string]json.RawMessage, error) {
+	var kept []map[string]json.RawMessage
+	for _, c := range children {
+		var d digest.Digest
+		if err := json.Unmarshal(c["digest"], &d); err != nil {
+			return nil, err
+		}
+		if missing[d] {
+			continue
+		}
+		if r, ok := replaced[d]; ok {
+			c["digest"], c["size"] = fmt.Appendf(nil, "%q", r.Digest), fmt.Appendf(nil, "%d", r.Size)
+		}
+		kept = append(kept, c)
+	}
+	return kept, nil
+}

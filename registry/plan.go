@@ -1,0 +1,242 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+// maxDepth bounds indexes inside indexes: published images have two levels at most.
+const maxDepth = 8
+
+// A job is one item on its way.
+type job struct {
+	item   bundle.Item
+	dest   name.Reference // nil for what is not pushed
+	repo   *repo
+	pinned bool // the item's reference has the digest in it
+	root   *node
+	blobs  []ocispec.Descriptor // all blobs below root, each once
+
+	// The rest is guarded by pusher.mu.
+	pending int // blobs not yet at the destination
+	sent    bool
+	ended   bool
+	err     error
+	result  ItemResult
+}
+
+// A node is a manifest or index that the bundle holds.
+type node struct {
+	desc     ocispec.Descriptor
+	children []*node
+	absent   []ocispec.Descriptor // children that the bundle does not hold because they were not chosen
+}
+
+// A shared blob and all the repositories that need it, the first of which gets it from us.
+type sharedBlob struct {
+	desc   ocispec.Descriptor
+	places []*place
+}
+
+type place struct {
+	repo *repo
+	jobs []*job
+}
+
+// plan reads the manifests of all items. Its error means that nothing can be sent; an item's own trouble is in its job.
+func (p *pusher) plan(ctx context.Context) error {
+	for _, it := range p.bundle.Index().Items {
+		j := p.newJob(it)
+		p.jobs = append(p.jobs, j)
+		if j.result.State != StateSkipped {
+			p.items++
+		}
+		if j.dest == nil || j.err != nil {
+			continue
+		}
+		w := walker{bundle: p.bundle, job: j, seen: map[digest.Digest]bool{}, nodes: map[digest.Digest]*node{}}
+		j.root, j.err = w.walk(ctx, it.Descriptor, 0)
+		if ctx.Err() != nil {
+			return fmt.Errorf("push to %s: %w", p.target, context.Cause(ctx))
+		}
+		j.pending = len(j.blobs)
+	}
+	if err := p.collisions(); err != nil {
+		return err
+	}
+	p.share()
+	return nil
+}
+
+func (p *pusher) newJob(it bundle.Item) *job {
+	j := &job{item: it, result: ItemResult{Kind: it.Kind, Ref: it.Ref, Platform: bundle.PlatformString(it.Descriptor.Platform)}}
+	if !pushable(it.Kind) || !p.options.Select(it) {
+		j.result.State = StateSkipped
+		return j
+	}
+	if j.dest, j.err = p.target.destination(it); j.err != nil {
+		return j
+	}
+	j.repo = p.session.repo(j.dest.Context().RepositoryStr())
+	j.result.Destination = j.dest.Name()
+	if it.Kind == bundle.KindImage {
+		_, pin, pinned := strings.Cut(it.Ref, "@")
+		if j.pinned = pinned; pinned && pin != it.Descriptor.Digest.String() {
+			j.err = fmt.Errorf("the bundle holds %s under a reference that wants %s: build the bundle again", it.Descriptor.Digest, pin)
+		}
+	}
+	return j
+}
+
+func pushable(kind string) bool {
+	return kind == bundle.KindImage || kind == bundle.KindChart || kind == bundle.KindFile
+}
+
+// collisions wants one content for each destination.
+func (p *pusher) collisions() error {
+	var errs []error
+	first := map[string]*job{}
+	for _, j := range p.jobs {
+		if j.dest == nil {
+			continue
+		}
+		other := first[j.dest.Name()]
+		if other == nil {
+			first[j.dest.Name()] = j
+		} else if other.item.Descriptor.Digest != j.item.Descriptor.Digest {
+			errs = append(errs, fmt.Errorf("%s and %s would both be %s: push them under different prefixes, or leave one out", other.item, j.item, j.dest.Name()))
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+// share finds which repositories need which blobs, in the order of the items, so that items are complete one by one.
+func (p *pusher) share() {
+	index := map[digest.Digest]*sharedBlob{}
+	for _, j := range p.jobs {
+		if j.err != nil {
+			continue
+		}
+		for _, d := range j.blobs {
+			b := index[d.Digest]
+			if b == nil {
+				b = &sharedBlob{desc: d}
+				index[d.Digest] = b
+				p.blobs = append(p.blobs, b)
+			}
+			if b.need(j) {
+				p.total += d.Size
+			}
+		}
+	}
+}
+
+// need adds a job and says whether its repository is a new place.
+func (b *sharedBlob) need(j *job) bool {
+	for _, pl := range b.places {
+		if pl.repo == j.repo {
+			pl.jobs = append(pl.jobs, j)
+			return false
+		}
+	}
+	if len(b.places) > 0 && !slices.Contains(j.repo.mountFrom, b.places[0].repo.name) {
+		j.repo.mountFrom = append(j.repo.mountFrom, b.places[0].repo.name)
+	}
+	b.places = append(b.places, &place{repo: j.repo, jobs: []*job{j}})
+	return true
+}
+
+// A walker collects what is below one item. Every manifest is looked at once, however often indexes name it.
+type walker struct {
+	bundle *bundle.Reader
+	job    *job
+	seen   map[digest.Digest]bool // blobs
+	nodes  map[digest.Digest]*node
+}
+
+// A document is what manifests and indexes of all kinds have in common.
+type document struct {
+	Config    *ocispec.Descriptor  `json:"config"`
+	Layers    []ocispec.Descriptor `json:"layers"`
+	Manifests []ocispec.Descriptor `json:"manifests"`
+}
+
+func (w *walker) walk(ctx context.Context, d ocispec.Descriptor, depth int) (*node, error) {
+	if n := w.nodes[d.Digest]; n != nil {
+		return n, nil
+	}
+	if depth > maxDepth {
+		return nil, fmt.Errorf("index %s lies in more than %d indexes", d.Digest, maxDepth)
+	}
+	content, err := w.bundle.ReadBlob(ctx, d.Digest, maxManifest)
+	if err != nil {
+		return nil, fmt.Errorf("manifest %s: %w", d.Digest, err)
+	}
+	var doc document
+	if err := json.Unmarshal(content, &doc); err != nil {
+		return nil, fmt.Errorf("manifest %s is not JSON that registries take: %w", d.Digest, err)
+	}
+	n := &node{desc: d}
+	w.nodes[d.Digest] = n
+	if isIndex(d.MediaType) {
+		return n, w.children(ctx, n, doc, depth)
+	}
+	if doc.Config != nil {
+		doc.Layers = append(doc.Layers, *doc.Config)
+	}
+	return n, w.contents(d, doc.Layers)
+}
+
+func (w *walker) children(ctx context.Context, n *node, doc document, depth int) error {
+	named := map[digest.Digest]bool{}
+	for _, c := range doc.Manifests {
+		if named[c.Digest] {
+			continue
+		}
+		named[c.Digest] = true
+		if _, ok := w.bundle.Stat(c.Digest); !ok {
+			if !slices.Contains(w.job.item.Absent, c.Digest) {
+				return fmt.Errorf("the bundle lacks %s, which index %s names: run kkbundle verify on it", c.Digest, n.desc.Digest)
+			}
+			n.absent = append(n.absent, c)
+			continue
+		}
+		child, err := w.walk(ctx, c, depth+1)
+		if err != nil {
+			return err
+		}
+		n.children = append(n.children, child)
+	}
+	return nil
+}
+
+func (w *walker) contents(manifest ocispec.Descriptor, blobs []ocispec.Descriptor) error {
+	for _, d := range blobs {
+		size, ok := w.bundle.Stat(d.Digest)
+		switch {
+		case w.seen[d.Digest]:
+		case !ok && len(d.URLs) > 0: // layers that may not be redistributed come from elsewhere, by their licence
+		case !ok:
+			return fmt.Errorf("the bundle lacks blob %s, which manifest %s names: run kkbundle verify on it", d.Digest, manifest.Digest)
+		case size != d.Size:
+			return fmt.Errorf("blob %s has %d bytes, and manifest %s says %d", d.Digest, size, manifest.Digest, d.Size)
+		default:
+			w.seen[d.Digest] = true
+			w.job.blobs = append(w.job.blobs, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,330 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+// progressStep is how many bytes pass between two events of one upload.
+const progressStep = 1 << 20
+
+// A pusher is one run of Push.
+type pusher struct {
+	bundle  *bundle.Reader
+	session *session
+	target  target
+	options PushOptions
+	jobs    []*job // one for each item of the bundle, in its order
+	blobs   []*sharedBlob
+	items   int // jobs that are not skipped
+	total   int64
+	abort   context.CancelCauseFunc
+
+	mu       sync.Mutex
+	done     int64
+	ended    int
+	counts   PushSummary // Items and Warnings are put together in summary
+	warnings []string
+}
+
+func (p *pusher) push(ctx context.Context) (PushSummary, error) {
+	i := slices.IndexFunc(p.jobs, func(j *job) bool { return j.dest != nil && j.err == nil })
+	if i >= 0 {
+		if err := p.session.login(ctx, p.jobs[i].repo); err != nil {
+			return p.summary(), fmt.Errorf("push to %s: %w", p.target, err)
+		}
+	}
+	inner, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	p.abort = abort
+	p.run(inner)
+	return p.summary(), p.failure(ctx, context.Cause(inner))
+}
+
+// run does everything, at most Jobs things at a time. An item's manifests follow in the slot of its last blob.
+func (p *pusher) run(ctx context.Context) {
+	var g errgroup.Group
+	g.SetLimit(p.options.Jobs)
+	for _, j := range p.jobs {
+		switch {
+		case j.dest == nil && j.err == nil: // skipped
+		case j.err != nil:
+			p.end(j, j.err)
+		case j.pending == 0:
+			g.Go(func() error { p.finish(ctx, j); return nil })
+		}
+	}
+	for _, b := range p.blobs {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error { p.place(ctx, b); return nil })
+	}
+	_ = g.Wait() // errors are in the jobs
+}
+
+// place brings a blob to all repositories that need it, one after the other: the later ones can mount it.
+func (p *pusher) place(ctx context.Context, b *sharedBlob) {
+	var broken error // the blob itself is the reason
+	from := ""
+	for _, pl := range b.places {
+		if !p.wanted(pl) {
+			p.advance(b.desc.Size)
+			continue
+		}
+		err := broken
+		if err == nil {
+			err = p.send(ctx, pl, b.desc, from)
+		}
+		if err == nil {
+			from = pl.repo.name
+		} else if errors.Is(err, bundle.ErrDamaged) {
+			broken = err
+		}
+		for _, j := range pl.jobs {
+			p.settle(ctx, j, err)
+		}
+	}
+}
+
+// wanted says whether an item that has not failed needs the place.
+func (p *pusher) wanted(pl *place) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(pl.jobs, func(j *job) bool { return !j.ended })
+}
+
+func (p *pusher) send(ctx context.Context, pl *place, d ocispec.Descriptor, from string) error {
+	err := p.sendBlob(ctx, pl, d, from)
+	if err == nil || errors.Is(err, bundle.ErrDamaged) {
+		return err
+	}
+	return fmt.Errorf("blob %s: %w", d.Digest, p.session.explain(pl.repo.name, err))
+}
+
+func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, from string) error {
+	have, err := pl.repo.hasBlob(ctx, d)
+	if err != nil {
+		return err
+	}
+	if have {
+		p.count(func(c *PushSummary) { c.BlobsPresent++ })
+		p.advance(d.Size)
+		return nil
+	}
+	m := &meter{pusher: p}
+	mounted, err := pl.repo.sendBlob(ctx, d, from, func() (io.ReadCloser, error) {
+		rc, err := p.bundle.Blob(ctx, d.Digest, 0)
+		if err != nil {
+			return nil, err
+		}
+		m.restart()
+		return &meteredBody{ReadCloser: rc, meter: m}, nil
+	})
+	if err != nil {
+		m.restart()
+		return err
+	}
+	m.end(d.Size)
+	p.count(func(c *PushSummary) {
+		if mounted {
+			c.BlobsMounted++
+			return
+		}
+		c.BlobsSent++
+		c.BytesSent += d.Size
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, j := range pl.jobs {
+		j.sent = true
+	}
+	return nil
+}
+
+// settle counts one blob of an item as done, or ends the item; after the last blob come its manifests.
+func (p *pusher) settle(ctx context.Context, j *job, err error) {
+	if err != nil {
+		p.end(j, err)
+		return
+	}
+	p.mu.Lock()
+	j.pending--
+	ready := j.pending == 0 && !j.ended
+	p.mu.Unlock()
+	if ready {
+		p.finish(ctx, j)
+	}
+}
+
+// finish sends an item's manifests and its tag, and compares the tag's digest.
+func (p *pusher) finish(ctx context.Context, j *job) {
+	if ctx.Err() != nil {
+		return
+	}
+	final, err := p.manifests(ctx, j)
+	if err != nil {
+		p.end(j, p.session.explain(j.repo.name, err))
+		return
+	}
+	p.mu.Lock()
+	j.result.Digest, j.result.Reduced = final.Digest, final.Digest != j.item.Descriptor.Digest
+	p.mu.Unlock()
+	p.end(j, nil)
+}
+
+// end settles what became of an item, once. A reason that holds for all items ends the run.
+func (p *pusher) end(j *job, err error) {
+	p.mu.Lock()
+	if j.ended {
+		p.mu.Unlock()
+		return
+	}
+	j.ended, j.err = true, err
+	p.ended++
+	switch {
+	case err != nil:
+		j.result.State = StateFailed
+	case j.sent:
+		j.result.State = StatePushed
+	default:
+		j.result.State = StatePresent
+	}
+	p.event(j.item.String(), err)
+	p.mu.Unlock()
+	if isFatal(err) {
+		p.abort(err)
+	}
+}
+
+func (p *pusher) count(add func(*PushSummary)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	add(&p.counts)
+}
+
+func (p *pusher) warn(j *job, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.warnings = append(p.warnings, j.item.String()+": "+text)
+}
+
+func (p *pusher) advance(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done += n
+	p.event("", nil)
+}
+
+// event reports; p.mu is held, so events come one at a time and in order.
+func (p *pusher) event(finished string, err error) {
+	if p.options.Progress == nil {
+		return
+	}
+	p.options.Progress(Event{Done: p.done, Total: p.total, ItemsDone: p.ended, Items: p.items, Finished: finished, Err: err})
+}
+
+func (p *pusher) summary() PushSummary {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.counts
+	s.Registry, s.Bundle = p.target.String(), p.bundle.Digest()
+	s.Warnings = slices.Sorted(slices.Values(p.warnings))
+	for _, j := range p.jobs {
+		r := j.result
+		switch {
+		case r.State == StateSkipped:
+			s.ItemsSkipped++
+		case r.State == StatePushed:
+			s.ItemsPushed++
+		case r.State == StatePresent:
+			s.ItemsPresent++
+		default: // also what a stopped run did not come to
+			r.State = StateFailed
+			s.ItemsFailed++
+		}
+		if j.err != nil {
+			r.Error = j.err.Error()
+		}
+		s.Items = append(s.Items, r)
+	}
+	return s
+}
+
+// failure gathers what went wrong: one error for each item, or one for all that a common reason stopped.
+func (p *pusher) failure(ctx context.Context, cause error) error {
+	var errs []error
+	open := 0
+	for _, j := range p.jobs {
+		switch {
+		case j.result.State == StateSkipped || j.ended && j.err == nil:
+		case j.err == nil || isFatal(j.err) || errors.Is(j.err, context.Canceled):
+			open++
+		default:
+			errs = append(errs, fmt.Errorf("%s to %s: %w", j.item, p.where(j), j.err))
+		}
+	}
+	if open == 0 {
+		return errors.Join(errs...)
+	}
+	if ctx.Err() != nil {
+		cause = context.Cause(ctx)
+	}
+	return errors.Join(append([]error{fmt.Errorf("push to %s: %w; %d items are not there yet, and running it again continues", p.target, cause, open)}, errs...)...)
+}
+
+func (p *pusher) where(j *job) string {
+	if j.dest == nil {
+		return p.target.String()
+	}
+	return j.dest.Name()
+}
+
+// A meter counts the bytes of one blob, whatever number of attempts they take.
+type meter struct {
+	pusher   *pusher
+	mu       sync.Mutex
+	counted  int64 // told to the pusher
+	awaiting int64
+}
+
+func (m *meter) add(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.awaiting += int64(n); m.awaiting >= progressStep {
+		m.pusher.advance(m.awaiting)
+		m.counted, m.awaiting = m.counted+m.awaiting, 0
+	}
+}
+
+func (m *meter) restart() { m.end(0) }
+
+// end sets what the blob counts for.
+func (m *meter) end(size int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.counted != size {
+		m.pusher.advance(size - m.counted)
+	}
+	m.counted, m.awaiting = size, 0
+}
+
+type meteredBody struct {
+	io.ReadCloser
+	meter *meter
+}
+
+func (b *meteredBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.meter.add(n)
+	return n, err
+}

@@ -1,0 +1,140 @@
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+const (
+	firstDelay    = 250 * time.Millisecond
+	maxDelay      = 30 * time.Second
+	maxRetryAfter = 5 * time.Minute // a registry that asks for more is asked again after this
+)
+
+// A retrier does something again while the reason for its failure may pass.
+type retrier struct {
+	again  int // how often after the first time
+	logger *slog.Logger
+	words  func(error) error // puts an error into words that have no secrets in them
+}
+
+// do calls f until it succeeds, fails with an error that is not passing, has failed often enough, or ctx ends. What it
+// returns is f's last error.
+func (r retrier) do(ctx context.Context, what string, passing func(error) bool, f func() error) error {
+	for attempt := 0; ; attempt++ {
+		err := f()
+		if err == nil || attempt >= r.again || ctx.Err() != nil || !passing(err) {
+			return err
+		}
+		wait := delay(attempt, err)
+		r.logger.WarnContext(ctx, "request failed and is sent again", "request", what, "error", r.words(err), "wait", wait.String(), "attempt", attempt+1)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// delay is what the registry asked for, or doubles each time; jitter keeps workers from coming back together.
+func delay(attempt int, err error) time.Duration {
+	if after, ok := errors.AsType[*retryAfterError](err); ok && after.wait >= 0 {
+		return min(after.wait, maxRetryAfter)
+	}
+	d := min(firstDelay<<min(attempt, 10), maxDelay)
+	return d/2 + rand.N(d)
+}
+
+// A retryAfterError carries a Retry-After header along with the answer that had it.
+type retryAfterError struct {
+	wait time.Duration
+	err  error
+}
+
+func (e *retryAfterError) Error() string { return e.err.Error() }
+func (e *retryAfterError) Unwrap() error { return e.err }
+
+func withRetryAfter(h http.Header, err error) error {
+	text := h.Get("Retry-After")
+	if seconds, e := strconv.ParseInt(text, 10, 32); e == nil && seconds >= 0 {
+		return &retryAfterError{wait: time.Duration(seconds) * time.Second, err: err}
+	}
+	if at, e := http.ParseTime(text); e == nil {
+		return &retryAfterError{wait: max(time.Until(at), 0), err: err}
+	}
+	return err
+}
+
+// passing says whether the same request may succeed later.
+func passing(err error) bool {
+	if te, ok := asRegistryError(err); ok {
+		return passingStatus(te.StatusCode)
+	}
+	return !errors.Is(err, context.Canceled) && !errors.Is(err, bundle.ErrDamaged) && !errors.Is(err, errPlain) && !isTLS(err) && isNetwork(err)
+}
+
+func passingStatus(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// passingUpload adds what goes away when an upload starts over with a new session: the session was lost, or what arrived
+// was not what was sent, which the digest of every blob read from the bundle has been checked to be.
+func passingUpload(err error) bool {
+	te, ok := asRegistryError(err)
+	if !ok {
+		return passing(err)
+	}
+	switch te.StatusCode {
+	case http.StatusRequestedRangeNotSatisfiable, http.StatusExpectationFailed:
+		return true
+	case http.StatusBadRequest, http.StatusNotFound:
+		return hasCode(te, transport.DigestInvalidErrorCode, transport.SizeInvalidErrorCode,
+			transport.BlobUploadInvalidErrorCode, transport.BlobUploadUnknownErrorCode)
+	}
+	return passingStatus(te.StatusCode)
+}
+
+func hasCode(te *transport.Error, codes ...transport.ErrorCode) bool {
+	for _, d := range te.Errors {
+		for _, c := range codes {
+			if d.Code == c {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isNetwork says whether the request or its answer was lost on the way.
+func isNetwork(err error) bool {
+	_, ok := errors.AsType[*url.Error](err)
+	return ok || errors.Is(err, errStalled) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// isTLS says whether the two sides could not agree on who they are: trying again doesn't help.
+func isTLS(err error) bool {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, host := errors.AsType[x509.HostnameError](err)
+	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
+	_, verify := errors.AsType[*tls.CertificateVerificationError](err)
+	_, record := errors.AsType[tls.RecordHeaderError](err)
+	return unknown || host || invalid || verify || record || isHTTPAnswer(err)
+}

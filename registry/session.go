@@ -1,0 +1,165 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// A session is everything that one Push shares: who we are, how requests travel, and a client for each repository.
+type session struct {
+	registry name.Registry
+	host     string
+	gate     *gate
+	auth     authn.Authenticator
+	user     string // for messages; "" if nobody is logged in
+	stall    time.Duration
+	retry    retrier
+	logger   *slog.Logger
+	loggedIn atomic.Bool // user and password are right: what is refused from now on is a matter of rights
+	noExpect atomic.Bool // the registry (or a proxy before it) does not know Expect: 100-continue
+
+	mu    sync.Mutex
+	repos map[string]*repo
+}
+
+func newSession(ctx context.Context, t target, o PushOptions) (*session, error) {
+	inner := o.Transport
+	if inner == nil {
+		t, err := NewTransport("")
+		if err != nil {
+			return nil, err
+		}
+		inner = t
+	}
+	s := &session{
+		registry: t.registry, host: t.registry.RegistryStr(), auth: authn.Anonymous, stall: o.StallTimeout, logger: o.Logger,
+		retry: retrier{again: o.Retries, logger: o.Logger}, repos: map[string]*repo{},
+	}
+	s.retry.words = func(err error) error { return s.explain("", err) }
+	s.gate = &gate{inner: inner, host: s.host, plain: o.PlainHTTP}
+	if o.PlainHTTP {
+		insecure, err := name.NewRegistry(s.host, name.Insecure)
+		if err != nil {
+			return nil, fmt.Errorf("registry %q: %w", s.host, err)
+		}
+		s.registry = insecure
+	}
+	if o.Auth == nil {
+		return s, nil
+	}
+	auth, err := authn.Resolve(ctx, o.Auth, s.registry)
+	if err != nil {
+		return nil, fmt.Errorf("find the login for registry %s: %w", s.host, err)
+	}
+	config, err := authn.Authorization(ctx, auth)
+	if err != nil {
+		return nil, fmt.Errorf("find the login for registry %s: %w", s.host, err)
+	}
+	s.auth, s.user = auth, config.Username
+	return s, nil
+}
+
+// login makes sure that the registry is there and lets us in, so that a wrong address or password is one error and not one
+// for each item. Whether we may push to a repository shows only when we do.
+func (s *session) login(ctx context.Context, first *repo) error {
+	here := func(err error) bool { te, ok := asRegistryError(err); return ok && passingStatus(te.StatusCode) }
+	err := s.retry.do(ctx, "login", here, func() error {
+		client, err := first.open(ctx)
+		if err != nil {
+			return err
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(pingPath), nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer drain(resp)
+		return checkAnswer(resp, http.StatusOK)
+	})
+	s.loggedIn.Store(err == nil)
+	return s.explain("", err)
+}
+
+func (s *session) url(path string) string { return s.gate.scheme() + "://" + s.host + path }
+
+// repo returns the one repo of that name.
+func (s *session) repo(name string) *repo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.repos[name]
+	if r == nil {
+		r = &repo{session: s, name: name}
+		s.repos[name] = r
+	}
+	return r
+}
+
+// A repo is one repository at the destination. Its methods may be called concurrently.
+type repo struct {
+	*session
+	name      string
+	mountFrom []string // repositories that blobs may be mounted from; set before the first request
+
+	opening sync.Mutex
+	client  *http.Client
+}
+
+// maxScopes bounds the scopes of one token: some token services put them into a header, whose length proxies limit.
+const maxScopes = 16
+
+// open returns a client whose requests carry what the registry asked for: for a token service that is one token for this
+// repository, renewed when the registry no longer takes it.
+func (r *repo) open(ctx context.Context) (*http.Client, error) {
+	r.opening.Lock()
+	defer r.opening.Unlock()
+	if r.client != nil {
+		return r.client, nil
+	}
+	scopes := []string{r.scope(r.name, transport.PushScope)}
+	for _, from := range r.mountFrom[:min(len(r.mountFrom), maxScopes)] {
+		scopes = append(scopes, r.scope(from, transport.PullScope))
+	}
+	rt, err := transport.NewWithContext(ctx, r.registry, r.auth, r.gate, scopes)
+	if err != nil {
+		return nil, err
+	}
+	r.client = &http.Client{Transport: rt}
+	return r.client, nil
+}
+
+func (r *repo) forgetToken() {
+	r.opening.Lock()
+	defer r.opening.Unlock()
+	r.client = nil
+}
+
+func (*repo) scope(repository, action string) string {
+	return "repository:" + repository + ":" + action
+}
+
+// checkAnswer turns every status but the wanted ones into a *transport.Error, with its Retry-After. The body stays open.
+func checkAnswer(resp *http.Response, wanted ...int) error {
+	if err := transport.CheckError(resp, wanted...); err != nil {
+		return withRetryAfter(resp.Header, err)
+	}
+	return nil
+}
+
+// drain reads a little of what is left, so that the connection can be used again, and closes.
+func drain(resp *http.Response) {
+	_, _ = io.CopyN(io.Discard, resp.Body, maxErrorBody)
+	_ = resp.Body.Close() // nothing more is wanted from it
+}

@@ -1,0 +1,219 @@
+package registry
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+const (
+	maxCAFile = 4 << 20 // bytes; a system's whole trust store is a few hundred KB
+	pingPath  = "/v2/"
+	realmPath = "/.kkbundle-token-service" // never sent: stands for a token service's address, see gate
+)
+
+// NewTransport returns what PushOptions.Transport wants: HTTP/1.1, so that parallel uploads have a connection each, proxies
+// from the environment, and, if caFile is not "", trust in the certificates of that PEM file besides the system's.
+func NewTransport(caFile string) (*http.Transport, error) {
+	t := &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout:   30 * time.Second,
+		ExpectContinueTimeout: 5 * time.Second,
+		IdleConnTimeout:       90 * time.Second,
+		MaxIdleConnsPerHost:   128,
+		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
+	}
+	if caFile == "" {
+		return t, nil
+	}
+	pool, err := certPool(caFile)
+	if err != nil {
+		return nil, err
+	}
+	t.TLSClientConfig.RootCAs = pool
+	return t, nil
+}
+
+func certPool(caFile string) (_ *x509.CertPool, err error) {
+	f, err := os.Open(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("CA file: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	pem, err := io.ReadAll(io.LimitReader(f, maxCAFile))
+	if err != nil {
+		return nil, fmt.Errorf("CA file %s: %w", caFile, err)
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("CA file %s: no certificate in it: it must be PEM (-----BEGIN CERTIFICATE-----)", caFile)
+	}
+	return pool, nil
+}
+
+// errPlain is the answer to a request that would leave the machine unencrypted without the user's consent.
+var errPlain = errors.New("plain HTTP is not allowed")
+
+// A gate stands between go-containerregistry's authentication and the network.
+//
+//   - It decides the scheme. The library would try plain HTTP by itself on private addresses, with the password.
+//   - It asks the registry for its challenge once and repeats the answer, so a client for every repository costs no request.
+//   - It stands in for the token service's address: the library refuses those on private networks, where ours live.
+//   - It gives every attempt a body of its own: the library sends a request again when a token has expired, with a body
+//     that has been read.
+type gate struct {
+	inner http.RoundTripper
+	host  string // the registry's
+	plain bool
+
+	mu    sync.Mutex
+	ping  *http.Response // without body
+	body  []byte
+	realm *url.URL
+	token bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (g *gate) RoundTrip(in *http.Request) (*http.Response, error) {
+	req := in.Clone(in.Context())
+	if in.GetBody != nil {
+		body, err := in.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		req.Body = body
+	}
+	if req.Header.Get("User-Agent") == "" || strings.HasPrefix(req.Header.Get("User-Agent"), "go-containerregistry") {
+		req.Header.Set("User-Agent", "kkbundle")
+	}
+	if g.isRealm(req.URL) {
+		g.toRealm(req)
+	}
+	if err := g.setScheme(req.URL); err != nil {
+		return nil, err
+	}
+	if req.Method == http.MethodGet && req.URL.Host == g.host && req.URL.Path == pingPath && req.Header.Get("Authorization") == "" {
+		return g.pinged(req)
+	}
+	return g.inner.RoundTrip(req)
+}
+
+// setScheme keeps to the scheme that the user chose: the library tries both, and registries behind a proxy answer with
+// addresses in the other one.
+func (g *gate) setScheme(u *url.URL) error {
+	if u.Host == g.host {
+		u.Scheme = g.scheme()
+	}
+	if u.Scheme != "https" && !g.plain {
+		return fmt.Errorf("it refers to %s://%s: %w", u.Scheme, u.Host, errPlain)
+	}
+	return nil
+}
+
+func (g *gate) scheme() string {
+	if g.plain {
+		return "http"
+	}
+	return "https"
+}
+
+// pinged asks the registry who it wants to see, once.
+func (g *gate) pinged(req *http.Request) (*http.Response, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ping == nil {
+		resp, err := g.inner.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+		if err = errors.Join(err, resp.Body.Close()); err != nil {
+			return nil, err
+		}
+		if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusUnauthorized {
+			resp.Body = io.NopCloser(bytes.NewReader(body))
+			return resp, nil // not an answer worth keeping
+		}
+		g.token = strings.HasPrefix(strings.ToLower(resp.Header.Get("WWW-Authenticate")), "bearer")
+		g.hideRealm(resp.Header)
+		g.ping, g.body = resp, body
+	}
+	resp := *g.ping
+	resp.Header, resp.Request, resp.Body = g.ping.Header.Clone(), req, io.NopCloser(bytes.NewReader(g.body))
+	return &resp, nil
+}
+
+// hideRealm replaces the token service's address in a challenge by one of the registry itself.
+func (g *gate) hideRealm(h http.Header) {
+	for i, challenge := range h.Values("WWW-Authenticate") {
+		_, rest, ok := strings.Cut(challenge, `realm="`)
+		address, _, closed := strings.Cut(rest, `"`)
+		scheme, _, _ := strings.Cut(challenge, " ")
+		realm, err := url.Parse(address)
+		if !ok || !closed || err != nil || realm.Host == "" || realm.Host == g.host || !strings.EqualFold(scheme, "bearer") {
+			continue
+		}
+		g.realm = realm
+		h["Www-Authenticate"][i] = strings.Replace(challenge, address, g.scheme()+"://"+g.host+realmPath, 1)
+	}
+}
+
+func (g *gate) isRealm(u *url.URL) bool { return u.Host == g.host && u.Path == realmPath }
+
+func (g *gate) toRealm(req *http.Request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.realm == nil {
+		return
+	}
+	query := req.URL.Query()
+	for k, v := range g.realm.Query() {
+		if !query.Has(k) {
+			query[k] = v
+		}
+	}
+	to := *g.realm
+	to.RawQuery = query.Encode()
+	req.URL, req.Host = &to, to.Host
+}
+
+// usesTokens says whether the registry wants tokens instead of the login itself.
+func (g *gate) usesTokens() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.token
+}
+
+// tokenService returns the host that issues tokens, for messages: the registry itself where it has none apart.
+func (g *gate) tokenService() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.realm != nil {
+		return g.realm.Host
+	}
+	return g.host
+}
+
+// asRegistryError finds a registry's answer in an error.
+func asRegistryError(err error) (*transport.Error, bool) {
+	var te *transport.Error
+	ok := errors.As(err, &te)
+	return te, ok
+}
