@@ -151,9 +151,9 @@ func (w *cacheWriter) settle() error {
 }
 
 func (w *cacheWriter) dropPiece() {
-	if w.piece != nil {
-		w.c.pieces.Put(&w.piece)
+	if piece := w.piece; piece != nil {
 		w.piece = nil
+		w.c.pieces.Put(&piece) // not &w.piece: the pool's next user must not get a field that this writer goes on using
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // bundle checks what the types alone do not say, and brings platforms and hashes into their one spelling.
 func (c *checker) bundle(b *Bundle) {
-	c.name("metadata.name", b.Metadata.Name)
+	c.name(b.Metadata.Name)
 	if b.Metadata.Version == "" {
 		c.add("metadata", "version is missing; it becomes part of the bundle's file name")
 	} else {
@@ -33,9 +33,9 @@ func (c *checker) bundle(b *Bundle) {
 	refuse(c, b, bundleGaps())
 }
 
-func (c *checker) name(path, name string) {
+func (c *checker) name(name string) {
 	if name != "" && !isName(name, true) {
-		c.add(path, "%q is no name; use lower case letters, digits, hyphens and dots", shorten(name))
+		c.add("metadata.name", "%q is no name; use lower case letters, digits, hyphens and dots", shorten(name))
 	}
 }
 

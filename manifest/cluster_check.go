@@ -9,7 +9,7 @@ import (
 
 // cluster checks what the types alone do not say.
 func (c *checker) cluster(k *Cluster) {
-	c.name("metadata.name", k.Metadata.Name)
+	c.name(k.Metadata.Name)
 	if k.Metadata.Version != "" {
 		c.add("metadata.version", "a cluster has none; the version of Kubernetes is kubernetes.version")
 	}

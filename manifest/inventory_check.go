@@ -11,7 +11,7 @@ import (
 // inventory checks what the types alone do not say.
 func (c *checker) inventory(inv *Inventory) {
 	if inv.Metadata != nil {
-		c.name("metadata.name", inv.Metadata.Name)
+		c.name(inv.Metadata.Name)
 	}
 	c.login("vars", &inv.Vars.SSH, &inv.Vars.Sudo)
 	known := c.hosts(inv)

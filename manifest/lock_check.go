@@ -14,7 +14,7 @@ import (
 
 // lock checks what the types alone do not say.
 func (c *checker) lock(l *Lock) {
-	c.name("metadata.name", l.Metadata.Name)
+	c.name(l.Metadata.Name)
 	c.version("metadata.version", l.Metadata.Version)
 	c.pinnedDigest("manifest", l.Manifest)
 	first := map[[3]string]int{}

@@ -129,16 +129,26 @@ func TestLockCovers(t *testing.T) {
 			b.Sources = []Source{{Host: "docker.io"}}
 		}, fits: true},
 		{name: "policy", change: func(b *Bundle) { b.PlatformPolicy = PolicyWarn }},
-		{name: "new image", change: func(b *Bundle) { b.Images = append(b.Images, Image{Name: "redis:8"}) },
-			missing: []string{"image docker.io/library/redis:8"}},
-		{name: "other tag", change: func(b *Bundle) { b.Images[0].Name = "nginx:1.29" },
-			missing: []string{"image docker.io/library/nginx:1.29"}, stale: []string{"image docker.io/library/nginx:latest"}},
-		{name: "other range", change: func(b *Bundle) { b.Charts[0].Version = "2.x" },
-			missing: []string{"chart https://charts.example/app:2.x"}, stale: []string{"chart https://charts.example/app:1.4.0"}},
-		{name: "other hash", change: func(b *Bundle) { b.Files[0].SHA256 = Sums{"linux/amd64": ones} },
-			missing: []string{"file https://example.com/yq_amd64"}, stale: []string{"file https://example.com/yq_amd64"}},
-		{name: "fewer platforms", change: func(b *Bundle) { b.Platforms = b.Platforms[:1] },
-			stale: []string{"file https://example.com/yq_arm64"}},
+		{
+			name: "new image", change: func(b *Bundle) { b.Images = append(b.Images, Image{Name: "redis:8"}) },
+			missing: []string{"image docker.io/library/redis:8"},
+		},
+		{
+			name: "other tag", change: func(b *Bundle) { b.Images[0].Name = "nginx:1.29" },
+			missing: []string{"image docker.io/library/nginx:1.29"}, stale: []string{"image docker.io/library/nginx:latest"},
+		},
+		{
+			name: "other range", change: func(b *Bundle) { b.Charts[0].Version = "2.x" },
+			missing: []string{"chart https://charts.example/app:2.x"}, stale: []string{"chart https://charts.example/app:1.4.0"},
+		},
+		{
+			name: "other hash", change: func(b *Bundle) { b.Files[0].SHA256 = Sums{"linux/amd64": ones} },
+			missing: []string{"file https://example.com/yq_amd64"}, stale: []string{"file https://example.com/yq_amd64"},
+		},
+		{
+			name: "fewer platforms", change: func(b *Bundle) { b.Platforms = b.Platforms[:1] },
+			stale: []string{"file https://example.com/yq_arm64"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			changed := *b

@@ -32,33 +32,39 @@ func TestPushRefusals(t *testing.T) {
 		"wrong password": {
 			registrytest.Options{TLS: true, Auth: registrytest.AuthBasic},
 			func(o *registry.PushOptions) { o.Auth = fixed{Username: "pusher", Password: "hunter2"} },
-			registry.ErrLogin, []string{`refused user "pusher"`, "--password-stdin"},
+			registry.ErrLogin,
+			[]string{`refused user "pusher"`, "--password-stdin"},
 		},
 		"wrong password, token": {
 			registrytest.Options{TLS: true, Auth: registrytest.AuthToken},
 			func(o *registry.PushOptions) { o.Auth = fixed{Username: "pusher", Password: "hunter2"} },
-			registry.ErrLogin, []string{`refused user "pusher"`, "incorrect username or password"},
+			registry.ErrLogin,
+			[]string{`refused user "pusher"`, "incorrect username or password"},
 		},
 		"no login": {
 			registrytest.Options{TLS: true, Auth: registrytest.AuthToken},
 			func(o *registry.PushOptions) { o.Auth = nil },
-			registry.ErrLogin, []string{"wants a login and there is none", "docker login"},
+			registry.ErrLogin,
+			[]string{"wants a login and there is none", "docker login"},
 		},
 		"read-only": {registrytest.Options{ReadOnly: true}, nil, nil, []string{"takes no pushes", "read-only"}},
 		"unknown CA": {
 			registrytest.Options{TLS: true},
 			func(o *registry.PushOptions) { o.Transport = nil },
-			registry.ErrUnreachable, []string{"CA that this machine does not know", "--ca FILE"},
+			registry.ErrUnreachable,
+			[]string{"CA that this machine does not know", "--ca FILE"},
 		},
 		"another CA": {
 			registrytest.Options{TLS: true},
 			func(o *registry.PushOptions) { o.Transport = other.Transport() },
-			registry.ErrUnreachable, []string{"--ca FILE"},
+			registry.ErrUnreachable,
+			[]string{"--ca FILE"},
 		},
 		"nobody there": {
 			registrytest.Options{TLS: true, Addr: "127.0.0.3:0"},
 			func(o *registry.PushOptions) { o.Registry = strings.Replace(o.Registry, "127.0.0.3", "127.0.0.2", 1) },
-			registry.ErrUnreachable, []string{"connection to 127.0.0.2", "refused", "check that the registry runs"},
+			registry.ErrUnreachable,
+			[]string{"connection to 127.0.0.2", "refused", "check that the registry runs"},
 		},
 		"no such name": {
 			registrytest.Options{TLS: true},
@@ -69,7 +75,8 @@ func TestPushRefusals(t *testing.T) {
 					return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Name: "no-such.example", IsNotFound: true}}
 				}
 			},
-			registry.ErrUnreachable, []string{"no address for the name no-such.example"},
+			registry.ErrUnreachable,
+			[]string{"no address for the name no-such.example"},
 		},
 		"certificate for another name": {
 			registrytest.Options{TLS: true},
@@ -80,17 +87,20 @@ func TestPushRefusals(t *testing.T) {
 				}
 				o.Registry = "harbor.site"
 			},
-			registry.ErrUnreachable, []string{"is for another name"},
+			registry.ErrUnreachable,
+			[]string{"is for another name"},
 		},
 		"https to an http server": {
 			registrytest.Options{},
 			func(o *registry.PushOptions) { o.PlainHTTP = false },
-			registry.ErrUnreachable, []string{"speaks plain HTTP", "--plain-http"},
+			registry.ErrUnreachable,
+			[]string{"speaks plain HTTP", "--plain-http"},
 		},
 		"http to an https server": {
 			registrytest.Options{TLS: true},
 			func(o *registry.PushOptions) { o.PlainHTTP = true },
-			registry.ErrUnreachable, []string{"leave out --plain-http"},
+			registry.ErrUnreachable,
+			[]string{"leave out --plain-http"},
 		},
 	}
 	for what, c := range cases {

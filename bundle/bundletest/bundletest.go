@@ -217,8 +217,10 @@ func (b *Builder) Chart(ref, name, version string, archive []byte) {
 	layer.MediaType = bundle.MediaTypeChartContent
 	config := b.JSON(map[string]string{"apiVersion": "v2", "name": name, "version": version})
 	config.MediaType = bundle.MediaTypeChartConfig
-	b.Item(bundle.Item{Kind: bundle.KindChart, Ref: ref, Name: name, Version: version,
-		Descriptor: b.manifest(ocispec.Manifest{Config: config, Layers: []ocispec.Descriptor{layer}})})
+	b.Item(bundle.Item{
+		Kind: bundle.KindChart, Ref: ref, Name: name, Version: version,
+		Descriptor: b.manifest(ocispec.Manifest{Config: config, Layers: []ocispec.Descriptor{layer}}),
+	})
 }
 
 func (b *Builder) manifest(m ocispec.Manifest) ocispec.Descriptor {

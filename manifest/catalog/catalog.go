@@ -194,8 +194,10 @@ func (r resolver) add(a *Additions, need manifest.Need) error {
 	fill := strings.NewReplacer("{version}", version, "{number}", strings.TrimPrefix(version, "v")).Replace
 	switch {
 	case need.Kind == manifest.ItemFile && one.File != nil:
-		a.Files = append(a.Files, manifest.File{Name: need.Name, Version: version,
-			URL: fill(one.File.URL), Checksums: fill(one.File.Checksums), Mode: one.File.Mode})
+		a.Files = append(a.Files, manifest.File{
+			Name: need.Name, Version: version,
+			URL: fill(one.File.URL), Checksums: fill(one.File.Checksums), Mode: one.File.Mode,
+		})
 	case need.Kind == manifest.ItemImage && one.Image != "":
 		a.Images = append(a.Images, manifest.Image{Name: fill(one.Image)})
 	case need.Kind == manifest.ItemChart && one.Chart != "":

@@ -161,8 +161,10 @@ func TestErrors(t *testing.T) {
 			_, err := Resolve(old, []manifest.Need{{Kind: "file", Name: "crictl"}}, "")
 			return err
 		}, []string{"crictl", "known: cni-plugins, containerd, coredns, etcd"}},
-		"unknown release": {func() error { _, err := Version(old, "etcd"); return err },
-			[]string{"component etcd", "v1.29.3", "v1.30, v1.31", "components.etcd.version"}},
+		"unknown release": {
+			func() error { _, err := Version(old, "etcd"); return err },
+			[]string{"component etcd", "v1.29.3", "v1.30, v1.31", "components.etcd.version"},
+		},
 		"other kind": {func() error { _, err := ImageRef(old, "kubeadm"); return err }, []string{"kubeadm v1.29.3 has no image"}},
 		"zone":       {func() error { _, err := Resolve(old, nil, "mars"); return err }, []string{"mars", "known: cn"}},
 		"override": {func() error {
@@ -199,8 +201,11 @@ func TestAddTo(t *testing.T) {
 	}
 	c := cluster(t, "v1.34.3", "")
 	a, err := Resolve(c, []manifest.Need{
-		{Kind: "image", Name: "pause"}, {Kind: "image", Name: "etcd"}, {Kind: "image", Name: "etcd"},
-		{Kind: "file", Name: "runc"}, {Kind: "chart", Name: "flannel"},
+		{Kind: "image", Name: "pause"},
+		{Kind: "image", Name: "etcd"},
+		{Kind: "image", Name: "etcd"},
+		{Kind: "file", Name: "runc"},
+		{Kind: "chart", Name: "flannel"},
 	}, "cn")
 	if err != nil {
 		t.Fatal(err)
