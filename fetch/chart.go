@@ -1,0 +1,409 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	chartConfig     = "application/vnd.cncf.helm.config.v1+json"
+	chartContent    = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+	chartProvenance = "application/vnd.cncf.helm.chart.provenance.v1.prov"
+
+	maxProvenance = 1 << 20
+	// provenanceMark precedes the digest of a chart's provenance file in the fragment of its pinned URL, which servers never
+	// see: without it, the same lock would not always give the same bytes.
+	provenanceMark = "prov="
+)
+
+// chartLabel names a chart that is not resolved yet.
+func chartLabel(c manifest.Chart) string {
+	if c.Path != "" {
+		return c.Path
+	}
+	return manifest.ChartRef(c, c.Name, cmp.Or(c.Version, "latest"))
+}
+
+// resolveChart pins a chart.
+func (s *session) resolveChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	switch {
+	case c.Path != "":
+		return s.resolveLocalChart(ctx, c)
+	case c.URL != "":
+		return s.resolveChartURL(ctx, c)
+	case strings.HasPrefix(c.Repo, "oci://"):
+		return s.resolveOCIChart(ctx, c)
+	}
+	return s.resolveRepoChart(ctx, c)
+}
+
+func (s *session) resolveLocalChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	desc, err := s.storeLocalChart(ctx, c.Path, "", false)
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	loaded, err := s.loadChart(ctx, desc.Digest)
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	if c.Name != "" && c.Name != loaded.Name() {
+		return manifest.Pin{}, fmt.Errorf("the manifest calls it %s, its Chart.yaml %s", c.Name, loaded.Name())
+	}
+	return manifest.Pin{
+		Kind:     manifest.ItemChart,
+		Ref:      manifest.ChartRef(c, loaded.Name(), loaded.Version()),
+		Name:     loaded.Name(),
+		Version:  loaded.Version(),
+		URL:      c.Path,
+		Digest:   desc.Digest,
+		Size:     desc.Size,
+		Verified: manifest.VerifiedFirstUse,
+	}, nil
+}
+
+// storeLocalChart puts a local chart archive into the store as it is, and a directory packaged.
+func (s *session) storeLocalChart(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
+	name := s.path(file)
+	info, err := os.Stat(name)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if !info.IsDir() {
+		return s.storeLocal(ctx, file, want, planned)
+	}
+	return once(s, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
+		loaded, err := charts.LoadDir(name)
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		return s.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
+			if !planned {
+				w = io.MultiWriter(w, totalWriter{s})
+			}
+			return loaded.Archive(w)
+		})
+	})
+}
+
+// totalWriter adds what is written to the session's total.
+type totalWriter struct{ s *session }
+
+// Write implements io.Writer.
+func (t totalWriter) Write(p []byte) (int, error) {
+	t.s.count(int64(len(p)), 0, 0)
+	return len(p), nil
+}
+
+// loadChart loads a chart archive that the store has.
+func (s *session) loadChart(ctx context.Context, d digest.Digest) (*charts.Chart, error) {
+	rc, err := s.opts.Store.Open(ctx, d)
+	if err != nil {
+		return nil, &storeError{err}
+	}
+	c, err := charts.Load(rc)
+	if closeErr := rc.Close(); err == nil && closeErr != nil {
+		return nil, &storeError{closeErr}
+	}
+	return c, err
+}
+
+func (s *session) resolveChartURL(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	pin, err := s.pinURL(ctx, manifest.Pin{Kind: manifest.ItemChart, Ref: c.URL}, c.URL, "")
+	if err != nil {
+		return pin, err
+	}
+	loaded, err := s.loadChart(ctx, pin.Digest)
+	if err != nil {
+		return pin, err
+	}
+	pin.Name, pin.Version = loaded.Name(), loaded.Version()
+	if c.Name != "" && c.Name != pin.Name {
+		return pin, fmt.Errorf("the manifest calls it %s, its Chart.yaml %s", c.Name, pin.Name)
+	}
+	return s.pinProvenance(ctx, pin, c.URL)
+}
+
+func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	versions, err := s.chartVersions(ctx, c.Repo, c.Name)
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	chosen, err := pickVersion(versions, c.Version, func(v chartVersion) string { return v.Version })
+	if err != nil {
+		return manifest.Pin{}, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
+	}
+	address, err := chosen.address(c.Repo)
+	if err != nil {
+		return manifest.Pin{}, fmt.Errorf("chart %s %s in %s: %w", c.Name, chosen.Version, c.Repo, err)
+	}
+	pin := manifest.Pin{
+		Kind:     manifest.ItemChart,
+		Ref:      manifest.ChartRef(c, c.Name, chosen.Version),
+		Name:     c.Name,
+		Version:  chosen.Version,
+		Verified: manifest.VerifiedUpstream,
+	}
+	if strings.HasPrefix(address, "oci://") {
+		return pin, fmt.Errorf("the repository only points to %s: name that as repo", printable(address))
+	}
+	pin, err = s.pinURL(ctx, pin, address, chosen.sha256())
+	if err != nil {
+		return pin, err
+	}
+	return s.pinProvenance(ctx, pin, address)
+}
+
+// pinProvenance pins the provenance file beside a chart archive, if there is one, and so says where the archive is.
+func (s *session) pinProvenance(ctx context.Context, pin manifest.Pin, address string) (manifest.Pin, error) {
+	if address != pin.Ref {
+		pin.URL = address
+	}
+	d, err := s.provenance(address, "")
+	if err != nil {
+		return pin, err
+	}
+	data, _, err := d.get(ctx, http.MethodGet, maxProvenance)
+	var status *statusError
+	if errors.As(err, &status) {
+		switch status.code {
+		case http.StatusNotFound, http.StatusGone, http.StatusForbidden, http.StatusUnauthorized: // object stores say 403
+			return pin, nil
+		}
+	}
+	if err != nil {
+		return pin, err
+	}
+	if !strings.Contains(string(data), "-----BEGIN PGP SIGN") {
+		return pin, nil // a page that says in words that there is none
+	}
+	sum := sha256Of(data)
+	pin.URL = address + "#" + provenanceMark + sum.String()
+	return pin, s.put(ctx, data, sum)
+}
+
+// provenance is the download of the provenance file beside a chart archive.
+func (s *session) provenance(address string, want digest.Digest) (*download, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	u.Path += ".prov"
+	if u.RawPath != "" {
+		u.RawPath += ".prov"
+	}
+	return s.urlDownload(u.String(), want, -1)
+}
+
+// splitProvenance takes a pinned URL apart.
+func splitProvenance(address string) (string, digest.Digest) {
+	before, fragment, _ := strings.Cut(address, "#")
+	if sum, ok := strings.CutPrefix(fragment, provenanceMark); ok {
+		return before, digest.Digest(sum)
+	}
+	return address, ""
+}
+
+// ociRepository parses oci://host/path and a chart's name.
+func ociRepository(repo, chart string) (name.Repository, error) {
+	rest := strings.TrimSuffix(strings.TrimPrefix(repo, "oci://"), "/")
+	parsed, err := name.NewRepository(rest+"/"+chart, name.StrictValidation)
+	if err != nil {
+		return parsed, fmt.Errorf("%s/%s is no OCI reference: %w", repo, chart, err)
+	}
+	return parsed, nil
+}
+
+func (s *session) resolveOCIChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	upstream, err := ociRepository(c.Repo, c.Name)
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	repo, err := s.repository(upstream)
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	version := c.Version
+	if _, err := semver.StrictNewVersion(version); err != nil {
+		tags, err := repo.tags(ctx)
+		if err != nil {
+			return manifest.Pin{}, err
+		}
+		for i, tag := range tags {
+			tags[i] = strings.ReplaceAll(tag, "_", "+") // tags have no plus sign; this is Helm's replacement
+		}
+		if version, err = pickVersion(tags, version, func(v string) string { return v }); err != nil {
+			return manifest.Pin{}, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
+		}
+	}
+	root, data, err := repo.resolve(ctx, strings.ReplaceAll(version, "+", "_"))
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	if _, err := chartManifest(root, data); err != nil {
+		return manifest.Pin{}, err
+	}
+	return manifest.Pin{
+		Kind:      manifest.ItemChart,
+		Ref:       manifest.ChartRef(c, c.Name, version),
+		Name:      c.Name,
+		Version:   version,
+		Digest:    root.Digest,
+		Size:      root.Size,
+		MediaType: root.MediaType,
+		Verified:  manifest.VerifiedUpstream,
+	}, nil
+}
+
+// chartManifest checks that a manifest is a Helm chart's.
+func chartManifest(root ocispec.Descriptor, data []byte) (manifestDoc, error) {
+	doc, err := parseManifest(root, data)
+	if err != nil {
+		return doc, err
+	}
+	if isIndex(root.MediaType) || doc.Config == nil || doc.Config.MediaType != chartConfig {
+		return doc, errors.New("what is there is not a Helm chart")
+	}
+	return doc, nil
+}
+
+// planChart is the work for a pinned chart.
+func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error) {
+	if isManifest(pin.MediaType) {
+		return s.planOCIChart(ctx, pin)
+	}
+	archive := blob{digest: pin.Digest, size: pinnedSize(pin)}
+	p := &plan{}
+	var prov digest.Digest
+	if strings.HasPrefix(pin.Ref, localPrefix) {
+		archive.fetch = func(ctx context.Context) error {
+			_, err := s.storeLocalChart(ctx, pin.URL, pin.Digest, pin.Size > 0)
+			if errors.Is(err, errMismatch) {
+				return fmt.Errorf("%w; it changed since the lock was written: write that anew with kkbundle lock", err)
+			}
+			return err
+		}
+	} else {
+		address := ""
+		address, prov = splitProvenance(cmp.Or(pin.URL, pin.Ref))
+		d, err := s.urlDownload(address, pin.Digest, archive.size)
+		if err != nil {
+			return nil, err
+		}
+		archive = d.blob()
+		if prov != "" {
+			if err := checkDigest(prov); err != nil {
+				return nil, err
+			}
+			d, err := s.provenance(address, prov)
+			if err != nil {
+				return nil, err
+			}
+			p.blobs = append(p.blobs, d.blob())
+		}
+	}
+	p.blobs = append(p.blobs, archive)
+	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return s.chartArtifact(ctx, pin, prov) }
+	return p, nil
+}
+
+func (s *session) planOCIChart(ctx context.Context, pin manifest.Pin) (*plan, error) {
+	rest, _ := strings.CutSuffix(pin.Ref, ":"+pin.Version)
+	upstream, err := name.NewRepository(strings.TrimPrefix(rest, "oci://"), name.StrictValidation)
+	if err != nil {
+		return nil, fmt.Errorf("not an OCI reference: %w", err)
+	}
+	repo, err := s.repository(upstream)
+	if err != nil {
+		return nil, err
+	}
+	img, err := s.pinnedImage(ctx, repo, pin, nil)
+	if err != nil {
+		return nil, err
+	}
+	p := repo.plan(img)
+	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) {
+		return img.root, s.checkOCIChart(ctx, pin, img)
+	}
+	return p, nil
+}
+
+// checkOCIChart loads the chart that came from a registry: a bundle must not find out on site that it is none.
+func (s *session) checkOCIChart(ctx context.Context, pin manifest.Pin, img image) error {
+	i := slices.IndexFunc(img.blobs, func(b ocispec.Descriptor) bool {
+		return b.MediaType == chartContent || b.MediaType == "application/tar+gzip"
+	})
+	if i < 0 {
+		return errors.New("what is there is not a Helm chart: it has no chart archive")
+	}
+	c, err := s.loadChart(ctx, img.blobs[i].Digest)
+	if err != nil {
+		return err
+	}
+	return sameChart(pin, c)
+}
+
+// sameChart compares what an index or a tag says with what the archive has.
+func sameChart(pin manifest.Pin, c *charts.Chart) error {
+	if c.Name() == pin.Name && (c.Version() == pin.Version || equalVersions(c.Version(), pin.Version)) {
+		return nil
+	}
+	return fmt.Errorf("the archive has chart %s %s instead of %s %s", printable(c.Name()), printable(c.Version()), pin.Name, pin.Version)
+}
+
+func equalVersions(a, b string) bool {
+	x, err1 := semver.NewVersion(a)
+	y, err2 := semver.NewVersion(b)
+	return err1 == nil && err2 == nil && x.Equal(y)
+}
+
+// chartArtifact makes the artifact that Helm would push for a chart archive in the store.
+func (s *session) chartArtifact(ctx context.Context, pin manifest.Pin, prov digest.Digest) (ocispec.Descriptor, error) {
+	c, err := s.loadChart(ctx, pin.Digest)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if err := sameChart(pin, c); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	config, err := c.Config()
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	m := ocispec.Manifest{
+		Config:      ocispec.Descriptor{MediaType: chartConfig, Digest: sha256Of(config), Size: int64(len(config))},
+		Annotations: c.Annotations(),
+	}
+	if err := s.put(ctx, config, m.Config.Digest); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	for _, layer := range []ocispec.Descriptor{{MediaType: chartContent, Digest: pin.Digest}, {MediaType: chartProvenance, Digest: prov}} {
+		if layer.Digest == "" {
+			continue
+		}
+		size, ok, err := s.opts.Store.Stat(ctx, layer.Digest)
+		if err != nil || !ok {
+			return ocispec.Descriptor{}, &storeError{cmp.Or(err, fmt.Errorf("blob %s is gone from the cache", layer.Digest))}
+		}
+		layer.Size = size
+		m.Layers = append(m.Layers, layer)
+	}
+	// Helm sorts them so.
+	slices.SortFunc(m.Layers, func(a, b ocispec.Descriptor) int { return cmp.Compare(a.Digest, b.Digest) })
+	return s.putManifest(ctx, m)
+}

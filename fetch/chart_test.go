@@ -1,0 +1,304 @@
+package fetch_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	helmregistry "helm.sh/helm/v3/pkg/registry"
+
+	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/registry/registrytest"
+)
+
+// chartDir writes the chart app and returns its directory.
+func chartDir(t testing.TB, version string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "app")
+	for file, text := range map[string]string{
+		"Chart.yaml":        fmt.Sprintf("apiVersion: v2\nname: app\nversion: %s\ndescription: test\n", version),
+		"templates/cm.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n",
+	} {
+		path := filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func chartArchive(t testing.TB, version string) []byte {
+	t.Helper()
+	c, err := charts.LoadDir(chartDir(t, version))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := c.Archive(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+const provenance = "-----BEGIN PGP SIGNED MESSAGE-----\ntest\n-----BEGIN PGP SIGNATURE-----\n"
+
+// helmRepo publishes versions of a chart; digests are in the index if stated.
+func helmRepo(t testing.TB, s *site, stated bool, versions ...string) {
+	t.Helper()
+	var index strings.Builder
+	index.WriteString("apiVersion: v1\nentries:\n  app:\n")
+	for _, v := range versions {
+		data := chartArchive(t, v)
+		s.put("/repo/app-"+v+".tgz", data)
+		fmt.Fprintf(&index, "  - name: app\n    version: %s\n    urls:\n    - app-%s.tgz\n", v, v)
+		if stated {
+			fmt.Fprintf(&index, "    digest: %s\n", digestOf(data).Encoded())
+		}
+	}
+	s.put("/repo/index.yaml", []byte(index.String()))
+}
+
+func oneChart(c manifest.Chart) *manifest.Bundle {
+	return &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Charts: []manifest.Chart{c}}
+}
+
+func TestChartFromRepository(t *testing.T) {
+	t.Parallel()
+	for name, stated := range map[string]bool{"digest in the index": true, "no digest": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, true)
+			helmRepo(t, s, stated, "4.13.0", "4.14.0", "4.14.1", "4.14.2-rc1")
+			s.put("/repo/app-4.14.1.tgz.prov", []byte(provenance))
+			store := newStore(t)
+			b := oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "4.14.x"})
+			l, err := fetch.Resolve(t.Context(), b, options(store, s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := l.Items[0]
+			data := chartArchive(t, "4.14.1")
+			if p.Ref != s.url+"/repo/app:4.14.1" || p.Version != "4.14.1" || p.Digest != digestOf(data) || p.Size != int64(len(data)) {
+				t.Errorf("pin: %+v", p)
+			}
+			if want := map[bool]string{true: manifest.VerifiedUpstream, false: manifest.VerifiedFirstUse}[stated]; p.Verified != want {
+				t.Errorf("verified %q, want %q", p.Verified, want)
+			}
+			if err := l.Covers(b); err != nil {
+				t.Error(err)
+			}
+			text, err := l.Marshal()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l, err = manifest.ParseLock("lock.yaml", text); err != nil {
+				t.Fatalf("%v\n%s", err, text)
+			}
+			first, err := fetch.All(t.Context(), l, options(store, s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := s.count("GET", "/repo/app-4.14.1.tgz"); n != 1 {
+				t.Errorf("the archive was fetched %d times", n)
+			}
+			// The lock alone, in another cache, gives the same bytes.
+			other := newStore(t)
+			second, err := fetch.All(t.Context(), l, options(other, s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first[0].Descriptor.Digest != second[0].Descriptor.Digest {
+				t.Error("one lock, two artifacts")
+			}
+			wantChart(t, store, first[0], data, provenance)
+		})
+	}
+}
+
+func wantChart(t *testing.T, store fetch.Store, it fetch.Item, archive []byte, prov string) {
+	t.Helper()
+	var m ocispec.Manifest
+	if err := json.Unmarshal(content(t, store, it.Descriptor.Digest), &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.Config.MediaType != "application/vnd.cncf.helm.config.v1+json" || m.Annotations[ocispec.AnnotationCreated] != "" {
+		t.Errorf("manifest: %+v", m)
+	}
+	if got := content(t, store, m.Config.Digest); !json.Valid(got) || !bytes.Contains(got, []byte(`"name":"app"`)) {
+		t.Errorf("config: %s", got)
+	}
+	found := map[string]string{}
+	for _, l := range m.Layers {
+		found[l.MediaType] = string(content(t, store, l.Digest))
+	}
+	if found["application/vnd.cncf.helm.chart.content.v1.tar+gzip"] != string(archive) || found["application/vnd.cncf.helm.chart.provenance.v1.prov"] != prov {
+		t.Errorf("layers: %v", m.Layers)
+	}
+}
+
+func TestChartFailures(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	helmRepo(t, s, true, "1.0.0", "1.1.0")
+	s.put("/other/index.yaml", []byte("entries:\n  app:\n  - version: 1.0.0\n    urls: [../repo/app-1.1.0.tgz]\n    digest: "+digestOf(chartArchive(t, "1.1.0")).Encoded()+"\n  wrong:\n  - version: 1.0.0\n    urls: [../repo/app-1.1.0.tgz]\n    digest: "+digestOf(nil).Encoded()+"\n  gone:\n  - version: 1.0.0\n    urls: [gone.tgz]\n    digest: "+digestOf(nil).Encoded()+"\n"))
+	s.put("/page/index.yaml", []byte("<html>\n"))
+	s.put("/page.tgz", []byte("<html>\n"))
+	for name, c := range map[string]struct {
+		chart manifest.Chart
+		says  []string
+	}{
+		"no such version":    {manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "2.x"}, []string{"no version 2.x", "newest are 1.1.0, 1.0.0"}},
+		"no such chart":      {manifest.Chart{Name: "none", Repo: s.url + "/repo"}, []string{"no chart none"}},
+		"no such repository": {manifest.Chart{Name: "app", Repo: s.url + "/none"}, []string{"/none/index.yaml", "no such file"}},
+		"no repository":      {manifest.Chart{Name: "app", Repo: s.url + "/page"}, []string{"not an index of charts"}},
+		"another version":    {manifest.Chart{Name: "app", Repo: s.url + "/other"}, []string{"the archive has chart app 1.1.0 instead of app 1.0.0"}},
+		"wrong checksum":     {manifest.Chart{Name: "wrong", Repo: s.url + "/other"}, []string{"not what was promised", digestOf(nil).String()}},
+		"archive is gone":    {manifest.Chart{Name: "gone", Repo: s.url + "/other"}, []string{"gone.tgz", "no such file"}},
+		"no chart at URL":    {manifest.Chart{URL: s.url + "/page.tgz"}, []string{"not a packaged chart"}},
+		"another name":       {manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"}, []string{"calls it db", "app"}},
+		"no such directory":  {manifest.Chart{Path: "not/there"}, []string{"not/there"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := options(newStore(t), s)
+			o.Dir = t.TempDir()
+			l, err := fetch.Resolve(t.Context(), oneChart(c.chart), o)
+			if err == nil {
+				_, err = fetch.All(t.Context(), l, o)
+			}
+			wantError(t, err, append(c.says, "chart ")...)
+		})
+	}
+}
+
+func TestChartFromURL(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	data := chartArchive(t, "1.0.0")
+	address := s.put("/download/app.tgz", data)
+	store := newStore(t)
+	b := oneChart(manifest.Chart{URL: address})
+	l, err := fetch.Resolve(t.Context(), b, options(store, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := l.Items[0]; p.Ref != address || p.Name != "app" || p.Version != "1.0.0" || p.URL != "" || p.Verified != manifest.VerifiedFirstUse {
+		t.Errorf("pin: %+v", p)
+	}
+	if err := l.Covers(b); err != nil {
+		t.Error(err)
+	}
+	before := s.count("", "")
+	items, err := fetch.All(t.Context(), l, options(store, s))
+	if err != nil || s.count("", "") != before {
+		t.Fatalf("%v, %d requests", err, s.count("", "")-before)
+	}
+	wantChart(t, store, items[0], data, "")
+}
+
+func TestLocalChart(t *testing.T) {
+	t.Parallel()
+	dir := chartDir(t, "0.1.0")
+	file := writeFile(t, "app.tgz", string(chartArchive(t, "0.2.0")))
+	for path, version := range map[string]string{dir: "0.1.0", file: "0.2.0"} {
+		o := options(newStore(t))
+		o.Dir = filepath.Dir(path)
+		b := oneChart(manifest.Chart{Path: filepath.Base(path)})
+		l, err := fetch.Resolve(t.Context(), b, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := l.Items[0]; p.Ref != "local/app:"+version || p.URL != filepath.Base(path) || p.Digest != digestOf(chartArchive(t, version)) {
+			t.Errorf("pin: %+v", p)
+		}
+		o.Store = newStore(t)
+		items, err := fetch.All(t.Context(), l, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantChart(t, o.Store, items[0], chartArchive(t, version), "")
+	}
+	o := options(newStore(t))
+	o.Dir = filepath.Dir(dir)
+	l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Path: "app"}), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "values.yaml"), []byte("new: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Store = newStore(t)
+	_, err = fetch.All(t.Context(), l, o)
+	wantError(t, err, "kkbundle lock")
+}
+
+func TestOCIChart(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, registrytest.Options{})
+	client, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP(), helmregistry.ClientOptWriter(io.Discard),
+		helmregistry.ClientOptCredentialsFile(filepath.Join(t.TempDir(), "config.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed := map[string]string{}
+	for _, v := range []string{"1.0.0", "1.1.0", "1.1.1+b.1", "2.0.0-rc.1"} {
+		res, err := client.Push(chartArchive(t, v), u.Host+"/hub/charts/app:"+v, helmregistry.PushOptProvData([]byte(provenance)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pushed[v] = res.Manifest.Digest
+	}
+	u.pushImage("hub/charts/image:1.0.0", platformImage(t, "linux/amd64"))
+	for want, version := range map[string]string{"1.0.0": "1.0.0", "1.x": "1.1.1+b.1", "": "1.1.1+b.1", "1.1.1+b.1": "1.1.1+b.1", "2.0.0-rc.1": "2.0.0-rc.1"} {
+		store := newStore(t)
+		b := oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: want})
+		l, err := fetch.Resolve(t.Context(), b, u.options(store))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := l.Items[0]; p.Ref != "oci://docker.io/charts/app:"+version || p.Digest.String() != pushed[version] || p.Version != version {
+			t.Errorf("%q: pin: %+v", want, p)
+		}
+		items, err := fetch.All(t.Context(), l, u.options(store))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if items[0].Descriptor.Digest.String() != pushed[version] {
+			t.Errorf("%q: the digest is not upstream's", want)
+		}
+		var m ocispec.Manifest
+		if err := json.Unmarshal(content(t, store, items[0].Descriptor.Digest), &m); err != nil || len(m.Layers) != 2 {
+			t.Errorf("%v, layers %v", err, m.Layers)
+		}
+		for _, l := range append(m.Layers, m.Config) {
+			content(t, store, l.Digest)
+		}
+	}
+	for name, c := range map[string]struct {
+		chart manifest.Chart
+		says  []string
+	}{
+		"no such version": {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.0.0"}, []string{"no such tag", u.Host}},
+		"no such range":   {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.x"}, []string{"no version 3.x", "newest are 2.0.0-rc.1, 1.1.1+b.1"}},
+		"an image":        {manifest.Chart{Name: "image", Repo: "oci://docker.io/charts", Version: "1.0.0"}, []string{"not a Helm chart"}},
+		"no such chart":   {manifest.Chart{Name: "none", Repo: "oci://docker.io/charts", Version: "1.x"}, []string{"no such"}},
+	} {
+		_, err := fetch.Resolve(t.Context(), oneChart(c.chart), u.options(newStore(t)))
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		wantError(t, err, c.says...)
+	}
+}

@@ -1,0 +1,113 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+)
+
+const maxChecksums = 1 << 20 // bytes of a file of checksums
+
+// checksum returns what an upstream's file of checksums says of the file at an address.
+func (s *session) checksum(ctx context.Context, address, of string) (digest.Digest, error) {
+	d, err := s.urlDownload(address, "", -1)
+	if err != nil {
+		return "", err
+	}
+	data, err := once(s, "checksums "+address, func() ([]byte, error) {
+		data, _, err := d.get(ctx, http.MethodGet, maxChecksums)
+		return data, err
+	})
+	if err != nil {
+		return "", err
+	}
+	u, err := url.Parse(of)
+	if err != nil {
+		return "", err
+	}
+	return findChecksum(data, u.Path)
+}
+
+// A checksumLine is one entry; name is "" in a file that has nothing but the sum.
+type checksumLine struct {
+	sum  string // 64 lower case hexadecimal digits
+	name string
+}
+
+// findChecksum returns the sha256 of the file at a path. It reads a bare sum, the lines of sha256sum (sum, space, space or
+// asterisk, name), and those of BSD (SHA256 (name) = sum). An entry whose name is the end of the path wins over one that has
+// only the same base name. Sums of other lengths and other algorithms are passed over.
+func findChecksum(data []byte, filePath string) (digest.Digest, error) {
+	var exact, base, bare, all []checksumLine
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	for line := range bytes.Lines(data) {
+		e, ok := parseChecksum(string(bytes.TrimSpace(line)))
+		if !ok {
+			continue
+		}
+		all = append(all, e)
+		name := strings.TrimPrefix(path.Clean("/"+strings.ReplaceAll(e.name, `\`, "/")), "/")
+		switch {
+		case e.name == "" || e.name == "-":
+			bare = append(bare, e)
+		case strings.Contains(name, "/") && strings.HasSuffix(path.Clean("/"+filePath), "/"+name), name == path.Base(filePath):
+			exact = append(exact, e)
+		case path.Base(name) == path.Base(filePath):
+			base = append(base, e)
+		}
+	}
+	for _, found := range [][]checksumLine{exact, base} {
+		if len(found) > 0 {
+			return agreed(found, path.Base(filePath))
+		}
+	}
+	switch {
+	case len(bare) == 1 && len(all) == 1:
+		return agreed(bare, path.Base(filePath))
+	case len(all) == 0:
+		return "", errors.New("there is no sha256 in it")
+	}
+	return "", fmt.Errorf("it has %d sha256 sums, but none for %s", len(all), printable(path.Base(filePath)))
+}
+
+func agreed(found []checksumLine, name string) (digest.Digest, error) {
+	for _, e := range found {
+		if e.sum != found[0].sum {
+			return "", fmt.Errorf("it has different sha256 sums for %s", printable(name))
+		}
+	}
+	return digest.NewDigestFromEncoded(digest.SHA256, found[0].sum), nil
+}
+
+func parseChecksum(line string) (checksumLine, bool) {
+	if rest, ok := strings.CutPrefix(line, "SHA256 ("); ok {
+		i := strings.LastIndex(rest, ") = ")
+		if i < 0 {
+			return checksumLine{}, false
+		}
+		sum, ok := hexSum(rest[i+len(") = "):])
+		return checksumLine{sum: sum, name: rest[:i]}, ok
+	}
+	first, name, _ := strings.Cut(line, " ")
+	if i := strings.IndexByte(first, '\t'); i >= 0 {
+		first, name = line[:i], line[i+1:]
+	}
+	sum, ok := hexSum(strings.TrimPrefix(first, `\`)) // sha256sum marks names with escaped characters so
+	name = strings.TrimLeft(name, " \t")
+	return checksumLine{sum: sum, name: strings.TrimPrefix(name, "*")}, ok
+}
+
+func hexSum(s string) (string, bool) {
+	s = strings.ToLower(s)
+	if len(s) != 64 || strings.Trim(s, "0123456789abcdef") != "" {
+		return "", false
+	}
+	return s, true
+}

@@ -1,0 +1,379 @@
+package fetch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	fileArtifact = "application/vnd.kkbundle.file.v1"
+	fileContent  = "application/octet-stream"
+	fileMode     = "io.kkbundle.mode"
+	localPrefix  = "local/"
+)
+
+// resolveFile pins a file for a platform, "" where it is the same for all.
+func (s *session) resolveFile(ctx context.Context, f manifest.File, platform string) (manifest.Pin, error) {
+	pin := manifest.Pin{
+		Kind:     manifest.ItemFile,
+		Ref:      manifest.FileURL(f, platform),
+		Name:     f.Name,
+		Version:  f.Version,
+		Platform: platform,
+		Mode:     f.Mode,
+	}
+	var known digest.Digest
+	sumFor := platform
+	if sumFor == "" && len(s.platforms) > 0 {
+		sumFor = s.platforms[0]
+	}
+	if sum := f.Sum(sumFor); sum != "" {
+		known = digest.NewDigestFromEncoded(digest.SHA256, strings.ToLower(sum))
+		pin.Verified = manifest.VerifiedManifest
+		if err := checkDigest(known); err != nil {
+			return pin, err
+		}
+	}
+	if local, ok := f.LocalPath(platform); ok {
+		pin.URL = local
+		return s.pinLocal(ctx, pin, known)
+	}
+	if known == "" && f.Checksums != "" {
+		address := manifest.Expand(f.Checksums, platform)
+		sum, err := s.checksum(ctx, address, pin.Ref)
+		if err != nil {
+			return pin, fmt.Errorf("checksums %s: %w", address, err)
+		}
+		known, pin.Verified = sum, manifest.VerifiedUpstream
+	}
+	return s.pinURL(ctx, pin, pin.Ref, known)
+}
+
+// pinLocal puts a local file into the store.
+func (s *session) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Digest) (manifest.Pin, error) {
+	desc, err := s.storeLocal(ctx, pin.URL, known, false)
+	if err != nil {
+		return pin, err
+	}
+	pin.Digest, pin.Size = desc.Digest, desc.Size
+	if pin.Verified == "" {
+		pin.Verified = manifest.VerifiedFirstUse
+	}
+	return pin, nil
+}
+
+// pinURL pins what is at an address. Where nobody says what its digest is, the file is fetched, and what came is pinned.
+func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, known digest.Digest) (manifest.Pin, error) {
+	d, err := s.urlDownload(address, known, -1)
+	if err != nil {
+		return pin, err
+	}
+	if known == "" {
+		pin.Verified = manifest.VerifiedFirstUse
+		desc, err := once(s, "url "+address, func() (ocispec.Descriptor, error) { return d.run(ctx) })
+		pin.Digest, pin.Size = desc.Digest, desc.Size
+		return pin, err
+	}
+	pin.Digest = known
+	size, ok, err := s.opts.Store.Stat(ctx, known)
+	if err != nil {
+		return pin, &storeError{err}
+	}
+	if ok {
+		pin.Size = size
+		return pin, nil
+	}
+	pin.Size, err = d.head(ctx)
+	return pin, err
+}
+
+// urlDownload is the download of a file or chart archive.
+func (s *session) urlDownload(address string, want digest.Digest, size int64) (*download, error) {
+	p, u, err := s.route(address)
+	if err != nil {
+		return nil, err
+	}
+	d := &download{s: s, peer: p, url: u, name: address, want: want, size: size, header: http.Header{}}
+	d.client = func(context.Context) (*http.Client, error) { return p.client(p.trip), nil }
+	if l, ok := s.logins.find(u.Hostname()); ok {
+		req := http.Request{Header: d.header}
+		req.SetBasicAuth(l.user, l.password)
+	}
+	d.explain = func(err error) error { return explainStatus(p, err) }
+	return d, nil
+}
+
+// explainStatus says what a web server's refusal means.
+func explainStatus(p *peer, err error) error {
+	var status *statusError
+	if !errors.As(err, &status) {
+		return err
+	}
+	switch status.code {
+	case http.StatusNotFound, http.StatusGone:
+		return fmt.Errorf("there is no such file on %s: %w", p, err)
+	case http.StatusUnauthorized:
+		return fmt.Errorf("%s wants a login or refuses the one it got: put user and password for it into netrc (~/.netrc or $NETRC): %w", p.host, err)
+	case http.StatusForbidden:
+		return fmt.Errorf("%s refuses access: check that the file exists, and the login in netrc (~/.netrc or $NETRC): %w", p.host, err)
+	}
+	return err
+}
+
+// get reads a small file. A status other than 200 is a *statusError.
+func (d *download) get(ctx context.Context, method string, limit int64) ([]byte, http.Header, error) {
+	client, err := d.client(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, d.url.String(), http.NoBody)
+	if err != nil {
+		return nil, nil, err
+	}
+	for key, values := range d.header {
+		req.Header[key] = values
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	data, header, err := d.s.small(ctx, d.peer, client, req, limit)
+	if err != nil {
+		return nil, nil, d.failed(err)
+	}
+	return data, header, nil
+}
+
+// head returns the size that the server tells, 0 if it does not. A file that is not there is an error already here.
+func (d *download) head(ctx context.Context) (int64, error) {
+	_, header, err := d.get(ctx, http.MethodHead, 0)
+	var status *statusError
+	if errors.As(err, &status) {
+		switch status.code {
+		case http.StatusNotFound, http.StatusGone, http.StatusUnauthorized:
+			return 0, err
+		}
+		return 0, nil // HEAD is not for everybody; GET will tell
+	}
+	if err != nil {
+		return 0, err
+	}
+	size, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64)
+	if err != nil || size < 0 {
+		return 0, nil
+	}
+	return size, nil
+}
+
+// planFile is the work for a pinned file.
+func (s *session) planFile(pin manifest.Pin) (*plan, error) {
+	b := blob{digest: pin.Digest, size: pinnedSize(pin)}
+	if strings.HasPrefix(pin.Ref, localPrefix) {
+		b.fetch = s.localFetch(pin)
+	} else {
+		d, err := s.urlDownload(pin.Ref, pin.Digest, b.size)
+		if err != nil {
+			return nil, err
+		}
+		b = d.blob()
+	}
+	return &plan{blobs: []blob{b}, finish: func(ctx context.Context) (ocispec.Descriptor, error) { return s.fileManifest(ctx, pin) }}, nil
+}
+
+// pinnedSize is -1 if the lock does not know it.
+func pinnedSize(pin manifest.Pin) int64 {
+	if pin.Size == 0 {
+		return -1
+	}
+	return pin.Size
+}
+
+// localFetch reads a local file again that the lock pins.
+func (s *session) localFetch(pin manifest.Pin) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := s.storeLocal(ctx, pin.URL, pin.Digest, pin.Size > 0)
+		if errors.Is(err, errMismatch) {
+			return fmt.Errorf("%w; it changed since the lock was written: write that anew with kkbundle lock", err)
+		}
+		return err
+	}
+}
+
+// storeLocal puts a local file into the store. planned says that its size is in the session's total already.
+func (s *session) storeLocal(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
+	name := s.path(file)
+	return once(s, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
+		f, err := os.Open(name)
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		if !info.Mode().IsRegular() {
+			return ocispec.Descriptor{}, fmt.Errorf("%s is not a regular file", name)
+		}
+		if !planned {
+			s.count(info.Size(), 0, 0)
+		}
+		desc, err := s.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
+			n, err := io.Copy(w, readerFunc(func(p []byte) (int, error) {
+				if ctx.Err() != nil {
+					return 0, context.Cause(ctx)
+				}
+				return f.Read(p)
+			}))
+			if err == nil && n != info.Size() {
+				err = fmt.Errorf("it changed while it was read: %d bytes became %d", info.Size(), n)
+			}
+			return err
+		})
+		if err != nil {
+			return ocispec.Descriptor{}, fmt.Errorf("%s: %w", filepath.ToSlash(file), err)
+		}
+		return desc, nil
+	})
+}
+
+type readerFunc func(p []byte) (int, error)
+
+// Read implements io.Reader.
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// copyIn puts what produce writes into the store, always from the start.
+func (s *session) copyIn(ctx context.Context, key string, want digest.Digest, produce func(io.Writer) error) (desc ocispec.Descriptor, err error) {
+	w, offset, err := s.opts.Store.Begin(ctx, key)
+	if err != nil {
+		return desc, &storeError{err}
+	}
+	defer func() {
+		if closeErr := w.Close(); closeErr != nil && err == nil {
+			err = &storeError{closeErr}
+		}
+	}()
+	if offset > 0 {
+		if err := w.Reset(); err != nil {
+			return desc, &storeError{err}
+		}
+	}
+	counted := &countingWriter{s: s, w: w}
+	if err := produce(counted); err != nil {
+		return desc, errors.Join(err, w.Reset())
+	}
+	desc, err = w.Commit(ctx, counted.n, want)
+	switch {
+	case err == nil:
+		return desc, nil
+	case context.Cause(ctx) != nil:
+		return desc, context.Cause(ctx)
+	case isSystem(err):
+		return desc, &storeError{err}
+	}
+	return desc, fmt.Errorf("%w: %w", errMismatch, err)
+}
+
+type countingWriter struct {
+	s *session
+	w io.Writer
+	n int64
+}
+
+// Write implements io.Writer.
+func (c *countingWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	c.s.count(0, int64(n), 0)
+	if err != nil {
+		err = &storeError{err}
+	}
+	return n, err
+}
+
+// fileManifest makes the artifact of a file whose content is in the store. Its bytes depend on the pin alone.
+func (s *session) fileManifest(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
+	size, ok, err := s.opts.Store.Stat(ctx, pin.Digest)
+	if err != nil {
+		return ocispec.Descriptor{}, &storeError{err}
+	}
+	if !ok {
+		return ocispec.Descriptor{}, &storeError{fmt.Errorf("blob %s is gone from the cache", pin.Digest)}
+	}
+	layer := ocispec.Descriptor{
+		MediaType:   fileContent,
+		Digest:      pin.Digest,
+		Size:        size,
+		Annotations: map[string]string{ocispec.AnnotationTitle: fileTitle(pin)},
+	}
+	if pin.Mode != 0 {
+		layer.Annotations[fileMode] = pin.Mode.String()
+	}
+	empty := ocispec.DescriptorEmptyJSON
+	if err := s.put(ctx, empty.Data, empty.Digest); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	desc, err := s.putManifest(ctx, ocispec.Manifest{
+		ArtifactType: fileArtifact,
+		Config:       ocispec.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size},
+		Layers:       []ocispec.Descriptor{layer},
+	})
+	if err != nil {
+		return desc, err
+	}
+	desc.ArtifactType = fileArtifact
+	desc.Platform = parsePlatform(pin.Platform)
+	return desc, nil
+}
+
+// putManifest writes an OCI manifest. Its JSON has the fields in the order of the type and sorted annotations.
+func (s *session) putManifest(ctx context.Context, m ocispec.Manifest) (ocispec.Descriptor, error) {
+	m.Versioned = specs.Versioned{SchemaVersion: 2}
+	m.MediaType = ocispec.MediaTypeImageManifest
+	data, err := json.Marshal(m)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: sha256Of(data), Size: int64(len(data))}
+	return desc, s.put(ctx, data, desc.Digest)
+}
+
+// fileTitle is the name under which tools that unpack artifacts write the file: the last part of its address.
+func fileTitle(pin manifest.Pin) string {
+	if strings.HasPrefix(pin.Ref, localPrefix) {
+		return path.Base(filepath.ToSlash(pin.URL))
+	}
+	u, err := url.Parse(pin.Ref)
+	if err != nil {
+		return pin.Name
+	}
+	if base := path.Base(u.Path); base != "." && base != "/" && base != ".." {
+		return base
+	}
+	return pin.Name
+}
+
+func parsePlatform(p string) *ocispec.Platform {
+	parts := strings.SplitN(p, "/", 3)
+	if len(parts) < 2 {
+		return nil
+	}
+	out := &ocispec.Platform{OS: parts[0], Architecture: parts[1]}
+	if len(parts) == 3 {
+		out.Variant = parts[2]
+	}
+	return out
+}

@@ -1,0 +1,192 @@
+package fetch
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	"github.com/opencontainers/go-digest"
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	maxIndex = 64 << 20 // bytes of a repository's index.yaml; the largest known has some 20 MB
+	// maxWholeIndex bounds an index that has to be parsed as a whole, which takes some 30 times its size.
+	maxWholeIndex = 8 << 20
+)
+
+// A chartVersion is an entry of a Helm repository's index.
+type chartVersion struct {
+	Version string   `yaml:"version" json:"version"`
+	URLs    []string `yaml:"urls" json:"urls"`
+	Digest  string   `yaml:"digest" json:"digest"`
+}
+
+// sha256 is the digest that the index states, "" if it states none.
+func (v chartVersion) sha256() digest.Digest {
+	sum, ok := hexSum(strings.TrimPrefix(v.Digest, "sha256:"))
+	if !ok {
+		return ""
+	}
+	return digest.NewDigestFromEncoded(digest.SHA256, sum)
+}
+
+// address is where the archive is, the upstream's own address.
+func (v chartVersion) address(repo string) (string, error) {
+	if len(v.URLs) == 0 {
+		return "", errors.New("the index has no address for it")
+	}
+	base, err := url.Parse(strings.TrimSuffix(repo, "/") + "/")
+	if err != nil {
+		return "", err
+	}
+	to, err := base.Parse(v.URLs[0])
+	if err != nil {
+		return "", fmt.Errorf("address: %w", err)
+	}
+	return to.String(), nil
+}
+
+// chartVersions returns what a repository has of a chart.
+func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]chartVersion, error) {
+	address := strings.TrimSuffix(repo, "/") + "/index.yaml"
+	index, err := once(s, "index "+address, func() ([]byte, error) {
+		s.mu.Lock()
+		known := s.index[address]
+		s.mu.Unlock()
+		if known != nil {
+			return known, nil
+		}
+		d, err := s.urlDownload(address, "", -1)
+		if err != nil {
+			return nil, err
+		}
+		data, _, err := d.get(ctx, http.MethodGet, maxIndex)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		s.index[address] = data
+		s.mu.Unlock()
+		return data, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	versions, err := parseIndex(index, chart)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	if len(versions) == 0 {
+		return nil, fmt.Errorf("%s: the repository has no chart %s", address, chart)
+	}
+	return versions, nil
+}
+
+// parseIndex returns the entries of one chart.
+func parseIndex(index []byte, chart string) ([]chartVersion, error) {
+	var doc struct {
+		Entries map[string][]chartVersion `yaml:"entries" json:"entries"`
+	}
+	if trimmed := bytes.TrimSpace(index); len(trimmed) > 0 && trimmed[0] == '{' {
+		if err := json.Unmarshal(trimmed, &doc); err != nil {
+			return nil, fmt.Errorf("not an index of charts: %w", err)
+		}
+		return doc.Entries[chart], nil
+	}
+	if part, ok := indexSection(index, chart); ok {
+		var entries map[string][]chartVersion
+		if yaml.Unmarshal(part, &entries) == nil {
+			return entries[chart], nil
+		}
+	}
+	if len(index) > maxWholeIndex {
+		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes", chart, len(index))
+	}
+	if err := yaml.Unmarshal(index, &doc); err != nil {
+		return nil, fmt.Errorf("not an index of charts: %w", err)
+	}
+	if doc.Entries == nil {
+		return nil, errors.New("not an index of charts: it has no entries")
+	}
+	return doc.Entries[chart], nil
+}
+
+// indexSection cuts the lines of one chart out of an index as Helm writes it, so that an index of thousands of charts need
+// not be parsed. It returns false where the index is written in another way.
+func indexSection(index []byte, chart string) ([]byte, bool) {
+	inEntries, start, indent, offset := false, -1, 0, 0
+	for line := range bytes.Lines(index) {
+		begin := offset
+		offset += len(line)
+		text := bytes.TrimRight(line, " \t\r\n")
+		spaces := len(text) - len(bytes.TrimLeft(text, " "))
+		switch {
+		case len(text) == 0 || text[spaces] == '#':
+		case start >= 0:
+			if spaces < indent || spaces == indent && text[spaces] != '-' {
+				return index[start:begin], true
+			}
+		case !inEntries:
+			inEntries = string(text) == "entries:"
+		case spaces == 0 && text[0] != '-':
+			return nil, false // the entries are over
+		case indent == 0 || spaces == indent:
+			indent = spaces
+			if key, ok := bytes.CutSuffix(text[spaces:], []byte(":")); ok && strings.Trim(string(key), `"'`) == chart && indent > 0 {
+				start = begin
+			}
+		}
+	}
+	if start >= 0 {
+		return index[start:], true
+	}
+	return nil, false
+}
+
+// pickVersion returns the highest version that fits: the one that is written exactly so, else by the rules of ranges, in
+// which pre-releases take part only if the range names one. An empty range is any stable version.
+func pickVersion[T any](list []T, want string, version func(T) string) (T, error) {
+	var none T
+	for _, v := range list {
+		if want != "" && version(v) == want {
+			return v, nil
+		}
+	}
+	constraint, err := semver.NewConstraint(cmp.Or(want, "*"))
+	if err != nil {
+		return none, fmt.Errorf("%q is no version and no range: %w", want, err)
+	}
+	type candidate struct {
+		item    T
+		version *semver.Version
+	}
+	var all []candidate
+	for _, item := range list {
+		if v, err := semver.NewVersion(version(item)); err == nil {
+			all = append(all, candidate{item, v})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int { return b.version.Compare(a.version) })
+	for _, c := range all {
+		if constraint.Check(c.version) {
+			return c.item, nil
+		}
+	}
+	if len(all) == 0 {
+		return none, errors.New("it has no versions")
+	}
+	var newest []string
+	for _, c := range all[:min(len(all), 5)] {
+		newest = append(newest, printable(version(c.item)))
+	}
+	return none, fmt.Errorf("there is no version %s; the newest are %s", cmp.Or(want, "that is stable"), strings.Join(newest, ", "))
+}

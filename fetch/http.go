@@ -1,0 +1,439 @@
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+const (
+	copyBuffer = 256 << 10
+	// maxBlob bounds what is accepted of a blob whose size nobody told; bundles can hold no larger ones either.
+	maxBlob = 1 << 53
+)
+
+// errChanged says that a file changed upstream while it was read, so that it has to be read again from its start.
+var errChanged = errors.New("it changed upstream in the middle")
+
+// errMismatch says that a blob was read as a whole and is not what it should be.
+var errMismatch = errors.New("the content is not what was promised (nothing of it was kept)")
+
+// A download is one blob to be read from one place, whatever it takes.
+type download struct {
+	s      *session
+	peer   *peer
+	client func(context.Context) (*http.Client, error)
+	url    *url.URL
+	header http.Header
+	name   string        // the upstream URL or reference, for errors
+	want   digest.Digest // "" if unknown
+	size   int64         // -1 if unknown
+	// planned says that the size is in the session's total already.
+	planned bool
+	// explain says what an answer means, for servers that have more to tell than a status; nil for the others.
+	explain func(error) error
+}
+
+// run brings the blob into the store. What was read before an error is kept for the next run.
+func (d *download) run(ctx context.Context) (ocispec.Descriptor, error) {
+	t := &transfer{d: d, total: d.size, counted: d.size}
+	if !d.planned {
+		t.counted = -1
+	}
+	desc, err := t.run(ctx)
+	if err != nil {
+		return ocispec.Descriptor{}, d.failed(err)
+	}
+	return desc, nil
+}
+
+// failed names what was asked for, and where.
+func (d *download) failed(err error) error {
+	var (
+		status *statusError
+		final  *permanentError
+	)
+	if d.explain != nil && errors.As(err, &status) && !errors.As(err, &final) {
+		err = d.explain(err)
+	}
+	var store *storeError
+	if errors.As(err, &store) {
+		return fmt.Errorf("%s: %w", d.name, err)
+	}
+	return fmt.Errorf("%s: %w", d.where(), err)
+}
+
+// where is the name with the mirror that was asked instead, if any.
+func (d *download) where() string {
+	if d.peer.host == d.peer.upstream && d.peer.prefix == "" {
+		return d.name
+	}
+	return fmt.Sprintf("%s (from mirror %s)", d.name, d.url.Redacted())
+}
+
+// A transfer is the state of a download between its requests.
+type transfer struct {
+	d         *download
+	w         BlobWriter
+	offset    int64  // bytes that w has
+	total     int64  // bytes of the whole blob, -1 if not known yet
+	validator string // the version of the file that w has bytes of, as If-Range takes it; "" if unknown
+	joined    bool   // w has bytes of more than one answer, or of an earlier run
+	best      int64  // the largest offset that was reached: only what goes beyond it is progress
+
+	counted int64 // what the session's total has for this blob, prior still included; -1 if nothing
+	prior   int64 // bytes of an earlier run among offset
+	fresh   int64 // bytes of this run among offset
+}
+
+func (t *transfer) run(ctx context.Context) (ocispec.Descriptor, error) {
+	desc, joined, err := t.once(ctx)
+	if joined && errors.Is(err, errMismatch) {
+		// Pieces of different answers may not belong together; a second reading from the start decides.
+		t.d.s.log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.name)
+		desc, _, err = t.once(ctx)
+	}
+	return desc, err
+}
+
+// once reads and commits. It tells whether what it committed came in more than one piece.
+func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bool, err error) {
+	if t.d.want != "" {
+		if err := t.begin(ctx, t.d.want.String()); err != nil {
+			return desc, false, err
+		}
+	}
+	defer func() {
+		if t.w == nil {
+			return
+		}
+		if closeErr := t.w.Close(); err == nil && closeErr != nil {
+			err = &storeError{closeErr}
+		}
+		t.w = nil
+		if err != nil {
+			t.uncount()
+			t.offset, t.validator = 0, ""
+		}
+	}()
+	if err := t.read(ctx); err != nil {
+		return desc, false, err
+	}
+	desc, err = t.w.Commit(ctx, t.total, t.d.want)
+	switch {
+	case err == nil:
+		if t.counted < 0 {
+			t.d.s.count(t.fresh, 0, 0)
+		}
+		return desc, t.joined, nil
+	case context.Cause(ctx) != nil:
+		return desc, false, context.Cause(ctx)
+	case isSystem(err):
+		return desc, false, &storeError{err}
+	}
+	return desc, t.joined, fmt.Errorf("%w: %w", errMismatch, err)
+}
+
+// isSystem tells an error of the disk from one about the content.
+func isSystem(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno)
+}
+
+func (t *transfer) begin(ctx context.Context, key string) error {
+	w, offset, err := t.d.s.opts.Store.Begin(ctx, key)
+	if err != nil {
+		return &storeError{err}
+	}
+	t.w, t.offset, t.prior, t.best, t.joined = w, offset, offset, offset, offset > 0
+	if t.counted >= 0 {
+		t.d.s.count(-offset, 0, 0)
+	}
+	t.d.s.count(0, 0, offset)
+	return nil
+}
+
+// reset starts over.
+func (t *transfer) reset() error {
+	if t.w == nil {
+		return nil
+	}
+	if err := t.w.Reset(); err != nil {
+		return &storeError{err}
+	}
+	t.uncount()
+	t.offset, t.validator, t.joined = 0, "", false
+	return nil
+}
+
+// uncount takes back what this blob added to the counters beyond its total.
+func (t *transfer) uncount() {
+	if t.counted >= 0 {
+		t.d.s.count(t.prior, 0, 0)
+	}
+	t.d.s.count(0, -t.fresh, -t.prior)
+	t.prior, t.fresh = 0, 0
+}
+
+// read asks until the writer has the whole blob.
+func (t *transfer) read(ctx context.Context) error {
+	a := attempts{s: t.d.s, gate: t.d.peer.gate, what: t.d.name}
+	for {
+		if t.w != nil && t.total >= 0 && t.offset > t.total {
+			if err := t.reset(); err != nil {
+				return err
+			}
+		}
+		if t.w != nil && t.total >= 0 && t.offset == t.total {
+			return nil
+		}
+		whole, err := t.request(ctx)
+		if err == nil && whole {
+			return nil
+		}
+		if t.offset > t.best {
+			t.best, a.n = t.offset, 0
+		}
+		if err == nil {
+			continue // the writer turned out to have a part already: ask for the rest
+		}
+		if err := a.again(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// request sends one request and writes what comes. It returns false without an error if another request is needed at once.
+func (t *transfer) request(ctx context.Context) (whole bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.d.url.String(), http.NoBody)
+	if err != nil {
+		return false, permanent("%w", err)
+	}
+	for key, values := range t.d.header {
+		req.Header[key] = values
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	if t.offset > 0 {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", t.offset))
+		if t.validator != "" {
+			req.Header.Set("If-Range", t.validator)
+		}
+	}
+	client, err := t.d.client(ctx)
+	if err != nil {
+		return false, &permanentError{err} // tried often enough, and explained
+	}
+	resp, err := t.d.s.send(ctx, t.d.peer, client, req)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	if err := t.check(resp); err != nil {
+		return false, err
+	}
+	if t.w == nil {
+		if err := t.begin(ctx, t.key()); err != nil {
+			return false, err
+		}
+		if t.validator == "" && t.offset > 0 {
+			// Nothing tells whether the part is of the same version.
+			if err := t.reset(); err != nil {
+				return false, err
+			}
+		}
+		if t.offset > 0 {
+			return false, nil
+		}
+	}
+	if err := t.copy(resp.Body); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// key names a part of a file whose digest is not known: the same address, version and size may be continued by a later run.
+func (t *transfer) key() string {
+	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(t.d.url.String()+"\n"+t.validator+"\n"+strconv.FormatInt(t.total, 10))))
+}
+
+// check decides whether an answer continues what the writer has, starts over, or is no use.
+func (t *transfer) check(resp *http.Response) error {
+	switch resp.StatusCode {
+	case http.StatusOK:
+		if err := t.restart(); err != nil {
+			return err
+		}
+		if err := t.learn(resp.ContentLength); err != nil {
+			return err
+		}
+		t.validator = validator(resp.Header)
+		return nil
+	case http.StatusPartialContent:
+		return t.checkPartial(resp)
+	case http.StatusRequestedRangeNotSatisfiable:
+		if t.offset == 0 {
+			return newStatusError(resp)
+		}
+		if err := t.reset(); err != nil {
+			return err
+		}
+		return errChanged
+	default:
+		return newStatusError(resp)
+	}
+}
+
+func (t *transfer) checkPartial(resp *http.Response) error {
+	start, total, ok := contentRange(resp.Header.Get("Content-Range"))
+	v := validator(resp.Header)
+	switch {
+	case t.offset == 0:
+		return permanent("the server answered with a part (206) though the whole was asked for")
+	case !ok || start != t.offset,
+		t.validator != "" && v != "" && v != t.validator,
+		t.total >= 0 && total >= 0 && total != t.total:
+		if err := t.reset(); err != nil {
+			return err
+		}
+		return errChanged
+	}
+	t.joined = true
+	if t.validator == "" {
+		t.validator = v
+	}
+	return t.learn(total)
+}
+
+// restart throws away what the writer has because the answer begins at 0.
+func (t *transfer) restart() error {
+	if t.offset == 0 {
+		return nil
+	}
+	return t.reset()
+}
+
+// learn takes the size that a server tells, -1 for none.
+func (t *transfer) learn(total int64) error {
+	switch {
+	case total < 0:
+		if t.d.size < 0 {
+			t.total = -1
+		}
+		return nil
+	case t.d.size >= 0 && total != t.d.size:
+		return permanent("wrong size: expected %d bytes, the server has %d", t.d.size, total)
+	case total > maxBlob:
+		return permanent("the server announces %d bytes, which is more than a bundle can hold", total)
+	}
+	t.total = total
+	switch {
+	case t.counted < 0:
+		t.d.s.count(total-t.prior, 0, 0)
+	case t.counted != total:
+		t.d.s.count(total-t.counted, 0, 0)
+	}
+	t.counted = total
+	return nil
+}
+
+// copy writes the body and notices if it is shorter or longer than it should be.
+func (t *transfer) copy(body io.Reader) error {
+	buf := t.d.s.buffers.Get().(*[]byte) // the pool has nothing else
+	defer t.d.s.buffers.Put(buf)
+	limit := t.total
+	if limit < 0 {
+		limit = maxBlob
+	}
+	for {
+		n, err := body.Read(*buf)
+		if n > 0 {
+			if t.offset+int64(n) > limit {
+				return permanent("wrong size: expected %d bytes, the server sends more", limit)
+			}
+			if err := t.write((*buf)[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF) && t.total >= 0 && t.offset < t.total:
+			return fmt.Errorf("short answer: expected %d bytes, got %d: %w", t.total, t.offset, io.ErrUnexpectedEOF)
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("after %d bytes: %w", t.offset, requestError(err))
+		}
+	}
+}
+
+func (t *transfer) write(p []byte) error {
+	n, err := t.w.Write(p)
+	t.offset += int64(n)
+	t.fresh += int64(n)
+	t.d.s.count(0, int64(n), 0)
+	if err == nil && n < len(p) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		return &storeError{err}
+	}
+	return nil
+}
+
+// validator returns what identifies this version of a file in If-Range: a strong ETag, or a time of last change that is
+// old enough not to have a second version in the same second (RFC 9110, 8.8).
+func validator(h http.Header) string {
+	if tag := h.Get("ETag"); tag != "" {
+		if strings.HasPrefix(tag, `"`) {
+			return tag
+		}
+		return ""
+	}
+	changed := h.Get("Last-Modified")
+	at, err := http.ParseTime(changed)
+	if err != nil {
+		return ""
+	}
+	now, err := http.ParseTime(h.Get("Date"))
+	if err != nil || now.Sub(at) < time.Minute {
+		return ""
+	}
+	return changed
+}
+
+// contentRange reads "bytes 5-9/10"; total is -1 for "bytes 5-9/*".
+func contentRange(value string) (start, total int64, ok bool) {
+	span, found := strings.CutPrefix(value, "bytes ")
+	if !found {
+		return 0, 0, false
+	}
+	span, whole, found := strings.Cut(span, "/")
+	if !found {
+		return 0, 0, false
+	}
+	from, to, found := strings.Cut(span, "-")
+	if !found {
+		return 0, 0, false
+	}
+	start, err1 := strconv.ParseInt(from, 10, 64)
+	end, err2 := strconv.ParseInt(to, 10, 64)
+	total = -1
+	var err3 error
+	if whole != "*" {
+		total, err3 = strconv.ParseInt(whole, 10, 64)
+	}
+	if err1 != nil || err2 != nil || err3 != nil || start < 0 || end < start || whole != "*" && end >= total {
+		return 0, 0, false
+	}
+	return start, total, true
+}

@@ -1,0 +1,424 @@
+package fetch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	maxConfig    = 8 << 20 // bytes of an image's config, as far as it is read for its platform
+	maxDepth     = 4       // indexes inside indexes
+	maxManifests = 1000    // manifests of one image
+)
+
+// An image is what is known of an image after its manifests were read.
+type image struct {
+	root      ocispec.Descriptor
+	platforms []string // that were wanted and are there, sorted
+	others    []string // that are there and were not wanted, as upstream calls them
+	absent    []digest.Digest
+	blobs     []ocispec.Descriptor // configs and layers, each once
+}
+
+// imageRef parses a fully qualified reference. The digest is "" where it has none.
+func imageRef(ref string) (name.Repository, string, digest.Digest, error) {
+	rest, pinned, _ := strings.Cut(ref, "@")
+	parsed, err := name.ParseReference(rest)
+	if err != nil {
+		return name.Repository{}, "", "", fmt.Errorf("not an image reference: %w", err)
+	}
+	if pinned == "" {
+		return parsed.Context(), parsed.Identifier(), "", nil
+	}
+	d := digest.Digest(pinned)
+	return parsed.Context(), parsed.Identifier(), d, checkDigest(d)
+}
+
+// resolveImage pins an image.
+func (s *session) resolveImage(ctx context.Context, img manifest.Image) (manifest.Pin, error) {
+	ref, err := img.Ref()
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	upstream, tag, pinned, err := imageRef(ref)
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	repo, err := s.repository(upstream)
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	verified := manifest.VerifiedUpstream
+	root := ocispec.Descriptor{Digest: pinned, Size: -1}
+	if pinned != "" {
+		verified = manifest.VerifiedManifest
+		root, _, err = repo.manifest(ctx, root)
+	} else {
+		root, _, err = repo.resolve(ctx, tag)
+	}
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	found, err := s.readImage(ctx, repo, root, s.platforms)
+	if err != nil {
+		return manifest.Pin{}, err
+	}
+	if err := s.checkPlatforms(ctx, ref, found, s.platforms, s.opts.Policy); err != nil {
+		return manifest.Pin{}, err
+	}
+	pin := manifest.Pin{
+		Kind:      manifest.ItemImage,
+		Ref:       ref,
+		Name:      imageName(ref),
+		Version:   imageVersion(ref),
+		Digest:    root.Digest,
+		Size:      root.Size,
+		MediaType: root.MediaType,
+		Verified:  verified,
+	}
+	if isIndex(root.MediaType) {
+		pin.Platforms = found.platforms
+	}
+	return pin, nil
+}
+
+// imageName is a reference without tag and digest: docker.io/library/nginx.
+func imageName(ref string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
+		ref = ref[:i]
+	}
+	return ref
+}
+
+// imageVersion is a reference's tag.
+func imageVersion(ref string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	return strings.TrimPrefix(strings.TrimPrefix(ref, imageName(ref)), ":")
+}
+
+// checkPlatforms compares what was wanted with what is there.
+func (s *session) checkPlatforms(ctx context.Context, ref string, img image, wanted []string, policy manifest.PlatformPolicy) error {
+	if len(img.platforms) == 0 && len(img.others) == 0 && !isIndex(img.root.MediaType) {
+		return nil // an artifact, for every platform
+	}
+	var missing []string
+	for _, p := range wanted {
+		if !slices.Contains(img.platforms, p) {
+			missing = append(missing, p)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	there := slices.Concat(img.platforms, img.others)
+	slices.Sort(there)
+	if len(there) == 0 {
+		there = []string{"no platform at all"}
+	}
+	lacks := fmt.Errorf("it lacks %s; upstream has %s", strings.Join(missing, ", "), strings.Join(slices.Compact(there), ", "))
+	switch {
+	case policy != manifest.PolicyWarn:
+		return fmt.Errorf("%w (leave the platform out, or set platformPolicy: warn)", lacks)
+	case len(img.platforms) == 0 && isIndex(img.root.MediaType):
+		return fmt.Errorf("%w, so that nothing of it could be used", lacks)
+	}
+	s.log.WarnContext(ctx, "image lacks platforms", "item", ref, "missing", missing, "upstream", there)
+	return nil
+}
+
+// readImage reads an image's manifests, those of platforms that are not wanted excepted.
+func (s *session) readImage(ctx context.Context, repo *repository, root ocispec.Descriptor, wanted []string) (image, error) {
+	w := &imageWalk{repo: repo, wanted: wanted, image: image{root: root}}
+	if err := w.manifest(ctx, root, 0); err != nil {
+		return image{}, err
+	}
+	slices.Sort(w.image.platforms)
+	w.image.platforms = slices.Compact(w.image.platforms)
+	slices.Sort(w.image.absent)
+	w.image.absent = slices.Compact(w.image.absent)
+	return w.image, nil
+}
+
+// imageWalk is the state of reading one image.
+type imageWalk struct {
+	repo   *repository
+	wanted []string
+	image  image
+	seen   []digest.Digest
+}
+
+// manifestDoc has what matters of every kind of manifest.
+type manifestDoc struct {
+	ArtifactType string               `json:"artifactType"`
+	Config       *ocispec.Descriptor  `json:"config"`
+	Layers       []ocispec.Descriptor `json:"layers"`
+	Blobs        []ocispec.Descriptor `json:"blobs"`
+	Manifests    []ocispec.Descriptor `json:"manifests"`
+}
+
+func parseManifest(desc ocispec.Descriptor, data []byte) (manifestDoc, error) {
+	var doc manifestDoc
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return doc, fmt.Errorf("manifest %s: %w", desc.Digest, err)
+	}
+	// One document that is both can be read as two different images (CVE-2021-41190).
+	if isIndex(desc.MediaType) && (doc.Config != nil || len(doc.Layers) > 0) || !isIndex(desc.MediaType) && len(doc.Manifests) > 0 {
+		return doc, fmt.Errorf("manifest %s is an index and an image at once, which is refused as ambiguous", desc.Digest)
+	}
+	for _, d := range slices.Concat(doc.Layers, doc.Blobs, doc.Manifests) {
+		if err := checkDescriptor(d); err != nil {
+			return doc, fmt.Errorf("manifest %s: %w", desc.Digest, err)
+		}
+	}
+	if doc.Config != nil {
+		if err := checkDescriptor(*doc.Config); err != nil {
+			return doc, fmt.Errorf("manifest %s: config: %w", desc.Digest, err)
+		}
+	}
+	return doc, nil
+}
+
+func checkDescriptor(d ocispec.Descriptor) error {
+	if d.Size < 0 || d.Size > maxBlob {
+		return fmt.Errorf("blob %s: a size of %d bytes is impossible", printable(d.Digest.String()), d.Size)
+	}
+	return checkDigest(d.Digest)
+}
+
+func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth int) error {
+	if slices.Contains(w.seen, desc.Digest) {
+		return nil
+	}
+	if depth > maxDepth || len(w.seen) >= maxManifests {
+		return fmt.Errorf("index %s: more than %d levels or %d manifests", w.image.root.Digest, maxDepth, maxManifests)
+	}
+	w.seen = append(w.seen, desc.Digest)
+	desc, data, err := w.repo.manifest(ctx, desc)
+	if err != nil {
+		return err
+	}
+	doc, err := parseManifest(desc, data)
+	if err != nil {
+		return err
+	}
+	if !isIndex(desc.MediaType) {
+		return w.leaf(ctx, doc, depth == 0)
+	}
+	for _, child := range doc.Manifests {
+		if err := w.child(ctx, child, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// child takes a child of an index, or records that it was not wanted.
+func (w *imageWalk) child(ctx context.Context, desc ocispec.Descriptor, depth int) error {
+	switch {
+	case desc.Platform == nil && isIndex(desc.MediaType):
+		return w.manifest(ctx, desc, depth)
+	case desc.Platform == nil && isManifest(desc.MediaType):
+		// Where an index does not say it, the image's config does; so container runtimes look there too.
+		platform, err := w.configPlatform(ctx, desc)
+		if err != nil {
+			return err
+		}
+		desc.Platform = platform
+	}
+	platform := platformString(desc.Platform)
+	if !slices.Contains(w.wanted, platform) || !isIndex(desc.MediaType) && !isManifest(desc.MediaType) {
+		w.image.absent = append(w.image.absent, desc.Digest)
+		if platform != "" && platform != "unknown/unknown" {
+			w.image.others = append(w.image.others, platform)
+		}
+		return nil
+	}
+	w.image.platforms = append(w.image.platforms, platform)
+	return w.manifest(ctx, desc, depth)
+}
+
+func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor) (*ocispec.Platform, error) {
+	desc, data, err := w.repo.manifest(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := parseManifest(desc, data)
+	if err != nil {
+		return nil, err
+	}
+	return w.platform(ctx, doc)
+}
+
+// leaf takes the blobs of a manifest. Where no index states the platform, the config has to.
+func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error {
+	blobs := slices.Concat(doc.Layers, doc.Blobs)
+	if doc.Config != nil {
+		blobs = append(blobs, *doc.Config)
+	}
+	for _, b := range blobs {
+		if isForeign(b.MediaType) {
+			return fmt.Errorf("layer %s (%s) may not be redistributed by its licence, and is not in the registry: images with such layers cannot be bundled",
+				b.Digest, b.MediaType)
+		}
+		if !slices.ContainsFunc(w.image.blobs, func(have ocispec.Descriptor) bool { return have.Digest == b.Digest }) {
+			w.image.blobs = append(w.image.blobs, b)
+		}
+	}
+	if !alone {
+		return nil
+	}
+	platform, err := w.platform(ctx, doc)
+	if err != nil || platform == nil {
+		return err
+	}
+	w.image.root.Platform = platform
+	if p := platformString(platform); slices.Contains(w.wanted, p) {
+		w.image.platforms = append(w.image.platforms, p)
+	} else {
+		w.image.others = append(w.image.others, p)
+	}
+	return nil
+}
+
+func isForeign(mediaType string) bool {
+	return strings.HasPrefix(mediaType, "application/vnd.docker.image.rootfs.foreign.") ||
+		strings.HasPrefix(mediaType, "application/vnd.oci.image.layer.nondistributable.")
+}
+
+// platform reads the platform of an image's config; nil if it is no container image.
+func (w *imageWalk) platform(ctx context.Context, doc manifestDoc) (*ocispec.Platform, error) {
+	c := doc.Config
+	if c == nil || doc.ArtifactType != "" || c.MediaType != dockerConfig && c.MediaType != ocispec.MediaTypeImageConfig {
+		return nil, nil // not an image
+	}
+	if c.Size > maxConfig {
+		return nil, fmt.Errorf("config %s: %d bytes are more than the %d allowed", c.Digest, c.Size, maxConfig)
+	}
+	if err := w.repo.s.fetchBlob(ctx, w.repo.blob(c.Digest, c.Size)); err != nil {
+		return nil, err
+	}
+	data, ok, err := w.repo.s.stored(ctx, c.Digest, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, &storeError{fmt.Errorf("blob %s is gone from the cache", c.Digest)}
+	}
+	var p ocispec.Platform
+	if err := json.Unmarshal(data, &p); err != nil {
+		return nil, fmt.Errorf("config %s: %w", c.Digest, err)
+	}
+	if p.OS == "" || p.Architecture == "" {
+		return nil, nil // it fits everywhere, or nobody can tell
+	}
+	return &ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}, nil
+}
+
+// platformString spells a platform as manifests do; one that kkbundle does not know is spelled as upstream has it.
+func platformString(p *ocispec.Platform) string {
+	if p == nil {
+		return ""
+	}
+	raw := p.OS + "/" + p.Architecture
+	if p.Variant != "" {
+		raw += "/" + p.Variant
+	}
+	if normal, err := manifest.PlatformString(raw); err == nil {
+		return normal
+	}
+	return printable(raw)
+}
+
+// fetchBlob brings a blob into the store unless it is there. The same blob is transferred once at a time.
+func (s *session) fetchBlob(ctx context.Context, d *download) error {
+	_, err := once(s, "blob "+d.want.String(), func() (ocispec.Descriptor, error) {
+		size, ok, err := s.opts.Store.Stat(ctx, d.want)
+		if err != nil {
+			return ocispec.Descriptor{}, &storeError{err}
+		}
+		if ok && d.size >= 0 && size != d.size {
+			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, it has %d", d.name, d.size, size)
+		}
+		if ok {
+			return ocispec.Descriptor{Digest: d.want, Size: size}, nil
+		}
+		return d.run(ctx)
+	})
+	return err
+}
+
+// planImage is the work for a pinned image.
+func (s *session) planImage(ctx context.Context, pin manifest.Pin) (*plan, error) {
+	upstream, _, named, err := imageRef(pin.Ref)
+	if err != nil {
+		return nil, err
+	}
+	if named != "" && named != pin.Digest {
+		return nil, fmt.Errorf("the lock pins %s, the reference another digest", pin.Digest)
+	}
+	repo, err := s.repository(upstream)
+	if err != nil {
+		return nil, err
+	}
+	wanted := pin.Platforms
+	if len(wanted) == 0 {
+		wanted = s.platforms
+	}
+	img, err := s.pinnedImage(ctx, repo, pin, wanted)
+	if err != nil {
+		return nil, err
+	}
+	// What was pinned must be there; only a lock that does not say it leaves that to the policy.
+	policy := manifest.PolicyStrict
+	if len(pin.Platforms) == 0 {
+		policy = manifest.PolicyWarn
+	}
+	if isIndex(img.root.MediaType) {
+		if err := s.checkPlatforms(ctx, pin.Ref, img, wanted, policy); err != nil {
+			return nil, err
+		}
+	}
+	return repo.plan(img), nil
+}
+
+func (s *session) pinnedImage(ctx context.Context, repo *repository, pin manifest.Pin, wanted []string) (image, error) {
+	root := ocispec.Descriptor{Digest: pin.Digest, Size: pin.Size, MediaType: pin.MediaType}
+	if pin.Size == 0 {
+		root.Size = -1
+	}
+	root, _, err := repo.manifest(ctx, root)
+	if err != nil {
+		return image{}, gone(err)
+	}
+	return s.readImage(ctx, repo, root, wanted)
+}
+
+// gone adds what to do if upstream no longer has what a lock pins.
+func gone(err error) error {
+	var status *statusError
+	if errors.As(err, &status) && status.code == http.StatusNotFound {
+		return fmt.Errorf("%w: the lock pins something that upstream no longer has; write it anew with kkbundle lock", err)
+	}
+	return err
+}
+
+// plan turns a read image into blobs to fetch.
+func (r *repository) plan(img image) *plan {
+	p := &plan{root: img.root, absent: img.absent}
+	for _, b := range img.blobs {
+		p.blobs = append(p.blobs, r.blob(b.Digest, b.Size).blob())
+	}
+	return p
+}

@@ -1,0 +1,314 @@
+package fetch
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	sumA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	sumB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+func TestFindChecksum(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct{ text, want, says string }{
+		"bare":               {sumA, sumA, ""},
+		"bare, upper case":   {strings.ToUpper(sumA) + "\r\n", sumA, ""},
+		"byte order mark":    {"\ufeff" + sumA + "\n", sumA, ""},
+		"from a pipe":        {sumA + "  -\n", sumA, ""},
+		"two spaces":         {sumA + "  f.tgz\n", sumA, ""},
+		"asterisk":           {sumA + " *f.tgz\n", sumA, ""},
+		"tab":                {sumA + "\tf.tgz\n", sumA, ""},
+		"with folder":        {sumA + "  ./_output/release/f.tgz\n", sumA, ""},
+		"bsd":                {"SHA512 (f.tgz) = " + sumA + sumA + "\nSHA256 (f.tgz) = " + sumA + "\n", sumA, ""},
+		"many":               {sumB + "  g.tgz\n" + sumA + "  f.tgz\n" + sumB + "  f.tgz.asc\n", sumA, ""},
+		"longer path wins":   {sumB + "  arm64/f.tgz\n" + sumA + "  amd64/f.tgz\n", sumA, ""},
+		"twice the same":     {sumA + "  f.tgz\n" + sumA + " *f.tgz\n", sumA, ""},
+		"comments":           {"# release 1\n\n" + sumA + "  f.tgz\n", sumA, ""},
+		"sha512 beside":      {sumB + sumB + "  f.tgz\n" + sumA + "  f.tgz\n", sumA, ""},
+		"contradiction":      {sumA + "  f.tgz\n" + sumB + "  f.tgz\n", "", "different sha256"},
+		"other names only":   {sumA + "  g.tgz\n", "", "none for f.tgz"},
+		"two bare":           {sumA + "\n" + sumB + "\n", "", "none for f.tgz"},
+		"sha512 only":        {sumA + sumA + "  f.tgz\n", "", "no sha256"},
+		"a page":             {"<html>not found</html>", "", "no sha256"},
+		"empty":              {"", "", "no sha256"},
+		"name is a traverse": {sumA + "  ../../f.tgz\n", sumA, ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := findChecksum([]byte(c.text), "/v1/amd64/f.tgz")
+			if c.says != "" {
+				if err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Fatalf("got %q, %v, want an error with %q", got, err, c.says)
+				}
+				return
+			}
+			if err != nil || got.Encoded() != c.want {
+				t.Errorf("got %q, %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+func FuzzFindChecksum(f *testing.F) {
+	f.Add([]byte(sumA+"  f.tgz\n"), "/f.tgz")
+	f.Add([]byte("SHA256 (f.tgz) = "+sumA), "/x/f.tgz")
+	f.Add([]byte("\\"+sumA+" *a/b\\c\n"), "/c")
+	f.Fuzz(func(t *testing.T, data []byte, path string) {
+		d, err := findChecksum(data, path)
+		if err != nil {
+			return
+		}
+		if checkDigest(d) != nil {
+			t.Errorf("%q is no digest", d)
+		}
+		if !strings.Contains(strings.ToLower(string(data)), d.Encoded()) {
+			t.Errorf("%s is not in the file", d)
+		}
+	})
+}
+
+func TestContentRange(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string][3]int64{
+		"bytes 5-9/10": {5, 10, 1}, "bytes 0-0/1": {0, 1, 1}, "bytes 5-9/*": {5, -1, 1},
+		"bytes 5-10/10": {}, "bytes 9-5/10": {}, "bytes */10": {}, "bytes -1-5/10": {}, "5-9/10": {}, "": {}, "bytes 5-9": {}, "bytes a-b/c": {},
+	} {
+		start, total, ok := contentRange(value)
+		if ok != (want[2] == 1) || ok && (start != want[0] || total != want[1]) {
+			t.Errorf("%q: got %d, %d, %v", value, start, total, ok)
+		}
+	}
+}
+
+func TestValidator(t *testing.T) {
+	t.Parallel()
+	const old, now = "Mon, 02 Jan 2006 15:04:05 GMT", "Mon, 02 Jan 2006 15:10:05 GMT"
+	for name, c := range map[string]struct {
+		header http.Header
+		want   string
+	}{
+		"strong":           {http.Header{"Etag": {`"x"`}}, `"x"`},
+		"weak":             {http.Header{"Etag": {`W/"x"`}, "Last-Modified": {old}, "Date": {now}}, ""},
+		"old enough":       {http.Header{"Last-Modified": {old}, "Date": {now}}, old},
+		"just now":         {http.Header{"Last-Modified": {now}, "Date": {now}}, ""},
+		"server's no date": {http.Header{"Last-Modified": {old}}, ""},
+		"nothing":          {http.Header{}, ""},
+	} {
+		if got := validator(c.header); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"7": 7 * time.Second, "": 0, "-5": 0, "soon": 0, "99999999999999999999": 0,
+		now.Add(time.Minute).Format(http.TimeFormat): time.Minute, now.Add(-time.Minute).Format(http.TimeFormat): 0,
+	} {
+		if got := retryAfter(value, now); got != want {
+			t.Errorf("%q: got %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestBackoffIsBounded(t *testing.T) {
+	t.Parallel()
+	r := Retry{}.withDefaults()
+	for attempt := 1; attempt < 100; attempt++ {
+		if wait := backoff(r, attempt); wait < r.Wait/2 || wait > r.MaxWait {
+			t.Errorf("attempt %d: %s", attempt, wait)
+		}
+	}
+}
+
+func TestParseNetrc(t *testing.T) {
+	t.Parallel()
+	got := parseNetrc(`# comment machine no login no
+machine a.example login anna password p#1
+machine B.example
+  login bert
+  account x
+  password q
+macdef init
+machine c.example login inside macro
+
+default login anonymous password me
+machine a.example login second password ignored
+`)
+	want := netrc{"a.example": {"anna", "p#1"}, "b.example": {"bert", "q"}, "": {"anonymous", "me"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(login{})); diff != "" {
+		t.Error(diff)
+	}
+	if l, ok := got.find("A.EXAMPLE"); !ok || l.user != "anna" {
+		t.Errorf("got %v, %v", l, ok)
+	}
+	if _, ok := netrc(nil).find("x"); ok {
+		t.Error("found something in nothing")
+	}
+}
+
+func TestPickVersion(t *testing.T) {
+	t.Parallel()
+	list := []string{"4.13.9", "4.14.0", "4.14.10", "4.14.9", "4.15.0-rc.1", "v5.0.0", "nonsense", "4.14.10+build.1", "5.1.0-beta"}
+	for want, exp := range map[string]string{
+		"4.14.x": "4.14.10", "4.14.9": "4.14.9", "": "v5.0.0", "~4.13.0": "4.13.9", ">=4.13 <4.14.1": "4.14.0",
+		"4.15.0-rc.1": "4.15.0-rc.1", "^4": "4.14.10", "5.0.0": "v5.0.0", ">5.0.0-0": "5.1.0-beta",
+	} {
+		got, err := pickVersion(list, want, func(s string) string { return s })
+		if err != nil || got != exp {
+			t.Errorf("%q: got %q, %v, want %q", want, got, err, exp)
+		}
+	}
+	for want, says := range map[string]string{"6.x": "newest are 5.1.0-beta, v5.0.0, 4.15.0-rc.1", "one": "no version and no range", "4.15.x": "newest"} {
+		if _, err := pickVersion(list, want, func(s string) string { return s }); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: got %v, want %q", want, err, says)
+		}
+	}
+}
+
+const indexYAML = `apiVersion: v1
+entries:
+  app:
+  - apiVersion: v2
+    description: |
+      text
+        other:
+    digest: ` + sumA + `
+    urls:
+    - app-1.0.0.tgz
+    version: 1.0.0
+  - version: 0.9.0
+    urls: [https://elsewhere.example/app-0.9.0.tgz]
+  other:
+    - version: 2.0.0
+      urls:
+        - charts/other-2.0.0.tgz
+generated: "2026-01-01T00:00:00Z"
+`
+
+func TestParseIndex(t *testing.T) {
+	t.Parallel()
+	want := []chartVersion{
+		{Version: "1.0.0", URLs: []string{"app-1.0.0.tgz"}, Digest: sumA},
+		{Version: "0.9.0", URLs: []string{"https://elsewhere.example/app-0.9.0.tgz"}},
+	}
+	quoted := strings.Replace(indexYAML, "  app:\n", "  \"app\":\n", 1)
+	flow := "entries: {app: [{version: 1.0.0, urls: [app-1.0.0.tgz], digest: " + sumA + "}, {version: 0.9.0, urls: ['https://elsewhere.example/app-0.9.0.tgz']}]}\n"
+	asJSON := `{"entries": {"app": [{"version": "1.0.0", "urls": ["app-1.0.0.tgz"], "digest": "` + sumA + `"}, {"version": "0.9.0", "urls": ["https://elsewhere.example/app-0.9.0.tgz"]}]}}`
+	for name, text := range map[string]string{"as helm writes it": indexYAML, "quoted": quoted, "flow": flow, "json": asJSON} {
+		got, err := parseIndex([]byte(text), "app")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if got, err := parseIndex([]byte(indexYAML), "other"); err != nil || len(got) != 1 || got[0].Version != "2.0.0" {
+		t.Errorf("other: %v, %v", got, err)
+	}
+	if got, err := parseIndex([]byte(indexYAML), "none"); err != nil || got != nil {
+		t.Errorf("none: %v, %v", got, err)
+	}
+	for _, bad := range []string{"<html></html>", "entries: 5\n", "{", "a: b\n"} {
+		if _, err := parseIndex([]byte(bad), "app"); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+	if part, ok := indexSection([]byte(indexYAML), "other"); !ok || strings.Contains(string(part), "app-1.0.0") || strings.Contains(string(part), "generated") {
+		t.Errorf("section: %v %s", ok, part)
+	}
+}
+
+// FuzzParseIndex holds the shortcut to what a whole parse says.
+func FuzzParseIndex(f *testing.F) {
+	f.Add([]byte(indexYAML), "app")
+	f.Add([]byte("entries:\n  a:\n  - version: 1\n"), "a")
+	f.Fuzz(func(t *testing.T, data []byte, chart string) {
+		if len(data) > 10_000 {
+			return
+		}
+		_, _ = parseIndex(data, chart)
+	})
+}
+
+func TestAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][3]string{
+		{"https://h/charts", "app-1.tgz", "https://h/charts/app-1.tgz"},
+		{"https://h/charts/", "sub/app-1.tgz", "https://h/charts/sub/app-1.tgz"},
+		{"https://h/charts", "/app-1.tgz", "https://h/app-1.tgz"},
+		{"https://h/charts", "https://x/app-1.tgz?a=b", "https://x/app-1.tgz?a=b"},
+	} {
+		got, err := chartVersion{URLs: []string{c[1]}}.address(c[0])
+		if err != nil || got != c[2] {
+			t.Errorf("%v: got %s, %v", c, got, err)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	if got := printable("a\x1b[31m\nb" + strings.Repeat("x", 1000)); strings.ContainsAny(got, "\x1b\n") || len(got) > 310 {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestImageNames(t *testing.T) {
+	t.Parallel()
+	for ref, want := range map[string][2]string{
+		"docker.io/library/nginx:1.29":            {"docker.io/library/nginx", "1.29"},
+		"r:5000/a/b":                              {"r:5000/a/b", ""},
+		"r:5000/a/b:v1@sha256:" + sumA:            {"r:5000/a/b", "v1"},
+		"registry.k8s.io/pause:3.10.1":            {"registry.k8s.io/pause", "3.10.1"},
+		"registry.k8s.io/coredns/coredns:v1.12.1": {"registry.k8s.io/coredns/coredns", "v1.12.1"},
+	} {
+		if got := [2]string{imageName(ref), imageVersion(ref)}; got != want {
+			t.Errorf("%s: got %v, want %v", ref, got, want)
+		}
+	}
+}
+
+func TestRoute(t *testing.T) {
+	t.Parallel()
+	s, err := newSession(Options{Store: struct{ Store }{}, Sources: []manifest.Source{
+		{Host: "dl.k8s.io", Mirror: "mirror.example:8443/k8s/"},
+		{Host: "docker.io", Mirror: "mirror.example:8443/hub"},
+		{Host: "mirror.example:8443", MaxConcurrent: 3},
+		{Host: "plain.example:80", PlainHTTP: true},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for raw, want := range map[string]string{
+		"https://dl.k8s.io/release/v1/x%2Fy?q=1#f": "https://mirror.example:8443/k8s/release/v1/x%2Fy?q=1",
+		"https://dl.k8s.io:443/x":                  "https://mirror.example:8443/k8s/x",
+		"http://dl.k8s.io/x":                       "https://mirror.example:8443/k8s/x",
+		"https://other.example/x":                  "https://other.example/x",
+	} {
+		p, u, err := s.route(raw)
+		if err != nil || u.String() != want {
+			t.Errorf("%s: got %v, %v, want %s", raw, u, err, want)
+		}
+		if strings.Contains(want, "mirror") && cap(p.gate.slots) != 3 {
+			t.Errorf("%s: %d at once", raw, cap(p.gate.slots))
+		}
+	}
+	if _, _, err := s.route("http://other.example/x"); err == nil {
+		t.Error("plain HTTP without leave")
+	}
+	if p, err := s.peer("registry-1.docker.io"); err != nil || p.String() != "docker.io (mirror mirror.example:8443/hub)" {
+		t.Errorf("%v, %v", p, err)
+	}
+}

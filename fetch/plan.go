@@ -1,0 +1,352 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A plan is what one pinned item takes.
+type plan struct {
+	pin    manifest.Pin
+	root   ocispec.Descriptor
+	absent []digest.Digest
+	blobs  []blob
+	// finish makes the item's own manifest once its blobs are there; nil where upstream has one.
+	finish func(context.Context) (ocispec.Descriptor, error)
+
+	mu      sync.Mutex
+	pending int // blobs that are not there yet
+	err     error
+	done    bool
+}
+
+// A blob is content that an item needs.
+type blob struct {
+	digest digest.Digest
+	size   int64                       // -1 if unknown
+	fetch  func(context.Context) error // brings it into the store; its size is in the session's total already, if known
+}
+
+func (d *download) blob() blob {
+	d.planned = d.size >= 0
+	return blob{digest: d.want, size: d.size, fetch: func(ctx context.Context) error { return d.s.fetchBlob(ctx, d) }}
+}
+
+// A task is a blob that the store lacks, with everybody who needs it.
+type task struct {
+	blob
+	others []func(context.Context) error // further places that have it
+	plans  []*plan
+}
+
+// run fetches the blob from the first place that has it.
+func (t *task) run(ctx context.Context) error {
+	err := t.fetch(ctx)
+	for _, fetch := range t.others {
+		var store *storeError
+		if err == nil || ctx.Err() != nil || errors.As(err, &store) {
+			return err
+		}
+		again := fetch(ctx)
+		if again == nil {
+			return nil
+		}
+		err = errors.Join(err, again)
+	}
+	return err
+}
+
+// plan reads what must be known before anything large is fetched. Items that fail here are in failed.
+func (s *session) plan(ctx context.Context, pins []manifest.Pin, failed *failures) []*plan {
+	plans := make([]*plan, len(pins))
+	var group errgroup.Group
+	group.SetLimit(s.opts.Jobs)
+	for i, pin := range pins {
+		group.Go(func() error {
+			s.emit(Event{Type: EventStarted, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform})
+			p, err := s.planItem(ctx, pin)
+			if err != nil {
+				s.fail(pin, err, failed)
+				return nil
+			}
+			p.pin = pin
+			plans[i] = p
+			return nil
+		})
+	}
+	_ = group.Wait() // failures are collected
+	return slices.DeleteFunc(plans, func(p *plan) bool { return p == nil })
+}
+
+func (s *session) planItem(ctx context.Context, pin manifest.Pin) (*plan, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := checkDigest(pin.Digest); err != nil {
+		return nil, err
+	}
+	switch pin.Kind {
+	case manifest.ItemImage:
+		return s.planImage(ctx, pin)
+	case manifest.ItemChart:
+		return s.planChart(ctx, pin)
+	case manifest.ItemFile:
+		return s.planFile(pin)
+	}
+	return nil, fmt.Errorf("unknown kind of item %q", pin.Kind)
+}
+
+func (s *session) fail(pin manifest.Pin, err error, failed *failures) {
+	failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
+	s.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
+}
+
+// tasks merges what the plans need: each blob once, the largest first, so that the run does not end with a single long one.
+func (s *session) tasks(ctx context.Context, plans []*plan) ([]*task, Estimation, error) {
+	var sum Estimation
+	byDigest := map[digest.Digest]*task{}
+	have := map[digest.Digest]int64{}
+	var list []*task
+	for _, p := range plans {
+		for _, b := range p.blobs {
+			size, known := have[b.digest]
+			if !known && byDigest[b.digest] == nil {
+				n, ok, err := s.opts.Store.Stat(ctx, b.digest)
+				if err != nil {
+					return nil, sum, fmt.Errorf("fetch: %w", &storeError{err})
+				}
+				if ok {
+					size, known, have[b.digest] = n, true, n
+					sum.Cached += n
+				}
+			}
+			if known {
+				p.checkSize(b, size)
+				continue
+			}
+			list = s.addTask(list, byDigest, p, b)
+		}
+	}
+	for _, t := range list {
+		if t.size < 0 {
+			sum.Unknown++
+			continue
+		}
+		sum.Download += t.size
+	}
+	slices.SortStableFunc(list, func(a, b *task) int {
+		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(a.digest, b.digest))
+	})
+	return list, sum, nil
+}
+
+func (*session) addTask(list []*task, byDigest map[digest.Digest]*task, p *plan, b blob) []*task {
+	t := byDigest[b.digest]
+	if t == nil {
+		t = &task{blob: b}
+		byDigest[b.digest] = t
+		list = append(list, t)
+	} else if !slices.Contains(t.plans, p) {
+		t.others = append(t.others, b.fetch)
+	}
+	if !slices.Contains(t.plans, p) {
+		t.plans = append(t.plans, p)
+		p.pending++
+	}
+	p.checkSize(b, t.size)
+	return list
+}
+
+// checkSize compares what one manifest says of a blob's size with what is known of it.
+func (p *plan) checkSize(b blob, size int64) {
+	if b.size >= 0 && size >= 0 && b.size != size {
+		p.settle(fmt.Errorf("blob %s: wrong size: expected %d bytes, it has %d", b.digest, b.size, size))
+	}
+}
+
+// settle records an error; the first one counts.
+func (p *plan) settle(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = err
+	}
+}
+
+// arrived tells whether the plan's last blob is there or given up.
+func (p *plan) arrived(err error) (last bool) {
+	if err != nil {
+		p.settle(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending--
+	return p.pending == 0
+}
+
+func (s *session) estimate(ctx context.Context, pins []manifest.Pin) (Estimation, error) {
+	failed := &failures{}
+	plans := s.plan(ctx, pins, failed)
+	_, sum, err := s.tasks(ctx, plans)
+	if err != nil {
+		return Estimation{}, err
+	}
+	return sum, failed.err(ctx, len(pins))
+}
+
+func (s *session) all(ctx context.Context, pins []manifest.Pin) ([]Item, error) {
+	failed := &failures{}
+	plans := s.plan(ctx, pins, failed)
+	tasks, sum, err := s.tasks(ctx, plans)
+	if err != nil {
+		return nil, err
+	}
+	s.count(sum.Download, 0, sum.Cached)
+	for _, p := range plans {
+		if p.pending == 0 {
+			s.complete(ctx, p, failed)
+		}
+	}
+	var group errgroup.Group
+	group.SetLimit(s.opts.Jobs)
+	for _, t := range tasks {
+		group.Go(func() error {
+			err := context.Cause(ctx)
+			if err == nil {
+				err = t.run(ctx)
+			}
+			for _, p := range t.plans {
+				if p.arrived(err) {
+					s.complete(ctx, p, failed)
+				}
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // failures are collected
+	var items []Item
+	for _, p := range plans {
+		if p.done {
+			items = append(items, p.item())
+		}
+	}
+	return items, failed.err(ctx, len(pins))
+}
+
+// complete ends an item whose blobs are all there or given up.
+func (s *session) complete(ctx context.Context, p *plan, failed *failures) {
+	if p.err == nil && p.finish != nil {
+		p.root, p.err = p.finish(ctx)
+	}
+	if p.err != nil {
+		s.fail(p.pin, p.err, failed)
+		return
+	}
+	p.done = true
+	s.emit(Event{Type: EventFinished, Kind: p.pin.Kind, Ref: p.pin.Ref, Platform: p.pin.Platform})
+}
+
+func (p *plan) item() Item {
+	return Item{
+		Kind:       p.pin.Kind,
+		Ref:        p.pin.Ref,
+		Name:       p.pin.Name,
+		Version:    p.pin.Version,
+		Descriptor: p.root,
+		Absent:     p.absent,
+	}
+}
+
+// An entry is something of a manifest that is to be pinned.
+type entry struct {
+	kind, ref, platform string
+	resolve             func(context.Context) (manifest.Pin, error)
+}
+
+// resolve pins everything in the manifest, several at a time.
+func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.Pin, error) {
+	entries := s.entries(b)
+	pins := make([]manifest.Pin, len(entries))
+	failed := &failures{}
+	var group errgroup.Group
+	group.SetLimit(s.opts.Jobs)
+	for i, e := range entries {
+		group.Go(func() error {
+			s.emit(Event{Type: EventStarted, Kind: e.kind, Ref: e.ref, Platform: e.platform})
+			err := context.Cause(ctx)
+			if err == nil {
+				pins[i], err = e.resolve(ctx)
+			}
+			if err != nil {
+				failed.add(&ItemError{Kind: e.kind, Ref: e.ref, Platform: e.platform, Err: err})
+			}
+			s.emit(Event{Type: EventFinished, Kind: e.kind, Ref: e.ref, Platform: e.platform, Err: err})
+			return nil
+		})
+	}
+	_ = group.Wait() // failures are collected
+	if err := failed.err(ctx, len(entries)); err != nil {
+		return nil, err
+	}
+	return mergePins(pins)
+}
+
+func (s *session) entries(b *manifest.Bundle) []entry {
+	var list []entry
+	for _, img := range b.Images {
+		list = append(list, entry{manifest.ItemImage, img.Name, "", func(ctx context.Context) (manifest.Pin, error) {
+			return s.resolveImage(ctx, img)
+		}})
+	}
+	for _, c := range b.Charts {
+		list = append(list, entry{manifest.ItemChart, chartLabel(c), "", func(ctx context.Context) (manifest.Pin, error) {
+			return s.resolveChart(ctx, c)
+		}})
+	}
+	for _, f := range b.Files {
+		platforms := s.platforms
+		if !f.PerPlatform() {
+			platforms = []string{""}
+		}
+		for _, p := range platforms {
+			list = append(list, entry{manifest.ItemFile, manifest.FileURL(f, p), p, func(ctx context.Context) (manifest.Pin, error) {
+				return s.resolveFile(ctx, f, p)
+			}})
+		}
+	}
+	return list
+}
+
+// mergePins sorts the pins and joins those that say the same: the catalog and the manifest may name one item both.
+func mergePins(pins []manifest.Pin) ([]manifest.Pin, error) {
+	slices.SortStableFunc(pins, func(a, b manifest.Pin) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Ref, b.Ref), cmp.Compare(a.Platform, b.Platform))
+	})
+	var out []manifest.Pin
+	for _, p := range pins {
+		if len(out) > 0 {
+			last := &out[len(out)-1]
+			if last.Kind == p.Kind && last.Ref == p.Ref && last.Platform == p.Platform {
+				if last.Digest != p.Digest {
+					return nil, &Errors{Items: len(pins), Failed: []*ItemError{{
+						Kind: p.Kind, Ref: p.Ref, Platform: p.Platform,
+						Err: fmt.Errorf("it is named twice with different content, %s and %s: give them different names", last.Digest, p.Digest),
+					}}}
+				}
+				continue
+			}
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}

@@ -1,0 +1,322 @@
+package fetch
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// errStalled says that a server sent nothing for Retry.Idle.
+var errStalled = errors.New("the server sends nothing")
+
+// A statusError is an answer that is not the one asked for.
+type statusError struct {
+	code       int
+	detail     string        // what the server said about it, short and printable
+	retryAfter time.Duration // how long it asks to wait, 0 if it does not
+}
+
+func (e *statusError) Error() string {
+	text := strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
+	if e.detail != "" {
+		text += ": " + e.detail
+	}
+	return text
+}
+
+// newStatusError reads a little of the answer. The caller closes it.
+func newStatusError(resp *http.Response) *statusError {
+	return &statusError{
+		code:       resp.StatusCode,
+		detail:     diagnostics(resp),
+		retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
+	}
+}
+
+// diagnostics returns a registry's error codes and messages, or nothing: pages for people are no help in a log.
+func diagnostics(resp *http.Response) string {
+	var terr *transport.Error
+	if !errors.As(transport.CheckError(resp), &terr) {
+		return ""
+	}
+	return joinDiagnostics(terr)
+}
+
+func joinDiagnostics(terr *transport.Error) string {
+	var parts []string
+	for _, d := range terr.Errors {
+		text := string(d.Code)
+		if d.Message != "" {
+			text += ": " + d.Message
+		}
+		parts = append(parts, printable(text))
+	}
+	return printable(strings.Join(parts, "; "))
+}
+
+// printable makes what a server said safe and short enough for one line.
+func printable(s string) string {
+	const most = 300
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || !unicode.IsPrint(r) && r != ' ' {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return strings.TrimSpace(s)
+}
+
+// retryAfter reads the header of that name: seconds or a date.
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
+		return max(time.Duration(seconds)*time.Second, 0)
+	}
+	if date, err := http.ParseTime(value); err == nil {
+		return max(date.Sub(now), 0)
+	}
+	return 0
+}
+
+// A storeError is a failure of the Store: no other server or attempt helps.
+type storeError struct{ err error }
+
+func (e *storeError) Error() string {
+	if errors.Is(e.err, syscall.ENOSPC) || errors.Is(e.err, syscall.EDQUOT) {
+		return "the disk of the cache is full: make room or choose another directory with --cache, and run again; what was fetched is kept: " + e.err.Error()
+	}
+	return "cache: " + e.err.Error()
+}
+
+func (e *storeError) Unwrap() error { return e.err }
+
+// A permanentError is one that trying again does not cure.
+type permanentError struct{ error }
+
+func (e *permanentError) Unwrap() error { return e.error }
+
+func permanent(format string, args ...any) error {
+	return &permanentError{fmt.Errorf(format, args...)}
+}
+
+// retryable tells whether the same request may succeed a little later.
+func retryable(err error) bool {
+	var (
+		status   *statusError
+		registry *transport.Error
+		store    *storeError
+		final    *permanentError
+		dns      *net.DNSError
+	)
+	switch {
+	case errors.As(err, &final), errors.As(err, &store), errors.Is(err, errPlainHTTP), isTLS(err):
+		return false
+	case errors.As(err, &status):
+		return retryableStatus(status.code)
+	case errors.As(err, &registry):
+		return retryableStatus(registry.StatusCode)
+	case errors.As(err, &dns):
+		return !dns.IsNotFound
+	}
+	return true
+}
+
+func retryableStatus(code int) bool {
+	switch code {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// isTLS tells whether the two sides do not agree about encryption or trust.
+func isTLS(err error) bool {
+	var (
+		verify *tls.CertificateVerificationError
+		record tls.RecordHeaderError
+		host   x509.HostnameError
+	)
+	return errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &host) || notTLS(err)
+}
+
+// notTLS recognizes a server that talks HTTP where TLS is expected; net/http has no type for it.
+func notTLS(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
+
+// requestError says why a request got no answer, without the URL: callers name what they asked for, and after a redirect it
+// may have a signature in it.
+func requestError(err error) error {
+	var wrapped *url.Error
+	for errors.As(err, &wrapped) {
+		err = wrapped.Err
+	}
+	var unknown x509.UnknownAuthorityError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w: if it is your own authority, name its file under sources (ca)", err)
+	case notTLS(err), errors.As(err, &record):
+		return fmt.Errorf("%w: if that is intended, name the host under sources with plainHTTP: true", err)
+	}
+	return err
+}
+
+// attempts counts requests in a row that brought nothing.
+type attempts struct {
+	s    *session
+	gate *gate
+	what string // for the log
+	n    int
+}
+
+// again waits before another attempt, or returns the error that ends them.
+func (a *attempts) again(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if !retryable(err) {
+		return err
+	}
+	a.n++
+	r := a.s.opts.Retry
+	if a.n >= r.Attempts {
+		return fmt.Errorf("%w (tried %d times)", err, a.n)
+	}
+	wait := backoff(r, a.n)
+	var status *statusError
+	if errors.As(err, &status) && status.retryAfter > 0 {
+		if status.retryAfter > r.MaxRetryAfter {
+			return fmt.Errorf("%w: the server asks to come back in %s", err, status.retryAfter.Round(time.Second))
+		}
+		wait = status.retryAfter
+		a.gate.hold(wait)
+	}
+	a.s.log.WarnContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
+	return sleep(ctx, wait)
+}
+
+// backoff doubles the wait with each attempt up to a bound; half of it is random, so that jobs that failed together do not
+// come back together.
+func backoff(r Retry, attempt int) time.Duration {
+	wait := r.Wait
+	for i := 1; i < attempt && wait < r.MaxWait; i++ {
+		wait *= 2
+	}
+	wait = min(wait, r.MaxWait)
+	return wait/2 + rand.N(wait/2+1) // not a secret
+}
+
+// retry runs f until it succeeds or trying again is pointless.
+func (s *session) retry(ctx context.Context, p *peer, what string, f func() error) error {
+	a := attempts{s: s, gate: p.gate, what: what}
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		if err := a.again(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// send asks once. The answer's body ends with errStalled if the server sends nothing for Retry.Idle, and must be closed.
+func (s *session) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
+	leave, err := p.gate.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	idle := s.opts.Retry.Idle
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(idle, func() { cancel(stalled(idle)) })
+	resp, err := c.Do(req.WithContext(ctx))
+	timer.Stop()
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		cancel(nil)
+		leave()
+		return nil, requestError(err)
+	}
+	resp.Body = &watchedBody{rc: resp.Body, ctx: ctx, timer: timer, idle: idle, end: func() { cancel(nil); leave() }}
+	return resp, nil
+}
+
+func stalled(idle time.Duration) error { return fmt.Errorf("%w for %s", errStalled, idle) }
+
+// watchedBody is an answer's body whose reads do not take longer than idle.
+type watchedBody struct {
+	rc    io.ReadCloser
+	ctx   context.Context //nolint:containedctx // it is the request's, whose cause says why reading ended
+	timer *time.Timer
+	idle  time.Duration
+	end   func()
+}
+
+// Read implements io.Reader.
+func (b *watchedBody) Read(p []byte) (int, error) {
+	b.timer.Reset(b.idle)
+	n, err := b.rc.Read(p)
+	b.timer.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		if cause := context.Cause(b.ctx); cause != nil {
+			err = cause
+		}
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *watchedBody) Close() error {
+	b.timer.Stop()
+	err := b.rc.Close()
+	if b.end != nil {
+		b.end()
+		b.end = nil
+	}
+	return err
+}
+
+// small reads a whole answer of at most limit bytes, trying again where that helps. A status other than 200 is a
+// *statusError.
+func (s *session) small(ctx context.Context, p *peer, c *http.Client, req *http.Request, limit int64) (data []byte, header http.Header, err error) {
+	err = s.retry(ctx, p, req.URL.Redacted(), func() error {
+		resp, err := s.send(ctx, p, c, req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return newStatusError(resp)
+		}
+		header = resp.Header
+		if req.Method == http.MethodHead {
+			return nil
+		}
+		data, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+		if err == nil && int64(len(data)) > limit {
+			return permanent("the answer has more than %d bytes", limit)
+		}
+		return err
+	})
+	return data, header, err
+}
