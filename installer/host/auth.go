@@ -1,0 +1,233 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
+)
+
+// An AuthError is a host that let us in with nothing that we have.
+type AuthError struct {
+	User string
+	// Tried says what was offered, such as "key ~/.ssh/id_ed25519" or "password".
+	Tried []string
+	// Err is why something could not be offered, such as a passphrase that was wrong; it may be nil.
+	Err error
+}
+
+// Error names the user and what was tried.
+func (e *AuthError) Error() string {
+	text := "log in as " + e.User + ": nothing to log in with"
+	if len(e.Tried) > 0 {
+		text = "log in as " + e.User + ": refused (tried " + strings.Join(e.Tried, ", ") + ")"
+	}
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns why something could not be offered.
+func (e *AuthError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *AuthError) Hint() string {
+	return "set ssh.user and one of ssh.key, ssh.passwordEnv and ssh.passwordFile in the inventory, or load the key into an SSH agent"
+}
+
+// An authentication is one attempt to log in. It lives as long as a handshake.
+type authentication struct {
+	ctx     context.Context //nolint:containedctx // callbacks of x/crypto/ssh get none
+	options SSHOptions
+	conn    net.Conn
+	agent   net.Conn
+
+	mu     sync.Mutex
+	tried  []string
+	failed []error
+}
+
+// rearm gives the host time from now on.
+func (a *authentication) rearm() {
+	_ = a.conn.SetDeadline(time.Now().Add(handshakeTimeout)) // a closed connection says so at the next read
+}
+
+func (a *authentication) close() {
+	if a.agent != nil {
+		_ = a.agent.Close()
+	}
+}
+
+// methods returns the ways to log in. x/crypto/ssh uses one of each kind, so all keys are one method.
+func (a *authentication) methods() []ssh.AuthMethod {
+	methods := []ssh.AuthMethod{ssh.PublicKeysCallback(a.signers)}
+	if a.options.Password != nil {
+		methods = append(methods, ssh.PasswordCallback(func() (string, error) { return a.password("password") }),
+			ssh.KeyboardInteractive(a.interactive))
+	}
+	return methods
+}
+
+// password asks for the password; how long a person needs to type it does not count.
+func (a *authentication) password(method string) (string, error) {
+	_ = a.conn.SetDeadline(time.Time{})
+	defer a.rearm()
+	value, err := a.options.Password(a.ctx)
+	a.record(method, err)
+	return value, err
+}
+
+// interactive answers what PAM asks, which is the password where nothing is shown while typing. Another question, such
+// as for a second factor, cannot be answered.
+func (a *authentication) interactive(_, _ string, questions []string, echos []bool) ([]string, error) {
+	answers := make([]string, len(questions))
+	for i := range questions {
+		if echos[i] {
+			err := fmt.Errorf("the host asks %q", strings.TrimSpace(questions[i]))
+			a.record("keyboard-interactive", err)
+			return nil, err
+		}
+		value, err := a.password("keyboard-interactive")
+		if err != nil {
+			return nil, err
+		}
+		answers[i] = value
+	}
+	return answers, nil
+}
+
+func (a *authentication) record(tried string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.Contains(a.tried, tried) {
+		a.tried = append(a.tried, tried)
+	}
+	if err != nil {
+		a.failed = append(a.failed, err)
+	}
+}
+
+// signers returns the keys of the options, and then the agent's.
+func (a *authentication) signers() ([]ssh.Signer, error) {
+	held := a.agentSigners()
+	var signers []ssh.Signer
+	for _, path := range a.options.Keys {
+		s, err := a.signer(path, held)
+		if err != nil {
+			a.record("key "+path, err)
+			continue
+		}
+		a.record("key "+path, nil)
+		signers = append(signers, s)
+	}
+	for _, s := range held {
+		if !holds(signers, s.PublicKey()) {
+			a.record("agent", nil)
+			signers = append(signers, s)
+		}
+	}
+	return signers, nil
+}
+
+func holds(signers []ssh.Signer, key ssh.PublicKey) bool {
+	return slices.ContainsFunc(signers, func(s ssh.Signer) bool {
+		return bytes.Equal(s.PublicKey().Marshal(), key.Marshal())
+	})
+}
+
+func (a *authentication) agentSigners() []ssh.Signer {
+	if a.options.AgentSocket == "" {
+		return nil
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(a.ctx, "unix", a.options.AgentSocket)
+	if err != nil {
+		a.record("agent", fmt.Errorf("SSH agent: %w", err))
+		return nil
+	}
+	a.agent = conn
+	signers, err := agent.NewClient(conn).Signers()
+	if err != nil {
+		a.record("agent", fmt.Errorf("SSH agent: %w", err))
+	}
+	return signers
+}
+
+// maxKeyFile is far above the largest private key.
+const maxKeyFile = 64 << 10
+
+// signer reads a private key. If it has a passphrase and the agent holds the key, the agent is asked instead of a person.
+func (a *authentication) signer(path string, held []ssh.Signer) (ssh.Signer, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxKeyFile {
+		return nil, fmt.Errorf("%s is not a private key", path)
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := ssh.ParsePrivateKey(pem)
+	var locked *ssh.PassphraseMissingError
+	switch {
+	case err == nil:
+		return s, nil
+	case !errors.As(err, &locked):
+		return nil, fmt.Errorf("%s is not a private key: %w", path, err)
+	}
+	if locked.PublicKey != nil {
+		for _, s := range held {
+			if bytes.Equal(s.PublicKey().Marshal(), locked.PublicKey.Marshal()) {
+				return s, nil
+			}
+		}
+	}
+	return a.unlock(path, pem)
+}
+
+func (a *authentication) unlock(path string, pem []byte) (ssh.Signer, error) {
+	if a.options.Passphrase == nil {
+		return nil, fmt.Errorf("%s has a passphrase: load the key into an SSH agent, or give the passphrase", path)
+	}
+	_ = a.conn.SetDeadline(time.Time{})
+	defer a.rearm()
+	passphrase, err := a.options.Passphrase(a.ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("passphrase of %s: %w", path, err)
+	}
+	s, err := ssh.ParsePrivateKeyWithPassphrase(pem, []byte(passphrase))
+	if err != nil {
+		return nil, fmt.Errorf("%s: the passphrase is wrong", path)
+	}
+	return s, nil
+}
+
+// explain makes the reason out of a failed handshake.
+func (a *authentication) explain(err error, refused error) error {
+	if refused != nil {
+		return refused
+	}
+	var timeout net.Error
+	if errors.Is(err, os.ErrDeadlineExceeded) || (errors.As(err, &timeout) && timeout.Timeout()) {
+		return fmt.Errorf("the host accepted the connection but did not finish the SSH handshake within %s", handshakeTimeout)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// x/crypto/ssh has no type for a refused login.
+	if strings.Contains(err.Error(), "unable to authenticate") || len(a.failed) > 0 {
+		return &AuthError{User: a.options.User, Tried: a.tried, Err: errors.Join(a.failed...)}
+	}
+	return fmt.Errorf("SSH handshake: %w", err)
+}

@@ -1,0 +1,172 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxOutput bounds what Output keeps: commands whose output is read print little.
+const maxOutput = 4 << 20
+
+// Output returns what a command writes to its standard output, which may be at most 4 MiB.
+func Output(ctx context.Context, h Host, args ...string) ([]byte, error) {
+	out := bounded{most: maxOutput}
+	err := h.Run(ctx, Cmd{Args: args, Stdout: &out})
+	if err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// bounded is a buffer that refuses to grow without end.
+type bounded struct {
+	bytes.Buffer
+	most int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > b.most {
+		return 0, fmt.Errorf("more than %d bytes", b.most)
+	}
+	return b.Buffer.Write(p)
+}
+
+// absentCode is what scripts here end with if a file does not exist.
+const absentCode = 66
+
+// ReadFile returns a file of the host, which may have at most most bytes. The error is fs.ErrNotExist if there is none.
+func ReadFile(ctx context.Context, h Host, name string, most int) ([]byte, error) {
+	if err := checkPath(name); err != nil {
+		return nil, fmt.Errorf("%s: read: %w", h, err)
+	}
+	script := `[ -e "$1" ] || exit ` + strconv.Itoa(absentCode) + `; exec cat "$1"`
+	out := bounded{most: most}
+	err := h.Run(ctx, Cmd{Args: []string{"sh", "-c", script, "sh", name}, Stdout: &out})
+	var exit *ExitError
+	if errors.As(err, &exit) && exit.Code == absentCode {
+		return nil, fmt.Errorf("%s: %s: %w", h, name, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// writeScript makes a file whole or not at all. $1 is its path, $2 its mode, $3 the number of its bytes: standard input
+// also ends when the connection does, and half a file must not get the name of a whole one. A file that is already as
+// it shall be is left alone, with its times.
+const writeScript = `set -eu; umask 077; d=$(dirname "$1"); t="$d/.$(basename "$1").kkbundle"
+[ ! -d "$1" ] || { echo "$1 is a directory" >&2; exit 1; }
+[ -d "$d" ] || (umask 022; mkdir -p "$d"); rm -f "$t"
+trap 'rm -f "$t"' EXIT; trap 'exit 1' HUP INT TERM
+set -C; cat >"$t"; set +C
+[ "$(wc -c <"$t")" -eq "$3" ] || { echo "the content was cut off on its way to $1" >&2; exit 1; }
+chmod "$2" "$t"; chown 0:0 "$t"
+if [ -f "$1" ] && [ ! -h "$1" ] && [ "$(sha256sum <"$t")" = "$(sha256sum <"$1")" ] && [ "$(stat -c '%a %u %g' "$1")" = "$(stat -c '%a %u %g' "$t")" ]
+then echo same; else sync "$t"; mv -f "$t" "$1"; sync "$d"; echo changed; fi`
+
+// WriteFile makes a file with this content and these permissions that belongs to root, with missing directories (0755)
+// on the way to it. The name always has a whole file: the old one or the new one. changed tells whether there was
+// anything to do. A symbolic link is replaced, not followed. Content may be secret.
+func WriteFile(ctx context.Context, h Host, name string, mode fs.FileMode, data []byte) (changed bool, err error) {
+	if err := checkPath(name); err != nil {
+		return false, fmt.Errorf("%s: write: %w", h, err)
+	}
+	if mode&^fs.ModePerm != 0 || mode == 0 {
+		return false, fmt.Errorf("%s: write %s: mode %v is not a file's permissions", h, name, mode)
+	}
+	out := bounded{most: maxStderr}
+	err = h.Run(ctx, Cmd{
+		Args:   []string{"sh", "-c", writeScript, "sh", name, fmt.Sprintf("%04o", uint32(mode)), strconv.Itoa(len(data))},
+		Stdin:  bytes.NewReader(data),
+		Stdout: &out,
+	})
+	if err != nil {
+		var exit *ExitError
+		if errors.As(err, &exit) { // the script says nothing to a person
+			return false, fmt.Errorf("%s: write %s: %s: %w", h, name, oneLine(exit.Stderr), &ExitError{
+				Host: exit.Host, Args: []string{"write", name}, Code: exit.Code,
+			})
+		}
+		return false, fmt.Errorf("write %s: %w", name, err)
+	}
+	switch said := strings.TrimSpace(out.String()); said {
+	case "changed":
+		return true, nil
+	case "same":
+		return false, nil
+	default:
+		return false, fmt.Errorf("%s: write %s: unexpected answer %q", h, name, said)
+	}
+}
+
+func checkPath(name string) error {
+	if !path.IsAbs(name) || path.Clean(name) != name || name == "/" || strings.ContainsRune(name, 0) {
+		return fmt.Errorf("%q is not the absolute path of a file", name)
+	}
+	return nil
+}
+
+// A Stream is a command that runs while its standard input is written and its standard output read.
+type Stream struct {
+	stdin  *io.PipeWriter
+	stdout *io.PipeReader
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+// Open starts a command and returns its streams. It runs until it ends, ctx is done or the Stream is closed. That it
+// could not be started is told by Read and Close.
+func Open(ctx context.Context, h Host, args ...string) *Stream {
+	ctx, cancel := context.WithCancel(ctx)
+	in, stdin := io.Pipe()
+	stdout, out := io.Pipe()
+	s := &Stream{stdin: stdin, stdout: stdout, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		s.err = h.Run(ctx, Cmd{Args: args, Stdin: in, Stdout: out})
+		// What is said on both sides is why the command ended: a writer must learn of a lost host too. A nil error is EOF for
+		// the reader, and a closed pipe for the writer.
+		_ = in.CloseWithError(s.err)
+		_ = out.CloseWithError(s.err)
+	}()
+	return s
+}
+
+// Read reads what the command writes. After its end the error is io.EOF if the code was 0, and Run's error otherwise.
+func (s *Stream) Read(p []byte) (int, error) { return s.stdout.Read(p) }
+
+// Write writes to the command's standard input. After the command's end the error is Run's, or io.ErrClosedPipe if the code
+// was 0.
+func (s *Stream) Write(p []byte) (int, error) { return s.stdin.Write(p) }
+
+// CloseWrite is the end of the command's standard input.
+func (s *Stream) CloseWrite() error { return s.stdin.Close() }
+
+// Close ends the command's standard input, throws away what it still writes, gives it a moment to end by itself, and
+// ends it otherwise. It returns Run's error, and nil if the command had to be ended.
+func (s *Stream) Close() error {
+	_ = s.stdin.Close()
+	go func() { _, _ = io.Copy(io.Discard, s.stdout) }()
+	defer s.cancel()
+	select {
+	case <-s.done:
+		return s.err
+	case <-time.After(closeGrace):
+		s.cancel()
+		<-s.done
+		return nil
+	}
+}
+
+// closeGrace is how long a command has to end by itself after its input has ended.
+const closeGrace = 2 * time.Second

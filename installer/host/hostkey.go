@@ -1,0 +1,233 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+	"golang.org/x/sys/unix"
+)
+
+// A KeyError is a host key that is not known, or not the known one.
+type KeyError struct {
+	Address string
+	// Type and Fingerprint are the key's that the host has now.
+	Type, Fingerprint string
+	// Known are the keys that the known_hosts files have for the address; none if the host is unknown.
+	Known []KnownKey
+	// Revoked tells that the one in Known was revoked.
+	Revoked bool
+}
+
+// A KnownKey is a line of a known_hosts file.
+type KnownKey struct {
+	Type, Fingerprint string
+	File              string
+	Line              int
+}
+
+// Error has the fingerprints and where they come from.
+func (e *KeyError) Error() string {
+	key := fmt.Sprintf("%s %s", e.Type, e.Fingerprint)
+	if len(e.Known) == 0 {
+		return "the host key is not known: " + key
+	}
+	known := make([]string, len(e.Known))
+	for i, k := range e.Known {
+		known[i] = fmt.Sprintf("%s %s (%s:%d)", k.Type, k.Fingerprint, k.File, k.Line)
+	}
+	if e.Revoked {
+		return fmt.Sprintf("the host key %s is revoked: %s", key, strings.Join(known, ", "))
+	}
+	return fmt.Sprintf("THE HOST KEY HAS CHANGED: the host has %s, known is %s", key, strings.Join(known, ", "))
+}
+
+// Hint says what to do about it.
+func (e *KeyError) Hint() string {
+	switch {
+	case len(e.Known) == 0:
+		return "compare the fingerprint with what `ssh-keygen -lf /etc/ssh/ssh_host_" + keyFileName(e.Type) +
+			"_key.pub` prints on the host, then add the key to known_hosts, or use --accept-new"
+	case e.Revoked:
+		return "find out why the key was revoked before you connect"
+	default:
+		return "somebody may be between you and the host. If it was reinstalled and the new fingerprint is right, remove the old line: ssh-keygen -f " +
+			e.Known[0].File + " -R " + quote(knownhosts.Normalize(e.Address))
+	}
+}
+
+func keyFileName(keyType string) string {
+	switch keyType {
+	case ssh.KeyAlgoED25519:
+		return "ed25519"
+	case ssh.KeyAlgoRSA:
+		return "rsa"
+	default:
+		return "ecdsa"
+	}
+}
+
+// knownKeys are the keys of known_hosts files.
+type knownKeys struct{ check ssh.HostKeyCallback }
+
+func readKnownHosts(files []string) (knownKeys, error) {
+	var there []string
+	for _, f := range files {
+		if _, err := os.Stat(f); err == nil {
+			there = append(there, f)
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return knownKeys{}, err
+		}
+	}
+	check, err := knownhosts.New(there...)
+	if err != nil {
+		return knownKeys{}, fmt.Errorf("read known hosts: %w", err)
+	}
+	return knownKeys{check}, nil
+}
+
+// algorithms puts the kinds of keys that are known for an address first: otherwise a host with several keys shows one
+// that nobody has seen. Certificates are not asked for, and SHA-1 is not accepted.
+func (k knownKeys) algorithms(address string) []string {
+	all := [][]string{
+		{ssh.KeyAlgoED25519},
+		{ssh.KeyAlgoECDSA256},
+		{ssh.KeyAlgoECDSA384},
+		{ssh.KeyAlgoECDSA521},
+		{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256},
+	}
+	types := []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSA}
+	var first, last []string
+	known := k.of(address)
+	for i, t := range types {
+		if slices.ContainsFunc(known, func(k knownhosts.KnownKey) bool { return k.Key.Type() == t }) {
+			first = append(first, all[i]...)
+		} else {
+			last = append(last, all[i]...)
+		}
+	}
+	return append(first, last...)
+}
+
+// of returns the keys that are known for an address.
+func (k knownKeys) of(address string) []knownhosts.KnownKey {
+	var wrong *knownhosts.KeyError
+	if errors.As(k.check(address, noAddr{}, noKey{}), &wrong) {
+		return wrong.Want
+	}
+	return nil
+}
+
+// noKey is a key that no file has; asking for it lists those that there are.
+type noKey struct{}
+
+func (noKey) Type() string                        { return "none" }
+func (noKey) Marshal() []byte                     { return nil }
+func (noKey) Verify([]byte, *ssh.Signature) error { return errors.New("no key") }
+
+type noAddr struct{}
+
+func (noAddr) Network() string { return "tcp" }
+func (noAddr) String() string  { return "0.0.0.0:0" }
+
+// A verifier checks the key of one connection.
+type verifier struct {
+	options SSHOptions
+	keys    knownKeys
+	// refused is why check said no: x/crypto/ssh keeps only its text.
+	refused error
+}
+
+func (v *verifier) check(address string, remote net.Addr, key ssh.PublicKey) error {
+	err := v.keys.check(address, remote, key)
+	if err == nil {
+		return nil
+	}
+	v.refused = describe(address, key, err)
+	var refused *KeyError
+	if !errors.As(v.refused, &refused) || len(refused.Known) > 0 || !v.options.AcceptNew || len(v.options.KnownHosts) == 0 {
+		return v.refused
+	}
+	v.refused = addKnownHost(v.options.KnownHosts, address, remote, key)
+	return v.refused
+}
+
+// describe makes a *KeyError out of x/crypto/ssh's errors.
+func describe(address string, key ssh.PublicKey, err error) error {
+	e := &KeyError{Address: address, Type: key.Type(), Fingerprint: ssh.FingerprintSHA256(key)}
+	var wrong *knownhosts.KeyError
+	var revoked *knownhosts.RevokedError
+	switch {
+	case errors.As(err, &wrong):
+		for _, k := range wrong.Want {
+			e.Known = append(e.Known, knownLine(k))
+		}
+	case errors.As(err, &revoked):
+		e.Known, e.Revoked = []KnownKey{knownLine(revoked.Revoked)}, true
+	default:
+		return fmt.Errorf("check the host key: %w", err)
+	}
+	return e
+}
+
+func knownLine(k knownhosts.KnownKey) KnownKey {
+	return KnownKey{Type: k.Key.Type(), Fingerprint: ssh.FingerprintSHA256(k.Key), File: k.Filename, Line: k.Line}
+}
+
+// addKnownHost adds a line to the first file. Under the file's lock the files are read once more: another connection
+// may have come first, perhaps with another key.
+func addKnownHost(files []string, address string, remote net.Addr, key ssh.PublicKey) (err error) {
+	name := files[0]
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return fmt.Errorf("add the host key to %s: %w", name, err)
+	}
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("add the host key: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", name, err)
+	}
+	now, err := readKnownHosts(files)
+	if err != nil {
+		return err
+	}
+	if err := now.check(address, remote, key); err == nil {
+		return nil
+	} else if e := new(KeyError); errors.As(describe(address, key, err), &e) && len(e.Known) > 0 {
+		return e
+	}
+	line := []byte(knownhosts.Line([]string{knownhosts.Normalize(address)}, key) + "\n")
+	if cut, err := lastLineIsCut(f); err != nil {
+		return fmt.Errorf("add the host key to %s: %w", name, err)
+	} else if cut {
+		line = append([]byte("\n"), line...)
+	}
+	// One write of a short line to a file opened for appending is there whole or not at all.
+	if _, err := f.Write(line); err != nil {
+		return fmt.Errorf("add the host key to %s: %w", name, err)
+	}
+	return f.Sync()
+}
+
+// lastLineIsCut tells whether the file's last line has no end.
+func lastLineIsCut(f *os.File) (bool, error) {
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return false, err
+	}
+	last := make([]byte, 1)
+	if _, err := f.ReadAt(last, info.Size()-1); err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	return !bytes.Equal(last, []byte("\n")), nil
+}

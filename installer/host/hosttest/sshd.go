@@ -1,0 +1,189 @@
+package hosttest
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// The users of an SSHD, apart from root. All have the password in Password.
+const (
+	UserSudoPassword = "kktest-pw"   // sudo asks for the password
+	UserSudoFree     = "kktest-free" // sudo asks for nothing
+	UserNoSudo       = "kktest-none" // not in sudoers
+	Password         = `p'a"s\s $w0rd` + "`é"
+)
+
+// An SSHD is OpenSSH's server with users of its own. They exist in its mount namespace only: nothing of this machine is
+// changed.
+type SSHD struct {
+	Addr, Host          string
+	Port                int
+	KeyFile, KnownHosts string
+	// Dir is a directory that all users can enter.
+	Dir string
+
+	cmd *exec.Cmd
+	log *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+const setupScript = `set -e
+cp -a /etc "$DIR/etc"; mount --bind "$DIR/etc" /etc
+for u in kktest-pw kktest-free kktest-none; do
+  useradd --no-create-home --home-dir "$DIR" --shell "$LOGIN_SHELL" "$u"
+  printf '%s:%s\n' "$u" "$PASSWORD" | chpasswd
+done
+usermod --shell "$LOGIN_SHELL" root
+rm -f /etc/sudoers.d/*
+echo 'kktest-pw ALL=(ALL:ALL) ALL' >/etc/sudoers.d/kktest
+echo 'kktest-free ALL=(ALL:ALL) NOPASSWD: ALL' >>/etc/sudoers.d/kktest
+printf '%s\n' "$SUDOERS" >>/etc/sudoers.d/kktest
+chmod 440 /etc/sudoers.d/kktest
+mkdir -p /run/sshd
+for d in $PRIVATE; do mount -t tmpfs none "$d"; done
+exec /usr/sbin/sshd -D -e -f "$DIR/sshd_config"`
+
+// SSHDOptions change an SSHD.
+type SSHDOptions struct {
+	// Config has further lines of sshd_config, Sudoers of sudoers.
+	Config, Sudoers string
+	// Shell is everybody's login shell; "" is /bin/sh.
+	Shell string
+	// Private are directories that are empty for users of the server: what they put there is nowhere else.
+	Private []string
+}
+
+// StartSSHD starts an SSHD, which ends with the test. The test is skipped where that is not possible: it takes root,
+// sshd and sudo.
+func StartSSHD(tb testing.TB, o SSHDOptions) *SSHD {
+	tb.Helper()
+	if os.Geteuid() != 0 {
+		tb.Skip("needs root, to start sshd with users of its own")
+	}
+	for _, program := range []string{"/usr/sbin/sshd", "/usr/bin/sudo", "/usr/bin/unshare", "/usr/sbin/useradd"} {
+		if _, err := os.Stat(program); err != nil {
+			tb.Skipf("needs %s: apt-get install --no-install-recommends openssh-server sudo passwd util-linux", program)
+		}
+	}
+	if o.Shell == "" {
+		o.Shell = "/bin/sh"
+	}
+	dir, err := os.MkdirTemp("", "kktest") //nolint:usetesting // users other than root must get in
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	s := &SSHD{Host: "127.0.0.1", Port: freePort(tb), Dir: dir, KeyFile: dir + "/key", KnownHosts: dir + "/known_hosts", log: &lockedBuffer{}}
+	s.Addr = fmt.Sprintf("127.0.0.1:%d", s.Port)
+	client := NewKey(tb, s.KeyFile)
+	hostKey := NewKey(tb, dir+"/hostkey")
+	writeKnownHosts(tb, s.KnownHosts, s.Port, []ssh.Signer{hostKey})
+	write(tb, dir+"/authorized_keys", string(ssh.MarshalAuthorizedKey(client.PublicKey())))
+	write(tb, dir+"/sshd_config", s.config(o.Config))
+	s.start(tb, o)
+	return s
+}
+
+func (s *SSHD) config(more string) string {
+	return fmt.Sprintf(`Port %d
+ListenAddress 127.0.0.1
+HostKey %s/hostkey
+AuthorizedKeysFile %s/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication yes
+AllowTcpForwarding no
+MaxStartups 100
+%s
+`, s.Port, s.Dir, s.Dir, more)
+}
+
+func (s *SSHD) start(tb testing.TB, o SSHDOptions) {
+	tb.Helper()
+	s.cmd = exec.Command("/usr/bin/unshare", "--mount", "--propagation", "private", "sh", "-c", setupScript)
+	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := s.cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = s.cmd.Wait()
+		close(ended)
+	}()
+	tb.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		<-ended
+		if tb.Failed() {
+			tb.Logf("sshd said:\n%s", s.log)
+		}
+	})
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		select {
+		case <-ended:
+			if strings.Contains(s.log.String(), "unshare failed") || strings.Contains(s.log.String(), "mount:") {
+				tb.Skipf("needs mount namespaces: %s", s.log)
+			}
+			tb.Fatalf("sshd ended: %s", s.log)
+		default:
+		}
+		c, err := net.DialTimeout("tcp", s.Addr, time.Second)
+		if err == nil {
+			_ = c.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("sshd does not listen: %v: %s", err, s.log)
+		}
+	}
+}
+
+func write(tb testing.TB, file, text string) {
+	tb.Helper()
+	if err := os.WriteFile(filepath.Clean(file), []byte(text), 0o644); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func freePort(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,339 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+const (
+	// maxSessions is how many commands share a connection. sshd refuses more than 10 by default (MaxSessions); two are
+	// kept for ending others.
+	maxSessions = 8
+	// maxConnections bounds what one host has to bear.
+	maxConnections = 4
+)
+
+// A pool starts programs over one connection to a host, and over more when all places are taken: a tunnel takes a place
+// for as long as it lasts.
+type pool struct {
+	options SSHOptions
+
+	mu          sync.Mutex
+	connections []*connection
+	closed      bool
+	dialing     sync.Mutex // one connection is made at a time
+}
+
+// A connection is one SSH connection. Once lost it stays lost.
+type connection struct {
+	client *ssh.Client
+	places chan struct{} // taken places
+	lost   chan struct{} // closed when the connection has ended
+
+	mu     sync.Mutex
+	reason error // why it was lost, if we know
+}
+
+func newConnection(client *ssh.Client, keepalive time.Duration) *connection {
+	c := &connection{
+		client: client,
+		places: make(chan struct{}, maxSessions),
+		lost:   make(chan struct{}),
+	}
+	go func() {
+		err := client.Wait()
+		c.setReason(err)
+		close(c.lost)
+	}()
+	go c.keepAlive(keepalive)
+	return c
+}
+
+// keepAlive asks for a sign of life now and then. Any answer is one, also a refusal.
+func (c *connection) keepAlive(interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	answered := make(chan struct{}, 1)
+	waiting, missed := false, 0
+	for {
+		select {
+		case <-c.lost:
+			return
+		case <-answered:
+			waiting, missed = false, 0
+		case <-tick.C:
+			if waiting {
+				if missed++; missed >= missedKeepalives {
+					c.setReason(fmt.Errorf("no sign of life for %s", interval*missedKeepalives))
+					_ = c.client.Close()
+					return
+				}
+				continue
+			}
+			waiting = true
+			go func() {
+				if _, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil); err == nil {
+					answered <- struct{}{}
+				}
+			}()
+		}
+	}
+}
+
+func (c *connection) setReason(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason == nil {
+		c.reason = err
+	}
+}
+
+// why returns why the connection was lost.
+func (c *connection) why() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason == nil || errors.Is(c.reason, io.EOF) || errors.Is(c.reason, net.ErrClosed) {
+		return errors.New("the connection was lost")
+	}
+	return fmt.Errorf("the connection was lost: %w", plainNetError(c.reason))
+}
+
+func (c *connection) isLost() bool {
+	select {
+	case <-c.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *pool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	var errs []error
+	for _, c := range p.connections {
+		lost := c.isLost()
+		if err := c.client.Close(); err != nil && !lost && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.EOF) {
+			errs = append(errs, fmt.Errorf("%s: close: %w", p.options.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unreachable is the error of a lost host.
+func (p *pool) unreachable(err error) error {
+	return &UnreachableError{Host: p.options.Name, Address: p.options.address(), Err: err}
+}
+
+// place returns a connection with a free place, which is taken now.
+func (p *pool) place(ctx context.Context) (*connection, error) {
+	if hasPriority(ctx) {
+		return p.first()
+	}
+	if c, err := p.free(); c != nil || err != nil {
+		return c, err
+	}
+	p.dialing.Lock()
+	defer p.dialing.Unlock()
+	if c, err := p.free(); c != nil || err != nil { // another one made it meanwhile
+		return c, err
+	}
+	if p.count() < maxConnections {
+		return p.grow(ctx)
+	}
+	return p.wait(ctx)
+}
+
+// first returns the connection for what must be startable: the places that maxSessions leaves free.
+func (p *pool) first() (*connection, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.connections {
+		if !c.isLost() {
+			return c, nil
+		}
+	}
+	return nil, p.unreachable(errors.New("the connection was lost"))
+}
+
+func (p *pool) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.connections)
+}
+
+// free takes a place if there is one. A host of which one connection was lost is lost: to connect again is up to the
+// caller, who knows what has been interrupted.
+func (p *pool) free() (*connection, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, p.unreachable(net.ErrClosed)
+	}
+	for _, c := range p.connections {
+		if c.isLost() {
+			return nil, p.unreachable(c.why())
+		}
+	}
+	for _, c := range p.connections {
+		select {
+		case c.places <- struct{}{}:
+			return c, nil
+		default:
+		}
+	}
+	return nil, nil
+}
+
+// grow makes a connection and takes a place on it.
+func (p *pool) grow(ctx context.Context) (*connection, error) {
+	c, err := p.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.places <- struct{}{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = c.client.Close()
+		return nil, p.unreachable(net.ErrClosed)
+	}
+	p.connections = append(p.connections, c)
+	return c, nil
+}
+
+// wait waits for a place on any connection.
+func (p *pool) wait(ctx context.Context) (*connection, error) {
+	p.mu.Lock()
+	c := p.connections[:maxConnections]
+	p.mu.Unlock()
+	select {
+	case c[0].places <- struct{}{}:
+		return c[0], nil
+	case c[1].places <- struct{}{}:
+		return c[1], nil
+	case c[2].places <- struct{}{}:
+		return c[2], nil
+	case c[3].places <- struct{}{}:
+		return c[3], nil
+	case <-c[0].lost:
+		return nil, p.unreachable(c[0].why())
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s: %w", p.options.Name, context.Cause(ctx))
+	}
+}
+
+// start starts a program in a session of its own.
+func (p *pool) start(ctx context.Context, args []string, stdout, stderr io.Writer) (process, error) {
+	c, err := p.place(ctx)
+	if err != nil {
+		return nil, err
+	}
+	release := func() {}
+	if !hasPriority(ctx) {
+		release = func() { <-c.places }
+	}
+	s, err := c.open(args, stdout, stderr)
+	if err != nil {
+		release()
+		return nil, p.unreachable(err)
+	}
+	s.release, s.pool = release, p
+	return s, nil
+}
+
+func (c *connection) open(args []string, stdout, stderr io.Writer) (*sshProcess, error) {
+	s, err := c.client.NewSession()
+	if err != nil {
+		if c.isLost() {
+			return nil, c.why()
+		}
+		return nil, fmt.Errorf("open a session: %w", err)
+	}
+	s.Stdout, s.Stderr = stdout, stderr
+	stdin, err := s.StdinPipe()
+	if err == nil {
+		err = s.Start(shellLine(args))
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("start a command: %w", err)
+	}
+	return &sshProcess{session: s, stdin: stdin, connection: c}, nil
+}
+
+type sshProcess struct {
+	session    *ssh.Session
+	stdin      io.WriteCloser
+	connection *connection
+	pool       *pool
+	release    func()
+	killed     atomic.Bool
+}
+
+func (p *sshProcess) Stdin() io.WriteCloser { return p.stdin }
+
+func (p *sshProcess) Kill() {
+	p.killed.Store(true)
+	_ = p.session.Close()
+}
+
+func (p *sshProcess) Wait() (int, error) {
+	err := p.session.Wait()
+	_ = p.session.Close()
+	p.release()
+	var exit *ssh.ExitError
+	switch {
+	case err == nil:
+		return 0, nil
+	case errors.As(err, &exit) && exit.Signal() != "":
+		return signalCode + signalNumber(exit.Signal()), nil
+	case errors.As(err, &exit):
+		return exit.ExitStatus(), nil
+	}
+	if p.killed.Load() {
+		return 0, fmt.Errorf("given up: %w", err)
+	}
+	select {
+	case <-p.connection.lost:
+		return 0, p.pool.unreachable(p.connection.why())
+	case <-time.After(time.Second): // the session's end is seen a little before the connection's
+		return 0, p.pool.unreachable(fmt.Errorf("the command's end is not known: %w", err))
+	}
+}
+
+// signalNumber returns the number of a signal as SSH names it (RFC 4254, 6.10), 0 if it is none of those.
+func signalNumber(name string) int {
+	switch ssh.Signal(name) {
+	case ssh.SIGHUP:
+		return 1
+	case ssh.SIGINT:
+		return 2
+	case ssh.SIGQUIT:
+		return 3
+	case ssh.SIGABRT:
+		return 6
+	case ssh.SIGKILL:
+		return 9
+	case ssh.SIGSEGV:
+		return 11
+	case ssh.SIGPIPE:
+		return 13
+	case ssh.SIGTERM:
+		return 15
+	default:
+		return 0
+	}
+}

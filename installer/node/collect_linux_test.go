@@ -1,0 +1,197 @@
+package node
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// tree makes files below a new root.
+func makeRoot(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// The texts are written after proc(5), route(8), os-release(5) and systemctl(1); no such machine was at hand.
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{
+		"/etc/os-release":               "# comment\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID='9.4'\nPRETTY_NAME=\"Rocky \\\"Blue\\\" 9\"\n",
+		"/etc/machine-id":               "abc\n",
+		"/proc/meminfo":                 "MemTotal:        2048 kB\nMemFree: 1 kB\n",
+		"/proc/swaps":                   "Filename Type Size Used Priority\n/dev/dm\\0401 partition 1024 0 -2\n",
+		"/proc/1/comm":                  "systemd\n",
+		"/proc/modules":                 "br_netfilter 32768 0 - Live 0x0\n",
+		"/proc/cgroups":                 "#subsys_name hierarchy num_cgroups enabled\ncpu 2 1 1\nmemory 3 1 0\n",
+		"/proc/net/route":               "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\neth0 00000000 0102A8C0 0003 0 0 100 00000000 0 0 0\neth0 0002A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n",
+		"/proc/net/ipv6_route":          strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth1\n",
+		"/proc/sys/net/ipv4/ip_forward": "1\n",
+		"/etc/resolv.conf":              "nameserver 10.0.0.2 # the site's\nsearch site.example lab\noptions x\n",
+		"/etc/hosts":                    "127.0.0.1 localhost\n10.0.0.1 cp1 cp1.site # control plane\n",
+		"/sys/fs/selinux/enforce":       "1",
+		"/etc/environment":              "http_proxy=\"http://user:secret@proxy:3128\"\n",
+		"/etc/ufw/ufw.conf":             "ENABLED=no\n",
+		"/usr/bin/mount":                "", "/usr/local/bin/kubelet": "", "/usr/bin/dnf": "",
+		"/etc/kubernetes/manifests/etcd.yaml": "x",
+	})
+	c := &collector{
+		root: root,
+		probe: Probe{
+			Units: []string{"kubelet.service", "etcd.service"}, Executables: []string{"mount", "losetup", "../etc/environment"},
+			Paths: []string{"/etc/kubernetes/manifests", "/etc/hosts", "/none"}, Sysctls: []string{"net.ipv4.ip_forward", "no.such", "../x"},
+			Modules: []string{"br_netfilter", "overlay", "vxlan"}, Dirs: []string{"/var/lib/etcd"},
+		},
+		run: func(_ context.Context, args ...string) ([]byte, error) {
+			switch line := strings.Join(args, " "); {
+			case line == "systemctl --version":
+				return []byte("systemd 252 (252-32)\n+PAM"), nil
+			case strings.HasSuffix(line, "-- kubelet.service etcd.service"):
+				return []byte("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\n\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n"), nil
+			case strings.Contains(line, "firewalld"):
+				return []byte("LoadState=loaded\nActiveState=active\n\nLoadState=loaded\nActiveState=active\n\nLoadState=not-found\nActiveState=inactive\n"), nil
+			case strings.HasPrefix(line, "timedatectl"):
+				return []byte("no\n"), nil
+			case line == "/usr/local/bin/kubelet --version":
+				return []byte("Kubernetes v1.34.3\n"), nil
+			}
+			t.Errorf("unexpected %v", args)
+			return nil, errors.New("unexpected")
+		},
+	}
+	c.facts.Kernel = "5.14.0"
+	got, err := c.collect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Problems) > 0 {
+		t.Errorf("problems: %q", got.Problems)
+	}
+	want := Facts{
+		Version: 1, UID: os.Geteuid(), MachineID: "abc", Memory: 2 << 20,
+		OS:      OSRelease{ID: "rocky", IDLike: []string{"rhel", "centos", "fedora"}, VersionID: "9.4", PrettyName: `Rocky "Blue" 9`},
+		Swaps:   []Swap{{Name: "/dev/dm 1", Size: 1 << 20}},
+		Cgroups: Cgroups{Version: 1, Controllers: []string{"cpu"}},
+		Modules: map[string]Module{"br_netfilter": ModuleLoaded, "overlay": ModuleMissing, "vxlan": ModuleMissing},
+		Sysctls: map[string]string{"net.ipv4.ip_forward": "1"},
+		Routes: []DefaultRoute{
+			{Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1")}, {Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1")},
+		},
+		DNS:   DNS{Nameservers: []string{"10.0.0.2"}, Search: []string{"site.example", "lab"}},
+		Hosts: []HostsLine{{"127.0.0.1", []string{"localhost"}}, {"10.0.0.1", []string{"cp1", "cp1.site"}}},
+		Systemd: Systemd{Init: true, Version: "252", Units: []Unit{
+			{"kubelet.service", "loaded", "active", "enabled"}, {"etcd.service", "not-found", "inactive", ""},
+		}},
+		Executables:    map[string]string{"mount": "/usr/bin/mount"},
+		Paths:          []Path{{Path: "/etc/kubernetes/manifests", Type: "dir", Entries: []string{"etcd.yaml"}}, {Path: "/etc/hosts", Type: "file", Size: 58}, {Path: "/none"}},
+		SELinux:        "enforcing",
+		Firewalls:      []string{"firewalld"},
+		Programs:       []Program{{"kubelet", "/usr/local/bin/kubelet", "v1.34.3"}},
+		PackageManager: "dnf",
+		TimeSync:       "no",
+	}
+	ignore := cmpopts.IgnoreFields(Facts{}, "Clock", "CPUs", "Kernel", "Machine", "Arch", "Hostname", "Mounts", "Dirs", "Interfaces", "Proxies", "KernelConfig")
+	compare := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	if diff := cmp.Diff(want, got, ignore, compare); diff != "" {
+		t.Errorf("facts (-want +got):\n%s", diff)
+	}
+	if d, ok := got.Dir("/var/lib/etcd"); !ok || d.Exists || d.Total <= 0 || d.Free <= 0 {
+		t.Errorf("directory: %+v", d)
+	}
+	if os.Getenv("HTTP_PROXY") == "" && os.Getenv("http_proxy") == "" {
+		if p := got.Proxies["HTTP_PROXY"]; p != "http://proxy:3128" {
+			t.Errorf("proxy %q", p)
+		}
+	}
+}
+
+// TestCollectThisMachine looks at the real thing.
+func TestCollectThisMachine(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	busy := l.Addr().(*net.TCPAddr).Port
+	u, err := net.ListenPacket("udp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	udp := u.LocalAddr().(*net.UDPAddr).Port
+	_ = u.Close()
+	f, err := Collect(t.Context(), Probe{Ports: []int{busy, 0}, UDPPorts: []int{udp}, Dirs: []string{"/", "/none/at/all"}, Executables: []string{"sh"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Kernel == "" || f.Arch == "" || f.Hostname == "" || f.CPUs < 1 || f.Memory < 1<<20 || f.Clock == 0 || !f.Executable("sh") {
+		t.Errorf("facts: %+v", f)
+	}
+	if p := f.Ports[0]; p.Free || p.Problem != "" || (os.Geteuid() == 0 && !strings.HasPrefix(p.By, "node.test")) {
+		t.Errorf("busy port: %+v", p)
+	}
+	if f.Ports[1].Problem == "" || !f.Ports[2].Free {
+		t.Errorf("ports: %+v", f.Ports)
+	}
+	if d, ok := f.Dir("/none/at/all"); !ok || d.Exists || d.Device != f.Dirs[0].Device {
+		t.Errorf("directories: %+v", f.Dirs)
+	}
+	if _, err := Collect(t.Context(), Probe{Ports: make([]int, 1001)}); err == nil {
+		t.Error("a probe that asks for too much: no error")
+	}
+}
+
+func TestKernelConfig(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{"/proc/config.gz": "", "/lib/modules/6.1.0/modules.builtin": "kernel/fs/overlayfs/overlay.ko\n", "/lib/modules/6.1.0/modules.dep": "kernel/drivers/net/vxlan/vxlan.ko.xz: kernel/net/x.ko\n"})
+	f, err := os.Create(root + "/proc/config.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := gzip.NewWriter(f)
+	_, _ = z.Write([]byte("# CONFIG_A is not set\nCONFIG_BRIDGE_NETFILTER=y\nCONFIG_B=m\nCONFIG_C=\"x\"\n"))
+	if err := errors.Join(z.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c := &collector{root: root, probe: Probe{KernelConfig: []string{"CONFIG_A", "CONFIG_B"}, Modules: []string{"overlay", "vxlan", "br_netfilter", "ip-vs"}}}
+	c.facts.Kernel = "6.1.0"
+	c.kernel()
+	if a, b := c.facts.KernelConfig["CONFIG_A"], c.facts.KernelConfig["CONFIG_B"]; a != "n" || b != "m" {
+		t.Errorf("configuration: %v", c.facts.KernelConfig)
+	}
+	want := map[string]Module{"overlay": ModuleBuiltIn, "vxlan": ModuleAvailable, "br_netfilter": ModuleBuiltIn, "ip-vs": ModuleMissing}
+	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReadProbe(t *testing.T) {
+	t.Parallel()
+	if p, err := ReadProbe(strings.NewReader(" \n")); err != nil || len(p.Ports) != 0 {
+		t.Errorf("empty: %v, %v", p, err)
+	}
+	if p, err := ReadProbe(strings.NewReader(`{"ports":[1,2]}`)); err != nil || len(p.Ports) != 2 {
+		t.Errorf("%v, %v", p, err)
+	}
+	if _, err := ReadProbe(strings.NewReader("{")); err == nil {
+		t.Error("malformed: no error")
+	}
+}

@@ -1,0 +1,150 @@
+package node
+
+import (
+	"bufio"
+	"compress/gzip"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// kernel looks at the kernel's configuration, its modules and its settings.
+func (c *collector) kernel() {
+	if len(c.probe.KernelConfig) > 0 || len(c.probe.Modules) > 0 {
+		c.facts.KernelConfig = c.kernelConfig()
+	}
+	if len(c.probe.Modules) > 0 {
+		c.modules()
+	}
+	for _, key := range c.probe.Sysctls {
+		name := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
+		if strings.Contains(key, "..") {
+			continue
+		}
+		if _, err := os.Stat(c.path(name)); err != nil {
+			continue
+		}
+		if c.facts.Sysctls == nil {
+			c.facts.Sysctls = map[string]string{}
+		}
+		c.facts.Sysctls[key] = strings.Join(strings.Fields(c.line(name)), " ")
+	}
+}
+
+// moduleOption says which option of the kernel's configuration makes a module, for machines without a list of modules,
+// such as containers and virtual machines whose kernel came from elsewhere.
+func moduleOption(module string) string {
+	switch module {
+	case "overlay":
+		return "CONFIG_OVERLAY_FS"
+	case "br_netfilter":
+		return "CONFIG_BRIDGE_NETFILTER"
+	case "vxlan":
+		return "CONFIG_VXLAN"
+	case "nf_conntrack":
+		return "CONFIG_NF_CONNTRACK"
+	case "ip_vs":
+		return "CONFIG_IP_VS"
+	default:
+		return ""
+	}
+}
+
+// kernelConfig reads what was asked for; nil if the configuration is nowhere.
+func (c *collector) kernelConfig() map[string]string {
+	asked := slices.Clone(c.probe.KernelConfig)
+	for _, m := range c.probe.Modules {
+		if option := moduleOption(m); option != "" {
+			asked = append(asked, option)
+		}
+	}
+	release := c.facts.Kernel
+	for _, name := range []string{
+		"/proc/config.gz", "/boot/config-" + release, "/usr/lib/modules/" + release + "/config", "/lib/modules/" + release + "/config",
+	} {
+		if found := c.readConfig(name, asked); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+func (c *collector) readConfig(name string, asked []string) map[string]string {
+	file, err := os.Open(c.path(name))
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }() // only read
+	var r io.Reader = file
+	if strings.HasSuffix(name, ".gz") {
+		z, err := gzip.NewReader(file)
+		if err != nil {
+			c.problem(name, err)
+			return nil
+		}
+		r = z
+	}
+	found := map[string]string{}
+	lines := bufio.NewScanner(io.LimitReader(r, maxText))
+	any := false
+	for lines.Scan() {
+		option, value, ok := strings.Cut(lines.Text(), "=")
+		if !ok || !strings.HasPrefix(option, "CONFIG_") {
+			continue
+		}
+		any = true
+		if slices.Contains(asked, option) {
+			found[option] = value
+		}
+	}
+	c.problem(name, lines.Err())
+	if !any {
+		return nil
+	}
+	for _, option := range asked {
+		if found[option] == "" {
+			found[option] = "n"
+		}
+	}
+	return found
+}
+
+// modules finds out whether modules are loaded, built in or can be loaded.
+func (c *collector) modules() {
+	states := map[string]Module{}
+	c.facts.Modules = states
+	for _, m := range c.probe.Modules {
+		states[m] = ModuleMissing
+	}
+	mark := func(name string, state Module) {
+		name = strings.ReplaceAll(name, "-", "_")
+		for m, now := range states {
+			if strings.ReplaceAll(m, "-", "_") == name && now == ModuleMissing {
+				states[m] = state
+			}
+		}
+	}
+	c.scan("/proc/modules", func(line string) {
+		name, _, _ := strings.Cut(line, " ")
+		mark(name, ModuleLoaded)
+	})
+	dir := "/lib/modules/" + c.facts.Kernel
+	c.scan(dir+"/modules.builtin", func(line string) { mark(moduleName(line), ModuleBuiltIn) })
+	c.scan(dir+"/modules.dep", func(line string) {
+		file, _, _ := strings.Cut(line, ":")
+		mark(moduleName(file), ModuleAvailable)
+	})
+	for _, m := range c.probe.Modules {
+		if c.facts.KernelConfig[moduleOption(m)] == "y" {
+			mark(m, ModuleBuiltIn)
+		}
+	}
+}
+
+// moduleName makes overlay out of kernel/fs/overlayfs/overlay.ko.xz.
+func moduleName(file string) string {
+	name, _, _ := strings.Cut(path.Base(strings.TrimSpace(file)), ".ko")
+	return name
+}

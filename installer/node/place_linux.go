@@ -1,0 +1,295 @@
+package node
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// place puts a file whose content has arrived, and was checked, into its places. It returns the paths that it changed.
+// The last user of the content may have the part itself, if it is on the same filesystem.
+func (t *tree) place(ctx context.Context, f PlannedFile, last bool) (changed []string, err error) {
+	if last && f.Path != "" {
+		if moved, err := t.move(f); err != nil {
+			return nil, err
+		} else if moved {
+			return []string{f.Path}, nil
+		}
+	}
+	part, err := t.parts.Open(partName(f.Digest))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, part.Close()) }()
+	if len(f.Unpack) > 0 {
+		return t.unpack(ctx, part, f)
+	}
+	c := content{Reader: part, size: f.Size, sum: partName(f.Digest)}
+	done, err := t.put(ctx, c, f.Path, f.Mode)
+	if err != nil || !done {
+		return nil, err
+	}
+	return []string{f.Path}, nil
+}
+
+// move makes the part the file. It returns false if that is not possible because they are on different filesystems.
+func (t *tree) move(f PlannedFile) (moved bool, err error) {
+	part := partName(f.Digest)
+	if err := finish(t.parts, part, f.Mode); err != nil {
+		return false, err
+	}
+	r, name, err := t.at(f.Path)
+	if err != nil {
+		return false, err
+	}
+	dir, err := makeDirs(r, name)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	from, err := t.parts.Open(".")
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	err = unix.Renameat(int(from.Fd()), part, int(dir.Fd()), path.Base(name))
+	if errors.Is(err, unix.EXDEV) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("put %s into its place: %w", f.Path, err)
+	}
+	return true, dir.Sync()
+}
+
+// finish gives a file its owner and permissions, and makes sure that it is on the disk.
+func finish(r *os.Root, name string, mode fs.FileMode) (err error) {
+	f, err := r.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return finishFile(f, mode)
+}
+
+func finishFile(f *os.File, mode fs.FileMode) error {
+	if os.Geteuid() == 0 {
+		if err := f.Chown(0, 0); err != nil {
+			return err
+		}
+	}
+	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// content is what a file shall have; sum is "" if it is not known before it was read.
+type content struct {
+	io.Reader
+	size int64
+	sum  string
+}
+
+// put writes content next to its place and gives it its name when it is whole and on the disk. A place that has the
+// same already is left as it is, but for its permissions.
+func (t *tree) put(ctx context.Context, c content, target string, mode fs.FileMode) (changed bool, err error) {
+	r, name, err := t.at(target)
+	if err != nil {
+		return false, err
+	}
+	dir, err := makeDirs(r, name)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	if info, err := r.Lstat(name); err == nil && info.IsDir() {
+		return false, fmt.Errorf("%s is a directory", target)
+	}
+	if err := t.roomIn(dir, target, c.size); err != nil {
+		return false, err
+	}
+	temp := path.Join(path.Dir(name), tempName(path.Base(name)))
+	c.Reader = &until{ctx, c.Reader}
+	sum, err := write(r, temp, c, mode)
+	if err != nil {
+		_ = r.Remove(temp) // the reason is what counts
+		return false, t.full(err, target, c.size)
+	}
+	same, err := t.has(ctx, target, sum, c.size)
+	if err == nil && same {
+		changed, err = t.setMode(target, mode)
+		return changed, errors.Join(err, r.Remove(temp))
+	}
+	if err := errors.Join(err, r.Rename(temp, name)); err != nil {
+		_ = r.Remove(temp)
+		return false, err
+	}
+	return true, dir.Sync()
+}
+
+// write writes a file that nobody has opened, and returns the SHA-256 of what it has.
+func write(r *os.Root, name string, c content, mode fs.FileMode) (sum string, err error) {
+	if err := r.Remove(name); err != nil && !isAbsent(err) { // of an earlier run
+		return "", err
+	}
+	f, err := r.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	h := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, h), c)
+	if err != nil {
+		return "", err
+	}
+	sum = hex.EncodeToString(h.Sum(nil))
+	if n != c.size || (c.sum != "" && sum != c.sum) {
+		return "", fmt.Errorf("%d bytes with SHA-256 %s were read where %d were expected: check the disk", n, sum, c.size)
+	}
+	return sum, finishFile(f, mode)
+}
+
+// maxUnpacked bounds what is read out of an archive.
+const maxUnpacked = 64 << 30
+
+// unpack puts the wanted members of a tar archive into their places.
+func (t *tree) unpack(ctx context.Context, archive io.Reader, f PlannedFile) (changed []string, err error) {
+	r, err := untarred(archive)
+	if err != nil {
+		return nil, err
+	}
+	left := map[string]Member{}
+	for _, m := range f.Unpack {
+		left[memberName(m.Name)] = m
+	}
+	for len(left) > 0 {
+		head, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return changed, damaged(err)
+		}
+		m, ok := left[memberName(head.Name)]
+		if !ok {
+			continue
+		}
+		if head.Typeflag != tar.TypeReg {
+			return changed, fmt.Errorf("member %s is not a regular file; %q may be what is meant", m.Name, head.Linkname)
+		}
+		delete(left, memberName(head.Name))
+		done, err := t.putMember(ctx, member{r}, m, receipt{
+			Source: f.Digest, Member: memberName(head.Name), Size: head.Size,
+		})
+		if err != nil {
+			return changed, err
+		}
+		if done {
+			changed = append(changed, m.Path)
+		}
+	}
+	if len(left) > 0 {
+		missing := make([]string, 0, len(left))
+		for name := range left {
+			missing = append(missing, name)
+		}
+		slices.Sort(missing)
+		return changed, fmt.Errorf("the archive has no %s", strings.Join(missing, ", no "))
+	}
+	return changed, t.writeReceipts()
+}
+
+// putMember puts a member into its place and keeps its receipt, to which it adds the SHA-256.
+func (t *tree) putMember(ctx context.Context, r io.Reader, m Member, kept receipt) (bool, error) {
+	h := sha256.New()
+	changed, err := t.put(ctx, content{Reader: io.TeeReader(r, h), size: kept.Size}, m.Path, m.Mode)
+	if err != nil {
+		return false, err
+	}
+	kept.SHA256 = hex.EncodeToString(h.Sum(nil))
+	t.receipts[m.Path] = kept
+	return changed, nil
+}
+
+// untarred reads a tar archive, which may be compressed with gzip.
+func untarred(r io.Reader) (*tar.Reader, error) {
+	buffered := bufio.NewReaderSize(r, chunk)
+	magic, err := buffered.Peek(len(gzipMagic))
+	if err != nil || !bytes.Equal(magic, []byte(gzipMagic)) {
+		return tar.NewReader(io.LimitReader(buffered, maxUnpacked)), nil
+	}
+	z, err := gzip.NewReader(buffered)
+	if err != nil {
+		return nil, damaged(err)
+	}
+	return tar.NewReader(io.LimitReader(z, maxUnpacked)), nil
+}
+
+func damaged(err error) error { return fmt.Errorf("the archive is damaged: %w", err) }
+
+// A member says that its errors are the archive's.
+type member struct{ io.Reader }
+
+func (m member) Read(p []byte) (int, error) {
+	n, err := m.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = damaged(err)
+	}
+	return n, err
+}
+
+const gzipMagic = "\x1f\x8b"
+
+// A FullError is a filesystem without enough space.
+type FullError struct {
+	Path       string
+	Need, Free int64 // bytes
+}
+
+// Error names the path and the bytes.
+func (e *FullError) Error() string {
+	return fmt.Sprintf("no space for %s: it needs %d bytes and %d are free", e.Path, e.Need, e.Free)
+}
+
+// room refuses what does not fit into the filesystem of a directory.
+func (t *tree) room(r *os.Root, name string, need int64) error {
+	dir, err := r.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.roomIn(dir, name, need), dir.Close())
+}
+
+func (t *tree) roomIn(dir *os.File, name string, need int64) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
+		return fmt.Errorf("free space of %s: %w", name, err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < need {
+		return &FullError{Path: name, Need: need, Free: free}
+	}
+	return nil
+}
+
+// full makes a *FullError out of a write that found the disk full.
+func (t *tree) full(err error, name string, need int64) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return &FullError{Path: name, Need: need}
+	}
+	return err
+}

@@ -1,0 +1,156 @@
+package node
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+)
+
+// A Plan says which files a host shall have.
+type Plan struct {
+	Files []PlannedFile `json:"files"`
+}
+
+// A PlannedFile is content, by its digest, and where it goes: to Path as it is, or its members to theirs.
+type PlannedFile struct {
+	// Name is what people call it, for messages.
+	Name string `json:"name"`
+	// Digest is "sha256:" and 64 hexadecimal digits.
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+	// Path is where the content goes; "" if it is an archive to unpack.
+	Path string      `json:"path,omitempty"`
+	Mode fs.FileMode `json:"mode,omitempty"`
+	// Unpack are the members of a tar archive, with or without gzip, that are wanted.
+	Unpack []Member `json:"unpack,omitempty"`
+}
+
+// A Member is a regular file in an archive.
+type Member struct {
+	// Name is as in the archive; a leading ./ there and here makes no difference.
+	Name string      `json:"name"`
+	Path string      `json:"path"`
+	Mode fs.FileMode `json:"mode"`
+}
+
+// A SendSummary says what a Send did.
+type SendSummary struct {
+	// Changed are the paths that were not as planned, in the order of the plan.
+	Changed []string `json:"changed"`
+	// Sent is how many bytes of content went to the host.
+	Sent int64 `json:"sent"`
+}
+
+// Limits of a plan.
+const (
+	maxFiles   = 1000
+	maxMembers = 10000
+	maxSize    = 1 << 40
+	maxName    = 4096
+)
+
+const digestPrefix = "sha256:"
+
+// roots are the directories that files may go to, relative to /.
+func roots() []string {
+	return []string{"usr/local", "opt", "etc", stateDir}
+}
+
+// check refuses a plan that cannot be meant.
+func (p Plan) check() error {
+	if len(p.Files) > maxFiles {
+		return fmt.Errorf("the plan has %d files, the limit is %d", len(p.Files), maxFiles)
+	}
+	var errs []error
+	at := map[string]bool{}
+	sizes := map[string]int64{}
+	members := 0
+	for _, f := range p.Files {
+		members += len(f.Unpack)
+		if err := f.check(at); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.Name, err))
+		}
+		if size, ok := sizes[f.Digest]; ok && size != f.Size {
+			errs = append(errs, fmt.Errorf("%s: %s has %d bytes here and %d there", f.Name, f.Digest, f.Size, size))
+		}
+		sizes[f.Digest] = f.Size
+	}
+	if members > maxMembers {
+		errs = append(errs, fmt.Errorf("the plan has %d archive members, the limit is %d", members, maxMembers))
+	}
+	return errors.Join(errs...)
+}
+
+func (f PlannedFile) check(at map[string]bool) error {
+	switch {
+	case !validDigest(f.Digest):
+		return fmt.Errorf("%q is not a SHA-256 digest", f.Digest)
+	case f.Size < 0 || f.Size > maxSize:
+		return fmt.Errorf("a size of %d bytes is not possible", f.Size)
+	case (f.Path == "") == (len(f.Unpack) == 0):
+		return errors.New("it needs either a path or members to unpack")
+	case f.Path != "":
+		return checkTarget(f.Path, f.Mode, at)
+	}
+	names := map[string]bool{}
+	for _, m := range f.Unpack {
+		if m.Name == "" || len(m.Name) > maxName {
+			return errors.New("a member has no name, or one that is too long")
+		}
+		if name := memberName(m.Name); names[name] {
+			return fmt.Errorf("member %s is there twice", m.Name)
+		}
+		names[memberName(m.Name)] = true
+		if err := checkTarget(m.Path, m.Mode, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func validDigest(d string) bool {
+	digits, ok := strings.CutPrefix(d, digestPrefix)
+	if !ok || len(digits) != 64 || strings.ToLower(digits) != digits {
+		return false
+	}
+	_, err := hex.DecodeString(digits)
+	return err == nil
+}
+
+func memberName(name string) string { return strings.TrimPrefix(name, "./") }
+
+func checkTarget(target string, mode fs.FileMode, at map[string]bool) error {
+	if !path.IsAbs(target) || path.Clean(target) != target || len(target) > maxName || strings.ContainsRune(target, 0) {
+		return fmt.Errorf("%q is not an absolute path", target)
+	}
+	if mode&^fs.ModePerm != 0 || mode&0o400 == 0 {
+		return fmt.Errorf("%s: mode %v is not a file's permissions", target, mode)
+	}
+	if rootOf(target) == "" {
+		return fmt.Errorf("%s is not below /%s", target, strings.Join(roots(), ", /"))
+	}
+	if strings.HasPrefix(target, "/"+stateDir+"/receive/") {
+		return fmt.Errorf("%s is where the helper keeps its own files", target)
+	}
+	if at[target] {
+		return fmt.Errorf("%s is there twice", target)
+	}
+	at[target] = true
+	return nil
+}
+
+// rootOf returns which of the roots a target lies below, "" if none.
+func rootOf(target string) string {
+	for _, r := range roots() {
+		if strings.HasPrefix(target, "/"+r+"/") {
+			return r
+		}
+	}
+	return ""
+}
+
+// stateDir belongs to kkbundle, relative to /.
+const stateDir = "var/lib/kkbundle"

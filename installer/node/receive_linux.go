@@ -1,0 +1,366 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Receive puts files in their places below root, which is / on a host, as a Send on the other side wants it. It can be
+// interrupted at any byte: content that has arrived is kept in /var/lib/kkbundle/receive, and no file has its final
+// name before all of it has been checked. What is wrong is told to the other side and returned.
+func Receive(ctx context.Context, root string, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err := receive(ctx, root, newPatient(ctx, in), out)
+	if err != nil {
+		// If the other side has gone there is nobody to tell.
+		_ = writeMessage(out, answer{Version: ProtocolVersion, Error: err.Error()})
+	}
+	return err
+}
+
+func receive(ctx context.Context, root string, in io.Reader, out io.Writer) (err error) {
+	var o offer
+	if err := readMessage(in, &o, maxPlan); err != nil {
+		return fmt.Errorf("receive the plan: %w", err)
+	}
+	if o.Version != ProtocolVersion {
+		return fmt.Errorf("kkbundle speaks version %d, this helper %d", o.Version, ProtocolVersion)
+	}
+	if err := o.Plan.check(); err != nil {
+		return err
+	}
+	t, err := openTree(ctx, root)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	r := &receiver{tree: t, in: in, out: out, plan: o.Plan, changed: map[string]bool{}}
+	return r.run(ctx)
+}
+
+// A receiver is one conversation with a Send.
+type receiver struct {
+	tree    *tree
+	in      io.Reader
+	out     io.Writer
+	plan    Plan
+	changed map[string]bool
+}
+
+func (r *receiver) run(ctx context.Context) error {
+	wanted, err := r.survey(ctx)
+	if err != nil {
+		return err
+	}
+	for len(wanted) > 0 {
+		if err := r.room(wanted); err != nil {
+			return err
+		}
+		if err := writeMessage(r.out, answer{Version: ProtocolVersion, Want: wanted}); err != nil {
+			return fmt.Errorf("answer: %w", err)
+		}
+		if wanted, err = r.takeAll(ctx, wanted); err != nil {
+			return err
+		}
+	}
+	r.tree.prune(r.plan, time.Now())
+	return writeMessage(r.out, answer{Version: ProtocolVersion, Done: true, Changed: r.changes()})
+}
+
+// changes returns the changed paths in the order of the plan.
+func (r *receiver) changes() []string {
+	var list []string
+	for _, f := range r.plan.Files {
+		for _, p := range f.places() {
+			if r.changed[p.Path] {
+				list = append(list, p.Path)
+			}
+		}
+	}
+	return list
+}
+
+// places returns where a file goes; its Name is "" if it goes there whole.
+func (f PlannedFile) places() []Member {
+	if f.Path != "" {
+		return []Member{{Path: f.Path, Mode: f.Mode}}
+	}
+	return f.Unpack
+}
+
+// survey returns the content that is lacking. A file that only has other permissions or another owner is put right.
+func (r *receiver) survey(ctx context.Context) ([]want, error) {
+	var wanted []want
+	for _, f := range r.plan.Files {
+		whole, err := r.inPlace(ctx, f)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		known := slices.ContainsFunc(wanted, func(w want) bool { return w.Digest == f.Digest })
+		if whole || known {
+			continue
+		}
+		offset, err := r.tree.partSize(f.Digest, f.Size)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		wanted = append(wanted, want{Digest: f.Digest, Offset: offset})
+	}
+	return wanted, nil
+}
+
+func (r *receiver) inPlace(ctx context.Context, f PlannedFile) (bool, error) {
+	for _, m := range f.places() {
+		sum, size := strings.TrimPrefix(f.Digest, digestPrefix), f.Size
+		if m.Name != "" {
+			receipt, ok := r.tree.receipts[m.Path]
+			if !ok || receipt.Source != f.Digest || receipt.Member != memberName(m.Name) {
+				return false, nil
+			}
+			sum, size = receipt.SHA256, receipt.Size
+		}
+		same, err := r.tree.has(ctx, m.Path, sum, size)
+		if err != nil || !same {
+			return false, err
+		}
+		changed, err := r.tree.setMode(m.Path, m.Mode)
+		if err != nil {
+			return false, err
+		}
+		if changed {
+			r.changed[m.Path] = true
+		}
+	}
+	return true, nil
+}
+
+// room refuses what would not fit before anything is sent.
+func (r *receiver) room(wanted []want) error {
+	var need int64
+	for _, w := range wanted {
+		size, _ := r.plan.size(w.Digest)
+		need += size - w.Offset
+	}
+	return r.tree.room(r.tree.parts, "/"+partsDir, need)
+}
+
+// takeAll receives content and puts it in its places. It returns what has to be sent once more, from its beginning,
+// because the part that was kept from an earlier run was damaged.
+func (r *receiver) takeAll(ctx context.Context, wanted []want) ([]want, error) {
+	var again []want
+	for _, w := range wanted {
+		size, _ := r.plan.size(w.Digest)
+		sum, err := r.take(ctx, w, size-w.Offset)
+		if err != nil {
+			return nil, err
+		}
+		if sum != w.Digest {
+			if err := r.tree.dropPart(w.Digest); err != nil {
+				return nil, err
+			}
+			if w.Offset == 0 {
+				return nil, fmt.Errorf("%s: what arrived has digest %s: read the bundle with kkbundle verify, or check this host's disk and memory", w.Digest, sum)
+			}
+			again = append(again, want{Digest: w.Digest})
+			continue
+		}
+		if err := r.place(ctx, w.Digest); err != nil {
+			return nil, err
+		}
+	}
+	return again, nil
+}
+
+// take appends what comes to a part and returns the digest of the whole.
+func (r *receiver) take(ctx context.Context, w want, rest int64) (digest string, err error) {
+	part, err := r.tree.parts.OpenFile(partName(w.Digest), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, part.Close()) }()
+	sum := sha256.New()
+	if n, err := io.Copy(sum, &until{ctx, io.LimitReader(part, w.Offset)}); err != nil || n != w.Offset {
+		return "", errors.Join(fmt.Errorf("read what is there of %s: %d of %d bytes", w.Digest, n, w.Offset), err)
+	}
+	if err := r.append(part, sum, w.Digest, rest); err != nil {
+		return "", err
+	}
+	if err := part.Sync(); err != nil {
+		return "", r.tree.full(err, "/"+partsDir, rest)
+	}
+	return digestPrefix + hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+func (r *receiver) append(part io.Writer, sum hash.Hash, digest string, rest int64) error {
+	buf := make([]byte, maxFrame)
+	for rest > 0 {
+		n, err := readLength(r.in, maxFrame)
+		if err == nil && (n == 0 || int64(n) > rest) {
+			err = fmt.Errorf("a frame of %d bytes where %d are left", n, rest)
+		}
+		if err == nil {
+			_, err = io.ReadFull(r.in, buf[:n])
+		}
+		if err != nil {
+			return fmt.Errorf("receive %s: %d bytes are missing: %w", digest, rest, err)
+		}
+		if _, err := part.Write(buf[:n]); err != nil {
+			return r.tree.full(err, "/"+partsDir, rest)
+		}
+		sum.Write(buf[:n])
+		rest -= int64(n)
+	}
+	return nil
+}
+
+// place puts content into every place that the plan has for it, and forgets the part.
+func (r *receiver) place(ctx context.Context, digest string) error {
+	var users []PlannedFile
+	for _, f := range r.plan.Files {
+		if f.Digest == digest {
+			users = append(users, f)
+		}
+	}
+	for i, f := range users {
+		// One of several places may be as it shall be.
+		if len(users) > 1 {
+			if whole, err := r.inPlace(ctx, f); err != nil || whole {
+				if err != nil {
+					return fmt.Errorf("%s: %w", f.Name, err)
+				}
+				continue
+			}
+		}
+		changed, err := r.tree.place(ctx, f, i == len(users)-1)
+		for _, path := range changed {
+			r.changed[path] = true
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	return r.tree.dropPart(digest)
+}
+
+// lockTimeout is a little more than idleTimeout: a helper that was left alone ends in time.
+const (
+	idleTimeout = 60 * time.Second
+	lockTimeout = 75 * time.Second
+	lockPause   = 100 * time.Millisecond
+)
+
+// lock waits until this is the only helper that receives files here.
+func lock(ctx context.Context, f *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("another kkbundle is sending files to this host; wait for its end")
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+// patient reads from a stream that cannot be interrupted, until its context is done or nothing has come for a minute:
+// a helper whose connection died without a word must not keep its lock for ever.
+type patient struct {
+	ctx    context.Context //nolint:containedctx // io.Reader has none
+	pieces chan piece
+	free   chan []byte
+	now    []byte // what is left of the current piece
+	whole  []byte // its buffer
+	err    error
+}
+
+type piece struct {
+	data []byte
+	err  error
+}
+
+func newPatient(ctx context.Context, r io.Reader) *patient {
+	const buffers = 4
+	p := &patient{ctx: ctx, pieces: make(chan piece, buffers), free: make(chan []byte, buffers)}
+	for range buffers {
+		p.free <- make([]byte, chunk)
+	}
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case buf := <-p.free:
+				n, err := r.Read(buf)
+				p.pieces <- piece{buf[:n], err}
+				if err != nil {
+					return
+				}
+			}
+		}
+	}()
+	return p
+}
+
+// Read returns what has come.
+func (p *patient) Read(b []byte) (int, error) {
+	for len(p.now) == 0 {
+		if p.err != nil {
+			return 0, p.err
+		}
+		if p.whole != nil {
+			p.free <- p.whole
+			p.whole = nil
+		}
+		idle := time.NewTimer(idleTimeout)
+		select {
+		case <-p.ctx.Done():
+			p.err = context.Cause(p.ctx)
+		case <-idle.C:
+			p.err = fmt.Errorf("nothing has come for %s", idleTimeout)
+		case next := <-p.pieces:
+			p.now, p.whole, p.err = next.data, next.data[:cap(next.data)], next.err
+		}
+		idle.Stop()
+	}
+	n := copy(b, p.now)
+	p.now = p.now[n:]
+	return n, nil
+}
+
+// until reads until its context is done.
+type until struct {
+	ctx context.Context //nolint:containedctx // io.Reader has none
+	r   io.Reader
+}
+
+func (u *until) Read(p []byte) (int, error) {
+	if u.ctx.Err() != nil {
+		return 0, context.Cause(u.ctx)
+	}
+	return u.r.Read(p)
+}
+
+// isAbsent tells whether there is nothing at a path.
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+}

@@ -1,0 +1,185 @@
+package node
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// ProtocolVersion is the version of what Send and Receive say to each other. kkbundle puts its own helper on hosts, so
+// both sides always have the same.
+const ProtocolVersion = 1
+
+// An offer begins a conversation.
+type offer struct {
+	Version int  `json:"version"`
+	Plan    Plan `json:"plan"`
+}
+
+// An answer is what the helper says: what it lacks, or that everything is in its place, or what is wrong.
+type answer struct {
+	Version int      `json:"version"`
+	Want    []want   `json:"want,omitempty"`
+	Done    bool     `json:"done,omitempty"`
+	Changed []string `json:"changed,omitempty"`
+	Error   string   `json:"error,omitempty"`
+}
+
+// A want is content that the host lacks from an offset on.
+type want struct {
+	Digest string `json:"digest"`
+	Offset int64  `json:"offset"`
+}
+
+// An Opener opens content at an offset. What it returns must have all the rest of the content.
+type Opener func(ctx context.Context, digest string, offset int64) (io.ReadCloser, error)
+
+// Send makes a host have what the plan says. in is the standard input of `kkbundle-node receive` on the host, out its
+// standard output. Only what the host lacks is opened and sent. When it fails, what has arrived is kept on the host,
+// and the next Send goes on from there.
+func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (SendSummary, error) {
+	if err := plan.check(); err != nil {
+		return SendSummary{}, err
+	}
+	s := sender{in: in, open: open, plan: plan}
+	if err := writeMessage(in, offer{Version: ProtocolVersion, Plan: plan}); err != nil {
+		return SendSummary{}, s.why(out, fmt.Errorf("send the plan: %w", err))
+	}
+	for {
+		a, err := s.hear(out)
+		if err != nil {
+			return SendSummary{Sent: s.sent}, err
+		}
+		if a.Done {
+			return SendSummary{Changed: a.Changed, Sent: s.sent}, nil
+		}
+		if err := s.send(ctx, out, a.Want); err != nil {
+			return SendSummary{Sent: s.sent}, err
+		}
+	}
+}
+
+// maxRounds is how often a host may ask: once for what it lacks, and once more for what turned out to be damaged.
+const maxRounds = 3
+
+type sender struct {
+	in     io.Writer
+	open   Opener
+	plan   Plan
+	sent   int64
+	rounds int
+}
+
+// A RemoteError is what the helper says is wrong on the host.
+type RemoteError struct{ Message string }
+
+// Error is the helper's message.
+func (e *RemoteError) Error() string { return e.Message }
+
+// hear reads an answer and checks that it makes sense.
+func (s *sender) hear(out io.Reader) (answer, error) {
+	var a answer
+	if err := readMessage(out, &a, maxAnswer); err != nil {
+		return a, fmt.Errorf("receive the helper's answer: %w", err)
+	}
+	if a.Error != "" {
+		return a, &RemoteError{Message: a.Error}
+	}
+	if a.Version != ProtocolVersion {
+		return a, fmt.Errorf("the helper speaks version %d, this kkbundle %d", a.Version, ProtocolVersion)
+	}
+	if s.rounds++; !a.Done && s.rounds > maxRounds {
+		return a, errors.New("the host keeps asking for the same content: check its disk")
+	}
+	if !a.Done && len(a.Want) == 0 {
+		return a, errors.New("the helper wants nothing and is not done: this is not kkbundle-node")
+	}
+	for _, w := range a.Want {
+		if size, ok := s.plan.size(w.Digest); !ok || w.Offset < 0 || w.Offset > size {
+			return a, fmt.Errorf("the helper asks for byte %d of %s, which is not in the plan", w.Offset, w.Digest)
+		}
+	}
+	return a, nil
+}
+
+// size returns the size of content in the plan.
+func (p Plan) size(digest string) (int64, bool) {
+	for _, f := range p.Files {
+		if f.Digest == digest {
+			return f.Size, true
+		}
+	}
+	return 0, false
+}
+
+// send streams what is wanted. The helper says nothing meanwhile, unless something is wrong; it ends then, so that
+// writing fails.
+func (s *sender) send(ctx context.Context, out io.Reader, wanted []want) error {
+	for _, w := range wanted {
+		size, _ := s.plan.size(w.Digest)
+		if err := s.sendOne(ctx, w, size-w.Offset); err != nil {
+			var local *sourceError
+			if errors.As(err, &local) || ctx.Err() != nil {
+				return fmt.Errorf("send %s: %w", w.Digest, err)
+			}
+			return s.why(out, fmt.Errorf("send %s: %w", w.Digest, err))
+		}
+	}
+	return nil
+}
+
+// A sourceError is content that could not be read here: the host has nothing to say about it.
+type sourceError struct{ error }
+
+func (e *sourceError) Unwrap() error { return e.error }
+
+func (s *sender) sendOne(ctx context.Context, w want, rest int64) (err error) {
+	if rest == 0 { // all of it has arrived, but was not put into its place
+		return nil
+	}
+	r, err := s.open(ctx, w.Digest, w.Offset)
+	if err != nil {
+		return &sourceError{err}
+	}
+	defer func() {
+		if closeErr := r.Close(); err == nil && closeErr != nil {
+			err = &sourceError{closeErr}
+		}
+	}()
+	buf := make([]byte, 4+chunk)
+	for rest > 0 {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, err := io.ReadFull(r, buf[4:4+min(rest, chunk)])
+		if n == 0 || (err != nil && !errors.Is(err, io.ErrUnexpectedEOF)) {
+			return &sourceError{fmt.Errorf("%d bytes are missing at its end: %w", rest, err)}
+		}
+		binary.BigEndian.PutUint32(buf, uint32(n))
+		if _, err := s.in.Write(buf[:4+n]); err != nil {
+			return err
+		}
+		rest -= int64(n)
+		s.sent += int64(n)
+	}
+	// The source checks what it has given when it is read to its end.
+	if n, err := io.ReadFull(r, buf[:1]); n > 0 {
+		return &sourceError{errors.New("there is more of it than there should be")}
+	} else if !errors.Is(err, io.EOF) {
+		return &sourceError{err}
+	}
+	return nil
+}
+
+// why prefers what the helper said before it ended to the broken pipe that its end made here.
+func (s *sender) why(out io.Reader, err error) error {
+	var a answer
+	if readErr := readMessage(out, &a, maxAnswer); readErr == nil && a.Error != "" {
+		return &RemoteError{Message: a.Error}
+	} else if readErr != nil && !errors.Is(readErr, errGone) && !errors.Is(err, readErr) {
+		return errors.Join(err, readErr)
+	}
+	return err
+}

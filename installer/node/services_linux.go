@@ -1,0 +1,225 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits on programs that are asked something.
+const (
+	programTimeout = 10 * time.Second
+	programOutput  = 256 << 10
+)
+
+// runProgram returns the beginning of what a program prints, on both streams.
+func runProgram(ctx context.Context, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	cmd.WaitDelay = time.Second
+	out := head{most: programOutput}
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.data.Bytes(), err
+}
+
+// head keeps the first bytes written to it.
+type head struct {
+	most int
+	data bytes.Buffer
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	h.data.Write(p[:min(len(p), h.most-h.data.Len())])
+	return len(p), nil
+}
+
+// ports tries each port by listening on it, as the program that needs it will do.
+func (c *collector) ports() {
+	for _, port := range c.probe.Ports {
+		c.facts.Ports = append(c.facts.Ports, tryPort("tcp", port))
+	}
+	for _, port := range c.probe.UDPPorts {
+		c.facts.Ports = append(c.facts.Ports, tryPort("udp", port))
+	}
+	for i := range c.facts.Ports {
+		if p := &c.facts.Ports[i]; !p.Free && p.Problem == "" {
+			p.By = c.listener(p.Network, p.Port)
+		}
+	}
+}
+
+func tryPort(network string, port int) Port {
+	p := Port{Network: network, Port: port}
+	if port < 1 || port > 65535 {
+		p.Problem = "no such port"
+		return p
+	}
+	address := ":" + strconv.Itoa(port)
+	var err error
+	if network == "udp" {
+		var conn net.PacketConn
+		if conn, err = net.ListenPacket(network, address); err == nil {
+			err = conn.Close()
+		}
+	} else {
+		var l net.Listener
+		if l, err = net.Listen(network, address); err == nil {
+			err = l.Close()
+		}
+	}
+	switch {
+	case err == nil:
+		p.Free = true
+	case !errors.Is(err, unix.EADDRINUSE):
+		p.Problem = err.Error()
+	}
+	return p
+}
+
+// listener returns the name of the program that listens on a port, "" if it cannot be found.
+func (c *collector) listener(network string, port int) string {
+	inodes := map[string]bool{}
+	for _, file := range []string{"/proc/net/" + network, "/proc/net/" + network + "6"} {
+		c.scan(file, func(line string) {
+			f := strings.Fields(line)
+			if len(f) < 10 {
+				return
+			}
+			const listening, unconnected = "0A", "07" // include/net/tcp_states.h
+			_, digits, _ := strings.Cut(f[1], ":")
+			n, err := strconv.ParseUint(digits, 16, 16)
+			if err == nil && int(n) == port && (f[3] == listening || (network == "udp" && f[3] == unconnected)) {
+				inodes["socket:["+f[9]+"]"] = true
+			}
+		})
+	}
+	if len(inodes) == 0 {
+		return ""
+	}
+	fds, err := filepath.Glob(c.path("/proc/[0-9]*/fd/*"))
+	if err != nil {
+		return ""
+	}
+	for _, fd := range fds {
+		if target, err := os.Readlink(fd); err == nil && inodes[target] {
+			comm, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(fd)), "comm"))
+			if err == nil {
+				return strings.TrimSpace(string(comm))
+			}
+		}
+	}
+	return ""
+}
+
+// services asks systemd.
+func (c *collector) services(ctx context.Context) {
+	s := &c.facts.Systemd
+	s.Init = c.line("/proc/1/comm") == "systemd"
+	if !s.Init {
+		for _, name := range c.probe.Units {
+			s.Units = append(s.Units, Unit{Name: name})
+		}
+		return
+	}
+	if out, err := c.run(ctx, "systemctl", "--version"); err == nil {
+		if f := strings.Fields(string(out)); len(f) > 1 {
+			s.Version = f[1]
+		}
+	}
+	s.Units = c.units(ctx, c.probe.Units)
+	for _, u := range c.units(ctx, []string{"firewalld.service", "ufw.service", "nftables.service"}) {
+		if u.Active != "active" {
+			continue
+		}
+		// ufw's unit is active also where ufw is switched off.
+		if u.Name == "ufw.service" && !strings.EqualFold(shellValues(c.text("/etc/ufw/ufw.conf"))["ENABLED"], "yes") {
+			continue
+		}
+		c.facts.Firewalls = append(c.facts.Firewalls, strings.TrimSuffix(u.Name, ".service"))
+	}
+	if out, err := c.run(ctx, "timedatectl", "show", "--property=NTPSynchronized", "--value"); err == nil {
+		c.facts.TimeSync = strings.TrimSpace(string(out))
+	}
+}
+
+// units asks for the state of units; systemctl answers in the order of the question, with an empty line between.
+func (c *collector) units(ctx context.Context, names []string) []Unit {
+	if len(names) == 0 {
+		return nil
+	}
+	args := append([]string{"systemctl", "show", "--property=LoadState,ActiveState,UnitFileState", "--"}, names...)
+	out, err := c.run(ctx, args...)
+	blocks := strings.Split(strings.TrimSpace(string(out)), "\n\n")
+	if err == nil && len(blocks) != len(names) {
+		err = fmt.Errorf("%d answers about %d units", len(blocks), len(names))
+	}
+	if err != nil {
+		c.problem("systemctl show", fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out))))
+		blocks = nil
+	}
+	units := make([]Unit, len(names))
+	for i, name := range names {
+		units[i].Name = name
+		if i < len(blocks) {
+			values := shellValues(blocks[i])
+			units[i].Load, units[i].Active, units[i].File = values["LoadState"], values["ActiveState"], values["UnitFileState"]
+		}
+	}
+	return units
+}
+
+// programs finds runtimes and parts of Kubernetes and asks for their versions.
+func (c *collector) programs(ctx context.Context) {
+	asked := []struct {
+		name string
+		args []string
+	}{
+		{"containerd", []string{"--version"}},
+		{"crio", []string{"--version"}},
+		{"docker", []string{"--version"}},
+		{"etcd", []string{"--version"}},
+		{"k3s", []string{"--version"}},
+		{"kubeadm", []string{"version", "-o", "short"}},
+		{"kubectl", []string{"version", "--client"}},
+		{"kubelet", []string{"--version"}},
+		{"podman", []string{"--version"}},
+		{"rke2", []string{"--version"}},
+		{"runc", []string{"--version"}},
+	}
+	version := regexp.MustCompile(`\bv?[0-9]+\.[0-9]+\.[0-9]+[-+.0-9A-Za-z]*`)
+	found := make([]Program, len(asked))
+	var all sync.WaitGroup
+	for i, a := range asked {
+		path := c.find(a.name)
+		if path == "" {
+			continue
+		}
+		found[i] = Program{Name: a.name, Path: path}
+		all.Go(func() {
+			if out, err := c.run(ctx, append([]string{path}, a.args...)...); err == nil {
+				found[i].Version = version.FindString(string(out))
+			}
+		})
+	}
+	all.Wait()
+	for _, p := range found {
+		if p.Name != "" {
+			c.facts.Programs = append(c.facts.Programs, p)
+		}
+	}
+}

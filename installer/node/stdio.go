@@ -1,0 +1,196 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// The streams of `kkbundle-node dial` carry frames. An empty one is the end of that direction; the other one goes on.
+// The first frame from the host is a JSON dialAnswer.
+
+// A dialAnswer says whether the connection was made.
+type dialAnswer struct {
+	Local  string `json:"local,omitempty"`
+	Remote string `json:"remote,omitempty"`
+	Error  string `json:"error,omitempty"`
+}
+
+// dialTimeout is how long a connection from the host may take to be made.
+const dialTimeout = 10 * time.Second
+
+// DialStdio makes a connection and carries it over in and out, to a Dialer on the other side. It returns when both
+// directions have ended, when in ends without saying so (the other side is closed or gone), or when ctx is done. A connection
+// that could not be made is told to the other side and returned.
+func DialStdio(ctx context.Context, network, addr string, in io.Reader, out io.Writer) error {
+	d := net.Dialer{Timeout: dialTimeout}
+	conn, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return errors.Join(err, writeMessage(out, dialAnswer{Error: err.Error()}))
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer func() { _ = conn.Close() }() // both directions have ended, or nobody is there to tell
+	if err := writeMessage(out, dialAnswer{Local: conn.LocalAddr().String(), Remote: conn.RemoteAddr().String()}); err != nil {
+		return err
+	}
+	// Reading in cannot be interrupted, so the end is what comes first: both directions, or in breaking off.
+	ended := make(chan error, 2)
+	go func() { ended <- unframe(in, conn, func() error { return closeWrite(conn) }) }()
+	go func() { ended <- frame(conn, out) }()
+	for range 2 {
+		if err := <-ended; errors.Is(err, errGone) {
+			return nil // the other side has closed the whole connection
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func closeWrite(conn net.Conn) error {
+	if c, ok := conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return conn.Close()
+}
+
+// frame carries everything that r has to w, and then its end.
+func frame(r io.Reader, w io.Writer) error {
+	buf := make([]byte, 4+chunk)
+	for {
+		n, err := r.Read(buf[4:])
+		if n > 0 {
+			binary.BigEndian.PutUint32(buf, uint32(n))
+			if _, err := w.Write(buf[:4+n]); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			// A connection that was reset ends for the other side as well.
+			return writeFrame(w, nil)
+		}
+	}
+}
+
+// unframe carries what r's frames hold to w, and then calls end.
+func unframe(r io.Reader, w io.Writer, end func() error) error {
+	buffered := bufio.NewReaderSize(r, chunk)
+	for {
+		n, err := readLength(buffered, maxFrame)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return end()
+		}
+		if copied, err := io.CopyN(w, buffered, int64(n)); err != nil {
+			if errors.Is(err, io.EOF) && copied < int64(n) {
+				return errGone
+			}
+			return err
+		}
+	}
+}
+
+// A Starter starts kkbundle-node on a host with these arguments and returns its standard input and output. Close ends
+// it and returns how it ended.
+type Starter func(ctx context.Context, args ...string) io.ReadWriteCloser
+
+// Dialer returns a function like net.Dialer's DialContext whose connections are made on the host where start starts
+// the helper. Deadlines work, and CloseWrite does.
+func Dialer(start Starter) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if network != "tcp" && network != "tcp4" && network != "tcp6" {
+			return nil, fmt.Errorf("dial %s %s: only tcp goes through a host", network, addr)
+		}
+		// As with net.Dialer, ctx is about making the connection and not about its life.
+		s := start(context.WithoutCancel(ctx), "dial", addr)
+		type result struct {
+			answer dialAnswer
+			err    error
+		}
+		first := make(chan result, 1)
+		go func() {
+			var r result
+			r.err = readMessage(s, &r.answer, maxAnswer)
+			first <- r
+		}()
+		select {
+		case <-ctx.Done():
+			go func() { _ = s.Close() }() // takes as long as the host needs
+			return nil, fmt.Errorf("dial %s: %w", addr, context.Cause(ctx))
+		case r := <-first:
+			if r.err == nil && r.answer.Error != "" {
+				_ = s.Close() // fails with the same reason
+				return nil, fmt.Errorf("dial %s through the host: %s", addr, r.answer.Error)
+			}
+			if r.err != nil {
+				return nil, fmt.Errorf("dial %s through the host: %w", addr, errors.Join(r.err, s.Close()))
+			}
+			return newConn(s, r.answer), nil
+		}
+	}
+}
+
+// conn is a connection made somewhere else. Each direction is a pipe that has deadlines, with a goroutine between it
+// and the stream that has none.
+type conn struct {
+	stream        io.ReadWriteCloser
+	read, write   net.Conn
+	local, remote addr
+	once          sync.Once
+	closed        error
+}
+
+func newConn(s io.ReadWriteCloser, a dialAnswer) *conn {
+	read, fromHost := net.Pipe()
+	write, toHost := net.Pipe()
+	c := &conn{stream: s, read: read, write: write, local: addr(a.Local), remote: addr(a.Remote)}
+	go func() {
+		_ = unframe(s, fromHost, func() error { return nil }) // how it broke off is told by Close
+		_ = fromHost.Close()
+	}()
+	go func() {
+		_ = frame(toHost, s)
+		_ = toHost.Close()
+	}()
+	return c
+}
+
+func (c *conn) Read(p []byte) (int, error)  { return c.read.Read(p) }
+func (c *conn) Write(p []byte) (int, error) { return c.write.Write(p) }
+
+// CloseWrite ends what is sent; what comes can still be read.
+func (c *conn) CloseWrite() error { return c.write.Close() }
+
+// Close ends the connection on the host, too.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		_ = c.read.Close()
+		_ = c.write.Close()
+		c.closed = c.stream.Close()
+	})
+	return c.closed
+}
+
+func (c *conn) LocalAddr() net.Addr  { return c.local }
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.read.SetReadDeadline(t), c.write.SetWriteDeadline(t))
+}
+func (c *conn) SetReadDeadline(t time.Time) error  { return c.read.SetReadDeadline(t) }
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.write.SetWriteDeadline(t) }
+
+// addr is an address as the host sees it.
+type addr string
+
+func (addr) Network() string  { return "tcp" }
+func (a addr) String() string { return string(a) }
