@@ -1,0 +1,202 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// Precheck looks at all hosts and reports what would make an installation fail. Hosts that cannot be reached are part
+// of the report. Nothing is changed: the helper is put on hosts and taken away again where nothing was installed yet.
+// Bundle may be nil; what it holds is not checked then.
+func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
+	o.DryRun = true
+	r, err := newRun(o)
+	if err != nil {
+		return precheck.Report{}, err
+	}
+	r.journal = &journal{mask: r.mask, now: r.Now, w: discard{}}
+	defer r.dir.close()
+	defer r.disconnect()
+	if err := r.connect(ctx); err != nil && len(r.targets) == 0 {
+		return precheck.Report{}, err
+	}
+	if o.Bundle != nil {
+		if err := r.takeBundle(); err != nil {
+			return precheck.Report{}, err
+		}
+	}
+	report, err := r.examine(inTask(ctx, "precheck"))
+	return report, errors.Join(err, r.onAll(r.connected(), func(_ int, t *Target) error { return t.forgetHelper(ctx) }))
+}
+
+// forgetHelper removes the helper from a host on which there is nothing else of ours.
+func (t *Target) forgetHelper(ctx context.Context) error {
+	nothing, err := notInstalled(ctx, t)
+	if err != nil || !nothing {
+		return err
+	}
+	return t.forget(ctx)
+}
+
+// precheckTask stops the run if something would make it fail later.
+func precheckTask() Task {
+	return Task{
+		Name:  "precheck",
+		Where: Here,
+		Look:  true,
+		Do: func(ctx context.Context, t *Target) error {
+			report, err := t.run.examine(ctx)
+			if err != nil {
+				return err
+			}
+			for _, result := range report.Results {
+				t.run.tellResult(result)
+			}
+			if t.run.Force {
+				return nil
+			}
+			return report.Err()
+		},
+	}
+}
+
+// tellResult reports a check that failed.
+func (r *run) tellResult(result precheck.Result) {
+	if result.OK {
+		return
+	}
+	state := Failed
+	if result.Level == precheck.Warn {
+		state = Warned
+	}
+	r.tell(Event{
+		Phase: "precheck", Task: "precheck", Host: result.Host, State: state,
+		Message: fmt.Sprintf("%s: %s. %s", result.Title, result.Found, result.Fix),
+	})
+}
+
+// examine evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
+func (r *run) examine(ctx context.Context) (precheck.Report, error) {
+	if err := errors.Join(r.checkHooks(), r.checkBundle()); err != nil {
+		return precheck.Report{}, err
+	}
+	targets := r.needed()
+	in := precheck.Input{Cluster: r.cluster, Hosts: make([]precheck.Host, len(targets)), Architectures: r.architectures()}
+	err := r.onAll(targets, func(i int, t *Target) error {
+		in.Hosts[i] = t.examine(ctx)
+		return nil
+	})
+	return precheck.Evaluate(in), err
+}
+
+// architectures are those that the bundle is for.
+func (r *run) architectures() []string {
+	if r.Bundle == nil {
+		return nil
+	}
+	var list []string
+	for _, platform := range r.Bundle.Index().Platforms {
+		_, arch, _ := strings.Cut(platform, "/")
+		arch, _, _ = strings.Cut(arch, "/")
+		list = append(list, arch)
+	}
+	return list
+}
+
+// examine gathers what is known about one host.
+func (t *Target) examine(ctx context.Context) precheck.Host {
+	h := precheck.Host{Host: t.Host, Err: t.failure}
+	if t.on == nil || t.failure != nil {
+		return h
+	}
+	h.Space, h.Err = t.space(ctx)
+	if h.Err != nil {
+		return h
+	}
+	h.Sent = t.run.Now()
+	facts, err := t.facts(ctx, precheck.ProbeFor(t.run.cluster, h))
+	h.Received = t.run.Now()
+	if err != nil {
+		h.Err = err
+		return h
+	}
+	h.Facts = &facts
+	return h
+}
+
+// facts asks the helper.
+func (t *Target) facts(ctx context.Context, probe node.Probe) (node.Facts, error) {
+	question, err := json.Marshal(probe)
+	if err != nil {
+		return node.Facts{}, err
+	}
+	out := &limited{most: maxFile}
+	err = t.on.Run(withoutOutput(ctx), host.Cmd{Args: []string{host.HelperPath, "facts"}, Stdin: bytes.NewReader(question), Stdout: out})
+	if err = errors.Join(err, out.err); err != nil {
+		return node.Facts{}, err
+	}
+	var facts node.Facts
+	if err := json.Unmarshal(out.Bytes(), &facts); err != nil {
+		return node.Facts{}, fmt.Errorf("%s: facts: %w", t.Name, err)
+	}
+	if facts.Version != node.FactsVersion {
+		return node.Facts{}, fmt.Errorf("%s: the helper speaks version %d of facts, this kkbundle %d", t.Name, facts.Version, node.FactsVersion)
+	}
+	return facts, nil
+}
+
+// checkBundle finds what the bundle lacks for these hosts: every need of every task, for the hosts that it runs on.
+func (r *run) checkBundle() error {
+	if r.Bundle == nil {
+		return nil
+	}
+	missing := map[string]error{}
+	var order []string
+	for _, phase := range Plan(r.cluster) {
+		for _, task := range phase.Tasks {
+			for _, need := range task.Needs() {
+				for _, platform := range r.platforms(task, need) {
+					_, err := r.component(need, platform)
+					if err == nil || missing[err.Error()] != nil {
+						continue
+					}
+					missing[err.Error()] = err
+					order = append(order, err.Error())
+				}
+			}
+		}
+	}
+	var errs []error
+	for _, text := range order {
+		errs = append(errs, missing[text])
+	}
+	for _, a := range r.cluster.Addons {
+		if _, _, err := r.addon(a); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// platforms returns those of the hosts that a task runs on, where they matter to a need.
+func (r *run) platforms(task Task, need manifest.Need) []string {
+	if need.Kind != manifest.ItemFile {
+		return []string{""}
+	}
+	var list []string
+	for _, t := range r.targetsOf(task) {
+		if t.Arch != "" {
+			list = append(list, "linux/"+t.Arch)
+		}
+	}
+	return list
+}

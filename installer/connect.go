@@ -1,0 +1,154 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// connect makes the targets out of the inventory, connects to those that this run needs, and puts the helper on them.
+// The error joins those of all hosts, because the operator can mend them all at once.
+func (r *run) connect(ctx context.Context) error {
+	for _, h := range r.Inventory.Hosts() {
+		if len(h.Roles) > 0 {
+			r.targets = append(r.targets, &Target{Host: h, IP: h.InternalIPv4, run: r})
+		}
+	}
+	for _, name := range r.Limit {
+		if !slices.ContainsFunc(r.targets, func(t *Target) bool { return t.Name == name }) {
+			return fmt.Errorf("there is no host %q with a role in the inventory", name)
+		}
+	}
+	err := r.onAll(r.needed(), func(_ int, t *Target) error {
+		t.failure = t.connect(inTask(ctx, "connect"))
+		return t.failure
+	})
+	for _, t := range r.targets {
+		if t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
+			err = errors.Join(err, &AddressError{Host: t.Name})
+		}
+	}
+	return err
+}
+
+// needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
+// tasks run once.
+func (r *run) needed() []*Target {
+	if len(r.Limit) == 0 {
+		return r.targets
+	}
+	var list []*Target
+	for _, t := range r.targets {
+		once := t == first(r.withRole(manifest.RoleControlPlane)) || t == first(r.withRole(manifest.RoleRegistry))
+		if once || slices.Contains(r.Limit, t.Name) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+func first(targets []*Target) *Target {
+	if len(targets) == 0 {
+		return nil
+	}
+	return targets[0]
+}
+
+// onAll does something on several hosts at a time and joins the errors. One host's failure does not stop the others.
+func (r *run) onAll(targets []*Target, do func(i int, t *Target) error) error {
+	errs := make([]error, len(targets))
+	var group errgroup.Group
+	group.SetLimit(r.Hosts)
+	for i, t := range targets {
+		group.Go(func() error {
+			errs[i] = do(i, t)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	return errors.Join(errs...)
+}
+
+func (t *Target) connect(ctx context.Context) error {
+	h, err := t.run.Dial(ctx, t.Host)
+	if err != nil {
+		return err
+	}
+	t.on = &journaled{Host: h, name: t.Name, journal: t.run.journal}
+	if t.Arch, err = host.Arch(ctx, t.on); err != nil {
+		return err
+	}
+	helper, err := t.run.Helper(t.Arch)
+	if err != nil {
+		return err
+	}
+	if _, err := host.PutHelper(describedAs(ctx, "put "+host.HelperPath), t.on, helper); err != nil {
+		return err
+	}
+	if t.IP.IsValid() {
+		return nil
+	}
+	facts, err := t.facts(ctx, node.Probe{})
+	if err != nil {
+		return err
+	}
+	if t.IP = precheck.Address(t.Host, &facts); !t.IP.IsValid() {
+		return &AddressError{Host: t.Name}
+	}
+	return nil
+}
+
+// An AddressError says that a host's address in the cluster is not known.
+type AddressError struct{ Host string }
+
+// Error names the host.
+func (e *AddressError) Error() string {
+	return e.Host + ": which of its addresses the cluster uses is not known: the inventory does not say, and there is no default route to tell by"
+}
+
+// Hint says what to do about it.
+func (e *AddressError) Hint() string { return "give the host internalIPv4 in the inventory" }
+
+// lockAll locks the connected hosts and returns what releases those that it could lock. A dry run locks nothing.
+func (r *run) lockAll(ctx context.Context) (release func(), err error) {
+	var releases []func()
+	release = func() {
+		for _, one := range releases {
+			one()
+		}
+	}
+	if r.DryRun {
+		return release, nil
+	}
+	by := thisOwner(r.Now())
+	ctx = inTask(ctx, "lock")
+	err = r.onAll(r.connected(), func(_ int, t *Target) error {
+		one, err := t.lock(ctx, by)
+		if err == nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			releases = append(releases, one)
+		}
+		return err
+	})
+	return release, err
+}
+
+// connected returns those of the hosts with one of the roles that this run is connected to.
+func (r *run) connected(roles ...manifest.Role) []*Target {
+	return slices.DeleteFunc(r.withRole(roles...), func(t *Target) bool { return t.on == nil })
+}
+
+func (r *run) disconnect() {
+	for _, t := range r.connected() {
+		_ = t.on.Close() // everything that was done has been answered
+	}
+}

@@ -1,0 +1,187 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/registry"
+)
+
+const (
+	certsDir       = "/etc/containerd/certs.d"
+	registryCAPath = configDir + "/registry-ca.crt"
+)
+
+// runtimeTask installs containerd, runc and the CNI plugins, and points every upstream name at the registry.
+func runtimeTask() Task {
+	return settle(Task{
+		Name:   "containerd",
+		Roles:  []manifest.Role{manifest.RoleCluster},
+		Files:  runtimeFiles(),
+		Images: []string{"pause"},
+	}, runtimeSetting)
+}
+
+func runtimeFiles() []Place {
+	const executable = 0o755
+	var files []Place
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		files = append(files, Place{"containerd", "bin/" + name, "/usr/local/bin/" + name, executable})
+	}
+	files = append(files, Place{"runc", "", "/usr/local/sbin/runc", executable})
+	for _, name := range []string{
+		"bandwidth", "bridge", "firewall", "host-device", "host-local", "loopback", "portmap", "ptp", "static", "tuning",
+	} {
+		files = append(files, Place{"cni-plugins", name, "/opt/cni/bin/" + name, executable})
+	}
+	return files
+}
+
+func runtimeSetting(_ context.Context, t *Target) (setting, error) {
+	config, err := containerdConfig(t.run.cluster)
+	if err != nil {
+		return setting{}, err
+	}
+	access, err := t.run.access()
+	if err != nil {
+		return setting{}, err
+	}
+	files := []textFile{
+		{"/etc/containerd/config.toml", 0o644, config},
+		{"/etc/systemd/system/containerd.service", 0o644, []byte(containerdUnit)},
+		{registryCAPath, 0o644, access.ca},
+	}
+	files = append(files, hostsFiles(access, t.run.upstreams())...)
+	return setting{files: files, units: []string{"containerd.service"}}, nil
+}
+
+// containerdConfig writes version 3 of the configuration for containerd 2, version 2 for 1.x. It names what differs from
+// the defaults and nothing else.
+func containerdConfig(c *manifest.Cluster) ([]byte, error) {
+	version, err := catalog.Version(c, "containerd")
+	if err != nil {
+		return nil, err
+	}
+	v, err := semver.NewVersion(version)
+	if err != nil {
+		return nil, fmt.Errorf("containerd version %q: %w", version, err)
+	}
+	pause, err := catalog.ImageRef(c, "pause")
+	if err != nil {
+		return nil, err
+	}
+	format := containerdVersion3
+	if v.Major() < 2 {
+		format = containerdVersion2
+	}
+	return fmt.Appendf(nil, format, pause), nil
+}
+
+const containerdVersion3 = `# Written by kkbundle.
+version = 3
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "%s"
+
+[plugins.'io.containerd.cri.v1.images'.registry]
+  config_path = "/etc/containerd/certs.d"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  BinaryName = "/usr/local/sbin/runc"
+  SystemdCgroup = true
+`
+
+const containerdVersion2 = `# Written by kkbundle.
+version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "%s"
+
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = "/etc/containerd/certs.d"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  BinaryName = "/usr/local/sbin/runc"
+  SystemdCgroup = true
+`
+
+const containerdUnit = `# Written by kkbundle.
+[Unit]
+Description=containerd container runtime
+Documentation=https://containerd.io
+After=network.target local-fs.target
+
+[Service]
+ExecStartPre=-/sbin/modprobe overlay
+ExecStart=/usr/local/bin/containerd
+Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+Type=notify
+Delegate=yes
+KillMode=process
+Restart=always
+RestartSec=5
+LimitNPROC=infinity
+LimitCORE=infinity
+TasksMax=infinity
+OOMScoreAdjust=-999
+
+[Install]
+WantedBy=multi-user.target
+`
+
+// A registryAccess is how hosts reach the registry.
+type registryAccess struct {
+	address  string // host:port
+	ca       []byte // PEM
+	username string
+	password string
+}
+
+func (r registryAccess) authorization() string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.username+":"+r.password))
+}
+
+// missingPath is the repository below which images of hosts are looked for that the bundle has none of: so the message
+// of a failed pull says what is wrong, and nothing is asked of the internet.
+const missingPath = "not-in-the-bundle"
+
+// hostsFiles makes containerd take every upstream's images from the registry, where registry.Push puts them below the
+// upstream's name. The registry stands as the upstream's own server, not as a mirror before it: containerd would go on
+// to the internet for what a mirror lacks. The files have a password in them.
+// https://github.com/containerd/containerd/blob/main/docs/hosts.md
+func hostsFiles(r registryAccess, upstreams []string) []textFile {
+	files := []textFile{
+		hostsFile(r, "_default", "/v2/"+missingPath),
+		hostsFile(r, r.address, "/v2"),
+	}
+	for _, upstream := range upstreams {
+		files = append(files, hostsFile(r, upstream, "/v2/"+registry.UpstreamPath(upstream)))
+	}
+	slices.SortFunc(files, func(a, b textFile) int { return strings.Compare(a.path, b.path) })
+	return slices.CompactFunc(files, func(a, b textFile) bool { return a.path == b.path })
+}
+
+func hostsFile(r registryAccess, dir, apiRoot string) textFile {
+	var b bytes.Buffer
+	b.WriteString("# Written by kkbundle.\n")
+	fmt.Fprintf(&b, "server = \"https://%s%s\"\n", r.address, apiRoot)
+	b.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
+	fmt.Fprintf(&b, "ca = \"%s\"\n", registryCAPath)
+	fmt.Fprintf(&b, "\n[header]\n  Authorization = [\"%s\"]\n", r.authorization())
+	return textFile{path.Join(certsDir, dir, "hosts.toml"), 0o600, b.Bytes()}
+}

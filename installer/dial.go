@@ -1,0 +1,47 @@
+package installer
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
+)
+
+// helper starts kkbundle-node on the host and returns its standard input and output.
+func (t *Target) helper(ctx context.Context, args ...string) *host.Stream {
+	return host.Open(withoutOutput(ctx), t.on, append([]string{host.HelperPath}, args...)...)
+}
+
+// dial makes a TCP connection from the host, by the helper and over the session that runs it: only SSH has to get
+// through to the host.
+func (t *Target) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	start := func(ctx context.Context, args ...string) io.ReadWriteCloser { return t.helper(ctx, args...) }
+	return node.Dialer(start)(ctx, network, addr)
+}
+
+// connections is how many connections at a time go through one host.
+const connections = 8
+
+// transport returns an HTTP transport whose connections are made on the host and trust one authority.
+func (t *Target) transport(caPEM []byte) (*http.Transport, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(caPEM) {
+		return nil, errors.New("the certificate authority is not PEM")
+	}
+	return &http.Transport{
+		DialContext:         t.dial,
+		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout: 30 * time.Second,
+		MaxConnsPerHost:     connections,
+		MaxIdleConnsPerHost: connections,
+		IdleConnTimeout:     30 * time.Second,
+		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{}, // several connections, not one HTTP/2
+	}, nil
+}

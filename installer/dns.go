@@ -1,0 +1,90 @@
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// dnsTask lets the cluster's DNS live without name servers outside. kubeadm makes CoreDNS forward what it does not know
+// to those of the host it runs on, and CoreDNS refuses to start if there are none. Without forwarding, it answers at
+// once that it does not know.
+func dnsTask() Task {
+	return Task{
+		Name:  "cluster-dns",
+		Roles: []manifest.Role{manifest.RoleControlPlane},
+		Where: First,
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			if member, err := t.isMember(ctx); err != nil || !member {
+				return false, err
+			}
+			for _, node := range t.run.connected(manifest.RoleCluster) {
+				has, err := node.hasNameserver(ctx)
+				if err != nil {
+					return false, err
+				}
+				if !has {
+					_, forwards, err := t.corefile(ctx)
+					return !forwards, err
+				}
+			}
+			return true, nil
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			corefile, _, err := t.corefile(ctx)
+			if err != nil {
+				return err
+			}
+			patch, err := json.Marshal(document{"data": document{"Corefile": corefile}})
+			if err != nil {
+				return err
+			}
+			_, err = t.kubectl(ctx, "patch", "configmap", "coredns", "--namespace=kube-system", "--type=merge", "--patch="+string(patch))
+			return err
+		},
+	}
+}
+
+// hasNameserver looks at the file that the kubelet gives to CoreDNS: kubeadm chooses systemd-resolved's if that runs.
+func (t *Target) hasNameserver(ctx context.Context) (bool, error) {
+	file := "/etc/resolv.conf"
+	resolved, err := t.test(ctx, "systemctl", "is-active", "--quiet", "systemd-resolved.service")
+	if err != nil {
+		return false, err
+	}
+	if resolved {
+		file = "/run/systemd/resolve/resolv.conf"
+	}
+	return t.test(ctx, "grep", "--quiet", "^[[:space:]]*nameserver[[:space:]]", file)
+}
+
+// corefile returns CoreDNS's configuration without forwarding, and whether it has any.
+func (t *Target) corefile(ctx context.Context) (text string, forwards bool, err error) {
+	var config struct {
+		Data map[string]string `json:"data"`
+	}
+	if err := t.kubectlJSON(ctx, &config, "get", "configmap", "coredns", "--namespace=kube-system"); err != nil {
+		return "", false, err
+	}
+	text, forwards = withoutForward(config.Data["Corefile"])
+	return text, forwards, nil
+}
+
+// withoutForward takes forwarding to the host's name servers out of a Corefile. Forwarding that somebody has pointed
+// elsewhere stays.
+func withoutForward(corefile string) (text string, changed bool) {
+	var b strings.Builder
+	depth := 0 // of braces inside the block that is left out
+	for line := range strings.Lines(corefile) {
+		begins := depth == 0 && strings.Join(strings.Fields(strings.TrimRight(line, " {\r\n")), " ") == "forward . /etc/resolv.conf"
+		if begins || depth > 0 {
+			changed = true
+			depth += strings.Count(line, "{") - strings.Count(line, "}")
+			continue
+		}
+		b.WriteString(line)
+	}
+	return b.String(), changed
+}

@@ -1,0 +1,214 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+// A masker takes secrets out of text that is kept or shown. Secrets go to hosts by standard input and in files with
+// mode 0600 only; the masker is the second line of defence, for programs that print what they were given.
+type masker struct {
+	mu       sync.Mutex
+	secrets  []string
+	patterns []*regexp.Regexp
+}
+
+const masked = "***"
+
+// newMasker knows what secrets of Kubernetes look like: bootstrap tokens, certificate keys, private keys and the
+// credentials in kubeconfig files.
+func newMasker() *masker {
+	return &masker{patterns: []*regexp.Regexp{
+		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
+		regexp.MustCompile(`(?i)(certificate[- ]?key:?\s+)[0-9a-f]{64}`),
+		regexp.MustCompile(`(?s)(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\z)`),
+		regexp.MustCompile(`((?:client-key-data|token|password|Authorization)["']?\s*[:=]\s*["']?)[^\s"']+`),
+	}}
+}
+
+// hide makes the masker know a secret, also as it looks in base64.
+func (m *masker) hide(secret string) {
+	if len(secret) < 6 { // shorter ones would take innocent text away with them
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret))} {
+		if !slices.Contains(m.secrets, s) {
+			m.secrets = append(m.secrets, s)
+		}
+	}
+}
+
+// mask returns text without the secrets in it.
+func (m *masker) mask(text string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.secrets {
+		text = strings.ReplaceAll(text, s, masked)
+	}
+	for _, p := range m.patterns {
+		replacement := masked
+		switch p.NumSubexp() {
+		case 1:
+			replacement = "${1}" + masked
+		case 2:
+			replacement = "${1}" + masked + "${2}"
+		}
+		text = p.ReplaceAllString(text, replacement)
+	}
+	return text
+}
+
+// A journal is install.log: every command with its host, task, duration and result, and what it printed.
+type journal struct {
+	mask *masker
+	now  func() time.Time
+
+	mu sync.Mutex
+	w  io.Writer
+}
+
+// write adds an entry: a line, and under it what was printed.
+func (j *journal) write(ctx context.Context, who, text, output string) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s %s %s %s\n", j.now().UTC().Format(time.RFC3339), who, taskOf(ctx), text)
+	for line := range strings.Lines(output) {
+		b.WriteString("    " + strings.TrimRight(line, "\r\n") + "\n")
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, _ = io.WriteString(j.w, j.mask.mask(b.String())) // the work does not stop because its log cannot be written
+}
+
+type taskKey struct{}
+
+// inTask marks what is done under a context as belonging to a task, for the journal.
+func inTask(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, taskKey{}, name)
+}
+
+func taskOf(ctx context.Context) string {
+	name, _ := ctx.Value(taskKey{}).(string)
+	return orDash(name)
+}
+
+type quietKey struct{}
+
+// withoutOutput keeps what commands print out of the journal: secrets, binary streams and long lists.
+func withoutOutput(ctx context.Context) context.Context {
+	return context.WithValue(ctx, quietKey{}, true)
+}
+
+type describedKey struct{}
+
+// describedAs names in the journal what is done by a script that says little to a reader.
+func describedAs(ctx context.Context, what string) context.Context {
+	return context.WithValue(ctx, describedKey{}, what)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// keptOutput is how much of a command's output the journal keeps: its end, where the reason of a failure is.
+const keptOutput = 64 << 10
+
+// A journaled host records what runs on it.
+type journaled struct {
+	host.Host
+	name    string
+	journal *journal
+}
+
+// Run runs the command and records it. What a command is given is never recorded.
+func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
+	kept := &tail{most: keptOutput}
+	if ctx.Value(quietKey{}) == nil {
+		cmd.Stdout = alsoTo(cmd.Stdout, kept)
+	}
+	cmd.Stderr = alsoTo(cmd.Stderr, kept)
+	start := h.journal.now()
+	err := h.Host.Run(ctx, cmd)
+	result := "exit 0"
+	var exit *host.ExitError
+	switch {
+	case errors.As(err, &exit):
+		result = "exit " + strconv.Itoa(exit.Code)
+	case err != nil:
+		result = "lost: " + err.Error()
+	}
+	took := h.journal.now().Sub(start).Round(time.Millisecond)
+	what, described := ctx.Value(describedKey{}).(string)
+	if !described {
+		what = "$ " + commandLine(cmd.Args)
+	}
+	h.journal.write(ctx, h.name, fmt.Sprintf("%s -> %s in %s", what, result, took), kept.String())
+	return err
+}
+
+func alsoTo(w io.Writer, kept *tail) io.Writer {
+	if w == nil {
+		return kept
+	}
+	return io.MultiWriter(w, kept)
+}
+
+// commandLine writes arguments as a shell would take them.
+func commandLine(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = a
+		if a == "" || strings.Trim(a, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-") != "" {
+			quoted[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}
+
+// A tail keeps the last bytes written to it. It is safe for concurrent use: a command's two streams share one.
+type tail struct {
+	most int
+
+	mu      sync.Mutex
+	data    []byte
+	dropped bool
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.data = append(t.data, p...)
+	if over := len(t.data) - t.most; over > 0 {
+		t.data = append(t.data[:0], t.data[over:]...)
+		t.dropped = true
+	}
+	return len(p), nil
+}
+
+// String returns what is kept, from the beginning of a line on.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	data := t.data
+	if t.dropped {
+		_, data, _ = bytes.Cut(data, []byte("\n"))
+		return "…\n" + string(data)
+	}
+	return string(data)
+}

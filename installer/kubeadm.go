@@ -1,0 +1,237 @@
+package installer
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/Masterminds/semver/v3"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	criSocket     = "unix:///run/containerd/containerd.sock"
+	clusterDomain = "cluster.local"
+)
+
+// document is a YAML document for another program, whose shape is that program's.
+type document = map[string]any
+
+// kubeadmConfig renders what kubeadm reads, in the version of its API that the cluster's kubeadm knows best.
+type kubeadmConfig struct {
+	cluster  *manifest.Cluster
+	endpoint string // host:port of the API server
+	beta4    bool   // v1beta4 of the API, else v1beta3
+}
+
+// newKubeadmConfig chooses the API version: v1beta4 exists since Kubernetes 1.31, v1beta3 is gone in time.
+// https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/
+func newKubeadmConfig(c *manifest.Cluster, endpoint string) (kubeadmConfig, error) {
+	v, err := semver.NewVersion(c.Kubernetes.Version)
+	if err != nil {
+		return kubeadmConfig{}, fmt.Errorf("kubernetes version %q: %w", c.Kubernetes.Version, err)
+	}
+	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
+	return kubeadmConfig{cluster: c, endpoint: endpoint, beta4: beta4}, nil
+}
+
+// endpoint is where nodes and clients reach the API server.
+func endpoint(c *manifest.Cluster, firstControlPlane netip.Addr) string {
+	address := c.ControlPlaneEndpoint.Address
+	if address == "" {
+		address = firstControlPlane.String()
+	}
+	if _, _, err := net.SplitHostPort(address); err == nil {
+		return address
+	}
+	return net.JoinHostPort(address, strconv.Itoa(manifest.DefaultPort))
+}
+
+func (k kubeadmConfig) apiVersion() string {
+	if k.beta4 {
+		return "kubeadm.k8s.io/v1beta4"
+	}
+	return "kubeadm.k8s.io/v1beta3"
+}
+
+// init is for the first control plane. The token is the one that kubeadm would make for a day if it were given none.
+func (k kubeadmConfig) init(name string, ip netip.Addr, worker bool, token string) ([]byte, error) {
+	registration := k.registration(name, ip)
+	if worker {
+		registration["taints"] = []any{} // its pods may run here too
+	}
+	return documents(
+		document{
+			"apiVersion":       k.apiVersion(),
+			"kind":             "InitConfiguration",
+			"bootstrapTokens":  []any{document{"token": token, "ttl": "5m0s", "description": "made by kkbundle for kubeadm init"}},
+			"localAPIEndpoint": localEndpoint(ip),
+			"nodeRegistration": registration,
+		},
+		k.clusterConfiguration(),
+		k.kubeletConfiguration(),
+		k.kubeProxyConfiguration(),
+	)
+}
+
+// A joining node trusts the cluster by its authority's public key and is trusted by a token.
+type joining struct {
+	name         string
+	ip           netip.Addr
+	token        string
+	pin          string
+	worker       bool
+	controlPlane bool
+	// certificateKey decrypts the authorities' keys that a control plane fetches from the cluster.
+	certificateKey string
+}
+
+// join is for every other node.
+func (k kubeadmConfig) join(j joining) ([]byte, error) {
+	registration := k.registration(j.name, j.ip)
+	d := document{
+		"apiVersion":       k.apiVersion(),
+		"kind":             "JoinConfiguration",
+		"nodeRegistration": registration,
+		"discovery": document{
+			"bootstrapToken": document{
+				"apiServerEndpoint": k.endpoint,
+				"token":             j.token,
+				"caCertHashes":      []any{j.pin},
+			},
+			"tlsBootstrapToken": j.token,
+		},
+	}
+	if j.controlPlane {
+		d["controlPlane"] = document{"certificateKey": j.certificateKey, "localAPIEndpoint": localEndpoint(j.ip)}
+		if j.worker {
+			registration["taints"] = []any{}
+		}
+	}
+	return documents(d)
+}
+
+// uploadCerts is for `kubeadm init phase upload-certs`, which puts the authorities' keys into the cluster, encrypted
+// with a key that only a joining control plane gets.
+func (k kubeadmConfig) uploadCerts(certificateKey string, ip netip.Addr) ([]byte, error) {
+	return documents(
+		document{
+			"apiVersion":       k.apiVersion(),
+			"kind":             "InitConfiguration",
+			"certificateKey":   certificateKey,
+			"localAPIEndpoint": localEndpoint(ip),
+			"nodeRegistration": document{"criSocket": criSocket},
+		},
+		k.clusterConfiguration(),
+	)
+}
+
+func localEndpoint(ip netip.Addr) document {
+	return document{"advertiseAddress": ip.String(), "bindPort": manifest.DefaultPort}
+}
+
+// registration names the node and its address, which kubeadm and the kubelet would else guess from the default route.
+func (k kubeadmConfig) registration(name string, ip netip.Addr) document {
+	args := any(document{"node-ip": ip.String()})
+	if k.beta4 {
+		args = []any{document{"name": "node-ip", "value": ip.String()}}
+	}
+	return document{
+		"name":             name,
+		"criSocket":        criSocket,
+		"imagePullPolicy":  "IfNotPresent",
+		"kubeletExtraArgs": args,
+	}
+}
+
+func (k kubeadmConfig) clusterConfiguration() document {
+	c := k.cluster
+	return merged(document{
+		"apiVersion":           k.apiVersion(),
+		"kind":                 "ClusterConfiguration",
+		"clusterName":          c.Metadata.Name,
+		"kubernetesVersion":    c.Kubernetes.Version,
+		"controlPlaneEndpoint": k.endpoint,
+		"networking": document{
+			"podSubnet":     c.Kubernetes.PodCIDR.String(),
+			"serviceSubnet": c.Kubernetes.ServiceCIDR.String(),
+			"dnsDomain":     clusterDomain,
+		},
+	}, c.Kubernetes.Kubeadm)
+}
+
+func (k kubeadmConfig) kubeletConfiguration() document {
+	return merged(document{
+		"apiVersion":   "kubelet.config.k8s.io/v1beta1",
+		"kind":         "KubeletConfiguration",
+		"cgroupDriver": "systemd",
+		"maxPods":      k.cluster.Kubernetes.MaxPods,
+	}, k.cluster.Kubernetes.Kubelet)
+}
+
+func (k kubeadmConfig) kubeProxyConfiguration() document {
+	return merged(document{
+		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+		"kind":       "KubeProxyConfiguration",
+		"mode":       k.cluster.Kubernetes.ProxyMode,
+	}, k.cluster.Kubernetes.KubeProxy)
+}
+
+// merged returns base with over laid upon it: mappings are merged key by key, everything else is replaced.
+func merged(base document, over map[string]any) document {
+	out := maps.Clone(base)
+	for key, v := range over {
+		below, both := out[key].(map[string]any)
+		if m, ok := v.(map[string]any); ok && both {
+			v = merged(below, m)
+		}
+		out[key] = v
+	}
+	return out
+}
+
+// documents writes YAML documents with sorted keys.
+func documents(list ...document) ([]byte, error) {
+	var b bytes.Buffer
+	for i, d := range list {
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		data, err := yaml.Marshal(d)
+		if err != nil {
+			return nil, fmt.Errorf("render %v: %w", d["kind"], err)
+		}
+		b.Write(data)
+	}
+	return b.Bytes(), nil
+}
+
+// newToken makes a bootstrap token: six and sixteen characters of [a-z0-9].
+func newToken() string { return randomHex(3) + "." + randomHex(8) }
+
+// bootstrapToken is the Secret that makes a token valid until a time, for joining and nothing else.
+// https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/
+func bootstrapToken(token, expires, purpose string) ([]byte, error) {
+	const idLength = 6
+	id, secret := token[:idLength], token[idLength+1:]
+	return documents(document{
+		"apiVersion": "v1",
+		"kind":       "Secret",
+		"type":       "bootstrap.kubernetes.io/token",
+		"metadata":   document{"name": "bootstrap-token-" + id, "namespace": "kube-system"},
+		"stringData": document{
+			"token-id":                       id,
+			"token-secret":                   secret,
+			"expiration":                     expires,
+			"description":                    purpose,
+			"usage-bootstrap-authentication": "true",
+			"usage-bootstrap-signing":        "true",
+			"auth-extra-groups":              "system:bootstrappers:kubeadm:default-node-token",
+		},
+	})
+}

@@ -1,0 +1,177 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A fakeCluster plays kubectl and kubeadm on a site.
+type fakeCluster struct {
+	mu      sync.Mutex
+	applied []string // what kubectl was given to apply
+	configs []string // what kubeadm was configured with
+	fail    error
+}
+
+func newFakeCluster(t *testing.T, s *site) *fakeCluster {
+	t.Helper()
+	ca, err := os.ReadFile("testdata/ca.crt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeCluster{}
+	for _, h := range s.hosts {
+		h.put(t, clusterCA, string(ca))
+		h.answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if cmd.Stdin != nil {
+				data, _ := io.ReadAll(cmd.Stdin)
+				f.applied = append(f.applied, string(data))
+			}
+			return nil
+		})
+		h.answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if cmd.Args[1] != "reset" {
+				f.configs = append(f.configs, h.content(kubeadmFile))
+			}
+			return f.fail
+		})
+	}
+	return f
+}
+
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	f := newFakeCluster(t, s)
+	cp, node := s.hosts["cp1"], s.hosts["node1"]
+	phases := []Phase{{Name: "install", Tasks: []Task{joinTask("join-worker", Each, manifest.RoleWorker)}}}
+	f.fail = &host.ExitError{Host: "node1", Args: []string{"kubeadm", "join"}, Code: 1, Stderr: "the CRI does not answer"}
+	err := s.run(t, nil).phases(t.Context(), phases)
+	if err == nil || err.Error() != "node1: install join-worker: kubeadm join: exit code 1: the CRI does not answer" {
+		t.Errorf("got %v", err)
+	}
+	if node.content(kubeadmFile) != "" {
+		t.Error("the file with the token is still there")
+	}
+	node.said("")
+	f.fail = nil
+	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"kubeadm reset --force --cri-socket=" + criSocket, "kubeadm join --config=" + kubeadmFile}
+	if diff := cmp.Diff(node.said("kubeadm"), want); diff != "" {
+		t.Errorf("after a failure (-got +want):\n%s", diff)
+	}
+	if node.content(memberPath) != "site v1.34.3\n" {
+		t.Errorf("the host is a member of %q", node.content(memberPath))
+	}
+	_, config, _ := strings.Cut(f.configs[1], "    token: ")
+	token, _, _ := strings.Cut(config, "\n")
+	id, secret, _ := strings.Cut(token, ".")
+	if len(token) != 23 || !strings.Contains(f.applied[1], "token-secret: "+secret) {
+		t.Errorf("token %q is not the one of the secret:\n%s", token, f.applied[1])
+	}
+	if !strings.Contains(f.configs[1], "- sha256:") {
+		t.Errorf("the authority is not pinned:\n%s", f.configs[1])
+	}
+	commands := strings.Join(cp.said("kubectl"), "\n")
+	if strings.Contains(commands, secret) || !strings.Contains(commands, "delete secret --namespace=kube-system --ignore-not-found bootstrap-token-"+id) {
+		t.Errorf("commands on cp1:\n%s", commands)
+	}
+	s.states()
+	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.states(), []string{"join-worker@node1 done"}); diff != "" {
+		t.Errorf("a member joins again (-got +want):\n%s", diff)
+	}
+}
+
+func TestAnotherClustersNodeIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	newFakeCluster(t, s)
+	h := s.hosts["cp1"]
+	h.put(t, begunPath, "")
+	h.put(t, memberPath, "site v1.33.7\n")
+	err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{initTask()}}})
+	var other *MemberError
+	if !errors.As(err, &other) || other.Is != "site v1.33.7" || other.Want != "site v1.34.3" {
+		t.Errorf("got %v", err)
+	}
+	if ran := h.said("kubeadm"); len(ran) > 0 {
+		t.Errorf("it runs %v", ran)
+	}
+}
+
+func TestControlPlaneJoinsWithUploadedCertificates(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "cp2")
+	// Parsing refuses several control planes as long as the rest of kkbundle is not ready for them.
+	s.options.Inventory = &manifest.Inventory{
+		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: "10.0.0.3"}, {Name: "cp2", Address: "10.0.0.4"}},
+		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Registry: []string{"cp1"}},
+	}
+	f := newFakeCluster(t, s)
+	s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
+	phases := []Phase{{Name: "install", Tasks: []Task{joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane)}}}
+	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.hosts["cp1"].said("kubeadm"), []string{"kubeadm init phase upload-certs --upload-certs --config=" + kubeadmFile}); diff != "" {
+		t.Errorf("on cp1 (-got +want):\n%s", diff)
+	}
+	_, rest, _ := strings.Cut(f.configs[0], "certificateKey: ")
+	key, _, _ := strings.Cut(rest, "\n")
+	if len(strings.Trim(key, `"`)) != 64 || !strings.Contains(f.configs[1], key) {
+		t.Errorf("the joining node does not get the key %q", key)
+	}
+}
+
+func TestReset(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	r := s.run(t, clusterBundle(t, s.options.Cluster))
+	h := s.hosts["cp1"]
+	if err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask()}}}); err != nil {
+		t.Fatal(err)
+	}
+	h.put(t, "/usr/local/bin/mine", "")
+	h.put(t, "/etc/kubernetes/manifests/etcd.yaml", "")
+	h.put(t, "/var/lib/etcd/member/wal", "")
+	h.put(t, "/opt/cni/bin/mine", "")
+	h.put(t, registryData+"/blob", "")
+	for range 2 {
+		if err := r.phases(t.Context(), resetPlan()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var left []string
+	for _, dir := range []string{"/usr", "/opt", "/etc", "/var"} {
+		out, err := r.targets[0].output(t.Context(), "find", dir, "-type", "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, strings.Fields(string(out))...)
+	}
+	want := []string{"/usr/local/bin/mine", "/opt/cni/bin/mine", "/etc/hosts", "/etc/resolv.conf", registryData + "/blob"}
+	if diff := cmp.Diff(sorted(left), sorted(want)); diff != "" {
+		t.Errorf("left (-got +want):\n%s", diff)
+	}
+}

@@ -1,0 +1,155 @@
+package installer
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+func newWorkDir(t *testing.T) *workDir {
+	t.Helper()
+	w, err := openWorkDir(filepath.Join(t.TempDir(), "work"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.close() })
+	return w
+}
+
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	w := newWorkDir(t)
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	names, addresses := []string{"cp1", "localhost"}, []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("127.0.0.1")}
+	ca, err := loadAuthority(w, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := ca.serverPair(w, names, addresses, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.pem)
+	for _, name := range []string{"cp1", "10.0.0.3", "127.0.0.1"} {
+		for _, at := range []time.Time{now, now.Add(-time.Hour), now.AddDate(9, 0, 0)} {
+			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: at}); err != nil {
+				t.Errorf("%s at %s: %v", name, at, err)
+			}
+		}
+	}
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: "node1", Roots: roots, CurrentTime: now}); err == nil {
+		t.Error("the certificate is good for another name")
+	}
+	again, err := loadAuthority(w, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := func(what string, names []string, now time.Time, same bool) {
+		t.Helper()
+		got, _, err := again.serverPair(w, names, addresses, now)
+		if err != nil || (string(got) == string(cert)) != same {
+			t.Errorf("%s: same certificate %v, want %v; %v", what, string(got) == string(cert), same, err)
+		}
+		cert = got
+	}
+	step("a second run", names, now, true)
+	step("years later", names, now.AddDate(5, 0, 0), true)
+	step("another name", []string{"cp2"}, now, false)
+	step("back", names, now, false)
+	if err := w.write(registryKeyFile, []byte("damaged")); err != nil {
+		t.Fatal(err)
+	}
+	step("a damaged key", names, now, false)
+	if _, err := loadAuthority(w, now.AddDate(11, 0, 0)); err == nil {
+		t.Error("an authority that has ended is used")
+	}
+}
+
+func TestAuthorityWithoutCertificateIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	w := newWorkDir(t)
+	now := time.Now()
+	if _, err := loadAuthority(w, now); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.remove(caCertFile); err != nil { // as if the run had been killed between the two files
+		t.Fatal(err)
+	}
+	if _, err := loadAuthority(w, now); err != nil {
+		t.Error(err)
+	}
+}
+
+// The certificate's pin was computed with
+// openssl x509 -pubkey -noout | openssl pkey -pubin -outform DER | sha256sum.
+func TestPin(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("testdata/ca.crt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := parseCertificate(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := pin(cert); got != "sha256:ab9b3d4e1051ea35deb142af16b3020d13cf4f3b7e95e8d040932985a54486f1" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestWorkDir(t *testing.T) {
+	t.Parallel()
+	w := newWorkDir(t)
+	secret, err := w.secret("registry/password")
+	if err != nil || len(secret) != 40 {
+		t.Fatalf("secret of %d characters, %v", len(secret), err)
+	}
+	if again, err := w.secret("registry/password"); again != secret || err != nil {
+		t.Errorf("a second time it is another one (%v)", err)
+	}
+	for name, want := range map[string]fs.FileMode{".": 0o700, "registry": 0o700, "registry/password": 0o600} {
+		info, err := os.Stat(w.join(name))
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, %v", name, info.Mode(), err)
+		}
+	}
+	if _, err := w.read("../outside"); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("reading outside: %v", err)
+	}
+	open := t.TempDir()
+	if err := os.Chmod(open, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openWorkDir(open, false); err == nil {
+		t.Error("a directory that others can read is accepted")
+	}
+}
+
+func TestHtpasswd(t *testing.T) {
+	t.Parallel()
+	r := &run{dir: newWorkDir(t)}
+	one, err := r.htpasswd("password")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := r.htpasswd("password"); string(again) != string(one) || err != nil {
+		t.Errorf("a second time it differs (%v)", err)
+	}
+	other, err := r.htpasswd("changed")
+	if err != nil || bcrypt.CompareHashAndPassword(other[len(registryUser)+1:len(other)-1], []byte("changed")) != nil {
+		t.Errorf("%s is not for the changed password (%v)", other, err)
+	}
+}

@@ -1,0 +1,187 @@
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// takeBundle looks at what the bundle holds.
+func (r *run) takeBundle() error {
+	r.items = r.Bundle.Index().Items
+	return r.dir.write(bundleFile, []byte(r.Bundle.Digest().String()+"\n"))
+}
+
+// component finds what a need stands for in the bundle; the platform matters for files.
+func (r *run) component(need manifest.Need, platform string) (bundle.Item, error) {
+	ref, err := catalog.Ref(r.cluster, need, platform)
+	if err != nil {
+		return bundle.Item{}, err
+	}
+	item, ok := r.Bundle.Find(need.Kind, ref, platform)
+	if !ok {
+		return bundle.Item{}, &MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
+	}
+	return item, nil
+}
+
+// A MissingError says that the bundle lacks something that the cluster needs.
+type MissingError struct {
+	Kind, Name, Ref string
+	// Platform is the hosts' platform; "" where it does not matter.
+	Platform string
+}
+
+// Error names what is missing.
+func (e *MissingError) Error() string {
+	text := fmt.Sprintf("the bundle lacks the %s %s (%s)", e.Kind, e.Name, e.Ref)
+	if e.Platform != "" {
+		text += " for " + e.Platform
+	}
+	return text
+}
+
+// Hint says what to do about it.
+func (e *MissingError) Hint() string {
+	return "build the bundle again with this cluster file (cluster: in the manifest) and the platforms of all hosts, or give install the cluster file that it was built with"
+}
+
+// maxManifest bounds the manifests of files and charts, which have a few lines.
+const maxManifest = 4 << 20
+
+// layer returns the content of a file or chart.
+func (r *run) layer(ctx context.Context, item bundle.Item) (ocispec.Descriptor, error) {
+	data, err := r.Bundle.ReadBlob(ctx, item.Descriptor.Digest, maxManifest)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("%s: %w", item, err)
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("%s: manifest: %w", item, err)
+	}
+	for _, l := range m.Layers {
+		if l.MediaType != bundle.MediaTypeChartProvenance {
+			return l, nil
+		}
+	}
+	return ocispec.Descriptor{}, fmt.Errorf("%s: the manifest has no layer", item)
+}
+
+// filePlan says which content of the bundle goes where on a host. Several members of one archive are one file to send.
+func (r *run) filePlan(ctx context.Context, t *Target, places []Place) (node.Plan, error) {
+	var plan node.Plan
+	platform := "linux/" + t.Arch
+	var errs []error
+	for _, p := range places {
+		item, err := r.component(manifest.Need{Kind: manifest.ItemFile, Name: p.Component}, platform)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		content, err := r.layer(ctx, item)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if last := len(plan.Files) - 1; p.Member != "" && last >= 0 && plan.Files[last].Digest == content.Digest.String() {
+			plan.Files[last].Unpack = append(plan.Files[last].Unpack, node.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
+			continue
+		}
+		f := node.PlannedFile{Name: p.Component, Digest: content.Digest.String(), Size: content.Size}
+		if p.Member == "" {
+			f.Path, f.Mode = p.Path, p.Mode
+		} else {
+			f.Unpack = []node.Member{{Name: p.Member, Path: p.Path, Mode: p.Mode}}
+		}
+		plan.Files = append(plan.Files, f)
+	}
+	return plan, errors.Join(errs...)
+}
+
+// errLooking stops a helper that asks for content while we only look.
+var errLooking = errors.New("only looking")
+
+// placed tells whether a host has all files, each with the content that the bundle has for it.
+func (r *run) placed(ctx context.Context, t *Target, places []Place) (bool, error) {
+	err := r.send(ctx, t, places, func(context.Context, string, int64) (io.ReadCloser, error) { return nil, errLooking })
+	if errors.Is(err, errLooking) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// place puts files of the bundle on a host, those that it lacks.
+func (r *run) place(ctx context.Context, t *Target, places []Place, e Event) error {
+	return r.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
+		size, _ := r.Bundle.Stat(digest.Digest(d))
+		blob, err := r.Bundle.Blob(ctx, digest.Digest(d), offset)
+		if err != nil {
+			return nil, err
+		}
+		e.Total += size - offset
+		return &metered{ReadCloser: blob, run: r, event: &e}, nil
+	})
+}
+
+// send offers files to a host and sends what open returns for what it lacks.
+func (r *run) send(ctx context.Context, t *Target, places []Place, open node.Opener) (err error) {
+	if len(places) == 0 {
+		return nil
+	}
+	plan, err := r.filePlan(ctx, t, places)
+	if err != nil {
+		return err
+	}
+	receiver := t.helper(ctx, "receive")
+	defer func() {
+		if closeErr := receiver.Close(); err == nil { // a failure of the conversation says more than how it ended
+			err = closeErr
+		}
+	}()
+	_, err = node.Send(ctx, receiver, receiver, plan, open)
+	return err
+}
+
+// metered reports how much was read.
+type metered struct {
+	io.ReadCloser
+	run   *run
+	event *Event
+	last  int64
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	n, err := m.ReadCloser.Read(p)
+	m.event.Bytes += int64(n)
+	const step = 4 << 20
+	if m.event.Bytes-m.last >= step || errors.Is(err, io.EOF) {
+		m.last = m.event.Bytes
+		e := *m.event
+		e.State = Progress
+		m.run.tell(e)
+	}
+	return n, err
+}
+
+// bundled returns the digests of the content that a task places on a host.
+func (r *run) bundled(ctx context.Context, t *Target, places []Place) ([]string, error) {
+	plan, err := r.filePlan(ctx, t, places)
+	if err != nil {
+		return nil, err
+	}
+	var digests []string
+	for _, f := range plan.Files {
+		digests = append(digests, f.Digest)
+	}
+	return digests, nil
+}

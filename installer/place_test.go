@@ -1,0 +1,273 @@
+//go:build linux
+
+package installer
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/distribution/distribution/v3/configuration"
+	distribution "github.com/distribution/distribution/v3/registry"
+	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// clusterBundle makes a bundle with everything that a cluster needs, each thing tiny, and an addon's chart.
+func clusterBundle(t *testing.T, c *manifest.Cluster, without ...string) *bundle.Reader {
+	t.Helper()
+	b := bundletest.NewBuilder(t)
+	for i, need := range Needs(c) {
+		if slices.Contains(without, need.Name) {
+			continue
+		}
+		ref, err := catalog.Ref(c, need, "linux/amd64")
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch need.Kind {
+		case manifest.ItemFile:
+			b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: "amd64"}, fileContent(t, c, need.Name))
+		case manifest.ItemImage:
+			b.Image(ref, bundletest.RandomImage(t, int64(i+1), 1, 1000))
+		default:
+			b.Chart(ref, need.Name, "1.0.0", bundletest.ChartArchive(t, need.Name, "1.0.0"))
+		}
+	}
+	b.Chart("https://charts.example/stable/demo:0.1.0", "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
+	return b.Bundle().Reader
+}
+
+// fileContent is a program, or an archive with the members that tasks want.
+func fileContent(t *testing.T, c *manifest.Cluster, component string) []byte {
+	t.Helper()
+	var members []string
+	for _, phase := range Plan(c) {
+		for _, task := range phase.Tasks {
+			for _, f := range task.Files {
+				if f.Component == component && f.Member != "" {
+					members = append(members, f.Member)
+				}
+			}
+		}
+	}
+	if len(members) == 0 {
+		return []byte("#!/bin/sh\necho " + component + "\n")
+	}
+	var out bytes.Buffer
+	zw := gzip.NewWriter(&out)
+	tw := tar.NewWriter(zw)
+	for _, name := range members {
+		content := "member " + name + "\n"
+		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tw.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(tw.Close(), zw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestFilesArePlaced(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	b := clusterBundle(t, s.options.Cluster)
+	phases := []Phase{{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask()}}}
+	states := func(want string) {
+		t.Helper()
+		if err := s.run(t, b).phases(t.Context(), phases); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(s.states(), ", "); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	states("containerd@cp1 changed, kubelet@cp1 changed")
+	h := s.hosts["cp1"]
+	for path, want := range map[string]string{
+		"/usr/local/bin/containerd": "member bin/containerd\n",
+		"/opt/cni/bin/bridge":       "member bridge\n",
+		"/usr/local/sbin/runc":      "#!/bin/sh\necho runc\n",
+		"/usr/local/bin/kubelet":    "#!/bin/sh\necho kubelet\n",
+	} {
+		if got := h.content(path); got != want {
+			t.Errorf("%s has %q, want %q", path, got, want)
+		}
+	}
+	states("containerd@cp1 done, kubelet@cp1 done")
+	h.put(t, "/usr/local/sbin/runc", "damaged")
+	states("containerd@cp1 changed, kubelet@cp1 done")
+	if got := h.content("/usr/local/sbin/runc"); got != "#!/bin/sh\necho runc\n" {
+		t.Errorf("runc was not repaired: %q", got)
+	}
+	info, err := os.Stat(filepath.Join(h.root, "/etc/containerd/certs.d/registry.k8s.io/hosts.toml"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("hosts.toml with the password in it: %v, %v", info, err)
+	}
+}
+
+func TestBundleLacksSomething(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	r := s.run(t, clusterBundle(t, s.options.Cluster, "runc", "pause"))
+	err := r.checkBundle()
+	var missing *MissingError
+	if !errors.As(err, &missing) {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"file runc (https://github.com/opencontainers/runc/releases/download/", "for linux/amd64", "image pause (registry.k8s.io/pause:"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in: %v", want, err)
+		}
+	}
+	if got := strings.Count(err.Error(), "\n"); got != 1 {
+		t.Errorf("each is named once, got:\n%v", err)
+	}
+	r.targets[0].Arch = "arm64"
+	if err := r.checkBundle(); err == nil || !strings.Contains(err.Error(), "file kubeadm") || !strings.Contains(err.Error(), "for linux/arm64") {
+		t.Errorf("another architecture: %v", err)
+	}
+}
+
+func TestAddonLacksItsChartOrValues(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	r := s.run(t, clusterBundle(t, s.options.Cluster))
+	r.Values = func(path string) ([]byte, error) {
+		return map[string][]byte{"a.yaml": []byte("x: {a: 1, b: 2}"), "b.yaml": []byte("x: {b: 3}"), "bad.yaml": []byte("x: [")}[path], nil
+	}
+	if _, _, err := r.addon(manifest.Addon{Chart: "missing", Release: "shop"}); err == nil || !strings.Contains(err.Error(), "demo") {
+		t.Errorf("a missing chart: %v", err)
+	}
+	if _, _, err := r.addon(manifest.Addon{Chart: "demo", Release: "shop", Values: []string{"bad.yaml"}}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
+		t.Errorf("bad values: %v", err)
+	}
+	o, item, err := r.addon(manifest.Addon{Chart: "demo", Release: "shop", Namespace: "shop", Values: []string{"a.yaml", "b.yaml"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(o.Values, map[string]any{"x": map[string]any{"a": 1.0, "b": 3.0}}); diff != "" {
+		t.Errorf("values (-got +want):\n%s", diff)
+	}
+	if c, err := r.chart(t.Context(), item); err != nil || c.Name() != "demo" {
+		t.Errorf("chart %v, %v", c, err)
+	}
+}
+
+// The registry is the real one, with the configuration, certificate and password that the task writes; only systemd's
+// part is played by the test. It is reached through the host's helper.
+func TestRegistryIsInstalledAndSeeded(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	h := s.hosts["cp1"]
+	r := s.run(t, clusterBundle(t, s.options.Cluster))
+	r.targets[0].IP = netip.MustParseAddr("127.0.0.1")
+	r.cluster.ImageRegistry.Port = freePort(t)
+	h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
+		if cmd.Args[1] == "restart" {
+			serve(ctx, t, h)
+		}
+		return nil
+	})
+	phases := []Phase{{Name: "install", Tasks: []Task{certificatesTask(), registryTask(), seedTask()}}}
+	if err := r.phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.states(), []string{"certificates@ changed", "registry@cp1 changed", "seed-registry@cp1 changed"}); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	if err := r.phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.states(), []string{"certificates@ done", "registry@cp1 done", "seed-registry@cp1 done"}); diff != "" {
+		t.Errorf("a second time (-got +want):\n%s", diff)
+	}
+	access, err := r.access()
+	if err != nil {
+		t.Fatal(err)
+	}
+	access.password = "wrong"
+	client, err := r.targets[0].transport(access.ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	for password, want := range map[string]int{"wrong": http.StatusUnauthorized, mustAccess(t, r).password: http.StatusOK} {
+		access.password = password
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+access.address+"/v2/registry.k8s.io/pause/tags/list", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", access.authorization())
+		resp, err := client.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("status %d, want %d", resp.StatusCode, want)
+		}
+	}
+}
+
+func mustAccess(t *testing.T, r *run) registryAccess {
+	t.Helper()
+	access, err := r.access()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return access
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// serve runs the registry with the configuration that lies on the host.
+func serve(ctx context.Context, t *testing.T, h *rooted) {
+	text := h.content(registryDir + "/config.yaml")
+	for _, dir := range []string{registryDir, registryData} {
+		text = strings.ReplaceAll(text, dir, h.root+dir)
+	}
+	config, err := configuration.Parse(strings.NewReader(text))
+	if err != nil {
+		t.Errorf("the registry refuses its configuration: %v", err)
+		return
+	}
+	config.Log.Level = "panic"
+	server, err := distribution.NewRegistry(context.WithoutCancel(ctx), config)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	go func() { _ = server.ListenAndServe() }()
+	t.Cleanup(func() { _ = server.Shutdown(context.WithoutCancel(ctx)) })
+}

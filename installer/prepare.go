@@ -1,0 +1,360 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// hostsTask makes every host know every other by the name that it has in the inventory.
+func hostsTask() Task {
+	return Task{
+		Name: "hosts-file",
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			have, want, err := t.hostsFile(ctx)
+			return bytes.Equal(have, want), err
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			_, want, err := t.hostsFile(ctx)
+			if err != nil {
+				return err
+			}
+			return t.write(ctx, textFile{"/etc/hosts", 0o644, want})
+		},
+	}
+}
+
+// hostsFile returns /etc/hosts as it is and as it shall be.
+func (t *Target) hostsFile(ctx context.Context) (have, want []byte, err error) {
+	have, err = t.read(ctx, "/etc/hosts")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	var lines []string
+	for _, one := range t.run.targets {
+		lines = append(lines, one.IP.String()+" "+one.Name)
+	}
+	return have, withBlock(have, lines), nil
+}
+
+const (
+	blockBegin = "# BEGIN kkbundle"
+	blockEnd   = "# END kkbundle"
+)
+
+// withBlock returns a file with our marked block replaced, or added at its end; without lines, the block is removed.
+// Everything else stays as it is. A block without its end reaches to the end of our lines.
+func withBlock(file []byte, lines []string) []byte {
+	var out bytes.Buffer
+	inside := false
+	for line := range bytes.Lines(file) {
+		text := string(bytes.TrimSpace(line))
+		switch {
+		case text == blockBegin:
+			inside = true
+		case text == blockEnd && inside:
+			inside = false
+		case !inside:
+			out.Write(line)
+		}
+	}
+	if len(lines) == 0 {
+		return out.Bytes()
+	}
+	if out.Len() > 0 && !bytes.HasSuffix(out.Bytes(), []byte("\n")) {
+		out.WriteByte('\n')
+	}
+	fmt.Fprintf(&out, "%s\n%s\n%s\n", blockBegin, strings.Join(lines, "\n"), blockEnd)
+	return out.Bytes()
+}
+
+// swapTask turns swap off, now and at the next boot: the kubelet refuses to run with it.
+func swapTask(c *manifest.Cluster) Task {
+	return Task{
+		Name:  "swap",
+		Roles: []manifest.Role{manifest.RoleCluster},
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			if v, ok := c.Kubernetes.Kubelet["failSwapOn"].(bool); ok && !v {
+				return true, nil // the operator wants to keep it
+			}
+			active, err := t.output(ctx, "cat", "/proc/swaps")
+			if err != nil || bytes.Count(active, []byte("\n")) > 1 {
+				return false, err
+			}
+			have, want, err := t.fstab(ctx)
+			return bytes.Equal(have, want), err
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			have, want, err := t.fstab(ctx)
+			if err != nil {
+				return err
+			}
+			if !bytes.Equal(have, want) {
+				if err := t.write(ctx, textFile{"/etc/fstab", 0o644, want}); err != nil {
+					return err
+				}
+				if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+					return err
+				}
+			}
+			return t.command(ctx, "swapoff", "--all")
+		},
+	}
+}
+
+// fstab returns /etc/fstab as it is and without swap.
+func (t *Target) fstab(ctx context.Context) (have, want []byte, err error) {
+	have, err = t.read(ctx, "/etc/fstab")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	return have, withoutSwap(have), err
+}
+
+// swapMark begins the lines that were taken out of /etc/fstab; Reset puts them back.
+const swapMark = "#kkbundle# "
+
+// withoutSwap comments the swap lines of an fstab out.
+func withoutSwap(fstab []byte) []byte {
+	var out bytes.Buffer
+	for line := range bytes.Lines(fstab) {
+		fields := strings.Fields(string(line))
+		const typeField = 2
+		if len(fields) > typeField && fields[typeField] == "swap" && !strings.HasPrefix(fields[0], "#") {
+			out.WriteString(swapMark)
+		}
+		out.Write(line)
+	}
+	return out.Bytes()
+}
+
+// withSwap undoes withoutSwap.
+func withSwap(fstab []byte) []byte {
+	var out bytes.Buffer
+	for line := range bytes.Lines(fstab) {
+		out.Write(bytes.TrimPrefix(line, []byte(swapMark)))
+	}
+	return out.Bytes()
+}
+
+const (
+	modulesPath = "/etc/modules-load.d/kkbundle.conf"
+	sysctlPath  = "/etc/sysctl.d/99-kkbundle.conf"
+	sysctlWas   = beforeDir + "/sysctl.conf"
+)
+
+// A parameter is a kernel parameter.
+type parameter struct {
+	key   string
+	value int
+	// required parameters must take the value; others are set where the kernel has them and lets us.
+	required bool
+	// least means that a larger value is left as it is.
+	least bool
+}
+
+// parameters are what Kubernetes with a bridged pod network needs, and the limits on watched files that nodes with many
+// pods run into.
+func parameters() []parameter {
+	return []parameter{
+		{key: "net.ipv4.ip_forward", value: 1, required: true},
+		{key: "net.bridge.bridge-nf-call-iptables", value: 1, required: true},
+		{key: "net.bridge.bridge-nf-call-ip6tables", value: 1},
+		{key: "fs.inotify.max_user_instances", value: 8192, least: true},
+		{key: "fs.inotify.max_user_watches", value: 524288, least: true},
+	}
+}
+
+// modules are what containerd, the pod network and the proxy need of the kernel.
+func modules(c *manifest.Cluster) []string {
+	list := []string{"overlay", "br_netfilter"}
+	if c.Kubernetes.ProxyMode == "ipvs" {
+		list = append(list, "ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack")
+	}
+	return list
+}
+
+// kernelTask loads modules and sets kernel parameters, now and at every boot.
+func kernelTask(c *manifest.Cluster) Task {
+	return settle(Task{Name: "kernel", Roles: []manifest.Role{manifest.RoleCluster}},
+		func(ctx context.Context, t *Target) (setting, error) {
+			before, err := t.parametersBefore(ctx)
+			if err != nil {
+				return setting{}, err
+			}
+			return setting{
+				files: []textFile{
+					{modulesPath, 0o644, []byte("# Written by kkbundle.\n" + strings.Join(modules(c), "\n") + "\n")},
+					{sysctlPath, 0o644, sysctlFile(before)},
+				},
+				apply: func(ctx context.Context, t *Target) error { return t.setKernel(ctx, c, before) },
+				holds: requiredAreSet,
+			}, nil
+		})
+}
+
+// parametersBefore returns what the parameters were before the first run.
+func (t *Target) parametersBefore(ctx context.Context) (map[string]string, error) {
+	data, err := t.read(ctx, sysctlWas)
+	if errors.Is(err, fs.ErrNotExist) {
+		args := []string{"sysctl", "--ignore"}
+		for _, p := range parameters() {
+			args = append(args, p.key)
+		}
+		out := &limited{most: maxFile}
+		_, err = succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})) // fails if it lacks one of them
+		data = out.Bytes()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseSysctl(data), nil
+}
+
+// parseSysctl reads "key = value" lines.
+func parseSysctl(data []byte) map[string]string {
+	values := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		key, value, ok := strings.Cut(line, "=")
+		if key = strings.TrimSpace(key); ok && !strings.HasPrefix(key, "#") {
+			values[strings.TrimPrefix(key, "-")] = strings.TrimSpace(value)
+		}
+	}
+	return values
+}
+
+// wanted returns the value that a parameter shall have on a host where it was this before.
+func (p parameter) wanted(before string) string {
+	if n, err := strconv.Atoi(before); err == nil && p.least && n > p.value {
+		return before
+	}
+	return strconv.Itoa(p.value)
+}
+
+// sysctlFile is the drop-in for every boot. A minus says that a kernel may do without the parameter (sysctl.d(5)).
+func sysctlFile(before map[string]string) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Written by kkbundle.\n")
+	for _, p := range parameters() {
+		if !p.required {
+			b.WriteByte('-')
+		}
+		fmt.Fprintf(&b, "%s = %s\n", p.key, p.wanted(before[p.key]))
+	}
+	return b.Bytes()
+}
+
+// requiredAreSet tells whether the required parameters have their values now.
+func requiredAreSet(ctx context.Context, t *Target) (bool, error) {
+	args, want := []string{"sysctl", "--values"}, ""
+	for _, p := range parameters() {
+		if p.required {
+			args, want = append(args, p.key), want+strconv.Itoa(p.value)+"\n"
+		}
+	}
+	out := &limited{most: maxFile}
+	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out}))
+	return ok && out.String() == want, err
+}
+
+func (t *Target) setKernel(ctx context.Context, c *manifest.Cluster, before map[string]string) error {
+	for _, m := range modules(c) {
+		if err := t.loadModule(ctx, m); err != nil {
+			return err
+		}
+	}
+	// br_netfilter is loaded only now, so its parameters were not there when the others were looked at; the kernel
+	// begins with 1, which is what they shall be.
+	if err := t.remember(ctx, sysctlWas, before); err != nil {
+		return err
+	}
+	for _, p := range parameters() {
+		ok, err := t.test(ctx, "sysctl", "--write", p.key+"="+p.wanted(before[p.key]))
+		if err != nil {
+			return err
+		}
+		if !ok && p.required {
+			return fmt.Errorf("the kernel does not take %s=%d, which the pod network needs", p.key, p.value)
+		}
+	}
+	return nil
+}
+
+// loadModule loads a module. One that is built into the kernel may be unknown to modprobe; what it does is there.
+func (t *Target) loadModule(ctx context.Context, name string) error {
+	ok, err := t.test(ctx, "modprobe", name)
+	if err != nil || ok {
+		return err
+	}
+	builtIn := []string{"test", "-e", "/sys/module/" + name}
+	switch name {
+	case "overlay":
+		builtIn = []string{"grep", "--quiet", "--word-regexp", "overlay", "/proc/filesystems"}
+	case "br_netfilter":
+		builtIn = []string{"test", "-e", "/proc/sys/net/bridge/bridge-nf-call-iptables"}
+	}
+	if ok, err = t.test(ctx, builtIn...); err != nil || ok {
+		return err
+	}
+	return fmt.Errorf("the kernel has no module %s, which Kubernetes needs", name)
+}
+
+// remember writes what Reset puts back, unless an earlier run has: the later one would remember what the earlier made.
+func (t *Target) remember(ctx context.Context, path string, values map[string]string) error {
+	there, err := t.test(ctx, "test", "-e", path)
+	if err != nil || there {
+		return err
+	}
+	var b bytes.Buffer
+	for _, p := range parameters() {
+		if v, ok := values[p.key]; ok {
+			fmt.Fprintf(&b, "%s = %s\n", p.key, v)
+		}
+	}
+	return t.write(ctx, textFile{path, 0o600, b.Bytes()})
+}
+
+const routeUnit = "kkbundle-service-route.service"
+
+// routeTask gives hosts without a default route one to the services. The proxy turns a service's address into a pod's
+// only after the kernel has found a route to it; without any, connections from the host end with "network is
+// unreachable" before that. The route leads to the loopback interface, so that nothing is asked of the network for an
+// address that no service has.
+func routeTask(c *manifest.Cluster) Task {
+	return settle(Task{Name: "service-route", Roles: []manifest.Role{manifest.RoleCluster}},
+		func(ctx context.Context, t *Target) (setting, error) {
+			routes, err := t.output(ctx, "ip", "-4", "route", "show", "default")
+			if err != nil || len(bytes.TrimSpace(routes)) > 0 {
+				return setting{}, err
+			}
+			unit := fmt.Sprintf(routeUnitText, c.Kubernetes.ServiceCIDR[0], t.IP)
+			return setting{
+				files: []textFile{{"/etc/systemd/system/" + routeUnit, 0o644, []byte(unit)}},
+				units: []string{routeUnit},
+			}, nil
+		})
+}
+
+const routeUnitText = `# Written by kkbundle: this host has no default route.
+[Unit]
+Description=Route to the cluster's services
+After=network-online.target
+Wants=network-online.target
+Before=kubelet.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/sbin/ip route replace %[1]s dev lo scope link src %[2]s
+ExecStop=-/sbin/ip route delete %[1]s dev lo
+
+[Install]
+WantedBy=multi-user.target
+`

@@ -1,0 +1,398 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/registry"
+)
+
+const (
+	registryUnit   = "kkbundle-registry.service"
+	registryBinary = "/usr/local/lib/kkbundle/registry"
+	registryData   = stateDir + "/registry"
+	registryDir    = configDir + "/registry"
+	registryUser   = "kkbundle"
+	// registryStart is how long the registry may take to answer after its unit was started.
+	registryStart = 30 * time.Second
+)
+
+// certificatesTask makes, on this machine, what the registry and the hosts trust each other by.
+func certificatesTask() Task {
+	return Task{
+		Name:  "certificates",
+		Where: Here,
+		Done: func(_ context.Context, t *Target) (bool, error) {
+			return t.run.hasSecrets(), nil
+		},
+		Do: func(_ context.Context, t *Target) error {
+			_, err := t.run.secrets()
+			return err
+		},
+	}
+}
+
+// registrySecrets are what the registry is set up with.
+type registrySecrets struct {
+	ca, cert, key []byte
+	password      string
+	htpasswd      []byte
+	httpSecret    string
+}
+
+func (r *run) hasSecrets() bool {
+	for _, name := range []string{caCertFile, registryCertFile, registryPassFile, registryHashFile, registrySecretFile} {
+		if _, err := r.dir.read(name); err != nil {
+			return false
+		}
+	}
+	authority, err := loadAuthority(r.dir, r.Now())
+	if err != nil {
+		return false
+	}
+	cert, certErr := r.dir.read(registryCertFile)
+	key, keyErr := r.dir.read(registryKeyFile)
+	names, addresses := r.registryNames()
+	return certErr == nil && keyErr == nil && authority.fits(cert, key, names, addresses, r.Now())
+}
+
+// registryNames are what the registry's certificate is for.
+func (r *run) registryNames() ([]string, []netip.Addr) {
+	host := r.registryHost()
+	return []string{host.Name, "localhost"}, []netip.Addr{host.IP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+}
+
+// registryHost is where the registry is installed.
+func (r *run) registryHost() *Target { return r.withRole(manifest.RoleRegistry)[0] }
+
+// secrets returns the registry's secrets, from the work directory where it has them.
+func (r *run) secrets() (registrySecrets, error) {
+	r.secretsMu.Lock()
+	defer r.secretsMu.Unlock()
+	authority, err := loadAuthority(r.dir, r.Now())
+	if err != nil {
+		return registrySecrets{}, err
+	}
+	s := registrySecrets{ca: authority.pem}
+	names, addresses := r.registryNames()
+	if s.cert, s.key, err = authority.serverPair(r.dir, names, addresses, r.Now()); err != nil {
+		return registrySecrets{}, err
+	}
+	if s.password, err = r.dir.secret(registryPassFile); err != nil {
+		return registrySecrets{}, err
+	}
+	if s.httpSecret, err = r.dir.secret(registrySecretFile); err != nil {
+		return registrySecrets{}, err
+	}
+	r.mask.hide(s.password)
+	r.mask.hide(s.httpSecret)
+	r.mask.hide(registryUser + ":" + s.password)
+	s.htpasswd, err = r.htpasswd(s.password)
+	return s, err
+}
+
+// htpasswd returns the registry's password file. The registry computes the hash at every request, so its cost is the
+// least there is: a random password of 160 bits needs no protection against guessing.
+func (r *run) htpasswd(password string) ([]byte, error) {
+	data, err := r.dir.read(registryHashFile)
+	if err == nil {
+		_, hash, _ := strings.Cut(strings.TrimSpace(string(data)), ":")
+		if bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil {
+			return data, nil
+		}
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
+	if err != nil {
+		return nil, fmt.Errorf("registry password: %w", err)
+	}
+	data = fmt.Appendf(nil, "%s:%s\n", registryUser, hash)
+	return data, r.dir.write(registryHashFile, data)
+}
+
+// access says how hosts reach the registry.
+func (r *run) access() (registryAccess, error) {
+	s, err := r.secrets()
+	if err != nil {
+		return registryAccess{}, err
+	}
+	return registryAccess{
+		address:  net.JoinHostPort(r.registryHost().IP.String(), strconv.Itoa(r.cluster.ImageRegistry.Port)),
+		ca:       s.ca,
+		username: registryUser,
+		password: s.password,
+	}, nil
+}
+
+// registryTask installs the CNCF distribution registry as a service of systemd.
+func registryTask() Task {
+	return settle(Task{
+		Name:  "registry",
+		Roles: []manifest.Role{manifest.RoleRegistry},
+		Where: First,
+		Files: []Place{{"registry", "registry", registryBinary, 0o755}},
+	}, func(_ context.Context, t *Target) (setting, error) {
+		s, err := t.run.secrets()
+		if err != nil {
+			return setting{}, err
+		}
+		access, err := t.run.access()
+		if err != nil {
+			return setting{}, err
+		}
+		config, err := registryConfig(access.address, s.httpSecret)
+		if err != nil {
+			return setting{}, err
+		}
+		return setting{
+			files: []textFile{
+				{registryDir + "/config.yaml", 0o600, config},
+				{registryDir + "/htpasswd", 0o600, s.htpasswd},
+				{registryDir + "/tls.crt", 0o644, s.cert},
+				{registryDir + "/tls.key", 0o600, s.key},
+				{"/etc/systemd/system/" + registryUnit, 0o644, []byte(registryUnitText)},
+			},
+			apply: func(ctx context.Context, t *Target) error {
+				return t.command(ctx, "mkdir", "-p", "-m", "0700", registryData)
+			},
+			units: []string{registryUnit},
+			ready: func(ctx context.Context, t *Target) error { return t.registryAnswers(ctx, access) },
+		}, nil
+	})
+}
+
+// registryConfig is for distribution 3. Indexes are accepted although the platforms that the bundle is not for are
+// missing from them: their digests stay what upstream made them.
+// https://distribution.github.io/distribution/about/configuration/
+func registryConfig(address, httpSecret string) ([]byte, error) {
+	return documents(document{
+		"version": 0.1,
+		"log":     document{"level": "info", "accesslog": document{"disabled": true}},
+		"storage": document{
+			"filesystem": document{"rootdirectory": registryData},
+			"delete":     document{"enabled": true},
+		},
+		"http": document{
+			"addr":   address,
+			"secret": httpSecret,
+			"tls": document{
+				"certificate": registryDir + "/tls.crt",
+				"key":         registryDir + "/tls.key",
+				"minimumtls":  "tls1.2",
+			},
+		},
+		"auth":       document{"htpasswd": document{"realm": "kkbundle", "path": registryDir + "/htpasswd"}},
+		"validation": document{"manifests": document{"indexes": document{"platforms": "none"}}},
+	})
+}
+
+// The service is root's, because its files are, and may do nothing but serve. Its tracing, which is on by default and
+// would look for a collector, is off.
+const registryUnitText = `# Written by kkbundle.
+[Unit]
+Description=Image registry of this cluster (CNCF distribution)
+Documentation=https://distribution.github.io/distribution/
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+ExecStart=` + registryBinary + ` serve ` + registryDir + `/config.yaml
+Environment=OTEL_TRACES_EXPORTER=none
+Restart=always
+RestartSec=2
+LimitNOFILE=65536
+CapabilityBoundingSet=CAP_NET_BIND_SERVICE
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+NoNewPrivileges=yes
+PrivateTmp=yes
+ProtectControlGroups=yes
+ProtectHome=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectSystem=strict
+ReadWritePaths=` + registryData + `
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+UMask=0077
+
+[Install]
+WantedBy=multi-user.target
+`
+
+// registryAnswers waits until the registry lets us in.
+func (t *Target) registryAnswers(ctx context.Context, access registryAccess) error {
+	client, err := t.transport(access.ca)
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	err = eventually(ctx, registryStart, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+access.address+"/v2/", nil)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", access.authorization())
+		resp, err := client.RoundTrip(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxFile))
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("it answers %s", resp.Status)
+		}
+		return nil
+	})
+	if err != nil {
+		return t.withUnitLog(ctx, registryUnit, fmt.Errorf("registry %s does not serve: %w", access.address, err))
+	}
+	return nil
+}
+
+// eventually tries until there is no error or the time is over; then it returns the last error.
+func eventually(ctx context.Context, most time.Duration, try func(ctx context.Context) error) error {
+	limit, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	const pause = 500 * time.Millisecond
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		err := try(limit)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-limit.Done():
+			return fmt.Errorf("%w (waited %s)", err, most)
+		}
+	}
+}
+
+const seedName = "seed-registry"
+
+// seedTask copies the bundle's images and charts into the registry. Needs of images are declared by the tasks whose
+// pods run them.
+func seedTask() Task {
+	return Task{
+		Name:  seedName,
+		Roles: []manifest.Role{manifest.RoleRegistry},
+		Where: First,
+		Done:  func(ctx context.Context, t *Target) (bool, error) { return t.seeded(ctx) },
+		Do:    func(ctx context.Context, t *Target) error { return t.seed(ctx) },
+	}
+}
+
+// isSeeded tells whether an item belongs into the registry. Files go to hosts over SSH.
+func isSeeded(it bundle.Item) bool { return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart }
+
+func (t *Target) pushOptions() (registry.PushOptions, *http.Transport, error) {
+	access, err := t.run.access()
+	if err != nil {
+		return registry.PushOptions{}, nil, err
+	}
+	client, err := t.transport(access.ca)
+	if err != nil {
+		return registry.PushOptions{}, nil, err
+	}
+	return registry.PushOptions{
+		Registry:  access.address,
+		Select:    isSeeded,
+		Auth:      login{authn.FromConfig(authn.AuthConfig{Username: access.username, Password: access.password})},
+		Transport: client,
+		Jobs:      connections,
+		Logger:    t.run.Logger,
+		Progress: func(e registry.Event) {
+			t.run.tell(Event{Phase: "install", Task: seedName, Host: t.Name, State: Progress, Bytes: e.Done, Total: e.Total})
+		},
+	}, client, nil
+}
+
+// A login is one login for every registry.
+type login struct{ authn.Authenticator }
+
+// Resolve returns the login.
+func (l login) Resolve(authn.Resource) (authn.Authenticator, error) { return l.Authenticator, nil }
+
+func (t *Target) seed(ctx context.Context) error {
+	o, client, err := t.pushOptions()
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	_, err = registry.Push(ctx, t.run.Bundle, o)
+	return err
+}
+
+// upstreams are the registries that the bundle's images come from, sorted.
+func (r *run) upstreams() []string {
+	var hosts []string
+	for _, it := range r.items {
+		if it.Kind != bundle.KindImage {
+			continue
+		}
+		if host, _, ok := strings.Cut(it.Ref, "/"); ok {
+			hosts = append(hosts, host)
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
+
+// seeded asks the registry for every image and chart. Before there is a registry, a dry run finds none.
+func (t *Target) seeded(ctx context.Context) (bool, error) {
+	o, client, err := t.pushOptions()
+	if err != nil {
+		return false, err
+	}
+	defer client.CloseIdleConnections()
+	puller, err := remote.NewPuller(remote.WithTransport(client), remote.WithAuthFromKeychain(o.Auth))
+	if err != nil {
+		return false, err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(connections)
+	for _, it := range t.run.items {
+		if !isSeeded(it) {
+			continue
+		}
+		ref, err := registry.Destination(o.Registry, it)
+		if err != nil {
+			return false, err
+		}
+		group.Go(func() error {
+			found, err := puller.Head(ctx, ref)
+			if err == nil && found.Digest.String() != it.Descriptor.Digest.String() {
+				err = errAbsent
+			}
+			return err
+		})
+	}
+	err = group.Wait()
+	var refused *transport.Error
+	missing := errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound
+	if missing || errors.Is(err, errAbsent) || err != nil && t.run.DryRun {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+var errAbsent = errors.New("it is not there")

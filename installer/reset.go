@@ -1,0 +1,360 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+// Reset takes the cluster off the hosts and puts back what the installation changed. It works on hosts where an
+// installation stopped half way, and can be run again. Images in the registry stay unless WithData is set. What it does
+// not undo: what hooks did, kernel modules that were loaded, and packet filter rules that the proxy's container made on
+// a host without the iptables command; a reboot takes the last two away.
+func Reset(ctx context.Context, o Options) error {
+	_, err := start(ctx, o, func(ctx context.Context, r *run) error {
+		if err := r.phases(ctx, resetPlan()); err != nil {
+			return err
+		}
+		if o.DryRun {
+			return nil
+		}
+		if err := r.onAll(r.connected(), func(_ int, t *Target) error { return t.forget(inTask(ctx, "reset")) }); err != nil {
+			return err
+		}
+		if len(o.Limit) > 0 {
+			return nil
+		}
+		return r.dir.remove(adminConfFile)
+	})
+	return err
+}
+
+// resetPlan lists what is taken away, in order. What has a name that others use, too, is only touched on hosts where
+// an installation has left its stamps.
+func resetPlan() []Phase {
+	return []Phase{{Name: "reset", Tasks: []Task{
+		{Name: "kubernetes", Done: notInstalled, Do: removeKubernetes},
+		{Name: "containerd", Done: notInstalled, Do: removeRuntime},
+		{Name: "network", Done: notInstalled, Do: removeNetwork},
+		{Name: "registry", Done: noRegistry, Do: removeRegistry},
+		{Name: "host", Done: notInstalled, Do: restoreHost},
+		{Name: "files", Done: noFiles, Do: removeFiles},
+	}}}
+}
+
+// notInstalled tells that no task has left a stamp.
+func notInstalled(ctx context.Context, t *Target) (bool, error) {
+	there, err := t.test(ctx, "test", "-d", stampDir)
+	return !there, err
+}
+
+// removeKubernetes stops the kubelet and the pods and removes the cluster's state from the host, etcd's included.
+func removeKubernetes(ctx context.Context, t *Target) error {
+	if _, err := t.test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
+		return err
+	}
+	kubeadm, err := t.test(ctx, "test", "-x", "/usr/local/bin/kubeadm")
+	if err != nil {
+		return err
+	}
+	if kubeadm {
+		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + criSocket}
+		if len(t.run.Limit) == 0 {
+			// Every member goes: asking the others to let this one go would wait for those that have gone.
+			args = append(args, "--skip-phases=remove-etcd-member")
+		}
+		// It fails on a host where it never got far; what it would have removed is removed below.
+		if _, err := t.test(ctx, args...); err != nil {
+			return err
+		}
+	}
+	if err := t.removeUnit(ctx, "kubelet.service"); err != nil {
+		return err
+	}
+	if err := t.unmount(ctx, "/var/lib/kubelet/"); err != nil {
+		return err
+	}
+	return t.empty(ctx, "/etc/systemd/system/kubelet.service.d", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd",
+		"/usr/libexec/kubernetes", "/var/log/pods", "/var/log/containers")
+}
+
+// removeRuntime stops containerd and what it runs: stopping its unit leaves containers alone.
+func removeRuntime(ctx context.Context, t *Target) error {
+	for _, args := range [][]string{
+		{"systemctl", "stop", "kubepods.slice"},                      // what is left of the pods
+		{"systemctl", "kill", "--signal=KILL", "containerd.service"}, // with the shims, which are in its control group
+	} {
+		if _, err := t.test(ctx, args...); err != nil {
+			return err
+		}
+	}
+	if err := t.removeUnit(ctx, "containerd.service"); err != nil {
+		return err
+	}
+	if err := t.unmount(ctx, "/run/containerd/", "/var/lib/containerd/", "/run/netns/cni-"); err != nil {
+		return err
+	}
+	return t.empty(ctx, "/etc/containerd", "/var/lib/containerd", "/run/containerd")
+}
+
+// removeNetwork removes the pod network's interfaces, namespaces and configuration, and the packet filter rules that
+// belong to Kubernetes.
+func removeNetwork(ctx context.Context, t *Target) error {
+	for _, link := range []string{"cni0", "flannel.1", "flannel-v6.1", "kube-ipvs0"} {
+		if _, err := t.test(ctx, "ip", "link", "delete", link); err != nil {
+			return err
+		}
+	}
+	spaces, err := t.output(ctx, "ip", "netns", "list")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(spaces)) {
+		if name := strings.Fields(line); len(name) > 0 && strings.HasPrefix(name[0], "cni-") {
+			if err := t.command(ctx, "ip", "netns", "delete", name[0]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, family := range []string{"iptables", "ip6tables"} {
+		if err := t.removeRules(ctx, family); err != nil {
+			return err
+		}
+	}
+	for _, family := range []string{"ip", "ip6"} {
+		if _, err := t.test(ctx, "nft", "delete", "table", family, "kube-proxy"); err != nil {
+			return err
+		}
+	}
+	// flannel's pod puts its plugin beside the others.
+	if err := t.command(ctx, "rm", "-f", "/opt/cni/bin/flannel"); err != nil {
+		return err
+	}
+	return t.empty(ctx, "/etc/cni", "/var/lib/cni", "/run/flannel")
+}
+
+// removeRules takes Kubernetes' rules out of the packet filter and leaves the others as they are.
+func (t *Target) removeRules(ctx context.Context, command string) error {
+	out := &limited{most: maxFile}
+	there, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{command + "-save"}, Stdout: out}))
+	if err != nil || !there {
+		return err
+	}
+	rules, changed := withoutKubernetes(out.String())
+	if !changed {
+		return nil
+	}
+	return t.feed(ctx, []byte(rules), command+"-restore")
+}
+
+// withoutKubernetes removes the chains that Kubernetes and flannel make, and every rule that mentions one, from what
+// iptables-save prints.
+func withoutKubernetes(rules string) (kept string, changed bool) {
+	var b strings.Builder
+	for line := range strings.Lines(rules) {
+		own := slices.ContainsFunc(strings.Fields(line), func(word string) bool {
+			word = strings.TrimPrefix(word, ":")
+			return slices.ContainsFunc([]string{"KUBE-", "CNI-", "FLANNEL-"}, func(p string) bool { return strings.HasPrefix(word, p) })
+		})
+		if own && !strings.HasPrefix(line, "#") {
+			changed = true
+			continue
+		}
+		b.WriteString(line)
+	}
+	return b.String(), changed
+}
+
+func noRegistry(ctx context.Context, t *Target) (bool, error) {
+	there, err := t.test(ctx, "test", "-e", "/etc/systemd/system/"+registryUnit)
+	if err != nil || there || !t.run.WithData {
+		return !there, err
+	}
+	there, err = t.test(ctx, "test", "-e", registryData)
+	return !there, err
+}
+
+func removeRegistry(ctx context.Context, t *Target) error {
+	if err := t.removeUnit(ctx, registryUnit); err != nil {
+		return err
+	}
+	if !t.run.WithData {
+		return nil
+	}
+	return t.empty(ctx, registryData)
+}
+
+// restoreHost puts back what the host was before.
+func restoreHost(ctx context.Context, t *Target) error {
+	if err := t.removeUnit(ctx, routeUnit); err != nil {
+		return err
+	}
+	if err := t.restoreParameters(ctx); err != nil {
+		return err
+	}
+	hosts, err := t.read(ctx, "/etc/hosts")
+	if err == nil && !bytes.Equal(hosts, withBlock(hosts, nil)) {
+		err = t.write(ctx, textFile{"/etc/hosts", 0o644, withBlock(hosts, nil)})
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	fstab, err := t.read(ctx, "/etc/fstab")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(fstab, withSwap(fstab)) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := t.write(ctx, textFile{"/etc/fstab", 0o644, withSwap(fstab)}); err != nil {
+		return err
+	}
+	if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+		return err
+	}
+	return t.command(ctx, "swapon", "--all")
+}
+
+// restoreParameters sets the kernel's parameters to what they were. One that the kernel does not take any more is left.
+func (t *Target) restoreParameters(ctx context.Context) error {
+	if err := t.command(ctx, "rm", "-f", sysctlPath, modulesPath); err != nil {
+		return err
+	}
+	was, err := t.read(ctx, sysctlWas)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	before := parseSysctl(was)
+	for _, p := range parameters() {
+		if value, ok := before[p.key]; ok {
+			if _, err := t.test(ctx, "sysctl", "--write", p.key+"="+value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ownFiles are the files and directories that nobody but an installation makes.
+func (r *run) ownFiles() []string {
+	paths := []string{configDir, hooksOnHost, hookStamps, beforeDir, kubeadmFile, stateDir + "/receive", stampDir}
+	for _, phase := range Plan(r.Cluster) {
+		for _, task := range phase.Tasks {
+			for _, f := range task.Files {
+				paths = append(paths, f.Path)
+			}
+		}
+	}
+	return paths
+}
+
+func noFiles(ctx context.Context, t *Target) (bool, error) {
+	if nothing, err := notInstalled(ctx, t); err != nil || !nothing {
+		return false, err
+	}
+	return t.test(ctx, "test", "!", "-e", configDir, "-a", "!", "-e", registryBinary)
+}
+
+// removeFiles removes the installation's own files. The stamps go last, because they say that there is something to
+// remove. Directories that others use, too, stay unless they are empty.
+func removeFiles(ctx context.Context, t *Target) error {
+	nothing, err := notInstalled(ctx, t)
+	if err != nil {
+		return err
+	}
+	paths := t.run.ownFiles()
+	if nothing {
+		paths = []string{configDir, registryBinary}
+	}
+	if err := t.command(ctx, append([]string{"rm", "-rf", "--"}, paths...)...); err != nil {
+		return err
+	}
+	if _, err := t.test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
+		"/etc/kubekey", path.Dir(registryBinary)); err != nil {
+		return err
+	}
+	return t.systemctl(ctx, "daemon-reload")
+}
+
+// forget removes the helper and the lock, and with them the last that there is of ours.
+func (t *Target) forget(ctx context.Context) error {
+	const script = `rm -rf "$1/bin" "$1/receive" "$1/kubectl" "$1/lock" "$1/lock.owner" && rmdir --ignore-fail-on-non-empty "$1"`
+	return t.command(ctx, "sh", "-c", script, "sh", stateDir)
+}
+
+// removeUnit stops a unit that an installation made, and removes it.
+func (t *Target) removeUnit(ctx context.Context, unit string) error {
+	file := "/etc/systemd/system/" + unit
+	there, err := t.test(ctx, "test", "-e", file)
+	if err != nil || !there {
+		return err
+	}
+	if err := t.systemctl(ctx, "disable", "--now", unit); err != nil {
+		return err
+	}
+	if err := t.command(ctx, "rm", "-f", file); err != nil {
+		return err
+	}
+	return t.systemctl(ctx, "daemon-reload")
+}
+
+// unmount unmounts everything below some paths, what was mounted last first.
+func (t *Target) unmount(ctx context.Context, prefixes ...string) error {
+	mounts, err := t.output(withoutOutput(ctx), "cat", "/proc/mounts")
+	if err != nil {
+		return err
+	}
+	for _, point := range mountsBelow(string(mounts), prefixes) {
+		if err := t.command(ctx, "umount", "--lazy", point); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountsBelow returns the mount points with one of the prefixes, the last first.
+func mountsBelow(mounts string, prefixes []string) []string {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var points []string
+	for line := range strings.Lines(mounts) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		point := unescape.Replace(fields[1])
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(point, p) }) {
+			points = append(points, point)
+		}
+	}
+	slices.Reverse(points)
+	return points
+}
+
+// empty removes directories with all that is in them. A directory that is a mount point itself stays, empty.
+func (t *Target) empty(ctx context.Context, dirs ...string) error {
+	for _, dir := range dirs {
+		there, err := t.test(ctx, "test", "-d", dir)
+		if err != nil {
+			return err
+		}
+		if !there {
+			continue
+		}
+		if err := t.command(ctx, "find", dir, "-xdev", "-mindepth", "1", "-delete"); err != nil {
+			return err
+		}
+		if _, err := t.test(ctx, "rmdir", dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}

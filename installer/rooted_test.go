@@ -1,0 +1,266 @@
+//go:build linux
+
+package installer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A rooted host is a directory of this machine that stands for a machine's root directory. Commands are real ones, with
+// every path among their arguments moved below that directory; those that would change this machine itself (systemctl,
+// sysctl, kubeadm and so on) are scripts that succeed and are recorded, or functions of the test.
+type rooted struct {
+	name, root, stubs string
+
+	mu       sync.Mutex
+	ran      []string
+	commands map[string]func(ctx context.Context, cmd host.Cmd) error
+}
+
+func newRooted(t *testing.T, name string) *rooted {
+	t.Helper()
+	h := &rooted{name: name, root: t.TempDir(), stubs: t.TempDir(), commands: map[string]func(context.Context, host.Cmd) error{}}
+	for _, dir := range []string{"etc", "proc", "tmp", "var/lib"} {
+		h.mkdir(t, dir)
+	}
+	h.put(t, "/etc/hosts", "127.0.0.1 localhost\n")
+	h.put(t, "/proc/swaps", "Filename Type Size Used Priority\n")
+	h.put(t, "/proc/mounts", "")
+	h.put(t, "/etc/resolv.conf", "nameserver 10.0.0.1\n")
+	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "pkill", "umount", "kubeadm", "kubectl", "hostname"} {
+		if err := os.WriteFile(filepath.Join(h.stubs, stub), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.commands[host.HelperPath] = h.helper
+	return h
+}
+
+func (h *rooted) String() string { return h.name }
+func (h *rooted) Close() error   { return nil }
+
+func (h *rooted) mkdir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(h.root, dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *rooted) put(t *testing.T, path, content string) {
+	t.Helper()
+	h.mkdir(t, filepath.Dir(path))
+	if err := os.WriteFile(filepath.Join(h.root, path), []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// content returns a file of the host, "" if there is none.
+func (h *rooted) content(path string) string {
+	data, _ := os.ReadFile(filepath.Join(h.root, path))
+	return string(data)
+}
+
+// Run runs a command below the root.
+func (h *rooted) Run(ctx context.Context, cmd host.Cmd) error {
+	h.mu.Lock()
+	h.ran = append(h.ran, strings.Join(cmd.Args, " "))
+	special := h.commands[cmd.Args[0]]
+	h.mu.Unlock()
+	if special != nil {
+		return special(ctx, cmd)
+	}
+	args := slices.Clone(cmd.Args)
+	for i, a := range args {
+		if strings.HasPrefix(a, "/") {
+			args[i] = h.root + a
+		}
+	}
+	command := exec.CommandContext(ctx, args[0], args[1:]...)
+	if path := filepath.Join(h.stubs, args[0]); !strings.Contains(args[0], "/") {
+		if _, err := os.Stat(path); err == nil {
+			command.Path, command.Err = path, nil
+		}
+	}
+	command.Env = []string{"PATH=" + h.stubs + ":" + os.Getenv("PATH"), "LC_ALL=C"}
+	command.WaitDelay = time.Second
+	var stderr bytes.Buffer
+	command.Stdout, command.Stderr = &movedBack{h.root, cmd.Stdout}, &stderr
+	stdin, err := command.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	go func() { // not waited for: a Host does not wait for a blocked Read of Stdin
+		if cmd.Stdin != nil {
+			_, _ = io.Copy(stdin, cmd.Stdin)
+		}
+		_ = stdin.Close()
+	}()
+	err = command.Wait()
+	if cmd.Stderr != nil {
+		_, _ = cmd.Stderr.Write(stderr.Bytes())
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && ctx.Err() == nil {
+		return &host.ExitError{Host: h.name, Args: cmd.Args, Code: exit.ExitCode(), Stderr: stderr.String()}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", h.name, cmd.Args[0], errors.Join(context.Cause(ctx), err))
+	}
+	return nil
+}
+
+// movedBack takes the root out of what commands print.
+type movedBack struct {
+	root string
+	to   io.Writer
+}
+
+func (m *movedBack) Write(p []byte) (int, error) {
+	if m.to == nil {
+		return len(p), nil
+	}
+	_, err := m.to.Write(bytes.ReplaceAll(p, []byte(m.root), nil))
+	return len(p), err
+}
+
+// helper is kkbundle-node, in this process.
+func (h *rooted) helper(ctx context.Context, cmd host.Cmd) error {
+	var err error
+	switch cmd.Args[1] {
+	case "receive":
+		err = node.Receive(ctx, h.root, cmd.Stdin, cmd.Stdout)
+	case "dial":
+		err = node.DialStdio(ctx, "tcp", cmd.Args[2], cmd.Stdin, cmd.Stdout)
+	case "version":
+	default:
+		err = fmt.Errorf("kkbundle-node %s is not known to this test", cmd.Args[1])
+	}
+	if err != nil {
+		return &host.ExitError{Host: h.name, Args: cmd.Args, Code: 1, Stderr: err.Error()}
+	}
+	return nil
+}
+
+// answer makes a command be answered by the test.
+func (h *rooted) answer(name string, do func(ctx context.Context, cmd host.Cmd) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.commands[name] = do
+}
+
+// said returns the recorded commands that begin with a word, and forgets all.
+func (h *rooted) said(word string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []string
+	for _, line := range h.ran {
+		if strings.HasPrefix(line, word+" ") {
+			list = append(list, line)
+		}
+	}
+	h.ran = nil
+	return list
+}
+
+// A site is hosts without a network.
+type site struct {
+	hosts   map[string]*rooted
+	options Options
+	events  []Event
+	mu      sync.Mutex
+}
+
+// newSite makes hosts cp1, node1 and so on; cp1 also has the registry.
+func newSite(t *testing.T, names ...string) *site {
+	t.Helper()
+	s := &site{hosts: map[string]*rooted{}}
+	text := "apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n"
+	var workers []string
+	for i, name := range names {
+		s.hosts[name] = newRooted(t, name)
+		text += fmt.Sprintf("  %s: {address: 10.0.0.%d}\n", name, 3+i)
+		if i > 0 {
+			workers = append(workers, name)
+		}
+	}
+	text += "groups:\n  kube_control_plane: [" + names[0] + "]\n  image_registry: [" + names[0] + "]\n"
+	if len(workers) > 0 {
+		text += "  kube_worker: [" + strings.Join(workers, ", ") + "]\n"
+	}
+	inv, err := manifest.ParseInventory("inventory.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.options = Options{
+		Cluster:   cluster(t, ""),
+		Inventory: inv,
+		WorkDir:   filepath.Join(t.TempDir(), "work"),
+		Progress: func(e Event) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.events = append(s.events, e)
+		},
+	}
+	return s
+}
+
+// run prepares a run whose targets are connected.
+func (s *site) run(t *testing.T, b *bundle.Reader) *run {
+	t.Helper()
+	s.options.Bundle = b
+	r, err := newRun(s.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.dir.close() })
+	r.journal = &journal{mask: r.mask, now: r.Now, w: io.Discard}
+	for _, h := range s.options.Inventory.Hosts() {
+		r.targets = append(r.targets, &Target{
+			Host: h, IP: h.InternalIPv4, Arch: "amd64", run: r,
+			on: &journaled{Host: s.hosts[h.Name], name: h.Name, journal: r.journal},
+		})
+	}
+	if b != nil {
+		if err := r.takeBundle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// states returns what became of tasks, as "task@host state".
+func (s *site) states() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []string
+	for _, e := range s.events {
+		if e.Task != "" && e.State != Started && e.State != Progress {
+			list = append(list, e.Task+"@"+e.Host+" "+string(e.State))
+		}
+	}
+	slices.Sort(list)
+	s.events = nil
+	return list
+}
+
+func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) }
