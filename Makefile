@@ -1,0 +1,84 @@
+# kkbundle: `make demo` shows the main job on real input, `make test` passes the tests. Both need Go, git, make and gcc.
+SHELL       := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
+TOOLS    := $(CACHE)/kkbundle-tools
+LINT_VERSION := v2.15.0
+LINT     := $(TOOLS)/golangci-lint-$(LINT_VERSION)
+GOFLAGS_STATIC := -trimpath -buildvcs=false
+LDFLAGS  := -s -w -X github.com/kkbundle/kkbundle/cmd/internal/cli.version=$(VERSION)
+NODE     := cmd/internal/helper/bin/kkbundle-node
+DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
+HOSTS    ?= 2
+export CGO_ENABLED ?= 0
+
+.PHONY: help build helper dist test race lint fmt fuzz bench demo lab lab-up lab-down e2e clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+helper: ## build kkbundle-node for both architectures, to be embedded
+	@for arch in amd64 arm64; do
+		GOOS=linux GOARCH=$$arch go build $(GOFLAGS_STATIC) -ldflags "-s -w" -o $(NODE)-$$arch ./cmd/kkbundle-node
+	done
+
+build: helper ## build bin/kkbundle
+	@go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
+
+dist: helper ## static binaries for every platform into dist/
+	@for p in $(DIST); do
+		echo "dist/kkbundle-$$p"
+		GOOS=$${p%-*} GOARCH=$${p#*-} go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o dist/kkbundle-$$p ./cmd/kkbundle
+	done
+	cd dist && sha256sum kkbundle-* > SHA256SUMS
+
+test: helper ## unit and integration tests; the race detector on what is concurrent
+	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo
+	go vet ./...
+	go test -timeout 10m ./...
+	CGO_ENABLED=1 go test -race -timeout 15m ./bundle/... ./fetch/... ./registry/... ./installer/...
+
+lint: $(LINT) helper ## the lint set, formatting, and the layers of docs/architecture.md
+	@$(LINT) run ./...
+	$(LINT) fmt --diff > /dev/null || { $(LINT) fmt --diff; echo "run make fmt"; exit 1; }
+
+fmt: $(LINT) ## format
+	@$(LINT) fmt
+
+$(LINT):
+	@echo "building golangci-lint $(LINT_VERSION) (once)"
+	mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS)/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	mv $(TOOLS)/tmp/golangci-lint $@
+
+fuzz: ## every fuzz target for FUZZTIME (default 20s) each
+	@for pkg in $$(go list ./...); do
+		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do
+			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-20s} $$pkg
+		done
+	done
+
+bench: ## Go benchmarks
+	@go test -run '^$$' -bench . -benchmem ./bundle/... ./fetch/... ./registry/... ./installer/node/...
+
+demo: build ## a small real upstream, and the way of a byte through build, verify, inspect, push and pull
+	@testdata/lab/demo.sh
+
+lab: ## build the end-to-end lab's software (once, about 11 minutes on two free cores)
+	@cd testdata/lab && go run . build
+
+lab-up: lab ## boot HOSTS=2 hosts without a route out
+	@cd testdata/lab && go run . up --hosts $(HOSTS)
+
+lab-down: ## stop them and leave nothing
+	@cd testdata/lab && go run . down
+
+e2e: build lab ## the whole thread on lab hosts: build, push, install, verify, rerun, reset
+	@cd testdata/lab && go test -count=1 -timeout 25m -v ./e2e/...
+
+clean: ## remove what make made here (the caches in $(CACHE) stay)
+	@rm -rf bin dist $(NODE)-*

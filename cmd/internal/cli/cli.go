@@ -1,0 +1,128 @@
+// Package cli is kkbundle's command line: one file per command, and what talks to people (print.go, progress.go) and to
+// other programs (exit.go). A command parses flags, calls one library function and prints what that returned.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// Streams are a command's standard streams. Results go to Out; progress, warnings and errors to Err.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// globals are the flags that every command has.
+type globals struct {
+	Streams
+	quiet, verbose, json bool
+}
+
+// Main runs kkbundle with args (without the program's name) and returns the exit code of exit.go's table.
+func Main(ctx context.Context, args []string, streams Streams) int {
+	cmd := newRootCmd(streams) //nolint:contextcheck // commands take the context that ExecuteContext is given
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = errors.Join(errInterrupted, err)
+	}
+	if err != nil {
+		printError(streams.Err, err)
+	}
+	return exitCode(err)
+}
+
+func newRootCmd(streams Streams) *cobra.Command {
+	g := &globals{Streams: streams}
+	cmd := &cobra.Command{
+		Use:   "kkbundle",
+		Short: "Take Kubernetes and its applications where there is no internet",
+		Long: `kkbundle takes Kubernetes and its applications where there is no internet.
+
+On a connected machine, build downloads everything a manifest names into one file.
+That file is carried across; push seeds a registry from it, install makes a cluster.
+
+` + exitCodeHelp(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.SetIn(streams.In)
+	cmd.SetOut(streams.Out)
+	cmd.SetErr(streams.Err)
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return &usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+	})
+	f := cmd.PersistentFlags()
+	f.BoolVarP(&g.quiet, "quiet", "q", false, "print errors only")
+	f.BoolVarP(&g.verbose, "verbose", "v", false, "print what is being done")
+	f.BoolVar(&g.json, "json", false, "print results as JSON")
+	cmd.AddGroup(
+		&cobra.Group{ID: "connected", Title: "With internet:"},
+		&cobra.Group{ID: "bundle", Title: "The bundle:"},
+		&cobra.Group{ID: "site", Title: "At the site:"},
+	)
+	for group, cmds := range map[string][]*cobra.Command{
+		"connected": {newBuildCmd(g), newLockCmd(g)},
+		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g)},
+		"site":      {newPushCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
+		"":          {newSchemaCmd(g), newVersionCmd(g)},
+	} {
+		for _, c := range cmds {
+			c.GroupID = group
+			cmd.AddCommand(c)
+		}
+	}
+	return cmd
+}
+
+// exactArgs is cobra's ExactArgs with an error that says which arguments are meant.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		return &usageError{fmt.Errorf("`%s` takes %d argument(s) %v, got %d; see `%s --help`",
+			cmd.CommandPath(), len(names), names, len(args), cmd.CommandPath())}
+	}
+}
+
+// logger writes what libraries report to Err: warnings always, everything with --verbose.
+func (g *globals) logger() *slog.Logger {
+	level := slog.LevelWarn
+	switch {
+	case g.quiet:
+		level = slog.LevelError
+	case g.verbose:
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(g.Err, &slog.HandlerOptions{
+		Level: level,
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{} // a terminal's reader knows the time; install.log keeps it
+			}
+			return a
+		},
+	}))
+}
+
+// note prints a line for people about what was done, unless --quiet or --json asked for silence.
+func (g *globals) note(format string, args ...any) {
+	if !g.quiet && !g.json {
+		_, _ = fmt.Fprintf(g.Err, format+"\n", args...)
+	}
+}
+
+// terminal says whether Err is a terminal that live progress can be drawn on, and its file.
+func (g *globals) terminal() (*os.File, bool) {
+	f, ok := g.Err.(*os.File)
+	return f, ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+var errInterrupted = errors.New("interrupted; run the same command again to continue")
+
+// A usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// A pushError is whatever kept a push from being complete.
+type pushError struct{ error }
+
+func (e *pushError) Unwrap() error { return e.error }
+
+// An exitClass is a row of the table of exit codes. A number once used never changes its meaning; 2 is left to Go's own
+// crashes.
+type exitClass struct {
+	code int
+	text string
+	is   func(error) bool
+}
+
+// exitClasses in order: the first that fits decides.
+func exitClasses() []exitClass {
+	return []exitClass{
+		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
+		{64, "wrong command line", asError[*usageError]},
+		{10, "manifest, cluster, inventory or lock invalid", func(err error) bool {
+			return asError[manifest.Problems](err) || errors.Is(err, errStaleLock)
+		}},
+		{11, "bundle damaged or not readable by this version", func(err error) bool {
+			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
+		}},
+		{12, "precheck found something that blocks", asError[*precheck.BlockedError]},
+		{13, "host unreachable, or it refused us", func(err error) bool {
+			return asError[*host.UnreachableError](err) || asError[*host.SudoError](err)
+		}},
+		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
+		{15, "registry refused or unreachable", asError[*pushError]},
+		{16, "install stopped on a host", asError[*installer.TaskError]},
+		{1, "failed otherwise", func(err error) bool { return err != nil }},
+	}
+}
+
+func asError[T error](err error) bool {
+	var target T
+	return errors.As(err, &target)
+}
+
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	for _, c := range exitClasses() {
+		if c.is(err) {
+			return c.code
+		}
+	}
+	return 1
+}
+
+func exitCodeHelp() string {
+	var b strings.Builder
+	b.WriteString("Exit codes:\n    0  done")
+	for _, c := range exitClasses() {
+		fmt.Fprintf(&b, "\n  %3d  %s", c.code, c.text)
+	}
+	return b.String()
+}
+
+// printError says what failed, and what to do about it where the error knows.
+func printError(w io.Writer, err error) {
+	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", printableLines(err.Error()))
+	var hinted interface{ Hint() string }
+	if errors.As(err, &hinted) && hinted.Hint() != "" {
+		_, _ = fmt.Fprintf(w, "  -> %s\n", printableLines(hinted.Hint()))
+	}
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+func newInspectCmd(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:     "inspect BUNDLE",
+		Short:   "List what a bundle holds",
+		Long:    "Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content.",
+		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
+		Args:    exactArgs("BUNDLE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runInspect(cmd.Context(), g, args[0])
+		},
+	}
+}
+
+type inspection struct {
+	Name     string          `json:"name"`
+	Version  string          `json:"version"`
+	Digest   string          `json:"digest"`
+	Size     int64           `json:"size"`
+	Encoder  string          `json:"encoder"`
+	Items    []inspectedItem `json:"items"`
+	platform []string
+}
+
+type inspectedItem struct {
+	Kind      string   `json:"kind"`
+	Name      string   `json:"name"` // the upstream reference
+	Digest    string   `json:"digest"`
+	MediaType string   `json:"mediaType"`
+	Platforms []string `json:"platforms"`
+	Size      int64    `json:"size"` // bytes of all its blobs, as pulled
+}
+
+func runInspect(ctx context.Context, g *globals, path string) error {
+	r, err := bundle.Open(path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	x, err := inspect(ctx, r)
+	if err != nil {
+		return err
+	}
+	if g.json {
+		return printJSON(g.Out, x)
+	}
+	rows := make([][]string, 0, len(x.Items))
+	for _, it := range x.Items {
+		rows = append(rows, []string{it.Kind, it.Name, strings.Join(it.Platforms, ","), size(it.Size), shortDigest(it.Digest)})
+	}
+	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", printable(x.Name), printable(x.Version), strings.Join(x.platform, ","), size(x.Size), x.Digest)
+	if err != nil {
+		return err
+	}
+	return printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST"}, rows)
+}
+
+func inspect(ctx context.Context, r *bundle.Reader) (inspection, error) {
+	index := r.Index()
+	x := inspection{
+		Name: index.Name, Version: index.Version, Digest: r.Digest().String(), Size: r.Size(), Encoder: r.Encoder(),
+		platform: index.Platforms, Items: make([]inspectedItem, 0, len(index.Items)),
+	}
+	contents, err := r.Survey(ctx)
+	if err != nil {
+		return x, err
+	}
+	for i, it := range index.Items {
+		x.Items = append(x.Items, inspectedItem{
+			Kind: it.Kind, Name: it.Ref, Digest: it.Descriptor.Digest.String(), MediaType: it.Descriptor.MediaType,
+			Platforms: contents[i].Platforms, Size: contents[i].Size,
+		})
+	}
+	return x, nil
+}
+
+// shortDigest keeps what tells digests apart in a table.
+func shortDigest(d string) string {
+	const keep = len("sha256:") + 12
+	return d[:min(len(d), keep)]
+}

@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+type installOptions struct {
+	siteFlags
+	hooks         string
+	phases, limit []string
+	dryRun, force bool
+}
+
+func newInstallCmd(g *globals) *cobra.Command {
+	var o installOptions
+	cmd := &cobra.Command{
+		Use:   "install -i INVENTORY BUNDLE",
+		Short: "Make a cluster from a bundle",
+		Long: `Makes a cluster on the inventory's hosts from the bundle alone, over SSH.
+
+Phases: pre_hook, precheck, init, install, post_hook. Every task looks before it does, so a second run changes nothing and
+a run that was interrupted continues. All commands are in install.log in the work directory, which also holds what only
+exists there: certificate authority, registry credentials and admin.conf.`,
+		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
+  kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb`,
+		Args: exactArgs("BUNDLE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runInstall(cmd.Context(), g, args[0], o)
+		},
+	}
+	f := cmd.Flags()
+	o.add(f)
+	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run before and after (pre_install*.sh, post_install*.sh)")
+	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
+	f.StringSliceVar(&o.limit, "limit", nil, "only these hosts")
+	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
+	return cmd
+}
+
+func runInstall(ctx context.Context, g *globals, path string, o installOptions) (err error) {
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	p := g.newTaskPrinter()
+	options := s.options()
+	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit
+	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
+	report, err := installer.Run(ctx, options)
+	p.stop()
+	if err != nil {
+		if report.Log != "" {
+			g.note("every command is in %s; after the cause is gone, run the same command again to continue", report.Log)
+		}
+		return err
+	}
+	if g.json {
+		return json.NewEncoder(g.Out).Encode(map[string]any{"version": 1, "report": report})
+	}
+	verb := "changed"
+	if o.dryRun {
+		verb = "would change"
+	}
+	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
+	if report.Kubeconfig != "" && !o.dryRun {
+		_, err = fmt.Fprintf(g.Out, "export KUBECONFIG=%s\n", report.Kubeconfig)
+	}
+	return err
+}
+
+type resetOptions struct {
+	siteFlags
+	withData, yes bool
+}
+
+func newResetCmd(g *globals) *cobra.Command {
+	var o resetOptions
+	cmd := &cobra.Command{
+		Use:   "reset -i INVENTORY [BUNDLE]",
+		Short: "Remove the cluster and everything install put on the hosts",
+		Long: `Removes the cluster and everything that install put on the hosts, and restores what it changed. The registry's images stay
+unless --with-data. A host that was never or only partly installed is no error.`,
+		Example: "  kkbundle reset -i inventory.yaml site-1.4.0.kkb",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := ""
+			if len(args) == 1 {
+				path = args[0]
+			}
+			return runReset(cmd.Context(), g, path, o)
+		},
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().BoolVar(&o.withData, "with-data", false, "remove the registry's images too")
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err error) {
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if !o.yes {
+		question := fmt.Sprintf("Remove cluster %s from %d hosts?", s.cluster.Metadata.Name, len(s.inv.Hosts()))
+		if err := g.confirm(question); err != nil {
+			return err
+		}
+	}
+	p := g.newTaskPrinter()
+	options := s.options()
+	options.WithData, options.Progress = o.withData, p.event
+	err = installer.Reset(ctx, options)
+	p.stop()
+	return err
+}

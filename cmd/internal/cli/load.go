@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// maxFile bounds what is read of a file that users write; the largest real ones are a few hundred KiB.
+const maxFile = 4 << 20
+
+// readSmall reads a file that a user wrote.
+func readSmall(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	if info.Size() > maxFile {
+		return nil, fmt.Errorf("%s has %s; at most %s are read", path, size(info.Size()), size(maxFile))
+	}
+	return os.ReadFile(path)
+}
+
+// A project is a manifest with everything it refers to.
+type project struct {
+	dir      string // relative paths start here
+	file     string
+	manifest *manifest.Bundle // with what the cluster needs
+	extras   []document       // manifest, cluster and values, carried in the bundle for install
+}
+
+func loadProject(file string) (*project, error) {
+	data, err := readSmall(file)
+	if err != nil {
+		return nil, err
+	}
+	b, err := manifest.ParseBundle(file, data)
+	if err != nil {
+		return nil, err
+	}
+	p := &project{dir: filepath.Dir(file), file: file, manifest: b, extras: []document{{bundle.KindManifest, documentManifest, data}}}
+	if b.Cluster == "" {
+		return p, nil
+	}
+	return p, p.addCluster()
+}
+
+// addCluster adds what the cluster needs, and the files that install will read.
+func (p *project) addCluster() error {
+	file := filepath.Join(p.dir, p.manifest.Cluster)
+	data, err := readSmall(file)
+	if err != nil {
+		return fmt.Errorf("%s names the cluster file: %w", p.file, err)
+	}
+	c, err := manifest.ParseCluster(file, data)
+	if err != nil {
+		return err
+	}
+	c = c.WithDefaults()
+	more, err := catalog.Resolve(c, installer.Needs(c), p.manifest.Zone)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if p.manifest, err = more.AddTo(p.manifest); err != nil {
+		return err
+	}
+	p.extras = append(p.extras, document{bundle.KindManifest, documentCluster, data})
+	for _, a := range c.Addons {
+		for _, v := range a.Values {
+			values, err := readSmall(filepath.Join(filepath.Dir(file), v))
+			if err != nil {
+				return fmt.Errorf("values of addon %s: %w", a.Chart, err)
+			}
+			p.extras = append(p.extras, document{bundle.KindManifest, v, values})
+		}
+	}
+	return nil
+}
+
+// lockFile is where the lock of a manifest lies: beside it, manifest.lock.yaml for manifest.yaml.
+func lockFile(file string) string {
+	ext := filepath.Ext(file)
+	return file[:len(file)-len(ext)] + ".lock" + ext
+}
+
+var errStaleLock = errors.New("the lock does not fit the manifest")
+
+// loadLock reads the lock beside the manifest: nil without error where there is none.
+func (p *project) loadLock() (*manifest.Lock, error) {
+	file := lockFile(p.file)
+	data, err := readSmall(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // no lock is a normal state that callers branch on
+	}
+	if err != nil {
+		return nil, err
+	}
+	return manifest.ParseLock(file, data)
+}

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// fetchFlags are the flags of commands that download.
+type fetchFlags struct {
+	cache, level string
+	jobs         int
+}
+
+func (f *fetchFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.cache, "cache", "", "directory of what was downloaded (default $KKBUNDLE_CACHE, else the user's cache directory)")
+	fs.StringVar(&f.level, "level", bundle.LevelDefault.String(), "compression: fast, default, better or best")
+	fs.IntVarP(&f.jobs, "jobs", "j", 0, fmt.Sprintf("transfers at once (default %d)", fetch.DefaultJobs))
+}
+
+func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
+	level, err := bundle.ParseLevel(f.level)
+	if err != nil {
+		return nil, "", &usageError{err}
+	}
+	dir := f.cache
+	if dir == "" {
+		dir = os.Getenv("KKBUNDLE_CACHE")
+	}
+	if dir == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return nil, "", fmt.Errorf("no place for the cache, name one with --cache: %w", err)
+		}
+		dir = filepath.Join(user, "kkbundle")
+	}
+	c, err := bundle.OpenCache(dir, level)
+	return c, dir, err
+}
+
+func (g *globals) fetchOptions(p *project, c *bundle.Cache, jobs int, m *meter) fetch.Options {
+	return fetch.Options{
+		Store:     c,
+		Sources:   p.manifest.Sources,
+		Platforms: p.manifest.Platforms,
+		Policy:    p.manifest.PlatformPolicy,
+		Jobs:      jobs,
+		Dir:       p.dir,
+		Logger:    g.logger(),
+		Progress: func(e fetch.Event) {
+			m.set(e.Done, e.Total)
+			if e.Type == fetch.EventFinished && e.Err == nil && g.verbose {
+				g.note("%s %s", e.Kind, printable(e.Ref))
+			}
+		},
+	}
+}
+
+func newLockCmd(g *globals) *cobra.Command {
+	var flags fetchFlags
+	cmd := &cobra.Command{
+		Use:   "lock MANIFEST",
+		Short: "Pin every item of a manifest by digest",
+		Long: `Asks upstream what the manifest's tags and versions mean today and writes the digests into a lock file beside it
+(manifest.lock.yaml for manifest.yaml). build then takes exactly these; run lock again to move to newer ones.
+Files whose checksum nobody publishes are downloaded to learn it, and the lock says so.`,
+		Example: "  kkbundle lock manifest.yaml",
+		Args:    exactArgs("MANIFEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runLock(cmd.Context(), g, args[0], flags)
+		},
+	}
+	flags.add(cmd.Flags())
+	return cmd
+}
+
+func runLock(ctx context.Context, g *globals, file string, flags fetchFlags) error {
+	p, err := loadProject(file)
+	if err != nil {
+		return err
+	}
+	c, _, err := flags.openCache()
+	if err != nil {
+		return err
+	}
+	l, err := resolve(ctx, g, p, c, flags.jobs)
+	if err != nil {
+		return err
+	}
+	data, err := l.Marshal()
+	if err != nil {
+		return err
+	}
+	path := lockFile(file)
+	if err := writeFile(path, data, 0o644); err != nil {
+		return err
+	}
+	if g.json {
+		return printJSON(g.Out, map[string]any{"version": 1, "lock": path, "items": l.Items})
+	}
+	g.note("%s: %d items pinned%s", path, len(l.Items), firstUseNote(l))
+	return nil
+}
+
+func resolve(ctx context.Context, g *globals, p *project, c *bundle.Cache, jobs int) (*manifest.Lock, error) {
+	m := g.newMeter("resolve")
+	defer m.stop()
+	return fetch.Resolve(ctx, p.manifest, g.fetchOptions(p, c, jobs, m))
+}
+
+// firstUseNote says how many pins nobody but us vouches for.
+func firstUseNote(l *manifest.Lock) string {
+	n := 0
+	for _, pin := range l.Items {
+		if pin.Verified == manifest.VerifiedFirstUse {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d on first use, because upstream publishes no checksum", n)
+}
+
+// writeFile writes whole or not at all.
+func writeFile(path string, data []byte, mode os.FileMode) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

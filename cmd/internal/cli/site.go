@@ -1,0 +1,241 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/helper"
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// siteFlags are the flags of commands that work on hosts.
+type siteFlags struct {
+	inventory, cluster, workDir, knownHosts string
+	acceptNew, askPassword, askSudo         bool
+	parallel                                int
+}
+
+func (f *siteFlags) add(fs *pflag.FlagSet) {
+	fs.StringVarP(&f.inventory, "inventory", "i", "", "the inventory file (required)")
+	fs.StringVarP(&f.cluster, "cluster", "c", "", "the cluster file (default the one in the bundle)")
+	fs.StringVar(&f.workDir, "work-dir", "", "directory for certificates, credentials, admin.conf and install.log (default beside the inventory)")
+	fs.StringVar(&f.knownHosts, "known-hosts", "", "SSH host keys that are trusted (default ~/.ssh/known_hosts)")
+	fs.BoolVar(&f.acceptNew, "accept-new", false, "trust hosts that are not known yet, and remember their keys; changed keys are refused all the same")
+	fs.BoolVarP(&f.askPassword, "ask-pass", "k", false, "ask for the SSH password")
+	fs.BoolVarP(&f.askSudo, "ask-sudo-pass", "K", false, "ask for the sudo password")
+	fs.IntVar(&f.parallel, "parallel", 0, "hosts worked on at the same time (default 20)")
+}
+
+// A site is the hosts, the cluster they shall be, and the bundle to make it from.
+type site struct {
+	siteFlags
+	inv     *manifest.Inventory
+	cluster *manifest.Cluster
+	bundle  *bundle.Reader // nil without one
+	values  func(path string) ([]byte, error)
+
+	ask   sync.Mutex // one prompt at a time
+	asked map[string]string
+	g     *globals
+}
+
+// openSite reads the inventory, the bundle if there is one, and the cluster file: the given one, or the bundle's. Close
+// it afterwards.
+func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (*site, error) {
+	if f.inventory == "" {
+		return nil, &usageError{errors.New("say which hosts with -i INVENTORY")}
+	}
+	data, err := readSmall(f.inventory)
+	if err != nil {
+		return nil, err
+	}
+	inv, err := manifest.ParseInventory(f.inventory, data)
+	if err != nil {
+		return nil, err
+	}
+	s := &site{siteFlags: f, inv: inv, g: g, asked: map[string]string{}}
+	if s.workDir == "" {
+		s.workDir = strings.TrimSuffix(f.inventory, filepath.Ext(f.inventory)) + ".work"
+	}
+	if bundlePath != "" {
+		if s.bundle, err = bundle.Open(bundlePath); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.readCluster(ctx, f.cluster); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close closes the bundle.
+func (s *site) Close() error {
+	if s.bundle == nil {
+		return nil
+	}
+	return s.bundle.Close()
+}
+
+func (s *site) readCluster(ctx context.Context, file string) error {
+	read := readSmall
+	name := file
+	dir := filepath.Dir(file)
+	if file == "" {
+		if s.bundle == nil {
+			return &usageError{errors.New("name the cluster file with -c, or a bundle that carries one")}
+		}
+		name, dir = documentCluster, ""
+		read = func(ref string) ([]byte, error) { return readDocument(ctx, s.bundle, bundle.KindManifest, ref) }
+	}
+	data, err := read(name)
+	if err != nil {
+		return fmt.Errorf("cluster file: %w", err)
+	}
+	c, err := manifest.ParseCluster(name, data)
+	if err != nil {
+		return err
+	}
+	s.cluster = c.WithDefaults()
+	s.values = func(path string) ([]byte, error) { return read(filepath.Join(dir, path)) }
+	return nil
+}
+
+// options are what every installer run needs.
+func (s *site) options() installer.Options {
+	return installer.Options{
+		Cluster:   s.cluster,
+		Inventory: s.inv,
+		Bundle:    s.bundle,
+		WorkDir:   s.workDir,
+		Dial:      s.dial,
+		Helper:    helper.Binary,
+		Values:    s.values,
+		Hosts:     s.parallel,
+		Logger:    s.g.logger(),
+	}
+}
+
+// dial connects to a host the way its inventory entry says.
+func (s *site) dial(ctx context.Context, h manifest.Host) (host.Host, error) {
+	sudo := s.secret(s.askSudo, "sudo password", h.Sudo.PasswordEnv, h.Sudo.PasswordFile)
+	if h.Local {
+		return host.Local(ctx, host.LocalOptions{Name: h.Name, SudoPassword: sudo})
+	}
+	known, err := s.knownHostsFiles()
+	if err != nil {
+		return nil, err
+	}
+	o := host.SSHOptions{
+		Name: h.Name, Address: h.Address, Port: h.SSH.Port, User: h.SSH.User,
+		AgentSocket:  os.Getenv("SSH_AUTH_SOCK"),
+		Password:     s.secret(s.askPassword, "SSH password", h.SSH.PasswordEnv, h.SSH.PasswordFile),
+		SudoPassword: sudo,
+		KnownHosts:   known,
+		AcceptNew:    s.acceptNew,
+	}
+	if o.Keys, err = keys(h.SSH.Key, o.Password != nil); err != nil {
+		return nil, err
+	}
+	if _, isTerminal := s.g.terminal(); isTerminal {
+		o.Passphrase = func(_ context.Context, key string) (string, error) { return s.prompt("passphrase of " + key) }
+	}
+	return host.Dial(ctx, o)
+}
+
+func (s *site) knownHostsFiles() ([]string, error) {
+	if s.knownHosts != "" {
+		return []string{s.knownHosts}, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return nil, fmt.Errorf("no place for known_hosts, name one with --known-hosts: %w", err)
+	}
+	return []string{filepath.Join(home, ".ssh", "known_hosts"), "/etc/ssh/ssh_known_hosts"}, nil
+}
+
+// keys returns the named key, or the user's own as ssh would try them, unless there is a password.
+func keys(named string, havePassword bool) ([]string, error) {
+	if named != "" {
+		path, err := expandHome(named)
+		return []string{path}, err
+	}
+	home, err := os.UserHomeDir()
+	if havePassword || err != nil {
+		return nil, nil //nolint:nilerr // without a home there are no keys of its own to try
+	}
+	var found []string
+	for _, name := range []string{"id_ed25519", "id_ecdsa", "id_rsa"} {
+		path := filepath.Join(home, ".ssh", name)
+		if _, err := os.Stat(path); err == nil {
+			found = append(found, path)
+		}
+	}
+	return found, nil
+}
+
+// expandHome replaces a leading ~/.
+func expandHome(path string) (string, error) {
+	rest, ok := strings.CutPrefix(path, "~/")
+	if !ok {
+		return path, nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, rest), err
+}
+
+// secret says where a password comes from: nil if there is none.
+func (s *site) secret(ask bool, what, env, file string) host.Secret {
+	switch {
+	case ask:
+		return func(context.Context) (string, error) { return s.prompt(what) }
+	case env != "":
+		return func(context.Context) (string, error) {
+			if v := os.Getenv(env); v != "" {
+				return v, nil
+			}
+			return "", fmt.Errorf("the inventory takes the %s from $%s, which is not set", what, env)
+		}
+	case file != "":
+		return func(context.Context) (string, error) {
+			path, err := expandHome(file)
+			if err != nil {
+				return "", err
+			}
+			data, err := readSmall(path)
+			return strings.TrimRight(string(data), "\r\n"), err
+		}
+	}
+	return nil
+}
+
+// prompt asks on the terminal, once for all hosts.
+func (s *site) prompt(what string) (string, error) {
+	s.ask.Lock()
+	defer s.ask.Unlock()
+	if v, ok := s.asked[what]; ok {
+		return v, nil
+	}
+	in, ok := s.g.In.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return "", fmt.Errorf("the %s can only be asked for on a terminal; use passwordEnv or passwordFile in the inventory", what)
+	}
+	_, _ = fmt.Fprintf(s.g.Err, "%s: ", what)
+	v, err := term.ReadPassword(int(in.Fd()))
+	_, _ = fmt.Fprintln(s.g.Err)
+	if err != nil {
+		return "", err
+	}
+	s.asked[what] = string(v)
+	return string(v), nil
+}

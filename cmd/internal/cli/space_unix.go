@@ -1,0 +1,18 @@
+//go:build unix
+
+package cli
+
+import "golang.org/x/sys/unix"
+
+// freeSpace returns the file system that dir lies on and the bytes that this user may still write there.
+func freeSpace(dir string) (device uint64, free int64, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0, 0, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return 0, 0, err
+	}
+	return uint64(st.Dev), int64(fs.Bavail) * int64(fs.Bsize), nil //nolint:unconvert // the types differ by system
+}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+// A taskPrinter prints what an installer run does: a line for each task that did something, a meter while bytes are
+// sent, and with --json every event as a line.
+type taskPrinter struct {
+	*globals
+	phase string
+	meter *meter
+}
+
+func (g *globals) newTaskPrinter() *taskPrinter { return &taskPrinter{globals: g} }
+
+// event is called with one event at a time.
+func (p *taskPrinter) event(e installer.Event) {
+	if p.json {
+		_ = json.NewEncoder(p.Out).Encode(e)
+		return
+	}
+	if e.State == installer.Progress {
+		p.transfer(e)
+		return
+	}
+	p.stop()
+	if e.Phase != p.phase && e.Phase != "" {
+		p.phase = e.Phase
+		p.note("== %s", e.Phase)
+	}
+	if line := p.line(e); line != "" {
+		p.note("%s", line)
+	}
+}
+
+// line is what people see of an event; most have nothing to say.
+func (p *taskPrinter) line(e installer.Event) string {
+	switch {
+	case e.Task == "" || e.State == installer.Started && !p.verbose || e.State == installer.Done && !p.verbose:
+		return ""
+	}
+	line := fmt.Sprintf("%-8s %-14s %s", e.State, printable(e.Host), printable(e.Task))
+	if e.Message != "" {
+		line += ": " + printableLines(e.Message)
+	}
+	if e.Duration > 0 {
+		line += fmt.Sprintf(" (%s)", e.Duration.Round(100*time.Millisecond))
+	}
+	return line
+}
+
+func (p *taskPrinter) transfer(e installer.Event) {
+	if p.meter == nil {
+		p.meter = p.newMeter("send")
+	}
+	p.meter.set(e.Bytes, e.Total)
+}
+
+// stop takes the meter away.
+func (p *taskPrinter) stop() {
+	if p.meter != nil {
+		p.meter.stop()
+		p.meter = nil
+	}
+}
+
+// confirm asks for a yes on the terminal; elsewhere --yes has to be given.
+func (g *globals) confirm(question string) error {
+	in, ok := g.In.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return &usageError{errors.New("without a terminal to ask on, say --yes")}
+	}
+	_, _ = fmt.Fprintf(g.Err, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return errors.New("nothing was changed")
+	}
+	return nil
+}
