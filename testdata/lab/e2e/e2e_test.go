@@ -1,0 +1,364 @@
+// Package e2e goes the whole way of a byte: genuine software from a real upstream into a bundle, and a cluster on hosts
+// without a way out from that bundle alone. The subtests of TestThread build on one another.
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/upstream"
+)
+
+func TestThread(t *testing.T) {
+	th := start(t)
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"build fetches every byte once", th.build},
+		{"a second build fetches nothing", th.rebuild},
+		{"the same lock gives the same bytes", th.reproduce},
+		{"verify and inspect", th.inspect},
+		{"other tools read the layout", th.layout},
+		{"a changed host key is refused", th.changedHostKey},
+		{"a wrong sudo password is refused", th.wrongSudoPassword},
+		{"precheck finds a busy port and changes nothing", th.precheck},
+		{"an install that loses a host says so", th.lostHost},
+		{"an install killed at containerd and at kubeadm init continues", th.killed},
+		{"the cluster works", th.cluster},
+		{"a rerun changes nothing", th.rerun},
+		{"reset leaves nothing", th.reset},
+		{"a fresh install after the reset works", th.install},
+		{"no packet left the hosts' network", th.packets},
+	} {
+		if !t.Run(step.name, step.run) {
+			t.FailNow()
+		}
+	}
+}
+
+// content says whether a request was for bytes of an artifact, not for what is known about it.
+func content(r upstream.Request) bool {
+	isBlob := strings.Contains(r.Path, "/blobs/")
+	isFile := strings.Contains(r.Path, "/bin/") || strings.HasSuffix(r.Path, ".tar.gz") || strings.HasSuffix(r.Path, ".tgz")
+	return r.Method == "GET" && (r.Status == 200 || r.Status == 206) && (isBlob || isFile)
+}
+
+func (th *thread) build(t *testing.T) {
+	th.connected(t, "lock", "manifest.yaml").must(t, 0)
+	r := th.connected(t, "build", "--locked", "manifest.yaml").must(t, 0)
+	t.Logf("cold build: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
+	seen := 0
+	times := map[string]int{}
+	for _, q := range th.requests(t, &seen) {
+		if content(q) {
+			times[q.Path]++
+		}
+	}
+	if len(times) < 20 {
+		t.Fatalf("only %d artifacts in the upstream's log: the log is not what this test thinks it is", len(times))
+	}
+	for path, n := range times {
+		if n > 1 {
+			t.Errorf("%s was fetched %d times", path, n)
+		}
+	}
+}
+
+func (th *thread) rebuild(t *testing.T) {
+	seen := 0
+	th.requests(t, &seen)
+	r := th.connected(t, "build", "--locked", "-o", "again.kkb", "manifest.yaml").must(t, 0)
+	t.Logf("warm build: %s", r.took.Round(100*time.Millisecond))
+	for _, q := range th.requests(t, &seen) {
+		if content(q) {
+			t.Errorf("%s was fetched again", q.Path)
+		}
+	}
+}
+
+func (th *thread) reproduce(t *testing.T) {
+	th.connected(t, "build", "--locked", "--jobs", "1", "--cache", filepath.Join(th.dir, "cache1"), "-o", "one.kkb", "manifest.yaml").must(t, 0)
+	for _, other := range []string{"again.kkb", "one.kkb"} {
+		other = filepath.Join(th.dir, other)
+		if out, err := exec.CommandContext(t.Context(), "cmp", th.bundle(), other).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		if err := os.Remove(other); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (th *thread) inspect(t *testing.T) {
+	digest := strings.TrimSpace(th.connected(t, "verify", th.bundle()).must(t, 0).stdout)
+	var x struct {
+		Name, Version, Digest string
+		Size                  int64
+		Items                 []struct{ Kind, Name, Digest, MediaType string }
+	}
+	if err := json.Unmarshal([]byte(th.connected(t, "inspect", "--json", th.bundle()).must(t, 0).stdout), &x); err != nil {
+		t.Fatal(err)
+	}
+	if x.Name != "lab" || x.Version != "1.0.0" || x.Digest != digest || len(x.Items) < 20 {
+		t.Errorf("inspect says %s %s %s with %d items; verify says %s", x.Name, x.Version, x.Digest, len(x.Items), digest)
+	}
+}
+
+// layout unpacks the bundle with zstd and tar alone.
+func (th *thread) layout(t *testing.T) {
+	dir := t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", `zstd -dc "$1" | tar -x -C "$2"`, "sh", th.bundle(), dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, d := range m.Manifests {
+		if d.Annotations["io.kkbundle.kind"] != "image" || !d.MediaType.IsImage() {
+			continue
+		}
+		img, err := index.Image(d.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := validate.Image(img); err != nil {
+			t.Errorf("%s: %v", d.Annotations["io.kkbundle.ref"], err)
+		}
+		checked++
+	}
+	if checked == 0 {
+		t.Error("the layout has no image that is a single manifest; the lab's upstream publishes one")
+	}
+	// skopeo's layouts know OCI's own media types only; labapp has those.
+	if out, err := exec.CommandContext(t.Context(), "skopeo", "inspect", "oci:"+dir+":docker.io/lab/labapp:1").CombinedOutput(); err != nil {
+		t.Errorf("skopeo: %v: %s", err, out)
+	}
+}
+
+// changedHostKey gives host2 the key of host1.
+func (th *thread) changedHostKey(t *testing.T) {
+	known, err := os.ReadFile(th.lab.KnownHostsFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := th.lab.Hosts[0].Address, th.lab.Hosts[1].Address
+	var swapped []string
+	for _, line := range strings.Split(string(known), "\n") {
+		if strings.HasPrefix(line, first) {
+			swapped = append(swapped, line, strings.Replace(line, first, second, 1))
+		}
+	}
+	file := filepath.Join(t.TempDir(), "known_hosts")
+	if err := os.WriteFile(file, []byte(strings.Join(swapped, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, th.site(t, "install", "--known-hosts", file)).must(t, 13)
+	if !strings.Contains(r.stderr, "host2") || strings.Count(r.stderr, "SHA256:") < 2 {
+		t.Errorf("want the host and both fingerprints, got\n%s", r.stderr)
+	}
+}
+
+func (th *thread) wrongSudoPassword(t *testing.T) {
+	inventory, err := os.ReadFile(th.lab.InventoryFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	const wrong = "not-the-password"
+	password, file := filepath.Join(dir, "password"), filepath.Join(dir, "inventory.yaml")
+	text := strings.Replace(string(inventory), filepath.Join(th.lab.State, "sudo-password"), password, 1)
+	if text == string(inventory) {
+		t.Fatal("the lab's inventory names no password file")
+	}
+	for name, data := range map[string]string{password: wrong + "\n", file: text} {
+		if err := os.WriteFile(name, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := run(t, th.site(t, "install", "-i", file)).must(t, 13)
+	if !strings.Contains(r.stderr, "host2") || !strings.Contains(r.stderr, "sudo") || strings.Contains(r.stderr, wrong) {
+		t.Errorf("want the host and the reason without the password, got\n%s", r.stderr)
+	}
+}
+
+func (th *thread) precheck(t *testing.T) {
+	run(t, th.site(t, "reset", "--yes")).must(t, 0) // what the refused installs left; also: there is nothing to reset
+	before := th.traces(t)
+	th.on(t, 2, "systemd-run --quiet --unit=busy-port socat TCP-LISTEN:10250,fork /dev/null")
+	eventually(t, "something listens on 10250", func() bool { return strings.Contains(th.on(t, 2, "ss -ltnH"), ":10250") })
+	r := run(t, th.site(t, "precheck")).must(t, 12)
+	if !strings.Contains(r.stdout, "10250") || !strings.Contains(r.stdout, "host2") {
+		t.Errorf("want the port and the host, got\n%s", r.stdout)
+	}
+	th.on(t, 2, "systemctl stop busy-port")
+	run(t, th.site(t, "precheck")).must(t, 0)
+	if after := th.traces(t); after != before {
+		t.Errorf("precheck left traces:\nbefore\n%s\nafter\n%s", before, after)
+	}
+}
+
+// traces is what an installer leaves on hosts: everything below these directories, with content.
+func (th *thread) traces(t *testing.T) string {
+	t.Helper()
+	const line = `find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root /home -xdev -type f ! -name '*~' ! -name .sudo_as_admin_successful -exec sha256sum {} + 2>/dev/null | sort -k 2;
+		find /etc /usr/local /opt -xdev -type l -printf '%p -> %l\n' | sort; ip route; lsmod 2>/dev/null | awk '{print $1}' | sort | head -0`
+	return th.on(t, 1, line) + th.on(t, 2, line)
+}
+
+// lostHost pulls the worker's cable when containerd is being installed, which takes long enough to be in the middle.
+func (th *thread) lostHost(t *testing.T) {
+	h := th.lab.Hosts[1]
+	cmd := th.site(t, "install", "--json")
+	pulled := false
+	cmd.Stdout = lines(func(line []byte) {
+		var e struct{ Task, State, Host string }
+		if json.Unmarshal(line, &e) == nil && e.Task == "containerd" && e.Host == h.Name && e.State == "started" && !pulled {
+			pulled = true
+			if err := th.lab.Link(t.Context(), h, false); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	begin := time.Now()
+	err := cmd.Run()
+	if err := th.lab.Link(t.Context(), h, true); err != nil {
+		t.Fatal(err)
+	}
+	if code := cmd.ProcessState.ExitCode(); !pulled || code != 13 || !strings.Contains(errs.String(), h.Name) {
+		t.Fatalf("cable pulled: %v; exit code %d (%v) after %s, want 13 and the host's name\n%s", pulled, code, err, time.Since(begin), errs.String())
+	}
+	t.Logf("noticed after %s: %s", time.Since(begin).Round(time.Second), errs.String())
+}
+
+func (th *thread) killed(t *testing.T) {
+	th.killAt(t, "containerd")
+	th.killAt(t, "kubeadm-init")
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("%s\n%s", r.took.Round(time.Second), r.stderr)
+}
+
+func (th *thread) cluster(t *testing.T) {
+	nodes := th.kubectl(t, `get nodes --no-headers`)
+	if strings.Count(nodes, " Ready ") != 2 || strings.Count(nodes, "v1.34.3") != 2 {
+		t.Errorf("want two nodes that are Ready, got\n%s", nodes)
+	}
+	// The user's chart: a pod on each node, each reaches the service by name, and gets answers from both.
+	pods := strings.Split(strings.TrimSpace(th.kubectl(t, `-n web get pods --no-headers -o wide`)), "\n")
+	if len(pods) != 2 || field(pods[0], 6) == field(pods[1], 6) {
+		t.Fatalf("want a pod on each node, got\n%s", strings.Join(pods, "\n"))
+	}
+	for _, pod := range pods {
+		th.kubectl(t, "-n web exec "+field(pod, 0)+" -- /labapp lookup kubernetes.default.svc.cluster.local")
+		answers := map[string]bool{}
+		eventually(t, "answers from both pods", func() bool {
+			answers[th.kubectl(t, "-n web exec "+field(pod, 0)+" -- /labapp get http://web.web.svc.cluster.local/")] = true
+			return len(answers) == 2
+		})
+	}
+	for _, number := range []int{1, 2} {
+		th.on(t, number, "curl -fsS --max-time 5 http://"+th.lab.Hosts[0].Address+":30080/")
+	}
+}
+
+// snapshot is what a rerun must not change.
+func (th *thread) snapshot(t *testing.T) string {
+	t.Helper()
+	const host = `find /etc /usr/local /opt -xdev -type f -exec sha256sum {} + | sort -k 2;
+		systemctl show containerd kubelet kkbundle-registry -p ActiveEnterTimestampMonotonic --value 2>/dev/null`
+	// Leases, and the fields that components write about themselves, change all the time.
+	const objects = `for k in deployments daemonsets services configmaps secrets serviceaccounts; do
+		kubectl --kubeconfig /etc/kubernetes/admin.conf get $k -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}'; done`
+	return th.on(t, 1, host) + th.on(t, 2, host) + th.on(t, 1, objects)
+}
+
+func (th *thread) rerun(t *testing.T) {
+	before := th.snapshot(t)
+	r := run(t, th.site(t, "install")).must(t, 0)
+	if !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+	if after := th.snapshot(t); after != before {
+		t.Errorf("the rerun changed something:\n%s", difference(before, after))
+	}
+	t.Logf("rerun: %s", r.took.Round(100*time.Millisecond))
+}
+
+// difference has the lines that only one of two texts has.
+func difference(a, b string) string {
+	in := map[string]int{}
+	for _, l := range strings.Split(a, "\n") {
+		in[l]++
+	}
+	var out []string
+	for _, l := range strings.Split(b, "\n") {
+		if in[l]--; in[l] < 0 {
+			out = append(out, "+ "+l)
+		}
+	}
+	for l, n := range in {
+		if n > 0 {
+			out = append(out, "- "+l)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func (th *thread) reset(t *testing.T) {
+	r := run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+	t.Logf("reset: %s", r.took.Round(100*time.Millisecond))
+	const left = `ls -d /etc/kubernetes /etc/containerd /etc/cni /var/lib/kkbundle /var/lib/kubelet/* /var/lib/containerd/* /var/lib/etcd/* /var/lib/cni \
+			/etc/systemd/system/*kube* /etc/systemd/system/*kkbundle* /etc/systemd/system/containerd* /etc/sysctl.d/*kkbundle* /usr/local/bin/kube* 2>/dev/null;
+		ps -eo args | grep -E '[k]ube|[e]tcd|[c]ontainerd|[r]egistry|[f]lannel|[c]oredns'; ip -br link | grep -E 'cni|flannel|veth' ; ip route | grep -v 10.250.0.0/24; grep -l kkbundle /etc/hosts; true`
+	for number := range 2 {
+		if out := th.on(t, number+1, left); out != "" {
+			t.Errorf("host%d still has\n%s", number+1, out)
+		}
+	}
+	run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0) // again: nothing to do is no error
+}
+
+func (th *thread) install(t *testing.T) {
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("fresh install: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
+	th.cluster(t)
+	work := strings.TrimSuffix(th.lab.InventoryFile(), ".yaml") + ".work"
+	log, err := os.ReadFile(filepath.Join(work, "install.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, err := os.ReadFile(filepath.Join(th.lab.State, "sudo-password"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(log), strings.TrimSpace(string(password))) || !strings.Contains(string(log), "kubeadm init") {
+		t.Error("install.log must have the commands and no password")
+	}
+}
+
+func (th *thread) packets(t *testing.T) {
+	left, err := th.lab.LeftPackets(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left != 0 {
+		t.Errorf("%d packets were on their way out", left)
+	}
+}

@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/software"
+	"github.com/kkbundle/kkbundle/testdata/lab/upstream"
+)
+
+// A thread is the lab that the subtests of TestThread share: the upstream on one side, hosts on the other, and the bundle
+// between them.
+type thread struct {
+	kkbundle string // the program under test
+	upstream *upstream.Server
+	lab      *hosts.Lab
+	dir      string // manifest and bundle
+	env      []string
+}
+
+func start(t *testing.T) *thread {
+	t.Helper()
+	if err := hosts.Check(); err != nil {
+		t.Fatalf("this machine cannot run the lab: %v", err)
+	}
+	program, err := filepath.Abs("../../../bin/kkbundle")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(program); err != nil {
+		t.Fatalf("%v: run make build", err)
+	}
+	made, err := software.Build(t.Context(), software.Options{Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	up, err := upstream.Start(upstream.Options{Content: made.Upstream, State: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = up.Close() })
+	state := filepath.Join(t.TempDir(), "lab")
+	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Hosts: 2, Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	th := &thread{
+		kkbundle: program, upstream: up, lab: lab, dir: dir,
+		env: append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+filepath.Join(dir, "cache")),
+	}
+	t.Cleanup(func() {
+		if err := lab.Down(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("the lab left something behind: %v", err)
+		}
+	})
+	return th
+}
+
+// A result is what a run of kkbundle came to.
+type result struct {
+	code           int
+	stdout, stderr string
+	took           time.Duration
+}
+
+func run(t *testing.T, cmd *exec.Cmd) result {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	begin := time.Now()
+	err := cmd.Run()
+	r := result{stdout: out.String(), stderr: errs.String(), took: time.Since(begin)}
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		r.code = exit.ExitCode()
+	case err != nil:
+		t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	return r
+}
+
+// must fails the test unless the run ended with code.
+func (r result) must(t *testing.T, code int) result {
+	t.Helper()
+	if r.code != code {
+		t.Fatalf("exit code %d, want %d\n%s\n%s", r.code, code, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// connected runs kkbundle where the upstream is.
+func (th *thread) connected(t *testing.T, args ...string) result {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), th.kkbundle, args...)
+	cmd.Dir, cmd.Env = th.dir, th.env
+	return run(t, cmd)
+}
+
+// site is a kkbundle command in the hosts' network, from where the upstream is out of reach.
+func (th *thread) site(t *testing.T, command string, flags ...string) *exec.Cmd {
+	t.Helper()
+	args := append([]string{command, "-i", th.lab.InventoryFile(), "--known-hosts", th.lab.KnownHostsFile()}, flags...)
+	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
+}
+
+func (th *thread) bundle() string { return filepath.Join(th.dir, "lab-1.0.0.kkb") }
+
+// on runs a shell line on a host and returns what it prints.
+func (th *thread) on(t *testing.T, number int, line string) string {
+	t.Helper()
+	h, err := th.lab.Host(number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := th.lab.SSH(t.Context(), h, line).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %s: %v\n%s", h.Name, line, err, out)
+	}
+	return string(out)
+}
+
+func (th *thread) kubectl(t *testing.T, args string) string {
+	t.Helper()
+	return th.on(t, 1, "kubectl --kubeconfig /etc/kubernetes/admin.conf "+args)
+}
+
+// requests returns what the upstream was asked since the last call.
+func (th *thread) requests(t *testing.T, seen *int) []upstream.Request {
+	t.Helper()
+	all, err := upstream.ReadLog(filepath.Join(th.dir, upstream.LogFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := all[*seen:]
+	*seen = len(all)
+	return fresh
+}
+
+// killAt runs an install with --json and ends it without a word (SIGKILL) as soon as the task has started anywhere. It
+// fails the test if the task never starts.
+func (th *thread) killAt(t *testing.T, task string) {
+	t.Helper()
+	cmd := th.site(t, "install", "--json")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	kill := sync.OnceFunc(func() { _ = cmd.Process.Kill() })
+	killed := false
+	cmd.Stdout = lines(func(line []byte) {
+		var e struct{ Task, State string }
+		if json.Unmarshal(line, &e) == nil && e.Task == task && e.State == "started" {
+			killed = true
+			kill()
+		}
+	})
+	err := cmd.Run()
+	if !killed {
+		t.Fatalf("the install ended before %s: %v\n%s", task, err, errs.String())
+	}
+}
+
+// lines calls a function with each line that is written.
+type lineWriter struct {
+	rest []byte
+	call func([]byte)
+}
+
+func lines(call func([]byte)) *lineWriter { return &lineWriter{call: call} }
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		line, rest, ok := bytes.Cut(w.rest, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		w.call(line)
+		w.rest = rest
+	}
+}
+
+// eventually polls until the condition holds: for what Kubernetes does in its own time.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 60 {
+		if ok() {
+			return
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	t.Fatalf("%s: not within half a minute", what)
+}
+
+func field(s string, n int) string {
+	fields := strings.Fields(s)
+	if n >= len(fields) {
+		return ""
+	}
+	return fields[n]
+}

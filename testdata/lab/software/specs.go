@@ -1,0 +1,129 @@
+package software
+
+import (
+	"context"
+	"io"
+	"runtime"
+)
+
+// cluster are the images of the lab's cluster. Most are for the machine's architecture only: nothing else would run here.
+func (s *imageSet) cluster(ctx context.Context) []imageSpec {
+	here := []string{runtime.GOARCH}
+	k8s := func(command string) func(arch string) ([]*layer, error) {
+		return func(arch string) ([]*layer, error) {
+			return s.stack(func() (*layer, error) { return s.command("kubernetes", arch, "/usr/local/bin", command) })
+		}
+	}
+	specs := []imageSpec{
+		{
+			ref: "registry.k8s.io/kube-apiserver:" + KubernetesVersion, attested: true, arches: here,
+			layers: k8s("kube-apiserver"), entrypoint: []string{"/usr/local/bin/kube-apiserver"},
+		},
+		{
+			ref: "registry.k8s.io/kube-controller-manager:" + KubernetesVersion, docker: true, arches: here,
+			layers: k8s("kube-controller-manager"), entrypoint: []string{"/usr/local/bin/kube-controller-manager"},
+		},
+		{
+			ref: "registry.k8s.io/kube-scheduler:" + KubernetesVersion, docker: true, single: true, arches: here,
+			layers: k8s("kube-scheduler"), entrypoint: []string{"/usr/local/bin/kube-scheduler"},
+		},
+		{
+			ref: "registry.k8s.io/kube-proxy:" + KubernetesVersion, docker: true, arches: here, entrypoint: []string{"/usr/local/bin/kube-proxy"},
+			layers: func(arch string) ([]*layer, error) {
+				return s.stack(
+					func() (*layer, error) { return s.userland(ctx) },
+					func() (*layer, error) { return s.command("kubernetes", arch, "/usr/local/bin", "kube-proxy") },
+				)
+			},
+		},
+		s.etcdImage(here, "etcd", "etcdctl"), s.coreDNSImage(here), s.pauseImage(), s.labappImage(),
+		{
+			ref: "ghcr.io/flannel-io/flannel:" + FlannelVersion, arches: here, attested: true, entrypoint: []string{"/opt/bin/flanneld"},
+			layers: func(arch string) ([]*layer, error) {
+				return s.stack(
+					func() (*layer, error) { return s.userland(ctx) }, s.busybox,
+					func() (*layer, error) { return s.command("flanneld", arch, "/opt/bin", "flanneld") },
+				)
+			},
+		},
+		{
+			ref: "ghcr.io/flannel-io/flannel-cni-plugin:" + FlannelCNIImageTag, arches: here, attested: true,
+			layers: func(arch string) ([]*layer, error) {
+				return s.stack(s.busybox, func() (*layer, error) { return s.command("flannel-cni", arch, "", "flannel") })
+			},
+		},
+	}
+	return specs
+}
+
+// demo are the images of the small build, for two architectures.
+func (s *imageSet) demo() []imageSpec {
+	registry := imageSpec{
+		ref: "docker.io/library/registry:3.1.2", attested: true, arches: arches(),
+		entrypoint: []string{"registry"}, cmd: []string{"serve", "/etc/distribution/config.yml"},
+		layers: func(arch string) ([]*layer, error) {
+			return s.stack(
+				func() (*layer, error) { return s.command("registry", arch, "/bin", "registry") },
+				func() (*layer, error) {
+					return s.layer("registry config", entry{Name: "etc/distribution/"}, entry{
+						Name: "etc/distribution/config.yml",
+						Text: "version: 0.1\nstorage: {filesystem: {rootdirectory: /var/lib/registry}}\nhttp: {addr: ':5000'}\n",
+					})
+				},
+			)
+		},
+	}
+	return []imageSpec{registry, s.etcdImage(arches(), "etcd"), s.coreDNSImage(arches()), s.pauseImage(), s.labappImage()}
+}
+
+func (s *imageSet) etcdImage(on []string, recipes ...string) imageSpec {
+	return imageSpec{
+		ref: "registry.k8s.io/etcd:" + EtcdImageTag, docker: true, arches: on,
+		entrypoint: []string{"etcd"},
+		layers: func(arch string) ([]*layer, error) {
+			layers, err := s.base()
+			for _, r := range recipes {
+				if err != nil {
+					return nil, err
+				}
+				var l *layer
+				l, err = s.command(r, arch, "/usr/local/bin", r)
+				layers = append(layers, l)
+			}
+			return layers, err
+		},
+	}
+}
+
+func (s *imageSet) coreDNSImage(on []string) imageSpec {
+	return imageSpec{
+		ref: "registry.k8s.io/coredns/coredns:" + CoreDNSVersion, docker: true, arches: on, entrypoint: []string{"/coredns"}, user: "nonroot:nonroot",
+		layers: func(arch string) ([]*layer, error) {
+			return s.stack(func() (*layer, error) { return s.command("coredns", arch, "", "coredns") })
+		},
+	}
+}
+
+func (s *imageSet) pauseImage() imageSpec {
+	return imageSpec{
+		ref: "registry.k8s.io/pause:" + PauseVersion, docker: true, arches: arches(), entrypoint: []string{"/pause"}, user: "65535:65535",
+		layers: func(arch string) ([]*layer, error) {
+			l, err := s.command("pause", arch, "", "pause")
+			return []*layer{l}, err
+		},
+	}
+}
+
+// labappImage has a zstd layer, as some publishers make them now.
+func (s *imageSet) labappImage() imageSpec {
+	return imageSpec{
+		ref: "docker.io/lab/labapp:1", arches: arches(), entrypoint: []string{"/labapp"}, cmd: []string{"serve"}, user: "65532:65532",
+		layers: func(arch string) ([]*layer, error) {
+			return s.stack(func() (*layer, error) {
+				return s.once("labapp-"+arch, true, func(w io.Writer) error {
+					return writeTar(w, []entry{{Name: "labapp", From: s.b.command("labapp", arch, "labapp")}})
+				})
+			})
+		},
+	}
+}

@@ -1,0 +1,88 @@
+package upstream
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/software"
+)
+
+// manifests returns the files that make kkbundle fetch from the upstream at addr, by name.
+func manifests(addr string, small bool) map[string]string {
+	if small {
+		return map[string]string{"manifest.yaml": smallManifest + sources(addr, "registry.k8s.io", "docker.io", "github.com", "charts.lab.example")}
+	}
+	hosts := []string{"registry.k8s.io", "ghcr.io", "docker.io", "dl.k8s.io", "github.com", "flannel-io.github.io", "charts.lab.example"}
+	return map[string]string{
+		"manifest.yaml": clusterManifest + sources(addr, hosts...),
+		"cluster.yaml":  fmt.Sprintf(cluster, software.KubernetesVersion),
+		"web.yaml":      webValues,
+	}
+}
+
+func sources(addr string, hosts ...string) string {
+	var b strings.Builder
+	b.WriteString("sources:\n")
+	for _, h := range hosts {
+		fmt.Fprintf(&b, "  - {host: %s, mirror: %s/%s, ca: ca.pem}\n", h, addr, h)
+	}
+	return b.String()
+}
+
+const clusterManifest = `# The lab's cluster and an application for it.
+apiVersion: kkbundle.io/v1
+kind: Bundle
+metadata: {name: lab, version: 1.0.0}
+platforms: [linux/amd64]
+cluster: cluster.yaml
+images:
+  - docker.io/lab/labapp:1
+charts:
+  - name: web
+    repo: https://charts.lab.example/stable
+    version: 1.0.x
+    values: [web.yaml]
+`
+
+const webValues = `replicas: 2
+`
+
+// The lab's machine has cgroup v1, and its containers can't change the machine's connection tracking.
+const cluster = `apiVersion: kkbundle.io/v1
+kind: Cluster
+metadata: {name: lab}
+kubernetes:
+  version: %s
+  kubelet: {failCgroupV1: false}
+  kubeProxy:
+    conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+etcd: {type: internal}
+cni: {type: flannel}
+imageRegistry: {type: registry}
+addons:
+  - chart: web
+    namespace: web
+    values: [web.yaml]
+`
+
+const smallManifest = `# Small and real: four images for two architectures, a chart and a file with upstream's checksum.
+apiVersion: kkbundle.io/v1
+kind: Bundle
+metadata: {name: demo, version: 1.0.0}
+platforms: [linux/amd64, linux/arm64]
+images:
+  - docker.io/library/registry:3.1.2
+  - docker.io/lab/labapp:1
+  - registry.k8s.io/etcd:` + software.EtcdImageTag + `
+  - registry.k8s.io/coredns/coredns:` + software.CoreDNSVersion + `
+  - registry.k8s.io/pause:` + software.PauseVersion + `
+charts:
+  - name: web
+    repo: https://charts.lab.example/stable
+    version: 1.0.x
+files:
+  - name: registry
+    url: https://github.com/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_{arch}.tar.gz
+    checksums: https://github.com/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_{arch}.tar.gz.sha256
+    version: v3.1.2
+`
