@@ -16,7 +16,7 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist test race lint fmt fuzz bench demo lab lab-up lab-down e2e clean
+.PHONY: help build helper dist test lint fmt fuzz bench demo lab-needs lab lab-up lab-down e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -41,9 +41,11 @@ test: helper ## unit and integration tests; the race detector on what is concurr
 	go vet ./...
 	go test -timeout 10m ./...
 	CGO_ENABLED=1 go test -race -timeout 15m ./bundle/... ./fetch/... ./registry/... ./installer/...
+	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
 lint: $(LINT) helper ## the lint set, formatting, and the layers of docs/architecture.md
 	@$(LINT) run ./...
+	(cd testdata/lab && $(LINT) run --config ../../.golangci.yml ./...)
 	$(LINT) fmt --diff > /dev/null || { $(LINT) fmt --diff; echo "run make fmt"; exit 1; }
 
 fmt: $(LINT) ## format
@@ -58,7 +60,7 @@ $(LINT):
 fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 	@for pkg in $$(go list ./...); do
 		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do
-			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-20s} $$pkg
+			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-20s} -fuzzminimizetime 10x $$pkg
 		done
 	done
 
@@ -67,6 +69,9 @@ bench: ## Go benchmarks
 
 demo: build ## a small real upstream, and the way of a byte through build, verify, inspect, push and pull
 	@testdata/lab/demo.sh
+
+lab-needs: ## install the Debian packages that the lab needs (root)
+	@cd testdata/lab && go run . needs
 
 lab: ## build the end-to-end lab's software (once, about 11 minutes on two free cores)
 	@cd testdata/lab && go run . build

@@ -151,6 +151,41 @@ func TestBundleLacksSomething(t *testing.T) {
 	}
 }
 
+func TestSpace(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	r := s.run(t, clusterBundle(t, s.options.Cluster))
+	kinds := func(t2 *Target) string {
+		t.Helper()
+		list, err := t2.space(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		for _, one := range list {
+			found = append(found, one.For)
+		}
+		return strings.Join(found, ", ")
+	}
+	if got := kinds(r.targets[0]); got != "programs, images, the registry" {
+		t.Errorf("cp1 needs space for %s", got)
+	}
+	if got := kinds(r.targets[1]); got != "programs, images" {
+		t.Errorf("node1 needs space for %s", got)
+	}
+	h := s.hosts["cp1"]
+	h.put(t, memberPath, "site v1.34.3\n")
+	h.put(t, registryData+"/blob", strings.Repeat("x", 1<<20))
+	h.put(t, "/var/lib/containerd/blob", strings.Repeat("x", 1<<20))
+	h.answer("du", func(_ context.Context, cmd host.Cmd) error { // something went away while it counted
+		_, _ = cmd.Stdout.Write([]byte("1048576\t" + cmd.Args[len(cmd.Args)-1] + "\n"))
+		return &host.ExitError{Code: 1}
+	})
+	if got := kinds(r.targets[0]); got != "" {
+		t.Errorf("after everything was written, cp1 needs space for %s", got)
+	}
+}
+
 func TestAddonLacksItsChartOrValues(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")

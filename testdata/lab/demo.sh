@@ -29,7 +29,7 @@ echo "An upstream with TLS and authentication answers on $upstream"
 
 cd "$dir"
 mkdir certs && cp ca.pem certs/ca.crt # for skopeo
-export PATH=$top/bin:$PATH KKBUNDLE_CACHE=$dir/cache DOCKER_CONFIG=$dir/docker REGISTRY_AUTH_FILE=$dir/docker/config.json
+export PATH=$top/bin:$PATH KKBUNDLE_CACHE=$dir/cache DOCKER_CONFIG=$dir/docker
 cat manifest.yaml
 say kkbundle lock manifest.yaml
 say kkbundle build --locked manifest.yaml
@@ -52,6 +52,7 @@ EOF
 OTEL_TRACES_EXPORTER=none ./registry serve registry.yaml >registry.log 2>&1 &
 pids+=($!)
 for _ in $(seq 100); do (exec 3<>"/dev/tcp/${site%:*}/${site#*:}") 2>/dev/null && break; sleep 0.1; done
+[ ! -s registry.log ] || { cat registry.log; exit 1; }
 say kkbundle push --plain-http --registry "$site" demo-1.0.0.kkb
 echo
 echo "Again: what is there is not sent again."
@@ -60,7 +61,7 @@ say kkbundle push --plain-http --registry "$site" demo-1.0.0.kkb >/dev/null
 echo
 echo "Pulled with skopeo, upstream's digest beside the site's:"
 same=0
-digest() { skopeo inspect --raw "$@" | sha256sum | cut -c1-16; }
+digest() { skopeo inspect --raw --authfile "$dir/docker/config.json" "$@" | sha256sum | cut -c1-16; }
 while read -r image; do
   there=$(digest --cert-dir "$dir/certs" "docker://$upstream/$image")
   here=$(digest --tls-verify=false "docker://$site/$image")

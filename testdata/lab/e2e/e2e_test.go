@@ -18,6 +18,9 @@ import (
 )
 
 func TestThread(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the whole thread takes minutes and the lab's software; run make e2e")
+	}
 	th := start(t)
 	for _, step := range []struct {
 		name string
