@@ -105,6 +105,7 @@ func (r *run) finish(ctx context.Context, p process) error {
 		return r.result(ctx, e.code, e.err)
 	}
 	if err := r.begin(ctx, p.Stdin()); err != nil {
+		_ = p.Stdin().Close() // a sudo that waits for a password gives up
 		r.abandon(ctx, p)
 		<-ended
 		return err
@@ -210,6 +211,13 @@ exit 0`
 // abandon kills the command on the host, and then the connection to it.
 func (r *run) abandon(ctx context.Context, p process) {
 	defer p.Kill()
+	// The line with the process id may still be on its way although the command has begun.
+	select {
+	case <-r.stderr.started:
+	case <-r.ended:
+		return
+	case <-time.After(killTimeout):
+	}
 	pid := r.stderr.pid()
 	if pid <= 1 {
 		return
