@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -19,7 +21,16 @@ const (
 	ownerPath = stateDir + "/lock.owner"
 	// lockConflict is the exit code that flock is told to use if somebody else holds the lock (EX_TEMPFAIL).
 	lockConflict = 75
+	// lockBeat is how often a run says that it is still there, lockSilence after how long without that the host frees the
+	// lock: a cut cable ends no session on the host's side.
+	lockBeat    = 15 * time.Second
+	lockSilence = 60 * time.Second
 )
+
+// holdLock writes its first line to the file $1 and repeats it, and then runs until its input ends or is silent for $2
+// seconds.
+const holdLock = `head -n 1 | tee "$1"
+while [ "$(timeout "$2" head -c 1)" = . ]; do :; done`
 
 // An owner says who holds the lock of a host.
 type owner struct {
@@ -45,6 +56,8 @@ type LockedError struct {
 	Host string
 	// By is who that is and since when, as far as is known.
 	By string
+
+	owner owner
 }
 
 // Error names the host and the other run.
@@ -54,26 +67,56 @@ func (e *LockedError) Error() string {
 
 // Hint says what to do about it.
 func (e *LockedError) Hint() string {
-	return "wait until that run has ended; the host frees the lock by itself as soon as that run's connection is gone"
+	return "wait until that run has ended; the host frees the lock by itself at most a minute after that run's connection is gone"
 }
 
-// lock takes the host's lock and returns what releases it. The lock is the kernel's (flock), held by a command that
-// reads its input from this run: however the run ends, kill -9 included, the session ends, the command reads the end of
-// its input, and the lock is free. So there is no stale lock that somebody would have to tell from a held one.
+// lock takes the host's lock and returns what releases it. The lock is the kernel's (flock), held by a command that this
+// run has to feed: however the run ends, kill -9 and a cut cable included, the command ends, and the lock is free. So there
+// is no stale lock that somebody would have to tell from a held one. Where the owner was a run of this machine that has
+// ended, its lock is waited for.
 func (t *Target) lock(ctx context.Context, o owner) (release func(), err error) {
 	if err := t.command(ctx, "mkdir", "-p", "-m", "0700", stateDir); err != nil {
 		return nil, err
 	}
+	wait := time.NewTimer(lockSilence + lockBeat)
+	defer wait.Stop()
+	for {
+		release, err := t.tryLock(ctx, o)
+		var locked *LockedError
+		if !errors.As(err, &locked) || !locked.owner.ended(o) {
+			return release, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-wait.C:
+			return nil, err
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// ended tells whether an owner was a process of the machine of o that is gone.
+func (by owner) ended(o owner) bool {
+	return by.Machine == o.Machine && by.PID > 1 && by.PID != o.PID && errors.Is(syscall.Kill(by.PID, 0), syscall.ESRCH)
+}
+
+func (t *Target) tryLock(ctx context.Context, o owner) (release func(), err error) {
 	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", t.Name, err)
 	}
 	holder := host.Open(context.WithoutCancel(ctx), t.on,
-		"flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(lockConflict), lockPath, "tee", ownerPath)
-	release = func() { _ = holder.Close() }
+		"flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(lockConflict), lockPath,
+		"sh", "-c", holdLock, "sh", ownerPath, strconv.Itoa(int(lockSilence.Seconds())))
+	released := make(chan struct{})
+	release = sync.OnceFunc(func() {
+		close(released)
+		_ = holder.Close()
+	})
 	stop := context.AfterFunc(ctx, release)
 	defer stop()
-	go func() { _, _ = holder.Write(append(text, '\n')) }() // if nobody reads it, the command has ended
+	go beat(holder, append(text, '\n'), released)
 	if _, err = holder.Read(make([]byte, 1)); err == nil {
 		go func() { _, _ = io.Copy(io.Discard, holder) }()
 		return release, nil
@@ -83,6 +126,22 @@ func (t *Target) lock(ctx context.Context, o owner) (release func(), err error) 
 		return nil, context.Cause(ctx)
 	}
 	return nil, t.lockFailure(ctx, err)
+}
+
+// beat says who holds a lock, and then that it is still held. A write fails once the command has ended.
+func beat(holder io.Writer, who []byte, released <-chan struct{}) {
+	ticker := time.NewTicker(lockBeat)
+	defer ticker.Stop()
+	for data := who; ; data = []byte(".") {
+		if _, err := holder.Write(data); err != nil {
+			return
+		}
+		select {
+		case <-released:
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 func (t *Target) lockFailure(ctx context.Context, err error) error {
@@ -95,5 +154,5 @@ func (t *Target) lockFailure(ctx context.Context, err error) error {
 	if err != nil || json.Unmarshal(data, &o) != nil {
 		return &LockedError{Host: t.Name, By: "another run"}
 	}
-	return &LockedError{Host: t.Name, By: fmt.Sprintf("%s on %s (process %d, since %s)", o.User, o.Machine, o.PID, o.Since.Format(time.RFC3339))}
+	return &LockedError{Host: t.Name, owner: o, By: fmt.Sprintf("%s on %s (process %d, since %s)", o.User, o.Machine, o.PID, o.Since.Format(time.RFC3339))}
 }

@@ -34,6 +34,7 @@ func TestThread(t *testing.T) {
 		{"a changed host key is refused", th.changedHostKey},
 		{"a wrong sudo password is refused", th.wrongSudoPassword},
 		{"precheck finds a busy port and changes nothing", th.precheck},
+		{"a hook that fails stops the install with its output", th.hooks},
 		{"an install that loses a host says so", th.lostHost},
 		{"an install killed at containerd and at kubeadm init continues", th.killed},
 		{"the cluster works", th.cluster},
@@ -213,6 +214,32 @@ func (th *thread) precheck(t *testing.T) {
 	run(t, th.site(t, "precheck")).must(t, 0)
 	if after := th.traces(t); after != before {
 		t.Errorf("precheck left traces:\nbefore\n%s\nafter\n%s", before, after)
+	}
+}
+
+// hooks runs scripts: one that leaves a mark on every host, and one on host2 that fails.
+func (th *thread) hooks(t *testing.T) {
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"pre_install.sh":       "#!/bin/sh\nhostname >> /root/hooked\n",
+		"pre_install_host2.sh": "#!/bin/sh\necho the disk of $(hostname) is not the one ordered >&2\nexit 3\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := run(t, th.site(t, "install", "--hooks", dir)).must(t, 16)
+	if !strings.Contains(r.stderr, "the disk of host2 is not the one ordered") || !strings.Contains(r.stderr, "pre_install_host2.sh") {
+		t.Errorf("want the script's name and its output, got\n%s", r.stderr)
+	}
+	for number, name := range map[int]string{1: "host1", 2: "host2"} {
+		if got := th.on(t, number, "cat /root/hooked; stat -c %a /etc/kubekey/scripts/pre_install.sh"); got != name+"\n755\n" {
+			t.Errorf("%s: want its name and mode 755, got %q", name, got)
+		}
+	}
+	run(t, th.site(t, "install", "--hooks", dir)).must(t, 16)
+	if got := th.on(t, 1, "cat /root/hooked"); got != "host1\n" {
+		t.Errorf("the hook that had succeeded ran again: %q", got)
 	}
 }
 

@@ -1,0 +1,80 @@
+package installer
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestHoldLock runs what holds a host's lock: it lasts while it is fed and ends with its input, or when that goes silent.
+func TestHoldLock(t *testing.T) {
+	t.Parallel()
+	for name, silence := range map[string]string{"its input ends": "60", "its input is silent": "1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "owner")
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", holdLock, "sh", file, silence)
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(in, "me\n"); err != nil {
+				t.Fatal(err)
+			}
+			if line, err := bufio.NewReader(out).ReadString('\n'); line != "me\n" {
+				t.Fatalf("got %q, %v; want the owner repeated", line, err)
+			}
+			for range 3 {
+				if _, err := io.WriteString(in, "."); err != nil {
+					t.Fatalf("it ended although it was fed: %v", err)
+				}
+			}
+			if silence == "60" {
+				if err := in.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+			if data, err := os.ReadFile(file); string(data) != "me\n" {
+				t.Errorf("got %q, %v; want the owner", data, err)
+			}
+		})
+	}
+}
+
+func TestOwnerEnded(t *testing.T) {
+	t.Parallel()
+	me := owner{Machine: "here", PID: os.Getpid()}
+	child := exec.CommandContext(t.Context(), "true")
+	if err := child.Run(); err != nil {
+		t.Fatal(err)
+	}
+	gone := child.Process.Pid
+	for name, c := range map[string]struct {
+		by   owner
+		want bool
+	}{
+		"this run":              {me, false},
+		"one that is gone":      {owner{Machine: "here", PID: gone}, true},
+		"one that lives":        {owner{Machine: "here", PID: os.Getppid()}, false},
+		"one of another place":  {owner{Machine: "there", PID: gone}, false},
+		"nobody knows who":      {owner{}, false},
+		"an impossible process": {owner{Machine: "here", PID: -1}, false},
+	} {
+		if got := c.by.ended(me); got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}
