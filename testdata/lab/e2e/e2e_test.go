@@ -272,6 +272,7 @@ func (th *thread) lostHost(t *testing.T) {
 	if err := th.lab.Link(t.Context(), h, true); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the host answers again", func() bool { return th.lab.SSH(t.Context(), h, "true").Run() == nil })
 	if code := cmd.ProcessState.ExitCode(); !pulled || code != 13 || !strings.Contains(errs.String(), h.Name) {
 		t.Fatalf("cable pulled: %v; exit code %d (%v) after %s, want 13 and the host's name\n%s", pulled, code, err, time.Since(begin), errs.String())
 	}
@@ -354,9 +355,9 @@ func difference(a, b string) string {
 func (th *thread) reset(t *testing.T) {
 	r := run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
 	t.Logf("reset: %s", r.took.Round(100*time.Millisecond))
-	const left = `ls -d /etc/kubernetes /etc/containerd /etc/cni /var/lib/kkbundle /var/lib/kubelet/* /var/lib/containerd/* /var/lib/etcd/* /var/lib/cni \
+	const left = `ls -d /etc/kubernetes /etc/kubekey /etc/containerd /etc/cni /var/lib/kkbundle /var/lib/kubelet/* /var/lib/containerd/* /var/lib/etcd/* /var/lib/cni \
 			/etc/systemd/system/*kube* /etc/systemd/system/*kkbundle* /etc/systemd/system/containerd* /etc/sysctl.d/*kkbundle* /usr/local/bin/kube* 2>/dev/null;
-		ps -eo args | grep -E '[k]ube|[e]tcd|[c]ontainerd|[r]egistry|[f]lannel|[c]oredns'; ip -br link | grep -E 'cni|flannel|veth' ; ip route | grep -v 10.250.0.0/24; grep -l kkbundle /etc/hosts; true`
+		ps -eo comm= | grep -E 'kube|etcd|containerd|registry|flannel|coredns'; ip -br link | grep -E 'cni|flannel|veth' ; ip route | grep -v 10.250.0.0/24; grep -l kkbundle /etc/hosts; true`
 	for number := range 2 {
 		if out := th.on(t, number+1, left); out != "" {
 			t.Errorf("host%d still has\n%s", number+1, out)
