@@ -27,9 +27,6 @@ const (
 	chartProvenance = "application/vnd.cncf.helm.chart.provenance.v1.prov"
 
 	maxProvenance = 1 << 20
-	// provenanceMark precedes the digest of a chart's provenance file in the fragment of its pinned URL, which servers never
-	// see: without it, the same lock would not always give the same bytes.
-	provenanceMark = "prov="
 )
 
 // chartLabel names a chart that is not resolved yet.
@@ -157,6 +154,7 @@ func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manif
 		Ref:      manifest.ChartRef(c, c.Name, chosen.Version),
 		Name:     c.Name,
 		Version:  chosen.Version,
+		URL:      address,
 		Verified: manifest.VerifiedUpstream,
 	}
 	if strings.HasPrefix(address, "oci://") {
@@ -169,11 +167,8 @@ func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manif
 	return s.pinProvenance(ctx, pin, address)
 }
 
-// pinProvenance pins the provenance file beside a chart archive, if there is one, and so says where the archive is.
+// pinProvenance pins the provenance file beside a chart archive, if there is one: the artifact has it in it.
 func (s *session) pinProvenance(ctx context.Context, pin manifest.Pin, address string) (manifest.Pin, error) {
-	if address != pin.Ref {
-		pin.URL = address
-	}
 	d, err := s.provenance(address, "")
 	if err != nil {
 		return pin, err
@@ -192,9 +187,8 @@ func (s *session) pinProvenance(ctx context.Context, pin manifest.Pin, address s
 	if !strings.Contains(string(data), "-----BEGIN PGP SIGN") {
 		return pin, nil // a page that says in words that there is none
 	}
-	sum := sha256Of(data)
-	pin.URL = address + "#" + provenanceMark + sum.String()
-	return pin, s.put(ctx, data, sum)
+	pin.Provenance = sha256Of(data)
+	return pin, s.put(ctx, data, pin.Provenance)
 }
 
 // provenance is the download of the provenance file beside a chart archive.
@@ -208,15 +202,6 @@ func (s *session) provenance(address string, want digest.Digest) (*download, err
 		u.RawPath += ".prov"
 	}
 	return s.urlDownload(u.String(), want, -1)
-}
-
-// splitProvenance takes a pinned URL apart.
-func splitProvenance(address string) (string, digest.Digest) {
-	before, fragment, _ := strings.Cut(address, "#")
-	if sum, ok := strings.CutPrefix(fragment, provenanceMark); ok {
-		return before, digest.Digest(sum)
-	}
-	return address, ""
 }
 
 // ociRepository parses oci://host/path and a chart's name.
@@ -289,7 +274,6 @@ func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error
 	}
 	archive := blob{digest: pin.Digest, size: pinnedSize(pin)}
 	p := &plan{}
-	var prov digest.Digest
 	if strings.HasPrefix(pin.Ref, localPrefix) {
 		archive.fetch = func(ctx context.Context) error {
 			_, err := s.storeLocalChart(ctx, pin.URL, pin.Digest, pin.Size > 0)
@@ -299,18 +283,17 @@ func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error
 			return err
 		}
 	} else {
-		address := ""
-		address, prov = splitProvenance(cmp.Or(pin.URL, pin.Ref))
+		address := cmp.Or(pin.URL, pin.Ref)
 		d, err := s.urlDownload(address, pin.Digest, archive.size)
 		if err != nil {
 			return nil, err
 		}
-		archive = d.blob()
-		if prov != "" {
-			if err := checkDigest(prov); err != nil {
+		archive = d.pinned(pin)
+		if pin.Provenance != "" {
+			if err := checkDigest(pin.Provenance); err != nil {
 				return nil, err
 			}
-			d, err := s.provenance(address, prov)
+			d, err := s.provenance(address, pin.Provenance)
 			if err != nil {
 				return nil, err
 			}
@@ -318,7 +301,7 @@ func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error
 		}
 	}
 	p.blobs = append(p.blobs, archive)
-	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return s.chartArtifact(ctx, pin, prov) }
+	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return s.chartArtifact(ctx, pin) }
 	return p, nil
 }
 
@@ -373,7 +356,7 @@ func equalVersions(a, b string) bool {
 }
 
 // chartArtifact makes the artifact that Helm would push for a chart archive in the store.
-func (s *session) chartArtifact(ctx context.Context, pin manifest.Pin, prov digest.Digest) (ocispec.Descriptor, error) {
+func (s *session) chartArtifact(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
 	c, err := s.loadChart(ctx, pin.Digest)
 	if err != nil {
 		return ocispec.Descriptor{}, err
@@ -392,7 +375,7 @@ func (s *session) chartArtifact(ctx context.Context, pin manifest.Pin, prov dige
 	if err := s.put(ctx, config, m.Config.Digest); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	for _, layer := range []ocispec.Descriptor{{MediaType: chartContent, Digest: pin.Digest}, {MediaType: chartProvenance, Digest: prov}} {
+	for _, layer := range []ocispec.Descriptor{{MediaType: chartContent, Digest: pin.Digest}, {MediaType: chartProvenance, Digest: pin.Provenance}} {
 		if layer.Digest == "" {
 			continue
 		}

@@ -92,6 +92,9 @@ func TestChartFromRepository(t *testing.T) {
 			if p.Ref != s.url+"/repo/app:4.14.1" || p.Version != "4.14.1" || p.Digest != digestOf(data) || p.Size != int64(len(data)) {
 				t.Errorf("pin: %+v", p)
 			}
+			if p.URL != s.url+"/repo/app-4.14.1.tgz" || p.Provenance != digestOf([]byte(provenance)) {
+				t.Errorf("pin: %+v", p)
+			}
 			if want := map[bool]string{true: manifest.VerifiedUpstream, false: manifest.VerifiedFirstUse}[stated]; p.Verified != want {
 				t.Errorf("verified %q, want %q", p.Verified, want)
 			}

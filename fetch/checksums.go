@@ -3,9 +3,7 @@ package fetch
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"path"
 	"strings"
@@ -17,14 +15,7 @@ const maxChecksums = 1 << 20 // bytes of a file of checksums
 
 // checksum returns what an upstream's file of checksums says of the file at an address.
 func (s *session) checksum(ctx context.Context, address, of string) (digest.Digest, error) {
-	d, err := s.urlDownload(address, "", -1)
-	if err != nil {
-		return "", err
-	}
-	data, err := once(s, "checksums "+address, func() ([]byte, error) {
-		data, _, err := d.get(ctx, http.MethodGet, maxChecksums)
-		return data, err
-	})
+	data, err := s.page(ctx, address, maxChecksums)
 	if err != nil {
 		return "", err
 	}
@@ -42,7 +33,7 @@ type checksumLine struct {
 }
 
 // findChecksum returns the sha256 of the file at a path. It reads a bare sum, the lines of sha256sum (sum, space, space or
-// asterisk, name), and those of BSD (SHA256 (name) = sum). An entry whose name is the end of the path wins over one that has
+// asterisk, name), and those of BSD (SHA256 (name) = sum, with or without a hyphen). An entry whose name is the end of the path wins over one that has
 // only the same base name. Sums of other lengths and other algorithms are passed over.
 func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	var exact, base, bare, all []checksumLine
@@ -72,9 +63,21 @@ func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	case len(bare) == 1 && len(all) == 1:
 		return agreed(bare, path.Base(filePath))
 	case len(all) == 0:
-		return "", errors.New("there is no sha256 in it")
+		return "", fmt.Errorf("there is no sha256 in it: %s", understood(data))
 	}
 	return "", fmt.Errorf("it has %d sha256 sums, but none for %s", len(all), printable(path.Base(filePath)))
+}
+
+// understood says what a file of checksums has to be like, and why this one is not.
+func understood(data []byte) string {
+	const forms = `want a sha256 alone, lines of sha256 and file name as sha256sum writes them, or lines such as "SHA256 (name) = …"; name another file of upstream's, or write the sum under sha256`
+	for line := range bytes.Lines(data) {
+		columns := bytes.Fields(line)
+		if len(columns) > 2 && len(bytes.Trim(columns[1], "0123456789abcdefABCDEF")) == 0 {
+			return "its lines have several hashes of a file and do not say which is which; " + forms
+		}
+	}
+	return forms
 }
 
 func agreed(found []checksumLine, name string) (digest.Digest, error) {
@@ -87,7 +90,7 @@ func agreed(found []checksumLine, name string) (digest.Digest, error) {
 }
 
 func parseChecksum(line string) (checksumLine, bool) {
-	if rest, ok := strings.CutPrefix(line, "SHA256 ("); ok {
+	if rest, ok := strings.CutPrefix(strings.Replace(line, "SHA-256 (", "SHA256 (", 1), "SHA256 ("); ok {
 		i := strings.LastIndex(rest, ") = ")
 		if i < 0 {
 			return checksumLine{}, false

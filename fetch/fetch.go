@@ -24,9 +24,6 @@ import (
 // DefaultJobs is how many transfers run at once if Options.Jobs is 0.
 const DefaultJobs = 8
 
-// DefaultMaxConcurrent is how many requests one host gets at once if its source does not say otherwise.
-const DefaultMaxConcurrent = 8
-
 // A Store receives blobs whose size and digest may not be known yet. Its methods are called concurrently, but no two
 // writers with the same key are open at the same time in one run.
 type Store interface {
@@ -64,7 +61,7 @@ type Options struct {
 	// Dir is where relative paths of local files, charts and certificate authorities begin.
 	Dir string
 	// Keychain has the credentials of registries; nil is docker's configuration with its helpers. Credentials of other
-	// servers come from netrc ($NETRC or ~/.netrc).
+	// servers come from the machine entries of netrc ($NETRC or ~/.netrc).
 	Keychain authn.Keychain
 	// Retry says how patient to be; the zero value has sensible defaults.
 	Retry Retry
@@ -126,7 +123,7 @@ func (e *Errors) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %d items could not be fetched:", len(e.Failed), e.Items)
 	for _, f := range e.Failed {
-		fmt.Fprintf(&b, "\n  %s", f)
+		fmt.Fprintf(&b, "\n  %s", strings.ReplaceAll(f.Error(), "\n", "\n    "))
 	}
 	return b.String()
 }

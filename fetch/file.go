@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -99,7 +100,12 @@ func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, 
 		pin.Size = size
 		return pin, nil
 	}
-	pin.Size, err = d.head(ctx)
+	if pin.Size, err = d.head(ctx); err != nil || pin.Size > 0 {
+		return pin, err
+	}
+	// A lock that lacks the size now and has it when the cache knows the file would not be the same lock twice.
+	desc, err := once(s, "blob "+known.String(), func() (ocispec.Descriptor, error) { return d.run(ctx) })
+	pin.Size = desc.Size
 	return pin, err
 }
 
@@ -188,9 +194,31 @@ func (s *session) planFile(pin manifest.Pin) (*plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		b = d.blob()
+		b = d.pinned(pin)
 	}
 	return &plan{blobs: []blob{b}, finish: func(ctx context.Context) (ocispec.Descriptor, error) { return s.fileManifest(ctx, pin) }}, nil
+}
+
+// pinned is the blob of a pin, with what to do if it is another.
+func (d *download) pinned(pin manifest.Pin) blob {
+	b := d.blob()
+	fetch := b.fetch
+	b.fetch = func(ctx context.Context) error { return distrust(pin, fetch(ctx)) }
+	return b
+}
+
+// distrust adds what to do about content that is not what the lock says, which depends on who vouched for it.
+func distrust(pin manifest.Pin, err error) error {
+	if !errors.Is(err, errMismatch) {
+		return err
+	}
+	switch pin.Verified {
+	case manifest.VerifiedManifest:
+		return fmt.Errorf("%w: if this is the file that is meant, correct its sha256 in the manifest", err)
+	case manifest.VerifiedUpstream:
+		return fmt.Errorf("%w: it is not the file that upstream's checksum is of: write the lock anew with kkbundle lock, or take the file from another source", err)
+	}
+	return fmt.Errorf("%w: it changed since the lock was written: if that is expected, write the lock anew with kkbundle lock", err)
 }
 
 // pinnedSize is -1 if the lock does not know it.
@@ -273,12 +301,14 @@ func (s *session) copyIn(ctx context.Context, key string, want digest.Digest, pr
 	}
 	counted := &countingWriter{s: s, w: w}
 	if err := produce(counted); err != nil {
+		s.count(0, -counted.n, 0)
 		return desc, errors.Join(err, w.Reset())
 	}
-	desc, err = w.Commit(ctx, counted.n, want)
-	switch {
-	case err == nil:
+	if desc, err = w.Commit(ctx, counted.n, want); err == nil {
 		return desc, nil
+	}
+	s.count(0, -counted.n, 0)
+	switch {
 	case context.Cause(ctx) != nil:
 		return desc, context.Cause(ctx)
 	case isSystem(err):
@@ -360,10 +390,11 @@ func fileTitle(pin manifest.Pin) string {
 	if err != nil {
 		return pin.Name
 	}
-	if base := path.Base(u.Path); base != "." && base != "/" && base != ".." {
-		return base
+	base := path.Base(u.Path)
+	if base == "." || base == "/" || base == ".." || strings.ContainsFunc(base, func(r rune) bool { return r == '\\' || !unicode.IsPrint(r) }) {
+		return pin.Name
 	}
-	return pin.Name
+	return base
 }
 
 func parsePlatform(p string) *ocispec.Platform {

@@ -15,11 +15,13 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
 	maxIndex = 64 << 20 // bytes of a repository's index.yaml; the largest known has some 20 MB
-	// maxWholeIndex bounds an index that has to be parsed as a whole, which takes some 30 times its size.
+	// maxWholeIndex bounds what is parsed of an index, which takes some 30 times its size.
 	maxWholeIndex = 8 << 20
 )
 
@@ -50,7 +52,10 @@ func (v chartVersion) address(repo string) (string, error) {
 	}
 	to, err := base.Parse(v.URLs[0])
 	if err != nil {
-		return "", fmt.Errorf("address: %w", err)
+		return "", errors.New("the index has something for it that is no address")
+	}
+	if name := manifest.SecretParameter(to); name != "" {
+		return "", fmt.Errorf("the index has an address for it with a secret in it (%s), which would be in the lock for all to read and soon be void; fetch the archive yourself and name it under path", printable(name))
 	}
 	return to.String(), nil
 }
@@ -58,26 +63,7 @@ func (v chartVersion) address(repo string) (string, error) {
 // chartVersions returns what a repository has of a chart.
 func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]chartVersion, error) {
 	address := strings.TrimSuffix(repo, "/") + "/index.yaml"
-	index, err := once(s, "index "+address, func() ([]byte, error) {
-		s.mu.Lock()
-		known := s.index[address]
-		s.mu.Unlock()
-		if known != nil {
-			return known, nil
-		}
-		d, err := s.urlDownload(address, "", -1)
-		if err != nil {
-			return nil, err
-		}
-		data, _, err := d.get(ctx, http.MethodGet, maxIndex)
-		if err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		s.index[address] = data
-		s.mu.Unlock()
-		return data, nil
-	})
+	index, err := s.page(ctx, address, maxIndex)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +77,30 @@ func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]char
 	return versions, nil
 }
 
+// page returns something small that tells about several items, asked for once in a run.
+func (s *session) page(ctx context.Context, address string, limit int64) ([]byte, error) {
+	return once(s, "page "+address, func() ([]byte, error) {
+		s.mu.Lock()
+		known, ok := s.pages[address]
+		s.mu.Unlock()
+		if ok {
+			return known, nil
+		}
+		d, err := s.urlDownload(address, "", -1)
+		if err != nil {
+			return nil, err
+		}
+		data, _, err := d.get(ctx, http.MethodGet, limit)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.pages[address] = data
+		return data, nil
+	})
+}
+
 // parseIndex returns the entries of one chart.
 func parseIndex(index []byte, chart string) ([]chartVersion, error) {
 	var doc struct {
@@ -102,14 +112,14 @@ func parseIndex(index []byte, chart string) ([]chartVersion, error) {
 		}
 		return doc.Entries[chart], nil
 	}
-	if part, ok := indexSection(index, chart); ok {
+	if part, ok := indexSection(index, chart); ok && len(part) <= maxWholeIndex {
 		var entries map[string][]chartVersion
 		if yaml.Unmarshal(part, &entries) == nil {
 			return entries[chart], nil
 		}
 	}
 	if len(index) > maxWholeIndex {
-		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes", chart, len(index))
+		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes, or has more than %d of them", chart, len(index), maxWholeIndex)
 	}
 	if err := yaml.Unmarshal(index, &doc); err != nil {
 		return nil, fmt.Errorf("not an index of charts: %w", err)

@@ -312,6 +312,9 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 	if t.validator == "" {
 		t.validator = v
 	}
+	if total < 0 {
+		return nil // what is known of the size stays
+	}
 	return t.learn(total)
 }
 

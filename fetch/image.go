@@ -20,6 +20,7 @@ const (
 	maxConfig    = 8 << 20 // bytes of an image's config, as far as it is read for its platform
 	maxDepth     = 4       // indexes inside indexes
 	maxManifests = 1000    // manifests of one image
+	maxParts     = 20_000  // descriptors in all manifests of one image
 )
 
 // An image is what is known of an image after its manifests were read.
@@ -157,6 +158,7 @@ type imageWalk struct {
 	wanted []string
 	image  image
 	seen   []digest.Digest
+	parts  int
 }
 
 // manifestDoc has what matters of every kind of manifest.
@@ -212,6 +214,9 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 	doc, err := parseManifest(desc, data)
 	if err != nil {
 		return err
+	}
+	if w.parts += len(doc.Layers) + len(doc.Blobs) + len(doc.Manifests); w.parts > maxParts {
+		return fmt.Errorf("image %s has more than %d layers and manifests", w.image.root.Digest, maxParts)
 	}
 	if !isIndex(desc.MediaType) {
 		return w.leaf(ctx, doc, depth == 0)

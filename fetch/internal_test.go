@@ -37,6 +37,8 @@ func TestFindChecksum(t *testing.T) {
 		"other names only":   {sumA + "  g.tgz\n", "", "none for f.tgz"},
 		"two bare":           {sumA + "\n" + sumB + "\n", "", "none for f.tgz"},
 		"sha512 only":        {sumA + sumA + "  f.tgz\n", "", "no sha256"},
+		"several hashes":     {"f.tgz  " + sumA[:8] + "  " + sumA + "  " + sumB + "\n", "", "do not say which is which"},
+		"bsd with a hyphen":  {"MD5 (f.tgz) = 00\nSHA-256 (f.tgz) = " + sumA + "\n", sumA, ""},
 		"a page":             {"<html>not found</html>", "", "no sha256"},
 		"empty":              {"", "", "no sha256"},
 		"name is a traverse": {sumA + "  ../../f.tgz\n", sumA, ""},
@@ -146,15 +148,15 @@ machine c.example login inside macro
 default login anonymous password me
 machine a.example login second password ignored
 `)
-	want := netrc{"a.example": {"anna", "p#1"}, "b.example": {"bert", "q"}, "": {"anonymous", "me"}}
+	want := netrc{"a.example": {"anna", "p#1"}, "b.example": {"bert", "q"}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(login{})); diff != "" {
 		t.Error(diff)
 	}
 	if l, ok := got.find("A.EXAMPLE"); !ok || l.user != "anna" {
 		t.Errorf("got %v, %v", l, ok)
 	}
-	if _, ok := netrc(nil).find("x"); ok {
-		t.Error("found something in nothing")
+	if l, ok := got.find("somebody.else"); ok {
+		t.Errorf("somebody else got %v", l)
 	}
 }
 
@@ -231,7 +233,7 @@ func TestParseIndex(t *testing.T) {
 	}
 }
 
-// FuzzParseIndex holds the shortcut to what a whole parse says.
+// FuzzParseIndex wants an answer, whatever somebody's server sends.
 func FuzzParseIndex(f *testing.F) {
 	f.Add([]byte(indexYAML), "app")
 	f.Add([]byte("entries:\n  a:\n  - version: 1\n"), "a")
@@ -255,6 +257,14 @@ func TestAddress(t *testing.T) {
 		if err != nil || got != c[2] {
 			t.Errorf("%v: got %s, %v", c, got, err)
 		}
+	}
+}
+
+func TestAddressWithSecret(t *testing.T) {
+	t.Parallel()
+	_, err := chartVersion{URLs: []string{"https://bucket.example/app-1.tgz?X-Amz-Signature=s3cret"}}.address("https://h/charts")
+	if err == nil || !strings.Contains(err.Error(), "X-Amz-Signature") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -287,6 +297,7 @@ func TestRoute(t *testing.T) {
 		{Host: "docker.io", Mirror: "mirror.example:8443/hub"},
 		{Host: "mirror.example:8443", MaxConcurrent: 3},
 		{Host: "plain.example:80", PlainHTTP: true},
+		{Host: "private.example", Mirror: "cache.example/x", PlainHTTP: true},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -296,6 +307,8 @@ func TestRoute(t *testing.T) {
 		"https://dl.k8s.io:443/x":                  "https://mirror.example:8443/k8s/x",
 		"http://dl.k8s.io/x":                       "https://mirror.example:8443/k8s/x",
 		"https://other.example/x":                  "https://other.example/x",
+		"http://plain.example/x":                   "http://plain.example/x",
+		"http://plain.example:80/x":                "http://plain.example/x",
 	} {
 		p, u, err := s.route(raw)
 		if err != nil || u.String() != want {
@@ -307,6 +320,13 @@ func TestRoute(t *testing.T) {
 	}
 	if _, _, err := s.route("http://other.example/x"); err == nil {
 		t.Error("plain HTTP without leave")
+	}
+	for host, want := range map[string]bool{
+		"plain.example": true, "plain.example:80": true, "cache.example": true, "private.example": false, "other.example": false,
+	} {
+		if got := s.plainHost(host); got != want {
+			t.Errorf("plain HTTP to %s: %v", host, got)
+		}
 	}
 	if p, err := s.peer("registry-1.docker.io"); err != nil || p.String() != "docker.io (mirror mirror.example:8443/hub)" {
 		t.Errorf("%v, %v", p, err)

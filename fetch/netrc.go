@@ -11,7 +11,8 @@ import (
 
 const maxNetrc = 1 << 20
 
-// netrc has logins by host name; "" is the default entry.
+// netrc has logins by host name. The default entry is not used: it would give the same password to every server that a
+// manifest, or somebody's index of charts, names.
 type netrc map[string]login
 
 type login struct{ user, password string }
@@ -36,14 +37,14 @@ func readNetrc() (netrc, error) {
 	return parseNetrc(string(data)), nil
 }
 
-// parseNetrc reads what curl and ftp read: words of which "machine NAME" or "default" begin an entry, "login" and
+// parseNetrc reads what curl and ftp write: words of which "machine NAME" or "default" begin an entry, "login" and
 // "password" are followed by their value, and "macdef" defines a macro up to the next empty line. Comments begin with #.
 func parseNetrc(text string) netrc {
 	out := netrc{}
 	host, current := "", login{}
-	inEntry, inMacro := false, false
+	inMacro := false
 	keep := func() {
-		if _, taken := out[host]; inEntry && !taken {
+		if _, taken := out[host]; host != "" && !taken {
 			out[host] = current
 		}
 	}
@@ -63,11 +64,11 @@ func parseNetrc(text string) netrc {
 				i = len(words)
 			case word == "machine":
 				keep()
-				host, current, inEntry = strings.ToLower(value), login{}, true
+				host, current = strings.ToLower(value), login{}
 				i++
 			case word == "default":
 				keep()
-				host, current, inEntry = "", login{}, true
+				host, current = "", login{}
 			case word == "login":
 				current.user = value
 				i++
@@ -88,9 +89,6 @@ func parseNetrc(text string) netrc {
 
 // find returns the login for a host name without port.
 func (n netrc) find(host string) (login, bool) {
-	if l, ok := n[strings.ToLower(host)]; ok {
-		return l, l.user != ""
-	}
-	l, ok := n[""]
-	return l, ok && l.user != ""
+	l := n[strings.ToLower(host)]
+	return l, l.user != ""
 }

@@ -25,7 +25,7 @@ import (
 const (
 	maxManifest = 4 << 20 // bytes; what registries accept too
 	maxTagPages = 200
-	maxTagPage  = 8 << 20
+	maxTags     = 32 << 20 // bytes of all pages
 )
 
 const (
@@ -75,6 +75,9 @@ func (s *session) repository(upstream name.Repository) (*repository, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if p.door == nil {
+		p.door = &door{next: p.trip, host: host.RegistryStr(), scheme: p.scheme()}
+	}
 	key := p.upstream + " " + upstream.RepositoryStr()
 	if s.repos[key] == nil {
 		s.repos[key] = &repository{s: s, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}
@@ -116,11 +119,14 @@ func (r *repository) handshake(ctx context.Context, auth authn.Authenticator) (h
 		return nil, err
 	}
 	defer leave()
-	trip, err := transport.NewWithContext(ctx, r.name.Registry, auth, r.peer.trip, []string{r.name.Scope(transport.PullScope)})
+	trip, err := transport.NewWithContext(ctx, r.name.Registry, auth, r.peer.door, []string{r.name.Scope(transport.PullScope)})
 	if err != nil && context.Cause(ctx) != nil {
 		err = context.Cause(ctx)
 	}
-	return trip, err
+	if err != nil {
+		return nil, requestError(err)
+	}
+	return trip, nil
 }
 
 // ask sends one small request.
@@ -151,33 +157,21 @@ func (r *repository) String() string { return r.peer.host + "/" + r.name.Reposit
 
 // explain turns an answer of the registry into what happened and what to do.
 func (r *repository) explain(err error) error {
-	var (
-		status *statusError
-		terr   *transport.Error
-		code   int
-		detail string
-	)
-	switch {
-	case errors.As(err, &status):
-		code, detail = status.code, status.detail
-	case errors.As(err, &terr):
-		code, detail = terr.StatusCode, joinDiagnostics(terr)
-		// The original text has the address of the token service and whatever page that answered with.
-		err = &statusError{code: code, detail: detail}
-	default:
-		return fmt.Errorf("ask %s: %w", r.peer, requestError(err))
+	var status *statusError
+	if !errors.As(err, &status) {
+		return fmt.Errorf("ask %s: %w", r.peer, err)
 	}
-	switch code {
+	switch status.code {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return r.explainDenied(err)
 	case http.StatusNotFound:
 		what := "there is no such tag, digest or repository"
 		switch {
-		case strings.Contains(detail, string(transport.NameUnknownErrorCode)):
+		case strings.Contains(status.detail, string(transport.NameUnknownErrorCode)):
 			what = "there is no such repository"
-		case strings.Contains(detail, string(transport.ManifestUnknownErrorCode)):
+		case strings.Contains(status.detail, string(transport.ManifestUnknownErrorCode)):
 			what = "there is no such tag or digest"
-		case strings.Contains(detail, string(transport.BlobUnknownErrorCode)):
+		case strings.Contains(status.detail, string(transport.BlobUnknownErrorCode)):
 			what = "the registry has lost this blob"
 		}
 		return fmt.Errorf("%s: %s in %s: %w", r.peer, what, r, err)
@@ -225,7 +219,9 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 	if want.Size > maxManifest {
 		return want, nil, fmt.Errorf("manifest %s: %d bytes are more than the %d allowed", want.Digest, want.Size, maxManifest)
 	}
+	own := false
 	got, err := once(r.s, "manifest "+want.Digest.String(), func() (result, error) {
+		own = true
 		data, ok, err := r.s.stored(ctx, want.Digest, maxManifest)
 		if err != nil {
 			return result{}, err
@@ -238,6 +234,9 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 		desc, data, err := r.get(ctx, r.url("manifests", want.Digest.String()), want)
 		return result{desc, data}, err
 	})
+	if err != nil && !own && ctx.Err() == nil {
+		return r.manifest(ctx, want) // another repository lacks it; this one may have it
+	}
 	if err != nil {
 		return want, nil, err
 	}
@@ -324,11 +323,13 @@ func (r *repository) tags(ctx context.Context) ([]string, error) {
 	var all []string
 	u := r.url("tags", "list")
 	u.RawQuery = "n=1000"
+	left := int64(maxTags)
 	for range maxTagPages {
-		data, header, err := r.ask(ctx, http.MethodGet, u, "application/json", maxTagPage)
+		data, header, err := r.ask(ctx, http.MethodGet, u, "application/json", left)
 		if err != nil {
 			return nil, err
 		}
+		left -= int64(len(data))
 		var page struct {
 			Tags []string `json:"tags"`
 		}
@@ -341,9 +342,10 @@ func (r *repository) tags(ctx context.Context) ([]string, error) {
 			return all, nil
 		}
 		to, err := u.Parse(next)
-		if err != nil || to.Host != u.Host || to.Scheme != u.Scheme {
+		if err != nil || to.Host != u.Host {
 			return nil, fmt.Errorf("tags of %s: the next page is elsewhere: %s", r, printable(next))
 		}
+		to.Scheme = u.Scheme // behind a proxy, registries do not know their own
 		u = to
 	}
 	return nil, fmt.Errorf("tags of %s: more than %d pages", r, maxTagPages)

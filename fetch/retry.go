@@ -42,21 +42,17 @@ func (e *statusError) Error() string {
 func newStatusError(resp *http.Response) *statusError {
 	return &statusError{
 		code:       resp.StatusCode,
-		detail:     diagnostics(resp),
+		detail:     diagnostics(transport.CheckError(resp)),
 		retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
 	}
 }
 
 // diagnostics returns a registry's error codes and messages, or nothing: pages for people are no help in a log.
-func diagnostics(resp *http.Response) string {
+func diagnostics(err error) string {
 	var terr *transport.Error
-	if !errors.As(transport.CheckError(resp), &terr) {
+	if !errors.As(err, &terr) {
 		return ""
 	}
-	return joinDiagnostics(terr)
-}
-
-func joinDiagnostics(terr *transport.Error) string {
 	var parts []string
 	for _, d := range terr.Errors {
 		text := string(d.Code)
@@ -118,19 +114,16 @@ func permanent(format string, args ...any) error {
 // retryable tells whether the same request may succeed a little later.
 func retryable(err error) bool {
 	var (
-		status   *statusError
-		registry *transport.Error
-		store    *storeError
-		final    *permanentError
-		dns      *net.DNSError
+		status *statusError
+		store  *storeError
+		final  *permanentError
+		dns    *net.DNSError
 	)
 	switch {
 	case errors.As(err, &final), errors.As(err, &store), errors.Is(err, errPlainHTTP), isTLS(err):
 		return false
 	case errors.As(err, &status):
 		return retryableStatus(status.code)
-	case errors.As(err, &registry):
-		return retryableStatus(registry.StatusCode)
 	case errors.As(err, &dns):
 		return !dns.IsNotFound
 	}
@@ -139,11 +132,12 @@ func retryable(err error) bool {
 
 func retryableStatus(code int) bool {
 	switch code {
-	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError,
-		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
 	}
-	return false
+	return code >= 500 // those without a name are of proxies that do not reach the server, such as Cloudflare's 520 to 527
 }
 
 // isTLS tells whether the two sides do not agree about encryption or trust.
@@ -162,22 +156,33 @@ func notTLS(err error) bool {
 }
 
 // requestError says why a request got no answer, without the URL: callers name what they asked for, and after a redirect it
-// may have a signature in it.
+// may have a signature in it. A refusal of the token service is a *statusError.
 func requestError(err error) error {
 	var wrapped *url.Error
 	for errors.As(err, &wrapped) {
 		err = wrapped.Err
 	}
+	var terr *transport.Error
 	var unknown x509.UnknownAuthorityError
 	var record tls.RecordHeaderError
 	switch {
+	case errors.As(err, &terr):
+		return &statusError{code: terr.StatusCode, detail: diagnostics(terr)}
+	case strings.HasPrefix(err.Error(), "no token in bearer response"):
+		return errors.New("the answer of the token service has no token in it") // and what it has instead is nobody's business
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%w: if it is your own authority, name its file under sources (ca)", err)
+		return fmt.Errorf("%w: if it is your own authority, name its file under sources (ca)", printableError{err})
 	case notTLS(err), errors.As(err, &record):
-		return fmt.Errorf("%w: if that is intended, name the host under sources with plainHTTP: true", err)
+		return fmt.Errorf("%w: if that is intended, name the host under sources with plainHTTP: true", printableError{err})
 	}
-	return err
+	return printableError{err}
 }
+
+// A printableError is one whose text may have something of a server's own in it.
+type printableError struct{ err error }
+
+func (e printableError) Error() string { return printable(e.err.Error()) }
+func (e printableError) Unwrap() error { return e.err }
 
 // attempts counts requests in a row that brought nothing.
 type attempts struct {

@@ -56,11 +56,7 @@ func newSite(t testing.TB, tls bool) *site {
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	if tls {
 		srv.StartTLS()
-		s.ca = filepath.Join(t.TempDir(), "ca.pem")
-		block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
-		if err := os.WriteFile(s.ca, block, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		s.ca = caFile(t, srv)
 	} else {
 		srv.Start()
 	}
@@ -68,6 +64,17 @@ func newSite(t testing.TB, tls bool) *site {
 	s.url = srv.URL
 	_, s.host, _ = strings.Cut(srv.URL, "://")
 	return s
+}
+
+// caFile writes the certificate that a server is trusted by.
+func caFile(t testing.TB, srv *httptest.Server) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ca.pem")
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	if err := os.WriteFile(path, block, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // put publishes a file with a strong ETag.

@@ -30,7 +30,7 @@ type session struct {
 	peers map[string]*peer       // by upstream host
 	slots map[string]*gate       // by host that is asked
 	repos map[string]*repository // by repository that is asked
-	index map[string][]byte      // Helm repositories' index.yaml by URL
+	pages map[string][]byte      // indexes of Helm repositories and files of checksums, by URL
 
 	total, done, cached atomic.Int64
 }
@@ -59,7 +59,7 @@ func newSession(o Options) (*session, error) {
 		peers:   map[string]*peer{},
 		slots:   map[string]*gate{},
 		repos:   map[string]*repository{},
-		index:   map[string][]byte{},
+		pages:   map[string][]byte{},
 	}
 	for _, p := range o.Platforms {
 		normal, err := manifest.PlatformString(p)

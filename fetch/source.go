@@ -25,6 +25,8 @@ const (
 	maxRedirects = 10
 	maxCAFile    = 1 << 20
 	maxHeaders   = 1 << 20
+
+	maxConcurrent = 8 // requests that a host gets at once if its source does not say otherwise
 )
 
 // errPlainHTTP says that a server was about to be asked without TLS though no source allows that.
@@ -39,6 +41,7 @@ type peer struct {
 	gate      *gate
 	transport *http.Transport
 	trip      http.RoundTripper // transport behind a guard
+	door      *door             // trip behind what registries need; nil until one is asked
 }
 
 // String names the upstream and, where there is one, the mirror.
@@ -105,7 +108,7 @@ func (s *session) newPeer(host string) (*peer, error) {
 	}
 	limit := source.MaxConcurrent
 	if limit <= 0 {
-		limit = DefaultMaxConcurrent
+		limit = maxConcurrent
 	}
 	if s.slots[p.host] == nil {
 		s.slots[p.host] = newGate(limit)
@@ -125,19 +128,41 @@ func (s *session) newPeer(host string) (*peer, error) {
 		MaxIdleConnsPerHost:    limit,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxHeaders,
+		// A connection that died without a word is found and left; HTTP/2 would send every further attempt over it.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: s.opts.Retry.Idle / 4, PingTimeout: s.opts.Retry.Idle / 4},
 	}
-	p.trip = &guard{next: p.transport, plain: p.plain, host: p.host}
+	p.trip = &guard{next: p.transport, host: p.host, scheme: p.scheme(), plain: s.plainHost}
 	return p, nil
 }
 
 // source returns what is said of a host; the zero value if nothing is.
 func (s *session) source(host string) manifest.Source {
 	for _, src := range s.opts.Sources {
-		if canonicalHost(src.Host) == host {
+		same := func(port string) bool { return withoutPort(src.Host, port) == withoutPort(host, port) }
+		if same("443") || src.PlainHTTP && same("80") {
 			return src
 		}
 	}
 	return manifest.Source{}
+}
+
+// plainHost tells whether a source allows to ask a host without TLS.
+func (s *session) plainHost(host string) bool {
+	for _, src := range s.opts.Sources {
+		named := src.Host
+		if src.Mirror != "" {
+			named, _, _ = strings.Cut(src.Mirror, "/")
+		}
+		if src.PlainHTTP && withoutPort(named, "80") == withoutPort(host, "80") {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutPort leaves out the port that goes without saying.
+func withoutPort(host, standard string) string {
+	return strings.TrimSuffix(canonicalHost(host), ":"+standard)
 }
 
 // roots returns the system's certificate authorities and those of the file; nil is the system's alone.
@@ -229,21 +254,22 @@ func (s *session) route(raw string) (*peer, *url.URL, error) {
 	return p, &to, nil
 }
 
-// guard names the program and keeps requests off unencrypted connections, redirects and token servers included.
+// guard names the program and keeps requests off unencrypted connections, redirects and token services included.
 type guard struct {
-	next  http.RoundTripper
-	plain bool
-	host  string
+	next   http.RoundTripper
+	host   string // is asked with this scheme only: registries would be tried with both
+	scheme string
+	plain  func(host string) bool // tells which hosts may be asked without TLS
 }
 
 // RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme == "http" && !g.plain {
-		return nil, fmt.Errorf("%s: %w", req.URL.Host, errPlainHTTP)
-	}
 	req = req.Clone(req.Context())
-	if g.plain && req.URL.Host == g.host {
-		req.URL.Scheme = "http" // registries are tried with TLS first
+	if req.URL.Host == g.host {
+		req.URL.Scheme = g.scheme
+	}
+	if req.URL.Scheme != "https" && !g.plain(req.URL.Host) {
+		return nil, fmt.Errorf("%s: %w", req.URL.Host, errPlainHTTP)
 	}
 	req.Header.Set("User-Agent", userAgent)
 	return g.next.RoundTrip(req)

@@ -20,7 +20,11 @@ func TestRedirect(t *testing.T) {
 	// Another host, not only another port: net/http itself would keep the credentials.
 	target := strings.Replace(cdn.put("/x", data), "127.0.0.1", "localhost", 1)
 	origin.fault(answer(302, "Location", target+"?signature=hidden"))
-	if _, err := fetch.All(t.Context(), lock(pin), options(newStore(t), origin)); err != nil {
+	elsewhere := &site{host: strings.Replace(cdn.host, "127.0.0.1", "localhost", 1)}
+	_, err := fetch.All(t.Context(), lock(pin), options(newStore(t), origin))
+	wantError(t, err, elsewhere.host, "plainHTTP: true")
+	origin.fault(answer(302, "Location", target+"?signature=hidden"))
+	if _, err := fetch.All(t.Context(), lock(pin), options(newStore(t), origin, elsewhere)); err != nil {
 		t.Fatal(err)
 	}
 	if got := origin.seen()[0].auth; !strings.HasPrefix(got, "Basic ") {
@@ -33,7 +37,7 @@ func TestRedirect(t *testing.T) {
 	// An error after a redirect does not show the signed address.
 	origin.fault(answer(302, "Location", "http://localhost:1/x?signature=hidden"), answer(302, "Location", "http://localhost:1/x?signature=hidden"),
 		answer(302, "Location", "http://localhost:1/x?signature=hidden"), answer(302, "Location", "http://localhost:1/x?signature=hidden"))
-	_, err := fetch.All(t.Context(), lock(pin), options(newStore(t), origin))
+	_, err = fetch.All(t.Context(), lock(pin), options(newStore(t), origin, &site{host: "localhost:1"}))
 	wantError(t, err, "refused")
 	for _, secret := range []string{"hidden", "s3cret", "YW5uYTpzM2NyZXQ"} {
 		if strings.Contains(err.Error(), secret) {

@@ -135,6 +135,9 @@ func (c *checker) chart(path string, chart *Chart) {
 		c.add(path, "has %s; keep one", strings.Join(places, " and "))
 	case chart.Repo != "":
 		c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
+		if strings.Contains(chart.Repo, "?") {
+			c.add(join(path, "repo"), "a repository is an address without a query; leave out what begins with ?")
+		}
 		if chart.Name == "" {
 			c.add(path, "name is missing")
 		}
@@ -143,6 +146,9 @@ func (c *checker) chart(path string, chart *Chart) {
 		}
 	case chart.URL != "":
 		c.address(join(path, "url"), chart.URL, "https", "http")
+		if chart.Version != "" {
+			c.add(join(path, "version"), "an archive has its version in its Chart.yaml; leave it out here")
+		}
 	case chart.Version != "":
 		c.add(join(path, "version"), "a local chart has its version in its Chart.yaml; leave it out here")
 	}
@@ -171,8 +177,26 @@ func (c *checker) sameChart(list []Chart) {
 	}
 }
 
-// noSecrets is said without repeating what was found.
-const noSecrets = "secrets never live in this file; take the user and password out, and log in with the docker configuration or netrc"
+// noSecrets and signedAddress are said without repeating what was found.
+const (
+	noSecrets     = "secrets never live in this file; take the user and password out, and log in with the docker configuration or netrc"
+	signedAddress = "%s in an address is a secret, and would be in the lock and the bundle for all to read; take it out, and log in with netrc"
+)
+
+// SecretParameter returns the name of the parameter in a URL's query that gives access to what is there: a signature of
+// an object store, or a token. It is "" if there is none.
+func SecretParameter(u *url.URL) string {
+	known := []string{
+		"x-amz-signature", "x-amz-security-token", "x-goog-signature", "signature", "sig", "token", "access_token", "private_token",
+		"job_token", "api_key", "apikey", "auth", "password", "secret",
+	}
+	for _, name := range sortedKeys(u.Query()) {
+		if slices.Contains(known, strings.ToLower(name)) {
+			return name
+		}
+	}
+	return ""
+}
 
 // shown is a reference as it may be repeated in a message: without a password that is in it by mistake.
 func shown(ref string) string {
@@ -198,6 +222,8 @@ func (c *checker) address(path, s string, schemes ...string) {
 		c.add(path, "%q has no host", shorten(s))
 	case u.Fragment != "":
 		c.add(path, "%q: the part from # on is never sent; leave it out", shorten(s))
+	case SecretParameter(u) != "":
+		c.add(path, signedAddress, SecretParameter(u))
 	}
 	c.placeholders(path, s)
 }

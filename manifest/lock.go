@@ -54,6 +54,8 @@ type Pin struct {
 	// Digest and Size are of the image's manifest or index, of the chart archive or of the file.
 	Digest digest.Digest `yaml:"digest" kk:"required"`
 	Size   int64         `yaml:"size"`
+	// Provenance is the digest of the signed file (.prov) beside a chart archive, "" if there was none.
+	Provenance digest.Digest `yaml:"provenance,omitempty"`
 	// MediaType is that of an image's manifest or index.
 	MediaType string `yaml:"mediaType,omitempty"`
 	// Platforms are those that were chosen of an image with several.

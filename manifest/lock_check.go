@@ -22,6 +22,10 @@ func (c *checker) lock(l *Lock) {
 		p := &l.Items[i]
 		path := index("items", i)
 		c.pinnedDigest(join(path, "digest"), p.Digest.String())
+		c.pinnedDigest(join(path, "provenance"), p.Provenance.String())
+		if p.Provenance != "" && p.Kind != ItemChart {
+			c.add(join(path, "provenance"), "only a chart has it")
+		}
 		if p.Size < 0 {
 			c.add(join(path, "size"), "%d bytes is no size", p.Size)
 		}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 
@@ -153,4 +154,15 @@ type countingKeychain struct {
 func (k *countingKeychain) Resolve(r authn.Resource) (authn.Authenticator, error) {
 	k.n++
 	return k.Keychain.Resolve(r)
+}
+
+// TestPushStallsAtFirst: a registry that takes connections and says nothing is given up before its first answer, too.
+func TestPushStallsAtFirst(t *testing.T) {
+	t.Parallel()
+	s := registrytest.Start(t, registrytest.Options{})
+	s.AddFaults(registrytest.Fault{Path: regexp.MustCompile("^/v2/$"), Times: -1, Effect: registrytest.Stall()})
+	_, err := push(t, s, PushOptions{PlainHTTP: true, StallTimeout: 100 * time.Millisecond})
+	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "no data moved") {
+		t.Errorf("got %v", err)
+	}
 }

@@ -68,6 +68,12 @@ type target struct {
 	prefix   string
 }
 
+// CheckTarget says what is wrong with the name of a registry, HOST[:PORT][/PREFIX]. Nothing is asked of the registry.
+func CheckTarget(s string) error {
+	_, err := parseTarget(s)
+	return err
+}
+
 func parseTarget(s string) (target, error) {
 	host, prefix, _ := strings.Cut(strings.TrimSuffix(s, "/"), "/")
 	if strings.Contains(s, "://") {

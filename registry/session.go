@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -74,20 +75,8 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 func (s *session) login(ctx context.Context, first *repo) error {
 	here := func(err error) bool { te, ok := asRegistryError(err); return ok && passingStatus(te.StatusCode) }
 	err := s.retry.do(ctx, "login", here, func() error {
-		client, err := first.open(ctx)
-		if err != nil {
-			return err
-		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(pingPath), nil)
-		if err != nil {
-			return err
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer drain(resp)
-		return checkAnswer(resp, http.StatusOK)
+		_, err := first.callOnce(ctx, request{method: http.MethodGet, url: s.url(pingPath), want: []int{http.StatusOK}})
+		return err
 	})
 	s.loggedIn.Store(err == nil)
 	return s.explain("", err)
@@ -132,7 +121,12 @@ func (r *repo) open(ctx context.Context) (*http.Client, error) {
 	for _, from := range r.mountFrom[:min(len(r.mountFrom), maxScopes)] {
 		scopes = append(scopes, r.scope(from, transport.PullScope))
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.stall, errStalled) // what is asked and answered here is short
+	defer cancel()
 	rt, err := transport.NewWithContext(ctx, r.registry, r.auth, r.gate, scopes)
+	if errors.Is(context.Cause(ctx), errStalled) && err != nil {
+		return nil, errStalled
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -136,15 +136,6 @@ func Version(c *manifest.Cluster, name string) (string, error) {
 	return r.version(name, one)
 }
 
-// Components returns the names of all components, sorted.
-func Components() ([]string, error) {
-	t, err := load()
-	if err != nil {
-		return nil, err
-	}
-	return slices.Sorted(maps.Keys(t.Components)), nil
-}
-
 func names[T any](m map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
