@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -32,7 +34,7 @@ in the bundle. What was downloaded stays in the cache, so an interrupted build c
 what is new. The same lock gives the same bytes.`,
 		Example: `  kkbundle build manifest.yaml
   kkbundle build --locked -o /media/disk/site.kkb manifest.yaml`,
-		Args: exactArgs("MANIFEST"),
+		Args: takes("MANIFEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runBuild(cmd.Context(), g, args[0], o)
 		},
@@ -43,17 +45,18 @@ what is new. The same lock gives the same bytes.`,
 	return cmd
 }
 
+// buildResult is what build prints with --json.
 type buildResult struct {
-	Version  int           `json:"version"`
+	Version  int           `json:"version"` // 1
 	Path     string        `json:"path"`
 	Digest   string        `json:"digest"`
-	Size     int64         `json:"size"`
+	Size     int64         `json:"size"` // bytes, as are the others
 	Items    int           `json:"items"`
 	Blobs    int           `json:"blobs"`
-	Content  int64         `json:"content"`
-	Fetched  int64         `json:"fetched"`
-	Cached   int64         `json:"cached"`
-	Duration time.Duration `json:"duration"`
+	Content  int64         `json:"content"`  // what it unpacks to
+	Fetched  int64         `json:"fetched"`  // that were not in the cache
+	Cached   int64         `json:"cached"`   // that were
+	Duration time.Duration `json:"duration"` // nanoseconds
 }
 
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
@@ -62,41 +65,30 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if err != nil {
 		return err
 	}
-	output := o.output
-	if output == "" {
-		output = bundleFile(p.manifest.Metadata)
+	if o.output == "" {
+		o.output = bundleFile(p.manifest.Metadata)
+	}
+	if o.output == "-" {
+		return &usageError{errors.New("a bundle is written to a file: name one with -o")}
+	}
+	if err := checkOutput(o.output); err != nil {
+		return err
 	}
 	c, cacheDir, err := o.openCache()
 	if err != nil {
 		return err
 	}
-	l, err := lockFor(ctx, g, p, c, o)
+	b := &builder{globals: g, project: p, cache: c, cacheDir: cacheDir, buildOptions: o}
+	r, err := mending(g, c, func() (buildResult, error) { return b.build(ctx) })
 	if err != nil {
 		return err
 	}
-	b := &builder{globals: g, project: p, cache: c, lock: l, jobs: o.jobs}
-	estimate, err := b.estimate(ctx, cacheDir, output)
-	if err != nil {
-		return err
-	}
-	index, err := b.fetch(ctx)
-	if err != nil {
-		return err
-	}
-	sum, err := b.assemble(ctx, output, index)
-	if err != nil {
-		return err
-	}
-	r := buildResult{
-		Version: 1, Path: output, Digest: sum.Digest.String(), Size: sum.Size, Items: len(index.Items), Blobs: sum.Blobs,
-		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached, Duration: time.Since(start),
-	}
+	r.Duration = time.Since(start)
 	if g.json {
 		return printJSON(g.Out, r)
 	}
-	g.note("%s: %s, %d items (%s unpacked) in %s", r.Path, size(r.Size), r.Items, size(r.Content), r.Duration.Round(100*time.Millisecond))
-	_, err = fmt.Fprintln(g.Out, r.Digest)
-	return err
+	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
+	return g.result("%s", r.Digest)
 }
 
 func bundleFile(m manifest.Metadata) string {
@@ -106,51 +98,117 @@ func bundleFile(m manifest.Metadata) string {
 	return m.Name + "-" + m.Version + ".kkb"
 }
 
-// lockFor returns the lock beside the manifest if it fits, and otherwise, unless --locked, a new one.
-func lockFor(ctx context.Context, g *globals, p *project, c *bundle.Cache, o buildOptions) (*manifest.Lock, error) {
-	l, err := p.loadLock()
-	if err != nil {
-		return nil, err
-	}
-	remedy := fmt.Sprintf("run `kkbundle lock %s`", p.file)
-	if l == nil {
-		if o.locked {
-			return nil, fmt.Errorf("%w: %s is not there; %s", errStaleLock, lockFile(p.file), remedy)
+// mending runs f. Where the cache's copies of blobs turn out damaged, they are dropped, and f runs again and fetches them.
+func mending[T any](g *globals, c *bundle.Cache, f func() (T, error)) (T, error) {
+	dropped := map[digest.Digest]bool{}
+	for {
+		result, err := f()
+		before := len(dropped)
+		for _, damaged := range damagedEntries(err) {
+			if dropped[damaged.Digest] {
+				continue // it was fetched again and is damaged again: that is the disk
+			}
+			dropped[damaged.Digest] = true
+			g.note("the cache's copy of blob %s is damaged (%s) and is fetched again", damaged.Digest, damaged.Reason)
+			if err := c.Drop(damaged.Digest); err != nil {
+				return result, err
+			}
 		}
-		return resolve(ctx, g, p, c, o.jobs)
+		if len(dropped) == before {
+			return result, err
+		}
 	}
-	stale := l.Covers(p.manifest)
-	if stale == nil {
-		return l, nil
+}
+
+// damagedEntries returns every CacheError in err: where errors.As finds one, each run would mend one.
+func damagedEntries(err error) []*bundle.CacheError {
+	if damaged, ok := err.(*bundle.CacheError); ok { //nolint:errorlint // the chain is walked here
+		return []*bundle.CacheError{damaged}
 	}
-	if o.locked {
-		return nil, fmt.Errorf("%w: %w; %s", errStaleLock, stale, remedy)
+	var all []*bundle.CacheError
+	switch e := err.(type) { //nolint:errorlint // the chain is walked here
+	case interface{ Unwrap() error }:
+		all = damagedEntries(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			all = append(all, damagedEntries(inner)...)
+		}
 	}
-	g.note("%s does not fit the manifest and is not used; %s (%v)", lockFile(p.file), remedy, stale)
-	return resolve(ctx, g, p, c, o.jobs)
+	return all
 }
 
 // A builder makes one bundle.
 type builder struct {
 	*globals
 	*project
-	cache *bundle.Cache
-	lock  *manifest.Lock
-	jobs  int
+	buildOptions
+	cache    *bundle.Cache
+	cacheDir string
+	lock     *manifest.Lock // once it is known
+}
+
+// build brings what the cache lacks and writes the bundle.
+func (b *builder) build(ctx context.Context) (buildResult, error) {
+	if b.lock == nil { // not again where a blob had to be mended: files without a checksum would be fetched anew
+		lock, err := b.lockFor(ctx)
+		if err != nil {
+			return buildResult{}, err
+		}
+		b.lock = lock
+	}
+	estimate, err := b.estimate(ctx)
+	if err != nil {
+		return buildResult{}, err
+	}
+	index, err := b.fetch(ctx)
+	if err != nil {
+		return buildResult{}, err
+	}
+	m := b.newMeter("write")
+	defer m.stop()
+	sum, err := bundle.Create(ctx, b.output, b.cache, index, bundle.WriteOptions{Progress: m.set})
+	return buildResult{
+		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Items: len(index.Items), Blobs: sum.Blobs,
+		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
+	}, err
+}
+
+// lockFor returns the lock beside the manifest if it fits, and otherwise, unless --locked, a new one.
+func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
+	l, err := b.loadLock()
+	if err != nil {
+		return nil, err
+	}
+	file := lockFile(b.file)
+	if l == nil {
+		if b.locked {
+			return nil, &inputError{fmt.Errorf("there is no lock file %s: run `kkbundle lock %s`", file, b.file)}
+		}
+		return resolve(ctx, b.globals, b.project, b.cache, b.jobs)
+	}
+	stale := l.Covers(b.manifest)
+	if stale == nil {
+		return l, nil
+	}
+	if b.locked {
+		return nil, fmt.Errorf("%s: %w", file, stale)
+	}
+	b.note("%s is not used: %v; run `kkbundle lock %s`", file, stale, b.file)
+	return resolve(ctx, b.globals, b.project, b.cache, b.jobs)
 }
 
 // estimate says what the build will take, and refuses to begin if a disk cannot hold it.
-func (b *builder) estimate(ctx context.Context, cacheDir, output string) (fetch.Estimation, error) {
+func (b *builder) estimate(ctx context.Context) (fetch.Estimation, error) {
 	m := b.newMeter("estimate")
 	e, err := fetch.Estimate(ctx, b.lock, b.fetchOptions(b.project, b.cache, b.jobs, m))
 	m.stop()
 	if err != nil {
 		return e, err
 	}
-	b.note("%d items: %s to download, %s cached", len(b.lock.Items), size(e.Download), size(e.Cached))
+	b.note("%s: %s to download, %s cached", count(len(b.lock.Items), "item"), size(e.Download), size(e.Cached))
 	return e, checkSpace(
-		spaceNeed{cacheDir, "the cache", e.Download},
-		spaceNeed{filepath.Dir(output), "the bundle", e.Download + e.Cached},
+		spaceNeed{b.cacheDir, "the cache", e.Download},
+		spaceNeed{filepath.Dir(b.output), "the bundle", e.Download + e.Cached},
 	)
 }
 
@@ -167,11 +225,11 @@ func (b *builder) fetch(ctx context.Context) (bundle.Index, error) {
 	for _, it := range items {
 		x.Items = append(x.Items, bundle.Item(it))
 	}
-	lock, err := b.lock.Marshal()
+	data, err := b.lock.Marshal()
 	if err != nil {
 		return x, err
 	}
-	for _, d := range append(b.extras, document{bundle.KindLock, documentLock, lock}) {
+	for _, d := range slices.Concat(b.extras, []document{{bundle.KindLock, documentLock, data}}) {
 		it, err := d.put(ctx, b.cache)
 		if err != nil {
 			return x, err
@@ -179,26 +237,4 @@ func (b *builder) fetch(ctx context.Context) (bundle.Index, error) {
 		x.Items = append(x.Items, it)
 	}
 	return x, nil
-}
-
-// assemble writes the bundle. A cache entry that turns out damaged is dropped and fetched again, once.
-func (b *builder) assemble(ctx context.Context, output string, x bundle.Index) (bundle.Summary, error) {
-	write := func() (bundle.Summary, error) {
-		m := b.newMeter("write")
-		defer m.stop()
-		return bundle.Create(ctx, output, b.cache, x, bundle.WriteOptions{Progress: m.set})
-	}
-	sum, err := write()
-	var damaged *bundle.CacheError
-	if !errors.As(err, &damaged) {
-		return sum, err
-	}
-	b.note("%v; fetching it again", damaged)
-	if err := b.cache.Drop(damaged.Digest); err != nil {
-		return sum, err
-	}
-	if _, err := b.fetch(ctx); err != nil {
-		return sum, err
-	}
-	return write()
 }

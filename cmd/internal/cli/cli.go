@@ -4,11 +4,11 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -23,16 +23,28 @@ type Streams struct {
 // globals are the flags that every command has.
 type globals struct {
 	Streams
+	console              *console // what Err is
 	quiet, verbose, json bool
+	started              bool // the command line made sense
+}
+
+func newGlobals(s Streams) *globals {
+	c := &console{out: s.Err}
+	s.Err = c
+	return &globals{Streams: s, console: c}
 }
 
 // Main runs kkbundle with args (without the program's name) and returns the exit code of exit.go's table.
 func Main(ctx context.Context, args []string, streams Streams) int {
-	cmd := newRootCmd(streams) //nolint:contextcheck // commands take the context that ExecuteContext is given
+	g := newGlobals(streams)
+	cmd := newRootCmd(g) //nolint:contextcheck // commands take the context that ExecuteContext is given
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
-	if err != nil && ctx.Err() != nil {
-		err = errors.Join(errInterrupted, err)
+	switch {
+	case err != nil && !g.started:
+		err = &usageError{err}
+	case err != nil && ctx.Err() != nil:
+		err = interrupted(ctx, err)
 	}
 	if err != nil {
 		printError(streams.Err, err)
@@ -40,8 +52,7 @@ func Main(ctx context.Context, args []string, streams Streams) int {
 	return exitCode(err)
 }
 
-func newRootCmd(streams Streams) *cobra.Command {
-	g := &globals{Streams: streams}
+func newRootCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kkbundle",
 		Short: "Take Kubernetes and its applications where there is no internet",
@@ -51,17 +62,19 @@ On a connected machine, build downloads everything a manifest names into one fil
 That file is carried across; push seeds a registry from it, install makes a cluster.
 
 ` + exitCodeHelp(),
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		PersistentPreRun:  func(*cobra.Command, []string) { g.started = true },
 	}
-	cmd.SetIn(streams.In)
-	cmd.SetOut(streams.Out)
-	cmd.SetErr(streams.Err)
+	cmd.SetIn(g.In)
+	cmd.SetOut(g.Out)
+	cmd.SetErr(g.Err)
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return &usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+		return fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())
 	})
 	f := cmd.PersistentFlags()
-	f.BoolVarP(&g.quiet, "quiet", "q", false, "print errors only")
+	f.BoolVarP(&g.quiet, "quiet", "q", false, "print nothing but errors and what was asked for")
 	f.BoolVarP(&g.verbose, "verbose", "v", false, "print what is being done")
 	f.BoolVar(&g.json, "json", false, "print results as JSON")
 	cmd.AddGroup(
@@ -73,7 +86,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		"connected": {newBuildCmd(g), newLockCmd(g)},
 		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g)},
 		"site":      {newPushCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
-		"":          {newSchemaCmd(g), newVersionCmd(g)},
+		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group
@@ -83,14 +96,23 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	return cmd
 }
 
-// exactArgs is cobra's ExactArgs with an error that says which arguments are meant.
-func exactArgs(names ...string) cobra.PositionalArgs {
+// takes says which arguments a command has; those in brackets may be left out.
+func takes(names ...string) cobra.PositionalArgs {
+	least := 0
+	for _, n := range names {
+		if !strings.HasPrefix(n, "[") {
+			least++
+		}
+	}
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == len(names) {
+		if len(args) >= least && len(args) <= len(names) {
 			return nil
 		}
-		return &usageError{fmt.Errorf("`%s` takes %d argument(s) %v, got %d; see `%s --help`",
-			cmd.CommandPath(), len(names), names, len(args), cmd.CommandPath())}
+		want := strings.Join(names, " ")
+		if want == "" {
+			want = "no arguments"
+		}
+		return fmt.Errorf("`%s` takes %s, got %s; see `%s --help`", cmd.CommandPath(), want, count(len(args), "argument"), cmd.CommandPath())
 	}
 }
 
@@ -114,6 +136,15 @@ func (g *globals) logger() *slog.Logger {
 	}))
 }
 
+// result prints a line that scripts want of a command that does something: a digest, a name. --quiet leaves it out.
+func (g *globals) result(format string, args ...any) error {
+	if g.quiet {
+		return nil
+	}
+	_, err := fmt.Fprintf(g.Out, format+"\n", args...)
+	return err
+}
+
 // note prints a line for people about what was done, unless --quiet or --json asked for silence.
 func (g *globals) note(format string, args ...any) {
 	if !g.quiet && !g.json {
@@ -123,6 +154,6 @@ func (g *globals) note(format string, args ...any) {
 
 // terminal says whether Err is a terminal that live progress can be drawn on, and its file.
 func (g *globals) terminal() (*os.File, bool) {
-	f, ok := g.Err.(*os.File)
+	f, ok := g.console.out.(*os.File)
 	return f, ok && term.IsTerminal(int(f.Fd()))
 }

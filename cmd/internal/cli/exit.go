@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,10 +17,27 @@ import (
 
 var errInterrupted = errors.New("interrupted; run the same command again to continue")
 
+// interrupted is err after ctx ended. Items that failed before are kept; that the context ended is not worth a second line.
+func interrupted(ctx context.Context, err error) error {
+	var failed *fetch.Errors
+	switch {
+	case errors.As(err, &failed):
+		return errors.Join(errInterrupted, failed)
+	case errors.Is(err, context.Cause(ctx)), errors.Is(err, context.Canceled):
+		return errInterrupted
+	}
+	return errors.Join(errInterrupted, err)
+}
+
 // A usageError is a command line that makes no sense.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }
+
+// An inputError is a file that a user wrote and that cannot be read or used, other than by its syntax.
+type inputError struct{ error }
+
+func (e *inputError) Unwrap() error { return e.error }
 
 // A pushError is whatever kept a push from being complete.
 type pushError struct{ error }
@@ -39,8 +57,8 @@ func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", asError[*usageError]},
-		{10, "manifest, cluster, inventory or lock invalid", func(err error) bool {
-			return asError[manifest.Problems](err) || errors.Is(err, errStaleLock)
+		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
+			return asError[manifest.Problems](err) || asError[*inputError](err) || asError[*manifest.StaleError](err)
 		}},
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
@@ -84,9 +102,19 @@ func exitCodeHelp() string {
 
 // printError says what failed, and what to do about it where the error knows.
 func printError(w io.Writer, err error) {
-	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", printableLines(err.Error()))
-	var hinted interface{ Hint() string }
-	if errors.As(err, &hinted) && hinted.Hint() != "" {
-		_, _ = fmt.Fprintf(w, "  -> %s\n", printableLines(hinted.Hint()))
+	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", printableLines(strings.TrimSpace(err.Error())))
+	if h := hint(err); h != "" {
+		_, _ = fmt.Fprintf(w, "  -> %s\n", printableLines(h))
 	}
+}
+
+func hint(err error) string {
+	var hinted interface{ Hint() string }
+	switch {
+	case errors.As(err, &hinted):
+		return hinted.Hint()
+	case errors.Is(err, bundle.ErrDamaged):
+		return "copy the bundle again from where it was built, or build it again, and check it with kkbundle verify"
+	}
+	return ""
 }

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
@@ -33,7 +33,7 @@ Without NAME the whole bundle becomes an OCI image layout directory. With -o - a
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
   kkbundle extract site-1.4.0.kkb docker.io/library/nginx:1.29 -o nginx/
   kkbundle extract site-1.4.0.kkb -o layout/`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: takes("BUNDLE", "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) == 2 {
@@ -45,6 +45,15 @@ Without NAME the whole bundle becomes an OCI image layout directory. With -o - a
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "file or directory to write, - for standard output (default the item's name)")
 	cmd.Flags().StringVar(&o.platform, "platform", "", "which platform's file, where there are several")
 	return cmd
+}
+
+// extractResult is what extract prints with --json: a file, or a layout of so many items.
+type extractResult struct {
+	Version int           `json:"version"` // 1
+	Path    string        `json:"path"`
+	Digest  digest.Digest `json:"digest,omitempty"` // of the file
+	Size    int64         `json:"size,omitempty"`   // of the file, in bytes
+	Items   int           `json:"items"`
 }
 
 func runExtract(ctx context.Context, g *globals, path, name string, o extractOptions) error {
@@ -66,6 +75,8 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 	}
 	dir := o.output
 	switch {
+	case dir == "-":
+		return &usageError{errors.New("a layout is a directory and cannot go to standard output: name one with -o")}
 	case dir == "" && name == "":
 		return &usageError{errors.New("name a directory for the layout with -o")}
 	case dir == "":
@@ -74,7 +85,10 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 	if err := bundle.ExtractLayout(ctx, r, dir, items); err != nil {
 		return err
 	}
-	g.note("%s: %d items as an OCI image layout", dir, len(items))
+	if g.json {
+		return printJSON(g.Out, extractResult{Version: 1, Path: dir, Items: len(items)})
+	}
+	g.note("%s: %s as an OCI image layout", dir, count(len(items), "item"))
 	return nil
 }
 
@@ -91,7 +105,10 @@ func findItem(items []bundle.Item, name, platform string) (bundle.Item, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) == 0:
-		return bundle.Item{}, fmt.Errorf("the bundle has no item %q; `kkbundle inspect` lists them", name)
+		if platform != "" {
+			name += " for " + platform
+		}
+		return bundle.Item{}, fmt.Errorf("the bundle has no %s; `kkbundle inspect` lists what it has", name)
 	}
 	var refs []string
 	for _, it := range found {
@@ -102,7 +119,7 @@ func findItem(items []bundle.Item, name, platform string) (bundle.Item, error) {
 }
 
 // extractFile writes the content of a file or chart.
-func extractFile(ctx context.Context, g *globals, r *bundle.Reader, item bundle.Item, output string) (err error) {
+func extractFile(ctx context.Context, g *globals, r *bundle.Reader, item bundle.Item, output string) error {
 	layer, err := r.ContentOf(ctx, item)
 	if err != nil {
 		return err
@@ -119,22 +136,11 @@ func extractFile(ctx context.Context, g *globals, r *bundle.Reader, item bundle.
 	if output == "" {
 		output = defaultFileName(item)
 	}
-	f, err := os.CreateTemp(filepath.Dir(output), "."+filepath.Base(output)+".*")
-	if err != nil {
+	if err := writeFile(output, fileMode(layer), content); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = io.Copy(f, content)
-	err = errors.Join(err, f.Chmod(fileMode(layer)), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), output); err != nil {
-		return err
+	if g.json {
+		return printJSON(g.Out, extractResult{1, output, layer.Digest, layer.Size, 1})
 	}
 	g.note("%s: %s, %s", output, size(layer.Size), layer.Digest)
 	return nil

@@ -12,23 +12,25 @@ import (
 
 func newInspectCmd(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use:     "inspect BUNDLE",
-		Short:   "List what a bundle holds",
-		Long:    "Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content.",
+		Use:   "inspect BUNDLE",
+		Short: "List what a bundle holds",
+		Long: `Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content.
+
+With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]}.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
-		Args:    exactArgs("BUNDLE"),
+		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runInspect(cmd.Context(), g, args[0])
 		},
 	}
 }
 
+// inspection is what inspect prints with --json.
 type inspection struct {
 	Name     string          `json:"name"`
 	Version  string          `json:"version"`
 	Digest   string          `json:"digest"`
 	Size     int64           `json:"size"`
-	Encoder  string          `json:"encoder"`
 	Items    []inspectedItem `json:"items"`
 	platform []string
 }
@@ -69,7 +71,7 @@ func runInspect(ctx context.Context, g *globals, path string) error {
 func inspect(ctx context.Context, r *bundle.Reader) (inspection, error) {
 	index := r.Index()
 	x := inspection{
-		Name: index.Name, Version: index.Version, Digest: r.Digest().String(), Size: r.Size(), Encoder: r.Encoder(),
+		Name: index.Name, Version: index.Version, Digest: r.Digest().String(), Size: r.Size(),
 		platform: index.Platforms, Items: make([]inspectedItem, 0, len(index.Items)),
 	}
 	contents, err := r.Survey(ctx)
@@ -79,7 +81,7 @@ func inspect(ctx context.Context, r *bundle.Reader) (inspection, error) {
 	for i, it := range index.Items {
 		x.Items = append(x.Items, inspectedItem{
 			Kind: it.Kind, Name: it.Ref, Digest: it.Descriptor.Digest.String(), MediaType: it.Descriptor.MediaType,
-			Platforms: contents[i].Platforms, Size: contents[i].Size,
+			Platforms: append([]string{}, contents[i].Platforms...), Size: contents[i].Size,
 		})
 	}
 	return x, nil

@@ -28,10 +28,14 @@ func newInstallCmd(g *globals) *cobra.Command {
 
 Phases: pre_hook, precheck, init, install, post_hook. Every task looks before it does, so a second run changes nothing and
 a run that was interrupted continues. All commands are in install.log in the work directory, which also holds what only
-exists there: certificate authority, registry credentials and admin.conf.`,
+exists there: certificate authority, registry credentials and admin.conf.
+
+With --json each line is one event: {"version", "time", "phase", "task", "host", "state", "duration", "message", "bytes",
+"total"}, without those that do not apply; durations are in nanoseconds. The last line of a run that succeeded is
+{"version", "report": {"changed", "done", "duration", "kubeconfig", "log"}}.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
   kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb`,
-		Args: exactArgs("BUNDLE"),
+		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runInstall(cmd.Context(), g, args[0], o)
 		},
@@ -65,7 +69,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 		return err
 	}
 	if g.json {
-		return json.NewEncoder(g.Out).Encode(map[string]any{"version": 1, "report": report})
+		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
 	}
 	verb := "changed"
 	if o.dryRun {
@@ -73,9 +77,28 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	}
 	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
 	if report.Kubeconfig != "" && !o.dryRun {
-		_, err = fmt.Fprintf(g.Out, "export KUBECONFIG=%s\n", report.Kubeconfig)
+		return g.result("export KUBECONFIG=%s", report.Kubeconfig)
 	}
-	return err
+	return nil
+}
+
+// installResult is the last line that install prints with --json.
+type installResult struct {
+	Version int `json:"version"` // 1
+	Report  struct {
+		Changed    int           `json:"changed"`
+		Done       int           `json:"done"`
+		Duration   time.Duration `json:"duration"` // nanoseconds
+		Kubeconfig string        `json:"kubeconfig"`
+		Log        string        `json:"log"`
+	} `json:"report"`
+}
+
+func newInstallResult(r installer.Report) installResult {
+	out := installResult{Version: 1}
+	out.Report.Changed, out.Report.Done, out.Report.Duration = r.Changed, r.Done, r.Duration
+	out.Report.Kubeconfig, out.Report.Log = r.Kubeconfig, r.Log
+	return out
 }
 
 type resetOptions struct {
@@ -91,7 +114,7 @@ func newResetCmd(g *globals) *cobra.Command {
 		Long: `Removes the cluster and everything that install put on the hosts, and restores what it changed. The registry's images stay
 unless --with-data. A host that was never or only partly installed is no error.`,
 		Example: "  kkbundle reset -i inventory.yaml site-1.4.0.kkb",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := ""
 			if len(args) == 1 {

@@ -16,19 +16,28 @@ import (
 // maxFile bounds what is read of a file that users write; the largest real ones are a few hundred KiB.
 const maxFile = 4 << 20
 
-// readSmall reads a file that a user wrote.
+// readSmall reads a file that a user wrote. The error is an *inputError and names the file.
 func readSmall(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+	data, err := func() ([]byte, error) {
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("%s: there is no such file", path)
+		case err != nil:
+			return nil, err
+		case info.IsDir():
+			return nil, fmt.Errorf("%s is a directory: name a file", path)
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is not a regular file", path)
+		case info.Size() > maxFile:
+			return nil, fmt.Errorf("%s has %s; at most %s are read", path, size(info.Size()), size(maxFile))
+		}
+		return os.ReadFile(path)
+	}()
 	if err != nil {
-		return nil, err
+		return nil, &inputError{err}
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %s; at most %s are read", path, size(info.Size()), size(maxFile))
-	}
-	return os.ReadFile(path)
+	return data, nil
 }
 
 // A project is a manifest with everything it refers to.
@@ -69,7 +78,7 @@ func (p *project) addCluster() error {
 	c = c.WithDefaults()
 	more, err := catalog.Resolve(c, installer.Needs(c), p.manifest.Zone)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return &inputError{fmt.Errorf("%s: %w", file, err)}
 	}
 	if p.manifest, err = more.AddTo(p.manifest); err != nil {
 		return err
@@ -79,7 +88,7 @@ func (p *project) addCluster() error {
 		for _, v := range a.Values {
 			values, err := readSmall(filepath.Join(filepath.Dir(file), v))
 			if err != nil {
-				return fmt.Errorf("values of addon %s: %w", a.Chart, err)
+				return fmt.Errorf("%s names values of addon %s: %w", file, a.Chart, err)
 			}
 			p.extras = append(p.extras, document{bundle.KindManifest, v, values})
 		}
@@ -93,15 +102,13 @@ func lockFile(file string) string {
 	return file[:len(file)-len(ext)] + ".lock" + ext
 }
 
-var errStaleLock = errors.New("the lock does not fit the manifest")
-
 // loadLock reads the lock beside the manifest: nil without error where there is none.
 func (p *project) loadLock() (*manifest.Lock, error) {
 	file := lockFile(p.file)
-	data, err := readSmall(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no lock is a normal state that callers branch on
 	}
+	data, err := readSmall(file)
 	if err != nil {
 		return nil, err
 	}

@@ -1,12 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -28,6 +29,9 @@ func (f *fetchFlags) add(fs *pflag.FlagSet) {
 }
 
 func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
+	if f.jobs < 0 {
+		return nil, "", &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
+	}
 	level, err := bundle.ParseLevel(f.level)
 	if err != nil {
 		return nil, "", &usageError{err}
@@ -74,7 +78,7 @@ func newLockCmd(g *globals) *cobra.Command {
 (manifest.lock.yaml for manifest.yaml). build then takes exactly these; run lock again to move to newer ones.
 Files whose checksum nobody publishes are downloaded to learn it, and the lock says so.`,
 		Example: "  kkbundle lock manifest.yaml",
-		Args:    exactArgs("MANIFEST"),
+		Args:    takes("MANIFEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runLock(cmd.Context(), g, args[0], flags)
 		},
@@ -92,7 +96,7 @@ func runLock(ctx context.Context, g *globals, file string, flags fetchFlags) err
 	if err != nil {
 		return err
 	}
-	l, err := resolve(ctx, g, p, c, flags.jobs)
+	l, err := mending(g, c, func() (*manifest.Lock, error) { return resolve(ctx, g, p, c, flags.jobs) })
 	if err != nil {
 		return err
 	}
@@ -101,14 +105,45 @@ func runLock(ctx context.Context, g *globals, file string, flags fetchFlags) err
 		return err
 	}
 	path := lockFile(file)
-	if err := writeFile(path, data, 0o644); err != nil {
+	if err := writeFile(path, 0o644, bytes.NewReader(data)); err != nil {
 		return err
 	}
 	if g.json {
-		return printJSON(g.Out, map[string]any{"version": 1, "lock": path, "items": l.Items})
+		return printJSON(g.Out, newLockResult(path, l))
 	}
-	g.note("%s: %d items pinned%s", path, len(l.Items), firstUseNote(l))
+	g.note("%s: %s pinned%s", path, count(len(l.Items), "item"), firstUseNote(l))
 	return nil
+}
+
+// lockResult is what lock prints with --json: the keys are those of the lock file.
+type lockResult struct {
+	Version int       `json:"version"` // 1
+	Path    string    `json:"path"`
+	Items   []lockPin `json:"items"`
+}
+
+type lockPin struct {
+	Kind       string            `json:"kind"`
+	Ref        string            `json:"ref"`
+	Name       string            `json:"name"`
+	Version    string            `json:"version,omitempty"`
+	Platform   string            `json:"platform,omitempty"`
+	URL        string            `json:"url,omitempty"`
+	Digest     digest.Digest     `json:"digest"`
+	Size       int64             `json:"size"`
+	Provenance digest.Digest     `json:"provenance,omitempty"`
+	MediaType  string            `json:"mediaType,omitempty"`
+	Platforms  []string          `json:"platforms,omitempty"`
+	Mode       manifest.FileMode `json:"mode,omitzero"`
+	Verified   string            `json:"verified"`
+}
+
+func newLockResult(path string, l *manifest.Lock) lockResult {
+	r := lockResult{Version: 1, Path: path, Items: make([]lockPin, 0, len(l.Items))}
+	for _, pin := range l.Items {
+		r.Items = append(r.Items, lockPin(pin))
+	}
+	return r
 }
 
 func resolve(ctx context.Context, g *globals, p *project, c *bundle.Cache, jobs int) (*manifest.Lock, error) {
@@ -129,23 +164,4 @@ func firstUseNote(l *manifest.Lock) string {
 		return ""
 	}
 	return fmt.Sprintf("; %d on first use, because upstream publishes no checksum", n)
-}
-
-// writeFile writes whole or not at all.
-func writeFile(path string, data []byte, mode os.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

@@ -17,7 +17,7 @@ func newPrecheckCmd(g *globals) *cobra.Command {
 		Long: `Looks at every host and tells in one report what would make an install fail, why, and how to mend it. Nothing on the hosts is
 changed: the helper that looks is removed again.`,
 		Example: "  kkbundle precheck -i inventory.yaml site-1.4.0.kkb",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := ""
 			if len(args) == 1 {

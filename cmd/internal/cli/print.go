@@ -50,6 +50,14 @@ func printableLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
+// count prints a number of things, whose plural is regular.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // size prints bytes in the binary units that du and docker use.
 func size(n int64) string {
 	const unit = 1024

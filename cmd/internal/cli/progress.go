@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
@@ -18,20 +20,35 @@ const plainInterval = 10 * time.Second
 // --quiet or --json. Its methods may be called concurrently.
 type meter struct {
 	name  string
+	now   func() time.Time
 	start time.Time
-	bar   *mpb.Bar
-	pool  *mpb.Progress
+	bar   *mpb.Bar  // nil without a terminal
+	end   func()    // takes the live line away
 	out   io.Writer // plain lines; nil prints none
 
-	mu          sync.Mutex
-	done, total int64
-	last        time.Time
-	lastDone    int64
+	mu       sync.Mutex // of plain lines only: the bar calls back while it is told something, and has locks of its own
+	last     time.Time
+	lastDone int64
+}
+
+// A console is a stream that may be a terminal with a live line at its end: what is written meanwhile appears above that.
+type console struct {
+	out  io.Writer
+	live atomic.Pointer[mpb.Progress]
+}
+
+// Write implements io.Writer.
+func (c *console) Write(p []byte) (int, error) {
+	if live := c.live.Load(); live != nil {
+		if n, err := live.Write(p); !errors.Is(err, mpb.ErrDone) {
+			return n, err
+		}
+	}
+	return c.out.Write(p)
 }
 
 func (g *globals) newMeter(name string) *meter {
-	now := time.Now()
-	m := &meter{name: name, start: now, last: now}
+	m := startMeter(name, time.Now)
 	if g.quiet || g.json {
 		return m
 	}
@@ -40,54 +57,60 @@ func (g *globals) newMeter(name string) *meter {
 		m.out = g.Err
 		return m
 	}
-	m.pool = mpb.New(mpb.WithOutput(f), mpb.WithWidth(40), mpb.WithRefreshRate(200*time.Millisecond))
-	m.bar = m.pool.AddBar(0, mpb.BarRemoveOnComplete(),
+	pool := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40), mpb.WithRefreshRate(200*time.Millisecond))
+	m.bar = pool.AddBar(0, mpb.BarRemoveOnComplete(),
 		mpb.PrependDecorators(decor.Name(name+" "), decor.Percentage(decor.WCSyncSpace)),
 		mpb.AppendDecorators(
 			decor.CountersKibiByte("% .1f / % .1f "),
 			decor.AverageSpeed(decor.SizeB1024(0), "% .1f "),
-			decor.Any(func(decor.Statistics) string { return "ETA " + m.eta() }),
+			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) }),
 		))
+	g.console.live.Store(pool)
+	m.end = func() {
+		m.bar.Abort(true)
+		pool.Wait()
+		g.console.live.Store(nil)
+	}
 	return m
+}
+
+func startMeter(name string, now func() time.Time) *meter {
+	start := now()
+	return &meter{name: name, now: now, start: start, last: start, end: func() {}}
 }
 
 // set says that done of total bytes are there. The total may grow as more becomes known.
 func (m *meter) set(done, total int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.done, m.total = done, total
-	if m.bar != nil {
+	switch {
+	case m.bar != nil:
 		m.bar.SetTotal(max(total, done+1), false) // never complete before stop
 		m.bar.SetCurrent(done)
-		return
-	}
-	if now := time.Now(); m.out != nil && now.Sub(m.last) >= plainInterval {
-		speed := float64(done-m.lastDone) / now.Sub(m.last).Seconds()
-		m.last, m.lastDone = now, done
-		_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s\n", m.name, size(done), size(total), size(int64(speed)), m.etaLocked())
+	case m.out != nil:
+		m.plain(done, total)
 	}
 }
 
-func (m *meter) eta() string {
+func (m *meter) plain(done, total int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.etaLocked()
+	now := m.now()
+	if now.Sub(m.last) < plainInterval || total <= 0 {
+		return
+	}
+	speed := float64(max(done-m.lastDone, 0)) / now.Sub(m.last).Seconds()
+	m.last, m.lastDone = now, done
+	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s\n", m.name, size(done), size(total), size(int64(speed)), m.eta(done, total))
 }
 
-// etaLocked extrapolates from the whole run, which no single stalled or cached item distorts much.
-func (m *meter) etaLocked() string {
-	elapsed := time.Since(m.start)
-	if m.done <= 0 || m.total <= m.done || elapsed < time.Second {
+// eta extrapolates from the whole run, which no single stalled or cached item distorts much.
+func (m *meter) eta(done, total int64) string {
+	elapsed := m.now().Sub(m.start)
+	if done <= 0 || total <= done || elapsed < time.Second {
 		return "-"
 	}
-	left := time.Duration(float64(elapsed) * float64(m.total-m.done) / float64(m.done))
+	left := time.Duration(float64(elapsed) * float64(total-done) / float64(done))
 	return left.Round(time.Second).String()
 }
 
 // stop takes the live line away.
-func (m *meter) stop() {
-	if m.bar != nil {
-		m.bar.Abort(true)
-		m.pool.Wait()
-	}
-}
+func (m *meter) stop() { m.end() }

@@ -34,7 +34,7 @@ Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host beco
 docker's configuration and its helpers, or from --username and --password-stdin.`,
 		Example: `  kkbundle push --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle push --registry 10.0.0.3:5000 --ca registry-ca.pem --username ops --password-stdin site-1.4.0.kkb < password`,
-		Args: exactArgs("BUNDLE"),
+		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPush(cmd.Context(), g, args[0], o)
 		},
@@ -51,12 +51,18 @@ docker's configuration and its helpers, or from --username and --password-stdin.
 
 func runPush(ctx context.Context, g *globals, path string, o pushOptions) error {
 	start := time.Now()
+	switch {
+	case o.registry == "":
+		return &usageError{errors.New("say where to with --registry HOST[/PREFIX]")}
+	case o.jobs < 0:
+		return &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", o.jobs)}
+	}
+	if err := registry.CheckTarget(o.registry); err != nil {
+		return &usageError{err}
+	}
 	keychain, err := o.keychain(g.In)
 	if err != nil {
 		return err
-	}
-	if o.registry == "" {
-		return &usageError{errors.New("say where to with --registry HOST[/PREFIX]")}
 	}
 	transport, err := registry.NewTransport(o.ca)
 	if err != nil {
@@ -89,12 +95,12 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 		if it.State == registry.StateSkipped {
 			continue
 		}
-		if _, err := fmt.Fprintf(g.Out, "%s@%s\n", it.Destination, it.Digest); err != nil {
+		if err := g.result("%s@%s", it.Destination, it.Digest); err != nil {
 			return err
 		}
 	}
-	g.note("%d items in %s: %s sent, %d blobs mounted, %d there already (%s)",
-		sum.ItemsPushed+sum.ItemsPresent, o.registry, size(sum.BytesSent), sum.BlobsMounted, sum.BlobsPresent, time.Since(start).Round(100*time.Millisecond))
+	g.note("%s in %s: %s sent, %s mounted, %d there already (%s)",
+		count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, size(sum.BytesSent), count(sum.BlobsMounted, "blob"), sum.BlobsPresent, time.Since(start).Round(100*time.Millisecond))
 	return nil
 }
 
@@ -127,7 +133,7 @@ func readPassword(r io.Reader) (string, error) {
 	}
 	line = strings.TrimRight(line, "\r\n")
 	if line == "" {
-		return "", errors.New("no password came on standard input")
+		return "", &usageError{errors.New("no password came on standard input")}
 	}
 	return line, nil
 }

@@ -15,7 +15,7 @@ func newSchemaCmd(g *globals) *cobra.Command {
 		Short:     "Print the JSON Schema of a file that users write",
 		Example:   "  kkbundle schema Bundle > bundle.schema.json",
 		ValidArgs: manifest.Kinds(),
-		Args:      exactArgs("KIND"),
+		Args:      takes("KIND"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			b, err := manifest.Schema(args[0])
 			if err != nil {

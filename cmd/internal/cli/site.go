@@ -96,6 +96,9 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 			return &usageError{errors.New("name the cluster file with -c, or a bundle that carries one")}
 		}
 		name, dir = documentCluster, ""
+		if _, ok := s.bundle.Find(bundle.KindManifest, name, ""); !ok {
+			return &inputError{errors.New("the bundle was built without a cluster file: name one with -c")}
+		}
 		read = func(ref string) ([]byte, error) { return readDocument(ctx, s.bundle, bundle.KindManifest, ref) }
 	}
 	data, err := read(name)

@@ -4,6 +4,9 @@ package cli
 
 import "golang.org/x/sys/unix"
 
+// writable says why no file can be made in dir: permissions, or a file system that is read-only.
+func writable(dir string) error { return unix.Access(dir, unix.W_OK|unix.X_OK) }
+
 // freeSpace returns the file system that dir lies on and the bytes that this user may still write there.
 func freeSpace(dir string) (device uint64, free int64, err error) {
 	var st unix.Stat_t

@@ -2,8 +2,8 @@ package cli
 
 import (
 	"context"
-	"fmt"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -16,7 +16,7 @@ func newVerifyCmd(g *globals) *cobra.Command {
 		Long: `Checks every byte of a bundle: each frame, each digest, that every item is whole, and that the directory and the archive
 agree. All damage is listed, with the items it concerns. Prints the bundle's digest, its identity.`,
 		Example: "  kkbundle verify site-1.4.0.kkb",
-		Args:    exactArgs("BUNDLE"),
+		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runVerify(cmd.Context(), g, args[0])
 		},
@@ -36,11 +36,17 @@ func runVerify(ctx context.Context, g *globals, path string) error {
 		return err
 	}
 	if g.json {
-		return printJSON(g.Out, map[string]any{
-			"version": 1, "digest": r.Digest(), "size": r.Size(), "items": len(r.Index().Items), "blobs": report.Blobs,
-		})
+		return printJSON(g.Out, verifyResult{1, r.Digest(), r.Size(), len(r.Index().Items), report.Blobs})
 	}
-	g.note("%s: %d items, %d blobs, %s: all whole", path, len(r.Index().Items), report.Blobs, size(r.Size()))
-	_, err = fmt.Fprintln(g.Out, r.Digest())
-	return err
+	g.note("%s: %s, %s, %s: all whole", path, count(len(r.Index().Items), "item"), count(report.Blobs, "blob"), size(r.Size()))
+	return g.result("%s", r.Digest())
+}
+
+// verifyResult is what verify prints with --json about a bundle that is whole.
+type verifyResult struct {
+	Version int           `json:"version"` // 1
+	Digest  digest.Digest `json:"digest"`
+	Size    int64         `json:"size"` // bytes
+	Items   int           `json:"items"`
+	Blobs   int           `json:"blobs"`
 }

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// TestExitCodes holds the numbers: scripts depend on them.
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	some := errors.New("some reason")
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{some, 1},
+		{&usageError{some}, 64},
+		{manifest.Problems{{File: "a", Message: "b"}}, 10},
+		{&manifest.StaleError{}, 10},
+		{&inputError{some}, 10},
+		{&bundle.DamageError{}, 11},
+		{&bundle.UnsupportedError{}, 11},
+		{&precheck.BlockedError{}, 12},
+		{&host.UnreachableError{Err: some}, 13},
+		{&host.SudoError{}, 13},
+		{&fetch.Errors{}, 14},
+		{&pushError{some}, 15},
+		{&pushError{&bundle.DamageError{}}, 11}, // the registry is not to blame
+		{&installer.TaskError{Err: some}, 16},
+		{&installer.TaskError{Err: &host.UnreachableError{Err: some}}, 13},
+		{errors.Join(errInterrupted, &fetch.Errors{}), 130},
+	} {
+		if got := exitCode(c.err); got != c.want {
+			t.Errorf("%T: got %d, want %d", c.err, got, c.want)
+		}
+		if c.err == nil {
+			continue
+		}
+		if got := exitCode(fmt.Errorf("wrapped: %w", c.err)); got != c.want {
+			t.Errorf("%T, wrapped: got %d, want %d", c.err, got, c.want)
+		}
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("interrupt signal received")
+	cancel(cause)
+	failed := &fetch.Errors{Failed: []*fetch.ItemError{{Kind: "file", Ref: "a", Err: errors.New("not there")}}}
+	const line = "interrupted; run the same command again to continue"
+	for want, err := range map[string]error{
+		line:                               fmt.Errorf("write bundle: %w", cause),
+		line + "\nfile a: not there":       errors.Join(cause, failed),
+		line + "\ncould not tidy up after": errors.New("could not tidy up after"),
+	} {
+		if got := interrupted(ctx, err); got.Error() != want || exitCode(got) != 130 {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := interrupted(ctx, fmt.Errorf("ask: %w", context.Canceled)); got.Error() != line {
+		t.Errorf("got %q, want %q", got, line)
+	}
+}

@@ -1,0 +1,324 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+)
+
+// TestMain makes the test binary kkbundle where it is called so: scripts run real processes that can be interrupted and
+// killed.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"kkbundle": func() {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		os.Exit(cli.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	}})
+}
+
+type upstreamKey struct{}
+
+// TestScripts runs testdata/script: one file for each thing that users do, or that goes wrong for them. Each has its own
+// upstream, whose addresses are in $REGISTRY, $FILES, $PLAIN, $SECURE and $CA, in YAML files too, and the manifests of
+// testdata/manifests in its directory.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir:                "testdata/script",
+		RequireUniqueNames: true,
+		Setup:              setup,
+		Condition:          condition,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":     exits,
+			"exited":    exited,
+			"flip":      flip,
+			"truncate":  truncate,
+			"requested": requested,
+			"pushed":    pushed,
+			"forget":    forget,
+			"stalled":   stalled,
+			"empty":     emptyDir,
+			"withdraw":  withdraw,
+			"restore":   restore,
+			"shape":     shape,
+		},
+	})
+}
+
+func setup(env *testscript.Env) error {
+	u, err := startUpstream(env.WorkDir)
+	if err != nil {
+		return err
+	}
+	env.Defer(u.stop)
+	env.Values[upstreamKey{}] = u
+	env.Vars = append(env.Vars, u.environment(env.WorkDir)...)
+	env.Vars = append(env.Vars, "GORACE=atexit_sleep_ms=0") // by default each process waits a second for others' races
+	known := map[string]string{}
+	for _, v := range env.Vars {
+		key, value, _ := strings.Cut(v, "=")
+		known[key] = value
+	}
+	shared, err := filepath.Glob("testdata/manifests/*.yaml")
+	if err != nil {
+		return err
+	}
+	for _, path := range shared {
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(env.WorkDir, filepath.Base(path)), data, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return filepath.WalkDir(env.WorkDir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" && filepath.Base(path) != "config.json" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text := os.Expand(string(data), func(key string) string { return known[key] })
+		return os.WriteFile(path, []byte(text), 0o600)
+	})
+}
+
+func condition(name string) (bool, error) {
+	if name != "mounts" {
+		return false, errors.New("unknown condition " + name)
+	}
+	return exec.Command("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt").Run() == nil, nil //nolint:noctx // ends at once
+}
+
+func of(ts *testscript.TestScript) *upstream { return ts.Value(upstreamKey{}).(*upstream) }
+
+// exits CODE COMMAND... runs a command that has to end with that exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND...")
+	}
+	code := 0
+	err := ts.Exec(args[1], args[2:]...)
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		code = failed.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if args[0] != strconv.Itoa(code) {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+// stalled waits until a download stopped in the middle and part of it is in the cache.
+func stalled(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: stalled")
+	}
+	ts.Check(os.MkdirAll(ts.Getenv("KKBUNDLE_CACHE"), 0o700))
+	cmds := ts.BackgroundCmds()
+	of(ts).kept = cmds[len(cmds)-1]
+	<-of(ts).files.stalled
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C { // the test's own time limit ends it
+		if partBytes(ts.Getenv("KKBUNDLE_CACHE")) >= 2*cachePiece { // so the first is whole
+			return
+		}
+	}
+}
+
+func partBytes(cache string) int64 {
+	var n int64
+	parts, _ := filepath.Glob(filepath.Join(cache, "*", "part", "*"))
+	for _, p := range parts {
+		if info, err := os.Stat(p); err == nil {
+			n += info.Size()
+		}
+	}
+	return n
+}
+
+// exited CODE wants the exit code of the process that stalled saw, after wait.
+func exited(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: exited CODE")
+	}
+	if code := of(ts).kept.ProcessState.ExitCode(); args[0] != strconv.Itoa(code) {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+// flip FILE OFFSET changes a bit of a file, counted from its end if OFFSET is negative. FILE may be a pattern.
+func flip(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: flip FILE OFFSET")
+	}
+	for _, path := range glob(ts, args[0]) {
+		data, err := os.ReadFile(path)
+		ts.Check(err)
+		i, err := strconv.Atoi(args[1])
+		ts.Check(err)
+		if i < 0 {
+			i += len(data)
+		}
+		if i < 0 || i >= len(data) {
+			ts.Fatalf("%s has %d bytes", path, len(data))
+		}
+		data[i] ^= 1
+		ts.Check(os.WriteFile(path, data, 0o600))
+	}
+}
+
+func glob(ts *testscript.TestScript, pattern string) []string {
+	paths, err := filepath.Glob(ts.MkAbs(pattern))
+	ts.Check(err)
+	if len(paths) == 0 {
+		ts.Fatalf("no file is called %s", pattern)
+	}
+	return paths
+}
+
+// truncate FILE BYTES takes that many bytes off a file's end.
+func truncate(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: truncate FILE BYTES")
+	}
+	info, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	n, err := strconv.ParseInt(args[1], 10, 64)
+	ts.Check(err)
+	ts.Check(os.Truncate(ts.MkAbs(args[0]), info.Size()-n))
+}
+
+// [!] requested PATTERN says whether the file server or, as "METHOD /v2/...", the source registry got such a request.
+func requested(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: [!] requested PATTERN")
+	}
+	re, err := regexp.Compile(args[0])
+	ts.Check(err)
+	list := of(ts).files.seen()
+	for _, r := range of(ts).source.Requests() {
+		list = append(list, r.Method+" "+r.Path)
+	}
+	found := false
+	for _, r := range list {
+		found = found || re.MatchString(r)
+	}
+	if found == neg {
+		ts.Fatalf("requests:\n%s", strings.Join(list, "\n"))
+	}
+}
+
+// [!] pushed REGISTRY says whether a registry got any content.
+func pushed(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: [!] pushed REGISTRY")
+	}
+	s, ok := of(ts).registry(args[0])
+	if !ok {
+		ts.Fatalf("no registry is called %s", args[0])
+	}
+	if n := s.Received(); (n > 0) == neg {
+		ts.Fatalf("%s got %d bytes", args[0], n)
+	}
+}
+
+// forget empties what requested and pushed look at.
+func forget(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: forget")
+	}
+	of(ts).forget()
+}
+
+// empty DIR... wants directories with nothing in them, hidden files included.
+func emptyDir(ts *testscript.TestScript, neg bool, args []string) {
+	for _, dir := range args {
+		entries, err := os.ReadDir(ts.MkAbs(dir))
+		ts.Check(err)
+		if (len(entries) == 0) == neg {
+			ts.Fatalf("%s has %v", dir, entries)
+		}
+	}
+}
+
+// withdraw PATH... takes files away from the file server.
+func withdraw(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: withdraw PATH...")
+	}
+	for _, path := range args {
+		of(ts).files.remove(path)
+	}
+}
+
+// restore gives the file server back everything that was taken away.
+func restore(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: restore")
+	}
+	of(ts).files.publish()
+}
+
+// shape FILE prints a JSON document with types instead of values, so that scripts compare every key.
+func shape(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: shape FILE")
+	}
+	var v any
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile(args[0])))
+	ts.Check(d.Decode(&v))
+	if d.More() {
+		ts.Fatalf("more than one JSON document")
+	}
+	b, err := json.Marshal(shapeOf(v))
+	ts.Check(err)
+	_, err = ts.Stdout().Write(append(b, '\n'))
+	ts.Check(err)
+}
+
+// shapeOf keeps the keys of objects, and of arrays each kind of element once.
+func shapeOf(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for key, value := range v {
+			out[key] = shapeOf(value)
+		}
+		return out
+	case []any:
+		out := []any{}
+		for _, e := range v {
+			if s := shapeOf(e); !slices.ContainsFunc(out, func(have any) bool { return reflect.DeepEqual(have, s) }) {
+				out = append(out, s)
+			}
+		}
+		return out
+	case string:
+		return "text"
+	case float64:
+		return "number"
+	}
+	return v
+}
