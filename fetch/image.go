@@ -221,12 +221,25 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 	if !isIndex(desc.MediaType) {
 		return w.leaf(ctx, doc, depth == 0)
 	}
+	// What is attested of a child comes after the child, whatever the index's order.
+	slices.SortStableFunc(doc.Manifests, func(a, b ocispec.Descriptor) int {
+		return strings.Compare(attested(a).String(), attested(b).String())
+	})
 	for _, child := range doc.Manifests {
 		if err := w.child(ctx, child, depth+1); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// attested returns the digest of the sibling that a child of an index attests something of, if it does: BuildKit puts
+// provenance and SBOMs beside images so (its docs/attestations/attestation-storage.md).
+func attested(d ocispec.Descriptor) digest.Digest {
+	if platformString(d.Platform) != "unknown/unknown" {
+		return ""
+	}
+	return digest.Digest(d.Annotations["vnd.docker.reference.digest"])
 }
 
 // child takes a child of an index, or records that it was not wanted.
@@ -241,6 +254,9 @@ func (w *imageWalk) child(ctx context.Context, desc ocispec.Descriptor, depth in
 			return err
 		}
 		desc.Platform = platform
+	}
+	if of := attested(desc); of != "" && isManifest(desc.MediaType) && slices.Contains(w.seen, of) {
+		return w.manifest(ctx, desc, depth)
 	}
 	platform := platformString(desc.Platform)
 	if !slices.Contains(w.wanted, platform) || !isIndex(desc.MediaType) && !isManifest(desc.MediaType) {

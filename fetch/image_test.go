@@ -110,6 +110,15 @@ func add(t testing.TB, idx v1.ImageIndex, child mutate.Appendable, platform stri
 	return mutate.AppendManifests(idx, a)
 }
 
+// attest adds what says something about a child, as BuildKit does.
+func attest(t testing.TB, idx v1.ImageIndex, child, of v1.Image) v1.ImageIndex {
+	t.Helper()
+	return mutate.AppendManifests(idx, mutate.IndexAddendum{Add: child, Descriptor: v1.Descriptor{
+		Platform:    &v1.Platform{OS: "unknown", Architecture: "unknown"},
+		Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": digestString(t, of).String()},
+	}})
+}
+
 func digestString(t testing.TB, d partial.Describable) digest.Digest {
 	t.Helper()
 	h, err := d.Digest()
@@ -143,8 +152,9 @@ func TestImages(t *testing.T) {
 
 func testImages(t *testing.T, u *upstream) {
 	amd, arm, other := platformImage(t, "linux/amd64"), platformImage(t, "linux/arm64/v8"), platformImage(t, "linux/s390x")
-	attestation := platformImage(t, "unknown/unknown")
-	idx := add(t, add(t, add(t, add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"), arm, "linux/arm64/v8"), other, "linux/s390x"), attestation, "unknown/unknown")
+	attestation, unwanted := platformImage(t, "unknown/unknown"), platformImage(t, "unknown/unknown")
+	idx := attest(t, attest(t, v1.ImageIndex(empty.Index), attestation, amd), unwanted, other)
+	idx = add(t, add(t, add(t, idx, amd, "linux/amd64"), arm, "linux/arm64/v8"), other, "linux/s390x")
 	idx = mutate.IndexMediaType(idx, types.DockerManifestList)
 	single := mutate.MediaType(platformImage(t, "linux/amd64"), types.OCIManifestSchema1)
 	u.pushIndex("k8s/pause:3.10.1", idx)
@@ -178,7 +188,7 @@ func testImages(t *testing.T, u *upstream) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantAbsent := []digest.Digest{digestString(t, other), digestString(t, attestation)}
+	wantAbsent := []digest.Digest{digestString(t, other), digestString(t, unwanted)}
 	slices.Sort(wantAbsent)
 	if len(items) != 3 || !slices.Equal(items[0].Absent, wantAbsent) {
 		t.Errorf("items: %+v", items)
@@ -193,7 +203,7 @@ func testImages(t *testing.T, u *upstream) {
 	if !bytes.Equal(content(t, store, pin.Digest), raw) {
 		t.Error("the index is not upstream's, byte for byte")
 	}
-	for _, img := range []v1.Image{amd, arm, single} {
+	for _, img := range []v1.Image{amd, arm, attestation, single} {
 		wantImage(t, store, img)
 	}
 	for _, d := range wantAbsent {
@@ -212,8 +222,8 @@ func testImages(t *testing.T, u *upstream) {
 			t.Errorf("%s was fetched %d times", d, n)
 		}
 	}
-	// An index, 3 manifests and their 3 configs and 6 layers; the single image has no index.
-	if len(counts) != 1+3+3+6 {
+	// An index, 4 manifests (one attests something) and their 4 configs and 8 layers; the single image has no index.
+	if len(counts) != 1+4+4+8 {
 		t.Errorf("%d things were fetched", len(counts))
 	}
 	u.ForgetRequests()
