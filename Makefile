@@ -38,14 +38,14 @@ dist: helper ## static binaries for every platform into dist/
 
 test: helper ## unit and integration tests; the race detector on what is concurrent
 	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static
-	go vet ./...
-	go test -timeout 10m ./...
+	go vet ./... ./testdata/scale
+	go test -timeout 10m ./... ./testdata/scale
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
 	CGO_ENABLED=1 go test -race -timeout 15m ./bundle/... ./fetch/... ./registry/... ./installer/...
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
 lint: $(LINT) helper ## the lint set, formatting, and the layers of docs/architecture.md
-	@$(LINT) run ./...
+	@$(LINT) run ./... ./testdata/scale/...
 	(cd testdata/lab && $(LINT) run --config ../../.golangci.yml ./...)
 	$(LINT) fmt --diff > /dev/null || { $(LINT) fmt --diff; echo "run make fmt"; exit 1; }
 
@@ -65,8 +65,9 @@ fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 		done
 	done
 
-bench: ## Go benchmarks
+bench: helper ## Go benchmarks, then whole processes on large input (25 GB of $$TMPDIR)
 	@go test -run '^$$' -bench . -benchmem ./bundle/... ./fetch/... ./registry/... ./installer/node/...
+	KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v ./testdata/scale
 
 demo: build ## a small real upstream, and the way of a byte through build, verify, inspect, push and pull
 	@testdata/lab/demo.sh

@@ -10,9 +10,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
@@ -35,10 +35,11 @@ type Cache struct {
 	frames sync.Pool     // *[]byte with room for one frame
 }
 
-// OpenCache opens the cache in dir for blobs compressed at level; the directory is made if it is not there. It uses as
-// many compressors as there are processors, and at most 2 pieces more than that are in memory beside one per writer.
+// OpenCache opens the cache in dir for blobs compressed at level; the directory is made if it is not there. It uses a
+// compressor per processor, but no more than keep memory below what is promised (level.jobs), and at most 2 pieces more
+// than that are in memory beside one per writer.
 func OpenCache(dir string, level Level) (*Cache, error) {
-	jobs := runtime.GOMAXPROCS(0)
+	jobs := level.jobs()
 	enc, err := newEncoder(level, jobs)
 	if err != nil {
 		return nil, err
@@ -55,7 +56,7 @@ func OpenCache(dir string, level Level) (*Cache, error) {
 	if err := os.MkdirAll(c.parts, 0o700); err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
 	}
-	if err := sweep(c.parts, "", ownSuffix); err != nil {
+	if err := sweep(c.parts, isAbandoned); err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
 	}
 	return c, nil
@@ -131,18 +132,26 @@ func (c *Cache) Drop(d digest.Digest) error {
 // ownSuffix marks parts that are not continued by anyone: a second writer's under a key that is in use.
 const ownSuffix = ".own"
 
-// sweep removes the files in dir with that prefix and suffix that no living process has locked.
-func sweep(dir, prefix, suffix string) error {
+// partLife is how long the beginning of a blob is kept for a run that goes on with it.
+const partLife = 30 * 24 * time.Hour
+
+// isAbandoned says whether nobody will go on with a part.
+func isAbandoned(part fs.FileInfo) bool {
+	return strings.HasSuffix(part.Name(), ownSuffix) || time.Since(part.ModTime()) > partLife
+}
+
+// sweep removes the files in dir that are abandoned and that no living process has locked.
+func sweep(dir string, abandoned func(fs.FileInfo) bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
-		name := entry.Name()
-		if !strings.HasPrefix(name, prefix) || !strings.HasSuffix(name, suffix) || !entry.Type().IsRegular() {
-			continue
+		info, err := entry.Info()
+		if err != nil || !info.Mode().IsRegular() || !abandoned(info) {
+			continue // one that is gone needs no sweeping
 		}
-		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
+		f, err := os.OpenFile(filepath.Join(dir, info.Name()), os.O_RDWR, 0)
 		if err != nil {
 			continue // somebody else was faster, or it is somebody else's
 		}
@@ -156,12 +165,31 @@ func sweep(dir, prefix, suffix string) error {
 	return nil
 }
 
-// locked locks a file that was just made under a name of its own, or removes it.
-func locked(f *os.File) (*os.File, error) {
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close(), os.Remove(f.Name()))
+// createLocked calls create, which makes a file under a new name, until it has locked one before a sweep of another
+// writer took it for one that nobody uses.
+func createLocked(create func() (*os.File, error)) (*os.File, error) {
+	for {
+		f, err := create()
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close(), os.Remove(f.Name()))
+		}
+		if err == nil {
+			there, err := isAt(f, f.Name())
+			if err != nil {
+				return nil, errors.Join(err, f.Close())
+			}
+			if there {
+				return f, nil
+			}
+		}
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
 	}
-	return f, nil
 }
 
 // lockPart opens the part file of a key and locks it against other writers, in this process or another. Where it is in
@@ -184,8 +212,12 @@ func (c *Cache) lockPart(key string) (*os.File, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), f.Close())
 		}
-		if same, err := isAt(f, name); same || err != nil {
-			return f, err
+		same, err := isAt(f, name)
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		if same {
+			return f, nil
 		}
 		// The writer that had it renamed or removed it between our open and our lock.
 		if err := f.Close(); err != nil {
@@ -195,11 +227,7 @@ func (c *Cache) lockPart(key string) (*os.File, error) {
 }
 
 func (c *Cache) ownPart() (*os.File, error) {
-	f, err := os.CreateTemp(c.parts, "*"+ownSuffix)
-	if err != nil {
-		return nil, err
-	}
-	return locked(f)
+	return createLocked(func() (*os.File, error) { return os.CreateTemp(c.parts, "*"+ownSuffix) })
 }
 
 // isAt says whether f is still what its name leads to.

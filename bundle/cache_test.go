@@ -3,6 +3,8 @@ package bundle_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,9 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -368,6 +372,40 @@ func TestCacheConcurrentWriters(t *testing.T) {
 	}
 	if blobs, parts := entries(t, dir); len(blobs) != 1 || len(parts) != 0 {
 		t.Errorf("left %v and %v", blobs, parts)
+	}
+}
+
+// TestCacheAbandonedPart keeps the beginning of a blob for a month, and for as long as somebody writes it.
+func TestCacheAbandonedPart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := openCache(t, dir)
+	for _, key := range []string{"new", "old"} {
+		w, _ := begin(t, c, key)
+		write(t, w, randomBytes(1, frameSize))
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(t, c, "in use")
+	long := time.Now().Add(-31 * 24 * time.Hour)
+	_, parts := entries(t, dir)
+	for _, key := range []string{"old", "in use"} {
+		name := sha256.Sum256([]byte(key))
+		i := slices.IndexFunc(parts, func(p string) bool { return filepath.Base(p) == hex.EncodeToString(name[:]) })
+		if err := os.Chtimes(parts[i], long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c = openCache(t, dir)
+	if _, parts := entries(t, dir); len(parts) != 2 {
+		t.Errorf("left %v, want two", parts)
+	}
+	if _, off := begin(t, c, "old"); off != 0 {
+		t.Errorf("an abandoned part goes on at %d", off)
+	}
+	if _, off := begin(t, c, "new"); off != frameSize {
+		t.Errorf("a new part goes on at %d", off)
 	}
 }
 

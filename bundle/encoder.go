@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -37,6 +38,17 @@ func ParseLevel(name string) (Level, error) {
 		}
 	}
 	return 0, fmt.Errorf("compression level %q: want fast, default, better or best", name)
+}
+
+// jobs returns how many compressors are used at once. Each has tables (LevelBest: 32 MiB), a window, a piece and a frame
+// of its own, and all of them together have to stay far below 400 MiB on a machine with any number of processors. Eight
+// are faster than networks and disks are.
+func (l Level) jobs() int {
+	most := 8
+	if l == LevelBest {
+		most = 3
+	}
+	return min(runtime.GOMAXPROCS(0), most)
 }
 
 const (

@@ -1,13 +1,14 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
-	"fmt"
+	"runtime"
 	"slices"
+	"sync/atomic"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 )
 
 // Contents says what one item comes to.
@@ -16,31 +17,36 @@ type Contents struct {
 	Platforms []string // those that the bundle has of it, sorted; none where it is for no platform in particular
 }
 
-// Survey returns the Contents of every item, in the order of Index().Items. It reads manifests only.
+// Survey returns the Contents of every item, in the order of Index().Items. It reads manifests only, and each once.
 func (r *Reader) Survey(ctx context.Context) ([]Contents, error) {
-	src := &glueSource{Reader: r, kept: make(map[uint32][]byte)}
+	p := prefetch{r: r, known: make(map[document][]child)}
+	if err := p.run(ctx); err != nil {
+		return nil, err
+	}
 	all := make([]Contents, len(r.index.Items))
-	w := &walk{src: src, nodes: make(map[sum]*node), report: func(_ sum, _ Item, err error) error { return err }}
+	w := &walk{
+		src: r, known: p.known, nodes: make(map[sum]*node),
+		report: func(_ sum, _ Item, err error) error { return err },
+	}
 	for i, it := range r.index.Items {
 		w.visit = func(s sum, _ Item) {
-			if b, ok := r.find(s); ok {
-				all[i].Size += b.size
+			if n := w.nodes[s]; !n.missing {
+				all[i].Size += n.size
 			}
 		}
 		if err := w.item(ctx, it, i+1); err != nil {
 			return nil, err
 		}
-		platforms, err := src.platforms(ctx, it)
-		if err != nil {
+		var err error
+		if all[i].Platforms, err = w.platforms(it); err != nil {
 			return nil, err
 		}
-		all[i].Platforms = platforms
 	}
 	return all, nil
 }
 
-// platforms are those of the children of the item's index that are there, or else the item's own.
-func (g *glueSource) platforms(ctx context.Context, it Item) ([]string, error) {
+// platforms are those of the children of the item's index that are there and were chosen, or else the item's own.
+func (w *walk) platforms(it Item) ([]string, error) {
 	if p := it.Descriptor.Platform; p != nil {
 		return []string{PlatformString(p)}, nil
 	}
@@ -48,61 +54,126 @@ func (g *glueSource) platforms(ctx context.Context, it Item) ([]string, error) {
 	if err != nil || classOf(it.Descriptor.MediaType) != classIndex {
 		return nil, err
 	}
-	data, err := g.read(ctx, root, maxManifest)
+	absent, err := absentSet(it)
 	if err != nil {
 		return nil, err
 	}
-	var x ocispec.Index
-	if err := json.Unmarshal(data, &x); err != nil {
-		return nil, fmt.Errorf("index of %s: %w", it, err)
-	}
 	var platforms []string
-	for _, child := range x.Manifests {
-		_, here := g.Stat(child.Digest)
-		if here && child.Platform != nil && !slices.Contains(it.Absent, child.Digest) {
-			platforms = append(platforms, PlatformString(child.Platform))
+	for _, c := range w.nodes[root].children {
+		if _, ok := absent[c.sum]; !ok && c.platform != "" {
+			platforms = append(platforms, c.platform)
 		}
 	}
 	slices.Sort(platforms)
 	return slices.Compact(platforms), nil
 }
 
-// keptFrames bounds the glue frames that a glueSource remembers: 4 MiB.
-const keptFrames = 32
-
-// A glueSource reads manifests and remembers the glue frames they came out of: neighbours share them, and a walk that
-// decoded a frame for each manifest would decode each frame dozens of times. It is not safe for concurrent use.
-type glueSource struct {
-	*Reader
-	kept map[uint32][]byte
+// A prefetch reads the indexes and manifests below the items, level by level and in each level side by side. What is
+// missing or wrong is left out: the walk that comes after it meets that again and says so.
+type prefetch struct {
+	r          *Reader
+	known      map[document][]child
+	references atomic.Int64 // in known: bounds its memory
 }
 
-func (g *glueSource) read(ctx context.Context, s sum, most int64) ([]byte, error) {
-	b, ok := g.find(s)
-	if !ok || !b.small() {
-		return g.Reader.read(ctx, s, most)
+func (p *prefetch) run(ctx context.Context) error {
+	wave := make(map[document]bool)
+	for _, it := range p.r.index.Items {
+		root, err := parseDigest(it.Descriptor.Digest)
+		if c := classOf(it.Descriptor.MediaType); err == nil && c <= classManifest {
+			wave[document{root, c}] = true
+		}
 	}
-	if b.size > most {
-		return nil, fmt.Errorf("it has %d bytes; at most %d are read", b.size, most)
+	for depth := 0; len(wave) > 0 && depth <= maxDepth; depth++ {
+		found, err := p.read(ctx, p.place(wave))
+		if err != nil {
+			return err
+		}
+		clear(wave)
+		for _, f := range found {
+			if f.children == nil {
+				continue
+			}
+			p.known[f.document] = f.children
+			for _, c := range f.children {
+				if d := (document{c.sum, c.class}); c.class <= classManifest && p.known[d] == nil {
+					wave[d] = true
+				}
+			}
+		}
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	return nil
+}
+
+// A foundDocument is a document, where it lies and what it refers to, nil until it was read.
+type foundDocument struct {
+	document
+	blob     dirBlob
+	children []child
+}
+
+// place finds documents in the bundle and returns them in the order of the file, in which neighbours share a frame.
+func (p *prefetch) place(wave map[document]bool) []foundDocument {
+	found := make([]foundDocument, 0, len(wave))
+	for d := range wave {
+		if b, ok := p.r.find(d.sum); ok {
+			found = append(found, foundDocument{document: d, blob: b})
+		}
 	}
-	content, ok := g.kept[b.frame]
-	if !ok {
-		var raw []byte
-		var err error
-		if content, err = g.content(g.frames[b.frame], &raw, &content); err != nil {
+	slices.SortFunc(found, func(a, b foundDocument) int {
+		return cmp.Or(cmp.Compare(a.blob.frame, b.blob.frame), cmp.Compare(a.blob.at, b.blob.at))
+	})
+	return found
+}
+
+// read fills in the children. Only the end of ctx is an error.
+func (p *prefetch) read(ctx context.Context, found []foundDocument) ([]foundDocument, error) {
+	group, groupCtx := errgroup.WithContext(ctx)
+	each := len(found)/runtime.GOMAXPROCS(0) + 1
+	for part := range slices.Chunk(found, each) {
+		group.Go(func() error {
+			f := frameReader{Reader: p.r}
+			for i := range part {
+				if groupCtx.Err() != nil || p.references.Load() > maxChildren {
+					break
+				}
+				data, err := f.read(groupCtx, part[i].blob)
+				if err == nil {
+					part[i].children, err = parseChildren(data, part[i].class)
+				}
+				if err == nil {
+					p.references.Add(int64(len(part[i].children)))
+				}
+			}
+			return groupCtx.Err()
+		})
+	}
+	return found, group.Wait()
+}
+
+// A frameReader reads small blobs and remembers the frame that the last one came out of.
+type frameReader struct {
+	*Reader
+	frame   uint32 // whose content it is
+	raw     []byte
+	content []byte
+}
+
+// read returns a blob that may be an index or manifest, checked; it is valid until the next call.
+func (f *frameReader) read(ctx context.Context, b dirBlob) ([]byte, error) {
+	if !b.small() {
+		return f.Reader.read(ctx, b.sum, maxManifest)
+	}
+	if f.frame != b.frame || f.content == nil {
+		f.frame = b.frame
+		if _, err := f.Reader.content(f.frames[b.frame], &f.raw, &f.content); err != nil {
+			f.content = nil
 			return nil, err
 		}
-		if len(g.kept) >= keptFrames {
-			clear(g.kept)
-		}
-		g.kept[b.frame] = content
 	}
-	data := content[b.at:][:b.size]
+	data := f.content[b.at:][:b.size]
 	if sum(sha256.Sum256(data)) != b.sum {
-		return nil, &DamageError{Blob: s.digest(), Offset: g.frames[b.frame].off, Reason: "its content has another digest"}
+		return nil, &DamageError{Blob: b.sum.digest(), Offset: f.frames[b.frame].off, Reason: "its content has another digest"}
 	}
 	return data, nil
 }

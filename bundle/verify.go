@@ -18,7 +18,7 @@ import (
 
 // VerifyOptions are what Verify may be told. The zero value is fine.
 type VerifyOptions struct {
-	Jobs int // blobs checked at a time; 0 means one per processor
+	Jobs int // blobs checked at a time; 0 means one per processor, and no more than 8
 	// Progress, if not nil, is told how many bytes of the bundle were read, and how many there are. Calls do not overlap.
 	Progress func(done, total int64)
 }
@@ -39,11 +39,12 @@ const maxOwners = 20
 // Verify reads the whole bundle and proves that the two ways to read it agree: every byte that `zstd -dc` yields is
 // either content of one blob of the directory, with the right digest, or what the format puts around it; that every
 // blob which the items need is there, with the size they say; and that nothing else is. The error matches ErrDamaged if
-// there is any damage; the report then names all of it. Memory is about 10 MiB per job.
+// there is any damage; the report then names all of it. Memory is a frame and its content, so about
+// twice the frame size, per job.
 func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	v := &verifier{r: r, bad: make(map[sum]*DamageError), progress: o.Progress}
 	if o.Jobs <= 0 {
-		o.Jobs = runtime.GOMAXPROCS(0)
+		o.Jobs = min(runtime.GOMAXPROCS(0), 8)
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(o.Jobs)

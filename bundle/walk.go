@@ -56,8 +56,15 @@ func (c *Cache) lookup(ctx context.Context, s sum) (int64, bool, error) {
 
 // A child is a reference inside an index or manifest.
 type child struct {
+	sum      sum
+	size     int64
+	class    class
+	platform string // as the index that refers to it says, or ""
+}
+
+// A document is an index or manifest, as what a reference calls it: it is read in only one of the two ways.
+type document struct {
 	sum   sum
-	size  int64
 	class class
 }
 
@@ -77,6 +84,7 @@ type walk struct {
 	src      blobSource
 	report   func(blob sum, item Item, err error) error
 	visit    func(blob sum, item Item) // may be nil; called once per item and blob
+	known    map[document][]child      // may be nil; what need not be read any more
 	nodes    map[sum]*node
 	children int
 	visits   int
@@ -187,14 +195,30 @@ func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, e
 	if s.depth > maxDepth {
 		return nil, w.report(s.sum, it, fmt.Errorf("%s nests indexes more than %d deep", it, maxDepth))
 	}
-	data, err := w.src.read(ctx, s.sum, maxManifest)
-	if err == nil {
-		n.children, err = w.parse(data, s.class)
-	}
+	children, err := w.refers(ctx, document{s.sum, s.class})
 	if err != nil {
 		return nil, w.report(s.sum, it, fmt.Errorf("manifest %s of %s: %w", s.sum.digest(), it, err))
 	}
+	n.children = children
 	return n, nil
+}
+
+// refers returns what a document refers to.
+func (w *walk) refers(ctx context.Context, d document) ([]child, error) {
+	children, ok := w.known[d]
+	if !ok {
+		data, err := w.src.read(ctx, d.sum, maxManifest)
+		if err != nil {
+			return nil, err
+		}
+		if children, err = parseChildren(data, d.class); err != nil {
+			return nil, err
+		}
+	}
+	if w.children += len(children); w.children > maxChildren {
+		return nil, fmt.Errorf("the bundle's manifests have more than %d references", maxChildren)
+	}
+	return children, nil
 }
 
 // A reference is what a walk needs of a descriptor.
@@ -202,11 +226,16 @@ type reference struct {
 	MediaType string        `json:"mediaType"`
 	Digest    digest.Digest `json:"digest"`
 	Size      int64         `json:"size"`
+	Platform  *struct {
+		OS           string `json:"os"`
+		Architecture string `json:"architecture"`
+		Variant      string `json:"variant"`
+	} `json:"platform"`
 }
 
-// parse returns the references of an index or a manifest. Documents that could be read as both are refused, since
-// readers would differ about what they need.
-func (w *walk) parse(data []byte, c class) ([]child, error) {
+// parseChildren returns the references of an index or a manifest. Documents that could be read as both are refused,
+// since readers would differ about what they need.
+func parseChildren(data []byte, c class) ([]child, error) {
 	var doc struct {
 		Manifests []reference `json:"manifests"`
 		Config    *reference  `json:"config"`
@@ -221,9 +250,6 @@ func (w *walk) parse(data []byte, c class) ([]child, error) {
 	if c == classManifest && (doc.Manifests != nil || doc.Config == nil) {
 		return nil, errors.New("it is a manifest with manifests, or without config")
 	}
-	if w.children += len(doc.Manifests) + len(doc.Layers) + 1; w.children > maxChildren {
-		return nil, fmt.Errorf("the bundle's manifests have more than %d references", maxChildren)
-	}
 	children := make([]child, 0, len(doc.Manifests)+len(doc.Layers)+1)
 	add := func(r reference, c class) error {
 		s, err := parseDigest(r.Digest)
@@ -233,7 +259,11 @@ func (w *walk) parse(data []byte, c class) ([]child, error) {
 		if r.Size < 0 || r.Size > maxSize {
 			return fmt.Errorf("size %d of %s is out of range", r.Size, r.Digest)
 		}
-		children = append(children, child{sum: s, size: r.Size, class: c})
+		one := child{sum: s, size: r.Size, class: c}
+		if p := r.Platform; p != nil {
+			one.platform = PlatformString(&ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant})
+		}
+		children = append(children, one)
 		return nil
 	}
 	for _, r := range doc.Manifests {

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/opencontainers/go-digest"
@@ -42,27 +44,28 @@ func Create(ctx context.Context, path string, c *Cache, x Index, o WriteOptions)
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+	if err == nil {
+		err = os.Rename(f.Name(), path) // before Close, which unlocks it: another run would sweep it away
 	}
 	if err != nil {
-		return Summary{}, errors.Join(describe(ctx, path, c, x, err), os.Remove(f.Name()))
+		return Summary{}, errors.Join(describe(ctx, path, c, x, err), f.Close(), os.Remove(f.Name()))
 	}
-	return s, syncDir(filepath.Dir(path))
+	return s, errors.Join(f.Close(), syncDir(filepath.Dir(path)))
 }
 
 // createTemp makes a locked file next to path, with the permissions that the umask leaves, unlike os.CreateTemp's. What
 // a killed process left there under such a name goes first: it may be as large as the bundle.
 func createTemp(path string) (*os.File, error) {
 	dir, prefix, suffix := filepath.Dir(path), "."+filepath.Base(path)+".", ".tmp"
-	if err := sweep(dir, prefix, suffix); err != nil {
+	left := func(f fs.FileInfo) bool {
+		return strings.HasPrefix(f.Name(), prefix) && strings.HasSuffix(f.Name(), suffix)
+	}
+	if err := sweep(dir, left); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, prefix+rand.Text()[:8]+suffix), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	return locked(f)
+	return createLocked(func() (*os.File, error) {
+		return os.OpenFile(filepath.Join(dir, prefix+rand.Text()[:8]+suffix), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	})
 }
 
 // describe says how much room is needed where the disk is full.

@@ -24,6 +24,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
@@ -454,5 +455,32 @@ func TestPythonReader(t *testing.T) {
 	}
 	if out, err := run("verify", bad); err == nil || !strings.HasPrefix(out, "bad: ") {
 		t.Errorf("verify of a damaged bundle: %v: %s", err, out)
+	}
+}
+
+// TestCreateAtOnce writes one path many times at once: each sweeps away what killed writers left, and must leave alone
+// what others are about to lock, write or rename.
+func TestCreateAtOnce(t *testing.T) {
+	t.Parallel()
+	b := bundletest.NewBuilder(t)
+	b.File("local/f", "f", nil, []byte("content"))
+	path := filepath.Join(t.TempDir(), "x.kkb")
+	var group errgroup.Group
+	for range 8 {
+		group.Go(func() error {
+			for range 20 {
+				if _, err := bundle.Create(t.Context(), path, b.Cache, b.Index, bundle.WriteOptions{}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -200,12 +201,7 @@ func contentMark(c *chart.Chart, values map[string]any) (string, error) {
 	sum := sha256.New()
 	for _, f := range c.Raw {
 		for _, part := range [][]byte{[]byte(f.Name), f.Data} {
-			var size [8]byte
-			n := len(part)
-			for i := range size {
-				size[i] = byte(n >> (8 * i))
-			}
-			sum.Write(size[:])
+			sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part))))
 			sum.Write(part)
 		}
 	}

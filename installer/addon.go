@@ -157,11 +157,11 @@ func chartTask(name string, want func(ctx context.Context, t *Target) (charts.In
 
 // chart loads a chart of the bundle.
 func (r *run) chart(ctx context.Context, item bundle.Item) (_ *charts.Chart, err error) {
-	layer, err := r.layer(ctx, item)
+	archive, err := r.Bundle.ContentOf(ctx, item)
 	if err != nil {
 		return nil, err
 	}
-	blob, err := r.Bundle.Blob(ctx, layer.Digest, 0)
+	blob, err := r.Bundle.Blob(ctx, archive.Digest, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", item, err)
 	}

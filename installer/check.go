@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -19,7 +20,7 @@ import (
 // Bundle may be nil; what it holds is not checked then.
 func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	o.DryRun = true
-	r, err := newRun(o)
+	r, err := newInstall(o)
 	if err != nil {
 		return precheck.Report{}, err
 	}
@@ -29,22 +30,35 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	if err := r.connect(ctx); err != nil && len(r.targets) == 0 {
 		return precheck.Report{}, err
 	}
-	if o.Bundle != nil {
-		if err := r.takeBundle(); err != nil {
-			return precheck.Report{}, err
-		}
+	ctx = inTask(ctx, "precheck")
+	var report precheck.Report
+	if err = r.checkMembers(ctx); err == nil {
+		report, err = r.examine(ctx)
 	}
-	report, err := r.examine(inTask(ctx, "precheck"))
-	return report, errors.Join(err, r.onAll(r.connected(), func(_ int, t *Target) error { return t.forgetHelper(ctx) }))
+	return report, errors.Join(err, r.onAll(r.connected(), func(_ int, t *Target) error {
+		if err := t.forgetHelper(ctx); t.failure == nil {
+			return err
+		}
+		return nil // the report says what is wrong with the host
+	}))
 }
 
-// forgetHelper removes the helper from a host on which there is nothing else of ours.
+// forgetHelper removes the helper from a host on which there is nothing else of ours, unless another run is at work
+// there, which needs it.
 func (t *Target) forgetHelper(ctx context.Context) error {
 	nothing, err := notInstalled(ctx, t)
 	if err != nil || !nothing {
 		return err
 	}
-	return t.forget(ctx)
+	if there, err := t.test(ctx, "test", "-d", stateDir); err != nil || !there {
+		return err
+	}
+	err = t.forget(ctx, "flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(lockConflict), lockPath)
+	var failed *host.ExitError
+	if errors.As(err, &failed) && failed.Code == lockConflict {
+		return nil
+	}
+	return err
 }
 
 // precheckTask stops the run if something would make it fail later.
@@ -60,6 +74,9 @@ func precheckTask() Task {
 			}
 			for _, result := range report.Results {
 				t.run.tellResult(result)
+			}
+			if err := t.run.tellIgnored(ctx); err != nil {
+				return err
 			}
 			if t.run.Force {
 				return nil

@@ -32,7 +32,7 @@ func (r *run) connect(ctx context.Context) error {
 		return t.failure
 	})
 	for _, t := range r.targets {
-		if t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
+		if !r.leaving && t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &AddressError{Host: t.Name})
 		}
 	}
@@ -48,7 +48,7 @@ func (r *run) needed() []*Target {
 	var list []*Target
 	for _, t := range r.targets {
 		once := t == first(r.withRole(manifest.RoleControlPlane)) || t == first(r.withRole(manifest.RoleRegistry))
-		if once || slices.Contains(r.Limit, t.Name) {
+		if once || r.isWanted(t) {
 			list = append(list, t)
 		}
 	}
@@ -83,6 +83,9 @@ func (t *Target) connect(ctx context.Context) error {
 		return err
 	}
 	t.on = &journaled{Host: h, name: t.Name, journal: t.run.journal}
+	if t.run.leaving {
+		return nil
+	}
 	if t.Arch, err = host.Arch(ctx, t.on); err != nil {
 		return err
 	}

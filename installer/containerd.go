@@ -58,7 +58,9 @@ func runtimeSetting(_ context.Context, t *Target) (setting, error) {
 	files := []textFile{
 		{"/etc/containerd/config.toml", 0o644, config},
 		{"/etc/systemd/system/containerd.service", 0o644, []byte(containerdUnit)},
-		{registryCAPath, 0o644, access.ca},
+	}
+	if len(access.ca) > 0 {
+		files = append(files, textFile{registryCAPath, 0o644, access.ca})
 	}
 	files = append(files, hostsFiles(access, t.run.upstreams())...)
 	return setting{files: files, units: []string{"containerd.service"}}, nil
@@ -146,13 +148,17 @@ WantedBy=multi-user.target
 
 // A registryAccess is how hosts reach the registry.
 type registryAccess struct {
-	address  string // host:port
-	ca       []byte // PEM
-	username string
+	address  string // host[:port]
+	prefix   string // of the repositories' names; "" if there is none
+	ca       []byte // PEM; none if the system's authorities are trusted
+	username string // "" if the registry wants no login
 	password string
 }
 
 func (r registryAccess) authorization() string {
+	if r.username == "" {
+		return ""
+	}
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.username+":"+r.password))
 }
 
@@ -166,11 +172,11 @@ const missingPath = "not-in-the-bundle"
 // https://github.com/containerd/containerd/blob/main/docs/hosts.md
 func hostsFiles(r registryAccess, upstreams []string) []textFile {
 	files := []textFile{
-		hostsFile(r, "_default", "/v2/"+missingPath),
+		hostsFile(r, "_default", path.Join("/v2", r.prefix, missingPath)),
 		hostsFile(r, r.address, "/v2"),
 	}
 	for _, upstream := range upstreams {
-		files = append(files, hostsFile(r, upstream, "/v2/"+registry.UpstreamPath(upstream)))
+		files = append(files, hostsFile(r, upstream, path.Join("/v2", r.prefix, registry.UpstreamPath(upstream))))
 	}
 	slices.SortFunc(files, func(a, b textFile) int { return strings.Compare(a.path, b.path) })
 	return slices.CompactFunc(files, func(a, b textFile) bool { return a.path == b.path })
@@ -181,7 +187,11 @@ func hostsFile(r registryAccess, dir, apiRoot string) textFile {
 	b.WriteString("# Written by kkbundle.\n")
 	fmt.Fprintf(&b, "server = \"https://%s%s\"\n", r.address, apiRoot)
 	b.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
-	fmt.Fprintf(&b, "ca = \"%s\"\n", registryCAPath)
-	fmt.Fprintf(&b, "\n[header]\n  Authorization = [\"%s\"]\n", r.authorization())
+	if len(r.ca) > 0 {
+		fmt.Fprintf(&b, "ca = \"%s\"\n", registryCAPath)
+	}
+	if login := r.authorization(); login != "" {
+		fmt.Fprintf(&b, "\n[header]\n  Authorization = [\"%s\"]\n", login)
+	}
 	return textFile{path.Join(certsDir, dir, "hosts.toml"), 0o600, b.Bytes()}
 }

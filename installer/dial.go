@@ -29,11 +29,14 @@ func (t *Target) dial(ctx context.Context, network, addr string) (net.Conn, erro
 // connections is how many connections at a time go through one host.
 const connections = 8
 
-// transport returns an HTTP transport whose connections are made on the host and trust one authority.
+// transport returns an HTTP transport whose connections are made on the host and trust these authorities, or those of
+// this machine if there are none.
 func (t *Target) transport(caPEM []byte) (*http.Transport, error) {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(caPEM) {
-		return nil, errors.New("the certificate authority is not PEM")
+	var roots *x509.CertPool
+	if len(caPEM) > 0 {
+		if roots = x509.NewCertPool(); !roots.AppendCertsFromPEM(caPEM) {
+			return nil, errors.New("the certificate authority is not PEM")
+		}
 	}
 	return &http.Transport{
 		DialContext:         t.dial,

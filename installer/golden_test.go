@@ -97,7 +97,7 @@ controlPlaneEndpoint: {address: api.example}
 		"custom":  cluster(t, custom),
 		"beta3":   cluster(t, "kubernetes: {version: v1.30.14}"),
 	} {
-		config, err := newKubeadmConfig(c, endpoint(c, ip))
+		config, err := newKubeadmConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -85,6 +85,10 @@ func (t *Target) runHook(ctx context.Context, h hook) error {
 			return err
 		}
 	}
+	// Scripts may have secrets in them. The stamps' directory is also what tells Reset that the scripts are ours.
+	if err := t.command(ctx, "mkdir", "-p", "-m", "0700", hookStamps, hooksOnHost); err != nil {
+		return err
+	}
 	if err := t.write(ctx, h.file()); err != nil {
 		return err
 	}

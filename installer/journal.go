@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 )
@@ -81,16 +82,24 @@ type journal struct {
 	w  io.Writer
 }
 
-// write adds an entry: a line, and under it what was printed.
+// write adds an entry: a line, and under it what was printed. Whoever looks at the log with a terminal must not have it
+// steered by what a host printed.
 func (j *journal) write(ctx context.Context, who, text, output string) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s %s %s\n", j.now().UTC().Format(time.RFC3339), who, taskOf(ctx), text)
+	fmt.Fprintf(&b, "%s %s %s %s\n", j.now().UTC().Format(time.RFC3339), who, taskOf(ctx), strings.ReplaceAll(text, "\n", "\n    "))
 	for line := range strings.Lines(output) {
 		b.WriteString("    " + strings.TrimRight(line, "\r\n") + "\n")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	_, _ = io.WriteString(j.w, j.mask.mask(b.String())) // the work does not stop because its log cannot be written
+	_, _ = io.WriteString(j.w, strings.Map(printed, j.mask.mask(b.String()))) // the work does not stop because its log cannot be written
+}
+
+func printed(r rune) rune {
+	if unicode.IsPrint(r) || r == '\n' || r == '\t' {
+		return r
+	}
+	return '\uFFFD'
 }
 
 type taskKey struct{}

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
-	"strconv"
 
 	"github.com/Masterminds/semver/v3"
 	"sigs.k8s.io/yaml"
@@ -38,18 +36,6 @@ func newKubeadmConfig(c *manifest.Cluster, endpoint string) (kubeadmConfig, erro
 	}
 	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
 	return kubeadmConfig{cluster: c, endpoint: endpoint, beta4: beta4}, nil
-}
-
-// endpoint is where nodes and clients reach the API server.
-func endpoint(c *manifest.Cluster, firstControlPlane netip.Addr) string {
-	address := c.ControlPlaneEndpoint.Address
-	if address == "" {
-		address = firstControlPlane.String()
-	}
-	if _, _, err := net.SplitHostPort(address); err == nil {
-		return address
-	}
-	return net.JoinHostPort(address, strconv.Itoa(manifest.DefaultPort))
 }
 
 func (k kubeadmConfig) apiVersion() string {

@@ -9,8 +9,11 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -21,9 +24,6 @@ const (
 	clusterCA    = "/etc/kubernetes/pki/ca.crt"
 	kubeadmFile  = stateDir + "/kubeadm.yaml" // while kubeadm runs; it has a token in it
 	kubectlCache = stateDir + "/kubectl"
-	// begunPath says that kubeadm was started on a host, memberPath that it succeeded.
-	begunPath  = stampDir + "/kubeadm-begun"
-	memberPath = stampDir + "/member"
 	// tokenLife is how long a node may take to join.
 	tokenLife = time.Hour
 )
@@ -124,58 +124,18 @@ func joinTask(name string, where Where, role manifest.Role) Task {
 	}
 }
 
-func (r *run) kubeadm() (kubeadmConfig, error) {
-	return newKubeadmConfig(r.cluster, endpoint(r.cluster, r.firstControlPlane().IP))
-}
+func (r *run) kubeadm() (kubeadmConfig, error) { return newKubeadmConfig(r.cluster, r.endpoint()) }
 
-// A MemberError says that a host is a node of another cluster than the one that is to be installed.
-type MemberError struct {
-	Host string
-	// Is and Want are the clusters' names and versions.
-	Is, Want string
+// endpoint is where nodes and clients reach the API server, as host:port.
+func (r *run) endpoint() string {
+	return r.cluster.ControlPlaneEndpoint.HostPort(r.firstControlPlane().IP.String())
 }
-
-// Error names the host and both clusters.
-func (e *MemberError) Error() string {
-	return fmt.Sprintf("%s is a node of cluster %s, and this would make it one of cluster %s", e.Host, e.Is, e.Want)
-}
-
-// Hint says what to do about it.
-func (e *MemberError) Hint() string {
-	return "give the cluster file that this cluster was made with; kkbundle cannot rename or upgrade clusters yet, and reset takes the old one away"
-}
-
-// isMember tells whether the host is a node of this cluster. That it is one of another is an error: kubeadm would be
-// made to take it apart.
-func (t *Target) isMember(ctx context.Context) (bool, error) {
-	data, err := t.read(ctx, memberPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	is, want := strings.TrimSpace(string(data)), t.run.clusterID()
-	if is != want {
-		return false, &MemberError{Host: t.Name, Is: is, Want: want}
-	}
-	return true, nil
-}
-
-// clusterID is what makes a cluster another one.
-func (r *run) clusterID() string { return r.cluster.Metadata.Name + " " + r.cluster.Kubernetes.Version }
 
 // becomeMember runs kubeadm. If an earlier run was interrupted while kubeadm was at work, what that left is taken away
 // first: kubeadm does not continue, it refuses.
 func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string) error {
-	begun, err := t.test(ctx, "test", "-e", begunPath)
-	if err != nil {
+	if _, err := t.undoKubeadm(ctx); err != nil {
 		return err
-	}
-	if begun {
-		if err := t.undoKubeadm(ctx); err != nil {
-			return err
-		}
 	}
 	if err := t.write(ctx, textFile{begunPath, 0o600, nil}); err != nil {
 		return err
@@ -183,15 +143,22 @@ func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string
 	if err := t.withKubeadmFile(ctx, config, args...); err != nil {
 		return err
 	}
-	return t.write(ctx, textFile{memberPath, 0o600, []byte(t.run.clusterID() + "\n")})
+	return t.write(ctx, t.run.memberFile())
 }
 
-// undoKubeadm stops a kubeadm that lost its session but is still running, and resets what it made.
-func (t *Target) undoKubeadm(ctx context.Context) error {
-	if _, err := t.test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
-		return err
+// undoKubeadm stops a kubeadm that lost its session but is still running, and resets what it made. It tells whether
+// there was anything to undo.
+func (t *Target) undoKubeadm(ctx context.Context) (undone bool, err error) {
+	if begun, err := t.test(ctx, "test", "-e", begunPath); err != nil || !begun {
+		return false, err
 	}
-	return t.command(ctx, "kubeadm", "reset", "--force", "--cri-socket="+criSocket)
+	if _, err := t.test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
+		return false, err
+	}
+	if err := t.command(ctx, "kubeadm", "reset", "--force", "--cri-socket="+criSocket); err != nil {
+		return false, err
+	}
+	return true, t.command(ctx, "rm", "-f", begunPath)
 }
 
 // withKubeadmFile runs kubeadm with a configuration that only exists as long as it runs.
@@ -212,24 +179,18 @@ func (t *Target) join(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	caPEM, err := first.output(ctx, "cat", clusterCA)
-	if err != nil {
-		return fmt.Errorf("certificate authority of the cluster: %w", err)
-	}
-	ca, err := parseCertificate(caPEM)
-	if err != nil {
-		return fmt.Errorf("%s on %s: %w", clusterCA, first.Name, err)
-	}
 	j := joining{
-		name: t.Name, ip: t.IP, token: newToken(), pin: pin(ca),
+		name: t.Name, ip: t.IP, token: newToken(),
 		worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
 	}
 	t.run.mask.hide(j.token)
-	secret, err := bootstrapToken(j.token, t.run.Now().Add(tokenLife).UTC().Format(time.RFC3339), "made by kkbundle for "+t.Name)
-	if err != nil {
+	if j.pin, err = first.clusterPin(ctx); err != nil {
 		return err
 	}
-	if err := first.kubectlApply(ctx, secret); err != nil {
+	if err := t.leave(ctx, first); err != nil {
+		return err
+	}
+	if err := first.allow(ctx, j); err != nil {
 		return fmt.Errorf("token for %s: %w", t.Name, err)
 	}
 	defer func() {
@@ -247,6 +208,35 @@ func (t *Target) join(ctx context.Context) (err error) {
 		return err
 	}
 	return t.becomeMember(ctx, data, "join")
+}
+
+// leave undoes an interrupted join. The node that it may have made has to go as well: as long as it counts as ready,
+// kubeadm takes it for another machine's and refuses.
+func (t *Target) leave(ctx context.Context, first *Target) error {
+	undone, err := t.undoKubeadm(ctx)
+	if err != nil || !undone {
+		return err
+	}
+	_, err = first.kubectl(ctx, "delete", "node", t.Name, "--ignore-not-found")
+	return err
+}
+
+// allow makes a joining node's token valid, by the cluster's own clock: this machine's may be wrong.
+func (t *Target) allow(ctx context.Context, j joining) error {
+	out, err := t.output(ctx, "date", "+%s")
+	if err != nil {
+		return err
+	}
+	now, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	if err != nil {
+		return fmt.Errorf("clock of %s: %w", t.Name, err)
+	}
+	expires := time.Unix(now, 0).Add(tokenLife).UTC().Format(time.RFC3339)
+	secret, err := bootstrapToken(j.token, expires, "made by kkbundle for "+j.name)
+	if err != nil {
+		return err
+	}
+	return t.kubectlApply(ctx, secret)
 }
 
 // uploadCerts puts the authorities' keys into the cluster for a joining control plane, encrypted with the key that it
@@ -327,16 +317,54 @@ func adminConfTask() Task {
 				return false, err
 			}
 			here, err := t.run.dir.read(adminConfFile)
-			return err == nil && bytes.Equal(here, there), nil
+			return err == nil && bytes.Equal(here, there), checkKubeconfig(there)
 		},
 		Do: func(ctx context.Context, t *Target) error {
 			data, err := t.read(ctx, adminConf)
-			if err != nil {
+			if err := errors.Join(err, checkKubeconfig(data)); err != nil {
 				return err
 			}
 			return t.run.dir.write(adminConfFile, data)
 		},
 	}
+}
+
+// checkKubeconfig refuses what kubeadm does not write into admin.conf. On this machine a kubeconfig can run programs (exec)
+// and read files (tokenFile, client-key and others), and a host must not decide on that.
+func checkKubeconfig(data []byte) error {
+	var allowed struct {
+		APIVersion     string         `json:"apiVersion"`
+		Kind           string         `json:"kind"`
+		CurrentContext string         `json:"current-context"`
+		Preferences    map[string]any `json:"preferences"`
+		Clusters       []struct {
+			Name    string `json:"name"`
+			Cluster struct {
+				Server        string `json:"server"`
+				TLSServerName string `json:"tls-server-name"`
+				CA            string `json:"certificate-authority-data"`
+			} `json:"cluster"`
+		} `json:"clusters"`
+		Contexts []struct {
+			Name    string `json:"name"`
+			Context struct {
+				Cluster   string `json:"cluster"`
+				User      string `json:"user"`
+				Namespace string `json:"namespace"`
+			} `json:"context"`
+		} `json:"contexts"`
+		Users []struct {
+			Name string `json:"name"`
+			User struct {
+				Certificate string `json:"client-certificate-data"`
+				Key         string `json:"client-key-data"`
+			} `json:"user"`
+		} `json:"users"`
+	}
+	if err := yaml.UnmarshalStrict(data, &allowed); err != nil {
+		return fmt.Errorf("%s is not as kubeadm writes it, and is not taken to this machine: %w", adminConf, err)
+	}
+	return nil
 }
 
 const workerLabel = "node-role.kubernetes.io/worker"

@@ -27,9 +27,11 @@ const (
 	lockSilence = 60 * time.Second
 )
 
-// holdLock writes its first line to the file $1 and repeats it, and then runs until its input ends or is silent for $2
+// holdLock writes its first line to the file $1 and repeats it when it is there, if the disk has room for it, and then runs until its input ends or is silent for $2
 // seconds.
-const holdLock = `head -n 1 | tee "$1"
+const holdLock = `IFS= read -r owner || exit 1
+printf '%s\n' "$owner" >"$1"
+printf '%s\n' "$owner"
 while [ "$(timeout "$2" head -c 1)" = . ]; do :; done`
 
 // An owner says who holds the lock of a host.
@@ -51,8 +53,9 @@ func thisOwner(now time.Time) owner {
 	return o
 }
 
-// A LockedError says that another run is at work on a host.
+// A LockedError says that another run is at work on a host, or with the work directory.
 type LockedError struct {
+	// Host is the host's name, or says which work directory.
 	Host string
 	// By is who that is and since when, as far as is known.
 	By string
@@ -67,7 +70,7 @@ func (e *LockedError) Error() string {
 
 // Hint says what to do about it.
 func (e *LockedError) Hint() string {
-	return "wait until that run has ended; the host frees the lock by itself at most a minute after that run's connection is gone"
+	return "wait until that run has ended, or end it; a host frees the lock by itself at most a minute after that run's connection is gone"
 }
 
 // lock takes the host's lock and returns what releases it. The lock is the kernel's (flock), held by a command that this
@@ -83,7 +86,10 @@ func (t *Target) lock(ctx context.Context, o owner) (release func(), err error) 
 	for {
 		release, err := t.tryLock(ctx, o)
 		var locked *LockedError
-		if !errors.As(err, &locked) || !locked.owner.ended(o) {
+		if errors.As(err, &locked) && locked.owner.is(o) {
+			return nil, fmt.Errorf("%s is the same machine as another host of the inventory: correct its address", t.Name)
+		}
+		if locked == nil || !locked.owner.ended(o) {
 			return release, err
 		}
 		select {
@@ -94,6 +100,11 @@ func (t *Target) lock(ctx context.Context, o owner) (release func(), err error) 
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// is tells whether this is the run itself, by another of the host's names.
+func (by owner) is(o owner) bool {
+	return by.PID > 1 && by.Machine == o.Machine && by.PID == o.PID && by.Since.Equal(o.Since)
 }
 
 // ended tells whether an owner was a process of the machine of o that is gone.
@@ -149,10 +160,18 @@ func (t *Target) lockFailure(ctx context.Context, err error) error {
 	if !errors.As(err, &failed) || failed.Code != lockConflict {
 		return fmt.Errorf("lock %s: %w", t.Name, err)
 	}
-	var o owner
 	data, err := t.output(ctx, "cat", ownerPath)
-	if err != nil || json.Unmarshal(data, &o) != nil {
-		return &LockedError{Host: t.Name, By: "another run"}
+	if err != nil {
+		data = nil // it may just be being written
 	}
-	return &LockedError{Host: t.Name, owner: o, By: fmt.Sprintf("%s on %s (process %d, since %s)", o.User, o.Machine, o.PID, o.Since.Format(time.RFC3339))}
+	return lockedBy(t.Name, data)
+}
+
+// lockedBy makes the error out of what the owner has written into the lock.
+func lockedBy(what string, data []byte) error {
+	var o owner
+	if json.Unmarshal(data, &o) != nil {
+		return &LockedError{Host: what, By: "another run"}
+	}
+	return &LockedError{Host: what, owner: o, By: fmt.Sprintf("%s on %s (process %d, since %s)", o.User, o.Machine, o.PID, o.Since.Format(time.RFC3339))}
 }

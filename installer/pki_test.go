@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,6 +136,15 @@ func TestWorkDir(t *testing.T) {
 	}
 	if _, err := openWorkDir(open, false); err == nil {
 		t.Error("a directory that others can read is accepted")
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := errors.Join(os.Chmod(open, 0o700), os.Chown(open, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openWorkDir(open, false); err == nil || !strings.Contains(err.Error(), "65534") {
+		t.Errorf("another user's directory: %v", err)
 	}
 }
 

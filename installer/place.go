@@ -2,25 +2,17 @@ package installer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
-
-// takeBundle looks at what the bundle holds.
-func (r *run) takeBundle() error {
-	r.items = r.Bundle.Index().Items
-	return r.dir.write(bundleFile, []byte(r.Bundle.Digest().String()+"\n"))
-}
 
 // component finds what a need stands for in the bundle; the platform matters for files.
 func (r *run) component(need manifest.Need, platform string) (bundle.Item, error) {
@@ -56,27 +48,6 @@ func (e *MissingError) Hint() string {
 	return "build the bundle again with this cluster file (cluster: in the manifest) and the platforms of all hosts, or give install the cluster file that it was built with"
 }
 
-// maxManifest bounds the manifests of files and charts, which have a few lines.
-const maxManifest = 4 << 20
-
-// layer returns the content of a file or chart.
-func (r *run) layer(ctx context.Context, item bundle.Item) (ocispec.Descriptor, error) {
-	data, err := r.Bundle.ReadBlob(ctx, item.Descriptor.Digest, maxManifest)
-	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("%s: %w", item, err)
-	}
-	var m ocispec.Manifest
-	if err := json.Unmarshal(data, &m); err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("%s: manifest: %w", item, err)
-	}
-	for _, l := range m.Layers {
-		if l.MediaType != bundle.MediaTypeChartProvenance {
-			return l, nil
-		}
-	}
-	return ocispec.Descriptor{}, fmt.Errorf("%s: the manifest has no layer", item)
-}
-
 // filePlan says which content of the bundle goes where on a host. Several members of one archive are one file to send.
 func (r *run) filePlan(ctx context.Context, t *Target, places []Place) (node.Plan, error) {
 	var plan node.Plan
@@ -88,7 +59,7 @@ func (r *run) filePlan(ctx context.Context, t *Target, places []Place) (node.Pla
 			errs = append(errs, err)
 			continue
 		}
-		content, err := r.layer(ctx, item)
+		content, err := r.Bundle.ContentOf(ctx, item)
 		if err != nil {
 			errs = append(errs, err)
 			continue

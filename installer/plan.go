@@ -10,9 +10,14 @@ import (
 // Plan returns everything that an installation of the cluster does, in order.
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
-	install := []Task{
-		registryTask(),
-		seedTask(),
+	init := []Task{hostsTask(), swapTask(c), kernelTask(c), routeTask(c)}
+	install := []Task{registryTask(), seedTask()}
+	if c.ImageRegistry.Type == "existing" {
+		install = []Task{existingRegistryTask()}
+	} else {
+		init = append([]Task{certificatesTask()}, init...)
+	}
+	install = append(install,
 		runtimeTask(),
 		kubeletTask(),
 		initTask(),
@@ -22,24 +27,18 @@ func Plan(c *manifest.Cluster) []Phase {
 		labelTask(),
 		adminConfTask(),
 		dnsTask(),
-	}
+	)
 	if c.CNI.Type == "flannel" {
 		install = append(install, flannelTask())
 	}
 	for _, a := range c.Addons {
 		install = append(install, addonTask(a))
 	}
-	install = append(install, verifyTasks()...)
+	install = append(install, verifyTasks(c)...)
 	return []Phase{
 		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
 		{Name: "precheck", Tasks: []Task{precheckTask()}},
-		{Name: "init", Tasks: []Task{
-			certificatesTask(),
-			hostsTask(),
-			swapTask(c),
-			kernelTask(c),
-			routeTask(c),
-		}},
+		{Name: "init", Tasks: init},
 		{Name: "install", Tasks: install},
 		{Name: "post_hook", Tasks: []Task{hookTask("post_install")}},
 	}

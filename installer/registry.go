@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,11 +43,26 @@ func certificatesTask() Task {
 		Done: func(_ context.Context, t *Target) (bool, error) {
 			return t.run.hasSecrets(), nil
 		},
-		Do: func(_ context.Context, t *Target) error {
+		Do: func(ctx context.Context, t *Target) error {
+			if err := t.run.mayRenew(ctx); err != nil {
+				return err
+			}
 			_, err := t.run.secrets()
 			return err
 		},
 	}
+}
+
+// mayRenew refuses new credentials for a registry that hosts use which a limited run would not give them to.
+func (r *run) mayRenew(ctx context.Context) error {
+	if len(r.Limit) == 0 {
+		return nil
+	}
+	there, err := r.registryHost().test(ctx, "test", "-e", registryDir)
+	if err != nil || !there {
+		return err
+	}
+	return errors.New("the work directory lacks the registry's credentials (is it the right one?), and all hosts need the new ones: run without --limit")
 }
 
 // registrySecrets are what the registry is set up with.
@@ -128,6 +144,9 @@ func (r *run) htpasswd(password string) ([]byte, error) {
 
 // access says how hosts reach the registry.
 func (r *run) access() (registryAccess, error) {
+	if r.cluster.ImageRegistry.Type == "existing" {
+		return r.existingAccess()
+	}
 	s, err := r.secrets()
 	if err != nil {
 		return registryAccess{}, err
@@ -138,6 +157,37 @@ func (r *run) access() (registryAccess, error) {
 		username: registryUser,
 		password: s.password,
 	}, nil
+}
+
+// existingAccess is for a registry of the site's own.
+func (r *run) existingAccess() (a registryAccess, err error) {
+	a.address, a.prefix, _ = strings.Cut(r.cluster.ImageRegistry.Address, "/")
+	if file := r.cluster.ImageRegistry.CA; file != "" {
+		if a.ca, err = r.Values(file); err != nil {
+			return a, fmt.Errorf("imageRegistry.ca: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// existingRegistryTask checks that a registry of the site's own has what kkbundle push puts there.
+func existingRegistryTask() Task {
+	return Task{
+		Name:  "existing-registry",
+		Roles: []manifest.Role{manifest.RoleControlPlane},
+		Where: First,
+		Do: func(ctx context.Context, t *Target) error {
+			address := t.run.cluster.ImageRegistry.Address
+			ok, err := t.seeded(ctx)
+			if err != nil {
+				return fmt.Errorf("registry %s: %w", address, err)
+			}
+			if !ok {
+				return fmt.Errorf("registry %s lacks images of the bundle: put them there with kkbundle push --registry %s", address, address)
+			}
+			return nil
+		},
+	}
 }
 
 // registryTask installs the CNCF distribution registry as a service of systemd.
@@ -296,8 +346,18 @@ func seedTask() Task {
 		Name:  seedName,
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: First,
-		Done:  func(ctx context.Context, t *Target) (bool, error) { return t.seeded(ctx) },
-		Do:    func(ctx context.Context, t *Target) error { return t.seed(ctx) },
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			if access, err := t.run.access(); err != nil {
+				return false, err
+			} else if !t.run.DryRun {
+				// After a start of the host the registry may be running and not serve yet.
+				if err := t.registryAnswers(ctx, access); err != nil {
+					return false, err
+				}
+			}
+			return t.seeded(ctx)
+		},
+		Do: func(ctx context.Context, t *Target) error { return t.seed(ctx) },
 	}
 }
 
@@ -313,10 +373,14 @@ func (t *Target) pushOptions() (registry.PushOptions, *http.Transport, error) {
 	if err != nil {
 		return registry.PushOptions{}, nil, err
 	}
+	auth := authn.Anonymous
+	if access.username != "" {
+		auth = authn.FromConfig(authn.AuthConfig{Username: access.username, Password: access.password})
+	}
 	return registry.PushOptions{
-		Registry:  access.address,
+		Registry:  path.Join(access.address, access.prefix),
 		Select:    isSeeded,
-		Auth:      login{authn.FromConfig(authn.AuthConfig{Username: access.username, Password: access.password})},
+		Auth:      login{auth},
 		Transport: client,
 		Jobs:      connections,
 		Logger:    t.run.Logger,

@@ -16,36 +16,61 @@ import (
 // installation stopped half way, and can be run again. Images in the registry stay unless WithData is set. What it does
 // not undo: what hooks did, kernel modules that were loaded, and packet filter rules that the proxy's container made on
 // a host without the iptables command; a reboot takes the last two away.
+//
+// A host that cannot be reached, or where something fails, does not keep the others from being reset; the error joins
+// those of all such hosts.
 func Reset(ctx context.Context, o Options) error {
-	_, err := start(ctx, o, func(ctx context.Context, r *run) error {
-		if err := r.phases(ctx, resetPlan()); err != nil {
-			return err
-		}
-		if o.DryRun {
-			return nil
-		}
-		if err := r.onAll(r.connected(), func(_ int, t *Target) error { return t.forget(inTask(ctx, "reset")) }); err != nil {
-			return err
-		}
-		if len(o.Limit) > 0 {
-			return nil
-		}
-		return r.dir.remove(adminConfFile)
-	})
+	r, err := newRun(o)
+	if err != nil {
+		return err
+	}
+	r.leaving = true
+	_, err = r.start(ctx, r.reset)
 	return err
 }
 
-// resetPlan lists what is taken away, in order. What has a name that others use, too, is only touched on hosts where
+// reset resets every host for itself: there is nothing that hosts would have to wait for each other with.
+func (r *run) reset(ctx context.Context) error {
+	begin := r.Now()
+	r.tell(Event{Phase: resetPhase, State: Started})
+	wanted := slices.DeleteFunc(r.connected(), func(t *Target) bool { return !r.isWanted(t) })
+	err := r.onAll(wanted, func(_ int, t *Target) error { return r.resetHost(ctx, t) })
+	state := Done
+	if err != nil {
+		state = Failed
+	}
+	r.tell(Event{Phase: resetPhase, State: state, Duration: r.Now().Sub(begin)})
+	if err != nil || r.DryRun || len(wanted) < len(r.targets) {
+		return err // there is, or may be, still a cluster
+	}
+	return r.dir.remove(adminConfFile)
+}
+
+func (r *run) resetHost(ctx context.Context, t *Target) error {
+	for _, task := range resetTasks() {
+		if err := r.taskOn(ctx, resetPhase, task, t); err != nil {
+			return err
+		}
+	}
+	if r.DryRun {
+		return nil
+	}
+	return t.forget(inTask(ctx, resetPhase))
+}
+
+const resetPhase = "reset"
+
+// resetTasks lists what is taken away, in order. What has a name that others use, too, is only touched on hosts where
 // an installation has left its stamps.
-func resetPlan() []Phase {
-	return []Phase{{Name: "reset", Tasks: []Task{
+func resetTasks() []Task {
+	return []Task{
 		{Name: "kubernetes", Done: notInstalled, Do: removeKubernetes},
 		{Name: "containerd", Done: notInstalled, Do: removeRuntime},
 		{Name: "network", Done: notInstalled, Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
-		{Name: "host", Done: notInstalled, Do: restoreHost},
+		{Name: "host", Done: isRestored, Do: restoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
-	}}}
+	}
 }
 
 // notInstalled tells that no task has left a stamp.
@@ -190,6 +215,29 @@ func removeRegistry(ctx context.Context, t *Target) error {
 	return t.empty(ctx, registryData)
 }
 
+// isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
+func isRestored(ctx context.Context, t *Target) (bool, error) {
+	left, err := t.anyOf(ctx, "/etc/systemd/system/"+routeUnit, sysctlPath, modulesPath, sysctlWas)
+	if err != nil || left {
+		return false, err
+	}
+	hosts, err := t.read(ctx, "/etc/hosts")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || !bytes.Equal(hosts, withBlock(hosts, nil)) {
+		return false, err
+	}
+	fstab, err := t.read(ctx, "/etc/fstab")
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return bytes.Equal(fstab, withSwap(fstab)), err
+}
+
+// anyOf tells whether one of the paths exists.
+func (t *Target) anyOf(ctx context.Context, paths ...string) (bool, error) {
+	const script = `for p; do [ -e "$p" ] && exit 0; done; exit 1`
+	return t.test(ctx, append([]string{"sh", "-c", script, "sh"}, paths...)...)
+}
+
 // restoreHost puts back what the host was before.
 func restoreHost(ctx context.Context, t *Target) error {
 	if err := t.removeUnit(ctx, routeUnit); err != nil {
@@ -245,8 +293,13 @@ func (t *Target) restoreParameters(ctx context.Context) error {
 }
 
 // ownFiles are the files and directories that nobody but an installation makes.
-func (r *run) ownFiles() []string {
-	paths := []string{configDir, hooksOnHost, hookStamps, beforeDir, kubeadmFile, stateDir + "/receive", stampDir}
+func ownFiles() []string {
+	return []string{configDir, registryBinary, hooksOnHost, hookStamps, beforeDir, kubeadmFile, stateDir + "/receive"}
+}
+
+// sharedFiles are those that others may have made where no installation has left its stamps.
+func (r *run) sharedFiles() []string {
+	var paths []string
 	for _, phase := range Plan(r.Cluster) {
 		for _, task := range phase.Tasks {
 			for _, f := range task.Files {
@@ -258,10 +311,8 @@ func (r *run) ownFiles() []string {
 }
 
 func noFiles(ctx context.Context, t *Target) (bool, error) {
-	if nothing, err := notInstalled(ctx, t); err != nil || !nothing {
-		return false, err
-	}
-	return t.test(ctx, "test", "!", "-e", configDir, "-a", "!", "-e", registryBinary)
+	left, err := t.anyOf(ctx, stampDir, configDir, registryBinary, hookStamps, beforeDir)
+	return !left, err
 }
 
 // removeFiles removes the installation's own files. The stamps go last, because they say that there is something to
@@ -271,9 +322,9 @@ func removeFiles(ctx context.Context, t *Target) error {
 	if err != nil {
 		return err
 	}
-	paths := t.run.ownFiles()
-	if nothing {
-		paths = []string{configDir, registryBinary}
+	paths := ownFiles()
+	if !nothing {
+		paths = slices.Concat(paths, t.run.sharedFiles(), []string{stampDir})
 	}
 	if err := t.command(ctx, append([]string{"rm", "-rf", "--"}, paths...)...); err != nil {
 		return err
@@ -285,10 +336,11 @@ func removeFiles(ctx context.Context, t *Target) error {
 	return t.systemctl(ctx, "daemon-reload")
 }
 
-// forget removes the helper and the lock, and with them the last that there is of ours.
-func (t *Target) forget(ctx context.Context) error {
+// forget removes the helper and the lock, and with them the last that there is of ours. under is a command that runs
+// another one, or nothing.
+func (t *Target) forget(ctx context.Context, under ...string) error {
 	const script = `rm -rf "$1/bin" "$1/receive" "$1/kubectl" "$1/lock" "$1/lock.owner" && rmdir --ignore-fail-on-non-empty "$1"`
-	return t.command(ctx, "sh", "-c", script, "sh", stateDir)
+	return t.command(ctx, append(under, "sh", "-c", script, "sh", stateDir)...)
 }
 
 // removeUnit stops a unit that an installation made, and removes it.

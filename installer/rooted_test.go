@@ -240,11 +240,6 @@ func (s *site) run(t *testing.T, b *bundle.Reader) *run {
 			on: &journaled{Host: s.hosts[h.Name], name: h.Name, journal: r.journal},
 		})
 	}
-	if b != nil {
-		if err := r.takeBundle(); err != nil {
-			t.Fatal(err)
-		}
-	}
 	return r
 }
 

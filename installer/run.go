@@ -24,7 +24,9 @@ type run struct {
 	mask    *masker
 	journal *journal
 	targets []*Target
-	items   []bundle.Item
+	items   []bundle.Item // of the bundle
+	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
+	leaving bool
 
 	secretsMu sync.Mutex // guards the making of secrets
 
@@ -42,11 +44,15 @@ func Run(ctx context.Context, o Options) (Report, error) {
 			return Report{}, fmt.Errorf("there is no phase %q; the phases are %s", name, phaseNames(phases))
 		}
 	}
-	return start(ctx, o, func(ctx context.Context, r *run) error {
-		if err := r.takeBundle(); err != nil {
-			return err
+	r, err := newInstall(o)
+	if err != nil {
+		return Report{}, err
+	}
+	return r.start(ctx, func(ctx context.Context) error {
+		err := r.checkMembers(inTask(ctx, "connect"))
+		if err == nil {
+			err = r.phases(ctx, phases)
 		}
-		err := r.phases(ctx, phases)
 		if r.DryRun {
 			err = errors.Join(err, r.onAll(r.connected(), func(_ int, t *Target) error { return t.forgetHelper(ctx) }))
 		}
@@ -54,13 +60,14 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	})
 }
 
-// start prepares a run, connects to the hosts, locks them, and does the work.
-func start(ctx context.Context, o Options, work func(ctx context.Context, r *run) error) (_ Report, err error) {
-	r, err := newRun(o)
-	if err != nil {
-		return Report{}, err
-	}
+// start connects to the hosts, locks them and the work directory, does the work, and lets go of everything.
+func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (_ Report, err error) {
 	defer func() { err = errors.Join(err, r.dir.close()) }()
+	if !r.DryRun {
+		if err := r.dir.lock(thisOwner(r.Now())); err != nil {
+			return Report{}, err
+		}
+	}
 	log, err := r.dir.openLog()
 	if err != nil {
 		return Report{}, err
@@ -69,19 +76,29 @@ func start(ctx context.Context, o Options, work func(ctx context.Context, r *run
 	r.journal = &journal{mask: r.mask, now: r.Now, w: log}
 	begin := r.Now()
 	defer r.disconnect()
-	if err := r.connect(ctx); err != nil {
-		return r.report, err
+	lost := r.connect(ctx)
+	if lost != nil && (!r.leaving || len(r.connected()) == 0) {
+		return r.report, lost
 	}
 	release, err := r.lockAll(ctx)
 	defer release()
 	if err == nil {
-		err = work(ctx, r)
+		err = work(ctx)
 	}
+	err = errors.Join(err, lost)
 	if _, missing := r.dir.read(adminConfFile); missing == nil {
 		r.report.Kubeconfig = r.dir.join(adminConfFile)
 	}
 	r.report.Duration = r.Now().Sub(begin)
 	return r.report, err
+}
+
+// newInstall prepares a run that needs everything: hosts that fit the cluster.
+func newInstall(o Options) (*run, error) {
+	if err := o.Inventory.Check(o.Cluster); err != nil {
+		return nil, err
+	}
+	return newRun(o)
 }
 
 func newRun(o Options) (*run, error) {
@@ -102,6 +119,9 @@ func newRun(o Options) (*run, error) {
 		return nil, err
 	}
 	r := &run{Options: o, cluster: o.Cluster.WithDefaults(), dir: dir, mask: newMasker()}
+	if o.Bundle != nil {
+		r.items = o.Bundle.Index().Items
+	}
 	r.report.Log = dir.join(logFile)
 	return r, nil
 }
@@ -202,10 +222,7 @@ func (r *run) targetsOf(task Task) []*Target {
 	if task.Where == First {
 		return all[:min(1, len(all))]
 	}
-	if len(r.Limit) == 0 {
-		return all
-	}
-	return slices.DeleteFunc(all, func(t *Target) bool { return !slices.Contains(r.Limit, t.Name) })
+	return slices.DeleteFunc(all, func(t *Target) bool { return !r.isWanted(t) })
 }
 
 // withRole returns the hosts that have one of the roles; every host if none is named.

@@ -387,13 +387,17 @@ func TestLock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	one, two := s.run(t, nil).targets[0], s.run(t, nil).targets[0]
-	release, err := one.lock(t.Context(), thisOwner(one.run.Now()))
+	me := thisOwner(one.run.Now())
+	release, err := one.lock(t.Context(), me)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var locked *LockedError
 	if _, err := two.lock(t.Context(), owner{}); !errors.As(err, &locked) || !strings.Contains(err.Error(), "process") {
 		t.Errorf("a second lock: %v", err)
+	}
+	if _, err := two.lock(t.Context(), me); err == nil || !strings.Contains(err.Error(), "same machine") {
+		t.Errorf("one machine with two names: %v", err)
 	}
 	release()
 	if release, err = two.lock(t.Context(), owner{}); err != nil {

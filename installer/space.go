@@ -141,6 +141,9 @@ func (t *Target) imageSpace(ctx context.Context) (int64, error) {
 	return total * unpackedImage, nil
 }
 
+// maxManifest bounds the manifests of images.
+const maxManifest = 4 << 20
+
 // imageBlobs adds the layers of an image for an architecture.
 func (r *run) imageBlobs(ctx context.Context, d ocispec.Descriptor, arch string, into map[digest.Digest]int64) error {
 	data, err := r.Bundle.ReadBlob(ctx, d.Digest, maxManifest)
@@ -176,7 +179,7 @@ func (r *run) registrySpace(ctx context.Context) (int64, error) {
 		if it.Kind != bundle.KindFile {
 			continue
 		}
-		content, err := r.layer(ctx, it)
+		content, err := r.Bundle.ContentOf(ctx, it)
 		if err != nil {
 			return 0, err
 		}

@@ -1,21 +1,18 @@
 package installer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // How long the cluster may take to be as it shall be after everything was installed.
@@ -26,15 +23,21 @@ const (
 	peerWait  = 2 * time.Minute
 )
 
-// verifyTasks prove that the cluster works. They change nothing that lasts.
-func verifyTasks() []Task {
+// verifyTasks prove that the cluster works. They change nothing that lasts. Without a pod network, which is then the
+// operator's to bring, there is less that can work.
+func verifyTasks(c *manifest.Cluster) []Task {
 	onFirst := func(name string, do func(ctx context.Context, t *Target) error) Task {
 		return Task{Name: name, Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First, Do: do}
 	}
+	nodes := onFirst("verify-nodes", func(ctx context.Context, t *Target) error {
+		return eventually(ctx, nodesWait, t.nodesAreReady)
+	})
+	images := onFirst("verify-images", func(ctx context.Context, t *Target) error { return t.imagesAreBundled(ctx) })
+	if c.CNI.Type == "none" {
+		return []Task{nodes, images}
+	}
 	return []Task{
-		onFirst("verify-nodes", func(ctx context.Context, t *Target) error {
-			return eventually(ctx, nodesWait, t.nodesAreReady)
-		}),
+		nodes,
 		onFirst("verify-pods", func(ctx context.Context, t *Target) error {
 			return eventually(ctx, podsWait, t.podsAreReady)
 		}),
@@ -46,7 +49,7 @@ func verifyTasks() []Task {
 			},
 		},
 		networkTask(),
-		onFirst("verify-images", func(ctx context.Context, t *Target) error { return t.imagesAreBundled(ctx) }),
+		images,
 	}
 }
 
@@ -56,6 +59,7 @@ type (
 		Name      string            `json:"name"`
 		Namespace string            `json:"namespace"`
 		Labels    map[string]string `json:"labels"`
+		Deleted   string            `json:"deletionTimestamp"`
 	}
 	condition struct {
 		Type    string `json:"type"`
@@ -123,7 +127,8 @@ func (t *Target) pods(ctx context.Context, args ...string) ([]podObject, error) 
 	return list.Items, err
 }
 
-// nodesAreReady checks that exactly the inventory's hosts are nodes, Ready and of the right version.
+// nodesAreReady checks that the inventory's hosts are nodes, Ready and of the right version. Hosts that this run is not
+// about need not be nodes yet.
 func (t *Target) nodesAreReady(ctx context.Context) error {
 	nodes, err := t.nodes(ctx)
 	if err != nil {
@@ -137,9 +142,10 @@ func (t *Target) nodesAreReady(ctx context.Context) error {
 	for _, host := range t.run.withRole(manifest.RoleCluster) {
 		n, ok := byName[host.Name]
 		switch version := n.Status.NodeInfo.KubeletVersion; {
+		case !ok && !t.run.isWanted(host):
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))
-		case !isTrue(n.Status.Conditions, "Ready"):
+		case !isTrue(n.Status.Conditions, "Ready") && t.run.cluster.CNI.Type != "none":
 			errs = append(errs, fmt.Errorf("node %s is not ready: %s", host.Name, messageOf(n.Status.Conditions, "Ready")))
 		case version != t.run.cluster.Kubernetes.Version:
 			errs = append(errs, fmt.Errorf("node %s runs kubelet %s, not %s", host.Name, version, t.run.cluster.Kubernetes.Version))
@@ -169,13 +175,19 @@ func (t *Target) podsAreReady(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("there are no pods in %s", namespace))
 		}
 		for _, p := range pods {
-			if p.Status.Phase != "Succeeded" && !isTrue(p.Status.Conditions, "Ready") {
+			if !p.isOver() && !isTrue(p.Status.Conditions, "Ready") {
 				errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s",
 					namespace, p.Metadata.Name, orDash(p.Spec.NodeName), p.reason()))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isOver tells whether a pod will never be ready and need not be: it has ended, was evicted and replaced, or is being
+// deleted.
+func (p podObject) isOver() bool {
+	return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" || p.Metadata.Deleted != ""
 }
 
 // reason says why a pod is not ready, in the words of what holds it up.
@@ -236,228 +248,44 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// imagesAreBundled checks that everything that runs came from the bundle.
+// imagesAreBundled checks that everything that an installation runs came from the bundle. What else runs in the cluster
+// may have come later, from another one: that is worth a warning.
 func (t *Target) imagesAreBundled(ctx context.Context) error {
 	pods, err := t.pods(ctx, "--all-namespaces")
 	if err != nil {
 		return err
 	}
-	var foreign []string
+	own := []string{"kube-system", "kube-flannel"}
+	for _, a := range t.run.cluster.Addons {
+		own = append(own, a.Namespace)
+	}
+	var foreign, others []string
 	for _, p := range pods {
 		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 			if c.ImageID == "" {
 				continue // it has not been pulled
 			}
 			_, hex, _ := strings.Cut(c.ImageID, "sha256:")
-			if _, ok := t.run.Bundle.Stat(digest.NewDigestFromEncoded(digest.SHA256, hex)); !ok {
-				foreign = append(foreign, fmt.Sprintf("%s (pod %s/%s)", c.ImageID, p.Metadata.Namespace, p.Metadata.Name))
+			if _, ok := t.run.Bundle.Stat(digest.NewDigestFromEncoded(digest.SHA256, hex)); ok {
+				continue
+			}
+			text := fmt.Sprintf("%s (pod %s/%s)", c.ImageID, p.Metadata.Namespace, p.Metadata.Name)
+			if slices.Contains(own, p.Metadata.Namespace) {
+				foreign = append(foreign, text)
+			} else {
+				others = append(others, text)
 			}
 		}
 	}
-	if len(foreign) == 0 {
-		return nil
+	if len(others) > 0 {
+		t.run.tell(Event{Phase: "install", Task: "verify-images", Host: t.Name, State: Warned, Message: notBundled(others)})
 	}
-	slices.Sort(foreign)
-	return fmt.Errorf("images run that the bundle does not hold:\n  %s", strings.Join(slices.Compact(foreign), "\n  "))
-}
-
-const (
-	proofNamespace = "kkbundle-verify"
-	proofPath      = stampDir + "/network-proof"
-)
-
-// networkTask proves that a pod on every node reaches a service whose pod is on the next node. The pods are CoreDNS,
-// whose image every cluster has: each forwards questions to the service of the next one, which answers with its node's
-// name. It is done once for a set of nodes, because it makes objects for a moment.
-func networkTask() Task {
-	return Task{
-		Name:  "verify-network",
-		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			return t.has(ctx, t.proofFile())
-		},
-		Do: func(ctx context.Context, t *Target) (err error) {
-			defer func() {
-				// Deleting waits until the pods are gone.
-				_, gone := t.kubectl(context.WithoutCancel(ctx), "delete", "namespace", proofNamespace, "--ignore-not-found", "--timeout=2m")
-				err = errors.Join(err, gone)
-				if err == nil {
-					err = t.write(ctx, t.proofFile())
-				}
-			}()
-			return t.proveNetwork(ctx)
-		},
-	}
-}
-
-// proofFile says for which nodes the network was proven.
-func (t *Target) proofFile() textFile {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s\n", t.run.cluster.Kubernetes.Version, t.run.cluster.CNI.Type)
-	for _, n := range t.run.withRole(manifest.RoleCluster) {
-		fmt.Fprintf(&b, "%s %s\n", n.Name, n.IP)
-	}
-	return textFile{proofPath, 0o600, b.Bytes()}
-}
-
-func (t *Target) proveNetwork(ctx context.Context) error {
-	nodes := t.run.withRole(manifest.RoleCluster)
-	image, err := catalog.ImageRef(t.run.cluster, "coredns")
-	if err != nil {
-		return err
-	}
-	services, err := documents(proofServices(nodes)...)
-	if err != nil {
-		return err
-	}
-	if err := t.kubectlApply(ctx, services); err != nil {
-		return err
-	}
-	addresses, err := t.proofAddresses(ctx)
-	if err != nil {
-		return err
-	}
-	pods, err := documents(proofPods(nodes, addresses, image)...)
-	if err != nil {
-		return err
-	}
-	if err := t.kubectlApply(ctx, pods); err != nil {
-		return err
-	}
-	return eventually(ctx, peerWait, func(ctx context.Context) error { return t.peersAnswer(ctx, nodes) })
-}
-
-// proofAddresses returns the services' addresses by the services' names.
-func (t *Target) proofAddresses(ctx context.Context) (map[string]string, error) {
-	var list struct {
-		Items []serviceObject `json:"items"`
-	}
-	err := t.kubectlJSON(ctx, &list, "get", "services", "--namespace="+proofNamespace)
-	addresses := map[string]string{}
-	for _, s := range list.Items {
-		addresses[s.Metadata.Name] = s.Spec.ClusterIP
-	}
-	return addresses, err
-}
-
-// Ports of the proof's pods.
-const (
-	answerPort  = 5353 // answers with the node's name
-	forwardPort = 5354 // asks the next pod's service
-	healthPort  = 5380
-)
-
-func proofName(i int) string { return "node-" + strconv.Itoa(i) }
-
-func proofServices(nodes []*Target) []document {
-	docs := []document{{"apiVersion": "v1", "kind": "Namespace", "metadata": document{"name": proofNamespace}}}
-	for i := range nodes {
-		docs = append(docs, document{
-			"apiVersion": "v1",
-			"kind":       "Service",
-			"metadata":   document{"name": proofName(i), "namespace": proofNamespace},
-			"spec": document{
-				"selector": document{"kkbundle.io/verify": proofName(i)},
-				"ports": []any{
-					document{"name": "dns-tcp", "protocol": "TCP", "port": 53, "targetPort": answerPort},
-				},
-			},
-		})
-	}
-	return docs
-}
-
-func proofPods(nodes []*Target, addresses map[string]string, image string) []document {
-	var docs []document
-	for i, n := range nodes {
-		next := addresses[proofName((i+1)%len(nodes))]
-		config := fmt.Sprintf(`.:%d {
-	template IN TXT . {
-		answer "{{ .Name }} 0 IN TXT %s"
-	}
-	health :%d
-}
-.:%d {
-	forward . %s {
-		force_tcp
-	}
-}
-`, answerPort, n.Name, healthPort, forwardPort, next)
-		docs = append(docs,
-			document{
-				"apiVersion": "v1",
-				"kind":       "ConfigMap",
-				"metadata":   document{"name": proofName(i), "namespace": proofNamespace},
-				"data":       document{"Corefile": config},
-			},
-			proofPod(proofName(i), n.Name, image))
-	}
-	return docs
-}
-
-func proofPod(name, nodeName, image string) document {
-	return document{
-		"apiVersion": "v1",
-		"kind":       "Pod",
-		"metadata": document{
-			"name": name, "namespace": proofNamespace, "labels": document{"kkbundle.io/verify": name},
-		},
-		"spec": document{
-			"nodeName":                      nodeName,
-			"restartPolicy":                 "Always",
-			"terminationGracePeriodSeconds": 0,
-			"automountServiceAccountToken":  false,
-			"enableServiceLinks":            false,
-			"tolerations":                   []any{document{"operator": "Exists"}},
-			"containers": []any{document{
-				"name":  "coredns",
-				"image": image,
-				"args":  []any{"-conf", "/etc/coredns/Corefile"},
-				"securityContext": document{
-					"allowPrivilegeEscalation": false,
-					"readOnlyRootFilesystem":   true,
-					// As in kubeadm's deployment: the binary asks for this one, and cannot be run without it.
-					"capabilities": document{"add": []any{"NET_BIND_SERVICE"}, "drop": []any{"ALL"}},
-				},
-				"readinessProbe": document{
-					"httpGet": document{"path": "/health", "port": healthPort}, "periodSeconds": 1,
-				},
-				"volumeMounts": []any{document{"name": "config", "mountPath": "/etc/coredns", "readOnly": true}},
-			}},
-			"volumes": []any{document{"name": "config", "configMap": document{"name": name}}},
-		},
-	}
-}
-
-// peersAnswer asks every pod, from its own host, for the name of the next pod's node.
-func (t *Target) peersAnswer(ctx context.Context, nodes []*Target) error {
-	pods, err := t.pods(ctx, "--namespace="+proofNamespace)
-	if err != nil {
-		return err
-	}
-	byNode := map[string]podObject{}
-	for _, p := range pods {
-		byNode[p.Spec.NodeName] = p
-	}
-	return t.run.onAll(nodes, func(i int, n *Target) error {
-		return n.peerAnswers(ctx, byNode[n.Name], nodes[(i+1)%len(nodes)].Name)
-	})
-}
-
-func (t *Target) peerAnswers(ctx context.Context, pod podObject, next string) error {
-	if !isTrue(pod.Status.Conditions, "Ready") {
-		return fmt.Errorf("the pod that proves the network on %s is not ready: %s", t.Name, pod.reason())
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	server := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(forwardPort))
-	texts, err := t.resolver(server).LookupTXT(ctx, "node.kkbundle.invalid.")
-	if err != nil {
-		return fmt.Errorf("a pod on %s does not reach a service on %s: %w", t.Name, next, err)
-	}
-	if !slices.Contains(texts, next) {
-		return fmt.Errorf("a pod on %s reached %v through a service on %s", t.Name, texts, next)
+	if len(foreign) > 0 {
+		return errors.New(notBundled(foreign))
 	}
 	return nil
+}
+
+func notBundled(images []string) string {
+	return "images run that the bundle does not hold:\n  " + strings.Join(slices.Compact(slices.Sorted(slices.Values(images))), "\n  ")
 }

@@ -3,12 +3,16 @@ package installer
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Names in the work directory.
@@ -21,7 +25,7 @@ const (
 	registryHashFile   = "registry/htpasswd"
 	registrySecretFile = "registry/http-secret"
 	adminConfFile      = "admin.conf"
-	bundleFile         = "bundle"
+	lockFile           = "lock"
 	logFile            = "install.log"
 )
 
@@ -32,35 +36,78 @@ type workDir struct {
 	root *os.Root
 	// volatile keeps new files in memory, for dry runs.
 	volatile map[string][]byte
+	// held is the locked lock file.
+	held *os.File
 }
 
-// openWorkDir opens or makes a work directory. It must not be open to others, because it has private keys.
+// openWorkDir opens or makes a work directory. It must not be open to others, nor belong to them, because it has private
+// keys.
 func openWorkDir(path string, dryRun bool) (*workDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("work directory: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("work directory %s has mode %04o, but it holds private keys: chmod 700 it, or name another one",
-			path, info.Mode().Perm())
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
 	w := &workDir{path: path, root: root}
+	if err := w.check(); err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
 	if dryRun {
 		w.volatile = map[string][]byte{}
 	}
 	return w, nil
 }
 
+// check looks at what was opened, and not at its name again.
+func (w *workDir) check() error {
+	info, err := w.root.Stat(".")
+	if err != nil {
+		return fmt.Errorf("work directory: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("work directory %s has mode %04o, but it holds private keys: chmod 700 it, or name another one",
+			w.path, info.Mode().Perm())
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("work directory %s belongs to user id %d and not to you (%d), but it holds private keys: chown it, or name another one",
+			w.path, st.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+// lock keeps other runs out for as long as the directory is open; the error is a *LockedError if one is at work. Two runs
+// would make two certificate authorities and fetch each other's credentials.
+func (w *workDir) lock(o owner) (err error) {
+	f, err := w.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("work directory: %w", err)
+	}
+	w.held = f
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		data, _ := w.read(lockFile) // without it, By says that it is not known
+		return lockedBy("the work directory "+w.path, data)
+	}
+	text, _ := json.Marshal(o) // an owner always can be
+	if err = errors.Join(err, f.Truncate(0)); err == nil {
+		_, err = f.WriteAt(text, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("work directory: lock: %w", err)
+	}
+	return nil
+}
+
 func (w *workDir) join(name string) string { return filepath.Join(w.path, name) }
 
-func (w *workDir) close() error { return w.root.Close() }
+func (w *workDir) close() error {
+	if w.held == nil {
+		return w.root.Close()
+	}
+	return errors.Join(w.held.Close(), w.root.Close())
+}
 
 // read returns a file; the error is fs.ErrNotExist if there is none.
 func (w *workDir) read(name string) ([]byte, error) {

@@ -63,12 +63,15 @@ func exitClasses() []exitClass {
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
-		{12, "precheck found something that blocks", asError[*precheck.BlockedError]},
+		{12, "precheck found something that blocks", func(err error) bool {
+			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err)
+		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
 			return asError[*host.UnreachableError](err) || asError[*host.SudoError](err)
 		}},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry refused or unreachable", asError[*pushError]},
+		{17, "another run is at work there", asError[*installer.LockedError]},
 		{16, "install stopped on a host", asError[*installer.TaskError]},
 		{1, "failed otherwise", func(err error) bool { return err != nil }},
 	}

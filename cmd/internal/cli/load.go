@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer"
@@ -84,14 +85,30 @@ func (p *project) addCluster() error {
 		return err
 	}
 	p.extras = append(p.extras, document{bundle.KindManifest, documentCluster, data})
+	return p.carry(file, clusterFiles(c))
+}
+
+// clusterFiles are the files that a cluster file names and install reads.
+func clusterFiles(c *manifest.Cluster) []string {
+	var files []string
+	if c.ImageRegistry.CA != "" {
+		files = append(files, c.ImageRegistry.CA)
+	}
 	for _, a := range c.Addons {
-		for _, v := range a.Values {
-			values, err := readSmall(filepath.Join(filepath.Dir(file), v))
-			if err != nil {
-				return fmt.Errorf("%s names values of addon %s: %w", file, a.Chart, err)
-			}
-			p.extras = append(p.extras, document{bundle.KindManifest, v, values})
+		files = append(files, a.Values...)
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
+}
+
+// carry puts files that the cluster file names into the bundle, under their names there.
+func (p *project) carry(cluster string, files []string) error {
+	for _, f := range files {
+		data, err := readSmall(filepath.Join(filepath.Dir(cluster), f))
+		if err != nil {
+			return fmt.Errorf("%s names %s: %w", cluster, f, err)
 		}
+		p.extras = append(p.extras, document{bundle.KindManifest, f, data})
 	}
 	return nil
 }

@@ -1,0 +1,227 @@
+package installer
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	// begunPath says that kubeadm was started on a host, memberPath that it succeeded, and for which cluster.
+	begunPath  = stampDir + "/kubeadm-begun"
+	memberPath = stampDir + "/member"
+)
+
+// A MemberError says that a host is a node of another cluster than the one that is to be installed.
+type MemberError struct {
+	Host string
+	// Is and Want are the clusters: name, version, and what else tells them apart.
+	Is, Want string
+}
+
+// Error names the host and both clusters.
+func (e *MemberError) Error() string {
+	return fmt.Sprintf("%s is a node of cluster %s, and this would make it one of cluster %s", e.Host, e.Is, e.Want)
+}
+
+// Hint says what to do about it.
+func (e *MemberError) Hint() string {
+	return "give the cluster file and the inventory that this cluster was made with; kkbundle cannot rename, renumber or upgrade clusters yet, and reset takes the old one away"
+}
+
+// clusterID is what makes a cluster another one.
+func (r *run) clusterID() string { return r.cluster.Metadata.Name + " " + r.cluster.Kubernetes.Version }
+
+// A fixedSetting is a part of the cluster file that kubeadm init fixes and no later run changes.
+type fixedSetting struct {
+	name, value string
+	// vital settings are also used by tasks that run every time: with another value these would damage the cluster.
+	vital bool
+}
+
+func (r *run) fixedSettings() []fixedSetting {
+	k := r.cluster.Kubernetes
+	return []fixedSetting{
+		{"kubernetes.podCIDR", k.PodCIDR.String(), true},
+		{"kubernetes.serviceCIDR", k.ServiceCIDR.String(), true},
+		{"controlPlaneEndpoint.address", r.endpoint(), true},
+		{"kubernetes.proxyMode", k.ProxyMode, false},
+		{"kubernetes.maxPods", strconv.Itoa(k.MaxPods), false},
+		{"kubernetes.kubelet", digestOf(k.Kubelet), false},
+		{"kubernetes.kubeadm", digestOf(k.Kubeadm), false},
+		{"kubernetes.kubeProxy", digestOf(k.KubeProxy), false},
+	}
+}
+
+// digestOf stands for a free-form part of the cluster file, which may have secrets in it.
+func digestOf(c manifest.Config) string {
+	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%v", c))) // fmt sorts keys
+}
+
+// memberFile is what a node remembers of its cluster: which one it is, and a line for each fixed setting.
+func (r *run) memberFile() textFile {
+	text := r.clusterID() + "\n"
+	for _, s := range r.fixedSettings() {
+		text += s.name + " " + s.value + "\n"
+	}
+	return textFile{memberPath, 0o600, []byte(text)}
+}
+
+// membership returns what a host that is a node of this cluster remembers of it, "" for a host that is no node. That it
+// is one of another cluster is an error: kubeadm would be made to take it apart.
+func (t *Target) membership(ctx context.Context) (settings string, member bool, err error) {
+	data, err := t.read(ctx, memberPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	is, settings, _ := strings.Cut(string(data), "\n")
+	if want := t.run.clusterID(); is != want {
+		return "", false, &MemberError{Host: t.Name, Is: is, Want: want}
+	}
+	return settings, true, nil
+}
+
+// isMember tells whether the host is a node of this cluster.
+func (t *Target) isMember(ctx context.Context) (bool, error) {
+	_, member, err := t.membership(ctx)
+	return member, err
+}
+
+// changed returns the settings that the cluster file has other values for than the cluster was made with, and those
+// values.
+func (r *run) changed(settings string) (now, then []fixedSetting) {
+	made := map[string]string{}
+	for line := range strings.Lines(settings) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		made[name] = value
+	}
+	for _, s := range r.fixedSettings() {
+		if value, known := made[s.name]; known && value != s.value {
+			now, then = append(now, s), append(then, fixedSetting{s.name, value, s.vital})
+		}
+	}
+	return now, then
+}
+
+// vital writes the vital ones of some settings behind a cluster's name.
+func vital(id string, settings []fixedSetting) (text string, some bool) {
+	var list []string
+	for _, s := range settings {
+		if s.vital {
+			list = append(list, s.name+" "+s.value)
+		}
+	}
+	return id + " with " + strings.Join(list, ", "), len(list) > 0
+}
+
+// checkMembers refuses, before anything is changed, an inventory or a cluster file that does not fit the cluster that is
+// there: hosts of another cluster, even of the same name, and settings that would be applied by half.
+func (r *run) checkMembers(ctx context.Context) error {
+	first := r.firstControlPlane()
+	if first.on == nil || first.failure != nil {
+		return nil // nothing can be compared, and nothing will be done
+	}
+	settings, begun, err := first.membership(ctx)
+	if err != nil {
+		return err
+	}
+	if !begun && !r.isWanted(first) {
+		return fmt.Errorf("%s begins the cluster and is no node yet: the first install cannot leave it out of --limit", first.Name)
+	}
+	want := fmt.Sprintf("%s that is to begin on %s", r.clusterID(), first.Name)
+	authority := ""
+	if begun {
+		now, then := r.changed(settings)
+		if is, some := vital(r.clusterID(), then); some {
+			want, _ := vital(r.clusterID(), now)
+			return &MemberError{Host: first.Name, Is: is, Want: want}
+		}
+		if authority, err = first.clusterPin(ctx); err != nil {
+			return err
+		}
+		want = fmt.Sprintf("%s with the authority %s of %s", r.clusterID(), authority, first.Name)
+	}
+	return r.onAll(r.connected(manifest.RoleCluster), func(_ int, t *Target) error {
+		if t == first || t.failure != nil {
+			return nil
+		}
+		member, err := t.isMember(ctx)
+		if err != nil || !member {
+			return err
+		}
+		has, err := t.clusterPin(ctx)
+		if err != nil || has == authority {
+			return err
+		}
+		return &MemberError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", r.clusterID(), has), Want: want}
+	})
+}
+
+// clusterPin tells clusters of one name apart: the public key of the authority that a node trusts.
+func (t *Target) clusterPin(ctx context.Context) (string, error) {
+	data, err := t.read(ctx, clusterCA)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s was made a node, but %s is gone: somebody has taken the cluster off it by hand. Run kkbundle reset first", t.Name, clusterCA)
+	}
+	if err != nil {
+		return "", err
+	}
+	ca, err := parseCertificate(data)
+	if err != nil {
+		return "", fmt.Errorf("%s on %s: %w", clusterCA, t.Name, err)
+	}
+	return pin(ca), nil
+}
+
+// tellIgnored warns of what is different in the cluster file and is not applied to the cluster that is there.
+func (r *run) tellIgnored(ctx context.Context) error {
+	first := r.firstControlPlane()
+	settings, member, err := first.membership(ctx)
+	if err != nil || !member {
+		return err
+	}
+	now, _ := r.changed(settings)
+	if len(now) == 0 {
+		return nil
+	}
+	var names []string
+	for _, s := range now {
+		names = append(names, s.name)
+	}
+	r.tell(Event{
+		Phase: "precheck", Task: "precheck", Host: first.Name, State: Warned,
+		Message: fmt.Sprintf("not what the cluster was made with, and not applied to it: %s. Change it in the cluster itself (kubeadm's and the kubelet's configuration), or reset and install",
+			strings.Join(names, ", ")),
+	})
+	return nil
+}
+
+// members returns the nodes among the hosts that this run is connected to, in the order of the inventory.
+func (r *run) members(ctx context.Context) ([]*Target, error) {
+	list := r.connected(manifest.RoleCluster)
+	member := make([]bool, len(list))
+	err := r.onAll(list, func(i int, t *Target) (err error) {
+		member[i], err = t.isMember(ctx)
+		return err
+	})
+	var members []*Target
+	for i, t := range list {
+		if member[i] {
+			members = append(members, t)
+		}
+	}
+	return members, err
+}
+
+// isWanted tells whether this run is to work on a host for its own sake.
+func (r *run) isWanted(t *Target) bool { return len(r.Limit) == 0 || slices.Contains(r.Limit, t.Name) }

@@ -1,0 +1,230 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+const (
+	proofNamespace = "kkbundle-verify"
+	proofPath      = stampDir + "/network-proof"
+)
+
+// networkTask proves that a pod on every node reaches a service whose pod is on the next node. The pods are CoreDNS,
+// whose image every cluster has: each forwards questions to the service of the next one, which answers with its node's
+// name. It is done once for a set of nodes, because it makes objects for a moment. Nodes that a limited run leaves out,
+// and cannot ask, are left out.
+func networkTask() Task {
+	return Task{
+		Name:  "verify-network",
+		Roles: []manifest.Role{manifest.RoleControlPlane},
+		Where: First,
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			nodes, err := t.run.members(ctx)
+			if err != nil {
+				return false, err
+			}
+			return t.has(ctx, t.run.proofFile(nodes))
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			nodes, err := t.run.members(ctx)
+			if err != nil {
+				return err
+			}
+			// A run that was killed may have left pods, which cannot be changed into others.
+			if err := t.forgetProof(ctx); err != nil {
+				return err
+			}
+			err = t.proveNetwork(ctx, nodes)
+			if err := errors.Join(err, t.forgetProof(context.WithoutCancel(ctx))); err != nil {
+				return err
+			}
+			return t.write(ctx, t.run.proofFile(nodes))
+		},
+	}
+}
+
+// forgetProof deletes the proof's objects and waits until the pods are gone.
+func (t *Target) forgetProof(ctx context.Context) error {
+	_, err := t.kubectl(ctx, "delete", "namespace", proofNamespace, "--ignore-not-found", "--timeout=2m")
+	return err
+}
+
+// proofFile says for which nodes the network was proven.
+func (r *run) proofFile(nodes []*Target) textFile {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s %s\n", r.cluster.Kubernetes.Version, r.cluster.CNI.Type)
+	for _, n := range nodes {
+		fmt.Fprintf(&b, "%s %s\n", n.Name, n.IP)
+	}
+	return textFile{proofPath, 0o600, b.Bytes()}
+}
+
+func (t *Target) proveNetwork(ctx context.Context, nodes []*Target) error {
+	image, err := catalog.ImageRef(t.run.cluster, "coredns")
+	if err != nil {
+		return err
+	}
+	services, err := documents(proofServices(nodes)...)
+	if err != nil {
+		return err
+	}
+	if err := t.kubectlApply(ctx, services); err != nil {
+		return err
+	}
+	addresses, err := t.proofAddresses(ctx)
+	if err != nil {
+		return err
+	}
+	pods, err := documents(proofPods(nodes, addresses, image)...)
+	if err != nil {
+		return err
+	}
+	if err := t.kubectlApply(ctx, pods); err != nil {
+		return err
+	}
+	return eventually(ctx, peerWait, func(ctx context.Context) error { return t.peersAnswer(ctx, nodes) })
+}
+
+// proofAddresses returns the services' addresses by the services' names.
+func (t *Target) proofAddresses(ctx context.Context) (map[string]string, error) {
+	var list struct {
+		Items []serviceObject `json:"items"`
+	}
+	err := t.kubectlJSON(ctx, &list, "get", "services", "--namespace="+proofNamespace)
+	addresses := map[string]string{}
+	for _, s := range list.Items {
+		addresses[s.Metadata.Name] = s.Spec.ClusterIP
+	}
+	return addresses, err
+}
+
+// Ports of the proof's pods.
+const (
+	answerPort  = 5353 // answers with the node's name
+	forwardPort = 5354 // asks the next pod's service
+	healthPort  = 5380
+)
+
+func proofName(i int) string { return "node-" + strconv.Itoa(i) }
+
+func proofServices(nodes []*Target) []document {
+	docs := []document{{"apiVersion": "v1", "kind": "Namespace", "metadata": document{"name": proofNamespace}}}
+	for i := range nodes {
+		docs = append(docs, document{
+			"apiVersion": "v1",
+			"kind":       "Service",
+			"metadata":   document{"name": proofName(i), "namespace": proofNamespace},
+			"spec": document{
+				"selector": document{"kkbundle.io/verify": proofName(i)},
+				"ports": []any{
+					document{"name": "dns-tcp", "protocol": "TCP", "port": 53, "targetPort": answerPort},
+				},
+			},
+		})
+	}
+	return docs
+}
+
+func proofPods(nodes []*Target, addresses map[string]string, image string) []document {
+	var docs []document
+	for i, n := range nodes {
+		next := addresses[proofName((i+1)%len(nodes))]
+		config := fmt.Sprintf(`.:%d {
+	template IN TXT . {
+		answer "{{ .Name }} 0 IN TXT %s"
+	}
+	health :%d
+}
+.:%d {
+	forward . %s {
+		force_tcp
+	}
+}
+`, answerPort, n.Name, healthPort, forwardPort, next)
+		docs = append(docs,
+			document{
+				"apiVersion": "v1",
+				"kind":       "ConfigMap",
+				"metadata":   document{"name": proofName(i), "namespace": proofNamespace},
+				"data":       document{"Corefile": config},
+			},
+			proofPod(proofName(i), n.Name, image))
+	}
+	return docs
+}
+
+func proofPod(name, nodeName, image string) document {
+	return document{
+		"apiVersion": "v1",
+		"kind":       "Pod",
+		"metadata": document{
+			"name": name, "namespace": proofNamespace, "labels": document{"kkbundle.io/verify": name},
+		},
+		"spec": document{
+			"nodeName":                      nodeName,
+			"restartPolicy":                 "Always",
+			"terminationGracePeriodSeconds": 0,
+			"automountServiceAccountToken":  false,
+			"enableServiceLinks":            false,
+			"tolerations":                   []any{document{"operator": "Exists"}},
+			"containers": []any{document{
+				"name":  "coredns",
+				"image": image,
+				"args":  []any{"-conf", "/etc/coredns/Corefile"},
+				"securityContext": document{
+					"allowPrivilegeEscalation": false,
+					"readOnlyRootFilesystem":   true,
+					// As in kubeadm's deployment: the binary asks for this one, and cannot be run without it.
+					"capabilities": document{"add": []any{"NET_BIND_SERVICE"}, "drop": []any{"ALL"}},
+				},
+				"readinessProbe": document{
+					"httpGet": document{"path": "/health", "port": healthPort}, "periodSeconds": 1,
+				},
+				"volumeMounts": []any{document{"name": "config", "mountPath": "/etc/coredns", "readOnly": true}},
+			}},
+			"volumes": []any{document{"name": "config", "configMap": document{"name": name}}},
+		},
+	}
+}
+
+// peersAnswer asks every pod, from its own host, for the name of the next pod's node.
+func (t *Target) peersAnswer(ctx context.Context, nodes []*Target) error {
+	pods, err := t.pods(ctx, "--namespace="+proofNamespace)
+	if err != nil {
+		return err
+	}
+	byNode := map[string]podObject{}
+	for _, p := range pods {
+		byNode[p.Spec.NodeName] = p
+	}
+	return t.run.onAll(nodes, func(i int, n *Target) error {
+		return n.peerAnswers(ctx, byNode[n.Name], nodes[(i+1)%len(nodes)].Name)
+	})
+}
+
+func (t *Target) peerAnswers(ctx context.Context, pod podObject, next string) error {
+	if !isTrue(pod.Status.Conditions, "Ready") {
+		return fmt.Errorf("the pod that proves the network on %s is not ready: %s", t.Name, pod.reason())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	server := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(forwardPort))
+	texts, err := t.resolver(server).LookupTXT(ctx, "node.kkbundle.invalid.")
+	if err != nil {
+		return fmt.Errorf("a pod on %s does not reach a service on %s: %w", t.Name, next, err)
+	}
+	if !slices.Contains(texts, next) {
+		return fmt.Errorf("a pod on %s reached %v through a service on %s", t.Name, texts, next)
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// dialing makes Options.Dial connect to the site's hosts, but for one.
+func (s *site) dialing(lost string) {
+	s.options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) {
+		if h.Name == lost {
+			return nil, &host.UnreachableError{Host: h.Name, Address: "10.0.0.4:22", Err: errors.New("no route to host")}
+		}
+		return s.hosts[h.Name], nil
+	}
+}
+
+// TestResetOfWhatIsThere resets a site of which one host is gone, and then all of it.
+func TestResetOfWhatIsThere(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1", "node2")
+	if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{hostsTask()}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.run(t, nil).dir.write(adminConfFile, nil); err != nil {
+		t.Fatal(err)
+	}
+	hook := hook{name: "pre_install.sh", data: []byte("#!/bin/sh\n")}
+	if err := s.run(t, nil).targets[2].runHook(t.Context(), hook); err != nil {
+		t.Fatal(err)
+	}
+	s.dialing("node1")
+	var lost *host.UnreachableError
+	if err := Reset(t.Context(), s.options); !errors.As(err, &lost) || lost.Host != "node1" {
+		t.Fatalf("got %v, want node1's loss", err)
+	}
+	for name, want := range map[string]bool{"cp1": false, "node1": true, "node2": false} {
+		if got := strings.Contains(s.hosts[name].content("/etc/hosts"), "kkbundle"); got != want {
+			t.Errorf("%s: our lines are in /etc/hosts: %v, want %v", name, got, want)
+		}
+	}
+	for _, path := range []string{hooksOnHost, stateDir} {
+		if _, err := os.Stat(filepath.Join(s.hosts["node2"].root, path)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("node2 still has %s (%v)", path, err)
+		}
+	}
+	admin := filepath.Join(s.options.WorkDir, adminConfFile)
+	if _, err := os.Stat(admin); err != nil {
+		t.Error("admin.conf is gone before the cluster is:", err)
+	}
+	s.dialing("")
+	if err := Reset(t.Context(), s.options); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(admin); !errors.Is(err, os.ErrNotExist) {
+		t.Error("admin.conf is still there:", err)
+	}
+	if text := s.hosts["node1"].content("/etc/hosts"); strings.Contains(text, "kkbundle") {
+		t.Errorf("node1's /etc/hosts: %s", text)
+	}
+}
+
+func TestTwoRunsWithOneWorkDirectory(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	s.dialing("")
+	r := s.run(t, nil)
+	if err := r.dir.lock(thisOwner(r.Now())); err != nil {
+		t.Fatal(err)
+	}
+	var locked *LockedError
+	if err := Reset(t.Context(), s.options); !errors.As(err, &locked) || !strings.Contains(err.Error(), "work directory "+s.options.WorkDir) {
+		t.Errorf("a second run: %v", err)
+	}
+	if err := r.dir.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Reset(t.Context(), s.options); err != nil {
+		t.Errorf("after the first has ended: %v", err)
+	}
+}
+
+// TestLookingLeavesARunAlone has a dry run end on a host where an installation has just begun.
+func TestLookingLeavesARunAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	one, two := s.run(t, nil).targets[0], s.run(t, nil).targets[0]
+	helper := filepath.Join(s.hosts["cp1"].root, host.HelperPath)
+	s.hosts["cp1"].put(t, host.HelperPath, "")
+	release, err := one.lock(t.Context(), thisOwner(one.run.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := two.forgetHelper(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(helper); err != nil {
+		t.Error("the helper was taken from a run that needs it:", err)
+	}
+	release()
+	for range 2 {
+		if err := two.forgetHelper(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(s.hosts["cp1"].root, stateDir)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something is left: %v", err)
+	}
+}

@@ -1,0 +1,173 @@
+//go:build linux
+
+package scale
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// several is enough for every part of a build to take a while: pieces in flight, a last piece, small blobs.
+func several() []source {
+	var all []source
+	for i, size := range []int64{24 * mib, 4 * mib, 12*mib + 1, 9*mib - 1, 200_000, 70_000, 3000, 8 * mib} {
+		all = append(all, source{name: fmt.Sprint("file-", i), seed: uint64(40 + i), size: size, known: true})
+	}
+	return all
+}
+
+// A place is where builds of one manifest happen.
+type place struct {
+	manifest, cache, output string
+}
+
+func newPlace(t testing.TB, manifest string) place {
+	t.Helper()
+	p := place{manifest: manifest, cache: t.TempDir(), output: t.TempDir()}
+	p.output = filepath.Join(p.output, "x.kkb")
+	return p
+}
+
+func (p place) command(t testing.TB) []string {
+	t.Helper()
+	return []string{program(t), "build", "--quiet", "--cache", p.cache, "-o", p.output, p.manifest}
+}
+
+// left lists files that are neither bundles nor whole entries of the cache.
+func (p place) left(t testing.TB) (temporary []string) {
+	t.Helper()
+	for _, dir := range []string{filepath.Dir(p.output), p.cache} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			whole := path == p.output || filepath.Base(filepath.Dir(filepath.Dir(path))) == "sha256"
+			if err == nil && !d.IsDir() && !whole {
+				temporary = append(temporary, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return temporary
+}
+
+// check demands the bytes of an undisturbed build, or with mayLack no file at all.
+func (p place) check(t testing.TB, want []byte, mayLack bool) {
+	t.Helper()
+	got, err := os.ReadFile(p.output)
+	if mayLack && errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Fatalf("%s has %d bytes that are not those of an undisturbed build, which has %d", p.output, len(got), len(want))
+	}
+}
+
+// reference builds undisturbed.
+func reference(t testing.TB, manifest string) (content []byte, took time.Duration) {
+	t.Helper()
+	p := newPlace(t, manifest)
+	u := must(t, "", p.command(t)...)
+	must(t, "", program(t), "verify", "--quiet", p.output)
+	content, err := os.ReadFile(p.output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := p.left(t); len(left) > 0 {
+		t.Errorf("an undisturbed build leaves %v", left)
+	}
+	return content, u.Wall
+}
+
+// TestKilled kills builds at random moments. Whatever the moment, there is a whole bundle under its name or none, and
+// the next run needs nobody to clean up.
+func TestKilled(t *testing.T) {
+	manifest := upstream(t, several()...)
+	want, took := reference(t, manifest)
+	places, random := 8, rand.New(rand.NewPCG(1, 2))
+	if big {
+		places = 100
+	}
+	killed := 0
+	for range places {
+		p := newPlace(t, manifest)
+		for _, longest := range []float64{1, 0.6, 0.4} { // each goes on with what the one before left, and has less to do
+			if p.killed(t, time.Duration(random.Float64()*longest*float64(took))) {
+				killed++
+			}
+			p.check(t, want, true)
+			// One temporary bundle at most, and no more parts than files: nothing piles up.
+			if left := p.left(t); len(left) > 1+len(several()) {
+				t.Fatalf("killed builds leave %v", left)
+			}
+		}
+		must(t, "", p.command(t)...)
+		p.check(t, want, false)
+		must(t, "", program(t), "verify", "--quiet", p.output)
+		if left := p.left(t); len(left) > 0 {
+			t.Errorf("after killed builds a whole one leaves %v", left)
+		}
+	}
+	t.Logf("%d of %d builds were killed, the others were faster", killed, 3*places)
+	if killed < places {
+		t.Errorf("only %d of %d builds were killed in time", killed, 3*places)
+	}
+}
+
+// killed starts a build, kills it after a while, and says whether it came to that.
+func (p place) killed(t testing.TB, after time.Duration) bool {
+	t.Helper()
+	args := p.command(t)
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	var printed strings.Builder
+	cmd.Stdout, cmd.Stderr = &printed, &printed
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may have ended
+	defer timer.Stop()
+	err := cmd.Wait()
+	if err != nil && cmd.ProcessState.ExitCode() != -1 {
+		t.Fatalf("it failed by itself: %v\n%s", err, printed.String())
+	}
+	return err != nil
+}
+
+// TestAtOnce has several builds write the same output from the same cache at once.
+func TestAtOnce(t *testing.T) {
+	manifest := upstream(t, several()...)
+	want, _ := reference(t, manifest)
+	for range 3 {
+		p := newPlace(t, manifest)
+		var all [3]*exec.Cmd
+		var printed [len(all)]strings.Builder
+		for i := range all {
+			all[i] = exec.CommandContext(t.Context(), p.command(t)[0], p.command(t)[1:]...)
+			all[i].Stdout, all[i].Stderr = &printed[i], &printed[i]
+			if err := all[i].Start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, cmd := range all {
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%v\n%s", err, printed[i].String())
+			}
+		}
+		p.check(t, want, false)
+		if left := p.left(t); len(left) > 0 {
+			t.Errorf("builds at once leave %v", left)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+//go:build linux
+
+package scale
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+)
+
+// TestMemory builds and verifies a bundle with one very large file, and smaller ones to keep every transfer busy, where
+// the kernel grants far less memory than the file has bytes: pages of files count too, but can be dropped. More
+// processors take more memory, up to a bound.
+func TestMemory(t *testing.T) {
+	for _, c := range []struct{ processors, limit int64 }{{2, 160 * mib}, {64, 400 * mib}} {
+		t.Run(fmt.Sprint("processors=", c.processors), func(t *testing.T) {
+			t.Setenv("GOMAXPROCS", fmt.Sprint(c.processors))
+			underLimit(t, 384*mib, c.limit)
+		})
+	}
+	if big {
+		t.Run("8GiB", func(t *testing.T) { underLimit(t, 8*gib, 400*mib) })
+	}
+}
+
+func underLimit(t *testing.T, size, limit int64) {
+	group := newGroup(t, limit)
+	sources := []source{{name: "large", seed: 1, size: size}}
+	for i := range 8 {
+		sources = append(sources, source{name: fmt.Sprint("more-", i), seed: uint64(2 + i), size: size / 64})
+	}
+	manifest, dir := upstream(t, sources...), t.TempDir()
+	output := filepath.Join(dir, "x.kkb")
+	for _, args := range [][]string{
+		{program(t), "build", "--quiet", "--cache", filepath.Join(dir, "cache"), "-o", output, manifest},
+		{program(t), "verify", "--quiet", output},
+	} {
+		u, out := measure(t, group, args...)
+		if !u.ok() {
+			t.Fatalf("%s: %s, %d killed for memory, peak %d MiB\n%s", args[1], u.Status, killedForMemory(t, group), u.Peak/mib, out)
+		}
+		if u.Peak >= limit {
+			t.Errorf("%s had %d MiB in memory; at most %d are allowed", args[1], u.Peak/mib, limit/mib)
+		}
+		t.Logf("%s: %d MiB at most, %.1f s, CPU %.1f s, read %s, written %s", args[1], u.Peak/mib, u.Wall.Seconds(), u.CPU.Seconds(), gb(u.Read), gb(u.Wrote))
+	}
+	if n := killedForMemory(t, group); n != 0 {
+		t.Errorf("%d processes were killed for memory", n)
+	}
+}
