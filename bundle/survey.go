@@ -58,9 +58,10 @@ func (w *walk) platforms(it Item) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	const attestation = "unknown/unknown" // what BuildKit gives provenance and SBOMs beside images
 	var platforms []string
 	for _, c := range w.nodes[root].children {
-		if _, ok := absent[c.sum]; !ok && c.platform != "" {
+		if _, ok := absent[c.sum]; !ok && c.platform != "" && c.platform != attestation {
 			platforms = append(platforms, c.platform)
 		}
 	}
