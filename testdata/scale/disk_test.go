@@ -41,14 +41,14 @@ func wantAll(t *testing.T, out string, texts ...string) {
 	}
 }
 
-// TestOutputFull has the bundle meet the end of its disk while it is written.
+// TestOutputFull has no room for the bundle: nothing is written, and what was there stays.
 func TestOutputFull(t *testing.T) {
 	p := newPlace(t, upstream(t, silent(32*mib)))
 	dir := filepath.Dir(p.output)
 	out, code := inNamespace(t, `mount -t tmpfs -o size=8m tmpfs "$1" || exit 99
 		dir=$1; shift; echo before > $dir/x.kkb
 		"$@"; code=$?; ls -A $dir; cat $dir/x.kkb; exit $code`, append([]string{dir}, p.command(t)...)...)
-	wantAll(t, out, "write bundle "+p.output, "disk is full", "are needed there", "\nx.kkb\nbefore\n")
+	wantAll(t, out, "no space for the bundle in "+dir, "needed there", "8.0 MiB free", "\nx.kkb\nbefore\n")
 	if code != 1 || strings.Contains(out, "\n.x.kkb") {
 		t.Errorf("exit code %d, want 1 and nothing left:\n%s", code, out)
 	}
