@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"time"
 )
@@ -126,7 +127,7 @@ func (s *source) body() (io.ReadCloser, error) {
 		s.fail(err)
 		return nil, err
 	}
-	return &sourceBody{ReadCloser: rc, source: s}, nil
+	return &sourceBody{blob: rc, source: s}, nil
 }
 
 func (s *source) fail(err error) {
@@ -143,24 +144,29 @@ func (s *source) failure() error {
 	return s.err
 }
 
+// A sourceBody is a request's body. net/http closes a body that it is still reading when the answer comes early; the
+// blob's memory goes back to where others take it from, so Close waits for the Read, which only waits for the disk.
 type sourceBody struct {
-	io.ReadCloser
-	source *source
 	mu     sync.Mutex
+	blob   io.ReadCloser
+	source *source
 	closed bool
 }
 
 func (b *sourceBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0, os.ErrClosed
+	}
+	n, err := b.blob.Read(p)
 	if n > 0 {
 		b.source.moved()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	switch {
 	case errors.Is(err, io.EOF):
 		b.source.done()
-	case err != nil && !b.closed: // net/http closes a body that it is still reading when the answer comes early
+	case err != nil:
 		b.source.fail(err)
 	}
 	return n, err
@@ -168,9 +174,9 @@ func (b *sourceBody) Read(p []byte) (int, error) {
 
 func (b *sourceBody) Close() error {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.closed = true
-	b.mu.Unlock()
-	return b.ReadCloser.Close()
+	return b.blob.Close()
 }
 
 // A watchdog calls bark once nothing has moved for its time.
