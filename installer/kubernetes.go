@@ -119,8 +119,13 @@ func joinTask(name string, where Where, role manifest.Role) Task {
 		Roles:  []manifest.Role{role},
 		Where:  where,
 		Images: []string{"kube-proxy", "pause"},
-		Done:   func(ctx context.Context, t *Target) (bool, error) { return t.isMember(ctx) },
-		Do:     func(ctx context.Context, t *Target) error { return t.join(ctx) },
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			if t.Name == t.run.firstControlPlane().Name {
+				return true, nil // it is made by kubeadm init, and joins nothing
+			}
+			return t.isMember(ctx)
+		},
+		Do: func(ctx context.Context, t *Target) error { return t.join(ctx) },
 	}
 }
 

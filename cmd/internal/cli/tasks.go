@@ -51,7 +51,7 @@ func (p *taskPrinter) line(e installer.Event) string {
 		return ""
 	}
 	line := fmt.Sprintf("%-8s %-14s %s", e.State, printable(e.Host), printable(e.Task))
-	if e.Message != "" {
+	if e.Message != "" && e.State != installer.Failed { // the error that ends the run says why
 		line += ": " + printableLines(e.Message)
 	}
 	if e.Duration > 0 {
