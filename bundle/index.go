@@ -19,6 +19,7 @@ const (
 	KindImage    = "image"    // a container image: an index or a manifest, as upstream has it
 	KindChart    = "chart"    // a Helm chart, as the OCI artifact Helm itself uses
 	KindFile     = "file"     // one file, as an artifact of type ArtifactTypeFile
+	KindReferrer = "referrer" // what an image's subject or cosign's tags attach to it: signatures, attestations, SBOMs
 	KindManifest = "manifest" // what the bundle was built from
 	KindLock     = "lock"     // the lock it was built from
 	KindClosure  = "closure"  // the proof that nothing is missing

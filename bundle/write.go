@@ -34,13 +34,13 @@ type Summary struct {
 
 // Create writes the bundle to path: under another name in the same directory first, synced, then renamed. On an error,
 // or when ctx ends, nothing is left and what was at path before is untouched. The same Index and level give the same
-// bytes, whatever else the cache holds.
-func Create(ctx context.Context, path string, c *Cache, x Index, o WriteOptions) (Summary, error) {
+// bytes, whatever else src holds.
+func Create(ctx context.Context, path string, src Source, x Index, o WriteOptions) (Summary, error) {
 	f, err := createTemp(path)
 	if err != nil {
 		return Summary{}, fmt.Errorf("write bundle %s: %w", path, err)
 	}
-	s, err := Write(ctx, f, c, x, o)
+	s, err := Write(ctx, f, src, x, o)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -48,7 +48,7 @@ func Create(ctx context.Context, path string, c *Cache, x Index, o WriteOptions)
 		err = os.Rename(f.Name(), path) // before Close, which unlocks it: another run would sweep it away
 	}
 	if err != nil {
-		return Summary{}, errors.Join(describe(ctx, path, c, x, err), f.Close(), os.Remove(f.Name()))
+		return Summary{}, errors.Join(describe(ctx, path, src, x, err), f.Close(), os.Remove(f.Name()))
 	}
 	return s, errors.Join(f.Close(), syncDir(filepath.Dir(path)))
 }
@@ -69,32 +69,32 @@ func createTemp(path string) (*os.File, error) {
 }
 
 // describe says how much room is needed where the disk is full.
-func describe(ctx context.Context, path string, c *Cache, x Index, err error) error {
+func describe(ctx context.Context, path string, src Source, x Index, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		if need, sizeErr := Estimate(context.WithoutCancel(ctx), c, x); sizeErr == nil {
+		if need, sizeErr := Estimate(context.WithoutCancel(ctx), src, x); sizeErr == nil {
 			return fmt.Errorf("write bundle %s: the disk is full; %d MiB are needed there: %w", path, need>>20+1, err)
 		}
 	}
 	return fmt.Errorf("write bundle %s: %w", path, err)
 }
 
-// Write writes the bundle of x to w. Every blob must be in c: the error names all that are not, as *MissingError, and a
+// Write writes the bundle of x to w. Every blob must be in src: the error names all that are not, as *MissingError, and a
 // damaged copy as *CacheError.
-func Write(ctx context.Context, w io.Writer, c *Cache, x Index, o WriteOptions) (Summary, error) {
-	p, err := newPlan(ctx, c, x)
+func Write(ctx context.Context, w io.Writer, src Source, x Index, o WriteOptions) (Summary, error) {
+	p, err := newPlan(ctx, src, x)
 	if err != nil {
 		return Summary{}, err
 	}
-	return p.write(ctx, w, c, o)
+	return p.write(ctx, w, src, o)
 }
 
-// Estimate returns the most bytes that Create will write for x. Every blob must be in c.
-func Estimate(ctx context.Context, c *Cache, x Index) (int64, error) {
-	p, err := newPlan(ctx, c, x)
+// Estimate returns the most bytes that Create will write for x. Every blob must be in src.
+func Estimate(ctx context.Context, src Source, x Index) (int64, error) {
+	p, err := newPlan(ctx, src, x)
 	if err != nil {
 		return 0, err
 	}
-	return p.most(c)
+	return p.most(ctx, src)
 }
 
 // A plan is everything about a bundle but the contents of its blobs.
@@ -104,14 +104,14 @@ type plan struct {
 	layout    layout
 }
 
-func newPlan(ctx context.Context, c *Cache, x Index) (*plan, error) {
+func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
 	index, err := x.Marshal()
 	if err != nil {
 		return nil, err
 	}
 	var problems []error
 	known := make(map[sum]bool)
-	w := &walk{src: c, report: func(s sum, _ Item, err error) error {
+	w := &walk{src: src, report: func(s sum, _ Item, err error) error {
 		if !known[s] {
 			problems = append(problems, err)
 		}
@@ -125,11 +125,11 @@ func newPlan(ctx context.Context, c *Cache, x Index) (*plan, error) {
 		return nil, errors.Join(problems...)
 	}
 	p := &plan{index: index}
-	p.layout = layout{frameSize: c.enc.frameSize, indexSize: int64(len(index)), blobs: w.order()}
+	p.layout = layout{frameSize: src.encoding().frameSize, indexSize: int64(len(index)), blobs: w.order()}
 	if frames := p.layout.put(); frames > maxFrames {
 		return nil, fmt.Errorf("the bundle would have %d frames; at most %d are allowed: make several bundles", frames, maxFrames)
 	}
-	return p, p.addDirectory(c.enc)
+	return p, p.addDirectory(src.encoding())
 }
 
 // addDirectory makes the directory of the layout's blobs, whose places are known.
@@ -142,7 +142,7 @@ func (p *plan) addDirectory(enc *encoder) (err error) {
 }
 
 // most adds up the frames that exist, and the others as if nothing in them could be compressed.
-func (p *plan) most(c *Cache) (int64, error) {
+func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 	total, frames := int64(0), 0
 	for s := range p.layout.segments() {
 		frames += s.count
@@ -150,11 +150,11 @@ func (p *plan) most(c *Cache) (int64, error) {
 			total += maxFrameLen(s.size)
 			continue
 		}
-		e, err := c.entry(p.layout.blobs[s.blob].sum)
+		e, err := src.open(ctx, p.layout.blobs[s.blob].sum)
 		if err != nil {
 			return 0, err
 		}
-		total += e.data
+		total += e.length()
 		if err := e.close(); err != nil {
 			return 0, err
 		}
@@ -163,10 +163,10 @@ func (p *plan) most(c *Cache) (int64, error) {
 }
 
 // write writes what was planned.
-func (p *plan) write(ctx context.Context, w io.Writer, c *Cache, o WriteOptions) (Summary, error) {
-	bw := &bundleWriter{plan: p, c: c, w: bufio.NewWriterSize(w, 1<<20), buf: make([]byte, 1<<20)}
+func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOptions) (Summary, error) {
+	bw := &bundleWriter{plan: p, src: src, w: bufio.NewWriterSize(w, 1<<20), buf: make([]byte, 1<<20)}
 	if o.Progress != nil {
-		most, err := p.most(c)
+		most, err := p.most(ctx, src)
 		if err != nil {
 			return Summary{}, err
 		}
@@ -190,7 +190,7 @@ func (p *plan) write(ctx context.Context, w io.Writer, c *Cache, o WriteOptions)
 // A bundleWriter turns segments into bytes.
 type bundleWriter struct {
 	*plan
-	c        *Cache
+	src      Source
 	w        *bufio.Writer
 	off      int64
 	entries  []byte // of the seek table
@@ -231,24 +231,24 @@ func (w *bundleWriter) Write(b []byte) (int, error) {
 }
 
 func (w *bundleWriter) frame(content []byte) error {
-	frame := w.c.enc.appendFrame(nil, content)
+	frame := w.src.encoding().appendFrame(nil, content)
 	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
 	w.entries = appendEntry(w.entries, frameInfo{len: uint32(len(frame)), size: uint32(len(content)), checksum: sum})
 	_, err := w.Write(frame)
 	return err
 }
 
-// blob copies the frames of a blob as they are in the cache.
+// blob copies the frames of a blob as they are in the source.
 func (w *bundleWriter) blob(ctx context.Context, b dirBlob) (err error) {
-	e, err := w.c.entry(b.sum)
+	e, err := w.src.open(ctx, b.sum)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	if e.size != b.size {
-		return e.damaged("its size changed")
+	if e.blobSize() != b.size {
+		return fmt.Errorf("blob %s changed its size while the bundle was written", b.sum.digest())
 	}
-	w.entries = append(w.entries, e.table...)
+	w.entries = append(w.entries, e.seekEntries()...)
 	return e.copyTo(ctx, w, w.buf)
 }
 
@@ -261,12 +261,12 @@ func (w *bundleWriter) glueFrame(ctx context.Context, s segment) error {
 		}
 		w.glue = append(w.glue, h...)
 		if b := w.unitBlob(u); b != nil && b.size > 0 {
-			content, err := w.c.read(ctx, b.sum, smallBlob)
+			content, err := w.src.read(ctx, b.sum, smallBlob)
 			if err != nil {
 				return err
 			}
 			if int64(len(content)) != b.size {
-				return fmt.Errorf("blob %s changed in the cache while it was written", b.sum.digest())
+				return fmt.Errorf("blob %s changed while it was written", b.sum.digest())
 			}
 			w.glue = append(w.glue, content...)
 		}
