@@ -16,10 +16,10 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist test lint fmt fuzz bench demo lab-needs lab lab-up lab-down e2e clean
+.PHONY: help build helper dist test lint fmt fuzz bench bench-corpus demo lab-needs lab lab-up lab-down e2e clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 helper: ## build kkbundle-node for both architectures, to be embedded
 	@for arch in amd64 arm64; do
@@ -64,6 +64,9 @@ fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-20s} -fuzzminimizetime 10x $$pkg
 		done
 	done
+
+bench-corpus: helper ## 20 images, 700 MB of gzip layers, beside what the same bytes cost anyhow (downloads Debian packages once)
+	@KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v -run TestCorpus ./testdata/scale
 
 bench: helper ## Go benchmarks, then whole processes on large input (25 GB of $$TMPDIR)
 	@go test -run '^$$' -bench . -benchmem ./bundle/... ./fetch/... ./registry/... ./installer/node/...

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -107,20 +108,49 @@ func (e *cacheEntry) check(frameSize int) error {
 	return nil
 }
 
-// copyTo copies the frames, or the small blob, to w and checks the checksum of the whole file.
+// copyTo copies the frames, or the small blob, to w and checks the checksum of the whole file. While one half of buf is
+// written the other is read.
 func (e *cacheEntry) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
+	inner, stop := context.WithCancel(ctx)
+	full, empty := make(chan []byte), make(chan []byte, 2)
+	half := len(buf) / 2
+	empty <- buf[:half:half]
+	empty <- buf[half:]
+	read := make(chan error, 1)
+	go func() {
+		defer close(full)
+		read <- e.readTo(inner, full, empty)
+	}()
+	var err error
+	for b := range full {
+		if _, err = w.Write(b); err != nil {
+			break
+		}
+		empty <- b[:cap(b)]
+	}
+	stop()
+	return cmp.Or(err, <-read)
+}
+
+// readTo hands what is in the file to full, in buffers from empty, and checks it.
+func (e *cacheEntry) readTo(ctx context.Context, full chan<- []byte, empty <-chan []byte) error {
 	crc := uint32(0)
 	for at := int64(0); at < e.data; {
-		if err := ctx.Err(); err != nil {
-			return err
+		var buf []byte
+		select {
+		case buf = <-empty:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 		n := min(int64(len(buf)), e.data-at)
 		if _, err := e.f.ReadAt(buf[:n], at); err != nil {
 			return fmt.Errorf("read cached blob %s: %w", e.sum.digest(), err)
 		}
 		crc = crc32.Update(crc, castagnoli(), buf[:n])
-		if _, err := w.Write(buf[:n]); err != nil {
-			return err
+		select {
+		case full <- buf[:n]:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 		at += n
 	}

@@ -82,7 +82,7 @@
 // glue. An empty blob is a header in a glue frame.
 //
 // How a frame is compressed is the writer's choice, recorded as encoder in kkbundle.json. This writer stores what a
-// trial cannot shrink by 3 %, as raw blocks of 131072 bytes. It promises the same bytes for the same index.json, blobs
+// trial cannot shrink by 3 %, as raw blocks of 131072 bytes; of 1 MiB or more it tries samples first. It promises the same bytes for the same index.json, blobs
 // and encoder, on any architecture, with any number of workers, from a cache in any state.
 //
 // # The seek table

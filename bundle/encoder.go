@@ -63,12 +63,20 @@ const (
 
 	// A frame is stored if the trial saves less than 3 %: below that, decoding costs more than the bytes.
 	storedPercent = 97
+
+	// Content of at least minSampled bytes gets no trial if samples of it, evenly apart, save less than 1 %: most content is
+	// gzip layers, and the trial would take as long as hashing them.
+	minSampled    = 1 << 20
+	samples       = 8
+	sampleSize    = 16 << 10
+	samplePercent = 99
 )
 
 // An encoder turns content into frames. Its name says everything that the bytes depend on. Safe for concurrent use.
 type encoder struct {
 	id        string
 	frameSize int
+	sample    *zstd.Encoder // cheapest: decides whether the trial is worth it
 	trial     *zstd.Encoder // cheap: decides whether to store
 	final     *zstd.Encoder // nil: the trial's result is taken
 }
@@ -91,9 +99,13 @@ func newEncoder(level Level, jobs int) (*encoder, error) {
 	e.id = strings.Join([]string{
 		"klauspost/compress/zstd", zstdVersion, "level=" + final.String(), fmt.Sprintf("window=%d", frameSize),
 		"lowmem=true", "single=true", "crc=true", "trial=" + trial.String(), fmt.Sprintf("stored=%d%%", storedPercent),
+		fmt.Sprintf("sample=%dx%d/%d%%", samples, sampleSize, samplePercent),
 		fmt.Sprintf("frame=%d", frameSize),
 	}, " ")
 	var err error
+	if e.sample, err = newZstd(zstd.SpeedFastest, samples*sampleSize, jobs); err != nil {
+		return nil, err
+	}
 	if e.trial, err = newZstd(trial, frameSize, jobs); err != nil {
 		return nil, err
 	}
@@ -114,8 +126,24 @@ func newZstd(level zstd.EncoderLevel, window, jobs int) (*zstd.Encoder, error) {
 	return e, nil
 }
 
+// promising says whether compressing content may be worth it. Samples answer for all of it.
+func (e *encoder) promising(content []byte) bool {
+	if len(content) < minSampled {
+		return true
+	}
+	sample := make([]byte, 0, samples*sampleSize)
+	for i := range samples {
+		at := i * (len(content) - sampleSize) / (samples - 1)
+		sample = append(sample, content[at:at+sampleSize]...)
+	}
+	return len(e.sample.EncodeAll(sample, nil))*100 <= len(sample)*samplePercent
+}
+
 // appendFrame appends the one frame that content has under this encoder.
 func (e *encoder) appendFrame(dst, content []byte) []byte {
+	if !e.promising(content) {
+		return appendStored(dst, content)
+	}
 	start := len(dst)
 	dst = e.trial.EncodeAll(content, dst)
 	if int64(len(dst)-start)*100 > int64(len(content))*storedPercent {
