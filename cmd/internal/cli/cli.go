@@ -25,13 +25,14 @@ type globals struct {
 	Streams
 	console              *console // what Err is
 	quiet, verbose, json bool
-	started              bool // the command line made sense
+	started              bool    // the command line made sense
+	events               *events // what --json prints on Err while it works
 }
 
 func newGlobals(s Streams) *globals {
 	c := &console{out: s.Err}
 	s.Err = c
-	return &globals{Streams: s, console: c}
+	return &globals{Streams: s, console: c, events: &events{out: c}}
 }
 
 // Main runs kkbundle with args (without the program's name) and returns the exit code of exit.go's table.
@@ -46,7 +47,10 @@ func Main(ctx context.Context, args []string, streams Streams) int {
 	case err != nil && ctx.Err() != nil:
 		err = interrupted(ctx, err)
 	}
-	if err != nil {
+	switch {
+	case err != nil && g.json:
+		g.failed(err)
+	case err != nil:
 		printError(streams.Err, err)
 	}
 	return exitCode(err)
@@ -76,7 +80,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	f := cmd.PersistentFlags()
 	f.BoolVarP(&g.quiet, "quiet", "q", false, "print nothing but errors and what was asked for")
 	f.BoolVarP(&g.verbose, "verbose", "v", false, "print what is being done")
-	f.BoolVar(&g.json, "json", false, "print results as JSON")
+	f.BoolVar(&g.json, "json", false, "print the result as one JSON document, and what happens meanwhile as lines of JSON on standard error")
 	cmd.AddGroup(
 		&cobra.Group{ID: "connected", Title: "With internet:"},
 		&cobra.Group{ID: "bundle", Title: "The bundle:"},
@@ -124,6 +128,9 @@ func (g *globals) logger() *slog.Logger {
 		level = slog.LevelError
 	case g.verbose:
 		level = slog.LevelDebug
+	}
+	if g.json {
+		return slog.New(slog.NewJSONHandler(logWriter{g.events}, &slog.HandlerOptions{Level: level}))
 	}
 	return slog.New(slog.NewTextHandler(g.Err, &slog.HandlerOptions{
 		Level: level,

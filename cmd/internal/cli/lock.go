@@ -62,8 +62,8 @@ func (g *globals) fetchOptions(p *project, c *bundle.Cache, jobs int, m *meter) 
 		Logger:    g.logger(),
 		Progress: func(e fetch.Event) {
 			m.set(e.Done, e.Total)
-			if e.Type == fetch.EventFinished && e.Err == nil && g.verbose {
-				g.note("%s %s", e.Kind, printable(e.Ref))
+			if e.Type == fetch.EventFinished {
+				g.item(m.name, itemName{e.Kind, e.Ref, e.Platform}, e.Err)
 			}
 		},
 	}

@@ -16,8 +16,8 @@ import (
 // rare enough for a CI log.
 const plainInterval = 10 * time.Second
 
-// A meter shows how far a transfer of bytes is: one live line on a terminal, a line now and then elsewhere, nothing with
-// --quiet or --json. Its methods may be called concurrently.
+// A meter shows how far a transfer of bytes is: one live line on a terminal, a line now and then elsewhere, events with
+// --json, nothing with --quiet. Its methods may be called concurrently.
 type meter struct {
 	name  string
 	now   func() time.Time
@@ -25,8 +25,9 @@ type meter struct {
 	bar   *mpb.Bar  // nil without a terminal
 	end   func()    // takes the live line away
 	out   io.Writer // plain lines; nil prints none
+	watch *events   // nil emits none
 
-	mu       sync.Mutex // of plain lines only: the bar calls back while it is told something, and has locks of its own
+	mu       sync.Mutex // of lines only: the bar calls back while it is told something, and has locks of its own
 	last     time.Time
 	lastDone int64
 }
@@ -49,6 +50,9 @@ func (c *console) Write(p []byte) (int, error) {
 
 func (g *globals) newMeter(name string) *meter {
 	m := startMeter(name, time.Now)
+	if g.watched() {
+		m.watch = g.events
+	}
 	if g.quiet || g.json {
 		return m
 	}
@@ -87,6 +91,17 @@ func (m *meter) set(done, total int64) {
 		m.bar.SetCurrent(done)
 	case m.out != nil:
 		m.plain(done, total)
+	case m.watch != nil:
+		m.emit(done, total)
+	}
+}
+
+func (m *meter) emit(done, total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := m.now(); now.Sub(m.last) >= eventInterval {
+		m.last = now
+		m.watch.emit(event{Event: "progress", Phase: m.name, Done: &done, Total: &total})
 	}
 }
 
