@@ -1,0 +1,135 @@
+package trust
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// MaxKey is how large a file with a public key may be, in bytes.
+const MaxKey = 64 << 10
+
+// Bits of RSA keys: less is broken or soon will be (NIST SP 800-131A); more only costs time.
+const (
+	minRSA = 2048
+	maxRSA = 16384
+)
+
+// A PublicKey checks signatures. It is never changed, and may be used concurrently.
+type PublicKey struct {
+	key         crypto.PublicKey // *ecdsa.PublicKey, ed25519.PublicKey or *rsa.PublicKey
+	fingerprint digest.Digest
+}
+
+// ParsePublicKey reads a PEM file with one public key, as cosign and openssl write it (PKIX, "PUBLIC KEY"): ECDSA on P-256,
+// P-384 or P-521, Ed25519, or RSA with 2048 to 16384 bits.
+func ParsePublicKey(data []byte) (*PublicKey, error) {
+	if len(data) > MaxKey {
+		return nil, fmt.Errorf("a public key has no %d bytes; at most %d are read", len(data), MaxKey)
+	}
+	block, rest := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("it is no public key: want a PEM file that begins with -----BEGIN PUBLIC KEY-----, such as cosign.pub")
+	}
+	if again, _ := pem.Decode(rest); again != nil {
+		return nil, errors.New("it has more than one PEM block: keep one public key")
+	}
+	switch {
+	case strings.Contains(block.Type, "PRIVATE KEY"):
+		return nil, errors.New("it is a private key, which has no place here: name the public one (cosign.pub beside cosign.key)")
+	case block.Type == "CERTIFICATE":
+		return nil, errors.New("it is a certificate: write its public key into a file (openssl x509 -pubkey -noout) and name that")
+	case block.Type != "PUBLIC KEY":
+		return nil, fmt.Errorf("it is a PEM file of %.40q: want PUBLIC KEY", block.Type)
+	}
+	key, err := x509.ParsePKIXPublicKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("public key: %w", err)
+	}
+	return newPublicKey(key)
+}
+
+func newPublicKey(key crypto.PublicKey) (*PublicKey, error) {
+	switch k := key.(type) {
+	case *ecdsa.PublicKey:
+		if k.Curve != elliptic.P256() && k.Curve != elliptic.P384() && k.Curve != elliptic.P521() {
+			return nil, fmt.Errorf("ECDSA on %s is not supported: use P-256, P-384 or P-521", k.Curve.Params().Name)
+		}
+	case ed25519.PublicKey:
+	case *rsa.PublicKey:
+		if bits := k.N.BitLen(); bits < minRSA || bits > maxRSA {
+			return nil, fmt.Errorf("an RSA key of %d bits is not supported: use %d to %d", bits, minRSA, maxRSA)
+		}
+	default:
+		return nil, fmt.Errorf("a key of type %T is not supported: use ECDSA, Ed25519 or RSA", key)
+	}
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("public key: %w", err)
+	}
+	sum := sha256.Sum256(der)
+	return &PublicKey{key: key, fingerprint: digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:]))}, nil
+}
+
+// Fingerprint is the sha256 of the key's DER form (SubjectPublicKeyInfo): the same for one key however its file is laid out.
+// `openssl pkey -pubin -in KEY -outform DER | sha256sum` prints it.
+func (k *PublicKey) Fingerprint() digest.Digest { return k.fingerprint }
+
+// Verify checks a signature of a message, in the forms that Sigstore's programs write: ECDSA (ASN.1) and RSA (PKCS #1 v1.5)
+// over SHA-256, or over the hash that goes with the curve; Ed25519 over the message, or over its SHA-512 (Ed25519ph).
+// The error is ErrWrongKey.
+func (k *PublicKey) Verify(message, signature []byte) error {
+	ok := false
+	switch key := k.key.(type) {
+	case *ecdsa.PublicKey:
+		for _, h := range hashesOf(key.Curve) {
+			ok = ok || ecdsa.VerifyASN1(key, hashed(h, message), signature)
+		}
+	case ed25519.PublicKey:
+		ok = ed25519.Verify(key, message, signature) ||
+			ed25519.VerifyWithOptions(key, hashed(crypto.SHA512, message), signature, &ed25519.Options{Hash: crypto.SHA512}) == nil
+	case *rsa.PublicKey:
+		ok = rsa.VerifyPKCS1v15(key, crypto.SHA256, hashed(crypto.SHA256, message), signature) == nil
+	}
+	if !ok {
+		return ErrWrongKey
+	}
+	return nil
+}
+
+// hashesOf lists what ECDSA signatures on a curve are made over: cosign always takes SHA-256, newer programs the hash of
+// the curve's size.
+func hashesOf(curve elliptic.Curve) []crypto.Hash {
+	switch curve {
+	case elliptic.P384():
+		return []crypto.Hash{crypto.SHA256, crypto.SHA384}
+	case elliptic.P521():
+		return []crypto.Hash{crypto.SHA256, crypto.SHA512}
+	}
+	return []crypto.Hash{crypto.SHA256}
+}
+
+func hashed(h crypto.Hash, message []byte) []byte {
+	switch h {
+	case crypto.SHA384:
+		sum := sha512.Sum384(message)
+		return sum[:]
+	case crypto.SHA512:
+		sum := sha512.Sum512(message)
+		return sum[:]
+	}
+	sum := sha256.Sum256(message)
+	return sum[:]
+}
