@@ -32,6 +32,9 @@ const (
 	AnnotationKind      = "io.kkbundle.kind"      // item: one of the kinds
 	AnnotationRef       = "io.kkbundle.ref"       // item: the upstream reference, exactly
 	AnnotationAbsent    = "io.kkbundle.absent"    // item: digests of index children that were not chosen, sorted, with commas
+	AnnotationLacks     = "io.kkbundle.lacks"     // item: platforms it was wanted for and upstream does not have, with commas
+	AnnotationReferrers = "io.kkbundle.referrers" // item: "unknown" where not all that is attached to it could be looked up
+	AnnotationSignedBy  = "io.kkbundle.signed-by" // item: fingerprint of the key that build checked its signature with
 	AnnotationPlatforms = "io.kkbundle.platforms" // index.json: the bundle's platforms, sorted, with commas
 	AnnotationMode      = "io.kkbundle.mode"      // layer of a file: its permission bits in octal
 	annotationTitle     = ocispec.AnnotationTitle

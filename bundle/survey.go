@@ -60,9 +60,21 @@ func (w *walk) platforms(it Item) ([]string, error) {
 	}
 	const attestation = "unknown/unknown" // what BuildKit gives provenance and SBOMs beside images
 	var platforms []string
-	for _, c := range w.nodes[root].children {
-		if _, ok := absent[c.sum]; !ok && c.platform != "" && c.platform != attestation {
-			platforms = append(platforms, c.platform)
+	seen := map[sum]bool{} // indexes in indexes; the walk has bounded how deep they lie
+	for open := []sum{root}; len(open) > 0; open = open[1:] {
+		if seen[open[0]] {
+			continue
+		}
+		seen[open[0]] = true
+		for _, c := range w.nodes[open[0]].children {
+			_, left := absent[c.sum]
+			switch {
+			case left, c.platform == attestation:
+			case c.platform != "":
+				platforms = append(platforms, c.platform)
+			case c.class == classIndex:
+				open = append(open, c.sum)
+			}
 		}
 	}
 	slices.Sort(platforms)

@@ -27,9 +27,12 @@ const (
 type image struct {
 	root      ocispec.Descriptor
 	platforms []string // that were wanted and are there, sorted
-	others    []string // that are there and were not wanted, as upstream calls them
+	there     []string // that are there, wanted or not, as upstream calls them
 	absent    []digest.Digest
 	blobs     []ocispec.Descriptor // configs and layers, each once
+	manifests []ocispec.Descriptor // manifests and indexes, the root first
+	// children has what was chosen of each index, without what is only said about its siblings.
+	children map[digest.Digest][]digest.Digest
 }
 
 // imageRef parses a fully qualified reference. The digest is "" where it has none.
@@ -46,19 +49,19 @@ func imageRef(ref string) (name.Repository, string, digest.Digest, error) {
 	return parsed.Context(), parsed.Identifier(), d, checkDigest(d)
 }
 
-// resolveImage pins an image.
-func (s *session) resolveImage(ctx context.Context, img manifest.Image) (manifest.Pin, error) {
+// resolveImage pins an image, and behind it what is attached to it.
+func (s *session) resolveImage(ctx context.Context, img manifest.Image) ([]manifest.Pin, error) {
 	ref, err := img.Ref()
 	if err != nil {
-		return manifest.Pin{}, err
+		return nil, err
 	}
 	upstream, tag, pinned, err := imageRef(ref)
 	if err != nil {
-		return manifest.Pin{}, err
+		return nil, err
 	}
 	repo, err := s.repository(upstream)
 	if err != nil {
-		return manifest.Pin{}, err
+		return nil, err
 	}
 	verified := manifest.VerifiedUpstream
 	root := ocispec.Descriptor{Digest: pinned, Size: -1}
@@ -69,14 +72,19 @@ func (s *session) resolveImage(ctx context.Context, img manifest.Image) (manifes
 		root, _, err = repo.resolve(ctx, tag)
 	}
 	if err != nil {
-		return manifest.Pin{}, err
+		return nil, err
 	}
-	found, err := s.readImage(ctx, repo, root, s.platforms)
+	wanted, err := s.wanted(img.Platforms)
 	if err != nil {
-		return manifest.Pin{}, err
+		return nil, err
 	}
-	if err := s.checkPlatforms(ctx, ref, found, s.platforms, s.opts.Policy); err != nil {
-		return manifest.Pin{}, err
+	found, err := s.readImage(ctx, repo, root, wanted)
+	if err != nil {
+		return nil, err
+	}
+	lacks, err := s.checkPlatforms(ctx, ref, found, wanted, s.opts.Policy)
+	if err != nil {
+		return nil, err
 	}
 	pin := manifest.Pin{
 		Kind:      manifest.ItemImage,
@@ -86,12 +94,35 @@ func (s *session) resolveImage(ctx context.Context, img manifest.Image) (manifes
 		Digest:    root.Digest,
 		Size:      root.Size,
 		MediaType: root.MediaType,
+		Lacks:     lacks,
 		Verified:  verified,
 	}
 	if isIndex(root.MediaType) {
 		pin.Platforms = found.platforms
 	}
-	return pin, nil
+	return s.pinAttached(ctx, repo, img, found, pin)
+}
+
+// wanted are an item's own platforms, or else those of the run.
+func (s *session) wanted(own []string) ([]string, error) {
+	if len(own) == 0 {
+		return s.platforms, nil
+	}
+	return normalPlatforms(own)
+}
+
+func normalPlatforms(list []string) ([]string, error) {
+	var out []string
+	for _, p := range list {
+		normal, err := manifest.PlatformString(p)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(out, normal) {
+			out = append(out, normal)
+		}
+	}
+	return out, nil
 }
 
 // imageName is a reference without tag and digest: docker.io/library/nginx.
@@ -109,39 +140,55 @@ func imageVersion(ref string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(ref, imageName(ref)), ":")
 }
 
-// checkPlatforms compares what was wanted with what is there.
-func (s *session) checkPlatforms(ctx context.Context, ref string, img image, wanted []string, policy manifest.PlatformPolicy) error {
-	if len(img.platforms) == 0 && len(img.others) == 0 && !isIndex(img.root.MediaType) {
-		return nil // an artifact, for every platform
+// checkPlatforms compares what was wanted with what is there and returns what is missing, if the policy allows that.
+func (s *session) checkPlatforms(
+	ctx context.Context, ref string, img image, wanted []string, policy manifest.PlatformPolicy,
+) (missing []string, err error) {
+	if len(img.there) == 0 && !isIndex(img.root.MediaType) {
+		return nil, nil // an artifact, for every platform
 	}
-	var missing []string
 	for _, p := range wanted {
 		if !slices.Contains(img.platforms, p) {
 			missing = append(missing, p)
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return nil, nil
 	}
-	there := slices.Concat(img.platforms, img.others)
-	slices.Sort(there)
+	slices.Sort(missing)
+	there := slices.Compact(slices.Sorted(slices.Values(img.there)))
 	if len(there) == 0 {
 		there = []string{"no platform at all"}
 	}
-	lacks := fmt.Errorf("it lacks %s; upstream has %s", strings.Join(missing, ", "), strings.Join(slices.Compact(there), ", "))
+	lacks := fmt.Errorf("it lacks %s; upstream has %s", strings.Join(missing, ", "), strings.Join(there, ", "))
 	switch {
 	case policy != manifest.PolicyWarn:
-		return fmt.Errorf("%w (leave the platform out, or set platformPolicy: warn)", lacks)
+		return nil, fmt.Errorf("%w (leave the platform out, or set platformPolicy: warn)", lacks)
 	case len(img.platforms) == 0 && isIndex(img.root.MediaType):
-		return fmt.Errorf("%w, so that nothing of it could be used", lacks)
+		return nil, fmt.Errorf("%w, so that nothing of it could be used", lacks)
 	}
 	s.log.WarnContext(ctx, "image lacks platforms", "item", ref, "missing", missing, "upstream", there)
-	return nil
+	return missing, nil
 }
 
 // readImage reads an image's manifests, those of platforms that are not wanted excepted.
 func (s *session) readImage(ctx context.Context, repo *repository, root ocispec.Descriptor, wanted []string) (image, error) {
-	w := &imageWalk{repo: repo, wanted: wanted, image: image{root: root}}
+	return (&imageWalk{repo: repo, wanted: wanted}).read(ctx, root)
+}
+
+// imageWalk is the state of reading one image.
+type imageWalk struct {
+	repo   *repository
+	wanted []string
+	all    bool // everything is wanted, and nothing is read as a container image
+	image  image
+	seen   map[digest.Digest]bool
+	parts  int
+}
+
+func (w *imageWalk) read(ctx context.Context, root ocispec.Descriptor) (image, error) {
+	w.image = image{root: root, children: map[digest.Digest][]digest.Digest{}}
+	w.seen = map[digest.Digest]bool{}
 	if err := w.manifest(ctx, root, 0); err != nil {
 		return image{}, err
 	}
@@ -149,21 +196,16 @@ func (s *session) readImage(ctx context.Context, repo *repository, root ocispec.
 	w.image.platforms = slices.Compact(w.image.platforms)
 	slices.Sort(w.image.absent)
 	w.image.absent = slices.Compact(w.image.absent)
+	// An index may name one manifest for several platforms; it is there if any of them is wanted.
+	w.image.absent = slices.DeleteFunc(w.image.absent, func(d digest.Digest) bool { return w.seen[d] })
 	return w.image, nil
-}
-
-// imageWalk is the state of reading one image.
-type imageWalk struct {
-	repo   *repository
-	wanted []string
-	image  image
-	seen   []digest.Digest
-	parts  int
 }
 
 // manifestDoc has what matters of every kind of manifest.
 type manifestDoc struct {
 	ArtifactType string               `json:"artifactType"`
+	Subject      *ocispec.Descriptor  `json:"subject"`
+	Annotations  map[string]string    `json:"annotations"`
 	Config       *ocispec.Descriptor  `json:"config"`
 	Layers       []ocispec.Descriptor `json:"layers"`
 	Blobs        []ocispec.Descriptor `json:"blobs"`
@@ -200,13 +242,13 @@ func checkDescriptor(d ocispec.Descriptor) error {
 }
 
 func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth int) error {
-	if slices.Contains(w.seen, desc.Digest) {
+	if w.seen[desc.Digest] {
 		return nil
 	}
 	if depth > maxDepth || len(w.seen) >= maxManifests {
 		return fmt.Errorf("index %s: more than %d levels or %d manifests", w.image.root.Digest, maxDepth, maxManifests)
 	}
-	w.seen = append(w.seen, desc.Digest)
+	w.seen[desc.Digest] = true
 	desc, data, err := w.repo.manifest(ctx, desc)
 	if err != nil {
 		return err
@@ -218,19 +260,66 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 	if w.parts += len(doc.Layers) + len(doc.Blobs) + len(doc.Manifests); w.parts > maxParts {
 		return fmt.Errorf("image %s has more than %d layers and manifests", w.image.root.Digest, maxParts)
 	}
+	w.image.manifests = append(w.image.manifests, desc)
 	if !isIndex(desc.MediaType) {
 		return w.leaf(ctx, doc, depth == 0)
 	}
+	return w.index(ctx, desc.Digest, doc.Manifests, depth)
+}
+
+// index takes the children of an index that are wanted.
+func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []ocispec.Descriptor, depth int) error {
 	// What is attested of a child comes after the child, whatever the index's order.
-	slices.SortStableFunc(doc.Manifests, func(a, b ocispec.Descriptor) int {
+	slices.SortStableFunc(children, func(a, b ocispec.Descriptor) int {
 		return strings.Compare(attested(a).String(), attested(b).String())
 	})
-	for _, child := range doc.Manifests {
-		if err := w.child(ctx, child, depth+1); err != nil {
+	for i, child := range children {
+		if child.Platform != nil || !isManifest(child.MediaType) || w.all {
+			continue
+		}
+		// Where an index does not say it, the image's config does; so container runtimes look there too.
+		platform, err := w.configPlatform(ctx, child)
+		if err != nil {
+			return err
+		}
+		children[i].Platform = platform
+	}
+	chosen := w.choose(children)
+	for _, child := range children {
+		if !w.takes(child, chosen) {
+			w.image.absent = append(w.image.absent, child.Digest)
+			continue
+		}
+		if attested(child) == "" {
+			w.image.children[parent] = append(w.image.children[parent], child.Digest)
+		}
+		if err := w.manifest(ctx, child, depth+1); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// choose returns the platforms of an index's children that are best for those that are wanted.
+func (w *imageWalk) choose(children []ocispec.Descriptor) (chosen []string) {
+	var there []string
+	for _, child := range children {
+		p := platformString(child.Platform)
+		if p != "" && p != "unknown/unknown" && (isIndex(child.MediaType) || isManifest(child.MediaType)) {
+			there = append(there, p)
+		}
+	}
+	w.image.there = append(w.image.there, there...)
+	for _, p := range w.wanted {
+		for _, runs := range manifest.RunsOn(p) {
+			if slices.Contains(there, runs) {
+				w.image.platforms = append(w.image.platforms, p)
+				chosen = append(chosen, runs)
+				break
+			}
+		}
+	}
+	return chosen
 }
 
 // attested returns the digest of the sibling that a child of an index attests something of, if it does: BuildKit puts
@@ -242,32 +331,18 @@ func attested(d ocispec.Descriptor) digest.Digest {
 	return digest.Digest(d.Annotations["vnd.docker.reference.digest"])
 }
 
-// child takes a child of an index, or records that it was not wanted.
-func (w *imageWalk) child(ctx context.Context, desc ocispec.Descriptor, depth int) error {
+// takes tells whether a child of an index is wanted, chosen being the platforms that are.
+func (w *imageWalk) takes(child ocispec.Descriptor, chosen []string) bool {
+	of := attested(child)
 	switch {
-	case desc.Platform == nil && isIndex(desc.MediaType):
-		return w.manifest(ctx, desc, depth)
-	case desc.Platform == nil && isManifest(desc.MediaType):
-		// Where an index does not say it, the image's config does; so container runtimes look there too.
-		platform, err := w.configPlatform(ctx, desc)
-		if err != nil {
-			return err
-		}
-		desc.Platform = platform
+	case !isIndex(child.MediaType) && !isManifest(child.MediaType):
+		return false
+	case w.all, child.Platform == nil && isIndex(child.MediaType):
+		return true
+	case of != "" && isManifest(child.MediaType):
+		return w.seen[of]
 	}
-	if of := attested(desc); of != "" && isManifest(desc.MediaType) && slices.Contains(w.seen, of) {
-		return w.manifest(ctx, desc, depth)
-	}
-	platform := platformString(desc.Platform)
-	if !slices.Contains(w.wanted, platform) || !isIndex(desc.MediaType) && !isManifest(desc.MediaType) {
-		w.image.absent = append(w.image.absent, desc.Digest)
-		if platform != "" && platform != "unknown/unknown" {
-			w.image.others = append(w.image.others, platform)
-		}
-		return nil
-	}
-	w.image.platforms = append(w.image.platforms, platform)
-	return w.manifest(ctx, desc, depth)
+	return slices.Contains(chosen, platformString(child.Platform))
 }
 
 func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor) (*ocispec.Platform, error) {
@@ -297,7 +372,7 @@ func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error
 			w.image.blobs = append(w.image.blobs, b)
 		}
 	}
-	if !alone {
+	if !alone || w.all {
 		return nil
 	}
 	platform, err := w.platform(ctx, doc)
@@ -305,11 +380,7 @@ func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error
 		return err
 	}
 	w.image.root.Platform = platform
-	if p := platformString(platform); slices.Contains(w.wanted, p) {
-		w.image.platforms = append(w.image.platforms, p)
-	} else {
-		w.image.others = append(w.image.others, p)
-	}
+	w.choose([]ocispec.Descriptor{{MediaType: ocispec.MediaTypeImageManifest, Platform: platform}})
 	return nil
 }
 
@@ -380,8 +451,8 @@ func (s *session) fetchBlob(ctx context.Context, d *download) error {
 	return err
 }
 
-// planImage is the work for a pinned image.
-func (s *session) planImage(ctx context.Context, pin manifest.Pin) (*plan, error) {
+// planImage is the work for a pinned image. What is attached to it is among the pins.
+func (s *session) planImage(ctx context.Context, pin manifest.Pin, pins []manifest.Pin) (*plan, error) {
 	upstream, _, named, err := imageRef(pin.Ref)
 	if err != nil {
 		return nil, err
@@ -407,9 +478,12 @@ func (s *session) planImage(ctx context.Context, pin manifest.Pin) (*plan, error
 		policy = manifest.PolicyWarn
 	}
 	if isIndex(img.root.MediaType) {
-		if err := s.checkPlatforms(ctx, pin.Ref, img, wanted, policy); err != nil {
+		if _, err := s.checkPlatforms(ctx, pin.Ref, img, wanted, policy); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.checkPinned(ctx, repo, img, pin, pins); err != nil {
+		return nil, err
 	}
 	return repo.plan(img), nil
 }

@@ -74,7 +74,7 @@ func (s *session) plan(ctx context.Context, pins []manifest.Pin, failed *failure
 	for i, pin := range pins {
 		group.Go(func() error {
 			s.emit(Event{Type: EventStarted, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform})
-			p, err := s.planItem(ctx, pin)
+			p, err := s.planItem(ctx, pin, pins)
 			if err != nil {
 				s.fail(pin, err, failed)
 				return nil
@@ -88,7 +88,7 @@ func (s *session) plan(ctx context.Context, pins []manifest.Pin, failed *failure
 	return slices.DeleteFunc(plans, func(p *plan) bool { return p == nil })
 }
 
-func (s *session) planItem(ctx context.Context, pin manifest.Pin) (*plan, error) {
+func (s *session) planItem(ctx context.Context, pin manifest.Pin, pins []manifest.Pin) (*plan, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -97,7 +97,9 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin) (*plan, error)
 	}
 	switch pin.Kind {
 	case manifest.ItemImage:
-		return s.planImage(ctx, pin)
+		return s.planImage(ctx, pin, pins)
+	case manifest.ItemReferrer:
+		return s.planReferrer(ctx, pin)
 	case manifest.ItemChart:
 		return s.planChart(ctx, pin)
 	case manifest.ItemFile:
@@ -262,7 +264,7 @@ func (p *plan) item() Item {
 		Ref:        p.pin.Ref,
 		Name:       p.pin.Name,
 		Version:    p.pin.Version,
-		Descriptor: p.root,
+		Descriptor: annotated(p.root, p.pin),
 		Absent:     p.absent,
 	}
 }
@@ -270,13 +272,16 @@ func (p *plan) item() Item {
 // An entry is something of a manifest that is to be pinned.
 type entry struct {
 	kind, ref, platform string
-	resolve             func(context.Context) (manifest.Pin, error)
+	resolve             func(context.Context) ([]manifest.Pin, error) // the item, and what comes with it
 }
+
+// alone is the outcome of an entry that nothing comes with.
+func alone(pin manifest.Pin, err error) ([]manifest.Pin, error) { return []manifest.Pin{pin}, err }
 
 // resolve pins everything in the manifest, several at a time.
 func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.Pin, error) {
 	entries := s.entries(b)
-	pins := make([]manifest.Pin, len(entries))
+	pins := make([][]manifest.Pin, len(entries))
 	failed := &failures{}
 	var group errgroup.Group
 	group.SetLimit(s.opts.Jobs)
@@ -298,29 +303,32 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 	if err := failed.err(ctx, len(entries)); err != nil {
 		return nil, err
 	}
-	return mergePins(pins)
+	return mergePins(slices.Concat(pins...))
 }
 
 func (s *session) entries(b *manifest.Bundle) []entry {
 	var list []entry
 	for _, img := range b.Images {
-		list = append(list, entry{manifest.ItemImage, img.Name, "", func(ctx context.Context) (manifest.Pin, error) {
+		list = append(list, entry{manifest.ItemImage, img.Name, "", func(ctx context.Context) ([]manifest.Pin, error) {
 			return s.resolveImage(ctx, img)
 		}})
 	}
 	for _, c := range b.Charts {
-		list = append(list, entry{manifest.ItemChart, chartLabel(c), "", func(ctx context.Context) (manifest.Pin, error) {
-			return s.resolveChart(ctx, c)
+		list = append(list, entry{manifest.ItemChart, chartLabel(c), "", func(ctx context.Context) ([]manifest.Pin, error) {
+			return alone(s.resolveChart(ctx, c))
 		}})
 	}
 	for _, f := range b.Files {
-		platforms := s.platforms
-		if !f.PerPlatform() {
+		platforms, err := s.wanted(f.Platforms)
+		if err != nil || !f.PerPlatform() {
 			platforms = []string{""}
 		}
 		for _, p := range platforms {
-			list = append(list, entry{manifest.ItemFile, manifest.FileURL(f, p), p, func(ctx context.Context) (manifest.Pin, error) {
-				return s.resolveFile(ctx, f, p)
+			list = append(list, entry{manifest.ItemFile, manifest.FileURL(f, p), p, func(ctx context.Context) ([]manifest.Pin, error) {
+				if err != nil {
+					return nil, err
+				}
+				return alone(s.resolveFile(ctx, f, p))
 			}})
 		}
 	}
@@ -337,11 +345,8 @@ func mergePins(pins []manifest.Pin) ([]manifest.Pin, error) {
 		if len(out) > 0 {
 			last := &out[len(out)-1]
 			if last.Kind == p.Kind && last.Ref == p.Ref && last.Platform == p.Platform {
-				if last.Digest != p.Digest {
-					return nil, &Errors{Items: len(pins), Failed: []*ItemError{{
-						Kind: p.Kind, Ref: p.Ref, Platform: p.Platform,
-						Err: fmt.Errorf("it is named twice with different content, %s and %s: give them different names", last.Digest, p.Digest),
-					}}}
+				if err := mergePin(last, p); err != nil {
+					return nil, &Errors{Items: len(pins), Failed: []*ItemError{{Kind: p.Kind, Ref: p.Ref, Platform: p.Platform, Err: err}}}
 				}
 				continue
 			}
@@ -349,4 +354,25 @@ func mergePins(pins []manifest.Pin) ([]manifest.Pin, error) {
 		out = append(out, p)
 	}
 	return out, nil
+}
+
+// mergePin joins another pin of the same item.
+func mergePin(into *manifest.Pin, p manifest.Pin) error {
+	switch {
+	case into.Digest != p.Digest:
+		return fmt.Errorf("it is named twice with different content, %s and %s: give them different names", into.Digest, p.Digest)
+	case into.Key != "" && p.Key != "" && into.KeyDigest != p.KeyDigest:
+		return fmt.Errorf("it is named twice with different keys, %s and %s: keep one", into.Key, p.Key)
+	}
+	if into.Key == "" {
+		into.Key, into.KeyDigest = p.Key, p.KeyDigest
+	}
+	into.Referrers = cmp.Or(into.Referrers, p.Referrers)
+	into.Platforms = union(into.Platforms, p.Platforms)
+	into.Lacks = union(into.Lacks, p.Lacks)
+	return nil
+}
+
+func union(a, b []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b))))
 }

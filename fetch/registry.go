@@ -337,18 +337,30 @@ func (r *repository) tags(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("tags of %s: %w", r, err)
 		}
 		all = append(all, page.Tags...)
-		next, ok := nextPage(header.Get("Link"))
-		if !ok {
+		to, err := nextURL(u, header)
+		if err != nil {
+			return nil, fmt.Errorf("tags of %s: %w", r, err)
+		}
+		if to == nil {
 			return all, nil
 		}
-		to, err := u.Parse(next)
-		if err != nil || to.Host != u.Host {
-			return nil, fmt.Errorf("tags of %s: the next page is elsewhere: %s", r, printable(next))
-		}
-		to.Scheme = u.Scheme // behind a proxy, registries do not know their own
 		u = to
 	}
 	return nil, fmt.Errorf("tags of %s: more than %d pages", r, maxTagPages)
+}
+
+// nextURL is the address of the page that follows the one at u; nil if that was the last.
+func nextURL(u *url.URL, header http.Header) (*url.URL, error) {
+	next, ok := nextPage(header.Get("Link"))
+	if !ok {
+		return nil, nil //nolint:nilnil // the last page is a normal state that callers branch on
+	}
+	to, err := u.Parse(next)
+	if err != nil || to.Host != u.Host {
+		return nil, fmt.Errorf("the next page is elsewhere: %s", printable(next))
+	}
+	to.Scheme = u.Scheme // behind a proxy, registries do not know their own
+	return to, nil
 }
 
 // nextPage reads the Link header: <address>; rel="next".

@@ -20,17 +20,19 @@ import (
 // A session is the state of one run: connections, credentials and counters that its items share.
 type session struct {
 	opts      Options
-	platforms []string // normalized
+	platforms []string                // normalized
+	referrers manifest.ReferrerPolicy // for images that do not say it
 	log       *slog.Logger
 	logins    netrc
 	flights   singleflight.Group // one transfer for a digest or URL at a time
 	buffers   sync.Pool
 
 	mu    sync.Mutex
-	peers map[string]*peer       // by upstream host
-	slots map[string]*gate       // by host that is asked
-	repos map[string]*repository // by repository that is asked
-	pages map[string][]byte      // indexes of Helm repositories and files of checksums, by URL
+	peers map[string]*peer         // by upstream host
+	slots map[string]*gate         // by host that is asked
+	repos map[string]*repository   // by repository that is asked
+	pages map[string][]byte        // indexes of Helm repositories and files of checksums, by URL
+	apis  map[string]*referrersAPI // by upstream host
 
 	total, done, cached atomic.Int64
 }
@@ -60,17 +62,12 @@ func newSession(o Options) (*session, error) {
 		slots:   map[string]*gate{},
 		repos:   map[string]*repository{},
 		pages:   map[string][]byte{},
-	}
-	for _, p := range o.Platforms {
-		normal, err := manifest.PlatformString(p)
-		if err != nil {
-			return nil, fmt.Errorf("fetch: %w", err)
-		}
-		if !slices.Contains(s.platforms, normal) {
-			s.platforms = append(s.platforms, normal)
-		}
+		apis:    map[string]*referrersAPI{},
 	}
 	var err error
+	if s.platforms, err = normalPlatforms(o.Platforms); err != nil {
+		return nil, fmt.Errorf("fetch: %w", err)
+	}
 	if s.logins, err = readNetrc(); err != nil {
 		return nil, err
 	}

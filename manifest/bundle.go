@@ -31,6 +31,19 @@ const (
 	PolicyWarn PlatformPolicy = "warn"
 )
 
+// ReferrerPolicy says what of that which is attached to images travels along: signatures, attestations, SBOMs.
+type ReferrerPolicy string
+
+// The policies; an empty one is ReferrersAll.
+const (
+	// ReferrersAll takes everything that is attached.
+	ReferrersAll ReferrerPolicy = "all"
+	// ReferrersSignatures takes signatures only.
+	ReferrersSignatures ReferrerPolicy = "signatures"
+	// ReferrersNone takes nothing, and does not ask for it.
+	ReferrersNone ReferrerPolicy = "none"
+)
+
 // Bundle says what goes into a bundle.
 type Bundle struct {
 	APIVersion     string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
@@ -38,6 +51,8 @@ type Bundle struct {
 	Metadata       Metadata       `yaml:"metadata" kk:"required"`
 	Platforms      []string       `yaml:"platforms" kk:"required" doc:"The platforms of the hosts, such as linux/amd64."`
 	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"strict (default): a platform that upstream lacks is an error; warn: it is recorded."`
+	// Referrers is for images that do not say it themselves.
+	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to images and travels along: all (default), signatures or none."`
 	// Cluster is the path of a Cluster file, relative to this one. Everything that cluster needs is added.
 	Cluster   string       `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
 	Images    []Image      `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
@@ -58,13 +73,25 @@ type Image struct {
 	// Digest pins the image (or its index) to sha256:….
 	Digest string  `yaml:"digest,omitempty" doc:"sha256:… of the image or its index; anything else is refused."`
 	Verify *Verify `yaml:"verify,omitempty" doc:"Refuse the image unless this key signed it."`
+	// Platforms are this image's, instead of the bundle's.
+	Platforms []string       `yaml:"platforms,omitempty" doc:"The platforms of this image, instead of the bundle's."`
+	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to this image and travels along, instead of what is said for all."`
 }
 
 func (i *Image) setShort(text string) { i.Name = text }
 
 // Verify names the key that must have signed an image.
 type Verify struct {
+	// Key is the path of a file with a public key, relative to the manifest.
 	Key string `yaml:"key" kk:"required" doc:"Path of a cosign public key."`
+}
+
+func (*Verify) hint(name string) string {
+	switch name {
+	case "keyless", "identity", "issuer", "certificateIdentity", "certificateOidcIssuer", "certificate":
+		return "signatures without a key need Sigstore's servers to be checked; only keys are supported, with key"
+	}
+	return ""
 }
 
 // Chart is a Helm chart, from one of three places: Repo with Name and Version, URL of an archive, or Path.
@@ -94,6 +121,8 @@ type File struct {
 	// Checksums is the URL of an upstream file of checksums, with the same placeholders as URL.
 	Checksums string   `yaml:"checksums,omitempty" doc:"Address of upstream's checksums: one hash, or lines of hash and file name."`
 	Mode      FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
+	// Platforms are this file's, instead of the bundle's; only for a file that is another one for each.
+	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of this file, instead of the bundle's."`
 }
 
 // AllPlatforms is the key in Sums of a file that is the same for all platforms.

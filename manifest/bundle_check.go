@@ -19,7 +19,7 @@ func (c *checker) bundle(b *Bundle) {
 	} else {
 		c.version("metadata.version", b.Metadata.Version)
 	}
-	c.platforms(b.Platforms)
+	c.platforms("platforms", b.Platforms)
 	c.images(b.Images)
 	for i := range b.Charts {
 		c.chart(index("charts", i), &b.Charts[i])
@@ -53,16 +53,16 @@ func isToken(s string) bool {
 	return s != "" && !strings.ContainsAny(s[:1], "._+-") && only(strings.ToLower(s), "._+-")
 }
 
-func (c *checker) platforms(list []string) {
+func (c *checker) platforms(at string, list []string) {
 	for i, written := range list {
-		path := index("platforms", i)
+		path := index(at, i)
 		p, err := PlatformString(written)
 		if err != nil {
 			c.add(path, "%v", err)
 			continue
 		}
 		if first := slices.Index(list[:i], p); first >= 0 {
-			c.add(path, "%s is there twice, first on %s", p, c.line(index("platforms", first)))
+			c.add(path, "%s is there twice, first on %s", p, c.line(index(at, first)))
 		}
 		list[i] = p
 	}
@@ -72,6 +72,8 @@ func (c *checker) images(list []Image) {
 	first := map[string]int{}
 	for i, image := range list {
 		path := index("images", i)
+		c.platforms(join(path, "platforms"), image.Platforms)
+		c.key(path, image.Verify)
 		named, err := reference.ParseNormalizedNamed(image.Name)
 		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
 			c.add(path, "%s", noSecrets) // user:password@host/path; a digest has no slash
@@ -104,6 +106,13 @@ func (c *checker) images(list []Image) {
 		} else {
 			first[base] = i
 		}
+	}
+}
+
+// key checks what can be said of a key without reading it.
+func (c *checker) key(path string, v *Verify) {
+	if v != nil && strings.Contains(v.Key, "://") {
+		c.add(join(join(path, "verify"), "key"), "%q is no path; write the public key into a file beside the manifest and name that", shorten(v.Key))
 	}
 }
 
@@ -256,6 +265,10 @@ func (c *checker) file(path string, f *File) {
 	if f.Checksums != "" {
 		c.address(join(path, "checksums"), f.Checksums, "https", "http")
 	}
+	c.platforms(join(path, "platforms"), f.Platforms)
+	if len(f.Platforms) > 0 && !f.PerPlatform() {
+		c.add(join(path, "platforms"), "the address has no placeholders, so all platforms share one file; leave this out")
+	}
 	c.sums(path, f)
 }
 
@@ -308,7 +321,7 @@ func (c *checker) sameFile(list []File, platforms []string) {
 			continue
 		}
 		ids := map[string]string{f.Name + " " + f.Version: strings.TrimSpace("file " + f.Name + " " + f.Version)}
-		for _, p := range platforms {
+		for _, p := range f.platforms(platforms) {
 			if ref := FileURL(f, p); ref != "" {
 				ids[ref] = ref
 			}

@@ -65,6 +65,14 @@ func (f File) PerPlatform() bool {
 	return false
 }
 
+// platforms are the file's own, or else the bundle's.
+func (f File) platforms(bundle []string) []string {
+	if len(f.Platforms) > 0 {
+		return f.Platforms
+	}
+	return bundle
+}
+
 // Sum returns the expected sha256 of the file for a platform, 64 hexadecimal digits, or "".
 func (f File) Sum(platform Platform) string {
 	if sum, ok := f.SHA256[platform]; ok {

@@ -9,6 +9,8 @@ const (
 	ItemImage = "image"
 	ItemChart = "chart"
 	ItemFile  = "file"
+	// ItemReferrer is what is attached to an image: a signature, an attestation, an SBOM.
+	ItemReferrer = "referrer"
 )
 
 // A Need is something that an install task cannot do without.
@@ -41,9 +43,10 @@ type Lock struct {
 
 // Pin is one item with its digest.
 type Pin struct {
-	// Kind is ItemImage, ItemChart or ItemFile.
-	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file"`
-	// Ref is the item's upstream reference; see ImageName, ChartRef and FileURL.
+	// Kind is ItemImage, ItemChart, ItemFile or ItemReferrer.
+	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file,referrer"`
+	// Ref is the item's upstream reference; see ImageName, ChartRef and FileURL. A referrer has its repository and @ and its
+	// digest, or : and its tag where cosign attached it by a tag.
 	Ref     string `yaml:"ref" kk:"required"`
 	Name    string `yaml:"name" kk:"required"`
 	Version string `yaml:"version,omitempty"`
@@ -56,14 +59,29 @@ type Pin struct {
 	Size   int64         `yaml:"size"`
 	// Provenance is the digest of the signed file (.prov) beside a chart archive, "" if there was none.
 	Provenance digest.Digest `yaml:"provenance,omitempty"`
-	// MediaType is that of an image's manifest or index.
+	// MediaType is that of an image's manifest or index, or of a referrer's.
 	MediaType string `yaml:"mediaType,omitempty"`
+	// ArtifactType says what a referrer is.
+	ArtifactType string `yaml:"artifactType,omitempty"`
+	// Subject is what a referrer is attached to: an image's manifest or index, or another referrer.
+	Subject digest.Digest `yaml:"subject,omitempty"`
 	// Platforms are those that were chosen of an image with several.
 	Platforms []string `yaml:"platforms,omitempty"`
-	Mode      FileMode `yaml:"mode,omitempty"`
+	// Lacks are the platforms that an image was wanted for and that upstream does not have (PolicyWarn).
+	Lacks []string `yaml:"lacks,omitempty"`
+	// Referrers is ReferrersUnknown where upstream could not say all that is attached to an image.
+	Referrers string `yaml:"referrers,omitempty" enum:"unknown"`
+	// Key is the path of the key that signed an image, relative to the manifest; KeyDigest the key's fingerprint: the sha256
+	// of its DER form.
+	Key       string        `yaml:"key,omitempty"`
+	KeyDigest digest.Digest `yaml:"keyDigest,omitempty"`
+	Mode      FileMode      `yaml:"mode,omitempty"`
 	// Verified says who vouches for the digest.
 	Verified string `yaml:"verified" kk:"required" enum:"manifest,upstream,first use"`
 }
+
+// ReferrersUnknown in a Pin says that what is attached to the image could not be found out when the lock was written.
+const ReferrersUnknown = "unknown"
 
 // ParseLock reads a Lock. The error is Problems.
 func ParseLock(file string, data []byte) (*Lock, error) {

@@ -26,11 +26,15 @@ func (c *checker) lock(l *Lock) {
 		if p.Provenance != "" && p.Kind != ItemChart {
 			c.add(join(path, "provenance"), "only a chart has it")
 		}
+		c.pinnedReferrer(path, p)
 		if p.Size < 0 {
 			c.add(join(path, "size"), "%d bytes is no size", p.Size)
 		}
 		for j, platform := range p.Platforms {
 			c.pinnedPlatform(index(join(path, "platforms"), j), platform)
+		}
+		for j, platform := range p.Lacks {
+			c.pinnedPlatform(index(join(path, "lacks"), j), platform)
 		}
 		if p.Platform != "" {
 			c.pinnedPlatform(join(path, "platform"), p.Platform)
@@ -41,6 +45,18 @@ func (c *checker) lock(l *Lock) {
 		} else {
 			first[id] = i
 		}
+	}
+}
+
+// pinnedReferrer checks what only images and their referrers have.
+func (c *checker) pinnedReferrer(path string, p *Pin) {
+	c.pinnedDigest(join(path, "subject"), p.Subject.String())
+	c.pinnedDigest(join(path, "keyDigest"), p.KeyDigest.String())
+	if (p.Subject != "") != (p.Kind == ItemReferrer) {
+		c.add(path, "a referrer has a subject, and nothing else has one")
+	}
+	if (p.Key == "") != (p.KeyDigest == "") || p.Key != "" && p.Kind != ItemImage {
+		c.add(path, "an image that has key has keyDigest too, and nothing else has them")
 	}
 }
 
@@ -84,7 +100,7 @@ func comparePins(a, b Pin) int {
 	return 0
 }
 
-// Fingerprint is the digest of everything in the manifest that decides what its items are: platforms, policy, images,
+// Fingerprint is the digest of everything in the manifest that decides what its items are: platforms, policies, images,
 // charts and files (with the catalog's additions, if they have been merged), whatever their order. The bundle's name
 // and version are not part of it, nor are sources, which say where bytes come from and not which.
 func (b *Bundle) Fingerprint() (digest.Digest, error) {
@@ -94,11 +110,19 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		Images    []string
 		Charts    []string
 		Files     []string
+		Referrers ReferrerPolicy `yaml:",omitempty"`
 	}{Platforms: slices.Sorted(slices.Values(b.Platforms)), Policy: orDefault(b.PlatformPolicy, PolicyStrict)}
+	if b.Referrers != ReferrersAll {
+		items.Referrers = b.Referrers
+	}
 	for _, image := range b.Images {
 		ref, err := image.Ref()
 		if err != nil {
 			return "", err
+		}
+		more := Image{Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)), Referrers: image.Referrers}
+		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers != "" {
+			ref += "\n" + canonical(more)
 		}
 		items.Images = append(items.Images, ref)
 	}
@@ -178,7 +202,7 @@ func (l *Lock) Covers(b *Bundle) error {
 	}
 	m.bundle(b)
 	for i, p := range l.Items {
-		if !m.used[i] {
+		if !m.used[i] && p.Kind != ItemReferrer { // they come and go with their images
 			m.stale.Stale = append(m.stale.Stale, p.Kind+" "+p.Ref)
 		}
 	}
@@ -202,7 +226,7 @@ func (m *matcher) bundle(b *Bundle) {
 		m.chart(chart)
 	}
 	for _, f := range b.Files {
-		for _, platform := range b.Platforms {
+		for _, platform := range f.platforms(b.Platforms) {
 			sum := f.Sum(platform)
 			m.want(ItemFile, FileURL(f, platform), func(p Pin) bool {
 				return (p.Platform == "" || p.Platform == platform) && (sum == "" || p.Digest.String() == "sha256:"+sum)

@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -67,4 +68,24 @@ func Expand(template string, platform Platform) string {
 		uname = "loongarch64"
 	}
 	return strings.NewReplacer("{os}", os, "{arch}", arch, "{x86arch}", uname).Replace(template)
+}
+
+// RunsOn lists the platforms whose images run on a platform, the best first: itself, and the older variants of its
+// architecture, as container runtimes try them (containerd's platforms.Only). Other architectures that some processors of
+// the kind run too (386 on amd64, 32-bit arm on arm64) are left out: whether a given host does is not known here.
+func RunsOn(p Platform) []Platform {
+	list := []Platform{p}
+	os, rest, _ := strings.Cut(p, "/")
+	arch, variant, _ := strings.Cut(rest, "/")
+	oldest := map[string]int{"amd64": 1, "arm": 5, "arm64": 8}[arch]
+	version, err := strconv.Atoi(strings.TrimPrefix(variant, "v"))
+	if oldest == 0 || err != nil {
+		return list
+	}
+	for version--; version >= oldest; version-- {
+		if older, err := PlatformString(fmt.Sprintf("%s/%s/v%d", os, arch, version)); err == nil {
+			list = append(list, older)
+		}
+	}
+	return list
 }

@@ -32,7 +32,6 @@ func when(condition bool, path string) []string {
 
 func bundleGaps() []gap[*Bundle] {
 	return []gap[*Bundle]{
-		{"checking signatures", imagesWithKeys, "pin the image with digest"},
 		{
 			"Kubernetes YAML without a chart", func(b *Bundle) []string { return when(len(b.Manifests) > 0, "manifests") },
 			"make a chart of it and list that under charts, and its images under images",
@@ -42,16 +41,6 @@ func bundleGaps() []gap[*Bundle] {
 			"install them on the hosts beforehand",
 		},
 	}
-}
-
-func imagesWithKeys(b *Bundle) []string {
-	var paths []string
-	for i, image := range b.Images {
-		if image.Verify != nil {
-			paths = append(paths, join(index("images", i), "verify"))
-		}
-	}
-	return paths
 }
 
 func clusterGaps() []gap[*Cluster] {

@@ -70,6 +70,7 @@ type Options struct {
 	Children     Children                     // which children of an index must exist
 	Platforms    []string                     // "os/architecture" for ChildrenList
 	RelativeURLs bool                         // Location headers without scheme and host
+	Referrers    bool                         // answers the referrers API, which distribution does not; see referrers.go
 	Faults       []Fault
 }
 
@@ -178,13 +179,16 @@ func (s *Server) run(o Options) error {
 		return errors.Join(err, ln.Close())
 	}
 	s.app = handlers.NewApp(context.Background(), config)
-	s.serve(ln, conf, s.handler(o.TokenApart))
+	var h http.Handler = s.app
+	if o.Referrers {
+		h = newReferrers(h)
+	}
+	s.serve(ln, conf, s.handler(h, o.TokenApart))
 	return nil
 }
 
 // handler is the whole server: what comes in is recorded, may meet a fault, and then reaches the token service or the registry.
-func (s *Server) handler(tokenApart bool) http.Handler {
-	var h http.Handler = s.app
+func (s *Server) handler(h http.Handler, tokenApart bool) http.Handler {
 	if s.tokens != nil {
 		h = s.tokens.limitUses(h)
 		if !tokenApart {

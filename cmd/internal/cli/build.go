@@ -57,6 +57,7 @@ type buildResult struct {
 	Fetched  int64         `json:"fetched"`  // that were not in the cache
 	Cached   int64         `json:"cached"`   // that were
 	Duration time.Duration `json:"duration"` // nanoseconds
+	Warnings []string      `json:"warnings,omitempty"`
 }
 
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
@@ -87,6 +88,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if g.json {
 		return printJSON(g.Out, r)
 	}
+	g.noteAll(r.Warnings)
 	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
 	return g.result("%s", r.Digest)
 }
@@ -170,6 +172,7 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 	return buildResult{
 		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Items: len(index.Items), Blobs: sum.Blobs,
 		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
+		Warnings: warnings(shortfallsOf(index.Items)),
 	}, err
 }
 

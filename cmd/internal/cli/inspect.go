@@ -16,7 +16,8 @@ func newInspectCmd(g *globals) *cobra.Command {
 		Short: "List what a bundle holds",
 		Long: `Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content.
 
-With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]}.`,
+With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
+and for an item where there is something to say "artifactType", "lacks" (platforms), "referrers" ("unknown") and "signedBy".`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,12 +37,16 @@ type inspection struct {
 }
 
 type inspectedItem struct {
-	Kind      string   `json:"kind"`
-	Name      string   `json:"name"` // the upstream reference
-	Digest    string   `json:"digest"`
-	MediaType string   `json:"mediaType"`
-	Platforms []string `json:"platforms"`
-	Size      int64    `json:"size"` // bytes of all its blobs, as pulled
+	Kind         string   `json:"kind"`
+	Name         string   `json:"name"` // the upstream reference
+	Digest       string   `json:"digest"`
+	MediaType    string   `json:"mediaType"`
+	Platforms    []string `json:"platforms"`
+	Size         int64    `json:"size"`                   // bytes of all its blobs, as pulled
+	ArtifactType string   `json:"artifactType,omitempty"` // what a referrer is
+	Lacks        []string `json:"lacks,omitempty"`        // platforms that upstream does not have of it
+	Referrers    string   `json:"referrers,omitempty"`    // "unknown": not all that is attached to it could be looked up
+	SignedBy     string   `json:"signedBy,omitempty"`     // fingerprint of the key that the build checked
 }
 
 func runInspect(ctx context.Context, g *globals, path string) error {
@@ -59,13 +64,22 @@ func runInspect(ctx context.Context, g *globals, path string) error {
 	}
 	rows := make([][]string, 0, len(x.Items))
 	for _, it := range x.Items {
-		rows = append(rows, []string{it.Kind, it.Name, strings.Join(it.Platforms, ","), size(it.Size), shortDigest(it.Digest)})
+		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), size(it.Size), shortDigest(it.Digest)})
 	}
 	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", printable(x.Name), printable(x.Version), strings.Join(x.platform, ","), size(x.Size), x.Digest)
 	if err != nil {
 		return err
 	}
+	g.noteAll(warnings(shortfallsOf(r.Index().Items)))
 	return printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST"}, rows)
+}
+
+func (it inspectedItem) platformsText() string {
+	text := strings.Join(it.Platforms, ",")
+	if len(it.Lacks) > 0 {
+		text += " (lacks " + strings.Join(it.Lacks, ",") + ")"
+	}
+	return strings.TrimSpace(text)
 }
 
 func inspect(ctx context.Context, r *bundle.Reader) (inspection, error) {
@@ -78,11 +92,17 @@ func inspect(ctx context.Context, r *bundle.Reader) (inspection, error) {
 	if err != nil {
 		return x, err
 	}
+	short := shortfallsOf(index.Items)
 	for i, it := range index.Items {
 		x.Items = append(x.Items, inspectedItem{
 			Kind: it.Kind, Name: it.Ref, Digest: it.Descriptor.Digest.String(), MediaType: it.Descriptor.MediaType,
 			Platforms: append([]string{}, contents[i].Platforms...), Size: contents[i].Size,
+			Lacks:     short[i].lacks,
+			Referrers: it.Descriptor.Annotations[bundle.AnnotationReferrers], SignedBy: it.Descriptor.Annotations[bundle.AnnotationSignedBy],
 		})
+		if it.Kind == bundle.KindReferrer {
+			x.Items[i].ArtifactType = it.Descriptor.ArtifactType
+		}
 	}
 	return x, nil
 }

@@ -111,6 +111,7 @@ func runLock(ctx context.Context, g *globals, file string, flags fetchFlags) err
 	if g.json {
 		return printJSON(g.Out, newLockResult(path, l))
 	}
+	g.noteAll(warnings(lockShortfalls(l)))
 	g.note("%s: %s pinned%s", path, count(len(l.Items), "item"), firstUseNote(l))
 	return nil
 }
@@ -123,19 +124,25 @@ type lockResult struct {
 }
 
 type lockPin struct {
-	Kind       string            `json:"kind"`
-	Ref        string            `json:"ref"`
-	Name       string            `json:"name"`
-	Version    string            `json:"version,omitempty"`
-	Platform   string            `json:"platform,omitempty"`
-	URL        string            `json:"url,omitempty"`
-	Digest     digest.Digest     `json:"digest"`
-	Size       int64             `json:"size"`
-	Provenance digest.Digest     `json:"provenance,omitempty"`
-	MediaType  string            `json:"mediaType,omitempty"`
-	Platforms  []string          `json:"platforms,omitempty"`
-	Mode       manifest.FileMode `json:"mode,omitzero"`
-	Verified   string            `json:"verified"`
+	Kind         string            `json:"kind"`
+	Ref          string            `json:"ref"`
+	Name         string            `json:"name"`
+	Version      string            `json:"version,omitempty"`
+	Platform     string            `json:"platform,omitempty"`
+	URL          string            `json:"url,omitempty"`
+	Digest       digest.Digest     `json:"digest"`
+	Size         int64             `json:"size"`
+	Provenance   digest.Digest     `json:"provenance,omitempty"`
+	MediaType    string            `json:"mediaType,omitempty"`
+	ArtifactType string            `json:"artifactType,omitempty"`
+	Subject      digest.Digest     `json:"subject,omitempty"`
+	Platforms    []string          `json:"platforms,omitempty"`
+	Lacks        []string          `json:"lacks,omitempty"`
+	Referrers    string            `json:"referrers,omitempty"`
+	Key          string            `json:"key,omitempty"`
+	KeyDigest    digest.Digest     `json:"keyDigest,omitempty"`
+	Mode         manifest.FileMode `json:"mode,omitzero"`
+	Verified     string            `json:"verified"`
 }
 
 func newLockResult(path string, l *manifest.Lock) lockResult {

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A shortfall is in what an item is less than what was asked for, and was let pass.
+type shortfall struct {
+	ref     string
+	lacks   []string // platforms
+	unknown bool     // not all that is attached to it could be looked up
+}
+
+// warnings has a line for each thing that somebody should know before the bundle travels.
+func warnings(list []shortfall) []string {
+	var lines []string
+	for _, s := range list {
+		if len(s.lacks) > 0 {
+			lines = append(lines, s.ref+" lacks "+strings.Join(s.lacks, ", "))
+		}
+		if s.unknown {
+			lines = append(lines, s.ref+" may lack signatures and other things attached to it: not all could be looked up when it was locked")
+		}
+	}
+	return lines
+}
+
+func shortfallsOf(items []bundle.Item) []shortfall {
+	var list []shortfall
+	for _, it := range items {
+		s := shortfall{ref: it.Ref, unknown: it.Descriptor.Annotations[bundle.AnnotationReferrers] == manifest.ReferrersUnknown}
+		if lacks := it.Descriptor.Annotations[bundle.AnnotationLacks]; lacks != "" {
+			s.lacks = strings.Split(lacks, ",")
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+func lockShortfalls(l *manifest.Lock) []shortfall {
+	var list []shortfall
+	for _, pin := range l.Items {
+		list = append(list, shortfall{pin.Ref, pin.Lacks, pin.Referrers == manifest.ReferrersUnknown})
+	}
+	return list
+}
+
+// noteAll prints warnings, those of names that upstream chose included.
+func (g *globals) noteAll(lines []string) {
+	for _, line := range lines {
+		g.note("warning: %s", printable(line))
+	}
+}

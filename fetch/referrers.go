@@ -1,0 +1,377 @@
+package fetch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// Bounds on what one image's referrers may come to: far above what is published, and what keeps a hostile registry from
+// filling the disk.
+const (
+	maxReferrers      = 1000 // of one image, those of its children and of other referrers included
+	maxReferrerPages  = 100  // of one list
+	maxReferrerLevels = 4    // referrers of referrers: a signature of an SBOM is on the second
+	maxReferrer       = 1 << 30
+	largeReferrer     = 64 << 20 // bytes; larger ones are named, since nobody listed them
+)
+
+// A referrersAPI is what is known of a host's referrers API. Hosts without it are asked once.
+type referrersAPI struct {
+	mu     sync.Mutex
+	asked  bool
+	absent bool
+	broken error // it did not answer in time or with sense; it is not waited for again and again
+}
+
+// api returns what is known of the host's referrers API.
+func (r *repository) api() *referrersAPI {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	if r.s.apis[r.peer.upstream] == nil {
+		r.s.apis[r.peer.upstream] = &referrersAPI{}
+	}
+	return r.s.apis[r.peer.upstream]
+}
+
+// referrers lists what names the subject as its own, by the OCI distribution specification 1.1: from the referrers API, or
+// where the registry has none from the index under the tag that stands in for it.
+func (l *lookup) referrers(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, error) {
+	list, ok, err := l.repo.askReferrers(ctx, subject)
+	if err != nil || ok {
+		return list, err
+	}
+	tag := referrersTag(subject)
+	desc, data, ok, err := l.repo.tagged(ctx, tag)
+	if err != nil || !ok {
+		return nil, err
+	}
+	if !isIndex(desc.MediaType) {
+		return nil, nil // somebody's image that happens to have such a tag
+	}
+	doc, err := parseManifest(desc, data)
+	if err != nil {
+		return nil, fmt.Errorf("tag %s: %w", tag, err)
+	}
+	return doc.Manifests, nil
+}
+
+// referrersTag is the tag that stands in for the referrers API (OCI distribution specification 1.1, "Referrers Tag
+// Schema"). Cosign's tags begin with it.
+func referrersTag(subject digest.Digest) string {
+	return subject.Algorithm().String() + "-" + subject.Encoded()
+}
+
+// askReferrers asks the referrers API; ok is false where there is none. The first question to a host is asked alone.
+func (r *repository) askReferrers(ctx context.Context, subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
+	api := r.api()
+	api.mu.Lock()
+	if api.asked {
+		api.mu.Unlock()
+	} else {
+		defer api.mu.Unlock()
+	}
+	switch {
+	case api.broken != nil:
+		return nil, false, api.broken
+	case api.absent:
+		return nil, false, nil
+	}
+	first := !api.asked
+	list, ok, err = r.listReferrers(ctx, subject)
+	if first && ctx.Err() == nil {
+		api.asked, api.absent = true, !ok && err == nil
+		var status *statusError
+		if err != nil && (!errors.As(err, &status) || retryableStatus(status.code)) && !isLie(err) {
+			api.broken = err
+		}
+	}
+	return list, ok, err
+}
+
+// A lie is an answer of a registry that contradicts itself.
+type lie struct{ error }
+
+func (e *lie) Unwrap() error { return e.error }
+
+func lied(format string, args ...any) error { return &lie{fmt.Errorf(format, args...)} }
+
+func isLie(err error) bool {
+	var e *lie
+	return errors.As(err, &e)
+}
+
+// listReferrers reads all pages. What was filtered (OCI-Filters-Applied) does not matter, because nothing is asked to be.
+func (r *repository) listReferrers(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, bool, error) {
+	var all []ocispec.Descriptor
+	u := r.url("referrers", subject.String())
+	for range maxReferrerPages {
+		data, header, err := r.ask(ctx, http.MethodGet, u, ocispec.MediaTypeImageIndex, maxManifest)
+		if len(all) == 0 && (hasNoAPI(err) || err == nil && mediaType(header) != ocispec.MediaTypeImageIndex) {
+			return nil, false, nil
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("referrers of %s: %w", subject, err)
+		}
+		var page struct {
+			Manifests []ocispec.Descriptor `json:"manifests"`
+		}
+		if err := json.Unmarshal(data, &page); err != nil {
+			return nil, false, lied("referrers of %s: %w", subject, err)
+		}
+		if all = append(all, page.Manifests...); len(all) > maxReferrers {
+			return nil, false, lied("referrers of %s: there are more than %d", subject, maxReferrers)
+		}
+		to, err := nextURL(u, header)
+		if err != nil {
+			return nil, false, lied("referrers of %s: %w", subject, err)
+		}
+		if to == nil {
+			return all, true, nil
+		}
+		u = to
+	}
+	return nil, false, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
+}
+
+// hasNoAPI tells whether an answer is that of a registry without the referrers API: 404 by the specification, and what
+// older ones say to an address that they do not know.
+func hasNoAPI(err error) bool {
+	var status *statusError
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.code {
+	case http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusNotImplemented:
+		return true
+	}
+	return false
+}
+
+// tagged returns the manifest behind a tag, if there is one. The repository's list of tags would answer that for all at
+// once, but a caching proxy lists only what somebody pulled through it before.
+func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, bool, error) {
+	u := r.url("manifests", tag)
+	_, _, err := r.ask(ctx, http.MethodHead, u, acceptedManifests(), maxManifest) // not counted as a pull
+	var status *statusError
+	if errors.As(err, &status) && status.code == http.StatusNotFound {
+		return ocispec.Descriptor{}, nil, false, nil
+	}
+	if err != nil && status == nil {
+		return ocispec.Descriptor{}, nil, false, err
+	}
+	desc, data, err := r.get(ctx, u, ocispec.Descriptor{Size: -1})
+	return desc, data, err == nil, err
+}
+
+// cosignSuffixes end the tags under which cosign attaches signatures, attestations and SBOMs (its specs/SIGNATURE_SPEC.md
+// and SBOM_SPEC.md).
+func cosignSuffixes(signaturesOnly bool) []string {
+	if signaturesOnly {
+		return []string{".sig"}
+	}
+	return []string{".sig", ".att", ".sbom"}
+}
+
+// artifactType is what a referrer says it is; where it does not, its config does (OCI image specification, "Determining
+// the artifact type").
+func (d manifestDoc) artifactType() string {
+	if d.ArtifactType == "" && d.Config != nil {
+		return d.Config.MediaType
+	}
+	return d.ArtifactType
+}
+
+// A referrer is something that is attached to a manifest or index.
+type referrer struct {
+	desc    ocispec.Descriptor // its manifest, with the artifact type
+	subject digest.Digest
+	tag     string // where a tag attaches it and not its own subject
+	doc     manifestDoc
+	image   image
+	size    int64 // of all its blobs, in bytes
+}
+
+// ref is its reference in a repository with that name.
+func (a referrer) ref(repository string) string {
+	if a.tag != "" {
+		return repository + ":" + a.tag
+	}
+	return repository + "@" + a.desc.Digest.String()
+}
+
+// A lookup finds what is attached to an image.
+type lookup struct {
+	repo           *repository
+	signaturesOnly bool
+
+	mu       sync.Mutex
+	found    []referrer
+	problems []error
+}
+
+// run looks level by level: at the image's manifests, then at what was found. Problems do not end it.
+func (l *lookup) run(ctx context.Context, subjects []ocispec.Descriptor) {
+	known := map[digest.Digest]bool{}
+	for level := 0; len(subjects) > 0 && ctx.Err() == nil; level++ {
+		if level == maxReferrerLevels {
+			l.note(fmt.Errorf("referrers of referrers on more than %d levels are not followed", maxReferrerLevels))
+			return
+		}
+		before := len(l.found)
+		var group sync.WaitGroup
+		for _, d := range subjects {
+			if known[d.Digest] {
+				continue
+			}
+			known[d.Digest] = true
+			l.subject(ctx, &group, d.Digest)
+		}
+		group.Wait()
+		subjects = subjects[:0:0]
+		for _, a := range l.found[before:] {
+			subjects = append(subjects, a.desc)
+		}
+	}
+}
+
+// subject asks for everything that is attached to one manifest, side by side; the peer's gate bounds the requests.
+func (l *lookup) subject(ctx context.Context, group *sync.WaitGroup, subject digest.Digest) {
+	group.Go(func() {
+		list, err := l.referrers(ctx, subject)
+		l.note(err)
+		for _, d := range list {
+			if err := checkDescriptor(d); err != nil {
+				l.note(fmt.Errorf("referrers of %s: %w", subject, err))
+				continue
+			}
+			l.take(ctx, d, subject, "")
+		}
+	})
+	for _, suffix := range cosignSuffixes(l.signaturesOnly) {
+		group.Go(func() {
+			tag := referrersTag(subject) + suffix
+			desc, _, ok, err := l.repo.tagged(ctx, tag)
+			if err != nil {
+				l.note(err)
+			} else if ok {
+				l.take(ctx, desc, subject, tag)
+			}
+		})
+	}
+}
+
+func (l *lookup) note(err error) {
+	if err == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.problems) < maxReferrers {
+		l.problems = append(l.problems, err)
+	}
+}
+
+// problem is everything that kept the lookup from being complete, the first few of it; nil if nothing did.
+func (l *lookup) problem() error {
+	const most = 5
+	if len(l.problems) <= most {
+		return errors.Join(l.problems...)
+	}
+	return errors.Join(append(slices.Clone(l.problems[:most]), fmt.Errorf("and %d more", len(l.problems)-most))...)
+}
+
+// take reads one referrer and keeps it, if it is what it is said to be.
+func (l *lookup) take(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest, tag string) {
+	a, err := l.read(ctx, ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}, subject, tag)
+	if err != nil {
+		l.note(fmt.Errorf("referrer %s of %s: %w", desc.Digest, subject, err))
+		return
+	}
+	if l.signaturesOnly && !a.isSignature() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.ContainsFunc(l.found, func(b referrer) bool { return b.desc.Digest == a.desc.Digest && b.tag == a.tag }) {
+		return
+	}
+	if len(l.found) >= maxReferrers {
+		l.problems = append(l.problems, fmt.Errorf("referrer %s of %s: more than %d are not taken", desc.Digest, subject, maxReferrers))
+		return
+	}
+	l.found = append(l.found, a)
+}
+
+func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest, tag string) (referrer, error) {
+	img, err := (&imageWalk{repo: l.repo, all: true}).read(ctx, desc)
+	if err != nil {
+		return referrer{}, err
+	}
+	desc, data, err := l.repo.manifest(ctx, desc)
+	if err != nil {
+		return referrer{}, err
+	}
+	doc, err := parseManifest(desc, data)
+	if err != nil {
+		return referrer{}, err
+	}
+	a := referrer{desc: desc, subject: subject, tag: tag, doc: doc, size: desc.Size, image: img}
+	a.desc.ArtifactType = doc.artifactType()
+	for _, b := range img.blobs {
+		a.size += b.Size
+	}
+	switch {
+	case tag == "" && (doc.Subject == nil || doc.Subject.Digest != subject):
+		return a, lied("the registry lists it, but it is attached to something else")
+	case !isIndex(desc.MediaType) && (doc.Config == nil || desc.MediaType == ociArtifact):
+		return a, fmt.Errorf("a manifest of type %s without a config, which was withdrawn, is not carried: attach it anew", desc.MediaType)
+	case a.size > maxReferrer:
+		return a, fmt.Errorf("its %d bytes are more than the %d allowed (%s)", a.size, maxReferrer, printable(a.desc.ArtifactType))
+	}
+	return a, nil
+}
+
+// planReferrer is the work for what is attached to an image.
+func (s *session) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, error) {
+	upstream, _, named, err := imageRef(pin.Ref)
+	if err != nil {
+		return nil, err
+	}
+	if named != "" && named != pin.Digest {
+		return nil, fmt.Errorf("the lock pins %s, the reference another digest", pin.Digest)
+	}
+	repo, err := s.repository(upstream)
+	if err != nil {
+		return nil, err
+	}
+	a, err := repo.pinnedReferrer(ctx, pin)
+	if err != nil {
+		return nil, gone(err)
+	}
+	p := repo.plan(a.image)
+	p.root = a.desc
+	return p, nil
+}
+
+// pinnedReferrer reads a referrer again that a lock pins.
+func (r *repository) pinnedReferrer(ctx context.Context, pin manifest.Pin) (referrer, error) {
+	_, tag, byDigest, err := imageRef(pin.Ref)
+	if err != nil {
+		return referrer{}, err
+	}
+	if byDigest != "" {
+		tag = ""
+	}
+	desc := ocispec.Descriptor{MediaType: pin.MediaType, Digest: pin.Digest, Size: pin.Size}
+	return (&lookup{repo: r}).read(ctx, desc, pin.Subject, tag)
+}

@@ -1,0 +1,324 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/trust"
+)
+
+// maxSignatures bounds how many signatures of one image are tried.
+const maxSignatures = 200
+
+// Annotations of items, as package bundle names them.
+const (
+	annotationLacks     = "io.kkbundle.lacks"
+	annotationReferrers = "io.kkbundle.referrers"
+	annotationSignedBy  = "io.kkbundle.signed-by"
+)
+
+// annotated puts what a pin says beside its content onto the item's descriptor.
+func annotated(d ocispec.Descriptor, pin manifest.Pin) ocispec.Descriptor {
+	notes := map[string]string{
+		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers, annotationSignedBy: pin.KeyDigest.String(),
+	}
+	maps.DeleteFunc(notes, func(_, v string) bool { return v == "" })
+	if len(notes) > 0 {
+		maps.Copy(notes, d.Annotations)
+		d.Annotations = notes
+	}
+	return d
+}
+
+// An UnsignedError says that an image is not signed by the key that its manifest demands.
+type UnsignedError struct {
+	Digest    digest.Digest // of the image or its index
+	Key       string        // path, as the manifest has it
+	KeyDigest digest.Digest // the key's fingerprint
+	// Missing are the chosen children of the index that are not signed either, where some are.
+	Missing []digest.Digest
+	Refused []RefusedSignature
+	// Unknown is why not everything that is attached could be looked at; nil if it could.
+	Unknown error
+}
+
+// A RefusedSignature is one that was found, with the reason why it does not count.
+type RefusedSignature struct {
+	Subject digest.Digest // what it is attached to
+	Ref     string        // where it was found
+	Err     error
+}
+
+// Error names the image's digest, the key, and what is wrong with each signature that was found.
+func (e *UnsignedError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s is not signed with %s (%s)", e.Digest, e.Key, e.KeyDigest)
+	for i, d := range e.Missing {
+		fmt.Fprintf(&b, "%s%s", []string{", nor is its child ", ", "}[min(i, 1)], d)
+	}
+	if len(e.Refused) == 0 {
+		b.WriteString("; no signature was found")
+	}
+	for i, r := range e.Refused {
+		fmt.Fprintf(&b, "%s%s: %v", []string{"; found ", "; "}[min(i, 1)], r.Ref, r.Err)
+	}
+	if e.Unknown != nil {
+		fmt.Fprintf(&b, "; not all that is attached to it could be looked at: %s", oneLine(e.Unknown))
+	}
+	return b.String()
+}
+
+// oneLine is the text of errors that were joined.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// Unwrap returns the reasons.
+func (e *UnsignedError) Unwrap() []error {
+	var errs []error
+	for _, r := range e.Refused {
+		errs = append(errs, r.Err)
+	}
+	if e.Unknown != nil {
+		errs = append(errs, e.Unknown)
+	}
+	return errs
+}
+
+// pinAttached looks up what is attached to an image, checks the signature if one is demanded, and returns all pins.
+func (s *session) pinAttached(
+	ctx context.Context, repo *repository, img manifest.Image, found image, pin manifest.Pin,
+) ([]manifest.Pin, error) {
+	policy := cmp.Or(img.Referrers, s.referrers, manifest.ReferrersAll)
+	if policy == manifest.ReferrersNone && img.Verify == nil {
+		return []manifest.Pin{pin}, nil
+	}
+	l := &lookup{repo: repo, signaturesOnly: policy != manifest.ReferrersAll}
+	l.run(ctx, found.manifests)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	unknown := l.problem()
+	if img.Verify != nil {
+		key, err := s.publicKey(img.Verify.Key)
+		if err != nil {
+			return nil, err
+		}
+		pin.Key, pin.KeyDigest = img.Verify.Key, key.Fingerprint()
+		c := signatureCheck{repo: repo, name: imageName(pin.Ref), key: key, image: found, referrers: l.found}
+		if err := c.run(ctx, pin, unknown); err != nil {
+			return nil, err
+		}
+	}
+	if unknown != nil {
+		pin.Referrers = manifest.ReferrersUnknown
+		s.log.WarnContext(ctx, "not all that is attached to an image could be looked up", "item", pin.Ref, "error", oneLine(unknown))
+	}
+	pins := []manifest.Pin{pin}
+	for _, a := range l.found {
+		p := a.pin(imageName(pin.Ref))
+		if a.size > largeReferrer {
+			s.log.WarnContext(ctx, "something large is attached to an image", "item", pin.Ref, "referrer", p.Ref, "type", p.ArtifactType, "bytes", a.size)
+		}
+		pins = append(pins, p)
+	}
+	return pins, nil
+}
+
+func (a referrer) pin(repository string) manifest.Pin {
+	return manifest.Pin{
+		Kind:         manifest.ItemReferrer,
+		Ref:          a.ref(repository),
+		Name:         repository,
+		Digest:       a.desc.Digest,
+		Size:         a.desc.Size,
+		MediaType:    a.desc.MediaType,
+		ArtifactType: a.desc.ArtifactType,
+		Subject:      a.subject,
+		Verified:     manifest.VerifiedUpstream,
+	}
+}
+
+// publicKey reads a key that the manifest or the lock names.
+func (s *session) publicKey(path string) (*trust.PublicKey, error) {
+	data, err := readFile(s.path(path), trust.MaxKey)
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	key, err := trust.ParsePublicKey(data)
+	if err != nil {
+		return nil, fmt.Errorf("verify: %s: %w", path, err)
+	}
+	return key, nil
+}
+
+// checkPinned checks again, with what the lock pins, that an image is signed. Nothing large was fetched yet.
+func (s *session) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin, pins []manifest.Pin) error {
+	if pin.Key == "" {
+		return nil
+	}
+	key, err := s.publicKey(pin.Key)
+	if err != nil {
+		return err
+	}
+	if key.Fingerprint() != pin.KeyDigest {
+		return fmt.Errorf("verify: %s is another key (%s) than the lock was written with (%s): if that is right, run kkbundle lock",
+			pin.Key, key.Fingerprint(), pin.KeyDigest)
+	}
+	c := signatureCheck{repo: repo, name: imageName(pin.Ref), key: key, image: img}
+	for _, p := range pins {
+		of := slices.ContainsFunc(img.manifests, func(d ocispec.Descriptor) bool { return d.Digest == p.Subject })
+		if p.Kind != manifest.ItemReferrer || !of || imageName(p.Ref) != c.name {
+			continue
+		}
+		a, err := repo.pinnedReferrer(ctx, p)
+		if err != nil {
+			return gone(err)
+		}
+		c.referrers = append(c.referrers, a)
+	}
+	return c.run(ctx, pin, nil)
+}
+
+// A signatureCheck looks for signatures of an image.
+type signatureCheck struct {
+	repo      *repository
+	name      string // of the repository, as references have it
+	key       *trust.PublicKey
+	image     image
+	referrers []referrer
+
+	tried   int
+	refused []RefusedSignature
+	missing []digest.Digest
+}
+
+// run wants the image signed, or, where it is an index, every child that was chosen: the digest of an index covers its
+// children, but those who sign each platform's image may leave the index. What BuildKit attests of a child beside it
+// never runs, and need not be signed.
+func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown error) error {
+	slices.SortFunc(c.referrers, func(a, b referrer) int { return cmp.Compare(a.ref(""), b.ref("")) })
+	ok, err := c.covered(ctx, c.image.root.Digest)
+	if err != nil || ok {
+		return err
+	}
+	e := &UnsignedError{Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Refused: c.refused, Unknown: unknown}
+	for _, d := range c.missing {
+		if d != e.Digest && !slices.Contains(e.Missing, d) {
+			e.Missing = append(e.Missing, d)
+		}
+	}
+	if children := c.image.children[e.Digest]; len(e.Missing) == len(children) {
+		e.Missing = nil // nothing of it is signed: the index says it all
+	}
+	return e
+}
+
+// covered tells whether a manifest or index is signed, itself or by all its children.
+func (c *signatureCheck) covered(ctx context.Context, d digest.Digest) (bool, error) {
+	ok, err := c.signed(ctx, d)
+	if ok || err != nil {
+		return ok, err
+	}
+	children := c.image.children[d]
+	all := len(children) > 0
+	for _, child := range children { // every one, so that all that lack a signature are named
+		ok, err := c.covered(ctx, child)
+		if err != nil {
+			return false, err
+		}
+		all = all && ok
+	}
+	if !all {
+		c.missing = append(c.missing, d)
+	}
+	return all, nil
+}
+
+func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, error) {
+	for _, a := range c.referrers {
+		if a.subject != d || isIndex(a.desc.MediaType) {
+			continue
+		}
+		for i, layer := range a.doc.Layers {
+			if !isSignatureLayer(layer) {
+				continue
+			}
+			if c.tried++; c.tried > maxSignatures {
+				return false, fmt.Errorf("%s has more than %d signatures, and none of the first is by the key", d, maxSignatures)
+			}
+			refused, err := c.verify(ctx, d, layer)
+			if err != nil {
+				return false, err
+			}
+			if refused == nil {
+				return true, nil
+			}
+			ref := a.ref(c.name)
+			if len(a.doc.Layers) > 1 {
+				ref += fmt.Sprintf(" (layer %d)", i+1)
+			}
+			c.refused = append(c.refused, RefusedSignature{Subject: d, Ref: ref, Err: refused})
+		}
+	}
+	return false, nil
+}
+
+// verify returns why a signature does not count, nil if it does. What cannot be read at all is an error.
+func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocispec.Descriptor) (refused, err error) {
+	if layer.Size > trust.MaxSignature {
+		return fmt.Errorf("%w: it has %d bytes", trust.ErrMalformed, layer.Size), nil
+	}
+	data, err := c.repo.small(ctx, layer)
+	if err != nil {
+		return nil, gone(err)
+	}
+	if layer.MediaType == trust.MediaTypeSimpleSigning {
+		_, err := trust.VerifySimpleSigning(c.key, trust.SimpleSignature{Payload: data, Annotations: layer.Annotations}, d)
+		return err, nil
+	}
+	_, signed, err := c.repo.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
+	if err != nil {
+		return nil, err
+	}
+	claim, refused := trust.VerifyBundle(c.key, data, signed)
+	if refused == nil && !claim.IsSignature() {
+		refused = fmt.Errorf("it is an attestation (%s) and no signature", printable(claim.Predicate))
+	}
+	return refused, nil
+}
+
+func isSignatureLayer(layer ocispec.Descriptor) bool {
+	return layer.MediaType == trust.MediaTypeSimpleSigning || layer.MediaType == trust.MediaTypeBundle
+}
+
+// isSignature tells whether a referrer is a signature, by what it says about itself.
+func (a referrer) isSignature() bool {
+	switch a.desc.ArtifactType {
+	case "application/vnd.cncf.notary.signature", "application/vnd.dev.cosign.artifact.sig.v1+json":
+		return true
+	case trust.MediaTypeBundle: // holds attestations too
+		predicate := a.doc.Annotations["dev.sigstore.bundle.predicateType"]
+		return predicate == "" || predicate == trust.PredicateSign
+	}
+	return slices.ContainsFunc(a.doc.Layers, isSignatureLayer)
+}
+
+// small reads a blob that may have trust.MaxSignature bytes at most.
+func (r *repository) small(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
+	if err := r.s.fetchBlob(ctx, r.blob(d.Digest, d.Size)); err != nil {
+		return nil, err
+	}
+	data, ok, err := r.s.stored(ctx, d.Digest, trust.MaxSignature)
+	if err == nil && !ok {
+		err = &storeError{errors.New("blob " + d.Digest.String() + " is gone from the cache")}
+	}
+	return data, err
+}

@@ -1,0 +1,130 @@
+package registrytest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// referrersPage is how many referrers an answer has: few, so that tests meet several pages.
+const referrersPage = 2
+
+// referrers adds the referrers API to a registry that lacks it. Distribution v3 stores manifests with a subject and does
+// nothing with that. This is not code that any registry runs: it is what the OCI distribution specification 1.1 says
+// ("Listing Referrers", "Pushing Manifests with Subject"), on top of a real registry, which still decides who may ask. It
+// knows what was pushed through it, and forgets nothing that is deleted.
+type referrers struct {
+	next http.Handler
+
+	mu   sync.Mutex
+	list map[string][]ocispec.Descriptor // by repository and subject
+}
+
+func newReferrers(next http.Handler) *referrers {
+	return &referrers{next: next, list: map[string][]ocispec.Descriptor{}}
+}
+
+// ServeHTTP implements http.Handler.
+func (s *referrers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := regexp.MustCompile(`^/v2/(.+)/(referrers|manifests)/([^/]+)$`).FindStringSubmatch(r.URL.Path)
+	switch {
+	case path != nil && path[2] == "referrers" && r.Method == http.MethodGet:
+		s.answer(w, r, path[1], path[3])
+	case path != nil && path[2] == "manifests" && r.Method == http.MethodPut:
+		s.push(w, r, path[1])
+	default:
+		s.next.ServeHTTP(w, r)
+	}
+}
+
+// push remembers the subject of a manifest that the registry takes.
+func (s *referrers) push(w http.ResponseWriter, r *http.Request, repository string) {
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(data))
+	var m ocispec.Manifest
+	if json.Unmarshal(data, &m) != nil || m.Subject == nil {
+		s.next.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("OCI-Subject", m.Subject.Digest.String())
+	sw := &statusWriter{ResponseWriter: w}
+	s.next.ServeHTTP(sw, r)
+	if sw.status != http.StatusCreated {
+		return
+	}
+	d := ocispec.Descriptor{
+		MediaType: r.Header.Get("Content-Type"), ArtifactType: m.ArtifactType, Annotations: m.Annotations,
+		Digest: digest.FromBytes(data), Size: int64(len(data)),
+	}
+	if d.ArtifactType == "" {
+		d.ArtifactType = m.Config.MediaType
+	}
+	key := repository + "@" + m.Subject.Digest.String()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.ContainsFunc(s.list[key], func(o ocispec.Descriptor) bool { return o.Digest == d.Digest }) {
+		s.list[key] = append(s.list[key], d)
+	}
+}
+
+func (s *referrers) answer(w http.ResponseWriter, r *http.Request, repository, subject string) {
+	if !s.allowed(w, r, repository) {
+		return
+	}
+	if digest.Digest(subject).Validate() != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	list := slices.Clone(s.list[repository+"@"+subject])
+	s.mu.Unlock()
+	if want := r.URL.Query().Get("artifactType"); want != "" {
+		list = slices.DeleteFunc(list, func(d ocispec.Descriptor) bool { return d.ArtifactType != want })
+		w.Header().Set("OCI-Filters-Applied", "artifactType")
+	}
+	var from int
+	_, _ = fmt.Sscan(r.URL.Query().Get("from"), &from)
+	from = min(max(from, 0), len(list))
+	list = list[from:]
+	if len(list) > referrersPage {
+		list = list[:referrersPage]
+		query := url.Values{"from": {fmt.Sprint(from + referrersPage)}}
+		w.Header().Set("Link", fmt.Sprintf(`<%s?%s>; rel="next"`, r.URL.Path, query.Encode()))
+	}
+	index := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: append([]ocispec.Descriptor{}, list...)}
+	index.SchemaVersion = 2
+	w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+	_ = json.NewEncoder(w).Encode(index) // the client may be gone
+}
+
+// allowed asks the registry, with the client's credentials, whether it would list the repository's tags, and passes a
+// challenge on.
+func (s *referrers) allowed(w http.ResponseWriter, r *http.Request, repository string) bool {
+	ask := r.Clone(r.Context())
+	ask.URL.Path, ask.URL.RawQuery = "/v2/"+repository+"/tags/list", ""
+	answer := httptest.NewRecorder()
+	s.next.ServeHTTP(answer, ask)
+	if answer.Code != http.StatusUnauthorized && answer.Code != http.StatusForbidden {
+		return true
+	}
+	for k, v := range answer.Header() {
+		w.Header()[k] = v
+	}
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes()) // the client may be gone
+	return false
+}
