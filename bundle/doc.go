@@ -125,15 +125,20 @@
 // Annotations are sorted by key, bytewise, and differ; an object of them is not empty, nor are keys, and it has at most
 // 1024. Those of an item are:
 //
-//	io.kkbundle.kind                   image, chart, file, manifest, lock, closure, sbom, tool; a lower-case word
+//	io.kkbundle.kind                   image, chart, file, referrer, manifest, lock, closure, sbom, tool; a lower-case word
 //	io.kkbundle.ref                    the upstream reference, exactly; not empty
 //	org.opencontainers.image.title     ? the short name people know
 //	org.opencontainers.image.version   ? its version
 //	io.kkbundle.absent                 ? digests that are absent, sorted, each once, separated by commas
+//	io.kkbundle.lacks                  ? platforms it was wanted for and upstream does not have, sorted, separated by commas
+//	io.kkbundle.referrers              ? unknown: not all that is attached to it upstream could be looked up
+//	io.kkbundle.signed-by              ? sha256:… of the DER form of the public key that its signature was checked with
 //	org.opencontainers.image.ref.name  the value of io.kkbundle.ref where the grammar of the OCI image specification
 //	                                   allows that and no other item has the same io.kkbundle.ref; else it must be missing
 //
-// and any others. The grammar is component ("/" component)*, a component being alphanum (separator alphanum)*, alphanum
+// and any others. The reference of a referrer, which is attached to an image or to another referrer, is the repository with
+// @ and its digest; its manifest's subject says what it is attached to. One that cosign attached by a tag has the repository
+// with : and that tag. The grammar is component ("/" component)*, a component being alphanum (separator alphanum)*, alphanum
 // [A-Za-z0-9]+ and a separator one of - . _ : @ + or --. Those of the index are org.opencontainers.image.title and
 // org.opencontainers.image.version, the bundle's name and version; io.kkbundle.platforms, its platforms, sorted, each
 // once, separated by commas; and any others, such as policies. Empty values of the named ones are left out.

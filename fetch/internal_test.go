@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -331,4 +332,32 @@ func TestRoute(t *testing.T) {
 	if p, err := s.peer("registry-1.docker.io"); err != nil || p.String() != "docker.io (mirror mirror.example:8443/hub)" {
 		t.Errorf("%v, %v", p, err)
 	}
+}
+
+// FuzzParseManifest holds for whatever a registry sends: no panic, and what is accepted has digests and sizes that can be
+// asked for.
+func FuzzParseManifest(f *testing.F) {
+	d := sha256Of(nil).String()
+	f.Add(true, []byte(`{"manifests":[{"digest":"`+d+`","size":1,"platform":{"os":"linux","architecture":"arm","variant":"v7"}}]}`))
+	f.Add(false, []byte(`{"config":{"digest":"`+d+`"},"layers":[{"digest":"`+d+`","size":2}],"subject":{"digest":"`+d+`"},"annotations":{"a":"b"}}`))
+	f.Add(false, []byte(`{"layers":null,"blobs":[{"digest":"sha512:00","size":-1}]}`))
+	f.Fuzz(func(t *testing.T, index bool, data []byte) {
+		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest}
+		if index {
+			desc.MediaType = ocispec.MediaTypeImageIndex
+		}
+		doc, err := parseManifest(desc, data)
+		if err != nil {
+			return
+		}
+		w := &imageWalk{wanted: []string{"linux/arm/v7", "linux/amd64"}}
+		chosen := w.choose(doc.Manifests)
+		for _, child := range doc.Manifests {
+			if checkDescriptor(child) != nil {
+				t.Errorf("accepted: %+v", child)
+			}
+			w.takes(child, chosen)
+		}
+		doc.artifactType()
+	})
 }

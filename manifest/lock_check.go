@@ -193,7 +193,7 @@ func (l *Lock) Covers(b *Bundle) error {
 		return err
 	}
 	if l.Manifest == fingerprint.String() {
-		return nil
+		return l.signed(b)
 	}
 	m := matcher{lock: l, used: make([]bool, len(l.Items)), byRef: map[[2]string][]int{}}
 	for i, p := range l.Items {
@@ -207,6 +207,27 @@ func (l *Lock) Covers(b *Bundle) error {
 		}
 	}
 	return &m.stale
+}
+
+// signed wants the key that the manifest names for an image in the image's pin too: whoever takes it out of the lock has
+// not taken it out of the manifest.
+func (l *Lock) signed(b *Bundle) error {
+	var stale StaleError
+	for _, image := range b.Images {
+		ref, err := image.Ref()
+		if err != nil {
+			return err
+		}
+		if image.Verify != nil && !slices.ContainsFunc(l.Items, func(p Pin) bool {
+			return p.Kind == ItemImage && p.Ref == ref && p.Key == image.Verify.Key
+		}) {
+			stale.Missing = append(stale.Missing, ItemImage+" "+ref+" with its key "+image.Verify.Key)
+		}
+	}
+	if len(stale.Missing) > 0 {
+		return &stale
+	}
+	return nil
 }
 
 // matcher finds the pins of a manifest's items.

@@ -115,6 +115,7 @@ func TestLockCovers(t *testing.T) {
 		pin(ItemFile, "https://example.com/yq_amd64", "", "linux/amd64", zeros),
 		pin(ItemFile, "https://example.com/yq_arm64", "", "linux/arm64", ones),
 		pin(ItemFile, "https://example.com/iso", "", "", ones),
+		pin(ItemReferrer, "docker.io/library/nginx@sha256:"+zeros, "", "", zeros),
 	}}
 	for _, tc := range []struct {
 		name           string
@@ -149,6 +150,15 @@ func TestLockCovers(t *testing.T) {
 			name: "fewer platforms", change: func(b *Bundle) { b.Platforms = b.Platforms[:1] },
 			stale: []string{"file https://example.com/yq_arm64"},
 		},
+		{
+			name: "a file's platforms", change: func(b *Bundle) { b.Files[0].Platforms = []string{"linux/amd64"} },
+			stale: []string{"file https://example.com/yq_arm64"},
+		},
+		{name: "an image's platforms", change: func(b *Bundle) { b.Images[0].Platforms = []string{"linux/amd64"} }},
+		{name: "an image's key", change: func(b *Bundle) { b.Images[0].Verify = &Verify{Key: "key.pub"} }},
+		{name: "an image's referrers", change: func(b *Bundle) { b.Images[0].Referrers = ReferrersAll }},
+		{name: "referrers", change: func(b *Bundle) { b.Referrers = ReferrersNone }},
+		{name: "referrers as they are by default", change: func(b *Bundle) { b.Referrers = ReferrersAll }, fits: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			changed := *b
@@ -169,5 +179,23 @@ func TestLockCovers(t *testing.T) {
 				t.Errorf("message %q", err)
 			}
 		})
+	}
+}
+
+// A key that was taken out of the lock is still in the manifest.
+func TestLockCoversKeys(t *testing.T) {
+	b := &Bundle{Platforms: []string{"linux/amd64"}, Images: []Image{{Name: "nginx", Verify: &Verify{Key: "key.pub"}}}}
+	fingerprint, err := b.Fingerprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Lock{Manifest: fingerprint.String(), Items: []Pin{{Kind: ItemImage, Ref: "docker.io/library/nginx:latest", Key: "key.pub"}}}
+	if err := l.Covers(b); err != nil {
+		t.Error(err)
+	}
+	l.Items[0].Key = ""
+	var stale *StaleError
+	if err := l.Covers(b); !errors.As(err, &stale) || !strings.Contains(err.Error(), "nginx:latest with its key key.pub") {
+		t.Errorf("without the key: %v", err)
 	}
 }

@@ -58,6 +58,8 @@ func TestScripts(t *testing.T) {
 			"withdraw":  withdraw,
 			"restore":   restore,
 			"shape":     shape,
+			"sign":      sign,
+			"attach":    attach,
 		},
 	})
 }
@@ -69,6 +71,7 @@ func setup(env *testscript.Env) error {
 	}
 	env.Defer(u.stop)
 	env.Values[upstreamKey{}] = u
+	signers(env)
 	env.Vars = append(env.Vars, u.environment(env.WorkDir)...)
 	env.Vars = append(env.Vars, "GORACE=atexit_sleep_ms=0") // by default each process waits a second for others' races
 	known := map[string]string{}
