@@ -373,5 +373,8 @@ func (r *repository) pinnedReferrer(ctx context.Context, pin manifest.Pin) (refe
 		tag = ""
 	}
 	desc := ocispec.Descriptor{MediaType: pin.MediaType, Digest: pin.Digest, Size: pin.Size}
+	if pin.Size == 0 {
+		desc.Size = -1
+	}
 	return (&lookup{repo: r}).read(ctx, desc, pin.Subject, tag)
 }

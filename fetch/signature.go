@@ -174,8 +174,8 @@ func (s *session) checkPinned(ctx context.Context, repo *repository, img image, 
 	}
 	c := signatureCheck{repo: repo, name: imageName(pin.Ref), key: key, image: img}
 	for _, p := range pins {
-		of := slices.ContainsFunc(img.manifests, func(d ocispec.Descriptor) bool { return d.Digest == p.Subject })
-		if p.Kind != manifest.ItemReferrer || !of || imageName(p.Ref) != c.name {
+		of := func(d ocispec.Descriptor) bool { return d.Digest == p.Subject }
+		if p.Kind != manifest.ItemReferrer || !slices.ContainsFunc(img.manifests, of) || imageName(p.Ref) != c.name {
 			continue
 		}
 		a, err := repo.pinnedReferrer(ctx, p)

@@ -76,7 +76,8 @@ func newLockCmd(g *globals) *cobra.Command {
 		Short: "Pin every item of a manifest by digest",
 		Long: `Asks upstream what the manifest's tags and versions mean today and writes the digests into a lock file beside it
 (manifest.lock.yaml for manifest.yaml). build then takes exactly these; run lock again to move to newer ones.
-Files whose checksum nobody publishes are downloaded to learn it, and the lock says so.`,
+Files whose checksum nobody publishes are downloaded to learn it, and the lock says so. What is attached to images (signatures,
+attestations, SBOMs) is pinned with them; a signature that the manifest demands (verify) is checked, now and in every build.`,
 		Example: "  kkbundle lock manifest.yaml",
 		Args:    takes("MANIFEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
