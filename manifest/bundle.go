@@ -20,14 +20,15 @@ type Metadata struct {
 	Version string `yaml:"version,omitempty" doc:"The version of this bundle; part of its file name."`
 }
 
-// PlatformPolicy says what happens if an item lacks a platform that the bundle is for.
+// PlatformPolicy says what happens if an image lacks a platform that it is wanted for. A file is another one for each
+// platform, and one that upstream does not have is an error: it can have platforms of its own.
 type PlatformPolicy string
 
 // The policies; an empty one is PolicyStrict.
 const (
 	// PolicyStrict makes a platform that upstream lacks an error.
 	PolicyStrict PlatformPolicy = "strict"
-	// PolicyWarn records a platform that upstream lacks.
+	// PolicyWarn records a platform that upstream lacks, in the lock and in the bundle.
 	PolicyWarn PlatformPolicy = "warn"
 )
 
@@ -50,7 +51,7 @@ type Bundle struct {
 	Kind           string         `yaml:"kind" kk:"required" doc:"Bundle"`
 	Metadata       Metadata       `yaml:"metadata" kk:"required"`
 	Platforms      []string       `yaml:"platforms" kk:"required" doc:"The platforms of the hosts, such as linux/amd64."`
-	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"strict (default): a platform that upstream lacks is an error; warn: it is recorded."`
+	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"strict (default): a platform that upstream lacks of an image is an error; warn: it is recorded."`
 	// Referrers is for images that do not say it themselves.
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to images and travels along: all (default), signatures or none."`
 	// Cluster is the path of a Cluster file, relative to this one. Everything that cluster needs is added.
