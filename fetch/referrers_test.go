@@ -137,15 +137,13 @@ func referrers(l *manifest.Lock) []string {
 }
 
 func registries() map[string]registrytest.Options {
-	return map[string]registrytest.Options{
-		"without the API": {TLS: true, Auth: registrytest.AuthToken},
-		"with the API":    {TLS: true, Auth: registrytest.AuthToken, Referrers: true},
-	}
+	return map[string]registrytest.Options{"without the API": {}, "with the API": {Referrers: true}}
 }
 
 func TestReferrers(t *testing.T) {
 	t.Parallel()
 	for what, o := range registries() {
+		o.TLS, o.Auth = true, registrytest.AuthToken
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			testReferrers(t, newPublisher(t, o))
