@@ -48,8 +48,18 @@ func (r *repo) call(ctx context.Context, q request) (answer, error) {
 	}
 }
 
-// callOnce gives up when nothing moves for too long.
+// callOnce sends one request when it is its turn. It gives up when nothing moves for too long.
 func (r *repo) callOnce(ctx context.Context, q request) (answer, error) {
+	round, err := r.throttle.start(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := r.attempt(ctx, q)
+	r.throttle.end(round, err)
+	return a, err
+}
+
+func (r *repo) attempt(ctx context.Context, q request) (answer, error) {
 	client, err := r.open(ctx)
 	if err != nil {
 		return answer{}, err

@@ -5,8 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
+	"strings"
 
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -52,12 +56,18 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 	if len(replaced) > 0 { // the index names a child that is not there under that digest
 		return m.putReduced(ctx, n, reference, replaced)
 	}
-	have, err := m.job.repo.manifest(ctx, reference, n.desc.MediaType)
-	if err != nil || have == n.desc.Digest {
-		return n.desc, err
+	if !n.looked {
+		have, err := m.job.repo.manifest(ctx, reference, n.desc.MediaType)
+		if err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		n.looked, n.have = true, have
+	}
+	if n.have == n.desc.Digest {
+		return n.desc, m.list(ctx, n, false)
 	}
 	if len(n.absent) > 0 {
-		if d, ok, err := m.alreadyReduced(ctx, n, have); err != nil || ok {
+		if d, ok, err := m.alreadyReduced(ctx, n, n.have); err != nil || ok {
 			return d, err
 		}
 	}
@@ -65,9 +75,14 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	err = m.send(ctx, reference, n.desc, content)
+	listed, err := m.send(ctx, reference, n.desc, content)
+	if blobsLost(err) && !isIndex(n.desc.MediaType) {
+		if err = m.sendAgain(ctx, n, err); err == nil {
+			listed, err = m.send(ctx, reference, n.desc, content)
+		}
+	}
 	if err == nil {
-		return n.desc, nil
+		return n.desc, m.list(ctx, n, listed)
 	}
 	if len(n.absent) == 0 || !refused(err) {
 		return ocispec.Descriptor{}, fmt.Errorf("manifest %s: %w", n.desc.Digest, m.session.explain(m.job.repo.name, err))
@@ -76,19 +91,54 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 	return m.putReduced(ctx, n, reference, nil)
 }
 
-// send puts a manifest and asks for it again: some registries answer before they have it, or change it.
-func (m manifestPusher) send(ctx context.Context, reference string, d ocispec.Descriptor, content []byte) error {
+// send puts a manifest. What is under a tag is asked for again: somebody else may write to it, or the registry change it.
+func (m manifestPusher) send(ctx context.Context, reference string, d ocispec.Descriptor, content []byte) (listed bool, err error) {
 	repo := m.job.repo
-	if err := repo.putManifest(ctx, reference, d.MediaType, content); err != nil {
-		return err
+	if listed, err = repo.putManifest(ctx, reference, d.MediaType, content); err != nil {
+		return false, err
 	}
 	m.count(func(c *PushSummary) { c.ManifestsSent++; c.BytesSent += int64(len(content)); m.job.sent = true })
+	if reference == d.Digest.String() && reference != m.job.dest.Identifier() {
+		return listed, nil // the answer had its digest, and its index or its tag needs it
+	}
 	have, err := repo.manifest(ctx, reference, d.MediaType)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if have != d.Digest {
-		return fmt.Errorf("%s/%s:%s has digest %q after the push, want %s: somebody else writes to it, or the registry changes what it stores", repo.host, repo.name, reference, have, d.Digest)
+		return false, fmt.Errorf("%s/%s:%s has digest %q after the push, want %s: somebody else writes to it, or the registry changes what it stores", repo.host, repo.name, reference, have, d.Digest)
+	}
+	return listed, nil
+}
+
+// blobsLost says that a registry misses blobs of a manifest, which were sent or which it said were there.
+func blobsLost(err error) bool {
+	te, ok := asRegistryError(err)
+	return ok && te.StatusCode < http.StatusInternalServerError && hasCode(te, transport.ManifestBlobUnknownErrorCode, transport.BlobUnknownErrorCode)
+}
+
+// sendAgain sends the blobs that the registry named, or all of the manifest, without asking for them, once.
+func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) error {
+	te, _ := asRegistryError(cause)
+	var named []digest.Digest
+	for _, d := range n.blobs {
+		if slices.ContainsFunc(te.Errors, func(e transport.Diagnostic) bool { return strings.Contains(fmt.Sprint(e.Detail), d.String()) }) {
+			named = append(named, d)
+		}
+	}
+	if len(named) == 0 {
+		named = n.blobs
+	}
+	m.options.Logger.WarnContext(ctx, "registry lost blobs; they are sent again", "item", m.job.item.String(), "blobs", len(named))
+	for _, d := range named {
+		size, _ := m.bundle.Stat(d)
+		_, err := m.job.repo.sendBlob(ctx, ocispec.Descriptor{Digest: d, Size: size}, "", func(offset int64) (io.ReadCloser, error) {
+			return m.bundle.Blob(ctx, d, offset)
+		})
+		if err != nil {
+			return fmt.Errorf("blob %s: %w", d, err)
+		}
+		m.count(func(c *PushSummary) { c.BlobsSent++; c.BytesSent += size })
 	}
 	return nil
 }
@@ -151,7 +201,7 @@ func (m manifestPusher) putReduced(ctx context.Context, n *node, reference strin
 	}
 	have, err := m.job.repo.manifest(ctx, reference, d.MediaType)
 	if err == nil && have != d.Digest {
-		err = m.send(ctx, reference, d, content)
+		_, err = m.send(ctx, reference, d, content)
 	}
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("index %s in place of %s: %w", d.Digest, n.desc.Digest, m.session.explain(m.job.repo.name, err))

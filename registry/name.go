@@ -41,15 +41,19 @@ var (
 //   - file https://dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm -> HOST/dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm
 //     with the item's version as tag, or "latest". Names are lower-cased, what the grammar of names does not allow becomes
 //     "-", and a query is replaced by its hash, because it may hold a secret.
+//   - a referrer has the repository of its image, and its digest or the tag that upstream has.
 //   - local charts and files -> HOST/local/NAME; a local file for one platform has it in its tag.
 //
 // It depends on its arguments alone. Two items with different content can get one destination where names differ only in
 // what the grammar does not allow: Push refuses those before it sends anything. Items of other kinds have no destination.
-func Destination(registry string, it bundle.Item) (name.Reference, error) {
+//
+// Rules change the path below HOST[/PREFIX]; the first that fits applies.
+func Destination(registry string, it bundle.Item, rules ...Rename) (name.Reference, error) {
 	t, err := parseTarget(registry)
 	if err != nil {
 		return nil, err
 	}
+	t.rules = rules
 	return t.destination(it)
 }
 
@@ -66,6 +70,7 @@ func UpstreamPath(host string) string {
 type target struct {
 	registry name.Registry
 	prefix   string
+	rules    []Rename
 }
 
 // CheckTarget says what is wrong with the name of a registry, HOST[:PORT][/PREFIX]. Nothing is asked of the registry.
@@ -116,6 +121,8 @@ func (t target) destination(it bundle.Item) (name.Reference, error) {
 	switch it.Kind {
 	case bundle.KindImage:
 		return t.image(it)
+	case bundle.KindReferrer:
+		return t.referrer(it)
 	case bundle.KindChart:
 		return t.chart(it)
 	case bundle.KindFile:
@@ -141,6 +148,16 @@ func (t target) image(it bundle.Item) (name.Reference, error) {
 		r.tag = defaultTag
 	}
 	return repo.Tag(r.tag), nil
+}
+
+// referrer puts what is attached to an image into the image's repository: under its own digest, or under the tag that cosign
+// made of the image's digest.
+func (t target) referrer(it bundle.Item) (name.Reference, error) {
+	ref, err := t.image(it)
+	if _, tagged := ref.(name.Tag); err != nil || tagged && !strings.Contains(it.Ref, "@") {
+		return ref, err
+	}
+	return ref.Context().Digest(string(it.Descriptor.Digest)), nil
 }
 
 // An imageRef is a fully qualified image reference in its parts; tag and digest may be empty.
@@ -271,9 +288,12 @@ func separator(s string) string {
 // repository puts path under the target. What is too long is an error for images, whose names others have to find, and is
 // cut with a hash for files and charts.
 func (t target) repository(path string, shorten bool) (name.Repository, error) {
-	full := path
+	full := rename(t.rules, path)
+	if full == "" {
+		return name.Repository{}, fmt.Errorf("nothing is left of its name %q: give it another one with --rename", path)
+	}
 	if t.prefix != "" {
-		full = t.prefix + "/" + path
+		full = t.prefix + "/" + full
 	}
 	if len(full) > maxNameLen && shorten {
 		full = strings.TrimRight(full[:maxNameLen-shortHashLen-1], "-._/") + "-" + shortHash(full)

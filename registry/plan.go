@@ -25,7 +25,9 @@ type job struct {
 	repo   *repo
 	pinned bool // the item's reference has the digest in it
 	root   *node
+	nodes  []*node              // root and all below it
 	blobs  []ocispec.Descriptor // all blobs below root, each once
+	wave   int                  // its manifests follow those of all lower waves
 
 	// The rest is guarded by pusher.mu.
 	pending int // blobs not yet at the destination
@@ -39,7 +41,12 @@ type job struct {
 type node struct {
 	desc     ocispec.Descriptor
 	children []*node
-	absent   []ocispec.Descriptor // children that the bundle does not hold because they were not chosen
+	absent   []ocispec.Descriptor // children that are not pushed because they were not chosen
+	blobs    []digest.Digest      // of a manifest; those that the bundle has
+	subject  digest.Digest        // what it is attached to; "" for nothing
+	listing  ocispec.Descriptor   // the entry that a list of its subject's referrers has of it
+	looked   bool                 // have is known
+	have     digest.Digest        // what the registry has in its place, "" for nothing
 }
 
 // A shared blob and all the repositories that need it, the first of which gets it from us.
@@ -51,6 +58,8 @@ type sharedBlob struct {
 type place struct {
 	repo *repo
 	jobs []*job
+	have bool  // it was there before
+	err  error // why that could not be found out
 }
 
 // plan reads the manifests of all items. Its error means that nothing can be sent; an item's own trouble is in its job.
@@ -58,18 +67,19 @@ func (p *pusher) plan(ctx context.Context) error {
 	for _, it := range p.bundle.Index().Items {
 		j := p.newJob(it)
 		p.jobs = append(p.jobs, j)
-		if j.result.State != StateSkipped {
-			p.items++
-		}
 		if j.dest == nil || j.err != nil {
 			continue
 		}
-		w := walker{bundle: p.bundle, job: j, seen: map[digest.Digest]bool{}, nodes: map[digest.Digest]*node{}}
-		j.root, j.err = w.walk(ctx, it.Descriptor, 0)
+		p.read(ctx, j)
 		if ctx.Err() != nil {
 			return fmt.Errorf("push to %s: %w", p.target, context.Cause(ctx))
 		}
-		j.pending = len(j.blobs)
+	}
+	p.chooseReferrers()
+	for _, j := range p.jobs {
+		if j.result.State != StateSkipped {
+			p.items++
+		}
 	}
 	if err := p.collisions(); err != nil {
 		return err
@@ -78,9 +88,24 @@ func (p *pusher) plan(ctx context.Context) error {
 	return nil
 }
 
+// read finds what is below an item. An image of which no platform was chosen is not pushed.
+func (p *pusher) read(ctx context.Context, j *job) {
+	w := walker{bundle: p.bundle, job: j, platforms: p.options.Platforms, seen: map[digest.Digest]bool{}, nodes: map[digest.Digest]*node{}}
+	j.root, j.err = w.walk(ctx, j.item.Descriptor, 0)
+	if j.err == nil && len(j.root.children) == 0 && len(j.root.absent) > 0 {
+		j.skip()
+	}
+	j.pending = len(j.blobs)
+}
+
+func (j *job) skip() {
+	j.dest, j.result.Destination, j.result.State = nil, "", StateSkipped
+}
+
 func (p *pusher) newJob(it bundle.Item) *job {
 	j := &job{item: it, result: ItemResult{Kind: it.Kind, Ref: it.Ref, Platform: bundle.PlatformString(it.Descriptor.Platform)}}
-	if !pushable(it.Kind) || !p.options.Select(it) {
+	follows := it.Kind == bundle.KindReferrer // it is chosen with its subject
+	if !pushable(it.Kind) || !follows && !p.options.Select(it) || !chosen(p.options.Platforms, it.Descriptor.Platform) {
 		j.result.State = StateSkipped
 		return j
 	}
@@ -98,8 +123,19 @@ func (p *pusher) newJob(it bundle.Item) *job {
 	return j
 }
 
+// chosen says whether a platform is one of those asked for; what is for no platform always is.
+func chosen(platforms []string, p *ocispec.Platform) bool {
+	has := bundle.PlatformString(p)
+	if len(platforms) == 0 || has == "" {
+		return true
+	}
+	return slices.ContainsFunc(platforms, func(want string) bool {
+		return has == want || strings.HasPrefix(has, want+"/") || strings.HasPrefix(want, has+"/")
+	})
+}
+
 func pushable(kind string) bool {
-	return kind == bundle.KindImage || kind == bundle.KindChart || kind == bundle.KindFile
+	return kind == bundle.KindImage || kind == bundle.KindChart || kind == bundle.KindFile || kind == bundle.KindReferrer
 }
 
 // collisions wants one content for each destination.
@@ -127,7 +163,7 @@ func (p *pusher) collisions() error {
 func (p *pusher) share() {
 	index := map[digest.Digest]*sharedBlob{}
 	for _, j := range p.jobs {
-		if j.err != nil {
+		if j.dest == nil || j.err != nil {
 			continue
 		}
 		for _, d := range j.blobs {
@@ -161,17 +197,21 @@ func (b *sharedBlob) need(j *job) bool {
 
 // A walker collects what is below one item. Every manifest is looked at once, however often indexes name it.
 type walker struct {
-	bundle *bundle.Reader
-	job    *job
-	seen   map[digest.Digest]bool // blobs
-	nodes  map[digest.Digest]*node
+	bundle    *bundle.Reader
+	job       *job
+	platforms []string               // those of an index's children that are wanted; none given is all
+	seen      map[digest.Digest]bool // blobs
+	nodes     map[digest.Digest]*node
 }
 
 // A document is what manifests and indexes of all kinds have in common.
 type document struct {
-	Config    *ocispec.Descriptor  `json:"config"`
-	Layers    []ocispec.Descriptor `json:"layers"`
-	Manifests []ocispec.Descriptor `json:"manifests"`
+	ArtifactType string               `json:"artifactType"`
+	Config       *ocispec.Descriptor  `json:"config"`
+	Layers       []ocispec.Descriptor `json:"layers"`
+	Manifests    []ocispec.Descriptor `json:"manifests"`
+	Subject      *ocispec.Descriptor  `json:"subject"`
+	Annotations  map[string]string    `json:"annotations"`
 }
 
 func (w *walker) walk(ctx context.Context, d ocispec.Descriptor, depth int) (*node, error) {
@@ -191,26 +231,32 @@ func (w *walker) walk(ctx context.Context, d ocispec.Descriptor, depth int) (*no
 	}
 	n := &node{desc: d}
 	w.nodes[d.Digest] = n
+	w.job.nodes = append(w.job.nodes, n)
+	if doc.Subject != nil {
+		n.subject, n.listing = doc.Subject.Digest, listing(d, doc)
+	}
 	if isIndex(d.MediaType) {
 		return n, w.children(ctx, n, doc, depth)
 	}
 	if doc.Config != nil {
 		doc.Layers = append(doc.Layers, *doc.Config)
 	}
-	return n, w.contents(d, doc.Layers)
+	return n, w.contents(n, doc.Layers)
 }
 
 func (w *walker) children(ctx context.Context, n *node, doc document, depth int) error {
 	named := map[digest.Digest]bool{}
+	wanted := w.wanted(doc.Manifests)
 	for _, c := range doc.Manifests {
 		if named[c.Digest] {
 			continue
 		}
 		named[c.Digest] = true
-		if _, ok := w.bundle.Stat(c.Digest); !ok {
-			if !slices.Contains(w.job.item.Absent, c.Digest) {
-				return fmt.Errorf("the bundle lacks %s, which index %s names: run kkbundle verify on it", c.Digest, n.desc.Digest)
-			}
+		_, ok := w.bundle.Stat(c.Digest)
+		switch {
+		case !ok && !slices.Contains(w.job.item.Absent, c.Digest):
+			return fmt.Errorf("the bundle lacks %s, which index %s names: run kkbundle verify on it", c.Digest, n.desc.Digest)
+		case !ok || !wanted[c.Digest]:
 			n.absent = append(n.absent, c)
 			continue
 		}
@@ -223,17 +269,44 @@ func (w *walker) children(ctx context.Context, n *node, doc document, depth int)
 	return nil
 }
 
-func (w *walker) contents(manifest ocispec.Descriptor, blobs []ocispec.Descriptor) error {
+// What BuildKit puts beside an image's platforms, and the annotation by which it belongs to one.
+const (
+	attestationSubject  = "vnd.docker.reference.digest"
+	attestationPlatform = "unknown/unknown"
+)
+
+// wanted returns which children of an index go along: those for the platforms, and the attestations of those.
+func (w *walker) wanted(children []ocispec.Descriptor) map[digest.Digest]bool {
+	wanted := map[digest.Digest]bool{}
+	attestation := func(c ocispec.Descriptor) bool {
+		return c.Annotations[attestationSubject] != "" && bundle.PlatformString(c.Platform) == attestationPlatform
+	}
+	for _, c := range children {
+		if !attestation(c) && chosen(w.platforms, c.Platform) {
+			wanted[c.Digest] = true
+		}
+	}
+	for _, c := range children {
+		if attestation(c) && (len(w.platforms) == 0 || wanted[digest.Digest(c.Annotations[attestationSubject])]) {
+			wanted[c.Digest] = true
+		}
+	}
+	return wanted
+}
+
+func (w *walker) contents(n *node, blobs []ocispec.Descriptor) error {
 	for _, d := range blobs {
 		size, ok := w.bundle.Stat(d.Digest)
 		switch {
-		case w.seen[d.Digest]:
 		case !ok && len(d.URLs) > 0: // layers that may not be redistributed come from elsewhere, by their licence
+			continue
 		case !ok:
-			return fmt.Errorf("the bundle lacks blob %s, which manifest %s names: run kkbundle verify on it", d.Digest, manifest.Digest)
+			return fmt.Errorf("the bundle lacks blob %s, which manifest %s names: run kkbundle verify on it", d.Digest, n.desc.Digest)
 		case size != d.Size:
-			return fmt.Errorf("blob %s has %d bytes, and manifest %s says %d", d.Digest, size, manifest.Digest, d.Size)
-		default:
+			return fmt.Errorf("blob %s has %d bytes, and manifest %s says %d", d.Digest, size, n.desc.Digest, d.Size)
+		}
+		n.blobs = append(n.blobs, d.Digest)
+		if !w.seen[d.Digest] {
 			w.seen[d.Digest] = true
 			w.job.blobs = append(w.job.blobs, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
 		}

@@ -42,24 +42,29 @@ func (p *pusher) push(ctx context.Context) (PushSummary, error) {
 		if err := p.session.login(ctx, p.jobs[i].repo); err != nil {
 			return p.summary(), fmt.Errorf("push to %s: %w", p.target, err)
 		}
+		if err := p.prepareHarbor(ctx); err != nil {
+			return p.summary(), fmt.Errorf("push to %s: %w", p.target, err)
+		}
 	}
 	inner, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	p.abort = abort
+	p.look(inner)
 	p.run(inner)
 	return p.summary(), p.failure(ctx, context.Cause(inner))
 }
 
-// run does everything, at most Jobs things at a time. An item's manifests follow in the slot of its last blob.
+// run does everything, at most Jobs things at a time. An item's manifests follow in the slot of its last blob, but for those
+// of what is attached to others: these come wave by wave.
 func (p *pusher) run(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(p.options.Jobs)
 	for _, j := range p.jobs {
 		switch {
-		case j.dest == nil && j.err == nil: // skipped
+		case j.result.State == StateSkipped:
 		case j.err != nil:
 			p.end(j, j.err)
-		case j.pending == 0:
+		case j.pending == 0 && j.wave == 0:
 			g.Go(func() error { p.finish(ctx, j); return nil })
 		}
 	}
@@ -70,19 +75,42 @@ func (p *pusher) run(ctx context.Context) {
 		g.Go(func() error { p.place(ctx, b); return nil })
 	}
 	_ = g.Wait() // errors are in the jobs
+	for wave := 1; wave <= maxDepth; wave++ {
+		for _, j := range p.jobs {
+			if j.wave == wave && j.pending == 0 && !j.ended {
+				g.Go(func() error { p.finish(ctx, j); return nil })
+			}
+		}
+		_ = g.Wait()
+	}
 }
 
-// place brings a blob to all repositories that need it, one after the other: the later ones can mount it.
+// place brings a blob to all repositories that need it, one after the other: those that lack it can mount it from one that
+// has it.
 func (p *pusher) place(ctx context.Context, b *sharedBlob) {
 	var broken error // the blob itself is the reason
 	from := ""
+	for _, pl := range b.places {
+		if pl.have, pl.err = p.has(ctx, pl, b.desc); pl.have {
+			from = pl.repo.name
+		}
+	}
 	for _, pl := range b.places {
 		if !p.wanted(pl) {
 			p.advance(b.desc.Size)
 			continue
 		}
-		err := broken
-		if err == nil {
+		err := pl.err
+		switch {
+		case err != nil:
+		case pl.have:
+			p.count(func(c *PushSummary) { c.BlobsPresent++ })
+			p.advance(b.desc.Size)
+		case p.options.DryRun:
+			p.miss(pl, b.desc, from)
+		case broken != nil:
+			err = broken
+		default:
 			err = p.send(ctx, pl, b.desc, from)
 		}
 		if err == nil {
@@ -93,6 +121,34 @@ func (p *pusher) place(ctx context.Context, b *sharedBlob) {
 		for _, j := range pl.jobs {
 			p.settle(ctx, j, err)
 		}
+	}
+}
+
+// has says whether a place has the blob.
+func (p *pusher) has(ctx context.Context, pl *place, d ocispec.Descriptor) (bool, error) {
+	if pl.repo.holds(d.Digest) {
+		return true, nil
+	}
+	if !p.wanted(pl) || p.session.isNew(pl.repo) {
+		return false, nil
+	}
+	have, err := pl.repo.hasBlob(ctx, d)
+	if err != nil {
+		return false, fmt.Errorf("blob %s: %w", d.Digest, p.session.explain(pl.repo.name, err))
+	}
+	return have, nil
+}
+
+// miss counts what a dry run would send.
+func (p *pusher) miss(pl *place, d ocispec.Descriptor, from string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if from == "" {
+		p.counts.BlobsMissing++
+		p.counts.BytesMissing += d.Size
+	}
+	for _, j := range pl.jobs {
+		j.sent = true
 	}
 }
 
@@ -112,39 +168,28 @@ func (p *pusher) send(ctx context.Context, pl *place, d ocispec.Descriptor, from
 }
 
 func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, from string) error {
-	have, err := pl.repo.hasBlob(ctx, d)
-	if err != nil {
-		return err
-	}
-	if have {
-		p.count(func(c *PushSummary) { c.BlobsPresent++ })
-		p.advance(d.Size)
-		return nil
-	}
 	m := &meter{pusher: p}
-	mounted, err := pl.repo.sendBlob(ctx, d, from, func() (io.ReadCloser, error) {
-		rc, err := p.bundle.Blob(ctx, d.Digest, 0)
+	mounted, err := pl.repo.sendBlob(ctx, d, from, func(offset int64) (io.ReadCloser, error) {
+		rc, err := p.bundle.Blob(ctx, d.Digest, offset)
 		if err != nil {
 			return nil, err
 		}
-		m.restart()
+		m.end(offset)
 		return &meteredBody{ReadCloser: rc, meter: m}, nil
 	})
 	if err != nil {
-		m.restart()
+		m.end(0)
 		return err
 	}
 	m.end(d.Size)
-	p.count(func(c *PushSummary) {
-		if mounted {
-			c.BlobsMounted++
-			return
-		}
-		c.BlobsSent++
-		c.BytesSent += d.Size
-	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if mounted {
+		p.counts.BlobsMounted++
+	} else {
+		p.counts.BlobsSent++
+		p.counts.BytesSent += d.Size
+	}
 	for _, j := range pl.jobs {
 		j.sent = true
 	}
@@ -159,7 +204,7 @@ func (p *pusher) settle(ctx context.Context, j *job, err error) {
 	}
 	p.mu.Lock()
 	j.pending--
-	ready := j.pending == 0 && !j.ended
+	ready := j.pending == 0 && !j.ended && j.wave == 0
 	p.mu.Unlock()
 	if ready {
 		p.finish(ctx, j)
@@ -171,6 +216,16 @@ func (p *pusher) finish(ctx context.Context, j *job) {
 	if ctx.Err() != nil {
 		return
 	}
+	if j.wave > 0 {
+		if err := p.subjectLost(j); err != nil {
+			p.end(j, err)
+			return
+		}
+	}
+	if p.options.DryRun {
+		p.finishDry(ctx, j)
+		return
+	}
 	final, err := p.manifests(ctx, j)
 	if err != nil {
 		p.end(j, p.session.explain(j.repo.name, err))
@@ -179,6 +234,22 @@ func (p *pusher) finish(ctx context.Context, j *job) {
 	p.mu.Lock()
 	j.result.Digest, j.result.Reduced = final.Digest, final.Digest != j.item.Descriptor.Digest
 	p.mu.Unlock()
+	p.end(j, nil)
+}
+
+// finishDry counts the manifests that would be sent.
+func (p *pusher) finishDry(ctx context.Context, j *job) {
+	m := manifestPusher{pusher: p, job: j, there: map[*node]ocispec.Descriptor{}}
+	for _, n := range j.nodes {
+		there := n.have == n.desc.Digest
+		if !there && len(n.absent) > 0 {
+			_, there, _ = m.alreadyReduced(ctx, n, n.have) // what can't be found out would be sent
+		}
+		if !there {
+			p.count(func(c *PushSummary) { c.BytesMissing += n.desc.Size; j.sent = true })
+		}
+	}
+	p.count(func(*PushSummary) { j.result.Digest = j.item.Descriptor.Digest })
 	p.end(j, nil)
 }
 
@@ -194,6 +265,8 @@ func (p *pusher) end(j *job, err error) {
 	switch {
 	case err != nil:
 		j.result.State = StateFailed
+	case j.sent && p.options.DryRun:
+		j.result.State = StateMissing
 	case j.sent:
 		j.result.State = StatePushed
 	default:
@@ -248,6 +321,8 @@ func (p *pusher) summary() PushSummary {
 			s.ItemsPushed++
 		case r.State == StatePresent:
 			s.ItemsPresent++
+		case r.State == StateMissing:
+			s.ItemsMissing++
 		default: // also what a stopped run did not come to
 			r.State = StateFailed
 			s.ItemsFailed++
@@ -305,8 +380,6 @@ func (m *meter) add(n int) {
 		m.counted, m.awaiting = m.counted+m.awaiting, 0
 	}
 }
-
-func (m *meter) restart() { m.end(0) }
 
 // end sets what the blob counts for.
 func (m *meter) end(size int64) {

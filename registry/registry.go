@@ -1,11 +1,12 @@
 // Package registry puts the content of a bundle into an OCI registry, straight from the bundle file: nothing is unpacked,
 // and memory does not grow with the content.
 //
-// Push sends images, charts and files. What else a bundle holds (its manifest, lock, closure, bills of materials and
+// Push sends images with what is attached to them (signatures, attestations), charts and files. What else a bundle holds (its manifest, lock, closure, bills of materials and
 // kkbundle's own binaries) describes the bundle and stays in it. Every blob is asked for before it is sent, so a second run
 // sends nothing, and a run after an interruption sends what was missing. A blob that several repositories need is sent to
 // one of them and mounted into the others where the registry grants that. Manifests follow the blobs, children before
-// parents; the tag comes last, and its digest is compared afterwards.
+// parents; the tag comes last, and its digest is compared afterwards. Requests become fewer while the registry says that there
+// are too many. Harbor's projects are made where they are missing, see HarborOptions.
 package registry
 
 import (
@@ -29,7 +30,12 @@ const (
 // PushOptions say where a bundle goes and how. Only Registry is needed.
 type PushOptions struct {
 	Registry     string                 // HOST[:PORT][/PREFIX]; every destination is under it
-	Select       func(bundle.Item) bool // which images, charts and files; nil is all
+	Select       func(bundle.Item) bool // which images, charts and files; nil is all. What is attached to an image goes with it
+	Platforms    []string               // which platforms of images and files, "linux/amd64"; none given is all. See Push about indexes
+	Rename       []Rename               // where items go instead; the first that fits
+	DryRun       bool                   // ask the registry what it has, and change nothing there
+	Recheck      bool                   // ask for every blob, also those of manifests that are there
+	Harbor       *HarborOptions         // nil treats Harbor as any registry: its projects must exist
 	Auth         authn.Keychain         // asked once, for the registry; nil is no login
 	Transport    http.RoundTripper      // nil is NewTransport(""), see there
 	PlainHTTP    bool                   // http instead of https; without it nothing is ever sent unencrypted
@@ -54,6 +60,7 @@ const (
 	StatePushed  = "pushed"  // something had to be sent
 	StatePresent = "present" // everything was there
 	StateFailed  = "failed"  // see Error
+	StateMissing = "missing" // a dry run found that something would be sent
 	StateSkipped = "skipped" // not selected, or of a kind that is not pushed
 )
 
@@ -83,14 +90,18 @@ type PushSummary struct {
 	ItemsPushed   int           `json:"itemsPushed"`
 	ItemsPresent  int           `json:"itemsPresent"`
 	ItemsFailed   int           `json:"itemsFailed"`
+	ItemsMissing  int           `json:"itemsMissing,omitempty"` // only of a dry run, as the next two are
+	BlobsMissing  int           `json:"blobsMissing,omitempty"`
+	BytesMissing  int64         `json:"bytesMissing,omitempty"` // what would be sent; a blob that can be mounted counts once
 	ItemsSkipped  int           `json:"itemsSkipped"`
+	Harbor        *HarborResult `json:"harbor,omitempty"` // nil where the registry is not Harbor, or nobody asked
 }
 
 // Push sends the images, charts and files of b to a registry, to the places that Destination names.
 //
 // One item's failure does not stop the others; the error holds one error for each failed item, or a single one where all
 // fail for one reason: errors.Is finds ErrLogin, ErrUnreachable, bundle.ErrDamaged or ctx's error in it. Nothing is sent if
-// two items have one destination. An index whose children were not all chosen for the bundle is pushed as it is; where the
+// two items have one destination, or if Harbor can't take a name. An index whose children were not all chosen for the bundle is pushed as it is; where the
 // registry refuses that, its tag gets an index of those children that are there, and the summary a warning with both digests. An
 // image whose reference pins the index's digest fails instead. Nothing at the registry is ever deleted.
 func Push(ctx context.Context, b *bundle.Reader, o PushOptions) (PushSummary, error) {
@@ -99,6 +110,7 @@ func Push(ctx context.Context, b *bundle.Reader, o PushOptions) (PushSummary, er
 	if err != nil {
 		return PushSummary{}, err
 	}
+	t.rules = o.Rename
 	s, err := newSession(ctx, t, o)
 	if err != nil {
 		return PushSummary{}, err

@@ -51,11 +51,19 @@ func (r retrier) do(ctx context.Context, what string, passing func(error) bool, 
 
 // delay is what the registry asked for, or doubles each time; jitter keeps workers from coming back together.
 func delay(attempt int, err error) time.Duration {
-	if after, ok := errors.AsType[*retryAfterError](err); ok && after.wait >= 0 {
-		return min(after.wait, maxRetryAfter)
+	if _, asked := errors.AsType[*retryAfterError](err); asked {
+		return retryAfter(err)
 	}
 	d := min(firstDelay<<min(attempt, 10), maxDelay)
 	return d/2 + rand.N(d)
+}
+
+// retryAfter returns the pause that a registry asked for, 0 if it asked for none.
+func retryAfter(err error) time.Duration {
+	if after, ok := errors.AsType[*retryAfterError](err); ok {
+		return min(after.wait, maxRetryAfter)
+	}
+	return 0
 }
 
 // A retryAfterError carries a Retry-After header along with the answer that had it.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,20 +15,24 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/opencontainers/go-digest"
 )
 
 // A session is everything that one Push shares: who we are, how requests travel, and a client for each repository.
 type session struct {
-	registry name.Registry
-	host     string
-	gate     *gate
-	auth     authn.Authenticator
-	user     string // for messages; "" if nobody is logged in
-	stall    time.Duration
-	retry    retrier
-	logger   *slog.Logger
-	loggedIn atomic.Bool // user and password are right: what is refused from now on is a matter of rights
-	noExpect atomic.Bool // the registry (or a proxy before it) does not know Expect: 100-continue
+	registry  name.Registry
+	host      string
+	gate      *gate
+	auth      authn.Authenticator
+	user      string // for messages; "" if nobody is logged in
+	stall     time.Duration
+	retry     retrier
+	logger    *slog.Logger
+	loggedIn  atomic.Bool // user and password are right: what is refused from now on is a matter of rights
+	throttle  *throttle
+	chunk     atomic.Int64 // the most bytes of a request, where the registry refused more; 0 is any number, without PATCH
+	referrers referrersAPI
+	noExpect  atomic.Bool // the registry (or a proxy before it) does not know Expect: 100-continue
 
 	mu    sync.Mutex
 	repos map[string]*repo
@@ -44,7 +49,7 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 	}
 	s := &session{
 		registry: t.registry, host: t.registry.RegistryStr(), auth: authn.Anonymous, stall: o.StallTimeout, logger: o.Logger,
-		retry: retrier{again: o.Retries, logger: o.Logger}, repos: map[string]*repo{},
+		retry: retrier{again: o.Retries, logger: o.Logger}, repos: map[string]*repo{}, throttle: newThrottle(o.Jobs),
 	}
 	s.retry.words = func(err error) error { return s.explain("", err) }
 	s.gate = &gate{inner: inner, host: s.host, plain: o.PlainHTTP}
@@ -96,6 +101,12 @@ func (s *session) repo(name string) *repo {
 	return r
 }
 
+// setChunk changes how blobs are sent, unless another upload has done so.
+func (s *session) setChunk(from, to int64) bool {
+	s.chunk.CompareAndSwap(from, to)
+	return true
+}
+
 // A repo is one repository at the destination. Its methods may be called concurrently.
 type repo struct {
 	*session
@@ -104,6 +115,9 @@ type repo struct {
 
 	opening sync.Mutex
 	client  *http.Client
+
+	holding sync.Mutex
+	held    map[digest.Digest]bool // blobs that are there for certain
 }
 
 // maxScopes bounds the scopes of one token: some token services put them into a header, whose length proxies limit.
@@ -132,6 +146,16 @@ func (r *repo) open(ctx context.Context) (*http.Client, error) {
 	}
 	r.client = &http.Client{Transport: rt}
 	return r.client, nil
+}
+
+// mayPull makes sure that requests may read from another repository, which costs a new token if nobody knew of it before.
+func (r *repo) mayPull(from string) {
+	r.opening.Lock()
+	defer r.opening.Unlock()
+	if i := slices.Index(r.mountFrom, from); r.gate.usesTokens() && (i < 0 || i >= maxScopes) {
+		r.mountFrom = append([]string{from}, r.mountFrom...)
+		r.client = nil
+	}
 }
 
 func (r *repo) forgetToken() {

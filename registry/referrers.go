@@ -1,0 +1,201 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+// cosignTag is the tag under which cosign puts what it attaches to a digest: sha256-<hex>.sig, .att or .sbom.
+var cosignTag = regexp.MustCompile(`^sha256-([0-9a-f]{64})\.[a-z]+$`)
+
+// A spot is a manifest in a repository.
+type spot struct {
+	repo   *repo
+	digest digest.Digest
+}
+
+// chooseReferrers lets what is attached to an image go where the image goes, after it. What is attached to something that the
+// bundle does not hold is for Select to choose.
+func (p *pusher) chooseReferrers() {
+	waves := map[spot]int{}
+	hold := func(j *job) {
+		for _, n := range j.nodes {
+			at := spot{j.repo, n.desc.Digest}
+			waves[at] = max(waves[at], j.wave)
+		}
+	}
+	var open []*job
+	for _, j := range p.jobs {
+		switch {
+		case j.dest == nil || j.err != nil:
+		case j.item.Kind == bundle.KindReferrer:
+			open = append(open, j)
+		default:
+			hold(j)
+		}
+	}
+	for range maxDepth { // signatures of attestations of images
+		var later []*job
+		for _, j := range open {
+			wave, ok := waves[spot{j.repo, subjectOf(j)}]
+			if !ok {
+				later = append(later, j)
+				continue
+			}
+			j.wave = wave + 1
+			hold(j)
+		}
+		if len(later) == len(open) {
+			break
+		}
+		open = later
+	}
+	for _, j := range open {
+		if _, held := p.bundle.Stat(subjectOf(j)); held || !p.options.Select(j.item) {
+			j.skip()
+		}
+	}
+}
+
+// subjectOf returns the digest that a referrer is attached to.
+func subjectOf(j *job) digest.Digest {
+	if m := cosignTag.FindStringSubmatch(j.dest.Identifier()); m != nil {
+		return digest.NewDigestFromEncoded(digest.SHA256, m[1])
+	}
+	return j.root.subject
+}
+
+// subjectLost says that an item's subject was to be pushed to the same repository and was not.
+func (p *pusher) subjectLost(j *job) error {
+	subject := subjectOf(j)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var lost error
+	for _, other := range p.jobs {
+		if other == j || other.dest == nil || other.repo != j.repo {
+			continue
+		}
+		for _, n := range other.nodes {
+			switch {
+			case n.desc.Digest != subject:
+			case other.ended && other.err == nil:
+				return nil
+			default:
+				lost = fmt.Errorf("%s, which it is attached to, is not there", other.item)
+			}
+		}
+	}
+	return lost
+}
+
+// listing is the entry of a manifest in the list of its subject's referrers, as the distribution specification has it.
+func listing(d ocispec.Descriptor, doc document) ocispec.Descriptor {
+	l := ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, ArtifactType: doc.ArtifactType, Annotations: doc.Annotations}
+	if l.ArtifactType == "" && doc.Config != nil {
+		l.ArtifactType = doc.Config.MediaType
+	}
+	return l
+}
+
+// A referrersAPI is what is known of a registry's list of referrers.
+type referrersAPI struct {
+	mu   sync.Mutex // also makes one change of a list at a time
+	has  bool
+	asks bool // it was asked
+}
+
+// list makes sure that clients find n by its subject. A registry that keeps the list itself says so when it takes n; for others
+// the list is an index under a tag made of the subject's digest, which is added to.
+// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#unavailable-referrers-api
+func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
+	if n.subject == "" || kept {
+		return nil
+	}
+	if n.subject.Validate() != nil {
+		return fmt.Errorf("manifest %s is attached to %q, which is not a digest", n.desc.Digest, clean(n.subject.String()))
+	}
+	api := &m.session.referrers
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	if !api.asks {
+		a, err := m.job.repo.ask(ctx, request{method: http.MethodGet, url: m.job.repo.path("/referrers/%s", n.subject), want: []int{http.StatusOK}})
+		if _, answered := asRegistryError(err); err != nil && !answered {
+			return err
+		}
+		api.asks, api.has = true, err == nil && strings.HasPrefix(a.header.Get("Content-Type"), ocispec.MediaTypeImageIndex)
+	}
+	if api.has {
+		return nil
+	}
+	if err := m.addToList(ctx, n); err != nil {
+		return fmt.Errorf("list of what is attached to %s: %w", n.subject, m.session.explain(m.job.repo.name, err))
+	}
+	return nil
+}
+
+// addToList adds n to the index of its subject's referrers, which keeps what it has.
+func (m manifestPusher) addToList(ctx context.Context, n *node) error {
+	tag := strings.ReplaceAll(n.subject.String(), ":", "-")
+	q := request{
+		method: http.MethodGet, url: m.job.repo.path("/manifests/%s", tag), want: []int{http.StatusOK},
+		header: http.Header{"Accept": {ocispec.MediaTypeImageIndex}},
+	}
+	a, err := m.job.repo.ask(ctx, q)
+	if te, ok := asRegistryError(err); ok && te.StatusCode == http.StatusNotFound {
+		a, err = answer{}, nil
+	}
+	if err != nil {
+		return err
+	}
+	content, err := merged(a.body, n.listing)
+	if err != nil || content == nil {
+		return err
+	}
+	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(content), Size: int64(len(content))}
+	_, err = m.send(ctx, tag, d, content)
+	return err
+}
+
+// merged returns an index with one more manifest, nil if it is in it already. Nothing else of the index changes.
+func merged(index []byte, d ocispec.Descriptor) ([]byte, error) {
+	if len(index) == 0 {
+		return json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d}})
+	}
+	var fields map[string]json.RawMessage
+	var manifests []json.RawMessage
+	if err := json.Unmarshal(index, &fields); err != nil {
+		return nil, fmt.Errorf("the registry has something under its tag that is not an index: %w", err)
+	}
+	if raw, ok := fields["manifests"]; !ok || json.Unmarshal(raw, &manifests) != nil {
+		return nil, errors.New("the registry has something under its tag that is not an index")
+	}
+	for _, raw := range manifests {
+		var there ocispec.Descriptor
+		if err := json.Unmarshal(raw, &there); err != nil {
+			return nil, fmt.Errorf("the registry has a broken index under its tag: %w", err)
+		}
+		if there.Digest == d.Digest {
+			return nil, nil
+		}
+	}
+	entry, err := json.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("entry of %s: %w", d.Digest, err)
+	}
+	if fields["manifests"], err = json.Marshal(append(manifests, entry)); err != nil {
+		return nil, fmt.Errorf("list of referrers: %w", err)
+	}
+	return json.Marshal(fields)
+}
