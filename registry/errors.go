@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -70,7 +71,10 @@ func (s *session) explainAnswer(repo string, te *transport.Error) error {
 		where += "/" + repo
 	}
 	e := &plainError{cause: te}
-	project, _, _ := strings.Cut(repo, "/")
+	project := projectOf(repo)
+	if e.text, e.fatal = s.refusalText(repo, te); e.text != "" {
+		return e
+	}
 	switch {
 	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.user != "" && s.loggedIn.Load() && s.gate.usesTokens()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
@@ -90,6 +94,43 @@ func (s *session) explainAnswer(repo string, te *transport.Error) error {
 		e.text = fmt.Sprintf("%s answered %d %s%s", where, te.StatusCode, http.StatusText(te.StatusCode), reason(te))
 	}
 	return e
+}
+
+// refusalText recognises what registries say in words only: Harbor has one status for several reasons, and a full disk is an
+// internal error. The sources are src/server/middleware of goharbor/harbor, and what Go calls ENOSPC and EDQUOT.
+func (s *session) refusalText(repo string, te *transport.Error) (text string, fatal bool) {
+	words, project := strings.ToLower(details(te)), projectOf(repo)
+	says := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(words, t) })
+	}
+	switch {
+	case says("read only mode", "read-only mode"):
+		return fmt.Sprintf("registry %s is in read-only mode%s: in Harbor an administrator turns it off under Configuration > System Settings", s.host, reason(te)), true
+	case says("proxy project"):
+		return fmt.Sprintf("project %s at %s is a proxy cache of another registry and takes no pushes: use another project (--rename, or --registry %s/PROJECT)", project, s.host, s.host), false
+	case says("configured as immutable"):
+		return fmt.Sprintf("a rule of project %s makes this tag of %s immutable, and it has other content%s: change the rule, delete the tag, or push to another place (--rename)", project, repo, reason(te)), false
+	case !isFull(te) && says("quota exceeded", "configured upper limit"):
+		return fmt.Sprintf("the storage quota of project %s at %s is used up%s: raise it (in Harbor under Administration > Project Quotas) or delete what is not needed, and push again", project, s.host, reason(te)), false
+	case isFull(te):
+		return fmt.Sprintf("registry %s has no room left on its storage%s: free some or make it larger, and push again; what arrived is kept", s.host, reason(te)), true
+	case te.StatusCode < http.StatusInternalServerError && says("project "+project+" not found", "project not found"):
+		text = fmt.Sprintf("project %s does not exist at %s%s: create it, or push as a user who may create projects", project, s.host, reason(te))
+		if s.harbor != nil && s.harbor.refusals[project] != "" {
+			text += "; " + s.harbor.refusals[project]
+		}
+		return text, false
+	}
+	return "", false
+}
+
+// details are all words of an answer.
+func details(te *transport.Error) string {
+	var b strings.Builder
+	for _, d := range te.Errors {
+		fmt.Fprintln(&b, d.Code, d.Message, d.Detail)
+	}
+	return b.String()
 }
 
 func (s *session) loginText(te *transport.Error) string {

@@ -51,7 +51,11 @@ func (p *pusher) push(ctx context.Context) (PushSummary, error) {
 	p.abort = abort
 	p.look(inner)
 	p.run(inner)
-	return p.summary(), p.failure(ctx, context.Cause(inner))
+	err := p.failure(ctx, context.Cause(inner))
+	if err == nil {
+		err = p.makeRobot(ctx)
+	}
+	return p.summary(), err
 }
 
 // run does everything, at most Jobs things at a time. An item's manifests follow in the slot of its last blob, but for those
@@ -311,6 +315,9 @@ func (p *pusher) summary() PushSummary {
 	defer p.mu.Unlock()
 	s := p.counts
 	s.Registry, s.Bundle = p.target.String(), p.bundle.Digest()
+	if p.session.harbor != nil {
+		s.Harbor = &p.session.harbor.result
+	}
 	s.Warnings = slices.Sorted(slices.Values(p.warnings))
 	for _, j := range p.jobs {
 		r := j.result

@@ -140,9 +140,9 @@ func TestPushItemErrors(t *testing.T) {
 		want   []string
 	}{
 		"forbidden":         {registrytest.FailWith(403, "", `{"errors":[{"code":"DENIED","message":"no \u001b[31mpush\nfor you"}]}`), []string{"may not push", "DENIED: no  [31mpush for you", `"docker.io" must exist`}},
-		"no project":        {registrytest.FailWith(404, "", `{"errors":[{"code":"NAME_UNKNOWN","message":"project not found"}]}`), []string{"does not create it", "project not found", `"docker.io"`}},
+		"no project":        {registrytest.FailWith(404, "", `{"errors":[{"code":"NAME_UNKNOWN","message":"project not found"}]}`), []string{"project docker.io does not exist", "project not found", "create it"}},
 		"too large":         {registrytest.Fail(413, ""), []string{"client_max_body_size"}},
-		"quota":             {registrytest.FailWith(412, "", `{"errors":[{"code":"PRECONDITION","message":"quota exceeded"}]}`), []string{"412", "quota exceeded"}},
+		"quota":             {registrytest.FailWith(412, "", `{"errors":[{"code":"PRECONDITION","message":"quota exceeded"}]}`), []string{"quota of project docker.io", "quota exceeded", "raise it"}},
 		"too many requests": {registrytest.Fail(429, "0"), []string{"--jobs"}},
 	}
 	for what, c := range cases {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -89,7 +90,7 @@ func withRetryAfter(h http.Header, err error) error {
 // passing says whether the same request may succeed later.
 func passing(err error) bool {
 	if te, ok := asRegistryError(err); ok {
-		return passingStatus(te.StatusCode)
+		return passingStatus(te.StatusCode) && !isFull(te)
 	}
 	return !errors.Is(err, context.Canceled) && !errors.Is(err, bundle.ErrDamaged) && !errors.Is(err, errPlain) && !isTLS(err) && isNetwork(err)
 }
@@ -117,7 +118,13 @@ func passingUpload(err error) bool {
 		return hasCode(te, transport.DigestInvalidErrorCode, transport.SizeInvalidErrorCode,
 			transport.BlobUploadInvalidErrorCode, transport.BlobUploadUnknownErrorCode)
 	}
-	return passingStatus(te.StatusCode)
+	return passing(err)
+}
+
+// isFull says that there is no room at the registry, which asking again does not change.
+func isFull(te *transport.Error) bool {
+	words := details(te)
+	return te.StatusCode == http.StatusInsufficientStorage || strings.Contains(words, "no space left on device") || strings.Contains(words, "disk quota exceeded")
 }
 
 func hasCode(te *transport.Error, codes ...transport.ErrorCode) bool {

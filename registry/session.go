@@ -32,6 +32,7 @@ type session struct {
 	throttle  *throttle
 	chunk     atomic.Int64 // the most bytes of a request, where the registry refused more; 0 is any number, without PATCH
 	referrers referrersAPI
+	harbor    *harborSite // nil where the registry is not Harbor, or nobody asked
 	noExpect  atomic.Bool // the registry (or a proxy before it) does not know Expect: 100-continue
 
 	mu    sync.Mutex

@@ -1,0 +1,226 @@
+// Package harbor prepares a Harbor registry (API v2.0, Harbor 2.9 and later) for a push: projects with their visibility and
+// storage quota, and robot accounts that may pull and nothing else. It speaks HTTP with basic authentication, keeps no
+// cookies (Harbor asks those for a CSRF token that come with one), and imports nothing of ours.
+//
+// What Harbor answers is bounded, and becomes a *Error with Harbor's own words. Where a rule of Harbor is checked here, its
+// source is github.com/goharbor/harbor.
+package harbor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+const (
+	apiPath   = "/api/v2.0"
+	maxAnswer = 4 << 20 // bytes; a page of 100 projects has about 100 KB
+	maxWords  = 400     // characters of Harbor's own words
+)
+
+// ErrNotHarbor says that an address is that of another registry.
+var ErrNotHarbor = errors.New("not a Harbor registry")
+
+// A Client asks one Harbor. It may be used concurrently.
+type Client struct {
+	URL      string            // https://HOST, without path
+	HTTP     http.RoundTripper // what requests travel by; nil is http.DefaultTransport
+	Username string            // "" is nobody
+	Password string
+}
+
+// An Error is what Harbor answered instead of doing something.
+type Error struct {
+	Op     string // what was asked, "create project base"
+	Status int    // of HTTP
+	Code   string // Harbor's, "FORBIDDEN"
+	Words  string // Harbor's, fit for one line
+}
+
+// Error says what was asked and what Harbor said.
+func (e *Error) Error() string {
+	s := fmt.Sprintf("%s: Harbor answered %d %s", e.Op, e.Status, http.StatusText(e.Status))
+	if e.Words != "" {
+		s += " (" + e.Words + ")"
+	}
+	return s
+}
+
+// Temporary says whether the same request may succeed later.
+func (e *Error) Temporary() bool {
+	switch e.Status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// hasStatus says whether Harbor answered with one of these.
+func hasStatus(err error, statuses ...int) bool {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return false
+	}
+	for _, s := range statuses {
+		if e.Status == s {
+			return true
+		}
+	}
+	return false
+}
+
+// Info is what Harbor says about itself; to those who are not logged in it does not say everything.
+type Info struct {
+	Version  string `json:"harbor_version"`
+	AuthMode string `json:"auth_mode"`
+	ReadOnly bool   `json:"read_only"`
+}
+
+// Info asks who is there. For a registry that is not Harbor errors.Is finds ErrNotHarbor.
+func (c *Client) Info(ctx context.Context) (Info, error) {
+	var info Info
+	err := c.do(ctx, call{op: "look for Harbor", method: http.MethodGet, path: "/systeminfo", anonymous: c.Username == ""}, &info)
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	_, other := errors.AsType[*json.UnmarshalTypeError](err)
+	e, answered := errors.AsType[*Error](err)
+	switch {
+	case syntax, other, answered && !e.Temporary(), err == nil && info.AuthMode == "" && info.Version == "":
+		return Info{}, ErrNotHarbor
+	}
+	return info, err
+}
+
+// A call is one request.
+type call struct {
+	op, method, path string
+	query            url.Values
+	body             any
+	want             int // 0 is 200
+	anonymous        bool
+}
+
+// do makes a request and decodes the answer into out, unless that is nil.
+func (c *Client) do(ctx context.Context, q call, out any) error {
+	req, err := c.request(ctx, q)
+	if err != nil {
+		return fmt.Errorf("%s: %w", q.op, err)
+	}
+	client := http.Client{Transport: c.HTTP, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", q.op, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return fmt.Errorf("%s: %w", q.op, err)
+	}
+	if want := max(q.want, http.StatusOK); resp.StatusCode != want {
+		return answerError(q.op, resp.StatusCode, data)
+	}
+	if len(data) > maxAnswer {
+		return fmt.Errorf("%s: Harbor's answer has more than %d bytes", q.op, maxAnswer)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return fmt.Errorf("%s: Harbor's answer: %w", q.op, err)
+	}
+	return nil
+}
+
+func (c *Client) request(ctx context.Context, q call) (*http.Request, error) {
+	address := c.URL + apiPath + q.path
+	if len(q.query) > 0 {
+		address += "?" + q.query.Encode()
+	}
+	var body io.Reader = http.NoBody
+	if q.body != nil {
+		data, err := json.Marshal(q.body)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, q.method, address, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	if q.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if strings.HasPrefix(q.path, "/projects/") {
+		req.Header.Set("X-Is-Resource-Name", "true") // a project may be called 42
+	}
+	if !q.anonymous {
+		req.SetBasicAuth(c.Username, c.Password)
+	}
+	return req, nil
+}
+
+func answerError(op string, status int, data []byte) error {
+	e := &Error{Op: op, Status: status}
+	var doc struct {
+		Errors []struct{ Code, Message string } `json:"errors"`
+	}
+	if json.Unmarshal(data, &doc) == nil && len(doc.Errors) > 0 {
+		e.Code, e.Words = clean(doc.Errors[0].Code), clean(doc.Errors[0].Message)
+	}
+	return e
+}
+
+// clean makes text from the network fit for a terminal and for one line.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, s)
+	if runes := []rune(s); len(runes) > maxWords {
+		return string(runes[:maxWords]) + "…"
+	}
+	return s
+}
+
+// pageSize is the most that Harbor gives at once (swagger.yaml, pageSize).
+const pageSize = 100
+
+// maxPages bounds a list that never ends.
+const maxPages = 1000
+
+// pages asks for one page after the other until one is not full, or each is false.
+func pages[T any](ctx context.Context, c *Client, q call, each func(T) (more bool)) error {
+	query := url.Values{}
+	for k, v := range q.query {
+		query[k] = v
+	}
+	q.query = query
+	for page := 1; page <= maxPages; page++ {
+		query.Set("page", strconv.Itoa(page))
+		query.Set("page_size", strconv.Itoa(pageSize))
+		var list []T
+		if err := c.do(ctx, q, &list); err != nil {
+			return err
+		}
+		for _, item := range list {
+			if !each(item) {
+				return nil
+			}
+		}
+		if len(list) < pageSize {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: the list has more than %d pages", q.op, maxPages)
+}

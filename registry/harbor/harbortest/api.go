@@ -1,0 +1,291 @@
+package harbortest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// An identity is who asks.
+type identity struct {
+	name  string // "" is nobody
+	admin bool
+	robot *robot
+	// scopes of a token: what it allows, by repository
+	scopes map[string][]string
+}
+
+type access struct {
+	Resource string `json:"resource"`
+	Action   string `json:"action"`
+	Effect   string `json:"effect,omitempty"`
+}
+
+type permission struct {
+	Kind      string   `json:"kind"`
+	Namespace string   `json:"namespace"`
+	Access    []access `json:"access"`
+}
+
+type robot struct {
+	ID          int64        `json:"id"`
+	Name        string       `json:"name"`
+	Description string       `json:"description"`
+	Level       string       `json:"level"`
+	Duration    int64        `json:"duration"`
+	Disable     bool         `json:"disable"`
+	Editable    bool         `json:"editable"`
+	Permissions []permission `json:"permissions,omitempty"`
+
+	secret  string
+	project int64
+}
+
+// robotPrefix is how Harbor begins robots' names unless its administrator changes it.
+const robotPrefix = "robot$"
+
+// who finds out who sent a request; ok is false for a wrong password.
+func (s *Server) who(r *http.Request) (who identity, ok bool) {
+	user, password, has := r.BasicAuth()
+	switch {
+	case !has:
+		return identity{}, true
+	case user == Admin && password == AdminPassword:
+		return identity{name: user, admin: true}, true
+	case user == User && password == UserPassword:
+		return identity{name: user}, true
+	}
+	for _, rb := range s.robots {
+		if user == robotPrefix+rb.Name && password == rb.secret {
+			return identity{name: user, robot: rb}, true
+		}
+	}
+	return identity{}, false
+}
+
+// may says whether somebody may do something with a project's repositories.
+func (s *Server) may(who identity, p *Project, action string) bool {
+	switch {
+	case who.admin, action == "pull" && p.Public, slices.Contains(p.Members, who.name):
+		return true
+	case who.robot == nil:
+		return false
+	}
+	return slices.ContainsFunc(who.robot.Permissions, func(perm permission) bool {
+		return (perm.Namespace == p.Name || perm.Namespace == "*") && slices.Contains(perm.Access, access{Resource: "repository", Action: action})
+	})
+}
+
+// api answers; s.mu is held.
+func (s *Server) api(w http.ResponseWriter, r *http.Request, body []byte) {
+	who, ok := s.who(r)
+	path := strings.TrimPrefix(r.URL.Path, s.swagger.BasePath)
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	switch {
+	case !ok || who.name == "" && path != "/systeminfo":
+		sendError(w, http.StatusUnauthorized, "UNAUTHORIZED", "unauthorized")
+	case path == "/systeminfo":
+		s.systemInfo(w, who)
+	case path == "/projects" && r.Method == http.MethodPost:
+		s.createProject(w, who, body)
+	case parts[0] == "projects" && len(parts) >= 2:
+		s.project(w, r, who, parts[1:])
+	case path == "/robots" && r.Method == http.MethodPost:
+		s.createRobot(w, who, body)
+	case path == "/robots":
+		s.listRobots(w, r, who)
+	case parts[0] == "robots" && r.Method == http.MethodPut:
+		s.updateRobot(w, who, parts[1], body)
+	default:
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "the stand-in does not have this")
+	}
+}
+
+func (s *Server) systemInfo(w http.ResponseWriter, who identity) {
+	info := map[string]any{"auth_mode": "db_auth", "self_registration": false}
+	if who.name != "" {
+		info["harbor_version"], info["read_only"] = "v2.13.0-stand-in", s.options.ReadOnly
+	}
+	sendJSON(w, info)
+}
+
+var projectName = regexp.MustCompile(`^[a-z0-9]+(?:[._-][a-z0-9]+)*$`)
+
+func (s *Server) createProject(w http.ResponseWriter, who identity, body []byte) {
+	var req struct {
+		Name     string `json:"project_name"`
+		Storage  *int64 `json:"storage_limit"`
+		Metadata struct {
+			Public string `json:"public"`
+		} `json:"metadata"`
+	}
+	_ = json.Unmarshal(body, &req) // was checked
+	switch {
+	case who.robot != nil && who.robot.Level != "system":
+		sendError(w, http.StatusForbidden, "FORBIDDEN", "Only system level robot can create project")
+	case !who.admin && !s.options.AnyoneMay:
+		sendError(w, http.StatusForbidden, "FORBIDDEN", "Only system admin can create project")
+	case !projectName.MatchString(req.Name) || len(req.Name) > 255:
+		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "project name is not in lower case or contains illegal characters")
+	case s.projects[req.Name] != nil:
+		sendError(w, http.StatusConflict, "CONFLICT", fmt.Sprintf("The project named %s already exists", req.Name))
+	default:
+		p := Project{Name: req.Name, Public: req.Metadata.Public == "true", Quota: -1}
+		if req.Storage != nil && who.admin { // anybody else gets the default
+			p.Quota = *req.Storage
+		}
+		if !who.admin {
+			p.Members = []string{who.name}
+		}
+		s.addProject(p)
+		w.WriteHeader(http.StatusCreated)
+	}
+}
+
+// project answers GET of /projects/{name} and /projects/{name}/summary.
+func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, parts []string) {
+	name, _ := url.PathUnescape(parts[0])
+	p := s.projects[name]
+	sees := who.admin || p != nil && !p.Hidden && s.may(who, p, "pull") && who.robot == nil
+	switch {
+	case r.Header.Get("X-Is-Resource-Name") != "true" && strings.Trim(name, "0123456789") == "":
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "that is the number of a project")
+	case !sees:
+		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
+	case p == nil:
+		sendError(w, http.StatusNotFound, "NOT_FOUND", fmt.Sprintf("project %s not found", name))
+	case len(parts) == 2:
+		quota := map[string]any{"hard": map[string]int64{"storage": p.limit()}, "used": map[string]int64{"storage": p.bytes()}}
+		sendJSON(w, map[string]any{"repo_count": 0, "quota": quota})
+	default:
+		doc := map[string]any{"project_id": p.id, "name": p.Name, "metadata": map[string]string{"public": strconv.FormatBool(p.Public)}}
+		if p.Proxy {
+			doc["registry_id"] = 1
+		}
+		sendJSON(w, doc)
+	}
+}
+
+func (p *Project) limit() int64 {
+	if p.Quota <= 0 {
+		return -1
+	}
+	return p.Quota
+}
+
+func (p *Project) bytes() int64 {
+	var n int64
+	for _, size := range p.used {
+		n += size
+	}
+	return n
+}
+
+func (s *Server) createRobot(w http.ResponseWriter, who identity, body []byte) {
+	var req robot
+	_ = json.Unmarshal(body, &req) // was checked
+	name := req.Name
+	refuse := s.robotProblem(who, req)
+	if refuse == "" && req.Level == "project" {
+		p := s.projects[req.Permissions[0].Namespace]
+		name, req.project = p.Name+"+"+req.Name, p.id
+	}
+	exists := slices.ContainsFunc(s.robots, func(r *robot) bool { return r.Name == name })
+	switch {
+	case refuse == "forbidden":
+		sendError(w, http.StatusForbidden, "FORBIDDEN", refuse)
+	case refuse != "":
+		sendError(w, http.StatusBadRequest, "BAD_REQUEST", refuse)
+	case exists: // the OpenAPI file does not list the 409 that Harbor's unique constraint gives
+		w.WriteHeader(http.StatusConflict)
+		sendJSON(w, map[string]any{"errors": []map[string]string{{"code": "CONFLICT", "message": "robot account " + name + " already exists"}}})
+	default:
+		req.ID, req.Name, req.Editable = s.id(), name, true
+		req.secret = fmt.Sprintf("Secret%dOfTheStandIn", req.ID)
+		s.robots = append(s.robots, &req)
+		w.WriteHeader(http.StatusCreated)
+		sendJSON(w, map[string]any{"id": req.ID, "name": robotPrefix + name, "secret": req.secret, "expires_at": -1})
+	}
+}
+
+func (s *Server) robotProblem(who identity, req robot) string {
+	switch {
+	case !projectName.MatchString(req.Name):
+		return "robot name is not in lower case or contains illegal characters"
+	case req.Duration == 0 || req.Duration < -1:
+		return "bad request error duration input"
+	case len(req.Permissions) == 0 || slices.ContainsFunc(req.Permissions, func(p permission) bool { return len(p.Access) == 0 }):
+		return "bad request empty permission"
+	case req.Level == "project" && len(req.Permissions) > 1, req.Level != "project" && req.Level != "system":
+		return "bad request permission"
+	}
+	for _, perm := range req.Permissions {
+		p := s.projects[perm.Namespace]
+		if p == nil {
+			return "project " + perm.Namespace + " not found"
+		}
+		if !who.admin && (req.Level == "system" || !slices.Contains(p.Members, who.name)) {
+			return "forbidden"
+		}
+	}
+	return ""
+}
+
+func (s *Server) listRobots(w http.ResponseWriter, r *http.Request, who identity) {
+	query := r.URL.Query()
+	var project int64
+	if q := query.Get("q"); q != "" {
+		if n, err := fmt.Sscanf(q, "Level=project,ProjectID=%d", &project); n != 1 || err != nil {
+			sendError(w, http.StatusBadRequest, "BAD_REQUEST", "the stand-in does not know this query")
+			return
+		}
+	}
+	list := []robot{}
+	for _, rb := range s.robots {
+		if rb.project == project && (who.admin || project != 0) {
+			one := *rb
+			one.Name = robotPrefix + rb.Name
+			list = append(list, one)
+		}
+	}
+	page, size := number(query.Get("page"), 1), number(query.Get("page_size"), 10)
+	from := min((page-1)*size, len(list))
+	w.Header().Set("X-Total-Count", strconv.Itoa(len(list)))
+	sendJSON(w, list[from:min(from+size, len(list))])
+}
+
+func number(s string, otherwise int) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return otherwise
+	}
+	return n
+}
+
+func (s *Server) updateRobot(w http.ResponseWriter, who identity, id string, body []byte) {
+	var req robot
+	_ = json.Unmarshal(body, &req) // was checked
+	for _, rb := range s.robots {
+		if strconv.FormatInt(rb.ID, 10) != id {
+			continue
+		}
+		if req.Level != rb.Level || req.Name != robotPrefix+rb.Name {
+			sendError(w, http.StatusBadRequest, "BAD_REQUEST", "cannot update the level or name of robot")
+			return
+		}
+		check := req
+		check.Name = "any"
+		if problem := s.robotProblem(who, check); problem != "" {
+			sendError(w, http.StatusBadRequest, "BAD_REQUEST", problem)
+			return
+		}
+		rb.Permissions = req.Permissions
+		return
+	}
+	sendError(w, http.StatusNotFound, "NOT_FOUND", "robot not found")
+}

@@ -1,0 +1,309 @@
+// Package harbortest stands in for Harbor: its API v2.0 as far as package harbor uses it, its token service, and a real
+// registry behind both. Every API request, and every answer that the stand-in gives, is checked against Harbor's published
+// OpenAPI file, and what does not fit fails the test. Pushes to projects that do not exist are refused, quotas, immutable tags,
+// read-only mode and robot accounts' rights hold, in the words and with the status codes of Harbor's own code.
+//
+// With HARBOR_URL, HARBOR_USERNAME and HARBOR_PASSWORD in the environment Start returns that Harbor instead.
+package harbortest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+
+	"github.com/kkbundle/kkbundle/registry/registrytest"
+)
+
+// Who is known to every stand-in.
+const (
+	Admin         = "admin" // a system administrator
+	AdminPassword = "Harbor12345"
+	User          = "dev" // anybody else
+	UserPassword  = "Developer1"
+)
+
+// A Project is one that Harbor has, or had from the beginning.
+type Project struct {
+	Name      string
+	Public    bool
+	Quota     int64 // bytes; 0 and below are none
+	Proxy     bool  // a cache of another registry
+	Immutable bool  // every tag
+	Members   []string
+	Hidden    bool // members push and may not look at it, as robot accounts do
+
+	id    int64
+	used  map[string]int64  // bytes by digest
+	tags  map[string]string // digest by repository and tag
+	lists map[string][]json.RawMessage
+}
+
+// Options describe a stand-in.
+type Options struct {
+	Projects   []Project
+	ReadOnly   bool
+	AnyoneMay  bool // create projects; otherwise administrators
+	RobotsFull int  // so many other robot accounts are there before
+}
+
+// A Server is Harbor, or what stands in for it.
+type Server struct {
+	Host  string
+	Real  bool // it is one of HARBOR_URL
+	Plain bool // it speaks HTTP
+
+	user, password string
+	options        Options
+	swagger        *swagger
+	backing        *registrytest.Server
+	proxy          *httputil.ReverseProxy
+	closer         func()
+
+	mu         sync.Mutex
+	projects   map[string]*Project
+	robots     []*robot
+	nextID     int64
+	tokens     map[string]identity
+	requests   []string
+	violations []error
+}
+
+// Start runs a stand-in until the test ends, or finds the real one. The test is skipped where Harbor's OpenAPI file is missing.
+func Start(t testing.TB, o Options) *Server {
+	t.Helper()
+	if s := realHarbor(t); s != nil {
+		return s
+	}
+	s, err := New(o)
+	if errors.Is(err, errNoSwagger) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, err := range s.Violations() {
+			t.Errorf("against Harbor's OpenAPI file: %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Only is Start for tests that need what no API can arrange: they are skipped with a real Harbor.
+func Only(t testing.TB, o Options) *Server {
+	t.Helper()
+	if os.Getenv("HARBOR_URL") != "" {
+		t.Skip("only for the stand-in: a real Harbor can't be put into this state by its tests")
+	}
+	return Start(t, o)
+}
+
+func realHarbor(t testing.TB) *Server {
+	t.Helper()
+	address := os.Getenv("HARBOR_URL")
+	if address == "" {
+		return nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		t.Fatalf("HARBOR_URL is %q: want https://HOST", address)
+	}
+	return &Server{Host: u.Host, Real: true, Plain: u.Scheme == "http", user: os.Getenv("HARBOR_USERNAME"), password: os.Getenv("HARBOR_PASSWORD")}
+}
+
+// New runs a stand-in until Close.
+func New(o Options) (*Server, error) {
+	spec, err := published()
+	if err != nil {
+		return nil, err
+	}
+	backing, err := registrytest.New(registrytest.Options{RelativeURLs: true, Children: registrytest.ChildrenNone})
+	if err != nil {
+		return nil, err
+	}
+	to, err := url.Parse(backing.URL)
+	if err != nil {
+		return nil, errors.Join(err, backing.Close())
+	}
+	s := &Server{
+		user: Admin, password: AdminPassword, options: o, swagger: spec, backing: backing, Plain: true,
+		projects: map[string]*Project{}, tokens: map[string]identity{}, nextID: 1,
+	}
+	s.proxy = &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Header.Del("Authorization") },
+		Transport: backing.Transport(), ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	for _, p := range o.Projects {
+		s.addProject(p)
+	}
+	for i := range o.RobotsFull {
+		s.robots = append(s.robots, &robot{ID: s.id(), Name: fmt.Sprintf("other%d", i), Level: "system", secret: "x"})
+	}
+	server := httptest.NewServer(http.HandlerFunc(s.serve))
+	s.Host = server.Listener.Addr().String()
+	s.closer = server.Close
+	return s, nil
+}
+
+// Unique returns a name that no other test uses, of those a project may have.
+func Unique(name string) string { return name + "-" + strings.ToLower(rand.Text()[:8]) }
+
+// Keychain is the login of Admin, or of HARBOR_USERNAME.
+func (s *Server) Keychain() authn.Keychain { return Login(s.user, s.password) }
+
+// Login is a keychain with one login.
+func Login(user, password string) authn.Keychain {
+	return login{authn.FromConfig(authn.AuthConfig{Username: user, Password: password})}
+}
+
+type login struct{ authn.Authenticator }
+
+// Resolve implements authn.Keychain.
+func (l login) Resolve(authn.Resource) (authn.Authenticator, error) { return l.Authenticator, nil }
+
+// URL returns scheme and host.
+func (s *Server) URL() string {
+	if s.Plain {
+		return "http://" + s.Host
+	}
+	return "https://" + s.Host
+}
+
+// Violations returns what did not fit Harbor's OpenAPI file.
+func (s *Server) Violations() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.violations)
+}
+
+// Requests returns "METHOD PATH" of what was asked so far.
+func (s *Server) Requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+// Project returns a project as it is now.
+func (s *Server) Project(name string) (Project, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.projects[name]; p != nil {
+		return *p, true
+	}
+	return Project{}, false
+}
+
+// AddProject makes a project as somebody else would.
+func (s *Server) AddProject(p Project) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addProject(p)
+}
+
+func (s *Server) addProject(p Project) {
+	p.id, p.used, p.tags, p.lists = s.id(), map[string]int64{}, map[string]string{}, map[string][]json.RawMessage{}
+	s.projects[p.Name] = &p
+}
+
+func (s *Server) id() int64 {
+	s.nextID++
+	return s.nextID
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.requests = append(s.requests, r.Method+" "+r.URL.Path)
+	s.mu.Unlock()
+	switch {
+	case strings.HasPrefix(r.URL.Path, s.swagger.BasePath+"/"):
+		s.serveAPI(w, r)
+	case r.URL.Path == tokenPath:
+		s.serveToken(w, r)
+	case strings.HasPrefix(r.URL.Path, "/v2/"):
+		s.serveRegistry(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// A recorder keeps an answer to look at it before it is sent.
+type recorder struct {
+	status int
+	body   bytes.Buffer
+	header http.Header
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) WriteHeader(status int)      { r.status = status }
+func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
+
+// serveAPI checks the request, answers it, and checks the answer.
+func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil {
+		return
+	}
+	op, err := s.swagger.request(r, body)
+	if r.Header.Get("Cookie") != "" {
+		err = errors.Join(err, errors.New("it has a cookie, and Harbor would want a CSRF token"))
+	}
+	s.violation(r, err)
+	if err != nil {
+		sendError(w, http.StatusUnprocessableEntity, "UNPROCESSABLE_ENTITY", err.Error())
+		return
+	}
+	rec := &recorder{status: http.StatusOK, header: w.Header()}
+	s.mu.Lock()
+	s.api(rec, r, body)
+	s.mu.Unlock()
+	s.violation(r, s.swagger.answer(op, rec.status, rec.body.Bytes()))
+	w.Header().Set("Set-Cookie", "sid=stand-in; Path=/; HttpOnly") // as Harbor does; whoever sends it back needs a CSRF token
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(rec.status)
+	_, _ = w.Write(rec.body.Bytes())
+}
+
+func (s *Server) violation(r *http.Request, err error) {
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.violations = append(s.violations, fmt.Errorf("%s %s: %w", r.Method, r.URL.RequestURI(), err))
+	}
+}
+
+func sendError(w http.ResponseWriter, status int, code, message string) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	sendJSON(w, map[string]any{"errors": []map[string]string{{"code": code, "message": message}}})
+}
+
+func sendJSON(w http.ResponseWriter, v any) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	_, _ = w.Write(data)
+}
+
+// Close stops the stand-in.
+func (s *Server) Close() error {
+	s.closer()
+	return s.backing.Close()
+}

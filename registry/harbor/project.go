@@ -1,0 +1,108 @@
+package harbor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+const (
+	maxName = 255 // characters of a project's name and of a repository's with its project (columns in Harbor's database)
+)
+
+// projectGrammar is Harbor's (src/pkg/project/manager.go): unlike repository names it has neither "--" nor "__".
+var projectGrammar = regexp.MustCompile(`^[a-z0-9]+(?:[._-][a-z0-9]+)*$`)
+
+// CheckRepository says why Harbor can't hold a repository of that name, PROJECT/PATH; nil if it can. Nothing is asked.
+func CheckRepository(name string) error {
+	project, path, _ := strings.Cut(name, "/")
+	switch {
+	case path == "":
+		return fmt.Errorf("%q has no project before its name: Harbor wants PROJECT/NAME", name)
+	case !projectGrammar.MatchString(project):
+		return fmt.Errorf("%q is no name for a project: Harbor takes lower-case letters and digits with single . _ - between them", project)
+	case len(name) > maxName:
+		return fmt.Errorf("%q has %d characters: Harbor takes %d", name, len(name), maxName)
+	}
+	return nil
+}
+
+// A Project is what is asked of one, or known.
+type Project struct {
+	Name   string
+	Public bool  // anybody may pull
+	Quota  int64 // bytes of storage; 0 is Harbor's default, below 0 no limit
+	Proxy  bool  // a cache of another registry, which takes no pushes
+}
+
+// What Project and CreateProject may say besides *Error, for errors.Is.
+var (
+	ErrAbsent = errors.New("no such project")
+	ErrHidden = errors.New("not allowed to see whether the project exists")
+	ErrExists = errors.New("it exists already")
+	ErrDenied = errors.New("not allowed")
+)
+
+// Project returns a project: ErrAbsent if there is none, ErrHidden where Harbor doesn't say.
+func (c *Client) Project(ctx context.Context, name string) (Project, error) {
+	var p struct {
+		RegistryID int64 `json:"registry_id"`
+		Metadata   struct {
+			Public string `json:"public"`
+		} `json:"metadata"`
+	}
+	err := c.do(ctx, call{op: "look at project " + name, method: http.MethodGet, path: "/projects/" + url.PathEscape(name)}, &p)
+	switch {
+	case hasStatus(err, http.StatusNotFound):
+		return Project{}, errors.Join(ErrAbsent, err)
+	case hasStatus(err, http.StatusForbidden, http.StatusUnauthorized):
+		return Project{}, errors.Join(ErrHidden, err)
+	}
+	return Project{Name: name, Public: p.Metadata.Public == "true", Proxy: p.RegistryID > 0}, err
+}
+
+// CreateProject makes a project: ErrExists if somebody was faster, ErrDenied if the user may not.
+func (c *Client) CreateProject(ctx context.Context, p Project) error {
+	type metadata struct {
+		Public string `json:"public"`
+	}
+	body := struct {
+		Name     string   `json:"project_name"`
+		Metadata metadata `json:"metadata"`
+		Storage  *int64   `json:"storage_limit,omitempty"`
+	}{Name: p.Name, Metadata: metadata{fmt.Sprint(p.Public)}}
+	if p.Quota != 0 {
+		limit := max(p.Quota, -1)
+		body.Storage = &limit
+	}
+	err := c.do(ctx, call{op: "create project " + p.Name, method: http.MethodPost, path: "/projects", body: body, want: http.StatusCreated}, nil)
+	switch {
+	case hasStatus(err, http.StatusConflict):
+		return errors.Join(ErrExists, err)
+	case hasStatus(err, http.StatusForbidden, http.StatusUnauthorized):
+		return errors.Join(ErrDenied, err)
+	}
+	return err
+}
+
+// Quota returns how many bytes a project may have, -1 for any number, and has.
+func (c *Client) Quota(ctx context.Context, name string) (hard, used int64, err error) {
+	var s struct {
+		Quota *struct {
+			Hard, Used struct {
+				Storage int64 `json:"storage"`
+			}
+		} `json:"quota"`
+	}
+	if err := c.do(ctx, call{op: "quota of project " + name, method: http.MethodGet, path: "/projects/" + url.PathEscape(name) + "/summary"}, &s); err != nil {
+		return 0, 0, err
+	}
+	if s.Quota == nil { // quotas are off, or not for this user to see
+		return -1, 0, nil
+	}
+	return s.Quota.Hard.Storage, s.Quota.Used.Storage, nil
+}
