@@ -48,6 +48,16 @@ func NewTransport(caFile string) (*http.Transport, error) {
 	return t, nil
 }
 
+// UseCertificate makes t show a client certificate, from PEM files, to servers that ask for one.
+func UseCertificate(t *http.Transport, certFile, keyFile string) error {
+	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return fmt.Errorf("client certificate %s with key %s: %w", certFile, keyFile, err)
+	}
+	t.TLSClientConfig.Certificates = []tls.Certificate{cert}
+	return nil
+}
+
 func certPool(caFile string) (_ *x509.CertPool, err error) {
 	f, err := os.Open(caFile)
 	if err != nil {

@@ -17,9 +17,11 @@ import (
 )
 
 type pushOptions struct {
-	registry, ca, username   string
-	plainHTTP, passwordStdin bool
-	jobs                     int
+	registry, ca, cert, key, username         string
+	plainHTTP, passwordStdin, dryRun, recheck bool
+	jobs                                      int
+	items, platforms, renames                 []string
+	harbor                                    harborFlags
 }
 
 func newPushCmd(g *globals) *cobra.Command {
@@ -27,12 +29,20 @@ func newPushCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push --registry HOST[/PREFIX] BUNDLE",
 		Short: "Seed a registry from a bundle",
-		Long: `Sends images, charts and files to an OCI registry, straight from the bundle: nothing is unpacked, what the registry has is
-not sent again, and every tag's digest is compared afterwards. A push that was interrupted continues when run again.
+		Long: `Sends images with what is attached to them (signatures, attestations), charts and files to an OCI registry, straight from
+the bundle: nothing is unpacked, what the registry has is not sent again, and every tag's digest is compared afterwards. A push
+that was interrupted continues when run again. What a manifest needs counts as there when the manifest is: --recheck asks for
+every blob.
 
-Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. Credentials come from
-docker's configuration and its helpers, or from --username and --password-stdin.`,
+Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes what follows
+HOST[/PREFIX]/, the first rule that fits. With --platform, images of several platforms keep their index where the registry
+takes one that is not complete, and get a smaller one elsewhere, which is said. Credentials come from docker's configuration
+and its helpers, or from --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+
+At Harbor the projects that are missing are made: one for each upstream host, or that of --registry HOST/PROJECT.`,
 		Example: `  kkbundle push --registry harbor.site/mirror site-1.4.0.kkb
+  kkbundle push --registry harbor.site --rename docker.io/library=base --harbor-quota 50GiB --harbor-robot hosts site-1.4.0.kkb
+  kkbundle push --registry 10.0.0.3:5000 --dry-run --item 'docker.io/*' --item chart:ingress-nginx --platform linux/arm64 site-1.4.0.kkb
   kkbundle push --registry 10.0.0.3:5000 --ca registry-ca.pem --username ops --password-stdin site-1.4.0.kkb < password`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,29 +52,27 @@ docker's configuration and its helpers, or from --username and --password-stdin.
 	f := cmd.Flags()
 	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")
 	f.StringVar(&o.ca, "ca", "", "PEM file of the authority that the registry's certificate comes from")
+	f.StringVar(&o.cert, "cert", "", "PEM file of a certificate to show to the registry")
+	f.StringVar(&o.key, "key", "", "PEM file of the key of --cert")
 	f.BoolVar(&o.plainHTTP, "plain-http", false, "use HTTP without TLS")
 	f.StringVarP(&o.username, "username", "u", "", "log in as this user")
 	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the password from standard input")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "transfers at once (default 8)")
+	f.StringArrayVar(&o.items, "item", nil, "push only items whose reference or name fits, [KIND:]GLOB (repeated)")
+	f.StringArrayVar(&o.platforms, "platform", nil, "push only these platforms of images and files (repeated)")
+	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: put what is below the upstream name FROM below TO (repeated)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "ask the registry what it has, say what would be sent, and change nothing")
+	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, also where its manifest is there")
+	o.harbor.add(f)
 	return cmd
 }
 
 func runPush(ctx context.Context, g *globals, path string, o pushOptions) error {
 	start := time.Now()
-	switch {
-	case o.registry == "":
-		return &usageError{errors.New("say where to with --registry HOST[/PREFIX]")}
-	case o.jobs < 0:
-		return &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", o.jobs)}
-	}
-	if err := registry.CheckTarget(o.registry); err != nil {
-		return &usageError{err}
-	}
-	keychain, err := o.keychain(g.In)
-	if err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
-	transport, err := registry.NewTransport(o.ca)
+	options, err := o.library(g)
 	if err != nil {
 		return err
 	}
@@ -73,17 +81,19 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 		return err
 	}
 	defer r.Close()
+	if options.Select, err = itemSelection(o.items, r.Index().Items); err != nil {
+		return err
+	}
 	m := g.newMeter("push")
-	sum, err := registry.Push(ctx, r, registry.PushOptions{
-		Registry: o.registry, Auth: keychain, Transport: transport, PlainHTTP: o.plainHTTP, Jobs: o.jobs,
-		Logger: g.logger(), Progress: func(e registry.Event) { m.set(e.Done, e.Total) },
-	})
+	options.Progress = func(e registry.Event) { m.set(e.Done, e.Total) }
+	sum, err := registry.Push(ctx, r, options)
 	m.stop()
 	if err != nil {
 		err = &pushError{err}
 	}
+	err = errors.Join(err, o.harbor.handOver(g, &sum))
 	if g.json {
-		return errors.Join(err, printJSON(g.Out, sum))
+		return errors.Join(err, printJSON(g.Out, pushResult{Version: 1, PushSummary: sum}))
 	}
 	for _, w := range sum.Warnings {
 		g.note("warning: %s", printable(w))
@@ -91,16 +101,94 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	if err != nil {
 		return err
 	}
-	for _, it := range sum.Items {
-		if it.State == registry.StateSkipped {
-			continue
+	return o.print(g, sum, time.Since(start))
+}
+
+// pushResult is what push prints with --json.
+type pushResult struct {
+	Version int `json:"version"` // 1
+	registry.PushSummary
+}
+
+// check says what is wrong with the command line before anything is opened.
+func (o *pushOptions) check() error {
+	switch {
+	case o.registry == "":
+		return &usageError{errors.New("say where to with --registry HOST[/PREFIX]")}
+	case o.jobs < 0:
+		return &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", o.jobs)}
+	case (o.cert == "") != (o.key == ""):
+		return &usageError{errors.New("--cert and --key go together")}
+	}
+	if err := registry.CheckTarget(o.registry); err != nil {
+		return &usageError{err}
+	}
+	return o.harbor.check()
+}
+
+// library turns flags into what registry.Push takes, but for what depends on the bundle.
+func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
+	options := registry.PushOptions{
+		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: o.jobs, DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.logger(),
+	}
+	var errs []error
+	for _, text := range o.renames {
+		rule, err := registry.ParseRename(text)
+		errs = append(errs, err)
+		options.Rename = append(options.Rename, rule)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return options, &usageError{fmt.Errorf("--rename: %w", err)}
+	}
+	var err error
+	if options.Platforms, err = platformFlags(o.platforms); err != nil {
+		return options, err
+	}
+	if options.Auth, err = o.keychain(g.In); err != nil {
+		return options, err
+	}
+	transport, err := registry.NewTransport(o.ca)
+	if err != nil {
+		return options, err
+	}
+	if o.cert != "" {
+		if err := registry.UseCertificate(transport, o.cert, o.key); err != nil {
+			return options, err
 		}
-		if err := g.result("%s@%s", it.Destination, it.Digest); err != nil {
+	}
+	options.Transport = transport
+	return options, nil
+}
+
+// print says what became of the items: for programs their places, for people the sums.
+func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Duration) error {
+	for _, it := range sum.Items {
+		var err error
+		switch {
+		case it.State == registry.StateSkipped:
+		case o.dryRun:
+			err = g.result("%s %s@%s", it.State, it.Destination, it.Digest)
+		default:
+			err = g.result("%s@%s", it.Destination, it.Digest)
+		}
+		if err != nil {
 			return err
 		}
 	}
+	if sum.Harbor != nil {
+		for _, p := range sum.Harbor.Projects {
+			if p.State != registry.ProjectExists {
+				g.note("project %s: %s", p.Name, p.State)
+			}
+		}
+	}
+	if o.dryRun {
+		g.note("dry run: %s to %s would be sent: %s; %s there already. Nothing was changed",
+			count(sum.ItemsMissing, "item"), o.registry, size(sum.BytesMissing), count(sum.ItemsPresent, "item"))
+		return nil
+	}
 	g.note("%s in %s: %s sent, %s mounted, %d there already (%s)",
-		count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, size(sum.BytesSent), count(sum.BlobsMounted, "blob"), sum.BlobsPresent, time.Since(start).Round(100*time.Millisecond))
+		count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, size(sum.BytesSent), count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
 	return nil
 }
 

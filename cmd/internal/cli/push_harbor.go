@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kkbundle/kkbundle/registry"
+	"github.com/kkbundle/kkbundle/registry/harbor"
+)
+
+// harborFlags are what push does at Harbor beyond making projects.
+type harborFlags struct {
+	public           bool
+	quota            sizeFlag
+	robot, robotFile string
+}
+
+func (h *harborFlags) add(f *pflag.FlagSet) {
+	h.quota.least = 1
+	f.BoolVar(&h.public, "harbor-public", false, "Harbor: projects that are made are public (default private)")
+	f.Var(&h.quota, "harbor-quota", "Harbor: storage quota of projects that are made, such as 50GiB (default Harbor's)")
+	f.StringVar(&h.robot, "harbor-robot", "", "Harbor: make a robot account of this name that may pull what was pushed; its secret is shown once")
+	f.StringVar(&h.robotFile, "robot-file", "", "write the robot account's name and secret to this file (0600) instead of showing them")
+}
+
+func (h *harborFlags) check() error {
+	if h.robot == "" && h.robotFile != "" {
+		return &usageError{errors.New("--robot-file is for the account of --harbor-robot NAME")}
+	}
+	if h.robot == "" {
+		return nil
+	}
+	if err := harbor.CheckRobot(h.robot); err != nil {
+		return &usageError{fmt.Errorf("--harbor-robot: %w", err)}
+	}
+	if h.robotFile != "" {
+		return checkOutput(h.robotFile)
+	}
+	return nil
+}
+
+func (h *harborFlags) options() *registry.HarborOptions {
+	return &registry.HarborOptions{Public: h.public, Quota: h.quota.bytes, Robot: h.robot}
+}
+
+// handOver gives the robot account's secret to whoever asked for it: to the file, or to standard output. It is in no log, and it
+// is not lost where the file can't be written.
+func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
+	if sum.Harbor == nil || sum.Harbor.Robot == nil {
+		return nil
+	}
+	r := sum.Harbor.Robot
+	if r.Secret == "" {
+		g.note("robot account %s was there already and may pull from all projects; Harbor tells no secret twice", r.Name)
+		return nil
+	}
+	if h.robotFile != "" {
+		data, err := json.Marshal(map[string]string{"name": r.Name, "secret": r.Secret})
+		if err == nil {
+			err = writeFile(h.robotFile, 0o600, bytes.NewReader(append(data, '\n')))
+		}
+		if err == nil {
+			r.Secret = ""
+			g.note("robot account %s may pull; its secret is in %s", r.Name, h.robotFile)
+			return nil
+		}
+		if g.json {
+			return err // the document has the secret
+		}
+		return errors.Join(err, printRobot(g, r))
+	}
+	if g.json {
+		return nil
+	}
+	return printRobot(g, r)
+}
+
+func printRobot(g *globals, r *registry.HarborRobot) error {
+	g.note("robot account that may pull, and its secret, which is not shown again:")
+	_, err := fmt.Fprintf(g.Out, "%s %s\n", printable(r.Name), printable(r.Secret))
+	return err
+}
