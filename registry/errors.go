@@ -88,7 +88,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) error {
 		e.text = fmt.Sprintf("%s refuses content of this size%s: raise the limit of the registry or of the proxy before it (nginx: client_max_body_size 0)", s.host, reason(te))
 	case te.StatusCode == http.StatusTooManyRequests:
 		e.text = fmt.Sprintf("%s limits requests and still did after several retries%s: use fewer --jobs, or try later", s.host, reason(te))
-	case te.StatusCode == http.StatusBadRequest && s.gate.plain && len(te.Errors) == 0:
+	case te.StatusCode == http.StatusBadRequest && s.gate.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
 		e.text, e.class, e.fatal = fmt.Sprintf("%s does not understand plain HTTP: leave out --plain-http", s.host), ErrUnreachable, true
 	default:
 		e.text = fmt.Sprintf("%s answered %d %s%s", where, te.StatusCode, http.StatusText(te.StatusCode), reason(te))

@@ -102,10 +102,14 @@ func (s *session) repo(name string) *repo {
 	return r
 }
 
-// setChunk changes how blobs are sent, unless another upload has done so.
-func (s *session) setChunk(from, to int64) bool {
-	s.chunk.CompareAndSwap(from, to)
-	return true
+// limitChunk makes requests for blobs no larger than size, for all uploads.
+func (s *session) limitChunk(size int64) {
+	for {
+		have := s.chunk.Load()
+		if have != 0 && have <= size || s.chunk.CompareAndSwap(have, size) {
+			return
+		}
+	}
 }
 
 // A repo is one repository at the destination. Its methods may be called concurrently.

@@ -62,6 +62,7 @@ type upload struct {
 	location string // of the session; "" where there is none
 	offset   int64  // bytes that the registry has
 	minChunk int64  // bytes; the registry's OCI-Chunk-Min-Length
+	whole    bool   // the last attempt was one request without PATCH
 }
 
 // start opens a session, unless the blob was mounted.
@@ -145,7 +146,7 @@ func (u *upload) send(ctx context.Context) error {
 // transfer makes the requests of one attempt. size is that of the last one's body.
 func (u *upload) transfer(ctx context.Context) (size int64, err error) {
 	chunk := u.session.chunk.Load()
-	if chunk == 0 && u.offset == 0 {
+	if u.whole = chunk == 0 && u.offset == 0; u.whole {
 		return u.desc.Size, u.finish(ctx, u.desc.Size)
 	}
 	if chunk == 0 {
@@ -162,7 +163,6 @@ func (u *upload) transfer(ctx context.Context) (size int64, err error) {
 
 // smaller decides how to go on after an answer that is about how the blob was sent: it says no to all others.
 func (u *upload) smaller(te *transport.Error, size int64) bool {
-	chunk := u.session.chunk.Load()
 	switch te.StatusCode {
 	case http.StatusRequestEntityTooLarge:
 		next := int64(firstChunk)
@@ -172,9 +172,13 @@ func (u *upload) smaller(te *transport.Error, size int64) bool {
 		if next >= size || next < u.minChunk {
 			return false
 		}
-		return u.session.setChunk(chunk, next)
+		u.session.limitChunk(next)
+		return true
 	case http.StatusMethodNotAllowed, http.StatusLengthRequired, http.StatusNotImplemented:
-		return chunk == 0 && size > 0 && u.session.setChunk(0, inOnePatch) // it wants its bytes by PATCH
+		if u.whole && size > 0 { // it wants its bytes by PATCH
+			u.session.limitChunk(inOnePatch)
+			return true
+		}
 	}
 	return false
 }
