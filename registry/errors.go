@@ -115,11 +115,10 @@ func (s *session) refusalText(repo string, te *transport.Error) (text string, fa
 	case isFull(te):
 		return fmt.Sprintf("registry %s has no room left on its storage%s: free some or make it larger, and push again; what arrived is kept", s.host, reason(te)), true
 	case te.StatusCode < http.StatusInternalServerError && says("project "+project+" not found", "project not found"):
-		text = fmt.Sprintf("project %s does not exist at %s%s: create it, or push as a user who may create projects", project, s.host, reason(te))
-		if s.harbor != nil && s.harbor.refusals[project] != "" {
-			text += "; " + s.harbor.refusals[project]
+		if s.harbor != nil && s.harbor.refused[project] != nil {
+			return s.mayNotCreate(project, s.harbor.refused[project]), false
 		}
-		return text, false
+		return fmt.Sprintf("project %s does not exist at %s%s: create it, or push as a user who may create projects", project, s.host, reason(te)), false
 	}
 	return "", false
 }

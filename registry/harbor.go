@@ -55,11 +55,11 @@ type HarborResult struct {
 
 // A harborSite is Harbor as one push sees it.
 type harborSite struct {
-	client   *harbor.Client
-	options  HarborOptions
-	result   HarborResult
-	fresh    map[string]bool   // projects with nothing in them, or not there yet
-	refusals map[string]string // why a project that may be missing was not made
+	client  *harbor.Client
+	options HarborOptions
+	result  HarborResult
+	fresh   map[string]bool  // projects with nothing in them, or not there yet
+	refused map[string]error // why a project that may be missing was not made
 }
 
 func projectOf(repository string) string {
@@ -93,7 +93,7 @@ func (p *pusher) prepareHarbor(ctx context.Context) error {
 	case info.ReadOnly:
 		return fmt.Errorf("Harbor at %s is in read-only mode: an administrator turns it off under Configuration > System Settings", p.session.host) //nolint:staticcheck // a name
 	}
-	site := &harborSite{client: client, options: *p.options.Harbor, fresh: map[string]bool{}, refusals: map[string]string{}}
+	site := &harborSite{client: client, options: *p.options.Harbor, fresh: map[string]bool{}, refused: map[string]error{}}
 	site.result.Version = info.Version
 	needs, err := p.harborNeeds()
 	if err != nil {
@@ -233,10 +233,9 @@ func (p *pusher) createProjects(ctx context.Context, site *harborSite) error {
 		case errors.Is(err, harbor.ErrExists):
 			project.State, site.fresh[project.Name] = ProjectExists, false
 		case errors.Is(err, harbor.ErrDenied) && project.State == ProjectUnknown:
-			site.refusals[project.Name] = err.Error()
+			site.refused[project.Name] = err
 		case errors.Is(err, harbor.ErrDenied):
-			return fmt.Errorf("project %s does not exist at %s, and %s may not create it%s: ask an administrator for the project, or for the right to create projects",
-				project.Name, p.session.host, p.session.who(), harborWords(err))
+			return errors.New(p.session.mayNotCreate(project.Name, err))
 		case err != nil:
 			return p.explainHarbor(err)
 		default:
@@ -250,6 +249,11 @@ func (p *pusher) createProjects(ctx context.Context, site *harborSite) error {
 		}
 	}
 	return nil
+}
+
+func (s *session) mayNotCreate(project string, err error) string {
+	return fmt.Sprintf("project %s does not exist at %s, and %s may not create it%s: ask an administrator for the project, or for the right to create projects",
+		project, s.host, s.who(), harborWords(err))
 }
 
 // checkNewQuota warns where Harbor has ignored the quota: it does so unless an administrator asks.

@@ -21,6 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/registry/harbor/harbortest"
 )
 
 // TestMain makes the test binary kkbundle where it is called so: scripts run real processes that can be interrupted and
@@ -60,6 +61,8 @@ func TestScripts(t *testing.T) {
 			"shape":     shape,
 			"sign":      sign,
 			"attach":    attach,
+			"harbor":    harbor,
+			"proxy":     proxy,
 		},
 	})
 }
@@ -106,6 +109,9 @@ func setup(env *testscript.Env) error {
 }
 
 func condition(name string) (bool, error) {
+	if name == "harbor" {
+		return harbortest.Available() == nil, nil
+	}
 	if name != "mounts" {
 		return false, errors.New("unknown condition " + name)
 	}

@@ -307,3 +307,9 @@ func (s *Server) Close() error {
 	s.closer()
 	return s.backing.Close()
 }
+
+// Available says whether New can work: Harbor's OpenAPI file is not part of the project.
+func Available() error {
+	_, err := published()
+	return err
+}
