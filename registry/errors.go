@@ -178,6 +178,8 @@ func (s *session) explainNetwork(err error) error {
 		e.text = fmt.Sprintf("there is no address for the name %s: check the registry's name and this machine's DNS or /etc/hosts", dns.Name)
 	case strings.HasPrefix(inner.Error(), "no token in bearer response"): // followed by what it answered instead
 		e.text = fmt.Sprintf("the token service %s answers without a token", s.gate.tokenService())
+	case strings.Contains(inner.Error(), "tls: certificate required"), strings.Contains(inner.Error(), "remote error: tls: bad certificate"):
+		e.text = fmt.Sprintf("%s wants a client certificate that it knows: give one with --cert FILE and --key FILE", s.host)
 	case isTLS(err):
 		e.text = fmt.Sprintf("no trusted connection to %s: %s", s.host, clean(inner.Error()))
 	default:

@@ -64,6 +64,7 @@ func (l *requestLog) record(next http.Handler) http.Handler {
 		scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		seen := Request{Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Auth: scheme}
 		body := &countedBody{ReadCloser: r.Body}
+		r = r.WithContext(r.Context()) // a copy: net/http answers early where it finds its own body unread
 		r.Body = body
 		sw := &statusWriter{ResponseWriter: w}
 		defer func() { // also when the handler cuts the connection by panicking
