@@ -38,15 +38,6 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-func received(s *registrytest.Server, method string) (n int64) {
-	for _, r := range s.Requests() {
-		if r.Method == method && uploads.MatchString(r.Path) {
-			n += r.Bytes
-		}
-	}
-	return n
-}
-
 func TestPushContinuesInsideBlob(t *testing.T) {
 	t.Parallel()
 	for what, dir := range map[string]string{"memory": "", "disk": t.TempDir()} {
