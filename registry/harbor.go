@@ -82,8 +82,9 @@ func (p *pusher) prepareHarbor(ctx context.Context) error {
 	}
 	var info harbor.Info
 	err = p.harborCall(ctx, "look for Harbor", func(ctx context.Context) (err error) { info, err = client.Info(ctx); return err })
+	_, answered := errors.AsType[*harbor.Error](err) // a proxy before another registry may say anything about a path that is not its own
 	switch {
-	case errors.Is(err, harbor.ErrNotHarbor):
+	case errors.Is(err, harbor.ErrNotHarbor), answered:
 		if p.options.Harbor.Robot != "" {
 			return fmt.Errorf("%s is not Harbor: no robot account can be made there", p.session.host)
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // bigLayer is more than what is worth to continue.
-const bigLayer = 12 << 20
+const bigLayer = 6 << 20
 
 // uploads matches the requests of upload sessions, but for the one that opens them.
 var uploads = regexp.MustCompile(`/blobs/uploads/.`)
@@ -119,7 +119,7 @@ func atMost(limit int64) registrytest.Effect {
 
 func TestPushChunks(t *testing.T) {
 	t.Parallel()
-	s, b := registrytest.Start(t, registrytest.Options{}), bigBundle(t, bigLayer)
+	s, b := registrytest.Start(t, registrytest.Options{Dir: t.TempDir()}), bigBundle(t, bigLayer)
 	s.AddFaults(registrytest.Fault{Path: uploads, Times: -1, Effect: atMost(1 << 20)})
 	checkPulled(t, s, b, push(t, b, options(s)))
 	if n := s.Count("PATCH", ""); n < bigLayer>>20 {

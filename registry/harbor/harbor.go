@@ -92,7 +92,7 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 	_, other := errors.AsType[*json.UnmarshalTypeError](err)
 	e, answered := errors.AsType[*Error](err)
 	switch {
-	case syntax, other, answered && !e.Temporary(), err == nil && info.AuthMode == "" && info.Version == "":
+	case syntax, other, answered && e.Status != http.StatusServiceUnavailable && e.Status != http.StatusTooManyRequests, err == nil && info.AuthMode == "" && info.Version == "":
 		return Info{}, ErrNotHarbor
 	}
 	return info, err

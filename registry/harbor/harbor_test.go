@@ -87,6 +87,7 @@ func TestInfoElsewhere(t *testing.T) {
 		"login page":        func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
 		"wrong types":       func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"auth_mode":7}`)) },
 		"not for us":        func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
+		"bad gateway":       func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
 		"empty":             func(http.ResponseWriter, *http.Request) {},
 		"cut in the middle": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"auth_mode":"db`)) },
 	} {
