@@ -16,13 +16,14 @@ const storedSlack = 9 + 3 + 4
 
 // A Piece is the part of a blob that lies in one frame.
 type Piece struct {
-	Frame int // number of the frame: pieces of several small blobs may lie in one
-	Skip  int // bytes of the frame's content before the piece
-	Size  int // bytes of the piece
-	Whole int // bytes of the frame's content: what ReadFrame returns
+	At    int64 // the blob's byte that it begins with
+	Frame int   // number of the frame: pieces of several small blobs may lie in one
+	Skip  int   // bytes of the frame's content before the piece
+	Size  int   // bytes of the piece
+	Whole int   // bytes of the frame's content: what ReadFrame returns
 }
 
-// Piece returns the piece of blob d that begins at byte at or holds it. Only the first piece of an empty blob is empty,
+// Piece returns the piece of blob d that holds byte at. Only the first piece of an empty blob is empty,
 // and is in no frame.
 func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
 	s, err := parseDigest(d)
@@ -42,9 +43,10 @@ func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
 	if b.small() {
 		return Piece{Frame: int(b.frame), Skip: int(b.at), Size: int(b.size), Whole: int(r.frames[b.frame].size)}, nil
 	}
-	frame := int(b.frame) + int(at/int64(r.dir.frameSize))
+	number := at / int64(r.dir.frameSize)
+	frame := int(b.frame) + int(number)
 	size := int(r.frames[frame].size)
-	return Piece{Frame: frame, Size: size, Whole: size}, nil
+	return Piece{At: number * int64(r.dir.frameSize), Frame: frame, Size: size, Whole: size}, nil
 }
 
 // ReadFrame reads the frame of that number and returns its content, checked against the frame's checksum: that stops
