@@ -50,8 +50,9 @@ func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
 }
 
 // ReadFrame reads the frame of that number and returns its content, checked against the frame's checksum: that stops
-// accidents and not attackers. The content lies in buf's memory where that suffices; FrameBuffer says what does.
-func (r *Reader) ReadFrame(number int, buf []byte) ([]byte, error) {
+// accidents and not attackers. The content lies in buf's memory where that suffices; FrameBuffer says what does. raw is
+// memory to work with, which grows as it has to.
+func (r *Reader) ReadFrame(number int, raw *[]byte, buf []byte) ([]byte, error) {
 	if number < 0 || number >= len(r.frames) {
 		return nil, fmt.Errorf("the bundle has no frame %d", number)
 	}
@@ -62,8 +63,6 @@ func (r *Reader) ReadFrame(number int, buf []byte) ([]byte, error) {
 			return content, err
 		}
 	}
-	raw := r.raw.Get().(*[]byte)
-	defer r.raw.Put(raw)
 	content := buf[:0]
 	return r.content(f, raw, &content)
 }

@@ -40,7 +40,7 @@ func TestPieces(t *testing.T) {
 			if p.Frame < 0 {
 				break
 			}
-			if buf, err = r.ReadFrame(p.Frame, buf); err != nil || len(buf) != p.Whole {
+			if buf, err = r.ReadFrame(p.Frame, new([]byte), buf); err != nil || len(buf) != p.Whole {
 				t.Fatalf("%s: frame %d has %d bytes, want %d: %v", name, p.Frame, len(buf), p.Whole, err)
 			}
 			got = append(got, buf[p.Skip:][:p.Size]...)
@@ -53,7 +53,7 @@ func TestPieces(t *testing.T) {
 			t.Errorf("%s: there is a piece after its end", name)
 		}
 	}
-	if _, err := r.ReadFrame(-1, nil); err == nil {
+	if _, err := r.ReadFrame(-1, new([]byte), nil); err == nil {
 		t.Error("frame -1 was read")
 	}
 }
@@ -99,7 +99,7 @@ func TestReadFrameChecks(t *testing.T) {
 			if _, err := f.WriteAt(flip, at); err != nil {
 				t.Fatal(err)
 			}
-			got, err := r.ReadFrame(p.Frame, nil)
+			got, err := r.ReadFrame(p.Frame, new([]byte), nil)
 			harmless := err == nil && n > 0 && bytes.Equal(got, content) // a bit that a compressor did not need
 			if !errors.Is(err, bundle.ErrDamaged) && !harmless {
 				t.Fatalf("byte %d of the frame was flipped: %d bytes, %v", at-from, len(got), err)
@@ -108,7 +108,7 @@ func TestReadFrameChecks(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := r.ReadFrame(p.Frame, nil); err != nil {
+		if _, err := r.ReadFrame(p.Frame, new([]byte), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -79,8 +79,8 @@ func (b *book) release() {
 
 // readFrame reads a frame and looks whether the file was written to. If it was, what was known about blobs is void:
 // frames that differ have other checksums, and blobs are checked again before they are vouched for.
-func (b *book) readFrame(number int, buf []byte) ([]byte, error) {
-	content, err := b.reader.ReadFrame(number, buf)
+func (b *book) readFrame(number int, raw *[]byte, buf []byte) ([]byte, error) {
+	content, err := b.reader.ReadFrame(number, raw, buf)
 	stamp, stampErr := b.reader.Stamp()
 	if stampErr != nil {
 		return nil, errors.Join(err, stampErr)

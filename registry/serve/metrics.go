@@ -47,7 +47,7 @@ func (s *Server) exposition(w http.ResponseWriter, _ *http.Request, sh *shelf) {
 	s.metrics.write(&b, family)
 	one("kkbundle_serve_requests_in_flight", "gauge", "Requests that are being answered.", s.metrics.inFlight.Load())
 	one("kkbundle_serve_decode_slots", "gauge", "Frames that may be decoded at a time.", int64(cap(s.frames.decodes)))
-	one("kkbundle_serve_decode_slots_used", "gauge", "Frames that are being decoded.", int64(len(s.frames.decodes)))
+	one("kkbundle_serve_decode_slots_used", "gauge", "Frames that are being decoded.", int64(cap(s.frames.decodes)-len(s.frames.decodes)))
 	one("kkbundle_serve_frames_decoded_total", "counter", "Frames that were read and decoded.", s.frames.decoded.Load())
 	one("kkbundle_serve_frames_shared_total", "counter", "Uses of frames that were decoded already.", s.frames.shared.Load())
 	var blobs, good, bad int

@@ -122,25 +122,21 @@ func (st *stream) run(ctx context.Context) error {
 // memory is for others; a frame that was forgotten meanwhile is decoded again.
 func (st *stream) piece(ctx context.Context, buf []byte, p bundle.Piece, part span) error {
 	defer st.giveBack()
-	impatient := time.AfterFunc(time.Hour, func() {})
-	defer func() { impatient.Stop() }()
 	for at := part.start; at < part.start+part.length; {
 		if st.held == nil {
 			if err := st.hold(ctx, p); err != nil {
 				return err
 			}
-			impatient.Stop()
-			impatient = time.AfterFunc(patience, st.held.release)
-			impatient.Stop()
 		}
 		from := p.Skip + int(at-p.At)
 		n := copy(buf, st.held.content[from:from+int(min(part.start+part.length-at, chunkSize))])
-		impatient.Reset(patience)
-		if _, err := st.w.Write(buf[:n]); err != nil {
-			return fmt.Errorf("%w: %w", errClient, err)
-		}
+		impatient := time.AfterFunc(patience, st.held.release)
+		_, err := st.w.Write(buf[:n])
 		if !impatient.Stop() {
 			st.giveBack()
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", errClient, err)
 		}
 		at += int64(n)
 	}
