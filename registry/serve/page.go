@@ -33,7 +33,7 @@ type listed struct {
 	Kind, Name, Digest string
 	Platforms          []string
 	Size               string
-	Bundle             string
+	Bundle             string // "" if there is only one
 	entry              entry
 }
 
@@ -93,7 +93,10 @@ func (s *Server) listItems(ctx context.Context, books []*book) ([]listed, error)
 		for i := range index.Items {
 			it := &index.Items[i]
 			l := listed{
-				Kind: it.Kind, Name: it.Ref, Digest: string(it.Descriptor.Digest), Bundle: title(index), Size: "?", entry: entry{b, it},
+				Kind: it.Kind, Name: it.Ref, Digest: string(it.Descriptor.Digest), Size: "?", entry: entry{b, it},
+			}
+			if len(books) > 1 {
+				l.Bundle = title(index)
 			}
 			if err == nil {
 				l.Platforms, l.Size = contents[i].Platforms, humanSize(contents[i].Size)
