@@ -106,7 +106,7 @@ func TestHelm(t *testing.T) {
 	b.Chart("https://charts.example/stable/demo:0.10.0+build.1", "demo", "0.10.0+build.1", second)
 	b.Chart("https://other.example/demo:0.1.0", "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0-other"))
 	b.Chart("local/mine:1.0.0", "mine", "1.0.0", bundletest.ChartArchive(t, "mine", "1.0.0"))
-	signed(b, "https://charts.example/stable/signed:2.0.0", "signed", "2.0.0", []byte("chart"), []byte("provenance"))
+	signed(b, "https://charts.example/stable/signed:2.0.0", []byte("chart"), []byte("provenance"))
 	s := start(t, serve.Options{}, b.Bundle().Path)
 	settings := cli.New()
 	settings.RepositoryCache = t.TempDir()
@@ -171,7 +171,9 @@ func TestHelm(t *testing.T) {
 	}
 }
 
-func signed(b *bundletest.Builder, ref, name, version string, archive, provenance []byte) {
+// signed adds a chart that has provenance.
+func signed(b *bundletest.Builder, ref string, archive, provenance []byte) {
+	name, version, _ := strings.Cut(ref[strings.LastIndexByte(ref, '/')+1:], ":")
 	layer, prov := b.Bytes(archive), b.Bytes(provenance)
 	layer.MediaType, prov.MediaType = bundle.MediaTypeChartContent, bundle.MediaTypeChartProvenance
 	config := b.JSON(map[string]string{"apiVersion": "v2", "name": name, "version": version})

@@ -99,7 +99,7 @@ func (b *book) readFrame(number int, raw *[]byte, buf []byte) ([]byte, error) {
 }
 
 // checked returns the check of a blob as the file is now, and begins it if nobody did. It goes on without its caller.
-func (b *book) checked(d digest.Digest, size int64) *check {
+func (b *book) checked(ctx context.Context, d digest.Digest, size int64) *check {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c := b.checks[d]; c != nil {
@@ -108,17 +108,18 @@ func (b *book) checked(d digest.Digest, size int64) *check {
 	c := &check{done: make(chan struct{})}
 	b.checks[d] = c
 	b.readers++
-	go b.check(d, size, c)
+	go b.check(context.WithoutCancel(ctx), blob{b, d, size}, c) // others wait for it too
 	return c
 }
 
 // check hashes a blob and sets the result. It starts over where the file is written to meanwhile, a few times.
-func (b *book) check(d digest.Digest, size int64, c *check) {
+func (b *book) check(ctx context.Context, x blob, c *check) {
+	d := x.digest
 	defer b.release()
 	b.slots <- struct{}{}
 	const tries = 3
 	for range tries {
-		if c.err = b.hash(context.Background(), d, size); b.current(d, c) {
+		if c.err = b.hash(ctx, d, x.size); b.current(d, c) {
 			break
 		}
 		c.err = fmt.Errorf("blob %s: %w", d, errChanged)
@@ -228,9 +229,13 @@ func (b *book) verify(ctx context.Context) error {
 	if _, err := b.reader.Verify(ctx, bundle.VerifyOptions{}); err != nil {
 		return err
 	}
+	after, err := b.reader.Stamp()
+	if err != nil {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if before != b.stamp {
+	if before != b.stamp || after != b.stamp {
 		return fmt.Errorf("%s: %w: start again when it is complete", b.path, errChanged)
 	}
 	done := make(chan struct{})

@@ -88,7 +88,7 @@ type stream struct {
 
 // begin waits for the blob's check unless the stream can run beside it.
 func (st *stream) begin(ctx context.Context) error {
-	c := st.book.checked(st.digest, st.size)
+	c := st.book.checked(ctx, st.digest, st.size)
 	p, err := st.book.reader.Piece(st.digest, 0)
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (st *stream) hold(ctx context.Context, p bundle.Piece) error {
 			return fmt.Errorf("blob %s: %w", st.digest, err)
 		}
 		last := p.At+int64(p.Size) >= st.part.start+st.part.length
-		c := st.book.checked(st.digest, st.size)
+		c := st.book.checked(ctx, st.digest, st.size)
 		if !last && st.part.length == st.size || c.good() {
 			st.held = l
 			return nil

@@ -27,7 +27,7 @@ func (s *Server) newShelf(books []*book) *shelf {
 	sh.names = sync.OnceValue(func() *names {
 		n := nameItems(books)
 		for _, w := range n.warnings {
-			s.log.Warn(w)
+			s.log.Warn("an item does not have its name", "why", w)
 		}
 		return n
 	})

@@ -356,3 +356,50 @@ func TestShutdown(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHostileRequests holds that a header has a bound, that a body ends a connection, and that the server goes on.
+func TestHostileRequests(t *testing.T) {
+	t.Parallel()
+	s, err := serve.New(t.Context(), serve.Options{Bundles: []string{bundletest.New(t).Path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, l, nil) }()
+	for request, want := range map[string]string{
+		"GET /v2/ HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n": "431",
+		"PUT /v2/a/manifests/b HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{":  "405",
+		"GET /v2/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n":             "200",
+		"GET /v2/../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n":      "307",
+		"GET /files/%00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n":                "404",
+		"nonsense\r\n\r\n": "400",
+	} {
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Logf("%.40q: %v", request, err) // the answer may come before the request has ended
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Logf("%.40q: %v", request, err)
+		}
+		line := make([]byte, len("HTTP/1.1 200"))
+		if _, err := io.ReadFull(c, line); err != nil || !strings.HasSuffix(string(line), want) {
+			t.Errorf("%.40q: %q, want %s: %v", request, line, want, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -86,6 +86,9 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 		return &usageError{err}
 	}
 	debug.SetGCPercent(serveGC)
+	if o.verify {
+		g.note("checking every byte of %s", count(len(paths), "bundle"))
+	}
 	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.logger()})
 	if err != nil {
 		return err
