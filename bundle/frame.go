@@ -25,29 +25,38 @@ func maxFrameLen(n int64) int64 { return n + n/1024 + 64 }
 
 // appendStored appends a frame that holds content as it is, in raw blocks.
 func appendStored(dst, content []byte) []byte {
-	n := len(content)
-	dst = binary.LittleEndian.AppendUint32(dst, frameMagic)
-	switch {
-	case n < 256:
-		dst = append(dst, flagSingle|flagChecksum, byte(n))
-	case n < 65536+256:
-		dst = binary.LittleEndian.AppendUint16(append(dst, 1<<6|flagSingle|flagChecksum), uint16(n-256))
-	default:
-		dst = binary.LittleEndian.AppendUint32(append(dst, 2<<6|flagSingle|flagChecksum), uint32(n))
-	}
+	dst = appendStoredHeader(dst, len(content))
 	for rest := content; ; {
 		size := min(len(rest), storedBlock)
-		header := uint32(size) << 3
-		if size == len(rest) {
-			header |= 1
-		}
-		dst = append(dst, byte(header), byte(header>>8), byte(header>>16))
+		dst = appendBlockHeader(dst, size, size == len(rest))
 		dst = append(dst, rest[:size]...)
 		if rest = rest[size:]; len(rest) == 0 {
 			break
 		}
 	}
 	return binary.LittleEndian.AppendUint32(dst, uint32(xxhash.Sum64(content)))
+}
+
+// appendStoredHeader appends the header of a stored frame of n bytes.
+func appendStoredHeader(dst []byte, n int) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, frameMagic)
+	switch {
+	case n < 256:
+		return append(dst, flagSingle|flagChecksum, byte(n))
+	case n < 65536+256:
+		return binary.LittleEndian.AppendUint16(append(dst, 1<<6|flagSingle|flagChecksum), uint16(n-256))
+	default:
+		return binary.LittleEndian.AppendUint32(append(dst, 2<<6|flagSingle|flagChecksum), uint32(n))
+	}
+}
+
+// appendBlockHeader appends the header of a raw block.
+func appendBlockHeader(dst []byte, size int, last bool) []byte {
+	header := uint32(size) << 3
+	if last {
+		header |= 1
+	}
+	return append(dst, byte(header), byte(header>>8), byte(header>>16))
 }
 
 // splitFrame finds the end of the frame that b begins with, from block headers alone, and its content size. It accepts

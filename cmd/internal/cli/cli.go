@@ -89,7 +89,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	for group, cmds := range map[string][]*cobra.Command{
 		"connected": {newBuildCmd(g), newLockCmd(g)},
 		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g)},
-		"site":      {newPushCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
+		"site":      {newPushCmd(g), newServeCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
 		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g)},
 	} {
 		for _, c := range cmds {

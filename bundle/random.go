@@ -1,0 +1,121 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/opencontainers/go-digest"
+)
+
+// storedSlack is what a stored frame has before the content of its first block, at most: header and block header; and
+// what follows the last, its checksum.
+const storedSlack = 9 + 3 + 4
+
+// A Piece is the part of a blob that lies in one frame.
+type Piece struct {
+	At    int64 // the blob's byte that it begins with
+	Frame int   // number of the frame: pieces of several small blobs may lie in one
+	Skip  int   // bytes of the frame's content before the piece
+	Size  int   // bytes of the piece
+	Whole int   // bytes of the frame's content: what ReadFrame returns
+}
+
+// Piece returns the piece of blob d that holds byte at. Only the first piece of an empty blob is empty,
+// and is in no frame.
+func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
+	s, err := parseDigest(d)
+	if err != nil {
+		return Piece{}, err
+	}
+	b, ok := r.find(s)
+	if !ok {
+		return Piece{}, fmt.Errorf("the bundle has no blob %s", d)
+	}
+	if at < 0 || at > b.size || at == b.size && at > 0 {
+		return Piece{}, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.size, at)
+	}
+	if b.size == 0 {
+		return Piece{Frame: -1}, nil
+	}
+	if b.small() {
+		return Piece{Frame: int(b.frame), Skip: int(b.at), Size: int(b.size), Whole: int(r.frames[b.frame].size)}, nil
+	}
+	number := at / int64(r.dir.frameSize)
+	frame := int(b.frame) + int(number)
+	size := int(r.frames[frame].size)
+	return Piece{At: number * int64(r.dir.frameSize), Frame: frame, Size: size, Whole: size}, nil
+}
+
+// ReadFrame reads the frame of that number and returns its content, checked against the frame's checksum: that stops
+// accidents and not attackers. The content lies in buf's memory where that suffices; FrameBuffer says what does. raw is
+// memory to work with, which grows as it has to.
+func (r *Reader) ReadFrame(number int, raw *[]byte, buf []byte) ([]byte, error) {
+	if number < 0 || number >= len(r.frames) {
+		return nil, fmt.Errorf("the bundle has no frame %d", number)
+	}
+	f := r.frames[number]
+	if int(f.len) == storedLen(int(f.size)) {
+		content, err := r.readStored(f, buf)
+		if !errors.Is(err, errNotStored) {
+			return content, err
+		}
+	}
+	content := buf[:0]
+	return r.content(f, raw, &content)
+}
+
+// FrameBuffer is the capacity of the buffer that ReadFrame wants for a frame of that many bytes of content.
+func FrameBuffer(content int) int { return content + storedSlack }
+
+var errNotStored = errors.New("the frame is not stored")
+
+// storedLen is the length of the frame that appendStored makes of n bytes.
+func storedLen(n int) int {
+	var header [storedSlack]byte
+	return len(appendStoredHeader(header[:0], n)) + max(1, (n+storedBlock-1)/storedBlock)*3 + n + 4
+}
+
+// readStored reads a stored frame straight to where its content shall be: each block's header comes to lie over the last
+// bytes of the block before, which are put back. So stored content is copied once, by the kernel.
+func (r *Reader) readStored(f frameInfo, buf []byte) ([]byte, error) {
+	n := int(f.size)
+	if cap(buf) < FrameBuffer(n) {
+		buf = make([]byte, FrameBuffer(n))
+	}
+	buf = buf[:FrameBuffer(n)]
+	const start = storedSlack - 4
+	content := buf[start:][:n:n]
+	var header [storedSlack]byte
+	off, before := f.off, appendStoredHeader(header[:0], n)
+	head := len(before) + 3
+	for at := 0; at < n || at == 0; at += storedBlock {
+		size := min(storedBlock, n-at)
+		last, after := at+size == n, 0
+		if last {
+			after = 4
+		}
+		place := buf[start+at-head:][:head+size+after]
+		var saved [3]byte
+		copy(saved[:], place)
+		if err := r.readAt(place, off); err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(place[:head], appendBlockHeader(before, size, last)) {
+			return nil, errNotStored
+		}
+		if at > 0 {
+			copy(place, saved[:])
+		}
+		off += int64(len(place))
+		before, head = nil, 3
+	}
+	want := binary.LittleEndian.Uint32(buf[start+n:])
+	if got := uint32(xxhash.Sum64(content)); got != want || got != f.checksum {
+		return nil, &DamageError{Offset: f.off, Reason: "a frame is bad", Err: fmt.Errorf(
+			"the checksum of its content is %08x; the frame says %08x and its table %08x", got, want, f.checksum)}
+	}
+	return content, nil
+}

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/registry/serve"
+)
+
+// serveGC keeps the heap close to what is in use: nearly all of it are buffers that live on, and the memory of the
+// machine is for the page cache.
+const serveGC = 25
+
+type serveOptions struct {
+	listen, cert, key, tlsDir, users string
+	auto, plainHTTP, verify          bool
+}
+
+func newServeCmd(g *globals) *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve BUNDLE...",
+		Short: "Be a registry, a Helm repository and a file server, straight from bundles",
+		Long: `Serves bundles as they are, read-only, until it is interrupted. Nothing is unpacked, and it is ready at once:
+
+  /v2/<upstream host>/<path>     an OCI registry; a port in the upstream host becomes _port, and containerd's ?ns= is understood
+  /charts/                       a Helm repository of all charts; /charts/<upstream host>/<path>/ one for each upstream repository
+  /files/<upstream host>/<path>  files, with SHA256SUMS in each directory
+  /                              a page that shows what is inside, and how to get it
+  /healthz, /metrics             for monitoring (Prometheus)
+
+A blob is compared with its digest when it is first asked for, before the end of it goes out; --verify does that for everything
+before the first request. Where several bundles have the same tag, the one named last wins, and a warning says so.
+
+SIGHUP takes up bundles, users and certificates that were replaced, without ending transfers. Replace a bundle by renaming
+the new file over the old one. SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most.`,
+		Example: `  kkbundle serve site-1.4.0.kkb
+  kkbundle serve --listen :5000 --tls-auto --htpasswd users site-1.4.0.kkb apps-7.kkb`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("`kkbundle serve` takes BUNDLE..., got nothing; see `kkbundle serve --help`")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runServe(cmd.Context(), g, args, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "127.0.0.1:5000", "address and port to listen on; :5000 is all addresses of this host")
+	f.StringVar(&o.cert, "tls-cert", "", "PEM file of the server's certificate, with those it is signed by")
+	f.StringVar(&o.key, "tls-key", "", "PEM file of the certificate's key")
+	f.BoolVar(&o.auto, "tls-auto", false, "make a certificate, and an authority that clients can trust")
+	f.StringVar(&o.tlsDir, "tls-dir", "", "where --tls-auto keeps them (default: kkbundle/serve in the user's configuration)")
+	f.StringVar(&o.users, "htpasswd", "", "file of users and bcrypt hashes, as htpasswd -B writes it; everything but /healthz wants a login then")
+	f.BoolVar(&o.plainHTTP, "plain-http", false, "allow HTTP without TLS to other hosts")
+	f.BoolVar(&o.verify, "verify", false, "check every byte before listening")
+	return cmd
+}
+
+// serving is what serve prints with --json when it is ready.
+type serving struct {
+	URL         string `json:"url"`
+	CA          string `json:"ca,omitempty"`          // path of the authority's certificate
+	Fingerprint string `json:"fingerprint,omitempty"` // SHA-256 of it
+}
+
+func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) error {
+	if (o.cert == "") != (o.key == "") || o.cert != "" && o.auto {
+		return &usageError{errors.New("give --tls-cert and --tls-key, or --tls-auto")}
+	}
+	secure := o.cert != "" || o.auto
+	if err := serve.CheckListen(o.listen, secure, o.plainHTTP); err != nil {
+		return &usageError{err}
+	}
+	debug.SetGCPercent(serveGC)
+	if o.verify {
+		g.note("checking every byte of %s", count(len(paths), "bundle"))
+	}
+	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.logger()})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var c *certificates
+	if secure {
+		c = &certificates{o: o}
+		if err := c.load(); err != nil {
+			return err
+		}
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
+	if err != nil {
+		return err
+	}
+	if o.users != "" && o.plainHTTP {
+		g.note("warning: without TLS, passwords can be read by whoever sees the network")
+	}
+	stop := g.onHangup(ctx, s, c)
+	defer stop()
+	if err := g.announce(l, c); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	return s.Run(ctx, l, c.current())
+}
+
+// announce says where the server is.
+func (g *globals) announce(l net.Listener, c *certificates) error {
+	x := serving{URL: "http://" + l.Addr().String() + "/"}
+	if c != nil {
+		x.URL = "https://" + l.Addr().String() + "/"
+		pair := c.pair.Load()
+		x.CA, x.Fingerprint = pair.CA, pair.Fingerprint
+	}
+	if g.json {
+		return printJSON(g.Out, x)
+	}
+	if x.CA != "" {
+		g.note("clients have to trust %s\n  SHA-256 %s", x.CA, x.Fingerprint)
+	}
+	return g.result("%s", x.URL)
+}
+
+// onHangup reloads on SIGHUP until ctx ends or stop is called.
+func (g *globals) onHangup(ctx context.Context, s *serve.Server, c *certificates) (stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-signals:
+			}
+			err := s.Reload(ctx)
+			if c != nil {
+				err = errors.Join(err, c.load())
+			}
+			if err != nil {
+				printError(g.Err, fmt.Errorf("what could not be taken up stays as it was: %w", err))
+				continue
+			}
+			g.note("took up what was replaced")
+		}
+	}()
+	return func() { signal.Stop(signals); cancel() }
+}
+
+// certificates has the server's certificate, which load reads anew.
+type certificates struct {
+	o    serveOptions
+	pair atomic.Pointer[serve.Certificate]
+}
+
+func (c *certificates) load() error {
+	if !c.o.auto {
+		pair, err := tls.LoadX509KeyPair(c.o.cert, c.o.key)
+		if err != nil {
+			return fmt.Errorf("certificate %s with key %s: %w", c.o.cert, c.o.key, err)
+		}
+		c.pair.Store(&serve.Certificate{Certificate: pair})
+		return nil
+	}
+	dir := c.o.tlsDir
+	if dir == "" {
+		base, err := os.UserConfigDir()
+		if err != nil {
+			return fmt.Errorf("where to keep the certificate: %w: say it with --tls-dir", err)
+		}
+		dir = filepath.Join(base, "kkbundle", "serve")
+	}
+	names, err := serve.HostNames(c.o.listen)
+	if err != nil {
+		return err
+	}
+	pair, err := serve.AutoCertificate(dir, names, time.Now())
+	if err != nil {
+		return err
+	}
+	c.pair.Store(pair)
+	return nil
+}
+
+// current is what a listener asks at each handshake; nil without TLS.
+func (c *certificates) current() func() *tls.Certificate {
+	if c == nil {
+		return nil
+	}
+	return func() *tls.Certificate { return &c.pair.Load().Certificate }
+}

@@ -1,0 +1,90 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/net/netutil"
+)
+
+const (
+	headerTimeout = 10 * time.Second // for a request's header
+	bodyTimeout   = 5 * time.Second  // for a body, which nothing here reads
+	writeTimeout  = 30 * time.Second // for each 64 KiB: slower clients are let go
+	idleTimeout   = time.Minute      // of a connection between requests
+	grace         = 20 * time.Second // for transfers that run when the server is told to end
+	maxHeader     = 32 << 10         // bytes of a request's header
+	maxClients    = 4096             // connections at a time; more wait
+)
+
+// CheckListen refuses to let others see or change what is sent: off the host it takes TLS, or that plain HTTP was asked
+// for by name.
+func CheckListen(address string, secure, plainHTTP bool) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("listen address %q: want HOST:PORT, or :PORT for all addresses of this host", address)
+	}
+	if secure && plainHTTP {
+		return errors.New("TLS and --plain-http exclude each other")
+	}
+	ip := net.ParseIP(host)
+	if host == "localhost" || ip != nil && ip.IsLoopback() || secure || plainHTTP {
+		return nil
+	}
+	return fmt.Errorf("%s can be reached from other hosts: use --tls-auto, or --tls-cert and --tls-key; --plain-http allows it without TLS, if you trust the network", address)
+}
+
+// Run answers on the listener until ctx ends, gives transfers that run some time to finish, and closes it. certificate is
+// asked at every handshake; nil is plain HTTP.
+func (s *Server) Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true) // one transfer a connection: faster than HTTP/2 for large ones, and memory is easier to bound
+	server := &http.Server{
+		Handler: s, Protocols: protocols, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader, ErrorLog: log.New(quietly{s.log}, "", 0),
+	}
+	l = netutil.LimitListener(l, maxClients)
+	if certificate != nil {
+		l = tls.NewListener(l, &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate(), nil },
+		})
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("listen on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if err := server.Shutdown(end); err != nil {
+		s.log.Warn("transfers were cut off", "after", grace)
+		return errors.Join(server.Close(), ignoreClosed(<-ended))
+	}
+	return ignoreClosed(<-ended)
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// quietly logs what net/http says about single connections, which is of interest to who looks for it only.
+type quietly struct{ log *slog.Logger }
+
+// Write implements io.Writer.
+func (q quietly) Write(b []byte) (int, error) {
+	q.log.Debug("connection", "message", string(b))
+	return len(b), nil
+}

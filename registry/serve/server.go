@@ -1,0 +1,206 @@
+// Package serve is a read-only server of bundles: an OCI registry, a Helm repository, a file server and pages for people,
+// all straight from the compressed files. Nothing is unpacked and nothing is written; start-up does not depend on a bundle's size, nor
+// memory on the number of clients or the size of blobs.
+//
+// Trust: no client is given the end of what it asked for before the whole blob was compared with its digest on the same open file. A file
+// that is written to while it is served is noticed, and its blobs are checked again.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options say what is served and to whom.
+type Options struct {
+	Bundles []string // paths. Where two bundles have the same tag, the later one's is served
+	Verify  bool     // check every byte of each bundle before it is served
+	// Users is the path of an htpasswd file with bcrypt hashes; everything but /healthz needs a login then. "" lets all in.
+	Users  string
+	Logger *slog.Logger // nil for none
+}
+
+// A Server answers requests. It is an http.Handler; Run listens and has the time limits that a server needs.
+type Server struct {
+	log       *slog.Logger
+	verify    bool
+	users     *users
+	frames    *frames
+	checks    chan struct{} // a token for each blob that is being checked
+	chunks    sync.Pool     // *[]byte of chunkSize
+	metrics   *metrics
+	handler   http.Handler
+	reloads   atomic.Int64
+	templates func() (*template.Template, error)
+
+	reloading sync.Mutex
+	mu        sync.RWMutex
+	shelf     *shelf
+}
+
+// New opens the bundles. With Verify it reads them whole; otherwise it reads their directories only.
+func New(ctx context.Context, o Options) (*Server, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		log: o.Logger, verify: o.Verify, users: newUsers(o.Users), frames: newFrames(), metrics: newMetrics(),
+		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
+	}
+	s.templates = sync.OnceValues(parseTemplates)
+	s.chunks.New = func() any { b := make([]byte, chunkSize); return &b }
+	if err := s.users.load(); err != nil {
+		return nil, err
+	}
+	books, err := s.openAll(ctx, o.Bundles)
+	if err != nil {
+		for _, b := range books {
+			b.release()
+		}
+		return nil, err
+	}
+	s.put(s.newShelf(books))
+	s.handler = s.mount()
+	return s, nil
+}
+
+func (s *Server) openAll(ctx context.Context, paths []string) ([]*book, error) {
+	var books []*book
+	var problems []error
+	for _, path := range paths {
+		b, err := s.openBook(path)
+		if err == nil {
+			books = append(books, b)
+		}
+		if err == nil && s.verify {
+			if err = b.verify(ctx); err != nil {
+				err = fmt.Errorf("%s: %w", path, err)
+			}
+		}
+		if err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return books, errors.Join(problems...)
+}
+
+// Close closes the bundles when the requests that read them are done.
+func (s *Server) Close() { s.put(&shelf{readers: 1}) }
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// An area is one kind of service under a path of its own. It is asked GET and HEAD only, with what is served at the time.
+type area struct {
+	path, name string
+	handle     func(w http.ResponseWriter, r *http.Request, sh *shelf)
+	public     bool // needs no login
+}
+
+func (s *Server) areas() []area {
+	return []area{
+		{path: "/v2", name: "registry", handle: s.distribution},
+		{path: "/v2/", name: "registry", handle: s.distribution},
+		{path: "/charts/", name: "charts", handle: s.charts},
+		{path: "/files/", name: "files", handle: s.files},
+		{path: "/assets/", name: "page", handle: s.assets},
+		{path: "/metrics", name: "metrics", handle: s.exposition},
+		{path: "/healthz", name: "health", handle: health, public: true},
+		{path: "/", name: "page", handle: s.page},
+	}
+}
+
+func (s *Server) mount() http.Handler {
+	mux := http.NewServeMux()
+	for _, a := range s.areas() {
+		mux.HandleFunc(a.path, func(w http.ResponseWriter, r *http.Request) { s.request(w, r, a) })
+	}
+	return mux
+}
+
+// request is what all areas have in common.
+func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
+	start := time.Now()
+	out := &response{ResponseWriter: w, control: http.NewResponseController(w)}
+	s.metrics.inFlight.Add(1)
+	defer func() {
+		s.metrics.inFlight.Add(-1)
+		s.metrics.count(a.name, out.status, out.sent)
+		s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", out.status, "bytes", out.sent,
+			"client", r.RemoteAddr, "took", time.Since(start))
+	}()
+	h := out.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
+	if r.ContentLength != 0 { // nothing here reads a body
+		h.Set("Connection", "close")
+		_ = out.control.SetReadDeadline(start.Add(bodyTimeout)) // a server that cannot is one in a test
+	}
+	fail := plainError
+	if a.name == "registry" {
+		h.Set("Docker-Distribution-Api-Version", "registry/2.0")
+		fail = registryError
+	}
+	if !a.public {
+		if err := s.users.admit(r); err != nil {
+			fail(out, err)
+			return
+		}
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
+		fail(out, &answer{http.StatusMethodNotAllowed, codeUnsupported, "this server is read-only: use `kkbundle push` to seed a registry that can be written to"})
+		return
+	}
+	sh := s.use()
+	defer sh.done()
+	a.handle(out, r, sh)
+}
+
+func health(w http.ResponseWriter, _ *http.Request, _ *shelf) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n")) // whoever asked may be gone
+}
+
+// A response counts what is sent, and gives a client time for each write instead of all together.
+type response struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	status  int
+	sent    int64
+}
+
+// Unwrap is for http.ResponseController.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *response) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.extend()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *response) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	w.extend()
+	n, err := w.ResponseWriter.Write(b)
+	w.sent += int64(n)
+	return n, err
+}
+
+func (w *response) extend() {
+	_ = w.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a server that cannot is one in a test
+}

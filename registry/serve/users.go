@@ -1,0 +1,234 @@
+package serve
+
+import (
+	"bufio"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+const (
+	maxUsersFile  = 1 << 20         // bytes of an htpasswd file
+	maxCost       = 16              // of a bcrypt hash: about 4 s
+	maxWaiting    = 64              // logins that are compared or wait for it, from all addresses
+	maxFromOne    = 4               // and from one address
+	loginPatience = 5 * time.Second // how long a login waits for its turn
+	maxPassword   = 1 << 10         // bytes; bcrypt looks at the first 72
+)
+
+// users are those of an htpasswd file. Comparing a password takes a processor a tenth of a second on purpose, so logins
+// that were right are remembered under a key that lives as long as the process, and the others queue, few at a time and
+// few from each address.
+type users struct {
+	path    string
+	key     [32]byte
+	slots   chan struct{} // a token for each comparison
+	refused atomic.Int64
+
+	mu        sync.Mutex
+	hashes    map[string][]byte
+	unknown   []byte            // what passwords of unknown users are compared with, so that they take as long
+	good      map[[32]byte]bool // logins that were right, at most a few for each user
+	waiting   map[string]int    // by address
+	comparing map[[32]byte]*comparison
+	total     int
+}
+
+func newUsers(path string) *users {
+	u := &users{path: path, slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(map[string]int), comparing: make(map[[32]byte]*comparison)}
+	_, _ = rand.Read(u.key[:]) // never fails (crypto/rand)
+	return u
+}
+
+// load reads the file. On an error the users stay as they are.
+func (u *users) load() error {
+	if u.path == "" {
+		return nil
+	}
+	f, err := os.Open(u.path)
+	if err != nil {
+		return fmt.Errorf("htpasswd file: %w", err)
+	}
+	defer f.Close()
+	hashes, cost, err := parseUsers(f)
+	if err != nil {
+		return fmt.Errorf("htpasswd file %s: %w", u.path, err)
+	}
+	unknown, err := bcrypt.GenerateFromPassword([]byte(rand.Text()), cost)
+	if err != nil {
+		return fmt.Errorf("htpasswd file %s: %w", u.path, err)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.hashes, u.unknown, u.good = hashes, unknown, make(map[[32]byte]bool)
+	return nil
+}
+
+// parseUsers reads lines of user:hash. Every line that is wrong is in the error; hashes are not.
+func parseUsers(r io.Reader) (hashes map[string][]byte, cost int, err error) {
+	hashes, cost = make(map[string][]byte), bcrypt.MinCost
+	var problems []error
+	lines := bufio.NewScanner(io.LimitReader(r, maxUsersFile))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		user, hash, ok := strings.Cut(line, ":")
+		c, err := bcrypt.Cost([]byte(hash))
+		switch {
+		case !ok || user == "":
+			problems = append(problems, fmt.Errorf("line %d: want user:hash", n))
+		case err != nil:
+			problems = append(problems, fmt.Errorf("line %d: user %q has no bcrypt hash: make it with `htpasswd -B`", n, user))
+		case c > maxCost:
+			problems = append(problems, fmt.Errorf("line %d: user %q has a hash of cost %d; at most %d can be compared in time", n, user, c, maxCost))
+		default:
+			hashes[user], cost = []byte(hash), max(cost, c)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		problems = append(problems, err)
+	}
+	if len(hashes) == 0 && len(problems) == 0 {
+		problems = append(problems, errors.New("it has no users: make one with `htpasswd -B`"))
+	}
+	return hashes, cost, errors.Join(problems...)
+}
+
+// admit says whether a request may be answered. The error is an *answer.
+func (u *users) admit(r *http.Request) error {
+	if u.path == "" {
+		return nil
+	}
+	user, password, ok := r.BasicAuth()
+	if !ok || len(password) > maxPassword {
+		return u.refuse()
+	}
+	login := u.fingerprint(user, password)
+	u.mu.Lock()
+	if u.good[login] {
+		u.mu.Unlock()
+		return nil
+	}
+	c := u.comparing[login]
+	first := c == nil
+	if first {
+		c = &comparison{done: make(chan struct{})}
+		u.comparing[login] = c
+	}
+	u.mu.Unlock()
+	if first {
+		c.err = u.compare(login, user, password, addressOf(r))
+		u.mu.Lock()
+		delete(u.comparing, login)
+		u.mu.Unlock()
+		close(c.done)
+	}
+	select {
+	case <-c.done:
+		return c.err
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+}
+
+// A comparison of a login; who comes with the same one waits for it.
+type comparison struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+func (u *users) compare(login [32]byte, user, password, address string) error {
+	leave, err := u.queue(address)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	u.mu.Lock()
+	hash, there := u.hashes[user]
+	if !there {
+		hash = u.unknown
+	}
+	u.mu.Unlock()
+	if bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !there {
+		return u.refuse()
+	}
+	u.remember(login, user, hash)
+	return nil
+}
+
+func (u *users) refuse() error {
+	u.refused.Add(1)
+	return &answer{http.StatusUnauthorized, codeUnauthorized, "user and password are needed, and those that came, if any, are not right"}
+}
+
+func (u *users) fingerprint(user, password string) (sum [32]byte) {
+	h := hmac.New(sha256.New, u.key[:])
+	fmt.Fprintf(h, "%d:%s%s", len(user), user, password)
+	h.Sum(sum[:0])
+	return sum
+}
+
+// remember keeps a right login, if the user's hash is still the one that it was right for. A password is right in one
+// spelling, so that there are as many as users: but for bytes after the 72nd.
+func (u *users) remember(login [32]byte, user string, hash []byte) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if string(u.hashes[user]) != string(hash) {
+		return
+	}
+	if len(u.good) > 2*len(u.hashes) {
+		clear(u.good)
+	}
+	u.good[login] = true
+}
+
+// queue waits for the turn to compare a password. leave is to be called after it.
+func (u *users) queue(address string) (leave func(), err error) {
+	busy := &answer{http.StatusTooManyRequests, codeTooMany, "too many logins at a time: try again in a few seconds"}
+	u.mu.Lock()
+	if u.total >= maxWaiting || u.waiting[address] >= maxFromOne {
+		u.mu.Unlock()
+		return nil, busy
+	}
+	u.total++
+	u.waiting[address]++
+	u.mu.Unlock()
+	out := func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.total--
+		if u.waiting[address]--; u.waiting[address] == 0 {
+			delete(u.waiting, address)
+		}
+	}
+	select {
+	case u.slots <- struct{}{}:
+		return func() { <-u.slots; out() }, nil
+	case <-time.After(loginPatience):
+		out()
+		return nil, busy
+	}
+}
+
+func addressOf(r *http.Request) string {
+	address, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return address
+}
