@@ -88,7 +88,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	)
 	for group, cmds := range map[string][]*cobra.Command{
 		"connected": {newBuildCmd(g), newLockCmd(g)},
-		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g)},
+		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g)},
 		"site":      {newPushCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
 		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g)},
 	} {
