@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -48,6 +49,7 @@ func Main(ctx context.Context, args []string, streams Streams) int {
 		err = interrupted(ctx, err)
 	}
 	switch {
+	case errors.Is(err, errDiffers): // what differs was printed
 	case err != nil && g.json:
 		g.failed(err)
 	case err != nil:
@@ -88,7 +90,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	)
 	for group, cmds := range map[string][]*cobra.Command{
 		"connected": {newBuildCmd(g), newLockCmd(g)},
-		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g)},
+		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g)},
 		"site":      {newPushCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
 		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g)},
 	} {
