@@ -219,7 +219,9 @@ func updates(removed, added []*listedItem) (all []diffChange) {
 	}
 	for _, pair := range versions {
 		for _, side := range pair {
-			slices.SortFunc(side, func(a, b *listedItem) int { return cmp.Or(compareVersions(b.version, a.version), cmp.Compare(a.ref, b.ref)) })
+			slices.SortFunc(side, func(a, b *listedItem) int {
+				return cmp.Or(compareVersions(b.version, a.version), cmp.Compare(a.ref, b.ref))
+			})
 		}
 		n := min(len(pair[0]), len(pair[1]))
 		for i := range n {
