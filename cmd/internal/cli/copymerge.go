@@ -148,14 +148,15 @@ func (c *copier) lock(ctx context.Context, m manifest.Metadata, items []bundle.I
 		Manifest: digest.FromString("copied from " + strings.Join(c.identities(), ",")).String(),
 	}
 	for _, it := range items {
-		if it.Kind != bundle.KindImage && it.Kind != bundle.KindChart && it.Kind != bundle.KindFile {
+		pin, ok := c.pin(locks, it)
+		if ok {
+			out.Items = append(out.Items, pin)
 			continue
 		}
-		pin, ok := c.pin(locks, it)
-		if !ok {
+		switch it.Kind {
+		case bundle.KindImage, bundle.KindChart, bundle.KindFile:
 			return nil, fmt.Errorf("no source's lock has %s", it)
 		}
-		out.Items = append(out.Items, pin)
 	}
 	return out.Marshal()
 }
@@ -170,7 +171,9 @@ func (c *copier) pin(locks []*manifest.Lock, it bundle.Item) (pin manifest.Pin, 
 			if p.Kind != it.Kind || p.Ref != it.Ref || p.Platform != "" && p.Platform != bundle.PlatformString(it.Descriptor.Platform) {
 				continue
 			}
-			p.Platforms = slices.DeleteFunc(slices.Clone(p.Platforms), func(p string) bool { return !c.wanted.has(p) })
+			unwanted := func(p string) bool { return !c.wanted.has(p) }
+			p.Platforms = slices.DeleteFunc(slices.Clone(p.Platforms), unwanted)
+			p.Lacks = slices.DeleteFunc(slices.Clone(p.Lacks), unwanted)
 			if found {
 				p.Platforms = append(p.Platforms, pin.Platforms...)
 				slices.Sort(p.Platforms)

@@ -125,7 +125,7 @@ func (l *listing) likeLock(ctx context.Context) error {
 			if it.kind == bundle.KindFile || !strings.HasPrefix(it.ref, "oci://") {
 				it.digest = layer.Digest
 			}
-		case bundle.KindImage:
+		case bundle.KindImage, bundle.KindReferrer:
 		default:
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -74,6 +75,7 @@ func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions
 	if err != nil {
 		return err
 	}
+	q.pins = slices.DeleteFunc(slices.Clone(q.pins), func(p manifest.Pin) bool { return p.Kind == manifest.ItemReferrer }) // go with their images
 	newer, failed := fetch.Outdated(ctx, q.pins, fetch.Options{Sources: q.sources, Dir: filepath.Dir(path), Jobs: o.jobs, Logger: g.logger()})
 	if newer == nil {
 		return failed
