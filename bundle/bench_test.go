@@ -1,6 +1,7 @@
 package bundle_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -114,5 +115,43 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	if info, err := os.Stat(path); err == nil {
 		b.ReportMetric(float64(info.Size()), "bundle-bytes")
+	}
+}
+
+// BenchmarkCombine is a copy of a whole bundle, every digest checked, beside BenchmarkCopyFile, a plain copy of the file.
+func BenchmarkCombine(b *testing.B) {
+	x := benchBuilder(b).Bundle()
+	path := filepath.Join(b.TempDir(), "copy.kkb")
+	b.SetBytes(x.Reader.Size())
+	for b.Loop() {
+		src, err := bundle.Combine(nil, bundle.From{Name: x.Path, Reader: x.Reader})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := bundle.Create(b.Context(), path, src, x.Reader.Index(), bundle.WriteOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkCopyFile(b *testing.B) {
+	x := benchBuilder(b).Bundle()
+	path := filepath.Join(b.TempDir(), "copy.kkb")
+	b.SetBytes(x.Reader.Size())
+	for b.Loop() {
+		in, err := os.Open(x.Path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		out, err := os.Create(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.Copy(out, in); err != nil {
+			b.Fatal(err)
+		}
+		if err := errors.Join(out.Sync(), out.Close(), in.Close()); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

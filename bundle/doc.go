@@ -106,9 +106,9 @@
 // blobs has every blob of the tar once and nothing else, sorted by digest. frame is the number of the frame that its
 // content begins in, counted from 0. at is, for a blob of at most 65536 bytes, the offset of its content in that
 // frame's content (of an empty blob: where it would be), and 0 for the others. encoder is at most 512 bytes of text for
-// people. requires names features that a reader must have, sorted; version 1 defines none, and a reader that meets a
-// version or a name it does not know must refuse the bundle and say which. Everything after requires may then be of
-// another form.
+// people; where frames of several encoders were copied together it names each, with " + " between them. requires names
+// features that a reader must have, sorted; version 1 defines none, and a reader that meets a version or a name it does
+// not know must refuse the bundle and say which. Everything after requires may then be of another form.
 //
 // Sizes are below 2^53+1. Since the cutting of frames is fixed, a reader can and should compute every frame's content
 // length and every blob's place from the order and sizes of the blobs, and refuse what differs.
@@ -141,7 +141,8 @@
 // with : and that tag. The grammar is component ("/" component)*, a component being alphanum (separator alphanum)*, alphanum
 // [A-Za-z0-9]+ and a separator one of - . _ : @ + or --. Those of the index are org.opencontainers.image.title and
 // org.opencontainers.image.version, the bundle's name and version; io.kkbundle.platforms, its platforms, sorted, each
-// once, separated by commas; and any others, such as policies. Empty values of the named ones are left out.
+// once, separated by commas; io.kkbundle.from, where a bundle was made of parts of others, or of several, the identities
+// of those, sorted, separated by commas; and any others, such as policies. Empty values of the named ones are left out.
 //
 // Items are sorted by kind, reference, platform (os/architecture[/variant], nothing where there is none) and digest,
 // bytewise; no two agree in all four. There is no time anywhere.

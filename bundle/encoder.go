@@ -81,28 +81,47 @@ type encoder struct {
 	final     *zstd.Encoder // nil: the trial's result is taken
 }
 
-func newEncoder(level Level, jobs int) (*encoder, error) {
-	frameSize := 4 << 20
-	trial, final := zstd.SpeedDefault, zstd.SpeedDefault
-	switch level {
+// settings are what a level is made of. The encoder's name says all of them.
+type settings struct {
+	trial, final zstd.EncoderLevel
+	frameSize    int
+}
+
+func (l Level) settings() (settings, error) {
+	s := settings{zstd.SpeedDefault, zstd.SpeedDefault, 4 << 20}
+	switch l {
 	case LevelFast:
-		trial, final = zstd.SpeedFastest, zstd.SpeedFastest
+		s.trial, s.final = zstd.SpeedFastest, zstd.SpeedFastest
 	case LevelDefault:
 	case LevelBetter:
-		final = zstd.SpeedBetterCompression
+		s.final = zstd.SpeedBetterCompression
 	case LevelBest:
-		final, frameSize = zstd.SpeedBestCompression, 8<<20
+		s.final, s.frameSize = zstd.SpeedBestCompression, 8<<20
 	default:
-		return nil, fmt.Errorf("unknown compression %s", level)
+		return s, fmt.Errorf("unknown compression %s", l)
 	}
-	e := &encoder{frameSize: frameSize}
-	e.id = strings.Join([]string{
-		"klauspost/compress/zstd", zstdVersion, "level=" + final.String(), fmt.Sprintf("window=%d", frameSize),
-		"lowmem=true", "single=true", "crc=true", "trial=" + trial.String(), fmt.Sprintf("stored=%d%%", storedPercent),
+	return s, nil
+}
+
+// levelWord is how an encoder's name says its level.
+func (s settings) levelWord() string { return "level=" + s.final.String() }
+
+func (s settings) id() string {
+	return strings.Join([]string{
+		"klauspost/compress/zstd", zstdVersion, s.levelWord(), fmt.Sprintf("window=%d", s.frameSize),
+		"lowmem=true", "single=true", "crc=true", "trial=" + s.trial.String(), fmt.Sprintf("stored=%d%%", storedPercent),
 		fmt.Sprintf("sample=%dx%d/%d%%", samples, sampleSize, samplePercent),
-		fmt.Sprintf("frame=%d", frameSize),
+		fmt.Sprintf("frame=%d", s.frameSize),
 	}, " ")
-	var err error
+}
+
+func newEncoder(level Level, jobs int) (*encoder, error) {
+	set, err := level.settings()
+	if err != nil {
+		return nil, err
+	}
+	trial, final, frameSize := set.trial, set.final, set.frameSize
+	e := &encoder{id: set.id(), frameSize: frameSize}
 	if e.sample, err = newZstd(zstd.SpeedFastest, samples*sampleSize, jobs); err != nil {
 		return nil, err
 	}

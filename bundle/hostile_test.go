@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"strings"
@@ -387,4 +388,28 @@ func writeOrder(t *testing.T, c *Cache, p *plan, blobs []dirBlob) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// A bundle whose frames are sound and whose content is not what its digest says is not copied.
+func TestCombineForged(t *testing.T) {
+	t.Parallel()
+	data := tiny(t)
+	for name, change := range map[string][2]string{"small": {"hello\n", "jello\n"}, "large": {"0123456789abcdef", "0123456789abcdeF"}} {
+		frames := contents(t, data)
+		for i, f := range frames {
+			frames[i] = bytes.Replace(f, []byte(change[0]), []byte(change[1]), 1)
+		}
+		r, err := openBytes(assemble(frames))
+		if err != nil {
+			t.Fatal(err)
+		}
+		src, err := Combine(nil, From{"forged.kkb", r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Write(t.Context(), io.Discard, src, r.Index(), WriteOptions{})
+		if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "copy from forged.kkb: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -36,6 +36,7 @@ const (
 	AnnotationReferrers = "io.kkbundle.referrers" // item: "unknown" where not all that is attached to it could be looked up
 	AnnotationSignedBy  = "io.kkbundle.signed-by" // item: fingerprint of the key that build checked its signature with
 	AnnotationPlatforms = "io.kkbundle.platforms" // index.json: the bundle's platforms, sorted, with commas
+	AnnotationFrom      = "io.kkbundle.from"      // index.json: identities of the bundles that it has parts of, sorted, with commas
 	AnnotationMode      = "io.kkbundle.mode"      // layer of a file: its permission bits in octal
 	annotationTitle     = ocispec.AnnotationTitle
 	annotationVersion   = ocispec.AnnotationVersion

@@ -26,6 +26,12 @@ type frames interface {
 	close() error
 }
 
+// A settler is a Source that checks what it gave while more is written. Write asks it at the end.
+type settler interface {
+	// settle waits for the checks and returns what they found, or else how the writing ended.
+	settle(written error) error
+}
+
 func (c *Cache) encoding() *encoder { return c.enc }
 
 func (c *Cache) open(_ context.Context, s sum) (frames, error) {

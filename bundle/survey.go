@@ -58,7 +58,6 @@ func (w *walk) platforms(it Item) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	const attestation = "unknown/unknown" // what BuildKit gives provenance and SBOMs beside images
 	var platforms []string
 	seen := map[sum]bool{} // indexes in indexes; the walk has bounded how deep they lie
 	for open := []sum{root}; len(open) > 0; open = open[1:] {
@@ -69,7 +68,7 @@ func (w *walk) platforms(it Item) ([]string, error) {
 		for _, c := range w.nodes[open[0]].children {
 			_, left := absent[c.sum]
 			switch {
-			case left, c.platform == attestation:
+			case left, c.platform == attestationPlatform:
 			case c.platform != "":
 				platforms = append(platforms, c.platform)
 			case c.class == classIndex:

@@ -85,7 +85,14 @@ func Write(ctx context.Context, w io.Writer, src Source, x Index, o WriteOptions
 	if err != nil {
 		return Summary{}, err
 	}
-	return p.write(ctx, w, src, o)
+	s, err := p.write(ctx, w, src, o)
+	if c, ok := src.(settler); ok {
+		err = c.settle(err)
+	}
+	if err != nil {
+		return Summary{}, err
+	}
+	return s, nil
 }
 
 // Estimate returns the most bytes that Create will write for x. Every blob must be in src.

@@ -45,6 +45,7 @@ type component struct {
 type file struct {
 	URL       string            `yaml:"url"`
 	Checksums string            `yaml:"checksums"`
+	Stable    string            `yaml:"stable"`
 	Mode      manifest.FileMode `yaml:"mode"`
 }
 

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -48,6 +49,7 @@ func Main(ctx context.Context, args []string, streams Streams) int {
 		err = interrupted(ctx, err)
 	}
 	switch {
+	case errors.Is(err, errDiffers): // what differs was printed
 	case err != nil && g.json:
 		g.failed(err)
 	case err != nil:
@@ -87,8 +89,8 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		&cobra.Group{ID: "site", Title: "At the site:"},
 	)
 	for group, cmds := range map[string][]*cobra.Command{
-		"connected": {newBuildCmd(g), newLockCmd(g)},
-		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g)},
+		"connected": {newBuildCmd(g), newLockCmd(g), newOutdatedCmd(g)},
+		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g)},
 		"site":      {newPushCmd(g), newServeCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
 		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g)},
 	} {

@@ -73,7 +73,7 @@ func exitClasses() []exitClass {
 		{15, "registry refused or unreachable", asError[*pushError]},
 		{17, "another run is at work there", asError[*installer.LockedError]},
 		{16, "install stopped on a host", asError[*installer.TaskError]},
-		{1, "failed otherwise", func(err error) bool { return err != nil }},
+		{1, "failed otherwise; with --exit-code: there are differences", func(err error) bool { return err != nil }},
 	}
 }
 

@@ -18,20 +18,43 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
+// What images and whole bundles can be extracted as.
+const (
+	formatOCI        = "oci"
+	formatOCIArchive = "oci-archive"
+	formatDocker     = "docker-archive"
+	formatTree       = "tree"
+)
+
 type extractOptions struct {
-	output, platform string
+	output, platform, format, byteRange string
+	host, inventory, cluster            string
+	items                               []string
+	unchecked                           bool
+	wanted                              platformSet
+	from, to                            int64 // of byteRange, both included; to is -1 where it has no end
 }
 
 func newExtractCmd(g *globals) *cobra.Command {
 	var o extractOptions
 	cmd := &cobra.Command{
 		Use:   "extract BUNDLE [NAME]",
-		Short: "Take one item, or everything, out of a bundle",
-		Long: `Takes one item out of a bundle: a file or chart as a file, an image as an OCI image layout directory.
-NAME is an item's reference as inspect shows it, or its short name where only one item has it.
-Without NAME the whole bundle becomes an OCI image layout directory. With -o - a file or chart goes to standard output.`,
+		Short: "Take one item, some, or everything, out of a bundle",
+		Long: `Takes one item out of a bundle: a file or chart as a file, an image as an OCI image layout directory or as an archive
+(--format oci-archive; docker-archive is what docker load, podman load and ctr images import read, for one platform).
+With a digest as NAME it is that blob. With -o - a file, chart, archive or blob goes to standard output; --range takes bytes
+of a file, chart or blob, after the whole of it was checked.
+
+Without NAME the whole bundle becomes an OCI image layout directory, or with --format tree a directory with files/, charts/
+and documents/ and the images as a layout in images/. --item takes more than one item, as a tree too. --for HOST puts
+what that host of the inventory needs into a directory: files/, and images/ as archives for ctr images import.
+
+` + itemsHelp,
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
-  kkbundle extract site-1.4.0.kkb docker.io/library/nginx:1.29 -o nginx/
+  kkbundle extract site-1.4.0.kkb nginx:1.29 --format docker-archive --platform linux/amd64 -o - | docker load
+  kkbundle extract site-1.4.0.kkb debian.iso --range 0-1023 | xxd
+  kkbundle extract site-1.4.0.kkb --item 'file/kube*' --platform linux/amd64 -o tree/
+  kkbundle extract site-1.4.0.kkb --for node3 -i inventory.yaml --platform linux/amd64 -o node3/
   kkbundle extract site-1.4.0.kkb -o layout/`,
 		Args: takes("BUNDLE", "[NAME]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,108 +65,272 @@ Without NAME the whole bundle becomes an OCI image layout directory. With -o - a
 			return runExtract(cmd.Context(), g, args[0], name, o)
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "file or directory to write, - for standard output (default the item's name)")
-	cmd.Flags().StringVar(&o.platform, "platform", "", "which platform's file, where there are several")
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", "", "file or directory to write, - for standard output (default the item's name)")
+	f.StringVar(&o.platform, "platform", "", "which platform's file or image, where there are several")
+	f.StringVar(&o.format, "format", "", "oci, oci-archive, docker-archive or tree (default oci)")
+	f.StringVar(&o.byteRange, "range", "", "only these bytes, FIRST-LAST or FIRST-, both counted from 0 and included")
+	f.BoolVar(&o.unchecked, "unchecked", false, "take --range without reading the rest: accidents are noticed, forgery is not")
+	f.StringArrayVar(&o.items, "item", nil, "take these items, as a tree (may be repeated)")
+	f.StringVar(&o.host, "for", "", "take what this host of the inventory needs")
+	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, with --for")
+	f.StringVarP(&o.cluster, "cluster", "c", "", "the cluster file, with --for (default the one in the bundle)")
 	return cmd
 }
 
-// extractResult is what extract prints with --json: a file, or a layout of so many items.
+// extractResult is what extract prints with --json: a file, or a directory of so many items.
 type extractResult struct {
 	Version int           `json:"version"` // 1
 	Path    string        `json:"path"`
-	Digest  digest.Digest `json:"digest,omitempty"` // of the file
-	Size    int64         `json:"size,omitempty"`   // of the file, in bytes
+	Digest  digest.Digest `json:"digest,omitempty"` // of the file's content in the bundle
+	Size    int64         `json:"size,omitempty"`   // of that, in bytes
 	Items   int           `json:"items"`
 }
 
+// check refuses a command line that makes no sense.
+func (o *extractOptions) check(name string) error {
+	several := name == "" || len(o.items) > 0
+	formats := []string{"", formatOCI, formatOCIArchive, formatDocker, formatTree}
+	var err error
+	switch {
+	case !slices.Contains(formats, o.format):
+		err = fmt.Errorf("--format %s: want oci, oci-archive, docker-archive or tree", o.format)
+	case o.host != "" && (name != "" || len(o.items) > 0 || o.format != ""):
+		err = errors.New("--for says what to extract and how: leave out NAME, --item and --format")
+	case o.host == "" && (o.inventory != "" || o.cluster != ""):
+		err = errors.New("-i and -c go with --for HOST")
+	case name != "" && len(o.items) > 0:
+		err = errors.New("name one item, or several with --item")
+	case several && o.output == "" && o.format != formatOCIArchive:
+		err = errors.New("name a directory for the layout with -o")
+	case several && o.format == formatDocker:
+		err = errors.New("a docker archive has one image: name it")
+	case several && o.byteRange != "", o.unchecked && o.byteRange == "":
+		err = errors.New("--range is of one file, chart or blob: name it; --unchecked goes with it")
+	}
+	if err == nil && o.platform != "" {
+		o.wanted, err = parsePlatforms([]string{o.platform})
+	}
+	if err == nil && o.byteRange != "" {
+		o.from, o.to, err = parseRange(o.byteRange)
+	}
+	if err != nil {
+		return &usageError{err}
+	}
+	return nil
+}
+
+func parseRange(text string) (from, to int64, err error) {
+	first, last, ok := strings.Cut(text, "-")
+	from, err1 := strconv.ParseInt(first, 10, 64)
+	to, err2 := int64(-1), error(nil)
+	if last != "" {
+		to, err2 = strconv.ParseInt(last, 10, 64)
+	}
+	if !ok || err1 != nil || err2 != nil || from < 0 || last != "" && to < from {
+		return 0, 0, fmt.Errorf("--range %s: want FIRST-LAST or FIRST-, in bytes", text)
+	}
+	return from, to, nil
+}
+
 func runExtract(ctx context.Context, g *globals, path, name string, o extractOptions) error {
+	if err := o.check(name); err != nil {
+		return err
+	}
 	r, err := bundle.Open(path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	items := r.Index().Items
-	if name != "" {
-		item, err := findItem(items, name, o.platform)
-		if err != nil {
-			return err
-		}
-		if item.Kind != bundle.KindImage {
-			return extractFile(ctx, g, r, item, o.output)
-		}
-		items = []bundle.Item{item}
-	}
-	dir := o.output
+	e := &extraction{globals: g, extractOptions: o, r: r}
 	switch {
-	case dir == "-":
-		return &usageError{errors.New("a layout is a directory and cannot go to standard output: name one with -o")}
-	case dir == "" && name == "":
-		return &usageError{errors.New("name a directory for the layout with -o")}
-	case dir == "":
-		dir = filepath.Base(strings.NewReplacer(":", "-", "@", "-").Replace(items[0].Ref))
+	case o.host != "":
+		return e.forHost(ctx)
+	case name == "":
+		return e.several(ctx)
 	}
-	if err := bundle.ExtractLayout(ctx, r, dir, items); err != nil {
+	if d := digest.Digest(name); d.Validate() == nil {
+		return e.blob(ctx, d)
+	}
+	item, err := findItem(r.Index().Items, name, o.wanted)
+	if err != nil {
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, extractResult{Version: 1, Path: dir, Items: len(items)})
+	if item.Kind == bundle.KindImage || o.format != "" {
+		return e.image(ctx, item)
 	}
-	g.note("%s: %s as an OCI image layout", dir, count(len(items), "item"))
-	return nil
+	return e.file(ctx, item)
+}
+
+// An extraction takes something out of one bundle.
+type extraction struct {
+	*globals
+	extractOptions
+	r *bundle.Reader
 }
 
 // findItem returns the one item that has this reference or short name.
-func findItem(items []bundle.Item, name, platform string) (bundle.Item, error) {
+func findItem(items []bundle.Item, name string, wanted platformSet) (bundle.Item, error) {
+	all := matching(items, name)
 	var found []bundle.Item
-	for _, it := range items {
-		p := bundle.PlatformString(it.Descriptor.Platform)
-		if (it.Ref == name || it.Name == name) && (platform == "" || p == "" || p == platform) {
+	for _, it := range all {
+		if p := it.Descriptor.Platform; p == nil || wanted.has(bundle.PlatformString(p)) {
 			found = append(found, it)
 		}
 	}
 	switch {
 	case len(found) == 1:
 		return found[0], nil
+	case len(found) == 0 && len(all) > 0:
+		return bundle.Item{}, fmt.Errorf("the bundle has no %s for %s; it has %s", name, wanted, listItems(all))
 	case len(found) == 0:
-		if platform != "" {
-			name += " for " + platform
-		}
-		return bundle.Item{}, fmt.Errorf("the bundle has no %s; `kkbundle inspect` lists what it has", name)
+		return bundle.Item{}, &noItemError{pattern: name, near: near(items, name)}
 	}
+	return bundle.Item{}, fmt.Errorf("%q can be %s; give the reference or --platform", name, listItems(found))
+}
+
+func listItems(items []bundle.Item) string {
 	var refs []string
-	for _, it := range found {
+	for _, it := range items {
 		refs = append(refs, it.String())
 	}
 	slices.Sort(refs)
-	return bundle.Item{}, fmt.Errorf("%q can be %s; give the reference or --platform", name, strings.Join(refs, " or "))
+	return strings.Join(refs, " or ")
 }
 
-// extractFile writes the content of a file or chart.
-func extractFile(ctx context.Context, g *globals, r *bundle.Reader, item bundle.Item, output string) error {
-	layer, err := r.ContentOf(ctx, item)
-	if err != nil {
+// image extracts an item as a layout or an archive.
+func (e *extraction) image(ctx context.Context, item bundle.Item) error {
+	if e.byteRange != "" {
+		return &usageError{errors.New("--range is of a file, chart or blob, and an image is many: name one of its blobs by digest")}
+	}
+	if len(e.wanted) > 0 || e.format == formatDocker {
+		wanted := e.wanted.has
+		if len(e.wanted) == 0 {
+			wanted = nil
+		}
+		one, err := e.r.ForPlatform(ctx, item, wanted)
+		if err != nil {
+			return err
+		}
+		item = one
+	}
+	base := filepath.Base(filepath.Clean("/" + strings.NewReplacer(":", "-", "@", "-").Replace(item.Ref)))
+	switch e.format {
+	case formatOCIArchive:
+		return e.archive(base+".tar", 1, func(w io.Writer) error { return e.r.WriteOCIArchive(ctx, w, []bundle.Item{item}) })
+	case formatDocker:
+		return e.archive(base+".tar", 1, func(w io.Writer) error { return e.r.WriteDockerArchive(ctx, w, item) })
+	case formatTree:
+		return &usageError{errors.New("a tree is of several items: name them with --item")}
+	}
+	if e.output == "" {
+		e.output = base
+	}
+	return e.layout(ctx, []bundle.Item{item})
+}
+
+func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
+	if e.output == "-" {
+		return &usageError{errors.New("a layout is a directory and cannot go to standard output: name one with -o, or use --format oci-archive")}
+	}
+	if err := bundle.ExtractLayout(ctx, e.r, e.output, items); err != nil {
 		return err
 	}
-	content, err := r.Blob(ctx, layer.Digest, 0)
-	if err != nil {
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout", count(len(items), "item"))
+}
+
+// archive writes one to a file or standard output.
+func (e *extraction) archive(name string, items int, write func(io.Writer) error) error {
+	if e.output == "-" {
+		return write(e.Out)
+	}
+	if e.output == "" {
+		e.output = name
+	}
+	if err := writeFileWith(e.output, 0o644, write); err != nil {
 		return err
 	}
-	defer content.Close()
-	if output == "-" {
-		_, err := io.Copy(g.Out, content)
-		return err
+	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", count(items, "item"))
+}
+
+// done says what was made.
+func (e *extraction) done(r extractResult, format string, args ...any) error {
+	if e.json {
+		return printJSON(e.Out, r)
 	}
-	if output == "" {
-		output = defaultFileName(item)
-	}
-	if err := writeFile(output, fileMode(layer), content); err != nil {
-		return err
-	}
-	if g.json {
-		return printJSON(g.Out, extractResult{1, output, layer.Digest, layer.Size, 1})
-	}
-	g.note("%s: %s, %s", output, size(layer.Size), layer.Digest)
+	e.note("%s: %s", r.Path, fmt.Sprintf(format, args...))
 	return nil
+}
+
+// file writes the content of a file or chart.
+func (e *extraction) file(ctx context.Context, item bundle.Item) error {
+	layer, err := e.r.ContentOf(ctx, item)
+	if err != nil {
+		return err
+	}
+	if e.output == "" && e.byteRange == "" {
+		e.output = defaultFileName(item)
+	}
+	return e.content(ctx, layer)
+}
+
+// blob writes a blob.
+func (e *extraction) blob(ctx context.Context, d digest.Digest) error {
+	size, ok := e.r.Stat(d)
+	if !ok {
+		return fmt.Errorf("the bundle has no blob %s", d)
+	}
+	if e.format != "" {
+		return &usageError{errors.New("--format is for images, and a digest names a blob: name the image by its reference")}
+	}
+	return e.content(ctx, ocispec.Descriptor{Digest: d, Size: size})
+}
+
+// content writes a blob, or a range of it, to the output: standard output where none is named.
+func (e *extraction) content(ctx context.Context, d ocispec.Descriptor) error {
+	offset, length := int64(0), d.Size
+	if e.byteRange != "" {
+		if e.from >= d.Size {
+			return fmt.Errorf("--range %s: it has %d bytes", e.byteRange, d.Size)
+		}
+		offset, length = e.from, d.Size-e.from
+		if e.to >= 0 {
+			length = min(length, e.to-e.from+1)
+		}
+		if err := e.checkWhole(ctx, d); err != nil {
+			return err
+		}
+	}
+	rc, err := e.r.Blob(ctx, d.Digest, offset)
+	if err != nil {
+		return err
+	}
+	defer rc.Close()
+	var content io.Reader = rc
+	if length < d.Size-offset {
+		content = io.LimitReader(rc, length)
+	}
+	if e.output == "" || e.output == "-" {
+		_, err := io.Copy(e.Out, content)
+		return err
+	}
+	if err := writeFile(e.output, fileMode(d), content); err != nil {
+		return err
+	}
+	return e.done(extractResult{1, e.output, d.Digest, d.Size, 1}, "%s, %s", size(length), d.Digest)
+}
+
+// checkWhole reads a blob of which only a part is wanted: a part alone proves nothing.
+func (e *extraction) checkWhole(ctx context.Context, d ocispec.Descriptor) error {
+	if e.unchecked {
+		return nil
+	}
+	rc, err := e.r.Blob(ctx, d.Digest, 0)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, rc)
+	return errors.Join(err, rc.Close())
 }
 
 // defaultFileName is a plain name in the working directory: what a bundle says is not trusted to be one.

@@ -41,7 +41,15 @@ func checkOutput(path string) error {
 }
 
 // writeFile writes whole or not at all.
-func writeFile(path string, mode os.FileMode, content io.Reader) (err error) {
+func writeFile(path string, mode os.FileMode, content io.Reader) error {
+	return writeFileWith(path, mode, func(w io.Writer) error {
+		_, err := io.Copy(w, content)
+		return err
+	})
+}
+
+// writeFileWith is writeFile for what writes itself.
+func writeFileWith(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
 	if err := checkOutput(path); err != nil {
 		return err
 	}
@@ -54,7 +62,7 @@ func writeFile(path string, mode os.FileMode, content io.Reader) (err error) {
 			err = fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 		}
 	}()
-	_, err = io.Copy(f, content)
+	err = write(f)
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err != nil {
 		return err

@@ -63,6 +63,7 @@ func TestScripts(t *testing.T) {
 			"attach":    attach,
 			"harbor":    harbor,
 			"proxy":     proxy,
+			"release":   release,
 		},
 	})
 }

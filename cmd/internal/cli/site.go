@@ -53,14 +53,7 @@ type site struct {
 // openSite reads the inventory, the bundle if there is one, and the cluster file: the given one, or the bundle's. Close
 // it afterwards.
 func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (*site, error) {
-	if f.inventory == "" {
-		return nil, &usageError{errors.New("say which hosts with -i INVENTORY")}
-	}
-	data, err := readSmall(f.inventory)
-	if err != nil {
-		return nil, err
-	}
-	inv, err := manifest.ParseInventory(f.inventory, data)
+	inv, err := readInventory(f.inventory)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +70,17 @@ func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+func readInventory(file string) (*manifest.Inventory, error) {
+	if file == "" {
+		return nil, &usageError{errors.New("say which hosts with -i INVENTORY")}
+	}
+	data, err := readSmall(file)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.ParseInventory(file, data)
 }
 
 // Close closes the bundle.

@@ -1,0 +1,216 @@
+package bundle
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+const (
+	dockerConfig = "application/vnd.docker.container.image.v1+json"
+	// containerd names an image by this annotation when it imports an archive (its images/annotations.go).
+	annotationImageName = "io.containerd.image.name"
+)
+
+// ForPlatform returns the item with the one manifest of an image for a platform as its root, instead of an index. Without
+// wanted (nil) there must be only one. An item without index is returned as it is, if it is for such a platform or for
+// none in particular.
+func (r *Reader) ForPlatform(ctx context.Context, it Item, wanted func(platform string) bool) (Item, error) {
+	if p := it.Descriptor.Platform; p != nil && wanted != nil && !wanted(PlatformString(p)) {
+		return it, fmt.Errorf("%s: it is for no other platform", it)
+	}
+	if classOf(it.Descriptor.MediaType) != classIndex {
+		return it, nil
+	}
+	var found []ocispec.Descriptor
+	var there []string
+	if err := r.manifestsOf(ctx, it, it.Descriptor.Digest, 0, func(d ocispec.Descriptor) {
+		p := PlatformString(d.Platform)
+		there = append(there, p)
+		if wanted == nil || wanted(p) {
+			found = append(found, d)
+		}
+	}); err != nil {
+		return it, fmt.Errorf("%s: %w", it, err)
+	}
+	if len(found) == 0 || wanted == nil && len(found) > 1 {
+		return it, fmt.Errorf("%s: say which platform with --platform; the bundle has it for %s", it, strings.Join(there, ", "))
+	}
+	one := found[0]
+	it.Descriptor = ocispec.Descriptor{MediaType: one.MediaType, Digest: one.Digest, Size: one.Size, Platform: one.Platform}
+	it.Absent = nil
+	return it, nil
+}
+
+// manifestsOf visits the manifests below an index that are for a platform and there, in the index's order.
+func (r *Reader) manifestsOf(ctx context.Context, it Item, index digest.Digest, depth int, visit func(ocispec.Descriptor)) error {
+	if depth > maxDepth {
+		return fmt.Errorf("indexes are nested more than %d deep", maxDepth)
+	}
+	data, err := r.ReadBlob(ctx, index, maxManifest)
+	if err != nil {
+		return err
+	}
+	var doc ocispec.Index
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return fmt.Errorf("index %s: %w", index, err)
+	}
+	for _, d := range doc.Manifests {
+		if slices.Contains(it.Absent, d.Digest) || PlatformString(d.Platform) == attestationPlatform {
+			continue
+		}
+		switch classOf(d.MediaType) {
+		case classIndex:
+			if err := r.manifestsOf(ctx, it, d.Digest, depth+1, visit); err != nil {
+				return err
+			}
+		case classManifest:
+			visit(d)
+		}
+	}
+	return nil
+}
+
+// WriteOCIArchive writes an OCI image layout of items as a tar to w. Every blob is checked before its last bytes are
+// written; an error leaves w with the beginning of an archive.
+func (r *Reader) WriteOCIArchive(ctx context.Context, w io.Writer, items []Item) error {
+	a, err := r.newArchive(ctx, w, items)
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	if err := a.write(ctx); err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	return nil
+}
+
+// WriteDockerArchive writes a container image of one platform (see ForPlatform) to w, as docker save has written it since
+// version 25: an OCI image layout with a manifest.json, so that docker load, podman load, ctr images import and skopeo
+// read it. Layers stay compressed as they are, which all of these detect, so digests stay the same. The older file
+// repositories is not written: it names directories that such archives no longer have, and is read only where there is
+// no manifest.json.
+func (r *Reader) WriteDockerArchive(ctx context.Context, w io.Writer, it Item) error {
+	a, err := r.newArchive(ctx, w, []Item{it})
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	if a.docker, err = r.dockerManifest(ctx, it); err != nil {
+		return fmt.Errorf("archive of %s: %w", it, err)
+	}
+	if err := a.write(ctx); err != nil {
+		return fmt.Errorf("archive of %s: %w", it, err)
+	}
+	return nil
+}
+
+// dockerManifest returns manifest.json.
+func (r *Reader) dockerManifest(ctx context.Context, it Item) ([]byte, error) {
+	if classOf(it.Descriptor.MediaType) != classManifest {
+		return nil, errors.New("docker's archives are of one platform; name it with --platform")
+	}
+	data, err := r.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	if t := m.Config.MediaType; t != dockerConfig && t != ocispec.MediaTypeImageConfig {
+		return nil, fmt.Errorf("it is no container image but has a config of type %q: use an OCI format", t)
+	}
+	image := struct {
+		Config   string
+		RepoTags []string
+		Layers   []string
+	}{Config: archiveName(m.Config), RepoTags: repoTags(it.Ref), Layers: []string{}}
+	for _, l := range m.Layers {
+		image.Layers = append(image.Layers, archiveName(l))
+	}
+	return json.Marshal([]any{image})
+}
+
+func archiveName(d ocispec.Descriptor) string { return blobPrefix + d.Digest.Encoded() }
+
+// repoTags is the reference without a digest; none where nothing but a digest names the image.
+func repoTags(ref string) []string {
+	name, _, _ := strings.Cut(ref, "@")
+	if strings.LastIndexByte(name, ':') <= strings.LastIndexByte(name, '/') {
+		return nil
+	}
+	return []string{name}
+}
+
+// An archive is a tar of an image layout that is being written.
+type archive struct {
+	r      *Reader
+	tar    *tar.Writer
+	index  []byte
+	docker []byte // manifest.json, if there is one
+	blobs  []dirBlob
+}
+
+func (r *Reader) newArchive(ctx context.Context, w io.Writer, items []Item) (*archive, error) {
+	x := Index{Items: slices.Clone(items)}
+	for i, it := range x.Items {
+		if it.Kind != KindImage || len(repoTags(it.Ref)) == 0 {
+			continue
+		}
+		annotations := maps.Clone(it.Descriptor.Annotations)
+		if annotations == nil {
+			annotations = make(map[string]string)
+		}
+		annotations[annotationImageName] = repoTags(it.Ref)[0]
+		x.Items[i].Descriptor.Annotations = annotations
+	}
+	index, err := x.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	blobs, err := r.needed(ctx, items)
+	if err != nil {
+		return nil, err
+	}
+	return &archive{r: r, tar: tar.NewWriter(w), index: index, blobs: blobs}, nil
+}
+
+func (a *archive) write(ctx context.Context) error {
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{{layoutName, []byte(layoutContent)}, {indexName, a.index}, {"manifest.json", a.docker}} {
+		if f.data == nil {
+			continue
+		}
+		if err := a.header(f.name, int64(len(f.data))); err != nil {
+			return err
+		}
+		if _, err := a.tar.Write(f.data); err != nil {
+			return err
+		}
+	}
+	for _, b := range a.blobs {
+		if err := a.header(blobPrefix+b.sum.hex(), b.size); err != nil {
+			return err
+		}
+		rc := a.r.stream(ctx, b, 0)
+		_, err := io.Copy(a.tar, rc)
+		if err := errors.Join(err, rc.Close()); err != nil {
+			return err
+		}
+	}
+	return a.tar.Close()
+}
+
+func (a *archive) header(name string, size int64) error {
+	return a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644})
+}

@@ -1,0 +1,256 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// From is a bundle that content is copied from.
+type From struct {
+	Name string // what errors call it: its path
+	*Reader
+}
+
+// maxGlueFrames bounds the glue frames that are remembered: 32 MiB of content.
+const maxGlueFrames = 256
+
+// idSeparator stands between the encoders of a bundle whose frames were made by several.
+const idSeparator = " + "
+
+// Combined is a Source of what other bundles hold, for a part of one, several in one, or both. Frames are copied as they
+// are; every blob is decoded and its digest checked beside that, and Write fails if one is wrong. It is for one Write at
+// a time.
+type Combined struct {
+	from    []From
+	scratch *Cache // nil: nothing but the bundles
+	enc     *encoder
+	checks  *checks
+	glue    map[glueKey][]byte
+}
+
+type glueKey struct {
+	source int
+	frame  uint32
+}
+
+// Combine returns a Source over bundles, at least one. A blob is taken from the first that has it. The first bundle's frame
+// size holds for what is written; see Recompress for the others. scratch may be nil; what it holds can be written too,
+// and it has to have been opened at the first bundle's Level.
+func Combine(scratch *Cache, from ...From) (*Combined, error) {
+	if len(from) == 0 {
+		return nil, errors.New("combine: no bundle")
+	}
+	level := from[0].Level()
+	enc, err := newEncoder(level, 1)
+	if err != nil {
+		return nil, err
+	}
+	ids := []string{enc.id}
+	for _, f := range from {
+		if f.dir.frameSize == from[0].dir.frameSize {
+			ids = append(ids, strings.Split(f.dir.encoder, idSeparator)...)
+		}
+	}
+	enc.frameSize, enc.id = from[0].dir.frameSize, joinIDs(ids)
+	return &Combined{from: from, scratch: scratch, enc: enc, checks: newChecks(level.jobs()), glue: make(map[glueKey][]byte)}, nil
+}
+
+// joinIDs names all encoders that frames come from, this program's own among them.
+func joinIDs(ids []string) string {
+	slices.Sort(ids)
+	id := strings.Join(slices.Compact(ids), idSeparator)
+	if len(id) > maxEncoderID {
+		return fmt.Sprintf("%d encoders", len(slices.Compact(ids)))
+	}
+	return id
+}
+
+// Level returns the level that a bundle was compressed at, or the nearest one that this program has.
+func (r *Reader) Level() Level {
+	for i := range levelNames() {
+		s, err := Level(i).settings()
+		if err == nil && s.frameSize == r.dir.frameSize && strings.Contains(r.dir.encoder, s.levelWord()+" ") {
+			return Level(i)
+		}
+	}
+	if s, err := LevelBest.settings(); err == nil && s.frameSize == r.dir.frameSize {
+		return LevelBest
+	}
+	return LevelDefault
+}
+
+// FrameSize returns how many bytes of a blob are in one frame.
+func (r *Reader) FrameSize() int { return r.dir.frameSize }
+
+func (c *Combined) encoding() *encoder { return c.enc }
+
+// find returns the first bundle that has a blob in frames that can be copied, or else the first that has it at all.
+func (c *Combined) find(s sum) (source int, b dirBlob, ok bool) {
+	for i, f := range c.from {
+		have, there := f.find(s)
+		if !there {
+			continue
+		}
+		if have.small() || f.dir.frameSize == c.enc.frameSize {
+			return i, have, true
+		}
+		if !ok {
+			source, b, ok = i, have, true
+		}
+	}
+	return source, b, ok
+}
+
+func (c *Combined) lookup(ctx context.Context, s sum) (int64, bool, error) {
+	if _, b, ok := c.find(s); ok {
+		return b.size, true, nil
+	}
+	if c.scratch == nil {
+		return 0, false, nil
+	}
+	return c.scratch.lookup(ctx, s)
+}
+
+func (c *Combined) read(ctx context.Context, s sum, most int64) ([]byte, error) {
+	source, b, ok := c.find(s)
+	switch {
+	case !ok && c.scratch != nil:
+		return c.scratch.read(ctx, s, most)
+	case !ok:
+		return nil, &MissingError{Digest: s.digest(), Item: "what is to be copied"}
+	case b.size > most:
+		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), b.size, most)
+	}
+	f := c.from[source]
+	read := func() ([]byte, error) { return f.read(ctx, s, most) }
+	if b.small() && b.size > 0 {
+		read = func() ([]byte, error) { return c.small(source, b) }
+	}
+	data, err := read()
+	if err != nil {
+		return nil, fmt.Errorf("copy from %s: %w", f.Name, err)
+	}
+	return data, nil
+}
+
+// small returns a small blob, checked. Its neighbours in the frame are wanted soon, too.
+func (c *Combined) small(source int, b dirBlob) ([]byte, error) {
+	f, key := c.from[source], glueKey{source, b.frame}
+	content, ok := c.glue[key]
+	if !ok {
+		raw, out := f.raw.Get().(*[]byte), []byte(nil)
+		defer f.raw.Put(raw)
+		var err error
+		if content, err = f.content(f.frames[b.frame], raw, &out); err != nil {
+			return nil, err
+		}
+		if len(c.glue) >= maxGlueFrames {
+			clear(c.glue)
+		}
+		c.glue[key] = content
+	}
+	data := content[b.at:][:b.size:b.size]
+	if got := sum(sha256.Sum256(data)); got != b.sum {
+		return nil, &DamageError{Blob: b.sum.digest(), Offset: f.frames[b.frame].off, Reason: "its content has digest " + string(got.digest())}
+	}
+	return data, nil
+}
+
+func (c *Combined) open(ctx context.Context, s sum) (frames, error) {
+	source, b, ok := c.find(s)
+	if ok && c.from[source].dir.frameSize == c.enc.frameSize {
+		return &copiedFrames{From: c.from[source], blob: b, checks: c.checks}, nil
+	}
+	if c.scratch == nil {
+		return nil, &MissingError{Digest: s.digest(), Item: "what is to be copied"}
+	}
+	if err := c.checkScratch(); err != nil {
+		return nil, err
+	}
+	return c.scratch.open(ctx, s)
+}
+
+// checkScratch says whether frames of the scratch cache fit in.
+func (c *Combined) checkScratch() error {
+	if c.scratch.enc.frameSize == c.enc.frameSize {
+		return nil
+	}
+	return fmt.Errorf("%s has frames of %d bytes, which this program does not make: name another bundle first, or copy from it alone",
+		c.from[0].Name, c.enc.frameSize)
+}
+
+func (c *Combined) settle(written error) error { return c.checks.settle(written) }
+
+// Recompress puts the blobs of items that only bundles with another frame size have into the scratch cache, compressed
+// anew, and returns how many bytes of content those are. Without a scratch cache the first of them is an error.
+func (c *Combined) Recompress(ctx context.Context, items []Item, progress func(done, total int64)) (int64, error) {
+	blobs, total, err := c.odd(ctx, items)
+	if err != nil || len(blobs) == 0 {
+		return 0, err
+	}
+	if c.scratch == nil {
+		return 0, errors.New("blobs have to be compressed again, and there is no place for that")
+	}
+	if err := c.checkScratch(); err != nil {
+		return 0, err
+	}
+	done := int64(0)
+	for _, b := range blobs {
+		source, _, _ := c.find(b.sum)
+		if err := c.recompress(ctx, c.from[source], b); err != nil {
+			return 0, fmt.Errorf("copy from %s: %w", c.from[source].Name, err)
+		}
+		done += b.size
+		if progress != nil {
+			progress(done, total)
+		}
+	}
+	return total, nil
+}
+
+// odd returns the blobs of items whose frames cannot be copied, and their size in all.
+func (c *Combined) odd(ctx context.Context, items []Item) (blobs []dirBlob, total int64, err error) {
+	same := func(f From) bool { return f.dir.frameSize == c.enc.frameSize }
+	if !slices.ContainsFunc(c.from, func(f From) bool { return !same(f) }) {
+		return nil, 0, nil
+	}
+	w := &walk{src: c, report: func(_ sum, _ Item, err error) error { return err }}
+	if err := w.run(ctx, items); err != nil {
+		return nil, 0, err
+	}
+	for _, b := range w.order() {
+		if source, have, ok := c.find(b.sum); ok && !have.small() && !same(c.from[source]) {
+			blobs, total = append(blobs, have), total+have.size
+		}
+	}
+	return blobs, total, nil
+}
+
+func (c *Combined) recompress(ctx context.Context, from From, b dirBlob) (err error) {
+	d := b.sum.digest()
+	if _, ok, err := c.scratch.Stat(ctx, d); err != nil || ok {
+		return err
+	}
+	w, offset, err := c.scratch.Begin(ctx, d.String())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if offset > 0 {
+		if err := w.Reset(); err != nil {
+			return err
+		}
+	}
+	rc := from.stream(ctx, b, 0)
+	_, err = io.Copy(w, rc)
+	if err := errors.Join(err, rc.Close()); err != nil {
+		return err
+	}
+	_, err = w.Commit(ctx, b.size, d)
+	return err
+}

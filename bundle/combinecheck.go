@@ -1,0 +1,163 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"io"
+	"sync"
+)
+
+// copiedFrames are the frames of a blob in another bundle.
+type copiedFrames struct {
+	From
+	blob   dirBlob
+	checks *checks
+}
+
+func (f *copiedFrames) infos() []frameInfo {
+	return f.frames[f.blob.frame:][:f.blob.pieces(f.dir.frameSize)]
+}
+
+func (f *copiedFrames) blobSize() int64 { return f.blob.size }
+func (f *copiedFrames) close() error    { return nil }
+
+func (f *copiedFrames) length() (n int64) {
+	for _, info := range f.infos() {
+		n += int64(info.len)
+	}
+	return n
+}
+
+func (f *copiedFrames) seekEntries() (b []byte) {
+	for _, info := range f.infos() {
+		b = appendEntry(b, info)
+	}
+	return b
+}
+
+// copyTo writes the frames. The very bytes that are written are checked, some of them after it returned.
+func (f *copiedFrames) copyTo(ctx context.Context, w io.Writer, _ []byte) error {
+	run := &blobCheck{copiedFrames: f, hash: sha256.New()}
+	previous := make(chan struct{})
+	close(previous)
+	infos := f.infos()
+	for i, info := range infos {
+		s, err := f.checks.take(ctx)
+		if err != nil {
+			return err
+		}
+		if cap(s.raw) < int(info.len) {
+			s.raw = make([]byte, info.len)
+		}
+		s.raw = s.raw[:info.len]
+		if err = f.readAt(s.raw, info.off); err != nil {
+			err = f.blame(asDamage(err, info.off))
+		} else {
+			_, err = w.Write(s.raw)
+		}
+		if err != nil {
+			f.checks.slots <- s
+			return err
+		}
+		before, next, last := previous, make(chan struct{}), i == len(infos)-1
+		f.checks.running.Go(func() {
+			run.frame(s, info, before, last)
+			close(next)
+			f.checks.slots <- s
+		})
+		previous = next
+	}
+	return nil
+}
+
+// blame names the blob and its bundle.
+func (f *copiedFrames) blame(e *DamageError) error {
+	e.Blob = f.blob.sum.digest()
+	return fmt.Errorf("copy from %s: %w", f.Name, e)
+}
+
+// A blobCheck is the check of one blob. Frames are decoded side by side and hashed one after the other.
+type blobCheck struct {
+	*copiedFrames
+	hash hash.Hash
+}
+
+func (c *blobCheck) frame(s *slot, info frameInfo, previous <-chan struct{}, last bool) {
+	content, err := c.decode(s.raw, s.out, info)
+	<-previous
+	if err != nil {
+		c.checks.fail(c.blame(&DamageError{Offset: info.off, Reason: "a frame is bad", Err: err}))
+		return
+	}
+	s.out = content
+	c.hash.Write(content)
+	if !last {
+		return
+	}
+	if got := sum(c.hash.Sum(nil)); got != c.blob.sum {
+		c.checks.fail(c.blame(&DamageError{Offset: c.frames[c.blob.frame].off, Reason: "its content has digest " + string(got.digest())}))
+	}
+}
+
+// checks decode and hash frames beside their being written. The slots bound how far they may lag behind, and memory: a
+// frame and its content each.
+type checks struct {
+	slots   chan *slot
+	running sync.WaitGroup
+	mu      sync.Mutex
+	err     error // the first
+}
+
+type slot struct{ raw, out []byte }
+
+func newChecks(jobs int) *checks {
+	c := &checks{slots: make(chan *slot, jobs+2)} // one to be written, one to be hashed, and the rest to be decoded
+	for range cap(c.slots) {
+		c.slots <- &slot{}
+	}
+	return c
+}
+
+// take waits for a slot. It returns what has gone wrong, if something has.
+func (c *checks) take(ctx context.Context) (*slot, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case s := <-c.slots:
+		if err := c.failed(); err != nil {
+			c.slots <- s
+			return nil, err
+		}
+		return s, nil
+	}
+}
+
+func (c *checks) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+func (c *checks) failed() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// settle waits for all checks. What they found says more than how the writing ended, and is told once: to the next Write
+// the bundles are as good as new.
+func (c *checks) settle(written error) error {
+	c.running.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := c.err
+	c.err = nil
+	if found != nil {
+		return found
+	}
+	return written
+}

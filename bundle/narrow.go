@@ -1,0 +1,212 @@
+package bundle
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+const (
+	attestationPlatform = "unknown/unknown" // what BuildKit gives provenance and SBOMs beside images
+	annotationAttested  = "vnd.docker.reference.digest"
+)
+
+// Narrow returns the item with those platforms only that wanted accepts ("os/architecture[/variant]"): children of its
+// indexes for other platforms become absent, with what is attested of them. It returns false if nothing is left. What is
+// for no platform in particular stays.
+func (r *Reader) Narrow(ctx context.Context, it Item, wanted func(platform string) bool) (Item, bool, error) {
+	if p := it.Descriptor.Platform; p != nil {
+		return it, wanted(PlatformString(p)), nil
+	}
+	if classOf(it.Descriptor.MediaType) != classIndex {
+		return it, true, nil
+	}
+	n := &narrowing{
+		r: r, wanted: wanted, had: make(map[digest.Digest]bool),
+		kept: make(map[digest.Digest]bool), dropped: make(map[digest.Digest]bool),
+	}
+	for _, d := range it.Absent {
+		n.had[d] = true
+	}
+	left, err := n.index(ctx, it.Descriptor.Digest, 0)
+	if err != nil {
+		return it, false, fmt.Errorf("%s: %w", it, err)
+	}
+	it.Absent = nil
+	for d := range n.dropped {
+		if !n.kept[d] {
+			it.Absent = append(it.Absent, d)
+		}
+	}
+	slices.Sort(it.Absent)
+	return it, left, nil
+}
+
+type narrowing struct {
+	r             *Reader
+	wanted        func(platform string) bool
+	had           map[digest.Digest]bool // absent already
+	kept, dropped map[digest.Digest]bool // children
+}
+
+// index decides about the children of an index and tells whether any is left.
+func (n *narrowing) index(ctx context.Context, d digest.Digest, depth int) (left bool, err error) {
+	if depth > maxDepth {
+		return false, fmt.Errorf("indexes are nested more than %d deep", maxDepth)
+	}
+	data, err := n.r.ReadBlob(ctx, d, maxManifest)
+	if err != nil {
+		return false, err
+	}
+	var doc ocispec.Index
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return false, fmt.Errorf("index %s: %w", d, err)
+	}
+	for _, child := range doc.Manifests {
+		if child.Platform != nil && PlatformString(child.Platform) == attestationPlatform {
+			continue
+		}
+		keep := !n.had[child.Digest] && (child.Platform == nil || n.wanted(PlatformString(child.Platform)))
+		if keep && classOf(child.MediaType) == classIndex && !n.kept[child.Digest] {
+			inner := *n
+			inner.dropped = make(map[digest.Digest]bool) // counts only if the inner index stays
+			if keep, err = inner.index(ctx, child.Digest, depth+1); err != nil {
+				return false, err
+			}
+			if keep {
+				maps.Copy(n.dropped, inner.dropped)
+			}
+		}
+		n.note(child.Digest, keep)
+		left = left || keep
+	}
+	for _, child := range doc.Manifests { // whatever their order, attestations follow what they are about
+		if child.Platform != nil && PlatformString(child.Platform) == attestationPlatform {
+			of := digest.Digest(child.Annotations[annotationAttested])
+			n.note(child.Digest, !n.had[child.Digest] && n.kept[of])
+		}
+	}
+	return left, nil
+}
+
+func (n *narrowing) note(d digest.Digest, keep bool) {
+	if keep {
+		n.kept[d] = true
+	} else {
+		n.dropped[d] = true
+	}
+}
+
+// Referrers returns the items of KindReferrer that are about content of the given items, or about one another, in the
+// order of the index: signatures, attestations and SBOMs that have to go where the items go.
+func (r *Reader) Referrers(ctx context.Context, items []Item) ([]Item, error) {
+	type referrer struct {
+		item    Item
+		subject digest.Digest
+		taken   bool
+	}
+	var all []referrer
+	for _, it := range r.index.Items {
+		if it.Kind == KindReferrer {
+			subject, err := r.subject(ctx, it)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", it, err)
+			}
+			all = append(all, referrer{item: it, subject: subject})
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	reached := make(map[digest.Digest]bool)
+	w := &walk{
+		src: r, report: func(_ sum, _ Item, err error) error { return err },
+		visit: func(s sum, _ Item) { reached[s.digest()] = true },
+	}
+	if err := w.run(ctx, items); err != nil {
+		return nil, err
+	}
+	for more := true; more; {
+		more = false
+		for i, one := range all {
+			if !one.taken && reached[one.subject] {
+				all[i].taken, more = true, true
+				reached[one.item.Descriptor.Digest] = true
+			}
+		}
+	}
+	var taken []Item
+	for _, one := range all {
+		if one.taken {
+			taken = append(taken, one.item)
+		}
+	}
+	return taken, nil
+}
+
+// subject returns what a referrer is about: its manifest's subject, or what its tag says.
+func (r *Reader) subject(ctx context.Context, it Item) (digest.Digest, error) {
+	if _, tag, ok := strings.Cut(it.Ref, ":sha256-"); ok && len(tag) >= 64 { // cosign's tags: sha256-HEX.sig
+		return digest.Digest("sha256:" + tag[:64]), nil
+	}
+	if classOf(it.Descriptor.MediaType) == classContent {
+		return "", nil
+	}
+	data, err := r.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
+	if err != nil {
+		return "", err
+	}
+	var doc struct {
+		Subject *struct {
+			Digest digest.Digest `json:"digest"`
+		} `json:"subject"`
+	}
+	if err := json.Unmarshal(data, &doc); err != nil || doc.Subject == nil {
+		return "", err
+	}
+	return digest.Digest(strings.ToLower(string(doc.Subject.Digest))), nil
+}
+
+// Stored returns how many bytes of the bundle a blob takes: its frames, or of a small one its share of the frame that it
+// is in with others.
+func (r *Reader) Stored(d digest.Digest) int64 {
+	s, err := parseDigest(d)
+	if err != nil {
+		return 0
+	}
+	b, ok := r.find(s)
+	switch {
+	case !ok:
+		return 0
+	case b.small():
+		f := r.frames[b.frame]
+		return (tarBlock + padded(b.size)) * int64(f.len) / int64(f.size)
+	}
+	var n int64
+	for _, f := range r.frames[b.frame:][:b.pieces(r.dir.frameSize)] {
+		n += int64(f.len)
+	}
+	return n
+}
+
+// Needs calls visit for every blob that the items need: once for each item and blob, with digest and size. All have to be
+// there. Manifests are read, each once.
+func (r *Reader) Needs(ctx context.Context, items []Item, visit func(item Item, blob ocispec.Descriptor)) error {
+	p := prefetch{r: r, known: make(map[document][]child)}
+	if err := p.run(ctx); err != nil {
+		return err
+	}
+	w := &walk{src: r, known: p.known, report: func(_ sum, _ Item, err error) error { return err }}
+	w.visit = func(s sum, it Item) {
+		if b, ok := r.find(s); ok {
+			visit(it, ocispec.Descriptor{Digest: s.digest(), Size: b.size})
+		}
+	}
+	return w.run(ctx, items)
+}

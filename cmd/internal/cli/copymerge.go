@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// merge joins what was chosen, sorted. Sources that differ under one name are an error that lists all, unless --prefer says
+// which one counts.
+func (c *copier) merge() ([]bundle.Item, error) {
+	var merged []bundle.Item
+	var conflicts []error
+	c.keepManifests()
+	for source, items := range c.chosen {
+		for i, it := range items {
+			at, found := slices.BinarySearchFunc(merged, it, sameKey)
+			switch {
+			case !found || i > 0 && sameKey(items[i-1], it) == 0: // a bundle may have two digests under one name
+				merged = slices.Insert(merged, at, it)
+			case merged[at].Descriptor.Digest == it.Descriptor.Digest:
+				merged[at].Absent = both(merged[at].Absent, it.Absent)
+			case it.Kind == bundle.KindLock: // documents writes one that holds for all
+			case c.prefer == "last":
+				merged[at] = it
+			case c.prefer == "":
+				conflicts = append(conflicts, c.conflict(merged[at], source, it))
+			}
+		}
+	}
+	if len(conflicts) > 0 {
+		return nil, fmt.Errorf("the bundles differ under one name; choose with --item, or say with --prefer first or last which one counts:\n  %w",
+			errors.Join(conflicts...))
+	}
+	return merged, nil
+}
+
+// keepManifests gives manifests that differ names of their own: what each source was built from stays known, and none
+// passes for the manifest of the result.
+func (c *copier) keepManifests() {
+	find := func(items []bundle.Item) int {
+		return slices.IndexFunc(items, func(it bundle.Item) bool {
+			return it.Kind == bundle.KindManifest && it.Ref == documentManifest
+		})
+	}
+	different, first := false, digest.Digest("")
+	for _, items := range c.chosen {
+		if i := find(items); i >= 0 {
+			d := items[i].Descriptor.Digest
+			different = different || first != "" && first != d
+			first = d
+		}
+	}
+	if !different {
+		return
+	}
+	used := map[string]bool{}
+	for source, items := range c.chosen {
+		i := find(items)
+		if i < 0 {
+			continue
+		}
+		x := c.from[source].Index()
+		name := strings.TrimSuffix(bundleFile(manifest.Metadata{Name: x.Name, Version: x.Version}), ".kkb")
+		if used[name] {
+			name += "-" + c.from[source].Digest().Encoded()[:12]
+		}
+		used[name] = true
+		items[i].Ref = name + "/" + documentManifest
+		items[i].Name = items[i].Ref
+		slices.SortFunc(items, byIndex)
+	}
+}
+
+// both returns the digests that are in both lists: absent is what no source has.
+func both(a, b []digest.Digest) []digest.Digest {
+	var out []digest.Digest
+	for _, d := range a {
+		if slices.Contains(b, d) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+func (c *copier) conflict(have bundle.Item, source int, it bundle.Item) error {
+	other := ""
+	for i, items := range c.chosen[:source] {
+		if slices.ContainsFunc(items, func(o bundle.Item) bool { return byIndex(o, have) == 0 }) {
+			other = c.from[i].Name
+		}
+	}
+	return fmt.Errorf("%s: %s in %s, %s in %s", it, shortDigest(have.Descriptor.Digest.String()), other,
+		shortDigest(it.Descriptor.Digest.String()), c.from[source].Name)
+}
+
+// documents leaves out what would not be true of the result, which is none of its sources: proofs and bills of materials
+// about those. Locks are written anew.
+func (c *copier) documents(ctx context.Context, x bundle.Index) []bundle.Item {
+	lock := false
+	out := slices.DeleteFunc(slices.Clone(x.Items), func(it bundle.Item) bool {
+		switch it.Kind {
+		case bundle.KindLock:
+			lock = true
+			return true
+		case bundle.KindClosure, bundle.KindSBOM:
+			c.leftOut = append(c.leftOut, it.String()+": it is about another bundle than the result")
+			return true
+		}
+		return false
+	})
+	if !lock {
+		return out
+	}
+	data, err := c.lock(ctx, manifest.Metadata{Name: x.Name, Version: x.Version}, out)
+	if err != nil {
+		c.leftOut = append(c.leftOut, "lock "+documentLock+": "+err.Error())
+		return out
+	}
+	c.locks = append(c.locks, document{bundle.KindLock, documentLock, data})
+	return out
+}
+
+// lock returns the lock of the items that are there. Its fingerprint is that of no manifest, so build says what is missing
+// in it instead of building less than a manifest names.
+func (c *copier) lock(ctx context.Context, m manifest.Metadata, items []bundle.Item) ([]byte, error) {
+	var locks []*manifest.Lock
+	for _, f := range c.from {
+		data, err := readDocument(ctx, f.Reader, bundle.KindLock, documentLock)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		l, err := manifest.ParseLock(f.Name+": "+documentLock, data)
+		if err != nil {
+			return nil, err
+		}
+		locks = append(locks, l)
+	}
+	out := manifest.Lock{
+		Metadata: m,
+		Manifest: digest.FromString("copied from " + strings.Join(c.identities(), ",")).String(),
+	}
+	for _, it := range items {
+		pin, ok := c.pin(locks, it)
+		if ok {
+			out.Items = append(out.Items, pin)
+			continue
+		}
+		switch it.Kind {
+		case bundle.KindImage, bundle.KindChart, bundle.KindFile:
+			return nil, fmt.Errorf("no source's lock has %s", it)
+		}
+	}
+	return out.Marshal()
+}
+
+// pin finds an item in the locks of the sources that it was taken from.
+func (c *copier) pin(locks []*manifest.Lock, it bundle.Item) (pin manifest.Pin, found bool) {
+	for i, l := range locks {
+		if !slices.ContainsFunc(c.chosen[i], func(o bundle.Item) bool { return byIndex(o, it) == 0 }) {
+			continue
+		}
+		for _, p := range l.Items {
+			if p.Kind != it.Kind || p.Ref != it.Ref || p.Platform != "" && p.Platform != bundle.PlatformString(it.Descriptor.Platform) {
+				continue
+			}
+			unwanted := func(p string) bool { return !c.wanted.has(p) }
+			p.Platforms = slices.DeleteFunc(slices.Clone(p.Platforms), unwanted)
+			p.Lacks = slices.DeleteFunc(slices.Clone(p.Lacks), unwanted)
+			if found {
+				p.Platforms = append(p.Platforms, pin.Platforms...)
+				slices.Sort(p.Platforms)
+				p.Platforms = slices.Compact(p.Platforms)
+			}
+			pin, found = p, true
+		}
+	}
+	return pin, found
+}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A listing is what a bundle or a lock has.
+type listing struct {
+	name, version string
+	identity      digest.Digest // "" of a lock
+	items         []listedItem
+	reader        *bundle.Reader // nil of a lock
+}
+
+// A listedItem is an item as a bundle's index or a lock says it.
+type listedItem struct {
+	kind, ref, name, version, platform string
+	digest                             digest.Digest // of its root; in a lock of what a file or archive is
+	platforms                          string        // those chosen of an image
+	size                               int64         // as far as a lock says it
+	at                                 int           // in the bundle's index
+}
+
+// isText says that a file is YAML that people or lock wrote, by its name.
+func isText(path string) bool {
+	return slices.Contains([]string{".yaml", ".yml"}, strings.ToLower(filepath.Ext(path)))
+}
+
+// isLock says that text is a lock, without saying that it is a good one.
+func isLock(data []byte) bool {
+	var head struct {
+		Kind string `yaml:"kind"`
+	}
+	return yaml.Unmarshal(data, &head) == nil && head.Kind == manifest.KindLock
+}
+
+// openListing reads a bundle or a lock. Close it afterwards.
+func openListing(ctx context.Context, path string) (*listing, error) {
+	if isText(path) {
+		data, err := readSmall(path)
+		if err != nil {
+			return nil, err
+		}
+		l, err := manifest.ParseLock(path, data)
+		if err != nil {
+			return nil, err
+		}
+		return lockListing(l), nil
+	}
+	r, err := bundle.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	l, err := bundleListing(ctx, r)
+	if err != nil {
+		_ = r.Close() // what failed first is the one to tell
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *listing) Close() error {
+	if l.reader == nil {
+		return nil
+	}
+	return l.reader.Close()
+}
+
+func lockListing(lock *manifest.Lock) *listing {
+	l := &listing{name: lock.Metadata.Name, version: lock.Metadata.Version}
+	for _, p := range lock.Items {
+		l.items = append(l.items, listedItem{
+			kind: p.Kind, ref: p.Ref, name: p.Name, version: p.Version, platform: p.Platform,
+			digest: p.Digest, platforms: strings.Join(p.Platforms, ","), size: p.Size,
+		})
+	}
+	return l
+}
+
+func bundleListing(ctx context.Context, r *bundle.Reader) (*listing, error) {
+	x := r.Index()
+	l := &listing{name: x.Name, version: x.Version, identity: r.Digest(), reader: r}
+	contents, err := r.Survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, it := range x.Items {
+		one := listedItem{
+			kind: it.Kind, ref: it.Ref, name: it.Name, version: it.Version, digest: it.Descriptor.Digest,
+			platform: bundle.PlatformString(it.Descriptor.Platform), at: i,
+		}
+		if it.Kind == bundle.KindImage {
+			one.platform, one.platforms = "", strings.Join(contents[i].Platforms, ",")
+		}
+		l.items = append(l.items, one)
+	}
+	return l, nil
+}
+
+// likeLock makes the items of a bundle comparable with a lock's, which has no documents, and of files and chart archives
+// the content's digest instead of the artifact's.
+func (l *listing) likeLock(ctx context.Context) error {
+	if l.reader == nil {
+		return nil
+	}
+	all := l.reader.Index().Items
+	var items []listedItem
+	for _, it := range l.items {
+		switch it.kind {
+		case bundle.KindFile, bundle.KindChart:
+			layer, err := l.reader.ContentOf(ctx, all[it.at])
+			if err != nil {
+				return err
+			}
+			if it.kind == bundle.KindFile || !strings.HasPrefix(it.ref, "oci://") {
+				it.digest = layer.Digest
+			}
+		case bundle.KindImage, bundle.KindReferrer:
+		default:
+			continue
+		}
+		items = append(items, it)
+	}
+	l.items = items
+	return nil
+}

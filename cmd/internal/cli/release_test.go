@@ -1,0 +1,30 @@
+package cli_test
+
+import (
+	"math/rand"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// release publishes newer versions upstream: tags of the image app, one of which moves, and of the chart web.
+func release(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: release")
+	}
+	u := of(ts)
+	img, err := randomImage(rand.New(rand.NewSource(7)), "linux/amd64")
+	ts.Check(err)
+	for _, tag := range []string{"1.0", "1.10", "1.9", "2.0", "2.1-rc1", "2.0-alpine", "2.0.1", "latest", "20240101"} {
+		ref, err := name.ParseReference(u.source.Host + "/hub/library/app:" + tag)
+		ts.Check(err)
+		ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()), remote.WithTransport(u.source.Transport())))
+	}
+	index := "apiVersion: v1\nentries:\n  web:\n"
+	for _, version := range []string{"1.2.3", "1.2.10", "1.2.9", "1.3.0", "2.0.0", "2.1.0-beta.1"} {
+		index += "  - {apiVersion: v2, name: web, version: " + version + ", urls: [web-" + version + ".tgz]}\n"
+	}
+	u.files.put("/charts/index.yaml", []byte(index))
+	u.forget()
+}

@@ -1,0 +1,338 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// A Newer says what upstream has newer than one item.
+type Newer struct {
+	Pin manifest.Pin
+	// Patch, Minor and Latest are the newest version with the same major and minor number, with the same major number, and
+	// of all. Each is "" if that is not newer than what the item has.
+	Patch, Minor, Latest string
+	// Moved is what the item's own tag or version is now, if that is something else.
+	Moved digest.Digest
+	// Unknown says why nothing can be known; "" if it could be asked.
+	Unknown string
+	// Err is why asking failed.
+	Err error
+}
+
+// maxStable bounds the answer that names a version.
+const maxStable = 256
+
+// Outdated asks upstream what is newer than each item and returns that in the same order. An item that cannot be asked
+// about does not keep others from it: the error is *Errors with all of those, or the context's. Nothing is stored, and
+// Options.Store may be nil.
+func Outdated(ctx context.Context, pins []manifest.Pin, o Options) ([]Newer, error) {
+	if o.Store == nil {
+		o.Store = noStore{}
+	}
+	s, err := newSession(o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	all := make([]Newer, len(pins))
+	failed := &failures{}
+	var group errgroup.Group
+	group.SetLimit(s.opts.Jobs)
+	for i, pin := range pins {
+		group.Go(func() error {
+			all[i] = Newer{Pin: pin}
+			if all[i].Err = s.newer(ctx, &all[i]); all[i].Err != nil {
+				failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: all[i].Err})
+			}
+			s.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: all[i].Err})
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are in failed
+	return all, failed.err(ctx, len(pins))
+}
+
+func (s *session) newer(ctx context.Context, n *Newer) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case strings.HasPrefix(n.Pin.Ref, localPrefix):
+		n.Unknown = "it comes from a local file"
+		return nil
+	case n.Pin.Kind == manifest.ItemImage:
+		return s.newerImage(ctx, n)
+	case n.Pin.Kind == manifest.ItemChart:
+		return s.newerChart(ctx, n)
+	}
+	return s.newerFile(ctx, n)
+}
+
+func (s *session) newerImage(ctx context.Context, n *Newer) error {
+	upstream, tag, _, err := imageRef(n.Pin.Ref)
+	if err != nil {
+		return err
+	}
+	if imageVersion(n.Pin.Ref) == "" {
+		n.Unknown = "it has a digest and no tag"
+		return nil
+	}
+	return s.newerTag(ctx, n, upstream, tag)
+}
+
+// newerTag compares with the tags of a repository.
+func (s *session) newerTag(ctx context.Context, n *Newer, upstream name.Repository, tag string) error {
+	repo, err := s.repository(upstream)
+	if err != nil {
+		return err
+	}
+	if n.Pin.Digest != "" {
+		d, err := repo.head(ctx, tag)
+		if err != nil {
+			return err
+		}
+		if d != n.Pin.Digest {
+			n.Moved = d
+		}
+	}
+	if _, ok := parseVersion(tag); !ok {
+		if n.Moved == "" && n.Pin.Digest == "" {
+			n.Unknown = "its tag is no version"
+		}
+		return nil
+	}
+	tags, err := once(s, "tags "+repo.String(), func() ([]string, error) { return repo.tags(ctx) })
+	if err != nil {
+		return err
+	}
+	n.pick(tag, tags)
+	return nil
+}
+
+// head returns the digest that a tag has now.
+func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error) {
+	u := r.url("manifests", tag)
+	_, header, err := r.ask(ctx, http.MethodHead, u, acceptedManifests(), maxManifest)
+	if err == nil {
+		if d := digest.Digest(header.Get("Docker-Content-Digest")); checkDigest(d) == nil {
+			return d, nil
+		}
+	}
+	var status *statusError
+	if err != nil && !errors.As(err, &status) {
+		return "", err
+	}
+	data, _, err := r.ask(ctx, http.MethodGet, u, acceptedManifests(), maxManifest)
+	if err != nil {
+		return "", err
+	}
+	return sha256Of(data), nil
+}
+
+// pick finds the newest among versions of the same flavour.
+func (n *Newer) pick(have string, all []string) {
+	own, ok := parseVersion(have)
+	if !ok {
+		return
+	}
+	var patch, minor, latest version
+	for _, text := range all {
+		v, ok := parseVersion(text)
+		if !ok || !v.succeeds(own) {
+			continue
+		}
+		latest = newest(latest, v)
+		if v.agree(own, 1) {
+			minor = newest(minor, v)
+		}
+		if v.agree(own, 2) {
+			patch = newest(patch, v)
+		}
+	}
+	n.Patch, n.Minor, n.Latest = patch.text, minor.text, latest.text
+}
+
+func newest(a, b version) version {
+	if a.text == "" || b.compare(a) > 0 {
+		return b
+	}
+	return a
+}
+
+func (s *session) newerChart(ctx context.Context, n *Newer) error {
+	repo, chart, ok := chartHome(n.Pin)
+	if !ok {
+		return s.newerFile(ctx, n)
+	}
+	if strings.HasPrefix(repo, "oci://") {
+		upstream, err := ociRepository(repo, chart)
+		if err != nil {
+			return err
+		}
+		if err := s.newerTag(ctx, n, upstream, strings.ReplaceAll(n.Pin.Version, "+", "_")); err != nil {
+			return err
+		}
+		for _, v := range []*string{&n.Patch, &n.Minor, &n.Latest} {
+			*v = strings.ReplaceAll(*v, "_", "+")
+		}
+		return nil
+	}
+	versions, err := s.chartVersions(ctx, repo, chart)
+	if err != nil {
+		return err
+	}
+	var all []string
+	for _, v := range versions {
+		all = append(all, v.Version)
+		if now := v.sha256(); v.Version == n.Pin.Version && now != "" && n.Pin.Digest != "" && now != n.Pin.Digest {
+			n.Moved = now
+		}
+	}
+	n.pick(n.Pin.Version, all)
+	return nil
+}
+
+// chartHome splits a chart's reference into its repository and name.
+func chartHome(p manifest.Pin) (repo, chart string, ok bool) {
+	rest, ok := strings.CutSuffix(p.Ref, ":"+p.Version)
+	if !ok || p.Version == "" {
+		return "", "", false
+	}
+	i := strings.LastIndexByte(rest, '/')
+	if i < 0 {
+		return "", "", false
+	}
+	return rest[:i], rest[i+1:], true
+}
+
+// newerFile asks for what the catalog knows of a component, or for a release of a project at GitHub.
+func (s *session) newerFile(ctx context.Context, n *Newer) error {
+	if stable, ok, err := catalog.StableOf(n.Pin.Name, n.Pin.Ref); err != nil {
+		return err
+	} else if ok {
+		return s.newerStable(ctx, n, stable)
+	}
+	project, have, ok := githubRelease(n.Pin.Ref)
+	if !ok {
+		n.Unknown = "nobody says which versions of it there are"
+		return nil
+	}
+	latest, err := s.latestRelease(ctx, project)
+	if err != nil {
+		return err
+	}
+	if latest == "" {
+		n.Unknown = "its project names no latest release"
+		return nil
+	}
+	n.pick(have, []string{latest})
+	return nil
+}
+
+// newerStable reads files that name a version.
+func (s *session) newerStable(ctx context.Context, n *Newer, stable catalog.Stable) error {
+	var found []string
+	for _, address := range []string{stable.Minor, stable.Latest} {
+		data, err := s.page(ctx, address, maxStable)
+		if err != nil {
+			return err
+		}
+		text := strings.TrimSpace(string(data))
+		if _, ok := parseVersion(text); !ok {
+			return fmt.Errorf("%s: %q is no version", address, printable(text))
+		}
+		found = append(found, text)
+	}
+	n.pick(stable.Version, found)
+	return nil
+}
+
+// githubRelease takes the address of a release's file apart.
+func githubRelease(address string) (project, version string, ok bool) {
+	u, err := url.Parse(address)
+	if err != nil || u.Host != "github.com" {
+		return "", "", false
+	}
+	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
+	if len(parts) < 6 || parts[2] != "releases" || parts[3] != "download" {
+		return "", "", false
+	}
+	return parts[0] + "/" + parts[1], parts[4], true
+}
+
+// latestRelease returns the tag of a project's latest release: where GitHub's address of that leads to. It is "" where
+// that leads nowhere, as on a mirror of files.
+func (s *session) latestRelease(ctx context.Context, project string) (string, error) {
+	return once(s, "release "+project, func() (string, error) {
+		d, err := s.urlDownload("https://github.com/"+project+"/releases/latest", "", -1)
+		if err != nil {
+			return "", err
+		}
+		tag := ""
+		err = s.retry(ctx, d.peer, "find the latest release of "+project, func() (err error) {
+			tag, err = d.leadsTo(ctx, "/releases/tag/")
+			return err
+		})
+		if err != nil {
+			return "", d.failed(err)
+		}
+		return tag, nil
+	})
+}
+
+// leadsTo asks for an address and returns what stands behind mark in the one that it redirects to, "" if it does not.
+func (d *download) leadsTo(ctx context.Context, mark string) (string, error) {
+	idle := d.s.opts.Retry.Idle
+	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle))
+	defer cancel()
+	leave, err := d.peer.gate.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	client, err := d.client(ctx)
+	if err != nil {
+		return "", err
+	}
+	stay := *client
+	stay.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, d.url.String(), http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	for key, values := range d.header {
+		req.Header[key] = values
+	}
+	res, err := stay.Do(req)
+	if err != nil {
+		return "", cmp.Or(context.Cause(ctx), requestError(err))
+	}
+	if err := res.Body.Close(); err != nil {
+		return "", err
+	}
+	_, tag, _ := strings.Cut(res.Header.Get("Location"), mark)
+	return url.PathUnescape(tag)
+}
+
+// noStore is for what keeps nothing.
+type noStore struct{}
+
+var errNoStore = errors.New("nothing is stored here")
+
+func (noStore) Stat(context.Context, digest.Digest) (int64, bool, error) { return 0, false, nil }
+
+func (noStore) Open(context.Context, digest.Digest) (io.ReadCloser, error) { return nil, errNoStore }
+
+func (noStore) Begin(context.Context, string) (BlobWriter, int64, error) { return nil, 0, errNoStore }
