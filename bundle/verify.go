@@ -271,6 +271,12 @@ func (v *verifier) report() (Report, error) {
 	for _, e := range v.bad {
 		rep.Damage = append(rep.Damage, e)
 	}
+	if v.r.parts != nil && v.r.parts.list == nil {
+		rep.Damage = append(rep.Damage, &DamageError{Offset: -1, Reason: "its files", Err: v.r.parts.noList()})
+	}
+	for _, e := range rep.Damage {
+		e.Part = v.r.partAt(e.Offset)
+	}
 	slices.SortFunc(rep.Damage, func(a, b *DamageError) int {
 		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Blob, b.Blob), cmp.Compare(a.Reason, b.Reason))
 	})
