@@ -116,3 +116,21 @@ func BenchmarkOpen(b *testing.B) {
 		b.ReportMetric(float64(info.Size()), "bundle-bytes")
 	}
 }
+
+// BenchmarkVerifyStream is BenchmarkVerify for a pipe.
+func BenchmarkVerifyStream(b *testing.B) {
+	made := benchBuilder(b).Bundle()
+	b.SetBytes(2 * benchSize)
+	for b.Loop() {
+		f, err := os.Open(made.Path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := bundle.VerifyStream(b.Context(), f, bundle.VerifyOptions{}); err != nil {
+			b.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
