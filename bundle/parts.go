@@ -24,6 +24,7 @@ type PartError struct {
 	Part   string // the file's path
 	Reason string // what is wrong, as a phrase
 	Err    error  // the cause, if there is one below
+	absent bool   // there is no such file
 }
 
 // Error names the file and the reason.
@@ -34,8 +35,10 @@ func (e *PartError) Error() string {
 	return fmt.Sprintf("part %s: %s", e.Part, e.Reason)
 }
 
-// Is makes every PartError match ErrDamaged.
-func (e *PartError) Is(target error) bool { return target == ErrDamaged }
+// Is makes every PartError match ErrDamaged, and fs.ErrNotExist where the file is missing.
+func (e *PartError) Is(target error) bool {
+	return target == ErrDamaged || e.absent && target == fs.ErrNotExist
+}
 
 // Unwrap returns the cause.
 func (e *PartError) Unwrap() error { return e.Err }
@@ -45,8 +48,8 @@ func (e *PartError) Hint() string {
 	return "copy " + filepath.Base(e.Part) + " again from where the bundle was built, and check all parts with kkbundle parts verify"
 }
 
-// partName returns the name of a part, counted from 1.
-func partName(base string, number int) string { return fmt.Sprintf("%s.%03d", base, number) }
+// PartName returns the name of a part of the bundle that is called base, counted from 1.
+func PartName(base string, number int) string { return fmt.Sprintf("%s.%03d", base, number) }
 
 var partGrammar = regexp.MustCompile(`^(.+)\.([0-9]{3})$`)
 
@@ -73,7 +76,7 @@ func locate(path string) (base string, parts bool) {
 }
 
 // inParts says whether a bundle in parts, or what is left of one, has that common name.
-func inParts(base string) bool { return exists(base+partsSuffix) || exists(partName(base, 1)) }
+func inParts(base string) bool { return exists(base+partsSuffix) || exists(PartName(base, 1)) }
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)

@@ -71,7 +71,7 @@ func TestPartsAreTheSameBytes(t *testing.T) {
 	base, whole := split(t)
 	var cat []byte
 	for i := 1; i <= 6; i++ {
-		cat = append(cat, read(t, partName(base, i))...)
+		cat = append(cat, read(t, PartName(base, i))...)
 	}
 	if !bytes.Equal(cat, whole) {
 		t.Error("the parts together are not the file")
@@ -299,7 +299,7 @@ func FuzzPartList(f *testing.F) {
 func TestPartsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	base, _ := split(t)
-	before := read(t, partName(base, 1))
+	before := read(t, PartName(base, 1))
 	c, err := OpenCache(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestPartsLeaveNothing(t *testing.T) {
 	if err := w.close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(names(t, filepath.Dir(base))); n != 7 || !bytes.Equal(before, read(t, partName(base, 1))) {
+	if n := len(names(t, filepath.Dir(base))); n != 7 || !bytes.Equal(before, read(t, PartName(base, 1))) {
 		t.Errorf("%d files are there, or the first changed", n)
 	}
 }

@@ -53,7 +53,7 @@ func openParts(base string) (*partSet, error) {
 }
 
 func (s *partSet) add(size int64, lost error) {
-	s.parts = append(s.parts, &part{name: partName(s.base, len(s.parts)+1), off: s.size, size: size, lost: lost})
+	s.parts = append(s.parts, &part{name: PartName(s.base, len(s.parts)+1), off: s.size, size: size, lost: lost})
 	s.size += size
 }
 
@@ -61,7 +61,7 @@ func (s *partSet) add(size int64, lost error) {
 func (s *partSet) listed() error {
 	var wrong []error
 	for i, want := range s.list {
-		name := partName(s.base, i+1)
+		name := PartName(s.base, i+1)
 		size, lost := partSize(name)
 		s.add(want.size, lost)
 		if lost == nil && size != want.size {
@@ -78,14 +78,14 @@ func (s *partSet) found() error {
 		return err
 	}
 	if last == 0 {
-		return &PartError{Part: partName(s.base, 1), Reason: "neither it nor any other part is there", Err: fs.ErrNotExist}
+		return &PartError{Part: PartName(s.base, 1), Reason: "neither it nor any other part is there", Err: fs.ErrNotExist}
 	}
-	first, lost := partSize(partName(s.base, 1))
+	first, lost := partSize(PartName(s.base, 1))
 	if lost != nil {
 		return lost
 	}
 	for i := range last {
-		size, lost := partSize(partName(s.base, i+1))
+		size, lost := partSize(PartName(s.base, i+1))
 		if lost != nil {
 			size = first
 		}
@@ -99,7 +99,7 @@ func partSize(name string) (int64, error) {
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, &PartError{Part: name, Reason: "it is missing"}
+		return 0, &PartError{Part: name, Reason: "it is missing", absent: true}
 	case err != nil:
 		return 0, &PartError{Part: name, Reason: "it cannot be read", Err: err}
 	case !info.Mode().IsRegular():
@@ -238,6 +238,6 @@ func (s *partSet) explain(err error) error {
 	if s.list != nil || !errors.Is(err, ErrDamaged) {
 		return err
 	}
-	next := filepath.Base(partName(s.base, len(s.parts)+1))
+	next := filepath.Base(PartName(s.base, len(s.parts)+1))
 	return fmt.Errorf("%w; %s is missing, and perhaps %s too", err, filepath.Base(s.base)+partsSuffix, next)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -17,12 +18,24 @@ import (
 // hashBuffer is what one job of VerifyParts reads at a time, in bytes.
 const hashBuffer = 1 << 20
 
+// A PartState says what VerifyParts thinks of a file.
+type PartState string
+
+// The states of parts.
+const (
+	PartGood    PartState = "good"
+	PartBad     PartState = "bad"     // it has another size or content, or cannot be read
+	PartMissing PartState = "missing" // there is no such file
+	PartSurplus PartState = "surplus" // it has a number that the bundle does not have
+)
+
 // A PartReport is what VerifyParts found about one file.
 type PartReport struct {
 	Path   string        // of the file
 	Size   int64         // bytes that parts.json says
 	Digest digest.Digest // that parts.json says
-	Err    error         // nil if the file is as parts.json says, else a *PartError
+	State  PartState
+	Err    error // nil if the file is as parts.json says, else a *PartError
 }
 
 // VerifyParts compares every part of the bundle that path names, as in Open, with what NAME.kkb.parts.json says about it:
@@ -49,9 +62,9 @@ func VerifyParts(ctx context.Context, path string, jobs int, progress func(done,
 	var g errgroup.Group
 	g.SetLimit(jobs)
 	for i, want := range list {
-		reports[i] = PartReport{Path: partName(base, i+1), Size: want.size, Digest: want.sum.digest()}
+		reports[i] = PartReport{Path: PartName(base, i+1), Size: want.size, Digest: want.sum.digest()}
 		g.Go(func() error {
-			reports[i].Err = c.part(ctx, reports[i].Path, want)
+			reports[i].State, reports[i].Err = c.part(ctx, reports[i].Path, want)
 			return nil
 		})
 	}
@@ -79,8 +92,8 @@ func surplusParts(base string, n int) ([]PartReport, error) {
 	}
 	var all []PartReport
 	for i := n + 1; i <= last; i++ {
-		if name := partName(base, i); exists(name) {
-			all = append(all, PartReport{Path: name, Err: &PartError{Part: name, Reason: fmt.Sprintf(
+		if name := PartName(base, i); exists(name) {
+			all = append(all, PartReport{Path: name, State: PartSurplus, Err: &PartError{Part: name, Reason: fmt.Sprintf(
 				"it does not belong to this bundle, which has %d parts: remove it", n)}})
 		}
 	}
@@ -104,22 +117,24 @@ func (c *partsCheck) add(n int64) {
 	}
 }
 
-func (c *partsCheck) part(ctx context.Context, name string, want partInfo) error {
+func (c *partsCheck) part(ctx context.Context, name string, want partInfo) (PartState, error) {
 	size, lost := partSize(name)
-	if lost != nil {
-		return lost
-	}
-	if size != want.size {
-		return &PartError{Part: name, Reason: fmt.Sprintf("it has %d bytes instead of %d", size, want.size)}
+	switch {
+	case errors.Is(lost, fs.ErrNotExist):
+		return PartMissing, lost
+	case lost != nil:
+		return PartBad, lost
+	case size != want.size:
+		return PartBad, &PartError{Part: name, Reason: fmt.Sprintf("it has %d bytes instead of %d", size, want.size)}
 	}
 	got, err := c.hash(ctx, name)
 	switch {
 	case err != nil:
-		return &PartError{Part: name, Reason: "it cannot be read", Err: err}
+		return PartBad, &PartError{Part: name, Reason: "it cannot be read", Err: err}
 	case got != want.sum:
-		return &PartError{Part: name, Reason: "its content is not what was written: it has " + string(got.digest())}
+		return PartBad, &PartError{Part: name, Reason: "its content is not what was written: it has " + string(got.digest())}
 	}
-	return nil
+	return PartGood, nil
 }
 
 func (c *partsCheck) hash(ctx context.Context, name string) (s sum, err error) {

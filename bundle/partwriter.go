@@ -55,7 +55,7 @@ func CheckTarget(path string, parts bool) error {
 	case parts && exists(path):
 		return fmt.Errorf("%s is there as one file: remove it, or name another place for the parts", path)
 	case !parts && inParts(path):
-		return fmt.Errorf("%s is there in parts (%s and others): remove them, or name another place for the file", path, filepath.Base(partName(path, 1)))
+		return fmt.Errorf("%s is there in parts (%s and others): remove them, or name another place for the file", path, filepath.Base(PartName(path, 1)))
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func (w *partWriter) next() error {
 	if len(w.temps) == maxParts {
 		return fmt.Errorf("more than %d parts would be needed: use larger ones", maxParts)
 	}
-	f, err := createTempFile(partName(w.base, len(w.temps)+1))
+	f, err := createTempFile(PartName(w.base, len(w.temps)+1))
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (w *partWriter) commit() error {
 		return err
 	}
 	for i, f := range w.temps {
-		if err := os.Rename(f.Name(), partName(w.base, i+1)); err != nil {
+		if err := os.Rename(f.Name(), PartName(w.base, i+1)); err != nil {
 			return err
 		}
 	}
@@ -164,7 +164,7 @@ func (w *partWriter) removeSurplus() error {
 		return err
 	}
 	for i := len(w.temps) + 1; i <= last; i++ {
-		if err := os.Remove(partName(w.base, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(PartName(w.base, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ type extractResult struct {
 }
 
 func runExtract(ctx context.Context, g *globals, path, name string, o extractOptions) error {
-	r, err := bundle.Open(path)
+	r, err := g.openBundle(path)
 	if err != nil {
 		return err
 	}

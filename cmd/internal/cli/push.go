@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -76,7 +75,7 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	if err != nil {
 		return err
 	}
-	r, err := bundle.Open(path)
+	r, err := g.openBundle(path)
 	if err != nil {
 		return err
 	}
