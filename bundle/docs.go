@@ -17,7 +17,7 @@ type documents struct {
 	size    int64 // of held
 	waiting map[sum][]want
 	asked   map[want]bool
-	plain   map[sum]bool // what comes after all documents: configs and contents
+	plain   map[sum]int64 // sizes of what comes after all documents: configs and contents
 
 	contents int64 // bytes that plain says there are
 }
@@ -30,7 +30,7 @@ type want struct {
 
 func newDocuments(items []Item) (*documents, error) {
 	d := &documents{
-		items: items, held: make(map[sum][]byte), waiting: make(map[sum][]want), asked: make(map[want]bool), plain: make(map[sum]bool),
+		items: items, held: make(map[sum][]byte), waiting: make(map[sum][]want), asked: make(map[want]bool), plain: make(map[sum]int64),
 	}
 	for i, it := range items {
 		absent, err := absentSet(it)
@@ -77,8 +77,8 @@ func (d *documents) need(item int, c child) error {
 
 // content notes a blob that is not a document.
 func (d *documents) content(c child) {
-	if !d.plain[c.sum] {
-		d.plain[c.sum] = true
+	if _, known := d.plain[c.sum]; !known {
+		d.plain[c.sum] = c.size
 		d.contents = min(d.contents+c.size, maxSize)
 	}
 }
@@ -128,7 +128,8 @@ func (d *documents) complete() bool { return len(d.waiting) == 0 }
 
 // mayBe says whether a blob can be a document, given what is known by now.
 func (d *documents) mayBe(b dirBlob) bool {
-	return b.size <= maxManifest && (d.waiting[b.sum] != nil || !d.plain[b.sum])
+	_, plain := d.plain[b.sum]
+	return b.size <= maxManifest && (d.waiting[b.sum] != nil || !plain)
 }
 
 // missing returns an error for each document that did not come.

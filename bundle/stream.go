@@ -111,10 +111,27 @@ func (s *Stream) ReadBlob(_ context.Context, d digest.Digest, max int64) ([]byte
 	return data, nil
 }
 
-// Has says whether an index or manifest is there.
-func (s *Stream) Has(d digest.Digest) bool {
+// Stat says whether the bundle holds a blob, and its size: of an index or manifest, whether it came; of any other, what the
+// first manifest that refers to it says.
+func (s *Stream) Stat(d digest.Digest) (size int64, ok bool) {
 	id, err := parseDigest(d)
-	return err == nil && (s.docs.held[id] != nil || s.found.bad[id] != nil)
+	if err != nil {
+		return 0, false
+	}
+	if data, ok := s.docs.held[id]; ok {
+		return int64(len(data)), true
+	}
+	if s.found.bad[id] != nil {
+		return 0, true // ReadBlob says what is wrong with it
+	}
+	size, ok = s.docs.plain[id]
+	return size, ok
+}
+
+// Holds says whether a blob is an index or manifest, which Blobs does not hand on.
+func (s *Stream) Holds(d digest.Digest) bool {
+	id, err := parseDigest(d)
+	return err == nil && s.docs.held[id] != nil
 }
 
 // begin reads up to the last document.

@@ -145,8 +145,8 @@ func TestStreamBlobs(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, d := range b.Reader.Blobs() {
-			if seen[d.Digest] == s.Has(d.Digest) {
-				t.Errorf("%s: blob %s: handed on %t, held %t", name, d.Digest, seen[d.Digest], s.Has(d.Digest))
+			if seen[d.Digest] == s.Holds(d.Digest) {
+				t.Errorf("%s: blob %s: handed on %t, held %t", name, d.Digest, seen[d.Digest], s.Holds(d.Digest))
 			}
 		}
 		for _, it := range s.Index().Items {
