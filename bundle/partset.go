@@ -134,16 +134,12 @@ func (s *partSet) lost() []error {
 	return all
 }
 
-// warnings says what does not keep the bundle from being read.
-func (s *partSet) warnings() []string {
-	var all []string
+// wrong returns everything that is known to be wrong with the files.
+func (s *partSet) wrong() []error {
 	if s.list == nil {
-		all = append(all, s.noList().Error())
+		return append([]error{s.noList()}, s.lost()...)
 	}
-	for _, err := range s.lost() {
-		all = append(all, err.Error())
-	}
-	return all
+	return s.lost()
 }
 
 func (s *partSet) noList() error {

@@ -86,7 +86,11 @@ func (r *Reader) Warnings() []string {
 	if r.parts == nil {
 		return nil
 	}
-	return r.parts.warnings()
+	var all []string
+	for _, err := range r.parts.wrong() {
+		all = append(all, err.Error())
+	}
+	return all
 }
 
 // NewReader opens a bundle of size bytes. It reads the end of it and its beginning, not the blobs, and remembers about

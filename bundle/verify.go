@@ -266,6 +266,20 @@ func (v *verifier) strangers(w *walk) {
 	}
 }
 
+// files returns what is wrong with the files of a bundle in parts and is not among the causes of other damage.
+func (v *verifier) files(known []*DamageError) []*DamageError {
+	if v.r.parts == nil {
+		return nil
+	}
+	var all []*DamageError
+	for _, err := range v.r.parts.wrong() {
+		if !slices.ContainsFunc(known, func(e *DamageError) bool { return errors.Is(e, err) }) {
+			all = append(all, &DamageError{Offset: -1, Reason: "its files", Err: err})
+		}
+	}
+	return all
+}
+
 func (v *verifier) report() (Report, error) {
 	rep := Report{Digest: v.r.identity, Size: v.r.size, Items: len(v.r.index.Items), Frames: len(v.r.frames), Blobs: len(v.r.dir.blobs), Damage: v.others}
 	for _, b := range v.r.dir.blobs {
@@ -274,9 +288,7 @@ func (v *verifier) report() (Report, error) {
 	for _, e := range v.bad {
 		rep.Damage = append(rep.Damage, e)
 	}
-	if v.r.parts != nil && v.r.parts.list == nil {
-		rep.Damage = append(rep.Damage, &DamageError{Offset: -1, Reason: "its files", Err: v.r.parts.noList()})
-	}
+	rep.Damage = append(rep.Damage, v.files(rep.Damage)...)
 	for _, e := range rep.Damage {
 		e.Part = v.r.partAt(e.Offset)
 	}
