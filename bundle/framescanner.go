@@ -106,8 +106,8 @@ func (s *frameScanner) size() (content int64, header int, err error) {
 	return content, header, nil
 }
 
-// next reads the next frame, which must have from 1 to most bytes of content, into buf's memory where that suffices. No
-// more memory is taken than for what has come.
+// next reads the next frame, which must have from 1 to most bytes of content, into buf's memory where that suffices. For one
+// that is larger than a piece of a blob, no more memory is taken than for what has come.
 func (s *frameScanner) next(buf []byte, most int64) (raw []byte, f frameInfo, err error) {
 	content, header, err := s.size()
 	if err != nil {
@@ -118,6 +118,9 @@ func (s *frameScanner) next(buf []byte, most int64) (raw []byte, f frameInfo, er
 	}
 	if content < 1 || content > most {
 		return buf, f, damage(s.off, "frame %d holds %d bytes where at most %d belong", len(s.frames), content, most)
+	}
+	if n := maxFrameLen(content); int64(cap(buf)) < n && content <= maxFrameSize {
+		buf = make([]byte, 0, n)
 	}
 	raw, err = s.take(buf[:0], header)
 	for last := false; err == nil && !last; {
