@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -340,4 +341,45 @@ func TestPartsStoppedBetweenRenames(t *testing.T) {
 	}
 	_, err = r.Verify(t.Context(), VerifyOptions{})
 	expect(t, "verify", err, "in x.kkb.00")
+}
+
+func TestNoPartsAtAll(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"x.kkb.001", "x.kkb.017", "x.kkb.parts.json", "x.kkb"} {
+		if _, err := Open(filepath.Join(t.TempDir(), name)); !errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOnePartThatIsNone is a bundle in one file whose name looks like a part's.
+func TestOnePartThatIsNone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "backup.100")
+	write(t, path, tiny(t))
+	r, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Warnings()) > 0 {
+		t.Errorf("warnings %q", r.Warnings())
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPartsCancelled(t *testing.T) {
+	t.Parallel()
+	c, err := OpenCache(t.TempDir(), LevelDefault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := Index{Name: "tiny", Items: []Item{putFile(t, c, "large", noise(350_000))}}
+	ctx, cancel := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	_, err = CreateParts(ctx, filepath.Join(dir, "x.kkb"), 100_000, c, x, WriteOptions{Progress: func(int64, int64) { cancel() }})
+	if !errors.Is(err, context.Canceled) || len(names(t, dir)) > 0 {
+		t.Errorf("%v; there is %q", err, names(t, dir))
+	}
 }

@@ -78,7 +78,7 @@ func (s *partSet) found() error {
 		return err
 	}
 	if last == 0 {
-		return &PartError{Part: PartName(s.base, 1), Reason: "neither it nor any other part is there", Err: fs.ErrNotExist}
+		return &fs.PathError{Op: "open", Path: PartName(s.base, 1), Err: fs.ErrNotExist}
 	}
 	first, lost := partSize(PartName(s.base, 1))
 	if lost != nil {

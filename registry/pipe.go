@@ -125,16 +125,15 @@ func (p *pusher) arrivals(ctx context.Context, from *pipe) error {
 		p.arrive(ctx, from, b, sb)
 		return ctx.Err()
 	})
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return nil //nolint:nilerr // the run says why it was stopped
+	case err != nil && len(blobs) > 0:
+		p.abort(err) // items without their blobs are not failed, but not there yet
+		return nil
 	}
 	for d, b := range blobs { // none if the stream is whole
-		lost := &bundle.DamageError{Blob: d, Offset: -1, Reason: "it did not come out of the pipe", Err: err}
-		for _, pl := range b.places {
-			for _, j := range pl.jobs {
-				p.settle(ctx, j, lost)
-			}
-		}
+		p.settleAll(ctx, b.places, &bundle.DamageError{Blob: d, Offset: -1, Reason: "it did not come out of the pipe"})
 	}
 	return err
 }
