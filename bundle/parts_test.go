@@ -28,7 +28,7 @@ func split(t testing.TB) (base string, whole []byte) {
 	if _, err := Write(t.Context(), &b, c, x, WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := CreateParts(t.Context(), base, 100_000, c, x, WriteOptions{})
+	s, err := Create(t.Context(), base, c, x, WriteOptions{PartSize: 100_000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestPartsAgain(t *testing.T) {
 	}
 	x := Index{Name: "tiny", Items: []Item{putFile(t, c, "large", noise(150_000))}}
 	write(t, filepath.Join(filepath.Dir(base), ".x.kkb.003.ABCDEFGH.tmp"), make([]byte, 1000)) // of a run that was killed
-	if _, err := CreateParts(t.Context(), base, 100_000, c, x, WriteOptions{}); err != nil {
+	if _, err := Create(t.Context(), base, c, x, WriteOptions{PartSize: 100_000}); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := names(t, filepath.Dir(base)), []string{"x.kkb.001", "x.kkb.002", "x.kkb.parts.json"}; !slices.Equal(got, want) {
@@ -130,10 +130,10 @@ func TestPartsAgain(t *testing.T) {
 	if _, err := Create(t.Context(), base, c, x, WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := CreateParts(t.Context(), base, 100_000, c, x, WriteOptions{}); err == nil || !strings.Contains(err.Error(), "is there as one file") {
+	if _, err := Create(t.Context(), base, c, x, WriteOptions{PartSize: 100_000}); err == nil || !strings.Contains(err.Error(), "is there as one file") {
 		t.Errorf("parts beside one file: %v", err)
 	}
-	if _, err := CreateParts(t.Context(), base+"2", 100, c, x, WriteOptions{}); err == nil || !strings.Contains(err.Error(), "use parts of at least 1MiB") {
+	if _, err := Create(t.Context(), base+"2", c, x, WriteOptions{PartSize: 100}); err == nil || !strings.Contains(err.Error(), "use parts of at least 1MiB") {
 		t.Errorf("too many parts: %v", err)
 	}
 	if got := names(t, filepath.Dir(base)); !slices.Equal(got, []string{"x.kkb"}) {
@@ -378,7 +378,7 @@ func TestPartsCancelled(t *testing.T) {
 	x := Index{Name: "tiny", Items: []Item{putFile(t, c, "large", noise(350_000))}}
 	ctx, cancel := context.WithCancel(t.Context())
 	dir := t.TempDir()
-	_, err = CreateParts(ctx, filepath.Join(dir, "x.kkb"), 100_000, c, x, WriteOptions{Progress: func(int64, int64) { cancel() }})
+	_, err = Create(ctx, filepath.Join(dir, "x.kkb"), c, x, WriteOptions{PartSize: 100_000, Progress: func(int64, int64) { cancel() }})
 	if !errors.Is(err, context.Canceled) || len(names(t, dir)) > 0 {
 		t.Errorf("%v; there is %q", err, names(t, dir))
 	}

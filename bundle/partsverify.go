@@ -142,7 +142,7 @@ func (c *partsCheck) hash(ctx context.Context, name string) (s sum, err error) {
 	if err != nil {
 		return s, err
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	defer f.Close()
 	h, buf := sha256.New(), make([]byte, hashBuffer)
 	for ctx.Err() == nil {
 		n, err := f.Read(buf)

@@ -11,20 +11,10 @@ import (
 	"path/filepath"
 )
 
-// CreateParts writes the bundle as path.001, path.002 and so on, of partSize bytes each but the last, and path.parts.json.
-// Everything is written under other names in the same directory first and synced; then parts.json of an older bundle in
-// parts goes, the parts get their names, surplus older ones are removed, and parts.json comes last: who finds it finds all
-// parts. On an error before that, or when ctx ends, nothing is left and what was there is untouched. Where path itself is
-// a file, nothing is written.
-func CreateParts(ctx context.Context, path string, partSize int64, src Source, x Index, o WriteOptions) (Summary, error) {
-	s, err := createParts(ctx, path, partSize, src, x, o)
-	if err != nil {
-		return Summary{}, describe(ctx, path, src, x, err)
-	}
-	return s, nil
-}
-
-func createParts(ctx context.Context, path string, partSize int64, src Source, x Index, o WriteOptions) (s Summary, err error) {
+// createParts writes the bundle as path.001, path.002 and so on, and path.parts.json. Everything is written under other names
+// in the same directory first and synced; then parts.json of an older bundle in parts goes, the parts get their names, surplus
+// older ones are removed, and parts.json comes last: who finds it finds all parts.
+func createParts(ctx context.Context, path string, src Source, x Index, o WriteOptions) (s Summary, err error) {
 	if err := CheckTarget(path, true); err != nil {
 		return Summary{}, err
 	}
@@ -36,7 +26,7 @@ func createParts(ctx context.Context, path string, partSize int64, src Source, x
 	if err != nil {
 		return Summary{}, err
 	}
-	w, err := newPartWriter(path, partSize, most)
+	w, err := newPartWriter(path, o.PartSize, most)
 	if err != nil {
 		return Summary{}, err
 	}
@@ -72,9 +62,6 @@ type partWriter struct {
 
 // newPartWriter removes what a killed run left and refuses sizes at which there would be too many parts.
 func newPartWriter(base string, size, most int64) (*partWriter, error) {
-	if size < 1 {
-		return nil, fmt.Errorf("parts of %d bytes: at least 1 is needed", size)
-	}
 	if parts := (most-1)/size + 1; parts > maxParts {
 		const unit = 1 << 20
 		enough := ((most-1)/maxParts/unit + 1) * unit

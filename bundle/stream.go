@@ -577,8 +577,10 @@ func (s *Stream) report(ctx context.Context) (Report, error) {
 	came := slices.Clone(s.blobs)
 	slices.SortFunc(came, func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
 	v := s.found
-	v.r = &Reader{size: s.in.off, index: s.index, identity: s.identity, frames: s.in.frames,
-		dir: &directory{blobs: came}, layout: layout{blobs: s.blobs}}
+	v.r = &Reader{
+		size: s.in.off, index: s.index, identity: s.identity, frames: s.in.frames,
+		dir: &directory{blobs: came}, layout: layout{blobs: s.blobs},
+	}
 	v.src = streamSource{s.docs.held, s.sizes}
 	if err := v.references(ctx, s.cut); err != nil {
 		return Report{}, err

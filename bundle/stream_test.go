@@ -201,7 +201,7 @@ func TestCatOfParts(t *testing.T) {
 	}
 	x := large(t)
 	dir := t.TempDir()
-	if _, err := bundle.CreateParts(t.Context(), dir+"/x.kkb", 3_000_000, x.Cache, x.Index, bundle.WriteOptions{}); err != nil {
+	if _, err := bundle.Create(t.Context(), dir+"/x.kkb", x.Cache, x.Index, bundle.WriteOptions{PartSize: 3_000_000}); err != nil {
 		t.Fatal(err)
 	}
 	sh := exec.CommandContext(t.Context(), "sh", "-ec", "mkdir out && cat x.kkb.[0-9]* | zstd -dc | tar -x -C out && sha256sum out/index.json")

@@ -20,6 +20,8 @@ import (
 
 // WriteOptions are what Write and Create need beside content. The zero value is fine.
 type WriteOptions struct {
+	// PartSize, if not 0, makes Create write the bundle in parts of so many bytes, the last one being what is left.
+	PartSize int64
 	// Progress, if not nil, is told how many bytes of the bundle were written, and the most it may come to.
 	Progress func(done, total int64)
 }
@@ -36,7 +38,17 @@ type Summary struct {
 // Create writes the bundle to path: under another name in the same directory first, synced, then renamed. On an error,
 // or when ctx ends, nothing is left and what was at path before is untouched. The same Index and level give the same
 // bytes, whatever else src holds.
+//
+// With a PartSize the files are path.001, path.002 and so on, at most 999, and path.parts.json, which comes last: until it is
+// there, the bundle is not. Where a bundle is at path in the other form, one file or parts, nothing is written: CheckTarget.
 func Create(ctx context.Context, path string, src Source, x Index, o WriteOptions) (Summary, error) {
+	if o.PartSize > 0 {
+		s, err := createParts(ctx, path, src, x, o)
+		if err != nil {
+			return Summary{}, describe(ctx, path, src, x, err)
+		}
+		return s, nil
+	}
 	if err := CheckTarget(path, false); err != nil {
 		return Summary{}, fmt.Errorf("write bundle %s: %w", path, err)
 	}

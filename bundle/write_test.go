@@ -420,7 +420,7 @@ func TestPythonReader(t *testing.T) {
 		t.Errorf("verify: %v: %s", err, out)
 	}
 	parts := filepath.Join(t.TempDir(), "x.kkb")
-	if _, err := bundle.CreateParts(t.Context(), parts, 5_000_000, builder.Cache, builder.Index, bundle.WriteOptions{}); err != nil {
+	if _, err := bundle.Create(t.Context(), parts, builder.Cache, builder.Index, bundle.WriteOptions{PartSize: 5_000_000}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := run("verify", parts+".parts.json"); err != nil || !strings.HasPrefix(out, "good: ") {

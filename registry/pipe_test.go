@@ -89,7 +89,7 @@ func TestPushPipeToSeveralRepositories(t *testing.T) {
 		faults        []registrytest.Fault
 		sent, mounted int
 	}{
-		"taken over":     {nil, 2, 2},                         // the config shows that it can be
+		"taken over":     {nil, 2, 2},                          // the config shows that it can be
 		"not taken over": {[]registrytest.Fault{refuse}, 4, 0}, // the layer goes to both at once
 	} {
 		t.Run(name, func(t *testing.T) {

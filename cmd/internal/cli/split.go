@@ -37,12 +37,10 @@ func (o *buildOptions) checkOutput(g *globals) error {
 
 // write writes the bundle to where the command line says.
 func (b *builder) write(ctx context.Context, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
-	switch {
-	case b.output == standardStream:
+	if b.output == standardStream {
 		return b.stream(ctx, x, o)
-	case b.split.bytes > 0:
-		return bundle.CreateParts(ctx, b.output, b.split.bytes, b.cache, x, o)
 	}
+	o.PartSize = b.split.bytes
 	return bundle.Create(ctx, b.output, b.cache, x, o)
 }
 
