@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -90,11 +91,13 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 		return err
 	}
 	r.Duration = time.Since(start)
-	if o.output == standardStream {
-		g.Out = g.Err // standard output is the bundle's
-	}
-	if g.json {
+	switch {
+	case g.json && o.output == standardStream:
+		return json.NewEncoder(g.Err).Encode(r) // a line, as the events there are
+	case g.json:
 		return printJSON(g.Out, r)
+	case o.output == standardStream:
+		g.Out = g.Err // standard output is the bundle's
 	}
 	g.noteAll(r.Warnings)
 	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))

@@ -16,6 +16,9 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 		return nil, err
 	}
 	for _, w := range r.Warnings() {
+		if g.watched() {
+			g.logger().Warn(w)
+		}
 		g.note("warning: %s", printable(w))
 	}
 	return r, nil
