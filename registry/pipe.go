@@ -41,15 +41,20 @@ type origin interface {
 // That the bundle is whole shows at its end: damage that Verify would find, but for what the registry had, is in the error, even
 // where everything was pushed. What is at the registry has the digests that it should have in any case.
 func PushStream(ctx context.Context, s *bundle.Stream, o PushOptions) (PushSummary, error) {
-	return pushFrom(ctx, &pipe{Stream: s, passing: map[digest.Digest]*passingBlob{}}, o)
+	return pushFrom(ctx, newPipe(s, inMemory), o)
 }
 
 // A pipe makes an origin of a stream: of blobs, those can be read that pass by.
 type pipe struct {
 	*bundle.Stream
+	memory int64 // bytes of one blob that are held
 
 	mu      sync.Mutex
 	passing map[digest.Digest]*passingBlob
+}
+
+func newPipe(s *bundle.Stream, memory int64) *pipe {
+	return &pipe{Stream: s, memory: memory, passing: map[digest.Digest]*passingBlob{}}
 }
 
 // Blob implements origin.
@@ -144,12 +149,12 @@ func (p *pusher) arrive(ctx context.Context, from *pipe, b *sharedBlob, sb *bund
 		p.settleAll(ctx, b.places, &bundle.DamageError{
 			Blob: sb.Digest, Offset: -1, Reason: fmt.Sprintf("it has %d bytes, and a manifest says %d", sb.Size, b.desc.Size),
 		})
-	case sb.Size <= inMemory || p.options.DryRun:
+	case sb.Size <= from.memory || p.options.DryRun:
 		from.pass(sb.Digest, &passingBlob{blob: sb})
 		p.place(ctx, b)
 		from.pass(sb.Digest, nil)
 	default:
-		p.placeLarge(ctx, b, sb)
+		p.placeLarge(ctx, from, b, sb)
 	}
 }
 
@@ -162,7 +167,7 @@ func (p *pusher) settleAll(ctx context.Context, places []*place, err error) {
 }
 
 // placeLarge brings a blob to all places that lack it while it is read once.
-func (p *pusher) placeLarge(ctx context.Context, b *sharedBlob, sb *bundle.StreamBlob) {
+func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *bundle.StreamBlob) {
 	from := ""
 	var lacking []*place
 	for _, pl := range b.places {
@@ -189,7 +194,7 @@ func (p *pusher) placeLarge(ctx context.Context, b *sharedBlob, sb *bundle.Strea
 	if len(lacking) > 1 && p.mounts() {
 		later, lacking = lacking[1:], lacking[:1]
 	}
-	t := &tee{pusher: p, desc: b.desc}
+	t := &tee{pusher: p, desc: b.desc, memory: pipe.memory}
 	t.begin(ctx, lacking, from)
 	t.copy(ctx, sb)
 	for _, pl := range later { // errGone where the registry does not take it over
@@ -212,6 +217,7 @@ func (p *pusher) mounts() bool {
 type tee struct {
 	*pusher
 	desc    ocispec.Descriptor
+	memory  int64         // bytes of a chunk, unless the registry wants larger ones
 	uploads []*pipeUpload // those that have not failed
 	sent    string        // a repository that has the blob now
 }
@@ -268,7 +274,7 @@ func (t *tee) copy(ctx context.Context, sb *bundle.StreamBlob) {
 	if len(t.uploads) == 0 {
 		return
 	}
-	size := int64(inMemory)
+	size := t.memory
 	for _, u := range t.uploads {
 		size = max(size, u.minChunk)
 	}

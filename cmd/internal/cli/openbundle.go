@@ -17,7 +17,7 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 	}
 	for _, w := range r.Warnings() {
 		if g.watched() {
-			g.logger().Warn(w)
+			g.logger().Warn("a file of the bundle is missing", "reason", w)
 		}
 		g.note("warning: %s", printable(w))
 	}
