@@ -52,7 +52,7 @@ func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64) *pieceRead
 		if whole && at >= b.size {
 			whole = false
 			if got := sum(hash.Sum(nil)); got != b.sum {
-				return nil, &DamageError{Blob: b.sum.digest(), Offset: r.frames[b.frame].off, Reason: "its content has digest " + string(got.digest())}
+				return nil, &DamageError{Blob: b.sum.digest(), Offset: r.frames[b.frame].off, Part: r.partAt(r.frames[b.frame].off), Reason: "its content has digest " + string(got.digest())}
 			}
 		}
 		return piece, nil
@@ -98,7 +98,7 @@ func (r *Reader) content(f frameInfo, raw, out *[]byte) ([]byte, error) {
 	}
 	content, err := r.decode(*raw, *out, f)
 	if err != nil {
-		return nil, &DamageError{Offset: f.off, Err: err, Reason: "a frame is bad"}
+		return nil, &DamageError{Offset: f.off, Part: r.partAt(f.off), Err: err, Reason: "a frame is bad"}
 	}
 	*out = content
 	return content, nil

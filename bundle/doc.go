@@ -175,6 +175,24 @@
 // and from U+007F to U+009F and without U+2028 and U+2029; " and \ are escaped with \ and nothing else is escaped. Any
 // other spelling of the same content is refused.
 //
+// # Parts
+//
+// A bundle can be cut into parts, NAME.kkb.001, NAME.kkb.002 and so on, at most 999, three digits each: the same bytes, cut
+// anywhere. None is empty. Beside them lies NAME.kkb.parts.json, canonical JSON of this form:
+//
+//	{"version":1,"size":SIZE,"parts":[{"size":SIZE,"sha256":"HEX"},…]}
+//
+// size is that of the bundle and the sum of the others; parts has every part once, by number; HEX is the sha256 of the part's
+// bytes in lower-case hexadecimal digits. It has at most 262144 bytes. A writer writes it after everything else: where it is, all
+// parts were whole. By hand:
+//
+//	cat NAME.kkb.[0-9]* | zstd -dc | tar -x -C DIR
+//
+// A reader takes the name of any part, or of parts.json, and reads across the parts; to open it needs the first and the last (and,
+// where index.json or kkbundle.json do not end in these, the next ones). It refuses a part whose size differs from parts.json. Without
+// parts.json it reads with a warning what is there, a missing part having the size of the first, and verifying fails. The sha256
+// serve to find a part that must be copied again; verifying compares contents with their digests all the same.
+//
 // # Reading
 //
 // Open: read the last bytes of the file, which hold seek table and kkbundle.json or tell how much more of the end is
@@ -183,6 +201,11 @@
 //
 // The checksums stop accidents, not attackers. What is handed on must have been checked against its digest, or be
 // checked by who gets it.
+//
+// From a pipe: frames are found by their own headers, entries by those of the tar. Indexes and manifests come first and are
+// held; an index may come after its children. A blob that a manifest has as config or content ends them: none of theirs may
+// come later. frame_size, the places and the seek table are compared when they come. Whoever passes contents on from a pipe
+// does so before kkbundle.json was seen, so also before version and requires.
 //
 // Verify: a bundle is good if the seek table and both JSON documents are as said here; every frame decodes to the bytes
 // that belong at its place, so that tar and directory say the same; every blob has its digest; and what must be there

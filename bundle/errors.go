@@ -18,6 +18,7 @@ var ErrUnsupported = errors.New("the bundle needs a newer kkbundle")
 type DamageError struct {
 	Blob   digest.Digest // the blob it concerns, "" if it is about the structure
 	Offset int64         // byte offset in the bundle of the frame concerned, -1 where there is none
+	Part   string        // the file of a bundle in parts that Offset lies in, "" if not known
 	Items  []string      // "kind ref" of the items that need the blob, as far as they are known; set by Verify
 	Reason string        // what is wrong, as a phrase
 	Err    error         // the cause, if there is one below
@@ -34,7 +35,10 @@ func (e *DamageError) Error() string {
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
-	if e.Offset >= 0 {
+	switch {
+	case e.Offset >= 0 && e.Part != "":
+		fmt.Fprintf(&b, " (at byte %d of the bundle, in %s)", e.Offset, e.Part)
+	case e.Offset >= 0:
 		fmt.Fprintf(&b, " (at byte %d of the file)", e.Offset)
 	}
 	if len(e.Items) > 0 {

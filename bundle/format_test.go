@@ -284,6 +284,28 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
+// FuzzStream wants a pipe to give the verdict of a file.
+func FuzzStream(f *testing.F) {
+	data := tiny(f)
+	f.Add(data)
+	f.Add(data[:len(data)/2])
+	f.Add(append(bytes.Clone(data), 0))
+	frames := contents(f, data)
+	frames[0][0] = 'x'
+	f.Add(assemble(frames))
+	f.Fuzz(func(t *testing.T, data []byte) { _ = agree(t, data) })
+}
+
+// agree fails where a file and a pipe have different verdicts.
+func agree(t *testing.T, data []byte) error {
+	t.Helper()
+	err := check(t.Context(), data)
+	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrUnsupported) {
+		t.Error(err)
+	}
+	return err
+}
+
 // FuzzForged gives the fuzzer the frames' contents, with correct checksums around them: the tar, index and directory.
 func FuzzForged(f *testing.F) {
 	data := tiny(f)
@@ -297,7 +319,7 @@ func FuzzForged(f *testing.F) {
 			}
 		}
 		bad := assemble(all)
-		if check(t.Context(), bad) != nil {
+		if agree(t, bad) != nil {
 			return
 		}
 		// What was verified is a tar, to a reader that knows nothing of us, of exactly the directory's blobs.

@@ -65,6 +65,27 @@ func splitFrame(b []byte) (length int, content int64, err error) {
 	if len(b) < minFrame {
 		return 0, 0, errors.New("the frame is cut short")
 	}
+	content, at, err := frameHeader(b)
+	if err != nil {
+		return 0, 0, err
+	}
+	for last := false; !last; {
+		if len(b)-at < 3 {
+			return 0, 0, errors.New("the frame is cut short")
+		}
+		var size int
+		size, last = blockHeader(b[at:])
+		at += 3 + size
+	}
+	if at += 4; at > len(b) {
+		return 0, 0, errors.New("the frame is cut short")
+	}
+	return at, content, nil
+}
+
+// frameHeader reads the header of a frame, of whose beginning b has at least 9 bytes. It returns the length of the frame's
+// content and that of the header.
+func frameHeader(b []byte) (content int64, length int, err error) {
 	if binary.LittleEndian.Uint32(b) != frameMagic {
 		return 0, 0, errors.New("no zstd frame begins here")
 	}
@@ -72,33 +93,26 @@ func splitFrame(b []byte) (length int, content int64, err error) {
 	if flags&flagSingle == 0 || flags&flagChecksum == 0 || flags&flagForbidden != 0 {
 		return 0, 0, fmt.Errorf("the frame's header %#02x is not of the kind that bundles have", flags)
 	}
-	at := 5
 	switch flags >> 6 {
 	case 0:
-		content, at = int64(b[at]), at+1
+		return int64(b[5]), 6, nil
 	case 1:
-		content, at = int64(binary.LittleEndian.Uint16(b[at:]))+256, at+2
+		return int64(binary.LittleEndian.Uint16(b[5:])) + 256, 7, nil
 	case 2:
-		content, at = int64(binary.LittleEndian.Uint32(b[at:])), at+4
+		return int64(binary.LittleEndian.Uint32(b[5:])), 9, nil
 	default:
 		return 0, 0, errors.New("the frame's content is larger than any in a bundle")
 	}
-	for last := false; !last; {
-		if len(b)-at < 3 {
-			return 0, 0, errors.New("the frame is cut short")
-		}
-		header := int(b[at]) | int(b[at+1])<<8 | int(b[at+2])<<16
-		last = header&1 != 0
-		size := header >> 3
-		if header>>1&3 == 1 { // one byte, repeated
-			size = 1
-		}
-		at += 3 + size
+}
+
+// blockHeader reads the 3 bytes before a block: how many bytes it has in the file, and whether it is the frame's last.
+func blockHeader(b []byte) (size int, last bool) {
+	header := int(b[0]) | int(b[1])<<8 | int(b[2])<<16
+	size = header >> 3
+	if header>>1&3 == 1 { // one byte, repeated
+		size = 1
 	}
-	if at += 4; at > len(b) {
-		return 0, 0, errors.New("the frame is cut short")
-	}
-	return at, content, nil
+	return size, header&1 != 0
 }
 
 // newDecoder makes a decoder for decodeFrame; it is safe for concurrent use and has nothing to close.

@@ -71,8 +71,18 @@ func openBytes(data []byte) (*Reader, error) {
 	return NewReader(bytes.NewReader(data), int64(len(data)))
 }
 
-// check opens and verifies.
+// check opens and verifies, from a file and from a pipe, which must agree about whether anything is wrong.
 func check(ctx context.Context, data []byte) error {
+	file := checkFile(ctx, data)
+	_, pipe := VerifyStream(ctx, bytes.NewReader(data), VerifyOptions{Jobs: 1})
+	known := errors.Is(pipe, ErrDamaged) || errors.Is(pipe, ErrUnsupported) // a pipe may meet damage before what it is too old for
+	if (file == nil) != (pipe == nil) || pipe != nil && !known {
+		return fmt.Errorf("a file and a pipe differ: %v; %v", file, pipe) //nolint:errorlint // matches neither
+	}
+	return file
+}
+
+func checkFile(ctx context.Context, data []byte) error {
 	r, err := openBytes(data)
 	if err != nil {
 		return err

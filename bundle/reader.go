@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +24,7 @@ const tailRead = 256 << 10
 type Reader struct {
 	r        io.ReaderAt
 	close    func() error
+	parts    *partSet // nil for one file
 	size     int64
 	index    Index
 	identity digest.Digest
@@ -36,25 +36,61 @@ type Reader struct {
 	decoded  sync.Pool // *[]byte for their content
 }
 
-// Open opens the bundle at path.
+// Open opens the bundle at path: a file, or a bundle in parts, for which path is the name of any part, of parts.json, or
+// NAME.kkb itself where no file has that name. Of parts the first and the last must be there; another that is missing is
+// named by a *PartError when its bytes are needed. See Warnings.
 func Open(path string) (*Reader, error) {
-	f, err := os.Open(path)
+	r, err := open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open bundle: %w", err)
+		return nil, fmt.Errorf("open bundle %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func open(path string) (*Reader, error) {
+	if base, parts := locate(path); parts {
+		return openInParts(base)
+	}
+	f, err := openRegular(path)
+	if err != nil {
+		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is not a regular file")
-	}
 	var r *Reader
 	if err == nil {
 		r, err = NewReader(f, info.Size())
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open bundle %s: %w", path, err), f.Close())
+		return nil, errors.Join(err, f.Close())
 	}
 	r.close = f.Close
 	return r, nil
+}
+
+func openInParts(base string) (*Reader, error) {
+	set, err := openParts(base)
+	if err != nil {
+		return nil, err
+	}
+	r, err := NewReader(set, set.size)
+	if err != nil {
+		return nil, errors.Join(set.explain(err), set.Close())
+	}
+	r.close = set.Close
+	return r, nil
+}
+
+// Warnings says what is wrong with the bundle's files without keeping it from being read: parts.json or a part that is
+// missing. Verify fails for these reasons.
+func (r *Reader) Warnings() []string {
+	if r.parts == nil {
+		return nil
+	}
+	var all []string
+	for _, err := range r.parts.wrong() {
+		all = append(all, err.Error())
+	}
+	return all
 }
 
 // NewReader opens a bundle of size bytes. It reads the end of it and its beginning, not the blobs, and remembers about
@@ -65,6 +101,7 @@ func NewReader(src io.ReaderAt, size int64) (*Reader, error) {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
 	}
 	r := &Reader{r: src, size: size, dec: dec}
+	r.parts, _ = src.(*partSet)
 	r.raw.New = func() any { return new([]byte) }
 	r.decoded.New = func() any { return new([]byte) }
 	if err := r.load(); err != nil {
@@ -98,6 +135,9 @@ func (r *Reader) load() error {
 // readTail reads the seek table and returns bytes that contain the directory's frame.
 func (r *Reader) readTail() (section, error) {
 	want := min(r.size, tailRead)
+	if r.parts != nil {
+		want = min(want, max(r.parts.lastSize(), seekFooter)) // the part before need not be there
+	}
 	tail := section{off: r.size - want, b: make([]byte, want)}
 	if err := r.readAt(tail.b, tail.off); err != nil {
 		return section{}, err

@@ -180,7 +180,11 @@ func TestVerifyNamesAllDamage(t *testing.T) {
 	if !errors.Is(err, bundle.ErrDamaged) || len(rep.Damage) != len(want) {
 		t.Fatalf("%d damages: %v", len(rep.Damage), err)
 	}
-	for _, d := range rep.Damage {
+	pipe, err := bundle.VerifyStream(t.Context(), bytes.NewReader(data), bundle.VerifyOptions{})
+	if !errors.Is(err, bundle.ErrDamaged) || len(pipe.Damage) != len(want) {
+		t.Errorf("from a pipe, %d damages: %v", len(pipe.Damage), err)
+	}
+	for _, d := range append(rep.Damage, pipe.Damage...) {
 		if owner, ok := want[d.Blob]; !ok || len(d.Items) != 1 || d.Items[0] != owner || d.Offset < 0 {
 			t.Errorf("%v", d)
 		}
@@ -233,6 +237,7 @@ func TestOddGraphs(t *testing.T) {
 	if _, err := made.Reader.Verify(t.Context(), bundle.VerifyOptions{}); err != nil {
 		t.Error(err)
 	}
+	verifyPipe(t, made)
 	absent := made.Reader.Index().Items[3].Absent
 	for _, it := range made.Reader.Index().Items {
 		if it.Ref == "docker.io/library/sparse:1" {

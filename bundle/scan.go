@@ -97,6 +97,13 @@ func (s *scanner) text() string {
 // sum reads a digest with its quotes.
 func (s *scanner) sum() (d sum) {
 	s.lit(`"sha256:`)
+	d = s.hexSum()
+	s.lit(`"`)
+	return d
+}
+
+// hexSum reads the digits of a digest.
+func (s *scanner) hexSum() (d sum) {
 	if s.err != nil {
 		return d
 	}
@@ -116,7 +123,6 @@ func (s *scanner) sum() (d sum) {
 		return d
 	}
 	s.pos += n
-	s.lit(`"`)
 	return d
 }
 

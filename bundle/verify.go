@@ -25,8 +25,9 @@ type VerifyOptions struct {
 
 // A Report says what Verify found.
 type Report struct {
-	Digest  digest.Digest  // the bundle's identity
-	Size    int64          // bytes of the bundle
+	Digest  digest.Digest // the bundle's identity
+	Size    int64         // bytes of the bundle
+	Items   int
 	Frames  int            // read and compared
 	Blobs   int            // in the directory
 	Content int64          // bytes of all blobs
@@ -42,7 +43,7 @@ const maxOwners = 20
 // there is any damage; the report then names all of it. Memory is a frame and its content, so about
 // twice the frame size, per job.
 func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
-	v := &verifier{r: r, bad: make(map[sum]*DamageError), progress: o.Progress}
+	v := &verifier{r: r, src: r, bad: make(map[sum]*DamageError), progress: o.Progress}
 	if o.Jobs <= 0 {
 		o.Jobs = min(runtime.GOMAXPROCS(0), 8)
 	}
@@ -58,7 +59,7 @@ func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	if err := errors.Join(group.Wait(), ctx.Err()); err != nil {
 		return Report{}, err
 	}
-	if err := v.references(ctx); err != nil {
+	if err := v.references(ctx, false); err != nil {
 		return Report{}, err
 	}
 	return v.report()
@@ -67,6 +68,7 @@ func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 // A verifier collects what is wrong.
 type verifier struct {
 	r        *Reader
+	src      blobSource // of indexes and manifests
 	progress func(done, total int64)
 
 	mu     sync.Mutex
@@ -215,16 +217,17 @@ func (r *Reader) checkUnit(u unit, content []byte) error {
 }
 
 // references walks from the items, names the items of bad blobs and finds blobs that are missing, not needed, or out
-// of order.
-func (v *verifier) references(ctx context.Context) error {
-	incomplete := false
-	w := &walk{src: v.r}
+// of order. Where not all of the bundle was read it names the items only.
+func (v *verifier) references(ctx context.Context, partly bool) error {
+	incomplete := partly
+	w := &walk{src: v.src}
 	w.report = func(s sum, it Item, err error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		incomplete = true
-		v.add(s, &DamageError{Offset: -1, Reason: "it is wrong", Err: err})
+		if incomplete = true; !partly {
+			v.add(s, &DamageError{Offset: -1, Reason: "it is wrong", Err: err})
+		}
 		return nil
 	}
 	owners := make(map[sum][]string)
@@ -263,13 +266,31 @@ func (v *verifier) strangers(w *walk) {
 	}
 }
 
+// files returns what is wrong with the files of a bundle in parts and is not among the causes of other damage.
+func (v *verifier) files(known []*DamageError) []*DamageError {
+	if v.r.parts == nil {
+		return nil
+	}
+	var all []*DamageError
+	for _, err := range v.r.parts.wrong() {
+		if !slices.ContainsFunc(known, func(e *DamageError) bool { return errors.Is(e, err) }) {
+			all = append(all, &DamageError{Offset: -1, Reason: "its files", Err: err})
+		}
+	}
+	return all
+}
+
 func (v *verifier) report() (Report, error) {
-	rep := Report{Digest: v.r.identity, Size: v.r.size, Frames: len(v.r.frames), Blobs: len(v.r.dir.blobs), Damage: v.others}
+	rep := Report{Digest: v.r.identity, Size: v.r.size, Items: len(v.r.index.Items), Frames: len(v.r.frames), Blobs: len(v.r.dir.blobs), Damage: v.others}
 	for _, b := range v.r.dir.blobs {
 		rep.Content += b.size
 	}
 	for _, e := range v.bad {
 		rep.Damage = append(rep.Damage, e)
+	}
+	rep.Damage = append(rep.Damage, v.files(rep.Damage)...)
+	for _, e := range rep.Damage {
+		e.Part = v.r.partAt(e.Offset)
 	}
 	slices.SortFunc(rep.Damage, func(a, b *DamageError) int {
 		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Blob, b.Blob), cmp.Compare(a.Reason, b.Reason))

@@ -20,6 +20,8 @@ import (
 
 // WriteOptions are what Write and Create need beside content. The zero value is fine.
 type WriteOptions struct {
+	// PartSize, if not 0, makes Create write the bundle in parts of so many bytes, the last one being what is left.
+	PartSize int64
 	// Progress, if not nil, is told how many bytes of the bundle were written, and the most it may come to.
 	Progress func(done, total int64)
 }
@@ -30,12 +32,26 @@ type Summary struct {
 	Size    int64         // bytes of the bundle
 	Blobs   int
 	Content int64 // bytes of all blobs, uncompressed
+	Parts   int   // files that it was written to in parts; 0 for one file
 }
 
 // Create writes the bundle to path: under another name in the same directory first, synced, then renamed. On an error,
 // or when ctx ends, nothing is left and what was at path before is untouched. The same Index and level give the same
 // bytes, whatever else src holds.
+//
+// With a PartSize the files are path.001, path.002 and so on, at most 999, and path.parts.json, which comes last: until it is
+// there, the bundle is not. Where a bundle is at path in the other form, one file or parts, nothing is written: CheckTarget.
 func Create(ctx context.Context, path string, src Source, x Index, o WriteOptions) (Summary, error) {
+	if o.PartSize > 0 {
+		s, err := createParts(ctx, path, src, x, o)
+		if err != nil {
+			return Summary{}, describe(ctx, path, src, x, err)
+		}
+		return s, nil
+	}
+	if err := CheckTarget(path, false); err != nil {
+		return Summary{}, fmt.Errorf("write bundle %s: %w", path, err)
+	}
 	f, err := createTemp(path)
 	if err != nil {
 		return Summary{}, fmt.Errorf("write bundle %s: %w", path, err)
@@ -53,18 +69,34 @@ func Create(ctx context.Context, path string, src Source, x Index, o WriteOption
 	return s, errors.Join(f.Close(), syncDir(filepath.Dir(path)))
 }
 
-// createTemp makes a locked file next to path, with the permissions that the umask leaves, unlike os.CreateTemp's. What
-// a killed process left there under such a name goes first: it may be as large as the bundle.
+const tempSuffix = ".tmp"
+
+// createTemp makes a locked file next to path. What a killed process left there under such a name, or under those of
+// parts of path, goes first: it may be as large as the bundle.
 func createTemp(path string) (*os.File, error) {
-	dir, prefix, suffix := filepath.Dir(path), "."+filepath.Base(path)+".", ".tmp"
-	left := func(f fs.FileInfo) bool {
-		return strings.HasPrefix(f.Name(), prefix) && strings.HasSuffix(f.Name(), suffix)
-	}
-	if err := sweep(dir, left); err != nil {
+	if err := sweepTemps(path); err != nil {
 		return nil, err
 	}
+	return createTempFile(path)
+}
+
+// createTempFile makes a locked file next to path, with the permissions that the umask leaves, unlike os.CreateTemp's.
+func createTempFile(path string) (*os.File, error) {
 	return createLocked(func() (*os.File, error) {
-		return os.OpenFile(filepath.Join(dir, prefix+rand.Text()[:8]+suffix), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		return os.OpenFile(tempName(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	})
+}
+
+// tempName returns a new name for what will be path.
+func tempName(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+rand.Text()[:8]+tempSuffix)
+}
+
+// sweepTemps removes files that createTempFile made for path or its parts and that no process has locked.
+func sweepTemps(path string) error {
+	prefix := "." + filepath.Base(path) + "."
+	return sweep(filepath.Dir(path), func(f fs.FileInfo) bool {
+		return strings.HasPrefix(f.Name(), prefix) && strings.HasSuffix(f.Name(), tempSuffix)
 	})
 }
 
@@ -74,6 +106,9 @@ func describe(ctx context.Context, path string, src Source, x Index, err error) 
 		if need, sizeErr := Estimate(context.WithoutCancel(ctx), src, x); sizeErr == nil {
 			return fmt.Errorf("write bundle %s: the disk is full; %d MiB are needed there: %w", path, need>>20+1, err)
 		}
+	}
+	if errors.Is(err, syscall.EFBIG) {
+		return fmt.Errorf("write bundle %s: the file system there takes no file that large; write the bundle in smaller parts: %w", path, err)
 	}
 	return fmt.Errorf("write bundle %s: %w", path, err)
 }

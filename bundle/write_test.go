@@ -414,9 +414,17 @@ func TestPythonReader(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "python3", append([]string{"../testdata/reader/kkb.py"}, args...)...).CombinedOutput()
 		return string(out), err
 	}
-	b := large(t).Bundle()
+	builder := large(t)
+	b := builder.Bundle()
 	if out, err := run("verify", b.Path); err != nil || !strings.HasPrefix(out, "good: ") {
 		t.Errorf("verify: %v: %s", err, out)
+	}
+	parts := filepath.Join(t.TempDir(), "x.kkb")
+	if _, err := bundle.Create(t.Context(), parts, builder.Cache, builder.Index, bundle.WriteOptions{PartSize: 5_000_000}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := run("verify", parts+".parts.json"); err != nil || !strings.HasPrefix(out, "good: ") {
+		t.Errorf("verify of parts: %v: %s", err, out)
 	}
 	var want strings.Builder
 	fmt.Fprintf(&want, "identity %s\n", b.Reader.Digest())

@@ -197,7 +197,7 @@ func (b *sharedBlob) need(j *job) bool {
 
 // A walker collects what is below one item. Every manifest is looked at once, however often indexes name it.
 type walker struct {
-	bundle    *bundle.Reader
+	bundle    origin
 	job       *job
 	platforms []string               // those of an index's children that are wanted; none given is all
 	seen      map[digest.Digest]bool // blobs

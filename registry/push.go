@@ -19,7 +19,7 @@ const progressStep = 1 << 20
 
 // A pusher is one run of Push.
 type pusher struct {
-	bundle  *bundle.Reader
+	bundle  origin
 	session *session
 	target  target
 	options PushOptions
@@ -50,8 +50,8 @@ func (p *pusher) push(ctx context.Context) (PushSummary, error) {
 	defer abort(nil)
 	p.abort = abort
 	p.look(inner)
-	p.run(inner)
-	err := p.failure(ctx, context.Cause(inner))
+	broken := p.run(inner)
+	err := errors.Join(p.failure(ctx, context.Cause(inner)), broken)
 	if err == nil {
 		err = p.makeRobot(ctx)
 	}
@@ -59,8 +59,8 @@ func (p *pusher) push(ctx context.Context) (PushSummary, error) {
 }
 
 // run does everything, at most Jobs things at a time. An item's manifests follow in the slot of its last blob, but for those
-// of what is attached to others: these come wave by wave.
-func (p *pusher) run(ctx context.Context) {
+// of what is attached to others: these come wave by wave. Its error is one of the pipe that the bundle comes from.
+func (p *pusher) run(ctx context.Context) (broken error) {
 	var g errgroup.Group
 	g.SetLimit(p.options.Jobs)
 	for _, j := range p.jobs {
@@ -72,11 +72,15 @@ func (p *pusher) run(ctx context.Context) {
 			g.Go(func() error { p.finish(ctx, j); return nil })
 		}
 	}
-	for _, b := range p.blobs {
-		if ctx.Err() != nil {
-			break
+	if from, ok := p.bundle.(*pipe); ok {
+		broken = p.arrivals(ctx, from)
+	} else {
+		for _, b := range p.blobs {
+			if ctx.Err() != nil {
+				break
+			}
+			g.Go(func() error { p.place(ctx, b); return nil })
 		}
-		g.Go(func() error { p.place(ctx, b); return nil })
 	}
 	_ = g.Wait() // errors are in the jobs
 	for wave := 1; wave <= maxDepth; wave++ {
@@ -87,6 +91,7 @@ func (p *pusher) run(ctx context.Context) {
 		}
 		_ = g.Wait()
 	}
+	return broken
 }
 
 // place brings a blob to all repositories that need it, one after the other: those that lack it can mount it from one that
@@ -164,17 +169,21 @@ func (p *pusher) wanted(pl *place) bool {
 }
 
 func (p *pusher) send(ctx context.Context, pl *place, d ocispec.Descriptor, from string) error {
-	err := p.sendBlob(ctx, pl, d, from)
+	return p.sendFrom(ctx, pl, d, from, func(offset int64) (io.ReadCloser, error) { return p.bundle.Blob(ctx, d.Digest, offset) })
+}
+
+func (p *pusher) sendFrom(ctx context.Context, pl *place, d ocispec.Descriptor, from string, open opener) error {
+	err := p.sendBlob(ctx, pl, d, from, open)
 	if err == nil || errors.Is(err, bundle.ErrDamaged) {
 		return err
 	}
 	return fmt.Errorf("blob %s: %w", d.Digest, p.session.explain(pl.repo.name, err))
 }
 
-func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, from string) error {
+func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, from string, open opener) error {
 	m := &meter{pusher: p}
 	mounted, err := pl.repo.sendBlob(ctx, d, from, func(offset int64) (io.ReadCloser, error) {
-		rc, err := p.bundle.Blob(ctx, d.Digest, offset)
+		rc, err := open(offset)
 		if err != nil {
 			return nil, err
 		}
@@ -186,6 +195,12 @@ func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, 
 		return err
 	}
 	m.end(d.Size)
+	p.arrived(pl, d, mounted)
+	return nil
+}
+
+// arrived counts a blob that a place has now.
+func (p *pusher) arrived(pl *place, d ocispec.Descriptor, mounted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if mounted {
@@ -197,7 +212,6 @@ func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, 
 	for _, j := range pl.jobs {
 		j.sent = true
 	}
-	return nil
 }
 
 // settle counts one blob of an item as done, or ends the item; after the last blob come its manifests.

@@ -105,6 +105,10 @@ type PushSummary struct {
 // registry refuses that, its tag gets an index of those children that are there, and the summary a warning with both digests. An
 // image whose reference pins the index's digest fails instead. Nothing at the registry is ever deleted.
 func Push(ctx context.Context, b *bundle.Reader, o PushOptions) (PushSummary, error) {
+	return pushFrom(ctx, b, o)
+}
+
+func pushFrom(ctx context.Context, b origin, o PushOptions) (PushSummary, error) {
 	o = o.withDefaults()
 	t, err := parseTarget(o.Registry)
 	if err != nil {

@@ -7,6 +7,8 @@ specification to its word.
     kkb.py list FILE                    items and blobs
     kkb.py range FILE DIGEST OFF LEN    bytes of a blob, to stdout
     kkb.py verify FILE                  everything; exit code 1 and a line for each problem
+
+FILE may be NAME.kkb.parts.json: then the bundle is in parts beside it.
 """
 import hashlib
 import json
@@ -119,10 +121,53 @@ def header(name, size):
     return pax + record.ljust(512, b"\0") + block(name, 0)
 
 
+def read_parts(path):
+    """Returns sizes and names of the parts that parts.json names, after comparing them with it."""
+    with open(path, "rb") as f:
+        d = load_canonical(f.read(262145), "parts.json")
+    need(list(d) == ["version", "size", "parts"] and d["version"] == 1, "parts.json has another form")
+    need(1 <= len(d["parts"]) <= 999 and d["size"] == sum(p["size"] for p in d["parts"]), "parts.json does not add up")
+    parts = []
+    for number, p in enumerate(d["parts"], 1):
+        name = "%s.%03d" % (path[:-len(".parts.json")], number)
+        need(list(p) == ["size", "sha256"] and type(p["size"]) is int and p["size"] > 0, "parts.json has another form")
+        need(os.path.getsize(name) == p["size"], name + " has another size than parts.json says")
+        with open(name, "rb") as f:
+            need(hashlib.sha256(f.read()).hexdigest() == p["sha256"], name + " has another sha256 than parts.json says")
+        parts.append((p["size"], name))
+    return parts
+
+
+class Parts:
+    """Reads across parts like a file."""
+    def __init__(self, parts):
+        self.parts, self.pos = parts, 0
+
+    def seek(self, off):
+        self.pos = off
+
+    def read(self, length):
+        out, start = b"", 0
+        for size, name in self.parts:
+            if start <= self.pos < start + size and length:
+                with open(name, "rb") as f:
+                    f.seek(self.pos - start)
+                    data = f.read(min(length, start + size - self.pos))
+                out, length, self.pos = out + data, length - len(data), self.pos + len(data)
+            start += size
+        return out
+
+
 class Bundle:
     def __init__(self, path):
-        self.f = open(path, "rb")
-        self.size = os.path.getsize(path)
+        if path.endswith(".parts.json"):
+            parts = read_parts(path)
+            self.f, self.size = Parts(parts), sum(size for size, _ in parts)
+            self.decoder = ["sh", "-c", 'cat "$@" | zstd -dcq', "sh"] + [name for _, name in parts]
+        else:
+            self.f = open(path, "rb")
+            self.size = os.path.getsize(path)
+            self.decoder = ["zstd", "-dcq", path]
         self.read_table()
         n = len(self.frames)
         self.directory = self.read_directory(self.frame(n - 2))
@@ -261,8 +306,7 @@ class Verifier:
                 self.b.raw(i)
             except Bad as e:
                 self.bad("%s", e)
-        self.b.f.seek(0)
-        with subprocess.Popen(["zstd", "-dcq"], stdin=self.b.f, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as z:
+        with subprocess.Popen(self.b.decoder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as z:
             self.z, self.done, self.glue, self.number = z, 0, 0, 0
             self.entries(order)
             if z.stdout.read(1):
@@ -418,7 +462,7 @@ def main(args):
             if problems:
                 return 1
             print("good: %d items, %d blobs, %d frames" % (len(b.index["manifests"]), len(b.blobs), len(b.frames)))
-    except (Bad, KeyError, TypeError, ValueError) as e:
+    except (Bad, KeyError, TypeError, ValueError, OSError) as e:
         print("bad:", repr(e) if not isinstance(e, Bad) else e)
         return 1
     return 0

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -20,10 +20,11 @@ type buildOptions struct {
 	fetchFlags
 	output string
 	locked bool
+	split  sizeFlag
 }
 
 func newBuildCmd(g *globals) *cobra.Command {
-	var o buildOptions
+	o := buildOptions{split: sizeFlag{least: minSplit}}
 	cmd := &cobra.Command{
 		Use:   "build MANIFEST",
 		Short: "Download everything a manifest names into one file",
@@ -31,16 +32,23 @@ func newBuildCmd(g *globals) *cobra.Command {
 
 A lock file beside the manifest is used while it fits; without one, what tags mean today is looked up and the lock is kept
 in the bundle. What was downloaded stays in the cache, so an interrupted build continues and the next one brings only
-what is new. The same lock gives the same bytes.`,
+what is new. The same lock gives the same bytes.
+
+With --split the bundle is written as NAME.kkb.001, .002 and so on, of that size each, at most 999, and NAME.kkb.parts.json,
+which says what must be there. Every command reads the parts where they lie. FAT32 takes files below 4 GiB: --split 4GB.
+With -o - the bundle goes to standard output, and what is printed there otherwise to standard error.`,
 		Example: `  kkbundle build manifest.yaml
-  kkbundle build --locked -o /media/disk/site.kkb manifest.yaml`,
+  kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
+  kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
+  kkbundle build -o - manifest.yaml | ssh gate kkbundle push --registry harbor.site -`,
 		Args: takes("MANIFEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runBuild(cmd.Context(), g, args[0], o)
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb)")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb)")
+	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "refuse to build unless the lock file fits the manifest")
 	return cmd
 }
@@ -50,7 +58,8 @@ type buildResult struct {
 	Version  int           `json:"version"` // 1
 	Path     string        `json:"path"`
 	Digest   string        `json:"digest"`
-	Size     int64         `json:"size"` // bytes, as are the others
+	Size     int64         `json:"size"`            // bytes, as are the others
+	Parts    int           `json:"parts,omitempty"` // files that it is in, with --split
 	Items    int           `json:"items"`
 	Blobs    int           `json:"blobs"`
 	Content  int64         `json:"content"`  // what it unpacks to
@@ -69,10 +78,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if o.output == "" {
 		o.output = bundleFile(p.manifest.Metadata)
 	}
-	if o.output == "-" {
-		return &usageError{errors.New("a bundle is written to a file: name one with -o")}
-	}
-	if err := checkOutput(o.output); err != nil {
+	if err := o.checkOutput(g); err != nil {
 		return err
 	}
 	c, cacheDir, err := o.openCache()
@@ -85,11 +91,16 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 		return err
 	}
 	r.Duration = time.Since(start)
-	if g.json {
+	switch {
+	case g.json && o.output == standardStream:
+		return json.NewEncoder(g.Err).Encode(r) // a line, as the events there are
+	case g.json:
 		return printJSON(g.Out, r)
+	case o.output == standardStream:
+		g.Out = g.Err // standard output is the bundle's
 	}
 	g.noteAll(r.Warnings)
-	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
+	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
 	return g.result("%s", r.Digest)
 }
 
@@ -168,9 +179,9 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 	}
 	m := b.newMeter("write")
 	defer m.stop()
-	sum, err := bundle.Create(ctx, b.output, b.cache, index, bundle.WriteOptions{Progress: m.set})
+	sum, err := b.write(ctx, index, bundle.WriteOptions{Progress: m.set})
 	return buildResult{
-		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Items: len(index.Items), Blobs: sum.Blobs,
+		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Parts: sum.Parts, Items: len(index.Items), Blobs: sum.Blobs,
 		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
 		Warnings: warnings(shortfallsOf(index.Items)),
 	}, err
@@ -209,10 +220,11 @@ func (b *builder) estimate(ctx context.Context) (fetch.Estimation, error) {
 		return e, err
 	}
 	b.note("%s: %s to download, %s cached", count(len(b.lock.Items), "item"), size(e.Download), size(e.Cached))
-	return e, checkSpace(
-		spaceNeed{b.cacheDir, "the cache", e.Download},
-		spaceNeed{filepath.Dir(b.output), "the bundle", e.Download + e.Cached},
-	)
+	needs := []spaceNeed{{b.cacheDir, "the cache", e.Download}}
+	if b.output != standardStream {
+		needs = append(needs, spaceNeed{filepath.Dir(b.output), "the bundle", e.Download + e.Cached})
+	}
+	return e, checkSpace(needs...)
 }
 
 // fetch brings everything into the cache and says what the bundle holds. What failed does not keep the rest from coming;

@@ -90,7 +90,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	)
 	for group, cmds := range map[string][]*cobra.Command{
 		"connected": {newBuildCmd(g), newLockCmd(g), newOutdatedCmd(g)},
-		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g)},
+		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g)},
 		"site":      {newPushCmd(g), newServeCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
 		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g)},
 	} {
@@ -159,6 +159,12 @@ func (g *globals) note(format string, args ...any) {
 	if !g.quiet && !g.json {
 		_, _ = fmt.Fprintf(g.Err, format+"\n", args...)
 	}
+}
+
+// isTerminal says whether a stream is one that a person sits at.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // terminal says whether Err is a terminal that live progress can be drawn on, and its file.

@@ -82,7 +82,7 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	c := &copier{globals: g, copyOptions: o, wanted: platforms}
 	defer func() { err = errors.Join(err, c.close()) }()
 	for _, path := range paths {
-		r, err := bundle.Open(path)
+		r, err := c.openBundle(path)
 		if err != nil {
 			return err
 		}

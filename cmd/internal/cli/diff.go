@@ -83,12 +83,12 @@ type diffBytes struct {
 }
 
 func runDiff(ctx context.Context, g *globals, oldPath, newPath string, exitCode bool) (err error) {
-	before, err := openListing(ctx, oldPath)
+	before, err := g.openListing(ctx, oldPath)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
-	after, err := openListing(ctx, newPath)
+	after, err := g.openListing(ctx, newPath)
 	if err != nil {
 		return err
 	}

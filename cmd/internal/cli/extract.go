@@ -137,7 +137,7 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 	if err := o.check(name); err != nil {
 		return err
 	}
-	r, err := bundle.Open(path)
+	r, err := g.openBundle(path)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ type inspectedItem struct {
 }
 
 func runInspect(ctx context.Context, g *globals, path string) error {
-	r, err := bundle.Open(path)
+	r, err := g.openBundle(path)
 	if err != nil {
 		return err
 	}

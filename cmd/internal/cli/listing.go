@@ -45,7 +45,7 @@ func isLock(data []byte) bool {
 }
 
 // openListing reads a bundle or a lock. Close it afterwards.
-func openListing(ctx context.Context, path string) (*listing, error) {
+func (g *globals) openListing(ctx context.Context, path string) (*listing, error) {
 	if isText(path) {
 		data, err := readSmall(path)
 		if err != nil {
@@ -57,7 +57,7 @@ func openListing(ctx context.Context, path string) (*listing, error) {
 		}
 		return lockListing(l), nil
 	}
-	r, err := bundle.Open(path)
+	r, err := g.openBundle(path)
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions
 	if o.jobs < 0 {
 		return &usageError{fmt.Errorf("--jobs %d: at least 1 request has to run", o.jobs)}
 	}
-	q, err := newQuestion(ctx, path)
+	q, err := g.newQuestion(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -160,9 +160,9 @@ type question struct {
 	sources []manifest.Source
 }
 
-func newQuestion(ctx context.Context, path string) (*question, error) {
+func (g *globals) newQuestion(ctx context.Context, path string) (*question, error) {
 	if !isText(path) {
-		return bundleQuestion(ctx, path)
+		return g.bundleQuestion(ctx, path)
 	}
 	data, err := readSmall(path)
 	if err != nil {
@@ -209,8 +209,8 @@ func lockQuestion(path string, data []byte) (*question, error) {
 }
 
 // bundleQuestion takes what the bundle's own lock and manifest say; where it carries none, what its index does.
-func bundleQuestion(ctx context.Context, path string) (q *question, err error) {
-	r, err := bundle.Open(path)
+func (g *globals) bundleQuestion(ctx context.Context, path string) (q *question, err error) {
+	r, err := g.openBundle(path)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -32,7 +31,7 @@ func newPushCmd(g *globals) *cobra.Command {
 		Long: `Sends images with what is attached to them (signatures, attestations), charts and files to an OCI registry, straight from
 the bundle: nothing is unpacked, what the registry has is not sent again, and every tag's digest is compared afterwards. A push
 that was interrupted continues when run again. What a manifest needs counts as there when the manifest is: --recheck asks for
-every blob.
+every blob. With - the bundle is read from standard input, as it comes and without a temporary file; a named pipe will do too.
 
 Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes what follows
 HOST[/PREFIX]/, the first rule that fits. With --platform, images of several platforms keep their index where the registry
@@ -43,7 +42,8 @@ At Harbor the projects that are missing are made: one for each upstream host, or
 		Example: `  kkbundle push --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle push --registry harbor.site --rename docker.io/library=base --harbor-quota 50GiB --harbor-robot hosts site-1.4.0.kkb
   kkbundle push --registry 10.0.0.3:5000 --dry-run --item 'docker.io/*' --item chart:ingress-nginx --platform linux/arm64 site-1.4.0.kkb
-  kkbundle push --registry 10.0.0.3:5000 --ca registry-ca.pem --username ops --password-stdin site-1.4.0.kkb < password`,
+  kkbundle push --registry 10.0.0.3:5000 --ca registry-ca.pem --username ops --password-stdin site-1.4.0.kkb < password
+  ssh build cat site-1.4.0.kkb | kkbundle push --registry harbor.site -`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPush(cmd.Context(), g, args[0], o)
@@ -69,24 +69,24 @@ At Harbor the projects that are missing are made: one for each upstream host, or
 
 func runPush(ctx context.Context, g *globals, path string, o pushOptions) error {
 	start := time.Now()
-	if err := o.check(); err != nil {
+	if err := errors.Join(o.check(), o.checkPipe(path)); err != nil {
 		return err
 	}
 	options, err := o.library(g)
 	if err != nil {
 		return err
 	}
-	r, err := bundle.Open(path)
+	from, err := g.openPushSource(ctx, path, o.jobs)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	if options.Select, err = itemSelection(o.items, r.Index().Items); err != nil {
+	defer from.Close()
+	if options.Select, err = itemSelection(o.items, from.items); err != nil {
 		return err
 	}
 	m := g.newMeter("push")
 	options.Progress = func(e registry.Event) { m.set(e.Done, e.Total) }
-	sum, err := registry.Push(ctx, r, options)
+	sum, err := from.push(ctx, options)
 	m.stop()
 	if err != nil {
 		err = &pushError{err}

@@ -62,7 +62,7 @@ func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (
 		s.workDir = strings.TrimSuffix(f.inventory, filepath.Ext(f.inventory)) + ".work"
 	}
 	if bundlePath != "" {
-		if s.bundle, err = bundle.Open(bundlePath); err != nil {
+		if s.bundle, err = g.openBundle(bundlePath); err != nil {
 			return nil, err
 		}
 	}

@@ -14,8 +14,10 @@ func newVerifyCmd(g *globals) *cobra.Command {
 		Use:   "verify BUNDLE",
 		Short: "Check every byte of a bundle",
 		Long: `Checks every byte of a bundle: each frame, each digest, that every item is whole, and that the directory and the archive
-agree. All damage is listed, with the items it concerns. Prints the bundle's digest, its identity.`,
-		Example: "  kkbundle verify site-1.4.0.kkb",
+agree. All damage is listed, with the items it concerns. Prints the bundle's digest, its identity.
+
+With - the bundle is read from standard input, in one pass and without a temporary file; a named pipe will do too.`,
+		Example: "  kkbundle verify site-1.4.0.kkb\n  cat site-1.4.0.kkb.[0-9]* | kkbundle verify -",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runVerify(cmd.Context(), g, args[0])
@@ -24,22 +26,40 @@ agree. All damage is listed, with the items it concerns. Prints the bundle's dig
 }
 
 func runVerify(ctx context.Context, g *globals, path string) error {
-	r, err := bundle.Open(path)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	m := g.newMeter("verify")
-	report, err := r.Verify(ctx, bundle.VerifyOptions{Progress: m.set})
-	m.stop()
+	report, err := verify(ctx, g, path)
 	if err != nil {
 		return err
 	}
 	if g.json {
-		return printJSON(g.Out, verifyResult{1, r.Digest(), r.Size(), len(r.Index().Items), report.Blobs})
+		return printJSON(g.Out, verifyResult{1, report.Digest, report.Size, report.Items, report.Blobs})
 	}
-	g.note("%s: %s, %s, %s: all whole", path, count(len(r.Index().Items), "item"), count(report.Blobs, "blob"), size(r.Size()))
-	return g.result("%s", r.Digest())
+	if path == standardStream {
+		path = "the bundle"
+	}
+	g.note("%s: %s, %s, %s: all whole", path, count(report.Items, "item"), count(report.Blobs, "blob"), size(report.Size))
+	return g.result("%s", report.Digest)
+}
+
+// verify reads from a file, from parts or from a pipe.
+func verify(ctx context.Context, g *globals, path string) (bundle.Report, error) {
+	pipe, err := g.openPipe(path)
+	if err != nil {
+		return bundle.Report{}, err
+	}
+	if pipe != nil {
+		defer pipe.Close()
+		m := g.newMeter("verify")
+		defer m.stop()
+		return bundle.VerifyStream(ctx, pipe, bundle.VerifyOptions{Progress: m.set})
+	}
+	r, err := bundle.Open(path) // a warning would be an error here
+	if err != nil {
+		return bundle.Report{}, err
+	}
+	defer r.Close()
+	m := g.newMeter("verify")
+	defer m.stop()
+	return r.Verify(ctx, bundle.VerifyOptions{Progress: m.set})
 }
 
 // verifyResult is what verify prints with --json about a bundle that is whole.

@@ -1,0 +1,182 @@
+package bundle
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+const (
+	aheadBlock  = 256 << 10 // bytes
+	aheadBlocks = 8
+	// maxFrameHeader is magic, flags and the largest content size that bundles have.
+	maxFrameHeader = 4 + 1 + 4
+)
+
+// A readAhead reads from a pipe while what came before is worked on, and stops waiting when ctx ends: a read from a
+// terminal or a pipe cannot be interrupted, so its goroutine may outlive the reader until the read returns.
+type readAhead struct {
+	ctx    context.Context //nolint:containedctx // io.Reader has no other place for it
+	blocks chan aheadRead
+	free   chan []byte
+	block  []byte // being read from
+	rest   []byte
+	err    error
+}
+
+type aheadRead struct {
+	b   []byte
+	err error
+}
+
+func newReadAhead(ctx context.Context, src io.Reader) *readAhead {
+	r := &readAhead{ctx: ctx, blocks: make(chan aheadRead, aheadBlocks), free: make(chan []byte, aheadBlocks)}
+	for range aheadBlocks {
+		r.free <- make([]byte, aheadBlock)
+	}
+	go r.fill(src)
+	return r
+}
+
+func (r *readAhead) fill(src io.Reader) {
+	for {
+		var b []byte
+		select {
+		case b = <-r.free:
+		case <-r.ctx.Done():
+			return
+		}
+		n, err := src.Read(b)
+		r.blocks <- aheadRead{b[:n], err} // there is room: as many blocks exist
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Read implements io.Reader.
+func (r *readAhead) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		if r.block != nil {
+			r.free <- r.block[:cap(r.block)]
+			r.block = nil
+		}
+		if r.err != nil {
+			return 0, r.err
+		}
+		select {
+		case got := <-r.blocks:
+			r.block, r.rest, r.err = got.b, got.b, got.err
+		case <-r.ctx.Done():
+			return 0, context.Cause(r.ctx)
+		}
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// A frameScanner finds the frames of a bundle that comes as a stream, from their own headers.
+type frameScanner struct {
+	r      *bufio.Reader
+	off    int64 // of the next frame
+	frames []frameInfo
+}
+
+// fail makes an error of reading one of damage where the stream ended.
+func (s *frameScanner) fail(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return damage(s.off, "the stream ends early")
+	}
+	return fmt.Errorf("read the bundle after byte %d: %w", s.off, err)
+}
+
+// size returns the length of the next frame's content; its header is looked at and not consumed.
+func (s *frameScanner) size() (content int64, header int, err error) {
+	b, err := s.r.Peek(maxFrameHeader)
+	if len(b) < maxFrameHeader {
+		return 0, 0, s.fail(err)
+	}
+	if content, header, err = frameHeader(b); err != nil {
+		return 0, 0, &DamageError{Offset: s.off, Reason: fmt.Sprintf("frame %d", len(s.frames)), Err: err}
+	}
+	return content, header, nil
+}
+
+// next reads the next frame, which must have from 1 to most bytes of content, into buf's memory where that suffices. For one
+// that is larger than a piece of a blob, no more memory is taken than for what has come.
+func (s *frameScanner) next(buf []byte, most int64) (raw []byte, f frameInfo, err error) {
+	content, header, err := s.size()
+	if err != nil {
+		return buf, f, err
+	}
+	if len(s.frames) == maxFrames {
+		return buf, f, damage(s.off, "it has more than %d frames", maxFrames)
+	}
+	if content < 1 || content > most {
+		return buf, f, damage(s.off, "frame %d holds %d bytes where at most %d belong", len(s.frames), content, most)
+	}
+	if n := maxFrameLen(content); int64(cap(buf)) < n && content <= maxFrameSize {
+		buf = make([]byte, 0, n)
+	}
+	raw, err = s.take(buf[:0], header)
+	for last := false; err == nil && !last; {
+		if raw, err = s.take(raw, 3); err != nil {
+			break
+		}
+		var size int
+		size, last = blockHeader(raw[len(raw)-3:])
+		if int64(len(raw)+size) > maxFrameLen(content) {
+			return raw, f, damage(s.off, "frame %d is longer than any with %d bytes of content", len(s.frames), content)
+		}
+		raw, err = s.take(raw, size)
+	}
+	if err == nil {
+		raw, err = s.take(raw, 4)
+	}
+	if err != nil {
+		return raw, f, s.fail(err)
+	}
+	f = frameInfo{off: s.off, len: uint32(len(raw)), size: uint32(content), checksum: binary.LittleEndian.Uint32(raw[len(raw)-4:])}
+	s.off += int64(len(raw))
+	s.frames = append(s.frames, f)
+	return raw, f, nil
+}
+
+// take appends n bytes of the stream to b.
+func (s *frameScanner) take(b []byte, n int) ([]byte, error) {
+	at := len(b)
+	if cap(b)-at < n {
+		b = append(make([]byte, 0, 2*(at+n)), b...)
+	}
+	b = b[:at+n]
+	_, err := io.ReadFull(s.r, b[at:])
+	return b, err
+}
+
+// end reads the seek table, which must be that of the frames before it, and the end of the stream.
+func (s *frameScanner) end() error {
+	entries := make([]byte, 0, len(s.frames)*seekEntry)
+	for _, f := range s.frames {
+		entries = appendEntry(entries, f)
+	}
+	want := appendSeekTable(nil, entries)
+	have, err := s.take(nil, len(want))
+	if err != nil {
+		return s.fail(err)
+	}
+	if string(have) != string(want) {
+		return damage(s.off, "its seek table is not that of its frames")
+	}
+	s.off += int64(len(want))
+	switch _, err := s.r.ReadByte(); {
+	case err == nil:
+		return damage(s.off, "there is something after its end")
+	case !errors.Is(err, io.EOF):
+		return s.fail(err)
+	}
+	return nil
+}

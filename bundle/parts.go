@@ -1,0 +1,198 @@
+package bundle
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const (
+	maxParts    = 999
+	partsSuffix = ".parts.json"
+	// maxPartsJSON is more than 999 records of the longest form take.
+	maxPartsJSON = 256 << 10
+)
+
+// A PartError names a file of a bundle in parts that is missing or not what it should be. It matches ErrDamaged.
+type PartError struct {
+	Part   string // the file's path
+	Reason string // what is wrong, as a phrase
+	Err    error  // the cause, if there is one below
+	absent bool   // there is no such file
+}
+
+// Error names the file and the reason.
+func (e *PartError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("part %s: %s: %v", e.Part, e.Reason, e.Err)
+	}
+	return fmt.Sprintf("part %s: %s", e.Part, e.Reason)
+}
+
+// Is makes every PartError match ErrDamaged, and fs.ErrNotExist where the file is missing.
+func (e *PartError) Is(target error) bool {
+	return target == ErrDamaged || e.absent && target == fs.ErrNotExist
+}
+
+// Unwrap returns the cause.
+func (e *PartError) Unwrap() error { return e.Err }
+
+// Hint says what to do.
+func (e *PartError) Hint() string {
+	return "copy " + filepath.Base(e.Part) + " again from where the bundle was built, and check all parts with kkbundle parts verify"
+}
+
+// PartName returns the name of a part of the bundle that is called base, counted from 1.
+func PartName(base string, number int) string { return fmt.Sprintf("%s.%03d", base, number) }
+
+var partGrammar = regexp.MustCompile(`^(.+)\.([0-9]{3})$`)
+
+// parsePartName is the reverse of partName.
+func parsePartName(path string) (base string, number int, ok bool) {
+	m := partGrammar.FindStringSubmatch(path)
+	if m == nil || m[2] == "000" {
+		return "", 0, false
+	}
+	number, err := strconv.Atoi(m[2])
+	return m[1], number, err == nil
+}
+
+// locate says whether path means a bundle in parts, and what their common name is. It may be any part's name, that of
+// parts.json, or the common name itself where no file has it.
+func locate(path string) (base string, parts bool) {
+	if base, ok := strings.CutSuffix(path, partsSuffix); ok && base != "" {
+		return base, true
+	}
+	if base, _, ok := parsePartName(path); ok {
+		return base, strings.HasSuffix(base, ".kkb") || inParts(base)
+	}
+	return path, !exists(path) && inParts(path)
+}
+
+// inParts says whether a bundle in parts, or what is left of one, has that common name.
+func inParts(base string) bool { return exists(base+partsSuffix) || exists(PartName(base, 1)) }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// A partInfo is what parts.json says about a part.
+type partInfo struct {
+	size int64
+	sum  sum
+}
+
+// A partList is the content of NAME.kkb.parts.json.
+type partList []partInfo
+
+func (l partList) size() (n int64) {
+	for _, p := range l {
+		n += p.size
+	}
+	return n
+}
+
+// marshal returns the canonical JSON.
+func (l partList) marshal() []byte {
+	b := strconv.AppendInt([]byte(`{"version":1,"size":`), l.size(), 10)
+	b = append(b, `,"parts":[`...)
+	for i, p := range l {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(append(b, `{"size":`...), p.size, 10)
+		b = append(append(append(b, `,"sha256":"`...), p.sum.hex()...), `"}`...)
+	}
+	return append(b, "]}"...)
+}
+
+// parsePartList refuses every byte that marshal would not write.
+func parsePartList(data []byte) (partList, error) {
+	s := &scanner{b: data}
+	s.lit(`{"version":`)
+	if v := s.integer(1 << 31); s.err == nil && v != 1 {
+		return nil, &UnsupportedError{Feature: fmt.Sprintf("version %d of parts.json", v)}
+	}
+	s.lit(`,"size":`)
+	size := s.integer(maxSize)
+	s.lit(`,"parts":[`)
+	var l partList
+	for s.err == nil && !s.has("]") {
+		if len(l) > 0 {
+			s.lit(",")
+		}
+		if len(l) == maxParts {
+			return nil, fmt.Errorf("it has more than %d parts", maxParts)
+		}
+		var p partInfo
+		s.lit(`{"size":`)
+		p.size = s.integer(maxSize)
+		s.lit(`,"sha256":"`)
+		p.sum = s.hexSum()
+		s.lit(`"}`)
+		if s.err == nil && p.size == 0 {
+			return nil, fmt.Errorf("part %d is empty", len(l)+1)
+		}
+		l = append(l, p)
+	}
+	s.lit("}")
+	if err := s.end(); err != nil {
+		return nil, err
+	}
+	if len(l) == 0 || l.size() != size {
+		return nil, fmt.Errorf("its parts have %d bytes together; it says %d", l.size(), size)
+	}
+	return l, nil
+}
+
+// readPartList reads NAME.kkb.parts.json; nil without error where there is none.
+func readPartList(base string) (partList, error) {
+	name := base + partsSuffix
+	refuse := func(err error) error {
+		return &PartError{Part: name, Reason: "it cannot be used; without it the parts are read all the same", Err: err}
+	}
+	f, err := openRegular(name)
+	if errors.Is(err, fs.ErrNotExist) && !exists(name) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, refuse(err)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxPartsJSON+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, refuse(err)
+	}
+	if len(data) > maxPartsJSON {
+		return nil, refuse(fmt.Errorf("it has more than %d bytes", maxPartsJSON))
+	}
+	l, err := parsePartList(data)
+	if errors.Is(err, ErrUnsupported) {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err != nil {
+		return nil, refuse(err)
+	}
+	return l, nil
+}
+
+// errNotRegular is about what can't be read from anywhere.
+var errNotRegular = errors.New("it is not a regular file")
+
+// openRegular opens a file, but no pipe or device: opening one may wait for ever.
+func openRegular(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errNotRegular
+	}
+	return os.Open(path)
+}

@@ -1,0 +1,239 @@
+package bundle
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+)
+
+// A partSet reads across the parts of a bundle where they lie. It is safe for concurrent use.
+type partSet struct {
+	base  string
+	list  partList // nil without parts.json
+	parts []*part
+	size  int64
+}
+
+// A part is one file of the set. It is opened when its bytes are first needed.
+type part struct {
+	name string
+	off  int64 // in the bundle
+	size int64
+	lost error // what is known to be wrong with it
+
+	mu sync.Mutex
+	f  *os.File
+}
+
+// openParts finds the parts of a bundle. Only the first and the last must be there; sizes must be what parts.json says.
+func openParts(base string) (*partSet, error) {
+	list, err := readPartList(base)
+	if err != nil {
+		return nil, err
+	}
+	s := &partSet{base: base, list: list}
+	if list != nil {
+		err = s.listed()
+	} else {
+		err = s.found()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if first, last := s.parts[0], s.parts[len(s.parts)-1]; first.lost != nil || last.lost != nil {
+		return nil, errors.Join(s.lost()...)
+	}
+	return s, nil
+}
+
+func (s *partSet) add(size int64, lost error) {
+	s.parts = append(s.parts, &part{name: PartName(s.base, len(s.parts)+1), off: s.size, size: size, lost: lost})
+	s.size += size
+}
+
+// listed takes the parts that parts.json names. Those of another size are all in the error.
+func (s *partSet) listed() error {
+	var wrong []error
+	for i, want := range s.list {
+		name := PartName(s.base, i+1)
+		size, lost := partSize(name)
+		s.add(want.size, lost)
+		if lost == nil && size != want.size {
+			wrong = append(wrong, &PartError{Part: name, Reason: fmt.Sprintf("it has %d bytes; %s says %d", size, filepath.Base(s.base)+partsSuffix, want.size)})
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// found takes the parts that are there. One that is missing among them must have the size of the first.
+func (s *partSet) found() error {
+	last, err := lastPart(s.base)
+	if err != nil {
+		return err
+	}
+	if last == 0 {
+		return &fs.PathError{Op: "open", Path: PartName(s.base, 1), Err: fs.ErrNotExist}
+	}
+	first, lost := partSize(PartName(s.base, 1))
+	if lost != nil {
+		return lost
+	}
+	for i := range last {
+		size, lost := partSize(PartName(s.base, i+1))
+		if lost != nil {
+			size = first
+		}
+		s.add(size, lost)
+	}
+	return nil
+}
+
+// partSize returns a file's size, or what keeps it from being read.
+func partSize(name string) (int64, error) {
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, &PartError{Part: name, Reason: "it is missing", absent: true}
+	case err != nil:
+		return 0, &PartError{Part: name, Reason: "it cannot be read", Err: err}
+	case !info.Mode().IsRegular():
+		return 0, &PartError{Part: name, Reason: errNotRegular.Error()}
+	}
+	return info.Size(), nil
+}
+
+// lastPart returns the highest number that a part in the directory has; 0 if there is none.
+func lastPart(base string) (int, error) {
+	entries, err := os.ReadDir(filepath.Dir(base))
+	if err != nil {
+		return 0, fmt.Errorf("look for the parts of %s: %w", base, err)
+	}
+	last := 0
+	for _, e := range entries {
+		if b, n, ok := parsePartName(e.Name()); ok && b == filepath.Base(base) {
+			last = max(last, n)
+		}
+	}
+	return last, nil
+}
+
+// lost returns everything that is known to be wrong, by part.
+func (s *partSet) lost() []error {
+	var all []error
+	for _, p := range s.parts {
+		if p.lost != nil {
+			all = append(all, p.lost)
+		}
+	}
+	return all
+}
+
+// wrong returns everything that is known to be wrong with the files.
+func (s *partSet) wrong() []error {
+	if s.list == nil {
+		return append([]error{s.noList()}, s.lost()...)
+	}
+	return s.lost()
+}
+
+func (s *partSet) noList() error {
+	return &PartError{Part: s.base + partsSuffix, Reason: "it is missing, so nothing says how many parts there must be; copy it too"}
+}
+
+// at returns the part in which a byte lies.
+func (s *partSet) at(off int64) int {
+	i, ok := slices.BinarySearchFunc(s.parts, off, func(p *part, off int64) int { return cmp.Compare(p.off, off) })
+	if !ok {
+		i--
+	}
+	return i
+}
+
+func (s *partSet) lastSize() int64 { return s.parts[len(s.parts)-1].size }
+
+// nameAt returns the name of the part in which a byte lies, without its directory.
+func (s *partSet) nameAt(off int64) string {
+	if off < 0 || off >= s.size {
+		return ""
+	}
+	return filepath.Base(s.parts[s.at(off)].name)
+}
+
+// partAt returns the name of the part in which a byte lies, or "".
+func (r *Reader) partAt(off int64) string {
+	if r.parts == nil {
+		return ""
+	}
+	return r.parts.nameAt(off)
+}
+
+// ReadAt implements io.ReaderAt. What is wrong with a part is a *PartError.
+func (s *partSet) ReadAt(b []byte, off int64) (n int, err error) {
+	for n < len(b) {
+		if off >= s.size {
+			return n, io.EOF
+		}
+		p := s.parts[s.at(off)]
+		want := min(int64(len(b)-n), p.off+p.size-off)
+		f, err := p.open()
+		if err != nil {
+			return n, err
+		}
+		got, err := f.ReadAt(b[n:n+int(want)], off-p.off)
+		n, off = n+got, off+int64(got)
+		switch {
+		case int64(got) == want:
+		case errors.Is(err, io.EOF):
+			return n, &PartError{Part: p.name, Reason: fmt.Sprintf("it ends after %d of %d bytes", off-p.off, p.size)}
+		default:
+			return n, &PartError{Part: p.name, Reason: "it cannot be read", Err: err}
+		}
+	}
+	return n, nil
+}
+
+func (p *part) open() (*os.File, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.lost != nil:
+		return nil, p.lost
+	case p.f != nil:
+		return p.f, nil
+	}
+	f, err := openRegular(p.name)
+	if err != nil {
+		return nil, &PartError{Part: p.name, Reason: "it cannot be read", Err: err}
+	}
+	p.f = f
+	return f, nil
+}
+
+// Close closes the parts that were opened.
+func (s *partSet) Close() error {
+	var errs []error
+	for _, p := range s.parts {
+		p.mu.Lock()
+		if p.f != nil {
+			errs = append(errs, p.f.Close())
+		}
+		p.f, p.lost = nil, os.ErrClosed
+		p.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// explain adds what a reader of parts should know to an error about opening them.
+func (s *partSet) explain(err error) error {
+	if s.list != nil || !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	next := filepath.Base(PartName(s.base, len(s.parts)+1))
+	return fmt.Errorf("%w; %s is missing, and perhaps %s too", err, filepath.Base(s.base)+partsSuffix, next)
+}

@@ -1,0 +1,159 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+)
+
+// hashBuffer is what one job of VerifyParts reads at a time, in bytes.
+const hashBuffer = 1 << 20
+
+// A PartState says what VerifyParts thinks of a file.
+type PartState string
+
+// The states of parts.
+const (
+	PartGood    PartState = "good"
+	PartBad     PartState = "bad"     // it has another size or content, or cannot be read
+	PartMissing PartState = "missing" // there is no such file
+	PartSurplus PartState = "surplus" // it has a number that the bundle does not have
+)
+
+// A PartReport is what VerifyParts found about one file.
+type PartReport struct {
+	Path   string        // of the file
+	Size   int64         // bytes that parts.json says
+	Digest digest.Digest // that parts.json says
+	State  PartState
+	Err    error // nil if the file is as parts.json says, else a *PartError
+}
+
+// VerifyParts compares every part of the bundle that path names, as in Open, with what NAME.kkb.parts.json says about it:
+// size and sha256. It names every file that is missing, not as it should be, or there in addition, and needs no frame to be
+// readable. jobs files are read at a time; 0 means one per processor, and no more than 8. The error is that of all files,
+// or of parts.json. A file as it was written says nothing about the bundle being whole before: see Verify.
+func VerifyParts(ctx context.Context, path string, jobs int, progress func(done, total int64)) ([]PartReport, error) {
+	base, parts := locate(path)
+	if !parts {
+		return nil, fmt.Errorf("%s is not in parts: it has no %s beside it; kkbundle verify checks a bundle in one file", path, filepath.Base(path)+partsSuffix)
+	}
+	list, err := readPartList(base)
+	if err != nil {
+		return nil, err
+	}
+	if list == nil {
+		return nil, (&partSet{base: base}).noList()
+	}
+	c := &partsCheck{total: list.size(), progress: progress}
+	if jobs <= 0 {
+		jobs = min(runtime.GOMAXPROCS(0), 8)
+	}
+	reports := make([]PartReport, len(list))
+	var g errgroup.Group
+	g.SetLimit(jobs)
+	for i, want := range list {
+		reports[i] = PartReport{Path: PartName(base, i+1), Size: want.size, Digest: want.sum.digest()}
+		g.Go(func() error {
+			reports[i].State, reports[i].Err = c.part(ctx, reports[i].Path, want)
+			return nil
+		})
+	}
+	_ = g.Wait() // errors are in the reports
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	surplus, err := surplusParts(base, len(list))
+	if err != nil {
+		return nil, err
+	}
+	reports = append(reports, surplus...)
+	errs := make([]error, 0, len(reports))
+	for _, r := range reports {
+		errs = append(errs, r.Err)
+	}
+	return reports, errors.Join(errs...)
+}
+
+// surplusParts finds parts with higher numbers than parts.json has: cat would take them for parts of this bundle.
+func surplusParts(base string, n int) ([]PartReport, error) {
+	last, err := lastPart(base)
+	if err != nil {
+		return nil, err
+	}
+	var all []PartReport
+	for i := n + 1; i <= last; i++ {
+		if name := PartName(base, i); exists(name) {
+			all = append(all, PartReport{Path: name, State: PartSurplus, Err: &PartError{Part: name, Reason: fmt.Sprintf(
+				"it does not belong to this bundle, which has %d parts: remove it", n)}})
+		}
+	}
+	return all, nil
+}
+
+type partsCheck struct {
+	total    int64
+	progress func(done, total int64)
+
+	mu   sync.Mutex
+	done int64
+}
+
+func (c *partsCheck) add(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done += n
+	if c.progress != nil {
+		c.progress(c.done, c.total)
+	}
+}
+
+func (c *partsCheck) part(ctx context.Context, name string, want partInfo) (PartState, error) {
+	size, lost := partSize(name)
+	switch {
+	case errors.Is(lost, fs.ErrNotExist):
+		return PartMissing, lost
+	case lost != nil:
+		return PartBad, lost
+	case size != want.size:
+		return PartBad, &PartError{Part: name, Reason: fmt.Sprintf("it has %d bytes instead of %d", size, want.size)}
+	}
+	got, err := c.hash(ctx, name)
+	switch {
+	case err != nil:
+		return PartBad, &PartError{Part: name, Reason: "it cannot be read", Err: err}
+	case got != want.sum:
+		return PartBad, &PartError{Part: name, Reason: "its content is not what was written: it has " + string(got.digest())}
+	}
+	return PartGood, nil
+}
+
+func (c *partsCheck) hash(ctx context.Context, name string) (s sum, err error) {
+	f, err := openRegular(name)
+	if err != nil {
+		return s, err
+	}
+	defer f.Close()
+	h, buf := sha256.New(), make([]byte, hashBuffer)
+	for ctx.Err() == nil {
+		n, err := f.Read(buf)
+		h.Write(buf[:n])
+		c.add(int64(n))
+		if errors.Is(err, io.EOF) {
+			return sum(h.Sum(nil)), nil
+		}
+		if err != nil {
+			return s, err
+		}
+	}
+	return s, ctx.Err()
+}

@@ -1,0 +1,189 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// createParts writes the bundle as path.001, path.002 and so on, and path.parts.json. Everything is written under other names
+// in the same directory first and synced; then parts.json of an older bundle in parts goes, the parts get their names, surplus
+// older ones are removed, and parts.json comes last: who finds it finds all parts.
+func createParts(ctx context.Context, path string, src Source, x Index, o WriteOptions) (s Summary, err error) {
+	if err := CheckTarget(path, true); err != nil {
+		return Summary{}, err
+	}
+	p, err := newPlan(ctx, src, x)
+	if err != nil {
+		return Summary{}, err
+	}
+	most, err := p.most(ctx, src)
+	if err != nil {
+		return Summary{}, err
+	}
+	w, err := newPartWriter(path, o.PartSize, most)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	if s, err = p.write(ctx, w, src, o); err != nil {
+		return Summary{}, err
+	}
+	s.Parts = len(w.temps)
+	return s, w.commit()
+}
+
+// CheckTarget says what keeps a bundle from being written to path, in one file or in parts: one in the other form, since
+// nobody could tell which of the two path means.
+func CheckTarget(path string, parts bool) error {
+	switch {
+	case parts && exists(path):
+		return fmt.Errorf("%s is there as one file: remove it, or name another place for the parts", path)
+	case !parts && inParts(path):
+		return fmt.Errorf("%s is there in parts (%s and others): remove them, or name another place for the file", path, filepath.Base(PartName(path, 1)))
+	}
+	return nil
+}
+
+// A partWriter cuts what is written to it into files.
+type partWriter struct {
+	base  string
+	size  int64 // of each part but the last
+	temps []*os.File
+	list  partList // of temps that are full
+	room  int64    // in the last of temps
+	hash  hash.Hash
+}
+
+// newPartWriter removes what a killed run left and refuses sizes at which there would be too many parts.
+func newPartWriter(base string, size, most int64) (*partWriter, error) {
+	if parts := (most-1)/size + 1; parts > maxParts {
+		const unit = 1 << 20
+		enough := ((most-1)/maxParts/unit + 1) * unit
+		return nil, fmt.Errorf("it would have up to %d parts of %d bytes, and at most %d are allowed: use parts of at least %dMiB", parts, size, maxParts, enough/unit)
+	}
+	if err := sweepTemps(base); err != nil {
+		return nil, err
+	}
+	return &partWriter{base: base, size: size, hash: sha256.New()}, nil
+}
+
+// Write implements io.Writer.
+func (w *partWriter) Write(b []byte) (total int, err error) {
+	for len(b) > 0 {
+		if w.room == 0 {
+			if err := w.next(); err != nil {
+				return total, err
+			}
+		}
+		n, err := w.temps[len(w.temps)-1].Write(b[:min(int64(len(b)), w.room)])
+		w.hash.Write(b[:n])
+		w.room -= int64(n)
+		total, b = total+n, b[n:]
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// next begins another part. All of them stay open, and so locked, until they have their names.
+func (w *partWriter) next() error {
+	if err := w.end(); err != nil {
+		return err
+	}
+	if len(w.temps) == maxParts {
+		return fmt.Errorf("more than %d parts would be needed: use larger ones", maxParts)
+	}
+	f, err := createTempFile(PartName(w.base, len(w.temps)+1))
+	if err != nil {
+		return err
+	}
+	w.temps, w.room = append(w.temps, f), w.size
+	return nil
+}
+
+// end completes the last part.
+func (w *partWriter) end() error {
+	if len(w.temps) == len(w.list) {
+		return nil
+	}
+	w.list = append(w.list, partInfo{size: w.size - w.room, sum: sum(w.hash.Sum(nil))})
+	w.hash.Reset()
+	return w.temps[len(w.temps)-1].Sync()
+}
+
+// commit gives everything its name.
+func (w *partWriter) commit() error {
+	if err := w.end(); err != nil {
+		return err
+	}
+	dir := filepath.Dir(w.base)
+	if err := os.Remove(w.base + partsSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	for i, f := range w.temps {
+		if err := os.Rename(f.Name(), PartName(w.base, i+1)); err != nil {
+			return err
+		}
+	}
+	if err := w.removeSurplus(); err != nil {
+		return err
+	}
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	return w.writeList()
+}
+
+// removeSurplus removes the parts that a larger bundle had here.
+func (w *partWriter) removeSurplus() error {
+	last, err := lastPart(w.base)
+	if err != nil {
+		return err
+	}
+	for i := len(w.temps) + 1; i <= last; i++ {
+		if err := os.Remove(PartName(w.base, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *partWriter) writeList() error {
+	f, err := createTempFile(w.base + partsSuffix)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(w.list.marshal())
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), w.base+partsSuffix)
+	}
+	if err != nil {
+		return errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	return errors.Join(f.Close(), syncDir(filepath.Dir(w.base)))
+}
+
+// close removes what did not get its name.
+func (w *partWriter) close() error {
+	var errs []error
+	for _, f := range w.temps {
+		if err := os.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,618 @@
+package bundle
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+)
+
+// A Stream reads a bundle once, from its first byte to its last, as it comes out of a pipe. Nothing is written anywhere,
+// and memory does not grow with the bundle but by its indexes and manifests (at most 256 MiB) and about 100 bytes for each
+// blob and frame. Nothing in the stream is trusted.
+//
+// The price of a pipe: what the end of the file says about its beginning is known last, so damage to the structure shows
+// after sound blobs were handed on, and where a frame with entries in it does not decode, or one's length is damaged, the
+// rest cannot be read.
+type Stream struct {
+	in       *frameScanner
+	dec      *zstd.Decoder
+	jobs     int
+	index    Index
+	identity digest.Digest
+	docs     *documents
+	sizes    map[sum]int64 // of the blobs met so far
+	blobs    []dirBlob     // in the order of the stream, with the places they have
+	first    *entry        // met and not yet handed on
+	found    *verifier     // collects what is wrong
+
+	frame  []byte // of glue, raw
+	glue   []byte // its content
+	at     int    // up to where it was read
+	pad    int    // bytes of padding that the next glue frame begins with
+	tokens chan struct{}
+	pieces sync.Pool // *piece
+
+	indexSize int64
+	ended     bool // the end was read and compared
+	cut       bool // the rest cannot be read
+	cancel    context.CancelCauseFunc
+}
+
+// errCut is what a blob's reader gets where the stream could not be read on.
+var errCut = errors.New("the stream cannot be read on")
+
+// An entry is a blob of the tar.
+type entry struct {
+	dirBlob
+	content []byte // of a small blob
+}
+
+// NewStream begins to read a bundle from src: up to and with the last index and manifest. Jobs is how many blobs are
+// worked on at a time; 0 means one per processor, and no more than 8. When ctx ends, so does everything, except for a
+// src.Read that is still waiting.
+func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
+	if jobs <= 0 {
+		jobs = min(runtime.GOMAXPROCS(0), 8)
+	}
+	dec, err := newDecoder(max(2, runtime.GOMAXPROCS(0)))
+	if err != nil {
+		return nil, fmt.Errorf("zstd decoder: %w", err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	s := &Stream{
+		cancel: cancel,
+		in:     &frameScanner{r: bufio.NewReaderSize(newReadAhead(ctx, src), 64<<10)},
+		dec:    dec, jobs: jobs, sizes: make(map[sum]int64), found: &verifier{bad: make(map[sum]*DamageError)},
+		tokens: make(chan struct{}, 2*min(runtime.GOMAXPROCS(0), 8)+2),
+	}
+	s.pieces.New = func() any { return new(piece) }
+	if err := s.begin(ctx); err != nil {
+		cancel(err)
+		return nil, fmt.Errorf("read the bundle from a stream: %w", err)
+	}
+	return s, nil
+}
+
+// Index returns what the bundle holds. The caller must not change it.
+func (s *Stream) Index() Index { return s.index }
+
+// Digest returns the bundle's identity, the sha256 of its index.json.
+func (s *Stream) Digest() digest.Digest { return s.identity }
+
+// ReadBlob returns an index or manifest; no other blob can be read twice.
+func (s *Stream) ReadBlob(_ context.Context, d digest.Digest, max int64) ([]byte, error) {
+	id, err := parseDigest(d)
+	if err != nil {
+		return nil, err
+	}
+	data, ok := s.docs.held[id]
+	if !ok {
+		if e := s.found.bad[id]; e != nil {
+			return nil, e
+		}
+		return nil, &DamageError{Blob: d, Offset: -1, Reason: "it is not among the indexes and manifests"}
+	}
+	if int64(len(data)) > max {
+		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", d, len(data), max)
+	}
+	return data, nil
+}
+
+// Stat says whether the bundle holds a blob, and its size: of an index or manifest, whether it came; of any other, what the
+// first manifest that refers to it says.
+func (s *Stream) Stat(d digest.Digest) (size int64, ok bool) {
+	id, err := parseDigest(d)
+	if err != nil {
+		return 0, false
+	}
+	if data, ok := s.docs.held[id]; ok {
+		return int64(len(data)), true
+	}
+	if s.found.bad[id] != nil {
+		return 0, true // ReadBlob says what is wrong with it
+	}
+	size, ok = s.docs.plain[id]
+	return size, ok
+}
+
+// Holds says whether a blob is an index or manifest, which Blobs does not hand on.
+func (s *Stream) Holds(d digest.Digest) bool {
+	id, err := parseDigest(d)
+	return err == nil && s.docs.held[id] != nil
+}
+
+// begin reads up to the last document.
+func (s *Stream) begin(ctx context.Context) error {
+	if err := s.head(); err != nil {
+		return err
+	}
+	for !s.docs.complete() {
+		e, err := s.next()
+		if err != nil {
+			return err
+		}
+		if e == nil || !s.docs.mayBe(e.dirBlob) {
+			s.first = e
+			for _, err := range s.docs.missing() {
+				var m *MissingError
+				if errors.As(err, &m) {
+					id, _ := parseDigest(m.Digest) // it was one before
+					s.found.add(id, &DamageError{Offset: s.in.off, Reason: "it does not come before all contents", Err: err})
+				}
+			}
+			return nil
+		}
+		if err := s.document(ctx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// head reads oci-layout and index.json.
+func (s *Stream) head() error {
+	if err := s.nextGlue(); err != nil {
+		return err
+	}
+	layout, err := tarHeader(layoutName, int64(len(layoutContent)))
+	if err != nil {
+		return err
+	}
+	layout = append(layout, layoutContent...)
+	layout = append(layout, make([]byte, tarBlock-len(layoutContent))...)
+	if !bytes.HasPrefix(s.glue, layout) {
+		return damage(0, "its beginning: the tar's first entry is not %s", layoutName)
+	}
+	s.at = len(layout)
+	name, size, err := s.header()
+	if err != nil {
+		return err
+	}
+	if name != indexName || size > maxIndexSize {
+		return damage(0, "its beginning: the tar's second entry is not %s", indexName)
+	}
+	data, err := s.own(size)
+	if err != nil {
+		return err
+	}
+	s.indexSize = size
+	if s.index, err = ParseIndex(data); err != nil {
+		return damage(s.in.frames[1].off, "its index: %v", err)
+	}
+	s.identity = digest.FromBytes(data)
+	if s.docs, err = newDocuments(s.index.Items); err != nil {
+		return damage(s.in.frames[1].off, "its index: %v", err)
+	}
+	return nil
+}
+
+// own reads a JSON document, which has a frame of its own.
+func (s *Stream) own(size int64) ([]byte, error) {
+	if s.at != len(s.glue) {
+		return nil, damage(s.in.off, "there is something between an entry's header and its content")
+	}
+	raw, f, err := s.in.next(nil, size)
+	if err != nil {
+		return nil, err
+	}
+	data, err := decodeFrame(s.dec, raw, nil, size)
+	if err != nil {
+		return nil, &DamageError{Offset: f.off, Reason: "a frame is bad", Err: err}
+	}
+	s.pad = int(padded(size) - size)
+	return data, nil
+}
+
+// nextGlue reads a glue frame, and the padding that it begins with.
+func (s *Stream) nextGlue() error {
+	raw, f, err := s.in.next(s.frame, maxGlue)
+	s.frame = raw
+	if err != nil {
+		return err
+	}
+	if s.glue, err = decodeFrame(s.dec, raw, s.glue, int64(f.size)); err != nil {
+		return &DamageError{Offset: f.off, Reason: "a frame with entries in it is bad, so nothing after it can be read from a pipe", Err: err}
+	}
+	if len(s.glue) < s.pad {
+		return damage(f.off, "the padding in the tar is cut short")
+	}
+	s.zeros(s.glue[:s.pad])
+	s.at, s.pad = s.pad, 0
+	return nil
+}
+
+func (s *Stream) zeros(b []byte) {
+	if len(bytes.Trim(b, "\x00")) > 0 {
+		s.found.addOther(damage(s.glueOffset(), "the padding in the tar has other bytes than zeros"))
+	}
+}
+
+func (s *Stream) glueFrame() int    { return len(s.in.frames) - 1 }
+func (s *Stream) glueOffset() int64 { return s.in.frames[s.glueFrame()].off }
+
+// header reads the next entry's header.
+func (s *Stream) header() (name string, size int64, err error) {
+	if s.at == len(s.glue) {
+		if err := s.nextGlue(); err != nil {
+			return "", 0, err
+		}
+	}
+	name, size, n, err := readHeader(s.glue[s.at:])
+	if err != nil {
+		return "", 0, &DamageError{Offset: s.glueOffset(), Reason: fmt.Sprintf("frame %d", s.glueFrame()), Err: err}
+	}
+	s.at += n
+	return name, size, nil
+}
+
+// next reads up to the content of the next blob, or returns nil after everything that comes behind the last one was
+// read and compared.
+func (s *Stream) next() (*entry, error) {
+	if e := s.first; e != nil {
+		s.first = nil
+		return e, nil
+	}
+	if s.ended {
+		return nil, nil
+	}
+	name, size, err := s.header()
+	if err != nil {
+		return nil, err
+	}
+	if name == directoryName {
+		s.ended = true
+		return nil, s.end(size)
+	}
+	text, ok := strings.CutPrefix(name, blobPrefix)
+	id, err := parseHex(text)
+	if !ok || err != nil {
+		return nil, damage(s.glueOffset(), "the tar has an entry that no bundle has")
+	}
+	e := &entry{dirBlob: dirBlob{sum: id, size: size}}
+	if len(s.blobs) > maxIndexSize/minBlobRecord {
+		return nil, damage(s.glueOffset(), "it has more blobs than its directory can have")
+	}
+	if !e.small() {
+		if s.at != len(s.glue) {
+			return nil, damage(s.in.off, "there is something between an entry's header and its content")
+		}
+		e.frame = uint32(len(s.in.frames))
+	} else if err := s.small(e); err != nil {
+		return nil, err
+	}
+	s.blobs, s.sizes[id] = append(s.blobs, e.dirBlob), size
+	return e, nil
+}
+
+// small takes the content of a small blob out of the glue.
+func (s *Stream) small(e *entry) error {
+	end := s.at + int(padded(e.size))
+	if end > len(s.glue) {
+		return damage(s.glueOffset(), "the content of blob %s is cut short", e.sum.digest())
+	}
+	e.place = place{frame: uint32(s.glueFrame()), at: uint32(s.at)}
+	e.content = bytes.Clone(s.glue[s.at : s.at+int(e.size)])
+	s.zeros(s.glue[s.at+int(e.size) : end])
+	s.at = end
+	return nil
+}
+
+// document holds a blob that may be an index or manifest.
+func (s *Stream) document(ctx context.Context, e *entry) error {
+	var data []byte
+	b := s.newBlob(e)
+	done := make(chan error, 1)
+	go func() { done <- s.send(ctx, e, b) }()
+	err := b.Copy(func(p []byte) error { data = append(data, p...); return nil })
+	if sendErr := <-done; sendErr != nil {
+		return sendErr
+	}
+	if err != nil {
+		s.found.add(e.sum, asDamage(err, s.in.frames[e.frame].off))
+		data = nil
+	} else if data == nil {
+		data = []byte{}
+	}
+	return s.docs.arrived(e.sum, data)
+}
+
+// A StreamBlob is a blob as it comes out of a Stream.
+type StreamBlob struct {
+	Digest digest.Digest
+	Size   int64
+
+	sum    sum
+	pieces chan *piece   // closed after the last
+	quit   chan struct{} // closed when nobody wants more
+	ended  error         // why there are no more pieces; set before pieces is closed
+	hash   hash.Hash
+	at     int64
+	s      *Stream
+}
+
+// A piece is one frame of a blob on its way.
+type piece struct {
+	raw     []byte
+	content []byte
+	info    frameInfo
+	err     error
+	done    chan struct{} // closed when content or err is there
+	free    bool          // it holds no token
+}
+
+func (s *Stream) newBlob(e *entry) *StreamBlob {
+	return &StreamBlob{
+		Digest: e.sum.digest(), Size: e.size, sum: e.sum, hash: sha256.New(), s: s,
+		pieces: make(chan *piece, cap(s.tokens)+1), quit: make(chan struct{}),
+	}
+}
+
+// Copy hands the content to f, a piece of at most 8 MiB after the other, each valid until f returns. The last piece is
+// handed on after the whole was checked against its digest: where that is wrong, the error matches ErrDamaged instead. An
+// error of f ends it. It can be called once.
+func (b *StreamBlob) Copy(f func(piece []byte) error) error {
+	for p := range b.pieces {
+		err := b.take(p, f)
+		b.s.release(p)
+		if err != nil {
+			return err
+		}
+	}
+	if b.ended != nil {
+		return fmt.Errorf("%w: %w", errCut, b.ended)
+	}
+	if b.Size == 0 && sum(b.hash.Sum(nil)) != b.sum {
+		return b.wrong(-1)
+	}
+	return nil
+}
+
+func (b *StreamBlob) wrong(off int64) error {
+	return &DamageError{Blob: b.Digest, Offset: off, Reason: "its content has digest " + string(sum(b.hash.Sum(nil)).digest())}
+}
+
+func (b *StreamBlob) take(p *piece, f func(piece []byte) error) error {
+	<-p.done
+	if p.err != nil {
+		return &DamageError{Blob: b.Digest, Offset: p.info.off, Reason: "a frame is bad", Err: p.err}
+	}
+	b.hash.Write(p.content)
+	if b.at += int64(len(p.content)); b.at == b.Size && sum(b.hash.Sum(nil)) != b.sum {
+		return b.wrong(p.info.off)
+	}
+	return f(p.content)
+}
+
+// send reads a blob's frames and hands them to b until nobody wants them any more. Its error is one of the stream.
+func (s *Stream) send(ctx context.Context, e *entry, b *StreamBlob) (err error) {
+	defer func() { b.ended = err; close(b.pieces) }()
+	if e.small() {
+		if e.size > 0 {
+			p := &piece{content: e.content, info: s.in.frames[e.frame], done: make(chan struct{}), free: true}
+			close(p.done)
+			b.pieces <- p // there is room
+		}
+		return nil
+	}
+	for rest := e.size; rest > 0; {
+		p, err := s.piece(ctx, min(rest, maxFrameSize))
+		if err != nil {
+			return err
+		}
+		rest -= int64(p.info.size)
+		select {
+		case <-b.quit:
+			s.release(p)
+			continue
+		default:
+		}
+		go func() {
+			p.content, p.err = decodeFrame(s.dec, p.raw, p.content, int64(p.info.size))
+			close(p.done)
+		}()
+		b.pieces <- p // there is room: it has as many places as there are tokens
+	}
+	s.pad = int(padded(e.size) - e.size)
+	return nil
+}
+
+// piece reads the next frame when there is memory for it.
+func (s *Stream) piece(ctx context.Context, most int64) (*piece, error) {
+	select {
+	case s.tokens <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	p := s.pieces.Get().(*piece)
+	p.done, p.err = make(chan struct{}), nil
+	var err error
+	if p.raw, p.info, err = s.in.next(p.raw, most); err != nil {
+		s.release(p)
+		return nil, err
+	}
+	return p, nil
+}
+
+func (s *Stream) release(p *piece) {
+	if p.free {
+		return
+	}
+	s.pieces.Put(p)
+	<-s.tokens
+}
+
+// Blobs calls handle for every blob that is no index or manifest, in the order of the stream, several at a time, each in a
+// goroutine of its own. A handler need not read its blob to the end. When all have returned it reads the end of the stream
+// and compares what that says with what came.
+//
+// An error of handle ends it, as does the end of ctx. What is wrong with the bundle is one error for each blob or place,
+// each matching ErrDamaged, and it is all that Reader.Verify would find, but for what was not read. Blobs whose handlers
+// did not read them to the end were not checked.
+func (s *Stream) Blobs(ctx context.Context, handle func(ctx context.Context, b *StreamBlob) error) error {
+	if err := s.each(ctx, handle); err != nil {
+		return err
+	}
+	_, err := s.report(ctx)
+	return err
+}
+
+// each hands all blobs on. What ends the stream early, but for ctx and handle, is in s.found.
+func (s *Stream) each(ctx context.Context, handle func(ctx context.Context, b *StreamBlob) error) error {
+	defer s.cancel(nil)
+	group, inner := errgroup.WithContext(ctx)
+	slots := make(chan struct{}, s.jobs)
+	err := func() error {
+		for {
+			e, err := s.next()
+			if err != nil || e == nil {
+				return err
+			}
+			select {
+			case slots <- struct{}{}:
+			case <-inner.Done():
+				return context.Cause(inner)
+			}
+			b := s.newBlob(e)
+			group.Go(func() error {
+				err := handle(inner, b)
+				if err != nil {
+					s.cancel(err) // the stream may be waiting for more
+				}
+				<-slots
+				close(b.quit)
+				for p := range b.pieces {
+					<-p.done
+					s.release(p)
+				}
+				return err
+			})
+			if err := s.send(inner, e, b); err != nil {
+				return err
+			}
+		}
+	}()
+	if handled := group.Wait(); handled != nil {
+		return handled
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return s.note(err)
+}
+
+// note keeps damage for the report. Any other error is returned.
+func (s *Stream) note(err error) error {
+	var d *DamageError
+	if errors.As(err, &d) && !errors.Is(err, ErrUnsupported) {
+		s.cut = s.cut || !s.ended
+		s.found.addOther(d)
+		return nil
+	}
+	return err
+}
+
+// end reads the directory, the end of the tar and the seek table, and compares them with what came before.
+func (s *Stream) end(size int64) error {
+	if size > maxIndexSize {
+		return damage(s.glueOffset(), "its directory has %d bytes", size)
+	}
+	data, err := s.own(size)
+	if err != nil {
+		return err
+	}
+	off := s.in.frames[s.glueFrame()].off
+	dir, err := scanDirectory(data)
+	if errors.Is(err, ErrUnsupported) {
+		return err
+	}
+	if err != nil {
+		return &DamageError{Offset: off, Reason: "its directory", Err: err}
+	}
+	if err := s.nextGlue(); err != nil {
+		return err
+	}
+	if len(s.glue)-s.at != tarEnding {
+		return damage(s.glueOffset(), "the end of the tar has another length")
+	}
+	s.zeros(s.glue[s.at:])
+	if err := s.in.end(); err != nil {
+		return err
+	}
+	return s.compare(dir, int64(len(data)), off)
+}
+
+// compare wants the directory to be that of the blobs that came, in frames that are cut as the format says.
+func (s *Stream) compare(dir *directory, size, off int64) error {
+	came := slices.Clone(s.blobs)
+	slices.SortFunc(came, func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
+	if !slices.Equal(came, dir.blobs) {
+		return damage(off, "its directory is not that of the tar's entries")
+	}
+	l := layout{frameSize: dir.frameSize, indexSize: s.indexSize, directorySize: size, blobs: slices.Clone(s.blobs)}
+	if err := checkFrames(&l, s.in.frames); err != nil {
+		return err
+	}
+	l.put()
+	if !slices.Equal(l.blobs, s.blobs) {
+		return damage(off, "its blobs do not lie where the format wants them")
+	}
+	return nil
+}
+
+// report says what was wrong, after each.
+func (s *Stream) report(ctx context.Context) (Report, error) {
+	came := slices.Clone(s.blobs)
+	slices.SortFunc(came, func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
+	v := s.found
+	v.r = &Reader{
+		size: s.in.off, index: s.index, identity: s.identity, frames: s.in.frames,
+		dir: &directory{blobs: came}, layout: layout{blobs: s.blobs},
+	}
+	v.src = streamSource{s.docs.held, s.sizes}
+	if err := v.references(ctx, s.cut); err != nil {
+		return Report{}, err
+	}
+	return v.report()
+}
+
+// VerifyStream is Reader.Verify for a bundle that comes out of a pipe, in one pass, see Stream. The progress that is told
+// is in bytes of content; the total is known when all manifests were read.
+func VerifyStream(ctx context.Context, src io.Reader, o VerifyOptions) (Report, error) {
+	s, err := NewStream(ctx, src, o.Jobs)
+	if err != nil {
+		return Report{}, err
+	}
+	var mu sync.Mutex
+	var done int64
+	progress := func(piece []byte) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if done += int64(len(piece)); o.Progress != nil {
+			o.Progress(done, s.docs.contents)
+		}
+		return nil
+	}
+	err = s.each(ctx, func(_ context.Context, b *StreamBlob) error {
+		if err := b.Copy(progress); err != nil && !errors.Is(err, errCut) {
+			s.found.add(b.sum, asDamage(err, -1))
+		}
+		return nil
+	})
+	if err != nil {
+		return Report{}, err
+	}
+	return s.report(ctx)
+}

@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+// openBundle opens a bundle, in one file or in parts, and prints what is missing without keeping it from being read.
+func (g *globals) openBundle(path string) (*bundle.Reader, error) {
+	r, err := bundle.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range r.Warnings() {
+		if g.watched() {
+			g.logger().Warn("a file of the bundle is missing", "reason", w)
+		}
+		g.note("warning: %s", printable(w))
+	}
+	return r, nil
+}
+
+// standardStream is what stands for standard input or output in place of a file's name.
+const standardStream = "-"
+
+// openPipe opens what can only be read once: standard input for "-", or a named pipe. It returns nil for anything else.
+// Closing it is up to the caller.
+func (g *globals) openPipe(path string) (io.ReadCloser, error) {
+	if path == standardStream {
+		if isTerminal(g.In) {
+			return nil, &usageError{errors.New("a bundle is read from a pipe, not from a terminal: kkbundle ... - < FILE, or name the file")}
+		}
+		return io.NopCloser(g.In), nil
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode()&fs.ModeNamedPipe == 0 {
+		return nil, nil //nolint:nilerr,nilnil // whoever opens it as a file says what is wrong
+	}
+	return os.Open(path)
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+func newPartsCmd(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "parts",
+		Short: "Check a bundle that was written in parts",
+		Long: `A bundle that build --split wrote is NAME.kkb.001, NAME.kkb.002 and so on, and NAME.kkb.parts.json. Every command takes any
+of these names, or NAME.kkb, and reads across the parts where they lie. To join them by hand: cat NAME.kkb.[0-9]* > NAME.kkb`,
+	}
+	cmd.AddCommand(newPartsVerifyCmd(g))
+	return cmd
+}
+
+func newPartsVerifyCmd(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "verify BUNDLE",
+		Short: "Name the parts of a bundle that are missing or bad",
+		Long: `Compares each part with the size and the sha256 that NAME.kkb.parts.json has for it, and names every part that is missing,
+bad, or does not belong there: those are to be copied again. BUNDLE is the name of any part, or NAME.kkb.
+
+With --json: {"version", "size", "parts": [{"path", "size", "digest", "state", "error"}]}; state is good, bad, missing or
+surplus.`,
+		Example: "  kkbundle parts verify site-1.4.0.kkb.001",
+		Args:    takes("BUNDLE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runPartsVerify(cmd.Context(), g, args[0])
+		},
+	}
+}
+
+// partsResult is what parts verify prints with --json.
+type partsResult struct {
+	Version int          `json:"version"` // 1
+	Size    int64        `json:"size"`    // bytes of the bundle
+	Parts   []partResult `json:"parts"`
+}
+
+type partResult struct {
+	Path   string           `json:"path"`
+	Size   int64            `json:"size"` // bytes it must have
+	Digest digest.Digest    `json:"digest,omitempty"`
+	State  bundle.PartState `json:"state"`
+	Error  string           `json:"error,omitempty"`
+}
+
+func runPartsVerify(ctx context.Context, g *globals, path string) error {
+	m := g.newMeter("verify")
+	reports, err := bundle.VerifyParts(ctx, path, 0, m.set)
+	m.stop()
+	if len(reports) == 0 {
+		return err
+	}
+	out := partsResult{Version: 1}
+	good := 0
+	for _, r := range reports {
+		p := partResult{Path: r.Path, Size: r.Size, Digest: r.Digest, State: r.State}
+		if r.Err != nil {
+			p.Error = r.Err.Error()
+		} else {
+			good++
+		}
+		out.Size += r.Size
+		out.Parts = append(out.Parts, p)
+	}
+	if g.json {
+		if printErr := printJSON(g.Out, out); printErr != nil {
+			return printErr
+		}
+		return err
+	}
+	for _, p := range out.Parts {
+		if err := g.result("%-8s %s", p.State, printable(filepath.Base(p.Path))); err != nil {
+			return err
+		}
+	}
+	if err == nil {
+		g.note("%s, %s: all good", count(good, "part"), size(out.Size))
+	}
+	return err
+}
