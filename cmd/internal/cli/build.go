@@ -17,7 +17,7 @@ import (
 )
 
 type buildOptions struct {
-	fetchFlags
+	lockOptions
 	output string
 	locked bool
 }
@@ -31,7 +31,10 @@ func newBuildCmd(g *globals) *cobra.Command {
 
 A lock file beside the manifest is used while it fits; without one, what tags mean today is looked up and the lock is kept
 in the bundle. What was downloaded stays in the cache, so an interrupted build continues and the next one brings only
-what is new. The same lock gives the same bytes.`,
+what is new. The same lock gives the same bytes.
+
+Images that nobody listed are found by rendering the charts with their values, and in the Kubernetes YAML under manifests.
+What may be an image and cannot be decided is said; --strict makes that an error. See kkbundle images.`,
 		Example: `  kkbundle build manifest.yaml
   kkbundle build --locked -o /media/disk/site.kkb manifest.yaml`,
 		Args: takes("MANIFEST"),
@@ -39,7 +42,8 @@ what is new. The same lock gives the same bytes.`,
 			return runBuild(cmd.Context(), g, args[0], o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.fetchFlags.add(cmd.Flags())
+	o.findFlags.add(cmd.Flags())
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb)")
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "refuse to build unless the lock file fits the manifest")
 	return cmd
@@ -156,6 +160,9 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 		if err != nil {
 			return buildResult{}, err
 		}
+		if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
+			return buildResult{}, err
+		}
 		b.lock = lock
 	}
 	estimate, err := b.estimate(ctx)
@@ -187,17 +194,25 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 		if b.locked {
 			return nil, &inputError{fmt.Errorf("there is no lock file %s: run `kkbundle lock %s`", file, b.file)}
 		}
-		return resolve(ctx, b.globals, b.project, b.cache, b.jobs)
+		return b.resolve(ctx)
 	}
 	stale := l.Covers(b.manifest)
 	if stale == nil {
-		return l, nil
+		stale, err = b.checkInputs(l)
+	}
+	if stale == nil || err != nil {
+		return l, err
 	}
 	if b.locked {
 		return nil, fmt.Errorf("%s: %w", file, stale)
 	}
 	b.note("%s is not used: %v; run `kkbundle lock %s`", file, stale, b.file)
-	return resolve(ctx, b.globals, b.project, b.cache, b.jobs)
+	return b.resolve(ctx)
+}
+
+// resolve makes a new lock.
+func (b *builder) resolve(ctx context.Context) (*manifest.Lock, error) {
+	return newFinder(b.globals, b.project, b.cache, b.lockOptions).resolve(ctx)
 }
 
 // estimate says what the build will take, and refuses to begin if a disk cannot hold it.
@@ -232,7 +247,11 @@ func (b *builder) fetch(ctx context.Context) (bundle.Index, error) {
 	if err != nil {
 		return x, err
 	}
-	for _, d := range slices.Concat(b.extras, []document{{bundle.KindLock, documentLock, data}}) {
+	extras, err := b.documents(b.lock)
+	if err != nil {
+		return x, err
+	}
+	for _, d := range slices.Concat(extras, []document{{bundle.KindLock, documentLock, data}}) {
 		it, err := d.put(ctx, b.cache)
 		if err != nil {
 			return x, err

@@ -87,10 +87,10 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		&cobra.Group{ID: "site", Title: "At the site:"},
 	)
 	for group, cmds := range map[string][]*cobra.Command{
-		"connected": {newBuildCmd(g), newLockCmd(g)},
+		"connected": {newBuildCmd(g), newLockCmd(g), newImagesCmd(g)},
 		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g)},
 		"site":      {newPushCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
-		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g)},
+		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group
