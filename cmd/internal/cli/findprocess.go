@@ -107,10 +107,10 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 		return a, context.Cause(ctx)
 	case limited.Err() != nil:
 		return a, job.problem("it did not end within %s; a template loops, or --render-timeout has to be longer", f.timeout)
+	case sent != nil: // what the child says of it would mislead
+		return a, sent
 	case err != nil:
 		return a, job.problem("%s", explainExit(err, stderr.String()))
-	case sent != nil:
-		return a, sent
 	}
 	if err := json.Unmarshal(answer, &a); err != nil {
 		return a, job.problem("its answer cannot be read: %v", err)
