@@ -94,8 +94,12 @@ func Merge(results ...Result) Result {
 	})
 	all.Images = slices.Compact(all.Images)
 	// One text is one question, however often an object has it.
-	all.Doubts = slices.CompactFunc(all.Doubts, func(a, b Doubt) bool {
-		return a.Text == b.Text && a.Source == b.Source && a.File == b.File && a.Object == b.Object
+	asked := map[Doubt]bool{}
+	all.Doubts = slices.DeleteFunc(all.Doubts, func(d Doubt) bool {
+		d.Path, d.Why = "", ""
+		again := asked[d]
+		asked[d] = true
+		return again
 	})
 	return all
 }
@@ -135,6 +139,9 @@ func shorten(s string) string {
 // Lookup returns the doubt that remains where a template asked the cluster for objects of a kind, "apps/v1 Deployment", and
 // found none. Kinds that hold no images leave none: most charts ask for their own secrets, so as to keep passwords.
 func Lookup(kind string) (Doubt, bool) {
+	if strings.HasPrefix(kind, "rbac.authorization.k8s.io/") {
+		return Doubt{}, false
+	}
 	switch kind {
 	case "v1 Secret", "v1 Namespace", "v1 Node", "v1 Service", "v1 ServiceAccount", "v1 PersistentVolume", "v1 PersistentVolumeClaim",
 		"storage.k8s.io/v1 StorageClass", "networking.k8s.io/v1 IngressClass", "apiextensions.k8s.io/v1 CustomResourceDefinition":
