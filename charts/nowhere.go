@@ -23,7 +23,7 @@ func (nowhere) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...str
 	return nil, apierrors.NewNotFound(schema.GroupResource{}, name)
 }
 
-// List finds nothing.
+// List returns an empty list.
 func (nowhere) List(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	return nil, apierrors.NewNotFound(schema.GroupResource{}, "")
+	return &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}}, nil
 }

@@ -172,7 +172,7 @@ func (w *walk) container(at string, c map[string]any) bool {
 		w.seen[at+".image"] = true
 		w.field(at+".image", s)
 	} else if named && image == nil {
-		w.doubt(at+".image", "", whyEmpty)
+		w.field(at+".image", "")
 	}
 	for _, k := range slices.Sorted(maps.Keys(c)) {
 		switch list, isList := c[k].([]any); {
@@ -203,11 +203,14 @@ func (w *walk) volumes(at string, v any) {
 // field takes a value that can only be an image.
 func (w *walk) field(at, s string) {
 	ref, why := field(s)
-	if why != "" {
+	switch why {
+	case "":
+		w.image(at, ref)
+	case whyEmpty:
+		w.doubt(at, noImage, why)
+	default:
 		w.doubt(at, s, why)
-		return
 	}
-	w.image(at, ref)
 }
 
 func (w *walk) image(at, ref string) {

@@ -8,6 +8,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// noImage is the text of a doubt about an image that is empty, so that excludeImages can name it.
+const noImage = "empty image"
+
 // Why a text is a doubt.
 const (
 	whyEmpty      = "the image is empty"

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -61,6 +62,9 @@ func loadProject(file string) (*project, error) {
 		return nil, err
 	}
 	p := &project{dir: filepath.Dir(file), file: file, manifest: b, own: b.Images, extras: []document{{bundle.KindManifest, documentManifest, data}}}
+	if err := discover.CheckRules(b.ImageRules); err != nil {
+		return nil, &inputError{fmt.Errorf("%s: %w", file, err)}
+	}
 	if b.Cluster == "" {
 		return p, nil
 	}
