@@ -38,6 +38,9 @@ func ImageUsers(c *manifest.Cluster) map[string][]manifest.Role {
 		}
 	}
 	for image, roles := range users {
+		if slices.Contains(roles, manifest.RoleCluster) {
+			roles = slices.DeleteFunc(roles, func(r manifest.Role) bool { return r == manifest.RoleControlPlane || r == manifest.RoleWorker })
+		}
 		slices.Sort(roles)
 		users[image] = slices.Compact(roles)
 	}
