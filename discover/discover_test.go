@@ -144,8 +144,12 @@ func TestAnnotation(t *testing.T) {
 func TestUndecided(t *testing.T) {
 	t.Parallel()
 	doubts := []discover.Doubt{
-		{Text: "nginx:1"}, {Text: "quay.io/a/base"}, {Text: "quay.io/a/base:2"}, {Text: "{{ x }}"},
-		{Text: "quay.io/a/pinned:1"}, {Text: "default image of Kafka"},
+		{Text: "nginx:1"},
+		{Text: "quay.io/a/base"},
+		{Text: "quay.io/a/base:2"},
+		{Text: "{{ x }}"},
+		{Text: "quay.io/a/pinned:1"},
+		{Text: "default image of Kafka"},
 	}
 	known := []string{"docker.io/library/nginx:1", "quay.io/a/base:1", "quay.io/a/pinned:1@sha256:" + strings.Repeat("0", 64)}
 	got := discover.Undecided(doubts, known)
