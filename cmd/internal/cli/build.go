@@ -62,6 +62,8 @@ type buildResult struct {
 	Cached   int64         `json:"cached"`   // that were
 	Duration time.Duration `json:"duration"` // nanoseconds
 	Warnings []string      `json:"warnings,omitempty"`
+	// Undecided is what may be an image and is none of the items.
+	Undecided []string `json:"undecided,omitempty"`
 }
 
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
@@ -179,7 +181,7 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 	return buildResult{
 		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Items: len(index.Items), Blobs: sum.Blobs,
 		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
-		Warnings: warnings(shortfallsOf(index.Items)),
+		Warnings: warnings(shortfallsOf(index.Items)), Undecided: b.lock.Undecided,
 	}, err
 }
 
