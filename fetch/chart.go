@@ -328,11 +328,9 @@ func (s *session) planOCIChart(ctx context.Context, pin manifest.Pin) (*plan, er
 
 // checkOCIChart loads the chart that came from a registry: a bundle must not find out on site that it is none.
 func (s *session) checkOCIChart(ctx context.Context, pin manifest.Pin, img image) error {
-	i := slices.IndexFunc(img.blobs, func(b ocispec.Descriptor) bool {
-		return b.MediaType == chartContent || b.MediaType == "application/tar+gzip"
-	})
+	i := slices.IndexFunc(img.blobs, isChartArchive)
 	if i < 0 {
-		return errors.New("what is there is not a Helm chart: it has no chart archive")
+		return errNoArchive
 	}
 	c, err := s.loadChart(ctx, img.blobs[i].Digest)
 	if err != nil {

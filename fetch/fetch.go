@@ -67,6 +67,9 @@ type Options struct {
 	Retry Retry
 	// Logger gets retries and platforms that are lacking; nil discards it.
 	Logger *slog.Logger
+	// Find, if set, is called by Resolve once the manifest's charts are in the Store, with those that could be brought. The
+	// images that it returns are pinned with the manifest's own. Its error does not keep the rest from being pinned.
+	Find func(context.Context, []Chart) ([]Found, error)
 	// Progress is called often, and from several goroutines at once.
 	Progress func(Event)
 }
@@ -165,9 +168,9 @@ type Estimation struct {
 	Unknown  int   // blobs whose size upstream does not tell
 }
 
-// Resolve pins every item of the manifest, in which what the catalog adds has been merged already. Manifests of images and
-// files whose checksum nobody publishes are fetched into the Store on the way. The error is *Errors with every item that
-// could not be resolved, or the context's.
+// Resolve pins every item of the manifest, in which what the catalog adds has been merged already, and what Options.Find
+// finds. Manifests of images and files whose checksum nobody publishes are fetched into the Store on the way. The error is
+// *Errors with every item that could not be resolved, or the context's, joined with Find's.
 func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock, error) {
 	if o.Policy == "" {
 		o.Policy = b.PlatformPolicy

@@ -278,44 +278,79 @@ type entry struct {
 // alone is the outcome of an entry that nothing comes with.
 func alone(pin manifest.Pin, err error) ([]manifest.Pin, error) { return []manifest.Pin{pin}, err }
 
-// resolve pins everything in the manifest, several at a time.
+// resolve pins everything in the manifest, and what is found in its charts, several items at a time.
 func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.Pin, error) {
-	entries := s.entries(b)
-	pins := make([][]manifest.Pin, len(entries))
 	failed := &failures{}
+	list := s.charts(b)
+	images := slices.Clone(b.Images)
+	var find error
+	var pins []manifest.Pin
+	wanted := map[string][]string{}
+	if s.opts.Find == nil {
+		pins = s.pinAll(ctx, list, failed)
+	} else {
+		var found []Found
+		charts := s.bring(ctx, b, failed)
+		found, find = s.opts.Find(ctx, charts)
+		for _, c := range charts {
+			pins = append(pins, c.Pin)
+		}
+		images = append(images, additional(b.Images, found, wanted)...)
+	}
+	rest := s.others(b, images)
+	for _, pin := range s.pinAll(ctx, rest, failed) {
+		if pin.Kind == manifest.ItemImage {
+			pin.WantedBy = wanted[pin.Ref]
+		}
+		pins = append(pins, pin)
+	}
+	if err := failed.err(ctx, len(list)+len(rest)); err != nil || find != nil {
+		return nil, errors.Join(err, find)
+	}
+	return mergePins(pins)
+}
+
+// pinAll pins entries side by side. Those that fail are in failed, and not in what is returned.
+func (s *session) pinAll(ctx context.Context, entries []entry, failed *failures) []manifest.Pin {
+	pins := make([][]manifest.Pin, len(entries))
 	var group errgroup.Group
 	group.SetLimit(s.opts.Jobs)
 	for i, e := range entries {
 		group.Go(func() error {
 			s.emit(Event{Type: EventStarted, Kind: e.kind, Ref: e.ref, Platform: e.platform})
 			err := context.Cause(ctx)
+			var some []manifest.Pin
 			if err == nil {
-				pins[i], err = e.resolve(ctx)
+				some, err = e.resolve(ctx)
 			}
 			if err != nil {
 				failed.add(&ItemError{Kind: e.kind, Ref: e.ref, Platform: e.platform, Err: err})
+			} else {
+				pins[i] = some
 			}
 			s.emit(Event{Type: EventFinished, Kind: e.kind, Ref: e.ref, Platform: e.platform, Err: err})
 			return nil
 		})
 	}
 	_ = group.Wait() // failures are collected
-	if err := failed.err(ctx, len(entries)); err != nil {
-		return nil, err
-	}
-	return mergePins(slices.Concat(pins...))
+	return slices.Concat(pins...)
 }
 
-func (s *session) entries(b *manifest.Bundle) []entry {
+func (s *session) charts(b *manifest.Bundle) []entry {
 	var list []entry
-	for _, img := range b.Images {
-		list = append(list, entry{manifest.ItemImage, img.Name, "", func(ctx context.Context) ([]manifest.Pin, error) {
-			return s.resolveImage(ctx, img)
-		}})
-	}
 	for _, c := range b.Charts {
 		list = append(list, entry{manifest.ItemChart, chartLabel(c), "", func(ctx context.Context) ([]manifest.Pin, error) {
 			return alone(s.resolveChart(ctx, c))
+		}})
+	}
+	return list
+}
+
+func (s *session) others(b *manifest.Bundle, images []manifest.Image) []entry {
+	var list []entry
+	for _, img := range images {
+		list = append(list, entry{manifest.ItemImage, img.Name, "", func(ctx context.Context) ([]manifest.Pin, error) {
+			return s.resolveImage(ctx, img)
 		}})
 	}
 	for _, f := range b.Files {

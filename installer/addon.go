@@ -9,12 +9,16 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// flannelChart is the chart of the pod network, in the catalog and as a release, and flannelNamespace where it goes.
+const (
+	flannelChart     = "flannel"
+	flannelNamespace = "kube-flannel"
 )
 
 // chartWait is how long a chart's pods may take to be ready.
@@ -23,20 +27,20 @@ const chartWait = 5 * time.Minute
 // flannelTask installs the pod network.
 func flannelTask() Task {
 	t := chartTask("flannel", func(ctx context.Context, t *Target) (charts.InstallOptions, bundle.Item, error) {
-		item, err := t.run.component(manifest.Need{Kind: manifest.ItemChart, Name: "flannel"}, "")
+		item, err := t.run.component(manifest.Need{Kind: manifest.ItemChart, Name: flannelChart}, "")
 		if err != nil {
 			return charts.InstallOptions{}, bundle.Item{}, err
 		}
 		values, err := flannelValues(t.run.cluster, t.run.withRole(manifest.RoleCluster))
 		return charts.InstallOptions{
-			Release:   "flannel",
-			Namespace: "kube-flannel",
+			Release:   flannelChart,
+			Namespace: flannelNamespace,
 			// flannel's pods use the host's network and configure it.
 			NamespaceLabels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
 			Values:          values,
 		}, item, err
 	})
-	t.Images, t.Charts = []string{"flannel", "flannel-cni-plugin"}, []string{"flannel"}
+	t.Images, t.Charts = []string{"flannel", "flannel-cni-plugin"}, []string{flannelChart}
 	return t
 }
 
@@ -87,17 +91,17 @@ func (r *run) addon(a manifest.Addon) (charts.InstallOptions, bundle.Item, error
 	if i < 0 {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; it has %s", a.Release, a.Chart, r.chartNames())
 	}
-	values := map[string]any{}
+	var files []charts.ValuesFile
 	for _, path := range a.Values {
 		data, err := r.Values(path)
 		if err != nil {
 			return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: values: %w", a.Release, err)
 		}
-		var one map[string]any
-		if err := yaml.Unmarshal(data, &one); err != nil {
-			return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: values %s: %w", a.Release, path, err)
-		}
-		values = merged(values, one)
+		files = append(files, charts.ValuesFile{Name: path, Data: data})
+	}
+	values, err := charts.ReadValues(files...)
+	if err != nil {
+		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: %w", a.Release, err)
 	}
 	return charts.InstallOptions{Release: a.Release, Namespace: a.Namespace, Values: values}, r.items[i], nil
 }

@@ -55,14 +55,22 @@ type Bundle struct {
 	// Referrers is for images that do not say it themselves.
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to images and travels along: all (default), signatures or none."`
 	// Cluster is the path of a Cluster file, relative to this one. Everything that cluster needs is added.
-	Cluster   string       `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
-	Images    []Image      `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
-	Charts    []Chart      `yaml:"charts,omitempty" doc:"Helm charts."`
-	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files."`
+	Cluster string  `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
+	Images  []Image `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
+	Charts  []Chart `yaml:"charts,omitempty" doc:"Helm charts."`
+	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
+	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories; they are carried, and their images found."`
 	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
 	Sources   []Source     `yaml:"sources,omitempty" doc:"How upstream hosts are reached."`
 	Zone      string       `yaml:"zone,omitempty" doc:"Takes what the catalog adds from the addresses of a zone, such as cn."`
+	// Kubernetes is what charts are rendered for; a cluster file says it otherwise.
+	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"What charts are rendered for, where no cluster file says it."`
+	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Where custom resources name images, besides those that kkbundle knows."`
+	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided texts to leave out; * stands for any text."`
+
+	// Uses say how a cluster's charts are installed; not part of the file, but of what the items are.
+	Uses []ChartUse `yaml:"-"`
 
 	src *source
 }
@@ -108,6 +116,8 @@ type Chart struct {
 	Path string `yaml:"path,omitempty" doc:"A local chart directory or archive."`
 	// Values are paths of values files, relative to the manifest, with which the chart is rendered to find its images.
 	Values []string `yaml:"values,omitempty" doc:"Values files with which the chart is rendered to find its images."`
+	// ImagesListed says that the chart is not rendered, because all of its images are listed under images.
+	ImagesListed bool `yaml:"imagesListed,omitempty" doc:"Do not render the chart: all of its images are listed under images."`
 }
 
 // File is a file to fetch: one for each platform if its URL or path has placeholders, else one for all platforms.

@@ -30,6 +30,7 @@ func (c *checker) bundle(b *Bundle) {
 	}
 	c.sameFile(b.Files, b.Platforms)
 	c.sources(b.Sources)
+	c.discovery(b)
 	refuse(c, b, bundleGaps())
 }
 
@@ -160,6 +161,9 @@ func (c *checker) chart(path string, chart *Chart) {
 		}
 	case chart.Version != "":
 		c.add(join(path, "version"), "a local chart has its version in its Chart.yaml; leave it out here")
+	}
+	if chart.ImagesListed && len(chart.Values) > 0 {
+		c.add(join(path, "values"), "with imagesListed the chart is not rendered; leave one of them out")
 	}
 	if chart.Name != "" && !isToken(chart.Name) {
 		c.add(join(path, "name"), "%q is no chart name; use letters, digits, hyphens and dots", shorten(chart.Name))

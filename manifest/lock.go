@@ -39,6 +39,18 @@ type Lock struct {
 	// Manifest is the Bundle's Fingerprint.
 	Manifest string `yaml:"manifest" kk:"required" doc:"Fingerprint of the manifest's items."`
 	Items    []Pin  `yaml:"items,omitempty"`
+	// Inputs are the files in which, or with which, images were found: YAML, values and local charts.
+	Inputs []Input `yaml:"inputs,omitempty" doc:"Files in which or with which images were found."`
+	// Undecided are texts in them that may be images, each with its place.
+	Undecided []string `yaml:"undecided,omitempty" doc:"What may be an image and is none of the items, with its place."`
+}
+
+// Input is a file beside the manifest that decides which images are found.
+type Input struct {
+	// Path is relative to the manifest, unless it begins with a slash.
+	Path string `yaml:"path" kk:"required"`
+	// Digest is that of the file, or of a chart directory's archive.
+	Digest digest.Digest `yaml:"digest" kk:"required"`
 }
 
 // Pin is one item with its digest.
@@ -78,6 +90,8 @@ type Pin struct {
 	Mode      FileMode      `yaml:"mode,omitempty"`
 	// Verified says who vouches for the digest.
 	Verified string `yaml:"verified" kk:"required" enum:"manifest,upstream,first use"`
+	// WantedBy are the first places where an image was found that the manifest does not list, and neither does the catalog.
+	WantedBy []string `yaml:"wantedBy,omitempty" doc:"Where the image was found; not set if it is listed."`
 }
 
 // ReferrersUnknown in a Pin says that what is attached to the image could not be found out when the lock was written.

@@ -17,6 +17,9 @@ func (c *checker) lock(l *Lock) {
 	c.name(l.Metadata.Name)
 	c.version("metadata.version", l.Metadata.Version)
 	c.pinnedDigest("manifest", l.Manifest)
+	for i, in := range l.Inputs {
+		c.pinnedDigest(join(index("inputs", i), "digest"), in.Digest.String())
+	}
 	first := map[[3]string]int{}
 	for i := range l.Items {
 		p := &l.Items[i]
@@ -101,8 +104,9 @@ func comparePins(a, b Pin) int {
 }
 
 // Fingerprint is the digest of everything in the manifest that decides what its items are: platforms, policies, images,
-// charts and files (with the catalog's additions, if they have been merged), whatever their order. The bundle's name
-// and version are not part of it, nor are sources, which say where bytes come from and not which.
+// charts and files (with the catalog's additions, if they have been merged), whatever their order, and how images are
+// found; images that are found are not part of it. The bundle's name and version are not part of it, nor are sources,
+// which say where bytes come from and not which.
 func (b *Bundle) Fingerprint() (digest.Digest, error) {
 	items := struct {
 		Platforms []string
@@ -111,6 +115,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		Charts    []string
 		Files     []string
 		Referrers ReferrerPolicy `yaml:",omitempty"`
+		Find      *findSettings  `yaml:",omitempty"`
 	}{Platforms: slices.Sorted(slices.Values(b.Platforms)), Policy: orDefault(b.PlatformPolicy, PolicyStrict)}
 	if b.Referrers != ReferrersAll {
 		items.Referrers = b.Referrers
@@ -132,6 +137,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 	for _, f := range b.Files {
 		items.Files = append(items.Files, canonical(f))
 	}
+	items.Find = b.findSettings()
 	slices.Sort(items.Images)
 	slices.Sort(items.Charts)
 	slices.Sort(items.Files)
@@ -155,18 +161,20 @@ type StaleError struct {
 	Missing []string
 	// Stale are the lock's items that the manifest no longer has, or has with another digest.
 	Stale []string
+	// Changed are the files in which or with which images were found, and that are not as they were.
+	Changed []string
 }
 
 // Error names the items, the first few of each.
 func (e *StaleError) Error() string {
 	text := "the lock does not fit the manifest"
-	if len(e.Missing) == 0 && len(e.Stale) == 0 {
+	if len(e.Missing) == 0 && len(e.Stale) == 0 && len(e.Changed) == 0 {
 		text += ": settings of its items have changed"
 	}
 	for _, part := range []struct {
 		what  string
 		items []string
-	}{{"not in the lock", e.Missing}, {"no longer in the manifest", e.Stale}} {
+	}{{"not in the lock", e.Missing}, {"no longer in the manifest", e.Stale}, {"changed", e.Changed}} {
 		if len(part.items) > 0 {
 			text += "; " + part.what + ": " + few(part.items)
 		}
@@ -202,7 +210,7 @@ func (l *Lock) Covers(b *Bundle) error {
 	}
 	m.bundle(b)
 	for i, p := range l.Items {
-		if !m.used[i] && p.Kind != ItemReferrer { // they come and go with their images
+		if !m.used[i] && p.Kind != ItemReferrer && len(p.WantedBy) == 0 { // they come and go with images, or what wants them
 			m.stale.Stale = append(m.stale.Stale, p.Kind+" "+p.Ref)
 		}
 	}

@@ -33,10 +33,6 @@ func when(condition bool, path string) []string {
 func bundleGaps() []gap[*Bundle] {
 	return []gap[*Bundle]{
 		{
-			"Kubernetes YAML without a chart", func(b *Bundle) []string { return when(len(b.Manifests) > 0, "manifests") },
-			"make a chart of it and list that under charts, and its images under images",
-		},
-		{
 			"installing packages", func(b *Bundle) []string { return when(len(b.Packages) > 0, "packages") },
 			"install them on the hosts beforehand",
 		},

@@ -137,6 +137,30 @@ func Version(c *manifest.Cluster, name string) (string, error) {
 	return r.version(name, one)
 }
 
+// Newest returns the newest Kubernetes that the catalog has components for, vMAJOR.MINOR.PATCH.
+func Newest() (string, error) {
+	t, err := load()
+	if err != nil {
+		return "", err
+	}
+	var newest *semver.Version
+	for name, one := range t.Components {
+		for from := range one.Since {
+			v, err := semver.NewVersion(from)
+			if err != nil {
+				return "", fmt.Errorf("read the catalog: %s: %q: %w", name, from, err)
+			}
+			if newest == nil || v.GreaterThan(newest) {
+				newest = v
+			}
+		}
+	}
+	if newest == nil {
+		return "", errors.New("read the catalog: no component has a version for a Kubernetes")
+	}
+	return "v" + newest.String(), nil
+}
+
 func names[T any](m map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }

@@ -17,7 +17,7 @@ import (
 )
 
 type buildOptions struct {
-	fetchFlags
+	lockOptions
 	output string
 	locked bool
 	split  sizeFlag
@@ -36,7 +36,10 @@ what is new. The same lock gives the same bytes.
 
 With --split the bundle is written as NAME.kkb.001, .002 and so on, of that size each, at most 999, and NAME.kkb.parts.json,
 which says what must be there. Every command reads the parts where they lie. FAT32 takes files below 4 GiB: --split 4GB.
-With -o - the bundle goes to standard output, and what is printed there otherwise to standard error.`,
+With -o - the bundle goes to standard output, and what is printed there otherwise to standard error.
+
+Images that nobody listed are found by rendering the charts with their values, and in the Kubernetes YAML under manifests.
+What may be an image and cannot be decided is said; --strict makes that an error. See kkbundle images.`,
 		Example: `  kkbundle build manifest.yaml
   kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
   kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
@@ -46,9 +49,10 @@ With -o - the bundle goes to standard output, and what is printed there otherwis
 			return runBuild(cmd.Context(), g, args[0], o)
 		},
 	}
-	o.add(cmd.Flags())
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb)")
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
+	o.fetchFlags.add(cmd.Flags())
+	o.findFlags.add(cmd.Flags())
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "refuse to build unless the lock file fits the manifest")
 	return cmd
 }
@@ -67,6 +71,8 @@ type buildResult struct {
 	Cached   int64         `json:"cached"`   // that were
 	Duration time.Duration `json:"duration"` // nanoseconds
 	Warnings []string      `json:"warnings,omitempty"`
+	// Undecided is what may be an image and is none of the items.
+	Undecided []string `json:"undecided,omitempty"`
 }
 
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
@@ -167,6 +173,9 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 		if err != nil {
 			return buildResult{}, err
 		}
+		if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
+			return buildResult{}, err
+		}
 		b.lock = lock
 	}
 	estimate, err := b.estimate(ctx)
@@ -183,7 +192,7 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 	return buildResult{
 		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Parts: sum.Parts, Items: len(index.Items), Blobs: sum.Blobs,
 		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
-		Warnings: warnings(shortfallsOf(index.Items)),
+		Warnings: warnings(shortfallsOf(index.Items)), Undecided: b.lock.Undecided,
 	}, err
 }
 
@@ -198,17 +207,25 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 		if b.locked {
 			return nil, &inputError{fmt.Errorf("there is no lock file %s: run `kkbundle lock %s`", file, b.file)}
 		}
-		return resolve(ctx, b.globals, b.project, b.cache, b.jobs)
+		return b.resolve(ctx)
 	}
 	stale := l.Covers(b.manifest)
 	if stale == nil {
-		return l, nil
+		stale, err = b.checkInputs(l)
+	}
+	if stale == nil || err != nil {
+		return l, err
 	}
 	if b.locked {
 		return nil, fmt.Errorf("%s: %w", file, stale)
 	}
 	b.note("%s is not used: %v; run `kkbundle lock %s`", file, stale, b.file)
-	return resolve(ctx, b.globals, b.project, b.cache, b.jobs)
+	return b.resolve(ctx)
+}
+
+// resolve makes a new lock.
+func (b *builder) resolve(ctx context.Context) (*manifest.Lock, error) {
+	return newFinder(b.globals, b.project, b.cache, b.lockOptions).resolve(ctx)
 }
 
 // estimate says what the build will take, and refuses to begin if a disk cannot hold it.
@@ -244,7 +261,11 @@ func (b *builder) fetch(ctx context.Context) (bundle.Index, error) {
 	if err != nil {
 		return x, err
 	}
-	for _, d := range slices.Concat(b.extras, []document{{bundle.KindLock, documentLock, data}}) {
+	extras, err := b.documents(b.lock)
+	if err != nil {
+		return x, err
+	}
+	for _, d := range slices.Concat(extras, []document{{bundle.KindLock, documentLock, data}}) {
 		it, err := d.put(ctx, b.cache)
 		if err != nil {
 			return x, err

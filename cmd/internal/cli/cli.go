@@ -89,10 +89,10 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		&cobra.Group{ID: "site", Title: "At the site:"},
 	)
 	for group, cmds := range map[string][]*cobra.Command{
-		"connected": {newBuildCmd(g), newLockCmd(g), newOutdatedCmd(g)},
+		"connected": {newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g)},
 		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g)},
 		"site":      {newPushCmd(g), newServeCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
-		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g)},
+		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group

@@ -73,6 +73,9 @@ func exitClasses() []exitClass {
 		{15, "registry refused or unreachable", asError[*pushError]},
 		{17, "another run is at work there", asError[*installer.LockedError]},
 		{16, "install stopped on a host", asError[*installer.TaskError]},
+		{18, "a chart or YAML could not be searched for images, or --strict found something undecided", func(err error) bool {
+			return asError[*findError](err) || asError[*undecidedError](err)
+		}},
 		{1, "failed otherwise; with --exit-code: there are differences", func(err error) bool { return err != nil }},
 	}
 }

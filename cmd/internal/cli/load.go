@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -45,8 +46,10 @@ func readSmall(path string) ([]byte, error) {
 type project struct {
 	dir      string // relative paths start here
 	file     string
-	manifest *manifest.Bundle // with what the cluster needs
-	extras   []document       // manifest, cluster and values, carried in the bundle for install
+	manifest *manifest.Bundle  // with what the cluster needs
+	extras   []document        // manifest, cluster and values, carried in the bundle for install
+	own      []manifest.Image  // that the manifest itself lists
+	cluster  *manifest.Cluster // with defaults; nil where the manifest names none
 }
 
 func loadProject(file string) (*project, error) {
@@ -58,7 +61,10 @@ func loadProject(file string) (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &project{dir: filepath.Dir(file), file: file, manifest: b, extras: []document{{bundle.KindManifest, documentManifest, data}}}
+	p := &project{dir: filepath.Dir(file), file: file, manifest: b, own: b.Images, extras: []document{{bundle.KindManifest, documentManifest, data}}}
+	if err := discover.CheckRules(b.ImageRules); err != nil {
+		return nil, &inputError{fmt.Errorf("%s: %w", file, err)}
+	}
 	if b.Cluster == "" {
 		return p, nil
 	}
@@ -83,6 +89,9 @@ func (p *project) addCluster() error {
 	}
 	if p.manifest, err = more.AddTo(p.manifest); err != nil {
 		return err
+	}
+	if err := p.useCharts(c); err != nil {
+		return &inputError{fmt.Errorf("%s: %w", file, err)}
 	}
 	p.extras = append(p.extras, document{bundle.KindManifest, documentCluster, data})
 	return p.carry(file, clusterFiles(c))

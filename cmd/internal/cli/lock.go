@@ -71,33 +71,45 @@ func (g *globals) fetchOptions(p *project, c *bundle.Cache, jobs int, m *meter) 
 
 func newLockCmd(g *globals) *cobra.Command {
 	var flags fetchFlags
+	var find findFlags
 	cmd := &cobra.Command{
 		Use:   "lock MANIFEST",
 		Short: "Pin every item of a manifest by digest",
 		Long: `Asks upstream what the manifest's tags and versions mean today and writes the digests into a lock file beside it
 (manifest.lock.yaml for manifest.yaml). build then takes exactly these; run lock again to move to newer ones.
+Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too.
 Files whose checksum nobody publishes are downloaded to learn it, and the lock says so. What is attached to images (signatures,
 attestations, SBOMs) is pinned with them; a signature that the manifest demands (verify) is checked, now and in every build.`,
 		Example: "  kkbundle lock manifest.yaml",
 		Args:    takes("MANIFEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runLock(cmd.Context(), g, args[0], flags)
+			return runLock(cmd.Context(), g, args[0], lockOptions{flags, find})
 		},
 	}
 	flags.add(cmd.Flags())
+	find.add(cmd.Flags())
 	return cmd
 }
 
-func runLock(ctx context.Context, g *globals, file string, flags fetchFlags) error {
+type lockOptions struct {
+	fetchFlags
+	findFlags
+}
+
+func runLock(ctx context.Context, g *globals, file string, o lockOptions) error {
 	p, err := loadProject(file)
 	if err != nil {
 		return err
 	}
-	c, _, err := flags.openCache()
+	c, _, err := o.openCache()
 	if err != nil {
 		return err
 	}
-	l, err := mending(g, c, func() (*manifest.Lock, error) { return resolve(ctx, g, p, c, flags.jobs) })
+	f := newFinder(g, p, c, o)
+	l, err := mending(g, c, func() (*manifest.Lock, error) { return f.resolve(ctx) })
+	if err == nil {
+		err = g.judge(l.Undecided, o.strict, file)
+	}
 	if err != nil {
 		return err
 	}
@@ -122,6 +134,8 @@ type lockResult struct {
 	Version int       `json:"version"` // 1
 	Path    string    `json:"path"`
 	Items   []lockPin `json:"items"`
+	// Undecided is what may be an image and is none of the items.
+	Undecided []string `json:"undecided,omitempty"`
 }
 
 type lockPin struct {
@@ -144,20 +158,15 @@ type lockPin struct {
 	KeyDigest    digest.Digest     `json:"keyDigest,omitempty"`
 	Mode         manifest.FileMode `json:"mode,omitzero"`
 	Verified     string            `json:"verified"`
+	WantedBy     []string          `json:"wantedBy,omitempty"`
 }
 
 func newLockResult(path string, l *manifest.Lock) lockResult {
-	r := lockResult{Version: 1, Path: path, Items: make([]lockPin, 0, len(l.Items))}
+	r := lockResult{Version: 1, Path: path, Items: make([]lockPin, 0, len(l.Items)), Undecided: l.Undecided}
 	for _, pin := range l.Items {
 		r.Items = append(r.Items, lockPin(pin))
 	}
 	return r
-}
-
-func resolve(ctx context.Context, g *globals, p *project, c *bundle.Cache, jobs int) (*manifest.Lock, error) {
-	m := g.newMeter("resolve")
-	defer m.stop()
-	return fetch.Resolve(ctx, p.manifest, g.fetchOptions(p, c, jobs, m))
 }
 
 // firstUseNote says how many pins nobody but us vouches for.

@@ -1,0 +1,143 @@
+package charts
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// packaged writes a chart of these files as an archive.
+func packaged(t *testing.T, files map[string]string) []byte {
+	t.Helper()
+	c, err := LoadDir(writeDir(t, files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := c.Archive(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func render(t *testing.T, files map[string]string, o RenderOptions) (*Rendering, error) {
+	t.Helper()
+	if o.KubeVersion == "" {
+		o.KubeVersion = "v1.34.3"
+	}
+	if o.MaxOutput == 0 {
+		o.MaxOutput = 1 << 20
+	}
+	o.Release, o.Namespace = "rel", "ns"
+	return Render(bytes.NewReader(packaged(t, files)), o)
+}
+
+func renderFiles() map[string]string {
+	return map[string]string{
+		"Chart.yaml": `apiVersion: v2
+name: app
+version: 1.0.0
+kubeVersion: ">=1.30.0"
+annotations: {artifacthub.io/images: "- image: a"}
+dependencies:
+  - {name: some, version: 1.x, condition: some.enabled}
+  - {name: none, version: 1.x, condition: none.enabled}
+  - {name: tagged, version: 1.x, tags: [extra]}
+  - {name: some, version: 1.x, alias: again}
+`,
+		"values.yaml":                         "some: {enabled: true}\nnone: {enabled: true}\ntags: {extra: false}\nname: own\n",
+		"templates/a.yaml":                    "{{ .Values.name }} {{ .Release.Name }} {{ .Release.Namespace }} {{ .Capabilities.KubeVersion }} {{ .Release.IsInstall }}",
+		"templates/api.yaml":                  `{{ range list "acme.example/v1" "acme.example/v1/Thing" "given/v1" "apps/v1" "other/v1" }}{{ if $.Capabilities.APIVersions.Has . }}{{ . }} {{ end }}{{ end }}`,
+		"templates/hook.yaml":                 "# helm.sh/hook\nhook",
+		"templates/lookup.yaml":               `{{ len (lookup "v1" "Secret" "a" "b") }} {{ len (lookup "apps/v1" "Deployment" "" "").items }}`,
+		"templates/dns.yaml":                  `[{{ getHostByName "localhost" }}]`,
+		"templates/empty.yaml":                "{{ if false }}x{{ end }}\n",
+		"templates/_helpers.tpl":              "x",
+		"templates/NOTES.txt":                 "notes",
+		"crds/thing.yaml":                     "spec: {group: none}\n---\nspec: {group: acme.example, names: {kind: Thing}, versions: [{name: v1}]}\n",
+		"charts/some/Chart.yaml":              "apiVersion: v2\nname: some\nversion: 1.0.0\nannotations: {artifacthub.io/images: \"- image: b\"}\n",
+		"charts/some/templates/a.yaml":        "{{ .Values.global | toJson }} {{ .Values.x }}",
+		"charts/none/Chart.yaml":              "apiVersion: v2\nname: none\nversion: 1.0.0\nannotations: {artifacthub.io/images: \"- image: c\"}\n",
+		"charts/none/templates/a.yaml":        "off",
+		"charts/tagged/Chart.yaml":            "apiVersion: v2\nname: tagged\nversion: 1.0.0\n",
+		"charts/tagged/templates/a.yaml":      "tagged",
+		"charts/some/templates/sub/NOTES.txt": "notes",
+	}
+}
+
+func TestRender(t *testing.T) {
+	t.Parallel()
+	values, err := ReadValues(
+		ValuesFile{"a.yaml", []byte("none: {enabled: false}\nglobal: {g: 1}\nsome: {x: first, enabled: true}\nagain: {x: alias}\n")},
+		ValuesFile{"b.yaml", []byte("name: given\nsome: {x: last}\n")},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := render(t, renderFiles(), RenderOptions{Values: values, APIVersions: []string{"given/v1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Rendering{
+		Name: "app", Version: "1.0.0",
+		Files: []RenderedFile{
+			{"app/charts/again/templates/a.yaml", `{"g":1} alias`},
+			{"app/charts/some/templates/a.yaml", `{"g":1} last`},
+			{"app/templates/a.yaml", "given rel ns v1.34.3 true"},
+			{"app/templates/api.yaml", "acme.example/v1 acme.example/v1/Thing given/v1 apps/v1 "},
+			{"app/templates/dns.yaml", "[]"},
+			{"app/templates/hook.yaml", "# helm.sh/hook\nhook"},
+			{"app/templates/lookup.yaml", "0 0"},
+		},
+		Annotations: []RenderedFile{
+			{"app/Chart.yaml", "- image: a"}, {"app/charts/some/Chart.yaml", "- image: b"}, {"app/charts/again/Chart.yaml", "- image: b"},
+		},
+		Lookups: []string{"apps/v1 Deployment", "v1 Secret"},
+	}
+	if diff := cmp.Diff(r, want); diff != "" {
+		t.Errorf("-got +want:\n%s", diff)
+	}
+}
+
+func TestRenderIsRefused(t *testing.T) {
+	t.Parallel()
+	chart := func(template string) map[string]string {
+		return map[string]string{"Chart.yaml": "apiVersion: v2\nname: x\nversion: 1.0.0\n", "templates/x.yaml": template}
+	}
+	for name, c := range map[string]struct {
+		files map[string]string
+		o     RenderOptions
+		want  string
+	}{
+		"another Kubernetes": {renderFiles(), RenderOptions{KubeVersion: "v1.20.0"}, "for Kubernetes >=1.30.0 and not for v1.20.0"},
+		"no Kubernetes":      {renderFiles(), RenderOptions{KubeVersion: "new"}, `kubernetes version "new"`},
+		"a missing value":    {chart(`{{ required "name an image" .Values.image }}`), RenderOptions{}, "x/templates/x.yaml:1:3): name an image"},
+		"a failure":          {chart(`{{ fail "no" }}`), RenderOptions{}, "x/templates/x.yaml:1:3): no"},
+		"no template":        {chart(`{{ if }}`), RenderOptions{}, "x/templates/x.yaml:1"},
+		"recursion":          {chart(`{{ define "a" }}{{ include "a" . }}{{ end }}{{ include "a" . }}`), RenderOptions{}, "nested reference name: a"},
+		"too much":           {chart(`{{ repeat 1000 "xxxxxxxxxx" }}`), RenderOptions{MaxOutput: 9999}, ErrTooLarge.Error()},
+	} {
+		if _, err := render(t, c.files, c.o); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: want %q, got %v", name, c.want, err)
+		}
+	}
+	if _, err := Render(strings.NewReader("no archive"), RenderOptions{}); err == nil {
+		t.Error("what is no chart is rendered")
+	}
+	_, err := render(t, chart(`{{ repeat 1000 "xxxxxxxxxx" }}`), RenderOptions{MaxOutput: 9999})
+	if !errors.Is(err, ErrTooLarge) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestReadValuesIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"- a list", "a: [", "text"} {
+		if _, err := ReadValues(ValuesFile{"v.yaml", []byte(text)}); err == nil || !strings.Contains(err.Error(), "values v.yaml: ") {
+			t.Errorf("%q: got %v", text, err)
+		}
+	}
+}

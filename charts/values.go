@@ -1,0 +1,39 @@
+package charts
+
+import (
+	"fmt"
+	"maps"
+
+	"sigs.k8s.io/yaml"
+)
+
+// A ValuesFile is a values file with the name that errors call it by.
+type ValuesFile struct {
+	Name string
+	Data []byte
+}
+
+// ReadValues merges values files as Helm does with -f: mappings are merged, anything else is replaced, later files win.
+func ReadValues(files ...ValuesFile) (map[string]any, error) {
+	values := map[string]any{}
+	for _, f := range files {
+		var one map[string]any
+		if err := yaml.Unmarshal(f.Data, &one); err != nil {
+			return nil, fmt.Errorf("values %s: %w", f.Name, err)
+		}
+		values = mergedValues(values, one)
+	}
+	return values, nil
+}
+
+func mergedValues(base, over map[string]any) map[string]any {
+	out := maps.Clone(base)
+	for key, v := range over {
+		below, both := out[key].(map[string]any)
+		if m, ok := v.(map[string]any); ok && both {
+			v = mergedValues(below, m)
+		}
+		out[key] = v
+	}
+	return out
+}

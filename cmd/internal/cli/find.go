@@ -1,0 +1,298 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/discover"
+	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// findFlags are the flags of commands that look for images that nobody listed.
+type findFlags struct {
+	strict  bool
+	timeout time.Duration
+}
+
+func (f *findFlags) add(fs *pflag.FlagSet) {
+	fs.BoolVar(&f.strict, "strict", false, "fail if it cannot be decided whether something is an image")
+	fs.DurationVar(&f.timeout, "render-timeout", time.Minute, "most time that rendering one chart may take")
+}
+
+// A findError has what could not be searched for images, a line each.
+type findError struct{ problems []string }
+
+func (e *findError) Error() string {
+	if len(e.problems) == 1 {
+		return e.problems[0]
+	}
+	return fmt.Sprintf("%d places could not be searched for images:\n  %s", len(e.problems), strings.Join(e.problems, "\n  "))
+}
+
+// Hint says how to go on without.
+func (*findError) Hint() string {
+	return "correct the values or the file; for a chart whose images are all listed under images, set imagesListed: true"
+}
+
+// An undecidedError has what --strict does not let pass.
+type undecidedError struct{ texts []string }
+
+func (e *undecidedError) Error() string {
+	return fmt.Sprintf("%s may be an image or stand for one:\n  %s", count(len(e.texts), "text"), strings.Join(e.texts, "\n  "))
+}
+
+// Hint says how each is decided.
+func (*undecidedError) Hint() string {
+	return "list those that are needed under images, write imageRules for custom resources, and name the others under excludeImages"
+}
+
+// useCharts notes how the cluster installs charts.
+func (p *project) useCharts(c *manifest.Cluster) error {
+	p.cluster = c
+	uses, err := installer.ChartUses(c)
+	if err != nil {
+		return err
+	}
+	for i := range uses {
+		uses[i].Values = slices.Clone(uses[i].Values)
+		for j, v := range uses[i].Values {
+			uses[i].Values[j] = path.Join(path.Dir(filepath.ToSlash(p.manifest.Cluster)), v)
+		}
+	}
+	p.manifest.Uses, p.manifest.Kubernetes.Version = uses, c.Kubernetes.Version
+	return nil
+}
+
+// A finder looks for images that nobody listed: in charts, as they will be installed, and in Kubernetes YAML.
+type finder struct {
+	*globals
+	*project
+	lockOptions
+	cache *bundle.Cache
+	seen  findings
+}
+
+// findings are what a finder saw.
+type findings struct {
+	discover.Result
+	excluded []discover.Image
+	inputs   []manifest.Input
+}
+
+func newFinder(g *globals, p *project, c *bundle.Cache, o lockOptions) *finder {
+	return &finder{globals: g, project: p, cache: c, lockOptions: o}
+}
+
+// resolve makes a lock of the manifest and of what is found.
+func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
+	m := f.newMeter("resolve")
+	defer m.stop()
+	o := f.fetchOptions(f.project, f.cache, f.jobs, m)
+	o.Find = func(ctx context.Context, list []fetch.Chart) ([]fetch.Found, error) {
+		err := f.find(ctx, list)
+		return f.found(), err
+	}
+	l, err := fetch.Resolve(ctx, f.manifest, o)
+	if err != nil {
+		return nil, err
+	}
+	l.Inputs = f.seen.inputs
+	var refs []string
+	for _, pin := range l.Items {
+		if pin.Kind == manifest.ItemImage {
+			refs = append(refs, pin.Ref)
+		}
+	}
+	for _, d := range f.undecided(refs) {
+		l.Undecided = append(l.Undecided, undecidedText(d))
+	}
+	return l, nil
+}
+
+// found returns the images with where they were seen first.
+func (f *finder) found() []fetch.Found {
+	const most = 5
+	var list []fetch.Found
+	places := map[string]int{}
+	for _, image := range f.seen.Images {
+		n := places[image.Ref]
+		places[image.Ref]++
+		if n == 0 {
+			list = append(list, fetch.Found{Image: manifest.Image{Name: image.Ref}})
+		}
+		if n < most {
+			one := &list[len(list)-1] // they are sorted
+			one.Places = append(one.Places, image.Place.String())
+		}
+	}
+	for i := range list {
+		if more := places[list[i].Image.Name] - most; more > 0 {
+			list[i].Places = append(list[i].Places, fmt.Sprintf("and %d more", more))
+		}
+	}
+	return list
+}
+
+// undecided returns what none of the references answers and excludeImages does not name.
+func (f *finder) undecided(refs []string) []discover.Doubt {
+	return slices.DeleteFunc(discover.Undecided(f.seen.Doubts, refs), func(d discover.Doubt) bool { return f.manifest.ExcludesImage(d.Text) })
+}
+
+func undecidedText(d discover.Doubt) string {
+	return fmt.Sprintf("%q (%s) in %s", d.Text, d.Why, d.Place)
+}
+
+// judge says what is undecided, or fails because of it.
+func (g *globals) judge(undecided []string, strict bool, file string) error {
+	if len(undecided) == 0 {
+		return nil
+	}
+	if strict {
+		return &undecidedError{undecided}
+	}
+	const most = 5
+	for _, text := range undecided[:min(most, len(undecided))] {
+		g.note("undecided: %s", printable(text))
+	}
+	if len(undecided) > most {
+		g.note("undecided: %d more; see `kkbundle images %s`", len(undecided)-most, file)
+	}
+	return nil
+}
+
+// find looks into everything, several places at a time. What is found in some of it is kept if others fail; the error
+// names all of those.
+func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
+	f.seen = findings{} // of a run that met a damaged blob
+	jobs, err := f.plan(list)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var results []discover.Result
+	var problems []string
+	var group errgroup.Group
+	group.SetLimit(2) // processes with their own memory
+	for _, job := range jobs {
+		group.Go(func() error {
+			a, err := f.ask(ctx, job)
+			mu.Lock()
+			defer mu.Unlock()
+			results = append(results, a.Result)
+			problems = append(problems, a.Problems...)
+			problems = append(problems, f.inputsOf(a.Files)...)
+			var failed *findError
+			if errors.As(err, &failed) {
+				problems = append(problems, failed.problems...)
+				return nil
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	f.take(discover.Merge(results...))
+	slices.SortFunc(f.seen.inputs, func(a, b manifest.Input) int { return strings.Compare(a.Path, b.Path) })
+	f.seen.inputs = slices.Compact(f.seen.inputs)
+	if len(problems) > 0 {
+		slices.Sort(problems)
+		return &findError{slices.Compact(problems)}
+	}
+	return nil
+}
+
+// take keeps what is not excluded.
+func (f *finder) take(r discover.Result) {
+	f.seen.Doubts = r.Doubts
+	for _, image := range r.Images {
+		if f.manifest.ExcludesImage(image.Ref) {
+			f.seen.excluded = append(f.seen.excluded, image)
+		} else {
+			f.seen.Images = append(f.seen.Images, image)
+		}
+	}
+}
+
+// plan lists what is to be looked into. The error is a *findError.
+func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
+	version := f.manifest.Kubernetes.Version
+	if version == "" {
+		var err error
+		if version, err = catalog.Newest(); err != nil {
+			return nil, err
+		}
+	}
+	var jobs []findJob
+	var problems []string
+	for _, c := range list {
+		if c.Chart.ImagesListed {
+			continue
+		}
+		if c.Chart.Path != "" {
+			problems = append(problems, f.inputsOf([]string{c.Chart.Path})...)
+		}
+		for _, use := range f.usesOf(c) {
+			values, bad := f.valuesFiles(use.Values)
+			problems = append(problems, bad...)
+			o := charts.RenderOptions{
+				Release: use.Release, Namespace: use.Namespace, Values: use.Set,
+				KubeVersion: version, APIVersions: f.manifest.Kubernetes.APIVersions, MaxOutput: maxRendered,
+			}
+			source := fmt.Sprintf("chart %s %s", c.Pin.Name, c.Pin.Version)
+			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{Source: source, Chart: &chartRequest{Options: o, Values: values}}})
+		}
+	}
+	more, bad := f.yamlJobs()
+	if problems = append(problems, bad...); len(problems) > 0 {
+		return nil, &findError{problems}
+	}
+	jobs = append(jobs, more...)
+	for i := range jobs {
+		jobs[i].request.Rules = f.manifest.ImageRules
+	}
+	return jobs, nil
+}
+
+// usesOf says how a chart is installed: as the cluster does it, and with the values that the manifest names. If neither says
+// anything, it is rendered once with its own values.
+func (f *finder) usesOf(c fetch.Chart) []manifest.ChartUse {
+	var uses []manifest.ChartUse
+	for _, use := range f.manifest.Uses {
+		if use.Chart == c.Pin.Name {
+			uses = append(uses, use)
+		}
+	}
+	if len(uses) == 0 || len(c.Chart.Values) > 0 {
+		uses = append(uses, manifest.ChartUse{Chart: c.Pin.Name, Release: c.Pin.Name, Namespace: "default", Values: c.Chart.Values})
+	}
+	return uses
+}
+
+func (f *finder) valuesFiles(paths []string) (files []charts.ValuesFile, problems []string) {
+	for _, p := range paths {
+		data, err := readSmall(f.beside(p))
+		if err != nil {
+			problems = append(problems, err.Error())
+			continue
+		}
+		files = append(files, charts.ValuesFile{Name: p, Data: data})
+		f.seen.inputs = append(f.seen.inputs, inputOf(p, data))
+	}
+	return files, problems
+}

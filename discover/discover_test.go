@@ -1,0 +1,230 @@
+package discover_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/discover"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func finder(t testing.TB) *discover.Finder {
+	t.Helper()
+	f, err := discover.NewFinder([]manifest.ImageRule{{
+		Kind: "Database", APIVersion: "acme.example", Paths: []string{"{.spec.nodes[*].img}"}, Images: []string{"docker.io/acme/db:{.spec.version}"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestGolden compares what is found in each file of testdata with the .txt beside it: an image or "? text (why)", then its
+// place.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := finder(t).YAML(data, discover.Place{File: filepath.Base(file)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", text(r))
+		})
+	}
+}
+
+func text(r discover.Result) string {
+	var b strings.Builder
+	for _, i := range r.Images {
+		fmt.Fprintf(&b, "%s\n    %s\n", i.Ref, i.Place)
+	}
+	for _, d := range r.Doubts {
+		fmt.Fprintf(&b, "? %q (%s)\n    %s\n", d.Text, d.Why, d.Place)
+	}
+	return b.String()
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, string(want)); diff != "" {
+		t.Errorf("%s (-got +want):\n%s", file, diff)
+	}
+}
+
+// TestBadDocument wants one document that cannot be read to hide no other.
+func TestBadDocument(t *testing.T) {
+	t.Parallel()
+	const good = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: %q}]}\n"
+	in := fmt.Sprintf(good, "a:1") + "---\nfoo: [\n---\njust: a mapping\n---\n# nothing\n--- # text\n" + fmt.Sprintf(good, "b:1")
+	r, err := finder(t).YAML([]byte(in), discover.Place{File: "f.yaml"})
+	if len(r.Images) != 2 || r.Images[1].Ref != "docker.io/library/b:1" {
+		t.Errorf("got %v", r.Images)
+	}
+	if err == nil || strings.Count(err.Error(), "\n") != 1 {
+		t.Fatalf("want two problems, got %v", err)
+	}
+	for _, part := range []string{"f.yaml: document 2: yaml: ", "f.yaml: document 3: it has no apiVersion and kind"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in %v", part, err)
+		}
+	}
+}
+
+// TestHostile wants YAML that unfolds, nests or repeats to be refused at once.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	laughs := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := 1; i < 9; i++ {
+		laughs += fmt.Sprintf("a%d: &a%d [%s]\n", i, i, strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 10))
+	}
+	list := "{apiVersion: v1, kind: Pod}, "
+	for name, in := range map[string]string{
+		"laughs":  "apiVersion: v1\nkind: Pod\n" + laughs,
+		"itself":  "apiVersion: v1\nkind: Pod\na: &a [*a]\n",
+		"nested":  "apiVersion: v1\nkind: Pod\na: " + strings.Repeat("[", 300) + strings.Repeat("]", 300),
+		"commas":  "apiVersion: v1\nkind: Pod\na: [" + strings.Repeat(",", 2_000_000) + "]",
+		"objects": "apiVersion: v1\nkind: List\nitems: [" + strings.Repeat(list, 20_001) + "]",
+		"images":  "apiVersion: v1\nkind: Pod\nspec: {containers: [" + strings.Repeat("{name: a, image: a}, ", 10_001) + "]}",
+	} {
+		start := time.Now()
+		_, err := finder(t).YAML([]byte(in), discover.Place{})
+		if !errors.Is(err, discover.ErrTooLarge) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if took := time.Since(start); took > 30*time.Second {
+			t.Errorf("%s took %s", name, took)
+		}
+	}
+}
+
+func TestAnnotation(t *testing.T) {
+	t.Parallel()
+	in := discover.Place{Source: "chart web 1.0.0", File: "web/Chart.yaml"}
+	r := finder(t).Annotation("- {name: a, image: \"quay.io/x/a:1\"}\n- image: b\n- {name: c}\n", in)
+	want := "docker.io/library/b:latest\n    chart web 1.0.0: web/Chart.yaml: annotations['artifacthub.io/images'][1].image\n" +
+		"quay.io/x/a:1\n    chart web 1.0.0: web/Chart.yaml: annotations['artifacthub.io/images'][0].image\n" +
+		"? \"map[name:c]\" (it is no image reference)\n    chart web 1.0.0: web/Chart.yaml: annotations['artifacthub.io/images'][2]\n"
+	if diff := cmp.Diff(text(r), want); diff != "" {
+		t.Error(diff)
+	}
+	if r := finder(t).Annotation("nonsense", in); len(r.Images) != 0 || len(r.Doubts) != 1 {
+		t.Errorf("got %v", r)
+	}
+}
+
+func TestUndecided(t *testing.T) {
+	t.Parallel()
+	doubts := []discover.Doubt{
+		{Text: "nginx:1"},
+		{Text: "quay.io/a/base"},
+		{Text: "quay.io/a/base:2"},
+		{Text: "{{ x }}"},
+		{Text: "quay.io/a/pinned:1"},
+		{Text: "default image of Kafka"},
+	}
+	known := []string{"docker.io/library/nginx:1", "quay.io/a/base:1", "quay.io/a/pinned:1@sha256:" + strings.Repeat("0", 64)}
+	got := discover.Undecided(doubts, known)
+	want := []discover.Doubt{{Text: "quay.io/a/base:2"}, {Text: "{{ x }}"}, {Text: "default image of Kafka"}}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCheckRules(t *testing.T) {
+	t.Parallel()
+	err := discover.CheckRules([]manifest.ImageRule{
+		{Kind: "A", Paths: []string{".spec.image", "$.spec['a.b'][0]..c", "{.x.*}"}},
+		{Kind: "B", Paths: []string{"", ".spec[?(@.x)]", ".a..", "a[-1]"}, Images: []string{"x:{.y}", "x:1", "{[}"}},
+	})
+	if err == nil || strings.Count(err.Error(), "\n") != 5 {
+		t.Errorf("want six problems, got %v", err)
+	}
+}
+
+func TestLookup(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[string]bool{"v1 Secret": false, "rbac.authorization.k8s.io/v1 ClusterRole": false, "v1 ConfigMap": true, "apps/v1 Deployment": true} {
+		if _, ok := discover.Lookup(kind); ok != want {
+			t.Errorf("%s: got %v", kind, ok)
+		}
+	}
+}
+
+// FuzzYAML wants whatever is read to end without a panic, and what is called an image to be a reference.
+func FuzzYAML(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+		for doc := range strings.SplitSeq(string(data), "\n---\n") {
+			f.Add([]byte(doc))
+		}
+	}
+	f.Add([]byte("apiVersion: v1\nkind: Pod\n<<: [{a: b}, 1]\n? [a]\n: b\n"))
+	find := finder(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, _ := find.YAML(data, discover.Place{File: "f"})
+		for _, image := range r.Images {
+			if again, err := manifest.ImageName(image.Ref); err != nil || again != image.Ref {
+				t.Errorf("%q is called an image: %q, %v", image.Ref, again, err)
+			}
+		}
+		for _, d := range r.Doubts {
+			if len(d.Text) > 310 || d.Why == "" {
+				t.Errorf("doubt %q (%s)", d.Text, d.Why)
+			}
+		}
+	})
+}
+
+// FuzzRules wants any path to be refused or followed, and nothing else.
+func FuzzRules(f *testing.F) {
+	for _, p := range []string{".spec.image", "..a[*].b", "$['x.y'][0]", "{.a}", "[", "..", ".*", "['a"} {
+		f.Add(p)
+	}
+	object := []byte("apiVersion: v1\nkind: X\nspec: {image: a, x.y: [b, {c: d}]}\n")
+	f.Fuzz(func(t *testing.T, path string) {
+		find, err := discover.NewFinder([]manifest.ImageRule{{Kind: "X", Paths: []string{path}, Images: []string{"a:{" + path + "}"}}})
+		if err != nil {
+			return
+		}
+		if _, err := find.YAML(object, discover.Place{}); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,226 @@
+// Package kustomize builds kustomizations from files below one directory, and from nothing else: no network, no git, no
+// plugins, no Helm, and no way out of the directory, symbolic links included.
+package kustomize
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// Bounds of what a kustomization may read.
+const (
+	maxFile  = 4 << 20  // bytes of one file
+	maxTotal = 64 << 20 // bytes of all files
+	maxFiles = 5_000
+)
+
+// IsFile tells whether a file name is that of a kustomization
+// (https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/).
+func IsFile(name string) bool {
+	return name == "kustomization.yaml" || name == "kustomization.yml" || name == "Kustomization"
+}
+
+// Build returns the YAML that the kustomization in dir, a slash-separated path in root, makes, and the paths of the files
+// that it was made from, sorted. Bases may lie anywhere below root.
+//
+// It trusts kustomize not to loop; a hostile kustomization is for a process that can be killed, and that has no network:
+// addresses are refused where kustomization files name them, but kustomize would also follow those in its own plugins'
+// configuration.
+func Build(root *os.Root, dir string) (text []byte, files []string, err error) {
+	d := &disk{root: root, read: map[string][]byte{}}
+	options := krusty.MakeDefaultOptions()
+	resources, err := krusty.MakeKustomizer(options).Run(d, path.Join("/", dir))
+	if d.refused != nil { // kustomize would call it a file that is not there
+		return nil, nil, d.refused
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("kustomize: %w", err)
+	}
+	text, err = resources.AsYaml()
+	if err != nil {
+		return nil, nil, fmt.Errorf("kustomize: %w", err)
+	}
+	for name := range d.read {
+		files = append(files, name)
+	}
+	slices.Sort(files)
+	return text, files, nil
+}
+
+// disk is a filesys.FileSystem that begins at root and cannot be written.
+type disk struct {
+	filesys.FileSystem // nil: what is not below is not called, or panics rather than do something else
+
+	root    *os.Root
+	read    map[string][]byte
+	total   int64
+	refused error
+}
+
+var errReadOnly = errors.New("nothing is written while images are looked for")
+
+// local is the name in root of kustomize's path.
+func local(name string) string {
+	if name = strings.Trim(path.Clean("/"+name), "/"); name != "" {
+		return name
+	}
+	return "."
+}
+
+// Mkdir and the others that write refuse.
+func (*disk) Mkdir(string) error                       { return errReadOnly }
+func (*disk) MkdirAll(string) error                    { return errReadOnly }
+func (*disk) RemoveAll(string) error                   { return nil } // of directories that git would have made
+func (*disk) WriteFile(string, []byte) error           { return errReadOnly }
+func (*disk) Create(string) (filesys.File, error)      { return nil, errReadOnly }
+func (d *disk) Open(name string) (filesys.File, error) { return d.root.Open(local(name)) }
+
+// Exists tells whether there is such a file or directory.
+func (d *disk) Exists(name string) bool {
+	_, err := d.root.Stat(local(name))
+	return err == nil
+}
+
+// IsDir tells whether there is such a directory.
+func (d *disk) IsDir(name string) bool {
+	info, err := d.root.Stat(local(name))
+	return err == nil && info.IsDir()
+}
+
+// CleanedAbs takes a path apart into a directory that is there and a file in it.
+func (d *disk) CleanedAbs(name string) (filesys.ConfirmedDir, string, error) {
+	clean := path.Join("/", local(name))
+	info, err := d.root.Stat(local(name))
+	if err != nil {
+		return "", "", err
+	}
+	if info.IsDir() {
+		return filesys.ConfirmedDir(clean), "", nil
+	}
+	return filesys.ConfirmedDir(path.Dir(clean)), path.Base(clean), nil
+}
+
+// Glob returns the files that match.
+func (d *disk) Glob(pattern string) ([]string, error) {
+	names, err := fs.Glob(d.root.FS(), local(pattern))
+	for i := range names {
+		names[i] = path.Join("/", names[i])
+	}
+	return names, err
+}
+
+// ReadDir returns the names in a directory.
+func (d *disk) ReadDir(name string) ([]string, error) {
+	entries, err := fs.ReadDir(d.root.FS(), local(name))
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// ReadFile reads a file and remembers it.
+func (d *disk) ReadFile(name string) ([]byte, error) {
+	name = local(name)
+	if data, ok := d.read[name]; ok {
+		return slices.Clone(data), nil
+	}
+	f, err := d.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	d.total += int64(len(data))
+	if len(data) > maxFile || d.total > maxTotal || len(d.read) >= maxFiles {
+		return nil, d.refuse(fmt.Errorf("%s: a kustomization reads at most %d files of %d bytes, and %d bytes in all", name, maxFiles, maxFile, maxTotal))
+	}
+	if IsFile(path.Base(name)) {
+		if err := d.check(name, data); err != nil {
+			return nil, d.refuse(err)
+		}
+	}
+	d.read[name] = data
+	return slices.Clone(data), nil
+}
+
+func (d *disk) refuse(err error) error {
+	if d.refused == nil {
+		d.refused = err
+	}
+	return err
+}
+
+// check refuses what a kustomization would fetch or run.
+func (d *disk) check(name string, data []byte) error {
+	var k map[string]any
+	if err := yaml.Unmarshal(data, &k); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for _, key := range []string{"helmCharts", "helmChartInflationGenerator"} {
+		if k[key] != nil {
+			return fmt.Errorf("%s: %s is not rendered; name the chart and its values under charts of the manifest", name, key)
+		}
+	}
+	for _, key := range []string{"resources", "bases", "components", "crds", "configurations", "generators", "transformers", "validators"} {
+		list, _ := k[key].([]any)
+		for _, one := range list {
+			entry, ok := one.(string)
+			if !ok || strings.Contains(entry, "\n") {
+				continue // inline, or kustomize says what is wrong
+			}
+			if !d.Exists(path.Join(path.Dir(name), entry)) {
+				return fmt.Errorf("%s: %s: %q is not in the manifest's directory, and nothing remote is fetched; put a copy there and name that",
+					name, key, entry)
+			}
+		}
+	}
+	for _, value := range paths(k) {
+		if u, err := url.Parse(value); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
+			return fmt.Errorf("%s: %q is not fetched; put a copy below the manifest's directory and name that", name, u.Redacted())
+		}
+	}
+	return nil
+}
+
+// paths returns the values of every key called path, files, envs or env, at whatever level.
+func paths(v any) []string {
+	var found []string
+	switch v := v.(type) {
+	case map[string]any:
+		for key, below := range v {
+			if s, ok := below.(string); ok && (key == "path" || key == "env") {
+				found = append(found, s)
+			}
+			if list, ok := below.([]any); ok && (key == "files" || key == "envs" || key == "patchesStrategicMerge") {
+				for _, one := range list {
+					s, _ := one.(string)
+					if _, file, named := strings.Cut(s, "="); named {
+						s = file
+					}
+					found = append(found, s)
+				}
+			}
+			found = append(found, paths(below)...)
+		}
+	case []any:
+		for _, one := range v {
+			found = append(found, paths(one)...)
+		}
+	}
+	return found
+}

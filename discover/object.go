@@ -1,0 +1,234 @@
+package discover
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// YAML finds the images in a stream of Kubernetes YAML, such as a file or what a template rendered to. The objects' places
+// begin with in. What can be read is searched even if another document cannot; the error has a line for each of those.
+func (f *Finder) YAML(text []byte, in Place) (Result, error) {
+	w := &walk{rules: f.rules, place: in, left: maxObjects}
+	var errs []error
+	for i, doc := range documents(text) {
+		v, err := parse(doc)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: document %d: %w", in, i+1, err))
+		case v != nil:
+			if err := w.document(v); err != nil {
+				errs = append(errs, fmt.Errorf("%s: document %d: %w", in, i+1, err))
+			}
+		}
+		if errors.Is(w.err, ErrTooLarge) {
+			break
+		}
+	}
+	if w.err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", in, w.err))
+	}
+	return Merge(w.found), errors.Join(errs...)
+}
+
+// Annotation finds the images in the value of a chart's annotation artifacthub.io/images: a list of mappings with image.
+func (f *Finder) Annotation(text string, in Place) Result {
+	in.Path = "annotations['artifacthub.io/images']"
+	w := &walk{place: in, left: maxObjects}
+	v, err := parse([]byte(text))
+	list, ok := v.([]any)
+	if err != nil || !ok {
+		w.doubt("", text, whyInvalid)
+		return w.found
+	}
+	for i, one := range list {
+		m, _ := one.(map[string]any)
+		image, ok := m["image"].(string)
+		if !ok {
+			w.doubt(indexPath("", i), fmt.Sprint(one), whyInvalid)
+			continue
+		}
+		w.field(indexPath("", i)+".image", image)
+	}
+	return Merge(w.found)
+}
+
+// walk is the state of looking through one source.
+type walk struct {
+	rules    []rule
+	place    Place // of the object at hand
+	seen     map[string]bool
+	found    Result
+	left     int // objects
+	patterns *patterns
+	err      error
+}
+
+// errNoObject says that a document is something else.
+var errNoObject = errors.New("it has no apiVersion and kind: it is not a Kubernetes object")
+
+func (w *walk) document(v any) error {
+	m, ok := v.(map[string]any)
+	if !ok || scalar(m["kind"]) == "" || scalar(m["apiVersion"]) == "" {
+		return errNoObject
+	}
+	w.object(m, 0)
+	return nil
+}
+
+// object looks through an object, or the objects of a list.
+func (w *walk) object(m map[string]any, depth int) {
+	if w.left--; w.left < 0 || depth > maxNesting {
+		w.err = fmt.Errorf("%w: more than %d objects", ErrTooLarge, maxObjects)
+		return
+	}
+	kind, apiVersion := scalar(m["kind"]), scalar(m["apiVersion"])
+	if items, ok := m["items"].([]any); ok && strings.HasSuffix(kind, "List") {
+		for _, one := range items {
+			if inner, ok := one.(map[string]any); ok {
+				w.object(inner, depth+1)
+			}
+		}
+		return
+	}
+	switch kind {
+	case "CustomResourceDefinition": // describes, and runs nothing
+		return
+	case "Secret": // what is in it must not get into a report
+		return
+	}
+	before := w.place.Object
+	w.place.Object, w.seen = objectName(m, kind), map[string]bool{}
+	w.ruled(m, kind, apiVersion)
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		if key != "status" {
+			w.value(joinPath("", key), key, m[key])
+		}
+	}
+	w.place.Object = before
+}
+
+func objectName(m map[string]any, kind string) string {
+	meta, _ := m["metadata"].(map[string]any)
+	name := scalar(meta["name"])
+	if name == "" {
+		name = scalar(meta["generateName"])
+	}
+	if ns := scalar(meta["namespace"]); ns != "" {
+		name = ns + "/" + name
+	}
+	return strings.TrimSpace(shorten(kind + " " + name))
+}
+
+// value looks at a value and everything below it.
+func (w *walk) value(at, key string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		w.mapping(at, key, v)
+	case []any:
+		for i, one := range v {
+			if m, ok := one.(map[string]any); ok && isContainerList(key) && w.container(indexPath(at, i), m) {
+				continue
+			}
+			if m, ok := one.(map[string]any); ok && key == "env" {
+				w.env(indexPath(at, i), m)
+				continue
+			}
+			w.value(indexPath(at, i), key, one)
+		}
+	case string:
+		w.text(at, key, v)
+	}
+}
+
+func (w *walk) mapping(at, key string, m map[string]any) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		switch k {
+		case "managedFields", "kubectl.kubernetes.io/last-applied-configuration": // repeat the object
+			continue
+		case "volumes":
+			w.volumes(joinPath(at, k), m[k])
+		}
+		w.value(joinPath(at, k), k, m[k])
+	}
+	w.split(at, key, m)
+}
+
+// isContainerList tells whether a key is that of a pod spec's containers. Only pod specs, and what is merged into them, have
+// lists of that name.
+func isContainerList(key string) bool {
+	return key == "containers" || key == "initContainers" || key == "ephemeralContainers"
+}
+
+// container looks at one entry of a pod spec's containers.
+func (w *walk) container(at string, c map[string]any) bool {
+	image, named := c["image"]
+	if _, ok := c["name"].(string); !ok && !named {
+		return false // something else under that name
+	}
+	if s, ok := image.(string); ok && !w.seen[at+".image"] {
+		w.seen[at+".image"] = true
+		w.field(at+".image", s)
+	} else if named && image == nil {
+		w.field(at+".image", "")
+	}
+	for _, k := range slices.Sorted(maps.Keys(c)) {
+		switch list, isList := c[k].([]any); {
+		case k == "image":
+		case (k == "args" || k == "command") && isList:
+			w.args(joinPath(at, k), list)
+		default:
+			w.value(joinPath(at, k), k, c[k])
+		}
+	}
+	return true
+}
+
+// volumes finds images that are mounted (Kubernetes 1.31, volumes[].image.reference).
+func (w *walk) volumes(at string, v any) {
+	list, _ := v.([]any)
+	for i, one := range list {
+		volume, _ := one.(map[string]any)
+		image, _ := volume["image"].(map[string]any)
+		if s, ok := image["reference"].(string); ok {
+			where := indexPath(at, i) + ".image.reference"
+			w.seen[where] = true
+			w.field(where, s)
+		}
+	}
+}
+
+// field takes a value that can only be an image.
+func (w *walk) field(at, s string) {
+	ref, why := field(s)
+	switch why {
+	case "":
+		w.image(at, ref)
+	case whyEmpty:
+		w.doubt(at, noImage, why)
+	default:
+		w.doubt(at, s, why)
+	}
+}
+
+func (w *walk) image(at, ref string) {
+	if len(w.found.Images) >= maxImages {
+		w.err = fmt.Errorf("%w: more than %d images", ErrTooLarge, maxImages)
+		return
+	}
+	place := w.place
+	place.Path += at
+	w.found.Images = append(w.found.Images, Image{ref, place})
+}
+
+func (w *walk) doubt(at, text, why string) {
+	if len(w.found.Doubts) >= maxDoubts {
+		w.err = fmt.Errorf("%w: more than %d texts in it look like images", ErrTooLarge, maxDoubts)
+		return
+	}
+	place := w.place
+	place.Path += at
+	w.found.Doubts = append(w.found.Doubts, Doubt{shorten(text), why, place})
+}

@@ -1,0 +1,174 @@
+package discover
+
+import (
+	"bytes"
+	_ "embed" // the data
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+//go:embed rules.yaml
+var data []byte
+
+// builtin reads the embedded rules once, at first use.
+var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals // what it holds does not change
+	var list []struct {
+		manifest.ImageRule `yaml:",inline"`
+		Source             string `yaml:"source"`
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&list); err != nil {
+		return nil, fmt.Errorf("read the rules for images: %w", err)
+	}
+	var rules []manifest.ImageRule
+	for _, one := range list {
+		if one.Source == "" {
+			return nil, fmt.Errorf("read the rules for images: %s has no source", one.Kind)
+		}
+		rules = append(rules, one.ImageRule)
+	}
+	return compile(rules)
+})
+
+// A rule says where objects of a kind name images.
+type rule struct {
+	kind, apiVersion string
+	paths            []jsonPath
+	images           []imageTemplate
+	required         bool
+}
+
+// An imageTemplate is a reference with paths in it: texts and paths alternate, beginning and ending with a text.
+type imageTemplate struct {
+	texts []string
+	paths []jsonPath
+}
+
+// compile returns the rules, or a line for each problem.
+func compile(list []manifest.ImageRule) ([]rule, error) {
+	var rules []rule
+	var errs []error
+	for i, r := range list {
+		one := rule{kind: r.Kind, apiVersion: r.APIVersion, required: r.Required}
+		for _, text := range r.Paths {
+			p, err := parsePath(text)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("imageRules[%d]: %w", i, err))
+			}
+			one.paths = append(one.paths, p)
+		}
+		for _, text := range r.Images {
+			t, err := parseTemplate(text)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("imageRules[%d]: image %q: %w", i, shorten(text), err))
+			}
+			one.images = append(one.images, t)
+		}
+		rules = append(rules, one)
+	}
+	return rules, errors.Join(errs...)
+}
+
+func parseTemplate(text string) (imageTemplate, error) {
+	var t imageTemplate
+	from := 0
+	for _, m := range regexp.MustCompile(`\{([^{}]*)\}`).FindAllStringSubmatchIndex(text, -1) {
+		p, err := parsePath(text[m[2]:m[3]])
+		if err != nil {
+			return t, err
+		}
+		t.texts, t.paths = append(t.texts, text[from:m[0]]), append(t.paths, p)
+		from = m[1]
+	}
+	t.texts = append(t.texts, text[from:])
+	if len(t.paths) == 0 {
+		return t, errors.New("it has no path in braces")
+	}
+	return t, nil
+}
+
+// fits tells whether a rule is for objects of this kind.
+func (r rule) fits(kind, apiVersion string) bool {
+	if r.kind != kind {
+		return false
+	}
+	group, _, _ := strings.Cut(apiVersion, "/")
+	return r.apiVersion == "" || r.apiVersion == apiVersion || r.apiVersion == group
+}
+
+// fill puts an object's values into a template; ok is false where one is missing.
+func (t imageTemplate) fill(object map[string]any) (text, at string, ok bool) {
+	text = t.texts[0]
+	for i, p := range t.paths {
+		var value string
+		p.each("", object, func(where string, v any) {
+			if s := scalar(v); s != "" && value == "" {
+				value, at = s, where
+			}
+		})
+		if value == "" {
+			return "", "", false
+		}
+		text += value + t.texts[i+1]
+	}
+	return text, at, true
+}
+
+// scalar is a text or a number as it is written.
+func scalar(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case number:
+		return string(v)
+	case int:
+		return strconv.Itoa(v)
+	}
+	return ""
+}
+
+// ruled finds the images that rules say the object names.
+func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
+	var named, required bool
+	var templates []imageTemplate
+	for _, r := range w.rules {
+		if !r.fits(kind, apiVersion) {
+			continue
+		}
+		required = required || r.required
+		templates = append(templates, r.images...)
+		for _, p := range r.paths {
+			p.each("", object, func(at string, v any) {
+				s, ok := v.(string)
+				if !ok || strings.TrimSpace(s) == "" || w.seen[at] {
+					named = named || w.seen[at]
+					return
+				}
+				named = true
+				w.seen[at] = true
+				w.field(at, strings.TrimPrefix(s, "docker://")) // the scheme is CDI's
+			})
+		}
+	}
+	if named {
+		return
+	}
+	for _, t := range templates {
+		if text, at, ok := t.fill(object); ok {
+			named = true
+			w.field(at, text)
+		}
+	}
+	if required && !named {
+		w.doubt("", "default image of "+kind, whyController)
+	}
+}

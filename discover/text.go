@@ -1,0 +1,151 @@
+package discover
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// env looks at an environment variable. RELATED_IMAGE_… is the convention of operators (Operator SDK), …_IMAGE a habit.
+func (w *walk) env(at string, m map[string]any) {
+	name, value := scalar(m["name"]), scalar(m["value"])
+	if value == "" {
+		return // from a field, a secret, or nothing
+	}
+	at += ".value"
+	says := slices.Contains(strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool { return r == '_' || r == '.' || r == '-' }), "IMAGE")
+	if ref, ok := full(value); ok && says {
+		w.image(at, ref)
+		return
+	}
+	if why, ok := couldBe(value); ok && says {
+		w.doubt(at, value, why)
+		return
+	}
+	w.text(at, "", value)
+}
+
+// args looks at a container's arguments: --flag=IMAGE, --flag IMAGE, and texts.
+func (w *walk) args(at string, list []any) {
+	flag := ""
+	for i, one := range list {
+		s := scalar(one)
+		where := indexPath(at, i)
+		before := flag
+		flag = ""
+		name, value, given := strings.Cut(s, "=")
+		switch isFlag := strings.HasPrefix(name, "-") && !strings.ContainsAny(name, " \t\n"); {
+		case isFlag && given:
+			w.flag(where, name, value, true)
+		case isFlag:
+			flag = name
+		default:
+			w.flag(where, before, s, false)
+		}
+	}
+}
+
+// flag decides about the value of a flag. joined means that --flag=value leaves no doubt that they belong together.
+func (w *walk) flag(at, name, value string, joined bool) {
+	says := strings.Contains(strings.ToLower(name), "image")
+	ref, ok := full(value)
+	switch why, asks := couldBe(value); {
+	case ok && (says || joined && !isPort(ref)):
+		w.image(at, ref)
+	case ok && isPort(ref):
+		w.doubt(at, value, whyPort)
+	case says && asks:
+		w.doubt(at, value, why)
+	default:
+		w.text(at, "", value)
+	}
+}
+
+const (
+	// imageLine is a line of embedded YAML, or of anything that looks like it, with an image.
+	imageLine = `(?m)^[ \t]*(?:- )?["']?image["']?[ \t]*[:=][ \t]*["']?([^"'\n]+)`
+	// imageKey is a key that ends in image, anywhere in a text, with its value.
+	imageKey = `["']?\b[A-Za-z_.-]*[iI]mage["']?[ \t]*[:=][ \t]*["']?([^\s"',;}]+)`
+	maxScan  = 4 << 20 // bytes of one text; a ConfigMap has at most 1 MiB
+)
+
+// patterns are compiled once a walk that needs them.
+type patterns struct{ line, key *regexp.Regexp }
+
+// text looks at a text in a place that nothing is known of. Nothing in it is certain.
+func (w *walk) text(at, key, s string) {
+	if w.seen[at] || len(s) > maxScan || !strings.ContainsAny(s, ":/@") && !isImageKey(key) {
+		return
+	}
+	if isImageKey(key) && !strings.ContainsAny(s, " \n") {
+		if hasTemplate(s) {
+			w.doubt(at, s, whyTemplate)
+			return
+		}
+		if why, ok := couldBe(s); ok {
+			w.doubt(at, s, why)
+			return
+		}
+	}
+	for token := range strings.FieldsFuncSeq(s, isBetween) {
+		token = strings.TrimRight(strings.TrimPrefix(token, "docker://"), ".:")
+		if _, ok := full(token); ok {
+			w.doubt(at, token, whyUnknown)
+		}
+	}
+	if strings.Contains(strings.ToLower(s), "image") {
+		w.keyed(at, s)
+	}
+}
+
+// isBetween tells what ends a word in scripts, lists and quoted texts.
+func isBetween(r rune) bool { return strings.ContainsRune(" \t\r\n\"'`,;()[]{}<>|=", r) }
+
+// isImageKey tells whether a key says that its value is an image.
+func isImageKey(key string) bool {
+	key = strings.ToLower(key)
+	return strings.HasSuffix(key, "image") || key == "imagename"
+}
+
+// keyed finds image: NAME in embedded YAML and the like, where the name itself would not tell.
+func (w *walk) keyed(at, s string) {
+	if w.patterns == nil {
+		w.patterns = &patterns{regexp.MustCompile(imageLine), regexp.MustCompile(imageKey)}
+	}
+	for _, m := range w.patterns.line.FindAllStringSubmatch(s, -1) {
+		value, _, _ := strings.Cut(m[1], " #")
+		value = strings.TrimSpace(value)
+		ref, why := field(value)
+		_, certain := full(value)
+		switch {
+		case why == whyTemplate:
+			w.doubt(at, value, why)
+		case ref != "" && !certain:
+			w.doubt(at, value, whyNoRegistry)
+		}
+	}
+	for _, m := range w.patterns.key.FindAllStringSubmatch(s, -1) {
+		if why, ok := couldBe(m[1]); ok && why != whyUnknown {
+			w.doubt(at, m[1], why)
+		}
+	}
+}
+
+// split finds images that are written in parts, such as {registry: …, repository: …, tag: …}.
+func (w *walk) split(at, key string, m map[string]any) {
+	repository, ok := m["repository"].(string)
+	tag := scalar(m["tag"])
+	if !ok || repository == "" || strings.Contains(repository, "://") || tag == "" && !isImageKey(key) {
+		return
+	}
+	text := repository
+	if registry := scalar(m["registry"]); registry != "" {
+		text = registry + "/" + repository
+	}
+	if tag != "" {
+		text += ":" + tag
+	}
+	if ref, _ := field(text); ref != "" {
+		w.doubt(joinPath(at, "repository"), text, whyUnknown)
+	}
+}

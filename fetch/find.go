@@ -1,0 +1,154 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A Chart is a chart whose archive is in the Store.
+type Chart struct {
+	Chart manifest.Chart // as the manifest has it
+	Pin   manifest.Pin
+	// Archive is the packaged chart (.tgz).
+	Archive digest.Digest
+}
+
+// Found is an image that the manifest does not list, and where it was found.
+type Found struct {
+	Image  manifest.Image
+	Places []string
+}
+
+// Charts pins the charts of a manifest and brings their archives into the Store. The error is *Errors with every chart that
+// could not be brought, or the context's; the others are returned all the same, in the manifest's order.
+func Charts(ctx context.Context, b *manifest.Bundle, o Options) ([]Chart, error) {
+	s, err := newSession(o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	failed := &failures{}
+	list := s.bring(ctx, b, failed)
+	return list, failed.err(ctx, len(b.Charts))
+}
+
+// bring pins charts and fetches their archives, several at a time.
+func (s *session) bring(ctx context.Context, b *manifest.Bundle, failed *failures) []Chart {
+	list := make([]*Chart, len(b.Charts))
+	var group errgroup.Group
+	group.SetLimit(s.opts.Jobs)
+	for i, c := range b.Charts {
+		group.Go(func() error {
+			label := chartLabel(c)
+			s.emit(Event{Type: EventStarted, Kind: manifest.ItemChart, Ref: label})
+			err := context.Cause(ctx)
+			one := &Chart{Chart: c}
+			if err == nil {
+				one.Pin, err = s.resolveChart(ctx, c)
+			}
+			if err == nil {
+				one.Archive, err = s.bringArchive(ctx, one.Pin)
+			}
+			if err != nil {
+				failed.add(&ItemError{Kind: manifest.ItemChart, Ref: label, Err: err})
+			} else {
+				list[i] = one
+			}
+			s.emit(Event{Type: EventFinished, Kind: manifest.ItemChart, Ref: label, Err: err})
+			return nil
+		})
+	}
+	_ = group.Wait() // failures are collected
+	var out []Chart
+	for _, c := range list {
+		if c != nil {
+			out = append(out, *c)
+		}
+	}
+	return out
+}
+
+// bringArchive fetches what a pinned chart takes and returns its archive.
+func (s *session) bringArchive(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
+	p, err := s.planChart(ctx, pin)
+	if err != nil {
+		return "", err
+	}
+	for _, b := range p.blobs {
+		_, ok, err := s.opts.Store.Stat(ctx, b.digest)
+		if err != nil {
+			return "", &storeError{err}
+		}
+		if ok {
+			continue
+		}
+		if b.size > 0 {
+			s.count(b.size, 0, 0)
+		}
+		if err := b.fetch(ctx); err != nil {
+			return "", err
+		}
+	}
+	if !isManifest(pin.MediaType) {
+		return pin.Digest, nil
+	}
+	return s.archiveOf(ctx, pin)
+}
+
+// archiveOf returns the chart's layer of a chart from a registry, whose manifest planChart has read.
+func (s *session) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
+	data, ok, err := s.stored(ctx, pin.Digest, maxConfig)
+	if err != nil || !ok {
+		return "", &storeError{errors.Join(err, errors.New("the chart's manifest is gone from the cache"))}
+	}
+	doc, err := chartManifest(ocispec.Descriptor{Digest: pin.Digest, MediaType: pin.MediaType}, data)
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(doc.Layers, isChartArchive)
+	if i < 0 {
+		return "", errNoArchive
+	}
+	return doc.Layers[i].Digest, nil
+}
+
+// errNoArchive says that an artifact calls itself a chart and is none.
+var errNoArchive = errors.New("what is there is not a Helm chart: it has no chart archive")
+
+func isChartArchive(d ocispec.Descriptor) bool {
+	return d.MediaType == chartContent || d.MediaType == "application/tar+gzip"
+}
+
+// additional returns the found images that the manifest does not list, each once, and notes where they were found.
+func additional(listed []manifest.Image, found []Found, wanted map[string][]string) []manifest.Image {
+	own := map[string]bool{}
+	for _, img := range listed {
+		if ref, err := img.Ref(); err == nil {
+			own[ref] = true
+		}
+	}
+	var more []manifest.Image
+	for _, f := range found {
+		ref, err := f.Image.Ref()
+		if err != nil {
+			ref = f.Image.Name // resolving it says what is wrong
+		}
+		if own[ref] {
+			continue
+		}
+		if _, twice := wanted[ref]; !twice {
+			more = append(more, f.Image)
+		}
+		wanted[ref] = append(wanted[ref], f.Places...)
+	}
+	slices.SortFunc(more, func(a, b manifest.Image) int { return strings.Compare(a.Name, b.Name) })
+	return more
+}

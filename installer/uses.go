@@ -1,0 +1,48 @@
+package installer
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// ChartUses returns how an install of the cluster uses charts, so that a build can render them the same way. Paths of
+// values are relative to the cluster file.
+func ChartUses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
+	var uses []manifest.ChartUse
+	for _, need := range Needs(c) {
+		if need.Kind != manifest.ItemChart || need.Name != flannelChart {
+			continue
+		}
+		values, err := flannelValues(c, nil)
+		if err != nil {
+			return nil, fmt.Errorf("values of %s: %w", need.Name, err)
+		}
+		uses = append(uses, manifest.ChartUse{Chart: flannelChart, Release: flannelChart, Namespace: flannelNamespace, Set: values})
+	}
+	for _, a := range c.Addons {
+		uses = append(uses, manifest.ChartUse{Chart: a.Chart, Release: a.Release, Namespace: a.Namespace, Values: a.Values})
+	}
+	return uses, nil
+}
+
+// ImageUsers returns, for each of the catalog's images that a cluster needs, the roles whose hosts run it.
+func ImageUsers(c *manifest.Cluster) map[string][]manifest.Role {
+	users := map[string][]manifest.Role{}
+	for _, phase := range Plan(c) {
+		for _, task := range phase.Tasks {
+			for _, image := range task.Images {
+				users[image] = append(users[image], task.Roles...)
+			}
+		}
+	}
+	for image, roles := range users {
+		if slices.Contains(roles, manifest.RoleCluster) {
+			roles = slices.DeleteFunc(roles, func(r manifest.Role) bool { return r == manifest.RoleControlPlane || r == manifest.RoleWorker })
+		}
+		slices.Sort(roles)
+		users[image] = slices.Compact(roles)
+	}
+	return users
+}
