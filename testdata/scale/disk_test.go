@@ -3,6 +3,8 @@
 package scale
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,4 +80,69 @@ func TestOutputReadOnly(t *testing.T) {
 	if code != 1 {
 		t.Errorf("exit code %d, want 1:\n%s", code, out)
 	}
+}
+
+// TestFilling lets the disk of the cache, and then that of the bundle, run full at one place after the other. The build ends
+// with the whole bundle or with none and says why, and the next one, with room, has the bytes of an undisturbed build.
+func TestFilling(t *testing.T) {
+	p := newPlace(t, upstream(t, silent(5*mib), source{name: "told", seed: 4, size: mib, known: true, random: true},
+		source{name: "small", seed: 5, size: 3000, known: true}, source{name: "middle", seed: 6, size: 200_000, known: true, mute: true}))
+	must(t, "", p.command(t)...)
+	whole := dirSize(t, p.cache)
+	steps := int64(12)
+	if big {
+		steps = 100
+	}
+	for _, c := range []struct{ name, dir string }{{"cache", p.cache}, {"output", filepath.Dir(p.output)}} {
+		t.Run(c.name, func(t *testing.T) {
+			q := newPlace(t, p.manifest)
+			dir := q.cache
+			if c.name == "output" {
+				dir = filepath.Dir(q.output)
+			}
+			var sizes []string
+			for i := range steps {
+				sizes = append(sizes, fmt.Sprintf("%dk", 40+i*whole/steps/1024))
+			}
+			out, code := inNamespace(t, `dir=$1; want=$2; output=$3; sizes=$4; shift 4
+				mount -t tmpfs tmpfs "$dir" || exit 99
+				for size in $sizes; do
+					rm -rf "$dir"/* "$dir"/.[!.]* "$output"; mount -o remount,size=$size "$dir" || exit 98
+					if "$@"; then echo "fitted"; else echo "code $?"; [ ! -e "$output" ] || { echo "a bundle is there: $size"; exit 97; }; fi
+					mount -o remount,size=64m "$dir"
+					"$@" || { echo "no bundle although there was room: $size"; exit 96; }
+					cmp "$output" "$want" || exit 95
+					left=$(find "$dir" $(dirname "$output") -name '*.tmp' -o -name '*.own'); [ -z "$left" ] || { echo "left: $left"; exit 94; }
+				done`, append([]string{dir, p.output, q.output, strings.Join(sizes, " ")}, q.command(t)...)...)
+			if code != 0 {
+				t.Errorf("exit code %d:\n%s", code, out)
+			}
+			t.Logf("%d sizes of disk, %d too small", steps, strings.Count(out, "code "))
+			if n := strings.Count(out, "code "); n < int(steps)/2 {
+				t.Errorf("only %d of %d disks were too small: the test fills none", n, steps)
+			}
+			if strings.Contains(out, "panic") || strings.Contains(out, "goroutine ") {
+				t.Error(out)
+			}
+		})
+	}
+}
+
+// dirSize is the sum of what files in dir have.
+func dirSize(t *testing.T, dir string) (total int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			total += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return total
 }
