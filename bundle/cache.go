@@ -24,8 +24,9 @@ const cacheVersion = "kkbundle cache 1\n"
 
 // A Cache keeps blobs in a directory, by digest, compressed in the frames that bundles are made of. A blob is whole or
 // absent. Several processes may use one directory at a time, and a Cache is safe for concurrent use. Entries of
-// different levels do not share space.
+// different levels do not share space. While a Cache is open, no gc removes what it was asked for.
 type Cache struct {
+	cacheUse
 	dir    string // of this encoder
 	parts  string // of unfinished blobs
 	enc    *encoder
@@ -38,7 +39,20 @@ type Cache struct {
 // OpenCache opens the cache in dir for blobs compressed at level; the directory is made if it is not there. It uses a
 // compressor per processor, but no more than keep memory below what is promised (level.jobs), and at most 2 pieces more
 // than that are in memory beside one per writer.
+//
+// Close ends its use; a process that ends without it does no harm.
 func OpenCache(dir string, level Level) (*Cache, error) {
+	c, err := newCache(dir, level)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.prepare(); err != nil {
+		return nil, fmt.Errorf("open cache: %w", errors.Join(err, c.Close()))
+	}
+	return c, nil
+}
+
+func newCache(dir string, level Level) (*Cache, error) {
 	jobs := level.jobs()
 	enc, err := newEncoder(level, jobs)
 	if err != nil {
@@ -48,18 +62,51 @@ func OpenCache(dir string, level Level) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
 	}
-	id := sha256.Sum256([]byte(cacheVersion + enc.id))
-	c := &Cache{dir: filepath.Join(dir, hex.EncodeToString(id[:8])), enc: enc, dec: dec, slots: make(chan struct{}, jobs+2)}
-	c.parts = filepath.Join(c.dir, "part")
+	c := &Cache{dir: filepath.Join(dir, encoderDir(enc.id)), enc: enc, dec: dec, slots: make(chan struct{}, jobs+2)}
+	c.root, c.parts = dir, filepath.Join(c.dir, partsDir)
 	c.pieces.New = func() any { b := make([]byte, 0, enc.frameSize); return &b }
 	c.frames.New = func() any { b := make([]byte, 0, maxFrameLen(int64(enc.frameSize))); return &b }
-	if err := os.MkdirAll(c.parts, 0o700); err != nil {
-		return nil, fmt.Errorf("open cache: %w", err)
-	}
-	if err := sweep(c.parts, isAbandoned); err != nil {
-		return nil, fmt.Errorf("open cache: %w", err)
-	}
 	return c, nil
+}
+
+// encoderDir is the name of the directory that the entries of an encoder lie in.
+func encoderDir(id string) string {
+	sum := sha256.Sum256([]byte(cacheVersion + id))
+	return hex.EncodeToString(sum[:8])
+}
+
+// prepare makes the directories and says that this process uses them.
+func (c *Cache) prepare() error {
+	if err := os.MkdirAll(c.root, 0o700); err != nil {
+		return err
+	}
+	if err := c.begin(); err != nil {
+		return err
+	}
+	err := c.locked(unix.LOCK_SH, func() error { // gc removes directories that nobody uses
+		return errors.Join(os.MkdirAll(c.parts, 0o700), os.MkdirAll(filepath.Join(c.dir, blobsDir), 0o700))
+	})
+	return errors.Join(err, c.nameEncoder(), sweep(c.parts, isAbandoned))
+}
+
+// nameEncoder leaves the encoder's name for people and for later versions, which do not know it.
+func (c *Cache) nameEncoder() error {
+	name := filepath.Join(c.dir, encoderFile)
+	if _, err := os.Stat(name); err == nil {
+		return nil
+	}
+	f, err := os.CreateTemp(c.dir, encoderFile)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(c.enc.id + "\n")
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
 }
 
 // Encoder names the encoder that the entries were made with; bundles record it.
@@ -67,7 +114,7 @@ func (c *Cache) Encoder() string { return c.enc.id }
 
 func (c *Cache) path(s sum) string {
 	h := s.hex()
-	return filepath.Join(c.dir, "sha256", h[:2], h)
+	return filepath.Join(c.dir, blobsDir, h[:2], h)
 }
 
 // Stat says whether the cache holds a blob, and its size. An entry that is visibly incomplete counts as absent; its
@@ -98,7 +145,7 @@ func (c *Cache) Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error
 	if err != nil {
 		return nil, fmt.Errorf("read cached blob %s: %w", d, err)
 	}
-	return e.stream(ctx, c), nil
+	return e.stream(ctx, c.dec), nil
 }
 
 // read returns a whole blob of at most max bytes.
@@ -117,17 +164,17 @@ func (c *Cache) read(ctx context.Context, s sum, max int64) ([]byte, error) {
 	return b, nil
 }
 
-// Drop removes a blob, as after a *CacheError. It is not an error if it is absent.
+// Drop removes a blob. It is not an error if it is absent.
 func (c *Cache) Drop(d digest.Digest) error {
 	s, err := parseDigest(d)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(c.path(s)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("drop cached blob: %w", err)
-	}
-	return nil
+	return c.locked(unix.LOCK_EX, func() error { return os.RemoveAll(c.path(s)) }) // a directory has no business there
 }
+
+// DropDamaged removes the file that damaged is about, unless another writer put a new one in its place meanwhile.
+func (*Cache) DropDamaged(damaged *CacheError) error { return damaged.drop() }
 
 // ownSuffix marks parts that are not continued by anyone: a second writer's under a key that is in use.
 const ownSuffix = ".own"
@@ -195,8 +242,7 @@ func createLocked(create func() (*os.File, error)) (*os.File, error) {
 // lockPart opens the part file of a key and locks it against other writers, in this process or another. Where it is in
 // use already, the writer gets a file of its own.
 func (c *Cache) lockPart(key string) (*os.File, error) {
-	id := sha256.Sum256([]byte(key))
-	name := filepath.Join(c.parts, hex.EncodeToString(id[:]))
+	name := filepath.Join(c.parts, partName(key))
 	for {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
@@ -224,6 +270,15 @@ func (c *Cache) lockPart(key string) (*os.File, error) {
 			return nil, err
 		}
 	}
+}
+
+// partName is the name of a key's part: the digest's where the key is one, so that people can tell what it is of.
+func partName(key string) string {
+	if s, err := parseDigest(digest.Digest(key)); err == nil {
+		return s.hex()
+	}
+	id := sha256.Sum256([]byte(key))
+	return "key-" + hex.EncodeToString(id[:])
 }
 
 func (c *Cache) ownPart() (*os.File, error) {

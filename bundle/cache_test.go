@@ -75,7 +75,7 @@ func entries(t testing.TB, dir string) (blobs, parts []string) {
 		case err != nil || e.IsDir():
 		case filepath.Base(filepath.Dir(path)) == "part":
 			parts = append(parts, path)
-		default:
+		case filepath.Base(filepath.Dir(filepath.Dir(path))) == "sha256":
 			blobs = append(blobs, path)
 		}
 		return err
@@ -328,7 +328,7 @@ func damageEntry(t *testing.T, c *bundle.Cache, d digest.Digest) string {
 	}
 	defer r.Close()
 	var path string
-	blobs, _ := entries(t, bundle.CacheDir(c))
+	blobs, _ := entries(t, bundle.DirOf(c))
 	for _, name := range blobs {
 		if filepath.Base(name) == d.Encoded() {
 			path = name
@@ -392,7 +392,7 @@ func TestCacheAbandonedPart(t *testing.T) {
 	_, parts := entries(t, dir)
 	for _, key := range []string{"old", "in use"} {
 		name := sha256.Sum256([]byte(key))
-		i := slices.IndexFunc(parts, func(p string) bool { return filepath.Base(p) == hex.EncodeToString(name[:]) })
+		i := slices.IndexFunc(parts, func(p string) bool { return filepath.Base(p) == "key-"+hex.EncodeToString(name[:]) })
 		if err := os.Chtimes(parts[i], long, long); err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,11 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 )
 
 // An entry's file: the blob's frames (or a small blob as it is), their table of 12 bytes each as in the seek table,
@@ -28,8 +32,10 @@ func appendTrailer(b []byte, size int64, frames int) []byte {
 
 // A cacheEntry is an open file of the cache whose table and trailer agree with its length.
 type cacheEntry struct {
+	cacheSite
 	sum   sum
 	f     *os.File
+	info  fs.FileInfo
 	size  int64 // of the blob
 	data  int64 // bytes of frames, or of the small blob
 	table []byte
@@ -43,33 +49,72 @@ func (e *cacheEntry) frames() int { return len(e.table) / seekEntry }
 func (e *cacheEntry) frame(i int) frameInfo { return parseEntry(e.table[i*seekEntry:]) }
 
 func (e *cacheEntry) damaged(format string, args ...any) error {
-	return &CacheError{Digest: e.sum.digest(), Path: e.f.Name(), Reason: fmt.Sprintf(format, args...)}
+	return &CacheError{Digest: e.sum.digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.cacheSite, file: e.info}
 }
 
-// entry opens a blob's file.
+// readAt fails with a *CacheError: the file was there and had the length, so that it is the disk, or somebody who wrote to
+// the file, and another copy is the remedy.
+func (e *cacheEntry) readAt(b []byte, off int64) error {
+	if _, err := e.f.ReadAt(b, off); err != nil {
+		return e.damaged("it cannot be read: %v", withoutPath(err))
+	}
+	return nil
+}
+
+// withoutPath is the cause of an error of the file system: who prints it names the path anyway.
+func withoutPath(err error) error {
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// entry opens a blob's file and notes that it is used.
 func (c *Cache) entry(s sum) (*cacheEntry, error) {
-	f, err := os.Open(c.path(s))
+	e, err := openEntry(cacheSite{c.root, c.path(s)}, s, c.enc.frameSize)
 	if err != nil {
 		return nil, err
 	}
-	e := &cacheEntry{sum: s, f: f}
-	if err := e.load(c.enc.frameSize); err != nil {
-		return nil, errors.Join(err, f.Close())
+	if err := c.use(e); err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return e, nil
+}
+
+// openEntry opens an entry. Whatever is wrong with it, other than that it is not there, is a *CacheError.
+func openEntry(site cacheSite, s sum, frameSize int) (*cacheEntry, error) {
+	e := &cacheEntry{cacheSite: site, sum: s}
+	var err error
+	// Without O_NONBLOCK, what is no file but a pipe would hold us up for ever.
+	if e.f, err = os.OpenFile(site.path, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		info, statErr := os.Lstat(site.path)
+		if statErr != nil {
+			return nil, statErr
+		}
+		e.info = info
+		return nil, e.damaged("it cannot be opened: %v", withoutPath(err))
+	}
+	if err := e.load(frameSize); err != nil {
+		return nil, errors.Join(err, e.f.Close())
 	}
 	return e, nil
 }
 
 func (e *cacheEntry) load(frameSize int) error {
-	info, err := e.f.Stat()
-	if err != nil {
+	var err error
+	if e.info, err = e.f.Stat(); err != nil {
 		return err
 	}
-	length := info.Size()
+	if !e.info.Mode().IsRegular() {
+		return e.damaged("it is not a file")
+	}
+	length := e.info.Size()
 	trailer := make([]byte, entryTrailer)
 	if length < entryTrailer {
 		return e.damaged("it is cut short")
 	}
-	if _, err := e.f.ReadAt(trailer, length-entryTrailer); err != nil {
+	if err := e.readAt(trailer, length-entryTrailer); err != nil {
 		return err
 	}
 	e.size = int64(binary.LittleEndian.Uint64(trailer))
@@ -79,7 +124,7 @@ func (e *cacheEntry) load(frameSize int) error {
 		return e.damaged("it does not end as it should")
 	}
 	e.tail = make([]byte, frames*seekEntry+entryTrailer)
-	if _, err := e.f.ReadAt(e.tail, e.data); err != nil {
+	if err := e.readAt(e.tail, e.data); err != nil {
 		return err
 	}
 	e.table = e.tail[:frames*seekEntry]
@@ -143,8 +188,8 @@ func (e *cacheEntry) readTo(ctx context.Context, full chan<- []byte, empty <-cha
 			return ctx.Err()
 		}
 		n := min(int64(len(buf)), e.data-at)
-		if _, err := e.f.ReadAt(buf[:n], at); err != nil {
-			return fmt.Errorf("read cached blob %s: %w", e.sum.digest(), err)
+		if err := e.readAt(buf[:n], at); err != nil {
+			return err
 		}
 		crc = crc32.Update(crc, castagnoli(), buf[:n])
 		select {
@@ -168,7 +213,7 @@ func (e *cacheEntry) checkSum(crc uint32) error {
 }
 
 // stream decodes the entry piece by piece.
-func (e *cacheEntry) stream(ctx context.Context, c *Cache) io.ReadCloser {
+func (e *cacheEntry) stream(ctx context.Context, dec *zstd.Decoder) io.ReadCloser {
 	var crc uint32
 	var at int64
 	i := 0
@@ -188,8 +233,8 @@ func (e *cacheEntry) stream(ctx context.Context, c *Cache) io.ReadCloser {
 			buf = make([]byte, n)
 		}
 		buf = buf[:n]
-		if _, err := e.f.ReadAt(buf, at); err != nil {
-			return nil, fmt.Errorf("read cached blob %s: %w", e.sum.digest(), err)
+		if err := e.readAt(buf, at); err != nil {
+			return nil, err
 		}
 		crc = crc32.Update(crc, castagnoli(), buf)
 		at += n
@@ -203,7 +248,7 @@ func (e *cacheEntry) stream(ctx context.Context, c *Cache) io.ReadCloser {
 		}
 		i++
 		var err error
-		if out, err = decodeFrame(c.dec, buf, out, size); err != nil {
+		if out, err = decodeFrame(dec, buf, out, size); err != nil {
 			return nil, e.damaged("%v", err)
 		}
 		return out, nil

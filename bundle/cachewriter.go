@@ -16,6 +16,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 )
 
 // A BlobWriter takes the bytes of one blob whose size and digest may not be known yet. It is not safe for concurrent
@@ -220,7 +221,7 @@ func (w *cacheWriter) commit(ctx context.Context, size int64, want digest.Digest
 	if err := w.finish(); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	return ocispec.Descriptor{Digest: got.digest(), Size: w.size}, w.keep(ctx, got)
+	return ocispec.Descriptor{Digest: got.digest(), Size: w.size}, w.keep(got)
 }
 
 // finish writes the last piece, the table and the trailer.
@@ -246,6 +247,9 @@ func (w *cacheWriter) finish() error {
 	if err := p.f.Truncate(p.end + int64(len(tail))); err != nil {
 		return fmt.Errorf("write to the cache: %w", err)
 	}
+	if w.c.volatile {
+		return nil
+	}
 	if err := p.f.Sync(); err != nil {
 		return fmt.Errorf("write to the cache: %w", err)
 	}
@@ -253,20 +257,24 @@ func (w *cacheWriter) finish() error {
 }
 
 // keep moves the finished file to its place, unless a good one is there.
-func (w *cacheWriter) keep(ctx context.Context, s sum) error {
-	part, path := w.part.f.Name(), w.c.path(s)
-	if _, ok, err := w.c.Stat(ctx, s.digest()); err != nil {
-		return err
-	} else if ok {
-		return os.Remove(part)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+func (w *cacheWriter) keep(s sum) error {
+	part, site := w.part.f.Name(), cacheSite{w.c.root, w.c.path(s)}
+	if err := os.MkdirAll(filepath.Dir(site.path), 0o700); err != nil {
 		return fmt.Errorf("keep a blob in the cache: %w", err)
 	}
-	if err := os.Rename(part, path); err != nil {
-		return fmt.Errorf("keep a blob in the cache: %w", err)
-	}
-	return syncDir(filepath.Dir(path))
+	return w.c.locked(unix.LOCK_EX, func() error {
+		if e, err := openEntry(site, s, w.c.enc.frameSize); err == nil {
+			return errors.Join(e.touch(), e.close(), os.Remove(part))
+		}
+		err := os.Rename(part, site.path)
+		if err != nil { // what is no file does not give way to one
+			err = errors.Join(os.RemoveAll(site.path), os.Rename(part, site.path))
+		}
+		if err != nil {
+			return fmt.Errorf("keep a blob in the cache: %w", err)
+		}
+		return nil
+	})
 }
 
 // syncDir makes a rename in dir last.

@@ -3,6 +3,7 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -80,11 +81,14 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("wrong digest: promised %s, received %s", e.Want, e.Got)
 }
 
-// A CacheError says that the cache's copy of a blob is damaged. The remedy is Cache.Drop(Digest) and fetching it again.
+// A CacheError says that the cache's copy of a blob is damaged. The remedy is Cache.DropDamaged and fetching it again.
 type CacheError struct {
 	Digest digest.Digest
 	Path   string
 	Reason string
+
+	site cacheSite
+	file fs.FileInfo // as it was found
 }
 
 // Error names the blob, its file and the remedy.

@@ -5,8 +5,8 @@ import (
 	"crypto/sha256"
 )
 
-// CacheDir lets tests damage entries.
-func CacheDir(c *Cache) string { return c.dir }
+// DirOf lets tests damage entries.
+func DirOf(c *Cache) string { return c.dir }
 
 // DecodeAndHash is what no verification of a bundle can do without.
 func DecodeAndHash(data []byte) error {

@@ -91,6 +91,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if err != nil {
 		return err
 	}
+	defer c.Close()
 	b := &builder{globals: g, project: p, cache: c, cacheDir: cacheDir, buildOptions: o}
 	r, err := mending(g, c, func() (buildResult, error) { return b.build(ctx) })
 	if err != nil {
@@ -129,7 +130,7 @@ func mending[T any](g *globals, c *bundle.Cache, f func() (T, error)) (T, error)
 			}
 			dropped[damaged.Digest] = true
 			g.note("the cache's copy of blob %s is damaged (%s) and is fetched again", damaged.Digest, damaged.Reason)
-			if err := c.Drop(damaged.Digest); err != nil {
+			if err := c.DropDamaged(damaged); err != nil {
 				return result, err
 			}
 		}

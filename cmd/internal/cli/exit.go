@@ -76,6 +76,7 @@ func exitClasses() []exitClass {
 		{18, "a chart or YAML could not be searched for images, or --strict found something undecided", func(err error) bool {
 			return asError[*findError](err) || asError[*undecidedError](err)
 		}},
+		{19, "the cache had damaged entries", asError[*cacheDamageError]},
 		{1, "failed otherwise; with --exit-code: there are differences", func(err error) bool { return err != nil }},
 	}
 }

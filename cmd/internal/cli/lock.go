@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
@@ -36,16 +34,9 @@ func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
 	if err != nil {
 		return nil, "", &usageError{err}
 	}
-	dir := f.cache
-	if dir == "" {
-		dir = os.Getenv("KKBUNDLE_CACHE")
-	}
-	if dir == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			return nil, "", fmt.Errorf("no place for the cache, name one with --cache: %w", err)
-		}
-		dir = filepath.Join(user, "kkbundle")
+	dir, err := cacheDir(f.cache)
+	if err != nil {
+		return nil, "", err
 	}
 	c, err := bundle.OpenCache(dir, level)
 	return c, dir, err
@@ -105,6 +96,7 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 	if err != nil {
 		return err
 	}
+	defer c.Close()
 	f := newFinder(g, p, c, o)
 	l, err := mending(g, c, func() (*manifest.Lock, error) { return f.resolve(ctx) })
 	if err == nil {

@@ -1,0 +1,332 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// A CacheDir is the directory that the Caches of all levels share, for those who look after it: what lies there, what of
+// it is damaged, and what may go. Builds may run meanwhile.
+type CacheDir struct{ root string }
+
+// NewCacheDir returns the cache in dir. A directory that is not there is an empty cache.
+func NewCacheDir(dir string) CacheDir { return CacheDir{dir} }
+
+// A CacheKind is what a file in a cache's directory is.
+type CacheKind string
+
+// The kinds of files.
+const (
+	CacheBlob  CacheKind = "blob"  // a whole blob
+	CachePart  CacheKind = "part"  // the beginning of one
+	CacheOther CacheKind = "other" // none of these: nobody knows what it is for
+)
+
+// A CacheFile is a file in a cache's directory.
+type CacheFile struct {
+	Kind    CacheKind
+	Path    string
+	Digest  digest.Digest // of a blob, and of a part if it is known; "" otherwise
+	Level   string        // what it is compressed at; "" where no level of this version has the encoder
+	Encoder string        // its name; "" if nobody left it
+	Disk    int64         // bytes that the file occupies
+	Used    time.Time     // when a build last asked for it, or wrote it
+
+	sum       sum
+	frameSize int // 0 if unknown
+}
+
+// A cacheBranch is the directory of one encoder.
+type cacheBranch struct {
+	dir, level, encoder string
+	frameSize           int
+}
+
+// branches returns the directories of all encoders, those of this version's levels first.
+func (d CacheDir) branches() ([]cacheBranch, error) {
+	var known []cacheBranch
+	names := map[string]bool{}
+	for i, name := range levelNames() {
+		s, err := Level(i).settings()
+		if err != nil {
+			return nil, err
+		}
+		dir := encoderDir(s.id())
+		names[dir] = true
+		known = append(known, cacheBranch{filepath.Join(d.root, dir), name, s.id(), s.frameSize})
+	}
+	entries, err := readDir(d.root)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if dir := filepath.Join(d.root, e.Name()); isEncoderDir(e) && !names[e.Name()] && hasDirs(dir, partsDir) {
+			known = append(known, cacheBranch{dir: dir, encoder: readEncoder(dir)})
+		}
+	}
+	return known, nil
+}
+
+// readDir is os.ReadDir of a directory that may not be there.
+func readDir(dir string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}
+
+func isEncoderDir(e fs.DirEntry) bool { return e.IsDir() && len(e.Name()) == 16 && isHex(e.Name()) }
+
+func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
+
+func hasDirs(dir string, names ...string) bool {
+	for _, name := range names {
+		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
+// readEncoder returns the name that a Cache of whatever version left.
+func readEncoder(dir string) string {
+	f, err := os.Open(filepath.Join(dir, encoderFile))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	name, err := io.ReadAll(io.LimitReader(f, 1<<10))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// Files yields every file of the cache, encoder by encoder, in each the blobs by digest, then parts, then what is neither.
+// It holds the names of one directory at a time. What goes away meanwhile is left out.
+func (d CacheDir) Files(ctx context.Context) iter.Seq2[CacheFile, error] {
+	return func(yield func(CacheFile, error) bool) {
+		branches, err := d.branches()
+		if err != nil {
+			yield(CacheFile{}, fmt.Errorf("list the cache: %w", err))
+			return
+		}
+		for _, b := range branches {
+			w := branchWalk{cacheBranch: b, ctx: ctx, yield: yield}
+			if err := w.run(); err != nil {
+				if !errors.Is(err, errStopped) {
+					yield(CacheFile{}, fmt.Errorf("list the cache: %w", err))
+				}
+				return
+			}
+		}
+	}
+}
+
+var errStopped = errors.New("stopped")
+
+// A branchWalk yields the files of one encoder.
+type branchWalk struct {
+	cacheBranch
+	ctx    context.Context //nolint:containedctx // of the one call that it lives for
+	yield  func(CacheFile, error) bool
+	others []string
+}
+
+func (w *branchWalk) run() error {
+	shards, err := readDir(filepath.Join(w.dir, blobsDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range shards {
+		if err := w.shard(e); err != nil {
+			return err
+		}
+	}
+	parts, err := readDir(filepath.Join(w.dir, partsDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range parts {
+		if err := w.file(CachePart, filepath.Join(w.dir, partsDir, e.Name()), partSum(e.Name())); err != nil {
+			return err
+		}
+	}
+	rest, err := readDir(w.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range rest {
+		switch e.Name() {
+		case blobsDir, partsDir, encoderFile:
+		default:
+			w.others = append(w.others, filepath.Join(w.dir, e.Name()))
+		}
+	}
+	for _, path := range w.others {
+		if err := w.file(CacheOther, path, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shard yields the blobs whose digests begin with the same two digits.
+func (w *branchWalk) shard(e fs.DirEntry) error {
+	dir := filepath.Join(w.dir, blobsDir, e.Name())
+	if !e.IsDir() || len(e.Name()) != 2 {
+		w.others = append(w.others, dir)
+		return nil
+	}
+	entries, err := readDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		s, err := parseHex(e.Name())
+		if err != nil || !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), filepath.Base(dir)) {
+			w.others = append(w.others, path)
+			continue
+		}
+		if err := w.file(CacheBlob, path, &s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partSum is the digest that a part has in its name, nil for none.
+func partSum(name string) *sum {
+	s, err := parseHex(name)
+	if err != nil {
+		return nil
+	}
+	return &s
+}
+
+func (w *branchWalk) file(kind CacheKind, path string, s *sum) error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if kind == CachePart && !info.Mode().IsRegular() {
+		kind = CacheOther
+	}
+	f := CacheFile{
+		Kind: kind, Path: path, Level: w.level, Encoder: w.encoder, Disk: onDisk(info), Used: info.ModTime(), frameSize: w.frameSize,
+	}
+	if info.IsDir() {
+		f.Disk = treeSize(path)
+	}
+	if s != nil {
+		f.sum, f.Digest = *s, s.digest()
+	}
+	if !w.yield(f, nil) {
+		return errStopped
+	}
+	return nil
+}
+
+// onDisk is the space that a file takes, which for small ones is more than their length.
+func onDisk(info fs.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512 // whatever the file system's own blocks are, says stat(2)
+	}
+	return info.Size()
+}
+
+// treeSize is what a directory takes; what of it cannot be read counts nothing.
+func treeSize(dir string) (n int64) {
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil {
+			if info, err := e.Info(); err == nil {
+				n += onDisk(info)
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+// Size returns the bytes of a blob, or those that a part has of one as far as whole pieces go. A blob whose entry is cut
+// off or otherwise visibly wrong gives a *CacheError.
+func (d CacheDir) Size(f CacheFile) (int64, error) {
+	switch f.Kind {
+	case CacheBlob:
+		e, err := d.entry(f)
+		if err != nil {
+			return 0, err
+		}
+		return e.size, e.close()
+	case CachePart:
+		return partSize(f.Path)
+	}
+	return 0, nil
+}
+
+// entry opens a blob without using it.
+func (d CacheDir) entry(f CacheFile) (*cacheEntry, error) {
+	return openEntry(cacheSite{d.root, f.Path}, f.sum, f.frameSize)
+}
+
+// partSize adds up the content of the whole frames that a part begins with, from their headers.
+func partSize(path string) (total int64, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	for at := int64(0); ; {
+		length, content, err := skipFrame(f, at)
+		if err != nil || at+length > info.Size() {
+			return total, nil //nolint:nilerr // it ends here, whole or torn
+		}
+		at, total = at+length, total+content
+	}
+}
+
+// skipFrame finds the end of the frame at off without reading its blocks.
+func skipFrame(r io.ReaderAt, off int64) (length, content int64, err error) {
+	var b [minFrame]byte
+	if _, err := r.ReadAt(b[:], off); err != nil {
+		return 0, 0, err
+	}
+	content, at, err := frameHeader(b[:])
+	if err != nil {
+		return 0, 0, err
+	}
+	length = int64(at)
+	for last := false; !last; {
+		if _, err := r.ReadAt(b[:3], off+length); err != nil {
+			return 0, 0, err
+		}
+		var size int
+		size, last = blockHeader(b[:3])
+		length += 3 + int64(size)
+	}
+	return length + 4, content, nil
+}

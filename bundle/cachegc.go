@@ -1,0 +1,302 @@
+package bundle
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// GCOptions say what may leave a cache. The zero value removes only what no build of this version can use any more.
+type GCOptions struct {
+	// MaxSize is how many bytes of disk may stay, if it is not nil: what was not used for longest goes first.
+	MaxSize *int64
+	// OlderThan is how long something may lie unused, if it is not nil.
+	OlderThan *time.Duration
+	// Keep tells which blobs stay in any case; nil keeps none.
+	Keep func(digest.Digest) bool
+	// DryRun only tells what would go.
+	DryRun bool
+	// Removed is told what goes; may be nil.
+	Removed func(CacheFile)
+}
+
+// A GCResult is what a gc came to. Sizes are bytes of disk.
+type GCResult struct {
+	Removed, Kept int // files
+	Freed, Left   int64
+	InUse         int // of those kept, how many builds use that are running
+}
+
+// GC removes, in this order: what nobody can use any more (entries of other versions, parts that no one goes on with, files
+// nobody knows), what is older than allowed, and what was not used for longest until the rest is small enough. What a
+// running build uses stays, and parts that are being written. Errors of single files do not keep the rest from going.
+func (d CacheDir) GC(ctx context.Context, o GCOptions) (GCResult, error) {
+	if _, err := os.Stat(d.root); errors.Is(err, fs.ErrNotExist) {
+		return GCResult{}, nil
+	}
+	g := &gc{cacheUse: cacheUse{root: d.root}, GCOptions: o}
+	if err := g.begin(); err != nil {
+		return GCResult{}, fmt.Errorf("clean the cache: %w", errors.Join(err, g.Close()))
+	}
+	err := g.run(ctx, d)
+	if err = errors.Join(err, g.Close()); err != nil {
+		err = fmt.Errorf("clean the cache: %w", err)
+	}
+	return g.result, err
+}
+
+// gc is the state of one gc, which is a use of the cache itself.
+type gc struct {
+	cacheUse
+	GCOptions
+	bound  time.Time // what was used since then is in use
+	rest   []candidate
+	result GCResult
+	errs   []error
+}
+
+// A candidate is a file that may go if too much is there. There may be millions: what the rest of a CacheFile is follows
+// from its directory and digest.
+type candidate struct {
+	dir  string // of the encoder
+	name string // of a part; "" for a blob
+	sum  sum
+	used int64 // nanoseconds since 1970
+	disk int64
+}
+
+func (g *gc) run(ctx context.Context, d CacheDir) error {
+	var err error
+	if g.bound, _, err = g.running(); err != nil {
+		return err
+	}
+	for f, err := range d.Files(ctx) {
+		if err != nil {
+			return err
+		}
+		g.look(f)
+	}
+	if g.MaxSize != nil {
+		g.shrink(ctx)
+	}
+	if !g.DryRun {
+		g.errs = append(g.errs, g.prune(d))
+	}
+	return errors.Join(append(g.errs, ctx.Err())...)
+}
+
+// look removes a file, or counts it as one that stays for now.
+func (g *gc) look(f CacheFile) {
+	if g.Keep != nil && f.Kind == CacheBlob && f.Level != "" && g.Keep(f.Digest) {
+		g.keep(f.Disk)
+		return
+	}
+	useless := f.Kind == CacheOther || f.Level == "" || f.Kind == CachePart && (isOwn(f.Path) || time.Since(f.Used) > partLife)
+	old := g.OlderThan != nil && time.Since(f.Used) > *g.OlderThan
+	if useless || old {
+		g.remove(f)
+		return
+	}
+	g.keep(f.Disk)
+	if g.MaxSize == nil {
+		return
+	}
+	c := candidate{sum: f.sum, used: f.Used.UnixNano(), disk: f.Disk, dir: filepath.Dir(filepath.Dir(f.Path))}
+	if f.Kind == CachePart {
+		c.name = filepath.Base(f.Path)
+	} else {
+		c.dir = filepath.Dir(c.dir)
+	}
+	g.rest = append(g.rest, c)
+}
+
+func (g *gc) keep(disk int64) {
+	g.result.Kept++
+	g.result.Left += disk
+}
+
+// shrink removes what was not used for longest.
+func (g *gc) shrink(ctx context.Context) {
+	slices.SortFunc(g.rest, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(b.disk, a.disk), compareSums(a.sum, b.sum))
+	})
+	for _, c := range g.rest {
+		if g.result.Left <= *g.MaxSize || ctx.Err() != nil {
+			return
+		}
+		f := CacheFile{Kind: CachePart, Path: filepath.Join(c.dir, partsDir, c.name), Disk: c.disk, Used: time.Unix(0, c.used), sum: c.sum}
+		if c.name == "" {
+			h := c.sum.hex()
+			f.Kind, f.Path = CacheBlob, filepath.Join(c.dir, blobsDir, h[:2], h)
+		}
+		if f.Kind == CacheBlob || partSum(c.name) != nil {
+			f.Digest = c.sum.digest()
+		}
+		g.result.Kept--
+		g.result.Left -= c.disk
+		g.remove(f)
+	}
+}
+
+// remove removes a file unless it is in use, and counts.
+func (g *gc) remove(f CacheFile) {
+	gone, err := g.removed(f)
+	if err != nil {
+		g.errs = append(g.errs, err)
+	}
+	if !gone {
+		g.keep(f.Disk)
+		if err == nil {
+			g.result.InUse++
+		}
+		return
+	}
+	g.result.Removed++
+	g.result.Freed += f.Disk
+	if g.Removed != nil {
+		g.Removed(f)
+	}
+}
+
+// removed removes a file unless it is in use. A build that is about to use it either says so before, or finds it gone.
+func (g *gc) removed(f CacheFile) (gone bool, err error) {
+	err = g.locked(unix.LOCK_EX, func() error {
+		info, err := os.Lstat(f.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			gone = true
+			return nil
+		}
+		if err != nil || !info.ModTime().Before(g.bound) {
+			return err
+		}
+		if info.Mode().IsRegular() && f.Kind == CachePart {
+			gone, err = g.removedPart(f.Path)
+			return err
+		}
+		gone = true
+		if g.DryRun {
+			return nil
+		}
+		return os.RemoveAll(f.Path)
+	})
+	return gone && err == nil, err
+}
+
+// removedPart removes a part unless somebody writes it.
+func (g *gc) removedPart(path string) (gone bool, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist), nil //nolint:nilerr // it is somebody else's
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return false, nil //nolint:nilerr // somebody writes it
+	}
+	if g.DryRun {
+		return true, nil
+	}
+	return true, os.Remove(path)
+}
+
+// prune removes the directories of other versions that are empty, while nobody uses the cache: who opens one makes its
+// directories under the same lock, after having said so.
+func (g *gc) prune(d CacheDir) error {
+	return g.locked(unix.LOCK_EX, func() error {
+		if _, others, err := g.running(); err != nil || others {
+			return err
+		}
+		branches, err := d.branches()
+		if err != nil {
+			return err
+		}
+		for _, b := range branches {
+			if b.level == "" && empty(b.dir) {
+				err = errors.Join(err, os.RemoveAll(b.dir))
+			}
+		}
+		return err
+	})
+}
+
+// empty tells whether there is nothing left below dir but directories and the encoder's name.
+func empty(dir string) bool {
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() && path != filepath.Join(dir, encoderFile) {
+			err = fs.ErrExist
+		}
+		return err
+	})
+	return err == nil
+}
+
+// Uses returns the digests of the roots given and of all that is below them as far as the cache has the manifests, at any
+// level. It is what a lock's pins keep in a GC.
+func (d CacheDir) Uses(ctx context.Context, roots []digest.Digest) (map[digest.Digest]bool, error) {
+	branches, err := d.branches()
+	if err != nil {
+		return nil, err
+	}
+	dec, err := newDecoder(1)
+	if err != nil {
+		return nil, err
+	}
+	used := make(map[digest.Digest]bool)
+	var todo []child
+	for _, root := range roots {
+		s, err := parseDigest(root)
+		if err != nil {
+			return nil, err
+		}
+		todo = append(todo, child{sum: s}) // an index as good as any: read tells what it is
+	}
+	for len(todo) > 0 && ctx.Err() == nil {
+		c := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if name := c.sum.digest(); !used[name] {
+			used[name] = true
+			if c.class <= classManifest {
+				todo = append(todo, d.children(ctx, branches, c.sum, dec)...)
+			}
+		}
+	}
+	return used, ctx.Err()
+}
+
+// children returns what a manifest or index refers to; nothing if the cache has no such blob, or it is something else.
+func (d CacheDir) children(ctx context.Context, branches []cacheBranch, s sum, dec *zstd.Decoder) []child {
+	for _, b := range branches {
+		h := s.hex()
+		e, err := openEntry(cacheSite{d.root, filepath.Join(b.dir, blobsDir, h[:2], h)}, s, b.frameSize)
+		if err != nil {
+			continue // not at this level
+		}
+		if e.size > maxManifest {
+			_ = e.close() // it was only looked at
+			return nil
+		}
+		r := e.stream(ctx, dec)
+		data, err := io.ReadAll(r)
+		if errors.Join(err, r.Close()) != nil {
+			continue
+		}
+		if children, err := parseChildren(data, classIndex); err == nil && len(children) > 0 {
+			return children
+		}
+		children, err := parseChildren(data, classManifest)
+		if err == nil {
+			return children
+		}
+	}
+	return nil
+}

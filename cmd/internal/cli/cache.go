@@ -1,0 +1,549 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// cacheDir is where what was downloaded is kept: what the flag says, else the environment, else the user's cache directory.
+func cacheDir(flag string) (string, error) {
+	if dir := cmp.Or(flag, os.Getenv("KKBUNDLE_CACHE")); dir != "" {
+		return dir, nil
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no place for the cache, name one with --cache: %w", err)
+	}
+	return filepath.Join(user, "kkbundle"), nil
+}
+
+func newCacheCmd(g *globals) *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "cache",
+		Short: "Look after what was downloaded",
+		Long: `Looks after the cache: what build and lock downloaded and the next ones need not download again. Nothing in it is ever the only
+copy of anything. Builds may run meanwhile: what they use stays.`,
+		Args: takes(),
+		RunE: func(*cobra.Command, []string) error {
+			return &usageError{errors.New("cache what? ls, gc, verify or dir; see `kkbundle cache --help`")}
+		},
+	}
+	cmd.PersistentFlags().StringVar(&dir, "cache", "", "directory of the cache (default $KKBUNDLE_CACHE, else the user's cache directory)")
+	open := func() (bundle.CacheDir, string, error) {
+		path, err := cacheDir(dir)
+		return bundle.NewCacheDir(path), path, err
+	}
+	cmd.AddCommand(newCacheLsCmd(g, open), newCacheGCCmd(g, open), newCacheVerifyCmd(g, open), &cobra.Command{
+		Use:   "dir",
+		Short: "Print where the cache is",
+		Args:  takes(),
+		RunE: func(*cobra.Command, []string) error {
+			_, path, err := open()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(g.Out, path)
+			return err
+		},
+	})
+	return cmd
+}
+
+// A cacheOpener returns the cache that the command line names, and its path.
+type cacheOpener func() (bundle.CacheDir, string, error)
+
+func newCacheLsCmd(g *globals, open cacheOpener) *cobra.Command {
+	var order string
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List what the cache holds",
+		Long: `Lists the blobs in the cache with their size, what they take on disk, and when a build last used them; unfinished ones with how
+far they are; and files that nobody knows. A blob that was built at several levels is there once for each.
+
+With --json: {"dir", "files": [{"kind", "digest", "level", "encoder", "size", "disk", "used", "path", "damaged"}], "totals"}; "kind" is
+blob, part or other, sizes are bytes.`,
+		Example: "  kkbundle cache ls\n  kkbundle cache ls --sort size | tail",
+		Args:    takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runCacheLs(cmd.Context(), g, open, order)
+		},
+	}
+	cmd.Flags().StringVar(&order, "sort", "digest", "order: digest, size, disk or used; all but digest need memory for the whole list")
+	return cmd
+}
+
+// A cachedFile is a line of cache ls.
+type cachedFile struct {
+	Kind    bundle.CacheKind `json:"kind"`
+	Digest  digest.Digest    `json:"digest,omitempty"`
+	Level   string           `json:"level,omitempty"`
+	Encoder string           `json:"encoder,omitempty"`
+	Size    int64            `json:"size"` // bytes of the blob, or those of it that are there
+	Disk    int64            `json:"disk"` // bytes
+	Used    time.Time        `json:"used"`
+	Path    string           `json:"path"`
+	Damaged string           `json:"damaged,omitempty"` // why, as far as that shows without reading it
+}
+
+// cacheTotals sum up cache ls.
+type cacheTotals struct {
+	Blobs   int   `json:"blobs"`
+	Parts   int   `json:"parts"`
+	Others  int   `json:"others"`
+	Damaged int   `json:"damaged"`
+	Size    int64 `json:"size"` // bytes of the blobs and parts
+	Disk    int64 `json:"disk"` // bytes of everything
+}
+
+func (t *cacheTotals) add(f cachedFile) {
+	switch f.Kind {
+	case bundle.CacheBlob:
+		t.Blobs++
+	case bundle.CachePart:
+		t.Parts++
+	case bundle.CacheOther:
+		t.Others++
+	}
+	if f.Damaged != "" {
+		t.Damaged++
+	}
+	t.Size += f.Size
+	t.Disk += f.Disk
+}
+
+// cacheOrders are the orders of cache ls; nil is that in which files are found, which needs no memory.
+func cacheOrders() map[string]func(a, b cachedFile) int {
+	return map[string]func(a, b cachedFile) int{
+		"digest": nil,
+		"size":   func(a, b cachedFile) int { return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Path, b.Path)) },
+		"disk":   func(a, b cachedFile) int { return cmp.Or(cmp.Compare(a.Disk, b.Disk), cmp.Compare(a.Path, b.Path)) },
+		"used":   func(a, b cachedFile) int { return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.Path, b.Path)) },
+	}
+}
+
+func runCacheLs(ctx context.Context, g *globals, open cacheOpener, order string) error {
+	compare, ok := cacheOrders()[order]
+	if !ok {
+		return &usageError{fmt.Errorf("--sort %s: want digest, size, disk or used", order)}
+	}
+	dir, path, err := open()
+	if err != nil {
+		return err
+	}
+	var list fileLister = &cacheTable{out: g.Out, now: time.Now()}
+	if g.json {
+		list = &cacheJSON{out: g.Out}
+	}
+	if err := list.begin(path); err != nil {
+		return err
+	}
+	var (
+		totals cacheTotals
+		all    []cachedFile
+	)
+	for f, err := range dir.Files(ctx) {
+		if err != nil {
+			return err
+		}
+		line, err := newCachedFile(dir, f)
+		if err != nil {
+			return err
+		}
+		totals.add(line)
+		if compare != nil {
+			all = append(all, line)
+		} else if err := list.file(line); err != nil {
+			return err
+		}
+	}
+	if compare != nil {
+		slices.SortFunc(all, compare)
+	}
+	for _, line := range all {
+		if err := list.file(line); err != nil {
+			return err
+		}
+	}
+	return list.end(totals)
+}
+
+func newCachedFile(dir bundle.CacheDir, f bundle.CacheFile) (cachedFile, error) {
+	line := cachedFile{Kind: f.Kind, Digest: f.Digest, Level: f.Level, Encoder: f.Encoder, Disk: f.Disk, Used: f.Used, Path: f.Path}
+	if f.Kind != bundle.CacheOther && f.Level == "" {
+		return line, nil // another version's: how it is made is not known
+	}
+	var (
+		damaged *bundle.CacheError
+		err     error
+	)
+	line.Size, err = dir.Size(f)
+	switch {
+	case errors.As(err, &damaged):
+		line.Damaged = damaged.Reason
+	case errors.Is(err, os.ErrNotExist): // it left meanwhile
+	default:
+		return line, err
+	}
+	return line, nil
+}
+
+// A fileLister prints a list whose length is not known when it begins.
+type fileLister interface {
+	begin(dir string) error
+	file(f cachedFile) error
+	end(t cacheTotals) error
+}
+
+// cacheTable prints lines of columns of fixed width, since nobody knows yet what will come.
+type cacheTable struct {
+	out io.Writer
+	now time.Time
+}
+
+const cacheColumns = "%-7s  %10s  %10s  %6s  %s\n"
+
+func (t *cacheTable) begin(string) error {
+	_, err := fmt.Fprintf(t.out, cacheColumns, "LEVEL", "SIZE", "ON DISK", "UNUSED", "BLOB")
+	return err
+}
+
+func (t *cacheTable) file(f cachedFile) error {
+	name, bytes, level := f.Digest.String(), size(f.Size), cmp.Or(f.Level, "other")
+	if name == "" {
+		name = printable(f.Path)
+	}
+	switch {
+	case f.Kind == bundle.CacheOther:
+		name, bytes = name+" (nobody knows what it is for)", "-"
+	case f.Damaged != "":
+		name, bytes = name+" (damaged: "+f.Damaged+")", "-"
+	case f.Level == "":
+		name, bytes = name+" (of another version of kkbundle)", "-"
+	case f.Kind == bundle.CachePart:
+		name += " (unfinished)"
+	}
+	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, size(f.Disk), age(t.now.Sub(f.Used)), name)
+	return err
+}
+
+func (t *cacheTable) end(sum cacheTotals) error {
+	_, err := fmt.Fprintf(t.out, "%s, %d unfinished, %d of unknown use: %s, %s on disk\n",
+		count(sum.Blobs, "blob"), sum.Parts, sum.Others, size(sum.Size), size(sum.Disk))
+	return err
+}
+
+// cacheJSON prints one document, an element at a time.
+type cacheJSON struct {
+	out   io.Writer
+	files int
+}
+
+func (j *cacheJSON) begin(dir string) error {
+	name, err := json.Marshal(dir)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(j.out, "{\n  \"version\": 1,\n  \"dir\": %s,\n  \"files\": [", name)
+	return err
+}
+
+func (j *cacheJSON) file(f cachedFile) error {
+	line, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	separator := ",\n    "
+	if j.files == 0 {
+		separator = "\n    "
+	}
+	j.files++
+	_, err = j.out.Write(append([]byte(separator), line...))
+	return err
+}
+
+func (j *cacheJSON) end(t cacheTotals) error {
+	sum, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(j.out, "\n  ],\n  \"totals\": %s\n}\n", sum)
+	return err
+}
+
+type cacheGCOptions struct {
+	maxSize, olderThan string
+	keep               []string
+	dryRun             bool
+}
+
+func newCacheGCCmd(g *globals, open cacheOpener) *cobra.Command {
+	var o cacheGCOptions
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Remove from the cache what is not needed",
+		Long: `Removes what no build can use any more: entries that another version of kkbundle made, beginnings of blobs that nobody went on
+with, files of unknown use. With limits also the rest: what was not used for longer than --older-than, and then, what was not used for
+longest first, until the cache takes no more than --max-size on disk. What a running build uses always stays, and so does what the lock
+files and bundles given with --keep use. A blob that is gone is downloaded again when it is needed.`,
+		Example: "  kkbundle cache gc --max-size 20GiB\n  kkbundle cache gc --older-than 30d --keep manifest.lock.yaml --dry-run",
+		Args:    takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runCacheGC(cmd.Context(), g, open, o)
+		},
+	}
+	cmd.Flags().StringVar(&o.maxSize, "max-size", "", "what may stay on disk, such as 20GiB or 500MB")
+	cmd.Flags().StringVar(&o.olderThan, "older-than", "", "how long something may lie unused, such as 30d, 2w or 12h")
+	cmd.Flags().StringArrayVar(&o.keep, "keep", nil, "keep what this lock file or bundle uses; may be repeated")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only print what would be removed")
+	return cmd
+}
+
+// cacheGCResult is what cache gc prints with --json. Sizes are bytes on disk.
+type cacheGCResult struct {
+	Version int      `json:"version"` // 1
+	DryRun  bool     `json:"dryRun"`
+	Removed int      `json:"removed"` // files, as are kept and inUse
+	Kept    int      `json:"kept"`
+	InUse   int      `json:"inUse"` // of those kept
+	Freed   int64    `json:"freed"`
+	Left    int64    `json:"left"`
+	Files   []string `json:"files"` // paths that were removed
+}
+
+func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOptions) error {
+	options, err := o.parse()
+	if err != nil {
+		return err
+	}
+	dir, _, err := open()
+	if err != nil {
+		return err
+	}
+	if options.Keep, err = keeper(ctx, dir, o.keep); err != nil {
+		return err
+	}
+	out := cacheGCResult{Version: 1, DryRun: o.dryRun, Files: []string{}}
+	options.Removed = func(f bundle.CacheFile) {
+		if g.json {
+			out.Files = append(out.Files, f.Path)
+		}
+		if o.dryRun || g.verbose {
+			g.note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), printable(f.Path)), size(f.Disk), age(time.Since(f.Used)))
+		}
+	}
+	r, err := dir.GC(ctx, options)
+	if err != nil {
+		return err
+	}
+	if g.json {
+		out.Removed, out.Kept, out.InUse, out.Freed, out.Left = r.Removed, r.Kept, r.InUse, r.Freed, r.Left
+		return printJSON(g.Out, out)
+	}
+	verb := "removed"
+	if o.dryRun {
+		verb = "would remove"
+	}
+	g.note("%s %s, %s; %s left%s", verb, count(r.Removed, "file"), size(r.Freed), size(r.Left), tooMuchLeft(r, options))
+	return nil
+}
+
+// tooMuchLeft says why more is left than was wanted.
+func tooMuchLeft(r bundle.GCResult, o bundle.GCOptions) string {
+	if o.MaxSize == nil || r.Left <= *o.MaxSize {
+		return ""
+	}
+	return ", which is more than --max-size: the rest is in use by a running build or kept by --keep"
+}
+
+func (o cacheGCOptions) parse() (bundle.GCOptions, error) {
+	out := bundle.GCOptions{DryRun: o.dryRun}
+	var errs []error
+	if o.maxSize != "" {
+		n, err := parseSize(o.maxSize)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--max-size: %w", err))
+		}
+		out.MaxSize = &n
+	}
+	if o.olderThan != "" {
+		d, err := parseAge(o.olderThan)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--older-than: %w", err))
+		}
+		out.OlderThan = &d
+	}
+	if err := errors.Join(errs...); err != nil {
+		return out, &usageError{err}
+	}
+	return out, nil
+}
+
+// keeper tells what the lock files and bundles use. All that cannot be read is an error: what they use would go.
+func keeper(ctx context.Context, dir bundle.CacheDir, files []string) (func(digest.Digest) bool, error) {
+	kept := map[digest.Digest]bool{}
+	var roots []digest.Digest
+	var errs []error
+	for _, file := range files {
+		err := func() error {
+			isBundle, err := hasBundleMagic(file)
+			if err != nil {
+				return err
+			}
+			if isBundle {
+				return keepBundle(file, kept)
+			}
+			data, err := readSmall(file)
+			if err != nil {
+				return err
+			}
+			l, err := manifest.ParseLock(file, data)
+			if err != nil {
+				return err
+			}
+			for _, pin := range l.Items {
+				roots = append(roots, pin.Digest)
+				if pin.Provenance != "" {
+					roots = append(roots, pin.Provenance)
+				}
+			}
+			return nil
+		}()
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	used, err := dir.Uses(ctx, roots)
+	return func(d digest.Digest) bool { return kept[d] || used[d] }, err
+}
+
+// hasBundleMagic tells a bundle, which begins with a zstd frame, from a lock file.
+func hasBundleMagic(file string) (bool, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return false, &inputError{fmt.Errorf("--keep: %w", err)}
+	}
+	defer f.Close()
+	magic := make([]byte, 4)
+	if _, err := io.ReadFull(f, magic); err != nil {
+		return false, &inputError{fmt.Errorf("--keep %s: it is neither a lock file nor a bundle", file)}
+	}
+	return bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), nil // RFC 8878, 3.1.1
+}
+
+func keepBundle(file string, kept map[digest.Digest]bool) error {
+	r, err := bundle.Open(file)
+	if err != nil {
+		return err
+	}
+	for _, b := range r.Blobs() {
+		kept[b.Digest] = true
+	}
+	return r.Close()
+}
+
+func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
+	var o bundle.VerifyCacheOptions
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check every blob in the cache and drop damaged ones",
+		Long: `Reads every blob in the cache and compares its checksum, which finds what a disk did to it. --deep also unpacks it and compares
+its digest. Damaged ones are dropped, and the next build downloads them again; it would have noticed by itself. Exits with 19 if any was
+damaged.`,
+		Example: "  kkbundle cache verify --deep",
+		Args:    takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runCacheVerify(cmd.Context(), g, open, o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.Deep, "deep", false, "also compare the digest of every blob")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only name what is damaged")
+	return cmd
+}
+
+// cacheVerifyResult is what cache verify prints with --json.
+type cacheVerifyResult struct {
+	Version int           `json:"version"` // 1
+	Checked int           `json:"checked"` // blobs
+	Skipped int           `json:"skipped"` // blobs of other versions of kkbundle
+	Bytes   int64         `json:"bytes"`   // on disk, of those checked
+	Damaged []damagedBlob `json:"damaged"`
+}
+
+type damagedBlob struct {
+	Digest digest.Digest `json:"digest"`
+	Path   string        `json:"path"`
+	Reason string        `json:"reason"`
+}
+
+// A cacheDamageError says that the cache had damaged blobs. They are listed already.
+type cacheDamageError struct {
+	damaged []*bundle.CacheError
+	dropped bool
+}
+
+// Error has a line for each blob.
+func (e *cacheDamageError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s in the cache, ", count(len(e.damaged), "damaged blob"))
+	if e.dropped {
+		b.WriteString("dropped; the next build downloads what it needs of them again:")
+	} else {
+		b.WriteString("left there because of --dry-run:")
+	}
+	for _, d := range e.damaged {
+		fmt.Fprintf(&b, "\n  %s: %s (%s)", d.Digest, d.Reason, d.Path)
+	}
+	return b.String()
+}
+
+func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o bundle.VerifyCacheOptions) error {
+	dir, path, err := open()
+	if err != nil {
+		return err
+	}
+	m := g.newMeter("verify")
+	o.Progress = m.set
+	r, err := dir.Verify(ctx, o)
+	m.stop()
+	if err != nil {
+		return err
+	}
+	if g.json {
+		out := cacheVerifyResult{Version: 1, Checked: r.Checked, Skipped: r.Skipped, Bytes: r.Bytes, Damaged: []damagedBlob{}}
+		for _, d := range r.Damaged {
+			out.Damaged = append(out.Damaged, damagedBlob{d.Digest, d.Path, d.Reason})
+		}
+		if err := printJSON(g.Out, out); err != nil {
+			return err
+		}
+	}
+	if len(r.Damaged) > 0 {
+		return &cacheDamageError{r.Damaged, !o.DryRun}
+	}
+	more := ""
+	if r.Skipped > 0 {
+		more = fmt.Sprintf("; %s of other versions of kkbundle not checked, `kkbundle cache gc` removes them", count(r.Skipped, "blob"))
+	}
+	g.note("%s: %s, %s: all whole%s", path, count(r.Checked, "blob"), size(r.Bytes), more)
+	return nil
+}
