@@ -279,7 +279,7 @@ func (d CacheDir) Size(f CacheFile) (int64, error) {
 		}
 		return e.size, e.close()
 	case CachePart:
-		return partSize(f.Path)
+		return partContent(f.Path)
 	}
 	return 0, nil
 }
@@ -289,8 +289,8 @@ func (d CacheDir) entry(f CacheFile) (*cacheEntry, error) {
 	return openEntry(cacheSite{d.root, f.Path}, f.sum, f.frameSize)
 }
 
-// partSize adds up the content of the whole frames that a part begins with, from their headers.
-func partSize(path string) (total int64, err error) {
+// partContent adds up the content of the whole frames that a part begins with, from their headers.
+func partContent(path string) (total int64, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return 0, err

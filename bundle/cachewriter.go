@@ -38,9 +38,9 @@ type BlobWriter = interface {
 func (c *Cache) Begin(ctx context.Context, key string) (w BlobWriter, offset int64, err error) {
 	f, err := c.lockPart(key)
 	if err != nil {
-		return nil, 0, fmt.Errorf("begin a blob in the cache: %w", err)
+		return nil, 0, c.failed("begin a blob in the cache", err)
 	}
-	cw := &cacheWriter{c: c, hash: sha256.New(), part: &partFile{f: f}}
+	cw := &cacheWriter{c: c, hash: sha256.New(), part: &partFile{use: &c.cacheUse, f: f}}
 	if err := cw.resume(ctx); err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("continue a blob in the cache: %w", err), f.Close())
 	}
@@ -63,6 +63,7 @@ type cacheWriter struct {
 // A partFile is the unfinished entry. Its methods are called by one goroutine at a time, in the order of the pieces,
 // but for err.
 type partFile struct {
+	use   *cacheUse
 	f     *os.File
 	end   int64
 	crc   uint32
@@ -78,7 +79,7 @@ func (p *partFile) append(frame []byte, size int) {
 	}
 	if _, err := p.f.WriteAt(frame, p.end); err != nil {
 		p.mu.Lock()
-		p.err = fmt.Errorf("write to the cache: %w", err)
+		p.err = p.use.failed("write to the cache", err)
 		p.mu.Unlock()
 		return
 	}
@@ -167,7 +168,7 @@ func (w *cacheWriter) Reset() error {
 	w.dropPiece()
 	w.hash.Reset()
 	w.size = 0
-	w.part = &partFile{f: w.part.f}
+	w.part = &partFile{use: w.part.use, f: w.part.f}
 	if err := w.part.f.Truncate(0); err != nil {
 		return fmt.Errorf("start a blob over: %w", err)
 	}
@@ -242,16 +243,16 @@ func (w *cacheWriter) finish() error {
 	tail = appendTrailer(tail, w.size, len(p.table)/seekEntry)
 	tail = binary.LittleEndian.AppendUint32(tail, crc32.Update(p.crc, castagnoli(), tail))
 	if _, err := p.f.WriteAt(tail, p.end); err != nil {
-		return fmt.Errorf("write to the cache: %w", err)
+		return w.c.failed("write to the cache", err)
 	}
 	if err := p.f.Truncate(p.end + int64(len(tail))); err != nil {
-		return fmt.Errorf("write to the cache: %w", err)
+		return w.c.failed("write to the cache", err)
 	}
 	if w.c.volatile {
 		return nil
 	}
 	if err := p.f.Sync(); err != nil {
-		return fmt.Errorf("write to the cache: %w", err)
+		return w.c.failed("write to the cache", err)
 	}
 	return nil
 }
@@ -260,7 +261,7 @@ func (w *cacheWriter) finish() error {
 func (w *cacheWriter) keep(s sum) error {
 	part, site := w.part.f.Name(), cacheSite{w.c.root, w.c.path(s)}
 	if err := os.MkdirAll(filepath.Dir(site.path), 0o700); err != nil {
-		return fmt.Errorf("keep a blob in the cache: %w", err)
+		return w.c.failed("keep a blob in the cache", err)
 	}
 	return w.c.locked(unix.LOCK_EX, func() error {
 		if e, err := openEntry(site, s, w.c.enc.frameSize); err == nil {
@@ -271,7 +272,7 @@ func (w *cacheWriter) keep(s sum) error {
 			err = errors.Join(os.RemoveAll(site.path), os.Rename(part, site.path))
 		}
 		if err != nil {
-			return fmt.Errorf("keep a blob in the cache: %w", err)
+			return w.c.failed("keep a blob in the cache", err)
 		}
 		return nil
 	})

@@ -19,7 +19,7 @@ type frames interface {
 	// blobSize is the size of the blob, and length that of its frames.
 	blobSize() int64
 	length() int64
-	// seekEntries has the entries of the seek table for the frames.
+	// seekEntries has the entries of the seek table for the frames. It is called after copyTo.
 	seekEntries() []byte
 	// copyTo copies the frames to w by way of buf. It fails if they are not what they were when they were made.
 	copyTo(ctx context.Context, w io.Writer, buf []byte) error

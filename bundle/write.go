@@ -214,6 +214,9 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 		}
 		bw.progress = func() { o.Progress(bw.off, most) }
 	}
+	if s, ok := src.(*Incoming); ok {
+		defer s.start(ctx, p.layout.blobs)()
+	}
 	for s := range p.layout.segments() {
 		if err := bw.segment(ctx, s); err != nil {
 			return Summary{}, err
@@ -290,8 +293,11 @@ func (w *bundleWriter) blob(ctx context.Context, b dirBlob) (err error) {
 	if e.blobSize() != b.size {
 		return fmt.Errorf("blob %s changed its size while the bundle was written", b.sum.digest())
 	}
+	if err := e.copyTo(ctx, w, w.buf); err != nil {
+		return err
+	}
 	w.entries = append(w.entries, e.seekEntries()...)
-	return e.copyTo(ctx, w, w.buf)
+	return nil
 }
 
 func (w *bundleWriter) glueFrame(ctx context.Context, s segment) error {

@@ -301,6 +301,7 @@ func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error
 		}
 	}
 	p.blobs = append(p.blobs, archive)
+	p.needAll()
 	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return s.chartArtifact(ctx, pin) }
 	return p, nil
 }
@@ -320,6 +321,7 @@ func (s *session) planOCIChart(ctx context.Context, pin manifest.Pin) (*plan, er
 		return nil, err
 	}
 	p := repo.plan(img)
+	p.needAll()
 	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) {
 		return img.root, s.checkOCIChart(ctx, pin, img)
 	}

@@ -164,8 +164,10 @@ func (e *ItemError) Unwrap() error { return e.Err }
 // An Estimation says what fetching a lock takes.
 type Estimation struct {
 	Download int64 // bytes still to be transferred
-	Cached   int64 // bytes that the Store has
-	Unknown  int   // blobs whose size upstream does not tell
+	Resumed  int64 // bytes that an earlier run left of blobs which are not there as a whole
+	Cached   int64 // bytes of the blobs that the Store has
+	Blobs    int   // that the Store lacks
+	Unknown  int   // blobs whose size upstream does not tell, among these
 }
 
 // Resolve pins every item of the manifest, in which what the catalog adds has been merged already, and what Options.Find
@@ -204,20 +206,20 @@ func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock
 // All brings every item of the lock into the Store and returns those that are there, in the lock's order. The error is
 // *Errors with every item that failed, joined with the context's if that ended; what was transferred by then is kept.
 func All(ctx context.Context, l *manifest.Lock, o Options) ([]Item, error) {
-	s, err := newSession(o)
+	j, err := Prepare(ctx, l, o)
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
-	return s.all(ctx, l.Items)
+	defer j.Close()
+	return j.Run(ctx)
 }
 
 // Estimate says how much All would transfer. It fetches what it must read for that: the manifests of images and OCI charts.
 func Estimate(ctx context.Context, l *manifest.Lock, o Options) (Estimation, error) {
-	s, err := newSession(o)
+	j, err := Prepare(ctx, l, o)
 	if err != nil {
 		return Estimation{}, err
 	}
-	defer s.close()
-	return s.estimate(ctx, l.Items)
+	defer j.Close()
+	return j.Estimate(), j.failed.err(ctx, j.items)
 }

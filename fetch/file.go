@@ -340,7 +340,11 @@ func (s *session) fileManifest(ctx context.Context, pin manifest.Pin) (ocispec.D
 	if err != nil {
 		return ocispec.Descriptor{}, &storeError{err}
 	}
-	if !ok {
+	switch {
+	case ok:
+	case s.contentLater && pin.Size > 0:
+		size = pin.Size
+	default:
 		return ocispec.Descriptor{}, &storeError{fmt.Errorf("blob %s is gone from the cache", pin.Digest)}
 	}
 	layer := ocispec.Descriptor{

@@ -386,7 +386,7 @@ func TestEstimate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (fetch.Estimation{Download: 2000, Cached: 1000, Unknown: 1}); got != want {
+	if want := (fetch.Estimation{Download: 2000, Cached: 1000, Unknown: 1, Blobs: 2}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

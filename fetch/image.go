@@ -182,13 +182,14 @@ type imageWalk struct {
 	wanted []string
 	all    bool // everything is wanted, and nothing is read as a container image
 	image  image
-	seen   map[digest.Digest]bool
+	seen   map[digest.Digest]bool // manifests
+	taken  map[digest.Digest]bool // blobs
 	parts  int
 }
 
 func (w *imageWalk) read(ctx context.Context, root ocispec.Descriptor) (image, error) {
 	w.image = image{root: root, children: map[digest.Digest][]digest.Digest{}}
-	w.seen = map[digest.Digest]bool{}
+	w.seen, w.taken = map[digest.Digest]bool{}, map[digest.Digest]bool{}
 	if err := w.manifest(ctx, root, 0); err != nil {
 		return image{}, err
 	}
@@ -368,8 +369,9 @@ func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error
 			return fmt.Errorf("layer %s (%s) may not be redistributed by its licence, and is not in the registry: images with such layers cannot be bundled",
 				b.Digest, b.MediaType)
 		}
-		if !slices.ContainsFunc(w.image.blobs, func(have ocispec.Descriptor) bool { return have.Digest == b.Digest }) {
-			w.image.blobs = append(w.image.blobs, b)
+		if !w.taken[b.Digest] {
+			w.taken[b.Digest] = true
+			w.image.blobs = append(w.image.blobs, ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest, Size: b.Size})
 		}
 	}
 	if !alone || w.all {
@@ -513,7 +515,9 @@ func gone(err error) error {
 func (r *repository) plan(img image) *plan {
 	p := &plan{root: img.root, absent: img.absent}
 	for _, b := range img.blobs {
-		p.blobs = append(p.blobs, r.blob(b.Digest, b.Size).blob())
+		p.blobs = append(p.blobs, blob{digest: b.Digest, size: b.Size, fetch: func(ctx context.Context) error {
+			return r.blob(b.Digest, b.Size).blob().fetch(ctx) // made when it is needed: most are shared or cached
+		}})
 	}
 	return p
 }

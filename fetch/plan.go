@@ -34,12 +34,23 @@ type plan struct {
 type blob struct {
 	digest digest.Digest
 	size   int64                       // -1 if unknown
+	first  bool                        // the item cannot be finished without it
 	fetch  func(context.Context) error // brings it into the store; its size is in the session's total already, if known
 }
 
 func (d *download) blob() blob {
 	d.planned = d.size >= 0
 	return blob{digest: d.want, size: d.size, fetch: func(ctx context.Context) error { return d.s.fetchBlob(ctx, d) }}
+}
+
+// maxOthers bounds the places that a blob which many images share is asked for: most are the same registry.
+const maxOthers = 16
+
+// needAll says that finish reads the blobs.
+func (p *plan) needAll() {
+	for i := range p.blobs {
+		p.blobs[i].first = true
+	}
 }
 
 // A task is a blob that the store lacks, with everybody who needs it.
@@ -114,10 +125,10 @@ func (s *session) fail(pin manifest.Pin, err error, failed *failures) {
 }
 
 // tasks merges what the plans need: each blob once, the largest first, so that the run does not end with a single long one.
-func (s *session) tasks(ctx context.Context, plans []*plan) ([]*task, Estimation, error) {
+// What the store has goes into have.
+func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Digest]int64) ([]*task, Estimation, error) {
 	var sum Estimation
 	byDigest := map[digest.Digest]*task{}
-	have := map[digest.Digest]int64{}
 	var list []*task
 	for _, p := range plans {
 		for _, b := range p.blobs {
@@ -136,15 +147,22 @@ func (s *session) tasks(ctx context.Context, plans []*plan) ([]*task, Estimation
 				p.checkSize(b, size)
 				continue
 			}
-			list = s.addTask(list, byDigest, p, b)
+			list = addTask(list, byDigest, p, b)
 		}
+		p.blobs = nil // a lock may have thousands of items
 	}
 	for _, t := range list {
+		sum.Blobs++
 		if t.size < 0 {
 			sum.Unknown++
 			continue
 		}
-		sum.Download += t.size
+		n, err := s.resumable(ctx, t.blob)
+		if err != nil {
+			return nil, sum, err
+		}
+		sum.Resumed += n
+		sum.Download += t.size - n
 	}
 	slices.SortStableFunc(list, func(a, b *task) int {
 		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(a.digest, b.digest))
@@ -152,19 +170,23 @@ func (s *session) tasks(ctx context.Context, plans []*plan) ([]*task, Estimation
 	return list, sum, nil
 }
 
-func (*session) addTask(list []*task, byDigest map[digest.Digest]*task, p *plan, b blob) []*task {
+// addTask adds what a plan needs. Plans come one after the other, so that the last one of a task is the only one that may
+// be p.
+func addTask(list []*task, byDigest map[digest.Digest]*task, p *plan, b blob) []*task {
 	t := byDigest[b.digest]
 	if t == nil {
 		t = &task{blob: b}
 		byDigest[b.digest] = t
 		list = append(list, t)
-	} else if !slices.Contains(t.plans, p) {
-		t.others = append(t.others, b.fetch)
 	}
-	if !slices.Contains(t.plans, p) {
+	if n := len(t.plans); n == 0 || t.plans[n-1] != p {
+		if n > 0 && len(t.others) < maxOthers {
+			t.others = append(t.others, b.fetch)
+		}
 		t.plans = append(t.plans, p)
 		p.pending++
 	}
+	t.first = t.first || b.first || b.size < 0
 	p.checkSize(b, t.size)
 	return list
 }
@@ -194,55 +216,6 @@ func (p *plan) arrived(err error) (last bool) {
 	defer p.mu.Unlock()
 	p.pending--
 	return p.pending == 0
-}
-
-func (s *session) estimate(ctx context.Context, pins []manifest.Pin) (Estimation, error) {
-	failed := &failures{}
-	plans := s.plan(ctx, pins, failed)
-	_, sum, err := s.tasks(ctx, plans)
-	if err != nil {
-		return Estimation{}, err
-	}
-	return sum, failed.err(ctx, len(pins))
-}
-
-func (s *session) all(ctx context.Context, pins []manifest.Pin) ([]Item, error) {
-	failed := &failures{}
-	plans := s.plan(ctx, pins, failed)
-	tasks, sum, err := s.tasks(ctx, plans)
-	if err != nil {
-		return nil, err
-	}
-	s.count(sum.Download, 0, sum.Cached)
-	for _, p := range plans {
-		if p.pending == 0 {
-			s.complete(ctx, p, failed)
-		}
-	}
-	var group errgroup.Group
-	group.SetLimit(s.opts.Jobs)
-	for _, t := range tasks {
-		group.Go(func() error {
-			err := context.Cause(ctx)
-			if err == nil {
-				err = t.run(ctx)
-			}
-			for _, p := range t.plans {
-				if p.arrived(err) {
-					s.complete(ctx, p, failed)
-				}
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // failures are collected
-	var items []Item
-	for _, p := range plans {
-		if p.done {
-			items = append(items, p.item())
-		}
-	}
-	return items, failed.err(ctx, len(pins))
 }
 
 // complete ends an item whose blobs are all there or given up.

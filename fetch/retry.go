@@ -94,6 +94,10 @@ func retryAfter(value string, now time.Time) time.Duration {
 type storeError struct{ err error }
 
 func (e *storeError) Error() string {
+	var own interface{ FullDisk() string }
+	if errors.As(e.err, &own) {
+		return own.FullDisk() // it knows better which disk that is
+	}
 	if errors.Is(e.err, syscall.ENOSPC) || errors.Is(e.err, syscall.EDQUOT) {
 		return "the disk of the cache is full: make room or choose another directory with --cache, and run again; what was fetched is kept: " + e.err.Error()
 	}

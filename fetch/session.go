@@ -27,6 +27,9 @@ type session struct {
 	flights   singleflight.Group // one transfer for a digest or URL at a time
 	buffers   sync.Pool
 
+	// contentLater says that items are finished before the content whose size is known comes.
+	contentLater bool
+
 	mu    sync.Mutex
 	peers map[string]*peer         // by upstream host
 	slots map[string]*gate         // by host that is asked

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -18,9 +19,10 @@ import (
 
 type buildOptions struct {
 	lockOptions
-	output string
-	locked bool
-	split  sizeFlag
+	output  string
+	locked  bool
+	noCache bool
+	split   sizeFlag
 }
 
 func newBuildCmd(g *globals) *cobra.Command {
@@ -32,7 +34,11 @@ func newBuildCmd(g *globals) *cobra.Command {
 
 A lock file beside the manifest is used while it fits; without one, what tags mean today is looked up and the lock is kept
 in the bundle. What was downloaded stays in the cache, so an interrupted build continues and the next one brings only
-what is new. The same lock gives the same bytes.
+what is new. The same lock gives the same bytes. What the disks have to hold is checked before anything large is downloaded.
+
+With --no-cache only the bundle and a few blobs need room, in a directory beside it that is removed again ($TMPDIR if that is set):
+contents are downloaded in the order of the bundle, a few ahead of the one being written. The bundle is the same, but a build that is
+interrupted starts over.
 
 With --split the bundle is written as NAME.kkb.001, .002 and so on, of that size each, at most 999, and NAME.kkb.parts.json,
 which says what must be there. Every command reads the parts where they lie. FAT32 takes files below 4 GiB: --split 4GB.
@@ -54,6 +60,7 @@ What may be an image and cannot be decided is said; --strict makes that an error
 	o.fetchFlags.add(cmd.Flags())
 	o.findFlags.add(cmd.Flags())
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "refuse to build unless the lock file fits the manifest")
+	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download straight into the bundle, for machines with little disk; an interrupted build starts over")
 	return cmd
 }
 
@@ -87,14 +94,12 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if err := o.checkOutput(g); err != nil {
 		return err
 	}
-	c, cacheDir, err := o.openCache()
-	if err != nil {
+	b := &builder{globals: g, project: p, buildOptions: o}
+	if err := b.open(); err != nil {
 		return err
 	}
-	defer c.Close()
-	b := &builder{globals: g, project: p, cache: c, cacheDir: cacheDir, buildOptions: o}
-	r, err := mending(g, c, func() (buildResult, error) { return b.build(ctx) })
-	if err != nil {
+	r, err := b.run(ctx)
+	if err = errors.Join(err, b.close()); err != nil {
 		return err
 	}
 	r.Duration = time.Since(start)
@@ -164,7 +169,39 @@ type builder struct {
 	buildOptions
 	cache    *bundle.Cache
 	cacheDir string
-	lock     *manifest.Lock // once it is known
+	scratch  *bundle.Scratch // what the cache is of, with --no-cache
+	lock     *manifest.Lock  // once it is known
+	began    bool            // to download what is large
+}
+
+// open opens the cache.
+func (b *builder) open() (err error) {
+	if b.noCache {
+		return b.openScratch()
+	}
+	if err := bundle.SweepScratch(filepath.Dir(b.output)); err != nil {
+		return err
+	}
+	b.cache, b.cacheDir, err = b.openCache()
+	return err
+}
+
+func (b *builder) close() error {
+	if b.scratch != nil {
+		return b.scratch.Close()
+	}
+	return b.cache.Close()
+}
+
+func (b *builder) run(ctx context.Context) (buildResult, error) {
+	if b.noCache {
+		r, err := b.build(ctx)
+		if err != nil {
+			return r, &startsOverError{err, b.began}
+		}
+		return r, nil
+	}
+	return mending(b.globals, b.cache, func() (buildResult, error) { return b.build(ctx) })
 }
 
 // build brings what the cache lacks and writes the bundle.
@@ -179,22 +216,39 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 		}
 		b.lock = lock
 	}
-	estimate, err := b.estimate(ctx)
-	if err != nil {
-		return buildResult{}, err
-	}
-	index, err := b.fetch(ctx)
-	if err != nil {
-		return buildResult{}, err
-	}
-	m := b.newMeter("write")
+	m := b.newMeter("fetch")
 	defer m.stop()
-	sum, err := b.write(ctx, index, bundle.WriteOptions{Progress: m.set})
+	job, err := fetch.Prepare(ctx, b.lock, b.fetchOptions(b.project, b.cache, b.jobs, m))
+	if err != nil {
+		return buildResult{}, err
+	}
+	defer job.Close()
+	if err := b.announce(job); err != nil {
+		return buildResult{}, err
+	}
+	b.began = true
+	index, err := b.fetch(ctx, job)
+	if err != nil {
+		return buildResult{}, err
+	}
+	sum, err := b.assemble(ctx, job, index, m)
+	estimate := job.Estimate()
 	return buildResult{
 		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Parts: sum.Parts, Items: len(index.Items), Blobs: sum.Blobs,
 		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
 		Warnings: warnings(shortfallsOf(index.Items)), Undecided: b.lock.Undecided,
 	}, err
+}
+
+// assemble writes the bundle. fetching shows what comes until then, or with --no-cache meanwhile.
+func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Index, fetching *meter) (bundle.Summary, error) {
+	if b.noCache {
+		return b.assembleUncached(ctx, job, index)
+	}
+	fetching.stop()
+	m := b.newMeter("write")
+	defer m.stop()
+	return b.write(ctx, b.cache, index, bundle.WriteOptions{Progress: m.set})
 }
 
 // lockFor returns the lock beside the manifest if it fits, and otherwise, unless --locked, a new one.
@@ -229,28 +283,14 @@ func (b *builder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	return newFinder(b.globals, b.project, b.cache, b.lockOptions).resolve(ctx)
 }
 
-// estimate says what the build will take, and refuses to begin if a disk cannot hold it.
-func (b *builder) estimate(ctx context.Context) (fetch.Estimation, error) {
-	m := b.newMeter("estimate")
-	e, err := fetch.Estimate(ctx, b.lock, b.fetchOptions(b.project, b.cache, b.jobs, m))
-	m.stop()
-	if err != nil {
-		return e, err
+// fetch brings everything into the cache, or with --no-cache what has to come first, and says what the bundle holds. What
+// failed does not keep the rest from coming; the error has all of it.
+func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, error) {
+	bring := job.Run
+	if b.noCache {
+		bring = job.Head
 	}
-	b.note("%s: %s to download, %s cached", count(len(b.lock.Items), "item"), size(e.Download), size(e.Cached))
-	needs := []spaceNeed{{b.cacheDir, "the cache", e.Download}}
-	if b.output != standardStream {
-		needs = append(needs, spaceNeed{filepath.Dir(b.output), "the bundle", e.Download + e.Cached})
-	}
-	return e, checkSpace(needs...)
-}
-
-// fetch brings everything into the cache and says what the bundle holds. What failed does not keep the rest from coming;
-// the error has all of it.
-func (b *builder) fetch(ctx context.Context) (bundle.Index, error) {
-	m := b.newMeter("fetch")
-	items, err := fetch.All(ctx, b.lock, b.fetchOptions(b.project, b.cache, b.jobs, m))
-	m.stop()
+	items, err := bring(ctx)
 	if err != nil {
 		return bundle.Index{}, err
 	}

@@ -336,7 +336,8 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (copyResult, error) 
 	if err != nil {
 		return copyResult{}, err
 	}
-	if err := checkSpace(spaceNeed{filepath.Dir(c.output), "the bundle", most}); err != nil {
+	place := spaceNeed{dir: filepath.Dir(c.output), what: "the bundle", bytes: most, remedy: "name another place with -o"}
+	if _, err := checkSpace(place); err != nil {
 		return copyResult{}, err
 	}
 	m = c.newMeter("copy")

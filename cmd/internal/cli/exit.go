@@ -19,14 +19,21 @@ var errInterrupted = errors.New("interrupted; run the same command again to cont
 
 // interrupted is err after ctx ended. Items that failed before are kept; that the context ended is not worth a second line.
 func interrupted(ctx context.Context, err error) error {
-	var failed *fetch.Errors
+	var (
+		failed *fetch.Errors
+		over   *startsOverError
+		what   = errInterrupted
+	)
+	if errors.As(err, &over) {
+		what = errInterruptedOver()
+	}
 	switch {
 	case errors.As(err, &failed):
-		return errors.Join(errInterrupted, failed)
+		return errors.Join(what, failed)
 	case errors.Is(err, context.Cause(ctx)), errors.Is(err, context.Canceled):
-		return errInterrupted
+		return what
 	}
-	return errors.Join(errInterrupted, err)
+	return errors.Join(what, err)
 }
 
 // A usageError is a command line that makes no sense.

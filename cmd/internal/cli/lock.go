@@ -26,13 +26,22 @@ func (f *fetchFlags) add(fs *pflag.FlagSet) {
 	fs.IntVarP(&f.jobs, "jobs", "j", 0, fmt.Sprintf("transfers at once (default %d)", fetch.DefaultJobs))
 }
 
-func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
+// checked returns the level, if the flags make sense.
+func (f *fetchFlags) checked() (bundle.Level, error) {
 	if f.jobs < 0 {
-		return nil, "", &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
+		return 0, &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
 	}
 	level, err := bundle.ParseLevel(f.level)
 	if err != nil {
-		return nil, "", &usageError{err}
+		return 0, &usageError{err}
+	}
+	return level, nil
+}
+
+func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
+	level, err := f.checked()
+	if err != nil {
+		return nil, "", err
 	}
 	dir, err := cacheDir(f.cache)
 	if err != nil {

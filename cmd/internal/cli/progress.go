@@ -70,11 +70,11 @@ func (g *globals) newMeter(name string) *meter {
 			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) }),
 		))
 	g.console.live.Store(pool)
-	m.end = func() {
+	m.end = sync.OnceFunc(func() {
 		m.bar.Abort(true)
 		pool.Wait()
 		g.console.live.Store(nil)
-	}
+	})
 	return m
 }
 
@@ -127,5 +127,5 @@ func (m *meter) eta(done, total int64) string {
 	return left.Round(time.Second).String()
 }
 
-// stop takes the live line away.
+// stop takes the live line away; a second call does nothing.
 func (m *meter) stop() { m.end() }

@@ -55,6 +55,7 @@ func TestScripts(t *testing.T) {
 			"pushed":    pushed,
 			"forget":    forget,
 			"stalled":   stalled,
+			"halfway":   halfway,
 			"empty":     emptyDir,
 			"withdraw":  withdraw,
 			"restore":   restore,
@@ -155,6 +156,16 @@ func stalled(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 	}
+}
+
+// halfway waits until a download stopped in the middle.
+func halfway(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: halfway")
+	}
+	cmds := ts.BackgroundCmds()
+	of(ts).kept = cmds[len(cmds)-1]
+	<-of(ts).files.stalled
 }
 
 func partBytes(cache string) int64 {

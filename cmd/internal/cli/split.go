@@ -36,24 +36,24 @@ func (o *buildOptions) checkOutput(g *globals) error {
 }
 
 // write writes the bundle to where the command line says.
-func (b *builder) write(ctx context.Context, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
+func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
 	if b.output == standardStream {
-		return b.stream(ctx, x, o)
+		return b.stream(ctx, src, x, o)
 	}
 	o.PartSize = b.split.bytes
-	return bundle.Create(ctx, b.output, b.cache, x, o)
+	return bundle.Create(ctx, b.output, src, x, o)
 }
 
 // stream writes the bundle to standard output. What was written cannot be taken back, so where a damaged copy in the cache
 // shows in the middle, it is dropped and the next run fetches it.
-func (b *builder) stream(ctx context.Context, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
-	sum, err := bundle.Write(ctx, b.Out, b.cache, x, o)
+func (b *builder) stream(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
+	sum, err := bundle.Write(ctx, b.Out, src, x, o)
 	damaged := damagedEntries(err)
 	if len(damaged) == 0 {
 		return sum, err
 	}
 	for _, d := range damaged {
-		if err := b.cache.Drop(d.Digest); err != nil {
+		if err := b.cache.DropDamaged(d); err != nil {
 			return sum, err
 		}
 	}

@@ -1,0 +1,281 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+)
+
+// IncomingOptions say what comes while a bundle is written, and how far ahead of the writer.
+type IncomingOptions struct {
+	// Blobs are those to come, with their sizes; manifests have to be there already.
+	Blobs []ocispec.Descriptor
+	// Fetch brings one of them into the scratch space. It is called concurrently, in about the order of the bundle.
+	Fetch func(context.Context, digest.Digest) error
+	// Jobs is how many are brought at once.
+	Jobs int
+	// Window is how many bytes may be on their way or wait for the writer, unless a single blob is larger.
+	Window int64
+}
+
+// An Incoming is a Source whose blobs come while the bundle is written, and leave the scratch space as soon as they are in
+// it. It serves one Create or Write.
+type Incoming struct {
+	*Scratch
+	o      IncomingOptions
+	coming map[sum]*coming
+	room   *room // from start on
+
+	mu      sync.Mutex
+	written map[sum]int64 // sizes of the blobs that left
+}
+
+// A coming blob is one that is not there from the start.
+type coming struct {
+	sum  sum
+	size int64
+	done chan struct{} // closed when it is there, or err is set
+	err  error
+}
+
+// maxAhead is how many blobs may wait for the writer, for each that may be on its way.
+const maxAhead = 4
+
+// Incoming returns a Source of what the scratch space has and of what will come.
+func (s *Scratch) Incoming(o IncomingOptions) (*Incoming, error) {
+	st := &Incoming{Scratch: s, o: o, coming: make(map[sum]*coming, len(o.Blobs)), written: make(map[sum]int64)}
+	for _, b := range o.Blobs {
+		d, err := parseDigest(b.Digest)
+		if err != nil {
+			return nil, err
+		}
+		if b.Size < 0 || b.Size > maxSize {
+			return nil, fmt.Errorf("blob %s cannot come later: its size is not known", b.Digest)
+		}
+		st.coming[d] = &coming{sum: d, size: b.Size, done: make(chan struct{})}
+	}
+	return st, nil
+}
+
+// lookup answers for what has yet to come as well.
+func (s *Incoming) lookup(ctx context.Context, d sum) (int64, bool, error) {
+	if c := s.coming[d]; c != nil {
+		return c.size, true, nil
+	}
+	s.mu.Lock()
+	size, ok := s.written[d]
+	s.mu.Unlock()
+	if ok {
+		return size, true, nil
+	}
+	return s.Cache.lookup(ctx, d)
+}
+
+// start brings the blobs in the order given. The returned function ends that.
+func (s *Incoming) start(ctx context.Context, order []dirBlob) (stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var queue []*coming
+	for _, b := range order {
+		if c := s.coming[b.sum]; c != nil {
+			queue = append(queue, c)
+		}
+	}
+	r := &room{bytes: s.o.Window, blobs: max(s.o.Jobs, 1) * maxAhead, freed: make(chan struct{}, 1)}
+	s.room = r
+	var group errgroup.Group
+	group.SetLimit(max(s.o.Jobs, 1))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, c := range queue {
+			err := r.take(ctx, c.size)
+			group.Go(func() error {
+				defer close(c.done)
+				if c.err = err; err == nil {
+					c.err = s.bring(ctx, c)
+				}
+				if c.err != nil {
+					cancel(c.err) // what the writer comes to later is in vain
+				}
+				return nil
+			})
+		}
+		_ = group.Wait() // each has its own error
+	}()
+	return func() {
+		cancel(context.Canceled)
+		<-ended
+	}
+}
+
+// bring brings one blob. After the first failure, all others have that one's error.
+func (s *Incoming) bring(ctx context.Context, c *coming) error {
+	err := s.o.Fetch(ctx, c.sum.digest())
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return cause
+	}
+	if err == nil && c.size == 0 {
+		return s.leave(c.sum, 0) // the writer has no use for it
+	}
+	return err
+}
+
+// wait waits for a blob. One that is there from the start needs none.
+func (s *Incoming) wait(ctx context.Context, d sum) error {
+	c := s.coming[d]
+	if c == nil {
+		return nil
+	}
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// leave removes a blob that the bundle has now, and makes room for others.
+func (s *Incoming) leave(d sum, size int64) error {
+	s.mu.Lock()
+	s.written[d] = size
+	s.mu.Unlock()
+	if s.coming[d] != nil {
+		s.room.give(size)
+	}
+	return s.Drop(d.digest())
+}
+
+// read waits for a blob that is to come, and returns it.
+func (s *Incoming) read(ctx context.Context, d sum, max int64) ([]byte, error) {
+	if err := s.wait(ctx, d); err != nil {
+		return nil, err
+	}
+	data, err := s.Cache.read(ctx, d, max)
+	if err != nil || s.coming[d] == nil {
+		return data, err // manifests are read several times, and small
+	}
+	return data, s.leave(d, int64(len(data)))
+}
+
+// open returns frames that are waited for when they are copied.
+func (s *Incoming) open(_ context.Context, d sum) (frames, error) {
+	f := &comingFrames{s: s, sum: d}
+	c := s.coming[d]
+	if c != nil {
+		f.size = c.size
+		return f, nil
+	}
+	return f, f.load()
+}
+
+// comingFrames are frames of a blob that may not be there yet.
+type comingFrames struct {
+	s     *Incoming
+	sum   sum
+	size  int64
+	entry *cacheEntry // nil before it is there
+	used  bool        // it is in the bundle
+}
+
+func (f *comingFrames) load() (err error) {
+	if f.entry, err = f.s.entry(f.sum); err != nil {
+		return err
+	}
+	f.size = f.entry.size
+	return nil
+}
+
+func (f *comingFrames) blobSize() int64 { return f.size }
+
+func (f *comingFrames) length() int64 {
+	if f.entry == nil {
+		return framesMost(f.size, f.s.enc.frameSize)
+	}
+	return f.entry.data
+}
+
+func (f *comingFrames) seekEntries() []byte { return f.entry.table }
+
+func (f *comingFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
+	if err := f.s.wait(ctx, f.sum); err != nil {
+		return err
+	}
+	if f.entry == nil {
+		want := f.size
+		if err := f.load(); err != nil {
+			return err
+		}
+		if f.size != want {
+			return fmt.Errorf("blob %s came with %d bytes instead of %d", f.sum.digest(), f.size, want)
+		}
+	}
+	if err := f.entry.copyTo(ctx, w, buf); err != nil {
+		return err
+	}
+	f.used = true
+	return nil
+}
+
+func (f *comingFrames) close() error {
+	if f.entry == nil {
+		return nil
+	}
+	err := f.entry.close()
+	if f.used {
+		err = errors.Join(err, f.s.leave(f.sum, f.size))
+	}
+	return err
+}
+
+// A room bounds what is ahead of the writer. One goroutine takes, others give.
+type room struct {
+	bytes int64
+	blobs int
+	freed chan struct{} // holds one
+
+	mu        sync.Mutex
+	usedBytes int64
+	usedBlobs int
+}
+
+// take waits until n more bytes fit, or nothing else is there.
+func (r *room) take(ctx context.Context, n int64) error {
+	for {
+		if r.tryTake(n) {
+			return nil
+		}
+		select {
+		case <-r.freed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (r *room) tryTake(n int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.usedBlobs > 0 && (r.usedBytes+n > r.bytes || r.usedBlobs >= r.blobs) {
+		return false
+	}
+	r.usedBytes += n
+	r.usedBlobs++
+	return true
+}
+
+func (r *room) give(n int64) {
+	r.mu.Lock()
+	r.usedBytes -= n
+	r.usedBlobs--
+	r.mu.Unlock()
+	select {
+	case r.freed <- struct{}{}:
+	default:
+	}
+}

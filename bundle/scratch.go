@@ -1,0 +1,119 @@
+package bundle
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Scratch is a cache for one build: a new directory that nobody else uses and that Close removes. What a killed process
+// left is removed by the next OpenScratch or SweepScratch in the same directory.
+type Scratch struct {
+	*Cache
+	lock *os.File // beside the directory, so that a sweep cannot meet a directory without one
+}
+
+const (
+	scratchPrefix = ".kkbundle-scratch-"
+	scratchLock   = ".lock"
+)
+
+// OpenScratch makes a scratch directory in parent, for blobs compressed at level.
+func OpenScratch(parent string, level Level) (*Scratch, error) {
+	if err := SweepScratch(parent); err != nil {
+		return nil, err
+	}
+	lock, err := createLocked(func() (*os.File, error) { return os.CreateTemp(parent, scratchPrefix+"*"+scratchLock) })
+	if err != nil {
+		return nil, fmt.Errorf("make scratch space: %w", err)
+	}
+	s := &Scratch{lock: lock}
+	dir := strings.TrimSuffix(lock.Name(), scratchLock)
+	if s.Cache, err = newCache(dir, level); err == nil {
+		s.volatile = true
+		err = errors.Join(os.Mkdir(dir, 0o700), os.MkdirAll(s.parts, 0o700))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make scratch space: %w", errors.Join(err, removeScratch(lock)))
+	}
+	return s, nil
+}
+
+// Close removes the scratch space.
+func (s *Scratch) Close() error {
+	if s.lock == nil {
+		return nil
+	}
+	lock := s.lock
+	s.lock = nil
+	if err := removeScratch(lock); err != nil {
+		return fmt.Errorf("remove scratch space: %w", err)
+	}
+	return nil
+}
+
+// removeScratch removes a directory and the lock beside it, which is held, and ends with the lock.
+func removeScratch(lock *os.File) error {
+	err := os.RemoveAll(strings.TrimSuffix(lock.Name(), scratchLock))
+	if err == nil {
+		err = os.Remove(lock.Name())
+	}
+	return errors.Join(err, lock.Close())
+}
+
+// SweepScratch removes scratch space in a directory that killed processes left there.
+func SweepScratch(parent string) error {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return fmt.Errorf("look for old scratch space: %w", err)
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), scratchPrefix) || !strings.HasSuffix(e.Name(), scratchLock) {
+			continue
+		}
+		lock, err := os.OpenFile(filepath.Join(parent, e.Name()), os.O_RDWR, 0)
+		if err != nil {
+			continue // somebody else's, or somebody else was faster
+		}
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			err = lock.Close() // in use
+		} else {
+			err = removeScratch(lock)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove old scratch space: %w", err)
+		}
+	}
+	return nil
+}
+
+// A FullError says that the disk of scratch space is full.
+type FullError struct {
+	Dir string
+	err error
+}
+
+// Error says what to do.
+func (e *FullError) Error() string {
+	return fmt.Sprintf("the disk of the scratch space %s is full: make room there, or choose another disk with -o or $TMPDIR, and run again: %v", e.Dir, e.err)
+}
+
+// FullDisk is Error, for those who would otherwise say what to do about a cache.
+func (e *FullError) FullDisk() string { return e.Error() }
+
+// Unwrap returns the system's error.
+func (e *FullError) Unwrap() error { return e.err }
+
+// failed says which disk is full, and what could not be done otherwise.
+func (u *cacheUse) failed(what string, err error) error {
+	if u.volatile && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
+		return &FullError{Dir: filepath.Dir(u.root), err: err}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

@@ -1,0 +1,56 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// MostInBundle returns the most bytes that a blob of this size adds to a bundle: nothing of it can be compressed.
+func (c *Cache) MostInBundle(size int64) int64 {
+	const entry = 3*tarBlock + tarBlock + 256 // header, padding, and its line in the directory
+	return entry + framesMost(size, c.enc.frameSize) + seekEntry*pieces(size, c.enc.frameSize)
+}
+
+// MostInCache returns the most bytes of disk that a blob of this size takes in the cache.
+func (c *Cache) MostInCache(size int64) int64 {
+	const block = 4 << 10
+	n := framesMost(size, c.enc.frameSize) + seekEntry*pieces(size, c.enc.frameSize) + entryTrailer
+	return (n + block - 1) / block * block
+}
+
+// InBundle returns the most bytes that a blob which the cache has adds to a bundle.
+func (c *Cache) InBundle(d digest.Digest) (int64, error) {
+	s, err := parseDigest(d)
+	if err != nil {
+		return 0, err
+	}
+	e, err := c.entry(s)
+	if err != nil {
+		return 0, err
+	}
+	return c.MostInBundle(e.size) - framesMost(e.size, c.enc.frameSize) + e.data, e.close()
+}
+
+// pieces is the number of frames of a blob; a small one has none of its own.
+func pieces(size int64, frameSize int) int64 {
+	return int64(dirBlob{size: size}.pieces(frameSize))
+}
+
+// framesMost is the most bytes that the frames of a blob come to.
+func framesMost(size int64, frameSize int) int64 {
+	return maxFrameLen(size) + 64*pieces(size, frameSize)
+}
+
+// Partial returns how many bytes of a blob a Begin with this key would continue after, as far as that shows without
+// checking them; 0 if there are none.
+func (c *Cache) Partial(_ context.Context, key string) (int64, error) {
+	n, err := partContent(filepath.Join(c.parts, partName(key)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	return n, err
+}

@@ -1,0 +1,186 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A Job is a lock whose manifests were read: what it takes is known, and nothing large was fetched for it yet. Either Run
+// brings everything, or Head what must come first and then Fetch the rest, blob by blob. Its methods are called one after
+// the other but for Fetch, which may be called concurrently.
+type Job struct {
+	s      *session
+	items  int
+	plans  []*plan
+	tasks  []*task
+	have   map[digest.Digest]int64
+	later  map[digest.Digest]*task // what Head left to Fetch
+	sum    Estimation
+	failed *failures
+}
+
+// Prepare reads the manifests of a lock's items into the Store. Items for which that fails do not keep it from going on;
+// Run and Head return them. The job has to be closed.
+func Prepare(ctx context.Context, l *manifest.Lock, o Options) (*Job, error) {
+	s, err := newSession(o)
+	if err != nil {
+		return nil, err
+	}
+	j := &Job{s: s, items: len(l.Items), failed: &failures{}}
+	j.plans = s.plan(ctx, l.Items, j.failed)
+	j.have = make(map[digest.Digest]int64)
+	if j.tasks, j.sum, err = s.tasks(ctx, j.plans, j.have); err != nil {
+		s.close()
+		return nil, err
+	}
+	return j, nil
+}
+
+// Close ends the job's connections.
+func (j *Job) Close() { j.s.close() }
+
+// Estimate says what Run will take.
+func (j *Job) Estimate() Estimation { return j.sum }
+
+// Cached yields the blobs that the Store has, with their sizes.
+func (j *Job) Cached() iter.Seq2[digest.Digest, int64] {
+	return func(yield func(digest.Digest, int64) bool) {
+		for d, size := range j.have {
+			if !yield(d, size) {
+				return
+			}
+		}
+	}
+}
+
+// Missing yields the sizes of the blobs that the Store lacks, -1 where upstream does not tell, and whether Head brings
+// them.
+func (j *Job) Missing() iter.Seq2[int64, bool] {
+	return func(yield func(int64, bool) bool) {
+		for _, t := range j.tasks {
+			if !yield(t.size, t.first) {
+				return
+			}
+		}
+	}
+}
+
+// Run brings every item into the Store, as All does.
+func (j *Job) Run(ctx context.Context) ([]Item, error) {
+	j.start()
+	for _, p := range j.plans {
+		if p.pending == 0 {
+			j.s.complete(ctx, p, j.failed)
+		}
+	}
+	return j.transfer(ctx, j.tasks)
+}
+
+func (j *Job) start() { j.s.count(j.sum.Download+j.sum.Resumed, 0, j.sum.Cached) }
+
+// Head brings what must be there before it is known what the items are: charts, and files whose size nobody tells. It
+// returns every item; an error means that one of them cannot be had. Later has what Fetch has yet to bring.
+func (j *Job) Head(ctx context.Context) ([]Item, error) {
+	j.s.contentLater = true
+	j.start()
+	var first []*task
+	j.later = make(map[digest.Digest]*task)
+	for _, t := range j.tasks {
+		if t.first {
+			first = append(first, t)
+			continue
+		}
+		j.later[t.digest] = t
+		for _, p := range t.plans {
+			p.pending--
+		}
+	}
+	for _, p := range j.plans {
+		if p.pending == 0 {
+			j.s.complete(ctx, p, j.failed)
+		}
+	}
+	return j.transfer(ctx, first)
+}
+
+// Later returns what Head left to Fetch, with sizes.
+func (j *Job) Later() []ocispec.Descriptor {
+	out := make([]ocispec.Descriptor, 0, len(j.later))
+	for d, t := range j.later {
+		out = append(out, ocispec.Descriptor{Digest: d, Size: t.size})
+	}
+	return out
+}
+
+// Fetch brings a blob that Head left out; for others it does nothing. The error is *Errors with every item that needs it.
+func (j *Job) Fetch(ctx context.Context, d digest.Digest) error {
+	t := j.later[d]
+	if t == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	err := t.run(ctx)
+	if err == nil {
+		return nil
+	}
+	failed := &failures{}
+	for _, p := range t.plans {
+		failed.add(&ItemError{Kind: p.pin.Kind, Ref: p.pin.Ref, Platform: p.pin.Platform, Err: err})
+	}
+	return failed.err(ctx, j.items)
+}
+
+// transfer brings blobs, several at a time, and returns the items that are done.
+func (j *Job) transfer(ctx context.Context, tasks []*task) ([]Item, error) {
+	var group errgroup.Group
+	group.SetLimit(j.s.opts.Jobs)
+	for _, t := range tasks {
+		group.Go(func() error {
+			err := context.Cause(ctx)
+			if err == nil {
+				err = t.run(ctx)
+			}
+			for _, p := range t.plans {
+				if p.arrived(err) {
+					j.s.complete(ctx, p, j.failed)
+				}
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // failures are collected
+	var items []Item
+	for _, p := range j.plans {
+		if p.done {
+			items = append(items, p.item())
+		}
+	}
+	return items, j.failed.err(ctx, j.items)
+}
+
+// A resumer is a Store that knows how much of a blob an earlier run left.
+type resumer interface {
+	Partial(ctx context.Context, key string) (int64, error)
+}
+
+// resumable returns how many bytes of a blob need not be transferred again.
+func (s *session) resumable(ctx context.Context, b blob) (int64, error) {
+	r, ok := s.opts.Store.(resumer)
+	if !ok || b.size < 0 {
+		return 0, nil
+	}
+	n, err := r.Partial(ctx, b.digest.String())
+	if err != nil {
+		return 0, fmt.Errorf("fetch: %w", &storeError{err})
+	}
+	return min(n, b.size), nil
+}
