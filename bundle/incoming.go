@@ -145,10 +145,11 @@ func (s *Incoming) leave(d sum, size int64) error {
 	s.mu.Lock()
 	s.written[d] = size
 	s.mu.Unlock()
+	err := s.Drop(d.digest())
 	if s.coming[d] != nil {
 		s.room.give(size)
 	}
-	return s.Drop(d.digest())
+	return err
 }
 
 // read waits for a blob that is to come, and returns it.

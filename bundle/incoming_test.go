@@ -1,0 +1,242 @@
+package bundle_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+)
+
+// A arriving is a bundle whose contents come while it is written, and the bytes it has to have.
+type arriving struct {
+	dir     string
+	scratch *bundle.Scratch
+	index   bundle.Index
+	want    []byte
+	later   []ocispec.Descriptor
+	content map[digest.Digest][]byte
+}
+
+// newArriving puts manifests into scratch space, and leaves out the content: files of many sizes.
+func newArriving(t *testing.T) *arriving {
+	t.Helper()
+	b := bundletest.NewBuilder(t)
+	s := &arriving{dir: t.TempDir(), content: map[digest.Digest][]byte{}}
+	for i, n := range []int{0, 1, 100, 64 << 10, 64<<10 + 1, 3 * frameSize, frameSize, 70_000, 71_000, 90_000, 2 * frameSize, 5, 6, 7, 8, 9} {
+		data := randomBytes(int64(i), n)
+		b.File(fmt.Sprint("local/", i), fmt.Sprint(i), nil, data)
+		s.content[digest.FromBytes(data)] = data
+	}
+	whole := b.Bundle()
+	var err error
+	if s.want, err = os.ReadFile(whole.Path); err != nil {
+		t.Fatal(err)
+	}
+	if s.scratch, err = bundle.OpenScratch(s.dir, bundle.LevelFast); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.scratch.Close(); err != nil {
+			t.Error(err)
+		}
+		if left, err := os.ReadDir(s.dir); err != nil || len(left) > 0 {
+			t.Errorf("left %v, %v", left, err)
+		}
+	})
+	s.index = b.Index
+	for _, d := range whole.Reader.Blobs() {
+		if _, ok := s.content[d.Digest]; ok {
+			s.later = append(s.later, d)
+			continue
+		}
+		data, err := cached(t, b.Cache, d.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := put(t.Context(), s.scratch.Cache, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func put(ctx context.Context, c *bundle.Cache, data []byte) error {
+	d := digest.FromBytes(data)
+	w, _, err := c.Begin(ctx, d.String())
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(data); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	_, err = w.Commit(ctx, int64(len(data)), d)
+	return errors.Join(err, w.Close())
+}
+
+func (s *arriving) write(t *testing.T, w io.Writer, o bundle.IncomingOptions) error {
+	t.Helper()
+	o.Blobs = s.later
+	src, err := s.scratch.Incoming(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = bundle.Write(t.Context(), w, src, s.index, bundle.WriteOptions{})
+	return err
+}
+
+// TestIncoming wants the bytes of a cached build, each blob fetched once, and never more ahead of the writer than allowed.
+func TestIncoming(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		jobs   int
+		window int64
+	}{{1, 0}, {2, 200_000}, {8, 5 << 20}, {16, 1 << 40}} {
+		t.Run(fmt.Sprint(tt.jobs, " jobs, window ", tt.window), func(t *testing.T) {
+			t.Parallel()
+			s := newArriving(t)
+			var mu sync.Mutex
+			fetched := map[digest.Digest]int{}
+			var out bytes.Buffer
+			err := s.write(t, &out, bundle.IncomingOptions{Jobs: tt.jobs, Window: tt.window, Fetch: func(ctx context.Context, d digest.Digest) error {
+				mu.Lock()
+				fetched[d]++
+				ahead := int64(len(s.content[d]))
+				most := max(tt.window, ahead)
+				for other := range fetched {
+					if _, ok, err := s.scratch.Stat(ctx, other); ok && err == nil && other != d {
+						ahead += int64(len(s.content[other]))
+					}
+				}
+				mu.Unlock()
+				if ahead > most+frameSize/1024 {
+					t.Errorf("%d bytes are ahead of the writer, want at most %d", ahead, most)
+				}
+				return put(ctx, s.scratch.Cache, s.content[d])
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(out.Bytes(), s.want) {
+				t.Errorf("%d bytes, not those of a cached build, which has %d", out.Len(), len(s.want))
+			}
+			for d, n := range fetched {
+				if _, ok, _ := s.scratch.Stat(t.Context(), d); n != 1 || ok {
+					t.Errorf("blob %s was fetched %d times, and is still there: %v", d, n, ok)
+				}
+			}
+			if len(fetched) != len(s.later) {
+				t.Errorf("fetched %d blobs of %d", len(fetched), len(s.later))
+			}
+		})
+	}
+}
+
+// TestIncomingFails wants the first failure, whichever blob the writer waits for, and no fetch that goes on.
+func TestIncomingFails(t *testing.T) {
+	t.Parallel()
+	s := newArriving(t)
+	broken := errors.New("no such blob")
+	var mu sync.Mutex
+	n, running := 0, 0
+	err := s.write(t, io.Discard, bundle.IncomingOptions{Jobs: 4, Window: 1 << 40, Fetch: func(ctx context.Context, d digest.Digest) error {
+		mu.Lock()
+		n++
+		running++
+		number := n
+		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			running--
+		}()
+		if number == 4 {
+			return broken
+		}
+		if number < 4 {
+			<-ctx.Done() // the writer waits for these
+			return ctx.Err()
+		}
+		return put(ctx, s.scratch.Cache, s.content[d])
+	}})
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if running != 0 {
+		t.Errorf("%d fetches still run", running)
+	}
+}
+
+// TestIncomingWrongSize must not write another blob than was announced.
+func TestIncomingWrongSize(t *testing.T) {
+	t.Parallel()
+	s := newArriving(t)
+	for i := range s.later {
+		if s.later[i].Size > frameSize {
+			s.later[i].Size++
+			break
+		}
+	}
+	err := s.write(t, io.Discard, bundle.IncomingOptions{Jobs: 1, Fetch: func(ctx context.Context, d digest.Digest) error {
+		return put(ctx, s.scratch.Cache, s.content[d])
+	}})
+	if err == nil {
+		t.Error("a blob of another size was written")
+	}
+}
+
+// TestScratchSwept removes what killed processes left, and nothing that is in use or somebody else's.
+func TestScratchSwept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	used, err := bundle.OpenScratch(dir, bundle.LevelFast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t.Context(), used.Cache, text(1, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{".kkbundle-scratch-gone/sha256/00", "kkbundle-scratch-2", ".kkbundle-scratch-3"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{".kkbundle-scratch-gone.lock", ".kkbundle-scratch-gone/sha256/00/x", ".kkbundle-scratch-lone.lock", "kkbundle-scratch-2.lock"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := bundle.SweepScratch(dir); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if len(left) != 5 || strings.Contains(strings.Join(left, " "), "scratch-gone") || strings.Contains(strings.Join(left, " "), "scratch-lone") {
+		t.Errorf("left %v", left)
+	}
+	if data, err := cached(t, used.Cache, digest.FromBytes(text(1, 1000))); err != nil || len(data) != 1000 {
+		t.Errorf("what is in use: %d bytes, %v", len(data), err)
+	}
+	if err := used.Close(); err != nil {
+		t.Error(err)
+	}
+}
