@@ -71,6 +71,53 @@ func TestCacheFull(t *testing.T) {
 	must(t, "", program(t), "verify", "--quiet", p.output)
 }
 
+// TestLittleDisk has room for the bundle and a little more: enough without a cache, and too little with one. Where there is
+// less than that, the build says so before it begins, or where nobody could know, when it meets the end; nothing is left.
+func TestLittleDisk(t *testing.T) {
+	t.Setenv("TMPDIR", "")
+	sources := make([]source, 24)
+	for i := range sources {
+		sources[i] = source{name: fmt.Sprint("f", i), seed: uint64(60 + i), size: 16 * mib, known: true, random: true}
+	}
+	manifest := upstream(t, sources...)
+	dir := t.TempDir()
+	lock := []string{program(t), "lock", "--quiet", "--cache", t.TempDir(), manifest}
+	must(t, "", lock...)
+	script := `size=$1; dir=$2; shift 2; mount -t tmpfs -o size=$size tmpfs $dir || exit 99
+		"$@" -o $dir/x.kkb; code=$?; ls -A $dir; exit $code`
+	run := func(size string, more ...string) (string, int) {
+		args := append([]string{size, dir, program(t), "build", "--locked", manifest}, more...)
+		return inNamespace(t, script, args...)
+	}
+	if out, code := run("660m", "--no-cache"); code != 0 || !strings.HasSuffix(out, "\nx.kkb\n") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	out, code := run("660m", "--cache", filepath.Join(dir, "cache"))
+	wantAll(t, out, "no space for the cache in "+dir, "and the bundle in "+dir, "--no-cache")
+	if code != 1 {
+		t.Errorf("exit code %d, want 1:\n%s", code, out)
+	}
+	out, code = run("300m", "--no-cache")
+	wantAll(t, out, "no space for scratch space in "+dir+" (", "300.0 MiB free: make room")
+	if code != 1 || strings.Contains(out, "\n.kkb") {
+		t.Errorf("exit code %d, want 1 and nothing left:\n%s", code, out)
+	}
+}
+
+// TestScratchFull meets the end of the disk with --no-cache.
+func TestScratchFull(t *testing.T) {
+	t.Setenv("TMPDIR", "")
+	p := newPlace(t, upstream(t, silent(32*mib)))
+	p.cache = ""
+	dir := filepath.Dir(p.output)
+	out, code := inNamespace(t, `mount -t tmpfs -o size=8m tmpfs "$1" || exit 99
+		dir=$1; shift; "$@"; code=$?; ls -A $dir; exit $code`, append([]string{dir}, p.command(t)...)...)
+	wantAll(t, out, "the disk of the scratch space "+dir+" is full: make room there")
+	if code == 0 || strings.Contains(out, "\n.kkb") || strings.Contains(out, "cache is full") {
+		t.Errorf("exit code %d, want another and nothing left:\n%s", code, out)
+	}
+}
+
 // TestOutputReadOnly cannot write the bundle at all.
 func TestOutputReadOnly(t *testing.T) {
 	p := newPlace(t, upstream(t, source{name: "one", seed: 3, size: mib, known: true}))

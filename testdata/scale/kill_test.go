@@ -27,7 +27,7 @@ func several() []source {
 
 // A place is where builds of one manifest happen.
 type place struct {
-	manifest, cache, output string
+	manifest, cache, output string // cache is "" for builds without one
 }
 
 func newPlace(t testing.TB, manifest string) place {
@@ -39,16 +39,24 @@ func newPlace(t testing.TB, manifest string) place {
 
 func (p place) command(t testing.TB) []string {
 	t.Helper()
-	return []string{program(t), "build", "--quiet", "--cache", p.cache, "-o", p.output, p.manifest}
+	args := []string{program(t), "build", "--quiet", "-o", p.output, p.manifest}
+	if p.cache == "" {
+		return append(args, "--no-cache")
+	}
+	return append(args, "--cache", p.cache)
 }
 
 // left lists files that are neither bundles nor whole entries of the cache.
 func (p place) left(t testing.TB) (temporary []string) {
 	t.Helper()
 	for _, dir := range []string{filepath.Dir(p.output), p.cache} {
+		if dir == "" {
+			continue
+		}
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			whole := path == p.output || filepath.Base(filepath.Dir(filepath.Dir(path))) == "sha256"
-			if err == nil && !d.IsDir() && !whole {
+			kept := d.Name() == "lock" || d.Name() == "encoder" // the cache's own
+			if err == nil && !d.IsDir() && !whole && !kept {
 				temporary = append(temporary, path)
 			}
 			return err
@@ -123,6 +131,40 @@ func TestKilled(t *testing.T) {
 	t.Logf("%d of %d builds were killed, the others were faster", killed, 3*places)
 	if killed < places {
 		t.Errorf("only %d of %d builds were killed in time", killed, 3*places)
+	}
+}
+
+// TestKilledWithoutCache is the same with --no-cache: nothing is kept, and what is left over does not pile up.
+func TestKilledWithoutCache(t *testing.T) {
+	t.Setenv("TMPDIR", "")
+	manifest := upstream(t, several()...)
+	want, took := reference(t, manifest)
+	p, random := newPlace(t, manifest), rand.New(rand.NewPCG(3, 4))
+	p.cache = ""
+	rounds, killed := 12, 0
+	if big {
+		rounds = 200
+	}
+	for range rounds {
+		if p.killed(t, time.Duration(random.Float64()*float64(took))) {
+			killed++
+		}
+		p.check(t, want, true)
+		entries, err := os.ReadDir(filepath.Dir(p.output))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(entries) > 4 { // a bundle, a temporary one, scratch space and its lock
+			t.Fatalf("killed builds leave %v", entries)
+		}
+	}
+	must(t, "", p.command(t)...)
+	p.check(t, want, false)
+	if left := p.left(t); len(left) > 0 {
+		t.Errorf("after killed builds a whole one leaves %v", left)
+	}
+	if killed < rounds/3 {
+		t.Errorf("only %d of %d builds were killed in time", killed, rounds)
 	}
 }
 
