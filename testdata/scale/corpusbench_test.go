@@ -100,6 +100,7 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 			remove(cache)
 			must(t, "", command(fewer)...)
 		}, build},
+		{"**build --no-cache**", func() {}, func() usage { return must(t, "", append(command(all), "--no-cache")...) }},
 		{"**verify**", func() {}, func() usage { return must(t, "", program(t), "verify", "--quiet", output) }},
 		{"plain parallel PUTs", func() {}, func() usage {
 			r := registrytest.Start(t, registrytest.Options{Dir: filepath.Join(dir, "registry-plain")})
