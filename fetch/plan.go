@@ -199,11 +199,35 @@ func (p *plan) arrived(err error) (last bool) {
 func (s *session) estimate(ctx context.Context, pins []manifest.Pin) (Estimation, error) {
 	failed := &failures{}
 	plans := s.plan(ctx, pins, failed)
-	_, sum, err := s.tasks(ctx, plans)
+	tasks, sum, err := s.tasks(ctx, plans)
 	if err != nil {
 		return Estimation{}, err
 	}
+	if err := s.subtractParts(ctx, tasks, &sum); err != nil {
+		return Estimation{}, err
+	}
 	return sum, failed.err(ctx, len(pins))
+}
+
+// subtractParts counts as cached what an earlier run left of blobs that it could not finish.
+func (s *session) subtractParts(ctx context.Context, tasks []*task, sum *Estimation) error {
+	store, ok := s.opts.Store.(Resumer)
+	if !ok {
+		return nil
+	}
+	for _, t := range tasks {
+		if t.size < 0 {
+			continue
+		}
+		n, err := store.Partial(ctx, t.digest.String())
+		if err != nil {
+			return fmt.Errorf("fetch: %w", &storeError{err})
+		}
+		n = min(n, t.size)
+		sum.Download -= n
+		sum.Cached += n
+	}
+	return nil
 }
 
 func (s *session) all(ctx context.Context, pins []manifest.Pin) ([]Item, error) {
@@ -304,10 +328,15 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 		}
 		pins = append(pins, pin)
 	}
-	if err := failed.err(ctx, len(list)+len(rest)); err != nil || find != nil {
+	err := failed.err(ctx, len(list)+len(rest))
+	if find != nil {
 		return nil, errors.Join(err, find)
 	}
-	return mergePins(pins)
+	merged, twice := mergePins(pins)
+	if err == nil && twice != nil {
+		return nil, twice
+	}
+	return merged, err
 }
 
 // pinAll pins entries side by side. Those that fail are in failed, and not in what is returned.

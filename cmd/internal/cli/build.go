@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -91,6 +92,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if err != nil {
 		return err
 	}
+	p.memory = memoryDir(cacheDir)
 	b := &builder{globals: g, project: p, cache: c, cacheDir: cacheDir, buildOptions: o}
 	r, err := mending(g, c, func() (buildResult, error) { return b.build(ctx) })
 	if err != nil {
@@ -164,17 +166,23 @@ type builder struct {
 	cache    *bundle.Cache
 	cacheDir string
 	lock     *manifest.Lock // once it is known
+	failures failures       // items that could not be resolved or looked up
 }
 
 // build brings what the cache lacks and writes the bundle.
 func (b *builder) build(ctx context.Context) (buildResult, error) {
+	if b.failures.list != nil { // of the run before, which was mended
+		b.failures, b.lock = failures{}, nil
+	}
 	if b.lock == nil { // not again where a blob had to be mended: files without a checksum would be fetched anew
 		lock, err := b.lockFor(ctx)
-		if err != nil {
+		if err := b.failures.set(err); err != nil {
 			return buildResult{}, err
 		}
-		if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
-			return buildResult{}, err
+		if b.failures.list == nil { // what failed may be the answer
+			if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
+				return buildResult{}, err
+			}
 		}
 		b.lock = lock
 	}
@@ -233,9 +241,10 @@ func (b *builder) estimate(ctx context.Context) (fetch.Estimation, error) {
 	m := b.newMeter("estimate")
 	e, err := fetch.Estimate(ctx, b.lock, b.fetchOptions(b.project, b.cache, b.jobs, m))
 	m.stop()
-	if err != nil {
+	if err := b.failures.set(err); err != nil {
 		return e, err
 	}
+	b.failures.announce(b.globals)
 	b.note("%s: %s to download, %s cached", count(len(b.lock.Items), "item"), size(e.Download), size(e.Cached))
 	needs := []spaceNeed{{b.cacheDir, "the cache", e.Download}}
 	if b.output != standardStream {
@@ -248,9 +257,9 @@ func (b *builder) estimate(ctx context.Context) (fetch.Estimation, error) {
 // the error has all of it.
 func (b *builder) fetch(ctx context.Context) (bundle.Index, error) {
 	m := b.newMeter("fetch")
-	items, err := fetch.All(ctx, b.lock, b.fetchOptions(b.project, b.cache, b.jobs, m))
+	items, err := fetch.All(ctx, b.failures.without(b.lock), b.fetchOptions(b.project, b.cache, b.jobs, m))
 	m.stop()
-	if err != nil {
+	if err := cmp.Or(b.failures.set(err), b.failures.err()); err != nil {
 		return bundle.Index{}, err
 	}
 	x := bundle.Index{Name: b.manifest.Metadata.Name, Version: b.manifest.Metadata.Version, Platforms: b.manifest.Platforms}
