@@ -108,13 +108,13 @@ type transfer struct {
 	d         *download
 	from      origin
 	w         BlobWriter
-	offset    int64  // bytes that w has
-	total     int64  // bytes of the whole blob, -1 if not known yet
-	encoding  string // that the server says the bytes have
+	offset    int64   // bytes that w has
+	total     int64   // bytes of the whole blob, -1 if not known yet
+	encoding  string  // that the server says the bytes have
 	last      *memory // what it was when it was last fetched, nil if that is not known
 	validator string  // the version of the file that w has bytes of, as If-Range takes it; "" if unknown
-	joined    bool   // w has bytes of more than one answer, or of an earlier run
-	best      int64  // the largest offset that was reached: only what goes beyond it is progress
+	joined    bool    // w has bytes of more than one answer, or of an earlier run
+	best      int64   // the largest offset that was reached: only what goes beyond it is progress
 
 	counted int64 // what the session's total has for this blob, prior still included; -1 if nothing
 	prior   int64 // bytes of an earlier run among offset

@@ -28,11 +28,11 @@ type session struct {
 	logins    netrc
 	hosts     *Hosts
 	proxy     func(*http.Request) (*url.URL, error)
-	shelves   []*shelf // directories with what is there already
+	shelves   []*shelf           // directories with what is there already
 	flights   singleflight.Group // one transfer for a digest or URL at a time
 	buffers   sync.Pool
 
-	mu    sync.Mutex
+	mu         sync.Mutex
 	known      map[string][]*peer // by upstream host
 	transports map[credentials]*http.Transport
 	repos      map[string]*repository   // by upstream repository
