@@ -210,14 +210,18 @@ func worldFaults() map[string]worldFault {
 	}
 	abort := func() { panic(http.ErrAbortHandler) }
 	return map[string]worldFault{
-		"reset before the answer":     func(http.ResponseWriter, *http.Request, http.Handler) { abort() },
-		"reset in the middle":         func(rw http.ResponseWriter, r *http.Request, next http.Handler) { half(rw, r, next, abort) },
-		"stall in the middle":         func(rw http.ResponseWriter, r *http.Request, next http.Handler) { half(rw, r, next, func() { stallFor(r) }) },
-		"429":                         status(http.StatusTooManyRequests),
-		"503":                         status(http.StatusServiceUnavailable),
-		"404":                         status(http.StatusNotFound),
-		"expired token":               func(rw http.ResponseWriter, r *http.Request, _ http.Handler) { challenge(rw, r) },
-		"a redirect that never ends":  func(rw http.ResponseWriter, r *http.Request, _ http.Handler) { http.Redirect(rw, r, r.URL.Path, http.StatusFound) },
+		"reset before the answer": func(http.ResponseWriter, *http.Request, http.Handler) { abort() },
+		"reset in the middle":     func(rw http.ResponseWriter, r *http.Request, next http.Handler) { half(rw, r, next, abort) },
+		"stall in the middle": func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+			half(rw, r, next, func() { stallFor(r) })
+		},
+		"429":           status(http.StatusTooManyRequests),
+		"503":           status(http.StatusServiceUnavailable),
+		"404":           status(http.StatusNotFound),
+		"expired token": func(rw http.ResponseWriter, r *http.Request, _ http.Handler) { challenge(rw, r) },
+		"a redirect that never ends": func(rw http.ResponseWriter, r *http.Request, _ http.Handler) {
+			http.Redirect(rw, r, r.URL.Path, http.StatusFound)
+		},
 		"a body that never ends":      endless,
 		"wrong bytes":                 wrongBytes,
 		"short with a fitting length": tooShort,
