@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 
 	"golang.org/x/net/http/httpproxy"
 )
@@ -15,16 +17,33 @@ import (
 var errProxy = errors.New("the proxy's address is not valid: check HTTPS_PROXY and HTTP_PROXY (want http://host:port)")
 
 // proxies returns what the environment says now about proxies: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in capitals or not.
-// net/http reads it once for a whole process and repeats passwords in its errors.
+// net/http reads it once for a whole process, and passes over an address that makes no sense.
 func proxies() func(*http.Request) (*url.URL, error) {
-	choose := httpproxy.FromEnvironment().ProxyFunc()
+	config := httpproxy.FromEnvironment()
+	valid := map[string]bool{"https": isProxy(config.HTTPSProxy), "http": isProxy(config.HTTPProxy)}
+	choose := config.ProxyFunc()
 	return func(req *http.Request) (*url.URL, error) {
+		if !valid[req.URL.Scheme] {
+			return nil, &permanentError{errProxy}
+		}
 		u, err := choose(req.URL)
 		if err != nil {
 			return nil, &permanentError{errProxy}
 		}
 		return u, nil
 	}
+}
+
+// isProxy accepts what net/http can use: an address with or without a scheme, or none.
+func isProxy(address string) bool {
+	if address == "" {
+		return true
+	}
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	u, err := url.Parse(address)
+	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "socks5h"}, u.Scheme)
 }
 
 // proxyAnswered turns a proxy's refusal to connect into an error that has its status.
