@@ -400,7 +400,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, unreachable(req.URL.Host, err)
 	}
 	if here {
-		g.server.heard()
+		g.server.heard(resp.StatusCode)
 	}
 	return resp, nil
 }

@@ -1,6 +1,10 @@
 package manifest
 
-import "testing"
+import (
+	"os"
+	"strings"
+	"testing"
+)
 
 func TestOverrideApply(t *testing.T) {
 	t.Parallel()
@@ -49,5 +53,25 @@ func TestOverrideChangesFingerprint(t *testing.T) {
 	b.Overrides[0].SHA256 = Sums{"": "00"}
 	if print() == plain {
 		t.Error("a checksum decides what an item is")
+	}
+}
+
+// TestSourcesDocs reads every example of the page about sources.
+func TestSourcesDocs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/sources.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: a, version: 1.0.0}\nplatforms: [linux/amd64]\n"
+	examples := strings.Split(string(page), "```yaml\n")[1:]
+	for _, e := range examples {
+		text, _, _ := strings.Cut(e, "```")
+		if _, err := ParseBundle("docs/sources.md", []byte(head+text)); err != nil {
+			t.Errorf("%s\n%v", text, err)
+		}
+	}
+	if len(examples) < 4 {
+		t.Errorf("%d examples", len(examples))
 	}
 }
