@@ -310,6 +310,12 @@ func (f *front) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(rw, r)
 }
 
+func (f *front) requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.seen)
+}
+
 // serveFront listens for one run. The addresses in manifests and locks are of hosts that stay the same.
 func serveFront(f *front) (mirror string, stop func()) {
 	quit := make(chan struct{})
@@ -430,10 +436,10 @@ func TestFaults(t *testing.T) {
 	if want.err != nil {
 		t.Fatal(want.err)
 	}
-	if len(want.items) != 5 || len(clean.seen) < 20 {
-		t.Fatalf("%d items, requests: %q", len(want.items), clean.seen)
+	requests := clean.requests()
+	if len(want.items) != 5 || len(requests) < 20 {
+		t.Fatalf("%d items, requests: %q", len(want.items), requests)
 	}
-	requests := clean.seen
 	for name, f := range worldFaults() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -472,8 +478,8 @@ func checkFault(t *testing.T, name string, want outcome, disturbed *front, clean
 	defer stop()
 	got := build(t.Context(), store, address, idle)
 	hit := "none"
-	if disturbed.at < len(disturbed.seen) {
-		hit = disturbed.seen[disturbed.at]
+	if seen := disturbed.requests(); disturbed.at < len(seen) {
+		hit = seen[disturbed.at]
 	}
 	what := fmt.Sprintf("request %d (%s), always %v", disturbed.at, hit, disturbed.always)
 	// What nobody vouches for is what came; that is what "first use" says.

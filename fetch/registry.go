@@ -77,13 +77,13 @@ func (s *session) repository(upstream name.Repository) (*repository, error) {
 	return r, nil
 }
 
-// ask sends one small request to the first endpoint that has an answer.
-func (r *repository) ask(ctx context.Context, method string, u *url.URL, accept string, limit int64) (data []byte, header http.Header, err error) {
+// head asks for what a manifest's answer would say, which is not counted as a pull where pulls are limited.
+func (r *repository) head(ctx context.Context, u *url.URL) (header http.Header, err error) {
 	err = r.s.inTurn(ctx, r.peers, func(i int) error {
-		data, header, err = r.endpoints[i].ask(ctx, method, r.endpoints[i].at(u), accept, limit)
+		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(), maxManifest)
 		return err
 	})
-	return data, header, err
+	return header, err
 }
 
 // url is the address of something in the upstream repository, kind being manifests, blobs or tags.
@@ -104,7 +104,7 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 	u := r.url("manifests", tag)
 	// A HEAD is not counted as a pull where pulls are limited, and often all that is needed on a rebuild. Where it fails, GET
 	// says why.
-	_, header, err := r.ask(ctx, http.MethodHead, u, acceptedManifests(), maxManifest)
+	header, err := r.head(ctx, u)
 	if err == nil {
 		d := digest.Digest(header.Get("Docker-Content-Digest"))
 		if checkDigest(d) == nil {
