@@ -170,7 +170,7 @@ func hasNoAPI(err error) bool {
 // once, but a caching proxy lists only what somebody pulled through it before.
 func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, bool, error) {
 	u := r.url("manifests", tag)
-	_, err := r.head(ctx, u)
+	_, err := r.ask(ctx, u)
 	if lacking(err, http.StatusNotFound) {
 		return ocispec.Descriptor{}, nil, false, nil
 	}

@@ -77,8 +77,8 @@ func (s *session) repository(upstream name.Repository) (*repository, error) {
 	return r, nil
 }
 
-// head asks for what a manifest's answer would say, which is not counted as a pull where pulls are limited.
-func (r *repository) head(ctx context.Context, u *url.URL) (header http.Header, err error) {
+// ask asks for what a manifest's answer would say, which is not counted as a pull where pulls are limited.
+func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, err error) {
 	err = r.s.inTurn(ctx, r.peers, func(i int) error {
 		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(), maxManifest)
 		return err
@@ -104,7 +104,7 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 	u := r.url("manifests", tag)
 	// A HEAD is not counted as a pull where pulls are limited, and often all that is needed on a rebuild. Where it fails, GET
 	// says why.
-	header, err := r.head(ctx, u)
+	header, err := r.ask(ctx, u)
 	if err == nil {
 		d := digest.Digest(header.Get("Docker-Content-Digest"))
 		if checkDigest(d) == nil {
@@ -168,17 +168,22 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 
 // get reads a manifest from the first endpoint that has the right one into the store.
 func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
-	err = r.s.inTurn(ctx, r.peers, func(i int) error {
-		got, data, err = r.endpoints[i].get(ctx, u, want)
-		return err
-	})
-	if err != nil {
+	if got, data, err = r.read(ctx, u, want); err != nil {
 		return want, nil, err
 	}
 	if err := r.s.put(ctx, data, got.Digest); err != nil {
 		return want, nil, err
 	}
 	return r.typed(got, data)
+}
+
+// read reads a manifest from the first endpoint that has the right one.
+func (r *repository) read(ctx context.Context, u *url.URL, want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
+	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+		got, data, err = r.endpoints[i].get(ctx, u, want)
+		return err
+	})
+	return got, data, err
 }
 
 // get reads a manifest.
