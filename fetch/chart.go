@@ -174,12 +174,9 @@ func (s *session) pinProvenance(ctx context.Context, pin manifest.Pin, address s
 		return pin, err
 	}
 	data, _, err := d.get(ctx, http.MethodGet, maxProvenance)
-	var status *statusError
-	if errors.As(err, &status) {
-		switch status.code {
-		case http.StatusNotFound, http.StatusGone, http.StatusForbidden, http.StatusUnauthorized: // object stores say 403
-			return pin, nil
-		}
+	// Object stores say 403 of what is not there.
+	if lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden, http.StatusUnauthorized) {
+		return pin, nil
 	}
 	if err != nil {
 		return pin, err

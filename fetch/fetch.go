@@ -52,6 +52,8 @@ type Options struct {
 	Store Store
 	// Sources say how upstream hosts are reached; a host that is not named is asked directly, over HTTPS.
 	Sources []manifest.Source
+	// Overrides say where files and charts are fetched from instead, and what they have to be.
+	Overrides []manifest.Override
 	// Platforms are those to fetch of files and images with several; empty means those of the manifest or the lock.
 	Platforms []string
 	// Policy is for platforms that an image lacks; empty means the manifest's, and strict for a lock.
@@ -63,6 +65,13 @@ type Options struct {
 	// Keychain has the credentials of registries; nil is docker's configuration with its helpers. Credentials of other
 	// servers come from the machine entries of netrc ($NETRC or ~/.netrc).
 	Keychain authn.Keychain
+	// Hosts is shared between the calls of one run; nil begins anew.
+	Hosts *Hosts
+	// Memory is a directory where it is remembered what files were whose checksum nobody publishes, so that an unchanged one
+	// is not fetched again. It is made if it is not there; "" remembers nothing.
+	Memory string
+	// MaxUnknown bounds a file whose size nobody tells, in bytes; 0 is 64 GiB.
+	MaxUnknown int64
 	// Retry says how patient to be; the zero value has sensible defaults.
 	Retry Retry
 	// Logger gets retries and platforms that are lacking; nil discards it.
@@ -172,7 +181,8 @@ type Estimation struct {
 
 // Resolve pins every item of the manifest, in which what the catalog adds has been merged already, and what Options.Find
 // finds. Manifests of images and files whose checksum nobody publishes are fetched into the Store on the way. The error is
-// *Errors with every item that could not be resolved, or the context's, joined with Find's.
+// *Errors with every item that could not be resolved, and comes with a lock of the others; or it is the context's, or joined
+// with Find's, and comes without.
 func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock, error) {
 	if o.Policy == "" {
 		o.Policy = b.PlatformPolicy
@@ -191,7 +201,7 @@ func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock
 		return nil, err
 	}
 	pins, err := s.resolve(ctx, b)
-	if err != nil {
+	if _, partial := err.(*Errors); err != nil && !partial { //nolint:errorlint // what is joined with it leaves no lock
 		return nil, err
 	}
 	return &manifest.Lock{
@@ -200,7 +210,7 @@ func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock
 		Metadata:   b.Metadata,
 		Manifest:   fingerprint.String(),
 		Items:      pins,
-	}, nil
+	}, err
 }
 
 // All brings every item of the lock into the Store and returns those that are there, in the lock's order. The error is
@@ -215,6 +225,7 @@ func All(ctx context.Context, l *manifest.Lock, o Options) ([]Item, error) {
 }
 
 // Estimate says how much All would transfer. It fetches what it must read for that: the manifests of images and OCI charts.
+// An *Errors comes with the estimation of the others.
 func Estimate(ctx context.Context, l *manifest.Lock, o Options) (Estimation, error) {
 	j, err := Prepare(ctx, l, o)
 	if err != nil {

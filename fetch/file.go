@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,7 +45,7 @@ func (s *session) resolveFile(ctx context.Context, f manifest.File, platform str
 	if sumFor == "" && len(s.platforms) > 0 {
 		sumFor = s.platforms[0]
 	}
-	if sum := f.Sum(sumFor); sum != "" {
+	if sum := cmp.Or(s.overrideSum(pin.Ref, platform), f.Sum(sumFor)); sum != "" {
 		known = digest.NewDigestFromEncoded(digest.SHA256, strings.ToLower(sum))
 		pin.Verified = manifest.VerifiedManifest
 		if err := checkDigest(known); err != nil {
@@ -85,9 +86,10 @@ func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, 
 	if err != nil {
 		return pin, err
 	}
+	pin.From = d.from
 	if known == "" {
 		pin.Verified = manifest.VerifiedFirstUse
-		desc, err := once(s, "url "+address, func() (ocispec.Descriptor, error) { return d.run(ctx) })
+		desc, err := once(s, "url "+address, func() (ocispec.Descriptor, error) { return s.firstUse(ctx, pin, d) })
 		pin.Digest, pin.Size = desc.Digest, desc.Size
 		return pin, err
 	}
@@ -96,9 +98,12 @@ func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, 
 	if err != nil {
 		return pin, &storeError{err}
 	}
-	if ok {
+	if !ok {
+		size, ok, err = s.fromShelf(ctx, d)
+	}
+	if err != nil || ok {
 		pin.Size = size
-		return pin, nil
+		return pin, err
 	}
 	if pin.Size, err = d.head(ctx); err != nil || pin.Size > 0 {
 		return pin, err
@@ -109,20 +114,62 @@ func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, 
 	return pin, err
 }
 
+// firstUse fetches what nobody vouches for: from a directory that has it, or from upstream unless it is unchanged there.
+// Charts are always fetched: what turns out to be no chart must not be remembered.
+func (s *session) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocispec.Descriptor, error) {
+	desc, ok, err := s.unpinnedFromShelf(ctx, d)
+	if err != nil || ok {
+		return desc, err
+	}
+	d.remember = pin.Kind == manifest.ItemFile && s.opts.Memory != ""
+	return d.run(ctx)
+}
+
 // urlDownload is the download of a file or chart archive.
 func (s *session) urlDownload(address string, want digest.Digest, size int64) (*download, error) {
-	p, u, err := s.route(address)
+	asked, replaced := s.override(address)
+	places, err := s.route(asked)
 	if err != nil {
 		return nil, err
 	}
-	d := &download{s: s, peer: p, url: u, name: address, want: want, size: size, header: http.Header{}}
-	d.client = func(context.Context) (*http.Client, error) { return p.client(p.trip), nil }
-	if l, ok := s.logins.find(u.Hostname()); ok {
-		req := http.Request{Header: d.header}
-		req.SetBasicAuth(l.user, l.password)
+	d := &download{s: s, name: address, names: fileNames(address, want), want: want, size: size}
+	if replaced {
+		d.from = asked
+		d.name = address + " (fetched from " + asked + ")"
 	}
-	d.explain = func(err error) error { return explainStatus(p, err) }
+	for _, p := range places {
+		o := origin{place: p, header: http.Header{}}
+		o.client = func(context.Context) (*http.Client, error) { return p.peer.client(p.peer.trip), nil }
+		if l, ok := s.logins.find(p.url.Hostname()); ok {
+			req := http.Request{Header: o.header}
+			req.SetBasicAuth(l.user, l.password)
+		}
+		o.explain = func(err error) error { return explainStatus(p.peer, err) }
+		d.places = append(d.places, o)
+	}
 	return d, nil
+}
+
+// override returns where an address is asked for instead, if the manifest says so.
+func (s *session) override(address string) (string, bool) {
+	for _, o := range s.opts.Overrides {
+		for _, platform := range append([]string{""}, s.platforms...) {
+			if with, ok := o.Apply(address, platform); ok {
+				return with, true
+			}
+		}
+	}
+	return address, false
+}
+
+// overrideSum is the sha256 that the manifest wants of a file whatever upstream says, "" for none.
+func (s *session) overrideSum(address, platform string) string {
+	for _, o := range s.opts.Overrides {
+		if sum := o.Sum(address, platform); sum != "" {
+			return sum
+		}
+	}
+	return ""
 }
 
 // explainStatus says what a web server's refusal means.
@@ -138,47 +185,44 @@ func explainStatus(p *peer, err error) error {
 		return fmt.Errorf("%s wants a login or refuses the one it got: put user and password for it into netrc (~/.netrc or $NETRC): %w", p.host, err)
 	case http.StatusForbidden:
 		return fmt.Errorf("%s refuses access: check that the file exists, and the login in netrc (~/.netrc or $NETRC): %w", p.host, err)
+	case http.StatusProxyAuthRequired:
+		return fmt.Errorf("the proxy before %s wants a login: put user and password into the address in HTTP_PROXY and HTTPS_PROXY: %w", p.host, err)
 	}
 	return err
 }
 
 // get reads a small file. A status other than 200 is a *statusError.
-func (d *download) get(ctx context.Context, method string, limit int64) ([]byte, http.Header, error) {
-	client, err := d.client(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, method, d.url.String(), http.NoBody)
-	if err != nil {
-		return nil, nil, err
-	}
-	for key, values := range d.header {
-		req.Header[key] = values
-	}
-	req.Header.Set("Accept-Encoding", "identity")
-	data, header, err := d.s.small(ctx, d.peer, client, req, limit)
-	if err != nil {
-		return nil, nil, d.failed(err)
-	}
-	return data, header, nil
+func (d *download) get(ctx context.Context, method string, limit int64) (data []byte, header http.Header, err error) {
+	err = d.each(ctx, func(o origin) error {
+		client, err := o.client(ctx)
+		if err != nil {
+			return err
+		}
+		req, err := http.NewRequestWithContext(ctx, method, o.url.String(), http.NoBody)
+		if err != nil {
+			return err
+		}
+		for key, values := range o.header {
+			req.Header[key] = values
+		}
+		req.Header.Set("Accept-Encoding", "identity")
+		data, header, err = d.s.small(ctx, o.peer, client, req, limit)
+		return err
+	})
+	return data, header, err
 }
 
 // head returns the size that the server tells, 0 if it does not. A file that is not there is an error already here.
 func (d *download) head(ctx context.Context) (int64, error) {
 	_, header, err := d.get(ctx, http.MethodHead, 0)
-	var status *statusError
-	if errors.As(err, &status) {
-		switch status.code {
-		case http.StatusNotFound, http.StatusGone, http.StatusUnauthorized:
-			return 0, err
-		}
+	if err != nil && statusOf(err) != nil && !answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized) {
 		return 0, nil // HEAD is not for everybody; GET will tell
 	}
 	if err != nil {
 		return 0, err
 	}
 	size, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64)
-	if err != nil || size < 0 {
+	if err != nil || size < 0 || contentEncoding(header) != "" {
 		return 0, nil
 	}
 	return size, nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +20,9 @@ const (
 	copyBuffer = 256 << 10
 	// maxBlob bounds what is accepted of a blob whose size nobody told; bundles can hold no larger ones either.
 	maxBlob = 1 << 53
+	// maxUnknown bounds what is taken of a file whose size nobody told: it could go on for ever. The largest images of
+	// installation media have some 10 GiB.
+	maxUnknown = 64 << 30
 )
 
 // errChanged says that a file changed upstream while it was read, so that it has to be read again from its start.
@@ -29,68 +31,90 @@ var errChanged = errors.New("it changed upstream in the middle")
 // errMismatch says that a blob was read as a whole and is not what it should be.
 var errMismatch = errors.New("the content is not what was promised (nothing of it was kept)")
 
-// A download is one blob to be read from one place, whatever it takes.
+// A download is one blob to be read from the first place that has it, whatever it takes.
 type download struct {
 	s      *session
-	peer   *peer
-	client func(context.Context) (*http.Client, error)
-	url    *url.URL
-	header http.Header
+	places []origin
 	name   string        // the upstream URL or reference, for errors
+	names  []string      // under which a directory may have it
 	want   digest.Digest // "" if unknown
 	size   int64         // -1 if unknown
+	from   string        // the address that an override put in the place of name; "" for none
+	// remember keeps what the file was for later runs, and asks whether it is still that.
+	remember bool
 	// planned says that the size is in the session's total already.
 	planned bool
-	// explain says what an answer means, for servers that have more to tell than a status; nil for the others.
+}
+
+// An origin is a place with what it takes to ask there.
+type origin struct {
+	place
+	client func(context.Context) (*http.Client, error)
+	header http.Header
+	// explain says what an answer means.
 	explain func(error) error
 }
 
-// run brings the blob into the store. What was read before an error is kept for the next run.
-func (d *download) run(ctx context.Context) (ocispec.Descriptor, error) {
-	t := &transfer{d: d, total: d.size, counted: d.size}
-	if !d.planned {
-		t.counted = -1
+// each calls f for one origin after the other until it succeeds, and says in errors what was asked for, and where.
+func (d *download) each(ctx context.Context, f func(o origin) error) error {
+	peers := make([]*peer, len(d.places))
+	for i, o := range d.places {
+		peers[i] = o.peer
 	}
-	desc, err := t.run(ctx)
-	if err != nil {
-		return ocispec.Descriptor{}, d.failed(err)
+	err := d.s.inTurn(ctx, peers, func(i int) error {
+		err := d.places[i].explained(f(d.places[i]))
+		if err != nil && len(d.places) > 1 {
+			return fmt.Errorf("from %s: %w", d.places[i].url.Redacted(), err)
+		}
+		return err
+	})
+	var store *storeError
+	switch {
+	case err == nil:
+		return nil
+	case len(d.places) != 1 || !d.places[0].peer.isMirror() || errors.As(err, &store):
+		return fmt.Errorf("%s: %w", d.name, err)
 	}
-	return desc, nil
+	return fmt.Errorf("%s (from mirror %s): %w", d.name, d.places[0].url.Redacted(), err)
 }
 
-// failed names what was asked for, and where.
-func (d *download) failed(err error) error {
+func (o origin) explained(err error) error {
 	var (
 		status *statusError
 		final  *permanentError
 	)
-	if d.explain != nil && errors.As(err, &status) && !errors.As(err, &final) {
-		err = d.explain(err)
+	if errors.As(err, &status) && !errors.As(err, &final) {
+		return o.explain(err)
 	}
-	var store *storeError
-	if errors.As(err, &store) {
-		return fmt.Errorf("%s: %w", d.name, err)
-	}
-	return fmt.Errorf("%s: %w", d.where(), err)
+	return err
 }
 
-// where is the name with the mirror that was asked instead, if any.
-func (d *download) where() string {
-	if d.peer.host == d.peer.upstream && d.peer.prefix == "" {
-		return d.name
+// run brings the blob into the store. What was read before an error is kept for the next run, and for the next place.
+func (d *download) run(ctx context.Context) (desc ocispec.Descriptor, err error) {
+	t := &transfer{d: d, total: d.size, counted: d.size}
+	if !d.planned {
+		t.counted = -1
 	}
-	return fmt.Sprintf("%s (from mirror %s)", d.name, d.url.Redacted())
+	err = d.each(ctx, func(o origin) error {
+		t.from, t.total = o, d.size
+		desc, err = t.run(ctx)
+		return err
+	})
+	return desc, err
 }
 
 // A transfer is the state of a download between its requests.
 type transfer struct {
 	d         *download
+	from      origin
 	w         BlobWriter
-	offset    int64  // bytes that w has
-	total     int64  // bytes of the whole blob, -1 if not known yet
-	validator string // the version of the file that w has bytes of, as If-Range takes it; "" if unknown
-	joined    bool   // w has bytes of more than one answer, or of an earlier run
-	best      int64  // the largest offset that was reached: only what goes beyond it is progress
+	offset    int64   // bytes that w has
+	total     int64   // bytes of the whole blob, -1 if not known yet
+	encoding  string  // that the server says the bytes have
+	last      *memory // what it was when it was last fetched, nil if that is not known
+	validator string  // the version of the file that w has bytes of, as If-Range takes it; "" if unknown
+	joined    bool    // w has bytes of more than one answer, or of an earlier run
+	best      int64   // the largest offset that was reached: only what goes beyond it is progress
 
 	counted int64 // what the session's total has for this blob, prior still included; -1 if nothing
 	prior   int64 // bytes of an earlier run among offset
@@ -99,6 +123,10 @@ type transfer struct {
 
 func (t *transfer) run(ctx context.Context) (ocispec.Descriptor, error) {
 	desc, joined, err := t.once(ctx)
+	if errors.Is(err, errUnchanged) {
+		t.d.s.count(0, 0, t.last.Size)
+		return t.last.descriptor(), nil
+	}
 	if joined && errors.Is(err, errMismatch) {
 		// Pieces of different answers may not belong together; a second reading from the start decides.
 		t.d.s.log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.name)
@@ -136,11 +164,17 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 		if t.counted < 0 {
 			t.d.s.count(t.fresh, 0, 0)
 		}
+		if t.d.remember && t.validator != "" {
+			t.d.s.memorize(ctx, memory{t.from.url.String(), t.validator, desc.Digest, desc.Size})
+		}
 		return desc, t.joined, nil
 	case context.Cause(ctx) != nil:
 		return desc, false, context.Cause(ctx)
 	case isSystem(err):
 		return desc, false, &storeError{err}
+	}
+	if t.encoding != "" {
+		return desc, t.joined, fmt.Errorf("%w: the server sends it in the encoding %s, for which nobody asked: %w", errMismatch, printable(t.encoding), err)
 	}
 	return desc, t.joined, fmt.Errorf("%w: %w", errMismatch, err)
 }
@@ -188,7 +222,7 @@ func (t *transfer) uncount() {
 
 // read asks until the writer has the whole blob.
 func (t *transfer) read(ctx context.Context) error {
-	a := attempts{s: t.d.s, gate: t.d.peer.gate, what: t.d.name}
+	a := attempts{s: t.d.s, peer: t.from.peer, what: t.d.name}
 	for {
 		if t.w != nil && t.total >= 0 && t.offset > t.total {
 			if err := t.reset(); err != nil {
@@ -203,7 +237,8 @@ func (t *transfer) read(ctx context.Context) error {
 			return nil
 		}
 		if t.offset > t.best {
-			t.best, a.n = t.offset, 0
+			t.best = t.offset
+			a.progress()
 		}
 		if err == nil {
 			continue // the writer turned out to have a part already: ask for the rest
@@ -216,11 +251,11 @@ func (t *transfer) read(ctx context.Context) error {
 
 // request sends one request and writes what comes. It returns false without an error if another request is needed at once.
 func (t *transfer) request(ctx context.Context) (whole bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.d.url.String(), http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.from.url.String(), http.NoBody)
 	if err != nil {
 		return false, permanent("%w", err)
 	}
-	for key, values := range t.d.header {
+	for key, values := range t.from.header {
 		req.Header[key] = values
 	}
 	req.Header.Set("Accept-Encoding", "identity")
@@ -230,11 +265,16 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 			req.Header.Set("If-Range", t.validator)
 		}
 	}
-	client, err := t.d.client(ctx)
+	if t.last = nil; t.d.remember && t.w == nil {
+		if t.last = t.d.s.recall(ctx, t.from.url.String()); t.last != nil {
+			t.last.ask(req.Header)
+		}
+	}
+	client, err := t.from.client(ctx)
 	if err != nil {
 		return false, &permanentError{err} // tried often enough, and explained
 	}
-	resp, err := t.d.s.send(ctx, t.d.peer, client, req)
+	resp, err := t.d.s.send(ctx, t.from.peer, client, req)
 	if err != nil {
 		return false, err
 	}
@@ -264,14 +304,21 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 
 // key names a part of a file whose digest is not known: the same address, version and size may be continued by a later run.
 func (t *transfer) key() string {
-	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(t.d.url.String()+"\n"+t.validator+"\n"+strconv.FormatInt(t.total, 10))))
+	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(t.from.url.String()+"\n"+t.validator+"\n"+strconv.FormatInt(t.total, 10))))
 }
 
 // check decides whether an answer continues what the writer has, starts over, or is no use.
 func (t *transfer) check(resp *http.Response) error {
+	if m := t.last; m != nil && (resp.StatusCode == http.StatusNotModified ||
+		resp.StatusCode == http.StatusOK && validator(resp.Header) == m.Validator && resp.ContentLength == m.Size) {
+		return &permanentError{errUnchanged}
+	}
 	switch resp.StatusCode {
 	case http.StatusOK:
 		if err := t.restart(); err != nil {
+			return err
+		}
+		if err := t.decoded(resp.Header); err != nil {
 			return err
 		}
 		if err := t.learn(resp.ContentLength); err != nil {
@@ -318,6 +365,18 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 	return t.learn(total)
 }
 
+// decoded refuses what may be something else than the file. Servers that say of an archive that it is encoded mostly mean that
+// it is an archive; where the digest is known, that decides.
+func (t *transfer) decoded(h http.Header) error {
+	t.encoding = contentEncoding(h)
+	file := strings.ToLower(t.from.url.Path)
+	archive := strings.HasSuffix(file, ".gz") || strings.HasSuffix(file, ".tgz")
+	if t.encoding == "" || t.d.want != "" || t.encoding == "gzip" && archive {
+		return nil
+	}
+	return permanent("the server sends it in the encoding %s, for which nobody asked, and nobody says what the file has to be: write its sha256", printable(t.encoding))
+}
+
 // restart throws away what the writer has because the answer begins at 0.
 func (t *transfer) restart() error {
 	if t.offset == 0 {
@@ -356,13 +415,13 @@ func (t *transfer) copy(body io.Reader) error {
 	defer t.d.s.buffers.Put(buf)
 	limit := t.total
 	if limit < 0 {
-		limit = maxBlob
+		limit = t.d.s.opts.MaxUnknown
 	}
 	for {
 		n, err := body.Read(*buf)
 		if n > 0 {
 			if t.offset+int64(n) > limit {
-				return permanent("wrong size: expected %d bytes, the server sends more", limit)
+				return t.tooMuch(limit)
 			}
 			if err := t.write((*buf)[:n]); err != nil {
 				return err
@@ -377,6 +436,13 @@ func (t *transfer) copy(body io.Reader) error {
 			return fmt.Errorf("after %d bytes: %w", t.offset, requestError(err))
 		}
 	}
+}
+
+func (t *transfer) tooMuch(limit int64) error {
+	if t.total < 0 {
+		return permanent("the server says no size and sends more than %d bytes", limit)
+	}
+	return permanent("wrong size: expected %d bytes, the server sends more", limit)
 }
 
 func (t *transfer) write(p []byte) error {

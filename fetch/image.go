@@ -3,7 +3,6 @@ package fetch
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -448,6 +447,9 @@ func (s *session) fetchBlob(ctx context.Context, d *download) error {
 		if ok {
 			return ocispec.Descriptor{Digest: d.want, Size: size}, nil
 		}
+		if size, ok, err := s.fromShelf(ctx, d); err != nil || ok {
+			return ocispec.Descriptor{Digest: d.want, Size: size}, err
+		}
 		return d.run(ctx)
 	})
 	return err
@@ -504,8 +506,7 @@ func (s *session) pinnedImage(ctx context.Context, repo *repository, pin manifes
 
 // gone adds what to do if upstream no longer has what a lock pins.
 func gone(err error) error {
-	var status *statusError
-	if errors.As(err, &status) && status.code == http.StatusNotFound {
+	if answeredWith(err, http.StatusNotFound) {
 		return fmt.Errorf("%w: the lock pins something that upstream no longer has; write it anew with kkbundle lock", err)
 	}
 	return err

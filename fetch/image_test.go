@@ -70,7 +70,7 @@ func (u *upstream) options(store fetch.Store) fetch.Options {
 	o := options(store)
 	o.Keychain = u.Keychain()
 	for host, path := range map[string]string{"registry.k8s.io": "/k8s", "docker.io": "/hub"} {
-		o.Sources = append(o.Sources, manifest.Source{Host: host, Mirror: u.Host + path, CA: u.CAFile, PlainHTTP: u.CAFile == ""})
+		o.Sources = append(o.Sources, manifest.Source{Host: host, Mirrors: manifest.Mirrors{u.Host + path}, MirrorOnly: true, CA: u.CAFile, PlainHTTP: u.CAFile == ""})
 	}
 	return o
 }
@@ -489,7 +489,7 @@ func TestSharedBlob(t *testing.T) {
 func TestAllUnreachable(t *testing.T) {
 	t.Parallel()
 	o := options(newStore(t))
-	o.Sources = []manifest.Source{{Host: "registry.k8s.io", Mirror: "127.0.0.1:1/k8s", PlainHTTP: true}}
+	o.Sources = []manifest.Source{{Host: "registry.k8s.io", Mirrors: manifest.Mirrors{"127.0.0.1:1/k8s"}, MirrorOnly: true, PlainHTTP: true}}
 	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/a:1"), o)
 	wantError(t, err, "registry.k8s.io (mirror 127.0.0.1:1/k8s)", "refused")
 	var failed *fetch.Errors

@@ -161,6 +161,74 @@ machine a.example login second password ignored
 	}
 }
 
+func TestParseNetrcQuotes(t *testing.T) {
+	t.Parallel()
+	got := parseNetrc(`machine a.example login "anna b" password "p \"q\" \\ \t#"
+machine "b.example" password "half
+machine c.example
+login
+carl
+password "d"
+machine`)
+	want := netrc{"a.example": {"anna b", "p \"q\" \\ \t#"}, "b.example": {"", "half"}, "c.example": {"carl", "d"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(login{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// FuzzParseNetrc wants every login that a well-formed file has, whatever stands before it.
+func FuzzParseNetrc(f *testing.F) {
+	f.Add("machine a login b password c\n", "p w\"\\")
+	f.Add("macdef x\nmachine y\n\n", "")
+	f.Add("default login \"\\", "#x")
+	f.Fuzz(func(t *testing.T, before, password string) {
+		if strings.ContainsAny(password, "\n\r\t") {
+			return
+		}
+		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(password) + `"`
+		// An empty line ends a macro; two words end whatever waits for a value.
+		got := parseNetrc(before + "\n\n\naccount account\n\ndefault machine z.example login me password " + quoted)
+		if own, ok := parseNetrc(before)["z.example"]; ok {
+			if got["z.example"] != own {
+				t.Errorf("the first entry does not count: %v", got["z.example"])
+			}
+			return
+		}
+		if len(got) == 0 && len(parseNetrc(before)) > 0 {
+			t.Error("entries went away")
+		}
+	})
+}
+
+func FuzzRetryAfter(f *testing.F) {
+	f.Add("7")
+	f.Add("Wed, 21 Oct 2026 07:28:00 GMT")
+	f.Add("-1")
+	f.Fuzz(func(t *testing.T, value string) {
+		if d := retryAfter(value, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)); d < 0 {
+			t.Errorf("%q: %s", value, d)
+		}
+	})
+}
+
+// FuzzHideRealm wants a challenge to lead to the registry itself or to be left as it is.
+func FuzzHideRealm(f *testing.F) {
+	f.Add(`Bearer realm="https://auth.example/token",service="x"`)
+	f.Add(`Basic realm="x"`)
+	f.Add(`bearer scope="a",realm="http://[::1"`)
+	f.Fuzz(func(t *testing.T, challenge string) {
+		d := &door{host: "r.example", scheme: "https"}
+		list := []string{challenge}
+		d.hideRealm(list)
+		if d.realm == nil && list[0] != challenge {
+			t.Errorf("%q became %q", challenge, list[0])
+		}
+		if d.realm != nil && !strings.Contains(list[0], "https://r.example"+realmPath) {
+			t.Errorf("%q leads elsewhere: %q", challenge, list[0])
+		}
+	})
+}
+
 func TestPickVersion(t *testing.T) {
 	t.Parallel()
 	list := []string{"4.13.9", "4.14.0", "4.14.10", "4.14.9", "4.15.0-rc.1", "v5.0.0", "nonsense", "4.14.10+build.1", "5.1.0-beta"}
@@ -294,11 +362,11 @@ func TestImageNames(t *testing.T) {
 func TestRoute(t *testing.T) {
 	t.Parallel()
 	s, err := newSession(Options{Store: struct{ Store }{}, Sources: []manifest.Source{
-		{Host: "dl.k8s.io", Mirror: "mirror.example:8443/k8s/"},
-		{Host: "docker.io", Mirror: "mirror.example:8443/hub"},
+		{Host: "dl.k8s.io", Mirrors: manifest.Mirrors{"mirror.example:8443/k8s/"}},
+		{Host: "docker.io", Mirrors: manifest.Mirrors{"mirror.example:8443/hub"}},
 		{Host: "mirror.example:8443", MaxConcurrent: 3},
 		{Host: "plain.example:80", PlainHTTP: true},
-		{Host: "private.example", Mirror: "cache.example/x", PlainHTTP: true},
+		{Host: "private.example", Mirrors: manifest.Mirrors{"cache.example/x"}, PlainHTTP: true},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -311,15 +379,21 @@ func TestRoute(t *testing.T) {
 		"http://plain.example/x":                   "http://plain.example/x",
 		"http://plain.example:80/x":                "http://plain.example/x",
 	} {
-		p, u, err := s.route(raw)
-		if err != nil || u.String() != want {
-			t.Errorf("%s: got %v, %v, want %s", raw, u, err, want)
+		places, err := s.route(raw)
+		if err != nil || places[0].url.String() != want {
+			t.Errorf("%s: got %v, %v, want %s", raw, places, err, want)
+			continue
 		}
-		if strings.Contains(want, "mirror") && cap(p.gate.slots) != 3 {
-			t.Errorf("%s: %d at once", raw, cap(p.gate.slots))
+		gate := places[0].peer.server.gate
+		if strings.Contains(want, "mirror") && cap(gate.slots) != 3 {
+			t.Errorf("%s: %d at once", raw, cap(gate.slots))
+		}
+		last := places[len(places)-1]
+		if strings.HasPrefix(raw, "https://dl.k8s.io") && (last.url.Host != "dl.k8s.io" || last.url.Scheme != "https" || len(places) != 2) {
+			t.Errorf("%s: asked last: %v", raw, last.url)
 		}
 	}
-	if _, _, err := s.route("http://other.example/x"); err == nil {
+	if _, err := s.route("http://other.example/x"); err == nil {
 		t.Error("plain HTTP without leave")
 	}
 	for host, want := range map[string]bool{
@@ -329,7 +403,7 @@ func TestRoute(t *testing.T) {
 			t.Errorf("plain HTTP to %s: %v", host, got)
 		}
 	}
-	if p, err := s.peer("registry-1.docker.io"); err != nil || p.String() != "docker.io (mirror mirror.example:8443/hub)" {
+	if p, err := s.peers("registry-1.docker.io"); err != nil || len(p) != 2 || p[0].String() != "docker.io (mirror mirror.example:8443/hub)" || p[1].String() != "docker.io" {
 		t.Errorf("%v, %v", p, err)
 	}
 }

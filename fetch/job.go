@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -45,6 +46,9 @@ func Prepare(ctx context.Context, l *manifest.Lock, o Options) (*Job, error) {
 
 // Close ends the job's connections.
 func (j *Job) Close() { j.s.close() }
+
+// Failed returns the items whose manifests could not be read. The error of Run and Head has them too.
+func (j *Job) Failed() []*ItemError { return slices.Clone(j.failed.list) }
 
 // Estimate says what Run will take.
 func (j *Job) Estimate() Estimation { return j.sum }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 )
 
 const maxNetrc = 1 << 20
@@ -39,6 +40,7 @@ func readNetrc() (netrc, error) {
 
 // parseNetrc reads what curl and ftp write: words of which "machine NAME" or "default" begin an entry, "login" and
 // "password" are followed by their value, and "macdef" defines a macro up to the next empty line. Comments begin with #.
+// A value in double quotes may have spaces, and quotes behind a backslash.
 func parseNetrc(text string) netrc {
 	out := netrc{}
 	host, current := "", login{}
@@ -48,43 +50,90 @@ func parseNetrc(text string) netrc {
 			out[host] = current
 		}
 	}
+	key := "" // whose value comes next, on the same line or a later one
 	for line := range strings.Lines(text) {
 		if inMacro {
 			inMacro = strings.TrimSpace(line) != ""
 			continue
 		}
-		words := strings.Fields(line)
-		for i := 0; i < len(words); i++ {
-			value := ""
-			if i+1 < len(words) {
-				value = words[i+1]
+		for word, rest := nextWord(line); word != ""; word, rest = nextWord(rest) {
+			value := unquote(word)
+			switch key {
+			case "machine":
+				host = strings.ToLower(value)
+			case "login":
+				current.user = value
+			case "password":
+				current.password = value
+			case "macdef":
+				inMacro, rest = true, ""
 			}
-			switch word := words[i]; {
+			if key != "" { // "account" has a value that nobody uses
+				key = ""
+				continue
+			}
+			switch {
 			case strings.HasPrefix(word, "#"):
-				i = len(words)
-			case word == "machine":
-				keep()
-				host, current = strings.ToLower(value), login{}
-				i++
-			case word == "default":
+				rest = ""
+			case word == "machine", word == "default":
 				keep()
 				host, current = "", login{}
-			case word == "login":
-				current.user = value
-				i++
-			case word == "password":
-				current.password = value
-				i++
-			case word == "account":
-				i++
-			case word == "macdef":
-				inMacro = true
-				i = len(words)
+				if word == "machine" {
+					key = word
+				}
+			case word == "login", word == "password", word == "account", word == "macdef":
+				key = word
 			}
 		}
 	}
 	keep()
 	return out
+}
+
+// nextWord cuts the first word off a line, with its quotes. It is "" at the end.
+func nextWord(line string) (word, rest string) {
+	line = strings.TrimSpace(line)
+	if !strings.HasPrefix(line, `"`) {
+		i := strings.IndexFunc(line, unicode.IsSpace)
+		if i < 0 {
+			return line, ""
+		}
+		return line[:i], line[i:]
+	}
+	for i := 1; i < len(line); i++ {
+		switch line[i] {
+		case '\\':
+			i++
+		case '"':
+			return line[:i+1], line[i+1:]
+		}
+	}
+	return line, "" // no second quote: all of it
+}
+
+// unquote takes the quotes and what a backslash stands for out of a word.
+func unquote(word string) string {
+	inner, quoted := strings.CutPrefix(word, `"`)
+	if !quoted {
+		return word
+	}
+	var out strings.Builder
+	for i := 0; i < len(inner); i++ {
+		switch c := inner[i]; {
+		case c == '"':
+			return out.String()
+		case c == '\\' && i+1 < len(inner):
+			i++
+			if j := strings.IndexByte("nrt", inner[i]); j >= 0 {
+				out.WriteByte("\n\r\t"[j])
+			} else {
+				out.WriteByte(inner[i])
+			}
+		default:
+			out.WriteByte(c)
+		}
+	}
+	return out.String()
 }
 
 // find returns the login for a host name without port.

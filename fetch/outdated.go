@@ -1,7 +1,6 @@
 package fetch
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -124,21 +124,17 @@ func (s *session) newerTag(ctx context.Context, n *Newer, upstream name.Reposito
 // head returns the digest that a tag has now.
 func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error) {
 	u := r.url("manifests", tag)
-	_, header, err := r.ask(ctx, http.MethodHead, u, acceptedManifests(), maxManifest)
+	header, err := r.ask(ctx, u)
 	if err == nil {
 		if d := digest.Digest(header.Get("Docker-Content-Digest")); checkDigest(d) == nil {
 			return d, nil
 		}
 	}
-	var status *statusError
-	if err != nil && !errors.As(err, &status) {
+	if err != nil && statusOf(err) == nil {
 		return "", err
 	}
-	data, _, err := r.ask(ctx, http.MethodGet, u, acceptedManifests(), maxManifest)
-	if err != nil {
-		return "", err
-	}
-	return sha256Of(data), nil
+	got, _, err := r.read(ctx, u, ocispec.Descriptor{Size: -1})
+	return got.Digest, err
 }
 
 // pick finds the newest among versions of the same flavour.
@@ -281,43 +277,36 @@ func (s *session) latestRelease(ctx context.Context, project string) (string, er
 			return "", err
 		}
 		tag := ""
-		err = s.retry(ctx, d.peer, "find the latest release of "+project, func() (err error) {
-			tag, err = d.leadsTo(ctx, "/releases/tag/")
-			return err
+		err = d.each(ctx, func(o origin) error {
+			return s.retry(ctx, o.peer, "find the latest release of "+project, func() (err error) {
+				if tag, err = s.leadsTo(ctx, o, "/releases/tag/"); err == nil && tag == "" && o.peer.spare {
+					err = &statusError{code: http.StatusNotFound} // the next place may know
+				}
+				return err
+			})
 		})
-		if err != nil {
-			return "", d.failed(err)
-		}
-		return tag, nil
+		return tag, err
 	})
 }
 
 // leadsTo asks for an address and returns what stands behind mark in the one that it redirects to, "" if it does not.
-func (d *download) leadsTo(ctx context.Context, mark string) (string, error) {
-	idle := d.s.opts.Retry.Idle
-	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle))
-	defer cancel()
-	leave, err := d.peer.gate.enter(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer leave()
-	client, err := d.client(ctx)
+func (s *session) leadsTo(ctx context.Context, o origin, mark string) (string, error) {
+	client, err := o.client(ctx)
 	if err != nil {
 		return "", err
 	}
 	stay := *client
 	stay.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, d.url.String(), http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, o.url.String(), http.NoBody)
 	if err != nil {
 		return "", err
 	}
-	for key, values := range d.header {
+	for key, values := range o.header {
 		req.Header[key] = values
 	}
-	res, err := stay.Do(req)
+	res, err := s.send(ctx, o.peer, &stay, req)
 	if err != nil {
-		return "", cmp.Or(context.Cause(ctx), requestError(err))
+		return "", err
 	}
 	if err := res.Body.Close(); err != nil {
 		return "", err

@@ -277,10 +277,15 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 		}
 		pins = append(pins, pin)
 	}
-	if err := failed.err(ctx, len(list)+len(rest)); err != nil || find != nil {
+	err := failed.err(ctx, len(list)+len(rest))
+	if find != nil {
 		return nil, errors.Join(err, find)
 	}
-	return mergePins(pins)
+	merged, twice := mergePins(pins)
+	if err == nil && twice != nil {
+		return nil, twice
+	}
+	return merged, err
 }
 
 // pinAll pins entries side by side. Those that fail are in failed, and not in what is returned.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 
@@ -37,10 +38,11 @@ type referrersAPI struct {
 func (r *repository) api() *referrersAPI {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
-	if r.s.apis[r.peer.upstream] == nil {
-		r.s.apis[r.peer.upstream] = &referrersAPI{}
+	host := canonicalHost(r.upstream.RegistryStr())
+	if r.s.apis[host] == nil {
+		r.s.apis[host] = &referrersAPI{}
 	}
-	return r.s.apis[r.peer.upstream]
+	return r.s.apis[host]
 }
 
 // referrers lists what names the subject as its own, by the OCI distribution specification 1.1: from the referrers API, or
@@ -110,63 +112,69 @@ func isLie(err error) bool {
 	return errors.As(err, &e)
 }
 
+// listReferrers asks one place after the other for all pages.
+func (r *repository) listReferrers(ctx context.Context, subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
+	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+		list, err = r.endpoints[i].listReferrers(ctx, r.url("referrers", subject.String()), subject)
+		return err
+	})
+	if hasNoAPI(err) {
+		return nil, false, nil
+	}
+	return list, err == nil, err
+}
+
 // listReferrers reads all pages. What was filtered (OCI-Filters-Applied) does not matter, because nothing is asked to be.
-func (r *repository) listReferrers(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, bool, error) {
+func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest.Digest) ([]ocispec.Descriptor, error) {
 	var all []ocispec.Descriptor
-	u := r.url("referrers", subject.String())
-	for range maxReferrerPages {
-		data, header, err := r.ask(ctx, http.MethodGet, u, ocispec.MediaTypeImageIndex, maxManifest)
-		if len(all) == 0 && (hasNoAPI(err) || err == nil && mediaType(header) != ocispec.MediaTypeImageIndex) {
-			return nil, false, nil
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("referrers of %s: %w", subject, err)
+	u = e.at(u)
+	for n := range maxReferrerPages {
+		data, header, err := e.ask(ctx, http.MethodGet, u, ocispec.MediaTypeImageIndex, maxManifest)
+		switch {
+		case err == nil && n == 0 && mediaType(header) != ocispec.MediaTypeImageIndex:
+			err = &statusError{code: http.StatusNotFound, detail: "there is something else than the referrers API"}
+			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
+		case n > 0 && hasNoAPI(err):
+			return nil, lied("referrers of %s: the next page of the list is not there", subject)
+		case err != nil:
+			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		}
 		var page struct {
 			Manifests []ocispec.Descriptor `json:"manifests"`
 		}
 		if err := json.Unmarshal(data, &page); err != nil {
-			return nil, false, lied("referrers of %s: %w", subject, err)
+			return nil, lied("referrers of %s: %w", subject, err)
 		}
 		if all = append(all, page.Manifests...); len(all) > maxReferrers {
-			return nil, false, lied("referrers of %s: there are more than %d", subject, maxReferrers)
+			return nil, lied("referrers of %s: there are more than %d", subject, maxReferrers)
 		}
 		to, err := nextURL(u, header)
 		if err != nil {
-			return nil, false, lied("referrers of %s: %w", subject, err)
+			return nil, lied("referrers of %s: %w", subject, err)
 		}
 		if to == nil {
-			return all, true, nil
+			return all, nil
 		}
 		u = to
 	}
-	return nil, false, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
+	return nil, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
 }
 
 // hasNoAPI tells whether an answer is that of a registry without the referrers API: 404 by the specification, and what
 // older ones say to an address that they do not know.
 func hasNoAPI(err error) bool {
-	var status *statusError
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch status.code {
-	case http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusNotImplemented:
-		return true
-	}
-	return false
+	return lacking(err, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusNotImplemented)
 }
 
 // tagged returns the manifest behind a tag, if there is one. The repository's list of tags would answer that for all at
 // once, but a caching proxy lists only what somebody pulled through it before.
 func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, bool, error) {
 	u := r.url("manifests", tag)
-	_, _, err := r.ask(ctx, http.MethodHead, u, acceptedManifests(), maxManifest) // not counted as a pull
-	var status *statusError
-	if errors.As(err, &status) && status.code == http.StatusNotFound {
+	_, err := r.ask(ctx, u)
+	if lacking(err, http.StatusNotFound) {
 		return ocispec.Descriptor{}, nil, false, nil
 	}
-	if err != nil && status == nil {
+	if err != nil && statusOf(err) == nil {
 		return ocispec.Descriptor{}, nil, false, err
 	}
 	desc, data, err := r.get(ctx, u, ocispec.Descriptor{Size: -1})

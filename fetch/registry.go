@@ -13,11 +13,8 @@ import (
 	"net/url"
 	"path"
 	"strings"
-	"sync"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -47,144 +44,59 @@ func acceptedManifests() string {
 	return strings.Join([]string{ocispec.MediaTypeImageIndex, dockerIndex, ocispec.MediaTypeImageManifest, dockerManifest, ociArtifact}, ", ")
 }
 
-// A repository is one repository of a registry, as it is asked. It logs in when it is asked for the first time: what the
-// store has needs no registry.
+// A repository is one repository as references name it, and where it is asked: on mirrors and the registry itself.
 type repository struct {
-	s    *session
-	peer *peer
-	name name.Repository // on the registry that is asked
-
-	mu     sync.Mutex
-	known  bool // credentials were found
-	client *http.Client
+	s         *session
+	upstream  name.Repository
+	endpoints []*endpoint
+	peers     []*peer // of the endpoints
 }
 
 // repository returns where to ask for an upstream repository.
 func (s *session) repository(upstream name.Repository) (*repository, error) {
-	p, err := s.peer(upstream.RegistryStr())
+	host := canonicalHost(upstream.RegistryStr())
+	peers, err := s.peers(host)
 	if err != nil {
 		return nil, err
-	}
-	var options []name.Option
-	if p.plain {
-		options = append(options, name.Insecure)
-	}
-	host, err := name.NewRegistry(p.host, options...)
-	if err != nil {
-		return nil, fmt.Errorf("source %s: %w", p, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.door == nil {
-		p.door = &door{next: p.trip, host: host.RegistryStr(), scheme: p.scheme()}
+	key := host + " " + upstream.RepositoryStr()
+	if s.repos[key] != nil {
+		return s.repos[key], nil
 	}
-	key := p.upstream + " " + upstream.RepositoryStr()
-	if s.repos[key] == nil {
-		s.repos[key] = &repository{s: s, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}
+	r := &repository{s: s, upstream: upstream, peers: peers}
+	for _, p := range peers {
+		e, err := s.newEndpoint(p, upstream)
+		if err != nil {
+			return nil, err
+		}
+		r.endpoints = append(r.endpoints, e)
 	}
-	return s.repos[key], nil
+	s.repos[key] = r
+	return r, nil
 }
 
-// login returns the client that is logged in.
-func (r *repository) login(ctx context.Context) (*http.Client, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.client != nil {
-		return r.client, nil
-	}
-	auth, err := authn.Resolve(ctx, r.s.opts.Keychain, r.name)
-	if err != nil {
-		return nil, fmt.Errorf("credentials for %s: %w", r.peer.host, err)
-	}
-	r.known = auth != authn.Anonymous
-	var trip http.RoundTripper
-	err = r.s.retry(ctx, r.peer, "log in to "+r.peer.host, func() error {
-		trip, err = r.handshake(ctx, auth)
+// ask asks for what a manifest's answer would say, which is not counted as a pull where pulls are limited.
+func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, err error) {
+	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(), maxManifest)
 		return err
 	})
-	if err != nil {
-		return nil, r.explain(err)
-	}
-	r.client = r.peer.client(trip)
-	return r.client, nil
+	return header, err
 }
 
-// handshake asks the registry how to log in, and does.
-func (r *repository) handshake(ctx context.Context, auth authn.Authenticator) (http.RoundTripper, error) {
-	idle := r.s.opts.Retry.Idle
-	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle)) // its answers are short
-	defer cancel()
-	leave, err := r.peer.gate.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	trip, err := transport.NewWithContext(ctx, r.name.Registry, auth, r.peer.door, []string{r.name.Scope(transport.PullScope)})
-	if err != nil && context.Cause(ctx) != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return nil, requestError(err)
-	}
-	return trip, nil
-}
-
-// ask sends one small request.
-func (r *repository) ask(ctx context.Context, method string, u *url.URL, accept string, limit int64) ([]byte, http.Header, error) {
-	client, err := r.login(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
-	if err != nil {
-		return nil, nil, err
-	}
-	req.Header.Set("Accept", accept)
-	data, header, err := r.s.small(ctx, r.peer, client, req, limit)
-	if err != nil {
-		return nil, nil, r.explain(err)
-	}
-	return data, header, nil
-}
-
-// url is the address of something in the repository, kind being manifests, blobs or tags.
+// url is the address of something in the upstream repository, kind being manifests, blobs or tags.
 func (r *repository) url(kind, id string) *url.URL {
-	return &url.URL{Scheme: r.peer.scheme(), Host: r.name.RegistryStr(), Path: path.Join("/v2", r.name.RepositoryStr(), kind, id)}
+	return &url.URL{Scheme: "https", Host: r.upstream.RegistryStr(), Path: path.Join("/v2", r.upstream.RepositoryStr(), kind, id)}
 }
 
-// String names the repository that is asked.
-func (r *repository) String() string { return r.peer.host + "/" + r.name.RepositoryStr() }
-
-// explain turns an answer of the registry into what happened and what to do.
-func (r *repository) explain(err error) error {
-	var status *statusError
-	if !errors.As(err, &status) {
-		return fmt.Errorf("ask %s: %w", r.peer, err)
+// String names the repository, and where it is asked if that is one place.
+func (r *repository) String() string {
+	if len(r.endpoints) == 1 {
+		return r.endpoints[0].String()
 	}
-	switch status.code {
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return r.explainDenied(err)
-	case http.StatusNotFound:
-		what := "there is no such tag, digest or repository"
-		switch {
-		case strings.Contains(status.detail, string(transport.NameUnknownErrorCode)):
-			what = "there is no such repository"
-		case strings.Contains(status.detail, string(transport.ManifestUnknownErrorCode)):
-			what = "there is no such tag or digest"
-		case strings.Contains(status.detail, string(transport.BlobUnknownErrorCode)):
-			what = "the registry has lost this blob"
-		}
-		return fmt.Errorf("%s: %s in %s: %w", r.peer, what, r, err)
-	}
-	return fmt.Errorf("ask %s: %w", r.peer, err)
-}
-
-func (r *repository) explainDenied(err error) error {
-	login := fmt.Sprintf("docker login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", r.peer.host)
-	if r.known {
-		return fmt.Errorf("%s: registry %s refuses the configured credentials for %s: check them with %s: %w", r.peer, r.peer.host, r.name.RepositoryStr(), login, err)
-	}
-	return fmt.Errorf("%s: registry %s wants credentials for %s, or the repository does not exist: %s: %w", r.peer, r.peer.host, r.name.RepositoryStr(), login, err)
+	return canonicalHost(r.upstream.RegistryStr()) + "/" + r.upstream.RepositoryStr()
 }
 
 // resolve returns the digest that a tag has now and the manifest behind it.
@@ -192,7 +104,7 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 	u := r.url("manifests", tag)
 	// A HEAD is not counted as a pull where pulls are limited, and often all that is needed on a rebuild. Where it fails, GET
 	// says why.
-	_, header, err := r.ask(ctx, http.MethodHead, u, acceptedManifests(), maxManifest)
+	header, err := r.ask(ctx, u)
 	if err == nil {
 		d := digest.Digest(header.Get("Docker-Content-Digest"))
 		if checkDigest(d) == nil {
@@ -231,6 +143,11 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 			desc.Size = int64(len(data))
 			return result{desc, data}, nil
 		}
+		if data, ok, err := r.s.onShelf(ctx, want.Digest, maxManifest); err != nil || ok {
+			desc := want
+			desc.Size = int64(len(data))
+			return result{desc, data}, err
+		}
 		desc, data, err := r.get(ctx, r.url("manifests", want.Digest.String()), want)
 		return result{desc, data}, err
 	})
@@ -249,9 +166,29 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 	return r.typed(got.desc, got.data)
 }
 
-// get reads a manifest from the registry into the store.
-func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descriptor) (ocispec.Descriptor, []byte, error) {
-	data, header, err := r.ask(ctx, http.MethodGet, u, acceptedManifests(), maxManifest)
+// get reads a manifest from the first endpoint that has the right one into the store.
+func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
+	if got, data, err = r.read(ctx, u, want); err != nil {
+		return want, nil, err
+	}
+	if err := r.s.put(ctx, data, got.Digest); err != nil {
+		return want, nil, err
+	}
+	return r.typed(got, data)
+}
+
+// read reads a manifest from the first endpoint that has the right one.
+func (r *repository) read(ctx context.Context, u *url.URL, want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
+	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+		got, data, err = r.endpoints[i].get(ctx, u, want)
+		return err
+	})
+	return got, data, err
+}
+
+// get reads a manifest.
+func (e *endpoint) get(ctx context.Context, u *url.URL, want ocispec.Descriptor) (ocispec.Descriptor, []byte, error) {
+	data, header, err := e.ask(ctx, http.MethodGet, e.at(u), acceptedManifests(), maxManifest)
 	if err != nil {
 		return want, nil, err
 	}
@@ -264,17 +201,14 @@ func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descripto
 		}
 	}
 	if got != promised {
-		return want, nil, fmt.Errorf("%s does not tell the truth about %s: the manifest that it sends has the digest %s, not %s; do not use it, or ask another source",
-			r.peer, u.Path, got, promised)
-	}
-	if err := r.s.put(ctx, data, got); err != nil {
-		return want, nil, err
+		return want, nil, fmt.Errorf("%s does not tell the truth about %s: the manifest that it sends has the digest %s, not %s; do not use it, or ask another source (%w)",
+			e.peer, e.at(u).Path, got, promised, errMismatch)
 	}
 	want.Digest, want.Size = got, int64(len(data))
 	if want.MediaType == "" {
 		want.MediaType = mediaType(header)
 	}
-	return r.typed(want, data)
+	return want, data, nil
 }
 
 // typed gives the descriptor the media type that the manifest itself states, if it states one.
@@ -306,47 +240,32 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 
 // blob returns the download of a blob of this repository.
 func (r *repository) blob(d digest.Digest, size int64) *download {
-	return &download{
-		s:       r.s,
-		peer:    r.peer,
-		client:  r.login,
-		url:     r.url("blobs", d.String()),
-		name:    fmt.Sprintf("blob %s of %s", d, r),
-		want:    d,
-		size:    size,
-		explain: r.explain,
+	out := &download{s: r.s, name: fmt.Sprintf("blob %s of %s", d, r), want: d, size: size, names: layoutNames(d)}
+	for _, e := range r.endpoints {
+		out.places = append(out.places, origin{
+			place:   place{e.peer, e.at(r.url("blobs", d.String()))},
+			client:  e.login,
+			explain: e.explain,
+		})
 	}
+	return out
 }
 
 // tags lists the repository's tags.
-func (r *repository) tags(ctx context.Context) ([]string, error) {
-	var all []string
-	u := r.url("tags", "list")
-	u.RawQuery = "n=1000"
-	left := int64(maxTags)
-	for range maxTagPages {
-		data, header, err := r.ask(ctx, http.MethodGet, u, "application/json", left)
-		if err != nil {
-			return nil, err
-		}
-		left -= int64(len(data))
-		var page struct {
-			Tags []string `json:"tags"`
-		}
-		if err := json.Unmarshal(data, &page); err != nil {
-			return nil, fmt.Errorf("tags of %s: %w", r, err)
-		}
-		all = append(all, page.Tags...)
-		to, err := nextURL(u, header)
-		if err != nil {
-			return nil, fmt.Errorf("tags of %s: %w", r, err)
-		}
-		if to == nil {
-			return all, nil
-		}
-		u = to
+func (r *repository) tags(ctx context.Context) (all []string, err error) {
+	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+		all, err = r.endpoints[i].tags(ctx, r.url("tags", "list"))
+		return err
+	})
+	return all, err
+}
+
+func parseTags(data []byte) ([]string, error) {
+	var page struct {
+		Tags []string `json:"tags"`
 	}
-	return nil, fmt.Errorf("tags of %s: more than %d pages", r, maxTagPages)
+	err := json.Unmarshal(data, &page)
+	return page.Tags, err
 }
 
 // nextURL is the address of the page that follows the one at u; nil if that was the last.

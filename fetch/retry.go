@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -122,10 +123,13 @@ func retryable(err error) bool {
 		store  *storeError
 		final  *permanentError
 		dns    *net.DNSError
+		proxy  *proxyError
 	)
 	switch {
 	case errors.As(err, &final), errors.As(err, &store), errors.Is(err, errPlainHTTP), isTLS(err):
 		return false
+	case errors.As(err, &proxy):
+		return retryableStatus(proxy.code)
 	case errors.As(err, &status):
 		return retryableStatus(status.code)
 	case errors.As(err, &dns):
@@ -169,7 +173,10 @@ func requestError(err error) error {
 	var terr *transport.Error
 	var unknown x509.UnknownAuthorityError
 	var record tls.RecordHeaderError
+	var gone *unreachableError
 	switch {
+	case errors.As(err, &gone):
+		return gone // it knows what to say
 	case errors.As(err, &terr):
 		return &statusError{code: terr.StatusCode, detail: diagnostics(terr)}
 	case strings.HasPrefix(err.Error(), "no token in bearer response"):
@@ -188,12 +195,29 @@ type printableError struct{ err error }
 func (e printableError) Error() string { return printable(e.err.Error()) }
 func (e printableError) Unwrap() error { return e.err }
 
+// fewAttempts is how often is tried what will hardly change: a host that never answered in this run, or a mirror of which
+// there is another.
+const fewAttempts = 3
+
 // attempts counts requests in a row that brought nothing.
 type attempts struct {
-	s    *session
-	gate *gate
-	what string // for the log
-	n    int
+	s     *session
+	peer  *peer
+	what  string // for the log
+	n     int
+	began time.Time // of the first that brought nothing
+}
+
+// progress says that something came.
+func (a *attempts) progress() { a.n, a.began = 0, time.Time{} }
+
+// limit is how many attempts an error is worth.
+func (a *attempts) limit(err error) int {
+	var gone *unreachableError
+	if a.peer.spare || errors.As(err, &gone) && a.peer.server.silent() {
+		return min(fewAttempts, a.s.opts.Retry.Attempts)
+	}
+	return a.s.opts.Retry.Attempts
 }
 
 // again waits before another attempt, or returns the error that ends them.
@@ -202,24 +226,64 @@ func (a *attempts) again(ctx context.Context, err error) error {
 		return cause
 	}
 	if !retryable(err) {
+		a.lost(err)
 		return err
 	}
+	if a.n == 0 {
+		a.began = time.Now()
+	}
 	a.n++
-	r := a.s.opts.Retry
-	if a.n >= r.Attempts {
+	if a.n >= a.limit(err) {
+		a.lost(err)
 		return fmt.Errorf("%w (tried %d times)", err, a.n)
 	}
+	r := a.s.opts.Retry
 	wait := backoff(r, a.n)
-	var status *statusError
-	if errors.As(err, &status) && status.retryAfter > 0 {
+	if status := statusOf(err); status != nil && (status.retryAfter > 0 || status.code == http.StatusTooManyRequests) {
 		if status.retryAfter > r.MaxRetryAfter {
 			return fmt.Errorf("%w: the server asks to come back in %s", err, status.retryAfter.Round(time.Second))
 		}
-		wait = status.retryAfter
-		a.gate.hold(wait)
+		wait = max(wait, status.retryAfter)
+		a.peer.server.gate.hold(wait)
 	}
-	a.s.log.WarnContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
+	a.tell(ctx, err, wait)
 	return sleep(ctx, wait)
+}
+
+// lost remembers a host that cannot be reached and never could: whatever else is to come from there need not wait for it.
+func (a *attempts) lost(err error) {
+	var gone *unreachableError
+	if errors.As(err, &gone) && gone.host == a.peer.host && a.peer.server.silent() {
+		a.peer.server.giveUp(err)
+	}
+}
+
+// tell writes every attempt into the log of those who want to know everything, and a line now and then if it lasts.
+func (a *attempts) tell(ctx context.Context, err error, wait time.Duration) {
+	a.s.log.DebugContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
+	if a.peer.server.mayTell(a.began, time.Now().Add(wait)) {
+		a.s.log.WarnContext(ctx, "a host does not answer well, still trying", "host", a.peer.host, "since", time.Since(a.began).Round(time.Second),
+			"next", wait.Round(time.Second), "error", err)
+	}
+}
+
+// statusOf returns the answer in an error, nil if there is none.
+func statusOf(err error) *statusError {
+	var status *statusError
+	if errors.As(err, &status) {
+		return status
+	}
+	return nil
+}
+
+// judge tells the gate what an answer says about the number of requests; nil is a good one.
+func (p *pass) judge(status *statusError) {
+	switch {
+	case status == nil || status.code < http.StatusBadRequest || status.code == http.StatusNotFound:
+		p.fine()
+	case status.code == http.StatusTooManyRequests || status.code == http.StatusServiceUnavailable:
+		p.crowded()
+	}
 }
 
 // backoff doubles the wait with each attempt up to a bound; half of it is random, so that jobs that failed together do not
@@ -235,7 +299,7 @@ func backoff(r Retry, attempt int) time.Duration {
 
 // retry runs f until it succeeds or trying again is pointless.
 func (s *session) retry(ctx context.Context, p *peer, what string, f func() error) error {
-	a := attempts{s: s, gate: p.gate, what: what}
+	a := attempts{s: s, peer: p, what: what}
 	for {
 		err := f()
 		if err == nil {
@@ -249,7 +313,10 @@ func (s *session) retry(ctx context.Context, p *peer, what string, f func() erro
 
 // send asks once. The answer's body ends with errStalled if the server sends nothing for Retry.Idle, and must be closed.
 func (s *session) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
-	leave, err := p.gate.enter(ctx)
+	if err := p.server.given(); err != nil {
+		return nil, err
+	}
+	pass, err := p.server.gate.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -263,10 +330,15 @@ func (s *session) send(ctx context.Context, p *peer, c *http.Client, req *http.R
 			err = cause
 		}
 		cancel(nil)
-		leave()
-		return nil, requestError(err)
+		err = requestError(err)
+		if status := statusOf(err); status != nil {
+			pass.judge(status)
+		}
+		pass.leave()
+		return nil, err
 	}
-	resp.Body = &watchedBody{rc: resp.Body, ctx: ctx, timer: timer, idle: idle, end: func() { cancel(nil); leave() }}
+	pass.judge(&statusError{code: resp.StatusCode})
+	resp.Body = &watchedBody{rc: resp.Body, ctx: ctx, timer: timer, idle: idle, end: func() { cancel(nil); pass.leave() }}
 	return resp, nil
 }
 
@@ -321,11 +393,44 @@ func (s *session) small(ctx context.Context, p *peer, c *http.Client, req *http.
 		if req.Method == http.MethodHead {
 			return nil
 		}
-		data, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
-		if err == nil && int64(len(data)) > limit {
-			return permanent("the answer has more than %d bytes", limit)
-		}
+		data, err = readPage(resp, limit)
 		return err
 	})
 	return data, header, err
+}
+
+// readPage reads a whole answer of at most limit bytes. Some servers store pages compressed and send them so, asked or not.
+func readPage(resp *http.Response, limit int64) ([]byte, error) {
+	body := io.Reader(resp.Body)
+	switch encoding := contentEncoding(resp.Header); encoding {
+	case "":
+	case "gzip":
+		unpacked, err := gzip.NewReader(body)
+		if err != nil {
+			return nil, fmt.Errorf("the answer is said to be gzip: %w", err)
+		}
+		body = unpacked
+	default:
+		return nil, permanent("the server sends it in the encoding %s, for which nobody asked", printable(encoding))
+	}
+	data, err := io.ReadAll(io.LimitReader(body, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		return nil, permanent("the answer has more than %d bytes", limit)
+	}
+	if err != nil {
+		return nil, requestError(err)
+	}
+	return data, nil
+}
+
+// contentEncoding is the encoding of an answer's body (RFC 9110, 8.4), "" for none.
+func contentEncoding(h http.Header) string {
+	switch encoding := strings.ToLower(strings.TrimSpace(h.Get("Content-Encoding"))); encoding {
+	case "identity", "aws-chunked": // Amazon's S3 keeps the latter from uploads; nothing is encoded in it
+		return ""
+	case "x-gzip":
+		return "gzip"
+	default:
+		return encoding
+	}
 }

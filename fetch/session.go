@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -24,18 +26,21 @@ type session struct {
 	referrers manifest.ReferrerPolicy // for images that do not say it
 	log       *slog.Logger
 	logins    netrc
+	hosts     *Hosts
+	proxy     func(*http.Request) (*url.URL, error)
+	shelves   []*shelf           // directories with what is there already
 	flights   singleflight.Group // one transfer for a digest or URL at a time
 	buffers   sync.Pool
 
 	// contentLater says that items are finished before the content whose size is known comes.
 	contentLater bool
 
-	mu    sync.Mutex
-	peers map[string]*peer         // by upstream host
-	slots map[string]*gate         // by host that is asked
-	repos map[string]*repository   // by repository that is asked
-	pages map[string][]byte        // indexes of Helm repositories and files of checksums, by URL
-	apis  map[string]*referrersAPI // by upstream host
+	mu         sync.Mutex
+	known      map[string][]*peer // by upstream host
+	transports map[credentials]*http.Transport
+	repos      map[string]*repository   // by upstream repository
+	pages      map[string][]byte        // indexes of Helm repositories and files of checksums, by URL
+	apis       map[string]*referrersAPI // by upstream host
 
 	total, done, cached atomic.Int64
 }
@@ -56,22 +61,34 @@ func newSession(o Options) (*session, error) {
 	if o.Policy == "" {
 		o.Policy = manifest.PolicyStrict
 	}
+	if o.Hosts == nil {
+		o.Hosts = NewHosts()
+	}
+	if o.MaxUnknown <= 0 {
+		o.MaxUnknown = maxUnknown
+	}
 	o.Retry = o.Retry.withDefaults()
 	s := &session{
 		opts:    o,
 		log:     o.Logger,
 		buffers: sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }},
-		peers:   map[string]*peer{},
-		slots:   map[string]*gate{},
+		hosts:   o.Hosts,
+		proxy:   proxies(),
+		known:   map[string][]*peer{},
 		repos:   map[string]*repository{},
 		pages:   map[string][]byte{},
 		apis:    map[string]*referrersAPI{},
+
+		transports: map[credentials]*http.Transport{},
 	}
 	var err error
 	if s.platforms, err = normalPlatforms(o.Platforms); err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
 	if s.logins, err = readNetrc(); err != nil {
+		return nil, err
+	}
+	if s.shelves, err = s.openShelves(); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -96,8 +113,11 @@ func (r Retry) withDefaults() Retry {
 func (s *session) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.peers {
-		p.transport.CloseIdleConnections()
+	for _, t := range s.transports {
+		t.CloseIdleConnections()
+	}
+	for _, d := range s.shelves {
+		d.close()
 	}
 }
 

@@ -2,7 +2,6 @@ package fetch
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -26,27 +24,31 @@ const (
 	maxCAFile    = 1 << 20
 	maxHeaders   = 1 << 20
 
-	maxConcurrent = 8 // requests that a host gets at once if its source does not say otherwise
+	maxConcurrent = 8  // requests that a host gets at once if its source does not say otherwise
+	maxIdle       = 32 // connections to one host that are kept for a next request
+	dialTimeout   = 15 * time.Second
 )
 
 // errPlainHTTP says that a server was about to be asked without TLS though no source allows that.
 var errPlainHTTP = errors.New("plain HTTP is used only for hosts that sources name with plainHTTP: true")
 
-// A peer is the server that is asked for what an upstream host publishes: the host itself or its mirror.
+// A peer is a server that is asked for what an upstream host publishes: one of its mirrors, or the host itself.
 type peer struct {
-	upstream  string // host[:port] as in references and URLs
-	host      string // host[:port] that is asked
-	prefix    string // path on it, without slashes at its ends
-	plain     bool
-	gate      *gate
-	transport *http.Transport
-	trip      http.RoundTripper // transport behind a guard
-	door      *door             // trip behind what registries need; nil until one is asked
+	upstream string // host[:port] as in references and URLs
+	host     string // host[:port] that is asked
+	prefix   string // path on it, without slashes at its ends
+	plain    bool
+	spare    bool // another peer is asked where this one fails
+	server   *server
+	trip     http.RoundTripper // the connections behind a guard
+	door     *door             // trip behind what registries need; nil until one is asked
 }
+
+func (p *peer) isMirror() bool { return p.host != p.upstream || p.prefix != "" }
 
 // String names the upstream and, where there is one, the mirror.
 func (p *peer) String() string {
-	if p.host == p.upstream && p.prefix == "" {
+	if !p.isMirror() {
 		return p.upstream
 	}
 	return fmt.Sprintf("%s (mirror %s)", p.upstream, strings.TrimSuffix(p.host+"/"+p.prefix, "/"))
@@ -68,7 +70,7 @@ func (p *peer) client(trip http.RoundTripper) *http.Client {
 // credentials to subdomains.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
-		return fmt.Errorf("more than %d redirects", maxRedirects)
+		return permanent("more than %d redirects, one leads to the other", maxRedirects)
 	}
 	if req.URL.Host != via[0].URL.Host {
 		for _, secret := range []string{"Authorization", "Cookie", "Proxy-Authorization"} {
@@ -78,83 +80,178 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// peer returns the server to ask for an upstream host.
-func (s *session) peer(host string) (*peer, error) {
+// peers returns the servers to ask for an upstream host, in their order.
+func (s *session) peers(host string) ([]*peer, error) {
 	host = canonicalHost(host)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p, ok := s.peers[host]; ok {
-		return p, nil
+	if list, ok := s.known[host]; ok {
+		return list, nil
 	}
-	p, err := s.newPeer(host)
+	list, err := s.newPeers(host)
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", host, err)
 	}
-	s.peers[host] = p
-	return p, nil
+	s.known[host] = list
+	return list, nil
 }
 
-func (s *session) newPeer(host string) (*peer, error) {
+func (s *session) newPeers(host string) ([]*peer, error) {
 	source := s.source(host)
-	p := &peer{upstream: host, host: host, plain: source.PlainHTTP}
-	if source.Mirror != "" {
-		p.host, p.prefix, _ = strings.Cut(strings.Trim(source.Mirror, "/"), "/")
+	var list []*peer
+	for _, mirror := range source.Mirrors {
+		p := &peer{upstream: host}
+		p.host, p.prefix, _ = strings.Cut(strings.Trim(mirror, "/"), "/")
 		p.host = canonicalHost(p.host)
-		// What is said of the mirror itself as a host holds for it here too.
-		mirror := s.source(p.host)
-		p.plain = p.plain || mirror.PlainHTTP
-		source.CA = cmp.Or(source.CA, mirror.CA)
-		source.MaxConcurrent = cmp.Or(source.MaxConcurrent, mirror.MaxConcurrent)
+		// What is said of the mirror itself as a host holds for it here too, and more.
+		own := s.source(p.host)
+		p.plain = source.PlainHTTP || own.PlainHTTP && len(own.Mirrors) == 0
+		list = append(list, p)
+		if err := s.connect(p, joinSources(own, source)); err != nil {
+			return nil, err
+		}
 	}
+	if source.MirrorOnly && len(list) > 0 {
+		return markSpares(list), nil
+	}
+	p := &peer{upstream: host, host: host, plain: source.PlainHTTP && len(list) == 0}
+	list = append(list, p)
+	return markSpares(list), s.connect(p, source)
+}
+
+func markSpares(list []*peer) []*peer {
+	for _, p := range list[:len(list)-1] {
+		p.spare = true
+	}
+	return list
+}
+
+// joinSources is own, with what it does not say taken from another.
+func joinSources(own, other manifest.Source) manifest.Source {
+	own.CA = cmp.Or(own.CA, other.CA)
+	own.MaxConcurrent = cmp.Or(own.MaxConcurrent, other.MaxConcurrent)
+	if own.Cert == "" {
+		own.Cert, own.Key = other.Cert, other.Key
+	}
+	return own
+}
+
+// connect makes what a peer is asked through.
+func (s *session) connect(p *peer, source manifest.Source) error {
 	limit := source.MaxConcurrent
 	if limit <= 0 {
 		limit = maxConcurrent
 	}
-	if s.slots[p.host] == nil {
-		s.slots[p.host] = newGate(limit)
+	p.server = s.hosts.server(p.host, limit)
+	trust := credentials{source.CA, source.Cert, source.Key}
+	transport, err := s.transport(trust)
+	if err != nil {
+		return err
 	}
-	p.gate = s.slots[p.host]
-	roots, err := s.roots(source.CA)
+	p.trip = &guard{next: transport, server: p.server, host: p.host, scheme: p.scheme(), plain: s.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		other := s.source(canonicalHost(host))
+		// The same company, so probably the same authority; but the certificate is for whom it was said to be for.
+		return s.transport(credentials{cmp.Or(other.CA, trust.ca), other.Cert, other.Key})
+	}}
+	return nil
+}
+
+// credentials are the files that a TLS connection takes.
+type credentials struct{ ca, cert, key string }
+
+// transport returns the connections with these credentials, which those who have the same share. The session is locked.
+func (s *session) transport(c credentials) (*http.Transport, error) {
+	if t := s.transports[c]; t != nil {
+		return t, nil
+	}
+	roots, err := s.roots(c.ca)
 	if err != nil {
 		return nil, err
 	}
-	p.transport = &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+	certificates, err := s.certificates(c)
+	if err != nil {
+		return nil, err
+	}
+	t := &http.Transport{
+		Proxy:                  s.proxy,
+		OnProxyConnectResponse: proxyAnswered,
+		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:        &tls.Config{RootCAs: roots, Certificates: certificates, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    20 * time.Second,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // bytes as they are published: digests and ranges are of these
-		MaxIdleConnsPerHost:    limit,
+		MaxIdleConnsPerHost:    maxIdle,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxHeaders,
 		// A connection that died without a word is found and left; HTTP/2 would send every further attempt over it.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: s.opts.Retry.Idle / 4, PingTimeout: s.opts.Retry.Idle / 4},
 	}
-	p.trip = &guard{next: p.transport, host: p.host, scheme: p.scheme(), plain: s.plainHost}
-	return p, nil
+	s.transports[c] = t
+	return t, nil
 }
 
-// source returns what is said of a host; the zero value if nothing is.
+// certificates reads the client certificate, if there is one.
+func (s *session) certificates(c credentials) ([]tls.Certificate, error) {
+	if c.cert == "" {
+		return nil, nil
+	}
+	certificate, err := readFile(s.path(c.cert), maxCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("cert: %w", err)
+	}
+	key, err := readFile(s.path(c.key), maxCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("key: %w", err)
+	}
+	info, err := os.Stat(s.path(c.key))
+	if err != nil {
+		return nil, fmt.Errorf("key: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		s.log.Warn("a private key can be read by others on this machine; make it yours alone with chmod 600", "key", c.key, "mode", info.Mode().Perm().String())
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, fmt.Errorf("cert %s with key %s: %w", c.cert, c.key, err)
+	}
+	return []tls.Certificate{pair}, nil
+}
+
+// source returns what is said of a host: under its own name, or under the longest pattern that it fits; the zero value if
+// nothing is.
 func (s *session) source(host string) manifest.Source {
+	var best manifest.Source
 	for _, src := range s.opts.Sources {
+		if src.Host == "" {
+			continue
+		}
+		if domain, wild := strings.CutPrefix(src.Host, "*"); wild {
+			if strings.HasSuffix(withoutPort(host, "443"), withoutPort(domain, "443")) && len(src.Host) > len(best.Host) {
+				best = src
+			}
+			continue
+		}
 		same := func(port string) bool { return withoutPort(src.Host, port) == withoutPort(host, port) }
 		if same("443") || src.PlainHTTP && same("80") {
 			return src
 		}
 	}
-	return manifest.Source{}
+	return best
 }
 
-// plainHost tells whether a source allows to ask a host without TLS.
+// plainHost tells whether a source allows to ask a host without TLS: by its own name, or as a mirror.
 func (s *session) plainHost(host string) bool {
+	if src := s.source(canonicalHost(host)); src.PlainHTTP && len(src.Mirrors) == 0 {
+		return true
+	}
 	for _, src := range s.opts.Sources {
-		named := src.Host
-		if src.Mirror != "" {
-			named, _, _ = strings.Cut(src.Mirror, "/")
-		}
-		if src.PlainHTTP && withoutPort(named, "80") == withoutPort(host, "80") {
-			return true
+		for _, mirror := range src.Mirrors {
+			named, _, _ := strings.Cut(mirror, "/")
+			if src.PlainHTTP && withoutPort(named, "80") == withoutPort(host, "80") {
+				return true
+			}
 		}
 	}
 	return false
@@ -218,30 +315,47 @@ func canonicalHost(host string) string {
 	return host
 }
 
-// route returns the server to ask for a URL and the URL to ask it for.
-func (s *session) route(raw string) (*peer, *url.URL, error) {
+// A place is where one thing is asked for.
+type place struct {
+	peer *peer
+	url  *url.URL
+}
+
+// route returns the servers to ask for a URL, in their order, with the URLs to ask them for.
+func (s *session) route(raw string) ([]place, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return nil, nil, fmt.Errorf("not a URL: %w", err)
+		return nil, errors.New("not a URL") // what url says of it has all of it, perhaps with a password
 	}
 	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return nil, nil, fmt.Errorf("%s: want an https URL", u.Redacted())
+		return nil, fmt.Errorf("%s: want an https URL", u.Redacted())
 	}
 	if u.User != nil {
-		return nil, nil, fmt.Errorf("%s: a URL must not have credentials in it; put them into netrc (~/.netrc or $NETRC)", u.Redacted())
+		return nil, fmt.Errorf("%s: a URL must not have credentials in it; put them into netrc (~/.netrc or $NETRC)", u.Redacted())
 	}
 	host := strings.TrimSuffix(u.Host, ":443")
 	if u.Scheme == "http" {
 		host = strings.TrimSuffix(u.Host, ":80")
 	}
-	p, err := s.peer(host)
+	peers, err := s.peers(host)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	mirrored := p.host != p.upstream || p.prefix != ""
-	if u.Scheme == "http" && !mirrored && !p.plain {
-		return nil, nil, fmt.Errorf("%s: %w", host, errPlainHTTP)
+	var list []place
+	for _, p := range peers {
+		if u.Scheme == "http" && !p.isMirror() && !p.plain {
+			if len(peers) > 1 {
+				continue // it is there in mirrors only
+			}
+			return nil, fmt.Errorf("%s: %w", host, errPlainHTTP)
+		}
+		list = append(list, place{p, p.at(u)})
 	}
+	return list, nil
+}
+
+// at is where a peer has what a URL names.
+func (p *peer) at(u *url.URL) *url.URL {
 	to := *u
 	to.Fragment, to.RawFragment = "", ""
 	to.Scheme, to.Host = p.scheme(), p.host
@@ -251,76 +365,42 @@ func (s *session) route(raw string) (*peer, *url.URL, error) {
 			to.RawPath = "/" + p.prefix + u.RawPath
 		}
 	}
-	return p, &to, nil
+	return &to
 }
 
 // guard names the program and keeps requests off unencrypted connections, redirects and token services included.
 type guard struct {
 	next   http.RoundTripper
+	server *server
 	host   string // is asked with this scheme only: registries would be tried with both
 	scheme string
 	plain  func(host string) bool // tells which hosts may be asked without TLS
+	// elsewhere has the connections for other hosts, to which redirects and token services lead.
+	elsewhere func(host string) (http.RoundTripper, error)
 }
 
 // RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
-	if req.URL.Host == g.host {
+	next, here := g.next, req.URL.Host == g.host
+	if here {
 		req.URL.Scheme = g.scheme
+	} else {
+		var err error
+		if next, err = g.elsewhere(req.URL.Host); err != nil {
+			return nil, &permanentError{fmt.Errorf("source %s: %w", req.URL.Host, err)}
+		}
 	}
 	if req.URL.Scheme != "https" && !g.plain(req.URL.Host) {
 		return nil, fmt.Errorf("%s: %w", req.URL.Host, errPlainHTTP)
 	}
 	req.Header.Set("User-Agent", userAgent)
-	return g.next.RoundTrip(req)
-}
-
-// A gate lets a bounded number of requests through to one host, and none while that host asks everybody to wait.
-type gate struct {
-	slots chan struct{}
-	mu    sync.Mutex
-	until time.Time
-}
-
-func newGate(limit int) *gate { return &gate{slots: make(chan struct{}, limit)} }
-
-// enter waits until a request may be sent. The returned function ends it.
-func (g *gate) enter(ctx context.Context) (leave func(), err error) {
-	select {
-	case g.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	resp, err := next.RoundTrip(req)
+	if err != nil {
+		return nil, unreachable(req.URL.Host, err)
 	}
-	leave = func() { <-g.slots }
-	g.mu.Lock()
-	pause := time.Until(g.until)
-	g.mu.Unlock()
-	if err := sleep(ctx, pause); err != nil {
-		leave()
-		return nil, err
+	if here {
+		g.server.heard(resp.StatusCode)
 	}
-	return leave, nil
-}
-
-// hold lets nothing through for a while.
-func (g *gate) hold(d time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if until := time.Now().Add(d); until.After(g.until) {
-		g.until = until
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return context.Cause(ctx)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return resp, nil
 }

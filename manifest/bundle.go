@@ -63,6 +63,7 @@ type Bundle struct {
 	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
 	Sources   []Source     `yaml:"sources,omitempty" doc:"How upstream hosts are reached."`
+	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
 	Zone      string       `yaml:"zone,omitempty" doc:"Takes what the catalog adds from the addresses of a zone, such as cn."`
 	// Kubernetes is what charts are rendered for; a cluster file says it otherwise.
 	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"What charts are rendered for, where no cluster file says it."`
@@ -156,30 +157,6 @@ func (s Sums) MarshalYAML() (any, error) {
 type PackageSet struct {
 	Distribution string   `yaml:"distribution" kk:"required" doc:"Distribution and version, such as debian/12."`
 	Install      []string `yaml:"install" kk:"required" doc:"Package names; what they depend on is added."`
-}
-
-// Source says how one upstream host is reached. It applies to images, charts and files alike.
-type Source struct {
-	// Host is the host[:port] in references and URLs.
-	Host string `yaml:"host" kk:"required" doc:"host[:port] as in references and URLs, such as docker.io or dl.k8s.io."`
-	// Mirror is the host[:port][/path] asked instead.
-	Mirror string `yaml:"mirror,omitempty" doc:"host[:port][/path] that is asked instead."`
-	// CA is the path of a PEM file, relative to the manifest, with the authorities this host is trusted by.
-	CA string `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of this host."`
-	// MaxConcurrent bounds the connections to this host; 0 is the default.
-	MaxConcurrent int `yaml:"maxConcurrent,omitempty" doc:"Most connections to this host at once."`
-	// PlainHTTP talks HTTP instead of HTTPS.
-	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS; only ever for this host."`
-}
-
-func (*Source) hint(name string) string {
-	switch name {
-	case "username", "password", "token", "auth":
-		return "secrets never live in this file; log in with the docker configuration (docker login) or netrc"
-	case "insecure", "insecureSkipVerify", "skipTLSVerify":
-		return "certificates are always checked; name the authority with ca, or use plainHTTP"
-	}
-	return ""
 }
 
 // ParseBundle reads a Bundle. The error is Problems.

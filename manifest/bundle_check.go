@@ -31,6 +31,7 @@ func (c *checker) bundle(b *Bundle) {
 	c.sameFile(b.Files, b.Platforms)
 	c.sources(b.Sources)
 	c.discovery(b)
+	c.overrides(b.Overrides)
 	refuse(c, b, bundleGaps())
 }
 
@@ -340,37 +341,6 @@ func (c *checker) sameFile(list []File, platforms []string) {
 			if _, known := first[id]; !known {
 				first[id] = i
 			}
-		}
-	}
-}
-
-const maxConcurrent = 256 // connections; servers and this machine's own limit on open files end well below
-
-func (c *checker) sources(list []Source) {
-	first := map[string]int{}
-	for i, s := range list {
-		path := index("sources", i)
-		if s.Host != "" {
-			c.hostPort(join(path, "host"), s.Host)
-		}
-		if s.Mirror != "" {
-			host, below := cutPath(s.Mirror)
-			c.hostPort(join(path, "mirror"), host)
-			if strings.ContainsAny(below, "?#{} \\") || strings.Contains("/"+below+"/", "/../") {
-				c.add(join(path, "mirror"), "%q: want host[:port][/path]", shorten(s.Mirror))
-			}
-		}
-		if s.MaxConcurrent < 0 || s.MaxConcurrent > maxConcurrent {
-			c.add(join(path, "maxConcurrent"), "%d is not between 1 and %d", s.MaxConcurrent, maxConcurrent)
-		}
-		if s.PlainHTTP && s.CA != "" {
-			c.add(path, "has plainHTTP and ca; without TLS no certificate is checked, keep one")
-		}
-		host := strings.ToLower(s.Host)
-		if at, twice := first[host]; twice {
-			c.add(path, "%s is there twice, first on %s", shorten(s.Host), c.line(index("sources", at)))
-		} else {
-			first[host] = i
 		}
 	}
 }

@@ -66,6 +66,8 @@ type Pin struct {
 	Platform string `yaml:"platform,omitempty"`
 	// URL is where the bytes are, where Ref does not say it.
 	URL string `yaml:"url,omitempty"`
+	// From is where an override had the bytes fetched from instead.
+	From string `yaml:"from,omitempty" doc:"Address that an override had the bytes fetched from."`
 	// Digest and Size are of the image's manifest or index, of the chart archive or of the file.
 	Digest digest.Digest `yaml:"digest" kk:"required"`
 	Size   int64         `yaml:"size"`

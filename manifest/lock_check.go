@@ -105,8 +105,8 @@ func comparePins(a, b Pin) int {
 
 // Fingerprint is the digest of everything in the manifest that decides what its items are: platforms, policies, images,
 // charts and files (with the catalog's additions, if they have been merged), whatever their order, and how images are
-// found; images that are found are not part of it. The bundle's name and version are not part of it, nor are sources,
-// which say where bytes come from and not which.
+// found; images that are found are not part of it. The bundle's name and version are not part of it, nor are sources
+// and addresses of overrides, which say where bytes come from and not which.
 func (b *Bundle) Fingerprint() (digest.Digest, error) {
 	items := struct {
 		Platforms []string
@@ -116,6 +116,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		Files     []string
 		Referrers ReferrerPolicy `yaml:",omitempty"`
 		Find      *findSettings  `yaml:",omitempty"`
+		Sums      []string       `yaml:",omitempty"`
 	}{Platforms: slices.Sorted(slices.Values(b.Platforms)), Policy: orDefault(b.PlatformPolicy, PolicyStrict)}
 	if b.Referrers != ReferrersAll {
 		items.Referrers = b.Referrers
@@ -138,6 +139,12 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		items.Files = append(items.Files, canonical(f))
 	}
 	items.Find = b.findSettings()
+	for _, o := range b.Overrides {
+		if len(o.SHA256) > 0 {
+			items.Sums = append(items.Sums, canonical(Override{URL: o.URL, SHA256: o.SHA256}))
+		}
+	}
+	slices.Sort(items.Sums)
 	slices.Sort(items.Images)
 	slices.Sort(items.Charts)
 	slices.Sort(items.Files)

@@ -197,7 +197,7 @@ func TestErrors(t *testing.T) {
 func TestAddTo(t *testing.T) {
 	b := &manifest.Bundle{
 		Images:  []manifest.Image{{Name: "registry.k8s.io/pause:3.10.1"}, {Name: "nginx"}},
-		Sources: []manifest.Source{{Host: "GitHub.com", Mirror: "own.example"}},
+		Sources: []manifest.Source{{Host: "GitHub.com", Mirrors: manifest.Mirrors{"own.example"}}},
 	}
 	c := cluster(t, "v1.34.3", "")
 	a, err := Resolve(c, []manifest.Need{
@@ -225,7 +225,7 @@ func TestAddTo(t *testing.T) {
 	if diff := cmp.Diff(names, want); diff != "" {
 		t.Errorf("images (-got +want):\n%s", diff)
 	}
-	if got.Sources[0].Mirror != "own.example" || got.Sources[1].Host != "dl.k8s.io" {
+	if got.Sources[0].Mirrors[0] != "own.example" || got.Sources[1].Host != "dl.k8s.io" {
 		t.Errorf("sources %+v", got.Sources)
 	}
 	if len(b.Images) != 2 || len(b.Files) != 0 {

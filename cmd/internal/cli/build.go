@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,6 +172,7 @@ type builder struct {
 	cacheDir string
 	scratch  *bundle.Scratch // what the cache is of, with --no-cache
 	lock     *manifest.Lock  // once it is known
+	failures failures        // items that could not be resolved or fetched
 	began    bool            // to download what is large
 }
 
@@ -183,6 +185,7 @@ func (b *builder) open() (err error) {
 		return err
 	}
 	b.cache, b.cacheDir, err = b.openCache()
+	b.memory = memoryDir(b.cacheDir)
 	return err
 }
 
@@ -206,13 +209,18 @@ func (b *builder) run(ctx context.Context) (buildResult, error) {
 
 // build brings what the cache lacks and writes the bundle.
 func (b *builder) build(ctx context.Context) (buildResult, error) {
+	if b.failures.list != nil { // of the run before, which was mended
+		b.failures, b.lock = failures{}, nil
+	}
 	if b.lock == nil { // not again where a blob had to be mended: files without a checksum would be fetched anew
 		lock, err := b.lockFor(ctx)
-		if err != nil {
+		if err := b.failures.set(err); err != nil {
 			return buildResult{}, err
 		}
-		if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
-			return buildResult{}, err
+		if b.failures.list == nil { // what failed may be the answer
+			if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
+				return buildResult{}, err
+			}
 		}
 		b.lock = lock
 	}
@@ -223,6 +231,7 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 		return buildResult{}, err
 	}
 	defer job.Close()
+	b.failures.announce(b.globals, job.Failed())
 	if err := b.announce(job); err != nil {
 		return buildResult{}, err
 	}
@@ -291,7 +300,7 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 		bring = job.Head
 	}
 	items, err := bring(ctx)
-	if err != nil {
+	if err := cmp.Or(b.failures.set(err), b.failures.err()); err != nil {
 		return bundle.Index{}, err
 	}
 	x := bundle.Index{Name: b.manifest.Metadata.Name, Version: b.manifest.Metadata.Version, Platforms: b.manifest.Platforms}

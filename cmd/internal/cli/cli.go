@@ -134,15 +134,7 @@ func (g *globals) logger() *slog.Logger {
 	if g.json {
 		return slog.New(slog.NewJSONHandler(logWriter{g.events}, &slog.HandlerOptions{Level: level}))
 	}
-	return slog.New(slog.NewTextHandler(g.Err, &slog.HandlerOptions{
-		Level: level,
-		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-			if len(groups) == 0 && a.Key == slog.TimeKey {
-				return slog.Attr{} // a terminal's reader knows the time; install.log keeps it
-			}
-			return a
-		},
-	}))
+	return slog.New(&sentenceHandler{out: g.Err, level: level})
 }
 
 // result prints a line that scripts want of a command that does something: a digest, a name. --quiet leaves it out.

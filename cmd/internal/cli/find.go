@@ -108,7 +108,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 		return f.found(), err
 	}
 	l, err := fetch.Resolve(ctx, f.manifest, o)
-	if err != nil {
+	if l == nil {
 		return nil, err
 	}
 	l.Inputs = f.seen.inputs
@@ -121,7 +121,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	for _, d := range f.undecided(refs) {
 		l.Undecided = append(l.Undecided, undecidedText(d))
 	}
-	return l, nil
+	return l, err
 }
 
 // found returns the images with where they were seen first.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/discover"
+	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -50,6 +51,8 @@ type project struct {
 	extras   []document        // manifest, cluster and values, carried in the bundle for install
 	own      []manifest.Image  // that the manifest itself lists
 	cluster  *manifest.Cluster // with defaults; nil where the manifest names none
+	hosts    *fetch.Hosts      // what is learnt of those that are asked
+	memory   string            // directory of what files without a checksum were
 }
 
 func loadProject(file string) (*project, error) {
@@ -61,7 +64,7 @@ func loadProject(file string) (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &project{dir: filepath.Dir(file), file: file, manifest: b, own: b.Images, extras: []document{{bundle.KindManifest, documentManifest, data}}}
+	p := &project{dir: filepath.Dir(file), file: file, manifest: b, hosts: fetch.NewHosts(), own: b.Images, extras: []document{{bundle.KindManifest, documentManifest, data}}}
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &inputError{fmt.Errorf("%s: %w", file, err)}
 	}

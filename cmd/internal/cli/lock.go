@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
@@ -51,10 +52,16 @@ func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
 	return c, dir, err
 }
 
+// memoryDir is where the cache remembers what files without a checksum were.
+func memoryDir(cache string) string { return filepath.Join(cache, "upstream") }
+
 func (g *globals) fetchOptions(p *project, c *bundle.Cache, jobs int, m *meter) fetch.Options {
 	return fetch.Options{
 		Store:     c,
 		Sources:   p.manifest.Sources,
+		Overrides: p.manifest.Overrides,
+		Hosts:     p.hosts,
+		Memory:    p.memory,
 		Platforms: p.manifest.Platforms,
 		Policy:    p.manifest.PlatformPolicy,
 		Jobs:      jobs,
@@ -101,11 +108,12 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 	if err != nil {
 		return err
 	}
-	c, _, err := o.openCache()
+	c, cacheDir, err := o.openCache()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	p.memory = memoryDir(cacheDir)
 	f := newFinder(g, p, c, o)
 	l, err := mending(g, c, func() (*manifest.Lock, error) { return f.resolve(ctx) })
 	if err == nil {
@@ -146,6 +154,7 @@ type lockPin struct {
 	Version      string            `json:"version,omitempty"`
 	Platform     string            `json:"platform,omitempty"`
 	URL          string            `json:"url,omitempty"`
+	From         string            `json:"from,omitempty"`
 	Digest       digest.Digest     `json:"digest"`
 	Size         int64             `json:"size"`
 	Provenance   digest.Digest     `json:"provenance,omitempty"`

@@ -24,7 +24,7 @@ func sources(addr string, hosts ...string) string {
 	var b strings.Builder
 	b.WriteString("sources:\n")
 	for _, h := range hosts {
-		fmt.Fprintf(&b, "  - {host: %s, mirror: %s/%s, ca: ca.pem}\n", h, addr, h)
+		fmt.Fprintf(&b, "  - {host: %s, mirror: %s/%s, mirrorOnly: true, ca: ca.pem}\n", h, addr, h)
 	}
 	return b.String()
 }

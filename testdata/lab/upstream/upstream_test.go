@@ -149,8 +149,8 @@ func TestManifests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := fmt.Sprintf("%s/registry.k8s.io", s.Addr); b.Sources[0].Mirror != want {
-			t.Errorf("mirror %q, want %q", b.Sources[0].Mirror, want)
+		if want := fmt.Sprintf("%s/registry.k8s.io", s.Addr); b.Sources[0].Mirrors[0] != want {
+			t.Errorf("mirror %q, want %q", b.Sources[0].Mirrors[0], want)
 		}
 		if _, err := os.Stat(filepath.Join(s.State, b.Sources[0].CA)); err != nil {
 			t.Error(err)

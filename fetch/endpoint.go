@@ -1,0 +1,189 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// An endpoint is a repository on one of the servers that have it. It logs in when it is asked for the first time: what the
+// store has needs no registry.
+type endpoint struct {
+	s    *session
+	peer *peer
+	name name.Repository // on the registry that is asked
+
+	mu     sync.Mutex
+	known  bool // credentials were found
+	client *http.Client
+	denied error // the login was refused, and is not tried again
+}
+
+func (s *session) newEndpoint(p *peer, upstream name.Repository) (*endpoint, error) {
+	var options []name.Option
+	if p.plain {
+		options = append(options, name.Insecure)
+	}
+	host, err := name.NewRegistry(p.host, options...)
+	if err != nil {
+		return nil, fmt.Errorf("source %s: %w", p, err)
+	}
+	if p.door == nil {
+		p.door = &door{next: p.trip, host: host.RegistryStr(), scheme: p.scheme()}
+	}
+	return &endpoint{s: s, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
+}
+
+// login returns the client that is logged in.
+func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.client != nil || e.denied != nil {
+		return e.client, e.denied
+	}
+	auth, err := authn.Resolve(ctx, e.s.opts.Keychain, e.name)
+	if err != nil {
+		return nil, fmt.Errorf("credentials for %s: %w", e.peer.host, err)
+	}
+	e.known = auth != authn.Anonymous
+	var trip http.RoundTripper
+	err = e.s.retry(ctx, e.peer, "log in to "+e.peer.host, func() error {
+		trip, err = e.handshake(ctx, auth)
+		return err
+	})
+	if answeredWith(err, http.StatusUnauthorized, http.StatusForbidden) {
+		e.denied = e.explain(err)
+		return nil, e.denied
+	}
+	if err != nil {
+		return nil, e.explain(err)
+	}
+	e.client = e.peer.client(trip)
+	return e.client, nil
+}
+
+// handshake asks the registry how to log in, and does.
+func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (http.RoundTripper, error) {
+	if err := e.peer.server.given(); err != nil {
+		return nil, err
+	}
+	idle := e.s.opts.Retry.Idle
+	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle)) // its answers are short
+	defer cancel()
+	pass, err := e.peer.server.gate.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer pass.leave()
+	trip, err := transport.NewWithContext(ctx, e.name.Registry, auth, e.peer.door, []string{e.name.Scope(transport.PullScope)})
+	if err != nil && context.Cause(ctx) != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		err = requestError(err)
+		pass.judge(statusOf(err))
+		return nil, err
+	}
+	return trip, nil
+}
+
+// ask sends one small request.
+func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept string, limit int64) ([]byte, http.Header, error) {
+	client, err := e.login(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header.Set("Accept", accept)
+	data, header, err := e.s.small(ctx, e.peer, client, req, limit)
+	if err != nil {
+		return nil, nil, e.explain(err)
+	}
+	return data, header, nil
+}
+
+// at is where the endpoint has what a URL of the upstream repository names.
+func (e *endpoint) at(u *url.URL) *url.URL {
+	to := *u
+	to.Scheme, to.Host = e.peer.scheme(), e.name.RegistryStr()
+	if e.peer.prefix != "" {
+		to.Path = path.Join("/v2", e.peer.prefix, strings.TrimPrefix(u.Path, "/v2"))
+	}
+	return &to
+}
+
+// String names the repository that is asked.
+func (e *endpoint) String() string { return e.peer.host + "/" + e.name.RepositoryStr() }
+
+// explain turns an answer of the registry into what happened and what to do.
+func (e *endpoint) explain(err error) error {
+	var status *statusError
+	if !errors.As(err, &status) {
+		return fmt.Errorf("ask %s: %w", e.peer, err)
+	}
+	switch status.code {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return e.explainDenied(err)
+	case http.StatusNotFound:
+		what := "there is no such tag, digest or repository"
+		switch {
+		case strings.Contains(status.detail, string(transport.NameUnknownErrorCode)):
+			what = "there is no such repository"
+		case strings.Contains(status.detail, string(transport.ManifestUnknownErrorCode)):
+			what = "there is no such tag or digest"
+		case strings.Contains(status.detail, string(transport.BlobUnknownErrorCode)):
+			what = "the registry has lost this blob"
+		}
+		return fmt.Errorf("%s: %s in %s: %w", e.peer, what, e, err)
+	}
+	return fmt.Errorf("ask %s: %w", e.peer, err)
+}
+
+func (e *endpoint) explainDenied(err error) error {
+	login := fmt.Sprintf("docker login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.host)
+	if e.known {
+		return fmt.Errorf("%s: registry %s refuses the configured credentials for %s: check them with %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
+	}
+	return fmt.Errorf("%s: registry %s wants credentials for %s, or the repository does not exist: %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
+}
+
+// tags lists the repository's tags.
+func (e *endpoint) tags(ctx context.Context, u *url.URL) ([]string, error) {
+	var all []string
+	u = e.at(u)
+	u.RawQuery = "n=1000"
+	left := int64(maxTags)
+	for range maxTagPages {
+		data, header, err := e.ask(ctx, http.MethodGet, u, "application/json", left)
+		if err != nil {
+			return nil, err
+		}
+		left -= int64(len(data))
+		page, err := parseTags(data)
+		if err != nil {
+			return nil, fmt.Errorf("tags of %s: %w", e, err)
+		}
+		all = append(all, page...)
+		to, err := nextURL(u, header)
+		if err != nil {
+			return nil, fmt.Errorf("tags of %s: %w", e, err)
+		}
+		if to == nil {
+			return all, nil
+		}
+		u = to
+	}
+	return nil, fmt.Errorf("tags of %s: more than %d pages", e, maxTagPages)
+}

@@ -1,0 +1,117 @@
+package fetch
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A gate lets a bounded number of requests through to one host, and none while that host asks everybody to wait. The bound
+// is halved when the host says that it is too many, and grows again by one for each round of good answers: what TCP does
+// about a full line.
+type gate struct {
+	slots chan struct{}
+
+	mu       sync.Mutex
+	until    time.Time
+	allowed  int // of cap(slots), how many may be used now
+	withheld int // slots that nobody uses because they are not allowed; the last ones follow when their requests end
+	round    int // counts the halvings: requests of one round are too many together, and once
+	good     int // good answers since the bound changed
+}
+
+func newGate(limit int) *gate { return &gate{slots: make(chan struct{}, limit), allowed: limit} }
+
+// enter waits until a request may be sent. The returned pass ends it.
+func (g *gate) enter(ctx context.Context) (*pass, error) {
+	select {
+	case g.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	for {
+		g.mu.Lock()
+		p, pause := &pass{g: g, round: g.round}, time.Until(g.until)
+		g.mu.Unlock()
+		if pause <= 0 {
+			return p, nil
+		}
+		if err := sleep(ctx, pause); err != nil {
+			p.leave()
+			return nil, err
+		}
+	}
+}
+
+// hold lets nothing through for a while.
+func (g *gate) hold(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if until := time.Now().Add(d); until.After(g.until) {
+		g.until = until
+	}
+}
+
+// A pass is one request on its way.
+type pass struct {
+	g     *gate
+	round int
+}
+
+// crowded says that the host answered that there are too many requests.
+func (p *pass) crowded() {
+	g := p.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.round != g.round {
+		return // that was said to others of this round
+	}
+	g.round++
+	g.good = 0
+	g.allowed = max(1, g.allowed/2)
+}
+
+// fine says that the host answered well.
+func (p *pass) fine() {
+	g := p.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.allowed == cap(g.slots) {
+		return
+	}
+	if g.good++; g.good < g.allowed {
+		return
+	}
+	g.good = 0
+	g.allowed++
+	if g.withheld > cap(g.slots)-g.allowed {
+		g.withheld--
+		<-g.slots
+	}
+}
+
+// leave ends the request.
+func (p *pass) leave() {
+	g := p.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.withheld < cap(g.slots)-g.allowed {
+		g.withheld++
+		return
+	}
+	<-g.slots
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return context.Cause(ctx)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,123 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+const (
+	maxMemories = 4096
+	maxMemory   = 16 << 10 // bytes of one
+)
+
+// errUnchanged says that a file is still what the memory says.
+var errUnchanged = errors.New("it is unchanged")
+
+// A memory is what an address had when it was last fetched. It is believed only as long as the server says that the version
+// is still the same, by a validator that does not lie about bytes (see validator).
+type memory struct {
+	URL       string        `json:"url"` // that was asked, a mirror's where there is one
+	Validator string        `json:"validator"`
+	Digest    digest.Digest `json:"digest"`
+	Size      int64         `json:"size"`
+}
+
+// ask makes a request conditional (RFC 9110, 13.1.2 and 13.1.3).
+func (m *memory) ask(h http.Header) {
+	if strings.HasPrefix(m.Validator, `"`) {
+		h.Set("If-None-Match", m.Validator)
+	} else {
+		h.Set("If-Modified-Since", m.Validator)
+	}
+}
+
+func (m *memory) descriptor() ocispec.Descriptor {
+	return ocispec.Descriptor{Digest: m.Digest, Size: m.Size}
+}
+
+func (s *session) memoryFile(address string) string {
+	return filepath.Join(s.opts.Memory, sha256Of([]byte(address)).Encoded()+".json")
+}
+
+// recall returns what an address had, if the store still has that. Whatever is wrong with a memory makes it none.
+func (s *session) recall(ctx context.Context, address string) *memory {
+	data, err := readFile(s.memoryFile(address), maxMemory)
+	if err != nil {
+		return nil
+	}
+	var m memory
+	if json.Unmarshal(data, &m) != nil || m.URL != address || m.Validator == "" || checkDigest(m.Digest) != nil {
+		return nil
+	}
+	if size, ok, err := s.opts.Store.Stat(ctx, m.Digest); err != nil || !ok || size != m.Size {
+		return nil
+	}
+	return &m
+}
+
+// memorize keeps what an address has now. A failure costs a later run a download, and nothing else.
+func (s *session) memorize(ctx context.Context, m memory) {
+	if err := s.writeMemory(m); err != nil {
+		s.log.DebugContext(ctx, "not remembered", "url", m.URL, "error", err)
+	}
+}
+
+func (s *session) writeMemory(m memory) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if len(data) > maxMemory {
+		return fmt.Errorf("%d bytes are more than the %d of a memory", len(data), maxMemory)
+	}
+	if err := os.MkdirAll(s.opts.Memory, 0o700); err != nil {
+		return err
+	}
+	if err := s.forgetOldest(); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(s.opts.Memory, "*.new")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return os.Rename(f.Name(), s.memoryFile(m.URL))
+}
+
+// forgetOldest makes room for another memory, and takes away what a killed run left half-written.
+func (s *session) forgetOldest() error {
+	entries, err := os.ReadDir(s.opts.Memory)
+	if err != nil || len(entries) < maxMemories {
+		return err
+	}
+	var infos []fs.FileInfo
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			infos = append(infos, info)
+		}
+	}
+	slices.SortFunc(infos, func(a, b fs.FileInfo) int {
+		return cmp.Or(a.ModTime().Compare(b.ModTime()), cmp.Compare(a.Name(), b.Name()))
+	})
+	for _, info := range infos[:len(infos)/8] {
+		if err := os.Remove(filepath.Join(s.opts.Memory, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
