@@ -27,6 +27,7 @@ type book struct {
 	mu      sync.Mutex
 	readers int
 	stamp   bundle.Stamp             // of the file when checks began
+	changes int                      // how often that was not the file's any more
 	checks  map[digest.Digest]*check // of the file as it was at stamp
 	docs    map[digest.Digest]*document
 	refs    int // references in docs
@@ -89,6 +90,7 @@ func (b *book) readFrame(number int, raw *[]byte, buf []byte) ([]byte, error) {
 	changed := stamp != b.stamp
 	if changed {
 		b.stamp = stamp
+		b.changes++
 		b.checks = make(map[digest.Digest]*check)
 	}
 	b.mu.Unlock()
@@ -119,7 +121,8 @@ func (b *book) check(ctx context.Context, x blob, c *check) {
 	b.slots <- struct{}{}
 	const tries = 3
 	for range tries {
-		if c.err = b.hash(ctx, d, x.size); b.current(d, c) {
+		before := b.changed()
+		if c.err = b.hash(ctx, d, x.size); b.holds(d, c, before) {
 			break
 		}
 		c.err = fmt.Errorf("blob %s: %w", d, errChanged)
@@ -132,13 +135,18 @@ func (b *book) check(ctx context.Context, x blob, c *check) {
 	close(c.done)
 }
 
-// current says whether c is still the check of d, and makes it so: it is not if the file was written to.
-func (b *book) current(d digest.Digest, c *check) bool {
+func (b *book) changed() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	is := b.checks[d] == c
+	return b.changes
+}
+
+// holds says whether the file is still as it was when c began, and makes c the check of d again: a change forgot it.
+func (b *book) holds(d digest.Digest, c *check, before int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.checks[d] = c
-	return is
+	return b.changes == before
 }
 
 // forgive forgets a failure that is not damage: a disk that could not be read may come back.
