@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -79,6 +80,7 @@ type encoder struct {
 	sample    *zstd.Encoder // cheapest: decides whether the trial is worth it
 	trial     *zstd.Encoder // cheap: decides whether to store
 	final     *zstd.Encoder // nil: the trial's result is taken
+	samples   sync.Pool     // *sampleBuffers
 }
 
 // settings are what a level is made of. The encoder's name says all of them.
@@ -150,13 +152,22 @@ func (e *encoder) promising(content []byte) bool {
 	if len(content) < minSampled {
 		return true
 	}
-	sample := make([]byte, 0, samples*sampleSize)
+	b, ok := e.samples.Get().(*sampleBuffers)
+	if !ok {
+		b = &sampleBuffers{}
+	}
+	defer e.samples.Put(b)
+	b.content = b.content[:0]
 	for i := range samples {
 		at := i * (len(content) - sampleSize) / (samples - 1)
-		sample = append(sample, content[at:at+sampleSize]...)
+		b.content = append(b.content, content[at:at+sampleSize]...)
 	}
-	return len(e.sample.EncodeAll(sample, nil))*100 <= len(sample)*samplePercent
+	b.frame = e.sample.EncodeAll(b.content, b.frame[:0])
+	return len(b.frame)*100 <= len(b.content)*samplePercent
 }
+
+// sampleBuffers are the samples of one piece, and what they compress to.
+type sampleBuffers struct{ content, frame []byte }
 
 // appendFrame appends the one frame that content has under this encoder.
 func (e *encoder) appendFrame(dst, content []byte) []byte {

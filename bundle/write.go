@@ -206,7 +206,7 @@ func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 
 // write writes what was planned.
 func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOptions) (Summary, error) {
-	bw := &bundleWriter{plan: p, src: src, w: bufio.NewWriterSize(w, 128<<10), buf: make([]byte, 2<<20)}
+	bw := &bundleWriter{plan: p, src: src, w: bufio.NewWriterSize(w, 128<<10), buf: make([]byte, 1<<20)}
 	if o.Progress != nil {
 		most, err := p.most(ctx, src)
 		if err != nil {

@@ -114,6 +114,8 @@ func TestKilled(t *testing.T) {
 		for _, longest := range []float64{1, 0.6, 0.4} { // each goes on with what the one before left, and has less to do
 			if p.killed(t, time.Duration(random.Float64()*longest*float64(took))) {
 				killed++
+			} else {
+				took = took * 3 / 4 // the machine is less busy than it was
 			}
 			p.check(t, want, true)
 			// One temporary bundle at most, and no more parts than files: nothing piles up.
@@ -148,6 +150,8 @@ func TestKilledWithoutCache(t *testing.T) {
 	for range rounds {
 		if p.killed(t, time.Duration(random.Float64()*float64(took))) {
 			killed++
+		} else {
+			took = took * 3 / 4
 		}
 		p.check(t, want, true)
 		entries, err := os.ReadDir(filepath.Dir(p.output))
