@@ -592,6 +592,9 @@ func (s *Stream) report(ctx context.Context) (Report, error) {
 // is in bytes of content; the total is known when all manifests were read.
 func VerifyStream(ctx context.Context, src io.Reader, o VerifyOptions) (Report, error) {
 	s, err := NewStream(ctx, src, o.Jobs)
+	if err == nil {
+		err = o.accept(s.index)
+	}
 	if err != nil {
 		return Report{}, err
 	}

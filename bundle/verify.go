@@ -21,6 +21,15 @@ type VerifyOptions struct {
 	Jobs int // blobs checked at a time; 0 means one per processor, and no more than 8
 	// Progress, if not nil, is told how many bytes of the bundle were read, and how many there are. Calls do not overlap.
 	Progress func(done, total int64)
+	// Accept, if not nil, is given the index before any content is read. Its error ends Verify.
+	Accept func(Index) error
+}
+
+func (o VerifyOptions) accept(x Index) error {
+	if o.Accept == nil {
+		return nil
+	}
+	return o.Accept(x)
 }
 
 // A Report says what Verify found.
@@ -43,6 +52,9 @@ const maxOwners = 20
 // there is any damage; the report then names all of it. Memory is a frame and its content, so about
 // twice the frame size, per job.
 func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
+	if err := o.accept(r.index); err != nil {
+		return Report{}, err
+	}
 	v := &verifier{r: r, src: r, bad: make(map[sum]*DamageError), progress: o.Progress}
 	if o.Jobs <= 0 {
 		o.Jobs = min(runtime.GOMAXPROCS(0), 8)

@@ -1,10 +1,10 @@
 package trust
 
 import (
-	"crypto/sha256"
+	"bytes"
+	"crypto"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -35,15 +35,23 @@ type sigstoreBundle struct {
 	Material  struct {
 		Certificate *json.RawMessage `json:"certificate"`
 		Chain       *json.RawMessage `json:"x509CertificateChain"`
+		PublicKey   struct {
+			Hint string `json:"hint"`
+		} `json:"publicKey"`
 	} `json:"verificationMaterial"`
-	Envelope *dsse `json:"dsseEnvelope"`
-	Message  *struct {
-		Digest struct {
-			Algorithm string `json:"algorithm"`
-			Digest    []byte `json:"digest"`
-		} `json:"messageDigest"`
-		Signature []byte `json:"signature"`
-	} `json:"messageSignature"`
+	Envelope *dsse             `json:"dsseEnvelope"`
+	Message  *messageSignature `json:"messageSignature"`
+}
+
+type messageSignature struct {
+	Digest    messageDigest `json:"messageDigest"`
+	Signature []byte        `json:"signature"`
+}
+
+// messageDigest helps to find what was signed. Nothing vouches for it.
+type messageDigest struct {
+	Algorithm string `json:"algorithm,omitempty"`
+	Digest    []byte `json:"digest,omitempty"`
 }
 
 type dsse struct {
@@ -69,22 +77,36 @@ type statement struct {
 //
 // The error matches ErrWrongKey, ErrKeyless, ErrOtherDigest or ErrMalformed.
 func VerifyBundle(k *PublicKey, bundle, artifact []byte) (Claim, error) {
-	if len(bundle) > MaxSignature {
-		return Claim{}, fmt.Errorf("%w: a bundle of %d bytes", ErrMalformed, len(bundle))
-	}
-	var b sigstoreBundle
-	if err := unmarshal(bundle, &b); err != nil {
+	b, err := parseBundle(bundle)
+	if err != nil {
 		return Claim{}, err
 	}
-	if !strings.HasPrefix(b.MediaType, bundlePrefix) {
-		return Claim{}, fmt.Errorf("%w: %.80q is no Sigstore bundle", ErrMalformed, b.MediaType)
-	}
 	claim, err := b.verify(k, artifact)
-	if err != nil && (b.Material.Certificate != nil || b.Material.Chain != nil) {
+	if err != nil && b.keyless() {
 		return Claim{}, ErrKeyless
 	}
 	return claim, err
 }
+
+func parseBundle(data []byte) (*sigstoreBundle, error) {
+	if len(data) > MaxSignature {
+		return nil, fmt.Errorf("%w: a bundle of %d bytes", ErrMalformed, len(data))
+	}
+	var b sigstoreBundle
+	if err := unmarshal(data, &b); err != nil {
+		return nil, err
+	}
+	if b.MediaType == "" {
+		return nil, fmt.Errorf("%w: it is no Sigstore bundle; cosign 2 writes one with --new-bundle-format", ErrMalformed)
+	}
+	if !strings.HasPrefix(b.MediaType, bundlePrefix) {
+		return nil, fmt.Errorf("%w: %.80q is no Sigstore bundle", ErrMalformed, b.MediaType)
+	}
+	return &b, nil
+}
+
+// keyless says whether it brings a certificate in place of a key.
+func (b *sigstoreBundle) keyless() bool { return b.Material.Certificate != nil || b.Material.Chain != nil }
 
 func (b *sigstoreBundle) verify(k *PublicKey, artifact []byte) (Claim, error) {
 	switch {
@@ -95,11 +117,31 @@ func (b *sigstoreBundle) verify(k *PublicKey, artifact []byte) (Claim, error) {
 	case b.Message == nil:
 		return Claim{}, fmt.Errorf("%w: it has no signature", ErrMalformed)
 	}
-	sum := sha256.Sum256(artifact)
-	if d := b.Message.Digest; d.Algorithm == "SHA2_256" && !slices.Equal(d.Digest, sum[:]) {
-		return Claim{}, fmt.Errorf("%w: sha256:%.64x", ErrOtherDigest, d.Digest)
+	if err := b.Message.about(artifact); err != nil {
+		return Claim{}, err
 	}
 	return Claim{}, k.Verify(artifact, b.Message.Signature)
+}
+
+// about compares the digest, where there is one, so that a signature of something else is told from one by another key.
+func (m *messageSignature) about(artifact []byte) error {
+	for _, h := range []crypto.Hash{crypto.SHA256, crypto.SHA384, crypto.SHA512} {
+		if m.Digest.Algorithm == sigstoreName(h) && !bytes.Equal(m.Digest.Digest, hashed(h, artifact)) {
+			return fmt.Errorf("%w: %s %.128x", ErrOtherDigest, h, m.Digest.Digest)
+		}
+	}
+	return nil
+}
+
+// sigstoreName is what sigstore_common.proto calls a hash.
+func sigstoreName(h crypto.Hash) string {
+	switch h {
+	case crypto.SHA384:
+		return "SHA2_384"
+	case crypto.SHA512:
+		return "SHA2_512"
+	}
+	return "SHA2_256"
 }
 
 func (e *dsse) verify(k *PublicKey, artifact []byte) (Claim, error) {

@@ -1,4 +1,4 @@
-// Package trust checks signatures with public keys. It is pure: it reads bytes that it is given and asks nobody.
+// Package trust makes and checks signatures with keys. It is pure: it reads bytes that it is given and asks nobody.
 //
 // Two ways of signing a container image are read, both as cosign writes them:
 //
@@ -7,6 +7,8 @@
 //   - Sigstore bundles (VerifyBundle, media type MediaTypeBundle): a DSSE envelope around an in-toto statement about the
 //     digest, or a signature of the bytes themselves (sigstore's protobuf-specs, sigstore_bundle.proto). It lies in the
 //     layer of an OCI referrer.
+//
+// Bundles of kkbundle are signed as `cosign sign-blob` signs files: SignBlob and VerifyBlob.
 //
 // Only keys are supported. Certificates of Fulcio (keyless signing) are worth nothing without Sigstore's roots of trust
 // and its transparency log, which have to be asked; they are refused with ErrKeyless. Entries of a transparency log and

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -36,16 +37,44 @@ type PublicKey struct {
 // ParsePublicKey reads a PEM file with one public key, as cosign and openssl write it (PKIX, "PUBLIC KEY"): ECDSA on P-256,
 // P-384 or P-521, Ed25519, or RSA with 2048 to 16384 bits.
 func ParsePublicKey(data []byte) (*PublicKey, error) {
+	list, err := ParsePublicKeys(data)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(list) > 1:
+		return nil, errors.New("it has more than one PEM block: keep one public key")
+	}
+	return list[0], nil
+}
+
+// ParsePublicKeys reads a PEM file with one or more public keys, each as ParsePublicKey has it. Text between them is for
+// people. A block that cannot be read is an error, so that a key in a damaged file is not quietly left out.
+func ParsePublicKeys(data []byte) ([]*PublicKey, error) {
 	if len(data) > MaxKey {
 		return nil, fmt.Errorf("a public key has no %d bytes; at most %d are read", len(data), MaxKey)
 	}
-	block, rest := pem.Decode(data)
-	if block == nil {
+	var list []*PublicKey
+	for rest := data; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		key, err := parsePublicBlock(block)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, key)
+	}
+	switch begun := bytes.Count(data, []byte("-----BEGIN ")); {
+	case len(list) == 0:
 		return nil, errors.New("it is no public key: want a PEM file that begins with -----BEGIN PUBLIC KEY-----, such as cosign.pub")
+	case len(list) != begun:
+		return nil, fmt.Errorf("of its %d PEM blocks only %d can be read", begun, len(list))
 	}
-	if again, _ := pem.Decode(rest); again != nil {
-		return nil, errors.New("it has more than one PEM block: keep one public key")
-	}
+	return list, nil
+}
+
+func parsePublicBlock(block *pem.Block) (*PublicKey, error) {
 	switch {
 	case strings.Contains(block.Type, "PRIVATE KEY"):
 		return nil, errors.New("it is a private key, which has no place here: name the public one (cosign.pub beside cosign.key)")

@@ -65,6 +65,15 @@ func New(kind string) (*Signer, error) {
 	return &Signer{key: key, PEM: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})}, nil
 }
 
+// PrivatePEM is the private key without encryption (PKCS #8), as openssl genpkey has it.
+func (s *Signer) PrivatePEM() ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(s.key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
 // Sign signs a message over SHA-256, or as it is with Ed25519.
 func (s *Signer) Sign(message []byte) ([]byte, error) {
 	if _, ok := s.key.(ed25519.PrivateKey); ok {

@@ -1,0 +1,94 @@
+package trust
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// VerifyBlob checks a Sigstore bundle with a signature of the artifact's bytes, as SignBlob and `cosign sign-blob` write it,
+// and returns the one of keys that made it. A statement about the artifact is no such signature.
+//
+// The error matches ErrWrongKey, ErrKeyless, ErrOtherDigest or ErrMalformed.
+func VerifyBlob(keys []*PublicKey, bundle, artifact []byte) (*PublicKey, error) {
+	b, err := parseBundle(bundle)
+	switch {
+	case err != nil:
+		return nil, err
+	case b.Envelope != nil:
+		return nil, fmt.Errorf("%w: it is a statement in a DSSE envelope (an attestation), no signature of the bytes: use sign-blob", ErrMalformed)
+	case b.Message == nil:
+		return nil, fmt.Errorf("%w: it has no signature", ErrMalformed)
+	}
+	if err := b.Message.about(artifact); err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		if k.Verify(artifact, b.Message.Signature) == nil {
+			return k, nil
+		}
+	}
+	if b.keyless() {
+		return nil, ErrKeyless
+	}
+	return nil, ErrWrongKey
+}
+
+// SignerOf returns the fingerprint of the key that a Sigstore bundle says it was made with, or "" where it says nothing that
+// can be read. Nothing vouches for it: it is for messages.
+func SignerOf(bundle []byte) digest.Digest {
+	b, err := parseBundle(bundle)
+	if err != nil {
+		return ""
+	}
+	sum, err := base64.StdEncoding.DecodeString(b.Material.PublicKey.Hint)
+	if err != nil || len(sum) != digest.SHA256.Size() {
+		return ""
+	}
+	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum))
+}
+
+// signedBlob is a Sigstore bundle with a message signature, in the order of keys that cosign writes.
+type signedBlob struct {
+	MediaType string `json:"mediaType"`
+	Material  struct {
+		PublicKey struct {
+			Hint string `json:"hint"`
+		} `json:"publicKey"`
+	} `json:"verificationMaterial"`
+	Message messageSignature `json:"messageSignature"`
+}
+
+// SignBlob signs an artifact's bytes and returns a Sigstore bundle: ECDSA or RSA (PKCS #1 v1.5) over SHA-256 whatever the key's
+// size, Ed25519 over the message. That is what `cosign verify-blob --key` takes; of P-384, P-521 and Ed25519 it does not take
+// what its own sign-blob writes (cosign 3.1).
+func (k *PrivateKey) SignBlob(artifact []byte) ([]byte, error) {
+	var out signedBlob
+	out.MediaType = MediaTypeBundle
+	fingerprint, err := hex.DecodeString(k.public.fingerprint.Encoded())
+	if err != nil {
+		return nil, err
+	}
+	out.Material.PublicKey.Hint = base64.StdEncoding.EncodeToString(fingerprint)
+	sum := hashed(crypto.SHA256, artifact)
+	out.Message.Digest = messageDigest{sigstoreName(crypto.SHA256), sum}
+	if _, pure := k.public.key.(ed25519.PublicKey); pure {
+		out.Message.Signature, err = k.signer.Sign(rand.Reader, artifact, crypto.Hash(0))
+	} else {
+		out.Message.Signature, err = k.signer.Sign(rand.Reader, sum, crypto.SHA256)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	if k.public.Verify(artifact, out.Message.Signature) != nil {
+		return nil, errors.New("sign: the signature that was made is not good: is the key damaged?")
+	}
+	return json.Marshal(out)
+}
