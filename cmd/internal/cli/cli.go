@@ -28,6 +28,7 @@ type globals struct {
 	quiet, verbose, json bool
 	started              bool    // the command line made sense
 	events               *events // what --json prints on Err while it works
+	trust                trustOptions
 }
 
 func newGlobals(s Streams) *globals {
@@ -90,7 +91,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	)
 	for group, cmds := range map[string][]*cobra.Command{
 		"connected": {newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g), newCacheCmd(g)},
-		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g)},
+		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g), newSignCmd(g), newKeygenCmd(g)},
 		"site":      {newPushCmd(g), newServeCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
 		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {

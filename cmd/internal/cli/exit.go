@@ -64,6 +64,7 @@ func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", asError[*usageError]},
+		{20, "bundle not signed by a trusted key", asError[*signatureError]},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
 			return asError[manifest.Problems](err) || asError[*inputError](err) || asError[*manifest.StaleError](err)
 		}},

@@ -35,6 +35,7 @@ func TestExitCodes(t *testing.T) {
 		{&host.SudoError{}, 13},
 		{&fetch.Errors{}, 14},
 		{&pushError{some}, 15},
+		{&signatureError{tried: []error{&inputError{some}}}, 20},
 		{&pushError{&bundle.DamageError{}}, 11}, // the registry is not to blame
 		{&installer.TaskError{Err: some}, 16},
 		{&installer.TaskError{Err: &host.UnreachableError{Err: some}}, 13},

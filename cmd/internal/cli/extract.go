@@ -75,6 +75,7 @@ what that host of the inventory needs into a directory: files/, and images/ as a
 	f.StringVar(&o.host, "for", "", "take what this host of the inventory needs")
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, with --for")
 	f.StringVarP(&o.cluster, "cluster", "c", "", "the cluster file, with --for (default the one in the bundle)")
+	g.addTrust(f)
 	return cmd
 }
 

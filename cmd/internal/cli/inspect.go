@@ -11,19 +11,42 @@ import (
 )
 
 func newInspectCmd(g *globals) *cobra.Command {
-	return &cobra.Command{
+	var raw bool
+	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
 		Short: "List what a bundle holds",
 		Long: `Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content.
 
 With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
-and for an item where there is something to say "artifactType", "lacks" (platforms), "referrers" ("unknown") and "signedBy".`,
+and for an item where there is something to say "artifactType", "lacks" (platforms), "referrers" ("unknown") and "signedBy".
+
+With --index: index.json as it is in the bundle, byte for byte. Its sha256 is the bundle's digest; it is what sign signs.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if raw {
+				return runInspectIndex(g, args[0])
+			}
 			return runInspect(cmd.Context(), g, args[0])
 		},
 	}
+	cmd.Flags().BoolVar(&raw, "index", false, "print index.json")
+	g.addTrust(cmd.Flags())
+	return cmd
+}
+
+func runInspectIndex(g *globals, path string) error {
+	r, err := g.openBundle(path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	data, err := r.Index().Marshal()
+	if err != nil {
+		return err
+	}
+	_, err = g.Out.Write(data)
+	return err
 }
 
 // inspection is what inspect prints with --json.

@@ -42,6 +42,7 @@ With --json each line is one event: {"version", "time", "phase", "task", "host",
 	}
 	f := cmd.Flags()
 	o.add(f)
+	g.addTrust(f)
 	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run before and after (pre_install*.sh, post_install*.sh)")
 	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these hosts")
@@ -124,6 +125,7 @@ unless --with-data. A host that was never or only partly installed is no error.`
 		},
 	}
 	o.add(cmd.Flags())
+	g.addTrust(cmd.Flags())
 	cmd.Flags().BoolVar(&o.withData, "with-data", false, "remove the registry's images too")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
 	return cmd

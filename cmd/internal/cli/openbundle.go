@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -9,19 +10,32 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-// openBundle opens a bundle, in one file or in parts, and prints what is missing without keeping it from being read.
+// openBundle opens a bundle, in one file or in parts, and checks who signed it before anything else is read. It prints what is
+// missing without keeping it from being read. Commands open bundles here and in openStream, and nowhere else.
 func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 	r, err := bundle.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range r.Warnings() {
-		if g.watched() {
-			g.logger().Warn("a file of the bundle is missing", "reason", w)
-		}
-		g.note("warning: %s", printable(w))
+		g.warn("a file of the bundle is missing", w)
+	}
+	if _, err := g.checkTrust(path, r.Index()); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// openStream begins to read a bundle out of a pipe, and checks who signed it before its contents come.
+func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, jobs int) (*bundle.Stream, error) {
+	s, err := bundle.NewStream(ctx, pipe, jobs)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := g.checkTrust(path, s.Index()); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // standardStream is what stands for standard input or output in place of a file's name.

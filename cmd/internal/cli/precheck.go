@@ -27,6 +27,7 @@ changed: the helper that looks is removed again.`,
 		},
 	}
 	o.add(cmd.Flags())
+	g.addTrust(cmd.Flags())
 	return cmd
 }
 

@@ -64,6 +64,7 @@ At Harbor the projects that are missing are made: one for each upstream host, or
 	f.BoolVar(&o.dryRun, "dry-run", false, "ask the registry what it has, say what would be sent, and change nothing")
 	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, also where its manifest is there")
 	o.harbor.add(f)
+	g.addTrust(f)
 	return cmd
 }
 

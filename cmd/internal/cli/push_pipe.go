@@ -30,7 +30,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 			return registry.Push(ctx, r, o)
 		}}, nil
 	}
-	s, err := bundle.NewStream(ctx, pipe, jobs)
+	s, err := g.openStream(ctx, path, pipe, jobs)
 	if err != nil {
 		return pushSource{}, errors.Join(err, pipe.Close())
 	}

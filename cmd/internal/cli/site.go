@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/helper"
@@ -155,7 +154,7 @@ func (s *site) dial(ctx context.Context, h manifest.Host) (host.Host, error) {
 		return nil, err
 	}
 	if _, isTerminal := s.g.terminal(); isTerminal {
-		o.Passphrase = func(_ context.Context, key string) (string, error) { return s.prompt("passphrase of " + key) }
+		o.Passphrase = func(ctx context.Context, key string) (string, error) { return s.prompt(ctx, "passphrase of " + key) }
 	}
 	return host.Dial(ctx, o)
 }
@@ -205,7 +204,7 @@ func expandHome(path string) (string, error) {
 func (s *site) secret(ask bool, what, env, file string) host.Secret {
 	switch {
 	case ask:
-		return func(context.Context) (string, error) { return s.prompt(what) }
+		return func(ctx context.Context) (string, error) { return s.prompt(ctx, what) }
 	case env != "":
 		return func(context.Context) (string, error) {
 			if v := os.Getenv(env); v != "" {
@@ -227,22 +226,19 @@ func (s *site) secret(ask bool, what, env, file string) host.Secret {
 }
 
 // prompt asks on the terminal, once for all hosts.
-func (s *site) prompt(what string) (string, error) {
+func (s *site) prompt(ctx context.Context, what string) (string, error) {
 	s.ask.Lock()
 	defer s.ask.Unlock()
 	if v, ok := s.asked[what]; ok {
 		return v, nil
 	}
-	in, ok := s.g.In.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
+	v, err := s.g.askSecret(ctx, what)
+	if errors.Is(err, errNoTerminal) {
 		return "", fmt.Errorf("the %s can only be asked for on a terminal; use passwordEnv or passwordFile in the inventory", what)
 	}
-	_, _ = fmt.Fprintf(s.g.Err, "%s: ", what)
-	v, err := term.ReadPassword(int(in.Fd()))
-	_, _ = fmt.Fprintln(s.g.Err)
 	if err != nil {
 		return "", err
 	}
-	s.asked[what] = string(v)
-	return string(v), nil
+	s.asked[what] = v
+	return v, nil
 }

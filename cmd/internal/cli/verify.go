@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
@@ -10,63 +11,81 @@ import (
 )
 
 func newVerifyCmd(g *globals) *cobra.Command {
-	return &cobra.Command{
+	var key string
+	cmd := &cobra.Command{
 		Use:   "verify BUNDLE",
-		Short: "Check every byte of a bundle",
+		Short: "Check every byte of a bundle, and who signed it",
 		Long: `Checks every byte of a bundle: each frame, each digest, that every item is whole, and that the directory and the archive
 agree. All damage is listed, with the items it concerns. Prints the bundle's digest, its identity.
 
+With --key the bundle must be signed by that key, which is checked first; see kkbundle sign. NAME.kkb.sigstore.json and
+NAME.kkb.SIGNER.sigstore.json are looked for beside the bundle.
+
 With - the bundle is read from standard input, in one pass and without a temporary file; a named pipe will do too.`,
-		Example: "  kkbundle verify site-1.4.0.kkb\n  cat site-1.4.0.kkb.[0-9]* | kkbundle verify -",
+		Example: `  kkbundle verify site-1.4.0.kkb
+  kkbundle verify --key cosign.pub site-1.4.0.kkb
+  cat site-1.4.0.kkb.[0-9]* | kkbundle verify --key cosign.pub --signature site-1.4.0.kkb.sigstore.json -`,
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if key != "" {
+				if len(g.trust.keys) > 0 {
+					return &usageError{errors.New("--key and --trust both say who is trusted: leave out one of them")}
+				}
+				g.trust.keys, g.trust.require = []string{key}, true
+			}
 			return runVerify(cmd.Context(), g, args[0])
 		},
 	}
+	cmd.Flags().StringVar(&key, "key", "", "file of the public key that must have signed the bundle: --trust KEY --require-signature")
+	g.addTrust(cmd.Flags())
+	return cmd
 }
 
 func runVerify(ctx context.Context, g *globals, path string) error {
-	report, err := verify(ctx, g, path)
+	var by *signed
+	m := g.newMeter("verify")
+	report, err := verify(ctx, g, path, bundle.VerifyOptions{Progress: m.set, Accept: func(x bundle.Index) (err error) {
+		by, err = g.checkTrust(path, x)
+		return err
+	}})
+	m.stop()
 	if err != nil {
 		return err
 	}
 	if g.json {
-		return printJSON(g.Out, verifyResult{1, report.Digest, report.Size, report.Items, report.Blobs})
+		return printJSON(g.Out, verifyResult{1, report.Digest, report.Size, report.Items, report.Blobs, by})
 	}
-	if path == standardStream {
-		path = "the bundle"
+	g.note("%s: %s, %s, %s: all whole", bundleName(path), count(report.Items, "item"), count(report.Blobs, "blob"), size(report.Size))
+	if by != nil {
+		g.note("signed with the key %s (%s)", by.Key, by.Path)
 	}
-	g.note("%s: %s, %s, %s: all whole", path, count(report.Items, "item"), count(report.Blobs, "blob"), size(report.Size))
 	return g.result("%s", report.Digest)
 }
 
 // verify reads from a file, from parts or from a pipe.
-func verify(ctx context.Context, g *globals, path string) (bundle.Report, error) {
+func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions) (bundle.Report, error) {
 	pipe, err := g.openPipe(path)
 	if err != nil {
 		return bundle.Report{}, err
 	}
 	if pipe != nil {
 		defer pipe.Close()
-		m := g.newMeter("verify")
-		defer m.stop()
-		return bundle.VerifyStream(ctx, pipe, bundle.VerifyOptions{Progress: m.set})
+		return bundle.VerifyStream(ctx, pipe, o)
 	}
 	r, err := bundle.Open(path) // a warning would be an error here
 	if err != nil {
 		return bundle.Report{}, err
 	}
 	defer r.Close()
-	m := g.newMeter("verify")
-	defer m.stop()
-	return r.Verify(ctx, bundle.VerifyOptions{Progress: m.set})
+	return r.Verify(ctx, o)
 }
 
 // verifyResult is what verify prints with --json about a bundle that is whole.
 type verifyResult struct {
-	Version int           `json:"version"` // 1
-	Digest  digest.Digest `json:"digest"`
-	Size    int64         `json:"size"` // bytes
-	Items   int           `json:"items"`
-	Blobs   int           `json:"blobs"`
+	Version   int           `json:"version"` // 1
+	Digest    digest.Digest `json:"digest"`
+	Size      int64         `json:"size"` // bytes
+	Items     int           `json:"items"`
+	Blobs     int           `json:"blobs"`
+	Signature *signed       `json:"signature,omitempty"` // where a key was trusted, and the bundle is signed
 }

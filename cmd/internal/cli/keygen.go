@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/trust"
+)
+
+type keygenOptions struct {
+	output        string
+	passwordStdin bool
+}
+
+func newKeygenCmd(g *globals) *cobra.Command {
+	var o keygenOptions
+	cmd := &cobra.Command{
+		Use:   "keygen",
+		Short: "Make a pair of keys to sign bundles with",
+		Long: `Makes a private key, PREFIX.key, and its public key, PREFIX.pub, as cosign generate-key-pair does: either program reads the
+other's. The private key is encrypted with a password, from $COSIGN_PASSWORD, from standard input (--password-stdin), or asked
+for. It stays where bundles are built; the public key goes to who checks them. Files that are there are never replaced.`,
+		Example: "  kkbundle keygen -o release",
+		Args:    takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runKeygen(cmd.Context(), g, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", "cosign", "what the files are called before .key and .pub")
+	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the password from standard input")
+	return cmd
+}
+
+// keygenResult is what keygen prints with --json.
+type keygenResult struct {
+	Version int           `json:"version"` // 1
+	Private string        `json:"private"` // paths
+	Public  string        `json:"public"`
+	Key     digest.Digest `json:"key"` // fingerprint of the public key
+}
+
+func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
+	out := keygenResult{Version: 1, Private: o.output + ".key", Public: o.output + ".pub"}
+	for _, path := range []string{out.Private, out.Public} {
+		if exists(path) {
+			return fmt.Errorf("%s is there, and keys are never replaced: name others with -o", path)
+		}
+		if err := checkOutput(path); err != nil {
+			return err
+		}
+	}
+	password, err := g.keyPassword(ctx, o.passwordStdin, true)
+	if err != nil {
+		return err
+	}
+	if len(password) == 0 {
+		g.warn("the private key has an empty password", "the password is empty: whoever can read "+out.Private+" can sign")
+	}
+	pair, err := trust.GenerateKeyPair(password)
+	if err != nil {
+		return err
+	}
+	public, err := trust.ParsePublicKey(pair.Public)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(createFile(out.Private, 0o600, pair.Private), createFile(out.Public, 0o644, pair.Public)); err != nil {
+		return err
+	}
+	out.Key = public.Fingerprint()
+	if g.json {
+		return printJSON(g.Out, out)
+	}
+	g.note("%s is the private key, %s the public one", out.Private, out.Public)
+	return g.result("%s", out.Key)
+}
+
+// createFile writes a file that is not there yet, whole or not at all. Unlike writeFile it cannot replace one that somebody
+// made meanwhile.
+func createFile(path string, mode os.FileMode, content []byte) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s is there, and keys are never replaced: name others with -o", path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), errors.Join(err, os.Remove(path)))
+	}
+	return nil
+}

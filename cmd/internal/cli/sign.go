@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/trust"
+)
+
+type signOptions struct {
+	key, output, signer  string
+	passwordStdin, force bool
+}
+
+func newSignCmd(g *globals) *cobra.Command {
+	var o signOptions
+	cmd := &cobra.Command{
+		Use:   "sign --key KEY BUNDLE",
+		Short: "Sign a bundle, so that others can tell where it is from",
+		Long: `Signs a bundle's identity, which is the sha256 of its index.json and covers all it holds, and writes the signature beside it:
+NAME.kkb.sigstore.json. The signature holds for the same content however it is compressed, split or renamed; a copy under another
+name wants its signature renamed too. Nothing is asked of any network.
+
+The key is cosign's (cosign generate-key-pair, or kkbundle keygen), or PKCS #8 without encryption. Its password comes from
+$COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. The signature is what cosign sign-blob writes of
+index.json, and either program checks the other's:
+
+  kkbundle inspect --index site-1.4.0.kkb > index.json
+  cosign verify-blob --key cosign.pub --bundle site-1.4.0.kkb.sigstore.json --insecure-ignore-tlog index.json
+
+Each file has one signature. --name writes another signer's beside it, NAME.kkb.SIGNER.sigstore.json; any of them will do where
+the bundle is checked. The content is not read: check it with kkbundle verify.`,
+		Example: "  kkbundle sign --key cosign.key site-1.4.0.kkb\n  kkbundle sign --key audit.key --name audit site-1.4.0.kkb",
+		Args:    takes("BUNDLE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runSign(cmd.Context(), g, args[0], o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.key, "key", "", "file of the private key (required)")
+	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the key's password from standard input")
+	f.StringVar(&o.signer, "name", "", "write NAME.kkb.SIGNER.sigstore.json, beside another key's signature")
+	f.StringVarP(&o.output, "output", "o", "", "file to write the signature to, where not beside the bundle")
+	f.BoolVar(&o.force, "force", false, "replace a signature by another key")
+	return cmd
+}
+
+func (o *signOptions) check() error {
+	switch {
+	case o.key == "":
+		return &usageError{errors.New("say with which private key with --key")}
+	case o.signer != "" && o.output != "":
+		return &usageError{errors.New("--name and --output both say where the signature goes: leave out one of them")}
+	case o.signer != "" && !signerName(o.signer):
+		return &usageError{fmt.Errorf("--name %q: want lower-case letters, digits and -, a letter first, at most 63", o.signer)}
+	}
+	return nil
+}
+
+// signResult is what sign prints with --json.
+type signResult struct {
+	Version int           `json:"version"` // 1
+	Path    string        `json:"path"`    // of the signature
+	Digest  digest.Digest `json:"digest"`  // the bundle's identity
+	Key     digest.Digest `json:"key"`     // fingerprint of the public key
+}
+
+func runSign(ctx context.Context, g *globals, path string, o signOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	out := signResult{Version: 1, Path: o.output}
+	if out.Path == "" {
+		out.Path = sidecarName(path, o.signer)
+	}
+	if err := checkOutput(out.Path); err != nil {
+		return err
+	}
+	artifact, err := indexOf(path)
+	if err != nil {
+		return err
+	}
+	key, err := g.readPrivateKey(ctx, o.key, o.passwordStdin)
+	if err != nil {
+		return err
+	}
+	out.Digest, out.Key = digest.FromBytes(artifact), key.Public().Fingerprint()
+	done, err := signedBefore(out.Path, key.Public(), artifact, o.force)
+	if err != nil {
+		return err
+	}
+	if !done {
+		data, err := key.SignBlob(artifact)
+		if err == nil {
+			err = writeFile(out.Path, 0o644, bytes.NewReader(data))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if g.json {
+		return printJSON(g.Out, out)
+	}
+	g.note("%s, which is %s, is signed with the key %s", path, out.Digest, out.Key)
+	return g.result("%s", out.Path)
+}
+
+// indexOf returns a bundle's index.json. Whoever is about to sign a bundle needs nobody else's signature.
+func indexOf(path string) ([]byte, error) {
+	r, err := bundle.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return r.Index().Marshal()
+}
+
+// readPrivateKey reads a key, and warns where nothing but the file's permissions protects it.
+func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (*trust.PrivateKey, error) {
+	data, err := readSmall(file)
+	if err != nil {
+		return nil, err
+	}
+	key, err := trust.ParsePrivateKey(data, func() ([]byte, error) { return g.keyPassword(ctx, stdin, false) })
+	var usage *usageError
+	switch {
+	case errors.As(err, &usage), ctx.Err() != nil:
+		return nil, err
+	case err != nil:
+		return nil, &inputError{fmt.Errorf("private key %s: %w", file, err)}
+	case key.Encrypted():
+		return key, nil
+	}
+	text := file + " is not encrypted: whoever can read it can sign; cosign import-key-pair encrypts it"
+	const others = 0o077
+	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&others != 0 {
+		text = fmt.Sprintf("%s is not encrypted, and others can read it (mode %04o): chmod 600 %s", file, info.Mode().Perm(), file)
+	}
+	g.warn("the private key is not encrypted", text)
+	return key, nil
+}
+
+// signedBefore says whether a file has a good signature by the key already. A signature that is somebody else's is an error
+// unless it may be replaced; the key's own, of a bundle that was built again, is not.
+func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bool) (bool, error) {
+	if !exists(file) {
+		return false, nil
+	}
+	data, err := readSmall(file)
+	if err == nil {
+		if _, err := trust.VerifyBlob([]*trust.PublicKey{key}, data, artifact); err == nil {
+			return true, nil
+		}
+	}
+	by := trust.SignerOf(data)
+	switch {
+	case replace || by == key.Fingerprint():
+		return false, nil
+	case by == "":
+		return false, fmt.Errorf("%s is there, and is no signature by this key: move it away, or replace it with --force", file)
+	}
+	return false, fmt.Errorf("%s is there, and is by another key (%s, as it says): --name SIGNER writes a signature beside it, --force replaces it", file, by)
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestOneWayIn finds commands that would use a bundle that nobody vouches for: bundles are opened where trust is checked.
+func TestOneWayIn(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string]string{
+		"openbundle.go": "checks",
+		"verify.go":     "checks before it reads, and takes warnings for errors",
+		"sign.go":       "signs the bundle, and needs nobody's signature",
+	}
+	found := map[string]bool{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			pkg, ok := s.X.(*ast.Ident)
+			if !ok || pkg.Name != "bundle" || !slices.Contains([]string{"Open", "NewReader", "NewStream", "VerifyStream"}, s.Sel.Name) {
+				return true
+			}
+			if found[file] = true; allowed[file] == "" {
+				t.Errorf("%s uses bundle.%s: use openBundle or openStream, which look at signatures", file, s.Sel.Name)
+			}
+			return true
+		})
+	}
+	if len(found) < len(allowed) {
+		t.Errorf("found %v only: this test looks in the wrong place", found)
+	}
+}
+
+// TestTrustFlags wants --trust wherever a bundle is used.
+func TestTrustFlags(t *testing.T) {
+	t.Parallel()
+	without := []string{"kkbundle sign", "kkbundle parts verify"} // the one vouches, the other compares files with their list
+	checked := 0
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+		uses := strings.Contains(c.Use, "BUNDLE") && !slices.Contains(without, c.CommandPath())
+		if has := c.Flags().Lookup("trust") != nil; has != uses {
+			t.Errorf("%s: has --trust: %t, want %t", c.CommandPath(), has, uses)
+		}
+		if uses {
+			checked++
+		}
+	}
+	walk(newRootCmd(newGlobals(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})))
+	if checked < 5 {
+		t.Errorf("only %d commands use a bundle", checked)
+	}
+}
+
+func TestSignerName(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{
+		"ops": true, "a": true, "team-2": true, "": false, "001": false, "2nd": false, "Ops": false, "a.b": false, "../a": false, "a/b": false, strings.Repeat("a", 64): false,
+	} {
+		if signerName(name) != want {
+			t.Errorf("%q: %t", name, !want)
+		}
+	}
+}
