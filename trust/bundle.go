@@ -106,7 +106,9 @@ func parseBundle(data []byte) (*sigstoreBundle, error) {
 }
 
 // keyless says whether it brings a certificate in place of a key.
-func (b *sigstoreBundle) keyless() bool { return b.Material.Certificate != nil || b.Material.Chain != nil }
+func (b *sigstoreBundle) keyless() bool {
+	return b.Material.Certificate != nil || b.Material.Chain != nil
+}
 
 func (b *sigstoreBundle) verify(k *PublicKey, artifact []byte) (Claim, error) {
 	switch {

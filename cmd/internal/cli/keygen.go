@@ -62,7 +62,7 @@ func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
 		return err
 	}
 	if len(password) == 0 {
-		g.warn("the private key has an empty password", "the password is empty: whoever can read "+out.Private+" can sign")
+		g.warn("the password is empty: whoever can read " + out.Private + " can sign")
 	}
 	pair, err := trust.GenerateKeyPair(password)
 	if err != nil {

@@ -18,7 +18,10 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 		return nil, err
 	}
 	for _, w := range r.Warnings() {
-		g.warn("a file of the bundle is missing", w)
+		if g.watched() {
+			g.logger().Warn("a file of the bundle is missing", "reason", w)
+		}
+		g.note("warning: %s", printable(w))
 	}
 	if _, err := g.checkTrust(path, r.Index()); err != nil {
 		return nil, errors.Join(err, r.Close())

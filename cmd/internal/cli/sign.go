@@ -143,7 +143,7 @@ func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&others != 0 {
 		text = fmt.Sprintf("%s is not encrypted, and others can read it (mode %04o): chmod 600 %s", file, info.Mode().Perm(), file)
 	}
-	g.warn("the private key is not encrypted", text)
+	g.warn(text)
 	return key, nil
 }
 

@@ -154,7 +154,7 @@ func (s *site) dial(ctx context.Context, h manifest.Host) (host.Host, error) {
 		return nil, err
 	}
 	if _, isTerminal := s.g.terminal(); isTerminal {
-		o.Passphrase = func(ctx context.Context, key string) (string, error) { return s.prompt(ctx, "passphrase of " + key) }
+		o.Passphrase = func(ctx context.Context, key string) (string, error) { return s.prompt(ctx, "passphrase of "+key) }
 	}
 	return host.Dial(ctx, o)
 }

@@ -127,14 +127,14 @@ func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
 	if len(e.tried) > 0 || g.trust.require {
 		return nil, e
 	}
-	g.warn("the bundle is not signed", fmt.Sprintf("%s is not signed (%s), so nobody vouches for what it holds; --require-signature refuses it", e.bundle, e.place))
+	g.warn(fmt.Sprintf("%s is not signed (%s), so nobody vouches for what it holds; --require-signature refuses it", e.bundle, e.place))
 	return nil, nil //nolint:nilnil // as documented
 }
 
 // warn tells about what does not keep a command from working: people the whole text, programs as an event.
-func (g *globals) warn(what, text string) {
+func (g *globals) warn(text string) {
 	if g.watched() {
-		g.logger().Warn(what, "reason", text)
+		g.logger().Warn("warning", "reason", text)
 	}
 	g.note("warning: %s", printable(text))
 }

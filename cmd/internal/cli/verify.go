@@ -25,7 +25,7 @@ With - the bundle is read from standard input, in one pass and without a tempora
 		Example: `  kkbundle verify site-1.4.0.kkb
   kkbundle verify --key cosign.pub site-1.4.0.kkb
   cat site-1.4.0.kkb.[0-9]* | kkbundle verify --key cosign.pub --signature site-1.4.0.kkb.sigstore.json -`,
-		Args:    takes("BUNDLE"),
+		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if key != "" {
 				if len(g.trust.keys) > 0 {
