@@ -43,7 +43,7 @@ type check struct {
 var errChanged = errors.New("the bundle's file is being written to")
 
 func (s *Server) openBook(path string) (*book, error) {
-	r, err := bundle.Open(path)
+	r, err := s.open(path)
 	if err != nil {
 		return nil, err
 	}

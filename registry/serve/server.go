@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kkbundle/kkbundle/bundle"
 )
 
 // Options say what is served and to whom.
@@ -26,11 +28,14 @@ type Options struct {
 	// Users is the path of an htpasswd file with bcrypt hashes; everything but /healthz needs a login then. "" lets all in.
 	Users  string
 	Logger *slog.Logger // nil for none
+	// Open opens a bundle, also one that replaced another, and may refuse it; nil is bundle.Open.
+	Open func(path string) (*bundle.Reader, error)
 }
 
 // A Server answers requests. It is an http.Handler; Run listens and has the time limits that a server needs.
 type Server struct {
 	log       *slog.Logger
+	open      func(path string) (*bundle.Reader, error)
 	verify    bool
 	users     *users
 	frames    *frames
@@ -51,8 +56,11 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Open == nil {
+		o.Open = bundle.Open
+	}
 	s := &Server{
-		log: o.Logger, verify: o.Verify, users: newUsers(o.Users), frames: newFrames(), metrics: newMetrics(),
+		log: o.Logger, open: o.Open, verify: o.Verify, users: newUsers(o.Users), frames: newFrames(), metrics: newMetrics(),
 		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
 	}
 	s.templates = sync.OnceValues(parseTemplates)

@@ -49,6 +49,7 @@ error unless --prefer says which counts; an image that each has for other platfo
 		},
 	}
 	f := cmd.Flags()
+	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the file to write (required)")
 	f.StringArrayVar(&o.items, "item", nil, "take only this item (may be repeated; * stands for any characters)")
 	f.StringSliceVar(&o.platforms, "platform", nil, "take only this platform (may be repeated)")
@@ -107,6 +108,11 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 		g.note("%s compressed again, because the bundles have frames of different sizes", size(r.Recompressed))
 	}
 	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
+	for _, from := range c.from {
+		if from.Reader.Digest() == r.Digest && exists(sidecarName(from.Name, "")) {
+			g.note("it has the same identity, so the signature of %s holds for it: copy it to %s", from.Name, sidecarName(r.Path, ""))
+		}
+	}
 	return g.result("%s", r.Digest)
 }
 

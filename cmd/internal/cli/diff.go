@@ -34,6 +34,7 @@ file, to see what a build would change; how many bytes its images have is not kn
 		},
 	}
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "end with exit code 1 if there are differences")
+	g.addTrust(cmd.Flags())
 	return cmd
 }
 

@@ -41,6 +41,7 @@ How upstream is reached is what the manifest says (sources): the one beside a lo
 		},
 	}
 	f := cmd.Flags()
+	g.addTrust(f)
 	f.BoolVarP(&o.all, "all", "a", false, "show what is up to date, too")
 	f.BoolVar(&o.exitCode, "exit-code", false, "end with exit code 1 if something is outdated or has moved")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, fmt.Sprintf("requests at once (default %d)", fetch.DefaultJobs))

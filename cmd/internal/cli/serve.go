@@ -59,6 +59,7 @@ the new file over the old one. SIGTERM and Ctrl-C let transfers finish, for 20 s
 		},
 	}
 	f := cmd.Flags()
+	g.addTrust(f)
 	f.StringVar(&o.listen, "listen", "127.0.0.1:5000", "address and port to listen on; :5000 is all addresses of this host")
 	f.StringVar(&o.cert, "tls-cert", "", "PEM file of the server's certificate, with those it is signed by")
 	f.StringVar(&o.key, "tls-key", "", "PEM file of the certificate's key")
@@ -89,7 +90,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 	if o.verify {
 		g.note("checking every byte of %s", count(len(paths), "bundle"))
 	}
-	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.logger()})
+	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.logger(), Open: g.openBundle})
 	if err != nil {
 		return err
 	}
