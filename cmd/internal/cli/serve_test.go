@@ -79,24 +79,41 @@ func get(t *testing.T, client *http.Client, url string) (int, string) {
 	return res.StatusCode, string(body)
 }
 
+// putBundle writes a bundle with one file, dl.example/f, or replaces the one that is there.
+func putBundle(t *testing.T, path, content string) {
+	t.Helper()
+	b := bundletest.NewBuilder(t)
+	b.File("https://dl.example/f", "f", nil, []byte(content))
+	data, err := os.ReadFile(b.Bundle().Path)
+	if err == nil {
+		err = os.WriteFile(path+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hangUp makes the server look at its files again, and waits until it says something.
+func (r running) hangUp(t *testing.T, says string) {
+	t.Helper()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for !strings.Contains(r.err.String(), says) { // the test's own time limit ends this
+		if t.Context().Err() != nil {
+			t.Fatal(r.err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // TestServe runs the command, replaces its bundle, and ends it.
 func TestServe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.kkb")
-	put := func(content string) {
-		b := bundletest.NewBuilder(t)
-		b.File("https://dl.example/f", "f", nil, []byte(content))
-		data, err := os.ReadFile(b.Bundle().Path)
-		if err == nil {
-			err = os.WriteFile(path+".new", data, 0o600)
-		}
-		if err == nil {
-			err = os.Rename(path+".new", path)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	put("old")
+	putBundle(t, path, "old")
 	s := startServe(t, "--listen", "127.0.0.1:0", path)
 	url, err := s.out.ReadString('\n')
 	if err != nil {
@@ -106,16 +123,8 @@ func TestServe(t *testing.T) {
 	if status, body := get(t, http.DefaultClient, url); status != 200 || body != "old" {
 		t.Fatalf("%d %q", status, body)
 	}
-	put("new")
-	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	for !strings.Contains(s.err.String(), "took up what was replaced") { // the test's own time limit ends this
-		if t.Context().Err() != nil {
-			t.Fatal(s.err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	putBundle(t, path, "new")
+	s.hangUp(t, "took up what was replaced")
 	if status, body := get(t, http.DefaultClient, url); status != 200 || body != "new" {
 		t.Errorf("after SIGHUP: %d %q", status, body)
 	}
