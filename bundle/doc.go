@@ -149,7 +149,7 @@
 //
 // The identity of a bundle is the sha256 of index.json. It depends on no compression, cutting or cache, and covers all
 // content, since everything is reachable from it by digests. Signatures and other statements about a bundle are files
-// beside it, about its identity; statements about an item lie inside, as items or referrers.
+// beside it (NAME.kkb.sigstore.json), about its identity; statements about an item lie inside, as items or referrers.
 //
 // # What must be there
 //
