@@ -245,7 +245,7 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 	return buildResult{
 		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Parts: sum.Parts, Items: len(index.Items), Blobs: sum.Blobs,
 		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
-		Warnings: warnings(shortfallsOf(index.Items)), Undecided: b.lock.Undecided,
+		Warnings: append(warnings(shortfallsOf(index.Items)), staleSignatures(b.output, index)...), Undecided: b.lock.Undecided,
 	}, err
 }
 

@@ -72,6 +72,7 @@ type copyResult struct {
 	From         []digest.Digest `json:"from"`         // the identities of the sources
 	LeftOut      []string        `json:"leftOut"`      // what could not come along, and why
 	Duration     time.Duration   `json:"duration"`     // nanoseconds
+	index        bundle.Index
 }
 
 func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (err error) {
@@ -97,6 +98,7 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	if err != nil {
 		return err
 	}
+	c.noteSignatures(r)
 	r.Duration = time.Since(start)
 	if g.json {
 		return printJSON(g.Out, r)
@@ -108,11 +110,6 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 		g.note("%s compressed again, because the bundles have frames of different sizes", size(r.Recompressed))
 	}
 	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
-	for _, from := range c.from {
-		if from.Reader.Digest() == r.Digest && exists(sidecarName(from.Name, "")) {
-			g.note("it has the same identity, so the signature of %s holds for it: copy it to %s", from.Name, sidecarName(r.Path, ""))
-		}
-	}
 	return g.result("%s", r.Digest)
 }
 
@@ -351,7 +348,7 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (copyResult, error) 
 	sum, err := bundle.Create(ctx, c.output, src, x, bundle.WriteOptions{Progress: m.set})
 	r := copyResult{
 		Version: 1, Path: c.output, Digest: sum.Digest, Size: sum.Size, Items: len(x.Items), Blobs: sum.Blobs, Content: sum.Content,
-		Recompressed: again, LeftOut: append([]string{}, c.leftOut...),
+		Recompressed: again, LeftOut: append([]string{}, c.leftOut...), index: x,
 	}
 	for _, id := range c.identities() {
 		r.From = append(r.From, digest.Digest(id))

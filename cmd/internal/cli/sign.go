@@ -168,3 +168,43 @@ func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bo
 	}
 	return false, fmt.Errorf("%s is there, and is by another key (%s, as it says): --name SIGNER writes a signature beside it, --force replaces it", file, by)
 }
+
+// staleSignatures warns of signatures that lie beside a bundle that was just written and are not of it: at a site nobody can
+// sign again.
+func staleSignatures(path string, x bundle.Index) []string {
+	var none trustOptions
+	files, err := none.sidecars(path)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	artifact, err := x.Marshal()
+	if err != nil {
+		return nil // then there is no bundle either
+	}
+	var lines []string
+	for _, file := range files {
+		data, err := readSmall(file)
+		if err == nil {
+			_, err = trust.VerifyBlob(nil, data, artifact)
+		}
+		if !errors.Is(err, trust.ErrWrongKey) { // which is all that can be said without a key
+			lines = append(lines, fmt.Sprintf("%s is no signature of this bundle, but perhaps of the one that was there: sign again", file))
+		}
+	}
+	return lines
+}
+
+// noteSignatures tells about signatures after a copy: which one can come along, and which does not fit.
+func (c *copier) noteSignatures(r copyResult) {
+	for _, from := range c.from {
+		if from.Reader.Digest() != r.Digest || !exists(sidecarName(from.Name, "")) {
+			continue
+		}
+		if to := sidecarName(r.Path, ""); !exists(to) {
+			c.note("%s has the same identity, so the signature of %s holds for it: copy it to %s", r.Path, from.Name, to)
+		}
+	}
+	for _, line := range staleSignatures(r.Path, r.index) {
+		c.warn(line)
+	}
+}
