@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/pki"
 )
 
 const (
@@ -176,7 +177,7 @@ func (t *Target) clusterPin(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ca, err := parseCertificate(data)
+	ca, err := pki.ParseCertificate(data)
 	if err != nil {
 		return "", fmt.Errorf("%s on %s: %w", clusterCA, t.Name, err)
 	}

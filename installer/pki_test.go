@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/kkbundle/kkbundle/pki"
 )
 
 func newWorkDir(t *testing.T) *workDir {
@@ -29,21 +30,22 @@ func TestCertificates(t *testing.T) {
 	t.Parallel()
 	w := newWorkDir(t)
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	names, addresses := []string{"cp1", "localhost"}, []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("127.0.0.1")}
+	names := pki.ParseNames([]string{"cp1", "10.0.0.3", "localhost", "127.0.0.1"})
 	ca, err := loadAuthority(w, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert, key, err := ca.serverPair(w, names, addresses, now)
+	made, err := serverPair(ca, w, names, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := tls.X509KeyPair(cert, key)
+	cert := made.Cert
+	pair, err := tls.X509KeyPair(cert, made.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca.pem)
+	roots.AppendCertsFromPEM(ca.PEM)
 	for _, name := range []string{"cp1", "10.0.0.3", "127.0.0.1"} {
 		for _, at := range []time.Time{now, now.Add(-time.Hour), now.AddDate(9, 0, 0)} {
 			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: at}); err != nil {
@@ -58,17 +60,17 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	step := func(what string, names []string, now time.Time, same bool) {
+	step := func(what string, names pki.Names, now time.Time, same bool) {
 		t.Helper()
-		got, _, err := again.serverPair(w, names, addresses, now)
-		if err != nil || (string(got) == string(cert)) != same {
-			t.Errorf("%s: same certificate %v, want %v; %v", what, string(got) == string(cert), same, err)
+		got, err := serverPair(again, w, names, now)
+		if err != nil || (string(got.Cert) == string(cert)) != same {
+			t.Errorf("%s: same certificate %v, want %v; %v", what, string(got.Cert) == string(cert), same, err)
 		}
-		cert = got
+		cert = got.Cert
 	}
 	step("a second run", names, now, true)
 	step("years later", names, now.AddDate(5, 0, 0), true)
-	step("another name", []string{"cp2"}, now, false)
+	step("another name", pki.ParseNames([]string{"cp2"}), now, false)
 	step("back", names, now, false)
 	if err := w.write(registryKeyFile, []byte("damaged")); err != nil {
 		t.Fatal(err)
@@ -102,7 +104,7 @@ func TestPin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert, err := parseCertificate(data)
+	cert, err := pki.ParseCertificate(data)
 	if err != nil {
 		t.Fatal(err)
 	}

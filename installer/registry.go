@@ -22,6 +22,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/pki"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -85,14 +86,13 @@ func (r *run) hasSecrets() bool {
 	}
 	cert, certErr := r.dir.read(registryCertFile)
 	key, keyErr := r.dir.read(registryKeyFile)
-	names, addresses := r.registryNames()
-	return certErr == nil && keyErr == nil && authority.fits(cert, key, names, addresses, r.Now())
+	return certErr == nil && keyErr == nil && authority.Fits(pki.Pair{Cert: cert, Key: key}, r.registryNames(), r.Now(), renewBefore)
 }
 
 // registryNames are what the registry's certificate is for.
-func (r *run) registryNames() ([]string, []netip.Addr) {
+func (r *run) registryNames() pki.Names {
 	host := r.registryHost()
-	return []string{host.Name, "localhost"}, []netip.Addr{host.IP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	return pki.Names{Hosts: []string{host.Name, "localhost"}, Addresses: []netip.Addr{host.IP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}}
 }
 
 // registryHost is where the registry is installed.
@@ -106,11 +106,11 @@ func (r *run) secrets() (registrySecrets, error) {
 	if err != nil {
 		return registrySecrets{}, err
 	}
-	s := registrySecrets{ca: authority.pem}
-	names, addresses := r.registryNames()
-	if s.cert, s.key, err = authority.serverPair(r.dir, names, addresses, r.Now()); err != nil {
+	pair, err := serverPair(authority, r.dir, r.registryNames(), r.Now())
+	if err != nil {
 		return registrySecrets{}, err
 	}
+	s := registrySecrets{ca: authority.PEM, cert: pair.Cert, key: pair.Key}
 	if s.password, err = r.dir.secret(registryPassFile); err != nil {
 		return registrySecrets{}, err
 	}

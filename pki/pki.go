@@ -1,0 +1,194 @@
+// Package pki makes the few certificates that kkbundle needs: an authority of its own, and servers' certificates that it
+// signs. Keys are P-256, in PKCS #8; everything is PEM. Nothing here reads or writes files.
+package pki
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// Life is how long certificates hold: a site that cannot be visited must not stop pulling images because nobody
+	// renewed a certificate. Ten years is also kubeadm's choice for its authorities.
+	Life = 10 * 365 * 24 * time.Hour
+	// clockSlack lets hosts whose clocks are behind accept a new certificate.
+	clockSlack = 24 * time.Hour
+)
+
+// A Pair is a certificate and its key, both PEM. The key is a secret.
+type Pair struct{ Cert, Key []byte }
+
+// Names are what a server is reached by. The first host name is the certificate's common name; there must be a name or an
+// address.
+type Names struct {
+	Hosts     []string
+	Addresses []netip.Addr
+}
+
+// ParseNames sorts names and addresses apart, each once and in the order they come in.
+func ParseNames(all []string) Names {
+	var n Names
+	for _, s := range all {
+		if ip, err := netip.ParseAddr(s); err == nil {
+			if ip = ip.Unmap().WithZone(""); !slices.Contains(n.Addresses, ip) {
+				n.Addresses = append(n.Addresses, ip)
+			}
+		} else if !slices.Contains(n.Hosts, s) {
+			n.Hosts = append(n.Hosts, s)
+		}
+	}
+	return n
+}
+
+func (n Names) common() string {
+	if len(n.Hosts) > 0 {
+		return n.Hosts[0]
+	}
+	return n.Addresses[0].String()
+}
+
+// An Authority signs servers' certificates.
+type Authority struct {
+	Certificate *x509.Certificate
+	PEM         []byte // the certificate
+	key         *ecdsa.PrivateKey
+}
+
+// NewAuthority makes an authority, and returns the pair that ParseAuthority reads.
+func NewAuthority(name string, now time.Time) (*Authority, Pair, error) {
+	template := newTemplate(name, now)
+	template.IsCA, template.BasicConstraintsValid, template.MaxPathLenZero = true, true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	pair, err := sign(template, nil)
+	if err != nil {
+		return nil, Pair{}, fmt.Errorf("make certificate authority: %w", err)
+	}
+	a, err := ParseAuthority(pair)
+	return a, pair, err
+}
+
+// ParseAuthority reads an authority. It may have ended: ask its Certificate.
+func ParseAuthority(p Pair) (*Authority, error) {
+	cert, key, err := parse(p)
+	if err != nil {
+		return nil, err
+	}
+	if !cert.IsCA {
+		return nil, errors.New("the certificate is not an authority's")
+	}
+	return &Authority{Certificate: cert, PEM: p.Cert, key: key}, nil
+}
+
+// Issue makes a server's certificate. It ends no later than the authority.
+func (a *Authority) Issue(names Names, now time.Time) (Pair, error) {
+	template := newTemplate(names.common(), now)
+	template.NotAfter = a.Certificate.NotAfter
+	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	template.DNSNames = names.Hosts
+	for _, ip := range names.Addresses {
+		template.IPAddresses = append(template.IPAddresses, ip.AsSlice())
+	}
+	pair, err := sign(template, a)
+	if err != nil {
+		return pair, fmt.Errorf("make certificate: %w", err)
+	}
+	return pair, nil
+}
+
+// Fits tells whether a pair is the authority's, can serve under the names, and does so for longer than ahead, or as long as the
+// authority lasts.
+func (a *Authority) Fits(p Pair, names Names, now time.Time, ahead time.Duration) bool {
+	if _, err := tls.X509KeyPair(p.Cert, p.Key); err != nil {
+		return false
+	}
+	cert, _, err := parse(p)
+	if err != nil || cert.CheckSignatureFrom(a.Certificate) != nil {
+		return false
+	}
+	if end := a.Certificate.NotAfter; now.Add(ahead).After(cert.NotAfter) && cert.NotAfter.Before(end) {
+		return false
+	}
+	for _, ip := range names.Addresses {
+		if !slices.ContainsFunc(cert.IPAddresses, func(have net.IP) bool { return have.Equal(ip.AsSlice()) }) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(names.Hosts, func(n string) bool { return !slices.Contains(cert.DNSNames, n) })
+}
+
+func newTemplate(name string, now time.Time) *x509.Certificate {
+	const serialBits = 127
+	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits)) // never fails, as rand.Read
+	return &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    now.Add(-clockSlack).Truncate(time.Second),
+		NotAfter:     now.Add(Life).Truncate(time.Second),
+	}
+}
+
+// sign makes a key and the certificate for it; without an authority it signs itself.
+func sign(template *x509.Certificate, by *Authority) (Pair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Pair{}, err
+	}
+	parent, parentKey := template, key
+	if by != nil {
+		parent, parentKey = by.Certificate, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
+	if err != nil {
+		return Pair{}, err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return Pair{}, err
+	}
+	return Pair{
+		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
+	}, nil
+}
+
+func parse(p Pair) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	cert, err := ParseCertificate(p.Cert)
+	if err != nil {
+		return nil, nil, err
+	}
+	block, _ := pem.Decode(p.Key)
+	if block == nil {
+		return nil, nil, errors.New("the key is not PEM")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, nil, errors.New("certificate and key are no pair")
+	}
+	return cert, key, nil
+}
+
+// ParseCertificate reads the first certificate of a PEM file.
+func ParseCertificate(data []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(bytes.TrimSpace(data))
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, errors.New("no certificate in PEM form")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
