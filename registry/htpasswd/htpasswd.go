@@ -1,4 +1,5 @@
-package serve
+// Package htpasswd asks for users and passwords of an htpasswd file over HTTP (RFC 7617), with bcrypt hashes.
+package htpasswd
 
 import (
 	"bufio"
@@ -29,10 +30,23 @@ const (
 	maxPassword   = 1 << 10         // bytes; bcrypt looks at the first 72
 )
 
-// users are those of an htpasswd file. Comparing a password takes a processor a tenth of a second on purpose, so logins
+// Challenge is the WWW-Authenticate header that goes with ErrRefused.
+const Challenge = `Basic realm="kkbundle", charset="UTF-8"`
+
+// Retry is the Retry-After header that goes with ErrBusy, in seconds.
+const Retry = "5"
+
+var (
+	// ErrRefused is a request without a right login: 401.
+	ErrRefused = errors.New("user and password are needed, and those that came, if any, are not right")
+	// ErrBusy is a login that could not be looked at: 429.
+	ErrBusy = errors.New("too many logins at a time: try again in a few seconds")
+)
+
+// Users are those of an htpasswd file. Comparing a password takes a processor a tenth of a second on purpose, so logins
 // that were right are remembered under a key that lives as long as the process, and the others queue, few at a time and
-// few from each address.
-type users struct {
+// few from each address. All methods may be called concurrently.
+type Users struct {
 	path    string
 	key     [32]byte
 	slots   chan struct{} // a token for each comparison
@@ -47,14 +61,15 @@ type users struct {
 	total     int
 }
 
-func newUsers(path string) *users {
-	u := &users{path: path, slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(map[string]int), comparing: make(map[[32]byte]*comparison)}
+// New returns the users of a file, which Load reads; without a path everybody is admitted.
+func New(path string) *Users {
+	u := &Users{path: path, slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), waiting: make(map[string]int), comparing: make(map[[32]byte]*comparison)}
 	_, _ = rand.Read(u.key[:]) // never fails (crypto/rand)
 	return u
 }
 
-// load reads the file. On an error the users stay as they are.
-func (u *users) load() error {
+// Load reads the file. On an error the users stay as they are.
+func (u *Users) Load() error {
 	if u.path == "" {
 		return nil
 	}
@@ -109,8 +124,11 @@ func parseUsers(r io.Reader) (hashes map[string][]byte, cost int, err error) {
 	return hashes, cost, errors.Join(problems...)
 }
 
-// admit says whether a request may be answered. The error is an *answer.
-func (u *users) admit(r *http.Request) error {
+// Refused is how many requests came without a right login.
+func (u *Users) Refused() int64 { return u.refused.Load() }
+
+// Admit says whether a request may be answered. The error is ErrRefused, ErrBusy, or that of the request's context.
+func (u *Users) Admit(r *http.Request) error {
 	if u.path == "" {
 		return nil
 	}
@@ -152,7 +170,7 @@ type comparison struct {
 	err  error
 }
 
-func (u *users) compare(login [32]byte, user, password, address string) error {
+func (u *Users) compare(login [32]byte, user, password, address string) error {
 	leave, err := u.queue(address)
 	if err != nil {
 		return err
@@ -171,12 +189,12 @@ func (u *users) compare(login [32]byte, user, password, address string) error {
 	return nil
 }
 
-func (u *users) refuse() error {
+func (u *Users) refuse() error {
 	u.refused.Add(1)
-	return &answer{http.StatusUnauthorized, codeUnauthorized, "user and password are needed, and those that came, if any, are not right"}
+	return ErrRefused
 }
 
-func (u *users) fingerprint(user, password string) (sum [32]byte) {
+func (u *Users) fingerprint(user, password string) (sum [32]byte) {
 	h := hmac.New(sha256.New, u.key[:])
 	fmt.Fprintf(h, "%d:%s%s", len(user), user, password)
 	h.Sum(sum[:0])
@@ -185,7 +203,7 @@ func (u *users) fingerprint(user, password string) (sum [32]byte) {
 
 // remember keeps a right login, if the user's hash is still the one that it was right for. A password is right in one
 // spelling, so that there are as many as users: but for bytes after the 72nd.
-func (u *users) remember(login [32]byte, user string, hash []byte) {
+func (u *Users) remember(login [32]byte, user string, hash []byte) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if string(u.hashes[user]) != string(hash) {
@@ -198,12 +216,11 @@ func (u *users) remember(login [32]byte, user string, hash []byte) {
 }
 
 // queue waits for the turn to compare a password. leave is to be called after it.
-func (u *users) queue(address string) (leave func(), err error) {
-	busy := &answer{http.StatusTooManyRequests, codeTooMany, "too many logins at a time: try again in a few seconds"}
+func (u *Users) queue(address string) (leave func(), err error) {
 	u.mu.Lock()
 	if u.total >= maxWaiting || u.waiting[address] >= maxFromOne {
 		u.mu.Unlock()
-		return nil, busy
+		return nil, ErrBusy
 	}
 	u.total++
 	u.waiting[address]++
@@ -221,7 +238,7 @@ func (u *users) queue(address string) (leave func(), err error) {
 		return func() { <-u.slots; out() }, nil
 	case <-time.After(loginPatience):
 		out()
-		return nil, busy
+		return nil, ErrBusy
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/registry/htpasswd"
 )
 
 // Error codes of the distribution specification, section "Error Codes", and three that registries use beside them.
@@ -41,6 +42,10 @@ func asAnswer(err error) *answer {
 	switch {
 	case errors.As(err, &a):
 		return a
+	case errors.Is(err, htpasswd.ErrRefused):
+		return &answer{http.StatusUnauthorized, codeUnauthorized, err.Error()}
+	case errors.Is(err, htpasswd.ErrBusy):
+		return &answer{http.StatusTooManyRequests, codeTooMany, err.Error()}
 	case errors.Is(err, errRange):
 		return &answer{http.StatusRequestedRangeNotSatisfiable, codeRangeInvalid, err.Error()}
 	case errors.Is(err, bundle.ErrDamaged):
@@ -78,9 +83,9 @@ func refuse(w http.ResponseWriter, a *answer, contentType string, body []byte) {
 	h.Del("Content-Disposition")
 	switch a.code {
 	case codeUnauthorized:
-		h.Set("WWW-Authenticate", `Basic realm="kkbundle", charset="UTF-8"`)
+		h.Set("WWW-Authenticate", htpasswd.Challenge)
 	case codeTooMany:
-		h.Set("Retry-After", "5")
+		h.Set("Retry-After", htpasswd.Retry)
 	}
 	w.WriteHeader(a.status)
 	_, _ = w.Write(body) // whoever asked may be gone

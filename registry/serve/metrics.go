@@ -60,7 +60,7 @@ func (s *Server) exposition(w http.ResponseWriter, _ *http.Request, sh *shelf) {
 	one("kkbundle_serve_blobs", "gauge", "Blobs of all bundles.", int64(blobs))
 	one("kkbundle_serve_blobs_verified", "gauge", "Blobs that were compared with their digest and are right.", int64(good))
 	one("kkbundle_serve_blobs_damaged", "gauge", "Blobs that were compared with their digest and are damaged.", int64(bad))
-	one("kkbundle_serve_logins_refused_total", "counter", "Requests without a right user and password.", s.users.refused.Load())
+	one("kkbundle_serve_logins_refused_total", "counter", "Requests without a right user and password.", s.users.Refused())
 	one("kkbundle_serve_reloads_total", "counter", "Times that bundles were looked at again.", s.reloads.Load())
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/registry/htpasswd"
 )
 
 // Options say what is served and to whom.
@@ -37,7 +38,7 @@ type Server struct {
 	log       *slog.Logger
 	open      func(path string) (*bundle.Reader, error)
 	verify    bool
-	users     *users
+	users     *htpasswd.Users
 	frames    *frames
 	checks    chan struct{} // a token for each blob that is being checked
 	chunks    sync.Pool     // *[]byte of chunkSize
@@ -60,12 +61,12 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Open = bundle.Open
 	}
 	s := &Server{
-		log: o.Logger, open: o.Open, verify: o.Verify, users: newUsers(o.Users), frames: newFrames(), metrics: newMetrics(),
+		log: o.Logger, open: o.Open, verify: o.Verify, users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(),
 		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
 	}
 	s.templates = sync.OnceValues(parseTemplates)
 	s.chunks.New = func() any { b := make([]byte, chunkSize); return &b }
-	if err := s.users.load(); err != nil {
+	if err := s.users.Load(); err != nil {
 		return nil, err
 	}
 	books, err := s.openAll(ctx, o.Bundles)
@@ -158,7 +159,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 		fail = registryError
 	}
 	if !a.public {
-		if err := s.users.admit(r); err != nil {
+		if err := s.users.Admit(r); err != nil {
 			fail(out, err)
 			return
 		}

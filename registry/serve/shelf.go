@@ -80,7 +80,7 @@ func (s *Server) Reload(ctx context.Context) error {
 			b.release()
 		}
 	}
-	if err := s.users.load(); err != nil {
+	if err := s.users.Load(); err != nil {
 		problems = append(problems, err)
 	}
 	s.reloads.Add(1)
