@@ -1,0 +1,113 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/distribution/distribution/v3/registry/storage"
+	"github.com/distribution/distribution/v3/registry/storage/driver"
+	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+)
+
+// CollectOptions say what Collect removes.
+type CollectOptions struct {
+	Dir      string
+	DryRun   bool // only say what would be removed; it may run beside a registry that writes, and counts its unfinished pushes too then
+	Untagged bool // manifests that no tag and no index leads to are removed too
+	Logger   *slog.Logger
+}
+
+// Collected is what Collect removed, or would.
+type Collected struct {
+	Manifests int   `json:"manifests"`
+	Blobs     int   `json:"blobs"`
+	Bytes     int64 `json:"bytes"` // of the blobs
+}
+
+// Collect removes the blobs that no manifest leads to. First everything is looked at, and nothing is removed if anything
+// cannot be read. The error is a *LockedError while a registry may write: a blob that it takes meanwhile, before the
+// manifest that needs it, would be lost. Memory grows with the number of blobs (a digest each).
+func Collect(ctx context.Context, o CollectOptions) (Collected, error) {
+	c, err := collect(ctx, o)
+	if err != nil {
+		return c, fmt.Errorf("collect garbage in %s: %w", o.Dir, err)
+	}
+	return c, nil
+}
+
+func collect(ctx context.Context, o CollectOptions) (c Collected, err error) {
+	content := filesystem.New(filesystem.DriverParameters{RootDirectory: o.Dir, MaxThreads: threads})
+	switch _, err := os.Stat(path.Join(o.Dir, contentRoot, "repositories")); {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(path.Join(o.Dir, LockFile)); err != nil {
+			return c, errors.New("there is no registry in this directory")
+		}
+		return c, nil // nothing was ever pushed
+	case err != nil:
+		return c, err
+	}
+	if !o.DryRun {
+		l, err := acquire(o.Dir)
+		if err != nil {
+			return c, err
+		}
+		defer func() { err = errors.Join(err, l.release()) }()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	forward(o.Logger)
+	counter := &sweep{StorageDriver: content, ctx: ctx, dry: o.DryRun, log: o.Logger}
+	registry, err := storage.NewRegistry(ctx, counter, storage.EnableDelete)
+	if err != nil {
+		return c, err
+	}
+	// A dry run is the same run over a driver that removes nothing.
+	err = storage.MarkAndSweep(ctx, counter, registry, storage.GCOpts{RemoveUntagged: o.Untagged, Quiet: true})
+	return counter.Collected, err
+}
+
+const (
+	threads     = 100 // operations of the driver at a time: distribution's default
+	contentRoot = "docker/registry/v2"
+)
+
+// A sweep counts what is deleted through it. It is used by one goroutine.
+type sweep struct {
+	driver.StorageDriver
+	Collected
+	ctx context.Context //nolint:containedctx // MarkAndSweep does not look at its own between two deletions
+	dry bool
+	log *slog.Logger
+}
+
+// Delete implements driver.StorageDriver.
+func (s *sweep) Delete(ctx context.Context, name string) error {
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	switch {
+	case strings.HasPrefix(name, "/"+contentRoot+"/blobs/"):
+		info, err := s.Stat(ctx, path.Join(name, "data"))
+		if err != nil && !errors.As(err, new(driver.PathNotFoundError)) {
+			return err
+		}
+		if err == nil {
+			s.Bytes += info.Size()
+		}
+		s.Blobs++
+	case strings.Contains(name, "/_manifests/revisions/"):
+		s.Manifests++
+	}
+	s.log.Debug("remove", "path", name, "dry-run", s.dry)
+	if s.dry {
+		return nil
+	}
+	return s.StorageDriver.Delete(ctx, name)
+}

@@ -1,0 +1,65 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// LockFile is the name of the file in a registry's directory whose flock says who may change content. Its presence tells a
+// registry's directory from others.
+const LockFile = "kkbundle.lock"
+
+// A LockedError says that another process may write in a registry's directory.
+type LockedError struct {
+	Dir string
+	PID int // 0 if it is not known
+}
+
+// Error implements error.
+func (e *LockedError) Error() string {
+	who := "another process"
+	if e.PID > 0 {
+		who = fmt.Sprintf("process %d", e.PID)
+	}
+	return fmt.Sprintf("%s serves %s and may write there", who, e.Dir)
+}
+
+// Hint says what to do.
+func (e *LockedError) Hint() string {
+	return "stop that registry first, or run it with --read-only meanwhile"
+}
+
+// A lock lasts as long as the process, even if that is killed.
+type lock struct{ file *os.File }
+
+func acquire(dir string) (*lock, error) {
+	f, err := os.OpenFile(filepath.Join(dir, LockFile), os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		const digits = 20
+		text, _ := io.ReadAll(io.LimitReader(f, digits)) // without it the process is not known
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		return nil, errors.Join(&LockedError{Dir: dir, PID: pid}, f.Close())
+	}
+	if err == nil {
+		if err = f.Truncate(0); err == nil {
+			_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock: %w", err), f.Close())
+	}
+	return &lock{f}, nil
+}
+
+func (l *lock) release() error { return l.file.Close() }
