@@ -1,7 +1,6 @@
 package installer
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
-	"github.com/kkbundle/kkbundle/registry"
+	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
 const (
@@ -162,36 +161,17 @@ func (r registryAccess) authorization() string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.username+":"+r.password))
 }
 
-// missingPath is the repository below which images of hosts are looked for that the bundle has none of: so the message
-// of a failed pull says what is wrong, and nothing is asked of the internet.
-const missingPath = "not-in-the-bundle"
-
-// hostsFiles makes containerd take every upstream's images from the registry, where registry.Push puts them below the
-// upstream's name. The registry stands as the upstream's own server, not as a mirror before it: containerd would go on
-// to the internet for what a mirror lacks. The files have a password in them.
-// https://github.com/containerd/containerd/blob/main/docs/hosts.md
+// hostsFiles make containerd take every upstream's images from the registry. With a login they have the password in them.
 func hostsFiles(r registryAccess, upstreams []string) []textFile {
-	files := []textFile{
-		hostsFile(r, "_default", path.Join("/v2", r.prefix, missingPath)),
-		hostsFile(r, r.address, "/v2"),
+	ca := ""
+	if len(r.ca) > 0 {
+		ca = registryCAPath
 	}
-	for _, upstream := range upstreams {
-		files = append(files, hostsFile(r, upstream, path.Join("/v2", r.prefix, registry.UpstreamPath(upstream))))
+	to := mirror.Registry{Host: r.address, Prefix: r.prefix, Username: r.username, Password: r.password}
+	var files []textFile
+	for _, h := range mirror.Hosts(to, upstreams, ca) {
+		files = append(files, textFile{path.Join(certsDir, h.Name, "hosts.toml"), 0o600, h.TOML})
 	}
 	slices.SortFunc(files, func(a, b textFile) int { return strings.Compare(a.path, b.path) })
-	return slices.CompactFunc(files, func(a, b textFile) bool { return a.path == b.path })
-}
-
-func hostsFile(r registryAccess, dir, apiRoot string) textFile {
-	var b bytes.Buffer
-	b.WriteString("# Written by kkbundle.\n")
-	fmt.Fprintf(&b, "server = \"https://%s%s\"\n", r.address, apiRoot)
-	b.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
-	if len(r.ca) > 0 {
-		fmt.Fprintf(&b, "ca = \"%s\"\n", registryCAPath)
-	}
-	if login := r.authorization(); login != "" {
-		fmt.Fprintf(&b, "\n[header]\n  Authorization = [\"%s\"]\n", login)
-	}
-	return textFile{path.Join(certsDir, dir, "hosts.toml"), 0o600, b.Bytes()}
+	return files
 }

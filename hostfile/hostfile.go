@@ -1,0 +1,280 @@
+// Package hostfile brings configuration files of a host into a wanted state: first it looks, then it changes what differs, and
+// never what others wrote, unless it is told to.
+package hostfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+const (
+	maxFile = 1 << 20 // bytes of a configuration file; more is none
+	// BackupSuffix is appended to the name of a file whose content was others', before it is changed.
+	BackupSuffix = ".before-kkbundle"
+)
+
+// A File is what shall be at a path.
+type File struct {
+	Path string // absolute, on the host
+	Mode fs.FileMode
+	Data []byte
+	// Mark is how our own files begin: those may be replaced. Other content is foreign. A file without a mark is ours only
+	// as it is.
+	Mark string
+	// Secret is set where the content has credentials. They are not in differences then.
+	Secret bool
+	// Merge, if set, puts Data into what is there. With force it may replace what contradicts, otherwise that is an error.
+	Merge func(have, data []byte, force bool) ([]byte, error)
+}
+
+// A State is how a file is before Apply.
+type State string
+
+// The states. What is StateForeign is only changed with force.
+const (
+	StateSame    State = "same"
+	StateNew     State = "new"
+	StateChanged State = "changed" // ours, or others' that ours can be put into
+	StateForeign State = "foreign"
+)
+
+// A Change is what Apply does to a file.
+type Change struct {
+	Path   string `json:"path"` // on the host
+	State  State  `json:"state"`
+	Diff   string `json:"diff,omitempty"`   // lines that go (-) and come (+)
+	Backup string `json:"backup,omitempty"` // where the content is kept that was others'
+	Reason string `json:"reason,omitempty"` // why it is foreign
+
+	file File
+}
+
+// Options say where files are and what may be done to them.
+type Options struct {
+	Root  string // the host's root directory: "/" for this host
+	Force bool   // foreign content is replaced, and kept beside it
+}
+
+// A ForeignError lists files that were not changed because others wrote them.
+type ForeignError struct{ Changes []Change }
+
+// Error implements error.
+func (e *ForeignError) Error() string {
+	var b strings.Builder
+	for i, c := range e.Changes {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s is not ours (%s)", c.Path, c.Reason)
+		if c.Diff != "" {
+			b.WriteString(":\n" + strings.TrimRight(c.Diff, "\n"))
+		}
+	}
+	return b.String()
+}
+
+// Hint says what to do.
+func (e *ForeignError) Hint() string {
+	return "move them away, put the lines in by hand, or use --force, which keeps what was there as FILE" + BackupSuffix
+}
+
+// Check compares files with what is there. All files that cannot be read are in the error.
+func Check(o Options, files []File) ([]Change, error) {
+	changes := make([]Change, 0, len(files))
+	var errs []error
+	for _, f := range files {
+		c, err := check(o, f)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		changes = append(changes, c)
+	}
+	return changes, errors.Join(errs...)
+}
+
+func check(o Options, f File) (Change, error) {
+	c := Change{Path: f.Path, State: StateSame, file: f}
+	if !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path {
+		return c, fmt.Errorf("%q is not an absolute path", f.Path)
+	}
+	have, mode, err := read(filepath.Join(o.Root, f.Path))
+	if errors.Is(err, fs.ErrNotExist) {
+		c.State, c.Diff = StateNew, diff(f, nil, f.Data)
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	if f.Merge != nil {
+		return merge(o, c, have, mode)
+	}
+	switch {
+	case bytes.Equal(have, f.Data) && mode == f.Mode:
+		return c, nil
+	case bytes.Equal(have, f.Data), f.Mark != "" && bytes.HasPrefix(have, []byte(f.Mark)):
+		c.State = StateChanged
+	default:
+		c.State, c.Reason, c.Backup = StateForeign, "it has other content, and no line that says it is kkbundle's", f.Path+BackupSuffix
+	}
+	c.Diff = diff(f, have, f.Data)
+	return c, nil
+}
+
+// merge is check for a file that others may have a part in. Its mode stays as it is, unless it has credentials.
+func merge(o Options, c Change, have []byte, mode fs.FileMode) (Change, error) {
+	f := c.file
+	if !f.Secret {
+		c.file.Mode = mode
+	}
+	merged, err := f.Merge(have, f.Data, false)
+	if err != nil {
+		c.State, c.Reason = StateForeign, err.Error()
+		if merged, err = f.Merge(have, f.Data, true); err != nil {
+			if o.Force {
+				return c, fmt.Errorf("%s: %w", f.Path, err)
+			}
+			return c, nil
+		}
+	} else if bytes.Equal(have, merged) && mode == c.file.Mode {
+		return c, nil
+	} else {
+		c.State = StateChanged
+	}
+	c.Backup, c.Diff, c.file.Data = f.Path+BackupSuffix, diff(f, have, merged), merged
+	return c, nil
+}
+
+// Apply does what Check found. Foreign files are a *ForeignError before anything is changed, without force.
+func Apply(o Options, changes []Change) error {
+	var foreign []Change
+	for _, c := range changes {
+		if c.State == StateForeign && !o.Force {
+			foreign = append(foreign, c)
+		}
+	}
+	if len(foreign) > 0 {
+		return &ForeignError{foreign}
+	}
+	for _, c := range changes {
+		if c.State == StateSame {
+			continue
+		}
+		if err := apply(o, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func apply(o Options, c Change) error {
+	target := filepath.Join(o.Root, c.Path)
+	const listable = 0o755
+	if err := os.MkdirAll(filepath.Dir(target), listable); err != nil {
+		return err
+	}
+	if c.Backup != "" {
+		if err := backup(target); err != nil {
+			return fmt.Errorf("keep what is in %s: %w", c.Path, err)
+		}
+	}
+	return Write(target, bytes.NewReader(c.file.Data), c.file.Mode)
+}
+
+// backup keeps the first content that was others': later ones have ours in them.
+func backup(target string) error {
+	have, _, err := read(target)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(target + BackupSuffix); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	const private = 0o600 // it may have credentials
+	return Write(target+BackupSuffix, bytes.NewReader(have), private)
+}
+
+// Write replaces a file; afterwards it has either its old content or all of the new one.
+func Write(target string, content io.Reader, mode fs.FileMode) (err error) {
+	dir := filepath.Dir(target)
+	f, err := os.CreateTemp(dir, ".kkbundle-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name()) // it may be renamed already
+		}
+	}()
+	_, err = io.Copy(f, content)
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", target, err)
+	}
+	if err := os.Rename(f.Name(), target); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func read(name string) ([]byte, fs.FileMode, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxFile {
+		return nil, 0, fmt.Errorf("%s is not a configuration file (%s, %d bytes)", name, info.Mode().Type(), info.Size())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxFile))
+	return data, info.Mode().Perm(), err
+}
+
+// diff has the lines between the first and the last that differ.
+func diff(f File, from, to []byte) string {
+	old, next := lines(from), lines(to)
+	for len(old) > 0 && len(next) > 0 && old[0] == next[0] {
+		old, next = old[1:], next[1:]
+	}
+	for len(old) > 0 && len(next) > 0 && old[len(old)-1] == next[len(next)-1] {
+		old, next = old[:len(old)-1], next[:len(next)-1]
+	}
+	var b strings.Builder
+	for _, l := range old {
+		b.WriteString("-" + l + "\n")
+	}
+	for _, l := range next {
+		b.WriteString("+" + l + "\n")
+	}
+	if !f.Secret {
+		return b.String()
+	}
+	return hide(b.String())
+}
+
+func lines(data []byte) []string {
+	if len(data) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+}
+
+// hide leaves out the values of what may be a credential in any of the formats we write.
+func hide(text string) string {
+	credential := regexp.MustCompile(`(?im)^(.*?(?:auth|password|passwd|secret|token|credential|key)[^:=\n]*["']?\s*[:=]).*$`)
+	return credential.ReplaceAllString(text, "$1 (hidden)")
+}
