@@ -24,6 +24,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 	"github.com/kkbundle/kkbundle/registry"
+	"github.com/kkbundle/kkbundle/registry/service"
 )
 
 const (
@@ -268,20 +269,7 @@ Restart=always
 RestartSec=2
 LimitNOFILE=65536
 CapabilityBoundingSet=CAP_NET_BIND_SERVICE
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-NoNewPrivileges=yes
-PrivateTmp=yes
-ProtectControlGroups=yes
-ProtectHome=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectSystem=strict
-ReadWritePaths=` + registryData + `
-RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
-RestrictNamespaces=yes
-RestrictRealtime=yes
-UMask=0077
+` + service.Hardening + `ReadWritePaths=` + registryData + `
 
 [Install]
 WantedBy=multi-user.target

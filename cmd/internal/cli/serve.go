@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
@@ -60,15 +61,20 @@ the new file over the old one. SIGTERM and Ctrl-C let transfers finish, for 20 s
 	}
 	f := cmd.Flags()
 	g.addTrust(f)
+	o.addFlags(f)
+	f.BoolVar(&o.verify, "verify", false, "check every byte before listening")
+	return cmd
+}
+
+// addFlags adds what all servers of ours have in common.
+func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "127.0.0.1:5000", "address and port to listen on; :5000 is all addresses of this host")
 	f.StringVar(&o.cert, "tls-cert", "", "PEM file of the server's certificate, with those it is signed by")
 	f.StringVar(&o.key, "tls-key", "", "PEM file of the certificate's key")
 	f.BoolVar(&o.auto, "tls-auto", false, "make a certificate, and an authority that clients can trust")
-	f.StringVar(&o.tlsDir, "tls-dir", "", "where --tls-auto keeps them (default: kkbundle/serve in the user's configuration)")
+	f.StringVar(&o.tlsDir, "tls-dir", "", "where --tls-auto keeps them (default: below --dir of a registry, else kkbundle/serve in the user's configuration)")
 	f.StringVar(&o.users, "htpasswd", "", "file of users and bcrypt hashes, as htpasswd -B writes it; everything but /healthz wants a login then")
 	f.BoolVar(&o.plainHTTP, "plain-http", false, "allow HTTP without TLS to other hosts")
-	f.BoolVar(&o.verify, "verify", false, "check every byte before listening")
-	return cmd
 }
 
 // serving is what serve prints with --json when it is ready.
@@ -79,12 +85,9 @@ type serving struct {
 }
 
 func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) error {
-	if (o.cert == "") != (o.key == "") || o.cert != "" && o.auto {
-		return &usageError{errors.New("give --tls-cert and --tls-key, or --tls-auto")}
-	}
-	secure := o.cert != "" || o.auto
-	if err := serve.CheckListen(o.listen, secure, o.plainHTTP); err != nil {
-		return &usageError{err}
+	c, err := o.certificates()
+	if err != nil {
+		return err
 	}
 	debug.SetGCPercent(serveGC)
 	if o.verify {
@@ -95,9 +98,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 		return err
 	}
 	defer s.Close()
-	var c *certificates
-	if secure {
-		c = &certificates{o: o}
+	if c != nil {
 		if err := c.load(); err != nil {
 			return err
 		}
@@ -134,8 +135,13 @@ func (g *globals) announce(l net.Listener, c *certificates) error {
 	return g.result("%s", x.URL)
 }
 
+// A reloader takes up files that were replaced. What could not be taken up stays as it was.
+type reloader interface {
+	Reload(ctx context.Context) error
+}
+
 // onHangup reloads on SIGHUP until ctx ends or stop is called.
-func (g *globals) onHangup(ctx context.Context, s *serve.Server, c *certificates) (stop func()) {
+func (g *globals) onHangup(ctx context.Context, s reloader, c *certificates) (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
@@ -164,6 +170,21 @@ func (g *globals) onHangup(ctx context.Context, s *serve.Server, c *certificates
 type certificates struct {
 	o    serveOptions
 	pair atomic.Pointer[serve.Certificate]
+}
+
+// certificates says what kind of certificates the flags ask for; nil is plain HTTP. Nothing is read yet.
+func (o *serveOptions) certificates() (*certificates, error) {
+	if (o.cert == "") != (o.key == "") || o.cert != "" && o.auto {
+		return nil, &usageError{errors.New("give --tls-cert and --tls-key, or --tls-auto")}
+	}
+	secure := o.cert != "" || o.auto
+	if err := serve.CheckListen(o.listen, secure, o.plainHTTP); err != nil {
+		return nil, &usageError{err}
+	}
+	if !secure {
+		return nil, nil
+	}
+	return &certificates{o: *o}, nil
 }
 
 func (c *certificates) load() error {

@@ -1,0 +1,85 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+)
+
+// RemoveOptions say what to remove.
+type RemoveOptions struct {
+	Root     string
+	WithData bool   // content, certificates and logins too
+	Run      Runner // nil where the files are not those of a host that runs
+}
+
+// Remove ends the service and removes it. Without WithData, installing again brings the same registry back. It returns what was removed.
+func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
+	unit, err := os.ReadFile(filepath.Join(o.Root, unitPath))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err == nil && !bytes.HasPrefix(unit, []byte(mark)) {
+		return nil, fmt.Errorf("%s was not written by kkbundle registry install: nothing is removed", unitPath)
+	}
+	if err == nil && o.Run != nil {
+		if err := o.Run.Run(ctx, "systemctl", "disable", "--now", Unit); err != nil {
+			return nil, err
+		}
+	}
+	gone := []string{unitPath, usersPath, programDir, stampPath}
+	if o.WithData {
+		settings, err := Load(o.Root)
+		switch {
+		case err == nil:
+			content, err := o.content(settings.Dir)
+			if err != nil {
+				return nil, err
+			}
+			gone = append(gone, content...)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
+		gone = append(gone, configDir)
+	}
+	var removed []string
+	for _, name := range gone {
+		target := filepath.Join(o.Root, name)
+		if _, err := os.Lstat(target); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := os.RemoveAll(target); err != nil {
+			return removed, err
+		}
+		removed = append(removed, name)
+	}
+	if o.Run == nil {
+		return removed, nil
+	}
+	return removed, o.Run.Run(ctx, "systemctl", "daemon-reload")
+}
+
+// content is what a registry keeps in its directory. Anything else there is not ours, and stays with the directory.
+func (o RemoveOptions) content(dir string) ([]string, error) {
+	if dir == "" || dir == "/" || path.Clean(dir) != dir {
+		return nil, fmt.Errorf("%s: %q is not a registry's directory", statePath, dir)
+	}
+	names := []string{path.Join(dir, "docker/registry"), path.Join(dir, "docker"), path.Join(dir, "kkbundle.lock"), path.Join(dir, "kkbundle.secret")}
+	entries, err := os.ReadDir(filepath.Join(o.Root, dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		switch e.Name() {
+		case "docker", "kkbundle.lock", "kkbundle.secret":
+		default:
+			return names, err
+		}
+	}
+	return append(names, dir), err
+}

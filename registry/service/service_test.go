@@ -1,0 +1,298 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/registry/service"
+)
+
+// A host records what is run on it.
+type host struct {
+	ran    []string
+	active bool
+	fail   string // a command that fails
+}
+
+func (h *host) Run(_ context.Context, args ...string) error {
+	line := strings.Join(args, " ")
+	h.ran = append(h.ran, line)
+	switch {
+	case h.fail != "" && strings.Contains(line, h.fail):
+		return errors.New("failed: " + line)
+	case strings.Contains(line, "is-active") && !h.active:
+		return errors.New("inactive")
+	case strings.Contains(line, "restart"):
+		h.active = true
+	case strings.Contains(line, "disable"):
+		h.active = false
+	}
+	return nil
+}
+
+func program(text string) service.Program {
+	return service.Program{Name: "kkbundle", Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }}
+}
+
+func options(root string, h *host) service.Options {
+	o := service.Options{
+		Settings: service.Settings{Version: 1, Dir: "/srv/registry", Listen: ":5000", Names: []string{"registry.site", "10.0.0.3"}},
+		Root:     root, Program: program("program 1"), Now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
+		Ready: func(context.Context) error { return nil },
+	}
+	if h != nil {
+		o.Run = h
+	}
+	return o
+}
+
+func read(t *testing.T, root, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// step installs and says what changed.
+func step(t *testing.T, o service.Options, h *host) (changed []string, restarted bool) {
+	t.Helper()
+	h.ran = nil
+	res, err := service.Install(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range res.Changes {
+		if c.State != hostfile.StateSame {
+			changed = append(changed, filepath.Base(c.Path))
+		}
+	}
+	return changed, slices.Contains(h.ran, "systemctl restart "+service.Unit)
+}
+
+const etc = "/etc/kkbundle-site-registry/"
+
+func TestInstallAgain(t *testing.T) {
+	t.Parallel()
+	root, h := t.TempDir(), &host{}
+	o := options(root, h)
+	o.DryRun = true
+	if changed, restarted := step(t, o, h); len(changed) != 9 || restarted {
+		t.Errorf("a dry run: %v, restarted %v", changed, restarted)
+	}
+	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
+		t.Errorf("a dry run wrote %v, %v", entries, err)
+	}
+	o.DryRun = false
+	if changed, restarted := step(t, o, h); len(changed) != 9 || !restarted {
+		t.Errorf("the first time: %v, restarted %v", changed, restarted)
+	}
+	for name, mode := range map[string]fs.FileMode{
+		"ca.key": 0o600, "password": 0o600, "tls.key": 0o640, "htpasswd": 0o640, "ca.crt": 0o644, "tls.crt": 0o644,
+	} {
+		if info, err := os.Stat(filepath.Join(root, etc, name)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v; want mode %o", name, info.Mode(), err, mode)
+		}
+	}
+	_, hash, _ := strings.Cut(strings.TrimSpace(read(t, root, etc+"htpasswd")), ":")
+	if err := bcrypt.CompareHashAndPassword([]byte(hash), []byte(strings.TrimSpace(read(t, root, etc+"password")))); err != nil {
+		t.Error(err)
+	}
+	nothing := func(what string) {
+		t.Helper()
+		if changed, restarted := step(t, o, h); len(changed) != 0 || restarted {
+			t.Errorf("%s: %v, restarted %v: %v", what, changed, restarted, h.ran)
+		}
+	}
+	nothing("the second time")
+	h.active = false
+	if changed, restarted := step(t, o, h); len(changed) != 0 || !restarted {
+		t.Errorf("after a stop: %v, restarted %v", changed, restarted)
+	}
+	o.Program = program("program 2")
+	if changed, restarted := step(t, o, h); len(changed) != 0 || !restarted {
+		t.Errorf("another program: %v, restarted %v", changed, restarted)
+	}
+	o.Now = o.Now.AddDate(9, 0, 0)
+	nothing("years later")
+	o.Names = append(o.Names, "mirror.site")
+	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"install.json", "tls.key", "tls.crt"}) || !restarted {
+		t.Errorf("another name: %v, restarted %v", changed, restarted)
+	}
+	if err := os.WriteFile(filepath.Join(root, etc, "htpasswd"), []byte("mine:hash\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	nothing("users of the operator's")
+	if got := read(t, root, etc+"htpasswd"); got != "mine:hash\n" {
+		t.Errorf("users of the operator's became %q", got)
+	}
+}
+
+// TestKilled has runs that stop at every command, and then one that does not.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"systemd-sysusers", "chown", "install -d", "daemon-reload", "enable", "restart"} {
+		root, h := t.TempDir(), &host{fail: command}
+		o := options(root, h)
+		if _, err := service.Install(t.Context(), o); err == nil || !strings.Contains(err.Error(), command) {
+			t.Errorf("%s: %v", command, err)
+		}
+		ca := read(t, root, etc+"ca.crt")
+		h.fail = ""
+		if _, restarted := step(t, o, h); !restarted || read(t, root, etc+"ca.crt") != ca {
+			t.Errorf("after a failed %s the next run did not start the service, or made another authority", command)
+		}
+		if _, restarted := step(t, o, h); restarted {
+			t.Errorf("and the one after that did again")
+		}
+	}
+	root, h := t.TempDir(), &host{}
+	o := options(root, h)
+	o.Ready = func(context.Context) error { return errors.New("refused") }
+	if _, err := service.Install(t.Context(), o); err == nil || !strings.Contains(err.Error(), "journalctl") {
+		t.Errorf("a registry that does not answer: %v", err)
+	}
+}
+
+func TestRenew(t *testing.T) {
+	t.Parallel()
+	root, h := t.TempDir(), &host{}
+	o := options(root, h)
+	if _, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now}); err == nil {
+		t.Error("where nothing is installed")
+	}
+	step(t, o, h)
+	ca, cert := read(t, root, etc+"ca.crt"), read(t, root, etc+"tls.crt")
+	h.ran = nil
+	if _, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now, Run: h}); err != nil {
+		t.Fatal(err)
+	}
+	if read(t, root, etc+"ca.crt") != ca || read(t, root, etc+"tls.crt") == cert || !slices.Contains(h.ran, "systemctl reload "+service.Unit) {
+		t.Errorf("the certificate was not renewed alone: %v", h.ran)
+	}
+	if changed, restarted := step(t, o, h); len(changed) > 0 || restarted {
+		t.Errorf("afterwards: %v, %v", changed, restarted)
+	}
+	o.Now = o.Now.AddDate(9, 11, 15)
+	if _, err := service.Install(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--new-ca") {
+		t.Errorf("an authority that ends soon: %v", err)
+	}
+	ends, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now, NewAuthority: true})
+	if err != nil || ends.Before(o.Now.AddDate(9, 0, 0)) || read(t, root, etc+"ca.crt") == ca {
+		t.Errorf("a new authority: until %s, %v", ends, err)
+	}
+	if changed, _ := step(t, o, h); len(changed) > 0 {
+		t.Errorf("afterwards: %v", changed)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	root, h := t.TempDir(), &host{}
+	o := options(root, h)
+	step(t, o, h)
+	for _, name := range []string{"docker/registry/v2/x", "kkbundle.lock", "of-others"} {
+		path := filepath.Join(root, o.Dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ca := read(t, root, etc+"ca.crt")
+	removed, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, Run: h})
+	if err != nil || h.active || len(removed) != 4 {
+		t.Errorf("%v, %v; active %v", removed, err, h.active)
+	}
+	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"kkbundle-site-registry.conf", "kkbundle-site-registry.service"}) || !restarted || read(t, root, etc+"ca.crt") != ca {
+		t.Errorf("installed again: %v, %v", changed, restarted)
+	}
+	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, WithData: true}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(filepath.Join(root, o.Dir))
+	if err != nil || len(left) != 1 || left[0].Name() != "of-others" {
+		t.Errorf("left of the directory: %v, %v", left, err)
+	}
+	if _, err := os.Stat(filepath.Join(root, etc)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the configuration is still there: %v", err)
+	}
+	if removed, err := service.Remove(t.Context(), service.RemoveOptions{Root: root}); err != nil || len(removed) > 0 {
+		t.Errorf("the second time: %v, %v", removed, err)
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(o *service.Options){
+		"relative":       func(o *service.Options) { o.Dir = "registry" },
+		"absolute path":  func(o *service.Options) { o.Dir = "/srv/a\nExecStart=/bin/sh" },
+		"below /home":    func(o *service.Options) { o.Dir = "/home/me/registry" },
+		"listen address": func(o *service.Options) { o.Listen = ":5000 --plain-http" },
+		"metrics":        func(o *service.Options) { o.Metrics = "x" },
+		"no host name":   func(o *service.Options) { o.Names = []string{"a b"} },
+		"needs a name":   func(o *service.Options) { o.Names = nil },
+	} {
+		o := options(t.TempDir(), nil)
+		change(&o)
+		if _, err := service.Install(t.Context(), o); err == nil || what != "relative" && !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	root := t.TempDir()
+	unit := filepath.Join(root, "etc/systemd/system", service.Unit)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(unit), 0o755), os.WriteFile(unit, []byte("[Unit]\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Install(t.Context(), options(root, nil)); !errors.As(err, new(*hostfile.ForeignError)) {
+		t.Errorf("a unit of others: %v", err)
+	}
+	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root}); err == nil {
+		t.Error("a unit of others was removed")
+	}
+}
+
+// TestUnit has systemd look at the units.
+func TestUnit(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("systemd-analyze is not there")
+	}
+	for _, own := range []bool{false, true} {
+		root := t.TempDir()
+		o := options(root, nil)
+		o.Listen, o.Metrics, o.Delete = "10.0.0.3:443", "127.0.0.1:5001", true
+		if o.Own = own; own {
+			o.Config, o.Program.Name = []byte("version: 0.1\n"), "registry"
+		}
+		if _, err := service.Install(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		text := read(t, root, "/etc/systemd/system/"+service.Unit)
+		// The program is looked for where it will be, which is not here.
+		program := filepath.Join(root, "usr/local/lib/kkbundle-site-registry", o.Program.Name)
+		text = strings.Replace(text, "ExecStart=/usr/local/lib/kkbundle-site-registry/"+o.Program.Name, "ExecStart="+program, 1)
+		unit := filepath.Join(t.TempDir(), service.Unit)
+		if err := os.WriteFile(unit, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
+		if err != nil || strings.Contains(string(out), service.Unit+":") {
+			t.Errorf("%v\n%s\n%s", err, out, text)
+		}
+		if want := "AmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"; !strings.Contains(text, want) {
+			t.Errorf("port 443 is not open to it:\n%s", text)
+		}
+	}
+}
