@@ -47,13 +47,19 @@ func (b *buffer) String() string {
 
 func startServe(t *testing.T, args ...string) running {
 	t.Helper()
+	return start(t, append([]string{"serve"}, args...)...)
+}
+
+// start runs a command until it is stopped.
+func start(t *testing.T, args ...string) running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r, w := io.Pipe()
 	t.Cleanup(func() { r.Close() })
 	x := running{out: bufio.NewReader(r), err: &buffer{}}
 	code := make(chan int, 1)
 	go func() {
-		code <- cli.Main(ctx, append([]string{"serve"}, args...), cli.Streams{Out: w, Err: x.err})
+		code <- cli.Main(ctx, args, cli.Streams{Out: w, Err: x.err})
 		w.Close()
 	}()
 	x.stop = sync.OnceValue(func() int { cancel(); return <-code })
