@@ -138,10 +138,7 @@ func startContainerd(t *testing.T) func(args ...string) (string, error) {
 		t.Skip("containerd wants root")
 	}
 	containerd, ctr := programs(t)
-	dir, err := os.MkdirTemp("", "ctrd") // a socket's path has room for 107 characters
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir() // short enough: a socket's path has room for 107 characters
 	config := filepath.Join(dir, "config.toml")
 	text := "version = 2\nroot = \"" + dir + "/root\"\nstate = \"" + dir + "/state\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.cri.v1.images\", " +
 		"\"io.containerd.cri.v1.runtime\", \"io.containerd.internal.v1.opt\", \"io.containerd.nri.v1.nri\"]\n[grpc]\n  address = \"" + dir + "/s\"\n[ttrpc]\n  address = \"" + dir + "/t\"\n"
@@ -162,9 +159,6 @@ func startContainerd(t *testing.T) func(args ...string) (string, error) {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		_ = cmd.Wait()                          // by the signal
 		_ = log.Close()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
 	})
 	client := func(args ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -188,6 +188,9 @@ func (g *globals) installed(res service.Result, o registryInstallOptions) error 
 	case res.Started:
 		g.note("%s runs", service.Unit)
 	}
+	if o.Own {
+		address = "HOST:PORT" // which the configuration says
+	}
 	g.note("certificate until %s; clients trust %s\nlogin: %s, password in %s\nseed it: kkbundle push --registry %s --ca %s -u %s --password-stdin BUNDLE < %s",
 		res.Ends.Format(time.DateOnly), res.CA, service.Login, res.Password, address, res.CA, service.Login, res.Password)
 	return nil
