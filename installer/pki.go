@@ -58,7 +58,7 @@ func serverPair(a *pki.Authority, w *workDir, names pki.Names, now time.Time) (p
 	if certErr == nil && keyErr == nil && a.Fits(pair, names, now, renewBefore) {
 		return pair, nil
 	}
-	pair, err := a.Issue(names, now)
+	pair, err := a.Issue(names, now, pki.Life)
 	if err != nil {
 		return pair, err
 	}

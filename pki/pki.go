@@ -92,10 +92,12 @@ func ParseAuthority(p Pair) (*Authority, error) {
 	return &Authority{Certificate: cert, PEM: p.Cert, key: key}, nil
 }
 
-// Issue makes a server's certificate. It ends no later than the authority.
-func (a *Authority) Issue(names Names, now time.Time) (Pair, error) {
+// Issue makes a server's certificate. It ends when it has been good for life, and no later than the authority.
+func (a *Authority) Issue(names Names, now time.Time, life time.Duration) (Pair, error) {
 	template := newTemplate(names.common(), now)
-	template.NotAfter = a.Certificate.NotAfter
+	if template.NotAfter = now.Add(life).Truncate(time.Second); template.NotAfter.After(a.Certificate.NotAfter) {
+		template.NotAfter = a.Certificate.NotAfter
+	}
 	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	template.DNSNames = names.Hosts
 	for _, ip := range names.Addresses {
@@ -116,6 +118,9 @@ func (a *Authority) Fits(p Pair, names Names, now time.Time, ahead time.Duration
 	}
 	cert, _, err := parse(p)
 	if err != nil || cert.CheckSignatureFrom(a.Certificate) != nil {
+		return false
+	}
+	if now.Before(cert.NotBefore) { // the clock was put back
 		return false
 	}
 	if end := a.Certificate.NotAfter; now.Add(ahead).After(cert.NotAfter) && cert.NotAfter.Before(end) {

@@ -2,7 +2,9 @@ package mirror
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"path"
 	"strings"
 
@@ -78,15 +80,24 @@ func mergeYAML(have, data []byte, force bool) ([]byte, error) {
 	if bytes.HasPrefix(have, []byte(Mark)) || len(bytes.TrimSpace(have)) == 0 {
 		return data, nil
 	}
-	var theirs, ours yaml.Node
-	if err := yaml.Unmarshal(have, &theirs); err != nil {
+	var theirs, ours, more yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(have))
+	if err := d.Decode(&theirs); errors.Is(err, io.EOF) {
+		return data, nil
+	} else if err != nil {
 		return nil, fmt.Errorf("it is not YAML: %w", err)
+	}
+	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, errors.New("it has more than one document")
+	}
+	if theirs.Content[0].Kind != yaml.MappingNode {
+		if force {
+			return data, nil
+		}
+		return nil, errors.New("it is not a mapping")
 	}
 	if err := yaml.Unmarshal(data, &ours); err != nil {
 		return nil, err
-	}
-	if len(theirs.Content) == 0 {
-		return data, nil
 	}
 	m := merging{force: force}
 	m.mapping(theirs.Content[0], ours.Content[0], "")
@@ -111,6 +122,11 @@ type merging struct {
 
 // mapping adds to one mapping what the other has. Values that are no mappings have to be the same.
 func (m *merging) mapping(to, from *yaml.Node, at string) {
+	if to.ShortTag() == "!!null" {
+		*to = *from
+		m.changed = true
+		return
+	}
 	if to.Kind != yaml.MappingNode || from.Kind != yaml.MappingNode {
 		if !same(to, from) {
 			m.contradict(to, from, at)

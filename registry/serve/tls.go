@@ -1,31 +1,24 @@
 package serve
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/kkbundle/kkbundle/pki"
 )
 
 const (
-	authorityYears = 10
-	serverDays     = 397 // the longest that browsers take
-	renewDays      = 30  // a certificate that ends sooner is made anew
-	backdate       = 24 * time.Hour
+	serverLife  = 397 * 24 * time.Hour // the longest that browsers take
+	renewBefore = 30 * 24 * time.Hour  // a certificate that ends sooner is made anew
 
 	authorityCertificate, authorityKey = "ca.pem", "ca.key"
 	serverCertificate, serverKey       = "server.pem", "server.key"
@@ -58,27 +51,27 @@ func autoCertificate(dir string, names []string, now time.Time) (*Certificate, e
 		return nil, err
 	}
 	defer root.Close()
-	ca, err := loadPair(root, authorityCertificate, authorityKey)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if ca, err = newAuthority(root, now); err != nil {
-			return nil, err
-		}
-	case err != nil:
+	ca, err := loadAuthority(root, now)
+	if err != nil {
 		return nil, err
-	case now.AddDate(0, 0, renewDays).After(ca.Leaf.NotAfter):
-		return nil, fmt.Errorf("the authority in %s ends on %s: move it away to have a new one, which clients must be given", authorityCertificate, ca.Leaf.NotAfter.Format(time.DateOnly))
 	}
-	server, err := loadPair(root, serverCertificate, serverKey)
+	pair, err := loadPair(root, serverCertificate, serverKey)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if err != nil || !fits(server.Leaf, ca.Leaf, names, now) {
-		if server, err = newServerPair(root, ca, names, now); err != nil {
+	if all := pki.ParseNames(names); !ca.Fits(pair, all, now, renewBefore) {
+		if pair, err = ca.Issue(all, now, serverLife); err != nil {
+			return nil, err
+		}
+		if err := keepPair(root, pair, serverCertificate, serverKey); err != nil {
 			return nil, err
 		}
 	}
-	sum := sha256.Sum256(ca.Leaf.Raw)
+	server, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(ca.Certificate.Raw)
 	var fingerprint []string
 	for _, b := range sum {
 		fingerprint = append(fingerprint, strings.ToUpper(hex.EncodeToString([]byte{b})))
@@ -86,101 +79,49 @@ func autoCertificate(dir string, names []string, now time.Time) (*Certificate, e
 	return &Certificate{Certificate: server, CA: filepath.Join(dir, authorityCertificate), Fingerprint: strings.Join(fingerprint, ":")}, nil
 }
 
-func loadPair(root *os.Root, certificate, key string) (tls.Certificate, error) {
-	certPEM, err := root.ReadFile(certificate)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	keyPEM, err := root.ReadFile(key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	pair, err := tls.X509KeyPair(certPEM, keyPEM)
-	if err != nil {
-		return pair, fmt.Errorf("%s and %s: %w", certificate, key, err)
-	}
-	return pair, nil
-}
-
-// fits says whether the certificate is the authority's, lasts and has all names.
-func fits(cert, ca *x509.Certificate, names []string, now time.Time) bool {
-	if cert.CheckSignatureFrom(ca) != nil || now.AddDate(0, 0, renewDays).After(cert.NotAfter) || now.Before(cert.NotBefore) {
-		return false
-	}
-	for _, n := range names {
-		if cert.VerifyHostname(n) != nil {
-			return false
+// loadAuthority reads the authority, or makes it.
+func loadAuthority(root *os.Root, now time.Time) (*pki.Authority, error) {
+	pair, err := loadPair(root, authorityCertificate, authorityKey)
+	if errors.Is(err, fs.ErrNotExist) {
+		ca, pair, err := pki.NewAuthority("kkbundle serve", now)
+		if err != nil {
+			return nil, err
 		}
+		return ca, keepPair(root, pair, authorityCertificate, authorityKey)
 	}
-	return true
-}
-
-func newAuthority(root *os.Root, now time.Time) (tls.Certificate, error) {
-	t := certificateTemplate("kkbundle serve", now, now.AddDate(authorityYears, 0, 0))
-	t.IsCA, t.BasicConstraintsValid, t.MaxPathLenZero = true, true, true
-	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, err
 	}
-	return sign(root, &signing{t, t, key, key}, authorityCertificate, authorityKey)
-}
-
-func newServerPair(root *os.Root, ca tls.Certificate, names []string, now time.Time) (tls.Certificate, error) {
-	until := now.AddDate(0, 0, serverDays)
-	if until.After(ca.Leaf.NotAfter) {
-		until = ca.Leaf.NotAfter
-	}
-	t := certificateTemplate(names[0], now, until)
-	t.KeyUsage, t.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	for _, n := range names {
-		if ip := net.ParseIP(n); ip != nil {
-			t.IPAddresses = append(t.IPAddresses, ip)
-		} else {
-			t.DNSNames = append(t.DNSNames, n)
-		}
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := pki.ParseAuthority(pair)
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, fmt.Errorf("%s and %s: %w", authorityCertificate, authorityKey, err)
 	}
-	return sign(root, &signing{t, ca.Leaf, key, ca.PrivateKey}, serverCertificate, serverKey)
-}
-
-func certificateTemplate(name string, now, until time.Time) *x509.Certificate {
-	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)) // never fails (crypto/rand)
-	return &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-backdate), NotAfter: until,
+	if end := ca.Certificate.NotAfter; now.Add(renewBefore).After(end) {
+		return nil, fmt.Errorf("the authority in %s ends on %s: move it away to have a new one, which clients must be given", authorityCertificate, end.Format(time.DateOnly))
 	}
+	return ca, nil
 }
 
-type signing struct {
-	template, parent *x509.Certificate
-	key              *ecdsa.PrivateKey
-	parentKey        any
-}
-
-// sign makes a certificate and keeps it with its key.
-func sign(root *os.Root, s *signing, certificate, key string) (tls.Certificate, error) {
-	der, err := x509.CreateCertificate(rand.Reader, s.template, s.parent, s.key.Public(), s.parentKey)
+func loadPair(root *os.Root, certificate, key string) (pki.Pair, error) {
+	cert, err := root.ReadFile(certificate)
 	if err != nil {
-		return tls.Certificate{}, err
+		return pki.Pair{}, err
 	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(s.key)
-	if err != nil {
-		return tls.Certificate{}, err
+	private, err := root.ReadFile(key)
+	return pki.Pair{Cert: cert, Key: private}, err
+}
+
+// keepPair writes the key first: a certificate without its key would be taken for a pair.
+func keepPair(root *os.Root, p pki.Pair, certificate, key string) error {
+	const public, private = 0o644, 0o600
+	if err := keep(root, key, private, p.Key); err != nil {
+		return err
 	}
-	if err := keep(root, key, 0o600, &pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}); err != nil {
-		return tls.Certificate{}, err
-	}
-	if err := keep(root, certificate, 0o644, &pem.Block{Type: "CERTIFICATE", Bytes: der}); err != nil {
-		return tls.Certificate{}, err
-	}
-	return loadPair(root, certificate, key)
+	return keep(root, certificate, public, p.Cert)
 }
 
 // keep writes a file whole or not at all.
-func keep(root *os.Root, name string, mode os.FileMode, block *pem.Block) error {
+func keep(root *os.Root, name string, mode os.FileMode, data []byte) error {
 	part := name + ".new"
 	if err := root.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -189,7 +130,8 @@ func keep(root *os.Root, name string, mode os.FileMode, block *pem.Block) error 
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(pem.Encode(f, block), f.Sync(), f.Close()); err != nil {
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return root.Rename(part, name)

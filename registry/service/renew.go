@@ -42,7 +42,7 @@ func Renew(ctx context.Context, o RenewOptions) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	pair, err := ca.Issue(pki.ParseNames(settings.Names), o.Now)
+	pair, err := ca.Issue(pki.ParseNames(settings.Names), o.Now, pki.Life)
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -276,7 +276,7 @@ func (w *work) serverPair(ca *pki.Authority) (pki.Pair, error) {
 	names := pki.ParseNames(w.Names)
 	var err error
 	if !ca.Fits(pair, names, w.Now, RenewBefore) {
-		if pair, err = ca.Issue(names, w.Now); err != nil {
+		if pair, err = ca.Issue(names, w.Now, pki.Life); err != nil {
 			return pair, err
 		}
 	}
