@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
@@ -73,11 +72,8 @@ func TestRegistryServe(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	for !strings.Contains(s.err.String(), "took up what was replaced") && t.Context().Err() == nil && strings.Contains(s.err.String(), "request") {
-		time.Sleep(time.Millisecond)
-		if code, _, _ := push("battery-staple"); code == 0 {
-			break
-		}
+	for code := -1; code != 0 && t.Context().Err() == nil; { // the test's own time limit ends this
+		code, _, _ = push("battery-staple")
 	}
 	if code, _, _ := push("correct-horse"); code != 15 {
 		t.Errorf("the old password after SIGHUP: exit code %d", code)
