@@ -48,6 +48,7 @@ Files with a login can be read by root only.`,
 		},
 	}
 	f := cmd.Flags()
+	g.addTrust(f)
 	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")
 	f.StringVar(&o.runtime, "runtime", string(mirror.RuntimeContainerd), "containerd, docker, k3s, rke2 or crio")
 	f.StringArrayVar(&o.upstreams, "upstream", nil, "an upstream registry, host[:port] (repeated)")
@@ -85,7 +86,7 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 	if err != nil {
 		return err
 	}
-	upstreams, err := o.allUpstreams(args)
+	upstreams, err := o.allUpstreams(g, args)
 	if err != nil {
 		return err
 	}
@@ -161,10 +162,10 @@ func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 }
 
 // allUpstreams are those of --upstream, and of the images of the bundle.
-func (o *mirrorOptions) allUpstreams(args []string) ([]string, error) {
+func (o *mirrorOptions) allUpstreams(g *globals, args []string) ([]string, error) {
 	all := o.upstreams
 	if len(args) > 0 {
-		r, err := bundle.Open(args[0])
+		r, err := g.openBundle(args[0])
 		if err != nil {
 			return nil, err
 		}

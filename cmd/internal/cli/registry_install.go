@@ -60,6 +60,7 @@ The file says everything then, its own address too; what it can refer to is in /
 		},
 	}
 	f := cmd.Flags()
+	g.addTrust(f)
 	f.StringVar(&o.Dir, "dir", service.DefaultDir, "where content is kept")
 	f.StringVar(&o.Listen, "listen", ":5000", "address and port to listen on; :5000 is all addresses of this host")
 	f.StringArrayVar(&o.Names, "name", nil, "a host name or address that clients use (repeated); this host's are there anyhow")
@@ -94,7 +95,7 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 		if install.Config, err = readSmall(o.config); err != nil {
 			return err
 		}
-		r, err := bundle.Open(args[0])
+		r, err := g.openBundle(args[0])
 		if err != nil {
 			return err
 		}
