@@ -46,6 +46,7 @@ type Server struct {
 	reloads   atomic.Int64
 	templates func() (*template.Template, error)
 
+	indexing  sync.Mutex // of packages
 	reloading sync.Mutex
 	mu        sync.RWMutex
 	shelf     *shelf
@@ -119,6 +120,8 @@ func (s *Server) areas() []area {
 		{path: "/v2/", name: "registry", handle: s.distribution},
 		{path: "/charts/", name: "charts", handle: s.charts},
 		{path: "/files/", name: "files", handle: s.files},
+		{path: "/apt/", name: "apt", handle: s.apt},
+		{path: "/yum/", name: "yum", handle: s.yum},
 		{path: "/assets/", name: "page", handle: s.assets},
 		{path: "/metrics", name: "metrics", handle: s.exposition},
 		{path: "/healthz", name: "health", handle: health, public: true},

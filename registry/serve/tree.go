@@ -13,9 +13,10 @@ import (
 
 // A leaf is a blob with a path.
 type leaf struct {
-	path string // without a leading slash; its components are never empty, "." or ".."
-	blob blob
-	err  error // why it cannot be served: what says where its content lies is damaged
+	path  string // without a leading slash; its components are never empty, "." or ".."
+	title string // its file's own name, whatever its address
+	blob  blob
+	err   error // why it cannot be served: what says where its content lies is damaged
 }
 
 // A tree is blobs by path, as directories show them.
@@ -94,6 +95,8 @@ type listing struct {
 	Up    bool // there is a directory above
 	Sums  bool // it has SHA256SUMS
 	Rows  []listingRow
+	// Commands make a host use the directory as its repository.
+	Commands []string
 }
 
 type listingRow struct {
