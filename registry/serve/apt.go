@@ -19,7 +19,7 @@ func (s *Server) apt(w http.ResponseWriter, r *http.Request, sh *shelf) {
 
 func aptFormat() *packageFormat {
 	return &packageFormat{
-		area: "/apt/", suffix: ".deb",
+		area: "/apt/", suffix: aptSuffix,
 		list:     func(sh *shelf) *lazy[*tree] { return &sh.debsOf },
 		meta:     aptMeta,
 		describe: describeDeb,

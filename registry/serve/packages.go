@@ -25,6 +25,8 @@ import (
 const (
 	maxList     = 256 << 20 // bytes of a list of packages: five times Debian's longest
 	keptIndexes = 8         // directories whose lists are kept
+
+	aptSuffix, yumSuffix = ".deb", ".rpm"
 )
 
 // A packageFormat is a kind of package, and of repository that installs it. Every directory is a repository of the packages
@@ -116,6 +118,11 @@ func (p packageFile) send(w http.ResponseWriter, r *http.Request) error {
 		_, _ = io.Copy(w, z) // whoever asked may be gone
 	}
 	return nil
+}
+
+// isPackage says whether an item is likely to be a package, by what it is called.
+func isPackage(it *bundle.Item, suffix string) bool {
+	return it.Kind == bundle.KindFile && (strings.HasSuffix(it.Ref, suffix) || strings.HasSuffix(it.Name, suffix))
 }
 
 // plainPath replaces what some clients escape in an address and others do not.

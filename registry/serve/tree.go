@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -76,7 +77,7 @@ func cleanPath(parts ...string) string {
 				c = strings.ReplaceAll(c, ".", "_")
 			}
 			clean = append(clean, strings.Map(func(r rune) rune {
-				if r < ' ' || r == 0x7f || r == '\\' {
+				if r == '\\' || unseen(r) {
 					return '_'
 				}
 				return r
@@ -84,6 +85,22 @@ func cleanPath(parts ...string) string {
 		}
 	}
 	return strings.Join(clean, "/")
+}
+
+// unseen says whether a character is none that can be seen: those that turn the direction of writing make another name of
+// what is around them.
+func unseen(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+}
+
+// visible is a name as it is shown.
+func visible(name string) string {
+	return strings.Map(func(r rune) rune {
+		if unseen(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, name)
 }
 
 // escapePath is a path as it stands in an address.

@@ -18,7 +18,7 @@ func (s *Server) yum(w http.ResponseWriter, r *http.Request, sh *shelf) {
 
 func yumFormat() *packageFormat {
 	return &packageFormat{
-		area: "/yum/", suffix: ".rpm",
+		area: "/yum/", suffix: yumSuffix,
 		list:     func(sh *shelf) *lazy[*tree] { return &sh.rpmsOf },
 		meta:     yumMeta,
 		describe: describeRPM,
