@@ -42,6 +42,7 @@ type Server struct {
 	checks    chan struct{} // a token for each blob that is being checked
 	chunks    sync.Pool     // *[]byte of chunkSize
 	metrics   *metrics
+	limits    limits
 	handler   http.Handler
 	reloads   atomic.Int64
 	templates func() (*template.Template, error)
@@ -61,7 +62,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Open = bundle.Open
 	}
 	s := &Server{
-		log: o.Logger, open: o.Open, verify: o.Verify, users: newUsers(o.Users), frames: newFrames(), metrics: newMetrics(),
+		log: o.Logger, open: o.Open, verify: o.Verify, users: newUsers(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
 		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
 	}
 	s.templates = sync.OnceValues(parseTemplates)
@@ -140,7 +141,7 @@ func (s *Server) mount() http.Handler {
 // request is what all areas have in common.
 func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	start := time.Now()
-	out := &response{ResponseWriter: w, control: http.NewResponseController(w)}
+	out := &response{ResponseWriter: w, control: http.NewResponseController(w), limit: s.limits.write}
 	s.metrics.inFlight.Add(1)
 	defer func() {
 		s.metrics.inFlight.Add(-1)
@@ -153,7 +154,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
 	if r.ContentLength != 0 { // nothing here reads a body
 		h.Set("Connection", "close")
-		_ = out.control.SetReadDeadline(start.Add(bodyTimeout)) // a server that cannot is one in a test
+		_ = out.control.SetReadDeadline(start.Add(s.limits.body)) // a server that cannot is one in a test
 	}
 	fail := plainError
 	if a.name == "registry" {
@@ -185,6 +186,7 @@ func health(w http.ResponseWriter, _ *http.Request, _ *shelf) {
 type response struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	limit   time.Duration // for each write
 	status  int
 	sent    int64
 }
@@ -213,5 +215,5 @@ func (w *response) Write(b []byte) (int, error) {
 }
 
 func (w *response) extend() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a server that cannot is one in a test
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // a server that cannot is one in a test
 }
