@@ -1,9 +1,11 @@
 package serve_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"compress/gzip"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -341,4 +343,101 @@ func (e element) lines(indent string) string {
 	}
 	slices.Sort(children)
 	return head + strings.Join(attrs, "") + " " + strings.TrimSpace(e.Text) + "\n" + strings.Join(children, "")
+}
+
+// plainDeb makes a package without dpkg-deb: its control member is not compressed, and its data is payload.
+func plainDeb(t *testing.T, name, version string, payload []byte) []byte {
+	t.Helper()
+	var files, ar bytes.Buffer
+	control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: all\nDescription: test\n", name, version)
+	w := tar.NewWriter(&files)
+	err := w.WriteHeader(&tar.Header{Name: "./control", Size: int64(len(control)), Mode: 0o644, Typeflag: tar.TypeReg})
+	if err == nil {
+		_, err = io.WriteString(w, control)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ar.WriteString("!<arch>\n")
+	for _, m := range []struct {
+		name    string
+		content []byte
+	}{{"debian-binary", []byte("2.0\n")}, {"control.tar", files.Bytes()}, {"data.tar", payload}} {
+		fmt.Fprintf(&ar, "%-16s%-12d%-6d%-6d%-8o%-10d`\n", m.name, 0, 0, 0, 0o100644, len(m.content))
+		ar.Write(m.content)
+	}
+	return ar.Bytes()
+}
+
+// TestPackages holds what a repository's files promise of each other, which repositories there are, and that a package whose content
+// was replaced is not described.
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	one, two := plainDeb(t, "one", "1", nil), plainDeb(t, "two", "2", randomBytes(1, 2*frameSize))
+	b := bundletest.NewBuilder(t)
+	b.File("https://deb.example/a/one_1_all.deb", "one", nil, one)
+	b.File("https://mirror.example/one_1_all.deb", "one", nil, one)
+	b.File("https://deb.example/b/two_2_all.deb", "two", nil, two)
+	b.File("https://deb.example/b/nothing.txt", "nothing", nil, []byte("x"))
+	path := copyFile(t, b.Bundle().Path)
+	s := start(t, serve.Options{}, path)
+	for dir, want := range map[string][]string{
+		"": {"deb.example/a/one_1_all.deb", "deb.example/b/two_2_all.deb"}, "deb.example/": {"a/one_1_all.deb", "b/two_2_all.deb"},
+		"deb.example/b/": {"two_2_all.deb"}, "mirror.example/": {"one_1_all.deb"},
+	} {
+		release := string(s.ask(t, "GET", "/apt/"+dir+"Release").body)
+		for _, name := range []string{"Packages", "Packages.gz"} {
+			r := s.ask(t, "GET", "/apt/"+dir+name)
+			sum := digest.FromBytes(r.body).Encoded()
+			if line := fmt.Sprintf(" %s %d %s\n", sum, len(r.body), name); r.StatusCode != 200 || !strings.Contains(release, line) {
+				t.Errorf("%s%s: %s; Release lacks %s:\n%s", dir, name, r.Status, line, release)
+			}
+			if hashed := s.ask(t, "GET", "/apt/"+dir+"by-hash/SHA256/"+sum); !bytes.Equal(hashed.body, r.body) {
+				t.Errorf("%s%s by its digest: %s", dir, name, hashed.Status)
+			}
+			if head := s.ask(t, "HEAD", "/apt/"+dir+name); head.StatusCode != 200 || head.ContentLength != int64(len(r.body)) {
+				t.Errorf("HEAD %s%s: %s, %d bytes", dir, name, head.Status, head.ContentLength)
+			}
+		}
+		var have []string
+		for line := range strings.SplitSeq(string(s.ask(t, "GET", "/apt/"+dir+"Packages").body), "\n") {
+			if name, ok := strings.CutPrefix(line, "Filename: "); ok {
+				have = append(have, name)
+			}
+		}
+		if !slices.Equal(have, want) {
+			t.Errorf("%s has %q, want %q", dir, have, want)
+		}
+		for _, name := range want {
+			r := s.ask(t, "GET", "/apt/"+dir+name, "Range: bytes=0-7")
+			if r.StatusCode != 206 || string(r.body) != "!<arch>\n" {
+				t.Errorf("%s%s: %s", dir, name, r.Status)
+			}
+		}
+		if r := s.ask(t, "GET", "/apt/"+dir+"kkbundle.sources"); !strings.Contains(string(r.body), "\nURIs: "+s.URL+"/apt/"+dir+"\n") {
+			t.Errorf("%s: %s", dir, r.body)
+		}
+		if r := s.ask(t, "GET", "/apt/"+dir); r.StatusCode != 200 || !strings.Contains(string(r.body), "apt-get update") {
+			t.Errorf("%s: %s", dir, r.Status)
+		}
+	}
+	for _, path := range []string{
+		"/apt/none/Packages", "/apt/none/", "/apt/InRelease", "/apt/Release.gpg", "/apt/by-hash/SHA256/" + strings.Repeat("0", 64), "/apt/by-hash/SHA256/../Release",
+		"/apt/deb.example/b/nothing.txt", "/apt/deb.example", "/apt/none/kkbundle.sources", "/yum/none/repodata/repomd.xml", "/yum/repodata/", "/yum/repodata/none-primary.xml.gz",
+	} {
+		if r := s.ask(t, "GET", path); r.StatusCode != 404 && r.StatusCode != 307 {
+			t.Errorf("%s: %s", path, r.Status)
+		}
+	}
+	if r := s.ask(t, "GET", "/yum/repodata/repomd.xml"); r.StatusCode != 200 { // a repository of nothing is one
+		t.Errorf("the empty repository: %s", r.Status)
+	}
+	forge(t, path, two)
+	s = start(t, serve.Options{}, path)
+	if list := string(s.ask(t, "GET", "/apt/Packages").body); strings.Contains(list, "Package: two") || !strings.Contains(list, "Package: one") {
+		t.Errorf("with a forged package:\n%s", list)
+	}
+	if log := s.log.String(); !strings.Contains(log, "a package is not offered") || !strings.Contains(log, "its content has digest") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
 }
