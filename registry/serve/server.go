@@ -1,4 +1,4 @@
-// Package serve is a read-only server of bundles: an OCI registry, a Helm repository, a file server and pages for people,
+// Package serve is a read-only server of bundles: an OCI registry, Helm, apt and yum repositories, a file server and pages for people,
 // all straight from the compressed files. Nothing is unpacked and nothing is written; start-up does not depend on a bundle's size, nor
 // memory on the number of clients or the size of blobs.
 //
