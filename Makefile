@@ -16,7 +16,7 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist test lint fmt fuzz bench bench-corpus demo lab-needs lab lab-up lab-down e2e clean
+.PHONY: help build helper dist test lint fmt fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -74,6 +74,11 @@ bench: helper ## Go benchmarks, then whole processes on large input (25 GB of $$
 
 demo: build ## a small real upstream, and the way of a byte through build, verify, inspect, push and pull
 	@testdata/lab/demo.sh
+
+clients: build ## crane, skopeo, helm, containerd, curl, apt, dnf and a browser against what kkbundle serves, requirement by requirement
+	@testdata/needs.sh chromium:chromium || true
+	testdata/clients/clients.sh
+	go test -count=1 -v -run 'TestBrowser|TestApt|TestDnf' ./registry/serve
 
 lab-needs: ## install the Debian packages that the lab needs (root)
 	@cd testdata/lab && go run . needs

@@ -260,6 +260,90 @@ func TestDistribution(t *testing.T) {
 			}
 		}
 	})
+	run("Checking if content exists/HEAD is GET without a body", func(t *testing.T) {
+		for _, path := range []string{
+			"/v2/", "/v2/_catalog", image, "/v2/" + app + "/manifests/1.0", layer, "/v2/" + app + "/tags/list", "/v2/" + app + "/tags/list?n=2",
+			"/v2/" + app + "/referrers/" + string(c.image.Digest) + "?artifactType=" + sbom, "/v2/" + sparse + "/referrers/" + nowhere,
+			"/v2/" + app + "/manifests/none", "/v2/" + app + "/blobs/" + nowhere, "/v2/" + app + "/blobs/sha256:xyz", "/v2/none/tags/list",
+		} {
+			get, head := s.ask(t, "GET", path), s.ask(t, "HEAD", path)
+			if has(t, head, get.StatusCode); len(head.body) != 0 || head.ContentLength != int64(len(get.body)) {
+				t.Errorf("HEAD %s: %d bytes, and %d announced, want %d", path, len(head.body), head.ContentLength, len(get.body))
+			}
+			get.Header.Del("Date")
+			head.Header.Del("Date")
+			if diff := cmp.Diff(get.Header, head.Header); diff != "" {
+				t.Errorf("HEAD %s: %s", path, diff)
+			}
+		}
+	})
+	run("Pulling blobs/Range of manifests and whole ranges", func(t *testing.T) {
+		has(t, s.ask(t, "GET", image, "Range: bytes=0-0"), 206, "Content-Length: 1", "Docker-Content-Digest: "+string(c.image.Digest))
+		whole := s.ask(t, "GET", layer, "Range: bytes=0-")
+		if has(t, whole, 206); !bytes.Equal(whole.body, c.layer) {
+			t.Error("another blob")
+		}
+		last := s.ask(t, "GET", layer, "Range: bytes=-5")
+		if has(t, last, 206, "Content-Length: 5"); !bytes.Equal(last.body, c.layer[len(c.layer)-5:]) {
+			t.Error("another range")
+		}
+		for _, header := range []string{"bytes=" + strconv.Itoa(len(c.layer)) + "-", "bytes=-0"} {
+			r := s.ask(t, "GET", layer, "Range: "+header)
+			if has(t, r, 416, "Content-Range: bytes */"+strconv.Itoa(len(c.layer))); r.code(t) != "RANGE_INVALID" {
+				t.Errorf("%s: %s", header, r.body)
+			}
+		}
+		for _, header := range []string{"bytes=5-1", "bytes=a-b", "lines=0-1", "bytes=0-1,3-4"} { // ignored, as RFC 9110 allows
+			if r := s.ask(t, "GET", layer, "Range: "+header); r.StatusCode != 200 || !bytes.Equal(r.body, c.layer) {
+				t.Errorf("%s: %s", header, r.Status)
+			}
+		}
+	})
+	run("Pulling manifests/Accept does not change the bytes", func(t *testing.T) {
+		for _, accept := range []string{"application/vnd.docker.distribution.manifest.v2+json", "text/html", "*/*"} {
+			r := s.ask(t, "GET", "/v2/"+app+"/manifests/1.0", "Accept: "+accept)
+			if has(t, r, 200, "Content-Type: "+c.image.MediaType); digest.FromBytes(r.body) != c.image.Digest {
+				t.Errorf("%s: another manifest", accept)
+			}
+		}
+	})
+	run("Content Discovery/pages that do not exist", func(t *testing.T) {
+		for path, want := range map[string]string{
+			"/v2/" + app + "/tags/list?last=zzz":               `{"name":"` + app + `","tags":[]}`,
+			"/v2/_catalog?last=zzz":                            `{"repositories":[]}`,
+			"/v2/_catalog?n=0":                                 `{"repositories":[]}`,
+			"/v2/" + app + "/tags/list?n=1&last=latest&x=y%0a": "",
+		} {
+			r := s.ask(t, "GET", path)
+			if has(t, r, 200, "Content-Type: application/json"); want != "" && strings.TrimSpace(string(r.body)) != want {
+				t.Errorf("%s: %s, want %s", path, r.body, want)
+			}
+			if strings.ContainsAny(r.Header.Get("Link"), "\r\n") {
+				t.Errorf("%s: Link: %q", path, r.Header.Get("Link"))
+			}
+		}
+	})
+	run("Content Discovery/referrers of what nothing refers to", func(t *testing.T) {
+		r := s.ask(t, "GET", "/v2/"+app+"/referrers/"+nowhere+"?artifactType="+sbom)
+		has(t, r, 200, "Content-Type: "+ocispec.MediaTypeImageIndex, "OCI-Filters-Applied: artifactType")
+		if strings.TrimSpace(string(r.body)) != `{"schemaVersion":2,"mediaType":"`+ocispec.MediaTypeImageIndex+`","manifests":[]}` {
+			t.Errorf("%s", r.body)
+		}
+	})
+	run("Pushing, Content Management/every way to write is refused", func(t *testing.T) { // end-4 to end-7, end-9 to end-11
+		for _, e := range []string{
+			"POST /v2/" + app + "/blobs/uploads/", "POST /v2/" + app + "/blobs/uploads/?digest=" + nowhere, "POST /v2/" + app + "/blobs/uploads/?mount=" + nowhere + "&from=" + multi,
+			"GET /v2/" + app + "/blobs/uploads/id", "PATCH /v2/" + app + "/blobs/uploads/id", "PUT /v2/" + app + "/blobs/uploads/id?digest=" + nowhere, "DELETE /v2/" + app + "/blobs/uploads/id",
+			"PUT /v2/" + app + "/manifests/new", "DELETE /v2/" + app + "/manifests/1.0", "DELETE " + image, "DELETE " + layer,
+		} {
+			method, path, _ := strings.Cut(e, " ")
+			r := s.ask(t, method, path)
+			if has(t, r, 405); r.code(t) != "UNSUPPORTED" || r.Header.Get("Location") != "" {
+				t.Errorf("%s: %s", e, r.body)
+			}
+		}
+		has(t, s.ask(t, "GET", image), 200)
+	})
 	run("Conditional requests", func(t *testing.T) {
 		tag := s.ask(t, "GET", layer).Header.Get("ETag")
 		has(t, s.ask(t, "GET", layer, "If-None-Match: "+tag), 304)

@@ -76,7 +76,7 @@ func (s *Server) plantFiles(ctx context.Context, books []*book) (*tree, error) {
 			if !ok {
 				continue
 			}
-			l := leaf{path: path}
+			l := leaf{path: path, title: it.Name}
 			layer, err := b.layer(ctx, it.Descriptor, "")
 			if ctx.Err() != nil {
 				return nil, ctx.Err()

@@ -15,14 +15,22 @@ import (
 )
 
 const (
-	headerTimeout = 10 * time.Second // for a request's header
-	bodyTimeout   = 5 * time.Second  // for a body, which nothing here reads
-	writeTimeout  = 30 * time.Second // for each 64 KiB: slower clients are let go
-	idleTimeout   = time.Minute      // of a connection between requests
-	grace         = 20 * time.Second // for transfers that run when the server is told to end
-	maxHeader     = 32 << 10         // bytes of a request's header
-	maxClients    = 4096             // connections at a time; more wait
+	maxHeader  = 32 << 10 // bytes of a request's header
+	maxClients = 4096     // connections at a time; more wait
 )
+
+// limits are how long the server waits for a client.
+type limits struct {
+	header time.Duration // for a request's header
+	body   time.Duration // for a body, which nothing here reads
+	write  time.Duration // for each 64 KiB: slower clients are let go
+	idle   time.Duration // of a connection between requests
+	grace  time.Duration // for transfers that run when the server is told to end
+}
+
+func defaultLimits() limits {
+	return limits{header: 10 * time.Second, body: 5 * time.Second, write: 30 * time.Second, idle: time.Minute, grace: 20 * time.Second}
+}
 
 // CheckListen refuses to let others see or change what is sent: off the host it takes TLS, or that plain HTTP was asked
 // for by name.
@@ -47,7 +55,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener, certificate func() *tl
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one transfer a connection: faster than HTTP/2 for large ones, and memory is easier to bound
 	server := &http.Server{
-		Handler: s, Protocols: protocols, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		Handler: s, Protocols: protocols, ReadHeaderTimeout: s.limits.header, WriteTimeout: s.limits.write, IdleTimeout: s.limits.idle,
 		MaxHeaderBytes: maxHeader, ErrorLog: log.New(quietly{s.log}, "", 0),
 	}
 	l = netutil.LimitListener(l, maxClients)
@@ -64,10 +72,10 @@ func (s *Server) Run(ctx context.Context, l net.Listener, certificate func() *tl
 		return fmt.Errorf("listen on %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.grace)
 	defer cancel()
 	if err := server.Shutdown(end); err != nil {
-		s.log.Warn("transfers were cut off", "after", grace)
+		s.log.Warn("transfers were cut off", "after", s.limits.grace)
 		return errors.Join(server.Close(), ignoreClosed(<-ended))
 	}
 	return ignoreClosed(<-ended)

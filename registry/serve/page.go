@@ -41,6 +41,8 @@ type pageData struct {
 	Host    string
 	Bundles []pageBundle
 	Kinds   []pageKind
+	Apt     bool // there are Debian packages
+	Yum     bool // there are RPM packages
 	Query   string
 	Kind    string
 	Total   int // that fit the question
@@ -93,7 +95,7 @@ func (s *Server) listItems(ctx context.Context, books []*book) ([]listed, error)
 		for i := range index.Items {
 			it := &index.Items[i]
 			l := listed{
-				Kind: it.Kind, Name: it.Ref, Digest: string(it.Descriptor.Digest), Size: "?", entry: entry{b, it},
+				Kind: it.Kind, Name: visible(it.Ref), Digest: string(it.Descriptor.Digest), Size: "?", entry: entry{b, it},
 			}
 			if len(books) > 1 {
 				l.Bundle = title(index)
@@ -145,6 +147,8 @@ func (sh *shelf) pageData(r *http.Request, all []listed) pageData {
 	}
 	d.Kinds = append(d.Kinds, pageKind{"all", sum(counts), pageLink(d.Query, "", 1), d.Kind == ""})
 	for _, l := range all {
+		d.Apt = d.Apt || isPackage(l.entry.item, aptSuffix)
+		d.Yum = d.Yum || isPackage(l.entry.item, yumSuffix)
 		if last := d.Kinds[len(d.Kinds)-1]; last.Name != l.Kind {
 			d.Kinds = append(d.Kinds, pageKind{l.Kind, counts[l.Kind], pageLink(d.Query, l.Kind, 1), d.Kind == l.Kind})
 		}

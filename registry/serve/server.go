@@ -1,4 +1,4 @@
-// Package serve is a read-only server of bundles: an OCI registry, a Helm repository, a file server and pages for people,
+// Package serve is a read-only server of bundles: an OCI registry, Helm, apt and yum repositories, a file server and pages for people,
 // all straight from the compressed files. Nothing is unpacked and nothing is written; start-up does not depend on a bundle's size, nor
 // memory on the number of clients or the size of blobs.
 //
@@ -43,10 +43,12 @@ type Server struct {
 	checks    chan struct{} // a token for each blob that is being checked
 	chunks    sync.Pool     // *[]byte of chunkSize
 	metrics   *metrics
+	limits    limits
 	handler   http.Handler
 	reloads   atomic.Int64
 	templates func() (*template.Template, error)
 
+	indexing  sync.Mutex // of packages
 	reloading sync.Mutex
 	mu        sync.RWMutex
 	shelf     *shelf
@@ -61,7 +63,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Open = bundle.Open
 	}
 	s := &Server{
-		log: o.Logger, open: o.Open, verify: o.Verify, users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(),
+		log: o.Logger, open: o.Open, verify: o.Verify, users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
 		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
 	}
 	s.templates = sync.OnceValues(parseTemplates)
@@ -120,6 +122,8 @@ func (s *Server) areas() []area {
 		{path: "/v2/", name: "registry", handle: s.distribution},
 		{path: "/charts/", name: "charts", handle: s.charts},
 		{path: "/files/", name: "files", handle: s.files},
+		{path: "/apt/", name: "apt", handle: s.apt},
+		{path: "/yum/", name: "yum", handle: s.yum},
 		{path: "/assets/", name: "page", handle: s.assets},
 		{path: "/metrics", name: "metrics", handle: s.exposition},
 		{path: "/healthz", name: "health", handle: health, public: true},
@@ -138,7 +142,7 @@ func (s *Server) mount() http.Handler {
 // request is what all areas have in common.
 func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	start := time.Now()
-	out := &response{ResponseWriter: w, control: http.NewResponseController(w)}
+	out := &response{ResponseWriter: w, control: http.NewResponseController(w), limit: s.limits.write}
 	s.metrics.inFlight.Add(1)
 	defer func() {
 		s.metrics.inFlight.Add(-1)
@@ -151,7 +155,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
 	if r.ContentLength != 0 { // nothing here reads a body
 		h.Set("Connection", "close")
-		_ = out.control.SetReadDeadline(start.Add(bodyTimeout)) // a server that cannot is one in a test
+		_ = out.control.SetReadDeadline(start.Add(s.limits.body)) // a server that cannot is one in a test
 	}
 	fail := plainError
 	if a.name == "registry" {
@@ -183,6 +187,7 @@ func health(w http.ResponseWriter, _ *http.Request, _ *shelf) {
 type response struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	limit   time.Duration // for each write
 	status  int
 	sent    int64
 }
@@ -211,5 +216,5 @@ func (w *response) Write(b []byte) (int, error) {
 }
 
 func (w *response) extend() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a server that cannot is one in a test
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // a server that cannot is one in a test
 }

@@ -15,6 +15,9 @@ type shelf struct {
 
 	filesOf  lazy[*tree]
 	chartsOf lazy[*orchard]
+	debsOf   lazy[*tree]
+	rpmsOf   lazy[*tree]
+	indexes  indexCache // of the packages
 	listOf   lazy[[]listed]
 
 	mu      sync.Mutex

@@ -7,15 +7,17 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/opencontainers/go-digest"
 )
 
 // A leaf is a blob with a path.
 type leaf struct {
-	path string // without a leading slash; its components are never empty, "." or ".."
-	blob blob
-	err  error // why it cannot be served: what says where its content lies is damaged
+	path  string // without a leading slash; its components are never empty, "." or ".."
+	title string // its file's own name, whatever its address
+	blob  blob
+	err   error // why it cannot be served: what says where its content lies is damaged
 }
 
 // A tree is blobs by path, as directories show them.
@@ -75,7 +77,7 @@ func cleanPath(parts ...string) string {
 				c = strings.ReplaceAll(c, ".", "_")
 			}
 			clean = append(clean, strings.Map(func(r rune) rune {
-				if r < ' ' || r == 0x7f || r == '\\' {
+				if r == '\\' || unseen(r) {
 					return '_'
 				}
 				return r
@@ -83,6 +85,22 @@ func cleanPath(parts ...string) string {
 		}
 	}
 	return strings.Join(clean, "/")
+}
+
+// unseen says whether a character is none that can be seen: those that turn the direction of writing make another name of
+// what is around them.
+func unseen(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+}
+
+// visible is a name as it is shown.
+func visible(name string) string {
+	return strings.Map(func(r rune) rune {
+		if unseen(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, name)
 }
 
 // escapePath is a path as it stands in an address.
@@ -94,6 +112,8 @@ type listing struct {
 	Up    bool // there is a directory above
 	Sums  bool // it has SHA256SUMS
 	Rows  []listingRow
+	// Commands make a host use the directory as its repository.
+	Commands []string
 }
 
 type listingRow struct {

@@ -33,12 +33,13 @@ func newServeCmd(g *globals) *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve BUNDLE...",
-		Short: "Be a registry, a Helm repository and a file server, straight from bundles",
+		Short: "Be a registry, and a Helm, apt, yum and file server, straight from bundles",
 		Long: `Serves bundles as they are, read-only, until it is interrupted. Nothing is unpacked, and it is ready at once:
 
   /v2/<upstream host>/<path>     an OCI registry; a port in the upstream host becomes _port, and containerd's ?ns= is understood
   /charts/                       a Helm repository of all charts; /charts/<upstream host>/<path>/ one for each upstream repository
   /files/<upstream host>/<path>  files, with SHA256SUMS in each directory
+  /apt/, /yum/                   repositories of the .deb and .rpm files among them; each directory below is one of its own
   /                              a page that shows what is inside, and how to get it
   /healthz, /metrics             for monitoring (Prometheus)
 

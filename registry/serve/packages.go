@@ -1,0 +1,338 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/registry/serve/ospkg"
+)
+
+const (
+	maxList     = 256 << 20 // bytes of a list of packages: five times Debian's longest
+	keptIndexes = 8         // directories whose lists are kept
+
+	aptSuffix, yumSuffix = ".deb", ".rpm"
+)
+
+// A packageFormat is a kind of package, and of repository that installs it. Every directory is a repository of the packages
+// below it: a bundle may have those of several distributions, which must not be mixed.
+type packageFormat struct {
+	area   string // the path of the area, with slashes
+	suffix string // of packages
+	list   func(*shelf) *lazy[*tree]
+	// meta says whether a path is one of a repository's own files, and splits it into the repository's directory and the rest.
+	meta func(path string) (dir, file string, ok bool)
+	// describe returns what each of the lists says about one package.
+	describe func(r io.ReaderAt, l leaf, location string) ([][]byte, error)
+	// lists are made of the descriptions: what is before and behind those of n packages.
+	lists func(n int) []around
+	// finish makes the other files, by path.
+	finish func([]packageList) map[string]packageFile
+	// howTo is a file that tells clients about the repository at an address, and the commands that put it in its place.
+	howTo func(address string) (file, content string, commands []string)
+}
+
+// around is what is before and behind the descriptions in a list.
+type around struct{ before, after string }
+
+// A packageFile is one of a repository's own files.
+type packageFile struct {
+	mediaType string
+	body      []byte
+	unpack    *packageList // nil, or what it is unpacked from; there is no body then
+}
+
+// packages answers for an area of packages.
+func (s *Server) packages(w http.ResponseWriter, r *http.Request, sh *shelf, f *packageFormat) {
+	if err := s.packageFile(w, r, sh, f); err != nil {
+		plainError(w, err)
+	}
+}
+
+func (s *Server) packageFile(w http.ResponseWriter, r *http.Request, sh *shelf, f *packageFormat) error {
+	ctx := context.WithoutCancel(r.Context()) // the next client needs it too
+	t, err := f.list(sh).get(func() (*tree, error) { return s.plantPackages(ctx, sh, f) })
+	if err != nil {
+		return err
+	}
+	path := strings.TrimPrefix(r.URL.Path, f.area)
+	if l, ok := t.find(path); ok {
+		return s.sendLeaf(w, r, l, "application/octet-stream")
+	}
+	if dir, file, ok := f.meta(path); ok && isDir(dir) && (dir == "" || len(t.under(dir)) > 0) {
+		files, err := sh.indexes.get(f.area+dir, func() (map[string]packageFile, error) { return s.indexPackages(ctx, f, t, dir) })
+		if err != nil {
+			return err
+		}
+		if have, ok := files[file]; ok {
+			return have.send(w, r)
+		}
+		return notFound(codeBlobUnknown, "the repository has no such document, or no longer")
+	}
+	dir, last, _ := cutLast("/" + path)
+	if dir = strings.TrimPrefix(dir+"/", "/"); dir != "" && len(t.under(dir)) == 0 {
+		return notFound(codeBlobUnknown, fmt.Sprintf("there is no such package; %s lists what there is", f.area))
+	}
+	file, content, commands := f.howTo(ourAddress(r) + escapePath(f.area+dir))
+	switch last {
+	case "":
+		x := t.listing(f.area, dir)
+		x.Commands = commands
+		return s.render(w, r, "listing", x)
+	case file:
+		sendBytes(w, r, "text/plain; charset=utf-8", []byte(content))
+		return nil
+	}
+	return notFound(codeBlobUnknown, fmt.Sprintf("there is no such package; %s lists what there is", f.area))
+}
+
+func (p packageFile) send(w http.ResponseWriter, r *http.Request) error {
+	if p.unpack == nil {
+		sendBytes(w, r, p.mediaType, p.body)
+		return nil
+	}
+	z, err := gzip.NewReader(strings.NewReader(p.unpack.packed))
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Content-Type", p.mediaType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Content-Length", strconv.FormatInt(p.unpack.plainSize, 10))
+	if r.Method == http.MethodGet {
+		_, _ = io.Copy(w, z) // whoever asked may be gone
+	}
+	return nil
+}
+
+// isPackage says whether an item is likely to be a package, by what it is called.
+func isPackage(it *bundle.Item, suffix string) bool {
+	return it.Kind == bundle.KindFile && (strings.HasSuffix(it.Ref, suffix) || strings.HasSuffix(it.Name, suffix))
+}
+
+// plainPath replaces what some clients escape in an address and others do not.
+func plainPath(path string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("0123456789/._~+^:@=,-", r)) {
+			return r
+		}
+		return '_'
+	}, path)
+}
+
+// plantPackages takes the packages out of all files, where /files/ has them but for odd characters; what only its title calls a
+// package gets that name.
+func (s *Server) plantPackages(ctx context.Context, sh *shelf, f *packageFormat) (*tree, error) {
+	files, err := sh.filesOf.get(func() (*tree, error) { return s.plantFiles(ctx, sh.books) })
+	if err != nil {
+		return nil, err
+	}
+	t, taken := &tree{}, make(map[string]digest.Digest)
+	for _, l := range files.leaves {
+		if !strings.HasSuffix(l.path, f.suffix) && strings.HasSuffix(l.title, f.suffix) {
+			l.path = cleanPath(l.path, l.title)
+		}
+		if strings.HasSuffix(l.path, f.suffix) {
+			l.path = plainPath(l.path)
+			dir, name, _ := cutLast("/" + l.path)
+			t.add(l, taken, cleanPath(dir, l.blob.digest.Encoded(), name))
+		}
+	}
+	t.sort()
+	return t, nil
+}
+
+// indexPackages reads every package below a directory, side by side, and makes the files of a repository. Each package is
+// compared with its digest before what it says is passed on; one that is damaged, or none, is left out.
+func (s *Server) indexPackages(ctx context.Context, f *packageFormat, t *tree, dir string) (map[string]packageFile, error) {
+	s.indexing.Lock() // one repository at a time: the memory for frames is there for clients
+	defer s.indexing.Unlock()
+	leaves := t.under(dir)
+	writers := make([]*listWriter, len(f.lists(0)))
+	for i := range writers {
+		writers[i] = newListWriter()
+	}
+	n, seen := 0, make(map[digest.Digest]bool)
+	for len(leaves) > 0 {
+		batch := leaves[:min(len(leaves), cap(s.checks)+1)] // few, for what they say may be long
+		leaves = leaves[len(batch):]
+		texts := make([][][]byte, len(batch))
+		g, ctx := errgroup.WithContext(ctx)
+		for i, l := range batch {
+			if !seen[l.blob.digest] { // the same package may have several addresses
+				seen[l.blob.digest] = true
+				g.Go(func() (err error) { texts[i], err = s.describe(ctx, f, l, l.path[len(dir):]); return err })
+			}
+		}
+		if err := g.Wait(); err != nil {
+			return nil, err
+		}
+		for _, text := range texts {
+			if text == nil {
+				continue
+			}
+			n++
+			for i, w := range writers {
+				if err := w.write(text[i]); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	lists := make([]packageList, len(writers))
+	for i, text := range f.lists(n) {
+		d, err := writers[i].close(text)
+		if err != nil {
+			return nil, err
+		}
+		lists[i] = d
+	}
+	return f.finish(lists), nil
+}
+
+// describe is what lists say about a package, or nil for one that is not offered. The error is that of reading it.
+func (s *Server) describe(ctx context.Context, f *packageFormat, l leaf, location string) ([][]byte, error) {
+	err := l.err
+	if err == nil {
+		err = l.blob.book.checked(ctx, l.blob.digest, l.blob.size).wait(ctx)
+	}
+	var texts [][]byte
+	if err == nil {
+		texts, err = f.describe(l.blob.readerAt(ctx), l, location)
+	}
+	if err != nil && (l.err != nil || errors.Is(err, bundle.ErrDamaged) || errors.Is(err, ospkg.ErrInvalid)) {
+		s.log.Error("a package is not offered", "path", f.area+l.path, "error", err)
+		return nil, nil
+	}
+	return texts, err
+}
+
+// A readerAt reads a blob wherever it is asked to.
+type readerAt func(p []byte, off int64) (int, error)
+
+// ReadAt implements io.ReaderAt.
+func (f readerAt) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
+
+// readerAt is for whoever waited for the blob's check: it compares nothing itself.
+func (b blob) readerAt(ctx context.Context) readerAt {
+	return func(to []byte, off int64) (n int, err error) {
+		for n < len(to) && err == nil {
+			var piece bundle.Piece
+			if off >= b.size {
+				return n, io.EOF
+			}
+			if piece, err = b.book.reader.Piece(b.digest, off); err != nil {
+				return n, err
+			}
+			var l *lease
+			if l, err = b.book.frames.lease(ctx, b.book, piece); err != nil {
+				return n, err
+			}
+			copied := copy(to[n:], l.content[piece.Skip:][:piece.Size][off-piece.At:])
+			l.release()
+			n, off = n+copied, off+int64(copied)
+		}
+		return n, err
+	}
+}
+
+// A packageList is compressed, with what clients check it by.
+type packageList struct {
+	packed, sum string // the compressed bytes, and the hex of their SHA-256
+	plainSum    string // that of what they unpack to
+	plainSize   int64
+}
+
+// A listWriter makes a list whose first line is known last: compressed streams may be put one behind the other
+// (RFC 1952, section 2.2).
+type listWriter struct {
+	packed bytes.Buffer
+	zip    *gzip.Writer
+	size   int // bytes that were written
+}
+
+func newListWriter() *listWriter {
+	w := &listWriter{}
+	w.zip = gzip.NewWriter(&w.packed)
+	return w
+}
+
+func (w *listWriter) write(text []byte) error {
+	if w.size += len(text); w.size > maxList {
+		return fmt.Errorf("the list of packages has more than %d MiB: use a directory further down as the repository", maxList>>20)
+	}
+	_, err := w.zip.Write(text)
+	return err
+}
+
+func (w *listWriter) close(text around) (packageList, error) {
+	if err := w.zip.Close(); err != nil {
+		return packageList{}, err
+	}
+	before, err := pack(text.before)
+	if err != nil {
+		return packageList{}, err
+	}
+	after, err := pack(text.after)
+	if err != nil {
+		return packageList{}, err
+	}
+	all := append(append(before, w.packed.Bytes()...), after...)
+	z, err := gzip.NewReader(bytes.NewReader(all))
+	if err != nil {
+		return packageList{}, err
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, z)
+	packed := sha256.Sum256(all)
+	return packageList{packed: string(all), sum: hex.EncodeToString(packed[:]), plainSum: hexOf(h), plainSize: n}, err
+}
+
+func hexOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
+
+// pack compresses a text; an empty one is no stream.
+func pack(text string) ([]byte, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, err := io.WriteString(z, text)
+	err = errors.Join(err, z.Close())
+	return b.Bytes(), err
+}
+
+// An indexCache keeps the files of a few repositories.
+type indexCache struct {
+	mu   sync.Mutex
+	have map[string]*lazy[map[string]packageFile]
+}
+
+func (c *indexCache) get(key string, make func() (map[string]packageFile, error)) (map[string]packageFile, error) {
+	c.mu.Lock()
+	if c.have == nil || c.have[key] == nil && len(c.have) >= keptIndexes {
+		c.have = map[string]*lazy[map[string]packageFile]{}
+	}
+	l := c.have[key]
+	if l == nil {
+		l = &lazy[map[string]packageFile]{}
+		c.have[key] = l
+	}
+	c.mu.Unlock()
+	return l.get(make)
+}
