@@ -17,14 +17,14 @@ import (
 
 // ContentOf returns the descriptor of what a file or chart item carries: the one layer of a file, the archive of a
 // chart. Its bytes are r.Blob of its digest; its annotations include AnnotationMode where the artifact says a mode.
-func (r *Reader) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, error) {
+func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, error) {
 	fail := func(err error) (ocispec.Descriptor, error) {
 		return ocispec.Descriptor{}, fmt.Errorf("content of %s: %w", it, err)
 	}
 	if it.Kind == KindImage || classOf(it.Descriptor.MediaType) != classManifest {
 		return fail(errors.New("only items stored as one artifact have a single content"))
 	}
-	data, err := r.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
+	data, err := c.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
 	if err != nil {
 		return fail(err)
 	}
@@ -40,8 +40,12 @@ func (r *Reader) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, er
 		return fail(fmt.Errorf("its artifact has %d layers with content instead of one", len(layers)))
 	}
 	layer := layers[0]
-	if size, ok := r.Stat(layer.Digest); !ok || size != layer.Size {
-		return fail(&DamageError{Blob: layer.Digest, Offset: -1, Reason: "it is missing, or of another size than its manifest says"})
+	s, err := parseDigest(layer.Digest)
+	if err != nil {
+		return fail(err)
+	}
+	if size, ok, err := c.blobs.lookup(ctx, s); err != nil || !ok || size != layer.Size {
+		return fail(&DamageError{Blob: layer.Digest, Offset: -1, Reason: "it is missing, or of another size than its manifest says", Err: err})
 	}
 	if mode, ok := m.Annotations[AnnotationMode]; ok && layer.Annotations[AnnotationMode] == "" {
 		layer.Annotations = maps.Clone(layer.Annotations)

@@ -20,7 +20,7 @@ const (
 // Narrow returns the item with those platforms only that wanted accepts ("os/architecture[/variant]"): children of its
 // indexes for other platforms become absent, with what is attested of them. It returns false if nothing is left. What is
 // for no platform in particular stays.
-func (r *Reader) Narrow(ctx context.Context, it Item, wanted func(platform string) bool) (Item, bool, error) {
+func (c *Catalog) Narrow(ctx context.Context, it Item, wanted func(platform string) bool) (Item, bool, error) {
 	if p := it.Descriptor.Platform; p != nil {
 		return it, wanted(PlatformString(p)), nil
 	}
@@ -28,7 +28,7 @@ func (r *Reader) Narrow(ctx context.Context, it Item, wanted func(platform strin
 		return it, true, nil
 	}
 	n := &narrowing{
-		r: r, wanted: wanted, had: make(map[digest.Digest]bool),
+		c: c, wanted: wanted, had: make(map[digest.Digest]bool),
 		kept: make(map[digest.Digest]bool), dropped: make(map[digest.Digest]bool),
 	}
 	for _, d := range it.Absent {
@@ -49,7 +49,7 @@ func (r *Reader) Narrow(ctx context.Context, it Item, wanted func(platform strin
 }
 
 type narrowing struct {
-	r             *Reader
+	c             *Catalog
 	wanted        func(platform string) bool
 	had           map[digest.Digest]bool // absent already
 	kept, dropped map[digest.Digest]bool // children
@@ -60,7 +60,7 @@ func (n *narrowing) index(ctx context.Context, d digest.Digest, depth int) (left
 	if depth > maxDepth {
 		return false, fmt.Errorf("indexes are nested more than %d deep", maxDepth)
 	}
-	data, err := n.r.ReadBlob(ctx, d, maxManifest)
+	data, err := n.c.ReadBlob(ctx, d, maxManifest)
 	if err != nil {
 		return false, err
 	}
@@ -105,16 +105,16 @@ func (n *narrowing) note(d digest.Digest, keep bool) {
 
 // Referrers returns the items of KindReferrer that are about content of the given items, or about one another, in the
 // order of the index: signatures, attestations and SBOMs that have to go where the items go.
-func (r *Reader) Referrers(ctx context.Context, items []Item) ([]Item, error) {
+func (c *Catalog) Referrers(ctx context.Context, items []Item) ([]Item, error) {
 	type referrer struct {
 		item    Item
 		subject digest.Digest
 		taken   bool
 	}
 	var all []referrer
-	for _, it := range r.index.Items {
+	for _, it := range c.index.Items {
 		if it.Kind == KindReferrer {
-			subject, err := r.subject(ctx, it)
+			subject, err := c.subject(ctx, it)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", it, err)
 			}
@@ -126,7 +126,7 @@ func (r *Reader) Referrers(ctx context.Context, items []Item) ([]Item, error) {
 	}
 	reached := make(map[digest.Digest]bool)
 	w := &walk{
-		src: r, report: func(_ sum, _ Item, err error) error { return err },
+		src: c.blobs, report: func(_ sum, _ Item, err error) error { return err },
 		visit: func(s sum, _ Item) { reached[s.digest()] = true },
 	}
 	if err := w.run(ctx, items); err != nil {
@@ -151,14 +151,14 @@ func (r *Reader) Referrers(ctx context.Context, items []Item) ([]Item, error) {
 }
 
 // subject returns what a referrer is about: its manifest's subject, or what its tag says.
-func (r *Reader) subject(ctx context.Context, it Item) (digest.Digest, error) {
+func (c *Catalog) subject(ctx context.Context, it Item) (digest.Digest, error) {
 	if _, tag, ok := strings.Cut(it.Ref, ":sha256-"); ok && len(tag) >= 64 { // cosign's tags: sha256-HEX.sig
 		return digest.Digest("sha256:" + tag[:64]), nil
 	}
 	if classOf(it.Descriptor.MediaType) == classContent {
 		return "", nil
 	}
-	data, err := r.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
+	data, err := c.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
 	if err != nil {
 		return "", err
 	}

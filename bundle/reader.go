@@ -8,7 +8,6 @@ import (
 	"io"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
@@ -22,18 +21,17 @@ const tailRead = 256 << 10
 // A Reader serves a bundle's content straight from its file. It is safe for concurrent use. Nothing in the file is
 // trusted: what does not fit the format is refused with a *DamageError before memory is taken for it.
 type Reader struct {
-	r        io.ReaderAt
-	close    func() error
-	parts    *partSet // nil for one file
-	size     int64
-	index    Index
-	identity digest.Digest
-	dir      *directory
-	layout   layout
-	frames   []frameInfo
-	dec      *zstd.Decoder
-	raw      sync.Pool // *[]byte for frames as they are in the file
-	decoded  sync.Pool // *[]byte for their content
+	Catalog
+	r       io.ReaderAt
+	close   func() error
+	parts   *partSet // nil for one file
+	size    int64
+	dir     *directory
+	layout  layout
+	frames  []frameInfo
+	dec     *zstd.Decoder
+	raw     sync.Pool // *[]byte for frames as they are in the file
+	decoded sync.Pool // *[]byte for their content
 }
 
 // Open opens the bundle at path: a file, or a bundle in parts, for which path is the name of any part, of parts.json, or
@@ -102,6 +100,7 @@ func NewReader(src io.ReaderAt, size int64) (*Reader, error) {
 	}
 	r := &Reader{r: src, size: size, dec: dec}
 	r.parts, _ = src.(*partSet)
+	r.blobs = r
 	r.raw.New = func() any { return new([]byte) }
 	r.decoded.New = func() any { return new([]byte) }
 	if err := r.load(); err != nil {
@@ -259,12 +258,6 @@ func (r *Reader) loadIndex() error {
 	return nil
 }
 
-// Index returns what the bundle holds. The caller must not change it.
-func (r *Reader) Index() Index { return r.index }
-
-// Digest returns the bundle's identity, the sha256 of its index.json.
-func (r *Reader) Digest() digest.Digest { return r.identity }
-
 // Size returns the bytes of the bundle.
 func (r *Reader) Size() int64 { return r.size }
 
@@ -303,44 +296,12 @@ func (r *Reader) lookup(_ context.Context, s sum) (int64, bool, error) {
 	return b.size, ok, nil
 }
 
-// Find returns the item of that kind and reference. A platform ("linux/arm64", any variant; "linux/arm/v7", only this
-// one) picks the item for it, or one that is for no platform in particular; "" picks the first in the index's order.
-func (r *Reader) Find(kind, ref, platform string) (Item, bool) {
-	var general *Item
-	for i := range r.index.Items {
-		it := &r.index.Items[i]
-		if it.Kind != kind || it.Ref != ref {
-			continue
-		}
-		has := PlatformString(it.Descriptor.Platform)
-		switch {
-		case platform == "" || has == platform || strings.HasPrefix(has, platform+"/"):
-			return *it, true
-		case has == "" && general == nil:
-			general = it
-		}
-	}
-	if general == nil {
-		return Item{}, false
-	}
-	return *general, true
-}
-
 // Close closes the file that Open opened. Streams that are still read fail after it.
 func (r *Reader) Close() error {
 	if r.close == nil {
 		return nil
 	}
 	return r.close()
-}
-
-// ReadBlob returns a whole blob of at most max bytes, checked against its digest.
-func (r *Reader) ReadBlob(ctx context.Context, d digest.Digest, max int64) ([]byte, error) {
-	s, err := parseDigest(d)
-	if err != nil {
-		return nil, err
-	}
-	return r.read(ctx, s, max)
 }
 
 func (r *Reader) read(ctx context.Context, s sum, max int64) (data []byte, err error) {

@@ -578,7 +578,7 @@ func (s *Stream) report(ctx context.Context) (Report, error) {
 	slices.SortFunc(came, func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
 	v := s.found
 	v.r = &Reader{
-		size: s.in.off, index: s.index, identity: s.identity, frames: s.in.frames,
+		Catalog: Catalog{index: s.index, identity: s.identity}, size: s.in.off, frames: s.in.frames,
 		dir: &directory{blobs: came}, layout: layout{blobs: s.blobs},
 	}
 	v.src = streamSource{s.docs.held, s.sizes}

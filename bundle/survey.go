@@ -23,12 +23,17 @@ func (r *Reader) Survey(ctx context.Context) ([]Contents, error) {
 	if err := p.run(ctx); err != nil {
 		return nil, err
 	}
-	all := make([]Contents, len(r.index.Items))
+	return r.survey(ctx, p.known)
+}
+
+// survey is Survey with what need not be read any more.
+func (c *Catalog) survey(ctx context.Context, known map[document][]child) ([]Contents, error) {
+	all := make([]Contents, len(c.index.Items))
 	w := &walk{
-		src: r, known: p.known, nodes: make(map[sum]*node),
+		src: c.blobs, known: known, nodes: make(map[sum]*node),
 		report: func(_ sum, _ Item, err error) error { return err },
 	}
-	for i, it := range r.index.Items {
+	for i, it := range c.index.Items {
 		w.visit = func(s sum, _ Item) {
 			if n := w.nodes[s]; !n.missing {
 				all[i].Size += n.size
