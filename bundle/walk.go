@@ -90,6 +90,22 @@ type walk struct {
 	visits   int
 }
 
+// problems are what a walk reports: the first of each blob.
+type problems struct {
+	known map[sum]bool
+	all   []error
+}
+
+func (p *problems) report(s sum, _ Item, err error) error {
+	if !p.known[s] {
+		p.all = append(p.all, err)
+	}
+	p.known[s] = true
+	return nil
+}
+
+func (p *problems) err() error { return errors.Join(p.all...) }
+
 // run walks all items.
 func (w *walk) run(ctx context.Context, items []Item) error {
 	w.nodes = make(map[sum]*node)

@@ -151,20 +151,13 @@ func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	var problems []error
-	known := make(map[sum]bool)
-	w := &walk{src: src, report: func(s sum, _ Item, err error) error {
-		if !known[s] {
-			problems = append(problems, err)
-		}
-		known[s] = true
-		return nil
-	}}
+	found := problems{known: make(map[sum]bool)}
+	w := &walk{src: src, report: found.report}
 	if err := w.run(ctx, x.Items); err != nil {
 		return nil, err
 	}
-	if len(problems) > 0 {
-		return nil, errors.Join(problems...)
+	if err := found.err(); err != nil {
+		return nil, err
 	}
 	p := &plan{index: index}
 	p.layout = layout{frameSize: src.encoding().frameSize, indexSize: int64(len(index)), blobs: w.order()}

@@ -1,0 +1,204 @@
+package bundle
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A Need is what an item needs of blobs.
+type Need struct {
+	Item  Item
+	Blobs []ocispec.Descriptor // digest and size
+}
+
+// A Bringer brings blobs to where a Remote reads them. It may be asked for what is there already.
+type Bringer func(ctx context.Context, needs []Need) error
+
+// A Remote is a bundle that lies elsewhere, in a registry. What it says of its index and manifests is true: their digests
+// are checked, up to the identity. What it says of other blobs is what the registry says. Its methods may not be called
+// concurrently.
+type Remote struct {
+	Catalog
+	sizes map[sum]int64
+	local Source
+	bring Bringer
+}
+
+// NewRemote returns the bundle that p describes, with its index.json, which must have p's digest. Manifests are brought
+// when they are needed, and read out of local.
+func NewRemote(p Published, indexJSON []byte, local Source, bring Bringer) (*Remote, error) {
+	if got := digest.FromBytes(indexJSON); got != p.Index.Digest {
+		return nil, fmt.Errorf("its index.json has the digest %s, not %s", got, p.Index.Digest)
+	}
+	x, err := ParseIndex(indexJSON)
+	if err != nil {
+		return nil, err
+	}
+	r := &Remote{Catalog: Catalog{index: x, identity: p.Index.Digest}, sizes: make(map[sum]int64, len(p.Blobs)), local: local, bring: bring}
+	for _, d := range p.Blobs {
+		s, err := parseDigest(d.Digest)
+		if err != nil {
+			return nil, err
+		}
+		r.sizes[s] = d.Size
+	}
+	r.blobs = r
+	return r, nil
+}
+
+// Stat says whether the bundle has a blob, and its size.
+func (r *Remote) Stat(d digest.Digest) (size int64, ok bool) {
+	s, err := parseDigest(d)
+	if err != nil {
+		return 0, false
+	}
+	size, ok = r.sizes[s]
+	return size, ok
+}
+
+// Blobs returns digest and size of every blob, sorted by digest.
+func (r *Remote) Blobs() []ocispec.Descriptor {
+	out := make([]ocispec.Descriptor, 0, len(r.sizes))
+	for s, size := range r.sizes {
+		out = append(out, ocispec.Descriptor{Digest: s.digest(), Size: size})
+	}
+	slices.SortFunc(out, func(a, b ocispec.Descriptor) int { return cmp.Compare(a.Digest, b.Digest) })
+	return out
+}
+
+// lookup finds what the bundle has, and what was made beside it.
+func (r *Remote) lookup(ctx context.Context, s sum) (int64, bool, error) {
+	if size, ok := r.sizes[s]; ok {
+		return size, true, nil
+	}
+	return r.local.lookup(ctx, s)
+}
+
+func (r *Remote) read(ctx context.Context, s sum, most int64) ([]byte, error) {
+	size, ok := r.sizes[s]
+	if ok && size > most {
+		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), size, most)
+	}
+	_, there, err := r.local.lookup(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if !there && ok {
+		if err := r.bring(ctx, []Need{{Blobs: []ocispec.Descriptor{{Digest: s.digest(), Size: size}}}}); err != nil {
+			return nil, err
+		}
+	}
+	return r.local.read(ctx, s, most)
+}
+
+// Survey returns the Contents of every item, in the order of Index().Items.
+func (r *Remote) Survey(ctx context.Context) ([]Contents, error) {
+	if err := r.Documents(ctx, r.index.Items); err != nil {
+		return nil, err
+	}
+	return r.survey(ctx, nil)
+}
+
+// Documents brings the indexes and manifests of items, all of one level at once: one by one, each would cost a request's
+// time. What the bundle lacks, and what can't be read, is left out: who needs it meets that again.
+func (r *Remote) Documents(ctx context.Context, items []Item) error {
+	var wave []want
+	for i, it := range items {
+		if s, err := parseDigest(it.Descriptor.Digest); err == nil {
+			wave = append(wave, want{document{s, classOf(it.Descriptor.MediaType)}, i})
+		}
+	}
+	asked := make(map[want]bool)
+	for depth := 0; depth <= maxDepth; depth++ {
+		wave = slices.DeleteFunc(wave, func(w want) bool {
+			size, ok := r.sizes[w.sum]
+			skip := !ok || size > maxManifest || w.class > classManifest || asked[w] || len(asked) >= maxChildren
+			asked[w] = true
+			return skip
+		})
+		if len(wave) == 0 {
+			return nil
+		}
+		if err := r.bring(ctx, r.needs(items, wave)); err != nil {
+			return err
+		}
+		var err error
+		if wave, err = r.below(ctx, items, wave); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// needs sorts documents by the items that want them.
+func (r *Remote) needs(items []Item, wave []want) []Need {
+	needs := make([]Need, len(items))
+	for i, it := range items {
+		needs[i].Item = it
+	}
+	for _, w := range wave {
+		n := &needs[w.item]
+		n.Blobs = append(n.Blobs, ocispec.Descriptor{Digest: w.sum.digest(), Size: r.sizes[w.sum]})
+	}
+	return slices.DeleteFunc(needs, func(n Need) bool { return len(n.Blobs) == 0 })
+}
+
+// below returns what indexes that were brought have as children.
+func (r *Remote) below(ctx context.Context, items []Item, wave []want) (next []want, err error) {
+	for _, w := range wave {
+		if w.class != classIndex {
+			continue
+		}
+		absent, err := absentSet(items[w.item])
+		if err != nil {
+			return nil, err
+		}
+		data, err := r.read(ctx, w.sum, maxManifest)
+		if err != nil {
+			return nil, err
+		}
+		children, err := parseChildren(data, w.class)
+		if err != nil {
+			continue // the walk that comes after this says it better
+		}
+		for _, c := range children {
+			if _, left := absent[c.sum]; !left {
+				next = append(next, want{document{c.sum, c.class}, w.item})
+			}
+		}
+	}
+	return next, nil
+}
+
+// Needs returns what items need, each blob once and with the first item that needs it; the error has every blob that the
+// bundle lacks, as *MissingError. Their manifests are brought.
+func (r *Remote) Needs(ctx context.Context, items []Item) ([]Need, error) {
+	if err := r.Documents(ctx, items); err != nil {
+		return nil, err
+	}
+	p := problems{known: make(map[sum]bool)}
+	var needs []Need
+	seen := make(map[sum]bool)
+	w := &walk{src: r, report: p.report}
+	w.visit = func(s sum, it Item) {
+		size, ok := r.sizes[s]
+		if !ok || seen[s] {
+			return
+		}
+		seen[s] = true
+		if n := len(needs); n == 0 || compareItems(needs[n-1].Item, it) != 0 {
+			needs = append(needs, Need{Item: it})
+		}
+		last := &needs[len(needs)-1]
+		last.Blobs = append(last.Blobs, ocispec.Descriptor{Digest: s.digest(), Size: size})
+	}
+	if err := w.run(ctx, items); err != nil {
+		return nil, err
+	}
+	return needs, p.err()
+}
