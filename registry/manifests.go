@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
@@ -122,7 +120,7 @@ func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) err
 	te, _ := asRegistryError(cause)
 	var named []digest.Digest
 	for _, d := range n.blobs {
-		if slices.ContainsFunc(te.Errors, func(e transport.Diagnostic) bool { return strings.Contains(fmt.Sprint(e.Detail), d.String()) }) {
+		if namedIn(te, d) {
 			named = append(named, d)
 		}
 	}

@@ -181,15 +181,8 @@ func (p *pusher) sendFrom(ctx context.Context, pl *place, d ocispec.Descriptor, 
 }
 
 func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, from string, open opener) error {
-	m := &meter{pusher: p}
-	mounted, err := pl.repo.sendBlob(ctx, d, from, func(offset int64) (io.ReadCloser, error) {
-		rc, err := open(offset)
-		if err != nil {
-			return nil, err
-		}
-		m.end(offset)
-		return &meteredBody{ReadCloser: rc, meter: m}, nil
-	})
+	m := &meter{advance: p.advance}
+	mounted, err := pl.repo.sendBlob(ctx, d, from, m.opener(open))
 	if err != nil {
 		m.end(0)
 		return err
@@ -387,17 +380,29 @@ func (p *pusher) where(j *job) string {
 
 // A meter counts the bytes of one blob, whatever number of attempts they take.
 type meter struct {
-	pusher   *pusher
+	advance  func(n int64) // is told
 	mu       sync.Mutex
-	counted  int64 // told to the pusher
+	counted  int64
 	awaiting int64
+}
+
+// opener counts what is read of a blob.
+func (m *meter) opener(open opener) opener {
+	return func(offset int64) (io.ReadCloser, error) {
+		rc, err := open(offset)
+		if err != nil {
+			return nil, err
+		}
+		m.end(offset)
+		return &meteredBody{ReadCloser: rc, meter: m}, nil
+	}
 }
 
 func (m *meter) add(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.awaiting += int64(n); m.awaiting >= progressStep {
-		m.pusher.advance(m.awaiting)
+		m.advance(m.awaiting)
 		m.counted, m.awaiting = m.counted+m.awaiting, 0
 	}
 }
@@ -407,7 +412,7 @@ func (m *meter) end(size int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.counted != size {
-		m.pusher.advance(size - m.counted)
+		m.advance(size - m.counted)
 	}
 	m.counted, m.awaiting = size, 0
 }

@@ -1,0 +1,301 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle"
+)
+
+// PublishOptions say where a bundle goes as a whole, and how. Only Repository and Tags are needed; what is not said here is
+// as in PushOptions.
+type PublishOptions struct {
+	Repository string   // HOST[:PORT]/PATH
+	Tags       []string // names of it there, at least one
+	Signatures []bundle.Signature
+	Auth       authn.Keychain
+	Transport  http.RoundTripper
+	PlainHTTP  bool
+	Jobs       int
+	Retries    int
+	Logger     *slog.Logger
+	Progress   func(done, total int64) // bytes; called by one goroutine at a time
+}
+
+// A PublishSummary is what Publish did. It is filled in as far as things went when there is an error too.
+type PublishSummary struct {
+	Repository   string                   `json:"repository"` // without scheme
+	Digest       digest.Digest            `json:"digest"`     // of the manifest: pull oci://REPOSITORY@DIGEST
+	Bundle       digest.Digest            `json:"bundle"`     // the bundle's identity
+	Tags         []string                 `json:"tags"`
+	Moved        map[string]digest.Digest `json:"moved,omitempty"` // tags that stood for something else, which is this
+	BlobsSent    int                      `json:"blobsSent"`
+	BlobsPresent int                      `json:"blobsPresent"`
+	BytesSent    int64                    `json:"bytesSent"` // of blobs and the manifest that arrived; not of attempts that failed
+	BytesPresent int64                    `json:"bytesPresent"`
+}
+
+// CheckRepository says what is wrong with the name of a repository, HOST[:PORT]/PATH.
+func CheckRepository(s string) error {
+	t, err := parseTarget(s)
+	if err == nil && t.prefix == "" {
+		err = fmt.Errorf("%q: a repository is wanted: write HOST[:PORT]/PATH", withoutUser(s))
+	}
+	return err
+}
+
+// CheckTag says what is wrong with a tag.
+func CheckTag(tag string) error {
+	if !tagGrammar.MatchString(tag) {
+		return fmt.Errorf("%q is not a tag: at most %d letters, digits, and _ . - that are not at its beginning", tag, maxTagLen)
+	}
+	return nil
+}
+
+// Publish puts a bundle as a whole into a repository, as one artifact whose layers are the bundle's blobs; see
+// bundle.Reader.Published. What the registry has is not sent, so a later version costs what is new in it, and a run after
+// an interruption what was missing. The tags come last; what they stood for before is in the summary. errors.Is finds what it
+// finds in errors of Push.
+func Publish(ctx context.Context, b *bundle.Reader, o PublishOptions) (PublishSummary, error) {
+	content, err := b.Published(o.Signatures)
+	if err != nil {
+		return PublishSummary{}, fmt.Errorf("publish to %s: %w", o.Repository, err)
+	}
+	p := &publisher{bundle: b, options: o, content: content, sum: PublishSummary{
+		Repository: o.Repository, Digest: digest.FromBytes(content), Bundle: b.Digest(),
+	}}
+	if err := p.publish(ctx); err != nil {
+		return p.sum, fmt.Errorf("publish to %s: %w", o.Repository, err)
+	}
+	return p.sum, nil
+}
+
+// A publisher is one run of Publish.
+type publisher struct {
+	bundle  *bundle.Reader
+	options PublishOptions
+	repo    *repo
+	content []byte // the manifest
+	blobs   []publishedBlob
+	total   int64
+
+	mu   sync.Mutex
+	done int64
+	sum  PublishSummary
+}
+
+// A publishedBlob is a blob with where it comes from.
+type publishedBlob struct {
+	ocispec.Descriptor
+	open opener
+}
+
+func (p *publisher) publish(ctx context.Context) error {
+	o := PushOptions{
+		Registry: p.options.Repository, Auth: p.options.Auth, Transport: p.options.Transport, PlainHTTP: p.options.PlainHTTP,
+		Jobs: p.options.Jobs, Retries: p.options.Retries, Logger: p.options.Logger,
+	}.withDefaults()
+	if err := CheckRepository(o.Registry); err != nil {
+		return err
+	}
+	t, err := parseTarget(o.Registry)
+	if err != nil {
+		return err
+	}
+	s, err := newSession(ctx, t, o)
+	if err != nil {
+		return err
+	}
+	p.repo = s.repo(t.prefix)
+	if err := s.login(ctx, p.repo); err != nil {
+		return err
+	}
+	if err := p.list(ctx); err != nil {
+		return err
+	}
+	there, err := p.repo.manifest(ctx, p.sum.Digest.String(), ocispec.MediaTypeImageManifest)
+	if err != nil {
+		return s.explain(p.repo.name, err)
+	}
+	if there == p.sum.Digest { // it stands for its blobs, see look
+		p.count(func(sum *PublishSummary) { sum.BlobsPresent, sum.BytesPresent, p.done = len(p.blobs), p.total, p.total })
+	} else if err := p.sendBlobs(ctx, o.Jobs); err != nil {
+		return err
+	}
+	for _, tag := range p.options.Tags {
+		if err := p.tag(ctx, tag); err != nil {
+			return fmt.Errorf("tag %s: %w", tag, s.explain(p.repo.name, err))
+		}
+	}
+	return nil
+}
+
+// list finds the contents of all blobs.
+func (p *publisher) list(ctx context.Context) error {
+	index, err := p.bundle.Index().Marshal()
+	if err != nil {
+		return err
+	}
+	add := func(d ocispec.Descriptor, open opener) {
+		p.blobs = append(p.blobs, publishedBlob{ocispec.Descriptor{Digest: d.Digest, Size: d.Size}, open})
+		p.total += d.Size
+	}
+	bytesOf := func(data []byte) opener {
+		return func(offset int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data[offset:])), nil }
+	}
+	add(ocispec.Descriptor{Digest: p.bundle.Digest(), Size: int64(len(index))}, bytesOf(index))
+	for _, s := range p.options.Signatures {
+		add(ocispec.Descriptor{Digest: digest.FromBytes(s.Data), Size: int64(len(s.Data))}, bytesOf(s.Data))
+	}
+	for _, d := range p.bundle.Blobs() {
+		add(d, func(offset int64) (io.ReadCloser, error) { return p.bundle.Blob(ctx, d.Digest, offset) })
+	}
+	slices.SortStableFunc(p.blobs, func(a, b publishedBlob) int { return int(min(max(b.Size-a.Size, -1), 1)) })
+	return nil
+}
+
+// sendBlobs sends what is not there, the largest first. One that fails does not keep the others from coming.
+func (p *publisher) sendBlobs(ctx context.Context, jobs int) error {
+	inner, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	var g errgroup.Group
+	g.SetLimit(jobs)
+	errs := make([]error, len(p.blobs))
+	for i, b := range p.blobs {
+		g.Go(func() error {
+			if inner.Err() != nil {
+				return nil
+			}
+			if errs[i] = p.place(inner, b); isFatal(errs[i]) {
+				abort(errs[i])
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // errors are in errs
+	switch cause := context.Cause(inner); {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w; what was sent is kept, and running it again continues", context.Cause(ctx))
+	case cause != nil:
+		return cause
+	}
+	return errors.Join(errs...)
+}
+
+func (p *publisher) place(ctx context.Context, b publishedBlob) error {
+	have, err := p.repo.hasBlob(ctx, b.Descriptor)
+	if err != nil {
+		return fmt.Errorf("blob %s: %w", b.Digest, p.repo.explain(p.repo.name, err))
+	}
+	if have {
+		p.count(func(sum *PublishSummary) { sum.BlobsPresent++; sum.BytesPresent += b.Size; p.done += b.Size })
+		return nil
+	}
+	return p.send(ctx, b)
+}
+
+func (p *publisher) send(ctx context.Context, b publishedBlob) error {
+	m := &meter{advance: func(n int64) { p.count(func(*PublishSummary) { p.done += n }) }}
+	_, err := p.repo.sendBlob(ctx, b.Descriptor, "", m.opener(b.open))
+	if err != nil {
+		m.end(0)
+		if errors.Is(err, bundle.ErrDamaged) {
+			return err
+		}
+		return fmt.Errorf("blob %s: %w", b.Digest, p.repo.explain(p.repo.name, err))
+	}
+	m.end(b.Size)
+	p.count(func(sum *PublishSummary) { sum.BlobsSent++; sum.BytesSent += b.Size })
+	return nil
+}
+
+// tag makes a tag stand for the manifest, unless it does.
+func (p *publisher) tag(ctx context.Context, tag string) error {
+	before, err := p.repo.manifest(ctx, tag, ocispec.MediaTypeImageManifest)
+	if err != nil {
+		return err
+	}
+	if before != p.sum.Digest {
+		err := p.put(ctx, tag)
+		if blobsLost(err) {
+			if err = p.sendLost(ctx, err); err == nil {
+				err = p.put(ctx, tag)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	p.count(func(sum *PublishSummary) {
+		sum.Tags = append(sum.Tags, tag)
+		if before != "" && before != sum.Digest {
+			if sum.Moved == nil {
+				sum.Moved = map[string]digest.Digest{}
+			}
+			sum.Moved[tag] = before
+		}
+	})
+	return nil
+}
+
+// put puts the manifest under a tag and asks what is there then: somebody else may write to it, too.
+func (p *publisher) put(ctx context.Context, tag string) error {
+	if _, err := p.repo.putManifest(ctx, tag, ocispec.MediaTypeImageManifest, p.content); err != nil {
+		return err
+	}
+	p.count(func(sum *PublishSummary) { sum.BytesSent += int64(len(p.content)) })
+	have, err := p.repo.manifest(ctx, tag, ocispec.MediaTypeImageManifest)
+	if err != nil {
+		return err
+	}
+	if have != p.sum.Digest {
+		return fmt.Errorf("it has digest %q afterwards, want %s: somebody else writes to it, or the registry changes what it stores", have, p.sum.Digest)
+	}
+	return nil
+}
+
+// sendLost sends the blobs that the registry said were there and then missed, without asking for them, once.
+func (p *publisher) sendLost(ctx context.Context, cause error) error {
+	te, _ := asRegistryError(cause)
+	lost := slices.Clone(p.blobs)
+	lost = slices.DeleteFunc(lost, func(b publishedBlob) bool { return !namedIn(te, b.Digest) })
+	if len(lost) == 0 {
+		lost = p.blobs
+	}
+	p.repo.logger.WarnContext(ctx, "registry lost blobs; they are sent again", "blobs", len(lost))
+	for _, b := range lost {
+		if err := p.send(ctx, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// namedIn says whether an answer has a digest in its details.
+func namedIn(te *transport.Error, d digest.Digest) bool {
+	return slices.ContainsFunc(te.Errors, func(e transport.Diagnostic) bool { return strings.Contains(fmt.Sprint(e.Detail), d.String()) })
+}
+
+// count changes the counters and reports them.
+func (p *publisher) count(change func(*PublishSummary)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(&p.sum)
+	if p.options.Progress != nil {
+		p.options.Progress(p.done, p.total)
+	}
+}
