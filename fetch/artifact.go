@@ -1,0 +1,79 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// An Artifact is one artifact of a registry, and the way to what its manifest refers to.
+type Artifact struct {
+	Digest   digest.Digest // of the manifest
+	Manifest []byte        // at most 4 MiB
+	s        *session
+	repo     *repository
+}
+
+// Wanted is an item with blobs that it needs of an artifact.
+type Wanted struct {
+	Kind, Ref, Platform string
+	Blobs               []ocispec.Descriptor // digest and size
+}
+
+// OpenArtifact reads the manifest that a tag or digest names. Of o, what is said of images' platforms does not matter here.
+func OpenArtifact(ctx context.Context, repo name.Repository, reference string, o Options) (*Artifact, error) {
+	s, err := newSession(o)
+	if err != nil {
+		return nil, err
+	}
+	a := &Artifact{s: s}
+	if err := a.open(ctx, repo, reference); err != nil {
+		s.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Artifact) open(ctx context.Context, repo name.Repository, reference string) (err error) {
+	if a.repo, err = a.s.repository(repo); err != nil {
+		return err
+	}
+	var desc ocispec.Descriptor
+	if d := digest.Digest(reference); d.Validate() == nil {
+		desc, a.Manifest, err = a.repo.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
+	} else {
+		desc, a.Manifest, err = a.repo.resolve(ctx, reference)
+	}
+	a.Digest = desc.Digest
+	return err
+}
+
+// Fetch brings blobs into the Store: each once, the largest first, and those that the Store has a part of from there on. The
+// error is *Errors with every item that something failed of, joined with the context's if that ended.
+func (a *Artifact) Fetch(ctx context.Context, wanted []Wanted) error {
+	j := &Job{s: a.s, items: len(wanted), failed: &failures{}, have: map[digest.Digest]int64{}}
+	for _, w := range wanted {
+		p := &plan{pin: manifest.Pin{Kind: w.Kind, Ref: w.Ref, Platform: w.Platform}}
+		for _, d := range w.Blobs {
+			if err := checkDescriptor(d); err != nil {
+				return fmt.Errorf("%s: %w", a.repo, err)
+			}
+			p.blobs = append(p.blobs, a.repo.blob(d.Digest, d.Size).blob())
+		}
+		j.plans = append(j.plans, p)
+	}
+	var err error
+	if j.tasks, j.sum, err = a.s.tasks(ctx, j.plans, j.have); err != nil {
+		return err
+	}
+	_, err = j.Run(ctx)
+	return err
+}
+
+// Close ends the connections.
+func (a *Artifact) Close() { a.s.close() }
