@@ -91,9 +91,12 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	)
 	for group, cmds := range map[string][]*cobra.Command{
 		"connected": {newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g), newCacheCmd(g)},
-		"bundle":    {newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g), newSignCmd(g), newKeygenCmd(g)},
-		"site":      {newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
-		"":          {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
+		"bundle": {
+			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
+			newSignCmd(g), newKeygenCmd(g),
+		},
+		"site": {newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g)},
+		"":     {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group

@@ -81,14 +81,15 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	if err != nil {
 		return err
 	}
-	c := &copier{globals: g, copyOptions: o, wanted: platforms}
+	c := &copier{selector: selector{globals: g, copyOptions: o, wanted: platforms}}
 	defer func() { err = errors.Join(err, c.close()) }()
 	for _, path := range paths {
 		r, err := c.openBundle(path)
 		if err != nil {
 			return err
 		}
-		c.from = append(c.from, bundle.From{Name: path, Reader: r})
+		c.readers = append(c.readers, bundle.From{Name: path, Reader: r})
+		c.from = append(c.from, selectedFrom{path, &r.Catalog})
 	}
 	index, err := c.plan(ctx)
 	if err != nil {
@@ -130,21 +131,33 @@ func (o *copyOptions) check() (platformSet, error) {
 	return platforms, checkOutput(o.output)
 }
 
-// A copier makes one bundle out of others.
-type copier struct {
+// A selectedFrom is what a bundle that is selected from says of itself.
+type selectedFrom struct {
+	Name string
+	*bundle.Catalog
+}
+
+// A selector says what a bundle made out of others holds. It reads no contents but those of locks.
+type selector struct {
 	*globals
 	copyOptions
 	wanted  platformSet
-	from    []bundle.From
+	from    []selectedFrom
 	leftOut []string
 	chosen  [][]bundle.Item // of each source
 	locks   []document      // that have to be written anew
-	scratch string          // a directory that is removed in the end, "" if there is none
+}
+
+// A copier makes one bundle out of others.
+type copier struct {
+	selector
+	readers []bundle.From // in the order of from
+	scratch string        // a directory that is removed in the end, "" if there is none
 }
 
 func (c *copier) close() error {
 	var errs []error
-	for _, f := range c.from {
+	for _, f := range c.readers {
 		errs = append(errs, f.Close())
 	}
 	if c.scratch != "" {
@@ -154,7 +167,7 @@ func (c *copier) close() error {
 }
 
 // plan says what the result holds.
-func (c *copier) plan(ctx context.Context) (bundle.Index, error) {
+func (c *selector) plan(ctx context.Context) (bundle.Index, error) {
 	if err := c.choose(ctx); err != nil {
 		return bundle.Index{}, err
 	}
@@ -187,7 +200,7 @@ func sameItems(a, b []bundle.Item) bool {
 }
 
 // identities are those of the sources, sorted, each once.
-func (c *copier) identities() []string {
+func (c *selector) identities() []string {
 	var all []string
 	for _, f := range c.from {
 		all = append(all, f.Digest().String())
@@ -197,11 +210,11 @@ func (c *copier) identities() []string {
 }
 
 // head returns the index without its items: what all sources say alike is said of the result.
-func (c *copier) head() (bundle.Index, error) {
+func (c *selector) head() (bundle.Index, error) {
 	x := bundle.Index{Name: c.name, Version: c.version, Annotations: map[string]string{}}
 	first := c.from[0].Index()
 	same := func(of func(bundle.Index) string) bool {
-		return !slices.ContainsFunc(c.from, func(f bundle.From) bool { return of(f.Index()) != of(first) })
+		return !slices.ContainsFunc(c.from, func(f selectedFrom) bool { return of(f.Index()) != of(first) })
 	}
 	if x.Name == "" {
 		if !same(func(x bundle.Index) string { return x.Name }) {
@@ -230,7 +243,7 @@ func (c *copier) head() (bundle.Index, error) {
 }
 
 // choose fills in what is taken of each source.
-func (c *copier) choose(ctx context.Context) error {
+func (c *selector) choose(ctx context.Context) error {
 	hits, kept := make([]int, len(c.items)), make([]int, len(c.items))
 	var all []bundle.Item
 	for _, f := range c.from {
@@ -281,7 +294,7 @@ func (c *copier) choose(ctx context.Context) error {
 }
 
 // take adds an item, or as much of it as is for the platforms.
-func (c *copier) take(ctx context.Context, f bundle.From, it bundle.Item, chosen *[]bundle.Item) (bool, error) {
+func (c *selector) take(ctx context.Context, f selectedFrom, it bundle.Item, chosen *[]bundle.Item) (bool, error) {
 	if len(c.wanted) == 0 {
 		*chosen = append(*chosen, it)
 		return true, nil
@@ -325,7 +338,7 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (copyResult, error) 
 		}
 		x.Items = append(x.Items, it)
 	}
-	src, err := bundle.Combine(scratch, c.from...)
+	src, err := bundle.Combine(scratch, c.readers...)
 	if err != nil {
 		return copyResult{}, err
 	}
@@ -358,11 +371,11 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (copyResult, error) 
 
 // openScratch makes a place beside the result for what has to be made anew: nil if there is nothing.
 func (c *copier) openScratch() (*bundle.Cache, error) {
-	mixed := slices.ContainsFunc(c.from, func(f bundle.From) bool { return f.FrameSize() != c.from[0].FrameSize() })
+	mixed := slices.ContainsFunc(c.readers, func(f bundle.From) bool { return f.FrameSize() != c.readers[0].FrameSize() })
 	if !mixed && len(c.locks) == 0 {
 		return nil, nil //nolint:nilnil // most copies need none
 	}
 	// The same name each time: what a killed run left goes with the next one.
 	c.scratch = filepath.Join(filepath.Dir(c.output), "."+filepath.Base(c.output)+".scratch")
-	return bundle.OpenCache(c.scratch, c.from[0].Level())
+	return bundle.OpenCache(c.scratch, c.readers[0].Level())
 }

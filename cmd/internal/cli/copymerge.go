@@ -15,7 +15,7 @@ import (
 
 // merge joins what was chosen, sorted. Sources that differ under one name are an error that lists all, unless --prefer says
 // which one counts.
-func (c *copier) merge() ([]bundle.Item, error) {
+func (c *selector) merge() ([]bundle.Item, error) {
 	var merged []bundle.Item
 	var conflicts []error
 	c.keepManifests()
@@ -44,7 +44,7 @@ func (c *copier) merge() ([]bundle.Item, error) {
 
 // keepManifests gives manifests that differ names of their own: what each source was built from stays known, and none
 // passes for the manifest of the result.
-func (c *copier) keepManifests() {
+func (c *selector) keepManifests() {
 	find := func(items []bundle.Item) int {
 		return slices.IndexFunc(items, func(it bundle.Item) bool {
 			return it.Kind == bundle.KindManifest && it.Ref == documentManifest
@@ -90,7 +90,7 @@ func both(a, b []digest.Digest) []digest.Digest {
 	return out
 }
 
-func (c *copier) conflict(have bundle.Item, source int, it bundle.Item) error {
+func (c *selector) conflict(have bundle.Item, source int, it bundle.Item) error {
 	other := ""
 	for i, items := range c.chosen[:source] {
 		if slices.ContainsFunc(items, func(o bundle.Item) bool { return byIndex(o, have) == 0 }) {
@@ -103,7 +103,7 @@ func (c *copier) conflict(have bundle.Item, source int, it bundle.Item) error {
 
 // documents leaves out what would not be true of the result, which is none of its sources: proofs and bills of materials
 // about those. Locks are written anew.
-func (c *copier) documents(ctx context.Context, x bundle.Index) []bundle.Item {
+func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item {
 	lock := false
 	out := slices.DeleteFunc(slices.Clone(x.Items), func(it bundle.Item) bool {
 		switch it.Kind {
@@ -130,10 +130,10 @@ func (c *copier) documents(ctx context.Context, x bundle.Index) []bundle.Item {
 
 // lock returns the lock of the items that are there. Its fingerprint is that of no manifest, so build says what is missing
 // in it instead of building less than a manifest names.
-func (c *copier) lock(ctx context.Context, m manifest.Metadata, items []bundle.Item) ([]byte, error) {
+func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle.Item) ([]byte, error) {
 	var locks []*manifest.Lock
 	for _, f := range c.from {
-		data, err := readDocument(ctx, f.Reader, bundle.KindLock, documentLock)
+		data, err := readDocument(ctx, f.Catalog, bundle.KindLock, documentLock)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
@@ -162,7 +162,7 @@ func (c *copier) lock(ctx context.Context, m manifest.Metadata, items []bundle.I
 }
 
 // pin finds an item in the locks of the sources that it was taken from.
-func (c *copier) pin(locks []*manifest.Lock, it bundle.Item) (pin manifest.Pin, found bool) {
+func (c *selector) pin(locks []*manifest.Lock, it bundle.Item) (pin manifest.Pin, found bool) {
 	for i, l := range locks {
 		if !slices.ContainsFunc(c.chosen[i], func(o bundle.Item) bool { return byIndex(o, it) == 0 }) {
 			continue

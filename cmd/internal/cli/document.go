@@ -69,7 +69,7 @@ func putBlob(ctx context.Context, c *bundle.Cache, data []byte) (ocispec.Descrip
 }
 
 // readDocument returns a document that build put into the bundle.
-func readDocument(ctx context.Context, r *bundle.Reader, kind, ref string) ([]byte, error) {
+func readDocument(ctx context.Context, r *bundle.Catalog, kind, ref string) ([]byte, error) {
 	item, ok := r.Find(kind, ref, "")
 	if !ok {
 		return nil, fmt.Errorf("the bundle carries no %s", ref)

@@ -13,6 +13,9 @@ import (
 // openBundle opens a bundle, in one file or in parts, and checks who signed it before anything else is read. It prints what is
 // missing without keeping it from being read. Commands open bundles here and in openStream, and nowhere else.
 func (g *globals) openBundle(path string) (*bundle.Reader, error) {
+	if err := notOCI(path); err != nil {
+		return nil, err
+	}
 	r, err := bundle.Open(path)
 	if err != nil {
 		return nil, err

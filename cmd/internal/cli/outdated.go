@@ -218,7 +218,7 @@ func (g *globals) bundleQuestion(ctx context.Context, path string) (q *question,
 	defer func() { err = errors.Join(err, r.Close()) }()
 	q = &question{}
 	if _, ok := r.Find(bundle.KindManifest, documentManifest, ""); ok {
-		data, err := readDocument(ctx, r, bundle.KindManifest, documentManifest)
+		data, err := readDocument(ctx, &r.Catalog, bundle.KindManifest, documentManifest)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +229,7 @@ func (g *globals) bundleQuestion(ctx context.Context, path string) (q *question,
 		q.sources = b.Sources
 	}
 	if _, ok := r.Find(bundle.KindLock, documentLock, ""); ok {
-		data, err := readDocument(ctx, r, bundle.KindLock, documentLock)
+		data, err := readDocument(ctx, &r.Catalog, bundle.KindLock, documentLock)
 		if err != nil {
 			return nil, err
 		}

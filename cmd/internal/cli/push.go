@@ -1,26 +1,22 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/registry"
 )
 
 type pushOptions struct {
-	registry, ca, cert, key, username         string
-	plainHTTP, passwordStdin, dryRun, recheck bool
-	jobs                                      int
-	items, platforms, renames                 []string
-	harbor                                    harborFlags
+	registryFlags
+	registry                  string
+	dryRun, recheck           bool
+	items, platforms, renames []string
+	harbor                    harborFlags
 }
 
 func newPushCmd(g *globals) *cobra.Command {
@@ -51,13 +47,7 @@ At Harbor the projects that are missing are made: one for each upstream host, or
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")
-	f.StringVar(&o.ca, "ca", "", "PEM file of the authority that the registry's certificate comes from")
-	f.StringVar(&o.cert, "cert", "", "PEM file of a certificate to show to the registry")
-	f.StringVar(&o.key, "key", "", "PEM file of the key of --cert")
-	f.BoolVar(&o.plainHTTP, "plain-http", false, "use HTTP without TLS")
-	f.StringVarP(&o.username, "username", "u", "", "log in as this user")
-	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the password from standard input")
-	f.IntVarP(&o.jobs, "jobs", "j", 0, "transfers at once (default 8)")
+	o.registryFlags.add(f)
 	f.StringArrayVar(&o.items, "item", nil, "push only items whose reference or name fits, [KIND:]GLOB (repeated)")
 	f.StringArrayVar(&o.platforms, "platform", nil, "push only these platforms of images and files (repeated)")
 	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: put what is below the upstream name FROM below TO (repeated)")
@@ -113,13 +103,11 @@ type pushResult struct {
 
 // check says what is wrong with the command line before anything is opened.
 func (o *pushOptions) check() error {
-	switch {
-	case o.registry == "":
+	if o.registry == "" {
 		return &usageError{errors.New("say where to with --registry HOST[/PREFIX]")}
-	case o.jobs < 0:
-		return &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", o.jobs)}
-	case (o.cert == "") != (o.key == ""):
-		return &usageError{errors.New("--cert and --key go together")}
+	}
+	if err := o.registryFlags.check(); err != nil {
+		return err
 	}
 	if err := registry.CheckTarget(o.registry); err != nil {
 		return &usageError{err}
@@ -148,17 +136,8 @@ func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 	if options.Auth, err = o.keychain(g.In); err != nil {
 		return options, err
 	}
-	transport, err := registry.NewTransport(o.ca)
-	if err != nil {
-		return options, err
-	}
-	if o.cert != "" {
-		if err := registry.UseCertificate(transport, o.cert, o.key); err != nil {
-			return options, err
-		}
-	}
-	options.Transport = transport
-	return options, nil
+	options.Transport, err = o.transport()
+	return options, err
 }
 
 // print says what became of the items: for programs their places, for people the sums.
@@ -191,38 +170,4 @@ func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Dura
 	g.note("%s in %s: %s sent, %s mounted, %d there already (%s)",
 		count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, size(sum.BytesSent), count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
 	return nil
-}
-
-// keychain is docker's configuration, or the one login that was given.
-func (o *pushOptions) keychain(stdin io.Reader) (authn.Keychain, error) {
-	if o.username == "" && !o.passwordStdin {
-		return authn.DefaultKeychain, nil
-	}
-	if o.username == "" || !o.passwordStdin {
-		return nil, &usageError{errors.New("--username and --password-stdin go together; passwords are never taken from the command line")}
-	}
-	password, err := readPassword(stdin)
-	if err != nil {
-		return nil, err
-	}
-	return login{&authn.Basic{Username: o.username, Password: password}}, nil
-}
-
-// login is a keychain of one login: the only registry that is asked is the one it was given for.
-type login struct{ auth authn.Authenticator }
-
-func (l login) Resolve(authn.Resource) (authn.Authenticator, error) { return l.auth, nil }
-
-// readPassword reads one line of at most 4 KiB.
-func readPassword(r io.Reader) (string, error) {
-	const most = 4 << 10
-	line, err := bufio.NewReader(io.LimitReader(r, most)).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return "", fmt.Errorf("read the password from standard input: %w", err)
-	}
-	line = strings.TrimRight(line, "\r\n")
-	if line == "" {
-		return "", &usageError{errors.New("no password came on standard input")}
-	}
-	return line, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
 	"github.com/kkbundle/kkbundle/registry/harbor/harbortest"
+	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
 // TestMain makes the test binary kkbundle where it is called so: scripts run real processes that can be interrupted and
@@ -53,6 +55,8 @@ func TestScripts(t *testing.T) {
 			"truncate":  truncate,
 			"requested": requested,
 			"pushed":    pushed,
+			"asked":     asked,
+			"fault":     fault,
 			"forget":    forget,
 			"stalled":   stalled,
 			"halfway":   halfway,
@@ -263,6 +267,50 @@ func pushed(ts *testscript.TestScript, neg bool, args []string) {
 	if n := s.Received(); (n > 0) == neg {
 		ts.Fatalf("%s got %d bytes", args[0], n)
 	}
+}
+
+// [!] asked REGISTRY PATTERN says whether a registry got such a request, as "METHOD /v2/... STATUS".
+func asked(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: [!] asked REGISTRY PATTERN")
+	}
+	s, ok := of(ts).registry(args[0])
+	re, err := regexp.Compile(args[1])
+	if !ok || err != nil {
+		ts.Fatalf("no registry is called %s, or %v", args[0], err)
+	}
+	var list []string
+	found := false
+	for _, r := range s.Requests() {
+		list = append(list, fmt.Sprintf("%s %s %d", r.Method, r.Path, r.Status))
+		found = found || re.MatchString(list[len(list)-1])
+	}
+	if found == neg {
+		ts.Fatalf("requests:\n%s", strings.Join(list, "\n"))
+	}
+}
+
+// fault REGISTRY PATTERN BYTES breaks the connection of the next GET of a path after so many bytes of the answer; all
+// further ones fail until fault REGISTRY ends that.
+func fault(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 && len(args) != 3 {
+		ts.Fatalf("usage: fault REGISTRY [PATTERN BYTES]")
+	}
+	s, ok := of(ts).registry(args[0])
+	if !ok {
+		ts.Fatalf("no registry is called %s", args[0])
+	}
+	s.ClearFaults()
+	if len(args) == 1 {
+		return
+	}
+	n, err := strconv.ParseInt(args[2], 10, 64)
+	ts.Check(err)
+	path := regexp.MustCompile(args[1])
+	s.AddFaults(
+		registrytest.Fault{Method: "GET", Path: path, Effect: registrytest.CutResponse(n)},
+		registrytest.Fault{Method: "GET", Path: path, Skip: 1, Times: -1, Effect: registrytest.Fail(403, "")},
+	)
 }
 
 // forget empties what requested and pushed look at.

@@ -102,7 +102,9 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 		if _, ok := s.bundle.Find(bundle.KindManifest, name, ""); !ok {
 			return &inputError{errors.New("the bundle was built without a cluster file: name one with -c")}
 		}
-		read = func(ref string) ([]byte, error) { return readDocument(ctx, s.bundle, bundle.KindManifest, ref) }
+		read = func(ref string) ([]byte, error) {
+			return readDocument(ctx, &s.bundle.Catalog, bundle.KindManifest, ref)
+		}
 	}
 	data, err := read(name)
 	if err != nil {

@@ -72,6 +72,9 @@ func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions
 		defer pipe.Close()
 		return bundle.VerifyStream(ctx, pipe, o)
 	}
+	if err := notOCI(path); err != nil {
+		return bundle.Report{}, err
+	}
 	r, err := bundle.Open(path) // a warning would be an error here
 	if err != nil {
 		return bundle.Report{}, err

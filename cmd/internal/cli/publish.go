@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/registry"
+)
+
+type publishOptions struct {
+	registryFlags
+	tags []string
+}
+
+func newPublishCmd(g *globals) *cobra.Command {
+	var o publishOptions
+	cmd := &cobra.Command{
+		Use:   "publish BUNDLE oci://HOST/PATH[:TAG]",
+		Short: "Put a bundle as a whole into a registry",
+		Long: `Puts a bundle as a whole into a registry, for sites that have a line: pull brings what they lack of it. It becomes one
+artifact, whose layers are the bundle's blobs, so a new version sends what is new in it, and a run after an interruption what
+was missing. The tag is the bundle's version if none is named, or else the beginning of its digest; --tag sets more. A tag that
+stood for something else is moved, which is said. Signatures beside the bundle (BUNDLE.sigstore.json) go with it.
+
+This is not what a cluster pulls from: see push for that. Credentials come from docker's configuration and its helpers, or from
+--username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.`,
+		Example: `  kkbundle publish site-1.4.0.kkb oci://registry.corp.example/bundles/site
+  kkbundle publish --tag latest site-1.4.0.kkb oci://registry.corp.example/bundles/site:1.4.0`,
+		Args: takes("BUNDLE", "oci://HOST/PATH[:TAG]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runPublish(cmd.Context(), g, args[0], args[1], o)
+		},
+	}
+	o.registryFlags.add(cmd.Flags())
+	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "set this tag, too (repeated)")
+	return cmd
+}
+
+// publishResult is what publish prints with --json.
+type publishResult struct {
+	Version int `json:"version"` // 1
+	registry.PublishSummary
+	Duration time.Duration `json:"duration"` // nanoseconds
+}
+
+func runPublish(ctx context.Context, g *globals, path, address string, o publishOptions) error {
+	start := time.Now()
+	to, err := parseOCI(address)
+	if err != nil {
+		return err
+	}
+	options, err := o.library(g, to)
+	if err != nil {
+		return err
+	}
+	r, err := g.openBundle(path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if options.Signatures, err = signaturesBeside(path); err != nil {
+		return err
+	}
+	if to.tag == "" {
+		to.tag = defaultTag(r)
+	}
+	options.Tags = append([]string{to.tag}, options.Tags...)
+	m := g.newMeter("publish")
+	options.Progress = m.set
+	sum, err := registry.Publish(ctx, r, options)
+	m.stop()
+	if err != nil {
+		return &pushError{err}
+	}
+	took := time.Since(start)
+	if g.json {
+		return printJSON(g.Out, publishResult{Version: 1, PublishSummary: sum, Duration: took})
+	}
+	for _, tag := range sum.Tags {
+		if before, moved := sum.Moved[tag]; moved {
+			g.note("tag %s was moved from %s", tag, before)
+		}
+	}
+	g.note("%s: %s sent, %s there already (%s)", to, size(sum.BytesSent), size(sum.BytesPresent), took.Round(100*time.Millisecond))
+	return g.result("%s%s@%s", ociScheme, sum.Repository, sum.Digest)
+}
+
+// library turns flags into what registry.Publish takes.
+func (o *publishOptions) library(g *globals, to ociAddress) (registry.PublishOptions, error) {
+	options := registry.PublishOptions{
+		Repository: to.repository, Tags: o.tags, PlainHTTP: o.plainHTTP, Jobs: o.jobs, Logger: g.logger(),
+	}
+	if to.digest != "" {
+		return options, &usageError{errors.New("a digest is what publishing results in: name a tag instead")}
+	}
+	if err := o.registryFlags.check(); err != nil {
+		return options, err
+	}
+	for _, tag := range o.tags {
+		if err := registry.CheckTag(tag); err != nil {
+			return options, &usageError{fmt.Errorf("--tag: %w", err)}
+		}
+	}
+	var err error
+	if options.Auth, err = o.keychain(g.In); err != nil {
+		return options, err
+	}
+	options.Transport, err = o.transport()
+	return options, err
+}
+
+// defaultTag is the bundle's version, as far as tags take it ("+" is "_", as Helm writes it), or the beginning of its identity.
+func defaultTag(r *bundle.Reader) string {
+	tag := strings.ReplaceAll(r.Index().Version, "+", "_")
+	if registry.CheckTag(tag) == nil {
+		return tag
+	}
+	return r.Digest().Encoded()[:12]
+}
+
+// signaturesBeside reads the signatures that lie beside a bundle.
+func signaturesBeside(path string) (all []bundle.Signature, err error) {
+	path = partSuffix().ReplaceAllString(path, "")
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		suffix, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
+		if s := (bundle.Signature{Suffix: suffix}); !ok || s.Check() != nil {
+			continue
+		}
+		data, err := readSidecar(filepath.Join(filepath.Dir(path), e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, bundle.Signature{Suffix: suffix, Data: data})
+	}
+	return all, nil
+}
+
+// partSuffix is what names of parts have after that of the bundle.
+func partSuffix() *regexp.Regexp { return regexp.MustCompile(`\.(\d{3}|parts\.json)$`) }
+
+func readSidecar(path string) (data []byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(io.LimitReader(f, bundle.MaxSignatureSize+1)) // one that is larger is refused where it is used
+}

@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/spf13/pflag"
+
+	"github.com/kkbundle/kkbundle/registry"
+)
+
+// loginFlags say how a registry is reached and who asks it.
+type loginFlags struct {
+	ca, username             string
+	plainHTTP, passwordStdin bool
+}
+
+func (f *loginFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.ca, "ca", "", "PEM file of the authority that the registry's certificate comes from")
+	fs.BoolVar(&f.plainHTTP, "plain-http", false, "use HTTP without TLS")
+	fs.StringVarP(&f.username, "username", "u", "", "log in as this user")
+	fs.BoolVar(&f.passwordStdin, "password-stdin", false, "read the password from standard input")
+}
+
+// registryFlags are those of commands that send something to a registry.
+type registryFlags struct {
+	loginFlags
+	cert, key string
+	jobs      int
+}
+
+func (f *registryFlags) add(fs *pflag.FlagSet) {
+	f.loginFlags.add(fs)
+	fs.StringVar(&f.cert, "cert", "", "PEM file of a certificate to show to the registry")
+	fs.StringVar(&f.key, "key", "", "PEM file of the key of --cert")
+	fs.IntVarP(&f.jobs, "jobs", "j", 0, "transfers at once (default 8)")
+}
+
+func (f *registryFlags) check() error {
+	switch {
+	case f.jobs < 0:
+		return &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
+	case (f.cert == "") != (f.key == ""):
+		return &usageError{errors.New("--cert and --key go together")}
+	}
+	return nil
+}
+
+// transport is what registry.NewTransport makes of the flags.
+func (f *registryFlags) transport() (*http.Transport, error) {
+	t, err := registry.NewTransport(f.ca)
+	if err == nil && f.cert != "" {
+		err = registry.UseCertificate(t, f.cert, f.key)
+	}
+	return t, err
+}
+
+// keychain is docker's configuration, or the one login that was given.
+func (f *loginFlags) keychain(stdin io.Reader) (authn.Keychain, error) {
+	if f.username == "" && !f.passwordStdin {
+		return authn.DefaultKeychain, nil
+	}
+	if f.username == "" || !f.passwordStdin {
+		return nil, &usageError{errors.New("--username and --password-stdin go together; passwords are never taken from the command line")}
+	}
+	password, err := readPassword(stdin)
+	if err != nil {
+		return nil, err
+	}
+	return login{&authn.Basic{Username: f.username, Password: password}}, nil
+}
+
+// login is a keychain of one login: the only registry that is asked is the one it was given for.
+type login struct{ auth authn.Authenticator }
+
+func (l login) Resolve(authn.Resource) (authn.Authenticator, error) { return l.auth, nil }
+
+// readPassword reads one line of at most 4 KiB.
+func readPassword(r io.Reader) (string, error) {
+	const most = 4 << 10
+	line, err := bufio.NewReader(io.LimitReader(r, most)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("read the password from standard input: %w", err)
+	}
+	line = strings.TrimRight(line, "\r\n")
+	if line == "" {
+		return "", &usageError{errors.New("no password came on standard input")}
+	}
+	return line, nil
+}
