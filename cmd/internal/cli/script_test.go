@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -290,27 +291,41 @@ func asked(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fault REGISTRY PATTERN BYTES breaks the connection of the next GET of a path after so many bytes of the answer; all
-// further ones fail until fault REGISTRY ends that.
+// fault REGISTRY PATTERN BYTES makes the next answer to a GET of such a path stop after so many bytes, which stalled waits for.
 func fault(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 && len(args) != 3 {
-		ts.Fatalf("usage: fault REGISTRY [PATTERN BYTES]")
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: fault REGISTRY PATTERN BYTES")
 	}
 	s, ok := of(ts).registry(args[0])
 	if !ok {
 		ts.Fatalf("no registry is called %s", args[0])
 	}
-	s.ClearFaults()
-	if len(args) == 1 {
-		return
-	}
-	n, err := strconv.ParseInt(args[2], 10, 64)
+	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
-	path := regexp.MustCompile(args[1])
-	s.AddFaults(
-		registrytest.Fault{Method: "GET", Path: path, Effect: registrytest.CutResponse(n)},
-		registrytest.Fault{Method: "GET", Path: path, Skip: 1, Times: -1, Effect: registrytest.Fail(403, "")},
-	)
+	u := of(ts)
+	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile(args[1]), Effect: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			next.ServeHTTP(&stallingWriter{ResponseWriter: w, left: n, stop: func() { u.files.stalled <- struct{}{}; <-r.Context().Done() }}, r)
+		})
+	}})
+}
+
+// A stallingWriter sends so many bytes and calls stop then.
+type stallingWriter struct {
+	http.ResponseWriter
+	left int
+	stop func()
+}
+
+func (w *stallingWriter) Write(p []byte) (int, error) {
+	if len(p) < w.left {
+		w.left -= len(p)
+		return w.ResponseWriter.Write(p)
+	}
+	_, _ = w.ResponseWriter.Write(p[:w.left])
+	w.ResponseWriter.(http.Flusher).Flush()
+	w.stop()
+	panic(http.ErrAbortHandler)
 }
 
 // forget empties what requested and pushed look at.
