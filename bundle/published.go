@@ -159,4 +159,3 @@ func shortened(s string) string {
 	}
 	return s
 }
-

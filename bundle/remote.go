@@ -71,6 +71,21 @@ func (r *Remote) Blobs() []ocispec.Descriptor {
 	return out
 }
 
+// Stored returns how many bytes bringing a blob takes.
+func (r *Remote) Stored(d digest.Digest) int64 {
+	size, _ := r.Stat(d)
+	return size
+}
+
+// Size returns the bytes of all blobs.
+func (r *Remote) Size() int64 {
+	var n int64
+	for _, size := range r.sizes {
+		n += size
+	}
+	return n
+}
+
 // lookup finds what the bundle has, and what was made beside it.
 func (r *Remote) lookup(ctx context.Context, s sum) (int64, bool, error) {
 	if size, ok := r.sizes[s]; ok {
@@ -175,30 +190,21 @@ func (r *Remote) below(ctx context.Context, items []Item, wave []want) (next []w
 	return next, nil
 }
 
-// Needs returns what items need, each blob once and with the first item that needs it; the error has every blob that the
-// bundle lacks, as *MissingError. Their manifests are brought.
-func (r *Remote) Needs(ctx context.Context, items []Item) ([]Need, error) {
+// Needs calls visit for every blob that the items need and the bundle has, once for each item and blob, as Reader.Needs does.
+// The error has every blob that the bundle lacks, as *MissingError. Manifests are brought.
+func (r *Remote) Needs(ctx context.Context, items []Item, visit func(item Item, blob ocispec.Descriptor)) error {
 	if err := r.Documents(ctx, items); err != nil {
-		return nil, err
+		return err
 	}
 	p := problems{known: make(map[sum]bool)}
-	var needs []Need
-	seen := make(map[sum]bool)
 	w := &walk{src: r, report: p.report}
 	w.visit = func(s sum, it Item) {
-		size, ok := r.sizes[s]
-		if !ok || seen[s] {
-			return
+		if size, ok := r.sizes[s]; ok {
+			visit(it, ocispec.Descriptor{Digest: s.digest(), Size: size})
 		}
-		seen[s] = true
-		if n := len(needs); n == 0 || compareItems(needs[n-1].Item, it) != 0 {
-			needs = append(needs, Need{Item: it})
-		}
-		last := &needs[len(needs)-1]
-		last.Blobs = append(last.Blobs, ocispec.Descriptor{Digest: s.digest(), Size: size})
 	}
 	if err := w.run(ctx, items); err != nil {
-		return nil, err
+		return err
 	}
-	return needs, p.err()
+	return p.err()
 }

@@ -1,0 +1,53 @@
+package bundle_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+)
+
+func FuzzParsePublished(f *testing.F) {
+	b := bundletest.New(f)
+	data, err := b.Reader.Published([]bundle.Signature{{Suffix: "sigstore.json", Data: []byte("{}")}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte(`{"artifactType":"application/vnd.kkbundle.bundle.v1","config":{"mediaType":"application/vnd.kkbundle.index.v1+json"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := bundle.ParsePublished(data)
+		if err != nil {
+			return
+		}
+		for _, d := range append([]ocispec.Descriptor{p.Index}, p.Blobs...) {
+			if d.Size < 0 || d.Digest.Validate() != nil {
+				t.Errorf("took %v", d)
+			}
+		}
+	})
+}
+
+func TestPublishedIsTheSameEachTime(t *testing.T) {
+	t.Parallel()
+	b := bundletest.New(t)
+	first, err := b.Reader.Published(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := b.Reader.Published(nil)
+	if err != nil || string(first) != string(second) {
+		t.Errorf("two manifests of one bundle, %v:\n%s\n%s", err, first, second)
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(first, &m); err != nil || m.Config.Digest != b.Reader.Digest() {
+		t.Errorf("config %s, identity %s, %v", m.Config.Digest, b.Reader.Digest(), err)
+	}
+	p, err := bundle.ParsePublished(first)
+	if err != nil || p.Encoder != b.Reader.Encoder() || p.Level != "default" {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
