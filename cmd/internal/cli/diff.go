@@ -18,22 +18,30 @@ import (
 // errDiffers ends a command with the exit code 1 and no message: what differs was printed.
 var errDiffers = errors.New("there are differences")
 
+type diffOptions struct {
+	loginFlags
+	exitCode bool
+}
+
 func newDiffCmd(g *globals) *cobra.Command {
-	exitCode := false
+	var o diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Say what changed between two bundles, or locks",
 		Long: `Says what a bundle has that another one lacks: items added, removed, updated (another version) and changed (another digest
 or platforms under the same reference), and how many bytes would have to be carried to who has OLD. Either may be a lock
-file, to see what a build would change; how many bytes its images have is not known then.`,
+file, to see what a build would change; how many bytes its images have is not known then. Either may be a bundle that publish
+put into a registry, oci://HOST/PATH[:TAG]: of it only manifests are fetched.`,
 		Example: `  kkbundle diff site-1.4.0.kkb site-1.5.0.kkb
-  kkbundle diff --exit-code site-1.4.0.kkb manifest.lock.yaml`,
+  kkbundle diff --exit-code site-1.4.0.kkb manifest.lock.yaml
+  kkbundle diff oci://registry.corp.example/bundles/site:latest site-1.5.0.kkb`,
 		Args: takes("OLD", "NEW"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runDiff(cmd.Context(), g, args[0], args[1], exitCode)
+			return runDiff(cmd.Context(), g, [2]string{args[0], args[1]}, o)
 		},
 	}
-	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "end with exit code 1 if there are differences")
+	o.loginFlags.add(cmd.Flags())
+	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "end with exit code 1 if there are differences")
 	g.addTrust(cmd.Flags())
 	return cmd
 }
@@ -83,13 +91,13 @@ type diffBytes struct {
 	SharedBytes int64 `json:"sharedBytes"`
 }
 
-func runDiff(ctx context.Context, g *globals, oldPath, newPath string, exitCode bool) (err error) {
-	before, err := g.openListing(ctx, oldPath)
+func runDiff(ctx context.Context, g *globals, sides [2]string, o diffOptions) (err error) {
+	before, err := g.openListing(ctx, sides[0], o.loginFlags)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
-	after, err := g.openListing(ctx, newPath)
+	after, err := g.openListing(ctx, sides[1], o.loginFlags)
 	if err != nil {
 		return err
 	}
@@ -98,13 +106,13 @@ func runDiff(ctx context.Context, g *globals, oldPath, newPath string, exitCode 
 	if err != nil {
 		return err
 	}
-	r.Old.Path, r.New.Path = oldPath, newPath
+	r.Old.Path, r.New.Path = sides[0], sides[1]
 	if g.json {
 		err = printJSON(g.Out, r)
 	} else {
 		err = printDiff(g, r)
 	}
-	if err == nil && exitCode && len(r.Changes) > 0 {
+	if err == nil && o.exitCode && len(r.Changes) > 0 {
 		err = errDiffers
 	}
 	return err
@@ -117,7 +125,7 @@ func compare(ctx context.Context, before, after *listing) (*diffResult, error) {
 		Old:     diffSide{Name: before.name, Version: before.version, Digest: before.identity},
 		New:     diffSide{Name: after.name, Version: after.version, Digest: after.identity},
 	}
-	bundles := before.reader != nil && after.reader != nil
+	bundles := before.catalog != nil && after.catalog != nil
 	if !bundles {
 		if err := errors.Join(before.likeLock(ctx), after.likeLock(ctx)); err != nil {
 			return nil, err
@@ -132,34 +140,34 @@ func compare(ctx context.Context, before, after *listing) (*diffResult, error) {
 		}
 		return r, nil
 	}
-	return r, r.carry(ctx, before.reader, after.reader)
+	return r, r.carry(ctx, before, after)
 }
 
 // carry counts the bytes that NEW has and OLD lacks.
-func (r *diffResult) carry(ctx context.Context, before, after *bundle.Reader) error {
+func (r *diffResult) carry(ctx context.Context, before, after *listing) error {
 	r.Carry = &diffBytes{}
-	for _, b := range after.Blobs() {
-		if _, ok := before.Stat(b.Digest); ok {
+	for _, b := range after.blobs.Blobs() {
+		if _, ok := before.blobs.Stat(b.Digest); ok {
 			r.Carry.SharedBlobs++
 			r.Carry.SharedBytes += b.Size
 			continue
 		}
 		r.Carry.Blobs++
 		r.Carry.Bytes += b.Size
-		r.Carry.Stored += after.Stored(b.Digest)
+		r.Carry.Stored += after.blobs.Stored(b.Digest)
 	}
 	id := func(it bundle.Item) string { return it.String() + " " + it.Descriptor.Digest.String() }
 	var items []bundle.Item
 	needs := map[string]*diffChange{}
 	for i := range r.Changes {
 		if c := &r.Changes[i]; c.new != nil {
-			it := after.Index().Items[c.new.at]
+			it := after.catalog.Index().Items[c.new.at]
 			items, needs[id(it)] = append(items, it), c
 		}
 	}
 	seen := map[digest.Digest]bool{}
-	return after.Needs(ctx, items, func(it bundle.Item, b ocispec.Descriptor) {
-		if _, ok := before.Stat(b.Digest); !ok && !seen[b.Digest] {
+	return after.blobs.Needs(ctx, items, func(it bundle.Item, b ocispec.Descriptor) {
+		if _, ok := before.blobs.Stat(b.Digest); !ok && !seen[b.Digest] {
 			seen[b.Digest] = true
 			needs[id(it)].Bytes += b.Size
 		}

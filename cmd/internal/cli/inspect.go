@@ -12,10 +12,12 @@ import (
 
 func newInspectCmd(g *globals) *cobra.Command {
 	var raw bool
+	var login loginFlags
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
 		Short: "List what a bundle holds",
-		Long: `Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content.
+		Long: `Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content. Of
+a bundle that publish put into a registry, oci://HOST/PATH[:TAG], only manifests are fetched; its size is that of its content.
 
 With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
 and for an item where there is something to say "artifactType", "lacks" (platforms), "referrers" ("unknown") and "signedBy".
@@ -25,23 +27,23 @@ With --index: index.json as it is in the bundle, byte for byte. Its sha256 is th
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if raw {
-				return runInspectIndex(g, args[0])
+				return runInspectIndex(cmd.Context(), g, args[0], login)
 			}
-			return runInspect(cmd.Context(), g, args[0])
+			return runInspect(cmd.Context(), g, args[0], login)
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "index", false, "print index.json")
+	login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	return cmd
 }
 
-func runInspectIndex(g *globals, path string) error {
-	r, err := g.openBundle(path)
+func runInspectIndex(ctx context.Context, g *globals, path string, login loginFlags) error {
+	x, err := g.inspect(ctx, path, login)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	data, err := r.Index().Marshal()
+	data, err := x.index.Marshal()
 	if err != nil {
 		return err
 	}
@@ -51,12 +53,12 @@ func runInspectIndex(g *globals, path string) error {
 
 // inspection is what inspect prints with --json.
 type inspection struct {
-	Name     string          `json:"name"`
-	Version  string          `json:"version"`
-	Digest   string          `json:"digest"`
-	Size     int64           `json:"size"`
-	Items    []inspectedItem `json:"items"`
-	platform []string
+	Name    string          `json:"name"`
+	Version string          `json:"version"`
+	Digest  string          `json:"digest"`
+	Size    int64           `json:"size"`
+	Items   []inspectedItem `json:"items"`
+	index   bundle.Index
 }
 
 type inspectedItem struct {
@@ -72,13 +74,8 @@ type inspectedItem struct {
 	SignedBy     string   `json:"signedBy,omitempty"`     // fingerprint of the key that the build checked
 }
 
-func runInspect(ctx context.Context, g *globals, path string) error {
-	r, err := g.openBundle(path)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	x, err := inspect(ctx, r)
+func runInspect(ctx context.Context, g *globals, path string, login loginFlags) error {
+	x, err := g.inspect(ctx, path, login)
 	if err != nil {
 		return err
 	}
@@ -89,11 +86,11 @@ func runInspect(ctx context.Context, g *globals, path string) error {
 	for _, it := range x.Items {
 		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), size(it.Size), shortDigest(it.Digest)})
 	}
-	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", printable(x.Name), printable(x.Version), strings.Join(x.platform, ","), size(x.Size), x.Digest)
+	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", printable(x.Name), printable(x.Version), strings.Join(x.index.Platforms, ","), size(x.Size), x.Digest)
 	if err != nil {
 		return err
 	}
-	g.noteAll(warnings(shortfallsOf(r.Index().Items)))
+	g.noteAll(warnings(shortfallsOf(x.index.Items)))
 	return printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST"}, rows)
 }
 
@@ -105,15 +102,35 @@ func (it inspectedItem) platformsText() string {
 	return strings.TrimSpace(text)
 }
 
-func inspect(ctx context.Context, r *bundle.Reader) (inspection, error) {
-	index := r.Index()
-	x := inspection{
-		Name: index.Name, Version: index.Version, Digest: r.Digest().String(), Size: r.Size(),
-		platform: index.Platforms, Items: make([]inspectedItem, 0, len(index.Items)),
+// inspect reads a bundle here or in a registry.
+func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (inspection, error) {
+	if isOCI(path) {
+		r, end, err := g.openRemote(ctx, path, login)
+		if err != nil {
+			return inspection{}, err
+		}
+		defer end()
+		contents, err := r.Survey(ctx)
+		return inspectionOf(&r.Catalog, contents, r.Size()), err
 	}
-	contents, err := r.Survey(ctx)
+	r, err := g.openBundle(path)
 	if err != nil {
-		return x, err
+		return inspection{}, err
+	}
+	defer r.Close()
+	contents, err := r.Survey(ctx)
+	return inspectionOf(&r.Catalog, contents, r.Size()), err
+}
+
+// inspectionOf is empty without contents.
+func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) inspection {
+	index := c.Index()
+	if len(contents) < len(index.Items) {
+		return inspection{}
+	}
+	x := inspection{
+		Name: index.Name, Version: index.Version, Digest: c.Digest().String(), Size: size,
+		index: index, Items: make([]inspectedItem, 0, len(index.Items)),
 	}
 	short := shortfallsOf(index.Items)
 	for i, it := range index.Items {
@@ -127,7 +144,7 @@ func inspect(ctx context.Context, r *bundle.Reader) (inspection, error) {
 			x.Items[i].ArtifactType = it.Descriptor.ArtifactType
 		}
 	}
-	return x, nil
+	return x
 }
 
 // shortDigest keeps what tells digests apart in a table.

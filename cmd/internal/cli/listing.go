@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -19,7 +20,17 @@ type listing struct {
 	name, version string
 	identity      digest.Digest // "" of a lock
 	items         []listedItem
-	reader        *bundle.Reader // nil of a lock
+	catalog       *bundle.Catalog // nil of a lock
+	blobs         blobs           // nil of a lock
+	end           func() error
+}
+
+// blobs are what a bundle has, wherever it is.
+type blobs interface {
+	Blobs() []ocispec.Descriptor
+	Stat(d digest.Digest) (size int64, ok bool)
+	Stored(d digest.Digest) int64
+	Needs(ctx context.Context, items []bundle.Item, visit func(item bundle.Item, blob ocispec.Descriptor)) error
 }
 
 // A listedItem is an item as a bundle's index or a lock says it.
@@ -44,8 +55,11 @@ func isLock(data []byte) bool {
 	return yaml.Unmarshal(data, &head) == nil && head.Kind == manifest.KindLock
 }
 
-// openListing reads a bundle or a lock. Close it afterwards.
-func (g *globals) openListing(ctx context.Context, path string) (*listing, error) {
+// openListing reads a bundle, here or in a registry, or a lock. Close it afterwards.
+func (g *globals) openListing(ctx context.Context, path string, login loginFlags) (*listing, error) {
+	if isOCI(path) {
+		return g.remoteListing(ctx, path, login)
+	}
 	if isText(path) {
 		data, err := readSmall(path)
 		if err != nil {
@@ -61,19 +75,32 @@ func (g *globals) openListing(ctx context.Context, path string) (*listing, error
 	if err != nil {
 		return nil, err
 	}
-	l, err := bundleListing(ctx, r)
+	contents, err := r.Survey(ctx)
 	if err != nil {
 		_ = r.Close() // what failed first is the one to tell
 		return nil, err
 	}
-	return l, nil
+	return bundleListing(&r.Catalog, contents, r, r.Close), nil
+}
+
+func (g *globals) remoteListing(ctx context.Context, address string, login loginFlags) (*listing, error) {
+	r, end, err := g.openRemote(ctx, address, login)
+	if err != nil {
+		return nil, err
+	}
+	contents, err := r.Survey(ctx)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return bundleListing(&r.Catalog, contents, r, func() error { end(); return nil }), nil
 }
 
 func (l *listing) Close() error {
-	if l.reader == nil {
+	if l.end == nil {
 		return nil
 	}
-	return l.reader.Close()
+	return l.end()
 }
 
 func lockListing(lock *manifest.Lock) *listing {
@@ -87,13 +114,9 @@ func lockListing(lock *manifest.Lock) *listing {
 	return l
 }
 
-func bundleListing(ctx context.Context, r *bundle.Reader) (*listing, error) {
-	x := r.Index()
-	l := &listing{name: x.Name, version: x.Version, identity: r.Digest(), reader: r}
-	contents, err := r.Survey(ctx)
-	if err != nil {
-		return nil, err
-	}
+func bundleListing(c *bundle.Catalog, contents []bundle.Contents, has blobs, end func() error) *listing {
+	x := c.Index()
+	l := &listing{name: x.Name, version: x.Version, identity: c.Digest(), catalog: c, blobs: has, end: end}
 	for i, it := range x.Items {
 		one := listedItem{
 			kind: it.Kind, ref: it.Ref, name: it.Name, version: it.Version, digest: it.Descriptor.Digest,
@@ -104,21 +127,21 @@ func bundleListing(ctx context.Context, r *bundle.Reader) (*listing, error) {
 		}
 		l.items = append(l.items, one)
 	}
-	return l, nil
+	return l
 }
 
 // likeLock makes the items of a bundle comparable with a lock's, which has no documents, and of files and chart archives
 // the content's digest instead of the artifact's.
 func (l *listing) likeLock(ctx context.Context) error {
-	if l.reader == nil {
+	if l.catalog == nil {
 		return nil
 	}
-	all := l.reader.Index().Items
+	all := l.catalog.Index().Items
 	var items []listedItem
 	for _, it := range l.items {
 		switch it.kind {
 		case bundle.KindFile, bundle.KindChart:
-			layer, err := l.reader.ContentOf(ctx, all[it.at])
+			layer, err := l.catalog.ContentOf(ctx, all[it.at])
 			if err != nil {
 				return err
 			}

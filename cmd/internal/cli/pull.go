@@ -168,34 +168,45 @@ func (p *puller) close() error {
 // A lateStore is a fetch.Store that is chosen when it is known how the bundle is compressed.
 type lateStore struct{ fetch.Store }
 
-// pull asks the registry what the bundle is, which says what the cache has to be opened for, and brings it.
+// pull asks the registry what the bundle is, and brings it.
 func (p *puller) pull(ctx context.Context) (pullResult, error) {
-	c, dir, err := p.openCache()
+	one, err := p.look(ctx)
 	if err != nil {
 		return pullResult{}, err
+	}
+	defer one.artifact.Close()
+	return mending(p.globals, one.cache, func() (pullResult, error) {
+		again := *one
+		return again.run(ctx)
+	})
+}
+
+// look asks the registry what the bundle is, which says what the cache has to be opened for. Close the artifact afterwards.
+func (p *puller) look(ctx context.Context) (*pulling, error) {
+	c, dir, err := p.openCache()
+	if err != nil {
+		return nil, err
 	}
 	store := &lateStore{c}
 	p.fetch.Store, p.fetch.Progress = store, p.progress
 	a, err := mending(p.globals, c, func() (*fetch.Artifact, error) { return p.open(ctx) })
 	if err != nil {
-		return pullResult{}, p.refused(err)
+		return nil, p.refused(err)
 	}
-	defer a.Close()
 	published, err := bundle.ParsePublished(a.Manifest)
 	if err != nil {
-		return pullResult{}, p.refused(err)
+		a.Close()
+		return nil, p.refused(err)
 	}
 	if level, err := bundle.ParseLevel(published.Level); err == nil && !p.levelGiven && p.level != level.String() {
 		p.level = level.String()
 		if c, dir, err = p.openCache(); err != nil {
-			return pullResult{}, err
+			a.Close()
+			return nil, err
 		}
 		store.Store = c
 	}
-	return mending(p.globals, c, func() (pullResult, error) {
-		one := &pulling{puller: p, artifact: a, published: published, cache: c, cacheDir: dir}
-		return one.run(ctx)
-	})
+	return &pulling{puller: p, artifact: a, published: published, cache: c, cacheDir: dir}, nil
 }
 
 func (p *puller) open(ctx context.Context) (*fetch.Artifact, error) {
@@ -373,7 +384,7 @@ func (p *pulling) fileName(x bundle.Index) (string, error) {
 
 // bringAll brings what is lacking, if there is room for it.
 func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
-	needs, err := p.remote.Needs(ctx, x.Items)
+	needs, err := p.needs(ctx, x.Items)
 	if err != nil {
 		var damaged *bundle.CacheError
 		if errors.As(err, &damaged) || asError[*fetch.Errors](err) || ctx.Err() != nil {
@@ -409,6 +420,24 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 	}
 	p.cached = max(total-p.fetched, 0)
 	return nil
+}
+
+// needs returns what items need, each blob once, with the first item that needs it.
+func (p *pulling) needs(ctx context.Context, items []bundle.Item) ([]bundle.Need, error) {
+	var needs []bundle.Need
+	seen := map[digest.Digest]bool{}
+	err := p.remote.Needs(ctx, items, func(it bundle.Item, d ocispec.Descriptor) {
+		if seen[d.Digest] {
+			return
+		}
+		seen[d.Digest] = true
+		if n := len(needs); n == 0 || byIndex(needs[n-1].Item, it) != 0 {
+			needs = append(needs, bundle.Need{Item: it})
+		}
+		last := &needs[len(needs)-1]
+		last.Blobs = append(last.Blobs, d)
+	})
+	return needs, err
 }
 
 // lacking returns what neither the cache nor the bundles have.
@@ -512,4 +541,26 @@ func (p *pulling) signatures(ctx context.Context) ([]string, error) {
 		paths = append(paths, path)
 	}
 	return paths, nil
+}
+
+// openRemote opens a bundle in a registry to see what is in it: its manifests are fetched when they are needed, and nothing
+// else. Call the returned function afterwards.
+func (g *globals) openRemote(ctx context.Context, address string, login loginFlags) (*bundle.Remote, func(), error) {
+	p := &puller{globals: g, pullOptions: pullOptions{loginFlags: login, fetchFlags: fetchFlags{level: bundle.LevelDefault.String()}}}
+	var err error
+	if p.at, err = parseOCI(address); err != nil {
+		return nil, nil, err
+	}
+	if err := p.prepare(); err != nil {
+		return nil, nil, err
+	}
+	one, err := p.look(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := one.openRemote(ctx); err != nil {
+		one.artifact.Close()
+		return nil, nil, err
+	}
+	return one.remote, one.artifact.Close, nil
 }
