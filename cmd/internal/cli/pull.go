@@ -140,8 +140,13 @@ func (p *puller) prepare() (err error) {
 	if p.fetch.Keychain, err = p.keychain(p.In); err != nil {
 		return err
 	}
-	p.fetch.Sources = []manifest.Source{{Host: p.at.host(), CA: p.ca, PlainHTTP: p.plainHTTP, MaxConcurrent: p.jobs}}
-	p.fetch.Jobs, p.fetch.Logger = p.jobs, p.logger()
+	if err := p.loginFlags.check(); err != nil {
+		return err
+	}
+	p.fetch.Sources = []manifest.Source{{
+		Host: p.at.host(), CA: p.ca, Cert: p.cert, Key: p.key, PlainHTTP: p.plainHTTP, MaxConcurrent: p.pullOptions.jobs,
+	}}
+	p.fetch.Jobs, p.fetch.Logger = p.pullOptions.jobs, p.logger()
 	for _, path := range p.haves {
 		r, err := p.openBundle(path)
 		if err != nil {
@@ -166,7 +171,7 @@ func (p *puller) close() error {
 }
 
 // A lateStore is a fetch.Store that is chosen when it is known how the bundle is compressed.
-type lateStore struct{ fetch.Store }
+type lateStore struct{ *bundle.Cache }
 
 // pull asks the registry what the bundle is, and brings it.
 func (p *puller) pull(ctx context.Context) (pullResult, error) {
@@ -204,7 +209,7 @@ func (p *puller) look(ctx context.Context) (*pulling, error) {
 			a.Close()
 			return nil, err
 		}
-		store.Store = c
+		store.Cache = c
 	}
 	return &pulling{puller: p, artifact: a, published: published, cache: c, cacheDir: dir}, nil
 }
@@ -300,14 +305,8 @@ func (p *pulling) run(ctx context.Context) (pullResult, error) {
 
 // openRemote reads the bundle's index.
 func (p *pulling) openRemote(ctx context.Context) error {
-	var same []bundle.From
-	for _, f := range p.have {
-		if f.Encoder() == p.cache.Encoder() {
-			same = append(same, f)
-		} else {
-			p.others = append(p.others, f)
-		}
-	}
+	same := p.same()
+	p.others = slices.DeleteFunc(slices.Clone(p.have), func(f bundle.From) bool { return f.Encoder() == p.cache.Encoder() })
 	p.local = p.cache
 	if len(same) > 0 {
 		combined, err := bundle.Combine(p.cache, same...)
@@ -392,27 +391,17 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 		}
 		return p.refused(err)
 	}
+	download, err := p.room(ctx, needs)
+	if err != nil {
+		return err
+	}
 	var total int64
 	for _, n := range needs {
 		for _, d := range n.Blobs {
 			total += d.Size
 		}
 	}
-	lacking, err := p.lacking(ctx, needs, p.have)
-	if err != nil {
-		return err
-	}
-	var download int64
-	for _, w := range lacking {
-		for _, d := range w.Blobs {
-			download += d.Size
-		}
-	}
 	p.note("%s: %s to fetch, %s here already", count(len(x.Items), "item"), size(download), size(max(total-download-p.fetched, 0)))
-	err = checkSpace(spaceNeed{p.cacheDir, "the cache", download}, spaceNeed{filepath.Dir(p.output), "the bundle", total})
-	if err != nil {
-		return err
-	}
 	p.meter = p.newMeter("fetch")
 	defer func() { p.meter.stop(); p.meter = nil }()
 	if err := p.bring(ctx, needs); err != nil {
@@ -420,6 +409,43 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 	}
 	p.cached = max(total-p.fetched, 0)
 	return nil
+}
+
+// room returns how many bytes are to be fetched, and refuses to begin where a disk cannot hold what comes of it.
+func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64, err error) {
+	var cache, file int64
+	for _, n := range needs {
+		for _, d := range n.Blobs {
+			file += p.cache.MostInBundle(d.Size)
+		}
+	}
+	lacking, err := p.lacking(ctx, needs, p.same())
+	if err != nil {
+		return 0, err
+	}
+	for _, w := range lacking {
+		for _, d := range w.Blobs {
+			cache += p.cache.MostInCache(d.Size)
+		}
+	}
+	if lacking, err = p.lacking(ctx, needs, p.have); err != nil {
+		return 0, err
+	}
+	for _, w := range lacking {
+		for _, d := range w.Blobs {
+			download += d.Size
+		}
+	}
+	_, err = checkSpace(
+		spaceNeed{p.cacheDir, "the cache", cache, "choose another place for the cache with --cache"},
+		spaceNeed{filepath.Dir(p.output), "the bundle", file, "write it to another place with -o"},
+	)
+	return download, err
+}
+
+// same are the bundles that are here with frames of the cache's encoder.
+func (p *pulling) same() []bundle.From {
+	return slices.DeleteFunc(slices.Clone(p.have), func(f bundle.From) bool { return f.Encoder() != p.cache.Encoder() })
 }
 
 // needs returns what items need, each blob once, with the first item that needs it.
@@ -467,8 +493,7 @@ func (p *pulling) lacking(ctx context.Context, needs []bundle.Need, have []bundl
 
 // bring is the Bringer of the remote bundle.
 func (p *pulling) bring(ctx context.Context, needs []bundle.Need) error {
-	same := slices.DeleteFunc(slices.Clone(p.have), func(f bundle.From) bool { return f.Encoder() != p.cache.Encoder() })
-	lacking, err := p.lacking(ctx, needs, same)
+	lacking, err := p.lacking(ctx, needs, p.same())
 	if err != nil {
 		return err
 	}

@@ -16,12 +16,14 @@ import (
 
 // loginFlags say how a registry is reached and who asks it.
 type loginFlags struct {
-	ca, username             string
+	ca, cert, key, username  string
 	plainHTTP, passwordStdin bool
 }
 
 func (f *loginFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.ca, "ca", "", "PEM file of the authority that the registry's certificate comes from")
+	fs.StringVar(&f.cert, "cert", "", "PEM file of a certificate to show to the registry")
+	fs.StringVar(&f.key, "key", "", "PEM file of the key of --cert")
 	fs.BoolVar(&f.plainHTTP, "plain-http", false, "use HTTP without TLS")
 	fs.StringVarP(&f.username, "username", "u", "", "log in as this user")
 	fs.BoolVar(&f.passwordStdin, "password-stdin", false, "read the password from standard input")
@@ -30,25 +32,26 @@ func (f *loginFlags) add(fs *pflag.FlagSet) {
 // registryFlags are those of commands that send something to a registry.
 type registryFlags struct {
 	loginFlags
-	cert, key string
-	jobs      int
+	jobs int
 }
 
 func (f *registryFlags) add(fs *pflag.FlagSet) {
 	f.loginFlags.add(fs)
-	fs.StringVar(&f.cert, "cert", "", "PEM file of a certificate to show to the registry")
-	fs.StringVar(&f.key, "key", "", "PEM file of the key of --cert")
 	fs.IntVarP(&f.jobs, "jobs", "j", 0, "transfers at once (default 8)")
 }
 
-func (f *registryFlags) check() error {
-	switch {
-	case f.jobs < 0:
-		return &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
-	case (f.cert == "") != (f.key == ""):
+func (f *loginFlags) check() error {
+	if (f.cert == "") != (f.key == "") {
 		return &usageError{errors.New("--cert and --key go together")}
 	}
 	return nil
+}
+
+func (f *registryFlags) check() error {
+	if f.jobs < 0 {
+		return &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
+	}
+	return f.loginFlags.check()
 }
 
 // transport is what registry.NewTransport makes of the flags.

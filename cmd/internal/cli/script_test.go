@@ -58,6 +58,8 @@ func TestScripts(t *testing.T) {
 			"pushed":    pushed,
 			"asked":     asked,
 			"fault":     fault,
+			"pipeline":  pipeline,
+			"installer": installer,
 			"forget":    forget,
 			"stalled":   stalled,
 			"halfway":   halfway,
