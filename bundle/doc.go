@@ -193,6 +193,18 @@
 // parts.json it reads with a warning what is there, a missing part having the size of the first, and verifying fails. The sha256
 // serve to find a part that must be copied again; verifying compares contents with their digests all the same.
 //
+// # In a registry
+//
+// A bundle as a whole can be one artifact of an OCI registry: an image manifest with artifactType
+// application/vnd.kkbundle.bundle.v1, of at most 4194304 bytes. Its config has the media type
+// application/vnd.kkbundle.index.v1+json and is index.json, so that its digest is the identity. Its layers of type
+// application/vnd.kkbundle.blob.v1 are the blobs, each once, sorted by digest, their bytes being the content and not
+// frames. Layers of type application/vnd.dev.sigstore.bundle.v0.3+json are signatures of the identity; their annotation
+// org.opencontainers.image.title is the end of the file's name that the signature has beside NAME.kkb: sigstore.json or
+// SIGNER.sigstore.json. A reader passes over layers of other types. The manifest's annotations io.kkbundle.encoder and
+// io.kkbundle.level say how the file was compressed: that encoder writes the same file again. Name and version are those of
+// the index. A reader trusts the identity only, and checks everything else against what refers to it.
+//
 // # Reading
 //
 // Open: read the last bytes of the file, which hold seek table and kkbundle.json or tell how much more of the end is

@@ -25,10 +25,10 @@ const (
 	AnnotationLevel   = "io.kkbundle.level"   // its level's name: with the same encoder it gives the same bytes
 )
 
-const (
-	maxSignatures    = 16
-	MaxSignatureSize = 4 << 20 // bytes of a file that is a signature
-)
+// MaxSignatureSize is the most bytes of a signature that is published with a bundle.
+const MaxSignatureSize = 4 << 20
+
+const maxSignatures = 16
 
 // signatureGrammar is what follows "NAME.kkb." in the name of a signature's file.
 var signatureGrammar = regexp.MustCompile(`^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.)?sigstore\.json$`)

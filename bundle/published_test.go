@@ -47,7 +47,7 @@ func TestPublishedIsTheSameEachTime(t *testing.T) {
 		t.Errorf("config %s, identity %s, %v", m.Config.Digest, b.Reader.Digest(), err)
 	}
 	p, err := bundle.ParsePublished(first)
-	if err != nil || p.Encoder != b.Reader.Encoder() || p.Level != "default" {
+	if err != nil || p.Encoder != b.Reader.Encoder() || p.Level != b.Reader.Level().String() {
 		t.Errorf("%+v, %v", p, err)
 	}
 }
