@@ -253,6 +253,16 @@ type remedy struct {
 
 func (r *remedy) Unwrap() error { return r.cause }
 
+// A haveError says that a bundle of --have is damaged.
+type haveError struct{ error }
+
+func (e *haveError) Unwrap() error { return e.error }
+
+// Hint says how to go on.
+func (e *haveError) Hint() string {
+	return "run it again without --have for that bundle: what it holds is fetched then"
+}
+
 // A pulling is one attempt at bringing a bundle: another one follows if the cache is damaged.
 type pulling struct {
 	*puller
@@ -289,6 +299,9 @@ func (p *pulling) run(ctx context.Context) (pullResult, error) {
 	m := p.newMeter("write")
 	defer m.stop()
 	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.split.bytes, Progress: m.set})
+	if errors.Is(err, bundle.ErrDamaged) {
+		err = &haveError{err}
+	}
 	r := pullResult{
 		Version: 1, Path: p.output, Manifest: p.artifact.Digest, Digest: sum.Digest, Size: sum.Size, Parts: sum.Parts, Items: len(x.Items),
 		Blobs: sum.Blobs, Content: sum.Content, Fetched: p.fetched, Cached: p.cached, Signatures: []string{}, LeftOut: append([]string{}, leftOut...),

@@ -114,7 +114,10 @@ func TestPullTrustsNothing(t *testing.T) {
 			func(l *liar) { delete(l.blobs, l.manifest.Layers[0].Digest) }, 14, "404",
 		},
 		"blob of another digest": {
-			func(l *liar) { d := l.manifest.Layers[1].Digest; l.blobs[d] = bytes.Repeat([]byte("x"), len(l.blobs[d])) }, 14, "not what was promised",
+			func(l *liar) {
+				d := l.manifest.Layers[1].Digest
+				l.blobs[d] = bytes.Repeat([]byte("x"), len(l.blobs[d]))
+			}, 14, "not what was promised",
 		},
 		"blob of another size": {
 			func(l *liar) { l.manifest.Layers[0].Size++ }, 15, "refers to it with",
