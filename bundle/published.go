@@ -28,10 +28,10 @@ const (
 // MaxSignatureSize is the most bytes of a signature that is published with a bundle.
 const MaxSignatureSize = 4 << 20
 
-const maxSignatures = 16
+const maxSignatures = 32
 
 // signatureGrammar is what follows "NAME.kkb." in the name of a signature's file.
-var signatureGrammar = regexp.MustCompile(`^(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.)?sigstore\.json$`)
+var signatureGrammar = regexp.MustCompile(`^(?:[a-z][a-z0-9-]{0,62}\.)?sigstore\.json$`)
 
 // A Signature is a file beside a bundle that is about its identity.
 type Signature struct {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -42,6 +41,7 @@ This is not what a cluster pulls from: see push for that. Credentials come from 
 		},
 	}
 	o.registryFlags.add(cmd.Flags())
+	g.addTrust(cmd.Flags())
 	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "set this tag, too (repeated)")
 	return cmd
 }
@@ -130,7 +130,7 @@ func defaultTag(r *bundle.Reader) string {
 
 // signaturesBeside reads the signatures that lie beside a bundle.
 func signaturesBeside(path string) (all []bundle.Signature, err error) {
-	path = partSuffix().ReplaceAllString(path, "")
+	path = bundle.BaseName(path)
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil, err
@@ -148,9 +148,6 @@ func signaturesBeside(path string) (all []bundle.Signature, err error) {
 	}
 	return all, nil
 }
-
-// partSuffix is what names of parts have after that of the bundle.
-func partSuffix() *regexp.Regexp { return regexp.MustCompile(`\.(\d{3}|parts\.json)$`) }
 
 func readSidecar(path string) (data []byte, err error) {
 	f, err := os.Open(path)

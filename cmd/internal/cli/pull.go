@@ -42,7 +42,8 @@ neither the cache nor the bundles named with --have hold is transferred; a pull 
 when run again. Every blob's digest is checked. The file has the bytes of the one that was published if this kkbundle has the same
 encoder, and in any case the same identity.
 
-With --item or --platform only that part of it comes, as copy would make it. ` + itemsHelp,
+With --trust (or keys that are trusted already) the bundle must be signed by one of them, which is checked before any of its
+content comes. With --item or --platform only that part of it comes, as copy would make it. ` + itemsHelp,
 		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --item 'chart/*' -o charts.kkb oci://registry.corp.example/bundles/site@sha256:6d1f…`,
@@ -56,6 +57,7 @@ With --item or --platform only that part of it comes, as copy would make it. ` +
 	o.loginFlags.add(f)
 	o.fetchFlags.add(f)
 	f.Lookup("level").Usage = "compression: fast, default, better or best (default that of the published file)"
+	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb)")
 	f.Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	f.StringArrayVar(&o.haves, "have", nil, "a bundle that is here already: what it holds is not transferred (repeated)")
@@ -335,7 +337,24 @@ func (p *pulling) openRemote(ctx context.Context) error {
 	if p.remote, err = bundle.NewRemote(p.published, index, p.local, p.bring); err != nil {
 		return p.refused(err)
 	}
-	return nil
+	_, err = p.checkSignatures(signaturesOf{
+		name: p.at.String(), none: "it was published without a signature", read: func(file string) ([]byte, error) { return p.signature(ctx, file) },
+		list: func() ([]string, error) {
+			if len(p.trust.signatures) > 0 {
+				return p.trust.signatures, nil
+			}
+			return slices.Sorted(maps.Keys(p.published.Signatures)), nil
+		},
+	}, p.remote.Index())
+	return err
+}
+
+// signature returns one that was published with the bundle, or a file of --signature.
+func (p *pulling) signature(ctx context.Context, name string) ([]byte, error) {
+	if len(p.trust.signatures) > 0 {
+		return readSmall(name)
+	}
+	return p.small(ctx, "signature", name, p.published.Signatures[name])
 }
 
 // small brings what is not one of the bundle's blobs.
@@ -568,7 +587,7 @@ func (p *pulling) take(ctx context.Context, f bundle.From, d ocispec.Descriptor)
 func (p *pulling) signatures(ctx context.Context) ([]string, error) {
 	paths := []string{}
 	for _, suffix := range slices.Sorted(maps.Keys(p.published.Signatures)) {
-		data, err := p.small(ctx, "signature", suffix, p.published.Signatures[suffix])
+		data, err := p.small(ctx, "signature", suffix, p.published.Signatures[suffix]) // not one of --signature
 		if err != nil {
 			return paths, err
 		}

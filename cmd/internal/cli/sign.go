@@ -197,7 +197,7 @@ func staleSignatures(path string, x bundle.Index) []string {
 // noteSignatures tells about signatures after a copy: which one can come along, and which does not fit.
 func (c *copier) noteSignatures(r copyResult) {
 	for _, from := range c.from {
-		if from.Reader.Digest() != r.Digest || !exists(sidecarName(from.Name, "")) {
+		if from.Digest() != r.Digest || !exists(sidecarName(from.Name, "")) {
 			continue
 		}
 		if to := sidecarName(r.Path, ""); !exists(to) {

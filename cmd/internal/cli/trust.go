@@ -91,6 +91,24 @@ type signed struct {
 // with a warning, where nothing signs the bundle and nothing has to. The index must be that of the handle that is read from
 // afterwards: its digests are what the signature vouches for.
 func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
+	n := signaturesOf{name: bundleName(path), read: readSmall, list: func() ([]string, error) { return g.trust.sidecars(path) }}
+	n.none = "standard input brings no signature, name it with --signature"
+	if path != standardStream {
+		n.none = fmt.Sprintf("there is no %s", sidecarName(path, ""))
+	}
+	return g.checkSignatures(n, index)
+}
+
+// signaturesOf are those that came with a bundle.
+type signaturesOf struct {
+	name string // of the bundle
+	list func() ([]string, error)
+	read func(file string) ([]byte, error)
+	none string // what to say where there are none
+}
+
+// checkSignatures is checkTrust for a bundle wherever it is.
+func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, error) {
 	keys, err := g.trust.load()
 	if err != nil {
 		return nil, err
@@ -105,24 +123,25 @@ func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &signatureError{bundle: bundleName(path), identity: digest.FromBytes(artifact), keys: keys}
-	files, err := g.trust.sidecars(path)
+	e := &signatureError{bundle: n.name, identity: digest.FromBytes(artifact), keys: keys}
+	files, err := n.list()
 	if err != nil {
 		return nil, err
 	}
 	for _, file := range files {
-		key, err := checkSidecar(keys, file, artifact)
+		data, err := n.read(file)
+		var key *trust.PublicKey
 		if err == nil {
-			g.logger().Info("signature checked", "bundle", path, "signature", file, "key", key.Fingerprint())
+			key, err = checkSidecar(keys, file, data, artifact)
+		}
+		if err == nil {
+			g.logger().Info("signature checked", "bundle", n.name, "signature", file, "key", key.Fingerprint())
 			return &signed{Key: key.Fingerprint(), Path: file}, nil
 		}
 		e.tried = append(e.tried, err)
 	}
 	if len(files) == 0 {
-		e.place = "standard input brings no signature, name it with --signature"
-		if path != standardStream {
-			e.place = fmt.Sprintf("there is no %s", sidecarName(path, ""))
-		}
+		e.place = n.none
 	}
 	if len(e.tried) > 0 || g.trust.require {
 		return nil, e
@@ -233,12 +252,8 @@ func signerName(s string) bool {
 	})
 }
 
-// checkSidecar returns the key that made the signature in a file. The error names the file.
-func checkSidecar(keys []*trust.PublicKey, file string, artifact []byte) (*trust.PublicKey, error) {
-	data, err := readSmall(file)
-	if err != nil {
-		return nil, err
-	}
+// checkSidecar returns the key that made the signature that a file has. The error names the file.
+func checkSidecar(keys []*trust.PublicKey, file string, data, artifact []byte) (*trust.PublicKey, error) {
 	key, err := trust.VerifyBlob(keys, data, artifact)
 	switch {
 	case errors.Is(err, trust.ErrOtherDigest):
