@@ -51,16 +51,24 @@ func Hosts(r Registry, upstreams []string, caPath string) []Host {
 	return hosts
 }
 
+// host has every setting twice: before 2.0 containerd refuses a file without a host table, and what it falls back to after
+// that is the server, which must not be upstream's.
 func (r Registry) host(name, apiRoot, caPath string) Host {
-	var b bytes.Buffer
-	b.WriteString(Mark + "\n")
-	fmt.Fprintf(&b, "server = \"%s%s\"\n", r.url(), apiRoot)
-	b.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
+	var settings, b bytes.Buffer
+	settings.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
 	if caPath != "" {
-		fmt.Fprintf(&b, "ca = \"%s\"\n", caPath)
+		fmt.Fprintf(&settings, "ca = \"%s\"\n", caPath)
 	}
-	if login := r.login(); login != "" {
-		fmt.Fprintf(&b, "\n[header]\n  Authorization = [\"Basic %s\"]\n", login)
+	address, login := r.url()+apiRoot, r.login()
+	fmt.Fprintf(&b, "%s\nserver = \"%s\"\n%s", Mark, address, settings.Bytes())
+	header := func(table string) {
+		if login != "" {
+			fmt.Fprintf(&b, "\n[%s]\n  Authorization = [\"Basic %s\"]\n", table, login)
+		}
 	}
+	header("header")
+	table := fmt.Sprintf("host.\"%s\"", address)
+	fmt.Fprintf(&b, "\n[%s]\n%s", table, settings.Bytes())
+	header(table + ".header")
 	return Host{name, b.Bytes()}
 }
