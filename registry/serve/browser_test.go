@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,9 +55,11 @@ func openBrowser(t *testing.T) *browser {
 		t.Skip("chromium is not installed")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), browserPatience)
+	profile := profileDir(t)
 	cmd := exec.CommandContext(ctx, path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server",
-		"--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+		"--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe", "--user-data-dir="+profile, "about:blank")
+	cmd.Env = append(os.Environ(), "HOME="+profile)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	theirIn, ourOut, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -76,6 +79,7 @@ func openBrowser(t *testing.T) *browser {
 		_ = b.to.Close() // which ends it
 		err := cmd.Wait()
 		cancel()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // its helpers, which are still writing; most are gone
 		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 			t.Errorf("chromium: %v", err)
 		}
@@ -88,6 +92,28 @@ func openBrowser(t *testing.T) *browser {
 		b.call(domain+".enable", nil, nil)
 	}
 	return b
+}
+
+// profileDir is removed as soon as the browser's helpers, which outlive it a moment, write there no more.
+func profileDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kkbundle-browser-") //nolint:usetesting // t.TempDir fails while somebody writes there
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			err := os.RemoveAll(dir)
+			if err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	return dir
 }
 
 // listen takes answers and events until the browser ends.
