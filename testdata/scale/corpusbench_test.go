@@ -100,7 +100,9 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 			remove(cache)
 			must(t, "", command(fewer)...)
 		}, build},
-		{"**build --no-cache**", func() {}, func() usage { return must(t, "", append(command(all), "--no-cache")...) }},
+		{"**build --no-cache**", func() {}, func() usage {
+			return must(t, "", program(t), "build", "--quiet", "--no-cache", "-o", output, all)
+		}},
 		{"**verify**", func() {}, func() usage { return must(t, "", program(t), "verify", "--quiet", output) }},
 		{"plain parallel PUTs", func() {}, func() usage {
 			r := registrytest.Start(t, registrytest.Options{Dir: filepath.Join(dir, "registry-plain")})
