@@ -50,10 +50,14 @@ func (c *checker) version(path, version string) {
 // maxToken is the longest tag in the OCI distribution specification; versions become tags.
 const maxToken = 128
 
-// isToken tells whether s can be a version or a file name everywhere: it begins with a letter or digit.
+// isToken tells whether s can be a version everywhere: it begins with a letter or digit.
 func isToken(s string) bool {
 	return s != "" && !strings.ContainsAny(s[:1], "._+-") && only(strings.ToLower(s), "._+-")
 }
+
+// isFileName tells whether s can be a file name everywhere. Names of Debian packages have ~ in their versions (deb-version(7));
+// shells and kkbundle take one for a home directory where a name begins with it, so it may not be first.
+func isFileName(s string) bool { return isToken(strings.ReplaceAll(s, "~", "-")) }
 
 func (c *checker) platforms(at string, list []string) {
 	for i, written := range list {
@@ -251,8 +255,8 @@ func (c *checker) placeholders(path, s string) {
 }
 
 func (c *checker) file(path string, f *File) {
-	if f.Name != "" && (!isToken(f.Name) || len(f.Name) > maxToken) {
-		c.add(join(path, "name"), "%q is no file name; use letters, digits and . _ + -", shorten(f.Name))
+	if f.Name != "" && (!isFileName(f.Name) || len(f.Name) > maxToken) {
+		c.add(join(path, "name"), "%q is no file name; use letters, digits and . _ + - ~, a letter or digit first", shorten(f.Name))
 	}
 	c.version(join(path, "version"), f.Version)
 	switch {
