@@ -202,7 +202,7 @@ func (a *archive) write(ctx context.Context) error {
 		if err := a.header(blobPrefix+b.sum.hex(), b.size); err != nil {
 			return err
 		}
-		rc := a.r.stream(ctx, b, 0)
+		rc := a.r.stream(ctx, b, 0, true)
 		_, err := io.Copy(a.tar, rc)
 		if err := errors.Join(err, rc.Close()); err != nil {
 			return err

@@ -15,6 +15,16 @@ import (
 // the last frame's content is handed out. A stream from another offset has only the frames' checksums, which stop
 // accidents and not attackers: the caller must have the whole checked before it relies on it.
 func (r *Reader) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
+	return r.blob(ctx, d, offset, offset == 0)
+}
+
+// Unhashed is Blob without the digest, wherever it begins: only the frames' checksums are checked, which stop accidents and
+// not attackers. It is for those who hand the content on to somebody who checks the digest.
+func (r *Reader) Unhashed(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
+	return r.blob(ctx, d, offset, false)
+}
+
+func (r *Reader) blob(ctx context.Context, d digest.Digest, offset int64, whole bool) (io.ReadCloser, error) {
 	s, err := parseDigest(d)
 	if err != nil {
 		return nil, err
@@ -26,13 +36,13 @@ func (r *Reader) Blob(ctx context.Context, d digest.Digest, offset int64) (io.Re
 	if offset < 0 || offset > b.size {
 		return nil, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.size, offset)
 	}
-	return r.stream(ctx, b, offset), nil
+	return r.stream(ctx, b, offset, whole), nil
 }
 
-// stream reads the pieces of b one after the other and hashes them if it begins at 0.
-func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64) *pieceReader {
+// stream reads the pieces of b one after the other and, if they are the whole, compares the digest.
+func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64, whole bool) *pieceReader {
 	raw, out := r.raw.Get().(*[]byte), r.decoded.Get().(*[]byte)
-	hash, whole := sha256.New(), offset == 0
+	hash := sha256.New()
 	at := offset // in the blob
 	load := func() ([]byte, error) {
 		if err := ctx.Err(); err != nil {

@@ -246,7 +246,7 @@ func (c *Combined) recompress(ctx context.Context, from From, b dirBlob) (err er
 			return err
 		}
 	}
-	rc := from.stream(ctx, b, 0)
+	rc := from.stream(ctx, b, 0, true)
 	_, err = io.Copy(w, rc)
 	if err := errors.Join(err, rc.Close()); err != nil {
 		return err

@@ -145,7 +145,7 @@ func (r *Reader) extractBlob(ctx context.Context, root *os.Root, b dirBlob) erro
 		return err
 	}
 	return writeRooted(root, name, func(w io.Writer) error {
-		rc := r.stream(ctx, b, 0)
+		rc := r.stream(ctx, b, 0, true)
 		_, err := io.Copy(w, rc)
 		return errors.Join(err, rc.Close())
 	})

@@ -312,7 +312,7 @@ func (r *Reader) read(ctx context.Context, s sum, max int64) (data []byte, err e
 	if b.size > max {
 		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), b.size, max)
 	}
-	rc := r.stream(ctx, b, 0)
+	rc := r.stream(ctx, b, 0, true)
 	defer func() { err = errors.Join(err, rc.Close()) }()
 	data = make([]byte, b.size)
 	if _, err := io.ReadFull(rc, data); err != nil {

@@ -156,7 +156,7 @@ func (v *verifier) lostFrame(s segment, e *DamageError) {
 
 // blob checks a blob that has frames of its own.
 func (v *verifier) blob(ctx context.Context, b dirBlob) error {
-	rc := v.r.stream(ctx, b, 0)
+	rc := v.r.stream(ctx, b, 0, true)
 	frame := int(b.frame)
 	_, err := io.Copy(writerFunc(func([]byte) { // one call per frame
 		v.read(int64(v.r.frames[frame].len))

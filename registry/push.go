@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"sync"
 
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -174,6 +176,11 @@ func (p *pusher) send(ctx context.Context, pl *place, d ocispec.Descriptor, from
 
 func (p *pusher) sendFrom(ctx context.Context, pl *place, d ocispec.Descriptor, from string, open opener) error {
 	err := p.sendBlob(ctx, pl, d, from, open)
+	if te, refused := errors.AsType[*transport.Error](err); refused && te.StatusCode == http.StatusBadRequest {
+		if f, ok := p.bundle.(file); ok {
+			err = f.blame(ctx, d.Digest, err)
+		}
+	}
 	if err == nil || errors.Is(err, bundle.ErrDamaged) {
 		return err
 	}

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
@@ -204,6 +206,36 @@ func TestPushDamagedBundle(t *testing.T) {
 	}
 	if n := s.Count("PUT", "bad/blobs/"); n > 2 { // the damaged blob once, without retries
 		t.Errorf("%d uploads for the damaged image", n)
+	}
+}
+
+// TestPushForgedBundle sends content whose checksums were made to fit: the registry does not take it, and who is wrong is said.
+func TestPushForgedBundle(t *testing.T) {
+	t.Parallel()
+	content := make([]byte, 9<<20)
+	if _, err := rand.NewChaCha8([32]byte{7}).Read(content); err != nil {
+		t.Fatal(err)
+	}
+	b := bundletest.NewBuilder(t)
+	b.File("https://files.example/bad", "bad", nil, content)
+	b.Image("a.example/good:1", bundletest.RandomImage(t, 6, 1, 1000))
+	path := b.Bundle().Path
+	bundletest.Forge(t, path, content)
+	r, err := bundle.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s := registrytest.Start(t, registrytest.Options{})
+	sum, err := registry.Push(t.Context(), r, options(s))
+	if want := digest.FromBytes(content).String(); !errors.Is(err, bundle.ErrDamaged) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want damage in blob %s", err, want)
+	}
+	if sum.ItemsPushed != 1 || sum.ItemsFailed != 1 {
+		t.Errorf("pushed %d, failed %d; want one each", sum.ItemsPushed, sum.ItemsFailed)
+	}
+	if n := s.Count("PUT", "bad/manifests/"); n != 0 {
+		t.Errorf("%d manifests of the forged file were sent", n)
 	}
 }
 

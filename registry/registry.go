@@ -11,6 +11,8 @@ package registry
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"time"
@@ -105,7 +107,29 @@ type PushSummary struct {
 // registry refuses that, its tag gets an index of those children that are there, and the summary a warning with both digests. An
 // image whose reference pins the index's digest fails instead. Nothing at the registry is ever deleted.
 func Push(ctx context.Context, b *bundle.Reader, o PushOptions) (PushSummary, error) {
-	return pushFrom(ctx, b, o)
+	return pushFrom(ctx, file{b}, o)
+}
+
+// A file is an origin that leaves hashing to the registry, which has to check the digest of every upload and does it beside us
+// (distribution specification, "Pushing blobs"). Where it refuses one, blame tells who is wrong.
+type file struct{ *bundle.Reader }
+
+// Blob implements origin.
+func (f file) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
+	return f.Unhashed(ctx, d, offset)
+}
+
+// blame returns what is wrong with the blob in the bundle, or err if that is whole.
+func (f file) blame(ctx context.Context, d digest.Digest, err error) error {
+	content, openErr := f.Reader.Blob(ctx, d, 0)
+	if openErr != nil {
+		return err
+	}
+	defer content.Close()
+	if _, readErr := io.Copy(io.Discard, content); errors.Is(readErr, bundle.ErrDamaged) {
+		return readErr
+	}
+	return err
 }
 
 func pushFrom(ctx context.Context, b origin, o PushOptions) (PushSummary, error) {

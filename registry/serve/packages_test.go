@@ -432,7 +432,7 @@ func TestPackages(t *testing.T) {
 	if r := s.ask(t, "GET", "/yum/repodata/repomd.xml"); r.StatusCode != 200 { // a repository of nothing is one
 		t.Errorf("the empty repository: %s", r.Status)
 	}
-	forge(t, path, two)
+	bundletest.Forge(t, path, two)
 	s = start(t, serve.Options{}, path)
 	if list := string(s.ask(t, "GET", "/apt/Packages").body); strings.Contains(list, "Package: two") || !strings.Contains(list, "Package: one") {
 		t.Errorf("with a forged package:\n%s", list)

@@ -3,7 +3,6 @@ package serve_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -39,42 +37,13 @@ func blobPath(name string, content []byte) string {
 	return "/v2/files.example/" + name + "/blobs/" + string(digest.FromBytes(content))
 }
 
-// forge changes one byte of a stored frame and makes every checksum agree with it again: what an attacker would do.
-// content is that of the whole blob, and begins with a whole frame.
-func forge(t *testing.T, path string, content []byte) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := content[:frameSize]
-	at := bytes.Index(data, first[:1000])
-	if at < 0 {
-		t.Fatal("the content is not stored as it is")
-	}
-	bad := bytes.Clone(first)
-	bad[500] ^= 1
-	data[at+500] ^= 1
-	end := at + frameSize + (frameSize/(128<<10)-1)*3
-	was := bytes.Clone(data[end : end+4])
-	binary.LittleEndian.PutUint32(data[end:], uint32(xxhash.Sum64(bad)))
-	table := bytes.LastIndex(data, was)
-	if table < end+4 {
-		t.Fatal("the seek table has not the frame's checksum")
-	}
-	copy(data[table:], data[end:end+4])
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestForgedBlob serves a bundle in which a blob's content was replaced by somebody who knows the format.
 func TestForgedBlob(t *testing.T) {
 	t.Parallel()
 	one, three, good := randomBytes(1, frameSize), randomBytes(2, 3*frameSize-7), randomBytes(3, 2*frameSize)
 	path := copyFile(t, fileBundle(t, map[string][]byte{"one": one, "three": three, "good": good}))
-	forge(t, path, one)
-	forge(t, path, three)
+	bundletest.Forge(t, path, one)
+	bundletest.Forge(t, path, three)
 	s := start(t, serve.Options{}, path)
 	for _, headers := range [][]string{nil, {"Range: bytes=0-99"}, {"Range: bytes=4000000-"}, {"Range: bytes=-1"}, {"Range: bytes=0-"}} {
 		for name, content := range map[string][]byte{"one": one, "three": three} {
