@@ -30,7 +30,7 @@ Phases: pre_hook, precheck, init, install, post_hook. Every task looks before it
 a run that was interrupted continues. All commands are in install.log in the work directory, which also holds what only
 exists there: certificate authority, registry credentials and admin.conf.
 
-With --json each line is one event: {"version", "time", "phase", "task", "host", "state", "duration", "message", "bytes",
+With --json each line on standard output is one event: {"version", "time", "phase", "task", "host", "state", "duration", "message", "bytes",
 "total"}, without those that do not apply; durations are in nanoseconds. The last line of a run that succeeded is
 {"version", "report": {"changed", "done", "duration", "kubeconfig", "log"}}.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
