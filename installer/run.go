@@ -44,6 +44,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 			return Report{}, fmt.Errorf("there is no phase %q; the phases are %s", name, phaseNames(phases))
 		}
 	}
+	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall()); err != nil {
+		return Report{}, err
+	}
 	r, err := newInstall(o)
 	if err != nil {
 		return Report{}, err

@@ -21,6 +21,8 @@ type Cluster struct {
 	CNI                  CNI           `yaml:"cni,omitempty" doc:"The pod network."`
 	ImageRegistry        ImageRegistry `yaml:"imageRegistry,omitempty" doc:"Where the hosts pull images from."`
 	Storage              Storage       `yaml:"storage,omitempty"`
+	DNS                  ClusterDNS    `yaml:"dns,omitempty"`
+	Metrics              bool          `yaml:"metrics,omitempty" doc:"Whether metrics-server is installed."`
 	Precheck             Precheck      `yaml:"precheck,omitempty" doc:"What must hold on every host."`
 	Addons               []Addon       `yaml:"addons,omitempty" doc:"Charts installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
@@ -58,6 +60,8 @@ type Endpoint struct {
 	Type string `yaml:"type,omitempty" enum:"local,kube-vip,haproxy,external" doc:"Default local: the first control plane."`
 	// Address is host or host:port; empty is the first control plane's address.
 	Address string `yaml:"address,omitempty" doc:"host or host:port; default the first control plane, port 6443."`
+	// Interface is where kube-vip announces the address; empty is the interface of the node's address.
+	Interface string `yaml:"interface,omitempty" doc:"Interface for kube-vip's address; default that of the node's address."`
 }
 
 // HostPort returns the endpoint as host:port. Where the file names no address it is the given one, that of the first
@@ -72,8 +76,16 @@ func (e Endpoint) HostPort(first string) string {
 
 // Etcd is the cluster's store.
 type Etcd struct {
-	Type   string  `yaml:"type,omitempty" enum:"internal,external,provided" doc:"internal (default): kubeadm's static pods."`
+	Type   string  `yaml:"type,omitempty" enum:"internal,external,provided" doc:"internal (default): kubeadm's static pods; external: programs on the etcd hosts; provided: yours."`
 	Backup *Backup `yaml:"backup,omitempty"`
+	// DataDir is /var/lib/etcd by default.
+	DataDir string `yaml:"dataDir,omitempty" doc:"Default /var/lib/etcd."`
+	// Endpoints, CA, Cert and Key are those of an etcd of the user's: addresses, and paths of PEM files relative to the
+	// cluster file.
+	Endpoints []string `yaml:"endpoints,omitempty" doc:"Addresses of an etcd of yours, such as https://10.0.0.1:2379."`
+	CA        string   `yaml:"ca,omitempty" doc:"PEM file with the certificate authority of an etcd of yours."`
+	Cert      string   `yaml:"cert,omitempty" doc:"PEM file with the client certificate for an etcd of yours."`
+	Key       string   `yaml:"key,omitempty" doc:"PEM file with the client's key. It does not go into a bundle."`
 }
 
 // Backup is how often etcd is saved and how many copies stay.
@@ -84,7 +96,7 @@ type Backup struct {
 
 // CRI is the container runtime.
 type CRI struct {
-	Type string `yaml:"type,omitempty" enum:"containerd,docker" doc:"Default containerd."`
+	Type string `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Default containerd."`
 	// Version is the runtime's; empty is the catalog's default.
 	Version string `yaml:"version,omitempty" doc:"Such as v2.1.9; default the catalog's."`
 }
@@ -92,6 +104,13 @@ type CRI struct {
 // CNI is the pod network.
 type CNI struct {
 	Type string `yaml:"type,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn,multus,none" doc:"Default flannel."`
+	// Version is the network's; empty is the catalog's default.
+	Version string `yaml:"version,omitempty" doc:"Such as v3.31.2; default the catalog's."`
+	// With is the network of the pods' first interface where Type is multus.
+	With string `yaml:"with,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn" doc:"The network that multus adds to."`
+	// IPv4MaskSize and IPv6MaskSize are what each node takes of the pods' networks: 24 and 64 by default.
+	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"What each node takes of the IPv4 pod network. Default 24."`
+	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"What each node takes of the IPv6 pod network. Default 64."`
 }
 
 // ImageRegistry is where hosts pull from.
@@ -104,6 +123,8 @@ type ImageRegistry struct {
 	// CA is the path of a PEM file, relative to the cluster file.
 	CA   string        `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of an existing registry."`
 	Auth *RegistryAuth `yaml:"auth,omitempty" doc:"Login at an existing registry."`
+	// VIP is the address that two registry hosts share.
+	VIP string `yaml:"vip,omitempty" doc:"Address that two registry hosts share."`
 }
 
 // RegistryAuth is a login whose password is somewhere else.
@@ -119,6 +140,11 @@ func (*RegistryAuth) hint(name string) string { return passwordHint(name) }
 type Storage struct {
 	Local bool `yaml:"local,omitempty" doc:"Volumes in directories of the nodes."`
 	NFS   bool `yaml:"nfs,omitempty" doc:"Volumes on an NFS server."`
+}
+
+// ClusterDNS is how names are resolved in the cluster.
+type ClusterDNS struct {
+	NodeLocal bool `yaml:"nodeLocal,omitempty" doc:"A DNS cache on every node."`
 }
 
 // Precheck are the thresholds that hosts must reach.
@@ -180,6 +206,7 @@ const (
 	defaultMemoryControlPlane = 1700 << 20
 	defaultMemoryWorker       = 1024 << 20
 	defaultKernel             = "4.9.17"
+	defaultEtcdDir            = "/var/lib/etcd"
 )
 
 // WithDefaults returns a copy in which every value that was left out has its default. Two are left empty because the
@@ -199,6 +226,10 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.Etcd.Type = orDefault(d.Etcd.Type, "internal")
 	d.CRI.Type = orDefault(d.CRI.Type, "containerd")
 	d.CNI.Type = orDefault(d.CNI.Type, "flannel")
+	d.CNI.IPv4MaskSize = orDefault(d.CNI.IPv4MaskSize, nodeBits4)
+	d.CNI.IPv6MaskSize = orDefault(d.CNI.IPv6MaskSize, nodeBits6)
+	d.Etcd.DataDir = orDefault(d.Etcd.DataDir, defaultEtcdDir)
+	d.Etcd.Endpoints = slices.Clone(d.Etcd.Endpoints)
 	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, "registry")
 	if d.ImageRegistry.Type == "registry" {
 		d.ImageRegistry.Port = orDefault(d.ImageRegistry.Port, DefaultRegistryPort)

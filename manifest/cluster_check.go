@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"net/netip"
+	"path"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -16,9 +17,8 @@ func (c *checker) cluster(k *Cluster) {
 	c.release("kubernetes.version", k.Kubernetes.Version)
 	c.networks(k)
 	c.endpoint(&k.ControlPlaneEndpoint)
-	if b := k.Etcd.Backup; b != nil && b.Keep < 1 {
-		c.add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
-	}
+	c.etcd(&k.Etcd)
+	c.podNetwork(&k.CNI)
 	c.release("cri.version", k.CRI.Version)
 	c.imageRegistry(&k.ImageRegistry)
 	if v := k.Precheck.MinKernel; v != "" && strings.Trim(v, "0123456789.") != "" {
@@ -26,7 +26,6 @@ func (c *checker) cluster(k *Cluster) {
 	}
 	c.addons(k.Addons)
 	c.components(k)
-	refuse(c, k, clusterGaps())
 }
 
 // release checks a version that is part of download addresses: v and three numbers.
@@ -98,11 +97,59 @@ func nodeBits(p netip.Prefix) int {
 }
 
 func (c *checker) endpoint(e *Endpoint) {
-	path := "controlPlaneEndpoint"
+	at := "controlPlaneEndpoint"
 	if e.Address != "" {
-		c.hostPort(join(path, "address"), e.Address)
+		c.hostPort(join(at, "address"), e.Address)
 	} else if e.Type == "kube-vip" || e.Type == "external" {
-		c.add(path, "address is missing; type %s needs it", e.Type)
+		c.add(at, "address is missing; type %s needs it", e.Type)
+	}
+}
+
+// etcd checks what belongs to which type.
+func (c *checker) etcd(e *Etcd) {
+	if b := e.Backup; b != nil && b.Keep < 1 {
+		c.add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
+	}
+	if e.DataDir != "" && !path.IsAbs(e.DataDir) {
+		c.add("etcd.dataDir", "%q: write an absolute path", shorten(e.DataDir))
+	}
+	given := []struct {
+		name string
+		set  bool
+	}{{"endpoints", len(e.Endpoints) > 0}, {"ca", e.CA != ""}, {"cert", e.Cert != ""}, {"key", e.Key != ""}}
+	for _, one := range given {
+		switch {
+		case e.Type == "provided" && !one.set:
+			c.add("etcd", "%s is missing; type provided needs endpoints, ca, cert and key", one.name)
+		case e.Type != "provided" && one.set:
+			c.addKey(join("etcd", one.name), "belongs to an etcd of yours; write type: provided or leave it out")
+		}
+	}
+	for i, endpoint := range e.Endpoints {
+		host, ok := strings.CutPrefix(endpoint, "https://")
+		if !ok {
+			c.add(index("etcd.endpoints", i), "%q: want https://host:port", shorten(endpoint))
+			continue
+		}
+		c.hostPort(index("etcd.endpoints", i), host)
+	}
+}
+
+func (c *checker) podNetwork(n *CNI) {
+	c.release("cni.version", n.Version)
+	switch {
+	case n.Type == "multus" && n.With == "":
+		c.add("cni", "with is missing; multus needs another network for the pods' first interface")
+	case n.Type != "multus" && n.With != "":
+		c.addKey("cni.with", "belongs to type: multus; leave it out")
+	}
+	for _, one := range []struct {
+		path      string
+		bits, max int
+	}{{"cni.ipv4MaskSize", n.IPv4MaskSize, 32}, {"cni.ipv6MaskSize", n.IPv6MaskSize, 128}} {
+		if one.bits < 0 || one.bits > one.max {
+			c.add(one.path, "%d is not between 1 and %d", one.bits, one.max)
+		}
 	}
 }
 

@@ -13,6 +13,20 @@ type gap[T any] struct {
 	use string
 }
 
+// CheckInstall refuses, as Problems, what this version can put into a bundle and check on hosts, and not install yet.
+func (k *Cluster) CheckInstall() error {
+	c := checker{src: k.src}
+	refuse(&c, k, clusterGaps())
+	return c.found.err()
+}
+
+// CheckInstall refuses what this version cannot install yet, as Cluster.CheckInstall does.
+func (inv *Inventory) CheckInstall() error {
+	c := checker{src: inv.src}
+	refuse(&c, inv, inventoryGaps())
+	return c.found.err()
+}
+
 // refuse reports every gap that a file asks for.
 func refuse[T any](c *checker, file T, gaps []gap[T]) {
 	for _, g := range gaps {
@@ -64,6 +78,16 @@ func clusterGaps() []gap[*Cluster] {
 		is("etcd.type", "provided", etcd, "use internal"),
 		{"saving etcd", func(c *Cluster) []string { return when(c.Etcd.Backup != nil, "etcd.backup") }, "leave it out"},
 		is("cri.type", "docker", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
+		is("cri.type", "crio", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
+		{"another size of the nodes' networks", func(c *Cluster) []string {
+			return append(when(c.CNI.IPv4MaskSize != 0 && c.CNI.IPv4MaskSize != nodeBits4, "cni.ipv4MaskSize"), when(c.CNI.IPv6MaskSize != 0 && c.CNI.IPv6MaskSize != nodeBits6, "cni.ipv6MaskSize")...)
+		}, "leave it out"},
+		{"another directory for etcd", func(c *Cluster) []string {
+			return when(c.Etcd.DataDir != "" && c.Etcd.DataDir != defaultEtcdDir, "etcd.dataDir")
+		}, "leave it out"},
+		{"a second registry host", func(c *Cluster) []string { return when(c.ImageRegistry.VIP != "", "imageRegistry.vip") }, "leave it out"},
+		{"node-local DNS", func(c *Cluster) []string { return when(c.DNS.NodeLocal, "dns.nodeLocal") }, "leave it out"},
+		{"metrics-server", func(c *Cluster) []string { return when(c.Metrics, "metrics") }, "install a chart for it under addons"},
 		is("cni.type", "calico", network, "use flannel, or none and install it yourself"),
 		is("cni.type", "cilium", network, "use flannel, or none and install it yourself"),
 		is("cni.type", "hybridnet", network, "use flannel, or none and install it yourself"),

@@ -22,9 +22,10 @@ func TestSupported(t *testing.T) {
 		"etcd.type":                 {"internal"},
 		"cri.type":                  {"containerd"},
 		"cni.type":                  {"flannel", "none"},
+		"cni.with":                  nil,
 		"imageRegistry.type":        {"registry", "existing"},
 	}
-	got := map[string][]string{}
+	got := map[string][]string{"cni.with": nil}
 	choices := enums(reflect.TypeFor[Cluster](), "")
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(choices)), slices.Sorted(maps.Keys(want))); diff != "" {
 		t.Fatalf("paths with a choice (-got +want):\n%s", diff)
@@ -60,6 +61,15 @@ func works(t *testing.T, path, value string) bool {
 	t.Helper()
 	section, name, _ := strings.Cut(path, ".")
 	settings := name + ": " + value
+	switch path + ": " + value {
+	case "etcd.type: provided":
+		settings += ", endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c"
+	case "cni.type: multus":
+		settings += ", with: flannel"
+	}
+	if section == "cni" && name == "with" {
+		settings = "type: multus, " + settings
+	}
 	if section != "etcd" && slices.Contains([]string{"existing", "kube-vip", "external"}, value) {
 		settings += ", address: host.example"
 	}
@@ -69,12 +79,16 @@ func works(t *testing.T, path, value string) bool {
 	} else {
 		text += "kubernetes: {version: v1.34.3}\n" + section + ": {" + settings + "}\n"
 	}
-	_, err := ParseCluster("c", []byte(text))
-	if err == nil {
+	c, err := ParseCluster("c", []byte(text))
+	if err != nil {
+		t.Errorf("%s %s: %v", path, value, err)
+		return false
+	}
+	if err = c.CheckInstall(); err == nil {
 		return true
 	}
 	var problems Problems
-	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), path+": "+value+" is not supported yet by this version; use ") {
+	if !errors.As(err, &problems) || len(problems) != 1 || path != "cni.with" && !strings.Contains(err.Error(), path+": "+value+" is not supported yet by this version; use ") {
 		t.Errorf("%s %s: %v", path, value, err)
 	}
 	return false
