@@ -27,6 +27,24 @@ const (
 	Warn Level = "warn"
 )
 
+// The groups of checks. A check may be in several.
+const (
+	GroupOS         = "os"
+	GroupKubernetes = "kubernetes"
+	GroupNetwork    = "network"
+	GroupEtcd       = "etcd"
+	GroupCRI        = "cri"
+	GroupNFS        = "nfs"
+	GroupRegistry   = "image_registry"
+	GroupHost       = "host"     // the machine itself, whatever it will be used for
+	GroupKKBundle   = "kkbundle" // what this version of kkbundle and this bundle can do
+)
+
+// Groups lists all groups.
+func Groups() []string {
+	return []string{GroupOS, GroupKubernetes, GroupNetwork, GroupEtcd, GroupCRI, GroupNFS, GroupRegistry, GroupHost, GroupKKBundle}
+}
+
 // A Host is one host of the inventory and what is known about it.
 type Host struct {
 	manifest.Host
@@ -64,6 +82,10 @@ type Check struct {
 	Why   string // what goes wrong otherwise
 	Fix   string // what to do
 	Level Level
+	// Groups are those that the check belongs to, at least one.
+	Groups []string
+	// Kubeadm are kubeadm's names for what the check looks at, such as NumCPU.
+	Kubeadm []string
 	// Roles are those that it is required for; nil is every host.
 	Roles []manifest.Role
 	// Source says where the rule or its number comes from.
@@ -88,12 +110,16 @@ const MarkerDir = "/var/lib/kkbundle/applied"
 // Ours tells whether kkbundle has installed something on the host.
 func (s *Subject) Ours() bool { return len(s.Facts.Path(MarkerDir).Entries) > 0 }
 
-// A Result is a check's verdict on a host.
+// A Result is a check's verdict on a host, or on the cluster.
 type Result struct {
-	Host  string `json:"host"`
-	ID    string `json:"id"`
-	Level Level  `json:"level"`
-	OK    bool   `json:"ok"`
+	// Host is the host's name, "" for what is about the cluster and not about one host.
+	Host   string   `json:"host"`
+	ID     string   `json:"id"`
+	Groups []string `json:"groups,omitempty"`
+	Level  Level    `json:"level"`
+	OK     bool     `json:"ok"`
+	// Unknown tells that it could not be looked at; Found says why. OK is false then.
+	Unknown bool `json:"unknown,omitempty"`
 	// Title, Found, Why and Fix are for people.
 	Title  string `json:"title"`
 	Found  string `json:"found"`
@@ -154,7 +180,7 @@ func (c Check) appliesTo(h manifest.Host) bool {
 func (c Check) result(s *Subject) Result {
 	found, ok := c.OK(s)
 	return Result{
-		Host: s.Host.Name, ID: c.ID, Level: c.Level, OK: ok,
+		Host: s.Host.Name, ID: c.ID, Groups: c.Groups, Level: c.Level, OK: ok,
 		Title: c.Title, Found: found, Why: c.Why, Fix: c.Fix, Source: c.Source,
 	}
 }
@@ -162,7 +188,7 @@ func (c Check) result(s *Subject) Result {
 // unreachable is the result of a host that could not be asked: it blocks, and takes the place of all others.
 func unreachable(h Host) Result {
 	r := Result{
-		Host: h.Name, ID: "reachable", Level: Block, Title: "the host can be reached and asked",
+		Host: h.Name, ID: "reachable", Groups: []string{GroupHost}, Level: Block, Title: "the host can be reached and asked",
 		Found: "it was not asked", Why: "nothing is known about it",
 		Fix: "make sure that it is up and that the inventory says how to log in as root or with sudo",
 	}
