@@ -265,7 +265,7 @@ func clusterMutations() []mutation {
 		{"kube-vip in another network", rich, of(func(c *manifest.Cluster) { c.ControlPlaneEndpoint.Address = "192.168.9.9" }), each("vip-network", "cp1", "cp2", "cp3")},
 		{"kube-vip on another interface", rich, of(func(c *manifest.Cluster) { c.ControlPlaneEndpoint.Interface = "eth9" }), each("vip-network", "cp1", "cp2", "cp3")},
 		{"kube-vip's address is taken", rich, cp(func(f *node.Facts) { f.Vacant[0].MACs = []string{"52:54:00:00:00:09"} }), each("vip-free", "cp1")},
-		{"the registries' address is taken", rich, on("reg1", func(f *node.Facts) { f.Vacant[0].Ping = true }), each("vip-free", "reg1")},
+		{"the registries' address is taken", rich, on("reg1", func(f *node.Facts) { f.Vacant[0].Asked, f.Vacant[0].Ping = false, true }), each("vip-free", "reg1")},
 		{"a load balancer that is down", existing, w(func(f *node.Facts) { dial(f, "lb.site.example:6443", false) }), each("endpoint-reachable", "w1")},
 		{"no control plane", good, withoutRole("cp1", manifest.RoleControlPlane), each("control-plane", "")},
 		{"no worker", good, withoutRole("w1", manifest.RoleWorker), each("workers", "")},
