@@ -141,8 +141,10 @@ func hostMutations() []mutation {
 		{"/tmp", good, w(func(f *node.Facts) { f.Mounts[1].Options = append(f.Mounts[1].Options, "noexec") }), each("tmp-exec", "w1")},
 		{"clock ahead", good, func(in *input) { in.Hosts[1].Facts.Clock += int64(3 * time.Second) }, each("clock", "w1")},
 		{"clock behind", good, func(in *input) { in.Hosts[1].Facts.Clock -= int64(3 * time.Second) }, each("clock", "w1")},
-		{"another limit", withCluster(good, func(c *manifest.Cluster) { c.Precheck.ClockSkew = manifest.Duration(time.Minute) }),
-			func(in *input) { in.Hosts[1].Facts.Clock -= int64(3 * time.Second) }, nil},
+		{
+			"another limit", withCluster(good, func(c *manifest.Cluster) { c.Precheck.ClockSkew = manifest.Duration(time.Minute) }),
+			func(in *input) { in.Hosts[1].Facts.Clock -= int64(3 * time.Second) }, nil,
+		},
 		{"clock may be right", good, func(in *input) {
 			in.Hosts[1].Facts.Clock -= int64(3 * time.Second)
 			in.Hosts[1].Sent = in.Hosts[1].Sent.Add(-3 * time.Second) // the answer took that long
@@ -285,8 +287,10 @@ func etcdMutations() []mutation {
 	now := time.Unix(0, 1760000000000000000)
 	return []mutation{
 		{"slow disk", good, cp(func(f *node.Facts) { f.Sync.P99 = int64(11 * time.Millisecond) }), each("etcd-latency", "cp1")},
-		{"slow disk, another limit", withCluster(good, func(c *manifest.Cluster) { c.Precheck.DiskLatency = manifest.Duration(time.Second) }),
-			cp(func(f *node.Facts) { f.Sync.P99 = int64(11 * time.Millisecond) }), nil},
+		{
+			"slow disk, another limit", withCluster(good, func(c *manifest.Cluster) { c.Precheck.DiskLatency = manifest.Duration(time.Second) }),
+			cp(func(f *node.Facts) { f.Sync.P99 = int64(11 * time.Millisecond) }), nil,
+		},
 		{"etcd in memory", good, cp(func(f *node.Facts) { f.Sync.Type = "tmpfs" }), each("etcd-latency", "cp1")},
 		{"newer etcd", rich, cp(func(f *node.Facts) {
 			setUnit(f, "etcd.service", "inactive")
