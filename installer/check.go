@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
@@ -108,10 +111,12 @@ func (r *run) examine(ctx context.Context) (precheck.Report, error) {
 	}
 	targets := r.needed()
 	in := precheck.Input{Cluster: r.cluster, Hosts: make([]precheck.Host, len(targets)), Architectures: r.architectures()}
+	claimed := &claims{}
 	err := r.onAll(targets, func(i int, t *Target) error {
-		in.Hosts[i] = t.examine(ctx)
+		in.Hosts[i] = t.examine(ctx, claimed)
 		return nil
 	})
+	in.Links = r.links(ctx, in.Hosts, targets)
 	return precheck.Evaluate(in), err
 }
 
@@ -130,7 +135,7 @@ func (r *run) architectures() []string {
 }
 
 // examine gathers what is known about one host.
-func (t *Target) examine(ctx context.Context) precheck.Host {
+func (t *Target) examine(ctx context.Context, claimed *claims) precheck.Host {
 	h := precheck.Host{Host: t.Host, Err: t.failure}
 	if t.on == nil || t.failure != nil {
 		return h
@@ -139,8 +144,10 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 	if h.Err != nil {
 		return h
 	}
+	probe := precheck.ProbeFor(t.run.cluster, h)
+	probe.Vacant = claimed.claim(probe.Vacant)
 	h.Sent = t.run.Now()
-	facts, err := t.facts(ctx, precheck.ProbeFor(t.run.cluster, h))
+	facts, err := t.facts(ctx, probe)
 	h.Received = t.run.Now()
 	if err != nil {
 		h.Err = err
@@ -148,6 +155,21 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 	}
 	h.Facts = &facts
 	return h
+}
+
+// claims lets one host alone ask the network for an address: the others would hear its questions.
+type claims struct {
+	mu   sync.Mutex
+	list []netip.Addr
+}
+
+// claim returns those of the addresses that no other host has claimed.
+func (c *claims) claim(addresses []netip.Addr) []netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mine := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return slices.Contains(c.list, a) })
+	c.list = append(c.list, mine...)
+	return mine
 }
 
 // facts asks the helper.
