@@ -39,7 +39,9 @@ func Schema(kind string) ([]byte, error) {
 }
 
 // Kinds lists the kinds that Schema knows.
-func Kinds() []string { return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules} }
+func Kinds() []string {
+	return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules}
+}
 
 // schema is the part of JSON Schema that is needed here.
 type schema struct {
