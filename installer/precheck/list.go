@@ -2,6 +2,7 @@ package precheck
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -46,6 +47,17 @@ func (s Selection) Check() error {
 	return nil
 }
 
+// Of returns those of the checks that are chosen.
+func (s Selection) Of(checks []Check) []Check {
+	return slices.DeleteFunc(slices.Clone(checks), func(c Check) bool { return !s.has(c.ID, c.Groups) })
+}
+
+func (s Selection) has(id string, groups []string) bool {
+	named := func(name string) bool { return name == id || slices.Contains(groups, name) }
+	chosen := len(s.Only) == 0 || slices.ContainsFunc(s.Only, named)
+	return chosen && !slices.ContainsFunc(s.Skip, named)
+}
+
 // An UnknownCheckError says that there is no check and no group of a name.
 type UnknownCheckError struct {
 	Name string
@@ -70,9 +82,7 @@ func (e *UnknownCheckError) Hint() string {
 // were not reached stay, because nothing is known about them.
 func (r Report) Select(s Selection) Report {
 	r.Results = slices.DeleteFunc(slices.Clone(r.Results), func(one Result) bool {
-		named := func(name string) bool { return name == one.ID || slices.Contains(one.Groups, name) }
-		chosen := len(s.Only) == 0 || slices.ContainsFunc(s.Only, named)
-		return one.ID != reachableID && (!chosen || slices.ContainsFunc(s.Skip, named))
+		return one.ID != reachableID && !s.has(one.ID, one.Groups)
 	})
 	for _, part := range []struct {
 		what  string
@@ -84,4 +94,33 @@ func (r Report) Select(s Selection) Report {
 	}
 	r.count()
 	return r
+}
+
+// WriteListMarkdown describes checks for people, with a heading for each.
+func WriteListMarkdown(w io.Writer, checks []Check) error {
+	var b strings.Builder
+	for i, c := range checks {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "### %s\n\n%s\n\n", c.ID, plainMarkdown(sentence("wanted: "+c.Title)))
+		fmt.Fprintf(&b, "- Otherwise: %s\n- Fix: %s\n", plainMarkdown(c.Why), plainMarkdown(c.Fix))
+		fmt.Fprintf(&b, "- Level: %s. Groups: %s", c.Level, strings.Join(c.Groups, ", "))
+		if len(c.Roles) > 0 {
+			b.WriteString(". Hosts: ")
+			for i, role := range c.Roles {
+				if i > 0 {
+					b.WriteString(", ")
+				}
+				b.WriteString(plainMarkdown(string(role)))
+			}
+		}
+		b.WriteString("\n")
+		if len(c.Kubeadm) > 0 {
+			fmt.Fprintf(&b, "- In kubeadm: %s\n", strings.Join(c.Kubeadm, ", "))
+		}
+		fmt.Fprintf(&b, "- Source: %s\n", plainMarkdown(c.Source))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -10,9 +10,9 @@ import (
 // mostNames is how many names a line has; behind that it says how many more there are.
 const mostNames = 12
 
-// ranges writes host names as an inventory does, node[1:180], those that are counted in their first label and follow
+// Ranges writes host names as an inventory does, node[1:180], those that are counted in their first label and follow
 // each other. A few names are written as they are.
-func ranges(names []string) string {
+func Ranges(names []string) string {
 	parts := rangeParts(names)
 	if more := len(names) - namesIn(parts[:min(mostNames, len(parts))]); more > 0 {
 		parts = append(parts[:mostNames:mostNames], namePart{text: "and " + strconv.Itoa(more) + " more"})

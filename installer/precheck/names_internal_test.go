@@ -28,7 +28,7 @@ func TestRanges(t *testing.T) {
 		{"\x1b[2J1 \x1b[2J2 \x1b[2J3 \x1b[2J4", "\ufffd[2J[1:4]"},
 		{strings.Join(many, " "), "node0, node2, node4, node6, node8, node10, node12, node14, node16, node18, node20, node22, and 28 more"},
 	} {
-		if got := ranges(strings.Fields(c.names)); got != c.want {
+		if got := Ranges(strings.Fields(c.names)); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.names, got, c.want)
 		}
 	}

@@ -63,9 +63,9 @@ type Host struct {
 // Space is what a directory will have to hold in addition to what it has.
 type Space struct {
 	// For says what takes it, such as "images" or "registry".
-	For   string
-	Dir   string
-	Bytes int64
+	For   string `json:"for"`
+	Dir   string `json:"dir"`
+	Bytes int64  `json:"bytes"`
 }
 
 // Input is everything that checks look at.
@@ -250,7 +250,7 @@ type UnreachableError struct{ Report Report }
 // Error names the hosts.
 func (e *UnreachableError) Error() string {
 	hosts := e.Report.unreached(Block)
-	return fmt.Sprintf("precheck: %d of %d hosts could not be asked: %s", len(hosts), len(e.Report.Hosts), ranges(hosts))
+	return fmt.Sprintf("precheck: %d of %d hosts could not be asked: %s", len(hosts), len(e.Report.Hosts), Ranges(hosts))
 }
 
 // Err returns a *BlockedError if something blocks that was found, and an *UnreachableError if all that blocks is that

@@ -190,7 +190,7 @@ func (f finding) where() string {
 	if len(f.Hosts) == 0 {
 		return "the cluster"
 	}
-	return ranges(f.Hosts)
+	return Ranges(f.Hosts)
 }
 
 // sentence makes a sentence of what a check says, which begins in lower case and ends without a full stop.

@@ -154,7 +154,7 @@ func newPageProblem(anchor string, one problem) pageProblem {
 		p.Findings = append(p.Findings, view)
 	}
 	if rest := restOf(one.Findings, len(shown)); len(rest) > 0 {
-		p.More = fmt.Sprintf("and similarly on %s: %s", count(len(rest), "more host"), ranges(rest))
+		p.More = fmt.Sprintf("and similarly on %s: %s", count(len(rest), "more host"), Ranges(rest))
 	}
 	return p
 }

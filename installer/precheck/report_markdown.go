@@ -43,7 +43,7 @@ func (p problem) writeMarkdown(b *strings.Builder) {
 		fmt.Fprintf(b, "- %s: %s\n", codeSpan(f.where()), found)
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
-		fmt.Fprintf(b, "- and similarly on %s: %s\n", count(len(rest), "more host"), codeSpan(ranges(rest)))
+		fmt.Fprintf(b, "- and similarly on %s: %s\n", count(len(rest), "more host"), codeSpan(Ranges(rest)))
 	}
 }
 

@@ -49,7 +49,7 @@ func (p problem) writeText(b *strings.Builder) {
 		b.WriteByte('\n')
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
-		fmt.Fprintf(b, "    and similarly on %s: %s\n", count(len(rest), "more host"), ranges(rest))
+		fmt.Fprintf(b, "    and similarly on %s: %s\n", count(len(rest), "more host"), Ranges(rest))
 	}
 	if p.Level != Off {
 		fmt.Fprintf(b, "    why: %s\n    fix: %s\n", printable(p.Why), printable(p.Fix))
