@@ -33,7 +33,7 @@ func IDs() []string {
 	return ids
 }
 
-// A Selection are names of checks and of groups.
+// A Selection are names of checks and of groups. A name that is both stands for the group.
 type Selection struct{ Only, Skip []string }
 
 // Check tells whether there is everything that was named.
