@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // Cluster says what the cluster shall be. Build reads from it what is needed, precheck what must hold, install what to
@@ -153,6 +154,14 @@ type Precheck struct {
 	// MinKernel is a kernel version, 4.9.17 by default.
 	MinKernel                     string `yaml:"minKernel,omitempty" doc:"Default 4.9.17."`
 	AllowUnsupportedDistributions bool   `yaml:"allowUnsupportedDistributions,omitempty"`
+	// MinFree is what must stay free on each filesystem; 10% of it by default, where the kubelet begins to evict pods.
+	MinFree Quantity `yaml:"minFree,omitempty" doc:"What must stay free on each filesystem. Default 10% of it."`
+	// DiskLatency is how long 99% of small writes to etcd's disk may take, 10ms by default.
+	DiskLatency Duration `yaml:"diskLatency,omitempty" doc:"How long 99% of small writes to etcd's disk may take. Default 10ms."`
+	// ClockSkew is how far clocks may be apart, 2s by default.
+	ClockSkew Duration `yaml:"clockSkew,omitempty" doc:"How far the hosts' clocks may be apart. Default 2s."`
+	// Internet says whether hosts may reach the internet, allowed by default.
+	Internet string `yaml:"internet,omitempty" enum:"allowed,forbidden" doc:"Whether hosts may reach the internet. Default allowed; forbidden: one that does is refused."`
 }
 
 // MinMemory is the least memory of a host by role.
@@ -206,6 +215,8 @@ const (
 	defaultMemoryControlPlane = 1700 << 20
 	defaultMemoryWorker       = 1024 << 20
 	defaultKernel             = "4.9.17"
+	defaultDiskLatency        = Duration(10 * time.Millisecond)
+	defaultClockSkew          = Duration(2 * time.Second)
 	defaultEtcdDir            = "/var/lib/etcd"
 )
 
@@ -237,6 +248,9 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.Precheck.MinMemory.ControlPlane = orDefault(d.Precheck.MinMemory.ControlPlane, defaultMemoryControlPlane)
 	d.Precheck.MinMemory.Worker = orDefault(d.Precheck.MinMemory.Worker, defaultMemoryWorker)
 	d.Precheck.MinKernel = orDefault(d.Precheck.MinKernel, defaultKernel)
+	d.Precheck.DiskLatency = orDefault(d.Precheck.DiskLatency, defaultDiskLatency)
+	d.Precheck.ClockSkew = orDefault(d.Precheck.ClockSkew, defaultClockSkew)
+	d.Precheck.Internet = orDefault(d.Precheck.Internet, "allowed")
 	d.Addons = slices.Clone(d.Addons)
 	for i := range d.Addons {
 		a := &d.Addons[i]

@@ -138,5 +138,11 @@ type Vacancy struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// InUse tells whether another machine has the address.
-func (v Vacancy) InUse() bool { return !v.Own && (len(v.MACs) > 0 || v.Ping || v.APIServer) }
+// InUse tells whether another machine has the address. On its own link that is what the link says: a firewall or a proxy
+// may answer TCP for addresses that nobody has.
+func (v Vacancy) InUse() bool {
+	if v.Asked || len(v.MACs) > 0 {
+		return len(v.MACs) > 0
+	}
+	return !v.Own && (v.Ping || v.APIServer)
+}

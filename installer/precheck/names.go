@@ -2,118 +2,126 @@ package precheck
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/node"
 )
 
-// mostNames is how many names a line has; behind that it says how many more there are.
-const mostNames = 12
-
-// Ranges writes host names as an inventory does, node[1:180], those that are counted in their first label and follow
-// each other. A few names are written as they are.
-func Ranges(names []string) string {
-	parts := rangeParts(names)
-	if more := len(names) - namesIn(parts[:min(mostNames, len(parts))]); more > 0 {
-		parts = append(parts[:mostNames:mostNames], namePart{text: "and " + strconv.Itoa(more) + " more"})
+// nameChecks are about how names become addresses.
+func nameChecks() []Check {
+	return []Check{
+		{
+			ID: "dns", Groups: []string{GroupNetwork}, Level: Warn, Title: "a nameserver is configured that pods can use", Rule: hasNameserver, Roles: cluster(),
+			Why:    "CoreDNS forwards to the host's nameservers: without one it does not start, with one on the host itself it asks itself",
+			Fix:    "name the site's nameserver in /etc/resolv.conf, or to systemd-resolved in /etc/systemd/resolved.conf",
+			Source: "Kubespray; CoreDNS plugins forward and loop",
+		},
+		{
+			ID: "resolv-conf", Groups: []string{GroupNetwork}, Level: Warn, Title: "/etc/resolv.conf fits into that of pods", Rule: hasSmallResolvConf, Roles: cluster(),
+			Why:    "the kubelet leaves out what is too much, so that names are found on the host and not in pods",
+			Fix:    "keep at most 3 nameservers, 29 search domains and 1,900 characters of search domains",
+			Source: "kubelet: 3 nameservers, 32 search domains and 2048 characters, of which the cluster's own 3 domains take a part",
+		},
+		{
+			ID: "hosts-file", Groups: []string{GroupNetwork}, Level: Warn, Title: "/etc/hosts gives the hosts their addresses", Rule: hasTrueHosts,
+			Why:    "the first line that has a name counts: the host would look for the others, or for itself, where they are not",
+			Fix:    "correct or remove these lines",
+			Source: "kkbundle",
+		},
+		{
+			ID: "hostname-resolves", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Warn, Title: "the host's own name becomes an address", Rule: resolvesItself, Roles: cluster(),
+			Why:     "kubeadm warns, and programs that ask for their own address get none",
+			Fix:     "add the host to /etc/hosts; an installation by kkbundle does so",
+			Source:  "kubeadm Hostname",
+			Kubeadm: []string{"Hostname"},
+		},
 	}
-	texts := make([]string, len(parts))
-	for i, p := range parts {
-		texts[i] = p.text
-	}
-	return strings.Join(texts, ", ")
 }
 
-// A namePart is a name, or a range of them.
-type namePart struct {
-	text  string
-	names int
+const resolvedStub = "127.0.0.53"
+
+// hasNameserver knows that kubeadm gives pods the real nameservers behind systemd-resolved's stub.
+func hasNameserver(s *Subject) Finding {
+	dns := s.Facts.DNS
+	list := dns.Nameservers
+	if slices.Contains(list, resolvedStub) {
+		if list = dns.Upstream; len(list) == 0 {
+			return fail(resolvedStub + " is systemd-resolved, which has no nameserver to ask")
+		}
+	}
+	if len(list) == 0 {
+		return fail("none")
+	}
+	for _, n := range list {
+		if a, err := netip.ParseAddr(n); err == nil && a.IsLoopback() {
+			return fail(n + " is the host itself")
+		}
+	}
+	return pass(some(list))
 }
 
-func namesIn(parts []namePart) int {
-	n := 0
-	for _, p := range parts {
-		n += p.names
+func hasSmallResolvConf(s *Subject) Finding {
+	const servers, domains, characters = 3, 29, 1900
+	dns := s.Facts.DNS
+	search := strings.Join(dns.Search, " ")
+	var wrong []string
+	if n := len(dns.Nameservers); n > servers {
+		wrong = append(wrong, count(n, "nameserver"))
 	}
-	return n
+	if n := len(dns.Search); n > domains {
+		wrong = append(wrong, count(n, "search domain"))
+	}
+	if n := len(search); n > characters {
+		wrong = append(wrong, fmt.Sprintf("%d characters of search domains", n))
+	}
+	return none(wrong, "it does")
 }
 
-// A counted name is one with a number in it; number is -1 if it has none.
-type countedName struct {
-	name, before, digits, after string
-	number                      int
-}
-
-func rangeParts(names []string) []namePart {
-	const few = 3
-	var parts []namePart
-	if len(names) <= few {
-		for _, n := range names {
-			parts = append(parts, namePart{printable(n), 1})
+// hasTrueHosts compares with the inventory's addresses. The host itself may be at a loopback address.
+func hasTrueHosts(s *Subject) Finding {
+	var wrong []string
+	first := map[string]bool{}
+	for _, line := range s.Facts.Hosts {
+		a, err := netip.ParseAddr(line.Address)
+		if err != nil {
+			continue
 		}
-		return parts
-	}
-	list := make([]countedName, len(names))
-	for i, n := range names {
-		list[i] = counted(n)
-	}
-	// Names of one series come together, in the order in which the first of them was named.
-	first := map[[2]string]int{}
-	for i, c := range list {
-		if _, ok := first[c.series()]; !ok {
-			first[c.series()] = i
-		}
-	}
-	slices.SortStableFunc(list, func(a, b countedName) int {
-		if d := first[a.series()] - first[b.series()]; d != 0 {
-			return d
-		}
-		return a.number - b.number
-	})
-	for i := 0; i < len(list); {
-		j := i + 1
-		for j < len(list) && list[j].follows(list[j-1]) {
-			j++
-		}
-		if j-i >= few {
-			c := list[i]
-			parts = append(parts, namePart{printable(fmt.Sprintf("%s[%s:%s]%s", c.before, c.digits, list[j-1].digits, c.after)), j - i})
-		} else {
-			for _, c := range list[i:j] {
-				parts = append(parts, namePart{printable(c.name), 1})
+		for _, name := range line.Names {
+			want, known := s.fleet.named[name]
+			if !known || !want.IsValid() || first[name] || want.Is4() != a.Is4() {
+				continue
+			}
+			first[name] = true
+			if a != want && !(a.IsLoopback() && name == s.Host.Name) {
+				wrong = append(wrong, fmt.Sprintf("%s is %s there and %s in the inventory", name, a, want))
 			}
 		}
-		i = j
 	}
-	return parts
+	if len(wrong) > 0 {
+		return fail(some(wrong))
+	}
+	return pass("it does, or has none of them")
 }
 
-// counted finds the last number of a name's first label.
-func counted(name string) countedName {
-	label, rest := name, ""
-	if i := strings.IndexByte(name, '.'); i >= 0 {
-		label, rest = name[:i], name[i:]
+// resolvesItself leaves alone what an installation by kkbundle writes into /etc/hosts.
+func resolvesItself(s *Subject) Finding {
+	f := s.Facts
+	switch {
+	case s.Input.Install:
+		return skip()
+	case f.Hostname == "":
+		return unknown("the host did not say what it calls itself")
+	case len(f.HostnameAddresses) > 0:
+		return pass(f.Hostname + " is " + f.HostnameAddresses[0].String())
+	case hasLine(f.Hosts, f.Hostname):
+		return pass(f.Hostname + " is in /etc/hosts")
+	default:
+		return fail(f.Hostname + " does not")
 	}
-	end := strings.LastIndexAny(label, "0123456789") + 1
-	start := end
-	for start > 0 && label[start-1] >= '0' && label[start-1] <= '9' {
-		start--
-	}
-	const most = 9 // digits that fit any int
-	number, err := strconv.Atoi(label[start:end])
-	if err != nil || end-start > most {
-		return countedName{name: name, before: name, number: -1}
-	}
-	return countedName{name: name, before: label[:start], digits: label[start:end], after: label[end:] + rest, number: number}
 }
 
-func (c countedName) series() [2]string { return [2]string{c.before, c.after} }
-
-// follows tells whether a range of an inventory that has b goes on with c: 9 and 10, 09 and 10, but not 09 and 010.
-func (c countedName) follows(b countedName) bool {
-	if b.number < 0 || c.number != b.number+1 || c.series() != b.series() {
-		return false
-	}
-	padded := strings.HasPrefix(b.digits, "0") && len(b.digits) > 1
-	return len(c.digits) == len(b.digits) || !padded && c.digits == strconv.Itoa(c.number) && b.digits == strconv.Itoa(b.number)
+func hasLine(lines []node.HostsLine, name string) bool {
+	return slices.ContainsFunc(lines, func(l node.HostsLine) bool { return slices.Contains(l.Names, name) })
 }

@@ -5,268 +5,226 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Rules about how hosts find each other.
-
-type port struct {
-	network string
-	number  int
-	what    string
+// networkChecks are about a host's own place in the network.
+func networkChecks() []Check {
+	return []Check{
+		{
+			ID: "address", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Block, Title: "the host has the address that the inventory gives", Rule: hasAddress,
+			Why:    "other hosts would look for this one in vain",
+			Fix:    "correct internalIPv4 (or address) in the inventory, or configure the address on the host",
+			Source: "KubeKey v4 network_precheck; Kubespray (ip is one of the host's addresses)",
+		},
+		{
+			ID: "address-ipv6", Groups: []string{GroupNetwork}, Level: Block, Title: "the host has an IPv6 address where the cluster uses IPv6", Rule: hasAddress6, Roles: cluster(),
+			Why:    "a node without one cannot be part of a dual-stack cluster",
+			Fix:    "configure an address other than a link-local one on the host, or take the IPv6 network out of kubernetes.podCIDR and serviceCIDR",
+			Source: "KubeKey v4 kubernetes_precheck; Kubernetes: dual-stack prerequisites",
+		},
+		{
+			ID: "address-unique", Groups: []string{GroupNetwork}, Level: Block, Title: "no other host has its address", Rule: hasUniqueAddress,
+			Why:    "two hosts with one address cannot be told apart",
+			Fix:    "correct internalIPv4 (or address) in the inventory",
+			Source: "kkbundle",
+		},
+		{
+			ID: "networks", Groups: []string{GroupNetwork}, Level: Block, Title: "its networks do not overlap those of pods and services", Rule: hasNoOverlap, Roles: cluster(),
+			Why:    "traffic to other hosts would end in the pod network",
+			Fix:    "choose another kubernetes.podCIDR or serviceCIDR in the cluster file",
+			Source: "kkbundle",
+		},
+		{
+			ID: "routes", Groups: []string{GroupNetwork}, Level: Warn, Title: "no route leads into the networks of pods and services", Rule: hasNoForeignRoute, Roles: cluster(),
+			Why:    "what the host sends there goes elsewhere than the pods, or the pods take what was meant for there",
+			Fix:    "choose another kubernetes.podCIDR or serviceCIDR in the cluster file, or remove the route",
+			Source: "kkbundle",
+		},
+		{
+			ID: "default-route", Groups: []string{GroupNetwork}, Level: Warn, Title: "there is a default route", Rule: hasDefaultRoute, Roles: cluster(),
+			Why:    "some programs choose a host's address by it, and services in the cluster may be unreachable from the host without one",
+			Fix:    "set one, also where it leads nowhere",
+			Source: "k3s #1144, rke2 #1242: choice of the address",
+		},
+		{
+			ID: "mtu", Groups: []string{GroupNetwork}, Level: Warn, Title: "its packets may be as large as the other hosts'", Rule: hasCommonMTU, Roles: cluster(),
+			Why:    "pods take the size of their host's packets: larger ones are lost on the way to a host that takes smaller ones only",
+			Fix:    "give the interfaces of all hosts the same MTU",
+			Source: "kkbundle",
+		},
+		{
+			ID: "internet", Groups: []string{GroupNetwork}, Level: Block, Title: "the host does not reach the internet where that is forbidden", Rule: isOffline,
+			Why:    "the site's rules say so (precheck.internet: forbidden)",
+			Fix:    "close the way to the internet, or take precheck.internet out of the cluster file",
+			Source: "kkbundle",
+		},
+	}
 }
 
-// portsOf returns the ports that a host's roles need.
-func portsOf(c *manifest.Cluster, h manifest.Host) []port {
-	var list []port
-	if h.Is(manifest.RoleControlPlane) {
-		list = append(list, port{"tcp", manifest.DefaultPort, "API server"}, port{"tcp", 10257, "controller manager"}, port{"tcp", 10259, "scheduler"})
+func is4(p netip.Prefix) bool { return p.Addr().Is4() }
+func is6(p netip.Prefix) bool { return p.Addr().Is6() }
+
+// hasFamily tells whether pods or services have addresses of a family.
+func hasFamily(c *manifest.Cluster, is func(netip.Prefix) bool) bool {
+	return slices.ContainsFunc(c.Kubernetes.PodCIDR, is) || slices.ContainsFunc(c.Kubernetes.ServiceCIDR, is)
+}
+
+func hasAddress(s *Subject) Finding {
+	want := s.address
+	if !want.IsValid() {
+		return fail("the inventory gives no IPv4 address and the host has no default route to tell one by")
 	}
-	if c.Etcd.Type != "provided" && (h.Is(manifest.RoleEtcd) || (c.Etcd.Type == "internal" && h.Is(manifest.RoleControlPlane))) {
-		list = append(list, port{"tcp", 2379, "etcd"}, port{"tcp", 2380, "etcd"})
+	if i, _, ok := interfaceOf(s.Facts, want); ok {
+		return pass(fmt.Sprintf("%s on %s", want, i.Name))
 	}
-	if h.Is(manifest.RoleCluster) {
-		list = append(list, port{"tcp", 10250, "kubelet"})
-		if c.CNI.Type == "flannel" {
-			list = append(list, port{"udp", 8472, "flannel"})
+	all := s.addresses(func(a netip.Addr) bool { return a.Is4() })
+	if len(all) == 0 {
+		return failf("%s is on no interface; the host has no IPv4 address", want)
+	}
+	return failf("%s is on no interface; the host has %s", want, some(all))
+}
+
+// addresses lists those of the host's addresses that f holds for.
+func (s *Subject) addresses(f func(netip.Addr) bool) []string {
+	var list []string
+	for _, i := range s.Facts.Interfaces {
+		for _, p := range i.Addresses {
+			if f(p.Addr()) {
+				list = append(list, p.Addr().String())
+			}
 		}
-	}
-	if h.Is(manifest.RoleRegistry) && c.ImageRegistry.Type == "registry" {
-		list = append(list, port{"tcp", c.ImageRegistry.Port, "registry"})
 	}
 	return list
 }
 
-// ourPrograms are those that may have a port of a cluster of ours, by the name that the kernel has of them (15 bytes).
-func ourPrograms() []string {
-	return []string{"kube-apiserver", "kube-controller", "kube-scheduler", "etcd", "kubelet", "registry"}
+func hasAddress6(s *Subject) Finding {
+	if !hasFamily(s.Cluster, is6) {
+		return skip()
+	}
+	list := s.addresses(func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() })
+	if len(list) == 0 {
+		return fail("it has none")
+	}
+	return pass(some(list))
 }
 
-func hasPorts(s *Subject) (string, bool) {
-	var busy, held []string
-	for _, want := range portsOf(s.Cluster, s.Host.Host) {
-		i := slices.IndexFunc(s.Facts.Ports, func(p node.Port) bool { return p.Network == want.network && p.Port == want.number })
-		name := fmt.Sprintf("%d/%s (%s)", want.number, want.network, want.what)
-		if i < 0 {
-			busy = append(busy, name+" was not tried")
-			continue
-		}
-		p := s.Facts.Ports[i]
-		switch {
-		case p.Free:
-		case p.Problem != "":
-			busy = append(busy, name+": "+p.Problem)
-		case s.Ours() && (p.By == "" || slices.Contains(ourPrograms(), p.By)):
-			held = append(held, name)
-		case p.By != "":
-			busy = append(busy, name+" is used by "+p.By)
-		default:
-			busy = append(busy, name+" is in use")
-		}
+func hasUniqueAddress(s *Subject) Finding {
+	if !s.address.IsValid() {
+		return skip() // address says so
 	}
-	switch {
-	case len(busy) > 0:
-		return strings.Join(busy, ", "), false
-	case len(held) > 0:
-		return "free, or used by what kkbundle has installed", true
-	default:
-		return "free", true
+	if also := s.fleet.byAddress.besides(s.Host.Name, s.address); also != "" {
+		return failf("%s, as %s", s.address, also)
 	}
+	return pass(s.address.String())
 }
 
-func hasAddress(s *Subject) (string, bool) {
-	want := Address(s.Host.Host, s.Facts)
-	if !want.IsValid() {
-		return "the inventory gives no IPv4 address and the host has no default route to tell one by", false
-	}
-	var all []string
-	for _, i := range s.Facts.Interfaces {
-		for _, p := range i.Addresses {
-			if p.Addr() == want {
-				return fmt.Sprintf("%s on %s", want, i.Name), true
-			}
-			if p.Addr().Is4() {
-				all = append(all, p.Addr().String())
-			}
-		}
-	}
-	if len(all) == 0 {
-		return fmt.Sprintf("%s is on no interface; the host has no IPv4 address", want), false
-	}
-	return fmt.Sprintf("%s is on no interface; the host has %s", want, strings.Join(all, ", ")), false
+// A named network is one of the cluster's.
+type namedNetwork struct {
+	name string
+	netip.Prefix
 }
 
-func hasUniqueAddress(s *Subject) (string, bool) {
-	mine := Address(s.Host.Host, s.Facts)
-	if !mine.IsValid() {
-		return "it has none", true // address says so
+func clusterNetworks(c *manifest.Cluster) []namedNetwork {
+	var list []namedNetwork
+	for _, p := range c.Kubernetes.PodCIDR {
+		list = append(list, namedNetwork{"pods", p})
 	}
-	same := s.others(func(o Host) bool { return Address(o.Host, o.Facts) == mine })
-	if len(same) > 0 {
-		return fmt.Sprintf("%s, as %s", mine, strings.Join(same, ", ")), false
+	for _, p := range c.Kubernetes.ServiceCIDR {
+		list = append(list, namedNetwork{"services", p})
 	}
-	return mine.String(), true
-}
-
-// others returns the names of the other hosts for which f holds.
-func (s *Subject) others(f func(Host) bool) []string {
-	var names []string
-	for _, o := range s.Input.Hosts {
-		if o.Name != s.Host.Name && f(o) {
-			names = append(names, o.Name)
-		}
-	}
-	return names
+	return list
 }
 
 // hasNoOverlap looks at the network in which the host has its address: those of interfaces that a cluster made are its
 // own.
-func hasNoOverlap(s *Subject) (string, bool) {
-	mine := Address(s.Host.Host, s.Facts)
-	if !mine.IsValid() {
-		return "it has no address", true // address says so
+func hasNoOverlap(s *Subject) Finding {
+	if !s.address.IsValid() {
+		return skip() // address says so
 	}
-	network := netip.PrefixFrom(mine, mine.BitLen())
-	for _, i := range s.Facts.Interfaces {
-		for _, p := range i.Addresses {
-			if p.Addr() == mine {
-				network = p.Masked()
-			}
-		}
+	_, network, ok := interfaceOf(s.Facts, s.address)
+	if !ok {
+		network = netip.PrefixFrom(s.address, s.address.BitLen())
 	}
 	var found []string
-	for _, of := range []struct {
-		name string
-		list []netip.Prefix
-	}{{"pods", s.Cluster.Kubernetes.PodCIDR}, {"services", s.Cluster.Kubernetes.ServiceCIDR}} {
-		for _, p := range of.list {
-			if p.Overlaps(network) {
-				found = append(found, fmt.Sprintf("%s overlaps %s of the %s", network, p, of.name))
+	for _, of := range clusterNetworks(s.Cluster) {
+		if of.Overlaps(network) {
+			found = append(found, fmt.Sprintf("%s overlaps %s of the %s", network, of.Prefix, of.name))
+		}
+	}
+	return none(found, network.String())
+}
+
+// hasNoForeignRoute looks at all other routes than the one that networks looks at. Where a cluster is or was, its routes
+// are its own, or a leftover.
+func hasNoForeignRoute(s *Subject) Finding {
+	if s.Ours() || len(s.Facts.AllRoutes) == 0 {
+		return skip()
+	}
+	_, own, _ := interfaceOf(s.Facts, s.address)
+	var found []string
+	for _, r := range s.Facts.AllRoutes {
+		if r.To.Bits() == 0 || r.To == own || isPodInterface(r.Interface) {
+			continue
+		}
+		for _, of := range clusterNetworks(s.Cluster) {
+			if of.Overlaps(r.To) {
+				found = append(found, fmt.Sprintf("%s through %s is in %s of the %s", r.To, r.Interface, of.Prefix, of.name))
 			}
 		}
 	}
 	if len(found) > 0 {
-		return strings.Join(found, ", "), false
+		return fail(some(found))
 	}
-	return network.String(), true
+	return pass("none does")
 }
 
-func hasDefaultRoute(s *Subject) (string, bool) {
+func hasDefaultRoute(s *Subject) Finding {
 	if len(s.Facts.Routes) == 0 {
-		return "none", false
+		return fail("none")
 	}
 	r := s.Facts.Routes[0]
-	return fmt.Sprintf("%s on %s", r.Gateway, r.Interface), true
+	return pass(fmt.Sprintf("%s on %s", r.Gateway, r.Interface))
 }
 
-func isUniqueMachine(s *Subject) (string, bool) {
-	id := s.Facts.MachineID
-	if id == "" {
-		return "it has no machine id", true
-	}
-	if same := s.others(func(o Host) bool { return o.Facts != nil && o.Facts.MachineID == id }); len(same) > 0 {
-		return "machine id " + id + ", as " + strings.Join(same, ", "), false
-	}
-	return id, true
-}
-
-func hasUniqueMAC(s *Subject) (string, bool) {
-	mine := macs(s.Facts)
-	var found []string
-	for _, mac := range mine {
-		same := s.others(func(o Host) bool { return o.Facts != nil && slices.Contains(macs(o.Facts), mac) })
-		if len(same) > 0 {
-			found = append(found, mac+", as "+strings.Join(same, ", "))
-		}
-	}
-	if len(found) > 0 {
-		return strings.Join(found, "; "), false
-	}
-	return strings.Join(mine, ", "), true
-}
-
-// macs returns the addresses of the interfaces that a default route or a global address goes through: bridges and
-// tunnels on different hosts may well have the same ones.
-func macs(f *node.Facts) []string {
-	var list []string
-	for _, i := range f.Interfaces {
-		routed := slices.ContainsFunc(f.Routes, func(r node.DefaultRoute) bool { return r.Interface == i.Name })
-		if i.MAC != "" && routed && !slices.Contains(list, i.MAC) {
-			list = append(list, i.MAC)
-		}
-	}
-	return list
-}
-
-// maxSkew is how far clocks may be apart: certificates are valid from the second they are made.
-const maxSkew = 2 * time.Second
-
-// hasClock compares the host's clock with the median of all hosts' and this machine's. The facts were made at some
-// moment between the question and the answer, so a host is only wrong if it is at every moment in between.
-func hasClock(s *Subject) (string, bool) {
-	if s.Host.Sent.IsZero() || s.Host.Received.IsZero() {
-		return "not compared", true
-	}
-	offsets := []time.Duration{0} // this machine, whose clock makes the certificates
-	for _, h := range s.Input.Hosts {
-		if h.Facts != nil && !h.Sent.IsZero() && !h.Received.IsZero() {
-			low, high := h.offset()
-			offsets = append(offsets, low+(high-low)/2)
-		}
-	}
-	slices.Sort(offsets)
-	median := offsets[(len(offsets)-1)/2]
-	low, high := s.Host.offset()
+func hasCommonMTU(s *Subject) Finding {
+	i, _, ok := interfaceOf(s.Facts, s.address)
 	switch {
-	case low-median > maxSkew:
-		return fmt.Sprintf("%s ahead", (low - median).Round(time.Second/10)), false
-	case median-high > maxSkew:
-		return fmt.Sprintf("%s behind", (median - high).Round(time.Second/10)), false
+	case !ok || i.MTU == 0:
+		return skip() // address says so
+	case i.MTU != s.fleet.mtu:
+		return failf("%d bytes on %s, most hosts have %d", i.MTU, i.Name, s.fleet.mtu)
 	default:
-		return "within " + maxSkew.String(), true
+		return pass(fmt.Sprintf("%d bytes on %s", i.MTU, i.Name))
 	}
 }
 
-// offset returns between what the host's clock is ahead of this machine's.
-func (h Host) offset() (low, high time.Duration) {
-	clock := time.Unix(0, h.Facts.Clock)
-	return clock.Sub(h.Received.Round(0)), clock.Sub(h.Sent.Round(0))
-}
+// internetAddresses are dialled where the internet is forbidden. They are addresses, so that no name server is needed:
+// public resolvers, which everybody may ask.
+func internetAddresses() []string { return []string{"1.1.1.1:443", "8.8.8.8:53", "223.5.5.5:53"} }
 
-// hasNameserver knows that kubeadm gives pods the real nameservers behind systemd-resolved's 127.0.0.53.
-func hasNameserver(s *Subject) (string, bool) {
-	list := s.Facts.DNS.Nameservers
-	if len(list) == 0 {
-		return "none", false
+func isOffline(s *Subject) Finding {
+	if s.Cluster.Precheck.Internet != "forbidden" {
+		return skip()
 	}
-	for _, n := range list {
-		a, err := netip.ParseAddr(n)
-		if err == nil && a.IsLoopback() && n != "127.0.0.53" {
-			return n + " is the host itself", false
+	var open []string
+	tried := 0
+	for _, address := range internetAddresses() {
+		d, asked := s.dialled(address)
+		if asked {
+			tried++
+		}
+		if d.OK {
+			open = append(open, address)
 		}
 	}
-	return strings.Join(list, ", "), true
-}
-
-func hasNoProxy(s *Subject) (string, bool) {
-	var found []string
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
-		if v := s.Facts.Proxies[name]; v != "" {
-			found = append(found, name+"="+v)
-		}
+	switch {
+	case tried == 0:
+		return unknown("nobody has tried")
+	case len(open) > 0:
+		return fail("it reaches " + strings.Join(open, ", "))
+	default:
+		return pass("it does not")
 	}
-	if len(found) > 0 {
-		return strings.Join(found, ", "), false
-	}
-	return "none", true
-}
-
-func hasNoFirewall(s *Subject) (string, bool) {
-	if len(s.Facts.Firewalls) > 0 {
-		return strings.Join(s.Facts.Firewalls, ", "), false
-	}
-	return "none", true
 }

@@ -72,10 +72,21 @@ type Space struct {
 type Input struct {
 	Cluster *manifest.Cluster
 	Hosts   []Host
+	// Install tells that kkbundle is going to install the cluster from a bundle. What the installation does by itself,
+	// such as switching swap off, is no obstacle then; what this version cannot install is one.
+	Install bool
 	// Architectures are those that the bundle has content for, in Go's spelling; nil if there is no bundle to ask.
 	Architectures []string
 	// Links are the ways between hosts that were tried; nil if they were not.
 	Links []Link
+	// Missing says what the bundle lacks for this cluster and these hosts, one sentence each.
+	Missing []string
+	// Inventory is the file that the hosts come from; nil if what it asks for is not to be checked.
+	Inventory *manifest.Inventory
+	// Packages are the distributions that the bundle has packages for, such as "debian/12"; nil if it has none.
+	Packages []string
+	// Etcd is what is known about an etcd of the user's (etcd.type: provided); nil if nobody has looked.
+	Etcd *ProvidedEtcd
 }
 
 // A Check is one requirement.
@@ -85,26 +96,82 @@ type Check struct {
 	Title string // what is required
 	Why   string // what goes wrong otherwise
 	Fix   string // what to do
-	Level Level
+	// Level is what a failure means. If that depends on the cluster or the host, LevelOf says so, Level is the worst
+	// that it returns, and Varies says on what it depends.
+	Level   Level
+	LevelOf func(s *Subject) Level
+	Varies  string
 	// Groups are those that the check belongs to, at least one.
 	Groups []string
-	// Kubeadm are kubeadm's names for what the check looks at, such as NumCPU.
+	// Kubeadm are kubeadm's names for what the check looks at, such as NumCPU. A check may stand for several, and some
+	// are names of checks that kubeadm had once.
 	Kubeadm []string
 	// Roles are those that it is required for; nil is every host.
 	Roles []manifest.Role
+	// OfCluster tells that it is about the cluster: it has one result, which names no host.
+	OfCluster bool
+	// Essential tells that not knowing is as bad as a failure. Otherwise what could not be looked at is a warning.
+	Essential bool
 	// Source says where the rule or its number comes from.
 	Source string
-	// OK says what was found, and whether that is enough. It is pure, and it is called only for hosts with facts.
-	OK func(s *Subject) (found string, ok bool)
+	// Rule looks. It is pure. Unless the check is of the cluster, it is called only for hosts with facts.
+	Rule func(s *Subject) Finding
 }
 
-// A Subject is what one check looks at: a host among the others.
+// A Finding is what a rule has found.
+type Finding struct {
+	State State
+	// Text is for people: what is there, not what should be.
+	Text string
+}
+
+// State is what a rule says.
+type State int
+
+// The states. The zero one has no result: the check does not concern this host or this cluster.
+const (
+	Skipped State = iota
+	Passed
+	Failed
+	Unknown // it could not be looked at
+)
+
+func skip() Finding { return Finding{} }
+
+func pass(text string) Finding { return Finding{Passed, text} }
+
+func fail(text string) Finding { return Finding{Failed, text} }
+
+func failf(format string, args ...any) Finding { return fail(fmt.Sprintf(format, args...)) }
+
+func unknown(text string) Finding { return Finding{Unknown, text} }
+
+// none passes if nothing wrong was found.
+func none(wrong []string, good string) Finding {
+	if len(wrong) > 0 {
+		return fail(strings.Join(wrong, ", "))
+	}
+	return pass(good)
+}
+
+// noneMissing passes if nothing is missing.
+func noneMissing(missing []string, good string) Finding {
+	if len(missing) > 0 {
+		return fail("missing: " + strings.Join(missing, ", "))
+	}
+	return pass(good)
+}
+
+// A Subject is what one check looks at: a host among the others, or the cluster.
 type Subject struct {
+	// Host and Facts are empty where the check is of the cluster.
 	Host  Host
 	Facts *node.Facts
 	// Cluster has its defaults filled in.
 	Cluster *manifest.Cluster
 	Input   *Input
+	fleet   *fleet
+	address netip.Addr // the host's, see Address
 }
 
 // MarkerDir is where an installation by kkbundle leaves its marks. A host with some has a cluster of ours, or the part
@@ -149,29 +216,47 @@ type Report struct {
 	Results []Result
 }
 
-// Evaluate applies all checks to all hosts.
+// Evaluate applies all checks to all hosts and to the cluster. Its time grows with the number of hosts, not its square.
 func Evaluate(in Input) Report {
-	cluster := in.Cluster
-	if cluster == nil {
-		cluster = &manifest.Cluster{}
+	if in.Cluster == nil {
+		in.Cluster = &manifest.Cluster{}
 	}
-	cluster = cluster.WithDefaults()
+	cluster := in.Cluster.WithDefaults()
+	all := newFleet(&in)
+	ofCluster, ofHost := split(Checks())
 	r := Report{Version: 1}
-	checks := Checks()
-	for _, h := range in.Hosts {
+	r.evaluate(ofCluster, &Subject{Cluster: cluster, Input: &in, fleet: all})
+	for i, h := range in.Hosts {
 		r.Hosts = append(r.Hosts, h.Name)
 		if h.Facts == nil {
 			r.add(unreachable(h))
 			continue
 		}
-		s := &Subject{Host: h, Facts: h.Facts, Cluster: cluster, Input: &in}
-		for _, c := range checks {
-			if c.appliesTo(h.Host) {
-				r.add(c.result(s))
+		r.evaluate(ofHost, &Subject{Host: h, Facts: h.Facts, Cluster: cluster, Input: &in, fleet: all, address: all.addresses[i]})
+	}
+	return r
+}
+
+// split parts the checks of the cluster from those of each host.
+func split(checks []Check) (ofCluster, ofHost []Check) {
+	for _, c := range checks {
+		if c.OfCluster {
+			ofCluster = append(ofCluster, c)
+		} else {
+			ofHost = append(ofHost, c)
+		}
+	}
+	return ofCluster, ofHost
+}
+
+func (r *Report) evaluate(checks []Check, s *Subject) {
+	for i := range checks {
+		if c := &checks[i]; c.appliesTo(s.Host.Host) {
+			if found := c.Rule(s); found.State != Skipped {
+				r.add(c.result(s, found))
 			}
 		}
 	}
-	return r
 }
 
 func (r *Report) add(one Result) {
@@ -185,15 +270,21 @@ func (r *Report) add(one Result) {
 	}
 }
 
-func (c Check) appliesTo(h manifest.Host) bool {
+func (c *Check) appliesTo(h manifest.Host) bool {
 	return len(c.Roles) == 0 || slices.ContainsFunc(c.Roles, h.Is)
 }
 
-func (c Check) result(s *Subject) Result {
-	found, ok := c.OK(s)
+func (c *Check) result(s *Subject, found Finding) Result {
+	level := c.Level
+	if c.LevelOf != nil {
+		level = c.LevelOf(s)
+	}
+	if found.State == Unknown && !c.Essential {
+		level = Warn
+	}
 	return Result{
-		Host: s.Host.Name, ID: c.ID, Groups: c.Groups, Level: c.Level, OK: ok,
-		Title: c.Title, Found: found, Why: c.Why, Fix: c.Fix, Source: c.Source,
+		Host: s.Host.Name, ID: c.ID, Groups: c.Groups, Level: level, OK: found.State == Passed, Unknown: found.State == Unknown,
+		Title: c.Title, Found: found.Text, Why: c.Why, Fix: c.Fix, Source: c.Source,
 	}
 }
 
@@ -225,10 +316,7 @@ func (e *BlockedError) Error() string {
 		if r.OK || r.Level != Block {
 			continue
 		}
-		if r.Host == "" {
-			r.Host = "the cluster"
-		}
-		if len(ids[r.Host]) == 0 {
+		if r.Host != "" && len(ids[r.Host]) == 0 {
 			hosts = append(hosts, r.Host)
 		}
 		ids[r.Host] = append(ids[r.Host], r.ID)
@@ -237,11 +325,18 @@ func (e *BlockedError) Error() string {
 	for _, h := range hosts {
 		parts = append(parts, h+": "+strings.Join(ids[h], ", "))
 	}
+	what := fmt.Sprintf("%d of %d hosts are not ready", len(hosts), len(e.Report.Hosts))
+	if of := ids[""]; len(of) > 0 {
+		parts = slices.Insert(parts, 0, "the cluster: "+strings.Join(of, ", "))
+		if len(hosts) == 0 {
+			what = "the cluster cannot be installed"
+		}
+	}
 	const most = 10
 	if more := len(parts) - most; more > 0 {
-		parts = append(parts[:most], fmt.Sprintf("and %d more hosts", more))
+		parts = append(parts[:most], fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("precheck: %d of %d hosts are not ready (%s)", len(hosts), len(e.Report.Hosts), strings.Join(parts, "; "))
+	return fmt.Sprintf("precheck: %s (%s)", what, strings.Join(parts, "; "))
 }
 
 // An UnreachableError is a report in which hosts could not be asked and nothing else blocks.
@@ -264,58 +359,4 @@ func (r Report) Err() error {
 	default:
 		return nil
 	}
-}
-
-// ProbeFor returns what has to be looked at on a host for all checks. Directories are those of the host's Space.
-func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
-	c = c.WithDefaults()
-	p := node.Probe{
-		Units: []string{
-			"kubelet.service", "containerd.service", "docker.service", "crio.service", "etcd.service",
-			"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service",
-		},
-		Executables:  executables(),
-		Paths:        append(leftoverPaths(), MarkerDir, cniDir),
-		Modules:      modules(c),
-		KernelConfig: kernelOptions(),
-	}
-	for _, port := range portsOf(c, h.Host) {
-		if port.network == "udp" {
-			p.UDPPorts = append(p.UDPPorts, port.number)
-		} else {
-			p.Ports = append(p.Ports, port.number)
-		}
-	}
-	for _, s := range h.Space {
-		if !slices.Contains(p.Dirs, s.Dir) {
-			p.Dirs = append(p.Dirs, s.Dir)
-		}
-	}
-	for _, dir := range []string{"/usr/local/bin", "/opt", "/etc", "/var/lib/kubelet"} {
-		if !slices.Contains(p.Dirs, dir) {
-			p.Dirs = append(p.Dirs, dir)
-		}
-	}
-	return p
-}
-
-// Address returns the host's address in the cluster: the one of the inventory or, if it gives none, the IPv4 address of
-// the interface that has the default route. It is invalid if there is neither.
-func Address(h manifest.Host, f *node.Facts) netip.Addr {
-	if h.InternalIPv4.IsValid() || f == nil {
-		return h.InternalIPv4
-	}
-	for _, route := range f.Routes {
-		for _, i := range f.Interfaces {
-			if i.Name != route.Interface || !route.Gateway.Is4() {
-				continue
-			}
-			for _, p := range i.Addresses {
-				if p.Addr().Is4() {
-					return p.Addr()
-				}
-			}
-		}
-	}
-	return netip.Addr{}
 }

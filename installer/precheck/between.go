@@ -1,0 +1,60 @@
+package precheck
+
+import "fmt"
+
+// linkChecks are about what was tried between hosts. Without that there is no result.
+func linkChecks() []Check {
+	return []Check{
+		{
+			ID: "links", Groups: []string{GroupNetwork}, Level: Block, Title: "the host reaches the others on the ports of their roles", Rule: reachesOthers,
+			Why:    "nodes could not join, or pods not reach each other",
+			Fix:    "open these ports in the firewalls between the hosts and on them, both ways",
+			Source: "Kubernetes: ports and protocols; ports of the pod network; tried between the hosts",
+		},
+		{
+			ID: "path-mtu", Groups: []string{GroupNetwork}, Level: Warn, Title: "packets of full size get through to the others", Rule: sendsFullSize,
+			Why:    "large answers are lost on the way while small ones come: TLS connections hang",
+			Fix:    "raise the MTU of the network between the hosts, or lower that of their interfaces to what gets through",
+			Source: "tried between the hosts with packets that must not be split",
+		},
+	}
+}
+
+func reachesOthers(s *Subject) Finding {
+	all := s.fleet.links[s.Host.Name]
+	if len(all) == 0 {
+		return skip()
+	}
+	var closed []string
+	for _, l := range all {
+		if !l.OK {
+			closed = append(closed, fmt.Sprintf("%s %d/%s (%s)", l.To, l.Port, l.Network, l.Error))
+		}
+	}
+	if len(closed) > 0 {
+		return fail("it does not reach " + some(closed))
+	}
+	return pass(fmt.Sprintf("%d ways", len(all)))
+}
+
+func sendsFullSize(s *Subject) Finding {
+	var small []string
+	tried := 0
+	for _, l := range s.fleet.links[s.Host.Name] {
+		if l.Want == 0 {
+			continue
+		}
+		tried++
+		if l.MTU < l.Want {
+			small = append(small, fmt.Sprintf("%s: %d of %d bytes", l.To, l.MTU, l.Want))
+		}
+	}
+	switch {
+	case tried == 0:
+		return skip()
+	case len(small) > 0:
+		return fail(some(small))
+	default:
+		return pass(fmt.Sprintf("to %s", count(tried, "host")))
+	}
+}

@@ -1,0 +1,137 @@
+package precheck
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+)
+
+// filterChecks are about what stands between programs and the network.
+func filterChecks() []Check {
+	return []Check{
+		{
+			ID: "proxy", Groups: []string{GroupNetwork}, Level: Warn, Title: "no proxy stands between the hosts", Rule: hasNoProxy,
+			Why:     "programs would ask the proxy for the registry, the API server, services and pods",
+			Fix:     "remove the proxy from /etc/environment and the login scripts, or name the hosts' addresses and the networks of pods and services in NO_PROXY",
+			Source:  "kubeadm HTTPProxy, HTTPProxyCIDR",
+			Kubeadm: []string{"HTTPProxy", "HTTPProxyCIDR"},
+		},
+		{
+			ID: "firewall", Groups: []string{GroupNetwork}, Level: Warn, Title: "no firewall is active", Rule: hasNoFirewall,
+			Why:     "hosts must reach each other on the ports of their roles, and pods each other through those of the pod network",
+			Fix:     "open the ports between the hosts, or switch the firewall off",
+			Source:  "kubeadm Firewalld",
+			Kubeadm: []string{"Firewalld"},
+		},
+		{
+			ID: "packet-filter", Groups: []string{GroupNetwork}, Level: Warn, Title: "no rule drops what nothing allows", Rule: hasNoDrop, Roles: cluster(),
+			Why:    "what comes for pods, or from them, is dropped although no firewall service is active",
+			Fix:    "iptables -P FORWARD ACCEPT and the like, where the rules come from: often Docker, or a file of the site",
+			Source: "kkbundle; Kubernetes with Docker's FORWARD policy",
+		},
+		{
+			ID: "selinux", Groups: []string{GroupOS}, Level: Warn, Title: "SELinux does not enforce", Rule: isSELinuxOff,
+			Why:    "its rules do not know programs in /usr/local and may keep them from running",
+			Fix:    "setenforce 0, and SELINUX=permissive in /etc/selinux/config",
+			Source: "KubeKey v4 and Kubespray switch it off or to permissive",
+		},
+		{
+			ID: "fapolicyd", Groups: []string{GroupOS}, Level: Warn, Title: "fapolicyd does not keep programs from running", Rule: hasNoPolicyDaemon,
+			Why:    "it refuses to run programs that no package has brought, kubeadm and containerd among them",
+			Fix:    "systemctl disable --now fapolicyd, or allow /usr/local/bin and /opt/cni in its rules",
+			Source: "Kubespray switches it off",
+		},
+	}
+}
+
+// hasNoProxy looks at what a cluster's traffic would be sent to: everything that NO_PROXY does not name.
+func hasNoProxy(s *Subject) Finding {
+	var found []string
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
+		if v := s.Facts.Proxies[name]; v != "" {
+			found = append(found, name+"="+v)
+		}
+	}
+	if len(found) == 0 {
+		return pass("none")
+	}
+	through := s.proxied(strings.FieldsFunc(s.Facts.Proxies["NO_PROXY"], func(r rune) bool { return r == ',' || r == ' ' }))
+	if len(through) == 0 {
+		return pass(strings.Join(found, ", ") + "; NO_PROXY exempts the cluster")
+	}
+	return fail(strings.Join(found, ", ") + "; NO_PROXY lacks " + some(through))
+}
+
+// proxied lists what of the cluster a NO_PROXY does not exempt: the host itself, and the networks, as kubeadm looks at
+// them by their first address.
+func (s *Subject) proxied(exempt []string) []string {
+	var list []string
+	if s.address.IsValid() && !exempts(exempt, s.address) {
+		list = append(list, s.address.String())
+	}
+	for _, of := range clusterNetworks(s.Cluster) {
+		if !exempts(exempt, of.Addr().Next()) {
+			list = append(list, of.String())
+		}
+	}
+	return list
+}
+
+// exempts tells whether NO_PROXY has an address: *, an address, or a network, as Go's programs read it.
+func exempts(list []string, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(one string) bool {
+		if one == "*" || one == a.String() {
+			return true
+		}
+		p, err := netip.ParsePrefix(one)
+		return err == nil && p.Contains(a)
+	})
+}
+
+func hasNoFirewall(s *Subject) Finding { return none(s.Facts.Firewalls, "none") }
+
+// hasNoDrop leaves alone what a firewall service has made, which has a check of its own, and what a cluster of ours has.
+func hasNoDrop(s *Subject) Finding {
+	filter := s.Facts.PacketFilter
+	switch {
+	case len(s.Facts.Firewalls) > 0:
+		return skip()
+	case !filter.Known:
+		return unknown("the rules in the kernel could not be looked at")
+	}
+	var chains []string
+	for _, c := range filter.Drops {
+		if c.Hook == "input" || c.Hook == "forward" || c.Hook == "output" {
+			chains = append(chains, chainName(c))
+		}
+	}
+	if len(chains) > 0 {
+		return fail("the policy is to drop: " + some(chains))
+	}
+	return pass("none")
+}
+
+func chainName(c node.FilterChain) string { return c.Family + " " + c.Table + " " + c.Name }
+
+func isSELinuxOff(s *Subject) Finding {
+	switch s.Facts.SELinux {
+	case "":
+		return pass("off")
+	case "enforcing":
+		return fail("enforcing")
+	default:
+		if s.Facts.SELinuxConfig == "enforcing" {
+			return fail(s.Facts.SELinux + " now, enforcing after the next boot")
+		}
+		return pass(s.Facts.SELinux)
+	}
+}
+
+func hasNoPolicyDaemon(s *Subject) Finding {
+	if s.Facts.Unit("fapolicyd.service").Active == "active" {
+		return fail("it runs")
+	}
+	return pass("it does not run")
+}

@@ -1,0 +1,180 @@
+package precheck
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A fleet is what checks that compare hosts look at. It is made once: comparing each host with each other would take
+// hours where there are 10,000.
+type fleet struct {
+	addresses []netip.Addr // of each host, in the order of Input.Hosts
+	hosts     int          // how many there are
+	byAddress owners[netip.Addr]
+	byName    owners[string] // the name that the host itself has
+	byMachine owners[string]
+	byProduct owners[string]
+	byMAC     owners[string]
+	named     map[string]netip.Addr // addresses by the inventory's names
+	clock     time.Duration         // median of how far clocks are ahead of this machine's
+	mtu       int                   // the one that most nodes' interfaces have
+	members   map[manifest.Role][]string
+	links     map[string][]Link // by the host that they start from
+}
+
+// owners says which hosts have something.
+type owners[K comparable] map[K][]string
+
+func (o owners[K]) add(key K, host string) { o[key] = append(o[key], host) }
+
+// besides names those other than one host, "" if there are none.
+func (o owners[K]) besides(host string, key K) string {
+	var names []string
+	all := o[key]
+	for _, name := range all {
+		if name != host {
+			names = append(names, name)
+		}
+		if len(names) == shown {
+			break
+		}
+	}
+	text := strings.Join(names, ", ")
+	if more := len(all) - 1 - len(names); more > 0 && len(names) > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func newFleet(in *Input) *fleet {
+	f := &fleet{
+		hosts: len(in.Hosts), byAddress: owners[netip.Addr]{}, byName: owners[string]{}, byMachine: owners[string]{}, byProduct: owners[string]{}, byMAC: owners[string]{},
+		named: map[string]netip.Addr{}, members: map[manifest.Role][]string{}, links: map[string][]Link{},
+	}
+	mtus := map[int]int{}
+	offsets := []time.Duration{0} // this machine, whose clock makes the certificates
+	for _, h := range in.Hosts {
+		address := Address(h.Host, h.Facts)
+		f.addresses = append(f.addresses, address)
+		f.named[h.Name] = address
+		if address.IsValid() {
+			f.byAddress.add(address, h.Name)
+		}
+		for _, role := range h.Roles {
+			f.members[role] = append(f.members[role], h.Name)
+		}
+		if h.Facts == nil {
+			continue
+		}
+		f.identify(h)
+		if i, _, ok := interfaceOf(h.Facts, address); ok && h.Is(manifest.RoleCluster) {
+			mtus[i.MTU]++
+		}
+		if low, high, known := h.offset(); known {
+			offsets = append(offsets, low+(high-low)/2)
+		}
+	}
+	slices.Sort(offsets)
+	f.clock = offsets[(len(offsets)-1)/2]
+	for mtu, n := range mtus {
+		if n > mtus[f.mtu] || n == mtus[f.mtu] && mtu < f.mtu {
+			f.mtu = mtu
+		}
+	}
+	for _, l := range in.Links {
+		f.links[l.From] = append(f.links[l.From], l)
+	}
+	return f
+}
+
+// identify remembers what tells a host from others.
+func (f *fleet) identify(h Host) {
+	if h.Facts.Hostname != "" {
+		f.byName.add(strings.ToLower(h.Facts.Hostname), h.Name)
+	}
+	if h.Facts.MachineID != "" {
+		f.byMachine.add(h.Facts.MachineID, h.Name)
+	}
+	if h.Facts.ProductUUID != "" {
+		f.byProduct.add(strings.ToLower(h.Facts.ProductUUID), h.Name)
+	}
+	for _, mac := range macs(h.Facts) {
+		f.byMAC.add(mac, h.Name)
+	}
+}
+
+// offset returns between what the host's clock is ahead of this machine's: the facts were made at some moment between
+// the question and the answer.
+func (h Host) offset() (low, high time.Duration, known bool) {
+	if h.Facts == nil || h.Facts.Clock == 0 || h.Sent.IsZero() || h.Received.IsZero() {
+		return 0, 0, false
+	}
+	clock := time.Unix(0, h.Facts.Clock)
+	return clock.Sub(h.Received.Round(0)), clock.Sub(h.Sent.Round(0)), true
+}
+
+// macs returns the addresses of the interfaces that a default route goes through, or of those with addresses where there
+// is none: bridges and tunnels on different hosts may well have the same ones.
+func macs(f *node.Facts) []string {
+	var list []string
+	for _, i := range f.Interfaces {
+		routed := slices.ContainsFunc(f.Routes, func(r node.DefaultRoute) bool { return r.Interface == i.Name })
+		if len(f.Routes) == 0 {
+			routed = len(i.Addresses) > 0 && i.Kind == ""
+		}
+		if i.MAC != "" && routed && !slices.Contains(list, i.MAC) {
+			list = append(list, i.MAC)
+		}
+	}
+	return list
+}
+
+// Address returns the host's address in the cluster: the one of the inventory or, if it gives none, the IPv4 address of
+// the interface that has the default route. It is invalid if there is neither.
+func Address(h manifest.Host, f *node.Facts) netip.Addr {
+	if h.InternalIPv4.IsValid() || f == nil {
+		return h.InternalIPv4
+	}
+	for _, route := range f.Routes {
+		for _, i := range f.Interfaces {
+			if i.Name != route.Interface || !route.Gateway.Is4() {
+				continue
+			}
+			for _, p := range i.Addresses {
+				if p.Addr().Is4() {
+					return p.Addr()
+				}
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// interfaceOf returns the interface that has an address, and the network that the address is in.
+func interfaceOf(f *node.Facts, address netip.Addr) (node.Interface, netip.Prefix, bool) {
+	for _, i := range f.Interfaces {
+		for _, p := range i.Addresses {
+			if p.Addr() == address {
+				return i, p.Masked(), true
+			}
+		}
+	}
+	return node.Interface{}, netip.Prefix{}, false
+}
+
+// shown is how many of a list are shown.
+const shown = 3
+
+// some shows the first of a list.
+func some(names []string) string {
+	if more := len(names) - shown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,142 @@
+package precheck
+
+import (
+	"fmt"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// groupChecks are about which hosts do what.
+func groupChecks() []Check {
+	return []Check{
+		{
+			ID: "control-plane", Groups: []string{GroupKubernetes}, Level: Block, Title: "there is a control plane", Rule: hasControlPlane, OfCluster: true,
+			Why:    "there is no cluster without one",
+			Fix:    "name a host in groups.kube_control_plane of the inventory",
+			Source: "KubeKey v4: inventory",
+		},
+		{
+			ID: "workers", Groups: []string{GroupKubernetes}, Level: Warn, Title: "there is a host for pods", Rule: hasWorkers, OfCluster: true,
+			Why:    "control planes take no pods of users, so everything that is installed into the cluster would wait",
+			Fix:    "name hosts in groups.kube_worker of the inventory; a control plane can be there too",
+			Source: "Kubernetes: the taint of control planes",
+		},
+		{
+			ID: "etcd-group", Groups: []string{GroupEtcd}, Level: Block, Title: "there is a host for etcd", Rule: hasEtcdHosts, OfCluster: true,
+			Why:    "the cluster would have no store",
+			Fix:    "name hosts in groups.etcd of the inventory, or set etcd.type to internal",
+			Source: "KubeKey v4 etcd_precheck",
+		},
+		{
+			ID: "etcd-odd", Groups: []string{GroupEtcd}, Level: Block, Title: "the number of etcd's hosts is odd", Rule: isOdd, OfCluster: true,
+			Why:    "an even one stands the loss of no more hosts than one less, and can fall into halves of which none goes on",
+			Fix:    "use 1, 3 or 5 hosts",
+			Source: "KubeKey v4 etcd_precheck; Kubespray",
+		},
+		{
+			ID: "etcd-type", Groups: []string{GroupEtcd}, Level: Block, Title: "the kind of etcd is a known one", Rule: isKnownEtcd, OfCluster: true,
+			Why:    "nobody would install it",
+			Fix:    "write internal, external or provided into etcd.type of the cluster file",
+			Source: "KubeKey v4 etcd_precheck",
+		},
+		{
+			ID: "registry-group", Groups: []string{GroupRegistry}, Level: Block, Title: "there is a host for the registry, or two with a shared address", Rule: hasRegistryHosts, OfCluster: true,
+			Why:    "the hosts would have nowhere to pull images from",
+			Fix:    "name a host in groups.image_registry of the inventory (two with imageRegistry.vip), or set imageRegistry.type to existing or none",
+			Source: "KubeKey v4 image_registry_precheck",
+		},
+		{
+			ID: "nfs-group", Groups: []string{GroupNFS}, Level: Block, Title: "there is one NFS server where NFS is used", Rule: hasNFSServer, OfCluster: true,
+			Why:    "volumes of NFS need a server, and only one is used",
+			Fix:    "name one host in groups.nfs of the inventory, or take storage.nfs out of the cluster file",
+			Source: "KubeKey v4 nfs_precheck",
+		},
+	}
+}
+
+func (s *Subject) members(role manifest.Role) int { return len(s.fleet.members[role]) }
+
+// hasControlPlane cannot fail for inventories of kkbundle's, whose parser wants one.
+func hasControlPlane(s *Subject) Finding {
+	if n := s.members(manifest.RoleControlPlane); n > 0 {
+		return pass(count(n, "host"))
+	}
+	return fail("no host is one")
+}
+
+func hasWorkers(s *Subject) Finding {
+	if n := s.members(manifest.RoleWorker); n > 0 {
+		return pass(count(n, "host"))
+	}
+	return fail("no host is a worker")
+}
+
+// hasEtcdHosts cannot fail for inventories of kkbundle's, where the control plane is the default.
+func hasEtcdHosts(s *Subject) Finding {
+	switch n := s.members(manifest.RoleEtcd); {
+	case s.Cluster.Etcd.Type != "external":
+		return skip()
+	case n == 0:
+		return fail("no host is one")
+	default:
+		return pass(count(n, "host"))
+	}
+}
+
+func isOdd(s *Subject) Finding {
+	n := s.members(manifest.RoleEtcd)
+	switch {
+	case s.Cluster.Etcd.Type == "provided":
+		return skip()
+	case s.Cluster.Etcd.Type == "internal":
+		n = s.members(manifest.RoleControlPlane)
+	}
+	switch {
+	case n == 0:
+		return skip() // etcd-group or control-plane says so
+	case n%2 == 0:
+		return fail(count(n, "host"))
+	default:
+		return pass(count(n, "host"))
+	}
+}
+
+// isKnownEtcd cannot fail for files of kkbundle's, whose parser refuses other names.
+func isKnownEtcd(s *Subject) Finding {
+	switch name := s.Cluster.Etcd.Type; name {
+	case "internal", "external", "provided":
+		return pass(name)
+	default:
+		return fail(name)
+	}
+}
+
+func hasRegistryHosts(s *Subject) Finding {
+	if kind := s.Cluster.ImageRegistry.Type; kind != "registry" && kind != "harbor" {
+		return skip()
+	}
+	n := s.members(manifest.RoleRegistry)
+	const pair = 2
+	switch vip := s.Cluster.ImageRegistry.VIP; {
+	case n == 0:
+		return fail("no host is one")
+	case vip != "" && n < pair:
+		return failf("%s, and imageRegistry.vip, which is for two", count(n, "host"))
+	case vip == "" && n > 1:
+		return failf("%s without imageRegistry.vip", count(n, "host"))
+	default:
+		return pass(count(n, "host"))
+	}
+}
+
+func hasNFSServer(s *Subject) Finding {
+	n := s.members(manifest.RoleNFS)
+	switch {
+	case !s.Cluster.Storage.NFS && n == 0:
+		return skip()
+	case n == 1:
+		return pass("1 host")
+	default:
+		return fail(fmt.Sprintf("%s", count(n, "host")))
+	}
+}

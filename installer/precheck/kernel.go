@@ -1,0 +1,287 @@
+package precheck
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// kernelChecks are about the kernel.
+func kernelChecks() []Check {
+	return []Check{
+		{
+			ID: "kernel", Groups: []string{GroupOS}, Level: Block, Title: "the kernel is new enough", Rule: hasKernel, Roles: cluster(),
+			Why:    "container runtimes and pod networks need features of newer kernels",
+			Fix:    "update the kernel, or lower precheck.minKernel in the cluster file",
+			Source: "KubeKey v4 min_kernel_version (4.9.17)",
+		},
+		{
+			ID: "kernel-network", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel is new enough for the pod network and kube-proxy", Rule: hasNetworkKernel, Roles: cluster(),
+			Why:    "programs that they load into the kernel are refused by an older one",
+			Fix:    "update the kernel, or choose another cni.type or kubernetes.proxyMode",
+			Source: "Kubespray (cilium 4.9.17); Cilium's system requirements (5.4 since 1.16, 5.10 since 1.18); Kubernetes: nftables mode (5.13)",
+		},
+		{
+			ID: "kernel-tested", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel is one that Kubernetes is tested with", Rule: isTestedKernel, Roles: cluster(),
+			Why:     "Kubernetes is tested with long-term kernels (5.4, 5.10, 5.15) and those since 6.0; others may lack fixes",
+			Fix:     "use a long-term kernel, or one that a distribution maintains for years",
+			Source:  "kubeadm SystemVerification (1.34)",
+			Kubeadm: []string{"SystemVerification"},
+		},
+		{
+			ID: "modules", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel has the modules", Rule: hasModules, Roles: cluster(),
+			Why:    "containers need overlay, services br_netfilter or IPVS, and pod networks connect hosts with vxlan, geneve or Open vSwitch",
+			Fix:    "install the package with the kernel's modules (linux-modules-extra on Ubuntu, kernel-modules on RHEL)",
+			Source: "Kubernetes: container runtimes; kubeadm's IPVS check, which it has dropped; backends of the pod networks",
+		},
+		{
+			ID: "kernel-config", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel's configuration has what containers need", Rule: hasKernelConfig, Roles: cluster(),
+			Why:     "without these options containers do not start, or their limits do not hold",
+			Fix:     "use a distribution's standard kernel",
+			Source:  "kubeadm SystemVerification",
+			Kubeadm: []string{"SystemVerification"},
+		},
+	}
+}
+
+func hasKernel(s *Subject) Finding {
+	return atLeast(s.Facts.Kernel, s.Cluster.Precheck.MinKernel)
+}
+
+// atLeast compares a host's kernel with the least one.
+func atLeast(have, least string) Finding {
+	switch v := numbers(have); {
+	case len(v) == 0:
+		return unknown("the kernel's version is not known")
+	case slices.Compare(v, numbers(least)) < 0:
+		return failf("%s, needed is %s", have, least)
+	default:
+		return pass(have)
+	}
+}
+
+// numbers returns the leading numbers of a version: 5, 14, 0 of 5.14.0-427.el9.
+func numbers(version string) []int {
+	var list []int
+	for part := range strings.SplitSeq(strings.TrimPrefix(version, "v"), ".") {
+		digits := part[:len(part)-len(strings.TrimLeft(part, "0123456789"))]
+		n, err := strconv.Atoi(digits)
+		if err != nil {
+			return list
+		}
+		list = append(list, n)
+		if digits != part {
+			return list
+		}
+	}
+	return list
+}
+
+// isBefore tells whether a version is older than another, which has as many numbers as matter. A version that is not
+// known is the newest.
+func isBefore(version string, than ...int) bool {
+	v := numbers(version)
+	return len(v) > 0 && slices.Compare(v[:min(len(v), len(than))], than) < 0
+}
+
+// networks returns the pod networks of the cluster: multus adds to another one.
+func networks(c *manifest.Cluster) []string {
+	if c.CNI.Type == "multus" {
+		return []string{"multus", c.CNI.With}
+	}
+	return []string{c.CNI.Type}
+}
+
+func hasNetwork(c *manifest.Cluster, name string) bool { return slices.Contains(networks(c), name) }
+
+func hasNetworkKernel(s *Subject) Finding {
+	least := ciliumKernel(s.Cluster)
+	if isMaintained(s.Facts.Kernel) {
+		least = "" // Cilium takes the 4.18 of RHEL 8
+	}
+	if s.Cluster.Kubernetes.ProxyMode == "nftables" {
+		least = "5.13" // more than any Cilium asks for
+	}
+	if least == "" {
+		return skip()
+	}
+	return atLeast(s.Facts.Kernel, least)
+}
+
+// ciliumKernel is the least kernel for the cluster's Cilium, "" if it has none.
+func ciliumKernel(c *manifest.Cluster) string {
+	switch v := c.CNI.Version; {
+	case !hasNetwork(c, "cilium"):
+		return ""
+	case c.CNI.Type == "cilium" && isBefore(v, 1, 16):
+		return "4.9.17"
+	case c.CNI.Type == "cilium" && isBefore(v, 1, 18):
+		return "5.4"
+	default:
+		return "5.10"
+	}
+}
+
+// isMaintained tells whether a kernel is one of an enterprise distribution, which has more than its number says.
+func isMaintained(kernel string) bool {
+	for _, mark := range []string{".el8", ".el9", ".el10", ".oe1", ".oe2", ".ky10", ".ky11", ".uelc20", "-default"} {
+		if strings.Contains(kernel, mark) {
+			return true
+		}
+	}
+	return false
+}
+
+func isTestedKernel(s *Subject) Finding {
+	kernel := s.Facts.Kernel
+	v := numbers(kernel)
+	const series = 2
+	switch {
+	case len(v) < series:
+		return unknown("the kernel's version is not known")
+	case v[0] >= 6, isMaintained(kernel), v[0] == 5 && slices.Contains([]int{4, 10, 15}, v[1]):
+		return pass(kernel)
+	default:
+		return fail(kernel)
+	}
+}
+
+// modules are what the cluster needs of the kernel.
+func modules(c *manifest.Cluster) []string {
+	list := []string{"overlay", "br_netfilter"}
+	for _, network := range networks(c) {
+		switch network {
+		case "flannel", "calico", "cilium", "hybridnet":
+			list = append(list, "vxlan")
+		case "kube-ovn":
+			list = append(list, "openvswitch", "geneve")
+		}
+	}
+	switch c.Kubernetes.ProxyMode {
+	case "ipvs":
+		list = append(list, "ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack")
+	case "nftables":
+		list = append(list, "nf_tables", "nf_conntrack")
+	}
+	if c.DNS.NodeLocal {
+		list = append(list, "dummy")
+	}
+	return list
+}
+
+func hasModules(s *Subject) Finding {
+	var missing, untold []string
+	for _, m := range modules(s.Cluster) {
+		switch state := s.Facts.Modules[m]; {
+		case state.Usable():
+		case state == node.ModuleMissing:
+			missing = append(missing, m)
+		default:
+			untold = append(untold, m)
+		}
+	}
+	if len(missing) == 0 && len(untold) > 0 {
+		return unknown("the host did not say whether it has " + strings.Join(untold, ", "))
+	}
+	return noneMissing(missing, "all of them")
+}
+
+// kernelOptions are kubeadm's; of the last two, one is enough.
+func kernelOptions() []string {
+	return []string{
+		"CONFIG_NAMESPACES", "CONFIG_NET_NS", "CONFIG_PID_NS", "CONFIG_IPC_NS", "CONFIG_UTS_NS", "CONFIG_CGROUPS",
+		"CONFIG_CPUSETS", "CONFIG_MEMCG", "CONFIG_INET", "CONFIG_EXT4_FS", "CONFIG_PROC_FS",
+		"CONFIG_NETFILTER_XT_MATCH_COMMENT", "CONFIG_FAIR_GROUP_SCHED",
+		"CONFIG_NETFILTER_XT_TARGET_REDIRECT", "CONFIG_IP_NF_TARGET_REDIRECT",
+	}
+}
+
+func hasKernelConfig(s *Subject) Finding {
+	config := s.Facts.KernelConfig
+	if config == nil {
+		return unknown("the configuration is nowhere to be read (/proc/config.gz, /boot/config-*)")
+	}
+	options := kernelOptions()
+	all, either := options[:len(options)-2], options[len(options)-2:]
+	isSet := func(option string) bool { return config[option] == "y" || config[option] == "m" }
+	var missing []string
+	for _, option := range all {
+		if !isSet(option) {
+			missing = append(missing, option)
+		}
+	}
+	if !slices.ContainsFunc(either, isSet) {
+		missing = append(missing, strings.Join(either, " or "))
+	}
+	if len(missing) > 0 {
+		return fail("not set: " + strings.Join(missing, ", "))
+	}
+	return pass("all options are set")
+}
+
+// cgroupChecks are about the kernel's control groups.
+func cgroupChecks() []Check {
+	return []Check{
+		{
+			ID: "cgroups", Groups: []string{GroupOS}, Level: Block, Title: "the kernel has the control groups", Rule: hasCgroups, Roles: cluster(),
+			Why:     "the kubelet does not start without them",
+			Fix:     "remove cgroup_disable= from the kernel's command line; on a Raspberry Pi add cgroup_enable=memory",
+			Source:  "kubeadm SystemVerification",
+			Kubeadm: []string{"SystemVerification"},
+		},
+		{
+			ID: "cgroup-version", Groups: []string{GroupOS}, Level: Block, Title: "control groups are version 2", Rule: isCgroup2, Roles: cluster(),
+			LevelOf: cgroupLevel, Varies: "warns before Kubernetes 1.35, and where kubernetes.kubelet has failCgroupV1: false",
+			Why:     "Kubernetes only maintains its support of version 1; since 1.35 the kubelet does not start with it",
+			Fix:     "boot with systemd.unified_cgroup_hierarchy=1, or use a newer release of the distribution",
+			Source:  "kubeadm SystemVerification; kubelet failCgroupV1",
+			Kubeadm: []string{"SystemVerification"},
+		},
+	}
+}
+
+// hasCgroups asks for kubeadm's controllers. Version 2 has devices and freezer without saying so.
+func hasCgroups(s *Subject) Finding {
+	g := s.Facts.Cgroups
+	needed := []string{"cpu", "cpuset", "memory", "pids"}
+	switch g.Version {
+	case 2:
+	case 1:
+		needed = append(needed, "cpuacct", "devices", "freezer")
+	default:
+		return fail("none are mounted")
+	}
+	var missing []string
+	for _, n := range needed {
+		if !slices.Contains(g.Controllers, n) {
+			missing = append(missing, n)
+		}
+	}
+	if len(missing) > 0 {
+		return failf("version %d without %s", g.Version, strings.Join(missing, ", "))
+	}
+	return pass(fmt.Sprintf("version %d with all controllers", g.Version))
+}
+
+func isCgroup2(s *Subject) Finding {
+	switch s.Facts.Cgroups.Version {
+	case 0:
+		return skip() // cgroups says so
+	case 2:
+		return pass("version 2")
+	default:
+		return failf("version %d", s.Facts.Cgroups.Version)
+	}
+}
+
+func cgroupLevel(s *Subject) Level {
+	stays, said := s.Cluster.Kubernetes.Kubelet["failCgroupV1"].(bool)
+	if isBefore(s.Cluster.Kubernetes.Version, 1, 35) || said && !stays {
+		return Warn
+	}
+	return Block
+}

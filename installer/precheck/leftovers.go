@@ -1,0 +1,155 @@
+package precheck
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// leftoverChecks are about what another cluster has left behind.
+func leftoverChecks() []Check {
+	return []Check{
+		{
+			ID: "leftovers", Groups: []string{GroupKubernetes, GroupEtcd}, Level: Block, Title: "no other cluster has left anything behind", Rule: hasNoLeftovers,
+			Why:    "kubeadm refuses to start over files of an earlier cluster, and etcd must not start with another one's data",
+			Fix:    "if nobody needs that cluster any more: kubeadm reset, then remove what is named here",
+			Source: "kubeadm FileAvailable-*, DirAvailable--var-lib-etcd",
+			Kubeadm: []string{
+				"FileAvailable--etc-kubernetes-manifests-kube-apiserver.yaml", "FileAvailable--etc-kubernetes-manifests-kube-controller-manager.yaml",
+				"FileAvailable--etc-kubernetes-manifests-kube-scheduler.yaml", "FileAvailable--etc-kubernetes-manifests-etcd.yaml",
+				"FileAvailable--etc-kubernetes-kubelet.conf", "FileAvailable--etc-kubernetes-bootstrap-kubelet.conf",
+				"FileAvailable--etc-kubernetes-pki-ca.crt", "DirAvailable--var-lib-etcd",
+			},
+		},
+		{
+			ID: "leftovers-network", Groups: []string{GroupKubernetes, GroupNetwork}, Level: Warn, Title: "no other pod network has left anything behind", Rule: hasNoOldNetwork, Roles: cluster(),
+			Why:    "old interfaces and rules send packets of the new pods to where nobody is; kubeadm reset leaves them",
+			Fix:    "reboot, or remove these interfaces (ip link delete) and rules (iptables -F; ipvsadm -C)",
+			Source: "kubeadm reset: what it does not clean up",
+		},
+		{
+			ID: "cni-config", Groups: []string{GroupNetwork, GroupCRI}, Level: Block, Title: "no other pod network is configured", Rule: hasNoForeignCNI, Roles: cluster(),
+			LevelOf: warnUnlessInstall, Varies: "warns unless kkbundle is going to install",
+			Why:    "containerd uses the first configuration that it finds, so pods would not get this cluster's network",
+			Fix:    "remove the files from " + cniDir,
+			Source: "containerd CRI, max_conf_num",
+		},
+	}
+}
+
+// cniDir is where container runtimes look for the pod network.
+const cniDir = "/etc/cni/net.d"
+
+// leftoverPaths are what an earlier cluster leaves behind.
+func leftoverPaths(c *manifest.Cluster) []string {
+	return []string{
+		"/etc/kubernetes/manifests", "/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf",
+		"/etc/kubernetes/pki/ca.crt", c.Etcd.DataDir, "/var/lib/rancher/k3s", "/var/lib/rancher/rke2",
+	}
+}
+
+func hasNoLeftovers(s *Subject) Finding {
+	if s.Ours() {
+		return pass("kkbundle has installed here before")
+	}
+	var found []string
+	for _, name := range leftoverPaths(s.Cluster) {
+		p := s.Facts.Path(name)
+		// etcd's data is in the way where etcd will run, and nowhere else.
+		elsewhere := name == s.Cluster.Etcd.DataDir && !hasEtcd(s.Cluster, s.Host.Host)
+		if p.Type == "" || (p.Type == "dir" && len(p.Entries) == 0) || elsewhere {
+			continue
+		}
+		if p.Type == "dir" {
+			name = fmt.Sprintf("%s (%s)", name, some(p.Entries))
+		}
+		found = append(found, name)
+	}
+	for _, name := range []string{"kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"} {
+		if u := s.Facts.Unit(name + ".service"); u.Active == "active" || u.Active == "activating" {
+			found = append(found, name+" is running")
+		}
+	}
+	return none(found, "none")
+}
+
+// isPodInterface tells whether an interface is one that pod networks make.
+func isPodInterface(name string) bool {
+	if slices.Contains([]string{"cni0", "kube-ipvs0", "nodelocaldns", "kube-bridge", "ovn0", "mynet0", "vxlan.calico"}, name) {
+		return true
+	}
+	for _, prefix := range []string{"flannel.", "flannel-", "cali", "cilium_", "lxc_", "vxlan-v6.calico", "wireguard.cali"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasNoOldNetwork(s *Subject) Finding {
+	if s.Ours() {
+		return pass("kkbundle has installed here before")
+	}
+	var found []string
+	for _, i := range s.Facts.Interfaces {
+		if isPodInterface(i.Name) {
+			found = append(found, i.Name)
+		}
+	}
+	for _, name := range s.Facts.Namespaces {
+		if strings.HasPrefix(name, "cni-") {
+			found = append(found, "/run/netns/"+name)
+		}
+	}
+	if chains := s.Facts.PacketFilter.Foreign; len(chains) > 0 {
+		found = append(found, "rules: "+some(chains))
+	}
+	if len(found) > 0 {
+		return fail(some(found))
+	}
+	return pass("none")
+}
+
+// networkFiles are the names under which pod networks configure themselves.
+func networkFiles(network string) []string {
+	switch network {
+	case "flannel":
+		return []string{"10-flannel.conflist"}
+	case "calico":
+		return []string{"10-calico.conflist"}
+	case "cilium":
+		return []string{"05-cilium.conflist"}
+	case "kube-ovn":
+		return []string{"01-kube-ovn.conflist"}
+	case "hybridnet":
+		return []string{"06-hybridnet.conflist", "00-hybridnet.conflist"}
+	case "multus":
+		return []string{"00-multus.conf", "00-multus.conflist"}
+	default:
+		return nil
+	}
+}
+
+func hasNoForeignCNI(s *Subject) Finding {
+	if s.Ours() && s.Cluster.CNI.Type == "none" {
+		return pass("the pod network is the user's own") // and must be there by now
+	}
+	var ours, found []string
+	if s.Ours() {
+		for _, network := range networks(s.Cluster) {
+			ours = append(ours, networkFiles(network)...)
+		}
+	}
+	for _, name := range s.Facts.Path(cniDir).Entries {
+		if slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name)) && !slices.Contains(ours, name) {
+			found = append(found, name)
+		}
+	}
+	if len(found) > 0 {
+		return fail(some(found))
+	}
+	return pass("none")
+}

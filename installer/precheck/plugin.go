@@ -1,0 +1,244 @@
+package precheck
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// addressChecks are about the networks of pods and services. Some of them cannot fail for kkbundle's own files, whose
+// parser refuses the same, with the line; they hold for clusters that come from elsewhere.
+func addressChecks() []Check {
+	return []Check{
+		{
+			ID: "cidr-format", Groups: []string{GroupNetwork}, Level: Block, Title: "pods and services have one network each, or one of each family", Rule: hasCIDRs, OfCluster: true,
+			Why:    "Kubernetes takes no other number, and IPv4 first",
+			Fix:    "write kubernetes.podCIDR and serviceCIDR as a network, or as IPv4,IPv6",
+			Source: "KubeKey v4 network_precheck",
+		},
+		{
+			ID: "dual-stack", Groups: []string{GroupNetwork, GroupKubernetes}, Level: Block, Title: "this Kubernetes can have two families of addresses", Rule: canDualStack, OfCluster: true,
+			Why:    "versions before 1.20 know one family only",
+			Fix:    "choose a newer kubernetes.version, or one network each",
+			Source: "KubeKey v4 network_precheck (v1.20.0)",
+		},
+		{
+			ID: "cidr-overlap", Groups: []string{GroupNetwork}, Level: Block, Title: "the networks of pods and services do not overlap", Rule: hasApartCIDRs, OfCluster: true,
+			Why:    "an address could be a pod's and a service's",
+			Fix:    "choose another kubernetes.podCIDR or serviceCIDR in the cluster file",
+			Source: "Kubespray",
+		},
+		{
+			ID: "address-space", Groups: []string{GroupNetwork}, Level: Block, Title: "a node's IPv4 network holds its pods", Rule: holdsPods4, OfCluster: true,
+			Why:    "further pods stay in ContainerCreating for lack of an address",
+			Fix:    "lower kubernetes.maxPods, or give nodes larger networks (a smaller cni.ipv4MaskSize)",
+			Source: "KubeKey v4 network_precheck: maxPods ≤ 2^(32 − mask) − 2",
+		},
+		{
+			ID: "address-space-ipv6", Groups: []string{GroupNetwork}, Level: Block, Title: "a node's IPv6 network holds its pods", Rule: holdsPods6, OfCluster: true,
+			Why:    "further pods stay in ContainerCreating for lack of an address",
+			Fix:    "lower kubernetes.maxPods, or give nodes larger networks (a smaller cni.ipv6MaskSize)",
+			Source: "KubeKey v4 network_precheck: maxPods ≤ 2^(128 − mask) − 2 (which reads the IPv4 mask there)",
+		},
+		{
+			ID: "node-networks", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network has a part for each node", Rule: holdsNodes, OfCluster: true,
+			Why:    "further nodes get no network for their pods and never become ready",
+			Fix:    "choose a larger kubernetes.podCIDR, or give nodes smaller networks (a larger cni.ipv4MaskSize or ipv6MaskSize)",
+			Source: "Kubespray: 2^(node prefix − pods prefix) ≥ nodes, but for calico and none",
+		},
+		{
+			ID: "service-network", Groups: []string{GroupNetwork}, Level: Block, Title: "the service network has a size that the API server takes", Rule: hasServiceSize, OfCluster: true,
+			Why:    "the API server does not start with a larger one, and the cluster's DNS takes the tenth address",
+			Fix:    "choose a kubernetes.serviceCIDR from /12 to /28 (IPv6: from /108 to /124)",
+			Source: "kube-apiserver: at most 20 host bits; kubeadm: at least 10 addresses",
+		},
+	}
+}
+
+// pluginChecks are about the pod network and kube-proxy.
+func pluginChecks() []Check {
+	return []Check{
+		{
+			ID: "plugin", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network is a known one", Rule: isKnownPlugin, OfCluster: true,
+			Why:    "nobody would install it, and pods would get no addresses",
+			Fix:    "write one of " + strings.Join(plugins(), ", ") + " into cni.type of the cluster file",
+			Source: "KubeKey v4 network_precheck, where kube-ovn and kubeovn are one",
+		},
+		{
+			ID: "hybridnet", Groups: []string{GroupNetwork}, Level: Block, Title: "this Kubernetes can have Hybridnet", Rule: canHybridnet, OfCluster: true,
+			Why:    "Hybridnet uses interfaces that Kubernetes has since 1.16",
+			Fix:    "choose a newer kubernetes.version or another cni.type",
+			Source: "KubeKey v4 network_precheck (v1.16.0)",
+		},
+		{
+			ID: "proxy-mode", Groups: []string{GroupNetwork}, Level: Block, Title: "kube-proxy's mode goes with this Kubernetes", Rule: isFittingMode, OfCluster: true,
+			LevelOf: modeLevel, Varies: "warns of ipvs, which works and is deprecated since 1.35",
+			Why:    "kube-proxy refuses a mode that it does not have, and ipvs will be taken out",
+			Fix:    "write iptables, or nftables from 1.31 on, into kubernetes.proxyMode of the cluster file",
+			Source: "Kubespray; Kubernetes KEP-3866 (nftables) and KEP-5495 (ipvs)",
+		},
+	}
+}
+
+func hasCIDRs(s *Subject) Finding {
+	var wrong []string
+	for _, of := range []struct {
+		name string
+		list manifest.CIDRs
+	}{{"pods", s.Cluster.Kubernetes.PodCIDR}, {"services", s.Cluster.Kubernetes.ServiceCIDR}} {
+		switch list := of.list; {
+		case len(list) > 2:
+			wrong = append(wrong, of.name+" have "+count(len(list), "network"))
+		case len(list) == 2 && !(is4(list[0]) && is6(list[1])):
+			wrong = append(wrong, fmt.Sprintf("%s have %s", of.name, list))
+		}
+	}
+	if pods, services := len(s.Cluster.Kubernetes.PodCIDR), len(s.Cluster.Kubernetes.ServiceCIDR); len(wrong) == 0 && pods != services {
+		wrong = append(wrong, fmt.Sprintf("pods have %s, services %s", count(pods, "network"), count(services, "network")))
+	}
+	return none(wrong, fmt.Sprintf("pods %s, services %s", s.Cluster.Kubernetes.PodCIDR, s.Cluster.Kubernetes.ServiceCIDR))
+}
+
+func canDualStack(s *Subject) Finding {
+	if len(s.Cluster.Kubernetes.PodCIDR) < 2 && len(s.Cluster.Kubernetes.ServiceCIDR) < 2 {
+		return skip()
+	}
+	if isBefore(s.Cluster.Kubernetes.Version, 1, 20) {
+		return fail(s.Cluster.Kubernetes.Version)
+	}
+	return pass(s.Cluster.Kubernetes.Version)
+}
+
+func hasApartCIDRs(s *Subject) Finding {
+	all := clusterNetworks(s.Cluster)
+	var wrong []string
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			if a.Overlaps(b.Prefix) {
+				wrong = append(wrong, fmt.Sprintf("%s of the %s and %s of the %s", a.Prefix, a.name, b.Prefix, b.name))
+			}
+		}
+	}
+	return none(wrong, "they do not")
+}
+
+// masks returns the sizes of nodes' networks; own tells that kubeadm's configuration has others, which are not known.
+func masks(c *manifest.Cluster) (v4, v6 int, own bool) {
+	_, own = c.Kubernetes.Kubeadm["controllerManager"]
+	return c.CNI.IPv4MaskSize, c.CNI.IPv6MaskSize, own
+}
+
+func holdsPods4(s *Subject) Finding {
+	mask, _, own := masks(s.Cluster)
+	if own || !slices.ContainsFunc(s.Cluster.Kubernetes.PodCIDR, is4) {
+		return skip()
+	}
+	return holdsPods(s.Cluster.Kubernetes.MaxPods, mask, 32)
+}
+
+func holdsPods6(s *Subject) Finding {
+	_, mask, own := masks(s.Cluster)
+	if own || !slices.ContainsFunc(s.Cluster.Kubernetes.PodCIDR, is6) {
+		return skip()
+	}
+	return holdsPods(s.Cluster.Kubernetes.MaxPods, mask, 128)
+}
+
+// holdsPods compares pods with the addresses of a network but its first and last one.
+func holdsPods(pods, mask, length int) Finding {
+	const enough = 31 // host bits with which no number of pods is too many
+	free := length - mask
+	if free >= enough {
+		return pass(fmt.Sprintf("a /%d", mask))
+	}
+	holds := 0
+	if free > 0 {
+		holds = 1<<free - 2
+	}
+	text := fmt.Sprintf("a /%d holds %d, kubernetes.maxPods is %d", mask, holds, pods)
+	if pods > holds {
+		return fail(text)
+	}
+	return pass(text)
+}
+
+// holdsNodes leaves alone networks that do not give each node a part: calico takes blocks as pods come, and so do
+// hybridnet and kube-ovn.
+func holdsNodes(s *Subject) Finding {
+	v4, v6, own := masks(s.Cluster)
+	if own || !hasNetwork(s.Cluster, "flannel") && !hasNetwork(s.Cluster, "cilium") {
+		return skip()
+	}
+	nodes := len(s.fleet.members[manifest.RoleCluster])
+	var wrong []string
+	for _, p := range s.Cluster.Kubernetes.PodCIDR {
+		mask := v4
+		if is6(p) {
+			mask = v6
+		}
+		if needs := bits.Len(uint(max(nodes, 1) - 1)); mask-p.Bits() < needs {
+			wrong = append(wrong, fmt.Sprintf("%s cannot give %s a /%d each", p, count(nodes, "node"), mask))
+		}
+	}
+	return none(wrong, count(nodes, "node"))
+}
+
+func hasServiceSize(s *Subject) Finding {
+	const least, most = 4, 20
+	var wrong []string
+	for _, p := range s.Cluster.Kubernetes.ServiceCIDR {
+		if free := hostBits(p); free < least || free > most {
+			wrong = append(wrong, p.String())
+		}
+	}
+	return none(wrong, s.Cluster.Kubernetes.ServiceCIDR.String())
+}
+
+func hostBits(p netip.Prefix) int { return p.Addr().BitLen() - p.Bits() }
+
+func plugins() []string {
+	return []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "none"}
+}
+
+// isKnownPlugin cannot fail for files of kkbundle's, whose parser refuses other names.
+func isKnownPlugin(s *Subject) Finding {
+	for _, name := range networks(s.Cluster) {
+		if !slices.Contains(plugins(), name) {
+			return fail(name)
+		}
+	}
+	return pass(strings.Join(networks(s.Cluster), " with "))
+}
+
+func canHybridnet(s *Subject) Finding {
+	if !hasNetwork(s.Cluster, "hybridnet") {
+		return skip()
+	}
+	if isBefore(s.Cluster.Kubernetes.Version, 1, 16) {
+		return fail(s.Cluster.Kubernetes.Version)
+	}
+	return pass(s.Cluster.Kubernetes.Version)
+}
+
+func isFittingMode(s *Subject) Finding {
+	mode, version := s.Cluster.Kubernetes.ProxyMode, s.Cluster.Kubernetes.Version
+	switch {
+	case mode == "nftables" && isBefore(version, 1, 31):
+		return failf("%s has no nftables mode by default", version)
+	case mode == "ipvs" && version != "" && !isBefore(version, 1, 35):
+		return failf("ipvs is deprecated in %s", version)
+	default:
+		return pass(mode)
+	}
+}
+
+func modeLevel(s *Subject) Level {
+	if s.Cluster.Kubernetes.ProxyMode == "ipvs" {
+		return Warn
+	}
+	return Block
+}

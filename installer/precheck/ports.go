@@ -1,0 +1,125 @@
+package precheck
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// portChecks are about the ports that a host's roles need.
+func portChecks() []Check {
+	return []Check{
+		{
+			ID: "ports", Groups: []string{GroupNetwork}, Level: Block, Title: "the ports are free", Rule: hasPorts, Essential: true,
+			Why:     "the API server, etcd, the kubelet or the registry could not listen there",
+			Fix:     "stop the program that has the port",
+			Source:  "kubeadm Port-*; ports of the pod network, of the registry and of the load balancer",
+			Kubeadm: []string{"Port-6443", "Port-10257", "Port-10259", "Port-10250", "Port-2379", "Port-2380"},
+		},
+	}
+}
+
+type port struct {
+	network string
+	number  int
+	what    string
+}
+
+// portsOf returns the ports that a host's roles need.
+func portsOf(c *manifest.Cluster, h manifest.Host) []port {
+	var list []port
+	if h.Is(manifest.RoleControlPlane) {
+		list = append(list, port{"tcp", manifest.DefaultPort, "API server"}, port{"tcp", 10257, "controller manager"}, port{"tcp", 10259, "scheduler"})
+	}
+	if hasEtcd(c, h) {
+		list = append(list, port{"tcp", 2379, "etcd"}, port{"tcp", 2380, "etcd"})
+	}
+	if h.Is(manifest.RoleCluster) {
+		list = append(list, port{"tcp", 10250, "kubelet"})
+		for _, network := range networks(c) {
+			list = append(list, networkPorts(network)...)
+		}
+	}
+	if c.ControlPlaneEndpoint.Type == "haproxy" && h.Is(manifest.RoleWorker) {
+		list = append(list, port{"tcp", 8081, "haproxy"})
+	}
+	if h.Is(manifest.RoleRegistry) {
+		switch c.ImageRegistry.Type {
+		case "registry":
+			list = append(list, port{"tcp", c.ImageRegistry.Port, "registry"})
+		case "harbor":
+			list = append(list, port{"tcp", 80, "Harbor"}, port{"tcp", 443, "Harbor"})
+		}
+	}
+	return list
+}
+
+// hasEtcd tells whether etcd will run on a host.
+func hasEtcd(c *manifest.Cluster, h manifest.Host) bool {
+	switch c.Etcd.Type {
+	case "provided":
+		return false
+	case "internal":
+		return h.Is(manifest.RoleControlPlane) || h.Is(manifest.RoleEtcd)
+	default:
+		return h.Is(manifest.RoleEtcd)
+	}
+}
+
+// networkPorts are those on which nodes listen for a pod network.
+func networkPorts(network string) []port {
+	switch network {
+	case "flannel":
+		return []port{{"udp", 8472, "flannel"}}
+	case "calico":
+		return []port{{"tcp", 179, "calico"}, {"udp", 4789, "calico"}}
+	case "cilium":
+		return []port{{"tcp", 4240, "cilium"}, {"tcp", 4244, "cilium"}, {"udp", 8472, "cilium"}}
+	case "kube-ovn":
+		return []port{{"tcp", 6641, "kube-ovn"}, {"tcp", 6642, "kube-ovn"}, {"udp", 6081, "kube-ovn"}}
+	case "hybridnet":
+		return []port{{"udp", 8472, "hybridnet"}}
+	default:
+		return nil
+	}
+}
+
+// ourPrograms are those that may have a port of a cluster of ours, by the name that the kernel has of them (15 bytes).
+func ourPrograms() []string {
+	return []string{"kube-apiserver", "kube-controller", "kube-scheduler", "etcd", "kubelet", "registry"}
+}
+
+func hasPorts(s *Subject) Finding {
+	var busy, untold []string
+	held := false
+	for _, want := range portsOf(s.Cluster, s.Host.Host) {
+		i := slices.IndexFunc(s.Facts.Ports, func(p node.Port) bool { return p.Network == want.network && p.Port == want.number })
+		name := fmt.Sprintf("%d/%s (%s)", want.number, want.network, want.what)
+		if i < 0 {
+			untold = append(untold, name+" was not tried")
+			continue
+		}
+		p := s.Facts.Ports[i]
+		switch {
+		case p.Free:
+		case p.Problem != "":
+			untold = append(untold, name+": "+p.Problem)
+		case s.Ours() && (p.By == "" || slices.Contains(ourPrograms(), p.By)):
+			held = true
+		case p.By != "":
+			busy = append(busy, name+" is used by "+p.By)
+		default:
+			busy = append(busy, name+" is in use")
+		}
+	}
+	switch {
+	case len(busy) == 0 && len(untold) > 0:
+		return unknown(some(untold))
+	case held:
+		return none(busy, "free, or used by what kkbundle has installed")
+	default:
+		return none(busy, "free")
+	}
+}

@@ -1,0 +1,83 @@
+package precheck
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// ProbeFor returns what has to be looked at on a host for all checks. Directories are those of the host's Space and
+// those that an installation writes to.
+func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
+	c = c.WithDefaults()
+	p := node.Probe{
+		Units: []string{
+			"kubelet.service", "containerd.service", "docker.service", "crio.service", "etcd.service",
+			"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "fapolicyd.service",
+		},
+		Executables:  executables(),
+		Paths:        append(leftoverPaths(c), MarkerDir, cniDir),
+		Modules:      modules(c),
+		KernelConfig: kernelOptions(),
+		Sysctls:      sysctls(),
+		Certificates: pkiDirs(),
+		Internet:     dialAddresses(c, h.Host),
+		Vacant:       vacancies(c, h.Host),
+	}
+	for _, port := range portsOf(c, h.Host) {
+		if port.network == "udp" {
+			p.UDPPorts = append(p.UDPPorts, port.number)
+		} else {
+			p.Ports = append(p.Ports, port.number)
+		}
+	}
+	for _, s := range h.Space {
+		p.Dirs = append(p.Dirs, s.Dir)
+	}
+	p.Dirs = append(p.Dirs, "/usr/local/bin", "/opt", "/etc", "/var/lib/kubelet")
+	if hasEtcd(c, h.Host) {
+		p.Dirs = append(p.Dirs, c.Etcd.DataDir)
+		p.Sync = c.Etcd.DataDir
+	}
+	p.Dirs = unique(p.Dirs)
+	return p
+}
+
+func unique(list []string) []string {
+	var out []string
+	for _, one := range list {
+		if !slices.Contains(out, one) {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// dialAddresses are what the host is to connect to, in order to know whether it can.
+func dialAddresses(c *manifest.Cluster, h manifest.Host) []string {
+	var list []string
+	if c.Precheck.Internet == "forbidden" {
+		list = append(list, internetAddresses()...)
+	}
+	if h.Is(manifest.RoleControlPlane) {
+		list = append(list, etcdAddresses(c)...)
+	}
+	if h.Is(manifest.RoleCluster) {
+		list = append(list, registryAddresses(c)...)
+		list = append(list, endpointAddresses(c)...)
+	}
+	return unique(list)
+}
+
+// vacancies are the shared addresses that the host may have to announce.
+func vacancies(c *manifest.Cluster, h manifest.Host) []netip.Addr {
+	var list []netip.Addr
+	for _, vip := range sharedAddresses(c) {
+		if vip.IsValid() && h.Is(vip.role) {
+			list = append(list, vip.Addr)
+		}
+	}
+	return list
+}

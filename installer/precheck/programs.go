@@ -1,0 +1,124 @@
+package precheck
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// programChecks are about the programs that come with the system.
+func programChecks() []Check {
+	return []Check{
+		{
+			ID: "executables", Groups: []string{GroupOS}, Level: Block, Title: "the programs are there that kubeadm and the installation use", Rule: hasExecutables, Roles: cluster(),
+			Why:    "kubeadm refuses to start without them",
+			Fix:    "install util-linux, mount, kmod, procps, coreutils and, for Kubernetes before 1.33 or with Docker, iproute2, iptables and conntrack",
+			Source: "kubeadm FileExisting-*, by version; Docker needs iptables",
+			Kubeadm: []string{
+				"FileExisting-cp", "FileExisting-mount", "FileExisting-losetup", "FileExisting-conntrack",
+				"FileExisting-ip", "FileExisting-iptables", "FileExisting-nsenter", "FileExisting-crictl",
+			},
+		},
+		{
+			ID: "executables-optional", Groups: []string{GroupOS}, Level: Warn, Title: "the programs are there that some features use", Rule: hasOptionalExecutables, Roles: cluster(),
+			Why:     "without iptables, pods that ask for a port of the host (hostPort) get none; without the others, port forwarding, limits of bandwidth or looking into IPVS do not work",
+			Fix:     "install iptables and, if they are named, socat, iproute2 (tc), ethtool, ebtables, ipset and ipvsadm",
+			Source:  "CNI plugins portmap and bandwidth; cri-dockerd; what kubeadm warned of in earlier versions",
+			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc", "FileExisting-touch"},
+		},
+		{
+			ID: "packages", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "the bundle has packages for the host's distribution", Rule: hasPackages,
+			Why:    "packages that are missing on the host cannot be installed from the bundle",
+			Fix:    "build the bundle with this distribution under packages, or install the packages beforehand",
+			Source: "packages in the bundle",
+		},
+	}
+}
+
+// executables are all programs that some check asks for.
+func executables() []string {
+	return []string{
+		"cp", "mount", "losetup", "systemctl", "modprobe", "sysctl", "swapoff",
+		"conntrack", "ip", "iptables", "nsenter", "crictl", "touch", "tc", "ethtool", "ebtables", "socat", "ipset", "ipvsadm",
+		nfsMount,
+	}
+}
+
+// neededExecutables follows kubeadm, which has asked for less with each version, and adds what the installation calls.
+func neededExecutables(s *Subject) []string {
+	list := []string{"cp", "mount", "losetup"}
+	if s.Input.Install {
+		list = append(list, "systemctl", "modprobe", "sysctl", "swapoff")
+	}
+	version, docker := s.Cluster.Kubernetes.Version, s.Cluster.CRI.Type == "docker"
+	if isBefore(version, 1, 33) || docker {
+		list = append(list, "ip", "iptables", "nsenter")
+	}
+	if isBefore(version, 1, 32) {
+		list = append(list, "conntrack")
+	}
+	if isBefore(version, 1, 31) && !s.Input.Install {
+		list = append(list, "crictl")
+	}
+	return list
+}
+
+func optionalExecutables(c *manifest.Cluster) []string {
+	list := []string{"iptables"}
+	version := c.Kubernetes.Version
+	if isBefore(version, 1, 33) {
+		list = append(list, "tc", "ethtool", "touch")
+	}
+	if isBefore(version, 1, 30) {
+		list = append(list, "ebtables")
+	}
+	if c.CRI.Type == "docker" || isBefore(version, 1, 30) {
+		list = append(list, "socat")
+	}
+	if c.Kubernetes.ProxyMode == "ipvs" {
+		list = append(list, "ipset", "ipvsadm")
+	}
+	return list
+}
+
+func hasExecutables(s *Subject) Finding {
+	return s.hasAll(neededExecutables(s))
+}
+
+// hasOptionalExecutables leaves out what must be there anyway.
+func hasOptionalExecutables(s *Subject) Finding {
+	needed := neededExecutables(s)
+	list := slices.DeleteFunc(optionalExecutables(s.Cluster), func(name string) bool { return slices.Contains(needed, name) })
+	if len(list) == 0 {
+		return skip()
+	}
+	return s.hasAll(list)
+}
+
+func (s *Subject) hasAll(programs []string) Finding {
+	if len(s.Facts.Executables) == 0 {
+		return unknown("the host did not say which programs it has")
+	}
+	var missing []string
+	for _, name := range programs {
+		if !s.Facts.Executable(name) {
+			missing = append(missing, name)
+		}
+	}
+	return noneMissing(missing, "all of them")
+}
+
+func hasPackages(s *Subject) Finding {
+	has := s.Input.Packages
+	if len(has) == 0 {
+		return skip()
+	}
+	name := s.Facts.OS.ID + "/" + s.Facts.OS.VersionID
+	before, _, _ := strings.Cut(s.Facts.OS.VersionID, ".")
+	major := s.Facts.OS.ID + "/" + before // rocky/9 of 9.4
+	if slices.Contains(has, name) || slices.Contains(has, major) {
+		return pass(name)
+	}
+	return failf("%s, the bundle has %s", name, some(has))
+}

@@ -1,0 +1,196 @@
+package precheck
+
+import (
+	"slices"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// runtimeChecks are about container runtimes.
+func runtimeChecks() []Check {
+	return []Check{
+		{
+			ID: "runtime", Groups: []string{GroupCRI}, Level: Warn, Title: "no other container runtime is in use", Rule: hasNoForeignRuntime, Roles: cluster(),
+			Why:    "the installation brings its own containerd and restarts it: containers that run with another one stop",
+			Fix:    "move these containers elsewhere, or use another host",
+			Source: "kkbundle",
+		},
+		{
+			ID: "cri", Groups: []string{GroupCRI}, Level: Warn, Title: "the cluster's container runtime runs", Rule: hasRuntime, Roles: cluster(),
+			Why:     "kubeadm refuses to start without one; kkbundle's installation brings it",
+			Fix:     "install and start it, or install with a bundle of kkbundle",
+			Source:  "kubeadm CRI",
+			Kubeadm: []string{"CRI"},
+		},
+		{
+			ID: "container-manager", Groups: []string{GroupCRI}, Level: Block, Title: "the container runtime is one that Kubernetes works with", Rule: isKnownRuntime, OfCluster: true,
+			Why:    "the kubelet needs a runtime that speaks CRI",
+			Fix:    "write containerd, docker or crio into cri.type of the cluster file",
+			Source: "KubeKey v4 cri_precheck; Kubespray",
+		},
+		{
+			ID: "containerd-version", Groups: []string{GroupCRI}, Level: Block, Title: "the cluster's containerd is new enough", Rule: isNewContainerd, OfCluster: true,
+			Why:    "the kubelet speaks version 1 of CRI, which containerd has since 1.6; Kubernetes 1.36 needs containerd 2.0",
+			Fix:    "choose a newer cri.version in the cluster file, or leave it out",
+			Source: "KubeKey v4 cri_precheck (1.6.0); Kubernetes 1.35 is the last with containerd 1.7",
+		},
+		{
+			ID: "containerd-installed", Groups: []string{GroupCRI}, Level: Block, Title: "the installed containerd is new enough", Rule: hasNewContainerd, Roles: cluster(),
+			Why:    "the kubelet speaks version 1 of CRI, which containerd has since 1.6; Kubernetes 1.36 needs containerd 2.0",
+			Fix:    "update containerd on the host",
+			Source: "KubeKey v4 cri_precheck (1.6.0); Kubernetes 1.35 is the last with containerd 1.7",
+		},
+		{
+			ID: "docker-version", Groups: []string{GroupCRI, GroupRegistry}, Level: Block, Title: "Docker is there, and new enough, where it is needed", Rule: hasDocker,
+			Why:    "Harbor, or pods with cri.type docker, run with it",
+			Fix:    "install Docker 20.10.10 or newer",
+			Source: "KubeKey v4 image_registry_precheck; Harbor's prerequisites (20.10.10)",
+		},
+		{
+			ID: "compose-version", Groups: []string{GroupRegistry}, Level: Block, Title: "Docker Compose is there, and new enough, where Harbor will be", Rule: hasCompose, Roles: []manifest.Role{manifest.RoleRegistry},
+			Why:    "Harbor's parts are started by it",
+			Fix:    "install Docker Compose 1.18.0 or newer",
+			Source: "KubeKey v4 image_registry_precheck; Harbor's prerequisites (1.18.0)",
+		},
+	}
+}
+
+// runtimeUnits are the services of a runtime: Docker runs its own containerd.
+func runtimeUnits(cri string) []string {
+	switch cri {
+	case "docker":
+		return []string{"docker", "containerd"}
+	case "crio":
+		return []string{"crio"}
+	default:
+		return []string{"containerd"}
+	}
+}
+
+// hasNoForeignRuntime takes the cluster's own runtime for foreign too where kkbundle is going to install another copy.
+func hasNoForeignRuntime(s *Subject) Finding {
+	if s.Ours() {
+		return pass("kkbundle has installed here before")
+	}
+	var found []string
+	for _, name := range []string{"containerd", "docker", "crio"} {
+		wanted := !s.Input.Install && slices.Contains(runtimeUnits(s.Cluster.CRI.Type), name)
+		if s.Facts.Unit(name+".service").Active == "active" && !wanted {
+			found = append(found, withVersion(s.Facts, name))
+		}
+	}
+	if len(found) > 0 {
+		return fail("running: " + some(found))
+	}
+	return pass("none")
+}
+
+func hasRuntime(s *Subject) Finding {
+	if s.Input.Install {
+		return skip()
+	}
+	name := runtimeUnits(s.Cluster.CRI.Type)[0]
+	if state := s.Facts.Unit(name + ".service").Active; state != "active" {
+		return fail(name + " does not run")
+	}
+	return pass(withVersion(s.Facts, name))
+}
+
+// isKnownRuntime cannot fail for files of kkbundle's, whose parser refuses other names.
+func isKnownRuntime(s *Subject) Finding {
+	name := s.Cluster.CRI.Type
+	if slices.Contains([]string{"containerd", "docker", "crio"}, name) {
+		return pass(name)
+	}
+	return fail(name)
+}
+
+func containerdFloor(kubernetes string) string {
+	if kubernetes != "" && !isBefore(kubernetes, 1, 36) {
+		return "2.0.0"
+	}
+	return "1.6.0"
+}
+
+func isNewContainerd(s *Subject) Finding {
+	if s.Cluster.CRI.Type != "containerd" {
+		return skip()
+	}
+	version := s.Cluster.CRI.Version
+	if version == "" {
+		var err error
+		if version, err = catalog.Version(s.Cluster, "containerd"); err != nil {
+			return unknown(err.Error())
+		}
+	}
+	return isNewer(version, containerdFloor(s.Cluster.Kubernetes.Version))
+}
+
+func hasNewContainerd(s *Subject) Finding {
+	if s.Input.Install || s.Cluster.CRI.Type != "containerd" || s.Facts.Unit("containerd.service").Active != "active" {
+		return skip()
+	}
+	version := versionOf(s.Facts, "containerd")
+	if version == "" {
+		return unknown("it does not say its version")
+	}
+	return isNewer(version, containerdFloor(s.Cluster.Kubernetes.Version))
+}
+
+// needsDocker tells whether something on the host will run with Docker that kkbundle does not bring.
+func (s *Subject) needsDocker() bool {
+	harbor := s.Cluster.ImageRegistry.Type == "harbor" && s.Host.Is(manifest.RoleRegistry)
+	pods := s.Cluster.CRI.Type == "docker" && s.Host.Is(manifest.RoleCluster)
+	return !s.Input.Install && (harbor || pods)
+}
+
+func hasDocker(s *Subject) Finding {
+	if !s.needsDocker() {
+		return skip()
+	}
+	return hasProgram(s.Facts, "20.10.10", "docker")
+}
+
+func hasCompose(s *Subject) Finding {
+	if s.Input.Install || s.Cluster.ImageRegistry.Type != "harbor" {
+		return skip()
+	}
+	return hasProgram(s.Facts, "1.18.0", "docker compose", "docker-compose")
+}
+
+// hasProgram looks for a program under the names that it may have.
+func hasProgram(f *node.Facts, least string, names ...string) Finding {
+	silent := false
+	for _, p := range f.Programs {
+		switch {
+		case !slices.Contains(names, p.Name):
+		case p.Version == "":
+			silent = true
+		default:
+			return isNewer(p.Version, least)
+		}
+	}
+	if silent {
+		return unknown(names[0] + " does not say its version")
+	}
+	return fail(names[0] + " is not installed")
+}
+
+// versionOf returns what a program says its version is, "" if it is not installed or does not say.
+func versionOf(f *node.Facts, name string) string {
+	for _, p := range f.Programs {
+		if p.Name == name && p.Version != "" {
+			return p.Version
+		}
+	}
+	return ""
+}
+
+func withVersion(f *node.Facts, name string) string {
+	if v := versionOf(f, name); v != "" {
+		return name + " " + v
+	}
+	return name
+}

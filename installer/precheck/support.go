@@ -1,0 +1,103 @@
+package precheck
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// supportChecks are about what this version of kkbundle can install.
+func supportChecks() []Check {
+	return []Check{{
+		ID: "supported", Groups: []string{GroupKKBundle}, Level: Block, Title: "this version of kkbundle can install this cluster", Rule: canInstall, OfCluster: true,
+		LevelOf: warnUnlessInstall, Varies: "warns unless a bundle is given to install from",
+		Why:    "kkbundle install refuses such a cluster before it begins",
+		Fix:    "change what is named here, or install with something else and only use the bundle",
+		Source: "kkbundle install",
+	}}
+}
+
+// bundleChecks are about the bundle.
+func bundleChecks() []Check {
+	return []Check{{
+		ID: "bundle", Groups: []string{GroupKKBundle}, Level: Block, Title: "the bundle has everything that this cluster needs on these hosts", Rule: hasAllContent, OfCluster: true,
+		Why:     "what is missing cannot be had at the site",
+		Fix:     "build the bundle again with this cluster file",
+		Source:  "kkbundle: what the tasks of the installation need; kubeadm ImagePull",
+		Kubeadm: []string{"ImagePull"},
+	}}
+}
+
+// versionChecks are about the version of Kubernetes.
+func versionChecks() []Check {
+	return []Check{
+		{
+			ID: "kubernetes-version", Groups: []string{GroupKubernetes}, Level: Block, Title: "this Kubernetes is not too old", Rule: isNotTooOld, OfCluster: true,
+			Why:    "installers of today do not know its configuration",
+			Fix:    "choose a newer kubernetes.version in the cluster file",
+			Source: "KubeKey v4 kubernetes_precheck (v1.23.0)",
+		},
+		{
+			ID: "kubernetes-tested", Groups: []string{GroupKubernetes}, Level: Warn, Title: "this kkbundle knows this Kubernetes", Rule: isKnownVersion, OfCluster: true,
+			Why:     "which images and components go with it is guessed from the nearest version",
+			Fix:     "choose a version in between, or a newer kkbundle",
+			Source:  "kkbundle's catalog; kubeadm KubernetesVersion",
+			Kubeadm: []string{"KubernetesVersion"},
+		},
+	}
+}
+
+func canInstall(s *Subject) Finding {
+	errs := []error{s.Input.Cluster.CheckInstall()}
+	if s.Input.Inventory != nil {
+		errs = append(errs, s.Input.Inventory.CheckInstall())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fail(strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return pass("it can")
+}
+
+func hasAllContent(s *Subject) Finding {
+	if !s.Input.Install {
+		return skip()
+	}
+	if missing := s.Input.Missing; len(missing) > 0 {
+		return fail(strings.Join(missing, "; "))
+	}
+	return pass("it has")
+}
+
+func isNotTooOld(s *Subject) Finding {
+	switch v := s.Cluster.Kubernetes.Version; {
+	case v == "":
+		return skip()
+	case isBefore(v, 1, 23):
+		return fail(v)
+	default:
+		return pass(v)
+	}
+}
+
+// isKnownVersion compares minor versions: patch releases are alike.
+func isKnownVersion(s *Subject) Finding {
+	v := s.Cluster.Kubernetes.Version
+	newest, err := catalog.Newest()
+	const parts = 2
+	have, last := numbers(v), numbers(newest)
+	switch {
+	case err != nil || len(have) < parts || len(last) < parts:
+		return skip()
+	case isBefore(v, oldestKnown()...):
+		return failf("%s, the oldest that it knows is 1.30", v)
+	case slices.Compare(have[:parts], last[:parts]) > 0:
+		return failf("%s, the newest that it knows is %s", v, newest)
+	default:
+		return pass(v)
+	}
+}
+
+// oldestKnown is the first minor version in the catalog's tables.
+func oldestKnown() []int { return []int{1, 30} }
