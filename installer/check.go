@@ -20,16 +20,21 @@ import (
 
 // Precheck looks at all hosts and reports what would make an installation fail. Hosts that cannot be reached are part
 // of the report. Nothing is changed: the helper is put on hosts and taken away again where nothing was installed yet.
-// Bundle may be nil; what it holds is not checked then.
+// Bundle may be nil; what it holds is not checked then. Progress is told when a host is being looked at and when it was:
+// as the task "visit", which fails where the host could not be asked. With Recorded nobody is asked.
 func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	o.DryRun = true
 	r, err := newInstall(o)
 	if err != nil {
 		return precheck.Report{}, err
 	}
+	r.visiting = true
 	r.journal = &journal{mask: r.mask, now: r.Now, w: discard{}}
 	defer r.dir.close()
 	defer r.disconnect()
+	if r.Recorded != nil {
+		return r.recorded(ctx)
+	}
 	if err := r.connect(ctx); err != nil && len(r.targets) == 0 {
 		return precheck.Report{}, err
 	}
@@ -78,6 +83,9 @@ func precheckTask() Task {
 			for _, result := range report.Results {
 				t.run.tellResult(result)
 			}
+			if t.run.Judged != nil {
+				t.run.Judged(report)
+			}
 			if err := t.run.tellIgnored(ctx); err != nil {
 				return err
 			}
@@ -91,7 +99,7 @@ func precheckTask() Task {
 
 // tellResult reports a check that failed.
 func (r *run) tellResult(result precheck.Result) {
-	if result.OK {
+	if result.OK || result.Level == precheck.Off {
 		return
 	}
 	state := Failed
@@ -113,11 +121,18 @@ func (r *run) examine(ctx context.Context) (precheck.Report, error) {
 	in := precheck.Input{Cluster: r.cluster, Hosts: make([]precheck.Host, len(targets)), Architectures: r.architectures()}
 	claimed := &claims{}
 	err := r.onAll(targets, func(i int, t *Target) error {
+		r.visited(t.Name, nil)
 		in.Hosts[i] = t.examine(ctx, claimed)
+		r.visited(t.Name, &in.Hosts[i])
 		return nil
 	})
-	in.Links = r.links(ctx, in.Hosts, targets)
-	return precheck.Evaluate(in), err
+	if err != nil {
+		return precheck.Report{}, err
+	}
+	if r.Recorded == nil {
+		in.Links = r.links(ctx, in.Hosts, targets)
+	}
+	return r.judge(in)
 }
 
 // architectures are those that the bundle is for.
@@ -136,6 +151,9 @@ func (r *run) architectures() []string {
 
 // examine gathers what is known about one host.
 func (t *Target) examine(ctx context.Context, claimed *claims) precheck.Host {
+	if t.run.Recorded != nil {
+		return t.recorded()
+	}
 	h := precheck.Host{Host: t.Host, Err: t.failure}
 	if t.on == nil || t.failure != nil {
 		return h

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -106,6 +107,13 @@ type Options struct {
 	DryRun bool
 	// Force runs hooks again, and goes on although the precheck blocks.
 	Force bool
+	// Rules are exceptions from the levels of prechecks; nil has none.
+	Rules *manifest.PrecheckRules
+	// Known is told what is known about all hosts before it is evaluated, Judged the report; nil is told nothing.
+	Known  func(precheck.Input) error
+	Judged func(precheck.Report)
+	// Recorded is where Precheck takes facts from, instead of asking hosts; nil asks.
+	Recorded *precheck.Recording
 	// WithData makes Reset remove what cannot be made again: the images in the registry.
 	WithData bool
 	// Hosts is how many hosts are worked on at the same time; 0 means 20.

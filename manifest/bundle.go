@@ -6,6 +6,8 @@ const (
 	KindCluster   = "Cluster"
 	KindInventory = "Inventory"
 	KindLock      = "Lock"
+	// KindPrecheckRules is for a file of PrecheckRules.
+	KindPrecheckRules = "PrecheckRules"
 )
 
 // Platform is an operating system and architecture, linux/amd64, with a variant where there are several, linux/arm/v7.

@@ -52,18 +52,23 @@ func keyField(t reflect.Type) (int, bool) {
 	return 0, false
 }
 
-// suggest says which of the known names was probably meant, or lists them all.
-func suggest(name string, known []string) string {
+// Nearest returns the one of the known names that was probably meant, or "".
+func Nearest(name string, known []string) string {
 	best, distance := "", len(name)/3+2
 	for _, k := range known {
 		if strings.EqualFold(k, name) {
-			return "; did you mean " + k + "?"
+			return k
 		}
 		if d := editDistance(strings.ToLower(name), strings.ToLower(k), distance); d < distance {
 			best, distance = k, d
 		}
 	}
-	if best != "" {
+	return best
+}
+
+// suggest says which of the known names was probably meant, or lists them all.
+func suggest(name string, known []string) string {
+	if best := Nearest(name, known); best != "" {
 		return "; did you mean " + best + "?"
 	}
 	if len(known) == 0 {

@@ -14,6 +14,7 @@ func FuzzParseBundle(f *testing.F)    { fuzz(f, "bundle", ParseBundle) }
 func FuzzParseCluster(f *testing.F)   { fuzz(f, "cluster", ParseCluster) }
 func FuzzParseInventory(f *testing.F) { fuzz(f, "inventory", ParseInventory) }
 func FuzzParseLock(f *testing.F)      { fuzz(f, "lock", ParseLock) }
+func FuzzParseRules(f *testing.F)     { fuzz(f, "precheckrules", parseRules) }
 
 // fuzz holds for any bytes: no panic; an error is Problems at places in the file; and what is accepted is accepted again
 // when it is written out, with the same meaning. The seeds are the files of testdata/manifests.
@@ -45,6 +46,10 @@ func fuzz[T any](f *testing.F, kind string, parse func(string, []byte) (*T, erro
 			v.Hosts()
 		case *Cluster:
 			v.WithDefaults()
+		case *PrecheckRules:
+			for _, r := range v.Rules {
+				r.Names()
+			}
 		case *Bundle:
 			if _, err := v.Fingerprint(); err != nil {
 				t.Fatalf("accepted, and no fingerprint: %v", err)

@@ -31,9 +31,16 @@ func parseAny(name string, data []byte) (any, error) {
 		return inv, err
 	case "lock":
 		return ParseLock(name, data)
+	case "precheckrules":
+		return parseRules(name, data)
 	default:
 		return nil, errors.New("the file name does not begin with a kind")
 	}
+}
+
+// parseRules knows three checks.
+func parseRules(name string, data []byte) (*PrecheckRules, error) {
+	return ParsePrecheckRules(name, data, []string{"swap", "memory", "time-sync"})
 }
 
 // each runs a test for every YAML file of a folder.
@@ -57,8 +64,8 @@ func each(t *testing.T, folder string, test func(t *testing.T, name string, data
 // content compares what files say and not where they say it.
 func content() cmp.Options {
 	return cmp.Options{
-		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}),
-		cmpopts.EquateComparable(netip.Prefix{}),
+		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}, PrecheckRules{}),
+		cmpopts.EquateComparable(netip.Prefix{}, Date{}),
 		cmpopts.EquateEmpty(),
 	}
 }

@@ -21,6 +21,8 @@ func Schema(kind string) ([]byte, error) {
 		t = reflect.TypeFor[Inventory]()
 	case KindLock:
 		t = reflect.TypeFor[Lock]()
+	case KindPrecheckRules:
+		t = reflect.TypeFor[PrecheckRules]()
 	default:
 		return nil, fmt.Errorf("no schema for kind %q; known: %s", kind, or(Kinds()))
 	}
@@ -37,7 +39,9 @@ func Schema(kind string) ([]byte, error) {
 }
 
 // Kinds lists the kinds that Schema knows.
-func Kinds() []string { return []string{KindBundle, KindCluster, KindInventory, KindLock} }
+func Kinds() []string {
+	return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules}
+}
 
 // schema is the part of JSON Schema that is needed here.
 type schema struct {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -207,7 +208,7 @@ func typeOf(v any) string {
 		return "null"
 	case bool:
 		return "boolean"
-	case string:
+	case string, time.Time: // to JSON, a day is text
 		return "string"
 	case int, int64, uint64:
 		return "integer"

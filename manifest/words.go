@@ -21,9 +21,8 @@ func or(words []string) string {
 
 // nearest is suggest without the list of all known names, for messages that list them anyway.
 func nearest(name string, known []string) string {
-	s := suggest(name, known)
-	if strings.HasPrefix(s, "; did you mean ") {
-		return s
+	if best := Nearest(name, known); best != "" {
+		return "; did you mean " + best + "?"
 	}
 	return ""
 }

@@ -25,6 +25,8 @@ const (
 	Block Level = "block"
 	// Warn is something to look at; the installation can go on.
 	Warn Level = "warn"
+	// Off is what an exception has made of another level: it is mentioned and counts for nothing.
+	Off Level = "off"
 )
 
 // The groups of checks. A check may be in several.
@@ -61,9 +63,9 @@ type Host struct {
 // Space is what a directory will have to hold in addition to what it has.
 type Space struct {
 	// For says what takes it, such as "images" or "registry".
-	For   string
-	Dir   string
-	Bytes int64
+	For   string `json:"for"`
+	Dir   string `json:"dir"`
+	Bytes int64  `json:"bytes"`
 }
 
 // Input is everything that checks look at.
@@ -190,20 +192,28 @@ type Result struct {
 	// Unknown tells that it could not be looked at; Found says why. OK is false then.
 	Unknown bool `json:"unknown,omitempty"`
 	// Title, Found, Why and Fix are for people.
-	Title  string `json:"title"`
+	Title  string `json:"title,omitempty"`
 	Found  string `json:"found"`
 	Why    string `json:"why,omitempty"`
 	Fix    string `json:"fix,omitempty"`
 	Source string `json:"source,omitempty"`
+	// Exception is why Level is not the check's own, nil if it is.
+	Exception *Exception `json:"exception,omitempty"`
 }
 
 // Report has the results of all checks on all hosts, in the order of the inventory and, for each host, of Checks.
 type Report struct {
-	Version int      `json:"version"` // 1
-	Hosts   []string `json:"hosts"`
-	Blocked int      `json:"blocked"` // how many results block
-	Warned  int      `json:"warned"`  // how many results warn
-	Results []Result `json:"results"`
+	Version int // 1
+	// Time is when it was made, Cluster and Bundle the names of what it was made for; they may be left empty.
+	Time            time.Time
+	Cluster, Bundle string
+	Hosts           []string
+	Blocked         int // how many results block
+	Warned          int // how many results warn
+	Ignored         int // how many results would, but for an exception
+	// Notes say what was not looked at.
+	Notes   []string
+	Results []Result
 }
 
 // Evaluate applies all checks to all hosts and to the cluster. Its time grows with the number of hosts, not its square.
@@ -329,10 +339,24 @@ func (e *BlockedError) Error() string {
 	return fmt.Sprintf("precheck: %s (%s)", what, strings.Join(parts, "; "))
 }
 
-// Err returns a *BlockedError if something blocks.
+// An UnreachableError is a report in which hosts could not be asked and nothing else blocks.
+type UnreachableError struct{ Report Report }
+
+// Error names the hosts.
+func (e *UnreachableError) Error() string {
+	hosts := e.Report.unreached(Block)
+	return fmt.Sprintf("precheck: %d of %d hosts could not be asked: %s", len(hosts), len(e.Report.Hosts), Ranges(hosts))
+}
+
+// Err returns a *BlockedError if something blocks that was found, and an *UnreachableError if all that blocks is that
+// hosts could not be asked.
 func (r Report) Err() error {
-	if r.Blocked == 0 {
+	switch r.Verdict() {
+	case NotReady:
+		return &BlockedError{Report: r}
+	case NotReached:
+		return &UnreachableError{Report: r}
+	default:
 		return nil
 	}
-	return &BlockedError{Report: r}
 }

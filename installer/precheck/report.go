@@ -1,97 +1,220 @@
 package precheck
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"unicode"
+	"unicode/utf8"
 )
 
-// WriteJSON writes the report as one JSON document.
-func (r Report) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
-}
+// A Verdict is what a report comes to.
+type Verdict string
 
-// WriteTable writes the report for people: what blocks first, then warnings, each problem once with the hosts that have
-// it, and a line at the end that says how much was looked at. Hosts' own words are printed without control characters.
-func (r Report) WriteTable(w io.Writer) error {
-	var b strings.Builder
-	for _, level := range []Level{Block, Warn} {
-		for _, group := range r.problems(level) {
-			writeGroup(&b, group)
-		}
-	}
-	b.WriteString(r.summary())
-	_, err := io.WriteString(w, b.String())
-	return err
-}
+// The verdicts.
+const (
+	Ready         Verdict = "ready"
+	ReadyWithWarn Verdict = "warnings"    // something is to be looked at
+	NotReached    Verdict = "unreachable" // hosts could not be asked, and nothing else blocks
+	NotReady      Verdict = "blocked"     // something that was found blocks
+)
 
-// problems returns the failed results of a level, those with the same check and the same remedy together, in the order
-// of Checks.
-func (r Report) problems(level Level) [][]Result {
-	type key struct{ id, fix string }
-	var order []key
-	groups := map[key][]Result{}
-	for _, one := range r.Results {
-		if one.OK || one.Level != level {
-			continue
-		}
-		k := key{one.ID, one.Fix}
-		if groups[k] == nil {
-			order = append(order, k)
-		}
-		groups[k] = append(groups[k], one)
-	}
-	rank := map[string]int{}
-	for i, c := range Checks() {
-		rank[c.ID] = i + 1 // a host that was not reached comes first
-	}
-	slices.SortStableFunc(order, func(a, b key) int { return rank[a.id] - rank[b.id] })
-	list := make([][]Result, 0, len(order))
-	for _, k := range order {
-		list = append(list, groups[k])
-	}
-	return list
-}
-
-func writeGroup(b *strings.Builder, group []Result) {
-	one := group[0]
-	label := "BLOCKS"
-	if one.Level == Warn {
-		label = "warning"
-	}
-	fmt.Fprintf(b, "%s  %s: %s\n", label, one.ID, one.Title)
-	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	for _, r := range group {
-		_, _ = fmt.Fprintf(table, "    %s\t%s\n", printable(r.Host), printable(r.Found)) // a strings.Builder does not fail
-	}
-	_ = table.Flush()
-	fmt.Fprintf(b, "    why: %s\n    fix: %s\n\n", printable(one.Why), printable(one.Fix))
-}
-
-func (r Report) summary() string {
-	passed := len(r.Results) - r.Blocked - r.Warned
-	verdict := "ready"
+// Verdict returns what the report comes to.
+func (r Report) Verdict() Verdict {
+	unreached := len(r.unreached(Block))
 	switch {
-	case r.Blocked > 0:
-		verdict = "NOT ready"
+	case r.Blocked > unreached:
+		return NotReady
+	case unreached > 0:
+		return NotReached
 	case r.Warned > 0:
-		verdict = "ready, with warnings"
+		return ReadyWithWarn
+	default:
+		return Ready
 	}
-	return fmt.Sprintf("%s, %s: %d passed, %d warnings, %d blocking: %s\n",
-		count(len(r.Hosts), "host"), count(len(r.Results), "check"), passed, r.Warned, r.Blocked, verdict)
 }
+
+// unreached returns the hosts that could not be asked, for whom that is of one of the levels.
+func (r Report) unreached(levels ...Level) []string {
+	var hosts []string
+	for _, one := range r.Results {
+		if one.ID == reachableID && !one.OK && slices.Contains(levels, one.Level) {
+			hosts = append(hosts, one.Host)
+		}
+	}
+	return hosts
+}
+
+// Unreached returns the hosts that could not be asked, in the order of the report.
+func (r Report) Unreached() []string { return r.unreached(Block, Warn, Off) }
+
+// summary is the report in one line.
+func (r Report) summary() string {
+	verdict := map[Verdict]string{
+		Ready: "ready", ReadyWithWarn: "ready, with warnings", NotReady: "NOT ready", NotReached: "NOT ready",
+	}[r.Verdict()]
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s: %d passed, %s, %d blocking", count(len(r.Hosts), "host"), count(len(r.Results), "check"),
+		r.passed(), count(r.Warned, "warning"), r.Blocked)
+	if r.Ignored > 0 {
+		fmt.Fprintf(&b, ", %d ignored", r.Ignored)
+	}
+	if n := len(r.Unreached()); n > 0 {
+		fmt.Fprintf(&b, ", %s not reached", count(n, "host"))
+	}
+	return b.String() + ": " + verdict
+}
+
+func (r Report) passed() int { return len(r.Results) - r.Blocked - r.Warned - r.Ignored }
 
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// A problem is a failed check with one level and one remedy.
+type problem struct {
+	Result // one of them
+	Hosts  int
+	// Findings are what was found, those of most hosts first.
+	Findings []finding
+}
+
+// A finding is what was found on some hosts.
+type finding struct {
+	Found     string
+	Unknown   bool
+	Exception *Exception
+	Hosts     []string // none if it is about the cluster
+}
+
+// problems returns what failed: what blocks first, then warnings, then what is ignored, and each in the order of List.
+func (r Report) problems() []problem {
+	type key struct {
+		id, fix string
+		level   Level
+	}
+	groups := map[key][]Result{}
+	var order []key
+	for _, one := range r.Results {
+		if one.OK {
+			continue
+		}
+		k := key{one.ID, one.Fix, one.Level}
+		if groups[k] == nil {
+			order = append(order, k)
+		}
+		groups[k] = append(groups[k], one)
+	}
+	rank := ranks()
+	slices.SortStableFunc(order, func(a, b key) int {
+		if d := a.level.rank() - b.level.rank(); d != 0 {
+			return d
+		}
+		return rank[a.id] - rank[b.id]
+	})
+	list := make([]problem, len(order))
+	for i, k := range order {
+		list[i] = problem{Result: groups[k][0], Hosts: len(groups[k]), Findings: findings(groups[k])}
+	}
+	return list
+}
+
+// ranks returns the places of checks in List.
+func ranks() map[string]int {
+	rank := map[string]int{}
+	for i, id := range IDs() {
+		rank[id] = i
+	}
+	return rank
+}
+
+func (l Level) rank() int { return slices.Index([]Level{Block, Warn, Off}, l) }
+
+// word is what people read.
+func (l Level) word() string {
+	switch l {
+	case Block:
+		return "blocks"
+	case Off:
+		return "ignored"
+	default:
+		return "warning"
+	}
+}
+
+func findings(results []Result) []finding {
+	type key struct {
+		found     string
+		unknown   bool
+		exception Exception
+	}
+	at := map[key]int{}
+	var list []finding
+	for _, one := range results {
+		k := key{found: one.Found, unknown: one.Unknown}
+		if one.Exception != nil {
+			k.exception = *one.Exception
+		}
+		i, ok := at[k]
+		if !ok {
+			i = len(list)
+			at[k] = i
+			list = append(list, finding{Found: clean(one.Found), Unknown: one.Unknown, Exception: one.Exception})
+		}
+		if one.Host != "" {
+			list[i].Hosts = append(list[i].Hosts, one.Host)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b finding) int { return len(b.Hosts) - len(a.Hosts) })
+	return list
+}
+
+// remark is what there is to say about a finding besides: that it is no finding, and why it has another level.
+func (f finding) remark() string {
+	var parts []string
+	if f.Unknown {
+		parts = append(parts, "could not be looked at")
+	}
+	if f.Exception != nil {
+		parts = append(parts, f.Exception.String())
+	}
+	return printable(strings.Join(parts, "; "))
+}
+
+// where names a finding's hosts.
+func (f finding) where() string {
+	if len(f.Hosts) == 0 {
+		return "the cluster"
+	}
+	return Ranges(f.Hosts)
+}
+
+// sentence makes a sentence of what a check says, which begins in lower case and ends without a full stop.
+func sentence(s string) string {
+	s = printable(s)
+	if s == "" {
+		return ""
+	}
+	first, size := utf8.DecodeRuneInString(s)
+	s = string(unicode.ToUpper(first)) + s[size:]
+	if strings.ContainsAny(s[len(s)-1:], ".?!") {
+		return s
+	}
+	return s + "."
+}
+
+// clean makes a line of bounded length of what a host has said.
+func clean(s string) string {
+	const most = 1000 // runes
+	s = printable(s)
+	if runes := []rune(s); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return s
 }
 
 // printable makes one line without control characters of what a host has said, which could otherwise write over the
@@ -102,9 +225,30 @@ func printable(s string) string {
 		case r == '\n' || r == '\t' || r == '\r':
 			return ' '
 		case !unicode.IsPrint(r):
-			return '\uFFFD'
+			return unicode.ReplacementChar
 		default:
 			return r
 		}
-	}, strings.ToValidUTF8(s, "\uFFFD"))
+	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
+}
+
+// Formats lists the formats of Write.
+func Formats() []string { return []string{"table", "json", "junit", "html", "markdown"} }
+
+// Write writes the report in one of the Formats.
+func (r Report) Write(w io.Writer, format string) error {
+	switch format {
+	case "table":
+		return r.WriteTable(w)
+	case "json":
+		return r.WriteJSON(w)
+	case "junit":
+		return r.WriteJUnit(w)
+	case "html":
+		return r.WriteHTML(w)
+	case "markdown":
+		return r.WriteMarkdown(w)
+	default:
+		return fmt.Errorf("no format %q; there are %s", format, strings.Join(Formats(), ", "))
+	}
 }

@@ -75,7 +75,7 @@ func exitClasses() []exitClass {
 			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
-			return asError[*host.UnreachableError](err) || asError[*host.SudoError](err)
+			return asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err)
 		}},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry refused or unreachable", asError[*pushError]},
@@ -85,6 +85,7 @@ func exitClasses() []exitClass {
 			return asError[*findError](err) || asError[*undecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
+		{21, "precheck warned, with --fail-on warn", asError[*precheckWarnedError]},
 		{1, "failed otherwise; with --exit-code: there are differences", func(err error) bool { return err != nil }},
 	}
 }

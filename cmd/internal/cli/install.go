@@ -14,6 +14,7 @@ import (
 
 type installOptions struct {
 	siteFlags
+	rulesFlag
 	hooks         string
 	phases, limit []string
 	dryRun, force bool
@@ -41,7 +42,8 @@ With --json each line on standard output is one event: {"version", "time", "phas
 		},
 	}
 	f := cmd.Flags()
-	o.add(f)
+	o.siteFlags.add(f)
+	o.rulesFlag.add(f)
 	g.addTrust(f)
 	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run before and after (pre_install*.sh, post_install*.sh)")
 	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
@@ -52,6 +54,10 @@ With --json each line on standard output is one event: {"version", "time", "phas
 }
 
 func runInstall(ctx context.Context, g *globals, path string, o installOptions) (err error) {
+	rules, err := o.rulesFlag.read()
+	if err != nil {
+		return err
+	}
 	s, err := openSite(ctx, g, o.siteFlags, path)
 	if err != nil {
 		return err
@@ -59,6 +65,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.newTaskPrinter()
 	options := s.options()
+	options.Rules, options.Judged = rules, p.judged
 	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
 	report, err := installer.Run(ctx, options)

@@ -3,21 +3,45 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
+type precheckOptions struct {
+	siteFlags
+	rulesFlag
+	precheck.Selection
+	outputs                []string
+	failOn, record, replay string
+}
+
 func newPrecheckCmd(g *globals) *cobra.Command {
-	var o siteFlags
+	o := precheckOptions{siteFlags: siteFlags{clusterOptional: true}}
 	cmd := &cobra.Command{
 		Use:   "precheck -i INVENTORY [BUNDLE]",
 		Short: "Tell what would make an install fail, and change nothing",
 		Long: `Looks at every host and tells in one report what would make an install fail, why, and how to mend it. Nothing on the hosts is
-changed: the helper that looks is removed again.`,
-		Example: "  kkbundle precheck -i inventory.yaml site-1.4.0.kkb",
-		Args:    takes("[BUNDLE]"),
+changed: the helper that looks is removed again. A host that cannot be reached is named in the report and keeps nobody waiting.
+
+Without a bundle and a cluster file it checks what every cluster of kubeadm's needs. With a cluster file (or a bundle that has
+one) it checks for that cluster, with a bundle also for the space and the architectures of what is in it.
+
+-o FORMAT is what standard output gets: table, json, junit, html or markdown. -o FORMAT=FILE writes a file; several
+can be named, and then the table is still printed, unless --quiet.
+
+Exit codes: 0 ready, with warnings or without; 12 something blocks; 13 hosts could not be asked, and nothing else
+blocks; 21 warnings, with --fail-on warn.`,
+		Example: `  kkbundle precheck -i inventory.yaml site-1.4.0.kkb
+  kkbundle precheck -i inventory.yaml -c cluster.yaml -o html=report.html,junit=junit.xml
+  kkbundle precheck -i inventory.yaml --skip etcd --rules rules.yaml --fail-on warn
+  kkbundle precheck -i inventory.yaml --record facts/ && kkbundle precheck -i inventory.yaml --facts facts/`,
+		Args: takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := ""
 			if len(args) == 1 {
@@ -26,25 +50,122 @@ changed: the helper that looks is removed again.`,
 			return runPrecheck(cmd.Context(), g, path, o)
 		},
 	}
-	o.add(cmd.Flags())
-	g.addTrust(cmd.Flags())
+	f := cmd.Flags()
+	o.siteFlags.add(f)
+	o.rulesFlag.add(f)
+	g.addTrust(f)
+	f.StringSliceVarP(&o.outputs, "output", "o", nil, "FORMAT or FORMAT=FILE: table, json, junit, html, markdown (default table)")
+	f.StringSliceVar(&o.Only, "only", nil, "only these checks, or those of these groups")
+	f.StringSliceVar(&o.Skip, "skip", nil, "not these checks, nor those of these groups")
+	f.StringVar(&o.failOn, "fail-on", string(precheck.Block), "what makes the command fail: block, or warn for warnings too")
+	f.StringVar(&o.record, "record", "", "directory to keep each host's facts in, as JSON")
+	f.StringVar(&o.replay, "facts", "", "directory of recorded facts to check, instead of asking the hosts")
+	cmd.AddCommand(newPrecheckListCmd(g))
 	return cmd
 }
 
-func runPrecheck(ctx context.Context, g *globals, path string, o siteFlags) (err error) {
-	s, err := openSite(ctx, g, o, path)
+// check finds what makes no sense before anything is done.
+func (o *precheckOptions) check(g *globals) (reportOutputs, error) {
+	if o.failOn != string(precheck.Block) && o.failOn != string(precheck.Warn) {
+		return reportOutputs{}, &usageError{fmt.Errorf("--fail-on takes block or warn, not %q", o.failOn)}
+	}
+	if o.record != "" && o.replay != "" {
+		return reportOutputs{}, &usageError{errors.New("--record keeps what hosts say and --facts asks none; name one of them")}
+	}
+	if err := o.Check(); err != nil {
+		return reportOutputs{}, &usageError{err}
+	}
+	return parseReportOutputs(g, o.outputs)
+}
+
+func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions) (err error) {
+	out, err := o.check(g)
+	if err != nil {
+		return err
+	}
+	rules, err := o.rulesFlag.read()
+	if err != nil {
+		return err
+	}
+	s, err := openSite(ctx, g, o.siteFlags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	report, err := installer.Precheck(ctx, s.options())
+	options := s.options()
+	options.Rules = rules
+	if o.record != "" {
+		options.Known = func(in precheck.Input) error { return precheck.Record(o.record, in) }
+	}
+	if o.replay != "" {
+		if options.Recorded, err = precheck.OpenRecording(o.replay); err != nil {
+			return &inputError{err}
+		}
+	}
+	p := g.newVisitPrinter(s.visits(), o.replay == "")
+	options.Progress = p.event
+	report, err := installer.Precheck(ctx, options)
+	p.stop()
 	if err != nil {
 		return err
 	}
-	if g.json {
-		err = report.WriteJSON(g.Out)
-	} else {
-		err = report.WriteTable(g.Out)
+	s.describe(&report)
+	report = report.Select(o.Selection)
+	if err := out.write(report); err != nil {
+		return err
 	}
-	return errors.Join(err, report.Err())
+	if err := report.Err(); err != nil {
+		return err
+	}
+	if report.Warned > 0 && o.failOn == string(precheck.Warn) {
+		return &precheckWarnedError{report.Warned}
+	}
+	return nil
+}
+
+// A precheckWarnedError is a report with warnings, where those were not to be.
+type precheckWarnedError struct{ warnings int }
+
+// Error counts them.
+func (e *precheckWarnedError) Error() string {
+	return "precheck: " + count(e.warnings, "warning") + ", and --fail-on warn"
+}
+
+// anyCluster is what is checked without a cluster file: what every cluster needs, whoever installs it. A pod network and
+// a registry are somebody else's.
+func anyCluster(inv *manifest.Inventory) *manifest.Cluster {
+	c := &manifest.Cluster{}
+	c.CNI.Type = "none"
+	if len(inv.Groups.Registry) == 0 {
+		c.ImageRegistry.Type = "none"
+	}
+	return c.WithDefaults()
+}
+
+// visits counts the hosts that a precheck looks at.
+func (s *site) visits() int {
+	return len(slices.DeleteFunc(s.inv.Hosts(), func(h manifest.Host) bool { return len(h.Roles) == 0 }))
+}
+
+// describe says in the report what it was made for, and what was not looked at.
+func (s *site) describe(r *precheck.Report) {
+	r.Cluster = s.cluster.Metadata.Name
+	if s.bundle != nil {
+		index := s.bundle.Index()
+		r.Bundle = index.Name + " " + index.Version
+	} else {
+		r.Notes = append(r.Notes, "no bundle was named: space, architectures and packages were not checked")
+	}
+	if s.anyCluster {
+		r.Notes = append(r.Notes, "no cluster file was named: it was checked what any cluster needs; pod network and versions were not")
+	}
+	var idle []string
+	for _, h := range s.inv.Hosts() {
+		if len(h.Roles) == 0 {
+			idle = append(idle, h.Name)
+		}
+	}
+	if len(idle) > 0 {
+		r.Notes = append(r.Notes, count(len(idle), "host")+" in no group and so not checked: "+precheck.Ranges(idle))
+	}
 }

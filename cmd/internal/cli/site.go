@@ -23,6 +23,8 @@ type siteFlags struct {
 	inventory, cluster, workDir, knownHosts string
 	acceptNew, askPassword, askSudo         bool
 	parallel                                int
+	// clusterOptional says that the command makes sense without a cluster file; no flag.
+	clusterOptional bool
 }
 
 func (f *siteFlags) add(fs *pflag.FlagSet) {
@@ -42,7 +44,9 @@ type site struct {
 	inv     *manifest.Inventory
 	cluster *manifest.Cluster
 	bundle  *bundle.Reader // nil without one
-	values  func(path string) ([]byte, error)
+	// anyCluster says that there is no cluster file: cluster is what any would need.
+	anyCluster bool
+	values     func(path string) ([]byte, error)
 
 	ask   sync.Mutex // one prompt at a time
 	asked map[string]string
@@ -95,6 +99,11 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 	name := file
 	dir := filepath.Dir(file)
 	if file == "" {
+		if s.bundle == nil && s.clusterOptional {
+			s.cluster, s.anyCluster = anyCluster(s.inv), true
+			s.values = readSmall
+			return nil
+		}
 		if s.bundle == nil {
 			return &usageError{errors.New("name the cluster file with -c, or a bundle that carries one")}
 		}

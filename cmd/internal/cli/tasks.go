@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/precheck"
 )
 
 // A taskPrinter prints what an installer run does: a line for each task that did something, a meter while bytes are
@@ -44,9 +45,19 @@ func (p *taskPrinter) event(e installer.Event) {
 	}
 }
 
+// judged shows the precheck's report to people; programs have an event for each finding.
+func (p *taskPrinter) judged(r precheck.Report) {
+	if !p.json && !p.quiet || r.Err() != nil && !p.json {
+		p.stop()
+		_ = r.WriteTable(p.Err)
+	}
+}
+
 // line is what people see of an event; most have nothing to say.
 func (p *taskPrinter) line(e installer.Event) string {
 	switch {
+	case e.Phase == "precheck" && e.Task == "precheck" && e.Host != "": // a finding, which judged has shown
+		return ""
 	case e.Task == "" || e.State == installer.Started && !p.verbose || e.State == installer.Done && !p.verbose:
 		return ""
 	}

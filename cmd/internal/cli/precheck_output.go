@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// reportOutputs are where a report goes.
+type reportOutputs struct {
+	out    io.Writer
+	format string // what out gets, "" for nothing
+	files  []reportFile
+}
+
+type reportFile struct{ format, path string }
+
+// parseReportOutputs reads what -o and --json say. Files that cannot be written are refused before anything is done.
+func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
+	o := reportOutputs{out: g.Out}
+	if g.json {
+		o.format = "json"
+	}
+	for _, one := range list {
+		format, path, isFile := strings.Cut(one, "=")
+		switch {
+		case !slices.Contains(precheck.Formats(), format):
+			return o, &usageError{fmt.Errorf("-o takes %s, each with =FILE or without, not %q", strings.Join(precheck.Formats(), ", "), one)}
+		case isFile && path == "":
+			return o, &usageError{fmt.Errorf("-o %s names no file behind =", one)}
+		case isFile:
+			if slices.ContainsFunc(o.files, func(f reportFile) bool { return f.path == path }) {
+				return o, &usageError{fmt.Errorf("-o writes %s twice", path)}
+			}
+			if err := checkOutput(path); err != nil {
+				return o, err
+			}
+			o.files = append(o.files, reportFile{format, path})
+		case o.format != "" && o.format != format:
+			return o, &usageError{fmt.Errorf("standard output takes one format, not %s and %s: write -o %s=FILE", o.format, format, format)}
+		default:
+			o.format = format
+		}
+	}
+	if o.format == "" && !(g.quiet && len(o.files) > 0) {
+		o.format = "table"
+	}
+	return o, nil
+}
+
+// write writes the report to all places; one that fails keeps none of the others.
+func (o reportOutputs) write(r precheck.Report) error {
+	const mode = 0o644
+	var errs []error
+	for _, f := range o.files {
+		errs = append(errs, writeFileWith(f.path, mode, func(w io.Writer) error { return r.Write(w, f.format) }))
+	}
+	if o.format != "" {
+		errs = append(errs, r.Write(o.out, o.format))
+	}
+	return errors.Join(errs...)
+}
+
+// rulesFlag is the file of exceptions from the levels of prechecks.
+type rulesFlag struct{ rules string }
+
+func (f *rulesFlag) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.rules, "rules", "", "file of exceptions from the levels of prechecks (kind PrecheckRules)")
+}
+
+// read returns the rules, nil if there are none.
+func (f rulesFlag) read() (*manifest.PrecheckRules, error) {
+	if f.rules == "" {
+		return nil, nil
+	}
+	data, err := readSmall(f.rules)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.ParsePrecheckRules(f.rules, data, precheck.IDs())
+}

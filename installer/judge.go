@@ -1,0 +1,60 @@
+package installer
+
+import (
+	"context"
+
+	"github.com/kkbundle/kkbundle/installer/precheck"
+)
+
+// judge evaluates what is known, under the operator's rules.
+func (r *run) judge(in precheck.Input) (precheck.Report, error) {
+	if r.Recorded != nil {
+		in.Links = r.Recorded.Links
+	}
+	if r.Known != nil {
+		if err := r.Known(in); err != nil {
+			return precheck.Report{}, err
+		}
+	}
+	now := r.Now()
+	report := precheck.Evaluate(in).Under(r.Rules, now)
+	report.Time = now
+	return report, nil
+}
+
+// visitTask is what events call looking at a host for a precheck.
+const visitTask = "visit"
+
+// visited reports that a host is being looked at, or was: then h is what is known about it. It is for Precheck, which has
+// nothing else to report; an installation looks at hosts that it is connected to already.
+func (r *run) visited(name string, h *precheck.Host) {
+	if !r.visiting {
+		return
+	}
+	e := Event{Phase: "precheck", Task: visitTask, Host: name, State: Started}
+	switch {
+	case h == nil:
+	case h.Err != nil:
+		e.State, e.Message = Failed, h.Err.Error()
+	default:
+		e.State = Done
+	}
+	r.tell(e)
+}
+
+// recorded evaluates facts that were recorded earlier.
+func (r *run) recorded(ctx context.Context) (precheck.Report, error) {
+	if err := r.findTargets(); err != nil {
+		return precheck.Report{}, err
+	}
+	return r.examine(ctx)
+}
+
+// recorded is what is recorded about the host.
+func (t *Target) recorded() precheck.Host {
+	h := t.run.Recorded.Host(t.Host)
+	if h.Facts != nil {
+		t.Arch = h.Facts.Arch
+	}
+	return h
+}

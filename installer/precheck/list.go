@@ -1,0 +1,126 @@
+package precheck
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// reachableID is the check that takes the place of all others on a host that was not reached.
+const reachableID = "reachable"
+
+// List returns everything that a report can have a result of: the checks, and what is found without one.
+func List() []Check {
+	checks := Checks()
+	if !slices.ContainsFunc(checks, func(c Check) bool { return c.ID == reachableID }) {
+		one := unreachable(Host{})
+		checks = slices.Insert(checks, 0, Check{
+			ID: one.ID, Level: one.Level, Groups: one.Groups, Title: one.Title, Why: one.Why, Fix: one.Fix, Source: "kkbundle",
+		})
+	}
+	return append(checks, rulesCheck())
+}
+
+// IDs returns the names of everything in List.
+func IDs() []string {
+	var ids []string
+	for _, c := range List() {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}
+
+// A Selection are names of checks and of groups. A name that is both stands for the group.
+type Selection struct{ Only, Skip []string }
+
+// Check tells whether there is everything that was named.
+func (s Selection) Check() error {
+	known := append(IDs(), Groups()...)
+	for _, name := range slices.Concat(s.Only, s.Skip) {
+		if !slices.Contains(known, name) {
+			return &UnknownCheckError{Name: name, Known: known}
+		}
+	}
+	return nil
+}
+
+// Of returns those of the checks that are chosen.
+func (s Selection) Of(checks []Check) []Check {
+	return slices.DeleteFunc(slices.Clone(checks), func(c Check) bool { return !s.has(c.ID, c.Groups) })
+}
+
+func (s Selection) has(id string, groups []string) bool {
+	named := func(name string) bool { return name == id || slices.Contains(groups, name) }
+	chosen := len(s.Only) == 0 || slices.ContainsFunc(s.Only, named)
+	return chosen && !slices.ContainsFunc(s.Skip, named)
+}
+
+// An UnknownCheckError says that there is no check and no group of a name.
+type UnknownCheckError struct {
+	Name string
+	// Known are the names that there are.
+	Known []string
+}
+
+// Error names what is not known.
+func (e *UnknownCheckError) Error() string {
+	return fmt.Sprintf("there is no check and no group %q", printable(e.Name))
+}
+
+// Hint names what was probably meant.
+func (e *UnknownCheckError) Hint() string {
+	if near := manifest.Nearest(e.Name, e.Known); near != "" {
+		return "did you mean " + near + "?"
+	}
+	return "`kkbundle precheck list` shows all; the groups are " + strings.Join(Groups(), ", ")
+}
+
+// Select returns the report with the results that were chosen: those of Only, or all, without those of Skip. Hosts that
+// were not reached stay, because nothing is known about them.
+func (r Report) Select(s Selection) Report {
+	r.Results = slices.DeleteFunc(slices.Clone(r.Results), func(one Result) bool {
+		return one.ID != reachableID && !s.has(one.ID, one.Groups)
+	})
+	for _, part := range []struct {
+		what  string
+		names []string
+	}{{"only these checks were made: ", s.Only}, {"these checks were left out: ", s.Skip}} {
+		if len(part.names) > 0 {
+			r.Notes = append(slices.Clone(r.Notes), part.what+strings.Join(part.names, ", "))
+		}
+	}
+	r.count()
+	return r
+}
+
+// WriteListMarkdown describes checks for people, with a heading for each.
+func WriteListMarkdown(w io.Writer, checks []Check) error {
+	var b strings.Builder
+	for i, c := range checks {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "### %s\n\n%s\n\n", c.ID, plainMarkdown(sentence("wanted: "+c.Title)))
+		fmt.Fprintf(&b, "- Otherwise: %s\n- Fix: %s\n", plainMarkdown(c.Why), plainMarkdown(c.Fix))
+		fmt.Fprintf(&b, "- Level: %s. Groups: %s", c.Level, strings.Join(c.Groups, ", "))
+		if len(c.Roles) > 0 {
+			b.WriteString(". Hosts: ")
+			for i, role := range c.Roles {
+				if i > 0 {
+					b.WriteString(", ")
+				}
+				b.WriteString(plainMarkdown(string(role)))
+			}
+		}
+		b.WriteString("\n")
+		if len(c.Kubeadm) > 0 {
+			fmt.Fprintf(&b, "- In kubeadm: %s\n", strings.Join(c.Kubeadm, ", "))
+		}
+		fmt.Fprintf(&b, "- Source: %s\n", plainMarkdown(c.Source))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

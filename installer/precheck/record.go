@@ -1,0 +1,179 @@
+package precheck
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A record is what is known about one host, as a file. Version 1; keys may be added.
+type record struct {
+	Version  int         `json:"version"`
+	Host     string      `json:"host"`
+	Sent     time.Time   `json:"sent,omitzero"`
+	Received time.Time   `json:"received,omitzero"`
+	Space    []Space     `json:"space,omitempty"`
+	Facts    *node.Facts `json:"facts,omitempty"`
+	Error    string      `json:"error,omitempty"` // why there are no facts
+	Hint     string      `json:"hint,omitempty"`
+}
+
+// linksFile is beside the hosts' files; no host has such a name.
+const (
+	linksFile    = "_links.json"
+	recordSuffix = ".json"
+	// maxRecord bounds a file that is read, in bytes. Facts are some ten kilobytes.
+	maxRecord = 16 << 20
+)
+
+// Record writes what is known about the hosts into a directory, which is made: HOST.json for each. It holds what the
+// hosts have said, no passwords and no keys; the files are for their owner only.
+func Record(dir string, in Input) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, h := range in.Hosts {
+		one := record{Version: 1, Host: h.Name, Sent: h.Sent, Received: h.Received, Space: h.Space, Facts: h.Facts}
+		if h.Err != nil {
+			one.Error, one.Hint = h.Err.Error(), hintOf(h.Err)
+		}
+		if err := writeRecord(filepath.Join(dir, h.Name+recordSuffix), one); err != nil {
+			return err
+		}
+	}
+	return writeRecord(filepath.Join(dir, linksFile), in.Links)
+}
+
+// writeRecord writes a file whole or not at all.
+func writeRecord(path string, v any) (err error) {
+	data, err := marshal(v, "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".record-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// A Recording is what Record has written.
+type Recording struct {
+	dir   string
+	Links []Link
+}
+
+// OpenRecording opens a directory that Record has written, or that has a file HOST.json with what `kkbundle-node facts`
+// has printed on each host.
+func OpenRecording(dir string) (*Recording, error) {
+	if info, err := os.Stat(dir); err != nil {
+		return nil, err
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("%s is not a directory", dir)
+	}
+	r := &Recording{dir: dir}
+	data, err := readRecord(filepath.Join(dir, linksFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &r.Links)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, linksFile), err)
+	}
+	return r, nil
+}
+
+// Host returns what is recorded about a host of the inventory. If there is nothing, Err says so.
+func (r *Recording) Host(h manifest.Host) Host {
+	known := Host{Host: h}
+	path := filepath.Join(r.dir, h.Name+recordSuffix)
+	one, err := parseRecord(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		known.Err = &recordError{fmt.Sprintf("there is no %s", path), "record the host's facts with kkbundle precheck --record, or by running kkbundle-node facts there"}
+	case err != nil:
+		known.Err = &recordError{fmt.Sprintf("%s: %v", path, err), "record the host's facts again"}
+	case one.Facts == nil:
+		known.Err = &recordError{one.Error, one.Hint}
+	default:
+		known.Facts, known.Sent, known.Received, known.Space = one.Facts, one.Sent, one.Received, one.Space
+	}
+	return known
+}
+
+func parseRecord(path string) (record, error) {
+	data, err := readRecord(path)
+	if err != nil {
+		return record{}, err
+	}
+	var one record
+	if err := json.Unmarshal(data, &one); err != nil {
+		return record{}, fmt.Errorf("not what --record writes: %w", err)
+	}
+	if one.Facts == nil && one.Error == "" { // the facts alone
+		one.Facts = &node.Facts{}
+		if err := json.Unmarshal(data, one.Facts); err != nil {
+			return record{}, fmt.Errorf("not what --record writes: %w", err)
+		}
+	} else if one.Version != 1 {
+		return record{}, fmt.Errorf("version %d of a record; this kkbundle reads version 1", one.Version)
+	}
+	if one.Facts != nil && one.Facts.Version != node.FactsVersion {
+		return record{}, fmt.Errorf("version %d of facts; this kkbundle reads version %d", one.Facts.Version, node.FactsVersion)
+	}
+	return one, nil
+}
+
+// readRecord reads a regular file of bounded size.
+func readRecord(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxRecord+1))
+	if err == nil && len(data) > maxRecord {
+		err = fmt.Errorf("larger than %d bytes", maxRecord)
+	}
+	return data, err
+}
+
+// A recordError is why there are no facts of a host.
+type recordError struct{ text, hint string }
+
+// Error is what was found when the facts were asked for.
+func (e *recordError) Error() string { return e.text }
+
+// Hint says what to do about it.
+func (e *recordError) Hint() string { return e.hint }
+
+// hintOf returns what an error says that there is to do, or "".
+func hintOf(err error) string {
+	var hinted interface{ Hint() string }
+	if errors.As(err, &hinted) {
+		return hinted.Hint()
+	}
+	return ""
+}

@@ -1,0 +1,222 @@
+package precheck
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// What the page shows at most, so that a browser still scrolls it: what is left out it says, and the JSON has it.
+const (
+	pageRows     = 500
+	pageFindings = 100 // of a problem
+	pageNames    = 1000
+)
+
+type page struct {
+	StyleHash, ScriptHash string
+	Style                 template.CSS
+	Script                template.JS
+	Cluster, Bundle, Time string
+	Verdict               Verdict
+	Class                 string
+	Summary               string
+	Notes, Groups         []string
+	Problems              []pageProblem
+	Columns               []pageColumn
+	Rows                  []pageRow
+	Left                  string
+}
+
+type pageProblem struct {
+	Anchor, ID, Title, Why, Fix string
+	Level                       Level
+	Mark, Word, Groups, Where   string
+	Findings                    []pageFinding
+	More                        string
+}
+
+// A pageFinding's Names are all hosts, where Hosts is a shorter form of them.
+type pageFinding struct{ Found, Remark, Hosts, Names string }
+
+type pageColumn struct{ ID, Title, Groups, Level, Anchor string }
+
+type pageRow struct {
+	Host, Level string
+	Cells       []pageCell
+}
+
+// A pageCell without Mark is a check that is not about the host; one without Anchor has passed.
+type pageCell struct{ Class, Mark, Anchor, Found string }
+
+// WriteHTML writes the report as one page that needs nothing else: a list of problems, and a matrix of hosts and checks,
+// with a filter where scripts run. Its policy allows its own style and script and nothing else: whatever a host has said,
+// it is text.
+func (r Report) WriteHTML(w io.Writer) error {
+	t, err := template.ParseFS(assets, "assets/report.html")
+	if err != nil {
+		return err
+	}
+	style, err := assets.ReadFile("assets/report.css")
+	if err != nil {
+		return err
+	}
+	script, err := assets.ReadFile("assets/report.js")
+	if err != nil {
+		return err
+	}
+	p := r.page()
+	p.Style, p.StyleHash = template.CSS(style), policyHash(style)
+	p.Script, p.ScriptHash = template.JS(script), policyHash(script)
+	out := bufio.NewWriter(w)
+	if err := t.Execute(out, p); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// policyHash names a style or script in a Content-Security-Policy.
+func policyHash(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func (r Report) page() page {
+	p := page{
+		Cluster: printable(r.Cluster), Bundle: printable(r.Bundle), Verdict: r.Verdict(), Summary: r.summary(), Groups: r.groups(),
+		Class: map[Verdict]string{Ready: "p", ReadyWithWarn: "warn", NotReady: "block", NotReached: "block"}[r.Verdict()],
+	}
+	if !r.Time.IsZero() {
+		p.Time = r.Time.UTC().Format(time.RFC3339)
+	}
+	for _, note := range r.Notes {
+		p.Notes = append(p.Notes, printable(note))
+	}
+	anchors := map[anchorKey]string{}
+	for i, one := range r.problems() {
+		anchor := fmt.Sprintf("p%d", i+1)
+		anchors[anchorKey{one.ID, one.Fix, one.Level}] = anchor
+		p.Problems = append(p.Problems, newPageProblem(anchor, one))
+	}
+	r.matrix(&p, anchors)
+	return p
+}
+
+// An anchorKey finds the problem that a result belongs to.
+type anchorKey struct {
+	id, fix string
+	level   Level
+}
+
+// groups returns the groups that there are results of, in the order of Groups.
+func (r Report) groups() []string {
+	seen := map[string]bool{}
+	for _, one := range r.Results {
+		for _, g := range one.Groups {
+			seen[g] = true
+		}
+	}
+	return slices.DeleteFunc(Groups(), func(g string) bool { return !seen[g] })
+}
+
+func newPageProblem(anchor string, one problem) pageProblem {
+	p := pageProblem{
+		Anchor: anchor, ID: one.ID, Title: printable(one.Title), Level: one.Level, Word: one.Level.word(), Mark: one.Level.mark(),
+		Groups: strings.Join(one.Groups, " "), Where: count(one.Hosts, "host"),
+	}
+	if one.Hosts == 1 {
+		p.Where = "" // the finding names it
+	}
+	if one.Level != Off {
+		p.Why, p.Fix = sentence(one.Why), sentence(one.Fix)
+	}
+	shown := one.Findings[:min(pageFindings, len(one.Findings))]
+	for _, f := range shown {
+		view := pageFinding{Found: f.Found, Remark: f.remark(), Hosts: f.where()}
+		names := f.Hosts[:min(pageNames, len(f.Hosts))]
+		if full := printable(strings.Join(names, ", ")); len(names) > 0 && full != view.Hosts {
+			view.Names = full
+			view.Hosts += " (" + count(len(f.Hosts), "host") + ")"
+			if more := len(f.Hosts) - len(names); more > 0 {
+				view.Names += fmt.Sprintf(" and %d more", more)
+			}
+		}
+		p.Findings = append(p.Findings, view)
+	}
+	if rest := restOf(one.Findings, len(shown)); len(rest) > 0 {
+		p.More = fmt.Sprintf("and similarly on %s: %s", count(len(rest), "more host"), Ranges(rest))
+	}
+	return p
+}
+
+func (l Level) mark() string { return map[Level]string{Block: "✕", Warn: "!", Off: "○"}[l] }
+
+// matrix fills in a row for the cluster and for each host, those with problems first, and a column for each check.
+func (r Report) matrix(p *page, anchors map[anchorKey]string) {
+	column := map[string]int{}
+	for _, c := range r.checks() {
+		column[c.ID] = len(p.Columns)
+		p.Columns = append(p.Columns, pageColumn{ID: c.ID, Title: printable(c.Title), Groups: strings.Join(c.Groups, " "), Level: "ok"})
+	}
+	by := map[string][]Result{}
+	worst := map[string]int{} // by host
+	const passed = 3
+	for _, h := range append([]string{""}, r.Hosts...) {
+		worst[h] = passed
+	}
+	for _, one := range r.Results {
+		by[one.Host] = append(by[one.Host], one)
+		rank := passed
+		if !one.OK {
+			rank = one.Level.rank()
+			c := &p.Columns[column[one.ID]]
+			if c.Level == "ok" || Level(c.Level).rank() > rank {
+				c.Level, c.Anchor = string(one.Level), anchors[anchorKey{one.ID, one.Fix, one.Level}]
+			}
+		}
+		worst[one.Host] = min(worst[one.Host], rank)
+	}
+	hosts := slices.Clone(r.Hosts)
+	slices.SortStableFunc(hosts, func(a, b string) int { return worst[a] - worst[b] })
+	if more := len(hosts) - pageRows; more > 0 {
+		p.Left = fmt.Sprintf("The table has the %d hosts with most to do; %d more are in the report as JSON.", pageRows, more)
+		hosts = hosts[:pageRows]
+	}
+	if len(by[""]) > 0 {
+		hosts = append([]string{""}, hosts...)
+	}
+	for _, h := range hosts {
+		row := pageRow{Host: printable(h), Level: []string{string(Block), string(Warn), string(Off), "ok"}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
+		if h == "" {
+			row.Host = "the cluster"
+		}
+		for _, one := range by[h] {
+			row.Cells[column[one.ID]] = newPageCell(one, anchors)
+		}
+		p.Rows = append(p.Rows, row)
+	}
+}
+
+func newPageCell(one Result, anchors map[anchorKey]string) pageCell {
+	if one.OK {
+		return pageCell{Mark: "✓"}
+	}
+	c := pageCell{
+		Class: string(one.Level), Mark: one.Level.mark(), Found: one.ID + ": " + clean(one.Found),
+		Anchor: anchors[anchorKey{one.ID, one.Fix, one.Level}],
+	}
+	if one.Unknown && one.Level == Warn {
+		c.Class, c.Mark = "unknown", "?"
+	}
+	return c
+}

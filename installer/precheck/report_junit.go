@@ -1,0 +1,104 @@
+package precheck
+
+import (
+	"bufio"
+	"encoding/xml"
+	"io"
+	"time"
+)
+
+// A junitSuite is what JUnit's readers agree on (Ant's schema, Jenkins' xUnit plugin and Surefire): every attribute that
+// one of them requires, and none that another does not know.
+type junitSuite struct {
+	XMLName    xml.Name    `xml:"testsuite"`
+	ID         int         `xml:"id,attr"`
+	Name       string      `xml:"name,attr"`
+	Package    string      `xml:"package,attr"`
+	Hostname   string      `xml:"hostname,attr"`
+	Timestamp  string      `xml:"timestamp,attr"` // without a zone; ours is UTC
+	Tests      int         `xml:"tests,attr"`
+	Failures   int         `xml:"failures,attr"`
+	Errors     int         `xml:"errors,attr"`
+	Skipped    int         `xml:"skipped,attr"`
+	Time       int         `xml:"time,attr"` // seconds; a check takes none
+	Properties struct{}    `xml:"properties"`
+	Cases      []junitCase `xml:"testcase"`
+	Out        string      `xml:"system-out"`
+	Err        string      `xml:"system-err"`
+}
+
+type junitCase struct {
+	Name    string        `xml:"name,attr"`
+	Class   string        `xml:"classname,attr"`
+	Time    int           `xml:"time,attr"`
+	Error   *junitVerdict `xml:"error"`
+	Failure *junitVerdict `xml:"failure"`
+	Skipped *junitVerdict `xml:"skipped"`
+}
+
+type junitVerdict struct {
+	Type    string `xml:"type,attr,omitempty"`
+	Message string `xml:"message,attr"`
+	Text    string `xml:",cdata"`
+}
+
+// WriteJUnit writes the report as JUnit XML: a suite for each host and one for the cluster, a case for each check. What
+// blocks is a failure, and a host that was not reached an error. JUnit knows no warnings: they are skipped cases, as are
+// failures that an exception has turned off, and the message says which it is.
+func (r Report) WriteJUnit(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	_, _ = out.WriteString(xml.Header + "<testsuites>\n") // Flush reports what went wrong
+	by := map[string][]Result{}
+	for _, one := range r.Results {
+		by[one.Host] = append(by[one.Host], one)
+	}
+	names := r.Hosts
+	if len(by[""]) > 0 {
+		names = append([]string{""}, names...)
+	}
+	e := xml.NewEncoder(out)
+	e.Indent("  ", "  ")
+	for i, name := range names {
+		if err := e.Encode(newJUnitSuite(i, name, r.Time, by[name])); err != nil {
+			return err
+		}
+	}
+	_, _ = out.WriteString("\n</testsuites>\n")
+	return out.Flush()
+}
+
+func newJUnitSuite(id int, host string, at time.Time, results []Result) junitSuite {
+	const unknownHost = "localhost" // what the schema wants where there is no host
+	s := junitSuite{ID: id, Name: printable(host), Package: "precheck", Hostname: printable(host), Timestamp: at.UTC().Format("2006-01-02T15:04:05")}
+	if host == "" {
+		s.Name, s.Hostname = "the cluster", unknownHost
+	}
+	for _, one := range results {
+		c := junitCase{Name: one.ID + ": " + printable(one.Title), Class: "precheck"}
+		if len(one.Groups) > 0 {
+			c.Class += "." + one.Groups[0]
+		}
+		verdict := &junitVerdict{Message: clean(one.Found), Text: "\nwhy: " + printable(one.Why) + "\nfix: " + printable(one.Fix) + "\n"}
+		switch {
+		case one.OK:
+		case one.Level != Block:
+			verdict.Message = one.Level.word() + ": " + verdict.Message
+			if one.Exception != nil {
+				verdict.Message += " (" + printable(one.Exception.String()) + ")"
+			}
+			c.Skipped = verdict
+			s.Skipped++
+		case one.ID == reachableID:
+			verdict.Type = one.ID
+			c.Error = verdict
+			s.Errors++
+		default:
+			verdict.Type = one.ID
+			c.Failure = verdict
+			s.Failures++
+		}
+		s.Cases = append(s.Cases, c)
+	}
+	s.Tests = len(s.Cases)
+	return s
+}

@@ -1,0 +1,77 @@
+package precheck
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// WriteMarkdown writes the report in GitHub's Markdown, for tickets. What hosts have said and what they are called stands
+// in code spans, where it is neither markup nor a mention of somebody.
+func (r Report) WriteMarkdown(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString("## Precheck\n\n**" + r.summary() + "**\n")
+	for _, part := range [][2]string{{"Cluster", r.Cluster}, {"Bundle", r.Bundle}} {
+		if part[1] != "" {
+			fmt.Fprintf(&b, "\n%s: %s\n", part[0], codeSpan(part[1]))
+		}
+	}
+	for _, p := range r.problems() {
+		p.writeMarkdown(&b)
+	}
+	for i, note := range r.Notes {
+		if i == 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "- %s\n", plainMarkdown(note))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (p problem) writeMarkdown(b *strings.Builder) {
+	fmt.Fprintf(b, "\n### %s: %s, wanted: %s\n\n", strings.ToUpper(p.Level.word()[:1])+p.Level.word()[1:], codeSpan(p.ID), plainMarkdown(p.Title))
+	if p.Level != Off {
+		fmt.Fprintf(b, "%s **Fix:** %s\n\n", plainMarkdown(sentence(p.Why)), plainMarkdown(sentence(p.Fix)))
+	}
+	shown := p.Findings[:min(mostFindings, len(p.Findings))]
+	for _, f := range shown {
+		found := codeSpan(f.Found)
+		if remark := f.remark(); remark != "" {
+			found += " " + codeSpan(remark)
+		}
+		fmt.Fprintf(b, "- %s: %s\n", codeSpan(f.where()), found)
+	}
+	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
+		fmt.Fprintf(b, "- and similarly on %s: %s\n", count(len(rest), "more host"), codeSpan(Ranges(rest)))
+	}
+}
+
+// codeSpan is text of one line as code (CommonMark 0.31, 6.1: backticks in it need a longer fence). It is no good inside a
+// table, where a bar ends even code.
+func codeSpan(s string) string {
+	s = printable(s)
+	if strings.TrimSpace(s) == "" {
+		return ""
+	}
+	fence := "`"
+	for strings.Contains(s, fence) {
+		fence += "`"
+	}
+	if strings.HasPrefix(s, "`") || strings.HasSuffix(s, "`") {
+		s = " " + s + " "
+	}
+	return fence + s + fence
+}
+
+// plainMarkdown is text that is meant as it is written: every character that could be markup is escaped.
+func plainMarkdown(s string) string {
+	var b strings.Builder
+	for _, r := range printable(s) {
+		if strings.ContainsRune("\\`*_{}[]<>()#+!|~&@", r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}

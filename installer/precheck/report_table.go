@@ -1,0 +1,67 @@
+package precheck
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// mostFindings is how many different findings of one problem people are shown.
+	mostFindings = 20
+	// widest is the width of names up to which what was found is aligned behind them.
+	widest = 24
+)
+
+// WriteTable writes the report for people: what blocks first, then warnings, then what is ignored, each problem once with
+// what was found where, and a line at the end that says how much was looked at. Hosts' own words are printed without
+// control characters.
+func (r Report) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	for _, p := range r.problems() {
+		p.writeText(&b)
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "note: %s\n", printable(note))
+	}
+	b.WriteString(r.summary() + "\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (p problem) writeText(b *strings.Builder) {
+	label := p.Level.word()
+	if p.Level == Block {
+		label = strings.ToUpper(label)
+	}
+	fmt.Fprintf(b, "%s  %s: %s\n", label, p.ID, printable(p.Title))
+	shown := p.Findings[:min(mostFindings, len(p.Findings))]
+	width := 0
+	for _, f := range shown {
+		width = max(width, min(utf8.RuneCountInString(f.where()), widest))
+	}
+	for _, f := range shown {
+		fmt.Fprintf(b, "    %-*s  %s", width, f.where(), f.Found)
+		if remark := f.remark(); remark != "" {
+			fmt.Fprintf(b, " (%s)", remark)
+		}
+		b.WriteByte('\n')
+	}
+	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
+		fmt.Fprintf(b, "    and similarly on %s: %s\n", count(len(rest), "more host"), Ranges(rest))
+	}
+	if p.Level != Off {
+		fmt.Fprintf(b, "    why: %s\n    fix: %s\n", printable(p.Why), printable(p.Fix))
+	}
+	b.WriteByte('\n')
+}
+
+// restOf returns the hosts of the findings behind the first n.
+func restOf(list []finding, n int) []string {
+	var hosts []string
+	for _, f := range list[n:] {
+		hosts = append(hosts, f.Hosts...)
+	}
+	return hosts
+}

@@ -1,0 +1,122 @@
+package manifest
+
+import (
+	"fmt"
+	"time"
+)
+
+// PrecheckRules are exceptions from the levels of prechecks, each with a reason that reports show.
+type PrecheckRules struct {
+	APIVersion string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
+	Kind       string         `yaml:"kind" kk:"required" doc:"PrecheckRules"`
+	Rules      []PrecheckRule `yaml:"rules" kk:"required" doc:"Exceptions. Where two are about the same result, the later one holds."`
+
+	src *source
+}
+
+// PrecheckRule is the level of one check, on every host or on some.
+type PrecheckRule struct {
+	Check string `yaml:"check" kk:"required" doc:"Name of a check, as kkbundle precheck list has them."`
+	// Hosts are names or ranges of names. Without them the rule is about every host and about the cluster.
+	Hosts []string `yaml:"hosts,omitempty" doc:"Hosts that it holds for, such as node1 or node[1:3]; default all."`
+	Level string   `yaml:"level" kk:"required" enum:"block,warn,off" doc:"What a failure means; off only mentions it."`
+	// Reason is repeated in every report.
+	Reason string `yaml:"reason" kk:"required" doc:"Why; reports show it."`
+	// Until is the last day on which the rule holds.
+	Until Date `yaml:"until,omitempty" doc:"Last day on which it holds, as in 2027-01-31 (UTC); default for ever."`
+}
+
+// Names returns the names of Hosts, ranges expanded; nil stands for all.
+func (r PrecheckRule) Names() []string {
+	var list []string
+	for _, entry := range r.Hosts {
+		names, err := expand(entry)
+		if err != nil {
+			continue // ParsePrecheckRules has refused it
+		}
+		list = append(list, names...)
+	}
+	return list
+}
+
+// ParsePrecheckRules reads PrecheckRules. A rule about a check that is not among the known ones is refused. The error is
+// Problems.
+func ParsePrecheckRules(file string, data []byte, known []string) (*PrecheckRules, error) {
+	r := &PrecheckRules{}
+	c, sound := decode(file, data, KindPrecheckRules, r)
+	if sound {
+		r.src = c.src
+		c.precheckRules(r, known)
+	}
+	if err := c.found.err(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Where returns the file and line of the i-th rule, for messages.
+func (r *PrecheckRules) Where(i int) string {
+	if r.src == nil {
+		return index("rules", i)
+	}
+	return fmt.Sprintf("%s:%d", r.src.file, r.src.at(index("rules", i)).line)
+}
+
+func (c *checker) precheckRules(r *PrecheckRules, known []string) {
+	names := map[string]bool{}
+	for _, name := range known {
+		names[name] = true
+	}
+	total := 0
+	for i, rule := range r.Rules {
+		path := index("rules", i)
+		if rule.Check != "" && !names[rule.Check] {
+			c.add(join(path, "check"), "there is no check %q%s; `kkbundle precheck list` shows all", shorten(rule.Check), nearest(rule.Check, known))
+		}
+		for j, entry := range rule.Hosts {
+			list, err := expand(entry)
+			switch total += len(list); {
+			case err != nil:
+				c.add(index(join(path, "hosts"), j), "%v", err)
+			case total > maxRuleHosts:
+				c.add(index(join(path, "hosts"), j), "more than %d hosts in all rules; leave hosts out where a rule is about all", maxRuleHosts)
+				return
+			}
+		}
+	}
+}
+
+// maxRuleHosts bounds what the ranges of a small file can stand for.
+const maxRuleHosts = 10 * MaxHosts
+
+// Date is a day, in YAML as 2027-01-31.
+type Date struct{ day time.Time }
+
+// UnmarshalText reads year, month and day.
+func (d *Date) UnmarshalText(text []byte) error {
+	day, err := time.Parse(time.DateOnly, string(text))
+	if err != nil {
+		return fmt.Errorf("want a day such as 2027-01-31, have %q", shorten(string(text)))
+	}
+	d.day = day
+	return nil
+}
+
+// MarshalText is String.
+func (d Date) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// String returns year, month and day, or "" if there is no date.
+func (d Date) String() string {
+	if d.IsZero() {
+		return ""
+	}
+	return d.day.Format(time.DateOnly)
+}
+
+// IsZero tells that there is no date.
+func (d Date) IsZero() bool { return d.day.IsZero() }
+
+// Over tells whether the day has ended, by the calendar of UTC. No date is never over.
+func (d Date) Over(now time.Time) bool {
+	return !d.IsZero() && !now.Before(d.day.AddDate(0, 0, 1))
+}
