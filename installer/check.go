@@ -114,13 +114,14 @@ func (r *run) tellResult(result precheck.Result) {
 
 // examine evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
 func (r *run) examine(ctx context.Context) (precheck.Report, error) {
-	if err := errors.Join(r.checkHooks(), r.checkBundle()); err != nil {
+	in, err := r.input(ctx)
+	if err != nil {
 		return precheck.Report{}, err
 	}
 	targets := r.needed()
-	in := precheck.Input{Cluster: r.cluster, Hosts: make([]precheck.Host, len(targets)), Architectures: r.architectures()}
+	in.Hosts = make([]precheck.Host, len(targets))
 	claimed := &claims{}
-	err := r.onAll(targets, func(i int, t *Target) error {
+	err = r.onAll(targets, func(i int, t *Target) error {
 		r.visited(t.Name, nil)
 		in.Hosts[i] = t.examine(ctx, claimed)
 		r.visited(t.Name, &in.Hosts[i])

@@ -29,6 +29,8 @@ type run struct {
 	leaving bool
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
+	// lacks is what the bundle does not have for a precheck of this cluster.
+	lacks []string
 
 	secretsMu sync.Mutex // guards the making of secrets
 
