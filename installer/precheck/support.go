@@ -49,7 +49,11 @@ func versionChecks() []Check {
 	}
 }
 
+// canInstall has nothing to say where there is no cluster file, which would name a version.
 func canInstall(s *Subject) Finding {
+	if !s.Input.Install && s.Cluster.Kubernetes.Version == "" {
+		return skip()
+	}
 	errs := []error{s.Input.Cluster.CheckInstall()}
 	if s.Input.Inventory != nil {
 		errs = append(errs, s.Input.Inventory.CheckInstall())
