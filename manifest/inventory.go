@@ -94,8 +94,12 @@ type SSH struct {
 	// PasswordEnv names an environment variable, PasswordFile a file that has the password.
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
-	// Bastion is the host[:port] through which the host is reached.
-	Bastion string `yaml:"bastion,omitempty" doc:"host[:port] to go through."`
+	// Bastion is the way to the host as ssh's ProxyJump writes it: hops separated by commas, the first one dialled first.
+	// A hop is a host of the inventory or [user@]host[:port]; none is no hop where vars or a group name some.
+	Bastion string `yaml:"bastion,omitempty" doc:"Hops to go through, separated by commas: hosts of the inventory or [user@]host[:port]; none for no hop."`
+	// Password and PrivateKey (a PEM file's content) come from files of KubeKey, which hold such things.
+	Password   Secret `yaml:"-"`
+	PrivateKey Secret `yaml:"-"`
 }
 
 func (*SSH) hint(name string) string { return passwordHint(name) }
@@ -104,6 +108,8 @@ func (*SSH) hint(name string) string { return passwordHint(name) }
 type Sudo struct {
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+	// Password comes from files of KubeKey, which hold such things.
+	Password Secret `yaml:"-"`
 }
 
 func (*Sudo) hint(name string) string { return passwordHint(name) }
@@ -167,11 +173,26 @@ type Host struct {
 	// InternalIPv4 is the node's address in the cluster. It is invalid if the inventory gives no IPv4 address; the host
 	// has to be asked then.
 	InternalIPv4 netip.Addr
+	// InternalIPv6 is the node's IPv6 address in the cluster; it is invalid as InternalIPv4 is.
+	InternalIPv6 netip.Addr
 	Local        bool
 	SSH          SSH
-	Sudo         Sudo
+	// Hops are the SSH servers on the way to the host: the first is dialled, each further one and the host are reached
+	// through the one before.
+	Hops []Hop
+	Sudo Sudo
 	// Roles are the host's groups in a fixed order, RoleCluster last.
 	Roles []Role
+}
+
+// Hop is an SSH server on the way to a host, with everything that holds for it. Two hops that are the same server have the
+// same Address, port and user.
+type Hop struct {
+	// Name is the hop's name in the inventory, or its address where it is no host of the inventory.
+	Name    string
+	Address string
+	// SSH has user, port and the way to log in; Bastion is empty.
+	SSH SSH
 }
 
 // Is tells whether the host has a role.
