@@ -23,8 +23,17 @@ func (s Secret) Reveal() string {
 // IsSet tells whether there is a text.
 func (s Secret) IsSet() bool { return s.text != nil }
 
+// UnmarshalText hides text.
+func (s *Secret) UnmarshalText(text []byte) error {
+	*s = NewSecret(string(text))
+	return nil
+}
+
 // Equal tells whether both have the same text.
 func (s Secret) Equal(o Secret) bool { return s.Reveal() == o.Reveal() }
+
+// IsZero is for omitempty.
+func (s Secret) IsZero() bool { return s.text == nil }
 
 // String stands for the text in messages.
 func (s Secret) String() string {
