@@ -49,8 +49,19 @@ func (e elevation) answer(ctx context.Context, stdin io.Writer) error {
 // firstTimeout is how long each of the first commands on a host may take. They take no time on one that works.
 const firstTimeout = 20 * time.Second
 
-// errSlow is why they are given up.
-var errSlow = fmt.Errorf("nothing came of it within %s", firstTimeout)
+// A SlowError is a host that hangs: something that takes no time on one that works did not come to an end.
+type SlowError struct{ Limit time.Duration }
+
+// Error says how long was waited.
+func (e *SlowError) Error() string { return fmt.Sprintf("nothing came of it within %s", e.Limit) }
+
+// Hint says what to do about it.
+func (e *SlowError) Hint() string {
+	return "the host hangs: look at its load, memory and disks, and at what its login scripts wait for"
+}
+
+// errSlow ends the first commands.
+var errSlow = &SlowError{firstTimeout}
 
 // elevate finds out how commands become root on a machine: directly, with sudo without a password, or with one. A wrong
 // password is tried once.
