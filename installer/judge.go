@@ -1,10 +1,6 @@
 package installer
 
-import (
-	"context"
-
-	"github.com/kkbundle/kkbundle/installer/precheck"
-)
+import "github.com/kkbundle/kkbundle/installer/precheck"
 
 // judge evaluates what is known, under the operator's rules.
 func (r *run) judge(in precheck.Input) (precheck.Report, error) {
@@ -43,18 +39,15 @@ func (r *run) visited(name string, h *precheck.Host) {
 }
 
 // recorded evaluates facts that were recorded earlier.
-func (r *run) recorded(ctx context.Context) (precheck.Report, error) {
+func (r *run) recorded() (precheck.Report, error) {
 	if err := r.findTargets(); err != nil {
 		return precheck.Report{}, err
 	}
-	return r.examine(ctx)
-}
-
-// recorded is what is recorded about the host.
-func (t *Target) recorded() precheck.Host {
-	h := t.run.Recorded.Host(t.Host)
-	if h.Facts != nil {
-		t.Arch = h.Facts.Arch
+	for _, t := range r.targets {
+		t.known = r.Recorded.Host(t.Host)
+		if t.known.Facts != nil {
+			t.Arch = t.known.Facts.Arch
+		}
 	}
-	return h
+	return r.evaluate()
 }

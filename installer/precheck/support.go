@@ -50,6 +50,9 @@ func versionChecks() []Check {
 }
 
 func canInstall(s *Subject) Finding {
+	if s.Cluster.Kubernetes.Version == "" {
+		return skip() // nobody has said what is to be installed
+	}
 	errs := []error{s.Input.Cluster.CheckInstall()}
 	if s.Input.Inventory != nil {
 		errs = append(errs, s.Input.Inventory.CheckInstall())
