@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
@@ -33,7 +36,7 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	defer r.dir.close()
 	defer r.disconnect()
 	if r.Recorded != nil {
-		return r.recorded()
+		return r.recorded(ctx)
 	}
 	if err := r.findTargets(); err != nil {
 		return precheck.Report{}, err
@@ -49,7 +52,7 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	var report precheck.Report
 	ctx = inTask(ctx, "precheck")
 	if err = r.checkMembers(ctx); ctx.Err() == nil && (err == nil || isGone(err)) {
-		report, err = r.evaluate()
+		report, err = r.evaluate(ctx)
 	}
 	stopped := context.Cause(ctx)
 	ctx = context.WithoutCancel(ctx) // who gives up is not left with our helpers either
@@ -131,17 +134,21 @@ func (r *run) examine(ctx context.Context) (precheck.Report, error) {
 		t.known = t.examine(ctx)
 		return nil // the report says what is wrong with the host
 	})
-	return r.evaluate()
+	return r.evaluate(ctx)
 }
 
 // evaluate evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
-func (r *run) evaluate() (precheck.Report, error) {
+func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	if err := errors.Join(r.checkHooks(), r.checkBundle()); err != nil {
 		return precheck.Report{}, err
 	}
-	in := precheck.Input{Cluster: r.cluster, Architectures: r.architectures()}
-	for _, t := range r.needed() {
-		in.Hosts = append(in.Hosts, t.known)
+	targets := r.needed()
+	in := precheck.Input{Cluster: r.cluster, Hosts: make([]precheck.Host, len(targets)), Architectures: r.architectures()}
+	for i, t := range targets {
+		in.Hosts[i] = t.known
+	}
+	if r.Recorded == nil {
+		in.Links = r.links(ctx, in.Hosts, targets)
 	}
 	return r.judge(in)
 }
@@ -170,8 +177,10 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 	if h.Err != nil {
 		return h
 	}
+	probe := precheck.ProbeFor(t.run.cluster, h)
+	probe.Vacant = t.run.claimed.claim(probe.Vacant)
 	h.Sent = t.run.Now()
-	facts, err := t.facts(ctx, precheck.ProbeFor(t.run.cluster, h))
+	facts, err := t.facts(ctx, probe)
 	h.Received = t.run.Now()
 	if err != nil {
 		h.Err = err
@@ -185,6 +194,21 @@ func (t *Target) boundedSpace(ctx context.Context) ([]precheck.Space, error) {
 	ctx, cancel := bounded(ctx, spaceTimeout)
 	defer cancel()
 	return t.space(ctx)
+}
+
+// claims lets one host alone ask the network for an address: the others would hear its questions.
+type claims struct {
+	mu   sync.Mutex
+	list []netip.Addr
+}
+
+// claim returns those of the addresses that no other host has claimed.
+func (c *claims) claim(addresses []netip.Addr) []netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mine := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return slices.Contains(c.list, a) })
+	c.list = append(c.list, mine...)
+	return mine
 }
 
 // facts asks the helper.

@@ -1,6 +1,10 @@
 package installer
 
-import "github.com/kkbundle/kkbundle/installer/precheck"
+import (
+	"context"
+
+	"github.com/kkbundle/kkbundle/installer/precheck"
+)
 
 // judge evaluates what is known, under the operator's rules.
 func (r *run) judge(in precheck.Input) (precheck.Report, error) {
@@ -39,7 +43,7 @@ func (r *run) visited(name string, h *precheck.Host) {
 }
 
 // recorded evaluates facts that were recorded earlier.
-func (r *run) recorded() (precheck.Report, error) {
+func (r *run) recorded(ctx context.Context) (precheck.Report, error) {
 	if err := r.findTargets(); err != nil {
 		return precheck.Report{}, err
 	}
@@ -49,5 +53,5 @@ func (r *run) recorded() (precheck.Report, error) {
 			t.Arch = t.known.Facts.Arch
 		}
 	}
-	return r.evaluate()
+	return r.evaluate(ctx)
 }

@@ -25,16 +25,24 @@ func reachesOthers(s *Subject) Finding {
 	if len(all) == 0 {
 		return skip()
 	}
-	var closed []string
+	var closed, untold []string
 	for _, l := range all {
-		if !l.OK {
-			closed = append(closed, fmt.Sprintf("%s %d/%s (%s)", l.To, l.Port, l.Network, l.Error))
+		name := fmt.Sprintf("%s %d/%s", l.To, l.Port, l.Network)
+		switch {
+		case l.Skipped != "":
+			untold = append(untold, name+" ("+l.Skipped+")")
+		case !l.OK:
+			closed = append(closed, name+" ("+l.Error+")")
 		}
 	}
-	if len(closed) > 0 {
+	switch {
+	case len(closed) > 0:
 		return fail("it does not reach " + some(closed))
+	case len(untold) > 0:
+		return unknown("not tried: " + some(untold))
+	default:
+		return pass(count(len(all), "way"))
 	}
-	return pass(fmt.Sprintf("%d ways", len(all)))
 }
 
 func sendsFullSize(s *Subject) Finding {

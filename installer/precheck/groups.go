@@ -1,8 +1,6 @@
 package precheck
 
 import (
-	"fmt"
-
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -137,6 +135,6 @@ func hasNFSServer(s *Subject) Finding {
 	case n == 1:
 		return pass("1 host")
 	default:
-		return fail(fmt.Sprintf("%s", count(n, "host")))
+		return fail(count(n, "host"))
 	}
 }

@@ -107,30 +107,34 @@ func Links(c *manifest.Cluster, hosts []Host) []Link {
 	known := slices.DeleteFunc(slices.Clone(hosts), func(h Host) bool {
 		return h.Facts == nil || !Address(h.Host, h.Facts).IsValid()
 	})
-	place := map[string]int{} // among the nodes
-	for _, h := range known {
-		if h.Is(manifest.RoleCluster) {
-			place[h.Name] = len(place)
-		}
-	}
-	isPeer := func(a, b Host) bool {
-		if a.Is(manifest.RoleControlPlane) || b.Is(manifest.RoleControlPlane) {
-			return true
-		}
-		apart := (place[b.Name] - place[a.Name] + len(place)) % len(place)
-		return min(apart, len(place)-apart) <= neighbours
-	}
 	var list []Link
 	for _, w := range ways(c) {
 		senders := having(known, w.from)
-		for _, to := range having(known, w.to) {
+		for i, to := range having(known, w.to) {
 			address := Address(to.Host, to.Facts).String()
-			for _, from := range senders {
-				if from.Name == to.Name || (w.peers && !isPeer(from, to)) {
-					continue
-				}
-				list = append(list, Link{From: from.Name, To: to.Name, Address: address, Network: w.network, Port: w.port, For: w.what})
+			from := senders
+			if w.peers { // senders and receivers are the same
+				from = peersOf(i, senders)
 			}
+			for _, f := range from {
+				if f.Name != to.Name {
+					list = append(list, Link{From: f.Name, To: to.Name, Address: address, Network: w.network, Port: w.port, For: w.what})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// peersOf returns those that one of the nodes is tried with.
+func peersOf(i int, nodes []Host) []Host {
+	if nodes[i].Is(manifest.RoleControlPlane) || len(nodes) <= 2*neighbours+1 {
+		return nodes
+	}
+	list := having(nodes, []manifest.Role{manifest.RoleControlPlane})
+	for apart := -neighbours; apart <= neighbours; apart++ {
+		if n := nodes[(i+apart+len(nodes))%len(nodes)]; !n.Is(manifest.RoleControlPlane) {
+			list = append(list, n)
 		}
 	}
 	return list

@@ -141,8 +141,10 @@ func hostMutations() []mutation {
 		{"/tmp", good, w(func(f *node.Facts) { f.Mounts[1].Options = append(f.Mounts[1].Options, "noexec") }), each("tmp-exec", "w1")},
 		{"clock ahead", good, func(in *input) { in.Hosts[1].Facts.Clock += int64(3 * time.Second) }, each("clock", "w1")},
 		{"clock behind", good, func(in *input) { in.Hosts[1].Facts.Clock -= int64(3 * time.Second) }, each("clock", "w1")},
-		{"another limit", withCluster(good, func(c *manifest.Cluster) { c.Precheck.ClockSkew = manifest.Duration(time.Minute) }),
-			func(in *input) { in.Hosts[1].Facts.Clock -= int64(3 * time.Second) }, nil},
+		{
+			"another limit", withCluster(good, func(c *manifest.Cluster) { c.Precheck.ClockSkew = manifest.Duration(time.Minute) }),
+			func(in *input) { in.Hosts[1].Facts.Clock -= int64(3 * time.Second) }, nil,
+		},
 		{"clock may be right", good, func(in *input) {
 			in.Hosts[1].Facts.Clock -= int64(3 * time.Second)
 			in.Hosts[1].Sent = in.Hosts[1].Sent.Add(-3 * time.Second) // the answer took that long
@@ -265,7 +267,7 @@ func clusterMutations() []mutation {
 		{"kube-vip in another network", rich, of(func(c *manifest.Cluster) { c.ControlPlaneEndpoint.Address = "192.168.9.9" }), each("vip-network", "cp1", "cp2", "cp3")},
 		{"kube-vip on another interface", rich, of(func(c *manifest.Cluster) { c.ControlPlaneEndpoint.Interface = "eth9" }), each("vip-network", "cp1", "cp2", "cp3")},
 		{"kube-vip's address is taken", rich, cp(func(f *node.Facts) { f.Vacant[0].MACs = []string{"52:54:00:00:00:09"} }), each("vip-free", "cp1")},
-		{"the registries' address is taken", rich, on("reg1", func(f *node.Facts) { f.Vacant[0].Ping = true }), each("vip-free", "reg1")},
+		{"the registries' address is taken", rich, on("reg1", func(f *node.Facts) { f.Vacant[0].Asked, f.Vacant[0].Ping = false, true }), each("vip-free", "reg1")},
 		{"a load balancer that is down", existing, w(func(f *node.Facts) { dial(f, "lb.site.example:6443", false) }), each("endpoint-reachable", "w1")},
 		{"no control plane", good, withoutRole("cp1", manifest.RoleControlPlane), each("control-plane", "")},
 		{"no worker", good, withoutRole("w1", manifest.RoleWorker), each("workers", "")},
@@ -285,8 +287,10 @@ func etcdMutations() []mutation {
 	now := time.Unix(0, 1760000000000000000)
 	return []mutation{
 		{"slow disk", good, cp(func(f *node.Facts) { f.Sync.P99 = int64(11 * time.Millisecond) }), each("etcd-latency", "cp1")},
-		{"slow disk, another limit", withCluster(good, func(c *manifest.Cluster) { c.Precheck.DiskLatency = manifest.Duration(time.Second) }),
-			cp(func(f *node.Facts) { f.Sync.P99 = int64(11 * time.Millisecond) }), nil},
+		{
+			"slow disk, another limit", withCluster(good, func(c *manifest.Cluster) { c.Precheck.DiskLatency = manifest.Duration(time.Second) }),
+			cp(func(f *node.Facts) { f.Sync.P99 = int64(11 * time.Millisecond) }), nil,
+		},
 		{"etcd in memory", good, cp(func(f *node.Facts) { f.Sync.Type = "tmpfs" }), each("etcd-latency", "cp1")},
 		{"newer etcd", rich, cp(func(f *node.Facts) {
 			setUnit(f, "etcd.service", "inactive")

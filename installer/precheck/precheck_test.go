@@ -79,14 +79,6 @@ func failed(r precheck.Report) []string {
 	return list
 }
 
-func TestGood(t *testing.T) {
-	t.Parallel()
-	r := precheck.Evaluate(good(t))
-	if list := failed(r); len(list) > 0 || r.Blocked != 0 || r.Warned != 0 || r.Err() != nil {
-		t.Errorf("failed: %v, blocked %d, warned %d, %v", list, r.Blocked, r.Warned, r.Err())
-	}
-}
-
 func TestReport(t *testing.T) {
 	t.Parallel()
 	in := good(t)
