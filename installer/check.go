@@ -24,6 +24,9 @@ import (
 // as the task "visit", which fails where the host could not be asked. With Recorded nobody is asked.
 func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	o.DryRun = true
+	if o.Hosts <= 0 {
+		o.Hosts = precheckHosts
+	}
 	r, err := newInstall(o)
 	if err != nil {
 		return precheck.Report{}, err
@@ -35,16 +38,27 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	if r.Recorded != nil {
 		return r.recorded(ctx)
 	}
-	if err := r.connect(ctx); err != nil && len(r.targets) == 0 {
+	if err := r.findTargets(); err != nil {
 		return precheck.Report{}, err
 	}
-	ctx = inTask(ctx, "precheck")
+	// Each host is looked at as soon as it is connected to: those that hang do so side by side, and not one phase after
+	// the other.
+	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
+		r.visited(t.Name, nil)
+		t.visit(ctx)
+		r.visited(t.Name, &t.known)
+		return nil // the report says what is wrong with the host
+	})
 	var report precheck.Report
-	if err = r.checkMembers(ctx); err == nil {
-		report, err = r.examine(ctx)
+	ctx = inTask(ctx, "precheck")
+	if err = r.checkMembers(ctx); ctx.Err() == nil && (err == nil || isGone(err)) {
+		report, err = r.evaluate(ctx)
 	}
-	return report, errors.Join(err, r.onAll(r.connected(), func(_ int, t *Target) error {
-		if err := t.forgetHelper(ctx); t.failure == nil {
+	stopped := context.Cause(ctx)
+	ctx = context.WithoutCancel(ctx) // who gives up is not left with our helpers either
+	return report, errors.Join(err, stopped, r.onAll(r.connected(), func(_ int, t *Target) error {
+		defer t.part()
+		if err := t.forgetHelper(ctx); t.failure == nil && !isGone(err) {
 			return err
 		}
 		return nil // the report says what is wrong with the host
@@ -54,6 +68,8 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 // forgetHelper removes the helper from a host on which there is nothing else of ours, unless another run is at work
 // there, which needs it.
 func (t *Target) forgetHelper(ctx context.Context) error {
+	ctx, cancel := bounded(ctx, factsTimeout)
+	defer cancel()
 	nothing, err := notInstalled(ctx, t)
 	if err != nil || !nothing {
 		return err
@@ -112,23 +128,25 @@ func (r *run) tellResult(result precheck.Result) {
 	})
 }
 
-// examine evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
+// examine looks at all hosts and evaluates all checks.
 func (r *run) examine(ctx context.Context) (precheck.Report, error) {
+	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
+		t.known = t.examine(ctx)
+		return nil // the report says what is wrong with the host
+	})
+	return r.evaluate(ctx)
+}
+
+// evaluate evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
+func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	in, err := r.input(ctx)
 	if err != nil {
 		return precheck.Report{}, err
 	}
 	targets := r.needed()
 	in.Hosts = make([]precheck.Host, len(targets))
-	claimed := &claims{}
-	err = r.onAll(targets, func(i int, t *Target) error {
-		r.visited(t.Name, nil)
-		in.Hosts[i] = t.examine(ctx, claimed)
-		r.visited(t.Name, &in.Hosts[i])
-		return nil
-	})
-	if err != nil {
-		return precheck.Report{}, err
+	for i, t := range targets {
+		in.Hosts[i] = t.known
 	}
 	if r.Recorded == nil {
 		in.Links = r.links(ctx, in.Hosts, targets)
@@ -151,20 +169,20 @@ func (r *run) architectures() []string {
 }
 
 // examine gathers what is known about one host.
-func (t *Target) examine(ctx context.Context, claimed *claims) precheck.Host {
-	if t.run.Recorded != nil {
-		return t.recorded()
-	}
-	h := precheck.Host{Host: t.Host, Err: t.failure}
+func (t *Target) examine(ctx context.Context) precheck.Host {
+	h := precheck.Host{Host: t.Host, Err: t.failure, SSH: t.ssh}
 	if t.on == nil || t.failure != nil {
 		return h
 	}
-	h.Space, h.Err = t.space(ctx)
+	h.Space, h.Err = t.boundedSpace(ctx)
+	if lacks := (*MissingError)(nil); t.run.visiting && errors.As(h.Err, &lacks) {
+		h.Space, h.Err = nil, nil // how much is not known, and what the bundle lacks is in the report
+	}
 	if h.Err != nil {
 		return h
 	}
 	probe := precheck.ProbeFor(t.run.cluster, h)
-	probe.Vacant = claimed.claim(probe.Vacant)
+	probe.Vacant = t.run.claimed.claim(probe.Vacant)
 	h.Sent = t.run.Now()
 	facts, err := t.facts(ctx, probe)
 	h.Received = t.run.Now()
@@ -174,6 +192,12 @@ func (t *Target) examine(ctx context.Context, claimed *claims) precheck.Host {
 	}
 	h.Facts = &facts
 	return h
+}
+
+func (t *Target) boundedSpace(ctx context.Context) ([]precheck.Space, error) {
+	ctx, cancel := bounded(ctx, spaceTimeout)
+	defer cancel()
+	return t.space(ctx)
 }
 
 // claims lets one host alone ask the network for an address: the others would hear its questions.
@@ -193,6 +217,8 @@ func (c *claims) claim(addresses []netip.Addr) []netip.Addr {
 
 // facts asks the helper.
 func (t *Target) facts(ctx context.Context, probe node.Probe) (node.Facts, error) {
+	ctx, cancel := bounded(ctx, t.factsLimit())
+	defer cancel()
 	question, err := json.Marshal(probe)
 	if err != nil {
 		return node.Facts{}, err

@@ -90,7 +90,12 @@ func (t *Target) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.on = &journaled{Host: h, name: t.Name, journal: t.run.journal}
+	if algorithms, ok := host.AlgorithmsOf(h); ok {
+		t.ssh = &algorithms
+	}
+	dial := func(ctx context.Context) (host.Host, error) { return t.run.Dial(ctx, t.Host) }
+	t.far = &farHost{name: t.Name, dial: dial, on: h}
+	t.on = &journaled{Host: t.far, name: t.Name, journal: t.run.journal}
 	if t.run.leaving {
 		return nil
 	}

@@ -47,14 +47,11 @@ func (r *run) recorded(ctx context.Context) (precheck.Report, error) {
 	if err := r.findTargets(); err != nil {
 		return precheck.Report{}, err
 	}
-	return r.examine(ctx)
-}
-
-// recorded is what is recorded about the host.
-func (t *Target) recorded() precheck.Host {
-	h := t.run.Recorded.Host(t.Host)
-	if h.Facts != nil {
-		t.Arch = h.Facts.Arch
+	for _, t := range r.targets {
+		t.known = r.Recorded.Host(t.Host)
+		if t.known.Facts != nil {
+			t.Arch = t.known.Facts.Arch
+		}
 	}
-	return h
+	return r.evaluate(ctx)
 }

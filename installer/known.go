@@ -22,12 +22,13 @@ import (
 // input is what checks look at apart from the hosts. What the bundle lacks is part of a precheck's report, and ends an
 // installation, which would run into it.
 func (r *run) input(ctx context.Context) (precheck.Input, error) {
+	var missing []string
 	err := r.checkBundle()
 	if err != nil && r.visiting {
-		r.lacks, err = sentences(err), nil
+		missing, err = sentences(err), nil
 	}
 	return precheck.Input{
-		Cluster: r.cluster, Inventory: r.Inventory, Install: r.Bundle != nil, Missing: r.lacks,
+		Cluster: r.cluster, Inventory: r.Inventory, Install: r.Bundle != nil, Missing: missing,
 		Architectures: r.architectures(), Packages: r.distributions(), Etcd: r.providedEtcd(ctx),
 	}, errors.Join(r.checkHooks(), err)
 }

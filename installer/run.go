@@ -27,10 +27,10 @@ type run struct {
 	items   []bundle.Item // of the bundle
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
+	// claimed are the addresses that a host was told to ask the network for.
+	claimed claims
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
-	// lacks is what the bundle does not have for a precheck of this cluster.
-	lacks []string
 
 	secretsMu sync.Mutex // guards the making of secrets
 

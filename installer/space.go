@@ -28,8 +28,8 @@ const (
 // space estimates what is still to be written on the host. What is there already is taken off: a second run must not be
 // refused for lack of the space that the first one has filled.
 func (t *Target) space(ctx context.Context) ([]precheck.Space, error) {
-	if t.run.Bundle == nil || len(t.run.lacks) > 0 {
-		return nil, nil // how much is not known
+	if t.run.Bundle == nil {
+		return nil, nil
 	}
 	var list []precheck.Space
 	add := func(what, dir string, bytes int64) error {

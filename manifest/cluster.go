@@ -30,6 +30,9 @@ type Cluster struct {
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
 
 	src *source
+	// file is the cluster file alone and sets what With laid over it; src is both.
+	file *source
+	sets []string
 }
 
 // Kubernetes is the Kubernetes that is installed.
@@ -190,10 +193,17 @@ type Component struct {
 
 // ParseCluster reads a Cluster. The error is Problems. Defaults are not filled in; see WithDefaults.
 func ParseCluster(file string, data []byte) (*Cluster, error) {
-	k := &Cluster{}
-	c, sound := decode(file, data, KindCluster, k)
+	root, problems := parse(file, data, limitsOf(KindCluster))
+	if problems != nil {
+		return nil, problems
+	}
+	return clusterOf(&source{file: file, root: root})
+}
+
+func clusterOf(src *source) (*Cluster, error) {
+	k := &Cluster{src: src, file: src}
+	c, sound := decodeTree(src, KindCluster, k)
 	if sound {
-		k.src = c.src
 		c.cluster(k)
 	}
 	if err := c.found.err(); err != nil {

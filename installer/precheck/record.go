@@ -10,20 +10,22 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // A record is what is known about one host, as a file. Version 1; keys may be added.
 type record struct {
-	Version  int         `json:"version"`
-	Host     string      `json:"host"`
-	Sent     time.Time   `json:"sent,omitzero"`
-	Received time.Time   `json:"received,omitzero"`
-	Space    []Space     `json:"space,omitempty"`
-	Facts    *node.Facts `json:"facts,omitempty"`
-	Error    string      `json:"error,omitempty"` // why there are no facts
-	Hint     string      `json:"hint,omitempty"`
+	Version  int              `json:"version"`
+	Host     string           `json:"host"`
+	Sent     time.Time        `json:"sent,omitzero"`
+	Received time.Time        `json:"received,omitzero"`
+	SSH      *host.Algorithms `json:"ssh,omitempty"`
+	Space    []Space          `json:"space,omitempty"`
+	Facts    *node.Facts      `json:"facts,omitempty"`
+	Error    string           `json:"error,omitempty"` // why there are no facts
+	Hint     string           `json:"hint,omitempty"`
 }
 
 // linksFile is beside the hosts' files; no host has such a name.
@@ -41,7 +43,7 @@ func Record(dir string, in Input) error {
 		return err
 	}
 	for _, h := range in.Hosts {
-		one := record{Version: 1, Host: h.Name, Sent: h.Sent, Received: h.Received, Space: h.Space, Facts: h.Facts}
+		one := record{Version: 1, Host: h.Name, Sent: h.Sent, Received: h.Received, SSH: h.SSH, Space: h.Space, Facts: h.Facts}
 		if h.Err != nil {
 			one.Error, one.Hint = h.Err.Error(), hintOf(h.Err)
 		}
@@ -113,7 +115,7 @@ func (r *Recording) Host(h manifest.Host) Host {
 	case one.Facts == nil:
 		known.Err = &recordError{one.Error, one.Hint}
 	default:
-		known.Facts, known.Sent, known.Received, known.Space = one.Facts, one.Sent, one.Received, one.Space
+		known.Facts, known.SSH, known.Sent, known.Received, known.Space = one.Facts, one.SSH, one.Sent, one.Received, one.Space
 	}
 	return known
 }

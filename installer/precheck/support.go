@@ -49,10 +49,9 @@ func versionChecks() []Check {
 	}
 }
 
-// canInstall has nothing to say where there is no cluster file, which would name a version.
 func canInstall(s *Subject) Finding {
-	if !s.Input.Install && s.Cluster.Kubernetes.Version == "" {
-		return skip()
+	if s.Cluster.Kubernetes.Version == "" {
+		return skip() // nobody has said what is to be installed
 	}
 	errs := []error{s.Input.Cluster.CheckInstall()}
 	if s.Input.Inventory != nil {
