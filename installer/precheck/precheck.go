@@ -190,7 +190,7 @@ type Result struct {
 	Host   string   `json:"host"`
 	ID     string   `json:"id"`
 	Groups []string `json:"groups,omitempty"`
-	Level  Level    `json:"level"`
+	Level  Level    `json:"level" enum:"block,warn,off"`
 	OK     bool     `json:"ok"`
 	// Unknown tells that it could not be looked at; Found says why. OK is false then.
 	Unknown bool `json:"unknown,omitempty"`
