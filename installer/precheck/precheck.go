@@ -33,8 +33,8 @@ type Host struct {
 	// Facts are what the host said, nil if it could not be asked; Err says why then.
 	Facts *node.Facts
 	Err   error
-	// Sent and Received are when the facts were asked for and when they came, by this machine's clock. Clocks of hosts
-	// are not compared if they are zero.
+	// Sent and Received are between which times the facts' clock was read, by this machine's clock. Clocks of hosts are not
+	// compared if they are zero.
 	Sent, Received time.Time
 	// Space is how much is still to be written on the host.
 	Space []Space
