@@ -7,12 +7,18 @@ import (
 	"strings"
 )
 
-// FactsSchema returns the JSON Schema (draft 2020-12) of Facts, made from the type. Properties that it does not know are
-// allowed, because fields are added to a version.
+// FactsSchema returns the JSON Schema of Facts.
 func FactsSchema() []byte {
-	s := schemaOf(reflect.TypeFor[Facts]())
-	s["$schema"], s["title"] = "https://json-schema.org/draft/2020-12/schema", "kkbundle-node facts"
-	s["properties"].(map[string]any)["version"] = map[string]any{"const": FactsVersion}
+	return Schema(reflect.TypeFor[Facts](), "kkbundle-node facts", FactsVersion)
+}
+
+// Schema returns the JSON Schema (draft 2020-12) of a struct that has a version, made from the type and its tags: doc:"…" is
+// a description, enum:"a,b" has the only values. Properties that it does not know are allowed, because fields are added
+// to a version.
+func Schema(t reflect.Type, title string, version int) []byte {
+	s := schemaOf(t)
+	s["$schema"], s["title"] = "https://json-schema.org/draft/2020-12/schema", title
+	s["properties"].(map[string]any)["version"] = map[string]any{"const": version}
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		panic(err) // it holds nothing that JSON cannot say
@@ -47,7 +53,14 @@ func schemaOf(t reflect.Type) map[string]any {
 func addFields(t reflect.Type, properties map[string]any, required *[]string) {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		properties[name] = schemaOf(f.Type)
+		one := schemaOf(f.Type)
+		if doc := f.Tag.Get("doc"); doc != "" {
+			one["description"] = doc
+		}
+		if enum := f.Tag.Get("enum"); enum != "" {
+			one["enum"] = strings.Split(enum, ",")
+		}
+		properties[name] = one
 		if !strings.Contains(options, "omit") {
 			*required = append(*required, name)
 		}

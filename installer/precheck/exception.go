@@ -12,7 +12,7 @@ import (
 // An Exception is why a failure has another level than its check.
 type Exception struct {
 	// Was is the level that it would have.
-	Was    Level  `json:"was"`
+	Was    Level  `json:"was" enum:"block,warn,off"`
 	Reason string `json:"reason"`
 	// Until is the last day on which the exception holds, as in 2027-01-31; "" is for ever.
 	Until string `json:"until,omitempty"`

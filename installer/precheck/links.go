@@ -110,11 +110,12 @@ func Links(c *manifest.Cluster, hosts []Host) []Link {
 	var list []Link
 	for _, w := range ways(c) {
 		senders := having(known, w.from)
+		central := having(senders, []manifest.Role{manifest.RoleControlPlane})
 		for i, to := range having(known, w.to) {
 			address := Address(to.Host, to.Facts).String()
 			from := senders
 			if w.peers { // senders and receivers are the same
-				from = peersOf(i, senders)
+				from = peersOf(i, senders, central)
 			}
 			for _, f := range from {
 				if f.Name != to.Name {
@@ -126,12 +127,12 @@ func Links(c *manifest.Cluster, hosts []Host) []Link {
 	return list
 }
 
-// peersOf returns those that one of the nodes is tried with.
-func peersOf(i int, nodes []Host) []Host {
+// peersOf returns those that one of the nodes is tried with: the control planes and its neighbours.
+func peersOf(i int, nodes, central []Host) []Host {
 	if nodes[i].Is(manifest.RoleControlPlane) || len(nodes) <= 2*neighbours+1 {
 		return nodes
 	}
-	list := having(nodes, []manifest.Role{manifest.RoleControlPlane})
+	list := slices.Clone(central)
 	for apart := -neighbours; apart <= neighbours; apart++ {
 		if n := nodes[(i+apart+len(nodes))%len(nodes)]; !n.Is(manifest.RoleControlPlane) {
 			list = append(list, n)

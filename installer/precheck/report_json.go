@@ -5,8 +5,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"reflect"
 	"slices"
 	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node"
 )
 
 // A document is a report as JSON, version 1. Keys may be added; what there is keeps its meaning. What all results of a
@@ -39,6 +42,11 @@ type checkDocument struct {
 	Fix     string   `json:"fix" doc:"What to do."`
 	Source  string   `json:"source" doc:"Where the rule or its number comes from."`
 	Kubeadm []string `json:"kubeadm,omitempty" doc:"kubeadm's names for it."`
+}
+
+// ReportSchema returns the JSON Schema of what WriteJSON writes.
+func ReportSchema() []byte {
+	return node.Schema(reflect.TypeFor[document](), "kkbundle precheck report", 1)
 }
 
 // MarshalJSON writes what a check says about itself.

@@ -403,3 +403,59 @@ func TestReportOfMany(t *testing.T) {
 		t.Errorf("the page has %d rows", n)
 	}
 }
+
+// TestReportSchema holds that reports are as their schema says, and that it knows all of them.
+func TestReportSchema(t *testing.T) {
+	t.Parallel()
+	var schema map[string]any
+	if err := json.Unmarshal(precheck.ReportSchema(), &schema); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []precheck.Report{example(), {}} {
+		var v any
+		if err := json.Unmarshal([]byte(write(t, r, "json")), &v); err != nil {
+			t.Fatal(err)
+		}
+		for _, problem := range misfits(schema, v, "") {
+			t.Error(problem)
+		}
+	}
+	if len(misfits(schema, map[string]any{"verdict": "good", "more": 1.0}, "")) < 5 {
+		t.Error("the schema takes what is no report")
+	}
+}
+
+// misfits knows as much of JSON Schema as ReportSchema uses; properties have to be known.
+func misfits(s map[string]any, v any, at string) (list []string) {
+	kind := map[string]string{"string": "string", "float64": "integer", "bool": "boolean", "map[string]interface {}": "object", "[]interface {}": "array"}[fmt.Sprintf("%T", v)]
+	if want, ok := s["type"]; ok && want != kind {
+		return []string{fmt.Sprintf("%s is %s, not %s", at, kind, want)}
+	}
+	if want, ok := s["const"]; ok && want != v {
+		list = append(list, fmt.Sprintf("%s is %v, not %v", at, v, want))
+	}
+	if enum, ok := s["enum"].([]any); ok && !slices.Contains(enum, v) {
+		list = append(list, fmt.Sprintf("%s is %v, none of %v", at, v, enum))
+	}
+	switch v := v.(type) {
+	case []any:
+		for _, one := range v {
+			list = append(list, misfits(s["items"].(map[string]any), one, at+"[]")...)
+		}
+	case map[string]any:
+		properties := s["properties"].(map[string]any)
+		for key, one := range v {
+			if p, ok := properties[key].(map[string]any); ok {
+				list = append(list, misfits(p, one, at+"."+key)...)
+			} else {
+				list = append(list, at+"."+key+" is not known")
+			}
+		}
+		for _, key := range s["required"].([]any) {
+			if _, ok := v[key.(string)]; !ok {
+				list = append(list, fmt.Sprintf("%s.%s is missing", at, key))
+			}
+		}
+	}
+	return list
+}
