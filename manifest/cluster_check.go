@@ -21,9 +21,7 @@ func (c *checker) cluster(k *Cluster) {
 	c.podNetwork(&k.CNI)
 	c.release("cri.version", k.CRI.Version)
 	c.imageRegistry(&k.ImageRegistry)
-	if v := k.Precheck.MinKernel; v != "" && strings.Trim(v, "0123456789.") != "" {
-		c.add("precheck.minKernel", "%q is no kernel version; write numbers and dots, as in 4.9.17", shorten(v))
-	}
+	c.kernel("precheck.minKernel", k.Precheck.MinKernel)
 	c.addons(k.Addons)
 	c.components(k)
 }
@@ -105,14 +103,25 @@ func (c *checker) endpoint(e *Endpoint) {
 	}
 }
 
+// kernel checks a version of Linux.
+func (c *checker) kernel(at, version string) {
+	if strings.Trim(version, "0123456789.") != "" {
+		c.add(at, "%q is no kernel version; write numbers and dots, as in 4.9.17", shorten(version))
+	}
+}
+
+func (c *checker) dataDir(at, dir string) {
+	if dir != "" && !path.IsAbs(dir) {
+		c.add(at, "%q: write an absolute path", shorten(dir))
+	}
+}
+
 // etcd checks what belongs to which type.
 func (c *checker) etcd(e *Etcd) {
 	if b := e.Backup; b != nil && b.Keep < 1 {
 		c.add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
 	}
-	if e.DataDir != "" && !path.IsAbs(e.DataDir) {
-		c.add("etcd.dataDir", "%q: write an absolute path", shorten(e.DataDir))
-	}
+	c.dataDir("etcd.dataDir", e.DataDir)
 	given := []struct {
 		name string
 		set  bool

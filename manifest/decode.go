@@ -30,19 +30,20 @@ type decoder struct {
 // decode reads a file of one kind into out, a pointer to its struct. The checker that it returns holds the problems so
 // far; sound says that the file had the right shape, so that further checks make sense.
 func decode(file string, data []byte, kind string, out any) (c *checker, sound bool) {
-	l := fileLimits()
-	if kind == KindLock {
-		l = lockLimits()
-	}
-	root, problems := parse(file, data, l)
+	root, problems := parse(file, data, limitsOf(kind))
 	if problems != nil {
 		return &checker{found: problems}, false
 	}
-	d := &decoder{checker: checker{src: &source{file: file, root: root}}, limits: l, known: map[reflect.Type][]field{}}
-	if !d.header(root, kind) {
+	return decodeTree(&source{file: file, root: root}, kind, out)
+}
+
+// decodeTree is decode for what was parsed already.
+func decodeTree(src *source, kind string, out any) (c *checker, sound bool) {
+	d := &decoder{checker: checker{src: src}, limits: limitsOf(kind), known: map[reflect.Type][]field{}}
+	if !d.header(src.root, kind) {
 		return &d.checker, false
 	}
-	d.value(root, reflect.ValueOf(out).Elem(), "", field{})
+	d.value(src.root, reflect.ValueOf(out).Elem(), "", field{})
 	return &d.checker, true
 }
 
@@ -72,9 +73,7 @@ func (d *decoder) header(root *yaml.Node, kind string) bool {
 
 // value decodes one node. It stops at the limits of nesting and of values, whichever way aliases lead.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, path string, f field) {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
+	n = resolved(n)
 	d.values++
 	if d.depth++; d.depth > maxDepth || d.values > d.limits.values {
 		if d.values <= d.limits.values {
@@ -136,6 +135,10 @@ func (d *decoder) text(n *yaml.Node, v encoding.TextUnmarshaler, path string) {
 		d.add(path, "want one value, have %s", describe(n))
 		return
 	}
+	if n.Tag == "!!bool" {
+		d.add(path, "want text, have %s; put it in quotes", describe(n))
+		return
+	}
 	if err := v.UnmarshalText([]byte(n.Value)); err != nil {
 		d.add(path, "%v", err)
 	}
@@ -153,7 +156,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 	}
 	seen := d.pairs(n, path, func(name string, k, value *yaml.Node) {
 		for _, f := range known {
-			if f.name == name {
+			if f.name == name && (!f.foreign || d.src.foreign && d.src.layers[k].name == "") {
 				d.value(value, v.Field(f.index), join(path, name), f)
 				return
 			}
@@ -169,16 +172,18 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 
 // unknown reports a key that a struct does not have, with what was probably meant.
 func (d *decoder) unknown(k *yaml.Node, v reflect.Value, path string, known []field) {
-	at := position{k.Line, k.Column}
+	at := d.src.of(k)
 	if h, ok := v.Addr().Interface().(hinter); ok {
 		if hint := h.hint(k.Value); hint != "" {
 			d.report(at, path, fmt.Sprintf("%s is refused: %s", shorten(k.Value), hint))
 			return
 		}
 	}
-	names := make([]string, len(known))
-	for i, f := range known {
-		names[i] = f.name
+	var names []string
+	for _, f := range known {
+		if !f.foreign {
+			names = append(names, f.name)
+		}
 	}
 	d.report(at, path, fmt.Sprintf("unknown field %q%s", shorten(k.Value), suggest(k.Value, names)))
 }
@@ -188,7 +193,7 @@ func (d *decoder) pairs(n *yaml.Node, path string, each func(name string, k, v *
 	seen := make(map[string]position, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
-		at := position{k.Line, k.Column}
+		at := d.src.of(k)
 		switch first, repeated := seen[k.Value]; {
 		case k.Kind != yaml.ScalarNode || k.Tag == "!!null":
 			d.report(at, path, "a key must be plain text, this one is "+describe(k))

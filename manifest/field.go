@@ -10,6 +10,7 @@ import (
 //
 //	yaml:"name"      the key
 //	kk:"required"    the key must be there and not be empty
+//	kk:"foreign"     the key is only read where a file of another program was made into one of ours
 //	kk:"key"         not a key of its own: takes the key of the mapping that the struct is the value of
 //	enum:"a,b"       the only values there are
 //	doc:"…"          the description in the JSON Schema
@@ -17,6 +18,7 @@ type field struct {
 	name     string
 	index    int
 	required bool
+	foreign  bool
 	enum     []string
 	doc      string
 }
@@ -30,7 +32,8 @@ func fields(t reflect.Type) []field {
 		if !f.IsExported() || name == "-" {
 			continue
 		}
-		one := field{name: name, index: i, required: f.Tag.Get("kk") == "required", doc: f.Tag.Get("doc")}
+		one := field{name: name, index: i, doc: f.Tag.Get("doc")}
+		one.required, one.foreign = f.Tag.Get("kk") == "required", f.Tag.Get("kk") == "foreign"
 		if enum := f.Tag.Get("enum"); enum != "" {
 			one.enum = strings.Split(enum, ",")
 		}

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -32,6 +33,7 @@ type Inventory struct {
 	Kind       string             `yaml:"kind" kk:"required" doc:"Inventory"`
 	Metadata   *InventoryMetadata `yaml:"metadata,omitempty"`
 	Vars       Vars               `yaml:"vars,omitempty" doc:"What holds for every host that does not say otherwise."`
+	GroupVars  GroupVars          `yaml:"groupVars,omitempty" doc:"What holds for the hosts of a group that do not say otherwise."`
 	HostSpecs  HostSpecs          `yaml:"hosts" kk:"required" doc:"Hosts by name; node[1:3] stands for node1, node2 and node3."`
 	Groups     Groups             `yaml:"groups" kk:"required" doc:"Which host does what."`
 
@@ -77,10 +79,42 @@ func (g *Groups) of(r Role) []string {
 	}
 }
 
-// Vars holds for every host that does not say otherwise.
+// Vars holds for hosts that do not say otherwise.
 type Vars struct {
-	SSH  SSH  `yaml:"ssh,omitempty" doc:"How hosts are reached."`
-	Sudo Sudo `yaml:"sudo,omitempty" doc:"How a user other than root becomes root."`
+	SSH         SSH                   `yaml:"ssh,omitempty" doc:"How hosts are reached."`
+	Sudo        Sudo                  `yaml:"sudo,omitempty" doc:"How a user other than root becomes root."`
+	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the nodes."`
+	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the nodes."`
+	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the nodes, as key=value:Effect; [] for none."`
+	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"What differs from the cluster file on these hosts."`
+}
+
+// GroupVars are the Vars of groups. Where a host is in several, a later group wins over an earlier one.
+type GroupVars struct {
+	Cluster      Vars `yaml:"k8s_cluster,omitempty" doc:"Hosts of kube_control_plane and kube_worker; other groups win over it."`
+	NFS          Vars `yaml:"nfs,omitempty"`
+	Registry     Vars `yaml:"image_registry,omitempty"`
+	Etcd         Vars `yaml:"etcd,omitempty"`
+	Worker       Vars `yaml:"kube_worker,omitempty"`
+	ControlPlane Vars `yaml:"kube_control_plane,omitempty" doc:"Wins over the other groups."`
+}
+
+// groupVars are the Vars of one group.
+type groupVars struct {
+	role Role
+	*Vars
+}
+
+// all lists the groups, the later winning over the earlier.
+func (g *GroupVars) all() []groupVars {
+	return []groupVars{
+		{RoleCluster, &g.Cluster},
+		{RoleNFS, &g.NFS},
+		{RoleRegistry, &g.Registry},
+		{RoleEtcd, &g.Etcd},
+		{RoleWorker, &g.Worker},
+		{RoleControlPlane, &g.ControlPlane},
+	}
 }
 
 // SSH says how a host is reached. Without key and password, the agent and the user's own keys are tried.
@@ -94,8 +128,12 @@ type SSH struct {
 	// PasswordEnv names an environment variable, PasswordFile a file that has the password.
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
-	// Bastion is the host[:port] through which the host is reached.
-	Bastion string `yaml:"bastion,omitempty" doc:"host[:port] to go through."`
+	// Bastion is the way to the host as ssh's ProxyJump writes it: hops separated by commas, the first one dialled first.
+	// A hop is a host of the inventory or [user@]host[:port]; none is no hop where vars or a group name some.
+	Bastion string `yaml:"bastion,omitempty" doc:"Hops to go through, separated by commas: hosts of the inventory or [user@]host[:port]; none for no hop."`
+	// Password and PrivateKey (a PEM file's content) come from files of KubeKey, which hold such things.
+	Password   Secret `yaml:"password,omitempty" kk:"foreign"`
+	PrivateKey Secret `yaml:"privateKey,omitempty" kk:"foreign"`
 }
 
 func (*SSH) hint(name string) string { return passwordHint(name) }
@@ -104,6 +142,8 @@ func (*SSH) hint(name string) string { return passwordHint(name) }
 type Sudo struct {
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+	// Password comes from files of KubeKey, which hold such things.
+	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
 
 func (*Sudo) hint(name string) string { return passwordHint(name) }
@@ -124,12 +164,23 @@ type HostSpec struct {
 	Name string `yaml:"-" kk:"key"`
 	// Address is where SSH connects to, by default the host's name. It has as many hosts in its range as Name.
 	Address string `yaml:"address,omitempty" doc:"Address for SSH; default the host's name. May have a range, like the name."`
-	// InternalIPv4 is the node's address in the cluster, by default Address.
-	InternalIPv4 string `yaml:"internalIPv4,omitempty" doc:"The node's address in the cluster; default address. May have a range, like the name."`
+	// InternalIPv4 and InternalIPv6 are the node's addresses in the cluster, by default Address.
+	InternalIPv4 string `yaml:"internalIPv4,omitempty" doc:"The node's IPv4 address in the cluster; default address. May have a range, like the name."`
+	InternalIPv6 string `yaml:"internalIPv6,omitempty" doc:"The node's IPv6 address in the cluster; default address. May have a range, like the name."`
 	// Local marks the machine that kkbundle runs on.
 	Local bool `yaml:"local,omitempty" doc:"The machine that kkbundle runs on; no SSH."`
-	SSH   SSH  `yaml:"ssh,omitempty"`
-	Sudo  Sudo `yaml:"sudo,omitempty"`
+	// The rest is as in Vars.
+	SSH         SSH                   `yaml:"ssh,omitempty"`
+	Sudo        Sudo                  `yaml:"sudo,omitempty"`
+	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the node."`
+	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the node."`
+	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the node, as key=value:Effect; [] for none."`
+	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"What differs from the cluster file on this host."`
+}
+
+// vars are what the entry says as Vars would.
+func (h *HostSpec) vars() *Vars {
+	return &Vars{h.SSH, h.Sudo, h.Labels, h.Annotations, h.Taints, h.Cluster}
 }
 
 func (*HostSpec) hint(name string) string {
@@ -159,7 +210,8 @@ func (h HostSpecs) MarshalYAML() (any, error) {
 	return m, nil
 }
 
-// Host is one host with everything that holds for it. Precedence: defaults, then vars, then the host's own entry.
+// Host is one host with everything that holds for it. Precedence: defaults, then vars, then groupVars, then the host's own
+// entry.
 type Host struct {
 	Name string
 	// Address is where SSH connects to.
@@ -167,11 +219,42 @@ type Host struct {
 	// InternalIPv4 is the node's address in the cluster. It is invalid if the inventory gives no IPv4 address; the host
 	// has to be asked then.
 	InternalIPv4 netip.Addr
+	// InternalIPv6 is the node's IPv6 address in the cluster; it is invalid as InternalIPv4 is.
+	InternalIPv6 netip.Addr
 	Local        bool
-	SSH          SSH
-	Sudo         Sudo
+	// SSH is without Bastion; see Hops.
+	SSH SSH
+	// Labels, Annotations and Taints are what the node shall have besides those that Kubernetes and kkbundle give it.
+	Labels      map[string]string
+	Annotations map[string]string
+	Taints      []Taint
+	// Hops are the SSH servers on the way to the host: the first is dialled, each further one and the host are reached
+	// through the one before.
+	Hops []Hop
+	Sudo Sudo
 	// Roles are the host's groups in a fixed order, RoleCluster last.
 	Roles []Role
+
+	// entry is the path of its entry.
+	entry    string
+	settings []settingsAt
+	// inherited is how hops are reached that are no hosts of the inventory: vars.
+	inherited SSH
+	// ownBastion is true where the host's own entry says through which hops it is reached.
+	ownBastion bool
+}
+
+// settingsAt is a place of an inventory that has HostSettings for a host.
+type settingsAt struct{ name, path string }
+
+// Hop is an SSH server on the way to a host, with everything that holds for it. Two hops that are the same server have the
+// same Address, port and user.
+type Hop struct {
+	// Name is the hop's name in the inventory, or its address where it is no host of the inventory.
+	Name    string
+	Address string
+	// SSH has user, port and the way to log in; Bastion is empty.
+	SSH SSH
 }
 
 // Is tells whether the host has a role.
@@ -179,10 +262,17 @@ func (h Host) Is(r Role) bool { return slices.Contains(h.Roles, r) }
 
 // ParseInventory reads an Inventory. The error is Problems.
 func ParseInventory(file string, data []byte) (*Inventory, error) {
-	inv := &Inventory{}
-	c, sound := decode(file, data, KindInventory, inv)
+	root, problems := parse(file, data, limitsOf(KindInventory))
+	if problems != nil {
+		return nil, problems
+	}
+	return inventoryOf(&source{file: file, root: root})
+}
+
+func inventoryOf(src *source) (*Inventory, error) {
+	inv := &Inventory{src: src}
+	c, sound := decodeTree(src, KindInventory, inv)
 	if sound {
-		inv.src = c.src
 		c.inventory(inv)
 	}
 	if err := c.found.err(); err != nil {
@@ -199,26 +289,61 @@ const (
 // Hosts returns every host in the order of the file, ranges expanded. Where no etcd group is given, the control plane
 // has RoleEtcd.
 func (inv *Inventory) Hosts() []Host {
+	list := inv.expand()
+	w := newWays(list)
+	for i := range list {
+		list[i].Hops, _ = w.to(&list[i]) // ParseInventory has refused what leads nowhere
+	}
+	for i := range list {
+		list[i].SSH.Bastion = ""
+	}
+	return list
+}
+
+// expand returns every host, without its hops.
+func (inv *Inventory) expand() []Host {
 	roles := inv.roles()
 	var list []Host
-	for _, spec := range inv.HostSpecs {
+	for i := range inv.HostSpecs {
+		spec := &inv.HostSpecs[i]
 		many, err := spec.expand()
-		if err != nil {
+		if err != nil || len(list)+len(many) > MaxHosts {
 			continue // ParseInventory has refused it
 		}
 		for _, h := range many {
-			h.SSH = inv.Vars.SSH.with(spec.SSH)
-			h.SSH.User = orDefault(h.SSH.User, defaultUser)
-			h.SSH.Port = orDefault(h.SSH.Port, defaultSSHPort)
-			h.Sudo = inv.Vars.Sudo.with(spec.Sudo)
-			h.Roles = roles[h.Name]
+			inv.resolve(&h, spec, roles[h.Name])
 			list = append(list, h)
 		}
 	}
 	return list
 }
 
-// roles returns each host's roles.
+// resolve adds to an expanded host what holds for it.
+func (inv *Inventory) resolve(h *Host, spec *HostSpec, roles []Role) {
+	h.Roles, h.entry = roles, key("hosts", spec.Name)
+	all := inv.Vars
+	h.inherited = inv.Vars.SSH
+	add := func(name, path string, v *Vars) {
+		all = all.with(v)
+		if v.Cluster != nil {
+			h.settings = append(h.settings, settingsAt{name, join(path, "cluster")})
+		}
+	}
+	add("vars", "vars", &Vars{Cluster: inv.Vars.Cluster})
+	for _, g := range inv.GroupVars.all() {
+		if slices.Contains(roles, g.role) {
+			add("group "+string(g.role), join("groupVars", string(g.role)), g.Vars)
+		}
+	}
+	add("host "+h.Name, h.entry, spec.vars())
+	h.ownBastion = spec.SSH.Bastion != ""
+	h.SSH, h.Sudo, h.Taints = all.SSH, all.Sudo, all.Taints
+	h.SSH.User = orDefault(h.SSH.User, defaultUser)
+	h.SSH.Port = orDefault(h.SSH.Port, defaultSSHPort)
+	h.Labels, h.Annotations = plain(all.Labels), plain(all.Annotations)
+}
+
+// roles returns each host's roles. It stops counting behind MaxHosts in each group.
 func (inv *Inventory) roles() map[string][]Role {
 	roles := map[string][]Role{}
 	for _, r := range groupRoles() {
@@ -226,10 +351,14 @@ func (inv *Inventory) roles() map[string][]Role {
 		if r == RoleEtcd && len(members) == 0 {
 			members = inv.Groups.ControlPlane
 		}
+		n := 0
 		for _, entry := range members {
 			names, err := expand(entry)
 			if err != nil {
 				continue
+			}
+			if n += len(names); n > MaxHosts {
+				break // it is refused
 			}
 			for _, name := range names {
 				roles[name] = append(roles[name], r)
@@ -244,14 +373,37 @@ func (inv *Inventory) roles() map[string][]Role {
 	return roles
 }
 
+// with returns v with everything that o says in its place: labels and annotations name by name, taints as a whole.
+func (v Vars) with(o *Vars) Vars {
+	v.SSH, v.Sudo = v.SSH.with(o.SSH), v.Sudo.with(o.Sudo)
+	v.Labels, v.Annotations = union(v.Labels, o.Labels), union(v.Annotations, o.Annotations)
+	if o.Taints != nil {
+		v.Taints = o.Taints
+	}
+	return v
+}
+
+// union returns m with everything in o; neither is changed.
+func union[T any](m, o map[string]T) map[string]T {
+	switch {
+	case len(o) == 0:
+		return m
+	case len(m) == 0:
+		return o
+	}
+	both := maps.Clone(m)
+	maps.Copy(both, o)
+	return both
+}
+
 // with returns s with everything that o says in its place. The ways to log in are one choice: a host that names a key
 // or a password does not also get those of vars.
 func (s SSH) with(o SSH) SSH {
 	s.User = orDefault(o.User, s.User)
 	s.Port = orDefault(o.Port, s.Port)
 	s.Bastion = orDefault(o.Bastion, s.Bastion)
-	if o.Key != "" || o.PasswordEnv != "" || o.PasswordFile != "" {
-		s.Key, s.PasswordEnv, s.PasswordFile = o.Key, o.PasswordEnv, o.PasswordFile
+	if o.Key != "" || o.PasswordEnv != "" || o.PasswordFile != "" || o.Password.IsSet() || o.PrivateKey.IsSet() {
+		s.Key, s.PasswordEnv, s.PasswordFile, s.Password, s.PrivateKey = o.Key, o.PasswordEnv, o.PasswordFile, o.Password, o.PrivateKey
 	}
 	return s
 }

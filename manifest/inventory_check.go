@@ -13,11 +13,15 @@ func (c *checker) inventory(inv *Inventory) {
 	if inv.Metadata != nil {
 		c.name(inv.Metadata.Name)
 	}
-	c.login("vars", &inv.Vars.SSH, &inv.Vars.Sudo)
+	c.vars("vars", &inv.Vars)
+	for _, g := range inv.GroupVars.all() {
+		c.vars(join("groupVars", string(g.role)), g.Vars)
+	}
 	known := c.hosts(inv)
 	for _, r := range groupRoles() {
 		c.group(r, inv.Groups.of(r), known)
 	}
+	c.ways(inv)
 	etcd := RoleEtcd
 	if len(inv.Groups.Etcd) == 0 {
 		etcd = RoleControlPlane
@@ -42,15 +46,54 @@ func (inv *Inventory) members(r Role) int {
 	return n
 }
 
+// vars checks what holds for hosts.
+func (c *checker) vars(path string, v *Vars) {
+	c.login(path, &v.SSH, &v.Sudo)
+	for _, name := range sortedKeys(v.Labels) {
+		c.qualified(join(path, "labels"), name)
+	}
+	for _, name := range sortedKeys(v.Annotations) {
+		c.qualified(join(path, "annotations"), name)
+	}
+	first := map[[2]string]int{}
+	for i, t := range v.Taints {
+		id := [2]string{t.Key, t.Effect}
+		if at, twice := first[id]; twice {
+			c.add(index(join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key, t.Effect, c.line(index(join(path, "taints"), at)))
+			continue
+		}
+		first[id] = i
+	}
+	if v.Cluster != nil {
+		c.settings(join(path, "cluster"), v.Cluster)
+	}
+}
+
+// qualified checks the name of a label or an annotation.
+func (c *checker) qualified(path, name string) {
+	if !isQualified(name) {
+		c.addKey(key(path, name), "%q is no name; write [prefix/]name, the name with at most 63 letters, digits and . - _", shorten(name))
+	}
+}
+
+// settings checks what differs from the cluster file, as far as that is not needed for it.
+func (c *checker) settings(path string, s *HostSettings) {
+	if s.Kubernetes.MaxPods < 0 {
+		c.add(join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
+	}
+	c.dataDir(join(path, "etcd.dataDir"), s.Etcd.DataDir)
+	c.kernel(join(path, "precheck.minKernel"), s.Precheck.MinKernel)
+}
+
 // login checks how a host is reached; both ways to give a password are one too many.
 func (c *checker) login(path string, s *SSH, sudo *Sudo) {
 	if s.Port != 0 && !isPort(s.Port) {
 		c.add(join(path, "ssh.port"), "%d is not between 1 and 65535", s.Port)
 	}
-	if s.Bastion != "" {
-		c.hostPort(join(path, "ssh.bastion"), s.Bastion)
+	if _, err := parseBastion(s.Bastion); err != nil {
+		c.add(join(path, "ssh.bastion"), "%v", err)
 	}
-	if s.User != "" && (strings.ContainsAny(s.User, " :@/") || strings.HasPrefix(s.User, "-")) {
+	if s.User != "" && !isUser(s.User) {
 		c.add(join(path, "ssh.user"), "%q is no user name", shorten(s.User))
 	}
 	for _, one := range []struct{ path, env, file string }{
@@ -70,12 +113,13 @@ func (c *checker) login(path string, s *SSH, sudo *Sudo) {
 // hosts checks the entries and returns the names of all hosts.
 func (c *checker) hosts(inv *Inventory) map[string]bool {
 	seen := hostsSeen{names: map[string]string{}, addresses: map[string]string{}, internal: map[netip.Addr]string{}}
+	roles := inv.roles()
 	known := map[string]bool{}
 	total := 0
 	for i := range inv.HostSpecs {
 		spec := &inv.HostSpecs[i]
 		path := key("hosts", spec.Name)
-		c.login(path, &spec.SSH, &spec.Sudo)
+		c.vars(path, spec.vars())
 		if spec.Local && spec.SSH != (SSH{}) {
 			c.add(path, "has local and ssh; keep one")
 		}
@@ -88,10 +132,10 @@ func (c *checker) hosts(inv *Inventory) map[string]bool {
 			c.addKey(path, "more than %d hosts with this entry", MaxHosts)
 			break
 		}
-		port := orDefault(orDefault(spec.SSH.Port, inv.Vars.SSH.Port), defaultSSHPort)
 		for _, h := range list {
 			known[h.Name] = true
-			if !c.host(path, h, port, &seen) {
+			inv.resolve(&h, spec, roles[h.Name])
+			if !c.host(path, h, &seen) {
 				break // one problem an entry is enough: the others are the same
 			}
 		}
@@ -124,9 +168,9 @@ type hostsSeen struct {
 }
 
 // host checks one host and tells whether it is sound.
-func (c *checker) host(path string, h Host, port int, seen *hostsSeen) bool {
+func (c *checker) host(path string, h Host, seen *hostsSeen) bool {
 	// Two ports of one address are two hosts behind one address translation.
-	address := strings.ToLower(h.Address) + " " + strconv.Itoa(port)
+	address := sameAddress(h.Address) + " " + strconv.Itoa(h.SSH.Port)
 	at := join(path, "address")
 	switch {
 	case !isName(h.Name, true):
@@ -136,20 +180,75 @@ func (c *checker) host(path string, h Host, port int, seen *hostsSeen) bool {
 	case !isHost(h.Address):
 		c.add(at, "%q is no address and no host name", shorten(h.Address))
 	case seen.addresses[address] != "" && !h.Local:
-		c.add(at, "%s is the address of two hosts, first on %s", h.Address, c.line(seen.addresses[address]))
-	case h.InternalIPv4.IsValid() && seen.internal[h.InternalIPv4] != "":
-		c.add(join(path, "internalIPv4"), "%s is the address of two hosts, first on %s", h.InternalIPv4, c.line(seen.internal[h.InternalIPv4]))
-	case h.InternalIPv4.IsValid() && (h.InternalIPv4.IsUnspecified() || h.InternalIPv4.IsMulticast() || h.InternalIPv4.IsLoopback()):
-		c.add(join(path, "internalIPv4"), "other nodes do not reach %s; give the node's own address", h.InternalIPv4)
+		c.add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address, c.line(seen.addresses[address]))
 	default:
+		if !c.internal(path, "internalIPv4", h.InternalIPv4, seen) || !c.internal(path, "internalIPv6", h.InternalIPv6, seen) {
+			return false
+		}
 		seen.names[h.Name] = path
 		seen.addresses[address] = path
-		if h.InternalIPv4.IsValid() {
-			seen.internal[h.InternalIPv4] = path
-		}
 		return true
 	}
 	return false
+}
+
+// internal checks a node's address in the cluster and tells whether it is sound.
+func (c *checker) internal(path, field string, a netip.Addr, seen *hostsSeen) bool {
+	at := join(path, field)
+	switch {
+	case !a.IsValid():
+		return true
+	case seen.internal[a] != "":
+		c.add(at, "%s is the address of two hosts, first on %s; list each host once, or give each its own %s", a, c.line(seen.internal[a]), field)
+	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast():
+		c.add(at, "other nodes do not reach %s; give the node's own address", a)
+	default:
+		seen.internal[a] = path
+		return true
+	}
+	return false
+}
+
+// sameAddress is an address or host name as it compares.
+func sameAddress(address string) string {
+	if a, err := netip.ParseAddr(address); err == nil {
+		return a.Unmap().String()
+	}
+	return strings.TrimSuffix(strings.ToLower(address), ".")
+}
+
+// ways checks that there is a way to every host; one problem an entry is enough.
+func (c *checker) ways(inv *Inventory) {
+	if c.found != nil {
+		return // a bastion that is wrong, or a host that is not there, has been said
+	}
+	list := inv.expand()
+	w := newWays(list)
+	said := map[string]bool{}
+	for i := range list {
+		path := list[i].entry
+		if _, err := w.to(&list[i]); err != nil && !said[path] {
+			said[path] = true
+			c.add(c.bastionOf(path, &list[i]), "%v", err)
+		}
+	}
+}
+
+// bastionOf is the place that says which way leads to a host.
+func (c *checker) bastionOf(path string, h *Host) string {
+	places := []string{path}
+	for _, g := range (&GroupVars{}).all() {
+		if h.Is(g.role) {
+			places = append(places, join("groupVars", string(g.role)))
+		}
+	}
+	slices.Reverse(places[1:])
+	for _, place := range append(places, "vars") {
+		if at := join(place, "ssh.bastion"); c.src.node(at) != nil {
+			return at
+		}
+	}
+	return path
 }
 
 // group checks that a group's members are hosts, each once.
@@ -216,9 +315,11 @@ func (c *checker) hostNetworks(hosts []Host, d *Cluster) {
 		if h.Is(RoleCluster) {
 			nodes++
 		}
-		inside := func(p netip.Prefix) bool { return h.InternalIPv4.IsValid() && p.Contains(h.InternalIPv4) }
-		if i := slices.IndexFunc(slices.Concat(d.Kubernetes.PodCIDR, d.Kubernetes.ServiceCIDR), inside); i >= 0 {
-			c.add("hosts", "%s has the address %s, which lies in a network of the cluster; change podCIDR or serviceCIDR", h.Name, h.InternalIPv4)
+		for _, a := range []netip.Addr{h.InternalIPv4, h.InternalIPv6} {
+			inside := func(p netip.Prefix) bool { return a.IsValid() && p.Contains(a) }
+			if slices.ContainsFunc(slices.Concat(d.Kubernetes.PodCIDR, d.Kubernetes.ServiceCIDR), inside) {
+				c.add("hosts", "%s has the address %s, which lies in a network of the cluster; change podCIDR or serviceCIDR", h.Name, a)
+			}
 		}
 	}
 	if _, own := d.Kubernetes.Kubeadm["controllerManager"]; own || len(d.Kubernetes.PodCIDR) == 0 {

@@ -59,14 +59,26 @@ func (p Problems) err() error {
 	return slices.Compact(p)
 }
 
-// position is where a value starts in its file.
-type position struct{ line, column int }
+// position is where a value starts in its file. An empty file is the one that was given to the Parse function.
+type position struct {
+	line, column int
+	file         string
+}
 
 // source is the parsed file behind a value, so that checks which run after decoding can point at places in it.
 // Paths are written as in messages: images[2].name, hosts[cp1].address. A nil source knows no positions.
 type source struct {
 	file string
 	root *yaml.Node
+	// foreign allows what only files of other programs have: secrets.
+	foreign bool
+	// layers are where nodes are from that were laid over those of the file.
+	layers map[*yaml.Node]layer
+}
+
+// of returns the position of a node.
+func (s *source) of(n *yaml.Node) position {
+	return position{n.Line, n.Column, s.layers[n].file}
 }
 
 // at returns the position of the value at path, or of the nearest thing around it that is in the file.
@@ -87,24 +99,44 @@ func (s *source) find(path string) (keyAt, valueAt position) {
 	if s == nil || s.root == nil {
 		return position{}, position{}
 	}
-	n := s.root
-	keyAt = position{n.Line, n.Column}
-	valueAt = keyAt
+	k, v, _ := walk(s.root, path)
+	return s.of(k), s.of(v)
+}
+
+// node returns the node of the value at path, nil if the file has none there.
+func (s *source) node(path string) *yaml.Node {
+	if s == nil || s.root == nil {
+		return nil
+	}
+	if _, v, whole := walk(s.root, path); whole {
+		return v
+	}
+	return nil
+}
+
+// walk follows path as far as there is something: key and value are the last ones found.
+func walk(n *yaml.Node, path string) (k, v *yaml.Node, whole bool) {
+	k, v = n, n
 	if path != "" && path[0] != '[' {
 		path = "." + path
 	}
 	for path != "" {
-		k, v, rest, ok := step(n, path)
+		nextKey, next, rest, ok := step(n, path)
 		if !ok {
-			return keyAt, valueAt
+			return k, v, false
 		}
-		n, path = v, rest
-		keyAt, valueAt = position{k.Line, k.Column}, position{v.Line, v.Column}
-		if n.Kind == yaml.AliasNode {
-			n = n.Alias
-		}
+		k, v, path = nextKey, next, rest
+		n = resolved(v)
 	}
-	return keyAt, valueAt
+	return k, v, true
+}
+
+// resolved is the node that an alias stands for, or the node itself.
+func resolved(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
 }
 
 // step follows the first element of a path, .name or [key]. It takes at least one byte off the path, so that walking
@@ -114,11 +146,12 @@ func step(n *yaml.Node, path string) (k, v *yaml.Node, rest string, ok bool) {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			k, v = n.Content[i], n.Content[i+1]
-			for _, prefix := range []string{"." + k.Value, "[" + k.Value + "]"} {
-				rest, ok = strings.CutPrefix(path, prefix)
-				if ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
-					return k, v, rest, true
-				}
+			rest, ok = strings.CutPrefix(path[1:], k.Value)
+			if ok && path[0] == '[' {
+				rest, ok = strings.CutPrefix(rest, "]")
+			}
+			if ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+				return k, v, rest, true
 			}
 		}
 	case yaml.SequenceNode:
@@ -162,8 +195,8 @@ func (c *checker) report(at position, path, message string) {
 	if len(c.found) > maxProblems {
 		return
 	}
-	file := ""
-	if c.src != nil {
+	file := at.file
+	if file == "" && c.src != nil {
 		file = c.src.file
 	}
 	if len(c.found) == maxProblems {

@@ -76,28 +76,43 @@ func (h *HostSpec) expand() ([]Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	internal, err := parallel("internalIPv4", h.InternalIPv4, names)
-	if err != nil {
-		return nil, err
-	}
 	hosts := make([]Host, len(names))
 	for i, name := range names {
 		hosts[i] = Host{Name: name, Address: name, Local: h.Local}
 		if addresses != nil {
 			hosts[i].Address = addresses[i]
 		}
-		node := hosts[i].Address
-		if internal != nil {
-			node = internal[i]
+	}
+	for _, internal := range []struct {
+		field, value, want string
+		is                 func(netip.Addr) bool
+		set                func(*Host, netip.Addr)
+	}{
+		{"internalIPv4", h.InternalIPv4, "an IPv4 address", netip.Addr.Is4, func(h *Host, a netip.Addr) { h.InternalIPv4 = a }},
+		{"internalIPv6", h.InternalIPv6, "an IPv6 address", isIPv6Addr, func(h *Host, a netip.Addr) { h.InternalIPv6 = a }},
+	} {
+		given, err := parallel(internal.field, internal.value, names)
+		if err != nil {
+			return nil, err
 		}
-		if a, err := netip.ParseAddr(node); err == nil && a.Is4() {
-			hosts[i].InternalIPv4 = a
-		} else if internal != nil {
-			return nil, &rangeError{"internalIPv4", fmt.Errorf("want an IPv4 address, have %q", shorten(node))}
+		for i := range hosts {
+			text := hosts[i].Address
+			if given != nil {
+				text = given[i]
+			}
+			a, err := netip.ParseAddr(text)
+			if err == nil && internal.is(a) {
+				internal.set(&hosts[i], a)
+			} else if given != nil {
+				return nil, &rangeError{internal.field, fmt.Errorf("want %s, have %q", internal.want, shorten(text))}
+			}
 		}
 	}
 	return hosts, nil
 }
+
+// isIPv6Addr leaves out addresses that only this machine understands (fe80::1%eth0) and IPv4 in disguise.
+func isIPv6Addr(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }
 
 // parallel expands a field beside the names: as many values as there are names, each another one.
 func parallel(field, value string, names []string) ([]string, error) {

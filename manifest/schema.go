@@ -92,6 +92,9 @@ func schemaOf(t reflect.Type) *schema {
 func structSchema(t reflect.Type) *schema {
 	s := &schema{Type: "object", Properties: map[string]*schema{}, Additional: false}
 	for _, f := range fields(t) {
+		if f.foreign {
+			continue
+		}
 		fieldType := t.Field(f.index).Type
 		one := schemaOf(fieldType)
 		one.Description = f.doc

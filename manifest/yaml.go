@@ -36,11 +36,31 @@ type limits struct {
 
 func fileLimits() limits { return limits{size: MaxFileSize, values: 300_000} }
 
+func limitsOf(kind string) limits {
+	if kind == KindLock {
+		return lockLimits()
+	}
+	return fileLimits()
+}
+
 // lockLimits allows for 50 values in each of 20,000 pins.
 func lockLimits() limits { return limits{size: MaxLockSize, values: 1_000_000} }
 
 // parse reads the one YAML document of a file.
 func parse(file string, data []byte, l limits) (*yaml.Node, Problems) {
+	documents, problems := parseAll(file, data, l)
+	if problems != nil {
+		return nil, problems
+	}
+	if len(documents) > 1 {
+		second := documents[1]
+		return nil, Problems{{File: file, Line: second.Line, Column: max(second.Column, 1), Message: "a second document starts here; write one document a file"}}
+	}
+	return documents[0].Content[0], nil
+}
+
+// parseAll reads the YAML documents of a file, of which there is at least one.
+func parseAll(file string, data []byte, l limits) ([]*yaml.Node, Problems) {
 	one := func(at position, format string, args ...any) Problems {
 		return Problems{{File: file, Line: at.line, Column: at.column, Message: fmt.Sprintf(format, args...)}}
 	}
@@ -51,24 +71,22 @@ func parse(file string, data []byte, l limits) (*yaml.Node, Problems) {
 		return nil, one(position{}, "the file has about %d values; at most %d are read", n, l.values)
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	var document yaml.Node
-	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		return nil, one(position{1, 1}, "the file is empty")
-	} else if err != nil {
-		at, message := yamlError(err, data)
-		return nil, one(at, "%s", message)
+	var documents []*yaml.Node
+	for {
+		var document yaml.Node
+		switch err := decoder.Decode(&document); {
+		case errors.Is(err, io.EOF) && len(documents) == 0:
+			return nil, one(position{line: 1, column: 1}, "the file is empty")
+		case errors.Is(err, io.EOF):
+			return documents, nil
+		case err != nil:
+			at, message := yamlError(err, data)
+			return nil, one(at, "%s", message)
+		case document.Kind != yaml.DocumentNode || len(document.Content) != 1:
+			return nil, one(position{line: 1, column: 1}, "the file is empty")
+		}
+		documents = append(documents, &document)
 	}
-	var second yaml.Node
-	if err := decoder.Decode(&second); err == nil {
-		return nil, one(position{second.Line, max(second.Column, 1)}, "a second document starts here; write one document a file")
-	} else if !errors.Is(err, io.EOF) {
-		at, message := yamlError(err, data)
-		return nil, one(at, "%s", message)
-	}
-	if document.Kind != yaml.DocumentNode || len(document.Content) != 1 {
-		return nil, one(position{1, 1}, "the file is empty")
-	}
-	return document.Content[0], nil
 }
 
 // separators counts what begins a line or an entry. The parser makes two nodes at most for each (and takes about 200
@@ -91,11 +109,11 @@ func separators(data []byte) int {
 // yamlError takes the line out of an error of the YAML library, which has it in its text only.
 func yamlError(err error, data []byte) (position, string) {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
-	at := position{1, 1}
+	at := position{line: 1, column: 1}
 	if rest, ok := strings.CutPrefix(message, "line "); ok {
 		number, text, found := strings.Cut(rest, ": ")
 		if line, convErr := strconv.Atoi(number); found && convErr == nil {
-			at, message = position{line, 1}, text
+			at, message = position{line: line, column: 1}, text
 		}
 		// The library counts lines from 0 where its parser, and not its scanner, gave up.
 		if slices.Contains(parserErrors(), message) {
@@ -106,7 +124,7 @@ func yamlError(err error, data []byte) (position, string) {
 		name = "*" + strings.TrimSuffix(name, "' referenced")
 		if i := bytes.Index(data, []byte(name)); i >= 0 {
 			before := data[:i]
-			at = position{bytes.Count(before, []byte("\n")) + 1, i - bytes.LastIndexByte(before, '\n')}
+			at = position{line: bytes.Count(before, []byte("\n")) + 1, column: i - bytes.LastIndexByte(before, '\n')}
 		}
 	}
 	return at, "not valid YAML: " + shorten(message)

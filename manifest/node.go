@@ -1,0 +1,135 @@
+package manifest
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// LabelValue is the value of a label: at most 63 letters, digits, hyphens, underscores and dots, or nothing.
+type LabelValue string
+
+// UnmarshalText checks a value as the API server does.
+func (v *LabelValue) UnmarshalText(text []byte) error {
+	if s := string(text); s != "" && !isLabel(s) {
+		return fmt.Errorf("%q is no label value; use at most 63 letters, digits and . - _, with a letter or digit first and last", shorten(s))
+	}
+	*v = LabelValue(text)
+	return nil
+}
+
+// Annotation is the value of an annotation: any text.
+type Annotation string
+
+// maxAnnotation is the most bytes that the API server takes for all annotations of an object.
+const maxAnnotation = 256 << 10
+
+// UnmarshalText reads any text that the API server takes.
+func (a *Annotation) UnmarshalText(text []byte) error {
+	if len(text) > maxAnnotation {
+		return fmt.Errorf("has %d bytes; an annotation has at most %d", len(text), maxAnnotation)
+	}
+	*a = Annotation(text)
+	return nil
+}
+
+// Taint keeps pods off a node that do not tolerate it, in YAML as kubectl writes it: key=value:Effect or key:Effect.
+type Taint struct {
+	Key, Value, Effect string
+}
+
+// taintEffects are what a taint can do.
+func taintEffects() []string { return []string{"NoSchedule", "PreferNoSchedule", "NoExecute"} }
+
+// UnmarshalText reads a taint.
+func (t *Taint) UnmarshalText(text []byte) error {
+	pair, effect, _ := strings.Cut(string(text), ":")
+	name, value, _ := strings.Cut(pair, "=")
+	switch {
+	case !isQualified(name), value != "" && !isLabel(value):
+		return fmt.Errorf("want a taint such as dedicated=database:NoSchedule, have %q", shorten(string(text)))
+	case !slices.Contains(taintEffects(), effect):
+		return fmt.Errorf("%q does not end with an effect: want :%s", shorten(string(text)), or(taintEffects()))
+	}
+	*t = Taint{name, value, effect}
+	return nil
+}
+
+// String returns the taint as kubectl writes it.
+func (t Taint) String() string {
+	if t.Value == "" {
+		return t.Key + ":" + t.Effect
+	}
+	return t.Key + "=" + t.Value + ":" + t.Effect
+}
+
+// MarshalText is String.
+func (t Taint) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// isLabel tells whether s is what labels' names and values consist of.
+func isLabel(s string) bool {
+	if s == "" || len(s) > 63 || strings.ContainsAny(s[:1]+s[len(s)-1:], ".-_") {
+		return false
+	}
+	return only(strings.ToLower(s), "-_.")
+}
+
+// isQualified tells whether s is [prefix/]name as Kubernetes names labels, annotations and taints.
+func isQualified(s string) bool {
+	prefix, name, has := strings.Cut(s, "/")
+	if !has {
+		return isLabel(s)
+	}
+	return isName(prefix, true) && isLabel(name)
+}
+
+// plain returns text values as they are.
+func plain[T ~string](m map[string]T) map[string]string {
+	if len(m) == 0 {
+		return nil
+	}
+	texts := make(map[string]string, len(m))
+	for k, v := range m {
+		texts[k] = string(v)
+	}
+	return texts
+}
+
+// HostSettings are the values of a Cluster that can differ between hosts. Names and meaning are the Cluster's.
+type HostSettings struct {
+	Kubernetes           HostKubernetes `yaml:"kubernetes,omitempty"`
+	ControlPlaneEndpoint HostEndpoint   `yaml:"controlPlaneEndpoint,omitempty"`
+	Etcd                 HostEtcd       `yaml:"etcd,omitempty"`
+	Precheck             Precheck       `yaml:"precheck,omitempty" doc:"What must hold on the host."`
+}
+
+// HostKubernetes is the part of Kubernetes that can differ between hosts.
+type HostKubernetes struct {
+	MaxPods int    `yaml:"maxPods,omitempty" doc:"Most pods on the node."`
+	Kubelet Config `yaml:"kubelet,omitempty" doc:"Merged into KubeletConfiguration."`
+}
+
+// HostEndpoint is the part of Endpoint that can differ between hosts.
+type HostEndpoint struct {
+	Interface string `yaml:"interface,omitempty" doc:"Interface for kube-vip's address."`
+}
+
+// HostEtcd is the part of Etcd that can differ between hosts.
+type HostEtcd struct {
+	DataDir string `yaml:"dataDir,omitempty" doc:"Default /var/lib/etcd."`
+}
+
+func (*HostSettings) hint(name string) string   { return wholeCluster[Cluster](name) }
+func (*HostKubernetes) hint(name string) string { return wholeCluster[Kubernetes](name) }
+func (*HostEndpoint) hint(name string) string   { return wholeCluster[Endpoint](name) }
+func (*HostEtcd) hint(name string) string       { return wholeCluster[Etcd](name) }
+
+// wholeCluster refuses for one host what is the same on all.
+func wholeCluster[T any](name string) string {
+	if slices.ContainsFunc(fields(reflect.TypeFor[T]()), func(f field) bool { return f.name == name }) {
+		return "it is the same on all hosts; write it in the cluster file"
+	}
+	return ""
+}
+
