@@ -20,6 +20,9 @@ import (
 // Bundle may be nil; what it holds is not checked then.
 func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	o.DryRun = true
+	if o.Hosts <= 0 {
+		o.Hosts = precheckHosts
+	}
 	r, err := newInstall(o)
 	if err != nil {
 		return precheck.Report{}, err
@@ -27,16 +30,25 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	r.journal = &journal{mask: r.mask, now: r.Now, w: discard{}}
 	defer r.dir.close()
 	defer r.disconnect()
-	if err := r.connect(ctx); err != nil && len(r.targets) == 0 {
+	if err := r.findTargets(); err != nil {
 		return precheck.Report{}, err
 	}
-	ctx = inTask(ctx, "precheck")
+	// Each host is looked at as soon as it is connected to: those that hang do so side by side, and not one phase after
+	// the other.
+	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
+		t.visit(ctx)
+		return nil // the report says what is wrong with the host
+	})
 	var report precheck.Report
-	if err = r.checkMembers(ctx); err == nil {
-		report, err = r.examine(ctx)
+	ctx = inTask(ctx, "precheck")
+	if err = r.checkMembers(ctx); err == nil || isGone(err) {
+		report, err = r.evaluate()
 	}
-	return report, errors.Join(err, r.onAll(r.connected(), func(_ int, t *Target) error {
-		if err := t.forgetHelper(ctx); t.failure == nil {
+	stopped := context.Cause(ctx)
+	ctx = context.WithoutCancel(ctx) // who gives up is not left with our helpers either
+	return report, errors.Join(err, stopped, r.onAll(r.connected(), func(_ int, t *Target) error {
+		defer t.part()
+		if err := t.forgetHelper(ctx); t.failure == nil && !isGone(err) {
 			return err
 		}
 		return nil // the report says what is wrong with the host
@@ -46,6 +58,8 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 // forgetHelper removes the helper from a host on which there is nothing else of ours, unless another run is at work
 // there, which needs it.
 func (t *Target) forgetHelper(ctx context.Context) error {
+	ctx, cancel := bounded(ctx, factsTimeout)
+	defer cancel()
 	nothing, err := notInstalled(ctx, t)
 	if err != nil || !nothing {
 		return err
@@ -101,18 +115,25 @@ func (r *run) tellResult(result precheck.Result) {
 	})
 }
 
-// examine evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
+// examine looks at all hosts and evaluates all checks.
 func (r *run) examine(ctx context.Context) (precheck.Report, error) {
+	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
+		t.known = t.examine(ctx)
+		return nil // the report says what is wrong with the host
+	})
+	return r.evaluate()
+}
+
+// evaluate evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
+func (r *run) evaluate() (precheck.Report, error) {
 	if err := errors.Join(r.checkHooks(), r.checkBundle()); err != nil {
 		return precheck.Report{}, err
 	}
-	targets := r.needed()
-	in := precheck.Input{Cluster: r.cluster, Hosts: make([]precheck.Host, len(targets)), Architectures: r.architectures()}
-	err := r.onAll(targets, func(i int, t *Target) error {
-		in.Hosts[i] = t.examine(ctx)
-		return nil
-	})
-	return precheck.Evaluate(in), err
+	in := precheck.Input{Cluster: r.cluster, Architectures: r.architectures()}
+	for _, t := range r.needed() {
+		in.Hosts = append(in.Hosts, t.known)
+	}
+	return precheck.Evaluate(in), nil
 }
 
 // architectures are those that the bundle is for.
@@ -131,11 +152,11 @@ func (r *run) architectures() []string {
 
 // examine gathers what is known about one host.
 func (t *Target) examine(ctx context.Context) precheck.Host {
-	h := precheck.Host{Host: t.Host, Err: t.failure}
+	h := precheck.Host{Host: t.Host, Err: t.failure, SSH: t.ssh}
 	if t.on == nil || t.failure != nil {
 		return h
 	}
-	h.Space, h.Err = t.space(ctx)
+	h.Space, h.Err = t.boundedSpace(ctx)
 	if h.Err != nil {
 		return h
 	}
@@ -150,8 +171,16 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 	return h
 }
 
+func (t *Target) boundedSpace(ctx context.Context) ([]precheck.Space, error) {
+	ctx, cancel := bounded(ctx, spaceTimeout)
+	defer cancel()
+	return t.space(ctx)
+}
+
 // facts asks the helper.
 func (t *Target) facts(ctx context.Context, probe node.Probe) (node.Facts, error) {
+	ctx, cancel := bounded(ctx, t.factsLimit())
+	defer cancel()
 	question, err := json.Marshal(probe)
 	if err != nil {
 		return node.Facts{}, err

@@ -14,18 +14,11 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// connect makes the targets out of the inventory, connects to those that this run needs, and puts the helper on them.
-// The error joins those of all hosts, because the operator can mend them all at once.
+// connect makes the targets, connects to those that this run needs, and puts the helper on them. The error joins those
+// of all hosts, because the operator can mend them all at once.
 func (r *run) connect(ctx context.Context) error {
-	for _, h := range r.Inventory.Hosts() {
-		if len(h.Roles) > 0 {
-			r.targets = append(r.targets, &Target{Host: h, IP: h.InternalIPv4, run: r})
-		}
-	}
-	for _, name := range r.Limit {
-		if !slices.ContainsFunc(r.targets, func(t *Target) bool { return t.Name == name }) {
-			return fmt.Errorf("there is no host %q with a role in the inventory", name)
-		}
+	if err := r.findTargets(); err != nil {
+		return err
 	}
 	err := r.onAll(r.needed(), func(_ int, t *Target) error {
 		t.failure = t.connect(inTask(ctx, "connect"))
@@ -37,6 +30,21 @@ func (r *run) connect(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// findTargets makes the targets out of the inventory.
+func (r *run) findTargets() error {
+	for _, h := range r.Inventory.Hosts() {
+		if len(h.Roles) > 0 {
+			r.targets = append(r.targets, &Target{Host: h, IP: h.InternalIPv4, run: r})
+		}
+	}
+	for _, name := range r.Limit {
+		if !slices.ContainsFunc(r.targets, func(t *Target) bool { return t.Name == name }) {
+			return fmt.Errorf("there is no host %q with a role in the inventory", name)
+		}
+	}
+	return nil
 }
 
 // needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
@@ -82,7 +90,12 @@ func (t *Target) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.on = &journaled{Host: h, name: t.Name, journal: t.run.journal}
+	if algorithms, ok := host.AlgorithmsOf(h); ok {
+		t.ssh = &algorithms
+	}
+	dial := func(ctx context.Context) (host.Host, error) { return t.run.Dial(ctx, t.Host) }
+	t.far = &farHost{name: t.Name, dial: dial, on: h}
+	t.on = &journaled{Host: t.far, name: t.Name, journal: t.run.journal}
 	if t.run.leaving {
 		return nil
 	}

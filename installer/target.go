@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -23,8 +24,11 @@ type Target struct {
 	// Arch is the host's architecture in Go's spelling.
 	Arch string
 
-	on      host.Host // nil if this run is not connected to the host
-	failure error     // why not, or what went wrong while connecting
+	on      host.Host        // nil if this run is not connected to the host
+	far     *farHost         // what is behind on
+	ssh     *host.Algorithms // nil without SSH
+	failure error            // why not, or what went wrong while connecting
+	known   precheck.Host    // what a precheck has found on its visit
 	run     *run
 }
 

@@ -126,12 +126,7 @@ func inventoryGaps() []gap[*Inventory] {
 		{"settings of single hosts", func(inv *Inventory) []string {
 			return inv.saying("cluster", func(v *Vars) bool { return v.Cluster != nil })
 		}, "write them into the cluster file, for all hosts"},
-		{"a bastion", bastions, "run kkbundle on the bastion, or on a machine that reaches the hosts"},
 	}
-}
-
-func bastions(inv *Inventory) []string {
-	return inv.saying("ssh.bastion", func(v *Vars) bool { return v.SSH.Bastion != "" && v.SSH.Bastion != noBastion })
 }
 
 // saying returns the paths of a field in vars, groupVars and hosts where it is set.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
@@ -49,17 +48,14 @@ func (e *AuthError) Hint() string {
 type authentication struct {
 	ctx     context.Context //nolint:containedctx // callbacks of x/crypto/ssh get none
 	options SSHOptions
-	conn    net.Conn
+	limit   *deadline
 	agent   net.Conn
+	// answered tells that the password was an answer already.
+	answered bool
 
 	mu     sync.Mutex
 	tried  []string
 	failed []error
-}
-
-// rearm gives the host time from now on.
-func (a *authentication) rearm() {
-	_ = a.conn.SetDeadline(time.Now().Add(handshakeTimeout)) // a closed connection says so at the next read
 }
 
 func (a *authentication) close() {
@@ -80,20 +76,23 @@ func (a *authentication) methods() []ssh.AuthMethod {
 
 // password asks for the password; how long a person needs to type it does not count.
 func (a *authentication) password(method string) (string, error) {
-	_ = a.conn.SetDeadline(time.Time{})
-	defer a.rearm()
+	a.limit.stop()
+	defer a.limit.restart()
 	value, err := a.options.Password(a.ctx)
 	a.record(method, err)
 	return value, err
 }
 
-// interactive answers what PAM asks, which is the password where nothing is shown while typing. Another question, such
-// as for a second factor, cannot be answered.
-func (a *authentication) interactive(_, _ string, questions []string, echos []bool) ([]string, error) {
+// interactive answers what PAM asks, which is the password where nothing is shown while typing, once. Another question,
+// such as for a second factor or for a new password, cannot be answered.
+func (a *authentication) interactive(_, instruction string, questions []string, echos []bool) ([]string, error) {
 	answers := make([]string, len(questions))
-	for i := range questions {
-		if echos[i] {
-			err := fmt.Errorf("the host asks %q", strings.TrimSpace(questions[i]))
+	for i, question := range questions {
+		if echos[i] || a.answered || wantsNewPassword(instruction+question) {
+			err := fmt.Errorf("the host asks %q", Plain(strings.TrimSpace(instruction+" "+question)))
+			if wantsNewPassword(instruction + question) {
+				err = errPasswordExpired
+			}
 			a.record("keyboard-interactive", err)
 			return nil, err
 		}
@@ -101,9 +100,22 @@ func (a *authentication) interactive(_, _ string, questions []string, echos []bo
 		if err != nil {
 			return nil, err
 		}
-		answers[i] = value
+		answers[i], a.answered = value, true
 	}
 	return answers, nil
+}
+
+var errPasswordExpired = errors.New("the password has expired: log in by hand and set a new one")
+
+// wantsNewPassword tells whether PAM is about to change a password that has expired.
+func wantsNewPassword(said string) bool {
+	said = strings.ToLower(said)
+	for _, sign := range []string{"new password", "new unix password", "current password", "password has expired", "password expired"} {
+		if strings.Contains(said, sign) {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *authentication) record(tried string, err error) {
@@ -121,6 +133,13 @@ func (a *authentication) record(tried string, err error) {
 func (a *authentication) signers() ([]ssh.Signer, error) {
 	held := a.agentSigners()
 	var signers []ssh.Signer
+	for _, key := range a.options.KeyData {
+		s, err := a.given(key)
+		a.record("the key given", err)
+		if err == nil {
+			signers = append(signers, s)
+		}
+	}
 	for _, path := range a.options.Keys {
 		s, err := a.signer(path, held)
 		if err != nil {
@@ -163,6 +182,19 @@ func (a *authentication) agentSigners() []ssh.Signer {
 	return signers
 }
 
+// given parses a private key that is not in a file.
+func (a *authentication) given(key Secret) (ssh.Signer, error) {
+	pem, err := key(a.ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := ssh.ParsePrivateKey([]byte(pem))
+	if err != nil {
+		return nil, fmt.Errorf("the key given is not a private key, or has a passphrase: %w", err)
+	}
+	return s, nil
+}
+
 // maxKeyFile is far above the largest private key.
 const maxKeyFile = 64 << 10
 
@@ -201,8 +233,8 @@ func (a *authentication) unlock(path string, pem []byte) (ssh.Signer, error) {
 	if a.options.Passphrase == nil {
 		return nil, fmt.Errorf("%s has a passphrase: load the key into an SSH agent, or give the passphrase", path)
 	}
-	_ = a.conn.SetDeadline(time.Time{})
-	defer a.rearm()
+	a.limit.stop()
+	defer a.limit.restart()
 	passphrase, err := a.options.Passphrase(a.ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("passphrase of %s: %w", path, err)
@@ -214,20 +246,18 @@ func (a *authentication) unlock(path string, pem []byte) (ssh.Signer, error) {
 	return s, nil
 }
 
-// explain makes the reason out of a failed handshake.
-func (a *authentication) explain(err error, refused error) error {
-	if refused != nil {
-		return refused
-	}
-	var timeout net.Error
-	if errors.Is(err, os.ErrDeadlineExceeded) || (errors.As(err, &timeout) && timeout.Timeout()) {
-		return fmt.Errorf("the host accepted the connection but did not finish the SSH handshake within %s", handshakeTimeout)
-	}
+// explain makes the reason out of a handshake that failed while we logged in.
+func (a *authentication) explain(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// x/crypto/ssh has no type for a refused login.
-	if strings.Contains(err.Error(), "unable to authenticate") || len(a.failed) > 0 {
-		return &AuthError{User: a.options.User, Tried: a.tried, Err: errors.Join(a.failed...)}
+	failed := a.failed
+	// x/crypto/ssh has no types for these.
+	tooMany := strings.Contains(err.Error(), "Too many authentication failures")
+	if tooMany {
+		failed = append(failed, errors.New("the host allows no more attempts: name the right key in the inventory"))
+	}
+	if tooMany || strings.Contains(err.Error(), "unable to authenticate") || len(failed) > 0 {
+		return &AuthError{User: a.options.User, Tried: a.tried, Err: errors.Join(failed...)}
 	}
 	return fmt.Errorf("SSH handshake: %w", err)
 }

@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"strings"
+	"time"
 )
 
 // HelperPath is where PutHelper puts kkbundle-node.
@@ -16,6 +18,8 @@ const HelperPath = "/var/lib/kkbundle/bin/kkbundle-node"
 
 // Arch returns the host's architecture in Go's spelling, "amd64" or "arm64". Another one is an error.
 func Arch(ctx context.Context, h Host) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, firstTimeout, errSlow)
+	defer cancel()
 	out, err := Output(ctx, h, "uname", "-m")
 	if err != nil {
 		return "", err
@@ -37,6 +41,9 @@ func PutHelper(ctx context.Context, h Host, binary []byte) (changed bool, err er
 }
 
 func putHelper(ctx context.Context, h Host, name string, binary []byte) (changed bool, err error) {
+	ctx, patience := withPatience(ctx)
+	defer patience.end()
+	h = &watched{h, patience}
 	sum := sha256.Sum256(binary)
 	want := hex.EncodeToString(sum[:])
 	if has, err := hasSum(ctx, h, name, want); has || err != nil {
@@ -54,13 +61,13 @@ func putHelper(ctx context.Context, h Host, name string, binary []byte) (changed
 	}
 	const mode = 0o700
 	if changed, err = WriteFile(ctx, h, name, mode, binary); err != nil {
-		return false, err
+		return false, &HelperError{Path: name, Bytes: len(binary), Err: err}
 	}
 	if has, err := hasSum(ctx, h, name, want); err != nil || !has {
 		return false, errors.Join(err, fmt.Errorf("%s: %s is not what was written: check the disk", h, name))
 	}
 	if _, err := Output(ctx, h, name, "version"); err != nil {
-		return false, fmt.Errorf("%s: the helper does not run (is %s mounted noexec?): %w", h, dir, err)
+		return false, &HelperError{Path: name, Bytes: len(binary), Err: err}
 	}
 	return changed, nil
 }
@@ -74,4 +81,86 @@ func hasSum(ctx context.Context, h Host, name, want string) (bool, error) {
 	}
 	got, _, _ := bytes.Cut(bytes.TrimSpace(out), []byte(" "))
 	return string(got) == want, nil
+}
+
+// A HelperError is a helper that could not be put on a host, or does not run there.
+type HelperError struct {
+	Path  string
+	Bytes int
+	// Err names the host and says what happened there.
+	Err error
+}
+
+// Error says what happened.
+func (e *HelperError) Error() string { return fmt.Sprintf("%v: the helper %s", e.Err, e.failure()) }
+
+func (e *HelperError) failure() string {
+	var exit *ExitError
+	if errors.As(e.Err, &exit) && exit.Args[0] == e.Path {
+		return "does not run"
+	}
+	return "could not be put there"
+}
+
+// Unwrap returns what happened.
+func (e *HelperError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *HelperError) Hint() string {
+	text, dir := e.Err.Error(), path.Dir(e.Path)
+	var hinted interface{ Hint() string }
+	switch {
+	case errors.As(e.Err, &hinted):
+		return hinted.Hint()
+	case strings.Contains(text, "No space left"), strings.Contains(text, "quota"):
+		return fmt.Sprintf("free at least %d MiB in the filesystem of %s", e.Bytes>>20+1, dir)
+	case strings.Contains(text, "Read-only"):
+		return "the filesystem of " + dir + " is read-only: see dmesg why, and mount it writable"
+	case strings.Contains(text, "Permission denied"), e.failure() == "does not run":
+		return "see that the filesystem of " + dir + " is not mounted noexec, and that no policy (SELinux, fapolicyd) forbids programs there"
+	}
+	return "see what the host says about " + dir
+}
+
+// A patience ends what makes no progress for firstTimeout.
+type patience struct {
+	timer *time.Timer
+	end   context.CancelFunc
+}
+
+func withPatience(ctx context.Context) (context.Context, *patience) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(firstTimeout, func() { cancel(errSlow) })
+	return ctx, &patience{timer: timer, end: func() {
+		timer.Stop()
+		cancel(nil)
+	}}
+}
+
+func (p *patience) renew() { p.timer.Reset(firstTimeout) }
+
+// A watched host has a patience with every command, and with what the command reads.
+type watched struct {
+	Host
+	patience *patience
+}
+
+// Run runs a command.
+func (w *watched) Run(ctx context.Context, cmd Cmd) error {
+	w.patience.renew()
+	if cmd.Stdin != nil {
+		cmd.Stdin = &watchedReader{cmd.Stdin, w.patience}
+	}
+	return w.Host.Run(ctx, cmd)
+}
+
+type watchedReader struct {
+	io.Reader
+	patience *patience
+}
+
+// Read reads on.
+func (r *watchedReader) Read(p []byte) (int, error) {
+	r.patience.renew()
+	return r.Reader.Read(p)
 }

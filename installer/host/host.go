@@ -95,8 +95,8 @@ func readable(arg string) string {
 	return quote(arg)
 }
 
-// An UnreachableError is a host that could not be connected to, or was lost, or refused to let us in: Err is then an
-// *AuthError or a *KeyError.
+// An UnreachableError is a host that could not be connected to, or was lost, or refused to let us in: Err may be an
+// *AuthError, a *KeyError, an *AlgorithmError, a *BastionError or a *LoginError.
 type UnreachableError struct {
 	Host string
 	// Address is where the host was expected, with its port.
@@ -106,7 +106,7 @@ type UnreachableError struct {
 
 // Error names the host, its address and the reason.
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("%s (%s): %v", e.Host, e.Address, e.Err)
+	return Plain(fmt.Sprintf("%s (%s): %v", e.Host, e.Address, e.Err))
 }
 
 // Unwrap returns the reason.
@@ -121,11 +121,38 @@ func (e *UnreachableError) Hint() string {
 	return "check that the host is up, that its address and port in the inventory are right, and that no firewall is between"
 }
 
+// A LoginError is a login shell that did not run the command that it was given.
+type LoginError struct {
+	User string
+	// Code is the shell's exit code, Said the end of what it printed.
+	Code int
+	Said string
+}
+
+// Error says what the shell said.
+func (e *LoginError) Error() string {
+	text := fmt.Sprintf("the login shell of %s did not run a command (exit code %d)", e.User, e.Code)
+	if e.Said != "" {
+		text += ": " + e.Said
+	}
+	return text
+}
+
+// Hint says what to do about it.
+func (e *LoginError) Hint() string {
+	if strings.Contains(strings.ToLower(e.Said), "password has expired") {
+		return "log in by hand as " + e.User + " and set a new password"
+	}
+	return "give the user a login shell that runs commands, and see that no login script or ForceCommand keeps it from that; `ssh " + e.User + "@HOST id` must print the user's id"
+}
+
 // A SudoError is a command that could not become root.
 type SudoError struct {
 	Host, User string
 	// Reason is what is wrong, Said what sudo printed.
 	Reason, Said string
+
+	remedy string // if it is not the usual one
 }
 
 // Error names the host, the user and the reason.
@@ -139,6 +166,9 @@ func (e *SudoError) Error() string {
 
 // Hint says what to do about it.
 func (e *SudoError) Hint() string {
+	if e.remedy != "" {
+		return e.remedy
+	}
 	return "log in as root, let the user run every command with sudo, or give its password (sudo.passwordEnv or sudo.passwordFile in the inventory)"
 }
 

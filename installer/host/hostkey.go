@@ -75,27 +75,68 @@ func keyFileName(keyType string) string {
 	}
 }
 
+// A CertificateError is a host certificate that does not hold: it has expired, is for other names or was revoked.
+type CertificateError struct {
+	// Authority is the fingerprint of the key that signed it.
+	Authority string
+	Err       error
+}
+
+// Error says what is wrong with the certificate.
+func (e *CertificateError) Error() string {
+	return fmt.Sprintf("the host's certificate (signed by %s) is not valid: %v", e.Authority, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *CertificateError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *CertificateError) Hint() string {
+	return "have the authority sign the host's key again, for the address that the inventory has, or add the host's key itself to known_hosts; see it with `ssh-keygen -Lf /etc/ssh/ssh_host_ed25519_key-cert.pub` on the host"
+}
+
 // knownKeys are the keys of known_hosts files.
-type knownKeys struct{ check ssh.HostKeyCallback }
+type knownKeys struct {
+	check ssh.HostKeyCallback
+	// authorities are the lines whose keys sign those of hosts.
+	authorities map[fileLine]bool
+}
+
+type fileLine struct {
+	file string
+	line int
+}
 
 func readKnownHosts(files []string) (knownKeys, error) {
+	k := knownKeys{authorities: map[fileLine]bool{}}
 	var there []string
 	for _, f := range files {
-		if _, err := os.Stat(f); err == nil {
-			there = append(there, f)
-		} else if !errors.Is(err, os.ErrNotExist) {
+		data, err := os.ReadFile(f)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
 			return knownKeys{}, err
+		}
+		there = append(there, f)
+		n := 0
+		for line := range bytes.Lines(data) {
+			n++
+			if bytes.HasPrefix(bytes.TrimSpace(line), []byte("@cert-authority")) {
+				k.authorities[fileLine{f, n}] = true
+			}
 		}
 	}
 	check, err := knownhosts.New(there...)
 	if err != nil {
 		return knownKeys{}, fmt.Errorf("read known hosts: %w", err)
 	}
-	return knownKeys{check}, nil
+	k.check = check
+	return k, nil
 }
 
-// algorithms puts the kinds of keys that are known for an address first: otherwise a host with several keys shows one
-// that nobody has seen. Certificates are not asked for, and SHA-1 is not accepted.
+// algorithms puts certificates first where an authority is known for the address, then the kinds of keys that are
+// known: otherwise a host with several keys shows one that nobody has seen. SHA-1 is not accepted.
 func (k knownKeys) algorithms(address string) []string {
 	all := [][]string{
 		{ssh.KeyAlgoED25519},
@@ -106,7 +147,13 @@ func (k knownKeys) algorithms(address string) []string {
 	}
 	types := []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSA}
 	var first, last []string
-	known := k.of(address)
+	known, authorities := k.of(address)
+	if len(authorities) > 0 {
+		first = []string{
+			ssh.CertAlgoED25519v01, ssh.CertAlgoECDSA256v01, ssh.CertAlgoECDSA384v01, ssh.CertAlgoECDSA521v01,
+			ssh.CertAlgoRSASHA512v01, ssh.CertAlgoRSASHA256v01,
+		}
+	}
 	for i, t := range types {
 		if slices.ContainsFunc(known, func(k knownhosts.KnownKey) bool { return k.Key.Type() == t }) {
 			first = append(first, all[i]...)
@@ -117,13 +164,25 @@ func (k knownKeys) algorithms(address string) []string {
 	return append(first, last...)
 }
 
-// of returns the keys that are known for an address.
-func (k knownKeys) of(address string) []knownhosts.KnownKey {
+// of returns the keys that are known for an address, and those that may sign its key.
+func (k knownKeys) of(address string) (known, authorities []knownhosts.KnownKey) {
 	var wrong *knownhosts.KeyError
 	if errors.As(k.check(address, noAddr{}, noKey{}), &wrong) {
-		return wrong.Want
+		return k.sort(wrong.Want)
 	}
-	return nil
+	return nil, nil
+}
+
+// sort tells keys of hosts from keys of authorities.
+func (k knownKeys) sort(want []knownhosts.KnownKey) (known, authorities []knownhosts.KnownKey) {
+	for _, key := range want {
+		if k.authorities[fileLine{key.Filename, key.Line}] {
+			authorities = append(authorities, key)
+		} else {
+			known = append(known, key)
+		}
+	}
+	return known, authorities
 }
 
 // noKey is a key that no file has; asking for it lists those that there are.
@@ -147,28 +206,44 @@ type verifier struct {
 }
 
 func (v *verifier) check(address string, remote net.Addr, key ssh.PublicKey) error {
-	err := v.keys.check(address, remote, key)
-	if err == nil {
-		return nil
-	}
-	v.refused = describe(address, key, err)
+	v.refused = v.keys.verify(address, remote, key)
 	var refused *KeyError
-	if !errors.As(v.refused, &refused) || len(refused.Known) > 0 || !v.options.AcceptNew || len(v.options.KnownHosts) == 0 {
-		return v.refused
+	if errors.As(v.refused, &refused) && len(refused.Known) == 0 && v.options.AcceptNew && len(v.options.KnownHosts) > 0 {
+		v.refused = addKnownHost(v.options.KnownHosts, address, remote, key)
 	}
-	v.refused = addKnownHost(v.options.KnownHosts, address, remote, key)
 	return v.refused
 }
 
+// verify checks a key or a certificate. A certificate that does not hold is as good as the key in it, as with ssh.
+func (k knownKeys) verify(address string, remote net.Addr, key ssh.PublicKey) error {
+	err := k.check(address, remote, key)
+	if err == nil {
+		return nil
+	}
+	cert, ok := key.(*ssh.Certificate)
+	if !ok {
+		return k.describe(address, key, err)
+	}
+	plain := k.describe(address, cert.Key, k.check(address, remote, cert.Key))
+	var refused *KeyError
+	if plain == nil || errors.As(plain, &refused) && (len(refused.Known) > 0 || refused.Revoked) {
+		return plain
+	}
+	return &CertificateError{Authority: ssh.FingerprintSHA256(cert.SignatureKey), Err: err}
+}
+
 // describe makes a *KeyError out of x/crypto/ssh's errors.
-func describe(address string, key ssh.PublicKey, err error) error {
+func (k knownKeys) describe(address string, key ssh.PublicKey, err error) error {
 	e := &KeyError{Address: address, Type: key.Type(), Fingerprint: ssh.FingerprintSHA256(key)}
 	var wrong *knownhosts.KeyError
 	var revoked *knownhosts.RevokedError
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &wrong):
-		for _, k := range wrong.Want {
-			e.Known = append(e.Known, knownLine(k))
+		known, _ := k.sort(wrong.Want)
+		for _, one := range known {
+			e.Known = append(e.Known, knownLine(one))
 		}
 	case errors.As(err, &revoked):
 		e.Known, e.Revoked = []KnownKey{knownLine(revoked.Revoked)}, true
@@ -201,10 +276,9 @@ func addKnownHost(files []string, address string, remote net.Addr, key ssh.Publi
 	if err != nil {
 		return err
 	}
-	if err := now.check(address, remote, key); err == nil {
-		return nil
-	} else if e := new(KeyError); errors.As(describe(address, key, err), &e) && len(e.Known) > 0 {
-		return e
+	var refused *KeyError
+	if err := now.verify(address, remote, key); !errors.As(err, &refused) || len(refused.Known) > 0 {
+		return err // nil if another one has added it
 	}
 	line := []byte(knownhosts.Line([]string{knownhosts.Normalize(address)}, key) + "\n")
 	if cut, err := lastLineIsCut(f); err != nil {

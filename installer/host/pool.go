@@ -36,6 +36,7 @@ type pool struct {
 type connection struct {
 	client *ssh.Client
 	places chan struct{} // taken places
+	open   atomic.Int64  // sessions that there are
 	lost   chan struct{} // closed when the connection has ended
 
 	mu     sync.Mutex
@@ -139,9 +140,6 @@ func (p *pool) unreachable(err error) error {
 
 // place returns a connection with a free place, which is taken now.
 func (p *pool) place(ctx context.Context) (*connection, error) {
-	if hasPriority(ctx) {
-		return p.first()
-	}
 	if c, err := p.free(); c != nil || err != nil {
 		return c, err
 	}
@@ -154,18 +152,6 @@ func (p *pool) place(ctx context.Context) (*connection, error) {
 		return p.grow(ctx)
 	}
 	return p.wait(ctx)
-}
-
-// first returns the connection for what must be startable: the places that maxSessions leaves free.
-func (p *pool) first() (*connection, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.connections {
-		if !c.isLost() {
-			return c, nil
-		}
-	}
-	return nil, p.unreachable(errors.New("the connection was lost"))
 }
 
 func (p *pool) count() int {
@@ -237,15 +223,53 @@ func (p *pool) wait(ctx context.Context) (*connection, error) {
 
 // start starts a program in a session of its own.
 func (p *pool) start(ctx context.Context, args []string, stdout, stderr io.Writer) (process, error) {
-	c, err := p.place(ctx)
-	if err != nil {
-		return nil, err
+	if hasPriority(ctx) {
+		return p.startFirst(ctx, args, stdout, stderr)
 	}
+	for refused := 0; ; {
+		c, err := p.place(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s, err := c.start(args, stdout, stderr)
+		switch {
+		case err == nil:
+			s.release, s.pool = func() { <-c.places }, p
+			return s, nil
+		case errors.Is(err, errNoSession) && c.open.Load() > 0:
+			continue // the host allows fewer sessions than we thought (MaxSessions): this place stays taken
+		case errors.Is(err, errNoSession) && refused < maxRefusals && ctx.Err() == nil:
+			refused++
+			<-c.places
+			time.Sleep(refusalPause)
+			continue
+		}
+		<-c.places
+		return nil, p.unreachable(err)
+	}
+}
+
+// sshd counts a session for a moment after we have seen its end.
+const (
+	maxRefusals  = 20
+	refusalPause = 50 * time.Millisecond
+)
+
+// startFirst starts what ends another program, in one of the places that maxSessions leaves free. If the host allows no
+// further session, it gets a connection of its own.
+func (p *pool) startFirst(ctx context.Context, args []string, stdout, stderr io.Writer) (process, error) {
+	p.mu.Lock()
+	c := p.connections[0]
+	p.mu.Unlock()
+	s, err := c.start(args, stdout, stderr)
 	release := func() {}
-	if !hasPriority(ctx) {
-		release = func() { <-c.places }
+	if errors.Is(err, errNoSession) {
+		if c, err = p.connect(ctx); err != nil {
+			return nil, err
+		}
+		release = func() { _ = c.client.Close() }
+		s, err = c.start(args, stdout, stderr)
 	}
-	s, err := c.open(args, stdout, stderr)
 	if err != nil {
 		release()
 		return nil, p.unreachable(err)
@@ -254,12 +278,19 @@ func (p *pool) start(ctx context.Context, args []string, stdout, stderr io.Write
 	return s, nil
 }
 
-func (c *connection) open(args []string, stdout, stderr io.Writer) (*sshProcess, error) {
+// errNoSession is a host that allows no further session on a connection.
+var errNoSession = errors.New("the host's SSH server allows no session (MaxSessions 0)")
+
+// start starts a program on this connection.
+func (c *connection) start(args []string, stdout, stderr io.Writer) (*sshProcess, error) {
 	s, err := c.client.NewSession()
-	if err != nil {
-		if c.isLost() {
-			return nil, c.why()
-		}
+	var refused *ssh.OpenChannelError
+	switch {
+	case err != nil && c.isLost():
+		return nil, c.why()
+	case errors.As(err, &refused):
+		return nil, errNoSession
+	case err != nil:
 		return nil, fmt.Errorf("open a session: %w", err)
 	}
 	s.Stdout, s.Stderr = stdout, stderr
@@ -271,6 +302,7 @@ func (c *connection) open(args []string, stdout, stderr io.Writer) (*sshProcess,
 		_ = s.Close()
 		return nil, fmt.Errorf("start a command: %w", err)
 	}
+	c.open.Add(1)
 	return &sshProcess{session: s, stdin: stdin, connection: c}, nil
 }
 
@@ -293,6 +325,7 @@ func (p *sshProcess) Kill() {
 func (p *sshProcess) Wait() (int, error) {
 	err := p.session.Wait()
 	_ = p.session.Close()
+	p.connection.open.Add(-1)
 	p.release()
 	var exit *ssh.ExitError
 	switch {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -153,6 +154,9 @@ func (r *run) begin(ctx context.Context, stdin io.Writer) error {
 		case <-timeout.C:
 			return r.sudoError(fmt.Sprintf("the command had not started after %s", sudoTimeout))
 		case <-ctx.Done():
+			if r.machine.root.sudo && errors.Is(context.Cause(ctx), errSlow) {
+				return r.sudoError("the command had not started after " + firstTimeout.String())
+			}
 			return r.cancelled(ctx)
 		}
 	}
@@ -183,8 +187,8 @@ func (r *run) result(ctx context.Context, code int, err error) error {
 	case !r.stderr.hasStarted() && r.machine.root.sudo:
 		return r.sudoError("sudo did not run the command")
 	case !r.stderr.hasStarted():
-		return fmt.Errorf("%s: the login shell did not run %s (exit code %d): %s",
-			r.machine.name, commandLine(r.cmd.Args), code, r.stderr.preamble())
+		return fmt.Errorf("%s: %s: %w", r.machine.name, commandLine(r.cmd.Args),
+			&LoginError{User: r.machine.root.user, Code: code, Said: strings.TrimSpace(r.stderr.preamble() + " " + r.stdout.preamble())})
 	case code != 0:
 		return &ExitError{Host: r.machine.name, Args: r.cmd.Args, Code: code, Stderr: r.tail.String()}
 	}
@@ -196,7 +200,7 @@ func (r *run) cancelled(ctx context.Context) error {
 }
 
 func (r *run) sudoError(reason string) error {
-	return &SudoError{Host: r.machine.name, User: r.machine.root.user, Reason: reason, Said: r.stderr.preamble()}
+	return r.machine.sudoError(reason, r.stderr.preamble())
 }
 
 // killGroup ends a command and everything it started: first the polite way, then for good. The process group is looked
@@ -363,7 +367,7 @@ func (s *stream) preamble() string {
 	defer s.mu.Unlock()
 	t := tail{most: maxStderr}
 	_, _ = t.Write(s.before)
-	return strings.Join(strings.Fields(t.String()), " ")
+	return oneLine(t.String())
 }
 
 // A tail keeps the last bytes written to it.
@@ -380,8 +384,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what is kept as valid UTF-8.
-func (t *tail) String() string { return strings.ToValidUTF8(string(t.data), "\uFFFD") }
+// String returns what is kept, fit to be shown.
+func (t *tail) String() string { return Plain(string(t.data)) }
 
 type priorityKey struct{}
 

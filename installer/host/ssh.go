@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"time"
-
-	"golang.org/x/crypto/ssh"
 )
 
 // SSHOptions say how to reach a host. Ways to log in are tried in this order: Key, agent, Password.
@@ -22,6 +19,8 @@ type SSHOptions struct {
 	User    string
 	// Keys are paths of private keys. One that is not there is an error.
 	Keys []string
+	// KeyData are private keys as such, in PEM. They are used before Keys.
+	KeyData []Secret
 	// Passphrase is asked for when a key has one and the agent does not hold the key; nil refuses such keys.
 	Passphrase func(ctx context.Context, key string) (string, error)
 	// AgentSocket is the path of an SSH agent's socket; "" uses none.
@@ -33,7 +32,8 @@ type SSHOptions struct {
 	// AcceptNew adds the key of a host that is in none of the files to the first of them. A key that differs from the
 	// known one is refused all the same.
 	AcceptNew bool
-	// Net makes the connection; nil is the network. A way through another host goes in here.
+	// Net makes the connection, and gives up in time by itself; nil is the network. A way through other hosts goes in
+	// here, see Bastions.
 	Net func(ctx context.Context, network, address string) (net.Conn, error)
 	// Keepalive is how often a silent host is asked for a sign of life, 15 seconds if 0. After three without one it is
 	// lost.
@@ -47,9 +47,6 @@ const (
 	defaultKeepalive = 15 * time.Second
 	// missedKeepalives is after how many intervals without an answer a host is lost.
 	missedKeepalives = 3
-	dialTimeout      = 5 * time.Second
-	// handshakeTimeout leaves time for sshd to look up the client's name, which it gives up after about 10 seconds.
-	handshakeTimeout = 20 * time.Second
 )
 
 // withDefaults fills in what was left out.
@@ -64,7 +61,7 @@ func (o SSHOptions) withDefaults() SSHOptions {
 		o.User = defaultUser
 	}
 	if o.Net == nil {
-		o.Net = (&net.Dialer{}).DialContext
+		o.Net = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
 	if o.Keepalive == 0 {
 		o.Keepalive = defaultKeepalive
@@ -84,7 +81,7 @@ func (o SSHOptions) withDefaults() SSHOptions {
 func (o SSHOptions) address() string { return net.JoinHostPort(o.Address, strconv.Itoa(o.Port)) }
 
 // Dial connects to a host and finds out how commands become root there. The error is an *UnreachableError, which may
-// wrap an *AuthError or a *KeyError, or a *SudoError. Cancelling ctx later does not end the connection; Close does.
+// wrap one of the other errors here, or a *SudoError. Cancelling ctx later does not end the connection; Close does.
 func Dial(ctx context.Context, o SSHOptions) (Host, error) {
 	o = o.withDefaults()
 	p := &pool{options: o}
@@ -96,6 +93,13 @@ func Dial(ctx context.Context, o SSHOptions) (Host, error) {
 	m := &machine{name: o.Name, start: p, root: elevation{user: o.User}}
 	if err := m.elevate(ctx, o.SudoPassword); err != nil {
 		_ = p.close()
+		var shell *LoginError
+		switch {
+		case errors.As(err, &shell):
+			return nil, p.unreachable(shell)
+		case errors.Is(err, errSlow):
+			return nil, p.unreachable(err)
+		}
 		return nil, err
 	}
 	return m, nil
@@ -103,7 +107,7 @@ func Dial(ctx context.Context, o SSHOptions) (Host, error) {
 
 // connect makes one more connection.
 func (p *pool) connect(ctx context.Context) (*connection, error) {
-	client, err := p.dial(ctx)
+	client, err := p.options.dial(ctx)
 	if err == nil {
 		return newConnection(client, p.options.Keepalive), nil
 	}
@@ -111,48 +115,4 @@ func (p *pool) connect(ctx context.Context) (*connection, error) {
 		return nil, fmt.Errorf("%s: connect to %s: %w", p.options.Name, p.options.address(), context.Cause(ctx))
 	}
 	return nil, &UnreachableError{Host: p.options.Name, Address: p.options.address(), Err: err}
-}
-
-func (p *pool) dial(ctx context.Context) (*ssh.Client, error) {
-	o := p.options
-	keys, err := readKnownHosts(o.KnownHosts)
-	if err != nil {
-		return nil, err
-	}
-	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	conn, err := o.Net(dialCtx, "tcp", o.address())
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("no answer within %s", dialTimeout)
-	}
-	if err != nil {
-		return nil, plainNetError(err)
-	}
-	// Close is what ends a handshake early; after it, the client owns the connection.
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	a := &authentication{ctx: ctx, options: o, conn: conn}
-	defer a.close()
-	a.rearm()
-	verify := &verifier{options: o, keys: keys}
-	c, channels, requests, err := ssh.NewClientConn(conn, o.address(), &ssh.ClientConfig{
-		User:              o.User,
-		Auth:              a.methods(),
-		HostKeyCallback:   verify.check,
-		HostKeyAlgorithms: keys.algorithms(o.address()),
-	})
-	if err != nil {
-		_ = conn.Close()
-		return nil, a.explain(err, verify.refused)
-	}
-	return ssh.NewClient(c, channels, requests), conn.SetDeadline(time.Time{})
-}
-
-// plainNetError takes away what the address in the message repeats: "dial tcp 10.0.0.1:22: connect: refused".
-func plainNetError(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Err
-	}
-	return err
 }

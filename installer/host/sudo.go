@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // An elevation is how commands become root.
@@ -44,25 +46,43 @@ func (e elevation) answer(ctx context.Context, stdin io.Writer) error {
 	return err
 }
 
+// firstTimeout is how long each of the first commands on a host may take. They take no time on one that works.
+const firstTimeout = 20 * time.Second
+
+// A SlowError is a host that hangs: something that takes no time on one that works did not come to an end.
+type SlowError struct{ Limit time.Duration }
+
+// Error says how long was waited.
+func (e *SlowError) Error() string { return fmt.Sprintf("nothing came of it within %s", e.Limit) }
+
+// Hint says what to do about it.
+func (e *SlowError) Hint() string {
+	return "the host hangs: look at its load, memory and disks, and at what its login scripts wait for"
+}
+
+// errSlow ends the first commands.
+var errSlow = &SlowError{firstTimeout}
+
 // elevate finds out how commands become root on a machine: directly, with sudo without a password, or with one. A wrong
 // password is tried once.
 func (m *machine) elevate(ctx context.Context, password Secret) error {
 	uid, err := m.uid(ctx)
+	if errors.Is(err, errSlow) {
+		return fmt.Errorf("it let us in but ran no command: %w", errSlow)
+	}
 	if err != nil || uid == "0" {
 		return err
 	}
 	m.root.sudo = true
-	// Without -k sudo could succeed now because of an earlier login, and fail in an hour.
-	_, err = Output(ctx, m.as(elevation{user: m.root.user}), "sudo", "-n", "-k", "--", "true")
-	var exit *ExitError
-	switch {
-	case err == nil:
-	case !errors.As(err, &exit):
-		return err
-	case password == nil:
-		return &SudoError{Host: m.name, User: m.root.user, Reason: "a password is needed and none is given", Said: oneLine(exit.Stderr)}
-	default:
+	if err := m.trySudo(ctx); err != nil {
+		var sudo *SudoError
+		if !errors.As(err, &sudo) || sudo.Reason != noPassword || password == nil {
+			return err
+		}
 		m.root.password = password
+		if _, err := password(ctx); err != nil { // now, because a person may take long to type it
+			return fmt.Errorf("%s: password for sudo: %w", m.name, err)
+		}
 	}
 	uid, err = m.uid(ctx)
 	if err == nil && uid != "0" {
@@ -71,10 +91,60 @@ func (m *machine) elevate(ctx context.Context, password Secret) error {
 	return err
 }
 
+// noPassword is the reason that a password is the remedy for.
+const noPassword = "a password is needed and none is given"
+
+// trySudo tells whether sudo works without a password. Without -k it could now, because of an earlier login, and fail in
+// an hour.
+func (m *machine) trySudo(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, firstTimeout, errSlow)
+	defer cancel()
+	_, err := Output(ctx, m.as(elevation{user: m.root.user}), "sudo", "-n", "-k", "--", "true")
+	var exit *ExitError
+	switch {
+	case errors.Is(err, errSlow):
+		return &SudoError{Host: m.name, User: m.root.user, Reason: errSlow.Error()}
+	case errors.As(err, &exit):
+		return m.sudoError(noPassword, exit.Stderr)
+	}
+	return err
+}
+
+// A sudoProblem is something that sudo says, and what it means.
+type sudoProblem struct{ said, reason, remedy string }
+
+// sudoProblems are what sudo says under LC_ALL=C.
+func sudoProblems() []sudoProblem {
+	const noProgram = "install sudo on the host, or log in as root"
+	return []sudoProblem{
+		{"must have a tty", "it wants a terminal (requiretty)", "add `Defaults !requiretty` to the host's sudoers file (visudo), or log in as root"},
+		{"not in the sudoers file", "the user may not use it", ""},
+		{"is not allowed to execute", "the user may not run every command with it", ""},
+		{"password is expired", "the user's password has expired", "log in by hand and set a new password"},
+		{"your account locked", "the user's account is locked", "unlock the account, or log in as another user"},
+		{"no new privileges", "it cannot become root in this session", "log in as root"},
+		{"installed setuid root", "it is not set up to become root", "install sudo on the host again, see that its filesystem is not mounted nosuid, or log in as root"},
+		{"sudo: No such file", "there is none on the host", noProgram},
+		{"'sudo': No such file", "there is none on the host", noProgram}, // busybox
+	}
+}
+
+// sudoError makes the error of a sudo that did not run a command. What it said tells more than how it ended.
+func (m *machine) sudoError(reason, said string) *SudoError {
+	e := &SudoError{Host: m.name, User: m.root.user, Reason: reason, Said: oneLine(Plain(said))}
+	all := sudoProblems()
+	if i := slices.IndexFunc(all, func(p sudoProblem) bool { return strings.Contains(said, p.said) }); i >= 0 {
+		e.Reason, e.remedy = all[i].reason, all[i].remedy
+	}
+	return e
+}
+
 // as returns the machine with another elevation.
 func (m *machine) as(e elevation) *machine { return &machine{name: m.name, start: m.start, root: e} }
 
 func (m *machine) uid(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, firstTimeout, errSlow)
+	defer cancel()
 	out, err := Output(ctx, m, "id", "-u")
 	if err != nil {
 		return "", err

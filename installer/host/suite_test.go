@@ -94,7 +94,7 @@ func TestSSHDHost(t *testing.T) {
 // The shells that hosts have as login shells, and sudo with a terminal of its own.
 func TestSSHDShells(t *testing.T) {
 	t.Parallel()
-	for _, shell := range []string{"/bin/bash", busybox(t)} {
+	for _, shell := range []string{"/bin/bash", busybox(t), "/usr/bin/fish", "/usr/bin/tcsh", "/usr/bin/zsh"} {
 		t.Run(filepath.Base(shell), func(t *testing.T) {
 			t.Parallel()
 			if _, err := os.Stat(shell); err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -33,6 +34,8 @@ type Host struct {
 	// Facts are what the host said, nil if it could not be asked; Err says why then.
 	Facts *node.Facts
 	Err   error
+	// SSH is what the connection to the host is protected with, nil if it is not by SSH or there is none.
+	SSH *host.Algorithms
 	// Sent and Received are when the facts were asked for and when they came, by this machine's clock. Clocks of hosts
 	// are not compared if they are zero.
 	Sent, Received time.Time

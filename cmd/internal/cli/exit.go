@@ -75,7 +75,8 @@ func exitClasses() []exitClass {
 			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
-			return asError[*host.UnreachableError](err) || asError[*host.SudoError](err)
+			return asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
+				asError[*host.HelperError](err)
 		}},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry refused or unreachable", asError[*pushError]},

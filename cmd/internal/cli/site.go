@@ -20,20 +20,21 @@ import (
 
 // siteFlags are the flags of commands that work on hosts.
 type siteFlags struct {
-	inventory, cluster, workDir, knownHosts string
-	acceptNew, askPassword, askSudo         bool
-	parallel                                int
+	inventory, cluster, workDir     string
+	knownHosts                      []string
+	acceptNew, askPassword, askSudo bool
+	parallel                        int
 }
 
 func (f *siteFlags) add(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.inventory, "inventory", "i", "", "the inventory file (required)")
 	fs.StringVarP(&f.cluster, "cluster", "c", "", "the cluster file (default the one in the bundle)")
 	fs.StringVar(&f.workDir, "work-dir", "", "directory for certificates, credentials, admin.conf and install.log (default beside the inventory)")
-	fs.StringVar(&f.knownHosts, "known-hosts", "", "SSH host keys that are trusted (default ~/.ssh/known_hosts)")
+	fs.StringArrayVar(&f.knownHosts, "known-hosts", nil, "SSH host keys that are trusted; can be repeated, and --accept-new adds to the first (default ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts)")
 	fs.BoolVar(&f.acceptNew, "accept-new", false, "trust hosts that are not known yet, and remember their keys; changed keys are refused all the same")
 	fs.BoolVarP(&f.askPassword, "ask-pass", "k", false, "ask for the SSH password")
 	fs.BoolVarP(&f.askSudo, "ask-sudo-pass", "K", false, "ask for the sudo password")
-	fs.IntVar(&f.parallel, "parallel", 0, "hosts worked on at the same time (default 20)")
+	fs.IntVar(&f.parallel, "parallel", 0, "hosts worked on at the same time (default 20; 100 for precheck)")
 }
 
 // A site is the hosts, the cluster they shall be, and the bundle to make it from.
@@ -43,6 +44,8 @@ type site struct {
 	cluster *manifest.Cluster
 	bundle  *bundle.Reader // nil without one
 	values  func(path string) ([]byte, error)
+
+	bastions *host.Bastions // shared by all hosts behind them
 
 	ask   sync.Mutex // one prompt at a time
 	asked map[string]string
@@ -56,7 +59,7 @@ func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (
 	if err != nil {
 		return nil, err
 	}
-	s := &site{siteFlags: f, inv: inv, g: g, asked: map[string]string{}}
+	s := &site{siteFlags: f, inv: inv, g: g, asked: map[string]string{}, bastions: host.NewBastions()}
 	if s.workDir == "" {
 		s.workDir = strings.TrimSuffix(f.inventory, filepath.Ext(f.inventory)) + ".work"
 	}
@@ -82,12 +85,13 @@ func readInventory(file string) (*manifest.Inventory, error) {
 	return manifest.ParseInventory(file, data)
 }
 
-// Close closes the bundle.
+// Close closes the bundle and the connections to bastions.
 func (s *site) Close() error {
+	err := s.bastions.Close()
 	if s.bundle == nil {
-		return nil
+		return err
 	}
-	return s.bundle.Close()
+	return errors.Join(err, s.bundle.Close())
 }
 
 func (s *site) readCluster(ctx context.Context, file string) error {
@@ -136,34 +140,66 @@ func (s *site) options() installer.Options {
 
 // dial connects to a host the way its inventory entry says.
 func (s *site) dial(ctx context.Context, h manifest.Host) (host.Host, error) {
-	sudo := s.secret(s.askSudo, "sudo password", h.Sudo.PasswordEnv, h.Sudo.PasswordFile)
+	sudo := s.secret(s.askSudo, "sudo password", h.Sudo.PasswordEnv, h.Sudo.PasswordFile, h.Sudo.Password)
 	if h.Local {
 		return host.Local(ctx, host.LocalOptions{Name: h.Name, SudoPassword: sudo})
 	}
-	known, err := s.knownHostsFiles()
+	o, err := s.sshOptions(h.Name, h.Address, h.SSH)
 	if err != nil {
 		return nil, err
 	}
-	o := host.SSHOptions{
-		Name: h.Name, Address: h.Address, Port: h.SSH.Port, User: h.SSH.User,
-		AgentSocket:  os.Getenv("SSH_AUTH_SOCK"),
-		Password:     s.secret(s.askPassword, "SSH password", h.SSH.PasswordEnv, h.SSH.PasswordFile),
-		SudoPassword: sudo,
-		KnownHosts:   known,
-		AcceptNew:    s.acceptNew,
-	}
-	if o.Keys, err = keys(h.SSH.Key, o.Password != nil); err != nil {
+	o.Password = s.secret(s.askPassword, "SSH password", h.SSH.PasswordEnv, h.SSH.PasswordFile, h.SSH.Password)
+	o.SudoPassword = sudo
+	if o.Keys, err = keys(h.SSH, o.Password != nil); err != nil {
 		return nil, err
+	}
+	var hops []host.SSHOptions
+	for _, hop := range h.Hops {
+		one, err := s.hop(hop)
+		if err != nil {
+			return nil, err
+		}
+		hops = append(hops, one)
+	}
+	o.Net = s.bastions.Through(hops...)
+	return host.Dial(ctx, o)
+}
+
+// hop says how to log in to a bastion. Where a password is asked for, a bastion has its own.
+func (s *site) hop(h manifest.Hop) (host.SSHOptions, error) {
+	o, err := s.sshOptions(h.Name, h.Address, h.SSH)
+	if err != nil {
+		return o, err
+	}
+	o.Password = s.secret(false, "SSH password of "+h.Name, h.SSH.PasswordEnv, h.SSH.PasswordFile, h.SSH.Password)
+	o.Keys, err = keys(h.SSH, o.Password != nil)
+	if o.Password == nil && s.askPassword {
+		o.Password = s.secret(true, "SSH password of "+h.Name, "", "", manifest.Secret{})
+	}
+	return o, err
+}
+
+// sshOptions are what holds for hosts and bastions alike.
+func (s *site) sshOptions(name, address string, ssh manifest.SSH) (host.SSHOptions, error) {
+	known, err := s.knownHostsFiles()
+	o := host.SSHOptions{
+		Name: name, Address: address, Port: ssh.Port, User: ssh.User,
+		AgentSocket: os.Getenv("SSH_AUTH_SOCK"),
+		KnownHosts:  known,
+		AcceptNew:   s.acceptNew,
+	}
+	if ssh.PrivateKey.IsSet() {
+		o.KeyData = []host.Secret{func(context.Context) (string, error) { return ssh.PrivateKey.Reveal(), nil }}
 	}
 	if _, isTerminal := s.g.terminal(); isTerminal {
 		o.Passphrase = func(ctx context.Context, key string) (string, error) { return s.prompt(ctx, "passphrase of "+key) }
 	}
-	return host.Dial(ctx, o)
+	return o, err
 }
 
 func (s *site) knownHostsFiles() ([]string, error) {
-	if s.knownHosts != "" {
-		return []string{s.knownHosts}, nil
+	if len(s.knownHosts) > 0 {
+		return s.knownHosts, nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -172,14 +208,14 @@ func (s *site) knownHostsFiles() ([]string, error) {
 	return []string{filepath.Join(home, ".ssh", "known_hosts"), "/etc/ssh/ssh_known_hosts"}, nil
 }
 
-// keys returns the named key, or the user's own as ssh would try them, unless there is a password.
-func keys(named string, havePassword bool) ([]string, error) {
-	if named != "" {
-		path, err := expandHome(named)
+// keys returns the named key, or the user's own as ssh would try them, unless there is a key already or a password.
+func keys(ssh manifest.SSH, havePassword bool) ([]string, error) {
+	if ssh.Key != "" {
+		path, err := expandHome(ssh.Key)
 		return []string{path}, err
 	}
 	home, err := os.UserHomeDir()
-	if havePassword || err != nil {
+	if havePassword || ssh.PrivateKey.IsSet() || err != nil {
 		return nil, nil //nolint:nilerr // without a home there are no keys of its own to try
 	}
 	var found []string
@@ -203,7 +239,7 @@ func expandHome(path string) (string, error) {
 }
 
 // secret says where a password comes from: nil if there is none.
-func (s *site) secret(ask bool, what, env, file string) host.Secret {
+func (s *site) secret(ask bool, what, env, file string, held manifest.Secret) host.Secret {
 	switch {
 	case ask:
 		return func(ctx context.Context) (string, error) { return s.prompt(ctx, what) }
@@ -223,6 +259,8 @@ func (s *site) secret(ask bool, what, env, file string) host.Secret {
 			data, err := readSmall(path)
 			return strings.TrimRight(string(data), "\r\n"), err
 		}
+	case held.IsSet():
+		return func(context.Context) (string, error) { return held.Reveal(), nil }
 	}
 	return nil
 }

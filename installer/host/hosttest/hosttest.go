@@ -1,8 +1,9 @@
 // Package hosttest has SSH servers for tests: one inside the process, whose faults a test chooses, and OpenSSH's sshd.
-// Both run real commands on this machine and listen on 127.0.0.1 only.
+// Both run real commands on this machine and listen on loopback addresses only.
 package hosttest
 
 import (
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/binary"
@@ -14,12 +15,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
 )
 
 // Options say how a Server behaves. The zero value lets in everybody who has the key in Server.KeyFile.
@@ -36,6 +39,17 @@ type Options struct {
 	HostKeys []ssh.Signer
 	// Sessions is how many sessions a connection may have at a time, 10 if 0, as in OpenSSH.
 	Sessions int
+	// Address is where to listen, 127.0.0.1 if "".
+	Address string
+	// Forward makes connections for clients (direct-tcpip); nil forbids them.
+	Forward func(ctx context.Context, address string) (net.Conn, error)
+	// Exec stands for the shell: it gets the line and returns the exit code. It has to end when ctx is done, which is when
+	// the client does not want it any more.
+	Exec func(ctx context.Context, line string, stdin io.Reader, stdout, stderr io.Writer) int
+	// Configure changes the server's configuration.
+	Configure func(*ssh.ServerConfig)
+	// Drop is how many connections are closed without a word before the first is served.
+	Drop int
 }
 
 // A Server is an SSH server inside the test's process. Commands run with the process's own rights.
@@ -57,6 +71,8 @@ type Server struct {
 	mu       sync.Mutex
 	conns    []net.Conn
 	all      sync.WaitGroup
+	stop     sync.Once
+	stopped  chan struct{}
 }
 
 // Start starts a Server, which ends with the test.
@@ -73,16 +89,19 @@ func Start(tb testing.TB, o Options) *Server {
 	if o.Sessions == 0 {
 		o.Sessions = 10
 	}
-	s := &Server{options: o, HostKeys: o.HostKeys, KeyFile: filepath.Join(dir, "key"), KnownHosts: filepath.Join(dir, "known_hosts")}
+	s := &Server{options: o, HostKeys: o.HostKeys, KeyFile: filepath.Join(dir, "key"), KnownHosts: filepath.Join(dir, "known_hosts"), stopped: make(chan struct{})}
 	s.config = s.configure(client.PublicKey())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if o.Address == "" {
+		o.Address = "127.0.0.1"
+	}
+	l, err := net.Listen("tcp", o.Address+":0")
 	if err != nil {
 		tb.Fatal(err)
 	}
 	s.listener = l
 	s.Addr = l.Addr().String()
-	s.Host, s.Port = "127.0.0.1", l.Addr().(*net.TCPAddr).Port
-	writeKnownHosts(tb, s.KnownHosts, s.Port, o.HostKeys)
+	s.Host, s.Port = o.Address, l.Addr().(*net.TCPAddr).Port
+	writeKnownHosts(tb, s.KnownHosts, s.Addr, o.HostKeys)
 	s.all.Go(s.serve)
 	tb.Cleanup(s.Stop)
 	return s
@@ -109,11 +128,11 @@ func NewKey(tb testing.TB, file string) ssh.Signer {
 	return signer
 }
 
-func writeKnownHosts(tb testing.TB, file string, port int, keys []ssh.Signer) {
+func writeKnownHosts(tb testing.TB, file, address string, keys []ssh.Signer) {
 	tb.Helper()
 	var lines []byte
 	for _, k := range keys {
-		lines = fmt.Appendf(lines, "[127.0.0.1]:%d %s", port, ssh.MarshalAuthorizedKey(k.PublicKey()))
+		lines = fmt.Appendf(lines, "%s %s", knownhosts.Normalize(address), ssh.MarshalAuthorizedKey(k.PublicKey()))
 	}
 	if err := os.WriteFile(file, lines, 0o600); err != nil {
 		tb.Fatal(err)
@@ -150,11 +169,15 @@ func (s *Server) configure(client ssh.PublicKey) *ssh.ServerConfig {
 	for _, k := range s.options.HostKeys {
 		c.AddHostKey(k)
 	}
+	if s.options.Configure != nil {
+		s.options.Configure(c)
+	}
 	return c
 }
 
 // Stop ends the server and all connections, without a word to the other side but TCP's.
 func (s *Server) Stop() {
+	s.stop.Do(func() { close(s.stopped) })
 	_ = s.listener.Close()
 	s.Drop()
 	s.all.Wait()
@@ -185,7 +208,10 @@ func (s *Server) serve() {
 		if err != nil {
 			return
 		}
-		s.accepted.Add(1)
+		if int(s.accepted.Add(1)) <= s.options.Drop {
+			_ = c.Close()
+			continue
+		}
 		s.mu.Lock()
 		s.conns = append(s.conns, c)
 		s.mu.Unlock()
@@ -216,6 +242,10 @@ func (s *Server) connection(c net.Conn) {
 	s.all.Go(func() { ssh.DiscardRequests(requests) }) // which says no to keepalives, as is right
 	places := make(chan struct{}, s.options.Sessions)
 	for ch := range channels {
+		if ch.ChannelType() == "direct-tcpip" && s.options.Forward != nil {
+			s.all.Go(func() { s.forward(ch) })
+			continue
+		}
 		if ch.ChannelType() != "session" {
 			_ = ch.Reject(ssh.Prohibited, "sessions only")
 			continue
@@ -235,6 +265,46 @@ func (s *Server) connection(c net.Conn) {
 			s.session(session, reqs)
 		})
 	}
+}
+
+// forward makes a connection for the client, as long as it wants one.
+func (s *Server) forward(ch ssh.NewChannel) {
+	var to struct {
+		Host       string
+		Port       uint32
+		Origin     string
+		OriginPort uint32
+	}
+	if err := ssh.Unmarshal(ch.ExtraData(), &to); err != nil {
+		_ = ch.Reject(ssh.ConnectionFailed, "malformed")
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-s.stopped:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	conn, err := s.options.Forward(ctx, net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port))))
+	if err != nil {
+		_ = ch.Reject(ssh.ConnectionFailed, err.Error())
+		return
+	}
+	client, reqs, err := ch.Accept()
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	go ssh.DiscardRequests(reqs)
+	go func() { // ends with the connection
+		_, _ = io.Copy(client, conn)
+		_ = client.Close()
+	}()
+	_, _ = io.Copy(conn, client)
+	_ = conn.Close()
 }
 
 // session runs one command.
@@ -259,6 +329,15 @@ func (s *Server) session(ch ssh.Channel, reqs <-chan *ssh.Request) {
 
 // run runs a command, and ends it when its session does: sshd would leave it alone, but a test ends.
 func (s *Server) run(ch ssh.Channel, line string, reqs <-chan *ssh.Request) int {
+	if s.options.Exec != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() {
+			ssh.DiscardRequests(reqs)
+			cancel()
+		}()
+		return s.options.Exec(ctx, line, ch, ch, ch.Stderr())
+	}
 	cmd := exec.Command(s.options.Shell[0], append(s.options.Shell[1:], "-c", line)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	_, _ = io.WriteString(ch, s.options.Noise)

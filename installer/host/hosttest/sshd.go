@@ -68,12 +68,15 @@ printf '%s\n' "$SUDOERS" >>/etc/sudoers.d/kktest
 chmod 440 /etc/sudoers.d/kktest
 mkdir -p /run/sshd
 for d in $PRIVATE; do mount -t tmpfs none "$d"; done
+eval "$SETUP"
 exec /usr/sbin/sshd -D -e -f "$DIR/sshd_config"`
 
 // SSHDOptions change an SSHD.
 type SSHDOptions struct {
-	// Config has further lines of sshd_config, Sudoers of sudoers.
+	// Config has further lines of sshd_config, which win over the usual ones, Sudoers of sudoers.
 	Config, Sudoers string
+	// Setup is a shell script that runs before the server, where the users are and this machine is not.
+	Setup string
 	// Shell is everybody's login shell; "" is /bin/sh.
 	Shell string
 	// Private are directories that are empty for users of the server: what they put there is nowhere else.
@@ -107,7 +110,7 @@ func StartSSHD(tb testing.TB, o SSHDOptions) *SSHD {
 	s.Addr = fmt.Sprintf("127.0.0.1:%d", s.Port)
 	client := NewKey(tb, s.KeyFile)
 	hostKey := NewKey(tb, dir+"/hostkey")
-	writeKnownHosts(tb, s.KnownHosts, s.Port, []ssh.Signer{hostKey})
+	writeKnownHosts(tb, s.KnownHosts, s.Addr, []ssh.Signer{hostKey})
 	write(tb, dir+"/authorized_keys", string(ssh.MarshalAuthorizedKey(client.PublicKey())))
 	write(tb, dir+"/sshd_config", s.config(o.Config))
 	s.start(tb, o)
@@ -115,7 +118,8 @@ func StartSSHD(tb testing.TB, o SSHDOptions) *SSHD {
 }
 
 func (s *SSHD) config(more string) string {
-	return fmt.Sprintf(`Port %d
+	return fmt.Sprintf(`%s
+Port %d
 ListenAddress 127.0.0.1
 HostKey %s/hostkey
 AuthorizedKeysFile %s/authorized_keys
@@ -126,14 +130,13 @@ PermitRootLogin yes
 PasswordAuthentication yes
 AllowTcpForwarding no
 MaxStartups 100
-%s
-`, s.Port, s.Dir, s.Dir, more)
+`, more, s.Port, s.Dir, s.Dir)
 }
 
 func (s *SSHD) start(tb testing.TB, o SSHDOptions) {
 	tb.Helper()
 	s.cmd = exec.Command("/usr/bin/unshare", "--mount", "--propagation", "private", "sh", "-c", setupScript)
-	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
+	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "SETUP="+o.Setup, "LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := s.cmd.Start(); err != nil {

@@ -1,0 +1,74 @@
+package host
+
+import (
+	"strings"
+	"unicode"
+)
+
+// Plain makes what a host says fit to be shown: without the sequences that steer a terminal, without other control
+// characters but line breaks and tabs, without those that turn the direction of text, and as valid UTF-8.
+func Plain(s string) string {
+	var b strings.Builder
+	b.Grow(len(s))
+	for s != "" {
+		if s[0] == escape {
+			s = s[sequence(s):]
+			continue
+		}
+		i := strings.IndexByte(s, escape)
+		if i < 0 {
+			i = len(s)
+		}
+		b.WriteString(strings.Map(shown, strings.ToValidUTF8(s[:i], "\uFFFD")))
+		s = s[i:]
+	}
+	return b.String()
+}
+
+const escape = 0x1b
+
+func shown(r rune) rune {
+	switch {
+	case r == '\n', r == '\t':
+		return r
+	case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
+		return -1
+	}
+	return r
+}
+
+// sequence returns the length of the control sequence that s begins with (ECMA-48): an escape and what belongs to it.
+func sequence(s string) int {
+	if len(s) == 1 {
+		return 1
+	}
+	switch s[1] {
+	case '[': // up to a final byte
+		for i := 2; i < len(s); i++ {
+			if s[i] >= 0x40 && s[i] <= 0x7e {
+				return i + 1
+			}
+			if s[i] < 0x20 || s[i] > 0x7e {
+				return i // it is cut short
+			}
+		}
+		return len(s)
+	case ']', 'P', 'X', '^', '_': // a string up to its terminator, on one line
+		for i := 2; i < len(s); i++ {
+			switch {
+			case s[i] == '\a':
+				return i + 1
+			case s[i] == '\n':
+				return i
+			case s[i] == escape && i+1 < len(s) && s[i+1] == '\\':
+				return i + 2
+			}
+		}
+		return len(s)
+	}
+	i := 1
+	for i < len(s) && s[i] >= 0x20 && s[i] <= 0x2f { // such as "(" in the choice of a character set
+		i++
+	}
+	return min(i+1, len(s))
+}
