@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
@@ -42,7 +45,7 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	var report precheck.Report
 	ctx = inTask(ctx, "precheck")
 	if err = r.checkMembers(ctx); err == nil || isGone(err) {
-		report, err = r.evaluate()
+		report, err = r.evaluate(ctx)
 	}
 	stopped := context.Cause(ctx)
 	ctx = context.WithoutCancel(ctx) // who gives up is not left with our helpers either
@@ -121,11 +124,11 @@ func (r *run) examine(ctx context.Context) (precheck.Report, error) {
 		t.known = t.examine(ctx)
 		return nil // the report says what is wrong with the host
 	})
-	return r.evaluate()
+	return r.evaluate(ctx)
 }
 
-// evaluate evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
-func (r *run) evaluate() (precheck.Report, error) {
+// evaluate tries the ways between the hosts and evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
+func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	if err := errors.Join(r.checkHooks(), r.checkBundle()); err != nil {
 		return precheck.Report{}, err
 	}
@@ -133,6 +136,7 @@ func (r *run) evaluate() (precheck.Report, error) {
 	for _, t := range r.needed() {
 		in.Hosts = append(in.Hosts, t.known)
 	}
+	in.Links = r.links(ctx, in.Hosts, r.needed())
 	return precheck.Evaluate(in), nil
 }
 
@@ -160,8 +164,10 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 	if h.Err != nil {
 		return h
 	}
+	probe := precheck.ProbeFor(t.run.cluster, h)
+	probe.Vacant = t.run.claimed.claim(probe.Vacant)
 	h.Sent = t.run.Now()
-	facts, err := t.facts(ctx, precheck.ProbeFor(t.run.cluster, h))
+	facts, err := t.facts(ctx, probe)
 	h.Received = t.run.Now()
 	if err != nil {
 		h.Err = err
@@ -175,6 +181,21 @@ func (t *Target) boundedSpace(ctx context.Context) ([]precheck.Space, error) {
 	ctx, cancel := bounded(ctx, spaceTimeout)
 	defer cancel()
 	return t.space(ctx)
+}
+
+// claims lets one host alone ask the network for an address: the others would hear its questions.
+type claims struct {
+	mu   sync.Mutex
+	list []netip.Addr
+}
+
+// claim returns those of the addresses that no other host has claimed.
+func (c *claims) claim(addresses []netip.Addr) []netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mine := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return slices.Contains(c.list, a) })
+	c.list = append(c.list, mine...)
+	return mine
 }
 
 // facts asks the helper.

@@ -151,6 +151,10 @@ func (h *rooted) helper(ctx context.Context, cmd host.Cmd) error {
 		err = node.Receive(ctx, h.root, cmd.Stdin, cmd.Stdout)
 	case "dial":
 		err = node.DialStdio(ctx, "tcp", cmd.Args[2], cmd.Stdin, cmd.Stdout)
+	case "listen":
+		err = node.ServeListen(ctx, cmd.Stdin, cmd.Stdout)
+	case "reach":
+		err = node.ServeReach(ctx, cmd.Stdin, cmd.Stdout)
 	case "version":
 	default:
 		err = fmt.Errorf("kkbundle-node %s is not known to this test", cmd.Args[1])

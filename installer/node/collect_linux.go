@@ -9,14 +9,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,24 +49,23 @@ type collector struct {
 	probe Probe
 	run   func(ctx context.Context, args ...string) ([]byte, error)
 	facts Facts
+	// mounted are the devices that a filesystem is mounted from, as major:minor and by their names.
+	mounted map[string]bool
+	// mu guards facts.Problems; everything else is written by one goroutine.
+	mu sync.Mutex
 }
 
 func (c *collector) collect(ctx context.Context) (Facts, error) {
-	p := c.probe
-	for _, n := range []int{
-		len(p.Dirs), len(p.Ports), len(p.UDPPorts), len(p.Units), len(p.Executables),
-		len(p.Paths), len(p.Modules), len(p.KernelConfig), len(p.Sysctls),
-	} {
-		if n > maxAsked {
-			return Facts{}, fmt.Errorf("the probe asks for %d things of a kind, the limit is %d", n, maxAsked)
-		}
+	if err := c.probe.check(); err != nil {
+		return Facts{}, err
 	}
-	c.facts = Facts{Version: FactsVersion, UID: os.Geteuid(), CPUs: runtime.NumCPU()}
-	c.uname()
+	c.facts = Facts{Version: FactsVersion, UID: os.Geteuid()}
+	c.machine()
 	c.osRelease()
 	c.memory()
+	c.limits()
 	c.mounts()
-	c.dirs()
+	c.disks()
 	c.cgroups()
 	c.kernel()
 	c.network()
@@ -76,17 +73,47 @@ func (c *collector) collect(ctx context.Context) (Facts, error) {
 	c.security()
 	c.environment()
 	c.files()
+	c.users()
+	c.certificates()
+	c.exports()
 	c.ports()
-	c.services(ctx)
-	c.programs(ctx)
+	c.clock()
+	var all sync.WaitGroup // what waits for programs or for others
+	for _, look := range []func(context.Context){c.dirs, c.services, c.programs, c.packages, c.sshd, c.resolve, c.virtualization, c.internet, c.vacant} {
+		all.Go(func() { look(ctx) })
+	}
+	c.packetFilter(ctx)
+	all.Wait()
+	c.sync(ctx) // by itself: nothing else shall keep the disk busy
 	c.facts.Clock = time.Now().UnixNano()
 	return c.facts, ctx.Err()
+}
+
+// check refuses a probe that asks for too much.
+func (p Probe) check() error {
+	for _, n := range []int{
+		len(p.Dirs), len(p.Ports), len(p.UDPPorts), len(p.Units), len(p.Executables), len(p.Paths), len(p.Modules),
+		len(p.KernelConfig), len(p.Sysctls), len(p.Packages), len(p.Users), len(p.Certificates),
+	} {
+		if n > maxAsked {
+			return fmt.Errorf("the probe asks for %d things of a kind, the limit is %d", n, maxAsked)
+		}
+	}
+	if n := max(len(p.Internet), len(p.Vacant)); n > maxDialled {
+		return fmt.Errorf("the probe asks for %d addresses, the limit is %d", n, maxDialled)
+	}
+	return nil
 }
 
 // problem notes what could not be looked at. Something that is not there is not a problem.
 func (c *collector) problem(what string, err error) {
 	const most = 100
-	if err != nil && !isAbsent(err) && len(c.facts.Problems) < most {
+	if err == nil || isAbsent(err) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.facts.Problems) < most {
 		c.facts.Problems = append(c.facts.Problems, what+": "+err.Error())
 	}
 }
@@ -109,27 +136,22 @@ func (c *collector) text(name string) string {
 	return strings.ToValidUTF8(string(data), "\uFFFD")
 }
 
+// quiet reads a small file that not every user may read, and not in every state; "" if it cannot.
+func (c *collector) quiet(name string) string {
+	f, err := os.Open(c.path(name))
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }() // only read
+	data, err := io.ReadAll(io.LimitReader(f, maxText))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(strings.ToValidUTF8(string(data), "\uFFFD"))
+}
+
 // line reads a file of one line.
 func (c *collector) line(name string) string { return strings.TrimSpace(c.text(name)) }
-
-func (c *collector) uname() {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		c.problem("uname", err)
-		return
-	}
-	f := &c.facts
-	f.Kernel = unix.ByteSliceToString(u.Release[:])
-	f.Machine = unix.ByteSliceToString(u.Machine[:])
-	f.Hostname = unix.ByteSliceToString(u.Nodename[:])
-	switch f.Machine {
-	case "x86_64":
-		f.Arch = "amd64"
-	case "aarch64", "arm64":
-		f.Arch = "arm64"
-	}
-	f.MachineID = c.line("/etc/machine-id")
-}
 
 func (c *collector) osRelease() {
 	text := c.text("/etc/os-release")
@@ -229,27 +251,73 @@ func pseudo(kind string) bool {
 const maxMounts = 1000
 
 func (c *collector) mounts() {
+	c.mounted = map[string]bool{}
 	for line := range strings.Lines(c.text("/proc/self/mountinfo")) {
 		left, right, ok := strings.Cut(strings.TrimSpace(line), " - ")
 		before, after := strings.Fields(left), strings.Fields(right)
 		if !ok || len(before) < 6 || len(after) < 2 || pseudo(after[0]) || len(c.facts.Mounts) == maxMounts {
 			continue
 		}
-		c.facts.Mounts = append(c.facts.Mounts, Mount{
+		m := Mount{
 			Point: unescape(before[4]), Options: strings.Split(before[5], ","),
 			Type: after[0], Source: unescape(after[1]),
-		})
+		}
+		if len(after) > 2 && slices.Contains(strings.Split(after[2], ","), "ro") && !m.Has("ro") {
+			m.Options = append(m.Options, "ro") // the filesystem as a whole
+		}
+		c.usage(&m)
+		c.mounted[before[2]], c.mounted[m.Source] = true, true
+		c.facts.Mounts = append(c.facts.Mounts, m)
 	}
 }
 
-func (c *collector) dirs() {
+// usage asks how full a filesystem is, unless the answer may have to come from another machine.
+func (c *collector) usage(m *Mount) {
+	local := []string{"btrfs", "overlay", "tmpfs", "zfs"}
+	if !slices.Contains(local, m.Type) && (!strings.HasPrefix(m.Source, "/dev/") || strings.HasPrefix(m.Type, "fuse")) {
+		return
+	}
+	var fsys unix.Statfs_t
+	if err := unix.Statfs(c.path(m.Point), &fsys); err != nil {
+		return // covered by another mount, or not for this user
+	}
+	m.Total, m.Free, m.Inodes = space(fsys)
+}
+
+// space returns bytes and how many files can still be made, -1 if the filesystem does not count them.
+func space(fsys unix.Statfs_t) (total, free, inodes int64) {
+	inodes = -1
+	if fsys.Files > 0 {
+		inodes = int64(fsys.Ffree)
+	}
+	return int64(fsys.Blocks) * fsys.Bsize, int64(fsys.Bavail) * fsys.Bsize, inodes
+}
+
+// dirTimeout is how long the filesystem of a directory may take to answer: that of another machine may never do so.
+const dirTimeout = 5 * time.Second
+
+func (c *collector) dirs(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, dirTimeout)
+	defer cancel()
+	type result struct {
+		dir Dir
+		err error
+	}
 	for _, name := range c.probe.Dirs {
-		d, err := c.dir(name)
-		if err != nil {
-			c.problem(name, err)
-			continue
+		done := make(chan result, 1)
+		go func() {
+			d, err := c.dir(name)
+			done <- result{d, err}
+		}()
+		select {
+		case r := <-done:
+			c.problem(name, r.err)
+			if r.err == nil {
+				c.facts.Dirs = append(c.facts.Dirs, r.dir)
+			}
+		case <-ctx.Done():
+			c.problem(name, errors.New("its filesystem does not answer"))
 		}
-		c.facts.Dirs = append(c.facts.Dirs, d)
 	}
 }
 
@@ -273,11 +341,7 @@ func (c *collector) dir(name string) (Dir, error) {
 	if err := unix.Statfs(c.path(at), &fsys); err != nil {
 		return d, err
 	}
-	d.Total, d.Free = int64(fsys.Blocks)*fsys.Bsize, int64(fsys.Bavail)*fsys.Bsize
-	d.Inodes = -1
-	if fsys.Files > 0 {
-		d.Inodes = int64(fsys.Ffree)
-	}
+	d.Total, d.Free, d.Inodes = space(fsys)
 	d.ReadOnly = fsys.Flags&unix.ST_RDONLY != 0
 	d.NoExec = fsys.Flags&unix.ST_NOEXEC != 0
 	if real, err := filepath.EvalSymlinks(c.path(at)); err == nil {
@@ -311,111 +375,17 @@ func (c *collector) cgroups() {
 	}
 }
 
-func (c *collector) network() {
-	interfaces, err := net.Interfaces()
-	c.problem("interfaces", err)
-	for _, i := range interfaces {
-		if i.Flags&net.FlagLoopback != 0 {
-			continue
-		}
-		one := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MTU: i.MTU, Up: i.Flags&net.FlagUp != 0}
-		addresses, err := i.Addrs()
-		c.problem(i.Name, err)
-		for _, a := range addresses {
-			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				one.Addresses = append(one.Addresses, p)
-			}
-		}
-		c.facts.Interfaces = append(c.facts.Interfaces, one)
-	}
-	c.facts.Routes = append(routes4(c.text("/proc/net/route")), routes6(c.text("/proc/net/ipv6_route"))...)
-}
-
-// Flags of routes (linux/route.h).
-const (
-	routeUp     = 0x1
-	routeReject = 0x200
-)
-
-// routes4 reads default routes out of /proc/net/route: Iface Destination Gateway Flags RefCnt Use Metric Mask …
-func routes4(text string) []DefaultRoute {
-	var list []DefaultRoute
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" {
-			continue
-		}
-		gateway, err := strconv.ParseUint(f[2], 16, 32)
-		flags, flagsErr := strconv.ParseUint(f[3], 16, 32)
-		if err != nil || flagsErr != nil || flags&routeUp == 0 || flags&routeReject != 0 {
-			continue
-		}
-		// The kernel prints the four bytes as a number of the machine's byte order; both our machines are little endian.
-		a := netip.AddrFrom4([4]byte{byte(gateway), byte(gateway >> 8), byte(gateway >> 16), byte(gateway >> 24)})
-		list = append(list, DefaultRoute{Interface: f[0], Gateway: a})
-	}
-	return list
-}
-
-// routes6 reads default routes out of /proc/net/ipv6_route: dest prefix source prefix next-hop metric … flags device.
-func routes6(text string) []DefaultRoute {
-	var list []DefaultRoute
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) != 10 || strings.Trim(f[0], "0") != "" || f[1] != "00" || f[9] == "lo" {
-			continue
-		}
-		flags, err := strconv.ParseUint(f[8], 16, 32)
-		gateway, ok := address6(f[4])
-		if err != nil || !ok || flags&routeUp == 0 || flags&routeReject != 0 {
-			continue
-		}
-		list = append(list, DefaultRoute{Interface: f[9], Gateway: gateway})
-	}
-	return list
-}
-
-func address6(digits string) (netip.Addr, bool) {
-	if len(digits) != 32 {
-		return netip.Addr{}, false
-	}
-	var text []string
-	for i := 0; i < len(digits); i += 4 {
-		text = append(text, digits[i:i+4])
-	}
-	a, err := netip.ParseAddr(strings.Join(text, ":"))
-	return a, err == nil
-}
-
-// names reads how the machine finds others.
-func (c *collector) names() {
-	for line := range strings.Lines(c.text("/etc/resolv.conf")) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
-		}
-		switch f[0] {
-		case "nameserver":
-			c.facts.DNS.Nameservers = append(c.facts.DNS.Nameservers, f[1])
-		case "search", "domain":
-			c.facts.DNS.Search = f[1:]
-		}
-	}
-	const most = 1000
-	for line := range strings.Lines(c.text("/etc/hosts")) {
-		line, _, _ = strings.Cut(line, "#")
-		if f := strings.Fields(line); len(f) > 1 && len(c.facts.Hosts) < most {
-			c.facts.Hosts = append(c.facts.Hosts, HostsLine{Address: f[0], Names: f[1:]})
-		}
-	}
-}
-
 func (c *collector) security() {
 	switch c.line("/sys/fs/selinux/enforce") {
 	case "1":
 		c.facts.SELinux = "enforcing"
 	case "0":
 		c.facts.SELinux = "permissive"
+	}
+	for line := range strings.Lines(c.text("/etc/selinux/config")) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "SELINUX="); ok {
+			c.facts.SELinuxConfig = strings.ToLower(unquote(strings.TrimSpace(value)))
+		}
 	}
 	c.facts.AppArmor = c.line("/sys/module/apparmor/parameters/enabled") == "Y"
 }
@@ -511,6 +481,39 @@ func (c *collector) environment() {
 			c.facts.Proxies[name] = withoutLogin(value)
 		}
 	}
+	for line := range strings.Lines(c.text("/proc/self/status")) {
+		if value, ok := strings.CutPrefix(line, "Umask:"); ok {
+			c.facts.Umask = strings.TrimSpace(value)
+		}
+	}
+	c.facts.SearchPath = strings.TrimPrefix(setting(c.text("/etc/login.defs"), "ENV_SUPATH"), "PATH=")
+	if c.facts.SearchPath == "" {
+		c.facts.SearchPath = values["PATH"]
+	}
+	c.facts.SecurePath = securePath(c.quiet("/etc/sudoers"))
+}
+
+// setting returns the value of a line "NAME value", as /etc/login.defs has them.
+func setting(text, name string) string {
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
+			return f[1]
+		}
+	}
+	return ""
+}
+
+// securePath finds the PATH that sudo gives its commands (sudoers(5)); a later line wins.
+func securePath(sudoers string) string {
+	path := ""
+	for line := range strings.Lines(sudoers) {
+		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "Defaults")
+		name, value, set := strings.Cut(rest, "=")
+		if ok && set && strings.TrimRight(strings.TrimSpace(name), "+") == "secure_path" {
+			path = unquote(strings.TrimSpace(value))
+		}
+	}
+	return path
 }
 
 // withoutLogin takes user and password out of a proxy's URL.

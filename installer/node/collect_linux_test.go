@@ -35,22 +35,45 @@ func makeRoot(t *testing.T, files map[string]string) string {
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	root := makeRoot(t, map[string]string{
-		"/etc/os-release":               "# comment\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID='9.4'\nPRETTY_NAME=\"Rocky \\\"Blue\\\" 9\"\n",
-		"/etc/machine-id":               "abc\n",
-		"/proc/meminfo":                 "MemTotal:        2048 kB\nMemFree: 1 kB\n",
-		"/proc/swaps":                   "Filename Type Size Used Priority\n/dev/dm\\0401 partition 1024 0 -2\n",
-		"/proc/1/comm":                  "systemd\n",
-		"/proc/modules":                 "br_netfilter 32768 0 - Live 0x0\n",
-		"/proc/cgroups":                 "#subsys_name hierarchy num_cgroups enabled\ncpu 2 1 1\nmemory 3 1 0\n",
-		"/proc/net/route":               "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\neth0 00000000 0102A8C0 0003 0 0 100 00000000 0 0 0\neth0 0002A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n",
-		"/proc/net/ipv6_route":          strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth1\n",
-		"/proc/sys/net/ipv4/ip_forward": "1\n",
-		"/etc/resolv.conf":              "nameserver 10.0.0.2 # the site's\nsearch site.example lab\noptions x\n",
-		"/etc/hosts":                    "127.0.0.1 localhost\n10.0.0.1 cp1 cp1.site # control plane\n",
-		"/sys/fs/selinux/enforce":       "1",
-		"/etc/environment":              "http_proxy=\"http://user:secret@proxy:3128\"\n",
-		"/etc/ufw/ufw.conf":             "ENABLED=no\n",
-		"/usr/bin/mount":                "", "/usr/local/bin/kubelet": "", "/usr/bin/dnf": "",
+		"/etc/os-release":                         "# comment\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID='9.4'\nPRETTY_NAME=\"Rocky \\\"Blue\\\" 9\"\n",
+		"/etc/machine-id":                         "abc\n",
+		"/proc/meminfo":                           "MemTotal:        2048 kB\nMemFree: 1 kB\n",
+		"/proc/swaps":                             "Filename Type Size Used Priority\n/dev/dm\\0401 partition 1024 0 -2\n",
+		"/proc/1/comm":                            "systemd\n",
+		"/proc/modules":                           "br_netfilter 32768 0 - Live 0x0\n",
+		"/proc/cgroups":                           "#subsys_name hierarchy num_cgroups enabled\ncpu 2 1 1\nmemory 3 1 0\n",
+		"/proc/net/route":                         "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\neth0 00000000 0102A8C0 0003 0 0 100 00000000 0 0 0\neth0 0002A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n",
+		"/proc/net/ipv6_route":                    strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth1\n",
+		"/proc/sys/net/ipv4/ip_forward":           "1\n",
+		"/etc/resolv.conf":                        "nameserver 127.0.0.53 # the machine's own\nsearch site.example lab\noptions edns0 ndots:5\n",
+		"/run/systemd/resolve/resolv.conf":        "nameserver 10.0.0.2\n",
+		"/run/netns/cni-1":                        "",
+		"/etc/selinux/config":                     "# SELINUX= is one of\nSELINUX=permissive\nSELINUXTYPE=targeted\n",
+		"/etc/passwd":                             "root:x:0:0:root:/root:/bin/bash\nkube:x:998:997::/home/kube:/sbin/nologin\nshort:x\n",
+		"/etc/exports":                            "# none yet\n/share 10.0.0.0/24(rw,sync) # all\n",
+		"/etc/exports.d/x.exports":                "/other *(ro)\n",
+		"/etc/chrony.conf":                        "# pool none\npool 2.rocky.pool.ntp.org iburst\nserver 10.0.0.9 iburst\n",
+		"/etc/systemd/timesyncd.conf":             "[Time]\n#NTP=\nNTP=10.0.0.8 10.0.0.9\n",
+		"/etc/login.defs":                         "# x\nENV_SUPATH\tPATH=/sbin:/bin\n",
+		"/etc/sudoers":                            "Defaults env_reset\nDefaults    secure_path = /sbin:/bin:/usr/sbin:/usr/bin\n",
+		"/proc/self/status":                       "Name:\tx\nUmask:\t0077\n",
+		"/proc/77/comm":                           "systemd-timesyn\n",
+		"/proc/cpuinfo":                           "processor\t: 0\nmodel name\t: Some CPU\nflags\t: fpu hypervisor\n",
+		"/proc/sys/fs/inotify/max_user_instances": "128\n",
+		"/sys/devices/system/cpu/online":          "0-2,5\n",
+		"/sys/class/dmi/id/product_uuid":          "4C4C4544-0001\n",
+		"/sys/class/dmi/id/sys_vendor":            "VMware, Inc.\n",
+		"/sys/block/sda/size":                     "2048\n", "/sys/block/sda/queue/rotational": "1\n", "/sys/block/sda/dev": "8:0\n",
+		"/sys/block/sda/sda1/partition": "1\n", "/sys/block/sda/sda1/dev": "8:1\n",
+		"/sys/block/sdb/size": "2048\n", "/sys/block/loop0/size": "8\n", "/sys/block/sr0/size": "0\n",
+		"/proc/self/mountinfo": "22 1 8:1 / / rw,relatime - xfs /dev/sda1 ro,seclabel\n23 22 0:5 / /proc rw - proc proc rw\n" +
+			"24 22 0:6 / /mnt/s\\040p rw,noexec - nfs 10.0.0.7:/x rw\nshort\n",
+		"/etc/hosts":              "127.0.0.1 localhost\n10.0.0.1 cp1 cp1.site # control plane\n",
+		"/sys/fs/selinux/enforce": "1",
+		"/etc/environment":        "http_proxy=\"http://user:secret@proxy:3128\"\n",
+		"/etc/ufw/ufw.conf":       "ENABLED=no\n",
+		"/usr/bin/mount":          "", "/usr/local/bin/kubelet": "", "/usr/bin/dnf": "", "/usr/bin/rpm": "", "/usr/bin/docker": "", "/usr/bin/hostname": "",
+		"/usr/sbin/sshd":                      "",
 		"/etc/kubernetes/manifests/etcd.yaml": "x",
 	})
 	c := &collector{
@@ -59,6 +82,7 @@ func TestCollect(t *testing.T) {
 			Units: []string{"kubelet.service", "etcd.service"}, Executables: []string{"mount", "losetup", "../etc/environment"},
 			Paths: []string{"/etc/kubernetes/manifests", "/etc/hosts", "/none"}, Sysctls: []string{"net.ipv4.ip_forward", "no.such", "../x"},
 			Modules: []string{"br_netfilter", "overlay", "vxlan"}, Dirs: []string{"/var/lib/etcd"},
+			Packages: []string{"socat", "ipset", "--eval"}, Users: []string{"kube", "etcd", "short"},
 		},
 		run: func(_ context.Context, args ...string) ([]byte, error) {
 			switch line := strings.Join(args, " "); {
@@ -72,6 +96,16 @@ func TestCollect(t *testing.T) {
 				return []byte("no\n"), nil
 			case line == "/usr/local/bin/kubelet --version":
 				return []byte("Kubernetes v1.34.3\n"), nil
+			case line == "/usr/bin/docker --version":
+				return []byte("Docker version 28.2.2, build e6534b4\n"), nil
+			case line == "/usr/bin/docker compose version":
+				return []byte("docker: 'compose' is not a docker command.\n"), errors.New("exit status 1")
+			case strings.HasPrefix(line, "rpm --query") && strings.HasSuffix(line, "-- socat ipset"):
+				return []byte("rpm\tsocat\t1.7.4.1-5.el9\npackage ipset is not installed\n"), exitCode(1)
+			case line == "hostname -f":
+				return []byte("cp1.site\n"), nil
+			case strings.HasPrefix(line, "/usr/sbin/sshd -T"):
+				return []byte("port 22\nciphers a,b\nmacs m\nallowtcpforwarding no\n"), nil
 			}
 			t.Errorf("unexpected %v", args)
 			return nil, errors.New("unexpected")
@@ -95,21 +129,49 @@ func TestCollect(t *testing.T) {
 		Routes: []DefaultRoute{
 			{Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1")}, {Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1")},
 		},
-		DNS:   DNS{Nameservers: []string{"10.0.0.2"}, Search: []string{"site.example", "lab"}},
+		DNS: DNS{
+			Nameservers: []string{"127.0.0.53"}, Search: []string{"site.example", "lab"}, Options: []string{"edns0", "ndots:5"}, Ndots: 5,
+			Stub: true, Upstream: []string{"10.0.0.2"},
+		},
 		Hosts: []HostsLine{{"127.0.0.1", []string{"localhost"}}, {"10.0.0.1", []string{"cp1", "cp1.site"}}},
 		Systemd: Systemd{Init: true, Version: "252", Units: []Unit{
 			{"kubelet.service", "loaded", "active", "enabled"}, {"etcd.service", "not-found", "inactive", ""},
 		}},
-		Executables:    map[string]string{"mount": "/usr/bin/mount"},
-		Paths:          []Path{{Path: "/etc/kubernetes/manifests", Type: "dir", Entries: []string{"etcd.yaml"}}, {Path: "/etc/hosts", Type: "file", Size: 58}, {Path: "/none"}},
-		SELinux:        "enforcing",
+		Executables: map[string]string{"mount": "/usr/bin/mount"},
+		Paths:       []Path{{Path: "/etc/kubernetes/manifests", Type: "dir", Entries: []string{"etcd.yaml"}}, {Path: "/etc/hosts", Type: "file", Size: 58}, {Path: "/none"}},
+		SELinux:     "enforcing", SELinuxConfig: "permissive",
+		ProductUUID: "4c4c4544-0001", FQDN: "cp1.site", Virtualization: "vmware", OnlineCPUs: 4, CPUModel: "Some CPU",
+		Disks: []Disk{
+			{Name: "sda", Size: 1 << 20, Rotational: true, Partitions: []string{"sda1"}, Used: true}, {Name: "sdb", Size: 1 << 20},
+		},
+		Mounts: []Mount{
+			{Point: "/", Source: "/dev/sda1", Type: "xfs", Options: []string{"rw", "relatime", "ro"}},
+			{Point: "/mnt/s p", Source: "10.0.0.7:/x", Type: "nfs", Options: []string{"rw", "noexec"}},
+		},
+		Limits:     Limits{InotifyInstances: 128},
+		Namespaces: []string{"cni-1"},
+		AllRoutes: []Route{
+			{To: netip.MustParsePrefix("0.0.0.0/0"), Interface: "eth0", Gateway: netip.MustParseAddr("192.168.2.1"), Metric: 100},
+			{To: netip.MustParsePrefix("192.168.2.0/24"), Interface: "eth0"},
+			{To: netip.MustParsePrefix("::/0"), Interface: "eth1", Gateway: netip.MustParseAddr("fe80::1"), Metric: 1024},
+		},
+		Packages: map[string]string{"socat": "1.7.4.1-5.el9"},
+		Users:    map[string]User{"kube": {UID: 998, GID: 997, Home: "/home/kube", Shell: "/sbin/nologin"}},
+		Exports:  []string{"/share 10.0.0.0/24(rw,sync)", "/other *(ro)"},
+		Time:     Time{Daemons: []string{"systemd-timesyncd"}, Servers: []string{"2.rocky.pool.ntp.org", "10.0.0.9", "10.0.0.8"}},
+		Umask:    "0077", SearchPath: "/sbin:/bin", SecurePath: "/sbin:/bin:/usr/sbin:/usr/bin",
 		Firewalls:      []string{"firewalld"},
-		Programs:       []Program{{"kubelet", "/usr/local/bin/kubelet", "v1.34.3"}},
+		Programs:       []Program{{"docker", "/usr/bin/docker", "28.2.2"}, {"kubelet", "/usr/local/bin/kubelet", "v1.34.3"}},
 		PackageManager: "dnf",
 		TimeSync:       "no",
 	}
-	ignore := cmpopts.IgnoreFields(Facts{}, "Clock", "CPUs", "Kernel", "Machine", "Arch", "Hostname", "Mounts", "Dirs", "Interfaces", "Proxies", "KernelConfig")
-	compare := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	ignore := cmpopts.IgnoreFields(Facts{}, "Clock", "CPUs", "Kernel", "Machine", "Arch", "Hostname", "HostnameAddresses", "Dirs", "Interfaces", "Proxies", "KernelConfig")
+	if got.UID == 0 {
+		want.SSHD = &SSHD{Ciphers: []string{"a", "b"}, MACs: []string{"m"}, AllowTCPForwarding: "no"}
+	}
+	got.Time.Known, got.Time.Synchronized, got.Time.Offset, got.Time.MaxError = false, false, 0, 0 // this machine's
+	got.Mounts[0].Total, got.Mounts[0].Free, got.Mounts[0].Inodes = 0, 0, 0
+	compare := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 	if diff := cmp.Diff(want, got, ignore, compare); diff != "" {
 		t.Errorf("facts (-want +got):\n%s", diff)
 	}
@@ -122,6 +184,12 @@ func TestCollect(t *testing.T) {
 		}
 	}
 }
+
+// exitCode is how a program ended.
+type exitCode int
+
+func (exitCode) Error() string   { return "exit status" }
+func (e exitCode) ExitCode() int { return int(e) }
 
 // TestCollectThisMachine looks at the real thing.
 func TestCollectThisMachine(t *testing.T) {

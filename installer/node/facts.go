@@ -1,6 +1,9 @@
 package node
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // FactsVersion is the version of Facts. Fields are only ever added to a version.
 const FactsVersion = 1
@@ -25,6 +28,19 @@ type Probe struct {
 	KernelConfig []string `json:"kernelConfig,omitempty"`
 	// Sysctls are keys, such as net.ipv4.ip_forward.
 	Sysctls []string `json:"sysctls,omitempty"`
+	// Packages are names of packages, as the machine's package manager has them.
+	Packages []string `json:"packages,omitempty"`
+	// Users are names of local users.
+	Users []string `json:"users,omitempty"`
+	// Certificates are PEM files, or directories whose *.crt and *.pem are read, without their subdirectories.
+	Certificates []string `json:"certificates,omitempty"`
+	// Internet are HOST:PORT that are dialled over TCP, for a few seconds at most; nothing is said to them.
+	Internet []string `json:"internet,omitempty"`
+	// Sync is a directory whose disk is measured by writing there for some seconds; "" for none. It costs the disk
+	// something, so it is asked for where etcd will be only.
+	Sync string `json:"sync,omitempty"`
+	// Vacant are addresses that nobody should have yet, such as the one that kube-vip will have. The network is asked.
+	Vacant []netip.Addr `json:"vacant,omitempty"`
 }
 
 // Facts are what a machine is like at one moment, as one JSON document.
@@ -40,11 +56,23 @@ type Facts struct {
 	Arch      string    `json:"arch"`     // Machine in Go's spelling, "" if kkbundle does not know it
 	Hostname  string    `json:"hostname"` // uname -n
 	MachineID string    `json:"machineID,omitempty"`
-	// CPUs is how many processors a process may use here.
-	CPUs   int     `json:"cpus"`
-	Memory int64   `json:"memory"` // MemTotal, bytes
-	Swaps  []Swap  `json:"swaps,omitempty"`
-	Mounts []Mount `json:"mounts,omitempty"`
+	// ProductUUID is the firmware's name of the machine. A clone of a virtual machine may have that of another.
+	ProductUUID string `json:"productUUID,omitempty"`
+	// FQDN is what hostname -f says; "" if it does not know.
+	FQDN string `json:"fqdn,omitempty"`
+	// HostnameAddresses are those that Hostname resolves to on the machine; none if it does not resolve.
+	HostnameAddresses []netip.Addr `json:"hostnameAddresses,omitempty"`
+	// Virtualization is what the machine runs in, as systemd-detect-virt names it ("kvm", "vmware", "microsoft", "xen",
+	// "docker", …), "none" for hardware, or "" if it is not known.
+	Virtualization string `json:"virtualization,omitempty"`
+	// CPUs is how many processors a process may use here (its affinity mask), and OnlineCPUs how many the machine has.
+	CPUs       int     `json:"cpus"`
+	OnlineCPUs int     `json:"onlineCPUs,omitempty"`
+	CPUModel   string  `json:"cpuModel,omitempty"`
+	Memory     int64   `json:"memory"` // MemTotal, bytes
+	Swaps      []Swap  `json:"swaps,omitempty"`
+	Disks      []Disk  `json:"disks,omitempty"`
+	Mounts     []Mount `json:"mounts,omitempty"`
 	// Dirs has Probe.Dirs in their order.
 	Dirs    []Dir   `json:"dirs,omitempty"`
 	Cgroups Cgroups `json:"cgroups"`
@@ -53,31 +81,66 @@ type Facts struct {
 	KernelConfig map[string]string `json:"kernelConfig,omitempty"`
 	Modules      map[string]Module `json:"modules,omitempty"`
 	// Sysctls has the keys that exist.
-	Sysctls    map[string]string `json:"sysctls,omitempty"`
-	Interfaces []Interface       `json:"interfaces,omitempty"`
-	Routes     []DefaultRoute    `json:"defaultRoutes,omitempty"`
-	DNS        DNS               `json:"dns"`
-	Hosts      []HostsLine       `json:"hosts,omitempty"` // of /etc/hosts, at most 1000
-	Ports      []Port            `json:"ports,omitempty"`
-	Systemd    Systemd           `json:"systemd"`
+	Sysctls map[string]string `json:"sysctls,omitempty"`
+	// Limits are of the kernel, for all programs together.
+	Limits     Limits         `json:"limits,omitzero"`
+	Interfaces []Interface    `json:"interfaces,omitempty"`
+	Routes     []DefaultRoute `json:"defaultRoutes,omitempty"`
+	// AllRoutes are the routes of all tables that /proc shows, default routes among them, at most 1000.
+	AllRoutes []Route `json:"routes,omitempty"`
+	// Namespaces are the names of network namespaces (/run/netns), sorted, at most 100.
+	Namespaces []string    `json:"namespaces,omitempty"`
+	DNS        DNS         `json:"dns"`
+	Hosts      []HostsLine `json:"hosts,omitempty"` // of /etc/hosts, at most 1000
+	Ports      []Port      `json:"ports,omitempty"`
+	Systemd    Systemd     `json:"systemd"`
 	// Executables has the path of those that were found.
 	Executables map[string]string `json:"executables,omitempty"`
 	// Paths has Probe.Paths in their order.
 	Paths []Path `json:"paths,omitempty"`
 	// SELinux is "enforcing", "permissive", or "" where it is off.
-	SELinux  string `json:"selinux,omitempty"`
-	AppArmor bool   `json:"apparmor,omitempty"`
+	SELinux string `json:"selinux,omitempty"`
+	// SELinuxConfig is what it will be after the next boot (/etc/selinux/config), "" without that file.
+	SELinuxConfig string `json:"selinuxConfig,omitempty"`
+	AppArmor      bool   `json:"apparmor,omitempty"`
 	// Firewalls are the firewall services that are active.
 	Firewalls []string `json:"firewalls,omitempty"`
+	// PacketFilter are the rules in the kernel.
+	PacketFilter PacketFilter `json:"packetFilter,omitzero"`
 	// Programs are the container runtimes and parts of Kubernetes that are installed.
 	Programs []Program `json:"programs,omitempty"`
 	// PackageManager is "apt", "dnf", "yum", "zypper", "apk" or "".
 	PackageManager string `json:"packageManager,omitempty"`
+	// Packages has the version of those of Probe.Packages that are installed. It is nil if the package manager could not
+	// be asked, and empty if it knows none of them.
+	Packages map[string]string `json:"packages,omitzero"`
+	// Users has those of Probe.Users that exist.
+	Users map[string]User `json:"users,omitempty"`
+	// Certificates are those found where Probe.Certificates says, at most 200.
+	Certificates []Certificate `json:"certificates,omitempty"`
+	// Exports are the lines of /etc/exports and /etc/exports.d without comments, at most 200.
+	Exports []string `json:"exports,omitempty"`
 	// Proxies has the proxy variables of the environment and of /etc/environment by their upper case names, without
 	// user and password.
 	Proxies map[string]string `json:"proxies,omitempty"`
 	// TimeSync says whether systemd thinks that the clock is synchronised: "yes", "no", or "" if it does not know.
 	TimeSync string `json:"timeSync,omitempty"`
+	// Time is how the clock is kept right.
+	Time Time `json:"time,omitzero"`
+	// Umask is the one that a command of kkbundle starts with, in octal: "0022". "" if the kernel does not say.
+	Umask string `json:"umask,omitempty"`
+	// SearchPath is the PATH that a command of kkbundle starts with: with sudo, mostly SecurePath.
+	SearchPath string `json:"searchPath,omitempty"`
+	// SecurePath is secure_path of /etc/sudoers; "" if there is none, or if it cannot be read.
+	SecurePath string `json:"securePath,omitempty"`
+	// SSHD is the SSH server's configuration, nil if it does not say.
+	SSHD *SSHD `json:"sshd,omitempty"`
+	// Internet has Probe.Internet in its order.
+	Internet []Dialled `json:"internet,omitempty"`
+	// Sync is the answer to Probe.Sync, nil if it was not asked for.
+	Sync *SyncLatency `json:"sync,omitempty"`
+	// Vacant has Probe.Vacant in its order.
+	Vacant []Vacancy `json:"vacant,omitempty"`
 	// Problems say what could not be looked at, and why.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -102,7 +165,15 @@ type Mount struct {
 	Source  string   `json:"source"`
 	Type    string   `json:"type"`
 	Options []string `json:"options,omitempty"`
+	// Total and Free are bytes, Free without root's reserve, Inodes how many files can still be made (-1 if the filesystem
+	// does not say). They are 0 where it was not asked: on filesystems of other machines, which may hang.
+	Total  int64 `json:"total,omitempty"`
+	Free   int64 `json:"free,omitempty"`
+	Inodes int64 `json:"inodes,omitempty"`
 }
+
+// Has tells whether the filesystem is mounted with an option, such as "ro" or "noexec".
+func (m Mount) Has(option string) bool { return slices.Contains(m.Options, option) }
 
 // Dir is the filesystem that holds a directory, or will hold it when it is made.
 type Dir struct {
@@ -150,6 +221,12 @@ type Interface struct {
 	MTU       int            `json:"mtu"`
 	Up        bool           `json:"up"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// Kind is what made it: "bridge", "vxlan", "veth", "dummy", "bond", … as the kernel names it; "" for hardware.
+	Kind string `json:"kind,omitempty"`
+	// Carrier tells whether something is plugged in; false also where the kernel does not know.
+	Carrier bool `json:"carrier,omitempty"`
+	// Speed is in megabits a second, 0 if the kernel does not know.
+	Speed int `json:"speed,omitempty"`
 }
 
 // DefaultRoute is a default route of IPv4 or IPv6.
@@ -158,10 +235,29 @@ type DefaultRoute struct {
 	Gateway   netip.Addr `json:"gateway"`
 }
 
+// Route is a route of IPv4 or IPv6.
+type Route struct {
+	// To is where it leads: 0.0.0.0/0 or ::/0 for a default route.
+	To        netip.Prefix `json:"to"`
+	Interface string       `json:"interface"`
+	// Gateway is the next hop; the zero Addr for a network that the interface is in.
+	Gateway netip.Addr `json:"gateway,omitzero"`
+	Metric  int        `json:"metric,omitempty"`
+}
+
 // DNS is /etc/resolv.conf.
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Search      []string `json:"search,omitempty"`
+	Options     []string `json:"options,omitempty"`
+	// Ndots is the option of that name, 1 where it is not set.
+	Ndots int `json:"ndots,omitempty"`
+	// Link is where /etc/resolv.conf leads if it is a symbolic link.
+	Link string `json:"link,omitempty"`
+	// Stub tells whether the only nameserver is systemd-resolved's on the machine itself.
+	Stub bool `json:"stub,omitempty"`
+	// Upstream are the nameservers that systemd-resolved asks (/run/systemd/resolve/resolv.conf), if it runs.
+	Upstream []string `json:"upstream,omitempty"`
 }
 
 // HostsLine is a line of /etc/hosts.

@@ -60,6 +60,11 @@ func (c *collector) kernelConfig() map[string]string {
 			asked = append(asked, option)
 		}
 	}
+	return c.readAnyConfig(asked)
+}
+
+// readAnyConfig reads options from where the kernel's configuration is; nil if it is nowhere.
+func (c *collector) readAnyConfig(asked []string) map[string]string {
 	release := c.facts.Kernel
 	for _, name := range []string{
 		"/proc/config.gz", "/boot/config-" + release, "/usr/lib/modules/" + release + "/config", "/lib/modules/" + release + "/config",

@@ -190,8 +190,12 @@ func (c *collector) programs(ctx context.Context) {
 		args []string
 	}{
 		{"containerd", []string{"--version"}},
+		{"cri-dockerd", []string{"--version"}},
+		{"crictl", []string{"--version"}},
 		{"crio", []string{"--version"}},
 		{"docker", []string{"--version"}},
+		{"docker compose", []string{"version"}}, // a plugin: it comes with docker or not
+		{"docker-compose", []string{"--version"}},
 		{"etcd", []string{"--version"}},
 		{"k3s", []string{"--version"}},
 		{"kubeadm", []string{"version", "-o", "short"}},
@@ -205,13 +209,22 @@ func (c *collector) programs(ctx context.Context) {
 	found := make([]Program, len(asked))
 	var all sync.WaitGroup
 	for i, a := range asked {
-		path := c.find(a.name)
+		name, plugin, _ := strings.Cut(a.name, " ")
+		path := c.find(name)
 		if path == "" {
 			continue
 		}
-		found[i] = Program{Name: a.name, Path: path}
 		all.Go(func() {
-			if out, err := c.run(ctx, append([]string{path}, a.args...)...); err == nil {
+			args := []string{path}
+			if plugin != "" {
+				args = append(args, plugin)
+			}
+			out, err := c.run(ctx, append(args, a.args...)...)
+			if err != nil && plugin != "" {
+				return // there is no such plugin
+			}
+			found[i] = Program{Name: a.name, Path: path}
+			if err == nil {
 				found[i].Version = version.FindString(string(out))
 			}
 		})

@@ -57,6 +57,8 @@ type Input struct {
 	Hosts   []Host
 	// Architectures are those that the bundle has content for, in Go's spelling; nil if there is no bundle to ask.
 	Architectures []string
+	// Links are the ways between hosts that were tried; nil if they were not.
+	Links []Link
 }
 
 // A Check is one requirement.

@@ -1,0 +1,190 @@
+package node
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const maxChains = 100
+
+// packetFilter reads the chains of nftables, which iptables-nft uses as well, and of the older iptables. Both are asked
+// only if their modules are in the kernel already: asking would load them.
+func (c *collector) packetFilter(ctx context.Context) {
+	f := &c.facts.PacketFilter
+	if c.facts.UID != 0 || c.root != "/" {
+		return // only root may ask the kernel
+	}
+	var errs []error
+	if c.inKernel("nf_tables", "CONFIG_NF_TABLES") {
+		chains, err := nftChains()
+		errs = append(errs, err)
+		for _, chain := range chains {
+			f.add(chain.FilterChain, chain.drops)
+		}
+	}
+	for _, old := range []struct{ names, family, program string }{
+		{"/proc/net/ip_tables_names", "ip", "iptables"}, {"/proc/net/ip6_tables_names", "ip6", "ip6tables"},
+	} {
+		if !slices.Contains(strings.Fields(c.text(old.names)), "filter") {
+			continue
+		}
+		program := old.program + "-legacy-save"
+		if c.find(program) == "" {
+			program = old.program + "-save"
+		}
+		out, err := c.run(ctx, program, "-t", "filter")
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", program, err))
+		}
+		f.legacy(old.family, string(out))
+	}
+	if err := errors.Join(errs...); err != nil {
+		c.problem("packet filter", err)
+		*f = PacketFilter{}
+		return
+	}
+	slices.Sort(f.Foreign)
+	f.Foreign = slices.Compact(f.Foreign)
+	f.Foreign = f.Foreign[:min(len(f.Foreign), maxChains)]
+	f.Known = true
+}
+
+// inKernel tells whether a module is loaded or built in.
+func (c *collector) inKernel(module, option string) bool {
+	found := false
+	c.scan("/proc/modules", func(line string) {
+		name, _, _ := strings.Cut(line, " ")
+		found = found || name == module
+	})
+	c.scan("/lib/modules/"+c.facts.Kernel+"/modules.builtin", func(line string) { found = found || moduleName(line) == module })
+	return found || c.readAnyConfig([]string{option})[option] == "y"
+}
+
+// clusterChain matches the chains of Kubernetes and of its networks.
+//
+//nolint:gochecknoglobals // a compiled regular expression
+var clusterChain = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(KUBE-|cali-|CILIUM_|OLD_CILIUM_|FLANNEL-|FLANNEL_|CNI-|WEAVE|OVN-)`)
+})
+
+func (f *PacketFilter) add(chain FilterChain, drops bool) {
+	const most = 1000 // kube-proxy makes chains for each service
+	if drops && len(f.Drops) < maxChains {
+		f.Drops = append(f.Drops, chain)
+	}
+	if len(f.Foreign) < most && clusterChain().MatchString(chain.Name) {
+		f.Foreign = append(f.Foreign, chain.Name)
+	}
+}
+
+// legacy reads what iptables-save prints of a table: a line ":INPUT DROP [0:0]" for each chain.
+func (f *PacketFilter) legacy(family, text string) {
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) < 2 || !strings.HasPrefix(words[0], ":") {
+			continue
+		}
+		name := words[0][1:]
+		f.add(FilterChain{Family: family, Table: "filter", Name: name, Hook: strings.ToLower(name)}, words[1] == "DROP")
+	}
+}
+
+type nftChain struct {
+	FilterChain
+	drops bool
+}
+
+// Attributes of a chain (linux/netfilter/nf_tables.h).
+const (
+	nftChainTable, nftChainName, nftChainHook, nftChainPolicy = 1, 3, 4, 5
+	nftHookNumber                                             = 1
+	nfDrop                                                    = 0
+	nfgenmsgSize                                              = 4
+)
+
+// nftChains asks the kernel for all chains of this network namespace.
+func nftChains() ([]nftChain, error) {
+	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	defer func() { _ = unix.Close(s) }() // only read
+	const patience = 3
+	if err := unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: patience}); err != nil {
+		return nil, os.NewSyscallError("setsockopt", err)
+	}
+	question := make([]byte, unix.SizeofNlMsghdr+nfgenmsgSize)
+	binary.NativeEndian.PutUint32(question, uint32(len(question)))
+	binary.NativeEndian.PutUint16(question[4:], unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN)
+	binary.NativeEndian.PutUint16(question[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	if err := unix.Sendto(s, question, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, os.NewSyscallError("sendto", err)
+	}
+	const most = 10000 // chains: a cluster with many services has as many
+	var chains []nftChain
+	buf := make([]byte, 64<<10)
+	for {
+		n, _, err := unix.Recvfrom(s, buf, 0)
+		if err != nil {
+			return nil, os.NewSyscallError("recvfrom", err)
+		}
+		more, done, err := parseChains(buf[:n])
+		if chains = append(chains, more...); done || err != nil || len(chains) > most {
+			return chains, err
+		}
+	}
+}
+
+// parseChains reads one answer of the kernel.
+func parseChains(data []byte) (chains []nftChain, done bool, err error) {
+	for len(data) >= unix.SizeofNlMsghdr {
+		size := int(binary.NativeEndian.Uint32(data))
+		if size < unix.SizeofNlMsghdr || size > len(data) {
+			return chains, true, errors.New("the kernel's answer is cut off")
+		}
+		body := data[unix.SizeofNlMsghdr:size]
+		switch kind := binary.NativeEndian.Uint16(data[4:]); kind {
+		case unix.NLMSG_DONE:
+			return chains, true, nil
+		case unix.NLMSG_ERROR:
+			if len(body) < 4 {
+				return chains, true, errors.New("the kernel's answer is cut off")
+			}
+			if code := int32(binary.NativeEndian.Uint32(body)); code != 0 {
+				return chains, true, unix.Errno(-code)
+			}
+			return chains, true, nil
+		default:
+			if len(body) >= nfgenmsgSize {
+				chains = append(chains, chain(body[0], body[nfgenmsgSize:]))
+			}
+		}
+		data = data[min(len(data), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+	}
+	return chains, false, nil
+}
+
+func chain(family byte, attributes []byte) nftChain {
+	families := map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_ARP: "arp", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_IPV6: "ip6"}
+	one := nftChain{FilterChain: FilterChain{
+		Family: families[family], Table: cString(attribute(attributes, nftChainTable)), Name: cString(attribute(attributes, nftChainName)),
+	}}
+	hooks := []string{"prerouting", "input", "forward", "output", "postrouting"}
+	number := attribute(attribute(attributes, nftChainHook), nftHookNumber)
+	if policy := attribute(attributes, nftChainPolicy); len(number) == 4 && len(policy) == 4 {
+		if n := binary.BigEndian.Uint32(number); int(n) < len(hooks) {
+			one.Hook = hooks[n]
+		}
+		one.drops = binary.BigEndian.Uint32(policy) == nfDrop
+	}
+	return one
+}

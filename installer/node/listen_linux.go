@@ -1,0 +1,117 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ServeListen listens on what it is asked to, and answers those who know the token, until in ends, ctx is done or
+// ListenTime is over.
+func ServeListen(ctx context.Context, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, ListenTime)
+	defer cancel()
+	var l Listen
+	if err := readMessage(in, &l, maxAnswer); err != nil {
+		return err
+	}
+	token, err := parseToken(l.Token)
+	if err != nil {
+		return err
+	}
+	if len(l.Ports) > maxListened {
+		return fmt.Errorf("%d ports to listen on, the limit is %d", len(l.Ports), maxListened)
+	}
+	answer := Listening{Ports: make([]PortState, len(l.Ports))}
+	for i, p := range l.Ports {
+		answer.Ports[i] = PortState{ListenPort: p}
+		closer, err := listenOn(token, netip.AddrPortFrom(l.Address, uint16(p.Port)), p)
+		switch {
+		case err == nil:
+			defer func() { _ = closer.Close() }() // nobody is there to tell
+		case errors.Is(err, unix.EADDRINUSE):
+			answer.Ports[i].Taken = true
+		default:
+			answer.Ports[i].Problem = reason(err)
+		}
+	}
+	if err := writeMessage(out, answer); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, in) // its end is what is waited for
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func listenOn(token []byte, at netip.AddrPort, p ListenPort) (io.Closer, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	if p.Network == "udp" {
+		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		if err == nil {
+			go answerUDP(conn, token)
+		}
+		return conn, err
+	}
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+	if err == nil {
+		go answerTCP(l, token)
+	}
+	return l, err
+}
+
+// answerTCP gives the token back to who has it.
+func answerTCP(l net.Listener, token []byte) {
+	const most = 256 // connections at a time
+	slots := make(chan struct{}, most)
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // the other side has gone before it was accepted
+		}
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots }()
+			defer func() { _ = conn.Close() }() // the other side sees what it got
+			got := make([]byte, len(token))
+			if conn.SetDeadline(time.Now().Add(dialPatient)) != nil {
+				return
+			}
+			if _, err := io.ReadFull(conn, got); err == nil && bytes.Equal(got, token) {
+				_, _ = conn.Write(token)
+			}
+		}()
+	}
+}
+
+// answerUDP gives the first bytes of packets that begin with the token back: never more than what came.
+func answerUDP(conn *net.UDPConn, token []byte) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if size := len(token) + sizeBytes; err == nil && n >= size && bytes.HasPrefix(buf[:n], token) {
+			_, _ = conn.WriteToUDPAddrPort(buf[:size], from) // the other side asks again
+		}
+	}
+}

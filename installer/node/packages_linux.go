@@ -1,0 +1,100 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+)
+
+// packages asks the package manager what is installed of Probe.Packages.
+func (c *collector) packages(ctx context.Context) {
+	names := slices.DeleteFunc(slices.Clone(c.probe.Packages), func(n string) bool { return !isPackageName(n) })
+	if len(names) == 0 {
+		return
+	}
+	switch {
+	case c.find("dpkg-query") != "":
+		// The exit code tells only that some are not installed.
+		out, err := c.run(ctx, append([]string{"dpkg-query", "--show", "--showformat=${db:Status-Status}\t${Package}\t${Version}\n", "--"}, names...)...)
+		c.facts.Packages = c.installed(string(out), "installed", unlessRan(err))
+	case c.find("rpm") != "":
+		out, err := c.run(ctx, append([]string{"rpm", "--query", "--queryformat", "rpm\t%{NAME}\t%{VERSION}-%{RELEASE}\n", "--"}, names...)...)
+		c.facts.Packages = c.installed(string(out), "rpm", unlessRan(err))
+	case c.find("apk") != "":
+		c.facts.Packages = map[string]string{}
+		name := ""
+		c.scan("/lib/apk/db/installed", func(line string) { // P: is before V: in each paragraph
+			if n, ok := strings.CutPrefix(line, "P:"); ok {
+				name = n
+			}
+			if version, ok := strings.CutPrefix(line, "V:"); ok && slices.Contains(names, name) {
+				c.facts.Packages[name] = version
+			}
+		})
+	}
+}
+
+// installed reads lines of a state, a name and a version.
+func (c *collector) installed(text, state string, err error) map[string]string {
+	if err != nil {
+		c.problem("packages", err)
+		return nil
+	}
+	found := map[string]string{}
+	for line := range strings.Lines(text) {
+		if f := strings.Split(strings.TrimSpace(line), "\t"); len(f) == 3 && f[0] == state {
+			found[f[1]] = f[2]
+		}
+	}
+	return found
+}
+
+// unlessRan returns the error of a program that did not end by itself.
+func unlessRan(err error) error {
+	var ended interface{ ExitCode() int }
+	if errors.As(err, &ended) && ended.ExitCode() >= 0 {
+		return nil
+	}
+	return err
+}
+
+// isPackageName keeps options and what a package manager would expand out of its command line.
+func isPackageName(name string) bool {
+	return name != "" && !strings.HasPrefix(name, "-") && strings.IndexFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("+-._:", r)
+	}) < 0
+}
+
+// sshd asks the SSH server for its configuration, as it is for root from anywhere.
+func (c *collector) sshd(ctx context.Context) {
+	program := c.find("sshd")
+	if program == "" || c.facts.UID != 0 {
+		return // only root can read its keys, without which it says nothing
+	}
+	out, err := c.run(ctx, program, "-T", "-C", "user=root,host=localhost,addr=127.0.0.1")
+	if err != nil {
+		first, _, _ := strings.Cut(string(out), "\n")
+		c.problem("sshd -T", errors.New(err.Error()+": "+strings.TrimSpace(first)))
+		return
+	}
+	s := &SSHD{}
+	for line := range strings.Lines(string(out)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch name {
+		case "kexalgorithms":
+			s.KexAlgorithms = strings.Split(value, ",")
+		case "ciphers":
+			s.Ciphers = strings.Split(value, ",")
+		case "macs":
+			s.MACs = strings.Split(value, ",")
+		case "hostkeyalgorithms":
+			s.HostKeyAlgorithms = strings.Split(value, ",")
+		case "allowtcpforwarding":
+			s.AllowTCPForwarding = value
+		case "permitrootlogin":
+			s.PermitRootLogin = value
+		}
+	}
+	c.facts.SSHD = s
+}

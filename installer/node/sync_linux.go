@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// How the disk is measured: writes as those of etcd's log, and as many as say something about the slowest hundredth.
+const (
+	syncBytes  = 2300
+	syncWrites = 2000
+	syncTime   = 5 * time.Second
+	// syncSpace must be free, so that the measurement fills no disk.
+	syncSpace = 64 << 20
+)
+
+// sync measures Probe.Sync.
+func (c *collector) sync(ctx context.Context) {
+	if c.probe.Sync == "" {
+		return
+	}
+	s := SyncLatency{Dir: c.probe.Sync}
+	d, err := c.dir(s.Dir)
+	if err == nil {
+		s.In, s.Type = c.nearest(s.Dir), d.Type
+		if d.Free < syncSpace {
+			err = errors.New("less than 64 MiB are free")
+		} else {
+			var times []time.Duration
+			times, err = measureSync(ctx, c.path(s.In))
+			s.count(times)
+		}
+	}
+	if err != nil {
+		s.Problem = err.Error()
+	}
+	c.facts.Sync = &s
+}
+
+// nearest returns the directory that exists on the way to another one.
+func (c *collector) nearest(name string) string {
+	at := filepath.Clean("/" + name)
+	for at != "/" {
+		if info, err := os.Stat(c.path(at)); err == nil && info.IsDir() {
+			break
+		}
+		at = filepath.Dir(at)
+	}
+	return at
+}
+
+// measureSync writes into a file without a name, which is gone as soon as nobody has it open: also when this is killed.
+func measureSync(ctx context.Context, dir string) (times []time.Duration, err error) {
+	file, err := nameless(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	// etcd's log, too, has its space before it is written.
+	if err := unix.Fallocate(int(file.Fd()), 0, 0, syncBytes*syncWrites); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, os.NewSyscallError("fallocate", err)
+	}
+	data := make([]byte, syncBytes)
+	for i := range data {
+		data[i] = byte(i * 7) // a disk that compresses zeros must not be measured by them
+	}
+	began := time.Now()
+	for len(times) < syncWrites && time.Since(began) < syncTime {
+		if ctx.Err() != nil {
+			return times, ctx.Err()
+		}
+		if _, err := file.Write(data); err != nil {
+			return times, err
+		}
+		before := time.Now()
+		if err := unix.Fdatasync(int(file.Fd())); err != nil {
+			return times, os.NewSyscallError("fdatasync", err)
+		}
+		times = append(times, time.Since(before))
+	}
+	return times, nil
+}
+
+func nameless(dir string) (*os.File, error) {
+	const mode = 0o600
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, mode)
+	if err == nil {
+		return os.NewFile(uintptr(fd), dir), nil
+	}
+	file, err := os.CreateTemp(dir, ".kkbundle-sync-") // not every filesystem has O_TMPFILE
+	if err != nil {
+		return nil, err
+	}
+	return file, errors.Join(os.Remove(file.Name()))
+}
+
+// count works the percentiles out: the smallest time that this share of the writes did not exceed.
+func (s *SyncLatency) count(times []time.Duration) {
+	if s.Writes = len(times); s.Writes == 0 {
+		return
+	}
+	slices.Sort(times)
+	at := func(percent int) int64 { return times[(len(times)*percent+99)/100-1].Nanoseconds() }
+	s.P50, s.P90, s.P99, s.Max = at(50), at(90), at(99), at(100)
+}

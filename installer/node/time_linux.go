@@ -1,0 +1,98 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// clock finds out who keeps the clock right, and what the kernel knows of it.
+func (c *collector) clock() {
+	t := &c.facts.Time
+	t.Daemons = c.timeDaemons()
+	t.Servers = c.timeServers()
+	var state unix.Timex // no modes: nothing is set
+	if _, err := unix.Adjtimex(&state); err != nil {
+		c.problem("adjtimex", err)
+		return
+	}
+	const micro = 1000
+	unit := int64(micro)
+	if state.Status&unix.STA_NANO != 0 {
+		unit = 1
+	}
+	t.Known, t.Synchronized = true, state.Status&unix.STA_UNSYNC == 0
+	t.Offset, t.MaxError = state.Offset*unit, state.Maxerror*micro
+}
+
+// timeDaemons finds them among the processes, so that it does not matter who started them.
+func (c *collector) timeDaemons() []string {
+	known := map[string]string{ // by the name that the kernel has of them (15 bytes)
+		"chronyd": "chronyd", "ntpd": "ntpd", "openntpd": "openntpd", "systemd-timesyn": "systemd-timesyncd", "ptp4l": "ptp4l",
+	}
+	files, err := filepath.Glob(c.path("/proc/[0-9]*/comm"))
+	c.problem("/proc", err)
+	var list []string
+	for _, file := range files {
+		name, err := os.ReadFile(file) // processes come and go
+		if daemon := known[strings.TrimSpace(string(name))]; err == nil && daemon != "" && !slices.Contains(list, daemon) {
+			list = append(list, daemon)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// timeServers reads the configuration of chrony, ntpd and systemd-timesyncd.
+func (c *collector) timeServers() []string {
+	const most = 100
+	var list []string
+	add := func(names ...string) {
+		for _, n := range names {
+			if !slices.Contains(list, n) && len(list) < most {
+				list = append(list, n)
+			}
+		}
+	}
+	for _, pattern := range []string{
+		"/etc/chrony.conf", "/etc/chrony/chrony.conf", "/etc/chrony.d/*.conf", "/etc/chrony/conf.d/*.conf",
+		"/etc/chrony/sources.d/*.sources", "/etc/ntp.conf", "/etc/ntpsec/ntp.conf",
+	} {
+		for _, text := range c.texts(pattern) {
+			for line := range strings.Lines(text) {
+				f := strings.Fields(line)
+				if len(f) > 1 && slices.Contains([]string{"server", "pool", "peer"}, f[0]) {
+					add(f[1])
+				}
+			}
+		}
+	}
+	for _, pattern := range []string{"/etc/systemd/timesyncd.conf", "/etc/systemd/timesyncd.conf.d/*.conf", "/run/systemd/timesyncd.conf.d/*.conf"} {
+		for _, text := range c.texts(pattern) {
+			for line := range strings.Lines(text) {
+				if names, ok := strings.CutPrefix(strings.TrimSpace(line), "NTP="); ok {
+					add(strings.Fields(names)...)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// texts reads the small files that a pattern names, at most 100 of them.
+func (c *collector) texts(pattern string) []string {
+	const most = 100
+	files, err := filepath.Glob(c.path(pattern))
+	c.problem(pattern, err)
+	var list []string
+	for _, file := range files[:min(len(files), most)] {
+		name, err := filepath.Rel(c.root, file)
+		if err == nil {
+			list = append(list, c.text("/"+name))
+		}
+	}
+	return list
+}

@@ -1,0 +1,146 @@
+package precheck
+
+import (
+	"slices"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A Link says whether packets go from one host of the inventory to another, to a port that the other one's roles need.
+// While it was tried, the other host listened there itself, or the service was there already.
+type Link struct {
+	From    string `json:"from"`
+	To      string `json:"to"`
+	Address string `json:"address"` // of To, without port
+	Network string `json:"network"` // "tcp" or "udp"
+	Port    int    `json:"port"`
+	For     string `json:"for"` // what listens there later, for people
+	OK      bool   `json:"ok"`
+	// Error says why not OK: "refused", "timeout", or what else the host's kernel said.
+	Error string `json:"error,omitempty"`
+	// Skipped says why it was not tried, and so neither OK nor Error mean anything; "" if it was.
+	Skipped string `json:"skipped,omitempty"`
+	// Service tells whether a service has the port already: that it answered is all that is known.
+	Service bool `json:"service,omitempty"`
+	// MTU is the size of the largest IP packet that came through whole and was answered, in bytes, and Want the size that
+	// the sender's interface promises. They are 0 where it was not tried: it is tried once from each host to another.
+	MTU  int `json:"mtu,omitempty"`
+	Want int `json:"want,omitempty"`
+}
+
+// A way is a port that hosts with some roles need of hosts with others.
+type way struct {
+	network  string
+	port     int
+	what     string
+	from, to []manifest.Role
+	// peers tells that it is between every two of the hosts: some of them are tried, not all.
+	peers bool
+}
+
+// ways lists what a cluster's hosts need of each other. The numbers are the programs' defaults.
+func ways(c *manifest.Cluster) []way {
+	cp, nodes := []manifest.Role{manifest.RoleControlPlane}, []manifest.Role{manifest.RoleCluster}
+	list := []way{
+		{network: "tcp", port: manifest.DefaultPort, what: "API server", from: nodes, to: cp},
+		{network: "tcp", port: 10250, what: "kubelet", from: cp, to: nodes},
+	}
+	if c.Etcd.Type != "provided" {
+		etcd := cp
+		if c.Etcd.Type == "external" {
+			etcd = []manifest.Role{manifest.RoleEtcd}
+		}
+		list = append(list,
+			way{network: "tcp", port: 2379, what: "etcd", from: append(slices.Clone(cp), etcd...), to: etcd},
+			way{network: "tcp", port: 2380, what: "etcd between its members", from: etcd, to: etcd})
+	}
+	registry := []manifest.Role{manifest.RoleRegistry}
+	switch c.ImageRegistry.Type {
+	case "registry":
+		list = append(list, way{network: "tcp", port: c.ImageRegistry.Port, what: "registry", from: nodes, to: registry})
+	case "harbor":
+		list = append(list, way{network: "tcp", port: 443, what: "Harbor", from: nodes, to: registry})
+	}
+	if c.Storage.NFS {
+		list = append(list, way{network: "tcp", port: 2049, what: "NFS", from: nodes, to: []manifest.Role{manifest.RoleNFS}})
+	}
+	return append(list, podWays(c, nodes)...)
+}
+
+// podWays are those of the pod network.
+func podWays(c *manifest.Cluster, nodes []manifest.Role) []way {
+	network := c.CNI.Type
+	if network == "multus" {
+		network = c.CNI.With
+	}
+	peer := func(network string, port int, what string) way {
+		return way{network: network, port: port, what: what, from: nodes, to: nodes, peers: true}
+	}
+	switch network {
+	case "flannel":
+		return []way{peer("udp", 8472, "flannel (VXLAN)")}
+	case "calico":
+		return []way{peer("udp", 4789, "calico (VXLAN)"), peer("tcp", 179, "calico (BGP)")}
+	case "cilium":
+		return []way{peer("udp", 8472, "cilium (VXLAN)"), peer("tcp", 4240, "cilium (health)")}
+	case "hybridnet":
+		return []way{peer("udp", 8472, "hybridnet (VXLAN)")}
+	case "kube-ovn":
+		databases := func(port int) way {
+			return way{network: "tcp", port: port, what: "kube-ovn (OVN)", from: nodes, to: []manifest.Role{manifest.RoleControlPlane}}
+		}
+		return []way{peer("udp", 6081, "kube-ovn (Geneve)"), databases(6641), databases(6642)}
+	default:
+		return nil
+	}
+}
+
+// neighbours is how many of the hosts that follow in the inventory a host is tried with as a peer, in both directions,
+// apart from the control planes: what is wrong between two of thousands of hosts is mostly wrong between many of them.
+const neighbours = 2
+
+// Links returns the ways between hosts that their roles need, not tried yet, in the inventory's order. Hosts without
+// facts or without an address are left out. The number grows with that of hosts, not with its square, as long as
+// control planes are few.
+func Links(c *manifest.Cluster, hosts []Host) []Link {
+	c = c.WithDefaults()
+	known := slices.DeleteFunc(slices.Clone(hosts), func(h Host) bool {
+		return h.Facts == nil || !Address(h.Host, h.Facts).IsValid()
+	})
+	var list []Link
+	for _, w := range ways(c) {
+		senders := having(known, w.from)
+		central := having(senders, []manifest.Role{manifest.RoleControlPlane})
+		for i, to := range having(known, w.to) {
+			address := Address(to.Host, to.Facts).String()
+			from := senders
+			if w.peers { // senders and receivers are the same
+				from = peersOf(i, senders, central)
+			}
+			for _, f := range from {
+				if f.Name != to.Name {
+					list = append(list, Link{From: f.Name, To: to.Name, Address: address, Network: w.network, Port: w.port, For: w.what})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// peersOf returns those that one of the nodes is tried with: the control planes and its neighbours.
+func peersOf(i int, nodes, central []Host) []Host {
+	if nodes[i].Is(manifest.RoleControlPlane) || len(nodes) <= 2*neighbours+1 {
+		return nodes
+	}
+	list := slices.Clone(central)
+	for apart := -neighbours; apart <= neighbours; apart++ {
+		if n := nodes[(i+apart+len(nodes))%len(nodes)]; !n.Is(manifest.RoleControlPlane) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+func having(hosts []Host, roles []manifest.Role) []Host {
+	return slices.DeleteFunc(slices.Clone(hosts), func(h Host) bool { return !slices.ContainsFunc(roles, h.Is) })
+}
