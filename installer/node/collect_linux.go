@@ -59,6 +59,7 @@ func (c *collector) collect(ctx context.Context) (Facts, error) {
 	if err := c.probe.check(); err != nil {
 		return Facts{}, err
 	}
+	began := time.Now()
 	c.facts = Facts{Version: FactsVersion, UID: os.Geteuid()}
 	c.machine()
 	c.osRelease()
@@ -85,7 +86,7 @@ func (c *collector) collect(ctx context.Context) (Facts, error) {
 	c.packetFilter(ctx)
 	all.Wait()
 	c.sync(ctx) // by itself: nothing else shall keep the disk busy
-	c.facts.Clock = time.Now().UnixNano()
+	c.facts.Took, c.facts.Clock = time.Since(began).Nanoseconds(), time.Now().UnixNano()
 	return c.facts, ctx.Err()
 }
 
