@@ -24,6 +24,7 @@ func TestSupported(t *testing.T) {
 		"cni.type":                  {"flannel", "none"},
 		"cni.with":                  nil,
 		"imageRegistry.type":        {"registry", "existing"},
+		"precheck.internet":         {"allowed", "forbidden"},
 	}
 	got := map[string][]string{"cni.with": nil}
 	choices := enums(reflect.TypeFor[Cluster](), "")

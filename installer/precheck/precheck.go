@@ -228,6 +228,7 @@ func Evaluate(in Input) Report {
 	all := newFleet(&in)
 	ofCluster, ofHost := split(Checks())
 	r := Report{Version: 1}
+	r.Results = make([]Result, 0, len(ofCluster)+len(in.Hosts)*len(ofHost))
 	r.evaluate(ofCluster, &Subject{Cluster: cluster, Input: &in, fleet: all})
 	for i, h := range in.Hosts {
 		r.Hosts = append(r.Hosts, h.Name)

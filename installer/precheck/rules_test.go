@@ -301,10 +301,10 @@ func TestClusterError(t *testing.T) {
 	}
 }
 
-// many is a cluster of 10,000 hosts, of which the last thousand are clones of one machine.
-func many(t testing.TB) precheck.Input {
+// many is a cluster of many hosts, of which the last tenth are clones of one machine.
+func many(t testing.TB, hosts int) precheck.Input {
 	t.Helper()
-	const hosts, clones = 10000, 1000
+	clones := hosts / 10
 	data, err := os.ReadFile("testdata/facts/ubuntu-24.04.json")
 	if err != nil {
 		t.Fatal(err)
@@ -337,7 +337,7 @@ func many(t testing.TB) precheck.Input {
 // TestMany shows that names of hosts do not fill the report where all have the same.
 func TestMany(t *testing.T) {
 	t.Parallel()
-	r := precheck.Evaluate(many(t))
+	r := precheck.Evaluate(many(t, 1000))
 	seen := 0
 	for _, one := range r.Results {
 		if len(one.Found) > 500 {
@@ -345,18 +345,18 @@ func TestMany(t *testing.T) {
 		}
 		if one.ID == "machine-unique" && !one.OK {
 			seen++
-			if !strings.HasSuffix(one.Found, "and 996 more") {
+			if !strings.HasSuffix(one.Found, "and 96 more") {
 				t.Fatalf("%s: %s", one.Host, one.Found)
 			}
 		}
 	}
-	if seen != 1000 {
-		t.Errorf("%d clones, want 1000", seen)
+	if seen != 100 {
+		t.Errorf("%d clones, want 100", seen)
 	}
 }
 
 func BenchmarkEvaluate10000Hosts(b *testing.B) {
-	in := many(b)
+	in := many(b, 10000)
 	b.ReportAllocs()
 	for b.Loop() {
 		precheck.Evaluate(in)
