@@ -90,7 +90,7 @@ func isVirtual(s *Subject) Finding {
 	return none(wrong, some(good))
 }
 
-// ofHost returns the valid ones that the host may have to announce.
+// sharedHere returns the valid ones that the host may have to announce.
 func (s *Subject) sharedHere() []shared {
 	return slices.DeleteFunc(sharedAddresses(s.Cluster), func(vip shared) bool { return !vip.IsValid() || !s.Host.Is(vip.role) })
 }

@@ -156,7 +156,9 @@ func hostMutations() []mutation {
 		{"SELinux after the next boot", good, w(func(f *node.Facts) { f.SELinuxConfig = "enforcing" }), each("selinux", "w1")},
 		{"fapolicyd", good, w(func(f *node.Facts) { setUnit(f, "fapolicyd.service", "active") }), each("fapolicyd", "w1")},
 		{"old SSH", good, w(func(f *node.Facts) { f.SSHD.KexAlgorithms = append(f.SSHD.KexAlgorithms, "diffie-hellman-group1-sha1") }), each("ssh-algorithms", "w1")},
-		{"old SSH in use", good, func(in *input) { in.Hosts[1].SSH = &sshhost.Algorithms{KeyExchange: "curve25519-sha256", Cipher: "aes128-cbc"} }, each("ssh-algorithms", "w1")},
+		{"old SSH in use", good, func(in *input) {
+			in.Hosts[1].SSH = &sshhost.Algorithms{KeyExchange: "curve25519-sha256", Cipher: "aes128-cbc"}
+		}, each("ssh-algorithms", "w1")},
 		{"SSH in use", good, func(in *input) {
 			in.Hosts[1].Facts.SSHD = nil
 			in.Hosts[1].SSH = &sshhost.Algorithms{KeyExchange: "curve25519-sha256", Cipher: "aes128-gcm@openssh.com", HostKey: "ssh-ed25519"}
