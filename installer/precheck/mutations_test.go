@@ -182,6 +182,8 @@ func networkMutations() []mutation {
 		}, []string{"w1/address", "w1/default-route"}},
 		{"no default route", good, w(func(f *node.Facts) { f.Routes = nil }), each("default-route", "w1")},
 		{"no IPv6 address", rich, w(func(f *node.Facts) { f.Interfaces[0].Addresses = f.Interfaces[0].Addresses[:1] }), each("address-ipv6", "w1")},
+		{"wrong IPv6 address", rich, func(in *input) { in.Hosts[0].InternalIPv6 = netip.MustParseAddr("fd00::99") }, each("address-ipv6", "cp1")},
+		{"right IPv6 address", rich, func(in *input) { in.Hosts[0].InternalIPv6 = netip.MustParseAddr("fd00::3") }, nil},
 		{"pods in the hosts' network", good, of(func(c *manifest.Cluster) { c.Kubernetes.PodCIDR = cidrs("10.0.0.0/17") }), each("networks", "cp1", "w1")},
 		{"a route into the pods' network", good, w(func(f *node.Facts) {
 			f.AllRoutes = append(f.AllRoutes, node.Route{To: netip.MustParsePrefix("10.233.0.0/16"), Interface: "eth1"})

@@ -21,7 +21,7 @@ func networkChecks() []Check {
 		{
 			ID: "address-ipv6", Groups: []string{GroupNetwork}, Level: Block, Title: "the host has an IPv6 address where the cluster uses IPv6", Rule: hasAddress6, Roles: cluster(),
 			Why:    "a node without one cannot be part of a dual-stack cluster",
-			Fix:    "configure an address other than a link-local one on the host, or take the IPv6 network out of kubernetes.podCIDR and serviceCIDR",
+			Fix:    "configure an address other than a link-local one on the host, correct internalIPv6 in the inventory, or take the IPv6 network out of kubernetes.podCIDR and serviceCIDR",
 			Source: "KubeKey v4 kubernetes_precheck; Kubernetes: dual-stack prerequisites",
 		},
 		{
@@ -102,6 +102,12 @@ func (s *Subject) addresses(f func(netip.Addr) bool) []string {
 func hasAddress6(s *Subject) Finding {
 	if !hasFamily(s.Cluster, is6) {
 		return skip()
+	}
+	if want := s.Host.InternalIPv6; want.IsValid() {
+		if i, _, ok := interfaceOf(s.Facts, want); ok {
+			return pass(fmt.Sprintf("%s on %s", want, i.Name))
+		}
+		return failf("%s of the inventory is on no interface", want)
 	}
 	list := s.addresses(func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() })
 	if len(list) == 0 {
