@@ -183,8 +183,11 @@ func (r *run) taskOn(ctx context.Context, phase string, task Task, t *Target) er
 	event.State = Failed
 	event.Message = r.mask.mask(err.Error())
 	r.tell(event)
-	var blocked *precheck.BlockedError
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) || errors.As(err, &blocked) {
+	var (
+		blocked   *precheck.BlockedError
+		unreached *precheck.UnreachableError
+	)
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) || errors.As(err, &blocked) || errors.As(err, &unreached) {
 		return err // it says everything itself
 	}
 	return &TaskError{Phase: phase, Task: task.Name, Host: t.Name, Err: err}
