@@ -138,7 +138,8 @@ func (r *run) examine(ctx context.Context) (precheck.Report, error) {
 	return r.evaluate(ctx)
 }
 
-// evaluate evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
+// evaluate tries the ways between the hosts and evaluates all checks. The error is what is wrong on this side: a bundle
+// or hooks that do not fit the cluster.
 func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	if err := errors.Join(r.checkHooks(), r.checkBundle()); err != nil {
 		return precheck.Report{}, err

@@ -92,6 +92,15 @@ type Image struct {
 
 func (i *Image) setShort(text string) { i.Name = text }
 
+// MarshalYAML writes the short form where nothing more is said.
+func (i Image) MarshalYAML() (any, error) {
+	if i.Digest == "" && i.Verify == nil && len(i.Platforms) == 0 && i.Referrers == "" {
+		return i.Name, nil
+	}
+	type plain Image
+	return plain(i), nil
+}
+
 // Verify names the key that must have signed an image.
 type Verify struct {
 	// Key is the path of a file with a public key, relative to the manifest.

@@ -30,7 +30,7 @@ type Cluster struct {
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
 
 	src *source
-	// file is the cluster file alone and sets what With laid over it; src is both.
+	// file is the cluster file alone and sets what was laid over it; src is both.
 	file *source
 	sets []string
 }
@@ -136,6 +136,8 @@ type RegistryAuth struct {
 	Username     string `yaml:"username" kk:"required"`
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+	// Password comes from files of KubeKey, which hold such things.
+	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
 
 func (*RegistryAuth) hint(name string) string { return passwordHint(name) }
@@ -191,17 +193,32 @@ type Component struct {
 	Version string `yaml:"version" kk:"required" doc:"Such as v1.3.6."`
 }
 
-// ParseCluster reads a Cluster. The error is Problems. Defaults are not filled in; see WithDefaults.
-func ParseCluster(file string, data []byte) (*Cluster, error) {
+// ParseCluster reads a Cluster. Settings are laid over the file, each written PATH=VALUE with a path as in messages:
+// kubernetes.maxPods=200, addons[0].namespace=web. Their values are YAML and have the types of the schema; an empty one is
+// the default. The error is Problems. Defaults are not filled in; see WithDefaults.
+func ParseCluster(file string, data []byte, settings ...string) (*Cluster, error) {
 	root, problems := parse(file, data, limitsOf(KindCluster))
 	if problems != nil {
 		return nil, problems
 	}
-	return clusterOf(&source{file: file, root: root})
+	return parseCluster(&source{file: file, root: root}, settings)
+}
+
+func parseCluster(file *source, settings []string) (*Cluster, error) {
+	src, err := file.with(settings)
+	if err != nil {
+		return nil, err
+	}
+	k, err := clusterOf(src)
+	if err != nil {
+		return nil, err
+	}
+	k.file, k.sets = file, settings
+	return k, nil
 }
 
 func clusterOf(src *source) (*Cluster, error) {
-	k := &Cluster{src: src, file: src}
+	k := &Cluster{src: src}
 	c, sound := decodeTree(src, KindCluster, k)
 	if sound {
 		c.cluster(k)

@@ -11,10 +11,12 @@ import (
 )
 
 func FuzzParseBundle(f *testing.F)    { fuzz(f, "bundle", ParseBundle) }
-func FuzzParseCluster(f *testing.F)   { fuzz(f, "cluster", ParseCluster) }
+func FuzzParseCluster(f *testing.F)   { fuzz(f, "cluster", parseClusterFile) }
 func FuzzParseInventory(f *testing.F) { fuzz(f, "inventory", ParseInventory) }
 func FuzzParseLock(f *testing.F)      { fuzz(f, "lock", ParseLock) }
 func FuzzParseRules(f *testing.F)     { fuzz(f, "precheckrules", parseRules) }
+
+func parseClusterFile(file string, data []byte) (*Cluster, error) { return ParseCluster(file, data) }
 
 // fuzz holds for any bytes: no panic; an error is Problems at places in the file; and what is accepted is accepted again
 // when it is written out, with the same meaning. The seeds are the files of testdata/manifests.

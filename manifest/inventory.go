@@ -262,10 +262,17 @@ func (h Host) Is(r Role) bool { return slices.Contains(h.Roles, r) }
 
 // ParseInventory reads an Inventory. The error is Problems.
 func ParseInventory(file string, data []byte) (*Inventory, error) {
-	inv := &Inventory{}
-	c, sound := decode(file, data, KindInventory, inv)
+	root, problems := parse(file, data, limitsOf(KindInventory))
+	if problems != nil {
+		return nil, problems
+	}
+	return inventoryOf(&source{file: file, root: root})
+}
+
+func inventoryOf(src *source) (*Inventory, error) {
+	inv := &Inventory{src: src}
+	c, sound := decodeTree(src, KindInventory, inv)
 	if sound {
-		inv.src = c.src
 		c.inventory(inv)
 	}
 	if err := c.found.err(); err != nil {

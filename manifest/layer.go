@@ -94,32 +94,11 @@ func keyIndex(n *yaml.Node, name string) int {
 // maxSettings bounds --set: a command line has no more.
 const maxSettings = 1000
 
-// With returns the cluster with settings of a command line laid over the file, each written PATH=VALUE with a path as in
-// messages: kubernetes.maxPods=200, addons[0].namespace=web. The values are YAML and have the types of the schema; an
-// empty one is the default. The error is Problems, those that the values cause elsewhere included.
-func (c *Cluster) With(settings []string) (*Cluster, error) {
-	if len(settings) == 0 {
-		return c, nil
-	}
+// with lays each setting over the file.
+func (s *source) with(settings []string) (*source, error) {
 	if len(settings) > maxSettings {
 		return nil, Problems{{Message: fmt.Sprintf("more than %d settings; write a cluster file", maxSettings)}}
 	}
-	sets := append([]string(nil), c.sets...)
-	sets = append(sets, settings...)
-	set, err := c.src.with(settings)
-	if err != nil {
-		return nil, err
-	}
-	k, err := clusterOf(set)
-	if err != nil {
-		return nil, err
-	}
-	k.file, k.sets = c.file, sets
-	return k, nil
-}
-
-// with lays each setting over the file.
-func (s *source) with(settings []string) (*source, error) {
 	for _, one := range settings {
 		name := setName(one)
 		path, text, ok := strings.Cut(one, "=")
@@ -244,7 +223,7 @@ func unplaced(n *yaml.Node, depth int) error {
 }
 
 // ForHost returns the cluster as it is on one host of an inventory: what the inventory's vars, groupVars and the host's own
-// entry say under cluster is laid over the cluster file, and --set over both. It is c itself for a host that says nothing
+// entry say under cluster is laid over the cluster file, and the settings over both. It is c itself for a host that says nothing
 // of its own. The error is Problems.
 func (c *Cluster) ForHost(inv *Inventory, h Host) (*Cluster, error) {
 	if len(h.settings) == 0 || c.file == nil {
@@ -262,14 +241,5 @@ func (c *Cluster) ForHost(inv *Inventory, h Host) (*Cluster, error) {
 		}
 		src = laid
 	}
-	src, err := src.with(c.sets)
-	if err != nil {
-		return nil, err
-	}
-	k, err := clusterOf(src)
-	if err != nil {
-		return nil, err
-	}
-	k.file, k.sets = c.file, c.sets
-	return k, nil
+	return parseCluster(src, c.sets)
 }

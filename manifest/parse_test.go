@@ -133,7 +133,9 @@ func golden(t *testing.T, folder, name string, data []byte) {
 // is said to be that.
 func TestParseExamples(t *testing.T) {
 	each(t, "examples", func(t *testing.T, name string, data []byte) {
-		golden(t, "examples", name, data)
+		if name != "inventory.yaml" { // all of it can be installed
+			golden(t, "examples", name, data)
+		}
 		if _, err := parseAny(name, data); err != nil && !strings.HasPrefix(name, "bundle") {
 			t.Error(err)
 		}

@@ -1,0 +1,221 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/convert"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+type convertOptions struct {
+	dir, name, version string
+	platforms          []string
+	force, strict      bool
+}
+
+func newConvertCmd(g *globals) *cobra.Command {
+	var o convertOptions
+	cmd := &cobra.Command{
+		Use:   "convert FILE...",
+		Short: "Write a manifest from what another tool takes",
+		Long: `Reads what other tools for disconnected sites take and writes manifest.yaml, and cluster.yaml where a file says which Kubernetes:
+KubeKey's Manifest (v3), Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of
+Kubespray's generate_list.sh. Several files become one manifest. What could not be carried over, and what was assumed, is printed
+with its place; with --strict that is an error and nothing is written. Files that are there are not replaced without --force.`,
+		Example: "  kkbundle convert manifest-sample.yaml -o site\n  kkbundle convert temp/files.list temp/images.list --name kubespray",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return runConvert(g, args, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.dir, "output", "o", ".", "the directory that the files are written to; made if it is not there")
+	f.StringVar(&o.name, "name", "", "the bundle's name (default what a file says, or the first file's name)")
+	f.StringVar(&o.version, "version", "", "the bundle's version (default what a file says, or 0.1.0)")
+	f.StringSliceVar(&o.platforms, "platform", nil, "the platforms of the bundle (default what the files say, or linux/amd64)")
+	f.BoolVar(&o.force, "force", false, "replace files that are there")
+	f.BoolVar(&o.strict, "strict", false, "fail, and write nothing, if something cannot be carried over")
+	return cmd
+}
+
+// convertResult is what convert prints with --json.
+type convertResult struct {
+	Version int            `json:"version"` // 1
+	Formats []string       `json:"formats"`
+	Files   []string       `json:"files"` // written
+	Notes   []convert.Note `json:"notes"`
+}
+
+func runConvert(g *globals, files []string, o convertOptions) error {
+	var r convert.Result
+	for _, file := range files {
+		if err := addConverted(&r, file, o.dir); err != nil {
+			return err
+		}
+	}
+	complete(&r, files[0], o)
+	if o.strict && len(r.Notes) > 0 {
+		for _, n := range r.Notes {
+			g.note("%s", printable(n.String()))
+		}
+		return &inputError{fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", count(len(r.Notes), "note"))}
+	}
+	out, err := convertedFiles(r, o.dir)
+	if err != nil {
+		return err
+	}
+	result := convertResult{Version: 1, Formats: r.Formats, Notes: r.Notes}
+	if err := writeConverted(out, o); err != nil {
+		return err
+	}
+	for _, f := range out {
+		result.Files = append(result.Files, f.path)
+	}
+	if g.json {
+		return printJSON(g.Out, result)
+	}
+	for _, n := range r.Notes {
+		g.note("%s", printable(n.String()))
+	}
+	return g.result("%s: %s, %s, %s, %s; wrote %s", printable(strings.Join(r.Formats, ", ")),
+		count(len(r.Bundle.Images), "image"), count(len(r.Bundle.Charts), "chart"), count(len(r.Bundle.Files), "file"),
+		count(len(r.Notes), "note"), printable(strings.Join(result.Files, ", ")))
+}
+
+// addConverted reads a file. Paths in it start at its directory, and are written as they are from dir.
+func addConverted(r *convert.Result, file, dir string) error {
+	data, err := readSmall(file)
+	if err != nil {
+		return err
+	}
+	one, err := convert.Read(filepath.ToSlash(file), data)
+	if err != nil {
+		return &inputError{err}
+	}
+	if err := one.Move(func(path string) (string, error) {
+		return relative(dir, filepath.Join(filepath.Dir(file), path))
+	}); err != nil {
+		return err
+	}
+	r.Join(one)
+	return nil
+}
+
+// relative is the way from dir to path.
+func relative(dir, path string) (string, error) {
+	from, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	to, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	rel, err := filepath.Rel(from, to)
+	return filepath.ToSlash(rel), err
+}
+
+// complete fills in what no file said.
+func complete(r *convert.Result, first string, o convertOptions) {
+	b := &r.Bundle
+	b.APIVersion, b.Kind = manifest.APIVersion, manifest.KindBundle
+	if o.name != "" {
+		b.Metadata.Name = o.name
+	}
+	if b.Metadata.Name == "" {
+		base := filepath.Base(first)
+		b.Metadata.Name = strings.ToLower(strings.TrimSuffix(base, filepath.Ext(base)))
+	}
+	if o.version != "" {
+		b.Metadata.Version = o.version
+	}
+	if b.Metadata.Version == "" {
+		b.Metadata.Version = "0.1.0"
+	}
+	if len(o.platforms) > 0 {
+		b.Platforms = o.platforms
+	}
+	if len(b.Platforms) == 0 {
+		b.Platforms = []string{"linux/amd64"}
+		r.Notes = append(r.Notes, convert.Note{File: filepath.ToSlash(first), Text: "no platform is said; linux/amd64 was assumed (--platform)"})
+	}
+	for i := range r.Clusters {
+		r.Clusters[i].Metadata = manifest.Metadata{Name: b.Metadata.Name}
+	}
+}
+
+// A converted file is one to be written.
+type converted struct {
+	path string
+	data []byte
+}
+
+// convertedFiles has the files as they will be read again: what kkbundle would refuse is not written.
+func convertedFiles(r convert.Result, dir string) ([]converted, error) {
+	var out []converted
+	for i, cluster := range r.Clusters {
+		name := "cluster.yaml"
+		if i > 0 {
+			name = "cluster-" + cluster.Kubernetes.Version + ".yaml"
+		} else {
+			r.Bundle.Cluster = name
+		}
+		data, err := written(&cluster, r.Formats)
+		if err == nil {
+			_, err = manifest.ParseCluster(name, data)
+		}
+		if err != nil {
+			return nil, refusedConversion(err)
+		}
+		out = append(out, converted{filepath.Join(dir, name), data})
+	}
+	data, err := written(&r.Bundle, r.Formats)
+	if err == nil {
+		_, err = manifest.ParseBundle("manifest.yaml", data)
+	}
+	if err != nil {
+		return nil, refusedConversion(err)
+	}
+	return append(out, converted{filepath.Join(dir, "manifest.yaml"), data}), nil
+}
+
+func refusedConversion(err error) error {
+	return &inputError{fmt.Errorf("what the files say makes no manifest; nothing was written:\n%w", err)}
+}
+
+func written(v any, formats []string) ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# Converted from: %s.\n", strings.Join(formats, ", "))
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := errors.Join(e.Encode(v), e.Close()); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// writeConverted writes all files or, if one of them is there, none.
+func writeConverted(files []converted, o convertOptions) error {
+	for _, f := range files {
+		if !o.force && exists(f.path) {
+			return &inputError{fmt.Errorf("%s is there: name another directory with -o, or replace it with --force", f.path)}
+		}
+	}
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := writeFile(f.path, 0o644, bytes.NewReader(f.data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

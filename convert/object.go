@@ -1,0 +1,138 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// An object is a YAML mapping of which every key is either taken or, by rest, noted as not carried over.
+type object struct {
+	f     *reader
+	node  *yaml.Node
+	path  string
+	taken []string
+}
+
+// object takes a node for a mapping. One that is something else has no keys, and a note unless it is not there.
+func (f *reader) object(n *yaml.Node, at string) *object {
+	n = resolve(n)
+	if n != nil && n.Kind != yaml.MappingNode {
+		if n.Tag != "!!null" {
+			f.note(n, "%s is not a mapping and was left out", at)
+		}
+		n = nil
+	}
+	return &object{f: f, node: n, path: at}
+}
+
+// resolve follows an alias.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n != nil && n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// take returns the value of a key, nil if it has none.
+func (o *object) take(key string) *yaml.Node {
+	o.taken = append(o.taken, key)
+	if o.node == nil {
+		return nil
+	}
+	for i := 0; i+1 < len(o.node.Content); i += 2 {
+		o.f.left--
+		if o.node.Content[i].Value == key {
+			return resolve(o.node.Content[i+1])
+		}
+	}
+	return nil
+}
+
+// text returns a scalar, "" if there is none.
+func (o *object) text(key string) string {
+	n := o.take(key)
+	if n == nil || n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		return ""
+	}
+	return strings.TrimSpace(n.Value)
+}
+
+// yes tells whether a key is true.
+func (o *object) yes(key string) bool { return o.text(key) == "true" }
+
+// mapping returns the mapping under a key.
+func (o *object) mapping(key string) *object { return o.f.object(o.take(key), join(o.path, key)) }
+
+// list returns the entries of a sequence; one value stands for a sequence of itself.
+func (o *object) list(key string) []*yaml.Node {
+	n := o.take(key)
+	if n == nil || n.Tag == "!!null" || o.f.left <= 0 {
+		return nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		return []*yaml.Node{n}
+	}
+	o.f.left -= len(n.Content)
+	if o.f.left < 0 {
+		return nil
+	}
+	all := make([]*yaml.Node, 0, len(n.Content))
+	for _, one := range n.Content {
+		all = append(all, resolve(one))
+	}
+	return all
+}
+
+// texts returns the scalars of a sequence.
+func (o *object) texts(key string) []string {
+	var all []string
+	for _, n := range o.list(key) {
+		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
+			all = append(all, strings.TrimSpace(n.Value))
+		}
+	}
+	return all
+}
+
+// objects returns the mappings of a sequence.
+func (o *object) objects(key string) []*object {
+	var all []*object
+	for _, n := range o.list(key) {
+		all = append(all, o.f.object(n, join(o.path, key)))
+	}
+	return all
+}
+
+// drop takes a key whose meaning has no counterpart, and says why nothing is lost or what to do, if it is there.
+func (o *object) drop(key, why string) {
+	n := o.take(key)
+	if n == nil || n.Tag == "!!null" || n.Value == "false" || n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+		return
+	}
+	o.f.note(n, "%s was not carried over: %s", join(o.path, key), why)
+}
+
+// skip takes keys that say nothing about what goes into a bundle.
+func (o *object) skip(keys ...string) { o.taken = append(o.taken, keys...) }
+
+// rest notes every key that nobody took.
+func (o *object) rest() {
+	if o.node == nil {
+		return
+	}
+	for i := 0; i+1 < len(o.node.Content); i += 2 {
+		key := o.node.Content[i]
+		if !slices.Contains(o.taken, key.Value) {
+			o.f.note(key, "%s was not carried over: kkbundle has nothing like it, or does not know it", join(o.path, shorten(key.Value)))
+		}
+	}
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

@@ -1,0 +1,182 @@
+package convert
+
+import (
+	"path"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// zarf reads a package definition of Zarf (schema v1alpha1; what v1beta1 names differently is noted by its key).
+func (f *reader) zarf(o *object) {
+	metadata := o.mapping("metadata")
+	f.metadata(metadata)
+	f.platform(metadata.text("architecture"))
+	metadata.skip("uncompressed", "yolo", "aggregateChecksum", "allowNamespaceOverride")
+	metadata.rest()
+	o.skip("build", "documentation")
+	o.drop("variables", "kkbundle has no variables that are asked for at the site; write values files")
+	o.drop("constants", "write the values where they are used")
+	o.drop("values", "write values files for charts")
+	for _, c := range o.objects("components") {
+		f.zarfComponent(c)
+	}
+}
+
+// zarfComponent takes what a component carries. How it is deployed is not the bundle's business.
+func (f *reader) zarfComponent(c *object) {
+	name := c.text("name")
+	if required := c.text("required"); required == "false" || required == "" {
+		f.note(c.node, "component %s is optional in Zarf; in a bundle it is included", shorten(name))
+	}
+	c.skip("description", "default", "group", "healthChecks")
+	var platforms []string
+	only := c.mapping("only")
+	cluster := only.mapping("cluster")
+	if arch := cluster.text("architecture"); arch != "" {
+		platforms = []string{"linux/" + arch}
+		f.platform(arch)
+	}
+	cluster.skip("distros")
+	only.drop("localOS", "it is included for every system")
+	only.drop("flavor", "it is included always; leave out what you do not want")
+	only.rest()
+	for _, n := range c.list("images") {
+		f.zarfImage(n, platforms)
+	}
+	for _, chart := range c.objects("charts") {
+		f.zarfChart(chart)
+	}
+	for _, m := range c.objects("manifests") {
+		f.zarfManifests(m)
+	}
+	for _, file := range c.objects("files") {
+		f.zarfFile(file)
+	}
+	c.drop("repos", "kkbundle carries no git repositories; pack them as files")
+	c.drop("imageTars", "push the images to a registry, or unpack the archive and name its directory under sources")
+	c.drop("imageArchives", "push the images to a registry, or unpack the archive and name its directory under sources")
+	c.drop("dataInjections", "carry the data as files")
+	c.drop("actions", "kkbundle runs no commands of a package; hooks of install run the operator's own scripts")
+	c.drop("scripts", "kkbundle runs no commands of a package; hooks of install run the operator's own scripts")
+	c.drop("import", "convert the imported package by itself")
+	c.rest()
+}
+
+func (f *reader) zarfImage(n *yaml.Node, platforms []string) {
+	name := n.Value
+	if n.Kind == yaml.MappingNode { // v1beta1
+		o := f.object(n, "images")
+		name = o.text("name")
+		o.skip("source")
+		o.rest()
+	}
+	if strings.Contains(name, "###ZARF") {
+		f.note(n, "image %s was left out: it has a variable", shorten(name))
+		return
+	}
+	f.image(n, manifest.Image{Name: name, Platforms: platforms})
+}
+
+func (f *reader) zarfChart(o *object) {
+	name, version, url, local := o.text("name"), o.text("version"), o.text("url"), o.text("localPath")
+	if inRepo := o.text("repoName"); inRepo != "" {
+		name = inRepo
+	}
+	git := o.text("gitPath")
+	var values []string
+	for _, v := range o.texts("valuesFiles") {
+		if isURL(v) {
+			f.note(o.node, "the values of chart %s at %s were not carried over: save them beside the manifest", shorten(name), shorten(v))
+			continue
+		}
+		values = append(values, v)
+	}
+	o.skip("namespace", "releaseName", "noWait", "schemaValidation", "serverSideApply")
+	o.drop("variables", "write values files")
+	o.drop("values", "write values files")
+	o.rest()
+	switch {
+	case local != "":
+		f.addChart(manifest.Chart{Path: local, Values: values})
+	case git != "" || strings.HasSuffix(url, ".git") || strings.Contains(url, ".git@"):
+		f.note(o.node, "the chart %s was left out: it lies in a git repository; clone it and name its directory with path", shorten(name))
+	case url == "":
+		f.note(o.node, "the chart %s was left out: it says neither url nor localPath", shorten(name))
+	case strings.HasPrefix(url, "oci://"):
+		chart := repoChart("", url, version)
+		chart.Values = values
+		f.addChart(chart)
+	default:
+		f.addChart(manifest.Chart{Name: name, Repo: url, Version: version, Values: values})
+	}
+}
+
+func (f *reader) zarfManifests(o *object) {
+	for _, one := range o.texts("files") {
+		if !isURL(one) {
+			f.addManifest(one)
+			continue
+		}
+		f.remote(o.node, one)
+	}
+	for _, one := range o.texts("kustomizations") {
+		if isURL(one) || strings.Contains(one, "?ref=") {
+			f.note(o.node, "kustomization %s was left out: download it and name its directory under manifests", shorten(one))
+			continue
+		}
+		f.addManifest(one)
+	}
+	o.skip("name", "namespace", "noWait", "kustomizeAllowAnyDirectory", "serverSideApply", "enableKustomizePlugins")
+	o.drop("template", "manifests are carried as they are")
+	o.rest()
+}
+
+// remote takes a manifest that lies on a web server: it is carried, and its images are not found.
+func (f *reader) remote(n *yaml.Node, address string) {
+	url, sum, _ := strings.Cut(address, "@")
+	file := manifest.File{Name: fileName(url), URL: url}
+	if sum != "" {
+		file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
+	}
+	f.addFile(file)
+	f.note(n, "the manifest %s is carried as a file, and its images are not found: download it and list it under manifests", shorten(url))
+}
+
+func (f *reader) addManifest(pattern string) {
+	for _, o := range f.Bundle.Manifests {
+		if o == pattern {
+			return
+		}
+	}
+	f.Bundle.Manifests = append(f.Bundle.Manifests, pattern)
+}
+
+func (f *reader) zarfFile(o *object) {
+	source, sum, target := o.text("source"), o.text("shasum"), o.text("target")
+	file := manifest.File{Name: fileName(or(path.Base(target), source))}
+	if o.yes("executable") {
+		file.Mode = 0o755
+	}
+	if at := strings.LastIndex(source, "@"); isURL(source) && at > 0 && len(source)-at == 65 {
+		source, sum = source[:at], source[at+1:]
+	}
+	if sum != "" {
+		file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
+	}
+	o.drop("extractPath", "the archive is carried whole")
+	o.drop("symlinks", "a file is carried, not installed")
+	o.drop("template", "files are carried as they are")
+	o.rest()
+	if isURL(source) {
+		file.URL = source
+	} else {
+		file.Path = source
+	}
+	if target != "" {
+		f.note(o.node, "file %s is carried; that it goes to %s is up to who extracts it", file.Name, shorten(target))
+	}
+	f.addFile(file)
+}

@@ -1,0 +1,44 @@
+package manifest
+
+import "go.yaml.in/yaml/v3"
+
+// A Document is one YAML document of a file. Whoever reads files of another program makes a Document in the shape of ours
+// out of its nodes, or of new ones with their lines and columns, so that problems are found and placed as in files of ours.
+type Document struct {
+	// File is as in Problem.
+	File string
+	Root *yaml.Node
+}
+
+// ParseDocuments reads the documents of a file, which is bounded as one of ours. Documents without content are left out. The
+// error is Problems.
+func ParseDocuments(file string, data []byte) ([]Document, error) {
+	roots, problems := parseAll(file, data, fileLimits())
+	if problems != nil {
+		return nil, problems
+	}
+	var list []Document
+	for _, root := range roots {
+		if content := root.Content[0]; content.Tag != "!!null" {
+			list = append(list, Document{file, content})
+		}
+	}
+	return list, nil
+}
+
+// Inventory reads the document as an Inventory. Unlike files of ours it may have secrets: password and privateKey (the content)
+// under ssh, password under sudo. The error is Problems.
+func (d Document) Inventory() (*Inventory, error) {
+	return inventoryOf(&source{file: d.File, root: d.Root, foreign: true})
+}
+
+// Cluster reads the document as a Cluster, with settings as ParseCluster has them. It may have a secret: password under
+// imageRegistry.auth. The error is Problems.
+func (d Document) Cluster(settings ...string) (*Cluster, error) {
+	return parseCluster(&source{file: d.File, root: d.Root, foreign: true}, settings)
+}
+
+// Problem returns a problem with a node of the document.
+func (d Document) Problem(n *yaml.Node, message string) Problem {
+	return Problem{File: d.File, Line: n.Line, Column: n.Column, Message: message}
+}

@@ -1,0 +1,201 @@
+// Package kubekey reads files of KubeKey as they are, wherever kkbundle takes an inventory or a cluster file:
+//
+//   - v4: kubekey.kubesphere.io/v1, Inventory and Config,
+//   - v3: kubekey.kubesphere.io/v1alpha2, Cluster,
+//   - CAPKK: infrastructure.cluster.x-k8s.io/v1beta1, KKCluster and KKMachineTemplate, with the documents of Cluster API beside
+//     them.
+//
+// It makes a tree in the shape of kkbundle's own files out of the nodes of the foreign ones, so that the same decoder and the
+// same checks see it, and every problem has its place in the foreign file. KubeKey's defaults hold where they differ from
+// kkbundle's. What cannot be carried over is in the notes. The package is as pure as manifest.
+package kubekey
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	group = "kubekey.kubesphere.io/"
+	v4    = group + "v1"
+	v3    = group + "v1alpha2"
+	v2    = group + "v1alpha1" // read as v3, which it is a part of
+	capi  = "cluster.x-k8s.io/"
+	capkk = "infrastructure." + capi
+)
+
+// Notes are what was understood otherwise than it was meant, or not at all, and what should not be in such a file, each with
+// its place.
+type Notes []manifest.Problem
+
+// ReadInventory reads an inventory: one of kkbundle's own, or of KubeKey. The error is manifest.Problems.
+func ReadInventory(file string, data []byte) (*manifest.Inventory, Notes, error) {
+	r, err := open(file, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r == nil {
+		inv, err := manifest.ParseInventory(file, data)
+		return inv, nil, err
+	}
+	t := newTree(r.first.Root, manifest.KindInventory)
+	switch {
+	case r.kinds["Inventory"].Root != nil:
+		r.inventoryV4(t)
+	case r.v3().Root != nil:
+		r.inventoryV3(t)
+	case r.kinds["KKCluster"].Root != nil:
+		r.inventoryCAPKK(t)
+	default:
+		return nil, nil, r.refuse("there are no hosts in it")
+	}
+	inv, err := t.document(file).Inventory()
+	if err := r.join(err); err != nil {
+		return nil, nil, err
+	}
+	return inv, r.said(), nil
+}
+
+// ReadCluster reads a cluster file: one of kkbundle's own, or of KubeKey, with settings as manifest.ParseCluster has them. The
+// error is manifest.Problems.
+func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluster, Notes, error) {
+	r, err := open(file, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r == nil {
+		c, err := manifest.ParseCluster(file, data, settings...)
+		return c, nil, err
+	}
+	t := newTree(r.first.Root, manifest.KindCluster)
+	switch {
+	case r.kinds["Config"].Root != nil:
+		r.clusterV4(t)
+	case r.v3().Root != nil:
+		r.clusterV3(t)
+	case r.kinds["KKCluster"].Root != nil, r.kinds["KKMachineTemplate"].Root != nil:
+		r.clusterCAPKK(t)
+	default:
+		return nil, nil, r.refuse("it does not say what a cluster shall be")
+	}
+	c, err := t.document(file).Cluster(settings...)
+	if err := r.join(err); err != nil {
+		return nil, nil, err
+	}
+	return c, r.said(), nil
+}
+
+// IsForeign tells whether a file has what this package reads, so that kkbundle's own parsers refuse it.
+func IsForeign(data []byte) bool {
+	return bytes.Contains(data, []byte(group)) || bytes.Contains(data, []byte(capkk))
+}
+
+// open sorts the documents of a file by kind. The reader is nil for a file of kkbundle's own.
+func open(file string, data []byte) (*reader, error) {
+	if !IsForeign(data) {
+		return nil, nil //nolint:nilnil // a file of our own is a normal case that callers branch on
+	}
+	documents, err := manifest.ParseDocuments(file, data)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{file: file, kinds: map[string]manifest.Document{}}
+	ours := false
+	for _, d := range documents {
+		head := r.peek(d.Root)
+		version, kind := head.text("apiVersion"), head.text("kind")
+		switch {
+		case version == manifest.APIVersion:
+			ours = true
+		case !slices.Contains(kindsOf(version), kind):
+			r.note(d.Root, "a document of kind %s is not read", shown(kind))
+		case r.kinds[kind].Root != nil && kind != "KKMachineTemplate":
+			r.problem(d.Root, "a second %s starts here; write one a file", kind)
+		case r.kinds[kind].Root == nil:
+			r.kinds[kind] = d
+		}
+		if kind == "KKMachineTemplate" {
+			r.templates = append(r.templates, d)
+		}
+	}
+	if ours || len(documents) == 0 {
+		return nil, nil //nolint:nilnil // as above: a comment named KubeKey
+	}
+	r.first = documents[0]
+	return r, nil
+}
+
+// kindsOf are the kinds that are read of a version.
+func kindsOf(version string) []string {
+	switch {
+	case version == v4:
+		return []string{"Inventory", "Config"}
+	case version == v3, version == v2:
+		return []string{"Cluster"}
+	case strings.HasPrefix(version, capkk):
+		return []string{"KKCluster", "KKMachineTemplate"}
+	case strings.HasPrefix(version, capi):
+		return []string{"Cluster"}
+	case strings.HasPrefix(version, "controlplane."+capi):
+		return []string{"KubeadmControlPlane", "K3sControlPlane"}
+	}
+	return nil
+}
+
+// v3 is the file's Cluster if it is one of KubeKey and not of Cluster API.
+func (r *reader) v3() manifest.Document {
+	d := r.kinds["Cluster"]
+	if d.Root != nil && strings.HasPrefix(r.peek(d.Root).text("apiVersion"), group) {
+		return d
+	}
+	return manifest.Document{}
+}
+
+// refuse is the error of a file that is KubeKey's and not of the kind that is wanted.
+func (r *reader) refuse(why string) error {
+	r.problem(r.first.Root, "%s: name another file", why)
+	return r.join(nil)
+}
+
+// join adds the problems of what was made of the file. What is missing there may only be missing because it was wrong.
+func (r *reader) join(err error) error {
+	var more manifest.Problems
+	errors.As(err, &more)
+	translated := len(r.problems) == 0
+	for _, p := range more {
+		if translated || !strings.Contains(p.Message, " is missing") && !strings.Contains(p.Message, " is required") {
+			r.problems = append(r.problems, p)
+		}
+	}
+	if len(r.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(r.problems, byPlace)
+	return slices.Compact(r.problems)
+}
+
+// said is what is worth knowing about a file that was read.
+func (r *reader) said() Notes {
+	if r.secrets > 0 {
+		what := "a password or key is"
+		if r.secrets > 1 {
+			what = fmt.Sprintf("%d passwords and keys are", r.secrets)
+		}
+		r.note(r.secret, "%s in this file, the first one here; they are used and shown nowhere, but whoever can read the file has them: "+
+			"passwordEnv, passwordFile and key in a file of kkbundle keep them elsewhere", what)
+	}
+	slices.SortStableFunc(r.notes, byPlace)
+	return slices.Compact(r.notes)
+}
+
+func byPlace(a, b manifest.Problem) int {
+	if a.Line != b.Line {
+		return a.Line - b.Line
+	}
+	return a.Column - b.Column
+}

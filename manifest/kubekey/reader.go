@@ -1,0 +1,339 @@
+package kubekey
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	// maxNotes bounds what is said about one file.
+	maxNotes = 200
+	// maxNodes bounds what is looked at in one file: aliases can repeat nodes. It is manifest's own bound of values.
+	maxNodes = 300_000
+)
+
+// reader gathers what is found in a file on the way.
+type reader struct {
+	file      string
+	first     manifest.Document
+	kinds     map[string]manifest.Document
+	templates []manifest.Document // the KKMachineTemplates
+
+	notes    Notes
+	problems manifest.Problems
+	secrets  int
+	secret   *yaml.Node // the first one
+	nodes    int
+}
+
+func (r *reader) note(n *yaml.Node, format string, args ...any) {
+	if len(r.notes) < maxNotes {
+		r.notes = append(r.notes, manifest.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (r *reader) problem(n *yaml.Node, format string, args ...any) {
+	if len(r.problems) < maxNotes {
+		r.problems = append(r.problems, manifest.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+// object is a mapping of a foreign file. What is not taken out of it is noted when it is done.
+type object struct {
+	r     *reader
+	path  string
+	node  *yaml.Node // what stands for it in messages
+	names []string   // in the order of the file
+	keys  map[string]*yaml.Node
+	value map[string]*yaml.Node
+	taken map[string]bool
+	subs  map[string]*object // of peekAt
+}
+
+// peek is an object of which only something is wanted.
+func (r *reader) peek(n *yaml.Node) *object {
+	o := &object{r: r, node: n, keys: map[string]*yaml.Node{}, value: map[string]*yaml.Node{}, taken: map[string]bool{}}
+	if n = resolved(n); n.Kind != yaml.MappingNode {
+		return o
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], resolved(n.Content[i+1])
+		if r.nodes++; r.nodes > maxNodes {
+			break
+		}
+		if k.Kind != yaml.ScalarNode || o.keys[k.Value] != nil {
+			r.problem(k, "%sa key must be plain text and there once", prefix(o.path))
+			continue
+		}
+		o.names = append(o.names, k.Value)
+		o.keys[k.Value], o.value[k.Value] = k, v
+	}
+	return o
+}
+
+// object is the mapping of a node; where something else stands, that is a problem.
+func (r *reader) object(path string, n *yaml.Node) *object {
+	if m := resolved(n); m.Kind != yaml.MappingNode && m.Tag != "!!null" {
+		r.problem(n, "%swant a mapping", prefix(path))
+	}
+	o := r.peek(n)
+	o.path = path
+	return o
+}
+
+// entries are the nodes of a list; where something else stands, that is a problem.
+func (o *object) entries(name string) []*yaml.Node {
+	n := o.take(name)
+	switch {
+	case n == nil:
+		return nil
+	case n.Kind != yaml.SequenceNode:
+		o.r.problem(n, "%swant a list", prefix(o.at(name)))
+		return nil
+	}
+	var list []*yaml.Node
+	for _, one := range n.Content {
+		if o.r.nodes++; o.r.nodes > maxNodes {
+			o.r.problem(one, "more than %d values; aliases repeat too much", maxNodes)
+			return nil
+		}
+		list = append(list, resolved(one))
+	}
+	return list
+}
+
+// take returns the value of a key, nil if it is not there, empty, or a template, which is noted.
+func (o *object) take(name string) *yaml.Node {
+	o.taken[name] = true
+	n := o.value[name]
+	switch {
+	case n == nil || n.Tag == "!!null" || n.Kind == yaml.ScalarNode && n.Value == "":
+		return nil
+	case n.Kind == yaml.ScalarNode && strings.Contains(n.Value, "{{"):
+		o.r.note(n, "%s: a template is not evaluated; it is left out", o.at(name))
+		return nil
+	}
+	return n
+}
+
+// sub is the mapping under a key, without keys if there is none.
+func (o *object) sub(name string) *object {
+	n := o.take(name)
+	if n == nil {
+		at := o.node
+		if k := o.keys[name]; k != nil {
+			at = k
+		}
+		n = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Line: at.Line, Column: at.Column}
+	}
+	return o.r.object(o.at(name), n)
+}
+
+// scalar is the value of a key if it is a single one.
+func (o *object) scalar(name string) *yaml.Node {
+	n := o.take(name)
+	if n != nil && n.Kind != yaml.ScalarNode {
+		o.r.problem(n, "%s: want one value", o.at(name))
+		return nil
+	}
+	return n
+}
+
+// text is the text of a scalar, "" if it is not there.
+func (o *object) text(name string) string {
+	if n := o.scalar(name); n != nil {
+		return n.Value
+	}
+	return ""
+}
+
+// is tells whether a key is true, or what it is by default.
+func (o *object) is(name string, byDefault bool) bool {
+	n := o.scalar(name)
+	if n == nil {
+		return byDefault
+	}
+	b, err := strconv.ParseBool(n.Value)
+	if err != nil {
+		o.r.problem(n, "%s: want true or false", o.at(name))
+	}
+	return b
+}
+
+// number is a scalar that must be a whole number; older files have some of them in quotes.
+func (o *object) number(name string) *yaml.Node {
+	n := o.scalar(name)
+	if n == nil || n.Tag == "!!int" {
+		return n
+	}
+	return placed(n, "!!int", n.Value)
+}
+
+// secretOf is a scalar that nobody may see.
+func (o *object) secretOf(name string) *yaml.Node {
+	n := o.scalar(name)
+	if n == nil {
+		return nil
+	}
+	if o.r.secrets++; o.r.secret == nil {
+		o.r.secret = n
+	}
+	return placed(n, "!!str", n.Value)
+}
+
+// drop notes keys that are understood and cannot be carried over, and why.
+func (o *object) drop(why string, names ...string) {
+	for _, name := range names {
+		if o.take(name) != nil {
+			o.r.note(o.keys[name], "%s is not carried over: %s", o.at(name), why)
+		}
+	}
+}
+
+// ignore takes keys that need nothing said: they tell what kkbundle finds out itself.
+func (o *object) ignore(names ...string) {
+	for _, name := range names {
+		o.taken[name] = true
+	}
+}
+
+// done notes what was left.
+func (o *object) done() {
+	for _, name := range o.names {
+		if !o.taken[name] && o.value[name].Tag != "!!null" {
+			o.r.note(o.keys[name], "%s is not carried over: kkbundle has nothing for it", o.at(name))
+		}
+	}
+}
+
+func (o *object) at(name string) string {
+	if o.path == "" {
+		return shown(name)
+	}
+	return o.path + "." + shown(name)
+}
+
+func prefix(path string) string {
+	if path == "" {
+		return ""
+	}
+	return path + ": "
+}
+
+// shown bounds what of a file's own text is repeated.
+func shown(s string) string {
+	const most = 60
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+func resolved(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// placed is a scalar at the place of another node.
+func placed(at *yaml.Node, tag, value string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value, Line: at.Line, Column: at.Column}
+}
+
+// text is a placed string.
+func text(at *yaml.Node, value string) *yaml.Node { return placed(at, "!!str", value) }
+
+// yes is a placed true.
+func yes(at *yaml.Node) *yaml.Node { return placed(at, "!!bool", "true") }
+
+// tree is a mapping that is made for the decoder.
+type tree struct{ root *yaml.Node }
+
+func mapping(at *yaml.Node) tree {
+	return tree{&yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Line: at.Line, Column: at.Column}}
+}
+
+func newTree(at *yaml.Node, kind string) tree {
+	t := mapping(at)
+	t.set("apiVersion", text(at, manifest.APIVersion))
+	t.set("kind", text(at, kind))
+	return t
+}
+
+func (t tree) document(file string) manifest.Document {
+	return manifest.Document{File: file, Root: t.root}
+}
+
+// set puts a value at a path of keys with dots between, unless it is nil. The first value stays.
+func (t tree) set(path string, v *yaml.Node) {
+	if v != nil {
+		t.put(v, strings.Split(path, ".")...)
+	}
+}
+
+// put is set for keys that may have dots.
+func (t tree) put(v *yaml.Node, keys ...string) {
+	n := t.root
+	for i, name := range keys {
+		last := i == len(keys)-1
+		next := find(n, name)
+		switch {
+		case next == nil && last:
+			n.Content = append(n.Content, text(v, name), v)
+		case next == nil:
+			next = mapping(v).root
+			n.Content = append(n.Content, text(v, name), next)
+		}
+		n = next
+	}
+}
+
+func find(n *yaml.Node, name string) *yaml.Node {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == name {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// list makes a list of nodes.
+func list(at *yaml.Node, entries []*yaml.Node) *yaml.Node {
+	return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Content: entries, Line: at.Line, Column: at.Column}
+}
+
+// defaults sets what KubeKey does where its file says nothing and kkbundle would do something else.
+func (r *reader) defaults(t tree, at *yaml.Node, values [][2]string) {
+	var said []string
+	for _, one := range values {
+		path, value := one[0], one[1]
+		if t.has(path) {
+			continue
+		}
+		tag := "!!str"
+		if value == "true" {
+			tag = "!!bool"
+		}
+		t.set(path, placed(at, tag, value))
+		said = append(said, path+": "+value)
+	}
+	if said != nil {
+		r.note(at, "KubeKey's defaults hold for what is not given: %s", strings.Join(said, ", "))
+	}
+}
+
+func (t tree) has(path string) bool {
+	n := t.root
+	for _, name := range strings.Split(path, ".") {
+		if n = find(n, name); n == nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,313 @@
+package kubekey
+
+import (
+	"net/netip"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// inventoryV3 reads the hosts of kubekey.kubesphere.io/v1alpha2 Cluster.
+func (r *reader) inventoryV3(t tree) {
+	spec := r.object("", r.v3().Root).sub("spec")
+	hosts := mapping(spec.node)
+	for _, n := range spec.entries("hosts") {
+		o := r.object("spec.hosts", n)
+		name := o.scalar("name")
+		if name == nil {
+			r.problem(n, "spec.hosts: name is missing")
+			continue
+		}
+		if find(hosts.root, name.Value) != nil {
+			r.problem(name, "spec.hosts: %s is there twice", shown(name.Value))
+			continue
+		}
+		hosts.put(r.hostV3(o), name.Value)
+	}
+	t.put(hosts.root, "hosts")
+	groups := spec.sub("roleGroups")
+	r.rolesV3(groups, t)
+}
+
+func (r *reader) hostV3(o *object) *yaml.Node {
+	t := mapping(o.node)
+	internal := o.scalar("internalAddress")
+	address := o.scalar("address")
+	if address == nil && internal != nil {
+		v4, _, _ := strings.Cut(internal.Value, ",")
+		address = text(internal, v4)
+	}
+	t.set("address", address)
+	r.addresses(t, internal)
+	r.login(o, t, "privateKeyPath", "privateKey")
+	t.set("labels", free(o.take("labels")))
+	o.ignore("name", "arch", "timeout")
+	o.done()
+	return t.root
+}
+
+// addresses are the node's own: one, or IPv4 and IPv6 with a comma between.
+func (r *reader) addresses(t tree, internal *yaml.Node) {
+	if internal == nil {
+		return
+	}
+	for _, one := range strings.Split(internal.Value, ",") {
+		field := "internalIPv4"
+		if a, err := netip.ParseAddr(strings.TrimSpace(one)); err == nil && a.Is6() {
+			field = "internalIPv6"
+		}
+		t.set(field, text(internal, strings.TrimSpace(one)))
+	}
+}
+
+// rolesV3 are the groups under kkbundle's names; ranges are written alike.
+func (r *reader) rolesV3(o *object, t tree) {
+	groups := mapping(o.node)
+	for _, one := range [][2]string{
+		{"control-plane", "kube_control_plane"},
+		{"master", "kube_control_plane"},
+		{"worker", "kube_worker"},
+		{"etcd", "etcd"},
+		{"registry", "image_registry"},
+	} {
+		if hosts := o.entries(one[0]); hosts != nil {
+			if find(groups.root, one[1]) != nil {
+				r.problem(o.keys[one[0]], "%s and control-plane are the same group; keep one", o.at(one[0]))
+				continue
+			}
+			groups.set(one[1], list(o.value[one[0]], hosts))
+		}
+	}
+	o.ignore("k8s")
+	o.done()
+	t.put(groups.root, "groups")
+}
+
+// clusterV3 reads what is not about hosts of kubekey.kubesphere.io/v1alpha2 Cluster.
+func (r *reader) clusterV3(t tree) {
+	top := r.object("", r.v3().Root)
+	top.ignore("apiVersion", "kind", "status")
+	t.set("metadata.name", top.sub("metadata").scalar("name"))
+	spec := top.sub("spec")
+	top.done()
+	spec.ignore("hosts")
+	r.kubernetesV3(spec.sub("kubernetes"), t)
+	r.networkV3(spec.sub("network"), t)
+	r.endpointV3(spec.sub("controlPlaneEndpoint"), t)
+	r.etcdV3(spec.sub("etcd"), t)
+	r.registryV3(spec.sub("registry"), len(spec.sub("roleGroups").entries("registry")) > 0, t)
+	r.addonsV3(spec, t)
+	spec.drop(leftToYou, "system")
+	spec.drop("list a chart for it under addons", "storage", "kubesphere")
+	spec.drop("CoreDNS has kubeadm's defaults", "dns")
+	spec.done()
+	// https://github.com/kubesphere/kubekey, branch release-3.x, cmd/kk/apis/kubekey/v1alpha2/default.go
+	r.defaults(t, spec.node, [][2]string{
+		{"kubernetes.proxyMode", "ipvs"},
+		{"cni.type", "calico"},
+		{"cri.type", "docker"},
+		{"etcd.type", "external"},
+		{"dns.nodeLocal", "true"},
+	})
+}
+
+func (r *reader) kubernetesV3(o *object, t tree) {
+	kind := o.scalar("type")
+	if version := o.version("version"); version != nil {
+		number, suffix, has := strings.Cut(version.Value, "-")
+		t.set("kubernetes.version", text(version, number))
+		if has {
+			kind = text(version, suffix)
+		}
+	}
+	t.set("kubernetes.distribution", kind)
+	t.set("kubernetes.kubelet", free(o.take("kubeletConfiguration")))
+	t.set("kubernetes.kubeProxy", free(o.take("kubeProxyConfiguration")))
+	t.set("kubernetes.maxPods", o.number("maxPods"))
+	t.set("kubernetes.kubelet.podPidsLimit", o.number("podPidsLimit"))
+	t.set("kubernetes.kubelet.featureGates", free(o.take("featureGates")))
+	t.set("kubernetes.proxyMode", o.scalar("proxyMode"))
+	if n := o.scalar("masqueradeAll"); n != nil && n.Value == "true" {
+		t.set("kubernetes.kubeProxy.iptables.masqueradeAll", n)
+	}
+	if sans := o.take("apiserverCertExtraSans"); sans != nil && len(sans.Content) > 0 {
+		t.set("kubernetes.kubeadm.apiServer.certSANs", sans)
+	}
+	t.set("cni.ipv4MaskSize", o.number("nodeCidrMaskSize"))
+	t.set("cri.type", o.scalar("containerManager"))
+	t.set("dns.nodeLocal", o.scalar("nodelocaldns"))
+	for _, name := range []string{"clusterName", "dnsDomain"} {
+		if v := o.text(name); v != "" && v != "cluster.local" {
+			r.note(o.keys[name], "%s is not carried over: write networking.dnsDomain under kubernetes.kubeadm", o.at(name))
+		}
+	}
+	if o.is("disableKubeProxy", false) {
+		r.note(o.keys["disableKubeProxy"], "%s is not carried over: kkbundle always installs kube-proxy", o.at("disableKubeProxy"))
+	}
+	o.ignore("imageRepo")
+	o.drop("the runtime has its own default", "containerRuntimeEndpoint")
+	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "apiserverArgs", "controllerManagerArgs", "schedulerArgs", "audit")
+	o.drop("write it under kubernetes.kubelet, as KubeletConfiguration has it", "kubeletArgs")
+	o.drop("write it under kubernetes.kubeProxy, as KubeProxyConfiguration has it", "kubeProxyArgs")
+	if o.is("autoRenewCerts", false) {
+		r.note(o.keys["autoRenewCerts"], "%s is not carried over: renew certificates by hand", o.at("autoRenewCerts"))
+	}
+	for _, name := range []string{"kata", "nodeFeatureDiscovery"} {
+		feature := o.sub(name)
+		if feature.is("enabled", false) {
+			r.note(o.keys[name], "%s is not carried over: list a chart for it under addons", o.at(name))
+		}
+	}
+	o.done()
+}
+
+func (r *reader) networkV3(o *object, t tree) {
+	plugin := r.plugin(o.scalar("plugin"), o.at("plugin"))
+	multus := o.sub("multusCNI")
+	if multus.is("enabled", false) {
+		at := multus.value["enabled"]
+		t.set("cni.type", text(at, "multus"))
+		t.set("cni.with", first(plugin, text(at, "calico")))
+	} else {
+		t.set("cni.type", plugin)
+	}
+	multus.done()
+	t.set("kubernetes.podCIDR", o.scalar("kubePodsCIDR"))
+	t.set("kubernetes.serviceCIDR", o.scalar("kubeServiceCIDR"))
+	o.drop("the network has its chart's defaults", "calico", "flannel", "kubeovn", "cilium", "hybridnet")
+	o.done()
+}
+
+func (r *reader) endpointV3(o *object, t tree) {
+	inside, address, domain := o.scalar("internalLoadbalancer"), o.scalar("address"), o.scalar("domain")
+	at := "controlPlaneEndpoint."
+	switch {
+	case inside != nil:
+		t.set(at+"type", inside)
+		if inside.Value != "haproxy" { // which listens on the nodes' own loopback address
+			t.set(at+"address", withPort(address, o.scalar("port")))
+		} else if address != nil {
+			r.problem(address, "%s: haproxy on the nodes and the address of a load balancer; keep one", o.at("address"))
+		}
+	case o.is("externalDNS", false) && domain != nil:
+		t.set(at+"type", text(domain, "external"))
+		t.set(at+"address", withPort(domain, o.scalar("port")))
+		domain = nil
+	case address != nil && address.Value != "127.0.0.1":
+		t.set(at+"type", text(address, "external"))
+		t.set(at+"address", withPort(address, o.scalar("port")))
+	}
+	if domain != nil && domain.Value != "lb.kubesphere.local" {
+		r.note(domain, "%s is not carried over: kkbundle uses the address", o.at("domain"))
+	}
+	vip := o.sub("kubevip")
+	if mode := vip.text("mode"); mode != "" && !strings.EqualFold(mode, "ARP") {
+		r.note(vip.keys["mode"], "%s is not carried over: kube-vip announces its address with ARP", vip.at("mode"))
+	}
+	vip.done()
+	o.ignore("port", "externalDNS")
+	o.done()
+}
+
+// withPort adds a port that is not the usual one.
+func withPort(address, port *yaml.Node) *yaml.Node {
+	if address == nil || port == nil || port.Value == "6443" {
+		return address
+	}
+	if a, err := netip.ParseAddr(address.Value); err == nil && a.Is6() {
+		return text(address, "["+address.Value+"]:"+port.Value)
+	}
+	return text(address, address.Value+":"+port.Value)
+}
+
+func (r *reader) etcdV3(o *object, t tree) {
+	external := o.sub("external")
+	if kind := o.scalar("type"); kind != nil {
+		switch kind.Value {
+		case "kubekey":
+			t.set("etcd.type", text(kind, "external"))
+		case "kubeadm":
+			t.set("etcd.type", text(kind, "internal"))
+		case "external":
+			t.set("etcd.type", text(kind, "provided"))
+			t.set("etcd.endpoints", external.take("endpoints"))
+			t.set("etcd.ca", external.scalar("caFile"))
+			t.set("etcd.cert", external.scalar("certFile"))
+			t.set("etcd.key", external.scalar("keyFile"))
+		default:
+			r.problem(kind, "%s: want kubekey, kubeadm or external", o.at("type"))
+		}
+	}
+	external.ignore("endpoints", "caFile", "certFile", "keyFile")
+	external.done()
+	t.set("etcd.dataDir", o.scalar("dataDir"))
+	if minutes, keep := o.number("backupPeriod"), o.number("keepBackupNumber"); minutes != nil || keep != nil {
+		at := first(minutes, keep)
+		// KubeKey's defaults: once a day, five copies.
+		t.set("etcd.backup.every", text(at, first(minutes, text(at, "1440")).Value+"m"))
+		t.set("etcd.backup.keep", first(keep, placed(at, "!!int", "5")))
+	}
+	o.drop("copies are kept where kkbundle keeps them", "backupDir", "backupScript", "backupScriptDir")
+	o.drop("etcd has its own defaults", "port", "peerPort", "extraArgs", "heartbeatInterval", "electionTimeout", "snapshotCount", "autoCompactionRetention",
+		"metrics", "quotaBackendBytes", "maxRequestBytes", "maxSnapshots", "maxWals", "logLevel")
+	o.done()
+}
+
+func (r *reader) registryV3(o *object, installed bool, t tree) {
+	address := o.scalar("privateRegistry")
+	auths := o.sub("auths")
+	kind := o.scalar("type")
+	t.set("imageRegistry.type", kind)
+	switch {
+	case kind != nil, installed:
+		if address != nil {
+			r.note(address, "%s is not carried over: the registry that kkbundle installs has a name of its own", o.at("privateRegistry"))
+		}
+	case address != nil:
+		login := auths.sub(address.Value)
+		r.existing(t, address, login.scalar("username"), login.secretOf("password"), nil)
+		login.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca", "plainHTTP", "skipTLSVerify", "insecureSkipVerify", "certsPath")
+		login.done()
+	default:
+		r.note(o.node, "no image registry is named: KubeKey would pull from the internet; kkbundle installs one on the image_registry host")
+	}
+	auths.done()
+	o.drop("images keep their names, whichever registry they come from", "namespaceOverride", "namespaceRewrite", "registryMirrors")
+	o.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca", "insecureRegistries")
+	o.drop("the runtime has its own default", "dataRoot", "bridgeIP")
+	o.done()
+}
+
+// addonsV3 are charts; they come out of the bundle under their own names.
+func (r *reader) addonsV3(spec *object, t tree) {
+	var addons []*yaml.Node
+	for _, n := range spec.entries("addons") {
+		o := r.object("spec.addons", n)
+		sources := o.sub("sources")
+		chart := sources.sub("chart")
+		sources.drop("list it under manifests in the bundle's manifest, and apply it yourself", "yaml")
+		sources.done()
+		if name := first(chart.scalar("name"), chart.scalar("path")); name != nil {
+			a := mapping(n)
+			a.set("chart", text(name, name.Value[strings.LastIndexByte(name.Value, '/')+1:]))
+			a.set("namespace", o.scalar("namespace"))
+			a.set("release", o.scalar("name"))
+			if f := chart.scalar("valuesFile"); f != nil {
+				a.set("values", list(f, []*yaml.Node{f}))
+			}
+			addons = append(addons, a.root)
+			r.note(name, "the bundle's manifest must list this chart, with its repository and version")
+		}
+		chart.ignore("repo", "path", "version")
+		if v := chart.take("values"); v != nil && len(v.Content) > 0 {
+			r.note(v, "%s is not carried over: write the values into a file and name it in valuesFile", chart.at("values"))
+		}
+		chart.ignore("wait")
+		chart.done()
+		o.ignore("name", "namespace", "retries", "delay", "timeout")
+		o.done()
+	}
+	if addons != nil {
+		t.set("addons", list(spec.value["addons"], addons))
+	}
+}

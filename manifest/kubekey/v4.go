@@ -1,0 +1,243 @@
+package kubekey
+
+import (
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const localhost = "localhost"
+
+// inventoryV4 reads kubekey.kubesphere.io/v1 Inventory: hosts with variables, groups of hosts and groups, and variables of
+// both.
+func (r *reader) inventoryV4(t tree) {
+	top := r.object("", r.kinds["Inventory"].Root)
+	top.ignore("apiVersion", "kind", "metadata", "status")
+	spec := top.sub("spec")
+	top.done()
+	vars := spec.sub("vars")
+	r.varsV4(vars, t, "vars")
+	hosts := spec.sub("hosts")
+	out := mapping(hosts.node)
+	for _, name := range hosts.names {
+		out.put(r.hostV4(hosts.sub(name), name), name)
+	}
+	g := groupsV4{r: r, spec: spec.sub("groups"), out: out, named: map[string]bool{}}
+	g.read(t)
+	t.put(out.root, "hosts")
+	spec.done()
+}
+
+// hostV4 is the entry of a host.
+func (r *reader) hostV4(o *object, name string) *yaml.Node {
+	t := mapping(o.node)
+	connector := o.peekAt("connector")
+	kind := connector.text("type")
+	switch local := kind == "local" || kind == "" && name == localhost; {
+	case local:
+		t.set("local", yes(o.node))
+		connector.ignore("type", "host", "port", "user")
+		if p := connector.secretOf("password"); p != nil {
+			t.set("sudo.password", p)
+		}
+	case kind == "" || kind == "ssh":
+		t.set("address", connector.scalar("host"))
+	default:
+		r.problem(connector.node, "%s: a connector of type %s leads to no machine; want ssh or local", connector.path, shown(kind))
+	}
+	if a := o.scalar("internal_ipv4"); a != nil {
+		t.set("internalIPv4", a)
+	}
+	t.set("internalIPv6", o.scalar("internal_ipv6"))
+	r.variablesV4(o, t)
+	return t.root
+}
+
+// peekAt is the mapping under a key for a look before others take from it.
+func (o *object) peekAt(name string) *object {
+	if o.subs == nil {
+		o.subs = map[string]*object{}
+	}
+	if o.subs[name] == nil {
+		o.subs[name] = o.sub(name)
+	}
+	return o.subs[name]
+}
+
+// varsV4 puts variables that hold for several hosts below one key.
+func (r *reader) varsV4(o *object, t tree, path ...string) {
+	out := mapping(o.node)
+	r.variablesV4(o, out)
+	if len(out.root.Content) > 0 {
+		t.put(out.root, path...)
+	}
+}
+
+// variablesV4 are the variables that hosts, groups and the whole inventory can have.
+func (r *reader) variablesV4(o *object, t tree) {
+	c := o.peekAt("connector")
+	c.ignore("type", "host")
+	r.login(c, t, "private_key", "private_key_content")
+	c.drop("kkbundle becomes root with sudo, and keeps the SSH password for it", "become", "become_user", "become_method", "become_password")
+	c.done()
+	for _, from := range []*object{o, o.peekAt("kubernetes")} {
+		if labels := from.take("custom_labels"); labels != nil {
+			t.set("labels", labels)
+		}
+		if annotations := from.take("custom_annotations"); annotations != nil {
+			t.set("annotations", annotations)
+		}
+		if n := from.taints("custom_taints"); n != nil {
+			t.set("taints", n)
+		}
+	}
+	o.peekAt("kubernetes").drop("kkbundle leaves disks alone; mount them beforehand", "multipath", "storage_disks")
+	o.peekAt("kubernetes").done()
+	o.drop("kkbundle leaves disks alone; mount them beforehand", "storage")
+	o.ignore("arch", "hostname")
+	o.done()
+}
+
+// login is user, port, key and password of an SSH server. The password is the one for sudo too, as KubeKey has it.
+func (r *reader) login(o *object, t tree, key, content string) {
+	t.set("ssh.user", o.scalar("user"))
+	t.set("ssh.port", o.number("port"))
+	t.set("ssh.key", o.scalar(key))
+	t.set("ssh.privateKey", o.secretOf(content))
+	if password := o.secretOf("password"); password != nil {
+		t.set("ssh.password", password)
+		t.set("sudo.password", password)
+	}
+}
+
+// taints are written as kubectl does, or as mappings of key, value and effect.
+func (o *object) taints(name string) *yaml.Node {
+	if o.take(name) == nil {
+		return nil
+	}
+	var taints []*yaml.Node
+	for _, n := range o.entries(name) {
+		if n.Kind == yaml.MappingNode {
+			one := o.r.object(o.at(name), n)
+			taint := one.text("key")
+			if v := one.text("value"); v != "" {
+				taint += "=" + v
+			}
+			taint += ":" + one.text("effect")
+			one.done()
+			n = text(n, taint)
+		}
+		taints = append(taints, n)
+	}
+	return list(o.value[name], taints)
+}
+
+// groupsV4 resolves groups of groups.
+type groupsV4 struct {
+	r     *reader
+	spec  *object
+	out   tree // the hosts
+	named map[string]bool
+}
+
+func rolesV4() []manifest.Role {
+	return []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker, manifest.RoleEtcd, manifest.RoleRegistry, manifest.RoleNFS}
+}
+
+func (g *groupsV4) read(t tree) {
+	groups := map[string]*object{}
+	for _, name := range g.spec.names {
+		groups[name] = g.spec.sub(name)
+	}
+	t.put(mapping(g.spec.node).root, "groups")
+	for _, role := range rolesV4() {
+		name := string(role)
+		if groups[name] == nil {
+			continue
+		}
+		if hosts := g.hosts(groups, name, nil); len(hosts) > 0 {
+			t.put(list(groups[name].node, hosts), "groups", name)
+		}
+	}
+	for _, name := range g.spec.names {
+		o, isRole := groups[name], slices.Contains(rolesV4(), manifest.Role(name))
+		vars := o.sub("vars")
+		switch {
+		case isRole, name == string(manifest.RoleCluster):
+			g.r.varsV4(vars, t, "groupVars", name)
+		case len(vars.names) > 0:
+			g.r.note(vars.node, "groups.%s.vars is not carried over: only the groups that kkbundle knows have variables", shown(name))
+		}
+		if name == string(manifest.RoleCluster) {
+			g.cluster(groups)
+		} else if !isRole && !g.named[name] {
+			g.r.note(g.spec.keys[name], "group %s is not carried over: kkbundle has nothing for it to do", shown(name))
+		}
+		o.ignore("groups", "hosts")
+		o.done()
+	}
+}
+
+// hosts are the hosts of a group and of those in it, each once.
+func (g *groupsV4) hosts(groups map[string]*object, name string, inside []string) []*yaml.Node {
+	o := groups[name]
+	if slices.Contains(inside, name) {
+		g.r.problem(o.node, "groups.%s: the groups lead in a circle (%s)", shown(name), shown(strings.Join(inside, ", ")))
+		return nil
+	}
+	var found []*yaml.Node
+	seen := map[string]bool{}
+	add := func(n *yaml.Node) {
+		if !seen[n.Value] {
+			seen[n.Value] = true
+			found = append(found, n)
+		}
+	}
+	for _, n := range o.entries("hosts") {
+		if n.Kind != yaml.ScalarNode {
+			g.r.problem(n, "groups.%s.hosts: want the name of a host", shown(name))
+			continue
+		}
+		if n.Value == localhost && find(g.out.root, localhost) == nil {
+			here := mapping(n)
+			here.set("local", yes(n))
+			g.out.put(here.root, localhost)
+			g.r.note(n, "localhost is no host of this file, so it is the machine that kkbundle runs on, as KubeKey has it")
+		}
+		add(n)
+	}
+	for _, n := range o.entries("groups") {
+		if groups[n.Value] == nil {
+			g.r.problem(n, "groups.%s.groups: there is no group %s", shown(name), shown(n.Value))
+			continue
+		}
+		g.named[n.Value] = true
+		if g.r.nodes++; g.r.nodes > maxNodes {
+			return nil
+		}
+		for _, host := range g.hosts(groups, n.Value, append(inside, name)) {
+			add(host)
+		}
+	}
+	return found
+}
+
+// cluster notes hosts that are in k8s_cluster alone.
+func (g *groupsV4) cluster(groups map[string]*object) {
+	nodes := map[string]bool{}
+	for _, role := range []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker} {
+		if groups[string(role)] != nil {
+			for _, n := range g.hosts(groups, string(role), nil) {
+				nodes[n.Value] = true
+			}
+		}
+	}
+	for _, n := range g.hosts(groups, string(manifest.RoleCluster), nil) {
+		if !nodes[n.Value] {
+			g.r.note(n, "%s is in k8s_cluster alone and does nothing there: put it into kube_control_plane or kube_worker", shown(n.Value))
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package kubekey
+
+import (
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	fromCatalog = "the catalog knows the version; override it under components"
+	ownBundle   = "the bundle's manifest says what is downloaded, and from where"
+	leftToYou   = "kkbundle does not do this; do it beforehand or in a hook"
+)
+
+// clusterV4 reads kubekey.kubesphere.io/v1 Config.
+func (r *reader) clusterV4(t tree) {
+	top := r.object("", r.kinds["Config"].Root)
+	top.ignore("apiVersion", "kind", "metadata", "status")
+	spec := top.sub("spec")
+	top.done()
+	r.kubernetesV4(spec.sub("kubernetes"), t)
+	r.networkV4(spec.sub("cni"), t)
+	r.runtimeV4(spec.sub("cri"), t)
+	r.etcdV4(spec.sub("etcd"), t)
+	r.registryV4(spec.sub("image_registry"), t)
+	r.restV4(spec, t)
+	spec.done()
+	// https://github.com/kubesphere/kubekey, builtin/core/roles/defaults/defaults/main
+	r.defaults(t, spec.node, [][2]string{
+		{"metadata.name", "kubekey"},
+		{"kubernetes.proxyMode", "ipvs"},
+		{"cni.type", "calico"},
+		{"etcd.type", "external"},
+		{"storage.local", "true"},
+	})
+}
+
+func (r *reader) kubernetesV4(o *object, t tree) {
+	t.set("metadata.name", o.scalar("cluster_name"))
+	t.set("kubernetes.version", o.version("kube_version"))
+	proxy := o.sub("kube_proxy")
+	t.set("kubernetes.proxyMode", proxy.scalar("mode"))
+	t.set("kubernetes.kubeProxy", free(proxy.take("config")))
+	if !proxy.is("enabled", true) {
+		r.note(proxy.keys["enabled"], "kubernetes.kube_proxy.enabled: kkbundle always installs kube-proxy")
+	}
+	proxy.drop("kubeadm installs kube-proxy", "manage")
+	proxy.done()
+
+	kubelet := o.sub("kubelet")
+	t.set("kubernetes.kubelet", free(kubelet.take("extra_config")))
+	t.set("kubernetes.maxPods", first(kubelet.number("max_pods"), kubelet.number("max_pod")))
+	t.set("kubernetes.kubelet.podPidsLimit", kubelet.number("pod_pids_limit"))
+	t.set("kubernetes.kubelet.containerLogMaxSize", kubelet.scalar("container_log_max_size"))
+	t.set("kubernetes.kubelet.containerLogMaxFiles", kubelet.number("container_log_max_files"))
+	t.set("kubernetes.kubelet.featureGates", free(kubelet.take("feature_gates")))
+	kubelet.drop("write it under kubernetes.kubelet, as KubeletConfiguration has it", "extra_args")
+	kubelet.done()
+
+	api := o.sub("apiserver")
+	if sans := api.take("certSANs"); sans != nil && len(sans.Content) > 0 {
+		t.set("kubernetes.kubeadm.apiServer.certSANs", sans)
+	}
+	if port := api.text("port"); port != "" && port != "6443" {
+		r.note(api.keys["port"], "kubernetes.apiserver.port is not carried over: the API server listens on 6443")
+	}
+	api.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "extra_args")
+	api.done()
+
+	r.endpointV4(o.sub("control_plane_endpoint"), t)
+	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "controller_manager", "scheduler")
+	o.drop("images keep their own names in the bundle", "image_repository", "sandbox_image")
+	o.drop(fromCatalog, "helm_version")
+	o.done()
+}
+
+func (r *reader) endpointV4(o *object, t tree) {
+	kind := strings.ReplaceAll(o.text("type"), "_", "-")
+	vip, haproxy := o.sub("kube_vip"), o.sub("haproxy")
+	switch kind {
+	case "", "local":
+	case "kube-vip":
+		t.set("controlPlaneEndpoint.type", text(o.value["type"], kind))
+		t.set("controlPlaneEndpoint.address", vip.scalar("address"))
+	case "haproxy":
+		t.set("controlPlaneEndpoint.type", o.value["type"])
+	default:
+		r.problem(o.value["type"], "%s: want local, kube_vip or haproxy", o.at("type"))
+	}
+	vip.ignore("address", "image")
+	if mode := vip.text("mode"); mode != "" && mode != "ARP" {
+		r.note(vip.keys["mode"], "%s is not carried over: kube-vip announces its address with ARP", vip.at("mode"))
+	}
+	vip.drop("kube-vip has its own defaults", "env")
+	vip.done()
+	haproxy.ignore("address", "health_port", "image")
+	haproxy.done()
+	if host := o.text("host"); host != "" && host != "lb.kubesphere.local" {
+		r.note(o.keys["host"], "%s is not carried over: kkbundle uses the address; write controlPlaneEndpoint {type: external, address} where your DNS has the name", o.at("host"))
+	}
+	if port := o.text("port"); port != "" && port != "6443" {
+		r.note(o.keys["port"], "%s is not carried over: the API server listens on 6443", o.at("port"))
+	}
+	o.done()
+}
+
+func (r *reader) networkV4(o *object, t tree) {
+	plugin := o.text("type")
+	multus := o.sub("multus")
+	meta := o.text("multi_cni") == "multus" || multus.is("enabled", false)
+	if n := r.plugin(o.scalar("type"), o.at("type")); meta {
+		at := first(n, o.node)
+		t.set("cni.type", text(at, "multus"))
+		t.set("cni.with", first(n, text(at, "calico")))
+	} else {
+		t.set("cni.type", n)
+	}
+	t.set("kubernetes.podCIDR", o.scalar("pod_cidr"))
+	t.set("kubernetes.serviceCIDR", o.scalar("service_cidr"))
+	t.set("cni.ipv4MaskSize", o.number("ipv4_mask_size"))
+	t.set("cni.ipv6MaskSize", o.number("ipv6_mask_size"))
+	for _, name := range []string{"calico", "cilium", "flannel", "kubeovn", "hybridnet"} {
+		version := o.version(name + "_version")
+		if name == plugin || plugin == "" && name == "calico" {
+			t.set("cni.version", version)
+		}
+		o.drop("the network has its chart's defaults", name)
+	}
+	multus.ignore("image")
+	multus.done()
+	o.done()
+}
+
+// plugin is a pod network as kkbundle spells it.
+func (r *reader) plugin(n *yaml.Node, path string) *yaml.Node {
+	if n == nil {
+		return nil
+	}
+	switch n.Value {
+	case "kubeovn":
+		return text(n, "kube-ovn")
+	case "other":
+		r.note(n, "%s: kkbundle installs no other network: install it yourself; as none", path)
+		return text(n, "none")
+	}
+	return n
+}
+
+func (r *reader) runtimeV4(o *object, t tree) {
+	manager := o.scalar("container_manager")
+	t.set("cri.type", manager)
+	runtimes := map[string]*yaml.Node{"containerd": o.version("containerd_version"), "docker": o.version("docker_version")}
+	if manager == nil {
+		t.set("cri.version", runtimes["containerd"])
+	} else {
+		t.set("cri.version", runtimes[manager.Value])
+	}
+	if v := o.version("runc_version"); v != nil {
+		t.set("components.runc.version", v)
+	}
+	if driver := o.text("cgroup_driver"); driver != "" && driver != "systemd" {
+		r.note(o.keys["cgroup_driver"], "%s is not carried over: kkbundle uses systemd", o.at("cgroup_driver"))
+	}
+	o.drop(fromCatalog, "crictl_version", "cridockerd_version")
+	o.drop("the runtime has its own defaults", "cri_socket", "docker", "containerd")
+	o.drop("hosts pull from imageRegistry alone", "registry")
+	o.done()
+}
+
+func (r *reader) etcdV4(o *object, t tree) {
+	t.set("etcd.type", o.scalar("deployment_type"))
+	env := o.sub("env")
+	t.set("etcd.dataDir", env.scalar("data_dir"))
+	env.done()
+	o.drop(fromCatalog, "etcd_version", "image")
+	o.drop("write etcd.backup {every, keep}", "backup")
+	o.drop("kkbundle makes the certificates", "ca_file", "cert_file", "key_file")
+	o.done()
+}
+
+func (r *reader) registryV4(o *object, t tree) {
+	auth := o.sub("auth")
+	address := auth.scalar("registry")
+	switch kind := o.scalar("type"); {
+	case kind != nil && kind.Value == "docker-registry":
+		t.set("imageRegistry.type", text(kind, "registry"))
+	case kind != nil:
+		t.set("imageRegistry.type", kind)
+	case address != nil:
+		r.existing(t, address, auth.scalar("username"), auth.secretOf("password"), auth.scalar("ca_file"))
+	default:
+		r.note(o.node, "no image registry is named: KubeKey would pull from the internet; kkbundle installs one on the image_registry host")
+	}
+	t.set("imageRegistry.vip", o.scalar("ha_vip"))
+	auth.ignore("registry", "username", "password", "ca_file")
+	auth.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca", "plain_http", "skip_tls_verify", "insecure")
+	auth.drop("client certificates are not used", "cert_file", "key_file")
+	auth.done()
+	o.drop(fromCatalog, "harbor_version", "docker_registry_version", "dockercompose_version", "keepalived_version")
+	o.drop("the bundle has the images", "images_dir", "dockerio_registry", "quayio_registry", "ghcrio_registry")
+	o.done()
+}
+
+// existing is a registry that is there already.
+func (r *reader) existing(t tree, address, user, password, ca *yaml.Node) {
+	t.set("imageRegistry.type", text(address, "existing"))
+	t.set("imageRegistry.address", text(address, trimScheme(address.Value)))
+	t.set("imageRegistry.ca", ca)
+	if user != nil {
+		t.set("imageRegistry.auth.username", user)
+		t.set("imageRegistry.auth.password", password)
+	}
+}
+
+func trimScheme(address string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(address, "https://"), "http://"), "/")
+}
+
+func (r *reader) restV4(spec *object, t tree) {
+	storage := spec.sub("storage_class")
+	for _, name := range []string{"local", "nfs"} {
+		class := storage.sub(name)
+		if n := class.scalar("enabled"); n != nil {
+			t.set("storage."+name, n)
+		}
+		class.drop("the storage class has its own defaults", "default", "path", "server")
+		class.done()
+	}
+	storage.drop(fromCatalog, "localpv_provisioner_version", "nfs_provisioner_version")
+	storage.done()
+
+	dns := spec.sub("dns")
+	nodeLocal := dns.sub("nodelocaldns")
+	t.set("dns.nodeLocal", nodeLocal.scalar("enabled"))
+	nodeLocal.done()
+	dns.drop(fromCatalog, "dns_image", "dns_cache_image")
+	dns.drop("CoreDNS has kubeadm's defaults", "coredns")
+	if domain := dns.text("domain"); domain != "" && domain != "cluster.local" {
+		r.note(dns.keys["domain"], "dns.domain is not carried over: write networking.dnsDomain under kubernetes.kubeadm")
+	}
+	dns.done()
+
+	require := spec.sub("cluster_require")
+	t.set("precheck.minKernel", require.scalar("min_kernel_version"))
+	t.set("precheck.allowUnsupportedDistributions", require.scalar("allow_unsupported_distribution_setup"))
+	for _, one := range [][2]string{{"minimal_master_memory_mb", "controlPlane"}, {"minimal_node_memory_mb", "worker"}} {
+		if n := require.number(one[0]); n != nil {
+			t.set("precheck.minMemory."+one[1], text(n, n.Value+"Mi"))
+		}
+	}
+	require.done()
+
+	if n := spec.scalar("security_enhancement"); n != nil && n.Value == "true" {
+		t.set("kubernetes.security", text(n, "hardened"))
+	}
+	spec.drop(ownBundle, "download", "zone", "image_manifests", "artifact_dir", "binary_dir", "tmp_dir", "work_dir")
+	spec.drop(leftToYou, "native", "scripts_dir", "pre_install_groups", "post_install_groups")
+	spec.drop("kkbundle makes the certificates", "certs")
+	spec.drop("it is about removing: see kkbundle reset", "delete")
+}
+
+// version is a version with its v.
+func (o *object) version(name string) *yaml.Node {
+	n := o.scalar(name)
+	if n == nil || strings.HasPrefix(n.Value, "v") {
+		return n
+	}
+	return text(n, "v"+n.Value)
+}
+
+// free is a mapping that is handed on as it is, so that more can be put into it.
+func free(n *yaml.Node) *yaml.Node {
+	if n == nil || n.Kind == yaml.MappingNode && len(n.Content) == 0 {
+		return nil
+	}
+	c := *n
+	c.Content = append([]*yaml.Node(nil), n.Content...)
+	return &c
+}
+
+// first is the first node that is there.
+func first(nodes ...*yaml.Node) *yaml.Node {
+	for _, n := range nodes {
+		if n != nil {
+			return n
+		}
+	}
+	return nil
+}

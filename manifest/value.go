@@ -1,0 +1,141 @@
+package manifest
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A Value is one setting of a cluster, and where it was given.
+type Value struct {
+	// Path is as ParseCluster's settings have it.
+	Path string `json:"path"`
+	// Value has the types of JSON. Secrets are not in it.
+	Value  any    `json:"value"`
+	Origin Origin `json:"origin"`
+}
+
+// Origin is where a value was given.
+type Origin struct {
+	// Layer is default, file (the cluster file), vars, group NAME, host NAME or --set, the later winning over the earlier.
+	Layer string `json:"layer"`
+	// File, Line and Column are as in Problem; they are not set for a default.
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+}
+
+// String returns the origin as people read it: default, cluster.yaml:4:12, inventory.yaml:9:3 (host node1).
+func (o Origin) String() string {
+	if o.Line == 0 {
+		return o.Layer
+	}
+	at := fmt.Sprintf("%s:%d:%d", o.File, o.Line, o.Column)
+	if o.Layer == fileLayer {
+		return at
+	}
+	return at + " (" + o.Layer + ")"
+}
+
+const (
+	fileLayer    = "file"
+	defaultLayer = "default"
+)
+
+// Values lists every setting that has a value, defaults included, in the order of the schema.
+func (c *Cluster) Values() []Value {
+	l := lister{src: c.src}
+	l.value("", reflect.ValueOf(c.WithDefaults()).Elem())
+	return l.values
+}
+
+// lister walks down a cluster to its single values.
+type lister struct {
+	src    *source
+	values []Value
+}
+
+func (l *lister) value(path string, v reflect.Value) {
+	if text, ok := v.Interface().(encoding.TextMarshaler); ok {
+		l.text(path, v, text)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			l.value(path, v.Elem())
+		} else if path != "" && v.Kind() == reflect.Interface {
+			l.add(path, nil)
+		}
+	case reflect.Struct:
+		for _, f := range fields(v.Type()) {
+			l.value(join(path, f.name), v.Field(f.index))
+		}
+	case reflect.Map:
+		for _, name := range sortedNames(v) {
+			l.value(key(path, name), v.MapIndex(reflect.ValueOf(name)))
+		}
+	case reflect.Slice:
+		l.list(path, v)
+	default:
+		if !v.IsZero() || v.Kind() == reflect.Bool {
+			l.add(path, v.Interface())
+		}
+	}
+}
+
+func sortedNames(v reflect.Value) []string {
+	names := map[string]bool{}
+	for _, k := range v.MapKeys() {
+		names[k.String()] = true
+	}
+	return sortedKeys(names)
+}
+
+// list shows a list of scalars as one value.
+func (l *lister) list(path string, v reflect.Value) {
+	var scalars []any
+	for i := range v.Len() {
+		one := v.Index(i)
+		if one.Kind() == reflect.Interface && !one.IsNil() {
+			one = one.Elem()
+		}
+		switch one.Kind() {
+		case reflect.Struct, reflect.Map, reflect.Slice:
+			l.value(index(path, i), one)
+		default:
+			scalars = append(scalars, one.Interface())
+		}
+	}
+	if scalars != nil {
+		l.add(path, scalars)
+	}
+}
+
+func (l *lister) text(path string, v reflect.Value, text encoding.TextMarshaler) {
+	if v.IsZero() {
+		return
+	}
+	b, err := text.MarshalText()
+	if err != nil {
+		return
+	}
+	l.add(path, string(b))
+}
+
+func (l *lister) add(path string, value any) {
+	l.values = append(l.values, Value{path, value, l.origin(path)})
+}
+
+func (l *lister) origin(path string) Origin {
+	n := l.src.node(path)
+	if n == nil || n.Kind == yaml.ScalarNode && n.Value == "" { // what is empty has its default
+		return Origin{Layer: defaultLayer}
+	}
+	if from, ok := l.src.layers[n]; ok {
+		return Origin{from.name, from.file, n.Line, n.Column}
+	}
+	return Origin{fileLayer, l.src.file, n.Line, n.Column}
+}
