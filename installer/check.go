@@ -141,11 +141,12 @@ func (r *run) examine(ctx context.Context) (precheck.Report, error) {
 // evaluate tries the ways between the hosts and evaluates all checks. The error is what is wrong on this side: a bundle
 // or hooks that do not fit the cluster.
 func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
-	if err := errors.Join(r.checkHooks(), r.checkBundle()); err != nil {
+	in, err := r.input(ctx)
+	if err != nil {
 		return precheck.Report{}, err
 	}
 	targets := r.needed()
-	in := precheck.Input{Cluster: r.cluster, Hosts: make([]precheck.Host, len(targets)), Architectures: r.architectures()}
+	in.Hosts = make([]precheck.Host, len(targets))
 	for i, t := range targets {
 		in.Hosts[i] = t.known
 	}
@@ -176,6 +177,9 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 		return h
 	}
 	h.Space, h.Err = t.boundedSpace(ctx)
+	if lacks := (*MissingError)(nil); t.run.visiting && errors.As(h.Err, &lacks) {
+		h.Space, h.Err = nil, nil // how much is not known, and what the bundle lacks is in the report
+	}
 	if h.Err != nil {
 		return h
 	}

@@ -3,6 +3,8 @@ package precheck
 import (
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/node"
 )
 
 // accessChecks are about how the hosts are reached.
@@ -15,32 +17,35 @@ func accessChecks() []Check {
 	}}
 }
 
-// hasSafeSSH looks at what the server takes, not at what was used: others connect too.
+// hasSafeSSH looks at what the server takes, not only at what was used: others connect too.
 func hasSafeSSH(s *Subject) Finding {
-	sshd := s.Facts.SSHD
-	if sshd == nil {
-		return skip() // no server, or none of OpenSSH
+	takes := node.SSHD{}
+	if s.Facts.SSHD != nil {
+		takes = *s.Facts.SSHD
 	}
-	var old []string
-	for _, of := range []struct {
-		algorithms []string
-		outdated   func(string) bool
-	}{
-		{sshd.KexAlgorithms, func(a string) bool { return strings.HasSuffix(a, "sha1") }},
-		{sshd.Ciphers, func(a string) bool { return strings.Contains(a, "-cbc") || strings.HasPrefix(a, "arcfour") }},
-		{sshd.MACs, func(a string) bool {
+	if used := s.Host.SSH; used != nil {
+		takes.KexAlgorithms = append(slices.Clone(takes.KexAlgorithms), used.KeyExchange)
+		takes.Ciphers = append(slices.Clone(takes.Ciphers), used.Cipher)
+		takes.MACs = append(slices.Clone(takes.MACs), used.MAC)
+		takes.HostKeyAlgorithms = append(slices.Clone(takes.HostKeyAlgorithms), used.HostKey)
+	}
+	if len(takes.KexAlgorithms) == 0 {
+		return skip() // no server, or one that does not say
+	}
+	old := slices.Concat(
+		outdated(takes.KexAlgorithms, func(a string) bool { return strings.HasSuffix(a, "sha1") }),
+		outdated(takes.Ciphers, func(a string) bool { return strings.Contains(a, "-cbc") || strings.HasPrefix(a, "arcfour") }),
+		outdated(takes.MACs, func(a string) bool {
 			return strings.HasPrefix(a, "hmac-md5") || strings.HasPrefix(a, "hmac-ripemd") || strings.HasPrefix(a, "hmac-sha1-96")
-		}},
-		{sshd.HostKeyAlgorithms, func(a string) bool { return a == "ssh-dss" || a == "ssh-rsa" }},
-	} {
-		for _, a := range of.algorithms {
-			if of.outdated(a) && !slices.Contains(old, a) {
-				old = append(old, a)
-			}
-		}
-	}
-	if len(old) > 0 {
+		}),
+		outdated(takes.HostKeyAlgorithms, func(a string) bool { return a == "ssh-dss" || a == "ssh-rsa" }),
+	)
+	if old = unique(old); len(old) > 0 {
 		return fail(some(old))
 	}
 	return pass("none")
+}
+
+func outdated(list []string, is func(string) bool) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(a string) bool { return !is(a) })
 }

@@ -27,7 +27,7 @@ import (
 // kkbundle, on hosts that are prepared for that. Only that kkbundle could not install it is to be found.
 func rich(t *testing.T) precheck.Input {
 	t.Helper()
-	in := precheck.Input{Packages: []string{"ubuntu/24.04", "ubuntu/22.04", "almalinux/9", "debian/12", "openEuler/22.03"}}
+	in := precheck.Input{Packages: []string{"ubuntu/24.04", "ubuntu/22.04", "almalinux/9", "debian/12", "openeuler/22.03"}}
 	add := func(name, file, address string, roles ...manifest.Role) *node.Facts {
 		h := host(name, address, roles...)
 		if !h.Is(manifest.RoleControlPlane) && !h.Is(manifest.RoleWorker) {

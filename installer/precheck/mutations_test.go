@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	sshhost "github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -155,6 +156,11 @@ func hostMutations() []mutation {
 		{"SELinux after the next boot", good, w(func(f *node.Facts) { f.SELinuxConfig = "enforcing" }), each("selinux", "w1")},
 		{"fapolicyd", good, w(func(f *node.Facts) { setUnit(f, "fapolicyd.service", "active") }), each("fapolicyd", "w1")},
 		{"old SSH", good, w(func(f *node.Facts) { f.SSHD.KexAlgorithms = append(f.SSHD.KexAlgorithms, "diffie-hellman-group1-sha1") }), each("ssh-algorithms", "w1")},
+		{"old SSH in use", good, func(in *input) { in.Hosts[1].SSH = &sshhost.Algorithms{KeyExchange: "curve25519-sha256", Cipher: "aes128-cbc"} }, each("ssh-algorithms", "w1")},
+		{"SSH in use", good, func(in *input) {
+			in.Hosts[1].Facts.SSHD = nil
+			in.Hosts[1].SSH = &sshhost.Algorithms{KeyExchange: "curve25519-sha256", Cipher: "aes128-gcm@openssh.com", HostKey: "ssh-ed25519"}
+		}, nil},
 		{"no SSH server", good, w(func(f *node.Facts) { f.SSHD = nil }), nil},
 	}
 }

@@ -114,9 +114,10 @@ func hasPackages(s *Subject) Finding {
 	if len(has) == 0 {
 		return skip()
 	}
-	name := s.Facts.OS.ID + "/" + s.Facts.OS.VersionID
+	id := strings.ToLower(s.Facts.OS.ID) + "/"
+	name := id + s.Facts.OS.VersionID
 	before, _, _ := strings.Cut(s.Facts.OS.VersionID, ".")
-	major := s.Facts.OS.ID + "/" + before // rocky/9 of 9.4
+	major := id + before // rocky/9 of 9.4
 	if slices.Contains(has, name) || slices.Contains(has, major) {
 		return pass(name)
 	}

@@ -76,6 +76,9 @@ func (s *Subject) filesystems() (list []*filesystem, missing string) {
 }
 
 func hasSpace(s *Subject) Finding {
+	if s.Input.Install && len(s.Input.Missing) > 0 {
+		return skip() // how much will be written is not known; bundle says so
+	}
 	if len(s.Host.Space) == 0 {
 		return pass("nothing will be written")
 	}

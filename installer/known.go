@@ -1,0 +1,140 @@
+package installer
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// input is what checks look at apart from the hosts. What the bundle lacks is part of a precheck's report, and ends an
+// installation, which would run into it.
+func (r *run) input(ctx context.Context) (precheck.Input, error) {
+	var missing []string
+	err := r.checkBundle()
+	if err != nil && r.visiting {
+		missing, err = sentences(err), nil
+	}
+	return precheck.Input{
+		Cluster: r.cluster, Inventory: r.Inventory, Install: r.Bundle != nil, Missing: missing,
+		Architectures: r.architectures(), Packages: r.distributions(), Etcd: r.providedEtcd(ctx),
+	}, errors.Join(r.checkHooks(), err)
+}
+
+// sentences takes joined errors apart.
+func sentences(err error) []string {
+	var all interface{ Unwrap() []error }
+	if !errors.As(err, &all) {
+		return []string{err.Error()}
+	}
+	var list []string
+	for _, one := range all.Unwrap() {
+		list = append(list, sentences(one)...)
+	}
+	return list
+}
+
+// packagesDir begins the references of operating system packages in a bundle: packages/DISTRIBUTION/VERSION/FILE.
+const packagesDir = "packages/"
+
+// distributions are those that the bundle has packages for, sorted.
+func (r *run) distributions() []string {
+	var list []string
+	for _, it := range r.items {
+		if file, ok := strings.CutPrefix(it.Ref, packagesDir); ok {
+			list = append(list, path.Dir(file))
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// providedEtcd looks at the files for an etcd of the user's and asks it for its version, from this machine. It is nil
+// where the cluster has its own.
+func (r *run) providedEtcd(ctx context.Context) *precheck.ProvidedEtcd {
+	e := r.cluster.Etcd
+	if e.Type != "provided" || r.Values == nil {
+		return nil
+	}
+	known := &precheck.ProvidedEtcd{Now: r.Now()}
+	var key []byte
+	for _, file := range []struct {
+		path string
+		into *[]byte
+	}{{e.CA, &known.CA}, {e.Cert, &known.Cert}, {e.Key, &key}} {
+		data, err := r.Values(file.path)
+		if err != nil {
+			known.Problem = err.Error()
+			return known
+		}
+		*file.into = data
+	}
+	pair, err := tls.X509KeyPair(known.Cert, key)
+	if err != nil {
+		known.Problem = fmt.Sprintf("%s with %s: %s", e.Cert, e.Key, err)
+		return known
+	}
+	roots := x509.NewCertPool()
+	if roots.AppendCertsFromPEM(known.CA) && r.Recorded == nil {
+		known.Versions = etcdVersions(ctx, e, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}})
+	}
+	return known
+}
+
+// etcdVersions asks all endpoints at once.
+func etcdVersions(ctx context.Context, e manifest.Etcd, config *tls.Config) []precheck.EtcdVersion {
+	const patience = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	transport := &http.Transport{TLSClientConfig: config}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	list := make([]precheck.EtcdVersion, len(e.Endpoints))
+	var all sync.WaitGroup
+	for i, endpoint := range e.Endpoints {
+		all.Go(func() {
+			list[i].Endpoint = endpoint
+			version, err := etcdVersion(ctx, client, endpoint)
+			if list[i].Version = version; err != nil {
+				list[i].Problem = err.Error()
+			}
+		})
+	}
+	all.Wait()
+	return list
+}
+
+func etcdVersion(ctx context.Context, client *http.Client, endpoint string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(endpoint, "/")+"/version", nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var says struct {
+		Server string `json:"etcdserver"`
+	}
+	const most = 64 << 10
+	if err := json.NewDecoder(io.LimitReader(answer.Body, most)).Decode(&says); err != nil || says.Server == "" {
+		return "", fmt.Errorf("it does not say its version (%s)", answer.Status)
+	}
+	return says.Server, nil
+}

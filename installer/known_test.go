@@ -1,0 +1,145 @@
+package installer
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// keyPair makes an authority that is a server's and a client's certificate too.
+func keyPair(t *testing.T) (cert, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "etcd"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+}
+
+// etcdServer answers as etcd does, to clients with a certificate of the authority only.
+func etcdServer(t *testing.T, cert, key []byte, answer http.HandlerFunc) string {
+	t.Helper()
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cert)
+	server := httptest.NewUnstartedServer(answer)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestProvidedEtcd(t *testing.T) {
+	t.Parallel()
+	cert, key := keyPair(t)
+	_, otherKey := keyPair(t)
+	good := etcdServer(t, cert, key, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/version" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, `{"etcdserver":"3.5.24","etcdcluster":"3.5.0"}`)
+	})
+	strange := etcdServer(t, cert, key, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"etcdserver":"` + strings.Repeat("9", 1<<20)))
+	})
+	moved := etcdServer(t, cert, key, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, good+"/version", http.StatusFound) })
+
+	s := newSite(t, "cp1")
+	files := map[string][]byte{"ca.crt": cert, "client.crt": cert, "client.key": key}
+	s.options.Values = func(path string) ([]byte, error) {
+		if data, ok := files[path]; ok {
+			return data, nil
+		}
+		return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
+	}
+	r := s.run(t, nil)
+	if known := r.providedEtcd(t.Context()); known != nil {
+		t.Errorf("a cluster with an etcd of its own: %+v", known)
+	}
+	r.cluster.Etcd = manifest.Etcd{
+		Type: "provided", CA: "ca.crt", Cert: "client.crt", Key: "client.key",
+		Endpoints: []string{good, strange, moved, "https://127.0.0.1:1"},
+	}
+	known := r.providedEtcd(t.Context())
+	if known.Problem != "" || len(known.Versions) != 4 {
+		t.Fatalf("got %+v", known)
+	}
+	for i, v := range known.Versions {
+		if i == 0 && (v.Version != "3.5.24" || v.Problem != "") || i > 0 && (v.Version != "" || v.Problem == "" || len(v.Problem) > 500) {
+			t.Errorf("%s: version %q, problem %q", v.Endpoint, v.Version, v.Problem)
+		}
+	}
+	files["client.key"] = otherKey
+	if known := r.providedEtcd(t.Context()); !strings.Contains(known.Problem, "client.crt with client.key") || known.Versions != nil {
+		t.Errorf("another key: %+v", known)
+	}
+	delete(files, "client.crt")
+	if known := r.providedEtcd(t.Context()); !strings.Contains(known.Problem, "client.crt") {
+		t.Errorf("a missing file: %+v", known)
+	}
+}
+
+// TestPrecheckSaysWhatTheBundleLacks: a precheck reports it with everything else, an installation ends before it begins.
+func TestPrecheckSaysWhatTheBundleLacks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	r := s.run(t, clusterBundle(t, s.options.Cluster, "runc", "pause"))
+	if _, err := r.input(t.Context()); err == nil {
+		t.Error("an installation would begin")
+	}
+	r.visiting = true
+	in, err := r.input(t.Context())
+	if err != nil || len(in.Missing) != 2 || !in.Install || in.Inventory == nil {
+		t.Fatalf("missing %q, %v", in.Missing, err)
+	}
+	for i, want := range []string{"file runc", "image pause"} {
+		if !strings.Contains(in.Missing[i], want) {
+			t.Errorf("%q, want %s", in.Missing[i], want)
+		}
+	}
+}
+
+func TestDistributionsOfPackages(t *testing.T) {
+	t.Parallel()
+	r := &run{}
+	for _, ref := range []string{"packages/debian/12/socat_1.deb", "packages/rocky/9/socat.rpm", "packages/debian/12/ipset_1.deb", "https://x/y"} {
+		r.items = append(r.items, bundle.Item{Ref: ref})
+	}
+	if got := r.distributions(); !slices.Equal(got, []string{"debian/12", "rocky/9"}) {
+		t.Errorf("got %q", got)
+	}
+}
