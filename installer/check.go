@@ -153,6 +153,9 @@ func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	if r.Recorded == nil {
 		in.Links = r.links(ctx, in.Hosts, targets)
 	}
+	if ctx.Err() != nil { // what is known is not all that would be
+		return precheck.Report{}, context.Cause(ctx)
+	}
 	return r.judge(in)
 }
 

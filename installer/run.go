@@ -25,6 +25,7 @@ type run struct {
 	journal *journal
 	targets []*Target
 	items   []bundle.Item // of the bundle
+	claimed claims        // addresses that one host asks for
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
 	// visiting says that the run only looks at hosts for a precheck.
