@@ -262,4 +262,3 @@ func (b *Browser) Quiet(where string) {
 	}
 	b.problems = nil
 }
-

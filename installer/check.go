@@ -138,7 +138,8 @@ func (r *run) examine(ctx context.Context) (precheck.Report, error) {
 	return r.evaluate(ctx)
 }
 
-// evaluate evaluates all checks. The error is what is wrong on this side: a bundle or hooks that do not fit the cluster.
+// evaluate tries the ways between the hosts and evaluates all checks. The error is what is wrong on this side: a bundle
+// or hooks that do not fit the cluster.
 func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	in, err := r.input(ctx)
 	if err != nil {
@@ -151,6 +152,9 @@ func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	}
 	if r.Recorded == nil {
 		in.Links = r.links(ctx, in.Hosts, targets)
+	}
+	if ctx.Err() != nil { // what is known is not all that would be
+		return precheck.Report{}, context.Cause(ctx)
 	}
 	return r.judge(in)
 }

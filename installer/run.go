@@ -25,10 +25,9 @@ type run struct {
 	journal *journal
 	targets []*Target
 	items   []bundle.Item // of the bundle
+	claimed claims        // addresses that one host asks for
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
-	// claimed are the addresses that a host was told to ask the network for.
-	claimed claims
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
 
@@ -183,8 +182,11 @@ func (r *run) taskOn(ctx context.Context, phase string, task Task, t *Target) er
 	event.State = Failed
 	event.Message = r.mask.mask(err.Error())
 	r.tell(event)
-	var blocked *precheck.BlockedError
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) || errors.As(err, &blocked) {
+	var (
+		blocked   *precheck.BlockedError
+		unreached *precheck.UnreachableError
+	)
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) || errors.As(err, &blocked) || errors.As(err, &unreached) {
 		return err // it says everything itself
 	}
 	return &TaskError{Phase: phase, Task: task.Name, Host: t.Name, Err: err}

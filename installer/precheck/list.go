@@ -96,6 +96,14 @@ func (r Report) Select(s Selection) Report {
 	return r
 }
 
+// Means says what a failure means, and on what that depends.
+func (c Check) Means() string {
+	if c.Varies == "" {
+		return string(c.Level)
+	}
+	return string(c.Level) + " (" + c.Varies + ")"
+}
+
 // WriteListMarkdown describes checks for people, with a heading for each.
 func WriteListMarkdown(w io.Writer, checks []Check) error {
 	var b strings.Builder
@@ -105,7 +113,7 @@ func WriteListMarkdown(w io.Writer, checks []Check) error {
 		}
 		fmt.Fprintf(&b, "### %s\n\n%s\n\n", c.ID, plainMarkdown(sentence("wanted: "+c.Title)))
 		fmt.Fprintf(&b, "- Otherwise: %s\n- Fix: %s\n", plainMarkdown(c.Why), plainMarkdown(c.Fix))
-		fmt.Fprintf(&b, "- Level: %s. Groups: %s", c.Level, strings.Join(c.Groups, ", "))
+		fmt.Fprintf(&b, "- Level: %s. Groups: %s", plainMarkdown(c.Means()), strings.Join(c.Groups, ", "))
 		if len(c.Roles) > 0 {
 			b.WriteString(". Hosts: ")
 			for i, role := range c.Roles {

@@ -42,6 +42,7 @@ type checkDocument struct {
 	Fix     string   `json:"fix" doc:"What to do."`
 	Source  string   `json:"source" doc:"Where the rule or its number comes from."`
 	Kubeadm []string `json:"kubeadm,omitempty" doc:"kubeadm's names for it."`
+	Varies  string   `json:"varies,omitempty" doc:"On what the level depends; level is the worst."`
 }
 
 // ReportSchema returns the JSON Schema of what WriteJSON writes.
@@ -51,7 +52,7 @@ func ReportSchema() []byte {
 
 // MarshalJSON writes what a check says about itself.
 func (c Check) MarshalJSON() ([]byte, error) {
-	return json.Marshal(checkDocument{ID: c.ID, Title: c.Title, Level: c.Level, Groups: nonNil(c.Groups), Why: c.Why, Fix: c.Fix, Source: c.Source, Kubeadm: c.Kubeadm})
+	return json.Marshal(checkDocument{ID: c.ID, Title: c.Title, Level: c.Level, Groups: nonNil(c.Groups), Why: c.Why, Fix: c.Fix, Source: c.Source, Kubeadm: c.Kubeadm, Varies: c.Varies})
 }
 
 func nonNil(list []string) []string {

@@ -68,7 +68,7 @@ func codeSpan(s string) string {
 func plainMarkdown(s string) string {
 	var b strings.Builder
 	for _, r := range printable(s) {
-		if strings.ContainsRune("\\`*_{}[]<>()#+!|~&@", r) {
+		if strings.ContainsRune("\\`*_{}[]<>#+!|~&@", r) {
 			b.WriteByte('\\')
 		}
 		b.WriteRune(r)

@@ -2,13 +2,17 @@ package cli_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -165,4 +169,54 @@ func rulesFor(r precheckReport, hosts ...string) string {
 		}
 	}
 	return b.String()
+}
+
+// TestPrecheckInterrupted holds that who gives up while a host hangs is not kept waiting, and leaves nothing on the
+// others.
+func TestPrecheckInterrupted(t *testing.T) {
+	t.Parallel()
+	s := newPrecheckSite(t)
+	hanging := hosttest.Start(t, hosttest.Options{})
+	hanging.Silence()
+	text, err := os.ReadFile(s.inventory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, s.inventory, strings.Replace(string(text), "ssh: {port: 1}", fmt.Sprintf("ssh: {port: %d, key: %s}", hanging.Port, hanging.KeyFile), 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	// Once both others have answered, somebody gives up.
+	watch := &watcher{want: []string{`"ref":"host0"`, `"ref":"host1"`}, then: cancel}
+	var out bytes.Buffer
+	code := cli.Main(ctx, []string{"precheck", "--json", "-i", s.inventory, "--known-hosts", s.known, "--record", filepath.Join(s.dir, "facts")}, cli.Streams{Out: &out, Err: watch})
+	if code != 130 || out.Len() > 0 {
+		t.Errorf("exit code %d\n%s%s", code, watch.text.String(), out.String())
+	}
+	for _, varlib := range s.varlibs {
+		if entries, err := os.ReadDir(varlib); err != nil || len(entries) > 0 {
+			t.Errorf("what was on the host is %v, %v", entries, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "facts")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("half of what would be known was recorded: %v", err)
+	}
+}
+
+// A watcher does something when everything that it wants has been written.
+type watcher struct {
+	mu   sync.Mutex
+	text strings.Builder
+	want []string
+	then func()
+}
+
+// Write implements io.Writer.
+func (w *watcher) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text.Write(p)
+	if !slices.ContainsFunc(w.want, func(s string) bool { return !strings.Contains(w.text.String(), s) }) {
+		w.then()
+	}
+	return len(p), nil
 }
