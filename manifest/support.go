@@ -114,16 +114,16 @@ func inventoryGaps() []gap[*Inventory] {
 			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
 		}, "keep one host there"},
 		{"an NFS server", func(inv *Inventory) []string { return when(len(inv.Groups.NFS) > 0, "groups.nfs") }, "leave the group out"},
-		{"labels of single nodes", func(inv *Inventory) []string {
+		{"labelling nodes", func(inv *Inventory) []string {
 			return inv.saying("labels", func(v *Vars) bool { return len(v.Labels) > 0 })
 		}, "leave them out, and set them with kubectl label node"},
-		{"annotations of single nodes", func(inv *Inventory) []string {
+		{"annotating nodes", func(inv *Inventory) []string {
 			return inv.saying("annotations", func(v *Vars) bool { return len(v.Annotations) > 0 })
 		}, "leave them out, and set them with kubectl annotate node"},
-		{"taints of single nodes", func(inv *Inventory) []string {
+		{"tainting nodes", func(inv *Inventory) []string {
 			return inv.saying("taints", func(v *Vars) bool { return len(v.Taints) > 0 })
 		}, "leave them out, and set them with kubectl taint node"},
-		{"settings of single hosts", func(inv *Inventory) []string {
+		{"a cluster that differs between hosts", func(inv *Inventory) []string {
 			return inv.saying("cluster", func(v *Vars) bool { return v.Cluster != nil })
 		}, "write them into the cluster file, for all hosts"},
 	}
