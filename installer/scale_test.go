@@ -279,3 +279,70 @@ func TestFleet(t *testing.T) {
 	f.check(t, report)
 	t.Logf("%d hosts, %d of them not well: %s, %d MiB at most with the servers, %d connections at most", well+ill, ill, took.Round(time.Millisecond), memory>>20, f.most.Load())
 }
+
+// TestLargeFleet has more hosts than connections are kept to.
+func TestLargeFleet(t *testing.T) {
+	if os.Getenv("KKBUNDLE_BIG") != "1" {
+		t.Skip("takes a minute: set KKBUNDLE_BIG=1")
+	}
+	for _, hosts := range []int{250, 1000} {
+		f := newFleet(t, hosts, 0, nil)
+		report, took, memory := f.precheck(t, []byte("helper"))
+		f.check(t, report)
+		if most := f.most.Load(); most > maxKept {
+			t.Errorf("%d connections at the same time, want %d at most", most, maxKept)
+		}
+		t.Logf("%d hosts: %s, %d MiB at most with the servers, %d connections at most, %d in all", hosts, took.Round(time.Millisecond), memory>>20, f.most.Load(), f.dials.Load())
+	}
+}
+
+// TestFarHost connects again to a host that was parted from, and never to one that was given up.
+func TestFarHost(t *testing.T) {
+	t.Parallel()
+	dials := make(chan *heldHost, 2)
+	h := &farHost{name: "node1", dial: func(context.Context) (host.Host, error) {
+		on := &heldHost{running: make(chan struct{}), end: make(chan struct{})}
+		dials <- on
+		return on, nil
+	}}
+	for range 2 {
+		done := make(chan error, 1)
+		go func() { done <- h.Run(t.Context(), host.Cmd{}) }()
+		on := <-dials
+		<-on.running
+		h.part()
+		if on.closed.Load() {
+			t.Error("the connection was ended under a command")
+		}
+		close(on.end)
+		if err := <-done; err != nil || !on.closed.Load() {
+			t.Errorf("%v, closed %v, want the connection ended after the command", err, on.closed.Load())
+		}
+	}
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	var gone *host.UnreachableError
+	if err := h.Run(t.Context(), host.Cmd{}); !errors.As(err, &gone) || gone.Host != "node1" {
+		t.Errorf("given up: %v", err)
+	}
+}
+
+// A heldHost runs a command until it is told to end.
+type heldHost struct {
+	running, end chan struct{}
+	closed       atomic.Bool
+}
+
+func (*heldHost) String() string { return "node1" }
+
+func (h *heldHost) Run(context.Context, host.Cmd) error {
+	close(h.running)
+	<-h.end
+	return nil
+}
+
+func (h *heldHost) Close() error {
+	h.closed.Store(true)
+	return nil
+}
