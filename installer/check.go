@@ -31,6 +31,7 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 		return precheck.Report{}, err
 	}
 	r.journal = &journal{mask: r.mask, now: r.Now, w: discard{}}
+	r.parting = true
 	defer r.dir.close()
 	defer r.disconnect()
 	if err := r.findTargets(); err != nil {
@@ -50,7 +51,6 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	stopped := context.Cause(ctx)
 	ctx = context.WithoutCancel(ctx) // who gives up is not left with our helpers either
 	return report, errors.Join(err, stopped, r.onAll(r.connected(), func(_ int, t *Target) error {
-		defer t.part()
 		if err := t.forgetHelper(ctx); t.failure == nil && !isGone(err) {
 			return err
 		}

@@ -28,6 +28,8 @@ type run struct {
 	claimed claims        // addresses that one host asks for
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
+	// parting says that connections to hosts end when they are not used, see visit.go.
+	parting bool
 
 	secretsMu sync.Mutex // guards the making of secrets
 
