@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
@@ -173,6 +174,8 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 		h.Err = err
 		return h
 	}
+	// The clock was read after all that took its time, which says nothing about how far it is off.
+	h.Sent = h.Sent.Add(min(max(time.Duration(facts.Took), 0), h.Received.Sub(h.Sent)))
 	h.Facts = &facts
 	return h
 }

@@ -59,6 +59,7 @@ func (c *collector) collect(ctx context.Context) (Facts, error) {
 	if err := c.probe.check(); err != nil {
 		return Facts{}, err
 	}
+	began := time.Now()
 	c.facts = Facts{Version: FactsVersion, UID: os.Geteuid()}
 	c.machine()
 	c.osRelease()
@@ -85,7 +86,7 @@ func (c *collector) collect(ctx context.Context) (Facts, error) {
 	c.packetFilter(ctx)
 	all.Wait()
 	c.sync(ctx) // by itself: nothing else shall keep the disk busy
-	c.facts.Clock = time.Now().UnixNano()
+	c.facts.Took, c.facts.Clock = time.Since(began).Nanoseconds(), time.Now().UnixNano()
 	return c.facts, ctx.Err()
 }
 
@@ -299,25 +300,32 @@ const dirTimeout = 5 * time.Second
 func (c *collector) dirs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, dirTimeout)
 	defer cancel()
-	type result struct {
-		dir Dir
-		err error
-	}
 	for _, name := range c.probe.Dirs {
-		done := make(chan result, 1)
-		go func() {
-			d, err := c.dir(name)
-			done <- result{d, err}
-		}()
-		select {
-		case r := <-done:
-			c.problem(name, r.err)
-			if r.err == nil {
-				c.facts.Dirs = append(c.facts.Dirs, r.dir)
-			}
-		case <-ctx.Done():
-			c.problem(name, errors.New("its filesystem does not answer"))
+		d, err := answered(ctx, func() (Dir, error) { return c.dir(name) })
+		c.problem(name, err)
+		if err == nil {
+			c.facts.Dirs = append(c.facts.Dirs, d)
 		}
+	}
+}
+
+// answered waits for what a filesystem says until ctx is done. What it would have said later is lost.
+func answered[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := ask()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, errors.New("the filesystem does not answer")
 	}
 }
 

@@ -48,6 +48,8 @@ type Facts struct {
 	Version int `json:"version"` // FactsVersion
 	// Clock is the machine's time in nanoseconds since 1970, UTC, read last.
 	Clock int64 `json:"clock"`
+	// Took is how many nanoseconds collecting took, until Clock was read.
+	Took int64 `json:"took,omitempty"`
 	// UID is the effective user id that the facts were collected with.
 	UID       int       `json:"uid"`
 	OS        OSRelease `json:"os"`

@@ -26,6 +26,9 @@ func ServeListen(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if !l.Address.IsValid() || l.Address.IsUnspecified() {
+		return errors.New("there is no address to listen on")
+	}
 	if len(l.Ports) > maxListened {
 		return fmt.Errorf("%d ports to listen on, the limit is %d", len(l.Ports), maxListened)
 	}

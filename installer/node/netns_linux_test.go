@@ -204,8 +204,13 @@ func TestSmallerMTUBetween(t *testing.T) {
 		target("10.2.0.1", "tcp", 7000), target("10.2.0.1", "udp", 7000), target("10.2.0.66", "tcp", 6443), target("10.1.0.254", "tcp", 1),
 	}})
 	want := []ReachedTarget{
-		{OK: true, MTU: 1337, Want: 1500}, {OK: true, MTU: 1337, Want: 1500}, {OK: true, MTU: 1337, Want: 1500},
-		{Problem: "refused", MTU: 1337, Want: 1500}, {Problem: "refused"}, {Problem: "timeout"}, {Problem: "refused", MTU: 1500, Want: 1500},
+		{OK: true, MTU: 1337, Want: 1500},
+		{OK: true, MTU: 1337, Want: 1500},
+		{OK: true, MTU: 1337, Want: 1500},
+		{Problem: "refused", MTU: 1337, Want: 1500},
+		{Problem: "refused"},
+		{Problem: "timeout"},
+		{Problem: "refused", MTU: 1500, Want: 1500},
 	}
 	for i, g := range got {
 		if g != want[i] {
@@ -300,7 +305,8 @@ func TestNothingRemains(t *testing.T) {
 		}
 	}
 	_ = cmd.Process.Kill() // it may have ended just now
-	<-ended
+	err := <-ended
+	t.Logf("it ended: %v", err)
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}

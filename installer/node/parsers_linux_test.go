@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -72,7 +73,7 @@ func TestCertificates(t *testing.T) {
 func TestSync(t *testing.T) {
 	t.Parallel()
 	dirs := []string{t.TempDir()}
-	if dir, err := os.MkdirTemp("/dev/shm", "kkbundle-test-"); err == nil {
+	if dir, err := os.MkdirTemp("/dev/shm", "kkbundle-test-"); err == nil { //nolint:usetesting // in memory
 		dirs = append(dirs, dir)
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	}
@@ -126,11 +127,24 @@ func TestSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	var facts any
-	if err := json.Unmarshal(data, &facts); err != nil {
+	if err = json.Unmarshal(data, &facts); err != nil {
 		t.Fatal(err)
 	}
 	if err := conforms("facts", facts, schema); err != nil {
 		t.Error(err)
+	}
+	recorded, err := filepath.Glob("../precheck/testdata/facts/*.json")
+	if err != nil || len(recorded) == 0 {
+		t.Fatalf("recorded facts: %v, %v", recorded, err)
+	}
+	for _, file := range recorded {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(json.Unmarshal(data, &facts), conforms(file, facts, schema)); err != nil {
+			t.Error(err)
+		}
 	}
 	if err := conforms("facts", map[string]any{"version": 2.0}, schema); err == nil {
 		t.Error("another version: no error")
@@ -258,8 +272,10 @@ func TestListenEnds(t *testing.T) {
 func TestRefusedQuestions(t *testing.T) {
 	t.Parallel()
 	for name, question := range map[string]any{
-		"token":   Listen{Token: "x"},
-		"ports":   Listen{Token: NewToken(), Ports: make([]ListenPort, maxListened+1)},
+		"token":   Listen{Token: "x", Address: netip.IPv6Loopback()},
+		"address": Listen{Token: NewToken()},
+		"all":     Listen{Token: NewToken(), Address: netip.IPv4Unspecified()},
+		"ports":   Listen{Token: NewToken(), Address: netip.IPv6Loopback(), Ports: make([]ListenPort, maxListened+1)},
 		"targets": Reach{Token: NewToken(), Targets: make([]ReachTarget, maxReached+1)},
 	} {
 		var in bytes.Buffer

@@ -25,22 +25,28 @@ func (c *collector) sync(ctx context.Context) {
 	if c.probe.Sync == "" {
 		return
 	}
-	s := SyncLatency{Dir: c.probe.Sync}
-	d, err := c.dir(s.Dir)
-	if err == nil {
-		s.In, s.Type = c.nearest(s.Dir), d.Type
-		if d.Free < syncSpace {
-			err = errors.New("less than 64 MiB are free")
-		} else {
-			var times []time.Duration
-			times, err = measureSync(ctx, c.path(s.In))
-			s.count(times)
-		}
-	}
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, 2*syncTime)
+	defer cancel()
+	s, err := answered(ctx, func() (SyncLatency, error) { return c.measure(ctx, c.probe.Sync) })
+	if s.Dir = c.probe.Sync; err != nil {
 		s.Problem = err.Error()
 	}
 	c.facts.Sync = &s
+}
+
+func (c *collector) measure(ctx context.Context, dir string) (SyncLatency, error) {
+	var s SyncLatency
+	d, err := c.dir(dir)
+	if err != nil {
+		return s, err
+	}
+	s.In, s.Type = c.nearest(dir), d.Type
+	if d.Free < syncSpace {
+		return s, errors.New("less than 64 MiB are free")
+	}
+	times, err := measureSync(ctx, c.path(s.In))
+	s.count(times)
+	return s, err
 }
 
 // nearest returns the directory that exists on the way to another one.

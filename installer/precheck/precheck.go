@@ -36,8 +36,8 @@ type Host struct {
 	Err   error
 	// SSH is what the connection to the host is protected with, nil if it is not by SSH or there is none.
 	SSH *host.Algorithms
-	// Sent and Received are when the facts were asked for and when they came, by this machine's clock. Clocks of hosts
-	// are not compared if they are zero.
+	// Sent and Received are between which times the facts' clock was read, by this machine's clock. Clocks of hosts are not
+	// compared if they are zero.
 	Sent, Received time.Time
 	// Space is how much is still to be written on the host.
 	Space []Space
