@@ -91,7 +91,7 @@ func Check(needs []Need, there []Item) (Record, error) {
 	for i, it := range there {
 		byRef[[2]string{it.Kind, it.Ref}] = append(byRef[[2]string{it.Kind, it.Ref}], i)
 		byName[[2]string{it.Kind, it.Name}] = append(byName[[2]string{it.Kind, it.Name}], i)
-		r.Items[i] = Entry{Kind: it.Kind, Ref: shown(it.Ref), Digest: it.Digest, Platforms: it.Platforms, NeededBy: []User{}}
+		r.Items[i] = Entry{Kind: it.Kind, Ref: manifest.WithoutSecrets(it.Ref), Digest: it.Digest, Platforms: it.Platforms, NeededBy: []User{}}
 	}
 	missing := map[gone][]User{}
 	for _, n := range needs {
@@ -126,7 +126,7 @@ type gone struct {
 
 // gone returns what of the need is missing, if these of the items are meant.
 func (n Need) gone(there []Item, found []int) []gone {
-	g := gone{kind: n.Kind, name: shown(cmp.Or(n.Ref, n.Name))}
+	g := gone{kind: n.Kind, name: manifest.WithoutSecrets(cmp.Or(n.Ref, n.Name))}
 	if len(found) == 0 {
 		if len(n.Platforms) == 1 && n.Kind == manifest.ItemFile {
 			g.platform = n.Platforms[0] // it is another file for each

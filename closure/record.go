@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
-
-	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
@@ -126,18 +123,4 @@ func (u User) rank() int {
 		return 1
 	}
 	return 2
-}
-
-// shown is a reference without what gives access to what is there. Manifests with such addresses are refused; this is for
-// locks and bundles that something else wrote.
-func shown(ref string) string {
-	u, err := url.Parse(ref)
-	if err != nil || u.Host == "" {
-		return ref
-	}
-	if u.User == nil && manifest.SecretParameter(u) == "" {
-		return ref
-	}
-	u.User, u.RawQuery = nil, ""
-	return u.String()
 }

@@ -154,7 +154,7 @@ func (b *builder) pin(it bundle.Item) (manifest.Pin, bool) {
 
 func (b *builder) component(ctx context.Context, it bundle.Item) (component, error) {
 	platform := bundle.PlatformString(it.Descriptor.Platform)
-	name := withoutSecrets(it.Ref)
+	name := manifest.WithoutSecrets(it.Ref)
 	c := component{Type: "data", Ref: strings.TrimSuffix(it.Kind+" "+name+" "+platform, " "), Name: cmp.Or(it.Name, name), Version: it.Version}
 	c.Properties = []property{
 		{"io.kkbundle.kind", it.Kind}, {"io.kkbundle.ref", name}, {"io.kkbundle.digest", it.Descriptor.Digest.String()},
@@ -168,7 +168,7 @@ func (b *builder) component(ctx context.Context, it bundle.Item) (component, err
 	}
 	c.Hashes, c.Licenses = hashes(content.digest), licences(content.licence)
 	pin, pinned := b.pin(it)
-	source := withoutSecrets(cmp.Or(pin.From, pin.URL, it.Ref))
+	source := manifest.WithoutSecrets(cmp.Or(pin.From, pin.URL, it.Ref))
 	switch it.Kind {
 	case bundle.KindImage:
 		c.Type, c.PURL = "container", ociPURL(it.Ref, it.Descriptor.Digest, platform)
@@ -222,14 +222,4 @@ func hashes(d digest.Digest) []hash {
 func address(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && slices.Contains([]string{"http", "https", "oci"}, u.Scheme) && u.Host != ""
-}
-
-// withoutSecrets takes user, password and query out of an address.
-func withoutSecrets(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || u.Host == "" || u.User == nil && u.RawQuery == "" {
-		return s
-	}
-	u.User, u.RawQuery = nil, ""
-	return u.String()
 }
