@@ -172,6 +172,7 @@ type builder struct {
 	cacheDir string
 	scratch  *bundle.Scratch // what the cache is of, with --no-cache
 	lock     *manifest.Lock  // once it is known
+	finder   *finder         // what looked for images, if they were looked for
 	failures failures        // items that could not be resolved or fetched
 	began    bool            // to download what is large
 }
@@ -221,6 +222,9 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 			if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
 				return buildResult{}, err
 			}
+			if err := b.checkLock(lock, b.finder); err != nil {
+				return buildResult{}, err
+			}
 		}
 		b.lock = lock
 	}
@@ -241,6 +245,9 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 		return buildResult{}, err
 	}
 	sum, err := b.assemble(ctx, job, index, m)
+	if err == nil {
+		err = b.checkWritten(ctx)
+	}
 	estimate := job.Estimate()
 	return buildResult{
 		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Parts: sum.Parts, Items: len(index.Items), Blobs: sum.Blobs,
@@ -289,7 +296,8 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 
 // resolve makes a new lock.
 func (b *builder) resolve(ctx context.Context) (*manifest.Lock, error) {
-	return newFinder(b.globals, b.project, b.cache, b.lockOptions).resolve(ctx)
+	b.finder = newFinder(b.globals, b.project, b.cache, b.lockOptions)
+	return b.finder.resolve(ctx)
 }
 
 // fetch brings everything into the cache, or with --no-cache what has to come first, and says what the bundle holds. What
@@ -316,11 +324,25 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 		return x, err
 	}
 	for _, d := range slices.Concat(extras, []document{{bundle.KindLock, documentLock, data}}) {
-		it, err := d.put(ctx, b.cache)
+		if err := b.include(ctx, &x, d); err != nil {
+			return x, err
+		}
+	}
+	for _, proof := range []func(context.Context, bundle.Index) (document, error){b.closure, b.billOfMaterials} {
+		d, err := proof(ctx, x)
+		if err == nil {
+			err = b.include(ctx, &x, d)
+		}
 		if err != nil {
 			return x, err
 		}
-		x.Items = append(x.Items, it)
 	}
 	return x, nil
+}
+
+// include adds a document to the bundle.
+func (b *builder) include(ctx context.Context, x *bundle.Index, d document) error {
+	it, err := d.put(ctx, b.cache)
+	x.Items = append(x.Items, it)
+	return err
 }
