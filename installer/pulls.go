@@ -19,28 +19,24 @@ type Pull struct {
 	Roles   []manifest.Role
 }
 
-// Pulls returns what kubeadm and containerd will pull by themselves. It is worked out from the configuration that is
+// kubeadmTask is the task that runs kubeadm; without it nothing of this is pulled (K3s).
+const kubeadmTask = "kubeadm-init"
+
+// Pulls returns what kubeadm and the container runtime will pull by themselves. It is worked out from the configuration that is
 // written for them and from what kubeadm has built in, and not from the cluster's versions of components: where these say
 // something else, kubeadm pulls its own all the same.
 func Pulls(c *manifest.Cluster) ([]Pull, error) {
 	c = c.WithDefaults()
-	tasks := map[string]bool{}
-	for _, phase := range Plan(c) {
-		for _, task := range phase.Tasks {
-			tasks[task.Name] = true
-		}
+	if !slices.ContainsFunc(Plan(c), func(p Phase) bool {
+		return slices.ContainsFunc(p.Tasks, func(t Task) bool { return t.Name == kubeadmTask })
+	}) {
+		return nil, nil
 	}
-	var pulls []Pull
-	if tasks[runtimeTask().Name] {
-		ref, err := catalog.ImageRef(c, "pause")
-		if err != nil {
-			return nil, err
-		}
-		pulls = append(pulls, Pull{Ref: ref, Program: "containerd, for each pod's sandbox", Roles: []manifest.Role{manifest.RoleCluster}})
+	sandbox, err := catalog.ImageRef(c, "pause")
+	if err != nil {
+		return nil, err
 	}
-	if !tasks[initTask().Name] {
-		return pulls, nil
-	}
+	pulls := []Pull{{Ref: sandbox, Program: c.CRI.Type + ", for the pods' sandboxes,", Roles: []manifest.Role{manifest.RoleCluster}}}
 	refs, err := kubeadmImages(c)
 	for _, ref := range refs {
 		pulls = append(pulls, Pull{Ref: ref, Program: "kubeadm " + c.Kubernetes.Version, Roles: []manifest.Role{manifest.RoleControlPlane}})

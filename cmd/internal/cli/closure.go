@@ -217,22 +217,27 @@ func (b *builder) checkWritten(ctx context.Context) error {
 }
 
 // checkClosure compares a bundle with the proof that it carries, and with what this version of kkbundle asks it for when it
-// installs the cluster that it carries.
-func checkClosure(ctx context.Context, name string, c *bundle.Catalog) (closure.Record, error) {
+// installs the cluster that it carries. It returns how many items somebody needs.
+func checkClosure(ctx context.Context, name string, c *bundle.Catalog) (needed int, err error) {
 	record, err := readClosure(ctx, c)
 	if err != nil {
-		return record, fmt.Errorf("%s: %w", name, err)
+		return 0, fmt.Errorf("%s: %w", name, err)
 	}
 	there, err := closure.Contents(ctx, c.Index().Items, c.ReadBlob)
 	if err != nil {
-		return record, fmt.Errorf("%s: %w", name, err)
+		return 0, fmt.Errorf("%s: %w", name, err)
 	}
 	needs, err := bundleNeeds(ctx, c)
 	if err != nil {
-		return record, err
+		return 0, err
+	}
+	for _, e := range record.Items {
+		if len(e.NeededBy) > 0 {
+			needed++
+		}
 	}
 	_, err = closure.Check(needs, there)
-	return record, missing(name, hintBundle, record.Compare(there), err)
+	return needed, missing(name, hintBundle, record.Compare(there), err)
 }
 
 // bundleNeeds are those of the cluster file that a bundle carries.
