@@ -16,6 +16,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -84,7 +85,7 @@ func (e *MissingError) Error() string {
 }
 
 // Check compares needs with what is there. It returns a record of who needs which item, sorted, in which items that nobody
-// needs have no users, and a *MissingError.
+// needs have no users, and a *MissingError. Files that a user wrote are only recorded where somebody needs them.
 func Check(needs []Need, there []Item) (Record, error) {
 	byRef, byName := map[[2]string][]int{}, map[[2]string][]int{}
 	r := Record{Version: recordVersion, Items: make([]Entry, len(there))}
@@ -106,6 +107,9 @@ func Check(needs []Need, there []Item) (Record, error) {
 			missing[g] = append(missing[g], n.By)
 		}
 	}
+	r.Items = slices.DeleteFunc(r.Items, func(e Entry) bool {
+		return e.Kind == bundle.KindManifest && len(e.NeededBy) == 0 // what the bundle was built from
+	})
 	r.sort()
 	if len(missing) == 0 {
 		return r, nil

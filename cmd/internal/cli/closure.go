@@ -279,9 +279,6 @@ func (g *globals) printClosure(r closure.Record) error {
 		by := "nobody: extra"
 		switch n := len(e.NeededBy); {
 		case n == 0:
-			if e.Kind == bundle.KindManifest {
-				continue // what the bundle was built from
-			}
 			extra++
 		case n == 1:
 			by = e.NeededBy[0].String()

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -33,6 +34,8 @@ With --sbom: the bill of materials that the bundle carries, CycloneDX 1.6 as JSO
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
+			case raw && closure, raw && sbom, closure && sbom:
+				return &usageError{errors.New("--index, --closure and --sbom each print one thing: leave out the others")}
 			case raw:
 				return runInspectIndex(cmd.Context(), g, args[0], login)
 			case closure:
@@ -46,7 +49,6 @@ With --sbom: the bill of materials that the bundle carries, CycloneDX 1.6 as JSO
 	cmd.Flags().BoolVar(&raw, "index", false, "print index.json")
 	cmd.Flags().BoolVar(&closure, "closure", false, "show who needs each item")
 	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the bill of materials")
-	cmd.MarkFlagsMutuallyExclusive("index", "closure", "sbom")
 	login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	return cmd

@@ -87,7 +87,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		g.note("signed with the key %s (%s)", by.Key, by.Path)
 	}
 	if o.closure {
-		g.note("nothing is missing: %s that somebody needs", count(r.Needed, "item"))
+		g.note("everything that is needed is there: %s", count(r.Needed, "item"))
 	}
 	if r.Provenance != nil {
 		g.note("%s", r.Provenance)
