@@ -96,7 +96,7 @@ func front() []discover.Image {
 
 func needs(t *testing.T, c *manifest.Cluster) []closure.Need {
 	t.Helper()
-	list, err := closure.OfCluster(c, platforms())
+	list, err := closure.OfCluster(c, platforms(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

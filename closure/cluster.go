@@ -2,6 +2,7 @@ package closure
 
 import (
 	"errors"
+	"path"
 	"slices"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -12,9 +13,9 @@ import (
 )
 
 // OfCluster returns what an installation of the cluster asks a bundle for, on hosts of these platforms: what every task
-// declares, what programs pull by their configuration, and the charts and files that the cluster file names. The error
-// joins everything that the catalog does not know.
-func OfCluster(c *manifest.Cluster, platforms []string) ([]Need, error) {
+// declares, what programs pull by their configuration, and the charts and files that the cluster file names. The bundle
+// carries those files below a directory, "" for the first cluster's. The error joins everything that the catalog does not know.
+func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, error) {
 	w := clusterWalk{cluster: c.WithDefaults(), platforms: platforms}
 	for _, phase := range installer.Plan(w.cluster) {
 		for _, task := range phase.Tasks {
@@ -34,8 +35,8 @@ func OfCluster(c *manifest.Cluster, platforms []string) ([]Need, error) {
 	for _, a := range w.cluster.Addons {
 		by := User{Task: installer.AddonTask(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
 		w.add(Need{Kind: manifest.ItemChart, Name: a.Chart, By: by})
-		for _, path := range a.Values {
-			w.add(Need{Kind: bundle.KindManifest, Ref: path, By: by})
+		for _, file := range a.Values {
+			w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: by}) // as install spells it
 		}
 	}
 	return w.needs, errors.Join(w.errs...)

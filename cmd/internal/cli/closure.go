@@ -67,7 +67,7 @@ func (p *project) wants(f *finder) ([]closure.Need, error) {
 	var needs []closure.Need
 	if p.cluster != nil {
 		var err error
-		if needs, err = closure.OfCluster(p.cluster, p.manifest.Platforms); err != nil {
+		if needs, err = closure.OfCluster(p.cluster, p.manifest.Platforms, ""); err != nil {
 			return nil, &inputError{err}
 		}
 	}
@@ -253,7 +253,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 	if err != nil {
 		return nil, err
 	}
-	return closure.OfCluster(cluster, c.Index().Platforms)
+	return closure.OfCluster(cluster, c.Index().Platforms, "")
 }
 
 // readClosure reads the proof that a bundle carries.
