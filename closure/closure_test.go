@@ -199,10 +199,10 @@ func TestSentences(t *testing.T) {
 func TestOwnVersions(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	c.Components = map[string]manifest.Component{"etcd": {Version: "3.5.0-0"}}
+	c.Components = map[string]manifest.Component{"coredns": {Version: "v1.13.1"}}
 	r := standIns(t, c).Reader
 	_, err := closure.Check(needs(t, c), contents(t, r, r.Index().Items))
-	if err == nil || err.Error() != "image registry.k8s.io/etcd:3.6.5-0 is missing: kubeadm v1.34.3 on kube_control_plane needs it" {
+	if err == nil || err.Error() != "image registry.k8s.io/coredns/coredns:v1.12.1 is missing: kubeadm v1.34.3 on kube_control_plane needs it" {
 		t.Errorf("got %v", err)
 	}
 }
