@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -80,6 +81,9 @@ func runInspectClosure(ctx context.Context, g *globals, path string, login login
 func runInspectSBOM(ctx context.Context, g *globals, path string, login loginFlags) error {
 	return g.withCatalog(ctx, path, login, func(c *bundle.Catalog) error {
 		data, err := readDocument(ctx, c, bundle.KindSBOM, documentSBOM)
+		if err == nil && !json.Valid(data) { // which has no bytes that steer a terminal
+			err = errors.New("its bill of materials is no JSON")
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
