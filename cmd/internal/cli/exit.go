@@ -86,6 +86,7 @@ func exitClasses() []exitClass {
 			return asError[*findError](err) || asError[*undecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
+		{21, "something that is needed is missing", asError[*closureError]},
 		{1, "failed otherwise; with --exit-code: there are differences", func(err error) bool { return err != nil }},
 	}
 }

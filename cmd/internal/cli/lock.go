@@ -120,6 +120,9 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 	if err == nil {
 		err = g.judge(l.Undecided, o.strict, file)
 	}
+	if err == nil {
+		err = p.checkLock(l, f)
+	}
 	if err != nil {
 		return err
 	}
