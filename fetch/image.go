@@ -512,11 +512,18 @@ func gone(err error) error {
 	return err
 }
 
+// isConfig tells whether a blob is an image's configuration. They are small and come first: what a bundle says about its
+// images (platform, licence) is in it before their layers.
+func isConfig(d ocispec.Descriptor) bool {
+	const docker = "application/vnd.docker.container.image.v1+json"
+	return d.MediaType == ocispec.MediaTypeImageConfig || d.MediaType == docker
+}
+
 // plan turns a read image into blobs to fetch.
 func (r *repository) plan(img image) *plan {
 	p := &plan{root: img.root, absent: img.absent}
 	for _, b := range img.blobs {
-		p.blobs = append(p.blobs, blob{digest: b.Digest, size: b.Size, fetch: func(ctx context.Context) error {
+		p.blobs = append(p.blobs, blob{digest: b.Digest, size: b.Size, first: isConfig(b), fetch: func(ctx context.Context) error {
 			return r.blob(b.Digest, b.Size).blob().fetch(ctx) // made when it is needed: most are shared or cached
 		}})
 	}

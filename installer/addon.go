@@ -78,9 +78,12 @@ func imageValue(c *manifest.Cluster, name string) (map[string]any, error) {
 	return map[string]any{"repository": ref[:i], "tag": ref[i+1:]}, nil
 }
 
+// AddonTask returns the name of the task that installs an addon.
+func AddonTask(a manifest.Addon) string { return "addon-" + a.Release }
+
 // addonTask installs a chart that the cluster names.
 func addonTask(a manifest.Addon) Task {
-	return chartTask("addon-"+a.Release, func(_ context.Context, t *Target) (charts.InstallOptions, bundle.Item, error) {
+	return chartTask(AddonTask(a), func(_ context.Context, t *Target) (charts.InstallOptions, bundle.Item, error) {
 		return t.run.addon(a)
 	})
 }

@@ -34,6 +34,7 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	}
 	r.visiting = true
 	r.journal = &journal{mask: r.mask, now: r.Now, w: discard{}}
+	r.parting = true
 	defer r.dir.close()
 	defer r.disconnect()
 	if r.Recorded != nil {
@@ -58,7 +59,6 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	stopped := context.Cause(ctx)
 	ctx = context.WithoutCancel(ctx) // who gives up is not left with our helpers either
 	return report, errors.Join(err, stopped, r.onAll(r.connected(), func(_ int, t *Target) error {
-		defer t.part()
 		if err := t.forgetHelper(ctx); t.failure == nil && !isGone(err) {
 			return err
 		}

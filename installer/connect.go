@@ -77,6 +77,7 @@ func (r *run) onAll(targets []*Target, do func(i int, t *Target) error) error {
 	group.SetLimit(r.Hosts)
 	for i, t := range targets {
 		group.Go(func() error {
+			defer t.part()
 			errs[i] = do(i, t)
 			return nil
 		})

@@ -100,9 +100,12 @@ func (a *attempt) try(ctx context.Context, targets []*Target) {
 		}
 		return nil
 	})
-	_ = a.run.onAll(targets, func(i int, _ *Target) error {
+	_ = a.run.onAll(targets, func(i int, t *Target) error {
 		if listeners[i] != nil {
 			_ = listeners[i].Close() // what there was to learn has been said
+		}
+		if len(to[t.Name])+len(from[t.Name]) > 0 {
+			t.part()
 		}
 		return nil
 	})

@@ -30,6 +30,8 @@ type run struct {
 	leaving bool
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
+	// parting says that connections to hosts end when they are not used, see visit.go.
+	parting bool
 
 	secretsMu sync.Mutex // guards the making of secrets
 

@@ -46,7 +46,6 @@ func (t *Target) visit(ctx context.Context) {
 		t.failure = t.known.Err
 		t.letGo()
 	}
-	t.part()
 }
 
 // isGone tells whether asking a host again would be to wait again.
@@ -64,9 +63,9 @@ func (t *Target) letGo() {
 	}
 }
 
-// part ends the connection to a host until the next command, if there are many hosts.
+// part ends the connection to a host until the next command, if the run has many and may.
 func (t *Target) part() {
-	if t.far != nil && len(t.run.targets) > maxKept {
+	if t.far != nil && t.run.parting && len(t.run.targets) > maxKept {
 		t.far.part()
 	}
 }

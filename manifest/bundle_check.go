@@ -216,6 +216,23 @@ func SecretParameter(u *url.URL) string {
 	return ""
 }
 
+// WithoutSecrets returns a reference as it may stand in documents for others: without user and password, and without a query
+// that gives access. Files with such addresses are refused; this is for what something else wrote.
+func WithoutSecrets(ref string) string {
+	u, err := url.Parse(ref)
+	if err != nil || u.Host == "" {
+		return ref
+	}
+	secret := SecretParameter(u) != ""
+	if u.User == nil && !secret {
+		return ref
+	}
+	if u.User = nil; secret {
+		u.RawQuery = ""
+	}
+	return u.String()
+}
+
 // shown is a reference as it may be repeated in a message: without a password that is in it by mistake.
 func shown(ref string) string {
 	if u, err := url.Parse(ref); err == nil && u.User != nil {

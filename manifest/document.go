@@ -38,6 +38,9 @@ func (d Document) Cluster(settings ...string) (*Cluster, error) {
 	return parseCluster(&source{file: d.File, root: d.Root, foreign: true}, settings)
 }
 
+// IsForeign tells whether the cluster was made out of a file of another program, whose bytes may have secrets.
+func (c *Cluster) IsForeign() bool { return c.src != nil && c.src.foreign }
+
 // Problem returns a problem with a node of the document.
 func (d Document) Problem(n *yaml.Node, message string) Problem {
 	return Problem{File: d.File, Line: n.Line, Column: n.Column, Message: message}

@@ -58,6 +58,9 @@ func (c *checker) vars(path string, v *Vars) {
 	first := map[[2]string]int{}
 	for i, t := range v.Taints {
 		id := [2]string{t.Key, t.Effect}
+		if t == (Taint{}) {
+			continue // it could not be read
+		}
 		if at, twice := first[id]; twice {
 			c.add(index(join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key, t.Effect, c.line(index(join(path, "taints"), at)))
 			continue
@@ -126,6 +129,11 @@ func (c *checker) hosts(inv *Inventory) map[string]bool {
 		list, err := spec.expand()
 		if err != nil {
 			c.entry(path, err)
+			if names, err := expand(spec.Name); err == nil { // groups may name it all the same
+				for _, name := range names {
+					known[name] = true
+				}
+			}
 			continue
 		}
 		if total += len(list); total > MaxHosts {

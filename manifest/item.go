@@ -11,6 +11,9 @@ import (
 // localPrefix begins the references of files and charts that come from beside the manifest.
 const localPrefix = "local/"
 
+// IsLocal tells whether a reference is of a file or chart that came from beside the manifest.
+func IsLocal(ref string) bool { return strings.HasPrefix(ref, localPrefix) }
+
 // ImageName makes an image reference fully qualified: nginx is docker.io/library/nginx:latest. A reference with a
 // digest and no tag gets none.
 func ImageName(ref string) (string, error) {

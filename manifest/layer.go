@@ -165,6 +165,7 @@ func replaced(list *yaml.Node, step string, value *yaml.Node) (*yaml.Node, error
 
 // pathSteps takes a path apart: .kubernetes .maxPods, .components [odd.name] .version.
 func pathSteps(path string) ([]string, error) {
+	given := path
 	if path[0] != '[' {
 		path = "." + path
 	}
@@ -178,7 +179,7 @@ func pathSteps(path string) ([]string, error) {
 			end = len(path)
 		}
 		if end < 2 || path[0] != '.' && path[0] != '[' || strings.Trim(path[:end], ".[]") == "" {
-			return nil, fmt.Errorf("%q is no path; write one as in kubernetes.maxPods or addons[0].namespace", shorten(path))
+			return nil, fmt.Errorf("%q is no path; write one as in kubernetes.maxPods or addons[0].namespace", shorten(given))
 		}
 		steps = append(steps, path[:end])
 		path = path[end:]

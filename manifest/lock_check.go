@@ -291,7 +291,7 @@ func (m *matcher) want(kind, ref string, fits func(Pin) bool) {
 func (m *matcher) chart(c Chart) {
 	found := false
 	for i, p := range m.lock.Items {
-		if p.Kind == ItemChart && c.fits(p) {
+		if p.Kind == ItemChart && c.Fits(p) {
 			m.used[i], found = true, true
 		}
 	}
@@ -312,8 +312,8 @@ func (c Chart) label() string {
 	}
 }
 
-// fits tells whether a pin can be what this chart resolved to.
-func (c Chart) fits(p Pin) bool {
+// Fits tells whether a pin can be what this chart resolved to.
+func (c Chart) Fits(p Pin) bool {
 	switch {
 	case c.URL != "":
 		return p.Ref == c.URL

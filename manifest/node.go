@@ -132,4 +132,3 @@ func wholeCluster[T any](name string) string {
 	}
 	return ""
 }
-

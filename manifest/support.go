@@ -114,30 +114,31 @@ func inventoryGaps() []gap[*Inventory] {
 			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
 		}, "keep one host there"},
 		{"an NFS server", func(inv *Inventory) []string { return when(len(inv.Groups.NFS) > 0, "groups.nfs") }, "leave the group out"},
-		{"labels of single nodes", func(inv *Inventory) []string {
+		{"labelling nodes", func(inv *Inventory) []string {
 			return inv.saying("labels", func(v *Vars) bool { return len(v.Labels) > 0 })
 		}, "leave them out, and set them with kubectl label node"},
-		{"annotations of single nodes", func(inv *Inventory) []string {
+		{"annotating nodes", func(inv *Inventory) []string {
 			return inv.saying("annotations", func(v *Vars) bool { return len(v.Annotations) > 0 })
 		}, "leave them out, and set them with kubectl annotate node"},
-		{"taints of single nodes", func(inv *Inventory) []string {
+		{"tainting nodes", func(inv *Inventory) []string {
 			return inv.saying("taints", func(v *Vars) bool { return len(v.Taints) > 0 })
 		}, "leave them out, and set them with kubectl taint node"},
-		{"settings of single hosts", func(inv *Inventory) []string {
+		{"a cluster that differs between hosts", func(inv *Inventory) []string {
 			return inv.saying("cluster", func(v *Vars) bool { return v.Cluster != nil })
-		}, "write them into the cluster file, for all hosts"},
+		}, "write it into the cluster file, for all hosts"},
 	}
 }
 
-// saying returns the paths of a field in vars, groupVars and hosts where it is set.
+// saying returns the paths of a field in vars and groupVars where it is set, and the first one in hosts.
 func (inv *Inventory) saying(field string, set func(*Vars) bool) []string {
 	paths := when(set(&inv.Vars), join("vars", field))
 	for _, g := range inv.GroupVars.all() {
 		paths = append(paths, when(set(g.Vars), join(join("groupVars", string(g.role)), field))...)
 	}
 	for i := range inv.HostSpecs {
-		h := &inv.HostSpecs[i]
-		paths = append(paths, when(set(h.vars()), join(key("hosts", h.Name), field))...)
+		if h := &inv.HostSpecs[i]; set(h.vars()) {
+			return append(paths, join(key("hosts", h.Name), field))
+		}
 	}
 	return paths
 }

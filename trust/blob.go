@@ -72,23 +72,35 @@ type signedBlob struct {
 func (k *PrivateKey) SignBlob(artifact []byte) ([]byte, error) {
 	var out signedBlob
 	out.MediaType = MediaTypeBundle
-	fingerprint, err := hex.DecodeString(k.public.fingerprint.Encoded())
-	if err != nil {
+	var err error
+	if out.Material.PublicKey.Hint, err = k.hint(); err != nil {
 		return nil, err
 	}
-	out.Material.PublicKey.Hint = base64.StdEncoding.EncodeToString(fingerprint)
-	sum := hashed(crypto.SHA256, artifact)
-	out.Message.Digest = messageDigest{sigstoreName(crypto.SHA256), sum}
+	out.Message.Digest = messageDigest{sigstoreName(crypto.SHA256), hashed(crypto.SHA256, artifact)}
+	if out.Message.Signature, err = k.sign(artifact); err != nil {
+		return nil, err
+	}
+	return json.Marshal(out)
+}
+
+// hint is how Sigstore bundles name a key, for messages.
+func (k *PrivateKey) hint() (string, error) {
+	fingerprint, err := hex.DecodeString(k.public.fingerprint.Encoded())
+	return base64.StdEncoding.EncodeToString(fingerprint), err
+}
+
+// sign signs a message: over its SHA-256, or as it is with Ed25519.
+func (k *PrivateKey) sign(message []byte) (signature []byte, err error) {
 	if _, pure := k.public.key.(ed25519.PublicKey); pure {
-		out.Message.Signature, err = k.signer.Sign(rand.Reader, artifact, crypto.Hash(0))
+		signature, err = k.signer.Sign(rand.Reader, message, crypto.Hash(0))
 	} else {
-		out.Message.Signature, err = k.signer.Sign(rand.Reader, sum, crypto.SHA256)
+		signature, err = k.signer.Sign(rand.Reader, hashed(crypto.SHA256, message), crypto.SHA256)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("sign: %w", err)
 	}
-	if k.public.Verify(artifact, out.Message.Signature) != nil {
+	if k.public.Verify(message, signature) != nil {
 		return nil, errors.New("sign: the signature that was made is not good: is the key damaged?")
 	}
-	return json.Marshal(out)
+	return signature, nil
 }

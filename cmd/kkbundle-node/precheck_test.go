@@ -103,6 +103,13 @@ func TestPrecheckOverSSH(t *testing.T) {
 	if len(report.Hosts) != 3 {
 		t.Errorf("hosts: %v", report.Hosts)
 	}
+	for name, pid := range places {
+		tables, err := exec.Command("nsenter", "-t", pid, "-n", "--", "cat", "/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6").Output()
+		const listening, unconnected = " 0A ", " 07 "
+		if err != nil || strings.Contains(string(tables), listening) || strings.Contains(string(tables), unconnected) {
+			t.Errorf("%s still listens: %v\n%s", name, err, tables)
+		}
+	}
 	for _, r := range report.Results {
 		if !r.OK && (r.ID == "reachable" || r.ID == "address") {
 			t.Errorf("%+v", r)

@@ -252,7 +252,7 @@ func (a *authentication) explain(err error) error {
 	defer a.mu.Unlock()
 	failed := a.failed
 	// x/crypto/ssh has no types for these.
-	tooMany := strings.Contains(err.Error(), "Too many authentication failures")
+	tooMany := strings.Contains(strings.ToLower(err.Error()), "too many authentication failures")
 	if tooMany {
 		failed = append(failed, errors.New("the host allows no more attempts: name the right key in the inventory"))
 	}

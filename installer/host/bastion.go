@@ -178,7 +178,7 @@ func (h *hop) make(ctx context.Context) {
 	defer close(h.ready)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(h.all.ctx, cancel)()
+	defer context.AfterFunc(h.all.ctx, cancel)() //nolint:contextcheck // Close ends it, and not the host that asked first
 	client, err := h.options.dial(ctx)
 	if err != nil {
 		h.err = h.failed(err)

@@ -18,7 +18,7 @@ const HelperPath = "/var/lib/kkbundle/bin/kkbundle-node"
 
 // Arch returns the host's architecture in Go's spelling, "amd64" or "arm64". Another one is an error.
 func Arch(ctx context.Context, h Host) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, firstTimeout, errSlow)
+	ctx, cancel := within(ctx, firstTimeout)
 	defer cancel()
 	out, err := Output(ctx, h, "uname", "-m")
 	if err != nil {
@@ -49,25 +49,26 @@ func putHelper(ctx context.Context, h Host, name string, binary []byte) (changed
 	if has, err := hasSum(ctx, h, name, want); has || err != nil {
 		return false, err
 	}
+	failed := func(err error) error { return &HelperError{Path: name, Bytes: len(binary), Err: err} }
 	dir := path.Dir(name)
-	if err := h.Run(ctx, Cmd{Args: []string{"mkdir", "-p", "-m", "0700", path.Dir(dir), dir}}); err != nil {
-		return false, err
-	}
-	if err := h.Run(ctx, Cmd{Args: []string{"chown", "0:0", path.Dir(dir), dir}}); err != nil {
-		return false, err
-	}
-	if err := h.Run(ctx, Cmd{Args: []string{"chmod", "0700", path.Dir(dir), dir}}); err != nil {
-		return false, err
+	for _, args := range [][]string{
+		{"mkdir", "-p", "-m", "0700", path.Dir(dir), dir},
+		{"chown", "0:0", path.Dir(dir), dir},
+		{"chmod", "0700", path.Dir(dir), dir},
+	} {
+		if err := h.Run(ctx, Cmd{Args: args}); err != nil {
+			return false, failed(err)
+		}
 	}
 	const mode = 0o700
 	if changed, err = WriteFile(ctx, h, name, mode, binary); err != nil {
-		return false, &HelperError{Path: name, Bytes: len(binary), Err: err}
+		return false, failed(err)
 	}
 	if has, err := hasSum(ctx, h, name, want); err != nil || !has {
 		return false, errors.Join(err, fmt.Errorf("%s: %s is not what was written: check the disk", h, name))
 	}
 	if _, err := Output(ctx, h, name, "version"); err != nil {
-		return false, &HelperError{Path: name, Bytes: len(binary), Err: err}
+		return false, failed(err)
 	}
 	return changed, nil
 }
@@ -130,7 +131,7 @@ type patience struct {
 
 func withPatience(ctx context.Context) (context.Context, *patience) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(firstTimeout, func() { cancel(errSlow) })
+	timer := time.AfterFunc(firstTimeout, func() { cancel(&SlowError{firstTimeout}) })
 	return ctx, &patience{timer: timer, end: func() {
 		timer.Stop()
 		cancel(nil)

@@ -75,7 +75,11 @@ func commandLine(args []string) string {
 	for i, a := range args {
 		words[i] = readable(a)
 	}
-	line := strings.Join(words, " ")
+	return clip(strings.Join(words, " "))
+}
+
+// clip bounds what is shown of a command, or of what was said about one.
+func clip(line string) string {
 	if len(line) > maxCommandLine {
 		line = strings.ToValidUTF8(line[:maxCommandLine], "") + "…"
 	}

@@ -236,9 +236,9 @@ func (p *pool) start(ctx context.Context, args []string, stdout, stderr io.Write
 		case err == nil:
 			s.release, s.pool = func() { <-c.places }, p
 			return s, nil
-		case errors.Is(err, errNoSession) && c.open.Load() > 0:
+		case isNoSession(err) && c.open.Load() > 0:
 			continue // the host allows fewer sessions than we thought (MaxSessions): this place stays taken
-		case errors.Is(err, errNoSession) && refused < maxRefusals && ctx.Err() == nil:
+		case isNoSession(err) && refused < maxRefusals && ctx.Err() == nil:
 			refused++
 			<-c.places
 			time.Sleep(refusalPause)
@@ -263,7 +263,7 @@ func (p *pool) startFirst(ctx context.Context, args []string, stdout, stderr io.
 	p.mu.Unlock()
 	s, err := c.start(args, stdout, stderr)
 	release := func() {}
-	if errors.Is(err, errNoSession) {
+	if isNoSession(err) {
 		if c, err = p.connect(ctx); err != nil {
 			return nil, err
 		}
@@ -278,8 +278,18 @@ func (p *pool) startFirst(ctx context.Context, args []string, stdout, stderr io.
 	return s, nil
 }
 
-// errNoSession is a host that allows no further session on a connection.
-var errNoSession = errors.New("the host's SSH server allows no session (MaxSessions 0)")
+// A sessionError is a host that allows no further session on a connection.
+type sessionError struct{}
+
+func (*sessionError) Error() string {
+	return "the host's SSH server allows no session (MaxSessions 0)"
+}
+
+func (*sessionError) Hint() string {
+	return "set MaxSessions in the host's sshd_config to 10, its default"
+}
+
+func isNoSession(err error) bool { return errors.As(err, new(*sessionError)) }
 
 // start starts a program on this connection.
 func (c *connection) start(args []string, stdout, stderr io.Writer) (*sshProcess, error) {
@@ -289,7 +299,7 @@ func (c *connection) start(args []string, stdout, stderr io.Writer) (*sshProcess
 	case err != nil && c.isLost():
 		return nil, c.why()
 	case errors.As(err, &refused):
-		return nil, errNoSession
+		return nil, &sessionError{}
 	case err != nil:
 		return nil, fmt.Errorf("open a session: %w", err)
 	}

@@ -37,6 +37,8 @@ type machine struct {
 	name  string
 	start starter
 	root  elevation
+	// patience is how long each of the first commands may take.
+	patience time.Duration
 }
 
 // String returns the host's name.
@@ -154,8 +156,8 @@ func (r *run) begin(ctx context.Context, stdin io.Writer) error {
 		case <-timeout.C:
 			return r.sudoError(fmt.Sprintf("the command had not started after %s", sudoTimeout))
 		case <-ctx.Done():
-			if r.machine.root.sudo && errors.Is(context.Cause(ctx), errSlow) {
-				return r.sudoError("the command had not started after " + firstTimeout.String())
+			if slow := new(SlowError); r.machine.root.sudo && errors.As(context.Cause(ctx), &slow) {
+				return r.sudoError("the command had not started after " + slow.Limit.String())
 			}
 			return r.cancelled(ctx)
 		}
@@ -316,19 +318,35 @@ func (s *stream) scan(p []byte) []byte {
 			}
 		}
 	}
-	head, rest, ok := bytes.Cut(s.before, []byte(s.mark+" "))
-	number, rest, whole := bytes.Cut(rest, []byte("\n"))
-	if !ok || !whole {
+	head, id, rest, ok := cutMark(s.before, s.mark)
+	if !ok {
 		if len(s.before) > maxPreamble && s.failure == nil {
 			s.failure = fmt.Errorf("login scripts printed more than %d bytes", maxPreamble)
 			close(s.broken)
 		}
 		return nil
 	}
-	s.id, _ = strconv.Atoi(string(bytes.TrimSpace(number)))
+	s.id = id
 	s.before = head
 	close(s.started)
 	return rest
+}
+
+// cutMark cuts text at the launcher's line: its mark and a process id. A mark with something else behind it is sudo's,
+// which repeats the command that it refuses.
+func cutMark(text []byte, mark string) (head []byte, id int, rest []byte, ok bool) {
+	for at := 0; ; {
+		i := bytes.Index(text[at:], []byte(mark+" "))
+		if i < 0 {
+			return nil, 0, nil, false
+		}
+		at += i
+		number, rest, whole := bytes.Cut(text[at+len(mark)+1:], []byte("\n"))
+		if id, err := strconv.Atoi(string(bytes.TrimSpace(number))); whole && err == nil {
+			return text[:at], id, rest, true
+		}
+		at += len(mark)
+	}
 }
 
 func (s *stream) hasStarted() bool {

@@ -38,6 +38,9 @@ type SSHOptions struct {
 	// Keepalive is how often a silent host is asked for a sign of life, 15 seconds if 0. After three without one it is
 	// lost.
 	Keepalive time.Duration
+	// Patience is how long each of the first commands may take before the host is given up, 20 seconds if 0. How long a
+	// person takes to type a password does not count.
+	Patience time.Duration
 }
 
 // Limits on connections.
@@ -66,6 +69,9 @@ func (o SSHOptions) withDefaults() SSHOptions {
 	if o.Keepalive == 0 {
 		o.Keepalive = defaultKeepalive
 	}
+	if o.Patience == 0 {
+		o.Patience = firstTimeout
+	}
 	// Further connections to the host must not ask again.
 	o.Password, o.SudoPassword = remember(o.Password), remember(o.SudoPassword)
 	if ask := o.Passphrase; ask != nil {
@@ -90,14 +96,15 @@ func Dial(ctx context.Context, o SSHOptions) (Host, error) {
 		return nil, err
 	}
 	p.connections = []*connection{first}
-	m := &machine{name: o.Name, start: p, root: elevation{user: o.User}}
+	m := &machine{name: o.Name, start: p, root: elevation{user: o.User}, patience: o.Patience}
 	if err := m.elevate(ctx, o.SudoPassword); err != nil {
 		_ = p.close()
 		var shell *LoginError
+		var slow *SlowError
 		switch {
 		case errors.As(err, &shell):
 			return nil, p.unreachable(shell)
-		case errors.Is(err, errSlow):
+		case errors.As(err, &slow):
 			return nil, p.unreachable(err)
 		}
 		return nil, err

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
+	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
@@ -107,6 +108,14 @@ func TestKeys(t *testing.T) {
 	}{
 		{"key", func(o *host.SSHOptions) { o.Keys = []string{s.KeyFile} }, nil},
 		{"second key", func(o *host.SSHOptions) { o.Keys = []string{other, s.KeyFile} }, nil},
+		{"key as such", func(o *host.SSHOptions) {
+			pem, err := os.ReadFile(s.KeyFile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.KeyData = []host.Secret{secret(string(pem))}
+		}, nil},
+		{"no key as such", func(o *host.SSHOptions) { o.KeyData = []host.Secret{secret("open sesame")} }, refused("the key given is not")},
 		{"passphrase", func(o *host.SSHOptions) { o.Keys, o.Passphrase = []string{locked}, sesame }, nil},
 		{"agent", func(o *host.SSHOptions) { o.AgentSocket = startAgent(t, private) }, nil},
 		{"key of the agent", func(o *host.SSHOptions) { o.Keys, o.AgentSocket = []string{locked}, startAgent(t, private) }, nil},
@@ -251,6 +260,18 @@ func TestHostKeys(t *testing.T) {
 			t.Errorf("hint: %s", refused.Hint())
 		}
 	})
+	t.Run("hashed", func(t *testing.T) {
+		o := o
+		name := knownhosts.HashHostname(knownhosts.Normalize(s.Addr))
+		o.KnownHosts = []string{dir + "/none", writeTemp(t, "# comment\n\n"+name+" "+string(ssh.MarshalAuthorizedKey(ed.PublicKey())))}
+		dial(t, o)
+		before := hosttest.NewKey(t, dir+"/hashed")
+		o.KnownHosts = []string{writeTemp(t, name+" "+string(ssh.MarshalAuthorizedKey(before.PublicKey())))}
+		if _, err := host.Dial(t.Context(), o); !errors.As(err, &refused) || len(refused.Known) != 1 || refused.Known[0].Line != 1 {
+			t.Errorf("got %v, want the line", err)
+		}
+	})
+	t.Run("authority", func(t *testing.T) { testAuthority(t, dir) })
 	t.Run("revoked", func(t *testing.T) {
 		o := o
 		file := writeTemp(t, "@revoked * "+string(ssh.MarshalAuthorizedKey(ed.PublicKey())))
@@ -275,6 +296,60 @@ func TestHostKeys(t *testing.T) {
 		o.AcceptNew = false
 		dial(t, o)
 	})
+}
+
+// testAuthority has hosts with certificates, of which some hold.
+func testAuthority(t *testing.T, dir string) {
+	authority, other, hostKey := hosttest.NewKey(t, dir+"/authority"), hosttest.NewKey(t, dir+"/other"), hosttest.NewKey(t, dir+"/certified")
+	certificate := func(change func(*ssh.Certificate)) ssh.Signer {
+		c := &ssh.Certificate{
+			Key: hostKey.PublicKey(), CertType: ssh.HostCert, ValidPrincipals: []string{"127.0.0.1"},
+			ValidAfter: uint64(time.Now().Add(-time.Hour).Unix()), ValidBefore: uint64(time.Now().Add(time.Hour).Unix()),
+		}
+		change(c)
+		if err := c.SignCert(rand.Reader, authority); err != nil {
+			t.Fatal(err)
+		}
+		s, err := ssh.NewCertSigner(c, hostKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	fine := func(*ssh.Certificate) {}
+	trust := "@cert-authority * " + string(ssh.MarshalAuthorizedKey(authority.PublicKey()))
+	var invalid *host.CertificateError
+	var unknown *host.KeyError
+	for _, c := range []struct {
+		name  string
+		key   ssh.Signer
+		lines string
+		want  any // the type of the error, nil for none
+	}{
+		{"signed", certificate(fine), trust, nil},
+		{"signed, key known too", certificate(fine), "127.0.0.1 " + string(ssh.MarshalAuthorizedKey(other.PublicKey())) + trust, nil},
+		{"expired", certificate(func(c *ssh.Certificate) { c.ValidBefore = c.ValidAfter + 1 }), trust, &invalid},
+		{"for another host", certificate(func(c *ssh.Certificate) { c.ValidPrincipals = []string{"elsewhere"} }), trust, &invalid},
+		{"authority revoked", certificate(fine), trust + "@revoked * " + string(ssh.MarshalAuthorizedKey(authority.PublicKey())), &invalid},
+		{"key revoked", certificate(fine), trust + "@revoked * " + string(ssh.MarshalAuthorizedKey(hostKey.PublicKey())), &unknown},
+		{"no certificate", hostKey, trust, &unknown},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := hosttest.Start(t, hosttest.Options{HostKeys: []ssh.Signer{c.key}})
+			o := host.SSHOptions{Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}}
+			o.KnownHosts = []string{writeTemp(t, strings.ReplaceAll(c.lines, " * ", " "+knownhosts.Normalize(s.Addr)+" "))}
+			h, err := host.Dial(t.Context(), o)
+			if err == nil {
+				_ = h.Close()
+			}
+			if c.want == nil && err != nil || c.want != nil && !errors.As(err, c.want) {
+				t.Errorf("got %v", err)
+			}
+			if unknown != nil && c.name == "no certificate" && len(unknown.Known) != 0 {
+				t.Errorf("%v: an authority's key is not a host's", err)
+			}
+		})
+	}
 }
 
 func knownHosts(t *testing.T, port int, key ssh.PublicKey) string {

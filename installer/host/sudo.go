@@ -60,15 +60,20 @@ func (e *SlowError) Hint() string {
 	return "the host hangs: look at its load, memory and disks, and at what its login scripts wait for"
 }
 
-// errSlow ends the first commands.
-var errSlow = &SlowError{firstTimeout}
+// within gives what a host is asked an end.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit, &SlowError{limit})
+}
+
+// notFoundCode is what env ends with when there is no such program.
+const notFoundCode = 127
 
 // elevate finds out how commands become root on a machine: directly, with sudo without a password, or with one. A wrong
 // password is tried once.
 func (m *machine) elevate(ctx context.Context, password Secret) error {
 	uid, err := m.uid(ctx)
-	if errors.Is(err, errSlow) {
-		return fmt.Errorf("it let us in but ran no command: %w", errSlow)
+	if slow := new(SlowError); errors.As(err, &slow) {
+		return fmt.Errorf("it let us in but ran no command: %w", slow)
 	}
 	if err != nil || uid == "0" {
 		return err
@@ -97,13 +102,16 @@ const noPassword = "a password is needed and none is given"
 // trySudo tells whether sudo works without a password. Without -k it could now, because of an earlier login, and fail in
 // an hour.
 func (m *machine) trySudo(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, firstTimeout, errSlow)
+	ctx, cancel := within(ctx, m.patience)
 	defer cancel()
 	_, err := Output(ctx, m.as(elevation{user: m.root.user}), "sudo", "-n", "-k", "--", "true")
 	var exit *ExitError
+	var slow *SlowError
 	switch {
-	case errors.Is(err, errSlow):
-		return &SudoError{Host: m.name, User: m.root.user, Reason: errSlow.Error()}
+	case errors.As(err, &slow):
+		return &SudoError{Host: m.name, User: m.root.user, Reason: slow.Error()}
+	case errors.As(err, &exit) && exit.Code == notFoundCode:
+		return &SudoError{Host: m.name, User: m.root.user, Reason: "there is none on the host", remedy: "install sudo on the host, or log in as root"}
 	case errors.As(err, &exit):
 		return m.sudoError(noPassword, exit.Stderr)
 	}
@@ -115,7 +123,6 @@ type sudoProblem struct{ said, reason, remedy string }
 
 // sudoProblems are what sudo says under LC_ALL=C.
 func sudoProblems() []sudoProblem {
-	const noProgram = "install sudo on the host, or log in as root"
 	return []sudoProblem{
 		{"must have a tty", "it wants a terminal (requiretty)", "add `Defaults !requiretty` to the host's sudoers file (visudo), or log in as root"},
 		{"not in the sudoers file", "the user may not use it", ""},
@@ -124,14 +131,12 @@ func sudoProblems() []sudoProblem {
 		{"your account locked", "the user's account is locked", "unlock the account, or log in as another user"},
 		{"no new privileges", "it cannot become root in this session", "log in as root"},
 		{"installed setuid root", "it is not set up to become root", "install sudo on the host again, see that its filesystem is not mounted nosuid, or log in as root"},
-		{"sudo: No such file", "there is none on the host", noProgram},
-		{"'sudo': No such file", "there is none on the host", noProgram}, // busybox
 	}
 }
 
 // sudoError makes the error of a sudo that did not run a command. What it said tells more than how it ended.
 func (m *machine) sudoError(reason, said string) *SudoError {
-	e := &SudoError{Host: m.name, User: m.root.user, Reason: reason, Said: oneLine(Plain(said))}
+	e := &SudoError{Host: m.name, User: m.root.user, Reason: reason, Said: clip(oneLine(Plain(said)))}
 	all := sudoProblems()
 	if i := slices.IndexFunc(all, func(p sudoProblem) bool { return strings.Contains(said, p.said) }); i >= 0 {
 		e.Reason, e.remedy = all[i].reason, all[i].remedy
@@ -140,10 +145,12 @@ func (m *machine) sudoError(reason, said string) *SudoError {
 }
 
 // as returns the machine with another elevation.
-func (m *machine) as(e elevation) *machine { return &machine{name: m.name, start: m.start, root: e} }
+func (m *machine) as(e elevation) *machine {
+	return &machine{name: m.name, start: m.start, root: e, patience: m.patience}
+}
 
 func (m *machine) uid(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, firstTimeout, errSlow)
+	ctx, cancel := within(ctx, m.patience)
 	defer cancel()
 	out, err := Output(ctx, m, "id", "-u")
 	if err != nil {

@@ -198,6 +198,7 @@ func (r *reader) clusterAPI(t tree) {
 	if d.Root == nil {
 		return
 	}
+	r.note(d.Root, "of Cluster API's Cluster only clusterNetwork is read")
 	network := r.peek(d.Root).sub("spec").sub("clusterNetwork")
 	for _, one := range [][2]string{{"pods", "kubernetes.podCIDR"}, {"services", "kubernetes.serviceCIDR"}} {
 		blocks := network.sub(one[0]).entries("cidrBlocks")

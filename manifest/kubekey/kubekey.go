@@ -90,14 +90,14 @@ func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluste
 	return c, r.said(), nil
 }
 
-// IsForeign tells whether a file has what this package reads, so that kkbundle's own parsers refuse it.
-func IsForeign(data []byte) bool {
+// mayBeForeign tells whether it is worth to look for what this package reads.
+func mayBeForeign(data []byte) bool {
 	return bytes.Contains(data, []byte(group)) || bytes.Contains(data, []byte(capkk))
 }
 
 // open sorts the documents of a file by kind. The reader is nil for a file of kkbundle's own.
 func open(file string, data []byte) (*reader, error) {
-	if !IsForeign(data) {
+	if !mayBeForeign(data) {
 		return nil, nil //nolint:nilnil // a file of our own is a normal case that callers branch on
 	}
 	documents, err := manifest.ParseDocuments(file, data)

@@ -121,6 +121,54 @@ func (o *object) take(name string) *yaml.Node {
 	return n
 }
 
+// whole is a mapping or list that is handed on as it is, nil if it is empty or has a template, which is noted. More can be put
+// into it.
+func (o *object) whole(name string) *yaml.Node {
+	n := o.take(name)
+	if n == nil || n.Kind != yaml.ScalarNode && len(n.Content) == 0 {
+		return nil
+	}
+	if at := o.r.template(n, 0); at != nil {
+		o.r.note(at, "%s: a template is not evaluated; %s is left out", o.at(name), shown(name))
+		return nil
+	}
+	c := *n
+	c.Content = append([]*yaml.Node(nil), n.Content...)
+	return &c
+}
+
+// texts is a mapping of names to texts; what looks like a number or a truth is text too, as KubeKey has it.
+func (o *object) texts(name string) *yaml.Node {
+	n := o.whole(name)
+	if n == nil || n.Kind != yaml.MappingNode {
+		return n
+	}
+	for i := 1; i < len(n.Content); i += 2 {
+		if v := resolved(n.Content[i]); v.Kind == yaml.ScalarNode && v.Tag != "!!null" {
+			n.Content[i] = text(v, v.Value)
+		}
+	}
+	return n
+}
+
+// template finds a template in a tree, as far down as anything is read.
+func (r *reader) template(n *yaml.Node, depth int) *yaml.Node {
+	const deepest = 48 // manifest's own limit
+	if r.nodes++; r.nodes > maxNodes || depth > deepest {
+		return nil
+	}
+	n = resolved(n)
+	if n.Kind == yaml.ScalarNode && strings.Contains(n.Value, "{{") {
+		return n
+	}
+	for _, one := range n.Content {
+		if at := r.template(one, depth+1); at != nil {
+			return at
+		}
+	}
+	return nil
+}
+
 // sub is the mapping under a key, without keys if there is none.
 func (o *object) sub(name string) *object {
 	n := o.take(name)
@@ -301,6 +349,16 @@ func find(n *yaml.Node, name string) *yaml.Node {
 		}
 	}
 	return nil
+}
+
+// remove takes a key away.
+func (t tree) remove(name string) {
+	for i := 0; i+1 < len(t.root.Content); i += 2 {
+		if t.root.Content[i].Value == name {
+			t.root.Content = append(t.root.Content[:i], t.root.Content[i+2:]...)
+			return
+		}
+	}
 }
 
 // list makes a list of nodes.

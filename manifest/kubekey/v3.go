@@ -40,7 +40,7 @@ func (r *reader) hostV3(o *object) *yaml.Node {
 	t.set("address", address)
 	r.addresses(t, internal)
 	r.login(o, t, "privateKeyPath", "privateKey")
-	t.set("labels", free(o.take("labels")))
+	t.set("labels", o.texts("labels"))
 	o.ignore("name", "arch", "timeout")
 	o.done()
 	return t.root
@@ -121,18 +121,16 @@ func (r *reader) kubernetesV3(o *object, t tree) {
 		}
 	}
 	t.set("kubernetes.distribution", kind)
-	t.set("kubernetes.kubelet", free(o.take("kubeletConfiguration")))
-	t.set("kubernetes.kubeProxy", free(o.take("kubeProxyConfiguration")))
+	t.set("kubernetes.kubelet", o.whole("kubeletConfiguration"))
+	t.set("kubernetes.kubeProxy", o.whole("kubeProxyConfiguration"))
 	t.set("kubernetes.maxPods", o.number("maxPods"))
 	t.set("kubernetes.kubelet.podPidsLimit", o.number("podPidsLimit"))
-	t.set("kubernetes.kubelet.featureGates", free(o.take("featureGates")))
+	t.set("kubernetes.kubelet.featureGates", o.whole("featureGates"))
 	t.set("kubernetes.proxyMode", o.scalar("proxyMode"))
 	if n := o.scalar("masqueradeAll"); n != nil && n.Value == "true" {
 		t.set("kubernetes.kubeProxy.iptables.masqueradeAll", n)
 	}
-	if sans := o.take("apiserverCertExtraSans"); sans != nil && len(sans.Content) > 0 {
-		t.set("kubernetes.kubeadm.apiServer.certSANs", sans)
-	}
+	t.set("kubernetes.kubeadm.apiServer.certSANs", o.whole("apiserverCertExtraSans"))
 	t.set("cni.ipv4MaskSize", o.number("nodeCidrMaskSize"))
 	t.set("cri.type", o.scalar("containerManager"))
 	t.set("dns.nodeLocal", o.scalar("nodelocaldns"))
@@ -230,7 +228,7 @@ func (r *reader) etcdV3(o *object, t tree) {
 			t.set("etcd.type", text(kind, "internal"))
 		case "external":
 			t.set("etcd.type", text(kind, "provided"))
-			t.set("etcd.endpoints", external.take("endpoints"))
+			t.set("etcd.endpoints", external.whole("endpoints"))
 			t.set("etcd.ca", external.scalar("caFile"))
 			t.set("etcd.cert", external.scalar("certFile"))
 			t.set("etcd.key", external.scalar("keyFile"))

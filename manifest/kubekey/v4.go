@@ -36,23 +36,21 @@ func (r *reader) hostV4(o *object, name string) *yaml.Node {
 	t := mapping(o.node)
 	connector := o.peekAt("connector")
 	kind := connector.text("type")
-	switch local := kind == "local" || kind == "" && name == localhost; {
+	local := kind == "local" || kind == "" && name == localhost
+	switch {
 	case local:
 		t.set("local", yes(o.node))
-		connector.ignore("type", "host", "port", "user")
-		if p := connector.secretOf("password"); p != nil {
-			t.set("sudo.password", p)
-		}
 	case kind == "" || kind == "ssh":
 		t.set("address", connector.scalar("host"))
 	default:
 		r.problem(connector.node, "%s: a connector of type %s leads to no machine; want ssh or local", connector.path, shown(kind))
 	}
-	if a := o.scalar("internal_ipv4"); a != nil {
-		t.set("internalIPv4", a)
-	}
+	t.set("internalIPv4", o.scalar("internal_ipv4"))
 	t.set("internalIPv6", o.scalar("internal_ipv6"))
 	r.variablesV4(o, t)
+	if local { // its password is the one for sudo; nobody logs in
+		t.remove("ssh")
+	}
 	return t.root
 }
 
@@ -84,15 +82,9 @@ func (r *reader) variablesV4(o *object, t tree) {
 	c.drop("kkbundle becomes root with sudo, and keeps the SSH password for it", "become", "become_user", "become_method", "become_password")
 	c.done()
 	for _, from := range []*object{o, o.peekAt("kubernetes")} {
-		if labels := from.take("custom_labels"); labels != nil {
-			t.set("labels", labels)
-		}
-		if annotations := from.take("custom_annotations"); annotations != nil {
-			t.set("annotations", annotations)
-		}
-		if n := from.taints("custom_taints"); n != nil {
-			t.set("taints", n)
-		}
+		t.set("labels", from.texts("custom_labels"))
+		t.set("annotations", from.texts("custom_annotations"))
+		t.set("taints", from.taints("custom_taints"))
 	}
 	o.peekAt("kubernetes").drop("kkbundle leaves disks alone; mount them beforehand", "multipath", "storage_disks")
 	o.peekAt("kubernetes").done()

@@ -40,7 +40,7 @@ func (r *reader) kubernetesV4(o *object, t tree) {
 	t.set("kubernetes.version", o.version("kube_version"))
 	proxy := o.sub("kube_proxy")
 	t.set("kubernetes.proxyMode", proxy.scalar("mode"))
-	t.set("kubernetes.kubeProxy", free(proxy.take("config")))
+	t.set("kubernetes.kubeProxy", proxy.whole("config"))
 	if !proxy.is("enabled", true) {
 		r.note(proxy.keys["enabled"], "kubernetes.kube_proxy.enabled: kkbundle always installs kube-proxy")
 	}
@@ -48,19 +48,17 @@ func (r *reader) kubernetesV4(o *object, t tree) {
 	proxy.done()
 
 	kubelet := o.sub("kubelet")
-	t.set("kubernetes.kubelet", free(kubelet.take("extra_config")))
+	t.set("kubernetes.kubelet", kubelet.whole("extra_config"))
 	t.set("kubernetes.maxPods", first(kubelet.number("max_pods"), kubelet.number("max_pod")))
 	t.set("kubernetes.kubelet.podPidsLimit", kubelet.number("pod_pids_limit"))
 	t.set("kubernetes.kubelet.containerLogMaxSize", kubelet.scalar("container_log_max_size"))
 	t.set("kubernetes.kubelet.containerLogMaxFiles", kubelet.number("container_log_max_files"))
-	t.set("kubernetes.kubelet.featureGates", free(kubelet.take("feature_gates")))
+	t.set("kubernetes.kubelet.featureGates", kubelet.whole("feature_gates"))
 	kubelet.drop("write it under kubernetes.kubelet, as KubeletConfiguration has it", "extra_args")
 	kubelet.done()
 
 	api := o.sub("apiserver")
-	if sans := api.take("certSANs"); sans != nil && len(sans.Content) > 0 {
-		t.set("kubernetes.kubeadm.apiServer.certSANs", sans)
-	}
+	t.set("kubernetes.kubeadm.apiServer.certSANs", api.whole("certSANs"))
 	if port := api.text("port"); port != "" && port != "6443" {
 		r.note(api.keys["port"], "kubernetes.apiserver.port is not carried over: the API server listens on 6443")
 	}
@@ -266,16 +264,6 @@ func (o *object) version(name string) *yaml.Node {
 		return n
 	}
 	return text(n, "v"+n.Value)
-}
-
-// free is a mapping that is handed on as it is, so that more can be put into it.
-func free(n *yaml.Node) *yaml.Node {
-	if n == nil || n.Kind == yaml.MappingNode && len(n.Content) == 0 {
-		return nil
-	}
-	c := *n
-	c.Content = append([]*yaml.Node(nil), n.Content...)
-	return &c
 }
 
 // first is the first node that is there.

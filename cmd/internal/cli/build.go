@@ -23,7 +23,9 @@ type buildOptions struct {
 	output  string
 	locked  bool
 	noCache bool
-	split   sizeFlag
+	// provenance says beside the bundle how it was built.
+	provenance bool
+	split      sizeFlag
 }
 
 func newBuildCmd(g *globals) *cobra.Command {
@@ -45,6 +47,12 @@ With --split the bundle is written as NAME.kkb.001, .002 and so on, of that size
 which says what must be there. Every command reads the parts where they lie. FAT32 takes files below 4 GiB: --split 4GB.
 With -o - the bundle goes to standard output, and what is printed there otherwise to standard error.
 
+With --provenance, NAME.kkb.provenance.json says how the bundle was built: an in-toto statement with SLSA provenance, its manifest and lock
+by digest, where each item came from, and when. It is no part of the bundle, which has no times; see kkbundle sign --provenance.
+
+What an installation, charts and YAML need has to be in the bundle for every platform. What is missing is an error that says who
+needs it; the proof travels in the bundle (kkbundle inspect --closure), with a bill of materials (inspect --sbom).
+
 Images that nobody listed are found by rendering the charts with their values, and in the Kubernetes YAML under manifests.
 What may be an image and cannot be decided is said; --strict makes that an error. See kkbundle images.`,
 		Example: `  kkbundle build manifest.yaml
@@ -61,6 +69,7 @@ What may be an image and cannot be decided is said; --strict makes that an error
 	o.fetchFlags.add(cmd.Flags())
 	o.findFlags.add(cmd.Flags())
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "refuse to build unless the lock file fits the manifest")
+	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which says how the bundle was built")
 	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download straight into the bundle, for machines with little disk; an interrupted build starts over")
 	return cmd
 }
@@ -85,17 +94,21 @@ type buildResult struct {
 
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
 	start := time.Now()
+	if o.provenance && o.output == standardStream {
+		return &usageError{errors.New("--provenance lies beside a file: name one with -o")}
+	}
 	p, err := loadProject(file)
 	if err != nil {
 		return err
 	}
+	g.noteProblems(p.notes)
 	if o.output == "" {
 		o.output = bundleFile(p.manifest.Metadata)
 	}
 	if err := o.checkOutput(g); err != nil {
 		return err
 	}
-	b := &builder{globals: g, project: p, buildOptions: o}
+	b := &builder{globals: g, project: p, buildOptions: o, started: start}
 	if err := b.open(); err != nil {
 		return err
 	}
@@ -168,12 +181,15 @@ type builder struct {
 	*globals
 	*project
 	buildOptions
-	cache    *bundle.Cache
-	cacheDir string
-	scratch  *bundle.Scratch // what the cache is of, with --no-cache
-	lock     *manifest.Lock  // once it is known
-	failures failures        // items that could not be resolved or fetched
-	began    bool            // to download what is large
+	cache     *bundle.Cache
+	cacheDir  string
+	scratch   *bundle.Scratch // what the cache is of, with --no-cache
+	lock      *manifest.Lock  // once it is known
+	finder    *finder         // what looked for images, if they were looked for
+	started   time.Time
+	wasLocked bool     // the lock was there before
+	failures  failures // items that could not be resolved or fetched
+	began     bool     // to download what is large
 }
 
 // open opens the cache.
@@ -221,6 +237,9 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 			if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
 				return buildResult{}, err
 			}
+			if err := b.checkLock(lock, b.finder); err != nil {
+				return buildResult{}, err
+			}
 		}
 		b.lock = lock
 	}
@@ -241,11 +260,17 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 		return buildResult{}, err
 	}
 	sum, err := b.assemble(ctx, job, index, m)
+	if err == nil {
+		err = b.checkWritten(ctx)
+	}
+	if err == nil && b.provenance {
+		err = b.writeProvenance(ctx, sum)
+	}
 	estimate := job.Estimate()
 	return buildResult{
 		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Parts: sum.Parts, Items: len(index.Items), Blobs: sum.Blobs,
 		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
-		Warnings: append(warnings(shortfallsOf(index.Items)), staleSignatures(b.output, index)...), Undecided: b.lock.Undecided,
+		Warnings: append(warnings(shortfallsOf(index.Items)), append(staleSignatures(b.output, index), staleProvenance(b.output, sum.Digest)...)...), Undecided: b.lock.Undecided,
 	}, err
 }
 
@@ -278,6 +303,7 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 		stale, err = b.checkInputs(l)
 	}
 	if stale == nil || err != nil {
+		b.wasLocked = err == nil
 		return l, err
 	}
 	if b.locked {
@@ -289,7 +315,8 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 
 // resolve makes a new lock.
 func (b *builder) resolve(ctx context.Context) (*manifest.Lock, error) {
-	return newFinder(b.globals, b.project, b.cache, b.lockOptions).resolve(ctx)
+	b.finder = newFinder(b.globals, b.project, b.cache, b.lockOptions)
+	return b.finder.resolve(ctx)
 }
 
 // fetch brings everything into the cache, or with --no-cache what has to come first, and says what the bundle holds. What
@@ -316,11 +343,25 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 		return x, err
 	}
 	for _, d := range slices.Concat(extras, []document{{bundle.KindLock, documentLock, data}}) {
-		it, err := d.put(ctx, b.cache)
+		if err := b.include(ctx, &x, d); err != nil {
+			return x, err
+		}
+	}
+	for _, proof := range []func(context.Context, bundle.Index) (document, error){b.closure, b.billOfMaterials} {
+		d, err := proof(ctx, x)
+		if err == nil {
+			err = b.include(ctx, &x, d)
+		}
 		if err != nil {
 			return x, err
 		}
-		x.Items = append(x.Items, it)
 	}
 	return x, nil
+}
+
+// include adds a document to the bundle.
+func (b *builder) include(ctx context.Context, x *bundle.Index, d document) error {
+	it, err := d.put(ctx, b.cache)
+	x.Items = append(x.Items, it)
+	return err
 }

@@ -27,7 +27,7 @@ func (c *selector) merge() ([]bundle.Item, error) {
 				merged = slices.Insert(merged, at, it)
 			case merged[at].Descriptor.Digest == it.Descriptor.Digest:
 				merged[at].Absent = both(merged[at].Absent, it.Absent)
-			case it.Kind == bundle.KindLock: // documents writes one that holds for all
+			case it.Kind == bundle.KindLock || aboutBundle(it): // documents writes a lock that holds for all
 			case c.prefer == "last":
 				merged[at] = it
 			case c.prefer == "":
@@ -79,6 +79,11 @@ func (c *selector) keepManifests() {
 	}
 }
 
+// aboutBundle tells whether an item is a proof or a bill of materials, which is about the bundle as a whole.
+func aboutBundle(it bundle.Item) bool {
+	return it.Kind == bundle.KindClosure || it.Kind == bundle.KindSBOM
+}
+
 // both returns the digests that are in both lists: absent is what no source has.
 func both(a, b []digest.Digest) []digest.Digest {
 	var out []digest.Digest
@@ -106,11 +111,11 @@ func (c *selector) conflict(have bundle.Item, source int, it bundle.Item) error 
 func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item {
 	lock := false
 	out := slices.DeleteFunc(slices.Clone(x.Items), func(it bundle.Item) bool {
-		switch it.Kind {
-		case bundle.KindLock:
+		if it.Kind == bundle.KindLock {
 			lock = true
 			return true
-		case bundle.KindClosure, bundle.KindSBOM:
+		}
+		if aboutBundle(it) {
 			c.leftOut = append(c.leftOut, it.String()+": it is about another bundle than the result")
 			return true
 		}

@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/closure"
 )
 
 // The references under which a bundle carries what it was built from. Values files have their path as the cluster file
@@ -19,7 +20,12 @@ const (
 	documentManifest = "manifest.yaml"
 	documentCluster  = "cluster.yaml"
 	documentLock     = "manifest.lock.yaml"
+	documentClosure  = "closure.json"
+	documentSBOM     = "sbom.cdx.json"
 )
+
+// maxProof bounds a closure and a bill of materials.
+const maxProof = closure.MaxRecord
 
 // A document is a file that a user wrote; the bundle carries it along.
 type document struct {
@@ -78,6 +84,10 @@ func readDocument(ctx context.Context, r *bundle.Catalog, kind, ref string) ([]b
 	if err != nil {
 		return nil, err
 	}
-	data, err := r.ReadBlob(ctx, layer.Digest, maxFile)
+	most := int64(maxFile)
+	if kind == bundle.KindClosure || kind == bundle.KindSBOM {
+		most = maxProof
+	}
+	data, err := r.ReadBlob(ctx, layer.Digest, most)
 	return bytes.Clone(data), err
 }

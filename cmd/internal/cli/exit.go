@@ -86,7 +86,8 @@ func exitClasses() []exitClass {
 			return asError[*findError](err) || asError[*undecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
-		{21, "precheck warned, with --fail-on warn", asError[*precheckWarnedError]},
+		{21, "something that is needed is missing", asError[*closureError]},
+		{22, "precheck warned, with --fail-on warn", asError[*precheckWarnedError]},
 		{1, "failed otherwise; with --exit-code: there are differences", func(err error) bool { return err != nil }},
 	}
 }

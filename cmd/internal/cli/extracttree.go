@@ -256,8 +256,8 @@ func (e *extraction) forHost(ctx context.Context) (err error) {
 	if e.output == "" || e.output == "-" {
 		return &usageError{errors.New("name a directory with -o")}
 	}
-	s := &site{bundle: e.r}
-	inv, err := readInventory(e.inventory)
+	s := &site{bundle: e.r, g: e.globals}
+	inv, err := e.readInventory(e.inventory)
 	if err != nil {
 		return err
 	}

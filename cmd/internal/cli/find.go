@@ -85,6 +85,7 @@ type finder struct {
 	lockOptions
 	cache *bundle.Cache
 	seen  findings
+	done  bool // everything was looked into
 }
 
 // findings are what a finder saw.
@@ -178,7 +179,7 @@ func (g *globals) judge(undecided []string, strict bool, file string) error {
 // find looks into everything, several places at a time. What is found in some of it is kept if others fail; the error
 // names all of those.
 func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
-	f.seen = findings{} // of a run that met a damaged blob
+	f.seen, f.done = findings{}, false // of a run that met a damaged blob
 	jobs, err := f.plan(list)
 	if err != nil {
 		return err
@@ -214,6 +215,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 		slices.Sort(problems)
 		return &findError{slices.Compact(problems)}
 	}
+	f.done = true
 	return nil
 }
 

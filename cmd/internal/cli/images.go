@@ -80,6 +80,7 @@ func runImages(ctx context.Context, g *globals, file string, o imagesOptions) er
 	if err != nil {
 		return err
 	}
+	g.noteProblems(p.notes)
 	c, _, err := o.openCache()
 	if err != nil {
 		return err

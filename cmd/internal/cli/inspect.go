@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -11,7 +13,7 @@ import (
 )
 
 func newInspectCmd(g *globals) *cobra.Command {
-	var raw bool
+	var raw, closure, sbom bool
 	var login loginFlags
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
@@ -22,17 +24,32 @@ a bundle that publish put into a registry, oci://HOST/PATH[:TAG], only manifests
 With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
 and for an item where there is something to say "artifactType", "lacks" (platforms), "referrers" ("unknown") and "signedBy".
 
-With --index: index.json as it is in the bundle, byte for byte. Its sha256 is the bundle's digest; it is what sign signs.`,
-		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
+With --index: index.json as it is in the bundle, byte for byte. Its sha256 is the bundle's digest; it is what sign signs.
+
+With --closure: who needs each item, as build proved it: a task of the installation, a program that it starts, or a place in a
+chart or in YAML. Extra is what the manifest lists and nothing refers to. With --json: {"version", "items": [{"kind", "ref", "digest",
+"platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object", "path"}]}], "undecided"}.
+
+With --sbom: the bill of materials that the bundle carries, CycloneDX 1.6 as JSON.`,
+		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --closure site-1.4.0.kkb\n  kkbundle inspect --sbom site-1.4.0.kkb > site.cdx.json\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if raw {
+			switch {
+			case raw && closure, raw && sbom, closure && sbom:
+				return &usageError{errors.New("--index, --closure and --sbom each print one thing: leave out the others")}
+			case raw:
 				return runInspectIndex(cmd.Context(), g, args[0], login)
+			case closure:
+				return runInspectClosure(cmd.Context(), g, args[0], login)
+			case sbom:
+				return runInspectSBOM(cmd.Context(), g, args[0], login)
 			}
 			return runInspect(cmd.Context(), g, args[0], login)
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "index", false, "print index.json")
+	cmd.Flags().BoolVar(&closure, "closure", false, "show who needs each item")
+	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the bill of materials")
 	login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	return cmd
@@ -49,6 +66,48 @@ func runInspectIndex(ctx context.Context, g *globals, path string, login loginFl
 	}
 	_, err = g.Out.Write(data)
 	return err
+}
+
+func runInspectClosure(ctx context.Context, g *globals, path string, login loginFlags) error {
+	return g.withCatalog(ctx, path, login, func(c *bundle.Catalog) error {
+		r, err := readClosure(ctx, c)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return g.printClosure(r)
+	})
+}
+
+func runInspectSBOM(ctx context.Context, g *globals, path string, login loginFlags) error {
+	return g.withCatalog(ctx, path, login, func(c *bundle.Catalog) error {
+		data, err := readDocument(ctx, c, bundle.KindSBOM, documentSBOM)
+		if err == nil && !json.Valid(data) { // which has no bytes that steer a terminal
+			err = errors.New("its bill of materials is no JSON")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		_, err = g.Out.Write(data)
+		return err
+	})
+}
+
+// withCatalog calls f with a bundle here or in a registry.
+func (g *globals) withCatalog(ctx context.Context, path string, login loginFlags, f func(*bundle.Catalog) error) error {
+	if isOCI(path) {
+		r, end, err := g.openRemote(ctx, path, login)
+		if err != nil {
+			return err
+		}
+		defer end()
+		return f(&r.Catalog)
+	}
+	r, err := g.openBundle(path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return f(&r.Catalog)
 }
 
 // inspection is what inspect prints with --json.

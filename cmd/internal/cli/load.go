@@ -8,12 +8,15 @@ import (
 	"path/filepath"
 	"slices"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
 // maxFile bounds what is read of a file that users write; the largest real ones are a few hundred KiB.
@@ -52,6 +55,7 @@ type project struct {
 	own      []manifest.Image  // that the manifest itself lists
 	cluster  *manifest.Cluster // with defaults; nil where the manifest names none
 	hosts    *fetch.Hosts      // what is learnt of those that are asked
+	notes    kubekey.Notes     // what of the cluster file was not carried over
 	memory   string            // directory of what files without a checksum were
 }
 
@@ -81,9 +85,15 @@ func (p *project) addCluster() error {
 	if err != nil {
 		return fmt.Errorf("%s names the cluster file: %w", p.file, err)
 	}
-	c, err := manifest.ParseCluster(file, data)
+	c, notes, err := kubekey.ReadCluster(file, data)
 	if err != nil {
 		return err
+	}
+	p.notes = notes
+	if c.IsForeign() {
+		if data, err = yaml.Marshal(c); err != nil { // without its secrets: it goes into the bundle
+			return err
+		}
 	}
 	c = c.WithDefaults()
 	more, err := catalog.Resolve(c, installer.Needs(c), p.manifest.Zone)

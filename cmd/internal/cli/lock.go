@@ -108,6 +108,7 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 	if err != nil {
 		return err
 	}
+	g.noteProblems(p.notes)
 	c, cacheDir, err := o.openCache()
 	if err != nil {
 		return err
@@ -118,6 +119,9 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 	l, err := mending(g, c, func() (*manifest.Lock, error) { return f.resolve(ctx) })
 	if err == nil {
 		err = g.judge(l.Undecided, o.strict, file)
+	}
+	if err == nil {
+		err = p.checkLock(l, f)
 	}
 	if err != nil {
 		return err

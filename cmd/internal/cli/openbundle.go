@@ -56,9 +56,14 @@ func (g *globals) openPipe(path string) (io.ReadCloser, error) {
 		}
 		return io.NopCloser(g.In), nil
 	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode()&fs.ModeNamedPipe == 0 {
-		return nil, nil //nolint:nilerr,nilnil // whoever opens it as a file says what is wrong
+	if !isNamedPipe(path) {
+		return nil, nil //nolint:nilnil // it is a file
 	}
 	return os.Open(path)
+}
+
+// isNamedPipe is false for what is not there: whoever opens it as a file says what is wrong.
+func isNamedPipe(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&fs.ModeNamedPipe != 0
 }

@@ -36,7 +36,7 @@ one) it checks for that cluster, with a bundle also for the space and the archit
 can be named, and then the table is still printed, unless --quiet.
 
 Exit codes: 0 ready, with warnings or without; 12 something blocks; 13 hosts could not be asked, and nothing else
-blocks; 21 warnings, with --fail-on warn.`,
+blocks; 22 warnings, with --fail-on warn.`,
 		Example: `  kkbundle precheck -i inventory.yaml site-1.4.0.kkb
   kkbundle precheck -i inventory.yaml -c cluster.yaml -o html=report.html,junit=junit.xml
   kkbundle precheck -i inventory.yaml --skip etcd --rules rules.yaml --fail-on warn

@@ -151,7 +151,7 @@ rules:
 	if code, stdout, stderr = s.run(t, "--facts", record, "--rules", filepath.Join(s.dir, "rules.yaml")); code != 0 {
 		t.Errorf("with only a warning: exit code %d\n%s%s", code, stdout, stderr)
 	}
-	if code, stdout, stderr = s.run(t, "--facts", record, "--rules", filepath.Join(s.dir, "rules.yaml"), "--fail-on", "warn"); code != 21 {
+	if code, stdout, stderr = s.run(t, "--facts", record, "--rules", filepath.Join(s.dir, "rules.yaml"), "--fail-on", "warn"); code != 22 {
 		t.Errorf("with a warning, and --fail-on warn: exit code %d\n%s%s", code, stdout, stderr)
 	}
 }

@@ -17,6 +17,7 @@ import (
 type signOptions struct {
 	key, output, signer  string
 	passwordStdin, force bool
+	provenance           bool
 }
 
 func newSignCmd(g *globals) *cobra.Command {
@@ -35,11 +36,20 @@ index.json, and either program checks the other's:
   kkbundle inspect --index site-1.4.0.kkb > index.json
   cosign verify-blob --key cosign.pub --bundle site-1.4.0.kkb.sigstore.json --insecure-ignore-tlog index.json
 
+With --provenance the statement NAME.kkb.provenance.json (build --provenance), which must be about this bundle, is signed instead, into
+NAME.kkb.provenance.signed.json: a DSSE envelope in a Sigstore bundle, as cosign attest-blob writes it.
+
 Each file has one signature. --name writes another signer's beside it, NAME.kkb.SIGNER.sigstore.json; any of them will do where
 the bundle is checked. The content is not read: check it with kkbundle verify.`,
 		Example: "  kkbundle sign --key cosign.key site-1.4.0.kkb\n  kkbundle sign --key audit.key --name audit site-1.4.0.kkb",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			if o.provenance {
+				return signProvenance(cmd.Context(), g, args[0], o)
+			}
 			return runSign(cmd.Context(), g, args[0], o)
 		},
 	}
@@ -48,6 +58,7 @@ the bundle is checked. The content is not read: check it with kkbundle verify.`,
 	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the key's password from standard input")
 	f.StringVar(&o.signer, "name", "", "write NAME.kkb.SIGNER.sigstore.json, beside another key's signature")
 	f.StringVarP(&o.output, "output", "o", "", "file to write the signature to, where not beside the bundle")
+	f.BoolVar(&o.provenance, "provenance", false, "sign how the bundle was built, as build --provenance wrote it, and not the bundle")
 	f.BoolVar(&o.force, "force", false, "replace a signature by another key")
 	return cmd
 }
@@ -56,6 +67,8 @@ func (o *signOptions) check() error {
 	switch {
 	case o.key == "":
 		return &usageError{errors.New("say with which private key with --key")}
+	case o.signer != "" && o.provenance:
+		return &usageError{errors.New("--name is for signatures of the bundle, and --provenance for its provenance: leave out one of them")}
 	case o.signer != "" && o.output != "":
 		return &usageError{errors.New("--name and --output both say where the signature goes: leave out one of them")}
 	case o.signer != "" && !signerName(o.signer):
@@ -73,9 +86,6 @@ type signResult struct {
 }
 
 func runSign(ctx context.Context, g *globals, path string, o signOptions) error {
-	if err := o.check(); err != nil {
-		return err
-	}
 	out := signResult{Version: 1, Path: o.output}
 	if out.Path == "" {
 		out.Path = sidecarName(path, o.signer)

@@ -26,11 +26,13 @@ type siteFlags struct {
 	parallel                        int
 	// clusterOptional says that the command makes sense without a cluster file; no flag.
 	clusterOptional bool
+	settings        []string
 }
 
 func (f *siteFlags) add(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.inventory, "inventory", "i", "", "the inventory file (required)")
 	fs.StringVarP(&f.cluster, "cluster", "c", "", "the cluster file (default the one in the bundle)")
+	addSet(fs, &f.settings)
 	fs.StringVar(&f.workDir, "work-dir", "", "directory for certificates, credentials, admin.conf and install.log (default beside the inventory)")
 	fs.StringArrayVar(&f.knownHosts, "known-hosts", nil, "SSH host keys that are trusted; can be repeated, and --accept-new adds to the first (default ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts)")
 	fs.BoolVar(&f.acceptNew, "accept-new", false, "trust hosts that are not known yet, and remember their keys; changed keys are refused all the same")
@@ -59,7 +61,7 @@ type site struct {
 // openSite reads the inventory, the bundle if there is one, and the cluster file: the given one, or the bundle's. Close
 // it afterwards.
 func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (*site, error) {
-	inv, err := readInventory(f.inventory)
+	inv, err := g.readInventory(f.inventory)
 	if err != nil {
 		return nil, err
 	}
@@ -76,17 +78,6 @@ func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
-}
-
-func readInventory(file string) (*manifest.Inventory, error) {
-	if file == "" {
-		return nil, &usageError{errors.New("say which hosts with -i INVENTORY")}
-	}
-	data, err := readSmall(file)
-	if err != nil {
-		return nil, err
-	}
-	return manifest.ParseInventory(file, data)
 }
 
 // Close closes the bundle and the connections to bastions.
@@ -123,7 +114,7 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 	if err != nil {
 		return fmt.Errorf("cluster file: %w", err)
 	}
-	c, err := manifest.ParseCluster(name, data)
+	c, err := s.g.parseCluster(name, data, s.settings)
 	if err != nil {
 		return err
 	}

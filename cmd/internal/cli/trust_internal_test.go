@@ -24,6 +24,7 @@ func TestOneWayIn(t *testing.T) {
 		"openbundle.go": "checks",
 		"verify.go":     "checks before it reads, and takes warnings for errors",
 		"cache.go":      "reads which blobs to keep, and none of them",
+		"closure.go":    "looks at the bundle that build has just written",
 		"sign.go":       "signs the bundle, and needs nobody's signature",
 	}
 	found := map[string]bool{}

@@ -139,6 +139,7 @@ func (s *SSHD) start(tb testing.TB, o SSHDOptions) {
 	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "SETUP="+o.Setup, "LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	s.cmd.WaitDelay = time.Second // a connection that a test has left open does not keep it waiting
 	if err := s.cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}

@@ -1,0 +1,196 @@
+// Package closure proves that nothing is missing: that everything which an installation, and what it installs, will ask
+// for is among the items of a lock or of a bundle, for every platform. It says who needs what.
+//
+// Of a cluster (OfCluster) it knows what the tasks declare, what kubeadm and containerd pull by the configuration that
+// they are given, and the charts and files that the cluster file names. What charts and Kubernetes YAML refer to, rendered
+// as they will be installed, is found by package discover (OfImages). Check compares that with what is there.
+//
+// The package is pure but for Contents, which reads manifests through a function of the caller's.
+package closure
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/discover"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A User is who needs an item: a task of the installation, a program that it starts, or a place in a chart or in YAML.
+type User struct {
+	Task    string          `json:"task,omitempty"`
+	Program string          `json:"program,omitempty"`
+	Roles   []manifest.Role `json:"roles,omitempty"` // groups of hosts, for a task or program
+	discover.Place
+}
+
+// String says who it is: "task kubelet on k8s_cluster", "chart web 1.2.3: …".
+func (u User) String() string {
+	var text string
+	switch {
+	case u.Task != "":
+		text = "task " + u.Task
+	case u.Program != "":
+		text = u.Program
+	default:
+		return u.Place.String()
+	}
+	if len(u.Roles) == 0 {
+		return text
+	}
+	roles := make([]string, len(u.Roles))
+	for i, r := range u.Roles {
+		roles[i] = string(r)
+	}
+	return text + " on " + strings.Join(roles, ", ")
+}
+
+// A Need is something that must be there.
+type Need struct {
+	// Kind is that of an item: image, chart, file, or manifest for a file that a user wrote.
+	Kind string
+	// Ref is the item's reference, exactly. Where it is "", the item is found by Name alone.
+	Ref, Name string
+	// Platforms are those that it must be there for; none where any will do.
+	Platforms []string
+	// Lenient says that a platform which upstream lacks and the manifest lets pass (platformPolicy: warn) is not missing.
+	Lenient bool
+	By      User
+}
+
+// An Item is what is there.
+type Item struct {
+	Kind, Ref, Name string
+	Digest          digest.Digest
+	// Platforms are those that it is there for; nil where it serves every platform.
+	Platforms []string
+	// Lacks are those that it was wanted for and upstream does not have.
+	Lacks []string
+}
+
+// A MissingError has what is missing, a sentence for each, sorted.
+type MissingError struct{ Missing []string }
+
+// Error has a line for each.
+func (e *MissingError) Error() string {
+	if len(e.Missing) == 1 {
+		return e.Missing[0]
+	}
+	return fmt.Sprintf("%d things that are needed are missing:\n  %s", len(e.Missing), strings.Join(e.Missing, "\n  "))
+}
+
+// Check compares needs with what is there. It returns a record of who needs which item, sorted, in which items that nobody
+// needs have no users, and a *MissingError. Files that a user wrote are only recorded where somebody needs them.
+func Check(needs []Need, there []Item) (Record, error) {
+	byRef, byName := map[[2]string][]int{}, map[[2]string][]int{}
+	r := Record{Version: recordVersion, Items: make([]Entry, len(there))}
+	for i, it := range there {
+		byRef[[2]string{it.Kind, it.Ref}] = append(byRef[[2]string{it.Kind, it.Ref}], i)
+		byName[[2]string{it.Kind, it.Name}] = append(byName[[2]string{it.Kind, it.Name}], i)
+		r.Items[i] = Entry{Kind: it.Kind, Ref: manifest.WithoutSecrets(it.Ref), Digest: it.Digest, Platforms: it.Platforms, NeededBy: []User{}}
+	}
+	missing := map[gone][]User{}
+	for _, n := range needs {
+		found := byRef[[2]string{n.Kind, n.Ref}]
+		if n.Ref == "" {
+			found = byName[[2]string{n.Kind, n.Name}]
+		}
+		for _, i := range found {
+			r.Items[i].NeededBy = append(r.Items[i].NeededBy, n.By)
+		}
+		for _, g := range n.gone(there, found) {
+			missing[g] = append(missing[g], n.By)
+		}
+	}
+	r.Items = slices.DeleteFunc(r.Items, func(e Entry) bool {
+		return e.Kind == bundle.KindManifest && len(e.NeededBy) == 0 // what the bundle was built from
+	})
+	r.sort()
+	if len(missing) == 0 {
+		return r, nil
+	}
+	e := &MissingError{}
+	for g, users := range missing {
+		e.Missing = append(e.Missing, g.sentence(users))
+	}
+	slices.Sort(e.Missing)
+	return r, e
+}
+
+// gone is something that is missing.
+type gone struct {
+	kind, name string
+	platform   string // "" where it is not there at all
+}
+
+// gone returns what of the need is missing, if these of the items are meant.
+func (n Need) gone(there []Item, found []int) []gone {
+	g := gone{kind: n.Kind, name: manifest.WithoutSecrets(cmp.Or(n.Ref, n.Name))}
+	if len(found) == 0 {
+		if len(n.Platforms) == 1 && n.Kind == manifest.ItemFile {
+			g.platform = n.Platforms[0] // it is another file for each
+		}
+		return []gone{g}
+	}
+	var list []gone
+	for _, platform := range n.Platforms {
+		serves := func(i int) bool {
+			return there[i].serves(platform) || n.Lenient && slices.Contains(there[i].Lacks, platform)
+		}
+		if !slices.ContainsFunc(found, serves) {
+			list = append(list, gone{g.kind, g.name, platform})
+		}
+	}
+	return list
+}
+
+// serves tells whether the item is there for hosts of a platform. An older variant does for a newer one, as containerd
+// takes it, and a platform without variant is served by any.
+func (it Item) serves(platform string) bool {
+	if it.Platforms == nil {
+		return true
+	}
+	want, variant := cutVariant(platform)
+	return slices.ContainsFunc(it.Platforms, func(p string) bool {
+		have, has := cutVariant(p)
+		return have == want && (variant == "" || has == "" || has <= variant)
+	})
+}
+
+// cutVariant splits linux/arm/v7 into linux/arm and v7.
+func cutVariant(platform string) (rest, variant string) {
+	parts := strings.SplitN(platform, "/", 3)
+	if len(parts) < 3 {
+		return platform, ""
+	}
+	return parts[0] + "/" + parts[1], parts[2]
+}
+
+// mostUsers is how many of those who need something a sentence names.
+const mostUsers = 3
+
+func (g gone) sentence(users []User) string {
+	text := g.kind + " " + g.name
+	if g.platform != "" {
+		text += " for " + g.platform
+	}
+	var names []string
+	for _, u := range sortedUsers(users) {
+		names = append(names, u.String())
+	}
+	names = slices.Compact(names)
+	text += " is missing: " + names[0] + " needs it"
+	more := names[1:]
+	if len(more) == 0 {
+		return text
+	}
+	if rest := len(names) - mostUsers; rest > 0 {
+		more = append(slices.Clone(names[1:mostUsers]), fmt.Sprintf("%d more", rest))
+	}
+	return text + ", and also " + strings.Join(more, "; ")
+}

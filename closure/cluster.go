@@ -1,0 +1,99 @@
+package closure
+
+import (
+	"errors"
+	"path"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/discover"
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// OfCluster returns what an installation of the cluster asks a bundle for, on hosts of these platforms: what every task
+// declares, what programs pull by their configuration, and the charts and files that the cluster file names. The bundle
+// carries those files below a directory, "" for the first cluster's. The error joins everything that the catalog does not know.
+func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, error) {
+	w := clusterWalk{cluster: c.WithDefaults(), platforms: platforms}
+	for _, phase := range installer.Plan(w.cluster) {
+		for _, task := range phase.Tasks {
+			by := User{Task: task.Name, Roles: task.Roles}
+			for _, need := range task.Needs() {
+				w.component(need, by)
+			}
+		}
+	}
+	pulls, err := installer.Pulls(w.cluster)
+	if err != nil {
+		w.errs = append(w.errs, err)
+	}
+	for _, p := range pulls {
+		w.add(Need{Kind: manifest.ItemImage, Ref: p.Ref, Platforms: platforms, By: User{Program: p.Program, Roles: p.Roles}})
+	}
+	for _, a := range w.cluster.Addons {
+		by := User{Task: installer.AddonTask(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
+		w.add(Need{Kind: manifest.ItemChart, Name: a.Chart, By: by})
+		for _, file := range a.Values {
+			w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: by}) // as install spells it
+		}
+	}
+	return w.needs, errors.Join(w.errs...)
+}
+
+type clusterWalk struct {
+	cluster   *manifest.Cluster
+	platforms []string
+	needs     []Need
+	errs      []error
+}
+
+func (w *clusterWalk) add(n Need) { w.needs = append(w.needs, n) }
+
+// component adds what a component of the catalog is.
+func (w *clusterWalk) component(need manifest.Need, by User) {
+	what, err := catalog.Resolve(w.cluster, []manifest.Need{need}, "")
+	if err != nil {
+		w.errs = append(w.errs, err)
+		return
+	}
+	for _, image := range what.Images {
+		ref, err := image.Ref()
+		if err != nil {
+			w.errs = append(w.errs, err)
+			continue
+		}
+		w.add(Need{Kind: manifest.ItemImage, Ref: ref, Platforms: orAll(image.Platforms, w.platforms), By: by})
+	}
+	for _, chart := range what.Charts {
+		w.add(Need{Kind: manifest.ItemChart, Ref: manifest.ChartRef(chart, chart.Name, chart.Version), Name: chart.Name, By: by})
+	}
+	for _, f := range what.Files {
+		for _, platform := range orAll(f.Platforms, w.platforms) {
+			w.add(Need{Kind: manifest.ItemFile, Ref: manifest.FileURL(f, platform), Name: f.Name, Platforms: []string{platform}, By: by})
+		}
+	}
+}
+
+// orAll are the platforms that the catalog says a component is needed on, or else all.
+func orAll(own, all []string) []string {
+	if len(own) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(own), func(p string) bool { return !slices.Contains(all, p) })
+}
+
+// OfImages returns the needs of the places where images were found. own are the platforms that the manifest wants of images
+// for which it says so itself, by reference.
+func OfImages(images []discover.Image, platforms []string, own map[string][]string) []Need {
+	needs := make([]Need, 0, len(images))
+	for _, image := range images {
+		wanted, ok := own[image.Ref]
+		if !ok {
+			wanted = platforms
+		}
+		needs = append(needs, Need{Kind: manifest.ItemImage, Ref: image.Ref, Platforms: wanted, Lenient: true, By: User{Place: image.Place}})
+	}
+	return needs
+}

@@ -1,0 +1,141 @@
+package closure
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	maxManifest = 4 << 20 // bytes of a manifest, an index or an image's configuration
+	maxDepth    = 8       // of indexes in indexes, as the bundle's format has it
+)
+
+// ReadBlob returns a blob of at most so many bytes.
+type ReadBlob func(ctx context.Context, d digest.Digest, most int64) ([]byte, error)
+
+// Pinned returns what a lock pins.
+func Pinned(l *manifest.Lock) []Item {
+	items := make([]Item, 0, len(l.Items))
+	for _, p := range l.Items {
+		if p.Kind == manifest.ItemReferrer {
+			continue
+		}
+		it := Item{Kind: p.Kind, Ref: p.Ref, Name: p.Name, Digest: p.Digest, Platforms: p.Platforms, Lacks: p.Lacks}
+		if p.Platform != "" {
+			it.Platforms = []string{p.Platform}
+		}
+		items = append(items, it)
+	}
+	return items
+}
+
+// Contents returns what items of a bundle are there for, as their manifests say: images, charts, files, and files that a
+// user wrote. What is only about others is left out.
+func Contents(ctx context.Context, items []bundle.Item, read ReadBlob) ([]Item, error) {
+	var out []Item
+	for _, it := range items {
+		switch it.Kind {
+		case bundle.KindImage, bundle.KindChart, bundle.KindFile, bundle.KindManifest:
+		default:
+			continue
+		}
+		one := Item{Kind: it.Kind, Ref: it.Ref, Name: it.Name, Digest: it.Descriptor.Digest}
+		if lacks := it.Descriptor.Annotations[bundle.AnnotationLacks]; lacks != "" {
+			one.Lacks = strings.Split(lacks, ",")
+		}
+		platform := bundle.PlatformString(it.Descriptor.Platform)
+		switch {
+		case platform != "":
+			one.Platforms = []string{platform}
+		case it.Kind == bundle.KindImage:
+			w := platformWalk{read: read, absent: it.Absent}
+			if err := w.document(ctx, it.Descriptor, 0); err != nil {
+				return nil, fmt.Errorf("%s: %w", it, err)
+			}
+			slices.Sort(w.platforms)
+			one.Platforms = slices.Compact(w.platforms)
+			if len(one.Platforms) == 0 && w.index {
+				one.Platforms = []string{} // every child was left out
+			}
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// A platformWalk looks for the platforms of an image.
+type platformWalk struct {
+	read      ReadBlob
+	absent    []digest.Digest
+	platforms []string
+	index     bool
+}
+
+func (w *platformWalk) document(ctx context.Context, d ocispec.Descriptor, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("more than %d indexes in one another", maxDepth)
+	}
+	data, err := w.read(ctx, d.Digest, maxManifest)
+	if err != nil {
+		return err
+	}
+	var doc struct {
+		Config    *ocispec.Descriptor  `json:"config"`
+		Manifests []ocispec.Descriptor `json:"manifests"`
+	}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return fmt.Errorf("manifest %s: %w", d.Digest, err)
+	}
+	if doc.Config != nil {
+		return w.config(ctx, *doc.Config)
+	}
+	w.index = true
+	for _, child := range doc.Manifests {
+		if slices.Contains(w.absent, child.Digest) {
+			continue
+		}
+		platform := bundle.PlatformString(child.Platform)
+		switch {
+		case platform == "unknown/unknown": // what is attested of a sibling
+		case platform != "":
+			w.platforms = append(w.platforms, platform)
+		default:
+			if err := w.document(ctx, child, depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// config reads the platform of an image without index. What has another configuration is an artifact, for every platform.
+func (w *platformWalk) config(ctx context.Context, d ocispec.Descriptor) error {
+	if d.MediaType != ocispec.MediaTypeImageConfig && d.MediaType != dockerConfig {
+		return nil
+	}
+	data, err := w.read(ctx, d.Digest, maxManifest)
+	if err != nil {
+		return err
+	}
+	var p ocispec.Platform
+	if err := json.Unmarshal(data, &p); err != nil {
+		return errors.Join(fmt.Errorf("configuration %s cannot be read", d.Digest), err)
+	}
+	if p.OS != "" && p.Architecture != "" {
+		w.platforms = append(w.platforms, bundle.PlatformString(&ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}))
+	}
+	return nil
+}
+
+// dockerConfig is the media type of an image's configuration as docker writes it.
+const dockerConfig = "application/vnd.docker.container.image.v1+json"

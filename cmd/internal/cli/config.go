@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+func newConfigCmd(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Write, check and show what the cluster shall be",
+		Long: `The cluster file says what the cluster shall be. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
+KKMachineTemplates are read as they are; what cannot be carried over is said with its place.
+
+What wins over what: the default, the cluster file, the inventory's vars, its groupVars, a host's own entry, --set.`,
+		Args: takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newInitCmd(g, documentCluster, "a cluster file"), newConfigCheckCmd(g), newConfigShowCmd(g))
+	return cmd
+}
+
+func newConfigCheckCmd(g *globals) *cobra.Command {
+	var settings []string
+	cmd := &cobra.Command{
+		Use:     "check CLUSTER",
+		Short:   "Say everything that is wrong with a cluster file",
+		Long:    "Says everything that is wrong with a cluster file, each with file, line and column, and what this version does not install yet. No host is asked.",
+		Example: "  kkbundle config check cluster.yaml",
+		Args:    takes("CLUSTER"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := g.readCluster(args[0], settings)
+			if err != nil {
+				return err
+			}
+			g.noteGaps(c.CheckInstall())
+			if g.json {
+				return printJSON(g.Out, checkResult{Version: 1, File: args[0]})
+			}
+			g.note("%s: nothing wrong", args[0])
+			return nil
+		},
+	}
+	addSet(cmd.Flags(), &settings)
+	return cmd
+}
+
+type configShowOptions struct {
+	inventory, host, output string
+	settings                []string
+}
+
+func newConfigShowCmd(g *globals) *cobra.Command {
+	var o configShowOptions
+	cmd := &cobra.Command{
+		Use:   "show CLUSTER",
+		Short: "Show each value of a cluster, and where it is from",
+		Long: `Shows each value that a cluster has, defaults included, and where it is from: default, file:line:column, a group, a host, or --set. With
+-i and --host it is the cluster as it is on that host. -o yaml prints a cluster file that says the same, also for files of KubeKey.
+Secrets are never shown. Versions that are not given are the catalog's and not in the list.`,
+		Example: `  kkbundle config show cluster.yaml
+  kkbundle config show cluster.yaml -i inventory.yaml --host node3 --set kubernetes.maxPods=200`,
+		Args: takes("CLUSTER"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return runConfigShow(g, args[0], o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, for --host")
+	f.StringVar(&o.host, "host", "", "as it is on this host")
+	f.StringVarP(&o.output, "output", "o", showTable, "table, yaml or json")
+	addSet(f, &o.settings)
+	return cmd
+}
+
+// configResult is what config show prints with --json.
+type configResult struct {
+	Version int              `json:"version"` // 1
+	File    string           `json:"file"`
+	Host    string           `json:"host,omitempty"`
+	Values  []manifest.Value `json:"values"`
+}
+
+func runConfigShow(g *globals, file string, o configShowOptions) error {
+	format, err := g.showFormat(o.output)
+	if err != nil {
+		return err
+	}
+	if (o.inventory == "") != (o.host == "") {
+		return &usageError{errors.New("--host and -i go together: the host, and the inventory that it is in")}
+	}
+	c, err := g.readCluster(file, o.settings)
+	if err != nil {
+		return err
+	}
+	if o.host != "" {
+		inv, err := g.readInventory(o.inventory)
+		if err != nil {
+			return err
+		}
+		h, err := inv.Host(o.host)
+		if err != nil {
+			return &usageError{fmt.Errorf("--host: %w", err)}
+		}
+		if c, err = c.ForHost(inv, h); err != nil {
+			return err
+		}
+	}
+	switch format {
+	case showYAML:
+		return g.printYAML(c.WithDefaults())
+	case showJSON:
+		return printJSON(g.Out, configResult{1, file, o.host, c.Values()})
+	}
+	return printValues(g, c.Values())
+}
+
+func printValues(g *globals, values []manifest.Value) error {
+	var rows [][]string
+	for _, v := range values {
+		text, ok := v.Value.(string)
+		if !ok {
+			b, err := json.Marshal(v.Value)
+			if err != nil {
+				return err
+			}
+			text = string(b)
+		}
+		rows = append(rows, []string{v.Path, text, v.Origin.String()})
+	}
+	return printTable(g.Out, []string{"VALUE OF", "IS", "FROM"}, rows)
+}

@@ -1,0 +1,123 @@
+package installer
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// A Pull is an image that a program on the hosts asks for because of the configuration that an installation gives it,
+// whatever the tasks declare.
+type Pull struct {
+	// Ref is fully qualified.
+	Ref string
+	// Program is who asks for it: "kubeadm v1.34.3".
+	Program string
+	Roles   []manifest.Role
+}
+
+// kubeadmTask is the task that runs kubeadm; without it nothing of this is pulled (K3s).
+const kubeadmTask = "kubeadm-init"
+
+// Pulls returns what kubeadm and the container runtime will pull by themselves. It is worked out from the configuration that is
+// written for them and from what kubeadm has built in, and not from the cluster's versions of components: where these say
+// something else, kubeadm pulls its own all the same.
+func Pulls(c *manifest.Cluster) ([]Pull, error) {
+	c = c.WithDefaults()
+	if !slices.ContainsFunc(Plan(c), func(p Phase) bool {
+		return slices.ContainsFunc(p.Tasks, func(t Task) bool { return t.Name == kubeadmTask })
+	}) {
+		return nil, nil
+	}
+	sandbox, err := catalog.ImageRef(c, "pause")
+	if err != nil {
+		return nil, err
+	}
+	pulls := []Pull{{Ref: sandbox, Program: c.CRI.Type + ", for the pods' sandboxes,", Roles: []manifest.Role{manifest.RoleCluster}}}
+	refs, err := kubeadmImages(c)
+	for _, ref := range refs {
+		pulls = append(pulls, Pull{Ref: ref, Program: "kubeadm " + c.Kubernetes.Version, Roles: []manifest.Role{manifest.RoleControlPlane}})
+	}
+	return pulls, err
+}
+
+// What kubeadm's defaults are called in the references that it makes.
+const (
+	kubeadmRepository = "registry.k8s.io"
+	kubeadmDNS        = "coredns"
+)
+
+// kubeadmImages is `kubeadm config images list` for the configuration that is written
+// (https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/images/images.go, GetControlPlaneImages).
+func kubeadmImages(c *manifest.Cluster) ([]string, error) {
+	k, err := newKubeadmConfig(c, "")
+	if err != nil {
+		return nil, err
+	}
+	config := kubeadmDocument(k.clusterConfiguration())
+	own := *c // the versions that kubeadm has built in: nobody tells it of others
+	own.Components = nil
+	own.Kubernetes.Version = cmp.Or(config.text("kubernetesVersion"), c.Kubernetes.Version)
+	tags := map[string]string{}
+	for _, name := range []string{"etcd", "coredns", "pause"} {
+		if tags[name], err = catalog.Version(&own, name); err != nil {
+			return nil, err
+		}
+	}
+	all := cmp.Or(config.text("imageRepository"), kubeadmRepository)
+	refs := map[string]bool{}
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		refs[all+"/"+name+":"+own.Kubernetes.Version] = true
+	}
+	refs[all+"/pause:"+tags["pause"]] = true
+	if disabled, _ := config.below("proxy")["disabled"].(bool); !disabled {
+		refs[all+"/kube-proxy:"+own.Kubernetes.Version] = true
+	}
+	dns := config.below("dns")
+	if disabled, _ := dns["disabled"].(bool); !disabled {
+		repository := cmp.Or(dns.text("imageRepository"), all)
+		if repository == kubeadmRepository {
+			repository += "/" + kubeadmDNS // where the official image lies since 1.21
+		}
+		refs[repository+"/"+kubeadmDNS+":"+cmp.Or(dns.text("imageTag"), tags["coredns"])] = true
+	}
+	etcd := config.below("etcd")
+	if external := etcd.below("external"); external == nil && c.Etcd.Type == "internal" {
+		local := etcd.below("local")
+		refs[cmp.Or(local.text("imageRepository"), all)+"/etcd:"+cmp.Or(local.text("imageTag"), tags["etcd"])] = true
+	}
+	return fullyQualified(refs)
+}
+
+func fullyQualified(refs map[string]bool) ([]string, error) {
+	var list []string
+	for _, ref := range slices.Sorted(maps.Keys(refs)) {
+		full, err := manifest.ImageName(ref)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, full)
+	}
+	return list, nil
+}
+
+// kubeadmDocument is a part of a configuration that may have anything at any place: it is the user's.
+type kubeadmDocument document
+
+func (d kubeadmDocument) text(key string) string {
+	s, _ := d[key].(string)
+	return s
+}
+
+func (d kubeadmDocument) below(key string) kubeadmDocument {
+	switch m := d[key].(type) {
+	case map[string]any:
+		return m
+	case manifest.Config:
+		return kubeadmDocument(m)
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package sbom
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// A licence is an SPDX expression, or the text that stands where one should.
+type licence struct {
+	Expression string        `json:"expression,omitempty"`
+	License    *namedLicence `json:"license,omitempty"`
+}
+
+type namedLicence struct {
+	Name string `json:"name"`
+}
+
+// maxLicence bounds what is taken for a licence, in bytes: whole texts are not.
+const maxLicence = 500
+
+// licences are what metadata says, as CycloneDX writes it.
+func licences(text string) []licence {
+	text = strings.TrimSpace(text)
+	switch {
+	case text == "" || len(text) > maxLicence:
+		return nil
+	case isExpression(text):
+		return []licence{{Expression: text}}
+	}
+	return []licence{{License: &namedLicence{text}}}
+}
+
+// expression is the grammar of SPDX licence expressions without its nesting
+// (https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions/); names are not looked up.
+//
+//nolint:gochecknoglobals // it does not change
+var expression = sync.OnceValue(func() *regexp.Regexp {
+	const id = `\(*[A-Za-z0-9][A-Za-z0-9.+-]*\)*`
+	return regexp.MustCompile(`^` + id + `( (AND|OR|WITH) ` + id + `)*$`)
+})
+
+func isExpression(text string) bool {
+	return expression().MatchString(text) && strings.Count(text, "(") == strings.Count(text, ")")
+}
