@@ -72,14 +72,26 @@ func faults() []fault {
 	}
 }
 
-func closedPort(t *testing.T) (string, int) {
+// boundPort takes a port on which nobody listens.
+func boundPort(t *testing.T) (fd, port int) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return "127.0.0.1", l.Addr().(*net.TCPAddr).Port
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	err = syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	name, nameErr := syscall.Getsockname(fd)
+	if err := errors.Join(err, nameErr); err != nil {
+		t.Fatal(err)
+	}
+	return fd, name.(*syscall.SockaddrInet4).Port
+}
+
+func closedPort(t *testing.T) (string, int) {
+	t.Helper()
+	_, port := boundPort(t)
+	return "127.0.0.1", port
 }
 
 func silentPort(t *testing.T) (string, int) {
@@ -95,17 +107,10 @@ func silentPort(t *testing.T) (string, int) {
 // filteredPort is one whose kernel drops what wants to connect, because the queue of those that do is full.
 func filteredPort(t *testing.T) (string, int) {
 	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
+	fd, port := boundPort(t)
+	if err := syscall.Listen(fd, 0); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	err = errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0))
-	name, nameErr := syscall.Getsockname(fd)
-	if err := errors.Join(err, nameErr); err != nil {
-		t.Fatal(err)
-	}
-	port := name.(*syscall.SockaddrInet4).Port
 	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)) // takes the only place
 	if err != nil {
 		t.Fatal(err)
