@@ -6,6 +6,7 @@ const (
 	KindCluster   = "Cluster"
 	KindInventory = "Inventory"
 	KindLock      = "Lock"
+	KindCatalog   = "Catalog"
 )
 
 // Platform is an operating system and architecture, linux/amd64, with a variant where there are several, linux/arm/v7.

@@ -21,6 +21,8 @@ func Schema(kind string) ([]byte, error) {
 		t = reflect.TypeFor[Inventory]()
 	case KindLock:
 		t = reflect.TypeFor[Lock]()
+	case KindCatalog:
+		t = reflect.TypeFor[Catalog]()
 	default:
 		return nil, fmt.Errorf("no schema for kind %q; known: %s", kind, or(Kinds()))
 	}
@@ -37,7 +39,7 @@ func Schema(kind string) ([]byte, error) {
 }
 
 // Kinds lists the kinds that Schema knows.
-func Kinds() []string { return []string{KindBundle, KindCluster, KindInventory, KindLock} }
+func Kinds() []string { return []string{KindBundle, KindCluster, KindInventory, KindLock, KindCatalog} }
 
 // schema is the part of JSON Schema that is needed here.
 type schema struct {

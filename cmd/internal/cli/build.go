@@ -89,6 +89,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if err != nil {
 		return err
 	}
+	g.assumed(p.notes)
 	if o.output == "" {
 		o.output = bundleFile(p.manifest.Metadata)
 	}

@@ -149,11 +149,13 @@ func (f *finder) listed() (map[string][]wanter, error) {
 	if f.cluster != nil {
 		users := installer.ImageUsers(f.cluster)
 		for _, name := range slices.Sorted(maps.Keys(users)) {
-			ref, err := catalog.ImageRef(f.cluster, name)
+			refs, err := catalog.Refs(f.cluster, manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
 			if err != nil {
 				return nil, err
 			}
-			wanted[ref] = append(wanted[ref], wanter{By: "cluster", Component: name, Roles: users[name]})
+			for _, ref := range refs {
+				wanted[ref] = append(wanted[ref], wanter{By: "cluster", Component: name, Roles: users[name]})
+			}
 		}
 	}
 	for i, image := range f.own {

@@ -53,6 +53,7 @@ type project struct {
 	cluster  *manifest.Cluster // with defaults; nil where the manifest names none
 	hosts    *fetch.Hosts      // what is learnt of those that are asked
 	memory   string            // directory of what files without a checksum were
+	notes    []string          // what the catalog assumed
 }
 
 func loadProject(file string) (*project, error) {
@@ -86,10 +87,14 @@ func (p *project) addCluster() error {
 		return err
 	}
 	c = c.WithDefaults()
-	more, err := catalog.Resolve(c, installer.Needs(c), p.manifest.Zone)
+	if c.Catalogs, err = readCatalogs(c, readSmall, filepath.Dir(file)); err != nil {
+		return err
+	}
+	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.manifest.Platforms, Zone: p.manifest.Zone})
 	if err != nil {
 		return &inputError{fmt.Errorf("%s: %w", file, err)}
 	}
+	p.notes = append(p.notes, more.Notes...)
 	if p.manifest, err = more.AddTo(p.manifest); err != nil {
 		return err
 	}
@@ -109,8 +114,26 @@ func clusterFiles(c *manifest.Cluster) []string {
 	for _, a := range c.Addons {
 		files = append(files, a.Values...)
 	}
+	files = append(files, c.Catalog...)
 	slices.Sort(files)
 	return slices.Compact(files)
+}
+
+// readCatalogs reads the catalogs that a cluster file in a directory names.
+func readCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), dir string) ([]*manifest.Catalog, error) {
+	var list []*manifest.Catalog
+	var errs []error
+	for _, name := range c.Catalog {
+		path := filepath.Join(dir, name)
+		data, err := read(path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("catalog: %w", err))
+			continue
+		}
+		one, err := manifest.ParseCatalog(path, data)
+		list, errs = append(list, one), append(errs, err)
+	}
+	return list, errors.Join(errs...)
 }
 
 // carry puts files that the cluster file names into the bundle, under their names there.

@@ -108,6 +108,7 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 	if err != nil {
 		return err
 	}
+	g.assumed(p.notes)
 	c, cacheDir, err := o.openCache()
 	if err != nil {
 		return err
