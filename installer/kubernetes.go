@@ -107,7 +107,7 @@ func initTask(c *manifest.Cluster) Task {
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
 		Where:  First,
 		Images: images,
-		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isMember(ctx) },
+		Done:   func(ctx context.Context, t *Target) (bool, error) { return t.isMember(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
 			config, err := t.run.kubeadm()
 			if err != nil {

@@ -177,7 +177,7 @@ func ParseBundle(file string, data []byte) (*Bundle, error) {
 		b.src = c.src
 		c.bundle(b)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return b, nil

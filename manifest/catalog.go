@@ -117,7 +117,7 @@ func ParseCatalog(file string, data []byte) (*Catalog, error) {
 		k.src = c.src
 		c.catalog(k)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return k, nil

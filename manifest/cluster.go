@@ -222,7 +222,7 @@ func clusterOf(src *source) (*Cluster, error) {
 	if sound {
 		c.cluster(k)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return k, nil

@@ -115,7 +115,7 @@ func ParseLock(file string, data []byte) (*Lock, error) {
 	if sound {
 		c.lock(l)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return l, nil

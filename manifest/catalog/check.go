@@ -40,7 +40,7 @@ func Check(c *manifest.Cluster) (notes []string, err error) {
 				c.Kubernetes.Version, known, k.guessed(), known))
 		}
 	}
-	return k.notes, errors.Join(k.errs...)
+	return k.notes, k.found.Err()
 }
 
 func isNewer(version, known string) bool {
@@ -56,11 +56,13 @@ func isNewer(version, known string) bool {
 type checker struct {
 	resolver
 	notes []string
-	errs  []error
+	found manifest.Problems
 }
 
 func (k *checker) problem(path, format string, args ...any) {
-	k.errs = append(k.errs, k.cluster.Problem(path, fmt.Sprintf(format, args...)))
+	var one manifest.Problems
+	errors.As(k.cluster.Problem(path, fmt.Sprintf(format, args...)), &one)
+	k.found = append(k.found, one...)
 }
 
 // overrides refuses entries under components that nothing would read.
@@ -120,9 +122,13 @@ func (k *checker) check(name string, release *semver.Version) {
 		k.problem(path, "write v%s", text)
 		return
 	}
+	if name == "etcd" && path != "" && v.Prerelease() == "" && k.cluster.WithDefaults().Etcd.Type == "internal" {
+		k.problem(path, "%s is no tag of etcd's image; write one such as %s-0", text, strings.TrimPrefix(text, "v"))
+	}
 	k.skew(name, v, path, release)
-	k.minimum(name, v, path, release)
-	k.fit(name, v, path, release)
+	if k.fit(name, v, path, release) {
+		k.minimum(name, v, path, release)
+	}
 }
 
 // instead says what fits, for the end of a sentence.
@@ -173,20 +179,21 @@ func core(v *semver.Version) *semver.Version {
 	return semver.New(v.Major(), v.Minor(), v.Patch(), "", "")
 }
 
-// fit compares a release line with the releases of Kubernetes that it is for. Lines that are not known are not refused, and
-// neither is the newest that there is.
-func (k *checker) fit(name string, v *semver.Version, path string, release *semver.Version) {
+// fit compares a release line with the releases of Kubernetes that it is for, and tells whether it may be used. Lines that are
+// not known are not refused, and neither is the one that the catalog would choose.
+func (k *checker) fit(name string, v *semver.Version, path string, release *semver.Version) bool {
 	all := k.Components[name].Fits
 	i := slices.IndexFunc(all, func(f manifest.Fit) bool { return f.Line == lineOf(v) })
 	if i < 0 || holds(all[i], release) {
-		return
+		return true
 	}
 	usual, err := k.usual(name, k.Components[name])
 	if u, bad := semver.NewVersion(usual); err == nil && bad == nil && lineOf(u) == lineOf(v) {
 		k.notes = append(k.notes, fmt.Sprintf("%s %s is known to go with Kubernetes %s; whether it does with v%s is not known here", name, v.Original(), span(all[i]), release))
-		return
+		return true
 	}
 	k.problem(where(path), "%s %s does not go with Kubernetes v%s: it is for %s%s", name, v.Original(), release, span(all[i]), k.instead(name))
+	return false
 }
 
 func holds(f manifest.Fit, release *semver.Version) bool {
