@@ -30,9 +30,19 @@ func (c *checker) bundle(b *Bundle) {
 	}
 	c.sameFile(b.Files, b.Platforms)
 	c.sources("sources", b.Sources)
+	c.clusters(b)
 	c.discovery(b)
 	c.overrides(b.Overrides)
 	refuse(c, b, bundleGaps())
+}
+
+// clusters refuses a cluster file that is named twice.
+func (c *checker) clusters(b *Bundle) {
+	for i, file := range b.Clusters {
+		if file == b.Cluster || slices.Index(b.Clusters, file) < i {
+			c.add(index("clusters", i), "%s is there twice", shorten(file))
+		}
+	}
 }
 
 func (c *checker) name(name string) {

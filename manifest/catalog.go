@@ -66,6 +66,14 @@ type PlatformText map[string]string
 
 func (t *PlatformText) setShort(text string) { *t = PlatformText{AllPlatforms: text} }
 
+// MarshalYAML writes the short form back where that was read.
+func (t PlatformText) MarshalYAML() (any, error) {
+	if all, ok := t[AllPlatforms]; ok && len(t) == 1 {
+		return all, nil
+	}
+	return map[string]string(t), nil
+}
+
 // CatalogImage is an image of a component. In YAML it is a reference, or a mapping where more is said.
 type CatalogImage struct {
 	Name string `yaml:"name" kk:"required" doc:"Reference, such as registry.k8s.io/pause:{version}."`

@@ -14,6 +14,7 @@ func FuzzParseBundle(f *testing.F)    { fuzz(f, "bundle", ParseBundle) }
 func FuzzParseCluster(f *testing.F)   { fuzz(f, "cluster", parseClusterFile) }
 func FuzzParseInventory(f *testing.F) { fuzz(f, "inventory", ParseInventory) }
 func FuzzParseLock(f *testing.F)      { fuzz(f, "lock", ParseLock) }
+func FuzzParseCatalog(f *testing.F)   { fuzz(f, "catalog", ParseCatalog) }
 
 func parseClusterFile(file string, data []byte) (*Cluster, error) { return ParseCluster(file, data) }
 

@@ -31,6 +31,8 @@ func parseAny(name string, data []byte) (any, error) {
 		return inv, err
 	case "lock":
 		return ParseLock(name, data)
+	case "catalog":
+		return ParseCatalog(name, data)
 	default:
 		return nil, errors.New("the file name does not begin with a kind")
 	}
@@ -57,7 +59,7 @@ func each(t *testing.T, folder string, test func(t *testing.T, name string, data
 // content compares what files say and not where they say it.
 func content() cmp.Options {
 	return cmp.Options{
-		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}),
+		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}, Catalog{}),
 		cmpopts.EquateComparable(netip.Prefix{}),
 		cmpopts.EquateEmpty(),
 	}

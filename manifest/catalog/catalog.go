@@ -84,14 +84,21 @@ func (r resolver) component(name string) (manifest.CatalogEntry, error) {
 	return one, nil
 }
 
-// Refs returns the io.kkbundle.ref under which a bundle has each item of what a cluster needs: one, or several where a
-// component has several images. The platform matters for files only; it is an error if there is none for it.
-func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) ([]string, error) {
+// Items returns what a cluster's need stands for: a file, perhaps several for different platforms, or images, or a chart. It
+// checks nothing about versions and platforms; see Resolve.
+func Items(c *manifest.Cluster, need manifest.Need) (Additions, error) {
 	r, err := newResolver(c)
 	if err != nil {
-		return nil, err
+		return Additions{}, err
 	}
-	items, err := r.items(need)
+	return r.items(need)
+}
+
+// Refs returns the io.kkbundle.ref under which a bundle has each item of what a cluster needs: one, several where a
+// component has several images, or none where only its chart knows them. The platform matters for files only; it is an error
+// if there is none for it.
+func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) ([]string, error) {
+	items, err := Items(c, need)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +118,7 @@ func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (
 	for _, chart := range items.Charts {
 		refs = append(refs, manifest.ChartRef(chart, chart.Name, chart.Version))
 	}
-	if len(refs) == 0 {
+	if need.Kind == manifest.ItemFile && len(refs) == 0 {
 		return nil, fmt.Errorf("%s %s is not published for %s", need.Kind, need.Name, platform)
 	}
 	return refs, nil
@@ -120,8 +127,8 @@ func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (
 // Ref returns the reference of what has one item, as Refs does.
 func Ref(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (string, error) {
 	refs, err := Refs(c, need, platform)
-	if err == nil && len(refs) > 1 {
-		return "", fmt.Errorf("component %s has %d images", need.Name, len(refs))
+	if err == nil && len(refs) != 1 {
+		return "", fmt.Errorf("component %s has %d images in the catalog", need.Name, len(refs))
 	}
 	if err != nil {
 		return "", err

@@ -146,16 +146,9 @@ func (f *finder) charts(ctx context.Context) ([]fetch.Chart, error) {
 // listed returns the images that the manifest lists and the cluster needs.
 func (f *finder) listed() (map[string][]wanter, error) {
 	wanted := map[string][]wanter{}
-	if f.cluster != nil {
-		users := installer.ImageUsers(f.cluster)
-		for _, name := range slices.Sorted(maps.Keys(users)) {
-			refs, err := catalog.Refs(f.cluster, manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
-			if err != nil {
-				return nil, err
-			}
-			for _, ref := range refs {
-				wanted[ref] = append(wanted[ref], wanter{By: "cluster", Component: name, Roles: users[name]})
-			}
+	for _, c := range f.clusters {
+		if err := addWanters(wanted, c); err != nil {
+			return nil, err
 		}
 	}
 	for i, image := range f.own {
@@ -167,6 +160,24 @@ func (f *finder) listed() (map[string][]wanter, error) {
 		wanted[ref] = append(wanted[ref], wanter{By: "manifest", Place: place})
 	}
 	return wanted, nil
+}
+
+// addWanters notes what a cluster needs and on which hosts. Several clusters can need the same in the same way.
+func addWanters(wanted map[string][]wanter, c *manifest.Cluster) error {
+	users := installer.ImageUsers(c)
+	for _, name := range slices.Sorted(maps.Keys(users)) {
+		refs, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
+		if err != nil {
+			return err
+		}
+		for _, ref := range refs {
+			w := wanter{By: "cluster", Component: name, Roles: users[name]}
+			if !slices.ContainsFunc(wanted[ref], func(o wanter) bool { return o.Component == name && slices.Equal(o.Roles, w.Roles) }) {
+				wanted[ref] = append(wanted[ref], w)
+			}
+		}
+	}
+	return nil
 }
 
 func wanterOf(p discover.Place) wanter {

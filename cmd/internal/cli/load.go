@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 
@@ -47,13 +49,13 @@ func readSmall(path string) ([]byte, error) {
 type project struct {
 	dir      string // relative paths start here
 	file     string
-	manifest *manifest.Bundle  // with what the cluster needs
-	extras   []document        // manifest, cluster and values, carried in the bundle for install
-	own      []manifest.Image  // that the manifest itself lists
-	cluster  *manifest.Cluster // with defaults; nil where the manifest names none
-	hosts    *fetch.Hosts      // what is learnt of those that are asked
-	memory   string            // directory of what files without a checksum were
-	notes    []string          // what the catalog assumed
+	manifest *manifest.Bundle    // with what the cluster needs
+	extras   []document          // manifest, cluster and values, carried in the bundle for install
+	own      []manifest.Image    // that the manifest itself lists
+	clusters []*manifest.Cluster // with defaults, in the order of the manifest
+	hosts    *fetch.Hosts        // what is learnt of those that are asked
+	memory   string              // directory of what files without a checksum were
+	notes    []string            // what the catalog assumed
 }
 
 func loadProject(file string) (*project, error) {
@@ -69,15 +71,23 @@ func loadProject(file string) (*project, error) {
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &inputError{fmt.Errorf("%s: %w", file, err)}
 	}
-	if b.Cluster == "" {
-		return p, nil
+	for _, name := range b.ClusterFiles() {
+		as := filepath.ToSlash(filepath.Clean(name))
+		below := path.Dir(as)
+		if name == b.Cluster {
+			as, below = documentCluster, "" // what install takes where it is given no other
+		}
+		if err := p.addCluster(name, as, below); err != nil {
+			return nil, err
+		}
 	}
-	return p, p.addCluster()
+	return p, p.sameDocuments()
 }
 
-// addCluster adds what the cluster needs, and the files that install will read.
-func (p *project) addCluster() error {
-	file := filepath.Join(p.dir, p.manifest.Cluster)
+// addCluster adds what the cluster of a file needs, and the files that install will read: the file as a document of the
+// given name, and what it names below a directory.
+func (p *project) addCluster(name, as, below string) error {
+	file := filepath.Join(p.dir, name)
 	data, err := readSmall(file)
 	if err != nil {
 		return fmt.Errorf("%s names the cluster file: %w", p.file, err)
@@ -98,11 +108,27 @@ func (p *project) addCluster() error {
 	if p.manifest, err = more.AddTo(p.manifest); err != nil {
 		return err
 	}
-	if err := p.useCharts(c); err != nil {
+	if err := p.useCharts(c, path.Dir(filepath.ToSlash(name))); err != nil {
 		return &inputError{fmt.Errorf("%s: %w", file, err)}
 	}
-	p.extras = append(p.extras, document{bundle.KindManifest, documentCluster, data})
-	return p.carry(file, clusterFiles(c))
+	p.extras = append(p.extras, document{bundle.KindManifest, as, data})
+	return p.carry(file, below, clusterFiles(c))
+}
+
+// sameDocuments takes documents that are the same once, and refuses different ones of one name.
+func (p *project) sameDocuments() error {
+	var once []document
+	for _, d := range p.extras {
+		i := slices.IndexFunc(once, func(o document) bool { return o.ref == d.ref })
+		switch {
+		case i < 0:
+			once = append(once, d)
+		case !bytes.Equal(once[i].data, d.data):
+			return &inputError{fmt.Errorf("%s: the bundle would carry two different files as %s; give the cluster files and what they name names of their own", p.file, d.ref)}
+		}
+	}
+	p.extras = once
+	return nil
 }
 
 // clusterFiles are the files that a cluster file names and install reads.
@@ -136,14 +162,14 @@ func readCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), d
 	return list, errors.Join(errs...)
 }
 
-// carry puts files that the cluster file names into the bundle, under their names there.
-func (p *project) carry(cluster string, files []string) error {
+// carry puts files that a cluster file names into the bundle, under their names there, below a directory.
+func (p *project) carry(cluster, below string, files []string) error {
 	for _, f := range files {
 		data, err := readSmall(filepath.Join(filepath.Dir(cluster), f))
 		if err != nil {
 			return fmt.Errorf("%s names %s: %w", cluster, f, err)
 		}
-		p.extras = append(p.extras, document{bundle.KindManifest, f, data})
+		p.extras = append(p.extras, document{bundle.KindManifest, path.Join(below, f), data})
 	}
 	return nil
 }
