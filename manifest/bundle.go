@@ -59,8 +59,8 @@ type Bundle struct {
 	Cluster string `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
 	// Clusters are more of them, for bundles that serve several sites, versions or networks.
 	Clusters []string `yaml:"clusters,omitempty" doc:"Paths of more Cluster files; everything that they need is added, too."`
-	Images  []Image `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
-	Charts  []Chart `yaml:"charts,omitempty" doc:"Helm charts."`
+	Images   []Image  `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
+	Charts   []Chart  `yaml:"charts,omitempty" doc:"Helm charts."`
 	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
 	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories; they are carried, and their images found."`
 	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
