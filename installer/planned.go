@@ -137,14 +137,14 @@ func networkTasks(c *manifest.Cluster) []Task {
 	if c.CNI.Type != "multus" {
 		return network(c.CNI.Type)
 	}
-	return append(network(c.CNI.With), Task{Name: "multus", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First, Images: []string{"multus"}})
+	return append(network(c.CNI.With), Task{Name: "multus", Roles: []manifest.Role{manifest.RoleCluster}, Images: []string{"multus"}})
 }
 
 // serviceTasks install the parts of a cluster that every workload uses.
 func serviceTasks(c *manifest.Cluster) []Task {
 	var tasks []Task
 	if c.DNS.NodeLocal {
-		tasks = append(tasks, Task{Name: "node-local-dns", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First, Images: []string{"node-local-dns"}})
+		tasks = append(tasks, Task{Name: "node-local-dns", Roles: []manifest.Role{manifest.RoleCluster}, Images: []string{"node-local-dns"}})
 	}
 	for _, one := range []struct {
 		wanted bool

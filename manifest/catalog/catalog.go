@@ -59,6 +59,9 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	return m
 }
 
+// Builtin returns kkbundle's own catalog. It is shared, and not to be changed.
+func Builtin() (*manifest.Catalog, error) { return builtin() }
+
 // resolver looks components up for one cluster.
 type resolver struct {
 	*manifest.Catalog

@@ -90,19 +90,31 @@ func (r resolver) add(a *Additions, d manifest.Demand, platforms []manifest.Plat
 		a.Notes = append(a.Notes, lacks+": hosts of the group image_registry have to be "+strings.Join(there, " or "))
 	}
 	for _, f := range items.Files {
-		if len(f.Platforms) == 0 || len(platforms) == 0 {
+		if len(platforms) == 0 {
 			a.Files = append(a.Files, f)
-			continue
-		}
-		own := f.Platforms
-		f.Platforms = slices.DeleteFunc(slices.Clone(there), func(p string) bool { return !fits(own, p) })
-		if len(f.Platforms) > 0 {
+		} else if f, ok := onlyFor(f, there, len(missing) == 0); ok {
 			a.Files = append(a.Files, f)
 		}
 	}
 	a.Images, a.Charts = append(a.Images, items.Images...), append(a.Charts, items.Charts...)
 	a.Notes = append(a.Notes, items.Notes...)
 	return nil
+}
+
+// onlyFor narrows a file down to platforms of the bundle. all says that it is published for every one of them, so that
+// nothing need be said of a file with placeholders. It returns false if the file is for none.
+func onlyFor(f manifest.File, platforms []manifest.Platform, all bool) (manifest.File, bool) {
+	own := f.Platforms
+	f.Platforms = slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return !fits(own, p) })
+	if len(f.Platforms) == 0 {
+		return f, false
+	}
+	everywhere := f
+	everywhere.Platforms = nil
+	if all && len(f.Platforms) == len(platforms) && everywhere.PerPlatform() {
+		return everywhere, true
+	}
+	return f, true
 }
 
 // reason is the path in the cluster file because of which a component is needed.
