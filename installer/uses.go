@@ -29,14 +29,3 @@ func ChartUses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 	}
 	return uses, nil
 }
-
-// ImageUsers returns, for each of the catalog's images that a cluster needs, the roles whose hosts run it.
-func ImageUsers(c *manifest.Cluster) map[string][]manifest.Role {
-	users := map[string][]manifest.Role{}
-	for _, d := range Needed(c) {
-		if d.Kind == manifest.ItemImage {
-			users[d.Name] = d.Roles
-		}
-	}
-	return users
-}

@@ -30,26 +30,8 @@ func Check(c *manifest.Cluster) (notes []string, err error) {
 	for _, name := range k.inUse() {
 		k.check(name, release)
 	}
-	if known := r.Releases[lineOf(release)]; isNewer(c.Kubernetes.Version, known) {
-		newest := newestOf(r.Releases)
-		if known == "" && newest != nil {
-			known = "v" + newest.String()
-		}
-		if isNewer(c.Kubernetes.Version, known) {
-			k.notes = append(k.notes, fmt.Sprintf("Kubernetes %s is newer than %s, the newest that this catalog was checked against: %s are taken to be those of %s",
-				c.Kubernetes.Version, known, k.guessed(), known))
-		}
-	}
+	k.unknown(release)
 	return k.notes, k.found.Err()
-}
-
-func isNewer(version, known string) bool {
-	v, err := semver.NewVersion(version)
-	if err != nil {
-		return false
-	}
-	k, err := semver.NewVersion(known)
-	return err != nil || v.GreaterThan(k)
 }
 
 // checker gathers what does not go together.
@@ -63,6 +45,18 @@ func (k *checker) problem(path, format string, args ...any) {
 	var one manifest.Problems
 	errors.As(k.cluster.Problem(path, fmt.Sprintf(format, args...)), &one)
 	k.found = append(k.found, one...)
+}
+
+// unknown notes a Kubernetes that is newer than what the tables were read from.
+func (k *checker) unknown(release *semver.Version) {
+	known, err := semver.NewVersion(k.Releases[lineOf(release)])
+	if err != nil {
+		known = newestOf(k.Releases)
+	}
+	if known != nil && release.GreaterThan(known) {
+		k.notes = append(k.notes, fmt.Sprintf("Kubernetes %s is newer than v%s, the newest that this catalog was checked against: %s are taken to be those of v%s",
+			k.cluster.Kubernetes.Version, known, k.guessed(), known))
+	}
 }
 
 // overrides refuses entries under components that nothing would read.

@@ -50,7 +50,7 @@ func Resolve(c *manifest.Cluster, demands []manifest.Demand, o Options) (Additio
 	for _, d := range demands {
 		errs = append(errs, r.add(&a, d, o.Platforms))
 	}
-	if err := errors.Join(errs...); err == nil && c.Kubernetes.UpgradeFrom != "" {
+	if errors.Join(errs...) == nil {
 		errs = append(errs, r.addSteps(&a, demands, o.Platforms))
 	}
 	if o.Zone != "" {
@@ -221,29 +221,58 @@ func chart(name string, one manifest.CatalogEntry, version string) manifest.Char
 	}
 }
 
-// addSteps adds what the releases between the one that hosts run and the cluster's need: of each minor release the newest
-// that is known, and of it what changes with every release.
+// A Step is a release on the way of an upgrade: the cluster with it, and what of the cluster's demands every release has its
+// own version of.
+type Step struct {
+	Cluster *manifest.Cluster
+	Demands []manifest.Demand
+}
+
+// Steps returns the releases between the one that hosts run and the cluster's, of each minor release the newest that is
+// known. There are none where the cluster file names no upgradeFrom.
+func Steps(c *manifest.Cluster, demands []manifest.Demand) ([]Step, error) {
+	r, err := newResolver(c)
+	if err != nil || c.Kubernetes.UpgradeFrom == "" {
+		return nil, err
+	}
+	versions, err := r.steps()
+	if err != nil {
+		return nil, err
+	}
+	var changing []manifest.Demand
+	for _, d := range demands {
+		if r.Components[d.Name].Follows == kubernetes {
+			changing = append(changing, d)
+		}
+	}
+	var steps []Step
+	for _, version := range versions {
+		at := *c
+		at.Kubernetes.Version, at.Kubernetes.UpgradeFrom = version, ""
+		steps = append(steps, Step{&at, changing})
+	}
+	return steps, nil
+}
+
+// addSteps adds what the steps of an upgrade need.
 func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []manifest.Platform) error {
-	steps, err := r.steps()
+	steps, err := Steps(r.cluster, demands)
 	if err != nil {
 		return err
 	}
-	for _, version := range steps {
-		c := *r.cluster
-		c.Kubernetes.Version = version
-		step := resolver{r.Catalog, &c}
-		for _, d := range demands {
-			if r.Components[d.Name].Follows != kubernetes {
-				continue
-			}
-			if err := step.add(a, d, platforms); err != nil {
+	var over []string
+	for _, step := range steps {
+		at := resolver{r.Catalog, step.Cluster}
+		for _, d := range step.Demands {
+			if err := at.add(a, d, platforms); err != nil {
 				return err
 			}
 		}
+		over = append(over, step.Cluster.Kubernetes.Version)
 	}
-	if len(steps) > 0 {
+	if len(over) > 0 {
 		a.Notes = append(a.Notes, fmt.Sprintf("the way from Kubernetes %s to %s leads over %s, whose files and images are added",
-			r.cluster.Kubernetes.UpgradeFrom, r.cluster.Kubernetes.Version, strings.Join(steps, ", ")))
+			r.cluster.Kubernetes.UpgradeFrom, r.cluster.Kubernetes.Version, strings.Join(over, ", ")))
 	}
 	return nil
 }

@@ -80,6 +80,7 @@ func runImages(ctx context.Context, g *globals, file string, o imagesOptions) er
 	if err != nil {
 		return err
 	}
+	g.assumed(p.notes)
 	c, _, err := o.openCache()
 	if err != nil {
 		return err
@@ -162,18 +163,28 @@ func (f *finder) listed() (map[string][]wanter, error) {
 	return wanted, nil
 }
 
-// addWanters notes what a cluster needs and on which hosts. Several clusters can need the same in the same way.
+// addWanters notes what a cluster needs and on which hosts, also on the way of an upgrade. Several clusters can need the same
+// in the same way.
 func addWanters(wanted map[string][]wanter, c *manifest.Cluster) error {
-	users := installer.ImageUsers(c)
-	for _, name := range slices.Sorted(maps.Keys(users)) {
-		refs, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
-		if err != nil {
-			return err
-		}
-		for _, ref := range refs {
-			w := wanter{By: "cluster", Component: name, Roles: users[name]}
-			if !slices.ContainsFunc(wanted[ref], func(o wanter) bool { return o.Component == name && slices.Equal(o.Roles, w.Roles) }) {
-				wanted[ref] = append(wanted[ref], w)
+	demands := installer.Needed(c)
+	steps, err := catalog.Steps(c, demands)
+	if err != nil {
+		return err
+	}
+	for _, step := range append([]catalog.Step{{Cluster: c, Demands: demands}}, steps...) {
+		for _, d := range step.Demands {
+			if d.Kind != manifest.ItemImage {
+				continue
+			}
+			refs, err := catalog.Refs(step.Cluster, d.Need, "")
+			if err != nil {
+				return err
+			}
+			for _, ref := range refs {
+				w := wanter{By: "cluster", Component: d.Name, Roles: d.Roles}
+				if !slices.ContainsFunc(wanted[ref], func(o wanter) bool { return o.Component == d.Name && slices.Equal(o.Roles, d.Roles) }) {
+					wanted[ref] = append(wanted[ref], w)
+				}
 			}
 		}
 	}
