@@ -50,7 +50,7 @@ addons:
 func standIns(t *testing.T, c *manifest.Cluster) *bundletest.Bundle {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
-	more, err := catalog.Resolve(c, installer.Needs(c), "")
+	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: platforms()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func (w *clusterWalk) add(n Need) { w.needs = append(w.needs, n) }
 
 // component adds what a component of the catalog is.
 func (w *clusterWalk) component(need manifest.Need, by User) {
-	what, err := catalog.Resolve(w.cluster, []manifest.Need{need}, "")
+	what, err := catalog.Resolve(w.cluster, []manifest.Demand{{Need: need, Tasks: []string{by.Task}, Roles: by.Roles}}, catalog.Options{Platforms: w.platforms})
 	if err != nil {
 		w.errs = append(w.errs, err)
 		return

@@ -256,7 +256,7 @@ func (r *run) checkBundle() error {
 		for _, task := range phase.Tasks {
 			for _, need := range task.Needs() {
 				for _, platform := range r.platforms(task, need) {
-					_, err := r.component(need, platform)
+					_, err := r.components(need, platform)
 					if err == nil || missing[err.Error()] != nil {
 						continue
 					}

@@ -31,12 +31,17 @@ func runtimeTask() Task {
 }
 
 func runtimeFiles() []Place {
-	const executable = 0o755
 	var files []Place
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
 		files = append(files, Place{"containerd", "bin/" + name, "/usr/local/bin/" + name, executable})
 	}
 	files = append(files, Place{"runc", "", "/usr/local/sbin/runc", executable})
+	return append(files, pluginFiles()...)
+}
+
+// pluginFiles are the CNI plugins that pod networks build on.
+func pluginFiles() []Place {
+	var files []Place
 	for _, name := range []string{
 		"bandwidth", "bridge", "firewall", "host-device", "host-local", "loopback", "portmap", "ptp", "static", "tuning",
 	} {

@@ -56,24 +56,28 @@ type Task struct {
 	Files []Place
 	// Images and Charts are the catalog's names of what must be in the registry or the bundle for this task to succeed.
 	Images, Charts []string
+	// Packages say what the hosts' operating systems must have for this task to succeed, by the catalog's names for what
+	// packages are for. Nothing installs them yet: PackagesOf is what a bundle carries.
+	Packages []string
 	// Look says that the task is a check that a dry run makes, too.
 	Look bool
 	// Done only looks. A task without it is a check: it changes nothing that lasts, and runs every time but in a dry run.
 	Done func(ctx context.Context, t *Target) (bool, error)
-	Do   func(ctx context.Context, t *Target) error
+	// Do makes it so. A task without it is planned: it says what a bundle needs, and CheckInstall refuses what it is for.
+	Do func(ctx context.Context, t *Target) error
 }
 
 // Needs returns what the task needs from a bundle.
 func (t Task) Needs() []manifest.Need {
 	var needs []manifest.Need
 	for _, f := range t.Files {
-		needs = append(needs, manifest.Need{Kind: "file", Name: f.Component})
+		needs = append(needs, manifest.Need{Kind: manifest.ItemFile, Name: f.Component})
 	}
 	for _, name := range t.Images {
-		needs = append(needs, manifest.Need{Kind: "image", Name: name})
+		needs = append(needs, manifest.Need{Kind: manifest.ItemImage, Name: name})
 	}
 	for _, name := range t.Charts {
-		needs = append(needs, manifest.Need{Kind: "chart", Name: name})
+		needs = append(needs, manifest.Need{Kind: manifest.ItemChart, Name: name})
 	}
 	return slices.Compact(needs)
 }

@@ -29,11 +29,15 @@ const (
 )
 
 // kubeletTask installs kubeadm, kubectl and the kubelet, which idles until kubeadm has configured it.
-func kubeletTask() Task {
-	const executable = 0o755
+func kubeletTask(c *manifest.Cluster) Task {
+	packages := nodePackages()
+	if c.Kubernetes.ProxyMode == "ipvs" {
+		packages = append(packages, "ipset", "ipvsadm")
+	}
 	return settle(Task{
-		Name:  "kubelet",
-		Roles: []manifest.Role{manifest.RoleCluster},
+		Name:     "kubelet",
+		Roles:    []manifest.Role{manifest.RoleCluster},
+		Packages: packages,
 		Files: []Place{
 			{"kubeadm", "", "/usr/local/bin/kubeadm", executable},
 			{"kubectl", "", "/usr/local/bin/kubectl", executable},
@@ -56,6 +60,11 @@ func kubeletTask() Task {
 			},
 		}, nil
 	})
+}
+
+// nodePackages are what kubeadm's checks, the kubelet, kube-proxy and port forwarding use of the operating system.
+func nodePackages() []string {
+	return []string{"conntrack", "ebtables", "ethtool", "iproute", "iptables", "socat"}
 }
 
 const kubeletUnit = `# Written by kkbundle.
@@ -88,15 +97,17 @@ ExecStart=/usr/local/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $
 `
 
 // initTask makes the first control plane.
-func initTask() Task {
+func initTask(c *manifest.Cluster) Task {
+	images := []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "pause"}
+	if c.Etcd.Type != "internal" {
+		images = slices.DeleteFunc(images, func(name string) bool { return name == "etcd" })
+	}
 	return Task{
-		Name:  "kubeadm-init",
-		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Images: []string{
-			"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "pause",
-		},
-		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isMember(ctx) },
+		Name:   "kubeadm-init",
+		Roles:  []manifest.Role{manifest.RoleControlPlane},
+		Where:  First,
+		Images: images,
+		Done:   func(ctx context.Context, t *Target) (bool, error) { return t.isMember(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
 			config, err := t.run.kubeadm()
 			if err != nil {

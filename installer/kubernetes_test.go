@@ -110,7 +110,7 @@ func TestAnotherClustersNodeIsLeftAlone(t *testing.T) {
 	h := s.hosts["cp1"]
 	h.put(t, begunPath, "")
 	h.put(t, memberPath, "site v1.33.7\n")
-	err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{initTask()}}})
+	err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{initTask(cluster(t, ""))}}})
 	var other *MemberError
 	if !errors.As(err, &other) || other.Is != "site v1.33.7" || other.Want != "site v1.34.3" {
 		t.Errorf("got %v", err)
@@ -149,7 +149,7 @@ func TestReset(t *testing.T) {
 	s := newSite(t, "cp1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
 	h := s.hosts["cp1"]
-	if err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask()}}}); err != nil {
+	if err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask(cluster(t, ""))}}}); err != nil {
 		t.Fatal(err)
 	}
 	h.put(t, "/usr/local/bin/mine", "")

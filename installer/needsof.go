@@ -1,32 +1,101 @@
 package installer
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// NeedsOf returns what a host with these roles needs of a cluster's Needs, sorted: files and images of the tasks for its
-// roles, also of those that only the first such host runs, since any can become the first. Images that pods on any node
-// may need, of charts and of cluster DNS, are every node's. Charts are no host's: the machine that installs applies them.
-func NeedsOf(c *manifest.Cluster, roles []manifest.Role) []manifest.Need {
+// Needed returns what an installation of the cluster needs from a bundle, sorted by kind and name, and for each who needs
+// it: what its tasks declare. The charts of addons are the manifest's business and not among them.
+//
+// Images that pods on any node may run, of charts and of cluster DNS, are needed by every node.
+func Needed(c *manifest.Cluster) []manifest.Demand {
 	const dns = "coredns" // its pods run anywhere, and on every node while the network is proven
-	node := slices.Contains(roles, manifest.RoleCluster)
-	var needs []manifest.Need
-	for _, phase := range Plan(c) {
-		for _, task := range phase.Tasks {
-			own := slices.ContainsFunc(task.Roles, func(r manifest.Role) bool { return slices.Contains(roles, r) })
-			for _, n := range task.Needs() {
-				anywhere := n.Kind == manifest.ItemImage && (len(task.Charts) > 0 || n.Name == dns)
-				if n.Kind != manifest.ItemChart && (own || node && anywhere) {
-					needs = append(needs, n)
-				}
+	found := map[manifest.Need]*manifest.Demand{}
+	for _, task := range tasksOf(c) {
+		for _, n := range task.Needs() {
+			d := found[n]
+			if d == nil {
+				d = &manifest.Demand{Need: n}
+				found[n] = d
+			}
+			if !slices.Contains(d.Tasks, task.Name) {
+				d.Tasks = append(d.Tasks, task.Name)
+			}
+			d.Roles = append(d.Roles, task.Roles...)
+			if n.Kind == manifest.ItemImage && (len(task.Charts) > 0 || n.Name == dns) {
+				d.Roles = append(d.Roles, manifest.RoleCluster)
 			}
 		}
 	}
-	slices.SortFunc(needs, func(a, b manifest.Need) int {
-		return strings.Compare(a.Kind+" "+a.Name, b.Kind+" "+b.Name)
+	list := make([]manifest.Demand, 0, len(found))
+	for _, d := range found {
+		d.Roles = distinct(d.Roles)
+		list = append(list, *d)
+	}
+	slices.SortFunc(list, func(a, b manifest.Demand) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 	})
-	return slices.Compact(needs)
+	return list
+}
+
+// distinct sorts roles and leaves out repeats, and those that are part of another.
+func distinct(roles []manifest.Role) []manifest.Role {
+	roles = slices.Clone(roles)
+	if slices.Contains(roles, manifest.RoleCluster) {
+		roles = slices.DeleteFunc(roles, func(r manifest.Role) bool { return r == manifest.RoleControlPlane || r == manifest.RoleWorker })
+	}
+	slices.Sort(roles)
+	return slices.Compact(roles)
+}
+
+func tasksOf(c *manifest.Cluster) []Task {
+	var tasks []Task
+	for _, phase := range Plan(c) {
+		tasks = append(tasks, phase.Tasks...)
+	}
+	return tasks
+}
+
+// Needs returns what an installation of the cluster needs from a bundle, sorted, as Needed does.
+func Needs(c *manifest.Cluster) []manifest.Need {
+	var needs []manifest.Need
+	for _, d := range Needed(c) {
+		needs = append(needs, d.Need)
+	}
+	return needs
+}
+
+// NeedsOf returns what a host with these roles needs of a cluster's Needs, sorted: files and images of the tasks for its
+// roles, also of those that only the first such host runs, since any can become the first. Charts are no host's: the
+// machine that installs applies them.
+func NeedsOf(c *manifest.Cluster, roles []manifest.Role) []manifest.Need {
+	var needs []manifest.Need
+	for _, d := range Needed(c) {
+		if d.Kind != manifest.ItemChart && hasAny(roles, d.Roles) {
+			needs = append(needs, d.Need)
+		}
+	}
+	return needs
+}
+
+// hasAny tells whether a host with roles has one of those that are wanted.
+func hasAny(roles, wanted []manifest.Role) bool {
+	return slices.ContainsFunc(wanted, func(w manifest.Role) bool { return slices.Contains(roles, w) })
+}
+
+// PackagesOf returns the names of the operating system packages that hosts with these roles need on a distribution, such
+// as debian/12, sorted. No roles stand for all. A distribution that the catalog does not know is an error.
+func PackagesOf(c *manifest.Cluster, roles []manifest.Role, distribution string) ([]string, error) {
+	var purposes []string
+	for _, task := range tasksOf(c) {
+		if len(roles) == 0 || len(task.Roles) == 0 || hasAny(roles, task.Roles) {
+			purposes = append(purposes, task.Packages...)
+		}
+	}
+	return catalog.Packages(c, purposes, distribution)
 }

@@ -14,17 +14,40 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// component finds what a need stands for in the bundle; the platform matters for files.
+// component finds what a need for one item stands for in the bundle; the platform matters for files.
 func (r *run) component(need manifest.Need, platform string) (bundle.Item, error) {
 	ref, err := catalog.Ref(r.cluster, need, platform)
 	if err != nil {
 		return bundle.Item{}, err
 	}
+	return r.find(need, ref, platform)
+}
+
+func (r *run) find(need manifest.Need, ref, platform string) (bundle.Item, error) {
 	item, ok := r.Bundle.Find(need.Kind, ref, platform)
 	if !ok {
 		return bundle.Item{}, &MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
 	}
 	return item, nil
+}
+
+// components finds all that a need stands for in the bundle, as component does. The error joins what is missing.
+func (r *run) components(need manifest.Need, platform string) ([]bundle.Item, error) {
+	refs, err := catalog.Refs(r.cluster, need, platform)
+	if err != nil {
+		return nil, err
+	}
+	var items []bundle.Item
+	var errs []error
+	for _, ref := range refs {
+		item, err := r.find(need, ref, platform)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		items = append(items, item)
+	}
+	return items, errors.Join(errs...)
 }
 
 // A MissingError says that the bundle lacks something that the cluster needs.

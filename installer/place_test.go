@@ -39,17 +39,19 @@ func clusterBundle(t *testing.T, c *manifest.Cluster, without ...string) *bundle
 		if slices.Contains(without, need.Name) {
 			continue
 		}
-		ref, err := catalog.Ref(c, need, "linux/amd64")
+		refs, err := catalog.Refs(c, need, "linux/amd64")
 		if err != nil {
 			t.Fatal(err)
 		}
-		switch need.Kind {
-		case manifest.ItemFile:
-			b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: "amd64"}, fileContent(t, c, need.Name))
-		case manifest.ItemImage:
-			b.Image(ref, bundletest.RandomImage(t, int64(i+1), 1, 1000))
-		default:
-			b.Chart(ref, need.Name, "1.0.0", bundletest.ChartArchive(t, need.Name, "1.0.0"))
+		for j, ref := range refs {
+			switch need.Kind {
+			case manifest.ItemFile:
+				b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: "amd64"}, fileContent(t, c, need.Name))
+			case manifest.ItemImage:
+				b.Image(ref, bundletest.RandomImage(t, int64(100*i+j+1), 1, 1000))
+			default:
+				b.Chart(ref, need.Name, "1.0.0", bundletest.ChartArchive(t, need.Name, "1.0.0"))
+			}
 		}
 	}
 	b.Chart("https://charts.example/stable/demo:0.1.0", "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
@@ -94,7 +96,7 @@ func TestFilesArePlaced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	b := clusterBundle(t, s.options.Cluster)
-	phases := []Phase{{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask()}}}
+	phases := []Phase{{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask(s.options.Cluster)}}}
 	states := func(want string) {
 		t.Helper()
 		if err := s.run(t, b).phases(t.Context(), phases); err != nil {

@@ -7,34 +7,18 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Plan returns everything that an installation of the cluster does, in order.
+// Plan returns everything that an installation of the cluster does, in order. Where CheckInstall refuses the cluster, tasks
+// of it are planned: they only say what they need.
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
 	init := []Task{hostsTask(), swapTask(c), kernelTask(c), routeTask(c)}
-	install := []Task{registryTask(), seedTask()}
-	if c.ImageRegistry.Type == "existing" {
-		install = []Task{existingRegistryTask()}
-	} else {
+	if c.ImageRegistry.Type != "existing" {
 		init = append([]Task{certificatesTask()}, init...)
 	}
-	install = append(install,
-		runtimeTask(),
-		kubeletTask(),
-		initTask(),
-		apiTask(),
-		joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
-		joinTask("join-worker", Each, manifest.RoleWorker),
-		labelTask(),
-		adminConfTask(),
-		dnsTask(),
-	)
-	if c.CNI.Type == "flannel" {
-		install = append(install, flannelTask())
+	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c))
+	if c.Kubernetes.Distribution == "kubernetes" {
+		install = append(install, verifyTasks(c)...)
 	}
-	for _, a := range c.Addons {
-		install = append(install, addonTask(a))
-	}
-	install = append(install, verifyTasks(c)...)
 	return []Phase{
 		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
 		{Name: "precheck", Tasks: []Task{precheckTask()}},
@@ -44,19 +28,63 @@ func Plan(c *manifest.Cluster) []Phase {
 	}
 }
 
-// Needs returns what an installation of the cluster needs from a bundle: what its tasks declare, sorted, without
-// repeats. The charts of addons are the manifest's business and not among them.
-func Needs(c *manifest.Cluster) []manifest.Need {
-	var needs []manifest.Need
-	for _, phase := range Plan(c) {
-		for _, task := range phase.Tasks {
-			needs = append(needs, task.Needs()...)
-		}
+// registryTasks make the place where hosts pull from, and fill it.
+func registryTasks(c *manifest.Cluster) []Task {
+	var tasks []Task
+	switch c.ImageRegistry.Type {
+	case "existing":
+		return []Task{existingRegistryTask()}
+	case "none":
+		return []Task{preloadTask()}
+	case "harbor":
+		tasks = []Task{harborTask(), seedTask()}
+	default:
+		tasks = []Task{registryTask(), seedTask()}
 	}
-	slices.SortFunc(needs, func(a, b manifest.Need) int {
-		return strings.Compare(a.Kind+" "+a.Name, b.Kind+" "+b.Name)
-	})
-	return slices.Compact(needs)
+	if c.ImageRegistry.VIP != "" {
+		tasks = append(tasks, registryAddressTask())
+	}
+	return tasks
+}
+
+// nodeTasks make nodes of a cluster out of hosts.
+func nodeTasks(c *manifest.Cluster) []Task {
+	if c.Kubernetes.Distribution == "k3s" {
+		return append(endpointTasks(c), k3sTask("k3s-server", manifest.RoleControlPlane), k3sTask("k3s-agent", manifest.RoleWorker))
+	}
+	return slices.Concat(
+		[]Task{containerTask(c), kubeletTask(c)},
+		endpointTasks(c),
+		[]Task{
+			initTask(c),
+			apiTask(),
+			joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
+			joinTask("join-worker", Each, manifest.RoleWorker),
+			labelTask(),
+			adminConfTask(),
+			dnsTask(),
+		},
+	)
+}
+
+// containerTask installs the runtime that the cluster asks for.
+func containerTask(c *manifest.Cluster) Task {
+	switch c.CRI.Type {
+	case "docker":
+		return dockerTask()
+	case "crio":
+		return crioTask()
+	}
+	return runtimeTask()
+}
+
+// addonTasks install what runs in the cluster.
+func addonTasks(c *manifest.Cluster) []Task {
+	tasks := serviceTasks(c)
+	for _, a := range c.Addons {
+		tasks = append(tasks, addonTask(a))
+	}
+	return tasks
 }
 
 func phaseNames(phases []Phase) string {

@@ -16,7 +16,8 @@ import (
 // hostsTask makes every host know every other by the name that it has in the inventory.
 func hostsTask() Task {
 	return Task{
-		Name: "hosts-file",
+		Name:     "hosts-file",
+		Packages: []string{"chrony"}, // no task sets clocks yet; certificates and etcd need hosts that agree about the time
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			have, want, err := t.hostsFile(ctx)
 			return bytes.Equal(have, want), err

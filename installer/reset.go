@@ -302,6 +302,9 @@ func (r *run) sharedFiles() []string {
 	var paths []string
 	for _, phase := range Plan(r.Cluster) {
 		for _, task := range phase.Tasks {
+			if task.planned() {
+				continue // nobody has put those files there for us
+			}
 			for _, f := range task.Files {
 				paths = append(paths, f.Path)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 const defaultHosts = 20
@@ -101,9 +102,10 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 	return r.report, err
 }
 
-// newInstall prepares a run that needs everything: hosts that fit the cluster.
+// newInstall prepares a run that needs everything: hosts that fit the cluster, and versions that fit each other.
 func newInstall(o Options) (*run, error) {
-	if err := o.Inventory.Check(o.Cluster); err != nil {
+	_, versions := catalog.Check(o.Cluster)
+	if err := errors.Join(o.Inventory.Check(o.Cluster), versions); err != nil {
 		return nil, err
 	}
 	return newRun(o)

@@ -125,12 +125,14 @@ func (t *Target) imageSpace(ctx context.Context) (int64, error) {
 	blobs := map[digest.Digest]int64{}
 	for _, task := range t.tasksHere() {
 		for _, name := range task.Images {
-			item, err := t.run.component(manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
+			items, err := t.run.components(manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
 			if err != nil {
 				return 0, err
 			}
-			if err := t.run.imageBlobs(ctx, item.Descriptor, t.Arch, blobs); err != nil {
-				return 0, fmt.Errorf("%s: %w", item, err)
+			for _, item := range items {
+				if err := t.run.imageBlobs(ctx, item.Descriptor, t.Arch, blobs); err != nil {
+					return 0, fmt.Errorf("%s: %w", item, err)
+				}
 			}
 		}
 	}

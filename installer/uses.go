@@ -2,7 +2,6 @@ package installer
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -12,7 +11,11 @@ import (
 func ChartUses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 	var uses []manifest.ChartUse
 	for _, need := range Needs(c) {
-		if need.Kind != manifest.ItemChart || need.Name != flannelChart {
+		if need.Kind != manifest.ItemChart {
+			continue
+		}
+		if need.Name != flannelChart {
+			uses = append(uses, plannedUse(need.Name))
 			continue
 		}
 		values, err := flannelValues(c, nil)
@@ -25,24 +28,4 @@ func ChartUses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 		uses = append(uses, manifest.ChartUse{Chart: a.Chart, Release: a.Release, Namespace: a.Namespace, Values: a.Values})
 	}
 	return uses, nil
-}
-
-// ImageUsers returns, for each of the catalog's images that a cluster needs, the roles whose hosts run it.
-func ImageUsers(c *manifest.Cluster) map[string][]manifest.Role {
-	users := map[string][]manifest.Role{}
-	for _, phase := range Plan(c) {
-		for _, task := range phase.Tasks {
-			for _, image := range task.Images {
-				users[image] = append(users[image], task.Roles...)
-			}
-		}
-	}
-	for image, roles := range users {
-		if slices.Contains(roles, manifest.RoleCluster) {
-			roles = slices.DeleteFunc(roles, func(r manifest.Role) bool { return r == manifest.RoleControlPlane || r == manifest.RoleWorker })
-		}
-		slices.Sort(roles)
-		users[image] = slices.Compact(roles)
-	}
-	return users
 }

@@ -8,6 +8,7 @@ const (
 	KindLock      = "Lock"
 	// KindPrecheckRules is for a file of PrecheckRules.
 	KindPrecheckRules = "PrecheckRules"
+	KindCatalog       = "Catalog"
 )
 
 // Platform is an operating system and architecture, linux/amd64, with a variant where there are several, linux/arm/v7.
@@ -57,9 +58,11 @@ type Bundle struct {
 	// Referrers is for images that do not say it themselves.
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to images and travels along: all (default), signatures or none."`
 	// Cluster is the path of a Cluster file, relative to this one. Everything that cluster needs is added.
-	Cluster string  `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
-	Images  []Image `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
-	Charts  []Chart `yaml:"charts,omitempty" doc:"Helm charts."`
+	Cluster string `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
+	// Clusters are more of them, for bundles that serve several sites, versions or networks.
+	Clusters []string `yaml:"clusters,omitempty" doc:"Paths of more Cluster files; everything that they need is added, too."`
+	Images   []Image  `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
+	Charts   []Chart  `yaml:"charts,omitempty" doc:"Helm charts."`
 	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
 	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories; they are carried, and their images found."`
 	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
@@ -76,6 +79,14 @@ type Bundle struct {
 	Uses []ChartUse `yaml:"-"`
 
 	src *source
+}
+
+// ClusterFiles are the paths of all cluster files, in the order in which they count.
+func (b *Bundle) ClusterFiles() []string {
+	if b.Cluster == "" {
+		return b.Clusters
+	}
+	return append([]string{b.Cluster}, b.Clusters...)
 }
 
 // Image is a container image. In YAML it is a reference, or a mapping where more is said.
@@ -178,7 +189,7 @@ func ParseBundle(file string, data []byte) (*Bundle, error) {
 		b.src = c.src
 		c.bundle(b)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return b, nil

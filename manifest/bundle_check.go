@@ -29,10 +29,20 @@ func (c *checker) bundle(b *Bundle) {
 		c.file(index("files", i), &b.Files[i])
 	}
 	c.sameFile(b.Files, b.Platforms)
-	c.sources(b.Sources)
+	c.sources("sources", b.Sources)
+	c.clusters(b)
 	c.discovery(b)
 	c.overrides(b.Overrides)
 	refuse(c, b, bundleGaps())
+}
+
+// clusters refuses a cluster file that is named twice.
+func (c *checker) clusters(b *Bundle) {
+	for i, file := range b.Clusters {
+		if file == b.Cluster || slices.Index(b.Clusters, file) < i {
+			c.add(index("clusters", i), "%s is there twice", shorten(file))
+		}
+	}
 }
 
 func (c *checker) name(name string) {
@@ -292,7 +302,7 @@ func (c *checker) file(path string, f *File) {
 		c.address(join(path, "checksums"), f.Checksums, "https", "http")
 	}
 	c.platforms(join(path, "platforms"), f.Platforms)
-	if len(f.Platforms) > 0 && !f.PerPlatform() {
+	if len(f.Platforms) > 0 && !f.hasPlaceholders() {
 		c.add(join(path, "platforms"), "the address has no placeholders, so all platforms share one file; leave this out")
 	}
 	c.sums(path, f)
@@ -331,7 +341,7 @@ func (c *checker) sums(path string, f *File) {
 	}
 	f.SHA256 = normal
 	_, all := normal[AllPlatforms]
-	switch perPlatform := f.PerPlatform(); {
+	switch perPlatform := f.hasPlaceholders(); {
 	case all && perPlatform:
 		c.add(path, "the address has placeholders, so each platform has its own file; write one hash for each, as in {linux/amd64: …}")
 	case !perPlatform && len(different) > 1:
@@ -347,7 +357,7 @@ func (c *checker) sameFile(list []File, platforms []string) {
 			continue
 		}
 		ids := map[string]string{f.Name + " " + f.Version: strings.TrimSpace("file " + f.Name + " " + f.Version)}
-		for _, p := range f.platforms(platforms) {
+		for _, p := range f.PlatformsIn(platforms) {
 			if ref := FileURL(f, p); ref != "" {
 				ids[ref] = ref
 			}

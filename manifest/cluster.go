@@ -28,6 +28,12 @@ type Cluster struct {
 	Addons               []Addon       `yaml:"addons,omitempty" doc:"Charts installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
+	// Catalog are paths of Catalog files, relative to the cluster file; later ones win.
+	Catalog []string `yaml:"catalog,omitempty" doc:"Catalog files of yours; their entries replace those of kkbundle's catalog, and later ones win."`
+
+	// Catalogs are the parsed files of Catalog, in their order; whoever reads the cluster file reads them. They are not part
+	// of the file.
+	Catalogs []*Catalog `yaml:"-"`
 
 	src *source
 	// file is the cluster file alone and sets what was laid over it; src is both.
@@ -40,6 +46,8 @@ type Kubernetes struct {
 	Distribution string `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"Default kubernetes."`
 	// Version is vMAJOR.MINOR.PATCH.
 	Version string `yaml:"version" kk:"required" doc:"Such as v1.34.3."`
+	// UpgradeFrom is the Kubernetes that hosts run now. Each minor release between it and Version is added to a bundle.
+	UpgradeFrom string `yaml:"upgradeFrom,omitempty" doc:"The version that the hosts run now: what each minor release on the way to version needs is added to the bundle."`
 	// PodCIDR is 10.233.64.0/18 by default.
 	PodCIDR CIDRs `yaml:"podCIDR,omitempty" doc:"Network of the pods; IPv4,IPv6 for dual stack. Default 10.233.64.0/18."`
 	// ServiceCIDR is 10.233.0.0/18 by default.
@@ -223,7 +231,7 @@ func clusterOf(src *source) (*Cluster, error) {
 	if sound {
 		c.cluster(k)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return k, nil
@@ -286,6 +294,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 		a.Values = slices.Clone(a.Values)
 	}
 	d.Components = maps.Clone(d.Components)
+	d.Catalog, d.Catalogs = slices.Clone(d.Catalog), slices.Clone(d.Catalogs)
 	return &d
 }
 

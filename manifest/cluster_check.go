@@ -15,6 +15,7 @@ func (c *checker) cluster(k *Cluster) {
 		c.add("metadata.version", "a cluster has none; the version of Kubernetes is kubernetes.version")
 	}
 	c.release("kubernetes.version", k.Kubernetes.Version)
+	c.upgrade(&k.Kubernetes)
 	c.networks(k)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
@@ -38,6 +39,20 @@ func (c *checker) release(path, version string) {
 		c.add(path, "%q is no version; write v and three numbers, as in v1.34.3", shorten(version))
 	case !hasV:
 		c.add(path, "write v%s", version)
+	}
+}
+
+// upgrade checks that versions lead upwards within one major release.
+func (c *checker) upgrade(k *Kubernetes) {
+	const at = "kubernetes.upgradeFrom"
+	c.release(at, k.UpgradeFrom)
+	from, err := semver.NewVersion(k.UpgradeFrom)
+	to, bad := semver.NewVersion(k.Version)
+	if k.UpgradeFrom == "" || err != nil || bad != nil {
+		return // said already
+	}
+	if from.Major() != to.Major() || !from.LessThan(to) {
+		c.add(at, "%s is not before %s; write the older version that the hosts run now", k.UpgradeFrom, k.Version)
 	}
 }
 

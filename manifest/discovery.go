@@ -36,6 +36,8 @@ type ChartUse struct {
 	Chart, Release, Namespace string
 	// Values are paths, relative to the manifest; later ones win.
 	Values []string `yaml:",omitempty"`
+	// Version is the Kubernetes that it is rendered for, where that is not the manifest's.
+	Version string `yaml:",omitempty"`
 	// Set are values that install makes itself. What they decide is in the cluster's needs.
 	Set map[string]any `yaml:"-"`
 }
@@ -131,7 +133,7 @@ func (c *checker) kubernetesTarget(b *Bundle, version string) {
 	if !regexp.MustCompile(`^v1\.\d+\.\d+$`).MatchString(version) {
 		c.add(at, "%q is no version of Kubernetes; write one such as v1.34.3", shorten(version))
 	}
-	if b.Cluster != "" {
+	if len(b.ClusterFiles()) > 0 {
 		c.add(at, "the cluster file says the version; leave it out here")
 	}
 }

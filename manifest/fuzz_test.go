@@ -15,6 +15,7 @@ func FuzzParseCluster(f *testing.F)   { fuzz(f, "cluster", parseClusterFile) }
 func FuzzParseInventory(f *testing.F) { fuzz(f, "inventory", ParseInventory) }
 func FuzzParseLock(f *testing.F)      { fuzz(f, "lock", ParseLock) }
 func FuzzParseRules(f *testing.F)     { fuzz(f, "precheckrules", parseRules) }
+func FuzzParseCatalog(f *testing.F)   { fuzz(f, "catalog", ParseCatalog) }
 
 func parseClusterFile(file string, data []byte) (*Cluster, error) { return ParseCluster(file, data) }
 

@@ -275,7 +275,7 @@ func inventoryOf(src *source) (*Inventory, error) {
 	if sound {
 		c.inventory(inv)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return inv, nil

@@ -301,7 +301,7 @@ func (inv *Inventory) Check(k *Cluster) error {
 	}
 	c.etcdHosts(inv, d)
 	c.hostNetworks(hosts, d)
-	return c.found.err()
+	return c.found.Err()
 }
 
 func (c *checker) etcdHosts(inv *Inventory, d *Cluster) {

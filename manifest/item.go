@@ -58,8 +58,10 @@ func (f File) LocalPath(platform Platform) (path string, local bool) {
 	return "", false
 }
 
-// PerPlatform tells whether the file is another one for each platform.
-func (f File) PerPlatform() bool {
+// PerPlatform tells whether the file is another one for each platform, or is for some platforms only.
+func (f File) PerPlatform() bool { return len(f.Platforms) > 0 || f.hasPlaceholders() }
+
+func (f File) hasPlaceholders() bool {
 	for _, s := range []string{f.URL, f.Path, f.Checksums} {
 		if Expand(s, "linux/amd64") != s {
 			return true
@@ -68,8 +70,8 @@ func (f File) PerPlatform() bool {
 	return false
 }
 
-// platforms are the file's own, or else the bundle's.
-func (f File) platforms(bundle []string) []string {
+// PlatformsIn returns the file's own platforms, or else the bundle's.
+func (f File) PlatformsIn(bundle []string) []string {
 	if len(f.Platforms) > 0 {
 		return f.Platforms
 	}

@@ -21,6 +21,15 @@ type Need struct {
 	Name string
 }
 
+// A Demand is a need and who has it.
+type Demand struct {
+	Need
+	// Tasks are the names of the tasks that need it, in the order in which they run.
+	Tasks []string
+	// Roles are those of the hosts that these tasks run on, sorted; none for what this machine alone uses.
+	Roles []Role
+}
+
 // Who vouches for a Pin's digest.
 const (
 	// VerifiedManifest: the manifest itself names the digest.
@@ -106,7 +115,7 @@ func ParseLock(file string, data []byte) (*Lock, error) {
 	if sound {
 		c.lock(l)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -262,7 +262,7 @@ func (m *matcher) bundle(b *Bundle) {
 		m.chart(chart)
 	}
 	for _, f := range b.Files {
-		for _, platform := range f.platforms(b.Platforms) {
+		for _, platform := range f.PlatformsIn(b.Platforms) {
 			sum := f.Sum(platform)
 			m.want(ItemFile, FileURL(f, platform), func(p Pin) bool {
 				return (p.Platform == "" || p.Platform == platform) && (sum == "" || p.Digest.String() == "sha256:"+sum)

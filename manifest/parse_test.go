@@ -33,6 +33,8 @@ func parseAny(name string, data []byte) (any, error) {
 		return ParseLock(name, data)
 	case "precheckrules":
 		return parseRules(name, data)
+	case "catalog":
+		return ParseCatalog(name, data)
 	default:
 		return nil, errors.New("the file name does not begin with a kind")
 	}
@@ -64,7 +66,7 @@ func each(t *testing.T, folder string, test func(t *testing.T, name string, data
 // content compares what files say and not where they say it.
 func content() cmp.Options {
 	return cmp.Options{
-		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}, PrecheckRules{}),
+		cmpopts.IgnoreUnexported(Bundle{}, Cluster{}, Inventory{}, PrecheckRules{}, Catalog{}),
 		cmpopts.EquateComparable(netip.Prefix{}, Date{}),
 		cmpopts.EquateEmpty(),
 	}

@@ -47,8 +47,8 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// err returns the sorted problems as an error, or nil if there is none.
-func (p Problems) err() error {
+// Err returns the problems sorted by position, without repeats, as an error; nil if there is none.
+func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
 	}

@@ -23,6 +23,8 @@ func Schema(kind string) ([]byte, error) {
 		t = reflect.TypeFor[Lock]()
 	case KindPrecheckRules:
 		t = reflect.TypeFor[PrecheckRules]()
+	case KindCatalog:
+		t = reflect.TypeFor[Catalog]()
 	default:
 		return nil, fmt.Errorf("no schema for kind %q; known: %s", kind, or(Kinds()))
 	}
@@ -40,7 +42,7 @@ func Schema(kind string) ([]byte, error) {
 
 // Kinds lists the kinds that Schema knows.
 func Kinds() []string {
-	return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules}
+	return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules, KindCatalog}
 }
 
 // schema is the part of JSON Schema that is needed here.

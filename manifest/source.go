@@ -121,18 +121,18 @@ func sameHost(want, host, scheme string) bool {
 
 const maxConcurrent = 256 // connections; servers and this machine's own limit on open files end well below
 
-func (c *checker) sources(list []Source) {
+func (c *checker) sources(at string, list []Source) {
 	first := map[string]int{}
 	for i, s := range list {
-		path := index("sources", i)
+		path := index(at, i)
 		if s.Directory != "" {
 			c.directorySource(path, s)
 			continue
 		}
 		c.hostSource(path, s)
 		host := strings.ToLower(s.Host)
-		if at, twice := first[host]; twice && host != "" {
-			c.add(path, "%s is there twice, first on %s", shorten(s.Host), c.line(index("sources", at)))
+		if before, twice := first[host]; twice && host != "" {
+			c.add(path, "%s is there twice, first on %s", shorten(s.Host), c.line(index(at, before)))
 		} else {
 			first[host] = i
 		}

@@ -17,14 +17,14 @@ type gap[T any] struct {
 func (k *Cluster) CheckInstall() error {
 	c := checker{src: k.src}
 	refuse(&c, k, clusterGaps())
-	return c.found.err()
+	return c.found.Err()
 }
 
 // CheckInstall refuses what this version cannot install yet, as Cluster.CheckInstall does.
 func (inv *Inventory) CheckInstall() error {
 	c := checker{src: inv.src}
 	refuse(&c, inv, inventoryGaps())
-	return c.found.err()
+	return c.found.Err()
 }
 
 // refuse reports every gap that a file asks for.
@@ -65,6 +65,7 @@ func clusterGaps() []gap[*Cluster] {
 	)
 	return []gap[*Cluster]{
 		is("kubernetes.distribution", "k3s", func(c *Cluster) string { return c.Kubernetes.Distribution }, "use kubernetes"),
+		{"upgrading", func(c *Cluster) []string { return when(c.Kubernetes.UpgradeFrom != "", "kubernetes.upgradeFrom") }, "leave it out to install afresh; a bundle has what an upgrade needs all the same"},
 		is("kubernetes.proxyMode", "ipvs", func(c *Cluster) string { return c.Kubernetes.ProxyMode }, "use iptables or nftables"),
 		is("kubernetes.security", "hardened", func(c *Cluster) string { return c.Kubernetes.Security }, "use baseline"),
 		{"dual stack", func(c *Cluster) []string { return when(len(c.Kubernetes.PodCIDR) > 1, "kubernetes.podCIDR") }, "use one IPv4 network"},

@@ -3,6 +3,7 @@ package catalog
 import (
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,20 +22,28 @@ func cluster(t *testing.T, version, more string) *manifest.Cluster {
 	return c
 }
 
-// needs lists everything that the catalog has.
-func needs(t *testing.T) []manifest.Need {
+func list(needs ...manifest.Need) []manifest.Demand {
+	var demands []manifest.Demand
+	for _, n := range needs {
+		demands = append(demands, manifest.Demand{Need: n})
+	}
+	return demands
+}
+
+// demands lists everything that the catalog has.
+func demands(t *testing.T) []manifest.Demand {
 	t.Helper()
-	table, err := load()
+	k, err := builtin()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []manifest.Need
-	for name, one := range table.Components {
+	var list []manifest.Demand
+	for name, one := range k.Components {
 		for kind, there := range map[string]bool{
-			manifest.ItemFile: one.File != nil, manifest.ItemImage: one.Image != "", manifest.ItemChart: one.Chart != "",
+			manifest.ItemFile: one.File != nil, manifest.ItemImage: len(one.Images) > 0, manifest.ItemChart: one.Chart != nil,
 		} {
 			if there {
-				list = append(list, manifest.Need{Kind: kind, Name: name})
+				list = append(list, manifest.Demand{Need: manifest.Need{Kind: kind, Name: name}})
 			}
 		}
 	}
@@ -42,46 +51,47 @@ func needs(t *testing.T) []manifest.Need {
 }
 
 // Every component resolves for both architectures and for every minor release that the catalog knows, into items that
-// a manifest may have.
+// a manifest may have, or says that it is not published for one.
 func TestResolveAll(t *testing.T) {
-	for _, version := range []string{"v1.30.14", "v1.31.14", "v1.32.11", "v1.33.7", "v1.34.3", "v1.34.99", "v1.35.4", "v1.36.1"} {
+	amd64Only := []string{"harbor", "hybridnet"}
+	for _, version := range []string{"v1.30.14", "v1.31.14", "v1.32.11", "v1.33.7", "v1.34.3", "v1.34.99", "v1.35.4", "v1.36.1", "v1.40.0"} {
 		c := cluster(t, version, "")
-		for _, zone := range []string{"", "cn"} {
-			a, err := Resolve(c, needs(t), zone)
-			if err != nil {
-				t.Fatalf("%s: %v", version, err)
-			}
-			if got := len(a.Files) + len(a.Images) + len(a.Charts); got != len(needs(t)) {
-				t.Errorf("%s: %d items for %d needs", version, got, len(needs(t)))
-			}
-			if (zone == "cn") != (len(a.Sources) > 0) {
-				t.Errorf("zone %q: sources %v", zone, a.Sources)
-			}
-			for _, f := range a.Files {
-				checkFile(t, f)
-			}
-		}
-		for _, need := range needs(t) {
+		for _, d := range demands(t) {
 			for _, platform := range []string{"linux/amd64", "linux/arm64"} {
-				ref, err := Ref(c, need, platform)
-				if err != nil || ref == "" || strings.ContainsAny(ref, "{} ") {
-					t.Errorf("%s %v: %q, %v", version, need, ref, err)
+				a, err := Resolve(c, []manifest.Demand{d}, Options{Platforms: []string{platform}})
+				if platform == "linux/arm64" && slices.Contains(amd64Only, d.Name) {
+					if err == nil || !strings.Contains(err.Error(), "is published for linux/amd64 and not for linux/arm64") {
+						t.Errorf("%s %v: %v", version, d.Need, err)
+					}
+					continue
+				}
+				if err != nil || len(a.Files)+len(a.Images)+len(a.Charts) == 0 {
+					t.Errorf("%s %v for %s: %+v, %v", version, d.Need, platform, a, err)
+				}
+				for _, f := range a.Files {
+					checkFile(t, f, platform)
+				}
+				refs, err := Refs(c, d.Need, platform)
+				if err != nil || len(refs) == 0 || strings.ContainsAny(strings.Join(refs, ""), "{} ") {
+					t.Errorf("%s %v for %s: %q, %v", version, d.Need, platform, refs, err)
 				}
 			}
 		}
 	}
 }
 
-func checkFile(t *testing.T, f manifest.File) {
+// unpublished have no checksums upstream: https://download.docker.com/linux/static/stable/, releases of cri-dockerd, and of
+// Harbor, which have an md5sum.
+func unpublished() []string { return []string{"cri-dockerd", "docker", "harbor"} }
+
+func checkFile(t *testing.T, f manifest.File, platform string) {
 	t.Helper()
-	if !f.PerPlatform() || f.Checksums == "" || f.Version == "" {
+	if !f.PerPlatform() || (f.Checksums == "") != slices.Contains(unpublished(), f.Name) || f.Version == "" {
 		t.Errorf("%+v: want one file a platform, with checksums and version", f)
 	}
-	for _, platform := range []string{"linux/amd64", "linux/arm64"} {
-		for _, address := range []string{manifest.FileURL(f, platform), manifest.Expand(f.Checksums, platform)} {
-			if u, err := url.Parse(address); err != nil || u.Scheme != "https" || strings.ContainsAny(address, "{} ") {
-				t.Errorf("%s: %q, %v", f.Name, address, err)
-			}
+	for _, address := range []string{manifest.FileURL(f, platform), manifest.Expand(f.Checksums, platform)} {
+		if u, err := url.Parse(address); address != "" && (err != nil || u.Scheme != "https" || strings.ContainsAny(address, "{}+ ")) {
+			t.Errorf("%s: %q, %v", f.Name, address, err)
 		}
 	}
 }
@@ -102,6 +112,24 @@ func TestRef(t *testing.T) {
 		{"image", "kube-scheduler", "registry.k8s.io/kube-scheduler:v1.34.3"},
 		{"image", "kube-proxy", "registry.k8s.io/kube-proxy:v1.34.3"},
 		{"image", "etcd", "registry.k8s.io/etcd:3.6.5-0"},
+		{"file", "etcd", "https://github.com/etcd-io/etcd/releases/download/v3.6.5/etcd-v3.6.5-linux-arm64.tar.gz"},
+		{"file", "crictl", "https://github.com/kubernetes-sigs/cri-tools/releases/download/v1.34.0/crictl-v1.34.0-linux-arm64.tar.gz"},
+		{"file", "nerdctl", "https://github.com/containerd/nerdctl/releases/download/v2.2.1/nerdctl-2.2.1-linux-arm64.tar.gz"},
+		{"file", "docker", "https://download.docker.com/linux/static/stable/aarch64/docker-28.5.2.tgz"},
+		{"file", "cri-dockerd", "https://github.com/Mirantis/cri-dockerd/releases/download/v0.3.21/cri-dockerd-0.3.21.arm64.tgz"},
+		{"file", "docker-compose", "https://github.com/docker/compose/releases/download/v2.40.3/docker-compose-linux-aarch64"},
+		{"file", "crio", "https://storage.googleapis.com/cri-o/artifacts/cri-o.arm64.v1.34.5.tar.gz"},
+		{"file", "helm", "https://get.helm.sh/helm-v3.18.4-linux-arm64.tar.gz"},
+		{"file", "calicoctl", "https://github.com/projectcalico/calico/releases/download/v3.31.3/calicoctl-linux-arm64"},
+		{"chart", "calico", "https://github.com/projectcalico/calico/releases/download/v3.31.3/tigera-operator-v3.31.3.tgz"},
+		{"chart", "cilium", "https://helm.cilium.io/cilium-1.19.3.tgz"},
+		{"chart", "hybridnet", "https://github.com/alibaba/hybridnet/releases/download/helm-chart-0.6.8/hybridnet-0.6.8.tgz"},
+		{"chart", "kube-ovn", "https://kubeovn.github.io/kube-ovn/kube-ovn-v1.15.0.tgz"},
+		{"chart", "localpv-provisioner", "https://openebs.github.io/dynamic-localpv-provisioner/localpv-provisioner-4.4.0.tgz"},
+		{"image", "kube-vip", "ghcr.io/kube-vip/kube-vip:v1.0.3"},
+		{"image", "haproxy", "docker.io/library/haproxy:3.2.19-alpine"},
+		{"image", "multus", "ghcr.io/k8snetworkplumbingwg/multus-cni:v4.2.4"},
+		{"image", "node-local-dns", "registry.k8s.io/dns/k8s-dns-node-cache:1.26.4"},
 		{"image", "coredns", "registry.k8s.io/coredns/coredns:v1.12.1"},
 		{"image", "pause", "registry.k8s.io/pause:3.10.1"},
 		{"image", "flannel", "ghcr.io/flannel-io/flannel:v0.28.4"},
@@ -158,21 +186,21 @@ func TestErrors(t *testing.T) {
 		want []string
 	}{
 		"unknown component": {func() error {
-			_, err := Resolve(old, []manifest.Need{{Kind: "file", Name: "crictl"}}, "")
+			_, err := Resolve(old, list(manifest.Need{Kind: "file", Name: "crictll"}), Options{})
 			return err
-		}, []string{"crictl", "known: cni-plugins, containerd, coredns, etcd"}},
+		}, []string{"crictll", "known: calico, calicoctl, cilium, cni-plugins, containerd, coredns"}},
 		"unknown release": {
 			func() error { _, err := Version(old, "etcd"); return err },
-			[]string{"component etcd", "v1.29.3", "v1.30, v1.31", "components.etcd.version"},
+			[]string{"component etcd", "v1.29.3", "v1.30.0", "components.etcd.version"},
 		},
 		"other kind": {func() error { _, err := ImageRef(old, "kubeadm"); return err }, []string{"kubeadm v1.29.3 has no image"}},
-		"zone":       {func() error { _, err := Resolve(old, nil, "mars"); return err }, []string{"mars", "known: cn"}},
+		"zone":       {func() error { _, err := Resolve(old, nil, Options{Zone: "mars"}); return err }, []string{"mars", "known: cn"}},
 		"override": {func() error {
-			_, err := Resolve(cluster(t, "v1.34.3", "components:\n  rnuc: {version: v1}\n"), nil, "")
+			_, err := Resolve(cluster(t, "v1.34.3", "components:\n  rnuc: {version: v1}\n"), nil, Options{})
 			return err
 		}, []string{"cluster.yaml:6:9: ", "rnuc", "known: "}},
 		"all at once": {func() error {
-			_, err := Resolve(old, []manifest.Need{{Kind: "file", Name: "a"}, {Kind: "image", Name: "b"}}, "")
+			_, err := Resolve(old, list(manifest.Need{Kind: "file", Name: "a"}, manifest.Need{Kind: "image", Name: "b"}), Options{})
 			return err
 		}, []string{`"a"`, `"b"`}},
 	} {
@@ -188,7 +216,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	var problems manifest.Problems
-	_, err := Resolve(cluster(t, "v1.34.3", "components: {x: {version: v1}}\n"), nil, "")
+	_, err := Resolve(cluster(t, "v1.34.3", "components: {x: {version: v1}}\n"), nil, Options{})
 	if !errors.As(err, &problems) {
 		t.Errorf("an unknown override is a %T, want Problems", err)
 	}
@@ -200,13 +228,13 @@ func TestAddTo(t *testing.T) {
 		Sources: []manifest.Source{{Host: "GitHub.com", Mirrors: manifest.Mirrors{"own.example"}}},
 	}
 	c := cluster(t, "v1.34.3", "")
-	a, err := Resolve(c, []manifest.Need{
-		{Kind: "image", Name: "pause"},
-		{Kind: "image", Name: "etcd"},
-		{Kind: "image", Name: "etcd"},
-		{Kind: "file", Name: "runc"},
-		{Kind: "chart", Name: "flannel"},
-	}, "cn")
+	a, err := Resolve(c, list(
+		manifest.Need{Kind: "image", Name: "pause"},
+		manifest.Need{Kind: "image", Name: "etcd"},
+		manifest.Need{Kind: "image", Name: "etcd"},
+		manifest.Need{Kind: "file", Name: "runc"},
+		manifest.Need{Kind: "chart", Name: "flannel"},
+	), Options{Zone: "cn"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +242,7 @@ func TestAddTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := a.AddTo(got); err != nil || len(again.Images) != len(got.Images) || len(again.Files) != 1 || len(again.Charts) != 1 || len(again.Sources) != 2 {
+	if again, err := a.AddTo(got); err != nil || len(again.Images) != len(got.Images) || len(again.Files) != 1 || len(again.Charts) != 1 || len(again.Sources) != len(got.Sources) {
 		t.Errorf("added twice: %+v, %v", again, err)
 	}
 	var names []string

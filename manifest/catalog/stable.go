@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Stable says where upstream names its newest versions of a component.
@@ -17,15 +19,15 @@ type Stable struct {
 // StableOf returns that for a component's file, by its name and reference (its URL). It returns false where the catalog
 // knows no such thing.
 func StableOf(name, ref string) (Stable, bool, error) {
-	t, err := load()
+	k, err := builtin()
 	if err != nil {
 		return Stable{}, false, err
 	}
-	one, ok := t.Components[name]
+	one, ok := k.Components[name]
 	if !ok || one.File == nil || one.File.Stable == "" {
 		return Stable{}, false, nil
 	}
-	before, _, _ := strings.Cut(one.File.URL, "{version}")
+	before, _, _ := strings.Cut(one.File.URL[manifest.AllPlatforms], "{version}")
 	rest, ok := strings.CutPrefix(ref, before)
 	version, _, _ := strings.Cut(rest, "/")
 	v, err := semver.NewVersion(version)

@@ -90,6 +90,8 @@ type buildResult struct {
 	Warnings []string      `json:"warnings,omitempty"`
 	// Undecided is what may be an image and is none of the items.
 	Undecided []string `json:"undecided,omitempty"`
+	// Assumed is what the catalog does not know and took for granted.
+	Assumed []string `json:"assumed,omitempty"`
 }
 
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
@@ -102,6 +104,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 		return err
 	}
 	g.noteProblems(p.notes)
+	g.assumed(p.assumptions)
 	if o.output == "" {
 		o.output = bundleFile(p.manifest.Metadata)
 	}
@@ -270,7 +273,7 @@ func (b *builder) build(ctx context.Context) (buildResult, error) {
 	return buildResult{
 		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Parts: sum.Parts, Items: len(index.Items), Blobs: sum.Blobs,
 		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
-		Warnings: append(warnings(shortfallsOf(index.Items)), append(staleSignatures(b.output, index), staleProvenance(b.output, sum.Digest)...)...), Undecided: b.lock.Undecided,
+		Warnings: append(warnings(shortfallsOf(index.Items)), append(staleSignatures(b.output, index), staleProvenance(b.output, sum.Digest)...)...), Undecided: b.lock.Undecided, Assumed: b.assumptions,
 	}, err
 }
 

@@ -65,11 +65,12 @@ func missing(where, hint string, errs ...error) error {
 // wants are the needs of the cluster that the manifest names, and of the places where f found images.
 func (p *project) wants(f *finder) ([]closure.Need, error) {
 	var needs []closure.Need
-	if p.cluster != nil {
-		var err error
-		if needs, err = closure.OfCluster(p.cluster, p.manifest.Platforms, ""); err != nil {
+	for i, c := range p.clusters {
+		more, err := closure.OfCluster(c, p.manifest.Platforms, p.below[i])
+		if err != nil {
 			return nil, &inputError{err}
 		}
+		needs = append(needs, more...)
 	}
 	if f == nil || !f.done {
 		return needs, nil
@@ -240,20 +241,37 @@ func checkClosure(ctx context.Context, name string, c *bundle.Catalog) (needed i
 	return needed, missing(name, hintBundle, record.Compare(there), err)
 }
 
-// bundleNeeds are those of the cluster file that a bundle carries.
+// bundleNeeds are those of the cluster files that a bundle carries, by the names that addCluster gives them.
 func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error) {
-	if _, ok := c.Find(bundle.KindManifest, documentCluster, ""); !ok {
-		return nil, nil
-	}
-	data, err := readDocument(ctx, c, bundle.KindManifest, documentCluster)
+	read := func(ref string) ([]byte, error) { return readDocument(ctx, c, bundle.KindManifest, ref) }
+	data, err := read(documentManifest)
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := manifest.ParseCluster(documentCluster, data)
+	b, err := manifest.ParseBundle(documentManifest, data)
 	if err != nil {
 		return nil, err
 	}
-	return closure.OfCluster(cluster, c.Index().Platforms, "")
+	var needs []closure.Need
+	for _, name := range b.ClusterFiles() {
+		as, below := carriedAs(b, name)
+		if data, err = read(as); err != nil {
+			return nil, err
+		}
+		cluster, err := manifest.ParseCluster(as, data)
+		if err != nil {
+			return nil, err
+		}
+		if cluster.Catalogs, err = readCatalogs(cluster, read, below); err != nil {
+			return nil, err
+		}
+		more, err := closure.OfCluster(cluster, c.Index().Platforms, below)
+		if err != nil {
+			return nil, err
+		}
+		needs = append(needs, more...)
+	}
+	return needs, nil
 }
 
 // readClosure reads the proof that a bundle carries.

@@ -32,7 +32,7 @@ func standIns(ts *testscript.TestScript, neg bool, args []string) {
 	c, err := manifest.ParseCluster(args[0], []byte(ts.ReadFile(args[0])))
 	ts.Check(err)
 	c = c.WithDefaults()
-	more, err := catalog.Resolve(c, install.Needs(c), "")
+	more, err := catalog.Resolve(c, install.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
 	ts.Check(err)
 	u := of(ts)
 	for _, image := range more.Images {

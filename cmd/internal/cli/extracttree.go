@@ -308,25 +308,30 @@ func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []man
 	var items []bundle.Item
 	var errs []error
 	for _, need := range installer.NeedsOf(c, roles) {
-		ref, err := catalog.Ref(c, need, platform)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		it, ok := e.r.Find(need.Kind, ref, platform)
-		if !ok {
-			errs = append(errs, &installer.MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform})
-			continue
-		}
-		if it.Kind == bundle.KindImage {
-			if it, err = e.r.ForPlatform(ctx, it, platformSet{platform}.has); err != nil {
+		refs, err := catalog.Refs(c, need, platform)
+		errs = append(errs, err)
+		for _, ref := range refs {
+			it, err := e.needed(ctx, need, ref, platform)
+			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
+			items = append(items, it)
 		}
-		items = append(items, it)
 	}
 	return items, errors.Join(errs...)
+}
+
+// needed finds one item, for one platform of an image.
+func (e *extraction) needed(ctx context.Context, need manifest.Need, ref, platform string) (bundle.Item, error) {
+	it, ok := e.r.Find(need.Kind, ref, platform)
+	if !ok {
+		return bundle.Item{}, &installer.MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
+	}
+	if it.Kind == bundle.KindImage {
+		return e.r.ForPlatform(ctx, it, platformSet{platform}.has)
+	}
+	return it, nil
 }
 
 func hostNamed(inv *manifest.Inventory, name string) (manifest.Host, error) {

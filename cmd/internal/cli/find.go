@@ -1,11 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -61,20 +61,26 @@ func (*undecidedError) Hint() string {
 	return "list those that are needed under images, write imageRules for custom resources, and name the others under excludeImages"
 }
 
-// useCharts notes how the cluster installs charts.
-func (p *project) useCharts(c *manifest.Cluster) error {
-	p.cluster = c
+// useCharts notes how a cluster, whose file is in a directory, installs charts.
+func (p *project) useCharts(c *manifest.Cluster, dir string) error {
 	uses, err := installer.ChartUses(c)
 	if err != nil {
 		return err
 	}
+	if len(p.clusters) == 0 {
+		p.manifest.Kubernetes.Version = c.Kubernetes.Version
+	}
+	p.clusters = append(p.clusters, c)
 	for i := range uses {
 		uses[i].Values = slices.Clone(uses[i].Values)
 		for j, v := range uses[i].Values {
-			uses[i].Values[j] = path.Join(path.Dir(filepath.ToSlash(p.manifest.Cluster)), v)
+			uses[i].Values[j] = path.Join(dir, v)
+		}
+		if c.Kubernetes.Version != p.manifest.Kubernetes.Version {
+			uses[i].Version = c.Kubernetes.Version
 		}
 	}
-	p.manifest.Uses, p.manifest.Kubernetes.Version = uses, c.Kubernetes.Version
+	p.manifest.Uses = append(p.manifest.Uses, uses...)
 	return nil
 }
 
@@ -254,7 +260,7 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 			problems = append(problems, bad...)
 			o := charts.RenderOptions{
 				Release: use.Release, Namespace: use.Namespace, Values: use.Set,
-				KubeVersion: version, APIVersions: f.manifest.Kubernetes.APIVersions, MaxOutput: maxRendered,
+				KubeVersion: cmp.Or(use.Version, version), APIVersions: f.manifest.Kubernetes.APIVersions, MaxOutput: maxRendered,
 			}
 			source := fmt.Sprintf("chart %s %s", c.Pin.Name, c.Pin.Version)
 			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{Source: source, Chart: &chartRequest{Options: o, Values: values}}})

@@ -81,6 +81,7 @@ func runImages(ctx context.Context, g *globals, file string, o imagesOptions) er
 		return err
 	}
 	g.noteProblems(p.notes)
+	g.assumed(p.assumptions)
 	c, _, err := o.openCache()
 	if err != nil {
 		return err
@@ -147,14 +148,9 @@ func (f *finder) charts(ctx context.Context) ([]fetch.Chart, error) {
 // listed returns the images that the manifest lists and the cluster needs.
 func (f *finder) listed() (map[string][]wanter, error) {
 	wanted := map[string][]wanter{}
-	if f.cluster != nil {
-		users := installer.ImageUsers(f.cluster)
-		for _, name := range slices.Sorted(maps.Keys(users)) {
-			ref, err := catalog.ImageRef(f.cluster, name)
-			if err != nil {
-				return nil, err
-			}
-			wanted[ref] = append(wanted[ref], wanter{By: "cluster", Component: name, Roles: users[name]})
+	for _, c := range f.clusters {
+		if err := addWanters(wanted, c); err != nil {
+			return nil, err
 		}
 	}
 	for i, image := range f.own {
@@ -166,6 +162,34 @@ func (f *finder) listed() (map[string][]wanter, error) {
 		wanted[ref] = append(wanted[ref], wanter{By: "manifest", Place: place})
 	}
 	return wanted, nil
+}
+
+// addWanters notes what a cluster needs and on which hosts, also on the way of an upgrade. Several clusters can need the same
+// in the same way.
+func addWanters(wanted map[string][]wanter, c *manifest.Cluster) error {
+	demands := installer.Needed(c)
+	steps, err := catalog.Steps(c, demands)
+	if err != nil {
+		return err
+	}
+	for _, step := range append([]catalog.Step{{Cluster: c, Demands: demands}}, steps...) {
+		for _, d := range step.Demands {
+			if d.Kind != manifest.ItemImage {
+				continue
+			}
+			refs, err := catalog.Refs(step.Cluster, d.Need, "")
+			if err != nil {
+				return err
+			}
+			for _, ref := range refs {
+				w := wanter{By: "cluster", Component: d.Name, Roles: d.Roles}
+				if !slices.ContainsFunc(wanted[ref], func(o wanter) bool { return o.Component == d.Name && slices.Equal(o.Roles, d.Roles) }) {
+					wanted[ref] = append(wanted[ref], w)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func wanterOf(p discover.Place) wanter {

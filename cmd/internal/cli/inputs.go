@@ -91,11 +91,15 @@ func isKustomization(root *os.Root, name string) (bool, error) {
 	return true, err
 }
 
-// ownFile tells whether a file is the manifest, its lock or its cluster file.
+// ownFile tells whether a file is the manifest, its lock, or a cluster file or a catalog of it.
 func (p *project) ownFile(name string) bool {
 	own := []string{filepath.Base(p.file), filepath.Base(lockFile(p.file))}
-	if p.manifest.Cluster != "" {
-		own = append(own, path.Clean(filepath.ToSlash(p.manifest.Cluster)))
+	for i, file := range p.manifest.ClusterFiles() {
+		file = path.Clean(filepath.ToSlash(file))
+		own = append(own, file)
+		for _, catalog := range p.clusters[i].Catalog {
+			own = append(own, path.Join(path.Dir(file), filepath.ToSlash(catalog)))
+		}
 	}
 	return slices.Contains(own, name)
 }

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 
@@ -48,15 +50,17 @@ func readSmall(path string) ([]byte, error) {
 
 // A project is a manifest with everything it refers to.
 type project struct {
-	dir      string // relative paths start here
-	file     string
-	manifest *manifest.Bundle  // with what the cluster needs
-	extras   []document        // manifest, cluster and values, carried in the bundle for install
-	own      []manifest.Image  // that the manifest itself lists
-	cluster  *manifest.Cluster // with defaults; nil where the manifest names none
-	hosts    *fetch.Hosts      // what is learnt of those that are asked
-	notes    kubekey.Notes     // what of the cluster file was not carried over
-	memory   string            // directory of what files without a checksum were
+	dir         string // relative paths start here
+	file        string
+	manifest    *manifest.Bundle    // with what the cluster needs
+	extras      []document          // manifest, cluster and values, carried in the bundle for install
+	own         []manifest.Image    // that the manifest itself lists
+	clusters    []*manifest.Cluster // with defaults, in the order of the manifest
+	below       []string            // where the bundle carries the files of each one
+	hosts       *fetch.Hosts        // what is learnt of those that are asked
+	memory      string              // directory of what files without a checksum were
+	notes       kubekey.Notes       // what of the cluster files was not carried over
+	assumptions []string            // of the catalog
 }
 
 func loadProject(file string) (*project, error) {
@@ -72,15 +76,28 @@ func loadProject(file string) (*project, error) {
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &inputError{fmt.Errorf("%s: %w", file, err)}
 	}
-	if b.Cluster == "" {
-		return p, nil
+	for _, name := range b.ClusterFiles() {
+		as, below := carriedAs(b, name)
+		if err := p.addCluster(name, as, below); err != nil {
+			return nil, err
+		}
 	}
-	return p, p.addCluster()
+	return p, p.sameDocuments()
 }
 
-// addCluster adds what the cluster needs, and the files that install will read.
-func (p *project) addCluster() error {
-	file := filepath.Join(p.dir, p.manifest.Cluster)
+// carriedAs is what a bundle calls a cluster file, and the directory below which it carries what that names.
+func carriedAs(b *manifest.Bundle, name string) (as, below string) {
+	if name == b.Cluster {
+		return documentCluster, "" // what install takes where it is given no other
+	}
+	as = filepath.ToSlash(filepath.Clean(name))
+	return as, path.Dir(as)
+}
+
+// addCluster adds what the cluster of a file needs, and the files that install will read: the file as a document of the
+// given name, and what it names below a directory.
+func (p *project) addCluster(name, as, below string) error {
+	file := filepath.Join(p.dir, name)
 	data, err := readSmall(file)
 	if err != nil {
 		return fmt.Errorf("%s names the cluster file: %w", p.file, err)
@@ -89,25 +106,45 @@ func (p *project) addCluster() error {
 	if err != nil {
 		return err
 	}
-	p.notes = notes
+	p.notes = append(p.notes, notes...)
 	if c.IsForeign() {
 		if data, err = yaml.Marshal(c); err != nil { // without its secrets: it goes into the bundle
 			return err
 		}
 	}
 	c = c.WithDefaults()
-	more, err := catalog.Resolve(c, installer.Needs(c), p.manifest.Zone)
+	if c.Catalogs, err = readCatalogs(c, readSmall, filepath.Dir(file)); err != nil {
+		return err
+	}
+	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.manifest.Platforms, Zone: p.manifest.Zone})
 	if err != nil {
 		return &inputError{fmt.Errorf("%s: %w", file, err)}
 	}
+	p.assumptions = append(p.assumptions, more.Notes...)
 	if p.manifest, err = more.AddTo(p.manifest); err != nil {
 		return err
 	}
-	if err := p.useCharts(c); err != nil {
+	if err := p.useCharts(c, path.Dir(filepath.ToSlash(name))); err != nil {
 		return &inputError{fmt.Errorf("%s: %w", file, err)}
 	}
-	p.extras = append(p.extras, document{bundle.KindManifest, documentCluster, data})
-	return p.carry(file, clusterFiles(c))
+	p.extras, p.below = append(p.extras, document{bundle.KindManifest, as, data}), append(p.below, below)
+	return p.carry(file, below, clusterFiles(c))
+}
+
+// sameDocuments takes documents that are the same once, and refuses different ones of one name.
+func (p *project) sameDocuments() error {
+	var once []document
+	for _, d := range p.extras {
+		i := slices.IndexFunc(once, func(o document) bool { return o.ref == d.ref })
+		switch {
+		case i < 0:
+			once = append(once, d)
+		case !bytes.Equal(once[i].data, d.data):
+			return &inputError{fmt.Errorf("%s: the bundle would carry two different files as %s; give the cluster files and what they name names of their own", p.file, d.ref)}
+		}
+	}
+	p.extras = once
+	return nil
 }
 
 // clusterFiles are the files that a cluster file names and install reads.
@@ -119,18 +156,36 @@ func clusterFiles(c *manifest.Cluster) []string {
 	for _, a := range c.Addons {
 		files = append(files, a.Values...)
 	}
+	files = append(files, c.Catalog...)
 	slices.Sort(files)
 	return slices.Compact(files)
 }
 
-// carry puts files that the cluster file names into the bundle, under their names there.
-func (p *project) carry(cluster string, files []string) error {
+// readCatalogs reads the catalogs that a cluster file in a directory names.
+func readCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), dir string) ([]*manifest.Catalog, error) {
+	var list []*manifest.Catalog
+	var errs []error
+	for _, name := range c.Catalog {
+		path := filepath.Join(dir, name)
+		data, err := read(path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("catalog: %w", err))
+			continue
+		}
+		one, err := manifest.ParseCatalog(path, data)
+		list, errs = append(list, one), append(errs, err)
+	}
+	return list, errors.Join(errs...)
+}
+
+// carry puts files that a cluster file names into the bundle, under their names there, below a directory.
+func (p *project) carry(cluster, below string, files []string) error {
 	for _, f := range files {
 		data, err := readSmall(filepath.Join(filepath.Dir(cluster), f))
 		if err != nil {
 			return fmt.Errorf("%s names %s: %w", cluster, f, err)
 		}
-		p.extras = append(p.extras, document{bundle.KindManifest, f, data})
+		p.extras = append(p.extras, document{bundle.KindManifest, path.Join(below, f), data})
 	}
 	return nil
 }

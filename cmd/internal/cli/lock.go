@@ -109,6 +109,7 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 		return err
 	}
 	g.noteProblems(p.notes)
+	g.assumed(p.assumptions)
 	c, cacheDir, err := o.openCache()
 	if err != nil {
 		return err
@@ -135,7 +136,9 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 		return err
 	}
 	if g.json {
-		return printJSON(g.Out, newLockResult(path, l))
+		r := newLockResult(path, l)
+		r.Assumed = p.assumptions
+		return printJSON(g.Out, r)
 	}
 	g.noteAll(warnings(lockShortfalls(l)))
 	g.note("%s: %s pinned%s", path, count(len(l.Items), "item"), firstUseNote(l))
@@ -149,6 +152,8 @@ type lockResult struct {
 	Items   []lockPin `json:"items"`
 	// Undecided is what may be an image and is none of the items.
 	Undecided []string `json:"undecided,omitempty"`
+	// Assumed is what the catalog does not know and took for granted.
+	Assumed []string `json:"assumed,omitempty"`
 }
 
 type lockPin struct {

@@ -54,3 +54,10 @@ func (g *globals) noteAll(lines []string) {
 		g.note("warning: %s", printable(line))
 	}
 }
+
+// assumed says what the catalog does not know and took for granted.
+func (g *globals) assumed(lines []string) {
+	for _, line := range lines {
+		g.note("assumed: %s", printable(line))
+	}
+}

@@ -274,7 +274,7 @@ func unlocked(b *manifest.Bundle) ([]manifest.Pin, error) {
 		pins = append(pins, manifest.Pin{Kind: manifest.ItemChart, Ref: ref, Name: cmp.Or(c.Name, ref), Version: c.Version})
 	}
 	for _, f := range b.Files {
-		for _, p := range b.Platforms {
+		for _, p := range f.PlatformsIn(b.Platforms) {
 			pin := manifest.Pin{Kind: manifest.ItemFile, Ref: manifest.FileURL(f, p), Name: f.Name, Version: f.Version}
 			if f.PerPlatform() {
 				pin.Platform = p

@@ -119,6 +119,9 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 		return err
 	}
 	s.cluster = c.WithDefaults()
+	if s.cluster.Catalogs, err = readCatalogs(c, read, dir); err != nil {
+		return err
+	}
 	s.values = func(path string) ([]byte, error) { return read(filepath.Join(dir, path)) }
 	return nil
 }

@@ -1,0 +1,245 @@
+package manifest
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/Masterminds/semver/v3"
+)
+
+// Catalog says where the components of clusters are published, which version of each goes with which Kubernetes, and what
+// operating systems call the packages that hosts need. One is part of kkbundle; a Cluster can name others, whose entries
+// replace those of the same name.
+type Catalog struct {
+	APIVersion string `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
+	Kind       string `yaml:"kind" kk:"required" doc:"Catalog"`
+	// Releases has, by minor release of Kubernetes, the newest that the entries were checked against.
+	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.34, the newest patch release that this catalog was checked against."`
+	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces the one that kkbundle has under that name."`
+	// Packages are operating system packages by what they are for.
+	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by what they are for."`
+	// Zones are mirrors that are used together.
+	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors that are used where the manifest names the zone."`
+
+	src *source
+}
+
+// CatalogEntry is one component: where it is published, and how its version is found. In addresses {version} is the version
+// as it is written, {number} the same without a leading v, {core} its three numbers alone, {line} vMAJOR.MINOR, and {os},
+// {arch} and {x86arch} are the platform's.
+type CatalogEntry struct {
+	// Follows is the component whose version Since is looked up by, or which is taken as it is: kubernetes by default. What
+	// names kubernetes here has a version of its own for every release on the way of an upgrade.
+	Follows string `yaml:"follows,omitempty" doc:"kubernetes (default) or another component: what since is about, or, without since and default, whose version this one has. What names kubernetes here is added for each release of an upgrade."`
+	Default string `yaml:"default,omitempty" doc:"The version, unless the cluster says otherwise."`
+	// Since has versions by the release of what is followed from which on they are taken.
+	Since map[string]string `yaml:"since,omitempty" doc:"Versions by the release from which on they are taken, such as v1.34.2: 3.6.5-0."`
+	File  *CatalogFile      `yaml:"file,omitempty" doc:"The file that is published."`
+	// Images are in the order in which they matter.
+	Images []CatalogImage `yaml:"images,omitempty" doc:"The images, as references or as mappings."`
+	Chart  *CatalogChart  `yaml:"chart,omitempty" doc:"The Helm chart, as the address of its archive or as a mapping."`
+	// Platforms are those that it is published for; every platform if there are none.
+	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms that it is published for. Default every platform."`
+	// Fits says which releases of Kubernetes the component's release lines are for.
+	Fits []Fit `yaml:"fits,omitempty" doc:"Which releases of Kubernetes each release line is for."`
+	// Minimum has, as Since, the oldest version that goes with a Kubernetes.
+	Minimum map[string]string `yaml:"minimum,omitempty" doc:"The oldest version that goes with Kubernetes from a release on."`
+	// Skew is how far the minor release may be from that of Kubernetes.
+	Skew *Skew `yaml:"skew,omitempty" doc:"How many minor releases it may be older and newer than Kubernetes."`
+}
+
+// CatalogFile is a file of a component.
+type CatalogFile struct {
+	URL PlatformText `yaml:"url" kk:"required" doc:"Address, or addresses by platform for those that it is published for."`
+	// Checksums is as File.Checksums. Where there is none, the lock pins what came first.
+	Checksums string `yaml:"checksums,omitempty" doc:"Address of upstream's checksums. Without one the lock pins what came first."`
+	// Stable names the newest version, with {minor} for a hyphen and a minor release, or for nothing.
+	Stable string `yaml:"stable,omitempty" doc:"Address of a text that is the newest version; {minor} is -1.34 or nothing."`
+	// Version is a template; {version} by default.
+	Version string   `yaml:"version,omitempty" doc:"The file's version, if it is written otherwise than the component's."`
+	Mode    FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
+}
+
+// PlatformText is one text for all platforms, under AllPlatforms, or one for each. In YAML a single value stands for all.
+type PlatformText map[string]string
+
+func (t *PlatformText) setShort(text string) { *t = PlatformText{AllPlatforms: text} }
+
+// MarshalYAML writes the short form back where that was read.
+func (t PlatformText) MarshalYAML() (any, error) {
+	if all, ok := t[AllPlatforms]; ok && len(t) == 1 {
+		return all, nil
+	}
+	return map[string]string(t), nil
+}
+
+// CatalogImage is an image of a component. In YAML it is a reference, or a mapping where more is said.
+type CatalogImage struct {
+	Name string `yaml:"name" kk:"required" doc:"Reference, such as registry.k8s.io/pause:{version}."`
+	// From is the first version of the component that uses the image; empty is every version.
+	From string `yaml:"from,omitempty" doc:"The first version of the component that uses this image."`
+	// Tags are by the component's version what {tag} stands for. Of other versions the chart says it.
+	Tags map[string]string `yaml:"tags,omitempty" doc:"What {tag} stands for, by version of the component; of other versions only the chart knows the image."`
+}
+
+func (i *CatalogImage) setShort(text string) { i.Name = text }
+
+// CatalogChart is a chart of a component. In YAML it is the address of an archive, or a mapping.
+type CatalogChart struct {
+	URL  string `yaml:"url,omitempty" doc:"Address of the archive."`
+	Repo string `yaml:"repo,omitempty" doc:"Instead of url: the https:// or oci:// repository."`
+	Name string `yaml:"name,omitempty" doc:"The chart's own name. Default the component's."`
+	// Version is a template; {version} by default.
+	Version string `yaml:"version,omitempty" doc:"The chart's version, if it is written otherwise than the component's."`
+}
+
+func (c *CatalogChart) setShort(text string) { c.URL = text }
+
+// Fit says for which releases of Kubernetes a release line of a component is.
+type Fit struct {
+	// Line is vMAJOR.MINOR of the component.
+	Line string `yaml:"line" kk:"required" doc:"Release line of the component, such as v3.31."`
+	// From and To are the first and last vMAJOR.MINOR of Kubernetes; an empty To has no end yet.
+	From string `yaml:"from" kk:"required" doc:"The first minor release of Kubernetes, such as v1.30."`
+	To   string `yaml:"to,omitempty" doc:"The last one; none if there is no end yet."`
+}
+
+// Skew is in minor releases.
+type Skew struct {
+	Older int `yaml:"older,omitempty" doc:"How many minor releases it may be older than Kubernetes."`
+	Newer int `yaml:"newer,omitempty" doc:"How many minor releases it may be newer."`
+}
+
+// CatalogPackage is what operating systems call a package.
+type CatalogPackage struct {
+	Debian []string `yaml:"debian,omitempty" doc:"Names in Debian, Ubuntu and what is made from them."`
+	RPM    []string `yaml:"rpm,omitempty" doc:"Names in Red Hat's distributions, openEuler and what is made from them."`
+}
+
+// ParseCatalog reads a Catalog. The error is Problems.
+func ParseCatalog(file string, data []byte) (*Catalog, error) {
+	k := &Catalog{}
+	c, sound := decode(file, data, KindCatalog, k)
+	if sound {
+		k.src = c.src
+		c.catalog(k)
+	}
+	if err := c.found.Err(); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// Problem returns an error about the value at a path of the catalog file, as Cluster.Problem does.
+func (k *Catalog) Problem(path, message string) error { return problemAt(k.src, path, message) }
+
+var minorPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v\d+\.\d+$`) }) //nolint:gochecknoglobals // compiled once
+
+// catalog checks what the types alone do not say.
+func (c *checker) catalog(k *Catalog) {
+	for _, minor := range sortedKeys(k.Releases) {
+		at := key("releases", minor)
+		c.release(at, k.Releases[minor])
+		if !minorPattern().MatchString(minor) || !strings.HasPrefix(k.Releases[minor], minor+".") {
+			c.addKey(at, "want a minor release and a release of it, as in v1.34: v1.34.3")
+		}
+	}
+	for _, name := range sortedKeys(k.Components) {
+		one := k.Components[name]
+		c.catalogEntry(key("components", name), name, &one)
+		k.Components[name] = one
+	}
+	for _, zone := range sortedKeys(k.Zones) {
+		c.sources(key("zones", zone), k.Zones[zone])
+	}
+}
+
+func (c *checker) catalogEntry(at, name string, one *CatalogEntry) {
+	if !isFileName(name) || len(name) > maxToken {
+		c.addKey(at, "%q is no name; use letters, digits and . _ + -", shorten(name))
+	}
+	if one.File == nil && len(one.Images) == 0 && one.Chart == nil {
+		c.addKey(at, "has no file, image or chart")
+	}
+	if one.Default == "" && one.Follows == "" && len(one.Since) == 0 {
+		c.addKey(at, "says no version; write default, follows or since")
+	}
+	c.version(join(at, "default"), one.Default)
+	c.platforms(join(at, "platforms"), one.Platforms)
+	c.versionTable(join(at, "since"), one.Since)
+	c.versionTable(join(at, "minimum"), one.Minimum)
+	for i, fit := range one.Fits {
+		path := index(join(at, "fits"), i)
+		for _, bound := range [][2]string{{"line", fit.Line}, {"from", fit.From}, {"to", fit.To}} {
+			if bound[1] != "" && !minorPattern().MatchString(bound[1]) {
+				c.add(join(path, bound[0]), "%q is no release line; write one such as v1.34", shorten(bound[1]))
+			}
+		}
+	}
+	if f := one.File; f != nil {
+		c.entryFile(join(at, "file"), f)
+	}
+	if chart := one.Chart; chart != nil {
+		path := join(at, "chart")
+		switch {
+		case (chart.URL == "") == (chart.Repo == ""):
+			c.add(path, "write url or repo")
+		case chart.URL != "":
+			c.address(join(path, "url"), fillSample(chart.URL), "https", "http")
+		default:
+			c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
+		}
+	}
+	for i, image := range one.Images {
+		path := index(join(at, "images"), i)
+		if _, err := ImageName(fillSample(image.Name)); err != nil {
+			c.add(path, "%v", err)
+		}
+		if strings.Contains(image.Name, "{tag}") != (len(image.Tags) > 0) {
+			c.add(path, "{tag} and tags go together")
+		}
+		c.release(join(path, "from"), image.From)
+	}
+}
+
+func (c *checker) entryFile(at string, f *CatalogFile) {
+	normal := PlatformText{}
+	for _, platform := range sortedKeys(f.URL) {
+		path := join(at, "url")
+		if platform != AllPlatforms {
+			path = key(path, platform)
+		}
+		c.address(path, fillSample(f.URL[platform]), "https", "http")
+		p, err := platform, error(nil)
+		if platform != AllPlatforms {
+			p, err = PlatformString(platform)
+		}
+		if err != nil {
+			c.addKey(path, "%v", err)
+		}
+		normal[p] = f.URL[platform]
+	}
+	f.URL = normal
+	if f.Checksums != "" {
+		c.address(join(at, "checksums"), fillSample(f.Checksums), "https", "http")
+	}
+	if f.Stable != "" {
+		c.address(join(at, "stable"), fillSample(f.Stable), "https", "http")
+	}
+}
+
+// fillSample puts values where a template has placeholders of the catalog, so that what comes out can be checked.
+func fillSample(template string) string {
+	return strings.NewReplacer("{version}", "v1.2.3", "{number}", "1.2.3", "{core}", "1.2.3", "{line}", "v1.2", "{tag}", "v1", "{minor}", "-1.2").Replace(template)
+}
+
+// versionTable checks the keys of since and minimum.
+func (c *checker) versionTable(at string, table map[string]string) {
+	for _, from := range sortedKeys(table) {
+		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil || !strings.HasPrefix(from, "v") {
+			c.addKey(key(at, from), "%q is no release; write one such as v1.34.0", shorten(from))
+		}
+		c.version(key(at, from), table[from])
+	}
+}

@@ -1,0 +1,225 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// Check finds versions that do not go together, before anything is fetched or a host is touched: of Kubernetes, the
+// runtime, the network, etcd and every component that the cluster names a version of. The error has all of them as
+// Problems, each with what fits. Notes say what is outside of what the catalog knows, and is not refused.
+func Check(c *manifest.Cluster) (notes []string, err error) {
+	r, err := newResolver(c)
+	if err != nil {
+		return nil, err
+	}
+	k := checker{resolver: r}
+	k.overrides()
+	k.distribution()
+	release, err := semver.NewVersion(c.Kubernetes.Version)
+	if err != nil {
+		return nil, c.Problem("kubernetes.version", err.Error())
+	}
+	for _, name := range k.inUse() {
+		k.check(name, release)
+	}
+	k.unknown(release)
+	return k.notes, k.found.Err()
+}
+
+// checker gathers what does not go together.
+type checker struct {
+	resolver
+	notes []string
+	found manifest.Problems
+}
+
+func (k *checker) problem(path, format string, args ...any) {
+	var one manifest.Problems
+	errors.As(k.cluster.Problem(path, fmt.Sprintf(format, args...)), &one)
+	k.found = append(k.found, one...)
+}
+
+// unknown notes a Kubernetes that is newer than what the tables were read from.
+func (k *checker) unknown(release *semver.Version) {
+	known, err := semver.NewVersion(k.Releases[lineOf(release)])
+	if err != nil {
+		known = newestOf(k.Releases)
+	}
+	if known != nil && release.GreaterThan(known) {
+		k.notes = append(k.notes, fmt.Sprintf("Kubernetes %s is newer than v%s, the newest that this catalog was checked against: %s are taken to be those of v%s",
+			k.cluster.Kubernetes.Version, known, k.guessed(), known))
+	}
+}
+
+// overrides refuses entries under components that nothing would read.
+func (k *checker) overrides() {
+	for _, name := range slices.Sorted(maps.Keys(k.cluster.Components)) {
+		if _, err := k.component(name); err != nil {
+			k.problem("components["+name+"]", "%v", err)
+		}
+	}
+}
+
+// distribution compares the form of the version with what is to be installed.
+func (k *checker) distribution() {
+	for path, version := range map[string]string{"kubernetes.version": k.cluster.Kubernetes.Version, "kubernetes.upgradeFrom": k.cluster.Kubernetes.UpgradeFrom} {
+		core, build, _ := strings.Cut(version, "+")
+		isK3s := strings.HasPrefix(build, "k3s")
+		switch wantK3s := k.cluster.Kubernetes.Distribution == "k3s"; {
+		case version == "":
+		case wantK3s && !isK3s:
+			k.problem(path, "%s is no release of k3s; write the release of k3s too, as in %s+k3s1", version, core)
+		case !wantK3s && build != "":
+			k.problem(path, "%s is no release of Kubernetes; write %s, or distribution: k3s", version, core)
+		}
+	}
+}
+
+// inUse are the components whose version is compared with that of Kubernetes.
+func (k *checker) inUse() []string {
+	c := k.cluster.WithDefaults()
+	list := []string{c.CNI.Type, c.CNI.With}
+	if c.Kubernetes.Distribution == kubernetes {
+		list = append(list, "kubeadm", "kubelet", "kubectl", c.CRI.Type)
+		if c.Etcd.Type != "provided" {
+			list = append(list, "etcd")
+		}
+	}
+	list = slices.AppendSeq(list, maps.Keys(c.Components))
+	slices.Sort(list)
+	return slices.DeleteFunc(slices.Compact(list), func(name string) bool { _, there := k.Components[name]; return !there })
+}
+
+// check compares one component's version with Kubernetes.
+func (k *checker) check(name string, release *semver.Version) {
+	one := k.Components[name]
+	text, err := k.version(name)
+	if err != nil {
+		k.problem("kubernetes.version", "%v", err)
+		return
+	}
+	_, path := k.chosen(name)
+	v, err := semver.NewVersion(text)
+	if err != nil {
+		return // a version of its own kind, such as haproxy's tag
+	}
+	usual, err := k.usual(name, one)
+	if err == nil && path != "" && strings.HasPrefix(usual, "v") && !strings.HasPrefix(text, "v") {
+		k.problem(path, "write v%s", text)
+		return
+	}
+	if name == "etcd" && path != "" && v.Prerelease() == "" && k.cluster.WithDefaults().Etcd.Type == "internal" {
+		k.problem(path, "%s is no tag of etcd's image; write one such as %s-0", text, strings.TrimPrefix(text, "v"))
+	}
+	k.skew(name, v, path, release)
+	if k.fit(name, v, path, release) {
+		k.minimum(name, v, path, release)
+	}
+}
+
+// instead says what fits, for the end of a sentence.
+func (k *checker) instead(name string) string {
+	usual, err := k.usual(name, k.Components[name])
+	if err != nil {
+		return ""
+	}
+	return "; take " + usual
+}
+
+// where is the path of a version, or that of Kubernetes where the catalog chose it.
+func where(path string) string {
+	if path == "" {
+		return "kubernetes.version"
+	}
+	return path
+}
+
+// skew compares minor releases.
+func (k *checker) skew(name string, v *semver.Version, path string, release *semver.Version) {
+	s := k.Components[name].Skew
+	if s == nil || path == "" {
+		return
+	}
+	minor, own := int(release.Minor()), int(v.Minor()) //nolint:gosec // minor releases are small
+	if v.Major() == release.Major() && own >= minor-s.Older && own <= minor+s.Newer {
+		return
+	}
+	allowed := fmt.Sprintf("has to be v%d.%d", release.Major(), minor)
+	if s.Older+s.Newer > 0 {
+		allowed = fmt.Sprintf("has to be from v%d.%d to v%d.%d", release.Major(), minor-s.Older, release.Major(), minor+s.Newer)
+	}
+	k.problem(path, "%s v%s does not go with Kubernetes v%s: its minor release %s%s", name, v, release, allowed, k.instead(name))
+}
+
+// minimum compares with the oldest version that goes with Kubernetes. What follows a hyphen is left out: etcd's images have
+// revisions there, which are later and not earlier than the release.
+func (k *checker) minimum(name string, v *semver.Version, path string, release *semver.Version) {
+	least, err := semver.NewVersion(lookup(k.Components[name].Minimum, release))
+	if err != nil || !core(v).LessThan(core(least)) {
+		return
+	}
+	k.problem(where(path), "%s %s is too old for Kubernetes v%s, which needs %s or newer%s", name, v.Original(), release, least.Original(), k.instead(name))
+}
+
+func core(v *semver.Version) *semver.Version {
+	return semver.New(v.Major(), v.Minor(), v.Patch(), "", "")
+}
+
+// fit compares a release line with the releases of Kubernetes that it is for, and tells whether it may be used. Lines that are
+// not known are not refused, and neither is the one that the catalog would choose.
+func (k *checker) fit(name string, v *semver.Version, path string, release *semver.Version) bool {
+	all := k.Components[name].Fits
+	i := slices.IndexFunc(all, func(f manifest.Fit) bool { return f.Line == lineOf(v) })
+	if i < 0 || holds(all[i], release) {
+		return true
+	}
+	usual, err := k.usual(name, k.Components[name])
+	if u, bad := semver.NewVersion(usual); err == nil && bad == nil && lineOf(u) == lineOf(v) {
+		k.notes = append(k.notes, fmt.Sprintf("%s %s is known to go with Kubernetes %s; whether it does with v%s is not known here", name, v.Original(), span(all[i]), release))
+		return true
+	}
+	k.problem(where(path), "%s %s does not go with Kubernetes v%s: it is for %s%s", name, v.Original(), release, span(all[i]), k.instead(name))
+	return false
+}
+
+func holds(f manifest.Fit, release *semver.Version) bool {
+	from, err := semver.NewVersion(f.From)
+	line := semver.New(release.Major(), release.Minor(), 0, "", "")
+	if err != nil || line.LessThan(from) {
+		return false
+	}
+	to, err := semver.NewVersion(f.To)
+	return err != nil || !line.GreaterThan(to)
+}
+
+func span(f manifest.Fit) string {
+	if f.To == "" {
+		return f.From + " and newer"
+	}
+	return f.From + " to " + f.To
+}
+
+// guessed names what is read from a table by release of Kubernetes.
+func (k *checker) guessed() string {
+	var list []string
+	for _, name := range k.inUse() {
+		if one := k.Components[name]; leaderOf(one) == kubernetes && len(one.Since) > 0 {
+			if version, path := k.chosen(name); version == "" && path == "" {
+				list = append(list, name)
+			}
+		}
+	}
+	if k.cluster.Kubernetes.Distribution != "k3s" {
+		list = append(list, "coredns", "pause")
+	}
+	slices.Sort(list)
+	return strings.Join(slices.Compact(list), ", ")
+}

@@ -1,0 +1,50 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// Packages returns what a distribution calls the packages for the given purposes (conntrack, nfs-client, …), sorted and
+// without repeats. The distribution is as in a manifest, such as debian/12. The error joins the purposes that are not
+// known, or says that the distribution is not.
+func Packages(c *manifest.Cluster, purposes []string, distribution string) ([]string, error) {
+	r, err := newResolver(c)
+	if err != nil {
+		return nil, err
+	}
+	id, _, _ := strings.Cut(distribution, "/")
+	pick, err := family(id)
+	if err != nil {
+		return nil, err
+	}
+	var list, unknown []string
+	for _, purpose := range purposes {
+		one, ok := r.Packages[purpose]
+		if !ok {
+			unknown = append(unknown, purpose)
+		}
+		list = append(list, pick(one)...)
+	}
+	if len(unknown) > 0 {
+		return nil, fmt.Errorf("packages for %s are not in the catalog; known: %s", strings.Join(unknown, ", "), names(r.Packages))
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
+}
+
+// family says by which names a distribution, as /etc/os-release has its ID, calls packages.
+func family(id string) (func(manifest.CatalogPackage) []string, error) {
+	debian := []string{"debian", "ubuntu"}
+	rpm := []string{"almalinux", "amzn", "anolis", "centos", "fedora", "kylin", "ol", "openeuler", "rhel", "rocky", "uos"}
+	switch {
+	case slices.Contains(debian, id):
+		return func(p manifest.CatalogPackage) []string { return p.Debian }, nil
+	case slices.Contains(rpm, id):
+		return func(p manifest.CatalogPackage) []string { return p.RPM }, nil
+	}
+	return nil, fmt.Errorf("distribution %q is not known; known: %s", id, strings.Join(append(debian, rpm...), ", "))
+}

@@ -1,0 +1,369 @@
+package catalog
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// Additions are what a cluster adds to a bundle.
+type Additions struct {
+	Files  []manifest.File
+	Images []manifest.Image
+	Charts []manifest.Chart
+	// Sources are the mirrors of the zone.
+	Sources []manifest.Source
+	// Notes say, a sentence each, what was assumed because the catalog does not know it.
+	Notes []string
+}
+
+// Options say where things are for and where they come from.
+type Options struct {
+	// Platforms are the bundle's; none stands for all that there are.
+	Platforms []manifest.Platform
+	// Zone has the mirrors that are used; empty is upstream itself.
+	Zone string
+}
+
+// Resolve returns what the demands of a cluster add to a bundle, sorted by name and without repeats, with what each release
+// on the way of an upgrade adds. The error joins everything that is not known or does not fit together, as Problems where
+// the cluster file says it.
+func Resolve(c *manifest.Cluster, demands []manifest.Demand, o Options) (Additions, error) {
+	r, err := newResolver(c)
+	if err != nil {
+		return Additions{}, err
+	}
+	var a Additions
+	var errs []error
+	a.Notes, err = Check(c)
+	errs = append(errs, err)
+	demands = slices.SortedFunc(slices.Values(demands), func(x, y manifest.Demand) int {
+		return cmp.Or(strings.Compare(x.Kind, y.Kind), strings.Compare(x.Name, y.Name))
+	})
+	for _, d := range demands {
+		errs = append(errs, r.add(&a, d, o.Platforms))
+	}
+	if errors.Join(errs...) == nil {
+		errs = append(errs, r.addSteps(&a, demands, o.Platforms))
+	}
+	if o.Zone != "" {
+		mirrors, ok := r.Zones[o.Zone]
+		if !ok {
+			errs = append(errs, fmt.Errorf("zone %q is not known; known: %s", o.Zone, names(r.Zones)))
+		}
+		a.Sources = slices.Clone(mirrors)
+	}
+	return a.unique(), errors.Join(errs...)
+}
+
+// add resolves one demand for the platforms of the bundle.
+func (r resolver) add(a *Additions, d manifest.Demand, platforms []manifest.Platform) error {
+	items, err := r.items(d.Need)
+	if err != nil {
+		return err
+	}
+	one := r.Components[d.Name]
+	published := one.Platforms
+	if d.Kind == manifest.ItemFile {
+		published = filePlatforms(one)
+	}
+	var missing, there []string
+	for _, p := range platforms {
+		if fits(published, p) {
+			there = append(there, p)
+		} else {
+			missing = append(missing, p)
+		}
+	}
+	if len(missing) > 0 {
+		lacks := fmt.Sprintf("%s %s is published for %s and not for %s", d.Kind, d.Name, strings.Join(published, ", "), strings.Join(missing, ", "))
+		if len(there) == 0 || !slices.Equal(d.Roles, []manifest.Role{manifest.RoleRegistry}) {
+			return r.cluster.Problem(r.reason(d.Name), lacks+"; choose something else here, or leave the platform out of the manifest"+neededBy(d))
+		}
+		a.Notes = append(a.Notes, lacks+": hosts of the group image_registry have to be "+strings.Join(there, " or "))
+	}
+	for _, f := range items.Files {
+		if len(platforms) == 0 {
+			a.Files = append(a.Files, f)
+		} else if f, ok := onlyFor(f, there, len(missing) == 0); ok {
+			a.Files = append(a.Files, f)
+		}
+	}
+	a.Images, a.Charts = append(a.Images, items.Images...), append(a.Charts, items.Charts...)
+	a.Notes = append(a.Notes, items.Notes...)
+	return nil
+}
+
+// onlyFor narrows a file down to platforms of the bundle. all says that it is published for every one of them, so that
+// nothing need be said of a file with placeholders. It returns false if the file is for none.
+func onlyFor(f manifest.File, platforms []manifest.Platform, all bool) (manifest.File, bool) {
+	own := f.Platforms
+	f.Platforms = slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return !fits(own, p) })
+	if len(f.Platforms) == 0 {
+		return f, false
+	}
+	everywhere := f
+	everywhere.Platforms = nil
+	if all && len(f.Platforms) == len(platforms) && everywhere.PerPlatform() {
+		return everywhere, true
+	}
+	return f, true
+}
+
+// reason is the path in the cluster file because of which a component is needed.
+func (r resolver) reason(name string) string {
+	c := r.cluster
+	for _, one := range [][2]string{{c.CNI.Type, "cni.type"}, {c.CNI.With, "cni.with"}, {c.CRI.Type, "cri.type"}, {c.ImageRegistry.Type, "imageRegistry.type"}} {
+		if one[0] == name {
+			return one[1]
+		}
+	}
+	if strings.HasPrefix(name, "k3s") {
+		return "kubernetes.distribution"
+	}
+	return "components[" + name + "]"
+}
+
+func neededBy(d manifest.Demand) string {
+	if len(d.Tasks) == 0 {
+		return ""
+	}
+	return " (needed by " + strings.Join(d.Tasks, ", ") + ")"
+}
+
+// filePlatforms are those that a component's file is published for; none stands for all.
+func filePlatforms(one manifest.CatalogEntry) []string {
+	if _, all := one.File.URL[manifest.AllPlatforms]; all {
+		return one.Platforms
+	}
+	return slices.Sorted(maps.Keys(one.File.URL))
+}
+
+// items are what a need stands for, whatever the platforms.
+func (r resolver) items(need manifest.Need) (Additions, error) {
+	one, err := r.component(need.Name)
+	if err != nil {
+		return Additions{}, err
+	}
+	version, err := r.version(need.Name)
+	if err != nil {
+		return Additions{}, err
+	}
+	var a Additions
+	switch {
+	case need.Kind == manifest.ItemFile && one.File != nil:
+		a.Files = files(need.Name, one, version)
+	case need.Kind == manifest.ItemImage && len(one.Images) > 0:
+		a.Images, a.Notes = images(need.Name, one, version)
+	case need.Kind == manifest.ItemChart && one.Chart != nil:
+		a.Charts = []manifest.Chart{chart(need.Name, one, version)}
+	default:
+		return Additions{}, fmt.Errorf("component %s %s has no %s in the catalog", need.Name, version, need.Kind)
+	}
+	return a, nil
+}
+
+func files(name string, one manifest.CatalogEntry, version string) []manifest.File {
+	fill := filler(version)
+	// A plus in a path is taken for a space by some servers; GitHub has k3s under %2B.
+	address := func(template string) string { return filler(strings.ReplaceAll(version, "+", "%2B"))(template) }
+	var list []manifest.File
+	for _, platform := range slices.Sorted(maps.Keys(one.File.URL)) {
+		f := manifest.File{
+			Name: name, Version: fill(cmp.Or(one.File.Version, "{version}")),
+			URL: address(one.File.URL[platform]), Checksums: address(one.File.Checksums), Mode: one.File.Mode,
+			Platforms: slices.Clone(one.Platforms),
+		}
+		if platform != manifest.AllPlatforms {
+			f.Platforms = []string{platform}
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// images returns the images of a version, and a note for each that only the chart knows.
+func images(name string, one manifest.CatalogEntry, version string) (list []manifest.Image, notes []string) {
+	fill := filler(strings.ReplaceAll(version, "+", "-")) // a tag has no plus
+	have, haveErr := semver.NewVersion(version)
+	for _, image := range one.Images {
+		from, err := semver.NewVersion(image.From)
+		if err == nil && haveErr == nil && have.LessThan(from) {
+			continue
+		}
+		template := image.Name
+		if len(image.Tags) > 0 {
+			tag, known := image.Tags[version]
+			if !known {
+				repo, _, _ := strings.Cut(template, ":{tag}")
+				notes = append(notes, fmt.Sprintf("the catalog does not know which %s goes with %s %s; it is taken from where the chart names it", repo, name, version))
+				continue
+			}
+			template = strings.ReplaceAll(template, "{tag}", tag)
+		}
+		list = append(list, manifest.Image{Name: fill(template)})
+	}
+	return list, notes
+}
+
+func chart(name string, one manifest.CatalogEntry, version string) manifest.Chart {
+	fill := filler(version)
+	return manifest.Chart{
+		Name: cmp.Or(one.Chart.Name, name), Repo: one.Chart.Repo, Version: fill(cmp.Or(one.Chart.Version, "{version}")),
+		URL: filler(strings.ReplaceAll(version, "+", "%2B"))(one.Chart.URL),
+	}
+}
+
+// A Step is a release on the way of an upgrade: the cluster with it, and what of the cluster's demands every release has its
+// own version of.
+type Step struct {
+	Cluster *manifest.Cluster
+	Demands []manifest.Demand
+}
+
+// Steps returns the releases between the one that hosts run and the cluster's, of each minor release the newest that is
+// known. There are none where the cluster file names no upgradeFrom.
+func Steps(c *manifest.Cluster, demands []manifest.Demand) ([]Step, error) {
+	r, err := newResolver(c)
+	if err != nil || c.Kubernetes.UpgradeFrom == "" {
+		return nil, err
+	}
+	versions, err := r.steps()
+	if err != nil {
+		return nil, err
+	}
+	var changing []manifest.Demand
+	for _, d := range demands {
+		if r.Components[d.Name].Follows == kubernetes {
+			changing = append(changing, d)
+		}
+	}
+	var steps []Step
+	for _, version := range versions {
+		at := *c
+		at.Kubernetes.Version, at.Kubernetes.UpgradeFrom = version, ""
+		steps = append(steps, Step{&at, changing})
+	}
+	return steps, nil
+}
+
+// addSteps adds what the steps of an upgrade need.
+func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []manifest.Platform) error {
+	steps, err := Steps(r.cluster, demands)
+	if err != nil {
+		return err
+	}
+	var over []string
+	for _, step := range steps {
+		at := resolver{r.Catalog, step.Cluster}
+		for _, d := range step.Demands {
+			if err := at.add(a, d, platforms); err != nil {
+				return err
+			}
+		}
+		over = append(over, step.Cluster.Kubernetes.Version)
+	}
+	if len(over) > 0 {
+		a.Notes = append(a.Notes, fmt.Sprintf("the way from Kubernetes %s to %s leads over %s, whose files and images are added",
+			r.cluster.Kubernetes.UpgradeFrom, r.cluster.Kubernetes.Version, strings.Join(over, ", ")))
+	}
+	return nil
+}
+
+// steps are the releases of an upgrade between its ends.
+func (r resolver) steps() ([]string, error) {
+	k := r.cluster.Kubernetes
+	from, err := semver.NewVersion(k.UpgradeFrom)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes.upgradeFrom %q: %w", k.UpgradeFrom, err)
+	}
+	to, err := semver.NewVersion(k.Version)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes.version %q: %w", k.Version, err)
+	}
+	var steps []string
+	for minor := from.Minor() + 1; minor < to.Minor(); minor++ {
+		line := fmt.Sprintf("v%d.%d", to.Major(), minor)
+		release, ok := r.Releases[line]
+		if !ok {
+			return nil, r.cluster.Problem("kubernetes.upgradeFrom", fmt.Sprintf("the way to %s leads over %s, of which the catalog knows no release; known: %s; write one under releases in a catalog of yours",
+				k.Version, line, names(r.Releases)))
+		}
+		if _, build, found := strings.Cut(k.Version, "+"); found {
+			release += "+" + build // k3s
+		}
+		steps = append(steps, release)
+	}
+	return steps, nil
+}
+
+// unique leaves out repeats, which several demands and steps have.
+func (a Additions) unique() Additions {
+	a.Files = uniqueBy(a.Files, fileKey)
+	a.Images = uniqueBy(a.Images, func(i manifest.Image) string { return i.Name })
+	a.Charts = uniqueBy(a.Charts, chartKey)
+	a.Notes = uniqueBy(a.Notes, func(s string) string { return s })
+	return a
+}
+
+func uniqueBy[T any](list []T, key func(T) string) []T {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(list, func(one T) bool {
+		k := key(one)
+		defer func() { seen[k] = true }()
+		return seen[k]
+	})
+}
+
+func fileKey(f manifest.File) string { return f.URL + f.Path }
+
+func chartKey(c manifest.Chart) string { return manifest.ChartRef(c, c.Name+c.Path, c.Version) }
+
+// AddTo returns a copy of a bundle with the additions behind what was there. What the manifest has itself under the same
+// reference stays as it is, and so do its sources. An image that the manifest pins by digest has another reference than
+// the one the cluster uses, so both are kept; they share their content.
+func (a Additions) AddTo(b *manifest.Bundle) (*manifest.Bundle, error) {
+	out := *b
+	out.Images, out.Charts = slices.Clone(b.Images), slices.Clone(b.Charts)
+	out.Files, out.Sources = slices.Clone(b.Files), slices.Clone(b.Sources)
+	own := map[string]bool{}
+	for _, image := range b.Images {
+		ref, err := image.Ref()
+		if err != nil {
+			return nil, err
+		}
+		own[ref] = true
+	}
+	for _, image := range a.Images {
+		ref, err := image.Ref()
+		if err != nil {
+			return nil, err
+		}
+		if !own[ref] {
+			out.Images = append(out.Images, image)
+		}
+	}
+	for _, chart := range a.Charts {
+		if !slices.ContainsFunc(b.Charts, func(o manifest.Chart) bool { return chartKey(o) == chartKey(chart) }) {
+			out.Charts = append(out.Charts, chart)
+		}
+	}
+	for _, f := range a.Files {
+		if !slices.ContainsFunc(b.Files, func(o manifest.File) bool { return fileKey(o) == fileKey(f) }) {
+			out.Files = append(out.Files, f)
+		}
+	}
+	for _, s := range a.Sources {
+		if !slices.ContainsFunc(b.Sources, func(o manifest.Source) bool { return strings.EqualFold(o.Host, s.Host) }) {
+			out.Sources = append(out.Sources, s)
+		}
+	}
+	return &out, nil
+}

@@ -1,0 +1,123 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// kubernetes stands for Kubernetes itself where a component follows it.
+const kubernetes = "kubernetes"
+
+// version says which version of a component the cluster has. via are the components that led here.
+func (r resolver) version(name string, via ...string) (string, error) {
+	if name == kubernetes {
+		return r.cluster.Kubernetes.Version, nil
+	}
+	one, err := r.component(name)
+	if err != nil {
+		return "", err
+	}
+	if slices.Contains(via, name) {
+		return "", fmt.Errorf("components %s follow each other in the catalog", strings.Join(append(via, name), ", "))
+	}
+	if v, _ := r.chosen(name); v != "" {
+		return v, nil
+	}
+	return r.usual(name, one, via...)
+}
+
+// usual is the version that a component has where the cluster says nothing.
+func (r resolver) usual(name string, one manifest.CatalogEntry, via ...string) (string, error) {
+	if one.Default != "" {
+		return one.Default, nil
+	}
+	leader := leaderOf(one)
+	base, err := r.version(leader, append(via, name)...)
+	if err != nil || len(one.Since) == 0 {
+		return base, err
+	}
+	v, err := semver.NewVersion(base)
+	if err != nil {
+		return "", fmt.Errorf("%s version %q: %w", leader, base, err)
+	}
+	found := lookup(one.Since, v)
+	if found == "" {
+		return "", fmt.Errorf("component %s: no version is known that goes with %s %s; the first known is for %s; name one in the cluster file under components.%s.version",
+			name, titles(leader), base, oldest(one.Since), name)
+	}
+	return found, nil
+}
+
+func leaderOf(one manifest.CatalogEntry) string {
+	if one.Follows == "" {
+		return kubernetes
+	}
+	return one.Follows
+}
+
+// chosen is the version that the cluster file names for a component, and the path at which it does.
+func (r resolver) chosen(name string) (version, path string) {
+	c := r.cluster
+	own := func(kind, usual string) bool { return kind == name || kind == "" && name == usual }
+	switch {
+	case c.Components[name].Version != "":
+		return c.Components[name].Version, "components[" + name + "].version"
+	case c.CRI.Version != "" && own(c.CRI.Type, "containerd"):
+		return c.CRI.Version, "cri.version"
+	case c.CNI.Version != "" && own(c.CNI.Type, "flannel"):
+		return c.CNI.Version, "cni.version"
+	}
+	return "", ""
+}
+
+// lookup returns what a table says from the last release on that is not newer than v; "" before the first.
+func lookup(table map[string]string, v *semver.Version) string {
+	var best *semver.Version
+	found := ""
+	for from, value := range table {
+		f, err := semver.NewVersion(from)
+		if err == nil && !f.GreaterThan(v) && (best == nil || f.GreaterThan(best)) {
+			best, found = f, value
+		}
+	}
+	return found
+}
+
+func oldest(table map[string]string) string {
+	var first *semver.Version
+	for from := range table {
+		if v, err := semver.NewVersion(from); err == nil && (first == nil || v.LessThan(first)) {
+			first = v
+		}
+	}
+	if first == nil {
+		return "none"
+	}
+	return "v" + first.String()
+}
+
+// filler replaces the catalog's placeholders for one version.
+func filler(version string) func(string) string {
+	number := strings.TrimPrefix(version, "v")
+	core, line := number, version
+	if v, err := semver.NewVersion(version); err == nil {
+		core, line = fmt.Sprintf("%d.%d.%d", v.Major(), v.Minor(), v.Patch()), lineOf(v)
+	}
+	return strings.NewReplacer("{version}", version, "{number}", number, "{core}", core, "{line}", line).Replace
+}
+
+// lineOf is a version's release line, vMAJOR.MINOR.
+func lineOf(v *semver.Version) string { return fmt.Sprintf("v%d.%d", v.Major(), v.Minor()) }
+
+// titles writes a name as people do.
+func titles(name string) string {
+	if name == kubernetes {
+		return "Kubernetes"
+	}
+	return name
+}
