@@ -32,7 +32,7 @@ func (c *checker) bundle(b *Bundle) {
 	c.sources(b.Sources)
 	c.discovery(b)
 	c.overrides(b.Overrides)
-	refuse(c, b, bundleGaps())
+	c.packages(b.Packages)
 }
 
 func (c *checker) name(name string) {
