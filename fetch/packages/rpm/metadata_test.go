@@ -13,7 +13,7 @@ const primary = `<?xml version="1.0" encoding="UTF-8"?>
 <checksum type="sha256" pkgid="YES">0000000000000000000000000000000000000000000000000000000000000000</checksum>
 <size package="10" installed="20" archive="30"/><location href="Packages/k/kk-app.rpm"/>
 <format><rpm:provides><rpm:entry name="kk-app" flags="EQ" epoch="1" ver="2.0" rel="3.el9"/><rpm:entry name="kk-v" flags="EQ" epoch="0" ver="7"/></rpm:provides>
-<rpm:requires><rpm:entry name="kk-lib" flags="GE" epoch="0" ver="3"/><rpm:entry name="rpmlib(X)"/><rpm:entry name="/usr/bin/kk"/>
+<rpm:requires><rpm:entry name="kk-lib" flags="GE" epoch="0" ver="3"/><rpm:entry name="rpmlib(X)"/><rpm:entry name="/usr/bin/kk"/><rpm:entry name="/bin/sh"/>
 <rpm:entry name="(kk-a or kk-b &gt;= 2)"/><rpm:entry name="(kk-c if kk-d)"/><rpm:entry name="(kk-e with kk-f)"/><rpm:entry name="(kk-g and kk-h)"/></rpm:requires>
 <file>/usr/bin/app</file></format></package>
 <package type="rpm"><name>foreign</name><arch>i686</arch></package>
@@ -45,7 +45,7 @@ func TestReadPrimary(t *testing.T) {
 		}
 		got = append(got, text)
 	}
-	if text := strings.Join(got, ", "); text != "kk-lib (>= 3), /usr/bin/kk, kk-a | kk-b (>= 2), kk-c if kk-d, kk-e, kk-g, kk-h" {
+	if text := strings.Join(got, ", "); text != "kk-lib (>= 3), /usr/bin/kk, /bin/sh | /usr/bin/sh, kk-a | kk-b (>= 2), kk-c if kk-d, kk-e, kk-g, kk-h" {
 		t.Error(text)
 	}
 	if len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "kk-e with kk-f") {

@@ -43,9 +43,23 @@ func relations(text string, notes *[]string) []packages.Dependency {
 		}
 		name, rest, _ := strings.Cut(line, "\t")
 		op, version, _ := strings.Cut(rest, "\t")
-		all = append(all, packages.Dependency{AnyOf: []packages.Relation{{Name: name, Op: op, Version: version}}})
+		d := packages.Dependency{AnyOf: []packages.Relation{{Name: name, Op: op, Version: version}}}
+		if merged(name) {
+			d.AnyOf = append(d.AnyOf, packages.Relation{Name: "/usr" + name})
+		}
+		all = append(all, d)
 	}
 	return all
+}
+
+// merged tells whether a path may be one below /usr: those directories are links into it.
+func merged(path string) bool {
+	for _, dir := range []string{"/bin/", "/sbin/", "/lib/", "/lib64/"} {
+		if strings.HasPrefix(path, dir) {
+			return true
+		}
+	}
+	return false
 }
 
 // rich reads a boolean dependency (rpm's manual, boolean_dependencies). Those with one operator that is "or", "and" or "if" are
