@@ -126,7 +126,7 @@ func (s *solver) root(r Relation) (*Package, error) {
 	}
 	switch have := s.u.byName[r.Name]; {
 	case len(have) > 0:
-		return nil, fmt.Errorf("%s: there is no such version; there is %s", strings.TrimPrefix(r.String(), "= "), versions(have))
+		return nil, fmt.Errorf("%s: there is no such version; there is %s", r, versions(have))
 	case strings.HasPrefix(r.Name, "/"):
 		return nil, &PathError{r.Name}
 	}
