@@ -6,11 +6,13 @@ package packages
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/url"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Files are those of a repository. Addresses are URLs, or paths in an image of a disk.
@@ -39,7 +41,44 @@ type Package struct {
 }
 
 // File is the name of its file: the last part of its address.
-func (p *Package) File() string { return p.Address[strings.LastIndexByte(p.Address, '/')+1:] }
+func (p *Package) File() string {
+	name := p.Address[strings.LastIndexByte(p.Address, '/')+1:]
+	if plain, err := url.PathUnescape(name); err == nil && strings.Contains(p.Address, "://") {
+		return plain
+	}
+	return name
+}
+
+// Check refuses a package that lacks what it takes to fetch it, or whose names are none.
+func (p *Package) Check() error {
+	_, hash := hex.DecodeString(p.SHA256)
+	switch {
+	case !isWord(p.Name) || !isWord(p.Version):
+		return fmt.Errorf("a package with the name %.60q and the version %.60q is none", p.Name, p.Version)
+	case hash != nil || len(p.SHA256) != 64:
+		return fmt.Errorf("package %s has no SHA256, and weaker sums are not enough", p.Name)
+	case p.Size <= 0:
+		return fmt.Errorf("package %s has no size", p.Name)
+	case !isWord(p.File()) || strings.HasPrefix(p.File(), "."):
+		return fmt.Errorf("package %s has no file name but %.60q", p.Name, p.File())
+	}
+	for _, r := range p.Provides {
+		if !IsCapability(r.Name) {
+			return fmt.Errorf("package %s provides %.60q", p.Name, r.Name)
+		}
+	}
+	return nil
+}
+
+// isWord tells whether s can be a name or a version: all formats use a part of ASCII.
+func isWord(s string) bool {
+	return s != "" && len(s) <= 255 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`/\?#<>|*"`, r) })
+}
+
+// IsCapability tells whether s can be a name that is provided or required, or a path.
+func IsCapability(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, unicode.IsControl)
+}
 
 // Join is the address of a file of a repository: a URL where the repository has one, else a path.
 func Join(base, file string) string {

@@ -41,6 +41,8 @@ func paragraphs(r io.Reader, fields []string, each func(map[string]string) error
 			if err := end(); err != nil {
 				return err
 			}
+		case bytes.ContainsFunc(line, func(r rune) bool { return r != '\t' && (r < ' ' || r == 0x7f) }):
+			return errors.New("it has control characters")
 		case line[0] == '#':
 		case line[0] == ' ' || line[0] == '\t':
 			if !p.any {

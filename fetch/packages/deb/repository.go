@@ -177,8 +177,8 @@ func Read(in io.Reader, arch, base string, add func(*packages.Package) error) er
 			Base:     f["Essential"] == "yes" || f["Priority"] == "required",
 			Requires: share(join(f["Pre-Depends"], f["Depends"])), Recommends: share(f["Recommends"]), Conflicts: share(join(f["Conflicts"], f["Breaks"])),
 		}
-		if err != nil || size <= 0 || p.Name == "" || p.Version == "" || len(p.SHA256) != 64 || !strings.HasSuffix(file, ".deb") {
-			return fmt.Errorf("package %.60q %.60q lacks its size, SHA256 or file name", p.Name, p.Version)
+		if err != nil || !strings.HasSuffix(file, ".deb") {
+			return fmt.Errorf("package %.60q has the size %.20q and the file %.60q", p.Name, f["Size"], f["Filename"])
 		}
 		provides, err := Format{Arch: arch}.relations(f["Provides"])
 		if err != nil {
@@ -186,6 +186,9 @@ func Read(in io.Reader, arch, base string, add func(*packages.Package) error) er
 		}
 		for _, d := range provides {
 			p.Provides = append(p.Provides, d.AnyOf...)
+		}
+		if err := p.Check(); err != nil {
+			return err
 		}
 		return add(p)
 	})

@@ -174,10 +174,15 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, 
 			Requires: share.text(lines(x.Format.Requires)), Recommends: share.text(lines(x.Format.Recommends)), Conflicts: share.text(lines(x.Format.Conflicts)),
 		}
 		switch {
-		case p.Name == "" || x.Version.Version == "" || p.Size <= 0 || path.Clean("/" + x.Location.Href)[1:] != x.Location.Href || !strings.HasSuffix(x.Location.Href, ".rpm"):
-			return fmt.Errorf("package %.60q lacks its version, size or file name", p.Name)
-		case x.Checksum.Type != "sha256" || len(p.SHA256) != 64:
+		case path.Clean("/" + x.Location.Href)[1:] != x.Location.Href || !strings.HasSuffix(x.Location.Href, ".rpm"):
+			return fmt.Errorf("package %.60q has the file %.60q", p.Name, x.Location.Href)
+		case x.Checksum.Type != "sha256":
 			return fmt.Errorf("package %.60q has a checksum of kind %.20q, and only sha256 is taken", p.Name, x.Checksum.Type)
+		}
+		for _, all := range []xmlEntries{x.Format.Requires, x.Format.Recommends, x.Format.Conflicts} {
+			if err := all.check(); err != nil {
+				return fmt.Errorf("package %.60q: %w", p.Name, err)
+			}
 		}
 		if strings.Contains(x.Version.Release, ".module") { // of a stream that a system has to choose first
 			p.Rank = 1
@@ -192,6 +197,9 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, 
 		}
 		for _, f := range x.Format.Files {
 			p.Provides = append(p.Provides, packages.Relation{Name: share.text(f.Path)})
+		}
+		if err := p.Check(); err != nil {
+			return err
 		}
 		return add(p)
 	})
@@ -224,6 +232,16 @@ func (e xmlEntry) relation() packages.Relation {
 		return packages.Relation{Name: e.Name}
 	}
 	return packages.Relation{Name: e.Name, Op: op, Version: evr(e.Epoch, e.Version, e.Release)}
+}
+
+// check refuses names and versions that lines could not hold.
+func (x xmlEntries) check() error {
+	for _, e := range x.Entries {
+		if r := e.relation(); !packages.IsCapability(r.Name) || r.Op != "" && !packages.IsCapability(r.Version) {
+			return fmt.Errorf("%.80q is no dependency", r.String())
+		}
+	}
+	return nil
 }
 
 // lines are entries as Format reads them: name, comparison and version, with tabs between them.
