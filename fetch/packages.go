@@ -64,6 +64,9 @@ func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, 
 		}
 		return c.pins(ctx, nil)
 	}
+	if set.Roles {
+		return nil, errors.New("roles: what the cluster's tasks need on it is not known to this version; name packages under install and leave roles out")
+	}
 	if len(set.Install) == 0 {
 		return nil, errors.New("it names no packages, and nothing else does: write some under install")
 	}

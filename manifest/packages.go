@@ -78,13 +78,14 @@ func ImageOfPackage(address string) (image, file string, ok bool) {
 	return image, file, ok && found && err == nil
 }
 
-// AddPackages adds what the tasks of a cluster need to every set that wants that: those with Roles, and those that name nothing.
-// names returns it for a distribution, such as debian/12.
+// AddPackages adds what the tasks of a cluster need to every set that wants that: those with Roles, which is false afterwards, and
+// those that name nothing. names returns it for a distribution, such as debian/12.
 func (b *Bundle) AddPackages(names func(distribution string) []string) {
 	for i := range b.Packages {
 		set := &b.Packages[i]
 		if set.Roles || len(set.Install) == 0 && set.ISO == "" {
 			set.Install = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(set.Install), names(set.Distribution)...))))
+			set.Roles = false
 		}
 	}
 }

@@ -186,11 +186,11 @@ func TestPackagesWrong(t *testing.T) {
 	s.manifest(t, "- distribution: test/1\n  install: [kk-ap, kk-lib=9, kk-real]\n  platforms: [linux/amd64]\n  "+repository+"\n"+
 		"- {distribution: test/2, install: [kk-app], platforms: [linux/s390x], "+repository+"}\n"+
 		"- {distribution: test/3, install: [kk-app]}\n"+
-		"- {distribution: test/4, roles: true, "+repository+"}\n")
+		"- {distribution: test/4, roles: true, "+repository+"}\n- {distribution: test/5, "+repository+"}\n")
 	text := s.kkbundle(t, 14, "lock")
 	for _, want := range []string{
 		"there is no package kk-ap; did you mean kk-app", "kk-lib (= 9): there is no such version; there is 3.1, 2.0",
-		"not published for s390x; it is for all, amd64, arm64", "no repositories are known of it", "names no packages",
+		"not published for s390x; it is for all, amd64, arm64", "no repositories are known of it", "roles: what the cluster's tasks need", "names no packages",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it did not say %q:\n%s", want, text)
