@@ -233,8 +233,10 @@ func (s *session) planFile(pin manifest.Pin) (*plan, error) {
 	b := blob{digest: pin.Digest, size: pinnedSize(pin)}
 	if strings.HasPrefix(pin.Ref, localPrefix) {
 		b.fetch = s.localFetch(pin)
+	} else if image, file, ok := manifest.ImageOfPackage(pin.URL); ok {
+		b.fetch = s.packageFetch(pin, image, file)
 	} else {
-		d, err := s.urlDownload(pin.Ref, pin.Digest, b.size)
+		d, err := s.urlDownload(cmp.Or(pin.URL, pin.Ref), pin.Digest, b.size)
 		if err != nil {
 			return nil, err
 		}

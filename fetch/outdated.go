@@ -72,6 +72,9 @@ func (s *session) newer(ctx context.Context, n *Newer) error {
 	case strings.HasPrefix(n.Pin.Ref, localPrefix):
 		n.Unknown = "it comes from a local file"
 		return nil
+	case manifest.IsPackageRef(n.Pin.Ref):
+		n.Unknown = "its distribution decides: kkbundle lock takes the newest packages"
+		return nil
 	case n.Pin.Kind == manifest.ItemImage:
 		return s.newerImage(ctx, n)
 	case n.Pin.Kind == manifest.ItemChart:

@@ -345,6 +345,24 @@ func (s *session) others(b *manifest.Bundle, images []manifest.Image) []entry {
 			}})
 		}
 	}
+	return append(list, s.packageSets(b)...)
+}
+
+func (s *session) packageSets(b *manifest.Bundle) (list []entry) {
+	for _, set := range b.Packages {
+		platforms, err := s.wanted(set.Platforms)
+		if err != nil {
+			platforms = []string{""}
+		}
+		for _, p := range platforms {
+			list = append(list, entry{manifest.ItemFile, manifest.PackageRef(set.Distribution, ""), p, func(ctx context.Context) ([]manifest.Pin, error) {
+				if err != nil {
+					return nil, err
+				}
+				return s.resolvePackages(ctx, set, p)
+			}})
+		}
+	}
 	return list
 }
 

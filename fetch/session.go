@@ -35,6 +35,8 @@ type session struct {
 	// contentLater says that items are finished before the content whose size is known comes.
 	contentLater bool
 
+	choosing sync.Mutex // of packages
+
 	mu         sync.Mutex
 	known      map[string][]*peer // by upstream host
 	transports map[credentials]*http.Transport

@@ -175,12 +175,6 @@ func (s Sums) MarshalYAML() (any, error) {
 	return map[string]string(s), nil
 }
 
-// PackageSet are packages of an operating system.
-type PackageSet struct {
-	Distribution string   `yaml:"distribution" kk:"required" doc:"Distribution and version, such as debian/12."`
-	Install      []string `yaml:"install" kk:"required" doc:"Package names; what they depend on is added."`
-}
-
 // ParseBundle reads a Bundle. The error is Problems.
 func ParseBundle(file string, data []byte) (*Bundle, error) {
 	b := &Bundle{}

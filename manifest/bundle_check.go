@@ -33,7 +33,7 @@ func (c *checker) bundle(b *Bundle) {
 	c.clusters(b)
 	c.discovery(b)
 	c.overrides(b.Overrides)
-	refuse(c, b, bundleGaps())
+	c.packages(b.Packages)
 }
 
 // clusters refuses a cluster file that is named twice.

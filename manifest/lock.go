@@ -73,7 +73,7 @@ type Pin struct {
 	Version string `yaml:"version,omitempty"`
 	// Platform is set for a file that differs by platform.
 	Platform string `yaml:"platform,omitempty"`
-	// URL is where the bytes are, where Ref does not say it.
+	// URL is where the bytes are, where Ref does not say it. For a package in an image of a disk it is PackageInImage.
 	URL string `yaml:"url,omitempty"`
 	// From is where an override had the bytes fetched from instead.
 	From string `yaml:"from,omitempty" doc:"Address that an override had the bytes fetched from."`

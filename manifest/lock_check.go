@@ -104,7 +104,7 @@ func comparePins(a, b Pin) int {
 }
 
 // Fingerprint is the digest of everything in the manifest that decides what its items are: platforms, policies, images,
-// charts and files (with the catalog's additions, if they have been merged), whatever their order, and how images are
+// charts, files and packages (with the catalog's additions, if they have been merged), whatever their order, and how images are
 // found; images that are found are not part of it. The bundle's name and version are not part of it, nor are sources
 // and addresses of overrides, which say where bytes come from and not which.
 func (b *Bundle) Fingerprint() (digest.Digest, error) {
@@ -117,6 +117,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		Referrers ReferrerPolicy `yaml:",omitempty"`
 		Find      *findSettings  `yaml:",omitempty"`
 		Sums      []string       `yaml:",omitempty"`
+		Packages  []string       `yaml:",omitempty"`
 	}{Platforms: slices.Sorted(slices.Values(b.Platforms)), Policy: orDefault(b.PlatformPolicy, PolicyStrict)}
 	if b.Referrers != ReferrersAll {
 		items.Referrers = b.Referrers
@@ -138,6 +139,9 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 	for _, f := range b.Files {
 		items.Files = append(items.Files, canonical(f))
 	}
+	for _, set := range b.Packages {
+		items.Packages = append(items.Packages, canonical(set))
+	}
 	items.Find = b.findSettings()
 	for _, o := range b.Overrides {
 		if len(o.SHA256) > 0 {
@@ -145,6 +149,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		}
 	}
 	slices.Sort(items.Sums)
+	slices.Sort(items.Packages)
 	slices.Sort(items.Images)
 	slices.Sort(items.Charts)
 	slices.Sort(items.Files)
@@ -271,6 +276,23 @@ func (m *matcher) bundle(b *Bundle) {
 				break
 			}
 		}
+	}
+	for _, set := range b.Packages {
+		m.packages(set)
+	}
+}
+
+// packages marks the pins of a set. Which ones it resolves to is known to repositories only: another set of the same
+// distribution has another Fingerprint.
+func (m *matcher) packages(set PackageSet) {
+	found := false
+	for i, p := range m.lock.Items {
+		if strings.HasPrefix(p.Ref, PackageRef(set.Distribution, "")) {
+			m.used[i], found = true, true
+		}
+	}
+	if !found {
+		m.stale.Missing = append(m.stale.Missing, "packages "+set.Distribution)
 	}
 }
 

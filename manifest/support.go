@@ -44,15 +44,6 @@ func when(condition bool, path string) []string {
 	return nil
 }
 
-func bundleGaps() []gap[*Bundle] {
-	return []gap[*Bundle]{
-		{
-			"installing packages", func(b *Bundle) []string { return when(len(b.Packages) > 0, "packages") },
-			"install them on the hosts beforehand",
-		},
-	}
-}
-
 func clusterGaps() []gap[*Cluster] {
 	is := func(path, value string, field func(*Cluster) string, use string) gap[*Cluster] {
 		return gap[*Cluster]{value, func(c *Cluster) []string { return when(field(c) == value, path) }, use}

@@ -107,8 +107,14 @@ func filePath(index bundle.Index, it *bundle.Item) (string, bool) {
 	return "", false
 }
 
+// packageDir has the packages of operating systems, each distribution's in a directory of its own.
+const packageDir = "packages/"
+
 // upstreamFile turns a file's address into its path; a query, which may hold a secret, is replaced by its hash.
 func upstreamFile(it *bundle.Item) string {
+	if strings.HasPrefix(it.Ref, packageDir) {
+		return cleanPath(it.Ref)
+	}
 	u, err := url.Parse(it.Ref)
 	if err != nil || u.Host == "" {
 		return cleanPath("local", bundle.PlatformString(it.Descriptor.Platform), strings.TrimPrefix(it.Ref, "local/"))

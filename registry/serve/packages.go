@@ -106,18 +106,61 @@ func (p packageFile) send(w http.ResponseWriter, r *http.Request) error {
 		sendBytes(w, r, p.mediaType, p.body)
 		return nil
 	}
-	z, err := gzip.NewReader(strings.NewReader(p.unpack.packed))
-	if err != nil {
-		return err
-	}
 	h := w.Header()
 	h.Set("Content-Type", p.mediaType)
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Content-Length", strconv.FormatInt(p.unpack.plainSize, 10))
 	if r.Method == http.MethodGet {
-		_, _ = io.Copy(w, z) // whoever asked may be gone
+		_, _ = p.WriteTo(w) // whoever asked may be gone
 	}
 	return nil
+}
+
+// WriteTo implements io.WriterTo.
+func (p packageFile) WriteTo(w io.Writer) (int64, error) {
+	if p.unpack == nil {
+		n, err := w.Write(p.body)
+		return int64(n), err
+	}
+	z, err := gzip.NewReader(strings.NewReader(p.unpack.packed))
+	if err != nil {
+		return 0, err
+	}
+	return io.Copy(w, z)
+}
+
+// Repository returns a repository's own files, by path, for those of its packages that has tells: with them, a directory with
+// the packages is a repository of apt or dnf. dir is where the packages are, such as packages/debian/12/; there is nothing to
+// return where none are.
+func (s *Server) Repository(ctx context.Context, dir string, has func(file string) bool) (map[string]io.WriterTo, error) {
+	sh := s.use()
+	defer sh.done()
+	all := map[string]io.WriterTo{}
+	for _, f := range []*packageFormat{aptFormat(), yumFormat()} {
+		t, err := f.list(sh).get(func() (*tree, error) { return s.plantPackages(ctx, sh, f) })
+		if err != nil {
+			return nil, err
+		}
+		part := &tree{}
+		for _, l := range t.under(dir) {
+			if has(l.path[len(dir):]) {
+				part.leaves = append(part.leaves, l)
+			}
+		}
+		if len(part.leaves) == 0 {
+			continue
+		}
+		files, err := s.indexPackages(ctx, f, part, dir)
+		if err != nil {
+			return nil, err
+		}
+		for name, file := range files {
+			if !strings.HasPrefix(name, byHash) { // the same files once more
+				all[name] = file
+			}
+		}
+	}
+	return all, nil
 }
 
 // isPackage says whether an item is likely to be a package, by what it is called.

@@ -45,9 +45,10 @@ func newExtractCmd(g *globals) *cobra.Command {
 With a digest as NAME it is that blob. With -o - a file, chart, archive or blob goes to standard output; --range takes bytes
 of a file, chart or blob, after the whole of it was checked.
 
-Without NAME the whole bundle becomes an OCI image layout directory, or with --format tree a directory with files/, charts/
-and documents/ and the images as a layout in images/. --item takes more than one item, as a tree too. --for HOST puts
-what that host of the inventory needs into a directory: files/, and images/ as archives for ctr images import.
+Without NAME the whole bundle becomes an OCI image layout directory, or with --format tree a directory with files/, charts/,
+documents/ and packages/, where each distribution's are a repository for apt or dnf, and the images as a layout in images/.
+--item takes more than one item, as a tree too. --for HOST puts what that host of the inventory needs into a directory:
+files/, and images/ as archives for ctr images import.
 
 ` + itemsHelp,
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
@@ -143,7 +144,7 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 		return err
 	}
 	defer r.Close()
-	e := &extraction{globals: g, extractOptions: o, r: r}
+	e := &extraction{globals: g, extractOptions: o, r: r, bundle: path}
 	switch {
 	case o.host != "":
 		return e.forHost(ctx)
@@ -167,7 +168,8 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 type extraction struct {
 	*globals
 	extractOptions
-	r *bundle.Reader
+	r      *bundle.Reader
+	bundle string // its path
 }
 
 // findItem returns the one item that has this reference or short name.

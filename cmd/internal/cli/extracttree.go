@@ -106,6 +106,9 @@ func (e *extraction) tree(ctx context.Context, items []bundle.Item) error {
 	if err := e.writeTree(ctx, plain, e.writeContent); err != nil {
 		return err
 	}
+	if err := e.repositories(ctx, plain); err != nil {
+		return err
+	}
 	if len(images) > 0 {
 		if err := bundle.ExtractLayout(ctx, e.r, filepath.Join(e.output, treeImages), images); err != nil {
 			return err
@@ -215,6 +218,9 @@ func treePaths(items []bundle.Item) []string {
 
 func treePath(it bundle.Item, suffix string) string {
 	dir, name := treeDocuments, treeName(it.Ref)
+	if p, ok := packagePath(it); ok {
+		return p
+	}
 	switch it.Kind {
 	case bundle.KindFile, bundle.KindTool:
 		dir, name = treeFiles, treeName(it.Name)

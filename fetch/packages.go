@@ -1,0 +1,288 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/fetch/packages"
+	"github.com/kkbundle/kkbundle/fetch/packages/deb"
+	"github.com/kkbundle/kkbundle/fetch/packages/rpm"
+	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A packageRepository is one whose packages can be chosen.
+type packageRepository interface {
+	Load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error)
+}
+
+// A fileLister is one that has a list of all files apart from that of its packages.
+type fileLister interface {
+	LoadFiles(ctx context.Context, files packages.Files, u *packages.Universe, wanted map[string]bool) error
+}
+
+// A choice is the choosing of one set of packages for one platform.
+type choice struct {
+	s        *session
+	set      manifest.PackageSet
+	platform string
+	arch     string // as the distribution calls it
+	known    packages.Distribution
+	files    packages.Files
+	universe *packages.Universe
+	verified string // who vouches for the packages
+}
+
+// resolvePackages pins packages and what they depend on, for a platform.
+func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, platform string) (pins []manifest.Pin, err error) {
+	s.choosing.Lock() // one at a time: the lists of a distribution take a lot of memory
+	defer s.choosing.Unlock()
+	c := &choice{s: s, set: set, platform: platform, verified: manifest.VerifiedUpstream}
+	if c.known, err = knownDistribution(set); err != nil {
+		return nil, err
+	}
+	if err := c.prepare(c.known.Debian); err != nil {
+		return nil, err
+	}
+	if set.ISO != "" {
+		image, err := s.openImage(ctx, set.ISO, set.SHA256)
+		if err != nil {
+			return nil, err
+		}
+		defer image.Close()
+		c.files, c.verified = image, image.verified
+		if err := c.loadImage(ctx, image); err != nil {
+			return nil, err
+		}
+		return c.pins(ctx, nil)
+	}
+	if set.Roles {
+		return nil, errors.New("roles: what the cluster's tasks need on it is not known to this version; name packages under install and leave roles out")
+	}
+	if len(set.Install) == 0 {
+		return nil, errors.New("it names no packages, and nothing else does: write some under install")
+	}
+	repositories, err := c.repositories()
+	if err != nil {
+		return nil, err
+	}
+	c.files = networkFiles{s}
+	if err := c.load(ctx, repositories); err != nil {
+		return nil, err
+	}
+	return c.pins(ctx, repositories)
+}
+
+func knownDistribution(set manifest.PackageSet) (packages.Distribution, error) {
+	d, ok := packages.FindDistribution(set.Distribution)
+	if ok || set.ISO != "" {
+		return d, nil
+	}
+	if len(set.Repositories) == 0 {
+		return d, fmt.Errorf("no repositories are known of it: name them under repositories, or take one of %s", strings.Join(packages.Distributions(), ", "))
+	}
+	d.Debian = set.Repositories[0].Suite != ""
+	return d, nil
+}
+
+// prepare makes an empty universe of packages of one format.
+func (c *choice) prepare(debian bool) error {
+	system, machine, _ := strings.Cut(c.platform, "/")
+	c.known.Debian, c.arch = debian, packageArch(machine, debian)
+	if system != "linux" || c.arch == "" {
+		return fmt.Errorf("there are no packages for %s; name those that there are under platforms", c.platform)
+	}
+	if debian {
+		c.universe = packages.NewUniverse(deb.Format{Arch: c.arch})
+	} else {
+		c.universe = packages.NewUniverse(rpm.Format{})
+	}
+	return nil
+}
+
+// packageArch is a machine's architecture by the names of Debian or of rpm, "" for one that is not known.
+func packageArch(machine string, debian bool) string {
+	names := map[string][2]string{
+		"amd64": {"amd64", "x86_64"}, "arm64": {"arm64", "aarch64"}, "arm/v7": {"armhf", "armv7hl"}, "386": {"i386", "i686"},
+		"ppc64le": {"ppc64el", "ppc64le"}, "s390x": {"s390x", "s390x"}, "riscv64": {"riscv64", "riscv64"}, "loong64": {"loong64", "loongarch64"},
+	}[machine]
+	if debian {
+		return names[0]
+	}
+	return names[1]
+}
+
+// repositories are those to ask. The error has all that is wrong with them.
+func (c *choice) repositories() ([]packageRepository, error) {
+	var (
+		list []packageRepository
+		errs []error
+	)
+	if !c.set.OnlyRepositories {
+		keys, err := c.distributionKeys()
+		if err != nil {
+			return nil, err
+		}
+		_, machine, _ := strings.Cut(c.platform, "/")
+		for _, src := range c.known.Sources {
+			if src.Architecture == "" || src.Architecture == machine {
+				list = append(list, c.repository(manifest.Repository{URL: src.URL, Suite: src.Suite, Components: src.Components}, keys))
+			}
+		}
+	}
+	for _, r := range c.set.Repositories {
+		if (r.Suite != "") != c.known.Debian {
+			errs = append(errs, fmt.Errorf("%s: repositories of apt have a suite, and those of dnf have none: it does not fit the others", r.URL))
+			continue
+		}
+		keys, err := c.keys(r.Keyring)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", r.URL, err))
+			continue
+		}
+		list = append(list, c.repository(r, keys))
+	}
+	if len(list) == 0 && len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("no repositories are known for %s: name them under repositories", c.platform))
+	}
+	return list, errors.Join(errs...)
+}
+
+func (c *choice) repository(r manifest.Repository, keys *signature.Keys) packageRepository {
+	address := strings.TrimSuffix(manifest.Expand(r.URL, c.platform), "/")
+	if r.Suite != "" {
+		return deb.Repository{URL: address, Suite: r.Suite, Components: r.Components, Arch: c.arch, Keys: keys, AllowExpired: c.set.AllowExpired}
+	}
+	return &rpm.Repository{URL: address, Arch: c.arch, Keys: keys, Base: c.isBase}
+}
+
+func (c *choice) isBase(name string) bool { return slices.Contains(c.known.Base, name) }
+
+// distributionKeys are those of the repositories that are known; nil for RPM packages whose keys are not here.
+func (c *choice) distributionKeys() (*signature.Keys, error) {
+	if c.set.Keyring != "" {
+		return c.keys(c.set.Keyring)
+	}
+	for _, file := range c.known.Keyrings {
+		if keys, err := c.keys(file); err == nil {
+			return keys, nil
+		}
+	}
+	if c.known.Debian && len(c.known.Sources) > 0 {
+		return nil, fmt.Errorf("its keys are not on this machine: %s, and name that file under keyring", c.known.Keys)
+	}
+	return nil, nil
+}
+
+// keys reads a keyring; nil for none.
+func (c *choice) keys(file string) (*signature.Keys, error) {
+	if file == "" {
+		return nil, nil
+	}
+	data, err := readFile(c.s.path(file), signature.MaxKeyring)
+	if err != nil {
+		return nil, fmt.Errorf("keyring: %w", err)
+	}
+	keys, err := signature.ReadKeys(data)
+	if err != nil {
+		return nil, fmt.Errorf("keyring %s: %w", file, err)
+	}
+	keys.AllowExpired = c.set.AllowExpired
+	return keys, nil
+}
+
+// load reads what the repositories have. The error has all that is wrong with them.
+func (c *choice) load(ctx context.Context, list []packageRepository) error {
+	var errs []error
+	for _, r := range list {
+		notes, err := r.Load(ctx, c.files, c.universe, time.Now())
+		c.tell(ctx, notes)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *choice) tell(ctx context.Context, notes []string) {
+	for _, note := range notes {
+		c.s.log.WarnContext(ctx, "of packages", "distribution", c.set.Distribution, "note", note)
+	}
+}
+
+// pins are those of the packages that were chosen.
+func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest.Pin, error) {
+	chosen, err := c.choose(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	c.tell(ctx, chosen.Notes)
+	c.s.log.InfoContext(ctx, "packages are chosen", "distribution", c.set.Distribution, "platform", c.platform,
+		"packages", len(chosen.Packages), "bytes", chosen.Size(), "assumed", strings.Join(chosen.Assumed, " "))
+	pins := make([]manifest.Pin, 0, len(chosen.Packages))
+	for _, p := range chosen.Packages {
+		file := path.Base(p.File())
+		pin := manifest.Pin{
+			Kind: manifest.ItemFile, Ref: manifest.PackageRef(c.set.Distribution, file), Name: file, Version: p.Version, URL: p.Address,
+			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verified,
+		}
+		if err := checkDigest(pin.Digest); err != nil {
+			return nil, fmt.Errorf("package %s: %w", p.Name, err)
+		}
+		if c.set.ISO != "" {
+			pin.URL = manifest.PackageInImage(c.set.ISO, p.Address)
+		} else if asked, replaced := c.s.override(p.Address); replaced {
+			pin.From = asked
+		}
+		if p.Arch == c.arch {
+			pin.Platform = c.platform
+		}
+		pins = append(pins, pin)
+	}
+	return pins, nil
+}
+
+// choose solves what is wanted. Where a path is wanted that no package is known to have, lists of all files are read.
+func (c *choice) choose(ctx context.Context, list []packageRepository) (*packages.Solution, error) {
+	if len(c.set.Install) == 0 {
+		all := &packages.Solution{}
+		c.universe.All(func(p *packages.Package) { all.Packages = append(all.Packages, p) })
+		slices.SortFunc(all.Packages, func(a, b *packages.Package) int {
+			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
+		})
+		return all, nil
+	}
+	request := packages.Request{Install: c.set.Install, Full: c.set.Closure == manifest.ClosureFull, Recommends: c.set.Recommends}
+	wanted := map[string]bool{}
+	for {
+		chosen, err := c.universe.Solve(request)
+		var unknown *packages.PathError
+		if err == nil || !errors.As(err, &unknown) || wanted[unknown.Path] {
+			return chosen, err
+		}
+		wanted[unknown.Path] = true
+		if len(wanted) == 1 {
+			if err := c.universe.UnknownPaths(wanted); err != nil {
+				return nil, err
+			}
+		}
+		for _, r := range list {
+			if l, ok := r.(fileLister); ok {
+				if err := l.LoadFiles(ctx, c.files, c.universe, wanted); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package deb
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+)
+
+// maxAhead is how much later than this machine's clock a Release may be: clocks differ.
+const maxAhead = 24 * time.Hour
+
+// A release is what a Release file says (https://wiki.debian.org/DebianRepository/Format).
+type release struct {
+	suite, codename      string
+	date, until          time.Time // zero if it does not say
+	architectures        []string
+	components           []string
+	byHash               bool
+	allInArch            bool // packages for all architectures are in the lists of each
+	sums                 map[string]sum
+	strong               bool // it has SHA256 at all
+	allowExpired, signed bool
+}
+
+type sum struct {
+	sha256 string
+	size   int64
+}
+
+func parseRelease(text []byte) (*release, error) {
+	r := &release{sums: map[string]sum{}}
+	n := 0
+	err := paragraphs(bytes.NewReader(text), []string{
+		"Suite", "Codename", "Date", "Valid-Until", "Architectures", "Components", "Acquire-By-Hash", "No-Support-for-Architecture-all", "SHA256",
+	}, func(f map[string]string) (err error) {
+		if n++; n > 1 {
+			return errors.New("it has more than one paragraph")
+		}
+		r.suite, r.codename = f["Suite"], f["Codename"]
+		if r.date, err = parseTime(f["Date"]); err != nil {
+			return err
+		}
+		if r.until, err = parseTime(f["Valid-Until"]); err != nil {
+			return err
+		}
+		r.architectures, r.components = strings.Fields(f["Architectures"]), strings.Fields(f["Components"])
+		r.byHash = f["Acquire-By-Hash"] == "yes"
+		r.allInArch = f["No-Support-for-Architecture-all"] == "Packages"
+		return r.readSums(f["SHA256"])
+	})
+	return r, err
+}
+
+func parseTime(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.RFC1123, time.RFC1123Z, "Mon, _2 Jan 2006 15:04:05 MST", "Mon, _2 Jan 2006 15:04:05 -0700"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	t, err := http.ParseTime(text)
+	if err != nil {
+		return t, fmt.Errorf("%.60q is no time", text)
+	}
+	return t, nil
+}
+
+func (r *release) readSums(text string) error {
+	for line := range strings.SplitSeq(text, "\n") {
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		r.strong = true
+		if len(f) != 3 {
+			return fmt.Errorf("%.100q is not sum, size and name", line)
+		}
+		size, err := strconv.ParseInt(f[1], 10, 64)
+		if _, bad := hex.DecodeString(f[0]); err != nil || bad != nil || len(f[0]) != 64 || size < 0 {
+			return fmt.Errorf("%.100q is not sum, size and name", line)
+		}
+		r.sums[f[2]] = sum{strings.ToLower(f[0]), size}
+	}
+	return nil
+}
+
+// check refuses a release that is not the one that was asked for, or too old.
+func (r *release) check(suite string, now time.Time) error {
+	named := strings.TrimSuffix(suite, "/")
+	switch {
+	case !r.strong:
+		return errors.New("it has no SHA256 sums, and weaker ones are not enough")
+	case !r.until.IsZero() && now.After(r.until) && !r.allowExpired:
+		return fmt.Errorf("it expired on %s: the mirror is behind (name another one under sources), this machine's clock is wrong, or it is a snapshot, "+
+			"for which allowExpired: true is written", r.until.UTC().Format("2006-01-02 15:04"))
+	case !r.date.IsZero() && r.date.Sub(now) > maxAhead:
+		return fmt.Errorf("it is of %s, which is still to come: set this machine's clock", r.date.UTC().Format("2006-01-02 15:04"))
+	case !isFlat(suite) && r.signed && r.suite+r.codename != "" && !slices.Contains([]string{r.suite, r.codename}, named) && !strings.HasPrefix(named, r.codename+"/"):
+		return fmt.Errorf("it is that of %s (%s), and %s was asked for: the mirror has the wrong suite in this place; if it is the right one, write suite: %s",
+			r.suite, r.codename, named, r.codename)
+	}
+	return nil
+}
+
+// architecture refuses one that the repository does not have.
+func (r *release) architecture(arch string) error {
+	if len(r.architectures) > 0 && !slices.Contains(r.architectures, arch) {
+		return fmt.Errorf("it is not published for %s; it is for %s", arch, strings.Join(r.architectures, ", "))
+	}
+	return nil
+}
+
+// hasAll tells whether packages for all architectures have lists of their own.
+func (r *release) hasAll() bool { return slices.Contains(r.architectures, "all") && !r.allInArch }
+
+// list returns the best of the forms in which a list is published: gzip unpacks five times as fast as xz.
+func (r *release) list(name string) (path string, s sum, ok bool) {
+	for _, suffix := range []string{".gz", ".xz", ".zst", ".bz2", ""} {
+		if s, ok := r.sums[name+suffix]; ok {
+			return name + suffix, s, true
+		}
+	}
+	return "", sum{}, false
+}
+
+// signedText checks InRelease.
+func signedText(data []byte, keys *signature.Keys, now time.Time) ([]byte, error) {
+	text, err := keys.Clear(data, now)
+	switch {
+	case errors.Is(err, signature.ErrExpired):
+		return nil, fmt.Errorf("%w: take the distribution's newer keyring, or, for a snapshot, write allowExpired: true", err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: name the keyring of whoever publishes it under keyring, or take another mirror", err)
+	}
+	return text, nil
+}

@@ -1,0 +1,185 @@
+package deb_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/fetch/packages"
+	"github.com/kkbundle/kkbundle/fetch/packages/deb"
+	"github.com/kkbundle/kkbundle/fetch/packages/packagestest"
+	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+)
+
+// directory has the files of a repository on disk; the tests of fetch have servers.
+type directory string
+
+func (d directory) Get(_ context.Context, address string, _ int64) ([]byte, error) {
+	return os.ReadFile(filepath.Join(string(d), strings.TrimPrefix(address, "https://deb.example/")))
+}
+
+func (d directory) Open(ctx context.Context, address string, size int64, sum string) (io.ReadCloser, error) {
+	data, err := d.Get(ctx, address, 0)
+	if got := sha256.Sum256(data); err == nil && (hex.EncodeToString(got[:]) != sum || int64(len(data)) != size) {
+		err = errors.New("not what was promised")
+	}
+	return io.NopCloser(bytes.NewReader(data)), err
+}
+
+func now() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
+
+func keys(t *testing.T, list ...*packagestest.Key) *signature.Keys {
+	t.Helper()
+	var all []byte
+	for _, k := range list {
+		all = append(all, k.Public(t)...)
+	}
+	read, err := signature.ReadKeys(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+func suite() packagestest.Suite {
+	return packagestest.Suite{
+		Name: "bookworm", Archs: []string{"amd64"}, Date: now().Add(-time.Hour), Until: now().Add(24 * time.Hour),
+		Debs: []packagestest.Deb{
+			{Name: "kk-app", Version: "1:2.0-1", Arch: "amd64", Fields: "Pre-Depends: kk-pre\nDepends: kk-lib (>= 3)\nProvides: kk-virtual (= 7)\n"},
+			{Name: "kk-lib", Version: "3.1", Arch: "all", Fields: "Essential: yes\n"},
+		},
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	trusted, other := packagestest.NewKey(t, now().Add(-48*time.Hour), 0), packagestest.NewKey(t, now().Add(-48*time.Hour), 0)
+	expired := packagestest.NewKey(t, now().Add(-48*time.Hour), 24*time.Hour)
+	unsigned := suite()
+	for name, c := range map[string]struct {
+		change  func(*packagestest.Suite)
+		signers []*packagestest.Key
+		repo    func(*deb.Repository)
+		damage  string // a file below dists/bookworm
+		want    string // in the error; "" for none
+	}{
+		"good":                 {},
+		"several signatures":   {signers: []*packagestest.Key{other, trusted}},
+		"unknown key":          {signers: []*packagestest.Key{other}, want: "none of the given keys signed it"},
+		"expired key":          {signers: []*packagestest.Key{expired}, want: "has expired"},
+		"expired key allowed":  {signers: []*packagestest.Key{expired}, repo: func(r *deb.Repository) { r.Keys.AllowExpired = true }},
+		"expired":              {change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) }, want: "allowExpired: true"},
+		"expired but allowed":  {change: func(s *packagestest.Suite) { s.Until = now().Add(-time.Minute) }, repo: func(r *deb.Repository) { r.AllowExpired = true }},
+		"of tomorrow":          {change: func(s *packagestest.Suite) { s.Date = now().Add(48 * time.Hour) }, want: "set this machine's clock"},
+		"another suite":        {change: func(s *packagestest.Suite) { s.Name = "trixie" }, repo: func(r *deb.Repository) { r.Suite = "../dists/trixie/." }, want: "the wrong suite"},
+		"another architecture": {repo: func(r *deb.Repository) { r.Arch = "arm64" }, want: "not published for arm64; it is for amd64"},
+		"another component":    {repo: func(r *deb.Repository) { r.Components = []string{"contrib"} }, want: "no component contrib"},
+		"changed text":         {damage: "InRelease", want: "signature"},
+		"changed list":         {damage: "main/binary-amd64/by-hash/SHA256/*", want: "not what was promised"},
+		"not signed":           {repo: func(r *deb.Repository) { r.Keys = nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, signers, dir := unsigned, c.signers, t.TempDir()
+			if c.change != nil {
+				c.change(&s)
+			}
+			if signers == nil {
+				signers = []*packagestest.Key{trusted}
+			}
+			s.Write(t, dir, signers...)
+			r := deb.Repository{URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"}, Arch: "amd64", Keys: keys(t, trusted, expired)}
+			if c.repo != nil {
+				c.repo(&r)
+			}
+			if c.damage != "" {
+				flip(t, filepath.Join(dir, "dists/bookworm", c.damage))
+			}
+			u := packages.NewUniverse(deb.Format{Arch: "amd64"})
+			_, err := r.Load(t.Context(), directory(dir), u, now())
+			if c.want == "" && (err != nil || u.Len() != 2) {
+				t.Errorf("%d packages, %v", u.Len(), err)
+			}
+			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// flip changes a letter in the middle of a file, by pattern.
+func flip(t *testing.T, pattern string) {
+	t.Helper()
+	names, err := filepath.Glob(pattern)
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%s: %v", pattern, err)
+	}
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := bytes.Index(data, []byte("test")); i >= 0 {
+			data[i] = 'T'
+		} else {
+			data[len(data)/2] ^= 1
+		}
+		packagestest.WriteFile(t, name, data)
+	}
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	sum := strings.Repeat("ab", 32)
+	good := "Package: a\nVersion: 1\nArchitecture: amd64\nFilename: ./../x/a.deb\nSize: 3\nSHA256: " + sum + "\nDepends: b (>= 1),\n c | d:any, e:i386\nDescription: x\n .\n y\n\n# comment\nPackage: foreign\nArchitecture: i386\n"
+	var all []*packages.Package
+	add := func(p *packages.Package) error {
+		all = append(all, p)
+		return nil
+	}
+	if err := deb.Read(strings.NewReader(good), "amd64", "https://deb.example/debian", add); err != nil || len(all) != 1 {
+		t.Fatalf("%d packages, %v", len(all), err)
+	}
+	if all[0].Address != "https://deb.example/debian/x/a.deb" {
+		t.Errorf("address %s", all[0].Address)
+	}
+	d, err := deb.Format{Arch: "amd64"}.Dependencies(all[0])
+	if err != nil || len(d.Requires) != 3 || d.Requires[0].String() != "b (>= 1)" || d.Requires[1].String() != "c | d" || d.Requires[2].String() != "e:i386" {
+		t.Errorf("dependencies %v, %v", d.Requires, err)
+	}
+	for name, bad := range map[string]string{
+		"no hash":         strings.Replace(good, "SHA256", "MD5", 1),
+		"no size":         strings.Replace(good, "Size: 3", "Size: x", 1),
+		"no package file": strings.Replace(good, "a.deb", "a.sh", 1),
+		"no field":        "Package\n",
+		"twice":           "Package: a\nPackage: b\n",
+		"begins inside":   " x\n",
+		"bad provides":    strings.Replace(good, "Depends: b (>= 1)", "Provides: b (>= 1", 1),
+		"no end":          "Package: " + strings.Repeat("x", 2<<20),
+	} {
+		if err := deb.Read(strings.NewReader(bad), "amd64", "https://deb.example", func(*packages.Package) error { return nil }); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add("Package: a\nVersion: 1\nArchitecture: amd64\nFilename: a.deb\nSize: 3\nSHA256: " + strings.Repeat("ab", 32) + "\nDepends: b (>= 1), c | d:any\n\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		_ = deb.Read(strings.NewReader(text), "amd64", "https://deb.example", func(p *packages.Package) error {
+			if strings.Contains(p.Address, "/../") || !strings.HasPrefix(p.Address, "https://deb.example/") {
+				t.Errorf("address %q", p.Address)
+			}
+			_, err := deb.Format{Arch: "amd64"}.Dependencies(p)
+			return err
+		})
+	})
+}

@@ -1,0 +1,284 @@
+package rpm
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/fetch/packages"
+)
+
+const (
+	maxRepomd   = 1 << 20  // bytes
+	maxElement  = 64 << 20 // bytes of what the lists say of one package
+	maxDocument = 64       // documents that repomd.xml names
+)
+
+// A document is one that repomd.xml names.
+type document struct {
+	Type     string `xml:"type,attr"`
+	Checksum struct {
+		Type string `xml:"type,attr"`
+		Sum  string `xml:",chardata"`
+	} `xml:"checksum"`
+	Location struct {
+		Href string `xml:"href,attr"`
+		Base string `xml:"base,attr"`
+	} `xml:"location"`
+	Size int64 `xml:"size"`
+}
+
+func (d document) check() error {
+	if d.Checksum.Type != "sha256" {
+		return fmt.Errorf("its %s list has a checksum of kind %.20q, and only sha256 is taken", d.Type, d.Checksum.Type)
+	}
+	if path.Clean("/" + d.Location.Href)[1:] != d.Location.Href || d.Location.Href == "" {
+		return fmt.Errorf("its %s list is in a strange place, %.80q", d.Type, d.Location.Href)
+	}
+	return nil
+}
+
+// parseRepomd returns the documents by type.
+func parseRepomd(data []byte) (map[string]document, error) {
+	var doc struct {
+		XMLName xml.Name   `xml:"repomd"`
+		Data    []document `xml:"data"`
+	}
+	if err := strict(bytes.NewReader(data)).Decode(&doc); err != nil {
+		return nil, err
+	}
+	if len(doc.Data) > maxDocument {
+		return nil, errors.New("it names too many documents")
+	}
+	all := map[string]document{}
+	for _, d := range doc.Data {
+		d.Checksum.Sum = strings.ToLower(strings.TrimSpace(d.Checksum.Sum))
+		all[d.Type] = d
+	}
+	return all, nil
+}
+
+func strict(r io.Reader) *xml.Decoder {
+	d := xml.NewDecoder(r)
+	d.Entity = map[string]string{}
+	return d
+}
+
+// What primary.xml says of a package, as far as it is needed.
+type (
+	xmlPackage struct {
+		Type    string `xml:"type,attr"`
+		Name    string `xml:"name"`
+		Arch    string `xml:"arch"`
+		Version struct {
+			Epoch   string `xml:"epoch,attr"`
+			Version string `xml:"ver,attr"`
+			Release string `xml:"rel,attr"`
+		} `xml:"version"`
+		Checksum struct {
+			Type string `xml:"type,attr"`
+			Sum  string `xml:",chardata"`
+		} `xml:"checksum"`
+		Size struct {
+			Package int64 `xml:"package,attr"`
+		} `xml:"size"`
+		Location struct {
+			Href string `xml:"href,attr"`
+			Base string `xml:"base,attr"`
+		} `xml:"location"`
+		Format struct {
+			Provides   xmlEntries `xml:"provides"`
+			Requires   xmlEntries `xml:"requires"`
+			Conflicts  xmlEntries `xml:"conflicts"`
+			Recommends xmlEntries `xml:"recommends"`
+			Files      []xmlFile  `xml:"file"`
+		} `xml:"format"`
+	}
+	xmlEntries struct {
+		Entries []xmlEntry `xml:"entry"`
+	}
+	xmlEntry struct {
+		Name    string `xml:"name,attr"`
+		Flags   string `xml:"flags,attr"`
+		Epoch   string `xml:"epoch,attr"`
+		Version string `xml:"ver,attr"`
+		Release string `xml:"rel,attr"`
+	}
+	xmlFile struct {
+		Path string `xml:",chardata"`
+	}
+)
+
+// elements calls each for every element of that name directly below the document's own. None may be longer than maxElement.
+func elements(r io.Reader, name string, each func(decode func(any) error) error) error {
+	in := &budget{r: r, left: maxElement}
+	d := strict(in)
+	depth := 0
+	for {
+		in.left = maxElement
+		t, err := d.Token()
+		if errors.Is(err, io.EOF) && depth == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		switch t := t.(type) {
+		case xml.StartElement:
+			if depth == 1 && t.Name.Local == name {
+				if err := each(func(v any) error { return d.DecodeElement(v, &t) }); err != nil {
+					return err
+				}
+				continue
+			}
+			depth++
+		case xml.EndElement:
+			depth--
+		}
+	}
+}
+
+// budget reads so much and no more until it is filled up.
+type budget struct {
+	r    io.Reader
+	left int
+}
+
+// Read implements io.Reader.
+func (b *budget) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= n; b.left < 0 {
+		return 0, fmt.Errorf("one element has more than %d MiB", maxElement>>20)
+	}
+	return n, err
+}
+
+// readPrimary reads primary.xml: the packages of one architecture.
+func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, add func(*packages.Package) error) error {
+	share := sharing{}
+	return elements(r, "package", func(decode func(any) error) error {
+		var x xmlPackage
+		if err := decode(&x); err != nil {
+			return err
+		}
+		if x.Type != "rpm" || x.Arch != arch && x.Arch != "noarch" {
+			return nil
+		}
+		p := &packages.Package{
+			Name: x.Name, Version: evr(x.Version.Epoch, x.Version.Version, x.Version.Release), Arch: share.text(x.Arch), Size: x.Size.Package,
+			SHA256: strings.ToLower(strings.TrimSpace(x.Checksum.Sum)), Address: packages.Join(base, x.Location.Href), Base: inBase(x.Name),
+			Requires: share.text(lines(x.Format.Requires)), Recommends: share.text(lines(x.Format.Recommends)), Conflicts: share.text(lines(x.Format.Conflicts)),
+		}
+		switch {
+		case path.Clean("/" + x.Location.Href)[1:] != x.Location.Href || !strings.HasSuffix(x.Location.Href, ".rpm"):
+			return fmt.Errorf("package %.60q has the file %.60q", p.Name, x.Location.Href)
+		case x.Checksum.Type != "sha256":
+			return fmt.Errorf("package %.60q has a checksum of kind %.20q, and only sha256 is taken", p.Name, x.Checksum.Type)
+		}
+		for _, all := range []xmlEntries{x.Format.Requires, x.Format.Recommends, x.Format.Conflicts} {
+			if err := all.check(); err != nil {
+				return fmt.Errorf("package %.60q: %w", p.Name, err)
+			}
+		}
+		if strings.Contains(x.Version.Release, ".module") { // of a stream that a system has to choose first
+			p.Rank = 1
+		}
+		for _, e := range x.Format.Provides.Entries {
+			if e.Name == x.Name { // every package provides itself
+				continue
+			}
+			r := e.relation()
+			r.Name, r.Version = share.text(r.Name), share.text(r.Version)
+			p.Provides = append(p.Provides, r)
+		}
+		for _, f := range x.Format.Files {
+			p.Provides = append(p.Provides, packages.Relation{Name: share.text(f.Path)})
+		}
+		if err := p.Check(); err != nil {
+			return err
+		}
+		return add(p)
+	})
+}
+
+// sharing keeps texts that many packages have once.
+type sharing map[string]string
+
+func (s sharing) text(t string) string {
+	if have, ok := s[t]; ok {
+		return have
+	}
+	s[t] = t
+	return t
+}
+
+func evr(epoch, version, release string) string {
+	if release != "" {
+		version += "-" + release
+	}
+	if epoch != "" && epoch != "0" {
+		version = epoch + ":" + version
+	}
+	return version
+}
+
+func (e xmlEntry) relation() packages.Relation {
+	op := map[string]string{"LT": "<", "LE": "<=", "EQ": "=", "GE": ">=", "GT": ">"}[e.Flags]
+	if op == "" {
+		return packages.Relation{Name: e.Name}
+	}
+	return packages.Relation{Name: e.Name, Op: op, Version: evr(e.Epoch, e.Version, e.Release)}
+}
+
+// check refuses names and versions that lines could not hold.
+func (x xmlEntries) check() error {
+	for _, e := range x.Entries {
+		if r := e.relation(); !packages.IsCapability(r.Name) || r.Op != "" && !packages.IsCapability(r.Version) {
+			return fmt.Errorf("%.80q is no dependency", r.String())
+		}
+	}
+	return nil
+}
+
+// lines are entries as Format reads them: name, comparison and version, with tabs between them.
+func lines(x xmlEntries) string {
+	var b strings.Builder
+	for _, e := range x.Entries {
+		r := e.relation()
+		b.WriteString(r.Name)
+		if r.Op != "" {
+			b.WriteString("\t" + r.Op + "\t" + r.Version)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// readFilelists reads filelists.xml and calls found for each of the wanted paths that a package has.
+func readFilelists(r io.Reader, wanted func(path string) bool, found func(name, version, arch, path string)) error {
+	return elements(r, "package", func(decode func(any) error) error {
+		var x struct {
+			Name    string `xml:"name,attr"`
+			Arch    string `xml:"arch,attr"`
+			Version struct {
+				Epoch   string `xml:"epoch,attr"`
+				Version string `xml:"ver,attr"`
+				Release string `xml:"rel,attr"`
+			} `xml:"version"`
+			Files []xmlFile `xml:"file"`
+		}
+		if err := decode(&x); err != nil {
+			return err
+		}
+		for _, f := range x.Files {
+			if wanted(f.Path) {
+				found(x.Name, evr(x.Version.Epoch, x.Version.Version, x.Version.Release), x.Arch, f.Path)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,110 @@
+package rpm
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/fetch/packages"
+)
+
+const primary = `<?xml version="1.0" encoding="UTF-8"?>
+<metadata xmlns="http://linux.duke.edu/metadata/common" xmlns:rpm="http://linux.duke.edu/metadata/rpm" packages="2">
+<package type="rpm"><name>kk-app</name><arch>x86_64</arch><version epoch="1" ver="2.0" rel="3.el9"/>
+<checksum type="sha256" pkgid="YES">0000000000000000000000000000000000000000000000000000000000000000</checksum>
+<size package="10" installed="20" archive="30"/><location href="Packages/k/kk-app.rpm"/>
+<format><rpm:provides><rpm:entry name="kk-app" flags="EQ" epoch="1" ver="2.0" rel="3.el9"/><rpm:entry name="kk-v" flags="EQ" epoch="0" ver="7"/></rpm:provides>
+<rpm:requires><rpm:entry name="kk-lib" flags="GE" epoch="0" ver="3"/><rpm:entry name="rpmlib(X)"/><rpm:entry name="/usr/bin/kk"/><rpm:entry name="/bin/sh"/>
+<rpm:entry name="(kk-a or kk-b &gt;= 2)"/><rpm:entry name="(kk-c if kk-d)"/><rpm:entry name="(kk-e with kk-f)"/><rpm:entry name="(kk-g and kk-h)"/></rpm:requires>
+<file>/usr/bin/app</file></format></package>
+<package type="rpm"><name>foreign</name><arch>i686</arch></package>
+</metadata>`
+
+func TestReadPrimary(t *testing.T) {
+	t.Parallel()
+	var all []*packages.Package
+	err := readPrimary(strings.NewReader(primary), "x86_64", "https://rpm.example/os", func(string) bool { return false }, func(p *packages.Package) error {
+		all = append(all, p)
+		return nil
+	})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d packages, %v", len(all), err)
+	}
+	p := all[0]
+	if p.Version != "1:2.0-3.el9" || p.Address != "https://rpm.example/os/Packages/k/kk-app.rpm" || len(p.Provides) != 2 || p.Provides[1].Name != "/usr/bin/app" {
+		t.Errorf("%+v", p)
+	}
+	d, err := Format{}.Dependencies(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range d.Requires {
+		text := r.String()
+		if r.If != nil {
+			text += " if " + r.If.String()
+		}
+		got = append(got, text)
+	}
+	if text := strings.Join(got, ", "); text != "kk-lib (>= 3), /usr/bin/kk, /bin/sh | /usr/bin/sh, kk-a | kk-b (>= 2), kk-c if kk-d, kk-e, kk-g, kk-h" {
+		t.Error(text)
+	}
+	if len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "kk-e with kk-f") {
+		t.Errorf("notes %q", d.Notes)
+	}
+}
+
+func TestReadPrimaryDamaged(t *testing.T) {
+	t.Parallel()
+	for name, bad := range map[string]string{
+		"sha1":    strings.Replace(primary, `checksum type="sha256"`, `checksum type="sha"`, 1),
+		"outside": strings.Replace(primary, "Packages/k/kk-app.rpm", "../kk-app.rpm", 1),
+		"no size": strings.Replace(primary, `size package="10"`, `size package="x"`, 1),
+		"cut off": primary[:len(primary)/2],
+		"an entity": strings.Replace(strings.Replace(primary, "<metadata", "<!DOCTYPE m [<!ENTITY a \"b\">]><metadata", 1),
+			"kk-app<", "&a;<", 1),
+	} {
+		err := readPrimary(strings.NewReader(bad), "x86_64", "https://rpm.example", func(string) bool { return false }, func(*packages.Package) error { return nil })
+		if err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func TestParseRepomd(t *testing.T) {
+	t.Parallel()
+	docs, err := parseRepomd([]byte(`<repomd><data type="primary"><checksum type="sha256"> AB </checksum><location href="repodata/p.xml.gz"/><size>5</size></data></repomd>`))
+	if err != nil || docs["primary"].Checksum.Sum != "ab" || docs["primary"].Size != 5 || docs["primary"].check() != nil {
+		t.Errorf("%+v, %v", docs, err)
+	}
+	for _, bad := range []string{`<checksum type="md5">a</checksum><location href="p"/>`, `<checksum type="sha256">a</checksum><location href="../p"/>`, `<checksum type="sha256">a</checksum>`} {
+		docs, err := parseRepomd([]byte(`<repomd><data type="primary">` + bad + `</data></repomd>`))
+		if err == nil && docs["primary"].check() == nil {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
+func FuzzReadPrimary(f *testing.F) {
+	f.Add(primary)
+	f.Fuzz(func(t *testing.T, text string) {
+		_ = readPrimary(strings.NewReader(text), "x86_64", "https://rpm.example", func(string) bool { return false }, func(p *packages.Package) error {
+			if strings.Contains(p.Address, "/../") || !strings.HasPrefix(p.Address, "https://rpm.example/") {
+				t.Errorf("address %q", p.Address)
+			}
+			_, err := Format{}.Dependencies(p)
+			return err
+		})
+	})
+}
+
+func FuzzParseRepomd(f *testing.F) {
+	f.Add([]byte(`<repomd><data type="primary"><checksum type="sha256">ab</checksum><location href="repodata/p.xml.gz"/><size>5</size></data></repomd>`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		docs, err := parseRepomd(data)
+		for _, d := range docs {
+			if err == nil && d.check() == nil && strings.HasPrefix(d.Location.Href, "../") {
+				t.Errorf("%+v", d)
+			}
+		}
+	})
+}

@@ -1,0 +1,141 @@
+package rpm
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/fetch/packages"
+)
+
+// Format is that of RPM packages.
+type Format struct{}
+
+// Compare implements packages.Format.
+func (Format) Compare(a, b string) int { return Compare(a, b) }
+
+// Dependencies implements packages.Format.
+func (Format) Dependencies(p *packages.Package) (d packages.Dependencies, err error) {
+	d.Requires = relations(p.Requires, &d.Notes)
+	d.Recommends = relations(p.Recommends, &d.Notes)
+	for _, c := range relations(p.Conflicts, &d.Notes) {
+		if c.If == nil && len(c.AnyOf) == 1 {
+			d.Conflicts = append(d.Conflicts, c.AnyOf[0])
+		}
+	}
+	return d, nil
+}
+
+// relations reads what lines wrote. What is a feature of rpm itself is left out.
+func relations(text string, notes *[]string) []packages.Dependency {
+	var all []packages.Dependency
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "rpmlib(") || strings.HasPrefix(line, "config(") || line == "" {
+			continue
+		}
+		if strings.HasPrefix(line, "(") {
+			rich, note := rich(line)
+			if note != "" {
+				*notes = append(*notes, note)
+			}
+			all = append(all, rich...)
+			continue
+		}
+		name, rest, _ := strings.Cut(line, "\t")
+		op, version, _ := strings.Cut(rest, "\t")
+		d := packages.Dependency{AnyOf: []packages.Relation{{Name: name, Op: op, Version: version}}}
+		if merged(name) {
+			d.AnyOf = append(d.AnyOf, packages.Relation{Name: "/usr" + name})
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// merged tells whether a path may be one below /usr: those directories are links into it.
+func merged(path string) bool {
+	for _, dir := range []string{"/bin/", "/sbin/", "/lib/", "/lib64/"} {
+		if strings.HasPrefix(path, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// rich reads a boolean dependency (rpm's manual, boolean_dependencies). Those with one operator that is "or", "and" or "if" are
+// read; of others the first operand is taken, which is what most of them want, and the note says so.
+func rich(text string) (all []packages.Dependency, note string) {
+	words, ok := operands(text)
+	passed := fmt.Sprintf("the dependency %.200s is read in part only; name what is missing under install", text)
+	if !ok || len(words) == 0 {
+		return nil, fmt.Sprintf("the dependency %.200s is not understood; name what it needs under install", text)
+	}
+	operator := ""
+	if len(words) > 1 {
+		operator = words[1].operator
+	}
+	for i, w := range words {
+		if i%2 == 1 && w.operator != operator || i%2 == 0 && w.operator != "" {
+			return first(words), passed
+		}
+	}
+	var d packages.Dependency
+	for i := 0; i < len(words); i += 2 {
+		d.AnyOf = append(d.AnyOf, words[i].relation)
+	}
+	switch {
+	case operator == "or" || operator == "":
+		return []packages.Dependency{d}, ""
+	case operator == "and":
+		for _, r := range d.AnyOf {
+			all = append(all, packages.Dependency{AnyOf: []packages.Relation{r}})
+		}
+		return all, ""
+	case operator == "if" && len(words) == 3:
+		return []packages.Dependency{{AnyOf: d.AnyOf[:1], If: &d.AnyOf[1]}}, ""
+	case operator == "unless": // wanted but for what other systems have
+		return nil, passed
+	}
+	return first(words), passed
+}
+
+func first(words []operand) []packages.Dependency {
+	if words[0].operator != "" || words[0].relation.Name == "" {
+		return nil
+	}
+	return []packages.Dependency{{AnyOf: []packages.Relation{words[0].relation}}}
+}
+
+// An operand is a capability, or what stands between two.
+type operand struct {
+	operator string
+	relation packages.Relation
+}
+
+// operands takes (A op B op C) apart. Brackets within it are not read.
+func operands(text string) ([]operand, bool) {
+	inner, ok := strings.CutSuffix(strings.TrimPrefix(text, "("), ")")
+	if !ok {
+		return nil, false
+	}
+	fields := strings.Fields(inner)
+	var all []operand
+	for i := 0; i < len(fields); i++ {
+		f := fields[i]
+		switch f {
+		case "or", "and", "if", "else", "unless", "with", "without":
+			all = append(all, operand{operator: f})
+			continue
+		}
+		if strings.HasPrefix(f, "(") {
+			return all, len(all) > 0
+		}
+		r := packages.Relation{Name: f}
+		if i+2 < len(fields) && strings.Trim(fields[i+1], "<>=") == "" {
+			r.Op, r.Version = fields[i+1], fields[i+2]
+			i += 2
+		}
+		all = append(all, operand{relation: r})
+	}
+	return all, true
+}

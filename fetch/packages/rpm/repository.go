@@ -1,0 +1,116 @@
+// Package rpm reads repositories of RPM packages: repodata, and what packages depend on.
+package rpm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/fetch/packages"
+	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+)
+
+const maxSignature = 1 << 20 // bytes
+
+// A Repository is a directory with repodata.
+type Repository struct {
+	URL  string
+	Arch string // as rpm calls it
+	// Keys have signed it; nil checks no signature.
+	Keys *signature.Keys
+	// Base names the packages that every system has.
+	Base func(name string) bool
+
+	documents map[string]document
+}
+
+// String is its address.
+func (r *Repository) String() string { return r.URL }
+
+// Load adds the repository's packages for its architecture to a universe, and returns what is worth knowing of it.
+func (r *Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error) {
+	if notes, err = r.load(ctx, files, u, now); err != nil {
+		return nil, fmt.Errorf("%s: %w", r, err)
+	}
+	return notes, nil
+}
+
+func (r *Repository) base() string { return strings.TrimSuffix(r.URL, "/") }
+
+func (r *Repository) load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error) {
+	data, err := files.Get(ctx, r.base()+"/repodata/repomd.xml", maxRepomd)
+	if err != nil {
+		return nil, err
+	}
+	if r.Keys != nil {
+		sig, err := files.Get(ctx, r.base()+"/repodata/repomd.xml.asc", maxSignature)
+		if err == nil {
+			err = r.Keys.Detached(data, sig, now)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("repomd.xml.asc: %w", err)
+		}
+	}
+	if r.documents, err = parseRepomd(data); err != nil {
+		return nil, fmt.Errorf("repomd.xml: %w", err)
+	}
+	if _, modular := r.documents["modules"]; modular {
+		notes = append(notes, r.URL+" has modules: their packages are taken only where there is no other")
+	}
+	return notes, r.document(ctx, files, "primary", func(in io.Reader) error {
+		return readPrimary(in, r.Arch, r.base(), r.isBase, func(p *packages.Package) error {
+			u.Add(p)
+			return ctx.Err()
+		})
+	})
+}
+
+func (r *Repository) isBase(name string) bool { return r.Base != nil && r.Base(name) }
+
+// LoadFiles makes wanted paths capabilities of the packages that have them. It reads the list of all files, which is long;
+// Load comes first.
+func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *packages.Universe, wanted map[string]bool) error {
+	if _, ok := r.documents["filelists"]; !ok {
+		return nil
+	}
+	byID := map[[3]string]*packages.Package{}
+	u.All(func(p *packages.Package) { byID[[3]string{p.Name, p.Version, p.Arch}] = p })
+	err := r.document(ctx, files, "filelists", func(in io.Reader) error {
+		return readFilelists(in, func(path string) bool { return wanted[path] }, func(name, version, arch, path string) {
+			if p := byID[[3]string{name, version, arch}]; p != nil {
+				u.Provide(p, packages.Relation{Name: path})
+			}
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", r, err)
+	}
+	return nil
+}
+
+func (r *Repository) document(ctx context.Context, files packages.Files, kind string, read func(io.Reader) error) (err error) {
+	d, ok := r.documents[kind]
+	if !ok {
+		return fmt.Errorf("repomd.xml names no %s list", kind)
+	}
+	if err := d.check(); err != nil {
+		return err
+	}
+	raw, err := files.Open(ctx, r.base()+"/"+d.Location.Href, d.Size, d.Checksum.Sum)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, raw.Close()) }()
+	in, err := packages.Unpack(d.Location.Href, raw)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := read(in); err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+// Package signature checks OpenPGP signatures of repositories' metadata against keys that somebody named.
+package signature
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/armor"
+	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
+	pgperrors "github.com/ProtonMail/go-crypto/openpgp/errors"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
+)
+
+// MaxKeyring bounds a file of keys, in bytes.
+const MaxKeyring = 8 << 20
+
+// ErrExpired says that a signature, or the only key that made a good one, has expired.
+var ErrExpired = errors.New("the signing key has expired")
+
+// maxSignatures bounds the signatures of one file: Debian has three.
+const maxSignatures = 32
+
+// Keys are those that are trusted. The zero value trusts none.
+type Keys struct {
+	list openpgp.EntityList
+	// AllowExpired takes signatures whose key has expired since: those of a snapshot.
+	AllowExpired bool
+}
+
+// ReadKeys reads a file of public keys, binary or armored, with as many blocks as there are.
+func ReadKeys(data []byte) (*Keys, error) {
+	if len(data) > MaxKeyring {
+		return nil, fmt.Errorf("a file of keys has at most %d MiB", MaxKeyring>>20)
+	}
+	k := &Keys{}
+	const head = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+	if !bytes.Contains(data, []byte(head)) {
+		list, err := openpgp.ReadKeyRing(bytes.NewReader(data))
+		if err != nil || len(list) == 0 {
+			return nil, noKeys(err)
+		}
+		k.list = list
+		return k, nil
+	}
+	for rest := string(data); ; {
+		at := strings.Index(rest, head)
+		if at < 0 {
+			break
+		}
+		list, err := openpgp.ReadArmoredKeyRing(strings.NewReader(rest[at:]))
+		if err != nil {
+			return nil, noKeys(err)
+		}
+		k.list, rest = append(k.list, list...), rest[at+len(head):]
+	}
+	return k, nil
+}
+
+func noKeys(err error) error {
+	if err == nil {
+		return errors.New("there are no OpenPGP public keys in it")
+	}
+	return fmt.Errorf("it is not a file of OpenPGP public keys: %w", err)
+}
+
+// Clear returns the text of a clear-signed file that one of the keys signed; others may have signed it too.
+func (k *Keys) Clear(data []byte, now time.Time) ([]byte, error) {
+	block, rest := clearsign.Decode(data)
+	if block == nil {
+		return nil, errors.New("it is not signed")
+	}
+	if len(bytes.TrimSpace(rest)) > 0 || !bytes.HasPrefix(bytes.TrimSpace(data), []byte("-----BEGIN PGP SIGNED MESSAGE-----")) {
+		return nil, errors.New("there is text beside what is signed")
+	}
+	if err := k.check(block.Bytes, block.ArmoredSignature.Body, now); err != nil {
+		return nil, err
+	}
+	return block.Plaintext, nil
+}
+
+// Detached checks a signature that is a file of its own, armored or binary.
+func (k *Keys) Detached(data, sig []byte, now time.Time) error {
+	var body io.Reader = bytes.NewReader(sig)
+	if bytes.HasPrefix(bytes.TrimSpace(sig), []byte("-----BEGIN")) {
+		block, err := armor.Decode(bytes.NewReader(sig))
+		if err != nil {
+			return fmt.Errorf("the signature cannot be read: %w", err)
+		}
+		body = block.Body
+	}
+	return k.check(data, body, now)
+}
+
+// check wants one good signature of a known key, whatever the others are.
+func (k *Keys) check(data []byte, body io.Reader, now time.Time) error {
+	var (
+		known []error
+		ids   []string
+	)
+	packets := packet.NewReader(body)
+	for range maxSignatures {
+		p, err := packets.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("the signature cannot be read: %w", err)
+		}
+		sig, ok := p.(*packet.Signature)
+		if !ok || sig.IssuerKeyId == nil {
+			continue
+		}
+		err = k.one(data, sig, now)
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, pgperrors.ErrUnknownIssuer) {
+			ids = append(ids, fmt.Sprintf("%016X", *sig.IssuerKeyId))
+			continue
+		}
+		known = append(known, fmt.Errorf("signature of key %016X: %w", *sig.IssuerKeyId, err))
+	}
+	switch {
+	case len(known) > 0:
+		return errors.Join(known...)
+	case len(ids) > 0:
+		return fmt.Errorf("none of the given keys signed it: it has signatures of %s", strings.Join(ids, ", "))
+	}
+	return errors.New("it has no signature")
+}
+
+func (k *Keys) one(data []byte, sig *packet.Signature, now time.Time) error {
+	var alone bytes.Buffer
+	if err := sig.Serialize(&alone); err != nil {
+		return err
+	}
+	raw := alone.Bytes()
+	check := func(at time.Time) error {
+		config := &packet.Config{Time: func() time.Time { return at }}
+		_, err := openpgp.CheckDetachedSignature(k.list, bytes.NewReader(data), bytes.NewReader(raw), config)
+		return err
+	}
+	err := check(now)
+	if !errors.Is(err, pgperrors.ErrKeyExpired) && !errors.Is(err, pgperrors.ErrSignatureExpired) {
+		return err
+	}
+	if !k.AllowExpired {
+		return fmt.Errorf("%w: %w", ErrExpired, err)
+	}
+	return check(sig.CreationTime)
+}

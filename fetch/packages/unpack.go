@@ -1,0 +1,74 @@
+package packages
+
+import (
+	"bufio"
+	"compress/bzip2"
+	"fmt"
+	"io"
+	"path"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+)
+
+const (
+	// MaxList bounds what a list of packages unpacks to, in bytes: four times Debian's with all its files.
+	MaxList = 4 << 30
+	// maxWindow bounds the memory that a list may ask for, in bytes.
+	maxWindow = 128 << 20
+)
+
+// Unpack reads a list that is compressed as its name says. It gives at most MaxList bytes, and an error where there are more.
+// The caller closes what it returns, and then r.
+func Unpack(name string, r io.Reader) (io.ReadCloser, error) {
+	var (
+		in    io.Reader
+		err   error
+		end   = func() {}
+		plain = bufio.NewReaderSize(r, 64<<10)
+	)
+	switch path.Ext(name) {
+	case ".gz":
+		in, err = gzip.NewReader(plain)
+	case ".xz":
+		in, err = xz.NewReader(plain)
+	case ".bz2":
+		in = bzip2.NewReader(plain)
+	case ".zst":
+		var z *zstd.Decoder
+		if z, err = zstd.NewReader(plain, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1)); err == nil {
+			in, end = z, z.Close
+		}
+	case ".lz4", ".lzma", ".Z":
+		return nil, fmt.Errorf("%s is compressed in a way that is not read; want gz, xz, zst or bz2", path.Base(name))
+	default:
+		in = plain
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path.Base(name), err)
+	}
+	return &unpacked{in, MaxList, end}, nil
+}
+
+// unpacked reads so many bytes and no more.
+type unpacked struct {
+	r    io.Reader
+	left int64
+	end  func()
+}
+
+// Read implements io.Reader.
+func (u *unpacked) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	if u.left -= int64(n); u.left < 0 {
+		return 0, fmt.Errorf("the list unpacks to more than %d GiB", MaxList>>30)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (u *unpacked) Close() error {
+	u.end()
+	return nil
+}

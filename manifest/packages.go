@@ -1,0 +1,160 @@
+package manifest
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Closure says how much of what packages depend on is taken along.
+type Closure string
+
+// The closures; an empty one is ClosureBase.
+const (
+	// ClosureBase leaves out what every system of the distribution has: packages that are essential or required there.
+	ClosureBase Closure = "base"
+	// ClosureFull leaves nothing out.
+	ClosureFull Closure = "full"
+)
+
+// PackageSet are packages of an operating system, with all that they depend on.
+type PackageSet struct {
+	Distribution string `yaml:"distribution" kk:"required" doc:"Distribution and version, such as debian/12."`
+	// Install are names, or NAME=VERSION. Where it is empty, an image's packages are all taken; else AddPackages has to name some.
+	Install []string `yaml:"install,omitempty" doc:"Package names, or NAME=VERSION; what they depend on is added."`
+	Roles   bool     `yaml:"roles,omitempty" doc:"Adds what the tasks of the cluster need on this distribution."`
+	Closure Closure  `yaml:"closure,omitempty" enum:"base,full" doc:"base (default): dependencies but for what every system of the distribution has; full: all of them."`
+	// Recommends takes along what packages recommend.
+	Recommends bool `yaml:"recommends,omitempty" doc:"Take along what packages recommend, too."`
+	// Repositories are asked besides those that kkbundle knows of the distribution.
+	Repositories []Repository `yaml:"repositories,omitempty" doc:"More repositories, besides those that kkbundle knows of the distribution."`
+	// OnlyRepositories leaves out those that kkbundle knows.
+	OnlyRepositories bool `yaml:"onlyRepositories,omitempty" doc:"Ask the repositories named here and no others."`
+	// Keyring is for the repositories that kkbundle knows.
+	Keyring string `yaml:"keyring,omitempty" doc:"OpenPGP keys of the distribution (default its own keyring in /usr/share/keyrings)."`
+	// AllowExpired takes metadata, and signatures of keys, that have expired.
+	AllowExpired bool `yaml:"allowExpired,omitempty" doc:"Take metadata that has expired: that of a snapshot."`
+	// ISO is the path of an image of a disk that has a repository; nothing else is asked then.
+	ISO string `yaml:"iso,omitempty" doc:"Path of an image of a disk with a repository, instead of all others."`
+	// SHA256 is what ISO has to be.
+	SHA256 string `yaml:"sha256,omitempty" doc:"Expected sha256 of the image."`
+	// Platforms are this set's, instead of the bundle's.
+	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of these packages, instead of the bundle's."`
+}
+
+// Repository is a repository of packages: one of apt if it has a suite, else one of dnf.
+type Repository struct {
+	URL        string   `yaml:"url" kk:"required" doc:"https://…; {arch} and {x86arch} stand for those of each platform."`
+	Suite      string   `yaml:"suite,omitempty" doc:"For apt: the suite, such as bookworm; with a slash at its end a flat repository's directory, such as ./."`
+	Components []string `yaml:"components,omitempty" doc:"For apt: the components, such as main."`
+	Keyring    string   `yaml:"keyring,omitempty" doc:"OpenPGP keys that sign it."`
+	// AllowUnsigned takes a repository of apt that has no signature.
+	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"For apt: take it without a signature."`
+}
+
+// packagesPrefix begins the references of packages.
+const packagesPrefix = "packages/"
+
+// PackageRef is the reference of a package's file: all those of a distribution are in one place, from which apt and dnf install
+// them.
+func PackageRef(distribution, file string) string { return packagesPrefix + distribution + "/" + file }
+
+// IsPackageRef tells whether a reference is that of a package.
+func IsPackageRef(ref string) bool { return strings.HasPrefix(ref, packagesPrefix) }
+
+// imageScheme begins the addresses of files in images of disks.
+const imageScheme = "iso:"
+
+// PackageInImage is the address of a file in an image of a disk, which is a path relative to the manifest.
+func PackageInImage(image, file string) string {
+	return imageScheme + url.PathEscape(image) + "/" + strings.TrimPrefix(file, "/")
+}
+
+// ImageOfPackage takes an address of PackageInImage apart.
+func ImageOfPackage(address string) (image, file string, ok bool) {
+	rest, ok := strings.CutPrefix(address, imageScheme)
+	escaped, file, found := strings.Cut(rest, "/")
+	image, err := url.PathUnescape(escaped)
+	return image, file, ok && found && err == nil
+}
+
+// AddPackages adds what the tasks of a cluster need to every set that wants that: those with Roles, which is false afterwards, and
+// those that name nothing. names returns it for a distribution, such as debian/12.
+func (b *Bundle) AddPackages(names func(distribution string) []string) {
+	for i := range b.Packages {
+		set := &b.Packages[i]
+		if set.Roles || len(set.Install) == 0 && set.ISO == "" {
+			set.Install = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(set.Install), names(set.Distribution)...))))
+			set.Roles = false
+		}
+	}
+}
+
+func (c *checker) packages(list []PackageSet) {
+	for i := range list {
+		set := &list[i]
+		path := index("packages", i)
+		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" && (!ok || !isName(name, true) || !isToken(version)) {
+			c.add(join(path, "distribution"), "%q: want distribution and version, such as debian/12", shorten(set.Distribution))
+		}
+		for j, name := range set.Install {
+			if !isPackageName(name) {
+				c.add(index(join(path, "install"), j), "%q is no name of a package", shorten(name))
+			} else if slices.Index(set.Install, name) < j {
+				c.add(index(join(path, "install"), j), "%s is there twice", shorten(name))
+			}
+		}
+		c.platforms(join(path, "platforms"), set.Platforms)
+		c.packageImage(path, set)
+		if set.OnlyRepositories && len(set.Repositories) == 0 {
+			c.add(join(path, "onlyRepositories"), "there are no repositories here; name them")
+		}
+		for j, r := range set.Repositories {
+			c.repository(index(join(path, "repositories"), j), r)
+		}
+	}
+}
+
+// isPackageName leaves room for what RPM packages provide: paths and names such as perl(Foo::Bar).
+func isPackageName(s string) bool {
+	return s != "" && len(s) <= 256 && !strings.HasPrefix(s, "-") && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;|&$<>*?`, r) })
+}
+
+func (c *checker) packageImage(path string, set *PackageSet) {
+	if set.ISO == "" {
+		if set.SHA256 != "" {
+			c.add(join(path, "sha256"), "is that of iso, which is not here")
+		}
+		return
+	}
+	if strings.Contains(set.ISO, "://") {
+		c.add(join(path, "iso"), "%q: want a path of this machine; fetch the image first", shorten(set.ISO))
+	}
+	if len(set.Repositories) > 0 {
+		c.add(path, "has iso and repositories; keep one, or write two entries")
+	}
+	if set.SHA256 = strings.ToLower(set.SHA256); set.SHA256 != "" && !isHex(set.SHA256, 64) {
+		c.add(join(path, "sha256"), "%q is no sha256; write 64 hexadecimal digits", shorten(set.SHA256))
+	}
+}
+
+func (c *checker) repository(path string, r Repository) {
+	if r.URL != "" {
+		c.address(join(path, "url"), r.URL, "https", "http")
+	}
+	switch {
+	case r.Suite == "" && len(r.Components) > 0:
+		c.add(join(path, "components"), "are those of a suite, which is missing")
+	case r.Suite == "" && r.AllowUnsigned:
+		c.add(join(path, "allowUnsigned"), "is for apt; repositories of dnf are checked if they have a keyring")
+	case r.Suite != "" && !strings.HasSuffix(r.Suite, "/") && len(r.Components) == 0:
+		c.add(path, "has no components; write those that you want, such as main")
+	case r.AllowUnsigned && r.Keyring != "":
+		c.add(path, "has keyring and allowUnsigned; keep one")
+	case r.Suite != "" && r.Keyring == "" && !r.AllowUnsigned:
+		c.add(path, "has no keyring; name the keys that sign it, or write allowUnsigned: true")
+	}
+	if strings.ContainsAny(r.Suite, " ?#{}\\") || strings.Contains("/"+r.Suite, "/../") {
+		c.add(join(path, "suite"), "%q is no suite", shorten(r.Suite))
+	}
+}
