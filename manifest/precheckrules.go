@@ -48,7 +48,7 @@ func ParsePrecheckRules(file string, data []byte, known []string) (*PrecheckRule
 		r.src = c.src
 		c.precheckRules(r, known)
 	}
-	if err := c.found.err(); err != nil {
+	if err := c.found.Err(); err != nil {
 		return nil, err
 	}
 	return r, nil
