@@ -186,7 +186,8 @@ func (w *cacheWriter) Close() error {
 	if isOwn(w.part.f.Name()) || w.part.end == 0 {
 		err = errors.Join(err, os.Remove(w.part.f.Name()))
 	}
-	return errors.Join(err, w.part.f.Close())
+	// The lock goes at once: closing alone would leave it to a process that is just being started.
+	return errors.Join(err, unix.Flock(int(w.part.f.Fd()), unix.LOCK_UN), w.part.f.Close())
 }
 
 // Commit implements BlobWriter. A context that is done keeps the part for a later Begin.

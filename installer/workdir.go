@@ -106,7 +106,8 @@ func (w *workDir) close() error {
 	if w.held == nil {
 		return w.root.Close()
 	}
-	return errors.Join(w.held.Close(), w.root.Close())
+	// Closing alone would leave the lock to a process that is just being started and still has a copy of the descriptor.
+	return errors.Join(unix.Flock(int(w.held.Fd()), unix.LOCK_UN), w.held.Close(), w.root.Close())
 }
 
 // read returns a file; the error is fs.ErrNotExist if there is none.

@@ -62,4 +62,8 @@ func acquire(dir string) (*lock, error) {
 	return &lock{f}, nil
 }
 
-func (l *lock) release() error { return l.file.Close() }
+// release lets others in at once: closing alone would leave the lock to a process that is just being started and still has
+// a copy of the descriptor.
+func (l *lock) release() error {
+	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
+}
