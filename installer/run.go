@@ -50,7 +50,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 			return Report{}, fmt.Errorf("there is no phase %q; the phases are %s", name, phaseNames(phases))
 		}
 	}
-	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall()); err != nil {
+	_, versions := catalog.Check(o.Cluster)
+	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
 		return Report{}, err
 	}
 	r, err := newInstall(o)
@@ -102,10 +103,9 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 	return r.report, err
 }
 
-// newInstall prepares a run that needs everything: hosts that fit the cluster, and versions that fit each other.
+// newInstall prepares a run that needs hosts that fit the cluster.
 func newInstall(o Options) (*run, error) {
-	_, versions := catalog.Check(o.Cluster)
-	if err := errors.Join(o.Inventory.Check(o.Cluster), versions); err != nil {
+	if err := o.Inventory.Check(o.Cluster); err != nil {
 		return nil, err
 	}
 	return newRun(o)

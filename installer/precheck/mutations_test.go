@@ -252,6 +252,9 @@ func clusterMutations() []mutation {
 		{"Kubernetes 1.22", withCluster(good, old("v1.24.1")), of(old("v1.22.9")), each("kubernetes-version", "")},
 		{"Kubernetes 1.99", good, of(old("v1.99.0")), each("kubernetes-tested", "")},
 		{"Kubernetes 1.29", withCluster(rich, old("v1.30.1")), of(old("v1.29.1")), each("kubernetes-tested", "")},
+		{"kubectl 1.31 with 1.34", good, of(func(c *manifest.Cluster) {
+			c.Components = map[string]manifest.Component{"kubectl": {Version: "v1.31.1"}}
+		}), each("versions", "")},
 		{"IPv6 first", rich, k(func(k *manifest.Kubernetes) { slices.Reverse(k.PodCIDR) }), each("cidr-format", "")},
 		{"one family and two", good, k(func(k *manifest.Kubernetes) { k.ServiceCIDR = cidrs("10.233.0.0/18", "fd86::/112") }), []string{"/cidr-format"}},
 		{"two families with 1.19", withCluster(rich, func(c *manifest.Cluster) {

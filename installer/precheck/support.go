@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
@@ -46,7 +47,36 @@ func versionChecks() []Check {
 			Source:  "kkbundle's catalog; kubeadm KubernetesVersion",
 			Kubeadm: []string{"KubernetesVersion"},
 		},
+		{
+			ID: "versions", Groups: []string{GroupKubernetes}, Level: Block, Title: "the versions of the components go together", Rule: fitTogether, OfCluster: true,
+			Why:    "their makers do not support this combination, and some of them refuse to start in it",
+			Fix:    "take what is named here as fitting, in the cluster file",
+			Source: "kkbundle's catalog: what each project tests; Kubernetes version skew policy",
+		},
 	}
+}
+
+// fitTogether says what the catalog knows to be incompatible.
+func fitTogether(s *Subject) Finding {
+	if v := s.Cluster.Kubernetes.Version; v == "" || isBefore(v, oldestKnown()...) {
+		return skip() // nobody has said what is to be installed, or the catalog does not know what goes with it
+	}
+	_, err := catalog.Check(s.Input.Cluster)
+	var problems manifest.Problems
+	if err != nil && !errors.As(err, &problems) {
+		return unknown(err.Error())
+	}
+	var wrong []string
+	for _, p := range problems {
+		// Containerd and etcd have checks of their own.
+		if _, text, _ := strings.Cut(p.Message, ": "); !strings.HasPrefix(text, "containerd ") && !strings.HasPrefix(text, "etcd ") {
+			wrong = append(wrong, p.String())
+		}
+	}
+	if len(wrong) > 0 {
+		return fail(strings.Join(wrong, "; "))
+	}
+	return pass("they do")
 }
 
 func canInstall(s *Subject) Finding {
