@@ -104,7 +104,7 @@ func (f *fleet) identify(h Host) {
 	if h.Facts.ProductUUID != "" {
 		f.byProduct.add(strings.ToLower(h.Facts.ProductUUID), h.Name)
 	}
-	for _, mac := range macs(h.Facts) {
+	for _, mac := range macs(h) {
 		f.byMAC.add(mac, h.Name)
 	}
 }
@@ -119,16 +119,17 @@ func (h Host) offset() (low, high time.Duration, known bool) {
 	return clock.Sub(h.Received.Round(0)), clock.Sub(h.Sent.Round(0)), true
 }
 
-// macs returns the addresses of the interfaces that a default route goes through, or of those with addresses where there
-// is none: bridges and tunnels on different hosts may well have the same ones.
-func macs(f *node.Facts) []string {
+// macs returns the addresses of the interfaces that a default route goes through and of the one that the host has its own
+// address on, or of every card with an address where there are none of these: bridges and tunnels on different hosts may well have the same ones.
+func macs(h Host) []string {
+	own, _, _ := interfaceOf(h.Facts, Address(h.Host, h.Facts))
 	var list []string
-	for _, i := range f.Interfaces {
-		routed := slices.ContainsFunc(f.Routes, func(r node.DefaultRoute) bool { return r.Interface == i.Name })
-		if len(f.Routes) == 0 {
+	for _, i := range h.Facts.Interfaces {
+		routed := slices.ContainsFunc(h.Facts.Routes, func(r node.DefaultRoute) bool { return r.Interface == i.Name })
+		if own.Name == "" && len(h.Facts.Routes) == 0 {
 			routed = len(i.Addresses) > 0 && i.Kind == ""
 		}
-		if i.MAC != "" && routed && !slices.Contains(list, i.MAC) {
+		if i.MAC != "" && (routed || i.Name == own.Name) && !slices.Contains(list, i.MAC) {
 			list = append(list, i.MAC)
 		}
 	}

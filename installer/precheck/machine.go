@@ -198,9 +198,9 @@ func hasUniqueProduct(s *Subject) Finding {
 }
 
 func hasUniqueMAC(s *Subject) Finding {
-	mine := macs(s.Facts)
+	mine := macs(s.Host)
 	if len(mine) == 0 {
-		return unknown("no interface with a default route has a MAC address")
+		return unknown("no interface with a default route or the host's address has a MAC address")
 	}
 	var found []string
 	for _, mac := range mine {
