@@ -168,9 +168,14 @@ func (s *Subject) isLookedAt(m node.Mount) bool {
 }
 
 func runsInTmp(s *Subject) Finding {
-	i := slices.IndexFunc(s.Facts.Mounts, func(m node.Mount) bool { return m.Point == "/tmp" })
-	if i >= 0 && s.Facts.Mounts[i].Has("noexec") {
-		return fail("/tmp is mounted noexec")
+	for _, m := range slices.Backward(s.Facts.Mounts) { // the last one covers those before it
+		if m.Point != "/tmp" {
+			continue
+		}
+		if m.Has("noexec") {
+			return fail("/tmp is mounted noexec")
+		}
+		break
 	}
 	return pass("they can")
 }

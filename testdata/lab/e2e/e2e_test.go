@@ -34,6 +34,7 @@ func TestThread(t *testing.T) {
 		{"a changed host key is refused", th.changedHostKey},
 		{"a wrong sudo password is refused", th.wrongSudoPassword},
 		{"precheck finds a busy port and changes nothing", th.precheck},
+		{"precheck finds each fault, and no other", th.faults},
 		{"a hook that fails stops the install with its output", th.hooks},
 		{"an install that loses a host says so", th.lostHost},
 		{"an install killed at containerd and at kubeadm init continues", th.killed},

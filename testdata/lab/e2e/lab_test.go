@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -111,7 +112,10 @@ func (th *thread) connected(t *testing.T, args ...string) result {
 // site is a kkbundle command in the hosts' network, from where the upstream is out of reach.
 func (th *thread) site(t *testing.T, command string, flags ...string) *exec.Cmd {
 	t.Helper()
-	args := append([]string{command, "-i", th.lab.InventoryFile(), "--known-hosts", th.lab.KnownHostsFile()}, flags...)
+	args := append([]string{command, "-i", th.lab.InventoryFile()}, flags...)
+	if !slices.Contains(flags, "--known-hosts") {
+		args = append(args, "--known-hosts", th.lab.KnownHostsFile())
+	}
 	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
 }
 
