@@ -168,6 +168,7 @@ func (r *run) chart(ctx context.Context, item bundle.Item) (_ *charts.Chart, err
 	if err != nil {
 		return nil, err
 	}
+	r.opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
 	blob, err := r.Bundle.Blob(ctx, archive.Digest, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", item, err)

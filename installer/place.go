@@ -87,6 +87,7 @@ func (r *run) filePlan(ctx context.Context, t *Target, places []Place) (node.Pla
 			errs = append(errs, err)
 			continue
 		}
+		r.remember(content.Digest, item)
 		if last := len(plan.Files) - 1; p.Member != "" && last >= 0 && plan.Files[last].Digest == content.Digest.String() {
 			plan.Files[last].Unpack = append(plan.Files[last].Unpack, node.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
 			continue
@@ -100,6 +101,29 @@ func (r *run) filePlan(ctx context.Context, t *Target, places []Place) (node.Pla
 		plan.Files = append(plan.Files, f)
 	}
 	return plan, errors.Join(errs...)
+}
+
+// remember keeps which item has a content.
+func (r *run) remember(content digest.Digest, item bundle.Item) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.contents == nil {
+		r.contents = map[digest.Digest]string{}
+	}
+	r.contents[content] = item.Kind + " " + item.Ref
+}
+
+// itemOf returns the kind and reference of what has a content.
+func (r *run) itemOf(content digest.Digest) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.contents[content]
+}
+
+// opened notes in install.log which item of the bundle is read, so that what an installation used can be compared with
+// what the tasks declare.
+func (r *run) opened(ctx context.Context, who, item string) {
+	r.journal.write(ctx, who, "opened in the bundle: "+item, "")
 }
 
 // errLooking stops a helper that asks for content while we only look.
@@ -117,6 +141,7 @@ func (r *run) placed(ctx context.Context, t *Target, places []Place) (bool, erro
 // place puts files of the bundle on a host, those that it lacks.
 func (r *run) place(ctx context.Context, t *Target, places []Place, e Event) error {
 	return r.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
+		r.opened(ctx, t.Name, r.itemOf(digest.Digest(d)))
 		size, _ := r.Bundle.Stat(digest.Digest(d))
 		blob, err := r.Bundle.Blob(ctx, digest.Digest(d), offset)
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -36,8 +38,9 @@ type run struct {
 
 	secretsMu sync.Mutex // guards the making of secrets
 
-	mu     sync.Mutex // guards report and the order of events
-	report Report
+	mu       sync.Mutex // guards what follows, and the order of events
+	report   Report
+	contents map[digest.Digest]string // kind and reference of the items whose content hosts were offered
 }
 
 // Run installs, or continues an installation, or finds that there is nothing to do. A task that fails on a host lets

@@ -39,6 +39,7 @@ func TestThread(t *testing.T) {
 		{"an install that loses a host says so", th.lostHost},
 		{"an install killed at containerd and at kubeadm init continues", th.killed},
 		{"the cluster works", th.cluster},
+		{"nothing undeclared was used", th.declared},
 		{"a rerun changes nothing", th.rerun},
 		{"reset leaves nothing", th.reset},
 		{"a fresh install after the reset works", th.install},
