@@ -1,6 +1,6 @@
 // Package convert reads what other tools for disconnected sites take, and says the same in kkbundle's own files.
 //
-// Known are KubeKey's Manifest (v3), Hauler's Images, Charts, Files and ImageTxts, a Zarf package definition, lists of
+// Known are KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of CAPKK, Hauler's Images, Charts, Files and ImageTxts, a Zarf package definition, lists of
 // images, and lists of addresses such as Kubespray's generate_list.sh writes. The package opens no connection and reads no
 // other file than the one it is given. What cannot be carried over is never passed over: it becomes a Note.
 package convert
@@ -38,9 +38,12 @@ func (n Note) String() string {
 type Result struct {
 	// Bundle lacks what a reader cannot know: name, version and platforms are empty where no file says them.
 	Bundle manifest.Bundle
-	// Clusters has one for each version of Kubernetes, in the order of the file.
+	// Clusters has one for each version of Kubernetes, and more where a file lists several networks, runtimes or registries, in
+	// the order of the file.
 	Clusters []manifest.Cluster
-	Notes    []Note
+	// Inventory has the hosts, without passwords and keys; nil if no file names any.
+	Inventory *manifest.Inventory
+	Notes     []Note
 	// Formats are what the files were taken for, such as "KubeKey v3 Manifest".
 	Formats []string
 }
@@ -100,6 +103,16 @@ func (f *reader) read(data []byte) error {
 	if err != nil || len(documents) == 0 || documents[0].Kind != yaml.MappingNode {
 		return f.list(data)
 	}
+	site, err := f.sites(documents, data)
+	if err != nil {
+		return err
+	}
+	if f.left <= 0 {
+		return errTooMuch
+	}
+	if site {
+		return nil
+	}
 	for _, document := range documents {
 		if err := f.document(document); err != nil {
 			return err
@@ -156,7 +169,7 @@ func (f *reader) document(n *yaml.Node) error {
 	return nil
 }
 
-const known = "KubeKey's Manifest, Hauler's Images, Charts, Files and ImageTxts, Zarf's ZarfPackageConfig, and lists of images or addresses"
+const known = "KubeKey's Manifest, Cluster, Config, Inventory and KKCluster, Hauler's Images, Charts, Files and ImageTxts, Zarf's ZarfPackageConfig, and lists of images or addresses"
 
 func (f *reader) is(format string) {
 	if !slices.Contains(f.Formats, format) {
@@ -287,6 +300,12 @@ func (r *Result) Move(to func(path string) (string, error)) error {
 	for i := range r.Bundle.Manifests {
 		paths = append(paths, &r.Bundle.Manifests[i])
 	}
+	for i := range r.Bundle.Packages {
+		paths = append(paths, &r.Bundle.Packages[i].ISO)
+	}
+	for i := range r.Clusters {
+		paths = append(paths, clusterPaths(&r.Clusters[i])...)
+	}
 	for i := range r.Bundle.Images {
 		if v := r.Bundle.Images[i].Verify; v != nil {
 			paths = append(paths, &v.Key)
@@ -303,6 +322,19 @@ func (r *Result) Move(to func(path string) (string, error)) error {
 		*p = moved
 	}
 	return nil
+}
+
+// clusterPaths are the paths of a cluster file. Those of variants may be the same ones, so each cluster gets lists of its own.
+func clusterPaths(c *manifest.Cluster) []*string {
+	paths := []*string{&c.ImageRegistry.CA, &c.Etcd.CA, &c.Etcd.Cert, &c.Etcd.Key}
+	c.Addons = slices.Clone(c.Addons)
+	for i := range c.Addons {
+		c.Addons[i].Values = slices.Clone(c.Addons[i].Values)
+		for k := range c.Addons[i].Values {
+			paths = append(paths, &c.Addons[i].Values[k])
+		}
+	}
+	return paths
 }
 
 // Join adds what another Result has.
@@ -324,6 +356,14 @@ func (r *Result) Join(o Result) {
 	for _, chart := range o.Bundle.Charts {
 		f.addChart(chart)
 	}
+	b.Packages = append(b.Packages, o.Bundle.Packages...)
+	b.Zone, b.PlatformPolicy = or(b.Zone, o.Bundle.Zone), manifest.PlatformPolicy(or(string(b.PlatformPolicy), string(o.Bundle.PlatformPolicy)))
+	switch {
+	case r.Inventory == nil:
+		r.Inventory = o.Inventory
+	case o.Inventory != nil:
+		r.Notes = append(r.Notes, Note{Text: "a second inventory was left out: convert it into a directory of its own"})
+	}
 	for _, file := range o.Bundle.Files {
 		f.addFile(file)
 	}
@@ -333,6 +373,19 @@ func (r *Result) Join(o Result) {
 	for _, format := range o.Formats {
 		f.is(format)
 	}
-	r.Clusters = append(r.Clusters, o.Clusters...)
+	for _, c := range o.Clusters {
+		same := func(k manifest.Cluster) bool { return sameKind(k, c) }
+		if !slices.ContainsFunc(r.Clusters, same) {
+			r.Clusters = append(r.Clusters, c)
+		}
+	}
 	r.Notes = append(r.Notes, o.Notes...)
+}
+
+// sameKind tells whether two clusters are of the same version, network, runtime and registry. The first one counts: a Cluster
+// says more than a Manifest that lists what it needs.
+func sameKind(a, b manifest.Cluster) bool {
+	x, y := a.WithDefaults(), b.WithDefaults()
+	return x.Kubernetes.Version == y.Kubernetes.Version && x.Kubernetes.Distribution == y.Kubernetes.Distribution && x.CNI.Type == y.CNI.Type &&
+		x.CRI.Type == y.CRI.Type && x.ImageRegistry.Type == y.ImageRegistry.Type
 }

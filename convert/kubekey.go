@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -49,22 +51,44 @@ func (f *reader) kubekeySystems(systems []*object) {
 		if url == "" && local == "" {
 			continue
 		}
+		if local != "" && id != "" && version != "" {
+			f.Bundle.Packages = append(f.Bundle.Packages, isoPackages(local, id+"/"+version, arch, sum))
+			continue
+		}
 		file := manifest.File{Name: fileName(url + local), URL: url, Path: local}
 		if url != "" {
 			file.Path = ""
 		}
-		if sum != "" {
+		if isSum(sum) {
 			file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
 		}
 		f.addFile(file)
-		f.note(system.node, "the packages of %s %s (%s) stay in their ISO file, which is carried; packages with distribution: %s/%s would resolve and serve them", id, version, arch, id, version)
+		f.note(system.node, "the packages of %s %s (%s) stay in their ISO file, which is carried: hosts install from it once it is downloaded and named as iso under packages, with distribution: %s/%s", id, version, arch, id, version)
 	}
+}
+
+// isoPackages takes all packages of an image.
+func isoPackages(path, distribution, arch, sum string) manifest.PackageSet {
+	set := manifest.PackageSet{Distribution: distribution, ISO: path}
+	if arch != "" {
+		set.Platforms = []manifest.Platform{"linux/" + arch}
+	}
+	if isSum(sum) {
+		set.SHA256 = sum
+	}
+	return set
+}
+
+// isSum tells whether a checksum is a sha256: KubeKey's may be another one.
+func isSum(sum string) bool {
+	return len(sum) == 64 && strings.Trim(strings.ToLower(sum), "0123456789abcdef") == ""
 }
 
 // kubekeyClusters makes a cluster of each version of Kubernetes.
 func (f *reader) kubekeyClusters(spec *object) {
 	common := manifest.Cluster{APIVersion: manifest.APIVersion, Kind: manifest.KindCluster, Components: map[string]manifest.Component{}}
 	components := spec.mapping("components")
+	var registries []string // KubeKey takes docker-registry where both are listed
 	for _, c := range []struct{ theirs, ours string }{
 		{"helm", "helm"},
 		{"cni", "cni-plugins"},
@@ -80,50 +104,75 @@ func (f *reader) kubekeyClusters(spec *object) {
 			continue
 		}
 		one.rest()
+		if c.ours == "registry" || c.ours == "harbor" {
+			registries = append(registries, c.ours)
+		}
 		if c.ours == "registry" && !strings.Contains(version, ".") {
-			f.note(one.node, "components.docker-registry: version %s is no release of the registry; the catalog's default is taken", version)
+			f.note(one.node, "components.docker-registry: version %s is no release of the registry; the catalog's default is taken", shorten(version))
 			continue
 		}
 		common.Components[c.ours] = manifest.Component{Version: withV(version)}
-		if c.ours == "harbor" {
-			common.ImageRegistry.Type = "harbor"
-		}
 		if c.ours == "etcd" {
 			common.Etcd.Type = "external" // KubeKey's default: programs on the etcd hosts
 		}
 	}
-	f.kubekeyRuntime(components, &common)
 	components.drop("calicoctl", "nothing that kkbundle installs uses it; list it under files if people at the site do")
-	components.rest()
 	f.kubekeyNetwork(&common)
+	for _, kind := range []string{"kubernetes", "k3s"} {
+		base, c := common, choices{registries: registries}
+		base.Kubernetes.Distribution = kind
+		for _, k := range spec.objects("kubernetesDistributions") {
+			if t := k.text("type"); t == kind || t == "" && kind == "kubernetes" {
+				c.versions = append(c.versions, withV(k.text("version")))
+			}
+		}
+		if kind == "kubernetes" {
+			base.Kubernetes.Distribution = ""
+			c.runtimes = f.kubekeyRuntimes(components)
+		} else {
+			f.k3s(&base, c.versions)
+		}
+		f.clusters(base, c)
+	}
+	components.skip("containerRuntimes")
+	components.rest()
 	for _, k := range spec.objects("kubernetesDistributions") {
-		cluster := common
-		cluster.Kubernetes.Distribution, cluster.Kubernetes.Version = k.text("type"), withV(k.text("version"))
-		if cluster.Kubernetes.Distribution == "k8e" {
-			f.note(k.node, "kubernetesDistributions: k8e was not carried over: kkbundle installs kubernetes and k3s")
-			continue
+		if kind := k.text("type"); kind != "" && kind != "kubernetes" && kind != "k3s" {
+			f.note(k.node, "kubernetesDistributions: %s was not carried over: kkbundle installs kubernetes and k3s", shorten(kind))
 		}
-		if cluster.Kubernetes.Distribution == "kubernetes" {
-			cluster.Kubernetes.Distribution = ""
-		}
+		k.skip("version")
 		k.rest()
-		f.Clusters = append(f.Clusters, cluster)
 	}
 }
 
-func (f *reader) kubekeyRuntime(components *object, cluster *manifest.Cluster) {
-	for i, runtime := range components.objects("containerRuntimes") {
-		kind, version := runtime.text("type"), withV(runtime.text("version"))
-		runtime.rest()
-		if i > 0 {
-			f.note(runtime.node, "components.containerRuntimes: %s %s was not carried over: a cluster has one runtime, the first here", kind, version)
-			continue
-		}
-		cluster.CRI = manifest.CRI{Type: kind, Version: version}
-		if kind == "containerd" {
-			cluster.CRI.Type = ""
+// k3s takes what k3s has of its own out of a cluster, and writes its versions as it publishes them.
+func (f *reader) k3s(base *manifest.Cluster, versions []string) {
+	base.Components = maps.Clone(base.Components)
+	for _, name := range []string{"etcd", "crictl", "cni-plugins"} {
+		delete(base.Components, name)
+	}
+	base.Etcd.Type = ""
+	for i, version := range versions {
+		if number, _, _ := strings.Cut(strings.TrimSuffix(version, "-k3s"), "+"); !strings.Contains(version, "+") {
+			versions[i] = number + "+k3s1"
+			f.noteAt(0, "k3s %s: its first release %s is taken", number, versions[i])
 		}
 	}
+}
+
+// kubekeyRuntimes are all that are listed: the first is the cluster's, and there is a cluster more for each other one.
+func (f *reader) kubekeyRuntimes(components *object) []manifest.CRI {
+	var list []manifest.CRI
+	for _, runtime := range components.objects("containerRuntimes") {
+		one := manifest.CRI{Type: runtime.text("type"), Version: withV(runtime.text("version"))}
+		runtime.rest()
+		if slices.ContainsFunc(list, func(o manifest.CRI) bool { return o.Type == one.Type }) {
+			f.note(runtime.node, "components.containerRuntimes: %s %s was not carried over: the first version of %s counts", shorten(one.Type), shorten(one.Version), shorten(one.Type))
+			continue
+		}
+		list = append(list, one)
+	}
+	return list
 }
 
 // kubekeyNetwork guesses the network from the images: the file does not name it, and KubeKey takes calico by default.

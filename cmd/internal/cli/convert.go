@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/convert"
+	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 type convertOptions struct {
@@ -26,11 +29,15 @@ func newConvertCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert FILE...",
 		Short: "Write a manifest from what another tool takes",
-		Long: `Reads what other tools for disconnected sites take and writes manifest.yaml, and cluster.yaml where a file says which Kubernetes:
-KubeKey's Manifest (v3), Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of
-Kubespray's generate_list.sh. Several files become one manifest. What could not be carried over, and what was assumed, is printed
-with its place; with --strict that is an error and nothing is written. Files that are there are not replaced without --force.`,
-		Example: "  kkbundle convert manifest-sample.yaml -o site\n  kkbundle convert temp/files.list temp/images.list --name kubespray",
+		Long: `Reads what other tools for disconnected sites take and writes manifest.yaml, cluster.yaml where a file says which Kubernetes, and
+inventory.yaml where one says which hosts: KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of CAPKK,
+Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of Kubespray's generate_list.sh.
+Several files become one manifest; where they say the same cluster, the first counts. Several versions of Kubernetes, networks,
+runtimes or registries become a cluster file each, and the one bundle is for all of them. A cluster of versions that do not go
+together is left out if there is another. Passwords and keys are never written: a note names the environment variable to set.
+What could not be carried over, and what was assumed, is printed with its place; with --strict that is an error and nothing is
+written. Files that are there are not replaced without --force.`,
+		Example: "  kkbundle convert config-sample.yaml inventory.yaml -o site\n  kkbundle convert manifest-sample.yaml -o site\n  kkbundle convert temp/files.list temp/images.list --name kubespray",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return runConvert(g, args, o)
@@ -148,7 +155,29 @@ func complete(r *convert.Result, first string, o convertOptions) {
 		r.Notes = append(r.Notes, convert.Note{File: filepath.ToSlash(first), Text: "no platform is said; linux/amd64 was assumed (--platform)"})
 	}
 	for i := range r.Clusters {
-		r.Clusters[i].Metadata = manifest.Metadata{Name: b.Metadata.Name}
+		if c := &r.Clusters[i]; c.Metadata.Name == "" {
+			c.Metadata = manifest.Metadata{Name: b.Metadata.Name}
+		}
+	}
+	together(r, filepath.ToSlash(first))
+}
+
+// together leaves out the clusters whose versions the catalog knows not to go together, unless there are no others. Either way
+// that is a note.
+func together(r *convert.Result, file string) {
+	var good []manifest.Cluster
+	for _, c := range r.Clusters {
+		d := c.WithDefaults()
+		_, err := catalog.Resolve(d, installer.Needed(d), catalog.Options{Platforms: r.Bundle.Platforms, Zone: r.Bundle.Zone})
+		if err == nil {
+			good = append(good, c)
+			continue
+		}
+		r.Notes = append(r.Notes, convert.Note{File: file, Text: fmt.Sprintf("the cluster of Kubernetes %s with %s, %s and the registry %s does not go together: %s",
+			d.Kubernetes.Version, d.CNI.Type, d.CRI.Type, d.ImageRegistry.Type, strings.ReplaceAll(err.Error(), "\n", "; "))})
+	}
+	if len(good) > 0 {
+		r.Clusters = good
 	}
 }
 
@@ -162,11 +191,11 @@ type converted struct {
 func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 	var out []converted
 	for i, cluster := range r.Clusters {
-		name := "cluster.yaml"
-		if i > 0 {
-			name = "cluster-" + cluster.Kubernetes.Version + ".yaml"
-		} else {
+		name := clusterFile(cluster, r.Clusters[0], r.Bundle.ClusterFiles())
+		if i == 0 {
 			r.Bundle.Cluster = name
+		} else {
+			r.Bundle.Clusters = append(r.Bundle.Clusters, name)
 		}
 		data, err := written(&cluster, r.Formats)
 		if err == nil {
@@ -177,6 +206,19 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 		}
 		out = append(out, converted{filepath.Join(dir, name), data})
 	}
+	if r.Inventory != nil {
+		data, err := written(r.Inventory, r.Formats)
+		if err == nil {
+			_, err = manifest.ParseInventory("inventory.yaml", data)
+		}
+		if err != nil {
+			return nil, refusedConversion(err)
+		}
+		out = append(out, converted{filepath.Join(dir, "inventory.yaml"), data})
+		if empty(&r.Bundle) {
+			return out, nil
+		}
+	}
 	data, err := written(&r.Bundle, r.Formats)
 	if err == nil {
 		_, err = manifest.ParseBundle("manifest.yaml", data)
@@ -185,6 +227,29 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 		return nil, refusedConversion(err)
 	}
 	return append(out, converted{filepath.Join(dir, "manifest.yaml"), data}), nil
+}
+
+// empty tells whether a manifest would have nothing in it.
+func empty(b *manifest.Bundle) bool {
+	return len(b.ClusterFiles())+len(b.Images)+len(b.Charts)+len(b.Files)+len(b.Manifests)+len(b.Packages) == 0
+}
+
+// clusterFile is a name that no other file has: cluster.yaml for the first, and for the others what is different from that.
+func clusterFile(c, first manifest.Cluster, taken []string) string {
+	a, b := c.WithDefaults(), first.WithDefaults()
+	name := "cluster"
+	for _, part := range [][2]string{
+		{a.Kubernetes.Version, b.Kubernetes.Version}, {a.CNI.Type, b.CNI.Type}, {a.CNI.With, b.CNI.With},
+		{a.CRI.Type, b.CRI.Type}, {a.ImageRegistry.Type, b.ImageRegistry.Type},
+	} {
+		if part[0] != part[1] && part[0] != "" {
+			name += "-" + part[0]
+		}
+	}
+	if slices.Contains(taken, name+".yaml") {
+		name = fmt.Sprintf("%s-%d", name, len(taken)+1)
+	}
+	return name + ".yaml"
 }
 
 func refusedConversion(err error) error {

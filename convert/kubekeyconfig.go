@@ -1,0 +1,182 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// config reads a Config of KubeKey v4: its cluster, and what `kk artifact export` would pack.
+func (s *site) config(o *object) error {
+	spec := o.mapping("spec")
+	download := spec.mapping("download")
+	s.carried(spec, "download", "image_manifests", "zone")
+	s.Bundle.Zone = or(download.text("zone"), spec.text("zone"))
+	for _, arch := range download.texts("arch") {
+		s.platform(arch)
+	}
+	s.listed(spec.list("image_manifests"))
+	s.images4(download.mapping("images"))
+	for _, chart := range download.objects("charts") {
+		s.chart4(chart)
+	}
+	for _, n := range download.list("iso") {
+		s.note(n, "download.iso: %s was not carried over: packages with distribution: ID/VERSION and roles: true resolves what the hosts need, or with iso: takes the image from a local path", shorten(n.Value))
+	}
+	kubernetes := download.mapping("kubernetes")
+	versions := each(kubernetes.texts("kube_version"), withV)
+	kubernetes.rest()
+	own := withV(spec.mapping("kubernetes").text("kube_version"))
+	if own != "" {
+		versions = before(own, versions)
+	}
+	if len(versions) == 0 {
+		s.note(o.node, "no version of Kubernetes is named, so there is no cluster file")
+		download.rest()
+		return nil
+	}
+	var settings []string
+	if own == "" {
+		settings = []string{"kubernetes.version=" + versions[0]}
+	}
+	base, err := s.cluster(settings...)
+	if err != nil {
+		return err
+	}
+	storage := download.mapping("storage_class")
+	base.Storage.Local = storage.mapping("local").yes("enabled") || base.Storage.Local
+	base.Storage.NFS = storage.mapping("nfs").yes("enabled") || base.Storage.NFS
+	storage.rest()
+	c := s.choices4(spec, download, &base)
+	c.versions = versions
+	s.clusters(base, c)
+	download.skip("timeout", "fetch", "cn_host", "artifact_file", "artifact_md5", "tools")
+	download.rest()
+	return nil
+}
+
+// carried remembers keys that kubekey would say are not carried over.
+func (s *site) carried(o *object, keys ...string) {
+	for i := 0; o.node != nil && i+1 < len(o.node.Content); i += 2 {
+		if key := o.node.Content[i]; slices.Contains(keys, key.Value) {
+			s.taken[placeOf(key)] = true
+		}
+	}
+}
+
+// choices4 are what download lists, what the cluster itself has first.
+func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices {
+	var c choices
+	cni, cri, registry := download.mapping("cni"), download.mapping("cri"), download.mapping("image_registry")
+	c.networks = each(cni.texts("type"), ourNetwork)
+	if spec.mapping("cni").text("type") != "" || len(c.networks) == 0 {
+		c.networks = before(network(base), c.networks)
+	}
+	if slices.Contains(cni.texts("multi_cni"), "multus") && base.CNI.Type != "multus" {
+		base.CNI = manifest.CNI{Type: "multus", With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize, IPv6MaskSize: base.CNI.IPv6MaskSize}
+		s.note(cni.node, "download.cni.multi_cni: the clusters with %s have multus", c.networks[0])
+	}
+	types := cri.texts("container_manager")
+	if base.CRI.Type != "" || len(types) == 0 {
+		types = before(base.CRI.Type, types)
+	}
+	for _, kind := range types {
+		c.runtimes = append(c.runtimes, manifest.CRI{Type: kind})
+	}
+	c.registries = each(registry.texts("type"), func(name string) string {
+		if name == "docker-registry" {
+			return "registry"
+		}
+		return name
+	})
+	if base.ImageRegistry.Type != "" {
+		c.registries = before(base.ImageRegistry.Type, c.registries)
+	}
+	for _, o := range []*object{cni, cri, registry} {
+		o.rest()
+	}
+	return c
+}
+
+// ourNetwork is what kkbundle calls a network.
+func ourNetwork(name string) string {
+	switch name {
+	case "kubeovn":
+		return "kube-ovn"
+	case "other":
+		return "none"
+	}
+	return name
+}
+
+// network is the network of the pods' first interface.
+func network(c *manifest.Cluster) string {
+	if c.CNI.Type == "multus" {
+		return c.CNI.With
+	}
+	return c.CNI.Type
+}
+
+func (s *site) images4(o *object) {
+	s.listed(o.list("manifests"))
+	switch policy := o.text("policy"); policy {
+	case "warn":
+		s.Bundle.PlatformPolicy = manifest.PolicyWarn
+	case "", "strict":
+	default:
+		s.note(o.node, "download.images.policy %s was not carried over: want strict or warn", shorten(policy))
+	}
+	o.drop("registry", "images come from the registries that they name; sources have mirrors, and docker login the passwords")
+	o.rest()
+}
+
+// listed takes a list of references.
+func (s *site) listed(list []*yaml.Node) {
+	for _, n := range list {
+		switch {
+		case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
+		case strings.Contains(n.Value, "{{"):
+			s.note(n, "image %s was left out: a template is not evaluated", shorten(n.Value))
+		default:
+			s.image(n, manifest.Image{Name: strings.TrimSpace(n.Value)})
+		}
+	}
+}
+
+// chart4 takes a chart: name@https://repository, or oci://…/name.
+func (s *site) chart4(o *object) {
+	address, version := o.text("url"), o.text("version")
+	o.rest()
+	name, repo, found := strings.Cut(address, "@")
+	switch {
+	case strings.Contains(address, "{{"):
+		s.note(o.node, "chart %s was left out: a template is not evaluated", shorten(address))
+	case strings.HasPrefix(address, "oci://"):
+		s.addChart(repoChart("", address, version))
+	case found && isURL(repo):
+		s.addChart(repoChart(name, repo, version))
+	case isURL(address):
+		s.addChart(manifest.Chart{URL: address})
+	default:
+		s.note(o.node, "chart %s was left out: want name@https://repository or oci://…", shorten(address))
+	}
+}
+
+// each returns what to makes of every entry.
+func each(list []string, to func(string) string) []string {
+	var all []string
+	for _, one := range list {
+		if one = to(one); !slices.Contains(all, one) {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// before returns a list that begins with an entry and has it once.
+func before(first string, list []string) []string {
+	return append([]string{first}, slices.DeleteFunc(slices.Clone(list), func(one string) bool { return one == first })...)
+}

@@ -1,0 +1,188 @@
+package convert
+
+import (
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/kubekey"
+)
+
+// place is where something stands in a file.
+type place struct{ line, column int }
+
+func placeOf(n *yaml.Node) place { return place{n.Line, n.Column} }
+
+// site is a file of KubeKey or CAPKK that says what hosts or clusters there are, which package kubekey reads. Beside that it
+// may say what goes into a bundle.
+type site struct {
+	*reader
+	data []byte
+	// taken are the places of what kubekey has nothing for, and is read here.
+	taken map[place]bool
+}
+
+// siteFormat is what a document of a site is called, "" for any other.
+func siteFormat(o *object) string {
+	api, kind := o.text("apiVersion"), o.text("kind")
+	switch {
+	case api == "kubekey.kubesphere.io/v1" && (kind == "Inventory" || kind == "Config"):
+		return "KubeKey v4 " + kind
+	case strings.HasPrefix(api, "kubekey.kubesphere.io/v1alpha") && kind == "Cluster":
+		return "KubeKey v3 Cluster"
+	case strings.HasPrefix(api, "infrastructure.cluster.x-k8s.io/") && (kind == "KKCluster" || kind == "KKMachineTemplate"):
+		return "CAPKK " + kind
+	}
+	return ""
+}
+
+// sites reads the documents of a site, and tells whether there are any. Every other document of such a file is noted by kubekey.
+func (f *reader) sites(documents []*yaml.Node, data []byte) (bool, error) {
+	s := site{reader: f, data: data, taken: map[place]bool{}}
+	var hosts, cluster, config *object
+	for _, n := range documents {
+		o := f.object(n, "")
+		format := siteFormat(o)
+		switch format {
+		case "":
+			continue
+		case "KubeKey v4 Config":
+			config = o
+		case "KubeKey v4 Inventory":
+			hosts = o
+		case "KubeKey v3 Cluster", "CAPKK KKCluster":
+			hosts, cluster = o, o
+		default:
+			cluster = o
+		}
+		f.is(format)
+	}
+	if hosts != nil {
+		if err := s.inventory(hosts); err != nil {
+			return true, err
+		}
+	}
+	switch {
+	case config != nil:
+		return true, s.config(config)
+	case cluster != nil:
+		s.addons(cluster.mapping("spec"))
+		base, err := s.cluster()
+		if err == nil {
+			f.clusters(base, choices{versions: []string{base.Kubernetes.Version}})
+		}
+		return true, err
+	}
+	return hosts != nil, nil
+}
+
+// say keeps kubekey's notes, without those about what is read here.
+func (s *site) say(notes kubekey.Notes) {
+	for _, n := range notes {
+		if !s.taken[place{n.Line, n.Column}] {
+			s.noteAt(n.Line, "%s", n.Message)
+		}
+	}
+}
+
+func (s *site) inventory(o *object) error {
+	inv, notes, err := kubekey.ReadInventory(s.file, s.data)
+	if err != nil {
+		return fmt.Errorf("its hosts:\n%w", err)
+	}
+	s.say(notes)
+	s.hideInventory(inv)
+	s.Inventory = inv
+	spec := o.mapping("spec")
+	s.architectures(spec.mapping("nodes").objects("instances")) // CAPKK
+	hosts := spec.take("hosts")
+	switch {
+	case hosts == nil:
+	case hosts.Kind == yaml.SequenceNode: // v3
+		s.architectures(spec.objects("hosts"))
+	case hosts.Kind == yaml.MappingNode: // v4
+		for i := 1; i < len(hosts.Content); i += 2 {
+			s.architectures([]*object{s.object(hosts.Content[i], "spec.hosts")})
+		}
+	}
+	return nil
+}
+
+// architectures are the platforms that a bundle for these hosts has.
+func (s *site) architectures(hosts []*object) {
+	for _, host := range hosts {
+		s.platform(host.text("arch"))
+	}
+}
+
+// cluster reads what the cluster shall be.
+func (s *site) cluster(settings ...string) (manifest.Cluster, error) {
+	c, notes, err := kubekey.ReadCluster(s.file, s.data, settings...)
+	if err != nil {
+		return manifest.Cluster{}, fmt.Errorf("its cluster:\n%w", err)
+	}
+	s.say(notes)
+	if auth := c.ImageRegistry.Auth; auth != nil && auth.Password.IsSet() {
+		auth.Password, auth.PasswordEnv = manifest.Secret{}, "KKBUNDLE_REGISTRY_PASSWORD"
+		s.noteAt(0, "the password of the image registry is not written: put it into the environment variable %s", auth.PasswordEnv)
+	}
+	return *c, nil
+}
+
+// addons lists the charts that a Cluster of v3 installs, so that the bundle has them.
+func (s *site) addons(spec *object) {
+	for _, addon := range spec.objects("addons") {
+		chart := addon.mapping("sources").mapping("chart")
+		name, path := chart.take("name"), chart.take("path")
+		switch repo := chart.text("repo"); {
+		case path != nil && path.Value != "":
+			s.addChart(manifest.Chart{Path: path.Value})
+			s.taken[placeOf(path)] = true
+		case name != nil && repo != "":
+			s.addChart(repoChart(name.Value, repo, chart.text("version")))
+			s.taken[placeOf(name)] = true
+		}
+	}
+}
+
+// hideInventory writes names of environment variables where passwords were. Hosts with one password share a name.
+func (s *site) hideInventory(inv *manifest.Inventory) {
+	var known []manifest.Secret
+	env := func(secret *manifest.Secret, env *string) {
+		if !secret.IsSet() {
+			return
+		}
+		i := 0
+		for i < len(known) && !known[i].Equal(*secret) {
+			i++
+		}
+		name := "KKBUNDLE_PASSWORD"
+		if i > 0 {
+			name = fmt.Sprintf("KKBUNDLE_PASSWORD_%d", i+1)
+		}
+		if i == len(known) {
+			known = append(known, *secret)
+			s.noteAt(0, "a password of hosts is not written: put it into the environment variable %s, which inventory.yaml names", name)
+		}
+		*secret, *env = manifest.Secret{}, name
+	}
+	hide := func(where string, ssh *manifest.SSH, sudo *manifest.Sudo) {
+		env(&ssh.Password, &ssh.PasswordEnv)
+		env(&sudo.Password, &sudo.PasswordEnv)
+		if ssh.PrivateKey.IsSet() {
+			ssh.PrivateKey = manifest.Secret{}
+			s.noteAt(0, "the private key of %s is not written: save it in a file that only you can read, and name that in ssh.key", where)
+		}
+	}
+	hide("vars", &inv.Vars.SSH, &inv.Vars.Sudo)
+	g := &inv.GroupVars
+	for _, vars := range []*manifest.Vars{&g.Cluster, &g.NFS, &g.Registry, &g.Etcd, &g.Worker, &g.ControlPlane} {
+		hide("a group", &vars.SSH, &vars.Sudo)
+	}
+	for i := range inv.HostSpecs {
+		host := &inv.HostSpecs[i]
+		hide("host "+shorten(host.Name), &host.SSH, &host.Sudo)
+	}
+}

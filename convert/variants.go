@@ -1,0 +1,109 @@
+package convert
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// maxClusters bounds what one file is made into; nobody carries more at once.
+const maxClusters = 50
+
+// choices are what a file lists several of, while a cluster has one of each. Empty lists leave what the cluster says.
+type choices struct {
+	versions   []string // of Kubernetes
+	networks   []string
+	runtimes   []manifest.CRI
+	registries []string
+}
+
+// clusters makes a cluster of each version with each network, and with each version one more for each further runtime and
+// registry: what a site needs of two of those does not depend on the network.
+func (f *reader) clusters(base manifest.Cluster, c choices) {
+	networks, runtimes, registries := orOne(c.networks, base.CNI.Type), orOne(c.runtimes, base.CRI), orOne(c.registries, base.ImageRegistry.Type)
+	for _, version := range c.versions {
+		base.Kubernetes.Version = version
+		for _, network := range networks {
+			f.variant(base, network, runtimes[0], registries[0])
+		}
+		for _, runtime := range runtimes[1:] {
+			f.variant(base, networks[0], runtime, registries[0])
+		}
+		for _, registry := range registries[1:] {
+			f.variant(base, networks[0], runtimes[0], registry)
+		}
+	}
+}
+
+func orOne[T any](list []T, one T) []T {
+	if len(list) == 0 {
+		return []T{one}
+	}
+	return list
+}
+
+func (f *reader) variant(c manifest.Cluster, network string, runtime manifest.CRI, registry string) {
+	switch n := len(f.Clusters); {
+	case n == maxClusters:
+		f.noteAt(0, "more than %d clusters follow from the lists; those from %s with %s on were left out", maxClusters, c.Kubernetes.Version, network)
+		fallthrough
+	case n > maxClusters:
+		return
+	}
+	if network != c.CNI.Type && (c.CNI.Type != "multus" || network != c.CNI.With) {
+		c.CNI.Type, c.CNI.With, c.CNI.Version = network, "", ""
+	}
+	if runtime.Type != c.CRI.Type || runtime.Version != "" {
+		c.CRI = runtime
+	}
+	if registry != c.ImageRegistry.Type {
+		c.ImageRegistry = manifest.ImageRegistry{Type: registry}
+	}
+	f.Clusters = append(f.Clusters, f.fitting(c))
+}
+
+// fitting leaves out the versions of components that do not go with the cluster's Kubernetes, each with a note: the other tool
+// had one list for all, and the catalog knows what goes.
+func (f *reader) fitting(c manifest.Cluster) manifest.Cluster {
+	plain := c
+	plain.Components, plain.CRI.Version, plain.CNI.Version = nil, "", ""
+	if _, err := catalog.Check(&plain); err != nil {
+		return c // it is not about a component
+	}
+	fits := func(one manifest.Cluster, left string) bool {
+		_, err := catalog.Check(&one)
+		if err != nil {
+			f.once("%s was not carried over, and the catalog's version is taken: %v", left, err)
+		}
+		return err == nil
+	}
+	components := maps.Clone(c.Components)
+	for _, name := range slices.Sorted(maps.Keys(components)) {
+		one := plain
+		one.Components = map[string]manifest.Component{name: components[name]}
+		if !fits(one, "the version of "+name) {
+			delete(components, name)
+		}
+	}
+	one := plain
+	if one.CRI.Version = c.CRI.Version; !fits(one, "the runtime's version") {
+		c.CRI.Version = ""
+	}
+	one = plain
+	if one.CNI.Version = c.CNI.Version; !fits(one, "the network's version") {
+		c.CNI.Version = ""
+	}
+	c.Components = components
+	return c
+}
+
+// once notes what is true of several clusters a single time.
+func (f *reader) once(format string, args ...any) {
+	f.noteAt(0, format, args...)
+	last := f.Notes[len(f.Notes)-1]
+	if slices.Contains(f.Notes[:len(f.Notes)-1], last) {
+		f.Notes = f.Notes[:len(f.Notes)-1]
+	}
+}
