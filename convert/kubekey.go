@@ -129,7 +129,8 @@ func (f *reader) kubekeyClusters(spec *object) {
 		if kind == "kubernetes" {
 			base.Kubernetes.Distribution = ""
 			c.runtimes = f.kubekeyRuntimes(components)
-		} else {
+		} else if len(c.versions) > 0 {
+			components.drop("containerRuntimes", "k3s has its own runtime, etcd, crictl and CNI plugins")
 			f.k3s(&base, c.versions)
 		}
 		f.clusters(base, c)

@@ -88,11 +88,11 @@ func (f *reader) fitting(c manifest.Cluster) manifest.Cluster {
 		}
 	}
 	one := plain
-	if one.CRI.Version = c.CRI.Version; !fits(one, "the runtime's version") {
+	if one.CRI.Version = c.CRI.Version; !fits(one, "the version of "+or(c.CRI.Type, "containerd")) {
 		c.CRI.Version = ""
 	}
 	one = plain
-	if one.CNI.Version = c.CNI.Version; !fits(one, "the network's version") {
+	if one.CNI.Version = c.CNI.Version; !fits(one, "the version of "+or(c.CNI.Type, "the network")) {
 		c.CNI.Version = ""
 	}
 	c.Components = components

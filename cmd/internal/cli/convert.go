@@ -239,8 +239,11 @@ func clusterFile(c, first manifest.Cluster, taken []string) string {
 	a, b := c.WithDefaults(), first.WithDefaults()
 	name := "cluster"
 	for _, part := range [][2]string{
-		{a.Kubernetes.Version, b.Kubernetes.Version}, {a.CNI.Type, b.CNI.Type}, {a.CNI.With, b.CNI.With},
-		{a.CRI.Type, b.CRI.Type}, {a.ImageRegistry.Type, b.ImageRegistry.Type},
+		{a.Kubernetes.Version, b.Kubernetes.Version},
+		{a.CNI.Type, b.CNI.Type},
+		{a.CNI.With, b.CNI.With},
+		{a.CRI.Type, b.CRI.Type},
+		{a.ImageRegistry.Type, b.ImageRegistry.Type},
 	} {
 		if part[0] != part[1] && part[0] != "" {
 			name += "-" + part[0]
