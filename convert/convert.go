@@ -21,14 +21,17 @@ import (
 
 // A Note says what was not carried over from a place in a file, or what was assumed.
 type Note struct {
-	File string `json:"file"`
+	File string `json:"file"` // "" if it is about several files
 	Line int    `json:"line"` // from 1; 0 if it is about the whole file
 	Text string `json:"text"`
 }
 
 // String returns file:line: text.
 func (n Note) String() string {
-	if n.Line == 0 {
+	switch {
+	case n.File == "":
+		return n.Text
+	case n.Line == 0:
 		return n.File + ": " + n.Text
 	}
 	return fmt.Sprintf("%s:%d: %s", n.File, n.Line, n.Text)

@@ -82,7 +82,7 @@ func (f *reader) sites(documents []*yaml.Node, data []byte) (bool, error) {
 func (s *site) say(notes kubekey.Notes) {
 	for _, n := range notes {
 		if !s.taken[place{n.Line, n.Column}] {
-			s.noteAt(n.Line, "%s", n.Message)
+			s.once(n.Line, "%s", n.Message)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -75,7 +76,7 @@ func (f *reader) fitting(c manifest.Cluster) manifest.Cluster {
 	fits := func(one manifest.Cluster, left string) bool {
 		_, err := catalog.Check(&one)
 		if err != nil {
-			f.once("%s was not carried over, and the catalog's version is taken: %v", left, err)
+			f.once(0, "%s was not carried over, and the catalog's version is taken: %v", left, err)
 		}
 		return err == nil
 	}
@@ -99,11 +100,10 @@ func (f *reader) fitting(c manifest.Cluster) manifest.Cluster {
 	return c
 }
 
-// once notes what is true of several clusters a single time.
-func (f *reader) once(format string, args ...any) {
-	f.noteAt(0, format, args...)
-	last := f.Notes[len(f.Notes)-1]
-	if slices.Contains(f.Notes[:len(f.Notes)-1], last) {
-		f.Notes = f.Notes[:len(f.Notes)-1]
+// once notes what may be found several times a single time.
+func (f *reader) once(line int, format string, args ...any) {
+	note := Note{f.file, line, fmt.Sprintf(format, args...)}
+	if !slices.Contains(f.Notes, note) {
+		f.noteAt(line, "%s", note.Text)
 	}
 }
