@@ -83,6 +83,8 @@ func TestReadRefuses(t *testing.T) {
 		"another kind": {"apiVersion: v1\nkind: Pod\n", `line 1: apiVersion "v1", kind "Pod" is none that is known`},
 		"broken YAML":  {"apiVersion: v1\nkind: [\n", "read it as YAML"},
 		"hauler kind":  {"apiVersion: content.hauler.cattle.io/v1\nkind: Driver\n", `kind "Driver" is none of Hauler's`},
+		"no version":   {"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec: {download: {kubernetes: {kube_version: [v1.34]}}}\n", `line 1: kube_version: "v1.34" is no version`},
+		"hosts":        {"apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec: {hosts: [a]}\n", "f:3:15: spec.hosts: want a mapping"},
 		"long line":    {strings.Repeat("a", maxLine+1), "token too long"},
 		"aliases":      {bomb, "more than 200000 values"},
 	} {

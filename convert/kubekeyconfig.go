@@ -1,9 +1,11 @@
 package convert
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/Masterminds/semver/v3"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -27,9 +29,12 @@ func (s *site) config(o *object) error {
 		s.note(n, "download.iso: %s was not carried over: packages with distribution: ID/VERSION and roles: true resolves what the hosts need, or with iso: takes the image from a local path", shorten(n.Value))
 	}
 	kubernetes := download.mapping("kubernetes")
-	versions := each(kubernetes.texts("kube_version"), withV)
+	versions := s.plain(kubernetes, "kube_version", withV)
 	kubernetes.rest()
 	own := withV(spec.mapping("kubernetes").text("kube_version"))
+	if strings.Contains(own, "{{") {
+		own = ""
+	}
 	if own != "" {
 		versions = before(own, versions)
 	}
@@ -37,6 +42,11 @@ func (s *site) config(o *object) error {
 		s.note(o.node, "no version of Kubernetes is named, so there is no cluster file")
 		download.rest()
 		return nil
+	}
+	for _, version := range versions {
+		if _, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v")); err != nil {
+			return fmt.Errorf("line %d: kube_version: %q is no version; write v and three numbers, as in v1.34.3", o.node.Line, shorten(version))
+		}
 	}
 	var settings []string
 	if own == "" {
@@ -71,7 +81,7 @@ func (s *site) carried(o *object, keys ...string) {
 func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices {
 	var c choices
 	cni, cri, registry := download.mapping("cni"), download.mapping("cri"), download.mapping("image_registry")
-	c.networks = each(cni.texts("type"), ourNetwork)
+	c.networks = s.plain(cni, "type", ourNetwork)
 	if spec.mapping("cni").text("type") != "" || len(c.networks) == 0 {
 		c.networks = before(network(base), c.networks)
 	}
@@ -79,19 +89,14 @@ func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices 
 		base.CNI = manifest.CNI{Type: "multus", With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize, IPv6MaskSize: base.CNI.IPv6MaskSize}
 		s.note(cni.node, "download.cni.multi_cni: the clusters with %s have multus", c.networks[0])
 	}
-	types := cri.texts("container_manager")
+	types := s.plain(cri, "container_manager", strings.TrimSpace)
 	if base.CRI.Type != "" || len(types) == 0 {
 		types = before(base.CRI.Type, types)
 	}
 	for _, kind := range types {
 		c.runtimes = append(c.runtimes, manifest.CRI{Type: kind})
 	}
-	c.registries = each(registry.texts("type"), func(name string) string {
-		if name == "docker-registry" {
-			return "registry"
-		}
-		return name
-	})
+	c.registries = s.plain(registry, "type", ourRegistry)
 	if base.ImageRegistry.Type != "" {
 		c.registries = before(base.ImageRegistry.Type, c.registries)
 	}
@@ -108,6 +113,14 @@ func ourNetwork(name string) string {
 		return "kube-ovn"
 	case "other":
 		return "none"
+	}
+	return name
+}
+
+// ourRegistry is what kkbundle calls a registry.
+func ourRegistry(name string) string {
+	if name == "docker-registry" {
+		return "registry"
 	}
 	return name
 }
@@ -165,11 +178,13 @@ func (s *site) chart4(o *object) {
 	}
 }
 
-// each returns what to makes of every entry.
-func each(list []string, to func(string) string) []string {
+// plain returns what to makes of every text of a list, each once, without templates, which are noted.
+func (s *site) plain(o *object, key string, to func(string) string) []string {
 	var all []string
-	for _, one := range list {
-		if one = to(one); !slices.Contains(all, one) {
+	for _, one := range o.texts(key) {
+		if strings.Contains(one, "{{") {
+			s.note(o.node, "%s: %s was left out: a template is not evaluated", join(o.path, key), shorten(one))
+		} else if one = to(one); one != "" && !slices.Contains(all, one) {
 			all = append(all, one)
 		}
 	}
