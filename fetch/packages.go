@@ -45,6 +45,9 @@ type choice struct {
 func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, platform string) (pins []manifest.Pin, err error) {
 	s.choosing.Lock() // one at a time: the lists of a distribution take a lot of memory
 	defer s.choosing.Unlock()
+	if set.Roles {
+		return nil, errors.New("roles: there is no cluster whose tasks would need packages; name its file under cluster, or packages under install and leave roles out")
+	}
 	c := &choice{s: s, set: set, platform: platform, verified: manifest.VerifiedUpstream}
 	if c.known, err = knownDistribution(set); err != nil {
 		return nil, err
@@ -63,9 +66,6 @@ func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, 
 			return nil, err
 		}
 		return c.pins(ctx, nil)
-	}
-	if set.Roles {
-		return nil, errors.New("roles: what the cluster's tasks need on it is not known to this version; name packages under install and leave roles out")
 	}
 	if len(set.Install) == 0 {
 		return nil, errors.New("it names no packages, and nothing else does: write some under install")
