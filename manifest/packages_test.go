@@ -103,3 +103,20 @@ func TestLockCoversPackages(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Names of packages are separated by commas in a bundle, and are nothing that other files have.
+func TestLockPackageNames(t *testing.T) {
+	t.Parallel()
+	for text, good := range map[string]bool{
+		"ref: packages/rocky/9/a.rpm, package: iptables-nft, provides: [iptables]": true,
+		"ref: packages/rocky/9/a.rpm, package: a, provides: ['b,c']":               false,
+		"ref: packages/rocky/9/a.rpm, provides: [iptables]":                        false,
+		"ref: local/a.rpm, package: a":                                             false,
+	} {
+		l := "apiVersion: kkbundle.io/v1\nkind: Lock\nmetadata: {name: a, version: 1.0.0}\nmanifest: sha256:" + strings.Repeat("0", 64) +
+			"\nitems: [{kind: file, name: a.rpm, digest: 'sha256:" + strings.Repeat("0", 64) + "', size: 1, verified: upstream, " + text + "}]\n"
+		if _, err := ParseLock("lock.yaml", []byte(l)); (err == nil) != good {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
