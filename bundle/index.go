@@ -35,6 +35,7 @@ const (
 	AnnotationLacks     = "io.kkbundle.lacks"     // item: platforms it was wanted for and upstream does not have, with commas
 	AnnotationReferrers = "io.kkbundle.referrers" // item: "unknown" where not all that is attached to it could be looked up
 	AnnotationSignedBy  = "io.kkbundle.signed-by" // item: fingerprint of the key that build checked its signature with
+	AnnotationPackage   = "io.kkbundle.package"   // item: names of an operating system's package, its own first, with commas
 	AnnotationPlatforms = "io.kkbundle.platforms" // index.json: the bundle's platforms, sorted, with commas
 	AnnotationFrom      = "io.kkbundle.from"      // index.json: identities of the bundles that it has parts of, sorted, with commas
 	AnnotationMode      = "io.kkbundle.mode"      // layer of a file: its permission bits in octal

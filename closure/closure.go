@@ -52,7 +52,7 @@ func (u User) String() string {
 
 // A Need is something that must be there.
 type Need struct {
-	// Kind is that of an item: image, chart, file, or manifest for a file that a user wrote.
+	// Kind is that of an item: image, chart, file, or manifest for a file that a user wrote. OfPackages has its own.
 	Kind string
 	// Ref is the item's reference, exactly. Where it is "", the item is found by Name alone.
 	Ref, Name string
@@ -71,6 +71,8 @@ type Item struct {
 	Platforms []string
 	// Lacks are those that it was wanted for and upstream does not have.
 	Lacks []string
+	// Packages are the names that an operating system's package answers to.
+	Packages []string
 }
 
 // A MissingError has what is missing, a sentence for each, sorted.
@@ -92,6 +94,9 @@ func Check(needs []Need, there []Item) (Record, error) {
 	for i, it := range there {
 		byRef[[2]string{it.Kind, it.Ref}] = append(byRef[[2]string{it.Kind, it.Ref}], i)
 		byName[[2]string{it.Kind, it.Name}] = append(byName[[2]string{it.Kind, it.Name}], i)
+		for _, name := range it.packages() {
+			byName[[2]string{kindPackage, name}] = append(byName[[2]string{kindPackage, name}], i)
+		}
 		r.Items[i] = Entry{Kind: it.Kind, Ref: manifest.WithoutSecrets(it.Ref), Digest: it.Digest, Platforms: it.Platforms, NeededBy: []User{}}
 	}
 	missing := map[gone][]User{}

@@ -317,3 +317,90 @@ func TestSingleImage(t *testing.T) {
 		t.Errorf("got %v, want linux/arm/v7", got)
 	}
 }
+
+// TestUpgrade: what the releases on the way of an upgrade add is needed, each item of it, by the task that installs it.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	c.Kubernetes.UpgradeFrom = "v1.31.4"
+	r := standIns(t, c).Reader
+	there := contents(t, r, r.Index().Items)
+	record, err := closure.Check(needs(t, c), there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := 0
+	for _, e := range record.Items {
+		if len(e.NeededBy) == 0 && e.Ref != "local/notes" {
+			t.Errorf("nobody needs %s %s", e.Kind, e.Ref)
+		}
+		if strings.Contains(e.Ref, "v1.32.") || strings.Contains(e.Ref, "v1.33.") {
+			steps++
+		}
+	}
+	if steps < 14 { // of two releases kubeadm, kubectl and kubelet for two platforms, and the images
+		t.Errorf("%d items of the releases between", steps)
+	}
+	for i, it := range there {
+		if strings.Contains(it.Ref, "v1.32.") {
+			_, err := closure.Check(needs(t, c), slices.Delete(slices.Clone(there), i, i+1))
+			wantSentence(t, err, it.Kind, it.Ref)
+		}
+	}
+}
+
+// TestPackages: what tasks need of an operating system is there by one of its names, for every platform; the rest is there because
+// the manifest has packages of that distribution.
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	c := cluster(t)
+	b := &manifest.Bundle{Platforms: platforms(), Packages: []manifest.PackageSet{
+		{Distribution: "rocky/9", Install: []string{"vim"}},
+		{Distribution: "debian/12", Roles: true, Platforms: []string{amd}},
+		{Distribution: "kylin/v10", ISO: "os.iso"},
+		{Distribution: "beos/5", Install: []string{"vim"}},
+	}}
+	needs, err := closure.OfPackages(c, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var there []closure.Item
+	for _, set := range []struct{ distribution, platform string }{{"rocky/9", amd}, {"rocky/9", arm}, {"debian/12", amd}} {
+		names, err := installer.PackagesOf(c, nil, set.distribution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			it := closure.Item{Kind: "file", Ref: manifest.PackageRef(set.distribution, name+"-"+set.platform[6:]), Platforms: []string{set.platform}, Packages: []string{name}}
+			switch name {
+			case "iptables":
+				it.Packages = []string{"iptables-nft", name}
+			case "chrony":
+				it.Platforms = nil // of no architecture
+			}
+			there = append(there, it)
+		}
+	}
+	there = append(there, closure.Item{Kind: "file", Ref: manifest.PackageRef("rocky/9", "dependency"), Packages: []string{"dependency"}},
+		closure.Item{Kind: "file", Ref: manifest.PackageRef("fedora/42", "x"), Packages: []string{"chrony"}})
+	record, err := closure.Check(append(closure.OfSets(b, there), needs...), there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range record.Items {
+		if extra := len(e.NeededBy) == 0; extra != strings.Contains(e.Ref, "fedora") {
+			t.Errorf("%s is needed by %v", e.Ref, e.NeededBy)
+		}
+	}
+	there = slices.DeleteFunc(there, func(it closure.Item) bool {
+		return strings.HasSuffix(it.Ref, "debian/12/socat-amd64") || strings.HasSuffix(it.Ref, "rocky/9/iptables-arm64") || strings.Contains(it.Ref, "rocky/9/chrony")
+	})
+	_, err = closure.Check(append(closure.OfSets(b, there), needs...), there)
+	want := `3 things that are needed are missing:
+  package chrony of rocky/9 is missing: task hosts-file needs it
+  package iptables of rocky/9 for linux/arm64 is missing: task kubelet on k8s_cluster needs it
+  package socat of debian/12 is missing: task kubelet on k8s_cluster needs it`
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+}

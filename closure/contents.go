@@ -31,6 +31,9 @@ func Pinned(l *manifest.Lock) []Item {
 			continue
 		}
 		it := Item{Kind: p.Kind, Ref: p.Ref, Name: p.Name, Digest: p.Digest, Platforms: p.Platforms, Lacks: p.Lacks}
+		if p.Package != "" {
+			it.Packages = append([]string{p.Package}, p.Provides...)
+		}
 		if p.Platform != "" {
 			it.Platforms = []string{p.Platform}
 		}
@@ -52,6 +55,9 @@ func Contents(ctx context.Context, items []bundle.Item, read ReadBlob) ([]Item, 
 		one := Item{Kind: it.Kind, Ref: it.Ref, Name: it.Name, Digest: it.Descriptor.Digest}
 		if lacks := it.Descriptor.Annotations[bundle.AnnotationLacks]; lacks != "" {
 			one.Lacks = strings.Split(lacks, ",")
+		}
+		if names := it.Descriptor.Annotations[bundle.AnnotationPackage]; names != "" {
+			one.Packages = strings.Split(names, ",")
 		}
 		platform := bundle.PlatformString(it.Descriptor.Platform)
 		switch {

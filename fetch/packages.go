@@ -45,6 +45,9 @@ type choice struct {
 func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, platform string) (pins []manifest.Pin, err error) {
 	s.choosing.Lock() // one at a time: the lists of a distribution take a lot of memory
 	defer s.choosing.Unlock()
+	if set.Roles {
+		return nil, errors.New("roles: there is no cluster whose tasks would need packages; name its file under cluster, or packages under install and leave roles out")
+	}
 	c := &choice{s: s, set: set, platform: platform, verified: manifest.VerifiedUpstream}
 	if c.known, err = knownDistribution(set); err != nil {
 		return nil, err
@@ -63,9 +66,6 @@ func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, 
 			return nil, err
 		}
 		return c.pins(ctx, nil)
-	}
-	if set.Roles {
-		return nil, errors.New("roles: what the cluster's tasks need on it is not known to this version; name packages under install and leave roles out")
 	}
 	if len(set.Install) == 0 {
 		return nil, errors.New("it names no packages, and nothing else does: write some under install")
@@ -235,7 +235,7 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 		file := path.Base(p.File())
 		pin := manifest.Pin{
 			Kind: manifest.ItemFile, Ref: manifest.PackageRef(c.set.Distribution, file), Name: file, Version: p.Version, URL: p.Address,
-			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verified,
+			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verified, Package: p.Name, Provides: c.answers(p),
 		}
 		if err := checkDigest(pin.Digest); err != nil {
 			return nil, fmt.Errorf("package %s: %w", p.Name, err)
@@ -251,6 +251,21 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 		pins = append(pins, pin)
 	}
 	return pins, nil
+}
+
+// answers are the names under install that a package provides and that are not its own: on Rocky Linux 9 iptables is what
+// iptables-nft provides. Paths and the like are nothing that anybody asks a bundle for.
+func (c *choice) answers(p *packages.Package) []string {
+	var names []string
+	for _, want := range c.set.Install {
+		name, _, _ := strings.Cut(want, "=")
+		provided := func(r packages.Relation) bool { return r.Name == name }
+		if name != p.Name && !strings.ContainsAny(name, "/(,") && slices.ContainsFunc(p.Provides, provided) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // choose solves what is wanted. Where a path is wanted that no package is known to have, lists of all files are read.

@@ -401,6 +401,7 @@ func mergePin(into *manifest.Pin, p manifest.Pin) error {
 	into.Referrers = cmp.Or(into.Referrers, p.Referrers)
 	into.Platforms = union(into.Platforms, p.Platforms)
 	into.Lacks = union(into.Lacks, p.Lacks)
+	into.Provides = union(into.Provides, p.Provides)
 	return nil
 }
 

@@ -24,12 +24,16 @@ const (
 	annotationLacks     = "io.kkbundle.lacks"
 	annotationReferrers = "io.kkbundle.referrers"
 	annotationSignedBy  = "io.kkbundle.signed-by"
+	annotationPackage   = "io.kkbundle.package"
 )
 
 // annotated puts what a pin says beside its content onto the item's descriptor.
 func annotated(d ocispec.Descriptor, pin manifest.Pin) ocispec.Descriptor {
 	notes := map[string]string{
 		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers, annotationSignedBy: pin.KeyDigest.String(),
+	}
+	if pin.Package != "" {
+		notes[annotationPackage] = strings.Join(append([]string{pin.Package}, pin.Provides...), ",")
 	}
 	maps.DeleteFunc(notes, func(_, v string) bool { return v == "" })
 	if len(notes) > 0 {

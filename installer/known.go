@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -46,15 +45,12 @@ func sentences(err error) []string {
 	return list
 }
 
-// packagesDir begins the references of operating system packages in a bundle: packages/DISTRIBUTION/VERSION/FILE.
-const packagesDir = "packages/"
-
 // distributions are those that the bundle has packages for, sorted.
 func (r *run) distributions() []string {
 	var list []string
 	for _, it := range r.items {
-		if file, ok := strings.CutPrefix(it.Ref, packagesDir); ok {
-			list = append(list, path.Dir(file))
+		if distribution, ok := manifest.PackageDistribution(it.Ref); ok {
+			list = append(list, distribution)
 		}
 	}
 	slices.Sort(list)

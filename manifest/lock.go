@@ -99,6 +99,9 @@ type Pin struct {
 	Key       string        `yaml:"key,omitempty"`
 	KeyDigest digest.Digest `yaml:"keyDigest,omitempty"`
 	Mode      FileMode      `yaml:"mode,omitempty"`
+	// Package is the name of an operating system's package; Provides are those names of install that it answers to besides.
+	Package  string   `yaml:"package,omitempty" doc:"Name of an operating system package."`
+	Provides []string `yaml:"provides,omitempty" doc:"Names under install that the package answers to besides its own."`
 	// Verified says who vouches for the digest.
 	Verified string `yaml:"verified" kk:"required" enum:"manifest,upstream,first use"`
 	// WantedBy are the first places where an image was found that the manifest does not list, and neither does the catalog.

@@ -39,6 +39,7 @@ func (c *checker) lock(l *Lock) {
 		for j, platform := range p.Lacks {
 			c.pinnedPlatform(index(join(path, "lacks"), j), platform)
 		}
+		c.pinnedPackage(path, p)
 		if p.Platform != "" {
 			c.pinnedPlatform(join(path, "platform"), p.Platform)
 		}
@@ -60,6 +61,22 @@ func (c *checker) pinnedReferrer(path string, p *Pin) {
 	}
 	if (p.Key == "") != (p.KeyDigest == "") || p.Key != "" && p.Kind != ItemImage {
 		c.add(path, "an image that has key has keyDigest too, and nothing else has them")
+	}
+}
+
+// pinnedPackage wants names without commas, which separate them in a bundle's index.
+func (c *checker) pinnedPackage(path string, p *Pin) {
+	names := p.Provides
+	if p.Package != "" || len(names) > 0 {
+		names = append([]string{p.Package}, names...)
+	}
+	if len(names) > 0 && !IsPackageRef(p.Ref) {
+		c.add(path, "a package is below %s, and nothing else has its names", packagesPrefix)
+	}
+	for _, name := range names {
+		if !isPackageName(name) || strings.Contains(name, ",") {
+			c.add(path, "%q is no name of a package", shorten(name))
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 )
@@ -62,6 +63,12 @@ func PackageRef(distribution, file string) string { return packagesPrefix + dist
 // IsPackageRef tells whether a reference is that of a package.
 func IsPackageRef(ref string) bool { return strings.HasPrefix(ref, packagesPrefix) }
 
+// PackageDistribution returns the distribution that a package is for by its reference, and false for what is no package.
+func PackageDistribution(ref string) (distribution string, ok bool) {
+	file, ok := strings.CutPrefix(ref, packagesPrefix)
+	return path.Dir(file), ok
+}
+
 // imageScheme begins the addresses of files in images of disks.
 const imageScheme = "iso:"
 
@@ -79,16 +86,28 @@ func ImageOfPackage(address string) (image, file string, ok bool) {
 }
 
 // AddPackages adds what the tasks of a cluster need to every set that wants that: those with Roles, which is false afterwards, and
-// those that name nothing. names returns it for a distribution, such as debian/12.
-func (b *Bundle) AddPackages(names func(distribution string) []string) {
+// those that name nothing. names returns it for a distribution, such as debian/12. The error is Problems, one for each set that
+// names returns an error for.
+func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) error {
+	c := checker{src: b.src}
 	for i := range b.Packages {
 		set := &b.Packages[i]
-		if set.Roles || len(set.Install) == 0 && set.ISO == "" {
-			set.Install = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(set.Install), names(set.Distribution)...))))
-			set.Roles = false
+		if !set.Roles && (len(set.Install) > 0 || set.WholeImage()) {
+			continue
 		}
+		more, err := names(set.Distribution)
+		if err != nil {
+			c.add(index("packages", i), "what the cluster's tasks need on %s is not known: %v; name packages under install and leave roles out", set.Distribution, err)
+			continue
+		}
+		set.Install = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(set.Install), more...))))
+		set.Roles = false
 	}
+	return c.found.Err()
 }
+
+// WholeImage tells whether all packages of an image are taken, whatever it has.
+func (p PackageSet) WholeImage() bool { return p.ISO != "" && len(p.Install) == 0 && !p.Roles }
 
 func (c *checker) packages(list []PackageSet) {
 	for i := range list {

@@ -1,7 +1,9 @@
 package manifest
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -13,11 +15,55 @@ func TestAddPackages(t *testing.T) {
 		{Distribution: "debian/13", Install: []string{"vim"}},
 		{Distribution: "kylin/v10", ISO: "os.iso"},
 	}}
-	b.AddPackages(func(distribution string) []string { return []string{"conntrack", "for-" + distribution} })
+	err := b.AddPackages(func(distribution string) ([]string, error) { return []string{"conntrack", "for-" + distribution}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i, want := range [][]string{{"conntrack", "for-debian/12", "socat"}, {"conntrack", "for-rocky/9"}, {"vim"}, nil} {
 		if set := b.Packages[i]; !slices.Equal(set.Install, want) || set.Roles {
 			t.Errorf("%s: %q, want %q", set.Distribution, set.Install, want)
 		}
+	}
+}
+
+// What cannot be named is said of every set that wants it, with its line, and the others get theirs.
+func TestAddPackagesUnknown(t *testing.T) {
+	t.Parallel()
+	b, err := ParseBundle("manifest.yaml", []byte(`apiVersion: kkbundle.io/v1
+kind: Bundle
+metadata: {name: site, version: 1.0.0}
+platforms: [linux/amd64]
+packages:
+  - {distribution: beos/5, roles: true}
+  - {distribution: debian/12, roles: true}
+  - {distribution: plan9/4}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = b.AddPackages(func(distribution string) ([]string, error) {
+		if distribution == "debian/12" {
+			return []string{"socat"}, nil
+		}
+		return nil, errors.New("nobody knows")
+	})
+	var problems Problems
+	if !errors.As(err, &problems) || len(problems) != 2 || problems[0].Line != 6 || problems[1].Line != 8 ||
+		!strings.Contains(problems[0].Message, "beos/5 is not known: nobody knows; name packages under install") {
+		t.Errorf("%v", err)
+	}
+	if !slices.Equal(b.Packages[1].Install, []string{"socat"}) {
+		t.Errorf("%+v", b.Packages[1])
+	}
+}
+
+func TestPackageDistribution(t *testing.T) {
+	t.Parallel()
+	if got, ok := PackageDistribution(PackageRef("debian/12", "socat_1_amd64.deb")); got != "debian/12" || !ok {
+		t.Error(got, ok)
+	}
+	if _, ok := PackageDistribution("local/packages/x"); ok {
+		t.Error("a file is a package")
 	}
 }
 
@@ -55,5 +101,22 @@ func TestLockCoversPackages(t *testing.T) {
 	b.Packages[0].Distribution = "debian/13"
 	if err := l.Covers(b); err == nil || err.Error() != "the lock does not fit the manifest; not in the lock: packages debian/13; no longer in the manifest: file packages/debian/12/socat_1_amd64.deb" {
 		t.Error(err)
+	}
+}
+
+// Names of packages are separated by commas in a bundle, and are nothing that other files have.
+func TestLockPackageNames(t *testing.T) {
+	t.Parallel()
+	for text, good := range map[string]bool{
+		"ref: packages/rocky/9/a.rpm, package: iptables-nft, provides: [iptables]": true,
+		"ref: packages/rocky/9/a.rpm, package: a, provides: ['b,c']":               false,
+		"ref: packages/rocky/9/a.rpm, provides: [iptables]":                        false,
+		"ref: local/a.rpm, package: a":                                             false,
+	} {
+		l := "apiVersion: kkbundle.io/v1\nkind: Lock\nmetadata: {name: a, version: 1.0.0}\nmanifest: sha256:" + strings.Repeat("0", 64) +
+			"\nitems: [{kind: file, name: a.rpm, digest: 'sha256:" + strings.Repeat("0", 64) + "', size: 1, verified: upstream, " + text + "}]\n"
+		if _, err := ParseLock("lock.yaml", []byte(l)); (err == nil) != good {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }

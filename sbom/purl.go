@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // ociPURL is the package URL of what a registry has
@@ -43,6 +44,33 @@ func genericPURL(it bundle.Item, content digest.Digest, source string) string {
 		q.add("download_url", source)
 	}
 	return "pkg:generic/" + escape(name) + version + q.String()
+}
+
+// packagePURL is the package URL of an operating system's package, "" for what is none
+// (https://github.com/package-url/purl-spec/blob/main/types/deb-definition.json and rpm-definition.json). Of its file's name
+// only the architecture is taken: NAME_VERSION_ARCH.deb, NAME-VERSION-RELEASE.ARCH.rpm.
+func packagePURL(it bundle.Item) string {
+	name, _, _ := strings.Cut(it.Descriptor.Annotations[bundle.AnnotationPackage], ",")
+	distribution, ok := manifest.PackageDistribution(it.Ref)
+	if !ok || name == "" {
+		return ""
+	}
+	vendor, release, _ := strings.Cut(distribution, "/")
+	kind, version, epoch := "rpm", it.Version, ""
+	arch := strings.TrimSuffix(it.Name, ".rpm")
+	if file, deb := strings.CutSuffix(it.Name, ".deb"); deb {
+		kind, arch = "deb", file[strings.LastIndexByte(file, '_')+1:]
+	} else {
+		arch = arch[strings.LastIndexByte(arch, '.')+1:]
+		if before, after, found := strings.Cut(version, ":"); found {
+			epoch, version = before, after
+		}
+	}
+	q := qualifiers{}
+	q.add("arch", arch)
+	q.add("distro", vendor+"-"+release)
+	q.add("epoch", epoch)
+	return "pkg:" + kind + "/" + escape(vendor) + "/" + escape(name) + "@" + escape(version) + q.String()
 }
 
 // qualifiers are those of a package URL, which have to be added in the order of their names.

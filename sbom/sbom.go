@@ -182,7 +182,7 @@ func (b *builder) component(ctx context.Context, it bundle.Item) (component, err
 		if rest, oci := strings.CutPrefix(it.Ref, "oci://"); oci {
 			c.PURL = ociPURL(rest, it.Descriptor.Digest, "")
 		} else {
-			c.PURL = genericPURL(it, content.digest, source)
+			c.PURL = cmp.Or(packagePURL(it), genericPURL(it, content.digest, source))
 		}
 		if address(source) {
 			c.External = []externalReference{{URL: source, Type: "distribution", Hashes: c.Hashes}}

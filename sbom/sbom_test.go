@@ -158,3 +158,35 @@ func TestSameBytes(t *testing.T) {
 		t.Error("two bundles' bills have one serial number")
 	}
 }
+
+// TestPackages: package URLs as the types deb and rpm have them; an epoch is part of the one's version and apart in the other's.
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	b := bundletest.NewBuilder(t)
+	for _, p := range []struct{ distribution, file, version, names string }{
+		{"debian/12", "kk-app_2.0~rc1+b1_amd64.deb", "1:2.0~rc1+b1", "kk-app,app"},
+		{"rocky/9", "kk-app-2.0-3.el9.noarch.rpm", "1:2.0-3.el9", "kk-app"},
+		{"openeuler/24.03", "other.rpm", "1-1", ""},
+	} {
+		b.File(manifest.PackageRef(p.distribution, p.file), p.file, nil, []byte(p.file))
+		it := &b.Index.Items[len(b.Index.Items)-1]
+		it.Version = p.version
+		if p.names != "" {
+			it.Descriptor.Annotations = map[string]string{bundle.AnnotationPackage: p.names}
+		}
+	}
+	r := b.Bundle().Reader
+	data, err := sbom.New(t.Context(), r.Index(), &manifest.Lock{}, r.ReadBlob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"pkg:deb/debian/kk-app@1%3A2.0~rc1%2Bb1?arch=amd64&distro=debian-12"`,
+		`"pkg:rpm/rocky/kk-app@2.0-3.el9?arch=noarch&distro=rocky-9&epoch=1"`,
+		`"pkg:generic/other.rpm@1-1?checksum=`,
+	} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("there is no %s in\n%s", want, data)
+		}
+	}
+}

@@ -36,10 +36,17 @@ func Packages(c *manifest.Cluster, purposes []string, distribution string) ([]st
 	return slices.Compact(list), nil
 }
 
-// family says by which names a distribution, as /etc/os-release has its ID, calls packages.
+// KnowsDistribution tells whether the catalog knows what a distribution, such as debian/12, calls packages.
+func KnowsDistribution(distribution string) bool {
+	id, _, _ := strings.Cut(distribution, "/")
+	_, err := family(id)
+	return err == nil
+}
+
+// family says by which names a distribution, by its ID in /etc/os-release or its name in a manifest, calls packages.
 func family(id string) (func(manifest.CatalogPackage) []string, error) {
 	debian := []string{"debian", "ubuntu"}
-	rpm := []string{"almalinux", "amzn", "anolis", "centos", "fedora", "kylin", "ol", "openeuler", "rhel", "rocky", "uos"}
+	rpm := []string{"almalinux", "amzn", "anolis", "centos", "centos-stream", "fedora", "kylin", "ol", "openeuler", "rhel", "rocky", "uos"}
 	switch {
 	case slices.Contains(debian, id):
 		return func(p manifest.CatalogPackage) []string { return p.Debian }, nil

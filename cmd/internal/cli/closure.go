@@ -38,7 +38,7 @@ func (e *closureError) Error() string {
 func (e *closureError) Hint() string { return e.hint }
 
 const (
-	hintManifest = "list what is missing in the manifest (images, charts, files), or correct what asks for it, and run kkbundle lock"
+	hintManifest = "list what is missing in the manifest (images, charts, files, packages), or correct what asks for it, and run kkbundle lock"
 	hintBundle   = "build the bundle again with this version of kkbundle, before it goes where nothing can be fetched"
 )
 
@@ -62,11 +62,12 @@ func missing(where, hint string, errs ...error) error {
 	return &out
 }
 
-// wants are the needs of the cluster that the manifest names, and of the places where f found images.
-func (p *project) wants(f *finder) ([]closure.Need, error) {
-	var needs []closure.Need
+// wants are the needs of the clusters that the manifest names, of its packages among what is there, and of the places where f
+// found images.
+func (p *project) wants(f *finder, there []closure.Item) ([]closure.Need, error) {
+	needs := closure.OfSets(p.manifest, there)
 	for i, c := range p.clusters {
-		more, err := closure.OfCluster(c, p.manifest.Platforms, p.below[i])
+		more, err := clusterNeeds(c, p.manifest, p.below[i])
 		if err != nil {
 			return nil, &inputError{err}
 		}
@@ -88,16 +89,23 @@ func (p *project) wants(f *finder) ([]closure.Need, error) {
 	return append(needs, closure.OfImages(f.seen.Images, p.manifest.Platforms, own)...), nil
 }
 
+// clusterNeeds are those of one of a manifest's clusters, whose files the bundle carries below a directory.
+func clusterNeeds(c *manifest.Cluster, b *manifest.Bundle, below string) ([]closure.Need, error) {
+	needs, err := closure.OfCluster(c, b.Platforms, below)
+	more, bad := closure.OfPackages(c, b)
+	return append(needs, more...), errors.Join(err, bad)
+}
+
 // checkLock wants everything that is needed to be pinned, before anything large is fetched. f is what looked for images, nil
 // where the lock was there already.
 func (p *project) checkLock(l *manifest.Lock, f *finder) error {
-	needs, err := p.wants(f)
-	if err != nil {
-		return err
-	}
 	there := closure.Pinned(l)
 	for _, d := range p.extras {
 		there = append(there, closure.Item{Kind: d.kind, Ref: d.ref, Name: d.ref})
+	}
+	needs, err := p.wants(f, there)
+	if err != nil {
+		return err
 	}
 	_, err = closure.Check(needs, there)
 	return missing(p.file, hintManifest, err)
@@ -116,11 +124,11 @@ func (b *builder) closure(ctx context.Context, x bundle.Index) (document, error)
 			return document{}, err
 		}
 	}
-	needs, err := b.wants(b.finder)
+	there, err := closure.Contents(ctx, x.Items, b.readCached)
 	if err != nil {
 		return document{}, err
 	}
-	there, err := closure.Contents(ctx, x.Items, b.readCached)
+	needs, err := b.wants(b.finder, there)
 	if err != nil {
 		return document{}, err
 	}
@@ -252,6 +260,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 	if err != nil {
 		return nil, err
 	}
+	b.Platforms = c.Index().Platforms
 	var needs []closure.Need
 	for _, name := range b.ClusterFiles() {
 		as, below := carriedAs(b, name)
@@ -265,7 +274,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 		if cluster.Catalogs, err = readCatalogs(cluster, read, below); err != nil {
 			return nil, err
 		}
-		more, err := closure.OfCluster(cluster, c.Index().Platforms, below)
+		more, err := clusterNeeds(cluster, b, below)
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -12,12 +13,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/fetch/packages/packagestest"
 	install "github.com/kkbundle/kkbundle/installer" // a command of the scripts has its name
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -57,6 +61,38 @@ func standIns(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	for _, chart := range more.Charts {
 		u.files.put(onServer(ts, chart.URL), archive)
+	}
+}
+
+// aptSuite is the command apt-suite NAME[:DEPENDENCY]..., which puts a signed repository with packages of these names for amd64
+// onto the file server, below apt, and its keys beside the script.
+func aptSuite(t *testing.T) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) < 1 {
+			ts.Fatalf("usage: apt-suite NAME[:DEPENDENCY]...")
+		}
+		now := time.Now()
+		suite := packagestest.Suite{Name: "site", Archs: []string{"all", "amd64"}, Date: now.Add(-time.Minute), Until: now.Add(time.Hour)}
+		for _, arg := range args {
+			name, needs, _ := strings.Cut(arg, ":")
+			one := packagestest.Deb{Name: name, Version: "1.0", Arch: "amd64", Files: file("usr/share/kk/" + name)}
+			if needs != "" {
+				one.Fields = "Depends: " + needs + "\n"
+			}
+			suite.Debs = append(suite.Debs, one)
+		}
+		key := packagestest.NewKey(t, now.Add(-time.Hour), 0)
+		dir := ts.MkAbs(".apt")
+		suite.Write(t, dir, key)
+		packagestest.WriteFile(t, ts.MkAbs("keys.gpg"), key.Public(t))
+		ts.Check(fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			data, err := os.ReadFile(filepath.Join(dir, name))
+			of(ts).files.put("/apt/"+name, data)
+			return err
+		}))
 	}
 }
 
@@ -105,6 +141,22 @@ spec:
 	var b bytes.Buffer
 	err = c.Archive(&b)
 	return b.Bytes(), errors.Join(err, os.RemoveAll(dir))
+}
+
+// without LOCK REF takes a pin out of a lock.
+func without(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: without LOCK REF")
+	}
+	l, err := manifest.ParseLock(args[0], []byte(ts.ReadFile(args[0])))
+	ts.Check(err)
+	before := len(l.Items)
+	l.Items = slices.DeleteFunc(l.Items, func(p manifest.Pin) bool { return p.Ref == args[1] })
+	if len(l.Items) == before {
+		ts.Fatalf("%s has no %s", args[0], args[1])
+	}
+	data, err := l.Marshal()
+	ts.Check(errors.Join(err, os.WriteFile(ts.MkAbs(args[0]), data, 0o600)))
 }
 
 // missingEach MANIFEST EXTRA... takes each pin out of the manifest's lock in turn, and wants build to fail and to say that this

@@ -82,7 +82,29 @@ func loadProject(file string) (*project, error) {
 			return nil, err
 		}
 	}
+	if err := p.addPackages(); err != nil {
+		return nil, err
+	}
 	return p, p.sameDocuments()
+}
+
+// addPackages adds what the tasks of any of the clusters need to the packages of the manifest that want it. Where there is no
+// cluster, resolving says that nothing names them.
+func (p *project) addPackages() error {
+	if len(p.clusters) == 0 {
+		return nil
+	}
+	return p.manifest.AddPackages(func(distribution string) ([]string, error) {
+		var names []string
+		for i, c := range p.clusters {
+			more, err := installer.PackagesOf(c, nil, distribution)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", p.manifest.ClusterFiles()[i], err)
+			}
+			names = append(names, more...)
+		}
+		return names, nil
+	})
 }
 
 // carriedAs is what a bundle calls a cluster file, and the directory below which it carries what that names.

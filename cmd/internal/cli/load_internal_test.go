@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/fetch/packages"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // A cluster file of KubeKey goes into the bundle as one of kkbundle's, so that its passwords do not.
@@ -49,5 +51,67 @@ spec:
 	}
 	if c.Metadata.Name != "sample" || c.ImageRegistry.Address != "harbor.site.example" || len(p.notes) == 0 {
 		t.Errorf("%+v, notes %v", c, p.notes)
+	}
+}
+
+// loadText loads a manifest with these lines at its end, and two clusters that need different packages.
+func loadText(t *testing.T, more string) (*project, error) {
+	t.Helper()
+	const cluster = "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3"
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"manifest.yaml": "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: a, version: 1.0.0}\nplatforms: [linux/amd64]\n" + more,
+		"one.yaml":      cluster + "}\n",
+		"two.yaml":      cluster + ", proxyMode: ipvs}\nstorage: {nfs: true}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return loadProject(filepath.Join(dir, "manifest.yaml"))
+}
+
+// Packages are those that the tasks of all clusters need, where the manifest wants that.
+func TestLoadPackages(t *testing.T) {
+	t.Parallel()
+	p, err := loadText(t, `cluster: one.yaml
+clusters: [two.yaml]
+packages:
+  - {distribution: debian/12, install: [vim, socat], roles: true}
+  - {distribution: rocky/9}
+  - {distribution: debian/13, install: [vim]}
+  - {distribution: kylin/v10, iso: os.iso}
+  - {distribution: beos/5, install: [vim]}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{
+		"chrony conntrack ebtables ethtool iproute2 ipset iptables ipvsadm nfs-common nfs-kernel-server socat vim",
+		"chrony conntrack-tools ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat",
+		"vim", "", "vim",
+	} {
+		if got := strings.Join(p.manifest.Packages[i].Install, " "); got != want {
+			t.Errorf("packages[%d]: %s, want %s", i, got, want)
+		}
+	}
+}
+
+func TestLoadPackagesUnknown(t *testing.T) {
+	t.Parallel()
+	_, err := loadText(t, "cluster: one.yaml\npackages: [{distribution: beos/5, roles: true}, {distribution: debian/12, roles: true}]\n")
+	want := `manifest.yaml:6:12: packages[0]: what the cluster's tasks need on beos/5 is not known: one.yaml: distribution "beos" is not known; known: debian, ubuntu, `
+	if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != 10 {
+		t.Errorf("got %v, exit code %d", err, exitCode(err))
+	}
+}
+
+// The catalog has names for packages of every distribution whose repositories are known.
+func TestDistributions(t *testing.T) {
+	t.Parallel()
+	for _, name := range packages.Distributions() {
+		if !catalog.KnowsDistribution(name) {
+			t.Errorf("the catalog does not know %s", name)
+		}
 	}
 }

@@ -176,6 +176,8 @@ type lockPin struct {
 	Key          string            `json:"key,omitempty"`
 	KeyDigest    digest.Digest     `json:"keyDigest,omitempty"`
 	Mode         manifest.FileMode `json:"mode,omitzero"`
+	Package      string            `json:"package,omitempty"`
+	Provides     []string          `json:"provides,omitempty"`
 	Verified     string            `json:"verified"`
 	WantedBy     []string          `json:"wantedBy,omitempty"`
 }

@@ -69,6 +69,8 @@ func TestScripts(t *testing.T) {
 			"shape":        shape,
 			"stand-ins":    standIns,
 			"missing-each": missingEach,
+			"apt-suite":    aptSuite(t),
+			"without":      without,
 			"sign":         sign,
 			"attach":       attach,
 			"harbor":       harbor,
