@@ -150,7 +150,7 @@ func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	for i, t := range targets {
 		in.Hosts[i] = t.known
 	}
-	if r.Recorded == nil {
+	if r.Recorded == nil && r.Selection.TriesLinks() {
 		in.Links = r.links(ctx, in.Hosts, targets)
 	}
 	if ctx.Err() != nil { // what is known is not all that would be
@@ -186,7 +186,7 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 	if h.Err != nil {
 		return h
 	}
-	probe := precheck.ProbeFor(t.run.cluster, h)
+	probe := t.probe(h)
 	probe.Vacant = t.run.claimed.claim(probe.Vacant)
 	h.Sent = t.run.Now()
 	facts, err := t.facts(ctx, probe)
@@ -199,6 +199,18 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 	h.Sent = h.Sent.Add(min(max(time.Duration(facts.Took), 0), h.Received.Sub(h.Sent)))
 	h.Facts = &facts
 	return h
+}
+
+// probe says what the host is asked for the checks that the operator wants.
+func (t *Target) probe(h precheck.Host) node.Probe {
+	c, err := t.run.on(t.Host)
+	if err != nil {
+		c = t.run.cluster // the report says what is wrong with the host's settings
+	}
+	p := precheck.ProbeFor(c, h)
+	p.Packages = t.run.packages.of(t.Roles)
+	t.run.Selection.Spare(&p)
+	return p
 }
 
 func (t *Target) boundedSpace(ctx context.Context) ([]precheck.Space, error) {

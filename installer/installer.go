@@ -113,6 +113,9 @@ type Options struct {
 	Force bool
 	// Rules are exceptions from the levels of prechecks; nil has none.
 	Rules *manifest.PrecheckRules
+	// Selection is which checks Precheck is wanted for. Its report has all of them, but what takes long is not looked at for
+	// others.
+	Selection precheck.Selection
 	// Known is told what is known about all hosts before it is evaluated, Judged the report; nil is told nothing.
 	Known  func(precheck.Input) error
 	Judged func(precheck.Report)

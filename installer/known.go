@@ -30,6 +30,7 @@ func (r *run) input(ctx context.Context) (precheck.Input, error) {
 	return precheck.Input{
 		Cluster: r.cluster, Inventory: r.Inventory, Install: r.Bundle != nil, Missing: missing,
 		Architectures: r.architectures(), Packages: r.distributions(), Etcd: r.providedEtcd(ctx),
+		PackagesOf: r.packages.on,
 	}, errors.Join(r.checkHooks(), err)
 }
 
@@ -59,6 +60,45 @@ func (r *run) distributions() []string {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// rolePackages knows the packages that hosts need. What is the same for many hosts is worked out once.
+type rolePackages struct {
+	cluster *manifest.Cluster
+	wanted  bool // there is a bundle with packages
+
+	mu    sync.Mutex
+	known map[string][]string
+}
+
+// of returns the names that hosts with these roles are asked for, as all families of distributions have them: which one
+// a host is of it says in the same answer. There are none if that does not matter.
+func (p *rolePackages) of(roles []manifest.Role) []string {
+	if !p.wanted {
+		return nil
+	}
+	var list []string
+	for _, one := range []string{"debian", "rhel"} {
+		names, _ := p.on(roles, one) // who has no names is not asked
+		list = append(list, names...)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// on is PackagesOf for the cluster.
+func (p *rolePackages) on(roles []manifest.Role, distribution string) ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := fmt.Sprint(roles, distribution)
+	if list, ok := p.known[key]; ok {
+		return list, nil
+	}
+	list, err := PackagesOf(p.cluster, roles, distribution)
+	if err == nil {
+		p.known[key] = list
+	}
+	return list, err
 }
 
 // providedEtcd looks at the files for an etcd of the user's and asks it for its version, from this machine. It is nil

@@ -29,6 +29,9 @@ type run struct {
 	targets []*Target
 	items   []bundle.Item // of the bundle
 	claimed claims        // addresses that one host asks for
+	// on returns the cluster as it is on a host, packages what hosts need of their distribution.
+	on       func(manifest.Host) (*manifest.Cluster, error)
+	packages rolePackages
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
 	// visiting says that the run only looks at hosts for a precheck.
@@ -135,6 +138,8 @@ func newRun(o Options) (*run, error) {
 	if o.Bundle != nil {
 		r.items = o.Bundle.Index().Items
 	}
+	r.on = r.cluster.ForHosts(o.Inventory)
+	r.packages = rolePackages{cluster: r.cluster, wanted: len(r.distributions()) > 0, known: map[string][]string{}}
 	r.report.Log = dir.join(logFile)
 	return r, nil
 }

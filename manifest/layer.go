@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -242,5 +243,42 @@ func (c *Cluster) ForHost(inv *Inventory, h Host) (*Cluster, error) {
 		}
 		src = laid
 	}
-	return parseCluster(src, c.sets)
+	own, err := parseCluster(src, c.sets)
+	if err != nil {
+		return nil, err
+	}
+	own.Catalogs = c.Catalogs // they are read from files of their own
+	return own, nil
+}
+
+// ForHosts returns ForHost for many hosts of one inventory, with defaults filled in: what is the same for several of them
+// is worked out once. Hosts without settings of their own all get the same cluster. Without an inventory no host has any. The
+// function may be called concurrently.
+func (c *Cluster) ForHosts(inv *Inventory) func(Host) (*Cluster, error) {
+	type answer struct {
+		cluster *Cluster
+		err     error
+	}
+	var mu sync.Mutex
+	known := map[string]answer{}
+	shared := c.WithDefaults()
+	return func(h Host) (*Cluster, error) {
+		if inv == nil || len(h.settings) == 0 || c.file == nil {
+			return shared, nil
+		}
+		var paths strings.Builder
+		for _, one := range h.settings {
+			paths.WriteString(one.path + "\n")
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		a, ok := known[paths.String()]
+		if !ok {
+			if a.cluster, a.err = c.ForHost(inv, h); a.err == nil {
+				a.cluster = a.cluster.WithDefaults()
+			}
+			known[paths.String()] = a
+		}
+		return a.cluster, a.err
+	}
 }

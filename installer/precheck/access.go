@@ -38,7 +38,7 @@ func hasSafeSSH(s *Subject) Finding {
 		outdated(takes.MACs, func(a string) bool {
 			return strings.HasPrefix(a, "hmac-md5") || strings.HasPrefix(a, "hmac-ripemd") || strings.HasPrefix(a, "hmac-sha1-96")
 		}),
-		outdated(takes.HostKeyAlgorithms, func(a string) bool { return a == "ssh-dss" || a == "ssh-rsa" }),
+		outdated(takes.HostKeyAlgorithms, func(a string) bool { return strings.HasPrefix(a, "ssh-dss") || strings.HasPrefix(a, "ssh-rsa") }),
 	)
 	if old = unique(old); len(old) > 0 {
 		return fail(some(old))

@@ -7,6 +7,7 @@ func linkChecks() []Check {
 	return []Check{
 		{
 			ID: "links", Groups: []string{GroupNetwork}, Level: Block, Title: "the host reaches the others on the ports of their roles", Rule: reachesOthers,
+			LevelOf: linkLevel, Varies: "warns if only ports are closed that not every setting of the pod network uses, such as Calico's 179",
 			Why:    "nodes could not join, or pods not reach each other",
 			Fix:    "open these ports in the firewalls between the hosts and on them, both ways",
 			Source: "Kubernetes: ports and protocols; ports of the pod network; tried between the hosts",
@@ -18,6 +19,24 @@ func linkChecks() []Check {
 			Source: "tried between the hosts with packets that must not be split",
 		},
 	}
+}
+
+// linkLevel is that of the worst way that is closed.
+func linkLevel(s *Subject) Level {
+	var optional bool
+	for _, l := range s.fleet.links[s.Host.Name] {
+		switch {
+		case l.OK || l.Skipped != "":
+		case !l.Maybe:
+			return Block
+		default:
+			optional = true
+		}
+	}
+	if optional {
+		return Warn
+	}
+	return Block
 }
 
 func reachesOthers(s *Subject) Finding {

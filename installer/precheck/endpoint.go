@@ -11,6 +11,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// vacantID is the check that the network is asked for addresses for, which takes seconds.
+const vacantID = "vip-free"
+
 // endpointChecks are about addresses that move between hosts (kube-vip's, and that of two registry hosts) and about
 // addresses outside of the cluster.
 func endpointChecks() []Check {
@@ -28,7 +31,7 @@ func endpointChecks() []Check {
 			Source: "KubeKey v4, whose kube-vip role fails later",
 		},
 		{
-			ID: "vip-free", Groups: []string{GroupKubernetes, GroupRegistry}, Level: Block, Title: "nobody has a shared address yet", Rule: isVacant,
+			ID: vacantID, Groups: []string{GroupKubernetes, GroupRegistry}, Level: Block, Title: "nobody has a shared address yet", Rule: isVacant,
 			Why:    "two machines with one address take each other's connections away",
 			Fix:    "choose an address that nobody uses, or take it from the machine that has it",
 			Source: "RFC 5227; KubeKey v4 only compares it with the inventory",

@@ -12,11 +12,14 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
+// latencyID is the check that the speed of the disk is measured for, which takes seconds.
+const latencyID = "etcd-latency"
+
 // etcdChecks are about the cluster's own etcd.
 func etcdChecks() []Check {
 	return []Check{
 		{
-			ID: "etcd-latency", Groups: []string{GroupEtcd}, Level: Warn, Title: "the disk has a small write for good soon enough for etcd", Rule: isFastEnough,
+			ID: latencyID, Groups: []string{GroupEtcd}, Level: Warn, Title: "the disk has a small write for good soon enough for etcd", Rule: isFastEnough,
 			Why:    "etcd loses its leader when writes to its log take long, and the API server stops answering",
 			Fix:    "give etcd's directory an SSD of its own; precheck.diskLatency in the cluster file sets another limit",
 			Source: "etcd: 99% of WAL fsyncs below 10 ms; KubeKey v4 etcd_precheck (measured there in /tmp)",

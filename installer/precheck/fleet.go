@@ -14,8 +14,9 @@ import (
 // A fleet is what checks that compare hosts look at. It is made once: comparing each host with each other would take
 // hours where there are 10,000.
 type fleet struct {
-	addresses []netip.Addr // of each host, in the order of Input.Hosts
-	hosts     int          // how many there are
+	cluster   *manifest.Cluster // as it is on hosts without settings of their own
+	addresses []netip.Addr      // of each host, in the order of Input.Hosts
+	hosts     int               // how many there are
 	byAddress owners[netip.Addr]
 	byName    owners[string] // the name that the host itself has
 	byMachine owners[string]
@@ -52,9 +53,9 @@ func (o owners[K]) besides(host string, key K) string {
 	return text
 }
 
-func newFleet(in *Input) *fleet {
+func newFleet(in *Input, c *manifest.Cluster) *fleet {
 	f := &fleet{
-		hosts: len(in.Hosts), byAddress: owners[netip.Addr]{}, byName: owners[string]{}, byMachine: owners[string]{}, byProduct: owners[string]{}, byMAC: owners[string]{},
+		cluster: c, hosts: len(in.Hosts), byAddress: owners[netip.Addr]{}, byName: owners[string]{}, byMachine: owners[string]{}, byProduct: owners[string]{}, byMAC: owners[string]{},
 		named: map[string]netip.Addr{}, members: map[manifest.Role][]string{}, links: map[string][]Link{},
 	}
 	mtus := map[int]int{}

@@ -15,7 +15,9 @@ type Link struct {
 	Network string `json:"network"` // "tcp" or "udp"
 	Port    int    `json:"port"`
 	For     string `json:"for"` // what listens there later, for people
-	OK      bool   `json:"ok"`
+	// Maybe tells that the cluster file does not say whether it is needed: that depends on how the pod network is set up.
+	Maybe bool `json:"maybe,omitempty"`
+	OK    bool `json:"ok"`
 	// Error says why not OK: "refused", "timeout", or what else the host's kernel said.
 	Error string `json:"error,omitempty"`
 	// Skipped says why it was not tried, and so neither OK nor Error mean anything; "" if it was.
@@ -36,6 +38,8 @@ type way struct {
 	from, to []manifest.Role
 	// peers tells that it is between every two of the hosts: some of them are tried, not all.
 	peers bool
+	// maybe is Link.Maybe.
+	maybe bool
 }
 
 // ways lists what a cluster's hosts need of each other. The numbers are the programs' defaults.
@@ -80,7 +84,9 @@ func podWays(c *manifest.Cluster, nodes []manifest.Role) []way {
 	case "flannel":
 		return []way{peer("udp", 8472, "flannel (VXLAN)")}
 	case "calico":
-		return []way{peer("udp", 4789, "calico (VXLAN)"), peer("tcp", 179, "calico (BGP)")}
+		bgp := peer("tcp", 179, "calico (BGP)")
+		bgp.maybe = true
+		return []way{peer("udp", 4789, "calico (VXLAN)"), bgp}
 	case "cilium":
 		return []way{peer("udp", 8472, "cilium (VXLAN)"), peer("tcp", 4240, "cilium (health)")}
 	case "hybridnet":
@@ -119,7 +125,7 @@ func Links(c *manifest.Cluster, hosts []Host) []Link {
 			}
 			for _, f := range from {
 				if f.Name != to.Name {
-					list = append(list, Link{From: f.Name, To: to.Name, Address: address, Network: w.network, Port: w.port, For: w.what})
+					list = append(list, Link{From: f.Name, To: to.Name, Address: address, Network: w.network, Port: w.port, For: w.what, Maybe: w.maybe})
 				}
 			}
 		}

@@ -35,6 +35,9 @@ func TestLinksOfRoles(t *testing.T) {
 	var got []string
 	for _, l := range precheck.Links(c, hosts) {
 		got = append(got, fmt.Sprintf("%s>%s:%d/%s", l.From, l.To, l.Port, l.Network))
+		if l.Maybe != (l.Port == 179) {
+			t.Errorf("whether it is certain that %d is needed: %v", l.Port, !l.Maybe)
+		}
 	}
 	want := []string{
 		"w>cp:6443/tcp", "cp>w:10250/tcp", "cp>etcd:2379/tcp", "w>cp:5000/tcp", "cp>nfs:2049/tcp", "w>nfs:2049/tcp",

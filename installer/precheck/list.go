@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -57,6 +58,23 @@ func (s Selection) has(id string, groups []string) bool {
 	chosen := len(s.Only) == 0 || slices.ContainsFunc(s.Only, named)
 	return chosen && !slices.ContainsFunc(s.Skip, named)
 }
+
+// Spare takes out of a probe what takes long, unless a check is chosen that looks at it.
+func (s Selection) Spare(p *node.Probe) {
+	if p.Sync != "" && !s.chooses(latencyID) {
+		p.Sync = ""
+	}
+	if len(p.Vacant) > 0 && !s.chooses(vacantID) {
+		p.Vacant = nil
+	}
+}
+
+func (s Selection) chooses(id string) bool {
+	return slices.ContainsFunc(s.Of(Checks()), func(c Check) bool { return c.ID == id })
+}
+
+// TriesLinks tells whether a check is chosen that looks at the ways between hosts.
+func (s Selection) TriesLinks() bool { return len(s.Of(linkChecks())) > 0 }
 
 // An UnknownCheckError says that there is no check and no group of a name.
 type UnknownCheckError struct {

@@ -18,6 +18,12 @@ type input = precheck.Input
 
 func machineMutations() []mutation {
 	return []mutation{
+		{"settings that do not fit", settled(""), func(in *input) {
+			if err := settle(in, twoHosts("", "kubernetes: {maxPods: 300}")); err != nil {
+				panic(err) // it is read
+			}
+		}, each("host-settings", "w1")},
+		{"settings that fit", settled("kubernetes: {maxPods: 30}"), func(*input) {}, nil},
 		{"unreachable", good, func(in *input) { in.Hosts[1].Facts, in.Hosts[1].Err = nil, errors.New("no answer") }, each("reachable", "w1")},
 		{"user", good, w(func(f *node.Facts) { f.UID = 1000 }), each("privileges", "w1")},
 		{"no systemd", good, w(func(f *node.Facts) { f.Systemd.Init = false }), each("systemd", "w1")},
@@ -54,6 +60,18 @@ func machineMutations() []mutation {
 			in.Hosts[1].Facts.Swaps = []node.Swap{{Name: "/swap", Size: 1}}
 			in.Cluster.Kubernetes.Kubelet = manifest.Config{"failSwapOn": false}
 		}, nil},
+	}
+}
+
+// settled is good with settings for one host.
+func settled(own string) func(*testing.T) input {
+	return func(t *testing.T) input {
+		t.Helper()
+		in := good(t)
+		if err := settle(&in, twoHosts("", own)); err != nil {
+			t.Fatal(err)
+		}
+		return in
 	}
 }
 

@@ -84,10 +84,14 @@ type Input struct {
 	Links []Link
 	// Missing says what the bundle lacks for this cluster and these hosts, one sentence each.
 	Missing []string
-	// Inventory is the file that the hosts come from; nil if what it asks for is not to be checked.
+	// Inventory is the file that the hosts come from, which may have settings of the cluster for some of them; nil if what
+	// it asks for is not to be checked.
 	Inventory *manifest.Inventory
 	// Packages are the distributions that the bundle has packages for, such as "debian/12"; nil if it has none.
 	Packages []string
+	// PackagesOf returns the names of the packages that hosts with these roles need on a distribution, an error for one
+	// that nobody knows; nil if that is not to be checked. Facts have to be asked for them.
+	PackagesOf func(roles []manifest.Role, distribution string) ([]string, error)
 	// Etcd is what is known about an etcd of the user's (etcd.type: provided); nil if nobody has looked.
 	Etcd *ProvidedEtcd
 }
@@ -170,8 +174,10 @@ type Subject struct {
 	// Host and Facts are empty where the check is of the cluster.
 	Host  Host
 	Facts *node.Facts
-	// Cluster has its defaults filled in.
+	// Cluster is the cluster as it is on the host, with its defaults filled in. Where the inventory's settings for the
+	// host do not fit it, Misfit says why, and Cluster is without them.
 	Cluster *manifest.Cluster
+	Misfit  error
 	Input   *Input
 	fleet   *fleet
 	address netip.Addr // the host's, see Address
@@ -224,8 +230,9 @@ func Evaluate(in Input) Report {
 	if in.Cluster == nil {
 		in.Cluster = &manifest.Cluster{}
 	}
-	cluster := in.Cluster.WithDefaults()
-	all := newFleet(&in)
+	on := in.Cluster.ForHosts(in.Inventory)
+	cluster, _ := on(manifest.Host{}) // which has no settings that could not fit
+	all := newFleet(&in, cluster)
 	ofCluster, ofHost := split(Checks())
 	r := Report{Version: 1}
 	r.Results = make([]Result, 0, len(ofCluster)+len(in.Hosts)*len(ofHost))
@@ -236,7 +243,11 @@ func Evaluate(in Input) Report {
 			r.add(unreachable(h))
 			continue
 		}
-		r.evaluate(ofHost, &Subject{Host: h, Facts: h.Facts, Cluster: cluster, Input: &in, fleet: all, address: all.addresses[i]})
+		s := &Subject{Host: h, Facts: h.Facts, Input: &in, fleet: all, address: all.addresses[i]}
+		if s.Cluster, s.Misfit = on(h.Host); s.Misfit != nil {
+			s.Cluster = cluster
+		}
+		r.evaluate(ofHost, s)
 	}
 	return r
 }

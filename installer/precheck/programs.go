@@ -28,7 +28,7 @@ func programChecks() []Check {
 			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc", "FileExisting-touch"},
 		},
 		{
-			ID: "packages", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "the bundle has packages for the host's distribution", Rule: hasPackages,
+			ID: "packages", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "packages that the roles need are on the host, or in the bundle for its distribution", Rule: hasPackages,
 			Why:    "packages that are missing on the host cannot be installed from the bundle",
 			Fix:    "build the bundle with this distribution under packages, or install the packages beforehand",
 			Source: "packages in the bundle",
@@ -109,6 +109,7 @@ func (s *Subject) hasAll(programs []string) Finding {
 	return noneMissing(missing, "all of them")
 }
 
+// hasPackages is about bundles with packages. What is needed and is there already need not be in the bundle.
 func hasPackages(s *Subject) Finding {
 	has := s.Input.Packages
 	if len(has) == 0 {
@@ -121,5 +122,25 @@ func hasPackages(s *Subject) Finding {
 	if slices.Contains(has, name) || slices.Contains(has, major) {
 		return pass(name)
 	}
-	return failf("%s, the bundle has %s", name, some(has))
+	missing, known := s.missingPackages(name)
+	if known && len(missing) == 0 {
+		return pass("all that are needed are installed")
+	}
+	text := name + ", the bundle has " + some(has)
+	if known {
+		text += "; not installed: " + some(missing)
+	}
+	return fail(text)
+}
+
+// missingPackages are those that the host's roles need and it does not have; false if that is not known.
+func (s *Subject) missingPackages(distribution string) ([]string, bool) {
+	if s.Input.PackagesOf == nil || s.Facts.Packages == nil {
+		return nil, false
+	}
+	names, err := s.Input.PackagesOf(s.Host.Roles, distribution)
+	if err != nil {
+		return nil, false // nobody knows what the distribution calls them
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.Facts.Packages[name] != "" }), true
 }

@@ -132,6 +132,13 @@ func TestLevels(t *testing.T) {
 		}, "bridge-netfilter", precheck.Block},
 		{"ipvs with 1.35", rich, of(func(c *manifest.Cluster) { c.Kubernetes.ProxyMode, c.Kubernetes.Version = "ipvs", "v1.35.0" }), "proxy-mode", precheck.Warn},
 		{"nftables with 1.30", rich, of(func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.1" }), "proxy-mode", precheck.Block},
+		{"a way that pods may need", rich, func(in *precheck.Input) {
+			in.Links = append(in.Links, precheck.Link{From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true, Error: "timeout"})
+		}, "links", precheck.Warn},
+		{"that and another way", rich, func(in *precheck.Input) {
+			in.Links[0].OK = false
+			in.Links = append(in.Links, precheck.Link{From: "cp1", To: "w1", Network: "tcp", Port: 179, Maybe: true, Error: "timeout"})
+		}, "links", precheck.Block},
 		{"a kubelet that does not run", good, cp(func(f *node.Facts) { setUnit(f, "kubelet.service", "inactive") }), "kubernetes-installed", precheck.Warn},
 		{"a kubelet of another version", good, cp(func(f *node.Facts) {
 			ours(f)

@@ -20,6 +20,27 @@ func supportChecks() []Check {
 	}}
 }
 
+// settingChecks are about what the inventory says of the cluster.
+func settingChecks() []Check {
+	return []Check{{
+		ID: "host-settings", Groups: []string{GroupKKBundle}, Level: Block, Title: "the inventory's settings for the host fit the cluster", Rule: fitsCluster,
+		Why:    "the host could not be set up so; the other checks look at it as if the inventory had none for it",
+		Fix:    "change what is named here, under cluster in vars, groupVars or the host's entry of the inventory",
+		Source: "kkbundle: the cluster file with what vars, groupVars and the host's entry change of it",
+	}}
+}
+
+func fitsCluster(s *Subject) Finding {
+	switch {
+	case s.Misfit != nil:
+		return fail(strings.ReplaceAll(s.Misfit.Error(), "\n", "; "))
+	case s.Cluster == s.fleet.cluster:
+		return skip() // it has none
+	default:
+		return pass("they do")
+	}
+}
+
 // bundleChecks are about the bundle.
 func bundleChecks() []Check {
 	return []Check{{

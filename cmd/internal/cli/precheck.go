@@ -93,8 +93,9 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	options := s.options()
-	options.Rules = rules
+	options.Rules, options.Selection = rules, o.Selection
 	if o.record != "" {
+		options.Selection = precheck.Selection{} // another selection may be made from what is recorded
 		options.Known = func(in precheck.Input) error { return precheck.Record(o.record, in) }
 	}
 	if o.replay != "" {
