@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -141,5 +143,48 @@ func TestDistributionsOfPackages(t *testing.T) {
 	}
 	if got := r.distributions(); !slices.Equal(got, []string{"debian/12", "rocky/9"}) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestProbe: a host is asked by its own settings, for packages if the bundle has some, and for what takes long only if that
+// is wanted.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	inv, err := manifest.ParseInventory("inventory.yaml", []byte(`apiVersion: kkbundle.io/v1
+kind: Inventory
+hosts:
+  cp1: {address: 10.0.0.3, cluster: {etcd: {dataDir: /fast/etcd}}}
+  node1: {address: 10.0.0.4, cluster: {kubernetes: {maxPods: 5000}}}
+groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.options.Inventory = inv
+	ask := func(target int) node.Probe {
+		r := s.run(t, nil)
+		r.packages.wanted = true
+		return r.targets[target].probe(precheck.Host{Host: r.targets[target].Host})
+	}
+	p := ask(0)
+	if p.Sync != "/fast/etcd" || !slices.Contains(p.Dirs, "/fast/etcd") {
+		t.Errorf("the disk is measured in %q, of %q", p.Sync, p.Dirs)
+	}
+	for _, name := range []string{"conntrack", "conntrack-tools"} { // Debian's, and that of RPM
+		if !slices.Contains(p.Packages, name) {
+			t.Errorf("%s is not among %q", name, p.Packages)
+		}
+	}
+	if p := ask(1); len(p.Ports) == 0 { // although its settings do not fit
+		t.Errorf("node1 is asked for %+v", p)
+	}
+	s.options.Selection.Skip = []string{"etcd-latency"}
+	if p := ask(0); p.Sync != "" {
+		t.Errorf("the disk is measured for nobody, in %s", p.Sync)
+	}
+	r := s.run(t, nil)
+	if p := r.targets[0].probe(precheck.Host{Host: r.targets[0].Host}); len(p.Packages) > 0 {
+		t.Errorf("packages are asked for without a bundle of some: %q", p.Packages)
 	}
 }

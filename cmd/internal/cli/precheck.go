@@ -30,7 +30,11 @@ func newPrecheckCmd(g *globals) *cobra.Command {
 changed: the helper that looks is removed again. A host that cannot be reached is named in the report and keeps nobody waiting.
 
 Without a bundle and a cluster file it checks what every cluster of kubeadm's needs. With a cluster file (or a bundle that has
-one) it checks for that cluster, with a bundle also for the space and the architectures of what is in it.
+one) it checks for that cluster, each host with what the inventory sets for it; with a bundle also for the space, architectures and
+packages of what is in it. kkbundle precheck list says what is checked.
+
+--only and --skip take names of checks or groups; what takes long (the speed of etcd's disk, addresses that must be free, ports
+between the hosts) is not tried if only checks that are left out look at it.
 
 -o FORMAT is what standard output gets: table, json, junit, html or markdown. -o FORMAT=FILE writes a file; several
 can be named, and then the table is still printed, unless --quiet.
@@ -40,7 +44,8 @@ blocks; 22 warnings, with --fail-on warn.`,
 		Example: `  kkbundle precheck -i inventory.yaml site-1.4.0.kkb
   kkbundle precheck -i inventory.yaml -c cluster.yaml -o html=report.html,junit=junit.xml
   kkbundle precheck -i inventory.yaml --skip etcd --rules rules.yaml --fail-on warn
-  kkbundle precheck -i inventory.yaml --record facts/ && kkbundle precheck -i inventory.yaml --facts facts/`,
+  kkbundle precheck -i inventory.yaml --record facts/ && kkbundle precheck -i inventory.yaml --facts facts/
+  kkbundle precheck list etcd`,
 		Args: takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := ""
@@ -158,7 +163,7 @@ func (s *site) describe(r *precheck.Report) {
 		r.Notes = append(r.Notes, "no bundle was named: space, architectures and packages were not checked")
 	}
 	if s.anyCluster {
-		r.Notes = append(r.Notes, "no cluster file was named: it was checked what any cluster needs; pod network and versions were not")
+		r.Notes = append(r.Notes, "no cluster file was named: it was checked what any cluster needs; pod network, versions and what the inventory sets of the cluster were not")
 	}
 	var idle []string
 	for _, h := range s.inv.Hosts() {

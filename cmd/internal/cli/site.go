@@ -94,6 +94,9 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 	name := file
 	dir := filepath.Dir(file)
 	if file == "" {
+		if s.bundle == nil && len(s.settings) > 0 {
+			return &usageError{errors.New("--set changes what a cluster file says: name it with -c, or a bundle that carries one")}
+		}
 		if s.bundle == nil && s.clusterOptional {
 			s.cluster, s.anyCluster = anyCluster(s.inv), true
 			s.values = readSmall
