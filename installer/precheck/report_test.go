@@ -47,22 +47,27 @@ func series(prefix string, from, to int) []string {
 
 // exampleChecks are checks that there are not, but for the last: what is golden does not change with those that there are.
 func exampleChecks() (swap, memory, sync, networks, reachable precheck.Check) {
-	return precheck.Check{
-			ID: "no-swap", Level: precheck.Warn, Groups: []string{"kubernetes", "os"}, Title: "swap is off",
-			Why: "the kubelet does not start with swap on", Fix: "nothing needs to be done", Source: "kubeadm Swap",
-		}, precheck.Check{
-			ID: "enough-memory", Level: precheck.Block, Groups: []string{"host"}, Title: "there is enough memory",
-			Why: "processes would be killed", Fix: "give the machine more memory", Source: "kubeadm Mem",
-		}, precheck.Check{
-			ID: "clock", Level: precheck.Warn, Groups: []string{"host"}, Title: "the clock is synchronised",
-			Why: "certificates are not valid yet", Fix: "configure chrony", Source: "kkbundle",
-		}, precheck.Check{
-			ID: "networks-apart", Level: precheck.Block, Groups: []string{"network"}, Title: "networks lie apart",
-			Why: "pods would not reach hosts", Fix: "change podCIDR", Source: "kkbundle",
-		}, precheck.Check{
-			ID: "reachable", Level: precheck.Block, Groups: []string{"host"}, Title: "the host can be reached and asked",
-			Why: "nothing is known about it", Fix: "make sure that it is up", Source: "kkbundle",
-		}
+	swap = precheck.Check{
+		ID: "no-swap", Level: precheck.Warn, Groups: []string{"kubernetes", "os"}, Title: "swap is off",
+		Why: "the kubelet does not start with swap on", Fix: "nothing needs to be done", Source: "kubeadm Swap",
+	}
+	memory = precheck.Check{
+		ID: "enough-memory", Level: precheck.Block, Groups: []string{"host"}, Title: "there is enough memory",
+		Why: "processes would be killed", Fix: "give the machine more memory", Source: "kubeadm Mem",
+	}
+	sync = precheck.Check{
+		ID: "clock", Level: precheck.Warn, Groups: []string{"host"}, Title: "the clock is synchronised",
+		Why: "certificates are not valid yet", Fix: "configure chrony", Source: "kkbundle",
+	}
+	networks = precheck.Check{
+		ID: "networks-apart", Level: precheck.Block, Groups: []string{"network"}, Title: "networks lie apart",
+		Why: "pods would not reach hosts", Fix: "change podCIDR", Source: "kkbundle",
+	}
+	reachable = precheck.Check{
+		ID: "reachable", Level: precheck.Block, Groups: []string{"host"}, Title: "the host can be reached and asked",
+		Why: "nothing is known about it", Fix: "make sure that it is up", Source: "kkbundle",
+	}
+	return swap, memory, sync, networks, reachable
 }
 
 // hostileText is what a host may say to be more than text.
