@@ -23,18 +23,21 @@ func faults() []fault {
 		{
 			"a port is taken", 2,
 			"systemd-run --quiet --unit=taken-port --collect socat TCP-LISTEN:10250,fork,reuseaddr /dev/null; for i in $(seq 50); do ss -ltnH | grep -q :10250 && break; sleep 0.1; done",
-			"systemctl stop taken-port", []string{"host2/ports"},
+			"systemctl stop taken-port",
+			[]string{"host2/ports"},
 		},
 		{
 			"files of an earlier control plane", 1,
-			"mkdir -p /etc/kubernetes/manifests && touch /etc/kubernetes/manifests/kube-apiserver.yaml", "rm -r /etc/kubernetes", []string{"host1/leftovers"},
+			"mkdir -p /etc/kubernetes/manifests && touch /etc/kubernetes/manifests/kube-apiserver.yaml", "rm -r /etc/kubernetes",
+			[]string{"host1/leftovers"},
 		},
 		{
 			"data of an earlier etcd", 1, "mkdir -p /var/lib/etcd/member/snap", "rm -r /var/lib/etcd/member", []string{"host1/leftovers"},
 		},
 		{
 			"another pod network", 2,
-			"mkdir -p /etc/cni/net.d && echo '{}' > /etc/cni/net.d/05-other.conflist", "rm -r /etc/cni/net.d", []string{"host2/cni-config"},
+			"mkdir -p /etc/cni/net.d && echo '{}' > /etc/cni/net.d/05-other.conflist", "rm -r /etc/cni/net.d",
+			[]string{"host2/cni-config"},
 		},
 		{
 			"a bridge of an earlier pod network", 2, "ip link add cni0 type bridge", "ip link del cni0", []string{"host2/leftovers-network"},
@@ -45,14 +48,16 @@ func faults() []fault {
 		{
 			"a firewall", 1,
 			`printf '[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n' > /etc/systemd/system/firewalld.service && systemctl start firewalld`,
-			"systemctl stop firewalld; rm /etc/systemd/system/firewalld.service; systemctl daemon-reload", []string{"host1/firewall"},
+			"systemctl stop firewalld; rm /etc/systemd/system/firewalld.service; systemctl daemon-reload",
+			[]string{"host1/firewall"},
 		},
 		{
 			"a packet filter on one port", 2, "iptables -I INPUT -p tcp --dport 10250 -j DROP", "iptables -D INPUT -p tcp --dport 10250 -j DROP", []string{"host1/links"},
 		},
 		{
 			"one machine id", 0,
-			"cp /etc/machine-id /root/own-id && echo 0123456789abcdef0123456789abcdef > /etc/machine-id", "cat /root/own-id > /etc/machine-id && rm /root/own-id", []string{"host1/machine-unique", "host2/machine-unique"},
+			"cp /etc/machine-id /root/own-id && echo 0123456789abcdef0123456789abcdef > /etc/machine-id", "cat /root/own-id > /etc/machine-id && rm /root/own-id",
+			[]string{"host1/machine-unique", "host2/machine-unique"},
 		},
 		{
 			"a filesystem whose programs do not run", 1, "mkdir -p /opt && mount -t tmpfs -o noexec tmpfs /opt", "umount /opt", []string{"host1/filesystems"},
@@ -65,7 +70,8 @@ func faults() []fault {
 		},
 		{
 			"another distribution", 1,
-			`cp -P /etc/os-release /root/own-release && rm /etc/os-release && printf 'ID=void\nPRETTY_NAME=Void\n' > /etc/os-release`, "mv /root/own-release /etc/os-release", []string{"host1/os"},
+			`cp -P /etc/os-release /root/own-release && rm /etc/os-release && printf 'ID=void\nPRETTY_NAME=Void\n' > /etc/os-release`, "mv /root/own-release /etc/os-release",
+			[]string{"host1/os"},
 		},
 		{
 			"smaller packets", 2, "ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500", []string{"host1/mtu", "host1/path-mtu"},
