@@ -37,7 +37,7 @@ dist: helper ## static binaries for every platform into dist/
 	cd dist && sha256sum kkbundle-* > SHA256SUMS
 
 test: helper ## unit and integration tests; the race detector on what is concurrent
-	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static ctr:containerd
+	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static ctr:containerd ip:iproute2
 	go vet ./... ./testdata/scale
 	go test -timeout 10m ./... ./testdata/scale
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
