@@ -89,8 +89,7 @@ func fitTogether(s *Subject) Finding {
 	}
 	var wrong []string
 	for _, p := range problems {
-		// Containerd and etcd have checks of their own.
-		if _, text, _ := strings.Cut(p.Message, ": "); !strings.HasPrefix(text, "containerd ") && !strings.HasPrefix(text, "etcd ") {
+		if !s.saidElsewhere(p) {
 			wrong = append(wrong, p.String())
 		}
 	}
@@ -98,6 +97,19 @@ func fitTogether(s *Subject) Finding {
 		return fail(strings.Join(wrong, "; "))
 	}
 	return pass("they do")
+}
+
+// saidElsewhere tells whether a check of containerd or etcd alone says a problem already.
+func (s *Subject) saidElsewhere(p manifest.Problem) bool {
+	_, text, _ := strings.Cut(p.Message, ": ")
+	switch name, _, _ := strings.Cut(text, " "); name {
+	case "containerd":
+		return isNewContainerd(s).State == Failed
+	case "etcd":
+		return isNewEtcd(s).State == Failed
+	default:
+		return false
+	}
 }
 
 func canInstall(s *Subject) Finding {
