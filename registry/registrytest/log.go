@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -15,15 +14,20 @@ type Request struct {
 	Path   string
 	Query  string // as sent, without "?"
 	Auth   string // the scheme of the Authorization header: "Basic", "Bearer" or ""; never the secret
-	Status int    // 0 if the connection was cut before an answer
+	Status int    // 0 if no answer was begun
 	Bytes  int64  // of the request's body that were read
 }
 
-// Requests returns what was asked so far, in the order in which answers ended.
+// Requests returns what was asked so far, in the order of arrival. A request is listed before its handler runs and has its
+// status before the client can see it, so a client that has an answer finds its own request here.
 func (s *Server) Requests() []Request {
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
-	return slices.Clone(s.log.requests)
+	all := make([]Request, len(s.log.requests))
+	for i, r := range s.log.requests {
+		all[i] = *r
+	}
+	return all
 }
 
 // Count returns how many requests so far had that method ("" is any) and a path that the regular expression matches.
@@ -55,58 +59,61 @@ func (s *Server) ForgetRequests() {
 }
 
 type requestLog struct {
-	mu       sync.Mutex
-	requests []Request
+	mu       sync.Mutex // guards the requests' fields too
+	requests []*Request
 }
 
 func (l *requestLog) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		seen := Request{Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Auth: scheme}
-		body := &countedBody{ReadCloser: r.Body}
+		seen := &Request{Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Auth: scheme}
+		l.mu.Lock()
+		l.requests = append(l.requests, seen)
+		l.mu.Unlock()
 		r = r.WithContext(r.Context()) // a copy: net/http answers early where it finds its own body unread
-		r.Body = body
-		sw := &statusWriter{ResponseWriter: w}
-		defer func() { // also when the handler cuts the connection by panicking
-			seen.Status, seen.Bytes = sw.status, body.n
-			l.mu.Lock()
-			l.requests = append(l.requests, seen)
-			l.mu.Unlock()
-		}()
+		r.Body = &countedBody{ReadCloser: r.Body, log: l, seen: seen}
+		sw := &statusWriter{ResponseWriter: w, log: l, seen: seen}
 		next.ServeHTTP(sw, r)
-		if sw.status == 0 {
-			sw.status = http.StatusOK
-		}
+		sw.begin(http.StatusOK)
 	})
 }
 
 type countedBody struct {
 	io.ReadCloser
-	n int64
+	log  *requestLog
+	seen *Request
 }
 
 func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.n += int64(n)
+	b.log.mu.Lock()
+	b.seen.Bytes += int64(n)
+	b.log.mu.Unlock()
 	return n, err
 }
 
 type statusWriter struct {
 	http.ResponseWriter
-	status int
+	log  *requestLog
+	seen *Request
+}
+
+// begin notes the status of an answer that was not begun before.
+func (w *statusWriter) begin(status int) {
+	w.log.mu.Lock()
+	defer w.log.mu.Unlock()
+	if w.seen.Status == 0 {
+		w.seen.Status = status
+	}
 }
 
 func (w *statusWriter) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
+	w.begin(status)
 	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *statusWriter) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
+	w.begin(http.StatusOK)
 	return w.ResponseWriter.Write(p)
 }
 

@@ -61,9 +61,9 @@ func (s *referrers) push(w http.ResponseWriter, r *http.Request, repository stri
 		return
 	}
 	w.Header().Set("OCI-Subject", m.Subject.Digest.String())
-	sw := &statusWriter{ResponseWriter: w}
-	s.next.ServeHTTP(sw, r)
-	if sw.status != http.StatusCreated {
+	seen := &Request{}
+	s.next.ServeHTTP(&statusWriter{ResponseWriter: w, log: &requestLog{}, seen: seen}, r)
+	if seen.Status != http.StatusCreated {
 		return
 	}
 	d := ocispec.Descriptor{

@@ -143,7 +143,7 @@ func (th *thread) kubectl(t *testing.T, args string) string {
 // requests returns what the upstream was asked since the last call.
 func (th *thread) requests(t *testing.T, seen *int) []upstream.Request {
 	t.Helper()
-	all, err := upstream.ReadLog(filepath.Join(th.dir, upstream.LogFile))
+	all, err := th.upstream.Requests()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,10 @@ type Request struct {
 	Range  string `json:"range,omitempty"` // as asked
 }
 
-// ReadLog reads a log that a Server wrote, or is writing: one Request in JSON a line.
-func ReadLog(file string) ([]Request, error) {
-	f, err := os.Open(file)
+// Requests returns what was asked so far, every answer that a client has seen the end of among it.
+func (s *Server) Requests() ([]Request, error) {
+	s.log.settle()
+	f, err := os.Open(s.log.file.Name())
 	if err != nil {
 		return nil, fmt.Errorf("log of the upstream: %w", err)
 	}
@@ -45,6 +46,14 @@ func ReadLog(file string) ([]Request, error) {
 type requestLog struct {
 	mu   sync.Mutex
 	file *os.File
+	// answering is read-locked by every answer under way: a client has the last byte before the line is written.
+	answering sync.RWMutex
+}
+
+// settle returns when every answer that was under way is in the log.
+func (l *requestLog) settle() {
+	l.answering.Lock()
+	defer l.answering.Unlock()
 }
 
 func newRequestLog(name string) (*requestLog, error) {
@@ -65,6 +74,8 @@ func (l *requestLog) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen := Request{Method: r.Method, Path: r.URL.Path, Range: r.Header.Get("Range")}
 		c := &countingWriter{ResponseWriter: w}
+		l.answering.RLock()
+		defer l.answering.RUnlock()
 		defer func() {
 			seen.Status, seen.Bytes = c.status, c.bytes
 			line, err := json.Marshal(seen)

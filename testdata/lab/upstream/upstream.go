@@ -30,7 +30,7 @@ type Options struct {
 //
 //	ca.pem              who signed its certificate
 //	docker/config.json  the registry's credentials, for DOCKER_CONFIG
-//	requests.log        what was asked of it, see ReadLog
+//	requests.log        what was asked of it, see Requests
 //	manifest.yaml       what the lab's bundle holds; with cluster.yaml unless Small
 type Server struct {
 	Addr  string // host:port

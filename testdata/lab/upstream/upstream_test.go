@@ -95,7 +95,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s %s: %s %q %v; want %d %q and an ETag", c.path, c.ranges, resp.Status, body, resp.Header, c.status, c.want)
 		}
 	}
-	got, err := ReadLog(filepath.Join(s.State, LogFile))
+	got, err := s.Requests()
 	if err != nil {
 		t.Fatal(err)
 	}
