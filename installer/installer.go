@@ -59,12 +59,28 @@ type Task struct {
 	// Packages say what the hosts' operating systems must have for this task to succeed, by the catalog's names for what
 	// packages are for. Nothing installs them yet: PackagesOf is what a bundle carries.
 	Packages []string
+	// Leaves is what the task makes on hosts beside Files.
+	Leaves Leaves
 	// Look says that the task is a check that a dry run makes, too.
 	Look bool
 	// Done only looks. A task without it is a check: it changes nothing that lasts, and runs every time but in a dry run.
 	Done func(ctx context.Context, t *Target) (bool, error)
 	// Do makes it so. A task without it is planned: it says what a bundle needs, and CheckInstall refuses what it is for.
 	Do func(ctx context.Context, t *Target) error
+}
+
+// Leaves is what Reset takes away of what a task has made, on hosts where an installation has left its stamps.
+type Leaves struct {
+	// Units are stopped, disabled and their files in /etc/systemd/system removed, in this order.
+	Units []string
+	// Paths are files and directories, removed with everything in them. Mount points stay, empty.
+	Paths []string
+	// Data are directories with what cannot be made again; they stay unless WithData is set.
+	Data []string
+	// Links are network interfaces.
+	Links []string
+	// Undo, if set, does what a list cannot say, before everything else of the task. It has to be rerun-safe.
+	Undo func(ctx context.Context, t *Target) error
 }
 
 // Needs returns what the task needs from a bundle.

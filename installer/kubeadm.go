@@ -25,17 +25,18 @@ type kubeadmConfig struct {
 	cluster  *manifest.Cluster
 	endpoint string // host:port of the API server
 	beta4    bool   // v1beta4 of the API, else v1beta3
+	parts    []configPart
 }
 
 // newKubeadmConfig chooses the API version: v1beta4 exists since Kubernetes 1.31, v1beta3 is gone in time.
 // https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/
-func newKubeadmConfig(c *manifest.Cluster, endpoint string) (kubeadmConfig, error) {
+func newKubeadmConfig(c *manifest.Cluster, endpoint string, parts ...configPart) (kubeadmConfig, error) {
 	v, err := semver.NewVersion(c.Kubernetes.Version)
 	if err != nil {
 		return kubeadmConfig{}, fmt.Errorf("kubernetes version %q: %w", c.Kubernetes.Version, err)
 	}
 	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
-	return kubeadmConfig{cluster: c, endpoint: endpoint, beta4: beta4}, nil
+	return kubeadmConfig{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts}, nil
 }
 
 func (k kubeadmConfig) apiVersion() string {
@@ -123,21 +124,17 @@ func localEndpoint(ip netip.Addr) document {
 
 // registration names the node and its address, which kubeadm and the kubelet would else guess from the default route.
 func (k kubeadmConfig) registration(name string, ip netip.Addr) document {
-	args := any(document{"node-ip": ip.String()})
-	if k.beta4 {
-		args = []any{document{"name": "node-ip", "value": ip.String()}}
-	}
 	return document{
 		"name":             name,
 		"criSocket":        criSocket,
 		"imagePullPolicy":  "IfNotPresent",
-		"kubeletExtraArgs": args,
+		"kubeletExtraArgs": k.args(map[string]string{"node-ip": ip.String()}),
 	}
 }
 
 func (k kubeadmConfig) clusterConfiguration() document {
 	c := k.cluster
-	return merged(document{
+	base := document{
 		"apiVersion":           k.apiVersion(),
 		"kind":                 "ClusterConfiguration",
 		"clusterName":          c.Metadata.Name,
@@ -148,24 +145,41 @@ func (k kubeadmConfig) clusterConfiguration() document {
 			"serviceSubnet": c.Kubernetes.ServiceCIDR.String(),
 			"dnsDomain":     clusterDomain,
 		},
-	}, c.Kubernetes.Kubeadm)
+	}
+	for _, p := range k.parts {
+		base = merged(base, p.cluster)
+	}
+	for _, name := range []string{apiServer, controllerManager, scheduler} {
+		if d := k.component(name); len(d) > 0 {
+			base[name] = d
+		}
+	}
+	return merged(base, c.Kubernetes.Kubeadm)
 }
 
 func (k kubeadmConfig) kubeletConfiguration() document {
-	return merged(document{
+	base := document{
 		"apiVersion":   "kubelet.config.k8s.io/v1beta1",
 		"kind":         "KubeletConfiguration",
 		"cgroupDriver": "systemd",
 		"maxPods":      k.cluster.Kubernetes.MaxPods,
-	}, k.cluster.Kubernetes.Kubelet)
+	}
+	for _, p := range k.parts {
+		base = merged(base, p.kubelet)
+	}
+	return merged(base, k.cluster.Kubernetes.Kubelet)
 }
 
 func (k kubeadmConfig) kubeProxyConfiguration() document {
-	return merged(document{
+	base := document{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":       "KubeProxyConfiguration",
 		"mode":       k.cluster.Kubernetes.ProxyMode,
-	}, k.cluster.Kubernetes.KubeProxy)
+	}
+	for _, p := range k.parts {
+		base = merged(base, p.kubeProxy)
+	}
+	return merged(base, k.cluster.Kubernetes.KubeProxy)
 }
 
 // merged returns base with over laid upon it: mappings are merged key by key, everything else is replaced.

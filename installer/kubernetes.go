@@ -140,7 +140,9 @@ func joinTask(name string, where Where, role manifest.Role) Task {
 	}
 }
 
-func (r *run) kubeadm() (kubeadmConfig, error) { return newKubeadmConfig(r.cluster, r.endpoint()) }
+func (r *run) kubeadm() (kubeadmConfig, error) {
+	return newKubeadmConfig(r.cluster, r.endpoint(), r.parts()...)
+}
 
 // endpoint is where nodes and clients reach the API server, as host:port.
 func (r *run) endpoint() string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -65,6 +66,7 @@ const resetPhase = "reset"
 func resetTasks() []Task {
 	return []Task{
 		{Name: "kubernetes", Done: notInstalled, Do: removeKubernetes},
+		{Name: "services", Done: notInstalled, Do: removeLeavings},
 		{Name: "containerd", Done: notInstalled, Do: removeRuntime},
 		{Name: "network", Done: notInstalled, Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
@@ -107,6 +109,57 @@ func removeKubernetes(ctx context.Context, t *Target) error {
 	}
 	return t.empty(ctx, "/etc/systemd/system/kubelet.service.d", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd",
 		"/usr/libexec/kubernetes", "/var/log/pods", "/var/log/containers")
+}
+
+// removeLeavings takes away what tasks say that they leave, the last task's first.
+func removeLeavings(ctx context.Context, t *Target) error {
+	phases := Plan(t.run.Cluster)
+	for _, phase := range slices.Backward(phases) {
+		for _, task := range slices.Backward(phase.Tasks) {
+			if err := t.removeLeaves(ctx, task.Leaves); err != nil {
+				return fmt.Errorf("%s: %w", task.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (t *Target) removeLeaves(ctx context.Context, l Leaves) error {
+	if l.Undo != nil {
+		if err := l.Undo(ctx, t); err != nil {
+			return err
+		}
+	}
+	for _, unit := range l.Units {
+		if err := t.removeUnit(ctx, unit); err != nil {
+			return err
+		}
+	}
+	for _, link := range l.Links {
+		if _, err := t.test(ctx, "ip", "link", "delete", link); err != nil {
+			return err
+		}
+	}
+	paths := l.Paths
+	if t.run.WithData {
+		paths = slices.Concat(paths, l.Data)
+	}
+	for _, p := range paths {
+		if err := t.remove(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove removes a file, or a directory with all that is in it.
+func (t *Target) remove(ctx context.Context, path string) error {
+	if dir, err := t.test(ctx, "test", "-d", path); err != nil {
+		return err
+	} else if dir {
+		return t.empty(ctx, path)
+	}
+	return t.command(ctx, "rm", "-f", "--", path)
 }
 
 // removeRuntime stops containerd and what it runs: stopping its unit leaves containers alone.
