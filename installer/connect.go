@@ -25,7 +25,7 @@ func (r *run) connect(ctx context.Context) error {
 		return t.failure
 	})
 	for _, t := range r.targets {
-		if !r.leaving && t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
+		if !r.leaving && !r.alone && t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &AddressError{Host: t.Name})
 		}
 	}
@@ -55,7 +55,7 @@ func (r *run) needed() []*Target {
 	}
 	var list []*Target
 	for _, t := range r.targets {
-		once := t == first(r.withRole(manifest.RoleControlPlane)) || t == first(r.withRole(manifest.RoleRegistry))
+		once := !r.alone && t == first(r.withRole(manifest.RoleControlPlane)) || !r.alone && t == first(r.withRole(manifest.RoleRegistry))
 		if once || r.isWanted(t) {
 			list = append(list, t)
 		}

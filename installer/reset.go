@@ -347,7 +347,7 @@ func (t *Target) restoreParameters(ctx context.Context) error {
 
 // ownFiles are the files and directories that nobody but an installation makes.
 func ownFiles() []string {
-	return []string{configDir, registryBinary, hooksOnHost, hookStamps, beforeDir, kubeadmFile, stateDir + "/receive"}
+	return []string{configDir, registryBinary, hooksOnHost, hookStamps, beforeDir, kubeadmFile, provisionDir, stateDir + "/receive"}
 }
 
 // sharedFiles are those that others may have made where no installation has left its stamps.

@@ -34,6 +34,8 @@ type run struct {
 	packages rolePackages
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
+	// alone says that the run is about the hosts of Limit and needs no other.
+	alone bool
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
 	// parting says that connections to hosts end when they are not used, see visit.go.

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/provision"
+)
+
+type provisionOptions struct {
+	siteFlags
+	phases        []string
+	dryRun, check bool
+}
+
+func newProvisionCmd(g *globals) *cobra.Command {
+	var o provisionOptions
+	o.clusterOptional = true
+	cmd := &cobra.Command{
+		Use:   "provision -i INVENTORY HOST FILE [BUNDLE]",
+		Short: "Make one host what a cloud-init or Ignition document says",
+		Long: `Takes the steps of a bootstrap document on one host of the inventory, over SSH: the #cloud-config that Cluster API's kubeadm
+provider writes, or an Ignition configuration (spec 3). - reads it from standard input.
+
+Of #cloud-config: bootcmd, write_files, disk_setup, fs_setup, mounts, hostname, groups, users, ntp, timezone, runcmd; of Ignition: storage, passwd,
+systemd. Anything else is an error with its line. Each step is taken once for a document (bootcmd on every run), a step that failed is taken
+again by the next run, and /run/cluster-api/bootstrap-success.complete is written when all have succeeded.
+
+With a bundle the host is prepared first, in phases named for the operations of CAPKK's KKInstance: bootstrap, binary, container-manager; then
+comes provisioning. kkbundle reset --limit HOST takes them back.`,
+		Example: `  kkbundle provision -i inventory.yaml node1 bootstrap.yaml site-1.4.0.kkb
+  kubectl get secret node1-bootstrap -o go-template='{{.data.value|base64decode}}' | kkbundle provision -i inventory.yaml node1 -`,
+		Args: takes("HOST", "FILE", "[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runProvision(cmd.Context(), g, args, o)
+		},
+	}
+	f := cmd.Flags()
+	o.add(f)
+	g.addTrust(f)
+	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
+	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	f.BoolVar(&o.check, "check", false, "only read the document and print its steps")
+	return cmd
+}
+
+func runProvision(ctx context.Context, g *globals, args []string, o provisionOptions) (err error) {
+	program, err := readProgram(g, args[1], args[0])
+	if err != nil {
+		return err
+	}
+	if o.check {
+		for _, s := range program.Steps {
+			if err := g.result("%s", s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	path := ""
+	if len(args) > 2 {
+		path = args[2]
+	}
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	p := g.newTaskPrinter()
+	options := s.options()
+	options.Phases, options.DryRun, options.Progress = o.phases, o.dryRun, p.event
+	report, err := installer.Provision(ctx, options, args[0], program)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	verb := "changed"
+	if o.dryRun {
+		verb = "would change"
+	}
+	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
+	return nil
+}
+
+// readProgram reads a bootstrap document, which is secret: it has tokens in it.
+func readProgram(g *globals, file, hostname string) (*provision.Program, error) {
+	var data []byte
+	var err error
+	if file == "-" {
+		file = "standard input"
+		data, err = io.ReadAll(io.LimitReader(g.In, manifest.MaxFileSize+1))
+	} else {
+		data, err = readSmall(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap document: %w", err)
+	}
+	program, err := provision.Parse(file, data, hostname)
+	if err != nil {
+		return nil, &inputError{err}
+	}
+	return program, nil
+}

@@ -1,0 +1,174 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/provision"
+)
+
+// How a host gets partitions, filesystems and mounts that a program asks for. Nothing that is on a disk is lost unless the
+// program says so.
+
+// provisionDisk writes a partition table on an empty disk.
+func (t *Target) provisionDisk(ctx context.Context, d provision.Disk) error {
+	found, err := t.output(ctx, "wipefs", "--no-act", "--noheadings", "--", d.Device)
+	if err != nil {
+		return fmt.Errorf("disk %s: %w", d.Device, err)
+	}
+	if len(bytes.TrimSpace(found)) > 0 {
+		if !d.Overwrite {
+			return nil // as cloud-init does: it was partitioned before, or is somebody's
+		}
+		if err := t.command(ctx, "wipefs", "--all", "--", d.Device); err != nil {
+			return err
+		}
+	}
+	out, err := t.output(ctx, "blockdev", "--getsize64", d.Device)
+	if err != nil {
+		return err
+	}
+	size, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	if err != nil {
+		return fmt.Errorf("size of %s: %w", d.Device, err)
+	}
+	return t.feed(ctx, []byte(partitionTable(d, size)), "sfdisk", "--quiet", "--", d.Device)
+}
+
+// partitionTable is what sfdisk(8) reads, for a disk of size bytes.
+func partitionTable(d provision.Disk, size int64) string {
+	table := d.Table
+	if table == "mbr" {
+		table = "dos"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "label: %s\n", table)
+	for _, p := range d.Parts {
+		var fields []string
+		if p.StartMiB > 0 {
+			fields = append(fields, fmt.Sprintf("start=%dMiB", p.StartMiB))
+		}
+		const mebi = 1 << 20
+		switch {
+		case p.SizeMiB > 0:
+			fields = append(fields, fmt.Sprintf("size=%dMiB", p.SizeMiB))
+		case p.Percent > 0 && p.Percent < 100:
+			fields = append(fields, fmt.Sprintf("size=%dMiB", size/100*int64(p.Percent)/mebi))
+		}
+		if p.Type != "" {
+			fields = append(fields, "type="+p.Type)
+		}
+		if p.Label != "" && table == "gpt" {
+			fields = append(fields, "name="+strconv.Quote(p.Label))
+		}
+		b.WriteString(strings.Join(fields, ", ") + ",\n")
+	}
+	return b.String()
+}
+
+// provisionFilesystem makes a filesystem on an empty device.
+func (t *Target) provisionFilesystem(ctx context.Context, f provision.Filesystem) error {
+	kind, err := t.blkid(ctx, f.Device, "TYPE")
+	if err != nil {
+		return err
+	}
+	if kind != "" && !f.Overwrite {
+		label, err := t.blkid(ctx, f.Device, "LABEL")
+		if err != nil {
+			return err
+		}
+		if kind == f.Type && (f.Label == "" || label == f.Label) {
+			return nil
+		}
+		return fmt.Errorf("%s has a filesystem already (%s %q), and overwriting it is not asked for", f.Device, kind, label)
+	}
+	return t.command(ctx, mkfs(f)...)
+}
+
+// blkid returns what is known about a device; "" if nothing is.
+func (t *Target) blkid(ctx context.Context, device, tag string) (string, error) {
+	out := &limited{most: maxFile}
+	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{"blkid", "--probe", "--output", "value", "--match-tag", tag, "--", device}, Stdout: out}))
+	if err != nil || !ok {
+		return "", err // it fails where there is nothing; what is wrong with the device itself mkfs says
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// mkfs returns the command that makes a filesystem, whatever is on the device.
+func mkfs(f provision.Filesystem) []string {
+	label, force, id := "-L", "-f", []string{"-U", f.UUID}
+	switch f.Type {
+	case "ext3", "ext4":
+		force = "-F"
+	case "xfs":
+		id = []string{"-m", "uuid=" + f.UUID}
+	case "vfat":
+		label, force, id = "-n", "", []string{"-i", strings.ReplaceAll(f.UUID, "-", "")}
+	}
+	args := []string{"mkfs." + f.Type}
+	if force != "" {
+		args = append(args, force)
+	}
+	if f.Label != "" {
+		args = append(args, label, f.Label)
+	}
+	if f.UUID != "" {
+		args = append(args, id...)
+	}
+	args = append(args, f.Options...)
+	return append(args, f.Device)
+}
+
+// provisionMount adds a line to /etc/fstab and mounts it.
+func (t *Target) provisionMount(ctx context.Context, m provision.Mount) error {
+	have, err := t.read(ctx, "/etc/fstab")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	want, err := withMount(have, m)
+	if err != nil {
+		return err
+	}
+	if err := t.command(ctx, "mkdir", "-p", "--", m.Path); err != nil {
+		return err
+	}
+	if !bytes.Equal(have, want) {
+		if err := t.write(ctx, textFile{"/etc/fstab", 0o644, want}); err != nil {
+			return err
+		}
+		if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+			return err
+		}
+	}
+	mounted, err := t.test(ctx, "mountpoint", "-q", "--", m.Path)
+	if err != nil || mounted {
+		return err
+	}
+	return t.command(ctx, "mount", "--", m.Path)
+}
+
+// withMount returns an fstab with the mount's line. One with another for the same place is refused.
+func withMount(fstab []byte, m provision.Mount) ([]byte, error) {
+	line := strings.Join([]string{m.Source, m.Path, m.Type, m.Options, m.Dump, m.Pass}, " ")
+	for have := range bytes.Lines(fstab) {
+		fields := strings.Fields(string(have))
+		if len(fields) < 2 || strings.HasPrefix(fields[0], "#") || fields[1] != m.Path {
+			continue
+		}
+		if strings.Join(fields, " ") == line {
+			return fstab, nil
+		}
+		return nil, fmt.Errorf("/etc/fstab has another line for %s: %s", m.Path, bytes.TrimSpace(have))
+	}
+	if len(fstab) > 0 && !bytes.HasSuffix(fstab, []byte("\n")) {
+		fstab = append(bytes.Clone(fstab), '\n')
+	}
+	return append(bytes.Clone(fstab), line+"\n"...), nil
+}

@@ -1,0 +1,131 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/provision"
+)
+
+// How a host gets users, groups and their rights that a program asks for.
+
+func (t *Target) provisionGroup(ctx context.Context, g provision.Group) error {
+	there, err := t.test(ctx, "getent", "group", "--", g.Name)
+	if err != nil || there == !g.Remove {
+		return err
+	}
+	if g.Remove {
+		return t.command(ctx, "groupdel", "--", g.Name)
+	}
+	args := []string{"groupadd"}
+	if g.System {
+		args = append(args, "--system")
+	}
+	if g.GID != "" {
+		args = append(args, "--gid", g.GID)
+	}
+	return t.command(ctx, append(args, "--", g.Name)...)
+}
+
+// provisionUser makes a user; one that is there gets what is missing: groups, keys, rights, a password.
+func (t *Target) provisionUser(ctx context.Context, u provision.User) error {
+	there, err := t.test(ctx, "getent", "passwd", "--", u.Name)
+	switch {
+	case err != nil:
+		return err
+	case u.Remove && there:
+		return t.command(ctx, "userdel", "--", u.Name)
+	case u.Remove:
+		return nil
+	case !there:
+		err = t.command(ctx, useradd(u)...)
+	case len(u.Groups) > 0:
+		err = t.command(ctx, "usermod", "--append", "--groups", strings.Join(u.Groups, ","), "--", u.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if u.PasswordHash != "" {
+		if err := t.feed(ctx, []byte(u.Name+":"+u.PasswordHash+"\n"), "chpasswd", "--encrypted"); err != nil {
+			return err
+		}
+	}
+	if u.Lock {
+		if err := t.command(ctx, "usermod", "--lock", "--", u.Name); err != nil {
+			return err
+		}
+	}
+	return errors.Join(t.authorize(ctx, u), t.permit(ctx, u))
+}
+
+// useradd returns the command that makes a user.
+func useradd(u provision.User) []string {
+	args := []string{"useradd"}
+	for _, one := range []struct{ flag, value string }{
+		{"--comment", u.Comment},
+		{"--home-dir", u.Home},
+		{"--shell", u.Shell},
+		{"--uid", u.UID},
+		{"--gid", u.PrimaryGroup},
+		{"--groups", strings.Join(u.Groups, ",")},
+	} {
+		if one.value != "" {
+			args = append(args, one.flag, one.value)
+		}
+	}
+	if u.System {
+		args = append(args, "--system")
+	}
+	if u.NoHome {
+		args = append(args, "--no-create-home")
+	} else {
+		args = append(args, "--create-home")
+	}
+	switch {
+	case u.NoGroup:
+		args = append(args, "--no-user-group")
+	case u.PrimaryGroup == "":
+		args = append(args, "--user-group")
+	}
+	return append(args, "--", u.Name)
+}
+
+// addKeys adds the lines of its input to ~/.ssh/authorized_keys that are not there. It runs as the user: what is in a
+// user's home may be links of the user's making.
+const addKeys = `umask 077
+mkdir -p "$1/.ssh" && cd "$1/.ssh" && touch authorized_keys || exit 1
+while IFS= read -r key; do grep -qxF -e "$key" authorized_keys || printf '%s\n' "$key" >>authorized_keys || exit 1; done`
+
+func (t *Target) authorize(ctx context.Context, u provision.User) error {
+	if len(u.Keys) == 0 {
+		return nil
+	}
+	out, err := t.output(ctx, "getent", "passwd", "--", u.Name)
+	if err != nil {
+		return err
+	}
+	fields := strings.Split(strings.TrimSpace(string(out)), ":")
+	const home = 5
+	if len(fields) <= home || !strings.HasPrefix(fields[home], "/") {
+		return fmt.Errorf("user %s has no home directory for keys", u.Name)
+	}
+	return t.feed(ctx, []byte(strings.Join(u.Keys, "\n")+"\n"), "runuser", "-u", u.Name, "--", "sh", "-c", addKeys, "sh", fields[home])
+}
+
+// permit writes the user's rules for sudo, which sudo itself has found good: with a broken file it refuses everybody.
+func (t *Target) permit(ctx context.Context, u provision.User) error {
+	if len(u.Sudo) == 0 {
+		return nil
+	}
+	var rules strings.Builder
+	for _, rule := range u.Sudo {
+		rules.WriteString(u.Name + " " + rule + "\n")
+	}
+	if err := t.feed(ctx, []byte(rules.String()), "visudo", "--check", "--quiet", "--file=-"); err != nil {
+		return fmt.Errorf("sudo rules of %s: %w", u.Name, err)
+	}
+	name := strings.ReplaceAll(u.Name, ".", "_") // sudo passes over names with dots
+	return t.write(ctx, textFile{"/etc/sudoers.d/90-kkbundle-" + name, 0o440, []byte(rules.String())})
+}

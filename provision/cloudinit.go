@@ -1,0 +1,308 @@
+package provision
+
+import (
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// cloud are the parts of a #cloud-config, which are put in cloud-init's order when all have been read.
+// https://github.com/canonical/cloud-init/blob/main/config/cloud.cfg.tmpl
+type cloud struct {
+	boot, files, disks, filesystems, mounts, name, groups, users, members, time, zone, run, late []Step
+	keepName                                                                                     bool
+}
+
+func (r *reader) cloudConfig(n *yaml.Node) *Program {
+	if n == nil {
+		return nil
+	}
+	var c cloud
+	one := func(into *[]Step, read func(*yaml.Node) Step) func(*yaml.Node) {
+		return func(n *yaml.Node) {
+			if s := read(n); s != nil {
+				*into = append(*into, s)
+			}
+		}
+	}
+	each := func(name string, into *[]Step, read func(*yaml.Node) Step) func(*yaml.Node) {
+		return r.list(name, one(into, read))
+	}
+	r.mapping(n, "cloud-config", map[string]func(*yaml.Node){
+		"bootcmd":           each("bootcmd", &c.boot, func(n *yaml.Node) Step { return r.cloudCommand(n, true) }),
+		"write_files":       r.list("write_files", func(n *yaml.Node) { r.cloudFile(n, &c) }),
+		"disk_setup":        func(n *yaml.Node) { r.cloudDisks(n, &c) },
+		"fs_setup":          each("fs_setup", &c.filesystems, r.cloudFilesystem),
+		"mounts":            each("mounts", &c.mounts, r.cloudMount),
+		"hostname":          one(&c.name, r.hostname),
+		"preserve_hostname": r.truth(&c.keepName),
+		"groups":            r.list("groups", func(n *yaml.Node) { r.cloudGroup(n, &c) }),
+		"users":             each("users", &c.users, r.cloudUser),
+		"ntp":               one(&c.time, r.cloudTime),
+		"timezone":          one(&c.zone, r.timezone),
+		"runcmd":            each("runcmd", &c.run, func(n *yaml.Node) Step { return r.cloudCommand(n, false) }),
+	})
+	if c.keepName {
+		c.name = nil
+	}
+	return &Program{Format: "cloud-config", Steps: slices.Concat(
+		c.boot, c.files, c.disks, c.filesystems, c.mounts, c.name, c.groups, c.users, c.members, c.time, c.zone, c.late, c.run,
+	)}
+}
+
+// cloudCommand takes a text for a shell, or a list of arguments.
+func (r *reader) cloudCommand(n *yaml.Node, always bool) Step {
+	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" && strings.TrimSpace(n.Value) != "" {
+		return Command{Args: []string{"/bin/sh", "-c", n.Value}, Always: always}
+	}
+	var args []string
+	r.list("a command", func(n *yaml.Node) {
+		var one string
+		r.text(&one)(n)
+		args = append(args, one)
+	})(n)
+	if len(args) == 0 || args[0] == "" {
+		r.fail(n, "a command has to have a name")
+		return nil
+	}
+	return Command{Args: args, Always: always}
+}
+
+func (r *reader) cloudFile(n *yaml.Node, c *cloud) {
+	const byDefault = 0o644 // https://docs.cloud-init.io/en/latest/reference/modules.html#write-files
+	f := File{Mode: byDefault}
+	var late bool
+	var encoding string
+	var content *yaml.Node
+	r.mapping(n, "write_files", map[string]func(*yaml.Node){
+		"path":        r.absolute(&f.Path),
+		"owner":       r.owner(&f.Owner),
+		"permissions": r.octal(&f.Mode),
+		"encoding":    r.text(&encoding),
+		"append":      r.truth(&f.Append),
+		"defer":       r.truth(&late),
+		"content":     func(n *yaml.Node) { content = n },
+	})
+	if f.Path == "" {
+		r.fail(n, "an entry of write_files has to have a path")
+		return
+	}
+	if content != nil && content.Tag != "!!null" {
+		var text string
+		r.text(&text)(content)
+		var err error
+		if f.Data, err = unpacked([]byte(text), encodings(encoding, content.Tag == "!!binary")...); err != nil {
+			r.fail(content, "content of %s: %v", f.Path, err)
+		}
+	}
+	if late {
+		c.late = append(c.late, f)
+		return
+	}
+	c.files = append(c.files, f)
+}
+
+// encodings returns what is undone in order: gz+b64 is base64 of what gzip made. YAML's binary values are base64, too.
+func encodings(name string, binary bool) []string {
+	list := strings.Split(strings.ToLower(strings.TrimSpace(name)), "+")
+	slices.Reverse(list)
+	if binary {
+		list = append([]string{"b64"}, list...)
+	}
+	return list
+}
+
+func (r *reader) cloudDisks(n *yaml.Node, c *cloud) {
+	if n.Kind != yaml.MappingNode {
+		r.fail(n, "disk_setup is to be a mapping")
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		d := Disk{Table: "mbr"}
+		r.device(&d.Device)(n.Content[i])
+		r.mapping(n.Content[i+1], "disk_setup", map[string]func(*yaml.Node){
+			"table_type": r.oneOf(&d.Table, "gpt", "mbr"),
+			"layout":     func(n *yaml.Node) { r.cloudLayout(n, &d) },
+			"overwrite":  r.truth(&d.Overwrite),
+		})
+		c.disks = append(c.disks, d)
+	}
+}
+
+// cloudLayout takes true for one partition, false for none, or a list of sizes in percent, each perhaps with a type.
+func (r *reader) cloudLayout(n *yaml.Node, d *Disk) {
+	if n.Kind == yaml.ScalarNode {
+		var whole bool
+		r.truth(&whole)(n)
+		if whole {
+			d.Parts = []Partition{{}}
+		}
+		return
+	}
+	r.list("layout", func(n *yaml.Node) {
+		var p Partition
+		size := n
+		if n.Kind == yaml.SequenceNode && len(n.Content) == 2 {
+			size = n.Content[0]
+			r.text(&p.Type)(n.Content[1])
+		}
+		r.number(&p.Percent)(size)
+		if p.Percent < 1 || p.Percent > 100 {
+			r.fail(size, "a size in percent is wanted here")
+		}
+		d.Parts = append(d.Parts, p)
+	})(n)
+}
+
+func (r *reader) cloudFilesystem(n *yaml.Node) Step {
+	var f Filesystem
+	var partition string
+	r.mapping(n, "fs_setup", map[string]func(*yaml.Node){
+		"label":      r.text(&f.Label),
+		"filesystem": r.oneOf(&f.Type, "ext4", "ext3", "xfs", "btrfs", "vfat"),
+		"device":     r.device(&f.Device),
+		"partition":  r.text(&partition),
+		"overwrite":  r.truth(&f.Overwrite),
+		"extra_opts": r.texts(&f.Options),
+	})
+	switch {
+	case f.Device == "" || f.Type == "":
+		r.fail(n, "an entry of fs_setup has to have a device and a filesystem")
+	case partition == "" || partition == "none":
+	case partition == "auto" || partition == "any":
+		f.Device += partitionName(f.Device, "1")
+	case strings.Trim(partition, "0123456789") == "":
+		f.Device += partitionName(f.Device, partition)
+	default:
+		r.fail(n, "partition is auto, any, none or a number, not %q", partition)
+	}
+	return f
+}
+
+// partitionName is what the kernel adds to a disk's name for a partition.
+func partitionName(device, number string) string {
+	if last := device[len(device)-1]; last >= '0' && last <= '9' {
+		return "p" + number
+	}
+	return number
+}
+
+// cloudMount takes the fields of a line of /etc/fstab, with cloud-init's defaults for those that are left out.
+func (r *reader) cloudMount(n *yaml.Node) Step {
+	var fields []string
+	r.list("a mount", func(n *yaml.Node) {
+		var one string
+		if n.Tag != "!!null" {
+			r.text(&one)(n)
+		}
+		if strings.ContainsAny(one, " \t\n") {
+			r.fail(n, "a field of /etc/fstab has no spaces; write \\040")
+		}
+		fields = append(fields, one)
+	})(n)
+	byDefault := []string{"", "", "auto", "defaults,nofail", "0", "2"}
+	for i, d := range byDefault {
+		if i == len(fields) {
+			fields = append(fields, d)
+		}
+		if fields[i] == "" {
+			fields[i] = d
+		}
+	}
+	m := Mount{fields[0], fields[1], fields[2], fields[3], fields[4], fields[5]}
+	source := strings.HasPrefix(m.Source, "/dev/") || strings.Contains(m.Source, "=") || strings.Contains(m.Source, ":/") || m.Type == "tmpfs"
+	switch {
+	case len(fields) > len(byDefault):
+		r.fail(n, "a line of /etc/fstab has six fields")
+	case m.Type == "swap":
+		r.fail(n, "swap is not turned on: the kubelet does not run with it")
+	case !source:
+		r.fail(n, "%q is no device: write /dev/..., LABEL=... or UUID=...", m.Source)
+	case !strings.HasPrefix(m.Path, "/"):
+		r.fail(n, "%q is no place to mount at", m.Path)
+	}
+	return m
+}
+
+func (r *reader) cloudGroup(n *yaml.Node, c *cloud) {
+	var g Group
+	if n.Kind == yaml.ScalarNode {
+		r.account(&g.Name)(n)
+		c.groups = append(c.groups, g)
+		return
+	}
+	if n.Kind != yaml.MappingNode || len(n.Content) != 2 {
+		r.fail(n, "a group is its name, or its name with a list of members")
+		return
+	}
+	var members []string
+	r.account(&g.Name)(n.Content[0])
+	r.texts(&members)(n.Content[1])
+	r.accounts(n, members)
+	c.groups = append(c.groups, g)
+	for _, user := range members {
+		c.members = append(c.members, Member{Group: g.Name, User: user})
+	}
+}
+
+func (r *reader) cloudUser(n *yaml.Node) Step {
+	if n.Kind == yaml.ScalarNode && n.Value == "default" {
+		return nil // the user of the distribution's image is there
+	}
+	u := User{Lock: true} // https://docs.cloud-init.io/en/latest/reference/modules.html#users-and-groups
+	r.mapping(n, "a user", map[string]func(*yaml.Node){
+		"name":                r.account(&u.Name),
+		"gecos":               r.text(&u.Comment),
+		"homedir":             r.absolute(&u.Home),
+		"shell":               r.absolute(&u.Shell),
+		"uid":                 r.text(&u.UID),
+		"primary_group":       r.account(&u.PrimaryGroup),
+		"groups":              r.texts(&u.Groups),
+		"system":              r.truth(&u.System),
+		"no_create_home":      r.truth(&u.NoHome),
+		"no_user_group":       r.truth(&u.NoGroup),
+		"lock_passwd":         r.truth(&u.Lock),
+		"passwd":              r.text(&u.PasswordHash),
+		"hashed_passwd":       r.text(&u.PasswordHash),
+		"ssh_authorized_keys": r.texts(&u.Keys),
+		"sudo":                r.sudo(&u.Sudo),
+	})
+	if u.Name == "" {
+		r.fail(n, "a user has to have a name")
+	}
+	r.checkUser(n, u)
+	return u
+}
+
+// sudo takes a rule, a list of rules, or false for none.
+func (r *reader) sudo(into *[]string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode {
+			if n.Value != "false" && n.Tag != "!!null" {
+				*into = []string{n.Value}
+			}
+			return
+		}
+		r.texts(into)(n)
+	}
+}
+
+func (r *reader) cloudTime(n *yaml.Node) Step {
+	on := true
+	var t Time
+	r.mapping(n, "ntp", map[string]func(*yaml.Node){
+		"enabled": r.truth(&on), "servers": r.texts(&t.Servers), "pools": r.texts(&t.Pools),
+		"ntp_client": r.oneOf(new(string), "auto", "chrony", "systemd-timesyncd"),
+	})
+	t.Off = !on
+	for _, s := range slices.Concat(t.Servers, t.Pools) {
+		if !hostName(s) {
+			r.fail(n, "%q is no name or address of a server", s)
+		}
+	}
+	if on && len(t.Servers)+len(t.Pools) == 0 {
+		r.fail(n, "name servers or pools: those that a distribution knows by itself cannot be reached without internet")
+	}
+	return t
+}

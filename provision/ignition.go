@@ -1,0 +1,331 @@
+package provision
+
+import (
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// ignition are the parts of an Ignition configuration, which are put in Ignition's order when all have been read: disks,
+// filesystems, users, files, units.
+type ignition struct {
+	disks, filesystems, mounts, groups, users, dirs, files, links, units []Step
+}
+
+func (r *reader) ignition(n *yaml.Node) *Program {
+	if n == nil {
+		return nil
+	}
+	var c ignition
+	version := ""
+	r.mapping(n, "Ignition", map[string]func(*yaml.Node){
+		"ignition": func(n *yaml.Node) {
+			r.mapping(n, "ignition", map[string]func(*yaml.Node){"version": r.text(&version)})
+		},
+		"storage": func(n *yaml.Node) { r.storage(n, &c) },
+		"systemd": func(n *yaml.Node) {
+			r.mapping(n, "systemd", map[string]func(*yaml.Node){"units": r.steps("units", &c.units, r.unit)})
+		},
+		"passwd": func(n *yaml.Node) {
+			r.mapping(n, "passwd", map[string]func(*yaml.Node){
+				"users": r.steps("users", &c.users, r.ignitionUser), "groups": r.steps("groups", &c.groups, r.ignitionGroup),
+			})
+		},
+	})
+	if !regexp.MustCompile(`^3\.[0-5]\.0$`).MatchString(version) {
+		r.fail(n, "ignition.version is %q; 3.0.0 to 3.5.0 are read", version)
+	}
+	return &Program{Format: "ignition", Steps: slices.Concat(
+		c.disks, c.filesystems, c.mounts, c.groups, c.users, c.dirs, c.files, c.links, c.units,
+	)}
+}
+
+func (r *reader) steps(name string, into *[]Step, read func(*yaml.Node) Step) func(*yaml.Node) {
+	return r.list(name, func(n *yaml.Node) {
+		if s := read(n); s != nil {
+			*into = append(*into, s)
+		}
+	})
+}
+
+func (r *reader) storage(n *yaml.Node, c *ignition) {
+	r.mapping(n, "storage", map[string]func(*yaml.Node){
+		"disks":       r.steps("disks", &c.disks, r.ignitionDisk),
+		"filesystems": r.list("filesystems", func(n *yaml.Node) { r.ignitionFilesystem(n, c) }),
+		"directories": r.steps("directories", &c.dirs, r.ignitionDirectory),
+		"files":       r.list("files", func(n *yaml.Node) { r.ignitionFile(n, c) }),
+		"links":       r.steps("links", &c.links, r.ignitionLink),
+	})
+}
+
+// decimal takes a mode as JSON has it: 420 is 0644.
+func (r *reader) decimal(into *fs.FileMode) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		var v int
+		r.number(&v)(n)
+		if v > 0o7777 {
+			r.fail(n, "%d is no mode; Ignition writes them in decimal: 420 is 0644", v)
+		}
+		*into = fs.FileMode(v) //nolint:gosec // at most 07777, or a problem
+	}
+}
+
+// account takes {name: ...} or {id: ...}.
+func (r *reader) nameOrID(into *string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		r.mapping(n, "an owner", map[string]func(*yaml.Node){"name": r.account(into), "id": r.account(into)})
+	}
+}
+
+func (r *reader) ignitionDirectory(n *yaml.Node) Step {
+	d := Directory{Mode: 0o755} // the specification's default
+	r.mapping(n, "a directory", map[string]func(*yaml.Node){
+		"path": r.absolute(&d.Path), "mode": r.decimal(&d.Mode), "overwrite": r.never("overwrite of a directory"),
+		"user": r.nameOrID(&d.Owner.User), "group": r.nameOrID(&d.Owner.Group),
+	})
+	if d.Path == "" {
+		r.fail(n, "a directory has to have a path")
+	}
+	return d
+}
+
+// never takes what is supported only as false.
+func (r *reader) never(what string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		var yes bool
+		if r.truth(&yes)(n); yes {
+			r.fail(n, "%s is not supported", what)
+		}
+	}
+}
+
+func (r *reader) ignitionFile(n *yaml.Node, c *ignition) {
+	f := File{Mode: 0o644, Keep: true} // the specification's defaults
+	var overwrite bool
+	var contents *yaml.Node
+	var added [][]byte
+	r.mapping(n, "a file", map[string]func(*yaml.Node){
+		"path": r.absolute(&f.Path), "mode": r.decimal(&f.Mode), "overwrite": r.truth(&overwrite),
+		"user": r.nameOrID(&f.Owner.User), "group": r.nameOrID(&f.Owner.Group),
+		"contents": func(n *yaml.Node) { contents = n },
+		"append":   r.list("append", func(n *yaml.Node) { added = append(added, r.resource(n)) }),
+	})
+	if f.Path == "" {
+		r.fail(n, "a file has to have a path")
+	}
+	f.Keep = !overwrite
+	if contents != nil {
+		f.Data = r.resource(contents)
+		c.files = append(c.files, f)
+	} else if len(added) == 0 {
+		c.files = append(c.files, f)
+	}
+	for _, data := range added {
+		f.Data, f.Append, f.Keep = data, true, false
+		c.files = append(c.files, f)
+	}
+}
+
+// resource takes the content of a file: a data URL, perhaps compressed, perhaps with a digest that it is held against.
+func (r *reader) resource(n *yaml.Node) []byte {
+	var source, compression, hash string
+	r.mapping(n, "contents", map[string]func(*yaml.Node){
+		"source": r.text(&source), "compression": r.oneOf(&compression, "", "gzip"), "httpHeaders": r.list("httpHeaders", ignored),
+		"verification": func(n *yaml.Node) {
+			r.mapping(n, "verification", map[string]func(*yaml.Node){"hash": r.text(&hash)})
+		},
+	})
+	if source == "" {
+		return nil
+	}
+	data, err := dataURL(source)
+	if err == nil {
+		err = verified(data, hash)
+	}
+	if err == nil {
+		data, err = unpacked(data, compression)
+	}
+	if err != nil {
+		r.fail(n, "%v", err)
+	}
+	return data
+}
+
+// dataURL reads the content that is in the URL itself (RFC 2397).
+func dataURL(source string) ([]byte, error) {
+	rest, ok := strings.CutPrefix(source, "data:")
+	if !ok {
+		scheme, _, _ := strings.Cut(source, ":")
+		return nil, fmt.Errorf("contents from %s: cannot be had without internet; put them into a data: URL", scheme)
+	}
+	kind, text, ok := strings.Cut(rest, ",")
+	if !ok {
+		return nil, fmt.Errorf("a data: URL has a comma before its content")
+	}
+	text, err := url.PathUnescape(text)
+	if err != nil {
+		return nil, fmt.Errorf("a data: URL: %w", err)
+	}
+	if strings.HasSuffix(kind, ";base64") {
+		return unpacked([]byte(text), "b64")
+	}
+	return []byte(text), nil
+}
+
+func verified(data []byte, hash string) error {
+	kind, want, _ := strings.Cut(hash, "-")
+	var got string
+	switch kind {
+	case "":
+		return nil
+	case "sha256":
+		sum := sha256.Sum256(data)
+		got = hex.EncodeToString(sum[:])
+	case "sha512":
+		sum := sha512.Sum512(data)
+		got = hex.EncodeToString(sum[:])
+	default:
+		return fmt.Errorf("a hash begins with sha256- or sha512-, not %q", kind)
+	}
+	if got != strings.ToLower(want) {
+		return fmt.Errorf("the contents have the %s %s, and %s is asked for", kind, got, want)
+	}
+	return nil
+}
+
+func (r *reader) ignitionLink(n *yaml.Node) Step {
+	var l Link
+	var owner Owner
+	r.mapping(n, "a link", map[string]func(*yaml.Node){
+		"path": r.absolute(&l.Path), "target": r.text(&l.Target), "hard": r.truth(&l.Hard), "overwrite": r.truth(&l.Replace),
+		"user": r.nameOrID(&owner.User), "group": r.nameOrID(&owner.Group),
+	})
+	switch {
+	case l.Path == "" || l.Target == "":
+		r.fail(n, "a link has to have a path and a target")
+	case owner != Owner{}:
+		r.fail(n, "owners of links are not supported")
+	}
+	return l
+}
+
+func (r *reader) ignitionDisk(n *yaml.Node) Step {
+	d := Disk{Table: "gpt"}
+	r.mapping(n, "a disk", map[string]func(*yaml.Node){
+		"device": r.device(&d.Device), "wipeTable": r.truth(&d.Overwrite),
+		"partitions": r.list("partitions", func(n *yaml.Node) {
+			var p Partition
+			var number int
+			r.mapping(n, "a partition", map[string]func(*yaml.Node){
+				"label": r.text(&p.Label), "number": r.number(&number), "sizeMiB": r.number(&p.SizeMiB), "startMiB": r.number(&p.StartMiB),
+				"typeGuid": r.text(&p.Type), "wipePartitionEntry": r.never("wipePartitionEntry"), "shouldExist": ignored, "resize": r.never("resize"),
+			})
+			if number != 0 && number != len(d.Parts)+1 {
+				r.fail(n, "partitions are made in their order; number %d is not the next", number)
+			}
+			d.Parts = append(d.Parts, p)
+		}),
+	})
+	if d.Device == "" {
+		r.fail(n, "a disk has to have a device")
+	}
+	return d
+}
+
+func (r *reader) ignitionFilesystem(n *yaml.Node, c *ignition) {
+	var f Filesystem
+	var at string
+	var options []string
+	r.mapping(n, "a filesystem", map[string]func(*yaml.Node){
+		"device": r.device(&f.Device), "format": r.oneOf(&f.Type, "ext4", "xfs", "btrfs", "vfat"), "label": r.text(&f.Label),
+		"uuid": r.text(&f.UUID), "wipeFilesystem": r.truth(&f.Overwrite), "options": r.texts(&f.Options),
+		"path": r.absolute(&at), "mountOptions": r.texts(&options),
+	})
+	if f.Device == "" || f.Type == "" {
+		r.fail(n, "a filesystem has to have a device and a format")
+	}
+	c.filesystems = append(c.filesystems, f)
+	if at != "" {
+		// Ignition mounts it while it writes files, and leaves mounting at boot to a unit; here the line in fstab is for both.
+		c.mounts = append(c.mounts, Mount{f.Device, at, f.Type, strings.Join(append(options, "defaults", "nofail"), ","), "0", "2"})
+	}
+}
+
+func (r *reader) ignitionGroup(n *yaml.Node) Step {
+	var g Group
+	should := true
+	r.mapping(n, "a group", map[string]func(*yaml.Node){
+		"name": r.account(&g.Name), "gid": r.account(&g.GID), "system": r.truth(&g.System), "shouldExist": r.truth(&should),
+		"passwordHash": func(n *yaml.Node) { r.fail(n, "passwords of groups are not supported") },
+	})
+	g.Remove = !should
+	if g.Name == "" {
+		r.fail(n, "a group has to have a name")
+	}
+	return g
+}
+
+func (r *reader) ignitionUser(n *yaml.Node) Step {
+	var u User
+	should := true
+	r.mapping(n, "a user", map[string]func(*yaml.Node){
+		"name": r.account(&u.Name), "gecos": r.text(&u.Comment), "homeDir": r.absolute(&u.Home), "shell": r.absolute(&u.Shell),
+		"uid": r.text(&u.UID), "primaryGroup": r.account(&u.PrimaryGroup), "groups": r.texts(&u.Groups), "system": r.truth(&u.System),
+		"noCreateHome": r.truth(&u.NoHome), "noUserGroup": r.truth(&u.NoGroup), "noLogInit": ignored, "shouldExist": r.truth(&should),
+		"passwordHash": r.text(&u.PasswordHash), "sshAuthorizedKeys": r.texts(&u.Keys),
+	})
+	u.Remove = !should
+	if u.Name == "" {
+		r.fail(n, "a user has to have a name")
+	}
+	r.checkUser(n, u)
+	return u
+}
+
+func (r *reader) unit(n *yaml.Node) Step {
+	var u Unit
+	r.mapping(n, "a unit", map[string]func(*yaml.Node){
+		"name":     r.unitName(&u.Name),
+		"mask":     r.truth(&u.Mask),
+		"contents": r.bytes(&u.Contents),
+		"enabled": func(n *yaml.Node) {
+			r.truth(&u.Enable)(n)
+			u.Disable = !u.Enable
+		},
+		"dropins": r.list("dropins", func(n *yaml.Node) {
+			var d Dropin
+			r.mapping(n, "a drop-in", map[string]func(*yaml.Node){"name": r.unitName(&d.Name), "contents": r.bytes(&d.Contents)})
+			u.Dropins = append(u.Dropins, d)
+		}),
+	})
+	if u.Name == "" {
+		r.fail(n, "a unit has to have a name")
+	}
+	return u
+}
+
+func (r *reader) bytes(into *[]byte) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		var s string
+		r.text(&s)(n)
+		*into = []byte(s)
+	}
+}
+
+// unitName takes the name of a unit or of a drop-in's file, as systemd.unit(5) has them.
+func (r *reader) unitName(into *string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		r.text(into)(n)
+		if !regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.[a-z]+$`).MatchString(*into) || strings.HasPrefix(*into, ".") {
+			r.fail(n, "%q is no name of a unit", *into)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package provision
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	// maxSize bounds a program, maxContent a file that is packed in it.
+	maxSize    = manifest.MaxFileSize
+	maxContent = 64 << 20
+)
+
+// Parse reads a program for the host of that name. The error is manifest.Problems.
+func Parse(file string, data []byte, hostname string) (*Program, error) {
+	r := &reader{file: file}
+	if len(data) > maxSize {
+		r.fail(nil, "the file has %d bytes; at most %d are read", len(data), maxSize)
+		return nil, r.problems.Err()
+	}
+	text := r.rendered(string(data), hostname)
+	var p *Program
+	switch {
+	case strings.HasPrefix(text, "#cloud-config"):
+		p = r.cloudConfig(r.document(text))
+	case strings.HasPrefix(strings.TrimSpace(text), "{"):
+		p = r.ignition(r.document(text))
+	default:
+		r.fail(nil, "it begins neither with #cloud-config nor, as Ignition does, with {; other formats (MIME parts, scripts, gzip) are not read")
+	}
+	if err := r.problems.Err(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// reader collects everything that is wrong with a file.
+type reader struct {
+	file     string
+	problems manifest.Problems
+}
+
+func (r *reader) fail(n *yaml.Node, format string, args ...any) {
+	p := manifest.Problem{File: r.file, Message: fmt.Sprintf(format, args...)}
+	if n != nil {
+		p.Line, p.Column = n.Line, n.Column
+	}
+	r.problems = append(r.problems, p)
+}
+
+const jinjaHeader = "## template: jinja"
+
+// rendered fills in what Cluster API leaves to the host: its name. The first line says that there is something to fill in.
+// https://docs.cloud-init.io/en/latest/explanation/instancedata.html
+func (r *reader) rendered(text, hostname string) string {
+	first, rest, _ := strings.Cut(text, "\n")
+	if strings.TrimSpace(first) != jinjaHeader {
+		return text
+	}
+	var out strings.Builder
+	line := 1
+	for one := range strings.Lines(rest) {
+		line++
+		one = regexp.MustCompile(`{{-?\s*(ds\.meta_data|v1)\.(local_hostname|hostname|instance_id)\s*-?}}`).ReplaceAllLiteralString(one, hostname)
+		if strings.Contains(one, "{{") || strings.Contains(one, "{%") {
+			r.fail(&yaml.Node{Line: line, Column: 1}, "of jinja, only ds.meta_data.local_hostname, hostname and instance_id are filled in")
+		}
+		out.WriteString(one)
+	}
+	return out.String()
+}
+
+// document parses YAML, of which JSON is a part. It returns nil where there is a problem.
+func (r *reader) document(text string) *yaml.Node {
+	if strings.TrimSpace(text) == "#cloud-config" {
+		r.fail(nil, "there is nothing in it")
+		return nil
+	}
+	d := yaml.NewDecoder(strings.NewReader(text))
+	var doc, more yaml.Node
+	if err := d.Decode(&doc); err != nil {
+		r.fail(nil, "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil
+	}
+	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
+		r.fail(nil, "there is more than one document in it")
+		return nil
+	}
+	return doc.Content[0]
+}
+
+// mapping calls a function for each key of a mapping. Keys without one are problems, and so are repeated ones.
+func (r *reader) mapping(n *yaml.Node, what string, known map[string]func(*yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		r.fail(n, "%s is to be a mapping", what)
+		return
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		name := key.Value
+		switch read := known[name]; {
+		case seen[name]:
+			r.fail(key, "%s is there twice", name)
+		case read == nil:
+			r.fail(key, "%s of %s is not known or not supported; supported are %s", name, what, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		case value.Kind == yaml.AliasNode:
+			r.fail(value, "aliases (*%s) are not read; write it out", value.Value)
+		default:
+			read(value)
+		}
+		seen[name] = true
+	}
+}
+
+// list calls a function for each entry of a list.
+func (r *reader) list(what string, read func(*yaml.Node)) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if n.Kind != yaml.SequenceNode {
+			r.fail(n, "%s is to be a list", what)
+			return
+		}
+		for _, one := range n.Content {
+			if one.Kind == yaml.AliasNode {
+				r.fail(one, "aliases (*%s) are not read; write it out", one.Value)
+				continue
+			}
+			read(one)
+		}
+	}
+}
+
+func (r *reader) text(into *string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+			r.fail(n, "a text is wanted here")
+			return
+		}
+		*into = n.Value
+	}
+}
+
+func (r *reader) truth(into *bool) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		switch strings.ToLower(n.Value) {
+		case "true", "yes", "on":
+			*into = true
+		case "false", "no", "off":
+			*into = false
+		default:
+			r.fail(n, "true or false is wanted here")
+		}
+	}
+}
+
+func (r *reader) number(into *int) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		v, err := strconv.Atoi(n.Value)
+		if n.Kind != yaml.ScalarNode || err != nil || v < 0 {
+			r.fail(n, "a number is wanted here")
+			return
+		}
+		*into = v
+	}
+}
+
+// texts takes a list of texts, or one text with commas.
+func (r *reader) texts(into *[]string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
+			for one := range strings.SplitSeq(n.Value, ",") {
+				*into = append(*into, strings.TrimSpace(one))
+			}
+			return
+		}
+		r.list("this", func(n *yaml.Node) {
+			var one string
+			r.text(&one)(n)
+			*into = append(*into, one)
+		})(n)
+	}
+}
+
+// ignored takes a value that changes nothing here.
+func ignored(*yaml.Node) {}
+
+// absolute takes the path of a file.
+func (r *reader) absolute(into *string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		r.text(into)(n)
+		if !path.IsAbs(*into) || path.Clean(*into) != *into || strings.ContainsAny(*into, "\x00\n") {
+			r.fail(n, "an absolute path without . and .. is wanted here, not %q", *into)
+		}
+	}
+}
+
+// octal takes a mode that is written as a text, or as a number that can only be octal.
+func (r *reader) octal(into *fs.FileMode) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		v, err := strconv.ParseUint(strings.TrimPrefix(n.Value, "0o"), 8, 32)
+		if n.Kind != yaml.ScalarNode || err != nil || v > 0o7777 || n.Tag == "!!int" && !strings.HasPrefix(n.Value, "0") {
+			r.fail(n, "a mode in quotes is wanted here, such as '0644'")
+			return
+		}
+		*into = fs.FileMode(v)
+	}
+}
+
+// owner takes user:group.
+func (r *reader) owner(into *Owner) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		var s string
+		r.text(&s)(n)
+		into.User, into.Group, _ = strings.Cut(s, ":")
+		for _, name := range []string{into.User, into.Group} {
+			if name != "" && !accountName(name) {
+				r.fail(n, "%q is no name of a user or group", name)
+			}
+		}
+	}
+}
+
+// accountName is what useradd(8) takes, or a number.
+func accountName(s string) bool {
+	return regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_.-]{0,31}\$?|[0-9]{1,10})$`).MatchString(s)
+}
+
+func (r *reader) account(into *string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		r.text(into)(n)
+		if !accountName(*into) {
+			r.fail(n, "%q is no name of a user or group", *into)
+		}
+	}
+}
+
+// unpacked undoes an encoding of cloud-init, or of Ignition's compression.
+func unpacked(data []byte, encodings ...string) ([]byte, error) {
+	for _, e := range encodings {
+		switch e {
+		case "", "text/plain":
+		case "b64", "base64":
+			joined := strings.Join(strings.Fields(string(data)), "")
+			plain, err := base64.StdEncoding.DecodeString(joined)
+			if err != nil {
+				return nil, fmt.Errorf("not base64: %w", err)
+			}
+			data = plain
+		case "gz", "gzip":
+			z, err := gzip.NewReader(bytes.NewReader(data))
+			if err != nil {
+				return nil, fmt.Errorf("not gzip: %w", err)
+			}
+			data, err = io.ReadAll(io.LimitReader(z, maxContent+1))
+			if err != nil {
+				return nil, fmt.Errorf("broken gzip: %w", err)
+			}
+			if len(data) > maxContent {
+				return nil, fmt.Errorf("it has more than %d bytes", maxContent)
+			}
+		default:
+			return nil, fmt.Errorf("encoding %q is not known; there are b64, gz, gz+b64 and their long names", e)
+		}
+	}
+	return data, nil
+}
