@@ -112,7 +112,7 @@ func (t *Target) provisionCommand(ctx context.Context, c provision.Command, rece
 		return err
 	}
 	defer func() { err = errors.Join(err, t.command(context.WithoutCancel(ctx), "rm", "-f", "--", script)) }()
-	return t.command(ctx, "/bin/sh", script)
+	return t.command(ctx, "sh", script)
 }
 
 func (t *Target) provisionUnit(ctx context.Context, u provision.Unit) error {

@@ -1,0 +1,190 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/provision"
+)
+
+const bootstrapDocument = `#cloud-config
+write_files:
+  - {path: /etc/kubernetes/kubeadm.yaml, permissions: '0600', owner: 'kube:root', content: "it's $HOME\n"}
+  - {path: /etc/motd, append: true, content: "more\n"}
+users:
+  - {name: capi, sudo: ALL=(ALL) NOPASSWD:ALL, groups: [adm], ssh_authorized_keys: [ssh-ed25519 AAAA, ssh-rsa BBBB]}
+mounts:
+  - [LABEL=data, /var/data]
+bootcmd:
+  - [date]
+runcmd:
+  - "cat /etc/kubernetes/kubeadm.yaml; false"
+  - [touch, /etc/ran]
+`
+
+// provisioned is a site whose hosts have the commands that change accounts and mounts as stubs: they would change this
+// machine.
+func provisioned(t *testing.T) *site {
+	t.Helper()
+	s := newSite(t, "cp1", "node1")
+	for _, h := range s.hosts {
+		h.put(t, "/etc/motd", "hello\n")
+		for name, script := range map[string]string{
+			"usermod": "exit 0", "visudo": "grep -q NOPASSWD", "mount": "exit 0", "mountpoint": "exit 1",
+			"getent": `[ -e "` + h.root + `/etc/made" ] && echo "capi:x:1:1::/home/capi:/bin/sh"`,
+			// the user's own part is tried where there are users; here it is what it is given that counts
+			"runuser": `cat >"` + h.root + `/etc/keys"`,
+		} {
+			if err := os.WriteFile(filepath.Join(h.stubs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.answer("useradd", func(context.Context, host.Cmd) error {
+			h.put(t, "/etc/made", "capi\n")
+			return nil
+		})
+	}
+	s.dialing("")
+	s.options.Helper = func(string) ([]byte, error) { return []byte("helper"), nil }
+	return s
+}
+
+func program(t *testing.T, document string) *provision.Program {
+	t.Helper()
+	p, err := provision.Parse("bootstrap.yaml", []byte(document), "node1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestProvision stops at a step that fails, goes on from there when it does not any more, and does nothing twice.
+func TestProvision(t *testing.T) {
+	t.Parallel()
+	s := provisioned(t)
+	h := s.hosts["node1"]
+	if _, err := Provision(t.Context(), s.options, "node1", program(t, bootstrapDocument)); err == nil || !strings.Contains(err.Error(), "run cat") {
+		t.Fatalf("want the step that failed, got %v", err)
+	}
+	if h.content(sentinelPath) != "" || h.content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
+		t.Error("the sentinel is written too early, or a file is not as it shall be")
+	}
+	if got := h.said("chown"); !slices.ContainsFunc(got, func(line string) bool { return strings.HasSuffix(line, "kube:root /etc/kubernetes/kubeadm.yaml") }) {
+		t.Errorf("owner: %q", got)
+	}
+	if got, want := h.content("/etc/fstab"), "LABEL=data /var/data auto defaults,nofail 0 2\n"; got != want {
+		t.Errorf("fstab: %q", got)
+	}
+	if got, want := h.content("/etc/keys"), "ssh-ed25519 AAAA\nssh-rsa BBBB\n"; got != want {
+		t.Errorf("keys: %q", got)
+	}
+	if got, want := h.content("/etc/sudoers.d/90-kkbundle-capi"), "capi ALL=(ALL) NOPASSWD:ALL\n"; got != want {
+		t.Errorf("sudo: %q", got)
+	}
+	if left, err := filepath.Glob(filepath.Join(h.root, provisionDir, "*", "*.sh")); err != nil || len(left) > 0 {
+		t.Errorf("scripts are left: %q, %v", left, err)
+	}
+	s.states()
+	mended := strings.Replace(bootstrapDocument, "false", "true", 1)
+	if _, err := Provision(t.Context(), s.options, "node1", program(t, mended)); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.content("/etc/motd"); got != "hello\nmore\nmore\n" {
+		t.Errorf("another document adds its own: %q", got)
+	}
+	if h.content(sentinelPath) != "success\n" {
+		t.Error("the sentinel is missing")
+	}
+	if len(s.hosts["cp1"].ran) != 0 {
+		t.Errorf("another host was worked on: %q", s.hosts["cp1"].ran)
+	}
+	s.states()
+	report, err := Provision(t.Context(), s.options, "node1", program(t, mended))
+	if err != nil || report.Changed != 0 || h.content("/etc/motd") != "hello\nmore\nmore\n" {
+		t.Errorf("a rerun changed %d: %v, %q", report.Changed, err, s.states())
+	}
+}
+
+// TestProvisionInterrupted ends a run between a file that is added to and its receipt: the rerun must not add again.
+func TestProvisionInterrupted(t *testing.T) {
+	t.Parallel()
+	s := provisioned(t)
+	r := s.run(t, nil)
+	node1 := r.targets[1]
+	step := program(t, "#cloud-config\nwrite_files: [{path: /etc/motd, append: true, content: more}]\n").Steps[0]
+	for range 2 {
+		if err := node1.take(t.Context(), step, provisionDir+"/x/0001"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.hosts["node1"].content("/etc/motd"); got != "hello\nmore" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestProvisionKeeps holds that nothing is lost unless the document says so.
+func TestProvisionKeeps(t *testing.T) {
+	t.Parallel()
+	s := provisioned(t)
+	h, node1 := s.hosts["node1"], s.run(t, nil).targets[1]
+	printing := func(text string) func(context.Context, host.Cmd) error {
+		return func(_ context.Context, cmd host.Cmd) error {
+			_, err := io.WriteString(cmd.Stdout, text)
+			return err
+		}
+	}
+	h.answer("wipefs", printing("offset type\n0x438 ext4\n"))
+	h.answer("blkid", printing("ext4\n"))
+	h.put(t, "/etc/fstab", "/dev/sda1 /var/data xfs defaults 0 0\n")
+	for _, c := range []struct {
+		step provision.Step
+		want string
+	}{
+		{provision.File{Path: "/etc/motd", Keep: true, Data: []byte("other")}, "another content"},
+		{provision.Filesystem{Device: "/dev/sdb1", Type: "xfs"}, "has a filesystem already"},
+		{provision.Mount{Source: "/dev/sdb1", Path: "/var/data", Type: "auto", Options: "defaults", Dump: "0", Pass: "2"}, "another line"},
+		{provision.Timezone{Name: "Mars/Olympus"}, "knows no time zone"},
+	} {
+		if err := node1.take(t.Context(), c.step, provisionDir+"/x/0001"); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: want %q, got %v", c.step, c.want, err)
+		}
+	}
+	if err := node1.take(t.Context(), provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil || len(h.said("sfdisk")) > 0 {
+		t.Errorf("a disk that is not empty was partitioned (%v)", err)
+	}
+	if h.content("/etc/motd") != "hello\n" {
+		t.Error("the file was replaced")
+	}
+}
+
+func TestPartitionTable(t *testing.T) {
+	t.Parallel()
+	got := partitionTable(provision.Disk{Table: "mbr", Parts: []provision.Partition{{Percent: 25}, {SizeMiB: 10, StartMiB: 300, Type: "82"}, {}}}, 1<<30)
+	if want := "label: dos\nsize=255MiB,\nstart=300MiB, size=10MiB, type=82,\n,\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	got = partitionTable(provision.Disk{Table: "gpt", Parts: []provision.Partition{{Label: "data", Percent: 100}}}, 1<<30)
+	if want := "label: gpt\nname=\"data\",\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestWithServers(t *testing.T) {
+	t.Parallel()
+	got := string(withServers([]byte("pool 2.debian.pool.ntp.org iburst\nmakestep 1 3\n"), provision.Time{Servers: []string{"10.0.0.1"}}))
+	want := "#kkbundle# pool 2.debian.pool.ntp.org iburst\nmakestep 1 3\n" + blockBegin + "\nserver 10.0.0.1 iburst\n" + blockEnd + "\n"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if again := string(withServers([]byte(got), provision.Time{Servers: []string{"10.0.0.1"}})); again != want {
+		t.Errorf("again: %q", again)
+	}
+}
