@@ -15,15 +15,15 @@ import (
 // The list is what works; it grows as rows of the table go.
 func TestSupported(t *testing.T) {
 	want := map[string][]string{
-		"kubernetes.distribution":   {"kubernetes"},
+		"kubernetes.distribution":   {"kubernetes", "k3s"},
 		"kubernetes.proxyMode":      {"iptables", "nftables"},
 		"kubernetes.security":       {"baseline"},
 		"controlPlaneEndpoint.type": {"local"},
 		"etcd.type":                 {"internal"},
-		"cri.type":                  {"containerd"},
+		"cri.type":                  {"containerd", "docker", "crio"},
 		"cni.type":                  {"flannel", "none"},
 		"cni.with":                  nil,
-		"imageRegistry.type":        {"registry", "existing"},
+		"imageRegistry.type":        {"registry", "existing", "none"},
 		"precheck.internet":         {"allowed", "forbidden"},
 	}
 	got := map[string][]string{"cni.with": nil}
