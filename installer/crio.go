@@ -11,7 +11,7 @@ import (
 
 const (
 	crioUnit    = "crio.service"
-	crioLibexec = "/usr/libexec/crio/"
+	crioLibexec = "/usr/local/libexec/crio/"
 	crioPolicy  = "/etc/crio/policy.json"
 )
 
@@ -95,7 +95,6 @@ plugin_dirs = ["/opt/cni/bin/"]
 
 [crio.runtime]
 cgroup_manager = "systemd"
-conmon_cgroup = "pod"
 default_runtime = "crun"
 
 [crio.runtime.runtimes.crun]
