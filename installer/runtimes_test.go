@@ -492,14 +492,14 @@ func newFakeK3s(t *testing.T, s *site) *fakeK3s {
 	return f
 }
 
-// newK3sSite has two servers, of which one is a worker too, and an agent.
+// newK3sSite has three servers, of which one is a worker too, and an agent.
 func newK3sSite(t *testing.T, more string) (*site, *bundle.Reader) {
 	t.Helper()
-	s := newSite(t, "cp1", "cp2", "node1")
+	s := newSite(t, "cp1", "cp2", "cp3", "node1")
 	inv, err := manifest.ParseInventory("inventory.yaml", []byte(`apiVersion: kkbundle.io/v1
 kind: Inventory
-hosts: {cp1: {address: 10.0.0.3}, cp2: {address: 10.0.0.4}, node1: {address: 10.0.0.5}}
-groups: {kube_control_plane: [cp1, cp2], kube_worker: [cp2, node1], image_registry: [cp1]}
+hosts: {cp1: {address: 10.0.0.3}, cp2: {address: 10.0.0.4}, cp3: {address: 10.0.0.5}, node1: {address: 10.0.0.6}}
+groups: {kube_control_plane: [cp1, cp2, cp3], kube_worker: [cp2, node1], image_registry: [cp1]}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -576,11 +576,11 @@ func TestK3sNeedsTheFirstServer(t *testing.T) {
 	t.Parallel()
 	s, b := newK3sSite(t, "")
 	r := s.run(t, b)
-	if _, err := r.targets[2].k3sTokens(t.Context(), false); !errors.Is(err, os.ErrNotExist) {
+	if _, err := r.targets[3].k3sTokens(t.Context(), false); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("before the first server is up: %v", err)
 	}
 	s.hosts["cp1"].put(t, k3sServerToken, "password\n")
-	if _, err := r.targets[2].k3sTokens(t.Context(), false); err == nil || !strings.Contains(err.Error(), "does not begin with K10") {
+	if _, err := r.targets[3].k3sTokens(t.Context(), false); err == nil || !strings.Contains(err.Error(), "does not begin with K10") {
 		t.Errorf("a token without a hash: %v", err)
 	}
 	s.options.DryRun = true
