@@ -51,6 +51,7 @@ func nodeTasks(c *manifest.Cluster) []Task {
 	}
 	return slices.Concat(
 		containerTasks(c),
+		toolTasks(c),
 		preloadTasks(c),
 		[]Task{kubeletTask(c)},
 		endpointTasks(c),

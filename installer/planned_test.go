@@ -42,6 +42,7 @@ func runtimeOptions() map[string]struct{ yaml, task string } {
 		"docker":      {"cri: {type: docker}", "docker"},
 		"crio":        {"cri: {type: crio}", "crio"},
 		"no registry": {"imageRegistry: {type: none}", "preload-images"},
+		"tools":       {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
 	}
 }
 

@@ -99,6 +99,31 @@ func TestRuntimesAreInstalled(t *testing.T) {
 	}
 }
 
+// Operators get programs that are ready for the runtime, where the cluster file names them.
+func TestRuntimeTools(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	s.dialing("")
+	s.options.Cluster = cluster(t, "cri: {tools: [crictl, nerdctl]}")
+	h := s.hosts["cp1"]
+	if err := s.run(t, clusterBundle(t, s.options.Cluster)).phases(t.Context(), []Phase{{Name: "install", Tasks: toolTasks(s.options.Cluster)}}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(h.content(crictlConfig), "runtime-endpoint: unix:///run/containerd/containerd.sock\n") ||
+		h.content("/usr/local/bin/crictl") != "member crictl\n" || h.content("/usr/local/bin/nerdctl") != "member nerdctl\n" {
+		t.Errorf("crictl.yaml is %q, crictl %q", h.content(crictlConfig), h.content("/usr/local/bin/crictl"))
+	}
+	resetLeavesNothing(t, s, []string{crictlConfig, "/etc/nerdctl", "/usr/local/bin/crictl"})
+	for _, text := range []string{
+		"cri: {type: docker, tools: [nerdctl]}", "cri: {type: crio}\nimageRegistry: {type: none}",
+		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\ncri: {type: crio}",
+	} {
+		if cluster(t, text).CheckInstall() == nil {
+			t.Errorf("install takes %s", text)
+		}
+	}
+}
+
 // resetLeavesNothing resets the site and looks for paths.
 func resetLeavesNothing(t *testing.T, s *site, paths []string) {
 	t.Helper()

@@ -1,5 +1,7 @@
 package manifest
 
+import "slices"
+
 // runtimeGaps are what does not go together with a container runtime, or with k3s. Most of it will stay so.
 func runtimeGaps() []gap[*Cluster] {
 	k3s := func(c *Cluster) bool { return c.Kubernetes.Distribution == "k3s" }
@@ -9,6 +11,11 @@ func runtimeGaps() []gap[*Cluster] {
 	return []gap[*Cluster]{
 		with("CRI-O without a registry", "imageRegistry.type", "it takes images from registries only: use registry or existing, or containerd",
 			func(c *Cluster) bool { return c.CRI.Type == "crio" && c.ImageRegistry.Type == "none" && !k3s(c) }),
+		with("crictl from the catalog for k3s", "cri.tools", "leave it out: k3s is crictl and ctr, too",
+			func(c *Cluster) bool { return k3s(c) && len(c.CRI.Tools) > 0 }),
+		with("nerdctl without containerd", "cri.tools", "use crictl, or containerd", func(c *Cluster) bool {
+			return !k3s(c) && c.CRI.Type != "" && c.CRI.Type != "containerd" && slices.Contains(c.CRI.Tools, "nerdctl")
+		}),
 		with("another runtime for k3s", "cri.type", "leave it out: k3s brings its own containerd",
 			func(c *Cluster) bool { return k3s(c) && c.CRI.Type != "" && c.CRI.Type != "containerd" }),
 		with("kube-vip with k3s", "controlPlaneEndpoint.type", "use local, or external with a balancer of yours: k3s' nodes find all servers by themselves",

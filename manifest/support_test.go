@@ -47,7 +47,7 @@ func enums(t reflect.Type, path string) map[string][]string {
 	found := map[string][]string{}
 	for _, f := range fields(t) {
 		at := join(path, f.name)
-		if f.enum != nil {
+		if f.enum != nil && t.Field(f.index).Type.Kind() != reflect.Slice { // lists are of things that can be combined
 			found[at] = f.enum
 		}
 		if kind := t.Field(f.index).Type; kind.Kind() == reflect.Struct {
