@@ -83,10 +83,17 @@ func (r *Reader) manifestsOf(ctx context.Context, it Item, index digest.Digest, 
 // WriteOCIArchive writes an OCI image layout of items as a tar to w. Every blob is checked before its last bytes are
 // written; an error leaves w with the beginning of an archive.
 func (r *Reader) WriteOCIArchive(ctx context.Context, w io.Writer, items []Item) error {
+	return r.WriteMissing(ctx, w, items, func(digest.Digest) bool { return false })
+}
+
+// WriteMissing is WriteOCIArchive for a reader that has some of the blobs already: those are left out of the archive, and
+// everything that refers to them stays as it is.
+func (r *Reader) WriteMissing(ctx context.Context, w io.Writer, items []Item, has func(digest.Digest) bool) error {
 	a, err := r.newArchive(ctx, w, items)
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
+	a.blobs = slices.DeleteFunc(a.blobs, func(b dirBlob) bool { return has(b.sum.digest()) })
 	if err := a.write(ctx); err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
@@ -162,14 +169,17 @@ type archive struct {
 func (r *Reader) newArchive(ctx context.Context, w io.Writer, items []Item) (*archive, error) {
 	x := Index{Items: slices.Clone(items)}
 	for i, it := range x.Items {
-		if it.Kind != KindImage || len(repoTags(it.Ref)) == 0 {
+		if it.Kind != KindImage {
 			continue
 		}
 		annotations := maps.Clone(it.Descriptor.Annotations)
 		if annotations == nil {
 			annotations = make(map[string]string)
 		}
-		annotations[annotationImageName] = repoTags(it.Ref)[0]
+		annotations[annotationImageName] = it.Ref
+		if tags := repoTags(it.Ref); len(tags) > 0 {
+			annotations[annotationImageName] = tags[0]
+		}
 		x.Items[i].Descriptor.Annotations = annotations
 	}
 	index, err := x.Marshal()

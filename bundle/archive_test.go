@@ -1,10 +1,15 @@
 package bundle_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
@@ -89,6 +96,50 @@ func TestOCIArchive(t *testing.T) {
 	}
 	validateImages(t, idx)
 	skopeo(t, it.Descriptor.Digest.String(), "oci-archive:"+path)
+}
+
+// Who has some blobs gets the others, with an index that names all images: by tag, or by digest where there is no tag.
+func TestWriteMissing(t *testing.T) {
+	t.Parallel()
+	r := bundletest.New(t).Reader
+	it, _ := r.Find(bundle.KindImage, bundletest.MultiRef, "")
+	pinned := it
+	repository, _, _ := strings.Cut(it.Ref, ":")
+	pinned.Ref = repository + "@" + it.Descriptor.Digest.String()
+	write := func(has func(digest.Digest) bool) (names []string, blobs int) {
+		var b bytes.Buffer
+		if err := r.WriteMissing(t.Context(), &b, []bundle.Item{it, pinned}, has); err != nil {
+			t.Fatal(err)
+		}
+		for tr := tar.NewReader(&b); ; {
+			h, err := tr.Next()
+			if errors.Is(err, io.EOF) {
+				return names, blobs
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(h.Name, "blobs/") {
+				blobs++
+			}
+			if h.Name == "index.json" {
+				var index ocispec.Index
+				if err := json.NewDecoder(tr).Decode(&index); err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range index.Manifests {
+					names = append(names, m.Annotations["io.containerd.image.name"])
+				}
+			}
+		}
+	}
+	names, all := write(func(digest.Digest) bool { return false })
+	if !slices.Contains(names, it.Ref) || !slices.Contains(names, pinned.Ref) {
+		t.Errorf("images are named %q", names)
+	}
+	if _, left := write(func(d digest.Digest) bool { return d == it.Descriptor.Digest }); left != all-1 {
+		t.Errorf("%d blobs without the index, %d in all", left, all)
+	}
 }
 
 func TestArchiveRefused(t *testing.T) {

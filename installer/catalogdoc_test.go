@@ -47,7 +47,9 @@ func catalogTables(t *testing.T) string {
 	}
 	users := map[string][]string{}
 	texts := []string{"", "cni: {type: multus, with: cilium}"}
-	for _, option := range refusedOptions() {
+	options := refusedOptions()
+	maps.Copy(options, runtimeOptions())
+	for _, option := range options {
 		texts = append(texts, option.yaml)
 	}
 	for _, text := range texts {

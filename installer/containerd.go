@@ -16,6 +16,7 @@ import (
 )
 
 const (
+	containerdUnit = "containerd.service"
 	certsDir       = "/etc/containerd/certs.d"
 	registryCAPath = configDir + "/registry-ca.crt"
 )
@@ -27,6 +28,11 @@ func runtimeTask() Task {
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Files:  runtimeFiles(),
 		Images: []string{"pause"},
+		Leaves: Leaves{
+			Units: []string{containerdUnit},
+			Paths: []string{"/etc/containerd", "/var/lib/containerd", "/run/containerd"},
+			Undo:  containerdRuntime().undo("/run/containerd/", "/var/lib/containerd/", "/run/netns/cni-"),
+		},
 	}, runtimeSetting)
 }
 
@@ -55,19 +61,23 @@ func runtimeSetting(_ context.Context, t *Target) (setting, error) {
 	if err != nil {
 		return setting{}, err
 	}
+	files := []textFile{
+		{"/etc/containerd/config.toml", 0o644, config},
+		{"/etc/systemd/system/" + containerdUnit, 0o644, []byte(containerdUnitText)},
+	}
+	units := []string{containerdUnit}
+	if t.run.cluster.ImageRegistry.Type == "none" {
+		return setting{files: files, units: units}, nil
+	}
 	access, err := t.run.access()
 	if err != nil {
 		return setting{}, err
-	}
-	files := []textFile{
-		{"/etc/containerd/config.toml", 0o644, config},
-		{"/etc/systemd/system/containerd.service", 0o644, []byte(containerdUnit)},
 	}
 	if len(access.ca) > 0 {
 		files = append(files, textFile{registryCAPath, 0o644, access.ca})
 	}
 	files = append(files, hostsFiles(access, t.run.upstreams())...)
-	return setting{files: files, units: []string{"containerd.service"}}, nil
+	return setting{files: files, units: units}, nil
 }
 
 // containerdConfig writes version 3 of the configuration for containerd 2, version 2 for 1.x. It names what differs from
@@ -126,7 +136,7 @@ version = 2
   SystemdCgroup = true
 `
 
-const containerdUnit = `# Written by kkbundle.
+const containerdUnitText = `# Written by kkbundle.
 [Unit]
 Description=containerd container runtime
 Documentation=https://containerd.io

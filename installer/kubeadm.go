@@ -12,10 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const (
-	criSocket     = "unix:///run/containerd/containerd.sock"
-	clusterDomain = "cluster.local"
-)
+const clusterDomain = "cluster.local"
 
 // document is a YAML document for another program, whose shape is that program's.
 type document = map[string]any
@@ -112,7 +109,7 @@ func (k kubeadmConfig) uploadCerts(certificateKey string, ip netip.Addr) ([]byte
 			"kind":             "InitConfiguration",
 			"certificateKey":   certificateKey,
 			"localAPIEndpoint": localEndpoint(ip),
-			"nodeRegistration": document{"criSocket": criSocket},
+			"nodeRegistration": document{"criSocket": runtimeOf(k.cluster).socket},
 		},
 		k.clusterConfiguration(),
 	)
@@ -126,7 +123,7 @@ func localEndpoint(ip netip.Addr) document {
 func (k kubeadmConfig) registration(name string, ip netip.Addr) document {
 	return document{
 		"name":             name,
-		"criSocket":        criSocket,
+		"criSocket":        runtimeOf(k.cluster).socket,
 		"imagePullPolicy":  "IfNotPresent",
 		"kubeletExtraArgs": k.args(map[string]string{"node-ip": ip.String()}),
 	}

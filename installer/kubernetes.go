@@ -46,7 +46,7 @@ func kubeletTask(c *manifest.Cluster) Task {
 	}, func(context.Context, *Target) (setting, error) {
 		return setting{
 			files: []textFile{
-				{"/etc/systemd/system/kubelet.service", 0o644, []byte(kubeletUnit)},
+				{"/etc/systemd/system/kubelet.service", 0o644, fmt.Appendf(nil, kubeletUnit, runtimeOf(c).after())},
 				{"/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", 0o644, []byte(kubeletDropIn)},
 			},
 			apply: func(ctx context.Context, t *Target) error {
@@ -72,7 +72,7 @@ const kubeletUnit = `# Written by kkbundle.
 Description=kubelet: The Kubernetes Node Agent
 Documentation=https://kubernetes.io/docs/
 Wants=network-online.target
-After=network-online.target containerd.service
+After=network-online.target %s
 
 [Service]
 ExecStart=/usr/local/bin/kubelet
@@ -173,7 +173,7 @@ func (t *Target) undoKubeadm(ctx context.Context) (undone bool, err error) {
 	if _, err := t.test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
 		return false, err
 	}
-	if err := t.command(ctx, "kubeadm", "reset", "--force", "--cri-socket="+criSocket); err != nil {
+	if err := t.command(ctx, "kubeadm", "reset", "--force", "--cri-socket="+runtimeOf(t.run.cluster).socket); err != nil {
 		return false, err
 	}
 	return true, t.command(ctx, "rm", "-f", begunPath)
@@ -284,7 +284,7 @@ func (t *Target) kubectlApply(ctx context.Context, objects []byte) error {
 func (t *Target) kubectlWith(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
 	out := &limited{most: maxFile}
 	err := t.on.Run(ctx, host.Cmd{
-		Args:   slices.Concat([]string{"kubectl", "--kubeconfig=" + adminConf}, args),
+		Args:   slices.Concat(t.run.kubectlCommand(), args),
 		Env:    []string{"KUBECACHEDIR=" + kubectlCache}, // not in root's home, where Reset has no business
 		Stdin:  input,
 		Stdout: out,
@@ -327,7 +327,7 @@ func adminConfTask() Task {
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: First,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
-			there, err := t.read(ctx, adminConf)
+			there, err := t.adminKubeconfig(ctx)
 			if errors.Is(err, fs.ErrNotExist) {
 				return false, nil
 			}
@@ -338,7 +338,7 @@ func adminConfTask() Task {
 			return err == nil && bytes.Equal(here, there), checkKubeconfig(there)
 		},
 		Do: func(ctx context.Context, t *Target) error {
-			data, err := t.read(ctx, adminConf)
+			data, err := t.adminKubeconfig(ctx)
 			if err := errors.Join(err, checkKubeconfig(data)); err != nil {
 				return err
 			}

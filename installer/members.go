@@ -170,16 +170,17 @@ func (r *run) checkMembers(ctx context.Context) error {
 
 // clusterPin tells clusters of one name apart: the public key of the authority that a node trusts.
 func (t *Target) clusterPin(ctx context.Context) (string, error) {
-	data, err := t.read(ctx, clusterCA)
+	path := t.run.authorityFile()
+	data, err := t.read(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s was made a node, but %s is gone: somebody has taken the cluster off it by hand. Run kkbundle reset first", t.Name, clusterCA)
+		return "", fmt.Errorf("%s was made a node, but %s is gone: somebody has taken the cluster off it by hand. Run kkbundle reset first", t.Name, path)
 	}
 	if err != nil {
 		return "", err
 	}
 	ca, err := pki.ParseCertificate(data)
 	if err != nil {
-		return "", fmt.Errorf("%s on %s: %w", clusterCA, t.Name, err)
+		return "", fmt.Errorf("%s on %s: %w", path, t.Name, err)
 	}
 	return pin(ca), nil
 }

@@ -12,13 +12,10 @@ import (
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
 	init := []Task{hostsTask(), swapTask(c), kernelTask(c), routeTask(c)}
-	if c.ImageRegistry.Type != "existing" {
+	if c.ImageRegistry.Type != "existing" && c.ImageRegistry.Type != "none" {
 		init = append([]Task{certificatesTask()}, init...)
 	}
-	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c))
-	if c.Kubernetes.Distribution == "kubernetes" {
-		install = append(install, verifyTasks(c)...)
-	}
+	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c), k3sVerifies(c, verifyTasks(c)))
 	return []Phase{
 		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
 		{Name: "precheck", Tasks: []Task{precheckTask()}},
@@ -35,7 +32,7 @@ func registryTasks(c *manifest.Cluster) []Task {
 	case "existing":
 		return []Task{existingRegistryTask()}
 	case "none":
-		return []Task{preloadTask()}
+		return nil
 	case "harbor":
 		tasks = []Task{harborTask(), seedTask()}
 	default:
@@ -49,11 +46,14 @@ func registryTasks(c *manifest.Cluster) []Task {
 
 // nodeTasks make nodes of a cluster out of hosts.
 func nodeTasks(c *manifest.Cluster) []Task {
-	if c.Kubernetes.Distribution == "k3s" {
-		return append(endpointTasks(c), k3sTask("k3s-server", manifest.RoleControlPlane), k3sTask("k3s-agent", manifest.RoleWorker))
+	if isK3s(c) {
+		return k3sTasks(c)
 	}
 	return slices.Concat(
-		[]Task{containerTask(c), kubeletTask(c)},
+		containerTasks(c),
+		toolTasks(c),
+		preloadTasks(c),
+		[]Task{kubeletTask(c)},
 		endpointTasks(c),
 		[]Task{
 			initTask(c),
@@ -67,20 +67,20 @@ func nodeTasks(c *manifest.Cluster) []Task {
 	)
 }
 
-// containerTask installs the runtime that the cluster asks for.
-func containerTask(c *manifest.Cluster) Task {
+// containerTasks install the runtime that the cluster asks for.
+func containerTasks(c *manifest.Cluster) []Task {
 	switch c.CRI.Type {
 	case "docker":
-		return dockerTask()
+		return dockerTasks(c)
 	case "crio":
-		return crioTask()
+		return []Task{crioTask(c)}
 	}
-	return runtimeTask()
+	return []Task{runtimeTask()}
 }
 
 // addonTasks install what runs in the cluster.
 func addonTasks(c *manifest.Cluster) []Task {
-	tasks := serviceTasks(c)
+	tasks := serviceTasks(k3sBrings(c))
 	for _, a := range c.Addons {
 		tasks = append(tasks, addonTask(a))
 	}

@@ -25,11 +25,6 @@ func harborTask() Task {
 	}
 }
 
-// preloadTask puts the images of each host's roles into its runtime, where there is no registry.
-func preloadTask() Task {
-	return Task{Name: "preload-images", Roles: []manifest.Role{manifest.RoleCluster}}
-}
-
 // registryAddressTask lets two registry hosts share an address.
 func registryAddressTask() Task {
 	return Task{Name: "registry-address", Roles: []manifest.Role{manifest.RoleRegistry}, Packages: []string{"keepalived"}}
@@ -61,47 +56,6 @@ func etcdTasks(c *manifest.Cluster) []Task {
 			{"etcd", "etcdutl", "/usr/local/bin/etcdutl", executable},
 		},
 	}}
-}
-
-func dockerFiles() []Place {
-	var files []Place
-	for _, name := range []string{"docker", "dockerd", "docker-init", "docker-proxy", "containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
-		files = append(files, Place{"docker", "docker/" + name, "/usr/local/bin/" + name, executable})
-	}
-	return files
-}
-
-// dockerTask installs Docker, and what the kubelet talks to it through.
-func dockerTask() Task {
-	return Task{
-		Name:     "docker",
-		Roles:    []manifest.Role{manifest.RoleCluster},
-		Files:    append(append(dockerFiles(), Place{"cri-dockerd", "cri-dockerd/cri-dockerd", "/usr/local/bin/cri-dockerd", executable}), pluginFiles()...),
-		Images:   []string{"pause"},
-		Packages: []string{"iptables"},
-	}
-}
-
-// crioTask installs CRI-O, whose archive has the runtimes and CNI plugins that it is tested with.
-func crioTask() Task {
-	var files []Place
-	for _, name := range []string{"conmon", "conmonrs", "crio", "crun", "pinns", "runc"} {
-		files = append(files, Place{"crio", "cri-o/bin/" + name, "/usr/local/bin/" + name, executable})
-	}
-	return Task{Name: "crio", Roles: []manifest.Role{manifest.RoleCluster}, Files: append(files, pluginFiles()...), Images: []string{"pause"}}
-}
-
-// k3sTask installs k3s on the hosts of a role; the archive of images is read by k3s itself.
-func k3sTask(name string, role manifest.Role) Task {
-	return Task{
-		Name:  name,
-		Roles: []manifest.Role{role},
-		Files: []Place{
-			{"k3s", "", "/usr/local/bin/k3s", executable},
-			{"k3s-images", "", "/var/lib/rancher/k3s/agent/images/k3s-airgap-images.tar.zst", 0o644},
-		},
-		Packages: nodePackages(),
-	}
 }
 
 // endpointTasks give the API server an address that outlives a control plane.

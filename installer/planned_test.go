@@ -15,27 +15,34 @@ import (
 // nothing from a bundle.
 func refusedOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
-		"k3s":               {"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}", "k3s-server"},
 		"kube-vip":          {"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "kube-vip"},
 		"haproxy":           {"controlPlaneEndpoint: {type: haproxy}", "haproxy"},
 		"external endpoint": {"controlPlaneEndpoint: {type: external, address: 10.0.0.9}", ""},
 		"external etcd":     {"etcd: {type: external}", "etcd"},
 		"provided etcd":     {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
 		"etcd backup":       {"etcd: {backup: {every: 30m, keep: 5}}", ""},
-		"docker":            {"cri: {type: docker}", "docker"},
-		"crio":              {"cri: {type: crio}", "crio"},
 		"calico":            {"cni: {type: calico}", "calico"},
 		"cilium":            {"cni: {type: cilium}", "cilium"},
 		"hybridnet":         {"cni: {type: hybridnet}", "hybridnet"},
 		"kube-ovn":          {"cni: {type: kube-ovn}", "kube-ovn"},
 		"multus":            {"cni: {type: multus, with: flannel}", "multus"},
 		"harbor":            {"imageRegistry: {type: harbor}", "harbor"},
-		"no registry":       {"imageRegistry: {type: none}", "preload-images"},
 		"two registries":    {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
 		"node-local DNS":    {"dns: {nodeLocal: true}", "node-local-dns"},
 		"metrics":           {"metrics: true", "metrics-server"},
 		"local storage":     {"storage: {local: true}", "localpv-provisioner"},
 		"NFS":               {"storage: {nfs: true}", "nfs-server"},
+	}
+}
+
+// runtimeOptions are what a cluster file can ask for of runtimes.
+func runtimeOptions() map[string]struct{ yaml, task string } {
+	return map[string]struct{ yaml, task string }{
+		"k3s":         {"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}", "k3s-server"},
+		"docker":      {"cri: {type: docker}", "docker"},
+		"crio":        {"cri: {type: crio}", "crio"},
+		"no registry": {"imageRegistry: {type: none}", "preload-images"},
+		"tools":       {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
 	}
 }
 
@@ -60,6 +67,7 @@ func TestPlannedTasksAreRefused(t *testing.T) {
 	for _, text := range []string{
 		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}", "kubernetes: {version: v1.30.14, proxyMode: nftables}",
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
+		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\nimageRegistry: {type: none}", "cri: {type: docker}\nimageRegistry: {type: none}", "cri: {type: crio}",
 	} {
 		c := cluster(t, text)
 		if err := c.CheckInstall(); err != nil {
@@ -82,6 +90,7 @@ func TestNeedsOfEveryKind(t *testing.T) {
 		plain := resolved(t, "kubernetes: {version: "+version+"}", version)
 		fmt.Fprintf(&b, "Kubernetes %s\n  %s\n", version, strings.Join(plain, "\n  "))
 		options := refusedOptions()
+		maps.Copy(options, runtimeOptions())
 		for _, name := range slices.Sorted(maps.Keys(options)) {
 			text := options[name].yaml
 			if name == "k3s" {

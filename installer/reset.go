@@ -67,7 +67,6 @@ func resetTasks() []Task {
 	return []Task{
 		{Name: "kubernetes", Done: notInstalled, Do: removeKubernetes},
 		{Name: "services", Done: notInstalled, Do: removeLeavings},
-		{Name: "containerd", Done: notInstalled, Do: removeRuntime},
 		{Name: "network", Done: notInstalled, Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
@@ -83,6 +82,9 @@ func notInstalled(ctx context.Context, t *Target) (bool, error) {
 
 // removeKubernetes stops the kubelet and the pods and removes the cluster's state from the host, etcd's included.
 func removeKubernetes(ctx context.Context, t *Target) error {
+	if err := t.stopK3s(ctx); err != nil {
+		return err
+	}
 	if _, err := t.test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
 		return err
 	}
@@ -91,7 +93,7 @@ func removeKubernetes(ctx context.Context, t *Target) error {
 		return err
 	}
 	if kubeadm {
-		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + criSocket}
+		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + runtimeOf(t.run.Cluster).socket}
 		if len(t.run.Limit) == 0 {
 			// Every member goes: asking the others to let this one go would wait for those that have gone.
 			args = append(args, "--skip-phases=remove-etcd-member")
@@ -160,25 +162,6 @@ func (t *Target) remove(ctx context.Context, path string) error {
 		return t.empty(ctx, path)
 	}
 	return t.command(ctx, "rm", "-f", "--", path)
-}
-
-// removeRuntime stops containerd and what it runs: stopping its unit leaves containers alone.
-func removeRuntime(ctx context.Context, t *Target) error {
-	for _, args := range [][]string{
-		{"systemctl", "stop", "kubepods.slice"},                      // what is left of the pods
-		{"systemctl", "kill", "--signal=KILL", "containerd.service"}, // with the shims, which are in its control group
-	} {
-		if _, err := t.test(ctx, args...); err != nil {
-			return err
-		}
-	}
-	if err := t.removeUnit(ctx, "containerd.service"); err != nil {
-		return err
-	}
-	if err := t.unmount(ctx, "/run/containerd/", "/var/lib/containerd/", "/run/netns/cni-"); err != nil {
-		return err
-	}
-	return t.empty(ctx, "/etc/containerd", "/var/lib/containerd", "/run/containerd")
 }
 
 // removeNetwork removes the pod network's interfaces, namespaces and configuration, and the packet filter rules that

@@ -51,7 +51,7 @@ func (t *Target) space(ctx context.Context) ([]precheck.Space, error) {
 	if t.Is(manifest.RoleCluster) {
 		images, err := t.imageSpace(ctx)
 		if err == nil {
-			err = add("images", "/var/lib/containerd", images)
+			err = add("images", runtimeOf(t.run.cluster).data, images)
 		}
 		if err != nil {
 			return nil, err

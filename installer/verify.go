@@ -166,7 +166,7 @@ func messageOf(conditions []condition, kind string) string {
 // podsAreReady checks the pods of Kubernetes itself and of the pod network.
 func (t *Target) podsAreReady(ctx context.Context) error {
 	var errs []error
-	for _, namespace := range []string{"kube-system", "kube-flannel"} {
+	for _, namespace := range t.run.systemNamespaces() {
 		pods, err := t.pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return err
@@ -255,7 +255,10 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own := []string{"kube-system", "kube-flannel"}
+	own := t.run.systemNamespaces()
+	if isK3s(t.run.cluster) {
+		own = nil // they come out of k3s' archive of images, whose digests the bundle does not know
+	}
 	for _, a := range t.run.cluster.Addons {
 		own = append(own, a.Namespace)
 	}

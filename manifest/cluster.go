@@ -111,6 +111,8 @@ type CRI struct {
 	Type string `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Default containerd."`
 	// Version is the runtime's; empty is the catalog's default.
 	Version string `yaml:"version,omitempty" doc:"Such as v2.1.9; default the catalog's."`
+	// Tools are programs for operators that nodes get, none by default.
+	Tools []string `yaml:"tools,omitempty" enum:"crictl,nerdctl" doc:"Programs for operators on each node: crictl, nerdctl (for containerd). Default none."`
 }
 
 // CNI is the pod network.
@@ -271,6 +273,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.ControlPlaneEndpoint.Type = orDefault(d.ControlPlaneEndpoint.Type, "local")
 	d.Etcd.Type = orDefault(d.Etcd.Type, "internal")
 	d.CRI.Type = orDefault(d.CRI.Type, "containerd")
+	d.CRI.Tools = slices.Clone(d.CRI.Tools)
 	d.CNI.Type = orDefault(d.CNI.Type, "flannel")
 	d.CNI.IPv4MaskSize = orDefault(d.CNI.IPv4MaskSize, nodeBits4)
 	d.CNI.IPv6MaskSize = orDefault(d.CNI.IPv6MaskSize, nodeBits6)

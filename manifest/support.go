@@ -54,8 +54,7 @@ func clusterGaps() []gap[*Cluster] {
 		network  = func(c *Cluster) string { return c.CNI.Type }
 		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
 	)
-	return []gap[*Cluster]{
-		is("kubernetes.distribution", "k3s", func(c *Cluster) string { return c.Kubernetes.Distribution }, "use kubernetes"),
+	return append(runtimeGaps(), []gap[*Cluster]{
 		{"upgrading", func(c *Cluster) []string { return when(c.Kubernetes.UpgradeFrom != "", "kubernetes.upgradeFrom") }, "leave it out to install afresh; a bundle has what an upgrade needs all the same"},
 		is("kubernetes.proxyMode", "ipvs", func(c *Cluster) string { return c.Kubernetes.ProxyMode }, "use iptables or nftables"),
 		is("kubernetes.security", "hardened", func(c *Cluster) string { return c.Kubernetes.Security }, "use baseline"),
@@ -69,8 +68,6 @@ func clusterGaps() []gap[*Cluster] {
 		is("etcd.type", "external", etcd, "use internal"),
 		is("etcd.type", "provided", etcd, "use internal"),
 		{"saving etcd", func(c *Cluster) []string { return when(c.Etcd.Backup != nil, "etcd.backup") }, "leave it out"},
-		is("cri.type", "docker", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
-		is("cri.type", "crio", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
 		{"another size of the nodes' networks", func(c *Cluster) []string {
 			return append(when(c.CNI.IPv4MaskSize != 0 && c.CNI.IPv4MaskSize != nodeBits4, "cni.ipv4MaskSize"), when(c.CNI.IPv6MaskSize != 0 && c.CNI.IPv6MaskSize != nodeBits6, "cni.ipv6MaskSize")...)
 		}, "leave it out"},
@@ -86,13 +83,12 @@ func clusterGaps() []gap[*Cluster] {
 		is("cni.type", "kube-ovn", network, "use flannel, or none and install it yourself"),
 		is("cni.type", "multus", network, "use flannel, or none and install it yourself"),
 		is("imageRegistry.type", "harbor", registry, "use registry, or existing with the address of yours"),
-		is("imageRegistry.type", "none", registry, "use registry, or existing with the address of yours"),
 		{"a login at the registry", func(c *Cluster) []string {
 			return when(c.ImageRegistry.Type == "existing" && c.ImageRegistry.Auth != nil, "imageRegistry.auth")
 		}, "let the hosts pull without one"},
 		{"local storage", func(c *Cluster) []string { return when(c.Storage.Local, "storage.local") }, "install a chart for it under addons"},
 		{"NFS storage", func(c *Cluster) []string { return when(c.Storage.NFS, "storage.nfs") }, "install a chart for it under addons"},
-	}
+	}...)
 }
 
 func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }

@@ -15,15 +15,15 @@ import (
 // The list is what works; it grows as rows of the table go.
 func TestSupported(t *testing.T) {
 	want := map[string][]string{
-		"kubernetes.distribution":   {"kubernetes"},
+		"kubernetes.distribution":   {"kubernetes", "k3s"},
 		"kubernetes.proxyMode":      {"iptables", "nftables"},
 		"kubernetes.security":       {"baseline"},
 		"controlPlaneEndpoint.type": {"local"},
 		"etcd.type":                 {"internal"},
-		"cri.type":                  {"containerd"},
+		"cri.type":                  {"containerd", "docker", "crio"},
 		"cni.type":                  {"flannel", "none"},
 		"cni.with":                  nil,
-		"imageRegistry.type":        {"registry", "existing"},
+		"imageRegistry.type":        {"registry", "existing", "none"},
 		"precheck.internet":         {"allowed", "forbidden"},
 	}
 	got := map[string][]string{"cni.with": nil}
@@ -47,7 +47,7 @@ func enums(t reflect.Type, path string) map[string][]string {
 	found := map[string][]string{}
 	for _, f := range fields(t) {
 		at := join(path, f.name)
-		if f.enum != nil {
+		if f.enum != nil && t.Field(f.index).Type.Kind() != reflect.Slice { // lists are of things that can be combined
 			found[at] = f.enum
 		}
 		if kind := t.Field(f.index).Type; kind.Kind() == reflect.Struct {

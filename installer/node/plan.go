@@ -54,9 +54,9 @@ const (
 
 const digestPrefix = "sha256:"
 
-// roots are the directories that files may go to, relative to /.
+// roots are the directories that files may go to, relative to /. k3s takes its archive of images from nowhere else.
 func roots() []string {
-	return []string{"usr/local", "opt", "etc", stateDir}
+	return []string{"usr/local", "opt", "etc", stateDir, "var/lib/rancher/k3s/agent/images"}
 }
 
 // check refuses a plan that cannot be meant.

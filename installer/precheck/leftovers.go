@@ -60,7 +60,9 @@ func hasNoLeftovers(s *Subject) Finding {
 		p := s.Facts.Path(name)
 		// etcd's data is in the way where etcd will run, and nowhere else.
 		elsewhere := name == s.Cluster.Etcd.DataDir && !hasEtcd(s.Cluster, s.Host.Host)
-		if p.Type == "" || (p.Type == "dir" && len(p.Entries) == 0) || elsewhere {
+		// The pods' volumes outlive a reset.
+		volumes := name == "/var/lib/rancher/k3s" && slices.Equal(p.Entries, []string{"storage"})
+		if p.Type == "" || (p.Type == "dir" && len(p.Entries) == 0) || elsewhere || volumes {
 			continue
 		}
 		if p.Type == "dir" {

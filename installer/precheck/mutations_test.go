@@ -217,7 +217,7 @@ func networkMutations() []mutation {
 		{"no registry", good, func(in *input) {
 			busy(in.Hosts[0].Facts, 5000, "docker-proxy")
 			in.Cluster.ImageRegistry.Type = "none"
-		}, []string{"/supported"}},
+		}, nil},
 		{"port of Cilium", rich, w(func(f *node.Facts) { busy(f, 4240, "") }), each("ports", "w1")},
 		{"no nameserver", good, w(func(f *node.Facts) { f.DNS.Nameservers = nil }), each("dns", "w1")},
 		{"nameserver on the host", good, w(func(f *node.Facts) { f.DNS.Nameservers = []string{"127.0.0.1"} }), each("dns", "w1")},

@@ -51,6 +51,9 @@ func neededExecutables(s *Subject) []string {
 	if s.Input.Install {
 		list = append(list, "systemctl", "modprobe", "sysctl", "swapoff")
 	}
+	if s.Cluster.Kubernetes.Distribution == "k3s" {
+		return list // it brings the others itself
+	}
 	version, docker := s.Cluster.Kubernetes.Version, s.Cluster.CRI.Type == "docker"
 	if isBefore(version, 1, 33) || docker {
 		list = append(list, "ip", "iptables", "nsenter")
