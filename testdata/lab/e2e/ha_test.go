@@ -139,7 +139,9 @@ func (th *thread) nodesAre(t *testing.T, on int, want ...string) {
 		var list struct {
 			Items []struct {
 				Metadata struct{ Name string }
-				Status   struct{ Conditions []struct{ Type, Status string } }
+				Status   struct {
+					Conditions []struct{ Type, Status string }
+				}
 			}
 		}
 		if err := json.Unmarshal([]byte(th.on(t, on, "kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes -o json")), &list); err != nil {
@@ -179,4 +181,3 @@ func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number
 		}
 	}
 }
-
