@@ -18,14 +18,18 @@ type installOptions struct {
 	hooks         string
 	phases, limit []string
 	dryRun, force bool
+	yes           bool
 }
 
 func newInstallCmd(g *globals) *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
-		Use:   "install -i INVENTORY BUNDLE",
+		Use:   "install [-i INVENTORY] [BUNDLE]",
 		Short: "Make a cluster from a bundle",
 		Long: `Makes a cluster on the inventory's hosts from the bundle alone, over SSH.
+
+Without BUNDLE, it is the one bundle of this directory; then without -i, the hosts are those of inventory.yaml in this directory, or this host
+alone, if there is no such file. It says what it takes, and asks.
 
 Phases: pre_hook, precheck, init, install, post_hook. Every task looks before it does, so a second run changes nothing and
 a run that was interrupted continues. All commands are in install.log in the work directory, which also holds what only
@@ -36,9 +40,17 @@ With --json each line on standard output is one event: {"version", "time", "phas
 {"version", "report": {"changed", "done", "duration", "kubeconfig", "log"}}.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
   kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb`,
-		Args: takes("BUNDLE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runInstall(cmd.Context(), g, args[0], o)
+		Args: takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if len(args) == 1 {
+				return runInstall(cmd.Context(), g, args[0], o)
+			}
+			path, done, err := g.chooseInstall(&o)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, done()) }()
+			return runInstall(cmd.Context(), g, path, o)
 		},
 	}
 	f := cmd.Flags()
@@ -49,6 +61,7 @@ With --json each line on standard output is one event: {"version", "time", "phas
 	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these hosts")
 	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, where BUNDLE is not named")
 	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
 	return cmd
 }
