@@ -24,7 +24,8 @@ func (r *run) firstControlPlane() *Target {
 // findLead decides, once in a run, which control plane speaks for the cluster: the first of the inventory that is a node of
 // it and whose API server answers; the first that is a node if none answers, as after a power failure; and where no
 // control plane is a node yet, the first of the inventory, where the cluster then begins. So the inventory's first
-// can be lost, replaced or moved. A control plane of another cluster is an error.
+// can be lost, replaced or moved. A control plane of another cluster is an error; so is one that was not reached where
+// none is known to be a node, as the cluster may be there.
 func (r *run) findLead(ctx context.Context) error {
 	if r.lead != nil {
 		return nil
@@ -41,6 +42,9 @@ func (r *run) findLead(ctx context.Context) error {
 	}
 	lead := slices.Index(member, true)
 	if lead < 0 {
+		if err := r.lost(); err != nil && !r.visiting {
+			return err
+		}
 		r.lead = all[0]
 		return nil
 	}

@@ -142,9 +142,6 @@ func (r *run) checkMembers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if lost := r.lost(); !begun && lost != nil && !r.visiting {
-		return lost
-	}
 	if !begun && !r.isWanted(first) {
 		return fmt.Errorf("%s begins the cluster and is no node yet: the first install cannot leave it out of --limit", first.Name)
 	}
