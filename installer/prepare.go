@@ -17,9 +17,13 @@ import (
 func hostsTask() Task {
 	return Task{
 		Name:     "hosts-file",
+		Follows:  true,
 		Packages: []string{"chrony"}, // no task sets clocks yet; certificates and etcd need hosts that agree about the time
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			have, want, err := t.hostsFile(ctx)
+			if !bytes.Equal(have, want) {
+				because(ctx, "/etc/hosts %s", lineDifference(have, want))
+			}
 			return bytes.Equal(have, want), err
 		},
 		Do: func(ctx context.Context, t *Target) error {
@@ -87,9 +91,13 @@ func swapTask(c *manifest.Cluster) Task {
 			}
 			active, err := t.output(ctx, "cat", "/proc/swaps")
 			if err != nil || bytes.Count(active, []byte("\n")) > 1 {
+				because(ctx, "swap is on")
 				return false, err
 			}
 			have, want, err := t.fstab(ctx)
+			if !bytes.Equal(have, want) {
+				because(ctx, "/etc/fstab turns swap on at the next boot")
+			}
 			return bytes.Equal(have, want), err
 		},
 		Do: func(ctx context.Context, t *Target) error {

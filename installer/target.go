@@ -29,6 +29,7 @@ type Target struct {
 	ssh     *host.Algorithms // nil without SSH
 	failure error            // why not, or what went wrong while connecting
 	known   precheck.Host    // what a precheck has found on its visit
+	fell    bool             // a task of this run has failed on it
 	run     *run
 }
 
@@ -100,9 +101,8 @@ func (t *Target) has(ctx context.Context, files ...textFile) (bool, error) {
 		args = append(args, f.path)
 	}
 	out := &limited{most: maxFile}
-	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out}))
-	if err != nil || !ok {
-		return false, err // sha256sum fails if a file is missing
+	if _, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil {
+		return false, err // that a file is missing is no error
 	}
 	found := map[string]string{}
 	for line := range strings.Lines(out.String()) {
@@ -110,13 +110,16 @@ func (t *Target) has(ctx context.Context, files ...textFile) (bool, error) {
 			found[path] = sum
 		}
 	}
+	all := true
 	for _, f := range files {
 		sum := sha256.Sum256(f.data)
-		if found[f.path] != hex.EncodeToString(sum[:]) {
-			return false, nil
+		if found[f.path] == hex.EncodeToString(sum[:]) {
+			continue
 		}
+		all = false
+		becauseOf(ctx, f.path, found[f.path] != "")
 	}
-	return true, nil
+	return all, nil
 }
 
 // systemctl runs systemctl.

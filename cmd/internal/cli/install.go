@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,10 @@ type installOptions struct {
 	rulesFlag
 	hooks         string
 	phases, limit []string
+	from          string
+	tags          []string
 	dryRun, force bool
+	list          bool
 }
 
 func newInstallCmd(g *globals) *cobra.Command {
@@ -28,14 +32,16 @@ func newInstallCmd(g *globals) *cobra.Command {
 		Long: `Makes a cluster on the inventory's hosts from the bundle alone, over SSH.
 
 Phases: pre_hook, precheck, init, install, post_hook. Every task looks before it does, so a second run changes nothing and
-a run that was interrupted continues. All commands are in install.log in the work directory, which also holds what only
+a run that was interrupted continues. A host that fails is left, and the others go on as far as they can without it. All commands are in install.log in the work directory, which also holds what only
 exists there: certificate authority, registry credentials and admin.conf.
 
 With --json each line on standard output is one event: {"version", "time", "phase", "task", "host", "state", "duration", "message", "bytes",
 "total"}, without those that do not apply; durations are in nanoseconds. The last line of a run that succeeded is
 {"version", "report": {"changed", "done", "duration", "kubeconfig", "log"}}.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
-  kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb`,
+  kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb
+  kkbundle install -i inventory.yaml --list site-1.4.0.kkb
+  kkbundle install -i inventory.yaml --tags cri,network --limit node3 site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runInstall(cmd.Context(), g, args[0], o)
@@ -48,7 +54,10 @@ With --json each line on standard output is one event: {"version", "time", "phas
 	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run before and after (pre_install*.sh, post_install*.sh)")
 	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these hosts")
-	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	f.StringVar(&o.from, "from", "", "begin with this phase or task")
+	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these names, or of these groups: "+strings.Join(installer.TagGroups(), ", "))
+	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and ask no host")
+	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
 	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
 	return cmd
 }
@@ -65,9 +74,13 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.newTaskPrinter()
 	options := s.options()
+	options.From, options.Tags = o.from, o.tags
 	options.Rules, options.Judged = rules, p.judged
 	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
+	if o.list {
+		return g.listTasks(options)
+	}
 	report, err := installer.Run(ctx, options)
 	p.stop()
 	if err != nil {
@@ -82,6 +95,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	verb := "changed"
 	if o.dryRun {
 		verb = "would change"
+		p.wouldChange()
 	}
 	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
 	if report.Kubeconfig != "" && !o.dryRun {
