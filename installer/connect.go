@@ -55,6 +55,9 @@ func (r *run) needed() []*Target {
 	}
 	var list []*Target
 	for _, t := range r.targets {
+		if r.leaving && !r.isWanted(t) {
+			continue
+		}
 		once := t == first(r.withRole(manifest.RoleControlPlane)) || t == first(r.withRole(manifest.RoleRegistry))
 		if once || r.isWanted(t) {
 			list = append(list, t)

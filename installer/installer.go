@@ -147,6 +147,8 @@ type Options struct {
 	Judged func(precheck.Report)
 	// Recorded is where Precheck takes facts from, instead of asking hosts; nil asks.
 	Recorded *precheck.Recording
+	// Foreign makes Reset take away, too, what another program than kkbundle has made: a cluster of kubeadm or k3s.
+	Foreign bool
 	// WithData makes Reset remove what cannot be made again: the images in the registry.
 	WithData bool
 	// Hosts is how many hosts are worked on at the same time; 0 means 20.

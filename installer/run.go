@@ -33,6 +33,8 @@ type run struct {
 	packages rolePackages
 	// following says that tasks whose outcome depends on which hosts there are run on all hosts, whatever Limit is.
 	following bool
+	// deleting says that the run takes nodes out of a cluster that goes on.
+	deleting bool
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
 	// visiting says that the run only looks at hosts for a precheck.
@@ -65,6 +67,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	return r.start(ctx, func(ctx context.Context) error {
 		err := r.checkMembers(inTask(ctx, "connect"))
+		if err == nil {
+			err = r.checkForeign(inTask(ctx, "connect"))
+		}
 		if err == nil {
 			err = r.phases(ctx, phases)
 		}

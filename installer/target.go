@@ -91,6 +91,12 @@ func (t *Target) write(ctx context.Context, files ...textFile) error {
 	return nil
 }
 
+// edit gives a file of the host's own other content; its mode and owner stay.
+func (t *Target) edit(ctx context.Context, path string, data []byte) error {
+	_, err := host.EditFile(describedAs(ctx, fmt.Sprintf("edit %s (%d bytes)", path, len(data))), t.on, path, data)
+	return err
+}
+
 // has tells whether every one of the files has the content that it shall have.
 func (t *Target) has(ctx context.Context, files ...textFile) (bool, error) {
 	if len(files) == 0 {

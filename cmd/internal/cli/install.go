@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -121,53 +120,4 @@ func newInstallResult(r installer.Report) installResult {
 	out.Report.Changed, out.Report.Done, out.Report.Duration = r.Changed, r.Done, r.Duration
 	out.Report.Kubeconfig, out.Report.Log = r.Kubeconfig, r.Log
 	return out
-}
-
-type resetOptions struct {
-	siteFlags
-	withData, yes bool
-}
-
-func newResetCmd(g *globals) *cobra.Command {
-	var o resetOptions
-	cmd := &cobra.Command{
-		Use:   "reset -i INVENTORY [BUNDLE]",
-		Short: "Remove the cluster and everything install put on the hosts",
-		Long: `Removes the cluster and everything that install put on the hosts, and restores what it changed. The registry's images stay
-unless --with-data. A host that was never or only partly installed is no error.`,
-		Example: "  kkbundle reset -i inventory.yaml site-1.4.0.kkb",
-		Args:    takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path := ""
-			if len(args) == 1 {
-				path = args[0]
-			}
-			return runReset(cmd.Context(), g, path, o)
-		},
-	}
-	o.add(cmd.Flags())
-	g.addTrust(cmd.Flags())
-	cmd.Flags().BoolVar(&o.withData, "with-data", false, "remove the registry's images too")
-	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
-	return cmd
-}
-
-func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	if !o.yes {
-		question := fmt.Sprintf("Remove cluster %s from %d hosts?", s.cluster.Metadata.Name, len(s.inv.Hosts()))
-		if err := g.confirm(question); err != nil {
-			return err
-		}
-	}
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.WithData, options.Progress = o.withData, p.event
-	err = installer.Reset(ctx, options)
-	p.stop()
-	return err
 }
