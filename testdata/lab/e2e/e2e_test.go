@@ -18,10 +18,7 @@ import (
 )
 
 func TestThread(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the whole thread takes minutes and the lab's software; run make e2e")
-	}
-	th := start(t)
+	th := start(t, scenario{hosts: 2})
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T)

@@ -19,18 +19,31 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/upstream"
 )
 
-// A thread is the lab that the subtests of TestThread share: the upstream on one side, hosts on the other, and the bundle
-// between them.
-type thread struct {
-	kkbundle string // the program under test
-	upstream *upstream.Server
-	lab      *hosts.Lab
-	dir      string // manifest and bundle
-	env      []string
+// A scenario is what a test wants of the lab.
+type scenario struct {
+	hosts int
+	// groups of the inventory; nil makes the first host everything but a worker, and the others workers.
+	groups hosts.Groups
+	// edit, if set, changes the upstream's manifest.yaml, cluster.yaml or any other file beside them before anything is built.
+	edit func(t *testing.T, dir string)
 }
 
-func start(t *testing.T) *thread {
+// A thread is the lab that the subtests of a scenario share: the upstream on one side, hosts on the other, and the bundle
+// between them.
+type thread struct {
+	kkbundle  string // the program under test
+	upstream  *upstream.Server
+	lab       *hosts.Lab
+	dir       string // manifest and bundle
+	inventory string
+	env       []string
+}
+
+func start(t *testing.T, want scenario) *thread {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("a cluster takes minutes and the lab's software; see make e2e")
+	}
 	if err := hosts.Check(); err != nil {
 		t.Fatalf("this machine cannot run the lab: %v", err)
 	}
@@ -51,13 +64,16 @@ func start(t *testing.T) *thread {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = up.Close() })
+	if want.edit != nil {
+		want.edit(t, dir)
+	}
 	state := filepath.Join(t.TempDir(), "lab")
-	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Hosts: 2, Log: os.Stderr})
+	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
 	th := &thread{
-		kkbundle: program, upstream: up, lab: lab, dir: dir,
+		kkbundle: program, upstream: up, lab: lab, dir: dir, inventory: lab.InventoryFile(),
 		env: append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+filepath.Join(dir, "cache")),
 	}
 	t.Cleanup(func() {
@@ -112,11 +128,36 @@ func (th *thread) connected(t *testing.T, args ...string) result {
 // site is a kkbundle command in the hosts' network, from where the upstream is out of reach.
 func (th *thread) site(t *testing.T, command string, flags ...string) *exec.Cmd {
 	t.Helper()
-	args := append([]string{command, "-i", th.lab.InventoryFile()}, flags...)
+	args := append([]string{command, "-i", th.inventory}, flags...)
 	if !slices.Contains(flags, "--known-hosts") {
 		args = append(args, "--known-hosts", th.lab.KnownHostsFile())
 	}
 	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
+}
+
+// makeBundle builds the scenario's bundle.
+func (th *thread) makeBundle(t *testing.T) {
+	t.Helper()
+	th.connected(t, "build", "-o", th.bundle(), "manifest.yaml").must(t, 0)
+}
+
+// rewrite replaces text of a file, which has to be there.
+func rewrite(t *testing.T, file string, replacements ...string) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	for i := 0; i < len(replacements); i += 2 {
+		if !strings.Contains(text, replacements[i]) {
+			t.Fatalf("%s has no %q", file, replacements[i])
+		}
+		text = strings.Replace(text, replacements[i], replacements[i+1], 1)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (th *thread) bundle() string { return filepath.Join(th.dir, "lab-1.0.0.kkb") }

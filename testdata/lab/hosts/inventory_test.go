@@ -11,7 +11,7 @@ import (
 func TestInventory(t *testing.T) {
 	t.Parallel()
 	l := &Lab{State: t.TempDir(), Hosts: []Host{{1, "host1", "10.250.0.11"}, {2, "host2", "10.250.0.12"}, {3, "host3", "10.250.0.13"}}}
-	if err := l.inventory(); err != nil {
+	if err := l.WriteInventory(l.InventoryFile(), l.oneControlPlane()); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(l.InventoryFile())

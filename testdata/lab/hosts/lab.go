@@ -33,6 +33,7 @@ type Options struct {
 	State  string // directory for keys, disks and logs; a lab is known by it
 	RootFS string // as software.Build made it
 	Hosts  int
+	Groups Groups    // of InventoryFile; nil makes the first host everything but a worker, and the others workers
 	Log    io.Writer // nil drops it
 }
 
@@ -75,7 +76,10 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := l.save(); err != nil {
 		return nil, err
 	}
-	if err := l.inventory(); err != nil {
+	if o.Groups == nil {
+		o.Groups = l.oneControlPlane()
+	}
+	if err := l.WriteInventory(l.InventoryFile(), o.Groups); err != nil {
 		return nil, err
 	}
 	start := time.Now()
