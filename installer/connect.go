@@ -21,11 +21,14 @@ func (r *run) connect(ctx context.Context) error {
 		return err
 	}
 	err := r.onAll(r.needed(), func(_ int, t *Target) error {
-		t.failure = t.connect(inTask(ctx, "connect"))
+		if t.failure = t.connect(inTask(ctx, "connect")); r.canSpare(t) {
+			return nil
+		}
 		return t.failure
 	})
+	err = errors.Join(err, r.spare())
 	for _, t := range r.targets {
-		if !r.leaving && t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
+		if !r.leaving && (t.failure == nil || r.canSpare(t)) && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &AddressError{Host: t.Name})
 		}
 	}
@@ -48,7 +51,7 @@ func (r *run) findTargets() error {
 }
 
 // needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
-// tasks run once.
+// tasks run once: until it is known which control plane that is, every one that was not lost.
 func (r *run) needed() []*Target {
 	if len(r.Limit) == 0 {
 		return r.targets
@@ -58,8 +61,8 @@ func (r *run) needed() []*Target {
 		if r.leaving && !r.isWanted(t) {
 			continue
 		}
-		once := t == first(r.withRole(manifest.RoleControlPlane)) || t == first(r.withRole(manifest.RoleRegistry))
-		if once || r.isWanted(t) {
+		once := t == r.lead || r.lead == nil && t.Is(manifest.RoleControlPlane) || t == first(r.withRole(manifest.RoleRegistry))
+		if (once || r.isWanted(t)) && (t.failure == nil || !r.canSpare(t)) {
 			list = append(list, t)
 		}
 	}

@@ -18,6 +18,8 @@ const (
 	// begunPath says that kubeadm was started on a host, memberPath that it succeeded, and for which cluster.
 	begunPath  = stampDir + "/kubeadm-begun"
 	memberPath = stampDir + "/member"
+	// endpointSetting is the line of the member file that names the cluster's endpoint.
+	endpointSetting = "controlPlaneEndpoint.address"
 )
 
 // A MemberError says that a host is a node of another cluster than the one that is to be installed.
@@ -52,7 +54,8 @@ func (r *run) fixedSettings() []fixedSetting {
 	return []fixedSetting{
 		{"kubernetes.podCIDR", k.PodCIDR.String(), true},
 		{"kubernetes.serviceCIDR", k.ServiceCIDR.String(), true},
-		{"controlPlaneEndpoint.address", r.endpoint(), true},
+		{"controlPlaneEndpoint.type", r.cluster.ControlPlaneEndpoint.Type, true},
+		{endpointSetting, r.endpoint(), true},
 		{"kubernetes.proxyMode", k.ProxyMode, false},
 		{"kubernetes.maxPods", strconv.Itoa(k.MaxPods), false},
 		{"kubernetes.kubelet", digestOf(k.Kubelet), false},
@@ -129,6 +132,9 @@ func vital(id string, settings []fixedSetting) (text string, some bool) {
 // checkMembers refuses, before anything is changed, an inventory or a cluster file that does not fit the cluster that is
 // there: hosts of another cluster, even of the same name, and settings that would be applied by half.
 func (r *run) checkMembers(ctx context.Context) error {
+	if err := r.findLead(ctx); err != nil {
+		return err
+	}
 	first := r.firstControlPlane()
 	if first.on == nil || first.failure != nil {
 		return nil // nothing can be compared, and nothing will be done
@@ -136,6 +142,9 @@ func (r *run) checkMembers(ctx context.Context) error {
 	settings, begun, err := first.membership(ctx)
 	if err != nil {
 		return err
+	}
+	if lost := r.lost(); !begun && lost != nil && !r.visiting {
+		return lost
 	}
 	if !begun && !r.isWanted(first) {
 		return fmt.Errorf("%s begins the cluster and is no node yet: the first install cannot leave it out of --limit", first.Name)

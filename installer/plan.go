@@ -53,13 +53,14 @@ func nodeTasks(c *manifest.Cluster) []Task {
 		return append(endpointTasks(c), k3sTask("k3s-server", manifest.RoleControlPlane), k3sTask("k3s-agent", manifest.RoleWorker))
 	}
 	return slices.Concat(
-		[]Task{containerTask(c), kubeletTask(c)},
+		[]Task{containerTask(c), kubeletTask(c), initTask(c), apiTask()},
 		endpointTasks(c),
 		[]Task{
-			initTask(c),
-			apiTask(),
 			joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
 			joinTask("join-worker", Each, manifest.RoleWorker),
+		},
+		localEndpointTasks(c),
+		[]Task{
 			labelTask(),
 			adminConfTask(),
 			dnsTask(),

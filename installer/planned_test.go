@@ -16,9 +16,6 @@ import (
 func refusedOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
 		"k3s":               {"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}", "k3s-server"},
-		"kube-vip":          {"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "kube-vip"},
-		"haproxy":           {"controlPlaneEndpoint: {type: haproxy}", "haproxy"},
-		"external endpoint": {"controlPlaneEndpoint: {type: external, address: 10.0.0.9}", ""},
 		"external etcd":     {"etcd: {type: external}", "etcd"},
 		"provided etcd":     {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
 		"etcd backup":       {"etcd: {backup: {every: 30m, keep: 5}}", ""},
@@ -36,6 +33,15 @@ func refusedOptions() map[string]struct{ yaml, task string } {
 		"metrics":           {"metrics: true", "metrics-server"},
 		"local storage":     {"storage: {local: true}", "localpv-provisioner"},
 		"NFS":               {"storage: {nfs: true}", "nfs-server"},
+	}
+}
+
+// installedOptions are what install does, and what adds to a bundle.
+func installedOptions() map[string]string {
+	return map[string]string{
+		"kube-vip":          "controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}",
+		"haproxy":           "controlPlaneEndpoint: {type: haproxy}",
+		"external endpoint": "controlPlaneEndpoint: {type: external, address: 10.0.0.9}",
 	}
 }
 
@@ -60,6 +66,7 @@ func TestPlannedTasksAreRefused(t *testing.T) {
 	for _, text := range []string{
 		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}", "kubernetes: {version: v1.30.14, proxyMode: nftables}",
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
+		"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "controlPlaneEndpoint: {type: haproxy}", "controlPlaneEndpoint: {type: external, address: 10.0.0.9}",
 	} {
 		c := cluster(t, text)
 		if err := c.CheckInstall(); err != nil {
@@ -82,6 +89,9 @@ func TestNeedsOfEveryKind(t *testing.T) {
 		plain := resolved(t, "kubernetes: {version: "+version+"}", version)
 		fmt.Fprintf(&b, "Kubernetes %s\n  %s\n", version, strings.Join(plain, "\n  "))
 		options := refusedOptions()
+		for name, yaml := range installedOptions() {
+			options[name] = struct{ yaml, task string }{yaml: yaml}
+		}
 		for _, name := range slices.Sorted(maps.Keys(options)) {
 			text := options[name].yaml
 			if name == "k3s" {

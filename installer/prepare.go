@@ -46,6 +46,13 @@ func (t *Target) hostsFile(ctx context.Context) (have, want []byte, err error) {
 	for _, one := range t.run.targets {
 		lines = append(lines, one.IP.String()+" "+one.Name)
 	}
+	line, err := t.endpointLine(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
 	return have, withBlock(have, lines), nil
 }
 

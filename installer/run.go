@@ -26,6 +26,9 @@ type run struct {
 	mask    *masker
 	journal *journal
 	targets []*Target
+	lead    *Target // see findLead; nil before it
+	// madeWith is the endpoint that the lead remembers, "" if it is no node.
+	madeWith string
 	items   []bundle.Item // of the bundle
 	claimed claims        // addresses that one host asks for
 	// on returns the cluster as it is on a host, packages what hosts need of their distribution.
@@ -102,6 +105,9 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 	}
 	release, err := r.lockAll(ctx)
 	defer release()
+	if err == nil && !r.leaving {
+		err = r.findLead(inTask(ctx, "connect"))
+	}
 	if err == nil {
 		err = work(ctx)
 	}
@@ -189,6 +195,9 @@ func (r *run) targetsOf(task Task) []*Target {
 		return []*Target{{run: r}}
 	}
 	all := r.withRole(task.Roles...)
+	if task.Where == First && slices.Contains(task.Roles, manifest.RoleControlPlane) {
+		return []*Target{r.firstControlPlane()}
+	}
 	if task.Where == First {
 		return all[:min(1, len(all))]
 	}
@@ -208,9 +217,6 @@ func (r *run) withRole(roles ...manifest.Role) []*Target {
 	}
 	return list
 }
-
-// firstControlPlane is where the cluster begins, and where kubectl runs.
-func (r *run) firstControlPlane() *Target { return r.withRole(manifest.RoleControlPlane)[0] }
 
 // tell reports an event and counts it.
 func (r *run) tell(e Event) {

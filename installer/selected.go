@@ -16,7 +16,7 @@ func tagGroups() []tagGroup {
 		{"registry", []string{"certificates", "registry", "registry-", "existing-registry", "seed-registry", "harbor", "harbor-", "preload-images"}},
 		{"cri", []string{"containerd", "docker", "crio", "cri-", "crictl", "nerdctl"}},
 		{"etcd", []string{"etcd", "etcd-", "provided-etcd"}},
-		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint-", "external-endpoint"}},
+		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint", "external-endpoint"}},
 		{"kubernetes", []string{"kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
 		{"security", []string{"security", "security-", "encryption-", "audit-", "certs-", "certificates-"}},
 		{"network", []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "cni-", "network-"}},

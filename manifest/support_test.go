@@ -18,7 +18,7 @@ func TestSupported(t *testing.T) {
 		"kubernetes.distribution":   {"kubernetes"},
 		"kubernetes.proxyMode":      {"iptables", "nftables"},
 		"kubernetes.security":       {"baseline"},
-		"controlPlaneEndpoint.type": {"local"},
+		"controlPlaneEndpoint.type": {"local", "kube-vip", "haproxy", "external"},
 		"etcd.type":                 {"internal"},
 		"cri.type":                  {"containerd"},
 		"cni.type":                  {"flannel", "none"},
