@@ -236,5 +236,5 @@ func (r *run) members(ctx context.Context) ([]*Target, error) {
 
 // isWanted tells whether this run is to work on a host for its own sake. It is not any more when a task has failed there.
 func (r *run) isWanted(t *Target) bool {
-	return !t.fell && (len(r.Limit) == 0 || slices.Contains(r.Limit, t.Name))
+	return !t.fell && !r.isSpared(t) && (len(r.Limit) == 0 || slices.Contains(r.Limit, t.Name))
 }

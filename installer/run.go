@@ -29,13 +29,15 @@ type run struct {
 	lead    *Target // see findLead; nil before it
 	// madeWith is the endpoint that the lead remembers, "" if it is no node.
 	madeWith string
-	items   []bundle.Item // of the bundle
-	claimed claims        // addresses that one host asks for
+	items    []bundle.Item // of the bundle
+	claimed  claims        // addresses that one host asks for
 	// on returns the cluster as it is on a host, packages what hosts need of their distribution.
 	on       func(manifest.Host) (*manifest.Cluster, error)
 	packages rolePackages
 	// following says that tasks whose outcome depends on which hosts there are run on all hosts, whatever Limit is.
 	following bool
+	// change, if set, is which nodes the run adds or deletes.
+	change *nodeChange
 	// deleting says that the run takes nodes out of a cluster that goes on.
 	deleting bool
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.

@@ -74,7 +74,7 @@ func exitClasses() []exitClass {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err)
+			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
 			return asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
