@@ -21,14 +21,19 @@ func (r *run) connect(ctx context.Context) error {
 		return err
 	}
 	err := r.onAll(r.needed(), func(_ int, t *Target) error {
-		if t.failure = t.connect(inTask(ctx, "connect")); r.canSpare(t) {
+		if r.change != nil && r.change.gone && slices.Contains(r.change.named, t.Name) {
+			t.failure = errGone
+		} else {
+			t.failure = t.connect(inTask(ctx, "connect"))
+		}
+		if r.canSpare(t) {
 			return nil
 		}
 		return t.failure
 	})
 	err = errors.Join(err, r.spare())
 	for _, t := range r.targets {
-		if !r.leaving && (t.failure == nil || r.canSpare(t)) && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
+		if !r.leaving && (t.failure == nil || r.canSpare(t)) && !errors.Is(t.failure, errGone) && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &AddressError{Host: t.Name})
 		}
 	}
@@ -58,6 +63,9 @@ func (r *run) needed() []*Target {
 	}
 	var list []*Target
 	for _, t := range r.targets {
+		if r.leaving && !r.isWanted(t) {
+			continue
+		}
 		once := t == r.lead || r.lead == nil && t.Is(manifest.RoleControlPlane) || t == first(r.withRole(manifest.RoleRegistry))
 		if (once || r.isWanted(t)) && (t.failure == nil || !r.canSpare(t)) {
 			list = append(list, t)

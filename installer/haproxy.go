@@ -23,10 +23,11 @@ const (
 // its kubelet runs it.
 func haproxyTask() Task {
 	task := settle(Task{
-		Name:   endpointHAProxy,
-		Roles:  []manifest.Role{manifest.RoleWorker},
-		Images: []string{"haproxy"},
-		Leaves: Leaves{Paths: []string{haproxyConfig}},
+		Name:    endpointHAProxy,
+		Roles:   []manifest.Role{manifest.RoleWorker},
+		Images:  []string{"haproxy"},
+		Follows: true,
+		Leaves:  Leaves{Paths: []string{haproxyConfig}},
 	}, haproxySetting)
 	look := task.Done
 	task.Done = func(ctx context.Context, t *Target) (bool, error) {

@@ -331,12 +331,16 @@ func adminConfTask() Task {
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			there, err := t.read(ctx, adminConf)
 			if errors.Is(err, fs.ErrNotExist) {
+				because(ctx, "there is no cluster yet")
 				return false, nil
 			}
 			if err != nil {
 				return false, err
 			}
 			here, err := t.run.dir.read(adminConfFile)
+			if err != nil || !bytes.Equal(here, there) {
+				because(ctx, "the work directory has no admin.conf, or an old one")
+			}
 			return err == nil && bytes.Equal(here, there), checkKubeconfig(there)
 		},
 		Do: func(ctx context.Context, t *Target) error {
@@ -415,6 +419,9 @@ func labelTask() Task {
 				return false, err
 			}
 			names, err := lacking(ctx, t)
+			if len(names) > 0 {
+				because(ctx, "%s %s", workerLabel+" is missing on", strings.Join(names, ", "))
+			}
 			return len(names) == 0, err
 		},
 		Do: func(ctx context.Context, t *Target) error {

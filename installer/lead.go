@@ -132,6 +132,9 @@ func (r *run) lost() error {
 // canSpare tells whether the run goes on without a host: with --limit, any one control plane that the run is not about is
 // enough.
 func (r *run) canSpare(t *Target) bool {
+	if r.change != nil {
+		return t != first(r.withRole(manifest.RoleRegistry)) && (r.change.gone || !slices.Contains(r.change.named, t.Name))
+	}
 	return len(r.Limit) > 0 && !r.isWanted(t) && t.Is(manifest.RoleControlPlane) && t != first(r.withRole(manifest.RoleRegistry))
 }
 
@@ -139,14 +142,14 @@ func (r *run) canSpare(t *Target) bool {
 func (r *run) spare() error {
 	var errs []error
 	for _, t := range r.targets {
-		if t.failure == nil || !r.canSpare(t) {
+		if t.failure == nil || errors.Is(t.failure, errGone) || !r.canSpare(t) {
 			continue
 		}
 		errs = append(errs, t.failure)
 	}
 	if slices.ContainsFunc(r.connected(manifest.RoleControlPlane), func(t *Target) bool { return t.failure == nil }) {
 		for _, err := range errs {
-			r.Logger.Warn("a control plane that this run is not about is out of reach", "reason", r.mask.mask(err.Error()))
+			r.Logger.Warn("a host that this run is not about is out of reach", "reason", r.mask.mask(err.Error()))
 		}
 		return nil
 	}

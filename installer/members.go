@@ -83,6 +83,7 @@ func (r *run) memberFile() textFile {
 func (t *Target) membership(ctx context.Context) (settings string, member bool, err error) {
 	data, err := t.read(ctx, memberPath)
 	if errors.Is(err, fs.ErrNotExist) {
+		because(ctx, "%s is no node yet", t.Name)
 		return "", false, nil
 	}
 	if err != nil {
@@ -230,5 +231,7 @@ func (r *run) members(ctx context.Context) ([]*Target, error) {
 	return members, err
 }
 
-// isWanted tells whether this run is to work on a host for its own sake.
-func (r *run) isWanted(t *Target) bool { return len(r.Limit) == 0 || slices.Contains(r.Limit, t.Name) }
+// isWanted tells whether this run is to work on a host for its own sake. It is not any more when a task has failed there.
+func (r *run) isWanted(t *Target) bool {
+	return !t.fell && !r.isSpared(t) && (len(r.Limit) == 0 || slices.Contains(r.Limit, t.Name))
+}

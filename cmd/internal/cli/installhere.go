@@ -116,9 +116,9 @@ func onlyAddress() netip.Addr {
 	return found[0]
 }
 
-// agree says what will be installed where, and asks unless that was answered. The inventory of this host is kept: the
+// agreeHere says what will be installed where, and asks unless that was answered. The inventory of this host is kept: the
 // next run, reset and nodes that are added later need it. A dry run keeps none and asks nothing; call done when it ends.
-func (g *globals) agree(c *chosen, o installOptions) (done func() error, err error) {
+func (g *globals) agreeHere(c *chosen, o installOptions) (done func() error, err error) {
 	done = func() error { return nil }
 	g.note("bundle: %s", printable(c.bundle))
 	if c.made == nil {
@@ -128,7 +128,7 @@ func (g *globals) agree(c *chosen, o installOptions) (done func() error, err err
 		g.note("        It takes containerd, the kubelet, a Kubernetes control plane and a registry with the bundle's images as services of this\n" +
 			"        machine, turns swap off, and sets kernel parameters. kkbundle reset takes all of it away again.")
 	}
-	if !o.yes && !o.dryRun {
+	if !o.yes && !o.dryRun && !o.list {
 		if err := g.confirm("Install?"); err != nil {
 			return done, err
 		}
@@ -136,7 +136,7 @@ func (g *globals) agree(c *chosen, o installOptions) (done func() error, err err
 	if c.made == nil {
 		return done, nil
 	}
-	if !o.dryRun {
+	if !o.dryRun && !o.list {
 		f, err := os.OpenFile(c.inventory, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		if err != nil {
 			return done, err
@@ -158,7 +158,7 @@ func (g *globals) chooseInstall(o *installOptions) (bundle string, done func() e
 	if err != nil {
 		return "", nil, err
 	}
-	if done, err = g.agree(&c, *o); err != nil {
+	if done, err = g.agreeHere(&c, *o); err != nil {
 		return "", nil, errors.Join(err, done())
 	}
 	o.inventory = c.inventory
