@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -89,16 +90,17 @@ func (th *thread) loseControlPlane(t *testing.T) {
 
 // replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in.
 func (th *thread) replaceControlPlane(t *testing.T) {
-	th.forget(t, "host1", 2)
-	inventory := filepath.Join(th.lab.State, "replaced.yaml")
+	r := run(t, th.nodes(t, "delete", "--unreachable", "host1")).must(t, 0)
+	t.Logf("the lost one deleted: %s", r.took.Round(100*time.Millisecond))
+	if members := th.on(t, 2, etcdctl("member list")); strings.Contains(members, "host1") {
+		t.Errorf("etcd still has it:\n%s", members)
+	}
 	groups := hosts.Groups{"kube_control_plane": {6, 2, 3}, "kube_worker": {4, 5}, "image_registry": {4}}
-	if err := th.lab.WriteInventory(inventory, groups); err != nil {
+	if err := th.lab.WriteInventory(th.inventory, groups); err != nil {
 		t.Fatal(err)
 	}
-	flags := []string{"--work-dir", strings.TrimSuffix(th.inventory, ".yaml") + ".work"}
-	th.inventory = inventory
-	r := run(t, th.site(t, "install", flags...)).must(t, 0)
-	t.Logf("a control plane replaced: %s", r.took.Round(100*time.Millisecond))
+	r = run(t, th.nodes(t, "add")).must(t, 0)
+	t.Logf("another added: %s", r.took.Round(100*time.Millisecond))
 	th.nodesAre(t, 6, "host2", "host3", "host4", "host5", "host6")
 	for _, worker := range []int{4, 5} {
 		config := th.on(t, worker, "cat /etc/kkbundle/haproxy.cfg")
@@ -106,22 +108,17 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 			t.Errorf("host%d's proxy has not followed:\n%s", worker, config)
 		}
 	}
-	r = run(t, th.site(t, "install", flags...)).must(t, 0)
+	r = run(t, th.site(t, "install")).must(t, 0)
 	if !strings.Contains(r.stderr, "0 changed") {
 		t.Errorf("want 0 changed, got\n%s", r.stderr)
 	}
 }
 
-// forget takes a host that is lost out of the cluster, by hand and on a host of these that is left.
-// To do: by `kkbundle nodes delete --unreachable`, when there is one.
-func (th *thread) forget(t *testing.T, name string, on int) {
+// nodes is kkbundle nodes in the hosts' network.
+func (th *thread) nodes(t *testing.T, command string, args ...string) *exec.Cmd {
 	t.Helper()
-	id, _, found := strings.Cut(th.on(t, on, etcdctl("member list")+" | grep ', "+name+",'"), ",")
-	if !found {
-		t.Fatalf("etcd does not know %s", name)
-	}
-	th.on(t, on, etcdctl("member remove "+id))
-	th.on(t, on, "kubectl --kubeconfig /etc/kubernetes/admin.conf delete node "+name)
+	args = append([]string{"nodes", command, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile(), "--yes"}, args...)
+	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
 }
 
 // etcdctl is a shell line that asks the host's own etcd, in its container.
