@@ -178,3 +178,34 @@ func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number
 		}
 	}
 }
+
+// TestHAVIP begins a cluster through an address that kube-vip announces: here a stand-in for it, see software/src/kube-vip.
+// One host is enough for what is ours: that kubeadm init gets through it, and what is left behind.
+func TestHAVIP(t *testing.T) {
+	const vip = "10.250.0.100"
+	th := start(t, scenario{
+		hosts:  1,
+		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "image_registry": {1}},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
+		},
+	})
+	th.makeBundle(t)
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("install: %s", r.took.Round(100*time.Millisecond))
+	got := th.on(t, 1, "ip -o -4 addr show to "+vip+"/32 | wc -l; grep -h server: /etc/kubernetes/kubelet.conf /etc/kubernetes/admin.conf; grep -c super-admin /etc/kubernetes/manifests/kube-vip.yaml || true")
+	if want := "1\n    server: https://" + vip + ":6443\n    server: https://" + vip + ":6443\n0\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	holder := th.kubectl(t, "-n kube-system get lease plndr-cp-lock -o jsonpath={.spec.holderIdentity}")
+	if holder != "host1" {
+		t.Errorf("the address is %q's", holder)
+	}
+	if r = run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+	run(t, th.site(t, "reset", "--yes")).must(t, 0)
+	if left := th.on(t, 1, "ip -o -4 addr show to "+vip+"/32"); left != "" {
+		t.Errorf("reset leaves %s", left)
+	}
+}
