@@ -3,7 +3,6 @@ package installer
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"net"
 	"strconv"
@@ -52,6 +51,9 @@ func haproxySetting(_ context.Context, t *Target) (setting, error) {
 		// The configuration first: the pod's annotation has its digest, so that the kubelet starts another pod for another one.
 		files: []textFile{{haproxyConfig, 0o644, config}, {haproxyManifest, 0o600, pod}},
 		ready: func(ctx context.Context, t *Target) error {
+			if err := t.staticPodRuns(ctx, endpointHAProxy, textFile{data: pod}); err != nil {
+				return err
+			}
 			ca, err := t.read(ctx, clusterCA)
 			if err != nil {
 				return err
@@ -119,24 +121,14 @@ func (r *run) haproxyPod(config []byte) ([]byte, error) {
 	volume := func(name, path string) document {
 		return document{"name": name, "hostPath": document{"path": path, "type": "File"}}
 	}
-	return documents(document{
-		"apiVersion": "v1",
-		"kind":       "Pod",
-		"metadata": document{
-			"name": "haproxy", "namespace": "kube-system", "labels": document{"app.kubernetes.io/name": "haproxy"},
-			"annotations": document{"kkbundle.io/config": fmt.Sprintf("sha256:%x", sha256.Sum256(config))},
-		},
-		"spec": document{
-			"hostNetwork":       true,
-			"priorityClassName": "system-node-critical",
-			"containers": []any{document{
-				"name": "haproxy", "image": image, "imagePullPolicy": "IfNotPresent",
-				"command":       []any{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
-				"resources":     document{"requests": document{"cpu": "25m", "memory": "32Mi"}},
-				"volumeMounts":  []any{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"), mount("ca", "/usr/local/etc/haproxy/ca.crt")},
-				"livenessProbe": document{"httpGet": document{"host": r.loopback().String(), "path": "/healthz", "port": haproxyHealth}},
-			}},
-			"volumes": []any{volume("config", haproxyConfig), volume("ca", clusterCA)},
-		},
+	return staticPod(endpointHAProxy, config, document{
+		"containers": []any{document{
+			"name": endpointHAProxy, "image": image, "imagePullPolicy": "IfNotPresent",
+			"command":       []any{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
+			"resources":     document{"requests": document{"cpu": "25m", "memory": "32Mi"}},
+			"volumeMounts":  []any{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"), mount("ca", "/usr/local/etc/haproxy/ca.crt")},
+			"livenessProbe": document{"httpGet": document{"host": r.loopback().String(), "path": "/healthz", "port": haproxyHealth}},
+		}},
+		"volumes": []any{volume("config", haproxyConfig), volume("ca", clusterCA)},
 	})
 }

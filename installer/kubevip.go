@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	manifestsDir    = "/etc/kubernetes/manifests"
 	kubeVIPManifest = manifestsDir + "/kube-vip.yaml"
 	superAdminConf  = "/etc/kubernetes/super-admin.conf"
 )
@@ -43,7 +42,11 @@ func kubeVIPTask() Task {
 			if err != nil {
 				return err
 			}
-			return t.write(ctx, file)
+			if err := t.write(ctx, file); err != nil {
+				return err
+			}
+			// Until the kubelet has ended the earlier pod, that one has the address still, and then nobody for a moment.
+			return t.staticPodRuns(ctx, endpointKubeVIP, file)
 		},
 	}
 }
@@ -107,22 +110,15 @@ func (t *Target) kubeVIP(ctx context.Context, conf string) (textFile, error) {
 	} {
 		env = append(env, document{"name": one[0], "value": one[1]})
 	}
-	data, err := documents(document{
-		"apiVersion": "v1",
-		"kind":       "Pod",
-		"metadata":   document{"name": "kube-vip", "namespace": "kube-system", "labels": document{"app.kubernetes.io/name": "kube-vip"}},
-		"spec": document{
-			"hostNetwork":       true,
-			"priorityClassName": "system-node-critical",
-			"hostAliases":       []any{document{"ip": t.run.loopback().String(), "hostnames": []any{"kubernetes"}}},
-			"containers": []any{document{
-				"name": "kube-vip", "image": image, "imagePullPolicy": "IfNotPresent", "args": []any{"manager"}, "env": env,
-				"securityContext": document{"capabilities": document{"add": []any{"NET_ADMIN", "NET_RAW"}, "drop": []any{"ALL"}}},
-				"volumeMounts":    []any{document{"name": "kubeconfig", "mountPath": adminConf, "readOnly": true}},
-			}},
-			// Of type File, so that the pod waits for it: without a type, a directory would be made in its place.
-			"volumes": []any{document{"name": "kubeconfig", "hostPath": document{"path": conf, "type": "File"}}},
-		},
+	data, err := staticPod(endpointKubeVIP, nil, document{
+		"hostAliases": []any{document{"ip": t.run.loopback().String(), "hostnames": []any{"kubernetes"}}},
+		"containers": []any{document{
+			"name": endpointKubeVIP, "image": image, "imagePullPolicy": "IfNotPresent", "args": []any{"manager"}, "env": env,
+			"securityContext": document{"capabilities": document{"add": []any{"NET_ADMIN", "NET_RAW"}, "drop": []any{"ALL"}}},
+			"volumeMounts":    []any{document{"name": "kubeconfig", "mountPath": adminConf, "readOnly": true}},
+		}},
+		// Of type File, so that the pod waits for it: without a type, a directory would be made in its place.
+		"volumes": []any{document{"name": "kubeconfig", "hostPath": document{"path": conf, "type": "File"}}},
 	})
 	return textFile{kubeVIPManifest, 0o600, data}, err
 }
