@@ -144,12 +144,17 @@ func chartTask(name string, want func(ctx context.Context, t *Target) (charts.In
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			chart, o, err := prepare(ctx, t)
 			if errors.Is(err, fs.ErrNotExist) && t.run.DryRun {
-				return false, nil // there is no cluster yet
+				because(ctx, "there is no cluster yet")
+				return false, nil
 			}
 			if err != nil {
 				return false, err
 			}
-			return charts.Installed(ctx, chart, o)
+			ok, err := charts.Installed(ctx, chart, o)
+			if !ok {
+				because(ctx, "release %s is not there, or was made from another chart or other values", o.Release)
+			}
+			return ok, err
 		},
 		Do: func(ctx context.Context, t *Target) error {
 			chart, o, err := prepare(ctx, t)

@@ -21,11 +21,19 @@ func (r *run) connect(ctx context.Context) error {
 		return err
 	}
 	err := r.onAll(r.needed(), func(_ int, t *Target) error {
-		t.failure = t.connect(inTask(ctx, "connect"))
+		if r.change != nil && r.change.gone && slices.Contains(r.change.named, t.Name) {
+			t.failure = errGone
+		} else {
+			t.failure = t.connect(inTask(ctx, "connect"))
+		}
+		if r.canSpare(t) {
+			return nil
+		}
 		return t.failure
 	})
+	err = errors.Join(err, r.spare())
 	for _, t := range r.targets {
-		if !r.leaving && !r.alone && t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
+		if !r.leaving && !r.alone && (t.failure == nil || r.canSpare(t)) && !errors.Is(t.failure, errGone) && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &AddressError{Host: t.Name})
 		}
 	}
@@ -48,15 +56,21 @@ func (r *run) findTargets() error {
 }
 
 // needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
-// tasks run once.
+// tasks run once: until it is known which control plane that is, every one that was not lost.
 func (r *run) needed() []*Target {
 	if len(r.Limit) == 0 {
 		return r.targets
 	}
 	var list []*Target
 	for _, t := range r.targets {
-		once := !r.alone && t == first(r.withRole(manifest.RoleControlPlane)) || !r.alone && t == first(r.withRole(manifest.RoleRegistry))
-		if once || r.isWanted(t) {
+		if r.leaving && !r.isWanted(t) {
+			continue
+		}
+		if r.alone && !r.isWanted(t) {
+			continue
+		}
+		once := t == r.lead || r.lead == nil && t.Is(manifest.RoleControlPlane) || t == first(r.withRole(manifest.RoleRegistry))
+		if (once || r.isWanted(t)) && (t.failure == nil || !r.canSpare(t)) {
 			list = append(list, t)
 		}
 	}

@@ -27,6 +27,9 @@ func dnsTask() Task {
 				}
 				if !has {
 					_, forwards, err := t.corefile(ctx)
+					if forwards {
+						because(ctx, "the cluster's DNS forwards, and %s has no nameserver", node.Name)
+					}
 					return !forwards, err
 				}
 			}

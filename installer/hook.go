@@ -31,12 +31,14 @@ const hookStamps = stateDir + "/hooks"
 // installation. One that has succeeded is not run again until it is changed, or with Force.
 func hookTask(kind string) Task {
 	return Task{
-		Name: kind,
+		Name:     kind,
+		Together: true,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			if t.run.HooksDir == "" {
 				return true, nil
 			}
 			if t.run.Force {
+				because(ctx, "hooks run again with --force")
 				return false, nil
 			}
 			hooks, err := t.hooks(kind)

@@ -63,7 +63,13 @@ type Task struct {
 	Leaves Leaves
 	// Look says that the task is a check that a dry run makes, too.
 	Look bool
-	// Done only looks. A task without it is a check: it changes nothing that lasts, and runs every time but in a dry run.
+	// Together says that the task is for all hosts or none: it is not begun while one of them has failed, and where it fails,
+	// the run ends.
+	Together bool
+	// Follows says that what the task makes depends on which other hosts there are: it runs on all of them when nodes are
+	// added or deleted.
+	Follows bool
+	// Done only looks, and says with because what it misses. A task without it is a check: it changes nothing that lasts, and runs every time but in a dry run.
 	Done func(ctx context.Context, t *Target) (bool, error)
 	// Do makes it so. A task without it is planned: it says what a bundle needs, and CheckInstall refuses what it is for.
 	Do func(ctx context.Context, t *Target) error
@@ -123,6 +129,10 @@ type Options struct {
 	Values func(path string) ([]byte, error)
 	// Phases, if any, are the only phases that run; Limit, if any, the only hosts on which tasks of several hosts run.
 	Phases, Limit []string
+	// From is the phase or the task that the run begins with; Tags, if any, are the names or groups of the only tasks that
+	// run, see TagGroups.
+	From string
+	Tags []string
 	// DryRun looks and reports what would be done. The helper is put on hosts all the same.
 	DryRun bool
 	// Force runs hooks again, and goes on although the precheck blocks.
@@ -137,6 +147,8 @@ type Options struct {
 	Judged func(precheck.Report)
 	// Recorded is where Precheck takes facts from, instead of asking hosts; nil asks.
 	Recorded *precheck.Recording
+	// Foreign makes Reset take away, too, what another program than kkbundle has made: a cluster of kubeadm or k3s.
+	Foreign bool
 	// WithData makes Reset remove what cannot be made again: the images in the registry.
 	WithData bool
 	// Hosts is how many hosts are worked on at the same time; 0 means 20.

@@ -37,6 +37,7 @@ type hostVolume struct {
 func (r *run) parts() []configPart {
 	return []configPart{
 		r.preloadPart(),
+		r.endpointPart(),
 	}
 }
 

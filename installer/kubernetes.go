@@ -144,11 +144,6 @@ func (r *run) kubeadm() (kubeadmConfig, error) {
 	return newKubeadmConfig(r.cluster, r.endpoint(), r.parts()...)
 }
 
-// endpoint is where nodes and clients reach the API server, as host:port.
-func (r *run) endpoint() string {
-	return r.cluster.ControlPlaneEndpoint.HostPort(r.firstControlPlane().IP.String())
-}
-
 // becomeMember runs kubeadm. If an earlier run was interrupted while kubeadm was at work, what that left is taken away
 // first: kubeadm does not continue, it refuses.
 func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string) error {
@@ -156,6 +151,9 @@ func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string
 		return err
 	}
 	if err := t.write(ctx, textFile{begunPath, 0o600, nil}); err != nil {
+		return err
+	}
+	if err := t.beforeKubeadm(ctx, args[0] == "init"); err != nil {
 		return err
 	}
 	if err := t.withKubeadmFile(ctx, config, args...); err != nil {
@@ -283,8 +281,12 @@ func (t *Target) kubectlApply(ctx context.Context, objects []byte) error {
 
 func (t *Target) kubectlWith(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
 	out := &limited{most: maxFile}
+	command := t.run.kubectlCommand()
+	if server := t.ownServer(); server != "" {
+		command = append(command, "--server="+server)
+	}
 	err := t.on.Run(ctx, host.Cmd{
-		Args:   slices.Concat(t.run.kubectlCommand(), args),
+		Args:   slices.Concat(command, args),
 		Env:    []string{"KUBECACHEDIR=" + kubectlCache}, // not in root's home, where Reset has no business
 		Stdin:  input,
 		Stdout: out,
@@ -329,12 +331,16 @@ func adminConfTask() Task {
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			there, err := t.adminKubeconfig(ctx)
 			if errors.Is(err, fs.ErrNotExist) {
+				because(ctx, "there is no cluster yet")
 				return false, nil
 			}
 			if err != nil {
 				return false, err
 			}
 			here, err := t.run.dir.read(adminConfFile)
+			if err != nil || !bytes.Equal(here, there) {
+				because(ctx, "the work directory has no admin.conf, or an old one")
+			}
 			return err == nil && bytes.Equal(here, there), checkKubeconfig(there)
 		},
 		Do: func(ctx context.Context, t *Target) error {
@@ -413,6 +419,9 @@ func labelTask() Task {
 				return false, err
 			}
 			names, err := lacking(ctx, t)
+			if len(names) > 0 {
+				because(ctx, "%s %s", workerLabel+" is missing on", strings.Join(names, ", "))
+			}
 			return len(names) == 0, err
 		},
 		Do: func(ctx context.Context, t *Target) error {

@@ -18,6 +18,8 @@ const (
 	// begunPath says that kubeadm was started on a host, memberPath that it succeeded, and for which cluster.
 	begunPath  = stampDir + "/kubeadm-begun"
 	memberPath = stampDir + "/member"
+	// endpointSetting is the line of the member file that names the cluster's endpoint.
+	endpointSetting = "controlPlaneEndpoint.address"
 )
 
 // A MemberError says that a host is a node of another cluster than the one that is to be installed.
@@ -52,7 +54,8 @@ func (r *run) fixedSettings() []fixedSetting {
 	return []fixedSetting{
 		{"kubernetes.podCIDR", k.PodCIDR.String(), true},
 		{"kubernetes.serviceCIDR", k.ServiceCIDR.String(), true},
-		{"controlPlaneEndpoint.address", r.endpoint(), true},
+		{"controlPlaneEndpoint.type", r.cluster.ControlPlaneEndpoint.Type, true},
+		{endpointSetting, r.endpoint(), true},
 		{"kubernetes.proxyMode", k.ProxyMode, false},
 		{"kubernetes.maxPods", strconv.Itoa(k.MaxPods), false},
 		{"kubernetes.kubelet", digestOf(k.Kubelet), false},
@@ -80,6 +83,7 @@ func (r *run) memberFile() textFile {
 func (t *Target) membership(ctx context.Context) (settings string, member bool, err error) {
 	data, err := t.read(ctx, memberPath)
 	if errors.Is(err, fs.ErrNotExist) {
+		because(ctx, "%s is no node yet", t.Name)
 		return "", false, nil
 	}
 	if err != nil {
@@ -128,6 +132,9 @@ func vital(id string, settings []fixedSetting) (text string, some bool) {
 // checkMembers refuses, before anything is changed, an inventory or a cluster file that does not fit the cluster that is
 // there: hosts of another cluster, even of the same name, and settings that would be applied by half.
 func (r *run) checkMembers(ctx context.Context) error {
+	if err := r.findLead(ctx); err != nil {
+		return err
+	}
 	first := r.firstControlPlane()
 	if first.on == nil || first.failure != nil {
 		return nil // nothing can be compared, and nothing will be done
@@ -225,5 +232,7 @@ func (r *run) members(ctx context.Context) ([]*Target, error) {
 	return members, err
 }
 
-// isWanted tells whether this run is to work on a host for its own sake.
-func (r *run) isWanted(t *Target) bool { return len(r.Limit) == 0 || slices.Contains(r.Limit, t.Name) }
+// isWanted tells whether this run is to work on a host for its own sake. It is not any more when a task has failed there.
+func (r *run) isWanted(t *Target) bool {
+	return !t.fell && !r.isSpared(t) && (len(r.Limit) == 0 || slices.Contains(r.Limit, t.Name))
+}

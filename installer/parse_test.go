@@ -15,7 +15,7 @@ func TestWithBlock(t *testing.T) {
 	for name, c := range map[string]struct{ file, want string }{
 		"empty":           {"", block},
 		"others":          {"127.0.0.1 localhost\n", "127.0.0.1 localhost\n" + block},
-		"no final break":  {"127.0.0.1 localhost", "127.0.0.1 localhost\n" + block},
+		"no final break":  {"127.0.0.1 localhost", "127.0.0.1 localhost\n" + strings.Replace(block, blockBegin, openBegin, 1)},
 		"old block":       {"# BEGIN kkbundle\n10.0.0.9 gone\n# END kkbundle\n1.1.1.1 one\n", "1.1.1.1 one\n" + block},
 		"already":         {"1.1.1.1 one\n" + block, "1.1.1.1 one\n" + block},
 		"a foreign end":   {"# END kkbundle\n", "# END kkbundle\n" + block},
@@ -32,6 +32,14 @@ func TestWithBlock(t *testing.T) {
 	}
 	if got := withBlock([]byte("a\n"+block+"b\n"), nil); string(got) != "a\nb\n" {
 		t.Errorf("removing the block: got %q", got)
+	}
+	for _, file := range []string{"", "a\n", "a", "a\n\n", "a\r\n"} {
+		if back := withBlock(withBlock([]byte(file), lines), nil); string(back) != file {
+			t.Errorf("adding and removing the block makes %q out of %q", back, file)
+		}
+	}
+	if got := withBlock(append(withBlock([]byte("a"), lines), "b\n"...), nil); string(got) != "a\nb\n" {
+		t.Errorf("a line that was added behind the block: got %q", got)
 	}
 }
 

@@ -131,7 +131,10 @@ var errLooking = errors.New("only looking")
 
 // placed tells whether a host has all files, each with the content that the bundle has for it.
 func (r *run) placed(ctx context.Context, t *Target, places []Place) (bool, error) {
-	err := r.send(ctx, t, places, func(context.Context, string, int64) (io.ReadCloser, error) { return nil, errLooking })
+	err := r.send(ctx, t, places, func(_ context.Context, d string, _ int64) (io.ReadCloser, error) {
+		because(ctx, "it lacks the %s, or has another", r.itemOf(digest.Digest(d)))
+		return nil, errLooking
+	})
 	if errors.Is(err, errLooking) {
 		return false, nil
 	}

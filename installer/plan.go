@@ -53,13 +53,14 @@ func nodeTasks(c *manifest.Cluster) []Task {
 		containerTasks(c),
 		toolTasks(c),
 		preloadTasks(c),
-		[]Task{kubeletTask(c)},
+		[]Task{kubeletTask(c), initTask(c), apiTask()},
 		endpointTasks(c),
 		[]Task{
-			initTask(c),
-			apiTask(),
 			joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
 			joinTask("join-worker", Each, manifest.RoleWorker),
+		},
+		localEndpointTasks(c),
+		[]Task{
 			labelTask(),
 			adminConfTask(),
 			dnsTask(),

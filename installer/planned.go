@@ -58,17 +58,6 @@ func etcdTasks(c *manifest.Cluster) []Task {
 	}}
 }
 
-// endpointTasks give the API server an address that outlives a control plane.
-func endpointTasks(c *manifest.Cluster) []Task {
-	switch c.ControlPlaneEndpoint.Type {
-	case "kube-vip":
-		return []Task{{Name: "kube-vip", Roles: []manifest.Role{manifest.RoleControlPlane}, Images: []string{"kube-vip"}}}
-	case "haproxy":
-		return []Task{{Name: "haproxy", Roles: []manifest.Role{manifest.RoleWorker}, Images: []string{"haproxy"}}}
-	}
-	return nil
-}
-
 // networkTasks install the pod network. k3s has flannel in itself.
 func networkTasks(c *manifest.Cluster) []Task {
 	network := func(name string) []Task {

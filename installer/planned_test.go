@@ -15,23 +15,29 @@ import (
 // nothing from a bundle.
 func refusedOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
-		"kube-vip":          {"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "kube-vip"},
-		"haproxy":           {"controlPlaneEndpoint: {type: haproxy}", "haproxy"},
-		"external endpoint": {"controlPlaneEndpoint: {type: external, address: 10.0.0.9}", ""},
-		"external etcd":     {"etcd: {type: external}", "etcd"},
-		"provided etcd":     {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
-		"etcd backup":       {"etcd: {backup: {every: 30m, keep: 5}}", ""},
-		"calico":            {"cni: {type: calico}", "calico"},
-		"cilium":            {"cni: {type: cilium}", "cilium"},
-		"hybridnet":         {"cni: {type: hybridnet}", "hybridnet"},
-		"kube-ovn":          {"cni: {type: kube-ovn}", "kube-ovn"},
-		"multus":            {"cni: {type: multus, with: flannel}", "multus"},
-		"harbor":            {"imageRegistry: {type: harbor}", "harbor"},
-		"two registries":    {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
-		"node-local DNS":    {"dns: {nodeLocal: true}", "node-local-dns"},
-		"metrics":           {"metrics: true", "metrics-server"},
-		"local storage":     {"storage: {local: true}", "localpv-provisioner"},
-		"NFS":               {"storage: {nfs: true}", "nfs-server"},
+		"external etcd":  {"etcd: {type: external}", "etcd"},
+		"provided etcd":  {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
+		"etcd backup":    {"etcd: {backup: {every: 30m, keep: 5}}", ""},
+		"calico":         {"cni: {type: calico}", "calico"},
+		"cilium":         {"cni: {type: cilium}", "cilium"},
+		"hybridnet":      {"cni: {type: hybridnet}", "hybridnet"},
+		"kube-ovn":       {"cni: {type: kube-ovn}", "kube-ovn"},
+		"multus":         {"cni: {type: multus, with: flannel}", "multus"},
+		"harbor":         {"imageRegistry: {type: harbor}", "harbor"},
+		"two registries": {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
+		"node-local DNS": {"dns: {nodeLocal: true}", "node-local-dns"},
+		"metrics":        {"metrics: true", "metrics-server"},
+		"local storage":  {"storage: {local: true}", "localpv-provisioner"},
+		"NFS":            {"storage: {nfs: true}", "nfs-server"},
+	}
+}
+
+// installedOptions are what install does, and what adds to a bundle.
+func installedOptions() map[string]string {
+	return map[string]string{
+		"kube-vip":          "controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}",
+		"haproxy":           "controlPlaneEndpoint: {type: haproxy}",
+		"external endpoint": "controlPlaneEndpoint: {type: external, address: 10.0.0.9}",
 	}
 }
 
@@ -68,6 +74,7 @@ func TestPlannedTasksAreRefused(t *testing.T) {
 		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}", "kubernetes: {version: v1.30.14, proxyMode: nftables}",
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
 		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\nimageRegistry: {type: none}", "cri: {type: docker}\nimageRegistry: {type: none}", "cri: {type: crio}",
+		"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "controlPlaneEndpoint: {type: haproxy}", "controlPlaneEndpoint: {type: external, address: 10.0.0.9}",
 	} {
 		c := cluster(t, text)
 		if err := c.CheckInstall(); err != nil {
@@ -91,6 +98,9 @@ func TestNeedsOfEveryKind(t *testing.T) {
 		fmt.Fprintf(&b, "Kubernetes %s\n  %s\n", version, strings.Join(plain, "\n  "))
 		options := refusedOptions()
 		maps.Copy(options, runtimeOptions())
+		for name, yaml := range installedOptions() {
+			options[name] = struct{ yaml, task string }{yaml: yaml}
+		}
 		for _, name := range slices.Sorted(maps.Keys(options)) {
 			text := options[name].yaml
 			if name == "k3s" {

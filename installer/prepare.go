@@ -17,9 +17,13 @@ import (
 func hostsTask() Task {
 	return Task{
 		Name:     "hosts-file",
+		Follows:  true,
 		Packages: []string{"chrony"}, // no task sets clocks yet; certificates and etcd need hosts that agree about the time
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			have, want, err := t.hostsFile(ctx)
+			if !bytes.Equal(have, want) {
+				because(ctx, "/etc/hosts %s", lineDifference(have, want))
+			}
 			return bytes.Equal(have, want), err
 		},
 		Do: func(ctx context.Context, t *Target) error {
@@ -27,7 +31,7 @@ func hostsTask() Task {
 			if err != nil {
 				return err
 			}
-			return t.write(ctx, textFile{"/etc/hosts", 0o644, want})
+			return t.edit(ctx, "/etc/hosts", want)
 		},
 	}
 }
@@ -42,37 +46,53 @@ func (t *Target) hostsFile(ctx context.Context) (have, want []byte, err error) {
 	for _, one := range t.run.targets {
 		lines = append(lines, one.IP.String()+" "+one.Name)
 	}
+	line, err := t.endpointLine(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
 	return have, withBlock(have, lines), nil
 }
 
 const (
 	blockBegin = "# BEGIN kkbundle"
 	blockEnd   = "# END kkbundle"
+	// openBegin begins the block in a file whose last line had no end: that line shall have none again.
+	openBegin = "# BEGIN kkbundle, after a line without an end"
 )
 
 // withBlock returns a file with our marked block replaced, or added at its end; without lines, the block is removed.
 // Everything else stays as it is. A block without its end reaches to the end of our lines.
 func withBlock(file []byte, lines []string) []byte {
 	var out bytes.Buffer
-	inside := false
+	inside, open := false, 0
 	for line := range bytes.Lines(file) {
 		text := string(bytes.TrimSpace(line))
 		switch {
 		case text == blockBegin:
 			inside = true
+		case text == openBegin:
+			inside, open = true, out.Len()
 		case text == blockEnd && inside:
 			inside = false
 		case !inside:
 			out.Write(line)
 		}
 	}
+	if open > 0 && open == out.Len() { // nothing was added behind the block
+		out.Truncate(len(bytes.TrimSuffix(out.Bytes(), []byte("\n"))))
+	}
 	if len(lines) == 0 {
 		return out.Bytes()
 	}
+	begin := blockBegin
 	if out.Len() > 0 && !bytes.HasSuffix(out.Bytes(), []byte("\n")) {
 		out.WriteByte('\n')
+		begin = openBegin
 	}
-	fmt.Fprintf(&out, "%s\n%s\n%s\n", blockBegin, strings.Join(lines, "\n"), blockEnd)
+	fmt.Fprintf(&out, "%s\n%s\n%s\n", begin, strings.Join(lines, "\n"), blockEnd)
 	return out.Bytes()
 }
 
@@ -87,9 +107,13 @@ func swapTask(c *manifest.Cluster) Task {
 			}
 			active, err := t.output(ctx, "cat", "/proc/swaps")
 			if err != nil || bytes.Count(active, []byte("\n")) > 1 {
+				because(ctx, "swap is on")
 				return false, err
 			}
 			have, want, err := t.fstab(ctx)
+			if !bytes.Equal(have, want) {
+				because(ctx, "/etc/fstab turns swap on at the next boot")
+			}
 			return bytes.Equal(have, want), err
 		},
 		Do: func(ctx context.Context, t *Target) error {
@@ -98,7 +122,7 @@ func swapTask(c *manifest.Cluster) Task {
 				return err
 			}
 			if !bytes.Equal(have, want) {
-				if err := t.write(ctx, textFile{"/etc/fstab", 0o644, want}); err != nil {
+				if err := t.edit(ctx, "/etc/fstab", want); err != nil {
 					return err
 				}
 				if err := t.systemctl(ctx, "daemon-reload"); err != nil {

@@ -59,7 +59,7 @@ func instancePhases(c *manifest.Cluster, bundled bool, p *provision.Program) ([]
 		phases = []Phase{
 			{Name: "bootstrap", Tasks: bootstrap},
 			{Name: "binary", Tasks: []Task{kubeletTask(c)}},
-			{Name: "container-manager", Tasks: []Task{containerTask(c)}},
+			{Name: "container-manager", Tasks: containerTasks(c)},
 		}
 	}
 	id, err := digestOfProgram(p)

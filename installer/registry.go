@@ -42,8 +42,12 @@ func certificatesTask() Task {
 	return Task{
 		Name:  "certificates",
 		Where: Here,
-		Done: func(_ context.Context, t *Target) (bool, error) {
-			return t.run.hasSecrets(), nil
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			has := t.run.hasSecrets()
+			if !has {
+				because(ctx, "the work directory lacks the registry's certificate or password, or they end soon")
+			}
+			return has, nil
 		},
 		Do: func(ctx context.Context, t *Target) error {
 			if err := t.run.mayRenew(ctx); err != nil {
@@ -434,6 +438,9 @@ func (t *Target) seeded(ctx context.Context) (bool, error) {
 			found, err := puller.Head(ctx, ref)
 			if err == nil && found.Digest.String() != it.Descriptor.Digest.String() {
 				err = errAbsent
+			}
+			if err != nil {
+				because(ctx, "the registry lacks %s", it.Ref)
 			}
 			return err
 		})

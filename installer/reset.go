@@ -65,6 +65,7 @@ const resetPhase = "reset"
 // an installation has left its stamps.
 func resetTasks() []Task {
 	return []Task{
+		{Name: "foreign", Done: noForeign, Do: removeForeign},
 		{Name: "kubernetes", Done: notInstalled, Do: removeKubernetes},
 		{Name: "services", Done: notInstalled, Do: removeLeavings},
 		{Name: "network", Done: notInstalled, Do: removeNetwork},
@@ -94,8 +95,9 @@ func removeKubernetes(ctx context.Context, t *Target) error {
 	}
 	if kubeadm {
 		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + runtimeOf(t.run.Cluster).socket}
-		if len(t.run.Limit) == 0 {
-			// Every member goes: asking the others to let this one go would wait for those that have gone.
+		if len(t.run.Limit) == 0 || t.run.deleting {
+			// Every member goes: asking the others to let this one go would wait for those that have gone. A node that is being
+			// deleted is a member no more.
 			args = append(args, "--skip-phases=remove-etcd-member")
 		}
 		// It fails on a host where it never got far; what it would have removed is removed below.
@@ -284,7 +286,7 @@ func restoreHost(ctx context.Context, t *Target) error {
 	}
 	hosts, err := t.read(ctx, "/etc/hosts")
 	if err == nil && !bytes.Equal(hosts, withBlock(hosts, nil)) {
-		err = t.write(ctx, textFile{"/etc/hosts", 0o644, withBlock(hosts, nil)})
+		err = t.edit(ctx, "/etc/hosts", withBlock(hosts, nil))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -296,7 +298,7 @@ func restoreHost(ctx context.Context, t *Target) error {
 	if err != nil {
 		return err
 	}
-	if err := t.write(ctx, textFile{"/etc/fstab", 0o644, withSwap(fstab)}); err != nil {
+	if err := t.edit(ctx, "/etc/fstab", withSwap(fstab)); err != nil {
 		return err
 	}
 	if err := t.systemctl(ctx, "daemon-reload"); err != nil {

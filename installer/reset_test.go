@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -66,6 +68,54 @@ func TestResetOfWhatIsThere(t *testing.T) {
 	}
 	if text := s.hosts["node1"].content("/etc/hosts"); strings.Contains(text, "kkbundle") {
 		t.Errorf("node1's /etc/hosts: %s", text)
+	}
+}
+
+// TestResetRestores compares everything on a host before what init changes and after the reset.
+func TestResetRestores(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	s.dialing("")
+	h := s.hosts["node1"]
+	h.put(t, "/etc/hosts", "127.0.0.1 localhost\n\n# no end")
+	h.put(t, "/etc/fstab", "/dev/sda1 / ext4 defaults 0 1\n/dev/sda2 none swap sw 0 0\n#/dev/sda3 none swap sw 0 0")
+	h.put(t, "/etc/sysctl.d/10-own.conf", "net.ipv4.ip_forward = 0\n")
+	if err := errors.Join(os.Chmod(filepath.Join(h.root, "/etc/fstab"), 0o640), os.Chmod(filepath.Join(h.root, "/etc/hosts"), 0o664)); err != nil {
+		t.Fatal(err)
+	}
+	h.mkdir(t, "/etc/systemd/system")
+	h.mkdir(t, "/etc/modules-load.d")
+	before := h.tree(t)
+	c := s.options.Cluster
+	phases := []Phase{{Name: "init", Tasks: []Task{hostsTask(), swapTask(c), kernelTask(c), routeTask(c)}}}
+	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	if during := h.tree(t); during == before {
+		t.Error("nothing was changed")
+	}
+	if err := Reset(t.Context(), s.options); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(h.tree(t), before); diff != "" {
+		t.Errorf("after the reset (-got +before):\n%s", diff)
+	}
+}
+
+// TestResetLimit resets one host, and needs no other.
+func TestResetLimit(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{hostsTask()}}}); err != nil {
+		t.Fatal(err)
+	}
+	s.dialing("cp1")
+	s.options.Limit = []string{"node1"}
+	if err := Reset(t.Context(), s.options); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(s.hosts["node1"].content("/etc/hosts"), "kkbundle") || !strings.Contains(s.hosts["cp1"].content("/etc/hosts"), "kkbundle") {
+		t.Error("it must reset node1, and node1 alone")
 	}
 }
 

@@ -71,6 +71,32 @@ func (h *rooted) put(t *testing.T, path, content string) {
 	}
 }
 
+// tree lists everything on the host: names, modes, contents and where links lead.
+func (h *rooted) tree(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(h.root, func(name string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s %v\n", strings.TrimPrefix(name, h.root), info.Mode())
+		if !info.Mode().IsRegular() {
+			return nil
+		}
+		data, err := os.ReadFile(name)
+		fmt.Fprintf(&b, "  %q\n", data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
 // content returns a file of the host, "" if there is none.
 func (h *rooted) content(path string) string {
 	data, _ := os.ReadFile(filepath.Join(h.root, path))

@@ -3,7 +3,6 @@ package installer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -27,11 +26,20 @@ type run struct {
 	mask    *masker
 	journal *journal
 	targets []*Target
-	items   []bundle.Item // of the bundle
-	claimed claims        // addresses that one host asks for
+	lead    *Target // see findLead; nil before it
+	// madeWith is the endpoint that the lead remembers, "" if it is no node.
+	madeWith string
+	items    []bundle.Item // of the bundle
+	claimed  claims        // addresses that one host asks for
 	// on returns the cluster as it is on a host, packages what hosts need of their distribution.
 	on       func(manifest.Host) (*manifest.Cluster, error)
 	packages rolePackages
+	// following says that tasks whose outcome depends on which hosts there are run on all hosts, whatever Limit is.
+	following bool
+	// change, if set, is which nodes the run adds or deletes.
+	change *nodeChange
+	// deleting says that the run takes nodes out of a cluster that goes on.
+	deleting bool
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
 	// alone says that the run is about the hosts of Limit and needs no other.
@@ -48,15 +56,13 @@ type run struct {
 	contents map[digest.Digest]string // kind and reference of the items whose content hosts were offered
 }
 
-// Run installs, or continues an installation, or finds that there is nothing to do. A task that fails on a host lets
-// the other hosts finish that task, and then the run ends; the error joins a *TaskError for every host that failed.
-// What was done stays, and the next run goes on from there.
+// Run installs, or continues an installation, or finds that there is nothing to do. A host on which a task fails is left, and
+// the others go on as far as they can without it; the error joins a *TaskError for every host that failed. What was done
+// stays, and the next run goes on from there.
 func Run(ctx context.Context, o Options) (Report, error) {
-	phases := Plan(o.Cluster)
-	for _, name := range o.Phases {
-		if !slices.ContainsFunc(phases, func(p Phase) bool { return p.Name == name }) {
-			return Report{}, fmt.Errorf("there is no phase %q; the phases are %s", name, phaseNames(phases))
-		}
+	phases, err := o.selected(Plan(o.Cluster))
+	if err != nil {
+		return Report{}, err
 	}
 	_, versions := catalog.Check(o.Cluster)
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
@@ -68,6 +74,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	return r.start(ctx, func(ctx context.Context) error {
 		err := r.checkMembers(inTask(ctx, "connect"))
+		if err == nil {
+			err = r.checkForeign(inTask(ctx, "connect"))
+		}
 		if err == nil {
 			err = r.phases(ctx, phases)
 		}
@@ -100,6 +109,9 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 	}
 	release, err := r.lockAll(ctx)
 	defer release()
+	if err == nil && !r.leaving {
+		err = r.findLead(inTask(ctx, "connect"))
+	}
 	if err == nil {
 		err = work(ctx)
 	}
@@ -146,38 +158,6 @@ func newRun(o Options) (*run, error) {
 	return r, nil
 }
 
-// phases runs the phases in order and stops at the first that fails.
-func (r *run) phases(ctx context.Context, phases []Phase) error {
-	for _, p := range phases {
-		if len(r.Phases) > 0 && !slices.Contains(r.Phases, p.Name) {
-			continue
-		}
-		begin := r.Now()
-		r.tell(Event{Phase: p.Name, State: Started})
-		for _, task := range p.Tasks {
-			if err := r.task(ctx, p.Name, task); err != nil {
-				r.tell(Event{Phase: p.Name, State: Failed, Duration: r.Now().Sub(begin)})
-				return err
-			}
-		}
-		r.tell(Event{Phase: p.Name, State: Done, Duration: r.Now().Sub(begin)})
-	}
-	return nil
-}
-
-// task runs a task on its hosts.
-func (r *run) task(ctx context.Context, phase string, task Task) error {
-	if task.Where == OneByOne {
-		for _, t := range r.targetsOf(task) {
-			if err := r.taskOn(ctx, phase, task, t); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return r.onAll(r.targetsOf(task), func(_ int, t *Target) error { return r.taskOn(ctx, phase, task, t) })
-}
-
 // taskOn runs a task on one host.
 func (r *run) taskOn(ctx context.Context, phase string, task Task, t *Target) error {
 	if ctx.Err() != nil {
@@ -187,7 +167,7 @@ func (r *run) taskOn(ctx context.Context, phase string, task Task, t *Target) er
 	begin := r.Now()
 	event := Event{Phase: phase, Task: task.Name, Host: t.Name, State: Started}
 	r.tell(event)
-	state, err := r.lookAndDo(ctx, task, t, event)
+	state, err := r.lookAndDo(ctx, task, t, &event)
 	event.State, event.Duration = state, r.Now().Sub(begin)
 	if err == nil {
 		r.tell(event)
@@ -206,29 +186,6 @@ func (r *run) taskOn(ctx context.Context, phase string, task Task, t *Target) er
 	return &TaskError{Phase: phase, Task: task.Name, Host: t.Name, Err: err}
 }
 
-// lookAndDo does a task where looking finds that it has to be done.
-func (r *run) lookAndDo(ctx context.Context, task Task, t *Target, e Event) (State, error) {
-	if task.Done == nil {
-		if r.DryRun && !task.Look {
-			return Skipped, nil
-		}
-		return Done, task.Do(ctx, t)
-	}
-	ok, err := r.isDone(ctx, task, t)
-	switch {
-	case err != nil:
-		return Failed, err
-	case ok:
-		return Done, nil
-	case r.DryRun:
-		return Would, nil
-	}
-	if err := r.place(ctx, t, task.Files, e); err != nil {
-		return Failed, err
-	}
-	return Changed, task.Do(ctx, t)
-}
-
 func (r *run) isDone(ctx context.Context, task Task, t *Target) (bool, error) {
 	if ok, err := r.placed(ctx, t, task.Files); err != nil || !ok {
 		return false, err
@@ -242,10 +199,16 @@ func (r *run) targetsOf(task Task) []*Target {
 		return []*Target{{run: r}}
 	}
 	all := r.withRole(task.Roles...)
+	if task.Where == First && slices.Contains(task.Roles, manifest.RoleControlPlane) {
+		return []*Target{r.firstControlPlane()}
+	}
 	if task.Where == First {
 		return all[:min(1, len(all))]
 	}
-	return slices.DeleteFunc(all, func(t *Target) bool { return !r.isWanted(t) })
+	return slices.DeleteFunc(all, func(t *Target) bool {
+		follows := task.Follows && r.following && t.on != nil && !t.fell
+		return !follows && !r.isWanted(t)
+	})
 }
 
 // withRole returns the hosts that have one of the roles; every host if none is named.
@@ -258,9 +221,6 @@ func (r *run) withRole(roles ...manifest.Role) []*Target {
 	}
 	return list
 }
-
-// firstControlPlane is where the cluster begins, and where kubectl runs.
-func (r *run) firstControlPlane() *Target { return r.withRole(manifest.RoleControlPlane)[0] }
 
 // tell reports an event and counts it.
 func (r *run) tell(e Event) {

@@ -67,6 +67,7 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 	want := []string{
 		"a@cp1 changed", "a@node1 changed", "a@node2 changed", "b@cp1 changed",
 		"c@cp1 changed", "c@node1 failed", "c@node2 changed",
+		"d@cp1 changed", "d@node2 changed", "e@ changed",
 	}
 	if diff := cmp.Diff(s.states(), want); diff != "" {
 		t.Errorf("first run (-got +want):\n%s", diff)
@@ -78,12 +79,12 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 	}
 	want = []string{
 		"a@cp1 done", "a@node1 done", "a@node2 done", "b@cp1 done", "c@cp1 done", "c@node1 changed", "c@node2 done",
-		"d@cp1 changed", "d@node1 changed", "d@node2 changed", "e@ changed",
+		"d@cp1 done", "d@node1 changed", "d@node2 done", "e@ done",
 	}
 	if diff := cmp.Diff(s.states(), want); diff != "" {
 		t.Errorf("second run (-got +want):\n%s", diff)
 	}
-	if r.report.Changed != 5 || r.report.Done != 6 {
+	if r.report.Changed != 2 || r.report.Done != 9 {
 		t.Errorf("report %+v", r.report)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"strings"
 )
 
 // Directories on hosts that belong to an installation. Reset removes them.
@@ -50,13 +51,18 @@ func settle(task Task, want func(ctx context.Context, t *Target) (setting, error
 		}
 		if s.holds != nil {
 			if ok, err := s.holds(ctx, t); err != nil || !ok {
+				because(ctx, "what it brings about is not so any more")
 				return false, err
 			}
 		}
 		if len(s.units) == 0 {
 			return true, nil
 		}
-		return t.test(ctx, append([]string{"systemctl", "is-active", "--quiet"}, s.units...)...)
+		ok, err := t.test(ctx, append([]string{"systemctl", "is-active", "--quiet"}, s.units...)...)
+		if !ok {
+			because(ctx, "%s does not run", strings.Join(s.units, " or "))
+		}
+		return ok, err
 	}
 	task.Do = func(ctx context.Context, t *Target) error {
 		s, err := want(ctx, t)

@@ -29,6 +29,7 @@ type Target struct {
 	ssh     *host.Algorithms // nil without SSH
 	failure error            // why not, or what went wrong while connecting
 	known   precheck.Host    // what a precheck has found on its visit
+	fell    bool             // a task of this run has failed on it
 	run     *run
 }
 
@@ -90,6 +91,12 @@ func (t *Target) write(ctx context.Context, files ...textFile) error {
 	return nil
 }
 
+// edit gives a file of the host's own other content; its mode and owner stay.
+func (t *Target) edit(ctx context.Context, path string, data []byte) error {
+	_, err := host.EditFile(describedAs(ctx, fmt.Sprintf("edit %s (%d bytes)", path, len(data))), t.on, path, data)
+	return err
+}
+
 // has tells whether every one of the files has the content that it shall have.
 func (t *Target) has(ctx context.Context, files ...textFile) (bool, error) {
 	if len(files) == 0 {
@@ -100,9 +107,8 @@ func (t *Target) has(ctx context.Context, files ...textFile) (bool, error) {
 		args = append(args, f.path)
 	}
 	out := &limited{most: maxFile}
-	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out}))
-	if err != nil || !ok {
-		return false, err // sha256sum fails if a file is missing
+	if _, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil {
+		return false, err // that a file is missing is no error
 	}
 	found := map[string]string{}
 	for line := range strings.Lines(out.String()) {
@@ -110,13 +116,16 @@ func (t *Target) has(ctx context.Context, files ...textFile) (bool, error) {
 			found[path] = sum
 		}
 	}
+	all := true
 	for _, f := range files {
 		sum := sha256.Sum256(f.data)
-		if found[f.path] != hex.EncodeToString(sum[:]) {
-			return false, nil
+		if found[f.path] == hex.EncodeToString(sum[:]) {
+			continue
 		}
+		all = false
+		becauseOf(ctx, f.path, found[f.path] != "")
 	}
-	return true, nil
+	return all, nil
 }
 
 // systemctl runs systemctl.

@@ -142,6 +142,7 @@ func (t *Target) nodesAreReady(ctx context.Context) error {
 	for _, host := range t.run.withRole(manifest.RoleCluster) {
 		n, ok := byName[host.Name]
 		switch version := n.Status.NodeInfo.KubeletVersion; {
+		case host.fell: // its own error says more
 		case !ok && !t.run.isWanted(host):
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))

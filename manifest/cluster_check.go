@@ -116,6 +116,9 @@ func (c *checker) endpoint(e *Endpoint) {
 	} else if e.Type == "kube-vip" || e.Type == "external" {
 		c.add(at, "address is missing; type %s needs it", e.Type)
 	}
+	if _, port, _ := splitHostPort(e.Address); (e.Type == "kube-vip" || e.Type == "haproxy") && port != 0 && port != DefaultPort {
+		c.add(join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out", port, e.Type, DefaultPort)
+	}
 }
 
 // kernel checks a version of Linux.

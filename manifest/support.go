@@ -62,9 +62,9 @@ func clusterGaps() []gap[*Cluster] {
 		{"a cluster of IPv6 alone", func(c *Cluster) []string {
 			return when(len(c.Kubernetes.PodCIDR) == 1 && isIPv6(c.Kubernetes.PodCIDR[0]), "kubernetes.podCIDR")
 		}, "use one IPv4 network"},
-		is("controlPlaneEndpoint.type", "kube-vip", endpoint, "use local"),
-		is("controlPlaneEndpoint.type", "haproxy", endpoint, "use local"),
-		is("controlPlaneEndpoint.type", "external", endpoint, "use local"),
+		{"a shared endpoint with k3s", func(c *Cluster) []string {
+			return when(c.Kubernetes.Distribution == "k3s" && (endpoint(c) == "kube-vip" || endpoint(c) == "haproxy"), "controlPlaneEndpoint.type")
+		}, "use external, with a balancer of yours"},
 		is("etcd.type", "external", etcd, "use internal"),
 		is("etcd.type", "provided", etcd, "use internal"),
 		{"saving etcd", func(c *Cluster) []string { return when(c.Etcd.Backup != nil, "etcd.backup") }, "leave it out"},
@@ -95,9 +95,6 @@ func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
 
 func inventoryGaps() []gap[*Inventory] {
 	return []gap[*Inventory]{
-		{"more than one control plane", func(inv *Inventory) []string {
-			return when(inv.members(RoleControlPlane) > 1, "groups.kube_control_plane")
-		}, "keep one host there"},
 		{"more than one registry host", func(inv *Inventory) []string {
 			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
 		}, "keep one host there"},

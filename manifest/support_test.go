@@ -18,7 +18,7 @@ func TestSupported(t *testing.T) {
 		"kubernetes.distribution":   {"kubernetes", "k3s"},
 		"kubernetes.proxyMode":      {"iptables", "nftables"},
 		"kubernetes.security":       {"baseline"},
-		"controlPlaneEndpoint.type": {"local"},
+		"controlPlaneEndpoint.type": {"local", "kube-vip", "haproxy", "external"},
 		"etcd.type":                 {"internal"},
 		"cri.type":                  {"containerd", "docker", "crio"},
 		"cni.type":                  {"flannel", "none"},

@@ -62,14 +62,18 @@ func ReadFile(ctx context.Context, h Host, name string, most int) ([]byte, error
 
 // writeScript makes a file whole or not at all. $1 is its path, $2 its mode, $3 the number of its bytes: standard input
 // also ends when the connection does, and half a file must not get the name of a whole one. A file that is already as
-// it shall be is left alone, with its times.
-const writeScript = `set -eu; umask 077; d=$(dirname "$1"); t="$d/.$(basename "$1").kkbundle"
+// it shall be is left alone, with its times. Where the mode is "keep", the file keeps mode and owner, and is found through
+// symbolic links.
+const writeScript = `set -eu; umask 077; mode=$2; owner=0:0
+if [ "$mode" = keep ]; then mode=0644; if [ -e "$1" ]; then
+set -- "$(readlink -f "$1")" "$2" "$3"; mode=$(stat -c %a "$1"); owner=$(stat -c %u:%g "$1"); fi; fi
+d=$(dirname "$1"); t="$d/.$(basename "$1").kkbundle"
 [ ! -d "$1" ] || { echo "$1 is a directory" >&2; exit 1; }
 [ -d "$d" ] || (umask 022; mkdir -p "$d"); rm -f "$t"
 trap 'rm -f "$t"' EXIT; trap 'exit 1' HUP INT TERM
 set -C; cat >"$t"; set +C
 [ "$(wc -c <"$t")" -eq "$3" ] || { echo "the content was cut off on its way to $1" >&2; exit 1; }
-chmod "$2" "$t"; chown 0:0 "$t"
+chmod "$mode" "$t"; chown "$owner" "$t"
 if [ -f "$1" ] && [ ! -h "$1" ] && [ "$(sha256sum <"$t")" = "$(sha256sum <"$1")" ] && [ "$(stat -c '%a %u %g' "$1")" = "$(stat -c '%a %u %g' "$t")" ]
 then echo same; else sync "$t"; mv -f "$t" "$1"; sync "$d"; echo changed; fi`
 
@@ -83,9 +87,22 @@ func WriteFile(ctx context.Context, h Host, name string, mode fs.FileMode, data 
 	if mode&^fs.ModePerm != 0 || mode == 0 {
 		return false, fmt.Errorf("%s: write %s: mode %v is not a file's permissions", h, name, mode)
 	}
+	return write(ctx, h, name, fmt.Sprintf("%04o", uint32(mode)), data)
+}
+
+// EditFile gives a file of the host other content, as WriteFile does, and leaves its mode and owner as they are. A symbolic
+// link stays one. A file that is not there is made with mode 0644, and belongs to root.
+func EditFile(ctx context.Context, h Host, name string, data []byte) (changed bool, err error) {
+	if err := checkPath(name); err != nil {
+		return false, fmt.Errorf("%s: write: %w", h, err)
+	}
+	return write(ctx, h, name, "keep", data)
+}
+
+func write(ctx context.Context, h Host, name, mode string, data []byte) (changed bool, err error) {
 	out := bounded{most: maxStderr}
 	err = h.Run(ctx, Cmd{
-		Args:   []string{"sh", "-c", writeScript, "sh", name, fmt.Sprintf("%04o", uint32(mode)), strconv.Itoa(len(data))},
+		Args:   []string{"sh", "-c", writeScript, "sh", name, mode, strconv.Itoa(len(data))},
 		Stdin:  bytes.NewReader(data),
 		Stdout: &out,
 	})

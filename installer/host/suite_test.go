@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -328,6 +329,7 @@ func testFiles(t *testing.T, h host.Host) {
 		t.Fatal(err)
 	}
 	step("instead of a link", 0o600, content, true)
+	testEdit(t, h, name)
 	entries, err := os.ReadDir(filepath.Dir(name))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
@@ -343,6 +345,42 @@ func testFiles(t *testing.T, h host.Host) {
 	}
 	if _, err := host.WriteFile(t.Context(), h, "relative", 0o600, nil); err == nil {
 		t.Error("a relative path: no error")
+	}
+}
+
+// testEdit gives a file other content, by its name and by a link to it.
+func testEdit(t *testing.T, h host.Host, name string) {
+	t.Helper()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := errors.Join(os.Symlink(name, link), os.Chmod(name, 0o640), os.Chown(name, 1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range []string{name, link} {
+		if changed, err := host.EditFile(t.Context(), h, by, []byte(by)); err != nil || !changed {
+			t.Fatalf("edit: changed %v, %v", changed, err)
+		}
+		if changed, err := host.EditFile(t.Context(), h, by, []byte(by)); err != nil || changed {
+			t.Fatalf("edit again: changed %v, %v", changed, err)
+		}
+		info, err := os.Lstat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(name)
+		owner, _ := info.Sys().(*syscall.Stat_t)
+		if err != nil || string(data) != by || info.Mode() != 0o640 || owner.Uid != 1 || owner.Gid != 2 {
+			t.Errorf("edited: %q, %v of %d:%d, %v", data, info.Mode(), owner.Uid, owner.Gid, err)
+		}
+	}
+	if to, err := os.Readlink(link); err != nil || to != name {
+		t.Errorf("the link leads to %q, %v", to, err)
+	}
+	fresh := filepath.Join(t.TempDir(), "fresh")
+	if _, err := host.EditFile(t.Context(), h, fresh, nil); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(fresh); err != nil || info.Mode() != 0o644 {
+		t.Errorf("a new file: %v", err)
 	}
 }
 

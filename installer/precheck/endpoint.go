@@ -42,6 +42,29 @@ func endpointChecks() []Check {
 			Fix:    "start it, open its port, or correct controlPlaneEndpoint.address; one that refuses connections until the API server runs is fine",
 			Source: "kkbundle",
 		},
+		{
+			ID: "endpoint-survives", Groups: []string{GroupKubernetes}, Level: Warn, Title: "the API server's address outlives a control plane", Rule: endpointSurvives, OfCluster: true,
+			Why:    "the address is one control plane's own: without that host no node reaches an API server, however many there are, and it cannot be changed later",
+			Fix:    "before the first installation, choose controlPlaneEndpoint.type kube-vip, haproxy or external, or a name of yours as its address that can be made to mean another host",
+			Source: "kkbundle; KubeKey v4 has local for workers in the same way",
+		},
+	}
+}
+
+// endpointSurvives is asked where there are several control planes: with one, there is nothing that an address could
+// outlive.
+func endpointSurvives(s *Subject) Finding {
+	e := s.Cluster.ControlPlaneEndpoint
+	n := s.members(manifest.RoleControlPlane)
+	switch {
+	case n < 2:
+		return skip()
+	case e.Type == "local" && e.Address == "":
+		return failf("%s, and the address is the first one's own", count(n, "host"))
+	case e.Type == "haproxy":
+		return pass("every worker has a proxy of its own")
+	default:
+		return pass(e.Address)
 	}
 }
 

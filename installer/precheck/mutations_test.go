@@ -300,6 +300,10 @@ func clusterMutations() []mutation {
 		{"kube-vip's address is taken", rich, cp(func(f *node.Facts) { f.Vacant[0].MACs = []string{"52:54:00:00:00:09"} }), each("vip-free", "cp1")},
 		{"the registries' address is taken", rich, on("reg1", func(f *node.Facts) { f.Vacant[0].Asked, f.Vacant[0].Ping = false, true }), each("vip-free", "reg1")},
 		{"a load balancer that is down", existing, w(func(f *node.Facts) { dial(f, "lb.site.example:6443", false) }), each("endpoint-reachable", "w1")},
+		{"three control planes, the first one's address", rich, of(func(c *manifest.Cluster) { c.ControlPlaneEndpoint = manifest.Endpoint{Type: "local"} }), each("endpoint-survives", "")},
+		{"three control planes, a name of the operator's", rich, of(func(c *manifest.Cluster) {
+			c.ControlPlaneEndpoint = manifest.Endpoint{Type: "local", Address: "api.example"}
+		}), nil},
 		{"no control plane", good, withoutRole("cp1", manifest.RoleControlPlane), each("control-plane", "")},
 		{"no worker", good, withoutRole("w1", manifest.RoleWorker), each("workers", "")},
 		{"no etcd", rich, withoutRole("", manifest.RoleEtcd), each("etcd-group", "")},

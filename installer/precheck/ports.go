@@ -42,8 +42,8 @@ func portsOf(c *manifest.Cluster, h manifest.Host) []port {
 			list = append(list, networkPorts(network)...)
 		}
 	}
-	if c.ControlPlaneEndpoint.Type == "haproxy" && h.Is(manifest.RoleWorker) {
-		list = append(list, port{"tcp", 8081, "haproxy"})
+	if c.ControlPlaneEndpoint.Type == "haproxy" && h.Is(manifest.RoleWorker) && !h.Is(manifest.RoleControlPlane) {
+		list = append(list, port{"tcp", manifest.DefaultPort, "haproxy"}, port{"tcp", 8081, "haproxy"})
 	}
 	if h.Is(manifest.RoleRegistry) {
 		switch c.ImageRegistry.Type {
@@ -88,7 +88,7 @@ func networkPorts(network string) []port {
 
 // ourPrograms are those that may have a port of a cluster of ours, by the name that the kernel has of them (15 bytes).
 func ourPrograms() []string {
-	return []string{"kube-apiserver", "kube-controller", "kube-scheduler", "etcd", "kubelet", "registry"}
+	return []string{"kube-apiserver", "kube-controller", "kube-scheduler", "etcd", "haproxy", "kubelet", "registry"}
 }
 
 func hasPorts(s *Subject) Finding {

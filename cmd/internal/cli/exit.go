@@ -63,7 +63,9 @@ type exitClass struct {
 func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
-		{64, "wrong command line", asError[*usageError]},
+		{64, "wrong command line", func(err error) bool {
+			return asError[*usageError](err) || asError[*installer.SelectionError](err)
+		}},
 		{20, "bundle not signed by a trusted key", asError[*signatureError]},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
 			return asError[manifest.Problems](err) || asError[*inputError](err) || asError[*manifest.StaleError](err)
@@ -72,7 +74,7 @@ func exitClasses() []exitClass {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err)
+			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
 			return asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,28 +17,45 @@ type installOptions struct {
 	rulesFlag
 	hooks         string
 	phases, limit []string
+	from          string
+	tags          []string
 	dryRun, force bool
+	list, yes     bool
 }
 
 func newInstallCmd(g *globals) *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
-		Use:   "install -i INVENTORY BUNDLE",
+		Use:   "install [-i INVENTORY] [BUNDLE]",
 		Short: "Make a cluster from a bundle",
 		Long: `Makes a cluster on the inventory's hosts from the bundle alone, over SSH.
 
+Without BUNDLE, it is the one bundle of this directory; then without -i, the hosts are those of inventory.yaml in this directory, or this host
+alone, if there is no such file. It says what it takes, and asks.
+
 Phases: pre_hook, precheck, init, install, post_hook. Every task looks before it does, so a second run changes nothing and
-a run that was interrupted continues. All commands are in install.log in the work directory, which also holds what only
+a run that was interrupted continues. A host that fails is left, and the others go on as far as they can without it. All commands are in install.log in the work directory, which also holds what only
 exists there: certificate authority, registry credentials and admin.conf.
 
 With --json each line on standard output is one event: {"version", "time", "phase", "task", "host", "state", "duration", "message", "bytes",
 "total"}, without those that do not apply; durations are in nanoseconds. The last line of a run that succeeded is
 {"version", "report": {"changed", "done", "duration", "kubeconfig", "log"}}.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
-  kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb`,
-		Args: takes("BUNDLE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runInstall(cmd.Context(), g, args[0], o)
+  kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb
+  kkbundle install -i inventory.yaml --list site-1.4.0.kkb
+  kkbundle install -i inventory.yaml --tags cri,network --limit node3 site-1.4.0.kkb
+  kkbundle install`,
+		Args: takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if len(args) == 1 {
+				return runInstall(cmd.Context(), g, args[0], o)
+			}
+			path, done, err := g.chooseInstall(&o)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, done()) }()
+			return runInstall(cmd.Context(), g, path, o)
 		},
 	}
 	f := cmd.Flags()
@@ -48,7 +65,11 @@ With --json each line on standard output is one event: {"version", "time", "phas
 	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run before and after (pre_install*.sh, post_install*.sh)")
 	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these hosts")
-	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	f.StringVar(&o.from, "from", "", "begin with this phase or task")
+	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these names, or of these groups: "+strings.Join(installer.TagGroups(), ", "))
+	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and ask no host")
+	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, where BUNDLE is not named")
 	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
 	return cmd
 }
@@ -65,9 +86,13 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.newTaskPrinter()
 	options := s.options()
+	options.From, options.Tags = o.from, o.tags
 	options.Rules, options.Judged = rules, p.judged
 	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
+	if o.list {
+		return g.listTasks(options)
+	}
 	report, err := installer.Run(ctx, options)
 	p.stop()
 	if err != nil {
@@ -82,6 +107,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	verb := "changed"
 	if o.dryRun {
 		verb = "would change"
+		p.wouldChange()
 	}
 	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
 	if report.Kubeconfig != "" && !o.dryRun {
@@ -107,53 +133,4 @@ func newInstallResult(r installer.Report) installResult {
 	out.Report.Changed, out.Report.Done, out.Report.Duration = r.Changed, r.Done, r.Duration
 	out.Report.Kubeconfig, out.Report.Log = r.Kubeconfig, r.Log
 	return out
-}
-
-type resetOptions struct {
-	siteFlags
-	withData, yes bool
-}
-
-func newResetCmd(g *globals) *cobra.Command {
-	var o resetOptions
-	cmd := &cobra.Command{
-		Use:   "reset -i INVENTORY [BUNDLE]",
-		Short: "Remove the cluster and everything install put on the hosts",
-		Long: `Removes the cluster and everything that install put on the hosts, and restores what it changed. The registry's images stay
-unless --with-data. A host that was never or only partly installed is no error.`,
-		Example: "  kkbundle reset -i inventory.yaml site-1.4.0.kkb",
-		Args:    takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path := ""
-			if len(args) == 1 {
-				path = args[0]
-			}
-			return runReset(cmd.Context(), g, path, o)
-		},
-	}
-	o.add(cmd.Flags())
-	g.addTrust(cmd.Flags())
-	cmd.Flags().BoolVar(&o.withData, "with-data", false, "remove the registry's images too")
-	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
-	return cmd
-}
-
-func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	if !o.yes {
-		question := fmt.Sprintf("Remove cluster %s from %d hosts?", s.cluster.Metadata.Name, len(s.inv.Hosts()))
-		if err := g.confirm(question); err != nil {
-			return err
-		}
-	}
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.WithData, options.Progress = o.withData, p.event
-	err = installer.Reset(ctx, options)
-	p.stop()
-	return err
 }

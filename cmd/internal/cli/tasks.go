@@ -21,6 +21,7 @@ type taskPrinter struct {
 	*globals
 	phase string
 	meter *meter
+	would []installer.Event // what a dry run found
 }
 
 func (g *globals) newTaskPrinter() *taskPrinter { return &taskPrinter{globals: g} }
@@ -34,6 +35,9 @@ func (p *taskPrinter) event(e installer.Event) {
 	if e.State == installer.Progress {
 		p.transfer(e)
 		return
+	}
+	if e.State == installer.Would {
+		p.would = append(p.would, e)
 	}
 	p.stop()
 	if e.Phase != p.phase && e.Phase != "" {
@@ -61,6 +65,9 @@ func (p *taskPrinter) line(e installer.Event) string {
 	case e.Task == "" || e.State == installer.Started && !p.verbose || e.State == installer.Done && !p.verbose:
 		return ""
 	}
+	if e.State == installer.Changed && !p.verbose {
+		e.Message = "" // why it had to be done
+	}
 	line := fmt.Sprintf("%-8s %-14s %s", e.State, printable(e.Host), printable(e.Task))
 	if e.Message != "" && e.State != installer.Failed { // the error that ends the run says why
 		line += ": " + printableLines(e.Message)
@@ -69,6 +76,25 @@ func (p *taskPrinter) line(e installer.Event) string {
 		line += fmt.Sprintf(" (%s)", e.Duration.Round(100*time.Millisecond))
 	}
 	return line
+}
+
+// wouldChange sums up what a dry run found, a line for each host.
+func (p *taskPrinter) wouldChange() {
+	var hosts []string
+	tasks := map[string][]string{}
+	for _, e := range p.would {
+		name := e.Host
+		if name == "" {
+			name = "this machine"
+		}
+		if tasks[name] == nil {
+			hosts = append(hosts, name)
+		}
+		tasks[name] = append(tasks[name], e.Task)
+	}
+	for _, name := range hosts {
+		p.note("%s would change %s: %s", printable(name), count(len(tasks[name]), "thing"), printable(strings.Join(tasks[name], ", ")))
+	}
 }
 
 func (p *taskPrinter) transfer(e installer.Event) {

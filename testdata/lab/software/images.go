@@ -111,31 +111,36 @@ func (s *imageSet) stack(more ...func() (*layer, error)) ([]*layer, error) {
 
 // userland is the layer of iptables and its friends from Debian packages, for kube-proxy and flannel.
 func (s *imageSet) userland(ctx context.Context) (*layer, error) {
-	if l := s.made["userland"]; l != nil {
+	var links []entry
+	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
+	}
+	return s.debian(ctx, "userland", userlandPackages(), links...)
+}
+
+// debian is the layer of some Debian packages with all that they depend on, and more.
+func (s *imageSet) debian(ctx context.Context, name, packages string, more ...entry) (*layer, error) {
+	if l := s.made[name]; l != nil {
 		return l, nil
 	}
-	key, err := keyOf("userland", userlandPackages(), 1)
+	key, err := keyOf(name, packages, 1)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := s.b.output("userland", key, func(tmp string) error {
-		cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--variant=extract", "--include="+userlandPackages(), "bookworm", filepath.Join(tmp, "userland.tar"))
+	dir, err := s.b.output(name, key, func(tmp string) error {
+		cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--variant=extract", "--include="+packages, "bookworm", filepath.Join(tmp, name+".tar"))
 		cmd.Stdout, cmd.Stderr = s.b.log, s.b.log
 		return cmd.Run()
 	})
 	if err != nil {
 		return nil, err
 	}
-	var links []entry
-	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
-		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
-	}
-	return s.once("userland", false, func(w io.Writer) error {
-		f, err := os.Open(filepath.Join(dir, "userland.tar"))
+	return s.once(name, false, func(w io.Writer) error {
+		f, err := os.Open(filepath.Join(dir, name+".tar"))
 		if err != nil {
 			return err
 		}
-		return errors.Join(normalTar(w, f, wanted, links), f.Close())
+		return errors.Join(normalTar(w, f, wanted, more), f.Close())
 	})
 }
 

@@ -20,6 +20,8 @@ const (
 	flannelPluginModule = "v0.9.1"          // the last release of the CNI plugins that held the flannel plugin
 	RegistryVersion     = "v3.1.2"
 	PauseVersion        = "3.10.1"
+	HAProxyImageTag     = "3.2.19-alpine" // the catalog's; what is in it is Debian's
+	KubeVIPVersion      = "v1.0.3"        // of what src/kube-vip stands in for
 )
 
 // A recipe says how the commands of one module are built. It is data: its JSON is part of the key of what it makes.

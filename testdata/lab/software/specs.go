@@ -36,7 +36,7 @@ func (s *imageSet) cluster(ctx context.Context) []imageSpec {
 				)
 			},
 		},
-		s.etcdImage(here, "etcd", "etcdctl"), s.coreDNSImage(here), s.pauseImage(), s.labappImage(),
+		s.etcdImage(here, "etcd", "etcdctl"), s.coreDNSImage(here), s.pauseImage(), s.labappImage(), s.haproxyImage(ctx, here), s.kubeVIPImage(here),
 		{
 			ref: "ghcr.io/flannel-io/flannel:" + FlannelVersion, arches: here, attested: true, entrypoint: []string{"/opt/bin/flanneld"},
 			layers: func(arch string) ([]*layer, error) {
@@ -124,6 +124,26 @@ func (s *imageSet) labappImage() imageSpec {
 					return writeTar(w, []entry{{Name: "labapp", From: s.b.command("labapp", arch, "labapp")}})
 				})
 			})
+		},
+	}
+}
+
+// haproxyImage is Debian's haproxy under the name that the catalog has for Docker's image.
+func (s *imageSet) haproxyImage(ctx context.Context, on []string) imageSpec {
+	return imageSpec{
+		ref: "docker.io/library/haproxy:" + HAProxyImageTag, attested: true, arches: on, entrypoint: []string{"haproxy"}, user: "99:99",
+		layers: func(string) ([]*layer, error) {
+			return s.stack(func() (*layer, error) { return s.debian(ctx, "haproxy", "haproxy,base-files,netbase") })
+		},
+	}
+}
+
+// kubeVIPImage is a stand-in: src/kube-vip says for what.
+func (s *imageSet) kubeVIPImage(on []string) imageSpec {
+	return imageSpec{
+		ref: "ghcr.io/kube-vip/kube-vip:" + KubeVIPVersion, arches: on, entrypoint: []string{"/kube-vip"},
+		layers: func(arch string) ([]*layer, error) {
+			return s.stack(func() (*layer, error) { return s.command("kube-vip", arch, "", "kube-vip") })
 		},
 	}
 }

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+func newNodesCmd(g *globals) *cobra.Command {
+	cmd := &cobra.Command{Use: "nodes", Short: "Add nodes to a cluster, or delete them"}
+	cmd.AddCommand(newNodesAddCmd(g), newNodesDeleteCmd(g))
+	return cmd
+}
+
+type nodesAddOptions struct {
+	siteFlags
+	rulesFlag
+	hooks              string
+	dryRun, force, yes bool
+}
+
+func newNodesAddCmd(g *globals) *cobra.Command {
+	var o nodesAddOptions
+	cmd := &cobra.Command{
+		Use:   "add -i INVENTORY [HOST...] BUNDLE",
+		Short: "Make nodes of the inventory's new hosts",
+		Long: `Makes those hosts of the inventory nodes that are none yet, or of them only the named ones: control planes one by one, workers
+side by side. Only the new hosts are checked and changed; the others learn their names, and where workers have a balancer
+of their own, it learns of new control planes. Other hosts may be down. Interrupted, it is continued by running it again.`,
+		Example: `  kkbundle nodes add -i inventory.yaml site-1.4.0.kkb
+  kkbundle nodes add -i inventory.yaml node7 node8 site-1.4.0.kkb`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			last := len(args) - 1
+			return runNodesAdd(cmd.Context(), g, args[last], args[:last], o)
+		},
+	}
+	f := cmd.Flags()
+	o.siteFlags.add(f)
+	o.rulesFlag.add(f)
+	g.addTrust(f)
+	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
+	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string, o nodesAddOptions) (err error) {
+	rules, err := o.rulesFlag.read()
+	if err != nil {
+		return err
+	}
+	s, err := openSite(ctx, g, o.siteFlags, bundle)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	p := g.newTaskPrinter()
+	options := s.options()
+	options.Rules, options.Judged, options.HooksDir = rules, p.judged, o.hooks
+	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
+	agreed := false
+	report, err := installer.AddNodes(ctx, options, hosts, func(plan []string) error {
+		agreed = true
+		return g.agree(p, plan, "Add them?", o.yes || o.dryRun)
+	})
+	p.stop()
+	if err != nil {
+		return err
+	}
+	if !agreed {
+		g.note("all hosts of the inventory are nodes")
+	}
+	if o.dryRun {
+		p.wouldChange()
+	}
+	return g.nodesDone(report)
+}
+
+type nodesDeleteOptions struct {
+	siteFlags
+	installer.Deletion
+	bundle                string
+	withData, dryRun, yes bool
+}
+
+func newNodesDeleteCmd(g *globals) *cobra.Command {
+	var o nodesDeleteOptions
+	cmd := &cobra.Command{
+		Use:   "delete -i INVENTORY HOST... [BUNDLE]",
+		Short: "Take nodes out of a cluster that goes on",
+		Long: `Takes nodes out of the cluster, one after the other: the node is cordoned and drained, its member of etcd removed, the node
+deleted and the host reset; then the other hosts forget it. The last control plane that works, more than etcd can spare, the host of
+the registry and the host whose address is the cluster's endpoint are refused before anything is changed. Interrupted, it
+is continued by running it again.
+
+With --unreachable the hosts are gone: only the cluster is told. The last argument is a bundle if there is a file of that
+name; without a bundle, name the cluster file with -c.
+
+Afterwards, take the hosts out of the inventory: the next install would make nodes of them again.`,
+		Example: `  kkbundle nodes delete -i inventory.yaml node7 site-1.4.0.kkb
+  kkbundle nodes delete -i inventory.yaml --unreachable node3 -c cluster.yaml`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Hosts = args
+			if last := len(args) - 1; isFile(args[last]) {
+				o.Hosts, o.bundle = args[:last], args[last]
+			}
+			if len(o.Hosts) == 0 {
+				return &usageError{errors.New("say which nodes to delete")}
+			}
+			return runNodesDelete(cmd.Context(), g, o)
+		},
+	}
+	f := cmd.Flags()
+	o.add(f)
+	g.addTrust(f)
+	f.BoolVar(&o.Unreachable, "unreachable", false, "the hosts are gone for good: only tell the cluster")
+	f.DurationVar(&o.DrainTimeout, "drain-timeout", 5*time.Minute, "how long pods may take to leave a node")
+	f.BoolVar(&o.DisableEviction, "disable-eviction", false, "delete pods although a PodDisruptionBudget is against it")
+	f.BoolVar(&o.withData, "with-data", false, "remove from the hosts what cannot be made again, too")
+	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func isFile(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.Mode().IsRegular()
+}
+
+func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err error) {
+	s, err := openSite(ctx, g, o.siteFlags, o.bundle)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	p := g.newTaskPrinter()
+	options := s.options()
+	options.WithData, options.DryRun, options.Progress = o.withData, o.dryRun, p.event
+	report, err := installer.DeleteNodes(ctx, options, o.Deletion, func(plan []string) error {
+		return g.agree(p, plan, "Delete them?", o.yes || o.dryRun)
+	})
+	p.stop()
+	if err != nil || o.dryRun {
+		return err
+	}
+	for _, h := range s.inv.Hosts() {
+		if slices.Contains(o.Hosts, h.Name) {
+			g.note("take %s out of %s now: the next install would make a node of it again", h.Name, o.inventory)
+		}
+	}
+	return g.nodesDone(report)
+}
+
+// agree shows what will be done, and asks unless that was answered already.
+func (g *globals) agree(p *taskPrinter, plan []string, question string, yes bool) error {
+	p.stop()
+	for _, line := range plan {
+		g.note("%s", printableLines(line))
+	}
+	if yes {
+		return nil
+	}
+	return g.confirm(question)
+}
+
+func (g *globals) nodesDone(report installer.Report) error {
+	if g.json {
+		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
+	}
+	g.note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
+	return nil
+}

@@ -1,0 +1,75 @@
+//go:build linux
+
+package installer
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestForeignClusters(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		files []string
+		want  string
+	}{
+		"nothing":             {nil, ""},
+		"a node of kubeadm":   {[]string{"/etc/kubernetes/kubelet.conf"}, "/etc/kubernetes/kubelet.conf"},
+		"k3s":                 {[]string{"/var/lib/rancher/k3s/agent/x"}, "/var/lib/rancher/k3s"},
+		"our node":            {[]string{"/etc/kubernetes/kubelet.conf", memberPath}, ""},
+		"ours, half made":     {[]string{"/etc/kubernetes/manifests/etcd.yaml", begunPath}, ""},
+		"own authorities":     {[]string{"/etc/kubernetes/pki/ca.crt"}, ""},
+		"ours before kubeadm": {[]string{"/etc/kubernetes/kubelet.conf", stampDir + "/kernel"}, "/etc/kubernetes/kubelet.conf"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, "cp1", "node1")
+			s.options.Force = true // which does not help
+			for _, file := range c.files {
+				s.hosts["node1"].put(t, file, "")
+			}
+			err := s.run(t, nil).checkForeign(t.Context())
+			var foreign *ForeignError
+			if got := errors.As(err, &foreign); got != (c.want != "") {
+				t.Fatalf("got %v", err)
+			}
+			if c.want != "" && (foreign.Host != "node1" || strings.Join(foreign.Found, " ") != c.want) {
+				t.Errorf("got %v, want %s on node1", err, c.want)
+			}
+		})
+	}
+}
+
+// TestResetForeign takes away somebody else's cluster where it was told to, and nowhere else.
+func TestResetForeign(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1", "node2")
+	s.dialing("")
+	const file = "/etc/kubernetes/kubelet.conf"
+	for _, h := range s.hosts {
+		h.put(t, file, "")
+	}
+	s.options.Limit = []string{"node1"}
+	if err := Reset(t.Context(), s.options); err != nil {
+		t.Fatal(err)
+	}
+	there := func() (names string) {
+		for _, name := range []string{"cp1", "node1", "node2"} {
+			if strings.Contains(s.hosts[name].tree(t), file) {
+				names += " " + name
+			}
+		}
+		return names
+	}
+	if got := there(); got != " cp1 node1 node2" {
+		t.Errorf("without being told to, it left that cluster on%s", got)
+	}
+	s.options.Foreign = true
+	if err := Reset(t.Context(), s.options); err != nil {
+		t.Fatal(err)
+	}
+	if got := there(); got != " cp1 node2" {
+		t.Errorf("told to take it off node1, it left it on%s", got)
+	}
+}

@@ -1,0 +1,388 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// newHA is a site with control planes cp1 to cp3, workers node1 and node2, and the registry on node1.
+func newHA(t *testing.T, endpoint string) (*site, *fakeCluster) {
+	t.Helper()
+	s := newSite(t, "cp1", "cp2", "cp3", "node1", "node2")
+	s.options.Inventory = haInventory(t, "cp1, cp2, cp3")
+	s.options.Cluster = cluster(t, endpoint)
+	return s, newFakeCluster(t, s)
+}
+
+func haInventory(t *testing.T, controlPlanes string) *manifest.Inventory {
+	t.Helper()
+	text := "apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n"
+	for i, name := range []string{"cp1", "cp2", "cp3", "node1", "node2"} {
+		text += fmt.Sprintf("  %s: {address: 10.0.0.%d}\n", name, 3+i)
+	}
+	inv, err := manifest.ParseInventory("i", []byte(text+"groups: {kube_control_plane: ["+controlPlanes+"], kube_worker: [node1, node2], image_registry: [node1]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inv
+}
+
+// join makes hosts members of the cluster as it is.
+func (s *site) join(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		s.hosts[name].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+	}
+}
+
+func TestLead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ members, silent, want string }{
+		"a fresh site":                     {want: "cp1"},
+		"a rerun":                          {members: "cp1 cp2 cp3 node1", want: "cp1"},
+		"the first was replaced":           {members: "cp2 cp3 node1", want: "cp2"},
+		"only the last is left":            {members: "cp3 node1", silent: "cp3", want: "cp3"},
+		"the first does not answer":        {members: "cp1 cp2 cp3", silent: "cp1", want: "cp2"},
+		"nobody answers, as after a flood": {members: "cp1 cp2 cp3", silent: "cp1 cp2 cp3", want: "cp1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
+			s.join(t, strings.Fields(c.members)...)
+			for _, silent := range strings.Fields(c.silent) {
+				s.hosts[silent].answer("kubectl", func(context.Context, host.Cmd) error {
+					return &host.ExitError{Host: silent, Args: []string{"kubectl"}, Code: 1, Stderr: "connection refused"}
+				})
+			}
+			r := s.run(t, nil)
+			if err := r.findLead(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.firstControlPlane().Name; got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+			for _, task := range []Task{initTask(r.cluster), adminConfTask()} {
+				if got := names(r.targetsOf(task)); got != c.want {
+					t.Errorf("%s is for %s", task.Name, got)
+				}
+			}
+		})
+	}
+}
+
+func TestLeadOfAnotherCluster(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "")
+	s.hosts["cp2"].put(t, memberPath, "other v1.34.3\n")
+	var other *MemberError
+	if err := s.run(t, nil).findLead(t.Context()); !errors.As(err, &other) || other.Host != "cp2" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// With the endpoint of the first control plane, the cluster keeps it when another host is the first.
+func TestEndpointOutlivesTheInventory(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "")
+	s.join(t, "cp2", "cp3")
+	r := s.run(t, nil)
+	if err := r.findLead(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.endpoint(); got != "10.0.0.3:6443" {
+		t.Errorf("got %s", got)
+	}
+	if err := r.checkMembers(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A run that is limited to some hosts needs one control plane, whichever it is.
+func TestLostControlPlane(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.join(t, "cp2", "cp3", "node1")
+	s.options.Limit = []string{"node2"}
+	r := s.run(t, nil)
+	out := &host.UnreachableError{Host: "cp1", Err: errors.New("no route to host")}
+	r.targets[0].on, r.targets[0].failure = nil, out
+	if err := r.spare(); err != nil {
+		t.Error(err)
+	}
+	if got := names(r.needed()); got != "cp2 cp3 node1 node2" {
+		t.Errorf("it needs %s", got)
+	}
+	if err := r.checkMembers(t.Context()); err != nil || r.lead.Name != "cp2" {
+		t.Errorf("%v, %v", r.lead, err)
+	}
+	if got := names(r.needed()); got != "cp2 node1 node2" {
+		t.Errorf("then it needs %s", got)
+	}
+	for _, t := range r.targets[1:3] {
+		t.on, t.failure = nil, out
+	}
+	if err := r.spare(); !errors.Is(err, out) {
+		t.Errorf("without any: %v", err)
+	}
+	s.options.Limit = nil
+	if r := s.run(t, nil); r.canSpare(r.targets[0]) {
+		t.Error("a run for all hosts goes on without one")
+	}
+}
+
+// Where the cluster may be on a host that is not reached, no second one begins.
+func TestNoSecondCluster(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "")
+	s.options.Limit = []string{"cp2"}
+	r := s.run(t, nil)
+	r.targets[0].on, r.targets[0].failure = nil, errors.New("no answer")
+	var lost *LostError
+	if err := r.checkMembers(t.Context()); !errors.As(err, &lost) || strings.Join(lost.Hosts, " ") != "cp1" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestHAProxy(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.join(t, "cp1", "cp2", "cp3", "node1", "node2")
+	r := s.run(t, nil)
+	config, err := r.haproxyConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "haproxy.cfg", config)
+	pod, err := r.haproxyPod(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "haproxy.yaml", pod)
+	s.options.Inventory = haInventory(t, "cp2")
+	if again, err := s.run(t, nil).haproxyConfig(); err != nil || strings.Contains(string(again), "cp1") {
+		t.Errorf("without cp1: %v\n%s", err, again)
+	}
+	task := haproxyTask()
+	for _, target := range r.targets {
+		done, err := task.Done(t.Context(), target)
+		if err != nil || done != target.Is(manifest.RoleControlPlane) {
+			t.Errorf("%s: %v, %v", target.Name, done, err)
+		}
+	}
+}
+
+// The endpoint's name leads to a control plane until the host is a node, then to the host itself.
+func TestEndpointName(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.join(t, "cp2", "node1")
+	r := s.run(t, nil)
+	if err := r.findLead(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"cp1": "10.0.0.4", "cp2": "127.0.0.1", "cp3": "10.0.0.4", "node1": "127.0.0.1", "node2": "10.0.0.4"}
+	for _, target := range r.targets {
+		_, hosts, err := target.hostsFile(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := want[target.Name] + " api.site.internal\n"
+		if has := strings.Contains(string(hosts), line); has != (want[target.Name] != "") || strings.Count(string(hosts), "api.site.internal") > 1 {
+			t.Errorf("%s, want %q:\n%s", target.Name, line, hosts)
+		}
+	}
+	if parts := r.parts(); !strings.Contains(fmt.Sprint(parts), "[127.0.0.1]") {
+		t.Errorf("the certificates lack the loopback address: %v", parts)
+	}
+}
+
+func TestProxyEndpoint(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.join(t, "cp1")
+	kubeconfig := "server: https://api.site.internal:6443"
+	patched := ""
+	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+		if line := strings.Join(cmd.Args, " "); strings.Contains(line, " patch ") {
+			patched = line
+			kubeconfig = "server: https://127.0.0.1:6443"
+			return nil
+		}
+		_, err := fmt.Fprintf(cmd.Stdout, `{"data":{"kubeconfig.conf":%q}}`, kubeconfig)
+		return err
+	})
+	phases := []Phase{{Name: "install", Tasks: []Task{proxyEndpointTask()}}}
+	for _, want := range []string{"proxy-endpoint@cp1 changed", "proxy-endpoint@cp1 done"} {
+		if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(s.states(), []string{want}); diff != "" {
+			t.Errorf("(-got +want):\n%s", diff)
+		}
+	}
+	if !strings.Contains(patched, `{"data":{"kubeconfig.conf":"server: https://127.0.0.1:6443"}}`) {
+		t.Errorf("it was patched with %s", patched)
+	}
+}
+
+// kube-vip is there when kubeadm runs, each time that it runs: kubeadm reset takes it away.
+func TestKubeVIP(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ version, first string }{
+		"v1.34.3": {"v1.34.3", superAdminConf}, "before super-admin.conf": {"v1.28.15", adminConf},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, f := newHA(t, "kubernetes: {version: "+c.version+"}\ncontrolPlaneEndpoint: {type: kube-vip, address: 10.0.0.100}")
+			var seen []string
+			for _, name := range []string{"cp1", "cp2", "cp3"} {
+				h := s.hosts[name]
+				h.answer("ip", func(_ context.Context, cmd host.Cmd) error {
+					_, err := io.WriteString(cmd.Stdout, "1: lo    inet 127.0.0.1/8 scope host lo\n7: ens3    inet 10.0.0.3/24 brd 10.0.0.255 scope global ens3\n")
+					return err
+				})
+				h.answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+					if !strings.Contains(strings.Join(cmd.Args, " "), " get pod kube-vip-"+name+" ") {
+						return nil
+					}
+					_, digest, _ := strings.Cut(h.content(kubeVIPManifest), configAnnotation+": ")
+					digest, _, _ = strings.Cut(digest, "\n")
+					_, err := fmt.Fprintf(cmd.Stdout, `{"metadata":{"annotations":{%q:%q}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, configAnnotation, digest)
+					return err
+				})
+				h.answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
+					switch {
+					case cmd.Args[1] == "reset":
+						return os.Remove(h.root + kubeVIPManifest)
+					case cmd.Args[1] == "join" || cmd.Args[2] != "phase":
+						_, path, _ := strings.Cut(h.content(kubeVIPManifest), "hostPath:\n      path: ")
+						path, _, _ = strings.Cut(path, "\n")
+						seen = append(seen, name+" "+cmd.Args[1]+" "+path)
+						return f.fail
+					}
+					return nil
+				})
+			}
+			phases := []Phase{{Name: "install", Tasks: []Task{
+				initTask(s.options.Cluster), kubeVIPTask(), joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
+			}}}
+			f.fail = &host.ExitError{Host: "cp1", Args: []string{"kubeadm", "init"}, Code: 1}
+			if err := s.run(t, nil).phases(t.Context(), phases); err == nil {
+				t.Fatal("a kubeadm that fails is passed over")
+			}
+			f.fail = nil
+			for range 2 {
+				s.states()
+				if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := []string{"cp1 init " + c.first, "cp1 init " + c.first, "cp2 join " + adminConf, "cp3 join " + adminConf}
+			if diff := cmp.Diff(seen, want); diff != "" {
+				t.Errorf("when kubeadm ran (-got +want):\n%s", diff)
+			}
+			for _, state := range s.states() {
+				if !strings.HasSuffix(state, " done") {
+					t.Errorf("a rerun: %s", state)
+				}
+			}
+			if name == "v1.34.3" {
+				golden(t, "kube-vip.yaml", []byte(s.hosts["cp1"].content(kubeVIPManifest)))
+			}
+		})
+	}
+}
+
+func TestInterfaceWith(t *testing.T) {
+	t.Parallel()
+	const text = `1: lo    inet 127.0.0.1/8 scope host lo\       valid_lft forever preferred_lft forever
+2: eth0    inet 192.168.9.3/24 brd 192.168.9.255 scope global eth0\       valid_lft forever preferred_lft forever
+3: bond0.7@bond0    inet 10.0.0.3/24 brd 10.0.0.255 scope global bond0.7\       valid_lft forever preferred_lft forever
+4: other    inet 10.0.0.100/32 scope global other
+3: bond0.7    inet6 fd00:1::3/64 scope global \       valid_lft forever preferred_lft forever
+garbage
+`
+	for address, want := range map[string]string{"10.0.0.100": "bond0.7@bond0", "192.168.9.77": "eth0", "fd00:1::100": "bond0.7", "10.0.1.1": ""} {
+		if got := interfaceWith(text, netip.MustParseAddr(address)); got != want {
+			t.Errorf("%s: got %q, want %q", address, got, want)
+		}
+	}
+}
+
+func TestDropVIP(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.100}")
+	var ran []string
+	s.hosts["cp1"].answer("ip", func(_ context.Context, cmd host.Cmd) error {
+		ran = append(ran, strings.Join(cmd.Args, " "))
+		if cmd.Stdout != nil && cmd.Args[1] == "-oneline" {
+			_, err := io.WriteString(cmd.Stdout, "7: ens3    inet 10.0.0.100/32 scope global ens3\n")
+			return err
+		}
+		return nil
+	})
+	if err := dropVIP(t.Context(), s.run(t, nil).targets[0]); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"ip -oneline address show to 10.0.0.100/32", "ip address delete 10.0.0.100/32 dev ens3"}
+	if diff := cmp.Diff(ran, want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
+// The endpoint has to answer with a certificate of the cluster's authority.
+func TestEndpointAnswers(t *testing.T) {
+	t.Parallel()
+	status := http.StatusForbidden // who may not ask is answered all the same
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	defer server.Close()
+	address := server.Listener.Addr().String()
+	s, _ := newHA(t, "controlPlaneEndpoint: {type: external, address: "+address+"}")
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	r := s.run(t, nil)
+	if err := r.targets[4].apiAnswers(t.Context(), r.endpoint(), ca); err != nil {
+		t.Error(err)
+	}
+	err := r.targets[4].apiAnswers(t.Context(), r.endpoint(), []byte(otherAuthority(t)))
+	if err == nil || !strings.Contains(err.Error(), "does not answer at "+address+", asked on node2: ") || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("another authority: %v", err)
+	}
+	status = http.StatusServiceUnavailable
+	if err := r.targets[4].apiAnswers(t.Context(), r.endpoint(), ca); err == nil || !strings.Contains(err.Error(), "is not ready") {
+		t.Errorf("a server that is not ready: %v", err)
+	}
+}
+
+// On a control plane kubectl asks its own API server, where admin.conf names another address.
+func TestKubectlAsksItsOwnServer(t *testing.T) {
+	t.Parallel()
+	for endpoint, want := range map[string]string{
+		"":                                       "kubectl --kubeconfig=" + adminConf + " get nodes",
+		"controlPlaneEndpoint: {type: haproxy}":  "kubectl --kubeconfig=" + adminConf + " --server=https://10.0.0.3:6443 get nodes",
+		"controlPlaneEndpoint: {address: a.lan}": "kubectl --kubeconfig=" + adminConf + " --server=https://10.0.0.3:6443 get nodes",
+	} {
+		s, _ := newHA(t, endpoint)
+		if _, err := s.run(t, nil).targets[0].kubectl(t.Context(), "get", "nodes"); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(s.hosts["cp1"].said("kubectl"), []string{want}); diff != "" {
+			t.Errorf("%s (-got +want):\n%s", endpoint, diff)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+const (
+	haproxyConfig   = configDir + "/haproxy.cfg"
+	haproxyManifest = manifestsDir + "/haproxy.yaml"
+	// haproxyHealth is the port on the loopback interface where haproxy says that it works, as KubeKey has it.
+	haproxyHealth = 8081
+)
+
+// haproxyTask gives every worker that is no control plane a proxy to all API servers. A worker gets it when it is a node:
+// its kubelet runs it.
+func haproxyTask() Task {
+	task := settle(Task{
+		Name:    endpointHAProxy,
+		Roles:   []manifest.Role{manifest.RoleWorker},
+		Images:  []string{"haproxy"},
+		Follows: true,
+		Leaves:  Leaves{Paths: []string{haproxyConfig}},
+	}, haproxySetting)
+	look := task.Done
+	task.Done = func(ctx context.Context, t *Target) (bool, error) {
+		if t.Is(manifest.RoleControlPlane) {
+			return true, nil // its own API server is nearer
+		}
+		return look(ctx, t)
+	}
+	return task
+}
+
+func haproxySetting(_ context.Context, t *Target) (setting, error) {
+	config, err := t.run.haproxyConfig()
+	if err != nil {
+		return setting{}, err
+	}
+	pod, err := t.run.haproxyPod(config)
+	if err != nil {
+		return setting{}, err
+	}
+	return setting{
+		// The configuration first: the pod's annotation has its digest, so that the kubelet starts another pod for another one.
+		files: []textFile{{haproxyConfig, 0o644, config}, {haproxyManifest, 0o600, pod}},
+		ready: func(ctx context.Context, t *Target) error {
+			if err := t.staticPodRuns(ctx, endpointHAProxy, textFile{data: pod}); err != nil {
+				return err
+			}
+			ca, err := t.read(ctx, clusterCA)
+			if err != nil {
+				return err
+			}
+			own := net.JoinHostPort(t.run.loopback().String(), strconv.Itoa(manifest.DefaultPort))
+			return eventually(ctx, endpointWait, func(ctx context.Context) error { return t.apiAnswers(ctx, own, ca) })
+		},
+	}, nil
+}
+
+// haproxyConfig forwards connections to the API servers that are ready, the least busy first. Each is asked over TLS,
+// and has to have a certificate of the cluster's authority with the name that all API servers' certificates have.
+func (r *run) haproxyConfig() ([]byte, error) {
+	var b bytes.Buffer
+	own := r.loopback().String()
+	fmt.Fprintf(&b, haproxyText, net.JoinHostPort(own, strconv.Itoa(haproxyHealth)), net.JoinHostPort(own, strconv.Itoa(manifest.DefaultPort)))
+	for _, t := range r.withRole(manifest.RoleControlPlane) {
+		if !t.IP.IsValid() {
+			return nil, &AddressError{Host: t.Name}
+		}
+		fmt.Fprintf(&b, "    server %s %s\n", t.Name, net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort)))
+	}
+	return b.Bytes(), nil
+}
+
+// The times: a kubelet's lease lasts 40 seconds, so an API server that is gone is left out well before; and the API
+// server ends watches after half an hour to an hour, but sends something on each about every minute.
+const haproxyText = `# Written by kkbundle.
+global
+    log stdout format raw local0 notice
+    maxconn 4096
+    hard-stop-after 2s
+
+defaults
+    log global
+    mode tcp
+    option dontlognull
+    timeout connect 5s
+    timeout check 5s
+    timeout client 10m
+    timeout server 10m
+
+frontend health
+    bind %s
+    mode http
+    monitor-uri /healthz
+
+frontend api
+    bind %s
+    default_backend api
+
+backend api
+    balance leastconn
+    option httpchk GET /readyz
+    http-check expect status 200
+    default-server check check-ssl verify required verifyhost kubernetes ca-file /usr/local/etc/haproxy/ca.crt inter 2s fall 2 rise 1 on-marked-down shutdown-sessions
+`
+
+func (r *run) haproxyPod(config []byte) ([]byte, error) {
+	image, err := catalog.ImageRef(r.cluster, "haproxy")
+	if err != nil {
+		return nil, err
+	}
+	mount := func(name, path string) document { return document{"name": name, "mountPath": path, "readOnly": true} }
+	volume := func(name, path string) document {
+		return document{"name": name, "hostPath": document{"path": path, "type": "File"}}
+	}
+	return staticPod(endpointHAProxy, config, document{
+		"containers": []any{document{
+			"name": endpointHAProxy, "image": image, "imagePullPolicy": "IfNotPresent",
+			"command":       []any{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
+			"resources":     document{"requests": document{"cpu": "25m", "memory": "32Mi"}},
+			"volumeMounts":  []any{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"), mount("ca", "/usr/local/etc/haproxy/ca.crt")},
+			"livenessProbe": document{"httpGet": document{"host": r.loopback().String(), "path": "/healthz", "port": haproxyHealth}},
+		}},
+		"volumes": []any{volume("config", haproxyConfig), volume("ca", clusterCA)},
+	})
+}

@@ -1,0 +1,202 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A nodeChange is what AddNodes and DeleteNodes are about. Hosts that it does not name may be out of reach.
+type nodeChange struct {
+	named []string
+	// gone says that the named hosts will never be reached.
+	gone bool
+}
+
+// errGone stands for a host that the operator says is gone.
+var errGone = errors.New("it is gone")
+
+// AddNodes makes those hosts of the inventory nodes that are none yet, or of them only the named ones, and lets the other
+// hosts know. Only the new hosts are checked and changed beside that. agree is told what will be done, in sentences, and
+// ends it with an error; it is not called if there is nothing to do. An interrupted AddNodes is continued by the next one.
+func AddNodes(ctx context.Context, o Options, names []string, agree func([]string) error) (Report, error) {
+	phases, err := o.selected(Plan(o.Cluster))
+	if err != nil {
+		return Report{}, err
+	}
+	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall()); err != nil {
+		return Report{}, err
+	}
+	r, err := newInstall(o)
+	if err != nil {
+		return Report{}, err
+	}
+	r.change = &nodeChange{named: names}
+	return r.start(ctx, func(ctx context.Context) error {
+		looking := inTask(ctx, "connect")
+		if err := r.mustKnow(names); err != nil {
+			return err
+		}
+		if err := r.checkMembers(looking); err != nil {
+			return err
+		}
+		if begun, err := r.firstControlPlane().isMember(looking); err != nil || !begun {
+			return errors.Join(err, noCluster(begun, err))
+		}
+		if err := r.checkForeign(looking); err != nil {
+			return err
+		}
+		fresh, err := r.newcomers(looking)
+		if err != nil || len(fresh) == 0 {
+			return err
+		}
+		if err := agree(r.additions(fresh)); err != nil {
+			return err
+		}
+		r.Limit, r.following = fresh, true
+		return r.phases(ctx, phases)
+	})
+}
+
+func noCluster(begun bool, err error) error {
+	if begun || err != nil {
+		return nil
+	}
+	return errors.New("there is no cluster yet that nodes could be added to: kkbundle install makes it, with all hosts of the inventory")
+}
+
+// mustKnow refuses names that the inventory does not have.
+func (r *run) mustKnow(names []string) error {
+	for _, name := range names {
+		if r.target(name) == nil {
+			return fmt.Errorf("there is no host %q with a role in the inventory", name)
+		}
+	}
+	return nil
+}
+
+func (r *run) target(name string) *Target {
+	i := slices.IndexFunc(r.targets, func(t *Target) bool { return t.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return r.targets[i]
+}
+
+// newcomers returns the hosts that are no nodes yet, or that have nothing of ours where they shall be none; of the named
+// ones, if there are any.
+func (r *run) newcomers(ctx context.Context) ([]string, error) {
+	nodes, err := r.firstControlPlane().nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	isNode := func(name string) bool {
+		return slices.ContainsFunc(nodes, func(n nodeObject) bool { return n.Metadata.Name == name })
+	}
+	fresh := make([]bool, len(r.targets))
+	err = r.onAll(r.targets, func(i int, t *Target) (err error) {
+		switch {
+		case len(r.change.named) > 0 && !slices.Contains(r.change.named, t.Name):
+		case t.failure != nil && isNode(t.Name): // it is a node that is down
+		case t.failure != nil:
+			return t.failure
+		case t.Is(manifest.RoleCluster):
+			fresh[i], err = t.isNoMember(ctx)
+		default:
+			fresh[i], err = notInstalled(ctx, t)
+		}
+		return err
+	})
+	var names []string
+	for i, t := range r.targets {
+		if fresh[i] {
+			names = append(names, t.Name)
+		}
+	}
+	return names, err
+}
+
+func (t *Target) isNoMember(ctx context.Context) (bool, error) {
+	member, err := t.isMember(ctx)
+	return !member, err
+}
+
+// additions says what adding hosts means.
+func (r *run) additions(fresh []string) []string {
+	var list []string
+	for _, name := range fresh {
+		list = append(list, fmt.Sprintf("%s becomes a %s", name, r.target(name).calling()))
+	}
+	others := slices.DeleteFunc(slices.Clone(r.targets), func(t *Target) bool { return slices.Contains(fresh, t.Name) || t.on == nil })
+	if len(others) > 0 {
+		list = append(list, fmt.Sprintf("%s learn of it, in /etc/hosts and, where they have one, in the balancer", namesOf(others)))
+	}
+	return append(list, r.unreached()...)
+}
+
+// unreached names the hosts that the run goes on without.
+func (r *run) unreached() []string {
+	var list []string
+	for _, t := range r.targets {
+		if r.isSpared(t) && !slices.Contains(r.change.named, t.Name) {
+			list = append(list, fmt.Sprintf("%s is out of reach and is left as it is: %v. Run kkbundle install when it is back", t.Name, t.failure))
+		}
+	}
+	return list
+}
+
+func namesOf(targets []*Target) string {
+	var names []string
+	for _, t := range targets {
+		names = append(names, t.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// calling is what a host is in a cluster, in words.
+func (t *Target) calling() string {
+	switch {
+	case t.Is(manifest.RoleControlPlane):
+		return "control plane"
+	case t.Is(manifest.RoleWorker):
+		return "worker"
+	}
+	return "host with " + strings.Join(roleNames(t.Roles), ", ")
+}
+
+func roleNames(roles []manifest.Role) []string {
+	var names []string
+	for _, role := range roles {
+		names = append(names, string(role))
+	}
+	return names
+}
+
+// isSpared tells whether a change of nodes goes on without the host.
+func (r *run) isSpared(t *Target) bool { return r.change != nil && t.failure != nil }
+
+// follow lets the hosts that stay know which hosts there are.
+func (r *run) follow(ctx context.Context, phases []Phase) error {
+	var errs []error
+	for _, p := range phases {
+		for _, task := range p.Tasks {
+			if !task.Follows {
+				continue
+			}
+			_, failed := r.task(ctx, p.Name, task)
+			errs = append(errs, failed...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// endpointIs tells whether the cluster's endpoint is an address or the name of the host itself.
+func (t *Target) endpointIs() bool {
+	name, _, err := net.SplitHostPort(t.run.endpoint())
+	return err == nil && (name == t.Name || name == t.Address || t.IP.IsValid() && name == t.IP.String())
+}

@@ -1,0 +1,410 @@
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A Deletion says which nodes are deleted, and how.
+type Deletion struct {
+	Hosts []string
+	// Unreachable says that the hosts are gone for good: only the cluster is told. They need not be in the inventory.
+	Unreachable bool
+	// DrainTimeout is how long pods may take to leave a node; 0 is 5 minutes.
+	DrainTimeout time.Duration
+	// DisableEviction deletes pods although a PodDisruptionBudget is against it.
+	DisableEviction bool
+}
+
+const drainTimeout = 5 * time.Minute
+
+// DeleteNodes takes nodes out of a cluster that goes on, one after the other: no new pods, the pods that are there leave, its
+// member of etcd is removed, the node is deleted, and the host is reset. Then the others are told. What would leave the
+// cluster without a control plane, etcd without a quorum or the hosts without their registry is refused, before
+// anything is changed. agree is told what will be done, in sentences, and ends it with an error. An interrupted
+// DeleteNodes is continued by the next one.
+func DeleteNodes(ctx context.Context, o Options, d Deletion, agree func([]string) error) (Report, error) {
+	r, err := newInstall(o)
+	if err != nil {
+		return Report{}, err
+	}
+	r.change = &nodeChange{named: d.Hosts, gone: d.Unreachable}
+	r.deleting = true
+	return r.start(ctx, func(ctx context.Context) error {
+		going, err := r.leavers(inTask(ctx, "connect"), d)
+		if err != nil {
+			return err
+		}
+		if err := agree(r.deletions(going)); err != nil || r.DryRun {
+			return err
+		}
+		r.Limit = d.Hosts
+		for _, t := range going {
+			if err := r.deleteNode(ctx, t, d); err != nil {
+				return err
+			}
+		}
+		r.targets = slices.DeleteFunc(r.targets, func(t *Target) bool {
+			if !slices.Contains(going, t) {
+				return false
+			}
+			if t.on != nil {
+				_ = t.on.Close() // everything that was done has been answered
+			}
+			return true
+		})
+		r.Limit = nil
+		return r.follow(ctx, Plan(r.cluster))
+	})
+}
+
+// A KeepError says why a node cannot be deleted.
+type KeepError struct{ Host, Reason, Advice string }
+
+// Error names the host and the reason.
+func (e *KeepError) Error() string { return e.Host + " cannot be deleted: " + e.Reason }
+
+// Hint says what to do about it.
+func (e *KeepError) Hint() string { return e.Advice }
+
+// leavers returns the hosts to delete, if the cluster can do without them.
+func (r *run) leavers(ctx context.Context, d Deletion) ([]*Target, error) {
+	var going []*Target
+	for _, name := range d.Hosts {
+		t := r.target(name)
+		switch {
+		case t == nil && !d.Unreachable:
+			return nil, fmt.Errorf("there is no host %q in the inventory; a node that is gone is deleted with --unreachable", name)
+		case t == nil:
+			t = &Target{Host: manifest.Host{Name: name}, failure: errGone, run: r}
+		}
+		going = append(going, t)
+	}
+	if err := r.leadWithout(ctx, going); err != nil {
+		return nil, err
+	}
+	if err := r.checkMembers(ctx); err != nil {
+		return nil, err
+	}
+	if begun, err := r.firstControlPlane().isMember(ctx); err != nil || !begun {
+		return nil, errors.Join(err, noCluster(begun, err))
+	}
+	for _, t := range going {
+		if err := r.mayGo(t); err != nil {
+			return nil, err
+		}
+	}
+	return going, r.quorumWithout(ctx, going)
+}
+
+// leadWithout finds a control plane that stays and speaks for the cluster.
+func (r *run) leadWithout(ctx context.Context, going []*Target) error {
+	if err := r.findLead(ctx); err != nil {
+		return err
+	}
+	if !slices.Contains(going, r.lead) {
+		return nil
+	}
+	for _, t := range r.connected(manifest.RoleControlPlane) {
+		if t.failure != nil || slices.Contains(going, t) {
+			continue
+		}
+		member, err := t.isMember(ctx)
+		if err != nil {
+			return err
+		}
+		if member && t.answers(ctx) {
+			r.lead = t
+			return nil
+		}
+	}
+	return &KeepError{
+		r.lead.Name, "no other control plane works that would be left",
+		"add another control plane first; kkbundle reset takes the whole cluster away",
+	}
+}
+
+// mayGo refuses hosts that others use for more than their pods.
+func (r *run) mayGo(t *Target) error {
+	own := r.cluster.ImageRegistry.Type != "existing" && r.cluster.ImageRegistry.Type != "none"
+	switch {
+	case own && t.Is(manifest.RoleRegistry):
+		return &KeepError{t.Name, "all nodes pull their images from its registry", "give the group image_registry another host, and run kkbundle install, first"}
+	case t.Is(manifest.RoleNFS):
+		return &KeepError{t.Name, "it holds volumes (group nfs)", "move the volumes to another host first"}
+	case t.endpointIs():
+		return &KeepError{
+			t.Name, "the cluster's endpoint is its address, " + r.endpoint() + ": no node would find the API server",
+			"a cluster whose control planes shall come and go needs controlPlaneEndpoint kube-vip, haproxy, external or a name of its own, from the beginning",
+		}
+	}
+	return nil
+}
+
+// deletions says what deleting nodes means.
+func (r *run) deletions(going []*Target) []string {
+	var list []string
+	for _, t := range going {
+		text := t.Name + " is cordoned and drained, "
+		if r.change.gone {
+			text = t.Name + " is gone: "
+		}
+		if r.stacked(t) {
+			text += "its member is removed from etcd, "
+		}
+		text += "the node is deleted"
+		if !r.change.gone {
+			text += ", and the host is reset; what cannot be made again stays"
+			if r.WithData {
+				text = strings.TrimSuffix(text, "; what cannot be made again stays") + " with all data"
+			}
+		}
+		list = append(list, text)
+	}
+	return append(list, r.unreached()...)
+}
+
+// stacked tells whether the host, as far as the inventory says, has a member of the etcd that kubeadm runs.
+func (r *run) stacked(t *Target) bool {
+	return r.cluster.Etcd.Type == "internal" && t.Is(manifest.RoleControlPlane)
+}
+
+// deleteNode takes one node out, and resets its host.
+func (r *run) deleteNode(ctx context.Context, t *Target, d Deletion) error {
+	begin := r.Now()
+	r.tell(Event{Phase: deletePhase, State: Started})
+	state := Done
+	err := r.deleteSteps(ctx, t, d)
+	if err != nil {
+		state = Failed
+	}
+	r.tell(Event{Phase: deletePhase, State: state, Duration: r.Now().Sub(begin)})
+	return err
+}
+
+const deletePhase = "delete"
+
+func (r *run) deleteSteps(ctx context.Context, t *Target, d Deletion) error {
+	for _, task := range []Task{drainTask(d), etcdLeaveTask(), nodeObjectTask()} {
+		if err := r.taskOn(ctx, deletePhase, task, t); err != nil {
+			return err
+		}
+	}
+	if d.Unreachable {
+		return nil
+	}
+	return r.resetHost(ctx, t)
+}
+
+// isNode tells whether the cluster has a node of this name.
+func (t *Target) isNode(ctx context.Context) (bool, error) {
+	out, err := t.run.firstControlPlane().kubectl(ctx, "get", "node", t.Name, "--ignore-not-found", "--output=name")
+	return len(strings.TrimSpace(string(out))) > 0, err
+}
+
+func (t *Target) isNoNode(ctx context.Context) (bool, error) {
+	there, err := t.isNode(ctx)
+	if there {
+		because(ctx, "it is a node")
+	}
+	return !there, err
+}
+
+// drainTask lets no new pods onto the node and moves those that are there. From a host that is gone none can leave.
+func drainTask(d Deletion) Task {
+	return Task{
+		Name: "drain",
+		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
+		Do: func(ctx context.Context, t *Target) error {
+			lead := t.run.firstControlPlane()
+			if _, err := lead.kubectl(ctx, "cordon", t.Name); err != nil || d.Unreachable {
+				return err
+			}
+			timeout := d.DrainTimeout
+			if timeout <= 0 {
+				timeout = drainTimeout
+			}
+			args := []string{"drain", t.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=" + timeout.String()}
+			if d.DisableEviction {
+				args = append(args, "--disable-eviction")
+			}
+			if _, err := lead.kubectl(ctx, args...); err != nil {
+				return &DrainError{Host: t.Name, Err: err}
+			}
+			return nil
+		},
+	}
+}
+
+// A DrainError says that pods did not leave a node. It stays cordoned.
+type DrainError struct {
+	Host string
+	Err  error
+}
+
+// Error repeats what kubectl says.
+func (e *DrainError) Error() string {
+	return "pods do not leave the node, which takes no new ones now: " + e.Err.Error()
+}
+
+// Unwrap returns the reason.
+func (e *DrainError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *DrainError) Hint() string {
+	return "see why (a PodDisruptionBudget, a pod that does not end) and run again, with a longer --drain-timeout, or with --disable-eviction to delete the pods all the same; kubectl uncordon " + e.Host + " keeps the node"
+}
+
+// nodeObjectTask deletes the node from the cluster.
+func nodeObjectTask() Task {
+	return Task{
+		Name: "node",
+		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
+		Do: func(ctx context.Context, t *Target) error {
+			_, err := t.run.firstControlPlane().kubectl(ctx, "delete", "node", t.Name, "--ignore-not-found")
+			return err
+		},
+	}
+}
+
+// etcdLeaveTask removes the host's member from the etcd that kubeadm runs, if it has one.
+func etcdLeaveTask() Task {
+	return Task{
+		Name: "etcd-member",
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			if t.run.cluster.Etcd.Type != "internal" {
+				return true, nil // the reset of a host of etcd takes it out by itself
+			}
+			members, err := t.run.stackedMembers(ctx)
+			if err != nil {
+				return false, err
+			}
+			is := slices.ContainsFunc(members, func(m stackedMember) bool { return m.Name == t.Name })
+			if is {
+				because(ctx, "it is a member of etcd")
+			}
+			return !is, nil
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			if err := t.run.quorumWithout(ctx, []*Target{t}); err != nil {
+				return err
+			}
+			members, err := t.run.stackedMembers(ctx)
+			if err != nil {
+				return err
+			}
+			for _, m := range members {
+				if m.Name != t.Name {
+					continue
+				}
+				if _, err := t.run.stackedEtcd(ctx, "member", "remove", strconv.FormatUint(m.ID, 16)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// A stackedMember is a member of the etcd that kubeadm runs on control planes; its name is the node's.
+type stackedMember struct {
+	ID         uint64   `json:"ID"`
+	Name       string   `json:"name"`
+	ClientURLs []string `json:"clientURLs"`
+	healthy    bool
+}
+
+// stackedEtcd runs etcdctl in the pod of the member beside the API server that speaks for the cluster.
+func (r *run) stackedEtcd(ctx context.Context, args ...string) ([]byte, error) {
+	lead := r.firstControlPlane()
+	const certs = "/etc/kubernetes/pki/etcd/"
+	return lead.kubectl(ctx, slices.Concat([]string{
+		"exec", "--namespace=kube-system", "etcd-" + lead.Name, "--container=etcd", "--", "etcdctl",
+		"--endpoints=https://" + net.JoinHostPort(lead.IP.String(), "2379"), "--cacert=" + certs + "ca.crt",
+		"--cert=" + certs + "healthcheck-client.crt", "--key=" + certs + "healthcheck-client.key", "--write-out=json",
+	}, args)...)
+}
+
+func (r *run) stackedMembers(ctx context.Context) ([]stackedMember, error) {
+	out, err := r.stackedEtcd(ctx, "member", "list")
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Members []stackedMember `json:"members"`
+	}
+	if err := json.Unmarshal(out, &list); err != nil {
+		return nil, fmt.Errorf("members of etcd: %w", err)
+	}
+	return list.Members, nil
+}
+
+// quorumWithout refuses to take members out of etcd if those that are left and healthy are not more than half of them:
+// etcd would take no more changes.
+func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
+	if r.cluster.Etcd.Type != "internal" {
+		return nil // what resets a host of etcd looks at the others before
+	}
+	members, err := r.stackedMembers(ctx)
+	if err != nil {
+		return err
+	}
+	leaves := func(m stackedMember) bool {
+		return slices.ContainsFunc(going, func(t *Target) bool { return t.Name == m.Name })
+	}
+	if !slices.ContainsFunc(members, leaves) {
+		return nil
+	}
+	if err := r.askHealth(ctx, members); err != nil {
+		return err
+	}
+	left, healthy, ill := 0, 0, []string{}
+	for _, m := range members {
+		switch {
+		case leaves(m):
+		case m.healthy:
+			left, healthy = left+1, healthy+1
+		default:
+			left, ill = left+1, append(ill, m.Name)
+		}
+	}
+	if healthy > left/2 {
+		return nil
+	}
+	return &KeepError{
+		going[0].Name,
+		fmt.Sprintf("of the %d members of etcd that would be left, %d would be healthy, and more than half must be (not healthy: %s)", left, healthy, strings.Join(ill, ", ")),
+		"bring these members back, or delete their nodes first, with --unreachable if their hosts are gone",
+	}
+}
+
+// askHealth asks each member by itself. etcdctl fails where one is ill, and says which all the same.
+func (r *run) askHealth(ctx context.Context, members []stackedMember) error {
+	out, err := r.stackedEtcd(ctx, "endpoint", "health", "--cluster")
+	var list []struct {
+		Endpoint string `json:"endpoint"`
+		Health   bool   `json:"health"`
+	}
+	if jsonErr := json.Unmarshal(out, &list); jsonErr != nil {
+		return errors.Join(err, fmt.Errorf("health of etcd: %w", jsonErr))
+	}
+	for i := range members {
+		members[i].healthy = slices.ContainsFunc(list, func(one struct {
+			Endpoint string `json:"endpoint"`
+			Health   bool   `json:"health"`
+		},
+		) bool {
+			return one.Health && slices.Contains(members[i].ClientURLs, one.Endpoint)
+		})
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package installer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// tagGroups are the groups of tasks that have a tag, beside their own names. A name that ends in a dash stands for all that
+// begin with it.
+func tagGroups() []tagGroup {
+	return []tagGroup{
+		{"hooks", []string{"pre_install", "post_install"}},
+		{"precheck", []string{"precheck"}},
+		{"hosts", []string{"hosts-file", "swap", "kernel", "service-route", "packages", "os-", "chrony", "ntp"}},
+		{"registry", []string{"certificates", "registry", "registry-", "existing-registry", "seed-registry", "harbor", "harbor-", "preload-images"}},
+		{"cri", []string{"containerd", "docker", "crio", "cri-", "crictl", "nerdctl"}},
+		{"etcd", []string{"etcd", "etcd-", "provided-etcd"}},
+		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint", "external-endpoint"}},
+		{"kubernetes", []string{"kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
+		{"security", []string{"security", "security-", "encryption-", "audit-", "certs-", "certificates-"}},
+		{"network", []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "cni-", "network-"}},
+		{"dns", []string{"cluster-dns", "node-local-dns"}},
+		{"storage", []string{"nfs-", "localpv-provisioner", "storage-"}},
+		{"addons", []string{"addon-", "addons-", "metrics-server", "localpv-provisioner", "nfs-subdir-external-provisioner", "manifests-"}},
+		{"verify", []string{"verify-"}},
+	}
+}
+
+type tagGroup struct {
+	tag   string
+	tasks []string
+}
+
+// TagGroups returns the names of the groups that Options.Tags knows beside the names of tasks.
+func TagGroups() []string {
+	var names []string
+	for _, g := range tagGroups() {
+		names = append(names, g.tag)
+	}
+	return names
+}
+
+// Tags returns the groups that the task belongs to.
+func (t Task) Tags() []string {
+	var tags []string
+	for _, g := range tagGroups() {
+		if slices.ContainsFunc(g.tasks, func(name string) bool {
+			return name == t.Name || strings.HasSuffix(name, "-") && strings.HasPrefix(t.Name, name)
+		}) {
+			tags = append(tags, g.tag)
+		}
+	}
+	return tags
+}
+
+// selected returns what the options leave of the phases: a phase without a task is not among them.
+func (o Options) selected(phases []Phase) ([]Phase, error) {
+	if err := o.checkSelection(phases); err != nil {
+		return nil, err
+	}
+	begun := o.From == ""
+	var list []Phase
+	for _, p := range phases {
+		begun = begun || p.Name == o.From
+		var tasks []Task
+		for _, t := range p.Tasks {
+			begun = begun || t.Name == o.From
+			tagged := len(o.Tags) == 0 || slices.Contains(o.Tags, t.Name) || slices.ContainsFunc(t.Tags(), func(tag string) bool { return slices.Contains(o.Tags, tag) })
+			if begun && tagged && (len(o.Phases) == 0 || slices.Contains(o.Phases, p.Name)) {
+				tasks = append(tasks, t)
+			}
+		}
+		if len(tasks) > 0 {
+			list = append(list, Phase{Name: p.Name, Tasks: tasks})
+		}
+	}
+	if len(list) == 0 {
+		return nil, &SelectionError{What: "these phases, tags and the start exclude each other: no task is left"}
+	}
+	return list, nil
+}
+
+// checkSelection refuses names that the cluster's phases do not have.
+func (o Options) checkSelection(phases []Phase) error {
+	var tasks []string
+	for _, p := range phases {
+		for _, t := range p.Tasks {
+			tasks = append(tasks, t.Name)
+		}
+	}
+	isPhase := func(name string) bool {
+		return slices.ContainsFunc(phases, func(p Phase) bool { return p.Name == name })
+	}
+	for _, name := range o.Phases {
+		if !isPhase(name) {
+			return &SelectionError{What: fmt.Sprintf("there is no phase %q; the phases are %s", name, phaseNames(phases))}
+		}
+	}
+	if o.From != "" && !isPhase(o.From) && !slices.Contains(tasks, o.From) {
+		return &SelectionError{What: fmt.Sprintf("there is no phase or task %q to start at", o.From)}
+	}
+	for _, name := range o.Tags {
+		if !slices.Contains(TagGroups(), name) && !slices.Contains(tasks, name) {
+			return &SelectionError{What: fmt.Sprintf("no task of this cluster has the tag or name %q; the tags are %s", name, strings.Join(TagGroups(), ", "))}
+		}
+	}
+	return nil
+}
+
+// A SelectionError says that phases, tags or a start name nothing.
+type SelectionError struct{ What string }
+
+// Error says which.
+func (e *SelectionError) Error() string { return e.What }
+
+// Hint says where the names are.
+func (e *SelectionError) Hint() string {
+	return "install --list prints the phases, tasks and tags of this cluster"
+}
+
+// A Listed is a task of an installation with where it runs.
+type Listed struct {
+	Phase string   `json:"phase"`
+	Task  string   `json:"task"`
+	Tags  []string `json:"tags"`
+	// Hosts are those that it runs on, in order; none for the machine that kkbundle runs on.
+	Hosts []string `json:"hosts"`
+	// OneByOne says that it runs on one host after the other.
+	OneByOne bool `json:"oneByOne,omitempty"`
+}
+
+// List returns the tasks of an installation, in order, as the options select them. It asks no host.
+func List(o Options) ([]Listed, error) {
+	phases, err := o.selected(Plan(o.Cluster))
+	if err != nil {
+		return nil, err
+	}
+	o.DryRun = true // no work directory is made
+	r, err := newInstall(o)
+	if err != nil {
+		return nil, err
+	}
+	defer r.dir.close()
+	if err := r.findTargets(); err != nil {
+		return nil, err
+	}
+	var list []Listed
+	for _, p := range phases {
+		for _, task := range p.Tasks {
+			one := Listed{Phase: p.Name, Task: task.Name, Tags: task.Tags(), OneByOne: task.Where == OneByOne}
+			for _, t := range r.targetsOf(task) {
+				if t.Name != "" {
+					one.Hosts = append(one.Hosts, t.Name)
+				}
+			}
+			list = append(list, one)
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+)
+
+// TestHA is a cluster that outlives its first control plane: three of them and two workers, each with a haproxy of its own.
+// The registry is on a worker. The sixth host replaces the first.
+func TestHA(t *testing.T) {
+	th := start(t, scenario{
+		hosts:  6,
+		groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {4, 5}, "image_registry": {4}},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: haproxy}")
+		},
+	})
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"three control planes and two workers", th.installHA},
+		{"a rerun changes nothing", th.rerunHA},
+		{"a control plane is lost, and nodes and kubectl go on", th.loseControlPlane},
+		{"another takes its place", th.replaceControlPlane},
+	} {
+		if !t.Run(step.name, step.run) {
+			t.FailNow()
+		}
+	}
+}
+
+func (th *thread) installHA(t *testing.T) {
+	th.makeBundle(t)
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("install: %s", r.took.Round(100*time.Millisecond))
+	th.nodesAre(t, 2, "host1", "host2", "host3", "host4", "host5")
+	members := th.on(t, 1, etcdctl("member list"))
+	if strings.Count(members, "started") != 3 {
+		t.Errorf("etcd's members:\n%s", members)
+	}
+	for _, worker := range []int{4, 5} {
+		if got := th.on(t, worker, "grep -o 'server: .*' /etc/kubernetes/kubelet.conf; getent hosts api.lab.internal; ss -ltn | grep -c 127.0.0.1:6443"); got != "server: https://api.lab.internal:6443\n127.0.0.1       api.lab.internal\n1\n" {
+			t.Errorf("host%d reaches the API server by\n%s", worker, got)
+		}
+	}
+}
+
+func (th *thread) rerunHA(t *testing.T) {
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("rerun: %s", r.took.Round(100*time.Millisecond))
+	if !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+}
+
+// loseControlPlane pulls the plug of the first control plane, which made the cluster and which everything was joined through.
+func (th *thread) loseControlPlane(t *testing.T) {
+	if err := th.lab.Kill(t.Context(), th.lab.Hosts[0]); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	for _, number := range []int{4, 5} { // as the kubelet does it, through the worker's own proxy
+		th.waitFor(t, time.Minute, fmt.Sprintf("host%d reaches an API server", number), number,
+			"curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://api.lab.internal:6443/readyz")
+	}
+	t.Logf("the workers have an API server again after %s", time.Since(begin).Round(100*time.Millisecond))
+	// The cluster notices that the host is gone, and of no other that it were.
+	th.waitFor(t, 2*time.Minute, "host1 is missed", 2, "kubectl --kubeconfig /etc/kubernetes/admin.conf get node host1 --no-headers | grep NotReady")
+	now := strings.TrimSpace(th.on(t, 2, "date -u +%Y-%m-%dT%H:%M:%S"))
+	for _, name := range []string{"host2", "host3", "host4", "host5"} {
+		th.waitFor(t, time.Minute, name+" still says that it lives", 2, "kubectl --kubeconfig /etc/kubernetes/admin.conf -n kube-node-lease get lease "+name+
+			" -o jsonpath='{.spec.renewTime}' | awk '{exit !($0 > \""+now+"\")}'")
+	}
+	th.nodesAre(t, 2, "host2", "host3", "host4", "host5")
+	r := run(t, th.site(t, "install", "--limit", "host5")).must(t, 0)
+	if !strings.Contains(r.stderr, "host1") || !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("want a word about host1 and 0 changed, got\n%s", r.stderr)
+	}
+}
+
+// replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in.
+func (th *thread) replaceControlPlane(t *testing.T) {
+	r := run(t, th.nodes(t, "delete", "--unreachable", "host1")).must(t, 0)
+	t.Logf("the lost one deleted: %s", r.took.Round(100*time.Millisecond))
+	if members := th.on(t, 2, etcdctl("member list")); strings.Contains(members, "host1") {
+		t.Errorf("etcd still has it:\n%s", members)
+	}
+	groups := hosts.Groups{"kube_control_plane": {6, 2, 3}, "kube_worker": {4, 5}, "image_registry": {4}}
+	if err := th.lab.WriteInventory(th.inventory, groups); err != nil {
+		t.Fatal(err)
+	}
+	r = run(t, th.nodes(t, "add")).must(t, 0)
+	t.Logf("another added: %s", r.took.Round(100*time.Millisecond))
+	th.nodesAre(t, 6, "host2", "host3", "host4", "host5", "host6")
+	for _, worker := range []int{4, 5} {
+		config := th.on(t, worker, "cat /etc/kkbundle/haproxy.cfg")
+		if strings.Contains(config, "host1") || !strings.Contains(config, "server host6 10.250.0.16:6443") {
+			t.Errorf("host%d's proxy has not followed:\n%s", worker, config)
+		}
+	}
+	r = run(t, th.site(t, "install")).must(t, 0)
+	if !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+}
+
+// nodes is kkbundle nodes in the hosts' network.
+func (th *thread) nodes(t *testing.T, command string, args ...string) *exec.Cmd {
+	t.Helper()
+	args = append([]string{"nodes", command, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile(), "--yes"}, args...)
+	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
+}
+
+// etcdctl is a shell line that asks the host's own etcd, in its container.
+func etcdctl(args string) string {
+	return `ctr -n k8s.io task exec --exec-id e2e-$$ $(ctr -n k8s.io container ls -q 'labels."io.kubernetes.container.name"==etcd' | while read c; do
+		ctr -n k8s.io task ls | grep -q "$c.*RUNNING" && echo $c; done | head -1) etcdctl --cacert /etc/kubernetes/pki/etcd/ca.crt \
+		--cert /etc/kubernetes/pki/etcd/server.crt --key /etc/kubernetes/pki/etcd/server.key ` + args
+}
+
+// nodesAre waits until these nodes, and no others but lost ones, are ready.
+func (th *thread) nodesAre(t *testing.T, on int, want ...string) {
+	t.Helper()
+	var ready []string
+	eventually(t, "ready: "+strings.Join(want, ", "), func() bool {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Status   struct {
+					Conditions []struct{ Type, Status string }
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(th.on(t, on, "kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes -o json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		ready = nil
+		for _, n := range list.Items {
+			for _, c := range n.Status.Conditions {
+				if c.Type == "Ready" && c.Status == "True" {
+					ready = append(ready, n.Metadata.Name)
+				}
+			}
+		}
+		slices.Sort(ready)
+		return slices.Equal(ready, want)
+	})
+}
+
+// waitFor runs a shell line on a host until it succeeds.
+func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number int, line string) {
+	t.Helper()
+	h, err := th.lab.Host(number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for {
+		var out []byte
+		if out, err = th.lab.SSH(ctx, h, line).CombinedOutput(); err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %v\n%s", what, limit, err, out)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// TestHAVIP begins a cluster through an address that kube-vip announces: here a stand-in for it, see software/src/kube-vip.
+// One host is enough for what is ours: that kubeadm init gets through it, and what is left behind.
+func TestHAVIP(t *testing.T) {
+	const vip = "10.250.0.100"
+	th := start(t, scenario{
+		hosts:  1,
+		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "image_registry": {1}},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
+		},
+	})
+	th.makeBundle(t)
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("install: %s", r.took.Round(100*time.Millisecond))
+	got := th.on(t, 1, "ip -o -4 addr show to "+vip+"/32 | wc -l; grep -h server: /etc/kubernetes/kubelet.conf /etc/kubernetes/admin.conf; grep -c super-admin /etc/kubernetes/manifests/kube-vip.yaml || true")
+	if want := "1\n    server: https://" + vip + ":6443\n    server: https://" + vip + ":6443\n0\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	holder := th.kubectl(t, "-n kube-system get lease plndr-cp-lock -o jsonpath={.spec.holderIdentity}")
+	if holder != "host1" {
+		t.Errorf("the address is %q's", holder)
+	}
+	if r = run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+	run(t, th.site(t, "reset", "--yes")).must(t, 0)
+	if left := th.on(t, 1, "ip -o -4 addr show to "+vip+"/32"); left != "" {
+		t.Errorf("reset leaves %s", left)
+	}
+}
