@@ -53,7 +53,8 @@ func nodeTasks(c *manifest.Cluster) []Task {
 		return append(endpointTasks(c), k3sTask("k3s-server", manifest.RoleControlPlane), k3sTask("k3s-agent", manifest.RoleWorker))
 	}
 	return slices.Concat(
-		[]Task{containerTask(c), kubeletTask(c)},
+		[]Task{containerTask(c), kubeletTask(c), patchesTask()},
+		securityTasks(c),
 		endpointTasks(c),
 		[]Task{
 			initTask(c),

@@ -1,7 +1,5 @@
 package manifest
 
-import "net/netip"
-
 // A gap is something the files can say and this version cannot do. It is refused rather than passed over: an install
 // that quietly leaves something out is worse than none. Whoever builds one of these deletes its row.
 type gap[T any] struct {
@@ -57,12 +55,6 @@ func clusterGaps() []gap[*Cluster] {
 	return []gap[*Cluster]{
 		is("kubernetes.distribution", "k3s", func(c *Cluster) string { return c.Kubernetes.Distribution }, "use kubernetes"),
 		{"upgrading", func(c *Cluster) []string { return when(c.Kubernetes.UpgradeFrom != "", "kubernetes.upgradeFrom") }, "leave it out to install afresh; a bundle has what an upgrade needs all the same"},
-		is("kubernetes.proxyMode", "ipvs", func(c *Cluster) string { return c.Kubernetes.ProxyMode }, "use iptables or nftables"),
-		is("kubernetes.security", "hardened", func(c *Cluster) string { return c.Kubernetes.Security }, "use baseline"),
-		{"dual stack", func(c *Cluster) []string { return when(len(c.Kubernetes.PodCIDR) > 1, "kubernetes.podCIDR") }, "use one IPv4 network"},
-		{"a cluster of IPv6 alone", func(c *Cluster) []string {
-			return when(len(c.Kubernetes.PodCIDR) == 1 && isIPv6(c.Kubernetes.PodCIDR[0]), "kubernetes.podCIDR")
-		}, "use one IPv4 network"},
 		is("controlPlaneEndpoint.type", "kube-vip", endpoint, "use local"),
 		is("controlPlaneEndpoint.type", "haproxy", endpoint, "use local"),
 		is("controlPlaneEndpoint.type", "external", endpoint, "use local"),
@@ -71,9 +63,6 @@ func clusterGaps() []gap[*Cluster] {
 		{"saving etcd", func(c *Cluster) []string { return when(c.Etcd.Backup != nil, "etcd.backup") }, "leave it out"},
 		is("cri.type", "docker", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
 		is("cri.type", "crio", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
-		{"another size of the nodes' networks", func(c *Cluster) []string {
-			return append(when(c.CNI.IPv4MaskSize != 0 && c.CNI.IPv4MaskSize != nodeBits4, "cni.ipv4MaskSize"), when(c.CNI.IPv6MaskSize != 0 && c.CNI.IPv6MaskSize != nodeBits6, "cni.ipv6MaskSize")...)
-		}, "leave it out"},
 		{"another directory for etcd", func(c *Cluster) []string {
 			return when(c.Etcd.DataDir != "" && c.Etcd.DataDir != defaultEtcdDir, "etcd.dataDir")
 		}, "leave it out"},
@@ -95,8 +84,6 @@ func clusterGaps() []gap[*Cluster] {
 	}
 }
 
-func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
-
 func inventoryGaps() []gap[*Inventory] {
 	return []gap[*Inventory]{
 		{"more than one control plane", func(inv *Inventory) []string {
@@ -106,17 +93,11 @@ func inventoryGaps() []gap[*Inventory] {
 			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
 		}, "keep one host there"},
 		{"an NFS server", func(inv *Inventory) []string { return when(len(inv.Groups.NFS) > 0, "groups.nfs") }, "leave the group out"},
-		{"labelling nodes", func(inv *Inventory) []string {
-			return inv.saying("labels", func(v *Vars) bool { return len(v.Labels) > 0 })
-		}, "leave them out, and set them with kubectl label node"},
-		{"annotating nodes", func(inv *Inventory) []string {
-			return inv.saying("annotations", func(v *Vars) bool { return len(v.Annotations) > 0 })
-		}, "leave them out, and set them with kubectl annotate node"},
-		{"tainting nodes", func(inv *Inventory) []string {
-			return inv.saying("taints", func(v *Vars) bool { return len(v.Taints) > 0 })
-		}, "leave them out, and set them with kubectl taint node"},
-		{"a cluster that differs between hosts", func(inv *Inventory) []string {
-			return inv.saying("cluster", func(v *Vars) bool { return v.Cluster != nil })
+		{"another interface for the endpoint's address on some hosts", func(inv *Inventory) []string {
+			return inv.saying("cluster.controlPlaneEndpoint.interface", func(v *Vars) bool { return v.Cluster != nil && v.Cluster.ControlPlaneEndpoint.Interface != "" })
+		}, "write it into the cluster file, for all hosts"},
+		{"another directory for etcd on some hosts", func(inv *Inventory) []string {
+			return inv.saying("cluster.etcd.dataDir", func(v *Vars) bool { return v.Cluster != nil && v.Cluster.Etcd.DataDir != "" })
 		}, "write it into the cluster file, for all hosts"},
 	}
 }

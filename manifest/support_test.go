@@ -16,8 +16,8 @@ import (
 func TestSupported(t *testing.T) {
 	want := map[string][]string{
 		"kubernetes.distribution":   {"kubernetes"},
-		"kubernetes.proxyMode":      {"iptables", "nftables"},
-		"kubernetes.security":       {"baseline"},
+		"kubernetes.proxyMode":      {"iptables", "nftables", "ipvs"},
+		"kubernetes.security":       {"baseline", "hardened"},
 		"controlPlaneEndpoint.type": {"local"},
 		"etcd.type":                 {"internal"},
 		"cri.type":                  {"containerd"},
