@@ -17,7 +17,10 @@ func Plan(c *manifest.Cluster) []Phase {
 	}
 	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c))
 	if c.Kubernetes.Distribution == "kubernetes" {
-		install = append(install, verifyTasks(c)...)
+		if isHardened(c) {
+			install = append(install, modesTask())
+		}
+		install = append(append(install, verifyTasks(c)...), securityChecks()...)
 	}
 	return []Phase{
 		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
@@ -81,7 +84,11 @@ func containerTask(c *manifest.Cluster) Task {
 
 // addonTasks install what runs in the cluster.
 func addonTasks(c *manifest.Cluster) []Task {
-	tasks := serviceTasks(c)
+	var tasks []Task
+	if isHardened(c) && c.Kubernetes.Distribution == "kubernetes" {
+		tasks = append(tasks, encryptTask(), namespacesTask(c))
+	}
+	tasks = append(tasks, serviceTasks(c)...)
 	for _, a := range c.Addons {
 		tasks = append(tasks, addonTask(a))
 	}

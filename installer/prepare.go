@@ -197,7 +197,7 @@ func modules(c *manifest.Cluster) []string {
 
 // kernelTask loads modules and sets kernel parameters, now and at every boot.
 func kernelTask(c *manifest.Cluster) Task {
-	return settle(Task{Name: "kernel", Roles: []manifest.Role{manifest.RoleCluster}},
+	return settle(Task{Name: "kernel", Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
 		func(ctx context.Context, t *Target) (setting, error) {
 			before, err := t.parametersBefore(ctx, c)
 			if err != nil {
