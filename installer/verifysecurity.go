@@ -274,7 +274,7 @@ func (t *Target) isEncrypted(ctx context.Context, key string) error {
 		return fmt.Errorf("etcd does not say how it keeps Secrets: %w", err)
 	}
 	if !strings.HasPrefix(string(out), "k8s:enc:") {
-		return fmt.Errorf("Secrets are not encrypted in etcd: see %s, and who has changed it", encryptionOnHost)
+		return fmt.Errorf("etcd keeps Secrets unencrypted: see %s, and who has changed it", encryptionOnHost)
 	}
 	return nil
 }
