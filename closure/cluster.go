@@ -32,6 +32,9 @@ func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, e
 	for _, p := range pulls {
 		w.add(Need{Kind: manifest.ItemImage, Ref: p.Ref, Platforms: platforms, By: User{Program: p.Program, Roles: p.Roles}})
 	}
+	for _, file := range w.cluster.Kubernetes.Patches {
+		w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: User{Task: installer.PatchesTask, Roles: []manifest.Role{manifest.RoleCluster}}})
+	}
 	for _, a := range w.cluster.Addons {
 		by := User{Task: installer.AddonTask(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
 		w.add(Need{Kind: manifest.ItemChart, Name: a.Chart, By: by})

@@ -330,6 +330,10 @@ func (r *Result) Move(to func(path string) (string, error)) error {
 // clusterPaths are the paths of a cluster file. Those of variants may be the same ones, so each cluster gets lists of its own.
 func clusterPaths(c *manifest.Cluster) []*string {
 	paths := []*string{&c.ImageRegistry.CA, &c.Etcd.CA, &c.Etcd.Cert, &c.Etcd.Key}
+	c.Kubernetes.Patches = slices.Clone(c.Kubernetes.Patches)
+	for i := range c.Kubernetes.Patches {
+		paths = append(paths, &c.Kubernetes.Patches[i])
+	}
 	c.Addons = slices.Clone(c.Addons)
 	for i := range c.Addons {
 		c.Addons[i].Values = slices.Clone(c.Addons[i].Values)

@@ -60,11 +60,15 @@ func flannelValues(c *manifest.Cluster, nodes []*Target) (map[string]any, error)
 		return nil, err
 	}
 	values := map[string]any{
-		"podCidr": c.Kubernetes.PodCIDR[0].String(),
+		"podCidr": "", // the chart has another default, and takes none for a cluster without IPv4
 		"flannel": map[string]any{"args": args, "image": image, "image_cni": plugin},
 	}
-	if len(c.Kubernetes.PodCIDR) > 1 {
-		values["podCidrv6"] = c.Kubernetes.PodCIDR[1].String()
+	for _, p := range c.Kubernetes.PodCIDR {
+		if p.Addr().Is4() {
+			values["podCidr"] = p.String()
+		} else {
+			values["podCidrv6"] = p.String()
+		}
 	}
 	return values, nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -33,8 +32,8 @@ func (r *run) connect(ctx context.Context) error {
 	})
 	err = errors.Join(err, r.spare())
 	for _, t := range r.targets {
-		if !r.leaving && !r.alone && (t.failure == nil || r.canSpare(t)) && !errors.Is(t.failure, errGone) && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
-			err = errors.Join(err, &AddressError{Host: t.Name})
+		if !r.leaving && !r.alone && (t.failure == nil || r.canSpare(t)) && !errors.Is(t.failure, errGone) && !t.isAddressed() { // a host that is left out of this run cannot be asked
+			err = errors.Join(err, &AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.has4()})
 		}
 	}
 	return err
@@ -44,7 +43,7 @@ func (r *run) connect(ctx context.Context) error {
 func (r *run) findTargets() error {
 	for _, h := range r.Inventory.Hosts() {
 		if len(h.Roles) > 0 {
-			r.targets = append(r.targets, &Target{Host: h, IP: h.InternalIPv4, run: r})
+			r.targets = append(r.targets, r.newTarget(h))
 		}
 	}
 	for _, name := range r.Limit {
@@ -124,29 +123,41 @@ func (t *Target) connect(ctx context.Context) error {
 	if _, err := host.PutHelper(describedAs(ctx, "put "+host.HelperPath), t.on, helper); err != nil {
 		return err
 	}
-	if t.IP.IsValid() {
+	if t.isAddressed() {
 		return nil
 	}
 	facts, err := t.facts(ctx, node.Probe{})
 	if err != nil {
 		return err
 	}
-	if t.IP = precheck.Address(t.Host, &facts); !t.IP.IsValid() {
-		return &AddressError{Host: t.Name}
+	if t.findAddresses(&facts); !t.isAddressed() {
+		return &AddressError{Host: t.Name, Six: t.IP.IsValid() || !t.run.has4()}
 	}
 	return nil
 }
 
 // An AddressError says that a host's address in the cluster is not known.
-type AddressError struct{ Host string }
+type AddressError struct {
+	Host string
+	// Six says that it is the IPv6 address.
+	Six bool
+}
 
 // Error names the host.
 func (e *AddressError) Error() string {
+	if e.Six {
+		return e.Host + ": which of its IPv6 addresses the cluster uses is not known: the inventory does not say, and it has none or several"
+	}
 	return e.Host + ": which of its addresses the cluster uses is not known: the inventory does not say, and there is no default route to tell by"
 }
 
 // Hint says what to do about it.
-func (e *AddressError) Hint() string { return "give the host internalIPv4 in the inventory" }
+func (e *AddressError) Hint() string {
+	if e.Six {
+		return "give the host internalIPv6 in the inventory"
+	}
+	return "give the host internalIPv4 in the inventory"
+}
 
 // lockAll locks the connected hosts and returns what releases those that it could lock. A dry run locks nothing.
 func (r *run) lockAll(ctx context.Context) (release func(), err error) {

@@ -92,22 +92,37 @@ func TestKubeadmFiles(t *testing.T) {
   kubeProxy: {conntrack: {maxPerCore: 0, min: 0}}
 controlPlaneEndpoint: {address: api.example}
 `
+	hardenedCluster := `kubernetes:
+  version: v1.34.3
+  security: hardened
+  podCIDR: 10.251.0.0/16,fd00:251::/48
+  serviceCIDR: 10.252.0.0/16,fd00:252::/112
+  proxyMode: ipvs
+  kubeadm:
+    apiServer:
+      extraArgs: {audit-log-maxage: 90, profiling: null}
+      extraVolumes: [{name: mine, hostPath: /etc/mine, mountPath: /etc/mine}]
+    etcd: {local: {extraArgs: [{name: quota-backend-bytes, value: "8589934592"}]}}
+cni: {ipv4MaskSize: 25, ipv6MaskSize: 60}
+`
 	for name, c := range map[string]*manifest.Cluster{
-		"default": cluster(t, ""),
-		"custom":  cluster(t, custom),
-		"beta3":   cluster(t, "kubernetes: {version: v1.30.14}"),
+		"default":  cluster(t, ""),
+		"custom":   cluster(t, custom),
+		"beta3":    cluster(t, "kubernetes: {version: v1.30.14, kubeadm: {apiServer: {extraArgs: [{name: profiling, value: true}]}}}"),
+		"hardened": cluster(t, hardenedCluster),
 	} {
-		config, err := newKubeadmConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()))
+		r := &run{cluster: c}
+		config, err := newKubeadmConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()), r.parts()...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		token := "abcdef.0123456789abcdef"
-		initial, err := config.init("cp1", ip, name == "custom", token)
+		initial, err := config.init(joining{name: "cp1", ips: []netip.Addr{ip}, token: token, controlPlane: true, worker: name == "custom"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		golden(t, "kubeadm-init-"+name+".yaml", initial)
-		join, err := config.join(joining{name: "cp2", ip: ip.Next(), token: token, pin: "sha256:00", controlPlane: name == "custom", worker: true, certificateKey: "11"})
+		join, err := config.join(joining{name: "cp2", ips: []netip.Addr{ip.Next()}, token: token, pin: "sha256:00", controlPlane: name == "custom", worker: true, certificateKey: "11"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +190,7 @@ func TestFlannelValues(t *testing.T) {
 func TestProofObjects(t *testing.T) {
 	t.Parallel()
 	nodes := []*Target{{Host: manifest.Host{Name: "cp1"}}, {Host: manifest.Host{Name: "node1"}}}
-	docs := append(proofServices(nodes), proofPods(nodes, map[string]string{"node-0": "10.233.1.1", "node-1": "10.233.1.2"}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
+	docs := append(proofServices(nodes), proofPods(nodes, map[string][]string{"node-0": {"10.233.1.1"}, "node-1": {"10.233.1.2", "fd00:233::2"}}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
 	got, err := documents(docs...)
 	if err != nil {
 		t.Fatal(err)

@@ -3,8 +3,8 @@ package installer
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"net/netip"
+	"strings"
 
 	"github.com/Masterminds/semver/v3"
 	"sigs.k8s.io/yaml"
@@ -44,19 +44,17 @@ func (k kubeadmConfig) apiVersion() string {
 }
 
 // init is for the first control plane. The token is the one that kubeadm would make for a day if it were given none.
-func (k kubeadmConfig) init(name string, ip netip.Addr, worker bool, token string) ([]byte, error) {
-	registration := k.registration(name, ip)
-	if worker {
-		registration["taints"] = []any{} // its pods may run here too
+func (k kubeadmConfig) init(j joining) ([]byte, error) {
+	d := document{
+		"apiVersion":       k.apiVersion(),
+		"kind":             "InitConfiguration",
+		"bootstrapTokens":  []any{document{"token": j.token, "ttl": "5m0s", "description": "made by kkbundle for kubeadm init"}},
+		"localAPIEndpoint": localEndpoint(j.ips[0]),
+		"nodeRegistration": k.registration(j),
 	}
+	j.addPatches(d)
 	return documents(
-		document{
-			"apiVersion":       k.apiVersion(),
-			"kind":             "InitConfiguration",
-			"bootstrapTokens":  []any{document{"token": token, "ttl": "5m0s", "description": "made by kkbundle for kubeadm init"}},
-			"localAPIEndpoint": localEndpoint(ip),
-			"nodeRegistration": registration,
-		},
+		d,
 		k.clusterConfiguration(),
 		k.kubeletConfiguration(),
 		k.kubeProxyConfiguration(),
@@ -65,23 +63,27 @@ func (k kubeadmConfig) init(name string, ip netip.Addr, worker bool, token strin
 
 // A joining node trusts the cluster by its authority's public key and is trusted by a token.
 type joining struct {
-	name         string
-	ip           netip.Addr
+	name string
+	// ips are the node's addresses, one of each family that the cluster has.
+	ips          []netip.Addr
 	token        string
 	pin          string
 	worker       bool
 	controlPlane bool
+	// taints are what the inventory gives the node.
+	taints []manifest.Taint
+	// patched says that there are patches for the node.
+	patched bool
 	// certificateKey decrypts the authorities' keys that a control plane fetches from the cluster.
 	certificateKey string
 }
 
 // join is for every other node.
 func (k kubeadmConfig) join(j joining) ([]byte, error) {
-	registration := k.registration(j.name, j.ip)
 	d := document{
 		"apiVersion":       k.apiVersion(),
 		"kind":             "JoinConfiguration",
-		"nodeRegistration": registration,
+		"nodeRegistration": k.registration(j),
 		"discovery": document{
 			"bootstrapToken": document{
 				"apiServerEndpoint": k.endpoint,
@@ -92,11 +94,9 @@ func (k kubeadmConfig) join(j joining) ([]byte, error) {
 		},
 	}
 	if j.controlPlane {
-		d["controlPlane"] = document{"certificateKey": j.certificateKey, "localAPIEndpoint": localEndpoint(j.ip)}
-		if j.worker {
-			registration["taints"] = []any{}
-		}
+		d["controlPlane"] = document{"certificateKey": j.certificateKey, "localAPIEndpoint": localEndpoint(j.ips[0])}
 	}
+	j.addPatches(d)
 	return documents(d)
 }
 
@@ -120,13 +120,56 @@ func localEndpoint(ip netip.Addr) document {
 }
 
 // registration names the node and its address, which kubeadm and the kubelet would else guess from the default route.
-func (k kubeadmConfig) registration(name string, ip netip.Addr) document {
-	return document{
-		"name":             name,
+func (k kubeadmConfig) registration(j joining) document {
+	d := document{
+		"name":             j.name,
 		"criSocket":        runtimeOf(k.cluster).socket,
 		"imagePullPolicy":  "IfNotPresent",
-		"kubeletExtraArgs": k.args(map[string]string{"node-ip": ip.String()}),
+		"kubeletExtraArgs": k.args(map[string]string{"node-ip": commas(j.ips)}),
 	}
+	if taints := j.registeredTaints(); taints != nil {
+		d["taints"] = taints
+	}
+	return d
+}
+
+// registeredTaints are those that a node has from its first moment, nil for kubeadm's own choice: none for workers, and one
+// for control planes, unless they are workers as well.
+func (j joining) registeredTaints() []any {
+	if len(j.taints) == 0 && (!j.controlPlane || !j.worker) {
+		return nil
+	}
+	list := []any{}
+	if j.controlPlane && !j.worker {
+		list = append(list, document{"key": controlPlaneTaint, "effect": "NoSchedule"})
+	}
+	for _, t := range j.taints {
+		if t.Key == controlPlaneTaint && t.Effect == "NoSchedule" && len(list) > 0 {
+			continue
+		}
+		d := document{"key": t.Key, "effect": t.Effect}
+		if t.Value != "" {
+			d["value"] = t.Value
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// addPatches tells kubeadm where patches are.
+func (j joining) addPatches(d document) {
+	if j.patched {
+		d["patches"] = document{"directory": patchesDir}
+	}
+}
+
+// commas writes addresses as Kubernetes takes several of them.
+func commas(ips []netip.Addr) string {
+	var list []string
+	for _, ip := range ips {
+		list = append(list, ip.String())
+	}
+	return strings.Join(list, ",")
 }
 
 func (k kubeadmConfig) clusterConfiguration() document {
@@ -144,14 +187,14 @@ func (k kubeadmConfig) clusterConfiguration() document {
 		},
 	}
 	for _, p := range k.parts {
-		base = merged(base, p.cluster)
+		base = k.laid(base, p.cluster)
 	}
 	for _, name := range []string{apiServer, controllerManager, scheduler} {
 		if d := k.component(name); len(d) > 0 {
-			base[name] = d
+			base = k.laid(base, document{name: d})
 		}
 	}
-	return merged(base, c.Kubernetes.Kubeadm)
+	return k.laid(base, c.Kubernetes.Kubeadm)
 }
 
 func (k kubeadmConfig) kubeletConfiguration() document {
@@ -177,19 +220,6 @@ func (k kubeadmConfig) kubeProxyConfiguration() document {
 		base = merged(base, p.kubeProxy)
 	}
 	return merged(base, k.cluster.Kubernetes.KubeProxy)
-}
-
-// merged returns base with over laid upon it: mappings are merged key by key, everything else is replaced.
-func merged(base document, over map[string]any) document {
-	out := maps.Clone(base)
-	for key, v := range over {
-		below, both := out[key].(map[string]any)
-		if m, ok := v.(map[string]any); ok && both {
-			v = merged(below, m)
-		}
-		out[key] = v
-	}
-	return out
 }
 
 // documents writes YAML documents with sorted keys.

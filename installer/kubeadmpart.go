@@ -38,6 +38,8 @@ func (r *run) parts() []configPart {
 	return []configPart{
 		r.preloadPart(),
 		r.endpointPart(),
+		r.networkPart(),
+		r.securityPart(),
 	}
 }
 

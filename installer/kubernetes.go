@@ -113,9 +113,15 @@ func initTask(c *manifest.Cluster) Task {
 			if err != nil {
 				return err
 			}
-			// kubeadm makes a token for a day if it is given none; this one ends before anybody could use it.
-			data, err := config.init(t.Name, t.IP, t.Is(manifest.RoleWorker), newToken())
+			j, err := t.joining()
 			if err != nil {
+				return err
+			}
+			data, err := config.init(j)
+			if err != nil {
+				return err
+			}
+			if err := t.validate(ctx, data); err != nil {
 				return err
 			}
 			return t.becomeMember(ctx, data, "init", "--skip-phases=show-join-command")
@@ -142,6 +148,24 @@ func joinTask(name string, where Where, role manifest.Role) Task {
 
 func (r *run) kubeadm() (kubeadmConfig, error) {
 	return newKubeadmConfig(r.cluster, r.endpoint(), r.parts()...)
+}
+
+// joining says what kubeadm is told about a host. kubeadm init would make a token for a day if it were given none; this one
+// ends before anybody could use it.
+func (t *Target) joining() (joining, error) {
+	patches, err := t.patches()
+	return joining{
+		name: t.Name, ips: t.addresses(), token: newToken(), taints: t.Taints, patched: len(patches) > 0,
+		worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
+	}, err
+}
+
+// validate lets kubeadm look for fields and values that it does not know, which it would pass over or stop at half way.
+func (t *Target) validate(ctx context.Context, config []byte) error {
+	if err := t.withKubeadmFile(ctx, config, "config", "validate"); err != nil {
+		return fmt.Errorf("kubeadm refuses what kubernetes.kubeadm, kubelet or kubeProxy of the cluster file say: %w", err)
+	}
+	return nil
 }
 
 // becomeMember runs kubeadm. If an earlier run was interrupted while kubeadm was at work, what that left is taken away
@@ -195,9 +219,9 @@ func (t *Target) join(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	j := joining{
-		name: t.Name, ip: t.IP, token: newToken(),
-		worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
+	j, err := t.joining()
+	if err != nil {
+		return err
 	}
 	t.run.mask.hide(j.token)
 	if j.pin, err = first.clusterPin(ctx); err != nil {
@@ -389,48 +413,4 @@ func checkKubeconfig(data []byte) error {
 		return fmt.Errorf("%s is not as kubeadm writes it, and is not taken to this machine: %w", adminConf, err)
 	}
 	return nil
-}
-
-const workerLabel = "node-role.kubernetes.io/worker"
-
-// labelTask marks the workers, so that kubectl shows them as such.
-func labelTask() Task {
-	lacking := func(ctx context.Context, t *Target) ([]string, error) {
-		nodes, err := t.nodes(ctx)
-		if err != nil {
-			return nil, err
-		}
-		var names []string
-		for _, n := range nodes {
-			_, labelled := n.Metadata.Labels[workerLabel]
-			isWorker := slices.ContainsFunc(t.run.withRole(manifest.RoleWorker), func(w *Target) bool { return w.Name == n.Metadata.Name })
-			if isWorker && !labelled {
-				names = append(names, n.Metadata.Name)
-			}
-		}
-		return names, nil
-	}
-	return Task{
-		Name:  "node-labels",
-		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if member, err := t.isMember(ctx); err != nil || !member {
-				return false, err
-			}
-			names, err := lacking(ctx, t)
-			if len(names) > 0 {
-				because(ctx, "%s %s", workerLabel+" is missing on", strings.Join(names, ", "))
-			}
-			return len(names) == 0, err
-		},
-		Do: func(ctx context.Context, t *Target) error {
-			names, err := lacking(ctx, t)
-			if err != nil {
-				return err
-			}
-			_, err = t.kubectl(ctx, slices.Concat([]string{"label", "node"}, names, []string{workerLabel + "="})...)
-			return err
-		},
-	}
 }

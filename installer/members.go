@@ -61,6 +61,8 @@ func (r *run) fixedSettings() []fixedSetting {
 		{"kubernetes.kubelet", digestOf(k.Kubelet), false},
 		{"kubernetes.kubeadm", digestOf(k.Kubeadm), false},
 		{"kubernetes.kubeProxy", digestOf(k.KubeProxy), false},
+		{"kubernetes.security", k.Security, false},
+		{"cni.maskSizes", fmt.Sprintf("%d,%d", r.cluster.CNI.IPv4MaskSize, r.cluster.CNI.IPv6MaskSize), false},
 	}
 }
 

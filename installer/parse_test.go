@@ -68,7 +68,7 @@ UUID=1 / ext4 errors=remount-ro 0 1
 func TestSysctl(t *testing.T) {
 	t.Parallel()
 	before := parseSysctl([]byte("net.ipv4.ip_forward = 0\nfs.inotify.max_user_watches = 1048576\nbroken\n"))
-	got := parseSysctl(sysctlFile(before))
+	got := parseSysctl(sysctlFile(cluster(t, ""), before))
 	want := map[string]string{
 		"net.ipv4.ip_forward":                 "1",
 		"net.bridge.bridge-nf-call-iptables":  "1",

@@ -15,7 +15,14 @@ func Plan(c *manifest.Cluster) []Phase {
 	if c.ImageRegistry.Type != "existing" && c.ImageRegistry.Type != "none" {
 		init = append([]Task{certificatesTask()}, init...)
 	}
-	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c), k3sVerifies(c, verifyTasks(c)))
+	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c))
+	if isHardened(c) && !isK3s(c) {
+		install = append(install, modesTask())
+	}
+	install = append(install, k3sVerifies(c, verifyTasks(c))...)
+	if !isK3s(c) {
+		install = append(install, securityChecks()...)
+	}
 	return []Phase{
 		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
 		{Name: "precheck", Tasks: []Task{precheckTask()}},
@@ -53,7 +60,9 @@ func nodeTasks(c *manifest.Cluster) []Task {
 		containerTasks(c),
 		toolTasks(c),
 		preloadTasks(c),
-		[]Task{kubeletTask(c), initTask(c), apiTask()},
+		[]Task{kubeletTask(c), patchesTask()},
+		securityTasks(c),
+		[]Task{initTask(c), apiTask()},
 		endpointTasks(c),
 		[]Task{
 			joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
@@ -81,7 +90,11 @@ func containerTasks(c *manifest.Cluster) []Task {
 
 // addonTasks install what runs in the cluster.
 func addonTasks(c *manifest.Cluster) []Task {
-	tasks := serviceTasks(k3sBrings(c))
+	var tasks []Task
+	if isHardened(c) && !isK3s(c) {
+		tasks = append(tasks, encryptTask(), namespacesTask(c))
+	}
+	tasks = append(tasks, serviceTasks(k3sBrings(c))...)
 	for _, a := range c.Addons {
 		tasks = append(tasks, addonTask(a))
 	}

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,7 +47,9 @@ func (t *Target) hostsFile(ctx context.Context) (have, want []byte, err error) {
 	}
 	var lines []string
 	for _, one := range t.run.targets {
-		lines = append(lines, one.IP.String()+" "+one.Name)
+		for _, ip := range one.addresses() {
+			lines = append(lines, ip.String()+" "+one.Name)
+		}
 	}
 	line, err := t.endpointLine(ctx)
 	if err != nil {
@@ -186,15 +191,23 @@ type parameter struct {
 }
 
 // parameters are what Kubernetes with a bridged pod network needs, and the limits on watched files that nodes with many
-// pods run into.
-func parameters() []parameter {
-	return []parameter{
+// pods run into. Where the cluster has IPv6, hosts that get their addresses from routers need accept_ra=2 as well: a host
+// that forwards takes no notice of routers otherwise.
+func parameters(c *manifest.Cluster) []parameter {
+	six := hasFamily(c, netip.Addr.Is6)
+	list := []parameter{
 		{key: "net.ipv4.ip_forward", value: 1, required: true},
 		{key: "net.bridge.bridge-nf-call-iptables", value: 1, required: true},
-		{key: "net.bridge.bridge-nf-call-ip6tables", value: 1},
+		{key: "net.bridge.bridge-nf-call-ip6tables", value: 1, required: six},
 		{key: "fs.inotify.max_user_instances", value: 8192, least: true},
 		{key: "fs.inotify.max_user_watches", value: 524288, least: true},
 	}
+	if six {
+		// kubeadm looks at default, packets at all.
+		list = append(list, parameter{key: "net.ipv6.conf.all.forwarding", value: 1, required: true},
+			parameter{key: "net.ipv6.conf.default.forwarding", value: 1, required: true})
+	}
+	return append(list, hardenedParameters(c)...)
 }
 
 // modules are what containerd, the pod network and the proxy need of the kernel.
@@ -208,39 +221,44 @@ func modules(c *manifest.Cluster) []string {
 
 // kernelTask loads modules and sets kernel parameters, now and at every boot.
 func kernelTask(c *manifest.Cluster) Task {
-	return settle(Task{Name: "kernel", Roles: []manifest.Role{manifest.RoleCluster}},
+	return settle(Task{Name: "kernel", Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
 		func(ctx context.Context, t *Target) (setting, error) {
-			before, err := t.parametersBefore(ctx)
+			before, err := t.parametersBefore(ctx, c)
 			if err != nil {
 				return setting{}, err
 			}
 			return setting{
 				files: []textFile{
 					{modulesPath, 0o644, []byte("# Written by kkbundle.\n" + strings.Join(modules(c), "\n") + "\n")},
-					{sysctlPath, 0o644, sysctlFile(before)},
+					{sysctlPath, 0o644, sysctlFile(c, before)},
 				},
 				apply: func(ctx context.Context, t *Target) error { return t.setKernel(ctx, c, before) },
-				holds: requiredAreSet,
+				holds: func(ctx context.Context, t *Target) (bool, error) { return t.requiredAreSet(ctx, c) },
 			}, nil
 		})
 }
 
-// parametersBefore returns what the parameters were before the first run.
-func (t *Target) parametersBefore(ctx context.Context) (map[string]string, error) {
+// parametersBefore returns what the parameters were before the first run that set them.
+func (t *Target) parametersBefore(ctx context.Context, c *manifest.Cluster) (map[string]string, error) {
 	data, err := t.read(ctx, sysctlWas)
-	if errors.Is(err, fs.ErrNotExist) {
-		args := []string{"sysctl", "--ignore"}
-		for _, p := range parameters() {
-			args = append(args, p.key)
-		}
-		out := &limited{most: maxFile}
-		_, err = succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})) // fails if it lacks one of them
-		data = out.Bytes()
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return parseSysctl(data), nil
+	before := parseSysctl(data)
+	args := []string{"sysctl", "--ignore"}
+	for _, p := range parameters(c) {
+		if _, known := before[p.key]; !known {
+			args = append(args, p.key)
+		}
+	}
+	if len(args) > 2 {
+		out := &limited{most: maxFile}
+		if _, err = succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if it lacks one of them
+			return nil, err
+		}
+		maps.Copy(before, parseSysctl(out.Bytes()))
+	}
+	return before, nil
 }
 
 // parseSysctl reads "key = value" lines.
@@ -264,10 +282,10 @@ func (p parameter) wanted(before string) string {
 }
 
 // sysctlFile is the drop-in for every boot. A minus says that a kernel may do without the parameter (sysctl.d(5)).
-func sysctlFile(before map[string]string) []byte {
+func sysctlFile(c *manifest.Cluster, before map[string]string) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Written by kkbundle.\n")
-	for _, p := range parameters() {
+	for _, p := range parameters(c) {
 		if !p.required {
 			b.WriteByte('-')
 		}
@@ -277,9 +295,9 @@ func sysctlFile(before map[string]string) []byte {
 }
 
 // requiredAreSet tells whether the required parameters have their values now.
-func requiredAreSet(ctx context.Context, t *Target) (bool, error) {
+func (t *Target) requiredAreSet(ctx context.Context, c *manifest.Cluster) (bool, error) {
 	args, want := []string{"sysctl", "--values"}, ""
-	for _, p := range parameters() {
+	for _, p := range parameters(c) {
 		if p.required {
 			args, want = append(args, p.key), want+strconv.Itoa(p.value)+"\n"
 		}
@@ -300,13 +318,13 @@ func (t *Target) setKernel(ctx context.Context, c *manifest.Cluster, before map[
 	if err := t.remember(ctx, sysctlWas, before); err != nil {
 		return err
 	}
-	for _, p := range parameters() {
+	for _, p := range parameters(c) {
 		ok, err := t.test(ctx, "sysctl", "--write", p.key+"="+p.wanted(before[p.key]))
 		if err != nil {
 			return err
 		}
 		if !ok && p.required {
-			return fmt.Errorf("the kernel does not take %s=%d, which the pod network needs", p.key, p.value)
+			return fmt.Errorf("the kernel does not take %s=%d, which the cluster needs", p.key, p.value)
 		}
 	}
 	return nil
@@ -331,40 +349,58 @@ func (t *Target) loadModule(ctx context.Context, name string) error {
 	return fmt.Errorf("the kernel has no module %s, which Kubernetes needs", name)
 }
 
-// remember writes what Reset puts back, unless an earlier run has: the later one would remember what the earlier made.
+// remember writes what Reset puts back. What an earlier run has remembered is among the values: a later one would remember
+// what the earlier made.
 func (t *Target) remember(ctx context.Context, path string, values map[string]string) error {
-	there, err := t.test(ctx, "test", "-e", path)
-	if err != nil || there {
-		return err
-	}
 	var b bytes.Buffer
-	for _, p := range parameters() {
-		if v, ok := values[p.key]; ok {
-			fmt.Fprintf(&b, "%s = %s\n", p.key, v)
-		}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		fmt.Fprintf(&b, "%s = %s\n", key, values[key])
 	}
 	return t.write(ctx, textFile{path, 0o600, b.Bytes()})
 }
 
 const routeUnit = "kkbundle-service-route.service"
 
-// routeTask gives hosts without a default route one to the services. The proxy turns a service's address into a pod's
-// only after the kernel has found a route to it; without any, connections from the host end with "network is
+// routeTask gives hosts without a default route one to the services, for each family. The proxy turns a service's address
+// into a pod's only after the kernel has found a route to it; without any, connections from the host end with "network is
 // unreachable" before that. The route leads to the loopback interface, so that nothing is asked of the network for an
 // address that no service has.
 func routeTask(c *manifest.Cluster) Task {
 	return settle(Task{Name: "service-route", Roles: []manifest.Role{manifest.RoleCluster}},
 		func(ctx context.Context, t *Target) (setting, error) {
-			routes, err := t.output(ctx, "ip", "-4", "route", "show", "default")
-			if err != nil || len(bytes.TrimSpace(routes)) > 0 {
-				return setting{}, err
+			var begin, end []string
+			for i, ip := range t.addresses() {
+				family := family4
+				if ip.Is6() {
+					family = family6
+				}
+				routes, err := t.output(ctx, "ip", family, "route", "show", "default")
+				if err != nil {
+					return setting{}, err
+				}
+				if len(bytes.TrimSpace(routes)) > 0 || i >= len(c.Kubernetes.ServiceCIDR) {
+					continue
+				}
+				begin = append(begin, routeCommand(family, c.Kubernetes.ServiceCIDR[i], ip))
+				end = append(end, fmt.Sprintf("ExecStop=-/sbin/ip %s route delete %s dev lo", family, c.Kubernetes.ServiceCIDR[i]))
 			}
-			unit := fmt.Sprintf(routeUnitText, c.Kubernetes.ServiceCIDR[0], t.IP)
+			if len(begin) == 0 {
+				return setting{}, nil
+			}
+			unit := fmt.Sprintf(routeUnitText, strings.Join(append(begin, end...), "\n"))
 			return setting{
 				files: []textFile{{"/etc/systemd/system/" + routeUnit, 0o644, []byte(unit)}},
 				units: []string{routeUnit},
 			}, nil
 		})
+}
+
+func routeCommand(family string, to netip.Prefix, from netip.Addr) string {
+	scope := "scope link " // which IPv6 routes do not have
+	if family == family6 {
+		scope = ""
+	}
+	return fmt.Sprintf("ExecStart=/sbin/ip %s route replace %s dev lo %ssrc %s", family, to, scope, from)
 }
 
 const routeUnitText = `# Written by kkbundle: this host has no default route.
@@ -377,8 +413,7 @@ Before=kubelet.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/sbin/ip route replace %[1]s dev lo scope link src %[2]s
-ExecStop=-/sbin/ip route delete %[1]s dev lo
+%s
 
 [Install]
 WantedBy=multi-user.target

@@ -19,7 +19,7 @@ const (
 	proofPath      = stampDir + "/network-proof"
 )
 
-// networkTask proves that a pod on every node reaches a service whose pod is on the next node. The pods are CoreDNS,
+// networkTask proves that a pod on every node reaches a service whose pod is on the next node, by each family of addresses. The pods are CoreDNS,
 // whose image every cluster has: each forwards questions to the service of the next one, which answers with its node's
 // name. It is done once for a set of nodes, because it makes objects for a moment. Nodes that a limited run leaves out,
 // and cannot ask, are left out.
@@ -95,15 +95,15 @@ func (t *Target) proveNetwork(ctx context.Context, nodes []*Target) error {
 	return eventually(ctx, peerWait, func(ctx context.Context) error { return t.peersAnswer(ctx, nodes) })
 }
 
-// proofAddresses returns the services' addresses by the services' names.
-func (t *Target) proofAddresses(ctx context.Context) (map[string]string, error) {
+// proofAddresses returns the services' addresses, one of each family, by the services' names.
+func (t *Target) proofAddresses(ctx context.Context) (map[string][]string, error) {
 	var list struct {
 		Items []serviceObject `json:"items"`
 	}
 	err := t.kubectlJSON(ctx, &list, "get", "services", "--namespace="+proofNamespace)
-	addresses := map[string]string{}
+	addresses := map[string][]string{}
 	for _, s := range list.Items {
-		addresses[s.Metadata.Name] = s.Spec.ClusterIP
+		addresses[s.Metadata.Name] = s.Spec.ClusterIPs
 	}
 	return addresses, err
 }
@@ -111,7 +111,7 @@ func (t *Target) proofAddresses(ctx context.Context) (map[string]string, error) 
 // Ports of the proof's pods.
 const (
 	answerPort  = 5353 // answers with the node's name
-	forwardPort = 5354 // asks the next pod's service
+	forwardPort = 5354 // asks the next pod's service by its first address; the next port by its second
 	healthPort  = 5380
 )
 
@@ -125,7 +125,8 @@ func proofServices(nodes []*Target) []document {
 			"kind":       "Service",
 			"metadata":   document{"name": proofName(i), "namespace": proofNamespace},
 			"spec": document{
-				"selector": document{"kkbundle.io/verify": proofName(i)},
+				"ipFamilyPolicy": "PreferDualStack",
+				"selector":       document{"kkbundle.io/verify": proofName(i)},
 				"ports": []any{
 					document{"name": "dns-tcp", "protocol": "TCP", "port": 53, "targetPort": answerPort},
 				},
@@ -135,22 +136,24 @@ func proofServices(nodes []*Target) []document {
 	return docs
 }
 
-func proofPods(nodes []*Target, addresses map[string]string, image string) []document {
+func proofPods(nodes []*Target, addresses map[string][]string, image string) []document {
 	var docs []document
 	for i, n := range nodes {
-		next := addresses[proofName((i+1)%len(nodes))]
 		config := fmt.Sprintf(`.:%d {
 	template IN TXT . {
 		answer "{{ .Name }} 0 IN TXT %s"
 	}
 	health :%d
 }
-.:%d {
+`, answerPort, n.Name, healthPort)
+		for k, next := range addresses[proofName((i+1)%len(nodes))] {
+			config += fmt.Sprintf(`.:%d {
 	forward . %s {
 		force_tcp
 	}
 }
-`, answerPort, n.Name, healthPort, forwardPort, next)
+`, forwardPort+k, next)
+		}
 		docs = append(docs,
 			document{
 				"apiVersion": "v1",
@@ -218,13 +221,15 @@ func (t *Target) peerAnswers(ctx context.Context, pod podObject, next string) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	server := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(forwardPort))
-	texts, err := t.resolver(server).LookupTXT(ctx, "node.kkbundle.invalid.")
-	if err != nil {
-		return fmt.Errorf("a pod on %s does not reach a service on %s: %w", t.Name, next, err)
-	}
-	if !slices.Contains(texts, next) {
-		return fmt.Errorf("a pod on %s reached %v through a service on %s", t.Name, texts, next)
+	for k, services := range t.run.cluster.Kubernetes.ServiceCIDR {
+		server := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(forwardPort+k))
+		texts, err := t.resolver(server).LookupTXT(ctx, "node.kkbundle.invalid.")
+		if err != nil {
+			return fmt.Errorf("a pod on %s does not reach a service on %s by its address in %s: %w", t.Name, next, services, err)
+		}
+		if !slices.Contains(texts, next) {
+			return fmt.Errorf("a pod on %s reached %v through a service on %s", t.Name, texts, next)
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -320,11 +321,9 @@ func (t *Target) restoreParameters(ctx context.Context) error {
 		return err
 	}
 	before := parseSysctl(was)
-	for _, p := range parameters() {
-		if value, ok := before[p.key]; ok {
-			if _, err := t.test(ctx, "sysctl", "--write", p.key+"="+value); err != nil {
-				return err
-			}
+	for _, key := range slices.Sorted(maps.Keys(before)) {
+		if _, err := t.test(ctx, "sysctl", "--write", key+"="+before[key]); err != nil {
+			return err
 		}
 	}
 	return nil

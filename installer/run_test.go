@@ -252,7 +252,7 @@ func TestHostPreparation(t *testing.T) {
 		})
 		h.answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
 			text := map[string]string{
-				"--ignore": "net.ipv4.ip_forward = 0\nfs.inotify.max_user_watches = 999999999\n",
+				"--ignore": "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n",
 				"--values": forwarding,
 			}[cmd.Args[1]]
 			if text != "" {
@@ -276,7 +276,7 @@ func TestHostPreparation(t *testing.T) {
 	golden(t, "node1-fstab", []byte(h.content("/etc/fstab")))
 	golden(t, "node1-sysctl.conf", []byte(h.content(sysctlPath)))
 	golden(t, "node1-route.service", []byte(h.content("/etc/systemd/system/"+routeUnit)))
-	if got := h.content(sysctlWas); got != "net.ipv4.ip_forward = 0\nfs.inotify.max_user_watches = 999999999\n" {
+	if got := h.content(sysctlWas); got != "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n" {
 		t.Errorf("what was before: %q", got)
 	}
 	h.said("")
@@ -299,7 +299,7 @@ func TestHostPreparation(t *testing.T) {
 	if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "reset", Tasks: []Task{{Name: "host", Done: notInstalled, Do: restoreHost}}}}); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"sysctl --write net.ipv4.ip_forward=0", "sysctl --write fs.inotify.max_user_watches=999999999"}
+	want := []string{"sysctl --write fs.inotify.max_user_watches=999999999", "sysctl --write net.ipv4.ip_forward=0"}
 	if diff := cmp.Diff(h.said("sysctl"), append([]string(nil), want...)); diff != "" {
 		// The second run's looks are recorded, too; only writes count.
 		t.Errorf("reset (-got +want):\n%s", diff)

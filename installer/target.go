@@ -21,6 +21,8 @@ type Target struct {
 	manifest.Host
 	// IP is the node's address in the cluster.
 	IP netip.Addr
+	// IP6 is the node's IPv6 address in a cluster that has both families.
+	IP6 netip.Addr
 	// Arch is the host's architecture in Go's spelling.
 	Arch string
 

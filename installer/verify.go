@@ -102,7 +102,7 @@ type (
 	serviceObject struct {
 		Metadata objectMeta `json:"metadata"`
 		Spec     struct {
-			ClusterIP string `json:"clusterIP"`
+			ClusterIPs []string `json:"clusterIPs"`
 		} `json:"spec"`
 	}
 )
@@ -225,7 +225,11 @@ func (t *Target) dnsAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	name := "kubernetes.default.svc." + clusterDomain + "."
-	found, err := t.resolver(net.JoinHostPort(server.String(), "53")).LookupNetIP(ctx, "ip4", name)
+	family := "ip4"
+	if want.Is6() {
+		family = "ip6"
+	}
+	found, err := t.resolver(net.JoinHostPort(server.String(), "53")).LookupNetIP(ctx, family, name)
 	if err != nil {
 		return fmt.Errorf("the cluster's DNS at %s does not answer on %s: %w", server, t.Name, err)
 	}

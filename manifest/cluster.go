@@ -60,7 +60,9 @@ type Kubernetes struct {
 	Kubelet   Config `yaml:"kubelet,omitempty" doc:"Merged into KubeletConfiguration."`
 	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
 	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`
-	Security  string `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Default baseline."`
+	// Patches are paths of kubeadm's patch files, relative to the cluster file. Their names say what they are for.
+	Patches  []string `yaml:"patches,omitempty" doc:"Patch files for kubeadm, named as kubeadm wants, such as kube-apiserver0+merge.yaml."`
+	Security string   `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Default baseline."`
 }
 
 // Config is a free-form part of another program's configuration. Its values have the types of JSON: nil, bool, int64,
@@ -269,6 +271,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	k.Security = orDefault(k.Security, "baseline")
 	k.PodCIDR = cidrs(k.PodCIDR, defaultPodCIDR)
 	k.ServiceCIDR = cidrs(k.ServiceCIDR, defaultServiceCIDR)
+	k.Patches = slices.Clone(k.Patches)
 	k.Kubelet, k.Kubeadm, k.KubeProxy = k.Kubelet.clone(), k.Kubeadm.clone(), k.KubeProxy.clone()
 	d.ControlPlaneEndpoint.Type = orDefault(d.ControlPlaneEndpoint.Type, "local")
 	d.Etcd.Type = orDefault(d.Etcd.Type, "internal")

@@ -17,6 +17,7 @@ func (c *checker) cluster(k *Cluster) {
 	c.release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
 	c.networks(k)
+	c.kubeadm(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
 	c.podNetwork(&k.CNI)
@@ -64,12 +65,13 @@ const (
 	maxServiceBits = 20
 	// minServiceBits leaves the ten addresses that kubeadm wants.
 	minServiceBits = 4
-	// maxPodsPerNode is what a /24 holds without its first and last address.
-	maxPodsPerNode = 254
+	// maxNodeBits is how much longer than the pods' network kube-controller-manager lets a node's be.
+	maxNodeBits = 16
 )
 
 func (c *checker) networks(k *Cluster) {
-	d := k.WithDefaults().Kubernetes
+	all := k.WithDefaults()
+	d := all.Kubernetes
 	pods, services := "kubernetes.podCIDR", "kubernetes.serviceCIDR"
 	for _, p := range d.PodCIDR {
 		for _, s := range d.ServiceCIDR {
@@ -82,8 +84,10 @@ func (c *checker) networks(k *Cluster) {
 			}
 		}
 		// kubeadm.controllerManager can set another size for the nodes.
-		if _, own := d.Kubeadm["controllerManager"]; !own && p.Bits() > nodeBits(p) {
-			c.add(pods, "%s is too small: each node takes a /%d of it", p, nodeBits(p))
+		if _, own := d.Kubeadm["controllerManager"]; !own && p.Bits() > all.CNI.nodeBits(p) {
+			c.add(pods, "%s is too small: each node takes a /%d of it", p, all.CNI.nodeBits(p))
+		} else if most := p.Bits() + maxNodeBits; !own && all.CNI.nodeBits(p) > most {
+			c.add(pods, "%s is too large for nodes that take a /%d of it: write cni.%sMaskSize of at most %d, or a smaller network", p, all.CNI.nodeBits(p), familyOf(p), most)
 		}
 	}
 	for _, s := range d.ServiceCIDR {
@@ -97,16 +101,37 @@ func (c *checker) networks(k *Cluster) {
 	} else if d.PodCIDR[0].Addr().Is4() != d.ServiceCIDR[0].Addr().Is4() {
 		c.add("kubernetes", "podCIDR and serviceCIDR are of different IP versions")
 	}
-	if _, own := d.Kubeadm["controllerManager"]; d.MaxPods < 1 || !own && d.MaxPods > maxPodsPerNode {
-		c.add("kubernetes.maxPods", "%d is not between 1 and %d, which a node's /%d holds", d.MaxPods, maxPodsPerNode, nodeBits4)
+	most := all.podsPerNode()
+	if _, own := d.Kubeadm["controllerManager"]; d.MaxPods < 1 || !own && d.MaxPods > most {
+		c.add("kubernetes.maxPods", "%d is not between 1 and %d, which a node's /%d holds", d.MaxPods, most, all.CNI.nodeBits(d.PodCIDR[0]))
 	}
 }
 
-func nodeBits(p netip.Prefix) int {
-	if p.Addr().Is4() {
-		return nodeBits4
+// podsPerNode is what a node's network holds without its first and last address.
+func (c *Cluster) podsPerNode() int {
+	const most = 1 << 16 // far more than the kubelet manages
+	n := most
+	for _, p := range c.Kubernetes.PodCIDR {
+		if spare := p.Addr().BitLen() - c.CNI.nodeBits(p); spare < 16 {
+			n = min(n, max(1<<max(spare, 0)-2, 0))
+		}
 	}
-	return nodeBits6
+	return n
+}
+
+// nodeBits is what each node takes of a network of the pods; the defaults are filled in.
+func (n CNI) nodeBits(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return n.IPv4MaskSize
+	}
+	return n.IPv6MaskSize
+}
+
+func familyOf(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "ipv4"
+	}
+	return "ipv6"
 }
 
 func (c *checker) endpoint(e *Endpoint) {

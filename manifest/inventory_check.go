@@ -52,8 +52,13 @@ func (c *checker) vars(path string, v *Vars) {
 	for _, name := range sortedKeys(v.Labels) {
 		c.qualified(join(path, "labels"), name)
 	}
+	size := 0
 	for _, name := range sortedKeys(v.Annotations) {
 		c.qualified(join(path, "annotations"), name)
+		size += len(name) + len(v.Annotations[name])
+	}
+	if size > maxAnnotation {
+		c.add(join(path, "annotations"), "have %d bytes; a node's annotations have at most %d", size, maxAnnotation)
 	}
 	first := map[[2]string]int{}
 	for i, t := range v.Taints {
@@ -76,7 +81,21 @@ func (c *checker) vars(path string, v *Vars) {
 func (c *checker) qualified(path, name string) {
 	if !isQualified(name) {
 		c.addKey(key(path, name), "%q is no name; write [prefix/]name, the name with at most 63 letters, digits and . - _", shorten(name))
+	} else if ownedByKubelet(name) {
+		c.addKey(key(path, name), "%s is set by Kubernetes itself", name)
 	}
+}
+
+// ownedByKubelet tells names that the kubelet, kubeadm or kkbundle keep for themselves.
+// https://kubernetes.io/docs/reference/labels-annotations-taints/
+func ownedByKubelet(name string) bool {
+	switch prefix, base, _ := strings.Cut(name, "/"); prefix {
+	case "kubernetes.io", "beta.kubernetes.io":
+		return base == "hostname" || base == "os" || base == "arch"
+	case "kkbundle.io", "kubeadm.alpha.kubernetes.io", "volumes.kubernetes.io":
+		return true
+	}
+	return name == "node-role.kubernetes.io/control-plane"
 }
 
 // settings checks what differs from the cluster file, as far as that is not needed for it.
@@ -333,8 +352,9 @@ func (c *checker) hostNetworks(hosts []Host, d *Cluster) {
 	if _, own := d.Kubernetes.Kubeadm["controllerManager"]; own || len(d.Kubernetes.PodCIDR) == 0 {
 		return
 	}
-	pods := d.Kubernetes.PodCIDR[0]
-	if spare := nodeBits(pods) - pods.Bits(); spare < 31 && nodes > 1<<max(spare, 0) {
-		c.add("groups", "%d nodes do not fit into podCIDR %s: each takes a /%d", nodes, pods, nodeBits(pods))
+	for _, pods := range d.Kubernetes.PodCIDR {
+		if spare := d.CNI.nodeBits(pods) - pods.Bits(); spare < 31 && nodes > 1<<max(spare, 0) {
+			c.add("groups", "%d nodes do not fit into podCIDR %s: each takes a /%d", nodes, pods, d.CNI.nodeBits(pods))
+		}
 	}
 }

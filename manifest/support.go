@@ -1,7 +1,5 @@
 package manifest
 
-import "net/netip"
-
 // A gap is something the files can say and this version cannot do. It is refused rather than passed over: an install
 // that quietly leaves something out is worse than none. Whoever builds one of these deletes its row.
 type gap[T any] struct {
@@ -49,28 +47,15 @@ func clusterGaps() []gap[*Cluster] {
 		return gap[*Cluster]{value, func(c *Cluster) []string { return when(field(c) == value, path) }, use}
 	}
 	var (
-		endpoint = func(c *Cluster) string { return c.ControlPlaneEndpoint.Type }
 		etcd     = func(c *Cluster) string { return c.Etcd.Type }
 		network  = func(c *Cluster) string { return c.CNI.Type }
 		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
 	)
 	return append(runtimeGaps(), []gap[*Cluster]{
 		{"upgrading", func(c *Cluster) []string { return when(c.Kubernetes.UpgradeFrom != "", "kubernetes.upgradeFrom") }, "leave it out to install afresh; a bundle has what an upgrade needs all the same"},
-		is("kubernetes.proxyMode", "ipvs", func(c *Cluster) string { return c.Kubernetes.ProxyMode }, "use iptables or nftables"),
-		is("kubernetes.security", "hardened", func(c *Cluster) string { return c.Kubernetes.Security }, "use baseline"),
-		{"dual stack", func(c *Cluster) []string { return when(len(c.Kubernetes.PodCIDR) > 1, "kubernetes.podCIDR") }, "use one IPv4 network"},
-		{"a cluster of IPv6 alone", func(c *Cluster) []string {
-			return when(len(c.Kubernetes.PodCIDR) == 1 && isIPv6(c.Kubernetes.PodCIDR[0]), "kubernetes.podCIDR")
-		}, "use one IPv4 network"},
-		{"a shared endpoint with k3s", func(c *Cluster) []string {
-			return when(c.Kubernetes.Distribution == "k3s" && (endpoint(c) == "kube-vip" || endpoint(c) == "haproxy"), "controlPlaneEndpoint.type")
-		}, "use external, with a balancer of yours"},
 		is("etcd.type", "external", etcd, "use internal"),
 		is("etcd.type", "provided", etcd, "use internal"),
 		{"saving etcd", func(c *Cluster) []string { return when(c.Etcd.Backup != nil, "etcd.backup") }, "leave it out"},
-		{"another size of the nodes' networks", func(c *Cluster) []string {
-			return append(when(c.CNI.IPv4MaskSize != 0 && c.CNI.IPv4MaskSize != nodeBits4, "cni.ipv4MaskSize"), when(c.CNI.IPv6MaskSize != 0 && c.CNI.IPv6MaskSize != nodeBits6, "cni.ipv6MaskSize")...)
-		}, "leave it out"},
 		{"another directory for etcd", func(c *Cluster) []string {
 			return when(c.Etcd.DataDir != "" && c.Etcd.DataDir != defaultEtcdDir, "etcd.dataDir")
 		}, "leave it out"},
@@ -91,25 +76,17 @@ func clusterGaps() []gap[*Cluster] {
 	}...)
 }
 
-func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
-
 func inventoryGaps() []gap[*Inventory] {
 	return []gap[*Inventory]{
 		{"more than one registry host", func(inv *Inventory) []string {
 			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
 		}, "keep one host there"},
 		{"an NFS server", func(inv *Inventory) []string { return when(len(inv.Groups.NFS) > 0, "groups.nfs") }, "leave the group out"},
-		{"labelling nodes", func(inv *Inventory) []string {
-			return inv.saying("labels", func(v *Vars) bool { return len(v.Labels) > 0 })
-		}, "leave them out, and set them with kubectl label node"},
-		{"annotating nodes", func(inv *Inventory) []string {
-			return inv.saying("annotations", func(v *Vars) bool { return len(v.Annotations) > 0 })
-		}, "leave them out, and set them with kubectl annotate node"},
-		{"tainting nodes", func(inv *Inventory) []string {
-			return inv.saying("taints", func(v *Vars) bool { return len(v.Taints) > 0 })
-		}, "leave them out, and set them with kubectl taint node"},
-		{"a cluster that differs between hosts", func(inv *Inventory) []string {
-			return inv.saying("cluster", func(v *Vars) bool { return v.Cluster != nil })
+		{"another interface for the endpoint's address on some hosts", func(inv *Inventory) []string {
+			return inv.saying("cluster.controlPlaneEndpoint.interface", func(v *Vars) bool { return v.Cluster != nil && v.Cluster.ControlPlaneEndpoint.Interface != "" })
+		}, "write it into the cluster file, for all hosts"},
+		{"another directory for etcd on some hosts", func(inv *Inventory) []string {
+			return inv.saying("cluster.etcd.dataDir", func(v *Vars) bool { return v.Cluster != nil && v.Cluster.Etcd.DataDir != "" })
 		}, "write it into the cluster file, for all hosts"},
 	}
 }

@@ -16,8 +16,8 @@ import (
 func TestSupported(t *testing.T) {
 	want := map[string][]string{
 		"kubernetes.distribution":   {"kubernetes", "k3s"},
-		"kubernetes.proxyMode":      {"iptables", "nftables"},
-		"kubernetes.security":       {"baseline"},
+		"kubernetes.proxyMode":      {"iptables", "nftables", "ipvs"},
+		"kubernetes.security":       {"baseline", "hardened"},
 		"controlPlaneEndpoint.type": {"local", "kube-vip", "haproxy", "external"},
 		"etcd.type":                 {"internal"},
 		"cri.type":                  {"containerd", "docker", "crio"},

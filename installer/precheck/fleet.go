@@ -61,7 +61,7 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 	mtus := map[int]int{}
 	offsets := []time.Duration{0} // this machine, whose clock makes the certificates
 	for _, h := range in.Hosts {
-		address := Address(h.Host, h.Facts)
+		address := AddressFor(c, h.Host, h.Facts)
 		f.addresses = append(f.addresses, address)
 		f.named[h.Name] = address
 		if address.IsValid() {
@@ -156,6 +156,36 @@ func Address(h manifest.Host, f *node.Facts) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// AddressFor is Address, or Address6 where the cluster has no IPv4.
+func AddressFor(c *manifest.Cluster, h manifest.Host, f *node.Facts) netip.Addr {
+	if hasFamily(c, is4) || !hasFamily(c, is6) {
+		return Address(h, f)
+	}
+	return Address6(h, f)
+}
+
+// Address6 returns the host's IPv6 address in the cluster: the one of the inventory or, if it gives none, the only one that
+// the host's own interfaces have beside link-local ones. It is invalid if there is none, or if there are several.
+func Address6(h manifest.Host, f *node.Facts) netip.Addr {
+	if h.InternalIPv6.IsValid() || f == nil {
+		return h.InternalIPv6
+	}
+	var found []netip.Addr
+	for _, i := range f.Interfaces {
+		own := i.Kind == "" || i.Kind == "bond" || i.Kind == "vlan" || i.Kind == "team"
+		// A veth is a host's own only where the host is a container; pods' ends have link-local addresses.
+		for _, p := range i.Addresses {
+			if a := p.Addr(); (own || i.Kind == "veth") && a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() {
+				found = append(found, a)
+			}
+		}
+	}
+	if len(found) != 1 {
+		return netip.Addr{}
+	}
+	return found[0]
 }
 
 // interfaceOf returns the interface that has an address, and the network that the address is in.

@@ -111,14 +111,14 @@ const neighbours = 2
 func Links(c *manifest.Cluster, hosts []Host) []Link {
 	c = c.WithDefaults()
 	known := slices.DeleteFunc(slices.Clone(hosts), func(h Host) bool {
-		return h.Facts == nil || !Address(h.Host, h.Facts).IsValid()
+		return h.Facts == nil || !AddressFor(c, h.Host, h.Facts).IsValid()
 	})
 	var list []Link
 	for _, w := range ways(c) {
 		senders := having(known, w.from)
 		central := having(senders, []manifest.Role{manifest.RoleControlPlane})
 		for i, to := range having(known, w.to) {
-			address := Address(to.Host, to.Facts).String()
+			address := AddressFor(c, to.Host, to.Facts).String()
 			from := senders
 			if w.peers { // senders and receivers are the same
 				from = peersOf(i, senders, central)

@@ -73,15 +73,18 @@ func hasFamily(c *manifest.Cluster, is func(netip.Prefix) bool) bool {
 
 func hasAddress(s *Subject) Finding {
 	want := s.address
+	if !want.IsValid() && !hasFamily(s.Cluster, is4) {
+		return fail("the inventory gives no IPv6 address, and the host has none or several")
+	}
 	if !want.IsValid() {
 		return fail("the inventory gives no IPv4 address and the host has no default route to tell one by")
 	}
 	if i, _, ok := interfaceOf(s.Facts, want); ok {
 		return pass(fmt.Sprintf("%s on %s", want, i.Name))
 	}
-	all := s.addresses(func(a netip.Addr) bool { return a.Is4() })
+	all := s.addresses(func(a netip.Addr) bool { return a.Is4() == want.Is4() && !a.IsLinkLocalUnicast() })
 	if len(all) == 0 {
-		return failf("%s is on no interface; the host has no IPv4 address", want)
+		return failf("%s is on no interface; the host has no address of this family", want)
 	}
 	return failf("%s is on no interface; the host has %s", want, some(all))
 }

@@ -88,7 +88,7 @@ func forwards(s *Subject) Finding {
 	return s.isOn(forward4)
 }
 
-// forwards6 looks at what the installation does not set yet: it does not install IPv6.
+// forwards6 looks at what the installation sets, and at what it does not: it leaves IPv6 off where somebody has switched it off.
 func forwards6(s *Subject) Finding {
 	if !hasFamily(s.Cluster, is6) {
 		return skip()

@@ -178,6 +178,7 @@ func clusterFiles(c *manifest.Cluster) []string {
 	for _, a := range c.Addons {
 		files = append(files, a.Values...)
 	}
+	files = append(files, c.Kubernetes.Patches...)
 	files = append(files, c.Catalog...)
 	slices.Sort(files)
 	return slices.Compact(files)

@@ -30,7 +30,8 @@ net_up() {
       ip -n "$netns" link add eth0 address "$(printf '02:00:0a:fa:00:%02x' "${ADDRESS##*.}")" type veth peer name "h$N" netns "$switch" &&
       ip -n "$switch" link set "h$N" master labbr0 up &&
       ip netns exec "$netns" sysctl -q -w net.ipv4.ip_forward=0 &&
-      ip -n "$netns" addr add "$ADDRESS/24" dev eth0 && ip -n "$netns" link set eth0 up && return 0
+      ip -n "$netns" addr add "$ADDRESS/24" dev eth0 &&
+      ip -n "$netns" addr add "fd00:250::${ADDRESS##*.}/64" dev eth0 nodad && ip -n "$netns" link set eth0 up && return 0
     net_down
     sleep 0.2
   done

@@ -25,7 +25,10 @@ var hostScript []byte
 const (
 	Subnet       = "10.250.0.0/24"
 	AdminAddress = "10.250.0.1"
-	MaxHosts     = 20
+	// Subnet6 has an address of each host, too: its number is that of the IPv4 address.
+	Subnet6       = "fd00:250::/64"
+	AdminAddress6 = "fd00:250::1"
+	MaxHosts      = 20
 )
 
 // Options say what Up boots.

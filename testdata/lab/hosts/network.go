@@ -19,7 +19,7 @@ const counters = `table bridge lab {
 		type filter hook prerouting priority -300; policy accept;
 		ether type ip ip daddr ` + Subnet + ` return
 		ether type arp arp daddr ip ` + Subnet + ` return
-		ether type ip6 ip6 daddr { fe80::/10, ff02::/16 } return
+		ether type ip6 ip6 daddr { fe80::/10, ff02::/16, ` + Subnet6 + ` } return
 		ether type ip counter name left4
 		ether type ip6 counter name left6
 		ether type arp counter name asked
@@ -36,6 +36,7 @@ func (l *Lab) networkUp(ctx context.Context) error {
 		{"ip", "-n", n, "link", "set", "lo", "up"},
 		{"ip", "-n", n, "link", "add", "labbr0", "type", "bridge"},
 		{"ip", "-n", n, "addr", "add", AdminAddress + "/24", "dev", "labbr0"},
+		{"ip", "-n", n, "addr", "add", AdminAddress6 + "/64", "dev", "labbr0", "nodad"},
 		{"ip", "-n", n, "link", "set", "labbr0", "up"},
 	} {
 		if err := run(ctx, args...); err != nil {

@@ -1,0 +1,113 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const bothFamilies = "kubernetes: {version: v1.34.3, podCIDR: '10.233.64.0/18,fd00:233:64::/56', serviceCIDR: '10.233.0.0/18,fd00:233::/112'}"
+
+func TestAddressesOfFamilies(t *testing.T) {
+	t.Parallel()
+	four, six := netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("fd00::4")
+	one := node.Interface{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.4/24"), netip.MustParsePrefix("fe80::1/64"), netip.MustParsePrefix("fd00::4/64")}}
+	bridge := node.Interface{Name: "br0", Kind: "bridge", Addresses: []netip.Prefix{netip.MustParsePrefix("fd00:9::1/64")}}
+	second := node.Interface{Name: "eth1", Addresses: []netip.Prefix{netip.MustParsePrefix("fd00:7::1/64")}}
+	routes := []node.DefaultRoute{{Interface: "eth0", Gateway: netip.MustParseAddr("10.0.0.1")}}
+	onlySix := "kubernetes: {version: v1.34.3, podCIDR: 'fd00:233:64::/56', serviceCIDR: 'fd00:233::/112'}"
+	for name, c := range map[string]struct {
+		cluster string
+		host    manifest.Host
+		facts   []node.Interface
+		want    []netip.Addr
+	}{
+		"IPv4":                    {"", manifest.Host{}, []node.Interface{one}, []netip.Addr{four}},
+		"both, found":             {bothFamilies, manifest.Host{}, []node.Interface{one, bridge}, []netip.Addr{four, six}},
+		"both, given":             {bothFamilies, manifest.Host{InternalIPv4: four, InternalIPv6: six}, nil, []netip.Addr{four, six}},
+		"both, several":           {bothFamilies, manifest.Host{}, []node.Interface{one, second}, nil},
+		"both, one of several":    {bothFamilies, manifest.Host{InternalIPv6: six}, []node.Interface{one, second}, []netip.Addr{four, six}},
+		"IPv6 beside IPv4":        {onlySix, manifest.Host{InternalIPv4: four}, []node.Interface{one}, []netip.Addr{six}},
+		"IPv6, several, no other": {onlySix, manifest.Host{}, []node.Interface{one, second}, nil},
+	} {
+		c.host.Roles = []manifest.Role{manifest.RoleCluster}
+		r := &run{cluster: cluster(t, c.cluster)}
+		target := r.newTarget(c.host)
+		if !target.isAddressed() {
+			target.findAddresses(&node.Facts{Interfaces: c.facts, Routes: routes})
+		}
+		if target.isAddressed() != (c.want != nil) {
+			t.Errorf("%s: addressed %v", name, target.isAddressed())
+		}
+		if c.want != nil {
+			if diff := cmp.Diff(commas(target.addresses()), commas(c.want)); diff != "" {
+				t.Errorf("%s (-got +want):\n%s", name, diff)
+			}
+		}
+	}
+	if e := (&AddressError{Host: "a", Six: true}); !strings.Contains(e.Error(), "IPv6") || !strings.Contains(e.Hint(), "internalIPv6") {
+		t.Errorf("%v; %s", e, e.Hint())
+	}
+}
+
+// A node of both families has a line in hosts files, an address for the kubelet and a route to services for each.
+func TestHostPreparationOfBothFamilies(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	s.options.Cluster = cluster(t, bothFamilies)
+	h := s.hosts["cp1"]
+	h.answer("ip", func(_ context.Context, cmd host.Cmd) error {
+		if cmd.Args[1] == family4 { // only IPv4 has a default route
+			_, err := cmd.Stdout.Write([]byte("default via 10.0.0.1 dev eth0\n"))
+			return err
+		}
+		return nil
+	})
+	var set []string
+	h.answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
+		if cmd.Args[1] == "--write" {
+			set = append(set, cmd.Args[2])
+		}
+		if strings.HasPrefix(cmd.Args[len(cmd.Args)-1], "net.ipv6.conf.default.forwarding=") {
+			return errors.New("stop here")
+		}
+		return nil
+	})
+	r := s.run(t, nil)
+	r.targets[0].IP6 = netip.MustParseAddr("fd00::3")
+	if err := r.phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{hostsTask(), routeTask(s.options.Cluster)}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.content("/etc/hosts"); !strings.Contains(got, "10.0.0.3 cp1\nfd00::3 cp1\n") {
+		t.Errorf("hosts file\n%s", got)
+	}
+	unit := h.content("/etc/systemd/system/" + routeUnit)
+	if !strings.Contains(unit, "ExecStart=/sbin/ip -6 route replace fd00:233::/112 dev lo src fd00::3\n") || strings.Contains(unit, "ip -4") {
+		t.Errorf("unit\n%s", unit)
+	}
+	if err := r.phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{kernelTask(s.options.Cluster)}}}); err == nil {
+		t.Error("a required parameter that cannot be set is passed over")
+	}
+	for _, want := range []string{"net.ipv6.conf.all.forwarding=1", "net.bridge.bridge-nf-call-ip6tables=1"} {
+		if !strings.Contains(strings.Join(set, "\n"), want) {
+			t.Errorf("%s is not set: %v", want, set)
+		}
+	}
+	j, err := r.targets[0].joining()
+	if err != nil || commas(j.ips) != "10.0.0.3,fd00::3" {
+		t.Errorf("the kubelet is given %v, %v", j.ips, err)
+	}
+	if part := r.networkPart(); len(part.names) != 1 || part.names[0] != "fd00::3" {
+		t.Errorf("names in the certificate: %v", part.names)
+	}
+}

@@ -1,0 +1,41 @@
+package installer
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestLaid(t *testing.T) {
+	t.Parallel()
+	flag := func(name, value string) any { return document{"name": name, "value": value} }
+	base := document{"apiServer": document{
+		"extraArgs": []any{flag("a", "1"), flag("b", "2"), flag("c", "3")},
+		"certSANs":  []any{"x", "y"},
+		"extraVolumes": []any{
+			document{"name": "v", "hostPath": "/v"}, document{"name": "w", "hostPath": "/w"},
+		},
+	}}
+	over := map[string]any{"apiServer": map[string]any{
+		"extraArgs":    map[string]any{"b": int64(20), "c": nil, "d": true},
+		"certSANs":     []any{"y", "z"},
+		"extraVolumes": []any{map[string]any{"name": "w", "hostPath": "/mine"}},
+	}}
+	want := document{"apiServer": document{
+		"extraArgs":    []any{flag("a", "1"), flag("b", "20"), flag("d", "true")},
+		"certSANs":     []any{"x", "y", "z"},
+		"extraVolumes": []any{document{"name": "v", "hostPath": "/v"}, document{"name": "w", "hostPath": "/mine"}},
+	}}
+	if diff := cmp.Diff(kubeadmConfig{beta4: true}.laid(base, over), want); diff != "" {
+		t.Errorf("v1beta4 (-got +want):\n%s", diff)
+	}
+	want["apiServer"].(document)["extraArgs"] = document{"a": "1", "b": "20", "d": "true"}
+	if diff := cmp.Diff(kubeadmConfig{}.laid(base, over), want); diff != "" {
+		t.Errorf("v1beta3 (-got +want):\n%s", diff)
+	}
+	twice := map[string]any{"extraArgs": []any{map[string]any{"name": "service-account-issuer", "value": "a"}, map[string]any{"name": "service-account-issuer", "value": "b"}}}
+	got := kubeadmConfig{beta4: true}.laid(document{"extraArgs": document{"service-account-issuer": "old"}}, twice)
+	if diff := cmp.Diff(got, document{"extraArgs": []any{flag("service-account-issuer", "a"), flag("service-account-issuer", "b")}}); diff != "" {
+		t.Errorf("an argument that is there twice (-got +want):\n%s", diff)
+	}
+}

@@ -1,0 +1,176 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// closedPaths are what nobody but root has to read on a node (CIS 1.1 and 4.1), files and directories with all that is in
+// them. What is not there is passed over.
+func closedPaths() []string {
+	return []string{
+		"/etc/kubernetes", "/etc/cni/net.d", "/etc/containerd", "/var/lib/etcd",
+		"/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d", "/etc/systemd/system/containerd.service",
+		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/pki",
+	}
+}
+
+// secretPaths are what must be root's alone in every cluster.
+func secretPaths() []string {
+	list := []string{"/etc/kubernetes/manifests", encryptionOnHost, "/var/lib/etcd", "/var/lib/kubelet/pki/kubelet.key"}
+	for _, name := range []string{"admin", "super-admin", "kubelet", "controller-manager", "scheduler"} {
+		list = append(list, "/etc/kubernetes/"+name+".conf")
+	}
+	for _, name := range []string{
+		"ca", "apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-ca", "front-proxy-client", "sa",
+		"etcd/ca", "etcd/server", "etcd/peer", "etcd/healthcheck-client",
+	} {
+		list = append(list, "/etc/kubernetes/pki/"+name+".key")
+	}
+	return list
+}
+
+// modesTask takes away everybody else's rights to a node's configuration and state.
+func modesTask() Task {
+	return Task{
+		Name:  "file-modes",
+		Roles: []manifest.Role{manifest.RoleCluster},
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			open, err := t.openFiles(ctx, closedPaths()...)
+			return len(open) == 0, err
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			const script = `for p; do [ ! -e "$p" ] || find "$p" -xdev ! -type l -perm /077 -exec chmod go-rwx {} + || exit 1; done`
+			return t.command(ctx, append([]string{"sh", "-c", script, "sh"}, closedPaths()...)...)
+		},
+	}
+}
+
+// openFiles lists files and directories that others than root can read, write or enter, at most 20 a path.
+func (t *Target) openFiles(ctx context.Context, paths ...string) ([]string, error) {
+	const script = `for p; do [ ! -e "$p" ] || find "$p" -xdev ! -type l -perm /077 -print | head -n 20 || exit 1; done`
+	out, err := t.output(ctx, append([]string{"sh", "-c", script, "sh"}, paths...)...)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(out)), nil
+}
+
+// encryptTask writes every Secret anew, so that those from before there was a key are encrypted, too. Nothing of them leaves
+// the host.
+func encryptTask() Task {
+	stamp := func(ctx context.Context, t *Target) (textFile, error) {
+		config, err := t.run.encryption(ctx)
+		return textFile{stampDir + "/secrets-encrypted", 0o600, fmt.Appendf(nil, "%x\n", sha256.Sum256(config))}, err
+	}
+	return Task{
+		Name:  "encrypt-secrets",
+		Roles: []manifest.Role{manifest.RoleControlPlane},
+		Where: First,
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			f, err := stamp(ctx, t)
+			if err != nil {
+				return false, err
+			}
+			return t.has(ctx, f)
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			// A file and no pipe: sh does not say whether the first command of a pipe failed.
+			const script = `umask 077; f=$(mktemp -p "$1") || exit 1; trap 'rm -f "$f"' EXIT
+kubectl --kubeconfig="$2" get secrets --all-namespaces --output=json >"$f" && kubectl --kubeconfig="$2" replace --filename="$f" >/dev/null`
+			f, err := stamp(ctx, t)
+			if err != nil {
+				return err
+			}
+			// A Secret that somebody changes meanwhile is refused; its writer has encrypted it, the others are tried again.
+			if err := eventually(ctx, nodesWait, func(ctx context.Context) error {
+				return t.command(ctx, "sh", "-c", script, "sh", stateDir, adminConf)
+			}); err != nil {
+				return err
+			}
+			return t.write(ctx, f)
+		},
+	}
+}
+
+// namespacesTask prepares the namespaces of addons: pods there get no access to the API that they did not ask for, and,
+// where the pod network looks at such things, are reached from their own namespace only, until a NetworkPolicy says more.
+func namespacesTask(c *manifest.Cluster) Task {
+	objects := func() ([]byte, error) {
+		docs := namespaceDefaults(c)
+		return documents(docs...)
+	}
+	stamp := func(data []byte) textFile {
+		return textFile{stampDir + "/namespaces", 0o600, fmt.Appendf(nil, "%x\n", sha256.Sum256(data))}
+	}
+	return Task{
+		Name:  "namespaces",
+		Roles: []manifest.Role{manifest.RoleControlPlane},
+		Where: First,
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			data, err := objects()
+			if err != nil {
+				return false, err
+			}
+			return t.has(ctx, stamp(data))
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			data, err := objects()
+			if err != nil {
+				return err
+			}
+			if _, err := t.kubectlWith(ctx, bytes.NewReader(data), "apply", "--server-side", "--field-manager="+marksManager, "--filename=-"); err != nil {
+				return err
+			}
+			return t.write(ctx, stamp(data))
+		},
+	}
+}
+
+// namespaceDefaults are the namespace default and those of addons, but for Kubernetes' own.
+func namespaceDefaults(c *manifest.Cluster) []document {
+	names := []string{"default"}
+	for _, a := range c.Addons {
+		if !strings.HasPrefix(a.Namespace, "kube-") {
+			names = append(names, a.Namespace)
+		}
+	}
+	var docs []document
+	for i, name := range names {
+		if slices.Index(names, name) != i {
+			continue
+		}
+		if name != "default" {
+			docs = append(docs, document{"apiVersion": "v1", "kind": "Namespace", "metadata": document{"name": name}})
+		}
+		docs = append(docs, document{
+			"apiVersion": "v1", "kind": "ServiceAccount", "metadata": document{"name": "default", "namespace": name},
+			"automountServiceAccountToken": false,
+		})
+		if name != "default" && enforcesPolicies(c) {
+			docs = append(docs, document{
+				"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": document{"name": "kkbundle-same-namespace", "namespace": name},
+				"spec": document{
+					"podSelector": document{}, "policyTypes": []any{"Ingress"},
+					"ingress": []any{document{"from": []any{document{"podSelector": document{}}}}},
+				},
+			})
+		}
+	}
+	return docs
+}
+
+// enforcesPolicies tells whether the pod network does what a NetworkPolicy says. flannel does not.
+func enforcesPolicies(c *manifest.Cluster) bool {
+	network := c.CNI.Type
+	if network == "multus" {
+		network = c.CNI.With
+	}
+	return network != "flannel" && network != "none"
+}

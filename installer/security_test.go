@@ -1,0 +1,114 @@
+//go:build linux
+
+package installer
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+func TestSecurityFiles(t *testing.T) {
+	t.Parallel()
+	got, err := documents(admissionConfig(), auditPolicy(), authenticationConfig(true), authenticationConfig(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "security.yaml", got)
+	docs := namespaceDefaults(cluster(t, "cni: {type: calico}\naddons: [{chart: a, namespace: web}, {chart: b, namespace: web, release: c}, {chart: d, namespace: kube-system}]"))
+	if got, err = documents(docs...); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "namespaces.yaml", got)
+}
+
+// The key is made once, is the same on all control planes, and is never replaced: what was encrypted with it could not be
+// read any more.
+func TestEncryptionKeyIsKept(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "cp2")
+	s.options.Inventory = &manifest.Inventory{
+		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: "10.0.0.3"}, {Name: "cp2", Address: "10.0.0.4"}},
+		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Registry: []string{"cp1"}},
+	}
+	s.options.Cluster = cluster(t, "kubernetes: {version: v1.34.3, security: hardened}")
+	phases := []Phase{{Name: "install", Tasks: securityTasks(s.options.Cluster)}}
+	once := func(lost bool) {
+		t.Helper()
+		if lost {
+			s.options.WorkDir = t.TempDir() + "/other"
+		}
+		if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+			t.Fatal(err)
+		}
+	}
+	once(false)
+	first := s.hosts["cp1"].content(encryptionOnHost)
+	if !strings.Contains(first, "secretbox") || s.hosts["cp2"].content(encryptionOnHost) != first {
+		t.Fatalf("cp1 has %q, cp2 %q", first, s.hosts["cp2"].content(encryptionOnHost))
+	}
+	s.states()
+	once(false)
+	if states := strings.Join(s.states(), " "); strings.Contains(states, "changed") {
+		t.Error("a second run:", states)
+	}
+	once(true)
+	if s.hosts["cp1"].content(encryptionOnHost) != first {
+		t.Error("without the work directory, another key is made")
+	}
+	// An operator rotates the key on the first control plane.
+	rotated := strings.Replace(first, "- name: kkbundle1", "- name: kkbundle2\n        secret: bmV3IGtleSB0aGF0IGlzIGxvbmc=\n      - name: kkbundle1", 1)
+	s.hosts["cp1"].put(t, encryptionOnHost, rotated)
+	once(false)
+	if s.hosts["cp2"].content(encryptionOnHost) != rotated {
+		t.Error("the rotated key is not taken to the other control plane")
+	}
+	r := s.run(t, nil)
+	if _, err := r.encryption(t.Context()); err != nil || r.mask.mask("x bmV3IGtleSB0aGF0IGlzIGxvbmc= y") == "x bmV3IGtleSB0aGF0IGlzIGxvbmc= y" {
+		t.Errorf("the key would be in the log (%v)", err)
+	}
+	s.hosts["cp1"].put(t, encryptionOnHost, "- nonsense\n")
+	if err := s.run(t, nil).phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is no EncryptionConfiguration") {
+		t.Errorf("a damaged file: %v", err)
+	}
+}
+
+func TestFileModes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	h := s.hosts["cp1"]
+	h.put(t, "/etc/kubernetes/pki/ca.crt", "x")
+	h.put(t, "/etc/cni/net.d/10-flannel.conflist", "x")
+	h.put(t, "/etc/other", "x")
+	for _, want := range []string{"file-modes@cp1 changed", "file-modes@cp1 done"} {
+		if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{modesTask()}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.states(); len(got) != 1 || got[0] != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	out, err := s.run(t, nil).targets[0].output(t.Context(), "find", "/etc/other", "/etc/kubernetes/pki/ca.crt", "-printf", "%m ")
+	if err != nil || string(out) != "644 600 " {
+		t.Errorf("modes %q, %v", out, err)
+	}
+}
+
+// What a level asks for gives way to the cluster file.
+func TestUserWinsOverSecurity(t *testing.T) {
+	t.Parallel()
+	for text, limited := range map[string]bool{
+		"": true, ", kubeadm: {apiServer: {extraArgs: {oidc-issuer-url: https://a.example}}}": false,
+		", kubeadm: {apiServer: {extraArgs: [{name: anonymous-auth, value: 'true'}]}}": false,
+	} {
+		r := &run{cluster: cluster(t, "kubernetes: {version: v1.34.3, security: hardened"+text+"}")}
+		if _, has := r.securityPart().flags[apiServer]["authentication-config"]; has != limited {
+			t.Errorf("%s: authentication-config %v", text, has)
+		}
+	}
+	old := &run{cluster: cluster(t, "kubernetes: {version: v1.31.1, security: hardened}")}
+	if _, has := old.securityPart().flags[apiServer]["authentication-config"]; has {
+		t.Error("1.31 is given what it does not know")
+	}
+}

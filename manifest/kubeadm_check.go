@@ -1,0 +1,221 @@
+package manifest
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+)
+
+// shape says which keys a mapping of ClusterConfiguration has, and what is below them; nil for what is not looked into.
+type shape map[string]shape
+
+// clusterConfiguration is the shape of kubeadm's ClusterConfiguration in v1beta3 and v1beta4, as far as either has it.
+// https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/#kubeadm-k8s-io-v1beta4-ClusterConfiguration
+func clusterConfiguration(beta4 bool) shape {
+	component := func(more ...string) shape {
+		s := shape{"extraArgs": nil, "extraVolumes": nil}
+		if beta4 {
+			s["extraEnvs"] = nil
+		}
+		for _, name := range more {
+			s[name] = nil
+		}
+		return s
+	}
+	api := component("certSANs")
+	dns := shape{"imageRepository": nil, "imageTag": nil}
+	local := component("imageRepository", "imageTag", "dataDir", "serverCertSANs", "peerCertSANs")
+	delete(local, "extraVolumes")
+	root := shape{
+		"etcd":            {"local": local, "external": {"endpoints": nil, "caFile": nil, "certFile": nil, "keyFile": nil}},
+		"networking":      {"serviceSubnet": nil, "podSubnet": nil, "dnsDomain": nil},
+		"apiServer":       api,
+		"dns":             dns,
+		"featureGates":    nil,
+		"certificatesDir": nil, "imageRepository": nil, "clusterName": nil, "kubernetesVersion": nil, "controlPlaneEndpoint": nil,
+		"apiVersion": nil, "kind": nil,
+		"controllerManager": component(), "scheduler": component(),
+	}
+	if !beta4 {
+		api["timeoutForControlPlane"] = nil
+		return root
+	}
+	dns["disabled"] = nil
+	root["proxy"] = shape{"disabled": nil}
+	for _, name := range []string{"encryptionAlgorithm", "certificateValidityPeriod", "caCertificateValidityPeriod"} {
+		root[name] = nil
+	}
+	return root
+}
+
+// belongings are keys of ClusterConfiguration that the cluster file has places of its own for: with another value, what
+// else depends on them would be something else.
+func belongings() map[string]string {
+	return map[string]string{
+		"apiVersion": "leave it out: it follows from kubernetes.version", "kind": "leave it out",
+		"kubernetesVersion": "write kubernetes.version", "clusterName": "write metadata.name",
+		"controlPlaneEndpoint":     "write controlPlaneEndpoint.address",
+		"certificatesDir":          "leave it out: certificates are in /etc/kubernetes/pki",
+		"networking.podSubnet":     "write kubernetes.podCIDR",
+		"networking.serviceSubnet": "write kubernetes.serviceCIDR",
+	}
+}
+
+// kubeadm checks what kubeadm would refuse or pass over when the cluster is half made.
+func (c *checker) kubeadm(k *Kubernetes) {
+	v, err := semver.NewVersion(k.Version)
+	if err != nil {
+		return // it is said
+	}
+	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
+	at := "kubernetes.kubeadm"
+	c.shaped(at, k.Kubeadm, clusterConfiguration(beta4), beta4)
+	for _, name := range sortedKeys(belongings()) {
+		if first, below, deep := strings.Cut(name, "."); hasKey(k.Kubeadm, first, below, deep) {
+			c.addKey(join(at, name), "it has a place of its own in the cluster file: %s", belongings()[name])
+		}
+	}
+	for _, one := range []struct {
+		name   string
+		config Config
+	}{{"kubelet", k.Kubelet}, {"kubeProxy", k.KubeProxy}} {
+		for _, name := range []string{"apiVersion", "kind"} {
+			if _, ok := one.config[name]; ok {
+				c.addKey(join(join("kubernetes", one.name), name), "leave it out")
+			}
+		}
+	}
+	c.patches(k.Patches, v)
+}
+
+func hasKey(m map[string]any, first, below string, deep bool) bool {
+	v, ok := m[first]
+	if !deep {
+		return ok
+	}
+	inner, _ := v.(map[string]any)
+	_, ok = inner[below]
+	return ok
+}
+
+// shaped checks the keys of a mapping, and the lists that are merged by name.
+func (c *checker) shaped(at string, m map[string]any, s shape, beta4 bool) {
+	for _, name := range sortedKeys(m) {
+		below, known := s[name]
+		here := join(at, name)
+		inner, isMap := m[name].(map[string]any)
+		switch {
+		case !known:
+			c.addKey(here, "kubeadm has no such key here%s", nearest(name, sortedKeys(s)))
+		case name == "extraArgs":
+			c.extraArgs(here, m[name], beta4)
+		case name == "extraEnvs", name == "extraVolumes":
+			c.named(here, m[name])
+		case strings.HasSuffix(name, "SANs"):
+			c.texts(here, m[name])
+		case below != nil && isMap:
+			c.shaped(here, inner, below, beta4)
+		case below != nil && m[name] != nil:
+			c.add(here, "want a mapping")
+		}
+	}
+}
+
+// extraArgs checks arguments, which may be written in either API version's form.
+func (c *checker) extraArgs(at string, v any, beta4 bool) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, name := range sortedKeys(v) {
+			c.argument(join(at, name), name, v[name])
+		}
+	case []any:
+		seen := map[string]bool{}
+		for i, one := range v {
+			m, _ := one.(map[string]any)
+			name, _ := m["name"].(string)
+			if name == "" || len(m) != 2 {
+				c.add(index(at, i), "want name and value")
+				continue
+			}
+			c.argument(index(at, i), name, m["value"])
+			if seen[name] && !beta4 {
+				c.add(index(at, i), "%s is there twice, which kubeadm before 1.31 cannot pass on", shorten(name))
+			}
+			seen[name] = true
+		}
+	case nil:
+	default:
+		c.add(at, "want arguments as NAME: VALUE, or a list of name and value")
+	}
+}
+
+func (c *checker) argument(at, name string, value any) {
+	if strings.HasPrefix(name, "-") {
+		c.add(at, "write the argument's name without dashes")
+	}
+	switch value.(type) {
+	case map[string]any, []any:
+		c.add(at, "want one value; write a list as text with commas")
+	}
+}
+
+// named checks that a list's entries have names, each once.
+func (c *checker) named(at string, v any) {
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		c.add(at, "want a list")
+	}
+	var seen []string
+	for i, one := range list {
+		m, _ := one.(map[string]any)
+		name, _ := m["name"].(string)
+		switch {
+		case name == "":
+			c.add(index(at, i), "name is missing")
+		case slices.Contains(seen, name):
+			c.add(index(at, i), "%s is there twice", shorten(name))
+		}
+		seen = append(seen, name)
+	}
+}
+
+func (c *checker) texts(at string, v any) {
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		c.add(at, "want a list")
+	}
+	for i, one := range list {
+		if _, ok := one.(string); !ok {
+			c.add(index(at, i), "want text")
+		}
+	}
+}
+
+// patchName is how kubeadm wants patch files to be named: target, anything, and the kind of patch.
+// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/control-plane-flags/#patches
+const patchName = `^(etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubeletconfiguration|corednsdeployment)[^.+\n]*(\+(strategic|merge|json))?\.(json|yaml)$`
+
+// patches checks the names of patch files, which say what they are for: kubeadm passes over those that it cannot read.
+func (c *checker) patches(list []string, v *semver.Version) {
+	named := regexp.MustCompile(patchName)
+	first := map[string]int{}
+	for i, file := range list {
+		at, name := index("kubernetes.patches", i), path.Base(file)
+		target := named.FindStringSubmatch(name)
+		switch at1, twice := first[name]; {
+		case target == nil:
+			c.add(at, "%q is no name of a patch; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", shorten(name))
+		case twice:
+			c.add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", shorten(name), c.line(index("kubernetes.patches", at1)), target[1])
+		case target[1] == "corednsdeployment" && v.LessThan(semver.New(1, 32, 0, "", "")):
+			c.add(at, "kubeadm patches CoreDNS since 1.32, and this is %s", fmt.Sprint(v))
+		}
+		if _, twice := first[name]; !twice {
+			first[name] = i
+		}
+	}
+}
