@@ -53,6 +53,8 @@ func (r *run) fixedSettings() []fixedSetting {
 		{"kubernetes.podCIDR", k.PodCIDR.String(), true},
 		{"kubernetes.serviceCIDR", k.ServiceCIDR.String(), true},
 		{"controlPlaneEndpoint.address", r.endpoint(), true},
+		{"etcd.type", r.cluster.Etcd.Type, true},
+		{"etcd.dataDir", r.cluster.Etcd.DataDir, true},
 		{"kubernetes.proxyMode", k.ProxyMode, false},
 		{"kubernetes.maxPods", strconv.Itoa(k.MaxPods), false},
 		{"kubernetes.kubelet", digestOf(k.Kubelet), false},

@@ -19,9 +19,6 @@ func refusedOptions() map[string]struct{ yaml, task string } {
 		"kube-vip":          {"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "kube-vip"},
 		"haproxy":           {"controlPlaneEndpoint: {type: haproxy}", "haproxy"},
 		"external endpoint": {"controlPlaneEndpoint: {type: external, address: 10.0.0.9}", ""},
-		"external etcd":     {"etcd: {type: external}", "etcd"},
-		"provided etcd":     {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
-		"etcd backup":       {"etcd: {backup: {every: 30m, keep: 5}}", ""},
 		"docker":            {"cri: {type: docker}", "docker"},
 		"crio":              {"cri: {type: crio}", "crio"},
 		"calico":            {"cni: {type: calico}", "calico"},
@@ -60,6 +57,8 @@ func TestPlannedTasksAreRefused(t *testing.T) {
 	for _, text := range []string{
 		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}", "kubernetes: {version: v1.30.14, proxyMode: nftables}",
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
+		"etcd: {type: external, dataDir: /data/etcd}", "etcd: {backup: {every: 30m, keep: 5}}", "etcd: {type: external, backup: {every: 30m, keep: 5}}",
+		"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
 	} {
 		c := cluster(t, text)
 		if err := c.CheckInstall(); err != nil {
@@ -82,6 +81,8 @@ func TestNeedsOfEveryKind(t *testing.T) {
 		plain := resolved(t, "kubernetes: {version: "+version+"}", version)
 		fmt.Fprintf(&b, "Kubernetes %s\n  %s\n", version, strings.Join(plain, "\n  "))
 		options := refusedOptions()
+		options["external etcd"] = struct{ yaml, task string }{"etcd: {type: external}", ""}
+		options["etcd backup"] = struct{ yaml, task string }{"etcd: {backup: {every: 30m, keep: 5}}", ""}
 		for _, name := range slices.Sorted(maps.Keys(options)) {
 			text := options[name].yaml
 			if name == "k3s" {

@@ -50,7 +50,6 @@ func clusterGaps() []gap[*Cluster] {
 	}
 	var (
 		endpoint = func(c *Cluster) string { return c.ControlPlaneEndpoint.Type }
-		etcd     = func(c *Cluster) string { return c.Etcd.Type }
 		network  = func(c *Cluster) string { return c.CNI.Type }
 		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
 	)
@@ -66,16 +65,13 @@ func clusterGaps() []gap[*Cluster] {
 		is("controlPlaneEndpoint.type", "kube-vip", endpoint, "use local"),
 		is("controlPlaneEndpoint.type", "haproxy", endpoint, "use local"),
 		is("controlPlaneEndpoint.type", "external", endpoint, "use local"),
-		is("etcd.type", "external", etcd, "use internal"),
-		is("etcd.type", "provided", etcd, "use internal"),
-		{"saving etcd", func(c *Cluster) []string { return when(c.Etcd.Backup != nil, "etcd.backup") }, "leave it out"},
+		{"saving an etcd of yours", func(c *Cluster) []string {
+			return when(c.Etcd.Type == "provided" && c.Etcd.Backup != nil, "etcd.backup")
+		}, "leave it out, and save it where it runs"},
 		is("cri.type", "docker", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
 		is("cri.type", "crio", func(c *Cluster) string { return c.CRI.Type }, "use containerd"),
 		{"another size of the nodes' networks", func(c *Cluster) []string {
 			return append(when(c.CNI.IPv4MaskSize != 0 && c.CNI.IPv4MaskSize != nodeBits4, "cni.ipv4MaskSize"), when(c.CNI.IPv6MaskSize != 0 && c.CNI.IPv6MaskSize != nodeBits6, "cni.ipv6MaskSize")...)
-		}, "leave it out"},
-		{"another directory for etcd", func(c *Cluster) []string {
-			return when(c.Etcd.DataDir != "" && c.Etcd.DataDir != defaultEtcdDir, "etcd.dataDir")
 		}, "leave it out"},
 		{"a second registry host", func(c *Cluster) []string { return when(c.ImageRegistry.VIP != "", "imageRegistry.vip") }, "leave it out"},
 		{"node-local DNS", func(c *Cluster) []string { return when(c.DNS.NodeLocal, "dns.nodeLocal") }, "leave it out"},

@@ -19,7 +19,7 @@ func TestSupported(t *testing.T) {
 		"kubernetes.proxyMode":      {"iptables", "nftables"},
 		"kubernetes.security":       {"baseline"},
 		"controlPlaneEndpoint.type": {"local"},
-		"etcd.type":                 {"internal"},
+		"etcd.type":                 {"internal", "external", "provided"},
 		"cri.type":                  {"containerd"},
 		"cni.type":                  {"flannel", "none"},
 		"cni.with":                  nil,
