@@ -25,7 +25,7 @@ func (r *run) connect(ctx context.Context) error {
 		return t.failure
 	})
 	for _, t := range r.targets {
-		if !r.leaving && t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
+		if !r.leaving && len(r.only) == 0 && t.failure == nil && !t.IP.IsValid() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &AddressError{Host: t.Name})
 		}
 	}
@@ -50,6 +50,9 @@ func (r *run) findTargets() error {
 // needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
 // tasks run once.
 func (r *run) needed() []*Target {
+	if len(r.only) > 0 {
+		return slices.DeleteFunc(r.withRole(r.only...), func(t *Target) bool { return slices.Contains(r.without, t.Name) })
+	}
 	if len(r.Limit) == 0 {
 		return r.targets
 	}
