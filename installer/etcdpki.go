@@ -145,13 +145,16 @@ func (t *Target) etcdMemberFiles(ctx context.Context) ([]textFile, error) {
 	}
 	files := append(client, etcdAuthorityFiles().files(pki.Pair{Cert: authority.PEM, Key: key})...)
 	names := pki.ParseNames([]string{t.Name, "localhost", t.IP.String(), "127.0.0.1", "::1"})
-	for kind, at := range map[string]pairFiles{"server": etcdServerFiles(), "peer": etcdPeerFiles()} {
+	for _, one := range []struct {
+		kind string
+		at   pairFiles
+	}{{"server", etcdServerFiles()}, {"peer", etcdPeerFiles()}} {
 		// A server of etcd is also the client of itself, for its gateway.
-		pair, err := t.run.etcdPair(authority, t.Name+"-"+kind, pki.Peer, names)
+		pair, err := t.run.etcdPair(authority, t.Name+"-"+one.kind, pki.Peer, names)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, at.files(pair)...)
+		files = append(files, one.at.files(pair)...)
 	}
 	return files, nil
 }
