@@ -25,7 +25,8 @@ const (
 
 func etcdAuthorityFiles() pairFiles { return pairFiles{etcdDir + "/ca.crt", etcdDir + "/ca.key"} }
 func etcdServerFiles() pairFiles    { return pairFiles{etcdDir + "/server.crt", etcdDir + "/server.key"} }
-func etcdPeerFiles() pairFiles      { return pairFiles{etcdDir + "/peer.crt", etcdDir + "/peer.key"} }
+
+func etcdPeerFiles() pairFiles { return pairFiles{etcdDir + "/peer.crt", etcdDir + "/peer.key"} }
 
 // etcdPrograms are members of etcd's archive, whose only directory is named for the version and the architecture.
 func etcdPrograms(names ...string) []Place {
