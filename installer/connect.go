@@ -32,7 +32,7 @@ func (r *run) connect(ctx context.Context) error {
 	})
 	err = errors.Join(err, r.spare())
 	for _, t := range r.targets {
-		if !r.leaving && !r.alone && (t.failure == nil || r.canSpare(t)) && !errors.Is(t.failure, errGone) && !t.isAddressed() { // a host that is left out of this run cannot be asked
+		if !r.leaving && !r.alone && len(r.only) == 0 && (t.failure == nil || r.canSpare(t)) && !errors.Is(t.failure, errGone) && !t.isAddressed() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.has4()})
 		}
 	}
@@ -57,6 +57,9 @@ func (r *run) findTargets() error {
 // needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
 // tasks run once: until it is known which control plane that is, every one that was not lost.
 func (r *run) needed() []*Target {
+	if len(r.only) > 0 {
+		return slices.DeleteFunc(r.withRole(r.only...), func(t *Target) bool { return slices.Contains(r.without, t.Name) })
+	}
 	if len(r.Limit) == 0 {
 		return r.targets
 	}

@@ -40,6 +40,7 @@ func (r *run) parts() []configPart {
 		r.endpointPart(),
 		r.networkPart(),
 		r.securityPart(),
+		r.etcdPart(),
 	}
 }
 

@@ -56,6 +56,8 @@ func (r *run) fixedSettings() []fixedSetting {
 		{"kubernetes.serviceCIDR", k.ServiceCIDR.String(), true},
 		{"controlPlaneEndpoint.type", r.cluster.ControlPlaneEndpoint.Type, true},
 		{endpointSetting, r.endpoint(), true},
+		{"etcd.type", r.cluster.Etcd.Type, true},
+		{"etcd.dataDir", r.cluster.Etcd.DataDir, true},
 		{"kubernetes.proxyMode", k.ProxyMode, false},
 		{"kubernetes.maxPods", strconv.Itoa(k.MaxPods), false},
 		{"kubernetes.kubelet", digestOf(k.Kubelet), false},

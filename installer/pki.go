@@ -18,24 +18,36 @@ const renewBefore = 180 * 24 * time.Hour
 // loadAuthority reads the authority in the work directory, or makes it. It signs the registry's certificate; hosts trust it
 // for the registry and for nothing else.
 func loadAuthority(w *workDir, now time.Time) (*pki.Authority, error) {
-	certPEM, err := w.read(caCertFile)
+	authority, err := w.authority(caCertFile, caKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return newAuthority(w, now)
 	}
 	if err != nil {
 		return nil, err
 	}
-	keyPEM, err := w.read(caKeyFile)
+	if end := authority.Certificate.NotAfter; now.After(end) {
+		return nil, fmt.Errorf("%s ended %s: move it and %s away and run again; the registry and all hosts get new ones",
+			w.join(caCertFile), end.Format(time.DateOnly), w.join(caKeyFile))
+	}
+	return authority, nil
+}
+
+// authority reads an authority's pair from the work directory; the error is fs.ErrNotExist if there is none.
+func (w *workDir) authority(certFile, keyFile string) (*pki.Authority, error) {
+	certPEM, err := w.read(certFile)
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := w.read(keyFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s is there and its key %s is not", w.join(certFile), w.join(keyFile))
+	}
 	if err != nil {
 		return nil, err
 	}
 	authority, err := pki.ParseAuthority(pki.Pair{Cert: certPEM, Key: keyPEM})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", w.join(caCertFile), err)
-	}
-	if end := authority.Certificate.NotAfter; now.After(end) {
-		return nil, fmt.Errorf("%s ended %s: move it and %s away and run again; the registry and all hosts get new ones",
-			w.join(caCertFile), end.Format(time.DateOnly), w.join(caKeyFile))
+		return nil, fmt.Errorf("%s: %w", w.join(certFile), err)
 	}
 	return authority, nil
 }

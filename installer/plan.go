@@ -15,7 +15,7 @@ func Plan(c *manifest.Cluster) []Phase {
 	if c.ImageRegistry.Type != "existing" && c.ImageRegistry.Type != "none" {
 		init = append([]Task{certificatesTask()}, init...)
 	}
-	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c))
+	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), etcdNodeTasks(c), networkTasks(c), addonTasks(c))
 	if isHardened(c) && !isK3s(c) {
 		install = append(install, modesTask())
 	}

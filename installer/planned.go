@@ -41,23 +41,6 @@ func storageHostTasks(c *manifest.Cluster) []Task {
 	}
 }
 
-// etcdTasks install etcd beside the cluster.
-func etcdTasks(c *manifest.Cluster) []Task {
-	if c.Etcd.Type != "external" {
-		return nil
-	}
-	// etcd-vX.Y.Z-linux-ARCH/ is the directory of the archive; its name has the version and is left out.
-	return []Task{{
-		Name:  "etcd",
-		Roles: []manifest.Role{manifest.RoleEtcd},
-		Files: []Place{
-			{"etcd", "etcd", "/usr/local/bin/etcd", executable},
-			{"etcd", "etcdctl", "/usr/local/bin/etcdctl", executable},
-			{"etcd", "etcdutl", "/usr/local/bin/etcdutl", executable},
-		},
-	}}
-}
-
 // networkTasks install the pod network. k3s has flannel in itself.
 func networkTasks(c *manifest.Cluster) []Task {
 	network := func(name string) []Task {

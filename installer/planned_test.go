@@ -15,9 +15,6 @@ import (
 // nothing from a bundle.
 func refusedOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
-		"external etcd":  {"etcd: {type: external}", "etcd"},
-		"provided etcd":  {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
-		"etcd backup":    {"etcd: {backup: {every: 30m, keep: 5}}", ""},
 		"calico":         {"cni: {type: calico}", "calico"},
 		"cilium":         {"cni: {type: cilium}", "cilium"},
 		"hybridnet":      {"cni: {type: hybridnet}", "hybridnet"},
@@ -38,6 +35,9 @@ func installedOptions() map[string]string {
 		"kube-vip":          "controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}",
 		"haproxy":           "controlPlaneEndpoint: {type: haproxy}",
 		"external endpoint": "controlPlaneEndpoint: {type: external, address: 10.0.0.9}",
+		"external etcd":     "etcd: {type: external}",
+		"provided etcd":     "etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
+		"etcd backup":       "etcd: {backup: {every: 30m, keep: 5}}",
 	}
 }
 
@@ -75,6 +75,8 @@ func TestPlannedTasksAreRefused(t *testing.T) {
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
 		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\nimageRegistry: {type: none}", "cri: {type: docker}\nimageRegistry: {type: none}", "cri: {type: crio}",
 		"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "controlPlaneEndpoint: {type: haproxy}", "controlPlaneEndpoint: {type: external, address: 10.0.0.9}",
+		"etcd: {type: external, dataDir: /data/etcd}", "etcd: {backup: {every: 30m, keep: 5}}", "etcd: {type: external, backup: {every: 30m, keep: 5}}",
+		"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
 	} {
 		c := cluster(t, text)
 		if err := c.CheckInstall(); err != nil {

@@ -44,6 +44,10 @@ type run struct {
 	leaving bool
 	// alone says that the run is about the hosts of Limit and needs no other.
 	alone bool
+	// only, if any, are the roles of the hosts that the run works on, those that can be reached; without are hosts that it does not
+	// even try.
+	only    []manifest.Role
+	without []string
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
 	// parting says that connections to hosts end when they are not used, see visit.go.
@@ -104,8 +108,11 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 	begin := r.Now()
 	defer r.disconnect()
 	lost := r.connect(ctx)
-	if lost != nil && (!r.leaving || len(r.connected()) == 0) {
+	if lost != nil && (!r.leaving && len(r.only) == 0 || len(r.connected()) == 0) {
 		return r.report, lost
+	}
+	if len(r.only) > 0 {
+		lost = nil // the work knows which hosts it cannot do without
 	}
 	release, err := r.lockAll(ctx)
 	defer release()

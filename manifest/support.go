@@ -47,18 +47,14 @@ func clusterGaps() []gap[*Cluster] {
 		return gap[*Cluster]{value, func(c *Cluster) []string { return when(field(c) == value, path) }, use}
 	}
 	var (
-		etcd     = func(c *Cluster) string { return c.Etcd.Type }
 		network  = func(c *Cluster) string { return c.CNI.Type }
 		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
 	)
 	return append(runtimeGaps(), []gap[*Cluster]{
 		{"upgrading", func(c *Cluster) []string { return when(c.Kubernetes.UpgradeFrom != "", "kubernetes.upgradeFrom") }, "leave it out to install afresh; a bundle has what an upgrade needs all the same"},
-		is("etcd.type", "external", etcd, "use internal"),
-		is("etcd.type", "provided", etcd, "use internal"),
-		{"saving etcd", func(c *Cluster) []string { return when(c.Etcd.Backup != nil, "etcd.backup") }, "leave it out"},
-		{"another directory for etcd", func(c *Cluster) []string {
-			return when(c.Etcd.DataDir != "" && c.Etcd.DataDir != defaultEtcdDir, "etcd.dataDir")
-		}, "leave it out"},
+		{"saving an etcd of yours", func(c *Cluster) []string {
+			return when(c.Etcd.Type == "provided" && c.Etcd.Backup != nil, "etcd.backup")
+		}, "leave it out, and save it where it runs"},
 		{"a second registry host", func(c *Cluster) []string { return when(c.ImageRegistry.VIP != "", "imageRegistry.vip") }, "leave it out"},
 		{"node-local DNS", func(c *Cluster) []string { return when(c.DNS.NodeLocal, "dns.nodeLocal") }, "leave it out"},
 		{"metrics-server", func(c *Cluster) []string { return when(c.Metrics, "metrics") }, "install a chart for it under addons"},

@@ -19,7 +19,7 @@ func TestSupported(t *testing.T) {
 		"kubernetes.proxyMode":      {"iptables", "nftables", "ipvs"},
 		"kubernetes.security":       {"baseline", "hardened"},
 		"controlPlaneEndpoint.type": {"local", "kube-vip", "haproxy", "external"},
-		"etcd.type":                 {"internal"},
+		"etcd.type":                 {"internal", "external", "provided"},
 		"cri.type":                  {"containerd", "docker", "crio"},
 		"cni.type":                  {"flannel", "none"},
 		"cni.with":                  nil,

@@ -60,7 +60,7 @@ func (n Names) common() string {
 	return n.Addresses[0].String()
 }
 
-// An Authority signs servers' certificates.
+// An Authority signs certificates of servers and their clients.
 type Authority struct {
 	Certificate *x509.Certificate
 	PEM         []byte // the certificate
@@ -94,11 +94,36 @@ func ParseAuthority(p Pair) (*Authority, error) {
 
 // Issue makes a server's certificate. It ends when it has been good for life, and no later than the authority.
 func (a *Authority) Issue(names Names, now time.Time, life time.Duration) (Pair, error) {
+	return a.IssueFor(Server, names, now, life)
+}
+
+// A Use is what a certificate is good for.
+type Use int
+
+// The uses. A Peer is a server to others of its kind and their client.
+const (
+	Server Use = iota
+	Client
+	Peer
+)
+
+func (u Use) extended() []x509.ExtKeyUsage {
+	switch u {
+	case Client:
+		return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	case Peer:
+		return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	}
+	return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+}
+
+// IssueFor makes a certificate as Issue does, for another use.
+func (a *Authority) IssueFor(use Use, names Names, now time.Time, life time.Duration) (Pair, error) {
 	template := newTemplate(names.common(), now)
 	if template.NotAfter = now.Add(life).Truncate(time.Second); template.NotAfter.After(a.Certificate.NotAfter) {
 		template.NotAfter = a.Certificate.NotAfter
 	}
-	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, use.extended()
 	template.DNSNames = names.Hosts
 	for _, ip := range names.Addresses {
 		template.IPAddresses = append(template.IPAddresses, ip.AsSlice())

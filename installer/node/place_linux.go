@@ -185,16 +185,16 @@ func (t *tree) unpack(ctx context.Context, archive io.Reader, f PlannedFile) (ch
 		if err != nil {
 			return changed, damaged(err)
 		}
-		m, ok := left[memberName(head.Name)]
+		name, m, ok := wanted(left, memberName(head.Name))
 		if !ok {
 			continue
 		}
 		if head.Typeflag != tar.TypeReg {
 			return changed, fmt.Errorf("member %s is not a regular file; %q may be what is meant", m.Name, head.Linkname)
 		}
-		delete(left, memberName(head.Name))
+		delete(left, name)
 		done, err := t.putMember(ctx, member{r}, m, receipt{
-			Source: f.Digest, Member: memberName(head.Name), Size: head.Size,
+			Source: f.Digest, Member: name, Size: head.Size,
 		})
 		if err != nil {
 			return changed, err
@@ -212,6 +212,17 @@ func (t *tree) unpack(ctx context.Context, archive io.Reader, f PlannedFile) (ch
 		return changed, fmt.Errorf("the archive has no %s", strings.Join(missing, ", no "))
 	}
 	return changed, t.writeReceipts()
+}
+
+// wanted finds what is wanted of a name in the archive, by the name itself or by what is below its first directory.
+func wanted(left map[string]Member, inArchive string) (name string, m Member, ok bool) {
+	if m, ok = left[inArchive]; ok {
+		return inArchive, m, true
+	}
+	_, below, _ := strings.Cut(inArchive, "/")
+	name = anyDir + below
+	m, ok = left[name]
+	return name, m, ok
 }
 
 // putMember puts a member into its place and keeps its receipt, to which it adds the SHA-256.

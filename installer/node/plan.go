@@ -30,7 +30,8 @@ type PlannedFile struct {
 
 // A Member is a regular file in an archive.
 type Member struct {
-	// Name is as in the archive; a leading ./ there and here makes no difference.
+	// Name is as in the archive; a leading ./ there and here makes no difference. A leading */ stands for any one directory: archives
+	// of releases often have one that is named for the version.
 	Name string      `json:"name"`
 	Path string      `json:"path"`
 	Mode fs.FileMode `json:"mode"`
@@ -52,7 +53,10 @@ const (
 	maxName    = 4096
 )
 
-const digestPrefix = "sha256:"
+const (
+	digestPrefix = "sha256:"
+	anyDir       = "*/"
+)
 
 // roots are the directories that files may go to, relative to /. k3s takes its archive of images from nowhere else.
 func roots() []string {

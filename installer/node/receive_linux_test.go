@@ -175,9 +175,9 @@ func TestReceive(t *testing.T) {
 	root, s := t.TempDir(), &source{}
 	kubelet, bridge, loopback := random(3<<20, 1), random(300000, 2), random(200000, 3)
 	tgz := archive(t, true, entry{name: "./", kind: tar.TypeDir}, entry{name: "./bridge", data: bridge},
-		entry{name: "./unwanted", data: []byte("x")}, entry{name: "./loopback", data: loopback})
+		entry{name: "./unwanted", data: []byte("x")}, entry{name: "v1/deep/loopback", data: []byte("x")}, entry{name: "v1/loopback", data: loopback})
 	cni := PlannedFile{Name: "cni", Unpack: []Member{
-		{Name: "loopback", Path: "/opt/cni/bin/loopback", Mode: 0o755}, {Name: "./bridge", Path: "/opt/cni/bin/bridge", Mode: 0o755},
+		{Name: "*/loopback", Path: "/opt/cni/bin/loopback", Mode: 0o755}, {Name: "./bridge", Path: "/opt/cni/bin/bridge", Mode: 0o755},
 	}}
 	cni.Digest, cni.Size = s.add(tgz)
 	plan := Plan{Files: []PlannedFile{

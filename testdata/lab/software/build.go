@@ -63,7 +63,7 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 
 func (b *builder) full(ctx context.Context) (*Software, error) {
 	native := []recipe{
-		kubernetes(), containerd(), runc(), etcd("etcd", "server"), etcd("etcdctl", "etcdctl"), coredns(true), cni(), flannelPlugin(),
+		kubernetes(), containerd(), runc(), etcd("etcd", "server"), etcd("etcdctl", "etcdctl"), etcdutl(), coredns(true), cni(), flannelPlugin(),
 		flanneld(), registry(), own("kube-vip"),
 	}
 	if err := b.compileAll(ctx, native, runtime.GOARCH); err != nil {

@@ -77,7 +77,7 @@ func (f fileSet) publish(ctx context.Context, small bool) error {
 	}
 	arch := arches()[0]
 	return errors.Join(
-		f.kubernetes(arch), f.containerd(arch), f.runc(arch), f.cni(arch), f.registry(arch), f.charts(ctx, small),
+		f.kubernetes(arch), f.containerd(arch), f.runc(arch), f.cni(arch), f.etcd(arch), f.registry(arch), f.charts(ctx, small),
 	)
 }
 
@@ -129,6 +129,28 @@ func (f fileSet) cni(arch string) error {
 	entries = append(entries, entry{Name: "./LICENSE", Text: "Apache License 2.0\n"}, entry{Name: "./README.md", Text: "CNI plugins, built for the kkbundle lab\n"})
 	file := fmt.Sprintf("cni-plugins-linux-%s-%s.tgz", arch, CNIVersion)
 	return f.archive(githubRelease("containernetworking/plugins", CNIVersion, file), ".sha256", entries)
+}
+
+// etcd has its commands in a directory that is named like the archive, and lists the digests of a release in one file.
+func (f fileSet) etcd(arch string) error {
+	name := "etcd-" + EtcdVersion + "-linux-" + arch
+	entries := []entry{{Name: name + "/"}, {Name: name + "/README.md", Text: "etcd, built for the kkbundle lab\n"}}
+	for _, c := range []string{"etcd", "etcdctl", "etcdutl"} {
+		entries = append(entries, entry{Name: name + "/" + c, From: f.b.command(c, arch, c)})
+	}
+	to := githubRelease("etcd-io/etcd", EtcdVersion, name+".tar.gz")
+	file, err := f.place(to)
+	if err != nil {
+		return err
+	}
+	if err := archive(file, entries); err != nil {
+		return fmt.Errorf("publish %s: %w", to, err)
+	}
+	sum, err := sumOf(file)
+	if err != nil {
+		return err
+	}
+	return f.text(path.Join(path.Dir(to), "SHA256SUMS"), sum+"  "+path.Base(to)+"\n")
 }
 
 func (f fileSet) registry(arch string) error {

@@ -109,6 +109,13 @@ func etcd(name, module string) recipe {
 	}
 }
 
+// etcdutl works on the data of servers, and points at their module's folder as well.
+func etcdutl() recipe {
+	r := etcd("etcdutl", "etcdutl")
+	r.ModEdit = append(r.ModEdit, "-dropreplace=go.etcd.io/etcd/v3", "-dropreplace=go.etcd.io/etcd/server/v3")
+	return r
+}
+
 // coredns comes without the plugins for clouds' services, signing and tracing, which are half of the compile time. Without
 // a cluster to serve, it does without Kubernetes' client too, which is half of the rest.
 func coredns(cluster bool) recipe {

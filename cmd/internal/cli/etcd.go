@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+func newEtcdCmd(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "etcd",
+		Short: "Save and restore what the cluster holds",
+		Long: `Saves and restores what the cluster holds: everything that the API server knows. What volumes hold is not part of it.
+
+With etcd.backup in the cluster file hosts of etcd save it by themselves, too.`,
+	}
+	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdRestoreCmd(g))
+	return cmd
+}
+
+type etcdBackupOptions struct {
+	siteFlags
+	output string
+}
+
+func newEtcdBackupCmd(g *globals) *cobra.Command {
+	var o etcdBackupOptions
+	cmd := &cobra.Command{
+		Use:   "backup -i INVENTORY [BUNDLE]",
+		Short: "Save etcd to a file on this machine",
+		Long: `Saves etcd as it is now and brings the copy to this machine, compared with etcd's own checksum. The file has all of the cluster's
+Secrets in it; only you can read it. The cluster goes on meanwhile.`,
+		Example: "  kkbundle etcd backup -i inventory.yaml -o before-upgrade.db site-1.4.0.kkb",
+		Args:    takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runEtcdBackup(cmd.Context(), g, strings.Join(args, ""), o)
+		},
+	}
+	o.add(cmd.Flags())
+	g.addTrust(cmd.Flags())
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write (default CLUSTER-etcd-TIME.db)")
+	return cmd
+}
+
+func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOptions) (err error) {
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if o.output == "" {
+		o.output = s.cluster.Metadata.Name + "-etcd-" + time.Now().UTC().Format("20060102T150405Z") + ".db"
+	}
+	p := g.newTaskPrinter()
+	options := s.options()
+	options.Progress = p.event
+	made, err := installer.BackupEtcd(ctx, options, o.output)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	if g.json {
+		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{made.Path, made.Size, made.SHA256, made.Host, made.Revision, made.Keys}})
+	}
+	g.note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, count(made.Keys, "key"), made.Host, size(made.Size), made.SHA256)
+	return g.result("%s", made.Path)
+}
+
+// etcdResult is the last line that etcd's commands print with --json.
+type etcdResult struct {
+	Version int          `json:"version"` // 1
+	Backup  *etcdFile    `json:"backup,omitempty"`
+	Restore *etcdRestore `json:"restore,omitempty"`
+}
+
+type etcdFile struct {
+	Path     string `json:"path"`
+	Size     int64  `json:"size"`
+	SHA256   string `json:"sha256"`
+	Host     string `json:"host,omitempty"`
+	Revision int64  `json:"revision,omitempty"`
+	Keys     int    `json:"keys,omitempty"`
+}
+
+type etcdRestore struct {
+	From    etcdFile `json:"from"`
+	Members []string `json:"members"`
+	Before  []string `json:"before"` // HOST:PATH of what etcd had before
+}
+
+type etcdRestoreOptions struct {
+	siteFlags
+	from    string
+	without []string
+	yes     bool
+}
+
+func newEtcdRestoreCmd(g *globals) *cobra.Command {
+	var o etcdRestoreOptions
+	cmd := &cobra.Command{
+		Use:   "restore -i INVENTORY --from FILE [BUNDLE]",
+		Short: "Make the cluster what it was when a copy was saved",
+		Long: `Makes a new etcd of a copy, on all its hosts: what was written since the copy was saved is gone. Control planes stop meanwhile, pods on
+the nodes go on. Everything is prepared before anything is stopped. Data that etcd had before is moved aside, not deleted.
+
+A restore that was interrupted is run again with the same command; until then control planes may stand still.`,
+		Example: `  kkbundle etcd restore -i inventory.yaml --from before-upgrade.db site-1.4.0.kkb
+  kkbundle etcd restore -i inventory.yaml --from before-upgrade.db --without node3 site-1.4.0.kkb`,
+		Args: takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runEtcdRestore(cmd.Context(), g, strings.Join(args, ""), o)
+		},
+	}
+	f := cmd.Flags()
+	o.add(f)
+	g.addTrust(f)
+	f.StringVar(&o.from, "from", "", "the copy, as etcd backup and the hosts of etcd save it (required)")
+	f.StringSliceVar(&o.without, "without", nil, "hosts that are lost and switched off")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreOptions) (err error) {
+	if o.from == "" {
+		return &usageError{errors.New("name the copy to restore with --from")}
+	}
+	snapshot, err := installer.ReadEtcdSnapshot(o.from)
+	if err != nil {
+		return &inputError{err}
+	}
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if !o.yes {
+		question := fmt.Sprintf("Restore etcd of cluster %s from %s (%s, sha256:%s)? What was written to the cluster since then is gone.",
+			s.cluster.Metadata.Name, o.from, size(snapshot.Size), snapshot.SHA256)
+		if err := g.confirm(question); err != nil {
+			return err
+		}
+	}
+	p := g.newTaskPrinter()
+	options := s.options()
+	options.Progress = p.event
+	done, err := installer.RestoreEtcd(ctx, options, installer.EtcdRestore{From: o.from, Without: o.without})
+	p.stop()
+	for _, dir := range done.Before {
+		g.note("what etcd had before is kept in %s", dir)
+	}
+	if err != nil {
+		if len(done.Members) > 0 {
+			g.note("after the cause is gone, run the same command again: it begins anew and finishes what was begun")
+		}
+		return err
+	}
+	if g.json {
+		from := etcdFile{Path: done.Snapshot.Path, Size: done.Snapshot.Size, SHA256: done.Snapshot.SHA256}
+		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Restore: &etcdRestore{from, done.Members, done.Before}})
+	}
+	g.note("restored on %s", strings.Join(done.Members, ", "))
+	return nil
+}

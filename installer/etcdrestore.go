@@ -1,0 +1,361 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	// heldManifests is where the control plane's manifests wait while etcd is restored. It is on the same file system as where
+	// the kubelet looks, so that each is in one of both places.
+	heldManifests = "/etc/kubernetes/kkbundle-restore"
+	// restoredName and discardedName are inside etcd's directory: that may be a disk of its own, and data moves within it only.
+	restoredName  = "kkbundle-restored"
+	discardedName = "kkbundle-discarded"
+	// unfinishedMark is in data that no finished restore has brought; nobody needs to keep it.
+	unfinishedMark = "kkbundle-unfinished"
+	// revisionBump is what etcd's documentation advises for Kubernetes: more than a cluster can have written since the copy was
+	// taken, so that nobody who watches sees an old revision again.
+	// https://etcd.io/docs/v3.6/op-guide/recovery/#restoring-with-revision-bump
+	revisionBump = "1000000000"
+	// stopPatience is longer than the kubelet gives pods, startPatience longer than it needs to look again.
+	stopPatience  = 2 * time.Minute
+	startPatience = 4 * time.Minute
+)
+
+// An EtcdRestore says what is restored.
+type EtcdRestore struct {
+	// From is a copy on this machine.
+	From string
+	// Without are hosts that are lost: etcd is restored without them, and control planes among them are not stopped.
+	Without []string
+}
+
+// An EtcdRestored says what a restore did.
+type EtcdRestored struct {
+	Snapshot EtcdSnapshot
+	// Members are the hosts that etcd was restored on.
+	Members []string
+	// Before are the directories with what etcd had before, as HOST:PATH, also of earlier restores.
+	Before []string
+}
+
+// An EtcdHostsError says which hosts are needed for a restore and cannot be reached.
+type EtcdHostsError struct {
+	Names []string
+	Err   error
+}
+
+// Error names the hosts.
+func (e *EtcdHostsError) Error() string {
+	return fmt.Sprintf("etcd is restored on all its hosts with all control planes stopped, and %s cannot be reached: %s", strings.Join(e.Names, ", "), e.Err)
+}
+
+// Unwrap returns why.
+func (e *EtcdHostsError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *EtcdHostsError) Hint() string {
+	return "bring them back; if they are lost for good, make sure that they are switched off and restore --without " + strings.Join(e.Names, ",")
+}
+
+// RestoreEtcd makes a new etcd of a copy on all hosts of etcd. Everything that can fail is done before anything is stopped; data
+// is moved aside, never deleted. Interrupted at any point it can be run again, with the same copy or another.
+func RestoreEtcd(ctx context.Context, o Options, what EtcdRestore) (EtcdRestored, error) {
+	var done EtcdRestored
+	snapshot, err := ReadEtcdSnapshot(what.From)
+	if err != nil {
+		return done, err
+	}
+	r, err := newEtcdRun(o)
+	if err != nil {
+		return done, err
+	}
+	for _, name := range what.Without {
+		if !slices.ContainsFunc(r.Inventory.Hosts(), func(h manifest.Host) bool { return h.Name == name }) {
+			return done, fmt.Errorf("there is no host %q in the inventory", name)
+		}
+	}
+	r.without = what.Without
+	done.Snapshot = snapshot
+	_, err = r.start(ctx, func(ctx context.Context) error {
+		s := &restoring{run: r, snapshot: snapshot, token: "kkbundle-" + randomHex(8), before: r.beforeName()} //nolint:mnd // 64 bits
+		if err := s.choose(inTask(ctx, restorePhase)); err != nil {
+			return err
+		}
+		for _, t := range s.members {
+			done.Members = append(done.Members, t.Name)
+		}
+		err := s.work(ctx)
+		done.Before = s.kept(inTask(ctx, restorePhase))
+		return err
+	})
+	return done, err
+}
+
+const restorePhase = "etcd-restore"
+
+// restoring is a restore under way.
+type restoring struct {
+	run             *run
+	snapshot        EtcdSnapshot
+	token, before   string
+	members, planes []*Target
+	at              map[string]memberPlace
+}
+
+// A memberPlace is how a member is called and where its data is.
+type memberPlace struct{ name, peer, data string }
+
+// choose finds the hosts.
+func (s *restoring) choose(ctx context.Context) error {
+	r := s.run
+	var lost []string
+	var errs []error
+	for _, t := range r.withRole(r.only...) {
+		if t.on == nil && !slices.Contains(r.without, t.Name) {
+			lost = append(lost, t.Name)
+			errs = append(errs, t.failure)
+		}
+	}
+	if len(lost) > 0 {
+		return &EtcdHostsError{lost, errors.Join(errs...)}
+	}
+	s.members, s.planes = r.connected(manifest.RoleEtcd), r.connected(manifest.RoleControlPlane)
+	if len(s.members) == 0 {
+		return errors.New("no host is left that etcd could be restored on")
+	}
+	s.at = map[string]memberPlace{}
+	for _, t := range s.members {
+		place, err := t.memberPlace(ctx)
+		if err != nil {
+			return err
+		}
+		s.at[t.Name] = place
+	}
+	return nil
+}
+
+// memberPlace says what kubeadm, or install, has told a host's member.
+func (t *Target) memberPlace(ctx context.Context) (memberPlace, error) {
+	if t.run.cluster.Etcd.Type == "external" {
+		data, err := t.etcdData()
+		return memberPlace{t.Name, t.etcdPeerURL(), data}, err
+	}
+	text, err := t.read(ctx, manifestsDir+"/etcd.yaml")
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = t.read(ctx, heldManifests+"/etcd.yaml") // of an interrupted restore
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return memberPlace{}, fmt.Errorf("%s has no etcd: %s/etcd.yaml is not there", t.Name, manifestsDir)
+	}
+	if err != nil {
+		return memberPlace{}, err
+	}
+	p := memberPlace{flagOf(text, "name"), flagOf(text, "initial-advertise-peer-urls"), flagOf(text, "data-dir")}
+	if p.name == "" || p.peer == "" || !path.IsAbs(p.data) {
+		return p, fmt.Errorf("%s/etcd.yaml on %s is not as kubeadm writes it: it lacks --name, --initial-advertise-peer-urls or --data-dir", manifestsDir, t.Name)
+	}
+	return p, nil
+}
+
+// flagOf returns the value of a flag in a manifest.
+func flagOf(manifest []byte, name string) string {
+	for line := range strings.Lines(string(manifest)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "- --"+name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// A restoreStep is done on its hosts side by side before the next begins.
+type restoreStep struct {
+	name string
+	on   []*Target
+	do   func(ctx context.Context, t *Target) error
+}
+
+func (s *restoring) work(ctx context.Context) error {
+	steps := []restoreStep{
+		{"tools", s.members, func(ctx context.Context, t *Target) error { return t.etcdTools(ctx) }},
+		{"upload", s.members, s.upload},
+		{"prepare", s.members, s.prepare},
+		{"stop-control-plane", s.planes, stopControlPlane},
+		{"stop-etcd", s.members, stopEtcd},
+		{"replace-data", s.members, s.replace},
+		{"start-etcd", s.members, s.startEtcd},
+		{"etcd-health", s.members, s.healthy},
+		{"start-control-plane", s.planes, startControlPlane},
+		{"api-server", s.planes, apiServerBack},
+	}
+	for _, step := range steps {
+		err := s.run.onAll(step.on, func(_ int, t *Target) error {
+			return s.run.taskOn(ctx, restorePhase, Task{Name: step.name, Done: never, Do: step.do}, t)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upload brings the copy to a host that does not have it yet.
+func (s *restoring) upload(ctx context.Context, t *Target) (err error) {
+	const script = `set -eu; umask 077; mkdir -p -m 0700 "$1"
+[ ! -e "$1/snapshot.db" ] || [ "$(sha256sum <"$1/snapshot.db")" != "$2  -" ] || exit 0
+rm -f "$1/snapshot.db" "$1/new.db"; cat >"$1/new.db"
+[ "$(sha256sum <"$1/new.db")" = "$2  -" ] || { rm -f "$1/new.db"; echo "the copy did not arrive whole" >&2; exit 1; }
+sync "$1/new.db"; mv "$1/new.db" "$1/snapshot.db"`
+	f, err := os.Open(s.snapshot.Path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return t.on.Run(describedAs(ctx, "write "+etcdWork+"/snapshot.db"), host.Cmd{
+		Args: []string{"sh", "-c", script, "sh", etcdWork, s.snapshot.SHA256}, Stdin: f,
+	})
+}
+
+// prepare makes the host's new data beside its old ones.
+func (s *restoring) prepare(ctx context.Context, t *Target) error {
+	at := s.at[t.Name]
+	data := path.Join(at.data, restoredName)
+	if _, err := t.test(ctx, "pkill", "--exact", "etcdutl"); err != nil { // of a run that lost its session
+		return err
+	}
+	if err := t.command(ctx, "rm", "-rf", "--", data, path.Join(at.data, discardedName)); err != nil {
+		return err
+	}
+	if err := t.command(ctx, "mkdir", "-p", "-m", "0700", at.data); err != nil {
+		return err
+	}
+	if _, err := t.snapshotStatus(ctx, etcdWork+"/snapshot.db"); err != nil {
+		return err
+	}
+	var initial []string
+	for _, m := range s.members {
+		initial = append(initial, s.at[m.Name].name+"="+s.at[m.Name].peer)
+	}
+	if err := t.command(ctx, "etcdutl", "snapshot", "restore", etcdWork+"/snapshot.db", "--data-dir="+data,
+		"--name="+at.name, "--initial-advertise-peer-urls="+at.peer, "--initial-cluster="+strings.Join(initial, ","),
+		"--initial-cluster-token="+s.token, "--bump-revision="+revisionBump, "--mark-compacted"); err != nil {
+		return err
+	}
+	return t.command(ctx, "touch", path.Join(data, "member", unfinishedMark))
+}
+
+// stopControlPlane takes away the manifests of the host's control plane, etcd's too, and waits until no API server is left to
+// write what is about to go.
+func stopControlPlane(ctx context.Context, t *Target) error {
+	const script = `set -eu; [ -d "$1" ] || exit 0; mkdir -p -m 0700 "$2"
+for n in kube-apiserver kube-controller-manager kube-scheduler etcd; do [ ! -e "$1/$n.yaml" ] || mv -f "$1/$n.yaml" "$2/"; done`
+	if err := t.command(ctx, "sh", "-c", script, "sh", manifestsDir, heldManifests); err != nil {
+		return err
+	}
+	if err := t.systemctl(ctx, "start", "kubelet.service"); err != nil { // who else would stop them
+		return err
+	}
+	return t.gone(ctx, "kube-apiserver", "kube-controller", "kube-scheduler")
+}
+
+// stopEtcd stops the host's member, kubeadm's without its manifest.
+func stopEtcd(ctx context.Context, t *Target) error {
+	if t.run.cluster.Etcd.Type == "external" {
+		if err := t.systemctl(ctx, "stop", etcdUnit); err != nil {
+			return err
+		}
+	}
+	return t.gone(ctx, "etcd")
+}
+
+// gone waits until no process has one of the names, of which the kernel knows 15 characters.
+func (t *Target) gone(ctx context.Context, names ...string) error {
+	return eventually(ctx, stopPatience, func(ctx context.Context) error {
+		for _, name := range names {
+			runs, err := t.test(ctx, "pgrep", "--exact", name)
+			if err == nil && runs {
+				err = fmt.Errorf("%s: %s does not stop", t.Name, name)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// replace puts the new data into their place, by renaming. What an interrupted restore had put there goes; everything else is
+// kept.
+func (s *restoring) replace(ctx context.Context, t *Target) error {
+	const script = `set -eu; data=$1; new=$data/$2; old=$data/$3; mark=$4; junk=$data/$5
+[ ! -e "$data/member/$mark" ] || mv "$data/member" "$junk"
+[ ! -d "$data/member" ] || { mkdir -p -m 0700 "$old"; mv "$data/member" "$old/"; }
+mv "$new/member" "$data/"; rmdir "$new"; sync "$data"; rm -rf "$junk"`
+	return t.command(ctx, "sh", "-c", script, "sh", s.at[t.Name].data, restoredName, s.before, unfinishedMark, discardedName)
+}
+
+// startEtcd starts the host's member; it is ready when the others are.
+func (s *restoring) startEtcd(ctx context.Context, t *Target) error {
+	if t.run.cluster.Etcd.Type == "external" {
+		return t.startEtcd(ctx)
+	}
+	return t.giveBack(ctx, "etcd")
+}
+
+// giveBack puts manifests back to where the kubelet looks for them.
+func (t *Target) giveBack(ctx context.Context, names ...string) error {
+	const script = `set -eu; from=$1; to=$2; shift 2
+for n; do [ ! -e "$from/$n.yaml" ] || mv -f "$from/$n.yaml" "$to/"; done`
+	return t.command(ctx, append([]string{"sh", "-c", script, "sh", heldManifests, manifestsDir}, names...)...)
+}
+
+// healthy waits for the member. From then on its data are the cluster's.
+func (s *restoring) healthy(ctx context.Context, t *Target) error {
+	if err := eventually(ctx, etcdPatience, t.etcdHealthy); err != nil {
+		if t.run.cluster.Etcd.Type == "external" {
+			return t.withUnitLog(ctx, etcdUnit, err)
+		}
+		return err
+	}
+	return t.command(ctx, "rm", "-rf", "--", path.Join(s.at[t.Name].data, "member", unfinishedMark), etcdWork)
+}
+
+// startControlPlane starts API server, controllers and scheduler afresh: what they remember of the cluster is not so any more.
+func startControlPlane(ctx context.Context, t *Target) error {
+	if err := t.giveBack(ctx, "kube-apiserver", "kube-controller-manager", "kube-scheduler"); err != nil {
+		return err
+	}
+	_, err := t.test(ctx, "rmdir", heldManifests)
+	return err
+}
+
+func apiServerBack(ctx context.Context, t *Target) error {
+	return eventually(ctx, startPatience, t.apiServerReady)
+}
+
+// kept lists what members had before, as far as they say.
+func (s *restoring) kept(ctx context.Context) []string {
+	var list []string
+	for _, t := range s.members {
+		out, err := t.output(context.WithoutCancel(ctx), "find", s.at[t.Name].data, "-maxdepth", "1", "-name", "kkbundle-before-*")
+		if err != nil {
+			continue // it is only told to people
+		}
+		for line := range strings.Lines(string(out)) {
+			list = append(list, t.Name+":"+strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(list)
+	return list
+}

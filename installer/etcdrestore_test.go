@@ -1,0 +1,263 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// etcdCopy is what etcd saves, as far as its checksum goes: pages and the SHA-256 of them.
+func etcdCopy(text string) []byte {
+	const page = 4096
+	body := make([]byte, page)
+	copy(body, text)
+	sum := sha256.Sum256(body)
+	return append(body, sum[:]...)
+}
+
+func TestReadEtcdSnapshot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	good := etcdCopy("keys")
+	damaged := append([]byte{1}, good[1:]...)
+	for name, c := range map[string]struct {
+		data []byte
+		want string
+	}{
+		"good":       {good, ""},
+		"damaged":    {damaged, "its checksum is wrong"},
+		"cut off":    {good[:len(good)-100], "does not end with a checksum"},
+		"without":    {good[:len(good)-32], "does not end with a checksum"},
+		"empty":      {nil, "does not end with a checksum"},
+		"only a sum": {good[len(good)-32:], "does not end with a checksum"},
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, c.data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := ReadEtcdSnapshot(file)
+		if c.want == "" && (err != nil || s.Size != int64(len(good)) || s.SHA256 != fmt.Sprintf("%x", sha256.Sum256(good))) {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+const etcdManifest = `spec:
+  containers:
+  - command:
+    - etcd
+    - --data-dir=/var/lib/etcd
+    - --initial-advertise-peer-urls=https://10.0.0.3:2380
+    - --name=cp1
+`
+
+// restoreSite is a cluster with old data in its etcd and a copy beside it. etcdutl is the test's: what it makes of a copy is the
+// copy.
+func restoreSite(t *testing.T, kind string) (*site, *run, *restoring) {
+	t.Helper()
+	s, r, _ := etcdSite(t, kind)
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		s.hosts["cp1"].put(t, manifestsDir+"/"+name+".yaml", name)
+	}
+	if kind == "internal" {
+		s.hosts["cp1"].put(t, manifestsDir+"/etcd.yaml", etcdManifest)
+	}
+	for _, h := range s.hosts {
+		for _, name := range []string{"etcdctl", "etcdutl"} {
+			if err := os.WriteFile(filepath.Join(h.stubs, name), nil, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.answer("systemctl", func(context.Context, host.Cmd) error { return nil })
+		h.answer("etcdctl", func(context.Context, host.Cmd) error { return nil })
+		h.answer("pgrep", func(_ context.Context, cmd host.Cmd) error { return exits(cmd, 1, "") })
+		h.answer("etcdutl", func(_ context.Context, cmd host.Cmd) error {
+			if cmd.Args[2] == "status" {
+				_, err := fmt.Fprintln(cmd.Stdout, `{"revision":5,"totalKey":1}`)
+				return err
+			}
+			return makeMember(h, cmd)
+		})
+	}
+	for _, one := range r.withRole("etcd") {
+		s.hosts[one.Name].put(t, defaultEtcdDir+"/member/db", "old")
+	}
+	file := filepath.Join(t.TempDir(), "copy.db")
+	if err := os.WriteFile(file, etcdCopy("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s, r, newRestoring(t, r, file)
+}
+
+func makeMember(h *rooted, cmd host.Cmd) error {
+	for _, a := range cmd.Args {
+		if dir, ok := strings.CutPrefix(a, "--data-dir="); ok {
+			to := filepath.Join(h.root, dir, "member")
+			if err := os.Mkdir(filepath.Dir(to), 0o700); err != nil {
+				return exits(cmd, 1, err.Error()) // etcdutl refuses what is there
+			}
+			return errors.Join(os.MkdirAll(to, 0o700), os.WriteFile(filepath.Join(to, "db"), []byte(h.content(cmd.Args[3])[:3]), 0o600))
+		}
+	}
+	return exits(cmd, 1, "no data-dir")
+}
+
+func newRestoring(t *testing.T, r *run, file string) *restoring {
+	t.Helper()
+	snapshot, err := ReadEtcdSnapshot(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.only = []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane}
+	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: r.beforeName()}
+}
+
+// A dying host is one that kkbundle is killed in front of: from some command on, nothing reaches it.
+type dying struct {
+	host.Host
+	left *atomic.Int32
+	kill context.CancelCauseFunc
+}
+
+var errKilled = errors.New("killed")
+
+func (d dying) Run(ctx context.Context, cmd host.Cmd) error {
+	if d.left.Add(-1) < 0 {
+		d.kill(errKilled)
+		return errKilled
+	}
+	return d.Host.Run(ctx, cmd)
+}
+
+// A restore is killed before each of its commands in turn and run again: etcd has the copy, its old data are kept, and the
+// control plane has its manifests.
+func TestEtcdRestoreKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"internal", "external"} {
+		for n := int32(0); ; n++ {
+			s, r, restore := restoreSite(t, kind)
+			var left atomic.Int32
+			left.Store(n)
+			ctx, kill := context.WithCancelCause(t.Context())
+			var real []host.Host
+			for _, one := range r.targets {
+				real = append(real, one.on)
+				one.on = dying{one.on, &left, kill}
+			}
+			err := restore.choose(ctx)
+			if err == nil {
+				err = restore.work(ctx)
+			}
+			kill(nil)
+			killed := errors.Is(err, errKilled)
+			if err != nil && !killed {
+				t.Fatalf("%s, killed before command %d: %v", kind, n, err)
+			}
+			if killed {
+				for i, one := range r.targets {
+					one.on = real[i]
+				}
+				again := newRestoring(t, r, restore.snapshot.Path)
+				again.before = "kkbundle-before-20990101T000000Z"
+				if err := errors.Join(again.choose(t.Context()), again.work(t.Context())); err != nil {
+					t.Fatalf("%s, again after command %d: %v", kind, n, err)
+				}
+			}
+			isRestoredSite(t, s, r, fmt.Sprintf("%s, killed before command %d", kind, n))
+			if !killed {
+				if n < 20 {
+					t.Errorf("%s: only %d commands: the test does not look at what it should", kind, n)
+				}
+				break
+			}
+		}
+	}
+}
+
+func isRestoredSite(t *testing.T, s *site, r *run, when string) {
+	t.Helper()
+	for _, one := range r.withRole("etcd") {
+		h := s.hosts[one.Name]
+		if got := h.content(defaultEtcdDir + "/member/db"); got != "new" {
+			t.Errorf("%s: %s has %q", when, one.Name, got)
+		}
+		old, _ := filepath.Glob(h.root + defaultEtcdDir + "/kkbundle-before-*/member/db")
+		kept := 0
+		for _, file := range old {
+			if data, err := os.ReadFile(file); err == nil && string(data) == "old" {
+				kept++
+			}
+		}
+		if kept != 1 {
+			t.Errorf("%s: the old data of %s are there %d times (%v)", when, one.Name, kept, old)
+		}
+		entries, _ := os.ReadDir(h.root + defaultEtcdDir)
+		for _, e := range entries {
+			if e.Name() != "member" && !strings.HasPrefix(e.Name(), "kkbundle-before-") {
+				t.Errorf("%s: %s is left on %s", when, e.Name(), one.Name)
+			}
+		}
+		if h.content(defaultEtcdDir+"/member/"+unfinishedMark) != "" || h.content(etcdWork+"/snapshot.db") != "" {
+			t.Errorf("%s: the copy or a mark is left on %s", when, one.Name)
+		}
+	}
+	var names []string
+	entries, _ := os.ReadDir(s.hosts["cp1"].root + manifestsDir)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	want := []string{"kube-apiserver.yaml", "kube-controller-manager.yaml", "kube-scheduler.yaml"}
+	if r.cluster.Etcd.Type == "internal" {
+		want = append([]string{"etcd.yaml"}, want...)
+	}
+	if diff := cmp.Diff(names, want); diff != "" {
+		t.Errorf("%s: manifests (-got +want):\n%s", when, diff)
+	}
+}
+
+// Nothing is stopped where a host is missing or the preparation fails.
+func TestEtcdRestoreStopsNothingInVain(t *testing.T) {
+	t.Parallel()
+	s, r, restore := restoreSite(t, "external")
+	r.targets[2].on, r.targets[2].failure = nil, errors.New("no route to host")
+	var missing *EtcdHostsError
+	if err := restore.choose(t.Context()); !errors.As(err, &missing) || missing.Names[0] != "node2" {
+		t.Errorf("without node2: %v", err)
+	}
+	r.without = []string{"node2"}
+	if err := restore.choose(t.Context()); err != nil || len(restore.members) != 2 {
+		t.Errorf("--without node2: %d members, %v", len(restore.members), err)
+	}
+	s.hosts["node1"].answer("etcdutl", func(_ context.Context, cmd host.Cmd) error { return exits(cmd, 1, "no space left on device") })
+	err := restore.work(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("disk full: %v", err)
+	}
+	for _, h := range s.hosts {
+		if h.content(defaultEtcdDir+"/member/db") != "old" {
+			t.Errorf("%s lost its data", h.name)
+		}
+		for _, line := range h.said("systemctl") {
+			t.Errorf("%s: %s", h.name, line)
+		}
+	}
+	if s.hosts["cp1"].content(apiServerManifest) == "" {
+		t.Error("the API server was stopped")
+	}
+}

@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+)
+
+// TestEtcd has external etcd with three members, two of them on hosts that are nodes: a member loses its data, and the
+// cluster is restored from a copy by a run that was killed while nothing of it stood.
+func TestEtcd(t *testing.T) {
+	th := start(t, scenario{
+		hosts: 3,
+		groups: hosts.Groups{
+			"kube_control_plane": {1}, "image_registry": {1}, "kube_worker": {2}, "etcd": {1, 2, 3},
+		},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: external, dataDir: /var/lib/etcd-own, backup: {every: 30m, keep: 2}}")
+		},
+	})
+	th.makeBundle(t)
+	run(t, th.site(t, "install")).must(t, 0)
+	t.Run("TimerSaves", func(t *testing.T) {
+		th.on(t, 3, "sudo systemctl start kkbundle-etcd-backup.service && sudo ls /var/backups/kkbundle/etcd | grep -q '^etcd-.*db$'")
+	})
+	t.Run("MemberLosesData", func(t *testing.T) {
+		th.on(t, 3, "sudo systemctl stop etcd && sudo rm -rf /var/lib/etcd-own")
+		run(t, th.site(t, "install")).must(t, 0)
+		if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+			t.Errorf("a rerun changes something:\n%s", r.stderr)
+		}
+	})
+	t.Run("Restored", th.restoreEtcd)
+}
+
+// restoreEtcd saves etcd, changes the cluster, and restores the copy, by a run that is killed while the control plane stands and
+// one that finishes.
+func (th *thread) restoreEtcd(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "etcd.db")
+	th.kubectl(t, "create configmap etcd-before --from-literal=is=there")
+	run(t, th.etcd(t, "backup", "-o", file)).must(t, 0)
+	th.kubectl(t, "delete configmap etcd-before")
+	th.kubectl(t, "create configmap etcd-after --from-literal=is=there")
+	killCommandAt(t, th.etcd(t, "restore", "--yes", "--json", "--from", file), "start-etcd")
+	r := run(t, th.etcd(t, "restore", "--yes", "--from", file)).must(t, 0)
+	if !strings.Contains(r.stderr, "kkbundle-before-") {
+		t.Errorf("it does not say where the old data are:\n%s", r.stderr)
+	}
+	t.Logf("restore: %s", r.took)
+	if names := th.kubectl(t, "get configmap --output=name"); !strings.Contains(names, "/etcd-before") || strings.Contains(names, "/etcd-after") {
+		t.Errorf("after the restore there are %s", names)
+	}
+}
+
+// etcd is a command of kkbundle etcd in the hosts' network.
+func (th *thread) etcd(t *testing.T, command string, flags ...string) *exec.Cmd {
+	t.Helper()
+	args := append([]string{"etcd", command, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile()}, flags...)
+	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
+}
+
+// killCommandAt ends a command without a word (SIGKILL) as soon as a task has started.
+func killCommandAt(t *testing.T, cmd *exec.Cmd, task string) {
+	t.Helper()
+	killed := false
+	kill := sync.OnceFunc(func() { _ = cmd.Process.Kill() })
+	cmd.Stdout = lines(func(line []byte) {
+		var e struct{ Task, State string }
+		if json.Unmarshal(line, &e) == nil && e.Task == task && e.State == "started" {
+			killed = true
+			kill()
+		}
+	})
+	if err := cmd.Run(); !killed {
+		t.Fatalf("it ended before %s: %v", task, err)
+	}
+}
