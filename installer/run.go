@@ -34,6 +34,8 @@ type run struct {
 	packages rolePackages
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
+	// upgrading says that nodes may be of another version of the cluster.
+	upgrading bool
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
 	// parting says that connections to hosts end when they are not used, see visit.go.

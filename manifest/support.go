@@ -56,7 +56,6 @@ func clusterGaps() []gap[*Cluster] {
 	)
 	return []gap[*Cluster]{
 		is("kubernetes.distribution", "k3s", func(c *Cluster) string { return c.Kubernetes.Distribution }, "use kubernetes"),
-		{"upgrading", func(c *Cluster) []string { return when(c.Kubernetes.UpgradeFrom != "", "kubernetes.upgradeFrom") }, "leave it out to install afresh; a bundle has what an upgrade needs all the same"},
 		is("kubernetes.proxyMode", "ipvs", func(c *Cluster) string { return c.Kubernetes.ProxyMode }, "use iptables or nftables"),
 		is("kubernetes.security", "hardened", func(c *Cluster) string { return c.Kubernetes.Security }, "use baseline"),
 		{"dual stack", func(c *Cluster) []string { return when(len(c.Kubernetes.PodCIDR) > 1, "kubernetes.podCIDR") }, "use one IPv4 network"},
