@@ -137,6 +137,14 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 	if err := u.phases(ctx, []Phase{{Name: "save", Tasks: []Task{u.saveTask(plan)}}, before}); err != nil {
 		return err
 	}
+	if err := u.walk(ctx, plan); err != nil {
+		return err
+	}
+	return u.saved()
+}
+
+// walk goes from version to version.
+func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
 		u.at(u.clusters[version])
 		begin := u.Now()
@@ -152,7 +160,7 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 			return u.stopped(ctx, version, err)
 		}
 	}
-	return u.saved()
+	return nil
 }
 
 // at makes the run work with another version of the cluster.

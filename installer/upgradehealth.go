@@ -275,9 +275,15 @@ func (u *upgrade) configReadable(ctx context.Context, t *Target, _ UpgradePlan) 
 // certificatesValid looks at a node's certificates: an upgrade renews kubeadm's, but nothing works to do it with once they
 // have expired.
 func (t *Target) certificatesValid(ctx context.Context) []error {
-	const script = `for f in /etc/kubernetes/pki/*.crt /etc/kubernetes/pki/etcd/*.crt /var/lib/kubelet/pki/kubelet-client-current.pem; do
-  [ -e "$f" ] && echo "file $f" && cat "$f"; done; true`
-	out, err := t.output(withoutOutput(ctx), "sh", "-c", script)
+	const script = `for f; do [ -e "$f" ] && echo "file $f" && cat "$f"; done; true`
+	args := []string{"sh", "-c", script, "sh", "/var/lib/kubelet/pki/kubelet-client-current.pem"}
+	for _, name := range []string{
+		"ca", "apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-ca", "front-proxy-client",
+		"etcd/ca", "etcd/server", "etcd/peer", "etcd/healthcheck-client",
+	} {
+		args = append(args, "/etc/kubernetes/pki/"+name+".crt")
+	}
+	out, err := t.output(withoutOutput(ctx), args...)
 	if err != nil {
 		return []error{fmt.Errorf("certificates of %s: %w", t.Name, err)}
 	}

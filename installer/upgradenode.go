@@ -21,17 +21,19 @@ const (
 	keptDir = "/usr/local/lib/kkbundle/before-upgrade"
 )
 
-// keepScript copies files into the directory $1, below it under their whole paths: those before -- as links, because
-// they are replaced and never changed, the others as copies.
+// keepScript copies files into the directory $1, below it under their whole paths: those before -- as links where that is
+// possible, because they are replaced and never changed, the others as copies.
 const keepScript = `set -e
 dir=$1; shift
 rm -rf "${dir%/*}"
 mkdir -p -m 0700 "${dir%/*}" "$dir"
-how=--link
+link=--link
 for p; do
-  if [ "$p" = -- ]; then how=; continue; fi
+  if [ "$p" = -- ]; then link=; continue; fi
   [ -e "$p" ] || continue
-  cp --archive --parents $how "$p" "$dir" 2>/dev/null || cp --archive --parents "$p" "$dir"
+  mkdir -p "$dir${p%/*}"
+  if [ -n "$link" ] && cp --archive --link "$p" "$dir$p" 2>/dev/null; then continue; fi
+  cp --archive --force "$p" "$dir$p"
 done
 : >"$dir/complete"`
 

@@ -136,7 +136,8 @@ func (u *upgrade) nodesOf(ctx context.Context, states []nodeState) ([]UpgradeNod
 				return fmt.Errorf("API server of %s: %w", t.Name, err)
 			}
 		}
-		n.Current, err = t.isCurrent(ctx)
+		current, err := t.isCurrent(ctx)
+		n.Current = current && !n.marked // else it has still to be made schedulable
 		return err
 	})
 	for _, s := range states {
