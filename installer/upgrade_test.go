@@ -296,15 +296,21 @@ func TestUpgradeSteps(t *testing.T) {
 		},
 		"a kubelet that is behind as far as it may": {"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.31.4")}, "v1.34.3", ""},
 		"a kubelet that is too far behind": {
-			"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")}, "",
+			"v1.34.3",
+			[]UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")},
+			"",
 			"the kubelet of node1 is v1.30.4, more than 3 minor releases behind v1.34.3",
 		},
 		"a kubelet that is newer than the API": {
-			"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.34.1")}, "",
+			"v1.34.3",
+			[]UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.34.1")},
+			"",
 			"the kubelet of node1 is v1.34.1, newer than every API server (v1.33.2)",
 		},
 		"a downgrade": {
-			"v1.34.3", []UpgradeNode{cp("v1.34.9", "v1.34.3", "v1.34.3"), worker("v1.34.3")}, "",
+			"v1.34.3",
+			[]UpgradeNode{cp("v1.34.9", "v1.34.3", "v1.34.3"), worker("v1.34.3")},
+			"",
 			"cluster site is not upgraded to v1.34.3: the API server of cp1 is v1.34.9, and Kubernetes cannot be downgraded",
 		},
 		"a downgrade of a kubelet": {
