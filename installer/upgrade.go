@@ -49,7 +49,7 @@ type upgrade struct {
 // one, then workers in batches. What is to be done follows from what runs, so an upgrade that stopped, for whatever reason,
 // is continued by the same call. It stops at the first node that fails, which stays unschedulable; the error is a
 // *StoppedError. A cluster that may not be upgraded is refused with a *RefusedError, one that is not healthy with an
-// *UnhealthyError; then nothing was changed. A dry run tells the plan, and looks at the cluster's health.
+// *UnfitError; then nothing was changed. A dry run tells the plan, and looks at the cluster's health.
 func Upgrade(ctx context.Context, o UpgradeOptions) (Report, error) {
 	if o.Cluster.WithDefaults().Kubernetes.Distribution != "kubernetes" {
 		return Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "this version upgrades clusters that kubeadm has made, and this one is k3s", "see k3s' own documentation"}
@@ -134,7 +134,10 @@ func around(c *manifest.Cluster) (before, after Phase) {
 // apply upgrades the nodes.
 func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 	before, _ := around(u.cluster)
-	if err := u.phases(ctx, []Phase{{Name: "save", Tasks: []Task{u.saveTask(plan)}}, before}); err != nil {
+	if err := u.phase(ctx, Phase{Name: "save", Tasks: []Task{u.saveTask(plan)}}); err != nil {
+		return err
+	}
+	if err := u.phase(ctx, before); err != nil {
 		return err
 	}
 	if err := u.walk(ctx, plan); err != nil {
@@ -251,7 +254,7 @@ func (t *Target) stateText(ctx context.Context, states []nodeState, apiErr error
 			continue
 		}
 		parts = append(parts, "kubelet "+s.Status.NodeInfo.KubeletVersion)
-		if !isTrue(s.Status.Conditions, "Ready") {
+		if s.ready().Status != "True" {
 			parts = append(parts, "not ready")
 		}
 		if _, marked := s.Metadata.Annotations[upgradeMark]; marked {

@@ -531,7 +531,7 @@ func TestUpgradeHealth(t *testing.T) {
 		if len(reasons) == 0 {
 			return nil
 		}
-		return &UnhealthyError{reasons}
+		return &UnfitError{reasons}
 	}
 	if err := check(); err != nil {
 		t.Fatalf("a healthy cluster: %v", err)

@@ -20,19 +20,19 @@ import (
 // healthWait is how long a cluster may take to be healthy: what an interrupted upgrade has restarted comes back within it.
 const healthWait = time.Minute
 
-// An UnhealthyError says why a cluster is not upgraded now.
-type UnhealthyError struct{ Reasons []error }
+// An UnfitError says why a cluster is not upgraded now.
+type UnfitError struct{ Reasons []error }
 
 // Error lists the reasons.
-func (e *UnhealthyError) Error() string {
+func (e *UnfitError) Error() string {
 	return "the cluster is not in a state to be upgraded:\n  " + strings.ReplaceAll(errors.Join(e.Reasons...).Error(), "\n", "\n  ")
 }
 
 // Unwrap returns the reasons.
-func (e *UnhealthyError) Unwrap() []error { return e.Reasons }
+func (e *UnfitError) Unwrap() []error { return e.Reasons }
 
 // Hint says what to do about it.
-func (e *UnhealthyError) Hint() string {
+func (e *UnfitError) Hint() string {
 	return "nothing was changed: remove these causes, and run the same command again; --force goes on although they are there"
 }
 
@@ -42,9 +42,9 @@ func (u *upgrade) healthTask(plan UpgradePlan) Task {
 		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First, Look: true,
 		Do: func(ctx context.Context, t *Target) error {
 			err := u.health(ctx, t, plan)
-			var unhealthy *UnhealthyError
-			if errors.As(err, &unhealthy) && u.Force {
-				for _, reason := range unhealthy.Reasons {
+			var unfit *UnfitError
+			if errors.As(err, &unfit) && u.Force {
+				for _, reason := range unfit.Reasons {
 					u.tell(Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: Warned, Message: u.mask.mask(reason.Error())})
 				}
 				return nil
@@ -84,7 +84,7 @@ func (u *upgrade) health(ctx context.Context, t *Target, plan UpgradePlan) error
 	case len(reasons) == 0:
 		return nil
 	}
-	return &UnhealthyError{reasons}
+	return &UnfitError{reasons}
 }
 
 // serversAnswer asks every API server whether it is ready.
@@ -106,10 +106,9 @@ func (u *upgrade) nodesReady(ctx context.Context, t *Target, _ UpgradePlan) []er
 	}
 	var errs []error
 	for _, s := range states {
-		var n UpgradeNode
-		n.from(s)
-		if n.ready.Status != "True" && !n.marked && u.cluster.CNI.Type != "none" {
-			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Metadata.Name, n.ready.Message))
+		_, marked := s.Metadata.Annotations[upgradeMark]
+		if ready := s.ready(); ready.Status != "True" && !marked && u.cluster.CNI.Type != "none" {
+			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Metadata.Name, ready.Message))
 		}
 	}
 	return errs

@@ -157,7 +157,7 @@ func (t *Target) upgradeFirst(ctx context.Context) error {
 		return fmt.Errorf("settings: %w", err)
 	}
 	version := t.run.cluster.Kubernetes.Version
-	if err := t.command(ctx, "kubeadm", "upgrade", "apply", version, "--yes"); err != nil {
+	if err := t.kubeadmUpgrade(ctx, "apply", version, "--yes"); err != nil {
 		return err
 	}
 	proxy := func(s fixedSetting) bool { return s.name == "kubernetes.kubeProxy" || s.name == "kubernetes.proxyMode" }
@@ -174,8 +174,19 @@ func (t *Target) upgradeFirst(ctx context.Context) error {
 	return err
 }
 
-func (t *Target) upgradeOther(ctx context.Context) error {
-	return t.command(ctx, "kubeadm", "upgrade", "node")
+func (t *Target) upgradeOther(ctx context.Context) error { return t.kubeadmUpgrade(ctx, "node") }
+
+// kubeadmUpgrade runs kubeadm with the patches that are on the host, which it would else leave out.
+func (t *Target) kubeadmUpgrade(ctx context.Context, args ...string) error {
+	const patches = configDir + "/patches"
+	there, err := t.test(ctx, "test", "-d", patches)
+	if err != nil {
+		return err
+	}
+	if there {
+		args = append(args, "--patches="+patches)
+	}
+	return t.command(ctx, append([]string{"kubeadm", "upgrade"}, args...)...)
 }
 
 // upload is for the phases of kubeadm that put settings into a cluster. Before an upgrade the version is still that of
@@ -242,8 +253,8 @@ func (u *upgrade) nodeTasks(t *Target) []Task {
 	tasks := []Task{keepTask(u.cluster), u.drainTask()}
 	if !t.Is(manifest.RoleControlPlane) {
 		tasks = append(tasks, Task{
-			Name: "kubelet-config", Files: kubeadmFiles(u.cluster, "kubeadm"), Done: never,
-			Do: func(ctx context.Context, t *Target) error { return t.command(ctx, "kubeadm", "upgrade", "node") },
+			Name: "kubelet-config", Files: kubeadmFiles(u.cluster, "kubeadm"), Done: eachTime,
+			Do: func(ctx context.Context, t *Target) error { return t.upgradeOther(ctx) },
 		})
 	}
 	return append(tasks,
@@ -252,20 +263,20 @@ func (u *upgrade) nodeTasks(t *Target) []Task {
 		Task{Name: "ready", Do: func(ctx context.Context, t *Target) error {
 			return eventually(ctx, podsWait, func(ctx context.Context) error { return u.nodeIsBack(ctx, t) })
 		}},
-		Task{Name: "record", Done: never, Do: func(ctx context.Context, t *Target) error {
+		Task{Name: "record", Done: eachTime, Do: func(ctx context.Context, t *Target) error {
 			if err := t.write(ctx, t.run.memberFile()); err != nil {
 				return err
 			}
 			return t.command(ctx, "rm", "-f", serverMark)
 		}},
-		Task{Name: "uncordon", Done: never, Do: func(ctx context.Context, t *Target) error { return t.uncordon(ctx) }},
+		Task{Name: "uncordon", Done: eachTime, Do: func(ctx context.Context, t *Target) error { return t.uncordon(ctx) }},
 	)
 }
 
 // restarted makes the kubelet's task restart it, also where the programs are there: its settings are new.
 func restarted(kubelet Task) Task {
 	install := kubelet.Do
-	kubelet.Done = never
+	kubelet.Done = eachTime
 	kubelet.Do = func(ctx context.Context, t *Target) error {
 		if err := install(ctx, t); err != nil {
 			return err
@@ -275,13 +286,13 @@ func restarted(kubelet Task) Task {
 	return kubelet
 }
 
-// never is for tasks that are done each time that a node is worked on.
-func never(context.Context, *Target) (bool, error) { return false, nil }
+// eachTime is for tasks that are done each time that a node is worked on.
+func eachTime(context.Context, *Target) (bool, error) { return false, nil }
 
 // drainTask makes a node unschedulable and lets its pods go elsewhere. A node that is the only one keeps them: they would
 // have nowhere to go.
 func (u *upgrade) drainTask() Task {
-	return Task{Name: "drain", Done: never, Do: func(ctx context.Context, t *Target) error {
+	return Task{Name: "drain", Done: eachTime, Do: func(ctx context.Context, t *Target) error {
 		states, err := u.firstControlPlane().nodeStates(ctx)
 		if err != nil {
 			return err
@@ -354,8 +365,8 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
 		return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
 	case states[at].Status.NodeInfo.KubeletVersion != want:
 		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, states[at].Status.NodeInfo.KubeletVersion, want)
-	case !isTrue(states[at].Status.Conditions, "Ready") && u.cluster.CNI.Type != "none":
-		return fmt.Errorf("node %s is not ready: %s", t.Name, messageOf(states[at].Status.Conditions, "Ready"))
+	case states[at].ready().Status != "True" && u.cluster.CNI.Type != "none":
+		return fmt.Errorf("node %s is not ready: %s", t.Name, states[at].ready().Message)
 	}
 	var errs []error
 	for _, namespace := range systemNamespaces() {

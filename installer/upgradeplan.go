@@ -50,7 +50,6 @@ type UpgradeNode struct {
 	// Current says that nothing is left to do on it, Cordoned that it is unschedulable.
 	Current, Cordoned bool
 
-	ready  condition
 	marked bool // an upgrade is in the middle of it
 }
 
@@ -106,9 +105,14 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 	return p, err
 }
 
-// controlPlanes and workers are the nodes in the order of the inventory; a control plane is no worker here.
-func (u *upgrade) controlPlanes() []*Target { return u.withRole(manifest.RoleControlPlane) }
+// controlPlanes are the control planes, the one that kubeadm upgrades the cluster on before the others.
+func (u *upgrade) controlPlanes() []*Target {
+	first := u.firstControlPlane()
+	others := slices.DeleteFunc(u.withRole(manifest.RoleControlPlane), func(t *Target) bool { return t.Name == first.Name })
+	return append([]*Target{first}, others...)
+}
 
+// workers are the nodes that are no control planes, in the order of the inventory.
 func (u *upgrade) workers() []*Target {
 	return slices.DeleteFunc(u.withRole(manifest.RoleCluster), func(t *Target) bool { return t.Is(manifest.RoleControlPlane) })
 }
@@ -155,12 +159,16 @@ func (u *upgrade) nodesOf(ctx context.Context, states []nodeState) ([]UpgradeNod
 func (n *UpgradeNode) from(s nodeState) {
 	_, n.marked = s.Metadata.Annotations[upgradeMark]
 	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
-	n.ready = condition{Type: "Ready", Message: "it has not reported yet"}
+}
+
+// ready is what a node says of whether it is.
+func (s nodeState) ready() condition {
 	for _, c := range s.Status.Conditions {
 		if c.Type == "Ready" {
-			n.ready = c
+			return c
 		}
 	}
+	return condition{Type: "Ready", Message: "it has not reported yet"}
 }
 
 // A nodeState is what an upgrade reads of a node.

@@ -72,7 +72,7 @@ func exitClasses() []exitClass {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.UnhealthyError](err) ||
+			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.UnfitError](err) ||
 				asError[*installer.RefusedError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
