@@ -386,7 +386,8 @@ func systemNamespaces() []string { return []string{"kube-system", flannelNamespa
 func notReady(pods []podObject) []error {
 	var errs []error
 	for _, p := range pods {
-		if !p.isOver() && !isTrue(p.Status.Conditions, "Ready") {
+		ready := slices.ContainsFunc(p.Status.Conditions, func(c condition) bool { return c.Type == "Ready" && c.Status == "True" })
+		if !p.isOver() && !ready {
 			errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s", p.Metadata.Namespace, p.Metadata.Name, orDash(p.Spec.NodeName), p.reason()))
 		}
 	}
