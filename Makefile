@@ -16,7 +16,7 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist test lint fmt fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha clean
+.PHONY: help build helper dist test lint fmt fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -97,6 +97,9 @@ e2e: build lab ## the whole thread on lab hosts: build, push, install, verify, r
 
 e2e-ha: build lab ## three control planes and two workers: one lost, one replaced; a cluster behind a shared address
 	@cd testdata/lab && go test -count=1 -timeout 25m -v -run TestHA ./e2e/...
+
+e2e-upgrade: build lab ## two lab nodes to the next patch: refused, killed, continued, with an application that answers
+	@cd testdata/lab && go test -count=1 -timeout 20m -v -run TestUpgrade ./e2e
 
 clean: ## remove what make made here (the caches in $(CACHE) stay)
 	@rm -rf bin dist $(NODE)-*

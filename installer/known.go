@@ -27,7 +27,7 @@ func (r *run) input(ctx context.Context) (precheck.Input, error) {
 		missing, err = sentences(err), nil
 	}
 	return precheck.Input{
-		Cluster: r.cluster, Inventory: r.Inventory, Install: r.Bundle != nil, Missing: missing,
+		Cluster: r.cluster, Inventory: r.Inventory, Install: r.Bundle != nil, Upgrade: r.upgrading, Missing: missing,
 		Architectures: r.architectures(), Packages: r.distributions(), Etcd: r.providedEtcd(ctx),
 		PackagesOf: r.packages.on,
 	}, errors.Join(r.checkHooks(), err)

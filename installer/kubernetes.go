@@ -38,6 +38,7 @@ func kubeletTask(c *manifest.Cluster) Task {
 		Name:     "kubelet",
 		Roles:    []manifest.Role{manifest.RoleCluster},
 		Packages: packages,
+		Leaves:   Leaves{Paths: []string{keptDir}},
 		Files: []Place{
 			{"kubeadm", "", "/usr/local/bin/kubeadm", executable},
 			{"kubectl", "", "/usr/local/bin/kubectl", executable},

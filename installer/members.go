@@ -36,7 +36,10 @@ func (e *MemberError) Error() string {
 
 // Hint says what to do about it.
 func (e *MemberError) Hint() string {
-	return "give the cluster file and the inventory that this cluster was made with; kkbundle cannot rename, renumber or upgrade clusters yet, and reset takes the old one away"
+	if sameName(e.Is, e.Want) && versionOf(e.Is) != versionOf(e.Want) {
+		return "kkbundle upgrade brings a cluster to another version; install wants the bundle and the cluster file of the one that it has"
+	}
+	return "give the cluster file and the inventory that this cluster was made with; kkbundle cannot rename or renumber clusters, and reset takes the old one away"
 }
 
 // clusterID is what makes a cluster another one.
@@ -85,19 +88,34 @@ func (r *run) memberFile() textFile {
 // membership returns what a host that is a node of this cluster remembers of it, "" for a host that is no node. That it
 // is one of another cluster is an error: kubeadm would be made to take it apart.
 func (t *Target) membership(ctx context.Context) (settings string, member bool, err error) {
-	data, err := t.read(ctx, memberPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		because(ctx, "%s is no node yet", t.Name)
-		return "", false, nil
-	}
-	if err != nil {
+	is, settings, member, err := t.recorded(ctx)
+	if err != nil || !member {
 		return "", false, err
 	}
-	is, settings, _ := strings.Cut(string(data), "\n")
-	if want := t.run.clusterID(); is != want {
+	if want := t.run.clusterID(); is != want && !(t.run.upgrading && sameName(is, want)) {
 		return "", false, &MemberError{Host: t.Name, Is: is, Want: want}
 	}
 	return settings, true, nil
+}
+
+// recorded returns what a host remembers of the cluster that it is a node of: which one, and its fixed settings.
+func (t *Target) recorded(ctx context.Context) (id, settings string, member bool, err error) {
+	data, err := t.read(ctx, memberPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", "", false, nil
+	}
+	if err != nil {
+		return "", "", false, err
+	}
+	id, settings, _ = strings.Cut(string(data), "\n")
+	return id, settings, true, nil
+}
+
+// sameName tells whether two clusters differ in their version at most.
+func sameName(a, b string) bool {
+	nameA, _, _ := strings.Cut(a, " ")
+	nameB, _, _ := strings.Cut(b, " ")
+	return nameA == nameB
 }
 
 // isMember tells whether the host is a node of this cluster.
@@ -200,7 +218,7 @@ func (t *Target) clusterPin(ctx context.Context) (string, error) {
 func (r *run) tellIgnored(ctx context.Context) error {
 	first := r.firstControlPlane()
 	settings, member, err := first.membership(ctx)
-	if err != nil || !member {
+	if err != nil || !member || r.upgrading { // an upgrade applies them
 		return err
 	}
 	now, _ := r.changed(settings)
@@ -213,7 +231,7 @@ func (r *run) tellIgnored(ctx context.Context) error {
 	}
 	r.tell(Event{
 		Phase: "precheck", Task: "precheck", Host: first.Name, State: Warned,
-		Message: fmt.Sprintf("not what the cluster was made with, and not applied to it: %s. Change it in the cluster itself (kubeadm's and the kubelet's configuration), or reset and install",
+		Message: fmt.Sprintf("not what the cluster was made with, and not applied to it: %s. kkbundle upgrade applies it, with a bundle of the same version too",
 			strings.Join(names, ", ")),
 	})
 	return nil

@@ -48,6 +48,8 @@ type run struct {
 	// even try.
 	only    []manifest.Role
 	without []string
+	// upgrading says that nodes may be of another version of the cluster.
+	upgrading bool
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
 	// parting says that connections to hosts end when they are not used, see visit.go.

@@ -155,6 +155,39 @@ func (w *workDir) replace(name string, data []byte) error {
 	return w.root.Rename(next, name)
 }
 
+// A workFile is a file of the work directory that is being written; it is there under its name once end has put it there.
+type workFile struct {
+	*os.File
+	dir  *workDir
+	name string
+}
+
+// create begins a file that may be large.
+func (w *workDir) create(name string) (*workFile, error) {
+	if err := w.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return nil, fmt.Errorf("work directory: %w", err)
+	}
+	f, err := w.root.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("work directory: %w", err)
+	}
+	return &workFile{f, w, name}, nil
+}
+
+// end completes the file, or drops it if writing it has failed.
+func (f *workFile) end(failed error) error {
+	if failed == nil {
+		failed = f.Sync()
+	}
+	if err := errors.Join(failed, f.Close()); err != nil {
+		return errors.Join(err, f.dir.remove(f.name+".new"))
+	}
+	if err := f.dir.root.Rename(f.name+".new", f.name); err != nil {
+		return fmt.Errorf("work directory: write %s: %w", f.name, err)
+	}
+	return nil
+}
+
 // remove removes a file, if it is there.
 func (w *workDir) remove(name string) error {
 	if err := w.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -51,7 +51,6 @@ func clusterGaps() []gap[*Cluster] {
 		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
 	)
 	return append(runtimeGaps(), []gap[*Cluster]{
-		{"upgrading", func(c *Cluster) []string { return when(c.Kubernetes.UpgradeFrom != "", "kubernetes.upgradeFrom") }, "leave it out to install afresh; a bundle has what an upgrade needs all the same"},
 		{"saving an etcd of yours", func(c *Cluster) []string {
 			return when(c.Etcd.Type == "provided" && c.Etcd.Backup != nil, "etcd.backup")
 		}, "leave it out, and save it where it runs"},

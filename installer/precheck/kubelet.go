@@ -11,8 +11,8 @@ func kubeletChecks() []Check {
 		{
 			ID: "kubernetes-installed", Groups: []string{GroupKubernetes}, Level: Block, Title: "the Kubernetes that is installed is the cluster's", Rule: isSameKubernetes, Roles: cluster(),
 			LevelOf: installedLevel, Varies: "warns about a kubelet that kkbundle has not installed and that does not run",
-			Why:    "kkbundle does not upgrade or replace a running node, and another kubelet's files get in its way",
-			Fix:    "give the version that is installed, or remove that kubelet (its package, or kubeadm reset)",
+			Why:    "install does not replace a running node, and another kubelet's files get in its way",
+			Fix:    "give the version that is installed, run kkbundle upgrade, or remove that kubelet (its package, or kubeadm reset)",
 			Source: "KubeKey v4 kubernetes_precheck",
 		},
 		{
@@ -46,6 +46,8 @@ func isSameKubernetes(s *Subject) Finding {
 		return skip()
 	case s.Ours() && (unit.Active != "active" || want == ""):
 		return skip() // the next run puts the right one there
+	case s.Ours() && s.Input.Upgrade:
+		return pass(have + ", which is upgraded")
 	case s.Ours() && have == "":
 		return unknown("the kubelet does not say its version")
 	case s.Ours() && have != want:

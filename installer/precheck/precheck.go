@@ -78,6 +78,8 @@ type Input struct {
 	// Install tells that kkbundle is going to install the cluster from a bundle. What the installation does by itself,
 	// such as switching swap off, is no obstacle then; what this version cannot install is one.
 	Install bool
+	// Upgrade tells that nodes of the cluster are brought to another version.
+	Upgrade bool
 	// Architectures are those that the bundle has content for, in Go's spelling; nil if there is no bundle to ask.
 	Architectures []string
 	// Links are the ways between hosts that were tried; nil if they were not.

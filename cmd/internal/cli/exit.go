@@ -73,8 +73,9 @@ func exitClasses() []exitClass {
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
-		{12, "precheck found something that blocks", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err)
+		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
+			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err) ||
+				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
 			return asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||

@@ -63,7 +63,8 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 
 func (b *builder) full(ctx context.Context) (*Software, error) {
 	native := []recipe{
-		kubernetes(), containerd(), runc(), etcd("etcd", "server"), etcd("etcdctl", "etcdctl"), etcdutl(), coredns(true), cni(), flannelPlugin(),
+		kubernetes(current, KubernetesVersion), kubernetes(next, NextVersion), containerd(), runc(),
+		etcd("etcd", "server"), etcd("etcdctl", "etcdctl"), etcdutl(), coredns(true), cni(), flannelPlugin(),
 		flanneld(), registry(), own("kube-vip"),
 	}
 	if err := b.compileAll(ctx, native, runtime.GOARCH); err != nil {
@@ -99,6 +100,12 @@ func (b *builder) small(ctx context.Context) (*Software, error) {
 	}
 	return &Software{Upstream: upstream}, nil
 }
+
+// The recipes of the two versions of Kubernetes.
+const (
+	current = "kubernetes"
+	next    = "kubernetes-next"
+)
 
 // arches are the architectures of the images that exist for more than one; the machine's own comes first.
 func arches() []string {
@@ -177,7 +184,7 @@ func (b *builder) links() (string, error) {
 	}
 	return b.output("bin", key, func(tmp string) error {
 		for name, dir := range b.bin {
-			if !strings.HasSuffix(name, "-"+runtime.GOARCH) || name == "cni-"+runtime.GOARCH {
+			if !strings.HasSuffix(name, "-"+runtime.GOARCH) || name == "cni-"+runtime.GOARCH || name == next+"-"+runtime.GOARCH {
 				continue
 			}
 			commands, err := os.ReadDir(dir)

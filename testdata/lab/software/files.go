@@ -77,15 +77,16 @@ func (f fileSet) publish(ctx context.Context, small bool) error {
 	}
 	arch := arches()[0]
 	return errors.Join(
-		f.kubernetes(arch), f.containerd(arch), f.runc(arch), f.cni(arch), f.etcd(arch), f.registry(arch), f.charts(ctx, small),
+		f.kubernetes(arch, current, KubernetesVersion), f.kubernetes(arch, next, NextVersion), f.containerd(arch), f.runc(arch), f.cni(arch), f.etcd(arch),
+		f.registry(arch), f.charts(ctx, small),
 	)
 }
 
 // kubernetes has the bare digest in NAME.sha256, without a name or a newline.
-func (f fileSet) kubernetes(arch string) error {
+func (f fileSet) kubernetes(arch, recipe, version string) error {
 	for _, c := range []string{"kubeadm", "kubelet", "kubectl"} {
-		to := path.Join("dl.k8s.io/release", KubernetesVersion, "bin/linux", arch, c)
-		sum, err := f.link(to, f.b.command("kubernetes", arch, c))
+		to := path.Join("dl.k8s.io/release", version, "bin/linux", arch, c)
+		sum, err := f.link(to, f.b.command(recipe, arch, c))
 		if err != nil {
 			return err
 		}

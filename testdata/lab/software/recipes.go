@@ -9,6 +9,7 @@ import (
 // that the catalog names; all but pause (built here) are modules of the Go proxy at the tag of the same name.
 const (
 	KubernetesVersion   = "v1.34.3"
+	NextVersion         = "v1.34.4" // what clusters are upgraded to: the same sources, stamped with another version
 	ContainerdVersion   = "v2.1.9"
 	RuncVersion         = "v1.3.6"
 	EtcdVersion         = "v3.6.5"
@@ -44,7 +45,9 @@ type recipe struct {
 // An edit replaces what a regular expression matches, at least once.
 type edit struct{ File, Match, With string }
 
-func kubernetes() recipe {
+// kubernetes is built from one version's sources, and stamped with that version or another: what a stamp changes is linked
+// anew, and nothing is compiled for it.
+func kubernetes(name, version string) recipe {
 	commands := []string{"kubeadm", "kubelet", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"}
 	packages, imports := map[string]string{}, ""
 	for _, c := range commands {
@@ -53,11 +56,11 @@ func kubernetes() recipe {
 	}
 	var stamp []string
 	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		stamp = append(stamp, fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=34 -X %[1]s.gitTreeState=clean", p, KubernetesVersion))
+		stamp = append(stamp, fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=34 -X %[1]s.gitTreeState=clean", p, version))
 	}
 	staging := strings.Replace(KubernetesVersion, "v1.", "v0.", 1)
 	return recipe{
-		Name: "kubernetes", Module: "k8s.io/kubernetes@" + KubernetesVersion,
+		Name: name, Module: "k8s.io/kubernetes@" + KubernetesVersion,
 		// Kubernetes' own go.mod and go.sum, under another module's name, with the staging directories as the modules that they are published as.
 		Copy: []string{"go.mod", "go.sum"},
 		Edits: []edit{

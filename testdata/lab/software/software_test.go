@@ -20,7 +20,7 @@ func TestEditMustMatch(t *testing.T) {
 	if err := os.WriteFile(name, []byte("module k8s.io/kubernetes\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range kubernetes().Edits {
+	for _, e := range kubernetes(current, KubernetesVersion).Edits {
 		if err := e.apply(dir); err != nil {
 			t.Fatal(err)
 		}

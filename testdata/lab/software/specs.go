@@ -9,35 +9,10 @@ import (
 // cluster are the images of the lab's cluster. Most are for the machine's architecture only: nothing else would run here.
 func (s *imageSet) cluster(ctx context.Context) []imageSpec {
 	here := []string{runtime.GOARCH}
-	k8s := func(command string) func(arch string) ([]*layer, error) {
-		return func(arch string) ([]*layer, error) {
-			return s.stack(func() (*layer, error) { return s.command("kubernetes", arch, "/usr/local/bin", command) })
-		}
-	}
-	specs := []imageSpec{
-		{
-			ref: "registry.k8s.io/kube-apiserver:" + KubernetesVersion, attested: true, arches: here,
-			layers: k8s("kube-apiserver"), entrypoint: []string{"/usr/local/bin/kube-apiserver"},
-		},
-		{
-			ref: "registry.k8s.io/kube-controller-manager:" + KubernetesVersion, docker: true, arches: here,
-			layers: k8s("kube-controller-manager"), entrypoint: []string{"/usr/local/bin/kube-controller-manager"},
-		},
-		{
-			ref: "registry.k8s.io/kube-scheduler:" + KubernetesVersion, docker: true, single: true, arches: here,
-			layers: k8s("kube-scheduler"), entrypoint: []string{"/usr/local/bin/kube-scheduler"},
-		},
-		{
-			ref: "registry.k8s.io/kube-proxy:" + KubernetesVersion, docker: true, arches: here, entrypoint: []string{"/usr/local/bin/kube-proxy"},
-			layers: func(arch string) ([]*layer, error) {
-				return s.stack(
-					func() (*layer, error) { return s.userland(ctx) },
-					func() (*layer, error) { return s.command("kubernetes", arch, "/usr/local/bin", "kube-proxy") },
-				)
-			},
-		},
+	specs := append(s.controlPlane(ctx, current, KubernetesVersion), s.controlPlane(ctx, next, NextVersion)...)
+	return append(specs,
 		s.etcdImage(here, "etcd", "etcdctl"), s.coreDNSImage(here), s.pauseImage(), s.labappImage(), s.haproxyImage(ctx, here), s.kubeVIPImage(here),
-		{
+		imageSpec{
 			ref: "ghcr.io/flannel-io/flannel:" + FlannelVersion, arches: here, attested: true, entrypoint: []string{"/opt/bin/flanneld"},
 			layers: func(arch string) ([]*layer, error) {
 				return s.stack(
@@ -46,14 +21,46 @@ func (s *imageSet) cluster(ctx context.Context) []imageSpec {
 				)
 			},
 		},
-		{
+		imageSpec{
 			ref: "ghcr.io/flannel-io/flannel-cni-plugin:" + FlannelCNIImageTag, arches: here, attested: true,
 			layers: func(arch string) ([]*layer, error) {
 				return s.stack(s.busybox, func() (*layer, error) { return s.command("flannel-cni", arch, "", "flannel") })
 			},
 		},
+	)
+}
+
+// controlPlane are Kubernetes' own images of a version.
+func (s *imageSet) controlPlane(ctx context.Context, recipe, version string) []imageSpec {
+	here := []string{runtime.GOARCH}
+	k8s := func(command string) func(arch string) ([]*layer, error) {
+		return func(arch string) ([]*layer, error) {
+			return s.stack(func() (*layer, error) { return s.command(recipe, arch, "/usr/local/bin", command) })
+		}
 	}
-	return specs
+	return []imageSpec{
+		{
+			ref: "registry.k8s.io/kube-apiserver:" + version, attested: true, arches: here,
+			layers: k8s("kube-apiserver"), entrypoint: []string{"/usr/local/bin/kube-apiserver"},
+		},
+		{
+			ref: "registry.k8s.io/kube-controller-manager:" + version, docker: true, arches: here,
+			layers: k8s("kube-controller-manager"), entrypoint: []string{"/usr/local/bin/kube-controller-manager"},
+		},
+		{
+			ref: "registry.k8s.io/kube-scheduler:" + version, docker: true, single: true, arches: here,
+			layers: k8s("kube-scheduler"), entrypoint: []string{"/usr/local/bin/kube-scheduler"},
+		},
+		{
+			ref: "registry.k8s.io/kube-proxy:" + version, docker: true, arches: here, entrypoint: []string{"/usr/local/bin/kube-proxy"},
+			layers: func(arch string) ([]*layer, error) {
+				return s.stack(
+					func() (*layer, error) { return s.userland(ctx) },
+					func() (*layer, error) { return s.command(recipe, arch, "/usr/local/bin", "kube-proxy") },
+				)
+			},
+		},
+	}
 }
 
 // demo are the images of the small build, for two architectures.

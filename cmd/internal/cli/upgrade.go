@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+type upgradeOptions struct {
+	siteFlags
+	rulesFlag
+	batch              string
+	drainTimeout       time.Duration
+	disableEviction    bool
+	dryRun, force, yes bool
+}
+
+func newUpgradeCmd(g *globals) *cobra.Command {
+	var o upgradeOptions
+	cmd := &cobra.Command{
+		Use:   "upgrade -i INVENTORY BUNDLE",
+		Short: "Bring a cluster to the version of another bundle",
+		Long: `Brings a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet.
+
+What runs is read from the cluster, the plan shown and asked for. An unhealthy cluster is refused with the reasons. The
+registry gets the new bundle's images, etcd and kubeadm's configuration are saved to the work directory, and then come the
+control planes one by one and the workers in batches: each is drained, upgraded, waited for and used again. Minor releases
+are not left out: the bundle carries those between if its cluster file names kubernetes.upgradeFrom.
+
+It stops at the first node that fails and says in which state the nodes are; the same command continues.
+With --json each line on standard output is one event, as for install; the first has the plan.`,
+		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
+  kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb`,
+		Args: takes("BUNDLE"),
+		RunE: func(cmd *cobra.Command, args []string) error { return runUpgrade(cmd.Context(), g, args[0], o) },
+	}
+	f := cmd.Flags()
+	o.siteFlags.add(f)
+	o.rulesFlag.add(f)
+	g.addTrust(f)
+	f.StringVar(&o.batch, "batch", "", "workers upgraded at the same time, a number or a part such as 20% (default a tenth, at least 1)")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "how long a node's pods may take to leave it")
+	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, past PodDisruptionBudgets")
+	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and look at the cluster's health, and change nothing")
+	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks or the cluster is not healthy")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) (err error) {
+	rules, err := o.rulesFlag.read()
+	if err != nil {
+		return err
+	}
+	batch, err := installer.ParseBatch(o.batch)
+	if err != nil {
+		return &usageError{fmt.Errorf("--batch: %w", err)}
+	}
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	p := g.newTaskPrinter()
+	options := installer.UpgradeOptions{
+		Options: s.options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
+		Planned: func(plan installer.UpgradePlan) {
+			p.stop()
+			g.showUpgrade(plan)
+		},
+	}
+	options.Rules, options.Judged, options.Progress = rules, p.judged, p.event
+	options.DryRun, options.Force = o.dryRun, o.force
+	if !o.yes {
+		options.Approve = func(plan installer.UpgradePlan) error {
+			p.stop()
+			return g.confirm(fmt.Sprintf("Upgrade cluster %s to %s?", plan.Cluster, plan.To))
+		}
+	}
+	report, err := installer.Upgrade(ctx, options)
+	p.stop()
+	if err != nil {
+		if report.Log != "" {
+			g.note("every command is in %s", report.Log)
+		}
+		return err
+	}
+	if g.json {
+		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
+	}
+	if !o.dryRun {
+		g.note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
+	}
+	return nil
+}
+
+// upgradePlan is the line that upgrade prints with --json before anything else.
+type upgradePlan struct {
+	Version int `json:"version"` // 1
+	Plan    struct {
+		Cluster  string        `json:"cluster"`
+		From     string        `json:"from"`
+		To       string        `json:"to"`
+		Steps    []string      `json:"steps"`
+		Batch    int           `json:"batch"`
+		Settings []string      `json:"settings"`
+		Nodes    []upgradeNode `json:"nodes"`
+	} `json:"plan"`
+}
+
+type upgradeNode struct {
+	Name         string `json:"name"`
+	ControlPlane bool   `json:"controlPlane"`
+	Kubelet      string `json:"kubelet"`
+	APIServer    string `json:"apiServer,omitempty"`
+	Current      bool   `json:"current"`
+	Cordoned     bool   `json:"unschedulable"`
+}
+
+// showUpgrade prints a plan: people's on the side of notes, programs' where the events are.
+func (g *globals) showUpgrade(p installer.UpgradePlan) {
+	if g.json {
+		out := upgradePlan{Version: 1}
+		out.Plan.Cluster, out.Plan.From, out.Plan.To, out.Plan.Batch = p.Cluster, p.From, p.To, p.Batch
+		out.Plan.Steps, out.Plan.Settings = append([]string{}, p.Steps...), append([]string{}, p.Settings...)
+		for _, n := range p.Nodes {
+			out.Plan.Nodes = append(out.Plan.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned})
+		}
+		_ = json.NewEncoder(g.Out).Encode(out)
+		return
+	}
+	if !g.quiet {
+		writeUpgrade(g.Err, p)
+	}
+}
+
+func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
+	if p.Empty() {
+		_, _ = fmt.Fprintf(w, "cluster %s: all nodes are at %s\n", printable(p.Cluster), printable(p.To))
+		return
+	}
+	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", printable(p.Cluster), printable(strings.Join(append([]string{p.From}, p.Steps...), " -> ")))
+	if len(p.Settings) > 0 {
+		_, _ = fmt.Fprintf(w, "settings that change: %s\n", strings.Join(p.Settings, ", "))
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "NODE\tROLE\tAPI SERVER\tKUBELET\tTO DO")
+	for _, n := range p.Nodes {
+		role, todo := "worker", "upgrade"
+		if n.ControlPlane {
+			role = "control plane"
+		}
+		if n.Current {
+			todo = "-"
+		}
+		if n.Cordoned {
+			todo += " (is unschedulable)"
+		}
+		server := n.APIServer
+		if server == "" {
+			server = "-"
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(n.Name), role, printable(server), printable(n.Kubelet), todo)
+	}
+	_ = table.Flush()
+	_, _ = fmt.Fprintf(w, "workers at the same time: %d\n", p.Batch)
+}

@@ -1,0 +1,622 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// A fakeAPI plays kubectl, kubeadm and the kubelets of a cluster that is upgraded: it keeps versions, marks and what is
+// unschedulable. That real ones do what it pretends is shown by TestUpgrade of the lab.
+type fakeAPI struct {
+	mu      sync.Mutex
+	servers map[string]string // by host
+	nodes   map[string]*nodeState
+	address map[string]string // host by address
+	target  string            // what kubeadm was last told
+	said    []string
+	objects map[string]string // answers of get, by what is got
+	// fail, if set, decides for each command whether it fails, and whether it does so before anything is done.
+	fail func(n int, line string) (before, after bool)
+}
+
+func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
+	t.Helper()
+	ca, err := os.ReadFile("testdata/ca.crt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeAPI{
+		servers: map[string]string{}, nodes: map[string]*nodeState{}, address: map[string]string{},
+		target: version, objects: map[string]string{
+			"configmap kubeadm-config":     `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
+			"poddisruptionbudgets":         `{"items":[]}`,
+			"pods --namespace=kube-system": `{"items":[]}`,
+		},
+	}
+	for _, h := range s.options.Inventory.Hosts() {
+		if len(h.Roles) == 0 {
+			continue
+		}
+		f.address[h.Address] = h.Name
+		if slices.Contains(h.Roles, manifest.RoleControlPlane) {
+			f.servers[h.Name] = version
+		}
+		f.node(h.Name, version)
+		on := s.hosts[h.Name]
+		on.put(t, clusterCA, string(ca))
+		on.mkdir(t, "/usr/local/lib")
+		for _, name := range []string{"kubectl", "kubeadm", "systemctl"} {
+			on.answer(name, func(_ context.Context, cmd host.Cmd) error { return f.run(on, cmd) })
+		}
+	}
+	return f
+}
+
+// node adds a node that is ready.
+func (f *fakeAPI) node(name, version string) {
+	n := &nodeState{}
+	n.Metadata.Name, n.Metadata.Annotations = name, map[string]string{}
+	n.Status.NodeInfo.KubeletVersion = version
+	n.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+	f.nodes[name] = n
+}
+
+func (f *fakeAPI) run(on *rooted, cmd host.Cmd) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	line := strings.TrimPrefix(strings.Join(cmd.Args, " "), "kubectl --kubeconfig="+adminConf+" ")
+	isLook := strings.HasPrefix(line, "get ") || strings.HasPrefix(line, "--server") || strings.Contains(line, "endpoint health") ||
+		strings.HasPrefix(line, "systemctl is-active")
+	var before, after bool
+	if !isLook {
+		f.said = append(f.said, on.name+": "+line)
+		if f.fail != nil {
+			before, after = f.fail(len(f.said), line)
+		}
+	}
+	failed := &host.ExitError{Host: on.name, Args: cmd.Args, Code: 1, Stderr: "planted"}
+	if before {
+		return failed
+	}
+	answer, err := f.do(on, cmd.Args[0], strings.Fields(line))
+	if after {
+		return failed
+	}
+	if err == nil && cmd.Stdout != nil {
+		_, err = io.WriteString(cmd.Stdout, answer)
+	}
+	return err
+}
+
+func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error) {
+	line := strings.Join(words, " ")
+	switch {
+	case program == "systemctl":
+		if line == "systemctl try-restart kubelet.service" {
+			f.nodes[on.name].Status.NodeInfo.KubeletVersion = f.target
+		}
+	case program == "kubeadm":
+		switch words[2] {
+		case "apply":
+			f.target = words[3]
+			f.servers[on.name] = f.target
+		case "node":
+			if f.servers[on.name] != "" {
+				f.servers[on.name] = f.target
+			}
+		}
+	case strings.HasSuffix(line, "--raw=/version"):
+		address, _, _ := strings.Cut(strings.TrimPrefix(words[0], "--server=https://"), ":")
+		return `{"gitVersion":"` + f.servers[f.address[address]] + `"}`, nil
+	case strings.HasPrefix(line, "get nodes"):
+		return f.list(), nil
+	case words[0] == "get":
+		what := strings.TrimSuffix(strings.Join(words[1:], " "), " --output=json")
+		for name, answer := range f.objects {
+			if strings.HasPrefix(what, name) {
+				return answer, nil
+			}
+		}
+		return `{"items":[]}`, nil
+	case words[0] == "drain":
+		f.nodes[words[1]].Spec.Unschedulable = true
+	case words[0] == "uncordon":
+		f.nodes[words[1]].Spec.Unschedulable = false
+	case words[0] == "annotate":
+		if strings.HasSuffix(words[3], "-") {
+			delete(f.nodes[words[2]].Metadata.Annotations, upgradeMark)
+		} else {
+			f.nodes[words[2]].Metadata.Annotations[upgradeMark] = words[3]
+		}
+	case strings.Contains(line, "endpoint health"):
+		var members []map[string]any
+		for name := range f.servers {
+			members = append(members, map[string]any{"endpoint": name, "health": true})
+		}
+		data, err := json.Marshal(members)
+		return string(data), err
+	case strings.Contains(line, "snapshot save"):
+		name := filepath.Join(on.root, words[len(words)-1])
+		return "", errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte("the snapshot"), 0o600))
+	}
+	return "", nil
+}
+
+func (f *fakeAPI) list() string {
+	var items []*nodeState
+	for _, n := range f.nodes {
+		items = append(items, n)
+	}
+	data, _ := json.Marshal(map[string]any{"items": items})
+	return string(data)
+}
+
+// steps returns what was done, without what is of no interest for the order, and forgets it.
+func (f *fakeAPI) steps() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []string
+	for _, line := range f.said {
+		for _, word := range []string{"kubeadm upgrade", "drain ", "uncordon ", "try-restart kubelet"} {
+			if strings.Contains(line, word) {
+				line, _, _ = strings.Cut(line, " --ignore")
+				list = append(list, line)
+			}
+		}
+	}
+	f.said = nil
+	return list
+}
+
+// upgradeSite makes hosts that are nodes of a cluster of a version: control planes begin with cp.
+func upgradeSite(t *testing.T, version string, names ...string) (*site, *fakeAPI) {
+	t.Helper()
+	s := newSite(t, names...)
+	groups := manifest.Groups{Registry: names[:1]}
+	var specs manifest.HostSpecs
+	for i, name := range names {
+		specs = append(specs, manifest.HostSpec{Name: name, Address: fmt.Sprintf("10.0.0.%d", 3+i)})
+		if strings.HasPrefix(name, "cp") {
+			groups.ControlPlane = append(groups.ControlPlane, name)
+		} else {
+			groups.Worker = append(groups.Worker, name)
+		}
+	}
+	// Not parsed: that several control planes are refused is no matter of upgrades.
+	s.options.Inventory = &manifest.Inventory{HostSpecs: specs, Groups: groups}
+	s.options.Cluster = cluster(t, "kubernetes: {version: "+version+"}")
+	for _, name := range names {
+		s.hosts[name].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+		s.hosts[name].put(t, "/usr/local/bin/kubelet", "old kubelet")
+	}
+	return s, newFakeAPI(t, s, version)
+}
+
+// upgradeTo prepares an upgrade with a bundle that has all the versions; the last is the target.
+func (s *site) upgradeTo(t *testing.T, versions ...string) *upgrade {
+	t.Helper()
+	var clusters []*manifest.Cluster
+	for _, v := range versions {
+		clusters = append(clusters, cluster(t, "kubernetes: {version: "+v+"}"))
+	}
+	s.options.Cluster = clusters[len(clusters)-1]
+	return s.upgradeWith(t, bundleOf(t, clusters...))
+}
+
+// upgradeWith prepares an upgrade to the site's cluster.
+func (s *site) upgradeWith(t *testing.T, b *bundle.Reader) *upgrade {
+	t.Helper()
+	r := s.run(t, b)
+	r.upgrading = true
+	return &upgrade{run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}}
+}
+
+// bundleOf has what several clusters need.
+func bundleOf(t *testing.T, clusters ...*manifest.Cluster) *bundle.Reader {
+	t.Helper()
+	b := bundletest.NewBuilder(t)
+	seen := map[string]bool{}
+	for _, c := range clusters {
+		for i, need := range Needs(c) {
+			refs, err := catalog.Refs(c, need, "linux/amd64")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j, ref := range refs {
+				if seen[need.Kind+ref] {
+					continue
+				}
+				seen[need.Kind+ref] = true
+				switch need.Kind {
+				case manifest.ItemFile:
+					b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: "amd64"}, fileContent(t, c, need.Name))
+				case manifest.ItemImage:
+					b.Image(ref, bundletest.RandomImage(t, int64(1000*len(seen)+100*i+j+1), 1, 1000))
+				default:
+					b.Chart(ref, need.Name, "1.0.0", bundletest.ChartArchive(t, need.Name, "1.0.0"))
+				}
+			}
+		}
+	}
+	return b.Bundle().Reader
+}
+
+// walkAll makes a plan and goes all its way.
+func (u *upgrade) walkAll(ctx context.Context) (UpgradePlan, error) {
+	plan, err := u.look(ctx)
+	if err != nil {
+		return plan, err
+	}
+	return plan, u.walk(ctx, plan)
+}
+
+func TestUpgradeSteps(t *testing.T) {
+	t.Parallel()
+	cp := func(server, kubelet, recorded string) UpgradeNode {
+		return UpgradeNode{Name: "cp1", ControlPlane: true, APIServer: server, Kubelet: kubelet, Recorded: recorded}
+	}
+	worker := func(kubelet string) UpgradeNode {
+		return UpgradeNode{Name: "node1", Kubelet: kubelet, Recorded: kubelet}
+	}
+	for name, c := range map[string]struct {
+		to    string
+		nodes []UpgradeNode
+		want  string // the steps
+		err   string
+	}{
+		"a patch":              {"v1.34.3", []UpgradeNode{cp("v1.34.1", "v1.34.1", "v1.34.1"), worker("v1.34.1")}, "v1.34.3", ""},
+		"a minor release":      {"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34.3", ""},
+		"three minor releases": {"v1.34.3", []UpgradeNode{cp("v1.31.4", "v1.31.4", "v1.31.4"), worker("v1.31.4")}, "v1.32 v1.33 v1.34.3", ""},
+		"settings only":        {"v1.34.3", []UpgradeNode{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.34.3")}, "v1.34.3", ""},
+		"interrupted in the middle of a control plane": {
+			"v1.34.3", []UpgradeNode{cp("v1.34.3", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34.3", "",
+		},
+		"interrupted in the middle of the way": {
+			"v1.35.0", []UpgradeNode{cp("v1.34.1", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34 v1.35.0", "",
+		},
+		"a kubelet that is behind as far as it may": {"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.31.4")}, "v1.34.3", ""},
+		"a kubelet that is too far behind": {
+			"v1.34.3",
+			[]UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")},
+			"",
+			"the kubelet of node1 is v1.30.4, more than 3 minor releases behind v1.34.3",
+		},
+		"a kubelet that is newer than the API": {
+			"v1.34.3",
+			[]UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.34.1")},
+			"",
+			"the kubelet of node1 is v1.34.1, newer than every API server (v1.33.2)",
+		},
+		"a downgrade": {
+			"v1.34.3",
+			[]UpgradeNode{cp("v1.34.9", "v1.34.3", "v1.34.3"), worker("v1.34.3")},
+			"",
+			"cluster site is not upgraded to v1.34.3: the API server of cp1 is v1.34.9, and Kubernetes cannot be downgraded",
+		},
+		"a downgrade of a kubelet": {
+			"v1.34.3", []UpgradeNode{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.35.0")}, "", "the kubelet of node1 is v1.35.0, and",
+		},
+		"a version that is none": {"v1.34.3", []UpgradeNode{cp("beta", "v1.34.3", "v1.34.3")}, "", `the API server of cp1 says that its version is "beta"`},
+		"done":                   {"v1.34.3", []UpgradeNode{{Name: "cp1", ControlPlane: true, APIServer: "v1.34.3", Kubelet: "v1.34.3", Recorded: "v1.34.3", Current: true}}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := &upgrade{run: &run{cluster: cluster(t, "kubernetes: {version: "+c.to+"}")}}
+			steps, err := u.steps(UpgradePlan{Cluster: "site", To: c.to, Nodes: c.nodes})
+			if c.err != "" {
+				var refused *RefusedError
+				if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("got %v, want %s", err, c.err)
+				}
+				return
+			}
+			want := strings.Fields(c.want)
+			if err != nil || len(steps) != len(want) {
+				t.Fatalf("got %q, %v, want %q", steps, err, want)
+			}
+			for i := range want { // which patch of a release between is known changes with the catalog
+				if steps[i] != want[i] && majorMinor(steps[i]) != want[i] {
+					t.Errorf("got %q, want %q", steps, want)
+				}
+			}
+		})
+	}
+}
+
+func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
+	t.Parallel()
+	s, _ := upgradeSite(t, "v1.32.4", "cp1", "node1")
+	u := s.upgradeTo(t, "v1.34.3")
+	plan, err := u.look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = u.complete(plan)
+	var hinted interface{ Hint() string }
+	if err == nil || !strings.Contains(err.Error(), "on the way, for Kubernetes v1.33.") || !strings.Contains(err.Error(), "kubelet") ||
+		!errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kubernetes.upgradeFrom: v1.32.4") {
+		t.Errorf("got %v", err)
+	}
+	u = s.upgradeTo(t, plan.Steps...)
+	if plan, err = u.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.complete(plan); err != nil {
+		t.Error(err)
+	}
+}
+
+// All API servers come before the first kubelet, control planes one by one, and workers in batches.
+func TestUpgradeOrder(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1", "node2", "node3")
+	u := s.upgradeTo(t, "v1.34.3")
+	u.how.Batch = Batch{count: 1}
+	plan, err := u.walkAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.From != "v1.34.2" || plan.Batch != 1 {
+		t.Errorf("plan %+v", plan)
+	}
+	var want []string
+	want = append(want, "cp1: kubeadm upgrade apply v1.34.3 --yes", "cp2: kubeadm upgrade node")
+	for _, name := range []string{"cp1", "cp2", "node1", "node2", "node3"} {
+		want = append(want, "cp1: drain "+name)
+		if strings.HasPrefix(name, "node") {
+			want = append(want, name+": kubeadm upgrade node")
+		}
+		want = append(want, name+": systemctl try-restart kubelet.service", "cp1: uncordon "+name)
+	}
+	if diff := cmp.Diff(f.steps(), want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	if kept := s.hosts["node1"].content(keptDir + "/v1.34.2/complete"); kept != "" {
+		t.Errorf("the mark of what was kept has %q in it", kept)
+	}
+	again := s.upgradeTo(t, "v1.34.3")
+	if plan, err := again.walkAll(t.Context()); err != nil || !plan.Empty() || len(f.steps()) > 0 {
+		t.Errorf("a rerun plans %+v, %v", plan, err)
+	}
+}
+
+func TestUpgradeOverReleasesBetween(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.32.4", "cp1", "node1")
+	u := s.upgradeTo(t, "v1.34.3")
+	plan, err := u.look(t.Context())
+	if err != nil || len(plan.Steps) != 2 {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	u = s.upgradeTo(t, plan.Steps...)
+	if plan, err = u.walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var applied []string
+	for _, line := range f.steps() {
+		if _, version, ok := strings.Cut(line, "upgrade apply "); ok {
+			applied = append(applied, strings.TrimSuffix(version, " --yes"))
+		}
+	}
+	if diff := cmp.Diff(applied, plan.Steps); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
+// It stops at the first node that fails, says what the nodes are, and goes on there.
+func TestUpgradeStopsAndContinues(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
+	f.nodes["node2"].Spec.Unschedulable = true // by the operator
+	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain node1") }
+	_, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context())
+	var (
+		stopped *StoppedError
+		failed  *TaskError
+	)
+	if !errors.As(err, &stopped) || !errors.As(err, &failed) || failed.Host != "node1" || failed.Task != "drain" {
+		t.Fatalf("got %v", err)
+	}
+	want := []string{
+		"cp1: v1.34.3 altogether, kubelet v1.34.3",
+		"node1: v1.34.2 altogether, kubelet v1.34.2, in the middle of it, unschedulable",
+		"node2: v1.34.2 altogether, kubelet v1.34.2, unschedulable",
+	}
+	if diff := cmp.Diff(stopped.Nodes, want); diff != "" {
+		t.Errorf("nodes (-got +want):\n%s", diff)
+	}
+	f.fail = nil
+	f.steps()
+	if _, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.steps(); len(got) == 0 || got[0] != "cp1: drain node1" {
+		t.Errorf("it goes on with %q", got)
+	}
+	if f.nodes["node1"].Spec.Unschedulable || !f.nodes["node2"].Spec.Unschedulable || len(f.nodes["node1"].Metadata.Annotations) > 0 {
+		t.Errorf("nodes are %s", f.list())
+	}
+}
+
+// A run that ends at any command, before or after that did its work, is continued by the next one.
+func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
+	t.Parallel()
+	next := cluster(t, "kubernetes: {version: v1.34.3}")
+	b := bundleOf(t, next)
+	whole, all := upgradeSite(t, "v1.34.2", "cp1", "node1")
+	whole.options.Cluster = next
+	if _, err := whole.upgradeWith(t, b).walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	most := len(all.said)
+	for n := 1; n <= most; n++ {
+		for _, after := range []bool{false, true} {
+			s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
+			s.options.Cluster = next
+			f.fail = func(i int, _ string) (bool, bool) { return i == n && !after, i == n && after }
+			_, first := s.upgradeWith(t, b).walkAll(t.Context())
+			f.fail = nil
+			if _, err := s.upgradeWith(t, b).walkAll(t.Context()); err != nil {
+				t.Fatalf("command %d failed with %v, and then: %v", n, first, err)
+			}
+			for _, name := range []string{"cp1", "node1"} {
+				state := f.nodes[name]
+				if state.Status.NodeInfo.KubeletVersion != "v1.34.3" || state.Spec.Unschedulable || len(state.Metadata.Annotations) > 0 ||
+					!strings.HasPrefix(s.hosts[name].content(memberPath), "site v1.34.3\n") || s.hosts[name].content(kubeadmFile) != "" {
+					t.Fatalf("command %d failed with %v, and then %s is %+v", n, first, name, state)
+				}
+			}
+		}
+	}
+	if most < 15 {
+		t.Errorf("only %d commands were tried", most)
+	}
+}
+
+func TestUpgradeRefusesOtherNodes(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
+	f.node("stranger", "v1.34.2")
+	delete(f.nodes, "node1")
+	_, err := s.upgradeTo(t, "v1.34.3").look(t.Context())
+	for _, want := range []string{"node stranger is not in the inventory", "node1 of the inventory is no node of the cluster"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+}
+
+func TestUpgradeHealth(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
+	df := func(free string) func(_ context.Context, cmd host.Cmd) error {
+		return func(_ context.Context, cmd host.Cmd) error {
+			_, err := io.WriteString(cmd.Stdout, "Avail Mounted on\n"+free+" /\n")
+			return err
+		}
+	}
+	for _, h := range s.hosts {
+		h.answer("df", df("99999999999"))
+	}
+	check := func() error {
+		u := s.upgradeTo(t, "v1.34.3")
+		plan, err := u.look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Ended at once, so that what might come right by itself is not waited for.
+		reasons := u.budgets(t.Context(), u.targets[0], plan)
+		for _, c := range []healthCheck{u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods, u.lonePods, u.configReadable} {
+			reasons = append(reasons, c(t.Context(), u.targets[0], plan)...)
+		}
+		for _, target := range u.targets {
+			reasons = append(reasons, append(target.certificatesValid(t.Context()), u.roomFor(t.Context(), target, plan)...)...)
+		}
+		if len(reasons) == 0 {
+			return nil
+		}
+		return &UnfitError{reasons}
+	}
+	if err := check(); err != nil {
+		t.Fatalf("a healthy cluster: %v", err)
+	}
+	f.nodes["node1"].Status.Conditions[0] = condition{Type: "Ready", Status: "False", Message: "the disk is full"}
+	f.servers["cp9"] = "v1.34.2" // a member of etcd without a control plane
+	f.objects["poddisruptionbudgets"] = `{"items":[{"metadata":{"name":"all","namespace":"shop"},"status":{"expectedPods":2,"desiredHealthy":2}},{"metadata":{"name":"fine"},"status":{"expectedPods":2,"desiredHealthy":1}}]}`
+	f.objects["pods --all-namespaces"] = `{"items":[{"metadata":{"name":"alone","namespace":"shop"},"spec":{"nodeName":"node1"},"status":{"phase":"Running"}},{"metadata":{"name":"owned","ownerReferences":[{"controller":true}]},"spec":{"nodeName":"node1"}}]}`
+	f.objects["pods --namespace=kube-system"] = `{"items":[{"metadata":{"name":"kube-proxy-1","namespace":"kube-system"},"spec":{"nodeName":"node1"},"status":{"phase":"Pending"}}]}`
+	f.objects["configmap kubeadm-config"] = `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta2\n"}}`
+	s.hosts["node1"].put(t, "/etc/kubernetes/pki/ca.crt", "garbage")
+	s.hosts["cp1"].answer("df", df("4096"))
+	err := check()
+	for _, want := range []string{
+		"node node1 is not ready: the disk is full", "etcd has 2 members, and there are 1 control planes",
+		"PodDisruptionBudget shop/all wants 2 of its 2 pods", "pod shop/alone on node1", "pod kube-system/kube-proxy-1 on node1 is not ready: Pending",
+		"is of kubeadm.k8s.io/v1beta2", "ca.crt of node1 has no certificate in it",
+		"cp1 has 0 MiB free on /",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in\n%v", want, err)
+		}
+	}
+	if err != nil && (strings.Contains(err.Error(), "fine") || strings.Contains(err.Error(), "owned")) {
+		t.Errorf("too much in\n%v", err)
+	}
+}
+
+func TestUpgradeSaves(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1")
+	for range 2 { // the second run finds the first one's
+		u := s.upgradeTo(t, "v1.34.3")
+		plan, err := u.look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := u.phase(t.Context(), Phase{Name: "save", Tasks: []Task{u.saveTask(plan)}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := u.dir.close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	saved, err := filepath.Glob(filepath.Join(s.options.WorkDir, "upgrade", "*-v1.34.2-to-v1.34.3", "*"))
+	if err != nil || len(saved) != 5 {
+		t.Errorf("saved %q, %v", saved, err)
+	}
+	for _, name := range saved {
+		info, err := os.Stat(name)
+		if err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(s.hosts["cp1"].root, "var/lib/etcd/*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("%q is left on the host, %v", left, err)
+	}
+	f.fail = func(_ int, line string) (bool, bool) { return strings.Contains(line, "snapshot save"), false }
+	u := s.upgradeTo(t, "v1.34.3")
+	if err := u.saved(); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: "v1.34.3"}).Do(t.Context(), u.targets[0]); err == nil {
+		t.Error("an etcd that cannot be saved is upgraded")
+	}
+}
+
+func TestParseBatch(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][2]int{ // of 5 and of 40 workers
+		"": {1, 4}, "3": {3, 3}, "20%": {1, 8}, "100%": {5, 40}, "1%": {1, 1},
+	} {
+		b, err := ParseBatch(text)
+		if got := [2]int{b.of(5), b.of(40)}; err != nil || got != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"0", "-1", "x", "0%", "101%", "%", "1.5"} {
+		if _, err := ParseBatch(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}

@@ -1,0 +1,399 @@
+package installer
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// healthWait is how long a cluster may take to be healthy: what an interrupted upgrade has restarted comes back within it.
+const healthWait = time.Minute
+
+// An UnfitError says why a cluster is not upgraded now.
+type UnfitError struct{ Reasons []error }
+
+// Error lists the reasons.
+func (e *UnfitError) Error() string {
+	return "the cluster is not in a state to be upgraded:\n  " + strings.ReplaceAll(errors.Join(e.Reasons...).Error(), "\n", "\n  ")
+}
+
+// Unwrap returns the reasons.
+func (e *UnfitError) Unwrap() []error { return e.Reasons }
+
+// Hint says what to do about it.
+func (e *UnfitError) Hint() string {
+	return "nothing was changed: remove these causes, and run the same command again; --force goes on although they are there"
+}
+
+// healthTask looks for what would make an upgrade stop half way.
+func (u *upgrade) healthTask(plan UpgradePlan) Task {
+	return Task{
+		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First, Look: true,
+		Do: func(ctx context.Context, t *Target) error {
+			err := u.health(ctx, t, plan)
+			var unfit *UnfitError
+			if errors.As(err, &unfit) && u.Force {
+				for _, reason := range unfit.Reasons {
+					u.tell(Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: Warned, Message: u.mask.mask(reason.Error())})
+				}
+				return nil
+			}
+			return err
+		},
+	}
+}
+
+// A healthCheck returns every reason that it finds.
+type healthCheck func(ctx context.Context, t *Target, plan UpgradePlan) []error
+
+// health gathers every reason not to begin. What comes right by itself is waited for first.
+func (u *upgrade) health(ctx context.Context, t *Target, plan UpgradePlan) error {
+	gather := func(ctx context.Context, checks ...healthCheck) (reasons []error) {
+		for _, check := range checks {
+			reasons = append(reasons, check(ctx, t, plan)...)
+		}
+		return reasons
+	}
+	var reasons []error
+	_ = eventually(ctx, healthWait, func(ctx context.Context) error {
+		reasons = gather(ctx, u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods)
+		return errors.Join(reasons...)
+	})
+	reasons = append(reasons, gather(ctx, u.budgets, u.lonePods, u.configReadable)...)
+	nodes := slices.Concat(u.controlPlanes(), u.workers())
+	found := make([][]error, len(nodes))
+	_ = u.onAll(nodes, func(i int, t *Target) error {
+		found[i] = append(t.certificatesValid(ctx), u.roomFor(ctx, t, plan)...)
+		return nil
+	})
+	reasons = append(reasons, slices.Concat(found...)...)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case len(reasons) == 0:
+		return nil
+	}
+	return &UnfitError{reasons}
+}
+
+// serversAnswer asks every API server whether it is ready.
+func (u *upgrade) serversAnswer(ctx context.Context, t *Target, _ UpgradePlan) []error {
+	var errs []error
+	for _, cp := range u.controlPlanes() {
+		if _, err := t.kubectl(ctx, cp.server(), "get", "--raw=/readyz"); err != nil {
+			errs = append(errs, fmt.Errorf("the API server of %s is not ready: %w", cp.Name, err))
+		}
+	}
+	return errs
+}
+
+// nodesReady checks all nodes but those that an upgrade was in the middle of.
+func (u *upgrade) nodesReady(ctx context.Context, t *Target, _ UpgradePlan) []error {
+	states, err := t.nodeStates(ctx)
+	if err != nil {
+		return []error{err}
+	}
+	var errs []error
+	for _, s := range states {
+		_, marked := s.Metadata.Annotations[upgradeMark]
+		if ready := s.ready(); ready.Status != "True" && !marked && u.cluster.CNI.Type != "none" {
+			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Metadata.Name, ready.Message))
+		}
+	}
+	return errs
+}
+
+// etcdctlArgs run etcdctl in the pod of kubeadm's etcd on a control plane, with the certificates that kubeadm has made for
+// looking at its health.
+func etcdctlArgs(on *Target, args ...string) []string {
+	return slices.Concat([]string{
+		"exec", "--namespace=kube-system", "etcd-" + on.Name, "--container=etcd", "--",
+		"etcdctl", "--endpoints=https://127.0.0.1:2379", "--cacert=/etc/kubernetes/pki/etcd/ca.crt",
+		"--cert=/etc/kubernetes/pki/etcd/healthcheck-client.crt", "--key=/etc/kubernetes/pki/etcd/healthcheck-client.key",
+	}, args)
+}
+
+// etcdHealthy asks every member of kubeadm's etcd. Each control plane has to have one: with a member that is missing, the
+// restart of another can cost the quorum.
+func (u *upgrade) etcdHealthy(ctx context.Context, t *Target, _ UpgradePlan) []error {
+	if u.cluster.Etcd.Type != "internal" {
+		return nil // the readiness of API servers says whether they reach it
+	}
+	out, askErr := t.kubectl(withoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
+	var members []struct {
+		Endpoint string `json:"endpoint"`
+		Health   bool   `json:"health"`
+		Error    string `json:"error"`
+	}
+	if err := json.Unmarshal(out, &members); err != nil {
+		return []error{fmt.Errorf("etcd's health is not known: %w", errors.Join(askErr, err))}
+	}
+	var errs []error
+	for _, m := range members {
+		if !m.Health {
+			errs = append(errs, fmt.Errorf("etcd's member %s is not healthy: %s", m.Endpoint, m.Error))
+		}
+	}
+	if want := len(u.controlPlanes()); len(members) != want {
+		errs = append(errs, fmt.Errorf("etcd has %d members, and there are %d control planes", len(members), want))
+	}
+	return errs
+}
+
+// systemPods checks the pods of Kubernetes and of the pod network, but those on nodes that an upgrade was in the middle of
+// and those that wait for a node.
+func (u *upgrade) systemPods(ctx context.Context, t *Target, _ UpgradePlan) []error {
+	states, err := t.nodeStates(ctx)
+	if err != nil {
+		return []error{err}
+	}
+	marked, resumed := map[string]bool{}, false
+	for _, s := range states {
+		if _, ok := s.Metadata.Annotations[upgradeMark]; ok {
+			marked[s.Metadata.Name], resumed = true, true
+		}
+	}
+	var errs []error
+	for _, namespace := range systemNamespaces() {
+		pods, err := t.pods(ctx, "--namespace="+namespace)
+		if err != nil {
+			return []error{err}
+		}
+		pods = slices.DeleteFunc(pods, func(p podObject) bool {
+			return marked[p.Spec.NodeName] || resumed && p.Spec.NodeName == ""
+		})
+		errs = append(errs, notReady(pods)...)
+	}
+	return errs
+}
+
+// budgets finds PodDisruptionBudgets that allow no disruption even when all their pods are healthy: they would hold up a
+// drain for ever.
+func (u *upgrade) budgets(ctx context.Context, t *Target, plan UpgradePlan) []error {
+	if len(plan.Nodes) == 1 || u.how.DisableEviction { // it is not drained, or they do not count
+		return nil
+	}
+	var budgets struct {
+		Items []struct {
+			Metadata objectMeta `json:"metadata"`
+			Status   struct {
+				Expected int `json:"expectedPods"`
+				Desired  int `json:"desiredHealthy"`
+			} `json:"status"`
+		} `json:"items"`
+	}
+	if err := t.kubectlJSON(ctx, &budgets, "get", "poddisruptionbudgets", "--all-namespaces"); err != nil {
+		return []error{err}
+	}
+	var errs []error
+	for _, b := range budgets.Items {
+		if b.Status.Expected > 0 && b.Status.Desired >= b.Status.Expected {
+			errs = append(errs, fmt.Errorf("PodDisruptionBudget %s/%s wants %d of its %d pods at all times, so no node with one of them can be drained",
+				b.Metadata.Namespace, b.Metadata.Name, b.Status.Desired, b.Status.Expected))
+		}
+	}
+	return errs
+}
+
+// A lonePod is what is read of a pod to tell whether something would make it again.
+type lonePod struct {
+	Metadata struct {
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		Owners      []struct{}        `json:"ownerReferences"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		NodeName string `json:"nodeName"`
+	} `json:"spec"`
+	Status struct {
+		Phase string `json:"phase"`
+	} `json:"status"`
+}
+
+// lonePods finds pods that nothing makes again elsewhere, which kubectl does not evict.
+func (u *upgrade) lonePods(ctx context.Context, t *Target, plan UpgradePlan) []error {
+	if len(plan.Nodes) == 1 {
+		return nil
+	}
+	var pods struct {
+		Items []lonePod `json:"items"`
+	}
+	if err := t.kubectlJSON(ctx, &pods, "get", "pods", "--all-namespaces"); err != nil {
+		return []error{err}
+	}
+	todo := map[string]bool{}
+	for _, n := range plan.Nodes {
+		todo[n.Name] = !n.Current
+	}
+	var errs []error
+	for _, p := range pods.Items {
+		over := p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed"
+		_, static := p.Metadata.Annotations["kubernetes.io/config.mirror"]
+		if !static && !over && len(p.Metadata.Owners) == 0 && todo[p.Spec.NodeName] {
+			errs = append(errs, fmt.Errorf("pod %s/%s on %s belongs to nothing that would make it again elsewhere, and is not evicted: delete it, or let a Deployment make it",
+				p.Metadata.Namespace, p.Metadata.Name, p.Spec.NodeName))
+		}
+	}
+	return errs
+}
+
+// configReadable checks that kubeadm's configuration in the cluster has a form that the bundle's kubeadm reads.
+func (u *upgrade) configReadable(ctx context.Context, t *Target, _ UpgradePlan) []error {
+	var config struct {
+		Data map[string]string `json:"data"`
+	}
+	if err := t.kubectlJSON(ctx, &config, "get", "configmap", "kubeadm-config", "--namespace=kube-system"); err != nil {
+		return []error{fmt.Errorf("kubeadm's configuration in the cluster: %w", err)}
+	}
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+	}
+	if err := yaml.Unmarshal([]byte(config.Data["ClusterConfiguration"]), &head); err != nil {
+		return []error{fmt.Errorf("kubeadm's configuration in the cluster: %w", err)}
+	}
+	// https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta3/ and v1beta4
+	if known := []string{"kubeadm.k8s.io/v1beta3", "kubeadm.k8s.io/v1beta4"}; !slices.Contains(known, head.APIVersion) {
+		return []error{fmt.Errorf("kubeadm's configuration in the cluster (ConfigMap kube-system/kubeadm-config) is of %s, and not %s: convert it with kubeadm config migrate of the version that the cluster has",
+			orDash(head.APIVersion), strings.Join(known, " or "))}
+	}
+	return nil
+}
+
+// certificatesValid looks at a node's certificates: an upgrade renews kubeadm's, but nothing works to do it with once they
+// have expired.
+func (t *Target) certificatesValid(ctx context.Context) []error {
+	const script = `for f; do [ -e "$f" ] && echo "file $f" && cat "$f"; done; true`
+	args := []string{"sh", "-c", script, "sh", "/var/lib/kubelet/pki/kubelet-client-current.pem"}
+	for _, name := range []string{
+		"ca", "apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-ca", "front-proxy-client",
+		"etcd/ca", "etcd/server", "etcd/peer", "etcd/healthcheck-client",
+	} {
+		args = append(args, "/etc/kubernetes/pki/"+name+".crt")
+	}
+	out, err := t.output(withoutOutput(ctx), args...)
+	if err != nil {
+		return []error{fmt.Errorf("certificates of %s: %w", t.Name, err)}
+	}
+	var errs []error
+	for _, part := range strings.Split(string(out), "file /")[1:] {
+		name, text, _ := strings.Cut(part, "\n")
+		if err := validAt([]byte(text), t.run.Now()); err != nil {
+			errs = append(errs, fmt.Errorf("certificate /%s of %s %w", name, t.Name, err))
+		}
+	}
+	return errs
+}
+
+// validAt checks the first certificate of a PEM file, which may have a key too.
+func validAt(data []byte, now time.Time) error {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		switch {
+		case err != nil:
+			return fmt.Errorf("cannot be read: %w", err)
+		case now.After(c.NotAfter):
+			return fmt.Errorf("has expired on %s: renew it (kubeadm certs renew) first", c.NotAfter.UTC().Format(time.RFC3339))
+		}
+		return nil
+	}
+	return errors.New("has no certificate in it")
+}
+
+// roomFor compares what an upgrade will write on a node with what is free there.
+func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []error {
+	if n := slices.IndexFunc(plan.Nodes, func(n UpgradeNode) bool { return n.Name == t.Name }); n >= 0 && plan.Nodes[n].Current && !t.Is(manifest.RoleRegistry) {
+		return nil
+	}
+	steps := int64(len(plan.Steps))
+	need := map[string]int64{}
+	files, err := t.fileSpace(ctx)
+	if err != nil {
+		return []error{err}
+	}
+	images, err := t.imageSpace(ctx)
+	if err != nil {
+		return []error{err}
+	}
+	need["/usr/local"], need["/var/lib/containerd"] = steps*files, steps*images
+	if t.Is(manifest.RoleControlPlane) && u.cluster.Etcd.Type == "internal" {
+		data, err := t.used(ctx, u.cluster.Etcd.DataDir)
+		if err != nil {
+			return []error{err}
+		}
+		need[u.cluster.Etcd.DataDir] += data            // the snapshot
+		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before it touches it
+	}
+	if t == first(u.withRole(manifest.RoleRegistry)) {
+		if need[registryData], err = t.registryLacks(ctx); err != nil {
+			return []error{err}
+		}
+	}
+	return t.fits(ctx, need)
+}
+
+// registryLacks is how much of what the registry is seeded with is not there yet.
+func (t *Target) registryLacks(ctx context.Context) (int64, error) {
+	const script = `cd "$1" 2>/dev/null && find . -path '*/blobs/sha256/*' -name data -printf '%h\n'; true`
+	out, err := t.output(withoutOutput(ctx), "sh", "-c", script, "sh", registryData)
+	if err != nil {
+		return 0, err
+	}
+	there := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		there[line[strings.LastIndexByte(line, '/')+1:len(line)-1]] = true
+	}
+	need, err := t.run.registrySpace(ctx)
+	for _, b := range t.run.Bundle.Blobs() {
+		if there[b.Digest.Encoded()] {
+			need -= b.Size
+		}
+	}
+	return max(0, need), err
+}
+
+// fits adds up what is needed on each filesystem, and compares.
+func (t *Target) fits(ctx context.Context, need map[string]int64) []error {
+	type filesystem struct{ need, free int64 }
+	found := map[string]*filesystem{}
+	for dir, bytes := range need {
+		out, err := t.output(ctx, "df", "--output=avail,target", "--block-size=1", dir)
+		if there := err == nil; !there {
+			continue // the directory is made by the upgrade, below one that is looked at
+		}
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		fields := strings.Fields(lines[len(lines)-1])
+		if len(fields) < 2 {
+			return []error{fmt.Errorf("%s: df says %q", t.Name, out)}
+		}
+		free, err := strconv.ParseInt(fields[0], 10, 64)
+		if err != nil {
+			return []error{fmt.Errorf("%s: df says %q", t.Name, out)}
+		}
+		if found[fields[1]] == nil {
+			found[fields[1]] = &filesystem{free: free}
+		}
+		found[fields[1]].need += bytes
+	}
+	var errs []error
+	for mount, f := range found {
+		if f.need > f.free {
+			errs = append(errs, fmt.Errorf("%s has %d MiB free on %s, and the upgrade writes up to %d MiB", t.Name, f.free>>20, mount, f.need>>20))
+		}
+	}
+	return errs
+}

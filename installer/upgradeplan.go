@@ -1,0 +1,407 @@
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// kubeletsBehind is how many minor releases a kubelet may be behind an API server.
+// https://kubernetes.io/releases/version-skew-policy/#kubelet
+const kubeletsBehind = 3
+
+// upgradeMark is the annotation of nodes that an upgrade has made unschedulable: others that are so stay so.
+const upgradeMark = "kkbundle.io/upgrading"
+
+// An UpgradePlan says what an upgrade will do, from what runs.
+type UpgradePlan struct {
+	// Cluster is the cluster's name, From the version of its oldest control plane and To the bundle's.
+	Cluster, From, To string
+	// Steps are the versions that the cluster is brought to, one after the other; To is the last. There are none if nothing
+	// is left to do on any node.
+	Steps []string
+	// Nodes are in the order in which they are upgraded: control planes, then workers.
+	Nodes []UpgradeNode
+	// Batch is how many workers are upgraded at the same time.
+	Batch int
+	// Settings are those of the cluster file that the cluster was made with other values for.
+	Settings []string
+}
+
+// An UpgradeNode is a node as it runs.
+type UpgradeNode struct {
+	Name         string
+	ControlPlane bool
+	// Kubelet and APIServer are the versions that run; a worker has no API server.
+	Kubelet, APIServer string
+	// Recorded is the version that the node was last brought to altogether. An upgrade that was interrupted in the middle of a
+	// node leaves it behind the versions that run there.
+	Recorded string
+	// Current says that nothing is left to do on it, Cordoned that it is unschedulable.
+	Current, Cordoned bool
+
+	marked bool // an upgrade is in the middle of it
+}
+
+// Empty tells whether nothing is left to do on any node.
+func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 }
+
+// A RefusedError says why a cluster cannot be upgraded to a version, whatever its health.
+type RefusedError struct {
+	Cluster, To string
+	Reason      string
+	// Do is what the operator can do about it.
+	Do string
+}
+
+// Error names the cluster, the version and the reason.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("cluster %s is not upgraded to %s: %s", e.Cluster, e.To, e.Reason)
+}
+
+// Hint says what to do about it.
+func (e *RefusedError) Hint() string { return e.Do }
+
+// look reads from the hosts and the API servers what runs.
+func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
+	p := UpgradePlan{Cluster: u.cluster.Metadata.Name, To: u.cluster.Kubernetes.Version}
+	first := u.firstControlPlane()
+	settings, begun, err := first.membership(ctx)
+	if err != nil {
+		return p, err
+	}
+	if !begun {
+		return p, &RefusedError{p.Cluster, p.To, first.Name + " is no node of a cluster that kkbundle has made", "install it first, or name the inventory of the cluster"}
+	}
+	now, _ := u.changed(settings)
+	for _, s := range now {
+		p.Settings = append(p.Settings, s.name)
+	}
+	var nodes []nodeState
+	if err := eventually(ctx, apiWait, func(ctx context.Context) (err error) {
+		nodes, err = first.nodeStates(ctx)
+		return err
+	}); err != nil {
+		return p, fmt.Errorf("the cluster's API does not answer: %w", err)
+	}
+	if p.Nodes, err = u.nodesOf(ctx, nodes); err != nil {
+		return p, err
+	}
+	p.Batch = u.how.Batch.of(len(u.workers()))
+	p.Steps, err = u.steps(p)
+	if err == nil {
+		p.From = p.oldest()
+	}
+	return p, err
+}
+
+// controlPlanes are the control planes, the one that kubeadm upgrades the cluster on before the others.
+func (u *upgrade) controlPlanes() []*Target {
+	first := u.firstControlPlane()
+	others := slices.DeleteFunc(u.withRole(manifest.RoleControlPlane), func(t *Target) bool { return t.Name == first.Name })
+	return append([]*Target{first}, others...)
+}
+
+// workers are the nodes that are no control planes, in the order of the inventory.
+func (u *upgrade) workers() []*Target {
+	return slices.DeleteFunc(u.withRole(manifest.RoleCluster), func(t *Target) bool { return t.Is(manifest.RoleControlPlane) })
+}
+
+// nodesOf puts together what hosts remember and what the API says. The inventory has to name exactly the cluster's nodes.
+func (u *upgrade) nodesOf(ctx context.Context, states []nodeState) ([]UpgradeNode, error) {
+	targets := slices.Concat(u.controlPlanes(), u.workers())
+	nodes := make([]UpgradeNode, len(targets))
+	first := u.firstControlPlane()
+	err := u.onAll(targets, func(i int, t *Target) error {
+		n := &nodes[i]
+		n.Name, n.ControlPlane = t.Name, t.Is(manifest.RoleControlPlane)
+		at := slices.IndexFunc(states, func(s nodeState) bool { return s.Metadata.Name == t.Name })
+		id, _, member, err := t.recorded(ctx)
+		if err != nil {
+			return err
+		}
+		if at < 0 || !member {
+			return &RefusedError{u.cluster.Metadata.Name, u.cluster.Kubernetes.Version, t.Name + " of the inventory is no node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
+		}
+		n.Recorded = versionOf(id)
+		n.from(states[at])
+		if n.ControlPlane {
+			if n.APIServer, err = first.apiVersion(ctx, t); err != nil {
+				return fmt.Errorf("API server of %s: %w", t.Name, err)
+			}
+		}
+		current, err := t.isCurrent(ctx)
+		n.Current = current && !n.marked // else it has still to be made schedulable
+		return err
+	})
+	for _, s := range states {
+		if !slices.ContainsFunc(targets, func(t *Target) bool { return t.Name == s.Metadata.Name }) {
+			err = errors.Join(err, &RefusedError{
+				u.cluster.Metadata.Name, u.cluster.Kubernetes.Version, "node " + s.Metadata.Name + " is not in the inventory, and would stay behind",
+				"add it to the inventory, or delete it from the cluster",
+			})
+		}
+	}
+	return nodes, err
+}
+
+// from fills in what the API says.
+func (n *UpgradeNode) from(s nodeState) {
+	_, n.marked = s.Metadata.Annotations[upgradeMark]
+	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
+}
+
+// ready is what a node says of whether it is.
+func (s nodeState) ready() condition {
+	for _, c := range s.Status.Conditions {
+		if c.Type == "Ready" {
+			return c
+		}
+	}
+	return condition{Type: "Ready", Message: "it has not reported yet"}
+}
+
+// A nodeState is what an upgrade reads of a node.
+type nodeState struct {
+	Metadata struct {
+		Name        string            `json:"name"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		Unschedulable bool `json:"unschedulable"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []condition `json:"conditions"`
+		NodeInfo   struct {
+			KubeletVersion string `json:"kubeletVersion"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
+}
+
+func (t *Target) nodeStates(ctx context.Context) ([]nodeState, error) {
+	var list struct {
+		Items []nodeState `json:"items"`
+	}
+	err := t.kubectlJSON(ctx, &list, "get", "nodes")
+	return list.Items, err
+}
+
+// server is the flag by which kubectl asks the API server of one control plane, and not any behind the endpoint.
+func (t *Target) server() string {
+	return "--server=https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
+}
+
+// apiVersion asks the API server of a control plane for its version.
+func (t *Target) apiVersion(ctx context.Context, of *Target) (string, error) {
+	data, err := t.kubectl(ctx, of.server(), "get", "--raw=/version")
+	if err != nil {
+		return "", err
+	}
+	var v struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return "", fmt.Errorf("its answer to /version: %w", err)
+	}
+	return v.GitVersion, nil
+}
+
+// oldest is the version that the oldest control plane has altogether. Where an upgrade was interrupted in the middle of a
+// control plane, parts of it are newer.
+func (p UpgradePlan) oldest() string {
+	oldest := ""
+	for _, n := range p.Nodes {
+		for _, v := range []string{n.APIServer, n.Recorded} {
+			if n.ControlPlane && v != "" && (oldest == "" || versionLess(v, oldest)) {
+				oldest = v
+			}
+		}
+	}
+	return oldest
+}
+
+// steps decides whether the cluster may be brought to the bundle's version, and over which others.
+func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
+	refuse := func(do, format string, args ...any) error {
+		return &RefusedError{p.Cluster, p.To, fmt.Sprintf(format, args...), do}
+	}
+	to, err := semver.NewVersion(p.To)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes.version %q: %w", p.To, err)
+	}
+	for _, n := range p.Nodes {
+		for what, v := range map[string]string{"the API server": n.APIServer, "the kubelet": n.Kubelet} {
+			if v == "" {
+				continue
+			}
+			is, err := semver.NewVersion(v)
+			if err != nil {
+				return nil, refuse("", "%s of %s says that its version is %q", what, n.Name, v)
+			}
+			if is.GreaterThan(to) {
+				return nil, refuse("take a bundle with a version that is not older; going back is only possible from the copies that an upgrade keeps, see docs/upgrade.md",
+					"%s of %s is %s, and Kubernetes cannot be downgraded", what, n.Name, v)
+			}
+		}
+	}
+	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current }) {
+		return nil, nil
+	}
+	steps, err := u.way(p, to)
+	if err != nil {
+		return nil, err
+	}
+	firstStep := semver.MustParse(steps[0])
+	for _, n := range p.Nodes {
+		if is := semver.MustParse(n.Kubelet); firstStep.Minor() > is.Minor()+kubeletsBehind {
+			return nil, refuse("upgrade that node first, with a bundle of the version that the control plane has",
+				"the kubelet of %s is %s, more than %d minor releases behind %s", n.Name, n.Kubelet, kubeletsBehind, steps[0])
+		}
+		if versionLess(p.newestServer(), n.Kubelet) {
+			return nil, refuse("put the kubelet of the control plane's version back on that node",
+				"the kubelet of %s is %s, newer than every API server (%s), which Kubernetes does not allow", n.Name, n.Kubelet, p.newestServer())
+		}
+	}
+	return steps, nil
+}
+
+func (p UpgradePlan) newestServer() string {
+	newest := ""
+	for _, n := range p.Nodes {
+		if n.APIServer != "" && (newest == "" || versionLess(newest, n.APIServer)) {
+			newest = n.APIServer
+		}
+	}
+	return newest
+}
+
+// way returns the releases from what runs to the bundle's version, without what runs: of each minor release between them
+// the one that a bundle has for it, because control planes cannot leave a minor release out.
+func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
+	from := semver.MustParse(p.oldest())
+	if from.Major() != to.Major() {
+		return nil, &RefusedError{p.Cluster, p.To, "the way from " + p.oldest() + " leads to another major release", ""}
+	}
+	c := *u.cluster
+	c.Kubernetes.UpgradeFrom = p.oldest()
+	between, err := catalog.Steps(&c, Needed(u.cluster))
+	if err != nil {
+		return nil, err
+	}
+	u.clusters = map[string]*manifest.Cluster{p.To: u.cluster}
+	u.demands = map[string][]manifest.Demand{}
+	var steps []string
+	for _, s := range between {
+		version := s.Cluster.Kubernetes.Version
+		u.clusters[version], u.demands[version] = s.Cluster, s.Demands
+		steps = append(steps, version)
+		if newest := p.newestServer(); semver.MustParse(newest).Minor() == semver.MustParse(version).Minor() && versionLess(version, newest) {
+			return nil, &RefusedError{
+				p.Cluster, p.To, fmt.Sprintf("an API server is %s already, and the bundle goes over %s", newest, version),
+				"take the bundle that the upgrade was begun with, or one with a newer " + majorMinor(version),
+			}
+		}
+	}
+	return append(steps, p.To), nil
+}
+
+// complete checks that the bundle has what each step needs.
+func (u *upgrade) complete(p UpgradePlan) error {
+	if err := u.checkBundle(); err != nil {
+		return err
+	}
+	var errs []error
+	for _, version := range p.Steps {
+		at := run{Options: u.Options, cluster: u.clusters[version], items: u.items}
+		for _, d := range u.demands[version] {
+			for _, platform := range u.platforms(Task{Roles: d.Roles}, d.Need) {
+				if _, err := at.components(d.Need, platform); err != nil {
+					errs = append(errs, &stepError{version, p.From, err})
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A stepError says that the bundle lacks something for a release on the way.
+type stepError struct {
+	version, from string
+	err           error
+}
+
+func (e *stepError) Error() string {
+	return fmt.Sprintf("on the way, for Kubernetes %s: %v", e.version, e.err)
+}
+
+func (e *stepError) Unwrap() error { return e.err }
+
+// Hint says how a bundle gets what is on the way.
+func (e *stepError) Hint() string {
+	return "minor releases cannot be left out: write kubernetes.upgradeFrom: " + e.from + " into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"
+}
+
+// versionOf takes the version out of a cluster's identity.
+func versionOf(id string) string {
+	_, version, _ := strings.Cut(id, " ")
+	return version
+}
+
+// versionLess compares versions that have been parsed before; what is none is the oldest.
+func versionLess(a, b string) bool {
+	va, errA := semver.NewVersion(a)
+	vb, errB := semver.NewVersion(b)
+	if errA != nil || errB != nil {
+		return errA != nil && errB == nil
+	}
+	return va.LessThan(vb)
+}
+
+func majorMinor(version string) string {
+	v, err := semver.NewVersion(version)
+	if err != nil {
+		return version
+	}
+	return fmt.Sprintf("v%d.%d", v.Major(), v.Minor())
+}
+
+// A Batch is how many workers are upgraded at the same time: a number, or a part of all. The zero value is a tenth of
+// them, and one where they are fewer than twenty.
+type Batch struct{ count, percent int }
+
+// ParseBatch reads 3 or 25%; nothing is the default.
+func ParseBatch(text string) (Batch, error) {
+	number, isPart := strings.CutSuffix(text, "%")
+	n, err := strconv.Atoi(number)
+	switch {
+	case text == "":
+		return Batch{}, nil
+	case err != nil || n < 1 || isPart && n > 100:
+		return Batch{}, fmt.Errorf("%q is neither a number of hosts nor a part of them, such as 2 or 25%%", text)
+	case isPart:
+		return Batch{percent: n}, nil
+	}
+	return Batch{count: n}, nil
+}
+
+// of returns the number for so many workers, at least 1.
+func (b Batch) of(workers int) int {
+	const byDefault = 10 // percent
+	switch {
+	case b.count > 0:
+		return b.count
+	case b.percent > 0:
+		return max(1, workers*b.percent/100)
+	}
+	return max(1, workers*byDefault/100)
+}
