@@ -77,6 +77,8 @@ func (m *masker) mask(text string) string {
 type journal struct {
 	mask *masker
 	now  func() time.Time
+	// worked, if set, is told when a command began and ended.
+	worked func(args []string, start, end time.Time)
 
 	mu sync.Mutex
 	w  io.Writer
@@ -162,7 +164,11 @@ func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
 	case err != nil:
 		result = "lost: " + err.Error()
 	}
-	took := h.journal.now().Sub(start).Round(time.Millisecond)
+	end := h.journal.now()
+	if h.journal.worked != nil {
+		h.journal.worked(cmd.Args, start, end)
+	}
+	took := end.Sub(start).Round(time.Millisecond)
 	what, described := ctx.Value(describedKey{}).(string)
 	if !described {
 		what = "$ " + commandLine(cmd.Args)
