@@ -157,8 +157,12 @@ func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string
 	if err := t.write(ctx, textFile{begunPath, 0o600, nil}); err != nil {
 		return err
 	}
-	if err := t.withKubeadmFile(ctx, config, args...); err != nil {
+	since, err := t.clock(ctx)
+	if err != nil {
 		return err
+	}
+	if err := t.withKubeadmFile(ctx, config, args...); err != nil {
+		return t.explain(ctx, since, err)
 	}
 	return t.write(ctx, t.run.memberFile())
 }

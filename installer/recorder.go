@@ -19,7 +19,7 @@ import (
 
 // Names of a run's reports in the work directory. Each run replaces them.
 const (
-	ReportFile     = "report.html"
+	reportFile     = "report.html"
 	reportJSONFile = "report.json"
 )
 
@@ -130,7 +130,7 @@ func (r *run) keepReport(ctx context.Context, cause error) error {
 	if err := errors.Join(out.WriteHTML(&page), out.WriteJSON(&data)); err != nil {
 		return err
 	}
-	return errors.Join(r.dir.write(ReportFile, page.Bytes()), r.dir.write(reportJSONFile, data.Bytes()))
+	return errors.Join(r.dir.write(reportFile, page.Bytes()), r.dir.write(reportJSONFile, data.Bytes()))
 }
 
 func outcomeOf(err error) report.Outcome {

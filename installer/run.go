@@ -153,7 +153,7 @@ func newRun(o Options) (*run, error) {
 	}
 	r.on = r.cluster.ForHosts(o.Inventory)
 	r.packages = rolePackages{cluster: r.cluster, wanted: len(r.distributions()) > 0, known: map[string][]string{}}
-	r.report.Log = dir.join(logFile)
+	r.report.Log, r.report.Page = dir.join(logFile), dir.join(reportFile)
 	r.recorder = newRecorder(o)
 	r.Progress = r.recorder.event
 	return r, nil

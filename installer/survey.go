@@ -259,18 +259,36 @@ func (t *Target) runtimeRecord(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// apiHealth asks this host's own API server, by its address.
+// apiHealth asks this host's own API server, by its address and as nobody; one that lets nobody ask is asked with kubectl.
 func (t *Target) apiHealth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	server := "--server=https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
+	ca, err := t.read(ctx, clusterCA)
+	if err != nil {
+		return err
+	}
+	address := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 	for _, path := range []string{"/livez", "/readyz"} {
-		if _, err := t.kubectl(ctx, server, "get", "--raw="+path+"?verbose"); err != nil {
+		path += "?verbose"
+		_, err := t.httpGet(ctx, "https://"+address+path, ca)
+		var refused *statusError
+		if errors.As(err, &refused) && (refused.code == http.StatusUnauthorized || refused.code == http.StatusForbidden) {
+			_, err = t.kubectl(ctx, "--server=https://"+address, "get", "--raw="+path)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// A statusError is an answer that is no success.
+type statusError struct {
+	url, text string
+	code      int
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("%s: %d: %s", e.url, e.code, e.text) }
 
 // lookTimeout bounds one question to a component that may hang.
 const lookTimeout = 15 * time.Second
@@ -287,12 +305,12 @@ type etcdMetrics struct {
 func (t *Target) etcdHealth(ctx context.Context) (etcdMetrics, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	metrics, err := t.httpGet(ctx, "http://127.0.0.1:"+etcdHealthPort+"/metrics")
+	metrics, err := t.httpGet(ctx, "http://127.0.0.1:"+etcdHealthPort+"/metrics", nil)
 	if err != nil {
 		return etcdMetrics{}, err
 	}
 	m := parseEtcdMetrics(string(metrics))
-	health, err := t.httpGet(ctx, "http://127.0.0.1:"+etcdHealthPort+"/health")
+	health, err := t.httpGet(ctx, "http://127.0.0.1:"+etcdHealthPort+"/health", nil)
 	if err == nil && !strings.Contains(string(health), `"health":"true"`) {
 		err = fmt.Errorf("etcd says %s", strings.TrimSpace(string(health)))
 	}
@@ -300,8 +318,8 @@ func (t *Target) etcdHealth(ctx context.Context) (etcdMetrics, error) {
 }
 
 // httpGet gets a small answer over a connection that the host makes.
-func (t *Target) httpGet(ctx context.Context, url string) ([]byte, error) {
-	transport, err := t.transport(nil)
+func (t *Target) httpGet(ctx context.Context, url string, ca []byte) ([]byte, error) {
+	transport, err := t.transport(ca)
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +336,8 @@ func (t *Target) httpGet(ctx context.Context, url string) ([]byte, error) {
 	const most = 8 << 20 // etcd's metrics are about 200 KiB
 	data, err := io.ReadAll(io.LimitReader(answer.Body, most))
 	if err == nil && answer.StatusCode/100 != 2 {
-		return data, fmt.Errorf("%s: %s: %s", url, answer.Status, strings.TrimSpace(string(data[:min(len(data), 300)])))
+		const shown = 2000
+		return data, &statusError{url, strings.TrimSpace(string(data[:min(len(data), shown)])), answer.StatusCode}
 	}
 	return data, err
 }

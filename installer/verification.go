@@ -74,6 +74,9 @@ func (e *UnhealthyError) Hint() string {
 	return "kkbundle status looks again, kkbundle support-bundle collects the logs"
 }
 
+// errNothing says that this cluster has nothing that a task would prove.
+var errNothing = errors.New("there is nothing to prove")
+
 // verifying makes a task of the phase gather instead of stopping the run: an error is a finding of the task's name.
 func verifying(task Task) Task {
 	name, do, done := task.Name, task.Do, task.Done
@@ -81,6 +84,9 @@ func verifying(task Task) Task {
 		err := do(ctx, t)
 		if ctx.Err() != nil {
 			return err
+		}
+		if errors.Is(err, errNothing) {
+			return nil
 		}
 		t.run.found(judged(name, t.Name, err))
 		return nil
@@ -93,6 +99,8 @@ func verifying(task Task) Task {
 		switch {
 		case ctx.Err() != nil:
 			return ok, err
+		case errors.Is(err, errNothing):
+			return true, nil
 		case err != nil:
 			t.run.found(judged(name, t.Name, err))
 			return true, nil
@@ -190,8 +198,12 @@ func surveyTask(ctx context.Context, t *Target) error {
 // none is an answer of theirs.
 func outsideNames(ctx context.Context, t *Target) error {
 	for _, node := range t.run.connected(manifest.RoleCluster) {
-		if has, err := node.hasNameserver(ctx); err != nil || !has {
-			return err // the cluster's DNS is told not to ask anybody
+		has, err := node.hasNameserver(ctx)
+		if err != nil {
+			return err
+		}
+		if !has {
+			return errNothing // the cluster's DNS is told not to ask anybody
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -203,5 +215,5 @@ func outsideNames(ctx context.Context, t *Target) error {
 		return nil
 	}
 	t.run.found(finding("verify-outside-names", "", report.Warning, fmt.Sprintf("the nameservers that CoreDNS asks do not answer: %v", err)))
-	return nil
+	return errNothing // it was said
 }

@@ -27,14 +27,17 @@ func volumesTask() Task {
 		Where: First,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			class, err := t.defaultClass(ctx)
-			if err != nil || class == "" {
-				return class == "", err
+			if err != nil {
+				return false, err
+			}
+			if class == "" {
+				return false, errNothing
 			}
 			return t.has(ctx, textFile{volumeProofPath, 0o600, []byte(class + "\n")})
 		},
 		Do: func(ctx context.Context, t *Target) error {
 			class, err := t.defaultClass(ctx)
-			if err != nil || class == "" {
+			if err != nil {
 				return err
 			}
 			if err := t.forgetVolumes(ctx); err != nil {

@@ -97,7 +97,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		},
 		"site": {
 			newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newResetCmd(g),
-			newStatusCmd(g),
+			newStatusCmd(g), newSupportBundleCmd(g),
 		},
 		"":     {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {
