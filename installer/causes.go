@@ -1,6 +1,9 @@
 package installer
 
-import "regexp"
+import (
+	"regexp"
+	"slices"
+)
 
 // A knownCause is something that makes kubeadm, the kubelet or a pod fail, and how that shows in what they print.
 type knownCause struct {
@@ -13,7 +16,15 @@ type knownCause struct {
 // are those of kubeadm, Kubernetes 1.28 to 1.36, containerd 1.7 and 2, runc and etcd 3.5 and 3.6.
 func causes() []knownCause {
 	var list []knownCause
-	for _, c := range [][3]string{
+	for _, c := range slices.Concat(pullCauses(), kubeletCauses(), clusterCauses()) {
+		list = append(list, knownCause{regexp.MustCompile(c[0]), c[1], c[2]})
+	}
+	return list
+}
+
+// pullCauses are what keeps images from the hosts, and what looks like it: a pattern, the cause, what to do.
+func pullCauses() [][3]string {
+	return [][3]string{
 		{
 			`no space left on device`,
 			"a disk of the host is full", "free space on the host: df -h says which file system; then run again",
@@ -46,6 +57,12 @@ func causes() []knownCause {
 			`no match for platform in manifest|exec format error`,
 			"an image or a program is for another architecture than the host's", "build the bundle with the host's platform",
 		},
+	}
+}
+
+// kubeletCauses are what keeps the kubelet or a container from starting.
+func kubeletCauses() [][3]string {
+	return [][3]string{
 		{
 			`kubelet is configured to not run on a host using cgroup v1|cgroup v1 support is (?:in maintenance mode and )?(?:unsupported|disabled)`,
 			"the host has control groups of version 1, and this kubelet does not start with them",
@@ -92,6 +109,12 @@ func causes() []knownCause {
 			`(invalid argument \\*"[^"\\]*\\*" for \\*"--[\w-]+[^"]*)`,
 			"a component of the control plane does not take an option's value: $1", "correct kubernetes.kubeadm (extraArgs) in the cluster file",
 		},
+	}
+}
+
+// clusterCauses are what keeps a host from the cluster.
+func clusterCauses() [][3]string {
+	return [][3]string{
 		{
 			`\[ERROR Port-(\d+)\]|listen tcp [^\s]*:(\d+): bind: address already in use`,
 			"port $1$2 is in use on the host", "ss -ltnp says by whom; stop that program",
@@ -152,8 +175,5 @@ func causes() []knownCause {
 			`(kube-apiserver|kube-controller-manager|kube-scheduler) (?:is not healthy|check failed)`,
 			"$1 does not become healthy", "its container's log is among what was collected (containers.log)",
 		},
-	} {
-		list = append(list, knownCause{regexp.MustCompile(c[0]), c[1], c[2]})
 	}
-	return list
 }

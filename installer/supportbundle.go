@@ -139,7 +139,7 @@ hosts/NAME/     facts, configuration files, logs of units and pods, and what com
 
 Values with names of secrets (password, token, key and so on) and what looks like a secret were replaced by %s. Names of
 hosts, addresses and images are in it: look through it before you give it away.
-`, cluster, masked)
+`, cluster, a.now.UTC().Format(time.RFC3339), masked)
 	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached, "What could not be collected": a.said.Lacking} {
 		if len(list) > 0 {
 			text += "\n" + title + ":\n  " + strings.Join(list, "\n  ") + "\n"

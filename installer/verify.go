@@ -27,11 +27,11 @@ const (
 // What is read of the objects that kubectl prints.
 type (
 	objectMeta struct {
-		Name      string            `json:"name"`
-		Namespace string            `json:"namespace"`
-		Labels    map[string]string `json:"labels"`
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
-		Deleted   string            `json:"deletionTimestamp"`
+		Deleted     string            `json:"deletionTimestamp"`
 	}
 	condition struct {
 		Type    string `json:"type"`
@@ -47,7 +47,7 @@ type (
 		Spec     struct {
 			Taints []taint `json:"taints"`
 		} `json:"spec"`
-		Status   struct {
+		Status struct {
 			Conditions []condition `json:"conditions"`
 			NodeInfo   struct {
 				KubeletVersion string `json:"kubeletVersion"`

@@ -58,7 +58,7 @@ func (g *globals) newMatrix(phases []string) *matrix {
 		for {
 			select {
 			case <-tick.C:
-				m.write(nil)
+				_ = m.write(nil) // a picture that cannot be drawn stops no work
 			case <-stop:
 				return
 			}
@@ -68,7 +68,7 @@ func (g *globals) newMatrix(phases []string) *matrix {
 	m.end = sync.OnceFunc(func() {
 		close(stop)
 		<-stopped
-		m.write(nil)
+		_ = m.write(nil)
 		g.console.matrix.Store(nil)
 	})
 	return m
@@ -196,6 +196,7 @@ func (v *matrixView) lines(width, height int, now time.Time) []string {
 	}
 	name = min(name, mostName, max(width/3, 1))
 	first, column := v.columns(width - name - leastTask)
+	place := layout{name, first, width, column}
 	head := pad("", name)
 	for _, p := range v.phases[first:] {
 		head += pad("", gap) + pad(p, column(p))
@@ -203,7 +204,7 @@ func (v *matrixView) lines(width, height int, now time.Time) []string {
 	list := []string{cut(head, width)}
 	rows, folded := v.fold(max(height-4, 1)) // the head, what is folded, the last line, and where the cursor is
 	for _, r := range rows {
-		list = append(list, v.line(r, name, first, column, width, now))
+		list = append(list, v.line(r, place, now))
 	}
 	if folded != "" {
 		list = append(list, cut(folded, width))
@@ -232,17 +233,23 @@ func (v *matrixView) columns(room int) (first int, column func(phase string) int
 	return v.at, column
 }
 
-func (v *matrixView) line(r *matrixRow, name, first int, column func(string) int, width int, now time.Time) string {
-	plain := pad(printable(r.name), name)
+// A layout is what goes where in a line.
+type layout struct {
+	name, first, width int
+	column             func(phase string) int
+}
+
+func (v *matrixView) line(r *matrixRow, l layout, now time.Time) string {
+	plain := pad(printable(r.name), l.name)
 	used := utf8.RuneCountInString(plain)
 	text := plain
-	for i, p := range v.phases[first:] {
-		n := column(p)
-		if used+gap+n > width {
+	for i, p := range v.phases[l.first:] {
+		n := l.column(p)
+		if used+gap+n > l.width {
 			return text
 		}
 		used += gap + n
-		text += pad("", gap) + v.paint(r.cells[first+i], pad(wordOf(r.cells[first+i], n), n))
+		text += pad("", gap) + v.paint(r.cells[l.first+i], pad(wordOf(r.cells[l.first+i], n), n))
 	}
 	task := ""
 	if r.task != "" {
@@ -251,7 +258,7 @@ func (v *matrixView) line(r *matrixRow, name, first int, column func(string) int
 			task += fmt.Sprintf(", %s of %s", size(r.bytes), size(r.total))
 		}
 	}
-	if room := width - used - gap; task != "" && room > 0 {
+	if room := l.width - used - gap; task != "" && room > 0 {
 		text += pad("", gap) + cut(task, room)
 	}
 	return text
