@@ -94,7 +94,7 @@ func kubeletCauses() [][3]string {
 			"the kubelet's configuration has a field that this version does not know: $1", "correct kubernetes.kubelet in the cluster file",
 		},
 		{
-			`(?:invalid configuration:|failed to validate kubelet configuration)([^\n"]{1,300})`,
+			`(?:failed to validate kubelet configuration, error: |invalid configuration: )([^\n"]{1,300})`,
 			"the kubelet does not take its configuration: $1", "correct kubernetes.kubelet in the cluster file",
 		},
 		{

@@ -53,13 +53,19 @@ func (m *masker) hide(secret string) {
 	}
 }
 
-// mask returns text without the secrets in it.
-func (m *masker) mask(text string) string {
+// known returns text without the secrets that are known.
+func (m *masker) known(text string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.secrets {
 		text = strings.ReplaceAll(text, s, masked)
 	}
+	return text
+}
+
+// mask returns text without the secrets in it.
+func (m *masker) mask(text string) string {
+	text = m.known(text)
 	for _, p := range m.patterns {
 		replacement := masked
 		switch p.NumSubexp() {

@@ -39,11 +39,11 @@ func newScrubber(mask *masker) *scrubber {
 
 // text returns text of any kind without secrets, and without what could steer a terminal.
 func (s *scrubber) text(text string) string {
-	text = s.mask.mask(text)
+	text = s.blocks(s.mask.known(text)) // before keys are taken for lines of their own
 	for _, p := range s.patterns {
 		text = p.ReplaceAllString(text, "${1}"+masked)
 	}
-	return strings.Map(printed, s.blocks(text))
+	return strings.Map(printed, s.mask.mask(text))
 }
 
 // blocks takes out what follows the name of a secret in deeper lines, as YAML writes long values.
