@@ -105,6 +105,7 @@ func (r Run) page() (page, string) {
 	if r.Outcome == Succeeded && len(p.Problems) > 0 {
 		p.Class = "warn"
 	}
+	p.Error = lines(r.Error)
 	p.Warnings = shown(r.Warnings)
 	if p.Precheck != nil {
 		one := *p.Precheck
