@@ -73,7 +73,7 @@ func k3sVerifies(c *manifest.Cluster, tasks []Task) []Task {
 		return tasks
 	}
 	return slices.DeleteFunc(tasks, func(t Task) bool {
-		return !slices.Contains([]string{"verify-nodes", "verify-pods", "verify-dns", "verify-images"}, t.Name)
+		return !slices.Contains([]string{"verify-nodes", "verify-pods", "verify-cluster", "verify-dns", "verify-images", "verify-result"}, t.Name)
 	})
 }
 

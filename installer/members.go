@@ -92,7 +92,7 @@ func (t *Target) membership(ctx context.Context) (settings string, member bool, 
 	if err != nil || !member {
 		return "", false, err
 	}
-	if want := t.run.clusterID(); is != want && !(t.run.upgrading && sameName(is, want)) {
+	if want := t.run.clusterID(); is != want && !t.run.anyCluster && !(t.run.upgrading && sameName(is, want)) {
 		return "", false, &MemberError{Host: t.Name, Is: is, Want: want}
 	}
 	return settings, true, nil

@@ -19,15 +19,12 @@ func Plan(c *manifest.Cluster) []Phase {
 	if isHardened(c) && !isK3s(c) {
 		install = append(install, modesTask())
 	}
-	install = append(install, k3sVerifies(c, verifyTasks(c))...)
-	if !isK3s(c) {
-		install = append(install, securityChecks()...)
-	}
 	return []Phase{
 		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
 		{Name: "precheck", Tasks: []Task{precheckTask()}},
 		{Name: "init", Tasks: init},
 		{Name: "install", Tasks: install},
+		{Name: verifyPhase, Tasks: k3sVerifies(c, verifyTasks(c))},
 		{Name: "post_hook", Tasks: []Task{hookTask("post_install")}},
 	}
 }

@@ -165,7 +165,7 @@ func (u *upgrade) systemPods(ctx context.Context, t *Target, _ UpgradePlan) []er
 		}
 	}
 	var errs []error
-	for _, namespace := range systemNamespaces() {
+	for _, namespace := range t.run.systemNamespaces() {
 		pods, err := t.pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return []error{err}

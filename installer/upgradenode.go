@@ -382,7 +382,7 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
 		return fmt.Errorf("node %s is not ready: %s", t.Name, states[at].ready().Message)
 	}
 	var errs []error
-	for _, namespace := range systemNamespaces() {
+	for _, namespace := range t.run.systemNamespaces() {
 		pods, err := first.pods(ctx, "--namespace="+namespace, "--field-selector=spec.nodeName="+t.Name)
 		if err != nil {
 			return err
@@ -391,9 +391,6 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
 	}
 	return errors.Join(errs...)
 }
-
-// systemNamespaces have the pods of Kubernetes itself and of the pod network.
-func systemNamespaces() []string { return []string{"kube-system", flannelNamespace} }
 
 // notReady says which pods are not ready and should be.
 func notReady(pods []podObject) []error {

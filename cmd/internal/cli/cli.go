@@ -95,8 +95,11 @@ That file is carried across; push seeds a registry from it, install makes a clus
 			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
 			newSignCmd(g), newKeygenCmd(g),
 		},
-		"site": {newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g), newNodesCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newResetCmd(g)},
-		"":     {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
+		"site": {
+			newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g),
+			newNodesCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
+		},
+		"": {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group

@@ -62,7 +62,7 @@ func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOpt
 	options := s.options()
 	options.Progress = p.event
 	made, err := installer.BackupEtcd(ctx, options, o.output)
-	p.stop()
+	p.close()
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	options := s.options()
 	options.Progress = p.event
 	done, err := installer.RestoreEtcd(ctx, options, installer.EtcdRestore{From: o.from, Without: o.without})
-	p.stop()
+	p.close()
 	for _, dir := range done.Before {
 		g.note("what etcd had before is kept in %s", dir)
 	}

@@ -72,7 +72,7 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 		agreed = true
 		return g.agree(p, plan, "Add them?", o.yes || o.dryRun)
 	})
-	p.stop()
+	p.close()
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err 
 	report, err := installer.DeleteNodes(ctx, options, o.Deletion, func(plan []string) error {
 		return g.agree(p, plan, "Delete them?", o.yes || o.dryRun)
 	})
-	p.stop()
+	p.close()
 	if err != nil || o.dryRun {
 		return err
 	}
@@ -163,7 +163,7 @@ func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err 
 
 // agree shows what will be done, and asks unless that was answered already.
 func (g *globals) agree(p *taskPrinter, plan []string, question string, yes bool) error {
-	p.stop()
+	p.close()
 	for _, line := range plan {
 		g.note("%s", printableLines(line))
 	}

@@ -77,7 +77,7 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 	options := s.options()
 	options.Phases, options.DryRun, options.Progress = o.phases, o.dryRun, p.event
 	report, err := installer.Provision(ctx, options, args[0], program)
-	p.stop()
+	p.close()
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	options := installer.UpgradeOptions{
 		Options: s.options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
 		Planned: func(plan installer.UpgradePlan) {
-			p.stop()
+			p.close()
 			g.showUpgrade(plan)
 		},
 	}
@@ -82,12 +82,12 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	options.DryRun, options.Force = o.dryRun, o.force
 	if !o.yes {
 		options.Approve = func(plan installer.UpgradePlan) error {
-			p.stop()
+			p.close()
 			return g.confirm(fmt.Sprintf("Upgrade cluster %s to %s?", plan.Cluster, plan.To))
 		}
 	}
 	report, err := installer.Upgrade(ctx, options)
-	p.stop()
+	p.close()
 	if err != nil {
 		if report.Log != "" {
 			g.note("every command is in %s", report.Log)

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+// TestMatrixOnTerminal has events and lines from several sides while the picture is drawn, and wants the last picture to stay.
+func TestMatrixOnTerminal(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("TERM") == "dumb" {
+		t.Skip("this terminal can draw nothing")
+	}
+	screen, terminal := openTerminal(t)
+	g := newGlobals(Streams{Err: terminal})
+	p := g.newTaskPrinter("init", "install")
+	all := make(chan string, 1)
+	go func() {
+		var seen strings.Builder
+		buf := make([]byte, 4096)
+		for !strings.Contains(seen.String(), "the end") {
+			n, err := screen.Read(buf)
+			seen.Write(buf[:n])
+			if err != nil {
+				break
+			}
+		}
+		all <- seen.String()
+	}()
+	p.event(installer.Event{Phase: "init", State: installer.Started})
+	if p.matrix == nil {
+		t.Fatal("no matrix on a terminal")
+	}
+	var wait sync.WaitGroup
+	for _, host := range []string{"host1", "host2"} {
+		wait.Go(func() {
+			p.matrix.event(installer.Event{Phase: "init", Task: "kernel", Host: host, State: installer.Started})
+			g.note("a line of %s", host)
+			p.matrix.event(installer.Event{Phase: "init", Task: "kernel", Host: host, State: installer.Changed, Duration: 1})
+		})
+	}
+	wait.Wait()
+	p.event(installer.Event{Phase: "init", Task: "kernel", Host: "host1", State: installer.Warned, Message: "something to look at"})
+	p.close()
+	g.note("after it")
+	_, _ = io.WriteString(terminal, "the end")
+	text := <-all
+	for _, want := range []string{"a line of host1", "a line of host2", "something to look at", "warning", "changed", "2 changed"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %q", want, text)
+		}
+	}
+	last := text[strings.LastIndex(text, "\x1b[J"):]
+	if !strings.Contains(last, "host2") || !strings.HasSuffix(last, "after it\r\nthe end") {
+		t.Errorf("the last picture does not stay: %q", last)
+	}
+}
