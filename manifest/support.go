@@ -51,7 +51,6 @@ func clusterGaps() []gap[*Cluster] {
 	var (
 		endpoint = func(c *Cluster) string { return c.ControlPlaneEndpoint.Type }
 		etcd     = func(c *Cluster) string { return c.Etcd.Type }
-		network  = func(c *Cluster) string { return c.CNI.Type }
 		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
 	)
 	return []gap[*Cluster]{
@@ -78,20 +77,14 @@ func clusterGaps() []gap[*Cluster] {
 			return when(c.Etcd.DataDir != "" && c.Etcd.DataDir != defaultEtcdDir, "etcd.dataDir")
 		}, "leave it out"},
 		{"a second registry host", func(c *Cluster) []string { return when(c.ImageRegistry.VIP != "", "imageRegistry.vip") }, "leave it out"},
-		{"node-local DNS", func(c *Cluster) []string { return when(c.DNS.NodeLocal, "dns.nodeLocal") }, "leave it out"},
-		{"metrics-server", func(c *Cluster) []string { return when(c.Metrics, "metrics") }, "install a chart for it under addons"},
-		is("cni.type", "calico", network, "use flannel, or none and install it yourself"),
-		is("cni.type", "cilium", network, "use flannel, or none and install it yourself"),
-		is("cni.type", "hybridnet", network, "use flannel, or none and install it yourself"),
-		is("cni.type", "kube-ovn", network, "use flannel, or none and install it yourself"),
-		is("cni.type", "multus", network, "use flannel, or none and install it yourself"),
+		{"Hybridnet with more than one network for pods", func(c *Cluster) []string {
+			return when(c.CNI.Has("hybridnet") && len(c.Kubernetes.PodCIDR) > 1, "cni")
+		}, "use calico, cilium, kube-ovn or flannel"},
 		is("imageRegistry.type", "harbor", registry, "use registry, or existing with the address of yours"),
 		is("imageRegistry.type", "none", registry, "use registry, or existing with the address of yours"),
 		{"a login at the registry", func(c *Cluster) []string {
 			return when(c.ImageRegistry.Type == "existing" && c.ImageRegistry.Auth != nil, "imageRegistry.auth")
 		}, "let the hosts pull without one"},
-		{"local storage", func(c *Cluster) []string { return when(c.Storage.Local, "storage.local") }, "install a chart for it under addons"},
-		{"NFS storage", func(c *Cluster) []string { return when(c.Storage.NFS, "storage.nfs") }, "install a chart for it under addons"},
 	}
 }
 
@@ -105,7 +98,6 @@ func inventoryGaps() []gap[*Inventory] {
 		{"more than one registry host", func(inv *Inventory) []string {
 			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
 		}, "keep one host there"},
-		{"an NFS server", func(inv *Inventory) []string { return when(len(inv.Groups.NFS) > 0, "groups.nfs") }, "leave the group out"},
 		{"labelling nodes", func(inv *Inventory) []string {
 			return inv.saying("labels", func(v *Vars) bool { return len(v.Labels) > 0 })
 		}, "leave them out, and set them with kubectl label node"},
