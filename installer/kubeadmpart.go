@@ -34,7 +34,11 @@ type hostVolume struct {
 }
 
 // parts are what the cluster's concerns add to kubeadm's configuration, each in the file of its feature.
-func (r *run) parts() []configPart { return nil }
+func (r *run) parts() []configPart {
+	return []configPart{
+		nodeDNSPart(r.cluster),
+	}
+}
 
 // component returns what the parts add to one component of the control plane.
 func (k kubeadmConfig) component(name string) document {

@@ -24,18 +24,24 @@ func refusedOptions() map[string]struct{ yaml, task string } {
 		"etcd backup":       {"etcd: {backup: {every: 30m, keep: 5}}", ""},
 		"docker":            {"cri: {type: docker}", "docker"},
 		"crio":              {"cri: {type: crio}", "crio"},
-		"calico":            {"cni: {type: calico}", "calico"},
-		"cilium":            {"cni: {type: cilium}", "cilium"},
-		"hybridnet":         {"cni: {type: hybridnet}", "hybridnet"},
-		"kube-ovn":          {"cni: {type: kube-ovn}", "kube-ovn"},
-		"multus":            {"cni: {type: multus, with: flannel}", "multus"},
 		"harbor":            {"imageRegistry: {type: harbor}", "harbor"},
 		"no registry":       {"imageRegistry: {type: none}", "preload-images"},
 		"two registries":    {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
-		"node-local DNS":    {"dns: {nodeLocal: true}", "node-local-dns"},
-		"metrics":           {"metrics: true", "metrics-server"},
-		"local storage":     {"storage: {local: true}", "localpv-provisioner"},
-		"NFS":               {"storage: {nfs: true}", "nfs-server"},
+	}
+}
+
+// installedOptions are what a cluster file can ask for beyond the plainest cluster and install does, with the task that does it.
+func installedOptions() map[string]struct{ yaml, task string } {
+	return map[string]struct{ yaml, task string }{
+		"calico":         {"cni: {type: calico}", "calico"},
+		"cilium":         {"cni: {type: cilium}", "cilium"},
+		"hybridnet":      {"cni: {type: hybridnet}", "hybridnet"},
+		"kube-ovn":       {"cni: {type: kube-ovn}", "kube-ovn"},
+		"multus":         {"cni: {type: multus, with: flannel}", "multus"},
+		"node-local DNS": {"dns: {nodeLocal: true}", "node-local-dns"},
+		"metrics":        {"metrics: true", "metrics-server"},
+		"local storage":  {"storage: {local: true}", "localpv-provisioner"},
+		"NFS":            {"storage: {nfs: true}", "nfs-server"},
 	}
 }
 
@@ -57,10 +63,17 @@ func TestPlannedTasksAreRefused(t *testing.T) {
 			t.Errorf("%s: planned %q, want %s", name, planned, option.task)
 		}
 	}
-	for _, text := range []string{
+	texts := []string{
 		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}", "kubernetes: {version: v1.30.14, proxyMode: nftables}",
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
-	} {
+	}
+	for name, option := range installedOptions() {
+		texts = append(texts, option.yaml)
+		if !slices.ContainsFunc(tasksOf(cluster(t, option.yaml)), func(task Task) bool { return task.Name == option.task }) {
+			t.Errorf("%s: there is no task %s", name, option.task)
+		}
+	}
+	for _, text := range texts {
 		c := cluster(t, text)
 		if err := c.CheckInstall(); err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -82,6 +95,7 @@ func TestNeedsOfEveryKind(t *testing.T) {
 		plain := resolved(t, "kubernetes: {version: "+version+"}", version)
 		fmt.Fprintf(&b, "Kubernetes %s\n  %s\n", version, strings.Join(plain, "\n  "))
 		options := refusedOptions()
+		maps.Copy(options, installedOptions())
 		for _, name := range slices.Sorted(maps.Keys(options)) {
 			text := options[name].yaml
 			if name == "k3s" {

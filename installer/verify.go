@@ -166,7 +166,7 @@ func messageOf(conditions []condition, kind string) string {
 // podsAreReady checks the pods of Kubernetes itself and of the pod network.
 func (t *Target) podsAreReady(ctx context.Context) error {
 	var errs []error
-	for _, namespace := range []string{"kube-system", "kube-flannel"} {
+	for _, namespace := range ownNamespaces(t.run.cluster) {
 		pods, err := t.pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return err
@@ -255,7 +255,7 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own := []string{"kube-system", "kube-flannel"}
+	own := ownNamespaces(t.run.cluster)
 	for _, a := range t.run.cluster.Addons {
 		own = append(own, a.Namespace)
 	}
