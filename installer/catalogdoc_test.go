@@ -47,7 +47,7 @@ func catalogTables(t *testing.T) string {
 	}
 	users := map[string][]string{}
 	texts := []string{"", "cni: {type: multus, with: cilium}"}
-	for _, option := range refusedOptions() {
+	for _, option := range allOptions() {
 		texts = append(texts, option.yaml)
 	}
 	for _, text := range texts {

@@ -45,6 +45,12 @@ func installedOptions() map[string]struct{ yaml, task string } {
 	}
 }
 
+func allOptions() map[string]struct{ yaml, task string } {
+	options := refusedOptions()
+	maps.Copy(options, installedOptions())
+	return options
+}
+
 // What install refuses has a planned task where it needs something, so that it can be built; what install takes has none.
 func TestPlannedTasksAreRefused(t *testing.T) {
 	t.Parallel()
@@ -94,8 +100,7 @@ func TestNeedsOfEveryKind(t *testing.T) {
 	for _, version := range []string{"v1.30.14", "v1.34.3", "v1.36.1"} {
 		plain := resolved(t, "kubernetes: {version: "+version+"}", version)
 		fmt.Fprintf(&b, "Kubernetes %s\n  %s\n", version, strings.Join(plain, "\n  "))
-		options := refusedOptions()
-		maps.Copy(options, installedOptions())
+		options := allOptions()
 		for _, name := range slices.Sorted(maps.Keys(options)) {
 			text := options[name].yaml
 			if name == "k3s" {
