@@ -9,7 +9,7 @@ import (
 
 // multusTask adds multus to the network of the pods' first interface: its plugin, which calls that network's, as in
 // https://github.com/k8snetworkplumbingwg/multus-cni/blob/v4.2.4/deployments/multus-daemonset.yml.
-func multusTask(c *manifest.Cluster) Task {
+func multusTask() Task {
 	t := manifestsTask(multus, func(_ context.Context, t *Target) (applied, error) {
 		data, err := multusManifest(t.run.cluster)
 		return applied{name: multus, namespace: systemNamespace, data: data, wait: chartWait}, err

@@ -30,7 +30,7 @@ func nfsServerTask(c *manifest.Cluster) Task {
 		Name:     "nfs-server",
 		Roles:    []manifest.Role{manifest.RoleNFS},
 		Packages: []string{"nfs-server"},
-		Leaves:   Leaves{Undo: stopExporting, Data: []string{c.Storage.NFSPath}},
+		Leaves:   Leaves{Undo: stopExporting(c.Storage.NFSPath)},
 	}, func(ctx context.Context, t *Target) (setting, error) {
 		unit, err := t.nfsUnit(ctx)
 		if err != nil {
@@ -99,19 +99,36 @@ func (t *Target) export(ctx context.Context, dir, unit string) error {
 	return t.command(ctx, "exportfs", "-ra")
 }
 
-// stopExporting takes the export back, and stops a server that an installation has started.
-func stopExporting(ctx context.Context, t *Target) error {
-	there, err := t.test(ctx, "test", "-e", exportsFile)
-	if err != nil || !there {
-		return err
+// stopExporting takes the export back, and stops a server that an installation has started. What is in the directory goes where
+// data are to go, on the host that exports it and no other.
+func stopExporting(dir string) func(ctx context.Context, t *Target) error {
+	return func(ctx context.Context, t *Target) error {
+		there, err := t.test(ctx, "test", "-e", exportsFile)
+		if err != nil || !there {
+			return err
+		}
+		if t.run.WithData {
+			if err := t.empty(ctx, dir); err != nil {
+				return err
+			}
+		}
+		if err := t.stopServer(ctx); err != nil {
+			return err
+		}
+		return t.command(ctx, "rm", "-f", exportsFile) // last: it says that there is something to undo
 	}
-	if err := t.command(ctx, "rm", "-f", exportsFile); err != nil {
+}
+
+// stopServer makes the server forget the export, and stops it if it did not run before.
+func (t *Target) stopServer(ctx context.Context) error {
+	if err := t.write(ctx, textFile{exportsFile, 0o644, nil}); err != nil {
 		return err
 	}
 	if _, err := t.test(ctx, "exportfs", "-ra"); err != nil {
 		return err
 	}
-	if started, err := t.test(ctx, "test", "-e", nfsWas); err != nil || !started {
+	started, err := t.test(ctx, "test", "-e", nfsWas)
+	if err != nil || !started {
 		return err
 	}
 	unit, err := t.read(ctx, nfsWas)
@@ -119,11 +136,14 @@ func stopExporting(ctx context.Context, t *Target) error {
 		return err
 	}
 	for _, known := range []string{"nfs-server.service", "nfs-kernel-server.service"} {
-		if strings.TrimSpace(string(unit)) == known {
-			_, err = t.test(ctx, "systemctl", "disable", "--now", known)
+		if strings.TrimSpace(string(unit)) != known {
+			continue
+		}
+		if _, err := t.test(ctx, "systemctl", "disable", "--now", known); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // nfsClientTask checks that nodes can mount volumes.

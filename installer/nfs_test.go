@@ -59,11 +59,20 @@ func TestNFSServer(t *testing.T) {
 	if !strings.Contains(said, "enable --now nfs-kernel-server.service") || strings.Contains(said, "restart") {
 		t.Errorf("ran\n%s", said)
 	}
+	h.put(t, "/srv/nfs/kubernetes/volume", "data")
 	if err := task.Leaves.Undo(t.Context(), target); err != nil {
 		t.Fatal(err)
 	}
+	if h.content("/srv/nfs/kubernetes/volume") != "data" {
+		t.Error("data are gone without --with-data")
+	}
 	if said := strings.Join(h.said("systemctl"), "\n"); h.content(exportsFile) != "" || !strings.Contains(said, "disable --now nfs-kernel-server.service") {
 		t.Errorf("reset left the export, or the server that was started:\n%s", said)
+	}
+	r.WithData = true
+	h.put(t, exportsFile, "x")
+	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content("/srv/nfs/kubernetes/volume") != "" {
+		t.Error("data are there with --with-data", err)
 	}
 	if h.content("/etc/exports") != "/home *(ro)\n" {
 		t.Error("the operator's exports were changed")

@@ -36,7 +36,7 @@ func nodeDNSPart(c *manifest.Cluster) configPart {
 	return configPart{kubelet: document{"clusterDNS": []any{nodeDNSAddress}}}
 }
 
-func nodeDNSTask(c *manifest.Cluster) Task {
+func nodeDNSTask() Task {
 	t := manifestsTask(nodeDNS, func(ctx context.Context, t *Target) (applied, error) {
 		forwards, err := t.run.haveNameservers(ctx)
 		if err != nil {
@@ -114,7 +114,8 @@ func nodeDNSPod(c *manifest.Cluster, image string) document {
 			"securityContext": document{"capabilities": document{"add": []any{"NET_ADMIN"}}},
 			"resources":       document{"requests": document{"cpu": "25m", "memory": "16Mi"}},
 			"ports": []any{
-				document{"containerPort": 53, "name": "dns", "protocol": "UDP"}, document{"containerPort": 53, "name": "dns-tcp", "protocol": "TCP"},
+				document{"containerPort": 53, "name": "dns", "protocol": "UDP"},
+				document{"containerPort": 53, "name": "dns-tcp", "protocol": "TCP"},
 				document{"containerPort": nodeDNSMetrics, "name": "metrics", "protocol": "TCP"},
 			},
 			"livenessProbe": document{

@@ -29,7 +29,7 @@ func networkTasks(c *manifest.Cluster) []Task {
 	if c.CNI.Type != multus {
 		return primaryNetwork(c, c.CNI.Type)
 	}
-	return append(primaryNetwork(c, c.CNI.With), multusTask(c))
+	return append(primaryNetwork(c, c.CNI.With), multusTask())
 }
 
 func primaryNetwork(c *manifest.Cluster, name string) []Task {

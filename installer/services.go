@@ -2,7 +2,6 @@ package installer
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -26,7 +25,7 @@ const (
 func serviceTasks(c *manifest.Cluster) []Task {
 	var tasks []Task
 	if c.DNS.NodeLocal {
-		tasks = append(tasks, nodeDNSTask(c))
+		tasks = append(tasks, nodeDNSTask())
 	}
 	own := ownCharts(c)
 	for _, one := range []struct {
@@ -34,7 +33,11 @@ func serviceTasks(c *manifest.Cluster) []Task {
 		name   string
 	}{{c.Metrics, metricsServer}, {c.Storage.Local, localVolumes}, {c.Storage.NFS, nfsProvisioner}} {
 		if one.wanted {
-			tasks = append(tasks, own[one.name].task(one.name))
+			t := own[one.name].task(one.name)
+			if one.name == localVolumes {
+				t.Leaves = Leaves{Data: []string{localPath}}
+			}
+			tasks = append(tasks, t)
 		}
 	}
 	return tasks
@@ -108,9 +111,3 @@ func isDefault(c *manifest.Cluster, class string) bool {
 	}
 	return false
 }
-
-// storageLeaves are the volumes on a node.
-func storageLeaves() Leaves { return Leaves{Data: []string{localPath}} }
-
-// trimmed is a multi-line text of this package without its first line break.
-func trimmed(text string) string { return strings.TrimPrefix(text, "\n") }

@@ -127,9 +127,6 @@ type CNI struct {
 	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they win over what kkbundle sets, and later ones win."`
 }
 
-// Has tells whether a network is that of the pods' first interface, or adds to it.
-func (n CNI) Has(name string) bool { return n.Type == name || n.With == name }
-
 // ImageRegistry is where hosts pull from.
 type ImageRegistry struct {
 	Type string `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry (default): one on the image_registry host; existing: yours."`
@@ -209,14 +206,6 @@ type Addon struct {
 	Timeout Duration `yaml:"timeout,omitempty" doc:"How long its pods may take to be ready. Default 5m."`
 	// OnFailure says what becomes of a chart that fails; rollback by default.
 	OnFailure string `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"A chart that fails: rollback (default) to the release before, or keep what there is, to look at it."`
-}
-
-// Name is what the addon is called in messages: its chart, or manifests.
-func (a Addon) Name() string {
-	if a.Chart != "" {
-		return "chart " + a.Chart
-	}
-	return "manifests"
 }
 
 // Component is a catalog component's version.

@@ -78,7 +78,8 @@ func clusterGaps() []gap[*Cluster] {
 		}, "leave it out"},
 		{"a second registry host", func(c *Cluster) []string { return when(c.ImageRegistry.VIP != "", "imageRegistry.vip") }, "leave it out"},
 		{"Hybridnet with more than one network for pods", func(c *Cluster) []string {
-			return when(c.CNI.Has("hybridnet") && len(c.Kubernetes.PodCIDR) > 1, "cni")
+			two := len(c.Kubernetes.PodCIDR) > 1
+			return append(when(two && c.CNI.Type == "hybridnet", "cni.type"), when(two && c.CNI.With == "hybridnet", "cni.with")...)
 		}, "use calico, cilium, kube-ovn or flannel"},
 		is("imageRegistry.type", "harbor", registry, "use registry, or existing with the address of yours"),
 		is("imageRegistry.type", "none", registry, "use registry, or existing with the address of yours"),
