@@ -38,6 +38,7 @@ func TestThread(t *testing.T) {
 		{"the cluster works", th.cluster},
 		{"nothing undeclared was used", th.declared},
 		{"a rerun changes nothing", th.rerun},
+		{"a chart that fails is rolled back, and YAML is applied", th.addons},
 		{"reset leaves nothing", th.reset},
 		{"a fresh install after the reset works", th.install},
 		{"no packet left the hosts' network", th.packets},
