@@ -24,8 +24,9 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// markLabel is the label of a release record that says which chart and values made it. Helm keeps it beside its own.
-const markLabel = "kkbundle.io/content"
+// MarkLabel is the label of a release record that says which chart and values made it, and that this package did. Helm keeps it
+// beside its own.
+const MarkLabel = "kkbundle.io/content"
 
 // keepRevisions is how many revisions of a release stay in the cluster; as many as the helm command keeps.
 const keepRevisions = 10
@@ -45,13 +46,16 @@ type InstallOptions struct {
 	Values map[string]any
 	// Wait is how long the release may take to be ready; 0 means not to wait for that.
 	Wait time.Duration
+	// Rollback takes back what failed: the release goes to the revision that was in force before, or away.
+	Rollback bool
 	// Logger gets what Helm says about its work, at debug level; nil discards it.
 	Logger *slog.Logger
 }
 
 // Install makes the release be this chart with these values: it installs it, upgrades it, or, where the release was
 // already made from the same content and is deployed, leaves it alone and returns false. A release that an
-// interrupted run left pending is taken over. It returns when the release is ready, or with the reason why it is not.
+// interrupted run left pending is taken over. It returns when the release is ready, or with the reason why it is not, a
+// *FailedError.
 func Install(ctx context.Context, c *Chart, o InstallOptions) (changed bool, err error) {
 	r, err := lookUp(ctx, c, o)
 	if err != nil || r.isDeployed() {
@@ -60,8 +64,8 @@ func Install(ctx context.Context, c *Chart, o InstallOptions) (changed bool, err
 	if err := ensureNamespace(ctx, r.cfg, o); err != nil {
 		return false, err
 	}
-	if err := r.apply(ctx, c, o); err != nil {
-		return false, fmt.Errorf("install chart %s %s as %s/%s: %w", c.helm.Name(), c.helm.Metadata.Version, o.Namespace, o.Release, err)
+	if rel, err := r.apply(ctx, c, o); err != nil {
+		return false, r.failed(ctx, c, o, rel, err)
 	}
 	return true, nil
 }
@@ -103,30 +107,28 @@ func lookUp(ctx context.Context, c *Chart, o InstallOptions) (state, error) {
 
 // isDeployed tells whether the newest revision is in force and was made from the same content.
 func (s state) isDeployed() bool {
-	return s.last != nil && s.last.Info.Status == release.StatusDeployed && s.last.Labels[markLabel] == s.mark
+	return s.last != nil && s.last.Info.Status == release.StatusDeployed && s.last.Labels[MarkLabel] == s.mark
 }
 
 // apply installs or upgrades, whichever the newest revision asks for.
-func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) error {
+func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.Release, error) {
 	values := copyValues(o.Values)
-	labels := map[string]string{markLabel: s.mark}
+	labels := map[string]string{MarkLabel: s.mark}
 	if s.last == nil || s.last.Info.Status == release.StatusUninstalled {
 		install := action.NewInstall(s.cfg)
 		install.ReleaseName, install.Namespace, install.Labels = o.Release, o.Namespace, labels
 		install.Replace = s.last != nil
 		install.Wait, install.Timeout = o.Wait > 0, timeout(o)
-		_, err := install.RunWithContext(ctx, c.helm, values)
-		return err
+		return install.RunWithContext(ctx, c.helm, values)
 	}
 	if err := releasePending(s.cfg, s.last); err != nil {
-		return err
+		return nil, err
 	}
 	upgrade := action.NewUpgrade(s.cfg)
 	upgrade.Namespace, upgrade.Labels, upgrade.ResetValues = o.Namespace, labels, true
 	upgrade.Wait, upgrade.Timeout = o.Wait > 0, timeout(o)
 	upgrade.MaxHistory = keepRevisions
-	_, err := upgrade.RunWithContext(ctx, o.Release, c.helm, values)
-	return err
+	return upgrade.RunWithContext(ctx, o.Release, c.helm, values)
 }
 
 // timeout bounds each of Helm's waits; a chart's hooks are waited for even if its pods are not.

@@ -45,7 +45,7 @@ func TestContentMark(t *testing.T) {
 func TestIsDeployed(t *testing.T) {
 	t.Parallel()
 	made := func(status release.Status, mark string) *release.Release {
-		return &release.Release{Info: &release.Info{Status: status}, Labels: map[string]string{markLabel: mark}}
+		return &release.Release{Info: &release.Info{Status: status}, Labels: map[string]string{MarkLabel: mark}}
 	}
 	for name, c := range map[string]struct {
 		last *release.Release

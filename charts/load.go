@@ -94,6 +94,22 @@ func (c *Chart) Name() string { return c.helm.Name() }
 // Version is the chart's version from Chart.yaml, a semantic version.
 func (c *Chart) Version() string { return c.helm.Metadata.Version }
 
+// CRDs are the custom resource definitions in the chart's crds directory as YAML, empty if there are none. Those of subcharts are
+// left out: values decide whether a subchart is there. Helm makes what is missing when it installs a release, and never
+// changes one.
+func (c *Chart) CRDs() []byte {
+	var b bytes.Buffer
+	for _, crd := range c.helm.CRDObjects() {
+		if strings.Contains(crd.Filename, "/charts/") {
+			continue
+		}
+		b.WriteString("---\n")
+		b.Write(bytes.TrimSpace(crd.File.Data))
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
 // Config is Chart.yaml's metadata as JSON: byte for byte the config blob that Helm pushes with this chart.
 func (c *Chart) Config() ([]byte, error) {
 	data, err := json.Marshal(c.helm.Metadata)

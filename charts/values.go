@@ -26,8 +26,14 @@ func ReadValues(files ...ValuesFile) (map[string]any, error) {
 	return values, nil
 }
 
+// MergeValues lays values over others as ReadValues does, without changing either.
+func MergeValues(base, over map[string]any) map[string]any { return mergedValues(base, over) }
+
 func mergedValues(base, over map[string]any) map[string]any {
 	out := maps.Clone(base)
+	if out == nil {
+		out = map[string]any{}
+	}
 	for key, v := range over {
 		below, both := out[key].(map[string]any)
 		if m, ok := v.(map[string]any); ok && both {

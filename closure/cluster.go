@@ -1,6 +1,7 @@
 package closure
 
 import (
+	"cmp"
 	"errors"
 	"path"
 	"slices"
@@ -37,10 +38,13 @@ func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, e
 	}
 	for _, a := range w.cluster.Addons {
 		by := User{Task: installer.AddonTask(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
-		w.add(Need{Kind: manifest.ItemChart, Name: a.Chart, By: by})
-		for _, file := range a.Values {
-			w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: by}) // as install spells it
+		if a.Chart != "" {
+			w.add(Need{Kind: manifest.ItemChart, Name: a.Chart, By: by})
 		}
+		w.files(below, slices.Concat(a.Values, a.Manifests), by)
+	}
+	if cni := w.cluster.CNI; len(cni.Values) > 0 {
+		w.files(below, cni.Values, User{Task: cmp.Or(cni.With, cni.Type), Roles: []manifest.Role{manifest.RoleControlPlane}})
 	}
 	return w.needs, errors.Join(w.errs...)
 }
@@ -50,6 +54,13 @@ type clusterWalk struct {
 	platforms []string
 	needs     []Need
 	errs      []error
+}
+
+// files adds files that the cluster file names, which a bundle carries below a directory, as install spells them.
+func (w *clusterWalk) files(below string, files []string, by User) {
+	for _, file := range files {
+		w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: by})
+	}
 }
 
 func (w *clusterWalk) add(n Need) { w.needs = append(w.needs, n) }

@@ -15,34 +15,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// flannelChart is the chart of the pod network, in the catalog and as a release, and flannelNamespace where it goes.
-const (
-	flannelChart     = "flannel"
-	flannelNamespace = "kube-flannel"
-)
-
 // chartWait is how long a chart's pods may take to be ready.
 const chartWait = 5 * time.Minute
-
-// flannelTask installs the pod network.
-func flannelTask() Task {
-	t := chartTask("flannel", func(ctx context.Context, t *Target) (charts.InstallOptions, bundle.Item, error) {
-		item, err := t.run.component(manifest.Need{Kind: manifest.ItemChart, Name: flannelChart}, "")
-		if err != nil {
-			return charts.InstallOptions{}, bundle.Item{}, err
-		}
-		values, err := flannelValues(t.run.cluster, t.run.withRole(manifest.RoleCluster))
-		return charts.InstallOptions{
-			Release:   flannelChart,
-			Namespace: flannelNamespace,
-			// flannel's pods use the host's network and configure it.
-			NamespaceLabels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
-			Values:          values,
-		}, item, err
-	})
-	t.Images, t.Charts = []string{"flannel", "flannel-cni-plugin"}, []string{flannelChart}
-	return t
-}
 
 // flannelValues names images as the bundle has them, and the addresses that flannel finds its interface by: it would
 // look at the default route, which hosts may lack, or which may be another interface's.
@@ -85,11 +59,24 @@ func imageValue(c *manifest.Cluster, name string) (map[string]any, error) {
 // AddonTask returns the name of the task that installs an addon.
 func AddonTask(a manifest.Addon) string { return "addon-" + a.Release }
 
-// addonTask installs a chart that the cluster names.
+// addonTask installs a chart or manifests that the cluster names.
 func addonTask(a manifest.Addon) Task {
-	return chartTask(AddonTask(a), func(_ context.Context, t *Target) (charts.InstallOptions, bundle.Item, error) {
+	if a.Chart == "" {
+		return manifestsTask(AddonTask(a), func(_ context.Context, t *Target) (applied, error) { return t.run.manifestsOf(a) })
+	}
+	return chartTask(AddonTask(a), nil, nil, func(_ context.Context, t *Target) (charts.InstallOptions, bundle.Item, error) {
 		return t.run.addon(a)
 	})
+}
+
+// checkAddon finds what an addon needs and the bundle or the cluster's files lack.
+func (r *run) checkAddon(a manifest.Addon) error {
+	if a.Chart == "" {
+		_, err := r.manifestsOf(a)
+		return err
+	}
+	_, _, err := r.addon(a)
+	return err
 }
 
 // addon finds an addon's chart in the bundle and reads its values.
@@ -98,19 +85,15 @@ func (r *run) addon(a manifest.Addon) (charts.InstallOptions, bundle.Item, error
 	if i < 0 {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; it has %s", a.Release, a.Chart, r.chartNames())
 	}
-	var files []charts.ValuesFile
-	for _, path := range a.Values {
-		data, err := r.Values(path)
-		if err != nil {
-			return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: values: %w", a.Release, err)
-		}
-		files = append(files, charts.ValuesFile{Name: path, Data: data})
-	}
-	values, err := charts.ReadValues(files...)
+	values, err := r.readValues(a.Values)
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: %w", a.Release, err)
 	}
-	return charts.InstallOptions{Release: a.Release, Namespace: a.Namespace, Values: values}, r.items[i], nil
+	o := charts.InstallOptions{Release: a.Release, Namespace: a.Namespace, Values: values, Rollback: a.OnFailure == "rollback"}
+	if a.Wait == "ready" {
+		o.Wait = time.Duration(a.Timeout)
+	}
+	return o, r.items[i], nil
 }
 
 func (r *run) chartNames() string {
@@ -126,8 +109,9 @@ func (r *run) chartNames() string {
 	return strings.Join(names, ", ")
 }
 
-// chartTask installs a chart from the bundle, over a connection that the first control plane makes.
-func chartTask(name string, want func(ctx context.Context, t *Target) (charts.InstallOptions, bundle.Item, error)) Task {
+// chartTask installs a chart from the bundle, over a connection that the first control plane makes. before and after, if set,
+// run around that.
+func chartTask(name string, before, after func(ctx context.Context, t *Target) error, want func(ctx context.Context, t *Target) (charts.InstallOptions, bundle.Item, error)) Task {
 	prepare := func(ctx context.Context, t *Target) (*charts.Chart, charts.InstallOptions, error) {
 		o, item, err := want(ctx, t)
 		if err != nil {
@@ -138,7 +122,7 @@ func chartTask(name string, want func(ctx context.Context, t *Target) (charts.In
 			return nil, o, err
 		}
 		o.Kubeconfig, err = t.run.dir.read(adminConfFile)
-		o.Dial, o.Wait, o.Logger = t.dial, chartWait, t.run.Logger
+		o.Dial, o.Logger = t.dial, t.run.Logger
 		return chart, o, err
 	}
 	return Task{
@@ -165,10 +149,35 @@ func chartTask(name string, want func(ctx context.Context, t *Target) (charts.In
 			if err != nil {
 				return err
 			}
-			_, err = charts.Install(ctx, chart, o)
-			return t.explainPods(ctx, o.Namespace, err)
+			if before != nil {
+				if err := before(ctx, t); err != nil {
+					return err
+				}
+			}
+			if err := t.explainPods(ctx, o.Namespace, t.installChart(ctx, chart, o)); err != nil || after == nil {
+				return err
+			}
+			return after(ctx, t)
 		},
 	}
+}
+
+// installChart installs a chart whose own kinds of objects are there in its version: Helm would leave those of an earlier
+// version as they are.
+func (t *Target) installChart(ctx context.Context, chart *charts.Chart, o charts.InstallOptions) error {
+	if crds := chart.CRDs(); len(crds) > 0 {
+		if err := t.serverSideApply(ctx, crds); err != nil {
+			return fmt.Errorf("custom resource definitions of %s: %w", chart.Name(), err)
+		}
+	}
+	_, err := charts.Install(ctx, chart, o)
+	var failed *charts.FailedError
+	if errors.As(err, &failed) { // pods may say anything
+		for i := range failed.Pods {
+			failed.Pods[i] = t.run.mask.mask(failed.Pods[i])
+		}
+	}
+	return err
 }
 
 // chart loads a chart of the bundle.

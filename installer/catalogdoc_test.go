@@ -47,9 +47,7 @@ func catalogTables(t *testing.T) string {
 	}
 	users := map[string][]string{}
 	texts := []string{"", "cni: {type: multus, with: cilium}"}
-	options := refusedOptions()
-	maps.Copy(options, runtimeOptions())
-	for _, option := range options {
+	for _, option := range allOptions() {
 		texts = append(texts, option.yaml)
 	}
 	for _, text := range installedOptions() {

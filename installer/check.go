@@ -281,7 +281,7 @@ func (r *run) checkBundle() error {
 		errs = append(errs, missing[text])
 	}
 	for _, a := range r.cluster.Addons {
-		if _, _, err := r.addon(a); err != nil {
+		if err := r.checkAddon(a); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -96,7 +96,7 @@ func (s *survey) judgePods() report.Findings {
 			continue
 		}
 		state := report.Warning
-		if slices.Contains([]string{kubeSystem, flannelNamespace}, p.Metadata.Namespace) && !s.ownNetwork {
+		if slices.Contains(s.system, p.Metadata.Namespace) && !s.ownNetwork {
 			state = report.Failed
 		}
 		list = append(list, finding(lookPods, p.Spec.NodeName, state, fmt.Sprintf("pod %s/%s is not ready: %s", p.Metadata.Namespace, p.Metadata.Name, p.reason())))

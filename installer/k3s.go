@@ -522,5 +522,5 @@ func (r *run) systemNamespaces() []string {
 	if isK3s(r.cluster) {
 		return []string{"kube-system"} // flannel is part of k3s
 	}
-	return []string{"kube-system", flannelNamespace}
+	return ownNamespaces(r.cluster)
 }

@@ -41,6 +41,7 @@ func (r *run) parts() []configPart {
 		r.networkPart(),
 		r.securityPart(),
 		r.etcdPart(),
+		nodeDNSPart(r.cluster),
 	}
 }
 

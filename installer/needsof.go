@@ -14,7 +14,8 @@ import (
 //
 // Images that pods on any node may run, of charts and of cluster DNS, are needed by every node.
 func Needed(c *manifest.Cluster) []manifest.Demand {
-	const dns = "coredns" // its pods run anywhere, and on every node while the network is proven
+	// coredns' pods run anywhere, and on every node while the network is proven; the others are one on each node.
+	anywhere := []string{"coredns", nodeDNS, multus}
 	found := map[manifest.Need]*manifest.Demand{}
 	for _, task := range tasksOf(c) {
 		for _, n := range task.Needs() {
@@ -27,7 +28,7 @@ func Needed(c *manifest.Cluster) []manifest.Demand {
 				d.Tasks = append(d.Tasks, task.Name)
 			}
 			d.Roles = append(d.Roles, task.Roles...)
-			if n.Kind == manifest.ItemImage && (len(task.Charts) > 0 || n.Name == dns) {
+			if n.Kind == manifest.ItemImage && (len(task.Charts) > 0 || slices.Contains(anywhere, n.Name)) {
 				d.Roles = append(d.Roles, manifest.RoleCluster)
 			}
 		}

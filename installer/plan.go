@@ -11,7 +11,7 @@ import (
 // of it are planned: they only say what they need.
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
-	init := []Task{hostsTask(), swapTask(c), kernelTask(c), routeTask(c)}
+	init := []Task{hostsTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c)}
 	if c.ImageRegistry.Type != "existing" && c.ImageRegistry.Type != "none" {
 		init = append([]Task{certificatesTask()}, init...)
 	}
@@ -95,7 +95,7 @@ func addonTasks(c *manifest.Cluster) []Task {
 	for _, a := range c.Addons {
 		tasks = append(tasks, addonTask(a))
 	}
-	return tasks
+	return append(tasks, removedTask())
 }
 
 func phaseNames(phases []Phase) string {

@@ -15,41 +15,41 @@ import (
 // nothing from a bundle.
 func refusedOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
-		"calico":         {"cni: {type: calico}", "calico"},
-		"cilium":         {"cni: {type: cilium}", "cilium"},
-		"hybridnet":      {"cni: {type: hybridnet}", "hybridnet"},
-		"kube-ovn":       {"cni: {type: kube-ovn}", "kube-ovn"},
-		"multus":         {"cni: {type: multus, with: flannel}", "multus"},
 		"harbor":         {"imageRegistry: {type: harbor}", "harbor"},
 		"two registries": {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
-		"node-local DNS": {"dns: {nodeLocal: true}", "node-local-dns"},
-		"metrics":        {"metrics: true", "metrics-server"},
-		"local storage":  {"storage: {local: true}", "localpv-provisioner"},
-		"NFS":            {"storage: {nfs: true}", "nfs-server"},
 	}
 }
 
-// installedOptions are what install does, and what adds to a bundle.
-func installedOptions() map[string]string {
-	return map[string]string{
-		"kube-vip":          "controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}",
-		"haproxy":           "controlPlaneEndpoint: {type: haproxy}",
-		"external endpoint": "controlPlaneEndpoint: {type: external, address: 10.0.0.9}",
-		"external etcd":     "etcd: {type: external}",
-		"provided etcd":     "etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
-		"etcd backup":       "etcd: {backup: {every: 30m, keep: 5}}",
-	}
-}
-
-// runtimeOptions are what a cluster file can ask for of runtimes.
-func runtimeOptions() map[string]struct{ yaml, task string } {
+// installedOptions are what a cluster file can ask for beyond the plainest cluster and install does, with the task that does it.
+func installedOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
-		"k3s":         {"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}", "k3s-server"},
-		"docker":      {"cri: {type: docker}", "docker"},
-		"crio":        {"cri: {type: crio}", "crio"},
-		"no registry": {"imageRegistry: {type: none}", "preload-images"},
-		"tools":       {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
+		"calico":            {"cni: {type: calico}", "calico"},
+		"cilium":            {"cni: {type: cilium}", "cilium"},
+		"crio":              {"cri: {type: crio}", "crio"},
+		"docker":            {"cri: {type: docker}", "docker"},
+		"etcd backup":       {"etcd: {backup: {every: 30m, keep: 5}}", ""},
+		"external endpoint": {"controlPlaneEndpoint: {type: external, address: 10.0.0.9}", ""},
+		"external etcd":     {"etcd: {type: external}", "etcd"},
+		"haproxy":           {"controlPlaneEndpoint: {type: haproxy}", "haproxy"},
+		"hybridnet":         {"cni: {type: hybridnet}", "hybridnet"},
+		"k3s":               {"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}", "k3s-server"},
+		"kube-ovn":          {"cni: {type: kube-ovn}", "kube-ovn"},
+		"kube-vip":          {"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "kube-vip"},
+		"local storage":     {"storage: {local: true}", "localpv-provisioner"},
+		"metrics":           {"metrics: true", "metrics-server"},
+		"multus":            {"cni: {type: multus, with: flannel}", "multus"},
+		"NFS":               {"storage: {nfs: true}", "nfs-server"},
+		"no registry":       {"imageRegistry: {type: none}", "preload-images"},
+		"node-local DNS":    {"dns: {nodeLocal: true}", "node-local-dns"},
+		"provided etcd":     {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
+		"tools":             {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
 	}
+}
+
+func allOptions() map[string]struct{ yaml, task string } {
+	options := refusedOptions()
+	maps.Copy(options, installedOptions())
+	return options
 }
 
 // What install refuses has a planned task where it needs something, so that it can be built; what install takes has none.
@@ -70,14 +70,19 @@ func TestPlannedTasksAreRefused(t *testing.T) {
 			t.Errorf("%s: planned %q, want %s", name, planned, option.task)
 		}
 	}
-	for _, text := range []string{
+	texts := []string{
 		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}", "kubernetes: {version: v1.30.14, proxyMode: nftables}",
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
-		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\nimageRegistry: {type: none}", "cri: {type: docker}\nimageRegistry: {type: none}", "cri: {type: crio}",
-		"controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.9}", "controlPlaneEndpoint: {type: haproxy}", "controlPlaneEndpoint: {type: external, address: 10.0.0.9}",
-		"etcd: {type: external, dataDir: /data/etcd}", "etcd: {backup: {every: 30m, keep: 5}}", "etcd: {type: external, backup: {every: 30m, keep: 5}}",
-		"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}",
-	} {
+		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\nimageRegistry: {type: none}", "cri: {type: docker}\nimageRegistry: {type: none}",
+		"etcd: {type: external, dataDir: /data/etcd}", "etcd: {type: external, backup: {every: 30m, keep: 5}}",
+	}
+	for name, option := range installedOptions() {
+		texts = append(texts, option.yaml)
+		if !slices.ContainsFunc(tasksOf(cluster(t, option.yaml)), func(task Task) bool { return option.task == "" || task.Name == option.task }) {
+			t.Errorf("%s: there is no task %s", name, option.task)
+		}
+	}
+	for _, text := range texts {
 		c := cluster(t, text)
 		if err := c.CheckInstall(); err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -98,11 +103,7 @@ func TestNeedsOfEveryKind(t *testing.T) {
 	for _, version := range []string{"v1.30.14", "v1.34.3", "v1.36.1"} {
 		plain := resolved(t, "kubernetes: {version: "+version+"}", version)
 		fmt.Fprintf(&b, "Kubernetes %s\n  %s\n", version, strings.Join(plain, "\n  "))
-		options := refusedOptions()
-		maps.Copy(options, runtimeOptions())
-		for name, yaml := range installedOptions() {
-			options[name] = struct{ yaml, task string }{yaml: yaml}
-		}
+		options := allOptions()
 		for _, name := range slices.Sorted(maps.Keys(options)) {
 			text := options[name].yaml
 			if name == "k3s" {

@@ -217,14 +217,14 @@ func (t *Target) removeRules(ctx context.Context, command string) error {
 	return t.feed(ctx, []byte(rules), command+"-restore")
 }
 
-// withoutKubernetes removes the chains that Kubernetes and flannel make, and every rule that mentions one, from what
+// withoutKubernetes removes the chains that Kubernetes and pod networks make, and every rule that mentions one, from what
 // iptables-save prints.
 func withoutKubernetes(rules string) (kept string, changed bool) {
 	var b strings.Builder
 	for line := range strings.Lines(rules) {
 		own := slices.ContainsFunc(strings.Fields(line), func(word string) bool {
 			word = strings.TrimPrefix(word, ":")
-			return slices.ContainsFunc([]string{"KUBE-", "CNI-", "FLANNEL-"}, func(p string) bool { return strings.HasPrefix(word, p) })
+			return slices.ContainsFunc(ownChains(), func(p string) bool { return strings.HasPrefix(word, p) })
 		})
 		if own && !strings.HasPrefix(line, "#") {
 			changed = true

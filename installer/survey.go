@@ -26,6 +26,7 @@ type survey struct {
 	kubernetes bool      // the cluster is kubeadm's
 	version    string    // that the nodes should run; "" if that is not known
 	ownNetwork bool      // the pod network is the operator's, and may not be there yet
+	system     []string  // the namespaces of Kubernetes and the pod network
 
 	nodes   []nodeObject
 	pods    []podObject
@@ -111,7 +112,7 @@ func leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-con
 func (r *run) survey(ctx context.Context, t *Target) (*survey, error) {
 	s := &survey{
 		kubernetes: r.cluster.Kubernetes.Distribution == "kubernetes", version: r.cluster.Kubernetes.Version,
-		ownNetwork: r.cluster.CNI.Type == "none", objects: map[string]clusterObject{}, now: r.Now(),
+		ownNetwork: r.cluster.CNI.Type == "none", system: r.systemNamespaces(), objects: map[string]clusterObject{}, now: r.Now(),
 	}
 	tasks := []func(context.Context) error{func(ctx context.Context) error { s.hosts = r.surveyHosts(ctx); return nil }}
 	if t != nil {

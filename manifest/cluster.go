@@ -25,7 +25,7 @@ type Cluster struct {
 	DNS                  ClusterDNS    `yaml:"dns,omitempty"`
 	Metrics              bool          `yaml:"metrics,omitempty" doc:"Whether metrics-server is installed."`
 	Precheck             Precheck      `yaml:"precheck,omitempty" doc:"What must hold on every host."`
-	Addons               []Addon       `yaml:"addons,omitempty" doc:"Charts installed after the cluster, in this order."`
+	Addons               []Addon       `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
 	// Catalog are paths of Catalog files, relative to the cluster file; later ones win.
@@ -127,6 +127,8 @@ type CNI struct {
 	// IPv4MaskSize and IPv6MaskSize are what each node takes of the pods' networks: 24 and 64 by default.
 	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"What each node takes of the IPv4 pod network. Default 24."`
 	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"What each node takes of the IPv6 pod network. Default 64."`
+	// Values are paths of values files for the network's chart, relative to the cluster file; they win over kkbundle's.
+	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they win over what kkbundle sets, and later ones win."`
 }
 
 // ImageRegistry is where hosts pull from.
@@ -157,7 +159,9 @@ func (*RegistryAuth) hint(name string) string { return passwordHint(name) }
 // Storage is the storage classes that are installed.
 type Storage struct {
 	Local bool `yaml:"local,omitempty" doc:"Volumes in directories of the nodes."`
-	NFS   bool `yaml:"nfs,omitempty" doc:"Volumes on an NFS server."`
+	NFS   bool `yaml:"nfs,omitempty" doc:"Volumes on an NFS server, the host of the group nfs."`
+	// NFSPath is the directory that the NFS server exports, /srv/nfs/kubernetes by default.
+	NFSPath string `yaml:"nfsPath,omitempty" doc:"Directory that the NFS server exports. Default /srv/nfs/kubernetes."`
 }
 
 // ClusterDNS is how names are resolved in the cluster.
@@ -189,15 +193,23 @@ type MinMemory struct {
 	Worker Quantity `yaml:"worker,omitempty" doc:"Default 1024Mi."`
 }
 
-// Addon is a chart that is installed into the cluster.
+// Addon is a chart, or YAML, that is installed into the cluster.
 type Addon struct {
 	// Chart is the name of a chart in the bundle.
-	Chart     string `yaml:"chart" kk:"required" doc:"Name of a chart in the bundle."`
-	Namespace string `yaml:"namespace,omitempty" doc:"Default default; made if it is not there."`
+	Chart string `yaml:"chart,omitempty" doc:"Name of a chart in the bundle. An addon has a chart or manifests."`
+	// Manifests are paths of files of Kubernetes YAML that are applied instead of a chart.
+	Manifests []string `yaml:"manifests,omitempty" doc:"Files of Kubernetes YAML that are applied, instead of a chart."`
+	Namespace string   `yaml:"namespace,omitempty" doc:"Default default; made if it is not there."`
 	// Release is the chart's name by default.
-	Release string `yaml:"release,omitempty" doc:"Default the chart's name."`
+	Release string `yaml:"release,omitempty" doc:"Default the chart's name. An addon of manifests needs one."`
 	// Values are paths of values files, relative to the cluster file; later ones win.
 	Values []string `yaml:"values,omitempty" doc:"Values files; later ones win."`
+	// Wait says whether the addon's pods must be ready before the next one comes; ready by default.
+	Wait string `yaml:"wait,omitempty" enum:"ready,none" doc:"ready (default): its pods must be ready before the next addon comes."`
+	// Timeout is how long that may take, 5m by default.
+	Timeout Duration `yaml:"timeout,omitempty" doc:"How long its pods may take to be ready. Default 5m."`
+	// OnFailure says what becomes of a chart that fails; rollback by default.
+	OnFailure string `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"A chart that fails: rollback (default) to the release before, or keep what there is, to look at it."`
 }
 
 // Component is a catalog component's version.
@@ -257,6 +269,8 @@ const (
 	defaultDiskLatency        = Duration(10 * time.Millisecond)
 	defaultClockSkew          = Duration(2 * time.Second)
 	defaultEtcdDir            = "/var/lib/etcd"
+	defaultNFSPath            = "/srv/nfs/kubernetes"
+	defaultAddonTimeout       = Duration(5 * time.Minute) // as the helm command
 )
 
 // WithDefaults returns a copy in which every value that was left out has its default. Two are left empty because the
@@ -280,11 +294,15 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.CNI.Type = orDefault(d.CNI.Type, "flannel")
 	d.CNI.IPv4MaskSize = orDefault(d.CNI.IPv4MaskSize, nodeBits4)
 	d.CNI.IPv6MaskSize = orDefault(d.CNI.IPv6MaskSize, nodeBits6)
+	d.CNI.Values = slices.Clone(d.CNI.Values)
 	d.Etcd.DataDir = orDefault(d.Etcd.DataDir, defaultEtcdDir)
 	d.Etcd.Endpoints = slices.Clone(d.Etcd.Endpoints)
 	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, "registry")
 	if d.ImageRegistry.Type == "registry" {
 		d.ImageRegistry.Port = orDefault(d.ImageRegistry.Port, DefaultRegistryPort)
+	}
+	if d.Storage.NFS {
+		d.Storage.NFSPath = orDefault(d.Storage.NFSPath, defaultNFSPath)
 	}
 	d.Precheck.MinMemory.ControlPlane = orDefault(d.Precheck.MinMemory.ControlPlane, defaultMemoryControlPlane)
 	d.Precheck.MinMemory.Worker = orDefault(d.Precheck.MinMemory.Worker, defaultMemoryWorker)
@@ -297,7 +315,12 @@ func (c *Cluster) WithDefaults() *Cluster {
 		a := &d.Addons[i]
 		a.Namespace = orDefault(a.Namespace, "default")
 		a.Release = orDefault(a.Release, a.Chart)
-		a.Values = slices.Clone(a.Values)
+		a.Values, a.Manifests = slices.Clone(a.Values), slices.Clone(a.Manifests)
+		a.Wait = orDefault(a.Wait, "ready")
+		a.Timeout = orDefault(a.Timeout, defaultAddonTimeout)
+		if a.Chart != "" {
+			a.OnFailure = orDefault(a.OnFailure, "rollback")
+		}
 	}
 	d.Components = maps.Clone(d.Components)
 	d.Catalog, d.Catalogs = slices.Clone(d.Catalog), slices.Clone(d.Catalogs)

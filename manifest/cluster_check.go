@@ -24,6 +24,7 @@ func (c *checker) cluster(k *Cluster) {
 	c.release("cri.version", k.CRI.Version)
 	c.imageRegistry(&k.ImageRegistry)
 	c.kernel("precheck.minKernel", k.Precheck.MinKernel)
+	c.storage(&k.Storage)
 	c.addons(k.Addons)
 	c.components(k)
 }
@@ -195,6 +196,9 @@ func (c *checker) podNetwork(n *CNI) {
 	case n.Type != "multus" && n.With != "":
 		c.addKey("cni.with", "belongs to type: multus; leave it out")
 	}
+	if n.Type == "none" && len(n.Values) > 0 {
+		c.addKey("cni.values", "there is no network to give them to; leave it out")
+	}
 	for _, one := range []struct {
 		path      string
 		bits, max int
@@ -245,6 +249,7 @@ func (c *checker) addons(list []Addon) {
 		if a.Namespace != "" && !isName(a.Namespace, false) {
 			c.add(join(path, "namespace"), "%q is no namespace; use lower case letters, digits and hyphens", shorten(a.Namespace))
 		}
+		c.addon(path, a)
 		release := orDefault(a.Release, a.Chart)
 		if release != "" && (!isName(release, true) || len(release) > maxRelease) {
 			c.add(path, "%q is no release name; write release with lower case letters, digits and hyphens, at most %d", shorten(release), maxRelease)
@@ -256,6 +261,46 @@ func (c *checker) addons(list []Addon) {
 		} else {
 			first[id] = i
 		}
+	}
+}
+
+// addon checks that an addon is one of both kinds, and has what belongs to it.
+func (c *checker) addon(path string, a Addon) {
+	switch {
+	case a.Chart == "" && len(a.Manifests) == 0:
+		c.add(path, "chart is missing; write the name of a chart in the bundle, or manifests")
+		return
+	case a.Chart != "" && len(a.Manifests) > 0:
+		c.addKey(join(path, "manifests"), "the addon has a chart already; write two addons")
+		return
+	case a.Chart == "" && a.Release == "":
+		c.add(path, "release is missing; manifests have no name of their own")
+	}
+	for _, one := range []struct {
+		name string
+		set  bool
+	}{{"values", len(a.Values) > 0}, {"onFailure", a.OnFailure != ""}} {
+		if a.Chart == "" && one.set {
+			c.addKey(join(path, one.name), "belongs to a chart; leave it out")
+		}
+	}
+	if a.Timeout != 0 && a.Wait == "none" {
+		c.addKey(join(path, "timeout"), "belongs to wait: ready; leave it out")
+	}
+}
+
+func (c *checker) storage(s *Storage) {
+	const at = "storage.nfsPath"
+	if s.NFSPath == "" {
+		return
+	}
+	c.dataDir(at, s.NFSPath)
+	switch {
+	case !s.NFS:
+		c.addKey(at, "belongs to nfs: true; leave it out")
+	case path.Clean(s.NFSPath) != s.NFSPath || s.NFSPath == "/" || !only(strings.ToLower(s.NFSPath), "./-_"):
+		// What exports(5) would take for a separator or quote cannot be in a name.
+		c.add(at, "%q: write a directory below / with letters, digits and . - _ /", shorten(s.NFSPath))
 	}
 }
 

@@ -47,7 +47,6 @@ func clusterGaps() []gap[*Cluster] {
 		return gap[*Cluster]{value, func(c *Cluster) []string { return when(field(c) == value, path) }, use}
 	}
 	var (
-		network  = func(c *Cluster) string { return c.CNI.Type }
 		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
 	)
 	return append(runtimeGaps(), []gap[*Cluster]{
@@ -55,19 +54,14 @@ func clusterGaps() []gap[*Cluster] {
 			return when(c.Etcd.Type == "provided" && c.Etcd.Backup != nil, "etcd.backup")
 		}, "leave it out, and save it where it runs"},
 		{"a second registry host", func(c *Cluster) []string { return when(c.ImageRegistry.VIP != "", "imageRegistry.vip") }, "leave it out"},
-		{"node-local DNS", func(c *Cluster) []string { return when(c.DNS.NodeLocal, "dns.nodeLocal") }, "leave it out"},
-		{"metrics-server", func(c *Cluster) []string { return when(c.Metrics, "metrics") }, "install a chart for it under addons"},
-		is("cni.type", "calico", network, "use flannel, or none and install it yourself"),
-		is("cni.type", "cilium", network, "use flannel, or none and install it yourself"),
-		is("cni.type", "hybridnet", network, "use flannel, or none and install it yourself"),
-		is("cni.type", "kube-ovn", network, "use flannel, or none and install it yourself"),
-		is("cni.type", "multus", network, "use flannel, or none and install it yourself"),
+		{"Hybridnet with more than one network for pods", func(c *Cluster) []string {
+			two := len(c.Kubernetes.PodCIDR) > 1
+			return append(when(two && c.CNI.Type == "hybridnet", "cni.type"), when(two && c.CNI.With == "hybridnet", "cni.with")...)
+		}, "use calico, cilium, kube-ovn or flannel"},
 		is("imageRegistry.type", "harbor", registry, "use registry, or existing with the address of yours"),
 		{"a login at the registry", func(c *Cluster) []string {
 			return when(c.ImageRegistry.Type == "existing" && c.ImageRegistry.Auth != nil, "imageRegistry.auth")
 		}, "let the hosts pull without one"},
-		{"local storage", func(c *Cluster) []string { return when(c.Storage.Local, "storage.local") }, "install a chart for it under addons"},
-		{"NFS storage", func(c *Cluster) []string { return when(c.Storage.NFS, "storage.nfs") }, "install a chart for it under addons"},
 	}...)
 }
 
@@ -76,7 +70,6 @@ func inventoryGaps() []gap[*Inventory] {
 		{"more than one registry host", func(inv *Inventory) []string {
 			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
 		}, "keep one host there"},
-		{"an NFS server", func(inv *Inventory) []string { return when(len(inv.Groups.NFS) > 0, "groups.nfs") }, "leave the group out"},
 		{"another interface for the endpoint's address on some hosts", func(inv *Inventory) []string {
 			return inv.saying("cluster.controlPlaneEndpoint.interface", func(v *Vars) bool { return v.Cluster != nil && v.Cluster.ControlPlaneEndpoint.Interface != "" })
 		}, "write it into the cluster file, for all hosts"},

@@ -81,6 +81,11 @@ func (p *project) useCharts(c *manifest.Cluster, dir string) error {
 		}
 	}
 	p.manifest.Uses = append(p.manifest.Uses, uses...)
+	for _, a := range c.Addons {
+		for _, file := range a.Manifests {
+			p.applied = append(p.applied, path.Join(dir, file))
+		}
+	}
 	return nil
 }
 

@@ -297,14 +297,12 @@ func (a *findAnswer) yaml(f *discover.Finder, text []byte, in discover.Place) {
 
 func (a *findAnswer) chart(f *discover.Finder, r findRequest, archive []byte) {
 	o := r.Chart.Options
-	if o.Values == nil { // else install makes them itself
-		values, err := charts.ReadValues(r.Chart.Values...)
-		if err != nil {
-			a.problem(r.Source, err)
-			return
-		}
-		o.Values = values
+	values, err := charts.ReadValues(r.Chart.Values...)
+	if err != nil {
+		a.problem(r.Source, err)
+		return
 	}
+	o.Values = charts.MergeValues(o.Values, values) // the user's go over those that install makes itself
 	rendering, err := charts.Render(bytes.NewReader(archive), o)
 	if err != nil {
 		a.problem(r.Source, err)

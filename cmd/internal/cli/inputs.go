@@ -110,6 +110,9 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
+	files = append(files, f.applied...)
+	slices.Sort(files)
+	files = slices.Compact(files)
 	var request findRequest
 	total := 0
 	for _, name := range files {
@@ -192,6 +195,7 @@ func (p *project) checkInputs(l *manifest.Lock) (stale, err error) {
 		}
 		files = append(files, c.Values...)
 	}
+	files = append(files, p.applied...)
 	return l.CheckInputs(files, func(name string) digest.Digest {
 		d, err := p.digestOf(name)
 		if err != nil {
@@ -226,12 +230,15 @@ func (p *project) documents(l *manifest.Lock) ([]document, error) {
 	return list, nil
 }
 
-// isValues tells whether an input is a local chart or values of a chart, and not YAML to be carried.
+// isValues tells whether an input is a local chart, values of a chart or YAML of a cluster's, and not YAML to be carried.
 func (p *project) isValues(name string) bool {
 	for _, c := range p.manifest.Charts {
 		if c.Path == name || slices.Contains(c.Values, name) {
 			return true
 		}
+	}
+	if slices.Contains(p.applied, name) {
+		return true // the bundle carries them with the cluster file
 	}
 	return slices.ContainsFunc(p.manifest.Uses, func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
 }

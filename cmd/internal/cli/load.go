@@ -57,6 +57,7 @@ type project struct {
 	own         []manifest.Image    // that the manifest itself lists
 	clusters    []*manifest.Cluster // with defaults, in the order of the manifest
 	below       []string            // where the bundle carries the files of each one
+	applied     []string            // files of YAML that the clusters apply, relative to the manifest
 	hosts       *fetch.Hosts        // what is learnt of those that are asked
 	memory      string              // directory of what files without a checksum were
 	notes       kubekey.Notes       // what of the cluster files was not carried over
@@ -176,9 +177,10 @@ func clusterFiles(c *manifest.Cluster) []string {
 		files = append(files, c.ImageRegistry.CA)
 	}
 	for _, a := range c.Addons {
-		files = append(files, a.Values...)
+		files = append(files, slices.Concat(a.Values, a.Manifests)...)
 	}
 	files = append(files, c.Kubernetes.Patches...)
+	files = append(files, c.CNI.Values...)
 	files = append(files, c.Catalog...)
 	slices.Sort(files)
 	return slices.Compact(files)

@@ -40,6 +40,7 @@ func TestThread(t *testing.T) {
 		{"nothing undeclared was used", th.declared},
 		{"a rerun changes nothing", th.rerun},
 		{"status says healthy, and a support bundle has no secrets", th.looks},
+		{"a chart that fails is rolled back, and YAML is applied", th.addons},
 		{"reset leaves nothing", th.reset},
 		{"a fresh install after the reset works", th.install},
 		{"no packet left the hosts' network", th.packets},

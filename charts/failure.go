@@ -1,0 +1,308 @@
+package charts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/release"
+	"helm.sh/helm/v3/pkg/releaseutil"
+	"helm.sh/helm/v3/pkg/storage/driver"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+)
+
+// A FailedError says why a release did not become what it shall be, and what was done about it.
+type FailedError struct {
+	// Release is its namespace and name, Chart the name and version of what could not be installed.
+	Release, Chart string
+	Err            error
+	// Undone says what became of the release.
+	Undone string
+	// Pods describes the release's pods that are not ready, with what their containers, events and logs said last. It comes
+	// from whatever runs in them.
+	Pods []string
+}
+
+// Error has the reason, the pods, and what became of the release.
+func (e *FailedError) Error() string {
+	text := fmt.Sprintf("install chart %s as %s: %v", e.Chart, e.Release, e.Err)
+	for _, p := range e.Pods {
+		text += "\n" + p
+	}
+	if e.Undone != "" {
+		text += "\n" + e.Undone
+	}
+	return text
+}
+
+// Unwrap returns the reason.
+func (e *FailedError) Unwrap() error { return e.Err }
+
+// Bounds of what is said about a release that failed.
+const (
+	diagnosis   = 30 * time.Second
+	mostPods    = 3
+	mostEvents  = 5
+	mostLines   = 10
+	mostOfLine  = 300 // bytes
+	mostOfALog  = 16 << 10
+	maxWorkload = 50
+)
+
+// failed looks at what the failed revision has made, undoes it where that is wanted, and says all of it. A run that was
+// stopped leaves everything as it is: the next one goes on from there.
+func (s state) failed(ctx context.Context, c *Chart, o InstallOptions, rel *release.Release, reason error) error {
+	e := &FailedError{Release: o.Namespace + "/" + o.Release, Chart: c.Name() + " " + c.Version(), Err: reason}
+	if ctx.Err() != nil {
+		e.Undone = "the run was stopped; the next one goes on from here"
+		return e
+	}
+	e.Pods = s.describe(ctx, o, rel)
+	if !o.Rollback {
+		e.Undone = "what it has made stays, to be looked at"
+		return e
+	}
+	done, err := s.undo(o)
+	e.Undone = done
+	if err != nil {
+		e.Undone = "and it could not be rolled back: " + err.Error()
+	}
+	return e
+}
+
+// undo goes back to the revision that was in force before, or to no release.
+func (s state) undo(o InstallOptions) (string, error) {
+	last, err := s.cfg.Releases.Last(o.Release)
+	if errors.Is(err, driver.ErrReleaseNotFound) {
+		return "nothing was installed", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	before, err := s.cfg.Releases.Deployed(o.Release)
+	switch {
+	case errors.Is(err, driver.ErrNoDeployedReleases):
+		uninstall := action.NewUninstall(s.cfg)
+		uninstall.Timeout = timeout(o)
+		if _, err := uninstall.Run(o.Release); err != nil {
+			return "", err
+		}
+		return "there was no release before: what it had made was removed again, but for volumes and custom resource definitions", nil
+	case err != nil:
+		return "", err
+	case before.Version == last.Version:
+		return fmt.Sprintf("revision %d (%s) stays in force", before.Version, chartOf(before)), nil
+	}
+	rollback := action.NewRollback(s.cfg)
+	rollback.Version = before.Version
+	rollback.Wait, rollback.Timeout = o.Wait > 0, timeout(o)
+	rollback.MaxHistory, rollback.CleanupOnFail = keepRevisions, true
+	if err := rollback.Run(o.Release); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("it was rolled back to revision %d (%s), which is ready again", before.Version, chartOf(before)), nil
+}
+
+func chartOf(r *release.Release) string {
+	if r.Chart == nil || r.Chart.Metadata == nil {
+		return "an unknown chart"
+	}
+	return r.Chart.Metadata.Name + " " + r.Chart.Metadata.Version
+}
+
+// describe says what the pods of a release that are not ready are up to. That it cannot find out is no reason to keep silent
+// about the failure itself.
+func (s state) describe(ctx context.Context, o InstallOptions, rel *release.Release) []string {
+	if rel == nil {
+		return nil
+	}
+	manifests := []string{rel.Manifest}
+	for _, hook := range rel.Hooks {
+		manifests = append(manifests, hook.Manifest)
+	}
+	client, err := s.cfg.KubernetesClientSet()
+	if err != nil {
+		return nil
+	}
+	return notReady(ctx, client, workloads(strings.Join(manifests, "\n---\n"), o.Namespace))
+}
+
+// NotReady describes the pods of the workloads in YAML that are not ready, as FailedError does. Kubeconfig, Dial, Namespace and
+// Logger of the options say where; what cannot be found out is left out.
+func NotReady(ctx context.Context, o InstallOptions, manifests string) []string {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg, err := configuration(ctx, o)
+	if err != nil {
+		return nil
+	}
+	client, err := cfg.KubernetesClientSet()
+	if err != nil {
+		return nil
+	}
+	return notReady(ctx, client, workloads(manifests, o.Namespace))
+}
+
+func notReady(ctx context.Context, client kubernetes.Interface, from []workload) []string {
+	ctx, cancel := context.WithTimeout(ctx, diagnosis)
+	defer cancel()
+	var list []string
+	seen := map[string]bool{}
+	for _, w := range from {
+		pods, err := client.CoreV1().Pods(w.namespace).List(ctx, metav1.ListOptions{LabelSelector: w.selector, Limit: maxWorkload})
+		if err != nil {
+			continue
+		}
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			if id := p.Namespace + "/" + p.Name; !seen[id] && !settled(p) && len(list) < mostPods {
+				seen[id] = true
+				list = append(list, describePod(p, eventsOf(ctx, client, p), logOf(ctx, client, p)))
+			}
+		}
+	}
+	return list
+}
+
+// A workload is what makes pods.
+type workload struct{ namespace, selector string }
+
+// workloads finds in rendered YAML how the pods are labelled that it will make.
+func workloads(manifest, namespace string) []workload {
+	var list []workload
+	docs := releaseutil.SplitManifests(manifest)
+	names := make([]string, 0, len(docs))
+	for name := range docs {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return len(a) - len(b) + strings.Compare(a, b) })
+	for _, name := range names {
+		var object struct {
+			Kind     string            `json:"kind"`
+			Metadata metav1.ObjectMeta `json:"metadata"`
+			Spec     struct {
+				Selector struct {
+					MatchLabels map[string]string `json:"matchLabels"`
+				} `json:"selector"`
+			} `json:"spec"`
+		}
+		if err := yaml.Unmarshal([]byte(docs[name]), &object); err != nil {
+			continue // Helm has said so
+		}
+		match := object.Spec.Selector.MatchLabels
+		switch object.Kind {
+		case "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet":
+		case "Job":
+			match = map[string]string{"job-name": object.Metadata.Name}
+		default:
+			continue
+		}
+		w := workload{namespace: object.Metadata.Namespace, selector: labels.SelectorFromSet(match).String()}
+		if w.namespace == "" {
+			w.namespace = namespace
+		}
+		if len(match) > 0 && len(list) < maxWorkload {
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// settled tells whether nothing is wrong with a pod: it is ready, has done its work, or is going.
+func settled(p *corev1.Pod) bool {
+	if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded {
+		return true
+	}
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func eventsOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) []corev1.Event {
+	found, err := client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name, Limit: maxWorkload})
+	if err != nil {
+		return nil
+	}
+	return found.Items
+}
+
+// logOf returns the end of the log of the pod's first container that is not ready, of its last life if it is between two.
+func logOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) string {
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if c.Ready || c.State.Terminated != nil && c.State.Terminated.ExitCode == 0 {
+			continue
+		}
+		lines, most := int64(mostLines), int64(mostOfALog)
+		log, err := client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{
+			Container: c.Name, Previous: c.State.Waiting != nil && c.RestartCount > 0, TailLines: &lines, LimitBytes: &most,
+		}).Stream(ctx)
+		if err != nil {
+			return ""
+		}
+		data, err := io.ReadAll(io.LimitReader(log, mostOfALog))
+		_ = log.Close() // it was only read
+		if err != nil {
+			return ""
+		}
+		return string(data)
+	}
+	return ""
+}
+
+// describePod is a paragraph about a pod that is not ready.
+func describePod(p *corev1.Pod, events []corev1.Event, log string) string {
+	lines := []string{fmt.Sprintf("pod %s/%s is not ready: %s", p.Namespace, p.Name, whyNot(p))}
+	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	events = slices.DeleteFunc(events, func(e corev1.Event) bool { return e.Type == corev1.EventTypeNormal })
+	for _, e := range events[max(0, len(events)-mostEvents):] {
+		lines = append(lines, "  event: "+oneLine(e.Reason+": "+e.Message))
+	}
+	said := strings.FieldsFunc(log, func(r rune) bool { return r == '\n' })
+	for _, line := range said[max(0, len(said)-mostLines):] {
+		lines = append(lines, "  log: "+oneLine(line))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// whyNot says why a pod is not ready in the words of what holds it up.
+func whyNot(p *corev1.Pod) string {
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		switch {
+		case c.State.Waiting != nil && c.State.Waiting.Reason != "PodInitializing":
+			return oneLine(c.Name + ": " + c.State.Waiting.Reason + ": " + c.State.Waiting.Message)
+		case c.State.Terminated != nil && c.State.Terminated.ExitCode != 0:
+			return fmt.Sprintf("%s ended with exit code %d: %s", c.Name, c.State.Terminated.ExitCode, oneLine(c.State.Terminated.Reason))
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Status != corev1.ConditionTrue && c.Message != "" {
+			return oneLine(c.Message)
+		}
+	}
+	return string(p.Status.Phase)
+}
+
+// oneLine makes text of a pod's fit for a line of a report.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(strings.TrimRight(strings.TrimSpace(s), ": "), "�"))
+	if len(s) > mostOfLine {
+		s = strings.ToValidUTF8(s[:mostOfLine], "") + "…"
+	}
+	return s
+}

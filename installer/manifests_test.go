@@ -1,0 +1,187 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+func TestObjectsOf(t *testing.T) {
+	t.Parallel()
+	data := `# only a comment
+---
+{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: w}}
+---
+{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Secret, metadata: {name: s}}, {apiVersion: v1, kind: Namespace, metadata: {name: ns}}]}
+---
+{apiVersion: a.example/v1, kind: Thing, metadata: {name: t, namespace: ns}}
+`
+	objects, err := objectsOf([]byte(data))
+	var got []string
+	for _, o := range objects {
+		got = append(got, o.String())
+	}
+	want := "Namespace.v1 ns|Secret.v1 s|Thing.a.example/v1 ns/t|ValidatingWebhookConfiguration.admissionregistration.k8s.io/v1 w"
+	if strings.Join(got, "|") != want || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"a: b":                        "document 1: this is no Kubernetes object",
+		"{apiVersion: v1, kind: Pod}": "a Pod has no metadata.name",
+		"---\n[":                      "document 1",
+	} {
+		if _, err := objectsOf([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// A pretended kubectl keeps what was applied last; nothing stands in for an API server but the answers that the tasks read. The lab
+// has the real one.
+type pretended struct {
+	t       *testing.T
+	applied []string // the kinds of each call, with the namespace that objects without one get
+	record  map[string]any
+	lacks   bool // objects are not there
+}
+
+func (p *pretended) run(_ context.Context, cmd host.Cmd) error {
+	args := cmd.Args[2:]
+	var input []byte
+	if cmd.Stdin != nil {
+		input, _ = io.ReadAll(cmd.Stdin)
+	}
+	failed := &host.ExitError{Args: cmd.Args, Code: 1, Stderr: "not found"}
+	switch {
+	case args[0] == "apply":
+		objects, err := objectsOf(input)
+		if err != nil {
+			p.t.Error(err)
+		}
+		var names []string
+		for _, o := range objects {
+			names = append(names, o.Kind+" "+o.Metadata.Name)
+			if o.Kind == "ConfigMap" && strings.HasPrefix(o.Metadata.Name, "kkbundle.manifests.") {
+				p.record = o.raw
+			}
+		}
+		p.applied = append(p.applied, strings.Join(names, ",")+" "+strings.TrimPrefix(args[len(args)-1], "--filename=-"))
+	case args[0] == "get" && args[1] == "configmaps":
+		var items []any
+		if p.record != nil {
+			items = append(items, p.record)
+		}
+		return json.NewEncoder(cmd.Stdout).Encode(map[string]any{"items": items})
+	case args[0] == "get" && p.lacks:
+		return failed
+	}
+	return nil
+}
+
+func TestManifestsTask(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	files := map[string]string{"a.yaml": `
+{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: other, namespace: there}}
+---
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: things.a.example}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {selector: {matchLabels: {a: b}}}}
+`}
+	s.options.Values = func(path string) ([]byte, error) {
+		if data, ok := files[path]; ok {
+			return []byte(data), nil
+		}
+		return nil, os.ErrNotExist
+	}
+	r := s.run(t, nil)
+	target := r.targets[0]
+	p := &pretended{t: t}
+	cp := s.hosts["cp1"]
+	cp.answer("kubectl", p.run)
+	addon := manifest.Addon{Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready", Timeout: manifest.Duration(chartWait)}
+	a, err := r.manifestsOf(addon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cp.said("kubectl")
+	if ok, err := target.isApplied(t.Context(), a); ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := target.apply(t.Context(), "addon-notes", a); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"Namespace shop ", "CustomResourceDefinition things.a.example --namespace=shop",
+		"ConfigMap mine,Deployment web --namespace=shop", "ConfigMap other ", "ConfigMap kkbundle.manifests.notes ",
+	}
+	if !slices.Equal(p.applied, want) {
+		t.Errorf("applied %q, want %q", p.applied, want)
+	}
+	said := strings.Join(cp.said("kubectl"), "\n")
+	for _, want := range []string{"--for=condition=Established --timeout=60s customresourcedefinition/things.a.example", "rollout status deployment/web --namespace=shop --timeout=5m0s"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q was not run:\n%s", want, said)
+		}
+	}
+	if ok, err := target.isApplied(t.Context(), a); !ok || err != nil {
+		t.Error(ok, err)
+	}
+	p.lacks = true
+	if ok, err := target.isApplied(t.Context(), a); ok || err != nil {
+		t.Error("an object is gone, and nothing is to be done", err)
+	}
+	p.lacks = false
+	files["a.yaml"] = "{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}}"
+	if a, err = r.manifestsOf(addon); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := target.isApplied(t.Context(), a); ok || err != nil {
+		t.Error("the file has changed, and nothing is to be done", err)
+	}
+	s.states()
+	if err := target.apply(t.Context(), "addon-notes", a); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.events) != 1 || s.events[0].State != Warned || !strings.HasPrefix(s.events[0].Message,
+		"CustomResourceDefinition.apiextensions.k8s.io/v1 things.a.example, ConfigMap.v1 there/other, Deployment.apps/v1 web is not in") {
+		t.Errorf("%+v", s.events)
+	}
+	addon.Manifests = []string{"missing.yaml"}
+	if _, err := r.manifestsOf(addon); err == nil || !strings.Contains(err.Error(), "addon notes: missing.yaml: ") {
+		t.Error(err)
+	}
+}
+
+// What install put into the cluster and the cluster file does not name is named.
+func TestLeftAddons(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	s.options.Cluster = cluster(t, "addons: [{chart: demo, namespace: shop}, {release: notes, manifests: [a.yaml]}]\ndns: {nodeLocal: true}")
+	r := s.run(t, nil)
+	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+		text := `kube-flannel {"name":"flannel"}` + "\n" + `shop {"name":"demo"}` + "\n" + `old {"name":"gone"}` + "\n" + `old {"name":"gone"}` + "\n"
+		if slices.Contains(cmd.Args, "configmaps") {
+			text = `default {"kkbundle.io/manifests":"notes"}` + "\n" + `kube-system {"kkbundle.io/manifests":"node-local-dns"}` + "\n" + `kube-system {"kkbundle.io/manifests":"multus"}` + "\n"
+		}
+		_, err := io.WriteString(cmd.Stdout, text)
+		return err
+	})
+	left, err := r.targets[0].leftAddons(t.Context())
+	if err != nil || strings.Join(left, "|") != "chart old/gone|manifests kube-system/multus" {
+		t.Errorf("%q, %v", left, err)
+	}
+}

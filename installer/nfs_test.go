@@ -1,0 +1,121 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+// The kernel that tests run on has no NFS: what is written, and what is run, is what is looked at.
+func TestNFSServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	c := cluster(t, "storage: {nfs: true}")
+	s.options.Cluster = c
+	r := s.run(t, nil)
+	target, h := r.targets[1], s.hosts["node1"]
+	h.put(t, "/etc/exports", "/home *(ro)\n")
+	if err := os.WriteFile(filepath.Join(h.stubs, "exportfs"), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	running := false
+	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+		line := strings.Join(cmd.Args, " ")
+		switch {
+		case strings.HasPrefix(line, "systemctl is-active") && !running, line == "systemctl cat nfs-server.service":
+			return &host.ExitError{Args: cmd.Args, Code: 3}
+		case strings.HasPrefix(line, "systemctl enable --now"):
+			running = true
+		}
+		return nil
+	})
+	task := nfsServerTask(c)
+	for range 2 {
+		if done, err := task.Done(t.Context(), target); done || err != nil {
+			t.Fatal(done, err)
+		}
+		if err := task.Do(t.Context(), target); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := task.Done(t.Context(), target); !done || err != nil {
+			t.Fatal(done, err)
+		}
+		if err := os.RemoveAll(filepath.Join(h.root, "srv")); err != nil { // the next round is a repair
+			t.Fatal(err)
+		}
+	}
+	want := "# Written by kkbundle: the cluster's nodes.\n" +
+		"/srv/nfs/kubernetes 10.0.0.3(rw,sync,no_subtree_check,no_root_squash)\n/srv/nfs/kubernetes 10.0.0.4(rw,sync,no_subtree_check,no_root_squash)\n"
+	if got := h.content(exportsFile); got != want {
+		t.Errorf("got\n%s", got)
+	}
+	said := strings.Join(h.said("systemctl"), "\n")
+	if !strings.Contains(said, "enable --now nfs-kernel-server.service") || strings.Contains(said, "restart") {
+		t.Errorf("ran\n%s", said)
+	}
+	h.put(t, "/srv/nfs/kubernetes/volume", "data")
+	if err := task.Leaves.Undo(t.Context(), target); err != nil {
+		t.Fatal(err)
+	}
+	if h.content("/srv/nfs/kubernetes/volume") != "data" {
+		t.Error("data are gone without --with-data")
+	}
+	if said := strings.Join(h.said("systemctl"), "\n"); h.content(exportsFile) != "" || !strings.Contains(said, "disable --now nfs-kernel-server.service") {
+		t.Errorf("reset left the export, or the server that was started:\n%s", said)
+	}
+	r.WithData = true
+	h.put(t, exportsFile, "x")
+	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content("/srv/nfs/kubernetes/volume") != "" {
+		t.Error("data are there with --with-data", err)
+	}
+	if h.content("/etc/exports") != "/home *(ro)\n" {
+		t.Error("the operator's exports were changed")
+	}
+}
+
+// NetworkManager and networkd are told of the pods' interfaces where they run, and nowhere else.
+func TestPodLinks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	c := cluster(t, "cni: {type: calico}")
+	r := s.run(t, nil)
+	target, h := r.targets[0], s.hosts["cp1"]
+	runs := map[string]bool{"NetworkManager.service": true}
+	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+		if cmd.Args[1] == "is-active" && !runs[cmd.Args[3]] {
+			return &host.ExitError{Args: cmd.Args, Code: 3}
+		}
+		return nil
+	})
+	task := linksTask(c)
+	if err := task.Do(t.Context(), target); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := task.Done(t.Context(), target); !done || err != nil {
+		t.Error(done, err)
+	}
+	want := "unmanaged-devices=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
+	if got := h.content(networkManagerFile); !strings.Contains(got, want) || h.content(networkdFile) != "" {
+		t.Errorf("got\n%s%s", got, h.content(networkdFile))
+	}
+	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content(networkManagerFile) != "" {
+		t.Error("reset left the file", err)
+	}
+}
+
+func TestWithoutPodNetworks(t *testing.T) {
+	t.Parallel()
+	kept := "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n"
+	own := ":cali-INPUT - [0:0]\n-A INPUT -m comment --comment \"cali:abc\" -j cali-INPUT\n:CILIUM_INPUT - [0:0]\n-A INPUT -j CILIUM_INPUT\n:OVN-NAT - [0:0]\n" +
+		"-A INPUT -d 169.254.25.10/32 -p udp -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT\n"
+	got, changed := withoutKubernetes(strings.Replace(kept, "COMMIT", own+"COMMIT", 1))
+	if got != kept || !changed {
+		t.Errorf("got %v\n%s", changed, got)
+	}
+}

@@ -1,0 +1,292 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// The pod networks, by the names that cni.type and the catalog have for them.
+const (
+	flannel   = "flannel"
+	calico    = "calico"
+	cilium    = "cilium"
+	hybridnet = "hybridnet"
+	kubeOVN   = "kube-ovn"
+	multus    = "multus"
+)
+
+// networkTasks install the pod network. k3s has flannel in itself.
+func networkTasks(c *manifest.Cluster) []Task {
+	if c.CNI.Type != multus {
+		return primaryNetwork(c, c.CNI.Type)
+	}
+	return append(primaryNetwork(c, c.CNI.With), multusTask())
+}
+
+func primaryNetwork(c *manifest.Cluster, name string) []Task {
+	o, ok := ownCharts(c)[name]
+	switch {
+	case !ok, name == flannel && c.Kubernetes.Distribution == "k3s":
+		return nil
+	case name == flannel:
+		return []Task{o.task("flannel", "flannel-cni-plugin")}
+	}
+	images := []string{name}
+	if name == cilium {
+		images = append(images, "hubble")
+	}
+	t := o.task(images...)
+	t.Leaves = networkLeaves(name)
+	if name == calico {
+		t.Files = []Place{{"calicoctl", "", "/usr/local/bin/calicoctl", executable}}
+	}
+	return []Task{t}
+}
+
+// flannelChart takes cni.values as the others do.
+func flannelChart(c *manifest.Cluster) ownChart {
+	return ownChart{
+		component: flannel, namespace: "kube-flannel", privileged: true, files: c.CNI.Values,
+		values: func(s surroundings) (map[string]any, error) { return flannelValues(s.cluster, s.nodes) },
+	}
+}
+
+// Where Calico's operator puts what it makes (https://docs.tigera.io/calico/latest/reference/installation/api).
+const (
+	calicoNamespace   = "calico-system"
+	operatorNamespace = "tigera-operator"
+)
+
+// calicoWait is how long Calico's operator may take to make the network.
+const calicoWait = 5 * time.Minute
+
+func calicoChart(c *manifest.Cluster) ownChart {
+	return ownChart{
+		component: calico, chart: "tigera-operator", namespace: operatorNamespace, privileged: true, files: c.CNI.Values, values: calicoValues,
+		after: func(ctx context.Context, t *Target) error {
+			// The chart is ready when the operator runs; the network is when the operator says so.
+			return eventually(ctx, calicoWait, func(ctx context.Context) error {
+				_, err := t.kubectl(ctx, "wait", "--for=condition=Available", "--timeout=5s", "tigerastatus/calico")
+				return err
+			})
+		},
+	}
+}
+
+// calicoValues has VXLAN between all nodes and no BGP: that works whatever is between the hosts, and needs one UDP port. Nodes
+// are found by the addresses that they have in Kubernetes, and not by the default route, which there may be none of.
+func calicoValues(s surroundings) (map[string]any, error) {
+	images, err := pick(s.cluster, calico, "operator", "node")
+	if err != nil {
+		return nil, err
+	}
+	operator, node := images[0], images[1]
+	network := map[string]any{"bgp": "Disabled", "linuxDataplane": "Iptables"}
+	var pools []any
+	for _, p := range s.cluster.Kubernetes.PodCIDR {
+		pools = append(pools, map[string]any{
+			"cidr": p.String(), "blockSize": calicoBlock(s.cluster, p), "encapsulation": "VXLAN", "natOutgoing": "Enabled", "nodeSelector": "all()",
+		})
+		family := "nodeAddressAutodetectionV4"
+		if p.Addr().Is6() {
+			family = "nodeAddressAutodetectionV6"
+		}
+		network[family] = map[string]any{"kubernetes": "NodeInternalIP"}
+	}
+	network["ipPools"] = pools
+	if nft, err := calicoNFTables(s.cluster); err != nil {
+		return nil, err
+	} else if nft {
+		network["linuxDataplane"] = "Nftables"
+	}
+	return map[string]any{
+		// The operator takes the images of the pods that it makes from this registry, and calls them calico/….
+		"installation": map[string]any{"registry": strings.TrimSuffix(node.full, "/calico/node"), "calicoNetwork": network},
+		"tigeraOperator": map[string]any{
+			"registry": operator.registry, "image": operator.repository, "version": operator.tag,
+		},
+		// Flow logs and their page are for who asks for them; the bundle has their images.
+		"goldmane": map[string]any{"enabled": false},
+		"whisker":  map[string]any{"enabled": false},
+	}, nil
+}
+
+// calicoBlock is the size of the blocks that nodes take addresses in, one after another as they need them. Calico takes /20 to
+// /32 and /116 to /128; its own choice for IPv6 is /122
+// (https://docs.tigera.io/calico/latest/reference/installation/api#ippool).
+func calicoBlock(c *manifest.Cluster, p netip.Prefix) int {
+	const largest4, largest6, default6 = 20, 116, 122
+	if p.Addr().Is4() {
+		return max(c.CNI.IPv4MaskSize, largest4, p.Bits())
+	}
+	if c.CNI.IPv6MaskSize < largest6 {
+		return max(default6, p.Bits())
+	}
+	return max(c.CNI.IPv6MaskSize, p.Bits())
+}
+
+// calicoNFTables tells whether Calico writes nftables, as it has to where kube-proxy does; it can since v3.29.
+func calicoNFTables(c *manifest.Cluster) (bool, error) {
+	version, err := catalog.Version(c, calico)
+	if err != nil {
+		return false, err
+	}
+	v, err := semver.NewVersion(version)
+	if err != nil {
+		return false, fmt.Errorf("version of calico: %w", err)
+	}
+	return c.Kubernetes.ProxyMode == "nftables" && !v.LessThan(semver.New(3, 29, 0, "", "")), nil
+}
+
+func ciliumChart(c *manifest.Cluster) ownChart {
+	return ownChart{component: cilium, privileged: true, files: c.CNI.Values, values: ciliumValues}
+}
+
+// ciliumValues leave services to kube-proxy. Nodes take the part of the pods' network that Kubernetes gives them, as with flannel,
+// so that cni.ipv4MaskSize and ipv6MaskSize count.
+func ciliumValues(s surroundings) (map[string]any, error) {
+	c := s.cluster
+	images, err := pick(c, cilium, "cilium", "operator-generic", "cilium-envoy")
+	if err != nil {
+		return nil, err
+	}
+	extra, err := pick(c, "hubble", "hubble-relay", "hubble-ui", "hubble-ui-backend", "certgen")
+	if err != nil {
+		return nil, err
+	}
+	byTag := func(i imageName) map[string]any {
+		v := i.value()
+		v["useDigest"] = false // the digests are those of the chart's own tags
+		return map[string]any{"image": v}
+	}
+	operator := byTag(imageName{full: strings.TrimSuffix(images[1].full, "-generic"), tag: images[1].tag}) // the chart adds the kind
+	operator["replicas"] = 1
+	if len(s.nodes) > 1 {
+		operator["replicas"] = 2 // no two on a node
+	}
+	has := func(is func(netip.Prefix) bool) bool { return slices.ContainsFunc(c.Kubernetes.PodCIDR, is) }
+	four, six := has(func(p netip.Prefix) bool { return p.Addr().Is4() }), has(func(p netip.Prefix) bool { return p.Addr().Is6() })
+	values := map[string]any{
+		"operator":             operator,
+		"envoy":                byTag(images[2]),
+		"certgen":              byTag(extra[3]),
+		"ipam":                 map[string]any{"mode": "kubernetes"},
+		"k8s":                  map[string]any{"requireIPv4PodCIDR": four, "requireIPv6PodCIDR": six},
+		"ipv4":                 map[string]any{"enabled": four},
+		"ipv6":                 map[string]any{"enabled": six},
+		"kubeProxyReplacement": "false",
+		// With multus, its configuration has to stay beside Cilium's.
+		"cni": map[string]any{"exclusive": c.CNI.Type != multus},
+		"hubble": map[string]any{
+			"relay": byTag(extra[0]),
+			"ui":    map[string]any{"frontend": byTag(extra[1]), "backend": byTag(extra[2])},
+		},
+	}
+	values["image"] = byTag(images[0])["image"]
+	return values, nil
+}
+
+func hybridnetChart(c *manifest.Cluster) ownChart {
+	return ownChart{component: hybridnet, privileged: true, files: c.CNI.Values, values: hybridnetValues}
+}
+
+// hybridnetValues name the nodes' addresses, by which the daemon finds where to send from; without a default route it needs
+// the interfaces, too, which only cni.values can say (daemon.preferVxlanInterfaces).
+func hybridnetValues(s surroundings) (map[string]any, error) {
+	images, err := pick(s.cluster, hybridnet, "hybridnet")
+	if err != nil {
+		return nil, err
+	}
+	pods := s.cluster.Kubernetes.PodCIDR[0]
+	version, family := "4", "IPv4"
+	if pods.Addr().Is6() {
+		version, family = "6", "IPv6"
+	}
+	// Each of them keeps apart from others of its kind. The chart looks for a label that control planes have no more since 1.24.
+	pods3 := map[string]any{"replicas": min(max(len(s.controlPlanes), 1), 3), "nodeSelector": map[string]any{controlPlaneLabel: ""}}
+	values := map[string]any{
+		"images": map[string]any{
+			"registryURL": images[0].registry,
+			"hybridnet":   map[string]any{"image": images[0].repository, "tag": images[0].tag},
+		},
+		"init":            map[string]any{"cidr": pods.String(), "ipVersion": version},
+		"defaultIPFamily": family,
+		"manager":         pods3, "webhook": pods3, "typha": pods3,
+	}
+	var addresses []string
+	for _, t := range s.nodes {
+		addresses = append(addresses, netip.PrefixFrom(t.IP, t.IP.BitLen()).String())
+	}
+	if len(addresses) > 0 {
+		values["daemon"] = map[string]any{"vtepAddressCIDRs": strings.Join(addresses, ",")}
+	}
+	return values, nil
+}
+
+const (
+	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+	// ovnLabel is where kube-ovn runs its databases (https://kubeovn.github.io/docs/stable/en/start/one-step-install/).
+	ovnLabel = "kube-ovn/role"
+)
+
+func kubeOVNChart(c *manifest.Cluster) ownChart {
+	return ownChart{
+		component: kubeOVN, privileged: true, files: c.CNI.Values, values: kubeOVNValues,
+		before: func(ctx context.Context, t *Target) error {
+			for _, node := range t.run.withRole(manifest.RoleControlPlane) {
+				if _, err := t.kubectl(ctx, "label", "node", node.Name, "--overwrite", ovnLabel+"=master"); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// kubeOVNValues name no interface: kube-ovn then takes that of each node's address. Its pinger asks nobody on the internet.
+func kubeOVNValues(s surroundings) (map[string]any, error) {
+	images, err := pick(s.cluster, kubeOVN, "kube-ovn", "vpc-nat-gateway")
+	if err != nil {
+		return nil, err
+	}
+	k := s.cluster.Kubernetes
+	stack := "ipv4"
+	switch {
+	case len(k.PodCIDR) > 1:
+		stack = "dual_stack"
+	case k.PodCIDR[0].Addr().Is6():
+		stack = "ipv6"
+	}
+	var gateways, masters []string
+	for _, p := range k.PodCIDR {
+		gateways = append(gateways, nth(p, 1).String())
+	}
+	for _, t := range s.controlPlanes {
+		masters = append(masters, t.IP.String())
+	}
+	repository := func(i imageName) string { return i.full[strings.LastIndexByte(i.full, '/')+1:] }
+	return map[string]any{
+		"global": map[string]any{
+			"registry": map[string]any{"address": strings.TrimSuffix(images[0].full, "/"+repository(images[0]))},
+			"images": map[string]any{
+				"kubeovn":    map[string]any{"repository": repository(images[0]), "tag": images[0].tag},
+				"natgateway": map[string]any{"repository": repository(images[1]), "tag": images[1].tag},
+			},
+		},
+		"MASTER_NODES": strings.Join(masters, ","),
+		"networking":   map[string]any{"NET_STACK": stack},
+		stack: map[string]any{
+			"POD_CIDR": k.PodCIDR.String(), "POD_GATEWAY": strings.Join(gateways, ","), "SVC_CIDR": k.ServiceCIDR.String(),
+			"PINGER_EXTERNAL_ADDRESS": "", "PINGER_EXTERNAL_DOMAIN": "",
+		},
+	}, nil
+}
