@@ -162,7 +162,7 @@ func chartTask(name string, want func(ctx context.Context, t *Target) (charts.In
 				return err
 			}
 			_, err = charts.Install(ctx, chart, o)
-			return err
+			return t.explainPods(ctx, o.Namespace, err)
 		},
 	}
 }

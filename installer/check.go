@@ -100,9 +100,7 @@ func precheckTask() Task {
 			for _, result := range report.Results {
 				t.run.tellResult(result)
 			}
-			if t.run.Judged != nil {
-				t.run.Judged(report)
-			}
+			t.run.recorder.examined(report)
 			if err := t.run.tellIgnored(ctx); err != nil {
 				return err
 			}

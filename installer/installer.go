@@ -200,8 +200,8 @@ type Report struct {
 	Duration time.Duration
 	// Kubeconfig is the path of the administrator's kubeconfig in the work directory, if there is one.
 	Kubeconfig string
-	// Log is the path of install.log.
-	Log string
+	// Log is the path of install.log, Page that of the run's report, which a dry run does not write.
+	Log, Page string
 }
 
 // A TaskError says which task failed on which host.

@@ -53,13 +53,19 @@ func (m *masker) hide(secret string) {
 	}
 }
 
-// mask returns text without the secrets in it.
-func (m *masker) mask(text string) string {
+// known returns text without the secrets that are known.
+func (m *masker) known(text string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.secrets {
 		text = strings.ReplaceAll(text, s, masked)
 	}
+	return text
+}
+
+// mask returns text without the secrets in it.
+func (m *masker) mask(text string) string {
+	text = m.known(text)
 	for _, p := range m.patterns {
 		replacement := masked
 		switch p.NumSubexp() {
@@ -77,6 +83,8 @@ func (m *masker) mask(text string) string {
 type journal struct {
 	mask *masker
 	now  func() time.Time
+	// worked, if set, is told when a command began and ended.
+	worked func(args []string, start, end time.Time)
 
 	mu sync.Mutex
 	w  io.Writer
@@ -162,7 +170,11 @@ func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
 	case err != nil:
 		result = "lost: " + err.Error()
 	}
-	took := h.journal.now().Sub(start).Round(time.Millisecond)
+	end := h.journal.now()
+	if h.journal.worked != nil {
+		h.journal.worked(cmd.Args, start, end)
+	}
+	took := end.Sub(start).Round(time.Millisecond)
 	what, described := ctx.Value(describedKey{}).(string)
 	if !described {
 		what = "$ " + commandLine(cmd.Args)

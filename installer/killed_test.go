@@ -105,31 +105,39 @@ func TestKilledAtEveryCommand(t *testing.T) {
 		step = 1
 	}
 	for n := 1; n <= commands; n += step {
-		killedAfter(t, killedSite(t, workDir), b, n, phases, want)
+		k := killing{b, phases, want}
+		k.after(t, killedSite(t, workDir), n)
 	}
 }
 
-func killedAfter(t *testing.T, s *site, b *bundle.Reader, n int, phases []Phase, want map[string]string) {
+// A killing is an installation that is killed, and what it has to come to in the end, by host.
+type killing struct {
+	bundle *bundle.Reader
+	phases []Phase
+	want   map[string]string
+}
+
+func (k killing) after(t *testing.T, s *site, n int) {
 	t.Helper()
-	first := s.run(t, b)
+	first := s.run(t, k.bundle)
 	life := &lifetime{left: n}
 	for _, target := range first.targets {
 		target.on = &mortalHost{target.on, life}
 	}
-	if err := first.phases(t.Context(), phases); err == nil {
+	if err := first.phases(t.Context(), k.phases); err == nil {
 		t.Errorf("killed after %d commands: it says that it is complete", n)
 	}
-	if err := s.run(t, b).phases(t.Context(), phases); err != nil {
+	if err := s.run(t, k.bundle).phases(t.Context(), k.phases); err != nil {
 		t.Errorf("killed after %d commands: the next run does not complete: %v", n, err)
 		return
 	}
 	for name, h := range s.hosts {
-		if diff := cmp.Diff(h.tree(t), want[name]); diff != "" {
+		if diff := cmp.Diff(h.tree(t), k.want[name]); diff != "" {
 			t.Errorf("killed after %d commands: %s (-is +as undisturbed):\n%s", n, name, diff)
 		}
 	}
 	s.states()
-	if err := s.run(t, b).phases(t.Context(), phases); err != nil {
+	if err := s.run(t, k.bundle).phases(t.Context(), k.phases); err != nil {
 		t.Errorf("killed after %d commands: third run: %v", n, err)
 	}
 	if states := s.states(); slices.ContainsFunc(states, func(state string) bool { return !strings.HasSuffix(state, " done") }) {

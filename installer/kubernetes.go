@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -156,8 +155,12 @@ func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string
 	if err := t.beforeKubeadm(ctx, args[0] == "init"); err != nil {
 		return err
 	}
-	if err := t.withKubeadmFile(ctx, config, args...); err != nil {
+	since, err := t.clock(ctx)
+	if err != nil {
 		return err
+	}
+	if err := t.withKubeadmFile(ctx, config, args...); err != nil {
+		return t.explain(ctx, since, err)
 	}
 	return t.write(ctx, t.run.memberFile())
 }
@@ -239,15 +242,11 @@ func (t *Target) leave(ctx context.Context, first *Target) error {
 
 // allow makes a joining node's token valid, by the cluster's own clock: this machine's may be wrong.
 func (t *Target) allow(ctx context.Context, j joining) error {
-	out, err := t.output(ctx, "date", "+%s")
+	now, err := t.clock(ctx)
 	if err != nil {
 		return err
 	}
-	now, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
-	if err != nil {
-		return fmt.Errorf("clock of %s: %w", t.Name, err)
-	}
-	expires := time.Unix(now, 0).Add(tokenLife).UTC().Format(time.RFC3339)
+	expires := now.Add(tokenLife).UTC().Format(time.RFC3339)
 	secret, err := bootstrapToken(j.token, expires, "made by kkbundle for "+j.name)
 	if err != nil {
 		return err

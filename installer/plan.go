@@ -16,14 +16,12 @@ func Plan(c *manifest.Cluster) []Phase {
 		init = append([]Task{certificatesTask()}, init...)
 	}
 	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c))
-	if c.Kubernetes.Distribution == "kubernetes" {
-		install = append(install, verifyTasks(c)...)
-	}
 	return []Phase{
 		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
 		{Name: "precheck", Tasks: []Task{precheckTask()}},
 		{Name: "init", Tasks: init},
 		{Name: "install", Tasks: install},
+		{Name: verifyPhase, Tasks: verifyTasks(c)},
 		{Name: "post_hook", Tasks: []Task{hookTask("post_install")}},
 	}
 }

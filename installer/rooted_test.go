@@ -44,7 +44,7 @@ func newRooted(t *testing.T, name string) *rooted {
 	h.put(t, "/proc/swaps", "Filename Type Size Used Priority\n")
 	h.put(t, "/proc/mounts", "")
 	h.put(t, "/etc/resolv.conf", "nameserver 10.0.0.1\n")
-	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "pkill", "umount", "kubeadm", "kubectl", "hostname"} {
+	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl"} {
 		if err := os.WriteFile(filepath.Join(h.stubs, stub), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -44,10 +44,18 @@ type run struct {
 	leaving bool
 	// visiting says that the run only looks at hosts for a precheck.
 	visiting bool
+	// anyCluster says that whatever cluster is there is looked at.
+	anyCluster bool
 	// parting says that connections to hosts end when they are not used, see visit.go.
 	parting bool
 
 	secretsMu sync.Mutex // guards the making of secrets
+
+	began    time.Time // zero before the work directory is ours
+	verified verification
+	recorder *recorder
+	// finish, if set, is called when the work has ended, while hosts are still connected to.
+	finish func(ctx context.Context, err error) error
 
 	mu       sync.Mutex // guards what follows, and the order of events
 	report   Report
@@ -70,6 +78,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	r.finish = r.keepReport
 	return r.start(ctx, func(ctx context.Context) error {
 		err := r.checkMembers(inTask(ctx, "connect"))
 		if err == nil {
@@ -98,9 +107,13 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	r.journal = &journal{mask: r.mask, now: r.Now, w: log}
+	r.journal = &journal{mask: r.mask, now: r.Now, w: log, worked: r.recorder.worked}
 	begin := r.Now()
+	r.began = begin
 	defer r.disconnect()
+	if r.finish != nil {
+		defer func() { err = errors.Join(err, r.finish(context.WithoutCancel(ctx), err)) }()
+	}
 	lost := r.connect(ctx)
 	if lost != nil && (!r.leaving || len(r.connected()) == 0) {
 		return r.report, lost
@@ -152,7 +165,9 @@ func newRun(o Options) (*run, error) {
 	}
 	r.on = r.cluster.ForHosts(o.Inventory)
 	r.packages = rolePackages{cluster: r.cluster, wanted: len(r.distributions()) > 0, known: map[string][]string{}}
-	r.report.Log = dir.join(logFile)
+	r.report.Log, r.report.Page = dir.join(logFile), dir.join(reportFile)
+	r.recorder = newRecorder(o)
+	r.Progress = r.recorder.event
 	return r, nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -23,52 +24,30 @@ const (
 	peerWait  = 2 * time.Minute
 )
 
-// verifyTasks prove that the cluster works. They change nothing that lasts. Without a pod network, which is then the
-// operator's to bring, there is less that can work.
-func verifyTasks(c *manifest.Cluster) []Task {
-	onFirst := func(name string, do func(ctx context.Context, t *Target) error) Task {
-		return Task{Name: name, Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First, Do: do}
-	}
-	nodes := onFirst("verify-nodes", func(ctx context.Context, t *Target) error {
-		return eventually(ctx, nodesWait, t.nodesAreReady)
-	})
-	images := onFirst("verify-images", func(ctx context.Context, t *Target) error { return t.imagesAreBundled(ctx) })
-	if c.CNI.Type == "none" {
-		return []Task{nodes, images}
-	}
-	return []Task{
-		nodes,
-		onFirst("verify-pods", func(ctx context.Context, t *Target) error {
-			return eventually(ctx, podsWait, t.podsAreReady)
-		}),
-		{
-			Name:  "verify-dns",
-			Roles: []manifest.Role{manifest.RoleCluster},
-			Do: func(ctx context.Context, t *Target) error {
-				return eventually(ctx, dnsWait, t.dnsAnswers)
-			},
-		},
-		networkTask(),
-		images,
-	}
-}
-
 // What is read of the objects that kubectl prints.
 type (
 	objectMeta struct {
-		Name      string            `json:"name"`
-		Namespace string            `json:"namespace"`
-		Labels    map[string]string `json:"labels"`
-		Deleted   string            `json:"deletionTimestamp"`
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
+		Deleted     string            `json:"deletionTimestamp"`
 	}
 	condition struct {
 		Type    string `json:"type"`
 		Status  string `json:"status"`
 		Message string `json:"message"`
 	}
+	taint struct {
+		Key    string `json:"key"`
+		Effect string `json:"effect"`
+	}
 	nodeObject struct {
 		Metadata objectMeta `json:"metadata"`
-		Status   struct {
+		Spec     struct {
+			Taints []taint `json:"taints"`
+		} `json:"spec"`
+		Status struct {
 			Conditions []condition `json:"conditions"`
 			NodeInfo   struct {
 				KubeletVersion string `json:"kubeletVersion"`
@@ -279,7 +258,7 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 		}
 	}
 	if len(others) > 0 {
-		t.run.tell(Event{Phase: "install", Task: "verify-images", Host: t.Name, State: Warned, Message: notBundled(others)})
+		t.run.found(finding("verify-images", "", report.Warning, notBundled(others)))
 	}
 	if len(foreign) > 0 {
 		return errors.New(notBundled(foreign))

@@ -220,3 +220,12 @@ func newPageCell(one Result, anchors map[anchorKey]string) pageCell {
 	}
 	return c
 }
+
+// PageStyle is the style sheet that pages of kkbundle's reports share.
+func PageStyle() []byte {
+	style, err := assets.ReadFile("assets/report.css")
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	return style
+}

@@ -95,8 +95,11 @@ That file is carried across; push seeds a registry from it, install makes a clus
 			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
 			newSignCmd(g), newKeygenCmd(g),
 		},
-		"site": {newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newNodesCmd(g), newResetCmd(g)},
-		"":     {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
+		"site": {
+			newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newNodesCmd(g), newResetCmd(g),
+			newStatusCmd(g), newSupportBundleCmd(g),
+		},
+		"": {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group

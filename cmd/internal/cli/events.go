@@ -19,8 +19,13 @@ const eventInterval = time.Second
 // alone, as one document.
 type event struct {
 	Time  time.Time `json:"time"`
-	Event string    `json:"event"` // progress, item, log or error
+	Event string    `json:"event"` // progress, item, task, log or error
 	Phase string    `json:"phase,omitempty"`
+	// A task of the installer, on a host or here, and what became of it; only Phase and State of a phase as a whole.
+	Task     string        `json:"task,omitempty"`
+	Host     string        `json:"host,omitempty"`
+	State    string        `json:"state,omitempty"`
+	Duration time.Duration `json:"duration,omitempty"` // nanoseconds, of what has ended
 	// Done and Total are bytes, of progress.
 	Done  *int64 `json:"done,omitempty"`
 	Total *int64 `json:"total,omitempty"`

@@ -83,6 +83,7 @@ func exitClasses() []exitClass {
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry refused or unreachable", asError[*pushError]},
 		{17, "another run is at work there", asError[*installer.LockedError]},
+		{23, "the cluster is not healthy", asError[*installer.UnhealthyError]},
 		{16, "install stopped on a host", asError[*installer.TaskError]},
 		{18, "a chart or YAML could not be searched for images, or --strict found something undecided", func(err error) bool {
 			return asError[*findError](err) || asError[*undecidedError](err)

@@ -2,14 +2,15 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 type installOptions struct {
@@ -30,13 +31,16 @@ func newInstallCmd(g *globals) *cobra.Command {
 		Short: "Make a cluster from a bundle",
 		Long: `Makes a cluster on the inventory's hosts from the bundle alone, over SSH.
 
-Phases: pre_hook, precheck, init, install, post_hook. Every task looks before it does, so a second run changes nothing and
-a run that was interrupted continues. A host that fails is left, and the others go on as far as they can without it. All commands are in install.log in the work directory, which also holds what only
+Phases: pre_hook, precheck, init, install, verify, post_hook. Every task looks before it does, so a second run changes nothing and
+a run that was interrupted continues. A host that fails is left, and the others go on as far as they can without it. All
+commands are in install.log in the work directory, which also holds what only
 exists there: certificate authority, registry credentials and admin.conf.
 
-With --json each line on standard output is one event: {"version", "time", "phase", "task", "host", "state", "duration", "message", "bytes",
-"total"}, without those that do not apply; durations are in nanoseconds. The last line of a run that succeeded is
-{"version", "report": {"changed", "done", "duration", "kubeconfig", "log"}}.`,
+Each run leaves report.html and report.json there: what changed, how long it took, and what the verification found.
+
+With --json each line on standard error is one event: {"time", "event": "task", "phase", "task", "host", "state", "duration", "message", "done",
+"total"}, without those that do not apply; durations are in nanoseconds. Standard output has one document when a run has succeeded:
+{"version", "report": {"changed", "done", "duration", "kubeconfig", "log", "page"}}.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
   kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb
   kkbundle install -i inventory.yaml --list site-1.4.0.kkb
@@ -71,7 +75,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
+	p := g.newTaskPrinter(phasesOf(s.cluster, o.phases)...)
 	options := s.options()
 	options.From, options.Tags = o.from, o.tags
 	options.Rules, options.Judged = rules, p.judged
@@ -81,15 +85,15 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 		return g.listTasks(options)
 	}
 	report, err := installer.Run(ctx, options)
-	p.stop()
+	p.close()
 	if err != nil {
 		if report.Log != "" {
-			g.note("every command is in %s; after the cause is gone, run the same command again to continue", report.Log)
+			g.note("every command is in %s, a report in %s; after the cause is gone, run the same command again to continue", report.Log, report.Page)
 		}
 		return err
 	}
 	if g.json {
-		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
+		return printJSON(g.Out, newInstallResult(report))
 	}
 	verb := "changed"
 	if o.dryRun {
@@ -103,7 +107,18 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	return nil
 }
 
-// installResult is the last line that install prints with --json.
+// phasesOf are the phases that a run will go through.
+func phasesOf(c *manifest.Cluster, only []string) []string {
+	var names []string
+	for _, p := range installer.Plan(c) {
+		if len(only) == 0 || slices.Contains(only, p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// installResult is what install prints with --json.
 type installResult struct {
 	Version int `json:"version"` // 1
 	Report  struct {
@@ -112,12 +127,13 @@ type installResult struct {
 		Duration   time.Duration `json:"duration"` // nanoseconds
 		Kubeconfig string        `json:"kubeconfig"`
 		Log        string        `json:"log"`
+		Page       string        `json:"page"`
 	} `json:"report"`
 }
 
 func newInstallResult(r installer.Report) installResult {
 	out := installResult{Version: 1}
 	out.Report.Changed, out.Report.Done, out.Report.Duration = r.Changed, r.Done, r.Duration
-	out.Report.Kubeconfig, out.Report.Log = r.Kubeconfig, r.Log
+	out.Report.Kubeconfig, out.Report.Log, out.Report.Page = r.Kubeconfig, r.Log, r.Page
 	return out
 }

@@ -73,7 +73,7 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 		agreed = true
 		return g.agree(p, plan, "Add them?", o.yes || o.dryRun)
 	})
-	p.stop()
+	p.close()
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err 
 	report, err := installer.DeleteNodes(ctx, options, o.Deletion, func(plan []string) error {
 		return g.agree(p, plan, "Delete them?", o.yes || o.dryRun)
 	})
-	p.stop()
+	p.close()
 	if asError[*host.UnreachableError](err) && !o.Unreachable {
 		g.note("if a host is gone for good, say --unreachable: then only the cluster is told")
 	}

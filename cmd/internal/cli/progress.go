@@ -36,10 +36,15 @@ type meter struct {
 type console struct {
 	out  io.Writer
 	live atomic.Pointer[mpb.Progress]
+	// matrix is the live picture of a run of the installer.
+	matrix atomic.Pointer[matrix]
 }
 
 // Write implements io.Writer.
 func (c *console) Write(p []byte) (int, error) {
+	if m := c.matrix.Load(); m != nil {
+		return m.Write(p)
+	}
 	if live := c.live.Load(); live != nil {
 		if n, err := live.Write(p); !errors.Is(err, mpb.ErrDone) {
 			return n, err

@@ -75,6 +75,6 @@ func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err
 	options.WithData, options.Foreign, options.Limit = o.withData, o.foreign, o.limit
 	options.DryRun, options.Progress = o.dryRun, p.event
 	err = installer.Reset(ctx, options)
-	p.stop()
+	p.close()
 	return err
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,21 +14,38 @@ import (
 	"github.com/kkbundle/kkbundle/installer/precheck"
 )
 
-// A taskPrinter prints what an installer run does: a line for each task that did something, a meter while bytes are
-// sent, and with --json every event as a line.
+// A taskPrinter prints what an installer run does: on a terminal a matrix of hosts and phases, elsewhere a line for each task
+// that did something and a meter while bytes are sent, and with --json every event as a line.
 type taskPrinter struct {
 	*globals
-	phase string
-	meter *meter
-	would []installer.Event // what a dry run found
+	phase  string
+	meter  *meter
+	phases []string
+	matrix *matrix
+	asked  bool              // whether there is a matrix
+	would  []installer.Event // what a dry run found
 }
 
-func (g *globals) newTaskPrinter() *taskPrinter { return &taskPrinter{globals: g} }
+// newTaskPrinter makes one for a run of these phases; without them there is no matrix.
+func (g *globals) newTaskPrinter(phases ...string) *taskPrinter {
+	return &taskPrinter{globals: g, phases: phases}
+}
 
 // event is called with one event at a time.
 func (p *taskPrinter) event(e installer.Event) {
 	if p.json {
-		_ = json.NewEncoder(p.Out).Encode(e)
+		p.task(e)
+		return
+	}
+	if !p.asked { // and not before: who is asked for a password reads the line that asks
+		p.asked = true
+		p.matrix = p.newMatrix(p.phases)
+	}
+	if p.matrix != nil {
+		p.matrix.event(e)
+		if line := p.line(e); line != "" && (e.State == installer.Warned || e.State == installer.Failed) {
+			p.note("%s", line)
+		}
 		return
 	}
 	if e.State == installer.Progress {
@@ -102,6 +118,27 @@ func (p *taskPrinter) transfer(e installer.Event) {
 		p.meter = p.newMeter("send")
 	}
 	p.meter.set(e.Bytes, e.Total)
+}
+
+// task is an event of a run for programs.
+func (p *taskPrinter) task(e installer.Event) {
+	if !p.watched() {
+		return
+	}
+	one := event{Event: "task", Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Duration: e.Duration, Message: e.Message}
+	if e.State == installer.Progress {
+		one.Done, one.Total = &e.Bytes, &e.Total
+	}
+	p.events.emit(one)
+}
+
+// close takes the meter away and leaves the last picture of the matrix.
+func (p *taskPrinter) close() {
+	p.stop()
+	if p.matrix != nil {
+		p.matrix.stop()
+		p.matrix = nil
+	}
 }
 
 // stop takes the meter away.

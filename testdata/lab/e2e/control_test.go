@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"encoding/json"
+	"io"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -67,10 +69,10 @@ func (th *thread) diskFull(t *testing.T) {
 
 // twoInstalls starts a second install while the first is at work, with the same and with another work directory.
 func (th *thread) twoInstalls(t *testing.T) {
-	other := t.TempDir()
+	other := filepath.Join(t.TempDir(), "work")
 	var second []result
 	first := th.site(t, "install", "--json", "--tags", "hosts,registry,cri")
-	first.Stdout = lines(func(line []byte) {
+	first.Stderr = lines(func(line []byte) {
 		var e struct{ Task, State string }
 		if json.Unmarshal(line, &e) == nil && e.Task == "hosts-file" && e.State == "done" && second == nil {
 			second = append(second, run(t, th.site(t, "install")), run(t, th.site(t, "install", "--work-dir", other)))
@@ -94,7 +96,8 @@ func (th *thread) workerLost(t *testing.T) {
 	h := th.lab.Hosts[2]
 	cmd := th.site(t, "install", "--json", "--phase", "init,install", "--tags", "hosts,registry,cri,kubernetes,network,dns")
 	pulled := false
-	cmd.Stdout = lines(func(line []byte) {
+	var errs strings.Builder
+	cmd.Stderr = io.MultiWriter(&errs, lines(func(line []byte) {
 		var e struct{ Task, State, Host string }
 		if json.Unmarshal(line, &e) == nil && e.Task == "kubelet" && e.Host == h.Name && e.State == "started" && !pulled {
 			pulled = true
@@ -102,9 +105,7 @@ func (th *thread) workerLost(t *testing.T) {
 				t.Error(err)
 			}
 		}
-	})
-	var errs strings.Builder
-	cmd.Stderr = &errs
+	}))
 	begin := time.Now()
 	_ = cmd.Run() // its exit code is looked at
 	if err := th.lab.Link(t.Context(), h, true); err != nil {
@@ -136,7 +137,7 @@ func (th *thread) killedOften(t *testing.T) {
 func (th *thread) deletedAndAdded(t *testing.T) {
 	kill := th.deletion(t, "--json", "host3")
 	killed := false
-	kill.Stdout = lines(func(line []byte) {
+	kill.Stderr = lines(func(line []byte) {
 		var e struct{ Phase, Task, State string }
 		if json.Unmarshal(line, &e) == nil && e.Phase == "delete" && e.Task == "drain" && e.State == "started" && !killed {
 			killed = true

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,7 @@ func TestThread(t *testing.T) {
 		{"the cluster works", th.cluster},
 		{"nothing undeclared was used", th.declared},
 		{"a rerun changes nothing", th.rerun},
+		{"status says healthy, and a support bundle has no secrets", th.looks},
 		{"a worker is added", th.addWorker},
 		{"reset leaves nothing, and everything as it was", th.reset},
 		{"a fresh install after the reset works", th.install},
@@ -272,7 +274,8 @@ func (th *thread) lostHost(t *testing.T) {
 	h := th.lab.Hosts[1]
 	cmd := th.site(t, "install", "--json", "--tags", "hosts,registry,cri")
 	pulled := false
-	cmd.Stdout = lines(func(line []byte) {
+	var errs strings.Builder
+	cmd.Stderr = io.MultiWriter(&errs, lines(func(line []byte) {
 		var e struct{ Task, State, Host string }
 		if json.Unmarshal(line, &e) == nil && e.Task == "containerd" && e.Host == h.Name && e.State == "started" && !pulled {
 			pulled = true
@@ -280,9 +283,7 @@ func (th *thread) lostHost(t *testing.T) {
 				t.Error(err)
 			}
 		}
-	})
-	var errs strings.Builder
-	cmd.Stderr = &errs
+	}))
 	begin := time.Now()
 	err := cmd.Run()
 	if err := th.lab.Link(t.Context(), h, true); err != nil {
@@ -349,6 +350,40 @@ func (th *thread) rerun(t *testing.T) {
 		t.Errorf("the rerun changed something:\n%s", difference(before, after))
 	}
 	t.Logf("rerun: %s", r.took.Round(100*time.Millisecond))
+}
+
+// looks asks for the status and collects a support bundle, which must not have the secrets that the hosts have.
+func (th *thread) looks(t *testing.T) {
+	var status struct {
+		Healthy   bool
+		Nodes     []struct{ Ready bool }
+		Installed struct{ Name string }
+	}
+	if err := json.Unmarshal([]byte(run(t, th.site(t, "status", "-o", "json")).must(t, 0).stdout), &status); err != nil {
+		t.Fatal(err)
+	}
+	if !status.Healthy || len(status.Nodes) != 2 || status.Installed.Name != "lab" {
+		t.Errorf("got %+v", status)
+	}
+	file := filepath.Join(t.TempDir(), "support.tar.zst")
+	r := run(t, th.site(t, "support-bundle", "-o", file)).must(t, 0)
+	text, err := exec.CommandContext(t.Context(), "zstd", "-dc", file).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "support/hosts/host2/units.log") || !strings.Contains(string(text), "support/cluster/nodes.json") {
+		t.Errorf("logs or objects are not in it: %s", r.stderr)
+	}
+	secrets := th.on(t, 1, `cat /etc/kubernetes/pki/*.key /etc/kubernetes/pki/etcd/*.key /etc/kkbundle/*.key 2>/dev/null | grep -v -e -----;
+		sed -n 's/.*client-key-data: //p' /etc/kubernetes/*.conf; sed -n 's/.*Basic \([^"]*\)".*/\1/p' /etc/containerd/certs.d/*/hosts.toml | sort -u`)
+	if strings.Count(secrets, "\n") < 50 {
+		t.Fatalf("the host's secrets were not found: %d lines", strings.Count(secrets, "\n"))
+	}
+	for secret := range strings.Lines(secrets) {
+		if secret = strings.TrimSpace(secret); len(secret) > 20 && strings.Contains(string(text), secret) {
+			t.Errorf("a secret of host1 that begins with %s is in the support bundle", secret[:6])
+		}
+	}
 }
 
 // difference has the lines that only one of two texts has.

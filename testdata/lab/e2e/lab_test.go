@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -201,16 +202,15 @@ func (th *thread) killAt(t *testing.T, task string) {
 	t.Helper()
 	cmd := th.site(t, "install", "--json")
 	var errs bytes.Buffer
-	cmd.Stderr = &errs
 	kill := sync.OnceFunc(func() { _ = cmd.Process.Kill() })
 	killed := false
-	cmd.Stdout = lines(func(line []byte) {
+	cmd.Stderr = io.MultiWriter(&errs, lines(func(line []byte) {
 		var e struct{ Task, State string }
 		if json.Unmarshal(line, &e) == nil && e.Task == task && e.State == "started" {
 			killed = true
 			kill()
 		}
-	})
+	}))
 	err := cmd.Run()
 	if !killed {
 		t.Fatalf("the install ended before %s: %v\n%s", task, err, errs.String())

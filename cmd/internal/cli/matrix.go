@@ -1,0 +1,357 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+// A matrix shows a run of the installer on a terminal: hosts down, phases across, and what each host is at. What is
+// written to the console meanwhile appears above it. Its last picture stays.
+type matrix struct {
+	out  io.Writer
+	size func() (width, height int)
+	now  func() time.Time
+
+	mu    sync.Mutex
+	view  matrixView
+	drawn int // lines on the screen
+	end   func()
+}
+
+// redraw is how often running times move on.
+const redraw = 250 * time.Millisecond
+
+// newMatrix starts to show a run of these phases, or returns nil where there is no terminal that can be drawn on.
+func (g *globals) newMatrix(phases []string) *matrix {
+	f, isTerminal := g.terminal()
+	if !isTerminal || g.quiet || g.json || g.verbose || len(phases) == 0 || os.Getenv("TERM") == "dumb" {
+		return nil
+	}
+	m := &matrix{
+		out: f, now: time.Now,
+		view: matrixView{phases: phases, colour: os.Getenv("NO_COLOR") == ""},
+		size: func() (int, int) {
+			width, height, err := term.GetSize(int(f.Fd()))
+			if err != nil || width <= 0 || height <= 0 {
+				return 80, 24 // what terminals have been since the VT100
+			}
+			return width, height
+		},
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(redraw)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_ = m.write(nil) // a picture that cannot be drawn stops no work
+			case <-stop:
+				return
+			}
+		}
+	}()
+	g.console.matrix.Store(m)
+	m.end = sync.OnceFunc(func() {
+		close(stop)
+		<-stopped
+		_ = m.write(nil)
+		g.console.matrix.Store(nil)
+	})
+	return m
+}
+
+// event takes an event into the picture.
+func (m *matrix) event(e installer.Event) {
+	m.mu.Lock()
+	m.view.event(e, m.now())
+	m.mu.Unlock()
+}
+
+// Write implements io.Writer: p appears above the picture.
+func (m *matrix) Write(p []byte) (int, error) { return len(p), m.write(p) }
+
+func (m *matrix) write(p []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var b bytes.Buffer
+	if m.drawn > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", m.drawn) // up, and clear what is below
+	}
+	b.Write(p)
+	if len(p) > 0 && p[len(p)-1] != '\n' {
+		b.WriteByte('\n')
+	}
+	width, height := m.size()
+	lines := m.view.lines(width, height, m.now())
+	for _, line := range lines {
+		b.WriteString(line + "\n")
+	}
+	m.drawn = len(lines)
+	_, err := m.out.Write(b.Bytes())
+	return err
+}
+
+// stop leaves the last picture and lets others write.
+func (m *matrix) stop() { m.end() }
+
+// A matrixView is the picture without the terminal.
+type matrixView struct {
+	phases []string
+	colour bool
+	begin  time.Time
+	rows   []*matrixRow
+	at     int // the phase that runs
+	counts map[installer.State]int
+}
+
+// A matrixRow is a host, or this machine.
+type matrixRow struct {
+	name    string
+	cells   []installer.State // by phase, "" before it did anything
+	task    string            // that runs
+	started time.Time
+	bytes   int64
+	total   int64
+}
+
+func (v *matrixView) event(e installer.Event, now time.Time) {
+	if v.begin.IsZero() {
+		v.begin, v.counts = now, map[installer.State]int{}
+	}
+	phase := slices.Index(v.phases, e.Phase)
+	if phase < 0 {
+		return
+	}
+	v.at = max(v.at, phase)
+	if e.Task == "" {
+		return
+	}
+	row := v.row(e.Host)
+	switch e.State {
+	case installer.Progress:
+		row.bytes, row.total = e.Bytes, e.Total
+		return
+	case installer.Started:
+		row.task, row.started, row.bytes, row.total = e.Task, now, 0, 0
+		row.cells[phase] = cmp.Or(row.cells[phase], installer.Started)
+		return
+	}
+	if e.Task == row.task && (e.Duration > 0 || e.State != installer.Warned && e.State != installer.Failed) {
+		row.task = ""
+		v.counts[e.State]++
+	}
+	if worse(e.State) >= worse(row.cells[phase]) {
+		row.cells[phase] = e.State
+	}
+}
+
+// worse orders states: a phase of a host shows the worst of its tasks.
+func worse(s installer.State) int {
+	return slices.Index([]installer.State{
+		"", installer.Started, installer.Skipped, installer.Done, installer.Would, installer.Changed, installer.Warned, installer.Failed,
+	}, s)
+}
+
+func (v *matrixView) row(host string) *matrixRow {
+	name := cmp.Or(host, "this machine")
+	for _, r := range v.rows {
+		if r.name == name {
+			return r
+		}
+	}
+	r := &matrixRow{name: name, cells: make([]installer.State, len(v.phases))}
+	v.rows = append(v.rows, r)
+	return r
+}
+
+// Columns of the picture.
+const (
+	mostName  = 24
+	leastTask = 20
+	gap       = 2
+)
+
+// lines draws the picture into a window.
+func (v *matrixView) lines(width, height int, now time.Time) []string {
+	if len(v.rows) == 0 || width < 1 {
+		return nil
+	}
+	name := 0
+	for _, r := range v.rows {
+		name = max(name, utf8.RuneCountInString(r.name))
+	}
+	name = min(name, mostName, max(width/3, 1))
+	first, column := v.columns(width - name - leastTask)
+	place := layout{name, first, width, column}
+	head := pad("", name)
+	for _, p := range v.phases[first:] {
+		head += pad("", gap) + pad(p, column(p))
+	}
+	list := []string{cut(head, width)}
+	rows, folded := v.fold(max(height-4, 1)) // the head, what is folded, the last line, and where the cursor is
+	for _, r := range rows {
+		list = append(list, v.line(r, place, now))
+	}
+	if folded != "" {
+		list = append(list, cut(folded, width))
+	}
+	return append(list, cut(v.summary(now), width))
+}
+
+// columns says from which phase on there is room for columns, and how wide each is.
+func (v *matrixView) columns(room int) (first int, column func(phase string) int) {
+	const word, short = 7, 4 // "changed", "FAIL"
+	for _, least := range []int{word, short} {
+		column = func(phase string) int {
+			if least == short {
+				return short
+			}
+			return max(least, utf8.RuneCountInString(phase))
+		}
+		sum := 0
+		for _, p := range v.phases {
+			sum += gap + column(p)
+		}
+		if sum <= room {
+			return 0, column
+		}
+	}
+	return v.at, column
+}
+
+// A layout is what goes where in a line.
+type layout struct {
+	name, first, width int
+	column             func(phase string) int
+}
+
+func (v *matrixView) line(r *matrixRow, l layout, now time.Time) string {
+	plain := pad(printable(r.name), l.name)
+	used := utf8.RuneCountInString(plain)
+	text := plain
+	for i, p := range v.phases[l.first:] {
+		n := l.column(p)
+		if used+gap+n > l.width {
+			return text
+		}
+		used += gap + n
+		text += pad("", gap) + v.paint(r.cells[l.first+i], pad(wordOf(r.cells[l.first+i], n), n))
+	}
+	task := ""
+	if r.task != "" {
+		task = fmt.Sprintf("%s %s", printable(r.task), now.Sub(r.started).Truncate(time.Second))
+		if r.total > 0 {
+			task += fmt.Sprintf(", %s of %s", size(r.bytes), size(r.total))
+		}
+	}
+	if room := l.width - used - gap; task != "" && room > 0 {
+		text += pad("", gap) + cut(task, room)
+	}
+	return text
+}
+
+// wordOf is what a cell says in so many characters.
+func wordOf(s installer.State, n int) string {
+	words := map[installer.State][2]string{
+		"": {"-", "-"}, installer.Started: {"...", "..."}, installer.Skipped: {"skipped", "skip"}, installer.Done: {"ok", "ok"},
+		installer.Would: {"would", "wld"}, installer.Changed: {"changed", "chg"}, installer.Warned: {"warning", "warn"}, installer.Failed: {"FAILED", "FAIL"},
+	}[s]
+	if utf8.RuneCountInString(words[0]) <= n {
+		return words[0]
+	}
+	return words[1]
+}
+
+// paint colours a cell where colours are wanted; what it says is in its word.
+func (v *matrixView) paint(s installer.State, text string) string {
+	code := map[installer.State]string{
+		installer.Started: "36", installer.Done: "32", installer.Changed: "32", installer.Would: "33", installer.Warned: "33", installer.Failed: "31",
+	}[s]
+	if !v.colour || code == "" {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+// fold chooses the rows that there is room for: those that failed, then those at work, then the others. What is left out is
+// counted.
+func (v *matrixView) fold(room int) (rows []*matrixRow, folded string) {
+	if len(v.rows) <= room {
+		return v.rows, ""
+	}
+	failed := func(r *matrixRow) bool { return slices.Contains(r.cells, installer.Failed) }
+	rank := func(r *matrixRow) int {
+		switch {
+		case failed(r):
+			return 0
+		case r.task != "":
+			return 1
+		}
+		return 2
+	}
+	sorted := slices.SortedStableFunc(slices.Values(v.rows), func(a, b *matrixRow) int { return cmp.Compare(rank(a), rank(b)) })
+	tasks, bad, idle := map[string]int{}, 0, 0
+	for _, r := range sorted[room:] {
+		switch {
+		case failed(r):
+			bad++
+		case r.task != "":
+			tasks[r.task]++
+		default:
+			idle++
+		}
+	}
+	parts := []string{fmt.Sprintf("and %s more:", count(len(sorted)-room, "host"))}
+	if bad > 0 {
+		parts = append(parts, fmt.Sprintf("%d failed", bad))
+	}
+	names := make([]string, 0, len(tasks))
+	for name := range tasks {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		parts = append(parts, fmt.Sprintf("%d at %s", tasks[name], printable(name)))
+	}
+	if idle > 0 {
+		parts = append(parts, fmt.Sprintf("%d wait", idle))
+	}
+	return sorted[:room], strings.Join(parts, " ")
+}
+
+func (v *matrixView) summary(now time.Time) string {
+	text := fmt.Sprintf("%s  %s: %d changed, %d as they should be", now.Sub(v.begin).Truncate(time.Second), v.phases[v.at],
+		v.counts[installer.Changed]+v.counts[installer.Would], v.counts[installer.Done])
+	if n := v.counts[installer.Failed]; n > 0 {
+		text += fmt.Sprintf(", %d failed", n)
+	}
+	return text
+}
+
+// pad makes text n characters long.
+func pad(s string, n int) string {
+	s = cut(s, n)
+	return s + strings.Repeat(" ", n-utf8.RuneCountInString(s))
+}
+
+// cut takes what is too much off the end.
+func cut(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:max(n, 0)])
+}

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+type statusOptions struct {
+	siteFlags
+	output string
+}
+
+func newStatusCmd(g *globals) *cobra.Command {
+	o := statusOptions{siteFlags: siteFlags{clusterOptional: true}}
+	cmd := &cobra.Command{
+		Use:   "status -i INVENTORY [BUNDLE]",
+		Short: "Show a cluster's nodes, health and certificates, and change nothing",
+		Long: `Looks at every host and at the cluster, and prints a short picture: nodes and their versions, etcd, how long certificates last, what was
+installed last from this work directory, and whatever is not as it should be, with why and what to do. Nothing is made or changed.
+
+With a cluster file or a bundle that has one, versions are compared with it.
+
+Exit codes: 0 healthy, with warnings or without; 23 something failed, hosts that cannot be reached included.`,
+		Example: `  kkbundle status -i inventory.yaml
+  kkbundle status -i inventory.yaml -o json site-1.4.0.kkb`,
+		Args: takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := ""
+			if len(args) == 1 {
+				path = args[0]
+			}
+			return runStatus(cmd.Context(), g, path, o)
+		},
+	}
+	f := cmd.Flags()
+	o.siteFlags.add(f)
+	g.addTrust(f)
+	f.StringVarP(&o.output, "output", "o", showTable, "table or json")
+	return cmd
+}
+
+func runStatus(ctx context.Context, g *globals, path string, o statusOptions) (err error) {
+	if g.json {
+		o.output = showJSON
+	}
+	if o.output != showTable && o.output != showJSON {
+		return &usageError{errors.New("-o " + o.output + ": want table or json")}
+	}
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	status, err := installer.Status(ctx, installer.StatusOptions{Options: s.options(), AnyCluster: s.anyCluster})
+	if err != nil {
+		return err
+	}
+	write := status.WriteTable
+	if o.output == showJSON {
+		write = status.WriteJSON
+	}
+	if err := write(g.Out); err != nil {
+		return err
+	}
+	if !status.Healthy {
+		return &installer.UnhealthyError{Findings: status.Findings}
+	}
+	return nil
+}

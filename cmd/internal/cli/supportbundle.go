@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+type supportOptions struct {
+	siteFlags
+	output string
+}
+
+func newSupportBundleCmd(g *globals) *cobra.Command {
+	o := supportOptions{siteFlags: siteFlags{clusterOptional: true}}
+	cmd := &cobra.Command{
+		Use:   "support-bundle -i INVENTORY [BUNDLE]",
+		Short: "Collect logs, facts and configuration without secrets, for whoever has to find out what is wrong",
+		Long: `Collects from every host and from the cluster what somebody needs who is to find out what is wrong, into one tar compressed with zstd
+(mode 0600): install.log and the last report, logs of units and pods, facts, versions, configuration files and the cluster's objects
+but for its Secrets. Passwords, tokens and keys are taken out of all of it. Nothing on the hosts is changed.
+
+It works while the cluster is broken or half installed. Hosts that cannot be reached, and what could not be had, are named in README.txt in it.`,
+		Example: "  kkbundle support-bundle -i inventory.yaml -o support.tar.zst",
+		Args:    takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := ""
+			if len(args) == 1 {
+				path = args[0]
+			}
+			return runSupportBundle(cmd.Context(), g, path, o)
+		},
+	}
+	f := cmd.Flags()
+	o.siteFlags.add(f)
+	g.addTrust(f)
+	f.StringVarP(&o.output, "output", "o", "", "the file to write (default support-TIME.tar.zst)")
+	return cmd
+}
+
+func runSupportBundle(ctx context.Context, g *globals, path string, o supportOptions) (err error) {
+	if o.output == "" {
+		o.output = "support-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.zst"
+	}
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	g.note("asking %s", count(len(s.inv.Hosts()), "host"))
+	const mode = 0o600
+	var made installer.SupportBundle
+	err = writeFileWith(o.output, mode, func(w io.Writer) (err error) {
+		made, err = installer.WriteSupportBundle(ctx, installer.StatusOptions{Options: s.options(), AnyCluster: s.anyCluster}, w)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, one := range made.Unreached {
+		g.note("not reached: %s", printableLines(one))
+	}
+	for _, one := range made.Lacking {
+		g.note("not collected: %s", printableLines(one))
+	}
+	if g.json {
+		return printJSON(g.Out, supportResult{Version: 1, Path: o.output, Files: made.Files, Unreached: made.Unreached, Lacking: made.Lacking})
+	}
+	return g.result("%s", o.output)
+}
+
+// supportResult is what support-bundle prints with --json.
+type supportResult struct {
+	Version   int      `json:"version"` // 1
+	Path      string   `json:"path"`
+	Files     int      `json:"files"`
+	Unreached []string `json:"unreached,omitempty"`
+	Lacking   []string `json:"lacking,omitempty"`
+}

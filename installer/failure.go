@@ -1,0 +1,152 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+const (
+	// failuresDir has a directory for each time that kubeadm or a chart failed.
+	failuresDir = "failures"
+	// collectTimeout bounds what is asked of a host that may be in a bad way.
+	collectTimeout = 30 * time.Second
+	// journalLines is what is kept of a unit's log, podLogBytes of all containers' logs on a host.
+	journalLines = "400"
+	podLogBytes  = 1 << 20
+)
+
+// An ExplainedError is a failure of a program that says little about its reason, with what was collected about it.
+type ExplainedError struct {
+	Err error
+	// Cause is the likely reason in a sentence, Fix what to do about it; empty if nothing known was found.
+	Cause, Fix string
+	// Dir is where the logs are, on this machine.
+	Dir string
+}
+
+// Error returns what the program said, the likely cause, and where the logs are.
+func (e *ExplainedError) Error() string {
+	text := e.Err.Error()
+	if e.Cause != "" {
+		text += "\nlikely cause: " + e.Cause
+	}
+	if e.Dir != "" {
+		text += "\nlogs: " + e.Dir
+	}
+	return text
+}
+
+// Unwrap returns what the program said.
+func (e *ExplainedError) Unwrap() error { return e.Err }
+
+// Hint says what to do about the likely cause.
+func (e *ExplainedError) Hint() string {
+	if e.Fix != "" {
+		return e.Fix
+	}
+	return "read the logs in " + e.Dir
+}
+
+// A collected text is a log, or what a program printed.
+type collected struct{ name, text string }
+
+// explain adds to an error of kubeadm what the kubelet, the runtime and the control plane's containers have logged since a
+// time, and the likely cause. A host that cannot be asked leaves the error as it is.
+func (t *Target) explain(ctx context.Context, since time.Time, err error) error {
+	var failed *host.ExitError
+	if ctx.Err() != nil || !errors.As(err, &failed) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
+	defer cancel()
+	from := "--since=@" + strconv.FormatInt(since.Unix(), 10)
+	texts := []collected{{"kubeadm.txt", err.Error() + "\n"}}
+	// Containers' logs first: what kept the API server from starting is there, and the kubelet only says that it is not up.
+	const pods = `find /var/log/pods -name '*.log' -newermt "@$1" -exec tail -v -n 100 {} + 2>/dev/null | tail -c "$2"; exit 0`
+	for _, one := range []struct {
+		name string
+		args []string
+	}{
+		{"containers.log", []string{"sh", "-c", pods, "sh", strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes)}},
+		{"kubelet.log", []string{"journalctl", "--no-pager", "--quiet", "--output=cat", "--unit=kubelet", "--lines=" + journalLines, from}},
+		{"containerd.log", []string{"journalctl", "--no-pager", "--quiet", "--output=cat", "--unit=containerd", "--lines=" + journalLines, from}},
+	} {
+		out, askErr := t.output(withoutOutput(ctx), one.args...)
+		if askErr == nil {
+			texts = append(texts, collected{one.name, string(out)})
+		}
+	}
+	return t.explained(err, texts)
+}
+
+// explainPods adds to an error of a chart what its pods' events and containers say.
+func (t *Target) explainPods(ctx context.Context, namespace string, err error) error {
+	if err == nil || ctx.Err() != nil || isGone(err) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
+	defer cancel()
+	pods, askErr := t.pods(ctx, "--namespace="+namespace)
+	if askErr != nil {
+		return err
+	}
+	texts := []collected{{"error.txt", err.Error() + "\n"}}
+	const most = 5 // pods of a chart fail alike
+	ill := 0
+	for _, p := range pods {
+		if p.isOver() || isTrue(p.Status.Conditions, "Ready") || ill == most {
+			continue
+		}
+		ill++
+		name := p.Metadata.Name
+		texts = append(texts, collected{name + ".reason.txt", p.reason() + "\n"})
+		for suffix, args := range map[string][]string{
+			".events.txt": {"get", "events", "--field-selector=involvedObject.name=" + name, "--sort-by=.lastTimestamp"},
+			".log":        {"logs", name, "--all-containers", "--prefix", "--tail=100"},
+		} {
+			if out, askErr := t.kubectl(withoutOutput(ctx), append(args, "--namespace="+namespace)...); askErr == nil {
+				texts = append(texts, collected{name + suffix, string(out)})
+			}
+		}
+	}
+	return t.explained(err, texts)
+}
+
+// explained keeps the texts in the work directory and looks for a cause in them.
+func (t *Target) explained(err error, texts []collected) error {
+	dir := path.Join(failuresDir, t.run.Now().UTC().Format("20060102T150405Z")+"-"+t.Name)
+	e := &ExplainedError{Err: err, Dir: t.run.dir.join(dir)}
+	for i := range texts {
+		texts[i].text = strings.Map(printed, t.run.mask.mask(texts[i].text))
+		if failed := t.run.dir.write(path.Join(dir, texts[i].name), []byte(texts[i].text)); failed != nil {
+			e.Dir = "" // the disk may be what is full; the error is more than its logs
+		}
+	}
+	e.Cause, e.Fix = likelyCause(texts)
+	return e
+}
+
+// likelyCause looks for what is known to make clusters fail; what says most comes first.
+func likelyCause(texts []collected) (cause, fix string) {
+	for _, c := range causes() {
+		for _, text := range texts {
+			m := c.pattern.FindStringSubmatch(text.text)
+			if m == nil {
+				continue
+			}
+			cause = c.cause
+			for i, group := range m[1:] {
+				cause = strings.ReplaceAll(cause, fmt.Sprintf("$%d", i+1), strings.TrimSpace(group))
+			}
+			return cause, c.fix
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,195 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// Names of a run's reports in the work directory. Each run replaces them.
+const (
+	reportFile     = "report.html"
+	reportJSONFile = "report.json"
+)
+
+// A recorder keeps what a run did, for its report.
+type recorder struct {
+	progress func(Event)
+	judged   func(precheck.Report)
+
+	mu       sync.Mutex
+	tasks    []report.Task
+	open     map[taskOnHost]int // where tasks are in the list
+	warnings []string
+	precheck *report.Precheck
+	kubeadm  []report.Span
+}
+
+type taskOnHost struct{ phase, task, host string }
+
+func newRecorder(o Options) *recorder {
+	return &recorder{progress: o.Progress, judged: o.Judged, open: map[taskOnHost]int{}}
+}
+
+// event records an event and hands it on.
+func (c *recorder) event(e Event) {
+	c.record(e)
+	c.progress(e)
+}
+
+func (c *recorder) record(e Event) {
+	if e.Task == "" || e.State == Progress {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.State == Warned && e.Phase != verifyPhase { // those of the verification are findings
+		c.warnings = append(c.warnings, strings.TrimPrefix(e.Host+": ", ": ")+e.Message)
+	}
+	key := taskOnHost{e.Phase, e.Task, e.Host}
+	i, ok := c.open[key]
+	switch {
+	case e.State == Started:
+		c.open[key] = len(c.tasks)
+		c.tasks = append(c.tasks, report.Task{Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Start: e.Time})
+	case !ok: // a finding, which is told as an event of its task
+	case e.Duration == 0 && (e.State == Warned || e.State == Failed):
+	default:
+		t := &c.tasks[i]
+		t.State, t.Duration, t.Message = string(e.State), e.Duration, e.Message
+	}
+}
+
+// examined keeps what the precheck came to, and hands its report on.
+func (c *recorder) examined(r precheck.Report) {
+	one := &report.Precheck{Verdict: r.Verdict(), Blocked: r.Blocked, Warned: r.Warned}
+	for _, result := range r.Results {
+		if !result.OK && result.Level == precheck.Warn {
+			one.Warnings = append(one.Warnings, strings.TrimPrefix(result.Host+": ", ": ")+result.Title+": "+result.Found)
+		}
+	}
+	c.mu.Lock()
+	c.precheck = one
+	c.mu.Unlock()
+	if c.judged != nil {
+		c.judged(r)
+	}
+}
+
+// worked notes a command that took its time.
+func (c *recorder) worked(args []string, start, end time.Time) {
+	if path.Base(args[0]) != "kubeadm" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kubeadm = append(c.kubeadm, report.Span{Start: start, End: end})
+}
+
+// keepReport writes what the run did into the work directory, whether it succeeded or not.
+func (r *run) keepReport(ctx context.Context, cause error) error {
+	if r.DryRun || r.began.IsZero() {
+		return nil
+	}
+	end := r.Now()
+	out := report.Run{
+		Version: 1, Cluster: r.cluster.Metadata.Name, Bundle: r.bundleName(), Start: r.began, Outcome: outcomeOf(cause),
+		Findings: r.findings(), Pulls: r.pulled(ctx),
+	}
+	if cause != nil {
+		out.Error = r.mask.mask(cause.Error())
+	}
+	for _, t := range r.targets {
+		out.Hosts = append(out.Hosts, t.Name)
+	}
+	r.mu.Lock()
+	out.Changed, out.Done = r.report.Changed, r.report.Done
+	r.mu.Unlock()
+	c := r.recorder
+	c.mu.Lock()
+	out.Tasks, out.Warnings, out.Precheck = slices.Clone(c.tasks), slices.Clone(c.warnings), c.precheck
+	kubeadm := slices.Clone(c.kubeadm)
+	c.mu.Unlock()
+	var pulls []report.Span
+	for _, p := range out.Pulls {
+		pulls = append(pulls, report.Span{Start: p.End.Add(-p.Duration), End: p.End})
+	}
+	out.Times = report.Divide(r.began, end, kubeadm, pulls)
+	var page, data bytes.Buffer
+	if err := errors.Join(out.WriteHTML(&page), out.WriteJSON(&data)); err != nil {
+		return err
+	}
+	return errors.Join(r.dir.write(reportFile, page.Bytes()), r.dir.write(reportJSONFile, data.Bytes()))
+}
+
+func outcomeOf(err error) report.Outcome {
+	switch {
+	case err == nil:
+		return report.Succeeded
+	case errors.Is(err, context.Canceled):
+		return report.Interrupted
+	}
+	return report.Stopped
+}
+
+func (r *run) bundleName() *report.Bundle {
+	if r.Bundle == nil {
+		return nil
+	}
+	index := r.Bundle.Index()
+	return &report.Bundle{Name: index.Name, Version: index.Version, Digest: r.Bundle.Digest().String()}
+}
+
+// pulled asks the nodes' container runtimes which images they have pulled since the run began. It is for a report: a host
+// that cannot say has pulled nothing.
+func (r *run) pulled(ctx context.Context) []report.Pull {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	nodes := r.connected(manifest.RoleCluster)
+	lists := make([][]report.Pull, len(nodes))
+	_ = r.onAll(nodes, func(i int, t *Target) error {
+		if t.failure != nil {
+			return nil
+		}
+		out, err := t.output(withoutOutput(ctx), "journalctl", "--unit=containerd.service", "--output=short-iso-precise", "--no-pager", "--quiet",
+			"--since=@"+strconv.FormatInt(r.began.Unix(), 10), "--grep=Pulled image")
+		if err == nil {
+			lists[i] = parsePulls(t.Name, string(out))
+		}
+		return nil
+	})
+	return slices.Concat(lists...)
+}
+
+// parsePulls reads containerd's log: `2026-11-22T04:00:00.000000+0000 host1 containerd[1]: time="…" level=info msg="Pulled image
+// \"registry.k8s.io/pause:3.10\" with image id … in 1.2s"`.
+func parsePulls(host, text string) []report.Pull {
+	pulled := regexp.MustCompile(`^(\S+) .*Pulled image \\?"([^"\\]+)\\?" .* in ([0-9.]+(?:ns|µs|us|ms|s|m[0-9.]+s))`)
+	var list []report.Pull
+	for line := range strings.Lines(text) {
+		m := pulled.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		end, err := time.Parse("2006-01-02T15:04:05.999999Z0700", m[1])
+		if err != nil {
+			end, err = time.Parse(time.RFC3339Nano, m[1])
+		}
+		took, failed := time.ParseDuration(m[3])
+		if err == nil && failed == nil {
+			list = append(list, report.Pull{Host: host, Image: m[2], End: end, Duration: took})
+		}
+	}
+	return list
+}

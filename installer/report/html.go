@@ -1,0 +1,248 @@
+package report
+
+import (
+	"bufio"
+	"cmp"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/precheck"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// What the page shows at most, so that a browser still scrolls it: what is left out it says, and the JSON has it.
+const (
+	pageHosts = 200
+	pageTasks = 30
+	pageNotes = 200
+)
+
+type page struct {
+	Run
+	StyleHash, BarsHash     string
+	Style, Bars             template.CSS
+	Class, Summary, Began   string
+	Total, Kubeadm, Pulling string
+	Own                     string
+	Phases                  []pagePhase
+	Rows                    []pageRow
+	Slow                    []pageTask
+	Did                     []pageTask
+	Failed                  []pageTask
+	Problems                Findings
+	Good                    []pageGood
+	Images                  []pageImage
+	Left                    string
+}
+
+type pagePhase struct {
+	Name, Took, Bar string
+}
+
+type pageRow struct {
+	Host string
+	Bars []pageBar
+}
+
+// A pageBar is a task in a host's row; Bar names the style rule with its place and width.
+type pageBar struct{ Class, Bar, Title string }
+
+type pageTask struct{ Phase, Task, Host, State, Took, Message string }
+
+type pageGood struct {
+	ID, Title string
+	Times     int
+}
+
+type pageImage struct {
+	Image, Hosts, Longest string
+}
+
+// WriteHTML writes the run as one page that needs nothing else and has no script. Its policy allows its own style and nothing
+// else: whatever a host has said, it is text.
+func (r Run) WriteHTML(w io.Writer) error {
+	t, err := template.ParseFS(assets, "assets/run.html")
+	if err != nil {
+		return err
+	}
+	own, err := assets.ReadFile("assets/run.css")
+	if err != nil {
+		return err
+	}
+	style := append(precheck.PageStyle(), own...)
+	p, bars := r.page()
+	p.Style, p.StyleHash = template.CSS(style), policyHash(style) //nolint:gosec // our own files
+	p.Bars, p.BarsHash = template.CSS(bars), policyHash([]byte(bars))
+	out := bufio.NewWriter(w)
+	if err := t.Execute(out, p); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+func policyHash(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func (r Run) page() (page, string) {
+	p := page{
+		Run: r, Began: r.Start.UTC().Format(time.RFC3339), Problems: r.Findings.problems(),
+		Total: took(r.Times.Total), Kubeadm: took(r.Times.Kubeadm), Pulling: took(r.Times.Pulls), Own: took(r.Times.Own),
+		Class: map[Outcome]string{Succeeded: "p", Interrupted: "warn", Stopped: "block"}[r.Outcome],
+	}
+	p.Summary = fmt.Sprintf("%s: %s, %s, %d changed, %d as they should be, in %s", r.Outcome, count(len(r.Hosts), "host"), count(len(r.Tasks), "task"),
+		r.Changed, r.Done, p.Total)
+	if r.Outcome == Succeeded && len(p.Problems) > 0 {
+		p.Class = "warn"
+	}
+	p.Warnings = shown(r.Warnings)
+	if p.Precheck != nil {
+		one := *p.Precheck
+		one.Warnings = shown(one.Warnings)
+		p.Precheck = &one
+	}
+	for i, f := range p.Problems {
+		p.Problems[i].Found = lines(f.Found)
+	}
+	bars := r.timeline(&p)
+	for _, t := range r.slowest(pageTasks) {
+		p.Slow = append(p.Slow, newPageTask(t))
+	}
+	for _, t := range r.Tasks {
+		switch t.State {
+		case "changed":
+			p.Did = append(p.Did, newPageTask(t))
+		case "failed", "started":
+			p.Failed = append(p.Failed, newPageTask(t))
+		}
+	}
+	p.Good = r.Findings.good()
+	p.Images = r.images()
+	return p, bars
+}
+
+func shown(list []string) []string {
+	out := make([]string, 0, min(len(list), pageNotes)+1)
+	for _, one := range list[:min(len(list), pageNotes)] {
+		out = append(out, lines(one))
+	}
+	if more := len(list) - pageNotes; more > 0 {
+		out = append(out, fmt.Sprintf("and %d more, in the JSON", more))
+	}
+	return out
+}
+
+func newPageTask(t Task) pageTask {
+	return pageTask{printable(t.Phase), printable(t.Task), printable(cmp.Or(t.Host, "this machine")), t.State, took(t.Duration), lines(t.Message)}
+}
+
+// good counts what is as it should be, by what it is.
+func (l Findings) good() []pageGood {
+	var list []pageGood
+	for _, f := range l {
+		if f.State != OK {
+			continue
+		}
+		i := slices.IndexFunc(list, func(g pageGood) bool { return g.ID == f.ID })
+		if i < 0 {
+			i, list = len(list), append(list, pageGood{ID: f.ID, Title: printable(f.Title)})
+		}
+		list[i].Times++
+	}
+	return list
+}
+
+// timeline fills in the phases and a row for each host, and returns the style that places them: the page's policy allows
+// no style in attributes.
+func (r Run) timeline(p *page) string {
+	var css strings.Builder
+	rules := 0
+	whole := max(r.end().Sub(r.Start), time.Millisecond)
+	place := func(start, end time.Time) string {
+		const percent = 100
+		rules++
+		name := fmt.Sprintf("b%d", rules)
+		left := percent * float64(max(start.Sub(r.Start), 0)) / float64(whole)
+		width := percent * float64(max(end.Sub(start), 0)) / float64(whole)
+		fmt.Fprintf(&css, ".%s{left:%.2f%%;width:%.2f%%}\n", name, left, width)
+		return name
+	}
+	for _, name := range r.phases() {
+		start, end := r.spanOf(func(t Task) bool { return t.Phase == name })
+		p.Phases = append(p.Phases, pagePhase{printable(name), took(end.Sub(start)), place(start, end)})
+	}
+	hosts := append([]string{""}, r.Hosts[:min(len(r.Hosts), pageHosts)]...)
+	if more := len(r.Hosts) + 1 - len(hosts); more > 0 {
+		p.Left = fmt.Sprintf("%s more are in the report as JSON.", count(more, "host"))
+	}
+	for _, h := range hosts {
+		row := pageRow{Host: printable(cmp.Or(h, "this machine"))}
+		for _, t := range r.Tasks {
+			if t.Host != h {
+				continue
+			}
+			title := printable(fmt.Sprintf("%s/%s: %s, %s", t.Phase, t.Task, t.State, took(t.Duration)))
+			row.Bars = append(row.Bars, pageBar{classOf(t.State), place(t.Start, t.Start.Add(t.Duration)), title})
+		}
+		if len(row.Bars) > 0 {
+			p.Rows = append(p.Rows, row)
+		}
+	}
+	return css.String()
+}
+
+func classOf(state string) string {
+	switch state {
+	case "changed":
+		return "changed"
+	case "failed", "started":
+		return "block"
+	}
+	return "done"
+}
+
+// spanOf is from the first beginning to the last end of some tasks.
+func (r Run) spanOf(which func(Task) bool) (start, end time.Time) {
+	for _, t := range r.Tasks {
+		if !which(t) {
+			continue
+		}
+		if start.IsZero() || t.Start.Before(start) {
+			start = t.Start
+		}
+		if e := t.Start.Add(t.Duration); e.After(end) {
+			end = e
+		}
+	}
+	return start, end
+}
+
+func (r Run) images() []pageImage {
+	hosts, longest := map[string]int{}, map[string]time.Duration{}
+	var order []string
+	for _, p := range r.Pulls {
+		if hosts[p.Image] == 0 {
+			order = append(order, p.Image)
+		}
+		hosts[p.Image]++
+		longest[p.Image] = max(longest[p.Image], p.Duration)
+	}
+	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(longest[b], longest[a]) })
+	var list []pageImage
+	for _, image := range order[:min(len(order), pageTasks)] {
+		list = append(list, pageImage{printable(image), count(hosts[image], "host"), took(longest[image])})
+	}
+	return list
+}
+
+func took(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }

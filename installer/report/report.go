@@ -1,0 +1,270 @@
+// Package report is what is kept and shown of a cluster and of a run: what looking at the cluster found, and what the run did
+// and how long that took. It asks nobody. What hosts have said is text in it and nothing else.
+package report
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/kkbundle/kkbundle/installer/precheck"
+)
+
+// A State says what looking came to.
+type State string
+
+// The states of a Finding.
+const (
+	OK      State = "ok"
+	Warning State = "warning" // to be looked at; the cluster works
+	Unknown State = "unknown" // it could not be looked at; Found says why
+	Failed  State = "failed"
+)
+
+// A Finding is one thing that should be so of a cluster, and what was found.
+type Finding struct {
+	// ID is the check's name; it never changes its meaning.
+	ID string `json:"id"`
+	// Host is empty for what is true of the whole cluster.
+	Host  string `json:"host,omitempty"`
+	State State  `json:"state"`
+	Title string `json:"title"`
+	Found string `json:"found,omitempty"`
+	// Why says what goes wrong otherwise, Fix what to do; only of findings that are not OK.
+	Why string `json:"why,omitempty"`
+	Fix string `json:"fix,omitempty"`
+}
+
+// Findings are what looking at a cluster found, in the order in which it was looked.
+type Findings []Finding
+
+// Healthy tells whether nothing failed.
+func (l Findings) Healthy() bool {
+	return !slices.ContainsFunc(l, func(f Finding) bool { return f.State == Failed })
+}
+
+// Count returns how many findings have a state.
+func (l Findings) Count(s State) int {
+	n := 0
+	for _, f := range l {
+		if f.State == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Summary is the findings in one line.
+func (l Findings) Summary() string {
+	text := fmt.Sprintf("%d as they should be, %s, %d failed", l.Count(OK), count(l.Count(Warning), "warning"), l.Count(Failed))
+	if n := l.Count(Unknown); n > 0 {
+		text += fmt.Sprintf(", %d unknown", n)
+	}
+	return text
+}
+
+// problems returns what is not OK, the worst first.
+func (l Findings) problems() Findings {
+	list := slices.DeleteFunc(slices.Clone(l), func(f Finding) bool { return f.State == OK })
+	rank := []State{Failed, Unknown, Warning}
+	slices.SortStableFunc(list, func(a, b Finding) int {
+		return cmp.Compare(slices.Index(rank, a.State), slices.Index(rank, b.State))
+	})
+	return list
+}
+
+// WriteProblems writes what is not OK for people: what, where, why it matters, what to do.
+func (l Findings) WriteProblems(w io.Writer) error {
+	var b strings.Builder
+	for _, f := range l.problems() {
+		fmt.Fprintf(&b, "%-7s  %s", f.State, f.ID)
+		if f.Host != "" {
+			b.WriteString("  " + printable(f.Host))
+		}
+		b.WriteString("\n")
+		for _, text := range []string{f.Found, f.Why, "-> " + f.Fix} {
+			if text != "" && text != "-> " {
+				b.WriteString("         " + strings.ReplaceAll(lines(text), "\n", "\n         ") + "\n")
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// A Bundle names what a cluster was made from.
+type Bundle struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Digest  string `json:"digest"`
+}
+
+// A Node is a node as the cluster sees it.
+type Node struct {
+	Name    string   `json:"name"`
+	Roles   []string `json:"roles,omitempty"`
+	Version string   `json:"version,omitempty"`
+	Ready   bool     `json:"ready"`
+	// Problem says why it is not.
+	Problem string `json:"problem,omitempty"`
+}
+
+// An EtcdMember is a member as it sees itself.
+type EtcdMember struct {
+	Host    string `json:"host"`
+	Healthy bool   `json:"healthy"`
+	Leader  bool   `json:"leader"`
+	Version string `json:"version,omitempty"`
+	Bytes   int64  `json:"bytes,omitempty"` // of its database
+}
+
+// A Certificate is one of a host's that the cluster depends on.
+type Certificate struct {
+	Host    string    `json:"host"`
+	File    string    `json:"file"`
+	Subject string    `json:"subject"`
+	Expires time.Time `json:"expires"`
+	Days    int       `json:"days"` // that are left
+}
+
+// A Last is what is known about the last run from this work directory.
+type Last struct {
+	Time    time.Time `json:"time"`
+	Outcome Outcome   `json:"outcome"`
+	Changed int       `json:"changed"`
+}
+
+// A Status is a short picture of a cluster.
+type Status struct {
+	Version int       `json:"version"` // 1
+	Time    time.Time `json:"time"`
+	Cluster string    `json:"cluster,omitempty"`
+	Healthy bool      `json:"healthy"`
+	// Installed is what the last run from this work directory installed; nil if that is not known here.
+	Installed    *Bundle       `json:"installed,omitempty"`
+	Last         *Last         `json:"last,omitempty"`
+	Nodes        []Node        `json:"nodes,omitempty"`
+	Etcd         []EtcdMember  `json:"etcd,omitempty"`
+	Certificates []Certificate `json:"certificates,omitempty"`
+	Findings     Findings      `json:"findings"`
+}
+
+// WriteJSON writes one document.
+func (s Status) WriteJSON(w io.Writer) error { return writeJSON(w, s) }
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// WriteTable writes the status for people.
+func (s Status) WriteTable(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	row := func(cells ...string) {
+		for i, c := range cells {
+			cells[i] = printable(c)
+		}
+		_, _ = fmt.Fprintln(t, strings.Join(cells, "\t")) // Flush has the error
+	}
+	health := "healthy"
+	if !s.Healthy {
+		health = "NOT healthy"
+	}
+	row("cluster", orDash(s.Cluster)+": "+health+" ("+s.Findings.Summary()+")")
+	if s.Installed != nil {
+		row("bundle", strings.TrimSpace(s.Installed.Name+" "+s.Installed.Version+" "+s.Installed.Digest))
+	}
+	if s.Last != nil {
+		row("last run", fmt.Sprintf("%s, %s, %d changed", s.Last.Time.UTC().Format(time.RFC3339), s.Last.Outcome, s.Last.Changed))
+	}
+	for _, c := range s.soonest() {
+		row("certificates", fmt.Sprintf("%d days left on %s (%s)", c.Days, c.Host, c.File))
+	}
+	_, _ = fmt.Fprintln(t)
+	if len(s.Nodes) > 0 {
+		row("NODE", "ROLES", "VERSION", "STATE")
+		for _, n := range s.Nodes {
+			row(n.Name, orDash(strings.Join(n.Roles, ",")), orDash(n.Version), stateOf(n.Ready, "ready", n.Problem))
+		}
+		_, _ = fmt.Fprintln(t)
+	}
+	if len(s.Etcd) > 0 {
+		row("ETCD", "VERSION", "SIZE", "STATE")
+		for _, m := range s.Etcd {
+			state := stateOf(m.Healthy, "healthy", "not healthy")
+			if m.Leader {
+				state += ", leader"
+			}
+			row(m.Host, orDash(m.Version), size(m.Bytes), state)
+		}
+		_, _ = fmt.Fprintln(t)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return s.Findings.WriteProblems(w)
+}
+
+func stateOf(ok bool, good, bad string) string {
+	if ok {
+		return good
+	}
+	return "NOT " + good + ": " + bad
+}
+
+// soonest returns the certificate that expires first, if there is one.
+func (s Status) soonest() []Certificate {
+	if len(s.Certificates) == 0 {
+		return nil
+	}
+	return []Certificate{slices.MinFunc(s.Certificates, func(a, b Certificate) int { return a.Expires.Compare(b.Expires) })}
+}
+
+func orDash(s string) string { return cmp.Or(s, "-") }
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func size(n int64) string {
+	const unit = 1 << 20
+	return fmt.Sprintf("%.1f MiB", float64(n)/unit)
+}
+
+// printable is one line without what could steer a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, strings.ReplaceAll(s, "\n", " "))
+}
+
+// lines is printable for several lines.
+func lines(s string) string {
+	list := strings.Split(strings.TrimSpace(s), "\n")
+	for i, l := range list {
+		list[i] = printable(strings.ReplaceAll(l, "\t", "    "))
+	}
+	return strings.Join(list, "\n")
+}
+
+// A Precheck is what the precheck of a run came to.
+type Precheck struct {
+	Verdict  precheck.Verdict `json:"verdict"`
+	Blocked  int              `json:"blocked"`
+	Warned   int              `json:"warned"`
+	Warnings []string         `json:"warnings,omitempty"`
+}

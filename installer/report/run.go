@@ -1,0 +1,131 @@
+package report
+
+import (
+	"cmp"
+	"io"
+	"slices"
+	"time"
+)
+
+// An Outcome says how a run ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Succeeded   Outcome = "succeeded"
+	Stopped     Outcome = "failed"
+	Interrupted Outcome = "interrupted"
+)
+
+// A Task is what became of a task on a host.
+type Task struct {
+	Phase string `json:"phase"`
+	Task  string `json:"task"`
+	Host  string `json:"host,omitempty"` // none for what runs on the machine that installs
+	// State is the last that was told of it; "started" of what was interrupted.
+	State    string        `json:"state"`
+	Start    time.Time     `json:"start"`
+	Duration time.Duration `json:"duration"` // nanoseconds
+	Message  string        `json:"message,omitempty"`
+}
+
+// A Span is a time in which somebody was at work.
+type Span struct{ Start, End time.Time }
+
+// A Pull is an image that a host has pulled.
+type Pull struct {
+	Host     string        `json:"host"`
+	Image    string        `json:"image"`
+	End      time.Time     `json:"end"`
+	Duration time.Duration `json:"duration"` // nanoseconds
+}
+
+// Times say where a run's time went. What ran side by side counts once.
+type Times struct {
+	Total time.Duration `json:"total"` // nanoseconds, as all of these
+	// Kubeadm is while kubeadm was at work, without the time in which images were pulled, which is Pulls.
+	Kubeadm time.Duration `json:"kubeadm"`
+	Pulls   time.Duration `json:"pulls"`
+	// Own is the rest: what kkbundle itself takes, and what it waits for the cluster.
+	Own time.Duration `json:"own"`
+}
+
+// A Run is what one run of the installer did.
+type Run struct {
+	Version int       `json:"version"` // 1
+	Cluster string    `json:"cluster"`
+	Bundle  *Bundle   `json:"bundle,omitempty"`
+	Start   time.Time `json:"start"`
+	Outcome Outcome   `json:"outcome"`
+	DryRun  bool      `json:"dryRun,omitempty"`
+	// Error is why it did not succeed.
+	Error    string    `json:"error,omitempty"`
+	Changed  int       `json:"changed"`
+	Done     int       `json:"done"`
+	Times    Times     `json:"times"`
+	Hosts    []string  `json:"hosts"`
+	Tasks    []Task    `json:"tasks"`
+	Warnings []string  `json:"warnings,omitempty"`
+	Precheck *Precheck `json:"precheck,omitempty"`
+	Findings Findings  `json:"findings,omitempty"`
+	Pulls    []Pull    `json:"pulls,omitempty"`
+}
+
+// WriteJSON writes one document.
+func (r Run) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
+
+// Divide says where the time between start and end went.
+func Divide(start, end time.Time, kubeadm, pulls []Span) Times {
+	both := covered(start, end, slices.Concat(kubeadm, pulls))
+	t := Times{Total: end.Sub(start), Pulls: covered(start, end, pulls)}
+	t.Kubeadm, t.Own = both-t.Pulls, t.Total-both
+	return t
+}
+
+// covered is how much of the time between start and end is in one of the spans.
+func covered(start, end time.Time, spans []Span) time.Duration {
+	sorted := slices.SortedFunc(slices.Values(spans), func(a, b Span) int { return a.Start.Compare(b.Start) })
+	var sum time.Duration
+	at := start // everything before is counted
+	for _, s := range sorted {
+		if s.Start.Before(at) {
+			s.Start = at
+		}
+		if s.End.After(end) {
+			s.End = end
+		}
+		if s.End.After(s.Start) {
+			sum += s.End.Sub(s.Start)
+			at = s.End
+		}
+	}
+	return sum
+}
+
+// phases returns the phases that ran, in order.
+func (r Run) phases() []string {
+	var list []string
+	for _, t := range r.Tasks {
+		if !slices.Contains(list, t.Phase) {
+			list = append(list, t.Phase)
+		}
+	}
+	return list
+}
+
+// end is when the last task ended.
+func (r Run) end() time.Time {
+	end := r.Start.Add(r.Times.Total)
+	for _, t := range r.Tasks {
+		if e := t.Start.Add(t.Duration); e.After(end) {
+			end = e
+		}
+	}
+	return end
+}
+
+// slowest returns the tasks that took longest.
+func (r Run) slowest(n int) []Task {
+	list := slices.SortedStableFunc(slices.Values(r.Tasks), func(a, b Task) int { return cmp.Compare(b.Duration, a.Duration) })
+	return list[:min(n, len(list))]
+}

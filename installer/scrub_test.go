@@ -1,0 +1,144 @@
+//go:build linux
+
+package installer
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+// planted are secrets as files of hosts have them; each has the word hunter2 or is named beside it.
+const planted = `apiVersion: v1
+password: hunter2
+  nested_password: "hunter2 with spaces"
+dbPasswd=hunter2
+client-key-data: aHVudGVyMg==hunter2
+caBundle: PUBLIC
+secretName: PUBLIC
+token: |
+  hunter2-first
+  hunter2-second
+after: PUBLIC
+args: ["--cloud-password=hunter2", "--token hunter2", --api-key hunter2]
+Authorization = ["Basic aHVudGVyMjpodW50ZXIy"]
+url: https://user:hunter2@registry.site/v2/
+admin:$2y$10$hunter2hunter2hunter2hu
+jwt eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJl
+abcdef.0123456789abcdef
+{"auth": "hunter2", "image": "PUBLIC"}
+-----BEGIN RSA PRIVATE KEY-----
+hunter2
+-----END RSA PRIVATE KEY-----
+`
+
+func TestScrub(t *testing.T) {
+	t.Parallel()
+	s := newScrubber(newMasker())
+	got := s.text(planted)
+	for _, secret := range []string{"hunter2", "aHVudGVy", "eyJ", "0123456789abcdef"} {
+		if strings.Contains(got, secret) {
+			t.Errorf("%s is still in\n%s", secret, got)
+		}
+	}
+	if n := strings.Count(got, "PUBLIC"); n != 4 {
+		t.Errorf("%d of 4 that are no secrets are left in\n%s", n, got)
+	}
+	objects, err := s.objects([]byte(`{"items":[{"kind":"Pod","metadata":{"managedFields":["hunter2"]},"spec":{"env":[{"name":"DB_PASSWORD","value":"hunter2"},{"name":"MODE","value":"PUBLIC"}],"args":["--password=hunter2"]}},
+		{"kind":"Secret","data":{"a":"hunter2"}},{"kind":"ConfigMap","data":{"app.conf":"password = hunter2\nmode = PUBLIC"}}]}`))
+	if err != nil || bytes.Contains(objects, []byte("hunter2")) || bytes.Count(objects, []byte("PUBLIC")) != 2 {
+		t.Errorf("%v: %s", err, objects)
+	}
+}
+
+// TestSupportBundle collects from a host that prints secrets with everything, and from one that is gone.
+func TestSupportBundle(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	s.dialing("node1")
+	s.options.Helper = func(string) ([]byte, error) { return []byte("helper"), nil }
+	h := s.hosts["cp1"]
+	h.put(t, memberPath, "lab v1.34.3\n")
+	for _, name := range []string{"sh", "kubectl", "uname"} { // the scripts name paths of this machine
+		h.answer(name, func(ctx context.Context, cmd host.Cmd) error {
+			if name == "sh" && !strings.HasSuffix(cmd.Args[2], "exit 0") { // not a question: the helper is put there
+				cmd.Args = append([]string{"env"}, cmd.Args...)
+				return h.Run(ctx, cmd)
+			}
+			text := planted
+			switch {
+			case name == "uname":
+				text = "x86_64\n"
+			case name == "kubectl":
+				text = `{"items":[{"kind":"ConfigMap","data":{"password":"hunter2"}}]}`
+			}
+			if cmd.Stdout == nil {
+				return nil
+			}
+			_, err := io.WriteString(cmd.Stdout, text)
+			return err
+		})
+	}
+	r := s.run(t, nil)
+	for name, text := range map[string]string{logFile: planted, registryPassFile: "known-secret-of-the-registry", failuresDir + "/x/kubelet.log": "says known-secret-of-the-registry"} {
+		if err := r.dir.write(name, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	said, err := WriteSupportBundle(t.Context(), StatusOptions{Options: s.options, AnyCluster: true}, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(said.Unreached) != 1 || !strings.HasPrefix(said.Unreached[0], "node1: ") {
+		t.Errorf("not reached: %q", said.Unreached)
+	}
+	files := unpack(t, &out)
+	for name, text := range files {
+		for _, secret := range []string{"hunter2", "known-secret-of-the-registry", "0123456789abcdef"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s has %s", name, secret)
+			}
+		}
+	}
+	for _, name := range []string{"README.txt", "status.json", "work/install.log", "work/failures/x/kubelet.log", "hosts/cp1/configuration.txt", "hosts/cp1/units.log", "cluster/configmaps.json"} {
+		if files["support/"+name] == "" {
+			t.Errorf("%s is not in it", name)
+		}
+	}
+	if text := files["support/README.txt"]; !strings.Contains(text, "node1: ") {
+		t.Errorf("README: %s", text)
+	}
+}
+
+func unpack(t *testing.T, from io.Reader) map[string]string {
+	t.Helper()
+	z, err := zstd.NewReader(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	files := map[string]string{}
+	for a := tar.NewReader(z); ; {
+		header, err := a.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[header.Name] = string(data)
+	}
+}

@@ -1,0 +1,289 @@
+package installer
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/report"
+)
+
+// Bounds of a support bundle: whole enough to find a reason in, small enough to be mailed.
+const (
+	mostOfFile  = 4 << 20   // the end of a log, the whole of anything else
+	mostInAll   = 512 << 20 // before compression, which makes about a tenth of it
+	askPatience = time.Minute
+)
+
+// A SupportBundle says what WriteSupportBundle collected.
+type SupportBundle struct {
+	Files int
+	// Unreached are the hosts that could not be asked, Lacking what could not be collected, each with the reason.
+	Unreached, Lacking []string
+}
+
+// WriteSupportBundle writes a tar, compressed with zstd, of what somebody needs who is to find out what is wrong with a cluster:
+// logs, facts, versions, the cluster's objects but for its Secrets, and configuration. Secrets are taken out of all of it. It
+// works on hosts that are half installed and with a cluster that does not answer: what could not be had is named in it. The
+// error is what is wrong on this side.
+func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ SupportBundle, err error) {
+	z, err := zstd.NewWriter(w)
+	if err != nil {
+		return SupportBundle{}, err
+	}
+	a := &archive{tar: tar.NewWriter(z)}
+	err = lookAt(ctx, o, func(ctx context.Context, r *run, from *Target) error {
+		a.now = r.Now()
+		r.hideSecrets()
+		a.scrub = newScrubber(r.mask)
+		r.collectHere(a)
+		_ = r.onAll(r.targets, func(_ int, t *Target) error {
+			if t.on == nil || t.failure != nil {
+				a.lacks(&a.said.Unreached, t.Name, t.failure)
+				return nil
+			}
+			t.collectHost(ctx, a)
+			return nil
+		})
+		if from != nil {
+			from.collectCluster(ctx, a)
+		} else {
+			a.lacks(&a.said.Lacking, "cluster", errors.New("no control plane that can be reached has a cluster of kkbundle's"))
+		}
+		a.status(ctx, r, from)
+		a.text("README.txt", a.readme(r.cluster.Metadata.Name))
+		return errors.Join(context.Cause(ctx), a.err)
+	})
+	return a.said, errors.Join(err, a.tar.Close(), z.Close())
+}
+
+// hideSecrets makes the masker know what this machine knows.
+func (r *run) hideSecrets() {
+	for _, name := range []string{registryPassFile, registrySecretFile, registryHashFile} {
+		if data, err := r.dir.read(name); err == nil {
+			r.mask.hide(strings.TrimSpace(string(data)))
+		}
+	}
+	for _, h := range r.Inventory.Hosts() {
+		for _, secret := range []string{h.SSH.Password.Reveal(), h.Sudo.Password.Reveal(), h.SSH.PrivateKey.Reveal()} {
+			r.mask.hide(secret)
+		}
+	}
+}
+
+// An archive takes files from several hosts at a time.
+type archive struct {
+	tar   *tar.Writer
+	scrub *scrubber
+	now   time.Time
+
+	mu    sync.Mutex
+	bytes int64
+	said  SupportBundle
+	err   error
+}
+
+// text adds a file without its secrets.
+func (a *archive) text(name, text string) { a.add(name, []byte(a.scrub.text(text))) }
+
+func (a *archive) add(name string, data []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err != nil || len(data) == 0 {
+		return
+	}
+	if a.bytes += int64(len(data)); a.bytes > mostInAll {
+		a.said.Lacking = append(a.said.Lacking, name+": the support bundle is full")
+		a.bytes -= int64(len(data))
+		return
+	}
+	const mode = 0o600
+	a.err = a.tar.WriteHeader(&tar.Header{Name: path.Join("support", name), Mode: mode, Size: int64(len(data)), ModTime: a.now})
+	if a.err == nil {
+		_, a.err = a.tar.Write(data)
+		a.said.Files++
+	}
+}
+
+func (a *archive) lacks(list *[]string, what string, err error) {
+	if err == nil {
+		err = errors.New("there is no connection to it")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	*list = append(*list, what+": "+a.scrub.text(err.Error()))
+}
+
+func (a *archive) readme(cluster string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	text := fmt.Sprintf(`What kkbundle support-bundle has collected of cluster %s on %s.
+
+status.json     what kkbundle status says
+work/           install.log, and the last run's report and what was collected when something failed
+cluster/        objects of the cluster; no Secrets
+hosts/NAME/     facts, configuration files, logs of units and pods, and what commands print
+
+Values with names of secrets (password, token, key and so on) and what looks like a secret were replaced by %s. Names of
+hosts, addresses and images are in it: look through it before you give it away.
+`, cluster, a.now.UTC().Format(time.RFC3339), masked)
+	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached, "What could not be collected": a.said.Lacking} {
+		if len(list) > 0 {
+			text += "\n" + title + ":\n  " + strings.Join(list, "\n  ") + "\n"
+		}
+	}
+	return text
+}
+
+// collectHere adds what is in the work directory, but for keys and passwords.
+func (r *run) collectHere(a *archive) {
+	for _, name := range []string{logFile, reportJSONFile} {
+		if data, err := r.dir.read(name); err == nil {
+			a.text("work/"+name, string(data[max(0, len(data)-mostOfFile):]))
+		}
+	}
+	const most = 20 // of failures, the last
+	list, err := fs.ReadDir(r.dir.root.FS(), failuresDir)
+	if err != nil {
+		return
+	}
+	for _, dir := range list[max(0, len(list)-most):] {
+		files, _ := fs.ReadDir(r.dir.root.FS(), path.Join(failuresDir, dir.Name()))
+		for _, f := range files {
+			name := path.Join(failuresDir, dir.Name(), f.Name())
+			if data, err := r.dir.read(name); err == nil {
+				a.text("work/"+name, string(data[max(0, len(data)-mostOfFile):]))
+			}
+		}
+	}
+}
+
+// A question is a command, and the file that its output becomes.
+type question struct {
+	file string
+	args []string
+}
+
+// hostQuestions are what every host is asked. All of them only look.
+func hostQuestions() []question {
+	const size = `| tail -c ` + "4194304"
+	sh := func(file, script string) question { return question{file, []string{"sh", "-c", script + "; exit 0"}} }
+	return []question{
+		sh("versions.txt", `uname -a; cat /etc/os-release; for p in kubelet kubeadm kubectl; do command -v $p >/dev/null && echo "$p $($p --version 2>/dev/null || $p version --client 2>/dev/null)"; done;
+			for p in containerd runc dockerd crio k3s etcd; do command -v $p >/dev/null && $p --version; done 2>&1`),
+		sh("system.txt", `for c in "uptime" "df -h" "df -i" "free -m" "cat /proc/mounts" "cat /proc/swaps" "systemctl list-units --failed --no-pager" "systemctl list-timers --no-pager" "lsmod" "timedatectl"; do
+			echo "# $c"; $c; echo; done 2>&1 `+size),
+		sh("network.txt", `for c in "ip -d address" "ip route" "ip -6 route" "ip rule" "ss -ltunp" "cat /etc/resolv.conf" "cat /etc/hosts"; do echo "# $c"; $c; echo; done 2>&1 `+size),
+		sh("processes.txt", `ps -eo pid,ppid,user,rss,etimes,comm --sort=-rss | head -n 200`), // no arguments: they may be secret
+		sh("images.txt", `command -v ctr >/dev/null && ctr -n k8s.io images ls -q 2>&1 `+size),
+		sh("kernel.log", `journalctl --dmesg --no-pager --quiet --lines=2000 2>/dev/null `+size),
+		sh("units.log", `for u in kubelet containerd docker cri-docker crio k3s k3s-agent etcd haproxy keepalived 'kkbundle-*'; do
+			journalctl --no-pager --quiet --output=short-iso --lines=3000 --unit="$u" 2>/dev/null; done `+size),
+		sh("pods.log", `find /var/log/pods -name '*.log' -exec tail -v -n 200 {} + 2>/dev/null `+size),
+		sh("state.txt", `ls -laR /var/lib/kkbundle/applied /etc/kubernetes /etc/cni /opt/cni/bin /var/lib/kubelet/pki 2>/dev/null; cat /var/lib/kkbundle/applied/member 2>/dev/null`),
+		// Configuration, and nothing that is a key: names of files decide first, the scrubber afterwards.
+		sh("configuration.txt", `find /etc/kubernetes /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/instance-config.yaml /etc/containerd /etc/kkbundle /etc/docker/daemon.json \
+			/etc/crio /etc/rancher /etc/cni/net.d /etc/default/kubelet /etc/sysctl.d/99-kkbundle.conf /etc/modules-load.d/kkbundle.conf /etc/systemd/system /etc/chrony /etc/chrony.conf -xdev -type f -size -256k \
+			! -name '*.key' ! -name '*.pem' ! -name '*.crt' ! -name '*.p12' ! -name 'htpasswd*' ! -name '*password*' ! -name '*secret*' ! -name '*token*' 2>/dev/null | sort | head -n 500 |
+			while IFS= read -r f; do echo "==> $f <=="; cat "$f"; echo; done 2>/dev/null `+size),
+	}
+}
+
+func (t *Target) collectHost(ctx context.Context, a *archive) {
+	dir := "hosts/" + t.Name + "/"
+	for _, q := range hostQuestions() {
+		ctx, cancel := context.WithTimeout(ctx, askPatience)
+		out, err := t.output(withoutOutput(ctx), q.args...)
+		cancel()
+		if err != nil {
+			a.lacks(&a.said.Lacking, dir+q.file, err)
+			continue
+		}
+		a.text(dir+q.file, string(out[max(0, len(out)-mostOfFile):]))
+	}
+	facts, err := t.facts(ctx, node.Probe{})
+	if err != nil {
+		a.lacks(&a.said.Lacking, dir+"facts.json", err)
+		return
+	}
+	a.json(dir+"facts.json", facts)
+}
+
+// json adds a value that is not text of somebody's.
+func (a *archive) json(name string, v any) {
+	data, err := json.Marshal(v)
+	if err == nil {
+		data, err = a.scrub.objects(data)
+	}
+	if err != nil {
+		a.lacks(&a.said.Lacking, name, err)
+		return
+	}
+	a.add(name, data)
+}
+
+// clusterKinds are the objects that are collected; Secrets are not among them.
+func clusterKinds() []string {
+	return []string{
+		"nodes", "namespaces", "pods", "deployments", "daemonsets", "statefulsets", "replicasets", "jobs", "cronjobs", "services", "endpointslices",
+		"configmaps", "persistentvolumes", "persistentvolumeclaims", "storageclasses", "volumeattachments", "leases", "networkpolicies", "events",
+		"certificatesigningrequests", "apiservices", "validatingwebhookconfigurations", "mutatingwebhookconfigurations", "customresourcedefinitions",
+		"priorityclasses", "resourcequotas", "limitranges", "poddisruptionbudgets", "ingresses", "ingressclasses", "serviceaccounts",
+	}
+}
+
+func (t *Target) collectCluster(ctx context.Context, a *archive) {
+	for _, kind := range clusterKinds() {
+		name := "cluster/" + kind + ".json"
+		ctx, cancel := context.WithTimeout(ctx, askPatience)
+		out, err := t.kubectl(withoutOutput(ctx), "get", kind, "--all-namespaces", "--ignore-not-found", "--output=json", "--request-timeout="+strconv.Itoa(int(lookTimeout.Seconds()))+"s")
+		cancel()
+		if err != nil {
+			a.lacks(&a.said.Lacking, name, err)
+			if isGone(err) || ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		if len(bytes.TrimSpace(out)) == 0 {
+			continue
+		}
+		clean, err := a.scrub.objects(out)
+		if err != nil {
+			a.lacks(&a.said.Lacking, name, err)
+			continue
+		}
+		const most = 8 * mostOfFile // half an object is none
+		if len(clean) > most {
+			a.lacks(&a.said.Lacking, name, fmt.Errorf("%d bytes are more than %d", len(clean), most))
+			continue
+		}
+		a.add(name, clean)
+	}
+}
+
+// status adds what kkbundle status says.
+func (a *archive) status(ctx context.Context, r *run, from *Target) {
+	s, err := r.survey(ctx, from)
+	out := report.Status{Version: 1, Time: r.Now(), Cluster: r.cluster.Metadata.Name, Findings: s.findings()}
+	if err != nil {
+		a.lacks(&a.said.Lacking, "status.json", err)
+	}
+	out.Healthy = err == nil && out.Findings.Healthy()
+	s.describe(&out)
+	r.remembered(&out)
+	a.json("status.json", out)
+}
