@@ -41,8 +41,10 @@ func healthy() *survey {
 		nodes: []nodeObject{cp, worker}, pods: []podObject{pod}, objects: map[string]clusterObject{},
 		tokens: []bootstrap{{"bootstrap-token-abcdef", now.Add(time.Hour).Format(time.RFC3339)}},
 		hosts: []surveyed{
-			{name: "cp1", controlPlane: true, node: true, etcd: true, wanted: true, member: true, runtime: criSocket, asked: true,
-				metrics: etcdMetrics{hasLeader: true, leader: true}, certificates: []report.Certificate{{File: "a.crt", Expires: now.AddDate(1, 0, 0)}}},
+			{
+				name: "cp1", controlPlane: true, node: true, etcd: true, wanted: true, member: true, runtime: criSocket, asked: true,
+				metrics: etcdMetrics{hasLeader: true, leader: true}, certificates: []report.Certificate{{File: "a.crt", Expires: now.AddDate(1, 0, 0)}},
+			},
 			{name: "node1", worker: true, node: true, wanted: true, member: true, runtime: criSocket},
 		},
 	}
