@@ -50,9 +50,6 @@ func catalogTables(t *testing.T) string {
 	for _, option := range allOptions() {
 		texts = append(texts, option.yaml)
 	}
-	for _, text := range installedOptions() {
-		texts = append(texts, text)
-	}
 	for _, text := range texts {
 		for _, d := range Needed(cluster(t, text)) {
 			for _, role := range d.Roles {

@@ -26,6 +26,9 @@ func (r *run) connect(ctx context.Context) error {
 			t.failure = t.connect(inTask(ctx, "connect"))
 		}
 		if r.canSpare(t) {
+			if r.change != nil && t.failure != nil {
+				t.letGo()
+			}
 			return nil
 		}
 		return t.failure

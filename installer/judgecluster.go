@@ -42,7 +42,7 @@ func (s *survey) judgeNodes() report.Findings {
 	}
 	var list report.Findings
 	for _, h := range s.hosts {
-		if !h.node {
+		if !h.node || h.left {
 			continue
 		}
 		i := slices.IndexFunc(s.nodes, func(n nodeObject) bool { return n.Metadata.Name == h.name })
@@ -91,8 +91,11 @@ func (s *survey) judgePods() report.Findings {
 		return nil
 	}
 	var list report.Findings
+	left := func(node string) bool {
+		return slices.ContainsFunc(s.hosts, func(h surveyed) bool { return h.left && h.name == node })
+	}
 	for _, p := range s.pods {
-		if p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.Metadata.Namespace == proofNamespace {
+		if left(p.Spec.NodeName) || p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.Metadata.Namespace == proofNamespace {
 			continue
 		}
 		state := report.Warning

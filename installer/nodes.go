@@ -180,6 +180,13 @@ func roleNames(roles []manifest.Role) []string {
 // isSpared tells whether a change of nodes goes on without the host.
 func (r *run) isSpared(t *Target) bool { return r.change != nil && t.failure != nil }
 
+// leftOut tells whether the run goes on without a host: a task has failed on it, or it is down and nodes are added or deleted.
+// What does not work there has been said, and is not waited for.
+func (r *run) leftOut(name string) bool {
+	t := r.target(name)
+	return t != nil && (t.fell || r.isSpared(t))
+}
+
 // follow lets the hosts that stay know which hosts there are.
 func (r *run) follow(ctx context.Context, phases []Phase) error {
 	var errs []error

@@ -42,6 +42,7 @@ type surveyed struct {
 	worker, controlPlane bool
 	node, etcd           bool  // it should be one
 	wanted               bool  // this run is about it
+	left                 bool  // the run goes on without it, and has said so
 	err                  error // why it could not be asked
 	member               bool
 	runtime              string // how the kubelet reaches the container runtime
@@ -213,7 +214,7 @@ func (r *run) surveyHosts(ctx context.Context) []surveyed {
 func (t *Target) survey(ctx context.Context) surveyed {
 	s := surveyed{
 		name: t.Name, worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
-		node: t.Is(manifest.RoleCluster), wanted: t.run.isWanted(t),
+		node: t.Is(manifest.RoleCluster), wanted: t.run.isWanted(t), left: t.run.leftOut(t.Name),
 		etcd: t.run.cluster.Etcd.Type == "internal" && t.Is(manifest.RoleControlPlane) && t.run.cluster.Kubernetes.Distribution == "kubernetes",
 		err:  t.failure,
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/host"
 )
 
 func newNodesCmd(g *globals) *cobra.Command {
@@ -150,6 +151,9 @@ func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err 
 		return g.agree(p, plan, "Delete them?", o.yes || o.dryRun)
 	})
 	p.close()
+	if asError[*host.UnreachableError](err) && !o.Unreachable {
+		g.note("if a host is gone for good, say --unreachable: then only the cluster is told")
+	}
 	if err != nil || o.dryRun {
 		return err
 	}

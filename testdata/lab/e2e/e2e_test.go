@@ -15,11 +15,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 	"github.com/kkbundle/kkbundle/testdata/lab/upstream"
 )
 
 func TestThread(t *testing.T) {
-	th := start(t, scenario{hosts: 2})
+	th := start(t, scenario{hosts: 3, groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2}}})
+	th.nodes, th.pristine = 2, th.traces(t)
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T)
@@ -34,14 +36,15 @@ func TestThread(t *testing.T) {
 		{"precheck finds a busy port and changes nothing", th.precheck},
 		{"precheck finds each fault, and no other", th.faults},
 		{"a hook that fails stops the install with its output", th.hooks},
-		{"an install that loses a host says so", th.lostHost},
+		{"an install that loses a host says so, and goes on with the others", th.lostHost},
 		{"an install killed at containerd and at kubeadm init continues", th.killed},
 		{"the cluster works", th.cluster},
 		{"nothing undeclared was used", th.declared},
 		{"a rerun changes nothing", th.rerun},
 		{"status says healthy, and a support bundle has no secrets", th.looks},
 		{"a chart that fails is rolled back, and YAML is applied", th.addons},
-		{"reset leaves nothing", th.reset},
+		{"a worker is added", th.addWorker},
+		{"reset leaves nothing, and everything as it was", th.reset},
 		{"a fresh install after the reset works", th.install},
 		{"no packet left the hosts' network", th.packets},
 	} {
@@ -243,20 +246,34 @@ func (th *thread) hooks(t *testing.T) {
 	if got := th.on(t, 1, "cat /root/hooked"); got != "host1\n" {
 		t.Errorf("the hook that had succeeded ran again: %q", got)
 	}
+	for number := range 2 {
+		th.on(t, number+1, "rm /root/hooked") // reset does not undo what hooks did
+	}
 }
 
-// traces is what an installer leaves on hosts: everything below these directories, with content.
+// traces is what an installer leaves on hosts: files with their modes and owners, links, units, interfaces, routes, what the
+// kernel forwards, and the packet filter's own chains and rules.
 func (th *thread) traces(t *testing.T) string {
 	t.Helper()
-	const line = `find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root /home -xdev -type f ! -name '*~' ! -name .sudo_as_admin_successful -exec sha256sum {} + 2>/dev/null | sort -k 2;
-		find /etc /usr/local /opt -xdev -type l -printf '%p -> %l\n' | sort; ip route; lsmod 2>/dev/null | awk '{print $1}' | sort | head -0`
-	return th.on(t, 1, line) + th.on(t, 2, line)
+	const line = `find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root /home -xdev ! -name '*~' ! -name .sudo_as_admin_successful ! -name .cache \
+			! -path '/home/*/.sudo*' ! -type d -printf '%p %M %u:%g %l\n' 2>/dev/null | sort
+		find /etc /usr/local /opt -xdev -type d -printf '%p %M %u:%g\n' | sort
+		find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root -xdev -type f ! -name '*~' -exec sha256sum {} + 2>/dev/null | sort -k 2
+		systemctl list-unit-files --no-legend --no-pager --type=service | awk '{print $1, $2}' | sort
+		ip -br link | awk '{print $1}' | sort; ip -4 route | sort
+		sysctl -a 2>/dev/null | grep -E '^net\.ipv4\.(ip_forward|conf\.(all|default|eth0)\.)' | sort
+		(iptables-save; ip6tables-save) 2>/dev/null | grep -E '^(-A|:[^ ]+ -)' ; nft list tables 2>/dev/null | grep -E 'kube|cni|flannel'; true`
+	text := ""
+	for _, h := range th.lab.Hosts {
+		text += "== " + h.Name + "\n" + th.on(t, h.Number, line)
+	}
+	return text
 }
 
 // lostHost pulls the worker's cable when containerd is being installed, which takes long enough to be in the middle.
 func (th *thread) lostHost(t *testing.T) {
 	h := th.lab.Hosts[1]
-	cmd := th.site(t, "install", "--json")
+	cmd := th.site(t, "install", "--json", "--tags", "hosts,registry,cri")
 	pulled := false
 	var errs strings.Builder
 	cmd.Stderr = io.MultiWriter(&errs, lines(func(line []byte) {
@@ -277,6 +294,9 @@ func (th *thread) lostHost(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); !pulled || code != 13 || !strings.Contains(errs.String(), h.Name) {
 		t.Fatalf("cable pulled: %v; exit code %d (%v) after %s, want 13 and the host's name\n%s", pulled, code, err, time.Since(begin), errs.String())
 	}
+	if active := th.on(t, 1, "systemctl is-active containerd"); active != "active\n" {
+		t.Errorf("containerd of the other host is %s", active)
+	}
 	t.Logf("noticed after %s: %s", time.Since(begin).Round(time.Second), errs.String())
 }
 
@@ -289,8 +309,8 @@ func (th *thread) killed(t *testing.T) {
 
 func (th *thread) cluster(t *testing.T) {
 	nodes := th.kubectl(t, `get nodes --no-headers`)
-	if strings.Count(nodes, " Ready ") != 2 || strings.Count(nodes, "v1.34.3") != 2 {
-		t.Errorf("want two nodes that are Ready, got\n%s", nodes)
+	if want := th.nodes; strings.Count(nodes, " Ready ") != want || strings.Count(nodes, "v1.34.3") != want {
+		t.Errorf("want %d nodes that are Ready, got\n%s", want, nodes)
 	}
 	// The user's chart: a pod on each node, each reaches the service by name, and gets answers from both.
 	pods := strings.Split(strings.TrimSpace(th.kubectl(t, `-n web get pods --no-headers -o wide`)), "\n")
@@ -387,16 +407,37 @@ func difference(a, b string) string {
 	return strings.Join(out, "\n")
 }
 
+// addWorker adds the third host, which the inventory did not have.
+func (th *thread) addWorker(t *testing.T) {
+	if err := th.lab.WriteInventory(th.inventory, hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2, 3}}); err != nil {
+		t.Fatal(err)
+	}
+	before := th.snapshot(t)
+	r := run(t, th.site(t, "nodes add", "--yes")).must(t, 0)
+	t.Logf("worker added: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
+	th.nodes = 3
+	th.cluster(t)
+	for _, line := range strings.Split(difference(before, th.snapshot(t)), "\n") {
+		if name := field(line, 2); name != "/etc/hosts" && strings.HasPrefix(name, "/") {
+			t.Errorf("on the other hosts, something else than /etc/hosts was changed: %s", line)
+		}
+	}
+	run(t, th.site(t, "nodes add")).must(t, 0) // nothing to do is no error, and nothing to ask
+}
+
 func (th *thread) reset(t *testing.T) {
 	r := run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
 	t.Logf("reset: %s", r.took.Round(100*time.Millisecond))
 	const left = `ls -d /etc/kubernetes /etc/kubekey /etc/containerd /etc/cni /var/lib/kkbundle /var/lib/kubelet/* /var/lib/containerd/* /var/lib/etcd/* /var/lib/cni \
 			/etc/systemd/system/*kube* /etc/systemd/system/*kkbundle* /etc/systemd/system/containerd* /etc/sysctl.d/*kkbundle* /usr/local/bin/kube* 2>/dev/null;
 		ps -eo comm= | grep -E 'kube|etcd|containerd|registry|flannel|coredns'; ip -br link | grep -E 'cni|flannel|veth' ; ip route | grep -v 10.250.0.0/24; grep -l kkbundle /etc/hosts; true`
-	for number := range 2 {
+	for number := range th.nodes {
 		if out := th.on(t, number+1, left); out != "" {
 			t.Errorf("host%d still has\n%s", number+1, out)
 		}
+	}
+	if after := th.traces(t); after != th.pristine {
+		t.Errorf("the reset did not make the hosts what they were:\n%s", difference(th.pristine, after))
 	}
 	run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0) // again: nothing to do is no error
 }

@@ -90,7 +90,7 @@ func (th *thread) loseControlPlane(t *testing.T) {
 
 // replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in.
 func (th *thread) replaceControlPlane(t *testing.T) {
-	r := run(t, th.nodes(t, "delete", "--unreachable", "host1")).must(t, 0)
+	r := run(t, th.nodesCommand(t, "delete", "--unreachable", "host1")).must(t, 0)
 	t.Logf("the lost one deleted: %s", r.took.Round(100*time.Millisecond))
 	if members := th.on(t, 2, etcdctl("member list")); strings.Contains(members, "host1") {
 		t.Errorf("etcd still has it:\n%s", members)
@@ -99,7 +99,7 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	if err := th.lab.WriteInventory(th.inventory, groups); err != nil {
 		t.Fatal(err)
 	}
-	r = run(t, th.nodes(t, "add")).must(t, 0)
+	r = run(t, th.nodesCommand(t, "add")).must(t, 0)
 	t.Logf("another added: %s", r.took.Round(100*time.Millisecond))
 	th.nodesAre(t, 6, "host2", "host3", "host4", "host5", "host6")
 	for _, worker := range []int{4, 5} {
@@ -114,8 +114,8 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	}
 }
 
-// nodes is kkbundle nodes in the hosts' network.
-func (th *thread) nodes(t *testing.T, command string, args ...string) *exec.Cmd {
+// nodesCommand is kkbundle nodes in the hosts' network.
+func (th *thread) nodesCommand(t *testing.T, command string, args ...string) *exec.Cmd {
 	t.Helper()
 	args = append([]string{"nodes", command, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile(), "--yes"}, args...)
 	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)

@@ -38,6 +38,8 @@ type thread struct {
 	dir       string // manifest and bundle
 	inventory string
 	env       []string
+	nodes     int    // of the cluster
+	pristine  string // the hosts' traces before anything was done
 }
 
 func start(t *testing.T, want scenario) *thread {
@@ -129,7 +131,7 @@ func (th *thread) connected(t *testing.T, args ...string) result {
 // site is a kkbundle command in the hosts' network, from where the upstream is out of reach.
 func (th *thread) site(t *testing.T, command string, flags ...string) *exec.Cmd {
 	t.Helper()
-	args := append([]string{command, "-i", th.inventory}, flags...)
+	args := slices.Concat(strings.Fields(command), []string{"-i", th.inventory}, flags)
 	if !slices.Contains(flags, "--known-hosts") {
 		args = append(args, "--known-hosts", th.lab.KnownHostsFile())
 	}
