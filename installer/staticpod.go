@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -61,7 +62,8 @@ func (t *Target) staticPodRuns(ctx context.Context, name string, file textFile) 
 		if err := lead.kubectlJSON(ctx, &is, "get", "pod", name+"-"+t.Name, "--namespace=kube-system"); err != nil {
 			return err
 		}
-		if is.Metadata.Annotations[configAnnotation] != want.Metadata.Annotations[configAnnotation] || !isTrue(is.Status.Conditions, "Ready") {
+		ready := slices.ContainsFunc(is.Status.Conditions, func(c condition) bool { return c.Type == "Ready" && c.Status == "True" })
+		if !ready || is.Metadata.Annotations[configAnnotation] != want.Metadata.Annotations[configAnnotation] {
 			return fmt.Errorf("pod %s of %s does not run yet as it shall: %s", name, t.Name, messageOf(is.Status.Conditions, "Ready"))
 		}
 		return nil
