@@ -15,6 +15,9 @@ func Plan(c *manifest.Cluster) []Phase {
 	if c.ImageRegistry.Type != "existing" {
 		init = append([]Task{certificatesTask()}, init...)
 	}
+	if hasOwnCA(c) {
+		init = append([]Task{authoritiesTask()}, init...)
+	}
 	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), networkTasks(c), addonTasks(c))
 	if c.Kubernetes.Distribution == "kubernetes" {
 		install = append(install, verifyTasks(c)...)
@@ -63,6 +66,7 @@ func nodeTasks(c *manifest.Cluster) []Task {
 		[]Task{
 			labelTask(),
 			adminConfTask(),
+			certsTimerTask(c),
 			dnsTask(),
 		},
 	)
