@@ -30,8 +30,8 @@ type run struct {
 	lead    *Target // see findLead; nil before it
 	// madeWith is the endpoint that the lead remembers, "" if it is no node.
 	madeWith string
-	items    []bundle.Item // of the bundle
-	claimed  claims        // addresses that one host asks for
+	items   []bundle.Item // of the bundle
+	claimed claims        // addresses that one host asks for
 	// on returns the cluster as it is on a host, packages what hosts need of their distribution.
 	on       func(manifest.Host) (*manifest.Cluster, error)
 	packages rolePackages
