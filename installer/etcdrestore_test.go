@@ -135,7 +135,6 @@ type dying struct {
 	kill context.CancelCauseFunc
 }
 
-
 func (d dying) Run(ctx context.Context, cmd host.Cmd) error {
 	if d.left.Add(-1) < 0 {
 		d.kill(errKilled)

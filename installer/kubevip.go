@@ -53,6 +53,11 @@ func kubeVIPTask() Task {
 
 // beforeKubeadm puts on a host what has to run as soon as its kubelet does.
 func (t *Target) beforeKubeadm(ctx context.Context, begins bool) error {
+	if begins {
+		if err := t.putAuthorities(ctx); err != nil {
+			return err
+		}
+	}
 	if t.run.cluster.ControlPlaneEndpoint.Type != endpointKubeVIP || !t.Is(manifest.RoleControlPlane) {
 		return nil
 	}

@@ -15,6 +15,9 @@ func Plan(c *manifest.Cluster) []Phase {
 	if c.ImageRegistry.Type != "existing" && c.ImageRegistry.Type != "none" {
 		init = append([]Task{certificatesTask()}, init...)
 	}
+	if hasOwnCA(c) {
+		init = append([]Task{authoritiesTask()}, init...)
+	}
 	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), etcdNodeTasks(c), networkTasks(c), addonTasks(c))
 	if isHardened(c) && !isK3s(c) {
 		install = append(install, modesTask())
@@ -69,6 +72,7 @@ func nodeTasks(c *manifest.Cluster) []Task {
 		[]Task{
 			labelTask(),
 			adminConfTask(),
+			certsTimerTask(c),
 			dnsTask(),
 		},
 	)

@@ -18,6 +18,7 @@ type Cluster struct {
 	Kubernetes           Kubernetes    `yaml:"kubernetes" kk:"required"`
 	ControlPlaneEndpoint Endpoint      `yaml:"controlPlaneEndpoint,omitempty" doc:"How nodes and clients reach the API server."`
 	Etcd                 Etcd          `yaml:"etcd,omitempty"`
+	Certificates         Certificates  `yaml:"certificates,omitempty" doc:"The control plane's certificates."`
 	CRI                  CRI           `yaml:"cri,omitempty" doc:"The container runtime."`
 	CNI                  CNI           `yaml:"cni,omitempty" doc:"The pod network."`
 	ImageRegistry        ImageRegistry `yaml:"imageRegistry,omitempty" doc:"Where the hosts pull images from."`
@@ -100,6 +101,22 @@ type Etcd struct {
 	CA        string   `yaml:"ca,omitempty" doc:"PEM file with the certificate authority of an etcd of yours."`
 	Cert      string   `yaml:"cert,omitempty" doc:"PEM file with the client certificate for an etcd of yours."`
 	Key       string   `yaml:"key,omitempty" doc:"PEM file with the client's key. It does not go into a bundle."`
+}
+
+// Certificates says who signs the control plane's certificates, and who renews them.
+type Certificates struct {
+	// Renew is auto by default: a timer on every control plane renews what ends within RenewBefore.
+	Renew string `yaml:"renew,omitempty" enum:"auto,manual" doc:"Default auto: a timer on the control planes renews certificates before they end. manual: kkbundle certs renew does."`
+	// CA, FrontProxyCA and EtcdCA are authorities of the user's; those that are left out are made by kubeadm.
+	CA           *KeyPair `yaml:"ca,omitempty" doc:"An authority of yours for the cluster."`
+	FrontProxyCA *KeyPair `yaml:"frontProxyCA,omitempty" doc:"An authority of yours for the API server's proxy."`
+	EtcdCA       *KeyPair `yaml:"etcdCA,omitempty" doc:"An authority of yours for etcd of type internal."`
+}
+
+// A KeyPair is a certificate and its key: paths of PEM files relative to the cluster file.
+type KeyPair struct {
+	Cert string `yaml:"cert" kk:"required" doc:"PEM file with the certificate."`
+	Key  string `yaml:"key" kk:"required" doc:"PEM file with the key. It does not go into a bundle."`
 }
 
 // Backup is how often etcd is saved and how many copies stay.
@@ -289,6 +306,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	k.Kubelet, k.Kubeadm, k.KubeProxy = k.Kubelet.clone(), k.Kubeadm.clone(), k.KubeProxy.clone()
 	d.ControlPlaneEndpoint.Type = orDefault(d.ControlPlaneEndpoint.Type, "local")
 	d.Etcd.Type = orDefault(d.Etcd.Type, "internal")
+	d.Certificates.Renew = orDefault(d.Certificates.Renew, "auto")
 	d.CRI.Type = orDefault(d.CRI.Type, "containerd")
 	d.CRI.Tools = slices.Clone(d.CRI.Tools)
 	d.CNI.Type = orDefault(d.CNI.Type, "flannel")

@@ -20,6 +20,9 @@ func (c *checker) cluster(k *Cluster) {
 	c.kubeadm(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
+	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != "internal" {
+		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
+	}
 	c.podNetwork(&k.CNI)
 	c.release("cri.version", k.CRI.Version)
 	c.imageRegistry(&k.ImageRegistry)

@@ -25,6 +25,7 @@ func TestSupported(t *testing.T) {
 		"cni.with":                  {"flannel", "calico", "cilium", "hybridnet", "kube-ovn"},
 		"imageRegistry.type":        {"registry", "existing", "none"},
 		"precheck.internet":         {"allowed", "forbidden"},
+		"certificates.renew":        {"auto", "manual"},
 	}
 	got := map[string][]string{}
 	choices := enums(reflect.TypeFor[Cluster](), "")

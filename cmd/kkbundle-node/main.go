@@ -12,7 +12,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/kkbundle/kkbundle/installer/node"
 )
@@ -24,17 +26,24 @@ const usage = `usage: kkbundle-node facts            < probe.json > facts.json
        kkbundle-node dial HOST:PORT   (speaks to kkbundle)
        kkbundle-node listen           (speaks to kkbundle)
        kkbundle-node reach            (speaks to kkbundle)
+       kkbundle-node expires DAYS PATH...   (prints the certificates that end within DAYS; exit code 3: there are none)
        kkbundle-node version`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout)
 	stop()
+	if errors.Is(err, errNone) {
+		os.Exit(3)
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "kkbundle-node: %v\n", err)
 		os.Exit(1)
 	}
 }
+
+// errNone says that no certificate ends soon.
+var errNone = errors.New("none")
 
 func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	switch {
@@ -64,12 +73,31 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return node.ServeListen(ctx, in, out)
 	case len(args) == 1 && args[0] == "reach":
 		return node.ServeReach(ctx, in, out)
+	case len(args) > 2 && args[0] == "expires":
+		return expires(out, args[1], args[2:])
 	case len(args) == 1 && args[0] == "version":
 		_, err := fmt.Fprintf(out, "kkbundle-node facts %d, protocol %d\n", node.FactsVersion, node.ProtocolVersion)
 		return err
 	default:
 		return errors.New(usage)
 	}
+}
+
+func expires(out io.Writer, days string, paths []string) error {
+	n, err := strconv.Atoi(days)
+	if err != nil || n < 0 {
+		return errors.New(usage)
+	}
+	soon := node.Expiring(time.Now().AddDate(0, 0, n), paths...)
+	for _, c := range soon {
+		if _, err := fmt.Fprintf(out, "%s %s\n", c.Path, c.NotAfter.Format(time.RFC3339)); err != nil {
+			return err
+		}
+	}
+	if len(soon) == 0 {
+		return errNone
+	}
+	return nil
 }
 
 func facts(ctx context.Context, in io.Reader) (node.Facts, error) {

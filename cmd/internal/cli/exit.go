@@ -91,7 +91,9 @@ func exitClasses() []exitClass {
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
 		{21, "something that is needed is missing", asError[*closureError]},
-		{22, "precheck warned, with --fail-on warn", asError[*precheckWarnedError]},
+		{22, "precheck warned, with --fail-on warn; certificates end soon, with --fail", func(err error) bool {
+			return asError[*precheckWarnedError](err) || asError[*expiringError](err)
+		}},
 		{1, "failed otherwise; with --exit-code: there are differences", func(err error) bool { return err != nil }},
 	}
 }

@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/installer"
+)
+
+func newCertsCmd(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "certs",
+		Short: "Look at a cluster's certificates, renew them, save its keys",
+		Long: `A control plane's certificates are valid for a year. install sets up a timer on every control plane that renews them when one ends
+within 60 days (certificates.renew: auto), so these commands are for looking, for clusters with renew: manual, and for after a time in
+which hosts were switched off.`,
+		Args: takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newCertsCheckCmd(g), newCertsRenewCmd(g), newCertsBackupCmd(g))
+	return cmd
+}
+
+// An expiringError says that certificates end soon, with --fail.
+type expiringError struct{ error }
+
+type certsCheckOptions struct {
+	siteFlags
+	days int
+	fail bool
+}
+
+func newCertsCheckCmd(g *globals) *cobra.Command {
+	var o certsCheckOptions
+	cmd := &cobra.Command{
+		Use:   "check -i INVENTORY [BUNDLE]",
+		Short: "List the certificates of all hosts by their end",
+		Long: `Lists the certificates on all hosts, those that end first at the top, and what renews each. Nothing is changed.
+
+With --fail the exit code is 22 where one has ended or ends within --days, for a monitoring that runs this now and then.`,
+		Example: "  kkbundle certs check -i inventory.yaml -c cluster.yaml --days 30 --fail",
+		Args:    takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runCertsCheck(cmd.Context(), g, first(args), o)
+		},
+	}
+	o.clusterOptional = true
+	o.add(cmd.Flags())
+	g.addTrust(cmd.Flags())
+	cmd.Flags().IntVar(&o.days, "days", 60, "which certificates are said to end soon")
+	cmd.Flags().BoolVar(&o.fail, "fail", false, "fail if one ends soon")
+	return cmd
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOptions) (err error) {
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	all, err := installer.Certificates(ctx, s.options())
+	if len(all) == 0 {
+		return err
+	}
+	now := time.Now()
+	soon := 0
+	for _, c := range all {
+		if c.Problem != "" || c.End.Before(now.AddDate(0, 0, o.days)) {
+			soon++
+		}
+	}
+	if g.json {
+		err = errors.Join(printJSON(g.Out, map[string]any{"version": 1, "certificates": all}), err)
+	} else {
+		err = errors.Join(printCertificates(g, all, now), err)
+	}
+	if err == nil && o.fail && soon > 0 {
+		return &expiringError{fmt.Errorf("%s within %s", count(soon, "certificate")+" end", count(o.days, "day"))}
+	}
+	return err
+}
+
+func printCertificates(g *globals, all []installer.Certificate, now time.Time) error {
+	var rows [][]string
+	for _, c := range all {
+		end, left, by := c.End.Format(time.DateOnly), remaining(c.End.Sub(now)), c.Renewal
+		switch {
+		case c.Problem != "":
+			end, left, by = "unreadable", "", c.Problem
+		case c.CA:
+			by = "an authority: a new one is a new cluster's"
+		}
+		rows = append(rows, []string{end, left, c.Host, c.Path, by})
+	}
+	return printTable(g.Out, []string{"ENDS", "LEFT", "HOST", "CERTIFICATE", "RENEWED BY"}, rows)
+}
+
+// remaining is a duration as people count the life of certificates.
+func remaining(left time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case left < 0:
+		return "ended"
+	case left < 2*day:
+		return fmt.Sprintf("%d h", int(left.Hours()))
+	}
+	return fmt.Sprintf("%d d", int(left/day))
+}
+
+type certsRenewOptions struct {
+	siteFlags
+	days   int
+	dryRun bool
+}
+
+func newCertsRenewCmd(g *globals) *cobra.Command {
+	var o certsRenewOptions
+	cmd := &cobra.Command{
+		Use:   "renew -i INVENTORY [BUNDLE]",
+		Short: "Renew the control plane's certificates now",
+		Long: `Renews what kubeadm has issued, on one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server,
+controller manager and scheduler, and the next one when the API server is ready again. Workloads go on. admin.conf in the work directory
+is renewed as well. With --days only control planes are worked on where a certificate ends within so many days.
+
+Kubelets renew their own certificates; the registry's is renewed by install. Authorities are not renewed.`,
+		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
+		Args:    takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runCertsRenew(cmd.Context(), g, first(args), o)
+		},
+	}
+	o.add(cmd.Flags())
+	g.addTrust(cmd.Flags())
+	cmd.Flags().IntVar(&o.days, "days", 0, "only where a certificate ends within so many days (default: all)")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	return cmd
+}
+
+func runCertsRenew(ctx context.Context, g *globals, path string, o certsRenewOptions) (err error) {
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	p := g.newTaskPrinter()
+	options := s.options()
+	options.DryRun, options.Progress = o.dryRun, p.event
+	report, err := installer.RenewCertificates(ctx, options, time.Duration(o.days)*24*time.Hour)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	verb := "changed"
+	if o.dryRun {
+		verb = "would change"
+	}
+	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
+	return nil
+}
+
+type certsBackupOptions struct {
+	siteFlags
+	output string
+}
+
+func newCertsBackupCmd(g *globals) *cobra.Command {
+	var o certsBackupOptions
+	cmd := &cobra.Command{
+		Use:   "backup -i INVENTORY -o FILE [BUNDLE]",
+		Short: "Save the keys that a cluster cannot be restored without",
+		Long: `Writes a tar file (mode 0600) with the cluster's authorities and the key of service accounts, from the first control plane, and the keys of
+the work directory. It is not encrypted: whoever has it is the cluster's administrator. Keep it with the etcd backups, not beside them.`,
+		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
+		Args:    takes("[BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runCertsBackup(cmd.Context(), g, first(args), o)
+		},
+	}
+	o.add(cmd.Flags())
+	g.addTrust(cmd.Flags())
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file (required)")
+	return cmd
+}
+
+func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupOptions) (err error) {
+	if o.output == "" {
+		return &usageError{errors.New("name the file with -o")}
+	}
+	s, err := openSite(ctx, g, o.siteFlags, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	files, err := installer.Keys(ctx, s.options())
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o600, Size: int64(len(f.Data)), ModTime: time.Now()}
+		if err := w.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := w.Write(f.Data); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	if err := writeFile(o.output, 0o600, &out); err != nil {
+		return err
+	}
+	g.note("%s in %s; it is not encrypted", count(len(files), "file"), o.output)
+	return nil
+}

@@ -1,0 +1,311 @@
+package installer
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	pkiDir = "/etc/kubernetes/pki"
+	// certsDays is how many days before their end the timer renews certificates. kubeadm's are valid for a year, so it has
+	// two months to succeed.
+	certsDays = 60
+)
+
+// A Certificate is one that a cluster lives by.
+type Certificate struct {
+	Host string `json:"host"`
+	Path string `json:"path"`
+	// Subject is whom it is for.
+	Subject string    `json:"subject,omitempty"`
+	CA      bool      `json:"ca,omitempty"`
+	End     time.Time `json:"end"`
+	// Renewal says what makes a new one.
+	Renewal string `json:"renewal,omitempty"`
+	// Problem says why it cannot be read.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Certificates looks at the certificates of all hosts, sorted by their end. It changes nothing; o.DryRun is taken as set.
+// Hosts that cannot be reached are named in the error, and the others' certificates are returned.
+func Certificates(ctx context.Context, o Options) ([]Certificate, error) {
+	o.DryRun = true
+	r, err := newRun(o)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var all []Certificate
+	_, err = r.start(ctx, func(ctx context.Context) error {
+		ctx = inTask(ctx, "certificates")
+		err := r.onAll(r.connected(), func(_ int, t *Target) error {
+			found, err := t.certificates(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, found...)
+			return errors.Join(err, t.forgetHelper(ctx))
+		})
+		return err
+	})
+	slices.SortFunc(all, func(a, b Certificate) int {
+		return errorsFirst(a, b)
+	})
+	return all, err
+}
+
+// errorsFirst orders certificates that cannot be read before the others, and those by their end.
+func errorsFirst(a, b Certificate) int {
+	if (a.Problem == "") != (b.Problem == "") {
+		return strings.Compare(b.Problem, a.Problem)
+	}
+	return slices.Compare([]string{a.End.UTC().Format(time.RFC3339), a.Host, a.Path}, []string{b.End.UTC().Format(time.RFC3339), b.Host, b.Path})
+}
+
+// certificates returns those of a host: files, and clients' in kubeconfigs.
+func (t *Target) certificates(ctx context.Context) ([]Certificate, error) {
+	probe := node.Probe{Certificates: []string{pkiDir, pkiDir + "/etcd", "/var/lib/kubelet/pki", registryDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
+	facts, err := t.facts(ctx, probe)
+	if err != nil {
+		return nil, err
+	}
+	var all []Certificate
+	seen := map[string]bool{}
+	for _, c := range facts.Certificates {
+		if link := c.Subject + c.NotAfter.String(); strings.HasPrefix(c.Path, "/var/lib/kubelet/pki") && seen[link] {
+			continue // kubelet-client-current.pem is a link to one with a date in its name
+		} else if seen[link] = true; c.NotAfter.IsZero() && c.Problem == "" {
+			continue
+		}
+		all = append(all, Certificate{Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter, Problem: c.Problem, Renewal: renewal(c)})
+	}
+	if !t.Is(manifest.RoleControlPlane) {
+		return current(all), nil
+	}
+	for _, name := range []string{"admin.conf", "super-admin.conf", "controller-manager.conf", "scheduler.conf"} {
+		one, err := t.clientOf(ctx, path.Join("/etc/kubernetes", name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return all, err
+		}
+		all = append(all, one)
+	}
+	return current(all), nil
+}
+
+// current leaves out the kubelet's older client certificates, which lie beside the one in use.
+func current(all []Certificate) []Certificate {
+	const prefix = "/var/lib/kubelet/pki/kubelet-client-"
+	last := ""
+	for _, c := range all {
+		if strings.HasPrefix(c.Path, prefix) {
+			last = max(last, c.End.Format(time.RFC3339))
+		}
+	}
+	return slices.DeleteFunc(all, func(c Certificate) bool {
+		return strings.HasPrefix(c.Path, prefix) && c.End.Format(time.RFC3339) != last
+	})
+}
+
+// renewal says what makes a new certificate of a kind.
+func renewal(c node.Certificate) string {
+	switch {
+	case c.CA:
+		return ""
+	case strings.HasPrefix(c.Path, pkiDir):
+		return "kkbundle certs renew"
+	case strings.HasPrefix(c.Path, "/var/lib/kubelet/pki/kubelet-client"):
+		return "the kubelet itself"
+	case strings.HasPrefix(c.Path, "/var/lib/kubelet/pki"):
+		return "a new one where it is removed and the kubelet is restarted; the API server does not look at it"
+	}
+	return "kkbundle install"
+}
+
+// clientOf returns the certificate of a kubeconfig's user.
+func (t *Target) clientOf(ctx context.Context, file string) (Certificate, error) {
+	one := Certificate{Host: t.Name, Path: file, Renewal: "kkbundle certs renew"}
+	data, err := t.read(ctx, file)
+	if err != nil {
+		return one, err
+	}
+	var config struct {
+		Users []struct {
+			User struct {
+				Certificate []byte `json:"client-certificate-data"`
+			} `json:"user"`
+		} `json:"users"`
+	}
+	if yaml.Unmarshal(data, &config) != nil || len(config.Users) == 0 {
+		one.Problem = "it is not a kubeconfig with a user" // what is wrong with it could be quoted from the key
+		return one, nil
+	}
+	block, _ := pem.Decode(config.Users[0].User.Certificate)
+	if block == nil {
+		one.Problem = "its user has no certificate"
+		return one, nil
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		one.Problem = strings.ToValidUTF8(err.Error(), "\uFFFD")
+		return one, nil
+	}
+	one.Subject, one.End = cert.Subject.String(), cert.NotAfter.UTC()
+	return one, nil
+}
+
+// RenewCertificates renews what kubeadm has issued, on one control plane after the other, and restarts the components so
+// that they use it; the next one waits until the API server is ready again. With before, only control planes where a
+// certificate ends within that time are worked on. The administrator's kubeconfig in the work directory is renewed, too.
+func RenewCertificates(ctx context.Context, o Options, before time.Duration) (Report, error) {
+	r, err := newRun(o)
+	if err != nil {
+		return Report{}, err
+	}
+	return r.start(ctx, func(ctx context.Context) error {
+		return r.phases(ctx, []Phase{{Name: "certificates", Tasks: []Task{renewTask(before), adminConfTask()}}})
+	})
+}
+
+// renewTask is done on hosts where nothing ends soon. Without before everything is renewed.
+func renewTask(before time.Duration) Task {
+	return Task{
+		Name:  "renew-certificates",
+		Roles: []manifest.Role{manifest.RoleControlPlane},
+		Where: OneByOne,
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			if member, err := t.isMember(ctx); err != nil || !member {
+				return true, errors.Join(err, notAMember(t, member))
+			}
+			if before == 0 {
+				return false, nil
+			}
+			all, err := t.certificates(ctx)
+			soon := t.run.Now().Add(before)
+			ends := slices.ContainsFunc(all, func(c Certificate) bool {
+				return c.Renewal == "kkbundle certs renew" && c.Problem == "" && c.End.Before(soon)
+			})
+			return !ends, err
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			if err := t.command(ctx, "kubeadm", "certs", "renew", "all"); err != nil {
+				return err
+			}
+			return t.restartControlPlane(ctx)
+		},
+	}
+}
+
+func notAMember(t *Target, member bool) error {
+	if member {
+		return nil
+	}
+	return fmt.Errorf("%s is no control plane yet", t.Name)
+}
+
+// controlPlaneProcesses are the static pods' processes by the names that the kernel has for them: at most 15 bytes.
+func controlPlaneProcesses(c *manifest.Cluster) []string {
+	names := []string{"kube-apiserver", "kube-controller", "kube-scheduler"}
+	if c.Etcd.Type == "internal" {
+		names = append([]string{"etcd"}, names...)
+	}
+	return names
+}
+
+// restartControlPlane ends the static pods' processes, which the kubelet starts again; it waits until they are back and the
+// API server is ready. kubeadm's own way, to move the manifests out and back, leaves a host without a control plane when
+// it is interrupted.
+func (t *Target) restartControlPlane(ctx context.Context) error {
+	for _, name := range controlPlaneProcesses(t.run.cluster) {
+		if _, err := t.test(ctx, "pkill", "--exact", name); err != nil {
+			return err
+		}
+	}
+	const start = 3 * time.Minute
+	return eventually(ctx, start, func(ctx context.Context) error {
+		for _, name := range controlPlaneProcesses(t.run.cluster) {
+			if err := t.command(ctx, "pgrep", "--exact", name); err != nil {
+				return fmt.Errorf("%s has not started again: %w", name, err)
+			}
+		}
+		_, err := t.kubectl(ctx, "get", "--raw=/readyz")
+		return err
+	})
+}
+
+// A KeyFile is a part of a backup of keys. Its content is secret.
+type KeyFile struct {
+	Name string
+	Data []byte
+}
+
+// Keys returns what a cluster cannot be restored without: the authorities and the key of service accounts of a control
+// plane, and the work directory's. It changes nothing; o.DryRun is taken as set.
+func Keys(ctx context.Context, o Options) ([]KeyFile, error) {
+	o.DryRun = true
+	r, err := newRun(o)
+	if err != nil {
+		return nil, err
+	}
+	var files []KeyFile
+	_, err = r.start(ctx, func(ctx context.Context) error {
+		t := r.firstControlPlane()
+		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key", "sa.pub", "etcd/ca.crt", "etcd/ca.key"} {
+			data, err := t.read(inTask(ctx, "keys"), path.Join(pkiDir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // an etcd beside the cluster, or an authority whose key is kept elsewhere
+			}
+			if err != nil {
+				return err
+			}
+			files = append(files, KeyFile{path.Join("kubernetes", name), data})
+		}
+		if len(files) == 0 {
+			return fmt.Errorf("%s has no keys in %s: there is no cluster yet", t.Name, pkiDir)
+		}
+		own, err := r.dir.keys()
+		files = append(files, own...)
+		return errors.Join(err, t.forgetHelper(ctx))
+	})
+	return files, err
+}
+
+// keyDirs are the work directory's directories with secrets that exist nowhere else.
+func keyDirs() []string { return []string{"pki", "registry"} }
+
+// keys returns the secrets of the work directory.
+func (w *workDir) keys() ([]KeyFile, error) {
+	var files []KeyFile
+	for _, dir := range keyDirs() {
+		err := fs.WalkDir(w.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) || err == nil && !d.Type().IsRegular() {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			data, err := w.read(name)
+			files = append(files, KeyFile{path.Join("work", name), data})
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("keys of the work directory: %w", err)
+		}
+	}
+	return files, nil
+}

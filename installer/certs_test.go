@@ -1,0 +1,189 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/pki"
+)
+
+func authorityPair(t *testing.T, now time.Time) pki.Pair {
+	t.Helper()
+	_, pair, err := pki.NewAuthority("site CA", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// TestOwnAuthorities holds that an authority is looked at before kubeadm takes it, and that errors have no key in them.
+func TestOwnAuthorities(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	good, other, old := authorityPair(t, now), authorityPair(t, now), authorityPair(t, now.AddDate(-11, 0, 0))
+	authority, err := pki.ParseAuthority(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := authority.Issue(pki.ParseNames([]string{"a"}), now, pki.Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name      string
+		cert, key []byte
+		want      string
+	}{
+		{"good", good.Cert, good.Key, ""},
+		{"another key", good.Cert, other.Key, "not that of the certificate"},
+		{"a leaf", leaf.Cert, leaf.Key, "not one of an authority"},
+		{"ended", old.Cert, old.Key, "ended on"},
+		{"garbage", []byte("x"), good.Key, "certificate"},
+		{"missing", nil, nil, "no such file"},
+	} {
+		s := newSite(t, "cp1")
+		s.options.Cluster.Certificates.CA = &manifest.KeyPair{Cert: "ca.crt", Key: "ca.key"}
+		s.options.Values = func(path string) ([]byte, error) {
+			data := map[string][]byte{"ca.crt": c.cert, "ca.key": c.key}[path]
+			if data == nil {
+				return nil, &os.PathError{Op: "open", Path: path, Err: errors.New("no such file")}
+			}
+			return data, nil
+		}
+		cp1 := s.run(t, nil).targets[0]
+		err := cp1.putAuthorities(t.Context())
+		if c.want == "" {
+			if err != nil || s.hosts["cp1"].content(pkiDir+"/ca.key") != string(good.Key) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			info, statErr := os.Stat(filepath.Join(s.hosts["cp1"].root, pkiDir, "ca.key"))
+			if statErr != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: mode of the key: %v, %v", c.name, info, statErr)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "PRIVATE") {
+			t.Errorf("%s: want %q, got %v", c.name, c.want, err)
+		}
+	}
+}
+
+// TestRenewCertificates renews on one control plane after the other, and not where nothing ends soon.
+func TestRenewCertificates(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	h := s.hosts["cp1"]
+	now := time.Now()
+	authority, err := pki.ParseAuthority(authorityPair(t, now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := authority.Issue(pki.ParseNames([]string{"kubernetes-admin"}), now, 20*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := "users: [{user: {client-certificate-data: " + base64.StdEncoding.EncodeToString(leaf.Cert) + "}}]\n"
+	h.put(t, adminConf, config)
+	h.put(t, "/etc/kubernetes/scheduler.conf", "users: [{user: {token: secret}}]\n")
+	r := s.run(t, nil)
+	h.answer(host.HelperPath, func(_ context.Context, cmd host.Cmd) error {
+		_, err := cmd.Stdout.Write([]byte(`{"version": 1, "certificates": [{"path": "/etc/kubernetes/pki/ca.crt", "ca": true, "notAfter": "2001-01-01T00:00:00Z"}]}`))
+		return err
+	})
+	if err := os.WriteFile(filepath.Join(h.stubs, "pgrep"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cp1 := r.targets[0]
+	h.put(t, memberPath, string(r.memberFile().data))
+	h.put(t, pkiDir+"/ca.crt", "x")
+	h.put(t, "/etc/kubernetes/kubelet.conf", "x")
+	all, err := cp1.certificates(t.Context())
+	if err != nil || len(all) != 3 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, c := range all {
+		if c.Path == adminConf && !c.End.Equal(leafEnd(t, leaf)) || strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "its user has no certificate" {
+			t.Errorf("%+v", c)
+		}
+	}
+	h.said("x")
+	for before, want := range map[time.Duration]bool{0: true, 10 * 24 * time.Hour: false, 30 * 24 * time.Hour: true} {
+		task := renewTask(before)
+		done, err := task.Done(t.Context(), cp1)
+		if err != nil || done == want {
+			t.Errorf("within %s: done %v, %v", before, done, err)
+		}
+	}
+	if err := renewTask(0).Do(t.Context(), cp1); err != nil {
+		t.Fatal(err)
+	}
+	h.mu.Lock()
+	ran := slices.Clone(h.ran)
+	h.mu.Unlock()
+	if !slices.Contains(ran, "kubeadm certs renew all") || !slices.Contains(ran, "pkill --exact kube-apiserver") || !slices.Contains(ran, "pgrep --exact kube-scheduler") {
+		t.Errorf("ran %q", ran)
+	}
+}
+
+func leafEnd(t *testing.T, p pki.Pair) time.Time {
+	t.Helper()
+	cert, err := pki.ParseCertificate(p.Cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert.NotAfter
+}
+
+// TestProcessNames holds that names are as the kernel cuts them: pkill --exact would find nothing otherwise.
+func TestProcessNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range controlPlaneProcesses(cluster(t, "").WithDefaults()) {
+		if len(name) > 15 {
+			t.Errorf("%s has more than 15 bytes", name)
+		}
+	}
+}
+
+// TestExpiring holds what the timer on hosts goes by.
+func TestExpiring(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	pair := authorityPair(t, now)
+	authority, err := pki.ParseAuthority(pair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, life := range map[string]time.Duration{"short": 30 * 24 * time.Hour, "long": 90 * 24 * time.Hour} {
+		leaf, err := authority.Issue(pki.ParseNames([]string{name}), now, life)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+".crt"), leaf.Cert, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), pair.Cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	soon := node.Expiring(now.AddDate(100, 0, 0), dir, "/absent")
+	if len(soon) != 2 { // never the authority
+		t.Errorf("%+v", soon)
+	}
+	soon = node.Expiring(now.AddDate(0, 0, certsDays), dir)
+	if len(soon) != 1 || filepath.Base(soon[0].Path) != "short.crt" {
+		t.Errorf("%+v", soon)
+	}
+}
