@@ -32,6 +32,8 @@ type run struct {
 	// on returns the cluster as it is on a host, packages what hosts need of their distribution.
 	on       func(manifest.Host) (*manifest.Cluster, error)
 	packages rolePackages
+	// repositories are what hosts get packages from.
+	repositories osRepositories
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
 	// visiting says that the run only looks at hosts for a precheck.

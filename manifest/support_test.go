@@ -25,6 +25,7 @@ func TestSupported(t *testing.T) {
 		"cni.with":                  nil,
 		"imageRegistry.type":        {"registry", "existing"},
 		"precheck.internet":         {"allowed", "forbidden"},
+		"osPackages":                {"bundle", "host", "none"},
 	}
 	got := map[string][]string{"cni.with": nil}
 	choices := enums(reflect.TypeFor[Cluster](), "")
