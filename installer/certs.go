@@ -53,7 +53,7 @@ func Certificates(ctx context.Context, o Options) ([]Certificate, error) {
 	_, err = r.start(ctx, func(ctx context.Context) error {
 		ctx = inTask(ctx, "certificates")
 		err := r.onAll(r.connected(), func(_ int, t *Target) error {
-			found, err := t.certificates(ctx)
+			found, err := t.allCertificates(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, found...)
@@ -75,8 +75,8 @@ func errorsFirst(a, b Certificate) int {
 	return slices.Compare([]string{a.End.UTC().Format(time.RFC3339), a.Host, a.Path}, []string{b.End.UTC().Format(time.RFC3339), b.Host, b.Path})
 }
 
-// certificates returns those of a host: files, and clients' in kubeconfigs.
-func (t *Target) certificates(ctx context.Context) ([]Certificate, error) {
+// allCertificates returns those of a host: files, and clients' in kubeconfigs.
+func (t *Target) allCertificates(ctx context.Context) ([]Certificate, error) {
 	probe := node.Probe{Certificates: []string{pkiDir, pkiDir + "/etcd", "/var/lib/kubelet/pki", registryDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
 	facts, err := t.facts(ctx, probe)
 	if err != nil {
@@ -195,7 +195,7 @@ func renewTask(before time.Duration) Task {
 			if before == 0 {
 				return false, nil
 			}
-			all, err := t.certificates(ctx)
+			all, err := t.allCertificates(ctx)
 			soon := t.run.Now().Add(before)
 			ends := slices.ContainsFunc(all, func(c Certificate) bool {
 				return c.Renewal == "kkbundle certs renew" && c.Problem == "" && c.End.Before(soon)

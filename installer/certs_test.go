@@ -109,7 +109,7 @@ func TestRenewCertificates(t *testing.T) {
 	h.put(t, memberPath, string(r.memberFile().data))
 	h.put(t, pkiDir+"/ca.crt", "x")
 	h.put(t, "/etc/kubernetes/kubelet.conf", "x")
-	all, err := cp1.certificates(t.Context())
+	all, err := cp1.allCertificates(t.Context())
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%+v, %v", all, err)
 	}

@@ -73,6 +73,11 @@ func (p *rolePackages) of(roles []manifest.Role) []string {
 	if !p.wanted {
 		return nil
 	}
+	return p.ofAny(roles)
+}
+
+// ofAny returns them whether there is a bundle with packages or not.
+func (p *rolePackages) ofAny(roles []manifest.Role) []string {
 	var list []string
 	for _, one := range []string{"debian", "rhel"} {
 		names, _ := p.on(roles, one) // who has no names is not asked

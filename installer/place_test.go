@@ -224,7 +224,7 @@ func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 	r.cluster.ImageRegistry.Port = freePort(t)
 	h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "restart" {
-			serve(ctx, t, h)
+			serveRegistry(ctx, t, h)
 		}
 		return nil
 	})
@@ -288,8 +288,8 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// serve runs the registry with the configuration that lies on the host.
-func serve(ctx context.Context, t *testing.T, h *rooted) {
+// serveRegistry runs the registry with the configuration that lies on the host.
+func serveRegistry(ctx context.Context, t *testing.T, h *rooted) {
 	text := h.content(registryDir + "/config.yaml")
 	for _, dir := range []string{registryDir, registryData} {
 		text = strings.ReplaceAll(text, dir, h.root+dir)

@@ -40,6 +40,8 @@ type run struct {
 	change *nodeChange
 	// deleting says that the run takes nodes out of a cluster that goes on.
 	deleting bool
+	// repositories are what hosts get packages from.
+	repositories osRepositories
 	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
 	leaving bool
 	// alone says that the run is about the hosts of Limit and needs no other.

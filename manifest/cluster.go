@@ -25,8 +25,10 @@ type Cluster struct {
 	Storage              Storage       `yaml:"storage,omitempty"`
 	DNS                  ClusterDNS    `yaml:"dns,omitempty"`
 	Metrics              bool          `yaml:"metrics,omitempty" doc:"Whether metrics-server is installed."`
-	Precheck             Precheck      `yaml:"precheck,omitempty" doc:"What must hold on every host."`
-	Addons               []Addon       `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
+	// OSPackages says where packages of the operating system come from that hosts lack.
+	OSPackages string   `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Where packages that hosts lack come from: bundle (default), those of their distribution in it; host, the hosts' own sources; none, nothing is installed."`
+	Precheck   Precheck `yaml:"precheck,omitempty" doc:"What must hold on every host."`
+	Addons     []Addon  `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
 	// Catalog are paths of Catalog files, relative to the cluster file; later ones win.
@@ -118,6 +120,13 @@ type KeyPair struct {
 	Cert string `yaml:"cert" kk:"required" doc:"PEM file with the certificate."`
 	Key  string `yaml:"key" kk:"required" doc:"PEM file with the key. It does not go into a bundle."`
 }
+
+// Where packages of the operating system come from.
+const (
+	PackagesOfBundle = "bundle"
+	PackagesOfHost   = "host"
+	PackagesOfNobody = "none"
+)
 
 // Backup is how often etcd is saved and how many copies stay.
 type Backup struct {
@@ -315,6 +324,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.CNI.Values = slices.Clone(d.CNI.Values)
 	d.Etcd.DataDir = orDefault(d.Etcd.DataDir, defaultEtcdDir)
 	d.Etcd.Endpoints = slices.Clone(d.Etcd.Endpoints)
+	d.OSPackages = orDefault(d.OSPackages, PackagesOfBundle)
 	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, "registry")
 	if d.ImageRegistry.Type == "registry" {
 		d.ImageRegistry.Port = orDefault(d.ImageRegistry.Port, DefaultRegistryPort)

@@ -26,6 +26,7 @@ func TestSupported(t *testing.T) {
 		"imageRegistry.type":        {"registry", "existing", "none"},
 		"precheck.internet":         {"allowed", "forbidden"},
 		"certificates.renew":        {"auto", "manual"},
+		"osPackages":                {"bundle", "host", "none"},
 	}
 	got := map[string][]string{}
 	choices := enums(reflect.TypeFor[Cluster](), "")

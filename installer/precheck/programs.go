@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -105,7 +106,7 @@ func (s *Subject) hasAll(programs []string) Finding {
 	}
 	var missing []string
 	for _, name := range programs {
-		if !s.Facts.Executable(name) {
+		if !s.Facts.Executable(name) && !s.isComing(name) {
 			missing = append(missing, name)
 		}
 	}
@@ -118,13 +119,10 @@ func hasPackages(s *Subject) Finding {
 	if len(has) == 0 {
 		return skip()
 	}
-	id := strings.ToLower(s.Facts.OS.ID) + "/"
-	name := id + s.Facts.OS.VersionID
-	before, _, _ := strings.Cut(s.Facts.OS.VersionID, ".")
-	major := id + before // rocky/9 of 9.4
-	if slices.Contains(has, name) || slices.Contains(has, major) {
-		return pass(name)
+	if distribution, ok := Distribution(s.Facts.OS, has); ok {
+		return pass(distribution)
 	}
+	name := strings.ToLower(s.Facts.OS.ID) + "/" + s.Facts.OS.VersionID
 	missing, known := s.missingPackages(name)
 	if known && len(missing) == 0 {
 		return pass("all that are needed are installed")
@@ -134,6 +132,38 @@ func hasPackages(s *Subject) Finding {
 		text += "; not installed: " + some(missing)
 	}
 	return fail(text)
+}
+
+// Distribution returns which of the distributions that a bundle has packages of a host is: its version, or the major one, so
+// that rocky/9 is for 9.4.
+func Distribution(os node.OSRelease, has []string) (string, bool) {
+	id := strings.ToLower(os.ID) + "/"
+	major, _, _ := strings.Cut(os.VersionID, ".")
+	for _, name := range []string{id + os.VersionID, id + major} {
+		if slices.Contains(has, name) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// programPackages are what distributions call the packages that have the programs.
+func programPackages() map[string][]string {
+	return map[string][]string{
+		"conntrack": {"conntrack", "conntrack-tools"}, "ebtables": {"ebtables"}, "ethtool": {"ethtool"}, "socat": {"socat"}, "ipset": {"ipset"},
+		"ipvsadm": {"ipvsadm"}, "iptables": {"iptables", "iptables-nft"}, "ip": {"iproute2", "iproute"}, "tc": {"iproute2", "iproute-tc"},
+		nfsMount: {"nfs-common", "nfs-utils"},
+	}
+}
+
+// isComing tells whether the installation brings a program that the host lacks, with the bundle's packages.
+func (s *Subject) isComing(program string) bool {
+	distribution, ok := Distribution(s.Facts.OS, s.Input.Packages)
+	if !ok || !s.Input.Install || s.Input.PackagesOf == nil || s.Cluster.OSPackages != manifest.PackagesOfBundle {
+		return false
+	}
+	names, err := s.Input.PackagesOf(s.Host.Roles, distribution)
+	return err == nil && slices.ContainsFunc(programPackages()[program], func(p string) bool { return slices.Contains(names, p) })
 }
 
 // missingPackages are those that the host's roles need and it does not have; false if that is not known.
