@@ -112,6 +112,7 @@ cni: {ipv4MaskSize: 25, ipv6MaskSize: 60}
 		"hardened": cluster(t, hardenedCluster),
 	} {
 		r := &run{cluster: c}
+		r.targets = []*Target{{Host: manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane}}, IP: ip, run: r}}
 		config, err := newKubeadmConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()), r.parts()...)
 		if err != nil {
 			t.Fatal(err)

@@ -249,7 +249,7 @@ func TestWithoutPodNetwork(t *testing.T) {
 	for _, task := range verifyTasks(cluster(t, "cni: {type: none}")) {
 		list = append(list, task.Name)
 	}
-	if got := strings.Join(list, " "); got != "verify-nodes verify-cluster verify-join verify-images verify-result" {
+	if got := strings.Join(list, " "); got != "verify-nodes verify-cluster verify-join verify-images verify-hosts-security verify-security verify-result" {
 		t.Errorf("without pods that reach each other %s are verified", got)
 	}
 }

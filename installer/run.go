@@ -133,7 +133,7 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 	}
 	release, err := r.lockAll(ctx)
 	defer release()
-	if err == nil && !r.leaving {
+	if err == nil && !r.leaving && !r.alone {
 		err = r.findLead(inTask(ctx, "connect"))
 	}
 	if err == nil {

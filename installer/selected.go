@@ -14,15 +14,15 @@ func tagGroups() []tagGroup {
 		{"precheck", []string{"precheck"}},
 		{"hosts", []string{"hosts-file", "swap", "kernel", "service-route", "packages", "os-", "chrony", "ntp"}},
 		{"registry", []string{"certificates", "registry", "registry-", "existing-registry", "seed-registry", "harbor", "harbor-", "preload-images"}},
-		{"cri", []string{"containerd", "docker", "crio", "cri-", "crictl", "nerdctl"}},
+		{"cri", []string{"containerd", "docker", "docker-", "runtime-tools", "crio", "cri-", "crictl", "nerdctl"}},
 		{"etcd", []string{"etcd", "etcd-", "provided-etcd"}},
 		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint", "external-endpoint"}},
 		{"kubernetes", []string{"kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
 		{"security", []string{"security", "security-", "encryption-", "audit-", "certs-", "certificates-"}},
-		{"network", []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "cni-", "network-"}},
+		{"network", []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "cni-", "network-", "pod-links"}},
 		{"dns", []string{"cluster-dns", "node-local-dns"}},
 		{"storage", []string{"nfs-", "localpv-provisioner", "storage-"}},
-		{"addons", []string{"addon-", "addons-", "metrics-server", "localpv-provisioner", "nfs-subdir-external-provisioner", "manifests-"}},
+		{"addons", []string{"addon-", "addons-", "removed-addons", "metrics-server", "localpv-provisioner", "nfs-subdir-external-provisioner", "manifests-"}},
 		{"verify", []string{"verify-"}},
 	}
 }

@@ -37,7 +37,7 @@ func healthy() *survey {
 	pod.Metadata.Name, pod.Metadata.Namespace = "coredns-x", kubeSystem
 	pod.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
 	s := &survey{
-		now: now, kubernetes: true, version: "v1.34.3",
+		now: now, kubernetes: true, version: "v1.34.3", system: []string{kubeSystem},
 		nodes: []nodeObject{cp, worker}, pods: []podObject{pod}, objects: map[string]clusterObject{},
 		tokens: []bootstrap{{"bootstrap-token-abcdef", now.Add(time.Hour).Format(time.RFC3339)}},
 		hosts: []surveyed{

@@ -265,7 +265,7 @@ func clusterMutations() []mutation {
 		return of(func(c *manifest.Cluster) { f(&c.Kubernetes) })
 	}
 	return []mutation{
-		{"metrics-server", good, of(func(c *manifest.Cluster) { c.Metrics = true }), each("supported", "")},
+		{"Harbor", good, of(func(c *manifest.Cluster) { c.ImageRegistry.Type = "harbor" }), each("supported", "")},
 		{"something is not in the bundle", good, func(in *input) { in.Missing = []string{"no kubelet for linux/arm64"} }, each("bundle", "")},
 		{"Kubernetes 1.22", withCluster(good, old("v1.24.1")), of(old("v1.22.9")), each("kubernetes-version", "")},
 		{"Kubernetes 1.99", good, of(old("v1.99.0")), each("kubernetes-tested", "")},
