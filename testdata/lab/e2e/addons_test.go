@@ -101,13 +101,3 @@ func (th *thread) addons(t *testing.T) {
 		t.Errorf("without %q:\n%s", want, left.stderr)
 	}
 }
-
-func TestDev(t *testing.T) {
-	th := start(t, scenario{hosts: 2})
-	th.makeBundle(t)
-	if !t.Run("install", th.install) {
-		t.FailNow()
-	}
-	t.Run("addons", th.addons)
-	t.Run("reset", th.reset)
-}
