@@ -270,7 +270,7 @@ func TestKubeVIP(t *testing.T) {
 					switch {
 					case cmd.Args[1] == "reset":
 						return os.Remove(h.root + kubeVIPManifest)
-					case cmd.Args[1] == "join" || cmd.Args[2] != "phase":
+					case cmd.Args[1] == "join" || cmd.Args[1] == "init" && cmd.Args[2] != "phase":
 						_, path, _ := strings.Cut(h.content(kubeVIPManifest), "hostPath:\n      path: ")
 						path, _, _ = strings.Cut(path, "\n")
 						seen = append(seen, name+" "+cmd.Args[1]+" "+path)

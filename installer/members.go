@@ -89,6 +89,9 @@ func (r *run) memberFile() textFile {
 // is one of another cluster is an error: kubeadm would be made to take it apart.
 func (t *Target) membership(ctx context.Context) (settings string, member bool, err error) {
 	is, settings, member, err := t.recorded(ctx)
+	if err == nil && !member {
+		because(ctx, "%s is no node yet", t.Name)
+	}
 	if err != nil || !member {
 		return "", false, err
 	}

@@ -37,7 +37,7 @@ func TestNetworkValues(t *testing.T) {
 		cluster string
 		want    map[string]any
 	}{
-		"calico": {"kubernetes: {maxPods: 60}\ncni: {type: calico, version: v3.31.3, ipv4MaskSize: 26}", map[string]any{
+		"calico": {"kubernetes: {version: v1.34.3, maxPods: 60}\ncni: {type: calico, version: v3.31.3, ipv4MaskSize: 26}", map[string]any{
 			"installation.registry":                                            "quay.io",
 			"installation.calicoNetwork.bgp":                                   "Disabled",
 			"tigeraOperator.image":                                             "tigera/operator",
