@@ -77,9 +77,12 @@ func works(t *testing.T, path, value string) bool {
 		settings += ", address: host.example"
 	}
 	text := "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\n"
-	if section == "kubernetes" {
+	switch {
+	case name == "":
+		text += "kubernetes: {version: v1.34.3}\n" + path + ": " + value + "\n"
+	case section == "kubernetes":
 		text += "kubernetes: {version: v1.34.3, " + settings + "}\n"
-	} else {
+	default:
 		text += "kubernetes: {version: v1.34.3}\n" + section + ": {" + settings + "}\n"
 	}
 	c, err := ParseCluster("c", []byte(text))
