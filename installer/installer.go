@@ -127,6 +127,8 @@ type Options struct {
 	Helper func(arch string) ([]byte, error)
 	// Values reads a values file that the cluster names.
 	Values func(path string) ([]byte, error)
+	// RegistryPassword returns the password for a registry of the site's own that wants a login; nil if there is none.
+	RegistryPassword func() (string, error)
 	// Phases, if any, are the only phases that run; Limit, if any, the only hosts on which tasks of several hosts run.
 	Phases, Limit []string
 	// From is the phase or the task that the run begins with; Tags, if any, are the names or groups of the only tasks that

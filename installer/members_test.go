@@ -279,3 +279,21 @@ func TestExistingRegistry(t *testing.T) {
 		t.Errorf("the registry itself:\n%s", text)
 	}
 }
+
+// TestRegistryLogin holds that hosts get the login of the site's own registry, and that its password is hidden everywhere else.
+func TestRegistryLogin(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, "imageRegistry: {type: existing, address: harbor.site, auth: {username: puller, passwordEnv: X}}")
+	r := &run{cluster: c, mask: newMasker(), Options: Options{RegistryPassword: func() (string, error) { return "hunter2hunter2", nil }}}
+	access, err := r.access()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := hostsFiles(access, []string{"docker.io"})
+	if text := string(files[0].data); !strings.Contains(text, access.authorization()) || files[0].mode != 0o600 {
+		t.Errorf("mode %o\n%s", files[0].mode, text)
+	}
+	if got := r.mask.mask("hunter2hunter2 " + access.authorization()); strings.Contains(got, "hunter2") || strings.Contains(got, strings.TrimPrefix(access.authorization(), "Basic ")) {
+		t.Errorf("the log has %q", got)
+	}
+}

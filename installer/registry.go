@@ -172,6 +172,16 @@ func (r *run) existingAccess() (a registryAccess, err error) {
 			return a, fmt.Errorf("imageRegistry.ca: %w", err)
 		}
 	}
+	auth := r.cluster.ImageRegistry.Auth
+	if auth == nil || r.RegistryPassword == nil {
+		return a, nil
+	}
+	if a.password, err = r.RegistryPassword(); err != nil {
+		return a, fmt.Errorf("imageRegistry.auth: %w", err)
+	}
+	a.username = auth.Username
+	r.mask.hide(a.password)
+	r.mask.hide(strings.TrimPrefix(a.authorization(), "Basic "))
 	return a, nil
 }
 

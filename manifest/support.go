@@ -59,9 +59,6 @@ func clusterGaps() []gap[*Cluster] {
 			return append(when(two && c.CNI.Type == "hybridnet", "cni.type"), when(two && c.CNI.With == "hybridnet", "cni.with")...)
 		}, "use calico, cilium, kube-ovn or flannel"},
 		is("imageRegistry.type", "harbor", registry, "use registry, or existing with the address of yours"),
-		{"a login at the registry", func(c *Cluster) []string {
-			return when(c.ImageRegistry.Type == "existing" && c.ImageRegistry.Auth != nil, "imageRegistry.auth")
-		}, "let the hosts pull without one"},
 	}...)
 }
 

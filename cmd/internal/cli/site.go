@@ -132,16 +132,30 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 // options are what every installer run needs.
 func (s *site) options() installer.Options {
 	return installer.Options{
-		Cluster:   s.cluster,
-		Inventory: s.inv,
-		Bundle:    s.bundle,
-		WorkDir:   s.workDir,
-		Dial:      s.dial,
-		Helper:    helper.Binary,
-		Values:    s.values,
-		Hosts:     s.parallel,
-		Logger:    s.g.logger(),
+		Cluster:          s.cluster,
+		Inventory:        s.inv,
+		Bundle:           s.bundle,
+		WorkDir:          s.workDir,
+		Dial:             s.dial,
+		Helper:           helper.Binary,
+		Values:           s.values,
+		RegistryPassword: s.registryPassword(),
+		Hosts:            s.parallel,
+		Logger:           s.g.logger(),
 	}
+}
+
+// registryPassword says where the password for the site's own registry comes from; nil if it wants none.
+func (s *site) registryPassword() func() (string, error) {
+	if s.cluster == nil || s.cluster.ImageRegistry.Auth == nil {
+		return nil
+	}
+	auth := s.cluster.ImageRegistry.Auth
+	secret := s.secret(false, "password of the registry", auth.PasswordEnv, auth.PasswordFile, auth.Password)
+	if secret == nil {
+		return nil
+	}
+	return func() (string, error) { return secret(context.Background()) } // neither a variable nor a file waits for anybody
 }
 
 // dial connects to a host the way its inventory entry says.
