@@ -138,6 +138,11 @@ func (r *run) canSpare(t *Target) bool {
 	return len(r.Limit) > 0 && !r.isWanted(t) && t.Is(manifest.RoleControlPlane) && t != first(r.withRole(manifest.RoleRegistry))
 }
 
+// isLost tells whether a run that goes on without some hosts has lost this one: what runs there cannot be as it shall.
+func (r *run) isLost(name string) bool {
+	return slices.ContainsFunc(r.targets, func(t *Target) bool { return t.Name == name && t.failure != nil })
+}
+
 // spare reports the hosts that were lost and can be spared, or, if there is no control plane left, joins their errors.
 func (r *run) spare() error {
 	var errs []error

@@ -142,7 +142,7 @@ func (t *Target) nodesAreReady(ctx context.Context) error {
 	for _, host := range t.run.withRole(manifest.RoleCluster) {
 		n, ok := byName[host.Name]
 		switch version := n.Status.NodeInfo.KubeletVersion; {
-		case host.fell: // its own error says more
+		case host.fell || host.failure != nil: // its own error says more, or the run goes on without it
 		case !ok && !t.run.isWanted(host):
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))
@@ -176,7 +176,7 @@ func (t *Target) podsAreReady(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("there are no pods in %s", namespace))
 		}
 		for _, p := range pods {
-			if !p.isOver() && !isTrue(p.Status.Conditions, "Ready") {
+			if !p.isOver() && !t.run.isLost(p.Spec.NodeName) && !isTrue(p.Status.Conditions, "Ready") {
 				errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s",
 					namespace, p.Metadata.Name, orDash(p.Spec.NodeName), p.reason()))
 			}
