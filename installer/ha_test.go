@@ -146,6 +146,40 @@ func TestLostControlPlane(t *testing.T) {
 	}
 }
 
+// The lost one is not what the run is judged by; any other is.
+func TestVerificationWithoutALostHost(t *testing.T) {
+	t.Parallel()
+	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.options.Limit = []string{"node2"}
+	sick := "cp1"
+	s.hosts["cp2"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+		line, items := strings.Join(cmd.Args, " "), []string{}
+		for _, name := range []string{"cp1", "cp2", "cp3", "node1", "node2"} {
+			ready := "True"
+			if name == sick {
+				ready = "Unknown"
+			}
+			status := `"conditions":[{"type":"Ready","status":"` + ready + `"}],"nodeInfo":{"kubeletVersion":"v1.34.3"}`
+			items = append(items, fmt.Sprintf(`{"metadata":{"name":%[1]q},"spec":{"nodeName":%[1]q},"status":{%[2]s}}`, name, status))
+		}
+		if !strings.Contains(line, " get ") {
+			return nil
+		}
+		_, err := io.WriteString(cmd.Stdout, `{"items":[`+strings.Join(items, ",")+"]}")
+		return err
+	})
+	r := s.run(t, nil)
+	r.targets[0].on, r.targets[0].failure = nil, errors.New("no answer")
+	cp2 := r.targets[1]
+	if err := errors.Join(cp2.nodesAreReady(t.Context()), cp2.podsAreReady(t.Context())); err != nil {
+		t.Error(err)
+	}
+	sick = "cp3"
+	if cp2.nodesAreReady(t.Context()) == nil || cp2.podsAreReady(t.Context()) == nil {
+		t.Error("a host that was not lost may be sick")
+	}
+}
+
 // Where the cluster may be on a host that is not reached, no second one begins.
 func TestNoSecondCluster(t *testing.T) {
 	t.Parallel()

@@ -180,11 +180,11 @@ func roleNames(roles []manifest.Role) []string {
 // isSpared tells whether a change of nodes goes on without the host.
 func (r *run) isSpared(t *Target) bool { return r.change != nil && t.failure != nil }
 
-// leftOut tells whether the run goes on without a host: a task has failed on it, or it is down and nodes are added or deleted.
+// leftOut tells whether the run goes on without a host: a task has failed on it, or it is down and can be spared.
 // What does not work there has been said, and is not waited for.
 func (r *run) leftOut(name string) bool {
 	t := r.target(name)
-	return t != nil && (t.fell || r.isSpared(t))
+	return t != nil && (t.fell || t.failure != nil)
 }
 
 // follow lets the hosts that stay know which hosts there are.
