@@ -58,6 +58,7 @@ func instancePhases(c *manifest.Cluster, bundled bool, p *provision.Program) ([]
 		bootstrap := append(stepTasks("bootstrap", bootstrapSteps()), swapTask(c), kernelTask(c), routeTask(c))
 		phases = []Phase{
 			{Name: "bootstrap", Tasks: bootstrap},
+			{Name: "repository", Tasks: []Task{osPackagesTask(c)}},
 			{Name: "binary", Tasks: []Task{kubeletTask(c)}},
 			{Name: "container-manager", Tasks: containerTasks(c)},
 		}

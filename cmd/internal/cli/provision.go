@@ -33,8 +33,8 @@ Of #cloud-config: bootcmd, write_files, disk_setup, fs_setup, mounts, hostname, 
 systemd. Anything else is an error with its line. Each step is taken once for a document (bootcmd on every run), a step that failed is taken
 again by the next run, and /run/cluster-api/bootstrap-success.complete is written when all have succeeded.
 
-With a bundle the host is prepared first, in phases named for the operations of CAPKK's KKInstance: bootstrap, binary, container-manager; then
-comes provisioning. kkbundle reset --limit HOST takes them back.`,
+With a bundle the host is prepared first, in phases named for the operations of CAPKK's KKInstance: bootstrap, repository, binary,
+container-manager; then comes provisioning. kkbundle reset --limit HOST takes them back.`,
 		Example: `  kkbundle provision -i inventory.yaml node1 bootstrap.yaml site-1.4.0.kkb
   kubectl get secret node1-bootstrap -o go-template='{{.data.value|base64decode}}' | kkbundle provision -i inventory.yaml node1 -`,
 		Args: takes("HOST", "FILE", "[BUNDLE]"),
