@@ -285,14 +285,14 @@ func Keys(ctx context.Context, o Options) ([]KeyFile, error) {
 	return files, err
 }
 
-// keyDirs are the work directory's directories with secrets that exist nowhere else.
-func keyDirs() []string { return []string{"pki", "registry"} }
+// keyPaths are the work directory's files and directories with secrets that exist nowhere else, or on hosts only.
+func keyPaths() []string { return []string{"pki", "registry", "k3s", encryptionFile} }
 
 // keys returns the secrets of the work directory.
 func (w *workDir) keys() ([]KeyFile, error) {
 	var files []KeyFile
-	for _, dir := range keyDirs() {
-		err := fs.WalkDir(w.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+	for _, root := range keyPaths() {
+		err := fs.WalkDir(w.root.FS(), root, func(name string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) || err == nil && !d.Type().IsRegular() {
 				return nil
 			}
