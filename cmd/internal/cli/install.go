@@ -36,8 +36,8 @@ alone, if there is no such file. It says what it takes, and asks.
 
 Phases: pre_hook, precheck, init, install, verify, post_hook. Every task looks before it does, so a second run changes nothing and
 a run that was interrupted continues. A host that fails is left, and the others go on as far as they can without it. All
-commands are in install.log in the work directory, which also holds what only
-exists there: certificate authority, registry credentials and admin.conf.
+commands are in install.log in the work directory, which also holds what only exists there: certificate authority, registry credentials
+and admin.conf.
 
 Each run leaves report.html and report.json there: what changed, how long it took, and what the verification found.
 

@@ -37,7 +37,8 @@ control planes one by one and the workers in batches: each is drained, upgraded,
 are not left out: the bundle carries those between if its cluster file names kubernetes.upgradeFrom.
 
 It stops at the first node that fails and says in which state the nodes are; the same command continues.
-With --json each line on standard output is one event, as for install; the first has the plan.`,
+With --json events are lines on standard error, as for install; standard output has the plan, a line {"version", "plan"}, and at the
+end the result, as install prints it.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb`,
 		Args: takes("BUNDLE"),
