@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,49 +144,57 @@ func (d dying) Run(ctx context.Context, cmd host.Cmd) error {
 	return d.Host.Run(ctx, cmd)
 }
 
-// A restore is killed before each of its commands in turn and run again: etcd has the copy, its old data are kept, and the
-// control plane has its manifests.
+// A restore is killed before each of its commands in turn (without KKBUNDLE_BIG=1, before some) and run again: etcd has the
+// copy, its old data are kept, and the control plane has its manifests.
 func TestEtcdRestoreKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"internal", "external"} {
-		for n := int32(0); ; n++ {
-			s, r, restore := restoreSite(t, kind)
-			var left atomic.Int32
-			left.Store(n)
-			ctx, kill := context.WithCancelCause(t.Context())
-			var real []host.Host
-			for _, one := range r.targets {
-				real = append(real, one.on)
-				one.on = dying{one.on, &left, kill}
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			commands := killRestore(t, kind, math.MaxInt32)
+			if commands < 20 {
+				t.Fatalf("only %d commands: the test does not look at what it should", commands)
 			}
-			err := restore.choose(ctx)
-			if err == nil {
-				err = restore.work(ctx)
+			for n := 0; n < commands; n += oneOf(5) {
+				killRestore(t, kind, n)
 			}
-			kill(nil)
-			killed := errors.Is(err, errKilled)
-			if err != nil && !killed {
-				t.Fatalf("%s, killed before command %d: %v", kind, n, err)
-			}
-			if killed {
-				for i, one := range r.targets {
-					one.on = real[i]
-				}
-				again := newRestoring(t, r, restore.snapshot.Path)
-				again.before = "kkbundle-before-20990101T000000Z"
-				if err := errors.Join(again.choose(t.Context()), again.work(t.Context())); err != nil {
-					t.Fatalf("%s, again after command %d: %v", kind, n, err)
-				}
-			}
-			isRestoredSite(t, s, r, fmt.Sprintf("%s, killed before command %d", kind, n))
-			if !killed {
-				if n < 20 {
-					t.Errorf("%s: only %d commands: the test does not look at what it should", kind, n)
-				}
-				break
-			}
+		})
+	}
+}
+
+// killRestore kills a restore before one of its commands and says how many there were.
+func killRestore(t *testing.T, kind string, before int) (commands int) {
+	t.Helper()
+	s, r, restore := restoreSite(t, kind)
+	var left atomic.Int32
+	left.Store(int32(before))
+	ctx, kill := context.WithCancelCause(t.Context())
+	defer kill(nil)
+	var real []host.Host
+	for _, one := range r.targets {
+		real = append(real, one.on)
+		one.on = dying{one.on, &left, kill}
+	}
+	err := restore.choose(ctx)
+	if err == nil {
+		err = restore.work(ctx)
+	}
+	commands = before - int(left.Load())
+	if commands > before != errors.Is(err, errKilled) || err != nil && !errors.Is(err, errKilled) {
+		t.Fatalf("%s, killed before command %d of %d: %v", kind, before, commands, err)
+	}
+	if err != nil {
+		for i, one := range r.targets {
+			one.on = real[i]
+		}
+		again := newRestoring(t, r, restore.snapshot.Path)
+		again.before = "kkbundle-before-20990101T000000Z"
+		if err := errors.Join(again.choose(t.Context()), again.work(t.Context())); err != nil {
+			t.Fatalf("%s, again after command %d: %v", kind, before, err)
 		}
 	}
+	isRestoredSite(t, s, r, fmt.Sprintf("%s, killed before command %d", kind, before))
+	return commands
 }
 
 func isRestoredSite(t *testing.T, s *site, r *run, when string) {

@@ -82,8 +82,16 @@ func killedSite(t *testing.T, workDir string) *site {
 	return s
 }
 
-// TestKilledAtEveryCommand kills an installation after each of its commands in turn; without KKBUNDLE_BIG=1, after some. The next run has to complete it, to
-// the byte as an undisturbed one would have, and the one after that has to find nothing to do.
+// oneOf is how far apart the commands are after which a run is killed: each has its turn with KKBUNDLE_BIG=1, one of n without.
+func oneOf(n int) int {
+	if os.Getenv("KKBUNDLE_BIG") == "1" {
+		return 1
+	}
+	return n
+}
+
+// TestKilledAtEveryCommand kills an installation after each of its commands in turn; without KKBUNDLE_BIG=1, after some. The
+// next run has to complete it, to the byte as an undisturbed one would have, and the one after that has to find nothing to do.
 func TestKilledAtEveryCommand(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, "")
@@ -100,11 +108,7 @@ func TestKilledAtEveryCommand(t *testing.T) {
 		want[name] = h.tree(t)
 		commands += len(h.ran)
 	}
-	step := 13
-	if os.Getenv("KKBUNDLE_BIG") != "" {
-		step = 1
-	}
-	for n := 1; n <= commands; n += step {
+	for n := 1; n <= commands; n += oneOf(13) {
 		k := killing{b, phases, want}
 		k.after(t, killedSite(t, workDir), n)
 	}

@@ -34,12 +34,12 @@ func TestHoldLock(t *testing.T) {
 			if line, err := bufio.NewReader(out).ReadString('\n'); line != "me\n" {
 				t.Fatalf("got %q, %v; want the owner repeated", line, err)
 			}
-			for range 3 {
-				if _, err := io.WriteString(in, "."); err != nil {
-					t.Fatalf("it ended although it was fed: %v", err)
+			if name == "its input ends" { // the other may be silent for too long at any time
+				for range 3 {
+					if _, err := io.WriteString(in, "."); err != nil {
+						t.Fatalf("it ended although it was fed: %v", err)
+					}
 				}
-			}
-			if silence == "60" {
 				if err := in.Close(); err != nil {
 					t.Fatal(err)
 				}

@@ -46,9 +46,7 @@ func clusterGaps() []gap[*Cluster] {
 	is := func(path, value string, field func(*Cluster) string, use string) gap[*Cluster] {
 		return gap[*Cluster]{value, func(c *Cluster) []string { return when(field(c) == value, path) }, use}
 	}
-	var (
-		registry = func(c *Cluster) string { return c.ImageRegistry.Type }
-	)
+	registry := func(c *Cluster) string { return c.ImageRegistry.Type }
 	return append(runtimeGaps(), []gap[*Cluster]{
 		{"saving an etcd of yours", func(c *Cluster) []string {
 			return when(c.Etcd.Type == "provided" && c.Etcd.Backup != nil, "etcd.backup")

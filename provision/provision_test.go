@@ -77,7 +77,8 @@ func TestCloudConfig(t *testing.T) {
 		Filesystem{Device: "/dev/nvme0n1p2", Type: "xfs"},
 		Mount{"LABEL=etcd_disk", "/var/lib/etcddisk", "auto", "defaults,nofail", "0", "2"},
 		Hostname{"node1"},
-		Group{Name: "docker"}, Group{Name: "plain"},
+		Group{Name: "docker"},
+		Group{Name: "plain"},
 		User{Name: "capi", Groups: []string{"users", "adm"}, Sudo: []string{"ALL=(ALL) NOPASSWD:ALL"}, Keys: []string{"ssh-ed25519 AAAA"}},
 		Member{"docker", "capi"},
 		Time{Servers: []string{"10.0.0.1", "fd00::1"}},
@@ -166,14 +167,16 @@ func TestIgnition(t *testing.T) {
 		Filesystem{Device: "/dev/disk/by-partlabel/data", Type: "ext4", Label: "data", Overwrite: true},
 		Mount{"/dev/disk/by-partlabel/data", "/var/data", "ext4", "defaults,nofail", "0", "2"},
 		Group{Name: "site", GID: "500"},
-		User{Name: "core", PasswordHash: "$6$x", Keys: []string{"ssh-ed25519 AAAA"}, Groups: []string{"wheel"}}, User{Name: "gone", Remove: true},
+		User{Name: "core", PasswordHash: "$6$x", Keys: []string{"ssh-ed25519 AAAA"}, Groups: []string{"wheel"}},
+		User{Name: "gone", Remove: true},
 		Directory{Path: "/opt/site", Mode: 0o700, Owner: Owner{"core", "500"}},
 		File{Path: "/etc/plain", Mode: 0o644, Keep: true, Data: []byte("hello world\n")},
 		File{Path: "/etc/packed", Mode: 0o644, Data: []byte("packed")},
 		File{Path: "/etc/log", Mode: 0o644, Append: true, Data: []byte("more")},
 		Link{Path: "/etc/localtime", Target: "/usr/share/zoneinfo/UTC", Replace: true},
 		Unit{Name: "site.service", Enable: true, Contents: []byte("[Service]\nExecStart=/bin/true\n"), Dropins: []Dropin{{"10-x.conf", []byte("[Service]\n")}}},
-		Unit{Name: "old.timer", Disable: true}, Unit{Name: "worse.service", Mask: true},
+		Unit{Name: "old.timer", Disable: true},
+		Unit{Name: "worse.service", Mask: true},
 	}
 	if diff := cmp.Diff(want, p.Steps); p.Format != "ignition" || diff != "" {
 		t.Errorf("%s (-want +got)\n%s", p.Format, diff)
