@@ -337,7 +337,7 @@ func (th *thread) snapshot(t *testing.T) string {
 		systemctl show containerd kubelet kkbundle-registry -p ActiveEnterTimestampMonotonic --value 2>/dev/null`
 	// Leases, and the fields that components write about themselves, change all the time.
 	const objects = `for k in deployments daemonsets services configmaps secrets serviceaccounts; do
-		kubectl --kubeconfig /etc/kubernetes/admin.conf get $k -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}'; done`
+		KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get $k -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}'; done`
 	return th.on(t, 1, host) + th.on(t, 2, host) + th.on(t, 1, objects)
 }
 
