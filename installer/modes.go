@@ -21,9 +21,10 @@ func closedPaths() []string {
 	}
 }
 
-// secretPaths are what must be root's alone in every cluster.
+// secretPaths are what must be root's alone in every cluster. etcd's own directory is closed; what it is in may be a disk
+// that the site has mounted, with the site's mode.
 func secretPaths() []string {
-	list := []string{"/etc/kubernetes/manifests", encryptionOnHost, "/var/lib/etcd", "/var/lib/kubelet/pki/kubelet.key"}
+	list := []string{"/etc/kubernetes/manifests", encryptionOnHost, "/var/lib/etcd/member", "/var/lib/kubelet/pki/kubelet.key"}
 	for _, name := range []string{"admin", "super-admin", "kubelet", "controller-manager", "scheduler"} {
 		list = append(list, "/etc/kubernetes/"+name+".conf")
 	}

@@ -238,6 +238,11 @@ func kernelTask(c *manifest.Cluster) Task {
 		})
 }
 
+// proxyParameters are what kube-proxy sets by itself; Reset puts them back as well.
+func proxyParameters() []string {
+	return []string{"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"}
+}
+
 // parametersBefore returns what the parameters were before the first run that set them.
 func (t *Target) parametersBefore(ctx context.Context, c *manifest.Cluster) (map[string]string, error) {
 	data, err := t.read(ctx, sysctlWas)
@@ -246,9 +251,13 @@ func (t *Target) parametersBefore(ctx context.Context, c *manifest.Cluster) (map
 	}
 	before := parseSysctl(data)
 	args := []string{"sysctl", "--ignore"}
+	keys := proxyParameters()
 	for _, p := range parameters(c) {
-		if _, known := before[p.key]; !known {
-			args = append(args, p.key)
+		keys = append(keys, p.key)
+	}
+	for _, key := range keys {
+		if _, known := before[key]; !known {
+			args = append(args, key)
 		}
 	}
 	if len(args) > 2 {

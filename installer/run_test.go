@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -251,6 +252,9 @@ func TestHostPreparation(t *testing.T) {
 			return nil
 		})
 		h.answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
+			if cmd.Args[1] == "--ignore" && !slices.Contains(cmd.Args, "net.ipv4.conf.all.route_localnet") {
+				t.Error("what kube-proxy sets is not remembered:", cmd.Args)
+			}
 			text := map[string]string{
 				"--ignore": "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n",
 				"--values": forwarding,

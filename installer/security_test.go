@@ -3,6 +3,7 @@
 package installer
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,6 +93,28 @@ func TestFileModes(t *testing.T) {
 	out, err := s.run(t, nil).targets[0].output(t.Context(), "find", "/etc/other", "/etc/kubernetes/pki/ca.crt", "-printf", "%m ")
 	if err != nil || string(out) != "644 600 " {
 		t.Errorf("modes %q, %v", out, err)
+	}
+}
+
+// etcd's data is closed; the disk that it is on, if the site has mounted one, need not be.
+func TestSecretPaths(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	target := s.run(t, nil).targets[0]
+	s.hosts["cp1"].put(t, "/var/lib/etcd/member/snap", "x")
+	for _, step := range []struct {
+		mode string
+		want []string
+	}{
+		{"go-rwx", nil},
+		{"go+rx", []string{"/var/lib/etcd/member", "/var/lib/etcd/member/snap"}},
+	} {
+		if err := target.command(t.Context(), "chmod", "-R", step.mode, "/var/lib/etcd/member"); err != nil {
+			t.Fatal(err)
+		}
+		if open, err := target.openFiles(t.Context(), secretPaths()...); !slices.Equal(open, step.want) || err != nil {
+			t.Errorf("%s: %q, %v", step.mode, open, err)
+		}
 	}
 }
 

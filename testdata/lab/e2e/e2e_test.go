@@ -209,7 +209,7 @@ func (th *thread) wrongSudoPassword(t *testing.T) {
 func (th *thread) precheck(t *testing.T) {
 	run(t, th.site(t, "reset", "--yes")).must(t, 0) // what the refused installs left; also: there is nothing to reset
 	before := th.traces(t)
-	th.on(t, 2, "systemd-run --quiet --unit=busy-port socat TCP-LISTEN:10250,fork /dev/null")
+	th.on(t, 2, "systemd-run --quiet --collect --unit=busy-port socat TCP-LISTEN:10250,fork /dev/null")
 	eventually(t, "something listens on 10250", func() bool { return strings.Contains(th.on(t, 2, "ss -ltnH"), ":10250") })
 	r := run(t, th.site(t, "precheck")).must(t, 12)
 	if !strings.Contains(r.stdout, "10250") || !strings.Contains(r.stdout, "host2") {
@@ -218,7 +218,7 @@ func (th *thread) precheck(t *testing.T) {
 	th.on(t, 2, "systemctl stop busy-port")
 	run(t, th.site(t, "precheck")).must(t, 0)
 	if after := th.traces(t); after != before {
-		t.Errorf("precheck left traces:\nbefore\n%s\nafter\n%s", before, after)
+		t.Errorf("precheck left traces:\n%s", difference(before, after))
 	}
 }
 
@@ -337,7 +337,7 @@ func (th *thread) snapshot(t *testing.T) string {
 		systemctl show containerd kubelet kkbundle-registry -p ActiveEnterTimestampMonotonic --value 2>/dev/null`
 	// Leases, and the fields that components write about themselves, change all the time.
 	const objects = `for k in deployments daemonsets services configmaps secrets serviceaccounts; do
-		kubectl --kubeconfig /etc/kubernetes/admin.conf get $k -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}'; done`
+		KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get $k -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}'; done`
 	return th.on(t, 1, host) + th.on(t, 2, host) + th.on(t, 1, objects)
 }
 
