@@ -163,16 +163,24 @@ func (t *Target) aptInstall(ctx context.Context, dir string, names []string) err
 			options = append(options, "-o", o)
 		}
 	}
-	if err := t.command(ctx, "dpkg", "--configure", "--pending"); err != nil {
+	// It fails where a package is unpacked and what it depends on is not: that comes with what apt mends below.
+	if _, err := t.test(ctx, "dpkg", "--configure", "--pending"); err != nil {
 		return err
 	}
 	const wait = "DPkg::Lock::Timeout=300" // seconds: automatic upgrades hold it at times
-	quiet := []string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "-o", wait}
-	if err := t.command(ctx, slices.Concat(quiet, options, []string{"update"})...); err != nil {
-		return err
+	apt := slices.Concat([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "-o", wait}, options)
+	change := slices.Concat(apt, []string{"--yes", "--no-install-recommends", "--no-remove", "-o", "Dpkg::Options::=--force-confold"})
+	for _, args := range [][]string{
+		slices.Concat(apt, []string{"update"}),
+		slices.Concat(change, []string{"--fix-broken", "install"}),
+		// without --reinstall apt takes a package for installed whose unpacking was cut off
+		slices.Concat(change, []string{"--reinstall", "install", "--"}, names),
+	} {
+		if err := t.command(ctx, args...); err != nil {
+			return err
+		}
 	}
-	install := []string{"--yes", "--no-install-recommends", "--no-remove", "-o", "Dpkg::Options::=--force-confold", "install", "--"}
-	return t.command(ctx, slices.Concat(quiet, options, install, names)...)
+	return nil
 }
 
 // dnfInstall works with dnf and with yum, which has no --repofrompath.

@@ -23,6 +23,7 @@ users:
   - {name: capi, sudo: ALL=(ALL) NOPASSWD:ALL, groups: [adm], ssh_authorized_keys: [ssh-ed25519 AAAA, ssh-rsa BBBB]}
 mounts:
   - [LABEL=data, /var/data]
+  - [/srv/disk.img, /var/later, ext4, "loop,noauto"]
 bootcmd:
   - [date]
 runcmd:
@@ -77,10 +78,13 @@ func TestProvision(t *testing.T) {
 	if h.content(sentinelPath) != "" || h.content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
 		t.Error("the sentinel is written too early, or a file is not as it shall be")
 	}
+	if !slices.Contains(h.ran, "mount -- /var/data") || slices.Contains(h.ran, "mount -- /var/later") {
+		t.Errorf("mounted is what has no noauto: %q", h.ran)
+	}
 	if got := h.said("chown"); !slices.ContainsFunc(got, func(line string) bool { return strings.HasSuffix(line, "kube:root /etc/kubernetes/kubeadm.yaml") }) {
 		t.Errorf("owner: %q", got)
 	}
-	if got, want := h.content("/etc/fstab"), "LABEL=data /var/data auto defaults,nofail 0 2\n"; got != want {
+	if got, want := h.content("/etc/fstab"), "LABEL=data /var/data auto defaults,nofail 0 2\n/srv/disk.img /var/later ext4 loop,noauto 0 2\n"; got != want {
 		t.Errorf("fstab: %q", got)
 	}
 	if got, want := h.content("/etc/keys"), "ssh-ed25519 AAAA\nssh-rsa BBBB\n"; got != want {

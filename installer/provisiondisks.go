@@ -126,7 +126,7 @@ func mkfs(f provision.Filesystem) []string {
 	return append(args, f.Device)
 }
 
-// provisionMount adds a line to /etc/fstab and mounts it.
+// provisionMount adds a line to /etc/fstab and mounts it, unless it has noauto, as mount --all does for cloud-init.
 func (t *Target) provisionMount(ctx context.Context, m provision.Mount) error {
 	have, err := t.read(ctx, "/etc/fstab")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -146,6 +146,9 @@ func (t *Target) provisionMount(ctx context.Context, m provision.Mount) error {
 		if err := t.systemctl(ctx, "daemon-reload"); err != nil {
 			return err
 		}
+	}
+	if m.HasOption("noauto") {
+		return nil
 	}
 	mounted, err := t.test(ctx, "mountpoint", "-q", "--", m.Path)
 	if err != nil || mounted {

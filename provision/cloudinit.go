@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"path"
 	"slices"
 	"strings"
 
@@ -55,6 +56,10 @@ func (r *reader) cloudConfig(n *yaml.Node) *Program {
 func (r *reader) cloudCommand(n *yaml.Node, always bool) Step {
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" && strings.TrimSpace(n.Value) != "" {
 		return Command{Args: []string{"/bin/sh", "-c", n.Value}, Always: always}
+	}
+	if n.Kind == yaml.MappingNode {
+		r.fail(n, "a command is to be a text or a list, this is a mapping: a text with a colon and a space in it has to be in quotes")
+		return nil
 	}
 	var args []string
 	r.list("a command", func(n *yaml.Node) {
@@ -211,14 +216,15 @@ func (r *reader) cloudMount(n *yaml.Node) Step {
 		}
 	}
 	m := Mount{fields[0], fields[1], fields[2], fields[3], fields[4], fields[5]}
-	source := strings.HasPrefix(m.Source, "/dev/") || strings.Contains(m.Source, "=") || strings.Contains(m.Source, ":/") || m.Type == "tmpfs"
+	source := strings.HasPrefix(m.Source, "/dev/") || strings.Contains(m.Source, "=") || strings.Contains(m.Source, ":/") || m.Type == "tmpfs" ||
+		path.IsAbs(m.Source) && m.HasOption("bind", "rbind", "loop")
 	switch {
 	case len(fields) > len(byDefault):
 		r.fail(n, "a line of /etc/fstab has six fields")
 	case m.Type == "swap":
 		r.fail(n, "swap is not turned on: the kubelet does not run with it")
 	case !source:
-		r.fail(n, "%q is no device: write /dev/..., LABEL=... or UUID=...", m.Source)
+		r.fail(n, "%q is no device: write /dev/..., LABEL=... or UUID=..., or a path with the option bind, rbind or loop", m.Source)
 	case !strings.HasPrefix(m.Path, "/"):
 		r.fail(n, "%q is no place to mount at", m.Path)
 	}

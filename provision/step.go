@@ -3,6 +3,7 @@ package provision
 import (
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -131,6 +132,11 @@ type Filesystem struct {
 // A Mount is a line of /etc/fstab.
 type Mount struct {
 	Source, Path, Type, Options, Dump, Pass string
+}
+
+// HasOption says whether any of these is among the mount's options.
+func (m Mount) HasOption(names ...string) bool {
+	return slices.ContainsFunc(strings.Split(m.Options, ","), func(o string) bool { return slices.Contains(names, o) })
 }
 
 // A Unit is one of systemd's.
