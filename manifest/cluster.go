@@ -338,9 +338,16 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.Precheck.DiskLatency = orDefault(d.Precheck.DiskLatency, defaultDiskLatency)
 	d.Precheck.ClockSkew = orDefault(d.Precheck.ClockSkew, defaultClockSkew)
 	d.Precheck.Internet = orDefault(d.Precheck.Internet, "allowed")
-	d.Addons = slices.Clone(d.Addons)
-	for i := range d.Addons {
-		a := &d.Addons[i]
+	d.Addons = addonsWithDefaults(d.Addons)
+	d.Components = maps.Clone(d.Components)
+	d.Catalog, d.Catalogs = slices.Clone(d.Catalog), slices.Clone(d.Catalogs)
+	return &d
+}
+
+func addonsWithDefaults(list []Addon) []Addon {
+	list = slices.Clone(list)
+	for i := range list {
+		a := &list[i]
 		a.Namespace = orDefault(a.Namespace, "default")
 		a.Release = orDefault(a.Release, a.Chart)
 		a.Values, a.Manifests = slices.Clone(a.Values), slices.Clone(a.Manifests)
@@ -350,9 +357,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 			a.OnFailure = orDefault(a.OnFailure, "rollback")
 		}
 	}
-	d.Components = maps.Clone(d.Components)
-	d.Catalog, d.Catalogs = slices.Clone(d.Catalog), slices.Clone(d.Catalogs)
-	return &d
+	return list
 }
 
 func orDefault[T comparable](v, d T) T {
