@@ -146,6 +146,8 @@ func (s *site) options() installer.Options {
 }
 
 // registryPassword says where the password for the site's own registry comes from; nil if it wants none.
+//
+//nolint:contextcheck,nolintlint // (nolintlint does not see its use here) neither a variable nor a file waits for anybody
 func (s *site) registryPassword() func() (string, error) {
 	if s.cluster == nil || s.cluster.ImageRegistry.Auth == nil {
 		return nil
@@ -155,7 +157,7 @@ func (s *site) registryPassword() func() (string, error) {
 	if secret == nil {
 		return nil
 	}
-	return func() (string, error) { return secret(context.Background()) } // neither a variable nor a file waits for anybody
+	return func() (string, error) { return secret(context.Background()) }
 }
 
 // dial connects to a host the way its inventory entry says.
