@@ -231,7 +231,9 @@ func controlPlaneProcesses(c *manifest.Cluster) []string {
 // API server is ready. kubeadm's own way, to move the manifests out and back, leaves a host without a control plane when
 // it is interrupted.
 func (t *Target) restartControlPlane(ctx context.Context) error {
+	var before []string
 	for _, name := range controlPlaneProcesses(t.run.cluster) {
+		before = append(before, t.processes(ctx, name)...)
 		if _, err := t.test(ctx, "pkill", "--exact", name); err != nil {
 			return err
 		}
@@ -239,13 +241,23 @@ func (t *Target) restartControlPlane(ctx context.Context) error {
 	const start = 3 * time.Minute
 	return eventually(ctx, start, func(ctx context.Context) error {
 		for _, name := range controlPlaneProcesses(t.run.cluster) {
-			if err := t.command(ctx, "pgrep", "--exact", name); err != nil {
-				return fmt.Errorf("%s has not started again: %w", name, err)
+			now := t.processes(ctx, name)
+			if len(now) == 0 || slices.ContainsFunc(now, func(pid string) bool { return slices.Contains(before, pid) }) {
+				return fmt.Errorf("%s has not started again", name)
 			}
 		}
 		_, err := t.kubectl(ctx, "get", "--raw=/readyz")
 		return err
 	})
+}
+
+// processes returns the ids of the processes of that name.
+func (t *Target) processes(ctx context.Context, name string) []string {
+	out, err := t.output(ctx, "pgrep", "--exact", name)
+	if err != nil {
+		return nil // there is none, or the host is gone, which the next command tells
+	}
+	return strings.Fields(string(out))
 }
 
 // A KeyFile is a part of a backup of keys. Its content is secret.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,9 +103,12 @@ func TestRenewCertificates(t *testing.T) {
 		_, err := cmd.Stdout.Write([]byte(`{"version": 1, "certificates": [{"path": "/etc/kubernetes/pki/ca.crt", "ca": true, "notAfter": "2001-01-01T00:00:00Z"}]}`))
 		return err
 	})
-	if err := os.WriteFile(filepath.Join(h.stubs, "pgrep"), []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	pid := 0
+	h.answer("pgrep", func(_ context.Context, cmd host.Cmd) error { // each time another process, as after a restart
+		pid++
+		_, err := fmt.Fprintln(cmd.Stdout, pid)
+		return err
+	})
 	cp1 := r.targets[0]
 	h.put(t, memberPath, string(r.memberFile().data))
 	h.put(t, pkiDir+"/ca.crt", "x")

@@ -11,8 +11,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -163,8 +165,7 @@ func (t *Target) aptInstall(ctx context.Context, dir string, names []string) err
 			options = append(options, "-o", o)
 		}
 	}
-	// It fails where a package is unpacked and what it depends on is not: that comes with what apt mends below.
-	if _, err := t.test(ctx, "dpkg", "--configure", "--pending"); err != nil {
+	if err := t.configurePending(ctx); err != nil {
 		return err
 	}
 	const wait = "DPkg::Lock::Timeout=300" // seconds: automatic upgrades hold it at times
@@ -181,6 +182,20 @@ func (t *Target) aptInstall(ctx context.Context, dir string, names []string) err
 		}
 	}
 	return nil
+}
+
+// configurePending finishes what an interrupted dpkg has left. One whose session was lost may still be at work: it is waited
+// for. It fails where a package is unpacked and what it depends on is not; that comes with what apt mends afterwards.
+func (t *Target) configurePending(ctx context.Context) error {
+	const longest = 5 * time.Minute
+	return eventually(ctx, longest, func(ctx context.Context) error {
+		err := t.command(ctx, "dpkg", "--configure", "--pending")
+		var failed *host.ExitError
+		if errors.As(err, &failed) && !strings.Contains(failed.Stderr, "lock") {
+			return nil
+		}
+		return err
+	})
 }
 
 // dnfInstall works with dnf and with yum, which has no --repofrompath.

@@ -146,18 +146,14 @@ func (s *site) options() installer.Options {
 }
 
 // registryPassword says where the password for the site's own registry comes from; nil if it wants none.
-//
-//nolint:contextcheck,nolintlint // (nolintlint does not see its use here) neither a variable nor a file waits for anybody
 func (s *site) registryPassword() func() (string, error) {
 	if s.cluster == nil || s.cluster.ImageRegistry.Auth == nil {
 		return nil
 	}
 	auth := s.cluster.ImageRegistry.Auth
-	secret := s.secret(false, "password of the registry", auth.PasswordEnv, auth.PasswordFile, auth.Password)
-	if secret == nil {
-		return nil
+	return func() (string, error) {
+		return given("password of the registry", auth.PasswordEnv, auth.PasswordFile, auth.Password)
 	}
-	return func() (string, error) { return secret(context.Background()) }
 }
 
 // dial connects to a host the way its inventory entry says.
@@ -265,26 +261,29 @@ func (s *site) secret(ask bool, what, env, file string, held manifest.Secret) ho
 	switch {
 	case ask:
 		return func(ctx context.Context) (string, error) { return s.prompt(ctx, what) }
-	case env != "":
-		return func(context.Context) (string, error) {
-			if v := os.Getenv(env); v != "" {
-				return v, nil
-			}
-			return "", fmt.Errorf("the inventory takes the %s from $%s, which is not set", what, env)
-		}
-	case file != "":
-		return func(context.Context) (string, error) {
-			path, err := expandHome(file)
-			if err != nil {
-				return "", err
-			}
-			data, err := readSmall(path)
-			return strings.TrimRight(string(data), "\r\n"), err
-		}
-	case held.IsSet():
-		return func(context.Context) (string, error) { return held.Reveal(), nil }
+	case env == "" && file == "" && !held.IsSet():
+		return nil
 	}
-	return nil
+	return func(context.Context) (string, error) { return given(what, env, file, held) }
+}
+
+// given returns a password that a file of the user's has, or names.
+func given(what, env, file string, held manifest.Secret) (string, error) {
+	switch {
+	case env != "":
+		if v := os.Getenv(env); v != "" {
+			return v, nil
+		}
+		return "", fmt.Errorf("the %s is to be in $%s, which is not set", what, env)
+	case file != "":
+		path, err := expandHome(file)
+		if err != nil {
+			return "", err
+		}
+		data, err := readSmall(path)
+		return strings.TrimRight(string(data), "\r\n"), err
+	}
+	return held.Reveal(), nil
 }
 
 // prompt asks on the terminal, once for all hosts.
