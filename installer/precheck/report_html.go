@@ -76,8 +76,8 @@ func (r Report) WriteHTML(w io.Writer) error {
 		return err
 	}
 	p := r.page()
-	p.Style, p.StyleHash = template.CSS(style), policyHash(style)
-	p.Script, p.ScriptHash = template.JS(script), policyHash(script)
+	p.Style, p.StyleHash = template.CSS(style), PolicyHash(style)
+	p.Script, p.ScriptHash = template.JS(script), PolicyHash(script)
 	out := bufio.NewWriter(w)
 	if err := t.Execute(out, p); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (r Report) WriteHTML(w io.Writer) error {
 	return out.Flush()
 }
 
-// policyHash names a style or script in a Content-Security-Policy.
-func policyHash(text []byte) string {
+// PolicyHash names a style or script in a Content-Security-Policy.
+func PolicyHash(text []byte) string {
 	sum := sha256.Sum256(text)
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }

@@ -3,9 +3,7 @@ package report
 import (
 	"bufio"
 	"cmp"
-	"crypto/sha256"
 	"embed"
-	"encoding/base64"
 	"fmt"
 	"html/template"
 	"io"
@@ -80,18 +78,13 @@ func (r Run) WriteHTML(w io.Writer) error {
 	}
 	style := append(precheck.PageStyle(), own...)
 	p, bars := r.page()
-	p.Style, p.StyleHash = template.CSS(style), policyHash(style) //nolint:gosec // our own files
-	p.Bars, p.BarsHash = template.CSS(bars), policyHash([]byte(bars))
+	p.Style, p.StyleHash = template.CSS(style), precheck.PolicyHash(style) //nolint:gosec // our own files
+	p.Bars, p.BarsHash = template.CSS(bars), precheck.PolicyHash([]byte(bars))
 	out := bufio.NewWriter(w)
 	if err := t.Execute(out, p); err != nil {
 		return err
 	}
 	return out.Flush()
-}
-
-func policyHash(text []byte) string {
-	sum := sha256.Sum256(text)
-	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
 func (r Run) page() (page, string) {

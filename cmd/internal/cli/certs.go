@@ -58,13 +58,6 @@ With --fail the exit code is 22 where one has ended or ends within --days, for a
 	return cmd
 }
 
-func first(args []string) string {
-	if len(args) == 0 {
-		return ""
-	}
-	return args[0]
-}
-
 func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOptions) (err error) {
 	s, err := openSite(ctx, g, o.siteFlags, path)
 	if err != nil {
@@ -163,11 +156,7 @@ func runCertsRenew(ctx context.Context, g *globals, path string, o certsRenewOpt
 	if err != nil {
 		return err
 	}
-	verb := "changed"
-	if o.dryRun {
-		verb = "would change"
-	}
-	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
+	g.noteOutcome(report, o.dryRun)
 	return nil
 }
 

@@ -109,6 +109,14 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	return cmd
 }
 
+// first returns the argument that may be left out, or nothing.
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
 // takes says which arguments a command has; those in brackets may be left out.
 func takes(names ...string) cobra.PositionalArgs {
 	least := 0

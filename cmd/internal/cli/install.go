@@ -108,12 +108,10 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if g.json {
 		return printJSON(g.Out, newInstallResult(report))
 	}
-	verb := "changed"
 	if o.dryRun {
-		verb = "would change"
 		p.wouldChange()
 	}
-	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
+	g.noteOutcome(report, o.dryRun)
 	if report.Kubeconfig != "" && !o.dryRun {
 		return g.result("export KUBECONFIG=%s", report.Kubeconfig)
 	}

@@ -48,11 +48,7 @@ blocks; 22 warnings, with --fail-on warn.`,
   kkbundle precheck list etcd`,
 		Args: takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path := ""
-			if len(args) == 1 {
-				path = args[0]
-			}
-			return runPrecheck(cmd.Context(), g, path, o)
+			return runPrecheck(cmd.Context(), g, first(args), o)
 		},
 	}
 	f := cmd.Flags()

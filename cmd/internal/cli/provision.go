@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -64,11 +63,7 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 		}
 		return nil
 	}
-	path := ""
-	if len(args) > 2 {
-		path = args[2]
-	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := openSite(ctx, g, o.siteFlags, first(args[2:]))
 	if err != nil {
 		return err
 	}
@@ -81,11 +76,7 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 	if err != nil {
 		return err
 	}
-	verb := "changed"
-	if o.dryRun {
-		verb = "would change"
-	}
-	g.note("%d %s, %d as they should be, in %s", report.Changed, verb, report.Done, report.Duration.Round(100*time.Millisecond))
+	g.noteOutcome(report, o.dryRun)
 	return nil
 }
 

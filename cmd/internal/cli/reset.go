@@ -32,11 +32,7 @@ on, use kkbundle nodes delete.`,
   kkbundle reset -i inventory.yaml --foreign --limit node3 site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path := ""
-			if len(args) == 1 {
-				path = args[0]
-			}
-			return runReset(cmd.Context(), g, path, o)
+			return runReset(cmd.Context(), g, first(args), o)
 		},
 	}
 	o.add(cmd.Flags())

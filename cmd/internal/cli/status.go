@@ -29,11 +29,7 @@ Exit codes: 0 healthy, with warnings or without; 23 something failed, hosts that
   kkbundle status -i inventory.yaml -o json site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path := ""
-			if len(args) == 1 {
-				path = args[0]
-			}
-			return runStatus(cmd.Context(), g, path, o)
+			return runStatus(cmd.Context(), g, first(args), o)
 		},
 	}
 	f := cmd.Flags()

@@ -29,11 +29,7 @@ It works while the cluster is broken or half installed. Hosts that cannot be rea
 		Example: "  kkbundle support-bundle -i inventory.yaml -o support.tar.zst",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path := ""
-			if len(args) == 1 {
-				path = args[0]
-			}
-			return runSupportBundle(cmd.Context(), g, path, o)
+			return runSupportBundle(cmd.Context(), g, first(args), o)
 		},
 	}
 	f := cmd.Flags()

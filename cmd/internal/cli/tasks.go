@@ -149,6 +149,15 @@ func (p *taskPrinter) stop() {
 	}
 }
 
+// noteOutcome says what a run came to.
+func (g *globals) noteOutcome(r installer.Report, dryRun bool) {
+	verb := "changed"
+	if dryRun {
+		verb = "would change"
+	}
+	g.note("%d %s, %d as they should be, in %s", r.Changed, verb, r.Done, r.Duration.Round(100*time.Millisecond))
+}
+
 // confirm asks for a yes on the terminal; elsewhere --yes has to be given.
 func (g *globals) confirm(question string) error {
 	in, ok := g.In.(*os.File)
