@@ -135,3 +135,18 @@ func TestUserWinsOverSecurity(t *testing.T) {
 		t.Error("1.31 is given what it does not know")
 	}
 }
+
+func TestBoundTo(t *testing.T) {
+	for args, want := range map[string]string{
+		"kube-scheduler --bind-address=127.0.0.1 --leader-elect=true": "127.0.0.1",
+		"kube-scheduler --bind-address=::1":                           "::1",
+		"kube-scheduler --bind-address=0.0.0.0":                       "127.0.0.1",
+		"kube-scheduler --bind-address=::":                            "::1",
+		"kube-scheduler --bind-address=10.0.0.3":                      "10.0.0.3",
+		"kube-scheduler --leader-elect=true":                          "127.0.0.1",
+	} {
+		if got := boundTo(strings.Fields(args)); got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+}
