@@ -49,7 +49,11 @@ type (
 		} `json:"spec"`
 		Status struct {
 			Conditions []condition `json:"conditions"`
-			NodeInfo   struct {
+			Addresses  []struct {
+				Type    string `json:"type"`
+				Address string `json:"address"`
+			} `json:"addresses"`
+			NodeInfo struct {
 				KubeletVersion string `json:"kubeletVersion"`
 			} `json:"nodeInfo"`
 		} `json:"status"`

@@ -21,7 +21,7 @@ func TestHA(t *testing.T) {
 		hosts:  6,
 		groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {4, 5}, "image_registry": {4}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: haproxy}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal, backup: {every: 30m, keep: 2}}\ncontrolPlaneEndpoint: {type: haproxy}")
 		},
 	})
 	for _, step := range []struct {
@@ -32,7 +32,7 @@ func TestHA(t *testing.T) {
 		{"a rerun changes nothing", th.rerunHA},
 		{"a control plane is lost, and nodes and kubectl go on", th.loseControlPlane},
 		{"another takes its place", th.replaceControlPlane},
-		// To do: etcd restored from a backup, by `kkbundle etcd backup` and `kkbundle etcd restore`, when they are there.
+		{"etcd is restored from a backup", th.restoreEtcd},
 	} {
 		if !t.Run(step.name, step.run) {
 			t.FailNow()
@@ -104,6 +104,7 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	}
 	r = run(t, th.nodesCommand(t, "add")).must(t, 0)
 	t.Logf("another added: %s", r.took.Round(100*time.Millisecond))
+	th.admin = 6
 	th.nodesAre(t, 6, "host2", "host3", "host4", "host5", "host6")
 	for _, worker := range []int{4, 5} {
 		config := th.on(t, worker, "cat /etc/kkbundle/haproxy.cfg")

@@ -36,6 +36,7 @@ type thread struct {
 	inventory string
 	env       []string
 	nodes     int    // of the cluster
+	admin     int    // the number of the host that kubectl runs on; 0 is the first
 	pristine  string // the hosts' traces before anything was done
 }
 
@@ -176,10 +177,10 @@ func (th *thread) on(t *testing.T, number int, line string) string {
 	return string(out)
 }
 
-// kubectl runs it on the first host, with a cache that is not where traces looks.
+// kubectl runs it on the admin's host, with a cache that is not where traces looks.
 func (th *thread) kubectl(t *testing.T, args string) string {
 	t.Helper()
-	return th.on(t, 1, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf "+args)
+	return th.on(t, max(th.admin, 1), "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf "+args)
 }
 
 // requests returns what the upstream was asked since the last call.
