@@ -74,7 +74,7 @@ func (r *run) needed() []*Target {
 		if r.alone && !r.isWanted(t) {
 			continue
 		}
-		once := t == r.lead || r.lead == nil && t.Is(manifest.RoleControlPlane) || t == first(r.withRole(manifest.RoleRegistry))
+		once := t == r.lead || r.lead == nil && t.Is(manifest.RoleControlPlane) || r.isRegistry(t)
 		if (once || r.isWanted(t)) && (t.failure == nil || !r.canSpare(t)) {
 			list = append(list, t)
 		}

@@ -70,7 +70,7 @@ func (r *run) task(ctx context.Context, phase string, task Task) (goesOn bool, e
 		}
 		errs = append(errs, found[i])
 	}
-	alone := task.Where == First || task.Where == Here || task.Together
+	alone := task.once() || task.Where == Here || task.Together
 	return ctx.Err() == nil && (len(errs) == 0 || !alone) && r.standing(), errs
 }
 
@@ -100,7 +100,7 @@ func (r *run) waitsFor(task Task) string {
 		switch {
 		case task.Together:
 			return true
-		case task.Where == First:
+		case task.once():
 			beside := r.cluster.Etcd.Type == "external" && t.Is(manifest.RoleEtcd) // the API server needs it
 			return beside || slices.Contains(r.targetsOf(task), t)
 		}

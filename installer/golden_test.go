@@ -51,7 +51,7 @@ func cluster(t *testing.T, more string) *manifest.Cluster {
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	where := map[Where]string{Each: "each", OneByOne: "one by one", First: "first", Here: "here"}
+	where := map[Where]string{Each: "each", OneByOne: "one by one", First: "first", Here: "here", Reached: "reached"}
 	for _, phase := range Plan(cluster(t, "addons: [{chart: demo, release: shop, namespace: shop}]")) {
 		fmt.Fprintf(&b, "%s\n", phase.Name)
 		for _, task := range phase.Tasks {

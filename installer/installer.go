@@ -35,6 +35,8 @@ const (
 	First
 	// Here is the machine that runs kkbundle; the task has no host.
 	Here
+	// Reached is every host that was reached, whatever Limit is: hosts that stand in for each other, as two registry hosts do.
+	Reached
 )
 
 // A Place is where a file of the bundle goes on a host: the whole file, or one member of an archive.
@@ -88,6 +90,9 @@ type Leaves struct {
 	// Undo, if set, does what a list cannot say, before everything else of the task. It has to be rerun-safe.
 	Undo func(ctx context.Context, t *Target) error
 }
+
+// once tells whether the task is done for the whole cluster, so that nothing goes on without it.
+func (t Task) once() bool { return t.Where == First || t.Where == Reached }
 
 // Needs returns what the task needs from a bundle.
 func (t Task) Needs() []manifest.Need {

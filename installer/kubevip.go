@@ -183,7 +183,12 @@ func dropVIP(ctx context.Context, t *Target) error {
 	if err != nil {
 		return nil //nolint:nilerr // a name was never announced
 	}
-	own := netip.PrefixFrom(vip, vip.BitLen()).String()
+	return t.dropAddress(ctx, vip)
+}
+
+// dropAddress takes an address that is announced, and no host's own, off its interface.
+func (t *Target) dropAddress(ctx context.Context, a netip.Addr) error {
+	own := netip.PrefixFrom(a, a.BitLen()).String()
 	out, err := t.output(ctx, "ip", "-oneline", "address", "show", "to", own)
 	if err != nil {
 		return err

@@ -129,16 +129,20 @@ func (r *run) lost() error {
 	return &LostError{Cluster: r.clusterID(), Hosts: hosts}
 }
 
-// canSpare tells whether the run goes on without a host: with --limit, any one control plane that the run is not about is
-// enough.
+// canSpare tells whether the run goes on without a host: with --limit, any one control plane and any one of two registry hosts
+// that the run is not about are enough.
 func (r *run) canSpare(t *Target) bool {
-	if r.change != nil {
-		return t != first(r.withRole(manifest.RoleRegistry)) && (r.change.gone || !slices.Contains(r.change.named, t.Name))
+	if r.isRegistry(t) && !r.isPair() {
+		return false
 	}
-	return len(r.Limit) > 0 && !r.isWanted(t) && t.Is(manifest.RoleControlPlane) && t != first(r.withRole(manifest.RoleRegistry))
+	if r.change != nil {
+		return r.change.gone || !slices.Contains(r.change.named, t.Name)
+	}
+	return len(r.Limit) > 0 && !r.isWanted(t) && (t.Is(manifest.RoleControlPlane) || r.isRegistry(t))
 }
 
-// spare reports the hosts that were lost and can be spared, or, if there is no control plane left, joins their errors.
+// spare reports the hosts that were lost and can be spared, or, if there is no control plane or no registry left, joins their
+// errors.
 func (r *run) spare() error {
 	var errs []error
 	for _, t := range r.targets {
@@ -147,7 +151,8 @@ func (r *run) spare() error {
 		}
 		errs = append(errs, t.failure)
 	}
-	if slices.ContainsFunc(r.connected(manifest.RoleControlPlane), func(t *Target) bool { return t.failure == nil }) {
+	works := func(t *Target) bool { return t.failure == nil }
+	if slices.ContainsFunc(r.connected(manifest.RoleControlPlane), works) && (!r.isPair() || slices.ContainsFunc(r.connected(manifest.RoleRegistry), works)) {
 		for _, err := range errs {
 			r.Logger.Warn("a host that this run is not about is out of reach", "reason", r.mask.mask(err.Error()))
 		}

@@ -45,8 +45,8 @@ func registryTasks(c *manifest.Cluster) []Task {
 	default:
 		tasks = []Task{registryTask(), seedTask()}
 	}
-	if c.ImageRegistry.VIP != "" {
-		tasks = append(tasks, registryAddressTask())
+	if isPaired(c) {
+		tasks = append(tasks, registryAddressTask(), registryHoldersTask())
 	}
 	return tasks
 }

@@ -24,8 +24,3 @@ func harborTask() Task {
 		Packages: []string{"iptables"},
 	}
 }
-
-// registryAddressTask lets two registry hosts share an address.
-func registryAddressTask() Task {
-	return Task{Name: "registry-address", Roles: []manifest.Role{manifest.RoleRegistry}, Packages: []string{"keepalived"}}
-}

@@ -15,8 +15,7 @@ import (
 // nothing from a bundle.
 func refusedOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
-		"harbor":         {"imageRegistry: {type: harbor}", "harbor"},
-		"two registries": {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
+		"harbor": {"imageRegistry: {type: harbor}", "harbor"},
 	}
 }
 
@@ -42,6 +41,7 @@ func installedOptions() map[string]struct{ yaml, task string } {
 		"no registry":       {"imageRegistry: {type: none}", "preload-images"},
 		"node-local DNS":    {"dns: {nodeLocal: true}", "node-local-dns"},
 		"provided etcd":     {"etcd: {type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c}", ""},
+		"two registries":    {"imageRegistry: {vip: 10.0.0.8}", "registry-address"},
 		"tools":             {"cri: {tools: [crictl, nerdctl]}", "runtime-tools"},
 	}
 }

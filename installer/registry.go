@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"path"
@@ -64,9 +63,16 @@ func (r *run) mayRenew(ctx context.Context) error {
 	if len(r.Limit) == 0 {
 		return nil
 	}
-	there, err := r.registryHost().test(ctx, "test", "-e", registryDir)
-	if err != nil || !there {
-		return err
+	used := false
+	for _, t := range r.connected(manifest.RoleRegistry) {
+		there, err := t.test(ctx, "test", "-e", registryDir)
+		if err != nil {
+			return err
+		}
+		used = used || there
+	}
+	if !used {
+		return nil
 	}
 	return errors.New("the work directory lacks the registry's credentials (is it the right one?), and all hosts need the new ones: run without --limit")
 }
@@ -96,12 +102,18 @@ func (r *run) hasSecrets() bool {
 
 // registryNames are what the registry's certificate is for.
 func (r *run) registryNames() pki.Names {
-	host := r.registryHost()
-	return pki.Names{Hosts: []string{host.Name, "localhost"}, Addresses: []netip.Addr{host.IP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}}
+	var n pki.Names
+	for _, t := range r.registryHosts() {
+		n.Hosts = append(n.Hosts, t.Name)
+		n.Addresses = append(n.Addresses, t.IP)
+	}
+	if vip, err := netip.ParseAddr(r.cluster.ImageRegistry.VIP); err == nil {
+		n.Addresses = append(n.Addresses, vip)
+	}
+	n.Hosts = append(n.Hosts, "localhost")
+	n.Addresses = append(n.Addresses, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	return n
 }
-
-// registryHost is where the registry is installed.
-func (r *run) registryHost() *Target { return r.withRole(manifest.RoleRegistry)[0] }
 
 // secrets returns the registry's secrets, from the work directory where it has them.
 func (r *run) secrets() (registrySecrets, error) {
@@ -157,7 +169,7 @@ func (r *run) access() (registryAccess, error) {
 		return registryAccess{}, err
 	}
 	return registryAccess{
-		address:  net.JoinHostPort(r.registryHost().IP.String(), strconv.Itoa(r.cluster.ImageRegistry.Port)),
+		address:  r.registryAddress(r.sharedAddress()),
 		ca:       s.ca,
 		username: registryUser,
 		password: s.password,
@@ -210,18 +222,22 @@ func registryTask() Task {
 	return settle(Task{
 		Name:  "registry",
 		Roles: []manifest.Role{manifest.RoleRegistry},
-		Where: First,
+		Where: Reached,
 		Files: []Place{{"registry", "registry", registryBinary, 0o755}},
 	}, func(_ context.Context, t *Target) (setting, error) {
 		s, err := t.run.secrets()
 		if err != nil {
 			return setting{}, err
 		}
-		access, err := t.run.access()
+		access, err := t.ownRegistry()
 		if err != nil {
 			return setting{}, err
 		}
-		config, err := registryConfig(access.address, s.httpSecret)
+		listen := access.address
+		if t.run.isPair() { // it answers at the address that both share, too
+			listen = ":" + strconv.Itoa(t.run.cluster.ImageRegistry.Port)
+		}
+		config, err := registryConfig(listen, s.httpSecret)
 		if err != nil {
 			return setting{}, err
 		}
@@ -245,7 +261,7 @@ func registryTask() Task {
 // registryConfig is for distribution 3. Indexes are accepted although the platforms that the bundle is not for are
 // missing from them: their digests stay what upstream made them.
 // https://distribution.github.io/distribution/about/configuration/
-func registryConfig(address, httpSecret string) ([]byte, error) {
+func registryConfig(listen, httpSecret string) ([]byte, error) {
 	return documents(document{
 		"version": 0.1,
 		"log":     document{"level": "info", "accesslog": document{"disabled": true}},
@@ -254,7 +270,7 @@ func registryConfig(address, httpSecret string) ([]byte, error) {
 			"delete":     document{"enabled": true},
 		},
 		"http": document{
-			"addr":   address,
+			"addr":   listen,
 			"secret": httpSecret,
 			"tls": document{
 				"certificate": registryDir + "/tls.crt",
@@ -291,30 +307,34 @@ WantedBy=multi-user.target
 
 // registryAnswers waits until the registry lets us in.
 func (t *Target) registryAnswers(ctx context.Context, access registryAccess) error {
+	err := eventually(ctx, registryStart, func(ctx context.Context) error { return t.registryServes(ctx, access) })
+	if err != nil {
+		return t.withUnitLog(ctx, registryUnit, err)
+	}
+	return nil
+}
+
+// registryServes asks, from the host, whether the registry lets us in.
+func (t *Target) registryServes(ctx context.Context, access registryAccess) error {
 	client, err := t.transport(access.ca)
 	if err != nil {
 		return err
 	}
 	defer client.CloseIdleConnections()
-	err = eventually(ctx, registryStart, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+access.address+"/v2/", nil)
-		if err != nil {
-			return err
-		}
-		req.Header.Set("Authorization", access.authorization())
-		resp, err := client.RoundTrip(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxFile))
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("it answers %s", resp.Status)
-		}
-		return nil
-	})
+	failed := func(err error) error { return fmt.Errorf("registry %s does not serve: %w", access.address, err) }
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+access.address+"/v2/", nil)
 	if err != nil {
-		return t.withUnitLog(ctx, registryUnit, fmt.Errorf("registry %s does not serve: %w", access.address, err))
+		return failed(err)
+	}
+	req.Header.Set("Authorization", access.authorization())
+	resp, err := client.RoundTrip(req)
+	if err != nil {
+		return failed(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxFile))
+	if resp.StatusCode != http.StatusOK {
+		return failed(fmt.Errorf("it answers %s", resp.Status))
 	}
 	return nil
 }
@@ -347,9 +367,9 @@ func seedTask() Task {
 	return Task{
 		Name:  seedName,
 		Roles: []manifest.Role{manifest.RoleRegistry},
-		Where: First,
+		Where: Reached,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if access, err := t.run.access(); err != nil {
+			if access, err := t.ownRegistry(); err != nil {
 				return false, err
 			} else if !t.run.DryRun {
 				// After a start of the host the registry may be running and not serve yet.
@@ -367,7 +387,7 @@ func seedTask() Task {
 func isSeeded(it bundle.Item) bool { return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart }
 
 func (t *Target) pushOptions() (registry.PushOptions, *http.Transport, error) {
-	access, err := t.run.access()
+	access, err := t.ownRegistry()
 	if err != nil {
 		return registry.PushOptions{}, nil, err
 	}

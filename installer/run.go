@@ -231,6 +231,9 @@ func (r *run) targetsOf(task Task) []*Target {
 	if task.Where == First {
 		return all[:min(1, len(all))]
 	}
+	if task.Where == Reached {
+		return slices.DeleteFunc(all, func(t *Target) bool { return t.failure != nil })
+	}
 	return slices.DeleteFunc(all, func(t *Target) bool {
 		follows := task.Follows && r.following && t.on != nil && !t.fell
 		return !follows && !r.isWanted(t)

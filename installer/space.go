@@ -57,7 +57,7 @@ func (t *Target) space(ctx context.Context) ([]precheck.Space, error) {
 			return nil, err
 		}
 	}
-	if t == first(t.run.withRole(manifest.RoleRegistry)) {
+	if t.run.isRegistry(t) {
 		size, err := t.run.registrySpace(ctx)
 		if err == nil {
 			err = add("the registry", registryData, size)

@@ -339,7 +339,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 		need[u.cluster.Etcd.DataDir] += data            // the snapshot
 		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before it touches it
 	}
-	if t == first(u.withRole(manifest.RoleRegistry)) {
+	if u.isRegistry(t) {
 		if need[registryData], err = t.registryLacks(ctx); err != nil {
 			return []error{err}
 		}

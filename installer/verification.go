@@ -159,6 +159,9 @@ func verifyTasks(c *manifest.Cluster) []Task {
 		}
 		proofs = append([]Task{dns, onFirst("verify-outside-names", outsideNames), networkTask(), volumesTask()}, proofs...)
 	}
+	if isPaired(c) {
+		proofs = append(proofs, verifyRegistryTask())
+	}
 	tasks = append(tasks, onFirst("verify-cluster", surveyTask))
 	for _, one := range proofs {
 		tasks = append(tasks, verifying(one))

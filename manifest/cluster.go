@@ -168,7 +168,7 @@ type ImageRegistry struct {
 	CA   string        `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of an existing registry."`
 	Auth *RegistryAuth `yaml:"auth,omitempty" doc:"Login at an existing registry."`
 	// VIP is the address that two registry hosts share.
-	VIP string `yaml:"vip,omitempty" doc:"Address that two registry hosts share."`
+	VIP string `yaml:"vip,omitempty" doc:"Address that two registry hosts share: an unused one of their network."`
 }
 
 // RegistryAuth is a login whose password is somewhere else.

@@ -221,6 +221,7 @@ func (c *checker) imageRegistry(r *ImageRegistry) {
 			c.add(join(path, "address"), "%q: want host[:port][/path] with a path of lower case letters, digits and . - _ /", shorten(r.Address))
 		}
 	}
+	c.registryVIP(join(path, "vip"), r)
 	if r.Type == "existing" {
 		if r.Address == "" {
 			c.add(path, "address is missing; type existing needs it")
@@ -240,6 +241,19 @@ func (c *checker) imageRegistry(r *ImageRegistry) {
 		if one.set {
 			c.addKey(join(path, one.name), "belongs to an existing registry; write type: existing or leave it out")
 		}
+	}
+}
+
+func (c *checker) registryVIP(path string, r *ImageRegistry) {
+	if r.VIP == "" {
+		return
+	}
+	if r.Type == "existing" || r.Type == "none" {
+		c.addKey(path, "belongs to a registry that is installed on two hosts; leave it out, or write type: registry or harbor")
+		return
+	}
+	if a, err := netip.ParseAddr(r.VIP); err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
+		c.add(path, "%q is no address; write an unused one of the registry hosts' network, such as 10.0.0.100", shorten(r.VIP))
 	}
 }
 

@@ -311,16 +311,36 @@ func (inv *Inventory) Check(k *Cluster) error {
 	c := &checker{src: inv.src}
 	d := k.WithDefaults()
 	hosts := inv.Hosts()
-	registry := inv.members(RoleRegistry)
-	switch {
-	case d.ImageRegistry.Type == "registry" && registry == 0:
-		c.add("groups", "image_registry is missing; name the host that the registry is installed on")
-	case d.ImageRegistry.Type == "existing" && registry > 0:
-		c.addKey("groups.image_registry", "the cluster uses the registry %s, so none is installed; leave the group out", d.ImageRegistry.Address)
-	}
+	c.registryHosts(inv, &d.ImageRegistry)
 	c.etcdHosts(inv, d)
 	c.hostNetworks(hosts, d)
 	return c.found.Err()
+}
+
+// registryHosts checks that there are as many as the cluster file wants.
+func (c *checker) registryHosts(inv *Inventory, r *ImageRegistry) {
+	const pair = 2
+	n := inv.members(RoleRegistry)
+	installed := r.Type == "registry" || r.Type == "harbor"
+	switch {
+	case installed && n == 0:
+		c.add("groups", "image_registry is missing; name the host that the registry is installed on")
+	case r.Type == "existing" && n > 0:
+		c.addKey("groups.image_registry", "the cluster uses the registry %s, so none is installed; leave the group out", r.Address)
+	case installed && r.VIP == "" && n > 1:
+		c.addKey("groups.image_registry", "%d hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host", n)
+	case installed && r.VIP != "" && n != pair:
+		c.addKey("groups.image_registry", "imageRegistry.vip of the cluster file is for two hosts and here is %d; name two, or leave vip out and name one", n)
+	}
+	vip, err := netip.ParseAddr(r.VIP)
+	if err != nil {
+		return
+	}
+	for _, h := range inv.Hosts() {
+		if h.InternalIPv4 == vip || h.InternalIPv6 == vip {
+			c.add("hosts", "%s has the address %s, which imageRegistry.vip of the cluster file has, too; choose one that nobody has", h.Name, vip)
+		}
+	}
 }
 
 func (c *checker) etcdHosts(inv *Inventory, d *Cluster) {

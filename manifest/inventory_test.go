@@ -3,6 +3,7 @@ package manifest
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -75,6 +76,31 @@ func TestInventoryCheck(t *testing.T) {
 		}
 		if diff := cmp.Diff(got, tc.want); diff != "" {
 			t.Errorf("%s with %s (-got +want):\n%s", tc.inventory, tc.cluster, diff)
+		}
+	}
+	pair := "{apiVersion: kkbundle.io/v1, kind: Inventory, hosts: {a: {address: 10.0.0.1}, b: {address: 10.0.0.2}, c: {address: 10.0.0.3}}, groups: {kube_control_plane: [a], image_registry: ["
+	for _, tc := range []struct{ hosts, registry, want string }{
+		{"a", "registry", ""},
+		{"a", "harbor", ""},
+		{"b, c", "registry, vip: 10.0.0.9", ""},
+		{"b, c", "harbor, vip: 10.0.0.9", ""},
+		{"b, c", "registry", "groups.image_registry: 2 hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host"},
+		{"a", "registry, vip: 10.0.0.9", "groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 1; name two, or leave vip out and name one"},
+		{"a, b, c", "harbor, vip: 10.0.0.9", "groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 3; name two, or leave vip out and name one"},
+		{"b, c", "registry, vip: 10.0.0.1", "hosts: a has the address 10.0.0.1, which imageRegistry.vip of the cluster file has, too; choose one that nobody has"},
+		{"", "harbor", "groups: image_registry is missing; name the host that the registry is installed on"},
+		{"a", "none", ""},
+	} {
+		inv, err := ParseInventory("i", []byte(pair+tc.hosts+"]}}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := inv.Check(cluster("}, imageRegistry: {type: " + tc.registry + "}")); err != nil {
+			_, got, _ = strings.Cut(err.Error(), ": ")
+		}
+		if got != tc.want {
+			t.Errorf("[%s] with %s: %s\nwant %s", tc.hosts, tc.registry, got, tc.want)
 		}
 	}
 	inv, err := ParseInventory("i", []byte("{apiVersion: kkbundle.io/v1, kind: Inventory, hosts: {a: , b: }, groups: {kube_control_plane: [a], image_registry: [a], etcd: [b]}}"))

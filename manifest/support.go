@@ -51,7 +51,9 @@ func clusterGaps() []gap[*Cluster] {
 		{"saving an etcd of yours", func(c *Cluster) []string {
 			return when(c.Etcd.Type == "provided" && c.Etcd.Backup != nil, "etcd.backup")
 		}, "leave it out, and save it where it runs"},
-		{"a second registry host", func(c *Cluster) []string { return when(c.ImageRegistry.VIP != "", "imageRegistry.vip") }, "leave it out"},
+		{"two registry hosts with Harbor", func(c *Cluster) []string {
+			return when(c.ImageRegistry.Type == "harbor" && c.ImageRegistry.VIP != "", "imageRegistry.vip")
+		}, "leave it out"},
 		{"Hybridnet with more than one network for pods", func(c *Cluster) []string {
 			two := len(c.Kubernetes.PodCIDR) > 1
 			return append(when(two && c.CNI.Type == "hybridnet", "cni.type"), when(two && c.CNI.With == "hybridnet", "cni.with")...)
@@ -62,9 +64,6 @@ func clusterGaps() []gap[*Cluster] {
 
 func inventoryGaps() []gap[*Inventory] {
 	return []gap[*Inventory]{
-		{"more than one registry host", func(inv *Inventory) []string {
-			return when(inv.members(RoleRegistry) > 1, "groups.image_registry")
-		}, "keep one host there"},
 		{"another interface for the endpoint's address on some hosts", func(inv *Inventory) []string {
 			return inv.saying("cluster.controlPlaneEndpoint.interface", func(v *Vars) bool { return v.Cluster != nil && v.Cluster.ControlPlaneEndpoint.Interface != "" })
 		}, "write it into the cluster file, for all hosts"},

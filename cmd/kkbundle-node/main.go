@@ -27,6 +27,7 @@ const usage = `usage: kkbundle-node facts            < probe.json > facts.json
        kkbundle-node listen           (speaks to kkbundle)
        kkbundle-node reach            (speaks to kkbundle)
        kkbundle-node expires DAYS PATH...   (prints the certificates that end within DAYS; exit code 3: there are none)
+       kkbundle-node serves HOST:PORT CAFILE   (exit code 1: the registry there does not serve)
        kkbundle-node version`
 
 func main() {
@@ -75,6 +76,8 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return node.ServeReach(ctx, in, out)
 	case len(args) > 2 && args[0] == "expires":
 		return expires(out, args[1], args[2:])
+	case len(args) == 3 && args[0] == "serves":
+		return node.Serves(ctx, args[1], args[2])
 	case len(args) == 1 && args[0] == "version":
 		_, err := fmt.Fprintf(out, "kkbundle-node facts %d, protocol %d\n", node.FactsVersion, node.ProtocolVersion)
 		return err

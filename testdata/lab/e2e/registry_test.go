@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+)
+
+const registryVIP = "10.250.0.90"
+
+// TestRegistryPair is a cluster that pulls from two registry hosts at one address. keepalived is Debian's: the bundle brings it, so
+// the machine that builds needs a way to deb.debian.org.
+func TestRegistryPair(t *testing.T) {
+	th := start(t, scenario{
+		hosts:  3,
+		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {3}, "image_registry": {2, 3}},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}", "imageRegistry: {type: registry, vip: "+registryVIP+"}")
+			rewrite(t, filepath.Join(dir, "manifest.yaml"), "images:\n", "packages:\n  - {distribution: debian/12}\nimages:\n")
+		},
+	})
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"two registry hosts with the same images", th.installPair},
+		{"a rerun changes nothing", th.rerunHA},
+		{"the host with the address is lost, and pods are pulled", th.loseRegistry},
+		{"a run that is not about the lost host", th.limitedPair},
+		{"the lost host comes back, and the address stays", th.registryBack},
+		{"a registry that does not answer loses the address", th.stopRegistry},
+		{"reset takes the address away", th.resetPair},
+	} {
+		if !t.Run(step.name, step.run) {
+			t.FailNow()
+		}
+	}
+}
+
+// registryHolders are the numbers of the hosts that have the shared address.
+func (th *thread) registryHolders(t *testing.T, numbers ...int) []int {
+	t.Helper()
+	var list []int
+	for _, n := range numbers {
+		if strings.TrimSpace(th.on(t, n, "ip -o -4 addr show to "+registryVIP+"/32")) != "" {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+func (th *thread) installPair(t *testing.T) {
+	th.makeBundle(t)
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("install: %s", r.took.Round(100*time.Millisecond))
+	th.nodesAre(t, 1, "host1", "host3")
+	if got := th.registryHolders(t, 2, 3); len(got) != 1 {
+		t.Errorf("the address is had by hosts %v", got)
+	}
+	const digests = "cd /var/lib/kkbundle/registry && find . -path '*/_manifests/tags/*/current/link' | sort | xargs grep -H ."
+	two, three := th.on(t, 2, digests), th.on(t, 3, digests)
+	if two != three || strings.Count(two, "sha256:") < 10 {
+		t.Errorf("the registries differ, or are empty:\n%s\n%s", two, three)
+	}
+	if got := th.on(t, 1, "grep -l 'https://"+registryVIP+":5000' /etc/containerd/certs.d/*/hosts.toml | wc -l; grep -L 'https://"+registryVIP+":5000' /etc/containerd/certs.d/*/hosts.toml"); strings.TrimSpace(got) == "0" || strings.Contains(got, "/") {
+		t.Errorf("host1 pulls from elsewhere:\n%s", got)
+	}
+}
+
+// pull runs a pod on a host that has to ask the registry for its image, whatever the host has.
+func (th *thread) pull(t *testing.T, host string) {
+	t.Helper()
+	begin := time.Now()
+	th.kubectl(t, `run pulls --image=docker.io/lab/labapp:1 --image-pull-policy=Always --overrides='{"spec":{"nodeName":"`+host+`"}}'`)
+	th.kubectl(t, "wait pod pulls --for=condition=Ready --timeout=90s")
+	t.Logf("a pod on %s runs after %s", host, time.Since(begin).Round(100*time.Millisecond))
+	th.kubectl(t, "delete pod pulls --now")
+}
+
+// loseRegistry pulls the plug of the registry host that has the address; where that is the worker, of the other one after the
+// address was moved there, because the worker is needed.
+func (th *thread) loseRegistry(t *testing.T) {
+	th.pull(t, "host1")
+	if th.registryHolders(t, 2, 3)[0] == 3 {
+		th.on(t, 3, "systemctl restart kkbundle-registry-address")
+		eventually(t, "the address moves to host2", func() bool { return len(th.registryHolders(t, 2)) == 1 })
+	}
+	if err := th.lab.Kill(t.Context(), th.lab.Hosts[1]); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	eventually(t, "the address moves to host3", func() bool { return len(th.registryHolders(t, 3)) == 1 })
+	t.Logf("the address has moved after %s", time.Since(begin).Round(100*time.Millisecond))
+	th.pull(t, "host1")
+	th.kubectl(t, "-n web scale deployment web --replicas=4")
+	th.kubectl(t, "-n web rollout status deployment web --timeout=60s")
+}
+
+func (th *thread) limitedPair(t *testing.T) {
+	if r := run(t, th.site(t, "install")); r.code == 0 || !strings.Contains(r.stderr, "host2") {
+		t.Errorf("an install of all hosts without host2: exit code %d\n%s", r.code, r.stderr)
+	}
+	r := run(t, th.site(t, "install", "--limit", "host1")).must(t, 0)
+	if !strings.Contains(r.stderr, "host2") || !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("want a word about host2 and 0 changed, got\n%s", r.stderr)
+	}
+}
+
+func (th *thread) registryBack(t *testing.T) {
+	if err := th.lab.Start(t.Context(), th.lab.Hosts[1]); err != nil {
+		t.Fatal(err)
+	}
+	th.waitFor(t, time.Minute, "host2's registry is back", 2, "systemctl is-active kkbundle-registry kkbundle-registry-address")
+	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+	if got := th.registryHolders(t, 2, 3); len(got) != 1 || got[0] != 3 {
+		t.Errorf("the address is had by hosts %v, and was host3's", got)
+	}
+}
+
+// stopRegistry: the host is well, and what it serves is not.
+func (th *thread) stopRegistry(t *testing.T) {
+	th.on(t, 3, "systemctl stop kkbundle-registry")
+	begin := time.Now()
+	eventually(t, "the address moves to host2", func() bool { return len(th.registryHolders(t, 2)) == 1 && len(th.registryHolders(t, 3)) == 0 })
+	t.Logf("the address has moved after %s", time.Since(begin).Round(100*time.Millisecond))
+	th.pull(t, "host1")
+	r := run(t, th.site(t, "install")).must(t, 0)
+	if !strings.Contains(r.stderr, "1 changed") {
+		t.Errorf("want the registry started and nothing else changed, got\n%s", r.stderr)
+	}
+}
+
+func (th *thread) resetPair(t *testing.T) {
+	run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+	for _, n := range []int{2, 3} {
+		if left := th.on(t, n, "ip -o -4 addr show to "+registryVIP+"/32; ls -d /etc/kkbundle /var/lib/kkbundle /etc/systemd/system/kkbundle-* 2>/dev/null; pgrep -a keepalived || true"); left != "" {
+			t.Errorf("reset leaves on host%d:\n%s", n, left)
+		}
+	}
+}
