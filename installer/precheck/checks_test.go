@@ -257,7 +257,9 @@ func TestTwoEtcdsLeft(t *testing.T) {
 		in := rich(t)
 		withoutRole("cp3", manifest.RoleEtcd)(&in)
 		if mark != "" {
-			cp(func(f *node.Facts) { setPath(f, node.Path{Path: precheck.MarkerDir, Type: "dir", Entries: []string{mark}}) })(&in)
+			cp(func(f *node.Facts) {
+				setPath(f, node.Path{Path: precheck.MarkerDir, Type: "dir", Entries: []string{mark}})
+			})(&in)
 		}
 		results := precheck.Evaluate(in).Results
 		i := slices.IndexFunc(results, func(r precheck.Result) bool { return r.ID == "etcd-odd" })
