@@ -280,7 +280,9 @@ func TestDeleteUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"cordon cp1", "etcdctl member remove fedcba9876543210", "delete node cp1 --ignore-not-found", "cordon node9", "delete node node9 --ignore-not-found",
+		"cordon cp1", "delete pods --all-namespaces --field-selector=spec.nodeName=cp1 --force --grace-period=0 --wait=false",
+		"etcdctl member remove fedcba9876543210", "delete node cp1 --ignore-not-found",
+		"cordon node9", "delete pods --all-namespaces --field-selector=spec.nodeName=node9 --force --grace-period=0 --wait=false", "delete node node9 --ignore-not-found",
 	}
 	if diff := cmp.Diff(l.asked, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)

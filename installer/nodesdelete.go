@@ -181,7 +181,7 @@ func (r *run) deletions(going []*Target) []string {
 	for _, t := range going {
 		text := t.Name + " is cordoned and drained, "
 		if r.change.gone {
-			text = t.Name + " is gone: "
+			text = t.Name + " is gone: its pods are deleted, "
 		}
 		if r.stacked(t) {
 			text += "its member is removed from etcd, "
@@ -244,14 +244,19 @@ func (t *Target) isNoNode(ctx context.Context) (bool, error) {
 	return !there, err
 }
 
-// drainTask lets no new pods onto the node and moves those that are there. From a host that is gone none can leave.
+// drainTask lets no new pods onto the node and moves those that are there. Those of a host that is gone are deleted: Kubernetes
+// would wait five minutes for them to come back, and with StatefulSets for ever.
 func drainTask(d Deletion) Task {
 	return Task{
 		Name: "drain",
 		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
 			lead := t.run.firstControlPlane()
-			if _, err := lead.kubectl(ctx, "cordon", t.Name); err != nil || d.Unreachable {
+			if _, err := lead.kubectl(ctx, "cordon", t.Name); err != nil {
+				return err
+			}
+			if d.Unreachable {
+				_, err := lead.kubectl(ctx, "delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+t.Name, "--force", "--grace-period=0", "--wait=false")
 				return err
 			}
 			timeout := d.DrainTimeout

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -91,9 +92,14 @@ func (th *thread) loseControlPlane(t *testing.T) {
 	}
 }
 
-// replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in.
+// replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in, which is interrupted when etcd has
+// heard of it.
 func (th *thread) replaceControlPlane(t *testing.T) {
-	r := run(t, th.nodesCommand(t, "delete", "--unreachable", "host1")).must(t, 0)
+	r := run(t, th.nodesCommand(t, "delete", "host2")).must(t, 12)
+	if !strings.Contains(r.stderr, "of the 2 members of etcd that would be left, 1 would be healthy") {
+		t.Errorf("want that etcd cannot spare it, got\n%s", r.stderr)
+	}
+	r = run(t, th.nodesCommand(t, "delete", "--unreachable", "host1")).must(t, 0)
 	t.Logf("the lost one deleted: %s", r.took.Round(100*time.Millisecond))
 	if members := th.on(t, 2, etcdctl("member list")); strings.Contains(members, "host1") {
 		t.Errorf("etcd still has it:\n%s", members)
@@ -102,8 +108,12 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	if err := th.lab.WriteInventory(th.inventory, groups); err != nil {
 		t.Fatal(err)
 	}
+	th.killAddition(t, th.lab.Hosts[5].Address)
 	r = run(t, th.nodesCommand(t, "add")).must(t, 0)
 	t.Logf("another added: %s", r.took.Round(100*time.Millisecond))
+	if members := th.on(t, 2, etcdctl("member list")); strings.Count(members, "started") != 3 || strings.Count(members, "\n") != 3 {
+		t.Errorf("etcd's members:\n%s", members)
+	}
 	th.admin = 6
 	th.nodesAre(t, 6, "host2", "host3", "host4", "host5", "host6")
 	for _, worker := range []int{4, 5} {
@@ -115,6 +125,32 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	r = run(t, th.site(t, "install")).must(t, 0)
 	if !strings.Contains(r.stderr, "0 changed") {
 		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+}
+
+// killAddition runs nodes add and ends it without a word (SIGKILL) as soon as etcd has a member at the address.
+func (th *thread) killAddition(t *testing.T, address string) {
+	t.Helper()
+	cmd := th.nodesCommand(t, "add")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		members, _ := th.lab.SSH(t.Context(), th.lab.Hosts[1], etcdctl("member list")).Output() // it fails for a moment now and then
+		if strings.Contains(string(members), "https://"+address+":2380") {
+			_ = cmd.Process.Kill()
+			<-ended
+			return
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("the addition ended before etcd heard of the host: %v\n%s", err, out.String())
+		case <-time.After(200 * time.Millisecond):
+		}
 	}
 }
 
