@@ -1,0 +1,67 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// controlPlaneProcesses are the static pods' processes by the names that the kernel has for them, at most 15 bytes, in the order in
+// which they need each other.
+func controlPlaneProcesses(c *manifest.Cluster) []string {
+	names := []string{"kube-apiserver", "kube-controller", "kube-scheduler"}
+	if c.Etcd.Type == "internal" {
+		names = append([]string{"etcd"}, names...)
+	}
+	return names
+}
+
+// restartScript is a shell script that ends the static pods' processes, which the kubelet starts again. kubeadm's own way, to
+// move the manifests out and back, leaves a host without a control plane when it is interrupted.
+//
+// Each is ended when what it asks works again: a component that fails at its start because that is away is started later and later by the
+// kubelet, up to five minutes (measured on the lab's hosts: an API server that was away for 85 s after all had been ended at once). For
+// the same reason what has started anew by itself in the meantime is left alone.
+//
+// Certificates that have expired keep the API server from being ready before it is restarted itself, so that a step goes on after
+// that many questions, a second apart; what counts is that all is well within the whole.
+func (t *Target) restartScript(step, whole int) string {
+	ask := append(t.run.kubectlCommand(), t.server(), "get", "--raw=/readyz", "--request-timeout=5s")
+	return fmt.Sprintf(`processes='%[1]s'
+old=' '
+for process in $processes; do old="$old$(pgrep --exact "$process" | tr '\n' ' ')"; done
+restarted() {
+	pids=$(pgrep --exact "$1") || return 1
+	for pid in $pids; do case "$old" in *" $pid "*) return 1 ;; esac; done
+}
+ready() { said=$(KUBECACHEDIR=%[2]s %[3]s 2>&1); }
+well() {
+	for process in $processes; do restarted "$process" || { said="$process has not started again"; return 1; }; done
+	ready
+}
+for process in $processes; do
+	restarted "$process" || pkill --exact "$process" || : # it ended by itself, and is not back
+	tries=0
+	until { restarted "$process" && ready; } || [ "$tries" -ge %[4]d ]; do tries=$((tries + 1)); sleep 1; done
+done
+tries=0
+until well; do
+	tries=$((tries + 1))
+	[ "$tries" -lt %[5]d ] || { echo "$said" >&2; exit 1; }
+	sleep 1
+done
+`, strings.Join(controlPlaneProcesses(t.run.cluster), " "), kubectlCache, "'"+strings.Join(ask, "' '")+"'", step, whole)
+}
+
+// restartStep and restartWhole are seconds: an API server starts within 30 on a slow host.
+const (
+	restartStep  = 60
+	restartWhole = 180
+)
+
+// restartControlPlane restarts this control plane's components and waits until they are back and its API server is ready.
+func (t *Target) restartControlPlane(ctx context.Context) error {
+	return t.command(ctx, "sh", "-c", t.restartScript(restartStep, restartWhole))
+}
