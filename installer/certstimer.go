@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -52,9 +51,22 @@ if [ "$rc" = 3 ]; then echo "nothing ends within %[1]d days"; exit 0; fi
 if [ "$rc" != 0 ]; then exit "$rc"; fi
 echo "these end soon: $soon"
 /usr/local/bin/kubeadm certs renew all || exit 1
-for process in %[4]s; do pkill --exact "$process"; done
-exit 0
-`, certsDays, host.HelperPath, pkiDir, strings.Join(controlPlaneProcesses(c), " "))
+%[4]sexit 0
+`, certsDays, host.HelperPath, pkiDir, restartScript(c))
+}
+
+// restartScript restarts the control plane as restartControlPlane does, without looking at what comes of it.
+func restartScript(c *manifest.Cluster) string {
+	text := againScript
+	for _, group := range controlPlaneProcesses(c) {
+		for _, name := range group {
+			text += fmt.Sprintf("again %s %d\n", name, restartGrace)
+		}
+		if group[0] == "etcd" { // the next would not find it
+			text += "for _ in $(seq 60); do pgrep --full -- '^etcd .*/etc/kubernetes/' >/dev/null && break; sleep 1; done\n"
+		}
+	}
+	return text
 }
 
 const renewServiceText = `# Written by kkbundle.
