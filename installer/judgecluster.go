@@ -95,7 +95,7 @@ func (s *survey) judgePods() report.Findings {
 		return slices.ContainsFunc(s.hosts, func(h surveyed) bool { return h.left && h.name == node })
 	}
 	for _, p := range s.pods {
-		if left(p.Spec.NodeName) || p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.Metadata.Namespace == proofNamespace {
+		if left(p.Spec.NodeName) || p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.proves() {
 			continue
 		}
 		state := report.Warning
