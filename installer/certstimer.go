@@ -51,7 +51,7 @@ if [ "$rc" = 3 ]; then echo "nothing ends within %[1]d days"; exit 0; fi
 if [ "$rc" != 0 ]; then exit "$rc"; fi
 echo "these end soon: $soon"
 /usr/local/bin/kubeadm certs renew all || exit 1
-%[4]s`, certsDays, host.HelperPath, pkiDir, t.restartScript(restartStep, restartWhole))
+%[4]s`, certsDays, host.HelperPath, pkiDir, t.restartScript(restartStep, restartWhole, controlPlaneProcesses(t.run.cluster)...))
 }
 
 const renewServiceText = `# Written by kkbundle.

@@ -108,7 +108,7 @@ func (s *survey) judgePods() report.Findings {
 	}
 	var list report.Findings
 	for _, p := range s.pods {
-		if s.left(p.Spec.NodeName) || p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.Metadata.Namespace == proofNamespace {
+		if s.left(p.Spec.NodeName) || p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.proves() {
 			continue
 		}
 		state := report.Warning

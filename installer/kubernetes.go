@@ -35,6 +35,7 @@ func kubeletTask(c *manifest.Cluster) Task {
 	}
 	return settle(Task{
 		Name:     "kubelet",
+		Apart:    true,
 		Roles:    []manifest.Role{manifest.RoleCluster},
 		Packages: packages,
 		Leaves:   Leaves{Paths: []string{keptDir}},

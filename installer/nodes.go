@@ -252,7 +252,7 @@ func (r *run) follow(ctx context.Context, phases []Phase) error {
 			if !task.Follows {
 				continue
 			}
-			_, failed := r.task(ctx, p.Name, task)
+			_, failed := r.group(ctx, p.Name, []Task{task})
 			errs = append(errs, failed...)
 		}
 	}

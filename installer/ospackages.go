@@ -30,7 +30,8 @@ const packagesOnHost = stateDir + "/packages"
 // packages are not moved, edited or asked: apt and dnf are told to look at one directory instead, in that one command.
 func osPackagesTask(c *manifest.Cluster) Task {
 	task := Task{
-		Name: "os-packages",
+		Name:  "os-packages",
+		Apart: true,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			missing, _, err := t.missingPackages(ctx)
 			return len(missing) == 0, err

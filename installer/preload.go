@@ -65,6 +65,7 @@ type nodeImage struct {
 func preloadTask() Task {
 	return Task{
 		Name:  preloadName,
+		Apart: true,
 		Roles: []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			lacking, err := t.lackingImages(ctx)

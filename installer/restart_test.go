@@ -17,11 +17,11 @@ type played struct{ dir, stubs string }
 func playProcesses(t *testing.T, h *rooted) *played {
 	t.Helper()
 	p := &played{dir: t.TempDir(), stubs: h.stubs}
-	for i, name := range []string{"etcd", "kube-apiserver", "kube-controller", "kube-scheduler"} {
+	for i, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 		p.put(t, filepath.Join(p.dir, name), fmt.Sprintln(10+i))
 	}
-	p.stub(t, "pgrep", `cat "$dir/$2" 2>/dev/null`)
-	p.stub(t, "pkill", `echo "end $2" >>"$dir/log"; echo "$(cat "$dir/$2" 2>/dev/null)1" >"$dir/$2"`)
+	p.stub(t, "pgrep", `cat "$dir/$name" 2>/dev/null`)
+	p.stub(t, "pkill", `echo "end $name" >>"$dir/log"; echo "$(cat "$dir/$name" 2>/dev/null)1" >"$dir/$name"`)
 	p.stub(t, "kubectl", `echo ask >>"$dir/log"`)
 	p.stub(t, "sleep", `echo sleep >>"$dir/log"`)
 	return p
@@ -36,7 +36,7 @@ func (p *played) put(t *testing.T, name, content string) {
 
 func (p *played) stub(t *testing.T, name, line string) {
 	t.Helper()
-	p.put(t, filepath.Join(p.stubs, name), "#!/bin/sh\ndir='"+p.dir+"'\n"+line+"\n")
+	p.put(t, filepath.Join(p.stubs, name), "#!/bin/sh\ndir='"+p.dir+"'\nfor name; do :; done; name=${name#^}; name=${name%% *}\n"+line+"\n")
 }
 
 // log returns what was done to the processes since the last call, in one line, without the time that was waited.
@@ -67,16 +67,16 @@ fi`
 	// Certificates have expired: the API server is not ready before it has new ones.
 	const expired = `echo ask >>"$dir/log"; grep -q 'end kube-apiserver' "$dir/log"`
 	for name, c := range map[string]struct{ kubectl, cluster, want string }{
-		"all go on":    {`echo ask >>"$dir/log"`, "", "end etcd ask end kube-apiserver ask end kube-controller ask end kube-scheduler ask ask"},
-		"away":         {away, "", "end etcd ask ask ask end kube-apiserver ask end kube-controller ask ask ask"},
-		"expired":      {expired, "", "end etcd " + strings.Repeat("ask ", 4) + "end kube-apiserver ask end kube-controller ask end kube-scheduler ask ask"},
-		"etcd outside": {`echo ask >>"$dir/log"`, "etcd: {type: external}", "end kube-apiserver ask end kube-controller ask end kube-scheduler ask ask"},
+		"all go on":    {`echo ask >>"$dir/log"`, "", "end etcd ask end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+		"away":         {away, "", "end etcd ask ask ask end kube-apiserver ask end kube-controller-manager ask ask ask"},
+		"expired":      {expired, "", "end etcd " + strings.Repeat("ask ", 4) + "end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+		"etcd outside": {`echo ask >>"$dir/log"`, "etcd: {type: external}", "end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, cp1 := playedControlPlane(t, c.cluster)
 			p.stub(t, "kubectl", c.kubectl)
-			if err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(3, 5)); err != nil {
+			if err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(3, 5, controlPlaneProcesses(cp1.run.cluster)...)); err != nil {
 				t.Fatal(err)
 			}
 			if got := p.log(t); got != c.want {
@@ -86,16 +86,30 @@ fi`
 	}
 }
 
+// TestRestartKills has an API server that waits for those who watch.
+func TestRestartKills(t *testing.T) {
+	t.Parallel()
+	p, cp1 := playedControlPlane(t, "")
+	p.stub(t, "pkill", `echo "end $1 $name" >>"$dir/log"; [ "$name$1" = kube-apiserver--full ] || echo 1 >"$dir/$name"`)
+	if err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(restartStep, 5, controlPlaneProcesses(cp1.run.cluster)...)); err != nil {
+		t.Fatal(err)
+	}
+	const want = "end --full etcd ask end --full kube-apiserver end -KILL kube-apiserver ask end --full kube-controller-manager ask end --full kube-scheduler ask ask"
+	if got := p.log(t); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 // TestRestartFails has a scheduler that does not come back, and an API server that is not ready.
 func TestRestartFails(t *testing.T) {
 	t.Parallel()
 	for want, stubs := range map[string][2]string{
-		"kube-scheduler has not started again": {"pkill", `if [ "$2" = kube-scheduler ]; then rm "$dir/$2"; else echo 1 >"$dir/$2"; fi`},
+		"kube-scheduler has not started again": {"pkill", `if [ "$name" = kube-scheduler ]; then rm -f "$dir/$name"; else echo 1 >"$dir/$name"; fi`},
 		"etcd failed: reason withheld":         {"kubectl", "echo etcd failed: reason withheld >&2; exit 1"},
 	} {
 		p, cp1 := playedControlPlane(t, "")
 		p.stub(t, stubs[0], stubs[1])
-		err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(1, 2))
+		err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(1, 2, controlPlaneProcesses(cp1.run.cluster)...))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
