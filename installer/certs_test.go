@@ -144,16 +144,6 @@ func leafEnd(t *testing.T, p pki.Pair) time.Time {
 	return cert.NotAfter
 }
 
-// TestProcessNames holds that names are as the kernel cuts them: pkill --exact would find nothing otherwise.
-func TestProcessNames(t *testing.T) {
-	t.Parallel()
-	for _, name := range controlPlaneProcesses(cluster(t, "").WithDefaults()) {
-		if len(name) > 15 {
-			t.Errorf("%s has more than 15 bytes", name)
-		}
-	}
-}
-
 // TestExpiring holds what the timer on hosts goes by.
 func TestExpiring(t *testing.T) {
 	t.Parallel()
