@@ -143,7 +143,9 @@ func (th *thread) killAddition(t *testing.T, address string) {
 		members, _ := th.lab.SSH(t.Context(), th.lab.Hosts[1], etcdctl("member list")).Output() // it fails for a moment now and then
 		if strings.Contains(string(members), "https://"+address+":2380") {
 			_ = cmd.Process.Kill()
-			<-ended
+			if err := <-ended; err == nil {
+				t.Fatalf("the addition was not killed\n%s", out.String())
+			}
 			return
 		}
 		select {
