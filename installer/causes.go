@@ -121,7 +121,7 @@ func clusterCauses() [][3]string {
 		},
 		{
 			`validate CRI v1 runtime API for endpoint \\*"([^"\\]+)|(unix:///?\S*containerd\.sock)[^\n]*(?:connect: no such file or directory|connection refused)`,
-			"the container runtime does not answer at $1$2", "systemctl status containerd on that host; kkbundle install starts it again",
+			"the container runtime does not answer at $1$2", "systemctl status of the runtime's unit on that host (containerd, crio, or docker and cri-docker); kkbundle install starts it again",
 		},
 		{
 			`none of the public keys "?(sha256:\w+)"? are pinned`,

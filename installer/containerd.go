@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	containerdUnit = "containerd.service"
-	certsDir       = "/etc/containerd/certs.d"
-	registryCAPath = configDir + "/registry-ca.crt"
+	containerdUnit       = "containerd.service"
+	containerdConfigFile = "/etc/containerd/config.toml"
+	certsDir             = "/etc/containerd/certs.d"
+	registryCAPath       = configDir + "/registry-ca.crt"
 )
 
 // runtimeTask installs containerd, runc and the CNI plugins, and points every upstream name at the registry.
@@ -62,7 +63,7 @@ func runtimeSetting(_ context.Context, t *Target) (setting, error) {
 		return setting{}, err
 	}
 	files := []textFile{
-		{"/etc/containerd/config.toml", 0o644, config},
+		{containerdConfigFile, 0o644, config},
 		{"/etc/systemd/system/" + containerdUnit, 0o644, []byte(containerdUnitText)},
 	}
 	units := []string{containerdUnit}

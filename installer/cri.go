@@ -19,6 +19,8 @@ type podRuntime struct {
 	socket string
 	// units are its services, in the order in which they start.
 	units []string
+	// config is what it reads at its start.
+	config string
 	// data is where it keeps images.
 	data string
 	// images gives images to it, nil if that is not possible.
@@ -37,19 +39,21 @@ func runtimeOf(c *manifest.Cluster) podRuntime {
 		}
 	case c.CRI.Type == "docker":
 		return podRuntime{
-			name: "docker", socket: "unix:///run/cri-dockerd.sock", units: []string{dockerUnit, criDockerUnit}, data: "/var/lib/docker",
-			images: dockerImages{},
+			name: "docker", socket: "unix:///run/cri-dockerd.sock", units: []string{dockerUnit, criDockerUnit},
+			config: dockerConfig, data: dockerData, images: dockerImages{},
 		}
 	case c.CRI.Type == "crio":
-		return podRuntime{name: "crio", socket: "unix:///var/run/crio/crio.sock", units: []string{crioUnit}, data: "/var/lib/containers"}
+		return podRuntime{
+			name: "crio", socket: "unix:///var/run/crio/crio.sock", units: []string{crioUnit}, config: crioConfigFile, data: "/var/lib/containers",
+		}
 	}
 	return containerdRuntime()
 }
 
 func containerdRuntime() podRuntime {
 	return podRuntime{
-		name: "containerd", socket: criSocket, units: []string{containerdUnit}, data: "/var/lib/containerd",
-		images: containerdImages{ctr: []string{"ctr"}},
+		name: "containerd", socket: criSocket, units: []string{containerdUnit},
+		config: containerdConfigFile, data: "/var/lib/containerd", images: containerdImages{ctr: []string{"ctr"}},
 	}
 }
 

@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	crioUnit    = "crio.service"
-	crioLibexec = "/usr/local/libexec/crio/"
-	crioPolicy  = "/etc/crio/policy.json"
+	crioUnit       = "crio.service"
+	crioConfigFile = "/etc/crio/crio.conf.d/10-kkbundle.conf"
+	crioLibexec    = "/usr/local/libexec/crio/"
+	crioPolicy     = "/etc/crio/policy.json"
 )
 
 // crioTask installs CRI-O, whose archive has the runtimes that it is tested with. It points upstream names at the registry.
@@ -56,7 +57,7 @@ func crioSetting(_ context.Context, t *Target) (setting, error) {
 		return setting{}, err
 	}
 	files := []textFile{
-		{"/etc/crio/crio.conf.d/10-kkbundle.conf", 0o644, fmt.Appendf(nil, crioConfig, pause)},
+		{crioConfigFile, 0o644, fmt.Appendf(nil, crioConfig, pause)},
 		{crioPolicy, 0o644, []byte(`{"default": [{"type": "insecureAcceptAnything"}]}` + "\n")},
 		{"/etc/systemd/system/" + crioUnit, 0o644, []byte(crioUnitText)},
 	}

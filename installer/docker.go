@@ -32,7 +32,7 @@ func dockerTasks(c *manifest.Cluster) []Task {
 		Roles:  roles,
 		Files:  append([]Place{{"cri-dockerd", "cri-dockerd/cri-dockerd", "/usr/local/bin/cri-dockerd", executable}}, pluginFiles()...),
 		Images: []string{"pause"},
-		Leaves: Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd"}},
+		Leaves: Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd", "/run/cri-dockerd.sock"}},
 	}, criDockerSetting)
 	return append(dockerEngine(c, roles...), cri)
 }
@@ -54,11 +54,42 @@ func dockerEngine(c *manifest.Cluster, roles ...manifest.Role) []Task {
 			Leaves: Leaves{
 				Units: []string{dockerUnit},
 				Paths: []string{"/etc/docker", dockerData, "/run/docker", "/run/docker.sock", "/run/docker.pid"},
-				Links: []string{"docker0"},
-				Undo:  docker.undo("/run/docker/", dockerData+"/", "/run/netns/cni-"),
+				Undo: func(ctx context.Context, t *Target) error {
+					if err := docker.undo("/run/docker/", dockerData+"/", "/run/netns/cni-")(ctx, t); err != nil {
+						return err
+					}
+					return t.removeDockerNetworks(ctx)
+				},
 			},
 		}, dockerSetting),
 	}
+}
+
+// removeDockerNetworks removes the bridges of Docker's networks and its part of the packet filter, which Docker leaves when it
+// ends.
+func (t *Target) removeDockerNetworks(ctx context.Context) error {
+	bridges, err := t.output(ctx, "ip", "-brief", "link", "show", "type", "bridge")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(bridges)) {
+		if name := strings.Fields(line); len(name) > 0 && dockerBridge(name[0]) {
+			if err := t.command(ctx, "ip", "link", "delete", name[0]); err != nil {
+				return err
+			}
+		}
+	}
+	return t.removeRules(ctx, isDocker)
+}
+
+// isDocker tells whether a word of a packet filter's rule is of Docker.
+func isDocker(word string) bool { return strings.HasPrefix(word, "DOCKER") || dockerBridge(word) }
+
+// dockerBridge tells whether an interface is of Docker's: of its default network, or of another whose ID it has the first 12 digits
+// of. https://github.com/moby/moby/blob/v28.5.2/libnetwork/drivers/bridge/bridge_linux.go
+func dockerBridge(name string) bool {
+	id, other := strings.CutPrefix(name, "br-")
+	return name == "docker0" || other && len(id) == 12 && strings.Trim(id, "0123456789abcdef") == ""
 }
 
 func dockerFiles() []Place {

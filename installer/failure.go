@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,17 +71,14 @@ func (t *Target) explain(ctx context.Context, since time.Time, err error) error 
 	texts := []collected{{"kubeadm.txt", err.Error() + "\n"}}
 	// Containers' logs first: what kept the API server from starting is there, and the kubelet only says that it is not up.
 	const pods = `find /var/log/pods -name '*.log' -newermt "@$1" -exec tail -v -n 100 {} + 2>/dev/null | tail -c "$2"; exit 0`
-	for _, one := range []struct {
-		name string
-		args []string
-	}{
-		{"containers.log", []string{"sh", "-c", pods, "sh", strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes)}},
-		{"kubelet.log", []string{"journalctl", "--no-pager", "--quiet", "--output=cat", "--unit=kubelet", "--lines=" + journalLines, from}},
-		{"containerd.log", []string{"journalctl", "--no-pager", "--quiet", "--output=cat", "--unit=containerd", "--lines=" + journalLines, from}},
-	} {
-		out, askErr := t.output(withoutOutput(ctx), one.args...)
+	if out, askErr := t.output(withoutOutput(ctx), "sh", "-c", pods, "sh", strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes)); askErr == nil {
+		texts = append(texts, collected{"containers.log", string(out)})
+	}
+	for _, unit := range slices.Concat([]string{"kubelet"}, runtimeOf(t.run.cluster).units) {
+		name := strings.TrimSuffix(unit, ".service")
+		out, askErr := t.output(withoutOutput(ctx), "journalctl", "--no-pager", "--quiet", "--output=cat", "--unit="+name, "--lines="+journalLines, from)
 		if askErr == nil {
-			texts = append(texts, collected{one.name, string(out)})
+			texts = append(texts, collected{name + ".log", string(out)})
 		}
 	}
 	return t.explained(err, texts)

@@ -165,10 +165,8 @@ func dropSets(prefix string) func(ctx context.Context, t *Target) error {
 		if there, err := t.test(ctx, "sh", "-c", "command -v ipset"); err != nil || !there {
 			return err
 		}
-		for _, family := range []string{"iptables", "ip6tables"} {
-			if err := t.removeRules(ctx, family); err != nil {
-				return err
-			}
+		if err := t.removeRules(ctx, isKubernetes); err != nil {
+			return err
 		}
 		sets, err := t.output(ctx, "ipset", "list", "-name")
 		if err != nil {

@@ -114,7 +114,7 @@ func TestWithoutPodNetworks(t *testing.T) {
 	kept := "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n"
 	own := ":cali-INPUT - [0:0]\n-A INPUT -m comment --comment \"cali:abc\" -j cali-INPUT\n:CILIUM_INPUT - [0:0]\n-A INPUT -j CILIUM_INPUT\n:OVN-NAT - [0:0]\n" +
 		"-A INPUT -d 169.254.25.10/32 -p udp -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT\n"
-	got, changed := withoutKubernetes(strings.Replace(kept, "COMMIT", own+"COMMIT", 1))
+	got, changed := withoutRules(strings.Replace(kept, "COMMIT", own+"COMMIT", 1), isKubernetes)
 	if got != kept || !changed {
 		t.Errorf("got %v\n%s", changed, got)
 	}

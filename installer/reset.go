@@ -186,10 +186,8 @@ func removeNetwork(ctx context.Context, t *Target) error {
 			}
 		}
 	}
-	for _, family := range []string{"iptables", "ip6tables"} {
-		if err := t.removeRules(ctx, family); err != nil {
-			return err
-		}
+	if err := t.removeRules(ctx, isKubernetes); err != nil {
+		return err
 	}
 	for _, family := range []string{"ip", "ip6"} {
 		if _, err := t.test(ctx, "nft", "delete", "table", family, "kube-proxy"); err != nil {
@@ -203,36 +201,46 @@ func removeNetwork(ctx context.Context, t *Target) error {
 	return t.empty(ctx, "/etc/cni", "/var/lib/cni", "/run/flannel")
 }
 
-// removeRules takes Kubernetes' rules out of the packet filter and leaves the others as they are.
-func (t *Target) removeRules(ctx context.Context, command string) error {
-	out := &limited{most: maxFile}
-	there, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{command + "-save"}, Stdout: out}))
-	if err != nil || !there {
-		return err
+// removeRules takes the rules with words that are somebody's own out of the packet filter and leaves the others as they are.
+func (t *Target) removeRules(ctx context.Context, own func(word string) bool) error {
+	for _, command := range []string{"iptables", "ip6tables"} {
+		out := &limited{most: maxFile}
+		there, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{command + "-save"}, Stdout: out}))
+		if err != nil {
+			return err
+		}
+		if !there {
+			continue
+		}
+		rules, changed := withoutRules(out.String(), own)
+		if !changed {
+			continue
+		}
+		if err := t.feed(ctx, []byte(rules), command+"-restore"); err != nil {
+			return err
+		}
 	}
-	rules, changed := withoutKubernetes(out.String())
-	if !changed {
-		return nil
-	}
-	return t.feed(ctx, []byte(rules), command+"-restore")
+	return nil
 }
 
-// withoutKubernetes removes the chains that Kubernetes and pod networks make, and every rule that mentions one, from what
-// iptables-save prints.
-func withoutKubernetes(rules string) (kept string, changed bool) {
+// withoutRules removes the chains that are somebody's own, and every rule that mentions one or has another word of theirs, from
+// what iptables-save prints.
+func withoutRules(rules string, own func(word string) bool) (kept string, changed bool) {
 	var b strings.Builder
 	for line := range strings.Lines(rules) {
-		own := slices.ContainsFunc(strings.Fields(line), func(word string) bool {
-			word = strings.TrimPrefix(word, ":")
-			return slices.ContainsFunc(ownChains(), func(p string) bool { return strings.HasPrefix(word, p) })
-		})
-		if own && !strings.HasPrefix(line, "#") {
+		theirs := slices.ContainsFunc(strings.Fields(line), func(word string) bool { return own(strings.TrimPrefix(word, ":")) })
+		if theirs && !strings.HasPrefix(line, "#") {
 			changed = true
 			continue
 		}
 		b.WriteString(line)
 	}
 	return b.String(), changed
+}
+
+// isKubernetes tells whether a word of a rule is of Kubernetes or of a pod network.
+func isKubernetes(word string) bool {
+	return slices.ContainsFunc(ownChains(), func(p string) bool { return strings.HasPrefix(word, p) })
 }
 
 func noRegistry(ctx context.Context, t *Target) (bool, error) {

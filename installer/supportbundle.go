@@ -188,7 +188,7 @@ func hostQuestions() []question {
 			echo "# $c"; $c; echo; done 2>&1 `+size),
 		sh("network.txt", `for c in "ip -d address" "ip route" "ip -6 route" "ip rule" "ss -ltunp" "cat /etc/resolv.conf" "cat /etc/hosts"; do echo "# $c"; $c; echo; done 2>&1 `+size),
 		sh("processes.txt", `ps -eo pid,ppid,user,rss,etimes,comm --sort=-rss | head -n 200`), // no arguments: they may be secret
-		sh("images.txt", `command -v ctr >/dev/null && ctr -n k8s.io images ls -q 2>&1 `+size),
+		sh("images.txt", `if command -v docker >/dev/null; then docker image list --all --no-trunc; elif command -v ctr >/dev/null; then ctr -n k8s.io images ls -q; fi 2>&1 `+size),
 		sh("kernel.log", `journalctl --dmesg --no-pager --quiet --lines=2000 2>/dev/null `+size),
 		sh("units.log", `for u in kubelet containerd docker cri-docker crio k3s k3s-agent etcd haproxy keepalived 'kkbundle-*'; do
 			journalctl --no-pager --quiet --output=short-iso --lines=3000 --unit="$u" 2>/dev/null; done `+size),

@@ -329,7 +329,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 	if err != nil {
 		return []error{err}
 	}
-	need["/usr/local"], need["/var/lib/containerd"] = steps*files, steps*images
+	need["/usr/local"], need[runtimeOf(u.cluster).data] = steps*files, steps*images
 	if t.Is(manifest.RoleControlPlane) && u.cluster.Etcd.Type == "internal" {
 		data, err := t.used(ctx, u.cluster.Etcd.DataDir)
 		if err != nil {

@@ -64,8 +64,12 @@ func keepTask(c *manifest.Cluster) Task {
 			for _, f := range filesOf(nodePrograms(c)) {
 				args = append(args, f.Path)
 			}
-			return t.command(ctx, append(args, "--", "/etc/kubernetes", "/etc/containerd/config.toml",
-				"/etc/systemd/system/containerd.service", "/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d",
+			runtime := runtimeOf(c)
+			args = append(args, "--", "/etc/kubernetes", runtime.config)
+			for _, unit := range runtime.units {
+				args = append(args, "/etc/systemd/system/"+unit)
+			}
+			return t.command(ctx, append(args, "/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d",
 				"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml", memberPath)...)
 		},
 	}

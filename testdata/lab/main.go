@@ -23,8 +23,9 @@ import (
 
 const usage = `usage: lab COMMAND
   needs    [--small]                              install the Debian packages that the lab needs (root)
-  build    [--small]                              make the software, images and root file system that are not there yet
-  upstream [--small] [--listen A] [--state DIR]   serve them like the upstreams do, until interrupted
+  build    [--small] [--with EXTRA,...]           make the software, images and root file system that are not there yet
+  upstream [--small] [--with EXTRA,...] [--listen A] [--state DIR]
+                                                  serve them like the upstreams do, until interrupted
   up       [--hosts N] [--state DIR]              boot N hosts without a way out (root, like all below)
   exec     [--state DIR] COMMAND...               run a command in the hosts' network, beside them
   ssh      [--state DIR] HOST COMMAND...          run a command on a host as root
@@ -51,6 +52,7 @@ func main() {
 type args struct {
 	state, listen string
 	small         bool
+	with          []software.Extra
 	hosts         int
 	rest          []string
 }
@@ -67,7 +69,7 @@ func run(ctx context.Context, argv []string) error {
 	case "needs":
 		return software.Install(ctx, a.small, os.Stderr)
 	case "build":
-		_, err := software.Build(ctx, software.Options{Small: a.small, Log: os.Stderr})
+		_, err := software.Build(ctx, software.Options{Small: a.small, With: a.with, Log: os.Stderr})
 		return err
 	case "upstream":
 		return serve(ctx, a)
@@ -81,6 +83,12 @@ func parse(argv []string) (a args, err error) {
 	flags := flag.NewFlagSet(argv[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.BoolVar(&a.small, "small", false, "")
+	flags.Func("with", "", func(list string) error {
+		for name := range strings.SplitSeq(list, ",") {
+			a.with = append(a.with, software.Extra(name))
+		}
+		return nil
+	})
 	flags.IntVar(&a.hosts, "hosts", 2, "")
 	flags.StringVar(&a.state, "state", "", "")
 	flags.StringVar(&a.listen, "listen", "127.0.0.1:0", "")
@@ -174,11 +182,11 @@ func attach(cmd *exec.Cmd) error {
 
 // serve runs the upstream until it is interrupted. Its address is printed once it answers.
 func serve(ctx context.Context, a args) error {
-	content, err := software.Build(ctx, software.Options{Small: a.small, Log: os.Stderr})
+	content, err := software.Build(ctx, software.Options{Small: a.small, With: a.with, Log: os.Stderr})
 	if err != nil {
 		return err
 	}
-	s, err := upstream.Start(upstream.Options{Content: content.Upstream, State: a.state, Listen: a.listen, Small: a.small})
+	s, err := upstream.Start(upstream.Options{Content: content.Upstream, Extra: content.Extra, State: a.state, Listen: a.listen, Small: a.small})
 	if err != nil {
 		return err
 	}

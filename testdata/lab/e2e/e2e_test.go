@@ -334,7 +334,7 @@ func (th *thread) cluster(t *testing.T) {
 func (th *thread) snapshot(t *testing.T) string {
 	t.Helper()
 	const host = `find /etc /usr/local /opt -xdev -type f -exec sha256sum {} + | sort -k 2;
-		systemctl show containerd kubelet kkbundle-registry -p ActiveEnterTimestampMonotonic --value 2>/dev/null`
+		systemctl show containerd docker cri-docker crio kubelet kkbundle-registry -p ActiveEnterTimestampMonotonic --value 2>/dev/null`
 	// Leases, and the fields that components write about themselves, change all the time.
 	const objects = `for k in deployments daemonsets services configmaps secrets serviceaccounts; do
 		KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get $k -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}'; done`
@@ -376,7 +376,8 @@ func (th *thread) looks(t *testing.T) {
 		t.Errorf("logs or objects are not in it: %s", r.stderr)
 	}
 	secrets := th.on(t, 1, `cat /etc/kubernetes/pki/*.key /etc/kubernetes/pki/etcd/*.key /etc/kkbundle/*.key 2>/dev/null | grep -v -e -----;
-		sed -n 's/.*client-key-data: //p' /etc/kubernetes/*.conf; sed -n 's/.*Basic \([^"]*\)".*/\1/p' /etc/containerd/certs.d/*/hosts.toml | sort -u`)
+		sed -n 's/.*client-key-data: //p' /etc/kubernetes/*.conf; sed -n 's/.*Basic \([^"]*\)".*/\1/p' /etc/containerd/certs.d/*/hosts.toml 2>/dev/null | sort -u
+		sed -n 's/.*"auth": *"\([^"]*\)".*/\1/p' /var/lib/kubelet/config.json /etc/kkbundle/mirror-auth.json 2>/dev/null; true`)
 	if strings.Count(secrets, "\n") < 50 {
 		t.Fatalf("the host's secrets were not found: %d lines", strings.Count(secrets, "\n"))
 	}

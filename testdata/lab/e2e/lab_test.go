@@ -23,6 +23,8 @@ import (
 // A scenario is what a test wants of the lab.
 type scenario struct {
 	hosts int
+	// with is what the upstream has besides.
+	with []software.Extra
 	// groups of the inventory; nil makes the first host everything but a worker, and the others workers.
 	groups hosts.Groups
 	// edit, if set, changes the upstream's manifest.yaml, cluster.yaml or any other file beside them before anything is built.
@@ -57,12 +59,12 @@ func start(t *testing.T, want scenario) *thread {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: run make build", err)
 	}
-	made, err := software.Build(t.Context(), software.Options{Log: os.Stderr})
+	made, err := software.Build(t.Context(), software.Options{With: want.with, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	up, err := upstream.Start(upstream.Options{Content: made.Upstream, State: dir})
+	up, err := upstream.Start(upstream.Options{Content: made.Upstream, Extra: made.Extra, State: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

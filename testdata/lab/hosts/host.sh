@@ -102,7 +102,7 @@ mounts_up() {
     truncate -s 20G "$DIR/disk.tmp" && mkfs.ext4 -q -O ^has_journal -E lazy_itable_init=1 "$DIR/disk.tmp" && mv "$DIR/disk.tmp" "$DIR/disk.img" || return 1
   fi
   mountpoint -q "$disk" || mount -o loop "$DIR/disk.img" "$disk" || return 1
-  mkdir -p "$disk"/{up,work,containerd,kubelet,etcd,registry} || return 1
+  mkdir -p "$disk"/{up,work,containerd,containers,docker,kubelet,etcd,registry} || return 1
   mountpoint -q "$root" || mount -t overlay overlay -o "lowerdir=$ROOTFS,upperdir=$disk/up,workdir=$disk/work" "$root" || return 1
   if [ ! -e "$disk/seeded" ]; then # the first boot: names and keys
     cp -r --preserve=mode "$DIR/seed/." "$root/" && chown -R root:root "$root/root/.ssh" "$root"/etc/ssh &&
@@ -127,7 +127,8 @@ boot() {
   SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=0 SYSTEMD_NSPAWN_API_VFS_WRITABLE=network SYSTEMD_SECCOMP=0 \
     systemd-nspawn -q --register=no --keep-unit -D "$root" --machine="$LAB-$name" --hostname="$name" \
     --network-namespace-path="/run/netns/$netns" --capability=all --resolv-conf=off --timezone=off --link-journal=no \
-    --bind="$disk/containerd:/var/lib/containerd" --bind="$disk/kubelet:/var/lib/kubelet" --bind="$disk/etcd:/var/lib/etcd" \
+    --bind="$disk/containerd:/var/lib/containerd" --bind="$disk/docker:/var/lib/docker" --bind="$disk/containers:/var/lib/containers" \
+    --bind="$disk/kubelet:/var/lib/kubelet" --bind="$disk/etcd:/var/lib/etcd" \
     --console=pipe /sbin/lab-init --log-target=console </dev/null >>"$DIR/console.log" 2>&1 &
   echo "$! $(started $!)" >"$DIR/nspawn"
   wait $!

@@ -16,14 +16,16 @@ import (
 type Options struct {
 	Dir   string    // "" is DefaultDir
 	Small bool      // only what `make demo` shows: the registry, etcd, CoreDNS and pause, for two architectures
+	With  []Extra   // what else is made, not in a small build
 	Log   io.Writer // what is made and how long it took; nil drops it
 }
 
 // Software is where Build put things.
 type Software struct {
-	Upstream string // the registry's storage and the files that package upstream serves
-	RootFS   string // the root file system of the lab's hosts; "" for a small build
-	Bin      string // the commands of the cluster, as links; "" for a small build
+	Upstream string   // the registry's storage and the files that package upstream serves
+	Extra    []string // directories with more files, of Options.With and those that people have given
+	RootFS   string   // the root file system of the lab's hosts; "" for a small build
+	Bin      string   // the commands of the cluster, as links; "" for a small build
 }
 
 type builder struct {
@@ -58,7 +60,11 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 	if o.Small {
 		return b.small(ctx)
 	}
-	return b.full(ctx)
+	if s, err = b.full(ctx); err != nil {
+		return nil, err
+	}
+	s.Extra, err = b.extras(ctx, o.With)
+	return s, err
 }
 
 func (b *builder) full(ctx context.Context) (*Software, error) {

@@ -120,6 +120,11 @@ func (b *builder) source(ctx context.Context, r recipe, work string) (string, er
 			return "", fmt.Errorf("change %s: %w", r.Module, err)
 		}
 	}
+	for from, to := range r.Rename {
+		if err := os.Rename(filepath.Join(work, from), filepath.Join(work, to)); err != nil {
+			return "", fmt.Errorf("change %s: %w", r.Module, err)
+		}
+	}
 	for _, e := range r.Edits {
 		if err := e.apply(work); err != nil {
 			return "", fmt.Errorf("change %s: %w", r.Module, err)

@@ -77,7 +77,7 @@ func (f fileSet) publish(ctx context.Context, small bool) error {
 	}
 	arch := arches()[0]
 	return errors.Join(
-		f.kubernetes(arch, current, KubernetesVersion), f.kubernetes(arch, next, NextVersion), f.containerd(arch), f.runc(arch), f.cni(arch), f.etcd(arch),
+		f.kubernetes(arch, current, KubernetesVersion), f.kubernetes(arch, next, NextVersion), f.containerd(arch, "containerd", ContainerdVersion), f.runc(arch), f.cni(arch), f.etcd(arch),
 		f.registry(arch), f.charts(ctx, small),
 	)
 }
@@ -97,13 +97,13 @@ func (f fileSet) kubernetes(arch, recipe, version string) error {
 	return nil
 }
 
-func (f fileSet) containerd(arch string) error {
+func (f fileSet) containerd(arch, recipe, version string) error {
 	entries := []entry{{Name: "bin/"}}
 	for _, c := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
-		entries = append(entries, entry{Name: "bin/" + c, From: f.b.command("containerd", arch, c)})
+		entries = append(entries, entry{Name: "bin/" + c, From: f.b.command(recipe, arch, c)})
 	}
-	file := fmt.Sprintf("containerd-%s-linux-%s.tar.gz", strings.TrimPrefix(ContainerdVersion, "v"), arch)
-	return f.archive(githubRelease("containerd/containerd", ContainerdVersion, file), ".sha256sum", entries)
+	file := fmt.Sprintf("containerd-%s-linux-%s.tar.gz", strings.TrimPrefix(version, "v"), arch)
+	return f.archive(githubRelease("containerd/containerd", version, file), ".sha256sum", entries)
 }
 
 // runc lists the digests of all files of a release in one file, which its maintainers sign in clear.

@@ -32,6 +32,7 @@ type recipe struct {
 	Copy     []string          // what of the module is copied before the build, "." for all; nothing: built where the module cache has it
 	Source   string            // or: a folder of this package's src
 	Remove   []string          // of the copy
+	Rename   map[string]string `json:",omitempty"` // of the copy
 	Edits    []edit            // of the copy
 	Add      map[string]string // to the copy
 	ModEdit  []string          // arguments of go mod edit

@@ -20,10 +20,11 @@ import (
 
 // Options say what is served and where.
 type Options struct {
-	Content string // Software.Upstream of package software
-	State   string // directory for CA, credentials, log and manifests; made if it is not there
-	Listen  string // "" is a free port of 127.0.0.1
-	Small   bool   // Content is that of a small build
+	Content string   // Software.Upstream of package software
+	Extra   []string // Software.Extra
+	State   string   // directory for CA, credentials, log and manifests; made if it is not there
+	Listen  string   // "" is a free port of 127.0.0.1
+	Small   bool     // Content is that of a small build
 }
 
 // A Server is a running upstream. In its State directory are
@@ -49,7 +50,7 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := &fileServer{dir: filepath.Join(o.Content, "files")}
+	files := &fileServer{dirs: append([]string{filepath.Join(o.Content, "files")}, o.Extra...)}
 	registry, err := registrytest.New(registrytest.Options{
 		Addr: o.Listen, Dir: filepath.Join(o.Content, "registry"), ReadOnly: true, TLS: true, Auth: registrytest.AuthToken,
 		// An effect on every request: it is logged, and files are served beside the registry.
@@ -96,8 +97,8 @@ func (s *Server) describe(small bool) error {
 // assets is where GitHub sends those who ask for a release's files.
 const assets = "release-assets.githubusercontent.com"
 
-// A fileServer has a directory for each upstream host.
-type fileServer struct{ dir string }
+// A fileServer has a directory for each upstream host, in each of its directories that is there.
+type fileServer struct{ dirs []string }
 
 // or serves the paths that begin with the name of a host, and leaves the others to next.
 func (f *fileServer) or(next http.Handler) http.Handler {
@@ -127,13 +128,7 @@ func (f *fileServer) serve(w http.ResponseWriter, r *http.Request) {
 	case host == assets:
 		name = "/github.com/" + rest
 	}
-	root, err := os.OpenRoot(f.dir)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	defer root.Close()
-	file, err := root.Open(strings.TrimPrefix(name, "/"))
+	file, err := f.open(name)
 	if err != nil {
 		http.NotFound(w, r)
 		return
@@ -144,10 +139,22 @@ func (f *fileServer) serve(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	// The content under one name never changes: what is served lies in a directory that is named after all of it.
-	w.Header().Set("ETag", `"`+signature(fmt.Sprint(f.dir, name, info.Size()))+`"`)
+	// The content under one name never changes: what is served lies in a directory that is named after all of it, or was put
+	// where it is at the time that it has.
+	w.Header().Set("ETag", `"`+signature(fmt.Sprint(file.Name(), name, info.Size(), info.ModTime()))+`"`)
 	w.Header().Set("Content-Type", contentType(name))
 	http.ServeContent(w, r, path.Base(name), info.ModTime(), file)
+}
+
+// open finds a file in the first directory that has it.
+func (f *fileServer) open(name string) (*os.File, error) {
+	for _, dir := range f.dirs {
+		file, err := os.OpenInRoot(dir, strings.TrimPrefix(name, "/"))
+		if err == nil || !errors.Is(err, os.ErrNotExist) {
+			return file, err
+		}
+	}
+	return nil, os.ErrNotExist
 }
 
 func contentType(name string) string {

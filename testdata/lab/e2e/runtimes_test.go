@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/software"
+)
+
+// A podRuntime is what a cluster's pods run with, and what is looked at on its nodes.
+type podRuntime struct {
+	cri     string // cluster.yaml's
+	with    []software.Extra
+	given   []string // files that are published and cannot be built here: URLs without a scheme
+	task    string   // what the install is killed at
+	version string   // what nodes say that they run
+	unit    string
+	// running is what has to run on a node, as pgrep's pattern; left is what a reset must not leave of it.
+	running, left string
+}
+
+// TestDocker has two nodes with Docker and cri-dockerd. Docker is built here, cri-dockerd has to be given.
+func TestDocker(t *testing.T) {
+	number := "0.3.21" // the catalog's
+	runtimeThread(t, podRuntime{
+		cri:     "cri: {type: docker}",
+		with:    []software.Extra{software.Docker},
+		given:   []string{"github.com/Mirantis/cri-dockerd/releases/download/v" + number + "/cri-dockerd-" + number + ".amd64.tgz"},
+		task:    "docker",
+		version: "docker://" + strings.TrimPrefix(software.DockerVersion, "v"),
+		unit:    "docker cri-docker",
+		running: "^/usr/local/bin/(dockerd|cri-dockerd) ?",
+		left: `ls -d /etc/docker /run/docker /run/docker.sock /run/cri-dockerd.sock /var/lib/docker/* /var/lib/cri-dockerd 2>/dev/null; ls /usr/local/bin;
+			ip -br link | grep docker; iptables-save | grep -E 'DOCKER|docker0|FORWARD DROP'; ps -eo comm= | grep -E 'docker|containerd'`,
+	})
+}
+
+// TestCRIO has two nodes with CRI-O, whose archive has to be given.
+func TestCRIO(t *testing.T) {
+	version := "v1.34.5" // the catalog's for Kubernetes 1.34
+	runtimeThread(t, podRuntime{
+		cri:     "cri: {type: crio}",
+		given:   []string{"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz", "storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz.sha256sum"},
+		task:    "crio",
+		version: "cri-o://" + strings.TrimPrefix(version, "v"),
+		unit:    "crio",
+		running: "^/usr/local/bin/crio ?",
+		left: `ls -d /etc/crio /etc/containers /run/crio /var/run/crio /run/containers /var/lib/containers/* /var/lib/crio 2>/dev/null; ls /usr/local/bin /usr/local/libexec;
+			ps -eo comm= | grep -E 'crio|conmon'`,
+	})
+}
+
+// TestContainerd1 has two nodes with containerd 1.7, whose configuration is another.
+func TestContainerd1(t *testing.T) {
+	version := software.Containerd1Version
+	runtimeThread(t, podRuntime{
+		cri:     "cri: {type: containerd, version: " + version + "}",
+		with:    []software.Extra{software.Containerd1},
+		task:    "containerd",
+		version: "containerd://" + strings.TrimPrefix(version, "v"),
+		unit:    "containerd",
+		running: "^/usr/local/bin/containerd ?",
+		left:    `ls -d /etc/containerd /run/containerd /var/lib/containerd/* 2>/dev/null; ls /usr/local/bin; ps -eo comm= | grep containerd`,
+	})
+}
+
+// runtimeThread installs a cluster of two nodes with another runtime than the default, in two runs of which the first is
+// killed, and takes it away again.
+func runtimeThread(t *testing.T, r podRuntime) {
+	t.Helper()
+	for _, url := range r.given {
+		file, there, err := software.Given(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !there {
+			t.Skipf("%s cannot be built here: take it from https://%s, with what belongs to it", file, url)
+		}
+	}
+	th := start(t, scenario{hosts: 2, with: r.with, edit: func(t *testing.T, dir string) {
+		rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}\n", r.cri+"\netcd: {type: internal}\n")
+	}})
+	th.nodes, th.pristine = 2, th.traces(t)
+	th.makeBundle(t)
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"an install killed at the runtime and at kubeadm init continues", func(t *testing.T) {
+			th.killAt(t, r.task)
+			th.killAt(t, "kubeadm-init")
+			got := run(t, th.site(t, "install")).must(t, 0)
+			t.Logf("%s\n%s", got.took.Round(100*time.Millisecond), got.stderr)
+		}},
+		{"the nodes run it and nothing else", func(t *testing.T) { th.runs(t, r) }},
+		{"the cluster works", th.cluster},
+		{"pods pull from the site's registry by its own name", th.pulls},
+		{"a rerun changes nothing", th.rerun},
+		{"pods live on when the runtime is started again", func(t *testing.T) { th.restarts(t, r) }},
+		{"status says healthy", th.looks},
+		{"reset leaves nothing, and everything as it was", func(t *testing.T) { th.resetRuntime(t, r) }},
+		{"no packet left the hosts' network", th.packets},
+	} {
+		if !t.Run(step.name, step.run) {
+			t.FailNow()
+		}
+	}
+}
+
+func (th *thread) runs(t *testing.T, r podRuntime) {
+	got := th.kubectl(t, "get nodes --output=jsonpath='{range .items[*]}{.status.nodeInfo.containerRuntimeVersion}{\"\\n\"}{end}'")
+	if strings.Count(got, r.version) != th.nodes {
+		t.Errorf("nodes run\n%s; want %s", got, r.version)
+	}
+	for number := range th.nodes {
+		th.on(t, number+1, "pgrep -f '"+r.running+"'")
+		th.on(t, number+1, "systemctl is-active "+r.unit)
+	}
+}
+
+// pulls runs a pod on each node that has to ask the site's registry, by its address.
+func (th *thread) pulls(t *testing.T) {
+	for number := range th.nodes {
+		name := fmt.Sprintf("puller%d", number+1)
+		image := th.lab.Hosts[0].Address + ":5000/docker.io/lab/labapp:1"
+		overrides := fmt.Sprintf(`{"spec":{"nodeName":%q,"tolerations":[{"operator":"Exists"}]}}`, th.lab.Hosts[number].Name)
+		th.kubectl(t, "run "+name+" --image="+image+" --image-pull-policy=Always --overrides='"+overrides+"'")
+		th.kubectl(t, "wait pod/"+name+" --for=condition=Ready --timeout=60s")
+		th.kubectl(t, "delete pod "+name+" --wait --grace-period=1")
+	}
+}
+
+// restarts restarts the runtime of the second host: its pods are the same afterwards, and new ones start.
+func (th *thread) restarts(t *testing.T, r podRuntime) {
+	const pods = "-n web get pods --output=jsonpath='{range .items[*]}{.metadata.name} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}'"
+	before := th.kubectl(t, pods)
+	th.on(t, 2, "systemctl restart "+r.unit)
+	eventually(t, "the node is ready", func() bool {
+		return strings.Contains(th.kubectl(t, "get node host2 --no-headers"), " Ready ")
+	})
+	if after := th.kubectl(t, pods); after != before {
+		t.Errorf("the pods were\n%s, and are\n%s", before, after)
+	}
+	th.pulls(t)
+}
+
+func (th *thread) resetRuntime(t *testing.T, r podRuntime) {
+	got := run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+	t.Logf("reset: %s", got.took.Round(100*time.Millisecond))
+	for number := range th.nodes {
+		if out := th.on(t, number+1, r.left+"; ps -eo comm= | grep -E '^(kube|etcd|pause|labapp|flanneld)'; true"); out != "" {
+			t.Errorf("host%d still has\n%s", number+1, out)
+		}
+	}
+	if after := th.traces(t); after != th.pristine {
+		t.Errorf("the reset did not make the hosts what they were:\n%s", difference(th.pristine, after))
+	}
+	run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+}

@@ -1,0 +1,205 @@
+package software
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// An Extra is software that few scenarios need: it is made only where somebody asks for it.
+type Extra string
+
+// The extras.
+const (
+	Docker        Extra = "docker"         // Docker's archive of static programs
+	DockerCompose Extra = "docker-compose" // the program, which is a plugin of Docker's too
+	Containerd1   Extra = "containerd-1"   // containerd of the 1.7 line
+)
+
+// Versions of the extras. Docker's and Compose's are the catalog's; containerd is the newest 1.7 that the Go proxy has.
+const (
+	DockerVersion        = "v28.5.2"
+	DockerComposeVersion = "v2.40.3"
+	Containerd1Version   = "v1.7.35"
+)
+
+// Extras lists all extras.
+func Extras() []Extra { return []Extra{Docker, DockerCompose, Containerd1} }
+
+// What an extra is made of besides is part of its key.
+//
+//go:embed extra.go
+var extraSource string
+
+// givenDir is where people put what cannot be built from modules, below the lab's directory.
+const givenDir = "given"
+
+// Given returns the place for a file that upstream publishes at url (without a scheme) and that the lab cannot build, and
+// whether somebody has put it there.
+func Given(url string) (file string, there bool, err error) {
+	dir, err := DefaultDir()
+	if err != nil {
+		return "", false, err
+	}
+	file = filepath.Join(dir, givenDir, filepath.FromSlash(url))
+	_, err = os.Stat(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return file, false, nil
+	}
+	return file, err == nil, err
+}
+
+// extras makes what is asked for and returns a directory for each, which has a folder for each upstream host. What people
+// have given comes last.
+func (b *builder) extras(ctx context.Context, with []Extra) ([]string, error) {
+	var dirs []string
+	for _, e := range with {
+		if !slices.Contains(Extras(), e) {
+			return nil, fmt.Errorf("there is no extra %q: the extras are %q", e, Extras())
+		}
+		dir, err := b.extra(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, dir)
+	}
+	return append(dirs, filepath.Join(b.dir, givenDir)), nil
+}
+
+func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
+	arch := runtime.GOARCH
+	recipes := map[Extra][]recipe{
+		Docker:        {dockerd(), dockerCLI(), containerd1(), runc()},
+		DockerCompose: {dockerCompose()},
+		Containerd1:   {containerd1()},
+	}[e]
+	inputs := []any{e}
+	for _, r := range recipes {
+		if err := b.compileAll(ctx, []recipe{r}, arch); err != nil {
+			return "", err
+		}
+		inputs = append(inputs, b.bin[r.Name+"-"+arch])
+	}
+	key, err := keyOf(append(inputs, extraSource)...)
+	if err != nil {
+		return "", err
+	}
+	return b.output("extra-"+string(e), key, func(tmp string) error {
+		files := fileSet{b: b, dir: tmp}
+		switch e {
+		case Docker:
+			return files.docker(ctx, arch)
+		case DockerCompose:
+			return files.dockerCompose(arch)
+		}
+		return files.containerd(arch, "containerd-1", Containerd1Version)
+	})
+}
+
+// dockerd is built by the go.mod that its maintainers keep under another name.
+func dockerd() recipe {
+	const pkg = "github.com/docker/docker/dockerversion"
+	return recipe{
+		Name: "dockerd", Module: "github.com/docker/docker@" + DockerVersion + "+incompatible",
+		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{"vendor.mod": "go.mod", "vendor.sum": "go.sum"},
+		Mod:     "mod",
+		LDFlags: "-X " + pkg + ".Version=" + strings.TrimPrefix(DockerVersion, "v") + " -X " + pkg + ".GitCommit=lab",
+		Packages: map[string]string{
+			"dockerd": "./cmd/dockerd", "docker-proxy": "./cmd/docker-proxy",
+		},
+	}
+}
+
+func dockerCLI() recipe {
+	const pkg = "github.com/docker/cli/cli/version"
+	return recipe{
+		Name: "docker", Module: "github.com/docker/cli@" + DockerVersion + "+incompatible",
+		Copy: []string{"."}, Remove: []string{"vendor"}, Rename: map[string]string{"vendor.mod": "go.mod", "vendor.sum": "go.sum"},
+		Mod:      "mod",
+		LDFlags:  "-X " + pkg + ".Version=" + strings.TrimPrefix(DockerVersion, "v") + " -X " + pkg + ".GitCommit=lab",
+		Packages: map[string]string{"docker": "./cmd/docker"},
+	}
+}
+
+func dockerCompose() recipe {
+	return recipe{
+		Name: "docker-compose", Module: "github.com/docker/compose/v2@" + DockerComposeVersion, Mod: "readonly",
+		LDFlags:  "-X github.com/docker/compose/v2/internal.Version=" + DockerComposeVersion,
+		Packages: map[string]string{"docker-compose": "./cmd"},
+	}
+}
+
+// containerd1 is what Docker's archive has too.
+func containerd1() recipe {
+	return recipe{
+		Name: "containerd-1", Module: "github.com/containerd/containerd@" + Containerd1Version,
+		Mod: "readonly", Tags: "no_aufs no_btrfs no_devmapper no_zfs",
+		LDFlags: "-X github.com/containerd/containerd/version.Version=" + Containerd1Version,
+		Packages: map[string]string{
+			"containerd": "./cmd/containerd", "containerd-shim-runc-v2": "./cmd/containerd-shim-runc-v2", "ctr": "./cmd/ctr",
+		},
+	}
+}
+
+// docker is laid out as Docker's archive is, which comes without a checksum.
+func (f fileSet) docker(ctx context.Context, arch string) error {
+	entries := []entry{{Name: "docker/"}}
+	for recipe, commands := range map[string][]string{
+		"dockerd": {"dockerd", "docker-proxy"}, "docker": {"docker"}, "runc": {"runc"},
+		"containerd-1": {"containerd", "containerd-shim-runc-v2", "ctr"},
+	} {
+		for _, c := range commands {
+			entries = append(entries, entry{Name: "docker/" + c, From: f.b.command(recipe, arch, c)})
+		}
+	}
+	tini, err := f.b.tini(ctx)
+	if err != nil {
+		return err
+	}
+	entries = append(entries, entry{Name: "docker/docker-init", From: tini})
+	to := fmt.Sprintf("download.docker.com/linux/static/stable/%s/docker-%s.tgz", machine(arch), strings.TrimPrefix(DockerVersion, "v"))
+	name, err := f.place(to)
+	if err != nil {
+		return err
+	}
+	return archive(name, entries)
+}
+
+// tini is what Docker calls docker-init, from Debian's package.
+func (b *builder) tini(ctx context.Context) (string, error) {
+	key, err := keyOf("tini", 1)
+	if err != nil {
+		return "", err
+	}
+	dir, err := b.output("tini", key, func(tmp string) error {
+		const script = `cd "$1" && mmdebstrap --quiet --variant=extract --include=tini bookworm all.tar && tar -xOf all.tar ./usr/bin/tini-static >tini && chmod 755 tini && rm all.tar`
+		cmd := exec.CommandContext(ctx, "sh", "-c", script, "sh", tmp)
+		cmd.Stdout, cmd.Stderr = b.log, b.log
+		return cmd.Run()
+	})
+	return filepath.Join(dir, "tini"), err
+}
+
+func (f fileSet) dockerCompose(arch string) error {
+	to := githubRelease("docker/compose", DockerComposeVersion, "docker-compose-linux-"+machine(arch))
+	sum, err := f.link(to, f.b.command("docker-compose", arch, "docker-compose"))
+	if err != nil {
+		return err
+	}
+	return f.text(to+".sha256", sum+" *"+filepath.Base(to)+"\n")
+}
+
+// machine is what uname calls an architecture.
+func machine(arch string) string {
+	if arch == "arm64" {
+		return "aarch64"
+	}
+	return "x86_64"
+}
