@@ -12,8 +12,10 @@ func manifests(addr string, small bool) map[string]string {
 	if small {
 		return map[string]string{"manifest.yaml": smallManifest + sources(addr, "registry.k8s.io", "docker.io", "github.com", "charts.lab.example")}
 	}
-	hosts := []string{"registry.k8s.io", "ghcr.io", "docker.io", "dl.k8s.io", "github.com", "flannel-io.github.io", "charts.lab.example",
-		"download.docker.com", "storage.googleapis.com"}
+	hosts := []string{
+		"registry.k8s.io", "ghcr.io", "docker.io", "dl.k8s.io", "github.com", "flannel-io.github.io", "charts.lab.example",
+		"download.docker.com", "storage.googleapis.com",
+	}
 	return map[string]string{
 		"manifest.yaml": clusterManifest + sources(addr, hosts...),
 		"cluster.yaml":  fmt.Sprintf(cluster, software.KubernetesVersion),
