@@ -34,6 +34,9 @@ func dockerTasks(c *manifest.Cluster) []Task {
 		Images: []string{"pause"},
 		Leaves: Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd", "/run/cri-dockerd.sock"}},
 	}, criDockerSetting)
+	if isHarbor(c) { // it is there before Harbor is
+		return []Task{cri}
+	}
 	return append(dockerEngine(c, roles...), cri)
 }
 

@@ -39,6 +39,9 @@ const (
 	Reached
 )
 
+// executable is the mode of programs.
+const executable = 0o755
+
 // A Place is where a file of the bundle goes on a host: the whole file, or one member of an archive.
 type Place struct {
 	// Component is the file's name in the catalog.
@@ -59,7 +62,7 @@ type Task struct {
 	// Images and Charts are the catalog's names of what must be in the registry or the bundle for this task to succeed.
 	Images, Charts []string
 	// Packages say what the hosts' operating systems must have for this task to succeed, by the catalog's names for what
-	// packages are for. Nothing installs them yet: PackagesOf is what a bundle carries.
+	// packages are for. The task os-packages installs them; PackagesOf is what a bundle carries.
 	Packages []string
 	// Leaves is what the task makes on hosts beside Files.
 	Leaves Leaves
@@ -76,7 +79,7 @@ type Task struct {
 	Follows bool
 	// Done only looks, and says with because what it misses. A task without it is a check: it changes nothing that lasts, and runs every time but in a dry run.
 	Done func(ctx context.Context, t *Target) (bool, error)
-	// Do makes it so. A task without it is planned: it says what a bundle needs, and CheckInstall refuses what it is for.
+	// Do makes it so.
 	Do func(ctx context.Context, t *Target) error
 }
 

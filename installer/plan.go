@@ -7,8 +7,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Plan returns everything that an installation of the cluster does, in order. Where CheckInstall refuses the cluster, tasks
-// of it are planned: they only say what they need.
+// Plan returns everything that an installation of the cluster does, in order. CheckInstall says whether it
+// can be done.
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
 	init := []Task{osPackagesTask(c), hostsTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c)}
@@ -41,7 +41,7 @@ func registryTasks(c *manifest.Cluster) []Task {
 	case "none":
 		return nil
 	case "harbor":
-		tasks = []Task{harborTask(), seedTask()}
+		tasks = harborTasks(c)
 	default:
 		tasks = []Task{registryTask(), seedTask()}
 	}

@@ -83,10 +83,16 @@ type registrySecrets struct {
 	password      string
 	htpasswd      []byte
 	httpSecret    string
+	// of Harbor alone: its administrator's password, its database's, and that of the account that hosts pull with
+	harborAdmin, harborDatabase, harborRobot string
 }
 
 func (r *run) hasSecrets() bool {
-	for _, name := range []string{caCertFile, registryCertFile, registryPassFile, registryHashFile, registrySecretFile} {
+	files := []string{caCertFile, registryCertFile, registryPassFile, registryHashFile, registrySecretFile}
+	if isHarbor(r.cluster) {
+		files = []string{caCertFile, registryCertFile, harborAdminFile, harborDatabaseFile, harborRobotFile}
+	}
+	for _, name := range files {
 		if _, err := r.dir.read(name); err != nil {
 			return false
 		}
@@ -128,6 +134,10 @@ func (r *run) secrets() (registrySecrets, error) {
 		return registrySecrets{}, err
 	}
 	s := registrySecrets{ca: authority.PEM, cert: pair.Cert, key: pair.Key}
+	if isHarbor(r.cluster) {
+		err := r.harborSecrets(&s)
+		return s, err
+	}
 	if s.password, err = r.dir.secret(registryPassFile); err != nil {
 		return registrySecrets{}, err
 	}
@@ -167,6 +177,9 @@ func (r *run) access() (registryAccess, error) {
 	s, err := r.secrets()
 	if err != nil {
 		return registryAccess{}, err
+	}
+	if isHarbor(r.cluster) {
+		return registryAccess{address: r.registryAddress(r.sharedAddress()), ca: s.ca, username: "robot$" + harborRobot, password: s.harborRobot}, nil
 	}
 	return registryAccess{
 		address:  r.registryAddress(r.sharedAddress()),
@@ -307,9 +320,13 @@ WantedBy=multi-user.target
 
 // registryAnswers waits until the registry lets us in.
 func (t *Target) registryAnswers(ctx context.Context, access registryAccess) error {
-	err := eventually(ctx, registryStart, func(ctx context.Context) error { return t.registryServes(ctx, access) })
+	start, unit := registryStart, registryUnit
+	if isHarbor(t.run.cluster) {
+		start, unit = harborStart, harborUnit
+	}
+	err := eventually(ctx, start, func(ctx context.Context) error { return t.registryServes(ctx, access) })
 	if err != nil {
-		return t.withUnitLog(ctx, registryUnit, err)
+		return t.withUnitLog(ctx, unit, err)
 	}
 	return nil
 }
@@ -399,7 +416,7 @@ func (t *Target) pushOptions() (registry.PushOptions, *http.Transport, error) {
 	if access.username != "" {
 		auth = authn.FromConfig(authn.AuthConfig{Username: access.username, Password: access.password})
 	}
-	return registry.PushOptions{
+	o := registry.PushOptions{
 		Registry:  path.Join(access.address, access.prefix),
 		Select:    isSeeded,
 		Auth:      login{auth},
@@ -409,7 +426,11 @@ func (t *Target) pushOptions() (registry.PushOptions, *http.Transport, error) {
 		Progress: func(e registry.Event) {
 			t.run.tell(Event{Phase: "install", Task: seedName, Host: t.Name, State: Progress, Bytes: e.Done, Total: e.Total})
 		},
-	}, client, nil
+	}
+	if isHarbor(t.run.cluster) {
+		o.Harbor = &registry.HarborOptions{} // private projects without a quota of ours
+	}
+	return o, client, nil
 }
 
 // A login is one login for every registry.
@@ -477,11 +498,16 @@ func (t *Target) seeded(ctx context.Context) (bool, error) {
 	}
 	err = group.Wait()
 	var refused *transport.Error
-	missing := errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound
+	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || isHarbor(t.run.cluster) && isRefused(refused))
 	if missing || errors.Is(err, errAbsent) || err != nil && t.run.DryRun {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// isRefused tells whether nobody may do that: Harbor says no more of a project that does not exist.
+func isRefused(err *transport.Error) bool {
+	return err.StatusCode == http.StatusUnauthorized || err.StatusCode == http.StatusForbidden
 }
 
 var errAbsent = errors.New("it is not there")

@@ -53,17 +53,39 @@ func (r *run) sharedAddress() netip.Addr {
 
 // registryAddress is an address of the registry with its port.
 func (r *run) registryAddress(a netip.Addr) string {
+	switch {
+	case isHarbor(r.cluster) && a.Is6():
+		return "[" + a.String() + "]"
+	case isHarbor(r.cluster): // at the port of HTTPS, which no name needs
+		return a.String()
+	}
 	return net.JoinHostPort(a.String(), strconv.Itoa(r.cluster.ImageRegistry.Port))
 }
 
-// ownRegistry says how the registry on this very host is reached, whoever has the address that two share. For a host without one it
-// is how all hosts reach it.
+// ownRegistry says how the registry on this very host is reached by those who push, whoever has the address that two share. For a
+// host without one it is how all hosts reach it.
 func (t *Target) ownRegistry() (registryAccess, error) {
 	access, err := t.run.access()
-	if err == nil && t.run.isPair() && t.run.isRegistry(t) {
-		access.address = t.run.registryAddress(t.IP)
+	if err != nil || !t.run.isRegistry(t) {
+		return access, err
 	}
-	return access, err
+	access.address = t.run.registryAddress(t.IP)
+	if isHarbor(t.run.cluster) {
+		s, err := t.run.secrets()
+		if err != nil {
+			return access, err
+		}
+		access.username, access.password = harborAdmin, s.harborAdmin
+	}
+	return access, nil
+}
+
+// registryDataOf is where the registry keeps images.
+func registryDataOf(c *manifest.Cluster) string {
+	if isHarbor(c) {
+		return harborData
+	}
+	return registryData
 }
 
 // registryAddressTask lets two registry hosts share an address.
@@ -82,7 +104,11 @@ func registryAddressSetting(ctx context.Context, t *Target) (setting, error) {
 	if err != nil {
 		return setting{}, err
 	}
-	config, err := t.keepalivedConfig(ctx, access.address)
+	port := t.run.cluster.ImageRegistry.Port
+	if isHarbor(t.run.cluster) {
+		port = harborPort
+	}
+	config, err := t.keepalivedConfig(ctx, net.JoinHostPort(t.IP.String(), strconv.Itoa(port)))
 	if err != nil {
 		return setting{}, err
 	}

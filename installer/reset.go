@@ -347,9 +347,6 @@ func (r *run) sharedFiles() []string {
 	var paths []string
 	for _, phase := range Plan(r.Cluster) {
 		for _, task := range phase.Tasks {
-			if task.planned() {
-				continue // nobody has put those files there for us
-			}
 			for _, f := range task.Files {
 				paths = append(paths, f.Path)
 			}
@@ -378,6 +375,7 @@ func removeFiles(ctx context.Context, t *Target) error {
 		return err
 	}
 	if _, err := t.test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
+		path.Dir(composePlugin), path.Dir(path.Dir(composePlugin)),
 		"/etc/kubekey", path.Dir(registryBinary)); err != nil {
 		return err
 	}

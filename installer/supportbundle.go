@@ -72,7 +72,7 @@ func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ Su
 
 // hideSecrets makes the masker know what this machine knows.
 func (r *run) hideSecrets() {
-	for _, name := range []string{registryPassFile, registrySecretFile, registryHashFile} {
+	for _, name := range []string{registryPassFile, registrySecretFile, registryHashFile, harborAdminFile, harborDatabaseFile, harborRobotFile} {
 		if data, err := r.dir.read(name); err == nil {
 			r.mask.hide(strings.TrimSpace(string(data)))
 		}
@@ -190,7 +190,7 @@ func hostQuestions() []question {
 		sh("processes.txt", `ps -eo pid,ppid,user,rss,etimes,comm --sort=-rss | head -n 200`), // no arguments: they may be secret
 		sh("images.txt", `if command -v docker >/dev/null; then docker image list --all --no-trunc; elif command -v ctr >/dev/null; then ctr -n k8s.io images ls -q; fi 2>&1 `+size),
 		sh("kernel.log", `journalctl --dmesg --no-pager --quiet --lines=2000 2>/dev/null `+size),
-		sh("units.log", `for u in kubelet containerd docker cri-docker crio k3s k3s-agent etcd haproxy keepalived 'kkbundle-*'; do
+		sh("units.log", `for u in kubelet containerd docker cri-docker crio k3s k3s-agent etcd haproxy keepalived harbor docker-containerd 'kkbundle-*'; do
 			journalctl --no-pager --quiet --output=short-iso --lines=3000 --unit="$u" 2>/dev/null; done `+size),
 		sh("pods.log", `find /var/log/pods -name '*.log' -exec tail -v -n 200 {} + 2>/dev/null `+size),
 		sh("state.txt", `ls -laR /var/lib/kkbundle/applied /etc/kubernetes /etc/cni /opt/cni/bin /var/lib/kubelet/pki 2>/dev/null; cat /var/lib/kkbundle/applied/member 2>/dev/null`),

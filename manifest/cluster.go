@@ -159,7 +159,7 @@ type CNI struct {
 
 // ImageRegistry is where hosts pull from.
 type ImageRegistry struct {
-	Type string `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry (default): one on the image_registry host; existing: yours."`
+	Type string `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry (default) or harbor: one on the image_registry host; existing: yours."`
 	// Port is where the installed registry listens, 5000 by default.
 	Port int `yaml:"port,omitempty" doc:"Port of the registry that is installed. Default 5000."`
 	// Address is the host[:port][/path] of an existing registry.

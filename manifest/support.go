@@ -43,22 +43,14 @@ func when(condition bool, path string) []string {
 }
 
 func clusterGaps() []gap[*Cluster] {
-	is := func(path, value string, field func(*Cluster) string, use string) gap[*Cluster] {
-		return gap[*Cluster]{value, func(c *Cluster) []string { return when(field(c) == value, path) }, use}
-	}
-	registry := func(c *Cluster) string { return c.ImageRegistry.Type }
 	return append(runtimeGaps(), []gap[*Cluster]{
 		{"saving an etcd of yours", func(c *Cluster) []string {
 			return when(c.Etcd.Type == "provided" && c.Etcd.Backup != nil, "etcd.backup")
 		}, "leave it out, and save it where it runs"},
-		{"two registry hosts with Harbor", func(c *Cluster) []string {
-			return when(c.ImageRegistry.Type == "harbor" && c.ImageRegistry.VIP != "", "imageRegistry.vip")
-		}, "leave it out"},
 		{"Hybridnet with more than one network for pods", func(c *Cluster) []string {
 			two := len(c.Kubernetes.PodCIDR) > 1
 			return append(when(two && c.CNI.Type == "hybridnet", "cni.type"), when(two && c.CNI.With == "hybridnet", "cni.with")...)
 		}, "use calico, cilium, kube-ovn or flannel"},
-		is("imageRegistry.type", "harbor", registry, "use registry, or existing with the address of yours"),
 	}...)
 }
 

@@ -123,6 +123,14 @@ func hasRegistryHosts(s *Subject) Finding {
 		return skip()
 	}
 	n := s.members(manifest.RoleRegistry)
+	if inv := s.Input.Inventory; inv != nil { // a run may go on without one of two, which is then not looked at
+		n = 0
+		for _, h := range inv.Hosts() {
+			if h.Is(manifest.RoleRegistry) {
+				n++
+			}
+		}
+	}
 	const pair = 2
 	switch vip := s.Cluster.ImageRegistry.VIP; {
 	case n == 0:

@@ -261,6 +261,9 @@ func networkMutations() []mutation {
 	}
 }
 
+// unsupported is what this version cannot install.
+func unsupported(c *manifest.Cluster) { c.CRI.Type, c.CRI.Tools = "crio", []string{"nerdctl"} }
+
 func clusterMutations() []mutation {
 	old := func(version string) func(*manifest.Cluster) {
 		return func(c *manifest.Cluster) { c.Kubernetes.Version = version }
@@ -269,7 +272,7 @@ func clusterMutations() []mutation {
 		return of(func(c *manifest.Cluster) { f(&c.Kubernetes) })
 	}
 	return []mutation{
-		{"Harbor", good, of(func(c *manifest.Cluster) { c.ImageRegistry.Type = "harbor" }), each("supported", "")},
+		{"nerdctl without containerd", good, of(unsupported), each("supported", "")},
 		{"something is not in the bundle", good, func(in *input) { in.Missing = []string{"no kubelet for linux/arm64"} }, each("bundle", "")},
 		{"Kubernetes 1.22", withCluster(good, old("v1.24.1")), of(old("v1.22.9")), each("kubernetes-version", "")},
 		{"Kubernetes 1.99", good, of(old("v1.99.0")), each("kubernetes-tested", "")},
@@ -294,8 +297,11 @@ func clusterMutations() []mutation {
 		{"two services", good, k(func(k *manifest.Kubernetes) { k.ServiceCIDR = cidrs("10.233.0.0/30") }), each("service-network", "")},
 		{"too many services", good, k(func(k *manifest.Kubernetes) { k.ServiceCIDR = cidrs("11.0.0.0/8") }), each("service-network", "")},
 		{"unknown network", good, of(func(c *manifest.Cluster) { c.CNI.Type = "weave" }), each("plugin", "")},
-		{"Hybridnet with 1.15", withCluster(rich, old("v1.15.1")), of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), each("hybridnet", "")},
-		{"Hybridnet", rich, of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), nil},
+		{"Hybridnet with 1.15", withCluster(rich, func(c *manifest.Cluster) {
+			old("v1.15.1")(c)
+			c.Kubernetes.PodCIDR, c.Kubernetes.ServiceCIDR = c.Kubernetes.PodCIDR[:1], c.Kubernetes.ServiceCIDR[:1]
+		}), of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), each("hybridnet", "")},
+		{"Hybridnet with two networks", rich, of(func(c *manifest.Cluster) { c.CNI.Type = "hybridnet" }), each("supported", "")},
 		{"ipvs with 1.35", withCluster(rich, old("v1.35.0")), k(func(k *manifest.Kubernetes) { k.ProxyMode = "ipvs" }), each("proxy-mode", "")},
 		{"nftables with 1.30", withCluster(good, func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.1" }), k(func(k *manifest.Kubernetes) { k.ProxyMode = "nftables" }), each("proxy-mode", "")},
 		{"kube-vip has a host's address", rich, of(func(c *manifest.Cluster) { c.ControlPlaneEndpoint.Address = "10.0.0.19:6443" }), each("vip-address", "")},

@@ -173,3 +173,26 @@ func TestNeededPackages(t *testing.T) {
 		}
 	}
 }
+
+// TestLostRegistryHost: a run that goes on without one of two registry hosts does not take the pair for one host.
+func TestLostRegistryHost(t *testing.T) {
+	t.Parallel()
+	in := good(t)
+	const hosts = `hosts:
+  cp1: {address: 10.0.0.3, internalIPv4: 10.0.0.3}
+  w1: {address: 10.0.0.11, internalIPv4: 10.0.0.11}
+  reg: {address: 10.0.0.12}
+groups: {kube_control_plane: [cp1], kube_worker: [w1], image_registry: [cp1, %s]}
+`
+	for other, want := range map[string]bool{"reg": false, "w1": false, "cp2": true} {
+		text := strings.Replace(fmt.Sprintf(hosts, other), "[cp1, cp2]", "[cp1]", 1)
+		inv, err := manifest.ParseInventory("inventory.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\n"+text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Inventory, in.Cluster.ImageRegistry.VIP = inv, "10.0.0.200"
+		if got := slices.Contains(failed(precheck.Evaluate(in)), "/registry-group"); got != want {
+			t.Errorf("cp1 and %s: registry-group fails: %t", other, got)
+		}
+	}
+}

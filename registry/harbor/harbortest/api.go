@@ -55,7 +55,7 @@ func (s *Server) who(r *http.Request) (who identity, ok bool) {
 	switch {
 	case !has:
 		return identity{}, true
-	case user == Admin && password == AdminPassword:
+	case user == Admin && password == s.password:
 		return identity{name: user, admin: true}, true
 	case user == User && password == UserPassword:
 		return identity{name: user}, true
@@ -87,6 +87,8 @@ func (s *Server) api(w http.ResponseWriter, r *http.Request, body []byte) {
 	path := strings.TrimPrefix(r.URL.Path, s.swagger.BasePath)
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
+	case path == "/health":
+		s.health(w)
 	case !ok || who.name == "" && path != "/systeminfo":
 		sendError(w, http.StatusUnauthorized, "UNAUTHORIZED", "unauthorized")
 	case path == "/systeminfo":
@@ -101,6 +103,12 @@ func (s *Server) api(w http.ResponseWriter, r *http.Request, body []byte) {
 		s.listRobots(w, r, who)
 	case parts[0] == "robots" && r.Method == http.MethodPut:
 		s.updateRobot(w, who, parts[1], body)
+	case parts[0] == "robots" && r.Method == http.MethodPatch:
+		s.setSecret(w, who, parts[1], body)
+	case path == "/users/current":
+		sendJSON(w, map[string]any{"user_id": 1, "username": who.name, "sysadmin_flag": who.admin})
+	case parts[0] == "registries", parts[0] == "replication":
+		s.replication(w, r, who, parts, body)
 	default:
 		sendError(w, http.StatusNotFound, "NOT_FOUND", "the stand-in does not have this")
 	}

@@ -8,6 +8,7 @@ package harbortest
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -56,8 +57,10 @@ type Project struct {
 type Options struct {
 	Projects   []Project
 	ReadOnly   bool
-	AnyoneMay  bool // create projects; otherwise administrators
-	RobotsFull int  // so many other robot accounts are there before
+	AnyoneMay  bool   // create projects; otherwise administrators
+	RobotsFull int    // so many other robot accounts are there before
+	Password   string // of Admin; "" is AdminPassword
+	Ill        bool   // a part of it does not work
 }
 
 // A Server is Harbor, or what stands in for it.
@@ -76,6 +79,8 @@ type Server struct {
 	mu         sync.Mutex
 	projects   map[string]*Project
 	robots     []*robot
+	remotes    []*remote
+	policies   []*policy
 	nextID     int64
 	tokens     map[string]identity
 	requests   []string
@@ -143,7 +148,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.Join(err, backing.Close())
 	}
 	s := &Server{
-		user: Admin, password: AdminPassword, options: o, swagger: spec, backing: backing, Plain: true,
+		user: Admin, password: cmp.Or(o.Password, AdminPassword), options: o, swagger: spec, backing: backing, Plain: true,
 		projects: map[string]*Project{}, tokens: map[string]identity{}, nextID: 1,
 	}
 	s.proxy = &httputil.ReverseProxy{

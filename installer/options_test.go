@@ -11,16 +11,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// refusedOptions are what a cluster file can ask for that install refuses, with the task that will do it; none where it needs
-// nothing from a bundle.
-func refusedOptions() map[string]struct{ yaml, task string } {
-	return map[string]struct{ yaml, task string }{
-		"harbor": {"imageRegistry: {type: harbor}", "harbor"},
-	}
-}
-
-// installedOptions are what a cluster file can ask for beyond the plainest cluster and install does, with the task that does it.
-func installedOptions() map[string]struct{ yaml, task string } {
+// allOptions are what a cluster file can ask for beyond the plainest cluster, with the task that does it; none where it needs nothing
+// from a bundle.
+func allOptions() map[string]struct{ yaml, task string } {
 	return map[string]struct{ yaml, task string }{
 		"calico":            {"cni: {type: calico}", "calico"},
 		"cilium":            {"cni: {type: cilium}", "cilium"},
@@ -29,6 +22,8 @@ func installedOptions() map[string]struct{ yaml, task string } {
 		"etcd backup":       {"etcd: {backup: {every: 30m, keep: 5}}", ""},
 		"external endpoint": {"controlPlaneEndpoint: {type: external, address: 10.0.0.9}", ""},
 		"external etcd":     {"etcd: {type: external}", "etcd"},
+		"harbor":            {"imageRegistry: {type: harbor}", "harbor"},
+		"harbor on two":     {"imageRegistry: {type: harbor, vip: 10.0.0.8}", "harbor-copies"},
 		"haproxy":           {"controlPlaneEndpoint: {type: haproxy}", "haproxy"},
 		"hybridnet":         {"cni: {type: hybridnet}", "hybridnet"},
 		"k3s":               {"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}", "k3s-server"},
@@ -46,37 +41,16 @@ func installedOptions() map[string]struct{ yaml, task string } {
 	}
 }
 
-func allOptions() map[string]struct{ yaml, task string } {
-	options := refusedOptions()
-	maps.Copy(options, installedOptions())
-	return options
-}
-
-// What install refuses has a planned task where it needs something, so that it can be built; what install takes has none.
-func TestPlannedTasksAreRefused(t *testing.T) {
+// Everything that a cluster file can ask for is done by tasks.
+func TestOptionsAreInstalled(t *testing.T) {
 	t.Parallel()
-	for name, option := range refusedOptions() {
-		c := cluster(t, option.yaml)
-		if c.CheckInstall() == nil {
-			t.Errorf("%s: install takes it; give its task a Do, or take it off this list", name)
-		}
-		var planned []string
-		for _, task := range tasksOf(c) {
-			if task.planned() {
-				planned = append(planned, task.Name)
-			}
-		}
-		if (option.task == "") != (len(planned) == 0) || option.task != "" && !slices.Contains(planned, option.task) {
-			t.Errorf("%s: planned %q, want %s", name, planned, option.task)
-		}
-	}
 	texts := []string{
 		"", "cni: {type: none}", "imageRegistry: {type: existing, address: r.example}", "kubernetes: {version: v1.30.14, proxyMode: nftables}",
 		"addons: [{chart: demo}]", "cri: {version: v1.7.30}", "controlPlaneEndpoint: {address: api.example}",
 		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\nimageRegistry: {type: none}", "cri: {type: docker}\nimageRegistry: {type: none}",
 		"etcd: {type: external, dataDir: /data/etcd}", "etcd: {type: external, backup: {every: 30m, keep: 5}}",
 	}
-	for name, option := range installedOptions() {
+	for name, option := range allOptions() {
 		texts = append(texts, option.yaml)
 		if !slices.ContainsFunc(tasksOf(cluster(t, option.yaml)), func(task Task) bool { return option.task == "" || task.Name == option.task }) {
 			t.Errorf("%s: there is no task %s", name, option.task)
@@ -88,7 +62,7 @@ func TestPlannedTasksAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 		for _, task := range tasksOf(c) {
-			if task.planned() {
+			if task.Do == nil {
 				t.Errorf("%s: task %s has no Do", text, task.Name)
 			}
 		}

@@ -1,0 +1,192 @@
+package harbortest
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// A remote is another registry that Harbor knows. The stand-in never asks one, and copies nothing.
+type remote struct {
+	ID         int64  `json:"id"`
+	Name       string `json:"name"`
+	URL        string `json:"url"`
+	Type       string `json:"type"`
+	Insecure   bool   `json:"insecure"`
+	CA         string `json:"ca_certificate,omitempty"`
+	Credential struct {
+		Type   string `json:"type"`
+		Key    string `json:"access_key"`
+		Secret string `json:"access_secret"`
+	} `json:"credential"`
+}
+
+// A policy is what is copied, and when.
+type policy struct {
+	ID      int64   `json:"id"`
+	Name    string  `json:"name"`
+	To      *remote `json:"dest_registry"`
+	Trigger struct {
+		Type string `json:"type"`
+	} `json:"trigger"`
+	Deletion bool `json:"replicate_deletion"`
+	Override bool `json:"override"`
+	Enabled  bool `json:"enabled"`
+}
+
+func (s *Server) health(w http.ResponseWriter) {
+	state := "healthy"
+	if s.options.Ill {
+		state = "unhealthy"
+	}
+	sendJSON(w, map[string]any{"status": state, "components": []map[string]string{
+		{"name": "core", "status": "healthy"}, {"name": "database", "status": state},
+	}})
+}
+
+// SetIll makes a part of Harbor fail, or work.
+func (s *Server) SetIll(ill bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.options.Ill = ill
+}
+
+// isSecret is Harbor's rule for secrets of robots.
+func isSecret(text string) bool {
+	return len(text) >= 8 && len(text) <= 128 && strings.IndexFunc(text, unicode.IsUpper) >= 0 && strings.IndexFunc(text, unicode.IsLower) >= 0 &&
+		strings.IndexFunc(text, unicode.IsDigit) >= 0
+}
+
+func (s *Server) setSecret(w http.ResponseWriter, who identity, id string, body []byte) {
+	var req struct {
+		Secret string `json:"secret"`
+	}
+	_ = json.Unmarshal(body, &req) // was checked
+	i := slices.IndexFunc(s.robots, func(r *robot) bool { return strconv.FormatInt(r.ID, 10) == id })
+	switch {
+	case !who.admin:
+		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
+	case i < 0:
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "robot not found")
+	case !isSecret(req.Secret):
+		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "the secret must be 8-128, inclusively, characters long with at least 1 uppercase letter, 1 lowercase letter and 1 number")
+	default:
+		s.robots[i].secret = req.Secret
+		sendJSON(w, map[string]string{"secret": req.Secret})
+	}
+}
+
+func (s *Server) replication(w http.ResponseWriter, r *http.Request, who identity, parts []string, body []byte) {
+	switch {
+	case !who.admin:
+		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
+	case parts[0] == "registries" && r.Method == http.MethodPost:
+		s.addRemote(w, body)
+	case parts[0] == "registries" && r.Method == http.MethodPut:
+		s.changeRemote(w, parts[1], body)
+	case parts[0] == "registries":
+		list := []remote{}
+		for _, one := range s.remotes {
+			shown := *one
+			shown.Credential.Secret = "*****" // as Harbor does
+			list = append(list, shown)
+		}
+		sendJSON(w, list)
+	case r.Method == http.MethodPost:
+		s.addPolicy(w, body)
+	case r.Method == http.MethodPut:
+		s.changePolicy(w, parts[2], body)
+	default:
+		sendJSON(w, append([]*policy{}, s.policies...))
+	}
+}
+
+func (s *Server) addRemote(w http.ResponseWriter, body []byte) {
+	var req remote
+	_ = json.Unmarshal(body, &req) // was checked
+	if slices.ContainsFunc(s.remotes, func(one *remote) bool { return one.Name == req.Name }) {
+		sendError(w, http.StatusConflict, "CONFLICT", "registry "+req.Name+" already exists")
+		return
+	}
+	req.ID = s.id()
+	s.remotes = append(s.remotes, &req)
+	w.WriteHeader(http.StatusCreated)
+}
+
+func (s *Server) changeRemote(w http.ResponseWriter, id string, body []byte) {
+	var req struct {
+		URL    *string `json:"url"`
+		Key    *string `json:"access_key"`
+		Secret *string `json:"access_secret"`
+		CA     *string `json:"ca_certificate"`
+	}
+	_ = json.Unmarshal(body, &req) // was checked
+	for _, one := range s.remotes {
+		if strconv.FormatInt(one.ID, 10) != id {
+			continue
+		}
+		for from, to := range map[*string]*string{req.URL: &one.URL, req.Key: &one.Credential.Key, req.Secret: &one.Credential.Secret, req.CA: &one.CA} {
+			if from != nil {
+				*to = *from
+			}
+		}
+		return
+	}
+	sendError(w, http.StatusNotFound, "NOT_FOUND", "registry not found")
+}
+
+func (s *Server) addPolicy(w http.ResponseWriter, body []byte) {
+	var req policy
+	_ = json.Unmarshal(body, &req) // was checked
+	if slices.ContainsFunc(s.policies, func(one *policy) bool { return one.Name == req.Name }) {
+		sendError(w, http.StatusConflict, "CONFLICT", "policy "+req.Name+" already exists")
+		return
+	}
+	if req.To == nil || !slices.ContainsFunc(s.remotes, func(one *remote) bool { return one.ID == req.To.ID }) {
+		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "registry not found")
+		return
+	}
+	req.ID = s.id()
+	s.policies = append(s.policies, &req)
+	w.WriteHeader(http.StatusCreated)
+}
+
+func (s *Server) changePolicy(w http.ResponseWriter, id string, body []byte) {
+	var req policy
+	_ = json.Unmarshal(body, &req) // was checked
+	for i, one := range s.policies {
+		if strconv.FormatInt(one.ID, 10) == id {
+			req.ID = one.ID
+			s.policies[i] = &req
+			return
+		}
+	}
+	sendError(w, http.StatusNotFound, "NOT_FOUND", "policy not found")
+}
+
+// DisablePolicies is what an administrator may do.
+func (s *Server) DisablePolicies() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.policies {
+		one.Enabled = false
+	}
+}
+
+// Copies lists where Harbor copies to when something is pushed, as "NAME URL USER PASSWORD".
+func (s *Server) Copies() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []string
+	for _, p := range s.policies {
+		for _, to := range s.remotes {
+			if p.Enabled && p.Override && p.Trigger.Type == "event_based" && p.To.ID == to.ID {
+				list = append(list, to.Name+" "+to.URL+" "+to.Credential.Key+" "+to.Credential.Secret)
+			}
+		}
+	}
+	return list
+}

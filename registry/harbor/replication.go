@@ -1,0 +1,141 @@
+package harbor
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// A Remote is another Harbor that this one copies to, as soon as something is pushed or deleted.
+type Remote struct {
+	Name     string // of the registry and of the policy that copies to it
+	URL      string // https://HOST
+	Username string
+	Password string
+	CA       string // PEM, who the other one's certificate is from
+}
+
+type credential struct {
+	Type   string `json:"type,omitempty"`
+	Key    string `json:"access_key"`
+	Secret string `json:"access_secret,omitempty"`
+}
+
+type remoteRegistry struct {
+	ID         int64      `json:"id,omitempty"`
+	Name       string     `json:"name"`
+	URL        string     `json:"url"`
+	Type       string     `json:"type"`
+	Insecure   bool       `json:"insecure"`
+	CA         string     `json:"ca_certificate,omitempty"`
+	Credential credential `json:"credential"`
+}
+
+type idOf struct {
+	ID int64 `json:"id"`
+}
+
+type trigger struct {
+	Type string `json:"type"`
+}
+
+type policy struct {
+	ID       int64   `json:"id,omitempty"`
+	Name     string  `json:"name"`
+	To       idOf    `json:"dest_registry"`
+	Trigger  trigger `json:"trigger"`
+	Deletion bool    `json:"replicate_deletion"`
+	Override bool    `json:"override"`
+	Enabled  bool    `json:"enabled"`
+}
+
+// Copies tells whether everything is copied to another Harbor. Harbor does not tell the password that it has for it.
+func (c *Client) Copies(ctx context.Context, to Remote) (bool, error) {
+	registry, err := c.findRemote(ctx, to.Name)
+	if err != nil || registry == nil || !registry.leadsTo(to) {
+		return false, err
+	}
+	found, err := c.findPolicy(ctx, to.Name)
+	return err == nil && found != nil && *found == wantedPolicy(found.ID, to.Name, registry.ID), err
+}
+
+// leadsTo compares what Harbor tells of a registry. Versions that know no authorities tell of none.
+func (r *remoteRegistry) leadsTo(to Remote) bool {
+	return r.URL == to.URL && r.Credential.Key == to.Username && (r.CA == "" || strings.TrimSpace(r.CA) == strings.TrimSpace(to.CA))
+}
+
+func wantedPolicy(id int64, name string, to int64) policy {
+	return policy{ID: id, Name: name, To: idOf{to}, Trigger: trigger{"event_based"}, Deletion: true, Override: true, Enabled: true}
+}
+
+// CopyTo makes this Harbor copy everything that is pushed to it to another one.
+func (c *Client) CopyTo(ctx context.Context, to Remote) error {
+	if err := c.putRemote(ctx, to); err != nil {
+		return err
+	}
+	registry, err := c.findRemote(ctx, to.Name)
+	if err != nil {
+		return err
+	}
+	if registry == nil {
+		return &Error{Op: "find registry " + to.Name, Status: http.StatusNotFound}
+	}
+	found, err := c.findPolicy(ctx, to.Name)
+	if err != nil {
+		return err
+	}
+	want := wantedPolicy(0, to.Name, registry.ID)
+	op := "make replication policy " + to.Name
+	if found == nil {
+		return c.do(ctx, call{op: op, method: http.MethodPost, path: "/replication/policies", body: want, want: http.StatusCreated}, nil)
+	}
+	want.ID = found.ID
+	return c.do(ctx, call{op: op, method: http.MethodPut, path: "/replication/policies/" + strconv.FormatInt(found.ID, 10), body: want}, nil)
+}
+
+// putRemote makes the other one known, or gives it the address and login that it has now.
+func (c *Client) putRemote(ctx context.Context, to Remote) error {
+	found, err := c.findRemote(ctx, to.Name)
+	if err != nil {
+		return err
+	}
+	op := "make registry " + to.Name + " known"
+	if found == nil {
+		body := remoteRegistry{
+			Name: to.Name, URL: to.URL, Type: "harbor", CA: to.CA, Credential: credential{Type: "basic", Key: to.Username, Secret: to.Password},
+		}
+		return c.do(ctx, call{op: op, method: http.MethodPost, path: "/registries", body: body, want: http.StatusCreated}, nil)
+	}
+	body := struct {
+		URL      string `json:"url"`
+		Type     string `json:"credential_type"`
+		Key      string `json:"access_key"`
+		Secret   string `json:"access_secret"`
+		Insecure bool   `json:"insecure"`
+		CA       string `json:"ca_certificate,omitempty"`
+	}{URL: to.URL, Type: "basic", Key: to.Username, Secret: to.Password, CA: to.CA}
+	return c.do(ctx, call{op: op, method: http.MethodPut, path: "/registries/" + strconv.FormatInt(found.ID, 10), body: body}, nil)
+}
+
+func (c *Client) findRemote(ctx context.Context, name string) (*remoteRegistry, error) {
+	var found *remoteRegistry
+	err := pages(ctx, c, call{op: "look for registry " + name, method: http.MethodGet, path: "/registries"}, func(r remoteRegistry) bool {
+		if r.Name == name {
+			found = &r
+		}
+		return found == nil
+	})
+	return found, err
+}
+
+func (c *Client) findPolicy(ctx context.Context, name string) (*policy, error) {
+	var found *policy
+	err := pages(ctx, c, call{op: "look for replication policy " + name, method: http.MethodGet, path: "/replication/policies"}, func(p policy) bool {
+		if p.Name == name {
+			found = &p
+		}
+		return found == nil
+	})
+	return found, err
+}
