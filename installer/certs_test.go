@@ -138,7 +138,7 @@ func TestRenewCertificates(t *testing.T) {
 	h.mu.Unlock()
 	text := strings.Join(ran, "\n")
 	at := -1
-	for _, want := range []string{"kubeadm certs renew all", "\nagain etcd 10", "\nagain kube-apiserver 10", "\nagain kube-controller-manager 10", "\nagain kube-scheduler 10"} {
+	for _, want := range []string{"kubeadm certs renew all", "\nagain 5 etcd 1 ", "\nagain 5 kube-apiserver 2 ", "\nagain 5 kube-controller-manager 3 ", "\nagain 5 kube-scheduler 4 "} {
 		i := strings.Index(text, want)
 		if i <= at {
 			t.Errorf("%q has no %q after what has to come before it", ran, want)

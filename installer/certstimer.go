@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -57,14 +58,14 @@ echo "these end soon: $soon"
 
 // restartScript restarts the control plane as restartControlPlane does, without looking at what comes of it.
 func restartScript(c *manifest.Cluster) string {
-	text := againScript
-	for _, group := range controlPlaneProcesses(c) {
+	groups := controlPlaneProcesses(c)
+	text := againScript + "before=$(pgrep --full -- '^(" + strings.Join(slices.Concat(groups...), "|") + ") .*/etc/kubernetes/' | tr '\\n' ' ')\n"
+	for _, group := range groups {
 		for _, name := range group {
-			text += fmt.Sprintf("again %s %d\n", name, restartGrace)
+			text += fmt.Sprintf("again %d %s $before\n", restartGrace, name)
 		}
-		if group[0] == "etcd" { // the next would not find it
-			text += "for _ in $(seq 60); do pgrep --full -- '^etcd .*/etc/kubernetes/' >/dev/null && break; sleep 1; done\n"
-		}
+		// what comes next would not find it
+		text += fmt.Sprintf("for _ in $(seq 60); do pgrep --full -- '^%s .*/etc/kubernetes/' >/dev/null && break; sleep 1; done\n", group[0])
 	}
 	return text
 }

@@ -52,9 +52,9 @@ func play(t *testing.T, name, script string, args ...string) played {
 }
 
 // again runs the hosts' script for a name that nobody else has.
-func again(t *testing.T, name string, grace int) {
+func again(t *testing.T, name string, grace int, before ...int) {
 	t.Helper()
-	script := againScript + fmt.Sprintf("again %s %d\n", name, grace)
+	script := againScript + fmt.Sprintf("again %d %s %s\n", grace, name, strings.Trim(fmt.Sprint(before), "[]"))
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", script).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -76,19 +76,22 @@ func TestAgain(t *testing.T) {
 	name := func(what string) string { return fmt.Sprintf("kk%s%d", what, os.Getpid()) }
 	polite := play(t, name("obeys"), obeys, path)
 	foreign := play(t, name("obeys"), obeys, "--config=/etc/other")
-	again(t, name("obeys"), 3600)
+	later := play(t, name("obeys"), obeys, path)
+	again(t, name("obeys"), 3600, foreign.cmd.Process.Pid, polite.cmd.Process.Pid)
 	if got := <-polite.ended; got != "bye, exit status 0" {
 		t.Errorf("it was not asked to end: %s", got)
 	}
-	if err := foreign.cmd.Process.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("the other one: %v", err)
+	for what, other := range map[string]played{"that of somebody else": foreign, "that of later": later} {
+		if err := other.cmd.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 	stubborn := play(t, name("refuses"), refuses, path)
-	again(t, name("refuses"), 0)
+	again(t, name("refuses"), 0, stubborn.cmd.Process.Pid)
 	if got := <-stubborn.ended; got != "signal: killed" {
 		t.Errorf("want it killed, got %s", got)
 	}
-	again(t, name("nobody"), 3600) // none is running
+	again(t, name("nobody"), 3600, 1) // none is running
 }
 
 // TestRenewScript holds that the timer's script is one that a shell takes, and restarts etcd before what needs it.
@@ -103,7 +106,7 @@ func TestRenewScript(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	at := -1
-	for _, want := range []string{"kubeadm certs renew all", "\nagain etcd ", "pgrep --full -- '^etcd ", "\nagain kube-apiserver ", "\nagain kube-controller-manager ", "\nagain kube-scheduler "} {
+	for _, want := range []string{"kubeadm certs renew all", "\nbefore=", "\nagain 5 etcd ", "pgrep --full -- '^etcd ", "\nagain 5 kube-apiserver ", "\nagain 5 kube-controller-manager ", "\nagain 5 kube-scheduler "} {
 		i := strings.LastIndex(text, want)
 		if i <= at {
 			t.Errorf("no %q after what has to come before it:\n%s", want, text)

@@ -183,7 +183,7 @@ func restartAPIServer(ctx context.Context, t *Target) error {
 	if member, err := t.isMember(ctx); err != nil || !member {
 		return err
 	}
-	return t.restartStatic(ctx, "kube-apiserver")
+	return t.restartStatic(ctx, t.staticProcesses(ctx, "kube-apiserver"), "kube-apiserver")
 }
 
 // encryption returns the EncryptionConfiguration of all control planes. It is made once. The one that is on a control plane
