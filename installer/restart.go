@@ -62,10 +62,12 @@ done
 // All of these are seconds. An API server starts within 30 on a slow host. One that is ended takes no new requests, answers those that
 // it has, and then waits a minute for those who watch (ShutdownTimeout in
 // https://github.com/kubernetes/apiserver/blob/v0.34.3/pkg/server/config.go is the timeout of a request): they find another as well now.
+// Controller manager and scheduler end by themselves when the API server is away for ten, and the kubelet makes those wait that end
+// again soon.
 const (
 	restartStep  = 60
 	restartWhole = 180
-	restartGrace = 10
+	restartGrace = 5
 )
 
 // restartControlPlane restarts this control plane's components and waits until they are back and its API server is ready.

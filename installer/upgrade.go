@@ -76,7 +76,7 @@ func (u *upgrade) work(ctx context.Context) error {
 	}
 	plan, err := u.look(ctx)
 	if err == nil {
-		err = u.complete(plan)
+		err = u.complete(ctx, plan)
 	}
 	if err != nil {
 		return err
