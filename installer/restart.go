@@ -21,7 +21,7 @@ func controlPlaneProcesses(c *manifest.Cluster) []string {
 // move the manifests out and back, leaves a host without a control plane when it is interrupted.
 //
 // Each is ended when what it asks works again: a component that fails at its start because that is away is started later and later by the
-// kubelet, up to five minutes (measured on the lab's hosts: an API server that was away for 85 s after all had been ended at once). For
+// kubelet, up to five minutes. For
 // the same reason what has started anew by itself in the meantime is left alone.
 //
 // Certificates that have expired keep the API server from being ready before it is restarted itself, so that a step goes on after

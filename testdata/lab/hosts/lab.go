@@ -85,6 +85,9 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := l.WriteInventory(l.InventoryFile(), o.Groups); err != nil {
 		return nil, err
 	}
+	if err := l.makeRoom(); err != nil {
+		return nil, err
+	}
 	start := time.Now()
 	if err := l.boot(ctx); err != nil {
 		return nil, errors.Join(err, l.Down(context.WithoutCancel(ctx)))
