@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 
@@ -67,9 +68,13 @@ func runtimeSetting(_ context.Context, t *Target) (setting, error) {
 		{containerdConfigFile, 0o644, config},
 		{"/etc/systemd/system/" + containerdUnit, 0o644, []byte(containerdUnitText)},
 	}
-	units := []string{containerdUnit}
+	s := setting{
+		files: files, units: []string{containerdUnit},
+		holds: func(ctx context.Context, t *Target) (bool, error) { return t.servesCRI(ctx) },
+		ready: func(ctx context.Context, t *Target) error { return t.awaitCRI(ctx) },
+	}
 	if t.run.cluster.ImageRegistry.Type == "none" {
-		return setting{files: files, units: units}, nil
+		return s, nil
 	}
 	access, err := t.run.access()
 	if err != nil {
@@ -78,9 +83,34 @@ func runtimeSetting(_ context.Context, t *Target) (setting, error) {
 	if len(access.ca) > 0 {
 		files = append(files, textFile{registryCAPath, 0o644, access.ca})
 	}
-	files = append(files, hostsFiles(access, t.run.upstreams())...)
-	return setting{files: files, units: units}, nil
+	s.files = append(files, hostsFiles(access, t.run.upstreams())...)
+	return s, nil
 }
+
+// servesCRI tells whether containerd has the service that kubeadm and the kubelet ask. It starts without one if the plugin
+// does not load, and systemd takes it for one that works.
+func (t *Target) servesCRI(ctx context.Context) (bool, error) {
+	const script = `ctr plugins ls | grep -Eq '^io\.containerd\.grpc\.v1 +cri +.* ok *$'`
+	return t.test(ctx, "sh", "-c", script)
+}
+
+// awaitCRI waits for it, and says why it is not there.
+func (t *Target) awaitCRI(ctx context.Context) error {
+	return eventually(ctx, criWait, func(ctx context.Context) error {
+		ok, err := t.servesCRI(ctx)
+		if err != nil || ok {
+			return err
+		}
+		why, err := t.output(context.WithoutCancel(ctx), "sh", "-c", "ctr plugins ls --detailed id==cri; journalctl --no-pager --output=cat --unit="+containerdUnit+" --grep='level=(warning|error)' --lines=15; exit 0")
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("containerd runs and does not serve the CRI: its plugin cri has not loaded\n%s", t.run.mask.mask(strings.TrimSpace(string(why))))
+	})
+}
+
+// criWait is for containerd to say that its socket is there: it has loaded its plugins before.
+const criWait = 10 * time.Second
 
 // containerdConfig writes version 3 of the configuration for containerd 2, version 2 for 1.x. It names what differs from
 // the defaults and nothing else.

@@ -49,12 +49,18 @@ func newRooted(t *testing.T, name string) *rooted {
 			t.Fatal(err)
 		}
 	}
-	// This machine's processes are not the host's.
-	if err := os.WriteFile(filepath.Join(h.stubs, "pgrep"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	h.stub(t, "pgrep", "exit 1") // this machine's processes are not the host's
+	h.stub(t, "ctr", "echo 'io.containerd.grpc.v1                     cri                      -              ok        '")
 	h.commands[host.HelperPath] = h.helper
 	return h
+}
+
+// stub makes a command of the host do something else.
+func (h *rooted) stub(t *testing.T, name, script string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(h.stubs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (h *rooted) String() string { return h.name }

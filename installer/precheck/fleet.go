@@ -59,6 +59,11 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 		cluster: c, hosts: len(in.Hosts), byAddress: owners[netip.Addr]{}, byName: owners[string]{}, byMachine: owners[string]{}, byProduct: owners[string]{}, byMAC: owners[string]{},
 		named: map[string]netip.Addr{}, members: map[manifest.Role][]string{}, links: map[string][]Link{},
 	}
+	for _, h := range in.all() {
+		for _, role := range h.Roles {
+			f.members[role] = append(f.members[role], h.Name)
+		}
+	}
 	mtus := map[int]int{}
 	offsets := []time.Duration{0} // this machine, whose clock makes the certificates
 	for _, h := range in.Hosts {
@@ -67,9 +72,6 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 		f.named[h.Name] = address
 		if address.IsValid() {
 			f.byAddress.add(address, h.Name)
-		}
-		for _, role := range h.Roles {
-			f.members[role] = append(f.members[role], h.Name)
 		}
 		if h.Facts == nil {
 			continue
@@ -94,6 +96,18 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 		f.links[l.From] = append(f.links[l.From], l)
 	}
 	return f
+}
+
+// all returns the cluster's hosts, those too that are not looked at: a run that is about some of them, or goes on without one.
+func (in *Input) all() []manifest.Host {
+	if in.Inventory != nil {
+		return in.Inventory.Hosts()
+	}
+	var list []manifest.Host
+	for _, h := range in.Hosts {
+		list = append(list, h.Host)
+	}
+	return list
 }
 
 // identify remembers what tells a host from others.

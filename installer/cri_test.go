@@ -1,0 +1,33 @@
+//go:build linux
+
+package installer
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestContainerdServesCRI has a containerd that starts and whose plugin for the kubelet has not loaded.
+func TestContainerdServesCRI(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	h := s.hosts["cp1"]
+	target := s.run(t, nil).targets[0]
+	const failed = "echo 'io.containerd.grpc.v1                     cri                      -              error     '"
+	h.stub(t, "ctr", failed)
+	if ok, err := target.servesCRI(t.Context()); ok || err != nil {
+		t.Errorf("a plugin that has not loaded: %v, %v", ok, err)
+	}
+	// It has not loaded when it is looked at first, and has then.
+	h.stub(t, "ctr", `[ -e "$0.asked" ] || { : >"$0.asked"; `+failed+`; exit; }
+echo 'io.containerd.grpc.v1                     cri                      linux/amd64    ok        '`)
+	if err := target.awaitCRI(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if ok, err := target.servesCRI(t.Context()); !ok || err != nil {
+		t.Errorf("a plugin that has loaded: %v, %v", ok, err)
+	}
+	if asked := strings.Count(strings.Join(h.said("sh"), "\n"), "ctr plugins ls"); asked < 4 {
+		t.Errorf("ctr was asked %d times", asked)
+	}
+}
