@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -640,6 +641,50 @@ func TestK3sVariants(t *testing.T) {
 			}
 			if text := all.String(); !strings.Contains(text, c.want) || strings.Contains(text, c.not) {
 				t.Errorf("want %q and not %q in\n%s", c.want, c.not, text)
+			}
+		})
+	}
+}
+
+// What an upgrade keeps and what a failure's logs are of is the runtime that the cluster has.
+func TestRuntimeIsKeptAndAsked(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ files, logs []string }{
+		"containerd": {[]string{containerdConfigFile, "/etc/systemd/system/containerd.service"}, []string{"kubelet", "containerd"}},
+		"docker":     {[]string{dockerConfig, "/etc/systemd/system/docker.service", "/etc/systemd/system/cri-docker.service"}, []string{"kubelet", "docker", "cri-docker"}},
+		"crio":       {[]string{crioConfigFile, "/etc/systemd/system/crio.service"}, []string{"kubelet", "crio"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, "cp1")
+			s.options.Cluster = cluster(t, "cri: {type: "+name+"}")
+			target, h := s.run(t, nil).targets[0], s.hosts["cp1"]
+			for _, file := range c.files {
+				h.put(t, file, "before "+file)
+			}
+			if err := keepTask(s.options.Cluster).Do(t.Context(), target); err != nil {
+				t.Fatal(err)
+			}
+			kept := h.tree(t)
+			for _, file := range c.files {
+				// The script's paths are moved below the host's root twice here: to where they are kept, and in their own names.
+				if !strings.Contains(kept, keptDir+h.root+file+" ") {
+					t.Errorf("%s is not kept:\n%s", file, kept)
+				}
+			}
+			h.said("")
+			failed := target.explain(t.Context(), time.Now(), &host.ExitError{Host: "cp1", Args: []string{"kubeadm"}, Code: 1})
+			if failed == nil {
+				t.Fatal("the failure is gone")
+			}
+			asked := strings.Join(h.said("journalctl"), "\n")
+			for _, unit := range c.logs {
+				if !strings.Contains(asked, "--unit="+unit+" ") {
+					t.Errorf("%s is not asked for:\n%s", unit, asked)
+				}
+			}
+			if n := strings.Count(asked, "--unit="); n != len(c.logs) {
+				t.Errorf("%d logs, want %q:\n%s", n, c.logs, asked)
 			}
 		})
 	}

@@ -90,7 +90,7 @@ func TestTarIsDeterministic(t *testing.T) {
 	if err := os.WriteFile(from, []byte("\x7fELF"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	entries := []entry{{Name: "b/", Mode: 0o1777}, {Name: "c", Link: "b"}, {Name: "a", Text: "text"}, {Name: "d", From: from}}
+	entries := []entry{{Name: "b/", Mode: 0o1777}, {Name: "c", Link: "b"}, {Name: "a", Text: "text"}, {Name: "d", From: from, Binds: true}}
 	backwards := []entry{entries[3], entries[2], entries[1], entries[0]}
 	var one, two bytes.Buffer
 	if err := errors.Join(writeTar(&one, entries), writeTar(&two, backwards)); err != nil {
@@ -112,6 +112,9 @@ func TestTarIsDeterministic(t *testing.T) {
 		}
 		if err != nil {
 			t.Fatal(err)
+		}
+		if binds := h.PAXRecords["SCHILY.xattr.security.capability"]; len(binds) != 20 && h.Name == "d" || binds != "" && h.Name != "d" {
+			t.Errorf("%s has the capabilities %q", h.Name, binds)
 		}
 		got = append(got, member{h.Name, h.Linkname, h.FileInfo().Mode(), h.Size})
 	}

@@ -106,7 +106,10 @@ func (s *imageSet) coreDNSImage(on []string) imageSpec {
 	return imageSpec{
 		ref: "registry.k8s.io/coredns/coredns:" + CoreDNSVersion, docker: true, arches: on, entrypoint: []string{"/coredns"}, user: "nonroot:nonroot",
 		layers: func(arch string) ([]*layer, error) {
-			return s.stack(func() (*layer, error) { return s.command("coredns", arch, "", "coredns") })
+			return s.stack(func() (*layer, error) {
+				// As published: it is nobody special, and runtimes differ in whether anybody may listen on port 53.
+				return s.layer("coredns"+arch, entry{Name: "coredns", From: s.b.command("coredns", arch, "coredns"), Binds: true})
+			})
 		},
 	}
 }
