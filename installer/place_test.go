@@ -34,6 +34,12 @@ import (
 // clusterBundle makes a bundle with everything that a cluster needs, each thing tiny, and an addon's chart.
 func clusterBundle(t *testing.T, c *manifest.Cluster, without ...string) *bundle.Reader {
 	t.Helper()
+	return bundleWith(t, c, func(name string) []byte { return fileContent(t, c, name) }, without...)
+}
+
+// bundleWith has files with that content.
+func bundleWith(t *testing.T, c *manifest.Cluster, content func(name string) []byte, without ...string) *bundle.Reader {
+	t.Helper()
 	b := bundletest.NewBuilder(t)
 	for i, need := range Needs(c) {
 		if slices.Contains(without, need.Name) {
@@ -46,7 +52,7 @@ func clusterBundle(t *testing.T, c *manifest.Cluster, without ...string) *bundle
 		for j, ref := range refs {
 			switch need.Kind {
 			case manifest.ItemFile:
-				b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: "amd64"}, fileContent(t, c, need.Name))
+				b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: "amd64"}, content(need.Name))
 			case manifest.ItemImage:
 				b.Image(ref, bundletest.RandomImage(t, int64(100*i+j+1), 1, 1000))
 			default:

@@ -135,7 +135,7 @@ func (h *rooted) Run(ctx context.Context, cmd host.Cmd) error {
 		}
 	}
 	command.Env = []string{"PATH=" + h.stubs + ":" + os.Getenv("PATH"), "LC_ALL=C"}
-	command.WaitDelay = time.Second
+	command.WaitDelay = 10 * time.Second // a busy machine may take more than one to read what a command that has ended had printed
 	var stderr bytes.Buffer
 	command.Stdout, command.Stderr = &movedBack{h.root, cmd.Stdout}, &stderr
 	stdin, err := command.StdinPipe()

@@ -210,9 +210,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// precheck looks at the fleet and says how long it took and how much memory there was at most, servers included.
-func (f *fleet) precheck(t *testing.T, helper []byte) (report precheck.Report, took time.Duration, memory uint64) {
-	t.Helper()
+// mostMemory runs something and returns how much memory there was at most.
+func mostMemory(do func()) (memory uint64) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -227,14 +226,24 @@ func (f *fleet) precheck(t *testing.T, helper []byte) (report precheck.Report, t
 			}
 		}
 	}()
-	begin := time.Now()
-	report, err := Precheck(t.Context(), Options{
-		Cluster: cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.32.0.0/11}"), Inventory: f.inventory, WorkDir: filepath.Join(t.TempDir(), "work"),
-		Dial: f.dial, Helper: func(string) ([]byte, error) { return helper, nil },
-	})
-	took = time.Since(begin)
+	do()
 	close(stop)
 	<-stopped
+	return memory
+}
+
+// precheck looks at the fleet and says how long it took and how much memory there was at most, servers included.
+func (f *fleet) precheck(t *testing.T, helper []byte) (report precheck.Report, took time.Duration, memory uint64) {
+	t.Helper()
+	begin := time.Now()
+	var err error
+	memory = mostMemory(func() {
+		report, err = Precheck(t.Context(), Options{
+			Cluster: cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.32.0.0/11}"), Inventory: f.inventory, WorkDir: filepath.Join(t.TempDir(), "work"),
+			Dial: f.dial, Helper: func(string) ([]byte, error) { return helper, nil },
+		})
+	})
+	took = time.Since(begin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,4 +359,90 @@ func (h *heldHost) Run(context.Context, host.Cmd) error {
 func (h *heldHost) Close() error {
 	h.closed.Store(true)
 	return nil
+}
+
+// A slowHost runs no more than it is let, and counts how many hosts are at work.
+type slowHost struct {
+	host.Host
+	hangs bool
+	let   <-chan struct{}
+	busy  *atomic.Int64
+	most  *atomic.Int64
+}
+
+func (h *slowHost) Run(ctx context.Context, cmd host.Cmd) error {
+	h.most.Store(max(h.most.Load(), h.busy.Add(1)))
+	defer h.busy.Add(-1)
+	if h.hangs && slices.Contains(cmd.Args, "restart") {
+		<-h.let
+	}
+	return h.Host.Run(ctx, cmd)
+}
+
+// installFleet brings hosts what makes nodes of them. Those that hang begin to work again when all others are done.
+func installFleet(t *testing.T, hosts, hanging int, content func(name string) []byte) (memory uint64) {
+	t.Helper()
+	names := []string{"cp1"}
+	for i := 1; i < hosts; i++ {
+		names = append(names, fmt.Sprintf("node%d", i))
+	}
+	s := newSite(t, names...)
+	let := make(chan struct{})
+	var busy, most, left atomic.Int64
+	left.Store(int64(hosts - hanging))
+	s.options.Progress = func(e Event) {
+		if e.Task == "kubelet" && e.State == Changed && left.Add(-1) == 0 {
+			close(let)
+		}
+	}
+	r := s.run(t, bundleWith(t, s.options.Cluster, content))
+	for i, target := range r.targets {
+		target.on = &slowHost{Host: target.on, hangs: i > 0 && i <= hanging, let: let, busy: &busy, most: &most}
+	}
+	c := s.options.Cluster
+	phases := []Phase{
+		{Name: "init", Tasks: []Task{certificatesTask(), hostsTask(), swapTask(c)}},
+		{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask(c)}},
+	}
+	begin := time.Now()
+	var err error
+	memory = mostMemory(func() { err = r.phases(t.Context(), phases) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most.Load() > defaultHosts {
+		t.Errorf("%d hosts are worked on at the same time, want %d at most", most.Load(), defaultHosts)
+	}
+	for name, h := range s.hosts {
+		if h.content("/usr/local/bin/kubelet") == "" || h.content("/etc/containerd/config.toml") == "" {
+			t.Errorf("%s has no kubelet or no containerd", name)
+		}
+	}
+	t.Logf("%d hosts, %d of them hang until the others are done: %s, %d MiB at most with the hosts' side, %d hosts at a time", hosts, hanging,
+		time.Since(begin).Round(time.Millisecond), memory>>20, most.Load())
+	return memory
+}
+
+// TestInstallFleet holds that hosts that hang keep nobody waiting. KKBUNDLE_BIG=1 has 20 and 200, and programs of 4 MiB.
+func TestInstallFleet(t *testing.T) {
+	t.Parallel()
+	content := func(name string) []byte { return fileContent(t, cluster(t, ""), name) }
+	if os.Getenv("KKBUNDLE_BIG") != "1" {
+		installFleet(t, 6, 2, content)
+		return
+	}
+	large := func(name string) []byte {
+		data := content(name)
+		if bytes.HasPrefix(data, []byte("#!")) {
+			data = append(data, bytes.Repeat([]byte("0123456789abcde\n"), 1<<18)...)
+		}
+		return data
+	}
+	few := installFleet(t, 20, 2, large)
+	many := installFleet(t, 200, 10, large)
+	// Beside what is worked on there is what is known of each host.
+	const known = 64 << 20
+	if many > 2*few+known {
+		t.Errorf("%d MiB with 20 hosts, %d MiB with 200", few>>20, many>>20)
+	}
 }
