@@ -13,7 +13,7 @@ import (
 
 // findings judges what was seen. It asks nobody.
 func (s *survey) findings() report.Findings {
-	list := slices.Concat(s.judgeHosts(), s.judgeNodes(), s.judgePods())
+	list := slices.Concat(s.judgeHosts(), s.judgeRegistries(), s.judgeNodes(), s.judgePods())
 	if s.kubernetes && len(s.nodes) > 0 {
 		list = slices.Concat(list, s.judgeKubeadm(), s.judgeMarks(), s.judgeTokens(), s.judgeServices(), s.judgeLeases())
 	}

@@ -40,7 +40,7 @@ const (
 
 // looks lists everything that is looked at, in the order of reports.
 func looks() []look {
-	return slices.Concat(hostLooks(), kubeadmLooks(), healthLooks(), proofLooks())
+	return slices.Concat(hostLooks(), registryLooks(), kubeadmLooks(), healthLooks(), proofLooks())
 }
 
 func hostLooks() []look {

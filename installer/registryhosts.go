@@ -321,7 +321,7 @@ func (e *SharedError) Hint() string {
 // verifyRegistryTask holds each registry host against the bundle.
 func verifyRegistryTask() Task {
 	return Task{
-		Name:  "verify-registry",
+		Name:  lookRegistryImages,
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: Reached,
 		Do: func(ctx context.Context, t *Target) error {

@@ -321,3 +321,29 @@ func TestRegistryNamesOfOne(t *testing.T) {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 }
+
+func TestRegistryServices(t *testing.T) {
+	t.Parallel()
+	p := newPairSite(t)
+	for _, name := range []string{"reg1", "reg2"} {
+		p.hosts[name].put(t, "/etc/systemd/system/"+registryUnit, "")
+	}
+	// The script looks at the host's own files: below its root they are, and systemctl is a program there.
+	p.hosts["reg1"].answer("sh", func(ctx context.Context, cmd host.Cmd) error {
+		if !slices.Contains(cmd.Args, registryUnit) {
+			t.Errorf("asked for %q", cmd.Args)
+		}
+		_, err := io.WriteString(cmd.Stdout, registryUnit+"\n")
+		return err
+	})
+	p.r.targets[2].failure = errors.New("reg2: no answer")
+	s := survey{registries: p.r.surveyRegistries(t.Context())}
+	var got []string
+	for _, f := range s.judgeRegistries() {
+		got = append(got, f.ID+" "+f.Host+" "+string(f.State)+" "+f.Found)
+	}
+	want := []string{"registry-service reg1 failed kkbundle-registry.service does not run", "host-reachable reg2 failed reg2: no answer"}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}

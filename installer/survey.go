@@ -34,6 +34,8 @@ type survey struct {
 	classes []clusterObject          // storage classes
 	tokens  []bootstrap
 	hosts   []surveyed
+
+	registries []registrySeen
 }
 
 // A surveyed host is what it says itself.
@@ -115,7 +117,10 @@ func (r *run) survey(ctx context.Context, t *Target) (*survey, error) {
 		kubernetes: r.cluster.Kubernetes.Distribution == "kubernetes", version: r.cluster.Kubernetes.Version,
 		ownNetwork: r.cluster.CNI.Type == "none", system: r.systemNamespaces(), objects: map[string]clusterObject{}, now: r.Now(),
 	}
-	tasks := []func(context.Context) error{func(ctx context.Context) error { s.hosts = r.surveyHosts(ctx); return nil }}
+	tasks := []func(context.Context) error{
+		func(ctx context.Context) error { s.hosts = r.surveyHosts(ctx); return nil },
+		func(ctx context.Context) error { s.registries = r.surveyRegistries(ctx); return nil },
+	}
 	if t != nil {
 		tasks = append(tasks, t.surveyCluster(s)...)
 	}

@@ -1,16 +1,24 @@
 package software
 
 import (
+	"compress/gzip"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 // An Extra is software that few scenarios need: it is made only where somebody asks for it.
@@ -21,6 +29,7 @@ const (
 	Docker        Extra = "docker"         // Docker's archive of static programs
 	DockerCompose Extra = "docker-compose" // the program, which is a plugin of Docker's too
 	Containerd1   Extra = "containerd-1"   // containerd of the 1.7 line
+	Harbor        Extra = "harbor"         // an installer of Harbor's shape, with a stand-in for Harbor in its images
 )
 
 // Versions of the extras. Docker's and Compose's are the catalog's; containerd is the newest 1.7 that the Go proxy has.
@@ -28,10 +37,11 @@ const (
 	DockerVersion        = "v28.5.2"
 	DockerComposeVersion = "v2.40.3"
 	Containerd1Version   = "v1.7.35"
+	HarborVersion        = "v2.14.2"
 )
 
 // Extras lists all extras.
-func Extras() []Extra { return []Extra{Docker, DockerCompose, Containerd1} }
+func Extras() []Extra { return []Extra{Docker, DockerCompose, Containerd1, Harbor} }
 
 // What an extra is made of besides is part of its key.
 //
@@ -79,6 +89,7 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		Docker:        {dockerd(), dockerCLI(), containerd1(), runc()},
 		DockerCompose: {dockerCompose()},
 		Containerd1:   {containerd1()},
+		Harbor:        {own("harbor"), registry()},
 	}[e]
 	inputs := []any{e}
 	for _, r := range recipes {
@@ -98,6 +109,8 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 			return files.docker(ctx, arch)
 		case DockerCompose:
 			return files.dockerCompose(arch)
+		case Harbor:
+			return files.harbor(arch)
 		}
 		return files.containerd(arch, "containerd-1", Containerd1Version)
 	})
@@ -194,6 +207,82 @@ func (f fileSet) dockerCompose(arch string) error {
 		return err
 	}
 	return f.text(to+".sha256", sum+" *"+filepath.Base(to)+"\n")
+}
+
+// harbor is laid out as Harbor's offline installer is. What its images have is a stand-in.
+func (f fileSet) harbor(arch string) (err error) {
+	work, err := os.MkdirTemp(f.b.dir, "tmp-harbor-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	images := filepath.Join(work, "images.tar.gz")
+	if err := f.harborImages(work, images, arch); err != nil {
+		return fmt.Errorf("images of Harbor's stand-in: %w", err)
+	}
+	to := githubRelease("goharbor/harbor", HarborVersion, "harbor-offline-installer-"+HarborVersion+".tgz")
+	name, err := f.place(to)
+	if err != nil {
+		return err
+	}
+	return archive(name, []entry{
+		{Name: "harbor/harbor." + HarborVersion + ".tar.gz", From: images, Mode: 0o644},
+		{Name: "harbor/prepare", Text: fmt.Sprintf(harborPrepare, HarborVersion), Mode: 0o755},
+		{Name: "harbor/install.sh", Text: "#!/bin/bash\necho 'not used here' >&2\nexit 1\n", Mode: 0o755},
+		{Name: "harbor/common.sh", Text: "#!/bin/bash\n", Mode: 0o755},
+		{Name: "harbor/harbor.yml.tmpl", Text: "# The lab's stand-in.\n"},
+		{Name: "harbor/LICENSE", Text: "The lab's stand-in for Harbor.\n"},
+	})
+}
+
+// harborPrepare does what Harbor's own does: it gives a container harbor.yml, the data, the configuration and the host's files.
+const harborPrepare = `#!/bin/bash
+set -e
+base="$(cd "$(dirname "$0")" && pwd -P)"
+rm -rf "$base/input"
+mkdir -p "$base/input"
+cp "$base/harbor.yml" "$base/input/harbor.yml"
+data="$(awk '$1 == "data_volume:" {print $2}' "$base/input/harbor.yml")"
+docker run --rm -v "$base/input:/input" -v "$data:/data" -v "$base:/compose_location" -v "$base/common/config:/config" -v /:/hostfs --privileged goharbor/prepare:%s prepare
+rm -rf "$base/input"
+`
+
+// harborImages writes the archive that Docker loads.
+func (f fileSet) harborImages(work, to, arch string) (err error) {
+	l, err := newLayer(work, false, func(w io.Writer) error {
+		return writeTar(w, []entry{
+			{Name: "tmp/", Mode: 0o1777}, {Name: "harbor", From: f.b.command("harbor", arch, "harbor")}, {Name: "registry", From: f.b.command("registry", arch, "registry")},
+		})
+	})
+	if err != nil {
+		return err
+	}
+	images := map[name.Reference]v1.Image{}
+	for repository, entrypoint := range map[string][]string{
+		"goharbor/prepare": {"/harbor"}, "goharbor/nginx-photon": {"/harbor", "serve"}, "goharbor/registry-photon": {"/registry", "serve", "/etc/registry/config.yml"},
+	} {
+		ref, err := name.NewTag(repository + ":" + HarborVersion)
+		if err != nil {
+			return err
+		}
+		img, err := mutate.Append(empty.Image, mutate.Addendum{Layer: l.as(true)})
+		if err != nil {
+			return err
+		}
+		if images[ref], err = mutate.ConfigFile(img, &v1.ConfigFile{
+			Architecture: arch, OS: "linux", RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{l.diffID}},
+			Config: v1.Config{Entrypoint: entrypoint, Env: []string{"VERSION=" + HarborVersion, "OTEL_TRACES_EXPORTER=none"}},
+		}); err != nil {
+			return err
+		}
+	}
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	zw := gzip.NewWriter(out)
+	return errors.Join(tarball.MultiRefWrite(images, zw), zw.Close())
 }
 
 // machine is what uname calls an architecture.

@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/software"
+)
+
+// TestHarbor is a cluster that pulls from Harbor on its worker: Docker and Compose are real, and apart from the node's containerd;
+// Harbor's images are a stand-in, see software/src/harbor.
+func TestHarbor(t *testing.T) {
+	th := start(t, scenario{
+		hosts:  2,
+		with:   []software.Extra{software.Docker, software.DockerCompose, software.Harbor},
+		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {2}, "image_registry": {2}},
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}", "imageRegistry: {type: harbor}")
+		},
+	})
+	th.nodes, th.pristine = 2, th.traces(t)
+	th.makeBundle(t)
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"an install killed at Harbor continues", func(t *testing.T) {
+			th.killAt(t, "harbor")
+			r := run(t, th.site(t, "install")).must(t, 0)
+			t.Logf("install: %s", r.took.Round(100*time.Millisecond))
+			th.nodesAre(t, 1, "host1", "host2")
+		}},
+		{"Docker has a containerd of its own", th.dockerApart},
+		{"a pod pulls from Harbor", func(t *testing.T) { th.pull(t, "host1") }},
+		{"a rerun changes nothing", th.rerun},
+		{"Harbor is there after its host has started again", th.restartHarbor},
+		{"reset leaves what Harbor keeps, and nothing else", th.resetHarbor},
+	} {
+		if !t.Run(step.name, step.run) {
+			t.FailNow()
+		}
+	}
+}
+
+func (th *thread) dockerApart(t *testing.T) {
+	got := th.on(t, 2, `ps -eo args= | grep -E '^/usr/local/(lib/kkbundle/docker|bin)/(dockerd|containerd) ?' | awk '{print $1}' | sort; docker ps --format '{{.Names}}' | sort`)
+	want := "/usr/local/bin/containerd\n/usr/local/lib/kkbundle/docker/containerd\n/usr/local/lib/kkbundle/docker/dockerd\nnginx\nregistry\n"
+	if got != want {
+		t.Errorf("host2 runs\n%swant\n%s", got, want)
+	}
+	if got := th.on(t, 2, "ctr namespaces ls -q"); strings.Contains(got, "moby") {
+		t.Errorf("Docker's containers are in the node's containerd: %s", got)
+	}
+	if got := th.on(t, 2, "stat -c %a /opt/harbor /opt/harbor/harbor.yml"); got != "700\n600\n" {
+		t.Errorf("modes of /opt/harbor and harbor.yml:\n%s", got)
+	}
+}
+
+func (th *thread) restartHarbor(t *testing.T) {
+	if err := th.lab.Kill(t.Context(), th.lab.Hosts[1]); err != nil {
+		t.Fatal(err)
+	}
+	if err := th.lab.Start(t.Context(), th.lab.Hosts[1]); err != nil {
+		t.Fatal(err)
+	}
+	th.waitFor(t, 2*time.Minute, "Harbor is there", 2, "systemctl is-active harbor && curl -fsSk https://10.250.0.12/api/v2.0/health | grep healthy")
+	th.rerun(t)
+	th.pull(t, "host1")
+}
+
+func (th *thread) resetHarbor(t *testing.T) {
+	run(t, th.site(t, "reset", "--yes")).must(t, 0)
+	const left = `ls -d /opt/harbor /var/log/harbor /etc/docker /var/lib/docker/* /run/docker /usr/local/lib/kkbundle /usr/local/lib/docker /etc/systemd/system/harbor.service 2>/dev/null; ls /usr/local/bin;
+		ps -eo comm= | grep -E 'docker|containerd|harbor|registry'; ip -br link | grep -E 'docker|br-'; iptables-save | grep DOCKER; true`
+	if out := th.on(t, 2, left); out != "" {
+		t.Errorf("reset leaves\n%s", out)
+	}
+	if out := th.on(t, 2, "ls -d /var/lib/harbor/registry"); !strings.Contains(out, "registry") {
+		t.Error("reset has taken the images away")
+	}
+	run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+	if after := th.traces(t); after != th.pristine {
+		t.Errorf("the reset did not make the hosts what they were:\n%s", difference(th.pristine, after))
+	}
+}
