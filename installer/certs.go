@@ -218,48 +218,6 @@ func notAMember(t *Target, member bool) error {
 	return fmt.Errorf("%s is no control plane yet", t.Name)
 }
 
-// controlPlaneProcesses are the static pods' processes by the names that the kernel has for them: at most 15 bytes.
-func controlPlaneProcesses(c *manifest.Cluster) []string {
-	names := []string{"kube-apiserver", "kube-controller", "kube-scheduler"}
-	if c.Etcd.Type == "internal" {
-		names = append([]string{"etcd"}, names...)
-	}
-	return names
-}
-
-// restartControlPlane ends the static pods' processes, which the kubelet starts again; it waits until they are back and the
-// API server is ready. kubeadm's own way, to move the manifests out and back, leaves a host without a control plane when
-// it is interrupted.
-func (t *Target) restartControlPlane(ctx context.Context) error {
-	var before []string
-	for _, name := range controlPlaneProcesses(t.run.cluster) {
-		before = append(before, t.processes(ctx, name)...)
-		if _, err := t.test(ctx, "pkill", "--exact", name); err != nil {
-			return err
-		}
-	}
-	const start = 3 * time.Minute
-	return eventually(ctx, start, func(ctx context.Context) error {
-		for _, name := range controlPlaneProcesses(t.run.cluster) {
-			now := t.processes(ctx, name)
-			if len(now) == 0 || slices.ContainsFunc(now, func(pid string) bool { return slices.Contains(before, pid) }) {
-				return fmt.Errorf("%s has not started again", name)
-			}
-		}
-		_, err := t.kubectl(ctx, "get", "--raw=/readyz")
-		return err
-	})
-}
-
-// processes returns the ids of the processes of that name.
-func (t *Target) processes(ctx context.Context, name string) []string {
-	out, err := t.output(ctx, "pgrep", "--exact", name)
-	if err != nil {
-		return nil // there is none, or the host is gone, which the next command tells
-	}
-	return strings.Fields(string(out))
-}
-
 // A KeyFile is a part of a backup of keys. Its content is secret.
 type KeyFile struct {
 	Name string

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -103,12 +102,7 @@ func TestRenewCertificates(t *testing.T) {
 		_, err := cmd.Stdout.Write([]byte(`{"version": 1, "certificates": [{"path": "/etc/kubernetes/pki/ca.crt", "ca": true, "notAfter": "2001-01-01T00:00:00Z"}]}`))
 		return err
 	})
-	pid := 0
-	h.answer("pgrep", func(_ context.Context, cmd host.Cmd) error { // each time another process, as after a restart
-		pid++
-		_, err := fmt.Fprintln(cmd.Stdout, pid)
-		return err
-	})
+	p := playProcesses(t, h)
 	cp1 := r.targets[0]
 	h.put(t, memberPath, string(r.memberFile().data))
 	h.put(t, pkiDir+"/ca.crt", "x")
@@ -136,8 +130,8 @@ func TestRenewCertificates(t *testing.T) {
 	h.mu.Lock()
 	ran := slices.Clone(h.ran)
 	h.mu.Unlock()
-	if !slices.Contains(ran, "kubeadm certs renew all") || !slices.Contains(ran, "pkill --exact kube-apiserver") || !slices.Contains(ran, "pgrep --exact kube-scheduler") {
-		t.Errorf("ran %q", ran)
+	if ended := p.log(t); !slices.Contains(ran, "kubeadm certs renew all") || !strings.Contains(ended, "end kube-apiserver") {
+		t.Errorf("ran %q, and %s", ran, ended)
 	}
 }
 
@@ -148,16 +142,6 @@ func leafEnd(t *testing.T, p pki.Pair) time.Time {
 		t.Fatal(err)
 	}
 	return cert.NotAfter
-}
-
-// TestProcessNames holds that names are as the kernel cuts them: pkill --exact would find nothing otherwise.
-func TestProcessNames(t *testing.T) {
-	t.Parallel()
-	for _, name := range controlPlaneProcesses(cluster(t, "").WithDefaults()) {
-		if len(name) > 15 {
-			t.Errorf("%s has more than 15 bytes", name)
-		}
-	}
 }
 
 // TestExpiring holds what the timer on hosts goes by.

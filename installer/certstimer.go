@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -33,7 +32,7 @@ func certsTimerTask(c *manifest.Cluster) Task {
 		number := slices.Index(t.run.withRole(manifest.RoleControlPlane), t)
 		return setting{
 			files: []textFile{
-				{renewScript, 0o755, renewCertificates(t.run.cluster)},
+				{renewScript, 0o755, t.renewCertificates()},
 				{"/etc/systemd/system/" + renewService, 0o644, []byte(renewServiceText)},
 				{"/etc/systemd/system/" + renewTimer, 0o644, renewTimerText(number)},
 			},
@@ -43,7 +42,7 @@ func certsTimerTask(c *manifest.Cluster) Task {
 }
 
 // renewCertificates is what the timer runs.
-func renewCertificates(c *manifest.Cluster) []byte {
+func (t *Target) renewCertificates() []byte {
 	return fmt.Appendf(nil, `#!/bin/sh
 # Written by kkbundle: renews this control plane's certificates when one of them ends within %[1]d days, and restarts what uses them.
 rc=0
@@ -52,9 +51,7 @@ if [ "$rc" = 3 ]; then echo "nothing ends within %[1]d days"; exit 0; fi
 if [ "$rc" != 0 ]; then exit "$rc"; fi
 echo "these end soon: $soon"
 /usr/local/bin/kubeadm certs renew all || exit 1
-for process in %[4]s; do pkill --exact "$process"; done
-exit 0
-`, certsDays, host.HelperPath, pkiDir, strings.Join(controlPlaneProcesses(c), " "))
+%[4]s`, certsDays, host.HelperPath, pkiDir, t.restartScript(restartStep, restartWhole, controlPlaneProcesses(t.run.cluster)...))
 }
 
 const renewServiceText = `# Written by kkbundle.

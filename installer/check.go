@@ -256,7 +256,7 @@ func (t *Target) facts(ctx context.Context, probe node.Probe) (node.Facts, error
 }
 
 // checkBundle finds what the bundle lacks for these hosts: every need of every task, for the hosts that it runs on.
-func (r *run) checkBundle() error {
+func (r *run) checkBundle(ctx context.Context) error {
 	if r.Bundle == nil {
 		return nil
 	}
@@ -280,12 +280,58 @@ func (r *run) checkBundle() error {
 	for _, text := range order {
 		errs = append(errs, missing[text])
 	}
+	if len(errs) == 0 {
+		errs = append(errs, r.checkImagePlatforms(ctx))
+	}
 	for _, a := range r.cluster.Addons {
 		if err := r.checkAddon(a); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkImagePlatforms looks for the images of the hosts' roles for the hosts' architectures.
+func (r *run) checkImagePlatforms(ctx context.Context) error {
+	var errs []error
+	for _, d := range Needed(r.cluster) {
+		if d.Kind != manifest.ItemImage {
+			continue
+		}
+		items, err := r.components(d.Need, "")
+		if err != nil {
+			return err
+		}
+		for _, arch := range r.archesOf(d.Roles) {
+			for _, it := range items {
+				_, has, err := r.Bundle.Narrow(ctx, it, isFor(arch))
+				if err != nil {
+					return err
+				}
+				if !has {
+					errs = append(errs, &MissingError{Kind: d.Kind, Name: d.Name, Ref: it.Ref, Platform: "linux/" + arch})
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// archesOf returns the architectures of the hosts with one of the roles, as far as they are known.
+func (r *run) archesOf(roles []manifest.Role) []string {
+	var list []string
+	for _, t := range r.withRole(roles...) {
+		if t.Arch != "" && !slices.Contains(list, t.Arch) {
+			list = append(list, t.Arch)
+		}
+	}
+	return list
+}
+
+// isFor accepts the platforms of an architecture.
+func isFor(arch string) func(platform string) bool {
+	own := "linux/" + arch
+	return func(platform string) bool { return platform == own || strings.HasPrefix(platform, own+"/") }
 }
 
 // platforms returns those of the hosts that a task runs on, where they matter to a need.

@@ -26,6 +26,7 @@ const (
 func runtimeTask() Task {
 	return settle(Task{
 		Name:   "containerd",
+		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Files:  runtimeFiles(),
 		Images: []string{"pause"},

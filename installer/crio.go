@@ -21,6 +21,7 @@ func crioTask(c *manifest.Cluster) Task {
 	crio := runtimeOf(c)
 	return settle(Task{
 		Name:   "crio",
+		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Files:  crioFiles(),
 		Images: []string{"pause"},

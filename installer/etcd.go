@@ -143,6 +143,7 @@ func (t *Target) etcdSettings() (string, error) {
 	), nil
 }
 
+// loopback is the address of the loopback interface in the family of a node's address: etcd listens there.
 func loopback(ip string) string {
 	if strings.Contains(ip, ":") {
 		return "::1"

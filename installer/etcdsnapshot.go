@@ -162,7 +162,7 @@ func (e *EtcdToolsError) Error() string {
 
 // Hint says what to do about it.
 func (e *EtcdToolsError) Hint() string {
-	return "give a bundle that was built with etcd.backup or etcd.type: external in its cluster file, or put both programs of etcd's release into /usr/local/bin of the hosts of etcd"
+	return "give the bundle that the cluster was installed from, or put both programs of etcd's release into /usr/local/bin of the hosts of etcd"
 }
 
 // etcdWork is where copies lie on hosts while they are worked with.

@@ -1,8 +1,10 @@
 package installer
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"slices"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -17,9 +19,9 @@ func (r *run) phases(ctx context.Context, phases []Phase) error {
 		begin, failures := r.Now(), len(errs)
 		r.tell(Event{Phase: p.Name, State: Started})
 		goesOn := true
-		for _, task := range p.Tasks {
+		for group := range apart(p.Tasks) {
 			var failed []error
-			if goesOn, failed = r.task(ctx, p.Name, task); len(failed) > 0 {
+			if goesOn, failed = r.group(ctx, p.Name, group); len(failed) > 0 {
 				errs = append(errs, failed...)
 			}
 			if !goesOn {
@@ -42,19 +44,43 @@ func (r *run) phases(ctx context.Context, phases []Phase) error {
 	return err
 }
 
-// task runs a task on its hosts and tells whether the run goes on.
-func (r *run) task(ctx context.Context, phase string, task Task) (goesOn bool, errs []error) {
+// apart cuts a phase's tasks into groups: tasks in a row that each host goes through at its own pace, and single ones.
+func apart(tasks []Task) iter.Seq[[]Task] {
+	return func(yield func([]Task) bool) {
+		for len(tasks) > 0 {
+			n := slices.IndexFunc(tasks, func(t Task) bool { return !t.Apart })
+			switch n {
+			case -1:
+				n = len(tasks)
+			case 0:
+				n = 1
+			}
+			if !yield(tasks[:n]) {
+				return
+			}
+			tasks = tasks[n:]
+		}
+	}
+}
+
+// group runs a group of tasks on its hosts and tells whether the run goes on.
+func (r *run) group(ctx context.Context, phase string, group []Task) (goesOn bool, errs []error) {
+	task := group[0] // the only one, unless they are apart
 	if waits := r.waitsFor(task); waits != "" {
 		r.tell(Event{Phase: phase, Task: task.Name, State: Skipped, Message: "not begun: it waits for " + waits + ", which failed"})
 		return false, nil
 	}
-	targets := r.targetsOf(task)
+	targets, onHost := r.tasksOf(group)
 	found := make([]error, len(targets))
 	if task.Where == OneByOne {
 		r.oneByOne(targets, found, func(t *Target) error { return r.taskOn(ctx, phase, task, t) })
 	} else {
 		_ = r.onAll(targets, func(i int, t *Target) error {
-			found[i] = r.taskOn(ctx, phase, task, t)
+			for _, one := range onHost[t] {
+				if found[i] = r.taskOn(ctx, phase, one, t); found[i] != nil {
+					break
+				}
+			}
 			return nil // each one's error is looked at below
 		})
 	}
@@ -72,6 +98,23 @@ func (r *run) task(ctx context.Context, phase string, task Task) (goesOn bool, e
 	}
 	alone := task.once() || task.Where == Here || task.Together
 	return ctx.Err() == nil && (len(errs) == 0 || !alone) && r.standing(), errs
+}
+
+// tasksOf returns the hosts that tasks run on, in the order of the inventory, and which of them on each.
+func (r *run) tasksOf(group []Task) ([]*Target, map[*Target][]Task) {
+	var targets []*Target
+	onHost := map[*Target][]Task{}
+	for _, task := range group {
+		for _, t := range r.targetsOf(task) {
+			if onHost[t] == nil {
+				targets = append(targets, t)
+			}
+			onHost[t] = append(onHost[t], task)
+		}
+	}
+	order := func(t *Target) int { return slices.Index(r.targets, t) }
+	slices.SortStableFunc(targets, func(a, b *Target) int { return cmp.Compare(order(a), order(b)) })
+	return targets, onHost
 }
 
 // oneByOne does something on one host after the other. Those after one that failed are held up.

@@ -79,6 +79,33 @@ func TestFailureStopsItsDependents(t *testing.T) {
 	}
 }
 
+// TestApart has a host that is slow, which the others do not wait for until a task comes that is for all of them.
+func TestApart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1", "node2")
+	var others sync.WaitGroup
+	others.Add(2)
+	step := func(name string, do func(t *Target) error) Task {
+		return Task{Name: name, Apart: true, Do: func(_ context.Context, t *Target) error { return do(t) }}
+	}
+	slow := step("a", func(t *Target) error {
+		if t.Name == "node1" {
+			others.Wait() // for what they do in the task after this one
+			return errors.New("broken")
+		}
+		return nil
+	})
+	quick := step("b", func(*Target) error { others.Done(); return nil })
+	err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "one", Tasks: []Task{slow, quick, failing("c", Each)}}})
+	if err == nil || !strings.Contains(err.Error(), "broken") {
+		t.Errorf("got %v", err)
+	}
+	want := []string{"a@cp1 done", "a@node1 failed", "a@node2 done", "b@cp1 done", "b@node2 done", "c@cp1 done", "c@node2 done"}
+	if diff := cmp.Diff(s.states(), want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
 // TestExternalEtcdFailed has nothing begin that needs an etcd that is not there.
 func TestExternalEtcdFailed(t *testing.T) {
 	t.Parallel()

@@ -293,7 +293,7 @@ func TestKubeVIP(t *testing.T) {
 				})
 				h.answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 					if !strings.Contains(strings.Join(cmd.Args, " "), " get pod kube-vip-"+name+" ") {
-						return nil
+						return noMembers(cmd)
 					}
 					_, digest, _ := strings.Cut(h.content(kubeVIPManifest), configAnnotation+": ")
 					digest, _, _ = strings.Cut(digest, "\n")

@@ -85,17 +85,30 @@ func (s *survey) judgeNode(n nodeObject) report.Findings {
 	return list
 }
 
+// left tells whether the run goes on without a node.
+func (s *survey) left(node string) bool {
+	return slices.ContainsFunc(s.hosts, func(h surveyed) bool { return h.left && h.name == node })
+}
+
+// lost counts the nodes that the run goes on without.
+func (s *survey) lost() int {
+	n := 0
+	for _, node := range s.nodes {
+		if s.left(node.Metadata.Name) {
+			n++
+		}
+	}
+	return n
+}
+
 // judgePods looks at all pods; those outside of Kubernetes' own namespaces are the operator's, and only worth a warning.
 func (s *survey) judgePods() report.Findings {
 	if s.pods == nil {
 		return nil
 	}
 	var list report.Findings
-	left := func(node string) bool {
-		return slices.ContainsFunc(s.hosts, func(h surveyed) bool { return h.left && h.name == node })
-	}
 	for _, p := range s.pods {
-		if left(p.Spec.NodeName) || p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.Metadata.Namespace == proofNamespace {
+		if s.left(p.Spec.NodeName) || p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.proves() {
 			continue
 		}
 		state := report.Warning
@@ -215,8 +228,8 @@ func (s *survey) judgeServices() report.Findings {
 	switch {
 	case !ok:
 		list = append(list, finding(lookProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks stand in for it"))
-	case proxy.Status.Number < proxy.Status.Desired || proxy.Status.Desired < len(s.nodes):
-		list = append(list, finding(lookProxy, "", report.Failed, fmt.Sprintf("%d of %d nodes have one that is ready", proxy.Status.Number, len(s.nodes))))
+	case proxy.Status.Number+s.lost() < proxy.Status.Desired || proxy.Status.Desired < len(s.nodes):
+		list = append(list, finding(lookProxy, "", report.Failed, fmt.Sprintf("%d of %d nodes have one that is ready", proxy.Status.Number, max(proxy.Status.Desired, len(s.nodes)))))
 	default:
 		list = append(list, finding(lookProxy, "", report.OK, ""))
 	}

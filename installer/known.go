@@ -22,7 +22,7 @@ import (
 // installation, which would run into it.
 func (r *run) input(ctx context.Context) (precheck.Input, error) {
 	var missing []string
-	err := r.checkBundle()
+	err := r.checkBundle(ctx)
 	if err != nil && r.visiting {
 		missing, err = sentences(err), nil
 	}

@@ -35,6 +35,7 @@ func kubeletTask(c *manifest.Cluster) Task {
 	}
 	return settle(Task{
 		Name:     "kubelet",
+		Apart:    true,
 		Roles:    []manifest.Role{manifest.RoleCluster},
 		Packages: packages,
 		Leaves:   Leaves{Paths: []string{keptDir}},
@@ -177,6 +178,10 @@ func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string
 	if err := t.write(ctx, textFile{begunPath, 0o600, nil}); err != nil {
 		return err
 	}
+	// kubeadm makes it on control planes, and leaves it as it is where static pods of ours lie there already.
+	if err := t.command(ctx, "install", "-d", "-m", "0700", manifestsDir); err != nil {
+		return err
+	}
 	if err := t.beforeKubeadm(ctx, args[0] == "init"); err != nil {
 		return err
 	}
@@ -193,16 +198,23 @@ func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string
 // undoKubeadm stops a kubeadm that lost its session but is still running, and resets what it made. It tells whether
 // there was anything to undo.
 func (t *Target) undoKubeadm(ctx context.Context) (undone bool, err error) {
-	if begun, err := t.test(ctx, "test", "-e", begunPath); err != nil || !begun {
-		return false, err
-	}
-	if _, err := t.test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
+	if begun, err := t.stopKubeadm(ctx, begunPath); err != nil || !begun {
 		return false, err
 	}
 	if err := t.command(ctx, "kubeadm", "reset", "--force", "--cri-socket="+runtimeOf(t.run.cluster).socket); err != nil {
 		return false, err
 	}
 	return true, t.command(ctx, "rm", "-f", begunPath)
+}
+
+// stopKubeadm ends a kubeadm that lost its session but is still running, where a mark says that one was begun and did not end
+// well. It tells whether there is that mark.
+func (t *Target) stopKubeadm(ctx context.Context, mark string) (begun bool, err error) {
+	if begun, err := t.test(ctx, "test", "-e", mark); err != nil || !begun {
+		return false, err
+	}
+	_, err = t.test(ctx, "pkill", "--exact", "kubeadm")
+	return true, err
 }
 
 // withKubeadmFile runs kubeadm with a configuration that only exists as long as it runs.
@@ -254,9 +266,13 @@ func (t *Target) join(ctx context.Context) (err error) {
 	return t.becomeMember(ctx, data, "join")
 }
 
-// leave undoes an interrupted join. The node that it may have made has to go as well: as long as it counts as ready,
+// leave undoes an interrupted join. etcd hears of it while the member that has half joined still runs: with that, two members
+// agree, and without it one of two is left, for good. The node that it may have made has to go as well: as long as it counts as ready,
 // kubeadm takes it for another machine's and refuses.
 func (t *Target) leave(ctx context.Context, first *Target) error {
+	if err := t.forgetMember(ctx); err != nil {
+		return err
+	}
 	undone, err := t.undoKubeadm(ctx)
 	if err != nil || !undone {
 		return err

@@ -41,7 +41,7 @@ func newFakeCluster(t *testing.T, s *site) *fakeCluster {
 				data, _ := io.ReadAll(cmd.Stdin)
 				f.applied = append(f.applied, string(data))
 			}
-			return nil
+			return noMembers(cmd)
 		})
 		h.answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
 			f.mu.Lock()
@@ -53,6 +53,15 @@ func newFakeCluster(t *testing.T, s *site) *fakeCluster {
 		})
 	}
 	return f
+}
+
+// noMembers answers the question for members of etcd.
+func noMembers(cmd host.Cmd) error {
+	if !strings.HasSuffix(strings.Join(cmd.Args, " "), "member list") {
+		return nil
+	}
+	_, err := io.WriteString(cmd.Stdout, `{"members":[]}`)
+	return err
 }
 
 func TestJoin(t *testing.T) {

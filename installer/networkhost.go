@@ -53,6 +53,7 @@ const (
 func linksTask(c *manifest.Cluster) Task {
 	return settle(Task{
 		Name:   "pod-links",
+		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Leaves: Leaves{Undo: forgetLinks},
 	}, func(ctx context.Context, t *Target) (setting, error) {

@@ -104,9 +104,12 @@ func (r *run) newcomers(ctx context.Context) ([]string, error) {
 		case len(r.change.named) > 0 && !slices.Contains(r.change.named, t.Name):
 		case t.failure != nil && isNode(t.Name): // it is a node that is down
 		case t.failure != nil:
-			return t.failure
+			return &AbsentError{Host: t.Name, Err: t.failure}
 		case t.Is(manifest.RoleCluster):
 			fresh[i], err = t.isNoMember(ctx)
+			if err == nil && !fresh[i] && !isNode(t.Name) {
+				err = &NamelessError{Host: t.Name, Node: t.nodeOf(nodes)}
+			}
 		default:
 			fresh[i], err = notInstalled(ctx, t)
 		}
@@ -119,6 +122,60 @@ func (r *run) newcomers(ctx context.Context) ([]string, error) {
 		}
 	}
 	return names, err
+}
+
+// nodeOf returns the name of the node that has the host's address, "" if none has.
+func (t *Target) nodeOf(nodes []nodeObject) string {
+	for _, n := range nodes {
+		for _, a := range n.Status.Addresses {
+			if a.Type == "InternalIP" && a.Address == t.IP.String() {
+				return n.Metadata.Name
+			}
+		}
+	}
+	return ""
+}
+
+// An AbsentError is a host of the inventory that is no node and cannot be reached to become one.
+type AbsentError struct {
+	Host string
+	Err  error
+}
+
+// Error says both.
+func (e *AbsentError) Error() string {
+	return e.Host + " is no node of the cluster and cannot be made one: " + e.Err.Error()
+}
+
+// Unwrap returns why it cannot be reached.
+func (e *AbsentError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *AbsentError) Hint() string {
+	return "bring it up, name the hosts to add, or take " + e.Host + " out of the inventory if it is gone for good"
+}
+
+// A NamelessError is a host that has joined the cluster under another name, or whose node was deleted by hand.
+type NamelessError struct {
+	Host string
+	// Node is the name of the node that has the host's address, "" if none has.
+	Node string
+}
+
+// Error names the host and what is known of its node.
+func (e *NamelessError) Error() string {
+	if e.Node != "" {
+		return fmt.Sprintf("%s of the inventory is the node %s of the cluster: it was renamed", e.Host, e.Node)
+	}
+	return fmt.Sprintf("%s has joined the cluster, which has no node of that name: it was deleted there by hand", e.Host)
+}
+
+// Hint says what to do about it.
+func (e *NamelessError) Hint() string {
+	if e.Node != "" {
+		return "give the host its name back; a node gets another one by being deleted (kkbundle nodes delete " + e.Node + ") and added"
+	}
+	return "kkbundle reset --limit " + e.Host + " takes off the host what it had joined with; then add it"
 }
 
 func (t *Target) isNoMember(ctx context.Context) (bool, error) {
@@ -195,7 +252,7 @@ func (r *run) follow(ctx context.Context, phases []Phase) error {
 			if !task.Follows {
 				continue
 			}
-			_, failed := r.task(ctx, p.Name, task)
+			_, failed := r.group(ctx, p.Name, []Task{task})
 			errs = append(errs, failed...)
 		}
 	}

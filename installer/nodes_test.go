@@ -28,8 +28,11 @@ type livingCluster struct {
 	nodes   []string
 	members []string // of etcd
 	ill     []string // members that do not answer
-	asked   []string
-	fail    string // the command that fails
+	ready   []string // nodes whose kubelets report
+	// addresses are those of nodes, if they matter.
+	addresses map[string]string
+	asked     []string
+	fail      string // the command that fails
 }
 
 // newLivingSite makes a site of three control planes and two workers, of which those named are nodes already.
@@ -101,7 +104,11 @@ func (l *livingCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 	case line == "get nodes --output=json":
 		var items []any
 		for _, name := range l.nodes {
-			items = append(items, document{"metadata": document{"name": name}})
+			state := map[bool]string{true: "True", false: "Unknown"}[slices.Contains(l.ready, name)]
+			items = append(items, document{"metadata": document{"name": name}, "status": document{
+				"conditions": []any{document{"type": "Ready", "status": state}},
+				"addresses":  []any{document{"type": "InternalIP", "address": l.addresses[name]}},
+			}})
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(document{"items": items})
 	case strings.HasPrefix(line, "get node "):
@@ -113,7 +120,11 @@ func (l *livingCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 	case line == "etcdctl member list":
 		var items []any
 		for i, name := range l.members {
-			items = append(items, document{"ID": 0xfedcba9876543210 + uint64(i), "name": name, "clientURLs": []string{"https://" + name}})
+			if strings.HasPrefix(name, "10.") { // a member that was never started has its address only
+				items = append(items, document{"ID": 0xfedcba9876543210 + uint64(i), "name": "", "peerURLs": []string{"https://" + name + ":2380"}, "isLearner": true})
+				continue
+			}
+			items = append(items, document{"ID": 0xfedcba9876543210 + uint64(i), "name": name, "clientURLs": []string{"https://" + name}, "peerURLs": []string{"https://" + name + ":2380"}})
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(document{"members": items})
 	case strings.HasPrefix(line, "etcdctl endpoint health"):
@@ -258,11 +269,20 @@ func TestDeleteUnreachable(t *testing.T) {
 	s, l := newLivingSite(t, "cp1", "cp2", "cp3", "node1")
 	l.nodes, l.ill = append(l.nodes, "node9"), []string{"cp1"}
 	s.dialing("cp1")
-	if _, err := DeleteNodes(t.Context(), s.options, Deletion{Hosts: []string{"cp1", "node9"}, Unreachable: true}, yes); err != nil {
+	gone := Deletion{Hosts: []string{"cp1", "node9"}, Unreachable: true}
+	l.ready = []string{"cp2", "node9"}
+	_, err := DeleteNodes(t.Context(), s.options, gone, func([]string) error { t.Error("it asks whether to go on"); return nil })
+	if err == nil || err.Error() != "node9 cannot be deleted: it is not gone: the cluster has the node as Ready" || len(l.asked) > 0 {
+		t.Errorf("a host that lives: %v, and it asked %q", err, l.asked)
+	}
+	l.ready = []string{"cp2"}
+	if _, err := DeleteNodes(t.Context(), s.options, gone, yes); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"cordon cp1", "etcdctl member remove fedcba9876543210", "delete node cp1 --ignore-not-found", "cordon node9", "delete node node9 --ignore-not-found",
+		"cordon cp1", "delete pods --all-namespaces --field-selector=spec.nodeName=cp1 --force --grace-period=0 --wait=false",
+		"etcdctl member remove fedcba9876543210", "delete node cp1 --ignore-not-found",
+		"cordon node9", "delete pods --all-namespaces --field-selector=spec.nodeName=node9 --force --grace-period=0 --wait=false", "delete node node9 --ignore-not-found",
 	}
 	if diff := cmp.Diff(l.asked, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
@@ -297,7 +317,7 @@ func TestNewcomers(t *testing.T) {
 		"all that are none":      {"", nil, "cp3 becomes a control plane; node2 becomes a worker; reg, cp1, cp2, node1 learn of it, in /etc/hosts and, where they have one, in the balancer"},
 		"the named":              {"", []string{"node1", "node2"}, "node2 becomes a worker; reg, cp1, cp2, cp3, node1 learn of it, in /etc/hosts and, where they have one, in the balancer"},
 		"a node is down":         {"node1", []string{"node2"}, "node2 becomes a worker; reg, cp1, cp2, cp3 learn of it, in /etc/hosts and, where they have one, in the balancer; node1 is out of reach and is left as it is: node1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back"},
-		"a new host is down":     {"node2", nil, "error: node2 (10.0.0.4:22): no route to host"},
+		"a new host is down":     {"node2", nil, "error: node2 is no node of the cluster and cannot be made one: node2 (10.0.0.4:22): no route to host"},
 		"nothing is new":         {"", []string{"cp1"}, ""},
 		"nobody knows it":        {"", []string{"node9"}, `error: there is no host "node9" with a role in the inventory`},
 		"the first is down":      {"cp1", []string{"node2"}, "node2 becomes a worker; reg, cp2, cp3, node1 learn of it, in /etc/hosts and, where they have one, in the balancer; cp1 is out of reach and is left as it is: cp1 (10.0.0.4:22): no route to host. Run kkbundle install when it is back"},
@@ -319,6 +339,27 @@ func TestNewcomers(t *testing.T) {
 			}
 			if diff := cmp.Diff(got, c.want); diff != "" {
 				t.Errorf("(-got +want):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAddNamelessNodes has a host that has joined, but not under the name that the inventory gives it.
+func TestAddNamelessNodes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ nodes, want string }{
+		"renamed":         {"cp1 worker1", "node1 of the inventory is the node worker1 of the cluster: it was renamed"},
+		"deleted by hand": {"cp1", "node1 has joined the cluster, which has no node of that name: it was deleted there by hand"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, l := newLivingSite(t, "cp1", "node1")
+			s.hosts["reg"].put(t, stampDir+"/registry", "")
+			l.nodes, l.addresses = strings.Fields(c.nodes), map[string]string{"worker1": "10.0.0.21"}
+			_, err := AddNodes(t.Context(), s.options, []string{"node1"}, yes)
+			var nameless *NamelessError
+			if !errors.As(err, &nameless) || err.Error() != c.want || nameless.Hint() == "" {
+				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})
 	}

@@ -103,7 +103,32 @@ func (r *run) leavers(ctx context.Context, d Deletion) ([]*Target, error) {
 			return nil, err
 		}
 	}
+	if err := r.areGone(ctx, going); err != nil {
+		return nil, err
+	}
 	return going, r.quorumWithout(ctx, going)
+}
+
+// areGone refuses to take a host for gone whose kubelet still reports to the cluster: its pods would go on beside those that are
+// made in their place.
+func (r *run) areGone(ctx context.Context, going []*Target) error {
+	if !r.change.gone {
+		return nil
+	}
+	nodes, err := r.firstControlPlane().nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		name := n.Metadata.Name
+		if isTrue(n.Status.Conditions, "Ready") && slices.ContainsFunc(going, func(t *Target) bool { return t.Name == name }) {
+			return &KeepError{
+				name, "it is not gone: the cluster has the node as Ready",
+				"delete it without --unreachable, or switch it off; the cluster notices within a minute that a host is gone",
+			}
+		}
+	}
+	return nil
 }
 
 // leadWithout finds a control plane that stays and speaks for the cluster.
@@ -156,7 +181,7 @@ func (r *run) deletions(going []*Target) []string {
 	for _, t := range going {
 		text := t.Name + " is cordoned and drained, "
 		if r.change.gone {
-			text = t.Name + " is gone: "
+			text = t.Name + " is gone: its pods are deleted, "
 		}
 		if r.stacked(t) {
 			text += "its member is removed from etcd, "
@@ -219,14 +244,19 @@ func (t *Target) isNoNode(ctx context.Context) (bool, error) {
 	return !there, err
 }
 
-// drainTask lets no new pods onto the node and moves those that are there. From a host that is gone none can leave.
+// drainTask lets no new pods onto the node and moves those that are there. Those of a host that is gone are deleted: Kubernetes
+// would wait five minutes for them to come back, and with StatefulSets for ever.
 func drainTask(d Deletion) Task {
 	return Task{
 		Name: "drain",
 		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
 			lead := t.run.firstControlPlane()
-			if _, err := lead.kubectl(ctx, "cordon", t.Name); err != nil || d.Unreachable {
+			if _, err := lead.kubectl(ctx, "cordon", t.Name); err != nil {
+				return err
+			}
+			if d.Unreachable {
+				_, err := lead.kubectl(ctx, "delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+t.Name, "--force", "--grace-period=0", "--wait=false")
 				return err
 			}
 			timeout := d.DrainTimeout
@@ -318,8 +348,10 @@ func etcdLeaveTask() Task {
 // A stackedMember is a member of the etcd that kubeadm runs on control planes; its name is the node's.
 type stackedMember struct {
 	ID         uint64   `json:"ID"`
-	Name       string   `json:"name"`
+	Name       string   `json:"name"` // "" if it was never started
+	PeerURLs   []string `json:"peerURLs"`
 	ClientURLs []string `json:"clientURLs"`
+	Learner    bool     `json:"isLearner"` // it has no vote yet
 	healthy    bool
 }
 
@@ -370,7 +402,7 @@ func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
 	left, healthy, ill := 0, 0, []string{}
 	for _, m := range members {
 		switch {
-		case leaves(m):
+		case leaves(m), m.Learner:
 		case m.healthy:
 			left, healthy = left+1, healthy+1
 		default:

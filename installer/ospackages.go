@@ -30,7 +30,8 @@ const packagesOnHost = stateDir + "/packages"
 // packages are not moved, edited or asked: apt and dnf are told to look at one directory instead, in that one command.
 func osPackagesTask(c *manifest.Cluster) Task {
 	task := Task{
-		Name: "os-packages",
+		Name:  "os-packages",
+		Apart: true,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			missing, _, err := t.missingPackages(ctx)
 			return len(missing) == 0, err
@@ -188,14 +189,19 @@ func (t *Target) aptInstall(ctx context.Context, dir string, names []string) err
 // for. It fails where a package is unpacked and what it depends on is not; that comes with what apt mends afterwards.
 func (t *Target) configurePending(ctx context.Context) error {
 	const longest = 5 * time.Minute
-	return eventually(ctx, longest, func(ctx context.Context) error {
+	var ended error // not for want of the lock
+	err := eventually(ctx, longest, func(ctx context.Context) error {
 		err := t.command(ctx, "dpkg", "--configure", "--pending")
 		var failed *host.ExitError
-		if errors.As(err, &failed) && !strings.Contains(failed.Stderr, "lock") {
-			return nil
+		if errors.As(err, &failed) && strings.Contains(failed.Stderr, "lock") {
+			return err
 		}
-		return err
+		if failed == nil {
+			ended = err // the host is gone
+		}
+		return nil
 	})
+	return errors.Join(err, ended)
 }
 
 // dnfInstall works with dnf and with yum, which has no --repofrompath.

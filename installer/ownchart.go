@@ -93,7 +93,8 @@ func (r *run) ownChart(o ownChart) (charts.InstallOptions, bundle.Item, error) {
 	}
 	options := charts.InstallOptions{Release: o.release, Namespace: o.namespace, Values: charts.MergeValues(values, over), Wait: chartWait}
 	if o.privileged {
-		options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}
+		// Without the second one, a hardened cluster warns on each installation of what nobody can do anything about.
+		options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "pod-security.kubernetes.io/warn": "privileged"}
 	}
 	return options, item, nil
 }

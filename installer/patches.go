@@ -27,7 +27,7 @@ const (
 // patchesTask puts kubeadm's patches on the nodes. On a node that is there already, the kubelet's are applied as kubeadm
 // documents it: https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/
 func patchesTask() Task {
-	return settle(Task{Name: PatchesTask, Roles: []manifest.Role{manifest.RoleCluster}},
+	return settle(Task{Name: PatchesTask, Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
 		func(_ context.Context, t *Target) (setting, error) {
 			files, err := t.patches()
 			if err != nil {

@@ -134,7 +134,7 @@ func TestBundleLacksSomething(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster, "runc", "pause"))
-	err := r.checkBundle()
+	err := r.checkBundle(t.Context())
 	var missing *MissingError
 	if !errors.As(err, &missing) {
 		t.Fatalf("got %v", err)
@@ -148,7 +148,7 @@ func TestBundleLacksSomething(t *testing.T) {
 		t.Errorf("each is named once, got:\n%v", err)
 	}
 	r.targets[0].Arch = "arm64"
-	if err := r.checkBundle(); err == nil || !strings.Contains(err.Error(), "file kubeadm") || !strings.Contains(err.Error(), "for linux/arm64") {
+	if err := r.checkBundle(t.Context()); err == nil || !strings.Contains(err.Error(), "file kubeadm") || !strings.Contains(err.Error(), "for linux/arm64") {
 		t.Errorf("another architecture: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ func Plan(c *manifest.Cluster) []Phase {
 	if hasOwnCA(c) {
 		init = append([]Task{authoritiesTask()}, init...)
 	}
-	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), etcdNodeTasks(c), networkTasks(c), addonTasks(c))
+	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), etcdNodeTasks(c), networkTasks(c), dnsSpreadTasks(c), addonTasks(c))
 	if isHardened(c) && !isK3s(c) {
 		install = append(install, modesTask())
 	}

@@ -57,7 +57,17 @@ func flannelChart(c *manifest.Cluster) ownChart {
 	return ownChart{
 		component: flannel, namespace: "kube-flannel", privileged: true, files: c.CNI.Values,
 		values: func(s surroundings) (map[string]any, error) { return flannelValues(s.cluster, s.nodes) },
+		after:  remakeDNS,
 	}
+}
+
+// remakeDNS deletes the pods of the cluster's DNS that could not begin, so that others take their places. A node counts as
+// ready when flannel's configuration is there, a moment before flannel knows the node's addresses: pods that come in between
+// fail, and the kubelet tries again 10 to 15 seconds later (backOffPeriod of
+// https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/kubelet/kubelet.go).
+func remakeDNS(ctx context.Context, t *Target) error {
+	_, err := t.kubectl(ctx, "delete", "pods", "--namespace="+systemNamespace, "--selector=k8s-app=kube-dns", "--field-selector=status.phase=Pending", "--wait=false")
+	return err
 }
 
 // Where Calico's operator puts what it makes (https://docs.tigera.io/calico/latest/reference/installation/api).

@@ -65,6 +65,7 @@ type nodeImage struct {
 func preloadTask() Task {
 	return Task{
 		Name:  preloadName,
+		Apart: true,
 		Roles: []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			lacking, err := t.lackingImages(ctx)
@@ -108,10 +109,7 @@ func (t *Target) images(ctx context.Context) ([]nodeImage, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted := func(platform string) bool {
-		own := "linux/" + t.Arch
-		return platform == own || strings.HasPrefix(platform, own+"/")
-	}
+	wanted := isFor(t.Arch)
 	var list []nodeImage
 	for _, it := range t.run.items {
 		needed, declared := roles[it.Ref]
@@ -354,10 +352,7 @@ func (dockerImages) put(ctx context.Context, t *Target, images []nodeImage, e Ev
 
 // platformImage returns the image for the host's platform.
 func (t *Target) platformImage(ctx context.Context, it bundle.Item) (bundle.Item, error) {
-	return t.run.Bundle.ForPlatform(ctx, it, func(platform string) bool {
-		own := "linux/" + t.Arch
-		return platform == own || strings.HasPrefix(platform, own+"/")
-	})
+	return t.run.Bundle.ForPlatform(ctx, it, isFor(t.Arch))
 }
 
 // configOf returns the digest of an image's configuration.

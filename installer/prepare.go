@@ -20,6 +20,7 @@ import (
 func hostsTask() Task {
 	return Task{
 		Name:     "hosts-file",
+		Apart:    true,
 		Follows:  true,
 		Packages: []string{"chrony"}, // no task sets clocks yet; certificates and etcd need hosts that agree about the time
 		Done: func(ctx context.Context, t *Target) (bool, error) {
@@ -105,6 +106,7 @@ func withBlock(file []byte, lines []string) []byte {
 func swapTask(c *manifest.Cluster) Task {
 	return Task{
 		Name:  "swap",
+		Apart: true,
 		Roles: []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			if v, ok := c.Kubernetes.Kubelet["failSwapOn"].(bool); ok && !v {
@@ -221,7 +223,7 @@ func modules(c *manifest.Cluster) []string {
 
 // kernelTask loads modules and sets kernel parameters, now and at every boot.
 func kernelTask(c *manifest.Cluster) Task {
-	return settle(Task{Name: "kernel", Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
+	return settle(Task{Name: "kernel", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
 		func(ctx context.Context, t *Target) (setting, error) {
 			before, err := t.parametersBefore(ctx, c)
 			if err != nil {
@@ -375,7 +377,7 @@ const routeUnit = "kkbundle-service-route.service"
 // unreachable" before that. The route leads to the loopback interface, so that nothing is asked of the network for an
 // address that no service has.
 func routeTask(c *manifest.Cluster) Task {
-	return settle(Task{Name: "service-route", Roles: []manifest.Role{manifest.RoleCluster}},
+	return settle(Task{Name: "service-route", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
 		func(ctx context.Context, t *Target) (setting, error) {
 			var begin, end []string
 			for i, ip := range t.addresses() {

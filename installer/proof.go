@@ -15,8 +15,11 @@ import (
 )
 
 const (
-	proofNamespace = "kkbundle-verify"
-	proofPath      = stampDir + "/network-proof"
+	// proofLabel is what the proof's objects have. They are in kube-system: a namespace of their own would take five seconds to
+	// be deleted (namespaceDeletionGracePeriod of
+	// https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/controller/namespace/namespace_controller.go).
+	proofLabel = "kkbundle.io/verify"
+	proofPath  = stampDir + "/network-proof"
 )
 
 // networkTask proves that a pod on every node reaches a service whose pod is on the next node, by each family of addresses. The pods are CoreDNS,
@@ -55,7 +58,7 @@ func networkTask() Task {
 
 // forgetProof deletes the proof's objects and waits until the pods are gone.
 func (t *Target) forgetProof(ctx context.Context) error {
-	_, err := t.kubectl(ctx, "delete", "namespace", proofNamespace, "--ignore-not-found", "--timeout=2m")
+	_, err := t.kubectl(ctx, "delete", "pods,services,configmaps", "--namespace="+systemNamespace, "--selector="+proofLabel, "--timeout=2m")
 	return err
 }
 
@@ -100,7 +103,7 @@ func (t *Target) proofAddresses(ctx context.Context) (map[string][]string, error
 	var list struct {
 		Items []serviceObject `json:"items"`
 	}
-	err := t.kubectlJSON(ctx, &list, "get", "services", "--namespace="+proofNamespace)
+	err := t.kubectlJSON(ctx, &list, "get", "services", "--namespace="+systemNamespace, "--selector="+proofLabel)
 	addresses := map[string][]string{}
 	for _, s := range list.Items {
 		addresses[s.Metadata.Name] = s.Spec.ClusterIPs
@@ -115,18 +118,23 @@ const (
 	healthPort  = 5380
 )
 
-func proofName(i int) string { return "node-" + strconv.Itoa(i) }
+func proofName(i int) string { return "kkbundle-verify-" + strconv.Itoa(i) }
+
+// proofMeta is what an object of the proof is known by.
+func proofMeta(name string) document {
+	return document{"name": name, "namespace": systemNamespace, "labels": document{proofLabel: name}}
+}
 
 func proofServices(nodes []*Target) []document {
-	docs := []document{{"apiVersion": "v1", "kind": "Namespace", "metadata": document{"name": proofNamespace}}}
+	var docs []document
 	for i := range nodes {
 		docs = append(docs, document{
 			"apiVersion": "v1",
 			"kind":       "Service",
-			"metadata":   document{"name": proofName(i), "namespace": proofNamespace},
+			"metadata":   proofMeta(proofName(i)),
 			"spec": document{
 				"ipFamilyPolicy": "PreferDualStack",
-				"selector":       document{"kkbundle.io/verify": proofName(i)},
+				"selector":       document{proofLabel: proofName(i)},
 				"ports": []any{
 					document{"name": "dns-tcp", "protocol": "TCP", "port": 53, "targetPort": answerPort},
 				},
@@ -158,7 +166,7 @@ func proofPods(nodes []*Target, addresses map[string][]string, image string) []d
 			document{
 				"apiVersion": "v1",
 				"kind":       "ConfigMap",
-				"metadata":   document{"name": proofName(i), "namespace": proofNamespace},
+				"metadata":   proofMeta(proofName(i)),
 				"data":       document{"Corefile": config},
 			},
 			proofPod(proofName(i), n.Name, image))
@@ -170,9 +178,7 @@ func proofPod(name, nodeName, image string) document {
 	return document{
 		"apiVersion": "v1",
 		"kind":       "Pod",
-		"metadata": document{
-			"name": name, "namespace": proofNamespace, "labels": document{"kkbundle.io/verify": name},
-		},
+		"metadata":   proofMeta(name),
 		"spec": document{
 			"nodeName":                      nodeName,
 			"restartPolicy":                 "Always",
@@ -202,7 +208,7 @@ func proofPod(name, nodeName, image string) document {
 
 // peersAnswer asks every pod, from its own host, for the name of the next pod's node.
 func (t *Target) peersAnswer(ctx context.Context, nodes []*Target) error {
-	pods, err := t.pods(ctx, "--namespace="+proofNamespace)
+	pods, err := t.pods(ctx, "--namespace="+systemNamespace, "--selector="+proofLabel)
 	if err != nil {
 		return err
 	}

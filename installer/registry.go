@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 	"github.com/kkbundle/kkbundle/registry"
@@ -365,8 +366,8 @@ func eventually(ctx context.Context, most time.Duration, try func(ctx context.Co
 	defer tick.Stop()
 	for {
 		err := try(limit)
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err == nil || ctx.Err() != nil || errors.As(err, new(*host.UnreachableError)) {
+			return err // a host that was lost is not connected to again
 		}
 		select {
 		case <-tick.C:

@@ -49,6 +49,10 @@ func newRooted(t *testing.T, name string) *rooted {
 			t.Fatal(err)
 		}
 	}
+	// This machine's processes are not the host's.
+	if err := os.WriteFile(filepath.Join(h.stubs, "pgrep"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	h.commands[host.HelperPath] = h.helper
 	return h
 }

@@ -183,10 +183,7 @@ func restartAPIServer(ctx context.Context, t *Target) error {
 	if member, err := t.isMember(ctx); err != nil || !member {
 		return err
 	}
-	if _, err := t.test(ctx, "pkill", "--exact", "kube-apiserver"); err != nil {
-		return err
-	}
-	return apiTask().Do(ctx, t)
+	return t.restartStatic(ctx, "kube-apiserver")
 }
 
 // encryption returns the EncryptionConfiguration of all control planes. It is made once. The one that is on a control plane

@@ -101,19 +101,22 @@ func TestSecretPaths(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	target := s.run(t, nil).targets[0]
-	s.hosts["cp1"].put(t, "/var/lib/etcd/member/snap", "x")
+	const snap = etcdMemberDir + "/snap"
+	s.hosts["cp1"].put(t, snap, "x")
 	for _, step := range []struct {
 		mode string
+		at   []string
 		want []string
 	}{
-		{"go-rwx", nil},
-		{"go+rx", []string{"/var/lib/etcd/member", "/var/lib/etcd/member/snap"}},
+		{"go-rwx", []string{etcdMemberDir, snap}, nil},
+		{"go+rx", []string{snap}, nil}, // as etcd writes it
+		{"go+rx", []string{etcdMemberDir}, []string{etcdMemberDir, snap}},
 	} {
-		if err := target.command(t.Context(), "chmod", "-R", step.mode, "/var/lib/etcd/member"); err != nil {
+		if err := target.command(t.Context(), append([]string{"chmod", step.mode}, step.at...)...); err != nil {
 			t.Fatal(err)
 		}
 		if open, err := target.openFiles(t.Context(), secretPaths()...); !slices.Equal(open, step.want) || err != nil {
-			t.Errorf("%s: %q, %v", step.mode, open, err)
+			t.Errorf("%s %q: %q, %v", step.mode, step.at, open, err)
 		}
 	}
 }
@@ -133,5 +136,20 @@ func TestUserWinsOverSecurity(t *testing.T) {
 	old := &run{cluster: cluster(t, "kubernetes: {version: v1.31.1, security: hardened}")}
 	if _, has := old.securityPart().flags[apiServer]["authentication-config"]; has {
 		t.Error("1.31 is given what it does not know")
+	}
+}
+
+func TestBoundTo(t *testing.T) {
+	for args, want := range map[string]string{
+		"kube-scheduler --bind-address=127.0.0.1 --leader-elect=true": "127.0.0.1",
+		"kube-scheduler --bind-address=::1":                           "::1",
+		"kube-scheduler --bind-address=0.0.0.0":                       "127.0.0.1",
+		"kube-scheduler --bind-address=::":                            "::1",
+		"kube-scheduler --bind-address=10.0.0.3":                      "10.0.0.3",
+		"kube-scheduler --leader-elect=true":                          "127.0.0.1",
+	} {
+		if got := boundTo(strings.Fields(args)); got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
 	}
 }

@@ -20,7 +20,7 @@ func tagGroups() []tagGroup {
 		{"kubernetes", []string{"kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
 		{"security", []string{"security", "security-", "encryption-", "audit-", "certs-", "certificates-"}},
 		{"network", []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "cni-", "network-", "pod-links"}},
-		{"dns", []string{"cluster-dns", "node-local-dns"}},
+		{"dns", []string{"cluster-dns", "dns-spread", "node-local-dns"}},
 		{"storage", []string{"nfs-", "localpv-provisioner", "storage-"}},
 		{"addons", []string{"addon-", "addons-", "removed-addons", "metrics-server", "localpv-provisioner", "nfs-subdir-external-provisioner", "manifests-"}},
 		{"verify", []string{"verify-"}},

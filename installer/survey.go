@@ -307,17 +307,18 @@ type etcdMetrics struct {
 	bytes             int64
 }
 
-// etcdHealth asks the member on this host where kubeadm lets the kubelet ask: on the loopback interface, without
-// credentials. It is healthy only if a majority answers it.
+// etcdHealth asks the member on this host where kubeadm lets the kubelet ask: on the loopback interface, of the
+// family of the node's address, without credentials. It is healthy only if a majority answers it.
 func (t *Target) etcdHealth(ctx context.Context) (etcdMetrics, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	metrics, err := t.httpGet(ctx, "http://127.0.0.1:"+etcdHealthPort+"/metrics", nil)
+	local := "http://" + net.JoinHostPort(loopback(t.IP.String()), etcdHealthPort)
+	metrics, err := t.httpGet(ctx, local+"/metrics", nil)
 	if err != nil {
 		return etcdMetrics{}, err
 	}
 	m := parseEtcdMetrics(string(metrics))
-	health, err := t.httpGet(ctx, "http://127.0.0.1:"+etcdHealthPort+"/health", nil)
+	health, err := t.httpGet(ctx, local+"/health", nil)
 	if err == nil && !strings.Contains(string(health), `"health":"true"`) {
 		err = fmt.Errorf("etcd says %s", strings.TrimSpace(string(health)))
 	}

@@ -30,6 +30,7 @@ func toolTasks(c *manifest.Cluster) []Task {
 	}
 	return []Task{settle(Task{
 		Name:   "runtime-tools",
+		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Files:  files,
 		Leaves: Leaves{Paths: []string{crictlConfig, "/etc/nerdctl"}},

@@ -76,7 +76,7 @@ func (u *upgrade) work(ctx context.Context) error {
 	}
 	plan, err := u.look(ctx)
 	if err == nil {
-		err = u.complete(plan)
+		err = u.complete(ctx, plan)
 	}
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (r *run) at(c *manifest.Cluster) {
 func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) error {
 	if u.cluster.ImageRegistry.Type == "none" { // each release's images have to be where the nodes are
 		for _, task := range preloadTasks(u.cluster) {
-			if _, errs := u.task(ctx, phase, task); len(errs) > 0 {
+			if _, errs := u.group(ctx, phase, []Task{task}); len(errs) > 0 {
 				return errors.Join(errs...)
 			}
 		}

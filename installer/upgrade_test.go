@@ -351,7 +351,7 @@ func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = u.complete(plan)
+	err = u.complete(t.Context(), plan)
 	var hinted interface{ Hint() string }
 	if err == nil || !strings.Contains(err.Error(), "on the way, for Kubernetes v1.33.") || !strings.Contains(err.Error(), "kubelet") ||
 		!errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kubernetes.upgradeFrom: v1.32.4") {
@@ -361,7 +361,7 @@ func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
 	if plan, err = u.look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := u.complete(plan); err != nil {
+	if err := u.complete(t.Context(), plan); err != nil {
 		t.Error(err)
 	}
 }

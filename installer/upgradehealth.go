@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,7 +120,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *Target, _ UpgradePlan) []er
 func etcdctlArgs(on *Target, args ...string) []string {
 	return slices.Concat([]string{
 		"exec", "--namespace=kube-system", "etcd-" + on.Name, "--container=etcd", "--",
-		"etcdctl", "--endpoints=https://127.0.0.1:2379", "--cacert=/etc/kubernetes/pki/etcd/ca.crt",
+		"etcdctl", "--endpoints=https://" + net.JoinHostPort(loopback(on.IP.String()), etcdPort), "--cacert=/etc/kubernetes/pki/etcd/ca.crt",
 		"--cert=/etc/kubernetes/pki/etcd/healthcheck-client.crt", "--key=/etc/kubernetes/pki/etcd/healthcheck-client.key",
 	}, args)
 }

@@ -119,7 +119,7 @@ func (u *upgrade) controlPlaneTask() Task {
 			return t.has(ctx, t.run.serverFile())
 		},
 		Do: func(ctx context.Context, t *Target) error {
-			if err := t.stopKubeadm(ctx); err != nil {
+			if _, err := t.stopKubeadm(ctx, upgradeBegun); err != nil {
 				return err
 			}
 			if err := t.write(ctx, textFile{upgradeBegun, 0o600, nil}); err != nil {
@@ -141,15 +141,6 @@ func (u *upgrade) controlPlaneTask() Task {
 			return t.command(ctx, "rm", "-f", upgradeBegun)
 		},
 	}
-}
-
-// stopKubeadm ends a kubeadm that lost its session and is still at work on the host.
-func (t *Target) stopKubeadm(ctx context.Context) error {
-	if begun, err := t.test(ctx, "test", "-e", upgradeBegun); err != nil || !begun {
-		return err
-	}
-	_, err := t.test(ctx, "pkill", "--exact", "kubeadm")
-	return err
 }
 
 // upgradeFirst upgrades the first control plane, and with it what the cluster has once. kubeadm takes the settings from the

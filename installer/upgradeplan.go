@@ -316,8 +316,8 @@ func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
 }
 
 // complete checks that the bundle has what each step needs.
-func (u *upgrade) complete(p UpgradePlan) error {
-	if err := u.checkBundle(); err != nil {
+func (u *upgrade) complete(ctx context.Context, p UpgradePlan) error {
+	if err := u.checkBundle(ctx); err != nil {
 		return err
 	}
 	var errs []error

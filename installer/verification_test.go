@@ -140,6 +140,22 @@ func TestSurveyFindings(t *testing.T) {
 	}
 }
 
+// TestJudgeWithoutALostHost has the run go on without a node: its pods are missed by nobody, those of the others are.
+func TestJudgeWithoutALostHost(t *testing.T) {
+	t.Parallel()
+	for ready, want := range map[int]string{1: "", 0: "kube-proxy failed"} {
+		s := healthy()
+		s.hosts[1].left, s.hosts[1].wanted, s.hosts[1].err = true, false, errors.New("gone")
+		s.nodes[1].Status.Conditions[0].Status = "Unknown"
+		proxy := s.objects["DaemonSet/kube-proxy"]
+		proxy.Status.Number = ready
+		s.objects["DaemonSet/kube-proxy"] = proxy
+		if got := wrong(s.findings()); got != want {
+			t.Errorf("%d ready: got %q, want %q", ready, got, want)
+		}
+	}
+}
+
 // TestLooksAreNamed holds that every task of the phase that can find something says what it means.
 func TestLooksAreNamed(t *testing.T) {
 	t.Parallel()

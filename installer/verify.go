@@ -49,7 +49,11 @@ type (
 		} `json:"spec"`
 		Status struct {
 			Conditions []condition `json:"conditions"`
-			NodeInfo   struct {
+			Addresses  []struct {
+				Type    string `json:"type"`
+				Address string `json:"address"`
+			} `json:"addresses"`
+			NodeInfo struct {
 				KubeletVersion string `json:"kubeletVersion"`
 			} `json:"nodeInfo"`
 		} `json:"status"`
@@ -155,7 +159,7 @@ func (t *Target) podsAreReady(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("there are no pods in %s", namespace))
 		}
 		for _, p := range pods {
-			if !p.isOver() && !t.run.leftOut(p.Spec.NodeName) && !isTrue(p.Status.Conditions, "Ready") {
+			if !p.isOver() && !p.proves() && !t.run.leftOut(p.Spec.NodeName) && !isTrue(p.Status.Conditions, "Ready") {
 				errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s",
 					namespace, p.Metadata.Name, orDash(p.Spec.NodeName), p.reason()))
 			}
@@ -168,6 +172,12 @@ func (t *Target) podsAreReady(ctx context.Context) error {
 // deleted.
 func (p podObject) isOver() bool {
 	return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" || p.Metadata.Deleted != ""
+}
+
+// proves tells whether a pod is one of a proof's, which an interrupted run may have left.
+func (p podObject) proves() bool {
+	_, ok := p.Metadata.Labels[proofLabel]
+	return ok
 }
 
 // reason says why a pod is not ready, in the words of what holds it up.

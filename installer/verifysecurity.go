@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,20 +66,38 @@ func verifyHostSecurity(ctx context.Context, t *Target) error {
 // verifyControlPlane looks at the components that run on a control plane.
 func (t *Target) verifyControlPlane(ctx context.Context, level string) error {
 	api := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
-	local := "127.0.0.1"
-	if !t.run.has4() {
-		local = "::1"
-	}
 	errs := []error{
 		t.refusesAnonymous(ctx, api, "/api/v1/namespaces/kube-system/secrets"),
 		t.refusesOldTLS(ctx, api, "the API server"),
-		t.refusesOldTLS(ctx, net.JoinHostPort(local, "10257"), "kube-controller-manager"),
-		t.refusesOldTLS(ctx, net.JoinHostPort(local, "10259"), "kube-scheduler"),
+	}
+	for _, one := range []struct{ program, port string }{{"kube-controller-manager", "10257"}, {"kube-scheduler", "10259"}} {
+		running, err := t.arguments(ctx, one.program)
+		if err != nil {
+			return err
+		}
+		errs = append(errs, t.refusesOldTLS(ctx, net.JoinHostPort(boundTo(running), one.port), one.program))
 	}
 	if level == hardened && t.run.limitsAnonymous() {
 		errs = append(errs, t.refusesAnonymous(ctx, api, "/version"))
 	}
 	return errors.Join(append(errs, t.hasFlags(ctx))...)
+}
+
+// boundTo is where a program with these arguments can be asked on its own host. kubeadm binds to 127.0.0.1 in clusters of IPv6
+// as well, unless flags or patches say otherwise: so that what runs is looked at.
+func boundTo(arguments []string) string {
+	for _, a := range arguments {
+		value, _ := strings.CutPrefix(a, "--bind-address=") // what is left of another flag is no address
+		ip, err := netip.ParseAddr(value)
+		switch {
+		case err != nil:
+			continue
+		case ip.IsUnspecified():
+			return loopback(value)
+		}
+		return ip.String()
+	}
+	return loopback("")
 }
 
 // components are the control plane's programs by their names in ClusterConfiguration.

@@ -22,13 +22,6 @@ func (c *checker) inventory(inv *Inventory) {
 		c.group(r, inv.Groups.of(r), known)
 	}
 	c.ways(inv)
-	etcd := RoleEtcd
-	if len(inv.Groups.Etcd) == 0 {
-		etcd = RoleControlPlane
-	}
-	if n := inv.members(etcd); n > 0 && n%2 == 0 {
-		c.add("groups."+string(etcd), "%d hosts; etcd needs an odd number: an even one survives no more failures than one less", n)
-	}
 }
 
 // members counts the hosts of a group, ranges expanded. It stops counting behind MaxHosts.

@@ -45,9 +45,12 @@ func reachesOthers(s *Subject) Finding {
 		return skip()
 	}
 	var closed, untold []string
+	used := 0
 	for _, l := range all {
 		name := fmt.Sprintf("%s %d/%s", l.To, l.Port, l.Network)
 		switch {
+		case l.Skipped != "" && l.Service:
+			used++ // as in every cluster that works; whether it is somebody else's is what the check of ports says
 		case l.Skipped != "":
 			untold = append(untold, name+" ("+l.Skipped+")")
 		case !l.OK:
@@ -60,7 +63,7 @@ func reachesOthers(s *Subject) Finding {
 	case len(untold) > 0:
 		return unknown("not tried: " + some(untold))
 	default:
-		return pass(count(len(all), "way"))
+		return pass(count(len(all)-used, "way"))
 	}
 }
 

@@ -250,6 +250,25 @@ func mutations() []mutation {
 		etcdMutations(), installedMutations(), restMutations())
 }
 
+// TestTwoEtcdsLeft has a cluster that has lost one of three hosts of etcd, and one that would begin with two.
+func TestTwoEtcdsLeft(t *testing.T) {
+	t.Parallel()
+	for mark, want := range map[string]precheck.Level{"": precheck.Block, "member": precheck.Warn, "etcd-member": precheck.Warn} {
+		in := rich(t)
+		withoutRole("cp3", manifest.RoleEtcd)(&in)
+		if mark != "" {
+			cp(func(f *node.Facts) {
+				setPath(f, node.Path{Path: precheck.MarkerDir, Type: "dir", Entries: []string{mark}})
+			})(&in)
+		}
+		results := precheck.Evaluate(in).Results
+		i := slices.IndexFunc(results, func(r precheck.Result) bool { return r.ID == "etcd-odd" })
+		if i < 0 || results[i].OK || results[i].Level != want {
+			t.Errorf("%q: %+v, want %s", mark, results[max(i, 0)], want)
+		}
+	}
+}
+
 // TestEachCheck changes one thing, and exactly what it is about fails. Each check passes somewhere, and has a mutation
 // that makes it fail alone.
 func TestEachCheck(t *testing.T) {

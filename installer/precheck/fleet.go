@@ -26,6 +26,7 @@ type fleet struct {
 	clock     time.Duration         // median of how far clocks are ahead of this machine's
 	mtu       int                   // the one that most nodes' interfaces have
 	members   map[manifest.Role][]string
+	begun     bool              // whether a host is a node, or a member of etcd, already
 	links     map[string][]Link // by the host that they start from
 }
 
@@ -74,6 +75,7 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 			continue
 		}
 		f.identify(h)
+		f.begun = f.begun || slices.ContainsFunc(h.Facts.Path(MarkerDir).Entries, func(name string) bool { return name == "member" || name == "etcd-member" })
 		if i, _, ok := interfaceOf(h.Facts, address); ok && h.Is(manifest.RoleCluster) {
 			mtus[i.MTU]++
 		}

@@ -27,6 +27,7 @@ func groupChecks() []Check {
 		},
 		{
 			ID: "etcd-odd", Groups: []string{GroupEtcd}, Level: Block, Title: "the number of etcd's hosts is odd", Rule: isOdd, OfCluster: true,
+			LevelOf: oddLevel, Varies: "warns where the cluster is there already, and has lost one or gets one",
 			Why:    "an even one stands the loss of no more hosts than one less, and can fall into halves of which none goes on",
 			Fix:    "use 1, 3 or 5 hosts",
 			Source: "KubeKey v4 etcd_precheck; Kubespray",
@@ -97,6 +98,14 @@ func isOdd(s *Subject) Finding {
 	default:
 		return pass(count(n, "host"))
 	}
+}
+
+// oddLevel lets a cluster be worked on that has lost a host of etcd and has no other for it yet.
+func oddLevel(s *Subject) Level {
+	if s.fleet.begun {
+		return Warn
+	}
+	return Block
 }
 
 // isKnownEtcd cannot fail for files of kkbundle's, whose parser refuses other names.

@@ -210,6 +210,10 @@ func networkMutations() []mutation {
 		{"the internet", rich, w(func(f *node.Facts) { dial(f, "1.1.1.1:443", true) }), each("internet", "w1")},
 		{"the internet is allowed", withCluster(rich, func(c *manifest.Cluster) { c.Precheck.Internet = "" }), w(func(f *node.Facts) { dial(f, "1.1.1.1:443", true) }), nil},
 		{"a way is closed", rich, func(in *input) { in.Links[0].OK, in.Links[0].Error = false, "timeout" }, each("links", "cp1")},
+		{"the pod network works already", rich, func(in *input) {
+			in.Links[0].OK, in.Links[0].Service, in.Links[0].Skipped = false, true, "w1 uses the port already"
+		}, nil},
+		{"a way was not tried", rich, func(in *input) { in.Links[0].OK, in.Links[0].Skipped = false, "w1 could not listen" }, each("links", "cp1")},
 		{"smaller packets on the way", rich, func(in *input) { in.Links[0].MTU = 1400 }, each("path-mtu", "cp1")},
 		{"port of the kubelet", good, w(func(f *node.Facts) { busy(f, 10250, "nginx") }), each("ports", "w1")},
 		{"port of the registry", good, cp(func(f *node.Facts) { busy(f, 5000, "docker-proxy") }), each("ports", "cp1")},

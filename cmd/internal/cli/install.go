@@ -64,6 +64,7 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 	}
 	f := cmd.Flags()
 	o.siteFlags.add(f)
+	f.Lookup("inventory").Usage = "the inventory file (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
 	g.addTrust(f)
 	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run before and after (pre_install*.sh, post_install*.sh)")

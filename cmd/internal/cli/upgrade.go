@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -37,8 +36,7 @@ control planes one by one and the workers in batches: each is drained, upgraded,
 are not left out: the bundle carries those between if its cluster file names kubernetes.upgradeFrom.
 
 It stops at the first node that fails and says in which state the nodes are; the same command continues.
-With --json events are lines on standard error, as for install; standard output has the plan, a line {"version", "plan"}, and at the
-end the result, as install prints it.`,
+With --json events are lines on standard error and the result is one document on standard output, as for install, with the plan.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb`,
 		Args: takes("BUNDLE"),
@@ -72,11 +70,15 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.newTaskPrinter()
+	var planned installer.UpgradePlan
 	options := installer.UpgradeOptions{
 		Options: s.options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
 		Planned: func(plan installer.UpgradePlan) {
 			p.close()
-			g.showUpgrade(plan)
+			planned = plan
+			if !g.json && !g.quiet {
+				writeUpgrade(g.Err, plan)
+			}
 		},
 	}
 	options.Rules, options.Judged, options.Progress = rules, p.judged, p.event
@@ -96,7 +98,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		return err
 	}
 	if g.json {
-		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
+		return printJSON(g.Out, upgradeResult{newInstallResult(report), newUpgradePlan(planned)})
 	}
 	if !o.dryRun {
 		g.note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
@@ -104,18 +106,20 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	return nil
 }
 
-// upgradePlan is the line that upgrade prints with --json before anything else.
+// upgradeResult is what upgrade prints with --json; of a dry run, the plan is what matters.
+type upgradeResult struct {
+	installResult
+	Plan upgradePlan `json:"plan"`
+}
+
 type upgradePlan struct {
-	Version int `json:"version"` // 1
-	Plan    struct {
-		Cluster  string        `json:"cluster"`
-		From     string        `json:"from"`
-		To       string        `json:"to"`
-		Steps    []string      `json:"steps"`
-		Batch    int           `json:"batch"`
-		Settings []string      `json:"settings"`
-		Nodes    []upgradeNode `json:"nodes"`
-	} `json:"plan"`
+	Cluster  string        `json:"cluster"`
+	From     string        `json:"from"`
+	To       string        `json:"to"`
+	Steps    []string      `json:"steps"`
+	Batch    int           `json:"batch"`
+	Settings []string      `json:"settings"`
+	Nodes    []upgradeNode `json:"nodes"`
 }
 
 type upgradeNode struct {
@@ -127,21 +131,15 @@ type upgradeNode struct {
 	Cordoned     bool   `json:"unschedulable"`
 }
 
-// showUpgrade prints a plan: people's on the side of notes, programs' where the events are.
-func (g *globals) showUpgrade(p installer.UpgradePlan) {
-	if g.json {
-		out := upgradePlan{Version: 1}
-		out.Plan.Cluster, out.Plan.From, out.Plan.To, out.Plan.Batch = p.Cluster, p.From, p.To, p.Batch
-		out.Plan.Steps, out.Plan.Settings = append([]string{}, p.Steps...), append([]string{}, p.Settings...)
-		for _, n := range p.Nodes {
-			out.Plan.Nodes = append(out.Plan.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned})
-		}
-		_ = json.NewEncoder(g.Out).Encode(out)
-		return
+func newUpgradePlan(p installer.UpgradePlan) upgradePlan {
+	out := upgradePlan{
+		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch,
+		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Nodes: []upgradeNode{},
 	}
-	if !g.quiet {
-		writeUpgrade(g.Err, p)
+	for _, n := range p.Nodes {
+		out.Nodes = append(out.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned})
 	}
+	return out
 }
 
 func writeUpgrade(w io.Writer, p installer.UpgradePlan) {

@@ -180,6 +180,11 @@ func (th *thread) gone(t *testing.T) {
 	if !strings.Contains(r.stderr, "host3") {
 		t.Errorf("want its name, got\n%s", r.stderr)
 	}
+	r = run(t, th.deletion(t, "--unreachable", "host3")).must(t, 12)
+	if !strings.Contains(r.stderr, "host3 cannot be deleted: it is not gone") {
+		t.Errorf("the cluster has not noticed yet, and it said\n%s", r.stderr)
+	}
+	th.waitFor(t, 2*time.Minute, "host3 is missed", 1, "kubectl --kubeconfig /etc/kubernetes/admin.conf get node host3 --no-headers | grep NotReady")
 	run(t, th.deletion(t, "--unreachable", "host3")).must(t, 0)
 	if nodes := th.kubectl(t, "get nodes --no-headers"); strings.Contains(nodes, "host3") {
 		t.Errorf("it is still a node:\n%s", nodes)

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -64,19 +66,21 @@ func (th *thread) etcd(t *testing.T, command string, flags ...string) *exec.Cmd 
 	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.bundle())...)
 }
 
-// killCommandAt ends a command without a word (SIGKILL) as soon as a task has started.
+// killCommandAt ends a command that says what it does with --json without a word (SIGKILL), as soon as a task has started
+// anywhere. It fails the test if the task never starts.
 func killCommandAt(t *testing.T, cmd *exec.Cmd, task string) {
 	t.Helper()
-	killed := false
+	var errs bytes.Buffer
 	kill := sync.OnceFunc(func() { _ = cmd.Process.Kill() })
-	cmd.Stdout = lines(func(line []byte) {
+	killed := false
+	cmd.Stderr = io.MultiWriter(&errs, lines(func(line []byte) {
 		var e struct{ Task, State string }
 		if json.Unmarshal(line, &e) == nil && e.Task == task && e.State == "started" {
 			killed = true
 			kill()
 		}
-	})
+	}))
 	if err := cmd.Run(); !killed {
-		t.Fatalf("it ended before %s: %v", task, err)
+		t.Fatalf("it ended before %s: %v\n%s", task, err, errs.String())
 	}
 }

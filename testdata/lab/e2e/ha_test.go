@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,7 +22,7 @@ func TestHA(t *testing.T) {
 		hosts:  6,
 		groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {4, 5}, "image_registry": {4}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: haproxy}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal, backup: {every: 30m, keep: 2}}\ncontrolPlaneEndpoint: {type: haproxy}")
 		},
 	})
 	for _, step := range []struct {
@@ -32,7 +33,7 @@ func TestHA(t *testing.T) {
 		{"a rerun changes nothing", th.rerunHA},
 		{"a control plane is lost, and nodes and kubectl go on", th.loseControlPlane},
 		{"another takes its place", th.replaceControlPlane},
-		// To do: etcd restored from a backup, by `kkbundle etcd backup` and `kkbundle etcd restore`, when they are there.
+		{"etcd is restored from a backup", th.restoreEtcd},
 	} {
 		if !t.Run(step.name, step.run) {
 			t.FailNow()
@@ -85,15 +86,20 @@ func (th *thread) loseControlPlane(t *testing.T) {
 	th.nodesAre(t, 2, "host2", "host3", "host4", "host5")
 	r := run(t, th.site(t, "install", "--limit", "host5")).must(t, 0)
 	t.Logf("a run without it: %s", r.took.Round(100*time.Millisecond))
-	// admin.conf is now another control plane's, and the network is proven anew between the hosts that are left.
-	if !strings.Contains(r.stderr, "host1") || !strings.Contains(r.stderr, "2 changed") {
-		t.Errorf("want a word about host1, and nothing changed but admin-conf and verify-network, got\n%s", r.stderr)
+	// admin.conf is now another control plane's; the network between the hosts that are left, and joining, are proven anew.
+	if !strings.Contains(r.stderr, "host1") || !strings.Contains(r.stderr, "3 changed") {
+		t.Errorf("want a word about host1, and nothing changed but admin-conf, verify-network and verify-join, got\n%s", r.stderr)
 	}
 }
 
-// replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in.
+// replaceControlPlane takes the lost one out of cluster and inventory, and puts another host in, which is interrupted when etcd has
+// heard of it.
 func (th *thread) replaceControlPlane(t *testing.T) {
-	r := run(t, th.nodesCommand(t, "delete", "--unreachable", "host1")).must(t, 0)
+	r := run(t, th.nodesCommand(t, "delete", "host2")).must(t, 12)
+	if !strings.Contains(r.stderr, "of the 2 members of etcd that would be left, 1 would be healthy") {
+		t.Errorf("want that etcd cannot spare it, got\n%s", r.stderr)
+	}
+	r = run(t, th.nodesCommand(t, "delete", "--unreachable", "host1")).must(t, 0)
 	t.Logf("the lost one deleted: %s", r.took.Round(100*time.Millisecond))
 	if members := th.on(t, 2, etcdctl("member list")); strings.Contains(members, "host1") {
 		t.Errorf("etcd still has it:\n%s", members)
@@ -102,8 +108,13 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	if err := th.lab.WriteInventory(th.inventory, groups); err != nil {
 		t.Fatal(err)
 	}
+	th.killAddition(t, th.lab.Hosts[5].Address)
 	r = run(t, th.nodesCommand(t, "add")).must(t, 0)
 	t.Logf("another added: %s", r.took.Round(100*time.Millisecond))
+	if members := th.on(t, 2, etcdctl("member list")); strings.Count(members, "started") != 3 || strings.Count(members, "\n") != 3 {
+		t.Errorf("etcd's members:\n%s", members)
+	}
+	th.admin = 6
 	th.nodesAre(t, 6, "host2", "host3", "host4", "host5", "host6")
 	for _, worker := range []int{4, 5} {
 		config := th.on(t, worker, "cat /etc/kkbundle/haproxy.cfg")
@@ -114,6 +125,34 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	r = run(t, th.site(t, "install")).must(t, 0)
 	if !strings.Contains(r.stderr, "0 changed") {
 		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+}
+
+// killAddition runs nodes add and ends it without a word (SIGKILL) as soon as etcd has a member at the address.
+func (th *thread) killAddition(t *testing.T, address string) {
+	t.Helper()
+	cmd := th.nodesCommand(t, "add")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		members, _ := th.lab.SSH(t.Context(), th.lab.Hosts[1], etcdctl("member list")).Output() // it fails for a moment now and then
+		if strings.Contains(string(members), "https://"+address+":2380") {
+			_ = cmd.Process.Kill()
+			if err := <-ended; err == nil {
+				t.Fatalf("the addition was not killed\n%s", out.String())
+			}
+			return
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("the addition ended before etcd heard of the host: %v\n%s", err, out.String())
+		case <-time.After(200 * time.Millisecond):
+		}
 	}
 }
 

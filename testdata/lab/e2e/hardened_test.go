@@ -47,6 +47,9 @@ func TestHardened(t *testing.T) {
 func (th *thread) hardened(t *testing.T) {
 	r := run(t, th.site(t, "install")).must(t, 0)
 	t.Logf("install: %s\n%s", r.took, r.stderr)
+	if strings.Contains(r.stderr, "kube-flannel") {
+		t.Error("it warns of the pod network's own pods")
+	}
 	for what, want := range map[string]string{
 		"get node host2 --output=jsonpath='{.status.addresses[?(@.type==\"InternalIP\")].address}'":                                                       "10.250.0.12 fd00:250::12",
 		"get node host2 --output=jsonpath='{.metadata.labels.lab\\.example/disk} {.metadata.annotations.lab\\.example/note} {.spec.taints[*].key}'":       "ssd rack 1 lab.example/only",

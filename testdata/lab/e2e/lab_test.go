@@ -3,15 +3,12 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -41,6 +38,7 @@ type thread struct {
 	inventory string
 	env       []string
 	nodes     int    // of the cluster
+	admin     int    // the number of the host that kubectl runs on; 0 is the first
 	pristine  string // the hosts' traces before anything was done
 }
 
@@ -181,10 +179,10 @@ func (th *thread) on(t *testing.T, number int, line string) string {
 	return string(out)
 }
 
-// kubectl runs it on the first host, with a cache that is not where traces looks.
+// kubectl runs it on the admin's host, with a cache that is not where traces looks.
 func (th *thread) kubectl(t *testing.T, args string) string {
 	t.Helper()
-	return th.on(t, 1, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf "+args)
+	return th.on(t, max(th.admin, 1), "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf "+args)
 }
 
 // requests returns what the upstream was asked since the last call.
@@ -199,25 +197,10 @@ func (th *thread) requests(t *testing.T, seen *int) []upstream.Request {
 	return fresh
 }
 
-// killAt runs an install with --json and ends it without a word (SIGKILL) as soon as the task has started anywhere. It
-// fails the test if the task never starts.
+// killAt runs an install and ends it at a task: see killCommandAt.
 func (th *thread) killAt(t *testing.T, task string) {
 	t.Helper()
-	cmd := th.site(t, "install", "--json")
-	var errs bytes.Buffer
-	kill := sync.OnceFunc(func() { _ = cmd.Process.Kill() })
-	killed := false
-	cmd.Stderr = io.MultiWriter(&errs, lines(func(line []byte) {
-		var e struct{ Task, State string }
-		if json.Unmarshal(line, &e) == nil && e.Task == task && e.State == "started" {
-			killed = true
-			kill()
-		}
-	}))
-	err := cmd.Run()
-	if !killed {
-		t.Fatalf("the install ended before %s: %v\n%s", task, err, errs.String())
-	}
+	killCommandAt(t, th.site(t, "install", "--json"), task)
 }
 
 // lines calls a function with each line that is written.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -151,10 +152,9 @@ func (th *upgraded) killUpgrade(t *testing.T, task string, number int, line stri
 	h := th.lab.Hosts[number-1]
 	cmd := th.with(t, "upgrade", "--yes", "--json")
 	var errs bytes.Buffer
-	cmd.Stderr = &errs
 	killed := make(chan struct{})
 	watched := false
-	cmd.Stdout = lines(func(data []byte) {
+	cmd.Stderr = io.MultiWriter(&errs, lines(func(data []byte) {
 		var e struct{ Task, State, Host string }
 		if json.Unmarshal(data, &e) != nil || e.Task != task || e.Host != h.Name || e.State != "started" || watched {
 			return
@@ -167,7 +167,7 @@ func (th *upgraded) killUpgrade(t *testing.T, task string, number int, line stri
 			}
 			_ = cmd.Process.Kill()
 		}()
-	})
+	}))
 	begin := time.Now()
 	err := cmd.Run()
 	if !watched || cmd.ProcessState.ExitCode() >= 0 {

@@ -60,6 +60,12 @@ func (l *Lab) Link(ctx context.Context, h Host, up bool) error {
 	return run(ctx, "ip", "-n", l.netns(), "link", "set", fmt.Sprintf("h%d", h.Number), state)
 }
 
+// Slow lets a host receive this many Mbit/s at most.
+func (l *Lab) Slow(ctx context.Context, h Host, mbit int) error {
+	return run(ctx, "tc", "-n", l.netns(), "qdisc", "replace", "dev", fmt.Sprintf("h%d", h.Number), "root", "tbf",
+		"rate", fmt.Sprintf("%dmbit", mbit), "burst", "256kb", "latency", "50ms")
+}
+
 // Packets is what the hosts sent since the lab came up.
 type Packets struct {
 	Left  int64 // IPv4 and IPv6 packets to anywhere but the lab's subnet and the link itself

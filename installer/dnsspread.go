@@ -1,0 +1,128 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// dnsSelector finds the pods of kubeadm's CoreDNS.
+const dnsSelector = "--selector=k8s-app=kube-dns"
+
+// spreadWait is how long nodes may take to be ready, and a pod to get one, before DNS is left where it is: that pods start at
+// all is for the verification to say.
+const spreadWait = 2 * time.Minute
+
+// dnsSpreadTasks spread kubeadm's DNS, where there is a network for its pods; k3s has one pod.
+func dnsSpreadTasks(c *manifest.Cluster) []Task {
+	if isK3s(c) || c.CNI.Type == "none" {
+		return nil
+	}
+	return []Task{dnsSpreadTask()}
+}
+
+// dnsSpreadTask puts the pods of the cluster's DNS onto more than one node. The first node that is ready gets all of them, and when
+// it is lost, no name is found until Kubernetes gives the node up, after five minutes.
+// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/high-availability/
+func dnsSpreadTask() Task {
+	return Task{
+		Name:  "dns-spread",
+		Roles: []manifest.Role{manifest.RoleControlPlane},
+		Where: First,
+		Done: func(ctx context.Context, t *Target) (bool, error) {
+			if len(t.run.connected(manifest.RoleCluster)) < 2 {
+				return true, nil
+			}
+			if member, err := t.isMember(ctx); err != nil || !member {
+				return false, err
+			}
+			s, err := t.dnsSpread(ctx)
+			if err != nil || s.spread() {
+				return err == nil, err
+			}
+			because(ctx, "all pods of the cluster's DNS are on one node")
+			return false, nil
+		},
+		Do: func(ctx context.Context, t *Target) error {
+			moved, waits := "", errors.New("the pods of the cluster's DNS have no nodes yet")
+			err := eventually(ctx, spreadWait, func(ctx context.Context) error {
+				s, err := t.dnsSpread(ctx)
+				switch {
+				case err != nil || s.spread():
+					return err
+				case s.waits():
+					return waits
+				case moved != "":
+					return nil // it got the same node again: nothing else has room
+				}
+				// Its companion answers meanwhile; the next one rather goes where there is none.
+				moved = s.names[len(s.names)-1]
+				if _, err := t.kubectl(ctx, "delete", "pod", "--namespace="+kubeSystem, "--ignore-not-found", "--wait=false", moved); err != nil {
+					return err
+				}
+				return waits
+			})
+			if errors.Is(err, waits) {
+				return ctx.Err()
+			}
+			return err
+		},
+	}
+}
+
+// A dnsSpread is where the pods of the cluster's DNS are.
+type dnsSpread struct {
+	names  []string // of the pods
+	nodes  []string // each once
+	placed int      // pods that have a node
+	open   int      // nodes that take pods when they are ready
+	free   int      // and that are
+}
+
+// spread tells whether there is nothing to spread: more than one node has a pod, or there is but one pod, or one node for them.
+func (s dnsSpread) spread() bool { return len(s.names) < 2 || len(s.nodes) > 1 || s.open < 2 }
+
+// waits tells whether that may change by itself.
+func (s dnsSpread) waits() bool { return s.placed < len(s.names) || s.free < 2 }
+
+func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
+	pods, err := t.pods(ctx, "--namespace="+kubeSystem, dnsSelector)
+	if err != nil {
+		return s, err
+	}
+	nodes, err := t.nodes(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, p := range pods {
+		if p.Metadata.Deleted != "" || p.isOver() {
+			continue
+		}
+		s.names = append(s.names, p.Metadata.Name)
+		if node := p.Spec.NodeName; node != "" {
+			s.placed++
+			if !slices.Contains(s.nodes, node) {
+				s.nodes = append(s.nodes, node)
+			}
+		}
+	}
+	for _, n := range nodes {
+		if t.run.leftOut(n.Metadata.Name) || slices.ContainsFunc(n.Spec.Taints, keepsDNSAway) {
+			continue
+		}
+		s.open++
+		if isTrue(n.Status.Conditions, "Ready") {
+			s.free++
+		}
+	}
+	return s, nil
+}
+
+// keepsDNSAway tells whether a taint keeps CoreDNS from a node also when the node is ready. It bears the one of control planes.
+func keepsDNSAway(t taint) bool {
+	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/network-unavailable"}
+	return t.Effect != "PreferNoSchedule" && t.Key != controlLabel && !slices.Contains(passing, t.Key)
+}

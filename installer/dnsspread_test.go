@@ -1,0 +1,106 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+// A dnsPlay plays the API server and the scheduler for the pods of DNS: one that is deleted comes back elsewhere.
+type dnsPlay struct {
+	mu      sync.Mutex
+	pods    [][2]string // name and node
+	nodes   []nodeObject
+	next    string // the node of a pod that comes back
+	deleted []string
+}
+
+func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	line := strings.Join(cmd.Args, " ")
+	items := []any{}
+	switch {
+	case strings.Contains(line, " get pods "):
+		for _, pod := range p.pods {
+			items = append(items, document{"metadata": document{"name": pod[0]}, "spec": document{"nodeName": pod[1]}})
+		}
+		for i := range p.pods {
+			if p.pods[i][1] == "" { // it has its node when somebody looks again
+				p.pods[i][1] = p.next
+			}
+		}
+	case strings.Contains(line, " get nodes "):
+		for _, n := range p.nodes {
+			items = append(items, n)
+		}
+	case strings.Contains(line, " delete pod "):
+		name := cmd.Args[len(cmd.Args)-1]
+		p.deleted = append(p.deleted, name)
+		p.pods = slices.DeleteFunc(p.pods, func(pod [2]string) bool { return pod[0] == name })
+		p.pods = append(p.pods, [2]string{name + "-again", ""})
+	}
+	return json.NewEncoder(cmd.Stdout).Encode(document{"items": items})
+}
+
+func TestDNSSpread(t *testing.T) {
+	t.Parallel()
+	node := func(name string, taints ...taint) nodeObject {
+		var n nodeObject
+		n.Metadata.Name, n.Spec.Taints = name, taints
+		n.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+		return n
+	}
+	cp := node("cp1", taint{controlLabel, "NoSchedule"})
+	for name, c := range map[string]struct {
+		pods    [][2]string
+		nodes   []nodeObject
+		next    string
+		deleted []string
+	}{
+		"both on the first node": {
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1")}, next: "node1", deleted: []string{"b"},
+		},
+		"not placed yet": {
+			pods: [][2]string{{"a", ""}, {"b", ""}}, nodes: []nodeObject{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
+		},
+		"spread":  {pods: [][2]string{{"a", "cp1"}, {"b", "node1"}}, nodes: []nodeObject{cp, node("node1")}},
+		"one pod": {pods: [][2]string{{"a", "cp1"}}, nodes: []nodeObject{cp, node("node1")}},
+		"no other node takes one": {
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1", taint{"dedicated", "NoSchedule"})},
+		},
+		"it comes back to the same node": {
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, "cp1", "node1")
+			s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
+			play := &dnsPlay{pods: c.pods, nodes: c.nodes, next: c.next}
+			s.hosts["cp1"].answer("kubectl", play.kubectl)
+			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(play.deleted, c.deleted); diff != "" {
+				t.Errorf("deleted (-got +want):\n%s", diff)
+			}
+			want := "dns-spread@cp1 done"
+			if c.deleted != nil {
+				want = "dns-spread@cp1 changed"
+			}
+			if got := s.states(); len(got) != 1 || got[0] != want {
+				t.Errorf("got %q, want %s", got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,133 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// mixedBundle has what a cluster needs for both architectures; programs say for which they are. The image of one component is
+// there for amd64 only.
+func mixedBundle(t *testing.T, c *manifest.Cluster, amd64Only string) *bundle.Reader {
+	t.Helper()
+	b := bundletest.NewBuilder(t)
+	for i, need := range Needs(c) {
+		for _, arch := range []string{"amd64", "arm64"} {
+			refs, err := catalog.Refs(c, need, "linux/"+arch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j, ref := range refs {
+				switch {
+				case need.Kind == manifest.ItemFile:
+					content := fileContent(t, c, need.Name)
+					if strings.HasPrefix(string(content), "#!") {
+						content = append(content, "# "+arch+"\n"...)
+					}
+					b.File(ref, need.Name, &ocispec.Platform{OS: "linux", Architecture: arch}, content)
+				case arch == "arm64": // it has been put in with amd64
+				case need.Kind == manifest.ItemImage:
+					var choose []func(v1.Descriptor) bool
+					if need.Name == amd64Only {
+						choose = append(choose, func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+					}
+					b.ImageIndex(ref, bundletest.MultiImage(t, int64(10000*i+10*j+1)), choose...)
+				default:
+					b.Chart(ref, need.Name, "1.0.0", bundletest.ChartArchive(t, need.Name, "1.0.0"))
+				}
+			}
+		}
+	}
+	b.Chart("https://charts.example/stable/demo:0.1.0", "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
+	return b.Bundle().Reader
+}
+
+// TestMixedArchitectures has an amd64 control plane and an arm64 worker: each gets its own programs and its own images.
+func TestMixedArchitectures(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	r := s.run(t, mixedBundle(t, s.options.Cluster, ""))
+	r.targets[1].Arch = "arm64"
+	if err := r.checkBundle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{kubeletTask(r.cluster)}}}); err != nil {
+		t.Fatal(err)
+	}
+	sent := map[string][]string{} // host: the digests of images' manifests
+	for name, arch := range map[string]string{"cp1": "amd64", "node1": "arm64"} {
+		if got := s.hosts[name].content("/usr/local/bin/kubelet"); !strings.HasSuffix(got, "# "+arch+"\n") {
+			t.Errorf("%s has %q", name, got)
+		}
+		target := r.target(name)
+		images, err := target.images(t.Context())
+		if err != nil || len(images) == 0 {
+			t.Fatalf("%s: %d images, %v", name, len(images), err)
+		}
+		for _, it := range images {
+			one, err := target.platformImage(t.Context(), it.Item)
+			if err != nil || one.Descriptor.Platform.Architecture != arch || len(it.Absent) != 1 || it.Absent[0] == one.Descriptor.Digest {
+				t.Errorf("%s: %s is for %v, without %v: %v", name, it.Ref, one.Descriptor.Platform, it.Absent, err)
+			}
+		}
+		sent[name] = preloadCommands(t, s.hosts[name], target, images)
+	}
+	for name, arch := range map[string]string{"cp1": "amd64", "node1": "arm64"} {
+		if !slices.ContainsFunc(sent[name], func(line string) bool { return strings.Contains(line, "import --platform=linux/"+arch+" ") }) {
+			t.Errorf("%s was told %q", name, sent[name])
+		}
+	}
+}
+
+// preloadCommands gives a host images and returns what its containerd was told.
+func preloadCommands(t *testing.T, h *rooted, target *Target, images []nodeImage) []string {
+	t.Helper()
+	var mu sync.Mutex
+	var lines []string
+	h.answer("ctr", func(_ context.Context, cmd host.Cmd) error {
+		mu.Lock()
+		defer mu.Unlock()
+		lines = append(lines, strings.Join(cmd.Args, " "))
+		if cmd.Stdin == nil {
+			return nil
+		}
+		_, err := io.Copy(io.Discard, cmd.Stdin)
+		return err
+	})
+	if err := (containerdImages{ctr: []string{"ctr"}}).put(t.Context(), target, images, Event{}); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// TestMixedBundleLacksPlatform refuses a bundle that has an image for another architecture only: nodes would find that out when
+// they pull it.
+func TestMixedBundleLacksPlatform(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	r := s.run(t, mixedBundle(t, s.options.Cluster, "pause"))
+	if err := r.checkBundle(t.Context()); err != nil {
+		t.Errorf("all hosts are amd64: %v", err)
+	}
+	r.targets[1].Arch = "arm64"
+	err := r.checkBundle(t.Context())
+	var missing *MissingError
+	if !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "the bundle lacks the image pause (registry.k8s.io/pause:") || !strings.HasSuffix(err.Error(), " for linux/arm64") {
+		t.Errorf("got %v", err)
+	}
+}

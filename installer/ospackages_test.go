@@ -1,0 +1,280 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A packaged host has a package manager, which is played: installing is what cannot be done here. It looks at what it is told to
+// take packages from.
+type packaged struct {
+	*rooted
+	distribution string
+	manager      string // apt, dnf or yum
+
+	mu        sync.Mutex
+	installed map[string]bool
+	locked    int  // how often dpkg still finds its lock taken
+	half      bool // an interrupted dpkg has left something
+	from      []string
+}
+
+// What the host's own sources of packages are.
+const (
+	ownList   = "deb http://mirror.site/debian bookworm main\n"
+	ownSource = "Types: deb\nURIs: http://mirror.site/security\n"
+	ownRepo   = "[baseos]\nbaseurl=http://mirror.site/baseos\n"
+)
+
+func newPackaged(t *testing.T, h *rooted, id, version, manager string) *packaged {
+	t.Helper()
+	p := &packaged{rooted: h, distribution: id + "/" + version, manager: manager, installed: map[string]bool{}}
+	h.put(t, "/etc/apt/sources.list", ownList)
+	h.put(t, "/etc/apt/sources.list.d/site.sources", ownSource)
+	h.put(t, "/etc/yum.repos.d/site.repo", ownRepo)
+	h.answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error {
+		if cmd.Args[1] != "facts" {
+			return h.helper(ctx, cmd)
+		}
+		var question node.Probe
+		if err := json.NewDecoder(cmd.Stdin).Decode(&question); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		facts := node.Facts{Version: node.FactsVersion, OS: node.OSRelease{ID: id, VersionID: version}, Packages: map[string]string{}}
+		for _, name := range question.Packages {
+			if p.installed[name] {
+				facts.Packages[name] = "1.0"
+			}
+		}
+		return json.NewEncoder(cmd.Stdout).Encode(facts)
+	})
+	h.answer("env", p.apt) // env DEBIAN_FRONTEND=noninteractive apt-get …
+	h.answer("dpkg", p.dpkg)
+	h.answer("dnf", p.dnf)
+	h.answer("yum", p.dnf)
+	return p
+}
+
+// Run answers which package manager there is; this machine's is another.
+func (p *packaged) Run(ctx context.Context, cmd host.Cmd) error {
+	if len(cmd.Args) < 3 || !strings.HasPrefix(cmd.Args[2], "command -v ") {
+		return p.rooted.Run(ctx, cmd)
+	}
+	asked := cmd.Args[len(cmd.Args)-1] // sh -c SCRIPT sh NAME, or the script names apt-get
+	if asked == p.manager || p.manager == "apt" && strings.Contains(asked, "apt-get") {
+		return nil
+	}
+	return exits(cmd, 1, "")
+}
+
+func (p *packaged) dpkg(_ context.Context, cmd host.Cmd) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.locked > 0 {
+		p.locked--
+		return exits(cmd, 2, "dpkg: error: dpkg frontend lock was locked by another process with pid 7")
+	}
+	p.half = false
+	return nil
+}
+
+func (p *packaged) apt(_ context.Context, cmd host.Cmd) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list, parts := "/etc/apt/sources.list", "/etc/apt/sources.list.d"
+	for _, a := range cmd.Args {
+		if v, ok := strings.CutPrefix(a, "Dir::Etc::SourceList="); ok {
+			list = v
+		}
+		if v, ok := strings.CutPrefix(a, "Dir::Etc::SourceParts="); ok {
+			parts = v
+		}
+	}
+	from := strings.Fields(p.content(list))
+	if len(from) == 0 {
+		return exits(cmd, 100, "E: the list of sources "+list+" is not there")
+	}
+	p.from = append(p.from, strings.Join(from, " ")+" and "+parts)
+	return p.install(cmd, strings.TrimPrefix(from[len(from)-2], "file:"), "Packages")
+}
+
+func (p *packaged) dnf(_ context.Context, cmd host.Cmd) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	dir := "/etc/yum.repos.d"
+	for _, a := range cmd.Args {
+		if v, ok := strings.CutPrefix(a, "--setopt=reposdir="); ok {
+			dir = v
+		}
+	}
+	_, base, _ := strings.Cut(p.content(dir+"/kkbundle.repo"), "baseurl=file://")
+	base, _, _ = strings.Cut(base, "\n")
+	p.from = append(p.from, base+" "+strings.Join(cmd.Args[1:len(cmd.Args)-1], " "))
+	return p.install(cmd, base, "repodata/repomd.xml")
+}
+
+// install takes what the arguments end with as installed, if the repository has its list and dpkg is in order.
+func (p *packaged) install(cmd host.Cmd, dir, list string) error {
+	end := slices.Index(cmd.Args, "--")
+	switch {
+	case strings.HasPrefix(dir, "/") && (p.content(dir+"/"+list) == "" || p.content(dir+"/socat.pkg") == ""):
+		return exits(cmd, 100, "E: "+dir+" has no packages")
+	case p.half:
+		return exits(cmd, 100, "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.")
+	case end > 0:
+		for _, name := range cmd.Args[end+1:] {
+			p.installed[name] = true
+		}
+	}
+	return nil
+}
+
+// sourcesOf is what the host has of its own.
+func (p *packaged) sources() string {
+	return p.content("/etc/apt/sources.list") + p.content("/etc/apt/sources.list.d/site.sources") + p.content("/etc/yum.repos.d/site.repo")
+}
+
+// packageSite has one host and a bundle with a package for its distribution.
+func packageSite(t *testing.T, id, version, manager, more string) (*site, *packaged, func() *run) {
+	t.Helper()
+	s := newSite(t, "cp1")
+	s.options.Cluster = cluster(t, more)
+	p := newPackaged(t, s.hosts["cp1"], id, version, manager)
+	b := bundletest.NewBuilder(t)
+	b.File(manifest.PackageRef(p.distribution, "socat.pkg"), "socat", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte("a package"))
+	opened := b.Bundle().Reader
+	return s, p, func() *run {
+		r := s.run(t, opened)
+		r.targets[0].on = p
+		list := map[string]string{"apt": "Packages"}[manager]
+		if list == "" {
+			list = "repodata/repomd.xml"
+		}
+		// The lists that serve would make of real packages.
+		r.repositories.known = map[string]*osRepository{p.distribution + " amd64": {
+			items: slices.DeleteFunc(slices.Clone(r.items), func(it bundle.Item) bool { return it.Name != "socat" }),
+			lists: map[string][]byte{list: []byte("Package: socat\n")},
+		}}
+		return r
+	}
+}
+
+func packagePhases(c *manifest.Cluster) []Phase {
+	return []Phase{{Name: "init", Tasks: []Task{osPackagesTask(c)}}}
+}
+
+// TestPackagesInterrupted kills kkbundle after each command: the host's own sources are always what they were, and the next run
+// completes.
+func TestPackagesInterrupted(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ id, version, manager string }{{"debian", "12", "apt"}, {"almalinux", "9", "dnf"}, {"centos", "7", "yum"}} {
+		t.Run(c.manager, func(t *testing.T) {
+			t.Parallel()
+			for n := 1; ; n++ {
+				s, p, run := packageSite(t, c.id, c.version, c.manager, "")
+				phases := packagePhases(s.options.Cluster)
+				life := &lifetime{left: n}
+				first := run()
+				first.targets[0].on = &mortalHost{p, life}
+				err := first.phases(t.Context(), phases)
+				if p.sources() != ownList+ownSource+ownRepo {
+					t.Fatalf("killed after %d commands, the host's sources are %q", n, p.sources())
+				}
+				if err := run().phases(t.Context(), phases); err != nil {
+					t.Fatalf("killed after %d commands: the next run: %v", n, err)
+				}
+				if !p.installed["socat"] || p.sources() != ownList+ownSource+ownRepo {
+					t.Fatalf("killed after %d commands: installed %v, sources %q", n, p.installed, p.sources())
+				}
+				if left := p.tree(t); strings.Contains(left, packagesOnHost+"/") && err == nil {
+					t.Errorf("packages are left on the host:\n%s", left)
+				}
+				s.states()
+				if err := run().phases(t.Context(), phases); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(s.states(), []string{"os-packages@cp1 done"}); diff != "" {
+					t.Errorf("killed after %d commands: the third run (-got +want):\n%s", n, diff)
+				}
+				if err == nil {
+					if n < 8 {
+						t.Errorf("it takes %d commands: this test is not what it thinks it is", n)
+					}
+					return
+				}
+				if !errors.Is(err, errKilled) {
+					t.Fatalf("killed after %d commands: %v", n, err)
+				}
+			}
+		})
+	}
+}
+
+// TestPackagesSources holds that only the bundle's packages are looked at, or with osPackages: host only the host's.
+func TestPackagesSources(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ id, version, manager, more, want, not string }{
+		"apt":  {"debian", "12", "apt", "", "deb [trusted=yes] file:" + packagesOnHost + "/debian/12 ./ and -", "mirror.site"},
+		"dnf":  {"almalinux", "9", "dnf", "", packagesOnHost + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" + packagesOnHost + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
+		"host": {"debian", "12", "apt", "osPackages: host\n", "deb http://mirror.site/debian bookworm main and /etc/apt/sources.list.d", "file:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, p, run := packageSite(t, c.id, c.version, c.manager, c.more)
+			if err := run().phases(t.Context(), packagePhases(s.options.Cluster)); err != nil {
+				t.Fatal(err)
+			}
+			for _, from := range p.from {
+				if !strings.HasPrefix(from, c.want) || strings.Contains(from, c.not) {
+					t.Errorf("it looks at %q, want %q", from, c.want)
+				}
+			}
+			if len(p.from) == 0 {
+				t.Error("the package manager was not called")
+			}
+		})
+	}
+}
+
+// TestPackagesWait waits while another dpkg is at work, and finishes what one that was interrupted has left before anything
+// else.
+func TestPackagesWait(t *testing.T) {
+	t.Parallel()
+	s, p, run := packageSite(t, "debian", "12", "apt", "")
+	p.locked, p.half = 2, true
+	if err := run().phases(t.Context(), packagePhases(s.options.Cluster)); err != nil {
+		t.Fatal(err)
+	}
+	if p.locked != 0 || p.half || !p.installed["socat"] {
+		t.Errorf("locked %d, half %v, installed %v", p.locked, p.half, p.installed)
+	}
+}
+
+// TestPackagesWithoutManager says what to do by hand.
+func TestPackagesWithoutManager(t *testing.T) {
+	t.Parallel()
+	s, p, run := packageSite(t, "debian", "12", "apt", "")
+	p.manager = "apk"
+	err := run().phases(t.Context(), packagePhases(s.options.Cluster))
+	if err == nil || !strings.Contains(err.Error(), "neither apt-get nor dnf nor yum") || !strings.Contains(err.Error(), "socat") || !strings.Contains(err.Error(), "osPackages: none") {
+		t.Errorf("got %v", err)
+	}
+}

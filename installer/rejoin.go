@@ -1,0 +1,57 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// A TakenError says that a host cannot join, because a member of etcd works in its place.
+type TakenError struct{ Host, Member, Peer string }
+
+// Error names the host and the member.
+func (e *TakenError) Error() string {
+	return fmt.Sprintf("%s is no node, and etcd has the member %s at %s, which works: another machine has the host's name or address", e.Host, e.Member, e.Peer)
+}
+
+// Hint says what to do about it.
+func (e *TakenError) Hint() string {
+	return "correct the inventory, or take that machine out of the cluster first: kkbundle nodes delete " + e.Member
+}
+
+// forgetMember takes what a host was of the etcd that kubeadm runs out of it, before the host joins (again). An interrupted
+// join leaves a member, and so does a control plane that came back with an empty disk. kubeadm adds none where there is one with the
+// host's address, and etcd does not start as a member that it knows to have data, without them.
+func (t *Target) forgetMember(ctx context.Context) error {
+	if t.run.cluster.Etcd.Type != "internal" || !t.Is(manifest.RoleControlPlane) {
+		return nil
+	}
+	begun, err := t.stopKubeadm(ctx, begunPath)
+	if err != nil {
+		return err
+	}
+	members, err := t.run.stackedMembers(ctx)
+	if err != nil {
+		return err
+	}
+	peer := t.etcdPeerURL()
+	was := slices.DeleteFunc(members, func(m stackedMember) bool { return m.Name != t.Name && !slices.Contains(m.PeerURLs, peer) })
+	if len(was) == 0 {
+		return nil
+	}
+	if err := t.run.askHealth(ctx, was); err != nil {
+		return err
+	}
+	for _, m := range was {
+		if m.healthy && !begun {
+			return &TakenError{Host: t.Name, Member: m.Name, Peer: peer}
+		}
+		if _, err := t.run.stackedEtcd(ctx, "member", "remove", strconv.FormatUint(m.ID, 16)); err != nil {
+			return fmt.Errorf("take what %s was out of etcd: %w", t.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+//go:build linux
+
+package installer
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// played are a control plane's processes that exist as files with their ids. The script that looks for and ends them is a real
+// one, in a real shell, which finds these programs instead of pgrep, pkill, kubectl and sleep.
+type played struct{ dir, stubs string }
+
+func playProcesses(t *testing.T, h *rooted) *played {
+	t.Helper()
+	p := &played{dir: t.TempDir(), stubs: h.stubs}
+	for i, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		p.put(t, filepath.Join(p.dir, name), fmt.Sprintln(10+i))
+	}
+	p.stub(t, "pgrep", `cat "$dir/$name" 2>/dev/null`)
+	p.stub(t, "pkill", `echo "end $name" >>"$dir/log"; echo "$(cat "$dir/$name" 2>/dev/null)1" >"$dir/$name"`)
+	p.stub(t, "kubectl", `echo ask >>"$dir/log"`)
+	p.stub(t, "sleep", `echo sleep >>"$dir/log"`)
+	return p
+}
+
+func (p *played) put(t *testing.T, name, content string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(content), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *played) stub(t *testing.T, name, line string) {
+	t.Helper()
+	p.put(t, filepath.Join(p.stubs, name), "#!/bin/sh\ndir='"+p.dir+"'\nfor name; do :; done; name=${name#^}; name=${name%% *}\n"+line+"\n")
+}
+
+// log returns what was done to the processes since the last call, in one line, without the time that was waited.
+func (p *played) log(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(p.dir, "log")
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(strings.ReplaceAll(string(data), "sleep\n", "")), " ")
+}
+
+// TestRestartControlPlane ends components one after the other, each when the API server is ready again, and does not end
+// again what has started anew by itself.
+func TestRestartControlPlane(t *testing.T) {
+	t.Parallel()
+	// etcd's end takes the scheduler with it, and the API server is ready at the third question.
+	const away = `echo ask >>"$dir/log"
+if grep -q 'end etcd' "$dir/log" && ! [ -e "$dir/back" ]; then
+	echo 131 >"$dir/kube-scheduler"; echo >>"$dir/asked"
+	[ "$(wc -l <"$dir/asked")" = 3 ] || exit 1
+	touch "$dir/back"
+fi`
+	// Certificates have expired: the API server is not ready before it has new ones.
+	const expired = `echo ask >>"$dir/log"; grep -q 'end kube-apiserver' "$dir/log"`
+	for name, c := range map[string]struct{ kubectl, cluster, want string }{
+		"all go on":    {`echo ask >>"$dir/log"`, "", "end etcd ask end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+		"away":         {away, "", "end etcd ask ask ask end kube-apiserver ask end kube-controller-manager ask ask ask"},
+		"expired":      {expired, "", "end etcd " + strings.Repeat("ask ", 4) + "end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+		"etcd outside": {`echo ask >>"$dir/log"`, "etcd: {type: external}", "end kube-apiserver ask end kube-controller-manager ask end kube-scheduler ask ask"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, cp1 := playedControlPlane(t, c.cluster)
+			p.stub(t, "kubectl", c.kubectl)
+			if err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(3, 5, controlPlaneProcesses(cp1.run.cluster)...)); err != nil {
+				t.Fatal(err)
+			}
+			if got := p.log(t); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestRestartKills has an API server that waits for those who watch.
+func TestRestartKills(t *testing.T) {
+	t.Parallel()
+	p, cp1 := playedControlPlane(t, "")
+	p.stub(t, "pkill", `echo "end $1 $name" >>"$dir/log"; [ "$name$1" = kube-apiserver--full ] || echo 1 >"$dir/$name"`)
+	if err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(restartStep, 5, controlPlaneProcesses(cp1.run.cluster)...)); err != nil {
+		t.Fatal(err)
+	}
+	const want = "end --full etcd ask end --full kube-apiserver end -KILL kube-apiserver ask end --full kube-controller-manager ask end --full kube-scheduler ask ask"
+	if got := p.log(t); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestRestartFails has a scheduler that does not come back, and an API server that is not ready.
+func TestRestartFails(t *testing.T) {
+	t.Parallel()
+	for want, stubs := range map[string][2]string{
+		"kube-scheduler has not started again": {"pkill", `if [ "$name" = kube-scheduler ]; then rm -f "$dir/$name"; else echo 1 >"$dir/$name"; fi`},
+		"etcd failed: reason withheld":         {"kubectl", "echo etcd failed: reason withheld >&2; exit 1"},
+	} {
+		p, cp1 := playedControlPlane(t, "")
+		p.stub(t, stubs[0], stubs[1])
+		err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(1, 2, controlPlaneProcesses(cp1.run.cluster)...))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// TestRestartAsksItself holds that a host asks its own API server, not whichever answers for the cluster.
+func TestRestartAsksItself(t *testing.T) {
+	t.Parallel()
+	p, cp1 := playedControlPlane(t, "")
+	p.stub(t, "kubectl", `echo "$*" >>"$dir/log"`)
+	if err := cp1.restartControlPlane(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.log(t); !strings.Contains(got, "--server=https://10.0.0.3:6443 get --raw=/readyz") {
+		t.Errorf("it asks %s", got)
+	}
+}
+
+func playedControlPlane(t *testing.T, more string) (*played, *Target) {
+	t.Helper()
+	s := newSite(t, "cp1")
+	s.options.Cluster = cluster(t, more).WithDefaults()
+	return playProcesses(t, s.hosts["cp1"]), s.run(t, nil).targets[0]
+}
