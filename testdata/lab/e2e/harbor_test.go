@@ -46,7 +46,7 @@ func TestHarbor(t *testing.T) {
 }
 
 func (th *thread) dockerApart(t *testing.T) {
-	got := th.on(t, 2, `ps -eo args= | grep -E '^/usr/local/(lib/kkbundle/docker|bin)/(dockerd|containerd) ?' | awk '{print $1}' | sort; docker ps --format '{{.Names}}' | sort`)
+	got := th.on(t, 2, `ps -eo args= | grep -E '^/usr/local/(lib/kkbundle/docker|bin)/(dockerd|containerd)( |$)' | awk '{print $1}' | sort; docker ps --format '{{.Names}}' | sort`)
 	want := "/usr/local/bin/containerd\n/usr/local/lib/kkbundle/docker/containerd\n/usr/local/lib/kkbundle/docker/dockerd\nnginx\nregistry\n"
 	if got != want {
 		t.Errorf("host2 runs\n%swant\n%s", got, want)
