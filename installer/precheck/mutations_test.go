@@ -396,6 +396,21 @@ func installedMutations() []mutation {
 		{"docker", good, w(func(f *node.Facts) { setUnit(f, "docker.service", "active") }), each("runtime", "w1")},
 		{"our own cluster", good, cp(ourNode), nil},
 		{"our own cluster, a foreign program", oursNow, cp(func(f *node.Facts) { busy(f, 6443, "nginx") }), each("ports", "cp1")},
+		{"our own Harbor and Cilium", rich, func(in *precheck.Input) {
+			on("reg1", func(f *node.Facts) {
+				ours(f)
+				busy(f, 80, "docker-proxy")
+				busy(f, 443, "docker-proxy")
+			})(in)
+			on("w1", func(f *node.Facts) {
+				ours(f)
+				busy(f, 4240, "cilium-agent")
+			})(in)
+		}, nil},
+		{"our own host, not Harbor", rich, on("reg1", func(f *node.Facts) {
+			ours(f)
+			busy(f, 443, "nginx")
+		}), each("ports", "reg1")},
 		{"our own cluster, another version", oursNow, of(func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.34.2" }), each("kubernetes-installed", "cp1")},
 		{"our own cluster, another pod network", oursNow, cp(func(f *node.Facts) {
 			setPath(f, node.Path{Path: "/etc/cni/net.d", Type: "dir", Entries: []string{"00-other.conf", "10-flannel.conflist"}})

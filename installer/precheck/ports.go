@@ -3,6 +3,7 @@ package precheck
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -86,9 +87,24 @@ func networkPorts(network string) []port {
 	}
 }
 
-// ourPrograms are those that may have a port of a cluster of ours, by the name that the kernel has of them (15 bytes).
-func ourPrograms() []string {
-	return []string{"kube-apiserver", "kube-controller", "kube-scheduler", "etcd", "haproxy", "kubelet", "registry"}
+// isOurs tells whether a program, by the name that the kernel has of it (15 bytes), is the one that has the port in a cluster of ours.
+func (p port) isOurs(program string) bool {
+	if strings.HasPrefix(program, "k3s") { // all of Kubernetes in one process
+		return true
+	}
+	return slices.Contains(map[string][]string{
+		"API server":         {"kube-apiserver"},
+		"controller manager": {"kube-controller"},
+		"scheduler":          {"kube-scheduler"},
+		"etcd":               {"etcd"},
+		"kubelet":            {"kubelet"},
+		"haproxy":            {"haproxy"},
+		"registry":           {"registry"},
+		"Harbor":             {"docker-proxy"},
+		"calico":             {"bird", "calico-node"},
+		"cilium":             {"cilium-agent"},
+		"kube-ovn":           {"ovsdb-server"},
+	}[p.what], program)
 }
 
 func hasPorts(s *Subject) Finding {
@@ -106,7 +122,7 @@ func hasPorts(s *Subject) Finding {
 		case p.Free:
 		case p.Problem != "":
 			untold = append(untold, name+": "+p.Problem)
-		case s.Ours() && (p.By == "" || slices.Contains(ourPrograms(), p.By)):
+		case s.Ours() && (p.By == "" || want.isOurs(p.By)):
 			held = true
 		case p.By != "":
 			busy = append(busy, name+" is used by "+p.By)
