@@ -16,9 +16,9 @@ const (
 )
 
 // certsTimerTask makes every control plane renew its certificates by itself, each at another hour: several that restart
-// etcd at the same time would be without a quorum.
+// etcd at the same time would be without a quorum. The hour is the place among them, which others change that come and go.
 func certsTimerTask(c *manifest.Cluster) Task {
-	task := Task{Name: "certificates-timer", Roles: []manifest.Role{manifest.RoleControlPlane}}
+	task := Task{Name: "certificates-timer", Roles: []manifest.Role{manifest.RoleControlPlane}, Follows: true}
 	if c.Certificates.Renew != "auto" {
 		task.Done = func(ctx context.Context, t *Target) (bool, error) {
 			there, err := t.test(ctx, "test", "-e", "/etc/systemd/system/"+renewTimer)

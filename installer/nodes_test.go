@@ -182,6 +182,11 @@ func TestDeleteNodes(t *testing.T) {
 	if got := s.hosts["node1"].content("/etc/hosts"); strings.Contains(got, "cp1") || strings.Contains(got, "node2") || !strings.Contains(got, "10.0.0.12 cp2") {
 		t.Errorf("node1 knows these hosts:\n%s", got)
 	}
+	for name, hour := range map[string]string{"cp2": "01:00:00", "cp3": "02:00:00"} { // no two at the same
+		if got := s.hosts[name].content("/etc/systemd/system/" + renewTimer); !strings.Contains(got, hour) {
+			t.Errorf("%s renews its certificates at another hour than %s:\n%s", name, hour, got)
+		}
+	}
 	if len(plan) != 2 || !strings.HasPrefix(plan[0], "cp1 is cordoned and drained, its member is removed from etcd, the node is deleted") {
 		t.Errorf("what it said that it would do: %q", plan)
 	}
