@@ -67,7 +67,7 @@ func (th *thread) restartHarbor(t *testing.T) {
 		t.Fatal(err)
 	}
 	th.waitFor(t, 2*time.Minute, "Harbor is there", 2, "systemctl is-active harbor && curl -fsSk https://10.250.0.12/api/v2.0/health | grep healthy")
-	th.rerun(t)
+	th.rerunHA(t) // what the cluster writes about pods that were away goes on beside it
 	th.pull(t, "host1")
 }
 
