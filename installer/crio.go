@@ -12,7 +12,7 @@ import (
 const (
 	crioUnit       = "crio.service"
 	crioConfigFile = "/etc/crio/crio.conf.d/10-kkbundle.conf"
-	crioLibexec    = "/usr/local/libexec/crio/"
+	crioLibexec    = "/usr/local/lib/kkbundle/crio/"
 	crioPolicy     = "/etc/crio/policy.json"
 )
 
@@ -36,7 +36,8 @@ func crioTask(c *manifest.Cluster) Task {
 	}, crioSetting)
 }
 
-// crioFiles are placed as the archive's own install script does.
+// crioFiles are what the archive's own install script places. What CRI-O alone runs goes into a directory of ours, and not into
+// /usr/local/libexec, which some distributions have and reset could not know to leave.
 func crioFiles() []Place {
 	files := []Place{
 		{"crio", "cri-o/bin/crio", "/usr/local/bin/crio", executable},

@@ -379,6 +379,11 @@ func removeFiles(ctx context.Context, t *Target) error {
 		"/etc/kubekey", path.Dir(registryBinary)); err != nil {
 		return err
 	}
+	if t.run.cluster.CRI.Type == "crio" {
+		if _, err := t.test(ctx, "rmdir", "/etc/containers/registries.conf.d", "/etc/containers"); err != nil {
+			return err
+		}
+	}
 	return t.systemctl(ctx, "daemon-reload")
 }
 

@@ -48,7 +48,7 @@ func TestCRIO(t *testing.T) {
 		version: "cri-o://" + strings.TrimPrefix(version, "v"),
 		unit:    "crio",
 		running: "^/usr/local/bin/crio ?",
-		left: `ls -d /etc/crio /etc/containers /run/crio /var/run/crio /run/containers /var/lib/containers/* /var/lib/crio 2>/dev/null; ls /usr/local/bin /usr/local/libexec;
+		left: `ls -d /etc/crio /etc/containers /run/crio /var/run/crio /run/containers /var/lib/containers/* /var/lib/crio 2>/dev/null; ls /usr/local/bin /usr/local/libexec 2>/dev/null | grep -v -e : -e '^$';
 			ps -eo comm= | grep -E 'crio|conmon'`,
 	})
 }
