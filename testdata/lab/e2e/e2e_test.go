@@ -260,7 +260,7 @@ func (th *thread) traces(t *testing.T) string {
 		find /etc /usr/local /opt -xdev -type d -printf '%p %M %u:%g\n' | sort
 		find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root -xdev -type f ! -name '*~' -exec sha256sum {} + 2>/dev/null | sort -k 2
 		systemctl list-unit-files --no-legend --no-pager --type=service | awk '{print $1, $2}' | sort
-		ip -br link | awk '{print $1}' | sort; ip -4 route | sort
+		ip -br link | awk '{print $1}' | sed 's/@.*//' | sort; ip -4 route | sort
 		sysctl -a 2>/dev/null | grep -E '^net\.ipv4\.(ip_forward|conf\.(all|default|eth0)\.)' | sort
 		(iptables-save; ip6tables-save) 2>/dev/null | grep -E '^(-A|:[^ ]+ -)' ; nft list tables 2>/dev/null | grep -E 'kube|cni|flannel'; true`
 	text := ""

@@ -183,7 +183,7 @@ func (th *thread) nodesAre(t *testing.T, on int, want ...string) {
 				}
 			}
 		}
-		if err := json.Unmarshal([]byte(th.on(t, on, "kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes -o json")), &list); err != nil {
+		if err := json.Unmarshal([]byte(th.on(t, on, "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes -o json")), &list); err != nil {
 			t.Fatal(err)
 		}
 		ready = nil
