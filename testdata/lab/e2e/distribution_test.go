@@ -22,6 +22,7 @@ func TestDistribution(t *testing.T) {
 		},
 	})
 	th.makeBundle(t)
+	run(t, th.site(t, "install", "--limit", "host1")).must(t, 0) // no run leaves out the host that begins the cluster
 	for _, h := range th.lab.Hosts {
 		if err := th.lab.Slow(t.Context(), h, 200); err != nil {
 			t.Fatal(err)
