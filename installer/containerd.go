@@ -178,7 +178,10 @@ After=network.target local-fs.target
 ExecStartPre=-/sbin/modprobe overlay
 ExecStart=/usr/local/bin/containerd
 Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-Type=notify
+` + containerdService
+
+// containerdService is how any containerd is run, the nodes' and Docker's own.
+const containerdService = `Type=notify
 Delegate=yes
 KillMode=process
 Restart=always

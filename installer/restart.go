@@ -20,9 +20,8 @@ func controlPlaneProcesses(c *manifest.Cluster) []string {
 // restartScript is a shell script that ends static pods' processes, which the kubelet starts again. kubeadm's own way, to
 // move the manifests out and back, leaves a host without a control plane when it is interrupted.
 //
-// Each is ended when what it asks works again: a component that fails at its start because that is away is started later and later by the
-// kubelet, up to five minutes. For
-// the same reason what has started anew by itself in the meantime is left alone.
+// Each is ended when what it asks works again: a component that fails at its start because that is away is started later and
+// later by the kubelet, up to five minutes. For the same reason what has started anew by itself in the meantime is left alone.
 //
 // Certificates that have expired keep the API server from being ready before it is restarted itself, so that a step goes on after
 // that many questions, a second apart; what counts is that all is well within the whole.

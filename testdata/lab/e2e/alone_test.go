@@ -23,20 +23,13 @@ func TestAlone(t *testing.T) {
 		hosts:  1,
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "etcd": {1}, "image_registry": {1}},
 	})
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"build", th.makeBundle},
 		{"what half an installation leaves is collected", th.halfCollected},
 		{"install without arguments, on the host", th.installHere},
 		{"the timer's service renews a certificate that ends soon", th.renewedInTime},
 		{"no packet left the hosts' network", th.packets},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 // halfCollected asks for a support bundle when there is a kubelet, and no cluster.

@@ -17,10 +17,7 @@ import (
 func TestFaults(t *testing.T) {
 	th := start(t, scenario{hosts: 3})
 	th.nodes = 3
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"build", th.makeBundle},
 		{"the registry is down while kubeadm pulls", th.registryDown},
 		{"a disk is full", th.diskFull},
@@ -31,11 +28,7 @@ func TestFaults(t *testing.T) {
 		{"a node is deleted, killed on the way, and added again", th.deletedAndAdded},
 		{"a host that is gone is deleted", th.gone},
 		{"what must stay is refused", th.mustStay},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 // registryDown begins behind the task that would start the registry.

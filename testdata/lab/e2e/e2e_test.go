@@ -22,10 +22,7 @@ import (
 func TestThread(t *testing.T) {
 	th := start(t, scenario{hosts: 3, groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2}}})
 	th.nodes, th.pristine = 2, th.traces(t)
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"build fetches every byte once", th.build},
 		{"a second build fetches nothing", th.rebuild},
 		{"the same lock gives the same bytes", th.reproduce},
@@ -47,11 +44,7 @@ func TestThread(t *testing.T) {
 		{"reset leaves nothing, and everything as it was", th.reset},
 		{"a fresh install after the reset works", th.install},
 		{"no packet left the hosts' network", th.packets},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 // content says whether a request was for bytes of an artifact, not for what is known about it.

@@ -25,20 +25,13 @@ func TestHA(t *testing.T) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal, backup: {every: 30m, keep: 2}}\ncontrolPlaneEndpoint: {type: haproxy}")
 		},
 	})
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"three control planes and two workers", th.installHA},
 		{"a rerun changes nothing", th.rerunHA},
 		{"a control plane is lost, and nodes and kubectl go on", th.loseControlPlane},
 		{"another takes its place", th.replaceControlPlane},
 		{"etcd is restored from a backup", th.restoreEtcd},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 func (th *thread) installHA(t *testing.T) {

@@ -23,10 +23,7 @@ func TestHarbor(t *testing.T) {
 	})
 	th.nodes, th.pristine = 2, th.traces(t)
 	th.makeBundle(t)
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"an install killed at Harbor continues", func(t *testing.T) {
 			th.killAt(t, "harbor")
 			r := run(t, th.site(t, "install")).must(t, 0)
@@ -38,11 +35,7 @@ func TestHarbor(t *testing.T) {
 		{"a rerun changes nothing", th.rerun},
 		{"Harbor is there after its host has started again", th.restartHarbor},
 		{"reset leaves what Harbor keeps, and nothing else", th.resetHarbor},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 func (th *thread) dockerApart(t *testing.T) {

@@ -31,17 +31,10 @@ func TestHardened(t *testing.T) {
 	th.makeBundle(t)
 	const marks = "labels: {lab.example/disk: ssd}, annotations: {lab.example/note: \"rack 1\"}, taints: [lab.example/only=web:PreferNoSchedule], cluster: {kubernetes: {maxPods: 50}}"
 	rewrite(t, th.inventory, "  host2: {", "  host2: {"+marks+", ")
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"a hardened cluster of two families is installed and verified", th.hardened},
 		{"labels, annotations, taints and the kubelet follow the inventory", th.marks},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 func (th *thread) hardened(t *testing.T) {

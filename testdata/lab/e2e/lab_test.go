@@ -87,6 +87,22 @@ func start(t *testing.T, want scenario) *thread {
 	return th
 }
 
+// A step is a subtest that goes on from where the one before it ended.
+type step struct {
+	name string
+	run  func(*testing.T)
+}
+
+// steps runs them in turn, and none after one that failed.
+func steps(t *testing.T, list []step) {
+	t.Helper()
+	for _, s := range list {
+		if !t.Run(s.name, s.run) {
+			t.FailNow()
+		}
+	}
+}
+
 // A result is what a run of kkbundle came to.
 type result struct {
 	code           int

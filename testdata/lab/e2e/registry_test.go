@@ -22,10 +22,7 @@ func TestRegistryPair(t *testing.T) {
 			rewrite(t, filepath.Join(dir, "manifest.yaml"), "images:\n", "packages:\n  - {distribution: debian/12}\nimages:\n")
 		},
 	})
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"two registry hosts with the same images", th.installPair},
 		{"a rerun changes nothing", th.rerunHA},
 		{"the host with the address is lost, and pods are pulled", th.loseRegistry},
@@ -33,11 +30,7 @@ func TestRegistryPair(t *testing.T) {
 		{"the lost host comes back, and the address stays", th.registryBack},
 		{"a registry that does not answer loses the address", th.stopRegistry},
 		{"reset takes the address away", th.resetPair},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 // registryHolders are the numbers of the hosts that have the shared address.

@@ -85,10 +85,7 @@ func runtimeThread(t *testing.T, r podRuntime) {
 	}})
 	th.nodes, th.pristine = 2, th.traces(t)
 	th.makeBundle(t)
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"an install killed at the runtime and at kubeadm init continues", func(t *testing.T) {
 			th.killAt(t, r.task)
 			th.killAt(t, "kubeadm-init")
@@ -103,11 +100,7 @@ func runtimeThread(t *testing.T, r podRuntime) {
 		{"status says healthy", th.looks},
 		{"reset leaves nothing, and everything as it was", func(t *testing.T) { th.resetRuntime(t, r) }},
 		{"no packet left the hosts' network", th.packets},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 func (th *thread) runs(t *testing.T, r podRuntime) {

@@ -30,10 +30,7 @@ func TestUpgrade(t *testing.T) {
 	th := &upgraded{thread: start(t, scenario{hosts: 2, groups: hosts.Groups{
 		"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2},
 	}})}
-	for _, step := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	steps(t, []step{
 		{"two bundles, one cluster", th.begin},
 		{"install says that it is an upgrade", th.notInstall},
 		{"an unhealthy cluster is refused", th.refused},
@@ -41,11 +38,7 @@ func TestUpgrade(t *testing.T) {
 		{"everything is of the next version", th.verify},
 		{"a rerun changes nothing", th.again},
 		{"no packet left the hosts' network", th.packets},
-	} {
-		if !t.Run(step.name, step.run) {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 func (th *upgraded) begin(t *testing.T) {
