@@ -20,25 +20,24 @@ const (
 // etcdNodeTasks are about etcd where there is a cluster already.
 func etcdNodeTasks(c *manifest.Cluster) []Task {
 	var tasks []Task
-	if c.Kubernetes.Distribution == "kubernetes" {
-		if c.Etcd.Type == "internal" {
-			tasks = append(tasks, etcdToolsTask())
-		} else {
-			tasks = append(tasks, etcdEndpointsTask())
-		}
+	if !isK3s(c) && c.Etcd.Type != "internal" {
+		tasks = append(tasks, etcdEndpointsTask())
 	}
-	if c.Etcd.Backup != nil && c.Etcd.Type != "provided" && (c.Kubernetes.Distribution == "kubernetes" || c.Etcd.Type == "external") {
+	if c.Etcd.Backup != nil && c.Etcd.Type != "provided" && (!isK3s(c) || c.Etcd.Type == "external") {
 		tasks = append(tasks, etcdBackupTask(*c.Etcd.Backup))
 	}
 	return tasks
 }
 
-// etcdToolsTask gives control planes what kubeadm's etcd has in its image only. Where the cluster is down and etcd has to be
+// etcdToolsTasks give control planes what kubeadm's etcd has in its image only. Where the cluster is down and etcd has to be
 // restored no image runs any more, and nobody can fetch a program there.
-func etcdToolsTask() Task {
-	return settle(Task{
-		Name: "etcd-tools", Roles: []manifest.Role{manifest.RoleControlPlane}, Files: etcdPrograms("etcdctl", "etcdutl"),
-	}, func(context.Context, *Target) (setting, error) { return setting{}, nil })
+func etcdToolsTasks(c *manifest.Cluster) []Task {
+	if c.Etcd.Type != "internal" {
+		return nil
+	}
+	return []Task{settle(Task{
+		Name: "etcd-tools", Apart: true, Roles: []manifest.Role{manifest.RoleControlPlane}, Files: etcdPrograms("etcdctl", "etcdutl"),
+	}, func(context.Context, *Target) (setting, error) { return setting{}, nil })}
 }
 
 // etcdBackupTask makes every host of etcd save its own copy, so that no host's loss takes all copies with it and nobody has to

@@ -73,6 +73,7 @@ groups: {image_registry: [reg], kube_control_plane: [cp1, cp2, cp3], kube_worker
 	}
 	for _, h := range s.hosts {
 		h.answer("kubectl", l.kubectl)
+		h.answer("etcdctl", l.kubectl)
 		h.answer("uname", func(_ context.Context, cmd host.Cmd) error {
 			_, err := io.WriteString(cmd.Stdout, "x86_64\n")
 			return err
@@ -89,8 +90,9 @@ func (l *livingCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 		return strings.HasPrefix(a, "--kubeconfig") || strings.HasPrefix(a, "--server")
 	})
 	line := strings.Join(args, " ")
-	if _, etcdctl, ok := strings.Cut(line, "--write-out=json "); ok {
-		line = "etcdctl " + etcdctl
+	if cmd.Args[0] == "etcdctl" {
+		flag := func(a string) bool { return strings.HasPrefix(a, "--") }
+		line = strings.Join(slices.DeleteFunc(slices.Clone(cmd.Args), flag), " ")
 	}
 	if !strings.HasPrefix(line, "get ") && !strings.HasSuffix(line, "list") && !strings.Contains(line, "health") {
 		l.asked = append(l.asked, line)
@@ -294,6 +296,47 @@ func TestDeleteUnreachable(t *testing.T) {
 	}
 	if strings.Contains(s.hosts["cp3"].content("/etc/hosts"), "cp1") {
 		t.Error("cp3 still knows cp1")
+	}
+}
+
+// TestDeleteUnreachableEtcd takes a host that is gone out of an etcd beside the cluster: nobody resets it, which would do that.
+func TestDeleteUnreachableEtcd(t *testing.T) {
+	t.Parallel()
+	for _, ill := range []string{"cp1", "cp1 cp2"} {
+		t.Run(ill, func(t *testing.T) {
+			t.Parallel()
+			nodes := []string{"cp1", "cp2", "cp3", "node1"}
+			s, l := newLivingSite(t, nodes...)
+			s.options.Cluster = cluster(t, "etcd: {type: external}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
+			for _, name := range nodes {
+				s.hosts[name].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+			}
+			l.ill = strings.Fields(ill)
+			s.dialing("cp1")
+			_, err := DeleteNodes(t.Context(), s.options, Deletion{Hosts: []string{"cp1"}, Unreachable: true}, yes)
+			if len(l.ill) > 1 {
+				if err == nil || !strings.Contains(err.Error(), "of the 2 members of etcd that would be left, 1 would be healthy") || len(l.asked) > 0 {
+					t.Errorf("without a quorum: %v, and it asked %q", err, l.asked)
+				}
+				return
+			}
+			if err != nil || slices.Contains(l.members, "cp1") || !slices.Contains(l.asked, "etcdctl member remove fedcba9876543210") {
+				t.Errorf("%v; members %q, asked %q", err, l.members, l.asked)
+			}
+		})
+	}
+}
+
+// TestDeleteUnknown has a name that nobody knows: nothing would be done, and it would look as if it were.
+func TestDeleteUnknown(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"nod1", "", "--all", "node1,metadata.name=x"} {
+		s, l := newLivingSite(t, "cp1", "node1")
+		_, err := DeleteNodes(t.Context(), s.options, Deletion{Hosts: []string{name}, Unreachable: true}, yes)
+		var unknown *UnknownNodeError
+		if !errors.As(err, &unknown) || len(l.asked) > 0 {
+			t.Errorf("%q: got %v, and it asked %q", name, err, l.asked)
+		}
 	}
 }
 

@@ -2,12 +2,9 @@ package installer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -110,7 +107,7 @@ func (r *run) leavers(ctx context.Context, d Deletion) ([]*Target, error) {
 }
 
 // areGone refuses to take a host for gone whose kubelet still reports to the cluster: its pods would go on beside those that are
-// made in their place.
+// made in their place. It refuses names, too, that neither the inventory nor the cluster has.
 func (r *run) areGone(ctx context.Context, going []*Target) error {
 	if !r.change.gone {
 		return nil
@@ -119,16 +116,34 @@ func (r *run) areGone(ctx context.Context, going []*Target) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range nodes {
-		name := n.Metadata.Name
-		if isTrue(n.Status.Conditions, "Ready") && slices.ContainsFunc(going, func(t *Target) bool { return t.Name == name }) {
+	for _, t := range going {
+		i := slices.IndexFunc(nodes, func(n nodeObject) bool { return n.Metadata.Name == t.Name })
+		switch {
+		case i < 0 && r.target(t.Name) == nil:
+			if member, err := r.isInEtcd(ctx, t.Name); err != nil || !member {
+				return errors.Join(err, &UnknownNodeError{t.Name})
+			}
+		case i >= 0 && isTrue(nodes[i].Status.Conditions, "Ready"):
 			return &KeepError{
-				name, "it is not gone: the cluster has the node as Ready",
+				t.Name, "it is not gone: the cluster has the node as Ready",
 				"delete it without --unreachable, or switch it off; the cluster notices within a minute that a host is gone",
 			}
 		}
 	}
 	return nil
+}
+
+// An UnknownNodeError is a name that neither the inventory nor the cluster has.
+type UnknownNodeError struct{ Name string }
+
+// Error has the name.
+func (e *UnknownNodeError) Error() string {
+	return fmt.Sprintf("there is no host %q in the inventory, and no such node in the cluster", e.Name)
+}
+
+// Hint says what to do about it.
+func (e *UnknownNodeError) Hint() string {
+	return "kkbundle status lists the nodes; if this one was deleted already, kkbundle install brings the other hosts up to date"
 }
 
 // leadWithout finds a control plane that stays and speaks for the cluster.
@@ -183,7 +198,7 @@ func (r *run) deletions(going []*Target) []string {
 		if r.change.gone {
 			text = t.Name + " is gone: its pods are deleted, "
 		}
-		if r.stacked(t) {
+		if r.hasMember(t) {
 			text += "its member is removed from etcd, "
 		}
 		text += "the node is deleted"
@@ -196,11 +211,6 @@ func (r *run) deletions(going []*Target) []string {
 		list = append(list, text)
 	}
 	return append(list, r.unreached()...)
-}
-
-// stacked tells whether the host, as far as the inventory says, has a member of the etcd that kubeadm runs.
-func (r *run) stacked(t *Target) bool {
-	return r.cluster.Etcd.Type == "internal" && t.Is(manifest.RoleControlPlane)
 }
 
 // deleteNode takes one node out, and resets its host.
@@ -219,7 +229,7 @@ func (r *run) deleteNode(ctx context.Context, t *Target, d Deletion) error {
 const deletePhase = "delete"
 
 func (r *run) deleteSteps(ctx context.Context, t *Target, d Deletion) error {
-	for _, task := range []Task{drainTask(d), etcdLeaveTask(), nodeObjectTask()} {
+	for _, task := range []Task{drainTask(d), etcdLeaveTask(d), nodeObjectTask()} {
 		if err := r.taskOn(ctx, deletePhase, task, t); err != nil {
 			return err
 		}
@@ -304,139 +314,4 @@ func nodeObjectTask() Task {
 			return err
 		},
 	}
-}
-
-// etcdLeaveTask removes the host's member from the etcd that kubeadm runs, if it has one.
-func etcdLeaveTask() Task {
-	return Task{
-		Name: "etcd-member",
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if t.run.cluster.Etcd.Type != "internal" {
-				return true, nil // the reset of a host of etcd takes it out by itself
-			}
-			members, err := t.run.stackedMembers(ctx)
-			if err != nil {
-				return false, err
-			}
-			is := slices.ContainsFunc(members, func(m stackedMember) bool { return m.Name == t.Name })
-			if is {
-				because(ctx, "it is a member of etcd")
-			}
-			return !is, nil
-		},
-		Do: func(ctx context.Context, t *Target) error {
-			if err := t.run.quorumWithout(ctx, []*Target{t}); err != nil {
-				return err
-			}
-			members, err := t.run.stackedMembers(ctx)
-			if err != nil {
-				return err
-			}
-			for _, m := range members {
-				if m.Name != t.Name {
-					continue
-				}
-				if _, err := t.run.stackedEtcd(ctx, "member", "remove", strconv.FormatUint(m.ID, 16)); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-	}
-}
-
-// A stackedMember is a member of the etcd that kubeadm runs on control planes; its name is the node's.
-type stackedMember struct {
-	ID         uint64   `json:"ID"`
-	Name       string   `json:"name"` // "" if it was never started
-	PeerURLs   []string `json:"peerURLs"`
-	ClientURLs []string `json:"clientURLs"`
-	Learner    bool     `json:"isLearner"` // it has no vote yet
-	healthy    bool
-}
-
-// stackedEtcd runs etcdctl in the pod of the member beside the API server that speaks for the cluster.
-func (r *run) stackedEtcd(ctx context.Context, args ...string) ([]byte, error) {
-	lead := r.firstControlPlane()
-	const certs = "/etc/kubernetes/pki/etcd/"
-	return lead.kubectl(ctx, slices.Concat([]string{
-		"exec", "--namespace=kube-system", "etcd-" + lead.Name, "--container=etcd", "--", "etcdctl",
-		"--endpoints=https://" + net.JoinHostPort(lead.IP.String(), "2379"), "--cacert=" + certs + "ca.crt",
-		"--cert=" + certs + "healthcheck-client.crt", "--key=" + certs + "healthcheck-client.key", "--write-out=json",
-	}, args)...)
-}
-
-func (r *run) stackedMembers(ctx context.Context) ([]stackedMember, error) {
-	out, err := r.stackedEtcd(ctx, "member", "list")
-	if err != nil {
-		return nil, err
-	}
-	var list struct {
-		Members []stackedMember `json:"members"`
-	}
-	if err := json.Unmarshal(out, &list); err != nil {
-		return nil, fmt.Errorf("members of etcd: %w", err)
-	}
-	return list.Members, nil
-}
-
-// quorumWithout refuses to take members out of etcd if those that are left and healthy are not more than half of them:
-// etcd would take no more changes.
-func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
-	if r.cluster.Etcd.Type != "internal" {
-		return nil // what resets a host of etcd looks at the others before
-	}
-	members, err := r.stackedMembers(ctx)
-	if err != nil {
-		return err
-	}
-	leaves := func(m stackedMember) bool {
-		return slices.ContainsFunc(going, func(t *Target) bool { return t.Name == m.Name })
-	}
-	if !slices.ContainsFunc(members, leaves) {
-		return nil
-	}
-	if err := r.askHealth(ctx, members); err != nil {
-		return err
-	}
-	left, healthy, ill := 0, 0, []string{}
-	for _, m := range members {
-		switch {
-		case leaves(m), m.Learner:
-		case m.healthy:
-			left, healthy = left+1, healthy+1
-		default:
-			left, ill = left+1, append(ill, m.Name)
-		}
-	}
-	if healthy > left/2 {
-		return nil
-	}
-	return &KeepError{
-		going[0].Name,
-		fmt.Sprintf("of the %d members of etcd that would be left, %d would be healthy, and more than half must be (not healthy: %s)", left, healthy, strings.Join(ill, ", ")),
-		"bring these members back, or delete their nodes first, with --unreachable if their hosts are gone",
-	}
-}
-
-// askHealth asks each member by itself. etcdctl fails where one is ill, and says which all the same.
-func (r *run) askHealth(ctx context.Context, members []stackedMember) error {
-	out, err := r.stackedEtcd(ctx, "endpoint", "health", "--cluster")
-	var list []struct {
-		Endpoint string `json:"endpoint"`
-		Health   bool   `json:"health"`
-	}
-	if jsonErr := json.Unmarshal(out, &list); jsonErr != nil {
-		return errors.Join(err, fmt.Errorf("health of etcd: %w", jsonErr))
-	}
-	for i := range members {
-		members[i].healthy = slices.ContainsFunc(list, func(one struct {
-			Endpoint string `json:"endpoint"`
-			Health   bool   `json:"health"`
-		},
-		) bool {
-			return one.Health && slices.Contains(members[i].ClientURLs, one.Endpoint)
-		})
-	}
-	return nil
 }

@@ -60,6 +60,7 @@ func nodeTasks(c *manifest.Cluster) []Task {
 		containerTasks(c),
 		toolTasks(c),
 		preloadTasks(c),
+		etcdToolsTasks(c),
 		[]Task{kubeletTask(c), patchesTask()},
 		securityTasks(c),
 		[]Task{initTask(c), apiTask()},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -33,23 +32,24 @@ func (t *Target) forgetMember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	members, err := t.run.stackedMembers(ctx)
+	members, err := t.run.membersOfEtcd(ctx)
 	if err != nil {
 		return err
 	}
 	peer := t.etcdPeerURL()
-	was := slices.DeleteFunc(members, func(m stackedMember) bool { return m.Name != t.Name && !slices.Contains(m.PeerURLs, peer) })
+	was := slices.DeleteFunc(members, func(m etcdMember) bool { return m.Name != t.Name && !slices.Contains(m.PeerURLs, peer) })
 	if len(was) == 0 {
 		return nil
 	}
-	if err := t.run.askHealth(ctx, was); err != nil {
+	healthy, err := t.run.healthyOf(ctx, was)
+	if err != nil {
 		return err
 	}
+	if len(healthy) > 0 && !begun {
+		return &TakenError{Host: t.Name, Member: healthy[0].Name, Peer: peer}
+	}
 	for _, m := range was {
-		if m.healthy && !begun {
-			return &TakenError{Host: t.Name, Member: m.Name, Peer: peer}
-		}
-		if _, err := t.run.stackedEtcd(ctx, "member", "remove", strconv.FormatUint(m.ID, 16)); err != nil {
+		if err := t.run.removeMember(ctx, m); err != nil {
 			return fmt.Errorf("take what %s was out of etcd: %w", t.Name, err)
 		}
 	}

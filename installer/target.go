@@ -48,13 +48,11 @@ func (t *Target) feed(ctx context.Context, data []byte, args ...string) error {
 	return t.on.Run(ctx, host.Cmd{Args: args, Stdin: bytes.NewReader(data)})
 }
 
-// output returns what a command writes to its standard output.
+// output returns what a command writes to its standard output, also when it fails.
 func (t *Target) output(ctx context.Context, args ...string) ([]byte, error) {
 	out := &limited{most: maxFile}
-	if err := t.on.Run(ctx, host.Cmd{Args: args, Stdout: out}); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), out.err
+	err := t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})
+	return out.Bytes(), errors.Join(err, out.err)
 }
 
 // test tells whether a command succeeds. An error means that it could not be found out.
