@@ -410,8 +410,18 @@ func (t *Target) removeUnit(ctx context.Context, unit string) error {
 	return t.systemctl(ctx, "daemon-reload")
 }
 
-// unmount unmounts everything below some paths, what was mounted last first.
+// unmount unmounts everything below some paths, what was mounted last first. The kernel tells real paths, and a site may have put a
+// large directory on another disk by a link.
 func (t *Target) unmount(ctx context.Context, prefixes ...string) error {
+	for _, p := range slices.Clone(prefixes) {
+		real, err := t.output(ctx, "readlink", "-f", "--", strings.TrimSuffix(p, "/"))
+		if _, err := succeeded(err); err != nil {
+			return err
+		}
+		if at := strings.TrimSpace(string(real)); at != "" && strings.HasSuffix(p, "/") {
+			prefixes = append(prefixes, at+"/")
+		}
+	}
 	mounts, err := t.output(withoutOutput(ctx), "cat", "/proc/mounts")
 	if err != nil {
 		return err
@@ -442,7 +452,8 @@ func mountsBelow(mounts string, prefixes []string) []string {
 	return points
 }
 
-// empty removes directories with all that is in them. A directory that is a mount point itself stays, empty.
+// empty removes directories with all that is in them. A directory that is a mount point itself stays, empty, and so does one that a
+// link leads to.
 func (t *Target) empty(ctx context.Context, dirs ...string) error {
 	for _, dir := range dirs {
 		there, err := t.test(ctx, "test", "-d", dir)
@@ -452,7 +463,7 @@ func (t *Target) empty(ctx context.Context, dirs ...string) error {
 		if !there {
 			continue
 		}
-		if err := t.command(ctx, "find", dir, "-xdev", "-mindepth", "1", "-delete"); err != nil {
+		if err := t.command(ctx, "find", dir+"/", "-xdev", "-mindepth", "1", "-delete"); err != nil {
 			return err
 		}
 		if _, err := t.test(ctx, "rmdir", dir); err != nil {

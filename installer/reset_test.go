@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,6 +69,41 @@ func TestResetOfWhatIsThere(t *testing.T) {
 	}
 	if text := s.hosts["node1"].content("/etc/hosts"); strings.Contains(text, "kkbundle") {
 		t.Errorf("node1's /etc/hosts: %s", text)
+	}
+}
+
+// TestResetFollowsLinks has a site that put the kubelet's directory on another disk by a link.
+func TestResetFollowsLinks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	h := s.hosts["cp1"]
+	h.put(t, "/data/kubelet/pods/a/volumes/b", "")
+	h.put(t, "/data/other", "")
+	h.put(t, "/proc/mounts", "tmpfs /data/kubelet/pods/a/volumes tmpfs rw 0 0\ntmpfs /data/other tmpfs rw 0 0\ntmpfs /var/lib/kubelet-not tmpfs rw 0 0\n")
+	link := filepath.Join(h.root, "var/lib/kubelet")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink("../../data/kubelet", link)); err != nil {
+		t.Fatal(err)
+	}
+	var unmounted []string
+	h.answer("umount", func(_ context.Context, cmd host.Cmd) error {
+		unmounted = append(unmounted, cmd.Args[len(cmd.Args)-1])
+		return nil
+	})
+	c := s.run(t, nil).targets[0]
+	if err := errors.Join(c.unmount(t.Context(), "/var/lib/kubelet/", "/run/none/"), c.empty(t.Context(), "/var/lib/kubelet")); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"/data/kubelet/pods/a/volumes"}; !slices.Equal(unmounted, want) {
+		t.Errorf("unmounted %q, want %q", unmounted, want)
+	}
+	if left, err := filepath.Glob(filepath.Join(h.root, "data/*/*")); err != nil || len(left) > 0 {
+		t.Errorf("%v; left: %q", err, left)
+	}
+	if _, err := os.Stat(filepath.Join(h.root, "data/other")); err != nil {
+		t.Error("what is not the kubelet's:", err)
+	}
+	if _, err := os.Readlink(link); err != nil {
+		t.Error("the site's link is gone:", err)
 	}
 }
 
