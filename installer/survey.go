@@ -281,12 +281,28 @@ func (t *Target) apiHealth(ctx context.Context) error {
 		var refused *statusError
 		if errors.As(err, &refused) && (refused.code == http.StatusUnauthorized || refused.code == http.StatusForbidden) {
 			_, err = t.kubectl(ctx, "--server=https://"+address, "get", "--raw="+path)
+		} else if refused != nil {
+			refused.text = illChecks(refused.text)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// illChecks are the checks that failed, of those that an API server lists; or the whole text, if it is not such a list.
+func illChecks(text string) string {
+	var ill []string
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "[-]") {
+			ill = append(ill, strings.TrimSpace(line))
+		}
+	}
+	if ill == nil {
+		return text
+	}
+	return strings.Join(ill, ", ")
 }
 
 // A statusError is an answer that is no success.

@@ -8,6 +8,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"os"
 	"slices"
@@ -350,5 +351,50 @@ func TestStatusOfWhatIsNot(t *testing.T) {
 	}
 	if left := s.hosts["cp1"].content(host.HelperPath); left != "" {
 		t.Error("the helper is still there")
+	}
+}
+
+// TestVerificationLooksAgain has nobody hold the lease of the scheduler for a moment.
+func TestVerificationLooksAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	asked := 0
+	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+		line := strings.Join(cmd.Args, " ")
+		if !strings.Contains(line, "--output=json") {
+			return nil
+		}
+		var items []document
+		switch {
+		case strings.Contains(line, " get nodes "):
+			items = []document{{"metadata": document{"name": "cp1"}}}
+		case strings.Contains(line, "Lease/kube-scheduler"):
+			asked++
+			now := time.Now().UTC().Format(time.RFC3339)
+			items = []document{{"kind": "Lease", "metadata": document{"name": "kube-controller-manager"}, "spec": document{"holderIdentity": "cp1", "renewTime": now}}}
+			if asked > 1 {
+				items = append(items, document{"kind": "Lease", "metadata": document{"name": "kube-scheduler"}, "spec": document{"holderIdentity": "cp1", "renewTime": now}})
+			}
+		}
+		return json.NewEncoder(cmd.Stdout).Encode(document{"items": items})
+	})
+	r := s.run(t, nil)
+	if err := surveyTask(t.Context(), r.targets[0]); err != nil {
+		t.Fatal(err)
+	}
+	if got := wrong(r.findings()); asked != 2 || strings.Contains(got, lookLeases) {
+		t.Errorf("asked %d times: %s", asked, got)
+	}
+}
+
+func TestIllChecks(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"[+]ping ok\n[-]etcd failed: reason withheld\n[+]log ok\nlivez check failed": "[-]etcd failed: reason withheld",
+		"Internal Server Error": "Internal Server Error",
+	} {
+		if got := illChecks(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
 	}
 }

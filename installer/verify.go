@@ -18,10 +18,11 @@ import (
 
 // How long the cluster may take to be as it shall be after everything was installed.
 const (
-	nodesWait = 3 * time.Minute
-	podsWait  = 5 * time.Minute
-	dnsWait   = time.Minute
-	peerWait  = 2 * time.Minute
+	nodesWait  = 3 * time.Minute
+	podsWait   = 5 * time.Minute
+	dnsWait    = time.Minute
+	peerWait   = 2 * time.Minute
+	settleWait = 30 * time.Second
 )
 
 // What is read of the objects that kubectl prints.
