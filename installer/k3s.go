@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"path"
 	"regexp"
@@ -42,10 +43,13 @@ const (
 // isK3s tells whether the cluster is one of k3s, which is the runtime, the kubelet and the control plane in one program.
 func isK3s(c *manifest.Cluster) bool { return c.Kubernetes.Distribution == "k3s" }
 
+// bringsNetwork tells whether k3s' own flannel, with its own plugins, is the pods' network. It writes its configuration where
+// no other network looks, so that multus needs the catalog's.
+func bringsNetwork(c *manifest.Cluster) bool { return isK3s(c) && c.CNI.Type == flannel }
+
 // k3sTasks make nodes out of hosts: servers one by one, because each becomes a member of etcd, then agents.
 func k3sTasks(c *manifest.Cluster) []Task {
 	return slices.Concat(
-		endpointTasks(c),
 		[]Task{
 			k3sTask(c, "k3s-server", OneByOne, manifest.RoleControlPlane),
 			apiTask(),
@@ -84,8 +88,8 @@ func k3sTask(c *manifest.Cluster, name string, where Where, role manifest.Role) 
 		{"k3s", "", k3sBinary, executable},
 		{"k3s-images", "", k3sData + "/agent/images/k3s-airgap-images.tar.zst", 0o644},
 	}
-	if c.CNI.Type != "flannel" {
-		files = append(files, pluginFiles()...) // with flannel k3s uses its own
+	if !bringsNetwork(c) {
+		files = append(files, pluginFiles()...)
 	}
 	unit := k3sUnit(role == manifest.RoleControlPlane)
 	task := settle(Task{
@@ -99,7 +103,10 @@ func k3sTask(c *manifest.Cluster, name string, where Where, role manifest.Role) 
 			Paths: []string{k3sDir, k3sData + "/agent", k3sData + "/data", k3sData + "/server", "/etc/rancher/node", "/run/k3s"},
 			// Volumes of pods.
 			Data: []string{k3sData + "/storage"},
-			Undo: func(ctx context.Context, t *Target) error { return t.removeK3sLinks(ctx) },
+			Undo: undoAll(
+				func(ctx context.Context, t *Target) error { return t.removeK3sLinks(ctx) },
+				dropSets("KUBE-"), dropSets("inet6:KUBE-"), // of k3s' own network policies
+			),
 		},
 	}, func(ctx context.Context, t *Target) (setting, error) {
 		return t.k3sSetting(ctx, unit)
@@ -175,7 +182,7 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 	d := document{
 		"node-name":   t.Name,
 		"node-ip":     t.IP.String(),
-		"kubelet-arg": []any{"max-pods=" + strconv.Itoa(c.Kubernetes.MaxPods)},
+		"kubelet-arg": k3sKubelet(c),
 		"token-file":  k3sTokenFile,
 		// Without it k3s asks the upstream for what the registry lacks.
 		"disable-default-registry-endpoint": true,
@@ -183,7 +190,7 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 	if c.Kubernetes.ProxyMode != "iptables" {
 		d["kube-proxy-arg"] = []any{"proxy-mode=" + c.Kubernetes.ProxyMode}
 	}
-	if c.CNI.Type == "flannel" {
+	if bringsNetwork(c) {
 		link, err := t.linkOf(ctx)
 		if err != nil {
 			return nil, nil, err
@@ -203,6 +210,16 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 		return d, nil, nil
 	}
 	return t.k3sServerConfig(d)
+}
+
+// k3sKubelet are the flags of the kubelet.
+func k3sKubelet(c *manifest.Cluster) []any {
+	flags := []any{"max-pods=" + strconv.Itoa(c.Kubernetes.MaxPods)}
+	if c.DNS.NodeLocal && !takesServiceAddress(c) {
+		// k3s' own cluster-dns is the address of CoreDNS, too.
+		flags = append(flags, "cluster-dns="+nodeDNSAddress)
+	}
+	return flags
 }
 
 // k3sServerConfig adds what servers are told.
@@ -232,8 +249,15 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 	}) {
 		d[name] = value
 	}
-	if c.CNI.Type != "flannel" {
+	if !bringsNetwork(c) {
 		d["flannel-backend"], d["disable-network-policy"] = "none", true
+	}
+	if masks := maskFlags(c); len(masks) > 0 {
+		var flags []any
+		for _, name := range slices.Sorted(maps.Keys(masks)) {
+			flags = append(flags, name+"="+masks[name])
+		}
+		d["kube-controller-manager-arg"] = flags
 	}
 	if !t.Is(manifest.RoleWorker) {
 		d["node-taint"] = []any{"node-role.kubernetes.io/control-plane=true:NoSchedule"} // as kubeadm has it
@@ -515,12 +539,4 @@ func (t *Target) adminKubeconfig(ctx context.Context) ([]byte, error) {
 		}
 	}
 	return yaml.Marshal(config)
-}
-
-// systemNamespaces are those of Kubernetes itself and of the pod network.
-func (r *run) systemNamespaces() []string {
-	if isK3s(r.cluster) {
-		return []string{"kube-system"} // flannel is part of k3s
-	}
-	return ownNamespaces(r.cluster)
 }
