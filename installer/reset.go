@@ -264,7 +264,7 @@ func removeRegistry(ctx context.Context, t *Target) error {
 
 // isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
 func isRestored(ctx context.Context, t *Target) (bool, error) {
-	left, err := t.anyOf(ctx, "/etc/systemd/system/"+routeUnit, sysctlPath, modulesPath, sysctlWas)
+	left, err := t.anyOf(ctx, "/etc/systemd/system/"+routeUnit, sysctlPath, modulesPath, sysctlWas, swapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -300,20 +300,7 @@ func restoreHost(ctx context.Context, t *Target) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	fstab, err := t.read(ctx, "/etc/fstab")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(fstab, withSwap(fstab)) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := t.edit(ctx, "/etc/fstab", withSwap(fstab)); err != nil {
-		return err
-	}
-	if err := t.systemctl(ctx, "daemon-reload"); err != nil {
-		return err
-	}
-	return t.command(ctx, "swapon", "--all")
+	return t.restoreSwap(ctx)
 }
 
 // restoreParameters sets the kernel's parameters to what they were. One that the kernel does not take any more is left.
