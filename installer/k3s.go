@@ -100,7 +100,7 @@ func k3sTask(c *manifest.Cluster, name string, where Where, role manifest.Role) 
 		Packages: nodePackages(),
 		Leaves: Leaves{
 			Units: []string{unit},
-			Paths: []string{k3sDir, k3sData + "/agent", k3sData + "/data", k3sData + "/server", "/etc/rancher/node", "/run/k3s"},
+			Paths: []string{path.Dir(k3sLeaving), k3sDir, k3sData + "/agent", k3sData + "/data", k3sData + "/server", "/etc/rancher/node", "/run/k3s"},
 			// Volumes of pods.
 			Data: []string{k3sData + "/storage"},
 			Undo: undoAll(
@@ -496,6 +496,59 @@ func (t *Target) stopK3s(ctx context.Context) error {
 	}
 	return t.unmount(ctx, "/run/k3s/", k3sData+"/", "/run/netns/cni-")
 }
+
+// k3sLeaving keeps a server that leaves from starting again, until the host's next boot.
+const k3sLeaving = "/run/systemd/system/k3s.service.d/kkbundle-leaving.conf"
+
+// keepK3sDown is for a server whose node is about to be deleted. The others take it out of etcd then; it ends, and would come
+// back as a new member before its host is reset.
+// https://github.com/k3s-io/k3s/blob/v1.34.3%2Bk3s1/pkg/etcd/member_controller.go
+func (t *Target) keepK3sDown(ctx context.Context) error {
+	if !isK3s(t.run.cluster) || !t.Is(manifest.RoleControlPlane) || t.on == nil || t.failure != nil {
+		return nil
+	}
+	if err := t.write(ctx, textFile{k3sLeaving, 0o644, []byte(ownMark + "\n[Service]\nRestart=no\n")}); err != nil {
+		return err
+	}
+	return t.systemctl(ctx, "daemon-reload")
+}
+
+// k3sWithout is quorumWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
+func (r *run) k3sWithout(ctx context.Context, going []*Target) error {
+	nodes, err := r.firstControlPlane().nodes(ctx)
+	if err != nil {
+		return err
+	}
+	left, leaves, ill := 0, false, []string{}
+	for _, n := range nodes {
+		if _, is := n.Metadata.Labels["node-role.kubernetes.io/etcd"]; !is {
+			continue
+		}
+		switch name := n.Metadata.Name; {
+		case slices.ContainsFunc(going, func(t *Target) bool { return t.Name == name }):
+			leaves = true
+		case isTrue(n.Status.Conditions, "Ready"):
+			left++
+		default:
+			left, ill = left+1, append(ill, name)
+		}
+	}
+	if !leaves || left-len(ill) > left/2 {
+		return nil
+	}
+	return tooFewLeft(going[0], left, ill)
+}
+
+// A K3sError is a command that is for clusters of kubeadm only.
+type K3sError struct{ Command, Instead string }
+
+// Error names the command.
+func (e *K3sError) Error() string {
+	return e.Command + " is for clusters that kubeadm has made, and this one is k3s"
+}
+
+// Hint says what to do instead.
+func (e *K3sError) Hint() string { return e.Instead }
 
 // kubectlCommand is how kubectl is called as the cluster's administrator.
 func (r *run) kubectlCommand() []string {

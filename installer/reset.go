@@ -371,6 +371,11 @@ func removeFiles(ctx context.Context, t *Target) error {
 			return err
 		}
 	}
+	if isK3s(t.run.cluster) {
+		if _, err := t.test(ctx, "rmdir", k3sData, path.Dir(k3sData), path.Dir(k3sDir)); err != nil {
+			return err
+		}
+	}
 	return t.systemctl(ctx, "daemon-reload")
 }
 
