@@ -87,7 +87,7 @@ func kubeletCauses() [][3]string {
 		},
 		{
 			`failed to parse kubelet flag[^\n]*?(unknown (?:shorthand )?flag: ?'?-*[\w'-]+)`,
-			"the kubelet does not know an option that it is given: $1", "look at kubernetes.kubelet and KUBELET_EXTRA_ARGS in /etc/default/kubelet: the option is gone in this version, or mistyped",
+			"the kubelet does not know an option that it is given: $1", "look at kubernetes.kubelet and KUBELET_EXTRA_ARGS in /etc/default/kubelet or /etc/sysconfig/kubelet: the option is gone in this version, or mistyped",
 		},
 		{
 			`(?:failed to load kubelet config file|error unmarshaling[^\n]*KubeletConfiguration|strict decoding error)[^\n]*?(unknown field \\*"[^"\\]+)`,

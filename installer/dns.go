@@ -3,13 +3,17 @@ package installer
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // dnsTask lets the cluster's DNS live without name servers outside. kubeadm makes CoreDNS forward what it does not know
-// to those of the host it runs on, and CoreDNS refuses to start if there are none. Without forwarding, it answers at
+// to those of the host it runs on, and CoreDNS does not stay up if there are none or the host is its own. Without forwarding, it answers at
 // once that it does not know.
 func dnsTask() Task {
 	return Task{
@@ -28,7 +32,7 @@ func dnsTask() Task {
 				if !has {
 					_, forwards, err := t.corefile(ctx)
 					if forwards {
-						because(ctx, "the cluster's DNS forwards, and %s has no nameserver", node.Name)
+						because(ctx, "the cluster's DNS forwards, and %s has no nameserver that pods can ask", node.Name)
 					}
 					return !forwards, err
 				}
@@ -50,17 +54,40 @@ func dnsTask() Task {
 	}
 }
 
-// hasNameserver looks at the file that the kubelet gives to CoreDNS: kubeadm chooses systemd-resolved's if that runs.
+// hasNameserver tells whether the host has somewhere to ask for names outside that CoreDNS can ask, too. One on the host itself
+// is none: CoreDNS would ask itself, and ends when it notices (https://coredns.io/plugins/loop/).
 func (t *Target) hasNameserver(ctx context.Context) (bool, error) {
+	list, err := t.nameservers(ctx)
+	return len(list) > 0 && !slices.ContainsFunc(list, isOnHost), err
+}
+
+// nameservers reads the file that the kubelet gives to CoreDNS: kubeadm chooses systemd-resolved's if that runs.
+func (t *Target) nameservers(ctx context.Context) ([]string, error) {
 	file := "/etc/resolv.conf"
 	resolved, err := t.test(ctx, "systemctl", "is-active", "--quiet", "systemd-resolved.service")
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	if resolved {
 		file = "/run/systemd/resolve/resolv.conf"
 	}
-	return t.test(ctx, "grep", "--quiet", "^[[:space:]]*nameserver[[:space:]]", file)
+	data, err := t.read(ctx, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var list []string
+	for line := range strings.Lines(string(data)) {
+		const name, address = 0, 1
+		if fields := strings.Fields(line); len(fields) > address && fields[name] == "nameserver" {
+			list = append(list, fields[address])
+		}
+	}
+	return list, err
+}
+
+func isOnHost(nameserver string) bool {
+	a, err := netip.ParseAddr(nameserver)
+	return err == nil && a.Unmap().IsLoopback()
 }
 
 // corefile returns CoreDNS's configuration without forwarding, and whether it has any.

@@ -27,9 +27,6 @@ const endpointWait = 2 * time.Minute
 
 // endpointTasks make sure, before nodes join, that the API server's address leads to it.
 func endpointTasks(c *manifest.Cluster) []Task {
-	if c.Kubernetes.Distribution == "k3s" {
-		return plannedEndpointTasks(c)
-	}
 	switch c.ControlPlaneEndpoint.Type {
 	case endpointKubeVIP:
 		return []Task{kubeVIPTask(), answerTask()}
@@ -213,15 +210,4 @@ func (t *Target) proxyKubeconfig(ctx context.Context) (text string, changed bool
 	own := net.JoinHostPort(t.run.loopback().String(), port)
 	text = strings.ReplaceAll(config.Data[proxyKey], "https://"+t.run.endpoint(), "https://"+own)
 	return text, text != config.Data[proxyKey], nil
-}
-
-// plannedEndpointTasks are what a cluster needs whose endpoint install cannot make yet.
-func plannedEndpointTasks(c *manifest.Cluster) []Task {
-	switch c.ControlPlaneEndpoint.Type {
-	case endpointKubeVIP:
-		return []Task{{Name: endpointKubeVIP, Roles: []manifest.Role{manifest.RoleControlPlane}, Images: []string{"kube-vip"}}}
-	case endpointHAProxy:
-		return []Task{{Name: endpointHAProxy, Roles: []manifest.Role{manifest.RoleWorker}, Images: []string{"haproxy"}}}
-	}
-	return nil
 }

@@ -86,6 +86,9 @@ func (r *run) healthyOf(ctx context.Context, members []etcdMember) ([]etcdMember
 // quorumWithout refuses to take members out of etcd if those that are left and healthy are not more than half of them:
 // etcd would take no more changes.
 func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
+	if isK3s(r.cluster) {
+		return r.k3sWithout(ctx, going)
+	}
 	known := func(t *Target) bool { return r.target(t.Name) != nil && !r.hasMember(t) }
 	if !keepsEtcd(r.cluster) || !slices.ContainsFunc(going, func(t *Target) bool { return !known(t) }) {
 		return nil
@@ -111,9 +114,14 @@ func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
 			ill = append(ill, m.Name)
 		}
 	}
+	return tooFewLeft(going[0], len(left), ill)
+}
+
+// tooFewLeft is why a member of etcd cannot go: of those that would be left, these do not work.
+func tooFewLeft(t *Target, left int, ill []string) error {
 	return &KeepError{
-		going[0].Name,
-		fmt.Sprintf("of the %d members of etcd that would be left, %d would be healthy, and more than half must be (not healthy: %s)", len(left), len(healthy), strings.Join(ill, ", ")),
+		t.Name,
+		fmt.Sprintf("of the %d members of etcd that would be left, %d would be healthy, and more than half must be (not healthy: %s)", left, left-len(ill), strings.Join(ill, ", ")),
 		"bring these members back, or delete their nodes first, with --unreachable if their hosts are gone",
 	}
 }

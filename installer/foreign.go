@@ -39,22 +39,21 @@ func (r *run) checkForeign(ctx context.Context) error {
 	})
 }
 
-// foreignScript prints which of the paths exist, unless there is a stamp in the directory $1 that says that kubeadm or k3s
-// was started by us.
+// foreignScript prints which of the paths exist, unless a stamp in the directory $1, or who wrote the unit $2 or $3, says that
+// kubeadm or k3s was started by us.
 const foreignScript = `cd "$1" 2>/dev/null && for s in member kubeadm-begun k3s*; do [ ! -e "$s" ] || exit 0; done
-shift; for p; do [ ! -e "$p" ] || printf '%s\n' "$p"; done`
+for u in "$2" "$3"; do [ ! -e "$u" ] || [ "$(head -n 1 "$u")" != "` + ownMark + `" ] || exit 0; done
+shift 3; for p; do [ ! -e "$p" ] || printf '%s\n' "$p"; done`
 
-// foreign returns what of another cluster is on the host. What kubeadm only makes while it initialises or joins counts, and
-// not what an operator prepares, such as authorities of their own.
+// foreign returns what of another cluster is on the host. What kubeadm only makes while it initialises or joins, and k3s when
+// it runs, counts, and neither what an operator prepares, such as authorities of their own, nor volumes that outlive a reset.
 func (t *Target) foreign(ctx context.Context) ([]string, error) {
 	paths := []string{
 		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf", "/etc/kubernetes/manifests/kube-apiserver.yaml",
-		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2",
+		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2", k3sData + "/agent/kubelet.kubeconfig", k3sData + "/server/tls",
 	}
-	if t.run.cluster.Kubernetes.Distribution != "k3s" {
-		paths = append(paths, "/var/lib/rancher/k3s")
-	}
-	out, err := t.output(ctx, append([]string{"sh", "-c", foreignScript, "sh", stampDir}, paths...)...)
+	const units = "/etc/systemd/system/"
+	out, err := t.output(ctx, append([]string{"sh", "-c", foreignScript, "sh", stampDir, units + k3sUnit(true), units + k3sUnit(false)}, paths...)...)
 	return strings.Fields(string(out)), err
 }
 

@@ -16,7 +16,9 @@ func TestForeignClusters(t *testing.T) {
 	}{
 		"nothing":             {nil, ""},
 		"a node of kubeadm":   {[]string{"/etc/kubernetes/kubelet.conf"}, "/etc/kubernetes/kubelet.conf"},
-		"k3s":                 {[]string{"/var/lib/rancher/k3s/agent/x"}, "/var/lib/rancher/k3s"},
+		"an agent of k3s":     {[]string{"/var/lib/rancher/k3s/agent/kubelet.kubeconfig"}, "/var/lib/rancher/k3s/agent/kubelet.kubeconfig"},
+		"a server of k3s":     {[]string{"/var/lib/rancher/k3s/server/tls/x", "/etc/systemd/system/k3s.service"}, "/var/lib/rancher/k3s/server/tls"},
+		"volumes of k3s":      {[]string{"/var/lib/rancher/k3s/storage/pvc-1/data"}, ""},
 		"our node":            {[]string{"/etc/kubernetes/kubelet.conf", memberPath}, ""},
 		"ours, half made":     {[]string{"/etc/kubernetes/manifests/etcd.yaml", begunPath}, ""},
 		"own authorities":     {[]string{"/etc/kubernetes/pki/ca.crt"}, ""},
@@ -71,5 +73,20 @@ func TestResetForeign(t *testing.T) {
 	}
 	if got := there(); got != " cp1 node2" {
 		t.Errorf("told to take it off node1, it left it on%s", got)
+	}
+}
+
+// A k3s that we started, in a run that was killed before it could say so, is ours; one of others is not, whatever is installed.
+func TestForeignK3s(t *testing.T) {
+	t.Parallel()
+	for mark, want := range map[string]bool{ownMark + "\n": false, "[Unit]\n": true} {
+		s, _ := newK3sSite(t, "")
+		h := s.hosts["node1"]
+		h.put(t, k3sData+"/agent/kubelet.kubeconfig", "")
+		h.put(t, "/etc/systemd/system/k3s-agent.service", mark+"Description=Lightweight Kubernetes\n")
+		err := s.run(t, nil).checkForeign(t.Context())
+		if got := errors.As(err, new(*ForeignError)); got != want {
+			t.Errorf("with a unit that begins with %q: %v", mark, err)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"path"
 	"regexp"
@@ -42,10 +43,13 @@ const (
 // isK3s tells whether the cluster is one of k3s, which is the runtime, the kubelet and the control plane in one program.
 func isK3s(c *manifest.Cluster) bool { return c.Kubernetes.Distribution == "k3s" }
 
+// bringsNetwork tells whether k3s' own flannel, with its own plugins, is the pods' network. It writes its configuration where
+// no other network looks, so that multus needs the catalog's.
+func bringsNetwork(c *manifest.Cluster) bool { return isK3s(c) && c.CNI.Type == flannel }
+
 // k3sTasks make nodes out of hosts: servers one by one, because each becomes a member of etcd, then agents.
 func k3sTasks(c *manifest.Cluster) []Task {
 	return slices.Concat(
-		endpointTasks(c),
 		[]Task{
 			k3sTask(c, "k3s-server", OneByOne, manifest.RoleControlPlane),
 			apiTask(),
@@ -84,8 +88,8 @@ func k3sTask(c *manifest.Cluster, name string, where Where, role manifest.Role) 
 		{"k3s", "", k3sBinary, executable},
 		{"k3s-images", "", k3sData + "/agent/images/k3s-airgap-images.tar.zst", 0o644},
 	}
-	if c.CNI.Type != "flannel" {
-		files = append(files, pluginFiles()...) // with flannel k3s uses its own
+	if !bringsNetwork(c) {
+		files = append(files, pluginFiles()...)
 	}
 	unit := k3sUnit(role == manifest.RoleControlPlane)
 	task := settle(Task{
@@ -96,10 +100,13 @@ func k3sTask(c *manifest.Cluster, name string, where Where, role manifest.Role) 
 		Packages: nodePackages(),
 		Leaves: Leaves{
 			Units: []string{unit},
-			Paths: []string{k3sDir, k3sData + "/agent", k3sData + "/data", k3sData + "/server", "/etc/rancher/node", "/run/k3s"},
+			Paths: []string{path.Dir(k3sLeaving), k3sDir, k3sData + "/agent", k3sData + "/data", k3sData + "/server", "/etc/rancher/node", "/run/k3s"},
 			// Volumes of pods.
 			Data: []string{k3sData + "/storage"},
-			Undo: func(ctx context.Context, t *Target) error { return t.removeK3sLinks(ctx) },
+			Undo: undoAll(
+				func(ctx context.Context, t *Target) error { return t.removeK3sLinks(ctx) },
+				dropSets("KUBE-"), dropSets("inet6:KUBE-"), // of k3s' own network policies
+			),
 		},
 	}, func(ctx context.Context, t *Target) (setting, error) {
 		return t.k3sSetting(ctx, unit)
@@ -175,7 +182,7 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 	d := document{
 		"node-name":   t.Name,
 		"node-ip":     t.IP.String(),
-		"kubelet-arg": []any{"max-pods=" + strconv.Itoa(c.Kubernetes.MaxPods)},
+		"kubelet-arg": k3sKubelet(c),
 		"token-file":  k3sTokenFile,
 		// Without it k3s asks the upstream for what the registry lacks.
 		"disable-default-registry-endpoint": true,
@@ -183,7 +190,7 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 	if c.Kubernetes.ProxyMode != "iptables" {
 		d["kube-proxy-arg"] = []any{"proxy-mode=" + c.Kubernetes.ProxyMode}
 	}
-	if c.CNI.Type == "flannel" {
+	if bringsNetwork(c) {
 		link, err := t.linkOf(ctx)
 		if err != nil {
 			return nil, nil, err
@@ -203,6 +210,16 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 		return d, nil, nil
 	}
 	return t.k3sServerConfig(d)
+}
+
+// k3sKubelet are the flags of the kubelet.
+func k3sKubelet(c *manifest.Cluster) []any {
+	flags := []any{"max-pods=" + strconv.Itoa(c.Kubernetes.MaxPods)}
+	if c.DNS.NodeLocal && !takesServiceAddress(c) {
+		// k3s' own cluster-dns is the address of CoreDNS, too.
+		flags = append(flags, "cluster-dns="+nodeDNSAddress)
+	}
+	return flags
 }
 
 // k3sServerConfig adds what servers are told.
@@ -232,8 +249,15 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 	}) {
 		d[name] = value
 	}
-	if c.CNI.Type != "flannel" {
+	if !bringsNetwork(c) {
 		d["flannel-backend"], d["disable-network-policy"] = "none", true
+	}
+	if masks := maskFlags(c); len(masks) > 0 {
+		var flags []any
+		for _, name := range slices.Sorted(maps.Keys(masks)) {
+			flags = append(flags, name+"="+masks[name])
+		}
+		d["kube-controller-manager-arg"] = flags
 	}
 	if !t.Is(manifest.RoleWorker) {
 		d["node-taint"] = []any{"node-role.kubernetes.io/control-plane=true:NoSchedule"} // as kubeadm has it
@@ -473,6 +497,59 @@ func (t *Target) stopK3s(ctx context.Context) error {
 	return t.unmount(ctx, "/run/k3s/", k3sData+"/", "/run/netns/cni-")
 }
 
+// k3sLeaving keeps a server that leaves from starting again, until the host's next boot.
+const k3sLeaving = "/run/systemd/system/k3s.service.d/kkbundle-leaving.conf"
+
+// keepK3sDown is for a server whose node is about to be deleted. The others take it out of etcd then; it ends, and would come
+// back as a new member before its host is reset.
+// https://github.com/k3s-io/k3s/blob/v1.34.3%2Bk3s1/pkg/etcd/member_controller.go
+func (t *Target) keepK3sDown(ctx context.Context) error {
+	if !isK3s(t.run.cluster) || !t.Is(manifest.RoleControlPlane) || t.on == nil || t.failure != nil {
+		return nil
+	}
+	if err := t.write(ctx, textFile{k3sLeaving, 0o644, []byte(ownMark + "\n[Service]\nRestart=no\n")}); err != nil {
+		return err
+	}
+	return t.systemctl(ctx, "daemon-reload")
+}
+
+// k3sWithout is quorumWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
+func (r *run) k3sWithout(ctx context.Context, going []*Target) error {
+	nodes, err := r.firstControlPlane().nodes(ctx)
+	if err != nil {
+		return err
+	}
+	left, leaves, ill := 0, false, []string{}
+	for _, n := range nodes {
+		if _, is := n.Metadata.Labels["node-role.kubernetes.io/etcd"]; !is {
+			continue
+		}
+		switch name := n.Metadata.Name; {
+		case slices.ContainsFunc(going, func(t *Target) bool { return t.Name == name }):
+			leaves = true
+		case isTrue(n.Status.Conditions, "Ready"):
+			left++
+		default:
+			left, ill = left+1, append(ill, name)
+		}
+	}
+	if !leaves || left-len(ill) > left/2 {
+		return nil
+	}
+	return tooFewLeft(going[0], left, ill)
+}
+
+// A K3sError is a command that is for clusters of kubeadm only.
+type K3sError struct{ Command, Instead string }
+
+// Error names the command.
+func (e *K3sError) Error() string {
+	return e.Command + " is for clusters that kubeadm has made, and this one is k3s"
+}
+
+// Hint says what to do instead.
+func (e *K3sError) Hint() string { return e.Instead }
+
 // kubectlCommand is how kubectl is called as the cluster's administrator.
 func (r *run) kubectlCommand() []string {
 	if isK3s(r.cluster) {
@@ -515,12 +592,4 @@ func (t *Target) adminKubeconfig(ctx context.Context) ([]byte, error) {
 		}
 	}
 	return yaml.Marshal(config)
-}
-
-// systemNamespaces are those of Kubernetes itself and of the pod network.
-func (r *run) systemNamespaces() []string {
-	if isK3s(r.cluster) {
-		return []string{"kube-system"} // flannel is part of k3s
-	}
-	return ownNamespaces(r.cluster)
 }

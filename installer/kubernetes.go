@@ -86,6 +86,7 @@ RestartSec=10
 WantedBy=multi-user.target
 `
 
+// The environment of operators is where kubeadm's Debian and Red Hat packages have it.
 // https://github.com/kubernetes/release/blob/master/cmd/krel/templates/latest/kubeadm/10-kubeadm.conf
 const kubeletDropIn = `# Written by kkbundle, as kubeadm wants it.
 [Service]
@@ -93,6 +94,7 @@ Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/boot
 Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
 EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
 EnvironmentFile=-/etc/default/kubelet
+EnvironmentFile=-/etc/sysconfig/kubelet
 ExecStart=
 ExecStart=/usr/local/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 `

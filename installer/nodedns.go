@@ -50,10 +50,11 @@ func nodeDNSTask() Task {
 	return t
 }
 
-// haveNameservers tells whether every node that this run is connected to has somewhere to ask for names outside.
+// haveNameservers tells whether every node that this run is connected to has somewhere to ask for names outside: the cache is in
+// the host's network, and may ask the host itself.
 func (r *run) haveNameservers(ctx context.Context) (bool, error) {
 	for _, node := range r.connected(manifest.RoleCluster) {
-		if has, err := node.hasNameserver(ctx); err != nil || !has {
+		if list, err := node.nameservers(ctx); err != nil || len(list) == 0 {
 			return false, err
 		}
 	}

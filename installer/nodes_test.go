@@ -107,7 +107,11 @@ func (l *livingCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 		var items []any
 		for _, name := range l.nodes {
 			state := map[bool]string{true: "True", false: "Unknown"}[slices.Contains(l.ready, name)]
-			items = append(items, document{"metadata": document{"name": name}, "status": document{
+			labels := document{}
+			if strings.HasPrefix(name, "cp") {
+				labels["node-role.kubernetes.io/etcd"] = "true" // with k3s
+			}
+			items = append(items, document{"metadata": document{"name": name, "labels": labels}, "status": document{
 				"conditions": []any{document{"type": "Ready", "status": state}},
 				"addresses":  []any{document{"type": "InternalIP", "address": l.addresses[name]}},
 			}})

@@ -310,6 +310,9 @@ func nodeObjectTask() Task {
 		Name: "node",
 		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
+			if err := t.keepK3sDown(ctx); err != nil {
+				return err
+			}
 			_, err := t.run.firstControlPlane().kubectl(ctx, "delete", "node", t.Name, "--ignore-not-found")
 			return err
 		},

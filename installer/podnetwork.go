@@ -24,7 +24,7 @@ const (
 	multus    = "multus"
 )
 
-// networkTasks install the pod network. k3s has flannel in itself.
+// networkTasks install the pod network, unless k3s has it in itself.
 func networkTasks(c *manifest.Cluster) []Task {
 	if c.CNI.Type != multus {
 		return primaryNetwork(c, c.CNI.Type)
@@ -35,7 +35,7 @@ func networkTasks(c *manifest.Cluster) []Task {
 func primaryNetwork(c *manifest.Cluster, name string) []Task {
 	o, ok := ownCharts(c)[name]
 	switch {
-	case !ok, name == flannel && c.Kubernetes.Distribution == "k3s":
+	case !ok, bringsNetwork(c):
 		return nil
 	case name == flannel:
 		return []Task{o.task("flannel", "flannel-cni-plugin")}

@@ -264,7 +264,7 @@ func removeRegistry(ctx context.Context, t *Target) error {
 
 // isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
 func isRestored(ctx context.Context, t *Target) (bool, error) {
-	left, err := t.anyOf(ctx, "/etc/systemd/system/"+routeUnit, sysctlPath, modulesPath, sysctlWas)
+	left, err := t.anyOf(ctx, "/etc/systemd/system/"+routeUnit, sysctlPath, modulesPath, sysctlWas, swapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -300,20 +300,7 @@ func restoreHost(ctx context.Context, t *Target) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	fstab, err := t.read(ctx, "/etc/fstab")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(fstab, withSwap(fstab)) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := t.edit(ctx, "/etc/fstab", withSwap(fstab)); err != nil {
-		return err
-	}
-	if err := t.systemctl(ctx, "daemon-reload"); err != nil {
-		return err
-	}
-	return t.command(ctx, "swapon", "--all")
+	return t.restoreSwap(ctx)
 }
 
 // restoreParameters sets the kernel's parameters to what they were. One that the kernel does not take any more is left.
@@ -381,6 +368,11 @@ func removeFiles(ctx context.Context, t *Target) error {
 	}
 	if t.run.cluster.CRI.Type == "crio" {
 		if _, err := t.test(ctx, "rmdir", "/etc/containers/registries.conf.d", "/etc/containers"); err != nil {
+			return err
+		}
+	}
+	if isK3s(t.run.cluster) {
+		if _, err := t.test(ctx, "rmdir", k3sData, path.Dir(k3sData), path.Dir(k3sDir)); err != nil {
 			return err
 		}
 	}

@@ -531,7 +531,10 @@ groups: {kube_control_plane: [cp1, cp2, cp3], kube_worker: [cp2, node1], image_r
 		t.Fatal(err)
 	}
 	s.options.Inventory = inv
-	s.options.Cluster = cluster(t, "kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\n"+more)
+	if !strings.Contains(more, "kubernetes:") {
+		more = "kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\n" + more
+	}
+	s.options.Cluster = cluster(t, more)
 	newFakeK3s(t, s)
 	s.dialing("")
 	return s, clusterBundle(t, s.options.Cluster)
@@ -622,10 +625,14 @@ func TestK3sVariants(t *testing.T) {
 			"etcd: {type: provided, endpoints: ['https://10.9.0.1:2379', 'https://10.9.0.2:2379'], ca: ca, cert: cert, key: key}",
 			"datastore-endpoint: https://10.9.0.1:2379,https://10.9.0.2:2379\n", "cluster-init",
 		},
-		"another network":       {"cni: {type: none}", "flannel-backend: none\n", "flannel-iface"},
-		"what k3s brings":       {"metrics: true\nstorage: {local: true}", "disable:\n- traefik\n- servicelb\ndisable-default", "metrics-server"},
-		"a balancer's endpoint": {"controlPlaneEndpoint: {type: external, address: 'api.example:8443'}", "tls-san:\n- api.example\n", "10.0.0.4"},
-		"no registry":           {"imageRegistry: {type: none}", "cluster-init: true", "registries"},
+		"another network":            {"cni: {type: none}", "flannel-backend: none\n", "flannel-iface"},
+		"what k3s brings":            {"metrics: true\nstorage: {local: true}", "disable:\n- traefik\n- servicelb\ndisable-default", "metrics-server"},
+		"a balancer's endpoint":      {"controlPlaneEndpoint: {type: external, address: 'api.example:8443'}", "tls-san:\n- api.example\n", "10.0.0.4"},
+		"no registry":                {"imageRegistry: {type: none}", "cluster-init: true", "registries"},
+		"parts of the pods' network": {"cni: {ipv4MaskSize: 25}", "kube-controller-manager-arg:\n- node-cidr-mask-size-ipv4=25\n", "ipv6"},
+		"a DNS cache":                {"dns: {nodeLocal: true}", "- max-pods=110\nnode-ip", nodeDNSAddress},
+		"a DNS cache of pods":        {"dns: {nodeLocal: true}\nkubernetes: {distribution: k3s, version: v1.34.3+k3s1, proxyMode: ipvs}", "- cluster-dns=" + nodeDNSAddress + "\n", "iptables"},
+		"a network below multus":     {"cni: {type: multus, with: flannel}", "flannel-backend: none\n", "flannel-iface"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

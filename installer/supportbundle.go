@@ -196,7 +196,7 @@ func hostQuestions() []question {
 		sh("state.txt", `ls -laR /var/lib/kkbundle/applied /etc/kubernetes /etc/cni /opt/cni/bin /var/lib/kubelet/pki 2>/dev/null; cat /var/lib/kkbundle/applied/member 2>/dev/null`),
 		// Configuration, and nothing that is a key: names of files decide first, the scrubber afterwards.
 		sh("configuration.txt", `find /etc/kubernetes /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/instance-config.yaml /etc/containerd /etc/kkbundle /etc/docker/daemon.json \
-			/etc/crio /etc/rancher /etc/cni/net.d /etc/default/kubelet /etc/sysctl.d/99-kkbundle.conf /etc/modules-load.d/kkbundle.conf /etc/systemd/system /etc/chrony /etc/chrony.conf -xdev -type f -size -256k \
+			/etc/crio /etc/rancher /etc/cni/net.d /etc/default/kubelet /etc/sysconfig/kubelet /etc/sysctl.d/99-kkbundle.conf /etc/modules-load.d/kkbundle.conf /etc/systemd/system /etc/chrony /etc/chrony.conf -xdev -type f -size -256k \
 			! -name '*.key' ! -name '*.pem' ! -name '*.crt' ! -name '*.p12' ! -name 'htpasswd*' ! -name '*password*' ! -name '*secret*' ! -name '*token*' 2>/dev/null | sort | head -n 500 |
 			while IFS= read -r f; do echo "==> $f <=="; cat "$f"; echo; done 2>/dev/null `+size),
 	}

@@ -115,7 +115,7 @@ func leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-con
 func (r *run) survey(ctx context.Context, t *Target) (*survey, error) {
 	s := &survey{
 		kubernetes: r.cluster.Kubernetes.Distribution == "kubernetes", version: r.cluster.Kubernetes.Version,
-		ownNetwork: r.cluster.CNI.Type == "none", system: r.systemNamespaces(), objects: map[string]clusterObject{}, now: r.Now(),
+		ownNetwork: r.cluster.CNI.Type == "none", system: ownNamespaces(r.cluster), objects: map[string]clusterObject{}, now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
 		func(ctx context.Context) error { s.hosts = r.surveyHosts(ctx); return nil },
@@ -270,7 +270,7 @@ func (t *Target) runtimeRecord(ctx context.Context) (string, error) {
 func (t *Target) apiHealth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	ca, err := t.read(ctx, clusterCA)
+	ca, err := t.read(ctx, t.run.authorityFile())
 	if err != nil {
 		return err
 	}

@@ -166,7 +166,7 @@ func (u *upgrade) systemPods(ctx context.Context, t *Target, _ UpgradePlan) []er
 		}
 	}
 	var errs []error
-	for _, namespace := range t.run.systemNamespaces() {
+	for _, namespace := range ownNamespaces(t.run.cluster) {
 		pods, err := t.pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return []error{err}

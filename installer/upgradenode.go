@@ -377,7 +377,7 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
 		return fmt.Errorf("node %s is not ready: %s", t.Name, states[at].ready().Message)
 	}
 	var errs []error
-	for _, namespace := range t.run.systemNamespaces() {
+	for _, namespace := range ownNamespaces(t.run.cluster) {
 		pods, err := first.pods(ctx, "--namespace="+namespace, "--field-selector=spec.nodeName="+t.Name)
 		if err != nil {
 			return err

@@ -151,7 +151,7 @@ func messageOf(conditions []condition, kind string) string {
 // podsAreReady checks the pods of Kubernetes itself and of the pod network.
 func (t *Target) podsAreReady(ctx context.Context) error {
 	var errs []error
-	for _, namespace := range t.run.systemNamespaces() {
+	for _, namespace := range ownNamespaces(t.run.cluster) {
 		pods, err := t.pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return err
@@ -250,7 +250,7 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own := t.run.systemNamespaces()
+	own := ownNamespaces(t.run.cluster)
 	if isK3s(t.run.cluster) {
 		own = nil // they come out of k3s' archive of images, whose digests the bundle does not know
 	}

@@ -36,5 +36,22 @@ func runtimeGaps() []gap[*Cluster] {
 			func(c *Cluster) bool { return k3s(c) && len(c.Kubernetes.Kubelet) > 0 }),
 		with("kube-proxy's configuration with k3s", "kubernetes.kubeProxy", "leave it out",
 			func(c *Cluster) bool { return k3s(c) && len(c.Kubernetes.KubeProxy) > 0 }),
+		with("kubeadm's patches with k3s", "kubernetes.patches", "leave it out",
+			func(c *Cluster) bool { return k3s(c) && len(c.Kubernetes.Patches) > 0 }),
+		{"an authority of yours with k3s", func(c *Cluster) []string {
+			if !k3s(c) {
+				return nil
+			}
+			own := c.Certificates
+			return slices.Concat(when(own.CA != nil, "certificates.ca"), when(own.FrontProxyCA != nil, "certificates.frontProxyCA"), when(own.EtcdCA != nil, "certificates.etcdCA"))
+		}, "leave it out: k3s makes its own"},
+		with("another directory for k3s' etcd", "etcd.dataDir", "leave it out: it is below /var/lib/rancher/k3s/server/db",
+			func(c *Cluster) bool { return k3s(c) && c.Etcd.DataDir != "" && c.Etcd.DataDir != defaultEtcdDir }),
+		with("another version of k3s' containerd", "cri.version", "leave it out: it comes with k3s",
+			func(c *Cluster) bool { return k3s(c) && c.CRI.Version != "" }),
+		{"a chart for k3s' own flannel", func(c *Cluster) []string {
+			own := k3s(c) && (c.CNI.Type == "" || c.CNI.Type == "flannel")
+			return append(when(own && c.CNI.Version != "", "cni.version"), when(own && len(c.CNI.Values) > 0, "cni.values")...)
+		}, "leave it out, or use another network"},
 	}
 }

@@ -1,0 +1,41 @@
+//go:build linux
+
+package installer
+
+import "testing"
+
+// CoreDNS can ask the name servers that a host asks, unless that is the host itself.
+func TestNameserversOfHosts(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]struct{ any, forwards bool }{
+		"nameserver 10.0.0.53\n": {true, true},
+		" nameserver\t2001:db8::53\n# nameserver 127.0.0.1\noptions edns0\n": {true, true},
+		"nameserver 127.0.0.1\n":                          {true, false},
+		"nameserver 10.0.0.53\nnameserver ::1\n":          {true, false},
+		"search site.example\n#nameserver 10.0.0.53\n":    {false, false},
+		"nameserver\n; nameserver 10.0.0.53\n":            {false, false},
+		"nameserver fe80::1%eth0\nnameserver 10.0.0.53\n": {true, true},
+	} {
+		s := newSite(t, "cp1")
+		s.hosts["cp1"].stub(t, "systemctl", "exit 3") // systemd-resolved does not run
+		s.hosts["cp1"].put(t, "/etc/resolv.conf", text)
+		r := s.run(t, nil)
+		forwards, err := r.targets[0].hasNameserver(t.Context())
+		if err != nil || forwards != want.forwards {
+			t.Errorf("%q: CoreDNS forwards %v, %v", text, forwards, err)
+		}
+		if got, err := r.haveNameservers(t.Context()); err != nil || got != want.any {
+			t.Errorf("%q: the cache of the node forwards %v, %v", text, got, err)
+		}
+	}
+	// Where systemd-resolved runs, its own file counts, and not the one with its address.
+	s := newSite(t, "cp1")
+	s.hosts["cp1"].put(t, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
+	if has, err := s.run(t, nil).targets[0].hasNameserver(t.Context()); err != nil || has {
+		t.Errorf("without the file: %v, %v", has, err)
+	}
+	s.hosts["cp1"].put(t, "/run/systemd/resolve/resolv.conf", "nameserver 10.0.0.53\n")
+	if has, err := s.run(t, nil).targets[0].hasNameserver(t.Context()); err != nil || !has {
+		t.Errorf("with systemd-resolved: %v, %v", has, err)
+	}
+}

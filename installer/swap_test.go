@@ -1,0 +1,81 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+func TestActiveSwap(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string][]string{
+		"":                                 nil,
+		"dev-zram0.swap    generated -\n":  {"dev-zram0.swap"},
+		"swapfile.swap enabled  enabled\n": {"swapfile.swap"},
+		"a.swap masked enabled\nb.swap masked-runtime\nc.swap disabled enabled\nd.swap static\n": {"d.swap"},
+		"cut.swap\nswap.target static -\n": nil,
+	} {
+		if diff := cmp.Diff(activeSwap(list), want); diff != "" {
+			t.Errorf("%q (-got +want):\n%s", list, diff)
+		}
+	}
+}
+
+// Swap that is in no fstab comes back at the next boot unless its target is masked, which Reset undoes where we did it.
+func TestSwapWithoutFstab(t *testing.T) {
+	t.Parallel()
+	for state, ours := range map[string]bool{"static": true, "masked": false} {
+		s := newSite(t, "cp1")
+		h := s.hosts["cp1"]
+		h.stub(t, "systemctl", "echo "+state)
+		h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+			switch {
+			case slices.Contains(cmd.Args, "list-unit-files"):
+				_, err := io.WriteString(cmd.Stdout, "dev-zram0.swap generated -\n")
+				return err
+			case slices.Contains(cmd.Args, "mask"):
+				h.stub(t, "systemctl", "echo masked")
+			}
+			return nil
+		})
+		phases := []Phase{{Name: "init", Tasks: []Task{swapTask(s.options.Cluster)}}}
+		for range 2 {
+			if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantStates, want := []string{"swap@cp1 done", "swap@cp1 done"}, ""
+		if ours {
+			wantStates[0], want = "swap@cp1 changed", "systemctl mask swap.target"
+		}
+		if diff := cmp.Diff(s.states(), wantStates); diff != "" {
+			t.Errorf("%s: runs (-got +want):\n%s", state, diff)
+		}
+		changes := func() string {
+			lines := slices.DeleteFunc(h.said("systemctl"), func(line string) bool { return !strings.HasSuffix(line, swapTarget) })
+			return strings.Join(lines, ", ")
+		}
+		if got := changes(); got != want {
+			t.Errorf("%s: installing ran %q, want %q", state, got, want)
+		}
+		for range 2 {
+			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "reset", Tasks: []Task{{Name: "host", Done: isRestored, Do: restoreHost}}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want = ""; ours {
+			want = "systemctl unmask swap.target, systemctl start swap.target"
+		}
+		if got := changes(); got != want {
+			t.Errorf("%s: resetting ran %q, want %q", state, got, want)
+		}
+	}
+}
