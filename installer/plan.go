@@ -11,7 +11,7 @@ import (
 // can be done.
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
-	init := []Task{osPackagesTask(c), hostsTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c)}
+	init := []Task{osPackagesTask(c), hostsTask(), clockTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c)}
 	if c.ImageRegistry.Type != "existing" && c.ImageRegistry.Type != "none" {
 		init = append([]Task{certificatesTask()}, init...)
 	}

@@ -19,10 +19,9 @@ import (
 // hostsTask makes every host know every other by the name that it has in the inventory.
 func hostsTask() Task {
 	return Task{
-		Name:     "hosts-file",
-		Apart:    true,
-		Follows:  true,
-		Packages: []string{"chrony"}, // no task sets clocks yet; certificates and etcd need hosts that agree about the time
+		Name:    "hosts-file",
+		Apart:   true,
+		Follows: true,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
 			have, want, err := t.hostsFile(ctx)
 			if !bytes.Equal(have, want) {

@@ -180,15 +180,3 @@ func TestPartitionTable(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
-
-func TestWithServers(t *testing.T) {
-	t.Parallel()
-	got := string(withServers([]byte("pool 2.debian.pool.ntp.org iburst\nmakestep 1 3\n"), provision.Time{Servers: []string{"10.0.0.1"}}))
-	want := "#kkbundle# pool 2.debian.pool.ntp.org iburst\nmakestep 1 3\n" + blockBegin + "\nserver 10.0.0.1 iburst\n" + blockEnd + "\n"
-	if got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if again := string(withServers([]byte(got), provision.Time{Servers: []string{"10.0.0.1"}})); again != want {
-		t.Errorf("again: %q", again)
-	}
-}

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/kkbundle/kkbundle/provision"
 )
@@ -159,57 +158,14 @@ func (t *Target) provisionTimezone(ctx context.Context, z provision.Timezone) er
 	return t.command(ctx, "ln", "-sfT", "--", file, "/etc/localtime")
 }
 
-// provisionTime writes the host's time service a configuration of its own beside the distribution's.
+// provisionTime has the host's time service take the time from where the document says.
 func (t *Target) provisionTime(ctx context.Context, want provision.Time) error {
 	if want.Off {
 		return nil
 	}
-	for _, one := range []struct{ config, unit string }{
-		{"/etc/chrony/chrony.conf", "chrony.service"}, // Debian
-		{"/etc/chrony.conf", "chronyd.service"},
-	} {
-		have, err := t.read(ctx, one.config)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := t.write(ctx, textFile{one.config, 0o644, withServers(have, want)}); err != nil {
-			return err
-		}
-		return t.systemctl(ctx, "restart", one.unit)
-	}
-	there, err := t.test(ctx, "test", "-e", "/usr/lib/systemd/systemd-timesyncd")
+	c, err := t.timeConfig(ctx, timeSources{servers: want.Servers, pools: want.Pools})
 	if err != nil {
 		return err
 	}
-	if !there {
-		return errors.New("the host has neither chrony nor systemd-timesyncd: install one of them first")
-	}
-	text := "# Written by kkbundle.\n[Time]\nNTP=" + strings.Join(slices.Concat(want.Servers, want.Pools), " ") + "\n"
-	if err := t.write(ctx, textFile{"/etc/systemd/timesyncd.conf.d/kkbundle.conf", 0o644, []byte(text)}); err != nil {
-		return err
-	}
-	return t.systemctl(ctx, "restart", "systemd-timesyncd.service")
-}
-
-// withServers takes other sources of time out of chrony's configuration, and adds these in a marked block.
-func withServers(config []byte, want provision.Time) []byte {
-	var kept bytes.Buffer
-	for line := range bytes.Lines(withBlock(config, nil)) {
-		first, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		if slices.Contains([]string{"server", "pool", "peer", "sourcedir"}, first) {
-			kept.WriteString("#kkbundle# ")
-		}
-		kept.Write(line)
-	}
-	var lines []string
-	for _, s := range want.Servers {
-		lines = append(lines, "server "+s+" iburst")
-	}
-	for _, p := range want.Pools {
-		lines = append(lines, "pool "+p+" iburst")
-	}
-	return withBlock(kept.Bytes(), lines)
+	return t.setTime(ctx, c)
 }

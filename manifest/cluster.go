@@ -27,6 +27,7 @@ type Cluster struct {
 	Metrics              bool          `yaml:"metrics,omitempty" doc:"Whether metrics-server is installed."`
 	// OSPackages says where packages of the operating system come from that hosts lack.
 	OSPackages string   `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Where packages that hosts lack come from: bundle (default), those of their distribution in it; host, the hosts' own sources; none, nothing is installed."`
+	Time       Time     `yaml:"time,omitempty" doc:"Where hosts take the time from; without it their clocks are left as they are."`
 	Precheck   Precheck `yaml:"precheck,omitempty" doc:"What must hold on every host."`
 	Addons     []Addon  `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
@@ -127,6 +128,13 @@ const (
 	PackagesOfHost   = "host"
 	PackagesOfNobody = "none"
 )
+
+// Time says where hosts take the time from.
+type Time struct {
+	// Servers are names or addresses of NTP servers. A host of the inventory, by its name, gives the others the time, from its own
+	// clock where it reaches no other server.
+	Servers []string `yaml:"servers" kk:"required" doc:"NTP servers. A name of a host of the inventory makes that host a server for the others."`
+}
 
 // Backup is how often etcd is saved and how many copies stay.
 type Backup struct {

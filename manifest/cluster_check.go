@@ -24,6 +24,7 @@ func (c *checker) cluster(k *Cluster) {
 		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
 	}
 	c.podNetwork(&k.CNI)
+	c.timeServers(k.Time.Servers)
 	c.release("cri.version", k.CRI.Version)
 	c.imageRegistry(&k.ImageRegistry)
 	c.kernel("precheck.minKernel", k.Precheck.MinKernel)
@@ -160,6 +161,15 @@ func (c *checker) kernel(at, version string) {
 func (c *checker) dataDir(at, dir string) {
 	if dir != "" && !path.IsAbs(dir) {
 		c.add(at, "%q: write an absolute path", shorten(dir))
+	}
+}
+
+// timeServers checks what goes into lines of a time service's configuration.
+func (c *checker) timeServers(servers []string) {
+	for i, s := range servers {
+		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
+			c.add(index("time.servers", i), "%q is no name and no address; write one without a port, such as ntp.corp.example", shorten(s))
+		}
 	}
 }
 

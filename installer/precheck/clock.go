@@ -18,7 +18,7 @@ func clockChecks() []Check {
 		{
 			ID: "time-sync", Groups: []string{GroupHost}, Level: Warn, Title: "the clock is synchronised", Rule: isTimeSynced,
 			Why:    "clocks that are right today drift apart",
-			Fix:    "let chrony or systemd-timesyncd take the time from a server of the site",
+			Fix:    "let chrony or systemd-timesyncd take the time from a server of the site, or from one of the hosts: time.servers in the cluster file",
 			Source: "timedatectl; adjtimex(2)",
 		},
 	}
