@@ -157,16 +157,8 @@ func stalled(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: stalled")
 	}
 	ts.Check(os.MkdirAll(ts.Getenv("KKBUNDLE_CACHE"), 0o700))
-	cmds := ts.BackgroundCmds()
-	of(ts).kept = cmds[len(cmds)-1]
-	<-of(ts).files.stalled
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for range tick.C { // the test's own time limit ends it
-		if partBytes(ts.Getenv("KKBUNDLE_CACHE")) >= 2*cachePiece { // so the first is whole
-			return
-		}
-	}
+	untilStalled(ts)
+	meanwhile(ts, func() bool { return partBytes(ts.Getenv("KKBUNDLE_CACHE")) >= 2*cachePiece }) // so the first is whole
 }
 
 // halfway waits until a download stopped in the middle.
@@ -174,9 +166,35 @@ func halfway(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: halfway")
 	}
-	cmds := ts.BackgroundCmds()
-	of(ts).kept = cmds[len(cmds)-1]
-	<-of(ts).files.stalled
+	untilStalled(ts)
+}
+
+func untilStalled(ts *testscript.TestScript) {
+	u, cmds := of(ts), ts.BackgroundCmds()
+	u.kept = cmds[len(cmds)-1]
+	meanwhile(ts, func() bool {
+		select {
+		case <-u.files.stalled:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// meanwhile waits for what the process that was started last does, as long as it runs.
+func meanwhile(ts *testscript.TestScript, done func() bool) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		runs := of(ts).kept.Process.Signal(syscall.Signal(0)) == nil
+		switch {
+		case done():
+			return
+		case !runs:
+			ts.Fatalf("it ended by itself")
+		}
+	}
 }
 
 func partBytes(cache string) int64 {
@@ -297,7 +315,7 @@ func asked(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fault REGISTRY PATTERN BYTES makes the next answer to a GET of such a path stop after so many bytes, which stalled waits for.
+// fault REGISTRY PATTERN BYTES makes an answer to a GET of such a path stop after so many bytes, as the file server does below /slow/.
 func fault(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: fault REGISTRY PATTERN BYTES")
@@ -308,10 +326,15 @@ func fault(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
-	u := of(ts)
-	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile(args[1]), Effect: func(next http.Handler) http.Handler {
+	files := of(ts).files
+	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile(args[1]), Times: -1, Effect: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			next.ServeHTTP(&stallingWriter{ResponseWriter: w, left: n, stop: func() { u.files.stalled <- struct{}{}; <-r.Context().Done() }}, r)
+			first, stops := files.stops(r)
+			if !stops {
+				next.ServeHTTP(w, r)
+				return
+			}
+			next.ServeHTTP(&stallingWriter{ResponseWriter: w, left: max(n-rangeStart(r), 0), stop: func() { files.stall(r, first) }}, r)
 		})
 	}})
 }
@@ -334,7 +357,7 @@ func (w *stallingWriter) Write(p []byte) (int, error) {
 	panic(http.ErrAbortHandler)
 }
 
-// forget empties what requested and pushed look at.
+// forget empties what requested and pushed look at, and ends what stalls.
 func forget(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: forget")
