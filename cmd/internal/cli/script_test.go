@@ -63,6 +63,8 @@ func TestScripts(t *testing.T) {
 			"forget":       forget,
 			"stalled":      stalled,
 			"halfway":      halfway,
+			"rendering":    rendering,
+			"rendered":     rendered,
 			"empty":        emptyDir,
 			"withdraw":     withdraw,
 			"restore":      restore,
@@ -195,6 +197,46 @@ func meanwhile(ts *testscript.TestScript, done func() bool) {
 			ts.Fatalf("it ended by itself")
 		}
 	}
+}
+
+// rendering waits until a process that was started in the background has a child of its own, which renders a chart.
+func rendering(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: rendering")
+	}
+	cmds, u := ts.BackgroundCmds(), of(ts)
+	u.kept = cmds[len(cmds)-1]
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C { // the test's own time limit ends it
+		if u.child = childOf(ts, u.kept.Process.Pid); u.child != "" {
+			return
+		}
+	}
+}
+
+// rendered wants the child that rendering saw to be gone.
+func rendered(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: rendered")
+	}
+	if _, err := os.Stat(of(ts).child); !errors.Is(err, fs.ErrNotExist) {
+		ts.Fatalf("%s is still there: %v", of(ts).child, err)
+	}
+}
+
+// childOf returns the directory of a process's child in /proc, "" if it has none.
+func childOf(ts *testscript.TestScript, parent int) string {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	ts.Check(err)
+	for _, file := range files {
+		data, _ := os.ReadFile(file) // it may have ended
+		_, fields, _ := strings.Cut(string(data), ") ")
+		if list := strings.Fields(fields); len(list) > 1 && list[1] == strconv.Itoa(parent) {
+			return filepath.Dir(file)
+		}
+	}
+	return ""
 }
 
 func partBytes(cache string) int64 {

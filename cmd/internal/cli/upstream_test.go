@@ -44,7 +44,8 @@ type upstream struct {
 	files  *fileServer
 	ca     string // PEM file with the authorities of all
 
-	kept *exec.Cmd // the process whose download stalled
+	kept  *exec.Cmd // the process whose download stalled, or that has a child
+	child string    // its directory in /proc
 }
 
 func startUpstream(dir string) (*upstream, error) {
