@@ -200,6 +200,28 @@ func pretendBuild(ctx context.Context, dir string, contents [][]byte) error {
 	return c.Close()
 }
 
+// startAgain starts a test once more, in a process of its own with one more variable, which it waits to be killed in.
+func startAgain(t *testing.T, variable string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), variable)
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// untilKilled waits in a process that startAgain started, and not longer than the test that did.
+func untilKilled(t *testing.T) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestGCAfterKill takes what a killed process says that it uses for what it is.
 func TestGCAfterKill(t *testing.T) {
 	if dir := os.Getenv("KKBUNDLE_TEST_RUNNING"); dir != "" {
@@ -207,18 +229,14 @@ func TestGCAfterKill(t *testing.T) {
 		if err := put(t.Context(), c, text(1, 1000)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour) // until it is killed; a deadlock would end it, and an unreachable Cache lose its lock
-		if err := c.Close(); err != nil {
+		untilKilled(t)
+		if err := c.Close(); err != nil { // until here it is in use
 			t.Fatal(err)
 		}
 		return
 	}
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestGCAfterKill$")
-	cmd.Env = append(os.Environ(), "KKBUNDLE_TEST_RUNNING="+dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd := startAgain(t, "KKBUNDLE_TEST_RUNNING="+dir)
 	for blobs := 0; blobs == 0; {
 		all, _ := entries(t, dir)
 		blobs = len(all)

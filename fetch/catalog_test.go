@@ -143,7 +143,9 @@ func TestCatalogIsFetched(t *testing.T) {
 	}
 	u := newEveryHost(t, catalog.Additions{Files: b.Files, Images: b.Images, Charts: b.Charts}, platforms)
 	b.Sources = u.sources
-	l, err := fetch.Resolve(t.Context(), b, fetch.Options{Store: newStore(t), Platforms: platforms, Sources: u.sources})
+	l, err := fetch.Resolve(t.Context(), b, fetch.Options{
+		Store: newStore(t), Platforms: platforms, Sources: u.sources, Retry: fetch.Retry{Idle: never},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -294,7 +294,8 @@ func TestUnreachable(t *testing.T) {
 	if n := said.count("trying again"); n != 2 {
 		t.Errorf("tried again %d times", n)
 	}
-	if n := said.count("level=WARN"); n != 0 {
+	// That it lasts is said now and then, and how long three attempts last is the machine's affair; TestMayTell has that.
+	if n := said.count("level=WARN") - said.count("still trying"); n != 0 {
 		t.Errorf("%d warnings about what the error says anyway", n)
 	}
 }
@@ -336,7 +337,7 @@ func TestTokenExpiresInTheMiddle(t *testing.T) {
 		w.ServeHTTP(rw, r)
 	}))
 	defer srv.Close()
-	got := build(t.Context(), newMemoryStore(), strings.TrimPrefix(srv.URL, "http://"), time.Minute)
+	got := build(t.Context(), newMemoryStore(), strings.TrimPrefix(srv.URL, "http://"), thrice())
 	if got.err != nil {
 		t.Fatal(got.err)
 	}
@@ -483,7 +484,7 @@ func TestDirectoryLayout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	address, stop := serveFront(&front{next: w, at: -1})
-	good := build(t.Context(), newMemoryStore(), address, time.Minute)
+	good := build(t.Context(), newMemoryStore(), address, thrice())
 	stop()
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o700); err != nil {

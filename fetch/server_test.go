@@ -187,12 +187,15 @@ func newStore(t testing.TB) *bundle.Cache {
 	return c
 }
 
+// never is a time that no server is given up after: a busy machine takes its time.
+const never = 24 * time.Hour
+
 // options trust the site and are impatient enough for tests.
 func options(store fetch.Store, sites ...*site) fetch.Options {
 	o := fetch.Options{
 		Store:     store,
 		Platforms: []string{"linux/amd64"},
-		Retry:     fetch.Retry{Attempts: 4, Wait: time.Millisecond, MaxWait: 5 * time.Millisecond, Idle: 5 * time.Second},
+		Retry:     fetch.Retry{Attempts: 4, Wait: time.Millisecond, MaxWait: 5 * time.Millisecond, Idle: never},
 	}
 	for _, s := range sites {
 		o.Sources = append(o.Sources, manifest.Source{Host: s.host, CA: s.ca, PlainHTTP: s.ca == ""})

@@ -26,17 +26,24 @@ import (
 // build builds the helper as `make helper` does.
 func build(t *testing.T) []byte {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "kkbundle-node")
+	data, err := os.ReadFile(buildIn(t, t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// buildIn builds it into a directory, where it may be run: a program that this process itself wrote cannot be as long as a
+// child that another test starts at that moment has it open for writing.
+func buildIn(t *testing.T, dir string) (file string) {
+	t.Helper()
+	file = filepath.Join(dir, "kkbundle-node")
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", file, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return file
 }
 
 // TestSlim holds what the helper may weigh and import.

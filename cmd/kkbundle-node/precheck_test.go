@@ -124,9 +124,7 @@ func TestBareHost(t *testing.T) {
 		t.Skip("only root can change the root directory")
 	}
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "kkbundle-node"), build(t), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	buildIn(t, root)
 	cmd := exec.Command("/kkbundle-node", "facts")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 	cmd.Dir = "/"

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
+	"time"
 )
 
 const groupRoot = "/sys/fs/cgroup"
@@ -30,7 +32,16 @@ func newGroup(t testing.TB, limit int64) string {
 		t.Skipf("limiting memory needs a control group, which this machine does not let us make: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := os.Remove(group); err != nil {
+		err := os.Remove(group)
+		for errors.Is(err, syscall.EBUSY) { // the kernel may not be done with a process that has ended
+			if left, _ := os.ReadFile(filepath.Join(group, "cgroup.procs")); len(left) > 0 {
+				t.Errorf("processes are left: %s", left)
+				break
+			}
+			time.Sleep(time.Millisecond)
+			err = os.Remove(group)
+		}
+		if err != nil {
 			t.Errorf("remove the control group: %v", err)
 		}
 	})

@@ -172,7 +172,7 @@ func measure(t testing.TB, group string, args ...string) (usage, string) {
 	defer in.Close()
 	var printed bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), jobVariable+"="+string(text))
+	cmd.Env = append(defaults(), jobVariable+"="+string(text))
 	cmd.Stdout, cmd.Stderr = &printed, &printed
 	cmd.ExtraFiles = []*os.File{out}
 	err = cmd.Run()
@@ -185,6 +185,9 @@ func measure(t testing.TB, group string, args ...string) (usage, string) {
 	}
 	return u, printed.String()
 }
+
+// defaults is the environment without what tunes the memory of Go's programs: what is promised is promised without.
+func defaults() []string { return append(os.Environ(), "GOGC=", "GOMEMLIMIT=") }
 
 // must is measure for a command that has to succeed.
 func must(t testing.TB, group string, args ...string) usage {

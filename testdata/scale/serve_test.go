@@ -107,7 +107,7 @@ func pull(ctx context.Context, client *http.Client, url string, want digest.Dige
 func served(t *testing.T, path string) (url string, pid int) {
 	t.Helper()
 	cmd := exec.Command(program(t), "serve", "--listen", "127.0.0.1:0", path) //nolint:noctx // ended below, as Ctrl-C does
-	cmd.Env = append(os.Environ(), "TMPDIR=/proc/nowhere")
+	cmd.Env = append(defaults(), "TMPDIR=/proc/nowhere")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -96,8 +97,65 @@ func (s source) sha256(t testing.TB) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// A tap lets so many bytes of content through and calls dry then, before anybody can have the rest.
+type tap struct {
+	mu   sync.Mutex
+	left int64
+	dry  func() // nil lets everything through
+}
+
+func (a *tap) open(left int64, dry func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.left, a.dry = left, dry
+}
+
+// take says how many of n bytes may pass.
+func (a *tap) take(n int64) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.dry == nil {
+		return n
+	}
+	n = min(n, a.left)
+	if a.left -= n; a.left == 0 {
+		a.dry()
+	}
+	return n
+}
+
+// handler is next behind the tap.
+func (a *tap) handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(&tapped{ResponseWriter: w, tap: a, gone: r.Context().Done()}, r)
+	})
+}
+
+// tapped is an answer that comes through a tap.
+type tapped struct {
+	http.ResponseWriter
+	tap  *tap
+	gone <-chan struct{}
+}
+
+// Write implements io.Writer.
+func (w *tapped) Write(p []byte) (int, error) {
+	n := w.tap.take(int64(len(p)))
+	if n < int64(len(p)) {
+		_, _ = w.ResponseWriter.Write(p[:n])
+		<-w.gone
+		panic(http.ErrAbortHandler)
+	}
+	return w.ResponseWriter.Write(p)
+}
+
 // upstream serves sources and returns a manifest that asks for all of them, in a directory of its own.
 func upstream(t testing.TB, sources ...source) (manifest string) {
+	t.Helper()
+	return upstreamBehind(t, &tap{}, sources...)
+}
+
+func upstreamBehind(t testing.TB, a *tap, sources ...source) (manifest string) {
 	t.Helper()
 	mux := http.NewServeMux()
 	for _, s := range sources {
@@ -113,7 +171,7 @@ func upstream(t testing.TB, sources ...source) (manifest string) {
 			http.ServeContent(w, r, "", time.Time{}, &stream{source: s})
 		})
 	}
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(a.handler(mux))
 	t.Cleanup(server.Close)
 
 	var b strings.Builder

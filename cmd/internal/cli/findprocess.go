@@ -154,8 +154,11 @@ func converse(cmd *exec.Cmd, request findRequest, archive io.Reader) (answer []b
 	if len(answer) > maxAnswer {
 		err = errors.Join(fmt.Errorf("it found more than %d bytes of references", maxAnswer), cmd.Process.Kill())
 	}
-	err = errors.Join(err, cmd.Wait())
-	return answer, <-result, err
+	ended := cmd.Wait()
+	if errors.Is(ended, exec.ErrWaitDelay) { // it ended well, and this machine was too busy to hear the end of what it complained about
+		ended = nil
+	}
+	return answer, <-result, errors.Join(err, ended)
 }
 
 // readError remembers why reading ended.

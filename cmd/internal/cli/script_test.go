@@ -63,6 +63,8 @@ func TestScripts(t *testing.T) {
 			"forget":       forget,
 			"stalled":      stalled,
 			"halfway":      halfway,
+			"rendering":    rendering,
+			"rendered":     rendered,
 			"empty":        emptyDir,
 			"withdraw":     withdraw,
 			"restore":      restore,
@@ -157,16 +159,8 @@ func stalled(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: stalled")
 	}
 	ts.Check(os.MkdirAll(ts.Getenv("KKBUNDLE_CACHE"), 0o700))
-	cmds := ts.BackgroundCmds()
-	of(ts).kept = cmds[len(cmds)-1]
-	<-of(ts).files.stalled
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for range tick.C { // the test's own time limit ends it
-		if partBytes(ts.Getenv("KKBUNDLE_CACHE")) >= 2*cachePiece { // so the first is whole
-			return
-		}
-	}
+	untilStalled(ts)
+	meanwhile(ts, func() bool { return partBytes(ts.Getenv("KKBUNDLE_CACHE")) >= 2*cachePiece }) // so the first is whole
 }
 
 // halfway waits until a download stopped in the middle.
@@ -174,9 +168,75 @@ func halfway(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: halfway")
 	}
-	cmds := ts.BackgroundCmds()
-	of(ts).kept = cmds[len(cmds)-1]
-	<-of(ts).files.stalled
+	untilStalled(ts)
+}
+
+func untilStalled(ts *testscript.TestScript) {
+	u, cmds := of(ts), ts.BackgroundCmds()
+	u.kept = cmds[len(cmds)-1]
+	meanwhile(ts, func() bool {
+		select {
+		case <-u.files.stalled:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// meanwhile waits for what the process that was started last does, as long as it runs.
+func meanwhile(ts *testscript.TestScript, done func() bool) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		runs := of(ts).kept.Process.Signal(syscall.Signal(0)) == nil
+		switch {
+		case done():
+			return
+		case !runs:
+			ts.Fatalf("it ended by itself")
+		}
+	}
+}
+
+// rendering waits until a process that was started in the background has a child of its own, which renders a chart.
+func rendering(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: rendering")
+	}
+	cmds, u := ts.BackgroundCmds(), of(ts)
+	u.kept = cmds[len(cmds)-1]
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C { // the test's own time limit ends it
+		if u.child = childOf(ts, u.kept.Process.Pid); u.child != "" {
+			return
+		}
+	}
+}
+
+// rendered wants the child that rendering saw to be gone.
+func rendered(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: rendered")
+	}
+	if _, err := os.Stat(of(ts).child); !errors.Is(err, fs.ErrNotExist) {
+		ts.Fatalf("%s is still there: %v", of(ts).child, err)
+	}
+}
+
+// childOf returns the directory of a process's child in /proc, "" if it has none.
+func childOf(ts *testscript.TestScript, parent int) string {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	ts.Check(err)
+	for _, file := range files {
+		data, _ := os.ReadFile(file) // it may have ended
+		_, fields, _ := strings.Cut(string(data), ") ")
+		if list := strings.Fields(fields); len(list) > 1 && list[1] == strconv.Itoa(parent) {
+			return filepath.Dir(file)
+		}
+	}
+	return ""
 }
 
 func partBytes(cache string) int64 {
@@ -297,7 +357,7 @@ func asked(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fault REGISTRY PATTERN BYTES makes the next answer to a GET of such a path stop after so many bytes, which stalled waits for.
+// fault REGISTRY PATTERN BYTES makes an answer to a GET of such a path stop after so many bytes, as the file server does below /slow/.
 func fault(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: fault REGISTRY PATTERN BYTES")
@@ -308,10 +368,15 @@ func fault(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	n, err := strconv.Atoi(args[2])
 	ts.Check(err)
-	u := of(ts)
-	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile(args[1]), Effect: func(next http.Handler) http.Handler {
+	files := of(ts).files
+	s.AddFaults(registrytest.Fault{Method: "GET", Path: regexp.MustCompile(args[1]), Times: -1, Effect: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			next.ServeHTTP(&stallingWriter{ResponseWriter: w, left: n, stop: func() { u.files.stalled <- struct{}{}; <-r.Context().Done() }}, r)
+			first, stops := files.stops(r)
+			if !stops {
+				next.ServeHTTP(w, r)
+				return
+			}
+			next.ServeHTTP(&stallingWriter{ResponseWriter: w, left: max(n-rangeStart(r), 0), stop: func() { files.stall(r, first) }}, r)
 		})
 	}})
 }
@@ -334,7 +399,7 @@ func (w *stallingWriter) Write(p []byte) (int, error) {
 	panic(http.ErrAbortHandler)
 }
 
-// forget empties what requested and pushed look at.
+// forget empties what requested and pushed look at, and ends what stalls.
 func forget(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: forget")

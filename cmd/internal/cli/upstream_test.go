@@ -44,7 +44,8 @@ type upstream struct {
 	files  *fileServer
 	ca     string // PEM file with the authorities of all
 
-	kept *exec.Cmd // the process whose download stalled
+	kept  *exec.Cmd // the process whose download stalled, or that has a child
+	child string    // its directory in /proc
 }
 
 func startUpstream(dir string) (*upstream, error) {
@@ -186,7 +187,8 @@ func parsePlatform(s string) *v1.Platform {
 }
 
 // A fileServer serves files with ranges and entity tags over TLS, and remembers what it was asked for. The first time
-// that a file under /slow/ is asked for, it stops in the middle.
+// that a file under /slow/ is asked for, it stops in the middle. It stops there again where somebody goes on with that file,
+// until forget: a client that takes a busy machine for a server that sends nothing has no more than it had.
 type fileServer struct {
 	host   string
 	server *httptest.Server
@@ -194,14 +196,14 @@ type fileServer struct {
 
 	mu       sync.Mutex
 	content  map[string][]byte
-	requests []string // "GET /path bytes=0-"
-	slow     map[string]bool
-	stalled  chan struct{} // gets something when an answer stopped in the middle
+	requests []string        // "GET /path bytes=0-"
+	stalling map[string]bool // by path; false once that is over
+	stalled  chan struct{}   // gets something when the first answer of a path stopped in the middle
 	quit     chan struct{}
 }
 
 func newFileServer() *fileServer {
-	s := &fileServer{content: map[string][]byte{}, slow: map[string]bool{}, stalled: make(chan struct{}, 8), quit: make(chan struct{})}
+	s := &fileServer{content: map[string][]byte{}, stalling: map[string]bool{}, stalled: make(chan struct{}, 8), quit: make(chan struct{})}
 	s.server = httptest.NewUnstartedServer(s)
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // clients are killed on purpose
 	s.server.StartTLS()
@@ -259,28 +261,47 @@ func (s *fileServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.requests = append(s.requests, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+r.Header.Get("Range")))
 	data, ok := s.content[r.URL.Path]
-	slow := r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/slow/") && !s.slow[r.URL.Path]
-	if slow {
-		s.slow[r.URL.Path] = true
-	}
 	s.mu.Unlock()
 	if !ok {
 		http.NotFound(w, r)
 		return
 	}
 	w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(data)))
-	if slow {
-		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
-		_, _ = w.Write(data[:len(data)*2/3])
-		w.(http.Flusher).Flush()
-		s.stalled <- struct{}{}
-		select { // the test ends the client
-		case <-r.Context().Done():
-		case <-s.quit:
+	if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/slow/") {
+		if first, stops := s.stops(r); stops {
+			left := max(len(data)*2/3-rangeStart(r), 0)
+			w = &stallingWriter{ResponseWriter: w, left: left, stop: func() { s.stall(r, first) }}
 		}
-		panic(http.ErrAbortHandler)
 	}
 	http.ServeContent(w, r, "", time.Unix(0, 0), bytes.NewReader(data))
+}
+
+// stops says whether the answer to a request has to stop in the middle, and whether it is the first of its path.
+func (s *fileServer) stops(r *http.Request) (first, stops bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stalling, known := s.stalling[r.URL.Path]
+	if !known {
+		s.stalling[r.URL.Path] = true
+	}
+	return !known, !known || stalling && r.Header.Get("Range") != ""
+}
+
+// stall waits until the client is gone.
+func (s *fileServer) stall(r *http.Request, first bool) {
+	if first {
+		s.stalled <- struct{}{}
+	}
+	select { // the test ends the client
+	case <-r.Context().Done():
+	case <-s.quit:
+	}
+}
+
+// rangeStart is the first byte that a request asks for.
+func rangeStart(r *http.Request) (from int) {
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from) // there may be no such header
+	return from
 }
 
 func (s *fileServer) seen() []string {
@@ -293,6 +314,9 @@ func (s *fileServer) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests = nil
+	for path := range s.stalling {
+		s.stalling[path] = false
+	}
 }
 
 // noise does not compress and is the same for the same seed.

@@ -34,28 +34,37 @@ type SSHD struct {
 	Dir string
 
 	cmd *exec.Cmd
-	log *lockedBuffer
+	log *sshdLog
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+// An sshdLog is what the server prints.
+type sshdLog struct {
+	mu        sync.Mutex
+	b         bytes.Buffer
+	listening chan struct{} // closed when it says so
 }
 
-func (l *lockedBuffer) Write(p []byte) (int, error) {
+func (l *sshdLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.b.Write(p)
+	before := l.has("Server listening on ")
+	_, _ = l.b.Write(p) // it never fails
+	if !before && l.has("Server listening on ") {
+		close(l.listening)
+	}
+	return len(p), nil
 }
 
-func (l *lockedBuffer) String() string {
+func (l *sshdLog) has(text string) bool { return bytes.Contains(l.b.Bytes(), []byte(text)) }
+
+func (l *sshdLog) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
 const setupScript = `set -e
-cp -a /etc "$DIR/etc"; mount --bind "$DIR/etc" /etc
+mkdir -p "$DIR/etc"; cp -a /etc/. "$DIR/etc"; mount --bind "$DIR/etc" /etc
 for u in kktest-pw kktest-free kktest-none; do
   useradd --no-create-home --home-dir "$DIR" --shell "$LOGIN_SHELL" "$u"
   printf '%s:%s\n' "$u" "$PASSWORD" | chpasswd
@@ -106,14 +115,17 @@ func StartSSHD(tb testing.TB, o SSHDOptions) *SSHD {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		tb.Fatal(err)
 	}
-	s := &SSHD{Host: "127.0.0.1", Port: freePort(tb), Dir: dir, KeyFile: dir + "/key", KnownHosts: dir + "/known_hosts", log: &lockedBuffer{}}
-	s.Addr = fmt.Sprintf("127.0.0.1:%d", s.Port)
+	s := &SSHD{Host: "127.0.0.1", Dir: dir, KeyFile: dir + "/key", KnownHosts: dir + "/known_hosts"}
 	client := NewKey(tb, s.KeyFile)
 	hostKey := NewKey(tb, dir+"/hostkey")
-	writeKnownHosts(tb, s.KnownHosts, s.Addr, []ssh.Signer{hostKey})
 	write(tb, dir+"/authorized_keys", string(ssh.MarshalAuthorizedKey(client.PublicKey())))
-	write(tb, dir+"/sshd_config", s.config(o.Config))
-	s.start(tb, o)
+	for started := false; !started; { // another process may take the port first
+		s.Port = freePort(tb)
+		s.Addr = fmt.Sprintf("127.0.0.1:%d", s.Port)
+		write(tb, dir+"/sshd_config", s.config(o.Config))
+		started = s.start(tb, o)
+	}
+	writeKnownHosts(tb, s.KnownHosts, s.Addr, []ssh.Signer{hostKey})
 	return s
 }
 
@@ -133,8 +145,10 @@ MaxStartups 100
 `, more, s.Port, s.Dir, s.Dir)
 }
 
-func (s *SSHD) start(tb testing.TB, o SSHDOptions) {
+// start starts the server and waits until it listens. It returns false if somebody else has its port.
+func (s *SSHD) start(tb testing.TB, o SSHDOptions) bool {
 	tb.Helper()
+	s.log = &sshdLog{listening: make(chan struct{})}
 	s.cmd = exec.Command("/usr/bin/unshare", "--mount", "--propagation", "private", "sh", "-c", setupScript)
 	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "SETUP="+o.Setup, "LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
@@ -148,31 +162,28 @@ func (s *SSHD) start(tb testing.TB, o SSHDOptions) {
 		_ = s.cmd.Wait()
 		close(ended)
 	}()
+	server, log := s.cmd.Process, s.log
 	tb.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
+		_ = server.Kill()
 		<-ended
 		if tb.Failed() {
-			tb.Logf("sshd said:\n%s", s.log)
+			tb.Logf("sshd said:\n%s", log)
 		}
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		select {
-		case <-ended:
-			if strings.Contains(s.log.String(), "unshare failed") || strings.Contains(s.log.String(), "mount:") {
-				tb.Skipf("needs mount namespaces: %s", s.log)
-			}
-			tb.Fatalf("sshd ended: %s", s.log)
-		default:
-		}
-		c, err := net.DialTimeout("tcp", s.Addr, time.Second)
-		if err == nil {
-			_ = c.Close()
-			return
-		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("sshd does not listen: %v: %s", err, s.log)
-		}
+	select { // the test's own time limit ends this
+	case <-log.listening:
+		return true
+	case <-ended:
 	}
+	text := log.String()
+	switch {
+	case strings.Contains(text, "Address already in use"):
+		return false
+	case strings.Contains(text, "unshare failed"), strings.Contains(text, "mount:"):
+		tb.Skipf("needs mount namespaces: %s", text)
+	}
+	tb.Fatalf("sshd ended: %s", text)
+	return false
 }
 
 func write(tb testing.TB, file, text string) {
