@@ -63,11 +63,22 @@ func AddNodes(ctx context.Context, o Options, names []string, agree func([]strin
 	})
 }
 
+// A NoClusterError says that something was to be done with a cluster that is not there.
+type NoClusterError struct{ Reason string }
+
+// Error returns the reason.
+func (e *NoClusterError) Error() string { return e.Reason }
+
+// Hint says what makes one.
+func (e *NoClusterError) Hint() string {
+	return "kkbundle install makes one of all hosts of the inventory; if there is one already, this is not its inventory"
+}
+
 func noCluster(begun bool, err error) error {
 	if begun || err != nil {
 		return nil
 	}
-	return errors.New("there is no cluster yet that nodes could be added to: kkbundle install makes it, with all hosts of the inventory")
+	return &NoClusterError{Reason: "there is no cluster yet"}
 }
 
 // mustKnow refuses names that the inventory does not have.

@@ -65,7 +65,13 @@ func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOpt
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	all, err := installer.Certificates(ctx, s.options())
-	if len(all) == 0 {
+	if len(all) == 0 && err == nil && !g.json {
+		g.note("there are no certificates of a cluster on these hosts")
+	}
+	if len(all) == 0 && err == nil && o.fail {
+		return &expiringError{errors.New("no certificate was found")}
+	}
+	if len(all) == 0 && (err != nil || !g.json) {
 		return err
 	}
 	now := time.Now()

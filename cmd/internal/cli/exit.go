@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -74,7 +76,7 @@ func exitClasses() []exitClass {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err) ||
+			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err) || asError[*installer.NoClusterError](err) ||
 				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NamelessError](err) || asError[*installer.TakenError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
@@ -118,7 +120,7 @@ func exitCode(err error) int {
 func exitCodeHelp() string {
 	var b strings.Builder
 	b.WriteString("Exit codes:\n    0  done")
-	for _, c := range exitClasses() {
+	for _, c := range slices.SortedFunc(slices.Values(exitClasses()), func(a, b exitClass) int { return cmp.Compare(a.code, b.code) }) {
 		fmt.Fprintf(&b, "\n  %3d  %s", c.code, c.text)
 	}
 	return b.String()

@@ -90,6 +90,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.newTaskPrinter(phasesOf(s.cluster, o.phases)...)
+	p.hosts, p.dryRun = hostNames(s.inv), o.dryRun
 	options := s.options()
 	options.From, options.Tags = o.from, o.tags
 	options.Rules, options.Judged = rules, p.judged
@@ -102,7 +103,13 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	p.close()
 	if err != nil {
 		if report.Log != "" {
-			g.note("every command is in %s, a report in %s; after the cause is gone, run the same command again to continue", report.Log, report.Page)
+			g.note("every command is in %s", report.Log)
+			if !o.dryRun {
+				g.note("a report is in %s", report.Page)
+			}
+		}
+		if asError[*installer.TaskError](err) && ctx.Err() == nil {
+			g.note("after the cause is gone, run the same command again to continue")
 		}
 		return err
 	}
@@ -117,6 +124,15 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 		return g.result("export KUBECONFIG=%s", report.Kubeconfig)
 	}
 	return nil
+}
+
+// hostNames are the inventory's hosts in its order.
+func hostNames(inv *manifest.Inventory) []string {
+	var names []string
+	for _, h := range inv.Hosts() {
+		names = append(names, h.Name)
+	}
+	return names
 }
 
 // phasesOf are the phases that a run will go through.

@@ -72,5 +72,10 @@ func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err
 	options.DryRun, options.Progress = o.dryRun, p.event
 	err = installer.Reset(ctx, options)
 	p.close()
+	if err == nil && p.did == 0 {
+		g.note("there is nothing of kkbundle's to remove")
+	} else if err == nil && !o.dryRun {
+		g.note("%s is removed; what cannot be made again stays unless --with-data", s.cluster.Metadata.Name)
+	}
 	return err
 }
