@@ -95,6 +95,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 			err = r.checkForeign(inTask(ctx, "connect"))
 		}
 		if err == nil {
+			err = r.checkNames(inTask(ctx, "connect"))
+		}
+		if err == nil {
 			err = r.phases(ctx, phases)
 		}
 		if r.DryRun {

@@ -66,7 +66,7 @@ func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
-			return asError[*usageError](err) || asError[*installer.SelectionError](err)
+			return asError[*usageError](err) || asError[*installer.SelectionError](err) || asError[*installer.LimitError](err)
 		}},
 		{20, "bundle not signed by a trusted key", asError[*signatureError]},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
@@ -76,7 +76,8 @@ func exitClasses() []exitClass {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err) || asError[*installer.NoClusterError](err) ||
+			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err) ||
+				asError[*installer.NoClusterError](err) ||
 				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NamelessError](err) || asError[*installer.TakenError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {

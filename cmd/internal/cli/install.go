@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -64,14 +66,14 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 	}
 	f := cmd.Flags()
 	o.siteFlags.add(f)
-	f.Lookup("inventory").Usage = "the inventory file (without BUNDLE: default inventory.yaml here, or this host alone)"
+	f.Lookup("inventory").Usage = "the inventory `file` (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
 	g.addTrust(f)
-	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run before and after (pre_install*.sh, post_install*.sh)")
-	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
-	f.StringSliceVar(&o.limit, "limit", nil, "only these hosts")
-	f.StringVar(&o.from, "from", "", "begin with this phase or task")
-	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these names, or of these groups: "+strings.Join(installer.TagGroups(), ", "))
+	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run before and after (pre_install*.sh, post_install*.sh)")
+	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
+	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
+	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
+	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+strings.Join(installer.TagGroups(), ", "))
 	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and ask no host")
 	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, where BUNDLE is not named")
@@ -82,6 +84,9 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 func runInstall(ctx context.Context, g *globals, path string, o installOptions) (err error) {
 	rules, err := o.rulesFlag.read()
 	if err != nil {
+		return err
+	}
+	if err := isDirectory("--hooks", o.hooks); err != nil {
 		return err
 	}
 	s, err := openSite(ctx, g, o.siteFlags, path)
@@ -122,6 +127,21 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	g.noteOutcome(report, o.dryRun)
 	if report.Kubeconfig != "" && !o.dryRun {
 		return g.result("export KUBECONFIG=%s", report.Kubeconfig)
+	}
+	return nil
+}
+
+// isDirectory refuses a directory that a flag names and that is not there.
+func isDirectory(flag, name string) error {
+	if name == "" {
+		return nil
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return &inputError{fmt.Errorf("%s %s: %w", flag, name, plainly(err))}
+	}
+	if !info.IsDir() {
+		return &inputError{fmt.Errorf("%s %s: it is no directory", flag, name)}
 	}
 	return nil
 }
