@@ -109,7 +109,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if err != nil {
 		if report.Log != "" {
 			g.note("every command is in %s", report.Log)
-			if !o.dryRun {
+			if exists(report.Page) && !o.dryRun {
 				g.note("a report is in %s", report.Page)
 			}
 		}

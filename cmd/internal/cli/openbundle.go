@@ -19,7 +19,7 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 	}
 	r, err := bundle.Open(path)
 	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
-		return nil, &inputError{fmt.Errorf("bundle %s: %w", path, plainly(err))}
+		return nil, fmt.Errorf("bundle %s: %w", path, plainly(err))
 	}
 	if err != nil {
 		return nil, err
