@@ -252,7 +252,7 @@ func Keys(ctx context.Context, o Options) ([]KeyFile, error) {
 			files = append(files, KeyFile{path.Join("kubernetes", name), data})
 		}
 		if len(files) == 0 {
-			return fmt.Errorf("%s has no keys in %s: there is no cluster yet", t.Name, pkiDir)
+			return &NoClusterError{Reason: fmt.Sprintf("%s has no keys in %s: there is no cluster yet", t.Name, pkiDir)}
 		}
 		own, err := r.dir.keys()
 		files = append(files, own...)

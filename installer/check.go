@@ -123,7 +123,7 @@ func (r *run) tellResult(result precheck.Result) {
 	}
 	r.tell(Event{
 		Phase: "precheck", Task: "precheck", Host: result.Host, State: state,
-		Message: fmt.Sprintf("%s: %s. %s", result.Title, result.Found, result.Fix),
+		Message: fmt.Sprintf("wanted: %s; found: %s; fix: %s", result.Title, result.Found, result.Fix),
 	})
 }
 

@@ -51,10 +51,18 @@ func (r *run) findTargets() error {
 	}
 	for _, name := range r.Limit {
 		if !slices.ContainsFunc(r.targets, func(t *Target) bool { return t.Name == name }) {
-			return fmt.Errorf("there is no host %q with a role in the inventory", name)
+			return &LimitError{Host: name}
 		}
 	}
 	return nil
+}
+
+// A LimitError says that a run is limited to a host that the inventory does not have, or has in no group.
+type LimitError struct{ Host string }
+
+// Error names the host.
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("--limit: there is no host %q with a role in the inventory", e.Host)
 }
 
 // needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where

@@ -45,11 +45,16 @@ func (e *EtcdQuorumError) Hint() string {
 
 // etcdctlTo is etcdctl with what it needs to reach some endpoints.
 func (t *Target) etcdctlTo(endpoints ...string) []string {
-	files := etcdClientFiles()
-	if t.run.cluster.Etcd.Type == "internal" {
-		files = stackedClientFiles()
-	}
+	files := t.etcdClientFiles()
 	return []string{"etcdctl", "--endpoints=" + strings.Join(endpoints, ","), "--cacert=" + files.ca, "--cert=" + files.cert, "--key=" + files.key}
+}
+
+// etcdClientFiles are what clients of etcd on the host show.
+func (t *Target) etcdClientFiles() clientFiles {
+	if t.run.cluster.Etcd.Type == "internal" {
+		return stackedClientFiles()
+	}
+	return etcdClientFiles()
 }
 
 // etcdctl runs etcdctl on the host against some endpoints, and returns what it prints.

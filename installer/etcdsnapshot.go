@@ -124,8 +124,16 @@ func never(context.Context, *Target) (bool, error) { return false, nil }
 // workingMember finds a host whose member works.
 func (r *run) workingMember(ctx context.Context) (*Target, error) {
 	var errs []error
+	etcd := false
 	for _, t := range r.connected(manifest.RoleEtcd) {
-		err := t.etcdTools(ctx)
+		certificate := t.etcdClientFiles().cert
+		there, err := t.test(ctx, "test", "-e", certificate)
+		if err == nil && !there {
+			err = fmt.Errorf("%s has no etcd of kkbundle's: there is no %s", t.Name, certificate)
+		} else if err == nil {
+			etcd = true
+			err = t.etcdTools(ctx)
+		}
 		if err == nil {
 			err = t.etcdHealthy(ctx)
 		}
@@ -133,6 +141,9 @@ func (r *run) workingMember(ctx context.Context) (*Target, error) {
 			return t, nil
 		}
 		errs = append(errs, err)
+	}
+	if !etcd && len(errs) > 0 {
+		return nil, &NoClusterError{Reason: errors.Join(errs...).Error()}
 	}
 	return nil, fmt.Errorf("no host has an etcd that works: %w", errors.Join(errs...))
 }

@@ -185,6 +185,7 @@ const (
 	Would    State = "would"    // a dry run found that it is not so
 	Skipped  State = "skipped"  // a dry run leaves out the checks of what is not there yet
 	Failed   State = "failed"   // it could not be made so, or a check says so
+	Stopped  State = "stopped"  // the run was interrupted while it was at work
 	Warned   State = "warned"   // a check says that something is to be looked at
 	Progress State = "progress" // bytes were sent
 )

@@ -30,6 +30,9 @@ func joinProofTask() Task {
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: First,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
+			if member, err := t.isMember(ctx); err != nil || !member {
+				return false, err // a dry run gets here before there is a cluster
+			}
 			stamp, err := t.joinProof(ctx)
 			if err != nil {
 				return false, err

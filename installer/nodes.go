@@ -63,11 +63,22 @@ func AddNodes(ctx context.Context, o Options, names []string, agree func([]strin
 	})
 }
 
+// A NoClusterError says that something was to be done with a cluster that is not there.
+type NoClusterError struct{ Reason string }
+
+// Error returns the reason.
+func (e *NoClusterError) Error() string { return e.Reason }
+
+// Hint says what makes one.
+func (e *NoClusterError) Hint() string {
+	return "kkbundle install makes one of all hosts of the inventory; if there is one already, this is not its inventory"
+}
+
 func noCluster(begun bool, err error) error {
 	if begun || err != nil {
 		return nil
 	}
-	return errors.New("there is no cluster yet that nodes could be added to: kkbundle install makes it, with all hosts of the inventory")
+	return &NoClusterError{Reason: "there is no cluster yet"}
 }
 
 // mustKnow refuses names that the inventory does not have.
@@ -134,6 +145,33 @@ func (t *Target) nodeOf(nodes []nodeObject) string {
 		}
 	}
 	return ""
+}
+
+// checkNames refuses, before anything is changed, hosts that are nodes under other names than the inventory gives them: a host
+// that was renamed there, or two whose addresses were mixed up. Where the cluster does not answer nobody can tell, and an
+// installation is what brings it back.
+func (r *run) checkNames(ctx context.Context) error {
+	first := r.firstControlPlane()
+	if first.on == nil || first.failure != nil {
+		return nil
+	}
+	if begun, err := first.isMember(ctx); err != nil || !begun {
+		return err
+	}
+	nodes, err := first.nodes(ctx)
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	return r.onAll(r.connected(manifest.RoleCluster), func(_ int, t *Target) error {
+		name := t.nodeOf(nodes)
+		if name == "" || name == t.Name || t.failure != nil {
+			return nil
+		}
+		if member, err := t.isMember(ctx); err != nil || !member {
+			return err
+		}
+		return &NamelessError{Host: t.Name, Node: name}
+	})
 }
 
 // An AbsentError is a host of the inventory that is no node and cannot be reached to become one.

@@ -417,6 +417,24 @@ func TestAddNamelessNodes(t *testing.T) {
 	}
 }
 
+// TestInstallRenamedNodes holds that install does not touch a host under a name that is not its node's: it would take the node's
+// name out of the others' /etc/hosts, and prove nothing about it.
+func TestInstallRenamedNodes(t *testing.T) {
+	t.Parallel()
+	s, l := newLivingSite(t, "cp1", "node1")
+	l.nodes, l.addresses = []string{"cp1", "worker1"}, map[string]string{"worker1": "10.0.0.21"}
+	_, err := Run(t.Context(), s.options)
+	var nameless *NamelessError
+	if !errors.As(err, &nameless) || nameless.Host != "node1" || nameless.Node != "worker1" {
+		t.Fatalf("got %v, want that node1 is worker1", err)
+	}
+	for _, e := range s.events {
+		if e.Task != "" {
+			t.Errorf("%s was begun on %s", e.Task, e.Host)
+		}
+	}
+}
+
 // TestAddNodes adds a worker: the new host gets all tasks, the others those that tell of it.
 func TestAddNodes(t *testing.T) {
 	t.Parallel()

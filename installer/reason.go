@@ -40,7 +40,7 @@ func because(ctx context.Context, format string, args ...any) {
 
 // becauseOf says what is wrong with a file, or what the stamp of a setting stands for.
 func becauseOf(ctx context.Context, file string, there bool) {
-	stamp := strings.HasPrefix(file, stampDir+"/")
+	stamp := strings.HasPrefix(file, stampDir+"/") || strings.HasPrefix(file, provisionDir+"/")
 	switch {
 	case stamp && there:
 		because(ctx, "what it is made from has changed")

@@ -60,16 +60,19 @@ func (r *run) resetHost(ctx context.Context, t *Target) error {
 	return t.forget(inTask(ctx, resetPhase))
 }
 
-const resetPhase = "reset"
+const (
+	resetPhase = "reset"
+	unitDir    = "/etc/systemd/system/"
+)
 
 // resetTasks lists what is taken away, in order. What has a name that others use, too, is only touched on hosts where
 // an installation has left its stamps.
 func resetTasks() []Task {
 	return []Task{
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
-		{Name: "kubernetes", Done: notInstalled, Do: removeKubernetes},
-		{Name: "services", Done: notInstalled, Do: removeLeavings},
-		{Name: "network", Done: notInstalled, Do: removeNetwork},
+		{Name: "kubernetes", Done: installed((*run).kubernetesPaths), Do: removeKubernetes},
+		{Name: "services", Done: installed((*run).leavings), Do: removeLeavings},
+		{Name: "network", Done: installed((*run).networkPaths), Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
@@ -80,6 +83,45 @@ func resetTasks() []Task {
 func notInstalled(ctx context.Context, t *Target) (bool, error) {
 	there, err := t.test(ctx, "test", "-d", stampDir)
 	return !there, err
+}
+
+// installed is Done of what is taken away where an installation has left its stamps. A dry run is told which of the paths are
+// there.
+func installed(paths func(*run) []string) func(context.Context, *Target) (bool, error) {
+	return func(ctx context.Context, t *Target) (bool, error) {
+		done, err := notInstalled(ctx, t)
+		if err == nil && !done && t.run.DryRun {
+			_, err = t.anyOf(ctx, paths(t.run)...)
+		}
+		return done, err
+	}
+}
+
+// kubernetesPaths are what removeKubernetes removes before all.
+func (r *run) kubernetesPaths() []string {
+	return []string{unitDir + "kubelet.service", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd"}
+}
+
+func (r *run) networkPaths() []string {
+	const links = "/sys/class/net/"
+	return []string{links + "cni0", links + "flannel.1", "/etc/cni", "/var/lib/cni", "/run/flannel"}
+}
+
+// leavings are the units and paths that tasks say that they leave.
+func (r *run) leavings() []string {
+	var paths []string
+	for _, phase := range Plan(r.Cluster) {
+		for _, task := range phase.Tasks {
+			for _, unit := range task.Leaves.Units {
+				paths = append(paths, unitDir+unit)
+			}
+			paths = append(paths, task.Leaves.Paths...)
+			if r.WithData {
+				paths = append(paths, task.Leaves.Data...)
+			}
+		}
+	}
+	return paths
 }
 
 // removeKubernetes stops the kubelet and the pods and removes the cluster's state from the host, etcd's included.
@@ -244,11 +286,11 @@ func isKubernetes(word string) bool {
 }
 
 func noRegistry(ctx context.Context, t *Target) (bool, error) {
-	there, err := t.test(ctx, "test", "-e", "/etc/systemd/system/"+registryUnit)
-	if err != nil || there || !t.run.WithData {
-		return !there, err
+	paths := []string{unitDir + registryUnit}
+	if t.run.WithData {
+		paths = append(paths, registryData)
 	}
-	there, err = t.test(ctx, "test", "-e", registryData)
+	there, err := t.anyOf(ctx, paths...)
 	return !there, err
 }
 
@@ -264,12 +306,13 @@ func removeRegistry(ctx context.Context, t *Target) error {
 
 // isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
 func isRestored(ctx context.Context, t *Target) (bool, error) {
-	left, err := t.anyOf(ctx, "/etc/systemd/system/"+routeUnit, sysctlPath, modulesPath, sysctlWas, swapMasked)
+	left, err := t.anyOf(ctx, unitDir+routeUnit, sysctlPath, modulesPath, sysctlWas, swapMasked)
 	if err != nil || left {
 		return false, err
 	}
 	hosts, err := t.read(ctx, "/etc/hosts")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || !bytes.Equal(hosts, withBlock(hosts, nil)) {
+		because(ctx, "/etc/hosts")
 		return false, err
 	}
 	fstab, err := t.read(ctx, "/etc/fstab")
@@ -279,10 +322,15 @@ func isRestored(ctx context.Context, t *Target) (bool, error) {
 	return bytes.Equal(fstab, withSwap(fstab)), err
 }
 
-// anyOf tells whether one of the paths exists.
+// anyOf tells whether one of the paths exists, and says which, as a reason.
 func (t *Target) anyOf(ctx context.Context, paths ...string) (bool, error) {
-	const script = `for p; do [ -e "$p" ] && exit 0; done; exit 1`
-	return t.test(ctx, append([]string{"sh", "-c", script, "sh"}, paths...)...)
+	const script = `for p; do [ ! -e "$p" ] || printf '%s\n' "$p"; done`
+	out, err := t.output(ctx, append([]string{"sh", "-c", script, "sh"}, paths...)...)
+	if err != nil || len(out) == 0 {
+		return false, err
+	}
+	because(ctx, "%s", strings.Join(strings.Fields(string(out)), ", "))
+	return true, nil
 }
 
 // restoreHost puts back what the host was before.
@@ -388,7 +436,7 @@ func (t *Target) forget(ctx context.Context, under ...string) error {
 
 // removeUnit stops a unit that an installation made, and removes it.
 func (t *Target) removeUnit(ctx context.Context, unit string) error {
-	file := "/etc/systemd/system/" + unit
+	file := unitDir + unit
 	there, err := t.test(ctx, "test", "-e", file)
 	if err != nil || !there {
 		return err

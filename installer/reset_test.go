@@ -130,6 +130,7 @@ func TestResetRestores(t *testing.T) {
 	if during := h.tree(t); during == before {
 		t.Error("nothing was changed")
 	}
+	s.resetWould(t, "node1", "host", "/etc/systemd/system/"+routeUnit, sysctlPath)
 	if err := Reset(t.Context(), s.options); err != nil {
 		t.Fatal(err)
 	}
@@ -200,5 +201,25 @@ func TestLookingLeavesARunAlone(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(s.hosts["cp1"].root, stateDir)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something is left: %v", err)
+	}
+}
+
+// resetWould wants a dry run of reset to name paths on a host.
+func (s *site) resetWould(t *testing.T, host, task string, paths ...string) {
+	t.Helper()
+	o := s.options
+	o.DryRun = true
+	s.events = nil
+	if err := Reset(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(s.events, func(e Event) bool { return e.State == Would && e.Host == host && e.Task == task })
+	if i < 0 {
+		t.Fatalf("nothing about %s on %s in %+v", task, host, s.events)
+	}
+	for _, p := range paths {
+		if !strings.Contains(s.events[i].Message, p) {
+			t.Errorf("%s would go with %q, which lacks %s", task, s.events[i].Message, p)
+		}
 	}
 }

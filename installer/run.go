@@ -95,6 +95,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 			err = r.checkForeign(inTask(ctx, "connect"))
 		}
 		if err == nil {
+			err = r.checkNames(inTask(ctx, "connect"))
+		}
+		if err == nil {
 			err = r.phases(ctx, phases)
 		}
 		if r.DryRun {
@@ -200,13 +203,18 @@ func (r *run) taskOn(ctx context.Context, phase string, task Task, t *Target) er
 		return nil
 	}
 	event.State = Failed
+	cause := context.Cause(ctx)
+	interrupted := cause != nil && errors.Is(err, cause)
+	if interrupted {
+		event.State = Stopped
+	}
 	event.Message = r.mask.mask(err.Error())
 	r.tell(event)
 	var (
 		blocked   *precheck.BlockedError
 		unreached *precheck.UnreachableError
 	)
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) || errors.As(err, &blocked) || errors.As(err, &unreached) {
+	if interrupted || errors.As(err, &blocked) || errors.As(err, &unreached) {
 		return err // it says everything itself
 	}
 	return &TaskError{Phase: phase, Task: task.Name, Host: t.Name, Err: err}

@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,7 +36,7 @@ func Status(ctx context.Context, o StatusOptions) (report.Status, error) {
 		if seen != nil {
 			list = append(list, judged(lookAPI, from.Name, seen))
 		}
-		if from == nil {
+		if from == nil && !slices.ContainsFunc(list, func(f report.Finding) bool { return f.ID == lookMember }) {
 			list = append(list, finding(lookMember, "", report.Failed, "no control plane that can be reached has a cluster of kkbundle's"))
 		}
 		for i := range list {
@@ -135,5 +136,6 @@ func (r *run) remembered(out *report.Status) {
 		return
 	}
 	out.Installed = last.Bundle
+	out.Cluster = cmp.Or(out.Cluster, last.Cluster)
 	out.Last = &report.Last{Time: last.Start, Outcome: last.Outcome, Changed: last.Changed}
 }

@@ -3,6 +3,7 @@ package installer
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -64,7 +65,7 @@ func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ Su
 			a.lacks(&a.said.Lacking, "cluster", errors.New("no control plane that can be reached has a cluster of kkbundle's"))
 		}
 		a.status(ctx, r, from)
-		a.text("README.txt", a.readme(r.cluster.Metadata.Name))
+		a.text("README.txt", a.readme(r.clusterName()))
 		return errors.Join(context.Cause(ctx), a.err)
 	})
 	return a.said, errors.Join(err, a.tar.Close(), z.Close())
@@ -125,6 +126,13 @@ func (a *archive) lacks(list *[]string, what string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	*list = append(*list, what+": "+a.scrub.text(err.Error()))
+}
+
+// clusterName is what the cluster file says, or the last report where none was given.
+func (r *run) clusterName() string {
+	last := report.Status{Cluster: r.cluster.Metadata.Name}
+	r.remembered(&last)
+	return cmp.Or(last.Cluster, "(its name is not known here)")
 }
 
 func (a *archive) readme(cluster string) string {

@@ -51,11 +51,18 @@ func (r *run) findings() report.Findings {
 }
 
 // An UnhealthyError says that looking at a cluster found what is not as it should be.
-type UnhealthyError struct{ Findings report.Findings }
+type UnhealthyError struct {
+	Findings report.Findings
+	// Shown says that whoever reads the error has seen the findings: it does not list them again.
+	Shown bool
+}
 
 // Error lists what failed.
 func (e *UnhealthyError) Error() string {
 	text := "the cluster is not healthy: " + e.Findings.Summary()
+	if e.Shown {
+		return text
+	}
 	for _, f := range e.Findings {
 		if f.State == report.Failed {
 			text += "\n  " + strings.TrimSpace(f.ID+" "+f.Host) + ": " + strings.ReplaceAll(f.Found, "\n", "\n    ")
@@ -66,6 +73,9 @@ func (e *UnhealthyError) Error() string {
 
 // Hint says where there is more.
 func (e *UnhealthyError) Hint() string {
+	if e.Shown {
+		return "what to do is said above; kkbundle support-bundle collects the logs"
+	}
 	for _, f := range e.Findings {
 		if f.State == report.Failed && f.Fix != "" {
 			return f.Fix + "; kkbundle status looks again, kkbundle support-bundle collects the logs"
@@ -168,7 +178,7 @@ func verifyTasks(c *manifest.Cluster) []Task {
 	}
 	return append(tasks, Task{Name: "verify-result", Where: Here, Do: func(_ context.Context, t *Target) error {
 		if list := t.run.findings(); !list.Healthy() {
-			return &UnhealthyError{list}
+			return &UnhealthyError{Findings: list}
 		}
 		return nil
 	}})
@@ -187,7 +197,7 @@ func surveyTask(ctx context.Context, t *Target) error {
 		s, err = t.run.survey(ctx, t)
 		list = s.findings()
 		if slices.ContainsFunc(list, func(f report.Finding) bool { return f.State == report.Failed && slices.Contains(momentary(), f.ID) }) {
-			return &UnhealthyError{list}
+			return &UnhealthyError{Findings: list}
 		}
 		return nil
 	})

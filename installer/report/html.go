@@ -93,13 +93,13 @@ func (r Run) page() (page, string) {
 		Total: took(r.Times.Total), Kubeadm: took(r.Times.Kubeadm), Pulling: took(r.Times.Pulls), Own: took(r.Times.Own),
 		Class: map[Outcome]string{Succeeded: "p", Interrupted: "warn", Stopped: "block"}[r.Outcome],
 	}
-	p.Summary = fmt.Sprintf("%s: %s, %s, %d changed, %d as they should be, in %s", r.Outcome, count(len(r.Hosts), "host"), count(len(r.Tasks), "task"),
+	p.Summary = fmt.Sprintf("%s: %s, %s, %d changed, %d as they should be, in %s", r.Outcome, count(r.worked(), "host"), count(len(r.Tasks), "task"),
 		r.Changed, r.Done, p.Total)
 	if r.Outcome == Succeeded && len(p.Problems) > 0 {
 		p.Class = "warn"
 	}
 	p.Error = lines(r.Error)
-	p.Warnings = shown(r.Warnings)
+	p.Warnings = shown(together(r.Warnings, r.Hosts))
 	if p.Precheck != nil {
 		one := *p.Precheck
 		one.Warnings = shown(one.Warnings)
@@ -116,13 +116,49 @@ func (r Run) page() (page, string) {
 		switch t.State {
 		case "changed":
 			p.Did = append(p.Did, newPageTask(t))
-		case "failed", "started":
+		case "failed", "stopped", "started":
 			p.Failed = append(p.Failed, newPageTask(t))
 		}
 	}
 	p.Good = r.Findings.good()
 	p.Images = r.images()
 	return p, bars
+}
+
+// worked is how many hosts something was looked at or done on.
+func (r Run) worked() int {
+	n := 0
+	for _, h := range r.Hosts {
+		if slices.ContainsFunc(r.Tasks, func(t Task) bool { return t.Host == h }) {
+			n++
+		}
+	}
+	return n
+}
+
+// together joins what was said of several hosts in the same words.
+func together(list, hosts []string) []string {
+	var texts []string
+	of := map[string][]string{}
+	for _, one := range list {
+		host, text, found := strings.Cut(one, ": ")
+		if !found || !slices.Contains(hosts, host) {
+			host, text = "", one
+		}
+		if _, known := of[text]; !known {
+			texts = append(texts, text)
+			of[text] = nil
+		}
+		if host != "" {
+			of[text] = append(of[text], host)
+		}
+	}
+	for i, text := range texts {
+		if names := of[text]; len(names) > 0 {
+			texts[i] = strings.Join(names, ", ") + ": " + text
+		}
+	}
+	return texts
 }
 
 func shown(list []string) []string {
@@ -199,7 +235,7 @@ func classOf(state string) string {
 	switch state {
 	case "changed":
 		return "changed"
-	case "failed", "started":
+	case "failed", "stopped", "started":
 		return "block"
 	}
 	return "done"

@@ -178,7 +178,7 @@ func (s Status) WriteTable(w io.Writer) error {
 	if !s.Healthy {
 		health = "NOT healthy"
 	}
-	row("cluster", orDash(s.Cluster)+": "+health+" ("+s.Findings.Summary()+")")
+	row("cluster", strings.TrimPrefix(s.Cluster+": ", ": ")+health+" ("+s.Findings.Summary()+")")
 	if s.Installed != nil {
 		row("bundle", strings.TrimSpace(s.Installed.Name+" "+s.Installed.Version+" "+s.Installed.Digest))
 	}

@@ -53,7 +53,7 @@ With --fail the exit code is 22 where one has ended or ends within --days, for a
 	o.clusterOptional = true
 	o.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 60, "which certificates are said to end soon")
+	cmd.Flags().IntVar(&o.days, "days", 60, "how many `days` before their end certificates are said to end soon")
 	cmd.Flags().BoolVar(&o.fail, "fail", false, "fail if one ends soon")
 	return cmd
 }
@@ -65,7 +65,13 @@ func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOpt
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	all, err := installer.Certificates(ctx, s.options())
-	if len(all) == 0 {
+	if len(all) == 0 && err == nil && !g.json {
+		g.note("there are no certificates of a cluster on these hosts")
+	}
+	if len(all) == 0 && err == nil && o.fail {
+		return &expiringError{errors.New("no certificate was found")}
+	}
+	if len(all) == 0 && (err != nil || !g.json) {
 		return err
 	}
 	now := time.Now()
@@ -137,7 +143,7 @@ Kubelets renew their own certificates; the registry's is renewed by install. Aut
 	}
 	o.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 0, "only where a certificate ends within so many days (default: all)")
+	cmd.Flags().IntVar(&o.days, "days", 0, "`days`: only where a certificate ends within so many days (default: all)")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
 	return cmd
 }
@@ -180,7 +186,7 @@ the work directory. It is not encrypted: whoever has it is the cluster's adminis
 	}
 	o.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file (required)")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` (required)")
 	return cmd
 }
 

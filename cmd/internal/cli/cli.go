@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -78,7 +79,12 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	cmd.SetOut(g.Out)
 	cmd.SetErr(g.Err)
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())
+		text := err.Error()
+		var wrong *strconv.NumError
+		if errors.As(err, &wrong) { // pflag says it as Go does
+			text = strings.TrimSuffix(text, wrong.Error()) + "want a whole number"
+		}
+		return fmt.Errorf("%s; see `%s --help`", text, c.CommandPath())
 	})
 	f := cmd.PersistentFlags()
 	f.BoolVarP(&g.quiet, "quiet", "q", false, "print nothing but errors and what was asked for")
@@ -134,6 +140,16 @@ func takes(names ...string) cobra.PositionalArgs {
 			want = "no arguments"
 		}
 		return fmt.Errorf("`%s` takes %s, got %s; see `%s --help`", cmd.CommandPath(), want, count(len(args), "argument"), cmd.CommandPath())
+	}
+}
+
+// takesSome says which arguments a command has that wants one or more.
+func takesSome(names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return nil
+		}
+		return fmt.Errorf("`%s` takes %s, got none; see `%s --help`", cmd.CommandPath(), names, cmd.CommandPath())
 	}
 }
 

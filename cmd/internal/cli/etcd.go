@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -45,7 +46,7 @@ Secrets in it; only you can read it. The cluster goes on meanwhile.`,
 	}
 	o.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write (default CLUSTER-etcd-TIME.db)")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` to write (default CLUSTER-etcd-TIME.db)")
 	return cmd
 }
 
@@ -121,8 +122,8 @@ A restore that was interrupted is run again with the same command; until then co
 	f := cmd.Flags()
 	o.add(f)
 	g.addTrust(f)
-	f.StringVar(&o.from, "from", "", "the copy, as etcd backup and the hosts of etcd save it (required)")
-	f.StringSliceVar(&o.without, "without", nil, "hosts that are lost and switched off")
+	f.StringVar(&o.from, "from", "", "the `file` with the copy, as etcd backup and the hosts of etcd save it (required)")
+	f.StringSliceVar(&o.without, "without", nil, "`hosts` that are lost and switched off")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
 	return cmd
 }
@@ -132,6 +133,9 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 		return &usageError{errors.New("name the copy to restore with --from")}
 	}
 	snapshot, err := installer.ReadEtcdSnapshot(o.from)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("--from %s: %w", o.from, plainly(err))
+	}
 	if err != nil {
 		return &inputError{err}
 	}

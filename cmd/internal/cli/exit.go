@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -64,7 +66,7 @@ func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
-			return asError[*usageError](err) || asError[*installer.SelectionError](err)
+			return asError[*usageError](err) || asError[*installer.SelectionError](err) || asError[*installer.LimitError](err)
 		}},
 		{20, "bundle not signed by a trusted key", asError[*signatureError]},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
@@ -75,6 +77,7 @@ func exitClasses() []exitClass {
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
 			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err) ||
+				asError[*installer.NoClusterError](err) ||
 				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NamelessError](err) || asError[*installer.TakenError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
@@ -118,7 +121,7 @@ func exitCode(err error) int {
 func exitCodeHelp() string {
 	var b strings.Builder
 	b.WriteString("Exit codes:\n    0  done")
-	for _, c := range exitClasses() {
+	for _, c := range slices.SortedFunc(slices.Values(exitClasses()), func(a, b exitClass) int { return cmp.Compare(a.code, b.code) }) {
 		fmt.Fprintf(&b, "\n  %3d  %s", c.code, c.text)
 	}
 	return b.String()

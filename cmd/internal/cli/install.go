@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -64,14 +66,14 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 	}
 	f := cmd.Flags()
 	o.siteFlags.add(f)
-	f.Lookup("inventory").Usage = "the inventory file (without BUNDLE: default inventory.yaml here, or this host alone)"
+	f.Lookup("inventory").Usage = "the inventory `file` (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
 	g.addTrust(f)
-	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run before and after (pre_install*.sh, post_install*.sh)")
-	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
-	f.StringSliceVar(&o.limit, "limit", nil, "only these hosts")
-	f.StringVar(&o.from, "from", "", "begin with this phase or task")
-	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these names, or of these groups: "+strings.Join(installer.TagGroups(), ", "))
+	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run before and after (pre_install*.sh, post_install*.sh)")
+	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
+	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
+	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
+	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+strings.Join(installer.TagGroups(), ", "))
 	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and ask no host")
 	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, where BUNDLE is not named")
@@ -84,12 +86,16 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if err != nil {
 		return err
 	}
+	if err := isDirectory("--hooks", o.hooks); err != nil {
+		return err
+	}
 	s, err := openSite(ctx, g, o.siteFlags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.newTaskPrinter(phasesOf(s.cluster, o.phases)...)
+	p.hosts, p.dryRun = hostNames(s.inv), o.dryRun
 	options := s.options()
 	options.From, options.Tags = o.from, o.tags
 	options.Rules, options.Judged = rules, p.judged
@@ -102,7 +108,13 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	p.close()
 	if err != nil {
 		if report.Log != "" {
-			g.note("every command is in %s, a report in %s; after the cause is gone, run the same command again to continue", report.Log, report.Page)
+			g.note("every command is in %s", report.Log)
+			if exists(report.Page) && !o.dryRun {
+				g.note("a report is in %s", report.Page)
+			}
+		}
+		if asError[*installer.TaskError](err) && ctx.Err() == nil {
+			g.note("after the cause is gone, run the same command again to continue")
 		}
 		return err
 	}
@@ -117,6 +129,30 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 		return g.result("export KUBECONFIG=%s", report.Kubeconfig)
 	}
 	return nil
+}
+
+// isDirectory refuses a directory that a flag names and that is not there.
+func isDirectory(flag, name string) error {
+	if name == "" {
+		return nil
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return &inputError{fmt.Errorf("%s %s: %w", flag, name, plainly(err))}
+	}
+	if !info.IsDir() {
+		return &inputError{fmt.Errorf("%s %s: it is no directory", flag, name)}
+	}
+	return nil
+}
+
+// hostNames are the inventory's hosts in its order.
+func hostNames(inv *manifest.Inventory) []string {
+	var names []string
+	for _, h := range inv.Hosts() {
+		names = append(names, h.Name)
+	}
+	return names
 }
 
 // phasesOf are the phases that a run will go through.

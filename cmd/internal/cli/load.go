@@ -24,13 +24,21 @@ import (
 // maxFile bounds what is read of a file that users write; the largest real ones are a few hundred KiB.
 const maxFile = 4 << 20
 
+// plainly says of a file that is not there just that; whoever asks names the file.
+func plainly(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("there is no such file")
+	}
+	return err
+}
+
 // readSmall reads a file that a user wrote. The error is an *inputError and names the file.
 func readSmall(path string) ([]byte, error) {
 	data, err := func() ([]byte, error) {
 		info, err := os.Stat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("%s: there is no such file", path)
+			return nil, fmt.Errorf("%s: %w", path, plainly(err))
 		case err != nil:
 			return nil, err
 		case info.IsDir():

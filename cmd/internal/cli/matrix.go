@@ -33,15 +33,15 @@ type matrix struct {
 // redraw is how often running times move on.
 const redraw = 250 * time.Millisecond
 
-// newMatrix starts to show a run of these phases, or returns nil where there is no terminal that can be drawn on.
-func (g *globals) newMatrix(phases []string) *matrix {
+// newMatrix starts to show a run of these phases on these hosts, or returns nil where there is no terminal that can be drawn on.
+func (g *globals) newMatrix(phases, hosts []string) *matrix {
 	f, isTerminal := g.terminal()
 	if !isTerminal || g.quiet || g.json || g.verbose || len(phases) == 0 || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
 	m := &matrix{
 		out: f, now: time.Now,
-		view: matrixView{phases: phases, colour: os.Getenv("NO_COLOR") == ""},
+		view: matrixView{phases: phases, hosts: hosts, colour: os.Getenv("NO_COLOR") == ""},
 		size: func() (int, int) {
 			width, height, err := term.GetSize(int(f.Fd()))
 			if err != nil || width <= 0 || height <= 0 {
@@ -89,17 +89,21 @@ func (m *matrix) write(p []byte) error {
 	defer m.mu.Unlock()
 	var b bytes.Buffer
 	if m.drawn > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", m.drawn) // up, and clear what is below
+		fmt.Fprintf(&b, "\x1b[%dA", m.drawn) // up, and then over what is there: what is cleared first flickers
 	}
-	b.Write(p)
-	if len(p) > 0 && p[len(p)-1] != '\n' {
-		b.WriteByte('\n')
+	if len(p) > 0 {
+		b.WriteString("\x1b[J")
+		b.Write(p)
+		if p[len(p)-1] != '\n' {
+			b.WriteByte('\n')
+		}
 	}
 	width, height := m.size()
 	lines := m.view.lines(width, height, m.now())
 	for _, line := range lines {
-		b.WriteString(line + "\n")
+		b.WriteString(line + "\x1b[K\n")
 	}
+	b.WriteString("\x1b[J")
 	m.drawn = len(lines)
 	_, err := m.out.Write(b.Bytes())
 	return err
@@ -111,6 +115,7 @@ func (m *matrix) stop() { m.end() }
 // A matrixView is the picture without the terminal.
 type matrixView struct {
 	phases []string
+	hosts  []string // in the order of the inventory
 	colour bool
 	begin  time.Time
 	rows   []*matrixRow
@@ -162,7 +167,8 @@ func (v *matrixView) event(e installer.Event, now time.Time) {
 // worse orders states: a phase of a host shows the worst of its tasks.
 func worse(s installer.State) int {
 	return slices.Index([]installer.State{
-		"", installer.Started, installer.Skipped, installer.Done, installer.Would, installer.Changed, installer.Warned, installer.Failed,
+		"", installer.Started, installer.Skipped, installer.Done, installer.Would, installer.Changed, installer.Warned,
+		installer.Stopped, installer.Failed,
 	}, s)
 }
 
@@ -175,6 +181,9 @@ func (v *matrixView) row(host string) *matrixRow {
 	}
 	r := &matrixRow{name: name, cells: make([]installer.State, len(v.phases))}
 	v.rows = append(v.rows, r)
+	// This machine comes first, and hosts as they are in the inventory, whoever has said something first.
+	place := func(r *matrixRow) int { return slices.Index(v.hosts, r.name) }
+	slices.SortStableFunc(v.rows, func(a, b *matrixRow) int { return cmp.Compare(place(a), place(b)) })
 	return r
 }
 
@@ -269,6 +278,7 @@ func wordOf(s installer.State, n int) string {
 	words := map[installer.State][2]string{
 		"": {"-", "-"}, installer.Started: {"...", "..."}, installer.Skipped: {"skipped", "skip"}, installer.Done: {"ok", "ok"},
 		installer.Would: {"would", "wld"}, installer.Changed: {"changed", "chg"}, installer.Warned: {"warning", "warn"}, installer.Failed: {"FAILED", "FAIL"},
+		installer.Stopped: {"stopped", "stop"},
 	}[s]
 	if utf8.RuneCountInString(words[0]) <= n {
 		return words[0]
@@ -279,7 +289,8 @@ func wordOf(s installer.State, n int) string {
 // paint colours a cell where colours are wanted; what it says is in its word.
 func (v *matrixView) paint(s installer.State, text string) string {
 	code := map[installer.State]string{
-		installer.Started: "36", installer.Done: "32", installer.Changed: "32", installer.Would: "33", installer.Warned: "33", installer.Failed: "31",
+		installer.Started: "36", installer.Done: "32", installer.Changed: "32", installer.Would: "33", installer.Warned: "33",
+		installer.Stopped: "33", installer.Failed: "31",
 	}[s]
 	if !v.colour || code == "" {
 		return text

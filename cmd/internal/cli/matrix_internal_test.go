@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,44 @@ host3  -         -         changed  FAILED   -        -
 12s  install: 3 changed, 1 as they should be, 1 failed`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestMatrixOrder holds that hosts are where the inventory has them, whoever is the first to say something.
+func TestMatrixOrder(t *testing.T) {
+	t.Parallel()
+	v := &matrixView{phases: []string{"init"}, hosts: []string{"host1", "host2", "host10"}}
+	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	for _, host := range []string{"host10", "host2", "", "host1"} {
+		v.event(installer.Event{Phase: "init", Task: "kernel", Host: host, State: installer.Started}, now)
+	}
+	var got []string
+	for _, r := range v.rows {
+		got = append(got, r.name)
+	}
+	if want := []string{"this machine", "host1", "host2", "host10"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestDryRunSaysWhy holds that people see why something would be done, and then what it comes to, in the order of the inventory.
+func TestDryRunSaysWhy(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	g := newGlobals(Streams{Err: &out})
+	p := g.newTaskPrinter("init")
+	p.hosts, p.dryRun = []string{"host1", "host2"}, true
+	for _, host := range []string{"host2", "host1", ""} {
+		p.event(installer.Event{Phase: "init", Task: "kernel", Host: host, State: installer.Would, Duration: time.Second, Message: "it was not applied yet"})
+	}
+	p.event(installer.Event{Phase: "verify", Task: "verify-nodes", Host: "host1", State: installer.Skipped, Duration: time.Second})
+	p.close()
+	p.wouldChange()
+	const line = "would    %-14s kernel: it was not applied yet\n"
+	want := "== init\n" + fmt.Sprintf(line+line+line, "host2", "host1", "") + "== verify\n" +
+		"this machine would change 1 thing: kernel\nhost1 would change 1 thing: kernel\nhost2 would change 1 thing: kernel\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"io"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -51,8 +52,22 @@ func TestMatrixOnTerminal(t *testing.T) {
 			t.Errorf("%q is not in %q", want, text)
 		}
 	}
-	last := text[strings.LastIndex(text, "\x1b[J"):]
+	up := regexp.MustCompile(`\x1b\[\d+A`).FindAllStringIndex(text, -1)
+	last := text[up[len(up)-1][1]:]
 	if !strings.Contains(last, "host2") || !strings.HasSuffix(last, "after it\r\nthe end") {
 		t.Errorf("the last picture does not stay: %q", last)
+	}
+}
+
+// TestDryRunOnTerminal holds that a dry run is told in lines on a terminal, too: a picture has no room for reasons.
+func TestDryRunOnTerminal(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	screen, terminal := openTerminal(t)
+	go func() { _, _ = io.Copy(io.Discard, screen) }()
+	p := newGlobals(Streams{Err: terminal}).newTaskPrinter("init")
+	p.dryRun = true
+	p.event(installer.Event{Phase: "init", State: installer.Started})
+	if p.matrix != nil {
+		t.Error("there is a matrix")
 	}
 }

@@ -37,7 +37,7 @@ side by side. Only the new hosts are checked and changed; the others learn their
 of their own, it learns of new control planes. Other hosts may be down. Interrupted, it is continued by running it again.`,
 		Example: `  kkbundle nodes add -i inventory.yaml site-1.4.0.kkb
   kkbundle nodes add -i inventory.yaml node7 node8 site-1.4.0.kkb`,
-		Args: cobra.MinimumNArgs(1),
+		Args: takesSome("[HOST...] BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			last := len(args) - 1
 			return runNodesAdd(cmd.Context(), g, args[last], args[:last], o)
@@ -47,7 +47,7 @@ of their own, it learns of new control planes. Other hosts may be down. Interrup
 	o.siteFlags.add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
-	f.StringVar(&o.hooks, "hooks", "", "directory of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
+	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
 	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
@@ -109,7 +109,7 @@ name; without a bundle, name the cluster file with -c.
 Afterwards, take the hosts out of the inventory: the next install would make nodes of them again.`,
 		Example: `  kkbundle nodes delete -i inventory.yaml node7 site-1.4.0.kkb
   kkbundle nodes delete -i inventory.yaml --unreachable node3 -c cluster.yaml`,
-		Args: cobra.MinimumNArgs(1),
+		Args: takesSome("HOST... [BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Hosts = args
 			if last := len(args) - 1; isFile(args[last]) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -17,6 +18,9 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 		return nil, err
 	}
 	r, err := bundle.Open(path)
+	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
+		return nil, fmt.Errorf("bundle %s: %w", path, plainly(err))
+	}
 	if err != nil {
 		return nil, err
 	}

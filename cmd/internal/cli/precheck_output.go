@@ -72,7 +72,7 @@ func (o reportOutputs) write(r precheck.Report) error {
 type rulesFlag struct{ rules string }
 
 func (f *rulesFlag) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.rules, "rules", "", "file of exceptions from the levels of prechecks (kind PrecheckRules)")
+	fs.StringVar(&f.rules, "rules", "", "`file` of exceptions from the levels of prechecks (kind PrecheckRules)")
 }
 
 // read returns the rules, nil if there are none.

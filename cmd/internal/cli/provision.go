@@ -44,7 +44,7 @@ container-manager; then comes provisioning. kkbundle reset --limit HOST takes th
 	f := cmd.Flags()
 	o.add(f)
 	g.addTrust(f)
-	f.StringSliceVar(&o.phases, "phase", nil, "only these phases")
+	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
 	f.BoolVar(&o.check, "check", false, "only read the document and print its steps")
 	return cmd

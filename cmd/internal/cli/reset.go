@@ -38,7 +38,7 @@ on, use kkbundle nodes delete.`,
 	o.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().BoolVar(&o.withData, "with-data", false, "remove what cannot be made again, too: the registry's images, volumes, backups of etcd")
-	cmd.Flags().StringSliceVar(&o.limit, "limit", nil, "only these hosts")
+	cmd.Flags().StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	cmd.Flags().BoolVar(&o.foreign, "foreign", false, "take a cluster of kubeadm, k3s or RKE2 that kkbundle has not made off the hosts of --limit, too, with its data")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be removed and why")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
@@ -72,5 +72,10 @@ func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err
 	options.DryRun, options.Progress = o.dryRun, p.event
 	err = installer.Reset(ctx, options)
 	p.close()
+	if err == nil && p.did == 0 {
+		g.note("there is nothing of kkbundle's to remove")
+	} else if err == nil && !o.dryRun {
+		g.note("%s is removed; what cannot be made again stays unless --with-data", s.cluster.Metadata.Name)
+	}
 	return err
 }

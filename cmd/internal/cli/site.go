@@ -27,18 +27,33 @@ type siteFlags struct {
 	// clusterOptional says that the command makes sense without a cluster file; no flag.
 	clusterOptional bool
 	settings        []string
+	flags           *pflag.FlagSet
+}
+
+// check refuses values that make no sense, and files that are named and not there.
+func (f *siteFlags) check() error {
+	if f.flags != nil && f.flags.Changed("parallel") && f.parallel < 1 {
+		return &usageError{fmt.Errorf("--parallel %d: want 1 or more", f.parallel)}
+	}
+	for _, name := range f.knownHosts {
+		if _, err := os.Stat(name); err != nil && !f.acceptNew {
+			return &inputError{fmt.Errorf("--known-hosts %s: %w", name, plainly(err))}
+		}
+	}
+	return nil
 }
 
 func (f *siteFlags) add(fs *pflag.FlagSet) {
-	fs.StringVarP(&f.inventory, "inventory", "i", "", "the inventory file (required)")
-	fs.StringVarP(&f.cluster, "cluster", "c", "", "the cluster file (default the one in the bundle)")
+	fs.StringVarP(&f.inventory, "inventory", "i", "", "the inventory `file` (required)")
+	fs.StringVarP(&f.cluster, "cluster", "c", "", "the cluster `file` (default the one in the bundle)")
 	addSet(fs, &f.settings)
-	fs.StringVar(&f.workDir, "work-dir", "", "directory for certificates, credentials, admin.conf and install.log (default beside the inventory)")
-	fs.StringArrayVar(&f.knownHosts, "known-hosts", nil, "SSH host keys that are trusted; can be repeated, and --accept-new adds to the first (default ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts)")
+	fs.StringVar(&f.workDir, "work-dir", "", "`directory` for certificates, credentials, admin.conf and install.log (default INVENTORY.work beside the inventory)")
+	fs.StringArrayVar(&f.knownHosts, "known-hosts", nil, "`file` of SSH host keys that are trusted; can be repeated, and --accept-new adds to the first (default ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts)")
 	fs.BoolVar(&f.acceptNew, "accept-new", false, "trust hosts that are not known yet, and remember their keys; changed keys are refused all the same")
 	fs.BoolVarP(&f.askPassword, "ask-pass", "k", false, "ask for the SSH password")
 	fs.BoolVarP(&f.askSudo, "ask-sudo-pass", "K", false, "ask for the sudo password")
-	fs.IntVar(&f.parallel, "parallel", 0, "hosts worked on at the same time (default 20; 100 for precheck)")
+	f.flags = fs
+	fs.IntVar(&f.parallel, "parallel", 0, "`number` of hosts worked on at the same time (default 20; 100 for precheck)")
 }
 
 // A site is the hosts, the cluster they shall be, and the bundle to make it from.
@@ -61,6 +76,9 @@ type site struct {
 // openSite reads the inventory, the bundle if there is one, and the cluster file: the given one, or the bundle's. Close
 // it afterwards.
 func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (*site, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
 	inv, err := g.readInventory(f.inventory)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ var starters embed.FS
 
 // addSet adds the flag whose settings are laid over the cluster file.
 func addSet(fs *pflag.FlagSet, settings *[]string) {
-	fs.StringArrayVar(settings, "set", nil, "PATH=VALUE, as in kubernetes.maxPods=200: wins over the cluster file and the inventory; can be repeated")
+	fs.StringArrayVar(settings, "set", nil, "`PATH=VALUE`, as in kubernetes.maxPods=200: wins over the cluster file and the inventory; can be repeated")
 }
 
 // readInventory reads an inventory of kkbundle or KubeKey and prints what of it was not carried over.

@@ -63,7 +63,7 @@ func runStatus(ctx context.Context, g *globals, path string, o statusOptions) (e
 		return err
 	}
 	if !status.Healthy {
-		return &installer.UnhealthyError{Findings: status.Findings}
+		return &installer.UnhealthyError{Findings: status.Findings, Shown: o.output == showTable}
 	}
 	return nil
 }

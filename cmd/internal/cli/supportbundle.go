@@ -35,7 +35,7 @@ It works while the cluster is broken or half installed. Hosts that cannot be rea
 	f := cmd.Flags()
 	o.siteFlags.add(f)
 	g.addTrust(f)
-	f.StringVarP(&o.output, "output", "o", "", "the file to write (default support-TIME.tar.zst)")
+	f.StringVarP(&o.output, "output", "o", "", "the `file` to write (default support-TIME.tar.zst)")
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,8 +23,11 @@ type taskPrinter struct {
 	meter  *meter
 	would  []installer.Event // what a dry run found
 	phases []string
+	hosts  []string // in the order of the inventory
+	dryRun bool
 	matrix *matrix
 	asked  bool // whether there is a matrix
+	did    int  // how many tasks changed something, or would
 }
 
 // newTaskPrinter makes one for a run of these phases; without them there is no matrix.
@@ -33,13 +37,16 @@ func (g *globals) newTaskPrinter(phases ...string) *taskPrinter {
 
 // event is called with one event at a time.
 func (p *taskPrinter) event(e installer.Event) {
+	if e.Task != "" && (e.State == installer.Changed || e.State == installer.Would) {
+		p.did++
+	}
 	if p.json {
 		p.task(e)
 		return
 	}
-	if !p.asked { // and not before: who is asked for a password reads the line that asks
+	if !p.asked && !p.dryRun { // and not before: who is asked for a password reads the line that asks
 		p.asked = true
-		p.matrix = p.newMatrix(p.phases)
+		p.matrix = p.newMatrix(p.phases, p.hosts)
 	}
 	if p.matrix != nil {
 		p.matrix.event(e)
@@ -80,15 +87,17 @@ func (p *taskPrinter) line(e installer.Event) string {
 		return ""
 	case e.Task == "" || e.State == installer.Started && !p.verbose || e.State == installer.Done && !p.verbose:
 		return ""
+	case e.State == installer.Skipped && e.Message == "" && !p.verbose:
+		return ""
 	}
 	if e.State == installer.Changed && !p.verbose {
 		e.Message = "" // why it had to be done
 	}
 	line := fmt.Sprintf("%-8s %-14s %s", e.State, printable(e.Host), printable(e.Task))
-	if e.Message != "" && e.State != installer.Failed { // the error that ends the run says why
+	if e.Message != "" && e.State != installer.Failed && e.State != installer.Stopped { // the error that ends the run says why
 		line += ": " + printableLines(e.Message)
 	}
-	if e.Duration > 0 {
+	if e.Duration > 0 && e.State != installer.Would && e.State != installer.Skipped { // how long looking took tells nobody anything
 		line += fmt.Sprintf(" (%s)", e.Duration.Round(100*time.Millisecond))
 	}
 	return line
@@ -96,19 +105,22 @@ func (p *taskPrinter) line(e installer.Event) string {
 
 // wouldChange sums up what a dry run found, a line for each host.
 func (p *taskPrinter) wouldChange() {
-	var hosts []string
+	hosts := append([]string{"this machine"}, p.hosts...)
 	tasks := map[string][]string{}
 	for _, e := range p.would {
 		name := e.Host
 		if name == "" {
 			name = "this machine"
 		}
-		if tasks[name] == nil {
+		if !slices.Contains(hosts, name) {
 			hosts = append(hosts, name)
 		}
 		tasks[name] = append(tasks[name], e.Task)
 	}
 	for _, name := range hosts {
+		if len(tasks[name]) == 0 {
+			continue
+		}
 		p.note("%s would change %s: %s", printable(name), count(len(tasks[name]), "thing"), printable(strings.Join(tasks[name], ", ")))
 	}
 }

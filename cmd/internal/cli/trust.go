@@ -34,8 +34,8 @@ type trustOptions struct {
 // addTrust adds the flags of commands that use bundles.
 func (g *globals) addTrust(f *pflag.FlagSet) {
 	o := &g.trust
-	f.StringArrayVar(&o.keys, "trust", nil, "file of public keys (PEM, such as cosign.pub), one of which must have signed the bundle (repeated; default $"+envTrust+", or kkbundle/trust.pem in the user's configuration)")
-	f.StringArrayVar(&o.signatures, "signature", nil, "the bundle's signature, where it does not lie beside the bundle (repeated)")
+	f.StringArrayVar(&o.keys, "trust", nil, "`file` of public keys (PEM, such as cosign.pub), one of which must have signed the bundle (repeated; default $"+envTrust+", or kkbundle/trust.pem in the user's configuration)")
+	f.StringArrayVar(&o.signatures, "signature", nil, "the `file` with the bundle's signature, where it does not lie beside the bundle (repeated)")
 	f.BoolVar(&o.require, "require-signature", false, "refuse a bundle that is not signed")
 }
 

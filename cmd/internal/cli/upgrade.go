@@ -100,7 +100,9 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	if g.json {
 		return printJSON(g.Out, upgradeResult{newInstallResult(report), newUpgradePlan(planned)})
 	}
-	if !o.dryRun {
+	if o.dryRun {
+		g.note("nothing was changed")
+	} else {
 		g.note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
 	}
 	return nil
