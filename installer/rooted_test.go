@@ -277,7 +277,7 @@ func (s *site) run(t *testing.T, b *bundle.Reader) *run {
 	for _, h := range s.options.Inventory.Hosts() {
 		r.targets = append(r.targets, &Target{
 			Host: h, IP: h.InternalIPv4, Arch: "amd64", run: r,
-			on: &journaled{Host: s.hosts[h.Name], name: h.Name, journal: r.journal},
+			on: &journaled{Host: s.hosts[h.Name], watch: r.watch(h.Name), journal: r.journal},
 		})
 	}
 	return r

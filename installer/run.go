@@ -168,6 +168,9 @@ func newRun(o Options) (*run, error) {
 	if o.Hosts <= 0 {
 		o.Hosts = defaultHosts
 	}
+	if o.StallLimit <= 0 {
+		o.StallLimit = StallLimit
+	}
 	dir, err := openWorkDir(o.WorkDir, o.DryRun)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -24,6 +25,7 @@ type siteFlags struct {
 	knownHosts                      []string
 	acceptNew, askPassword, askSudo bool
 	parallel                        int
+	stallLimit                      time.Duration
 	// clusterOptional says that the command makes sense without a cluster file; no flag.
 	clusterOptional bool
 	settings        []string
@@ -39,6 +41,7 @@ func (f *siteFlags) add(fs *pflag.FlagSet) {
 	fs.BoolVarP(&f.askPassword, "ask-pass", "k", false, "ask for the SSH password")
 	fs.BoolVarP(&f.askSudo, "ask-sudo-pass", "K", false, "ask for the sudo password")
 	fs.IntVar(&f.parallel, "parallel", 0, "hosts worked on at the same time (default 20; 100 for precheck)")
+	fs.DurationVar(&f.stallLimit, "stall-limit", installer.StallLimit, "end a command on a host that has printed nothing and not ended for so long")
 }
 
 // A site is the hosts, the cluster they shall be, and the bundle to make it from.
@@ -61,6 +64,9 @@ type site struct {
 // openSite reads the inventory, the bundle if there is one, and the cluster file: the given one, or the bundle's. Close
 // it afterwards.
 func openSite(ctx context.Context, g *globals, f siteFlags, bundlePath string) (*site, error) {
+	if f.stallLimit < 0 {
+		return nil, &usageError{errors.New("--stall-limit is how long is waited, such as 30m")}
+	}
 	inv, err := g.readInventory(f.inventory)
 	if err != nil {
 		return nil, err
@@ -141,6 +147,7 @@ func (s *site) options() installer.Options {
 		Values:           s.values,
 		RegistryPassword: s.registryPassword(),
 		Hosts:            s.parallel,
+		StallLimit:       s.stallLimit,
 		Logger:           s.g.logger(),
 	}
 }
