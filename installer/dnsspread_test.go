@@ -61,6 +61,8 @@ func TestDNSSpread(t *testing.T) {
 		return n
 	}
 	cp := node("cp1", taint{controlLabel, "NoSchedule"})
+	silent := node("node1")
+	silent.Status.Conditions[0].Status = "Unknown"
 	for name, c := range map[string]struct {
 		pods    [][2]string
 		nodes   []nodeObject
@@ -77,6 +79,9 @@ func TestDNSSpread(t *testing.T) {
 		"one pod": {pods: [][2]string{{"a", "cp1"}}, nodes: []nodeObject{cp, node("node1")}},
 		"no other node takes one": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1", taint{"dedicated", "NoSchedule"})},
+		},
+		"the other node is lost": {
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, silent}, next: "cp1",
 		},
 		"it comes back to the same node": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
@@ -101,6 +106,42 @@ func TestDNSSpread(t *testing.T) {
 			if got := s.states(); len(got) != 1 || got[0] != want {
 				t.Errorf("got %q, want %s", got, want)
 			}
+			play.deleted = nil
+			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.states(); len(got) != 1 || got[0] != "dns-spread@cp1 done" || play.deleted != nil {
+				t.Errorf("a rerun: got %q, and it deleted %q", got, play.deleted)
+			}
 		})
+	}
+}
+
+// TestDNSSpreadTriesAgain where there is another node than when there was no room.
+func TestDNSSpreadTriesAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
+	play := &dnsPlay{pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, next: "cp1"}
+	s.hosts["cp1"].answer("kubectl", play.kubectl)
+	for _, c := range []struct {
+		nodes []string
+		want  string
+	}{
+		{[]string{"cp1", "node1"}, "changed"}, {[]string{"node1", "cp1"}, "done"}, {[]string{"cp1", "node1", "node2"}, "changed"},
+	} {
+		play.nodes = nil
+		for _, name := range c.nodes {
+			var n nodeObject
+			n.Metadata.Name = name
+			n.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+			play.nodes = append(play.nodes, n)
+		}
+		if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.states(); len(got) != 1 || got[0] != "dns-spread@cp1 "+c.want {
+			t.Errorf("with %q: got %q, want %s", c.nodes, got, c.want)
+		}
 	}
 }
