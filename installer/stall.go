@@ -71,15 +71,14 @@ func (w watch) run(ctx context.Context, h host.Host, cmd host.Cmd, what func() s
 	}
 	// Writers that are not there are made: what nobody wants to read is a sign of life, too.
 	cmd.Stdout, cmd.Stderr = &beatingWriter{cmd.Stdout, p}, &beatingWriter{cmd.Stderr, p}
-	limit := w.limit
 	if own, ok := ctx.Value(patienceKey{}).(time.Duration); ok {
-		limit += own
+		w.limit += own
 	}
 	limited, end := context.WithCancelCause(ctx)
 	ended, watched := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(watched)
-		w.look(ctx, p, limit, what, ended, end)
+		w.look(ctx, p, what, ended, end)
 	}()
 	err := h.Run(limited, cmd)
 	close(ended)
@@ -89,9 +88,9 @@ func (w watch) run(ctx context.Context, h host.Host, cmd host.Cmd, what func() s
 }
 
 // look names a command that is silent, and calls end when it has been for the limit.
-func (w watch) look(ctx context.Context, p *pulse, limit time.Duration, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
+func (w watch) look(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
 	notice := quietNotice
-	timer := time.NewTimer(min(notice, limit))
+	timer := time.NewTimer(min(notice, w.limit))
 	defer timer.Stop()
 	for {
 		select {
@@ -101,8 +100,8 @@ func (w watch) look(ctx context.Context, p *pulse, limit time.Duration, what fun
 		}
 		silent := p.silent()
 		switch {
-		case silent >= limit:
-			end(&StalledError{limit})
+		case silent >= w.limit:
+			end(&StalledError{w.limit})
 			return
 		case silent < quietNotice:
 			notice = quietNotice // it has moved
@@ -110,7 +109,7 @@ func (w watch) look(ctx context.Context, p *pulse, limit time.Duration, what fun
 			w.notice(ctx, silent, what)
 			notice *= 2
 		}
-		timer.Reset(min(notice, limit) - silent)
+		timer.Reset(min(notice, w.limit) - silent)
 	}
 }
 

@@ -43,7 +43,7 @@ type Cmd struct {
 	Stdout, Stderr io.Writer
 }
 
-// A ClosableReader, as an *io.PipeReader, lets who writes to its other end learn that nobody reads any more.
+// A ClosableReader lets who writes to its other end learn that nobody reads any more, as an *io.PipeReader does.
 type ClosableReader interface {
 	io.Reader
 	CloseWithError(err error) error
