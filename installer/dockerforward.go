@@ -71,15 +71,14 @@ func (t *Target) restoreForward(ctx context.Context) error {
 		return err
 	}
 	was := parseSysctl(data)
-	if was[forwardKey] != "0" {
-		return nil // Docker has changed nothing
-	}
-	if err := t.command(ctx, "sysctl", "--write", forwardKey+"=0"); err != nil {
-		return err
+	if was[forwardKey] == "0" {
+		if err := t.command(ctx, "sysctl", "--write", forwardKey+"=0"); err != nil {
+			return err
+		}
 	}
 	for _, command := range filterCommands() {
 		if was[command+policyKey] != "ACCEPT" {
-			continue
+			continue // Docker only ever makes it drop
 		}
 		policy, err := t.forwardPolicy(ctx, command)
 		if err != nil {
