@@ -83,6 +83,7 @@ func dnsSpreadTask() Task {
 
 // A dnsSpread is where the pods of the cluster's DNS are.
 type dnsSpread struct {
+	wanted int      // pods that there shall be
 	names  []string // of the pods
 	nodes  []string // each once
 	placed int      // pods that have a node
@@ -95,22 +96,36 @@ func (s dnsSpread) crowded() textFile {
 	return textFile{crowdedPath, 0o600, fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.open, " "))}
 }
 
-// spread tells whether there is nothing to spread: more than one node has a pod, or there is but one pod, or one node for them.
-func (s dnsSpread) spread() bool { return len(s.names) < 2 || len(s.nodes) > 1 || len(s.open) < 2 }
+// spread tells whether there is nothing to spread: more than one node has a pod, or there shall be but one pod, or is one node for
+// them. Pods that were deleted a moment ago, as the pod network does, may not have come back yet.
+func (s dnsSpread) spread() bool { return s.wanted < 2 || len(s.nodes) > 1 || len(s.open) < 2 }
 
 // waits tells whether that may change by itself.
-func (s dnsSpread) waits() bool { return s.placed < len(s.names) || s.free < 2 }
+func (s dnsSpread) waits() bool { return s.placed < s.wanted || s.free < 2 }
 
 func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
-	pods, err := t.pods(ctx, "--namespace="+kubeSystem, dnsSelector)
-	if err != nil {
+	var list struct {
+		Items []struct {
+			Kind string `json:"kind"`
+			podObject
+			Spec struct {
+				NodeName string `json:"nodeName"`
+				Replicas int    `json:"replicas"`
+			} `json:"spec"`
+		} `json:"items"`
+	}
+	if err := t.kubectlJSON(ctx, &list, "get", "deployments,pods", "--namespace="+kubeSystem, dnsSelector); err != nil {
 		return s, err
 	}
 	nodes, err := t.nodes(ctx)
 	if err != nil {
 		return s, err
 	}
-	for _, p := range pods {
+	for _, p := range list.Items {
+		if p.Kind == "Deployment" {
+			s.wanted += p.Spec.Replicas
+			continue
+		}
 		if p.Metadata.Deleted != "" || p.isOver() {
 			continue
 		}

@@ -19,6 +19,7 @@ import (
 type dnsPlay struct {
 	mu      sync.Mutex
 	pods    [][2]string // name and node
+	wanted  int         // how many there shall be, if more than there are
 	nodes   []nodeObject
 	next    string // the node of a pod that comes back
 	deleted []string
@@ -30,9 +31,14 @@ func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
 	line := strings.Join(cmd.Args, " ")
 	items := []any{}
 	switch {
-	case strings.Contains(line, " get pods "):
+	case strings.Contains(line, " get deployments,pods "):
+		items = append(items, document{"kind": "Deployment", "metadata": document{"name": "coredns"}, "spec": document{"replicas": max(p.wanted, len(p.pods))}})
 		for _, pod := range p.pods {
-			items = append(items, document{"metadata": document{"name": pod[0]}, "spec": document{"nodeName": pod[1]}})
+			items = append(items, document{"kind": "Pod", "metadata": document{"name": pod[0]}, "spec": document{"nodeName": pod[1]}})
+		}
+		if len(p.pods) < p.wanted { // the controller makes one that is missing after somebody has looked
+			p.pods = append(p.pods, [2]string{"new", ""})
+			break
 		}
 		for i := range p.pods {
 			if p.pods[i][1] == "" { // it has its node when somebody looks again
@@ -68,6 +74,8 @@ func TestDNSSpread(t *testing.T) {
 		nodes   []nodeObject
 		next    string
 		deleted []string
+		wanted  int
+		changed bool // without a deletion
 	}{
 		"both on the first node": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1")}, next: "node1", deleted: []string{"b"},
@@ -80,6 +88,9 @@ func TestDNSSpread(t *testing.T) {
 		"no other node takes one": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1", taint{"dedicated", "NoSchedule"})},
 		},
+		"the second was deleted and is not there yet": {
+			pods: [][2]string{{"a", "cp1"}}, wanted: 2, nodes: []nodeObject{cp, node("node1")}, next: "node1", changed: true,
+		},
 		"the other node is lost": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, silent}, next: "cp1",
 		},
@@ -91,7 +102,7 @@ func TestDNSSpread(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1", "node1")
 			s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
-			play := &dnsPlay{pods: c.pods, nodes: c.nodes, next: c.next}
+			play := &dnsPlay{pods: c.pods, wanted: c.wanted, nodes: c.nodes, next: c.next}
 			s.hosts["cp1"].answer("kubectl", play.kubectl)
 			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
 				t.Fatal(err)
@@ -100,7 +111,7 @@ func TestDNSSpread(t *testing.T) {
 				t.Errorf("deleted (-got +want):\n%s", diff)
 			}
 			want := "dns-spread@cp1 done"
-			if c.deleted != nil {
+			if c.deleted != nil || c.changed {
 				want = "dns-spread@cp1 changed"
 			}
 			if got := s.states(); len(got) != 1 || got[0] != want {
