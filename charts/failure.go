@@ -176,7 +176,7 @@ func notReady(ctx context.Context, client kubernetes.Interface, from []workload)
 }
 
 // A workload is what makes pods.
-type workload struct{ namespace, selector string }
+type workload struct{ kind, namespace, name, selector string }
 
 // workloads finds in rendered YAML how the pods are labelled that it will make.
 func workloads(manifest, namespace string) []workload {
@@ -208,7 +208,7 @@ func workloads(manifest, namespace string) []workload {
 		default:
 			continue
 		}
-		w := workload{namespace: object.Metadata.Namespace, selector: labels.SelectorFromSet(match).String()}
+		w := workload{object.Kind, object.Metadata.Namespace, object.Metadata.Name, labels.SelectorFromSet(match).String()}
 		if w.namespace == "" {
 			w.namespace = namespace
 		}

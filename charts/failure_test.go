@@ -32,7 +32,7 @@ not: [YAML
 kind: DaemonSet
 metadata: {name: none}
 `
-	want := []workload{{"shop", "app=web,tier=front"}, {"jobs", "job-name=migrate"}}
+	want := []workload{{"Deployment", "shop", "web", "app=web,tier=front"}, {"Job", "jobs", "migrate", "job-name=migrate"}}
 	if diff := cmp.Diff(workloads(manifest, "shop"), want, cmp.AllowUnexported(workload{})); diff != "" {
 		t.Error(diff)
 	}

@@ -46,6 +46,9 @@ type InstallOptions struct {
 	Values map[string]any
 	// Wait is how long the release may take to be ready; 0 means not to wait for that.
 	Wait time.Duration
+	// Everywhere, if set, says on which nodes the pods of DaemonSets have to be ready before the release is; nodes whose kubelet
+	// does not report are left out. Where it is nil, one pod of each may be missing, as Helm sees it.
+	Everywhere func(node string) bool
 	// Rollback takes back what failed: the release goes to the revision that was in force before, or away.
 	Rollback bool
 	// Logger gets what Helm says about its work, at debug level; nil discards it.
@@ -58,25 +61,39 @@ type InstallOptions struct {
 // *FailedError.
 func Install(ctx context.Context, c *Chart, o InstallOptions) (changed bool, err error) {
 	r, err := lookUp(ctx, c, o)
-	if err != nil || r.isDeployed() {
+	if err != nil {
 		return false, err
 	}
-	if err := ensureNamespace(ctx, r.cfg, o); err != nil {
-		return false, err
+	rel := r.last
+	if !r.isDeployed() {
+		if err := ensureNamespace(ctx, r.cfg, o); err != nil {
+			return false, err
+		}
+		if rel, err = r.apply(ctx, c, o); err != nil {
+			return false, r.failed(ctx, c, o, rel, err)
+		}
+		changed = true
 	}
-	if rel, err := r.apply(ctx, c, o); err != nil {
+	if o.Everywhere == nil {
+		return changed, nil
+	}
+	if err := r.everywhere(ctx, o, rel); err != nil {
 		return false, r.failed(ctx, c, o, rel, err)
 	}
-	return true, nil
+	return changed, nil
 }
 
 // Installed tells whether Install would find nothing to do. It changes nothing.
 func Installed(ctx context.Context, c *Chart, o InstallOptions) (bool, error) {
 	r, err := lookUp(ctx, c, o)
+	if err != nil || !r.isDeployed() || o.Everywhere == nil {
+		return err == nil && r.isDeployed(), err
+	}
+	client, err := r.cfg.KubernetesClientSet()
 	if err != nil {
 		return false, err
 	}
-	return r.isDeployed(), nil
+	return isEverywhere(ctx, client, o, r.last) == nil, nil
 }
 
 // A state is a release as it is, and the mark of what it shall be.

@@ -140,7 +140,7 @@ func chartTask(name string, before, after func(ctx context.Context, t *Target) e
 			}
 			ok, err := charts.Installed(ctx, chart, o)
 			if !ok {
-				because(ctx, "release %s is not there, or was made from another chart or other values", o.Release)
+				because(ctx, "release %s is not there, was made from another chart or other values, or lacks pods on nodes", o.Release)
 			}
 			return ok, err
 		},

@@ -123,7 +123,7 @@ func (t *Target) connect(ctx context.Context) error {
 	}
 	dial := func(ctx context.Context) (host.Host, error) { return t.run.Dial(ctx, t.Host) }
 	t.far = &farHost{name: t.Name, dial: dial, on: h}
-	t.on = &journaled{Host: t.far, name: t.Name, journal: t.run.journal}
+	t.on = &journaled{Host: t.far, watch: t.run.watch(t.Name), journal: t.run.journal}
 	if t.run.leaving {
 		return nil
 	}

@@ -3,7 +3,9 @@ package installer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -11,6 +13,9 @@ import (
 
 // dnsSelector finds the pods of kubeadm's CoreDNS.
 const dnsSelector = "--selector=k8s-app=kube-dns"
+
+// crowdedPath says between which nodes there was no choice when DNS was to be spread.
+const crowdedPath = stampDir + "/dns-crowded"
 
 // spreadWait is how long nodes may take to be ready, and a pod to get one, before DNS is left where it is: that pods start at
 // all is for the verification to say.
@@ -43,6 +48,9 @@ func dnsSpreadTask() Task {
 			if err != nil || s.spread() {
 				return err == nil, err
 			}
+			if same, err := t.has(ctx, s.crowded()); err != nil || same {
+				return err == nil, err
+			}
 			because(ctx, "all pods of the cluster's DNS are on one node")
 			return false, nil
 		},
@@ -55,8 +63,8 @@ func dnsSpreadTask() Task {
 					return err
 				case s.waits():
 					return waits
-				case moved != "":
-					return nil // it got the same node again: nothing else has room
+				case moved != "": // it got the same node again: nothing else has room
+					return t.write(ctx, s.crowded())
 				}
 				// Its companion answers meanwhile; the next one rather goes where there is none.
 				moved = s.names[len(s.names)-1]
@@ -75,29 +83,49 @@ func dnsSpreadTask() Task {
 
 // A dnsSpread is where the pods of the cluster's DNS are.
 type dnsSpread struct {
+	wanted int      // pods that there shall be
 	names  []string // of the pods
 	nodes  []string // each once
 	placed int      // pods that have a node
-	open   int      // nodes that take pods when they are ready
+	open   []string // nodes that take pods when they are ready
 	free   int      // and that are
 }
 
-// spread tells whether there is nothing to spread: more than one node has a pod, or there is but one pod, or one node for them.
-func (s dnsSpread) spread() bool { return len(s.names) < 2 || len(s.nodes) > 1 || s.open < 2 }
+// crowded is the file that says that of these nodes only one has room: to try again would not change that.
+func (s dnsSpread) crowded() textFile {
+	return textFile{crowdedPath, 0o600, fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.open, " "))}
+}
+
+// spread tells whether there is nothing to spread: more than one node has a pod, or there shall be but one pod, or is one node for
+// them. Pods that were deleted a moment ago, as the pod network does, may not have come back yet.
+func (s dnsSpread) spread() bool { return s.wanted < 2 || len(s.nodes) > 1 || len(s.open) < 2 }
 
 // waits tells whether that may change by itself.
-func (s dnsSpread) waits() bool { return s.placed < len(s.names) || s.free < 2 }
+func (s dnsSpread) waits() bool { return s.placed < s.wanted || s.free < 2 }
 
 func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
-	pods, err := t.pods(ctx, "--namespace="+kubeSystem, dnsSelector)
-	if err != nil {
+	var list struct {
+		Items []struct {
+			Kind string `json:"kind"`
+			podObject
+			Spec struct {
+				NodeName string `json:"nodeName"`
+				Replicas int    `json:"replicas"`
+			} `json:"spec"`
+		} `json:"items"`
+	}
+	if err := t.kubectlJSON(ctx, &list, "get", "deployments,pods", "--namespace="+kubeSystem, dnsSelector); err != nil {
 		return s, err
 	}
 	nodes, err := t.nodes(ctx)
 	if err != nil {
 		return s, err
 	}
-	for _, p := range pods {
+	for _, p := range list.Items {
+		if p.Kind == "Deployment" {
+			s.wanted += p.Spec.Replicas
+			continue
+		}
 		if p.Metadata.Deleted != "" || p.isOver() {
 			continue
 		}
@@ -110,14 +138,15 @@ func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
 		}
 	}
 	for _, n := range nodes {
-		if t.run.leftOut(n.Metadata.Name) || slices.ContainsFunc(n.Spec.Taints, keepsDNSAway) {
+		if t.run.leftOut(n.Metadata.Name) || n.isSilent() || slices.ContainsFunc(n.Spec.Taints, keepsDNSAway) {
 			continue
 		}
-		s.open++
+		s.open = append(s.open, n.Metadata.Name)
 		if isTrue(n.Status.Conditions, "Ready") {
 			s.free++
 		}
 	}
+	slices.Sort(s.open)
 	return s, nil
 }
 

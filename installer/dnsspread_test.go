@@ -19,6 +19,7 @@ import (
 type dnsPlay struct {
 	mu      sync.Mutex
 	pods    [][2]string // name and node
+	wanted  int         // how many there shall be, if more than there are
 	nodes   []nodeObject
 	next    string // the node of a pod that comes back
 	deleted []string
@@ -30,9 +31,14 @@ func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
 	line := strings.Join(cmd.Args, " ")
 	items := []any{}
 	switch {
-	case strings.Contains(line, " get pods "):
+	case strings.Contains(line, " get deployments,pods "):
+		items = append(items, document{"kind": "Deployment", "metadata": document{"name": "coredns"}, "spec": document{"replicas": max(p.wanted, len(p.pods))}})
 		for _, pod := range p.pods {
-			items = append(items, document{"metadata": document{"name": pod[0]}, "spec": document{"nodeName": pod[1]}})
+			items = append(items, document{"kind": "Pod", "metadata": document{"name": pod[0]}, "spec": document{"nodeName": pod[1]}})
+		}
+		if len(p.pods) < p.wanted { // the controller makes one that is missing after somebody has looked
+			p.pods = append(p.pods, [2]string{"new", ""})
+			break
 		}
 		for i := range p.pods {
 			if p.pods[i][1] == "" { // it has its node when somebody looks again
@@ -61,11 +67,15 @@ func TestDNSSpread(t *testing.T) {
 		return n
 	}
 	cp := node("cp1", taint{controlLabel, "NoSchedule"})
+	silent := node("node1")
+	silent.Status.Conditions[0].Status = "Unknown"
 	for name, c := range map[string]struct {
 		pods    [][2]string
 		nodes   []nodeObject
 		next    string
 		deleted []string
+		wanted  int
+		changed bool // without a deletion
 	}{
 		"both on the first node": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1")}, next: "node1", deleted: []string{"b"},
@@ -78,6 +88,12 @@ func TestDNSSpread(t *testing.T) {
 		"no other node takes one": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1", taint{"dedicated", "NoSchedule"})},
 		},
+		"the second was deleted and is not there yet": {
+			pods: [][2]string{{"a", "cp1"}}, wanted: 2, nodes: []nodeObject{cp, node("node1")}, next: "node1", changed: true,
+		},
+		"the other node is lost": {
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, silent}, next: "cp1",
+		},
 		"it comes back to the same node": {
 			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
 		},
@@ -86,7 +102,7 @@ func TestDNSSpread(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1", "node1")
 			s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
-			play := &dnsPlay{pods: c.pods, nodes: c.nodes, next: c.next}
+			play := &dnsPlay{pods: c.pods, wanted: c.wanted, nodes: c.nodes, next: c.next}
 			s.hosts["cp1"].answer("kubectl", play.kubectl)
 			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
 				t.Fatal(err)
@@ -95,12 +111,48 @@ func TestDNSSpread(t *testing.T) {
 				t.Errorf("deleted (-got +want):\n%s", diff)
 			}
 			want := "dns-spread@cp1 done"
-			if c.deleted != nil {
+			if c.deleted != nil || c.changed {
 				want = "dns-spread@cp1 changed"
 			}
 			if got := s.states(); len(got) != 1 || got[0] != want {
 				t.Errorf("got %q, want %s", got, want)
 			}
+			play.deleted = nil
+			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.states(); len(got) != 1 || got[0] != "dns-spread@cp1 done" || play.deleted != nil {
+				t.Errorf("a rerun: got %q, and it deleted %q", got, play.deleted)
+			}
 		})
+	}
+}
+
+// TestDNSSpreadTriesAgain where there is another node than when there was no room.
+func TestDNSSpreadTriesAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
+	play := &dnsPlay{pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, next: "cp1"}
+	s.hosts["cp1"].answer("kubectl", play.kubectl)
+	for _, c := range []struct {
+		nodes []string
+		want  string
+	}{
+		{[]string{"cp1", "node1"}, "changed"}, {[]string{"node1", "cp1"}, "done"}, {[]string{"cp1", "node1", "node2"}, "changed"},
+	} {
+		play.nodes = nil
+		for _, name := range c.nodes {
+			var n nodeObject
+			n.Metadata.Name = name
+			n.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+			play.nodes = append(play.nodes, n)
+		}
+		if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.states(); len(got) != 1 || got[0] != "dns-spread@cp1 "+c.want {
+			t.Errorf("with %q: got %q, want %s", c.nodes, got, c.want)
+		}
 	}
 }

@@ -69,7 +69,7 @@ func dockerEngine(c *manifest.Cluster, roles ...manifest.Role) []Task {
 }
 
 // removeDockerNetworks removes the bridges of Docker's networks and its part of the packet filter, which Docker leaves when it
-// ends.
+// ends, and what it had changed there.
 func (t *Target) removeDockerNetworks(ctx context.Context) error {
 	bridges, err := t.output(ctx, "ip", "-brief", "link", "show", "type", "bridge")
 	if err != nil {
@@ -82,7 +82,10 @@ func (t *Target) removeDockerNetworks(ctx context.Context) error {
 			}
 		}
 	}
-	return t.removeRules(ctx, isDocker)
+	if err := t.removeRules(ctx, isDocker); err != nil {
+		return err
+	}
+	return t.restoreForward(ctx)
 }
 
 // isDocker tells whether a word of a packet filter's rule is of Docker.
@@ -177,7 +180,7 @@ func dockerSetting(_ context.Context, t *Target) (setting, error) {
 	}
 	units := []string{dockerUnit}
 	if t.run.cluster.ImageRegistry.Type == "none" {
-		return setting{files: files, units: units}, nil
+		return setting{files: files, apply: rememberForward, units: units}, nil
 	}
 	access, err := t.run.access()
 	if err != nil {
@@ -186,7 +189,7 @@ func dockerSetting(_ context.Context, t *Target) (setting, error) {
 	if len(access.ca) > 0 {
 		files = append(files, textFile{path.Join("/etc/docker/certs.d", access.address, "ca.crt"), 0o644, access.ca})
 	}
-	return setting{files: files, units: units}, nil
+	return setting{files: files, apply: rememberForward, units: units}, nil
 }
 
 // dockerDaemon is daemon.json: control groups are systemd's, as the kubelet's are; logs end; containers live on while

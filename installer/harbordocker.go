@@ -70,6 +70,7 @@ func dockerApartSetting(_ context.Context, _ *Target) (setting, error) {
 			{"/etc/systemd/system/" + dockerContainerdUnit, 0o644, []byte(dockerContainerdUnitText)},
 			{"/etc/systemd/system/" + dockerUnit, 0o644, []byte(dockerUnitApart())},
 		},
+		apply: rememberForward,
 		units: []string{dockerContainerdUnit, dockerUnit},
 	}, err
 }

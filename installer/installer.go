@@ -166,6 +166,9 @@ type Options struct {
 	WithData bool
 	// Hosts is how many hosts are worked on at the same time; 0 means 20.
 	Hosts int
+	// StallLimit is how long a command on a host may do nothing that can be seen before it is ended; 0 means the constant of
+	// that name.
+	StallLimit time.Duration
 	// Progress is called with every event, one at a time.
 	Progress func(Event)
 	// Logger gets details; nil discards them.
@@ -188,6 +191,7 @@ const (
 	Stopped  State = "stopped"  // the run was interrupted while it was at work
 	Warned   State = "warned"   // a check says that something is to be looked at
 	Progress State = "progress" // bytes were sent
+	Waiting  State = "waiting"  // a command on the host has been silent for long
 )
 
 // An Event is something that happened. Phase events have no task, task events no host, and events of a task on a host

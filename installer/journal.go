@@ -103,6 +103,16 @@ func (j *journal) write(ctx context.Context, who, text, output string) {
 	_, _ = io.WriteString(j.w, strings.Map(printed, j.mask.mask(b.String()))) // the work does not stop because its log cannot be written
 }
 
+// brief is a command on one line, for a message.
+func (j *journal) brief(what string) string {
+	const most = 120
+	line := strings.Join(strings.Fields(strings.Map(printed, j.mask.mask(what))), " ")
+	if len(line) > most {
+		line = strings.ToValidUTF8(line[:most], "") + "…"
+	}
+	return line
+}
+
 func printed(r rune) rune {
 	if unicode.IsPrint(r) || r == '\n' || r == '\t' {
 		return r
@@ -146,10 +156,10 @@ func orDash(s string) string {
 // keptOutput is how much of a command's output the journal keeps: its end, where the reason of a failure is.
 const keptOutput = 64 << 10
 
-// A journaled host records what runs on it.
+// A journaled host records what runs on it, and watches over it.
 type journaled struct {
 	host.Host
-	name    string
+	watch   watch
 	journal *journal
 }
 
@@ -160,8 +170,12 @@ func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
 		cmd.Stdout = alsoTo(cmd.Stdout, kept)
 	}
 	cmd.Stderr = alsoTo(cmd.Stderr, kept)
+	what, described := ctx.Value(describedKey{}).(string)
+	if !described {
+		what = "$ " + commandLine(cmd.Args)
+	}
 	start := h.journal.now()
-	err := h.Host.Run(ctx, cmd)
+	err := h.watch.run(ctx, h.Host, cmd, func() string { return h.journal.brief(what) })
 	result := "exit 0"
 	var exit *host.ExitError
 	switch {
@@ -175,11 +189,7 @@ func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
 		h.journal.worked(cmd.Args, start, end)
 	}
 	took := end.Sub(start).Round(time.Millisecond)
-	what, described := ctx.Value(describedKey{}).(string)
-	if !described {
-		what = "$ " + commandLine(cmd.Args)
-	}
-	h.journal.write(ctx, h.name, fmt.Sprintf("%s -> %s in %s", what, result, took), kept.String())
+	h.journal.write(ctx, h.watch.host, fmt.Sprintf("%s -> %s in %s", what, result, took), kept.String())
 	return err
 }
 

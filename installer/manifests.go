@@ -350,7 +350,7 @@ func (t *Target) rollOut(ctx context.Context, objects []object, a applied) error
 		default:
 			continue
 		}
-		if _, err := t.kubectl(ctx, args...); err != nil {
+		if _, err := t.kubectl(patient(ctx, a.wait), args...); err != nil {
 			return t.withPods(ctx, a, fmt.Errorf("%s: %w", o, err))
 		}
 	}

@@ -277,7 +277,7 @@ func drainTask(d Deletion) Task {
 			if d.DisableEviction {
 				args = append(args, "--disable-eviction")
 			}
-			if _, err := lead.kubectl(ctx, args...); err != nil {
+			if _, err := lead.kubectl(patient(ctx, timeout), args...); err != nil {
 				return &DrainError{Host: t.Name, Err: err}
 			}
 			return nil

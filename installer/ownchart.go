@@ -21,6 +21,8 @@ type ownChart struct {
 	release, namespace string
 	// privileged says that the pods need what Pod Security keeps from others: the network or the disks of the host.
 	privileged bool
+	// everywhere says that what comes after needs the chart's pods on every node.
+	everywhere bool
 	// values are made from the cluster and, where there are any yet, its hosts. Hosts decide nothing about images.
 	values func(s surroundings) (map[string]any, error)
 	// files are values files of the user's, which win.
@@ -95,6 +97,9 @@ func (r *run) ownChart(o ownChart) (charts.InstallOptions, bundle.Item, error) {
 	if o.privileged {
 		// Without the second one, a hardened cluster warns on each installation of what nobody can do anything about.
 		options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "pod-security.kubernetes.io/warn": "privileged"}
+	}
+	if o.everywhere {
+		options.Everywhere = func(node string) bool { return !r.leftOut(node) }
 	}
 	return options, item, nil
 }

@@ -55,7 +55,7 @@ func primaryNetwork(c *manifest.Cluster, name string) []Task {
 // flannelChart takes cni.values as the others do.
 func flannelChart(c *manifest.Cluster) ownChart {
 	return ownChart{
-		component: flannel, namespace: "kube-flannel", privileged: true, files: c.CNI.Values,
+		component: flannel, namespace: "kube-flannel", privileged: true, everywhere: true, files: c.CNI.Values,
 		values: func(s surroundings) (map[string]any, error) { return flannelValues(s.cluster, s.nodes) },
 		after:  remakeDNS,
 	}
@@ -158,7 +158,7 @@ func calicoNFTables(c *manifest.Cluster) (bool, error) {
 }
 
 func ciliumChart(c *manifest.Cluster) ownChart {
-	return ownChart{component: cilium, privileged: true, files: c.CNI.Values, values: ciliumValues}
+	return ownChart{component: cilium, privileged: true, everywhere: true, files: c.CNI.Values, values: ciliumValues}
 }
 
 // ciliumValues leave services to kube-proxy. Nodes take the part of the pods' network that Kubernetes gives them, as with flannel,
@@ -206,7 +206,7 @@ func ciliumValues(s surroundings) (map[string]any, error) {
 }
 
 func hybridnetChart(c *manifest.Cluster) ownChart {
-	return ownChart{component: hybridnet, privileged: true, files: c.CNI.Values, values: hybridnetValues}
+	return ownChart{component: hybridnet, privileged: true, everywhere: true, files: c.CNI.Values, values: hybridnetValues}
 }
 
 // hybridnetValues name the nodes' addresses, by which the daemon finds where to send from; without a default route it needs
@@ -250,7 +250,7 @@ const (
 
 func kubeOVNChart(c *manifest.Cluster) ownChart {
 	return ownChart{
-		component: kubeOVN, privileged: true, files: c.CNI.Values, values: kubeOVNValues,
+		component: kubeOVN, privileged: true, everywhere: true, files: c.CNI.Values, values: kubeOVNValues,
 		before: func(ctx context.Context, t *Target) error {
 			for _, node := range t.run.withRole(manifest.RoleControlPlane) {
 				if _, err := t.kubectl(ctx, "label", "node", node.Name, "--overwrite", ovnLabel+"=master"); err != nil {

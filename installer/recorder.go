@@ -49,7 +49,7 @@ func (c *recorder) event(e Event) {
 }
 
 func (c *recorder) record(e Event) {
-	if e.Task == "" || e.State == Progress {
+	if e.Task == "" || e.State == Progress || e.State == Waiting {
 		return
 	}
 	c.mu.Lock()

@@ -44,7 +44,7 @@ func newRooted(t *testing.T, name string) *rooted {
 	h.put(t, "/proc/swaps", "Filename Type Size Used Priority\n")
 	h.put(t, "/proc/mounts", "")
 	h.put(t, "/etc/resolv.conf", "nameserver 10.0.0.1\n")
-	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl"} {
+	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl", "iptables", "ip6tables"} {
 		if err := os.WriteFile(filepath.Join(h.stubs, stub), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -208,13 +208,13 @@ func (h *rooted) answer(name string, do func(ctx context.Context, cmd host.Cmd) 
 	h.commands[name] = do
 }
 
-// said returns the recorded commands that begin with a word, and forgets all.
+// said returns the recorded commands that begin with a word, "" for all, and forgets them.
 func (h *rooted) said(word string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var list []string
 	for _, line := range h.ran {
-		if strings.HasPrefix(line, word+" ") {
+		if word == "" || strings.HasPrefix(line, word+" ") {
 			list = append(list, line)
 		}
 	}
@@ -277,7 +277,7 @@ func (s *site) run(t *testing.T, b *bundle.Reader) *run {
 	for _, h := range s.options.Inventory.Hosts() {
 		r.targets = append(r.targets, &Target{
 			Host: h, IP: h.InternalIPv4, Arch: "amd64", run: r,
-			on: &journaled{Host: s.hosts[h.Name], name: h.Name, journal: r.journal},
+			on: &journaled{Host: s.hosts[h.Name], watch: r.watch(h.Name), journal: r.journal},
 		})
 	}
 	return r

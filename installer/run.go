@@ -50,6 +50,8 @@ type run struct {
 	// even try.
 	only    []manifest.Role
 	without []string
+	// limitable says that the operation can be limited to hosts.
+	limitable bool
 	// upgrading says that nodes may be of another version of the cluster.
 	upgrading bool
 	// visiting says that the run only looks at hosts for a precheck.
@@ -88,7 +90,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	r.finish = r.keepReport
+	r.finish, r.limitable = r.keepReport, true
 	return r.start(ctx, func(ctx context.Context) error {
 		err := r.checkMembers(inTask(ctx, "connect"))
 		if err == nil {
@@ -129,7 +131,7 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 	}
 	lost := r.connect(ctx)
 	if lost != nil && (!r.leaving && len(r.only) == 0 || len(r.connected()) == 0) {
-		return r.report, lost
+		return r.report, r.missed(ctx, lost)
 	}
 	if len(r.only) > 0 {
 		lost = nil // the work knows which hosts it cannot do without
@@ -170,6 +172,9 @@ func newRun(o Options) (*run, error) {
 	}
 	if o.Hosts <= 0 {
 		o.Hosts = defaultHosts
+	}
+	if o.StallLimit <= 0 {
+		o.StallLimit = StallLimit
 	}
 	dir, err := openWorkDir(o.WorkDir, o.DryRun)
 	if err != nil {

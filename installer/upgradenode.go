@@ -327,7 +327,7 @@ func (u *upgrade) drainTask() Task {
 		if u.how.DisableEviction {
 			args = append(args, "--disable-eviction")
 		}
-		_, err = first.kubectl(ctx, args...)
+		_, err = first.kubectl(patient(ctx, u.how.DrainTimeout), args...)
 		return err
 	}}
 }

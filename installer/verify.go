@@ -139,6 +139,11 @@ func (t *Target) nodesAreReady(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// isSilent tells whether the node's kubelet has stopped to report.
+func (n nodeObject) isSilent() bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c condition) bool { return c.Type == "Ready" && c.Status == "Unknown" })
+}
+
 func messageOf(conditions []condition, kind string) string {
 	for _, c := range conditions {
 		if c.Type == kind {

@@ -21,7 +21,54 @@ func (c *checker) inventory(inv *Inventory) {
 	for _, r := range groupRoles() {
 		c.group(r, inv.Groups.of(r), known)
 	}
+	c.marks(inv)
 	c.ways(inv)
+}
+
+// marks checks that what is for nodes is said of nodes. Hosts without a role are of no cluster yet, and vars are for all hosts.
+func (c *checker) marks(inv *Inventory) {
+	if c.found != nil {
+		return // groups may be wrong, or without bounds
+	}
+	roles := inv.roles()
+	nodes := func(names []string) (roled, some bool) {
+		for _, name := range names {
+			roled = roled || len(roles[name]) > 0
+			some = some || slices.Contains(roles[name], RoleCluster)
+		}
+		return roled, some
+	}
+	report := func(path, what string, v *Vars) {
+		for _, one := range []struct {
+			field string
+			n     int
+		}{{"labels", len(v.Labels)}, {"annotations", len(v.Annotations)}, {"taints", len(v.Taints)}} {
+			if one.n > 0 {
+				c.addKey(join(path, one.field), "%s, and only nodes have %s; leave them out", what, one.field)
+			}
+		}
+	}
+	for i := range inv.HostSpecs {
+		spec := &inv.HostSpecs[i]
+		names, err := expand(spec.Name)
+		if err != nil {
+			continue // that has been said
+		}
+		if roled, some := nodes(names); roled && !some {
+			report(key("hosts", spec.Name), shorten(spec.Name)+" is in no group of nodes (kube_control_plane, kube_worker)", spec.vars())
+		}
+	}
+	for _, g := range inv.GroupVars.all() {
+		var names []string
+		for _, entry := range inv.Groups.of(g.role) {
+			if more, err := expand(entry); err == nil {
+				names = append(names, more...)
+			}
+		}
+		if roled, some := nodes(names); roled && !some {
+			report(join("groupVars", string(g.role)), "no host of "+string(g.role)+" is in a group of nodes (kube_control_plane, kube_worker)", g.Vars)
+		}
+	}
 }
 
 // members counts the hosts of a group, ranges expanded. It stops counting behind MaxHosts.

@@ -36,12 +36,17 @@ type Cmd struct {
 	Args []string
 	// Env has NAME=value entries in addition to LC_ALL=C and PATH; a later entry wins.
 	Env []string
-	// Stdin is what the command reads; nil is nothing. An *io.PipeReader is closed when the command does not read any
-	// more, so that who writes to the other end learns of it.
+	// Stdin is what the command reads; nil is nothing. A ClosableReader is closed when the command does not read any more.
 	Stdin io.Reader
 	// Stdout and Stderr get what the command writes; nil discards it. They are written to by different goroutines, and
 	// not any more once Run has returned.
 	Stdout, Stderr io.Writer
+}
+
+// A ClosableReader lets who writes to its other end learn that nobody reads any more, as an *io.PipeReader does.
+type ClosableReader interface {
+	io.Reader
+	CloseWithError(err error) error
 }
 
 // maxStderr is how much of the end of a command's standard error an ExitError keeps.

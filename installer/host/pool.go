@@ -313,7 +313,7 @@ func (c *connection) start(args []string, stdout, stderr io.Writer) (*sshProcess
 		return nil, fmt.Errorf("start a command: %w", err)
 	}
 	c.open.Add(1)
-	return &sshProcess{session: s, stdin: stdin, connection: c}, nil
+	return &sshProcess{session: s, stdin: stdin, connection: c, ended: make(chan struct{})}, nil
 }
 
 type sshProcess struct {
@@ -323,17 +323,33 @@ type sshProcess struct {
 	pool       *pool
 	release    func()
 	killed     atomic.Bool
+	ended      chan struct{} // closed when Wait has seen the end
 }
 
 func (p *sshProcess) Stdin() io.WriteCloser { return p.stdin }
 
+// Kill closes the session. OpenSSH's server says that a session has ended when its program has, and a program that waits for a
+// disk cannot be killed: then the connection goes.
 func (p *sshProcess) Kill() {
-	p.killed.Store(true)
+	if p.killed.Swap(true) {
+		return
+	}
 	_ = p.session.Close()
+	go func() {
+		patience := time.NewTimer(p.pool.options.Patience)
+		defer patience.Stop()
+		select {
+		case <-p.ended:
+		case <-patience.C:
+			p.connection.setReason(errors.New("a command there does not end, although it was killed"))
+			_ = p.connection.client.Close()
+		}
+	}()
 }
 
 func (p *sshProcess) Wait() (int, error) {
 	err := p.session.Wait()
+	close(p.ended)
 	_ = p.session.Close()
 	p.connection.open.Add(-1)
 	p.release()

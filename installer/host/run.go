@@ -168,7 +168,7 @@ func (r *run) feed(stdin io.WriteCloser) {
 	if r.cmd.Stdin != nil {
 		// A command that ends without reading everything is not a failure; if the host is lost Wait says so.
 		_, _ = io.Copy(stdin, r.cmd.Stdin)
-		if pipe, ok := r.cmd.Stdin.(*io.PipeReader); ok {
+		if pipe, ok := r.cmd.Stdin.(ClosableReader); ok {
 			_ = pipe.CloseWithError(io.ErrClosedPipe)
 		}
 	}

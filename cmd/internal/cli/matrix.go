@@ -150,6 +150,8 @@ func (v *matrixView) event(e installer.Event, now time.Time) {
 	case installer.Progress:
 		row.bytes, row.total = e.Bytes, e.Total
 		return
+	case installer.Waiting: // the row shows the task and since when; what it does is said above
+		return
 	case installer.Started:
 		row.task, row.started, row.bytes, row.total = e.Task, now, 0, 0
 		row.cells[phase] = cmp.Or(row.cells[phase], installer.Started)

@@ -145,3 +145,18 @@ func TestMatrixKeepsWhatIsWritten(t *testing.T) {
 		t.Errorf("got %q", out.String())
 	}
 }
+
+// A command that is silent leaves its host's row as it is: at the task, since when it began.
+func TestMatrixKeepsWhoIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	v, now := testView(1)
+	before := v.lines(120, 30, now)
+	v.event(installer.Event{Phase: "install", Task: "containerd", Host: "host1", State: installer.Waiting, Message: "silent for 2m: $ x"}, now)
+	if got := v.lines(120, 30, now); strings.Join(got, "\n") != strings.Join(before, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
+	}
+	line := (&taskPrinter{globals: &globals{}}).line(installer.Event{Phase: "install", Task: "containerd", Host: "host1", State: installer.Waiting, Message: "silent for 2m: $ x"})
+	if want := "waiting  host1          containerd: silent for 2m: $ x"; line != want {
+		t.Errorf("got %q, want %q", line, want)
+	}
+}

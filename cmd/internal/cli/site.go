@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -24,6 +25,7 @@ type siteFlags struct {
 	knownHosts                      []string
 	acceptNew, askPassword, askSudo bool
 	parallel                        int
+	stallLimit                      time.Duration
 	// clusterOptional says that the command makes sense without a cluster file; no flag.
 	clusterOptional bool
 	settings        []string
@@ -34,6 +36,9 @@ type siteFlags struct {
 func (f *siteFlags) check() error {
 	if f.flags != nil && f.flags.Changed("parallel") && f.parallel < 1 {
 		return &usageError{fmt.Errorf("--parallel %d: want 1 or more", f.parallel)}
+	}
+	if f.flags != nil && f.stallLimit <= 0 {
+		return &usageError{fmt.Errorf("--stall-limit %s: want a time such as 30m", f.stallLimit)}
 	}
 	for _, name := range f.knownHosts {
 		if _, err := os.Stat(name); err != nil && !f.acceptNew {
@@ -54,6 +59,7 @@ func (f *siteFlags) add(fs *pflag.FlagSet) {
 	fs.BoolVarP(&f.askSudo, "ask-sudo-pass", "K", false, "ask for the sudo password")
 	f.flags = fs
 	fs.IntVar(&f.parallel, "parallel", 0, "`number` of hosts worked on at the same time (default 20; 100 for precheck)")
+	fs.DurationVar(&f.stallLimit, "stall-limit", installer.StallLimit, "end a command on a host that has printed nothing and not ended for so long")
 }
 
 // A site is the hosts, the cluster they shall be, and the bundle to make it from.
@@ -159,6 +165,7 @@ func (s *site) options() installer.Options {
 		Values:           s.values,
 		RegistryPassword: s.registryPassword(),
 		Hosts:            s.parallel,
+		StallLimit:       s.stallLimit,
 		Logger:           s.g.logger(),
 	}
 }

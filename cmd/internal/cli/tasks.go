@@ -50,7 +50,7 @@ func (p *taskPrinter) event(e installer.Event) {
 	}
 	if p.matrix != nil {
 		p.matrix.event(e)
-		if line := p.line(e); line != "" && (e.State == installer.Warned || e.State == installer.Failed) {
+		if line := p.line(e); line != "" && (e.State == installer.Warned || e.State == installer.Failed || e.State == installer.Waiting) {
 			p.note("%s", line)
 		}
 		return

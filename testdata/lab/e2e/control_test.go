@@ -21,6 +21,7 @@ func TestFaults(t *testing.T) {
 		{"build", th.makeBundle},
 		{"the registry is down while kubeadm pulls", th.registryDown},
 		{"a disk is full", th.diskFull},
+		{"a command hangs", th.commandHangs},
 		{"two installs at once", th.twoInstalls},
 		{"a worker is lost, the others are joined", th.workerLost},
 		{"killed at several tasks, and continued", th.killedOften},
@@ -57,6 +58,23 @@ func (th *thread) diskFull(t *testing.T) {
 	}
 	if th.on(t, 1, "systemctl is-active kkbundle-registry") != "active\n" {
 		t.Error("the registry was not started again")
+	}
+}
+
+// commandHangs has a command wait for ever on host3, whose SSH server answers.
+func (th *thread) commandHangs(t *testing.T) {
+	const hanging = "/usr/local/sbin/systemctl"
+	th.on(t, 3, `printf '#!/bin/sh\nexec sleep 123456\n' >`+hanging+" && chmod 755 "+hanging)
+	r := run(t, th.site(t, "install", "--tags", "registry,cri", "--stall-limit", "1m")).must(t, 16)
+	th.on(t, 3, "rm "+hanging)
+	if !strings.Contains(r.stderr, "host3: install containerd: systemctl ") || !strings.Contains(r.stderr, "did not end for 1m") {
+		t.Errorf("want the host, the task and how long it was waited for, got\n%s", r.stderr)
+	}
+	if left := th.on(t, 3, "pgrep -f 'sleep 12345[6]'; true"); left != "" {
+		t.Errorf("the command was not ended: process %s", left)
+	}
+	if strings.Contains(r.stderr, "host1: ") || strings.Contains(r.stderr, "host2: ") {
+		t.Errorf("other hosts failed, too:\n%s", r.stderr)
 	}
 }
 
@@ -178,6 +196,10 @@ func (th *thread) gone(t *testing.T) {
 		t.Errorf("the cluster has not noticed yet, and it said\n%s", r.stderr)
 	}
 	th.waitFor(t, 2*time.Minute, "host3 is missed", 1, "kubectl --kubeconfig /etc/kubernetes/admin.conf get node host3 --no-headers | grep NotReady")
+	r = run(t, th.site(t, "install")).must(t, 13)
+	if !strings.Contains(r.stderr, "kkbundle nodes delete --unreachable host3") {
+		t.Errorf("install does not say what to do, but\n%s", r.stderr)
+	}
 	run(t, th.deletion(t, "--unreachable", "host3")).must(t, 0)
 	if nodes := th.kubectl(t, "get nodes --no-headers"); strings.Contains(nodes, "host3") {
 		t.Errorf("it is still a node:\n%s", nodes)

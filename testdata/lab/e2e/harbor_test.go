@@ -67,7 +67,7 @@ func (th *thread) restartHarbor(t *testing.T) {
 func (th *thread) resetHarbor(t *testing.T) {
 	run(t, th.site(t, "reset", "--yes")).must(t, 0)
 	const left = `ls -d /opt/harbor /var/log/harbor /etc/docker /var/lib/docker/* /run/docker /usr/local/lib/kkbundle /usr/local/lib/docker /etc/systemd/system/harbor.service 2>/dev/null; ls /usr/local/bin;
-		ps -eo comm= | grep -E 'docker|containerd|harbor|registry'; ip -br link | grep -E 'docker|br-'; iptables-save | grep DOCKER; true`
+		ps -eo comm= | grep -E 'docker|containerd|harbor|registry'; ip -br link | grep -E 'docker|br-'; iptables-save | grep -E 'DOCKER|FORWARD DROP'; true`
 	if out := th.on(t, 2, left); out != "" {
 		t.Errorf("reset leaves\n%s", out)
 	}

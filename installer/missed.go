@@ -1,0 +1,98 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A MissedError says that hosts were not reached that a cluster which is at work has to do with: what can be done about them is
+// more than to bring them back.
+type MissedError struct {
+	Cluster string
+	// Nodes are those that are nodes of the cluster, Registry those whose registry nobody stands in for.
+	Nodes, Registry []string
+	// Others were reached, if the operation can be limited to them.
+	Others []string
+	// Err is why the hosts were not reached.
+	Err error
+}
+
+// Error repeats why, and says what the hosts are.
+func (e *MissedError) Error() string {
+	text := e.Err.Error()
+	if len(e.Nodes) > 0 {
+		text += fmt.Sprintf("\nnot reached, and nodes of cluster %s, which is at work: %s", e.Cluster, strings.Join(e.Nodes, ", "))
+	}
+	if len(e.Registry) > 0 {
+		text += fmt.Sprintf("\nnot reached, and the registry that the nodes of cluster %s pull from: %s", e.Cluster, strings.Join(e.Registry, ", "))
+	}
+	return text
+}
+
+// Unwrap returns why the hosts were not reached.
+func (e *MissedError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *MissedError) Hint() string {
+	text := "bring them back and run again"
+	if len(e.Registry) > 0 {
+		text += "; if " + strings.Join(e.Registry, ", ") + " will never come back, name another host under image_registry, and install fills it from the bundle"
+	}
+	if gone := slices.DeleteFunc(slices.Clone(e.Nodes), func(name string) bool { return slices.Contains(e.Registry, name) }); len(gone) > 0 {
+		text += "; nodes that will never come back: kkbundle nodes delete --unreachable " + strings.Join(gone, " ") + ", and take them out of the inventory"
+	}
+	const named = 8 // names that fit into a line
+	switch {
+	case len(e.Registry) > 0 || len(e.Others) == 0:
+	case len(e.Others) > named:
+		text += "; meanwhile, --limit works on the others"
+	default:
+		text += "; meanwhile, --limit " + strings.Join(e.Others, ",") + " works on the others"
+	}
+	return text
+}
+
+// missed adds to the error of hosts that were not reached what is known of them in the cluster, if there is one that answers.
+func (r *run) missed(ctx context.Context, lost error) error {
+	if r.leaving || r.alone || r.change != nil || ctx.Err() != nil {
+		return lost
+	}
+	ctx, cancel := bounded(inTask(ctx, "connect"), lookTimeout)
+	defer cancel()
+	if r.findLead(ctx) != nil {
+		return lost
+	}
+	lead := r.firstControlPlane()
+	if lead.on == nil || lead.failure != nil {
+		return lost
+	}
+	if member, err := lead.isMember(ctx); err != nil || !member {
+		return lost
+	}
+	nodes, err := lead.nodes(ctx)
+	if err != nil {
+		return lost
+	}
+	e := &MissedError{Cluster: r.cluster.Metadata.Name, Err: lost}
+	for _, t := range r.targets {
+		isNode := slices.ContainsFunc(nodes, func(n nodeObject) bool { return n.Metadata.Name == t.Name })
+		switch {
+		case t.failure == nil && t.on != nil && r.limitable:
+			e.Others = append(e.Others, t.Name)
+		case t.failure == nil: // it was, or the run did not try
+		default:
+			if isNode {
+				e.Nodes = append(e.Nodes, t.Name)
+			}
+			if r.isRegistry(t) && !r.isPair() {
+				e.Registry = append(e.Registry, t.Name)
+			}
+		}
+	}
+	if len(e.Nodes)+len(e.Registry) == 0 {
+		return lost
+	}
+	return e
+}

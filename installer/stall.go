@@ -1,0 +1,163 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+const (
+	// StallLimit is how long a command on a host may neither print, nor read what it is given, nor end, unless Options say
+	// otherwise. It is more than what is waited for on hosts: systemd gives etcd and Harbor 10 minutes to start, kubeadm an
+	// upgraded component 5.
+	StallLimit = 15 * time.Minute
+	// quietNotice is after how long such a command is named. It is named again each time that this has doubled.
+	quietNotice = 2 * time.Minute
+)
+
+// A StalledError is a command that was ended because it had done nothing that can be seen for too long.
+type StalledError struct{ Limit time.Duration }
+
+// Error says for how long.
+func (e *StalledError) Error() string {
+	return fmt.Sprintf("it printed nothing and did not end for %s, and was given up", shortly(e.Limit))
+}
+
+// Hint says what to do about it.
+func (e *StalledError) Hint() string {
+	return "see on the host what it waits for (ps -eo pid,stat,wchan:32,args; a D is a disk or a network file system that does not answer: dmesg), mend that and run again; where it only takes long, give it more with --stall-limit"
+}
+
+// shortly writes a duration as people do: 2m and not 2m0s.
+func shortly(d time.Duration) string {
+	text := d.Round(time.Second).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// A watch looks after the commands on a host: one that hangs is named, and ended at last.
+type watch struct {
+	host  string
+	limit time.Duration
+	tell  func(Event)
+}
+
+func (r *run) watch(name string) watch {
+	return watch{host: name, limit: r.StallLimit, tell: r.tell}
+}
+
+type patienceKey struct{}
+
+// patient says that what is done under a context may be silent for so long by itself: it has a limit of its own.
+func patient(ctx context.Context, own time.Duration) context.Context {
+	return context.WithValue(ctx, patienceKey{}, own)
+}
+
+// run runs a command, and ends it when it is silent for too long. what says what the command is.
+func (w watch) run(ctx context.Context, h host.Host, cmd host.Cmd, what func() string) error {
+	p := &pulse{since: time.Now()}
+	if cmd.Stdin != nil {
+		cmd.Stdin = &beatingReader{cmd.Stdin, p}
+	}
+	// Writers that are not there are made: what nobody wants to read is a sign of life, too.
+	cmd.Stdout, cmd.Stderr = &beatingWriter{cmd.Stdout, p}, &beatingWriter{cmd.Stderr, p}
+	if own, ok := ctx.Value(patienceKey{}).(time.Duration); ok {
+		w.limit += own
+	}
+	limited, end := context.WithCancelCause(ctx)
+	ended, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		w.look(ctx, p, what, ended, end)
+	}()
+	err := h.Run(limited, cmd)
+	close(ended)
+	<-watched // nothing is told of a command that has ended
+	end(nil)
+	return err
+}
+
+// look names a command that is silent, and calls end when it has been for the limit.
+func (w watch) look(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
+	notice := quietNotice
+	timer := time.NewTimer(min(notice, w.limit))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-timer.C:
+		}
+		silent := p.silent()
+		switch {
+		case silent >= w.limit:
+			end(&StalledError{w.limit})
+			return
+		case silent < quietNotice:
+			notice = quietNotice // it has moved
+		case silent >= notice:
+			w.notice(ctx, silent, what)
+			notice *= 2
+		}
+		timer.Reset(min(notice, w.limit) - silent)
+	}
+}
+
+func (w watch) notice(ctx context.Context, silent time.Duration, what func() string) {
+	phase, task, ok := strings.Cut(taskOf(ctx), "/")
+	if !ok {
+		phase, task = "", phase
+	}
+	w.tell(Event{Phase: phase, Task: task, Host: w.host, State: Waiting, Message: fmt.Sprintf("silent for %s: %s", shortly(silent), what())})
+}
+
+// A pulse is when a command has last moved.
+type pulse struct {
+	since time.Time
+	last  atomic.Int64 // nanoseconds after since
+}
+
+func (p *pulse) beat() { p.last.Store(int64(time.Since(p.since))) }
+
+func (p *pulse) silent() time.Duration { return time.Since(p.since) - time.Duration(p.last.Load()) }
+
+type beatingWriter struct {
+	to io.Writer // nil for nobody
+	*pulse
+}
+
+func (w *beatingWriter) Write(p []byte) (int, error) {
+	w.beat()
+	if w.to == nil {
+		return len(p), nil
+	}
+	return w.to.Write(p)
+}
+
+type beatingReader struct {
+	from io.Reader
+	*pulse
+}
+
+func (r *beatingReader) Read(p []byte) (int, error) {
+	r.beat()
+	return r.from.Read(p)
+}
+
+// CloseWithError makes a pipe's other end learn that nobody reads any more.
+func (r *beatingReader) CloseWithError(err error) error {
+	if pipe, ok := r.from.(host.ClosableReader); ok {
+		return pipe.CloseWithError(err)
+	}
+	return nil
+}

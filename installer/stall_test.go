@@ -1,0 +1,149 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/host"
+)
+
+// A playedHost runs functions for commands.
+type playedHost func(ctx context.Context, cmd host.Cmd) error
+
+func (playedHost) String() string { return "node1" }
+
+func (h playedHost) Run(ctx context.Context, cmd host.Cmd) error { return h(ctx, cmd) }
+
+func (playedHost) Close() error { return nil }
+
+func hang(ctx context.Context, _ host.Cmd) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// TestStalledCommands is by a clock of its own: nothing waits.
+func TestStalledCommands(t *testing.T) {
+	t.Parallel()
+	every := func(d time.Duration, n int, do func()) {
+		for range n {
+			time.Sleep(d)
+			do()
+		}
+	}
+	const name = "silent for "
+	for _, c := range []struct {
+		what  string
+		run   playedHost
+		own   time.Duration // what the command is given beside the limit
+		told  []string
+		after time.Duration // it is ended; 0 if it is not
+	}{
+		{"hangs", hang, 0, []string{name + "2m: $ systemctl restart x", name + "4m: $ systemctl restart x", name + "8m: $ systemctl restart x"}, 15 * time.Minute},
+		{"has a limit of its own", hang, time.Minute, []string{name + "2m: $ systemctl restart x", name + "4m: $ systemctl restart x", name + "8m: $ systemctl restart x"}, 16 * time.Minute},
+		{"prints", func(_ context.Context, cmd host.Cmd) error {
+			every(time.Minute, 60, func() { _, _ = io.WriteString(cmd.Stdout, ".") })
+			return nil
+		}, 0, nil, 0},
+		{"complains", func(_ context.Context, cmd host.Cmd) error {
+			every(time.Minute, 60, func() { _, _ = io.WriteString(cmd.Stderr, ".") })
+			return nil
+		}, 0, nil, 0},
+		{"reads", func(_ context.Context, cmd host.Cmd) error {
+			every(time.Minute, 60, func() { _, _ = cmd.Stdin.Read(make([]byte, 1)) })
+			return nil
+		}, 0, nil, 0},
+		{"pauses", func(_ context.Context, cmd host.Cmd) error {
+			every(3*time.Minute, 2, func() { _, _ = io.WriteString(cmd.Stdout, ".") })
+			return nil
+		}, 0, []string{name + "2m: $ systemctl restart x", name + "2m: $ systemctl restart x"}, 0},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var told []string
+				w := watch{"node1", StallLimit, func(e Event) {
+					if e.State != Waiting || e.Phase != "container-runtime" || e.Task != "containerd" || e.Host != "node1" {
+						t.Errorf("told %+v", e)
+					}
+					told = append(told, e.Message)
+				}}
+				ctx := inTask(t.Context(), "container-runtime/containerd")
+				if c.own > 0 {
+					ctx = patient(ctx, c.own)
+				}
+				begin := time.Now()
+				cmd := host.Cmd{Args: []string{"systemctl"}, Stdin: strings.NewReader(strings.Repeat("x", 100))}
+				err := w.run(ctx, c.run, cmd, func() string { return "$ systemctl restart x" })
+				var stalled *StalledError
+				if errors.As(err, &stalled) != (c.after > 0) || c.after > 0 && time.Since(begin) != c.after {
+					t.Errorf("%v after %s", err, time.Since(begin))
+				}
+				if diff := cmp.Diff(told, c.told); diff != "" {
+					t.Errorf("told (-got +want):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestStalledHost has one of two hosts hang in a task: it is named, ended and left, and the other goes on.
+func TestStalledHost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := &run{Options: Options{StallLimit: StallLimit, Hosts: 2, Now: time.Now}, mask: newMasker()}
+		var states []string
+		r.Progress = func(e Event) {
+			if e.Task != "" && e.State != Started {
+				states = append(states, e.Task+"@"+e.Host+" "+string(e.State))
+			}
+		}
+		j := &journal{mask: r.mask, now: r.Now, w: io.Discard}
+		for _, name := range []string{"node1", "node2"} {
+			t := &Target{run: r}
+			t.Name = name
+			t.on = &journaled{watch: r.watch(name), journal: j, Host: playedHost(func(ctx context.Context, cmd host.Cmd) error {
+				if name == "node1" && cmd.Args[0] == "hangs" {
+					return hang(ctx, cmd)
+				}
+				return nil
+			})}
+			r.targets = append(r.targets, t)
+		}
+		do := func(program string) Task {
+			return Task{Name: program, Do: func(ctx context.Context, t *Target) error { return t.command(ctx, program, "--password", "123456") }}
+		}
+		err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{do("hangs"), do("works")}}})
+		var failed *TaskError
+		var stalled *StalledError
+		if !errors.As(err, &failed) || failed.Host != "node1" || !errors.As(err, &stalled) || stalled.Limit != StallLimit {
+			t.Errorf("got %v", err)
+		}
+		want := []string{"hangs@node2 done", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 failed", "works@node2 done"}
+		if diff := cmp.Diff(states, want); diff != "" {
+			t.Errorf("events (-got +want):\n%s", diff)
+		}
+	})
+}
+
+// TestWatchedInputIsClosed: who writes to a command that does not read any more learns of it, through the watch, too.
+func TestWatchedInputIsClosed(t *testing.T) {
+	t.Parallel()
+	r, w := io.Pipe()
+	gone := errors.New("gone")
+	played := playedHost(func(_ context.Context, cmd host.Cmd) error {
+		return cmd.Stdin.(host.ClosableReader).CloseWithError(gone)
+	})
+	if err := (watch{limit: StallLimit}).run(t.Context(), played, host.Cmd{Args: []string{"true"}, Stdin: r}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte("x")); !errors.Is(err, gone) {
+		t.Errorf("got %v, want %v", err, gone)
+	}
+}
