@@ -69,6 +69,7 @@ func resetTasks() []Task {
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
 		{Name: "kubernetes", Done: notInstalled, Do: removeKubernetes},
 		{Name: "services", Done: notInstalled, Do: removeLeavings},
+		{Name: "data", Done: noDataLeft, Do: removeDataLeft},
 		{Name: "network", Done: notInstalled, Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
@@ -148,6 +149,8 @@ func (t *Target) removeLeaves(ctx context.Context, l Leaves) error {
 	paths := l.Paths
 	if t.run.WithData {
 		paths = slices.Concat(paths, l.Data)
+	} else if err := t.leaveData(ctx, l.Data...); err != nil {
+		return err
 	}
 	for _, p := range paths {
 		if err := t.remove(ctx, p); err != nil {
@@ -376,7 +379,7 @@ func removeFiles(ctx context.Context, t *Target) error {
 	}
 	if _, err := t.test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
 		path.Dir(composePlugin), path.Dir(path.Dir(composePlugin)),
-		"/etc/kubekey", path.Dir(registryBinary)); err != nil {
+		"/etc/kubekey", path.Dir(registryBinary), path.Dir(localPath)); err != nil {
 		return err
 	}
 	if t.run.cluster.CRI.Type == "crio" {
