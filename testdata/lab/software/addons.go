@@ -206,7 +206,7 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 		if err := linkTree(filepath.Join(base, "registry"), registry); err != nil {
 			return err
 		}
-		return b.intoRegistry(registry, func(s *imageSet) error {
+		return b.intoRegistry(ctx, registry, func(ctx context.Context, s *imageSet) error {
 			for _, e := range with {
 				for _, spec := range s.extra(ctx, e) {
 					if _, err := s.publish(ctx, spec); err != nil {

@@ -325,7 +325,7 @@ func attestationOf(ref string, subject v1.Hash) (v1.Image, error) {
 
 // images publishes everything into a registry whose storage is dir.
 func (b *builder) images(ctx context.Context, dir string, small bool) (published []Published, err error) {
-	err = b.intoRegistry(dir, func(s *imageSet) error {
+	err = b.intoRegistry(ctx, dir, func(ctx context.Context, s *imageSet) error {
 		specs := s.cluster(ctx)
 		if small {
 			specs = s.demo()
@@ -343,18 +343,18 @@ func (b *builder) images(ctx context.Context, dir string, small bool) (published
 }
 
 // intoRegistry calls publish with a registry whose storage is dir.
-func (b *builder) intoRegistry(dir string, publish func(*imageSet) error) (err error) {
+func (b *builder) intoRegistry(ctx context.Context, dir string, publish func(context.Context, *imageSet) error) (err error) {
 	work, err := os.MkdirTemp(b.dir, "tmp-layers-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	srv, err := registrytest.New(registrytest.Options{Dir: dir})
+	srv, err := registrytest.New(registrytest.Options{Dir: dir}) //nolint:contextcheck // it runs until Close
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.Close()) }()
-	return publish(&imageSet{b: b, work: work, registry: srv.Host, made: map[string]*layer{}})
+	return publish(ctx, &imageSet{b: b, work: work, registry: srv.Host, made: map[string]*layer{}})
 }
 
 func sha256Of(data []byte) v1.Hash {
