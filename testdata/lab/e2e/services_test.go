@@ -207,7 +207,7 @@ func (th *thread) resetVolumes(t *testing.T, path string, ours bool) {
 		if got := th.on(t, h.Number, "cat "+path+"/*/text"); got != "written by "+h.Name+"\n" {
 			t.Errorf("after a reset without --with-data, %s has %q", h.Name, got)
 		}
-		if got := th.on(t, h.Number, "ls /etc/cni /opt/cni 2>&1; ip -br link | grep -E 'cni0|flannel|veth'; mount | grep -E 'kubelet|local-path|openebs'; true"); strings.Count(got, "No such file") != 2 || strings.Count(got, "\n") != 2 {
+		if got := th.on(t, h.Number, "ls /etc/cni /opt/cni 2>&1; ip -br link | grep -E 'cni0|flannel|veth'; mount | grep -E '/var/lib/kubelet/|local-path|openebs'; true"); strings.Count(got, "No such file") != 2 || strings.Count(got, "\n") != 2 {
 			t.Errorf("reset leaves on %s\n%s", h.Name, got)
 		}
 	}
