@@ -56,6 +56,9 @@ func newCluster(ctx context.Context, o InstallOptions) (*cluster, error) {
 	config.QPS, config.Burst = 50, 100
 	config.Dial = o.Dial
 	config.WarningHandler = warnings{ctx: ctx, logger: o.Logger}
+	if config, err = shared(config); err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)

@@ -143,6 +143,8 @@ func NotReady(ctx context.Context, o InstallOptions, manifests string) []string 
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o, end := ofOneCall(o)
+	defer end()
 	cfg, err := configuration(ctx, o)
 	if err != nil {
 		return nil

@@ -60,6 +60,8 @@ type InstallOptions struct {
 // interrupted run left pending is taken over. It returns when the release is ready, or with the reason why it is not, a
 // *FailedError.
 func Install(ctx context.Context, c *Chart, o InstallOptions) (changed bool, err error) {
+	o, end := ofOneCall(o)
+	defer end()
 	r, err := lookUp(ctx, c, o)
 	if err != nil {
 		return false, err
@@ -85,6 +87,8 @@ func Install(ctx context.Context, c *Chart, o InstallOptions) (changed bool, err
 
 // Installed tells whether Install would find nothing to do. It changes nothing.
 func Installed(ctx context.Context, c *Chart, o InstallOptions) (bool, error) {
+	o, end := ofOneCall(o)
+	defer end()
 	r, err := lookUp(ctx, c, o)
 	if err != nil || !r.isDeployed() || o.Everywhere == nil {
 		return err == nil && r.isDeployed(), err

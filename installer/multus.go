@@ -16,7 +16,7 @@ func multusTask() Task {
 	})
 	t.Images = []string{multus}
 	t.Roles = []manifest.Role{manifest.RoleControlPlane}
-	t.Leaves = Leaves{Paths: []string{"/opt/cni/bin/multus"}}
+	t.Leaves = Leaves{Paths: []string{"/opt/cni/bin/multus", "/opt/cni/bin/passthru"}} // as install_multus of v4.2 has it
 	return t
 }
 

@@ -111,6 +111,8 @@ func stopExporting(dir string) func(ctx context.Context, t *Target) error {
 			if err := t.empty(ctx, dir); err != nil {
 				return err
 			}
+		} else if err := t.leaveData(ctx, dir); err != nil {
+			return err
 		}
 		if err := t.stopServer(ctx); err != nil {
 			return err

@@ -72,6 +72,7 @@ func resetTasks() []Task {
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
 		{Name: "kubernetes", Done: installed((*run).kubernetesPaths), Do: removeKubernetes},
 		{Name: "services", Done: installed((*run).leavings), Do: removeLeavings},
+		{Name: "data", Done: noDataLeft, Do: removeDataLeft},
 		{Name: "network", Done: installed((*run).networkPaths), Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
@@ -190,6 +191,8 @@ func (t *Target) removeLeaves(ctx context.Context, l Leaves) error {
 	paths := l.Paths
 	if t.run.WithData {
 		paths = slices.Concat(paths, l.Data)
+	} else if err := t.leaveData(ctx, l.Data...); err != nil {
+		return err
 	}
 	for _, p := range paths {
 		if err := t.remove(ctx, p); err != nil {
@@ -411,7 +414,7 @@ func removeFiles(ctx context.Context, t *Target) error {
 	}
 	if _, err := t.test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
 		path.Dir(composePlugin), path.Dir(path.Dir(composePlugin)),
-		"/etc/kubekey", path.Dir(registryBinary)); err != nil {
+		"/etc/kubekey", path.Dir(registryBinary), path.Dir(localPath)); err != nil {
 		return err
 	}
 	if t.run.cluster.CRI.Type == "crio" {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
 // TestHA is a cluster that outlives its first control plane: three of them and two workers, each with a haproxy of its own.
@@ -214,12 +215,21 @@ func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number
 	}
 }
 
-// TestHAVIP begins a cluster through an address that kube-vip announces: here a stand-in for it, see software/src/kube-vip.
+// TestHAVIP begins a cluster through an address that kube-vip announces: kube-vip itself where its program was given, else a
+// stand-in for it, see software/src/kube-vip.
 // One host is enough for what is ours: that kubeadm init gets through it, and what is left behind.
 func TestHAVIP(t *testing.T) {
 	const vip = "10.250.0.100"
+	var with []software.Extra
+	if _, there, err := software.Given(software.KubeVIPProgram); err != nil {
+		t.Fatal(err)
+	} else if there {
+		with = append(with, software.KubeVIP)
+	}
+	t.Logf("kube-vip itself: %v", with != nil)
 	th := start(t, scenario{
 		hosts:  1,
+		with:   with,
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "image_registry": {1}},
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")

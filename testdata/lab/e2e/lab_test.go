@@ -42,6 +42,18 @@ type thread struct {
 	pristine  string // the hosts' traces before anything was done
 }
 
+// needsGiven skips the test unless somebody has given a file that cannot be built.
+func needsGiven(t *testing.T, url string) {
+	t.Helper()
+	file, there, err := software.Given(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !there {
+		t.Skipf("%s cannot be built here, and has to be given: see the lab's README", file)
+	}
+}
+
 func start(t *testing.T, want scenario) *thread {
 	t.Helper()
 	if testing.Short() {

@@ -72,13 +72,7 @@ func TestContainerd1(t *testing.T) {
 func runtimeThread(t *testing.T, r podRuntime) {
 	t.Helper()
 	for _, url := range r.given {
-		file, there, err := software.Given(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !there {
-			t.Skipf("%s cannot be built here: take it from https://%s, with what belongs to it", file, url)
-		}
+		needsGiven(t, url)
 	}
 	th := start(t, scenario{hosts: 2, with: r.with, edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}\n", r.cri+"\netcd: {type: internal}\n")

@@ -63,7 +63,10 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 	if s, err = b.full(ctx); err != nil {
 		return nil, err
 	}
-	s.Extra, err = b.extras(ctx, o.With)
+	if s.Extra, err = b.extras(ctx, o.With); err != nil {
+		return nil, err
+	}
+	s.Upstream, err = b.withImages(ctx, s.Upstream, o.With)
 	return s, err
 }
 

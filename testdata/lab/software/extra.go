@@ -30,6 +30,9 @@ const (
 	DockerCompose Extra = "docker-compose" // the program, which is a plugin of Docker's too
 	Containerd1   Extra = "containerd-1"   // containerd of the 1.7 line
 	Harbor        Extra = "harbor"         // an installer of Harbor's shape, with a stand-in for Harbor in its images
+	Addons        Extra = "addons"         // metrics-server, multus and local-path-provisioner: images and charts
+	LocalPV       Extra = "localpv"        // images of OpenEBS's local volumes; its program and chart have to be given
+	KubeVIP       Extra = "kube-vip"       // kube-vip's image with its own program, which has to be given
 )
 
 // Versions of the extras. Docker's and Compose's are the catalog's; containerd is the newest 1.7 that the Go proxy has.
@@ -41,7 +44,9 @@ const (
 )
 
 // Extras lists all extras.
-func Extras() []Extra { return []Extra{Docker, DockerCompose, Containerd1, Harbor} }
+func Extras() []Extra {
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP}
+}
 
 // What an extra is made of besides is part of its key.
 //
@@ -74,6 +79,9 @@ func (b *builder) extras(ctx context.Context, with []Extra) ([]string, error) {
 		if !slices.Contains(Extras(), e) {
 			return nil, fmt.Errorf("there is no extra %q: the extras are %q", e, Extras())
 		}
+		if e == LocalPV || e == KubeVIP { // images alone
+			continue
+		}
 		dir, err := b.extra(ctx, e)
 		if err != nil {
 			return nil, err
@@ -90,6 +98,7 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		DockerCompose: {dockerCompose()},
 		Containerd1:   {containerd1()},
 		Harbor:        {own("harbor"), registry()},
+		Addons:        {metricsServer(), multusPlugin(), localPath()},
 	}[e]
 	inputs := []any{e}
 	for _, r := range recipes {
@@ -111,6 +120,8 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 			return files.dockerCompose(arch)
 		case Harbor:
 			return files.harbor(arch)
+		case Addons:
+			return files.addons(ctx)
 		}
 		return files.containerd(arch, "containerd-1", Containerd1Version)
 	})

@@ -165,7 +165,7 @@ func (s *imageSet) busybox() (*layer, error) {
 		return nil, err
 	}
 	entries := []entry{{Name: "bin/"}, {Name: "bin/busybox", From: path}}
-	for _, c := range []string{"cat", "cp", "ip", "ls", "mv", "nslookup", "ps", "sh", "sleep", "wget"} {
+	for _, c := range []string{"cat", "cp", "ip", "ls", "mkdir", "mv", "nslookup", "ps", "rm", "sh", "sleep", "test", "wget"} {
 		entries = append(entries, entry{Name: "bin/" + c, Link: "busybox"})
 	}
 	return s.layer("busybox", entries...)
@@ -325,29 +325,36 @@ func attestationOf(ref string, subject v1.Hash) (v1.Image, error) {
 
 // images publishes everything into a registry whose storage is dir.
 func (b *builder) images(ctx context.Context, dir string, small bool) (published []Published, err error) {
+	err = b.intoRegistry(ctx, dir, func(ctx context.Context, s *imageSet) error {
+		specs := s.cluster(ctx)
+		if small {
+			specs = s.demo()
+		}
+		for _, spec := range specs {
+			p, err := s.publish(ctx, spec)
+			if err != nil {
+				return err
+			}
+			published = append(published, p)
+		}
+		return publishChart(ctx, s.registry+"/ghcr.io/lab/charts/web:1.0.0", filepath.Join(filepath.Dir(dir), "files", webChart))
+	})
+	return published, err
+}
+
+// intoRegistry calls publish with a registry whose storage is dir.
+func (b *builder) intoRegistry(ctx context.Context, dir string, publish func(context.Context, *imageSet) error) (err error) {
 	work, err := os.MkdirTemp(b.dir, "tmp-layers-")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	srv, err := registrytest.New(registrytest.Options{Dir: dir}) //nolint:contextcheck // it runs until Close
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, srv.Close()) }()
-	s := &imageSet{b: b, work: work, registry: srv.Host, made: map[string]*layer{}}
-	specs := s.cluster(ctx)
-	if small {
-		specs = s.demo()
-	}
-	for _, spec := range specs {
-		p, err := s.publish(ctx, spec)
-		if err != nil {
-			return nil, err
-		}
-		published = append(published, p)
-	}
-	return published, publishChart(ctx, s.registry+"/ghcr.io/lab/charts/web:1.0.0", filepath.Join(filepath.Dir(dir), "files", webChart))
+	return publish(ctx, &imageSet{b: b, work: work, registry: srv.Host, made: map[string]*layer{}})
 }
 
 func sha256Of(data []byte) v1.Hash {
