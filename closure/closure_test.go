@@ -397,7 +397,7 @@ func TestPackages(t *testing.T) {
 	})
 	_, err = closure.Check(append(closure.OfSets(b, there), needs...), there)
 	want := `3 things that are needed are missing:
-  package chrony of rocky/9 is missing: task hosts-file needs it
+  package chrony of rocky/9 is missing: task clock needs it
   package iptables of rocky/9 for linux/arm64 is missing: task kubelet on k8s_cluster needs it
   package socat of debian/12 is missing: task kubelet on k8s_cluster needs it`
 	if err == nil || err.Error() != want {

@@ -24,7 +24,7 @@ func clockTask() Task {
 	return Task{
 		Name:     "clock",
 		Apart:    true,
-		Follows:  true,              // hosts that give the time give it to those of the inventory
+		Follows:  true,               // hosts that give the time give it to those of the inventory
 		Packages: []string{"chrony"}, // also for whoever keeps the clocks without us
 		Leaves:   Leaves{Undo: giveBackClock},
 		Done: func(ctx context.Context, t *Target) (bool, error) {
