@@ -252,7 +252,16 @@ func (r *reader) restV4(spec *object, t tree) {
 		t.set("kubernetes.security", text(n, "hardened"))
 	}
 	spec.drop(ownBundle, "download", "zone", "image_manifests", "artifact_dir", "binary_dir", "tmp_dir", "work_dir")
-	spec.drop(leftToYou, "native", "scripts_dir", "pre_install_groups", "post_install_groups")
+	native := spec.sub("native")
+	ntp := native.sub("ntp")
+	if ntp.is("enabled", true) {
+		t.set("time.servers", ntp.whole("servers"))
+	}
+	ntp.ignore("servers")
+	ntp.done()
+	native.drop(leftToYou, "timezone", "nfs", "set_hostname", "localDNS")
+	native.done()
+	spec.drop(leftToYou, "scripts_dir", "pre_install_groups", "post_install_groups")
 	spec.drop("kkbundle makes the certificates", "certs")
 	spec.drop("it is about removing: see kkbundle reset", "delete")
 }
