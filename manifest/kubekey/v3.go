@@ -150,8 +150,8 @@ func (r *reader) kubernetesV3(o *object, t tree) {
 	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "apiserverArgs", "controllerManagerArgs", "schedulerArgs", "audit")
 	o.drop("write it under kubernetes.kubelet, as KubeletConfiguration has it", "kubeletArgs")
 	o.drop("write it under kubernetes.kubeProxy, as KubeProxyConfiguration has it", "kubeProxyArgs")
-	if o.is("autoRenewCerts", false) {
-		r.note(o.keys["autoRenewCerts"], "%s is not carried over: renew certificates by hand", o.at("autoRenewCerts"))
+	if renew := o.scalar("autoRenewCerts"); renew != nil && !o.is("autoRenewCerts", true) {
+		t.set("certificates.renew", text(renew, "manual"))
 	}
 	for _, name := range []string{"kata", "nodeFeatureDiscovery"} {
 		feature := o.sub(name)
@@ -175,7 +175,7 @@ func (r *reader) networkV3(o *object, t tree) {
 	multus.done()
 	t.set("kubernetes.podCIDR", o.scalar("kubePodsCIDR"))
 	t.set("kubernetes.serviceCIDR", o.scalar("kubeServiceCIDR"))
-	o.drop("the network has its chart's defaults", "calico", "flannel", "kubeovn", "cilium", "hybridnet")
+	o.drop("write the chart's values into a file and name it in cni.values", "calico", "flannel", "kubeovn", "cilium", "hybridnet")
 	o.done()
 }
 

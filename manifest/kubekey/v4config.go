@@ -122,7 +122,7 @@ func (r *reader) networkV4(o *object, t tree) {
 		if name == plugin || plugin == "" && name == "calico" {
 			t.set("cni.version", version)
 		}
-		o.drop("the network has its chart's defaults", name)
+		o.drop("write the chart's values into a file and name it in cni.values", name)
 	}
 	multus.ignore("image")
 	multus.done()
