@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 )
@@ -230,19 +229,14 @@ type tunnel struct {
 	closed atomic.Bool
 }
 
-// lostSoon is how long after its channels the end of a connection is seen.
-const lostSoon = time.Second
-
 // Read reads from the connection. If it has ended because the bastion was lost, the error says so.
 func (t *tunnel) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
 	if err == nil || t.closed.Load() {
 		return n, err
 	}
-	select {
-	case <-t.hop.conn.lost:
+	if t.hop.conn.gone() {
 		err = t.hop.failed(t.hop.conn.why())
-	case <-time.After(lostSoon):
 	}
 	return n, err
 }

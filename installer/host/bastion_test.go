@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -90,7 +91,7 @@ func TestBastionFaults(t *testing.T) {
 		want    string // in the message
 		hint    string
 	}{
-		{"refused", hosttest.Options{}, func(_ *host.SSHOptions, s *hosttest.Server) { s.Stop() }, "connection refused", "the bastion is up"},
+		{"refused", hosttest.Options{}, func(o *host.SSHOptions, _ *hosttest.Server) { o.Port = 1 }, "connection refused", "the bastion is up"},
 		{"wrong key", hosttest.Options{}, func(o *host.SSHOptions, _ *hosttest.Server) { o.Keys = []string{target.KeyFile} }, "log in as root: refused", "ssh.key"},
 		{"unknown host key", hosttest.Options{}, func(o *host.SSHOptions, _ *hosttest.Server) { o.KnownHosts = nil }, "the host key is not known", "--accept-new"},
 		{"forbidden", hosttest.Options{}, nil, "does not let root connect to " + target.Addr, "AllowTcpForwarding"},
@@ -113,7 +114,7 @@ func TestBastionFaults(t *testing.T) {
 				_, err := host.Dial(t.Context(), o)
 				var bastion *host.BastionError
 				var unreachable *host.UnreachableError
-				if !errors.As(err, &unreachable) || unreachable.Host != name || !errors.As(err, &bastion) || bastion.Bastion != "jump" || bastion.Address != s.Addr {
+				if !errors.As(err, &unreachable) || unreachable.Host != name || !errors.As(err, &bastion) || bastion.Bastion != "jump" || bastion.Address != fmt.Sprintf("%s:%d", jump.Address, jump.Port) {
 					t.Fatalf("got %v, want an UnreachableError about %s with a BastionError", err, name)
 				}
 				if !strings.Contains(err.Error(), c.want) || !strings.Contains(unreachable.Hint(), c.hint) || strings.Contains(err.Error(), "\x1b") {

@@ -219,6 +219,8 @@ const (
 	// wrong one, and directory services may be slow. It is longer than keepalives need to notice that the host is lost,
 	// so that this is then the error.
 	sudoTimeout = 75 * time.Second
-	// killTimeout is how long is waited for a cancelled command to be gone.
+	// killTimeout is how long is waited at least for a cancelled command to be gone, and killShare which part of the patience
+	// with a host that is if somebody wants more of it.
 	killTimeout = 5 * time.Second
+	killShare   = 4
 )

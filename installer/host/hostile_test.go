@@ -58,7 +58,10 @@ ln -s $DIR/all/* $DIR/bin; rm $DIR/bin/sudo; mount --bind $DIR/bin /usr/bin`}, h
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := hosttest.StartSSHD(t, c.server)
-			o := host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, User: c.user, KnownHosts: []string{s.KnownHosts}, Password: c.login, SudoPassword: c.sudo, Patience: 5 * time.Second}
+			o := host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, User: c.user, KnownHosts: []string{s.KnownHosts}, Password: c.login, SudoPassword: c.sudo, Patience: patience}
+			if c.name == "expired password and sudo" {
+				o.Patience = 20 * time.Second // it asks for a new one, and waits
+			}
 			if c.login == nil {
 				o.Keys = []string{s.KeyFile}
 			}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/user"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // LocalOptions say how commands run on this machine.
@@ -17,6 +19,8 @@ type LocalOptions struct {
 	Name string
 	// SudoPassword is asked for if this user is not root and sudo wants a password; nil if there is none.
 	SudoPassword Secret
+	// Patience is as in SSHOptions.
+	Patience time.Duration
 }
 
 // Local returns the machine that this program runs on. The error is a *SudoError if commands cannot become root.
@@ -28,7 +32,7 @@ func Local(ctx context.Context, o LocalOptions) (Host, error) {
 	if u, err := user.Current(); err == nil {
 		name = u.Username
 	}
-	m := &machine{name: o.Name, start: &local{host: o.Name}, root: elevation{user: name}, patience: firstTimeout}
+	m := &machine{name: o.Name, start: &local{host: o.Name}, root: elevation{user: name}, patience: cmp.Or(o.Patience, firstTimeout)}
 	if err := m.elevate(ctx, remember(o.SudoPassword)); err != nil {
 		return nil, err
 	}

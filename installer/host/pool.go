@@ -116,6 +116,15 @@ func (c *connection) isLost() bool {
 	}
 }
 
+// gone tells whether the connection has ended, for who sees that something on it has: that is seen a little before. The other
+// side is asked; any answer is a sign of life, and keepAlive ends the connection if none comes.
+func (c *connection) gone() bool {
+	if _, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil); err != nil {
+		<-c.lost
+	}
+	return c.isLost()
+}
+
 func (p *pool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -365,12 +374,10 @@ func (p *sshProcess) Wait() (int, error) {
 	if p.killed.Load() {
 		return 0, fmt.Errorf("given up: %w", err)
 	}
-	select {
-	case <-p.connection.lost:
+	if p.connection.gone() {
 		return 0, p.pool.unreachable(p.connection.why())
-	case <-time.After(time.Second): // the session's end is seen a little before the connection's
-		return 0, p.pool.unreachable(fmt.Errorf("the command's end is not known: %w", err))
 	}
+	return 0, p.pool.unreachable(fmt.Errorf("the command's end is not known: %w", err))
 }
 
 // signalNumber returns the number of a signal as SSH names it (RFC 4254, 6.10), 0 if it is none of those.

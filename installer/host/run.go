@@ -217,18 +217,19 @@ exit 0`
 // abandon kills the command on the host, and then the connection to it.
 func (r *run) abandon(ctx context.Context, p process) {
 	defer p.Kill()
+	limit := max(killTimeout, r.machine.patience/killShare)
 	// The line with the process id may still be on its way although the command has begun.
 	select {
 	case <-r.stderr.started:
 	case <-r.ended:
 		return
-	case <-time.After(killTimeout):
+	case <-time.After(limit):
 	}
 	pid := r.stderr.pid()
 	if pid <= 1 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	k := newRun(r.machine, Cmd{Args: []string{"sh", "-c", killGroup, "sh", strconv.Itoa(pid)}})
 	args := slices.Concat(r.machine.root.prefix(k.prompt), []string{"sh", "-c", launcher, k.mark, "env"}, environment(), k.cmd.Args)

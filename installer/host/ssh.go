@@ -40,7 +40,7 @@ type SSHOptions struct {
 	Keepalive time.Duration
 	// Patience is how long each of the first commands may take before the host is given up, 20 seconds if 0. How long a
 	// person takes to type a password does not count. As long may a command that was killed take to end; a host that has one which
-	// does not, as where a disk does not answer, is lost.
+	// does not, as where a disk does not answer, is lost. What kills it has a quarter of that time, and 5 seconds at least.
 	Patience time.Duration
 }
 

@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -16,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
@@ -27,8 +28,12 @@ func secret(value string) host.Secret {
 	return func(context.Context) (string, error) { return value, nil }
 }
 
+// patience is for hosts that work: a busy machine fails nothing, and the test's own time limit ends what hangs.
+const patience = time.Hour
+
 func dial(t *testing.T, o host.SSHOptions) host.Host {
 	t.Helper()
+	o.Patience = cmp.Or(o.Patience, patience)
 	h, err := host.Dial(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +51,7 @@ func TestLocalHost(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	h, err := host.Local(t.Context(), host.LocalOptions{})
+	h, err := host.Local(t.Context(), host.LocalOptions{Patience: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +251,8 @@ func testEnvironment(t *testing.T, h host.Host) {
 	}
 }
 
-// testCancel checks that a cancelled command is gone with all that it has started.
+// testCancel checks that a cancelled command is gone with all that it has started. If it is not, the test does not end: it would
+// run for longer than tests may.
 func testCancel(t *testing.T, h host.Host) {
 	ctx, cancel := context.WithCancel(t.Context())
 	pids := make(chan string, 1)
@@ -259,38 +265,27 @@ func testCancel(t *testing.T, h host.Host) {
 		_, _ = io.Copy(io.Discard, r)
 	}()
 	go func() {
-		ended <- h.Run(ctx, host.Cmd{Args: []string{"sh", "-c", `sleep 300 & echo $$ $!; trap '' TERM; wait; wait; sleep 300`}, Stdout: w})
+		ended <- h.Run(ctx, host.Cmd{Args: []string{"sh", "-c", `sleep 3600 & echo $$ $!; trap '' TERM; wait; wait; sleep 3600`}, Stdout: w})
 	}()
 	fields := strings.Fields(<-pids)
 	cancel()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want context.Canceled", err)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("the cancelled command did not return")
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
 	}
 	for _, pid := range fields {
 		if _, err := strconv.Atoi(pid); err != nil {
 			t.Fatalf("%q is no process id", pid)
 		}
-		if alive(pid) {
-			t.Errorf("process %s still runs", pid)
+		for alive(pid) { // it was killed; the kernel takes its time on a busy machine
+			time.Sleep(20 * time.Millisecond)
 		}
 	}
 }
 
-// alive tells whether a process runs; it is given a moment to be collected.
+// alive tells whether a process runs; one that only waits to be collected does not.
 func alive(pid string) bool {
-	for range 50 {
-		stat, err := os.ReadFile("/proc/" + pid + "/stat")
-		if err != nil || strings.Contains(string(stat), ") Z ") {
-			return false
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return true
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
 func testFiles(t *testing.T, h host.Host) {
@@ -440,7 +435,7 @@ func testMany(t *testing.T, h host.Host) {
 			t.Fatal(err)
 		}
 	}
-	if out, err := host.Output(t.Context(), h, "echo", "one more"); err != nil || cmp.Diff("one more\n", string(out)) != "" {
+	if out, err := host.Output(t.Context(), h, "echo", "one more"); err != nil || gocmp.Diff("one more\n", string(out)) != "" {
 		t.Errorf("%q, %v", out, err)
 	}
 	for _, s := range streams {
