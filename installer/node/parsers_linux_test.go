@@ -238,7 +238,7 @@ func TestListenEnds(t *testing.T) {
 	fromHelper, out := io.Pipe()
 	ended := make(chan error, 1)
 	go func() { ended <- ServeListen(t.Context(), in, out) }()
-	const address = "127.0.0.77" // nobody else's
+	address := fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&0xff, os.Getpid()&0xff) // nobody else's
 	answer, err := AskListen(streams{fromHelper, toHelper}, Listen{
 		Token: NewToken(), Address: netip.MustParseAddr(address), Ports: []ListenPort{{"tcp", 6443}, {"udp", 8472}, {"tcp", 0}, {"sctp", 1}},
 	})

@@ -446,7 +446,7 @@ func TestReceiveFull(t *testing.T) {
 		t.Skipf("needs to mount a small filesystem: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(root+"/opt", 0); err != nil {
+		if err := unix.Unmount(root+"/opt", unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})

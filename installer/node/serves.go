@@ -19,6 +19,10 @@ const servesTimeout = 2 * time.Second
 // answer, has no certificate of an authority in the file, or answers something else than that it is there or wants a login. The
 // request is written by hand: the helper is put on every host and has no other use for a library of HTTP.
 func Serves(ctx context.Context, address, caFile string) error {
+	return serves(ctx, address, caFile, servesTimeout)
+}
+
+func serves(ctx context.Context, address, caFile string, limit time.Duration) error {
 	pem, err := os.ReadFile(caFile)
 	if err != nil {
 		return err
@@ -27,7 +31,7 @@ func Serves(ctx context.Context, address, caFile string) error {
 	if !roots.AppendCertsFromPEM(pem) {
 		return fmt.Errorf("%s: no certificate in it", caFile)
 	}
-	ctx, cancel := context.WithTimeout(ctx, servesTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	dialer := tls.Dialer{Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
 	conn, err := dialer.DialContext(ctx, "tcp", address)

@@ -1,4 +1,4 @@
-package node_test
+package node
 
 import (
 	"context"
@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/kkbundle/kkbundle/installer/node"
+	"time"
 )
 
 func TestServes(t *testing.T) {
@@ -35,27 +34,22 @@ func TestServes(t *testing.T) {
 		return path
 	}
 	ca := file("ca.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
-	serves := func(address, ca, want string) {
+	check := func(address, ca, want string) {
 		t.Helper()
-		err := node.Serves(t.Context(), address, ca)
+		err := serves(t.Context(), address, ca, time.Hour)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", address, err, want)
 		}
 	}
-	serves(address, ca, "")
+	check(address, ca, "")
 	status = http.StatusOK
-	serves(address, ca, "")
+	check(address, ca, "")
 	status = http.StatusServiceUnavailable
-	serves(address, ca, "503")
-	serves(address, file("none.crt", []byte("x")), "no certificate")
-	serves(address, filepath.Join(dir, "missing.crt"), "missing.crt")
+	check(address, ca, "503")
+	check(address, file("none.crt", []byte("x")), "no certificate")
+	check(address, filepath.Join(dir, "missing.crt"), "missing.crt")
 
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = closed.Close()
-	serves(closed.Addr().String(), ca, "refused")
+	check("127.0.0.1:1", ca, "refused") // nobody's
 
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, and says nothing
 	if err != nil {
@@ -64,7 +58,7 @@ func TestServes(t *testing.T) {
 	defer silent.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- node.Serves(ctx, silent.Addr().String(), ca) }()
+	go func() { done <- serves(ctx, silent.Addr().String(), ca, time.Hour) }()
 	conn, err := silent.Accept()
 	if err != nil {
 		t.Fatal(err)

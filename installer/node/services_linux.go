@@ -30,10 +30,13 @@ func runProgram(ctx context.Context, args ...string) ([]byte, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = programTimeout // for what it has left running with its streams
 	out := head{most: programOutput}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // the program itself has ended well, and what it said has been read
+	}
 	return out.data.Bytes(), err
 }
 
