@@ -1,7 +1,6 @@
 package mirror_test
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -155,18 +154,21 @@ func startContainerd(t *testing.T) func(args ...string) (string, error) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // by the signal
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = cmd.Wait()                          // by the signal
+		<-ended
 		_ = log.Close()
 	})
 	client := func(args ...string) (string, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		out, err := exec.CommandContext(ctx, ctr, append([]string{"--address", dir + "/s"}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), ctr, append([]string{"--address", dir + "/s"}, args...)...).CombinedOutput()
 		return string(out), err
 	}
-	for range 600 { // the test's time limit is the real one
+	for { // the test's time limit is the real one
 		if _, err := os.Stat(dir + "/s"); err == nil {
 			if _, err := client("version"); err == nil {
 				return client
@@ -174,9 +176,11 @@ func startContainerd(t *testing.T) func(args ...string) (string, error) {
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
-		time.Sleep(50 * time.Millisecond)
+		select {
+		case <-ended:
+			data, err := os.ReadFile(log.Name())
+			t.Fatalf("containerd has ended: %v\n%s", err, data)
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
-	data, err := os.ReadFile(log.Name())
-	t.Fatalf("containerd does not answer: %v\n%s", err, data)
-	return nil
 }

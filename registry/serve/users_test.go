@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -222,8 +223,12 @@ func TestAutoCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	current := get(names, now)
-	go func() {
-		if err := s.Run(t.Context(), l, func() *tls.Certificate { return &current.Certificate }); err != nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, l, func() *tls.Certificate { return &current.Certificate }) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	}()
