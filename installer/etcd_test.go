@@ -332,9 +332,7 @@ func TestEtcdBackupScript(t *testing.T) {
 		"etcdutl": "exit 0",
 		"date":    `n=$(cat ` + dir + `/n 2>/dev/null || echo 0); echo $((n + 1)) >` + dir + `/n; echo "2026112${n}T000000Z"`,
 	} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeProgram(t, filepath.Join(bin, name), "#!/bin/sh\n"+text+"\n")
 	}
 	copies := filepath.Join(dir, "copies")
 	script := strings.NewReplacer(etcdBackups, copies, "PATH=", "PATH="+bin+":").Replace(r.targets[0].backupScript(2))

@@ -25,10 +25,10 @@ func TestHoldLock(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := cmd.Start(); err != nil {
+			if _, err := io.WriteString(in, "me\n"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := io.WriteString(in, "me\n"); err != nil {
+			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
 			if line, err := bufio.NewReader(out).ReadString('\n'); line != "me\n" {

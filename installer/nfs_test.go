@@ -21,9 +21,7 @@ func TestNFSServer(t *testing.T) {
 	r := s.run(t, nil)
 	target, h := r.targets[1], s.hosts["node1"]
 	h.put(t, "/etc/exports", "/home *(ro)\n")
-	if err := os.WriteFile(filepath.Join(h.stubs, "exportfs"), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	h.stub(t, "exportfs", "exit 0")
 	running := false
 	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 		line := strings.Join(cmd.Args, " ")

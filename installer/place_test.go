@@ -8,7 +8,6 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -226,8 +225,7 @@ func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 	s := newSite(t, "cp1")
 	h := s.hosts["cp1"]
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
-	r.targets[0].IP = netip.MustParseAddr("127.0.0.1")
-	r.cluster.ImageRegistry.Port = freePort(t)
+	r.targets[0].IP = netip.AddrFrom4([4]byte{127, 78, byte(os.Getpid() >> 8), byte(os.Getpid())}) // no other process's
 	h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "restart" {
 			serveRegistry(ctx, t, h)
@@ -282,16 +280,6 @@ func mustAccess(t *testing.T, r *run) registryAccess {
 		t.Fatal(err)
 	}
 	return access
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // serveRegistry runs the registry with the configuration that lies on the host.

@@ -5,7 +5,6 @@ package installer
 import (
 	"context"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -44,9 +43,7 @@ func provisioned(t *testing.T) *site {
 			// the user's own part is tried where there are users; here it is what it is given that counts
 			"runuser": `cat >"` + h.root + `/etc/keys"`,
 		} {
-			if err := os.WriteFile(filepath.Join(h.stubs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			h.stub(t, name, script)
 		}
 		h.answer("useradd", func(context.Context, host.Cmd) error {
 			h.put(t, "/etc/made", "capi\n")

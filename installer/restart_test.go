@@ -29,9 +29,7 @@ func playProcesses(t *testing.T, h *rooted) *played {
 
 func (p *played) put(t *testing.T, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(name, []byte(content), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, name, content)
 }
 
 func (p *played) stub(t *testing.T, name, line string) {

@@ -14,8 +14,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -45,9 +45,7 @@ func newRooted(t *testing.T, name string) *rooted {
 	h.put(t, "/proc/mounts", "")
 	h.put(t, "/etc/resolv.conf", "nameserver 10.0.0.1\n")
 	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl", "iptables", "ip6tables"} {
-		if err := os.WriteFile(filepath.Join(h.stubs, stub), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		h.stub(t, stub, "exit 0")
 	}
 	h.stub(t, "pgrep", "exit 1") // this machine's processes are not the host's
 	h.stub(t, "ctr", "echo 'io.containerd.grpc.v1                     cri                      -              ok        '")
@@ -58,7 +56,16 @@ func newRooted(t *testing.T, name string) *rooted {
 // stub makes a command of the host do something else.
 func (h *rooted) stub(t *testing.T, name, script string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(h.stubs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	writeProgram(t, filepath.Join(h.stubs, name), "#!/bin/sh\n"+script+"\n")
+}
+
+// writeProgram writes what will be run. No child is started meanwhile: it would have the file open for writing until it becomes
+// another program, and what somebody writes to cannot be run.
+func writeProgram(t *testing.T, name, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -122,27 +129,9 @@ func (h *rooted) Run(ctx context.Context, cmd host.Cmd) error {
 	if special != nil {
 		return special(ctx, cmd)
 	}
-	args := slices.Clone(cmd.Args)
-	for i, a := range args {
-		if strings.HasPrefix(a, "/") {
-			args[i] = h.root + a
-		}
-	}
-	command := exec.CommandContext(ctx, args[0], args[1:]...)
-	if path := filepath.Join(h.stubs, args[0]); !strings.Contains(args[0], "/") {
-		if _, err := os.Stat(path); err == nil {
-			command.Path, command.Err = path, nil
-		}
-	}
-	command.Env = []string{"PATH=" + h.stubs + ":" + os.Getenv("PATH"), "LC_ALL=C"}
-	command.WaitDelay = 10 * time.Second // a busy machine may take more than one to read what a command that has ended had printed
 	var stderr bytes.Buffer
-	command.Stdout, command.Stderr = &movedBack{h.root, cmd.Stdout}, &stderr
-	stdin, err := command.StdinPipe()
+	command, stdin, err := h.start(ctx, cmd, &stderr)
 	if err != nil {
-		return err
-	}
-	if err := command.Start(); err != nil {
 		return err
 	}
 	go func() { // not waited for: a Host does not wait for a blocked Read of Stdin
@@ -163,6 +152,34 @@ func (h *rooted) Run(ctx context.Context, cmd host.Cmd) error {
 		return fmt.Errorf("%s: %s: %w", h.name, cmd.Args[0], errors.Join(context.Cause(ctx), err))
 	}
 	return nil
+}
+
+// start starts a real command. When ctx is done, it ends with all that it has started.
+func (h *rooted) start(ctx context.Context, cmd host.Cmd, stderr io.Writer) (*exec.Cmd, io.WriteCloser, error) {
+	args := slices.Clone(cmd.Args)
+	for i, a := range args {
+		if strings.HasPrefix(a, "/") {
+			args[i] = h.root + a
+		}
+	}
+	command := exec.CommandContext(ctx, args[0], args[1:]...)
+	if path := filepath.Join(h.stubs, args[0]); !strings.Contains(args[0], "/") {
+		if _, err := os.Stat(path); err == nil {
+			command.Path, command.Err = path, nil
+		}
+	}
+	command.Env = []string{"PATH=" + h.stubs + ":" + os.Getenv("PATH"), "LC_ALL=C"}
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.Stdout, command.Stderr = &movedBack{h.root, cmd.Stdout}, stderr
+	stdin, err := command.StdinPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if errors.Is(err, syscall.ETXTBSY) { // this process placed the program, and a child of another test has it open for a moment
+		return h.start(ctx, cmd, stderr)
+	}
+	return command, stdin, err
 }
 
 // movedBack takes the root out of what commands print.
