@@ -364,15 +364,19 @@ func eventually(ctx context.Context, most time.Duration, try func(ctx context.Co
 	const pause = 500 * time.Millisecond
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
+	var last error
 	for {
 		err := try(limit)
 		if err == nil || ctx.Err() != nil || errors.As(err, new(*host.UnreachableError)) {
 			return err // a host that was lost is not connected to again
 		}
+		if last == nil || limit.Err() == nil { // one that was cut short says nothing
+			last = err
+		}
 		select {
 		case <-tick.C:
 		case <-limit.Done():
-			return fmt.Errorf("%w (waited %s)", err, most)
+			return fmt.Errorf("%w (waited %s)", last, most)
 		}
 	}
 }
