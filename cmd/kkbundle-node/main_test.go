@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
@@ -82,7 +83,7 @@ func TestOverSSH(t *testing.T) {
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Private: []string{"/var/lib", "/opt"}})
 	h, err := host.Dial(t.Context(), host.SSHOptions{
 		Address: s.Host, Port: s.Port, User: hosttest.UserSudoPassword, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts},
-		SudoPassword: func(context.Context) (string, error) { return hosttest.Password, nil },
+		SudoPassword: func(context.Context) (string, error) { return hosttest.Password, nil }, Patience: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -152,7 +152,7 @@ func (s *Server) Transport() *http.Transport {
 		TLSClientConfig:       &tls.Config{RootCAs: s.CertPool, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2:     true,
 		MaxIdleConnsPerHost:   64,
-		ExpectContinueTimeout: time.Second,
+		ExpectContinueTimeout: time.Minute, // the server always says something, on a busy machine late
 	}
 }
 
