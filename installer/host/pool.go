@@ -305,10 +305,10 @@ func (c *connection) start(args []string, stdout, stderr io.Writer) (*sshProcess
 	s, err := c.client.NewSession()
 	var refused *ssh.OpenChannelError
 	switch {
-	case err != nil && c.isLost():
-		return nil, c.why()
 	case errors.As(err, &refused):
 		return nil, &sessionError{}
+	case err != nil && c.gone():
+		return nil, c.why()
 	case err != nil:
 		return nil, fmt.Errorf("open a session: %w", err)
 	}
@@ -319,6 +319,9 @@ func (c *connection) start(args []string, stdout, stderr io.Writer) (*sshProcess
 	}
 	if err != nil {
 		_ = s.Close()
+		if c.gone() {
+			return nil, c.why()
+		}
 		return nil, fmt.Errorf("start a command: %w", err)
 	}
 	c.open.Add(1)

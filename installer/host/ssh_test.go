@@ -521,11 +521,11 @@ func TestKeepaliveOfAnIdleHost(t *testing.T) {
 	needRoot(t)
 	s := hosttest.Start(t, hosttest.Options{})
 	h := dial(t, host.SSHOptions{
-		Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Keepalive: 500 * time.Millisecond,
+		Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Keepalive: time.Second,
 	})
 	// Long enough for several keepalives, which the server answers with a refusal; between them is time for a machine that
 	// has other work.
-	if err := h.Run(t.Context(), host.Cmd{Args: []string{"sleep", "3"}}); err != nil {
+	if err := h.Run(t.Context(), host.Cmd{Args: []string{"sleep", "6"}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // TestUnkillable has a command that does not end when it is killed, as one that waits for a disk. Here it runs in a process
-// namespace of its own, where we do not find it; OpenSSH's server waits for it all the same.
+// namespace of its own, where we do not find it; OpenSSH's server waits for it all the same. It ends when the test
+// has taken its directory away.
 func TestUnkillable(t *testing.T) {
 	t.Parallel()
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Setup: `printf '#!/bin/sh\nexec unshare --pid --fork sh "$@"\n' >"$DIR/walled"
@@ -33,7 +34,7 @@ usermod --shell "$DIR/walled" root`})
 		cancel(reason)
 		_, _ = io.Copy(io.Discard, printed)
 	}()
-	err = h.Run(ctx, Cmd{Args: []string{"sh", "-c", "echo x; exec sleep 1000"}, Stdout: out})
+	err = h.Run(ctx, Cmd{Args: []string{"sh", "-c", `echo x; while [ -e "$1" ]; do sleep 1; done`, "sh", s.Dir}, Stdout: out})
 	if !errors.Is(err, reason) {
 		t.Errorf("got %v, want %v", err, reason)
 	}
