@@ -438,14 +438,18 @@ func TestUnreachable(t *testing.T) {
 		given := errors.New("given up")
 		go func() {
 			silent, err := l.Accept()
-			cancel(given)
 			if err == nil {
-				_, _ = io.Copy(io.Discard, silent) // until the other side has gone
-				_ = silent.Close()
+				_, _ = silent.Read(make([]byte, 1)) // the handshake has begun
+				defer func() { _ = silent.Close() }()
+				defer func() { _, _ = io.Copy(io.Discard, silent) }() // until the other side has gone
 			}
+			cancel(given)
 		}()
-		if _, err := host.Dial(ctx, host.SSHOptions{Address: "127.0.0.1", Port: port}); !errors.Is(err, given) {
-			t.Errorf("got %v, want the cause", err)
+		begin := time.Now()
+		_, err := host.Dial(ctx, host.SSHOptions{Address: "127.0.0.1", Port: port})
+		const handshake = 20 * time.Second // after which it would end by itself
+		if !errors.Is(err, given) || time.Since(begin) >= handshake {
+			t.Errorf("got %v after %s, want the cause", err, time.Since(begin))
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
