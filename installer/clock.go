@@ -14,8 +14,6 @@ import (
 const (
 	clockStamp    = stampDir + "/clock"
 	timesyncdPath = "/etc/systemd/timesyncd.conf.d/kkbundle.conf"
-	// replacedMark is put before lines of chrony's configuration that name other sources of time.
-	replacedMark = "#kkbundle# "
 )
 
 // clockTask has hosts take the time from the servers of the cluster file, of which some may be hosts of the inventory: on a site
@@ -173,10 +171,10 @@ func withSources(config []byte, from timeSources) []byte {
 	}
 	var kept bytes.Buffer
 	for line := range bytes.Lines(withBlock(config, nil)) {
-		line = bytes.TrimPrefix(line, []byte(replacedMark))
+		line = bytes.TrimPrefix(line, []byte(takenOut))
 		first, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
 		if len(lines) > 0 && slices.Contains([]string{"server", "pool", "peer", "sourcedir"}, first) {
-			kept.WriteString(replacedMark)
+			kept.WriteString(takenOut)
 		}
 		kept.Write(line)
 	}

@@ -130,7 +130,6 @@ func TestAnotherClustersNodeIsLeftAlone(t *testing.T) {
 func TestControlPlaneJoinsWithUploadedCertificates(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "cp2")
-	// Parsing refuses several control planes as long as the rest of kkbundle is not ready for them.
 	s.options.Inventory = &manifest.Inventory{
 		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: "10.0.0.3"}, {Name: "cp2", Address: "10.0.0.4"}},
 		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Registry: []string{"cp1"}},

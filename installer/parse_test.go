@@ -52,8 +52,8 @@ UUID=1 / ext4 errors=remount-ro 0 1
 /swap.img none swap sw 0 0
 /dev/sdb1 /swap ext4 defaults 0 2`
 	got := string(withoutSwap([]byte(fstab)))
-	want := strings.Replace(fstab, "/dev/sda5\t", swapMark+"/dev/sda5\t", 1)
-	want = strings.Replace(want, "/swap.img", swapMark+"/swap.img", 1)
+	want := strings.Replace(fstab, "/dev/sda5\t", takenOut+"/dev/sda5\t", 1)
+	want = strings.Replace(want, "/swap.img", takenOut+"/swap.img", 1)
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}

@@ -66,6 +66,8 @@ const (
 	blockEnd   = "# END kkbundle"
 	// openBegin begins the block in a file whose last line had no end: that line shall have none again.
 	openBegin = "# BEGIN kkbundle, after a line without an end"
+	// takenOut begins lines of a host's own file that do not count any more; Reset puts them back.
+	takenOut = "#kkbundle# "
 )
 
 // withBlock returns a file with our marked block replaced, or added at its end; without lines, the block is removed.

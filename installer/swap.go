@@ -67,9 +67,6 @@ func (t *Target) fstab(ctx context.Context) (have, want []byte, err error) {
 	return have, withoutSwap(have), err
 }
 
-// swapMark begins the lines that were taken out of /etc/fstab; Reset puts them back.
-const swapMark = "#kkbundle# "
-
 // withoutSwap comments the swap lines of an fstab out.
 func withoutSwap(fstab []byte) []byte {
 	var out bytes.Buffer
@@ -77,7 +74,7 @@ func withoutSwap(fstab []byte) []byte {
 		fields := strings.Fields(string(line))
 		const typeField = 2
 		if len(fields) > typeField && fields[typeField] == "swap" && !strings.HasPrefix(fields[0], "#") {
-			out.WriteString(swapMark)
+			out.WriteString(takenOut)
 		}
 		out.Write(line)
 	}
@@ -88,7 +85,7 @@ func withoutSwap(fstab []byte) []byte {
 func withSwap(fstab []byte) []byte {
 	var out bytes.Buffer
 	for line := range bytes.Lines(fstab) {
-		out.Write(bytes.TrimPrefix(line, []byte(swapMark)))
+		out.Write(bytes.TrimPrefix(line, []byte(takenOut)))
 	}
 	return out.Bytes()
 }
