@@ -70,7 +70,7 @@ func addonTask(a manifest.Addon) Task {
 }
 
 // checkAddon finds what an addon needs and the bundle or the cluster's files lack.
-func (r *run) checkAddon(a manifest.Addon) error {
+func (r *Site) checkAddon(a manifest.Addon) error {
 	if a.Chart == "" {
 		_, err := r.manifestsOf(a)
 		return err
@@ -80,7 +80,7 @@ func (r *run) checkAddon(a manifest.Addon) error {
 }
 
 // addon finds an addon's chart in the bundle and reads its values.
-func (r *run) addon(a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
+func (r *Site) addon(a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
 	i := slices.IndexFunc(r.items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
 	if i < 0 {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; it has %s", a.Release, a.Chart, r.chartNames())
@@ -96,7 +96,7 @@ func (r *run) addon(a manifest.Addon) (charts.InstallOptions, bundle.Item, error
 	return o, r.items[i], nil
 }
 
-func (r *run) chartNames() string {
+func (r *Site) chartNames() string {
 	var names []string
 	for _, it := range r.items {
 		if it.Kind == bundle.KindChart {
@@ -181,7 +181,7 @@ func (t *Target) installChart(ctx context.Context, chart *charts.Chart, o charts
 }
 
 // chart loads a chart of the bundle.
-func (r *run) chart(ctx context.Context, item bundle.Item) (_ *charts.Chart, err error) {
+func (r *Site) chart(ctx context.Context, item bundle.Item) (_ *charts.Chart, err error) {
 	archive, err := r.Bundle.ContentOf(ctx, item)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 )
 
 // newTarget makes the Target of a host with what the inventory says of its addresses.
-func (r *run) newTarget(h manifest.Host) *Target {
+func (r *Site) newTarget(h manifest.Host) *Target {
 	t := &Target{Host: h, IP: h.InternalIPv4, run: r}
 	if !r.has4() {
 		t.IP = h.InternalIPv6
@@ -21,8 +21,8 @@ func (r *run) newTarget(h manifest.Host) *Target {
 }
 
 // has4 and has6 tell which families of addresses the cluster has.
-func (r *run) has4() bool { return hasFamily(r.cluster, netip.Addr.Is4) }
-func (r *run) has6() bool { return hasFamily(r.cluster, netip.Addr.Is6) }
+func (r *Site) has4() bool { return hasFamily(r.cluster, netip.Addr.Is4) }
+func (r *Site) has6() bool { return hasFamily(r.cluster, netip.Addr.Is6) }
 
 // family4 and family6 are the options of ip(8) for the families.
 const (

@@ -41,7 +41,7 @@ func TestAddressesOfFamilies(t *testing.T) {
 		"IPv6, several, no other": {onlySix, manifest.Host{}, []node.Interface{one, second}, nil},
 	} {
 		c.host.Roles = []manifest.Role{manifest.RoleCluster}
-		r := &run{cluster: cluster(t, c.cluster)}
+		r := &Site{cluster: cluster(t, c.cluster)}
 		target := r.newTarget(c.host)
 		if !target.isAddressed() {
 			target.findAddresses(&node.Facts{Interfaces: c.facts, Routes: routes})

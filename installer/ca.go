@@ -32,7 +32,7 @@ func hasOwnCA(c *manifest.Cluster) bool {
 }
 
 // ownAuthorities reads the authorities that the cluster file names, as files for a control plane.
-func (r *run) ownAuthorities() ([]textFile, error) {
+func (r *Site) ownAuthorities() ([]textFile, error) {
 	var files []textFile
 	var errs []error
 	for _, one := range ownCAs(r.cluster) {
@@ -86,7 +86,7 @@ func (e *authorityError) Hint() string {
 }
 
 // checkAuthority refuses what kubeadm would take and a cluster could not live with.
-func (r *run) checkAuthority(cert, key []byte) error {
+func (r *Site) checkAuthority(cert, key []byte) error {
 	a, err := pki.ParseCertificate(cert)
 	if err != nil {
 		return err

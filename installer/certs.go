@@ -44,7 +44,7 @@ type Certificate struct {
 // Hosts that cannot be reached are named in the error, and the others' certificates are returned.
 func Certificates(ctx context.Context, o Options) ([]Certificate, error) {
 	o.DryRun = true
-	r, err := newRun(o)
+	r, err := newRun(o, changing())
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func RenewCertificates(ctx context.Context, o Options, before time.Duration) (Re
 	if isK3s(o.Cluster) {
 		return Report{}, &K3sError{"kkbundle certs renew", "k3s renews what ends soon when it starts; k3s certificate rotate, on a server that is stopped, renews all"}
 	}
-	r, err := newRun(o)
+	r, err := newRun(o, changing())
 	if err != nil {
 		return Report{}, err
 	}
@@ -234,7 +234,7 @@ func Keys(ctx context.Context, o Options) ([]KeyFile, error) {
 		return nil, &K3sError{"kkbundle certs backup", "keep /var/lib/rancher/k3s/server/tls and /var/lib/rancher/k3s/server/token of a server, and k3s/ of the work directory"}
 	}
 	o.DryRun = true
-	r, err := newRun(o)
+	r, err := newRun(o, changing())
 	if err != nil {
 		return nil, err
 	}

@@ -28,16 +28,14 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	if o.Hosts <= 0 {
 		o.Hosts = precheckHosts
 	}
-	r, err := newInstall(o)
+	r, err := newInstall(o, prechecking())
 	if err != nil {
 		return precheck.Report{}, err
 	}
-	r.visiting = true
 	r.journal = &journal{mask: r.mask, now: r.Now, w: discard{}}
-	r.parting = true
 	defer r.dir.close()
 	defer r.disconnect()
-	if r.Recorded != nil {
+	if r.options.Recorded != nil {
 		return r.recorded(ctx)
 	}
 	if err := r.findTargets(); err != nil {
@@ -47,8 +45,8 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 	// the other.
 	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
 		r.visited(t.Name, nil)
-		t.visit(ctx)
-		r.visited(t.Name, &t.known)
+		r.visit(ctx, t)
+		r.visited(t.Name, &r.sessions[t.Name].known)
 		return nil // the report says what is wrong with the host
 	})
 	var report precheck.Report
@@ -92,24 +90,27 @@ func precheckTask() Task {
 		Name:  "precheck",
 		Where: Here,
 		Look:  true,
-		Do: func(ctx context.Context, t *Target) error {
-			report, err := t.run.examine(ctx)
-			if err != nil {
-				return err
-			}
-			for _, result := range report.Results {
-				t.run.tellResult(result)
-			}
-			t.run.recorder.examined(report)
-			if err := t.run.tellIgnored(ctx); err != nil {
-				return err
-			}
-			if t.run.Force {
-				return nil
-			}
-			return report.Err()
-		},
+		Do:    func(ctx context.Context, t *Target) error { return t.run.precheck(ctx) },
 	}
+}
+
+// precheckHosts looks at all hosts, reports what checks found, and returns an error if the run cannot succeed.
+func (r *run) precheckHosts(ctx context.Context) error {
+	report, err := r.examineAll(ctx)
+	if err != nil {
+		return err
+	}
+	for _, result := range report.Results {
+		r.tellResult(result)
+	}
+	r.recorder.examined(report)
+	if err := r.tellIgnored(ctx); err != nil {
+		return err
+	}
+	if r.Force {
+		return nil
+	}
+	return report.Err()
 }
 
 // tellResult reports a check that failed.
@@ -127,10 +128,10 @@ func (r *run) tellResult(result precheck.Result) {
 	})
 }
 
-// examine looks at all hosts and evaluates all checks.
-func (r *run) examine(ctx context.Context) (precheck.Report, error) {
+// examineAll looks at all hosts and evaluates all checks.
+func (r *run) examineAll(ctx context.Context) (precheck.Report, error) {
 	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
-		t.known = t.examine(ctx)
+		r.sessions[t.Name].known = r.examine(ctx, t)
 		return nil // the report says what is wrong with the host
 	})
 	return r.evaluate(ctx)
@@ -146,9 +147,9 @@ func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
 	targets := r.needed()
 	in.Hosts = make([]precheck.Host, len(targets))
 	for i, t := range targets {
-		in.Hosts[i] = t.known
+		in.Hosts[i] = r.sessions[t.Name].known
 	}
-	if r.Recorded == nil && r.Selection.TriesLinks() {
+	if r.options.Recorded == nil && r.options.Selection.TriesLinks() {
 		in.Links = r.links(ctx, in.Hosts, targets)
 	}
 	if ctx.Err() != nil { // what is known is not all that would be
@@ -172,23 +173,23 @@ func (r *run) architectures() []string {
 }
 
 // examine gathers what is known about one host.
-func (t *Target) examine(ctx context.Context) precheck.Host {
-	h := precheck.Host{Host: t.Host, Err: t.failure, SSH: t.ssh}
+func (r *run) examine(ctx context.Context, t *Target) precheck.Host {
+	h := precheck.Host{Host: t.Host, Err: t.failure, SSH: r.sessions[t.Name].ssh}
 	if t.on == nil || t.failure != nil {
 		return h
 	}
-	h.Space, h.Err = t.boundedSpace(ctx)
-	if lacks := (*MissingError)(nil); t.run.visiting && errors.As(h.Err, &lacks) {
+	h.Space, h.Err = r.boundedSpace(ctx, t)
+	if lacks := (*MissingError)(nil); r.verb.visits && errors.As(h.Err, &lacks) {
 		h.Space, h.Err = nil, nil // how much is not known, and what the bundle lacks is in the report
 	}
 	if h.Err != nil {
 		return h
 	}
-	probe := t.probe(h)
-	probe.Vacant = t.run.claimed.claim(probe.Vacant)
-	h.Sent = t.run.Now()
+	probe := r.probe(t, h)
+	probe.Vacant = r.claimed.claim(probe.Vacant)
+	h.Sent = r.Now()
 	facts, err := t.facts(ctx, probe)
-	h.Received = t.run.Now()
+	h.Received = r.Now()
 	if err != nil {
 		h.Err = err
 		return h
@@ -200,18 +201,18 @@ func (t *Target) examine(ctx context.Context) precheck.Host {
 }
 
 // probe says what the host is asked for the checks that the operator wants.
-func (t *Target) probe(h precheck.Host) node.Probe {
-	c, err := t.run.on(t.Host)
+func (r *run) probe(t *Target, h precheck.Host) node.Probe {
+	c, err := r.on(t.Host)
 	if err != nil {
-		c = t.run.cluster // the report says what is wrong with the host's settings
+		c = r.cluster // the report says what is wrong with the host's settings
 	}
 	p := precheck.ProbeFor(c, h)
-	p.Packages = t.run.packages.of(t.Roles)
-	t.run.Selection.Spare(&p)
+	p.Packages = r.packages.of(t.Roles)
+	r.options.Selection.Spare(&p)
 	return p
 }
 
-func (t *Target) boundedSpace(ctx context.Context) ([]precheck.Space, error) {
+func (r *run) boundedSpace(ctx context.Context, t *Target) ([]precheck.Space, error) {
 	ctx, cancel := bounded(ctx, spaceTimeout)
 	defer cancel()
 	return t.space(ctx)

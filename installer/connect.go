@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -20,13 +19,13 @@ func (r *run) connect(ctx context.Context) error {
 		return err
 	}
 	err := r.onAll(r.needed(), func(_ int, t *Target) error {
-		if r.change != nil && r.change.gone && slices.Contains(r.change.named, t.Name) {
+		if r.gone && slices.Contains(r.scope.Changing, t.Name) {
 			t.failure = errGone
 		} else {
-			t.failure = t.connect(inTask(ctx, "connect"))
+			t.failure = r.connectTo(inTask(ctx, "connect"), t)
 		}
 		if r.canSpare(t) {
-			if r.change != nil && t.failure != nil {
+			if r.scope.Sparing && t.failure != nil {
 				t.letGo()
 			}
 			return nil
@@ -35,7 +34,7 @@ func (r *run) connect(ctx context.Context) error {
 	})
 	err = errors.Join(err, r.spare())
 	for _, t := range r.targets {
-		if !r.leaving && !r.alone && len(r.only) == 0 && (t.failure == nil || r.canSpare(t)) && !errors.Is(t.failure, errGone) && !t.isAddressed() { // a host that is left out of this run cannot be asked
+		if r.verb.lead && len(r.verb.roles) == 0 && (t.failure == nil || r.canSpare(t)) && !errors.Is(t.failure, errGone) && !t.isAddressed() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.has4()})
 		}
 	}
@@ -44,12 +43,13 @@ func (r *run) connect(ctx context.Context) error {
 
 // findTargets makes the targets out of the inventory.
 func (r *run) findTargets() error {
-	for _, h := range r.Inventory.Hosts() {
+	for _, h := range r.options.Inventory.Hosts() {
 		if len(h.Roles) > 0 {
 			r.targets = append(r.targets, r.newTarget(h))
+			r.sessions[h.Name] = new(session)
 		}
 	}
-	for _, name := range r.Limit {
+	for _, name := range r.scope.Hosts {
 		if !slices.ContainsFunc(r.targets, func(t *Target) bool { return t.Name == name }) {
 			return &LimitError{Host: name}
 		}
@@ -68,21 +68,18 @@ func (e *LimitError) Error() string {
 // needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
 // tasks run once: until it is known which control plane that is, every one that was not lost.
 func (r *run) needed() []*Target {
-	if len(r.only) > 0 {
-		return slices.DeleteFunc(r.withRole(r.only...), func(t *Target) bool { return slices.Contains(r.without, t.Name) })
+	if len(r.verb.roles) > 0 {
+		return slices.DeleteFunc(r.withRole(r.verb.roles...), func(t *Target) bool { return slices.Contains(r.without, t.Name) })
 	}
-	if len(r.Limit) == 0 {
+	if r.scope.Whole() {
 		return r.targets
 	}
 	var list []*Target
 	for _, t := range r.targets {
-		if r.leaving && !r.isWanted(t) {
+		if r.verb.narrow && !r.isWanted(t) {
 			continue
 		}
-		if r.alone && !r.isWanted(t) {
-			continue
-		}
-		once := t == r.lead || r.lead == nil && t.Is(manifest.RoleControlPlane) || r.isRegistry(t)
+		once := t == r.speaker || r.speaker == nil && t.Is(manifest.RoleControlPlane) || r.isRegistry(t)
 		if (once || r.isWanted(t)) && (t.failure == nil || !r.canSpare(t)) {
 			list = append(list, t)
 		}
@@ -90,47 +87,41 @@ func (r *run) needed() []*Target {
 	return list
 }
 
-func first(targets []*Target) *Target {
-	if len(targets) == 0 {
-		return nil
-	}
-	return targets[0]
-}
-
-// onAll does something on several hosts at a time and joins the errors. One host's failure does not stop the others.
+// onAll does something on several hosts at a time, and ends connections that are not used for a while where the run has many.
 func (r *run) onAll(targets []*Target, do func(i int, t *Target) error) error {
-	errs := make([]error, len(targets))
-	var group errgroup.Group
-	group.SetLimit(r.Hosts)
-	for i, t := range targets {
-		group.Go(func() error {
-			defer t.part()
-			errs[i] = do(i, t)
-			return nil
-		})
-	}
-	_ = group.Wait()
-	return errors.Join(errs...)
+	return r.Site.onAll(targets, func(i int, t *Target) error {
+		defer r.part(t)
+		return do(i, t)
+	})
 }
 
-func (t *Target) connect(ctx context.Context) error {
-	h, err := t.run.Dial(ctx, t.Host)
+// A session is how a run is connected to a host.
+type session struct {
+	far   *farHost         // behind Target.on
+	ssh   *host.Algorithms // nil without SSH
+	known precheck.Host    // what a precheck has found
+}
+
+// connectTo connects to a host and puts the helper on it.
+func (r *run) connectTo(ctx context.Context, t *Target) error {
+	h, err := r.options.Dial(ctx, t.Host)
 	if err != nil {
 		return err
 	}
 	if algorithms, ok := host.AlgorithmsOf(h); ok {
-		t.ssh = &algorithms
+		r.sessions[t.Name].ssh = &algorithms
 	}
-	dial := func(ctx context.Context) (host.Host, error) { return t.run.Dial(ctx, t.Host) }
-	t.far = &farHost{name: t.Name, dial: dial, on: h}
-	t.on = &journaled{Host: t.far, watch: t.run.watch(t.Name), journal: t.run.journal}
-	if t.run.leaving {
+	dial := func(ctx context.Context) (host.Host, error) { return r.options.Dial(ctx, t.Host) }
+	far := &farHost{name: t.Name, dial: dial, on: h}
+	r.sessions[t.Name].far = far
+	t.on = &journaled{Host: far, watch: r.watch(t.Name), journal: r.journal}
+	if !r.verb.helper {
 		return nil
 	}
 	if t.Arch, err = host.Arch(ctx, t.on); err != nil {
 		return err
 	}
-	helper, err := t.run.Helper(t.Arch)
+	helper, err := r.options.Helper(t.Arch)
 	if err != nil {
 		return err
 	}
@@ -145,7 +136,7 @@ func (t *Target) connect(ctx context.Context) error {
 		return err
 	}
 	if t.findAddresses(&facts); !t.isAddressed() {
-		return &AddressError{Host: t.Name, Six: t.IP.IsValid() || !t.run.has4()}
+		return &AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.has4()}
 	}
 	return nil
 }
@@ -196,11 +187,6 @@ func (r *run) lockAll(ctx context.Context) (release func(), err error) {
 		return err
 	})
 	return release, err
-}
-
-// connected returns those of the hosts with one of the roles that this run is connected to.
-func (r *run) connected(roles ...manifest.Role) []*Target {
-	return slices.DeleteFunc(r.withRole(roles...), func(t *Target) bool { return t.on == nil })
 }
 
 func (r *run) disconnect() {

@@ -49,19 +49,19 @@ func localEndpointTasks(c *manifest.Cluster) []Task {
 
 // endpoint is where nodes and clients reach the API server, as host:port. Without an address in the cluster file it is the
 // one that the cluster was made with: the first control plane may be another one by now.
-func (r *run) endpoint() string {
+func (r *Site) endpoint() string {
 	e := r.cluster.ControlPlaneEndpoint
 	switch {
 	case e.Address == "" && e.Type == endpointHAProxy:
 		return net.JoinHostPort("api."+r.cluster.Metadata.Name+".internal", strconv.Itoa(manifest.DefaultPort))
-	case e.Address == "" && r.madeWith != "":
-		return r.madeWith
+	case e.Address == "" && r.endpointMade() != "":
+		return r.endpointMade()
 	}
 	return e.HostPort(r.firstControlPlane().IP.String())
 }
 
 // endpointPart is what kubeadm is told of the endpoint; it puts the endpoint's own name into certificates by itself.
-func (r *run) endpointPart() configPart {
+func (r *Site) endpointPart() configPart {
 	host, _, err := net.SplitHostPort(r.endpoint())
 	if err != nil {
 		return configPart{} // ParseCluster has checked the address
@@ -84,7 +84,7 @@ func (r *run) endpointPart() configPart {
 }
 
 // loopback is the address under which each node finds an API server on itself.
-func (r *run) loopback() netip.Addr {
+func (r *Site) loopback() netip.Addr {
 	if r.firstControlPlane().IP.Is6() {
 		return netip.IPv6Loopback()
 	}

@@ -41,9 +41,9 @@ func etcdPrograms(names ...string) []Place {
 func etcdTasks(c *manifest.Cluster) []Task {
 	switch c.Etcd.Type {
 	case "external":
-		return []Task{etcdTask(c), etcdHealthTask(), etcdClientTask((*run).etcdClient)}
+		return []Task{etcdTask(c), etcdHealthTask(), etcdClientTask((*Site).etcdClient)}
 	case "provided":
-		return []Task{etcdClientTask(func(r *run, _ context.Context) ([]textFile, error) { return r.providedEtcdClient() })}
+		return []Task{etcdClientTask(func(r *Site, _ context.Context) ([]textFile, error) { return r.providedEtcdClient() })}
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func etcdHealthTask() Task {
 }
 
 // etcdClientTask gives control planes what API servers need for etcd.
-func etcdClientTask(files func(r *run, ctx context.Context) ([]textFile, error)) Task {
+func etcdClientTask(files func(r *Site, ctx context.Context) ([]textFile, error)) Task {
 	return settle(Task{
 		Name:   "etcd-client",
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
@@ -196,7 +196,7 @@ func (t *Target) etcdData() (string, error) {
 }
 
 // etcdPart tells kubeadm about etcd.
-func (r *run) etcdPart() configPart {
+func (r *Site) etcdPart() configPart {
 	e := r.cluster.Etcd
 	var endpoints []any
 	for _, one := range r.etcdEndpoints() {
@@ -215,7 +215,7 @@ func (r *run) etcdPart() configPart {
 }
 
 // etcdEndpoints are the addresses of an etcd beside the cluster; none where kubeadm runs it.
-func (r *run) etcdEndpoints() []string {
+func (r *Site) etcdEndpoints() []string {
 	switch r.cluster.Etcd.Type {
 	case "provided":
 		return r.cluster.Etcd.Endpoints

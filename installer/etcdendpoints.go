@@ -79,7 +79,7 @@ func (t *Target) apiServerReady(ctx context.Context) error {
 }
 
 // tellKubeadmEndpoints keeps what the cluster knows of its etcd, which control planes are made from that join later.
-func (r *run) tellKubeadmEndpoints(ctx context.Context) error {
+func (r *Site) tellKubeadmEndpoints(ctx context.Context) error {
 	first := r.firstControlPlane()
 	const key = "ClusterConfiguration"
 	var config struct {

@@ -88,7 +88,7 @@ func (t *Target) etcdMembers(ctx context.Context, endpoints ...string) ([]etcdMe
 }
 
 // etcdFormed tells whether there has been a working cluster of etcd on the hosts.
-func (r *run) etcdFormed(ctx context.Context) (bool, error) {
+func (r *Site) etcdFormed(ctx context.Context) (bool, error) {
 	connected := r.connected(manifest.RoleEtcd)
 	for _, t := range connected {
 		if there, err := t.test(ctx, "test", "-e", etcdMemberPath); err != nil || there {
@@ -352,7 +352,7 @@ func (t *Target) promoteEtcd(ctx context.Context, members []etcdMember) error {
 
 // leaveEtcd takes the host out of etcd before Reset takes etcd off it. Where everything goes, nobody has to be told.
 func (t *Target) leaveEtcd(ctx context.Context) error {
-	if len(t.run.Limit) == 0 {
+	if t.run.scope.Whole() {
 		return nil
 	}
 	active, err := t.test(ctx, "systemctl", "is-active", "--quiet", etcdUnit)
@@ -376,7 +376,7 @@ func (t *Target) leaveEtcd(ctx context.Context) error {
 }
 
 // beforeName is the directory, inside etcd's, that old data goes to.
-func (r *run) beforeName() string { return "kkbundle-before-" + r.Now().UTC().Format(etcdTimes) }
+func (r *Site) beforeName() string { return "kkbundle-before-" + r.Now().UTC().Format(etcdTimes) }
 
 // etcdTimes is how times are written in names of files.
 const etcdTimes = "20060102T150405Z"

@@ -43,7 +43,7 @@ func stackedClientFiles() clientFiles {
 
 // etcdAuthority returns the authority that signs the certificates of etcd and its clients. Its key is on the hosts of etcd, too, as
 // kubeadm leaves its own on control planes: a lost work directory gets it back from there, and members go on trusting each other.
-func (r *run) etcdAuthority(ctx context.Context) (authority *pki.Authority, key []byte, err error) {
+func (r *Site) etcdAuthority(ctx context.Context) (authority *pki.Authority, key []byte, err error) {
 	authority, err = r.dir.authority(etcdCACertFile, etcdCAKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		var pair pki.Pair
@@ -66,7 +66,7 @@ func (r *run) etcdAuthority(ctx context.Context) (authority *pki.Authority, key 
 }
 
 // etcdAuthorityOfHosts returns the authority that hosts of etcd have, or makes one if none of them has.
-func (r *run) etcdAuthorityOfHosts(ctx context.Context) (pki.Pair, error) {
+func (r *Site) etcdAuthorityOfHosts(ctx context.Context) (pki.Pair, error) {
 	all := r.withRole(manifest.RoleEtcd)
 	connected := r.connected(manifest.RoleEtcd)
 	for _, t := range connected {
@@ -95,7 +95,7 @@ func (r *run) etcdAuthorityOfHosts(ctx context.Context) (pki.Pair, error) {
 }
 
 // etcdPair returns a certificate of etcd's authority: the one in the work directory if it still fits, else a new one.
-func (r *run) etcdPair(by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
+func (r *Site) etcdPair(by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
 	certFile, keyFile := path.Join(etcdPairs, name+".crt"), path.Join(etcdPairs, name+".key")
 	cert, certErr := r.dir.read(certFile)
 	key, keyErr := r.dir.read(keyFile)
@@ -116,9 +116,9 @@ func (p pairFiles) files(pair pki.Pair) []textFile {
 }
 
 // etcdClient returns the files of a client of etcd. What they are made of is kept, whoever asks first.
-func (r *run) etcdClient(ctx context.Context) ([]textFile, error) {
-	r.secretsMu.Lock()
-	defer r.secretsMu.Unlock()
+func (r *Site) etcdClient(ctx context.Context) ([]textFile, error) {
+	r.dir.making.Lock()
+	defer r.dir.making.Unlock()
 	authority, _, err := r.etcdAuthority(ctx)
 	if err != nil {
 		return nil, err
@@ -137,8 +137,8 @@ func (t *Target) etcdMemberFiles(ctx context.Context) ([]textFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.run.secretsMu.Lock()
-	defer t.run.secretsMu.Unlock()
+	t.run.dir.making.Lock()
+	defer t.run.dir.making.Unlock()
 	authority, key, err := t.run.etcdAuthority(ctx)
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (t *Target) etcdMemberFiles(ctx context.Context) ([]textFile, error) {
 }
 
 // providedEtcdClient returns the operator's files for the etcd that is theirs.
-func (r *run) providedEtcdClient() ([]textFile, error) {
+func (r *Site) providedEtcdClient() ([]textFile, error) {
 	e, f := r.cluster.Etcd, etcdClientFiles()
 	var files []textFile
 	const certMode, keyMode = 0o644, 0o600

@@ -15,15 +15,15 @@ import (
 func keepsEtcd(c *manifest.Cluster) bool { return c.Etcd.Type != "provided" && !isK3s(c) }
 
 // hasMember tells whether the host, as far as the inventory says, has a member of the cluster's etcd.
-func (r *run) hasMember(t *Target) bool { return keepsEtcd(r.cluster) && t.Is(manifest.RoleEtcd) }
+func (r *Site) hasMember(t *Target) bool { return keepsEtcd(r.cluster) && t.Is(manifest.RoleEtcd) }
 
 // etcdSpeaker is the host that etcd is asked on: the control plane that speaks for the cluster, or a host of etcd that stays.
-func (r *run) etcdSpeaker() (*Target, error) {
+func (r *Site) etcdSpeaker() (*Target, error) {
 	if r.cluster.Etcd.Type == "internal" {
 		return r.firstControlPlane(), nil
 	}
 	for _, t := range r.connected(manifest.RoleEtcd) {
-		if t.failure == nil && (r.change == nil || !slices.Contains(r.change.named, t.Name)) {
+		if t.failure == nil && !slices.Contains(r.scope.Changing, t.Name) {
 			return t, nil
 		}
 	}
@@ -31,7 +31,7 @@ func (r *run) etcdSpeaker() (*Target, error) {
 }
 
 // membersOfEtcd lists the members of the cluster's etcd.
-func (r *run) membersOfEtcd(ctx context.Context) ([]etcdMember, error) {
+func (r *Site) membersOfEtcd(ctx context.Context) ([]etcdMember, error) {
 	t, err := r.etcdSpeaker()
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (r *run) membersOfEtcd(ctx context.Context) ([]etcdMember, error) {
 }
 
 // isInEtcd tells whether the cluster's etcd has a member of that name.
-func (r *run) isInEtcd(ctx context.Context, name string) (bool, error) {
+func (r *Site) isInEtcd(ctx context.Context, name string) (bool, error) {
 	if !keepsEtcd(r.cluster) || name == "" { // members that were never started have no name
 		return false, nil
 	}
@@ -49,7 +49,7 @@ func (r *run) isInEtcd(ctx context.Context, name string) (bool, error) {
 }
 
 // removeMember takes a member out of the cluster's etcd.
-func (r *run) removeMember(ctx context.Context, m etcdMember) error {
+func (r *Site) removeMember(ctx context.Context, m etcdMember) error {
 	t, err := r.etcdSpeaker()
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (r *run) removeMember(ctx context.Context, m etcdMember) error {
 
 // healthyOf asks each member by itself, and returns those of the list that work. etcdctl fails where one is ill, and says which all the
 // same.
-func (r *run) healthyOf(ctx context.Context, members []etcdMember) ([]etcdMember, error) {
+func (r *Site) healthyOf(ctx context.Context, members []etcdMember) ([]etcdMember, error) {
 	t, err := r.etcdSpeaker()
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (r *run) healthyOf(ctx context.Context, members []etcdMember) ([]etcdMember
 
 // quorumWithout refuses to take members out of etcd if those that are left and healthy are not more than half of them:
 // etcd would take no more changes.
-func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
+func (r *Site) quorumWithout(ctx context.Context, going []*Target) error {
 	if isK3s(r.cluster) {
 		return r.k3sWithout(ctx, going)
 	}

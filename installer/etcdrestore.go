@@ -82,7 +82,7 @@ func RestoreEtcd(ctx context.Context, o Options, what EtcdRestore) (EtcdRestored
 		return done, err
 	}
 	for _, name := range what.Without {
-		if !slices.ContainsFunc(r.Inventory.Hosts(), func(h manifest.Host) bool { return h.Name == name }) {
+		if !slices.ContainsFunc(r.options.Inventory.Hosts(), func(h manifest.Host) bool { return h.Name == name }) {
 			return done, fmt.Errorf("there is no host %q in the inventory", name)
 		}
 	}
@@ -122,7 +122,7 @@ func (s *restoring) choose(ctx context.Context) error {
 	r := s.run
 	var lost []string
 	var errs []error
-	for _, t := range r.withRole(r.only...) {
+	for _, t := range r.withRole(r.verb.roles...) {
 		if t.on == nil && !slices.Contains(r.without, t.Name) {
 			lost = append(lost, t.Name)
 			errs = append(errs, t.failure)

@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // etcdCopy is what etcd saves, as far as its checksum goes: pages and the SHA-256 of them.
@@ -125,7 +124,7 @@ func newRestoring(t *testing.T, r *run, file string) *restoring {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.only = []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane}
+	r.verb = savingEtcd()
 	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: r.beforeName()}
 }
 

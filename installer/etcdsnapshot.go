@@ -110,11 +110,10 @@ func newEtcdRun(o Options) (*run, error) {
 	if isK3s(o.Cluster) {
 		return nil, &K3sError{"kkbundle etcd", "k3s saves its etcd by itself; k3s etcd-snapshot, on a server, saves it now, and k3s server --cluster-reset restores it"}
 	}
-	r, err := newInstall(o)
+	r, err := newInstall(o, savingEtcd())
 	if err != nil {
 		return nil, err
 	}
-	r.only = []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane}
 	return r, nil
 }
 

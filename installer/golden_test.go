@@ -111,7 +111,7 @@ cni: {ipv4MaskSize: 25, ipv6MaskSize: 60}
 		"beta3":    cluster(t, "kubernetes: {version: v1.30.14, kubeadm: {apiServer: {extraArgs: [{name: profiling, value: true}]}}}"),
 		"hardened": cluster(t, hardenedCluster),
 	} {
-		r := &run{cluster: c}
+		r := &Site{cluster: c}
 		r.targets = []*Target{{Host: manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane}}, IP: ip, run: r}}
 		config, err := newKubeadmConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()), r.parts()...)
 		if err != nil {

@@ -128,8 +128,8 @@ func TestLostControlPlane(t *testing.T) {
 	if got := names(r.needed()); got != "cp2 cp3 node1 node2" {
 		t.Errorf("it needs %s", got)
 	}
-	if err := r.checkMembers(t.Context()); err != nil || r.lead.Name != "cp2" {
-		t.Errorf("%v, %v", r.lead, err)
+	if err := r.checkMembers(t.Context()); err != nil || r.speaker.Name != "cp2" {
+		t.Errorf("%v, %v", r.speaker, err)
 	}
 	if got := names(r.needed()); got != "cp2 node1 node2" {
 		t.Errorf("then it needs %s", got)

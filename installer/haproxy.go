@@ -66,7 +66,7 @@ func haproxySetting(_ context.Context, t *Target) (setting, error) {
 
 // haproxyConfig forwards connections to the API servers that are ready, the least busy first. Each is asked over TLS,
 // and has to have a certificate of the cluster's authority with the name that all API servers' certificates have.
-func (r *run) haproxyConfig() ([]byte, error) {
+func (r *Site) haproxyConfig() ([]byte, error) {
 	var b bytes.Buffer
 	own := r.loopback().String()
 	fmt.Fprintf(&b, haproxyText, net.JoinHostPort(own, strconv.Itoa(haproxyHealth)), net.JoinHostPort(own, strconv.Itoa(manifest.DefaultPort)))
@@ -112,7 +112,7 @@ backend api
     default-server check check-ssl verify required verifyhost kubernetes ca-file /usr/local/etc/haproxy/ca.crt inter 2s fall 2 rise 1 on-marked-down shutdown-sessions
 `
 
-func (r *run) haproxyPod(config []byte) ([]byte, error) {
+func (r *Site) haproxyPod(config []byte) ([]byte, error) {
 	image, err := catalog.ImageRef(r.cluster, "haproxy")
 	if err != nil {
 		return nil, err

@@ -82,7 +82,7 @@ func harborImages(c *manifest.Cluster) string {
 }
 
 // harborSecrets adds what Harbor is set up with. Harbor wants small and capital letters and digits in passwords.
-func (r *run) harborSecrets(s *registrySecrets) error {
+func (r *Site) harborSecrets(s *registrySecrets) error {
 	for name, to := range map[string]*string{harborAdminFile: &s.harborAdmin, harborDatabaseFile: &s.harborDatabase, harborRobotFile: &s.harborRobot} {
 		secret, err := r.dir.keep(name, func() ([]byte, error) { return []byte("Hb1" + randomHex(20)), nil })
 		if err != nil {
@@ -287,7 +287,7 @@ func (t *Target) grantPull(ctx context.Context, client *harbor.Client) error {
 type harborProject struct{ project, sample string }
 
 // harborProjects are the projects of everything that Harbor is seeded with, in the order of the bundle.
-func (r *run) harborProjects(address string) ([]harborProject, error) {
+func (r *Site) harborProjects(address string) ([]harborProject, error) {
 	address = strings.TrimPrefix(address, "https://")
 	var list []harborProject
 	for _, it := range r.items {

@@ -143,7 +143,7 @@ func readHook(dir *os.Root, name string) ([]byte, error) {
 }
 
 // checkHooks refuses scripts that would run nowhere: a host's name that is spelled wrong must not be found out on site.
-func (r *run) checkHooks() error {
+func (r *Site) checkHooks() error {
 	if r.HooksDir == "" {
 		return nil
 	}

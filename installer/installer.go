@@ -121,35 +121,18 @@ type Phase struct {
 	Tasks []Task
 }
 
-// Options says what is installed, where and how.
-type Options struct {
-	Cluster   *manifest.Cluster
-	Inventory *manifest.Inventory
-	// Bundle is where everything comes from. Reset does not need it.
-	Bundle *bundle.Reader
-	// WorkDir is a directory on this machine that belongs to this cluster. It is made, with mode 0700, and holds
-	// certificates, credentials, admin.conf and install.log.
-	WorkDir string
-	// HooksDir has the operator's scripts; empty if there are none. See hooks in hook.go.
-	HooksDir string
-	// Dial connects to a host as root.
-	Dial func(ctx context.Context, h manifest.Host) (host.Host, error)
-	// Helper returns kkbundle-node for a Linux architecture in Go's spelling.
-	Helper func(arch string) ([]byte, error)
-	// Values reads a values file that the cluster names.
-	Values func(path string) ([]byte, error)
-	// RegistryPassword returns the password for a registry of the site's own that wants a login; nil if there is none.
-	RegistryPassword func() (string, error)
+// A TaskSelection says which tasks run, and on which hosts.
+type TaskSelection struct {
 	// Phases, if any, are the only phases that run; Limit, if any, the only hosts on which tasks of several hosts run.
 	Phases, Limit []string
 	// From is the phase or the task that the run begins with; Tags, if any, are the names or groups of the only tasks that
 	// run, see TagGroups.
 	From string
 	Tags []string
-	// DryRun looks and reports what would be done. The helper is put on hosts all the same.
-	DryRun bool
-	// Force runs hooks again, and goes on although the precheck blocks.
-	Force bool
+}
+
+// PrecheckOptions say how hosts are judged.
+type PrecheckOptions struct {
 	// Rules are exceptions from the levels of prechecks; nil has none.
 	Rules *manifest.PrecheckRules
 	// Selection is which checks Precheck is wanted for. Its report has all of them, but what takes long is not looked at for
@@ -160,10 +143,25 @@ type Options struct {
 	Judged func(precheck.Report)
 	// Recorded is where Precheck takes facts from, instead of asking hosts; nil asks.
 	Recorded *precheck.Recording
-	// Foreign makes Reset take away, too, what another program than kkbundle has made: a cluster of kubeadm or k3s.
-	Foreign bool
-	// WithData makes Reset remove what cannot be made again: the images in the registry.
-	WithData bool
+}
+
+// Options says what is installed, where and how.
+type Options struct {
+	Cluster   *manifest.Cluster
+	Inventory *manifest.Inventory
+	// Bundle is where everything comes from. Reset does not need it.
+	Bundle *bundle.Reader
+	// WorkDir is a directory on this machine that belongs to this cluster. It is made, with mode 0700, and holds
+	// certificates, credentials, admin.conf and install.log.
+	WorkDir string
+	Inputs
+	Consent
+	TaskSelection
+	PrecheckOptions
+	// Dial connects to a host as root.
+	Dial func(ctx context.Context, h manifest.Host) (host.Host, error)
+	// Helper returns kkbundle-node for a Linux architecture in Go's spelling.
+	Helper func(arch string) ([]byte, error)
 	// Hosts is how many hosts are worked on at the same time; 0 means 20.
 	Hosts int
 	// StallLimit is how long a command on a host may do nothing that can be seen before it is ended; 0 means the constant of

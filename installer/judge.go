@@ -8,16 +8,16 @@ import (
 
 // judge evaluates what is known, under the operator's rules.
 func (r *run) judge(in precheck.Input) (precheck.Report, error) {
-	if r.Recorded != nil {
-		in.Links = r.Recorded.Links
+	if r.options.Recorded != nil {
+		in.Links = r.options.Recorded.Links
 	}
-	if r.Known != nil {
-		if err := r.Known(in); err != nil {
+	if r.options.Known != nil {
+		if err := r.options.Known(in); err != nil {
 			return precheck.Report{}, err
 		}
 	}
 	now := r.Now()
-	report := precheck.Evaluate(in).Under(r.Rules, now)
+	report := precheck.Evaluate(in).Under(r.options.Rules, now)
 	report.Time = now
 	return report, nil
 }
@@ -28,7 +28,7 @@ const visitTask = "visit"
 // visited reports that a host is being looked at, or was: then h is what is known about it. It is for Precheck, which has
 // nothing else to report; an installation looks at hosts that it is connected to already.
 func (r *run) visited(name string, h *precheck.Host) {
-	if !r.visiting {
+	if !r.verb.visits {
 		return
 	}
 	e := Event{Phase: "precheck", Task: visitTask, Host: name, State: Started}
@@ -48,9 +48,10 @@ func (r *run) recorded(ctx context.Context) (precheck.Report, error) {
 		return precheck.Report{}, err
 	}
 	for _, t := range r.targets {
-		t.known = r.Recorded.Host(t.Host)
-		if t.known.Facts != nil {
-			t.Arch = t.known.Facts.Arch
+		known := r.options.Recorded.Host(t.Host)
+		r.sessions[t.Name].known = known
+		if known.Facts != nil {
+			t.Arch = known.Facts.Arch
 		}
 	}
 	return r.evaluate(ctx)

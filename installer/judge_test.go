@@ -21,7 +21,7 @@ func TestPrecheckTaskTakesRules(t *testing.T) {
 	s.options.Judged = func(r precheck.Report) { report = r }
 	check := func() error {
 		r := s.run(t, nil)
-		return precheckTask().Do(t.Context(), &Target{run: r})
+		return precheckTask().Do(t.Context(), &Target{run: r.Site})
 	}
 	var unreached *precheck.UnreachableError // its helper says nothing
 	if err := check(); !errors.As(err, &unreached) || report.Blocked == 0 || report.Time.IsZero() {

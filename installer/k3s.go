@@ -275,7 +275,7 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 }
 
 // k3sDatastore makes an etcd of the user's the store.
-func (r *run) k3sDatastore(d document) ([]textFile, error) {
+func (r *Site) k3sDatastore(d document) ([]textFile, error) {
 	e := r.cluster.Etcd
 	d["datastore-endpoint"] = strings.Join(e.Endpoints, ",")
 	var files []textFile
@@ -294,7 +294,7 @@ func (r *run) k3sDatastore(d document) ([]textFile, error) {
 }
 
 // k3sRegistry makes k3s' containerd pull from the registry.
-func (r *run) k3sRegistry() ([]textFile, error) {
+func (r *Site) k3sRegistry() ([]textFile, error) {
 	if r.cluster.ImageRegistry.Type == "none" {
 		return nil, nil
 	}
@@ -514,7 +514,7 @@ func (t *Target) keepK3sDown(ctx context.Context) error {
 }
 
 // k3sWithout is quorumWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
-func (r *run) k3sWithout(ctx context.Context, going []*Target) error {
+func (r *Site) k3sWithout(ctx context.Context, going []*Target) error {
 	nodes, err := r.firstControlPlane().nodes(ctx)
 	if err != nil {
 		return err
@@ -551,7 +551,7 @@ func (e *K3sError) Error() string {
 func (e *K3sError) Hint() string { return e.Instead }
 
 // kubectlCommand is how kubectl is called as the cluster's administrator.
-func (r *run) kubectlCommand() []string {
+func (r *Site) kubectlCommand() []string {
 	if isK3s(r.cluster) {
 		return []string{k3sProgram, "kubectl", "--kubeconfig=" + k3sKubeconfig}
 	}
@@ -559,7 +559,7 @@ func (r *run) kubectlCommand() []string {
 }
 
 // authorityFile is where a node has the authority that it trusts.
-func (r *run) authorityFile() string {
+func (r *Site) authorityFile() string {
 	if isK3s(r.cluster) {
 		return k3sCA
 	}

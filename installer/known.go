@@ -23,11 +23,11 @@ import (
 func (r *run) input(ctx context.Context) (precheck.Input, error) {
 	var missing []string
 	err := r.checkBundle(ctx)
-	if err != nil && r.visiting {
+	if err != nil && r.verb.visits {
 		missing, err = sentences(err), nil
 	}
 	return precheck.Input{
-		Cluster: r.cluster, Inventory: r.Inventory, Install: r.Bundle != nil, Upgrade: r.upgrading, Missing: missing,
+		Cluster: r.cluster, Inventory: r.options.Inventory, Install: r.Bundle != nil, Upgrade: r.rule == OtherVersion, Missing: missing,
 		Architectures: r.architectures(), Packages: r.distributions(), Etcd: r.providedEtcd(ctx),
 		PackagesOf: r.packages.on,
 	}, errors.Join(r.checkHooks(), err)
@@ -47,7 +47,7 @@ func sentences(err error) []string {
 }
 
 // distributions are those that the bundle has packages for, sorted.
-func (r *run) distributions() []string {
+func (r *Site) distributions() []string {
 	var list []string
 	for _, it := range r.items {
 		if distribution, ok := manifest.PackageDistribution(it.Ref); ok {
@@ -65,6 +65,10 @@ type rolePackages struct {
 
 	mu    sync.Mutex
 	known map[string][]string
+}
+
+func newRolePackages(c *manifest.Cluster, wanted bool) *rolePackages {
+	return &rolePackages{cluster: c, wanted: wanted, known: map[string][]string{}}
 }
 
 // of returns the names that hosts with these roles are asked for, as all families of distributions have them: which one
@@ -128,7 +132,7 @@ func (r *run) providedEtcd(ctx context.Context) *precheck.ProvidedEtcd {
 		return known
 	}
 	roots := x509.NewCertPool()
-	if roots.AppendCertsFromPEM(known.CA) && r.Recorded == nil {
+	if roots.AppendCertsFromPEM(known.CA) && r.options.Recorded == nil {
 		known.Versions = etcdVersions(ctx, e, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}})
 	}
 	return known

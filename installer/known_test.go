@@ -123,7 +123,7 @@ func TestPrecheckSaysWhatTheBundleLacks(t *testing.T) {
 	if _, err := r.input(t.Context()); err == nil {
 		t.Error("an installation would begin")
 	}
-	r.visiting = true
+	r.verb = prechecking()
 	in, err := r.input(t.Context())
 	if err != nil || len(in.Missing) != 2 || !in.Install || in.Inventory == nil {
 		t.Fatalf("missing %q, %v", in.Missing, err)
@@ -137,7 +137,7 @@ func TestPrecheckSaysWhatTheBundleLacks(t *testing.T) {
 
 func TestDistributionsOfPackages(t *testing.T) {
 	t.Parallel()
-	r := &run{}
+	r := &Site{}
 	for _, ref := range []string{"packages/debian/12/socat_1.deb", "packages/rocky/9/socat.rpm", "packages/debian/12/ipset_1.deb", "https://x/y"} {
 		r.items = append(r.items, bundle.Item{Ref: ref})
 	}
@@ -165,7 +165,7 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 	ask := func(target int) node.Probe {
 		r := s.run(t, nil)
 		r.packages.wanted = true
-		return r.targets[target].probe(precheck.Host{Host: r.targets[target].Host})
+		return r.probe(r.targets[target], precheck.Host{Host: r.targets[target].Host})
 	}
 	p := ask(0)
 	if p.Sync != "/fast/etcd" || !slices.Contains(p.Dirs, "/fast/etcd") {
@@ -184,7 +184,7 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 		t.Errorf("the disk is measured for nobody, in %s", p.Sync)
 	}
 	r := s.run(t, nil)
-	if p := r.targets[0].probe(precheck.Host{Host: r.targets[0].Host}); len(p.Packages) > 0 {
+	if p := r.probe(r.targets[0], precheck.Host{Host: r.targets[0].Host}); len(p.Packages) > 0 {
 		t.Errorf("packages are asked for without a bundle of some: %q", p.Packages)
 	}
 }

@@ -34,7 +34,7 @@ type hostVolume struct {
 }
 
 // parts are what the cluster's concerns add to kubeadm's configuration, each in the file of its feature.
-func (r *run) parts() []configPart {
+func (r *Site) parts() []configPart {
 	return []configPart{
 		r.preloadPart(),
 		r.endpointPart(),

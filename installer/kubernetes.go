@@ -149,7 +149,7 @@ func joinTask(name string, where Where, role manifest.Role) Task {
 	}
 }
 
-func (r *run) kubeadm() (kubeadmConfig, error) {
+func (r *Site) kubeadm() (kubeadmConfig, error) {
 	return newKubeadmConfig(r.cluster, r.endpoint(), r.parts()...)
 }
 

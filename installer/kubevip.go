@@ -129,7 +129,7 @@ func (t *Target) kubeVIP(ctx context.Context, conf string) (textFile, error) {
 }
 
 // vip is the address that kube-vip announces.
-func (r *run) vip() (netip.Addr, error) {
+func (r *Site) vip() (netip.Addr, error) {
 	host, _, err := net.SplitHostPort(r.endpoint())
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("controlPlaneEndpoint.address: %w", err)

@@ -12,22 +12,13 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// firstControlPlane is where the cluster begins, and where kubectl runs: what findLead has found, else the first of the
-// inventory.
-func (r *run) firstControlPlane() *Target {
-	if r.lead != nil {
-		return r.lead
-	}
-	return r.withRole(manifest.RoleControlPlane)[0]
-}
-
 // findLead decides, once in a run, which control plane speaks for the cluster: the first of the inventory that is a node of
 // it and whose API server answers; the first that is a node if none answers, as after a power failure; and where no
 // control plane is a node yet, the first of the inventory, where the cluster then begins. So the inventory's first
 // can be lost, replaced or moved. A control plane of another cluster is an error; so is one that was not reached where
 // none is known to be a node, as the cluster may be there.
 func (r *run) findLead(ctx context.Context) error {
-	if r.lead != nil {
+	if r.speaker != nil {
 		return nil
 	}
 	all := r.withRole(manifest.RoleControlPlane)
@@ -42,10 +33,10 @@ func (r *run) findLead(ctx context.Context) error {
 	}
 	lead := slices.Index(member, true)
 	if lead < 0 {
-		if err := r.lost(); err != nil && !r.visiting {
+		if err := r.lost(); err != nil && !r.verb.visits {
 			return err
 		}
-		r.lead = all[0]
+		r.speaker = all[0]
 		return nil
 	}
 	if countOf(member) > 1 {
@@ -56,8 +47,8 @@ func (r *run) findLead(ctx context.Context) error {
 			}
 		}
 	}
-	r.lead = reached[lead]
-	r.madeWith = settingOf(settings[lead], endpointSetting)
+	r.speaker = reached[lead]
+	r.made = settingOf(settings[lead], endpointSetting)
 	return nil
 }
 
@@ -135,10 +126,10 @@ func (r *run) canSpare(t *Target) bool {
 	if r.isRegistry(t) && !r.isPair() {
 		return false
 	}
-	if r.change != nil {
-		return r.change.gone || !slices.Contains(r.change.named, t.Name)
+	if r.scope.Sparing {
+		return r.gone || !slices.Contains(r.scope.Changing, t.Name)
 	}
-	return len(r.Limit) > 0 && !r.isWanted(t) && (t.Is(manifest.RoleControlPlane) || r.isRegistry(t))
+	return !r.scope.Whole() && !r.isWanted(t) && (t.Is(manifest.RoleControlPlane) || r.isRegistry(t))
 }
 
 // spare reports the hosts that were lost and can be spared, or, if there is no control plane or no registry left, joins their

@@ -61,7 +61,7 @@ func removeDataLeft(ctx context.Context, t *Target) error {
 	if err != nil {
 		return err
 	}
-	known := dataOf(t.run.Cluster)
+	known := dataOf(t.run.cluster)
 	for _, p := range noted {
 		if !slices.Contains(known, p) {
 			continue

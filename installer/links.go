@@ -25,7 +25,7 @@ func (r *run) links(ctx context.Context, hosts []precheck.Host, targets []*Targe
 		shared[t.Name] = t.Is(manifest.RoleControlPlane) || t.Is(manifest.RoleEtcd) || t.Is(manifest.RoleRegistry) || t.Is(manifest.RoleNFS)
 	}
 	done := make([]precheck.Link, 0, len(links))
-	for _, group := range groups(names, shared, perHost*r.Hosts) {
+	for _, group := range groups(names, shared, perHost*r.parallel) {
 		var now, later []precheck.Link
 		for _, l := range links {
 			if group[l.From] && group[l.To] {
@@ -105,7 +105,7 @@ func (a *attempt) try(ctx context.Context, targets []*Target) {
 			_ = listeners[i].Close() // what there was to learn has been said
 		}
 		if len(to[t.Name])+len(from[t.Name]) > 0 {
-			t.part()
+			a.run.part(t)
 		}
 		return nil
 	})

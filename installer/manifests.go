@@ -144,7 +144,7 @@ func (o object) stage() int {
 }
 
 // manifestsOf reads an addon's files.
-func (r *run) manifestsOf(a manifest.Addon) (applied, error) {
+func (r *Site) manifestsOf(a manifest.Addon) (applied, error) {
 	var all bytes.Buffer
 	for _, path := range a.Manifests {
 		data, err := r.Values(path)

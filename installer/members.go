@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -43,7 +42,9 @@ func (e *MemberError) Hint() string {
 }
 
 // clusterID is what makes a cluster another one.
-func (r *run) clusterID() string { return r.cluster.Metadata.Name + " " + r.cluster.Kubernetes.Version }
+func (r *Site) clusterID() string {
+	return r.cluster.Metadata.Name + " " + r.cluster.Kubernetes.Version
+}
 
 // A fixedSetting is a part of the cluster file that kubeadm init fixes and no later run changes.
 type fixedSetting struct {
@@ -52,7 +53,7 @@ type fixedSetting struct {
 	vital bool
 }
 
-func (r *run) fixedSettings() []fixedSetting {
+func (r *Site) fixedSettings() []fixedSetting {
 	k := r.cluster.Kubernetes
 	return []fixedSetting{
 		{"kubernetes.podCIDR", k.PodCIDR.String(), true},
@@ -77,7 +78,7 @@ func digestOf(c manifest.Config) string {
 }
 
 // memberFile is what a node remembers of its cluster: which one it is, and a line for each fixed setting.
-func (r *run) memberFile() textFile {
+func (r *Site) memberFile() textFile {
 	text := r.clusterID() + "\n"
 	for _, s := range r.fixedSettings() {
 		text += s.name + " " + s.value + "\n"
@@ -95,7 +96,7 @@ func (t *Target) membership(ctx context.Context) (settings string, member bool, 
 	if err != nil || !member {
 		return "", false, err
 	}
-	if want := t.run.clusterID(); is != want && !t.run.anyCluster && !(t.run.upgrading && sameName(is, want)) {
+	if want := t.run.clusterID(); is != want && t.run.rule != AnyCluster && !(t.run.rule == OtherVersion && sameName(is, want)) {
 		return "", false, &MemberError{Host: t.Name, Is: is, Want: want}
 	}
 	return settings, true, nil
@@ -129,7 +130,7 @@ func (t *Target) isMember(ctx context.Context) (bool, error) {
 
 // changed returns the settings that the cluster file has other values for than the cluster was made with, and those
 // values.
-func (r *run) changed(settings string) (now, then []fixedSetting) {
+func (r *Site) changed(settings string) (now, then []fixedSetting) {
 	made := map[string]string{}
 	for line := range strings.Lines(settings) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -221,7 +222,7 @@ func (t *Target) clusterPin(ctx context.Context) (string, error) {
 func (r *run) tellIgnored(ctx context.Context) error {
 	first := r.firstControlPlane()
 	settings, member, err := first.membership(ctx)
-	if err != nil || !member || r.upgrading { // an upgrade applies them
+	if err != nil || !member || r.rule == OtherVersion { // an upgrade applies them
 		return err
 	}
 	now, _ := r.changed(settings)
@@ -241,7 +242,7 @@ func (r *run) tellIgnored(ctx context.Context) error {
 }
 
 // members returns the nodes among the hosts that this run is connected to, in the order of the inventory.
-func (r *run) members(ctx context.Context) ([]*Target, error) {
+func (r *Site) members(ctx context.Context) ([]*Target, error) {
 	list := r.connected(manifest.RoleCluster)
 	member := make([]bool, len(list))
 	err := r.onAll(list, func(i int, t *Target) (err error) {
@@ -255,9 +256,4 @@ func (r *run) members(ctx context.Context) ([]*Target, error) {
 		}
 	}
 	return members, err
-}
-
-// isWanted tells whether this run is to work on a host for its own sake. It is not any more when a task has failed there.
-func (r *run) isWanted(t *Target) bool {
-	return !t.fell && !r.isSpared(t) && (len(r.Limit) == 0 || slices.Contains(r.Limit, t.Name))
 }

@@ -262,7 +262,7 @@ func TestExistingRegistry(t *testing.T) {
 			t.Error("the bundle must hold a registry that nobody installs")
 		}
 	}
-	r := &run{cluster: c, Options: Options{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }}}
+	r := &Site{cluster: c, Inputs: Inputs{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }}}
 	access, err := r.access()
 	if err != nil {
 		t.Fatal(err)
@@ -284,7 +284,7 @@ func TestExistingRegistry(t *testing.T) {
 func TestRegistryLogin(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, "imageRegistry: {type: existing, address: harbor.site, auth: {username: puller, passwordEnv: X}}")
-	r := &run{cluster: c, mask: newMasker(), Options: Options{RegistryPassword: func() (string, error) { return "hunter2hunter2", nil }}}
+	r := &Site{cluster: c, Output: Output{mask: newMasker()}, Inputs: Inputs{RegistryPassword: func() (string, error) { return "hunter2hunter2", nil }}}
 	access, err := r.access()
 	if err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func (e *MissedError) Hint() string {
 
 // missed adds to the error of hosts that were not reached what is known of them in the cluster, if there is one that answers.
 func (r *run) missed(ctx context.Context, lost error) error {
-	if r.leaving || r.alone || r.change != nil || ctx.Err() != nil {
+	if !r.verb.lead || r.scope.Sparing || ctx.Err() != nil {
 		return lost
 	}
 	ctx, cancel := bounded(inTask(ctx, "connect"), lookTimeout)
@@ -79,7 +79,7 @@ func (r *run) missed(ctx context.Context, lost error) error {
 	for _, t := range r.targets {
 		isNode := slices.ContainsFunc(nodes, func(n nodeObject) bool { return n.Metadata.Name == t.Name })
 		switch {
-		case t.failure == nil && t.on != nil && r.limitable:
+		case t.failure == nil && t.on != nil && r.verb.limitable:
 			e.Others = append(e.Others, t.Name)
 		case t.failure == nil: // it was, or the run did not try
 		default:

@@ -55,11 +55,10 @@ func TestMissed(t *testing.T) {
 				}
 				return s.hosts[h.Name], nil
 			}
-			r, err := newInstall(s.options)
+			r, err := newInstall(s.options, installing())
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.limitable = true
 			_, err = r.start(t.Context(), func(context.Context) error {
 				t.Error("it went on without the host")
 				return nil

@@ -15,7 +15,7 @@ const (
 
 // networkPart is what the cluster's networks add: what each node takes of them, and the control planes' second addresses,
 // since kubeadm puts only the one that it advertises into certificates.
-func (r *run) networkPart() configPart {
+func (r *Site) networkPart() configPart {
 	part := configPart{flags: map[string]map[string]string{controllerManager: maskFlags(r.cluster)}}
 	for _, t := range r.withRole(manifest.RoleControlPlane) {
 		if t.IP6.IsValid() {

@@ -52,7 +52,7 @@ func nodeDNSTask() Task {
 
 // haveNameservers tells whether every node that this run is connected to has somewhere to ask for names outside: the cache is in
 // the host's network, and may ask the host itself.
-func (r *run) haveNameservers(ctx context.Context) (bool, error) {
+func (r *Site) haveNameservers(ctx context.Context) (bool, error) {
 	for _, node := range r.connected(manifest.RoleCluster) {
 		if list, err := node.nameservers(ctx); err != nil || len(list) == 0 {
 			return false, err

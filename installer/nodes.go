@@ -11,13 +11,6 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A nodeChange is what AddNodes and DeleteNodes are about. Hosts that it does not name may be out of reach.
-type nodeChange struct {
-	named []string
-	// gone says that the named hosts will never be reached.
-	gone bool
-}
-
 // errGone stands for a host that the operator says is gone.
 var errGone = errors.New("it is gone")
 
@@ -32,11 +25,11 @@ func AddNodes(ctx context.Context, o Options, names []string, agree func([]strin
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall()); err != nil {
 		return Report{}, err
 	}
-	r, err := newInstall(o)
+	r, err := newInstall(o, changing())
 	if err != nil {
 		return Report{}, err
 	}
-	r.change = &nodeChange{named: names}
+	r.scope.Changing, r.scope.Sparing = names, true
 	return r.start(ctx, func(ctx context.Context) error {
 		looking := inTask(ctx, "connect")
 		if err := r.mustKnow(names); err != nil {
@@ -58,7 +51,7 @@ func AddNodes(ctx context.Context, o Options, names []string, agree func([]strin
 		if err := agree(r.additions(fresh)); err != nil {
 			return err
 		}
-		r.Limit, r.following = fresh, true
+		r.renew(func(s *Site) { s.scope.Hosts, s.scope.Following = fresh, true })
 		return r.phases(ctx, phases)
 	})
 }
@@ -91,14 +84,6 @@ func (r *run) mustKnow(names []string) error {
 	return nil
 }
 
-func (r *run) target(name string) *Target {
-	i := slices.IndexFunc(r.targets, func(t *Target) bool { return t.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return r.targets[i]
-}
-
 // newcomers returns the hosts that are no nodes yet, or that have nothing of ours where they shall be none; of the named
 // ones, if there are any.
 func (r *run) newcomers(ctx context.Context) ([]string, error) {
@@ -112,7 +97,7 @@ func (r *run) newcomers(ctx context.Context) ([]string, error) {
 	fresh := make([]bool, len(r.targets))
 	err = r.onAll(r.targets, func(i int, t *Target) (err error) {
 		switch {
-		case len(r.change.named) > 0 && !slices.Contains(r.change.named, t.Name):
+		case len(r.scope.Changing) > 0 && !slices.Contains(r.scope.Changing, t.Name):
 		case t.failure != nil && isNode(t.Name): // it is a node that is down
 		case t.failure != nil:
 			return &AbsentError{Host: t.Name, Err: t.failure}
@@ -238,7 +223,7 @@ func (r *run) additions(fresh []string) []string {
 func (r *run) unreached() []string {
 	var list []string
 	for _, t := range r.targets {
-		if r.isSpared(t) && !slices.Contains(r.change.named, t.Name) {
+		if t.failure != nil && !slices.Contains(r.scope.Changing, t.Name) {
 			list = append(list, fmt.Sprintf("%s is out of reach and is left as it is: %v. Run kkbundle install when it is back", t.Name, t.failure))
 		}
 	}
@@ -270,16 +255,6 @@ func roleNames(roles []manifest.Role) []string {
 		names = append(names, string(role))
 	}
 	return names
-}
-
-// isSpared tells whether a change of nodes goes on without the host.
-func (r *run) isSpared(t *Target) bool { return r.change != nil && t.failure != nil }
-
-// leftOut tells whether the run goes on without a host: a task has failed on it, or it is down and can be spared.
-// What does not work there has been said, and is not waited for.
-func (r *run) leftOut(name string) bool {
-	t := r.target(name)
-	return t != nil && (t.fell || t.failure != nil)
 }
 
 // follow lets the hosts that stay know which hosts there are.

@@ -440,7 +440,7 @@ func TestAddNodes(t *testing.T) {
 	t.Parallel()
 	s, _ := newLivingSite(t, "cp1", "cp2", "cp3", "node1")
 	r := s.run(t, nil)
-	r.change, r.Limit, r.following = &nodeChange{}, []string{"node2"}, true
+	r.renew(func(s *Site) { s.scope = Scope{Hosts: []string{"node2"}, Sparing: true, Following: true} })
 	var done sync.Map
 	fine := func(*Target) error { return nil }
 	follows := flagTask("hosts-file", Each, &done, fine)

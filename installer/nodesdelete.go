@@ -30,12 +30,12 @@ const drainTimeout = 5 * time.Minute
 // anything is changed. agree is told what will be done, in sentences, and ends it with an error. An interrupted
 // DeleteNodes is continued by the next one.
 func DeleteNodes(ctx context.Context, o Options, d Deletion, agree func([]string) error) (Report, error) {
-	r, err := newInstall(o)
+	r, err := newInstall(o, changing())
 	if err != nil {
 		return Report{}, err
 	}
-	r.change = &nodeChange{named: d.Hosts, gone: d.Unreachable}
-	r.deleting = true
+	r.scope.Changing, r.scope.Sparing, r.scope.Leaving = d.Hosts, true, true
+	r.gone = d.Unreachable
 	return r.start(ctx, func(ctx context.Context) error {
 		going, err := r.leavers(inTask(ctx, "connect"), d)
 		if err != nil {
@@ -44,7 +44,7 @@ func DeleteNodes(ctx context.Context, o Options, d Deletion, agree func([]string
 		if err := agree(r.deletions(going)); err != nil || r.DryRun {
 			return err
 		}
-		r.Limit = d.Hosts
+		going = r.only(going)
 		for _, t := range going {
 			if err := r.deleteNode(ctx, t, d); err != nil {
 				return err
@@ -59,9 +59,26 @@ func DeleteNodes(ctx context.Context, o Options, d Deletion, agree func([]string
 			}
 			return true
 		})
-		r.Limit = nil
+		r.renew(func(s *Site) { s.scope.Hosts, s.scope.Leaving = nil, false })
 		return r.follow(ctx, Plan(r.cluster))
 	})
+}
+
+// only goes on with a site whose scope are these hosts, and returns them as they are there.
+func (r *run) only(going []*Target) []*Target {
+	names := make([]string, len(going))
+	for i, t := range going {
+		names[i] = t.Name
+	}
+	r.renew(func(s *Site) { s.scope.Hosts = names })
+	list := make([]*Target, len(going))
+	for i, t := range going {
+		if list[i] = r.target(t.Name); list[i] == nil { // it is not in the inventory
+			t.run = r.Site
+			list[i] = t
+		}
+	}
+	return list
 }
 
 // A KeepError says why a node cannot be deleted.
@@ -82,7 +99,7 @@ func (r *run) leavers(ctx context.Context, d Deletion) ([]*Target, error) {
 		case t == nil && !d.Unreachable:
 			return nil, fmt.Errorf("there is no host %q in the inventory; a node that is gone is deleted with --unreachable", name)
 		case t == nil:
-			t = &Target{Host: manifest.Host{Name: name}, failure: errGone, run: r}
+			t = &Target{Host: manifest.Host{Name: name}, failure: errGone, run: r.Site}
 		}
 		going = append(going, t)
 	}
@@ -109,7 +126,7 @@ func (r *run) leavers(ctx context.Context, d Deletion) ([]*Target, error) {
 // areGone refuses to take a host for gone whose kubelet still reports to the cluster: its pods would go on beside those that are
 // made in their place. It refuses names, too, that neither the inventory nor the cluster has.
 func (r *run) areGone(ctx context.Context, going []*Target) error {
-	if !r.change.gone {
+	if !r.gone {
 		return nil
 	}
 	nodes, err := r.firstControlPlane().nodes(ctx)
@@ -151,7 +168,7 @@ func (r *run) leadWithout(ctx context.Context, going []*Target) error {
 	if err := r.findLead(ctx); err != nil {
 		return err
 	}
-	if !slices.Contains(going, r.lead) {
+	if !slices.Contains(going, r.speaker) {
 		return nil
 	}
 	for _, t := range r.connected(manifest.RoleControlPlane) {
@@ -163,12 +180,12 @@ func (r *run) leadWithout(ctx context.Context, going []*Target) error {
 			return err
 		}
 		if member && t.answers(ctx) {
-			r.lead = t
+			r.speaker = t
 			return nil
 		}
 	}
 	return &KeepError{
-		r.lead.Name, "no other control plane works that would be left",
+		r.speaker.Name, "no other control plane works that would be left",
 		"add another control plane first; kkbundle reset takes the whole cluster away",
 	}
 }
@@ -195,14 +212,14 @@ func (r *run) deletions(going []*Target) []string {
 	var list []string
 	for _, t := range going {
 		text := t.Name + " is cordoned and drained, "
-		if r.change.gone {
+		if r.gone {
 			text = t.Name + " is gone: its pods are deleted, "
 		}
 		if r.hasMember(t) {
 			text += "its member is removed from etcd, "
 		}
 		text += "the node is deleted"
-		if !r.change.gone {
+		if !r.gone {
 			text += ", and the host is reset; what cannot be made again stays"
 			if r.WithData {
 				text = strings.TrimSuffix(text, "; what cannot be made again stays") + " with all data"

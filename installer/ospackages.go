@@ -230,7 +230,7 @@ type osRepositories struct {
 	known map[string]*osRepository
 }
 
-func (o *osRepositories) of(ctx context.Context, r *run, distribution, arch string) (*osRepository, error) {
+func (o *osRepositories) of(ctx context.Context, r *Site, distribution, arch string) (*osRepository, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	key := distribution + " " + arch
@@ -248,7 +248,7 @@ func (o *osRepositories) of(ctx context.Context, r *run, distribution, arch stri
 	return repo, nil
 }
 
-func (r *run) makeRepository(ctx context.Context, distribution, arch string) (*osRepository, error) {
+func (r *Site) makeRepository(ctx context.Context, distribution, arch string) (*osRepository, error) {
 	repo := &osRepository{lists: map[string][]byte{}}
 	files := map[string]bool{}
 	for _, it := range r.items {

@@ -38,7 +38,7 @@ type surroundings struct {
 	nodes, controlPlanes, nfs []*Target
 }
 
-func (r *run) surroundings() surroundings {
+func (r *Site) surroundings() surroundings {
 	return surroundings{
 		cluster: r.cluster, nodes: r.withRole(manifest.RoleCluster), controlPlanes: r.withRole(manifest.RoleControlPlane),
 		nfs: r.withRole(manifest.RoleNFS),
@@ -80,7 +80,7 @@ func (o ownChart) task(images ...string) Task {
 }
 
 // ownChart finds the chart in the bundle and fits it to the hosts.
-func (r *run) ownChart(o ownChart) (charts.InstallOptions, bundle.Item, error) {
+func (r *Site) ownChart(o ownChart) (charts.InstallOptions, bundle.Item, error) {
 	item, err := r.component(manifest.Need{Kind: manifest.ItemChart, Name: o.component}, "")
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, err
@@ -114,7 +114,7 @@ func (o ownChart) use(c *manifest.Cluster) (manifest.ChartUse, error) {
 }
 
 // readValues reads values files that the cluster names and merges them.
-func (r *run) readValues(paths []string) (map[string]any, error) {
+func (r *Site) readValues(paths []string) (map[string]any, error) {
 	files := make([]charts.ValuesFile, 0, len(paths))
 	for _, p := range paths {
 		data, err := r.Values(p)

@@ -152,7 +152,7 @@ func TestWorkDir(t *testing.T) {
 
 func TestHtpasswd(t *testing.T) {
 	t.Parallel()
-	r := &run{dir: newWorkDir(t)}
+	r := &Site{dir: newWorkDir(t)}
 	one, err := r.htpasswd("password")
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 )
 
 // component finds what a need for one item stands for in the bundle; the platform matters for files.
-func (r *run) component(need manifest.Need, platform string) (bundle.Item, error) {
+func (r *Site) component(need manifest.Need, platform string) (bundle.Item, error) {
 	ref, err := catalog.Ref(r.cluster, need, platform)
 	if err != nil {
 		return bundle.Item{}, err
@@ -23,7 +23,7 @@ func (r *run) component(need manifest.Need, platform string) (bundle.Item, error
 	return r.find(need, ref, platform)
 }
 
-func (r *run) find(need manifest.Need, ref, platform string) (bundle.Item, error) {
+func (r *Site) find(need manifest.Need, ref, platform string) (bundle.Item, error) {
 	item, ok := r.Bundle.Find(need.Kind, ref, platform)
 	if !ok {
 		return bundle.Item{}, &MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
@@ -32,7 +32,7 @@ func (r *run) find(need manifest.Need, ref, platform string) (bundle.Item, error
 }
 
 // components finds all that a need stands for in the bundle, as component does. The error joins what is missing.
-func (r *run) components(need manifest.Need, platform string) ([]bundle.Item, error) {
+func (r *Site) components(need manifest.Need, platform string) ([]bundle.Item, error) {
 	refs, err := catalog.Refs(r.cluster, need, platform)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (e *MissingError) Hint() string {
 }
 
 // filePlan says which content of the bundle goes where on a host. Several members of one archive are one file to send.
-func (r *run) filePlan(ctx context.Context, t *Target, places []Place) (node.Plan, error) {
+func (r *Site) filePlan(ctx context.Context, t *Target, places []Place) (node.Plan, error) {
 	var plan node.Plan
 	platform := "linux/" + t.Arch
 	var errs []error
@@ -103,34 +103,25 @@ func (r *run) filePlan(ctx context.Context, t *Target, places []Place) (node.Pla
 	return plan, errors.Join(errs...)
 }
 
-// remember keeps which item has a content.
-func (r *run) remember(content digest.Digest, item bundle.Item) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.contents == nil {
-		r.contents = map[digest.Digest]string{}
-	}
-	r.contents[content] = item.Kind + " " + item.Ref
-}
-
-// itemOf returns the kind and reference of what has a content.
-func (r *run) itemOf(content digest.Digest) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.contents[content]
-}
-
 // opened notes in install.log which item of the bundle is read, so that what an installation used can be compared with
 // what the tasks declare.
-func (r *run) opened(ctx context.Context, who, item string) {
-	r.journal.write(ctx, who, "opened in the bundle: "+item, "")
+func (r *Site) opened(ctx context.Context, who, item string) {
+	r.note(ctx, who, "opened in the bundle: "+item)
 }
 
 // errLooking stops a helper that asks for content while we only look.
 var errLooking = errors.New("only looking")
 
+// isDone reports whether a task has nothing to do on a host.
+func (r *Site) isDone(ctx context.Context, task Task, t *Target) (bool, error) {
+	if ok, err := r.placed(ctx, t, task.Files); err != nil || !ok {
+		return false, err
+	}
+	return task.Done(ctx, t)
+}
+
 // placed tells whether a host has all files, each with the content that the bundle has for it.
-func (r *run) placed(ctx context.Context, t *Target, places []Place) (bool, error) {
+func (r *Site) placed(ctx context.Context, t *Target, places []Place) (bool, error) {
 	err := r.send(ctx, t, places, func(_ context.Context, d string, _ int64) (io.ReadCloser, error) {
 		because(ctx, "it lacks the %s, or has another", r.itemOf(digest.Digest(d)))
 		return nil, errLooking
@@ -142,7 +133,7 @@ func (r *run) placed(ctx context.Context, t *Target, places []Place) (bool, erro
 }
 
 // place puts files of the bundle on a host, those that it lacks.
-func (r *run) place(ctx context.Context, t *Target, places []Place, e Event) error {
+func (r *Site) place(ctx context.Context, t *Target, places []Place, e Event) error {
 	return r.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
 		r.opened(ctx, t.Name, r.itemOf(digest.Digest(d)))
 		size, _ := r.Bundle.Stat(digest.Digest(d))
@@ -156,7 +147,7 @@ func (r *run) place(ctx context.Context, t *Target, places []Place, e Event) err
 }
 
 // send offers files to a host and sends what open returns for what it lacks.
-func (r *run) send(ctx context.Context, t *Target, places []Place, open node.Opener) (err error) {
+func (r *Site) send(ctx context.Context, t *Target, places []Place, open node.Opener) (err error) {
 	if len(places) == 0 {
 		return nil
 	}
@@ -177,7 +168,7 @@ func (r *run) send(ctx context.Context, t *Target, places []Place, open node.Ope
 // metered reports how much was read.
 type metered struct {
 	io.ReadCloser
-	run   *run
+	run   *Site
 	event *Event
 	last  int64
 }
@@ -196,7 +187,7 @@ func (m *metered) Read(p []byte) (int, error) {
 }
 
 // bundled returns the digests of the content that a task places on a host.
-func (r *run) bundled(ctx context.Context, t *Target, places []Place) ([]string, error) {
+func (r *Site) bundled(ctx context.Context, t *Target, places []Place) ([]string, error) {
 	plan, err := r.filePlan(ctx, t, places)
 	if err != nil {
 		return nil, err

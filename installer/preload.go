@@ -37,7 +37,7 @@ func preloadTasks(c *manifest.Cluster) []Task {
 
 // preloadPart keeps the kubelet from deleting images that it could not pull again, where the runtime cannot: at 100 % of a
 // full disk it never begins (kubelet's ImageGCHighThresholdPercent). containerd's are pinned instead.
-func (r *run) preloadPart() configPart {
+func (r *Site) preloadPart() configPart {
 	if !preloads(r.cluster) || r.cluster.CRI.Type != "docker" {
 		return configPart{}
 	}
@@ -128,7 +128,7 @@ func (t *Target) images(ctx context.Context) ([]nodeImage, error) {
 }
 
 // imageRoles returns, by reference, the roles of the hosts that need the images which tasks declare.
-func (r *run) imageRoles() (map[string][]manifest.Role, error) {
+func (r *Site) imageRoles() (map[string][]manifest.Role, error) {
 	roles := map[string][]manifest.Role{}
 	for _, d := range Needed(r.cluster) {
 		if d.Kind != manifest.ItemImage {
@@ -356,7 +356,7 @@ func (t *Target) platformImage(ctx context.Context, it bundle.Item) (bundle.Item
 }
 
 // configOf returns the digest of an image's configuration.
-func (r *run) configOf(ctx context.Context, image digest.Digest) (digest.Digest, error) {
+func (r *Site) configOf(ctx context.Context, image digest.Digest) (digest.Digest, error) {
 	data, err := r.Bundle.ReadBlob(ctx, image, maxManifest)
 	if err != nil {
 		return "", err

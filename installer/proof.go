@@ -63,7 +63,7 @@ func (t *Target) forgetProof(ctx context.Context) error {
 }
 
 // proofFile says for which nodes the network was proven.
-func (r *run) proofFile(nodes []*Target) textFile {
+func (r *Site) proofFile(nodes []*Target) textFile {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s\n", r.cluster.Kubernetes.Version, r.cluster.CNI.Type)
 	for _, n := range nodes {

@@ -28,11 +28,10 @@ const (
 // those behind it. The sentinel is written after everything else.
 func Provision(ctx context.Context, o Options, name string, p *provision.Program) (Report, error) {
 	o.Limit = []string{name}
-	r, err := newRun(o)
+	r, err := newRun(o, provisioning())
 	if err != nil {
 		return Report{}, err
 	}
-	r.alone = true
 	phases, err := instancePhases(r.cluster, o.Bundle != nil, p)
 	if err != nil {
 		return Report{}, errors.Join(err, r.dir.close())

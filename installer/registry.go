@@ -60,8 +60,8 @@ func certificatesTask() Task {
 }
 
 // mayRenew refuses new credentials for a registry that hosts use which a limited run would not give them to.
-func (r *run) mayRenew(ctx context.Context) error {
-	if len(r.Limit) == 0 {
+func (r *Site) mayRenew(ctx context.Context) error {
+	if r.scope.Whole() {
 		return nil
 	}
 	used := false
@@ -88,7 +88,7 @@ type registrySecrets struct {
 	harborAdmin, harborDatabase, harborRobot string
 }
 
-func (r *run) hasSecrets() bool {
+func (r *Site) hasSecrets() bool {
 	files := []string{caCertFile, registryCertFile, registryPassFile, registryHashFile, registrySecretFile}
 	if isHarbor(r.cluster) {
 		files = []string{caCertFile, registryCertFile, harborAdminFile, harborDatabaseFile, harborRobotFile}
@@ -108,7 +108,7 @@ func (r *run) hasSecrets() bool {
 }
 
 // registryNames are what the registry's certificate is for.
-func (r *run) registryNames() pki.Names {
+func (r *Site) registryNames() pki.Names {
 	var n pki.Names
 	for _, t := range r.registryHosts() {
 		n.Hosts = append(n.Hosts, t.Name)
@@ -123,9 +123,9 @@ func (r *run) registryNames() pki.Names {
 }
 
 // secrets returns the registry's secrets, from the work directory where it has them.
-func (r *run) secrets() (registrySecrets, error) {
-	r.secretsMu.Lock()
-	defer r.secretsMu.Unlock()
+func (r *Site) secrets() (registrySecrets, error) {
+	r.dir.making.Lock()
+	defer r.dir.making.Unlock()
 	authority, err := loadAuthority(r.dir, r.Now())
 	if err != nil {
 		return registrySecrets{}, err
@@ -154,7 +154,7 @@ func (r *run) secrets() (registrySecrets, error) {
 
 // htpasswd returns the registry's password file. The registry computes the hash at every request, so its cost is the
 // least there is: a random password of 160 bits needs no protection against guessing.
-func (r *run) htpasswd(password string) ([]byte, error) {
+func (r *Site) htpasswd(password string) ([]byte, error) {
 	data, err := r.dir.read(registryHashFile)
 	if err == nil {
 		_, hash, _ := strings.Cut(strings.TrimSpace(string(data)), ":")
@@ -171,7 +171,7 @@ func (r *run) htpasswd(password string) ([]byte, error) {
 }
 
 // access says how hosts reach the registry.
-func (r *run) access() (registryAccess, error) {
+func (r *Site) access() (registryAccess, error) {
 	if r.cluster.ImageRegistry.Type == "existing" {
 		return r.existingAccess()
 	}
@@ -191,7 +191,7 @@ func (r *run) access() (registryAccess, error) {
 }
 
 // existingAccess is for a registry of the site's own.
-func (r *run) existingAccess() (a registryAccess, err error) {
+func (r *Site) existingAccess() (a registryAccess, err error) {
 	a.address, a.prefix, _ = strings.Cut(r.cluster.ImageRegistry.Address, "/")
 	if file := r.cluster.ImageRegistry.CA; file != "" {
 		if a.ca, err = r.Values(file); err != nil {
@@ -455,7 +455,7 @@ func (t *Target) seed(ctx context.Context) error {
 }
 
 // upstreams are the registries that the bundle's images come from, sorted.
-func (r *run) upstreams() []string {
+func (r *Site) upstreams() []string {
 	var hosts []string
 	for _, it := range r.items {
 		if it.Kind != bundle.KindImage {

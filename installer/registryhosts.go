@@ -28,20 +28,20 @@ const (
 )
 
 // registryHosts are where the registry is installed.
-func (r *run) registryHosts() []*Target { return r.withRole(manifest.RoleRegistry) }
+func (r *Site) registryHosts() []*Target { return r.withRole(manifest.RoleRegistry) }
 
 // isRegistry tells whether the registry is installed on a host.
-func (r *run) isRegistry(t *Target) bool {
+func (r *Site) isRegistry(t *Target) bool {
 	return t == first(r.registryHosts()) || r.isPair() && slices.Contains(r.registryHosts(), t)
 }
 
 // isPair tells whether two registry hosts share an address.
-func (r *run) isPair() bool { return isPaired(r.cluster) }
+func (r *Site) isPair() bool { return isPaired(r.cluster) }
 
 func isPaired(c *manifest.Cluster) bool { return c.ImageRegistry.VIP != "" }
 
 // sharedAddress is where hosts reach the registry: the address that two hosts share, or that of the only one.
-func (r *run) sharedAddress() netip.Addr {
+func (r *Site) sharedAddress() netip.Addr {
 	if vip, err := netip.ParseAddr(r.cluster.ImageRegistry.VIP); err == nil {
 		return vip
 	}
@@ -52,7 +52,7 @@ func (r *run) sharedAddress() netip.Addr {
 }
 
 // registryAddress is an address of the registry with its port.
-func (r *run) registryAddress(a netip.Addr) string {
+func (r *Site) registryAddress(a netip.Addr) string {
 	switch {
 	case isHarbor(r.cluster) && a.Is6():
 		return "[" + a.String() + "]"
@@ -275,7 +275,7 @@ func registryHoldersTask() Task {
 }
 
 // oneHolds looks who has the address that the registry hosts share.
-func (r *run) oneHolds(ctx context.Context) error {
+func (r *Site) oneHolds(ctx context.Context) error {
 	vip := r.sharedAddress()
 	hosts := r.connected(manifest.RoleRegistry)
 	holds := make([]bool, len(hosts))

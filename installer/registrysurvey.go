@@ -38,7 +38,7 @@ type registrySeen struct {
 }
 
 // surveyRegistries asks the registry hosts for the units that an installation has left there.
-func (r *run) surveyRegistries(ctx context.Context) []registrySeen {
+func (r *Site) surveyRegistries(ctx context.Context) []registrySeen {
 	targets := r.registryHosts()
 	list := make([]registrySeen, len(targets))
 	_ = r.onAll(targets, func(i int, t *Target) error {

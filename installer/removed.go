@@ -62,7 +62,7 @@ func (t *Target) leftAddons(ctx context.Context) ([]string, error) {
 }
 
 // knownAddons are the releases and records that the cluster's tasks make.
-func (r *run) knownAddons() map[string]bool {
+func (r *Site) knownAddons() map[string]bool {
 	known := map[string]bool{}
 	own := ownCharts(r.cluster)
 	for _, task := range tasksOf(r.cluster) {

@@ -22,11 +22,10 @@ import (
 // A host that cannot be reached, or where something fails, does not keep the others from being reset; the error joins
 // those of all such hosts.
 func Reset(ctx context.Context, o Options) error {
-	r, err := newRun(o)
+	r, err := newRun(o, resetting())
 	if err != nil {
 		return err
 	}
-	r.leaving = true
 	_, err = r.start(ctx, r.reset)
 	return err
 }
@@ -70,10 +69,10 @@ const (
 func resetTasks() []Task {
 	return []Task{
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
-		{Name: "kubernetes", Done: installed((*run).kubernetesPaths), Do: removeKubernetes},
-		{Name: "services", Done: installed((*run).leavings), Do: removeLeavings},
+		{Name: "kubernetes", Done: installed((*Site).kubernetesPaths), Do: removeKubernetes},
+		{Name: "services", Done: installed((*Site).leavings), Do: removeLeavings},
 		{Name: "data", Done: noDataLeft, Do: removeDataLeft},
-		{Name: "network", Done: installed((*run).networkPaths), Do: removeNetwork},
+		{Name: "network", Done: installed((*Site).networkPaths), Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
@@ -88,7 +87,7 @@ func notInstalled(ctx context.Context, t *Target) (bool, error) {
 
 // installed is Done of what is taken away where an installation has left its stamps. A dry run is told which of the paths are
 // there.
-func installed(paths func(*run) []string) func(context.Context, *Target) (bool, error) {
+func installed(paths func(*Site) []string) func(context.Context, *Target) (bool, error) {
 	return func(ctx context.Context, t *Target) (bool, error) {
 		done, err := notInstalled(ctx, t)
 		if err == nil && !done && t.run.DryRun {
@@ -99,19 +98,19 @@ func installed(paths func(*run) []string) func(context.Context, *Target) (bool, 
 }
 
 // kubernetesPaths are what removeKubernetes removes before all.
-func (r *run) kubernetesPaths() []string {
+func (r *Site) kubernetesPaths() []string {
 	return []string{unitDir + "kubelet.service", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd"}
 }
 
-func (r *run) networkPaths() []string {
+func (r *Site) networkPaths() []string {
 	const links = "/sys/class/net/"
 	return []string{links + "cni0", links + "flannel.1", "/etc/cni", "/var/lib/cni", "/run/flannel"}
 }
 
 // leavings are the units and paths that tasks say that they leave.
-func (r *run) leavings() []string {
+func (r *Site) leavings() []string {
 	var paths []string
-	for _, phase := range Plan(r.Cluster) {
+	for _, phase := range Plan(r.cluster) {
 		for _, task := range phase.Tasks {
 			for _, unit := range task.Leaves.Units {
 				paths = append(paths, unitDir+unit)
@@ -138,8 +137,8 @@ func removeKubernetes(ctx context.Context, t *Target) error {
 		return err
 	}
 	if kubeadm {
-		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + runtimeOf(t.run.Cluster).socket}
-		if len(t.run.Limit) == 0 || t.run.deleting {
+		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + runtimeOf(t.run.cluster).socket}
+		if t.run.scope.Whole() || t.run.scope.Leaving {
 			// Every member goes: asking the others to let this one go would wait for those that have gone. A node that is being
 			// deleted is a member no more.
 			args = append(args, "--skip-phases=remove-etcd-member")
@@ -161,7 +160,7 @@ func removeKubernetes(ctx context.Context, t *Target) error {
 
 // removeLeavings takes away what tasks say that they leave, the last task's first.
 func removeLeavings(ctx context.Context, t *Target) error {
-	phases := Plan(t.run.Cluster)
+	phases := Plan(t.run.cluster)
 	for _, phase := range slices.Backward(phases) {
 		for _, task := range slices.Backward(phase.Tasks) {
 			if err := t.removeLeaves(ctx, task.Leaves); err != nil {
@@ -381,9 +380,9 @@ func ownFiles() []string {
 }
 
 // sharedFiles are those that others may have made where no installation has left its stamps.
-func (r *run) sharedFiles() []string {
+func (r *Site) sharedFiles() []string {
 	var paths []string
-	for _, phase := range Plan(r.Cluster) {
+	for _, phase := range Plan(r.cluster) {
 		for _, task := range phase.Tasks {
 			for _, f := range task.Files {
 				paths = append(paths, f.Path)

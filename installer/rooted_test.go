@@ -285,15 +285,16 @@ func newSite(t *testing.T, names ...string) *site {
 func (s *site) run(t *testing.T, b *bundle.Reader) *run {
 	t.Helper()
 	s.options.Bundle = b
-	r, err := newRun(s.options)
+	r, err := newRun(s.options, changing())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.dir.close() })
 	r.journal = &journal{mask: r.mask, now: r.Now, w: io.Discard}
 	for _, h := range s.options.Inventory.Hosts() {
+		r.sessions[h.Name] = new(session)
 		r.targets = append(r.targets, &Target{
-			Host: h, IP: h.InternalIPv4, Arch: "amd64", run: r,
+			Host: h, IP: h.InternalIPv4, Arch: "amd64", run: r.Site,
 			on: &journaled{Host: s.hosts[h.Name], watch: r.watch(h.Name), journal: r.journal},
 		})
 	}

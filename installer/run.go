@@ -8,9 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/opencontainers/go-digest"
-
-	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -18,60 +15,27 @@ import (
 
 const defaultHosts = 20
 
-// A run is one installation under way.
+// A run is one operation under way.
 type run struct {
-	Options
-	cluster *manifest.Cluster
-	dir     *workDir
-	mask    *masker
-	journal *journal
-	targets []*Target
-	lead    *Target // see findLead; nil before it
-	// madeWith is the endpoint that the lead remembers, "" if it is no node.
-	madeWith string
-	items    []bundle.Item // of the bundle
-	claimed  claims        // addresses that one host asks for
-	// on returns the cluster as it is on a host, packages what hosts need of their distribution.
-	on       func(manifest.Host) (*manifest.Cluster, error)
-	packages rolePackages
-	// following says that tasks whose outcome depends on which hosts there are run on all hosts, whatever Limit is.
-	following bool
-	// change, if set, is which nodes the run adds or deletes.
-	change *nodeChange
-	// deleting says that the run takes nodes out of a cluster that goes on.
-	deleting bool
-	// repositories are what hosts get packages from.
-	repositories osRepositories
-	// leaving says that the run takes things away: it needs no helper, and a host that is gone does not stop it.
-	leaving bool
-	// alone says that the run is about the hosts of Limit and needs no other.
-	alone bool
-	// only, if any, are the roles of the hosts that the run works on, those that can be reached; without are hosts that it does not
-	// even try.
-	only    []manifest.Role
-	without []string
-	// limitable says that the operation can be limited to hosts.
-	limitable bool
-	// upgrading says that nodes may be of another version of the cluster.
-	upgrading bool
-	// visiting says that the run only looks at hosts for a precheck.
-	visiting bool
-	// anyCluster says that whatever cluster is there is looked at.
-	anyCluster bool
-	// parting says that connections to hosts end when they are not used, see visit.go.
-	parting bool
-
-	secretsMu sync.Mutex // guards the making of secrets
-
-	began    time.Time // zero before the work directory is ours
-	verified verification
+	*Site
+	options Options
+	verb    verb
+	// speaker is the lead, see findLead; nil before it. made is the endpoint that it remembers, "" if it is no node.
+	speaker *Target
+	made    string
+	// without are hosts that are not even tried; gone says that the hosts that change will never be reached.
+	without  []string
+	gone     bool
+	sessions map[string]*session // by the host's name
+	claimed  claims              // addresses that one host asks for
+	journal  *journal
 	recorder *recorder
+	began    time.Time // zero before the work directory is ours
 	// finish, if set, is called when the work has ended, while hosts are still connected to.
 	finish func(ctx context.Context, err error) error
 
-	mu       sync.Mutex // guards what follows, and the order of events
-	report   Report
-	contents map[digest.Digest]string // kind and reference of the items whose content hosts were offered
+	mu     sync.Mutex // guards what follows, and the order of events
+	report Report
 }
 
 // Run installs, or continues an installation, or finds that there is nothing to do. A host on which a task fails is left, and
@@ -86,11 +50,11 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
 		return Report{}, err
 	}
-	r, err := newInstall(o)
+	r, err := newInstall(o, installing())
 	if err != nil {
 		return Report{}, err
 	}
-	r.finish, r.limitable = r.keepReport, true
+	r.finish = r.keepReport
 	return r.start(ctx, func(ctx context.Context) error {
 		err := r.checkMembers(inTask(ctx, "connect"))
 		if err == nil {
@@ -130,15 +94,15 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 		defer func() { err = errors.Join(err, r.finish(context.WithoutCancel(ctx), err)) }()
 	}
 	lost := r.connect(ctx)
-	if lost != nil && (!r.leaving && len(r.only) == 0 || len(r.connected()) == 0) {
+	if lost != nil && (!r.verb.tolerant || len(r.connected()) == 0) {
 		return r.report, r.missed(ctx, lost)
 	}
-	if len(r.only) > 0 {
+	if len(r.verb.roles) > 0 {
 		lost = nil // the work knows which hosts it cannot do without
 	}
 	release, err := r.lockAll(ctx)
 	defer release()
-	if err == nil && !r.leaving && !r.alone {
+	if err == nil && r.verb.lead {
 		err = r.findLead(inTask(ctx, "connect"))
 	}
 	if err == nil {
@@ -153,14 +117,15 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 }
 
 // newInstall prepares a run that needs hosts that fit the cluster.
-func newInstall(o Options) (*run, error) {
+func newInstall(o Options, v verb) (*run, error) {
 	if err := o.Inventory.Check(o.Cluster); err != nil {
 		return nil, err
 	}
-	return newRun(o)
+	return newRun(o, v)
 }
 
-func newRun(o Options) (*run, error) {
+// complete fills in what options leave out.
+func (o Options) complete() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -176,20 +141,45 @@ func newRun(o Options) (*run, error) {
 	if o.StallLimit <= 0 {
 		o.StallLimit = StallLimit
 	}
+	return o
+}
+
+func newRun(o Options, v verb) (*run, error) {
+	o = o.complete()
 	dir, err := openWorkDir(o.WorkDir, o.DryRun)
 	if err != nil {
 		return nil, err
 	}
-	r := &run{Options: o, cluster: o.Cluster.WithDefaults(), dir: dir, mask: newMasker()}
-	if o.Bundle != nil {
-		r.items = o.Bundle.Index().Items
+	r := &run{options: o, verb: v, recorder: newRecorder(o), sessions: map[string]*session{}}
+	r.Site = &Site{
+		Source: NewSource(o.Bundle), Inputs: o.Inputs, Consent: o.Consent,
+		Output: Output{
+			tell: r.tell, mask: newMasker(), Logger: o.Logger,
+			note: func(ctx context.Context, host, text string) { r.journal.write(ctx, host, text, "") },
+		},
+		lead: func() *Target { return r.speaker }, madeWith: func() string { return r.made },
+		scope: Scope{Hosts: o.Limit}, rule: v.rule, dir: dir, verified: new(verification),
+		parallel: o.Hosts, precheck: r.precheckHosts, Now: o.Now,
 	}
-	r.on = r.cluster.ForHosts(o.Inventory)
-	r.packages = rolePackages{cluster: r.cluster, wanted: len(r.distributions()) > 0, known: map[string][]string{}}
+	r.Site.release(o.Cluster, o.Inventory)
 	r.report.Log, r.report.Page = dir.join(logFile), dir.join(reportFile)
-	r.recorder = newRecorder(o)
-	r.Progress = r.recorder.event
 	return r, nil
+}
+
+// release fills in what follows from the cluster.
+func (s *Site) release(c *manifest.Cluster, in *manifest.Inventory) {
+	s.cluster = c.WithDefaults()
+	s.on = s.cluster.ForHosts(in)
+	s.demands = Needed(s.cluster)
+	s.packages = newRolePackages(s.cluster, len(s.distributions()) > 0)
+}
+
+// renew goes on with a site that differs by change.
+func (r *run) renew(change func(*Site)) {
+	r.Site = r.Site.With(change)
+	if r.speaker != nil {
+		r.speaker = r.target(r.speaker.Name)
+	}
 }
 
 // taskOn runs a task on one host.
@@ -225,15 +215,8 @@ func (r *run) taskOn(ctx context.Context, phase string, task Task, t *Target) er
 	return &TaskError{Phase: phase, Task: task.Name, Host: t.Name, Err: err}
 }
 
-func (r *run) isDone(ctx context.Context, task Task, t *Target) (bool, error) {
-	if ok, err := r.placed(ctx, t, task.Files); err != nil || !ok {
-		return false, err
-	}
-	return task.Done(ctx, t)
-}
-
 // targetsOf returns the hosts that a task runs on, in the order of the inventory.
-func (r *run) targetsOf(task Task) []*Target {
+func (r *Site) targetsOf(task Task) []*Target {
 	if task.Where == Here {
 		return []*Target{{run: r}}
 	}
@@ -248,20 +231,9 @@ func (r *run) targetsOf(task Task) []*Target {
 		return slices.DeleteFunc(all, func(t *Target) bool { return t.failure != nil })
 	}
 	return slices.DeleteFunc(all, func(t *Target) bool {
-		follows := task.Follows && r.following && t.on != nil && !t.fell
+		follows := task.Follows && r.scope.Following && t.on != nil && !t.fell
 		return !follows && !r.isWanted(t)
 	})
-}
-
-// withRole returns the hosts that have one of the roles; every host if none is named.
-func (r *run) withRole(roles ...manifest.Role) []*Target {
-	var list []*Target
-	for _, t := range r.targets {
-		if len(roles) == 0 || slices.ContainsFunc(roles, t.Is) {
-			list = append(list, t)
-		}
-	}
-	return list
 }
 
 // tell reports an event and counts it.
@@ -277,5 +249,5 @@ func (r *run) tell(e Event) {
 			r.report.Done++
 		}
 	}
-	r.Progress(e)
+	r.recorder.event(e)
 }

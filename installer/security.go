@@ -33,7 +33,7 @@ const (
 func isHardened(c *manifest.Cluster) bool { return c.Kubernetes.Security == hardened }
 
 // securityPart is what the cluster's level of security adds.
-func (r *run) securityPart() configPart {
+func (r *Site) securityPart() configPart {
 	flags := map[string]map[string]string{}
 	for _, name := range []string{apiServer, controllerManager, scheduler} {
 		flags[name] = map[string]string{"profiling": "false", "tls-min-version": "VersionTLS12"}
@@ -51,7 +51,7 @@ func (r *run) securityPart() configPart {
 }
 
 // harden adds the level hardened.
-func (r *run) harden(part *configPart) {
+func (r *Site) harden(part *configPart) {
 	suites := strings.Join(cipherSuites(), ",")
 	for _, flags := range part.flags {
 		flags["tls-cipher-suites"] = suites
@@ -113,7 +113,7 @@ func cipherSuites() []string {
 // limitsAnonymous tells whether the API server can be told which paths are open to everybody: since 1.32, and not beside
 // flags for the same thing.
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#anonymous-requests
-func (r *run) limitsAnonymous() bool {
+func (r *Site) limitsAnonymous() bool {
 	if r.isBefore(1, 32) {
 		return false
 	}
@@ -127,7 +127,7 @@ func (r *run) limitsAnonymous() bool {
 }
 
 // isBefore tells whether the cluster's Kubernetes is older than a minor release.
-func (r *run) isBefore(major, minor uint64) bool {
+func (r *Site) isBefore(major, minor uint64) bool {
 	v, err := semver.NewVersion(r.cluster.Kubernetes.Version)
 	return err == nil && v.LessThan(semver.New(major, minor, 0, "", ""))
 }
@@ -189,9 +189,9 @@ func restartAPIServer(ctx context.Context, t *Target) error {
 // encryption returns the EncryptionConfiguration of all control planes. It is made once. The one that is on a control plane
 // wins over the work directory's copy: without its keys, Secrets cannot be read any more, and an operator may have
 // changed them there.
-func (r *run) encryption(ctx context.Context) ([]byte, error) {
-	r.secretsMu.Lock()
-	defer r.secretsMu.Unlock()
+func (r *Site) encryption(ctx context.Context) ([]byte, error) {
+	r.dir.making.Lock()
+	defer r.dir.making.Unlock()
 	kept, err := r.dir.read(encryptionFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -214,7 +214,7 @@ func (r *run) encryption(ctx context.Context) ([]byte, error) {
 }
 
 // hideKeys keeps the keys of an EncryptionConfiguration out of the log.
-func (r *run) hideKeys(data []byte) error {
+func (r *Site) hideKeys(data []byte) error {
 	var config struct {
 		Resources []struct {
 			Providers []map[string]struct {

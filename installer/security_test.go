@@ -128,12 +128,12 @@ func TestUserWinsOverSecurity(t *testing.T) {
 		"": true, ", kubeadm: {apiServer: {extraArgs: {oidc-issuer-url: https://a.example}}}": false,
 		", kubeadm: {apiServer: {extraArgs: [{name: anonymous-auth, value: 'true'}]}}": false,
 	} {
-		r := &run{cluster: cluster(t, "kubernetes: {version: v1.34.3, security: hardened"+text+"}")}
+		r := &Site{cluster: cluster(t, "kubernetes: {version: v1.34.3, security: hardened"+text+"}")}
 		if _, has := r.securityPart().flags[apiServer]["authentication-config"]; has != limited {
 			t.Errorf("%s: authentication-config %v", text, has)
 		}
 	}
-	old := &run{cluster: cluster(t, "kubernetes: {version: v1.31.1, security: hardened}")}
+	old := &Site{cluster: cluster(t, "kubernetes: {version: v1.31.1, security: hardened}")}
 	if _, has := old.securityPart().flags[apiServer]["authentication-config"]; has {
 		t.Error("1.31 is given what it does not know")
 	}

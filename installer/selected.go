@@ -55,7 +55,7 @@ func (t Task) Tags() []string {
 }
 
 // selected returns what the options leave of the phases: a phase without a task is not among them.
-func (o Options) selected(phases []Phase) ([]Phase, error) {
+func (o TaskSelection) selected(phases []Phase) ([]Phase, error) {
 	if err := o.checkSelection(phases); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (o Options) selected(phases []Phase) ([]Phase, error) {
 }
 
 // checkSelection refuses names that the cluster's phases do not have.
-func (o Options) checkSelection(phases []Phase) error {
+func (o TaskSelection) checkSelection(phases []Phase) error {
 	var tasks []string
 	for _, p := range phases {
 		for _, t := range p.Tasks {
@@ -137,7 +137,7 @@ func List(o Options) ([]Listed, error) {
 		return nil, err
 	}
 	o.DryRun = true // no work directory is made
-	r, err := newInstall(o)
+	r, err := newInstall(o, installing())
 	if err != nil {
 		return nil, err
 	}

@@ -20,20 +20,20 @@ func TestSelected(t *testing.T) {
 	}
 	all := "swap kernel containerd kubelet flannel verify-dns post_install"
 	for _, c := range []struct {
-		options Options
+		options TaskSelection
 		want    string
 	}{
-		{Options{}, all},
-		{Options{Phases: []string{"install"}}, "containerd kubelet flannel verify-dns"},
-		{Options{From: "install"}, "containerd kubelet flannel verify-dns post_install"},
-		{Options{From: "flannel"}, "flannel verify-dns post_install"},
-		{Options{From: "kernel", Phases: []string{"init"}}, "kernel"},
-		{Options{Tags: []string{"cri", "verify"}}, "containerd verify-dns"},
-		{Options{Tags: []string{"kernel", "network"}, From: "containerd"}, "flannel"},
-		{Options{Phases: []string{"instal"}}, `there is no phase "instal"; the phases are init, install, post_hook`},
-		{Options{From: "flanel"}, `there is no phase or task "flanel" to start at`},
-		{Options{Tags: []string{"networks"}}, `no task of this cluster has the tag or name "networks"; the tags are ` + strings.Join(TagGroups(), ", ")},
-		{Options{From: "post_hook", Phases: []string{"init"}}, "these phases, tags and the start exclude each other: no task is left"},
+		{TaskSelection{}, all},
+		{TaskSelection{Phases: []string{"install"}}, "containerd kubelet flannel verify-dns"},
+		{TaskSelection{From: "install"}, "containerd kubelet flannel verify-dns post_install"},
+		{TaskSelection{From: "flannel"}, "flannel verify-dns post_install"},
+		{TaskSelection{From: "kernel", Phases: []string{"init"}}, "kernel"},
+		{TaskSelection{Tags: []string{"cri", "verify"}}, "containerd verify-dns"},
+		{TaskSelection{Tags: []string{"kernel", "network"}, From: "containerd"}, "flannel"},
+		{TaskSelection{Phases: []string{"instal"}}, `there is no phase "instal"; the phases are init, install, post_hook`},
+		{TaskSelection{From: "flanel"}, `there is no phase or task "flanel" to start at`},
+		{TaskSelection{Tags: []string{"networks"}}, `no task of this cluster has the tag or name "networks"; the tags are ` + strings.Join(TagGroups(), ", ")},
+		{TaskSelection{From: "post_hook", Phases: []string{"init"}}, "these phases, tags and the start exclude each other: no task is left"},
 	} {
 		list, err := c.options.selected(phases)
 		var tasks []string
@@ -89,7 +89,7 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Cluster: cluster(t, ""), Inventory: inv, WorkDir: filepath.Join(t.TempDir(), "work"), Tags: []string{"certificates", "containerd", "join-control-plane", "flannel"}}
+	o := Options{Cluster: cluster(t, ""), Inventory: inv, WorkDir: filepath.Join(t.TempDir(), "work"), TaskSelection: TaskSelection{Tags: []string{"certificates", "containerd", "join-control-plane", "flannel"}}}
 	list, err := List(o)
 	want := []Listed{
 		{Phase: "init", Task: "certificates", Tags: []string{"registry"}},

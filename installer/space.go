@@ -147,7 +147,7 @@ func (t *Target) imageSpace(ctx context.Context) (int64, error) {
 const maxManifest = 4 << 20
 
 // imageBlobs adds the layers of an image for an architecture.
-func (r *run) imageBlobs(ctx context.Context, d ocispec.Descriptor, arch string, into map[digest.Digest]int64) error {
+func (r *Site) imageBlobs(ctx context.Context, d ocispec.Descriptor, arch string, into map[digest.Digest]int64) error {
 	data, err := r.Bundle.ReadBlob(ctx, d.Digest, maxManifest)
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func (r *run) imageBlobs(ctx context.Context, d ocispec.Descriptor, arch string,
 }
 
 // registrySpace is for everything that the registry is seeded with: all blobs but the contents of files.
-func (r *run) registrySpace(ctx context.Context) (int64, error) {
+func (r *Site) registrySpace(ctx context.Context) (int64, error) {
 	var total int64
 	for _, b := range r.Bundle.Blobs() {
 		total += b.Size

@@ -53,7 +53,7 @@ type watch struct {
 }
 
 func (r *run) watch(name string) watch {
-	return watch{host: name, limit: r.StallLimit, tell: r.tell}
+	return watch{host: name, limit: r.options.StallLimit, tell: r.tell}
 }
 
 type patienceKey struct{}

@@ -97,16 +97,16 @@ func TestStalledCommands(t *testing.T) {
 func TestStalledHost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &run{Options: Options{StallLimit: StallLimit, Hosts: 2, Now: time.Now}, mask: newMasker()}
 		var states []string
-		r.Progress = func(e Event) {
+		r := &run{options: Options{StallLimit: StallLimit}, Site: &Site{parallel: 2, Now: time.Now, Output: Output{mask: newMasker()}}}
+		r.recorder = newRecorder(Options{Progress: func(e Event) {
 			if e.Task != "" && e.State != Started {
 				states = append(states, e.Task+"@"+e.Host+" "+string(e.State))
 			}
-		}
+		}})
 		j := &journal{mask: r.mask, now: r.Now, w: io.Discard}
 		for _, name := range []string{"node1", "node2"} {
-			t := &Target{run: r}
+			t := &Target{run: r.Site}
 			t.Name = name
 			t.on = &journaled{watch: r.watch(name), journal: j, Host: playedHost(func(ctx context.Context, cmd host.Cmd) error {
 				if name == "node1" && cmd.Args[0] == "hangs" {

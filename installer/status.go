@@ -19,6 +19,13 @@ type StatusOptions struct {
 	AnyCluster bool
 }
 
+func (o StatusOptions) rule() ClusterRule {
+	if o.AnyCluster {
+		return AnyCluster
+	}
+	return SameCluster
+}
+
 // Status looks at a cluster and makes nothing in it. Hosts that cannot be reached are part of what it finds, as is a cluster
 // that does not answer; the error is what is wrong on this side, or that the context ended.
 func Status(ctx context.Context, o StatusOptions) (report.Status, error) {
@@ -54,11 +61,10 @@ func Status(ctx context.Context, o StatusOptions) (report.Status, error) {
 // and leaves no helper where nothing else of ours is.
 func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r *run, from *Target) error) error {
 	o.DryRun = true
-	r, err := newRun(o.Options)
+	r, err := newRun(o.Options, lookingAt(o.rule()))
 	if err != nil {
 		return err
 	}
-	r.anyCluster = o.AnyCluster
 	r.journal = &journal{mask: r.mask, now: r.Now, w: discard{}}
 	defer r.dir.close()
 	defer r.disconnect()
@@ -67,7 +73,7 @@ func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r
 	}
 	ctx = inTask(ctx, "status")
 	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
-		t.failure = t.connect(ctx)
+		t.failure = r.connectTo(ctx, t)
 		return nil // what is found says it
 	})
 	err = do(ctx, r, r.lookout(ctx))

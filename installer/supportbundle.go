@@ -78,7 +78,7 @@ func (r *run) hideSecrets() {
 			r.mask.hide(strings.TrimSpace(string(data)))
 		}
 	}
-	for _, h := range r.Inventory.Hosts() {
+	for _, h := range r.options.Inventory.Hosts() {
 		for _, secret := range []string{h.SSH.Password.Reveal(), h.Sudo.Password.Reveal(), h.SSH.PrivateKey.Reveal()} {
 			r.mask.hide(secret)
 		}

@@ -112,7 +112,7 @@ func leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-con
 
 // survey looks at the cluster from t, and at every host that this run is connected to. What could not be seen is in the
 // error; the rest is there all the same.
-func (r *run) survey(ctx context.Context, t *Target) (*survey, error) {
+func (r *Site) survey(ctx context.Context, t *Target) (*survey, error) {
 	s := &survey{
 		kubernetes: r.cluster.Kubernetes.Distribution == "kubernetes", version: r.cluster.Kubernetes.Version,
 		ownNetwork: r.cluster.CNI.Type == "none", system: ownNamespaces(r.cluster), objects: map[string]clusterObject{}, now: r.Now(),
@@ -209,7 +209,7 @@ func (t *Target) bootstraps(ctx context.Context) ([]bootstrap, error) {
 }
 
 // surveyHosts asks every host.
-func (r *run) surveyHosts(ctx context.Context) []surveyed {
+func (r *Site) surveyHosts(ctx context.Context) []surveyed {
 	targets := r.withRole(manifest.RoleCluster, manifest.RoleEtcd)
 	list := make([]surveyed, len(targets))
 	_ = r.onAll(targets, func(i int, t *Target) error { list[i] = t.survey(ctx); return nil })

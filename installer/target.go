@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -26,13 +25,10 @@ type Target struct {
 	// Arch is the host's architecture in Go's spelling.
 	Arch string
 
-	on      host.Host        // nil if this run is not connected to the host
-	far     *farHost         // what is behind on
-	ssh     *host.Algorithms // nil without SSH
-	failure error            // why not, or what went wrong while connecting
-	known   precheck.Host    // what a precheck has found on its visit
-	fell    bool             // a task of this run has failed on it
-	run     *run
+	on      host.Host // nil if this run is not connected to the host
+	failure error     // why not, or what went wrong while connecting
+	fell    bool      // a task of this run has failed on it
+	run     *Site
 }
 
 // maxFile bounds what is read of a host's own files, and of what a command prints.

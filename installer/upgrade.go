@@ -61,11 +61,10 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (Report, error) {
 	if o.DrainTimeout <= 0 {
 		o.DrainTimeout = DrainTimeout
 	}
-	r, err := newInstall(o.Options)
+	r, err := newInstall(o.Options, upgrading())
 	if err != nil {
 		return Report{}, err
 	}
-	r.upgrading = true
 	return r.start(ctx, (&upgrade{run: r, how: o}).work)
 }
 
@@ -152,7 +151,7 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 // walk goes from version to version.
 func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
-		u.at(u.clusters[version])
+		u.renew(func(s *Site) { s.release(u.clusters[version], u.options.Inventory) })
 		begin := u.Now()
 		phase := "upgrade " + version
 		u.tell(Event{Phase: phase, State: Started})
@@ -167,14 +166,6 @@ func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 		}
 	}
 	return nil
-}
-
-// at makes the run work with another version of the cluster.
-func (r *run) at(c *manifest.Cluster) {
-	r.cluster = c.WithDefaults()
-	r.Cluster = r.cluster
-	r.on = r.cluster.ForHosts(r.Inventory)
-	r.packages = rolePackages{cluster: r.cluster, wanted: len(r.distributions()) > 0, known: map[string][]string{}}
 }
 
 // step brings all nodes to the version that the run is at. All API servers come before the first kubelet, because no

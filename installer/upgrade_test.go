@@ -227,8 +227,8 @@ func (s *site) upgradeTo(t *testing.T, versions ...string) *upgrade {
 func (s *site) upgradeWith(t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.run(t, b)
-	r.upgrading = true
-	return &upgrade{run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}}
+	r.verb, r.rule = upgrading(), OtherVersion
+	return &upgrade{run: r, how: UpgradeOptions{Options: r.options, DrainTimeout: DrainTimeout}}
 }
 
 // bundleOf has what several clusters need.
@@ -321,7 +321,7 @@ func TestUpgradeSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := &upgrade{run: &run{cluster: cluster(t, "kubernetes: {version: "+c.to+"}")}}
+			u := &upgrade{run: &run{Site: &Site{cluster: cluster(t, "kubernetes: {version: "+c.to+"}")}}}
 			steps, err := u.steps(UpgradePlan{Cluster: "site", To: c.to, Nodes: c.nodes})
 			if c.err != "" {
 				var refused *RefusedError

@@ -101,7 +101,7 @@ func (t *Target) isCurrent(ctx context.Context) (bool, error) {
 }
 
 // serverFile says which version kubeadm has brought a control plane to, and with which settings.
-func (r *run) serverFile() textFile {
+func (r *Site) serverFile() textFile {
 	return textFile{serverMark, 0o600, r.memberFile().data}
 }
 

@@ -322,7 +322,7 @@ func (u *upgrade) complete(ctx context.Context, p UpgradePlan) error {
 	}
 	var errs []error
 	for _, version := range p.Steps {
-		at := run{Options: u.Options, cluster: u.clusters[version], items: u.items}
+		at := Site{Source: u.Source, cluster: u.clusters[version]}
 		for _, d := range u.demands[version] {
 			for _, platform := range u.platforms(Task{Roles: d.Roles}, d.Need) {
 				if _, err := at.components(d.Need, platform); err != nil {

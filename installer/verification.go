@@ -25,7 +25,7 @@ type verification struct {
 }
 
 // add records findings and tells those that are not as they should be.
-func (r *run) found(list ...report.Finding) {
+func (r *Site) found(list ...report.Finding) {
 	r.verified.mu.Lock()
 	for i := range list {
 		list[i].Found = r.mask.mask(list[i].Found)
@@ -44,7 +44,7 @@ func (r *run) found(list ...report.Finding) {
 	}
 }
 
-func (r *run) findings() report.Findings {
+func (r *Site) findings() report.Findings {
 	r.verified.mu.Lock()
 	defer r.verified.mu.Unlock()
 	return slices.Clone(r.verified.findings)
@@ -125,7 +125,7 @@ func verifying(task Task) Task {
 // waiting is a task that gives the cluster time to be so. What did not come about is for the survey to say.
 func waiting(name string, longest time.Duration, look func(ctx context.Context, t *Target) error) Task {
 	return onFirst(name, func(ctx context.Context, t *Target) error {
-		v, most := &t.run.verified, longest
+		v, most := t.run.verified, longest
 		v.mu.Lock()
 		if len(v.waits) > 0 {
 			most = time.Second // it waits for what did not come about before
@@ -207,7 +207,7 @@ func surveyTask(ctx context.Context, t *Target) error {
 	if err != nil {
 		list = append(list, judged("verify-cluster", t.Name, err))
 	}
-	v := &t.run.verified
+	v := t.run.verified
 	v.mu.Lock()
 	for _, name := range []string{lookNodes, lookPods} {
 		said := slices.ContainsFunc(list, func(f report.Finding) bool { return f.ID == name && f.State == report.Failed })

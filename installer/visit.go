@@ -39,11 +39,12 @@ func (t *Target) factsLimit() time.Duration {
 }
 
 // visit connects to the host for a precheck and looks at it.
-func (t *Target) visit(ctx context.Context) {
-	t.failure = t.connect(inTask(ctx, "connect"))
-	t.known = t.examine(inTask(ctx, "precheck"))
-	if isGone(t.known.Err) {
-		t.failure = t.known.Err
+func (r *run) visit(ctx context.Context, t *Target) {
+	t.failure = r.connectTo(inTask(ctx, "connect"), t)
+	known := r.examine(inTask(ctx, "precheck"), t)
+	r.sessions[t.Name].known = known
+	if isGone(known.Err) {
+		t.failure = known.Err
 		t.letGo()
 	}
 }
@@ -64,9 +65,9 @@ func (t *Target) letGo() {
 }
 
 // part ends the connection to a host until the next command, if the run has many and may.
-func (t *Target) part() {
-	if t.far != nil && t.run.parting && len(t.run.targets) > maxKept {
-		t.far.part()
+func (r *run) part(t *Target) {
+	if s := r.sessions[t.Name]; s != nil && s.far != nil && r.verb.visits && len(r.targets) > maxKept {
+		s.far.part()
 	}
 }
 

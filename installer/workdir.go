@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,8 @@ type workDir struct {
 	root *os.Root
 	// volatile keeps new files in memory, for dry runs.
 	volatile map[string][]byte
+	// making guards the making of secrets.
+	making sync.Mutex
 	// held is the locked lock file.
 	held *os.File
 }

@@ -156,17 +156,16 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 // options are what every installer run needs.
 func (s *site) options() installer.Options {
 	return installer.Options{
-		Cluster:          s.cluster,
-		Inventory:        s.inv,
-		Bundle:           s.bundle,
-		WorkDir:          s.workDir,
-		Dial:             s.dial,
-		Helper:           helper.Binary,
-		Values:           s.values,
-		RegistryPassword: s.registryPassword(),
-		Hosts:            s.parallel,
-		StallLimit:       s.stallLimit,
-		Logger:           s.g.logger(),
+		Cluster:    s.cluster,
+		Inventory:  s.inv,
+		Bundle:     s.bundle,
+		WorkDir:    s.workDir,
+		Dial:       s.dial,
+		Helper:     helper.Binary,
+		Inputs:     installer.Inputs{Values: s.values, RegistryPassword: s.registryPassword()},
+		Hosts:      s.parallel,
+		StallLimit: s.stallLimit,
+		Logger:     s.g.logger(),
 	}
 }
 
