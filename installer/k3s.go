@@ -188,7 +188,7 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 		"disable-default-registry-endpoint": true,
 	}
 	if c.Kubernetes.ProxyMode != "iptables" {
-		d["kube-proxy-arg"] = []any{"proxy-mode=" + c.Kubernetes.ProxyMode}
+		d["kube-proxy-arg"] = []any{"proxy-mode=" + string(c.Kubernetes.ProxyMode)}
 	}
 	if bringsNetwork(c) {
 		link, err := t.linkOf(ctx)

@@ -214,7 +214,7 @@ func (k kubeadmConfig) kubeProxyConfiguration() document {
 	base := document{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":       "KubeProxyConfiguration",
-		"mode":       k.cluster.Kubernetes.ProxyMode,
+		"mode":       string(k.cluster.Kubernetes.ProxyMode),
 	}
 	for _, p := range k.parts {
 		base = merged(base, p.kubeProxy)

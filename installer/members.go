@@ -57,16 +57,16 @@ func (r *run) fixedSettings() []fixedSetting {
 	return []fixedSetting{
 		{"kubernetes.podCIDR", k.PodCIDR.String(), true},
 		{"kubernetes.serviceCIDR", k.ServiceCIDR.String(), true},
-		{"controlPlaneEndpoint.type", r.cluster.ControlPlaneEndpoint.Type, true},
+		{"controlPlaneEndpoint.type", string(r.cluster.ControlPlaneEndpoint.Type), true},
 		{endpointSetting, r.endpoint(), true},
-		{"etcd.type", r.cluster.Etcd.Type, true},
+		{"etcd.type", string(r.cluster.Etcd.Type), true},
 		{"etcd.dataDir", r.cluster.Etcd.DataDir, true},
-		{"kubernetes.proxyMode", k.ProxyMode, false},
+		{"kubernetes.proxyMode", string(k.ProxyMode), false},
 		{"kubernetes.maxPods", strconv.Itoa(k.MaxPods), false},
 		{"kubernetes.kubelet", digestOf(k.Kubelet), false},
 		{"kubernetes.kubeadm", digestOf(k.Kubeadm), false},
 		{"kubernetes.kubeProxy", digestOf(k.KubeProxy), false},
-		{"kubernetes.security", k.Security, false},
+		{"kubernetes.security", string(k.Security), false},
 		{"cni.maskSizes", fmt.Sprintf("%d,%d", r.cluster.CNI.IPv4MaskSize, r.cluster.CNI.IPv6MaskSize), false},
 	}
 }

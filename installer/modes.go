@@ -174,9 +174,6 @@ func namespaceDefaults(c *manifest.Cluster) []document {
 
 // enforcesPolicies tells whether the pod network does what a NetworkPolicy says. flannel does not.
 func enforcesPolicies(c *manifest.Cluster) bool {
-	network := c.CNI.Type
-	if network == "multus" {
-		network = c.CNI.With
-	}
+	network := c.CNI.Primary()
 	return network != "flannel" && network != "none"
 }

@@ -9,7 +9,7 @@ import (
 
 // linksOf are the interfaces that a pod network makes on hosts: those that Reset removes by name, and patterns of all of them,
 // which who manages the host's interfaces is to leave alone.
-func linksOf(network string) (names, patterns []string) {
+func linksOf(network manifest.NetworkType) (names, patterns []string) {
 	switch network {
 	case flannel:
 		return []string{"flannel.1", "flannel-v6.1"}, []string{"cni0", "flannel*", "veth*"}
@@ -29,7 +29,7 @@ func linksOf(network string) (names, patterns []string) {
 // managedLinks are the patterns of what the pods' network of the cluster makes.
 func managedLinks(c *manifest.Cluster) []string {
 	var list []string
-	for _, name := range []string{c.CNI.Type, c.CNI.With} {
+	for _, name := range []manifest.NetworkType{c.CNI.Type, c.CNI.With} {
 		_, patterns := linksOf(name)
 		list = append(list, patterns...)
 	}
@@ -113,7 +113,7 @@ func forgetLinks(ctx context.Context, t *Target) error {
 }
 
 // networkLeaves are what a pod network's own pods make on hosts. Their packet filter chains go with Kubernetes' own.
-func networkLeaves(network string) Leaves {
+func networkLeaves(network manifest.NetworkType) Leaves {
 	names, _ := linksOf(network)
 	l := Leaves{Links: names}
 	switch network {

@@ -26,10 +26,11 @@ const (
 
 // networkTasks install the pod network, unless k3s has it in itself.
 func networkTasks(c *manifest.Cluster) []Task {
-	if c.CNI.Type != multus {
-		return primaryNetwork(c, c.CNI.Type)
+	tasks := primaryNetwork(c, string(c.CNI.Primary()))
+	if c.CNI.Type == multus {
+		tasks = append(tasks, multusTask())
 	}
-	return append(primaryNetwork(c, c.CNI.With), multusTask())
+	return tasks
 }
 
 func primaryNetwork(c *manifest.Cluster, name string) []Task {
@@ -45,7 +46,7 @@ func primaryNetwork(c *manifest.Cluster, name string) []Task {
 		images = append(images, "hubble")
 	}
 	t := o.task(images...)
-	t.Leaves = networkLeaves(name)
+	t.Leaves = networkLeaves(manifest.NetworkType(name))
 	if name == calico {
 		t.Files = []Place{{"calicoctl", "", "/usr/local/bin/calicoctl", executable}}
 	}

@@ -112,14 +112,14 @@ func oddLevel(s *Subject) Level {
 func isKnownEtcd(s *Subject) Finding {
 	switch name := s.Cluster.Etcd.Type; name {
 	case "internal", "external", "provided":
-		return pass(name)
+		return pass(string(name))
 	default:
-		return fail(name)
+		return fail(string(name))
 	}
 }
 
 func hasRegistryHosts(s *Subject) Finding {
-	if kind := s.Cluster.ImageRegistry.Type; kind != "registry" && kind != "harbor" {
+	if kind := s.Cluster.ImageRegistry.Type; !kind.Installed() {
 		return skip()
 	}
 	n := s.members(manifest.RoleRegistry)

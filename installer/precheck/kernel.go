@@ -89,14 +89,16 @@ func isBefore(version string, than ...int) bool {
 }
 
 // networks returns the pod networks of the cluster: multus adds to another one.
-func networks(c *manifest.Cluster) []string {
+func networks(c *manifest.Cluster) []manifest.NetworkType {
 	if c.CNI.Type == "multus" {
-		return []string{"multus", c.CNI.With}
+		return []manifest.NetworkType{manifest.NetworkMultus, c.CNI.With}
 	}
-	return []string{c.CNI.Type}
+	return []manifest.NetworkType{c.CNI.Type}
 }
 
-func hasNetwork(c *manifest.Cluster, name string) bool { return slices.Contains(networks(c), name) }
+func hasNetwork(c *manifest.Cluster, name manifest.NetworkType) bool {
+	return slices.Contains(networks(c), name)
+}
 
 func hasNetworkKernel(s *Subject) Finding {
 	least := ciliumKernel(s.Cluster)

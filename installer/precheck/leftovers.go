@@ -116,7 +116,7 @@ func hasNoOldNetwork(s *Subject) Finding {
 }
 
 // networkFiles are the names under which pod networks configure themselves.
-func networkFiles(network string) []string {
+func networkFiles(network manifest.NetworkType) []string {
 	switch network {
 	case "flannel":
 		return []string{"10-flannel.conflist"}

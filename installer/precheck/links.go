@@ -73,14 +73,10 @@ func ways(c *manifest.Cluster) []way {
 
 // podWays are those of the pod network.
 func podWays(c *manifest.Cluster, nodes []manifest.Role) []way {
-	network := c.CNI.Type
-	if network == "multus" {
-		network = c.CNI.With
-	}
 	peer := func(network string, port int, what string) way {
 		return way{network: network, port: port, what: what, from: nodes, to: nodes, peers: true}
 	}
-	switch network {
+	switch c.CNI.Primary() {
 	case "flannel":
 		return []way{peer("udp", 8472, "flannel (VXLAN)")}
 	case "calico":

@@ -65,7 +65,7 @@ func pluginChecks() []Check {
 		{
 			ID: "plugin", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network is a known one", Rule: isKnownPlugin, OfCluster: true,
 			Why:    "nobody would install it, and pods would get no addresses",
-			Fix:    "write one of " + strings.Join(plugins(), ", ") + " into cni.type of the cluster file",
+			Fix:    "write one of " + strings.Join(texts(plugins()), ", ") + " into cni.type of the cluster file",
 			Source: "KubeKey v4 network_precheck, where kube-ovn and kubeovn are one",
 		},
 		{
@@ -200,18 +200,26 @@ func hasServiceSize(s *Subject) Finding {
 
 func hostBits(p netip.Prefix) int { return p.Addr().BitLen() - p.Bits() }
 
-func plugins() []string {
-	return []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "none"}
+func texts(names []manifest.NetworkType) []string {
+	var list []string
+	for _, name := range names {
+		list = append(list, string(name))
+	}
+	return list
+}
+
+func plugins() []manifest.NetworkType {
+	return []manifest.NetworkType{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "none"}
 }
 
 // isKnownPlugin cannot fail for files of kkbundle's, whose parser refuses other names.
 func isKnownPlugin(s *Subject) Finding {
 	for _, name := range networks(s.Cluster) {
 		if !slices.Contains(plugins(), name) {
-			return fail(name)
+			return fail(string(name))
 		}
 	}
-	return pass(strings.Join(networks(s.Cluster), " with "))
+	return pass(strings.Join(texts(networks(s.Cluster)), " with "))
 }
 
 func canHybridnet(s *Subject) Finding {
@@ -232,7 +240,7 @@ func isFittingMode(s *Subject) Finding {
 	case mode == "ipvs" && version != "" && !isBefore(version, 1, 35):
 		return failf("ipvs is deprecated in %s", version)
 	default:
-		return pass(mode)
+		return pass(string(mode))
 	}
 }
 

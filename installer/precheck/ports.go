@@ -70,7 +70,7 @@ func hasEtcd(c *manifest.Cluster, h manifest.Host) bool {
 }
 
 // networkPorts are those on which nodes listen for a pod network.
-func networkPorts(network string) []port {
+func networkPorts(network manifest.NetworkType) []port {
 	switch network {
 	case "flannel":
 		return []port{{"udp", 8472, "flannel"}}

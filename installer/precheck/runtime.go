@@ -58,7 +58,7 @@ func runtimeChecks() []Check {
 }
 
 // runtimeUnits are the services of a runtime: Docker runs its own containerd.
-func runtimeUnits(cri string) []string {
+func runtimeUnits(cri manifest.RuntimeType) []string {
 	switch cri {
 	case "docker":
 		return []string{"docker", "containerd"}
@@ -100,11 +100,12 @@ func hasRuntime(s *Subject) Finding {
 
 // isKnownRuntime cannot fail for files of kkbundle's, whose parser refuses other names.
 func isKnownRuntime(s *Subject) Finding {
-	name := s.Cluster.CRI.Type
-	if slices.Contains([]string{"containerd", "docker", "crio"}, name) {
-		return pass(name)
+	switch name := s.Cluster.CRI.Type; name {
+	case "containerd", "docker", "crio":
+		return pass(string(name))
+	default:
+		return fail(string(name))
 	}
-	return fail(name)
 }
 
 func containerdFloor(kubernetes string) string {

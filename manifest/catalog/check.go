@@ -86,9 +86,9 @@ func (k *checker) distribution() {
 // inUse are the components whose version is compared with that of Kubernetes.
 func (k *checker) inUse() []string {
 	c := k.cluster.WithDefaults()
-	list := []string{c.CNI.Type, c.CNI.With}
-	if c.Kubernetes.Distribution == kubernetes {
-		list = append(list, "kubeadm", "kubelet", "kubectl", c.CRI.Type)
+	list := []string{string(c.CNI.Type), string(c.CNI.With)}
+	if c.Kubernetes.Distribution == manifest.DistributionKubernetes {
+		list = append(list, "kubeadm", "kubelet", "kubectl", string(c.CRI.Type))
 		if c.Etcd.Type != "provided" {
 			list = append(list, "etcd")
 		}
