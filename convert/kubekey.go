@@ -113,20 +113,20 @@ func (f *reader) kubekeyClusters(spec *object) {
 		}
 		common.Components[c.ours] = manifest.Component{Version: withV(version)}
 		if c.ours == "etcd" {
-			common.Etcd.Type = "external" // KubeKey's default: programs on the etcd hosts
+			common.Etcd.Type = manifest.EtcdExternal // KubeKey's default: programs on the etcd hosts
 		}
 	}
 	components.drop("calicoctl", "nothing that kkbundle installs uses it; list it under files if people at the site do")
 	f.kubekeyNetwork(&common)
-	for _, kind := range []manifest.Distribution{"kubernetes", "k3s"} {
+	for _, kind := range []manifest.Distribution{manifest.DistributionKubernetes, manifest.DistributionK3s} {
 		base, c := common, choices{registries: registries}
 		base.Kubernetes.Distribution = kind
 		for _, k := range spec.objects("kubernetesDistributions") {
-			if t := manifest.Distribution(k.text("type")); t == kind || t == "" && kind == "kubernetes" {
+			if t := manifest.Distribution(k.text("type")); t == kind || t == "" && kind == manifest.DistributionKubernetes {
 				c.versions = append(c.versions, withV(k.text("version")))
 			}
 		}
-		if kind == "kubernetes" {
+		if kind == manifest.DistributionKubernetes {
 			base.Kubernetes.Distribution = ""
 			c.runtimes = f.kubekeyRuntimes(components)
 		} else if len(c.versions) > 0 {
@@ -179,14 +179,14 @@ func (f *reader) kubekeyRuntimes(components *object) []manifest.CRI {
 // kubekeyNetwork guesses the network from the images: the file does not name it, and KubeKey takes calico by default.
 func (f *reader) kubekeyNetwork(cluster *manifest.Cluster) {
 	for _, image := range f.Bundle.Images {
-		for name, part := range map[manifest.NetworkType]string{"cilium": "/cilium/", "flannel": "/flannel", "kube-ovn": "kube-ovn", "hybridnet": "hybridnet", "calico": "/calico/", "": ""} {
+		for name, part := range map[manifest.NetworkType]string{manifest.NetworkCilium: "/cilium/", manifest.NetworkFlannel: "/flannel", manifest.NetworkKubeOVN: "kube-ovn", manifest.NetworkHybridnet: "hybridnet", manifest.NetworkCalico: "/calico/", "": ""} {
 			if part != "" && strings.Contains("/"+image.Name, part) && (cluster.CNI.Type == "" || cluster.CNI.Type > name) {
 				cluster.CNI.Type = name
 			}
 		}
 	}
 	if cluster.CNI.Type == "" {
-		cluster.CNI.Type = "calico"
+		cluster.CNI.Type = manifest.NetworkCalico
 	}
 	f.noteAt(0, "cni.type %s was taken from the images listed, since the file does not name the network: check it", cluster.CNI.Type)
 }

@@ -85,8 +85,8 @@ func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices 
 	if spec.mapping("cni").text("type") != "" || len(c.networks) == 0 {
 		c.networks = before(base.CNI.Primary(), c.networks)
 	}
-	if slices.Contains(cni.texts("multi_cni"), "multus") && base.CNI.Type != "multus" {
-		base.CNI = manifest.CNI{Type: "multus", With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize, IPv6MaskSize: base.CNI.IPv6MaskSize}
+	if slices.Contains(cni.texts("multi_cni"), "multus") && base.CNI.Type != manifest.NetworkMultus {
+		base.CNI = manifest.CNI{Type: manifest.NetworkMultus, With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize, IPv6MaskSize: base.CNI.IPv6MaskSize}
 		s.note(cni.node, "download.cni.multi_cni: the clusters with %s have multus", c.networks[0])
 	}
 	types := plain(s, cri, "container_manager", func(name string) manifest.RuntimeType { return manifest.RuntimeType(name) })
@@ -110,9 +110,9 @@ func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices 
 func ourNetwork(name string) manifest.NetworkType {
 	switch name {
 	case "kubeovn":
-		return "kube-ovn"
+		return manifest.NetworkKubeOVN
 	case "other":
-		return "none"
+		return manifest.NetworkNone
 	}
 	return manifest.NetworkType(name)
 }
@@ -120,7 +120,7 @@ func ourNetwork(name string) manifest.NetworkType {
 // ourRegistry is what kkbundle calls a registry.
 func ourRegistry(name string) manifest.RegistryType {
 	if name == "docker-registry" {
-		return "registry"
+		return manifest.RegistryPlain
 	}
 	return manifest.RegistryType(name)
 }

@@ -54,7 +54,7 @@ func (f *reader) variant(c manifest.Cluster, network manifest.NetworkType, runti
 	case n > maxClusters:
 		return
 	}
-	if network != c.CNI.Type && (c.CNI.Type != "multus" || network != c.CNI.With) {
+	if network != c.CNI.Type && (c.CNI.Type != manifest.NetworkMultus || network != c.CNI.With) {
 		c.CNI.Type, c.CNI.With, c.CNI.Version = network, "", ""
 	}
 	if runtime.Type != c.CRI.Type || runtime.Version != "" {

@@ -73,7 +73,7 @@ func runtimeSetting(_ context.Context, t *Target) (setting, error) {
 		holds: func(ctx context.Context, t *Target) (bool, error) { return t.servesCRI(ctx) },
 		ready: func(ctx context.Context, t *Target) error { return t.awaitCRI(ctx) },
 	}
-	if t.run.cluster.ImageRegistry.Type == "none" {
+	if t.run.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return s, nil
 	}
 	access, err := t.run.access()

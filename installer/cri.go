@@ -37,12 +37,12 @@ func runtimeOf(c *manifest.Cluster) podRuntime {
 			name: "k3s", socket: "unix:///run/k3s/containerd/containerd.sock", data: k3sData,
 			images: containerdImages{ctr: []string{k3sProgram, "ctr"}},
 		}
-	case c.CRI.Type == "docker":
+	case c.CRI.Type == manifest.RuntimeDocker:
 		return podRuntime{
 			name: "docker", socket: "unix:///run/cri-dockerd.sock", units: []string{dockerUnit, criDockerUnit},
 			config: dockerConfig, data: dockerData, images: dockerImages{},
 		}
-	case c.CRI.Type == "crio":
+	case c.CRI.Type == manifest.RuntimeCRIO:
 		return podRuntime{
 			name: "crio", socket: "unix:///var/run/crio/crio.sock", units: []string{crioUnit}, config: crioConfigFile, data: "/var/lib/containers",
 		}

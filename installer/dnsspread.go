@@ -23,7 +23,7 @@ const spreadWait = 2 * time.Minute
 
 // dnsSpreadTasks spread kubeadm's DNS, where there is a network for its pods; k3s has one pod.
 func dnsSpreadTasks(c *manifest.Cluster) []Task {
-	if isK3s(c) || c.CNI.Type == "none" {
+	if isK3s(c) || c.CNI.Type == manifest.NetworkNone {
 		return nil
 	}
 	return []Task{dnsSpreadTask()}

@@ -179,7 +179,7 @@ func dockerSetting(_ context.Context, t *Target) (setting, error) {
 		{"/etc/systemd/system/" + dockerUnit, 0o644, []byte(dockerUnitText)},
 	}
 	units := []string{dockerUnit}
-	if t.run.cluster.ImageRegistry.Type == "none" {
+	if t.run.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return setting{files: files, apply: rememberForward, units: units}, nil
 	}
 	access, err := t.run.access()
@@ -251,7 +251,7 @@ func criDockerSetting(_ context.Context, t *Target) (setting, error) {
 
 // kubeletLogin lets pods pull from the registry by its own name: Docker itself keeps logins for users only.
 func (r *run) kubeletLogin() ([]textFile, error) {
-	if r.cluster.ImageRegistry.Type == "none" {
+	if r.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
 	access, err := r.access()

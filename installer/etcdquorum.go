@@ -12,14 +12,14 @@ import (
 )
 
 // keepsEtcd tells whether the members of the cluster's etcd are for install to add and to remove. k3s does that itself.
-func keepsEtcd(c *manifest.Cluster) bool { return c.Etcd.Type != "provided" && !isK3s(c) }
+func keepsEtcd(c *manifest.Cluster) bool { return c.Etcd.Type != manifest.EtcdProvided && !isK3s(c) }
 
 // hasMember tells whether the host, as far as the inventory says, has a member of the cluster's etcd.
 func (r *run) hasMember(t *Target) bool { return keepsEtcd(r.cluster) && t.Is(manifest.RoleEtcd) }
 
 // etcdSpeaker is the host that etcd is asked on: the control plane that speaks for the cluster, or a host of etcd that stays.
 func (r *run) etcdSpeaker() (*Target, error) {
-	if r.cluster.Etcd.Type == "internal" {
+	if r.cluster.Etcd.Type == manifest.EtcdInternal {
 		return r.firstControlPlane(), nil
 	}
 	for _, t := range r.connected(manifest.RoleEtcd) {
@@ -130,7 +130,7 @@ func tooFewLeft(t *Target, left int, ill []string) error {
 // reset, unless it is gone.
 func etcdLeaveTask(d Deletion) Task {
 	its := func(ctx context.Context, t *Target) ([]etcdMember, error) {
-		if !keepsEtcd(t.run.cluster) || t.run.cluster.Etcd.Type == "external" && !d.Unreachable {
+		if !keepsEtcd(t.run.cluster) || t.run.cluster.Etcd.Type == manifest.EtcdExternal && !d.Unreachable {
 			return nil, nil
 		}
 		members, err := t.run.membersOfEtcd(ctx)

@@ -41,7 +41,7 @@ const (
 	harborStart = 5 * time.Minute
 )
 
-func isHarbor(c *manifest.Cluster) bool { return c.ImageRegistry.Type == "harbor" }
+func isHarbor(c *manifest.Cluster) bool { return c.ImageRegistry.Type == manifest.RegistryHarbor }
 
 // harborTasks install Docker where Harbor will run, Harbor, and what is pulled from it.
 func harborTasks(c *manifest.Cluster) []Task {

@@ -41,7 +41,7 @@ const (
 )
 
 // isK3s tells whether the cluster is one of k3s, which is the runtime, the kubelet and the control plane in one program.
-func isK3s(c *manifest.Cluster) bool { return c.Kubernetes.Distribution == "k3s" }
+func isK3s(c *manifest.Cluster) bool { return c.Kubernetes.Distribution == manifest.DistributionK3s }
 
 // bringsNetwork tells whether k3s' own flannel, with its own plugins, is the pods' network. It writes its configuration where
 // no other network looks, so that multus needs the catalog's.
@@ -187,7 +187,7 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 		// Without it k3s asks the upstream for what the registry lacks.
 		"disable-default-registry-endpoint": true,
 	}
-	if c.Kubernetes.ProxyMode != "iptables" {
+	if c.Kubernetes.ProxyMode != manifest.ProxyIPTables {
 		d["kube-proxy-arg"] = []any{"proxy-mode=" + string(c.Kubernetes.ProxyMode)}
 	}
 	if bringsNetwork(c) {
@@ -262,7 +262,7 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 	if !t.Is(manifest.RoleWorker) {
 		d["node-taint"] = []any{"node-role.kubernetes.io/control-plane=true:NoSchedule"} // as kubeadm has it
 	}
-	if c.Etcd.Type == "provided" {
+	if c.Etcd.Type == manifest.EtcdProvided {
 		files, err := t.run.k3sDatastore(d)
 		return d, files, err
 	}
@@ -295,7 +295,7 @@ func (r *run) k3sDatastore(d document) ([]textFile, error) {
 
 // k3sRegistry makes k3s' containerd pull from the registry.
 func (r *run) k3sRegistry() ([]textFile, error) {
-	if r.cluster.ImageRegistry.Type == "none" {
+	if r.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
 	access, err := r.access()

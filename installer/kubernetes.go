@@ -30,7 +30,7 @@ const (
 // kubeletTask installs kubeadm, kubectl and the kubelet, which idles until kubeadm has configured it.
 func kubeletTask(c *manifest.Cluster) Task {
 	packages := nodePackages()
-	if c.Kubernetes.ProxyMode == "ipvs" {
+	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		packages = append(packages, "ipset", "ipvsadm")
 	}
 	return settle(Task{
@@ -102,7 +102,7 @@ ExecStart=/usr/local/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $
 // initTask makes the first control plane.
 func initTask(c *manifest.Cluster) Task {
 	images := []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "pause"}
-	if c.Etcd.Type != "internal" {
+	if c.Etcd.Type != manifest.EtcdInternal {
 		images = slices.DeleteFunc(images, func(name string) bool { return name == "etcd" })
 	}
 	return Task{

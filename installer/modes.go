@@ -175,5 +175,5 @@ func namespaceDefaults(c *manifest.Cluster) []document {
 // enforcesPolicies tells whether the pod network does what a NetworkPolicy says. flannel does not.
 func enforcesPolicies(c *manifest.Cluster) bool {
 	network := c.CNI.Primary()
-	return network != "flannel" && network != "none"
+	return network != manifest.NetworkFlannel && network != manifest.NetworkNone
 }

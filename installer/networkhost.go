@@ -33,7 +33,7 @@ func managedLinks(c *manifest.Cluster) []string {
 		_, patterns := linksOf(name)
 		list = append(list, patterns...)
 	}
-	if c.Kubernetes.ProxyMode == "ipvs" {
+	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		list = append(list, "kube-ipvs0")
 	}
 	if c.DNS.NodeLocal {

@@ -175,9 +175,8 @@ func (r *run) leadWithout(ctx context.Context, going []*Target) error {
 
 // mayGo refuses hosts that others use for more than their pods.
 func (r *run) mayGo(t *Target) error {
-	own := r.cluster.ImageRegistry.Type != "existing" && r.cluster.ImageRegistry.Type != "none"
 	switch {
-	case own && t.Is(manifest.RoleRegistry):
+	case r.cluster.ImageRegistry.Type.Installed() && t.Is(manifest.RoleRegistry):
 		return &KeepError{t.Name, "all nodes pull their images from its registry", "give the group image_registry another host, and run kkbundle install, first"}
 	case t.Is(manifest.RoleNFS):
 		return &KeepError{t.Name, "it holds volumes (group nfs)", "move the volumes to another host first"}

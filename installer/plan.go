@@ -12,7 +12,7 @@ import (
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
 	init := []Task{osPackagesTask(c), hostsTask(), clockTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c)}
-	if c.ImageRegistry.Type != "existing" && c.ImageRegistry.Type != "none" {
+	if c.ImageRegistry.Type.Installed() {
 		init = append([]Task{certificatesTask()}, init...)
 	}
 	if hasOwnCA(c) {
@@ -36,11 +36,11 @@ func Plan(c *manifest.Cluster) []Phase {
 func registryTasks(c *manifest.Cluster) []Task {
 	var tasks []Task
 	switch c.ImageRegistry.Type {
-	case "existing":
+	case manifest.RegistryExisting:
 		return []Task{existingRegistryTask()}
-	case "none":
+	case manifest.RegistryNone:
 		return nil
-	case "harbor":
+	case manifest.RegistryHarbor:
 		tasks = harborTasks(c)
 	default:
 		tasks = []Task{registryTask(), seedTask()}
@@ -82,9 +82,9 @@ func nodeTasks(c *manifest.Cluster) []Task {
 // containerTasks install the runtime that the cluster asks for.
 func containerTasks(c *manifest.Cluster) []Task {
 	switch c.CRI.Type {
-	case "docker":
+	case manifest.RuntimeDocker:
 		return dockerTasks(c)
-	case "crio":
+	case manifest.RuntimeCRIO:
 		return []Task{crioTask(c)}
 	}
 	return []Task{runtimeTask()}

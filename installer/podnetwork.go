@@ -155,7 +155,7 @@ func calicoNFTables(c *manifest.Cluster) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("version of calico: %w", err)
 	}
-	return c.Kubernetes.ProxyMode == "nftables" && !v.LessThan(semver.New(3, 29, 0, "", "")), nil
+	return c.Kubernetes.ProxyMode == manifest.ProxyNFTables && !v.LessThan(semver.New(3, 29, 0, "", "")), nil
 }
 
 func ciliumChart(c *manifest.Cluster) ownChart {

@@ -85,7 +85,7 @@ func kubeadmImages(c *manifest.Cluster) ([]string, error) {
 		refs[repository+"/"+kubeadmDNS+":"+cmp.Or(dns.text("imageTag"), tags["coredns"])] = true
 	}
 	etcd := config.below("etcd")
-	if external := etcd.below("external"); external == nil && c.Etcd.Type == "internal" {
+	if external := etcd.below("external"); external == nil && c.Etcd.Type == manifest.EtcdInternal {
 		local := etcd.below("local")
 		refs[cmp.Or(local.text("imageRepository"), all)+"/etcd:"+cmp.Or(local.text("imageTag"), tags["etcd"])] = true
 	}

@@ -172,7 +172,7 @@ func (r *run) htpasswd(password string) ([]byte, error) {
 
 // access says how hosts reach the registry.
 func (r *run) access() (registryAccess, error) {
-	if r.cluster.ImageRegistry.Type == "existing" {
+	if r.cluster.ImageRegistry.Type == manifest.RegistryExisting {
 		return r.existingAccess()
 	}
 	s, err := r.secrets()

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Reset takes the cluster off the hosts and puts back what the installation changed. It works on hosts where an
@@ -417,7 +418,7 @@ func removeFiles(ctx context.Context, t *Target) error {
 		"/etc/kubekey", path.Dir(registryBinary), path.Dir(localPath)); err != nil {
 		return err
 	}
-	if t.run.cluster.CRI.Type == "crio" {
+	if t.run.cluster.CRI.Type == manifest.RuntimeCRIO {
 		if _, err := t.test(ctx, "rmdir", "/etc/containers/registries.conf.d", "/etc/containers"); err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 // controlPlaneProcesses are the static pods' processes in the order in which they need each other.
 func controlPlaneProcesses(c *manifest.Cluster) []string {
 	names := []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
-	if c.Etcd.Type == "internal" {
+	if c.Etcd.Type == manifest.EtcdInternal {
 		names = append([]string{"etcd"}, names...)
 	}
 	return names

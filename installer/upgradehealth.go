@@ -108,7 +108,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *Target, _ UpgradePlan) []er
 	var errs []error
 	for _, s := range states {
 		_, marked := s.Metadata.Annotations[upgradeMark]
-		if ready := s.ready(); ready.Status != "True" && !marked && u.cluster.CNI.Type != "none" {
+		if ready := s.ready(); ready.Status != "True" && !marked && u.cluster.CNI.Type != manifest.NetworkNone {
 			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Metadata.Name, ready.Message))
 		}
 	}
@@ -128,7 +128,7 @@ func etcdctlArgs(on *Target, args ...string) []string {
 // etcdHealthy asks every member of kubeadm's etcd. Each control plane has to have one: with a member that is missing, the
 // restart of another can cost the quorum.
 func (u *upgrade) etcdHealthy(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	if u.cluster.Etcd.Type != "internal" {
+	if u.cluster.Etcd.Type != manifest.EtcdInternal {
 		return nil // the readiness of API servers says whether they reach it
 	}
 	out, askErr := t.kubectl(withoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
@@ -331,7 +331,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 		return []error{err}
 	}
 	need["/usr/local"], need[runtimeOf(u.cluster).data] = steps*files, steps*images
-	if t.Is(manifest.RoleControlPlane) && u.cluster.Etcd.Type == "internal" {
+	if t.Is(manifest.RoleControlPlane) && u.cluster.Etcd.Type == manifest.EtcdInternal {
 		data, err := t.used(ctx, u.cluster.Etcd.DataDir)
 		if err != nil {
 			return []error{err}

@@ -155,10 +155,10 @@ func verifyTasks(c *manifest.Cluster) []Task {
 	tasks := []Task{waiting(lookNodes, nodesWait, func(ctx context.Context, t *Target) error { return t.nodesAreReady(ctx) })}
 	images := onFirst("verify-images", func(ctx context.Context, t *Target) error { return t.imagesAreBundled(ctx) })
 	proofs := []Task{images}
-	if c.Kubernetes.Distribution == "kubernetes" {
+	if c.Kubernetes.Distribution == manifest.DistributionKubernetes {
 		proofs = append([]Task{joinProofTask(), images}, securityChecks()...)
 	}
-	if c.CNI.Type != "none" {
+	if c.CNI.Type != manifest.NetworkNone {
 		tasks = append(tasks, waiting(lookPods, podsWait, func(ctx context.Context, t *Target) error { return t.podsAreReady(ctx) }))
 		dns := Task{
 			Name:  "verify-dns",

@@ -314,28 +314,28 @@ const (
 func (c *Cluster) WithDefaults() *Cluster {
 	d := *c
 	k := &d.Kubernetes
-	k.Distribution = orDefault(k.Distribution, "kubernetes")
+	k.Distribution = orDefault(k.Distribution, DistributionKubernetes)
 	k.MaxPods = orDefault(k.MaxPods, defaultMaxPods)
-	k.ProxyMode = orDefault(k.ProxyMode, "iptables")
-	k.Security = orDefault(k.Security, "baseline")
+	k.ProxyMode = orDefault(k.ProxyMode, ProxyIPTables)
+	k.Security = orDefault(k.Security, SecurityBaseline)
 	k.PodCIDR = cidrs(k.PodCIDR, defaultPodCIDR)
 	k.ServiceCIDR = cidrs(k.ServiceCIDR, defaultServiceCIDR)
 	k.Patches = slices.Clone(k.Patches)
 	k.Kubelet, k.Kubeadm, k.KubeProxy = k.Kubelet.clone(), k.Kubeadm.clone(), k.KubeProxy.clone()
-	d.ControlPlaneEndpoint.Type = orDefault(d.ControlPlaneEndpoint.Type, "local")
-	d.Etcd.Type = orDefault(d.Etcd.Type, "internal")
-	d.Certificates.Renew = orDefault(d.Certificates.Renew, "auto")
-	d.CRI.Type = orDefault(d.CRI.Type, "containerd")
+	d.ControlPlaneEndpoint.Type = orDefault(d.ControlPlaneEndpoint.Type, EndpointLocal)
+	d.Etcd.Type = orDefault(d.Etcd.Type, EtcdInternal)
+	d.Certificates.Renew = orDefault(d.Certificates.Renew, RenewAuto)
+	d.CRI.Type = orDefault(d.CRI.Type, RuntimeContainerd)
 	d.CRI.Tools = slices.Clone(d.CRI.Tools)
-	d.CNI.Type = orDefault(d.CNI.Type, "flannel")
+	d.CNI.Type = orDefault(d.CNI.Type, NetworkFlannel)
 	d.CNI.IPv4MaskSize = orDefault(d.CNI.IPv4MaskSize, nodeBits4)
 	d.CNI.IPv6MaskSize = orDefault(d.CNI.IPv6MaskSize, nodeBits6)
 	d.CNI.Values = slices.Clone(d.CNI.Values)
 	d.Etcd.DataDir = orDefault(d.Etcd.DataDir, defaultEtcdDir)
 	d.Etcd.Endpoints = slices.Clone(d.Etcd.Endpoints)
 	d.OSPackages = orDefault(d.OSPackages, PackagesOfBundle)
-	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, "registry")
-	if d.ImageRegistry.Type == "registry" {
+	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, RegistryPlain)
+	if d.ImageRegistry.Type == RegistryPlain {
 		d.ImageRegistry.Port = orDefault(d.ImageRegistry.Port, DefaultRegistryPort)
 	}
 	if d.Storage.NFS {
@@ -346,7 +346,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.Precheck.MinKernel = orDefault(d.Precheck.MinKernel, defaultKernel)
 	d.Precheck.DiskLatency = orDefault(d.Precheck.DiskLatency, defaultDiskLatency)
 	d.Precheck.ClockSkew = orDefault(d.Precheck.ClockSkew, defaultClockSkew)
-	d.Precheck.Internet = orDefault(d.Precheck.Internet, "allowed")
+	d.Precheck.Internet = orDefault(d.Precheck.Internet, InternetAllowed)
 	d.Addons = addonsWithDefaults(d.Addons)
 	d.Components = maps.Clone(d.Components)
 	d.Catalog, d.Catalogs = slices.Clone(d.Catalog), slices.Clone(d.Catalogs)
@@ -360,10 +360,10 @@ func addonsWithDefaults(list []Addon) []Addon {
 		a.Namespace = orDefault(a.Namespace, "default")
 		a.Release = orDefault(a.Release, a.Chart)
 		a.Values, a.Manifests = slices.Clone(a.Values), slices.Clone(a.Manifests)
-		a.Wait = orDefault(a.Wait, "ready")
+		a.Wait = orDefault(a.Wait, WaitReady)
 		a.Timeout = orDefault(a.Timeout, defaultAddonTimeout)
 		if a.Chart != "" {
-			a.OnFailure = orDefault(a.OnFailure, "rollback")
+			a.OnFailure = orDefault(a.OnFailure, FailureRollback)
 		}
 	}
 	return list

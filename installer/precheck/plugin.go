@@ -170,7 +170,7 @@ func holdsPods(pods, mask, length int) Finding {
 // hybridnet and kube-ovn.
 func holdsNodes(s *Subject) Finding {
 	v4, v6, own := masks(s.Cluster)
-	if own || !hasNetwork(s.Cluster, "flannel") && !hasNetwork(s.Cluster, "cilium") {
+	if own || !hasNetwork(s.Cluster, manifest.NetworkFlannel) && !hasNetwork(s.Cluster, manifest.NetworkCilium) {
 		return skip()
 	}
 	nodes := len(s.fleet.members[manifest.RoleCluster])
@@ -209,7 +209,7 @@ func texts(names []manifest.NetworkType) []string {
 }
 
 func plugins() []manifest.NetworkType {
-	return []manifest.NetworkType{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "none"}
+	return []manifest.NetworkType{manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet, manifest.NetworkKubeOVN, manifest.NetworkMultus, manifest.NetworkNone}
 }
 
 // isKnownPlugin cannot fail for files of kkbundle's, whose parser refuses other names.
@@ -223,7 +223,7 @@ func isKnownPlugin(s *Subject) Finding {
 }
 
 func canHybridnet(s *Subject) Finding {
-	if !hasNetwork(s.Cluster, "hybridnet") {
+	if !hasNetwork(s.Cluster, manifest.NetworkHybridnet) {
 		return skip()
 	}
 	if isBefore(s.Cluster.Kubernetes.Version, 1, 16) {
@@ -235,9 +235,9 @@ func canHybridnet(s *Subject) Finding {
 func isFittingMode(s *Subject) Finding {
 	mode, version := s.Cluster.Kubernetes.ProxyMode, s.Cluster.Kubernetes.Version
 	switch {
-	case mode == "nftables" && isBefore(version, 1, 31):
+	case mode == manifest.ProxyNFTables && isBefore(version, 1, 31):
 		return failf("%s has no nftables mode by default", version)
-	case mode == "ipvs" && version != "" && !isBefore(version, 1, 35):
+	case mode == manifest.ProxyIPVS && version != "" && !isBefore(version, 1, 35):
 		return failf("ipvs is deprecated in %s", version)
 	default:
 		return pass(string(mode))
@@ -245,7 +245,7 @@ func isFittingMode(s *Subject) Finding {
 }
 
 func modeLevel(s *Subject) Level {
-	if s.Cluster.Kubernetes.ProxyMode == "ipvs" {
+	if s.Cluster.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		return Warn
 	}
 	return Block
