@@ -24,6 +24,17 @@ const (
 	kubeletLogins = "/var/lib/kubelet/config.json"
 )
 
+// dockerRuntime is the runtime Docker, behind cri-dockerd.
+func dockerRuntime() podRuntime {
+	return podRuntime{
+		name: "docker", socket: "unix:///run/cri-dockerd.sock", units: []string{dockerUnit, criDockerUnit},
+		config: dockerConfig, data: dockerData, images: dockerImages{}, tasks: dockerTasks,
+	}
+}
+
+// usesDocker reports whether Docker runs the cluster's pods.
+func usesDocker(c *manifest.Cluster) bool { return runtimeOf(c).name == dockerRuntime().name }
+
 // dockerTasks install Docker, and what the kubelet talks to it through.
 func dockerTasks(c *manifest.Cluster) []Task {
 	roles := []manifest.Role{manifest.RoleCluster}
@@ -34,7 +45,7 @@ func dockerTasks(c *manifest.Cluster) []Task {
 		Images: []string{"pause"},
 		Leaves: Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd", "/run/cri-dockerd.sock"}},
 	}, criDockerSetting)
-	if isHarbor(c) { // it is there before Harbor is
+	if c.ImageRegistry.Type == manifest.RegistryHarbor { // it is there before Harbor is
 		return []Task{cri}
 	}
 	return append(dockerEngine(c, roles...), cri)
@@ -42,8 +53,7 @@ func dockerTasks(c *manifest.Cluster) []Task {
 
 // dockerEngine are the tasks that install Docker on hosts, for whatever it is used for there.
 func dockerEngine(c *manifest.Cluster, roles ...manifest.Role) []Task {
-	docker := runtimeOf(c)
-	docker.units = []string{dockerUnit}
+	docker := podRuntime{units: []string{dockerUnit}}
 	return []Task{
 		{
 			Name: "docker-is-ours", Roles: roles, Look: true,

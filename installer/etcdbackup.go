@@ -20,10 +20,11 @@ const (
 // etcdNodeTasks are about etcd where there is a cluster already.
 func etcdNodeTasks(c *manifest.Cluster) []Task {
 	var tasks []Task
-	if !isK3s(c) && c.Etcd.Type != manifest.EtcdInternal {
+	own := distributionOf(c).ownEtcd
+	if !own && c.Etcd.Type != manifest.EtcdInternal {
 		tasks = append(tasks, etcdEndpointsTask())
 	}
-	if c.Etcd.Backup != nil && c.Etcd.Type != manifest.EtcdProvided && (!isK3s(c) || c.Etcd.Type == manifest.EtcdExternal) {
+	if c.Etcd.Backup != nil && c.Etcd.Type != manifest.EtcdProvided && (!own || c.Etcd.Type == manifest.EtcdExternal) {
 		tasks = append(tasks, etcdBackupTask(*c.Etcd.Backup))
 	}
 	return tasks

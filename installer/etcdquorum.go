@@ -11,8 +11,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// keepsEtcd tells whether the members of the cluster's etcd are for install to add and to remove. k3s does that itself.
-func keepsEtcd(c *manifest.Cluster) bool { return c.Etcd.Type != manifest.EtcdProvided && !isK3s(c) }
+// keepsEtcd reports whether install adds and removes the members of the cluster's etcd.
+func keepsEtcd(c *manifest.Cluster) bool {
+	return c.Etcd.Type != manifest.EtcdProvided && !distributionOf(c).ownEtcd
+}
 
 // hasMember tells whether the host, as far as the inventory says, has a member of the cluster's etcd.
 func (r *run) hasMember(t *Target) bool { return keepsEtcd(r.cluster) && t.Is(manifest.RoleEtcd) }
@@ -86,9 +88,11 @@ func (r *run) healthyOf(ctx context.Context, members []etcdMember) ([]etcdMember
 // quorumWithout refuses to take members out of etcd if those that are left and healthy are not more than half of them:
 // etcd would take no more changes.
 func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
-	if isK3s(r.cluster) {
-		return r.k3sWithout(ctx, going)
-	}
+	return distributionOf(r.cluster).quorumWithout(ctx, r, going)
+}
+
+// etcdWithout is quorumWithout for an etcd whose members install adds and removes.
+func etcdWithout(ctx context.Context, r *run, going []*Target) error {
 	known := func(t *Target) bool { return r.target(t.Name) != nil && !r.hasMember(t) }
 	if !keepsEtcd(r.cluster) || !slices.ContainsFunc(going, func(t *Target) bool { return !known(t) }) {
 		return nil

@@ -107,8 +107,8 @@ func newEtcdRun(o Options) (*run, error) {
 	if o.Cluster.WithDefaults().Etcd.Type == manifest.EtcdProvided {
 		return nil, errors.New("etcd is yours (etcd.type: provided): save and restore it where it runs")
 	}
-	if isK3s(o.Cluster) {
-		return nil, &K3sError{"kkbundle etcd", "k3s saves its etcd by itself; k3s etcd-snapshot, on a server, saves it now, and k3s server --cluster-reset restores it"}
+	if err := distributionOf(o.Cluster).refuses(etcdCommand); err != nil {
+		return nil, err
 	}
 	r, err := newInstall(o)
 	if err != nil {

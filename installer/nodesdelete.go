@@ -309,7 +309,7 @@ func nodeObjectTask() Task {
 		Name: "node",
 		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
-			if err := t.keepK3sDown(ctx); err != nil {
+			if err := distributionOf(t.run.cluster).keepDown(ctx, t); err != nil {
 				return err
 			}
 			_, err := t.run.firstControlPlane().kubectl(ctx, "delete", "node", t.Name, "--ignore-not-found")

@@ -33,6 +33,14 @@ func isHardened(c *manifest.Cluster) bool {
 	return c.Kubernetes.Security == manifest.SecurityHardened
 }
 
+// hardeningTasks are those that harden a cluster before its addons are installed, and after.
+func hardeningTasks(c *manifest.Cluster) (before, after []Task) {
+	if !isHardened(c) {
+		return nil, nil
+	}
+	return []Task{encryptTask(), namespacesTask(c)}, []Task{modesTask()}
+}
+
 // securityPart is what the cluster's level of security adds.
 func (r *run) securityPart() configPart {
 	flags := map[string]map[string]string{}

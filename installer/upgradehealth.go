@@ -340,7 +340,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before it touches it
 	}
 	if u.isRegistry(t) {
-		if need[registryDataOf(u.cluster)], err = t.registryLacks(ctx); err != nil {
+		if need[siteRegistryOf(u.cluster).data], err = t.registryLacks(ctx); err != nil {
 			return []error{err}
 		}
 	}
@@ -350,7 +350,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 // registryLacks is how much of what the registry is seeded with is not there yet.
 func (t *Target) registryLacks(ctx context.Context) (int64, error) {
 	const script = `cd "$1" 2>/dev/null && find . -path '*/blobs/sha256/*' -name data -printf '%h\n'; true`
-	out, err := t.output(withoutOutput(ctx), "sh", "-c", script, "sh", registryDataOf(t.run.cluster))
+	out, err := t.output(withoutOutput(ctx), "sh", "-c", script, "sh", siteRegistryOf(t.run.cluster).data)
 	if err != nil {
 		return 0, err
 	}

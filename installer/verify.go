@@ -256,8 +256,8 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 		return err
 	}
 	own := ownNamespaces(t.run.cluster)
-	if isK3s(t.run.cluster) {
-		own = nil // they come out of k3s' archive of images, whose digests the bundle does not know
+	if distributionOf(t.run.cluster).ownImages {
+		own = nil
 	}
 	for _, a := range t.run.cluster.Addons {
 		own = append(own, a.Namespace)
