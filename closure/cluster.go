@@ -1,7 +1,6 @@
 package closure
 
 import (
-	"cmp"
 	"errors"
 	"path"
 	"slices"
@@ -44,7 +43,7 @@ func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, e
 		w.files(below, slices.Concat(a.Values, a.Manifests), by)
 	}
 	if cni := w.cluster.CNI; len(cni.Values) > 0 {
-		w.files(below, cni.Values, User{Task: cmp.Or(cni.With, cni.Type), Roles: []manifest.Role{manifest.RoleControlPlane}})
+		w.files(below, cni.Values, User{Task: string(cni.Primary()), Roles: []manifest.Role{manifest.RoleControlPlane}})
 	}
 	return w.needs, errors.Join(w.errs...)
 }

@@ -141,11 +141,11 @@ func TestVariants(t *testing.T) {
 		}
 		var got []string
 		for _, c := range r.Clusters {
-			network := c.CNI.Type
+			network := string(c.CNI.Type)
 			if c.CNI.With != "" {
-				network += "+" + c.CNI.With
+				network += "+" + string(c.CNI.With)
 			}
-			got = append(got, strings.Join([]string{c.Kubernetes.Version, network, c.CRI.Type, c.ImageRegistry.Type}, " "))
+			got = append(got, strings.Join([]string{c.Kubernetes.Version, network, string(c.CRI.Type), string(c.ImageRegistry.Type)}, " "))
 		}
 		if diff := cmp.Diff(strings.Join(got, "; "), tc.want); diff != "" {
 			t.Errorf("%s (-got +want):\n%s", name, diff)

@@ -88,7 +88,7 @@ func isSum(sum string) bool {
 func (f *reader) kubekeyClusters(spec *object) {
 	common := manifest.Cluster{APIVersion: manifest.APIVersion, Kind: manifest.KindCluster, Components: map[string]manifest.Component{}}
 	components := spec.mapping("components")
-	var registries []string // KubeKey takes docker-registry where both are listed
+	var registries []manifest.RegistryType // KubeKey takes docker-registry where both are listed
 	for _, c := range []struct{ theirs, ours string }{
 		{"helm", "helm"},
 		{"cni", "cni-plugins"},
@@ -105,7 +105,7 @@ func (f *reader) kubekeyClusters(spec *object) {
 		}
 		one.rest()
 		if c.ours == "registry" || c.ours == "harbor" {
-			registries = append(registries, c.ours)
+			registries = append(registries, manifest.RegistryType(c.ours))
 		}
 		if c.ours == "registry" && !strings.Contains(version, ".") {
 			f.note(one.node, "components.docker-registry: version %s is no release of the registry; the catalog's default is taken", shorten(version))
@@ -113,20 +113,20 @@ func (f *reader) kubekeyClusters(spec *object) {
 		}
 		common.Components[c.ours] = manifest.Component{Version: withV(version)}
 		if c.ours == "etcd" {
-			common.Etcd.Type = "external" // KubeKey's default: programs on the etcd hosts
+			common.Etcd.Type = manifest.EtcdExternal // KubeKey's default: programs on the etcd hosts
 		}
 	}
 	components.drop("calicoctl", "nothing that kkbundle installs uses it; list it under files if people at the site do")
 	f.kubekeyNetwork(&common)
-	for _, kind := range []string{"kubernetes", "k3s"} {
+	for _, kind := range []manifest.Distribution{manifest.DistributionKubernetes, manifest.DistributionK3s} {
 		base, c := common, choices{registries: registries}
 		base.Kubernetes.Distribution = kind
 		for _, k := range spec.objects("kubernetesDistributions") {
-			if t := k.text("type"); t == kind || t == "" && kind == "kubernetes" {
+			if t := manifest.Distribution(k.text("type")); t == kind || t == "" && kind == manifest.DistributionKubernetes {
 				c.versions = append(c.versions, withV(k.text("version")))
 			}
 		}
-		if kind == "kubernetes" {
+		if kind == manifest.DistributionKubernetes {
 			base.Kubernetes.Distribution = ""
 			c.runtimes = f.kubekeyRuntimes(components)
 		} else if len(c.versions) > 0 {
@@ -165,10 +165,10 @@ func (f *reader) k3s(base *manifest.Cluster, versions []string) {
 func (f *reader) kubekeyRuntimes(components *object) []manifest.CRI {
 	var list []manifest.CRI
 	for _, runtime := range components.objects("containerRuntimes") {
-		one := manifest.CRI{Type: runtime.text("type"), Version: withV(runtime.text("version"))}
+		one := manifest.CRI{Type: manifest.RuntimeType(runtime.text("type")), Version: withV(runtime.text("version"))}
 		runtime.rest()
 		if slices.ContainsFunc(list, func(o manifest.CRI) bool { return o.Type == one.Type }) {
-			f.note(runtime.node, "components.containerRuntimes: %s %s was not carried over: the first version of %s counts", shorten(one.Type), shorten(one.Version), shorten(one.Type))
+			f.note(runtime.node, "components.containerRuntimes: %s %s was not carried over: the first version of %s counts", shorten(string(one.Type)), shorten(one.Version), shorten(string(one.Type)))
 			continue
 		}
 		list = append(list, one)
@@ -179,14 +179,14 @@ func (f *reader) kubekeyRuntimes(components *object) []manifest.CRI {
 // kubekeyNetwork guesses the network from the images: the file does not name it, and KubeKey takes calico by default.
 func (f *reader) kubekeyNetwork(cluster *manifest.Cluster) {
 	for _, image := range f.Bundle.Images {
-		for name, part := range map[string]string{"cilium": "/cilium/", "flannel": "/flannel", "kube-ovn": "kube-ovn", "hybridnet": "hybridnet", "calico": "/calico/", "": ""} {
+		for name, part := range map[manifest.NetworkType]string{manifest.NetworkCilium: "/cilium/", manifest.NetworkFlannel: "/flannel", manifest.NetworkKubeOVN: "kube-ovn", manifest.NetworkHybridnet: "hybridnet", manifest.NetworkCalico: "/calico/", "": ""} {
 			if part != "" && strings.Contains("/"+image.Name, part) && (cluster.CNI.Type == "" || cluster.CNI.Type > name) {
 				cluster.CNI.Type = name
 			}
 		}
 	}
 	if cluster.CNI.Type == "" {
-		cluster.CNI.Type = "calico"
+		cluster.CNI.Type = manifest.NetworkCalico
 	}
 	f.noteAt(0, "cni.type %s was taken from the images listed, since the file does not name the network: check it", cluster.CNI.Type)
 }

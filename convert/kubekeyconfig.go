@@ -29,7 +29,7 @@ func (s *site) config(o *object) error {
 		s.note(n, "download.iso: %s was not carried over: packages with distribution: ID/VERSION and roles: true resolves what the hosts need, or with iso: takes the image from a local path", shorten(n.Value))
 	}
 	kubernetes := download.mapping("kubernetes")
-	versions := s.plain(kubernetes, "kube_version", withV)
+	versions := plain(s, kubernetes, "kube_version", withV)
 	kubernetes.rest()
 	own := withV(spec.mapping("kubernetes").text("kube_version"))
 	if strings.Contains(own, "{{") {
@@ -81,22 +81,22 @@ func (s *site) carried(o *object, keys ...string) {
 func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices {
 	var c choices
 	cni, cri, registry := download.mapping("cni"), download.mapping("cri"), download.mapping("image_registry")
-	c.networks = s.plain(cni, "type", ourNetwork)
+	c.networks = plain(s, cni, "type", ourNetwork)
 	if spec.mapping("cni").text("type") != "" || len(c.networks) == 0 {
-		c.networks = before(network(base), c.networks)
+		c.networks = before(base.CNI.Primary(), c.networks)
 	}
-	if slices.Contains(cni.texts("multi_cni"), "multus") && base.CNI.Type != "multus" {
-		base.CNI = manifest.CNI{Type: "multus", With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize, IPv6MaskSize: base.CNI.IPv6MaskSize}
+	if slices.Contains(cni.texts("multi_cni"), "multus") && base.CNI.Type != manifest.NetworkMultus {
+		base.CNI = manifest.CNI{Type: manifest.NetworkMultus, With: c.networks[0], IPv4MaskSize: base.CNI.IPv4MaskSize, IPv6MaskSize: base.CNI.IPv6MaskSize}
 		s.note(cni.node, "download.cni.multi_cni: the clusters with %s have multus", c.networks[0])
 	}
-	types := s.plain(cri, "container_manager", strings.TrimSpace)
+	types := plain(s, cri, "container_manager", func(name string) manifest.RuntimeType { return manifest.RuntimeType(name) })
 	if base.CRI.Type != "" || len(types) == 0 {
 		types = before(base.CRI.Type, types)
 	}
 	for _, kind := range types {
 		c.runtimes = append(c.runtimes, manifest.CRI{Type: kind})
 	}
-	c.registries = s.plain(registry, "type", ourRegistry)
+	c.registries = plain(s, registry, "type", ourRegistry)
 	if base.ImageRegistry.Type != "" {
 		c.registries = before(base.ImageRegistry.Type, c.registries)
 	}
@@ -107,30 +107,22 @@ func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices 
 }
 
 // ourNetwork is what kkbundle calls a network.
-func ourNetwork(name string) string {
+func ourNetwork(name string) manifest.NetworkType {
 	switch name {
 	case "kubeovn":
-		return "kube-ovn"
+		return manifest.NetworkKubeOVN
 	case "other":
-		return "none"
+		return manifest.NetworkNone
 	}
-	return name
+	return manifest.NetworkType(name)
 }
 
 // ourRegistry is what kkbundle calls a registry.
-func ourRegistry(name string) string {
+func ourRegistry(name string) manifest.RegistryType {
 	if name == "docker-registry" {
-		return "registry"
+		return manifest.RegistryPlain
 	}
-	return name
-}
-
-// network is the network of the pods' first interface.
-func network(c *manifest.Cluster) string {
-	if c.CNI.Type == "multus" {
-		return c.CNI.With
-	}
-	return c.CNI.Type
+	return manifest.RegistryType(name)
 }
 
 func (s *site) images4(o *object) {
@@ -178,20 +170,20 @@ func (s *site) chart4(o *object) {
 	}
 }
 
-// plain returns what to makes of every text of a list, each once, without templates, which are noted.
-func (s *site) plain(o *object, key string, to func(string) string) []string {
-	var all []string
+// plain converts every text of a list and drops duplicates. It leaves out templates and notes them.
+func plain[T ~string](s *site, o *object, key string, to func(string) T) []T {
+	var all []T
 	for _, one := range o.texts(key) {
 		if strings.Contains(one, "{{") {
 			s.note(o.node, "%s: %s was left out: a template is not evaluated", join(o.path, key), shorten(one))
-		} else if one = to(one); one != "" && !slices.Contains(all, one) {
-			all = append(all, one)
+		} else if value := to(one); value != "" && !slices.Contains(all, value) {
+			all = append(all, value)
 		}
 	}
 	return all
 }
 
 // before returns a list that begins with an entry and has it once.
-func before(first string, list []string) []string {
-	return append([]string{first}, slices.DeleteFunc(slices.Clone(list), func(one string) bool { return one == first })...)
+func before[T comparable](first T, list []T) []T {
+	return append([]T{first}, slices.DeleteFunc(slices.Clone(list), func(one T) bool { return one == first })...)
 }

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,9 +16,9 @@ const maxClusters = 50
 // choices are what a file lists several of, while a cluster has one of each. Empty lists leave what the cluster says.
 type choices struct {
 	versions   []string // of Kubernetes
-	networks   []string
+	networks   []manifest.NetworkType
 	runtimes   []manifest.CRI
-	registries []string
+	registries []manifest.RegistryType
 }
 
 // clusters makes a cluster of each version with each network, and with each version one more for each further runtime and
@@ -45,7 +46,7 @@ func orOne[T any](list []T, one T) []T {
 	return list
 }
 
-func (f *reader) variant(c manifest.Cluster, network string, runtime manifest.CRI, registry string) {
+func (f *reader) variant(c manifest.Cluster, network manifest.NetworkType, runtime manifest.CRI, registry manifest.RegistryType) {
 	switch n := len(f.Clusters); {
 	case n == maxClusters:
 		f.noteAt(0, "more than %d clusters follow from the lists; those from %s with %s on were left out", maxClusters, c.Kubernetes.Version, network)
@@ -53,7 +54,7 @@ func (f *reader) variant(c manifest.Cluster, network string, runtime manifest.CR
 	case n > maxClusters:
 		return
 	}
-	if network != c.CNI.Type && (c.CNI.Type != "multus" || network != c.CNI.With) {
+	if network != c.CNI.Type && (c.CNI.Type != manifest.NetworkMultus || network != c.CNI.With) {
 		c.CNI.Type, c.CNI.With, c.CNI.Version = network, "", ""
 	}
 	if runtime.Type != c.CRI.Type || runtime.Version != "" {
@@ -89,11 +90,11 @@ func (f *reader) fitting(c manifest.Cluster) manifest.Cluster {
 		}
 	}
 	one := plain
-	if one.CRI.Version = c.CRI.Version; !fits(one, "the version of "+or(c.CRI.Type, "containerd")) {
+	if one.CRI.Version = c.CRI.Version; !fits(one, "the version of "+string(cmp.Or(c.CRI.Type, manifest.RuntimeContainerd))) {
 		c.CRI.Version = ""
 	}
 	one = plain
-	if one.CNI.Version = c.CNI.Version; !fits(one, "the version of "+or(c.CNI.Type, "the network")) {
+	if one.CNI.Version = c.CNI.Version; !fits(one, "the version of "+or(string(c.CNI.Type), "the network")) {
 		c.CNI.Version = ""
 	}
 	c.Components = components

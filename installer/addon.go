@@ -89,8 +89,8 @@ func (r *Site) addon(a manifest.Addon) (charts.InstallOptions, bundle.Item, erro
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: %w", a.Release, err)
 	}
-	o := charts.InstallOptions{Release: a.Release, Namespace: a.Namespace, Values: values, Rollback: a.OnFailure == "rollback"}
-	if a.Wait == "ready" {
+	o := charts.InstallOptions{Release: a.Release, Namespace: a.Namespace, Values: values, Rollback: a.OnFailure == manifest.FailureRollback}
+	if a.Wait == manifest.WaitReady {
 		o.Wait = time.Duration(a.Timeout)
 	}
 	return o, r.items[i], nil

@@ -173,8 +173,8 @@ func (t *Target) clientOf(ctx context.Context, file string) (Certificate, error)
 // that they use it; the next one waits until the API server is ready again. With before, only control planes where a
 // certificate ends within that time are worked on. The administrator's kubeconfig in the work directory is renewed, too.
 func RenewCertificates(ctx context.Context, o Options, before time.Duration) (Report, error) {
-	if isK3s(o.Cluster) {
-		return Report{}, &K3sError{"kkbundle certs renew", "k3s renews what ends soon when it starts; k3s certificate rotate, on a server that is stopped, renews all"}
+	if err := distributionOf(o.Cluster).refuses(certsRenewCommand); err != nil {
+		return Report{}, err
 	}
 	r, err := newRun(o, changing())
 	if err != nil {
@@ -230,8 +230,8 @@ type KeyFile struct {
 // Keys returns what a cluster cannot be restored without: the authorities and the key of service accounts of a control
 // plane, and the work directory's. It changes nothing; o.DryRun is taken as set.
 func Keys(ctx context.Context, o Options) ([]KeyFile, error) {
-	if isK3s(o.Cluster) {
-		return nil, &K3sError{"kkbundle certs backup", "keep /var/lib/rancher/k3s/server/tls and /var/lib/rancher/k3s/server/token of a server, and k3s/ of the work directory"}
+	if err := distributionOf(o.Cluster).refuses(certsBackupCommand); err != nil {
+		return nil, err
 	}
 	o.DryRun = true
 	r, err := newRun(o, changing())

@@ -19,7 +19,7 @@ const (
 // etcd at the same time would be without a quorum. The hour is the place among them, which others change that come and go.
 func certsTimerTask(c *manifest.Cluster) Task {
 	task := Task{Name: "certificates-timer", Roles: []manifest.Role{manifest.RoleControlPlane}, Follows: true}
-	if c.Certificates.Renew != "auto" {
+	if c.Certificates.Renew != manifest.RenewAuto {
 		task.Done = func(ctx context.Context, t *Target) (bool, error) {
 			there, err := t.test(ctx, "test", "-e", "/etc/systemd/system/"+renewTimer)
 			return !there, err

@@ -23,6 +23,15 @@ const (
 	registryCAPath       = configDir + "/registry-ca.crt"
 )
 
+// containerdRuntime is the runtime containerd.
+func containerdRuntime() podRuntime {
+	return podRuntime{
+		name: "containerd", socket: criSocket, units: []string{containerdUnit},
+		config: containerdConfigFile, data: "/var/lib/containerd", images: containerdImages{ctr: []string{"ctr"}},
+		tasks: func(*manifest.Cluster) []Task { return []Task{runtimeTask()} },
+	}
+}
+
 // runtimeTask installs containerd, runc and the CNI plugins, and points every upstream name at the registry.
 func runtimeTask() Task {
 	return settle(Task{
@@ -73,7 +82,7 @@ func runtimeSetting(_ context.Context, t *Target) (setting, error) {
 		holds: func(ctx context.Context, t *Target) (bool, error) { return t.servesCRI(ctx) },
 		ready: func(ctx context.Context, t *Target) error { return t.awaitCRI(ctx) },
 	}
-	if t.run.cluster.ImageRegistry.Type == "none" {
+	if t.run.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return s, nil
 	}
 	access, err := t.run.access()
@@ -197,11 +206,10 @@ WantedBy=multi-user.target
 
 // A registryAccess is how hosts reach the registry.
 type registryAccess struct {
-	address  string // host[:port]
-	prefix   string // of the repositories' names; "" if there is none
-	ca       []byte // PEM; none if the system's authorities are trusted
-	username string // "" if the registry wants no login
-	password string
+	address string // host[:port]
+	prefix  string // of the repositories' names; "" if there is none
+	ca      []byte // PEM; none if the system's authorities are trusted
+	registryLogin
 }
 
 func (r registryAccess) authorization() string {

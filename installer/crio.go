@@ -16,9 +16,17 @@ const (
 	crioPolicy     = "/etc/crio/policy.json"
 )
 
+// crioRuntime is the runtime CRI-O.
+func crioRuntime() podRuntime {
+	return podRuntime{
+		name: "crio", socket: "unix:///var/run/crio/crio.sock", units: []string{crioUnit}, config: crioConfigFile, data: "/var/lib/containers",
+		parents: []string{"/etc/containers/registries.conf.d", "/etc/containers"},
+		tasks:   func(*manifest.Cluster) []Task { return []Task{crioTask()} },
+	}
+}
+
 // crioTask installs CRI-O, whose archive has the runtimes that it is tested with. It points upstream names at the registry.
-func crioTask(c *manifest.Cluster) Task {
-	crio := runtimeOf(c)
+func crioTask() Task {
 	return settle(Task{
 		Name:   "crio",
 		Apart:  true,
@@ -31,7 +39,7 @@ func crioTask(c *manifest.Cluster) Task {
 				"/etc/crio", "/etc/containers/registries.conf.d/50-kkbundle.conf", "/etc/containers/certs.d",
 				"/var/lib/containers", "/var/lib/crio", "/run/containers", "/run/crio", crioLibexec,
 			},
-			Undo: crio.undo("/run/containers/", "/var/lib/containers/", "/run/crio/"),
+			Undo: crioRuntime().undo("/run/containers/", "/var/lib/containers/", "/run/crio/"),
 		},
 	}, crioSetting)
 }

@@ -21,9 +21,9 @@ const crowdedPath = stampDir + "/dns-crowded"
 // all is for the verification to say.
 const spreadWait = 2 * time.Minute
 
-// dnsSpreadTasks spread kubeadm's DNS, where there is a network for its pods; k3s has one pod.
+// dnsSpreadTasks spread kubeadm's DNS, where there is a network for its pods.
 func dnsSpreadTasks(c *manifest.Cluster) []Task {
-	if isK3s(c) || c.CNI.Type == "none" {
+	if c.CNI.Type == manifest.NetworkNone {
 		return nil
 	}
 	return []Task{dnsSpreadTask()}

@@ -24,6 +24,17 @@ const (
 	kubeletLogins = "/var/lib/kubelet/config.json"
 )
 
+// dockerRuntime is the runtime Docker, behind cri-dockerd.
+func dockerRuntime() podRuntime {
+	return podRuntime{
+		name: "docker", socket: "unix:///run/cri-dockerd.sock", units: []string{dockerUnit, criDockerUnit},
+		config: dockerConfig, data: dockerData, images: dockerImages{}, tasks: dockerTasks,
+	}
+}
+
+// usesDocker reports whether Docker runs the cluster's pods.
+func usesDocker(c *manifest.Cluster) bool { return runtimeOf(c).name == dockerRuntime().name }
+
 // dockerTasks install Docker, and what the kubelet talks to it through.
 func dockerTasks(c *manifest.Cluster) []Task {
 	roles := []manifest.Role{manifest.RoleCluster}
@@ -34,7 +45,7 @@ func dockerTasks(c *manifest.Cluster) []Task {
 		Images: []string{"pause"},
 		Leaves: Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd", "/run/cri-dockerd.sock"}},
 	}, criDockerSetting)
-	if isHarbor(c) { // it is there before Harbor is
+	if c.ImageRegistry.Type == manifest.RegistryHarbor { // it is there before Harbor is
 		return []Task{cri}
 	}
 	return append(dockerEngine(c, roles...), cri)
@@ -42,8 +53,7 @@ func dockerTasks(c *manifest.Cluster) []Task {
 
 // dockerEngine are the tasks that install Docker on hosts, for whatever it is used for there.
 func dockerEngine(c *manifest.Cluster, roles ...manifest.Role) []Task {
-	docker := runtimeOf(c)
-	docker.units = []string{dockerUnit}
+	docker := podRuntime{units: []string{dockerUnit}}
 	return []Task{
 		{
 			Name: "docker-is-ours", Roles: roles, Look: true,
@@ -179,7 +189,7 @@ func dockerSetting(_ context.Context, t *Target) (setting, error) {
 		{"/etc/systemd/system/" + dockerUnit, 0o644, []byte(dockerUnitText)},
 	}
 	units := []string{dockerUnit}
-	if t.run.cluster.ImageRegistry.Type == "none" {
+	if t.run.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return setting{files: files, apply: rememberForward, units: units}, nil
 	}
 	access, err := t.run.access()
@@ -250,8 +260,8 @@ func criDockerSetting(_ context.Context, t *Target) (setting, error) {
 }
 
 // kubeletLogin lets pods pull from the registry by its own name: Docker itself keeps logins for users only.
-func (r *Site) kubeletLogin() ([]textFile, error) {
-	if r.cluster.ImageRegistry.Type == "none" {
+func (r *run) kubeletLogin() ([]textFile, error) {
+	if r.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
 	access, err := r.access()

@@ -15,12 +15,6 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// The types of controlPlaneEndpoint that have tasks of their own.
-const (
-	endpointKubeVIP = "kube-vip"
-	endpointHAProxy = "haproxy"
-)
-
 // endpointWait is how long the endpoint may take to answer once an API server does: a balancer has to see that it is
 // there, and an address has to move.
 const endpointWait = 2 * time.Minute
@@ -28,9 +22,9 @@ const endpointWait = 2 * time.Minute
 // endpointTasks make sure, before nodes join, that the API server's address leads to it.
 func endpointTasks(c *manifest.Cluster) []Task {
 	switch c.ControlPlaneEndpoint.Type {
-	case endpointKubeVIP:
+	case manifest.EndpointKubeVIP:
 		return []Task{kubeVIPTask(), answerTask()}
-	case endpointHAProxy:
+	case manifest.EndpointHAProxy:
 		return []Task{proxyEndpointTask()} // workers have their proxies when they are nodes
 	}
 	if c.ControlPlaneEndpoint.Address != "" {
@@ -41,7 +35,7 @@ func endpointTasks(c *manifest.Cluster) []Task {
 
 // localEndpointTasks give every node its own way to the API servers, where that is what the cluster wants.
 func localEndpointTasks(c *manifest.Cluster) []Task {
-	if c.ControlPlaneEndpoint.Type != endpointHAProxy {
+	if c.ControlPlaneEndpoint.Type != manifest.EndpointHAProxy {
 		return nil
 	}
 	return []Task{haproxyTask(), nameTask(), answerTask()}
@@ -52,7 +46,7 @@ func localEndpointTasks(c *manifest.Cluster) []Task {
 func (r *Site) endpoint() string {
 	e := r.cluster.ControlPlaneEndpoint
 	switch {
-	case e.Address == "" && e.Type == endpointHAProxy:
+	case e.Address == "" && e.Type == manifest.EndpointHAProxy:
 		return net.JoinHostPort("api."+r.cluster.Metadata.Name+".internal", strconv.Itoa(manifest.DefaultPort))
 	case e.Address == "" && r.endpointMade() != "":
 		return r.endpointMade()
@@ -67,11 +61,11 @@ func (r *Site) endpointPart() configPart {
 		return configPart{} // ParseCluster has checked the address
 	}
 	switch r.cluster.ControlPlaneEndpoint.Type {
-	case endpointHAProxy:
+	case manifest.EndpointHAProxy:
 		return configPart{names: []string{r.loopback().String()}}
-	case endpointKubeVIP:
+	case manifest.EndpointKubeVIP:
 		vip, err := netip.ParseAddr(host)
-		if err != nil || r.cluster.Kubernetes.ProxyMode != "ipvs" {
+		if err != nil || r.cluster.Kubernetes.ProxyMode != manifest.ProxyIPVS {
 			return configPart{}
 		}
 		// The proxy would take the address off its interface, and answer ARP for it on every node.
@@ -94,7 +88,7 @@ func (r *Site) loopback() netip.Addr {
 // endpointLine is the line of /etc/hosts for the endpoint, where that is a name that means another address on each node:
 // until the host is a node, the control plane that it joins through; then itself. "" is no line.
 func (t *Target) endpointLine(ctx context.Context) (string, error) {
-	if t.run.cluster.ControlPlaneEndpoint.Type != endpointHAProxy || !t.Is(manifest.RoleCluster) {
+	if t.run.cluster.ControlPlaneEndpoint.Type != manifest.EndpointHAProxy || !t.Is(manifest.RoleCluster) {
 		return "", nil
 	}
 	name, _, err := net.SplitHostPort(t.run.endpoint())

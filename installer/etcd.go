@@ -40,10 +40,10 @@ func etcdPrograms(names ...string) []Place {
 // etcdTasks install etcd beside the cluster, or the files for one that is there.
 func etcdTasks(c *manifest.Cluster) []Task {
 	switch c.Etcd.Type {
-	case "external":
-		return []Task{etcdTask(c), etcdHealthTask(), etcdClientTask((*Site).etcdClient)}
-	case "provided":
-		return []Task{etcdClientTask(func(r *Site, _ context.Context) ([]textFile, error) { return r.providedEtcdClient() })}
+	case manifest.EtcdExternal:
+		return []Task{etcdTask(c), etcdHealthTask(), etcdClientTask((*run).etcdClient)}
+	case manifest.EtcdProvided:
+		return []Task{etcdClientTask(func(r *run, _ context.Context) ([]textFile, error) { return r.providedEtcdClient() })}
 	}
 	return nil
 }
@@ -217,9 +217,9 @@ func (r *Site) etcdPart() configPart {
 // etcdEndpoints are the addresses of an etcd beside the cluster; none where kubeadm runs it.
 func (r *Site) etcdEndpoints() []string {
 	switch r.cluster.Etcd.Type {
-	case "provided":
+	case manifest.EtcdProvided:
 		return r.cluster.Etcd.Endpoints
-	case "external":
+	case manifest.EtcdExternal:
 		var list []string
 		for _, t := range r.withRole(manifest.RoleEtcd) {
 			list = append(list, t.etcdEndpoint())

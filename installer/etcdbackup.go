@@ -20,10 +20,11 @@ const (
 // etcdNodeTasks are about etcd where there is a cluster already.
 func etcdNodeTasks(c *manifest.Cluster) []Task {
 	var tasks []Task
-	if !isK3s(c) && c.Etcd.Type != "internal" {
+	own := distributionOf(c).ownEtcd
+	if !own && c.Etcd.Type != manifest.EtcdInternal {
 		tasks = append(tasks, etcdEndpointsTask())
 	}
-	if c.Etcd.Backup != nil && c.Etcd.Type != "provided" && (!isK3s(c) || c.Etcd.Type == "external") {
+	if c.Etcd.Backup != nil && c.Etcd.Type != manifest.EtcdProvided && (!own || c.Etcd.Type == manifest.EtcdExternal) {
 		tasks = append(tasks, etcdBackupTask(*c.Etcd.Backup))
 	}
 	return tasks
@@ -32,7 +33,7 @@ func etcdNodeTasks(c *manifest.Cluster) []Task {
 // etcdToolsTasks give control planes what kubeadm's etcd has in its image only. Where the cluster is down and etcd has to be
 // restored no image runs any more, and nobody can fetch a program there.
 func etcdToolsTasks(c *manifest.Cluster) []Task {
-	if c.Etcd.Type != "internal" {
+	if c.Etcd.Type != manifest.EtcdInternal {
 		return nil
 	}
 	return []Task{settle(Task{

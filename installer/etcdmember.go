@@ -51,7 +51,7 @@ func (t *Target) etcdctlTo(endpoints ...string) []string {
 
 // etcdClientFiles are what clients of etcd on the host show.
 func (t *Target) etcdClientFiles() clientFiles {
-	if t.run.cluster.Etcd.Type == "internal" {
+	if t.run.cluster.Etcd.Type == manifest.EtcdInternal {
 		return stackedClientFiles()
 	}
 	return etcdClientFiles()

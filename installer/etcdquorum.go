@@ -11,15 +11,17 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// keepsEtcd tells whether the members of the cluster's etcd are for install to add and to remove. k3s does that itself.
-func keepsEtcd(c *manifest.Cluster) bool { return c.Etcd.Type != "provided" && !isK3s(c) }
+// keepsEtcd reports whether install adds and removes the members of the cluster's etcd.
+func keepsEtcd(c *manifest.Cluster) bool {
+	return c.Etcd.Type != manifest.EtcdProvided && !distributionOf(c).ownEtcd
+}
 
 // hasMember tells whether the host, as far as the inventory says, has a member of the cluster's etcd.
 func (r *Site) hasMember(t *Target) bool { return keepsEtcd(r.cluster) && t.Is(manifest.RoleEtcd) }
 
 // etcdSpeaker is the host that etcd is asked on: the control plane that speaks for the cluster, or a host of etcd that stays.
-func (r *Site) etcdSpeaker() (*Target, error) {
-	if r.cluster.Etcd.Type == "internal" {
+func (r *run) etcdSpeaker() (*Target, error) {
+	if r.cluster.Etcd.Type == manifest.EtcdInternal {
 		return r.firstControlPlane(), nil
 	}
 	for _, t := range r.connected(manifest.RoleEtcd) {
@@ -85,10 +87,12 @@ func (r *Site) healthyOf(ctx context.Context, members []etcdMember) ([]etcdMembe
 
 // quorumWithout refuses to take members out of etcd if those that are left and healthy are not more than half of them:
 // etcd would take no more changes.
-func (r *Site) quorumWithout(ctx context.Context, going []*Target) error {
-	if isK3s(r.cluster) {
-		return r.k3sWithout(ctx, going)
-	}
+func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
+	return distributionOf(r.cluster).quorumWithout(ctx, r, going)
+}
+
+// etcdWithout is quorumWithout for an etcd whose members install adds and removes.
+func etcdWithout(ctx context.Context, r *run, going []*Target) error {
 	known := func(t *Target) bool { return r.target(t.Name) != nil && !r.hasMember(t) }
 	if !keepsEtcd(r.cluster) || !slices.ContainsFunc(going, func(t *Target) bool { return !known(t) }) {
 		return nil
@@ -130,7 +134,7 @@ func tooFewLeft(t *Target, left int, ill []string) error {
 // reset, unless it is gone.
 func etcdLeaveTask(d Deletion) Task {
 	its := func(ctx context.Context, t *Target) ([]etcdMember, error) {
-		if !keepsEtcd(t.run.cluster) || t.run.cluster.Etcd.Type == "external" && !d.Unreachable {
+		if !keepsEtcd(t.run.cluster) || t.run.cluster.Etcd.Type == manifest.EtcdExternal && !d.Unreachable {
 			return nil, nil
 		}
 		members, err := t.run.membersOfEtcd(ctx)

@@ -148,7 +148,7 @@ func (s *restoring) choose(ctx context.Context) error {
 
 // memberPlace says what kubeadm, or install, has told a host's member.
 func (t *Target) memberPlace(ctx context.Context) (memberPlace, error) {
-	if t.run.cluster.Etcd.Type == "external" {
+	if t.run.cluster.Etcd.Type == manifest.EtcdExternal {
 		data, err := t.etcdData()
 		return memberPlace{t.Name, t.etcdPeerURL(), data}, err
 	}
@@ -271,7 +271,7 @@ for n in kube-apiserver kube-controller-manager kube-scheduler etcd; do [ ! -e "
 
 // stopEtcd stops the host's member, kubeadm's without its manifest.
 func stopEtcd(ctx context.Context, t *Target) error {
-	if t.run.cluster.Etcd.Type == "external" {
+	if t.run.cluster.Etcd.Type == manifest.EtcdExternal {
 		if err := t.systemctl(ctx, "stop", etcdUnit); err != nil {
 			return err
 		}
@@ -307,7 +307,7 @@ mv "$new/member" "$data/"; rmdir "$new"; sync "$data"; rm -rf "$junk"`
 
 // startEtcd starts the host's member; it is ready when the others are.
 func (s *restoring) startEtcd(ctx context.Context, t *Target) error {
-	if t.run.cluster.Etcd.Type == "external" {
+	if t.run.cluster.Etcd.Type == manifest.EtcdExternal {
 		return t.startEtcd(ctx)
 	}
 	return t.giveBack(ctx, "etcd")
@@ -323,7 +323,7 @@ for n; do [ ! -e "$from/$n.yaml" ] || mv -f "$from/$n.yaml" "$to/"; done`
 // healthy waits for the member. From then on its data are the cluster's.
 func (s *restoring) healthy(ctx context.Context, t *Target) error {
 	if err := eventually(ctx, etcdPatience, t.etcdHealthy); err != nil {
-		if t.run.cluster.Etcd.Type == "external" {
+		if t.run.cluster.Etcd.Type == manifest.EtcdExternal {
 			return t.withUnitLog(ctx, etcdUnit, err)
 		}
 		return err

@@ -104,11 +104,11 @@ func BackupEtcd(ctx context.Context, o Options, to string) (EtcdSnapshot, error)
 
 // newEtcdRun prepares a run that works on the hosts of etcd and on control planes, those that can be reached.
 func newEtcdRun(o Options) (*run, error) {
-	if o.Cluster.WithDefaults().Etcd.Type == "provided" {
+	if o.Cluster.WithDefaults().Etcd.Type == manifest.EtcdProvided {
 		return nil, errors.New("etcd is yours (etcd.type: provided): save and restore it where it runs")
 	}
-	if isK3s(o.Cluster) {
-		return nil, &K3sError{"kkbundle etcd", "k3s saves its etcd by itself; k3s etcd-snapshot, on a server, saves it now, and k3s server --cluster-reset restores it"}
+	if err := distributionOf(o.Cluster).refuses(etcdCommand); err != nil {
+		return nil, err
 	}
 	r, err := newInstall(o, savingEtcd())
 	if err != nil {

@@ -144,7 +144,7 @@ func (r *run) waitsFor(task Task) string {
 		case task.Together:
 			return true
 		case task.once():
-			beside := r.cluster.Etcd.Type == "external" && t.Is(manifest.RoleEtcd) // the API server needs it
+			beside := r.cluster.Etcd.Type == manifest.EtcdExternal && t.Is(manifest.RoleEtcd) // the API server needs it
 			return beside || slices.Contains(r.targetsOf(task), t)
 		}
 		return false

@@ -157,7 +157,7 @@ func TestContainerdFiles(t *testing.T) {
 		}
 		golden(t, "containerd-"+name+".toml", got)
 	}
-	access := registryAccess{address: "10.0.0.3:5000", ca: []byte("CA"), username: "kkbundle", password: "pass"}
+	access := registryAccess{address: "10.0.0.3:5000", ca: []byte("CA"), registryLogin: registryLogin{"kkbundle", "pass"}}
 	var b strings.Builder
 	for _, f := range hostsFiles(access, []string{"docker.io", "registry.example:5000"}) {
 		fmt.Fprintf(&b, "== %s %04o\n%s", f.path, f.mode, f.data)

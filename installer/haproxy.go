@@ -12,6 +12,8 @@ import (
 )
 
 const (
+	// haproxyName is the name of the task and of its static pod.
+	haproxyName     = "haproxy"
 	haproxyConfig   = configDir + "/haproxy.cfg"
 	haproxyManifest = manifestsDir + "/haproxy.yaml"
 	// haproxyHealth is the port on the loopback interface where haproxy says that it works, as KubeKey has it.
@@ -22,7 +24,7 @@ const (
 // its kubelet runs it.
 func haproxyTask() Task {
 	task := settle(Task{
-		Name:    endpointHAProxy,
+		Name:    haproxyName,
 		Roles:   []manifest.Role{manifest.RoleWorker},
 		Images:  []string{"haproxy"},
 		Follows: true,
@@ -51,7 +53,7 @@ func haproxySetting(_ context.Context, t *Target) (setting, error) {
 		// The configuration first: the pod's annotation has its digest, so that the kubelet starts another pod for another one.
 		files: []textFile{{haproxyConfig, 0o644, config}, {haproxyManifest, 0o600, pod}},
 		ready: func(ctx context.Context, t *Target) error {
-			if err := t.staticPodRuns(ctx, endpointHAProxy, textFile{data: pod}); err != nil {
+			if err := t.staticPodRuns(ctx, haproxyName, textFile{data: pod}); err != nil {
 				return err
 			}
 			ca, err := t.read(ctx, clusterCA)
@@ -121,9 +123,9 @@ func (r *Site) haproxyPod(config []byte) ([]byte, error) {
 	volume := func(name, path string) document {
 		return document{"name": name, "hostPath": document{"path": path, "type": "File"}}
 	}
-	return staticPod(endpointHAProxy, config, document{
+	return staticPod(haproxyName, config, document{
 		"containers": []any{document{
-			"name": endpointHAProxy, "image": image, "imagePullPolicy": "IfNotPresent",
+			"name": haproxyName, "image": image, "imagePullPolicy": "IfNotPresent",
 			"command":       []any{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
 			"resources":     document{"requests": document{"cpu": "25m", "memory": "32Mi"}},
 			"volumeMounts":  []any{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"), mount("ca", "/usr/local/etc/haproxy/ca.crt")},

@@ -41,7 +41,19 @@ const (
 	harborStart = 5 * time.Minute
 )
 
-func isHarbor(c *manifest.Cluster) bool { return c.ImageRegistry.Type == "harbor" }
+// harborRegistry is a Harbor that install sets up.
+func harborRegistry() siteRegistry {
+	return siteRegistry{
+		unit: harborUnit, start: harborStart, data: harborData, port: harborPort, standard: true,
+		files:    []string{harborAdminFile, harborDatabaseFile, harborRobotFile},
+		hides:    true,
+		projects: &registry.HarborOptions{}, // private projects without a quota of ours
+		tasks:    harborTasks,
+		secrets:  harborSecrets,
+		puller:   func(s registrySecrets) registryLogin { return registryLogin{"robot$" + harborRobot, s.harborRobot} },
+		pusher:   func(s registrySecrets) registryLogin { return registryLogin{harborAdmin, s.harborAdmin} },
+	}
+}
 
 // harborTasks install Docker where Harbor will run, Harbor, and what is pulled from it.
 func harborTasks(c *manifest.Cluster) []Task {
@@ -82,7 +94,7 @@ func harborImages(c *manifest.Cluster) string {
 }
 
 // harborSecrets adds what Harbor is set up with. Harbor wants small and capital letters and digits in passwords.
-func (r *Site) harborSecrets(s *registrySecrets) error {
+func harborSecrets(r *run, s *registrySecrets) error {
 	for name, to := range map[string]*string{harborAdminFile: &s.harborAdmin, harborDatabaseFile: &s.harborDatabase, harborRobotFile: &s.harborRobot} {
 		secret, err := r.dir.keep(name, func() ([]byte, error) { return []byte("Hb1" + randomHex(20)), nil })
 		if err != nil {

@@ -22,7 +22,7 @@ const (
 
 // harborDocker are the tasks that install the Docker that Harbor's containers run with. With cri.type docker it is the nodes'.
 func harborDocker(c *manifest.Cluster) []Task {
-	if !isK3s(c) && c.CRI.Type == "docker" {
+	if usesDocker(c) {
 		return dockerEngine(c, manifest.RoleRegistry, manifest.RoleCluster)
 	}
 	tasks := dockerEngine(c, manifest.RoleRegistry)

@@ -13,7 +13,7 @@ const ipvsLink = "kube-ipvs0"
 
 // ipvsLeaves is what kube-proxy leaves of its mode ipvs.
 func ipvsLeaves(c *manifest.Cluster) Leaves {
-	if c.Kubernetes.ProxyMode != "ipvs" {
+	if c.Kubernetes.ProxyMode != manifest.ProxyIPVS {
 		return Leaves{}
 	}
 	return Leaves{Undo: removeVirtualServers, Links: []string{ipvsLink}}

@@ -40,12 +40,38 @@ const (
 	k3sAgentTokenSecret = "k3s/agent-token"
 )
 
-// isK3s tells whether the cluster is one of k3s, which is the runtime, the kubelet and the control plane in one program.
-func isK3s(c *manifest.Cluster) bool { return c.Kubernetes.Distribution == "k3s" }
+// k3sDistribution is k3s: the runtime, the kubelet and the control plane in one program.
+func k3sDistribution() clusterDistribution {
+	return clusterDistribution{
+		authority:       k3sCA,
+		kubectl:         []string{k3sProgram, "kubectl", "--kubeconfig=" + k3sKubeconfig},
+		ownEtcd:         true,
+		ownImages:       true,
+		parents:         []string{k3sData, path.Dir(k3sData), path.Dir(k3sDir)},
+		nodes:           k3sTasks,
+		dns:             func(*manifest.Cluster) []Task { return nil }, // it has one pod
+		hardening:       func(*manifest.Cluster) (before, after []Task) { return nil, nil },
+		network:         manifest.NetworkFlannel,
+		services:        k3sServices,
+		verifies:        k3sVerifies,
+		refuses:         k3sRefuses,
+		adminKubeconfig: k3sAdminKubeconfig,
+		quorumWithout:   k3sWithout,
+		keepDown:        keepK3sDown,
+	}
+}
 
-// bringsNetwork tells whether k3s' own flannel, with its own plugins, is the pods' network. It writes its configuration where
-// no other network looks, so that multus needs the catalog's.
-func bringsNetwork(c *manifest.Cluster) bool { return isK3s(c) && c.CNI.Type == flannel }
+// k3sRuntime is the containerd that k3s brings. https://docs.k3s.io/advanced
+func k3sRuntime() podRuntime {
+	return podRuntime{
+		name: "k3s", socket: "unix:///run/k3s/containerd/containerd.sock", data: k3sData,
+		images: containerdImages{ctr: []string{k3sProgram, "ctr"}},
+	}
+}
+
+// k3sNetwork reports whether the pod network is k3s' own flannel, with its own plugins. It writes its configuration where no other network
+// looks, so that multus needs the catalog's.
+func k3sNetwork(c *manifest.Cluster) bool { return c.CNI.Type == manifest.NetworkFlannel }
 
 // k3sTasks make nodes out of hosts: servers one by one, because each becomes a member of etcd, then agents.
 func k3sTasks(c *manifest.Cluster) []Task {
@@ -60,22 +86,16 @@ func k3sTasks(c *manifest.Cluster) []Task {
 	)
 }
 
-// k3sBrings returns the cluster without what k3s has in itself: its own metrics-server and local storage are used.
-func k3sBrings(c *manifest.Cluster) *manifest.Cluster {
-	if !isK3s(c) {
-		return c
-	}
+// k3sServices returns the cluster without the services that k3s has in itself: metrics-server and local storage.
+func k3sServices(c *manifest.Cluster) *manifest.Cluster {
 	d := *c
 	d.Metrics, d.Storage.Local = false, false
 	return &d
 }
 
-// k3sVerifies leaves out of a cluster's checks what k3s has no place for: it has no CoreDNS of the catalog's, whose pods prove
+// k3sVerifies leaves out of a cluster's checks those that k3s has no place for: it has no CoreDNS of the catalog's, whose pods prove
 // the network of other clusters, and nothing of kubeadm's.
-func k3sVerifies(c *manifest.Cluster, tasks []Task) []Task {
-	if !isK3s(c) {
-		return tasks
-	}
+func k3sVerifies(tasks []Task) []Task {
 	return slices.DeleteFunc(tasks, func(t Task) bool {
 		return !slices.Contains([]string{"verify-nodes", "verify-pods", "verify-cluster", "verify-dns", "verify-images", "verify-result"}, t.Name)
 	})
@@ -88,7 +108,7 @@ func k3sTask(c *manifest.Cluster, name string, where Where, role manifest.Role) 
 		{"k3s", "", k3sBinary, executable},
 		{"k3s-images", "", k3sData + "/agent/images/k3s-airgap-images.tar.zst", 0o644},
 	}
-	if !bringsNetwork(c) {
+	if !k3sNetwork(c) {
 		files = append(files, pluginFiles()...)
 	}
 	unit := k3sUnit(role == manifest.RoleControlPlane)
@@ -187,10 +207,10 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 		// Without it k3s asks the upstream for what the registry lacks.
 		"disable-default-registry-endpoint": true,
 	}
-	if c.Kubernetes.ProxyMode != "iptables" {
-		d["kube-proxy-arg"] = []any{"proxy-mode=" + c.Kubernetes.ProxyMode}
+	if c.Kubernetes.ProxyMode != manifest.ProxyIPTables {
+		d["kube-proxy-arg"] = []any{"proxy-mode=" + string(c.Kubernetes.ProxyMode)}
 	}
-	if bringsNetwork(c) {
+	if k3sNetwork(c) {
 		link, err := t.linkOf(ctx)
 		if err != nil {
 			return nil, nil, err
@@ -249,7 +269,7 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 	}) {
 		d[name] = value
 	}
-	if !bringsNetwork(c) {
+	if !k3sNetwork(c) {
 		d["flannel-backend"], d["disable-network-policy"] = "none", true
 	}
 	if masks := maskFlags(c); len(masks) > 0 {
@@ -262,7 +282,7 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 	if !t.Is(manifest.RoleWorker) {
 		d["node-taint"] = []any{"node-role.kubernetes.io/control-plane=true:NoSchedule"} // as kubeadm has it
 	}
-	if c.Etcd.Type == "provided" {
+	if c.Etcd.Type == manifest.EtcdProvided {
 		files, err := t.run.k3sDatastore(d)
 		return d, files, err
 	}
@@ -294,8 +314,8 @@ func (r *Site) k3sDatastore(d document) ([]textFile, error) {
 }
 
 // k3sRegistry makes k3s' containerd pull from the registry.
-func (r *Site) k3sRegistry() ([]textFile, error) {
-	if r.cluster.ImageRegistry.Type == "none" {
+func (r *run) k3sRegistry() ([]textFile, error) {
+	if r.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
 	access, err := r.access()
@@ -503,8 +523,8 @@ const k3sLeaving = "/run/systemd/system/k3s.service.d/kkbundle-leaving.conf"
 // keepK3sDown is for a server whose node is about to be deleted. The others take it out of etcd then; it ends, and would come
 // back as a new member before its host is reset.
 // https://github.com/k3s-io/k3s/blob/v1.34.3%2Bk3s1/pkg/etcd/member_controller.go
-func (t *Target) keepK3sDown(ctx context.Context) error {
-	if !isK3s(t.run.cluster) || !t.Is(manifest.RoleControlPlane) || t.on == nil || t.failure != nil {
+func keepK3sDown(ctx context.Context, t *Target) error {
+	if !t.Is(manifest.RoleControlPlane) || t.on == nil || t.failure != nil {
 		return nil
 	}
 	if err := t.write(ctx, textFile{k3sLeaving, 0o644, []byte(ownMark + "\n[Service]\nRestart=no\n")}); err != nil {
@@ -513,8 +533,8 @@ func (t *Target) keepK3sDown(ctx context.Context) error {
 	return t.systemctl(ctx, "daemon-reload")
 }
 
-// k3sWithout is quorumWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
-func (r *Site) k3sWithout(ctx context.Context, going []*Target) error {
+// k3sWithout is etcdWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
+func k3sWithout(ctx context.Context, r *run, going []*Target) error {
 	nodes, err := r.firstControlPlane().nodes(ctx)
 	if err != nil {
 		return err
@@ -550,28 +570,22 @@ func (e *K3sError) Error() string {
 // Hint says what to do instead.
 func (e *K3sError) Hint() string { return e.Instead }
 
-// kubectlCommand is how kubectl is called as the cluster's administrator.
-func (r *Site) kubectlCommand() []string {
-	if isK3s(r.cluster) {
-		return []string{k3sProgram, "kubectl", "--kubeconfig=" + k3sKubeconfig}
+// k3sRefuses names, for a command of kubeadm's clusters, the one of k3s.
+func k3sRefuses(command string) error {
+	instead, refused := map[string]string{
+		etcdCommand:        "k3s saves its etcd by itself; k3s etcd-snapshot, on a server, saves it now, and k3s server --cluster-reset restores it",
+		certsRenewCommand:  "k3s renews what ends soon when it starts; k3s certificate rotate, on a server that is stopped, renews all",
+		certsBackupCommand: "keep /var/lib/rancher/k3s/server/tls and /var/lib/rancher/k3s/server/token of a server, and k3s/ of the work directory",
+	}[command]
+	if !refused {
+		return nil
 	}
-	return []string{"kubectl", "--kubeconfig=" + adminConf}
+	return &K3sError{command, instead}
 }
 
-// authorityFile is where a node has the authority that it trusts.
-func (r *Site) authorityFile() string {
-	if isK3s(r.cluster) {
-		return k3sCA
-	}
-	return clusterCA
-}
-
-// adminKubeconfig returns the administrator's kubeconfig as it is on the host. k3s' names the host itself as the server, and
-// is made to name the cluster's endpoint.
-func (t *Target) adminKubeconfig(ctx context.Context) ([]byte, error) {
-	if !isK3s(t.run.cluster) {
-		return t.read(ctx, adminConf)
-	}
+// k3sAdminKubeconfig returns the administrator's kubeconfig. k3s' own names the host itself as the server, and is made to name the
+// cluster's endpoint.
+func k3sAdminKubeconfig(ctx context.Context, t *Target) ([]byte, error) {
 	data, err := t.read(ctx, k3sKubeconfig)
 	if err != nil {
 		return nil, err

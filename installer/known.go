@@ -110,7 +110,7 @@ func (p *rolePackages) on(roles []manifest.Role, distribution string) ([]string,
 // where the cluster has its own.
 func (r *run) providedEtcd(ctx context.Context) *precheck.ProvidedEtcd {
 	e := r.cluster.Etcd
-	if e.Type != "provided" || r.Values == nil {
+	if e.Type != manifest.EtcdProvided || r.Values == nil {
 		return nil
 	}
 	known := &precheck.ProvidedEtcd{Now: r.Now()}

@@ -2,8 +2,10 @@ package installer
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -13,6 +15,48 @@ import (
 )
 
 const clusterDomain = "cluster.local"
+
+// kubeadmDistribution is Kubernetes as kubeadm makes it.
+func kubeadmDistribution() clusterDistribution {
+	return clusterDistribution{
+		authority:       clusterCA,
+		kubectl:         []string{"kubectl", "--kubeconfig=" + adminConf},
+		nodes:           kubeadmTasks,
+		dns:             dnsSpreadTasks,
+		hardening:       hardeningTasks,
+		services:        func(c *manifest.Cluster) *manifest.Cluster { return c },
+		verifies:        func(tasks []Task) []Task { return tasks },
+		refuses:         func(string) error { return nil },
+		adminKubeconfig: func(ctx context.Context, t *Target) ([]byte, error) { return t.read(ctx, adminConf) },
+		quorumWithout:   etcdWithout,
+		keepDown:        func(context.Context, *Target) error { return nil },
+	}
+}
+
+// kubeadmTasks make nodes of a cluster out of hosts.
+func kubeadmTasks(c *manifest.Cluster) []Task {
+	return slices.Concat(
+		containerTasks(c),
+		toolTasks(c),
+		preloadTasks(c),
+		etcdToolsTasks(c),
+		[]Task{kubeletTask(c), patchesTask()},
+		securityTasks(c),
+		[]Task{initTask(c), apiTask()},
+		endpointTasks(c),
+		[]Task{
+			joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
+			joinTask("join-worker", Each, manifest.RoleWorker),
+		},
+		localEndpointTasks(c),
+		[]Task{
+			labelTask(),
+			adminConfTask(),
+			certsTimerTask(c),
+			dnsTask(),
+		},
+	)
+}
 
 // document is a YAML document for another program, whose shape is that program's.
 type document = map[string]any
@@ -214,7 +258,7 @@ func (k kubeadmConfig) kubeProxyConfiguration() document {
 	base := document{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":       "KubeProxyConfiguration",
-		"mode":       k.cluster.Kubernetes.ProxyMode,
+		"mode":       string(k.cluster.Kubernetes.ProxyMode),
 	}
 	for _, p := range k.parts {
 		base = merged(base, p.kubeProxy)

@@ -30,7 +30,7 @@ const (
 // kubeletTask installs kubeadm, kubectl and the kubelet, which idles until kubeadm has configured it.
 func kubeletTask(c *manifest.Cluster) Task {
 	packages := nodePackages()
-	if c.Kubernetes.ProxyMode == "ipvs" {
+	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		packages = append(packages, "ipset", "ipvsadm")
 	}
 	return settle(Task{
@@ -102,7 +102,7 @@ ExecStart=/usr/local/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $
 // initTask makes the first control plane.
 func initTask(c *manifest.Cluster) Task {
 	images := []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "pause"}
-	if c.Etcd.Type != "internal" {
+	if c.Etcd.Type != manifest.EtcdInternal {
 		images = slices.DeleteFunc(images, func(name string) bool { return name == "etcd" })
 	}
 	return Task{
@@ -323,7 +323,7 @@ func (t *Target) kubectlApply(ctx context.Context, objects []byte) error {
 
 func (t *Target) kubectlWith(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
 	out := &limited{most: maxFile}
-	command := t.run.kubectlCommand()
+	command := distributionOf(t.run.cluster).kubectl
 	if server := t.ownServer(); server != "" {
 		command = append(command, "--server="+server)
 	}
@@ -371,7 +371,7 @@ func adminConfTask() Task {
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: First,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
-			there, err := t.adminKubeconfig(ctx)
+			there, err := distributionOf(t.run.cluster).adminKubeconfig(ctx, t)
 			if errors.Is(err, fs.ErrNotExist) {
 				because(ctx, "there is no cluster yet")
 				return false, nil
@@ -386,7 +386,7 @@ func adminConfTask() Task {
 			return err == nil && bytes.Equal(here, there), checkKubeconfig(there)
 		},
 		Do: func(ctx context.Context, t *Target) error {
-			data, err := t.adminKubeconfig(ctx)
+			data, err := distributionOf(t.run.cluster).adminKubeconfig(ctx, t)
 			if err := errors.Join(err, checkKubeconfig(data)); err != nil {
 				return err
 			}

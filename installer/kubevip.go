@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// kubeVIPName is the name of the task and of its static pod.
+	kubeVIPName     = "kube-vip"
 	kubeVIPManifest = manifestsDir + "/kube-vip.yaml"
 	superAdminConf  = "/etc/kubernetes/super-admin.conf"
 )
@@ -23,7 +25,7 @@ const (
 // kubeadm runs, see beforeKubeadm: kubeadm init and join go through its address already.
 func kubeVIPTask() Task {
 	return Task{
-		Name:   endpointKubeVIP,
+		Name:   kubeVIPName,
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
 		Images: []string{"kube-vip"},
 		Leaves: Leaves{Undo: dropVIP},
@@ -46,7 +48,7 @@ func kubeVIPTask() Task {
 				return err
 			}
 			// Until the kubelet has ended the earlier pod, that one has the address still, and then nobody for a moment.
-			return t.staticPodRuns(ctx, endpointKubeVIP, file)
+			return t.staticPodRuns(ctx, kubeVIPName, file)
 		},
 	}
 }
@@ -58,7 +60,7 @@ func (t *Target) beforeKubeadm(ctx context.Context, begins bool) error {
 			return err
 		}
 	}
-	if t.run.cluster.ControlPlaneEndpoint.Type != endpointKubeVIP || !t.Is(manifest.RoleControlPlane) {
+	if t.run.cluster.ControlPlaneEndpoint.Type != manifest.EndpointKubeVIP || !t.Is(manifest.RoleControlPlane) {
 		return nil
 	}
 	conf := adminConf
@@ -115,10 +117,10 @@ func (t *Target) kubeVIP(ctx context.Context, conf string) (textFile, error) {
 	} {
 		env = append(env, document{"name": one[0], "value": one[1]})
 	}
-	data, err := staticPod(endpointKubeVIP, nil, document{
+	data, err := staticPod(kubeVIPName, nil, document{
 		"hostAliases": []any{document{"ip": t.run.loopback().String(), "hostnames": []any{"kubernetes"}}},
 		"containers": []any{document{
-			"name": endpointKubeVIP, "image": image, "imagePullPolicy": "IfNotPresent", "args": []any{"manager"}, "env": env,
+			"name": kubeVIPName, "image": image, "imagePullPolicy": "IfNotPresent", "args": []any{"manager"}, "env": env,
 			"securityContext": document{"capabilities": document{"add": []any{"NET_ADMIN", "NET_RAW"}, "drop": []any{"ALL"}}},
 			"volumeMounts":    []any{document{"name": "kubeconfig", "mountPath": adminConf, "readOnly": true}},
 		}},

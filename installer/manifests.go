@@ -157,7 +157,7 @@ func (r *Site) manifestsOf(a manifest.Addon) (applied, error) {
 		fmt.Fprintf(&all, "---\n%s\n", bytes.TrimSpace(data))
 	}
 	one := applied{name: a.Release, namespace: a.Namespace, data: all.Bytes()}
-	if a.Wait == "ready" {
+	if a.Wait == manifest.WaitReady {
 		one.wait = time.Duration(a.Timeout)
 	}
 	return one, nil

@@ -58,16 +58,16 @@ func (r *Site) fixedSettings() []fixedSetting {
 	return []fixedSetting{
 		{"kubernetes.podCIDR", k.PodCIDR.String(), true},
 		{"kubernetes.serviceCIDR", k.ServiceCIDR.String(), true},
-		{"controlPlaneEndpoint.type", r.cluster.ControlPlaneEndpoint.Type, true},
+		{"controlPlaneEndpoint.type", string(r.cluster.ControlPlaneEndpoint.Type), true},
 		{endpointSetting, r.endpoint(), true},
-		{"etcd.type", r.cluster.Etcd.Type, true},
+		{"etcd.type", string(r.cluster.Etcd.Type), true},
 		{"etcd.dataDir", r.cluster.Etcd.DataDir, true},
-		{"kubernetes.proxyMode", k.ProxyMode, false},
+		{"kubernetes.proxyMode", string(k.ProxyMode), false},
 		{"kubernetes.maxPods", strconv.Itoa(k.MaxPods), false},
 		{"kubernetes.kubelet", digestOf(k.Kubelet), false},
 		{"kubernetes.kubeadm", digestOf(k.Kubeadm), false},
 		{"kubernetes.kubeProxy", digestOf(k.KubeProxy), false},
-		{"kubernetes.security", k.Security, false},
+		{"kubernetes.security", string(k.Security), false},
 		{"cni.maskSizes", fmt.Sprintf("%d,%d", r.cluster.CNI.IPv4MaskSize, r.cluster.CNI.IPv6MaskSize), false},
 	}
 }
@@ -203,7 +203,7 @@ func (r *run) checkMembers(ctx context.Context) error {
 
 // clusterPin tells clusters of one name apart: the public key of the authority that a node trusts.
 func (t *Target) clusterPin(ctx context.Context) (string, error) {
-	path := t.run.authorityFile()
+	path := distributionOf(t.run.cluster).authority
 	data, err := t.read(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("%s was made a node, but %s is gone: somebody has taken the cluster off it by hand. Run kkbundle reset first", t.Name, path)

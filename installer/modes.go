@@ -159,7 +159,7 @@ func namespaceDefaults(c *manifest.Cluster) []document {
 			"apiVersion": "v1", "kind": "ServiceAccount", "metadata": document{"name": "default", "namespace": name},
 			"automountServiceAccountToken": false,
 		})
-		if name != "default" && enforcesPolicies(c) {
+		if name != "default" && networkOf(c).polices {
 			docs = append(docs, document{
 				"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": document{"name": "kkbundle-same-namespace", "namespace": name},
 				"spec": document{
@@ -170,13 +170,4 @@ func namespaceDefaults(c *manifest.Cluster) []document {
 		}
 	}
 	return docs
-}
-
-// enforcesPolicies tells whether the pod network does what a NetworkPolicy says. flannel does not.
-func enforcesPolicies(c *manifest.Cluster) bool {
-	network := c.CNI.Type
-	if network == "multus" {
-		network = c.CNI.With
-	}
-	return network != "flannel" && network != "none"
 }

@@ -22,7 +22,7 @@ func (r *Site) networkPart() configPart {
 			part.names = append(part.names, t.IP6.String())
 		}
 	}
-	if r.cluster.Kubernetes.ProxyMode == "ipvs" && r.cluster.ControlPlaneEndpoint.Type == "kube-vip" {
+	if r.cluster.Kubernetes.ProxyMode == manifest.ProxyIPVS && r.cluster.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
 		// kube-vip answers for its address by ARP; with services' addresses on an interface, every node would.
 		part.kubeProxy = document{"ipvs": document{"strictARP": true}}
 	}

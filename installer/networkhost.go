@@ -7,33 +7,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// linksOf are the interfaces that a pod network makes on hosts: those that Reset removes by name, and patterns of all of them,
-// which who manages the host's interfaces is to leave alone.
-func linksOf(network string) (names, patterns []string) {
-	switch network {
-	case flannel:
-		return []string{"flannel.1", "flannel-v6.1"}, []string{"cni0", "flannel*", "veth*"}
-	case calico:
-		names = []string{"vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali"}
-		return names, append([]string{"cali*", "tunl*"}, names...)
-	case cilium:
-		return []string{"cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"}, []string{"cilium*", "lxc*"} // cilium_net is the other end
-	case hybridnet:
-		return nil, []string{"*.vxlan*", "h_*"}
-	case kubeOVN:
-		return []string{"ovn0", "ovs-system", "br-int", "genev_sys_6081", "vxlan_sys_4789", "mirror0"}, []string{"ovn0", "ovs-system", "br-int", "genev_sys_*", "vxlan_sys_*", "mirror0", "*_h"}
-	}
-	return nil, nil
-}
-
-// managedLinks are the patterns of what the pods' network of the cluster makes.
+// managedLinks match the interfaces that the cluster makes, which the host's own network management is to leave alone.
 func managedLinks(c *manifest.Cluster) []string {
-	var list []string
-	for _, name := range []string{c.CNI.Type, c.CNI.With} {
-		_, patterns := linksOf(name)
-		list = append(list, patterns...)
-	}
-	if c.Kubernetes.ProxyMode == "ipvs" {
+	list := networkOf(c).patterns
+	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		list = append(list, "kube-ipvs0")
 	}
 	if c.DNS.NodeLocal {
@@ -110,30 +87,6 @@ func forgetLinks(ctx context.Context, t *Target) error {
 		}
 	}
 	return nil
-}
-
-// networkLeaves are what a pod network's own pods make on hosts. Their packet filter chains go with Kubernetes' own.
-func networkLeaves(network string) Leaves {
-	names, _ := linksOf(network)
-	l := Leaves{Links: names}
-	switch network {
-	case calico:
-		l.Paths = []string{"/var/lib/calico", "/var/run/calico", "/var/log/calico", "/opt/cni/bin/calico", "/opt/cni/bin/calico-ipam", "/etc/calico"}
-		l.Undo = undoAll(dropTables("calico"), dropSets("cali"))
-	case cilium:
-		l.Paths = []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni"}
-		l.Undo = removeBPF
-	case hybridnet:
-		l.Paths = []string{"/var/run/hybridnet", "/opt/cni/bin/hybridnet"}
-		l.Undo = undoAll(dropSets("hybr"), dropSets("cali"))
-	case kubeOVN:
-		l.Paths = []string{
-			"/var/run/openvswitch", "/var/run/ovn", "/etc/openvswitch", "/var/log/openvswitch", "/var/log/ovn", "/var/log/kube-ovn",
-			"/etc/origin/openvswitch", "/etc/origin/ovn", "/etc/origin/ovs_ipsec_keys", "/opt/cni/bin/kube-ovn",
-		}
-		l.Undo = dropSets("ovn")
-	}
-	return l
 }
 
 func undoAll(each ...func(ctx context.Context, t *Target) error) func(ctx context.Context, t *Target) error {

@@ -26,7 +26,9 @@ const (
 // takesServiceAddress tells whether the cache answers at the address of the cluster's DNS as well, so that the pods need not be
 // told of it, and ask CoreDNS itself while the cache is away. That takes kube-proxy's iptables mode: the others have the address
 // on an interface of their own, or see its packets first.
-func takesServiceAddress(c *manifest.Cluster) bool { return c.Kubernetes.ProxyMode == "iptables" }
+func takesServiceAddress(c *manifest.Cluster) bool {
+	return c.Kubernetes.ProxyMode == manifest.ProxyIPTables
+}
 
 // nodeDNSPart tells kubelets where pods find DNS.
 func nodeDNSPart(c *manifest.Cluster) configPart {

@@ -192,9 +192,8 @@ func (r *run) leadWithout(ctx context.Context, going []*Target) error {
 
 // mayGo refuses hosts that others use for more than their pods.
 func (r *run) mayGo(t *Target) error {
-	own := r.cluster.ImageRegistry.Type != "existing" && r.cluster.ImageRegistry.Type != "none"
 	switch {
-	case own && t.Is(manifest.RoleRegistry):
+	case r.cluster.ImageRegistry.Type.Installed() && t.Is(manifest.RoleRegistry):
 		return &KeepError{t.Name, "all nodes pull their images from its registry", "give the group image_registry another host, and run kkbundle install, first"}
 	case t.Is(manifest.RoleNFS):
 		return &KeepError{t.Name, "it holds volumes (group nfs)", "move the volumes to another host first"}
@@ -327,7 +326,7 @@ func nodeObjectTask() Task {
 		Name: "node",
 		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
-			if err := t.keepK3sDown(ctx); err != nil {
+			if err := distributionOf(t.run.cluster).keepDown(ctx, t); err != nil {
 				return err
 			}
 			_, err := t.run.firstControlPlane().kubectl(ctx, "delete", "node", t.Name, "--ignore-not-found")

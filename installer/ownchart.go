@@ -179,9 +179,6 @@ func ownNamespaces(c *manifest.Cluster) []string {
 		if ok && !slices.Contains(list, o.namespace) {
 			list = append(list, o.namespace)
 		}
-		if task.Name == calico {
-			list = append(list, calicoNamespace)
-		}
 	}
-	return list
+	return append(list, networkOf(c).namespaces...)
 }

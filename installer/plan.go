@@ -12,95 +12,49 @@ import (
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
 	init := []Task{osPackagesTask(c), hostsTask(), clockTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c)}
-	if c.ImageRegistry.Type != "existing" && c.ImageRegistry.Type != "none" {
+	if c.ImageRegistry.Type.Installed() {
 		init = append([]Task{certificatesTask()}, init...)
 	}
 	if hasOwnCA(c) {
 		init = append([]Task{authoritiesTask()}, init...)
 	}
-	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), nodeTasks(c), etcdNodeTasks(c), networkTasks(c), dnsSpreadTasks(c), addonTasks(c))
-	if isHardened(c) && !isK3s(c) {
-		install = append(install, modesTask())
-	}
+	d := distributionOf(c)
+	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), d.nodes(c), etcdNodeTasks(c), networkTasks(c), d.dns(c), addonTasks(c))
 	return []Phase{
 		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
 		{Name: "precheck", Tasks: []Task{precheckTask()}},
 		{Name: "init", Tasks: init},
 		{Name: "install", Tasks: install},
-		{Name: verifyPhase, Tasks: k3sVerifies(c, verifyTasks(c))},
+		{Name: verifyPhase, Tasks: d.verifies(verifyTasks(c))},
 		{Name: "post_hook", Tasks: []Task{hookTask("post_install")}},
 	}
 }
 
 // registryTasks make the place where hosts pull from, and fill it.
 func registryTasks(c *manifest.Cluster) []Task {
-	var tasks []Task
-	switch c.ImageRegistry.Type {
-	case "existing":
-		return []Task{existingRegistryTask()}
-	case "none":
+	r := siteRegistryOf(c)
+	if r.tasks == nil {
 		return nil
-	case "harbor":
-		tasks = harborTasks(c)
-	default:
-		tasks = []Task{registryTask(), seedTask()}
 	}
+	tasks := r.tasks(c)
 	if isPaired(c) {
 		tasks = append(tasks, registryAddressTask(), registryHoldersTask())
 	}
 	return tasks
 }
 
-// nodeTasks make nodes of a cluster out of hosts.
-func nodeTasks(c *manifest.Cluster) []Task {
-	if isK3s(c) {
-		return k3sTasks(c)
-	}
-	return slices.Concat(
-		containerTasks(c),
-		toolTasks(c),
-		preloadTasks(c),
-		etcdToolsTasks(c),
-		[]Task{kubeletTask(c), patchesTask()},
-		securityTasks(c),
-		[]Task{initTask(c), apiTask()},
-		endpointTasks(c),
-		[]Task{
-			joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
-			joinTask("join-worker", Each, manifest.RoleWorker),
-		},
-		localEndpointTasks(c),
-		[]Task{
-			labelTask(),
-			adminConfTask(),
-			certsTimerTask(c),
-			dnsTask(),
-		},
-	)
-}
-
 // containerTasks install the runtime that the cluster asks for.
-func containerTasks(c *manifest.Cluster) []Task {
-	switch c.CRI.Type {
-	case "docker":
-		return dockerTasks(c)
-	case "crio":
-		return []Task{crioTask(c)}
-	}
-	return []Task{runtimeTask()}
-}
+func containerTasks(c *manifest.Cluster) []Task { return runtimeOf(c).tasks(c) }
 
 // addonTasks install what runs in the cluster.
 func addonTasks(c *manifest.Cluster) []Task {
-	var tasks []Task
-	if isHardened(c) && !isK3s(c) {
-		tasks = append(tasks, encryptTask(), namespacesTask(c))
-	}
-	tasks = append(tasks, serviceTasks(k3sBrings(c))...)
+	d := distributionOf(c)
+	tasks, last := d.hardening(c)
+	tasks = append(tasks, serviceTasks(d.services(c))...)
 	for _, a := range c.Addons {
 		tasks = append(tasks, addonTask(a))
 	}
-	return append(tasks, removedTask())
+	return slices.Concat(tasks, []Task{removedTask()}, last)
 }
 
 func phaseNames(phases []Phase) string {

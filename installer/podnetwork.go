@@ -24,32 +24,23 @@ const (
 	multus    = "multus"
 )
 
-// networkTasks install the pod network, unless k3s has it in itself.
+// networkTasks install the pod network, unless it is a part of the distribution.
 func networkTasks(c *manifest.Cluster) []Task {
-	if c.CNI.Type != multus {
-		return primaryNetwork(c, c.CNI.Type)
+	var tasks []Task
+	if o, ok := ownCharts(c)[string(c.CNI.Primary())]; ok && c.CNI.Type != distributionOf(c).network {
+		n := networkOf(c)
+		t := o.task(n.images...)
+		t.Files, t.Leaves = n.files, n.leaves
+		tasks = append(tasks, t)
 	}
-	return append(primaryNetwork(c, c.CNI.With), multusTask())
+	if c.CNI.Type == manifest.NetworkMultus {
+		tasks = append(tasks, multusTask())
+	}
+	return tasks
 }
 
-func primaryNetwork(c *manifest.Cluster, name string) []Task {
-	o, ok := ownCharts(c)[name]
-	switch {
-	case !ok, bringsNetwork(c):
-		return nil
-	case name == flannel:
-		return []Task{o.task("flannel", "flannel-cni-plugin")}
-	}
-	images := []string{name}
-	if name == cilium {
-		images = append(images, "hubble")
-	}
-	t := o.task(images...)
-	t.Leaves = networkLeaves(name)
-	if name == calico {
-		t.Files = []Place{{"calicoctl", "", "/usr/local/bin/calicoctl", executable}}
-	}
-	return []Task{t}
+func flannelNetwork() podNetwork {
+	return podNetwork{images: []string{"flannel", "flannel-cni-plugin"}, patterns: []string{"cni0", "flannel*", "veth*"}}
 }
 
 // flannelChart takes cni.values as the others do.
@@ -78,6 +69,22 @@ const (
 
 // calicoWait is how long Calico's operator may take to make the network.
 const calicoWait = 5 * time.Minute
+
+func calicoNetwork() podNetwork {
+	links := []string{"vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali"}
+	return podNetwork{
+		images:     []string{calico},
+		files:      []Place{{"calicoctl", "", "/usr/local/bin/calicoctl", executable}},
+		namespaces: []string{calicoNamespace},
+		patterns:   append([]string{"cali*", "tunl*"}, links...),
+		leaves: Leaves{
+			Links: links,
+			Paths: []string{"/var/lib/calico", "/var/run/calico", "/var/log/calico", "/opt/cni/bin/calico", "/opt/cni/bin/calico-ipam", "/etc/calico"},
+			Undo:  undoAll(dropTables("calico"), dropSets("cali")),
+		},
+		polices: true,
+	}
+}
 
 func calicoChart(c *manifest.Cluster) ownChart {
 	return ownChart{
@@ -154,7 +161,20 @@ func calicoNFTables(c *manifest.Cluster) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("version of calico: %w", err)
 	}
-	return c.Kubernetes.ProxyMode == "nftables" && !v.LessThan(semver.New(3, 29, 0, "", "")), nil
+	return c.Kubernetes.ProxyMode == manifest.ProxyNFTables && !v.LessThan(semver.New(3, 29, 0, "", "")), nil
+}
+
+func ciliumNetwork() podNetwork {
+	return podNetwork{
+		images:   []string{cilium, "hubble"},
+		patterns: []string{"cilium*", "lxc*"},
+		leaves: Leaves{
+			Links: []string{"cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"}, // cilium_net is the other end
+			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni"},
+			Undo:  removeBPF,
+		},
+		polices: true,
+	}
 }
 
 func ciliumChart(c *manifest.Cluster) ownChart {
@@ -205,6 +225,18 @@ func ciliumValues(s surroundings) (map[string]any, error) {
 	return values, nil
 }
 
+func hybridnetNetwork() podNetwork {
+	return podNetwork{
+		images:   []string{hybridnet},
+		patterns: []string{"*.vxlan*", "h_*"},
+		leaves: Leaves{
+			Paths: []string{"/var/run/hybridnet", "/opt/cni/bin/hybridnet"},
+			Undo:  undoAll(dropSets("hybr"), dropSets("cali")),
+		},
+		polices: true,
+	}
+}
+
 func hybridnetChart(c *manifest.Cluster) ownChart {
 	return ownChart{component: hybridnet, privileged: true, everywhere: true, files: c.CNI.Values, values: hybridnetValues}
 }
@@ -247,6 +279,22 @@ const (
 	// ovnLabel is where kube-ovn runs its databases (https://kubeovn.github.io/docs/stable/en/start/one-step-install/).
 	ovnLabel = "kube-ovn/role"
 )
+
+func kubeOVNNetwork() podNetwork {
+	return podNetwork{
+		images:   []string{kubeOVN},
+		patterns: []string{"ovn0", "ovs-system", "br-int", "genev_sys_*", "vxlan_sys_*", "mirror0", "*_h"},
+		leaves: Leaves{
+			Links: []string{"ovn0", "ovs-system", "br-int", "genev_sys_6081", "vxlan_sys_4789", "mirror0"},
+			Paths: []string{
+				"/var/run/openvswitch", "/var/run/ovn", "/etc/openvswitch", "/var/log/openvswitch", "/var/log/ovn", "/var/log/kube-ovn",
+				"/etc/origin/openvswitch", "/etc/origin/ovn", "/etc/origin/ovs_ipsec_keys", "/opt/cni/bin/kube-ovn",
+			},
+			Undo: dropSets("ovn"),
+		},
+		polices: true,
+	}
+}
 
 func kubeOVNChart(c *manifest.Cluster) ownChart {
 	return ownChart{

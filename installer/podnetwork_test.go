@@ -85,12 +85,8 @@ func TestNetworkValues(t *testing.T) {
 		}},
 	} {
 		c := cluster(t, tc.cluster)
-		network := c.CNI.Type
-		if network == multus {
-			network = c.CNI.With
-		}
 		nodes := hostsAt("10.0.0.3", "10.0.0.4")
-		values, err := ownCharts(c)[network].values(surroundings{cluster: c, nodes: nodes, controlPlanes: nodes[:1]})
+		values, err := ownCharts(c)[string(c.CNI.Primary())].values(surroundings{cluster: c, nodes: nodes, controlPlanes: nodes[:1]})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -24,7 +24,7 @@ const preloadName = "preload-images"
 // preloads tells whether nodes are given their images, instead of pulling them: where there is no registry, and with
 // Docker, which takes no other registry for an upstream's names than the upstream (mirrors are for Docker Hub only).
 func preloads(c *manifest.Cluster) bool {
-	return c.ImageRegistry.Type == "none" || c.CRI.Type == "docker" && !isK3s(c)
+	return c.ImageRegistry.Type == manifest.RegistryNone || usesDocker(c)
 }
 
 // preloadTasks give the nodes of such a cluster their images.
@@ -37,8 +37,8 @@ func preloadTasks(c *manifest.Cluster) []Task {
 
 // preloadPart keeps the kubelet from deleting images that it could not pull again, where the runtime cannot: at 100 % of a
 // full disk it never begins (kubelet's ImageGCHighThresholdPercent). containerd's are pinned instead.
-func (r *Site) preloadPart() configPart {
-	if !preloads(r.cluster) || r.cluster.CRI.Type != "docker" {
+func (r *run) preloadPart() configPart {
+	if !usesDocker(r.cluster) {
 		return configPart{}
 	}
 	const never = 100

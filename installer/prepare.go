@@ -142,7 +142,7 @@ func parameters(c *manifest.Cluster) []parameter {
 // modules are what containerd, the pod network and the proxy need of the kernel.
 func modules(c *manifest.Cluster) []string {
 	list := []string{"overlay", "br_netfilter"}
-	if c.Kubernetes.ProxyMode == "ipvs" {
+	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		list = append(list, "ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack")
 	}
 	return list

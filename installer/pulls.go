@@ -36,7 +36,7 @@ func Pulls(c *manifest.Cluster) ([]Pull, error) {
 	if err != nil {
 		return nil, err
 	}
-	pulls := []Pull{{Ref: sandbox, Program: c.CRI.Type + ", for the pods' sandboxes,", Roles: []manifest.Role{manifest.RoleCluster}}}
+	pulls := []Pull{{Ref: sandbox, Program: string(c.CRI.Type) + ", for the pods' sandboxes,", Roles: []manifest.Role{manifest.RoleCluster}}}
 	refs, err := kubeadmImages(c)
 	for _, ref := range refs {
 		pulls = append(pulls, Pull{Ref: ref, Program: "kubeadm " + c.Kubernetes.Version, Roles: []manifest.Role{manifest.RoleControlPlane}})
@@ -85,7 +85,7 @@ func kubeadmImages(c *manifest.Cluster) ([]string, error) {
 		refs[repository+"/"+kubeadmDNS+":"+cmp.Or(dns.text("imageTag"), tags["coredns"])] = true
 	}
 	etcd := config.below("etcd")
-	if external := etcd.below("external"); external == nil && c.Etcd.Type == "internal" {
+	if external := etcd.below("external"); external == nil && c.Etcd.Type == manifest.EtcdInternal {
 		local := etcd.below("local")
 		refs[cmp.Or(local.text("imageRepository"), all)+"/etcd:"+cmp.Or(local.text("imageTag"), tags["etcd"])] = true
 	}

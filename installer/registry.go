@@ -78,6 +78,22 @@ func (r *Site) mayRenew(ctx context.Context) error {
 	return errors.New("the work directory lacks the registry's credentials (is it the right one?), and all hosts need the new ones: run without --limit")
 }
 
+// plainRegistry is a CNCF distribution registry that install sets up.
+func plainRegistry(c *manifest.Cluster) siteRegistry {
+	login := func(s registrySecrets) registryLogin { return registryLogin{registryUser, s.password} }
+	return siteRegistry{
+		unit: registryUnit, start: registryStart, data: registryData, port: c.ImageRegistry.Port,
+		files:   []string{registryPassFile, registryHashFile, registrySecretFile},
+		tasks:   func(*manifest.Cluster) []Task { return []Task{registryTask(), seedTask()} },
+		secrets: plainSecrets, puller: login, pusher: login,
+	}
+}
+
+// existingRegistry is a registry of the user's.
+func existingRegistry() siteRegistry {
+	return siteRegistry{tasks: func(*manifest.Cluster) []Task { return []Task{existingRegistryTask()} }}
+}
+
 // registrySecrets are what the registry is set up with.
 type registrySecrets struct {
 	ca, cert, key []byte
@@ -88,12 +104,8 @@ type registrySecrets struct {
 	harborAdmin, harborDatabase, harborRobot string
 }
 
-func (r *Site) hasSecrets() bool {
-	files := []string{caCertFile, registryCertFile, registryPassFile, registryHashFile, registrySecretFile}
-	if isHarbor(r.cluster) {
-		files = []string{caCertFile, registryCertFile, harborAdminFile, harborDatabaseFile, harborRobotFile}
-	}
-	for _, name := range files {
+func (r *run) hasSecrets() bool {
+	for _, name := range append(siteRegistryOf(r.cluster).files, caCertFile, registryCertFile) {
 		if _, err := r.dir.read(name); err != nil {
 			return false
 		}
@@ -135,21 +147,23 @@ func (r *Site) secrets() (registrySecrets, error) {
 		return registrySecrets{}, err
 	}
 	s := registrySecrets{ca: authority.PEM, cert: pair.Cert, key: pair.Key}
-	if isHarbor(r.cluster) {
-		err := r.harborSecrets(&s)
-		return s, err
-	}
+	err = siteRegistryOf(r.cluster).secrets(r, &s)
+	return s, err
+}
+
+// plainSecrets adds the secrets that the registry is set up with.
+func plainSecrets(r *run, s *registrySecrets) (err error) {
 	if s.password, err = r.dir.secret(registryPassFile); err != nil {
-		return registrySecrets{}, err
+		return err
 	}
 	if s.httpSecret, err = r.dir.secret(registrySecretFile); err != nil {
-		return registrySecrets{}, err
+		return err
 	}
 	r.mask.hide(s.password)
 	r.mask.hide(s.httpSecret)
 	r.mask.hide(registryUser + ":" + s.password)
 	s.htpasswd, err = r.htpasswd(s.password)
-	return s, err
+	return err
 }
 
 // htpasswd returns the registry's password file. The registry computes the hash at every request, so its cost is the
@@ -171,22 +185,18 @@ func (r *Site) htpasswd(password string) ([]byte, error) {
 }
 
 // access says how hosts reach the registry.
-func (r *Site) access() (registryAccess, error) {
-	if r.cluster.ImageRegistry.Type == "existing" {
+func (r *run) access() (registryAccess, error) {
+	if r.cluster.ImageRegistry.Type == manifest.RegistryExisting {
 		return r.existingAccess()
 	}
 	s, err := r.secrets()
 	if err != nil {
 		return registryAccess{}, err
 	}
-	if isHarbor(r.cluster) {
-		return registryAccess{address: r.registryAddress(r.sharedAddress()), ca: s.ca, username: "robot$" + harborRobot, password: s.harborRobot}, nil
-	}
 	return registryAccess{
-		address:  r.registryAddress(r.sharedAddress()),
-		ca:       s.ca,
-		username: registryUser,
-		password: s.password,
+		address:       r.registryAddress(r.sharedAddress()),
+		ca:            s.ca,
+		registryLogin: siteRegistryOf(r.cluster).puller(s),
 	}, nil
 }
 
@@ -321,13 +331,10 @@ WantedBy=multi-user.target
 
 // registryAnswers waits until the registry lets us in.
 func (t *Target) registryAnswers(ctx context.Context, access registryAccess) error {
-	start, unit := registryStart, registryUnit
-	if isHarbor(t.run.cluster) {
-		start, unit = harborStart, harborUnit
-	}
-	err := eventually(ctx, start, func(ctx context.Context) error { return t.registryServes(ctx, access) })
+	own := siteRegistryOf(t.run.cluster)
+	err := eventually(ctx, own.start, func(ctx context.Context) error { return t.registryServes(ctx, access) })
 	if err != nil {
-		return t.withUnitLog(ctx, unit, err)
+		return t.withUnitLog(ctx, own.unit, err)
 	}
 	return nil
 }
@@ -431,9 +438,7 @@ func (t *Target) pushOptions() (registry.PushOptions, *http.Transport, error) {
 		Progress: func(e registry.Event) {
 			t.run.tell(Event{Phase: "install", Task: seedName, Host: t.Name, State: Progress, Bytes: e.Done, Total: e.Total})
 		},
-	}
-	if isHarbor(t.run.cluster) {
-		o.Harbor = &registry.HarborOptions{} // private projects without a quota of ours
+		Harbor: siteRegistryOf(t.run.cluster).projects,
 	}
 	return o, client, nil
 }
@@ -503,7 +508,7 @@ func (t *Target) seeded(ctx context.Context) (bool, error) {
 	}
 	err = group.Wait()
 	var refused *transport.Error
-	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || isHarbor(t.run.cluster) && isRefused(refused))
+	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || siteRegistryOf(t.run.cluster).hides && isRefused(refused))
 	if missing || errors.Is(err, errAbsent) || err != nil && t.run.DryRun {
 		return false, nil
 	}

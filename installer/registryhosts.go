@@ -52,14 +52,15 @@ func (r *Site) sharedAddress() netip.Addr {
 }
 
 // registryAddress is an address of the registry with its port.
-func (r *Site) registryAddress(a netip.Addr) string {
+func (r *run) registryAddress(a netip.Addr) string {
+	own := siteRegistryOf(r.cluster)
 	switch {
-	case isHarbor(r.cluster) && a.Is6():
+	case own.standard && a.Is6():
 		return "[" + a.String() + "]"
-	case isHarbor(r.cluster): // at the port of HTTPS, which no name needs
+	case own.standard:
 		return a.String()
 	}
-	return net.JoinHostPort(a.String(), strconv.Itoa(r.cluster.ImageRegistry.Port))
+	return net.JoinHostPort(a.String(), strconv.Itoa(own.port))
 }
 
 // ownRegistry says how the registry on this very host is reached by those who push, whoever has the address that two share. For a
@@ -70,22 +71,12 @@ func (t *Target) ownRegistry() (registryAccess, error) {
 		return access, err
 	}
 	access.address = t.run.registryAddress(t.IP)
-	if isHarbor(t.run.cluster) {
-		s, err := t.run.secrets()
-		if err != nil {
-			return access, err
-		}
-		access.username, access.password = harborAdmin, s.harborAdmin
+	s, err := t.run.secrets()
+	if err != nil {
+		return access, err
 	}
+	access.registryLogin = siteRegistryOf(t.run.cluster).pusher(s)
 	return access, nil
-}
-
-// registryDataOf is where the registry keeps images.
-func registryDataOf(c *manifest.Cluster) string {
-	if isHarbor(c) {
-		return harborData
-	}
-	return registryData
 }
 
 // registryAddressTask lets two registry hosts share an address.
@@ -104,11 +95,7 @@ func registryAddressSetting(ctx context.Context, t *Target) (setting, error) {
 	if err != nil {
 		return setting{}, err
 	}
-	port := t.run.cluster.ImageRegistry.Port
-	if isHarbor(t.run.cluster) {
-		port = harborPort
-	}
-	config, err := t.keepalivedConfig(ctx, net.JoinHostPort(t.IP.String(), strconv.Itoa(port)))
+	config, err := t.keepalivedConfig(ctx, net.JoinHostPort(t.IP.String(), strconv.Itoa(siteRegistryOf(t.run.cluster).port)))
 	if err != nil {
 		return setting{}, err
 	}

@@ -25,7 +25,7 @@ func (e *TakenError) Hint() string {
 // join leaves a member, and so does a control plane that came back with an empty disk. kubeadm adds none where there is one with the
 // host's address, and etcd does not start as a member that it knows to have data, without them.
 func (t *Target) forgetMember(ctx context.Context) error {
-	if t.run.cluster.Etcd.Type != "internal" || !t.Is(manifest.RoleControlPlane) {
+	if t.run.cluster.Etcd.Type != manifest.EtcdInternal || !t.Is(manifest.RoleControlPlane) {
 		return nil
 	}
 	begun, err := t.stopKubeadm(ctx, begunPath)

@@ -416,13 +416,8 @@ func removeFiles(ctx context.Context, t *Target) error {
 		"/etc/kubekey", path.Dir(registryBinary), path.Dir(localPath)); err != nil {
 		return err
 	}
-	if t.run.cluster.CRI.Type == "crio" {
-		if _, err := t.test(ctx, "rmdir", "/etc/containers/registries.conf.d", "/etc/containers"); err != nil {
-			return err
-		}
-	}
-	if isK3s(t.run.cluster) {
-		if _, err := t.test(ctx, "rmdir", k3sData, path.Dir(k3sData), path.Dir(k3sDir)); err != nil {
+	if parents := slices.Concat(runtimeOf(t.run.cluster).parents, distributionOf(t.run.cluster).parents); len(parents) > 0 {
+		if _, err := t.test(ctx, append([]string{"rmdir"}, parents...)...); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // controlPlaneProcesses are the static pods' processes in the order in which they need each other.
 func controlPlaneProcesses(c *manifest.Cluster) []string {
 	names := []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
-	if c.Etcd.Type == "internal" {
+	if c.Etcd.Type == manifest.EtcdInternal {
 		names = append([]string{"etcd"}, names...)
 	}
 	return names
@@ -26,7 +26,7 @@ func controlPlaneProcesses(c *manifest.Cluster) []string {
 // Certificates that have expired keep the API server from being ready before it is restarted itself, so that a step goes on after
 // that many questions, a second apart; what counts is that all is well within the whole.
 func (t *Target) restartScript(step, whole int, processes ...string) string {
-	ask := append(t.run.kubectlCommand(), t.server(), "get", "--raw=/readyz", "--request-timeout=5s")
+	ask := append(distributionOf(t.run.cluster).kubectl, t.server(), "get", "--raw=/readyz", "--request-timeout=5s")
 	return fmt.Sprintf(`processes='%[1]s'
 old=' '
 static() { echo "^$1 .*/etc/kubernetes/"; } # users' pods may run an etcd, too

@@ -21,7 +21,6 @@ import (
 // What the levels of kubernetes.security do, and which benchmark asks for it, is in docs/security.md.
 
 const (
-	hardened    = "hardened"
 	securityDir = "/etc/kubernetes/security"
 	auditDir    = "/var/log/kubernetes/audit"
 	auditLog    = auditDir + "/audit.log"
@@ -30,7 +29,17 @@ const (
 	encryptionOnHost = securityDir + "/" + encryptionFile
 )
 
-func isHardened(c *manifest.Cluster) bool { return c.Kubernetes.Security == hardened }
+func isHardened(c *manifest.Cluster) bool {
+	return c.Kubernetes.Security == manifest.SecurityHardened
+}
+
+// hardeningTasks are those that harden a cluster before its addons are installed, and after.
+func hardeningTasks(c *manifest.Cluster) (before, after []Task) {
+	if !isHardened(c) {
+		return nil, nil
+	}
+	return []Task{encryptTask(), namespacesTask(c)}, []Task{modesTask()}
+}
 
 // securityPart is what the cluster's level of security adds.
 func (r *Site) securityPart() configPart {
@@ -78,7 +87,7 @@ func (r *Site) harden(part *configPart) {
 		{name: "kkbundle-security", path: securityDir, kind: "Directory"},
 		{name: "kkbundle-audit", path: auditDir, kind: "DirectoryOrCreate", writable: true},
 	}}
-	if r.cluster.Etcd.Type == "internal" {
+	if r.cluster.Etcd.Type == manifest.EtcdInternal {
 		part.cluster = document{"etcd": document{"local": document{"extraArgs": document{"cipher-suites": suites, "tls-min-version": "TLS1.2"}}}}
 	}
 	var list []any

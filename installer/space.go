@@ -60,7 +60,7 @@ func (t *Target) space(ctx context.Context) ([]precheck.Space, error) {
 	if t.run.isRegistry(t) {
 		size, err := t.run.registrySpace(ctx)
 		if err == nil {
-			err = add("the registry", registryDataOf(t.run.cluster), size)
+			err = add("the registry", siteRegistryOf(t.run.cluster).data, size)
 		}
 		if err != nil {
 			return nil, err

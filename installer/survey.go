@@ -114,8 +114,8 @@ func leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-con
 // error; the rest is there all the same.
 func (r *Site) survey(ctx context.Context, t *Target) (*survey, error) {
 	s := &survey{
-		kubernetes: r.cluster.Kubernetes.Distribution == "kubernetes", version: r.cluster.Kubernetes.Version,
-		ownNetwork: r.cluster.CNI.Type == "none", system: ownNamespaces(r.cluster), objects: map[string]clusterObject{}, now: r.Now(),
+		kubernetes: r.cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, version: r.cluster.Kubernetes.Version,
+		ownNetwork: r.cluster.CNI.Type == manifest.NetworkNone, system: ownNamespaces(r.cluster), objects: map[string]clusterObject{}, now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
 		func(ctx context.Context) error { s.hosts = r.surveyHosts(ctx); return nil },
@@ -220,7 +220,7 @@ func (t *Target) survey(ctx context.Context) surveyed {
 	s := surveyed{
 		name: t.Name, worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
 		node: t.Is(manifest.RoleCluster), wanted: t.run.isWanted(t), left: t.run.leftOut(t.Name),
-		etcd: t.run.cluster.Etcd.Type == "internal" && t.Is(manifest.RoleControlPlane) && t.run.cluster.Kubernetes.Distribution == "kubernetes",
+		etcd: t.run.cluster.Etcd.Type == manifest.EtcdInternal && t.Is(manifest.RoleControlPlane) && t.run.cluster.Kubernetes.Distribution == manifest.DistributionKubernetes,
 		err:  t.failure,
 	}
 	if t.on == nil || s.err != nil {
@@ -270,7 +270,7 @@ func (t *Target) runtimeRecord(ctx context.Context) (string, error) {
 func (t *Target) apiHealth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	ca, err := t.read(ctx, t.run.authorityFile())
+	ca, err := t.read(ctx, distributionOf(t.run.cluster).authority)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ type upgrade struct {
 // *StoppedError. A cluster that may not be upgraded is refused with a *RefusedError, one that is not healthy with an
 // *UnfitError; then nothing was changed. A dry run tells the plan, and looks at the cluster's health.
 func Upgrade(ctx context.Context, o UpgradeOptions) (Report, error) {
-	if o.Cluster.WithDefaults().Kubernetes.Distribution != "kubernetes" {
+	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
 		return Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "this version upgrades clusters that kubeadm has made, and this one is k3s", "see k3s' own documentation"}
 	}
 	_, versions := catalog.Check(o.Cluster)
@@ -171,7 +171,7 @@ func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 // step brings all nodes to the version that the run is at. All API servers come before the first kubelet, because no
 // kubelet may be newer than an API server that it may meet.
 func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) error {
-	if u.cluster.ImageRegistry.Type == "none" { // each release's images have to be where the nodes are
+	if u.cluster.ImageRegistry.Type == manifest.RegistryNone { // each release's images have to be where the nodes are
 		for _, task := range preloadTasks(u.cluster) {
 			if _, errs := u.group(ctx, phase, []Task{task}); len(errs) > 0 {
 				return errors.Join(errs...)

@@ -108,7 +108,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *Target, _ UpgradePlan) []er
 	var errs []error
 	for _, s := range states {
 		_, marked := s.Metadata.Annotations[upgradeMark]
-		if ready := s.ready(); ready.Status != "True" && !marked && u.cluster.CNI.Type != "none" {
+		if ready := s.ready(); ready.Status != "True" && !marked && u.cluster.CNI.Type != manifest.NetworkNone {
 			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Metadata.Name, ready.Message))
 		}
 	}
@@ -128,7 +128,7 @@ func etcdctlArgs(on *Target, args ...string) []string {
 // etcdHealthy asks every member of kubeadm's etcd. Each control plane has to have one: with a member that is missing, the
 // restart of another can cost the quorum.
 func (u *upgrade) etcdHealthy(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	if u.cluster.Etcd.Type != "internal" {
+	if u.cluster.Etcd.Type != manifest.EtcdInternal {
 		return nil // the readiness of API servers says whether they reach it
 	}
 	out, askErr := t.kubectl(withoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
@@ -331,7 +331,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 		return []error{err}
 	}
 	need["/usr/local"], need[runtimeOf(u.cluster).data] = steps*files, steps*images
-	if t.Is(manifest.RoleControlPlane) && u.cluster.Etcd.Type == "internal" {
+	if t.Is(manifest.RoleControlPlane) && u.cluster.Etcd.Type == manifest.EtcdInternal {
 		data, err := t.used(ctx, u.cluster.Etcd.DataDir)
 		if err != nil {
 			return []error{err}
@@ -340,7 +340,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before it touches it
 	}
 	if u.isRegistry(t) {
-		if need[registryDataOf(u.cluster)], err = t.registryLacks(ctx); err != nil {
+		if need[siteRegistryOf(u.cluster).data], err = t.registryLacks(ctx); err != nil {
 			return []error{err}
 		}
 	}
@@ -350,7 +350,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 // registryLacks is how much of what the registry is seeded with is not there yet.
 func (t *Target) registryLacks(ctx context.Context) (int64, error) {
 	const script = `cd "$1" 2>/dev/null && find . -path '*/blobs/sha256/*' -name data -printf '%h\n'; true`
-	out, err := t.output(withoutOutput(ctx), "sh", "-c", script, "sh", registryDataOf(t.run.cluster))
+	out, err := t.output(withoutOutput(ctx), "sh", "-c", script, "sh", siteRegistryOf(t.run.cluster).data)
 	if err != nil {
 		return 0, err
 	}

@@ -373,7 +373,7 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
 		return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
 	case states[at].Status.NodeInfo.KubeletVersion != want:
 		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, states[at].Status.NodeInfo.KubeletVersion, want)
-	case states[at].ready().Status != "True" && u.cluster.CNI.Type != "none":
+	case states[at].ready().Status != "True" && u.cluster.CNI.Type != manifest.NetworkNone:
 		return fmt.Errorf("node %s is not ready: %s", t.Name, states[at].ready().Message)
 	}
 	var errs []error

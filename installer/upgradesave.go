@@ -53,7 +53,7 @@ func (u *upgrade) saveTask(plan UpgradePlan) Task {
 
 // saveEtcd brings a snapshot of kubeadm's etcd to the work directory. An etcd beside the cluster has backups of its own.
 func (u *upgrade) saveEtcd(ctx context.Context, t *Target, to string) (err error) {
-	if u.cluster.Etcd.Type != "internal" {
+	if u.cluster.Etcd.Type != manifest.EtcdInternal {
 		u.tell(Event{
 			Phase: "save", Task: "save", Host: t.Name, State: Warned,
 			Message: "etcd is not in the cluster and is not saved here: see that there is a backup of it",

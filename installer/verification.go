@@ -154,11 +154,8 @@ func onFirst(name string, do func(ctx context.Context, t *Target) error) Task {
 func verifyTasks(c *manifest.Cluster) []Task {
 	tasks := []Task{waiting(lookNodes, nodesWait, func(ctx context.Context, t *Target) error { return t.nodesAreReady(ctx) })}
 	images := onFirst("verify-images", func(ctx context.Context, t *Target) error { return t.imagesAreBundled(ctx) })
-	proofs := []Task{images}
-	if c.Kubernetes.Distribution == "kubernetes" {
-		proofs = append([]Task{joinProofTask(), images}, securityChecks()...)
-	}
-	if c.CNI.Type != "none" {
+	proofs := append([]Task{joinProofTask(), images}, securityChecks()...)
+	if c.CNI.Type != manifest.NetworkNone {
 		tasks = append(tasks, waiting(lookPods, podsWait, func(ctx context.Context, t *Target) error { return t.podsAreReady(ctx) }))
 		dns := Task{
 			Name:  "verify-dns",

@@ -130,7 +130,7 @@ func (t *Target) nodesAreReady(ctx context.Context) error {
 		case !ok && !t.run.isWanted(host):
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))
-		case !isTrue(n.Status.Conditions, "Ready") && t.run.cluster.CNI.Type != "none":
+		case !isTrue(n.Status.Conditions, "Ready") && t.run.cluster.CNI.Type != manifest.NetworkNone:
 			errs = append(errs, fmt.Errorf("node %s is not ready: %s", host.Name, messageOf(n.Status.Conditions, "Ready")))
 		case version != t.run.cluster.Kubernetes.Version:
 			errs = append(errs, fmt.Errorf("node %s runs kubelet %s, not %s", host.Name, version, t.run.cluster.Kubernetes.Version))
@@ -256,8 +256,8 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 		return err
 	}
 	own := ownNamespaces(t.run.cluster)
-	if isK3s(t.run.cluster) {
-		own = nil // they come out of k3s' archive of images, whose digests the bundle does not know
+	if distributionOf(t.run.cluster).ownImages {
+		own = nil
 	}
 	for _, a := range t.run.cluster.Addons {
 		own = append(own, a.Namespace)

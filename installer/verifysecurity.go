@@ -28,11 +28,11 @@ func securityChecks() []Task {
 
 // securityLevel is what the cluster was made with: a later change of the cluster file does not apply to it. It is empty for a
 // cluster from before there were levels.
-func (r *Site) securityLevel(ctx context.Context) (string, error) {
+func (r *run) securityLevel(ctx context.Context) (manifest.SecurityLevel, error) {
 	settings, _, err := r.firstControlPlane().membership(ctx)
 	for line := range strings.Lines(settings) {
 		if level, ok := strings.CutPrefix(strings.TrimSpace(line), "kubernetes.security "); ok {
-			return level, err
+			return manifest.SecurityLevel(level), err
 		}
 	}
 	return "", err
@@ -45,7 +45,7 @@ func verifyHostSecurity(ctx context.Context, t *Target) error {
 		return err
 	}
 	paths := secretPaths()
-	if level == hardened {
+	if level == manifest.SecurityHardened {
 		paths = slices.Concat(paths, closedPaths())
 	}
 	open, err := t.openFiles(ctx, paths...)
@@ -64,7 +64,7 @@ func verifyHostSecurity(ctx context.Context, t *Target) error {
 }
 
 // verifyControlPlane looks at the components that run on a control plane.
-func (t *Target) verifyControlPlane(ctx context.Context, level string) error {
+func (t *Target) verifyControlPlane(ctx context.Context, level manifest.SecurityLevel) error {
 	api := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 	errs := []error{
 		t.refusesAnonymous(ctx, api, "/api/v1/namespaces/kube-system/secrets"),
@@ -77,7 +77,7 @@ func (t *Target) verifyControlPlane(ctx context.Context, level string) error {
 		}
 		errs = append(errs, t.refusesOldTLS(ctx, net.JoinHostPort(boundTo(running), one.port), one.program))
 	}
-	if level == hardened && t.run.limitsAnonymous() {
+	if level == manifest.SecurityHardened && t.run.limitsAnonymous() {
 		errs = append(errs, t.refusesAnonymous(ctx, api, "/version"))
 	}
 	return errors.Join(append(errs, t.hasFlags(ctx))...)
@@ -212,7 +212,7 @@ func verifyClusterSecurity(ctx context.Context, t *Target) error {
 		return err
 	}
 	errs := []error{t.nothingForAnybody(ctx)}
-	if level == hardened {
+	if level == manifest.SecurityHardened {
 		errs = append(errs, t.refusesPrivileged(ctx), t.keepsSecrets(ctx))
 	}
 	return errors.Join(errs...)
@@ -279,7 +279,7 @@ func (t *Target) keepsSecrets(ctx context.Context) (err error) {
 		err = errors.Join(err, forget)
 	}()
 	errs := []error{t.isAudited(ctx, name)}
-	if t.run.cluster.Etcd.Type == "internal" {
+	if t.run.cluster.Etcd.Type == manifest.EtcdInternal {
 		errs = append(errs, t.isEncrypted(ctx, "/registry/secrets/kube-system/"+name))
 	}
 	return errors.Join(errs...)

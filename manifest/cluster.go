@@ -26,10 +26,10 @@ type Cluster struct {
 	DNS                  ClusterDNS    `yaml:"dns,omitempty"`
 	Metrics              bool          `yaml:"metrics,omitempty" doc:"Whether metrics-server is installed."`
 	// OSPackages says where packages of the operating system come from that hosts lack.
-	OSPackages string   `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Where packages that hosts lack come from: bundle (default), those of their distribution in it; host, the hosts' own sources; none, nothing is installed."`
-	Time       Time     `yaml:"time,omitempty" doc:"Where hosts take the time from; without it their clocks are left as they are."`
-	Precheck   Precheck `yaml:"precheck,omitempty" doc:"What must hold on every host."`
-	Addons     []Addon  `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
+	OSPackages PackageSource `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Where packages that hosts lack come from: bundle (default), those of their distribution in it; host, the hosts' own sources; none, nothing is installed."`
+	Time       Time          `yaml:"time,omitempty" doc:"Where hosts take the time from; without it their clocks are left as they are."`
+	Precheck   Precheck      `yaml:"precheck,omitempty" doc:"What must hold on every host."`
+	Addons     []Addon       `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
 	// Catalog are paths of Catalog files, relative to the cluster file; later ones win.
@@ -47,7 +47,7 @@ type Cluster struct {
 
 // Kubernetes is the Kubernetes that is installed.
 type Kubernetes struct {
-	Distribution string `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"Default kubernetes."`
+	Distribution Distribution `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"Default kubernetes."`
 	// Version is vMAJOR.MINOR.PATCH.
 	Version string `yaml:"version" kk:"required" doc:"Such as v1.34.3."`
 	// UpgradeFrom is the Kubernetes that hosts run now. Each minor release between it and Version is added to a bundle.
@@ -57,16 +57,16 @@ type Kubernetes struct {
 	// ServiceCIDR is 10.233.0.0/18 by default.
 	ServiceCIDR CIDRs `yaml:"serviceCIDR,omitempty" doc:"Network of the services; IPv4,IPv6 for dual stack. Default 10.233.0.0/18."`
 	// MaxPods is the most pods on a node, 110 by default (kubelet's own default).
-	MaxPods   int    `yaml:"maxPods,omitempty" doc:"Most pods on a node. Default 110."`
-	ProxyMode string `yaml:"proxyMode,omitempty" enum:"iptables,nftables,ipvs" doc:"Mode of kube-proxy. Default iptables."`
+	MaxPods   int       `yaml:"maxPods,omitempty" doc:"Most pods on a node. Default 110."`
+	ProxyMode ProxyMode `yaml:"proxyMode,omitempty" enum:"iptables,nftables,ipvs" doc:"Mode of kube-proxy. Default iptables."`
 	// Kubelet, Kubeadm and KubeProxy are merged into KubeletConfiguration, ClusterConfiguration and
 	// KubeProxyConfiguration and win over what kkbundle writes there.
 	Kubelet   Config `yaml:"kubelet,omitempty" doc:"Merged into KubeletConfiguration."`
 	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
 	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`
 	// Patches are paths of kubeadm's patch files, relative to the cluster file. Their names say what they are for.
-	Patches  []string `yaml:"patches,omitempty" doc:"Patch files for kubeadm, named as kubeadm wants, such as kube-apiserver0+merge.yaml."`
-	Security string   `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Default baseline."`
+	Patches  []string      `yaml:"patches,omitempty" doc:"Patch files for kubeadm, named as kubeadm wants, such as kube-apiserver0+merge.yaml."`
+	Security SecurityLevel `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Default baseline."`
 }
 
 // Config is a free-form part of another program's configuration. Its values have the types of JSON: nil, bool, int64,
@@ -75,7 +75,7 @@ type Config map[string]any
 
 // Endpoint is how nodes and clients reach the API server.
 type Endpoint struct {
-	Type string `yaml:"type,omitempty" enum:"local,kube-vip,haproxy,external" doc:"Default local: the first control plane."`
+	Type EndpointType `yaml:"type,omitempty" enum:"local,kube-vip,haproxy,external" doc:"Default local: the first control plane."`
 	// Address is host or host:port; empty is the first control plane's address.
 	Address string `yaml:"address,omitempty" doc:"host or host:port; default the first control plane, port 6443."`
 	// Interface is where kube-vip announces the address; empty is the interface of the node's address.
@@ -94,8 +94,8 @@ func (e Endpoint) HostPort(first string) string {
 
 // Etcd is the cluster's store.
 type Etcd struct {
-	Type   string  `yaml:"type,omitempty" enum:"internal,external,provided" doc:"internal (default): kubeadm's static pods; external: programs on the etcd hosts; provided: yours."`
-	Backup *Backup `yaml:"backup,omitempty"`
+	Type   EtcdType `yaml:"type,omitempty" enum:"internal,external,provided" doc:"internal (default): kubeadm's static pods; external: programs on the etcd hosts; provided: yours."`
+	Backup *Backup  `yaml:"backup,omitempty"`
 	// DataDir is /var/lib/etcd by default.
 	DataDir string `yaml:"dataDir,omitempty" doc:"Default /var/lib/etcd."`
 	// Endpoints, CA, Cert and Key are those of an etcd of the user's: addresses, and paths of PEM files relative to the
@@ -109,7 +109,7 @@ type Etcd struct {
 // Certificates says who signs the control plane's certificates, and who renews them.
 type Certificates struct {
 	// Renew is auto by default: a timer on every control plane renews what ends within RenewBefore.
-	Renew string `yaml:"renew,omitempty" enum:"auto,manual" doc:"Default auto: a timer on the control planes renews certificates before they end. manual: kkbundle certs renew does."`
+	Renew Renewal `yaml:"renew,omitempty" enum:"auto,manual" doc:"Default auto: a timer on the control planes renews certificates before they end. manual: kkbundle certs renew does."`
 	// CA, FrontProxyCA and EtcdCA are authorities of the user's; those that are left out are made by kubeadm.
 	CA           *KeyPair `yaml:"ca,omitempty" doc:"An authority of yours for the cluster."`
 	FrontProxyCA *KeyPair `yaml:"frontProxyCA,omitempty" doc:"An authority of yours for the API server's proxy."`
@@ -121,13 +121,6 @@ type KeyPair struct {
 	Cert string `yaml:"cert" kk:"required" doc:"PEM file with the certificate."`
 	Key  string `yaml:"key" kk:"required" doc:"PEM file with the key. It does not go into a bundle."`
 }
-
-// Where packages of the operating system come from.
-const (
-	PackagesOfBundle = "bundle"
-	PackagesOfHost   = "host"
-	PackagesOfNobody = "none"
-)
 
 // Time says where hosts take the time from.
 type Time struct {
@@ -144,7 +137,7 @@ type Backup struct {
 
 // CRI is the container runtime.
 type CRI struct {
-	Type string `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Default containerd."`
+	Type RuntimeType `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Default containerd."`
 	// Version is the runtime's; empty is the catalog's default.
 	Version string `yaml:"version,omitempty" doc:"Such as v2.1.9; default the catalog's."`
 	// Tools are programs for operators that nodes get, none by default.
@@ -153,11 +146,11 @@ type CRI struct {
 
 // CNI is the pod network.
 type CNI struct {
-	Type string `yaml:"type,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn,multus,none" doc:"Default flannel."`
+	Type NetworkType `yaml:"type,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn,multus,none" doc:"Default flannel."`
 	// Version is the network's; empty is the catalog's default.
 	Version string `yaml:"version,omitempty" doc:"Such as v3.31.2; default the catalog's."`
 	// With is the network of the pods' first interface where Type is multus.
-	With string `yaml:"with,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn" doc:"The network that multus adds to."`
+	With NetworkType `yaml:"with,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn" doc:"The network that multus adds to."`
 	// IPv4MaskSize and IPv6MaskSize are what each node takes of the pods' networks: 24 and 64 by default.
 	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"What each node takes of the IPv4 pod network. Default 24."`
 	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"What each node takes of the IPv6 pod network. Default 64."`
@@ -165,9 +158,17 @@ type CNI struct {
 	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they win over what kkbundle sets, and later ones win."`
 }
 
+// Primary returns the network of the pods' first interface: With for multus, Type otherwise.
+func (n CNI) Primary() NetworkType {
+	if n.Type == NetworkMultus {
+		return n.With
+	}
+	return n.Type
+}
+
 // ImageRegistry is where hosts pull from.
 type ImageRegistry struct {
-	Type string `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry (default) or harbor: one on the image_registry host; existing: yours."`
+	Type RegistryType `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry (default) or harbor: one on the image_registry host; existing: yours."`
 	// Port is where the installed registry listens, 5000 by default.
 	Port int `yaml:"port,omitempty" doc:"Port of the registry that is installed. Default 5000."`
 	// Address is the host[:port][/path] of an existing registry.
@@ -216,7 +217,7 @@ type Precheck struct {
 	// ClockSkew is how far clocks may be apart, 2s by default.
 	ClockSkew Duration `yaml:"clockSkew,omitempty" doc:"How far the hosts' clocks may be apart. Default 2s."`
 	// Internet says whether hosts may reach the internet, allowed by default.
-	Internet string `yaml:"internet,omitempty" enum:"allowed,forbidden" doc:"Whether hosts may reach the internet. Default allowed; forbidden: one that does is refused."`
+	Internet InternetPolicy `yaml:"internet,omitempty" enum:"allowed,forbidden" doc:"Whether hosts may reach the internet. Default allowed; forbidden: one that does is refused."`
 }
 
 // MinMemory is the least memory of a host by role.
@@ -239,11 +240,11 @@ type Addon struct {
 	// Values are paths of values files, relative to the cluster file; later ones win.
 	Values []string `yaml:"values,omitempty" doc:"Values files; later ones win."`
 	// Wait says whether the addon's pods must be ready before the next one comes; ready by default.
-	Wait string `yaml:"wait,omitempty" enum:"ready,none" doc:"ready (default): its pods must be ready before the next addon comes."`
+	Wait AddonWait `yaml:"wait,omitempty" enum:"ready,none" doc:"ready (default): its pods must be ready before the next addon comes."`
 	// Timeout is how long that may take, 5m by default.
 	Timeout Duration `yaml:"timeout,omitempty" doc:"How long its pods may take to be ready. Default 5m."`
 	// OnFailure says what becomes of a chart that fails; rollback by default.
-	OnFailure string `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"A chart that fails: rollback (default) to the release before, or keep what there is, to look at it."`
+	OnFailure FailurePolicy `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"A chart that fails: rollback (default) to the release before, or keep what there is, to look at it."`
 }
 
 // Component is a catalog component's version.
@@ -313,28 +314,28 @@ const (
 func (c *Cluster) WithDefaults() *Cluster {
 	d := *c
 	k := &d.Kubernetes
-	k.Distribution = orDefault(k.Distribution, "kubernetes")
+	k.Distribution = orDefault(k.Distribution, DistributionKubernetes)
 	k.MaxPods = orDefault(k.MaxPods, defaultMaxPods)
-	k.ProxyMode = orDefault(k.ProxyMode, "iptables")
-	k.Security = orDefault(k.Security, "baseline")
+	k.ProxyMode = orDefault(k.ProxyMode, ProxyIPTables)
+	k.Security = orDefault(k.Security, SecurityBaseline)
 	k.PodCIDR = cidrs(k.PodCIDR, defaultPodCIDR)
 	k.ServiceCIDR = cidrs(k.ServiceCIDR, defaultServiceCIDR)
 	k.Patches = slices.Clone(k.Patches)
 	k.Kubelet, k.Kubeadm, k.KubeProxy = k.Kubelet.clone(), k.Kubeadm.clone(), k.KubeProxy.clone()
-	d.ControlPlaneEndpoint.Type = orDefault(d.ControlPlaneEndpoint.Type, "local")
-	d.Etcd.Type = orDefault(d.Etcd.Type, "internal")
-	d.Certificates.Renew = orDefault(d.Certificates.Renew, "auto")
-	d.CRI.Type = orDefault(d.CRI.Type, "containerd")
+	d.ControlPlaneEndpoint.Type = orDefault(d.ControlPlaneEndpoint.Type, EndpointLocal)
+	d.Etcd.Type = orDefault(d.Etcd.Type, EtcdInternal)
+	d.Certificates.Renew = orDefault(d.Certificates.Renew, RenewAuto)
+	d.CRI.Type = orDefault(d.CRI.Type, RuntimeContainerd)
 	d.CRI.Tools = slices.Clone(d.CRI.Tools)
-	d.CNI.Type = orDefault(d.CNI.Type, "flannel")
+	d.CNI.Type = orDefault(d.CNI.Type, NetworkFlannel)
 	d.CNI.IPv4MaskSize = orDefault(d.CNI.IPv4MaskSize, nodeBits4)
 	d.CNI.IPv6MaskSize = orDefault(d.CNI.IPv6MaskSize, nodeBits6)
 	d.CNI.Values = slices.Clone(d.CNI.Values)
 	d.Etcd.DataDir = orDefault(d.Etcd.DataDir, defaultEtcdDir)
 	d.Etcd.Endpoints = slices.Clone(d.Etcd.Endpoints)
 	d.OSPackages = orDefault(d.OSPackages, PackagesOfBundle)
-	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, "registry")
-	if d.ImageRegistry.Type == "registry" {
+	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, RegistryPlain)
+	if d.ImageRegistry.Type == RegistryPlain {
 		d.ImageRegistry.Port = orDefault(d.ImageRegistry.Port, DefaultRegistryPort)
 	}
 	if d.Storage.NFS {
@@ -345,7 +346,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.Precheck.MinKernel = orDefault(d.Precheck.MinKernel, defaultKernel)
 	d.Precheck.DiskLatency = orDefault(d.Precheck.DiskLatency, defaultDiskLatency)
 	d.Precheck.ClockSkew = orDefault(d.Precheck.ClockSkew, defaultClockSkew)
-	d.Precheck.Internet = orDefault(d.Precheck.Internet, "allowed")
+	d.Precheck.Internet = orDefault(d.Precheck.Internet, InternetAllowed)
 	d.Addons = addonsWithDefaults(d.Addons)
 	d.Components = maps.Clone(d.Components)
 	d.Catalog, d.Catalogs = slices.Clone(d.Catalog), slices.Clone(d.Catalogs)
@@ -359,10 +360,10 @@ func addonsWithDefaults(list []Addon) []Addon {
 		a.Namespace = orDefault(a.Namespace, "default")
 		a.Release = orDefault(a.Release, a.Chart)
 		a.Values, a.Manifests = slices.Clone(a.Values), slices.Clone(a.Manifests)
-		a.Wait = orDefault(a.Wait, "ready")
+		a.Wait = orDefault(a.Wait, WaitReady)
 		a.Timeout = orDefault(a.Timeout, defaultAddonTimeout)
 		if a.Chart != "" {
-			a.OnFailure = orDefault(a.OnFailure, "rollback")
+			a.OnFailure = orDefault(a.OnFailure, FailureRollback)
 		}
 	}
 	return list

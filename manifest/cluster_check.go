@@ -20,7 +20,7 @@ func (c *checker) cluster(k *Cluster) {
 	c.kubeadm(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
-	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != "internal" {
+	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != EtcdInternal {
 		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
 	}
 	c.podNetwork(&k.CNI)
@@ -143,10 +143,10 @@ func (c *checker) endpoint(e *Endpoint) {
 	at := "controlPlaneEndpoint"
 	if e.Address != "" {
 		c.hostPort(join(at, "address"), e.Address)
-	} else if e.Type == "kube-vip" || e.Type == "external" {
+	} else if e.Type == EndpointKubeVIP || e.Type == EndpointExternal {
 		c.add(at, "address is missing; type %s needs it", e.Type)
 	}
-	if _, port, _ := splitHostPort(e.Address); (e.Type == "kube-vip" || e.Type == "haproxy") && port != 0 && port != DefaultPort {
+	if _, port, _ := splitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) && port != 0 && port != DefaultPort {
 		c.add(join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out", port, e.Type, DefaultPort)
 	}
 }
@@ -185,9 +185,9 @@ func (c *checker) etcd(e *Etcd) {
 	}{{"endpoints", len(e.Endpoints) > 0}, {"ca", e.CA != ""}, {"cert", e.Cert != ""}, {"key", e.Key != ""}}
 	for _, one := range given {
 		switch {
-		case e.Type == "provided" && !one.set:
+		case e.Type == EtcdProvided && !one.set:
 			c.add("etcd", "%s is missing; type provided needs endpoints, ca, cert and key", one.name)
-		case e.Type != "provided" && one.set:
+		case e.Type != EtcdProvided && one.set:
 			c.addKey(join("etcd", one.name), "belongs to an etcd of yours; write type: provided or leave it out")
 		}
 	}
@@ -204,12 +204,12 @@ func (c *checker) etcd(e *Etcd) {
 func (c *checker) podNetwork(n *CNI) {
 	c.release("cni.version", n.Version)
 	switch {
-	case n.Type == "multus" && n.With == "":
+	case n.Type == NetworkMultus && n.With == "":
 		c.add("cni", "with is missing; multus needs another network for the pods' first interface")
-	case n.Type != "multus" && n.With != "":
+	case n.Type != NetworkMultus && n.With != "":
 		c.addKey("cni.with", "belongs to type: multus; leave it out")
 	}
-	if n.Type == "none" && len(n.Values) > 0 {
+	if n.Type == NetworkNone && len(n.Values) > 0 {
 		c.addKey("cni.values", "there is no network to give them to; leave it out")
 	}
 	for _, one := range []struct {
@@ -232,7 +232,7 @@ func (c *checker) imageRegistry(r *ImageRegistry) {
 		}
 	}
 	c.registryVIP(join(path, "vip"), r)
-	if r.Type == "existing" {
+	if r.Type == RegistryExisting {
 		if r.Address == "" {
 			c.add(path, "address is missing; type existing needs it")
 		}
@@ -258,7 +258,7 @@ func (c *checker) registryVIP(path string, r *ImageRegistry) {
 	if r.VIP == "" {
 		return
 	}
-	if r.Type == "existing" || r.Type == "none" {
+	if r.Type == RegistryExisting || r.Type == RegistryNone {
 		c.addKey(path, "belongs to a registry that is installed on two hosts; leave it out, or write type: registry or harbor")
 		return
 	}
@@ -311,7 +311,7 @@ func (c *checker) addon(path string, a Addon) {
 			c.addKey(join(path, one.name), "belongs to a chart; leave it out")
 		}
 	}
-	if a.Timeout != 0 && a.Wait == "none" {
+	if a.Timeout != 0 && a.Wait == WaitNone {
 		c.addKey(join(path, "timeout"), "belongs to wait: ready; leave it out")
 	}
 }

@@ -21,8 +21,8 @@ kubernetes: {version: v1.34.3, kubelet: {a: {b: [1]}}}, addons: [{chart: web}]}`
 		d.Precheck.MinKernel, d.Addons[0].Namespace, d.Addons[0].Release,
 	}
 	want := []any{
-		"kubernetes", "10.233.64.0/18", "10.233.0.0/18", 110, "iptables", "local", "internal", "containerd",
-		"flannel", "registry", 5000, int64(1782579200), int64(1073741824), "4.9.17", "default", "web",
+		Distribution("kubernetes"), "10.233.64.0/18", "10.233.0.0/18", 110, ProxyMode("iptables"), EndpointType("local"),
+		EtcdType("internal"), RuntimeType("containerd"), NetworkType("flannel"), RegistryType("registry"), 5000, int64(1782579200), int64(1073741824), "4.9.17", "default", "web",
 	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("defaults (-got +want):\n%s", diff)

@@ -361,11 +361,11 @@ func (inv *Inventory) Check(k *Cluster) error {
 func (c *checker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	const pair = 2
 	n := inv.members(RoleRegistry)
-	installed := r.Type == "registry" || r.Type == "harbor"
+	installed := r.Type.Installed()
 	switch {
 	case installed && n == 0:
 		c.add("groups", "image_registry is missing; name the host that the registry is installed on")
-	case r.Type == "existing" && n > 0:
+	case r.Type == RegistryExisting && n > 0:
 		c.addKey("groups.image_registry", "the cluster uses the registry %s, so none is installed; leave the group out", r.Address)
 	case installed && r.VIP == "" && n > 1:
 		c.addKey("groups.image_registry", "%d hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host", n)
@@ -384,7 +384,7 @@ func (c *checker) registryHosts(inv *Inventory, r *ImageRegistry) {
 }
 
 func (c *checker) etcdHosts(inv *Inventory, d *Cluster) {
-	if d.Etcd.Type != "internal" || len(inv.Groups.Etcd) == 0 {
+	if d.Etcd.Type != EtcdInternal || len(inv.Groups.Etcd) == 0 {
 		return
 	}
 	for _, h := range inv.Hosts() {

@@ -45,11 +45,11 @@ func when(condition bool, path string) []string {
 func clusterGaps() []gap[*Cluster] {
 	return append(runtimeGaps(), []gap[*Cluster]{
 		{"saving an etcd of yours", func(c *Cluster) []string {
-			return when(c.Etcd.Type == "provided" && c.Etcd.Backup != nil, "etcd.backup")
+			return when(c.Etcd.Type == EtcdProvided && c.Etcd.Backup != nil, "etcd.backup")
 		}, "leave it out, and save it where it runs"},
 		{"Hybridnet with more than one network for pods", func(c *Cluster) []string {
 			two := len(c.Kubernetes.PodCIDR) > 1
-			return append(when(two && c.CNI.Type == "hybridnet", "cni.type"), when(two && c.CNI.With == "hybridnet", "cni.with")...)
+			return append(when(two && c.CNI.Type == NetworkHybridnet, "cni.type"), when(two && c.CNI.With == NetworkHybridnet, "cni.with")...)
 		}, "use calico, cilium, kube-ovn or flannel"},
 	}...)
 }

@@ -4,30 +4,32 @@ import "slices"
 
 // runtimeGaps are what does not go together with a container runtime, or with k3s. Most of it will stay so.
 func runtimeGaps() []gap[*Cluster] {
-	k3s := func(c *Cluster) bool { return c.Kubernetes.Distribution == "k3s" }
+	k3s := func(c *Cluster) bool { return c.Kubernetes.Distribution == DistributionK3s }
 	with := func(what, path, use string, found func(*Cluster) bool) gap[*Cluster] {
 		return gap[*Cluster]{what, func(c *Cluster) []string { return when(found(c), path) }, use}
 	}
 	return []gap[*Cluster]{
 		with("CRI-O without a registry", "imageRegistry.type", "it takes images from registries only: use registry or existing, or containerd",
-			func(c *Cluster) bool { return c.CRI.Type == "crio" && c.ImageRegistry.Type == "none" && !k3s(c) }),
+			func(c *Cluster) bool {
+				return c.CRI.Type == RuntimeCRIO && c.ImageRegistry.Type == RegistryNone && !k3s(c)
+			}),
 		with("crictl from the catalog for k3s", "cri.tools", "leave it out: k3s is crictl and ctr, too",
 			func(c *Cluster) bool { return k3s(c) && len(c.CRI.Tools) > 0 }),
 		with("nerdctl without containerd", "cri.tools", "use crictl, or containerd", func(c *Cluster) bool {
-			return !k3s(c) && c.CRI.Type != "" && c.CRI.Type != "containerd" && slices.Contains(c.CRI.Tools, "nerdctl")
+			return !k3s(c) && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd && slices.Contains(c.CRI.Tools, "nerdctl")
 		}),
 		with("another runtime for k3s", "cri.type", "leave it out: k3s brings its own containerd",
-			func(c *Cluster) bool { return k3s(c) && c.CRI.Type != "" && c.CRI.Type != "containerd" }),
+			func(c *Cluster) bool { return k3s(c) && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd }),
 		with("kube-vip with k3s", "controlPlaneEndpoint.type", "use local, or external with a balancer of yours: k3s' nodes find all servers by themselves",
-			func(c *Cluster) bool { return k3s(c) && c.ControlPlaneEndpoint.Type == "kube-vip" }),
+			func(c *Cluster) bool { return k3s(c) && c.ControlPlaneEndpoint.Type == EndpointKubeVIP }),
 		with("haproxy with k3s", "controlPlaneEndpoint.type", "use local: k3s' nodes have a balancer in themselves",
-			func(c *Cluster) bool { return k3s(c) && c.ControlPlaneEndpoint.Type == "haproxy" }),
+			func(c *Cluster) bool { return k3s(c) && c.ControlPlaneEndpoint.Type == EndpointHAProxy }),
 		with("etcd beside k3s", "etcd.type", "use internal (k3s' own etcd), or provided with an etcd of yours",
-			func(c *Cluster) bool { return k3s(c) && c.Etcd.Type == "external" }),
+			func(c *Cluster) bool { return k3s(c) && c.Etcd.Type == EtcdExternal }),
 		with("saving k3s' etcd", "etcd.backup", "leave it out: k3s saves its etcd by itself, every 12 hours, below /var/lib/rancher/k3s/server/db/snapshots",
 			func(c *Cluster) bool { return k3s(c) && c.Etcd.Backup != nil }),
 		with("hardening k3s", "kubernetes.security", "use baseline",
-			func(c *Cluster) bool { return k3s(c) && c.Kubernetes.Security == "hardened" }),
+			func(c *Cluster) bool { return k3s(c) && c.Kubernetes.Security == SecurityHardened }),
 		with("dual stack with k3s", "kubernetes.podCIDR", "use one network",
 			func(c *Cluster) bool { return k3s(c) && len(c.Kubernetes.PodCIDR) > 1 }),
 		with("kubeadm's configuration with k3s", "kubernetes.kubeadm", "leave it out",
@@ -50,7 +52,7 @@ func runtimeGaps() []gap[*Cluster] {
 		with("another version of k3s' containerd", "cri.version", "leave it out: it comes with k3s",
 			func(c *Cluster) bool { return k3s(c) && c.CRI.Version != "" }),
 		{"a chart for k3s' own flannel", func(c *Cluster) []string {
-			own := k3s(c) && (c.CNI.Type == "" || c.CNI.Type == "flannel")
+			own := k3s(c) && (c.CNI.Type == "" || c.CNI.Type == NetworkFlannel)
 			return append(when(own && c.CNI.Version != "", "cni.version"), when(own && len(c.CNI.Values) > 0, "cni.values")...)
 		}, "leave it out, or use another network"},
 	}

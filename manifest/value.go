@@ -79,6 +79,10 @@ func (l *lister) value(path string, v reflect.Value) {
 		}
 	case reflect.Slice:
 		l.list(path, v)
+	case reflect.String: // also of a named type
+		if v.Len() > 0 {
+			l.add(path, v.String())
+		}
 	default:
 		if !v.IsZero() || v.Kind() == reflect.Bool {
 			l.add(path, v.Interface())

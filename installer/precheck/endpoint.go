@@ -59,9 +59,9 @@ func endpointSurvives(s *Subject) Finding {
 	switch {
 	case n < 2:
 		return skip()
-	case e.Type == "local" && e.Address == "":
+	case e.Type == manifest.EndpointLocal && e.Address == "":
 		return failf("%s, and the address is the first one's own", count(n, "host"))
-	case e.Type == "haproxy":
+	case e.Type == manifest.EndpointHAProxy:
 		return pass("every worker has a proxy of its own")
 	default:
 		return pass(e.Address)
@@ -78,7 +78,7 @@ type shared struct {
 // sharedAddresses returns those of a cluster. One that is no address is invalid.
 func sharedAddresses(c *manifest.Cluster) []shared {
 	var list []shared
-	if c.ControlPlaneEndpoint.Type == "kube-vip" {
+	if c.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
 		list = append(list, shared{addressOf(c.ControlPlaneEndpoint.Address), manifest.RoleControlPlane, "controlPlaneEndpoint.address"})
 	}
 	if c.ImageRegistry.VIP != "" {
@@ -198,7 +198,7 @@ func byWhom(v node.Vacancy) string {
 
 // endpointAddresses are the load balancer's, where it is the user's own.
 func endpointAddresses(c *manifest.Cluster) []string {
-	if c.ControlPlaneEndpoint.Type != "external" || c.ControlPlaneEndpoint.Address == "" {
+	if c.ControlPlaneEndpoint.Type != manifest.EndpointExternal || c.ControlPlaneEndpoint.Address == "" {
 		return nil
 	}
 	return []string{c.ControlPlaneEndpoint.HostPort("")}
@@ -208,7 +208,7 @@ func reachesEndpoint(s *Subject) Finding { return s.reaches(endpointAddresses(s.
 
 // registryAddresses are those of the user's own registry.
 func registryAddresses(c *manifest.Cluster) []string {
-	if c.ImageRegistry.Type != "existing" || c.ImageRegistry.Address == "" {
+	if c.ImageRegistry.Type != manifest.RegistryExisting || c.ImageRegistry.Address == "" {
 		return nil
 	}
 	return []string{withPort(hostOf(c.ImageRegistry.Address), strconv.Itoa(httpsPort))}

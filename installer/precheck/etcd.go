@@ -56,7 +56,7 @@ func isFastEnough(s *Subject) Finding {
 }
 
 func isNoDowngrade(s *Subject) Finding {
-	if s.Cluster.Etcd.Type != "external" || !s.Host.Is(manifest.RoleEtcd) || s.Facts.Unit("etcd.service").Load != "loaded" {
+	if s.Cluster.Etcd.Type != manifest.EtcdExternal || !s.Host.Is(manifest.RoleEtcd) || s.Facts.Unit("etcd.service").Load != "loaded" {
 		return skip()
 	}
 	want, err := catalog.Version(s.Cluster, "etcd")
@@ -150,7 +150,7 @@ const certificateDays = 30
 func hasEtcdCertificates(s *Subject) Finding {
 	etcd := s.Input.Etcd
 	switch {
-	case s.Cluster.Etcd.Type != "provided":
+	case s.Cluster.Etcd.Type != manifest.EtcdProvided:
 		return skip()
 	case etcd == nil:
 		return unknown("nobody has looked at them")
@@ -191,7 +191,7 @@ func isNewEtcd(s *Subject) Finding {
 	if floor == "" || s.Cluster.Kubernetes.Version == "" {
 		return skip()
 	}
-	if s.Cluster.Etcd.Type != "provided" {
+	if s.Cluster.Etcd.Type != manifest.EtcdProvided {
 		version, err := catalog.Version(s.Cluster, "etcd")
 		if err != nil || version == "" {
 			return skip() // the cluster file does not choose one
@@ -228,7 +228,7 @@ func isNewer(have, least string) Finding {
 
 // etcdAddresses are what control planes dial.
 func etcdAddresses(c *manifest.Cluster) []string {
-	if c.Etcd.Type != "provided" {
+	if c.Etcd.Type != manifest.EtcdProvided {
 		return nil
 	}
 	var list []string

@@ -73,7 +73,7 @@ func hasWorkers(s *Subject) Finding {
 // hasEtcdHosts cannot fail for inventories of kkbundle's, where the control plane is the default.
 func hasEtcdHosts(s *Subject) Finding {
 	switch n := s.members(manifest.RoleEtcd); {
-	case s.Cluster.Etcd.Type != "external":
+	case s.Cluster.Etcd.Type != manifest.EtcdExternal:
 		return skip()
 	case n == 0:
 		return fail("no host is one")
@@ -85,9 +85,9 @@ func hasEtcdHosts(s *Subject) Finding {
 func isOdd(s *Subject) Finding {
 	n := s.members(manifest.RoleEtcd)
 	switch {
-	case s.Cluster.Etcd.Type == "provided":
+	case s.Cluster.Etcd.Type == manifest.EtcdProvided:
 		return skip()
-	case s.Cluster.Etcd.Type == "internal":
+	case s.Cluster.Etcd.Type == manifest.EtcdInternal:
 		n = s.members(manifest.RoleControlPlane)
 	}
 	switch {
@@ -111,15 +111,15 @@ func oddLevel(s *Subject) Level {
 // isKnownEtcd cannot fail for files of kkbundle's, whose parser refuses other names.
 func isKnownEtcd(s *Subject) Finding {
 	switch name := s.Cluster.Etcd.Type; name {
-	case "internal", "external", "provided":
-		return pass(name)
+	case manifest.EtcdInternal, manifest.EtcdExternal, manifest.EtcdProvided:
+		return pass(string(name))
 	default:
-		return fail(name)
+		return fail(string(name))
 	}
 }
 
 func hasRegistryHosts(s *Subject) Finding {
-	if kind := s.Cluster.ImageRegistry.Type; kind != "registry" && kind != "harbor" {
+	if kind := s.Cluster.ImageRegistry.Type; !kind.Installed() {
 		return skip()
 	}
 	n := s.members(manifest.RoleRegistry)

@@ -89,21 +89,23 @@ func isBefore(version string, than ...int) bool {
 }
 
 // networks returns the pod networks of the cluster: multus adds to another one.
-func networks(c *manifest.Cluster) []string {
-	if c.CNI.Type == "multus" {
-		return []string{"multus", c.CNI.With}
+func networks(c *manifest.Cluster) []manifest.NetworkType {
+	if c.CNI.Type == manifest.NetworkMultus {
+		return []manifest.NetworkType{manifest.NetworkMultus, c.CNI.With}
 	}
-	return []string{c.CNI.Type}
+	return []manifest.NetworkType{c.CNI.Type}
 }
 
-func hasNetwork(c *manifest.Cluster, name string) bool { return slices.Contains(networks(c), name) }
+func hasNetwork(c *manifest.Cluster, name manifest.NetworkType) bool {
+	return slices.Contains(networks(c), name)
+}
 
 func hasNetworkKernel(s *Subject) Finding {
 	least := ciliumKernel(s.Cluster)
 	if isMaintained(s.Facts.Kernel) {
 		least = "" // Cilium takes the 4.18 of RHEL 8
 	}
-	if s.Cluster.Kubernetes.ProxyMode == "nftables" {
+	if s.Cluster.Kubernetes.ProxyMode == manifest.ProxyNFTables {
 		least = "5.13" // more than any Cilium asks for
 	}
 	if least == "" {
@@ -115,11 +117,11 @@ func hasNetworkKernel(s *Subject) Finding {
 // ciliumKernel is the least kernel for the cluster's Cilium, "" if it has none.
 func ciliumKernel(c *manifest.Cluster) string {
 	switch v := c.CNI.Version; {
-	case !hasNetwork(c, "cilium"):
+	case !hasNetwork(c, manifest.NetworkCilium):
 		return ""
-	case c.CNI.Type == "cilium" && isBefore(v, 1, 16):
+	case c.CNI.Type == manifest.NetworkCilium && isBefore(v, 1, 16):
 		return "4.9.17"
-	case c.CNI.Type == "cilium" && isBefore(v, 1, 18):
+	case c.CNI.Type == manifest.NetworkCilium && isBefore(v, 1, 18):
 		return "5.4"
 	default:
 		return "5.10"
@@ -155,16 +157,16 @@ func modules(c *manifest.Cluster) []string {
 	list := []string{"overlay", "br_netfilter"}
 	for _, network := range networks(c) {
 		switch network {
-		case "flannel", "calico", "cilium", "hybridnet":
+		case manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet:
 			list = append(list, "vxlan")
-		case "kube-ovn":
+		case manifest.NetworkKubeOVN:
 			list = append(list, "openvswitch", "geneve")
 		}
 	}
 	switch c.Kubernetes.ProxyMode {
-	case "ipvs":
+	case manifest.ProxyIPVS:
 		list = append(list, "ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack")
-	case "nftables":
+	case manifest.ProxyNFTables:
 		list = append(list, "nf_tables", "nf_conntrack")
 	}
 	if c.DNS.NodeLocal {

@@ -116,19 +116,19 @@ func hasNoOldNetwork(s *Subject) Finding {
 }
 
 // networkFiles are the names under which pod networks configure themselves.
-func networkFiles(network string) []string {
+func networkFiles(network manifest.NetworkType) []string {
 	switch network {
-	case "flannel":
+	case manifest.NetworkFlannel:
 		return []string{"10-flannel.conflist"}
-	case "calico":
+	case manifest.NetworkCalico:
 		return []string{"10-calico.conflist"}
-	case "cilium":
+	case manifest.NetworkCilium:
 		return []string{"05-cilium.conflist"}
-	case "kube-ovn":
+	case manifest.NetworkKubeOVN:
 		return []string{"01-kube-ovn.conflist"}
-	case "hybridnet":
+	case manifest.NetworkHybridnet:
 		return []string{"06-hybridnet.conflist", "00-hybridnet.conflist"}
-	case "multus":
+	case manifest.NetworkMultus:
 		return []string{"00-multus.conf", "00-multus.conflist"}
 	default:
 		return nil
@@ -136,7 +136,7 @@ func networkFiles(network string) []string {
 }
 
 func hasNoForeignCNI(s *Subject) Finding {
-	if s.Ours() && s.Cluster.CNI.Type == "none" {
+	if s.Ours() && s.Cluster.CNI.Type == manifest.NetworkNone {
 		return pass("the pod network is the user's own") // and must be there by now
 	}
 	var ours, found []string

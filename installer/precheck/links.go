@@ -49,9 +49,9 @@ func ways(c *manifest.Cluster) []way {
 		{network: "tcp", port: manifest.DefaultPort, what: "API server", from: nodes, to: cp},
 		{network: "tcp", port: 10250, what: "kubelet", from: cp, to: nodes},
 	}
-	if c.Etcd.Type != "provided" {
+	if c.Etcd.Type != manifest.EtcdProvided {
 		etcd := cp
-		if c.Etcd.Type == "external" {
+		if c.Etcd.Type == manifest.EtcdExternal {
 			etcd = []manifest.Role{manifest.RoleEtcd}
 		}
 		list = append(list,
@@ -60,9 +60,9 @@ func ways(c *manifest.Cluster) []way {
 	}
 	registry := []manifest.Role{manifest.RoleRegistry}
 	switch c.ImageRegistry.Type {
-	case "registry":
+	case manifest.RegistryPlain:
 		list = append(list, way{network: "tcp", port: c.ImageRegistry.Port, what: "registry", from: nodes, to: registry})
-	case "harbor":
+	case manifest.RegistryHarbor:
 		list = append(list, way{network: "tcp", port: 443, what: "Harbor", from: nodes, to: registry})
 	}
 	if c.Storage.NFS {
@@ -73,25 +73,21 @@ func ways(c *manifest.Cluster) []way {
 
 // podWays are those of the pod network.
 func podWays(c *manifest.Cluster, nodes []manifest.Role) []way {
-	network := c.CNI.Type
-	if network == "multus" {
-		network = c.CNI.With
-	}
 	peer := func(network string, port int, what string) way {
 		return way{network: network, port: port, what: what, from: nodes, to: nodes, peers: true}
 	}
-	switch network {
-	case "flannel":
+	switch c.CNI.Primary() {
+	case manifest.NetworkFlannel:
 		return []way{peer("udp", 8472, "flannel (VXLAN)")}
-	case "calico":
+	case manifest.NetworkCalico:
 		bgp := peer("tcp", 179, "calico (BGP)")
 		bgp.maybe = true
 		return []way{peer("udp", 4789, "calico (VXLAN)"), bgp}
-	case "cilium":
+	case manifest.NetworkCilium:
 		return []way{peer("udp", 8472, "cilium (VXLAN)"), peer("tcp", 4240, "cilium (health)")}
-	case "hybridnet":
+	case manifest.NetworkHybridnet:
 		return []way{peer("udp", 8472, "hybridnet (VXLAN)")}
-	case "kube-ovn":
+	case manifest.NetworkKubeOVN:
 		databases := func(port int) way {
 			return way{network: "tcp", port: port, what: "kube-ovn (OVN)", from: nodes, to: []manifest.Role{manifest.RoleControlPlane}}
 		}

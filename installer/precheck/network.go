@@ -214,7 +214,7 @@ func hasCommonMTU(s *Subject) Finding {
 func internetAddresses() []string { return []string{"1.1.1.1:443", "8.8.8.8:53", "223.5.5.5:53"} }
 
 func isOffline(s *Subject) Finding {
-	if s.Cluster.Precheck.Internet != "forbidden" {
+	if s.Cluster.Precheck.Internet != manifest.InternetForbidden {
 		return skip()
 	}
 	var open []string

@@ -65,7 +65,7 @@ func pluginChecks() []Check {
 		{
 			ID: "plugin", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network is a known one", Rule: isKnownPlugin, OfCluster: true,
 			Why:    "nobody would install it, and pods would get no addresses",
-			Fix:    "write one of " + strings.Join(plugins(), ", ") + " into cni.type of the cluster file",
+			Fix:    "write one of " + strings.Join(texts(plugins()), ", ") + " into cni.type of the cluster file",
 			Source: "KubeKey v4 network_precheck, where kube-ovn and kubeovn are one",
 		},
 		{
@@ -170,7 +170,7 @@ func holdsPods(pods, mask, length int) Finding {
 // hybridnet and kube-ovn.
 func holdsNodes(s *Subject) Finding {
 	v4, v6, own := masks(s.Cluster)
-	if own || !hasNetwork(s.Cluster, "flannel") && !hasNetwork(s.Cluster, "cilium") {
+	if own || !hasNetwork(s.Cluster, manifest.NetworkFlannel) && !hasNetwork(s.Cluster, manifest.NetworkCilium) {
 		return skip()
 	}
 	nodes := len(s.fleet.members[manifest.RoleCluster])
@@ -200,22 +200,30 @@ func hasServiceSize(s *Subject) Finding {
 
 func hostBits(p netip.Prefix) int { return p.Addr().BitLen() - p.Bits() }
 
-func plugins() []string {
-	return []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "none"}
+func texts(names []manifest.NetworkType) []string {
+	var list []string
+	for _, name := range names {
+		list = append(list, string(name))
+	}
+	return list
+}
+
+func plugins() []manifest.NetworkType {
+	return []manifest.NetworkType{manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet, manifest.NetworkKubeOVN, manifest.NetworkMultus, manifest.NetworkNone}
 }
 
 // isKnownPlugin cannot fail for files of kkbundle's, whose parser refuses other names.
 func isKnownPlugin(s *Subject) Finding {
 	for _, name := range networks(s.Cluster) {
 		if !slices.Contains(plugins(), name) {
-			return fail(name)
+			return fail(string(name))
 		}
 	}
-	return pass(strings.Join(networks(s.Cluster), " with "))
+	return pass(strings.Join(texts(networks(s.Cluster)), " with "))
 }
 
 func canHybridnet(s *Subject) Finding {
-	if !hasNetwork(s.Cluster, "hybridnet") {
+	if !hasNetwork(s.Cluster, manifest.NetworkHybridnet) {
 		return skip()
 	}
 	if isBefore(s.Cluster.Kubernetes.Version, 1, 16) {
@@ -227,17 +235,17 @@ func canHybridnet(s *Subject) Finding {
 func isFittingMode(s *Subject) Finding {
 	mode, version := s.Cluster.Kubernetes.ProxyMode, s.Cluster.Kubernetes.Version
 	switch {
-	case mode == "nftables" && isBefore(version, 1, 31):
+	case mode == manifest.ProxyNFTables && isBefore(version, 1, 31):
 		return failf("%s has no nftables mode by default", version)
-	case mode == "ipvs" && version != "" && !isBefore(version, 1, 35):
+	case mode == manifest.ProxyIPVS && version != "" && !isBefore(version, 1, 35):
 		return failf("ipvs is deprecated in %s", version)
 	default:
-		return pass(mode)
+		return pass(string(mode))
 	}
 }
 
 func modeLevel(s *Subject) Level {
-	if s.Cluster.Kubernetes.ProxyMode == "ipvs" {
+	if s.Cluster.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		return Warn
 	}
 	return Block

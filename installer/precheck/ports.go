@@ -43,14 +43,14 @@ func portsOf(c *manifest.Cluster, h manifest.Host) []port {
 			list = append(list, networkPorts(network)...)
 		}
 	}
-	if c.ControlPlaneEndpoint.Type == "haproxy" && h.Is(manifest.RoleWorker) && !h.Is(manifest.RoleControlPlane) {
+	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy && h.Is(manifest.RoleWorker) && !h.Is(manifest.RoleControlPlane) {
 		list = append(list, port{"tcp", manifest.DefaultPort, "haproxy"}, port{"tcp", 8081, "haproxy"})
 	}
 	if h.Is(manifest.RoleRegistry) {
 		switch c.ImageRegistry.Type {
-		case "registry":
+		case manifest.RegistryPlain:
 			list = append(list, port{"tcp", c.ImageRegistry.Port, "registry"})
-		case "harbor":
+		case manifest.RegistryHarbor:
 			list = append(list, port{"tcp", 80, "Harbor"}, port{"tcp", 443, "Harbor"})
 		}
 	}
@@ -60,9 +60,9 @@ func portsOf(c *manifest.Cluster, h manifest.Host) []port {
 // hasEtcd tells whether etcd will run on a host.
 func hasEtcd(c *manifest.Cluster, h manifest.Host) bool {
 	switch c.Etcd.Type {
-	case "provided":
+	case manifest.EtcdProvided:
 		return false
-	case "internal":
+	case manifest.EtcdInternal:
 		return h.Is(manifest.RoleControlPlane) || h.Is(manifest.RoleEtcd)
 	default:
 		return h.Is(manifest.RoleEtcd)
@@ -70,17 +70,17 @@ func hasEtcd(c *manifest.Cluster, h manifest.Host) bool {
 }
 
 // networkPorts are those on which nodes listen for a pod network.
-func networkPorts(network string) []port {
+func networkPorts(network manifest.NetworkType) []port {
 	switch network {
-	case "flannel":
+	case manifest.NetworkFlannel:
 		return []port{{"udp", 8472, "flannel"}}
-	case "calico":
+	case manifest.NetworkCalico:
 		return []port{{"tcp", 179, "calico"}, {"udp", 4789, "calico"}}
-	case "cilium":
+	case manifest.NetworkCilium:
 		return []port{{"tcp", 4240, "cilium"}, {"tcp", 4244, "cilium"}, {"udp", 8472, "cilium"}}
-	case "kube-ovn":
+	case manifest.NetworkKubeOVN:
 		return []port{{"tcp", 6641, "kube-ovn"}, {"tcp", 6642, "kube-ovn"}, {"udp", 6081, "kube-ovn"}}
-	case "hybridnet":
+	case manifest.NetworkHybridnet:
 		return []port{{"udp", 8472, "hybridnet"}}
 	default:
 		return nil

@@ -58,7 +58,7 @@ func unique(list []string) []string {
 // dialAddresses are what the host is to connect to, in order to know whether it can.
 func dialAddresses(c *manifest.Cluster, h manifest.Host) []string {
 	var list []string
-	if c.Precheck.Internet == "forbidden" {
+	if c.Precheck.Internet == manifest.InternetForbidden {
 		list = append(list, internetAddresses()...)
 	}
 	if h.Is(manifest.RoleControlPlane) {

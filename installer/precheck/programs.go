@@ -52,10 +52,10 @@ func neededExecutables(s *Subject) []string {
 	if s.Input.Install {
 		list = append(list, "systemctl", "modprobe", "sysctl", "swapoff")
 	}
-	if s.Cluster.Kubernetes.Distribution == "k3s" {
+	if s.Cluster.Kubernetes.Distribution == manifest.DistributionK3s {
 		return list // it brings the others itself
 	}
-	version, docker := s.Cluster.Kubernetes.Version, s.Cluster.CRI.Type == "docker"
+	version, docker := s.Cluster.Kubernetes.Version, s.Cluster.CRI.Type == manifest.RuntimeDocker
 	if isBefore(version, 1, 33) || docker {
 		list = append(list, "ip", "iptables", "nsenter")
 	}
@@ -77,10 +77,10 @@ func optionalExecutables(c *manifest.Cluster) []string {
 	if isBefore(version, 1, 30) {
 		list = append(list, "ebtables")
 	}
-	if c.CRI.Type == "docker" || isBefore(version, 1, 30) {
+	if c.CRI.Type == manifest.RuntimeDocker || isBefore(version, 1, 30) {
 		list = append(list, "socat")
 	}
-	if c.Kubernetes.ProxyMode == "ipvs" {
+	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		list = append(list, "ipset", "ipvsadm")
 	}
 	return list

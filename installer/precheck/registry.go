@@ -34,7 +34,7 @@ func hostOf(address string) string {
 
 func runsHarbor(s *Subject) Finding {
 	switch {
-	case s.Cluster.ImageRegistry.Type != "harbor" || s.Facts.Arch == "":
+	case s.Cluster.ImageRegistry.Type != manifest.RegistryHarbor || s.Facts.Arch == "":
 		return skip()
 	case s.Facts.Arch != "amd64":
 		return fail(s.Facts.Arch)

@@ -390,7 +390,7 @@ func FuzzEvaluate(f *testing.F) {
 			t.Skip()
 		}
 		c := &manifest.Cluster{}
-		c.Kubernetes.Version, c.Kubernetes.MaxPods, c.CNI.Type, c.CNI.With = version, pods, network, "flannel"
+		c.Kubernetes.Version, c.Kubernetes.MaxPods, c.CNI.Type, c.CNI.With = version, pods, manifest.NetworkType(network), manifest.NetworkFlannel
 		c.Kubernetes.PodCIDR = cidrs("10.233.64.0/18", "fd85::/56")
 		c.CNI.IPv4MaskSize, c.CNI.IPv6MaskSize = mask, mask
 		c.ControlPlaneEndpoint = manifest.Endpoint{Type: "kube-vip", Address: address}

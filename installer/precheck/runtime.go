@@ -58,11 +58,11 @@ func runtimeChecks() []Check {
 }
 
 // runtimeUnits are the services of a runtime: Docker runs its own containerd.
-func runtimeUnits(cri string) []string {
+func runtimeUnits(cri manifest.RuntimeType) []string {
 	switch cri {
-	case "docker":
+	case manifest.RuntimeDocker:
 		return []string{"docker", "containerd"}
-	case "crio":
+	case manifest.RuntimeCRIO:
 		return []string{"crio"}
 	default:
 		return []string{"containerd"}
@@ -100,11 +100,12 @@ func hasRuntime(s *Subject) Finding {
 
 // isKnownRuntime cannot fail for files of kkbundle's, whose parser refuses other names.
 func isKnownRuntime(s *Subject) Finding {
-	name := s.Cluster.CRI.Type
-	if slices.Contains([]string{"containerd", "docker", "crio"}, name) {
-		return pass(name)
+	switch name := s.Cluster.CRI.Type; name {
+	case manifest.RuntimeContainerd, manifest.RuntimeDocker, manifest.RuntimeCRIO:
+		return pass(string(name))
+	default:
+		return fail(string(name))
 	}
-	return fail(name)
 }
 
 func containerdFloor(kubernetes string) string {
@@ -115,7 +116,7 @@ func containerdFloor(kubernetes string) string {
 }
 
 func isNewContainerd(s *Subject) Finding {
-	if s.Cluster.CRI.Type != "containerd" {
+	if s.Cluster.CRI.Type != manifest.RuntimeContainerd {
 		return skip()
 	}
 	version := s.Cluster.CRI.Version
@@ -129,7 +130,7 @@ func isNewContainerd(s *Subject) Finding {
 }
 
 func hasNewContainerd(s *Subject) Finding {
-	if s.Input.Install || s.Cluster.CRI.Type != "containerd" || s.Facts.Unit("containerd.service").Active != "active" {
+	if s.Input.Install || s.Cluster.CRI.Type != manifest.RuntimeContainerd || s.Facts.Unit("containerd.service").Active != "active" {
 		return skip()
 	}
 	version := versionOf(s.Facts, "containerd")
@@ -141,8 +142,8 @@ func hasNewContainerd(s *Subject) Finding {
 
 // needsDocker tells whether something on the host will run with Docker that kkbundle does not bring.
 func (s *Subject) needsDocker() bool {
-	harbor := s.Cluster.ImageRegistry.Type == "harbor" && s.Host.Is(manifest.RoleRegistry)
-	pods := s.Cluster.CRI.Type == "docker" && s.Host.Is(manifest.RoleCluster)
+	harbor := s.Cluster.ImageRegistry.Type == manifest.RegistryHarbor && s.Host.Is(manifest.RoleRegistry)
+	pods := s.Cluster.CRI.Type == manifest.RuntimeDocker && s.Host.Is(manifest.RoleCluster)
 	return !s.Input.Install && (harbor || pods)
 }
 
@@ -154,7 +155,7 @@ func hasDocker(s *Subject) Finding {
 }
 
 func hasCompose(s *Subject) Finding {
-	if s.Input.Install || s.Cluster.ImageRegistry.Type != "harbor" {
+	if s.Input.Install || s.Cluster.ImageRegistry.Type != manifest.RegistryHarbor {
 		return skip()
 	}
 	return hasProgram(s.Facts, "1.18.0", "docker compose", "docker-compose")

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Kernel parameters that checks look at.
@@ -111,7 +112,7 @@ func filtersBridges(s *Subject) Finding {
 }
 
 func bridgeLevel(s *Subject) Level {
-	if hasNetwork(s.Cluster, "flannel") {
+	if hasNetwork(s.Cluster, manifest.NetworkFlannel) {
 		return Block
 	}
 	return Warn

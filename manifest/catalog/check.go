@@ -73,7 +73,7 @@ func (k *checker) distribution() {
 	for path, version := range map[string]string{"kubernetes.version": k.cluster.Kubernetes.Version, "kubernetes.upgradeFrom": k.cluster.Kubernetes.UpgradeFrom} {
 		core, build, _ := strings.Cut(version, "+")
 		isK3s := strings.HasPrefix(build, "k3s")
-		switch wantK3s := k.cluster.Kubernetes.Distribution == "k3s"; {
+		switch wantK3s := k.cluster.Kubernetes.Distribution == manifest.DistributionK3s; {
 		case version == "":
 		case wantK3s && !isK3s:
 			k.problem(path, "%s is no release of k3s; write the release of k3s too, as in %s+k3s1", version, core)
@@ -86,10 +86,10 @@ func (k *checker) distribution() {
 // inUse are the components whose version is compared with that of Kubernetes.
 func (k *checker) inUse() []string {
 	c := k.cluster.WithDefaults()
-	list := []string{c.CNI.Type, c.CNI.With}
-	if c.Kubernetes.Distribution == kubernetes {
-		list = append(list, "kubeadm", "kubelet", "kubectl", c.CRI.Type)
-		if c.Etcd.Type != "provided" {
+	list := []string{string(c.CNI.Type), string(c.CNI.With)}
+	if c.Kubernetes.Distribution == manifest.DistributionKubernetes {
+		list = append(list, "kubeadm", "kubelet", "kubectl", string(c.CRI.Type))
+		if c.Etcd.Type != manifest.EtcdProvided {
 			list = append(list, "etcd")
 		}
 	}
@@ -116,7 +116,7 @@ func (k *checker) check(name string, release *semver.Version) {
 		k.problem(path, "write v%s", text)
 		return
 	}
-	if name == "etcd" && path != "" && v.Prerelease() == "" && k.cluster.WithDefaults().Etcd.Type == "internal" {
+	if name == "etcd" && path != "" && v.Prerelease() == "" && k.cluster.WithDefaults().Etcd.Type == manifest.EtcdInternal {
 		k.problem(path, "%s is no tag of etcd's image; write one such as %s-0", text, strings.TrimPrefix(text, "v"))
 	}
 	k.skew(name, v, path, release)
@@ -217,7 +217,7 @@ func (k *checker) guessed() string {
 			}
 		}
 	}
-	if k.cluster.Kubernetes.Distribution != "k3s" {
+	if k.cluster.Kubernetes.Distribution != manifest.DistributionK3s {
 		list = append(list, "coredns", "pause")
 	}
 	slices.Sort(list)

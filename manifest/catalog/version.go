@@ -67,9 +67,9 @@ func (r resolver) chosen(name string) (version, path string) {
 	switch {
 	case c.Components[name].Version != "":
 		return c.Components[name].Version, "components[" + name + "].version"
-	case c.CRI.Version != "" && own(c.CRI.Type, "containerd"):
+	case c.CRI.Version != "" && own(string(c.CRI.Type), "containerd"):
 		return c.CRI.Version, "cri.version"
-	case c.CNI.Version != "" && own(c.CNI.Type, "flannel"):
+	case c.CNI.Version != "" && own(string(c.CNI.Type), "flannel"):
 		return c.CNI.Version, "cni.version"
 	}
 	return "", ""

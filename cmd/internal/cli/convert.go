@@ -240,10 +240,10 @@ func clusterFile(c, first manifest.Cluster, taken []string) string {
 	name := "cluster"
 	for _, part := range [][2]string{
 		{a.Kubernetes.Version, b.Kubernetes.Version},
-		{a.CNI.Type, b.CNI.Type},
-		{a.CNI.With, b.CNI.With},
-		{a.CRI.Type, b.CRI.Type},
-		{a.ImageRegistry.Type, b.ImageRegistry.Type},
+		{string(a.CNI.Type), string(b.CNI.Type)},
+		{string(a.CNI.With), string(b.CNI.With)},
+		{string(a.CRI.Type), string(b.CRI.Type)},
+		{string(a.ImageRegistry.Type), string(b.ImageRegistry.Type)},
 	} {
 		if part[0] != part[1] && part[0] != "" {
 			name += "-" + part[0]

@@ -137,9 +137,9 @@ func (e *precheckWarnedError) Error() string {
 // a registry are somebody else's.
 func anyCluster(inv *manifest.Inventory) *manifest.Cluster {
 	c := &manifest.Cluster{}
-	c.CNI.Type = "none"
+	c.CNI.Type = manifest.NetworkNone
 	if len(inv.Groups.Registry) == 0 {
-		c.ImageRegistry.Type = "none"
+		c.ImageRegistry.Type = manifest.RegistryNone
 	}
 	return c.WithDefaults()
 }
