@@ -260,7 +260,7 @@ func criDockerSetting(_ context.Context, t *Target) (setting, error) {
 }
 
 // kubeletLogin lets pods pull from the registry by its own name: Docker itself keeps logins for users only.
-func (r *run) kubeletLogin() ([]textFile, error) {
+func (r *Site) kubeletLogin() ([]textFile, error) {
 	if r.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}

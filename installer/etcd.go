@@ -41,9 +41,9 @@ func etcdPrograms(names ...string) []Place {
 func etcdTasks(c *manifest.Cluster) []Task {
 	switch c.Etcd.Type {
 	case manifest.EtcdExternal:
-		return []Task{etcdTask(c), etcdHealthTask(), etcdClientTask((*run).etcdClient)}
+		return []Task{etcdTask(c), etcdHealthTask(), etcdClientTask((*Site).etcdClient)}
 	case manifest.EtcdProvided:
-		return []Task{etcdClientTask(func(r *run, _ context.Context) ([]textFile, error) { return r.providedEtcdClient() })}
+		return []Task{etcdClientTask(func(r *Site, _ context.Context) ([]textFile, error) { return r.providedEtcdClient() })}
 	}
 	return nil
 }

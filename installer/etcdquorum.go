@@ -20,7 +20,7 @@ func keepsEtcd(c *manifest.Cluster) bool {
 func (r *Site) hasMember(t *Target) bool { return keepsEtcd(r.cluster) && t.Is(manifest.RoleEtcd) }
 
 // etcdSpeaker is the host that etcd is asked on: the control plane that speaks for the cluster, or a host of etcd that stays.
-func (r *run) etcdSpeaker() (*Target, error) {
+func (r *Site) etcdSpeaker() (*Target, error) {
 	if r.cluster.Etcd.Type == manifest.EtcdInternal {
 		return r.firstControlPlane(), nil
 	}
@@ -87,12 +87,12 @@ func (r *Site) healthyOf(ctx context.Context, members []etcdMember) ([]etcdMembe
 
 // quorumWithout refuses to take members out of etcd if those that are left and healthy are not more than half of them:
 // etcd would take no more changes.
-func (r *run) quorumWithout(ctx context.Context, going []*Target) error {
+func (r *Site) quorumWithout(ctx context.Context, going []*Target) error {
 	return distributionOf(r.cluster).quorumWithout(ctx, r, going)
 }
 
 // etcdWithout is quorumWithout for an etcd whose members install adds and removes.
-func etcdWithout(ctx context.Context, r *run, going []*Target) error {
+func etcdWithout(ctx context.Context, r *Site, going []*Target) error {
 	known := func(t *Target) bool { return r.target(t.Name) != nil && !r.hasMember(t) }
 	if !keepsEtcd(r.cluster) || !slices.ContainsFunc(going, func(t *Target) bool { return !known(t) }) {
 		return nil

@@ -94,7 +94,7 @@ func harborImages(c *manifest.Cluster) string {
 }
 
 // harborSecrets adds what Harbor is set up with. Harbor wants small and capital letters and digits in passwords.
-func harborSecrets(r *run, s *registrySecrets) error {
+func harborSecrets(r *Site, s *registrySecrets) error {
 	for name, to := range map[string]*string{harborAdminFile: &s.harborAdmin, harborDatabaseFile: &s.harborDatabase, harborRobotFile: &s.harborRobot} {
 		secret, err := r.dir.keep(name, func() ([]byte, error) { return []byte("Hb1" + randomHex(20)), nil })
 		if err != nil {

@@ -314,7 +314,7 @@ func (r *Site) k3sDatastore(d document) ([]textFile, error) {
 }
 
 // k3sRegistry makes k3s' containerd pull from the registry.
-func (r *run) k3sRegistry() ([]textFile, error) {
+func (r *Site) k3sRegistry() ([]textFile, error) {
 	if r.cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
@@ -534,7 +534,7 @@ func keepK3sDown(ctx context.Context, t *Target) error {
 }
 
 // k3sWithout is etcdWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
-func k3sWithout(ctx context.Context, r *run, going []*Target) error {
+func k3sWithout(ctx context.Context, r *Site, going []*Target) error {
 	nodes, err := r.firstControlPlane().nodes(ctx)
 	if err != nil {
 		return err

@@ -37,7 +37,7 @@ func preloadTasks(c *manifest.Cluster) []Task {
 
 // preloadPart keeps the kubelet from deleting images that it could not pull again, where the runtime cannot: at 100 % of a
 // full disk it never begins (kubelet's ImageGCHighThresholdPercent). containerd's are pinned instead.
-func (r *run) preloadPart() configPart {
+func (r *Site) preloadPart() configPart {
 	if !usesDocker(r.cluster) {
 		return configPart{}
 	}

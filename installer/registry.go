@@ -104,7 +104,7 @@ type registrySecrets struct {
 	harborAdmin, harborDatabase, harborRobot string
 }
 
-func (r *run) hasSecrets() bool {
+func (r *Site) hasSecrets() bool {
 	for _, name := range append(siteRegistryOf(r.cluster).files, caCertFile, registryCertFile) {
 		if _, err := r.dir.read(name); err != nil {
 			return false
@@ -152,7 +152,7 @@ func (r *Site) secrets() (registrySecrets, error) {
 }
 
 // plainSecrets adds the secrets that the registry is set up with.
-func plainSecrets(r *run, s *registrySecrets) (err error) {
+func plainSecrets(r *Site, s *registrySecrets) (err error) {
 	if s.password, err = r.dir.secret(registryPassFile); err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (r *Site) htpasswd(password string) ([]byte, error) {
 }
 
 // access says how hosts reach the registry.
-func (r *run) access() (registryAccess, error) {
+func (r *Site) access() (registryAccess, error) {
 	if r.cluster.ImageRegistry.Type == manifest.RegistryExisting {
 		return r.existingAccess()
 	}

@@ -52,7 +52,7 @@ func (r *Site) sharedAddress() netip.Addr {
 }
 
 // registryAddress is an address of the registry with its port.
-func (r *run) registryAddress(a netip.Addr) string {
+func (r *Site) registryAddress(a netip.Addr) string {
 	own := siteRegistryOf(r.cluster)
 	switch {
 	case own.standard && a.Is6():

@@ -45,7 +45,7 @@ type clusterDistribution struct {
 	// adminKubeconfig returns the administrator's kubeconfig of a control plane.
 	adminKubeconfig func(ctx context.Context, t *Target) ([]byte, error)
 	// quorumWithout refuses to remove hosts whose members etcd needs.
-	quorumWithout func(ctx context.Context, r *run, going []*Target) error
+	quorumWithout func(ctx context.Context, r *Site, going []*Target) error
 	// keepDown keeps a control plane from starting again while its node is deleted.
 	keepDown func(ctx context.Context, t *Target) error
 }
@@ -90,7 +90,7 @@ type siteRegistry struct {
 	// tasks returns the tasks that install and fill it.
 	tasks func(c *manifest.Cluster) []Task
 	// secrets adds the secrets that it is set up with.
-	secrets func(r *run, s *registrySecrets) error
+	secrets func(r *Site, s *registrySecrets) error
 	// puller and pusher are the logins of hosts and of push.
 	puller, pusher func(s registrySecrets) registryLogin
 }

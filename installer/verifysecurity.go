@@ -28,7 +28,7 @@ func securityChecks() []Task {
 
 // securityLevel is what the cluster was made with: a later change of the cluster file does not apply to it. It is empty for a
 // cluster from before there were levels.
-func (r *run) securityLevel(ctx context.Context) (manifest.SecurityLevel, error) {
+func (r *Site) securityLevel(ctx context.Context) (manifest.SecurityLevel, error) {
 	settings, _, err := r.firstControlPlane().membership(ctx)
 	for line := range strings.Lines(settings) {
 		if level, ok := strings.CutPrefix(strings.TrimSpace(line), "kubernetes.security "); ok {
