@@ -70,7 +70,8 @@ var etcdBackupScript string
 
 // backupScript saves etcd and keeps that many copies.
 func (t *Target) backupScript(keep int) []byte {
-	return scriptFile(host.Script("etcd-backup.sh", etcdBackupScript, append([]string{etcdBackups, strconv.Itoa(keep)}, t.etcdctlTo(t.etcdEndpoint())...)...))
+	args := append([]string{etcdBackups, strconv.Itoa(keep)}, t.etcdctlTo(t.etcdEndpoint())...)
+	return scriptFile(host.Script("etcd-backup.sh", etcdBackupScript, args...))
 }
 
 const etcdBackupUnitFile = `# Written by kkbundle.

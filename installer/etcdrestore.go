@@ -263,8 +263,8 @@ func (s *restoring) prepare(ctx context.Context, t *Target) error {
 // stopControlPlane takes away the manifests of the host's control plane, etcd's too, and waits until no API server is left to
 // write what is about to go.
 func stopControlPlane(ctx context.Context, t *Target) error {
-	planes := []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"}
-	if err := t.command(ctx, host.Script("move-manifests.sh", moveManifestsScript, append([]string{manifestsDir, heldManifests}, planes...)...)...); err != nil {
+	move := host.Script("move-manifests.sh", moveManifestsScript, manifestsDir, heldManifests)
+	if err := t.command(ctx, append(move, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd")...); err != nil {
 		return err
 	}
 	if err := t.systemctl(ctx, "start", "kubelet.service"); err != nil { // who else would stop them
@@ -302,7 +302,9 @@ func (t *Target) gone(ctx context.Context, names ...string) error {
 // replace puts the new data into their place, by renaming. What an interrupted restore had put there goes; everything else is
 // kept.
 func (s *restoring) replace(ctx context.Context, t *Target) error {
-	return t.command(ctx, host.Script("replace-etcd-data.sh", replaceEtcdDataScript, s.at[t.Name].data, restoredName, s.before, unfinishedMark, discardedName)...)
+	data := s.at[t.Name].data
+	return t.command(ctx, host.Script("replace-etcd-data.sh", replaceEtcdDataScript,
+		data, restoredName, s.before, unfinishedMark, discardedName)...)
 }
 
 // startEtcd starts the host's member; it is ready when the others are.
@@ -315,7 +317,8 @@ func (s *restoring) startEtcd(ctx context.Context, t *Target) error {
 
 // giveBack puts manifests back to where the kubelet looks for them.
 func (t *Target) giveBack(ctx context.Context, names ...string) error {
-	return t.command(ctx, host.Script("move-manifests.sh", moveManifestsScript, append([]string{heldManifests, manifestsDir}, names...)...)...)
+	move := host.Script("move-manifests.sh", moveManifestsScript, heldManifests, manifestsDir)
+	return t.command(ctx, append(move, names...)...)
 }
 
 // healthy waits for the member. From then on its data are the cluster's.

@@ -74,7 +74,8 @@ func (t *Target) explain(ctx context.Context, since time.Time, err error) error 
 	from := "--since=@" + strconv.FormatInt(since.Unix(), 10)
 	texts := []collected{{"kubeadm.txt", err.Error() + "\n"}}
 	// Containers' logs first: what kept the API server from starting is there, and the kubelet only says that it is not up.
-	if out, askErr := t.output(withoutOutput(ctx), host.Script("pod-logs.sh", podLogsScript, strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes))...); askErr == nil {
+	pods := host.Script("pod-logs.sh", podLogsScript, strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes))
+	if out, askErr := t.output(withoutOutput(ctx), pods...); askErr == nil {
 		texts = append(texts, collected{"containers.log", string(out)})
 	}
 	for _, unit := range slices.Concat([]string{"kubelet"}, runtimeOf(t.run.cluster).units) {

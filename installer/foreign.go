@@ -55,7 +55,8 @@ func (t *Target) foreign(ctx context.Context) ([]string, error) {
 		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2", k3sData + "/agent/kubelet.kubeconfig", k3sData + "/server/tls",
 	}
 	const units = "/etc/systemd/system/"
-	out, err := t.output(ctx, append(host.Script("list-foreign.sh", listForeignScript, ownMark, stampDir, units+k3sUnit(true), units+k3sUnit(false)), paths...)...)
+	list := host.Script("list-foreign.sh", listForeignScript, ownMark, stampDir, units+k3sUnit(true), units+k3sUnit(false))
+	out, err := t.output(ctx, append(list, paths...)...)
 	return strings.Fields(string(out)), err
 }
 

@@ -3,6 +3,7 @@ package installer
 import (
 	"context"
 	_ "embed" // scripts
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,9 +26,11 @@ var restartStaticScript string
 // restartScript returns the command that restarts static pods' processes one after the other, and asks this control plane's API
 // server whether it is ready.
 func (t *Target) restartScript(step, whole int, processes ...string) []string {
-	args := []string{strconv.Itoa(step), strconv.Itoa(whole), strconv.Itoa(restartGrace), strings.Join(processes, " "), "env", "KUBECACHEDIR=" + kubectlCache}
-	args = append(append(args, t.run.kubectlCommand()...), t.server(), "get", "--raw=/readyz", "--request-timeout=5s")
-	return host.Script("restart-static.sh", restartStaticScript, args...)
+	return slices.Concat(
+		host.Script("restart-static.sh", restartStaticScript,
+			strconv.Itoa(step), strconv.Itoa(whole), strconv.Itoa(restartGrace), strings.Join(processes, " ")),
+		[]string{"env", "KUBECACHEDIR=" + kubectlCache}, t.run.kubectlCommand(),
+		[]string{t.server(), "get", "--raw=/readyz", "--request-timeout=5s"})
 }
 
 // All of these are seconds. An API server starts within 30 on a slow host. One that is ended takes no new requests, answers those that

@@ -187,7 +187,8 @@ var supportBundleScript string
 // hostAnswers are the files that supportBundleScript answers with on every host.
 func hostAnswers() []string {
 	return []string{
-		"versions.txt", "system.txt", "network.txt", "processes.txt", "images.txt", "kernel.log", "units.log", "pods.log", "state.txt", "configuration.txt",
+		"versions.txt", "system.txt", "network.txt", "processes.txt", "images.txt",
+		"kernel.log", "units.log", "pods.log", "state.txt", "configuration.txt",
 	}
 }
 
@@ -195,7 +196,8 @@ func (t *Target) collectHost(ctx context.Context, a *archive) {
 	dir := "hosts/" + t.Name + "/"
 	for _, file := range hostAnswers() {
 		ctx, cancel := context.WithTimeout(ctx, askPatience)
-		out, err := t.output(withoutOutput(ctx), host.Script("support-bundle.sh", supportBundleScript, strconv.Itoa(mostOfFile), file)...)
+		answer := host.Script("support-bundle.sh", supportBundleScript, strconv.Itoa(mostOfFile), file)
+		out, err := t.output(withoutOutput(ctx), answer...)
 		cancel()
 		if err != nil {
 			a.lacks(&a.said.Lacking, dir+file, err)

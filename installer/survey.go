@@ -396,7 +396,8 @@ var certificatesScript string
 
 // certificates returns those of the host that the cluster depends on.
 func (t *Target) certificates(ctx context.Context) ([]report.Certificate, error) {
-	out, err := t.output(describedAs(withoutOutput(ctx), "read the certificates below /etc/kubernetes"), host.Script("certificates.sh", certificatesScript)...)
+	ctx = describedAs(withoutOutput(ctx), "read the certificates below /etc/kubernetes")
+	out, err := t.output(ctx, host.Script("certificates.sh", certificatesScript)...)
 	if err != nil {
 		return nil, err
 	}

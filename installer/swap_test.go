@@ -63,7 +63,9 @@ func TestSwapWithoutFstab(t *testing.T) {
 			t.Errorf("%s: runs (-got +want):\n%s", state, diff)
 		}
 		changes := func() string {
-			lines := slices.DeleteFunc(h.said("systemctl"), func(line string) bool { return !strings.HasSuffix(line, swapTarget) || strings.Contains(line, "is-enabled") })
+			lines := slices.DeleteFunc(h.said("systemctl"), func(line string) bool {
+				return !strings.HasSuffix(line, swapTarget) || strings.Contains(line, "is-enabled")
+			})
 			return strings.Join(lines, ", ")
 		}
 		if got := changes(); got != want {

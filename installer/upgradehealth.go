@@ -353,7 +353,8 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 
 // registryLacks is how much of what the registry is seeded with is not there yet.
 func (t *Target) registryLacks(ctx context.Context) (int64, error) {
-	out, err := t.output(withoutOutput(ctx), "find", "-H", registryDataOf(t.run.cluster), "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`)
+	find := []string{"find", "-H", registryDataOf(t.run.cluster), "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
+	out, err := t.output(withoutOutput(ctx), find...)
 	if _, err := succeeded(err); err != nil { // it fails where there is no registry yet
 		return 0, err
 	}
