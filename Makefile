@@ -44,9 +44,13 @@ test: helper ## unit and integration tests; the race detector on what is concurr
 	CGO_ENABLED=1 go test -race -timeout 15m ./bundle/... ./fetch/... ./registry/... ./installer/...
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
-lint: $(LINT) helper ## the lint set, formatting, and the layers of docs/architecture.md
-	@$(LINT) run ./... ./testdata/scale/...
+lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers of docs/architecture.md
+	@testdata/needs.sh shellcheck:shellcheck
+	$(LINT) run ./... ./testdata/scale/...
 	(cd testdata/lab && $(LINT) run --config ../../.golangci.yml ./...)
+	shellcheck .ci/run $$(git ls-files '*.sh')
+	# The lab is built anew when its first process changes, so that a remark cannot be in it: mount points there have no blanks.
+	shellcheck --exclude=SC2013 testdata/lab/software/root/lab-init
 	$(LINT) fmt --diff > /dev/null || { $(LINT) fmt --diff; echo "run make fmt"; exit 1; }
 
 fmt: $(LINT) ## format

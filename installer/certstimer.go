@@ -2,8 +2,10 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -41,17 +43,14 @@ func certsTimerTask(c *manifest.Cluster) Task {
 	})
 }
 
+//go:embed scripts/renew-certificates.sh
+var renewCertificatesScript string
+
 // renewCertificates is what the timer runs.
 func (t *Target) renewCertificates() []byte {
-	return fmt.Appendf(nil, `#!/bin/sh
-# Written by kkbundle: renews this control plane's certificates when one of them ends within %[1]d days, and restarts what uses them.
-rc=0
-soon=$(%[2]s expires %[1]d %[3]s %[3]s/etcd) || rc=$?
-if [ "$rc" = 3 ]; then echo "nothing ends within %[1]d days"; exit 0; fi
-if [ "$rc" != 0 ]; then exit "$rc"; fi
-echo "these end soon: $soon"
-/usr/local/bin/kubeadm certs renew all || exit 1
-%[4]s`, certsDays, host.HelperPath, pkiDir, t.restartScript(restartStep, restartWhole, controlPlaneProcesses(t.run.cluster)...))
+	return scriptFile(
+		host.Script("renew-certificates.sh", renewCertificatesScript, strconv.Itoa(certsDays), host.HelperPath, pkiDir),
+		t.restartScript(restartStep, restartWhole, controlPlaneProcesses(t.run.cluster)...))
 }
 
 const renewServiceText = `# Written by kkbundle.

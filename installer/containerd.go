@@ -2,15 +2,18 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"encoding/base64"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/registry/mirror"
@@ -99,9 +102,13 @@ func runtimeSetting(_ context.Context, t *Target) (setting, error) {
 // servesCRI tells whether containerd has the service that kubeadm and the kubelet ask. It starts without one if the plugin
 // does not load, and systemd takes it for one that works.
 func (t *Target) servesCRI(ctx context.Context) (bool, error) {
-	const script = `ctr plugins ls | grep -Eq '^io\.containerd\.grpc\.v1 +cri +.* ok *$'`
-	return t.test(ctx, "sh", "-c", script)
+	out, err := t.output(withoutOutput(ctx), "ctr", "plugins", "ls")
+	_, err = succeeded(err)
+	return regexp.MustCompile(`(?m)^io\.containerd\.grpc\.v1 +cri +.* ok *$`).Match(out), err
 }
+
+//go:embed scripts/explain-cri.sh
+var explainCRIScript string
 
 // awaitCRI waits for it, and says why it is not there.
 func (t *Target) awaitCRI(ctx context.Context) error {
@@ -110,7 +117,7 @@ func (t *Target) awaitCRI(ctx context.Context) error {
 		if err != nil || ok {
 			return err
 		}
-		why, err := t.output(context.WithoutCancel(ctx), "sh", "-c", "ctr plugins ls --detailed id==cri; journalctl --no-pager --output=cat --unit="+containerdUnit+" --grep='level=(warning|error)' --lines=15; exit 0")
+		why, err := t.output(context.WithoutCancel(ctx), host.Script("explain-cri.sh", explainCRIScript, containerdUnit)...)
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ func rememberForward(ctx context.Context, t *Target) error {
 
 // forwardPolicy returns what a filter does with forwarded packets that no rule is for, "" if the host has no such filter.
 func (t *Target) forwardPolicy(ctx context.Context, command string) (string, error) {
-	if there, err := t.test(ctx, "sh", "-c", `command -v "$1"`, "sh", command); err != nil || !there {
+	if there, err := t.hasCommands(ctx, command); err != nil || !there {
 		return "", err
 	}
 	out, err := t.output(ctx, command, "--list-rules", "FORWARD")

@@ -335,7 +335,7 @@ func TestEtcdBackupScript(t *testing.T) {
 		writeProgram(t, filepath.Join(bin, name), "#!/bin/sh\n"+text+"\n")
 	}
 	copies := filepath.Join(dir, "copies")
-	script := strings.NewReplacer(etcdBackups, copies, "PATH=", "PATH="+bin+":").Replace(r.targets[0].backupScript(2))
+	script := strings.NewReplacer(etcdBackups, copies, "PATH=", "PATH="+bin+":").Replace(string(r.targets[0].backupScript(2)))
 	save := func() error {
 		h := newRooted(t, "save")
 		return h.Run(t.Context(), host.Cmd{Args: []string{"sh", "-c", script}})

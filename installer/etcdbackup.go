@@ -2,19 +2,22 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"fmt"
 	"path"
+	"strconv"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
 	// etcdBackups is where hosts keep what they save of etcd.
-	etcdBackups      = "/var/backups/kkbundle/etcd"
-	etcdBackupScript = "/usr/local/lib/kkbundle/etcd-backup"
-	etcdBackupUnit   = "kkbundle-etcd-backup.service"
-	etcdBackupTimer  = "kkbundle-etcd-backup.timer"
+	etcdBackups     = "/var/backups/kkbundle/etcd"
+	etcdBackupPath  = "/usr/local/lib/kkbundle/etcd-backup"
+	etcdBackupUnit  = "kkbundle-etcd-backup.service"
+	etcdBackupTimer = "kkbundle-etcd-backup.timer"
 )
 
 // etcdNodeTasks are about etcd where there is a cluster already.
@@ -49,12 +52,12 @@ func etcdBackupTask(b manifest.Backup) Task {
 		Roles: []manifest.Role{manifest.RoleEtcd},
 		Files: etcdPrograms("etcdctl", "etcdutl"),
 		Leaves: Leaves{
-			Units: []string{etcdBackupTimer, etcdBackupUnit}, Paths: []string{etcdBackupScript}, Data: []string{etcdBackups},
+			Units: []string{etcdBackupTimer, etcdBackupUnit}, Paths: []string{etcdBackupPath}, Data: []string{etcdBackups},
 		},
 	}, func(_ context.Context, t *Target) (setting, error) {
 		return setting{
 			files: []textFile{
-				{etcdBackupScript, 0o755, []byte(t.backupScript(b.Keep))},
+				{etcdBackupPath, 0o755, t.backupScript(b.Keep)},
 				{path.Join("/etc/systemd/system", etcdBackupUnit), 0o644, []byte(etcdBackupUnitFile)},
 				{path.Join("/etc/systemd/system", etcdBackupTimer), 0o644, []byte(backupTimer(time.Duration(b.Every)))},
 			},
@@ -63,31 +66,13 @@ func etcdBackupTask(b manifest.Backup) Task {
 	})
 }
 
-// backupScript saves etcd. A copy has its name when it is whole, checked and on the disk; the oldest go after that.
-func (t *Target) backupScript(keep int) string {
-	return fmt.Sprintf(`#!/bin/sh
-# Written by kkbundle. Saves etcd to %[1]s and keeps the newest %[2]d copies.
-set -eu
-umask 077
-PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-dir=%[1]s
-mkdir -p "$dir"
-exec 9>"$dir/.lock"
-flock --nonblock 9 || { echo "another save is at work" >&2; exit 1; }
-trap 'rm -f "$dir/.new.db" "$dir/.new.db.part"' EXIT
-trap 'exit 1' HUP INT TERM
-rm -f "$dir/.new.db" "$dir/.new.db.part"
-%[3]s snapshot save "$dir/.new.db"
-# The last 32 bytes are the SHA-256 of all others.
-want=$(tail -c 32 "$dir/.new.db" | od -An -v -tx1 | tr -d ' \n')
-have=$(head -c -32 "$dir/.new.db" | sha256sum | cut -d ' ' -f 1)
-[ "$want" = "$have" ] || { echo "what was saved is not what etcd sent" >&2; exit 1; }
-etcdutl snapshot status "$dir/.new.db"
-sync "$dir/.new.db"
-mv "$dir/.new.db" "$dir/etcd-$(date -u +%%Y%%m%%dT%%H%%M%%SZ).db"
-sync "$dir"
-ls -1r "$dir" | grep '^etcd-.*\.db$' | tail -n +%[4]d | while read -r old; do rm -f "$dir/$old"; done
-`, etcdBackups, keep, commandLine(t.etcdctlTo(t.etcdEndpoint())), keep+1)
+//go:embed scripts/etcd-backup.sh
+var etcdBackupScript string
+
+// backupScript saves etcd and keeps that many copies.
+func (t *Target) backupScript(keep int) []byte {
+	args := append([]string{etcdBackups, strconv.Itoa(keep)}, t.etcdctlTo(t.etcdEndpoint())...)
+	return scriptFile(host.Script("etcd-backup.sh", etcdBackupScript, args...))
 }
 
 const etcdBackupUnitFile = `# Written by kkbundle.
@@ -96,7 +81,7 @@ Description=Save etcd
 
 [Service]
 Type=oneshot
-ExecStart=` + etcdBackupScript + `
+ExecStart=` + etcdBackupPath + `
 Nice=10
 IOSchedulingClass=idle
 `

@@ -327,8 +327,14 @@ func (t *Target) setEtcdDataAside(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	const script = `[ ! -d "$1/member" ] || { mkdir -p "$2" && mv "$1/member" "$2/"; }`
-	return t.command(ctx, "sh", "-c", script, "sh", dir, path.Join(dir, t.run.beforeName()))
+	member, aside := path.Join(dir, "member"), path.Join(dir, t.run.beforeName())
+	if there, err := t.test(ctx, "test", "-d", member); err != nil || !there {
+		return err
+	}
+	if err := t.command(ctx, "mkdir", "-p", aside); err != nil {
+		return err
+	}
+	return t.command(ctx, "mv", member, aside+"/")
 }
 
 // promoteEtcd makes a learner a full member when it has all data.

@@ -2,6 +2,7 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"io/fs"
@@ -210,20 +211,24 @@ func (s *restoring) work(ctx context.Context) error {
 	return nil
 }
 
+//go:embed scripts/upload-snapshot.sh
+var uploadSnapshotScript string
+
+//go:embed scripts/replace-etcd-data.sh
+var replaceEtcdDataScript string
+
+//go:embed scripts/move-manifests.sh
+var moveManifestsScript string
+
 // upload brings the copy to a host that does not have it yet.
 func (s *restoring) upload(ctx context.Context, t *Target) (err error) {
-	const script = `set -eu; umask 077; mkdir -p -m 0700 "$1"
-[ ! -e "$1/snapshot.db" ] || [ "$(sha256sum <"$1/snapshot.db")" != "$2  -" ] || exit 0
-rm -f "$1/snapshot.db" "$1/new.db"; cat >"$1/new.db"
-[ "$(sha256sum <"$1/new.db")" = "$2  -" ] || { rm -f "$1/new.db"; echo "the copy did not arrive whole" >&2; exit 1; }
-sync "$1/new.db"; mv "$1/new.db" "$1/snapshot.db"`
 	f, err := os.Open(s.snapshot.Path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
 	return t.on.Run(describedAs(ctx, "write "+etcdWork+"/snapshot.db"), host.Cmd{
-		Args: []string{"sh", "-c", script, "sh", etcdWork, s.snapshot.SHA256}, Stdin: f,
+		Args: host.Script("upload-snapshot.sh", uploadSnapshotScript, etcdWork, s.snapshot.SHA256), Stdin: f,
 	})
 }
 
@@ -258,9 +263,8 @@ func (s *restoring) prepare(ctx context.Context, t *Target) error {
 // stopControlPlane takes away the manifests of the host's control plane, etcd's too, and waits until no API server is left to
 // write what is about to go.
 func stopControlPlane(ctx context.Context, t *Target) error {
-	const script = `set -eu; [ -d "$1" ] || exit 0; mkdir -p -m 0700 "$2"
-for n in kube-apiserver kube-controller-manager kube-scheduler etcd; do [ ! -e "$1/$n.yaml" ] || mv -f "$1/$n.yaml" "$2/"; done`
-	if err := t.command(ctx, "sh", "-c", script, "sh", manifestsDir, heldManifests); err != nil {
+	move := host.Script("move-manifests.sh", moveManifestsScript, manifestsDir, heldManifests)
+	if err := t.command(ctx, append(move, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd")...); err != nil {
 		return err
 	}
 	if err := t.systemctl(ctx, "start", "kubelet.service"); err != nil { // who else would stop them
@@ -298,11 +302,9 @@ func (t *Target) gone(ctx context.Context, names ...string) error {
 // replace puts the new data into their place, by renaming. What an interrupted restore had put there goes; everything else is
 // kept.
 func (s *restoring) replace(ctx context.Context, t *Target) error {
-	const script = `set -eu; data=$1; new=$data/$2; old=$data/$3; mark=$4; junk=$data/$5
-[ ! -e "$data/member/$mark" ] || mv "$data/member" "$junk"
-[ ! -d "$data/member" ] || { mkdir -p -m 0700 "$old"; mv "$data/member" "$old/"; }
-mv "$new/member" "$data/"; rmdir "$new"; sync "$data"; rm -rf "$junk"`
-	return t.command(ctx, "sh", "-c", script, "sh", s.at[t.Name].data, restoredName, s.before, unfinishedMark, discardedName)
+	data := s.at[t.Name].data
+	return t.command(ctx, host.Script("replace-etcd-data.sh", replaceEtcdDataScript,
+		data, restoredName, s.before, unfinishedMark, discardedName)...)
 }
 
 // startEtcd starts the host's member; it is ready when the others are.
@@ -315,9 +317,8 @@ func (s *restoring) startEtcd(ctx context.Context, t *Target) error {
 
 // giveBack puts manifests back to where the kubelet looks for them.
 func (t *Target) giveBack(ctx context.Context, names ...string) error {
-	const script = `set -eu; from=$1; to=$2; shift 2
-for n; do [ ! -e "$from/$n.yaml" ] || mv -f "$from/$n.yaml" "$to/"; done`
-	return t.command(ctx, append([]string{"sh", "-c", script, "sh", heldManifests, manifestsDir}, names...)...)
+	move := host.Script("move-manifests.sh", moveManifestsScript, heldManifests, manifestsDir)
+	return t.command(ctx, append(move, names...)...)
 }
 
 // healthy waits for the member. From then on its data are the cluster's.

@@ -149,8 +149,7 @@ func (r *run) workingMember(ctx context.Context) (*Target, error) {
 
 // etcdTools puts etcd's tools on a host that lacks them.
 func (t *Target) etcdTools(ctx context.Context) error {
-	const script = `command -v etcdctl && command -v etcdutl`
-	there, err := t.test(ctx, "sh", "-c", script)
+	there, err := t.hasCommands(ctx, "etcdctl", "etcdutl")
 	if err != nil || there {
 		return err
 	}

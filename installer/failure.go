@@ -2,6 +2,7 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"path"
@@ -58,6 +59,9 @@ func (e *ExplainedError) Hint() string {
 // A collected text is a log, or what a program printed.
 type collected struct{ name, text string }
 
+//go:embed scripts/pod-logs.sh
+var podLogsScript string
+
 // explain adds to an error of kubeadm what the kubelet, the runtime and the control plane's containers have logged since a
 // time, and the likely cause. A host that cannot be asked leaves the error as it is.
 func (t *Target) explain(ctx context.Context, since time.Time, err error) error {
@@ -70,8 +74,8 @@ func (t *Target) explain(ctx context.Context, since time.Time, err error) error 
 	from := "--since=@" + strconv.FormatInt(since.Unix(), 10)
 	texts := []collected{{"kubeadm.txt", err.Error() + "\n"}}
 	// Containers' logs first: what kept the API server from starting is there, and the kubelet only says that it is not up.
-	const pods = `find /var/log/pods -name '*.log' -newermt "@$1" -exec tail -v -n 100 {} + 2>/dev/null | tail -c "$2"; exit 0`
-	if out, askErr := t.output(withoutOutput(ctx), "sh", "-c", pods, "sh", strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes)); askErr == nil {
+	pods := host.Script("pod-logs.sh", podLogsScript, strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes))
+	if out, askErr := t.output(withoutOutput(ctx), pods...); askErr == nil {
 		texts = append(texts, collected{"containers.log", string(out)})
 	}
 	for _, unit := range slices.Concat([]string{"kubelet"}, runtimeOf(t.run.cluster).units) {

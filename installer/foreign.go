@@ -2,9 +2,11 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"fmt"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -39,11 +41,11 @@ func (r *run) checkForeign(ctx context.Context) error {
 	})
 }
 
-// foreignScript prints which of the paths exist, unless a stamp in the directory $1, or who wrote the unit $2 or $3, says that
-// kubeadm or k3s was started by us.
-const foreignScript = `cd "$1" 2>/dev/null && for s in member kubeadm-begun k3s*; do [ ! -e "$s" ] || exit 0; done
-for u in "$2" "$3"; do [ ! -e "$u" ] || [ "$(head -n 1 "$u")" != "` + ownMark + `" ] || exit 0; done
-shift 3; for p; do [ ! -e "$p" ] || printf '%s\n' "$p"; done`
+//go:embed scripts/list-foreign.sh
+var listForeignScript string
+
+//go:embed scripts/uninstall-foreign.sh
+var uninstallForeignScript string
 
 // foreign returns what of another cluster is on the host. What kubeadm only makes while it initialises or joins, and k3s when
 // it runs, counts, and neither what an operator prepares, such as authorities of their own, nor volumes that outlive a reset.
@@ -53,7 +55,8 @@ func (t *Target) foreign(ctx context.Context) ([]string, error) {
 		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2", k3sData + "/agent/kubelet.kubeconfig", k3sData + "/server/tls",
 	}
 	const units = "/etc/systemd/system/"
-	out, err := t.output(ctx, append([]string{"sh", "-c", foreignScript, "sh", stampDir, units + k3sUnit(true), units + k3sUnit(false)}, paths...)...)
+	list := host.Script("list-foreign.sh", listForeignScript, ownMark, stampDir, units+k3sUnit(true), units+k3sUnit(false))
+	out, err := t.output(ctx, append(list, paths...)...)
 	return strings.Fields(string(out)), err
 }
 
@@ -72,11 +75,7 @@ func noForeign(ctx context.Context, t *Target) (bool, error) {
 // removeForeign takes somebody else's cluster off the host, with what took it there: k3s' and RKE2's own scripts, or kubeadm.
 // The container runtime stays, which is not only that cluster's.
 func removeForeign(ctx context.Context, t *Target) error {
-	const uninstall = `for s in k3s-uninstall.sh k3s-agent-uninstall.sh rke2-uninstall.sh; do
-if p=$(command -v "$s"); then "$p"; fi; done
-if command -v kubeadm >/dev/null; then kubeadm reset --force || true; fi
-if systemctl cat kubelet.service >/dev/null 2>&1; then systemctl disable --now kubelet.service; fi`
-	if err := t.command(ctx, "sh", "-c", uninstall); err != nil {
+	if err := t.command(ctx, host.Script("uninstall-foreign.sh", uninstallForeignScript)...); err != nil {
 		return err
 	}
 	if err := t.unmount(ctx, "/var/lib/kubelet/"); err != nil {

@@ -194,7 +194,8 @@ func (t *Target) prepareHarbor(ctx context.Context, ca []byte) error {
 	for _, args := range [][]string{
 		{"chmod", "0700", harborDir}, // prepare copies harbor.yml, for everybody to read
 		append(environment, "/usr/local/bin/docker", "load", "--quiet", "--input", path.Join(harborDir, "images.tar.gz")),
-		{"sh", "-c", "systemctl daemon-reload && systemctl stop " + harborUnit},
+		{"systemctl", "daemon-reload"},
+		{"systemctl", "stop", harborUnit},
 		append(slices.Clone(environment), path.Join(harborDir, "prepare")),
 	} {
 		if err := t.command(ctx, args...); err != nil {

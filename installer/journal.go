@@ -172,7 +172,7 @@ func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
 	cmd.Stderr = alsoTo(cmd.Stderr, kept)
 	what, described := ctx.Value(describedKey{}).(string)
 	if !described {
-		what = "$ " + commandLine(cmd.Args)
+		what = "$ " + commandLine(host.WithoutText(cmd.Args))
 	}
 	start := h.journal.now()
 	err := h.watch.run(ctx, h.Host, cmd, func() string { return h.journal.brief(what) })

@@ -2,6 +2,7 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
@@ -485,6 +487,9 @@ RestartSec=5s
 WantedBy=multi-user.target
 `
 
+//go:embed scripts/kill-pods.sh
+var killPodsScript string
+
 // stopK3s stops k3s and everything that it runs, as its k3s-killall.sh does: stopping the unit leaves pods alone.
 func (t *Target) stopK3s(ctx context.Context) error {
 	stopped := false
@@ -506,12 +511,10 @@ func (t *Target) stopK3s(ctx context.Context) error {
 	if !stopped {
 		return nil
 	}
-	// The pods' processes, whichever way their control groups were made.
 	if _, err := t.test(ctx, "systemctl", "stop", "kubepods.slice"); err != nil {
 		return err
 	}
-	const killPods = `find "$1" -path '*/kubepods*' -name cgroup.procs -exec cat {} + | sort -un | xargs -r kill -9`
-	if _, err := t.test(ctx, "sh", "-c", killPods, "sh", "/sys/fs/cgroup"); err != nil {
+	if _, err := t.test(ctx, host.Script("kill-pods.sh", killPodsScript, "/sys/fs/cgroup")...); err != nil {
 		return err
 	}
 	return t.unmount(ctx, "/run/k3s/", k3sData+"/", "/run/netns/cni-")

@@ -2,6 +2,7 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,12 +28,8 @@ const (
 	lockSilence = 60 * time.Second
 )
 
-// holdLock writes its first line to the file $1 and repeats it when it is there, if the disk has room for it, and then runs until its input ends or is silent for $2
-// seconds.
-const holdLock = `IFS= read -r owner || exit 1
-printf '%s\n' "$owner" >"$1"
-printf '%s\n' "$owner"
-while [ "$(timeout "$2" head -c 1)" = . ]; do :; done`
+//go:embed scripts/hold-lock.sh
+var holdLockScript string
 
 // An owner says who holds the lock of a host.
 type owner struct {
@@ -117,9 +114,9 @@ func (t *Target) tryLock(ctx context.Context, o owner) (release func(), err erro
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", t.Name, err)
 	}
-	holder := host.Open(context.WithoutCancel(ctx), t.on,
-		"flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(lockConflict), lockPath,
-		"sh", "-c", holdLock, "sh", ownerPath, strconv.Itoa(int(lockSilence.Seconds())))
+	holder := host.Open(describedAs(context.WithoutCancel(ctx), "hold the lock "+lockPath), t.on, append(
+		[]string{"flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(lockConflict), lockPath},
+		host.Script("hold-lock.sh", holdLockScript, ownerPath, strconv.Itoa(int(lockSilence.Seconds())))...)...)
 	released := make(chan struct{})
 	release = sync.OnceFunc(func() {
 		close(released)

@@ -16,7 +16,7 @@ func TestHoldLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "owner")
-			cmd := exec.CommandContext(t.Context(), "sh", "-c", holdLock, "sh", file, silence)
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", holdLockScript, "hold-lock.sh", file, silence)
 			in, err := cmd.StdinPipe()
 			if err != nil {
 				t.Fatal(err)

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	_ "embed" // scripts
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -40,6 +42,15 @@ func secretPaths() []string {
 	return list
 }
 
+//go:embed scripts/close-modes.sh
+var closeModesScript string
+
+//go:embed scripts/list-open.sh
+var listOpenScript string
+
+//go:embed scripts/encrypt-secrets.sh
+var encryptSecretsScript string
+
 // modesTask takes away everybody else's rights to a node's configuration and state.
 func modesTask() Task {
 	return Task{
@@ -50,8 +61,7 @@ func modesTask() Task {
 			return len(open) == 0, err
 		},
 		Do: func(ctx context.Context, t *Target) error {
-			const script = `for p; do [ ! -e "$p" ] || find "$p" -xdev ! -type l -perm /077 -exec chmod go-rwx {} + || exit 1; done`
-			return t.command(ctx, append([]string{"sh", "-c", script, "sh"}, closedPaths()...)...)
+			return t.command(ctx, host.Script("close-modes.sh", closeModesScript, closedPaths()...)...)
 		},
 	}
 }
@@ -59,9 +69,7 @@ func modesTask() Task {
 // openFiles lists files and directories that others than root can read, write or enter, at most 20 a path. etcd writes its
 // snap/*.snap for everybody, now and again for years: there its directory counts, which has to be closed.
 func (t *Target) openFiles(ctx context.Context, paths ...string) ([]string, error) {
-	const script = `own=$1; shift
-for p; do [ ! -e "$p" ] || find "$p" -xdev -path "$own" ! -perm /077 -prune -o ! -type l -perm /077 -print | head -n 20 || exit 1; done`
-	out, err := t.output(ctx, append([]string{"sh", "-c", script, "sh", etcdMemberDir}, paths...)...)
+	out, err := t.output(ctx, append(host.Script("list-open.sh", listOpenScript, etcdMemberDir), paths...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -87,16 +95,13 @@ func encryptTask() Task {
 			return t.has(ctx, f)
 		},
 		Do: func(ctx context.Context, t *Target) error {
-			// A file and no pipe: sh does not say whether the first command of a pipe failed.
-			const script = `umask 077; f=$(mktemp -p "$1") || exit 1; trap 'rm -f "$f"' EXIT
-kubectl --kubeconfig="$2" get secrets --all-namespaces --output=json >"$f" && kubectl --kubeconfig="$2" replace --filename="$f" >/dev/null`
 			f, err := stamp(ctx, t)
 			if err != nil {
 				return err
 			}
 			// A Secret that somebody changes meanwhile is refused; its writer has encrypted it, the others are tried again.
 			if err := eventually(ctx, nodesWait, func(ctx context.Context) error {
-				return t.command(ctx, "sh", "-c", script, "sh", stateDir, adminConf)
+				return t.command(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, stateDir, adminConf)...)
 			}); err != nil {
 				return err
 			}

@@ -2,8 +2,10 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -116,7 +118,7 @@ func dropTables(name string) func(ctx context.Context, t *Target) error {
 // first.
 func dropSets(prefix string) func(ctx context.Context, t *Target) error {
 	return func(ctx context.Context, t *Target) error {
-		if there, err := t.test(ctx, "sh", "-c", "command -v ipset"); err != nil || !there {
+		if there, err := t.hasCommands(ctx, "ipset"); err != nil || !there {
 			return err
 		}
 		if err := t.removeRules(ctx, isKubernetes); err != nil {
@@ -138,13 +140,15 @@ func dropSets(prefix string) func(ctx context.Context, t *Target) error {
 	}
 }
 
+//go:embed scripts/remove-bpf.sh
+var removeBPFScript string
+
 // removeBPF takes away what Cilium has pinned in the BPF file system, which others use, too, and its mount of control groups.
 func removeBPF(ctx context.Context, t *Target) error {
 	if err := t.unmount(ctx, "/run/cilium/", "/var/run/cilium/"); err != nil {
 		return err
 	}
-	const script = `for p in /sys/fs/bpf/cilium /sys/fs/bpf/tc/globals/cilium_*; do [ ! -e "$p" ] || rm -rf -- "$p" || exit 1; done`
-	return t.command(ctx, "sh", "-c", script)
+	return t.command(ctx, host.Script("remove-bpf.sh", removeBPFScript)...)
 }
 
 // ownChains are what chains and rules begin with that Kubernetes and the pod networks make, or a comment of theirs does.

@@ -155,7 +155,7 @@ func nfsClientTask() Task {
 		Roles:    []manifest.Role{manifest.RoleCluster},
 		Packages: []string{"nfs-client"},
 		Do: func(ctx context.Context, t *Target) error {
-			can, err := t.test(ctx, "sh", "-c", "PATH=$PATH:/usr/sbin:/sbin command -v mount.nfs")
+			can, err := t.hasCommands(ctx, "mount.nfs")
 			if err != nil || can {
 				return err
 			}

@@ -127,7 +127,7 @@ func (t *Target) sendPackages(ctx context.Context, dir string, repo *osRepositor
 
 // installPackages installs packages from the repository in a directory; "" are the host's own sources.
 func (t *Target) installPackages(ctx context.Context, dir string, names []string) error {
-	apt, err := t.test(ctx, "sh", "-c", "command -v apt-get >/dev/null")
+	apt, err := t.hasCommands(ctx, "apt-get")
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (t *Target) installPackages(ctx context.Context, dir string, names []string
 		return t.aptInstall(ctx, dir, names)
 	}
 	for _, manager := range []string{"dnf", "yum"} {
-		there, err := t.test(ctx, "sh", "-c", `command -v "$1" >/dev/null`, "sh", manager)
+		there, err := t.hasCommands(ctx, manager)
 		if err != nil {
 			return err
 		}

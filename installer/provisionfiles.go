@@ -86,8 +86,8 @@ func (t *Target) provisionLink(ctx context.Context, l provision.Link) error {
 	args := []string{"ln", "-T"}
 	if !l.Hard {
 		args = append(args, "-s")
-		is, err := t.test(ctx, "sh", "-c", `[ "$(readlink -- "$1")" = "$2" ]`, "sh", l.Path, l.Target)
-		if err != nil || is {
+		to, err := t.output(ctx, "readlink", "-n", "--", l.Path)
+		if is, err := succeeded(err); err != nil || is && string(to) == l.Target {
 			return err
 		}
 	}

@@ -2,10 +2,12 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/provision"
 )
 
@@ -92,11 +94,8 @@ func useradd(u provision.User) []string {
 	return append(args, "--", u.Name)
 }
 
-// addKeys adds the lines of its input to ~/.ssh/authorized_keys that are not there. It runs as the user: what is in a
-// user's home may be links of the user's making.
-const addKeys = `umask 077
-mkdir -p "$1/.ssh" && cd "$1/.ssh" && touch authorized_keys || exit 1
-while IFS= read -r key; do grep -qxF -e "$key" authorized_keys || printf '%s\n' "$key" >>authorized_keys || exit 1; done`
+//go:embed scripts/add-keys.sh
+var addKeysScript string
 
 func (t *Target) authorize(ctx context.Context, u provision.User) error {
 	if len(u.Keys) == 0 {
@@ -111,7 +110,9 @@ func (t *Target) authorize(ctx context.Context, u provision.User) error {
 	if len(fields) <= home || !strings.HasPrefix(fields[home], "/") {
 		return fmt.Errorf("user %s has no home directory for keys", u.Name)
 	}
-	return t.feed(ctx, []byte(strings.Join(u.Keys, "\n")+"\n"), "runuser", "-u", u.Name, "--", "sh", "-c", addKeys, "sh", fields[home])
+	ctx = describedAs(ctx, "add keys to "+fields[home]+"/.ssh/authorized_keys")
+	add := host.Script("add-keys.sh", addKeysScript, fields[home])
+	return t.feed(ctx, []byte(strings.Join(u.Keys, "\n")+"\n"), append([]string{"runuser", "-u", u.Name, "--"}, add...)...)
 }
 
 // permit writes the user's rules for sudo, which sudo itself has found good: with a broken file it refuses everybody.

@@ -2,9 +2,11 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -55,10 +57,12 @@ func (r *Site) surveyRegistries(ctx context.Context) []registrySeen {
 	return list
 }
 
+//go:embed scripts/stopped-units.sh
+var stoppedUnitsScript string
+
 // stoppedUnits returns those of the units that are installed and do not run.
 func (t *Target) stoppedUnits(ctx context.Context, units ...string) ([]string, error) {
-	const script = `for u; do [ ! -e "/etc/systemd/system/$u" ] || systemctl is-active --quiet "$u" || echo "$u"; done`
-	out, err := t.output(ctx, append([]string{"sh", "-c", script, "sh"}, units...)...)
+	out, err := t.output(ctx, host.Script("stopped-units.sh", stoppedUnitsScript, units...)...)
 	return strings.Fields(string(out)), err
 }
 

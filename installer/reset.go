@@ -3,6 +3,7 @@ package installer
 import (
 	"bytes"
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"io/fs"
@@ -324,10 +325,15 @@ func isRestored(ctx context.Context, t *Target) (bool, error) {
 	return bytes.Equal(fstab, withSwap(fstab)), err
 }
 
+//go:embed scripts/list-existing.sh
+var listExistingScript string
+
+//go:embed scripts/forget.sh
+var forgetScript string
+
 // anyOf tells whether one of the paths exists, and says which, as a reason.
 func (t *Target) anyOf(ctx context.Context, paths ...string) (bool, error) {
-	const script = `for p; do [ ! -e "$p" ] || printf '%s\n' "$p"; done`
-	out, err := t.output(ctx, append([]string{"sh", "-c", script, "sh"}, paths...)...)
+	out, err := t.output(ctx, host.Script("list-existing.sh", listExistingScript, paths...)...)
 	if err != nil || len(out) == 0 {
 		return false, err
 	}
@@ -427,8 +433,8 @@ func removeFiles(ctx context.Context, t *Target) error {
 // forget removes the helper and the lock, and with them the last that there is of ours. under is a command that runs
 // another one, or nothing.
 func (t *Target) forget(ctx context.Context, under ...string) error {
-	const script = `rm -rf "$1/bin" "$1/receive" "$1/kubectl" "$1/lock" "$1/lock.owner" && rmdir --ignore-fail-on-non-empty "$1"`
-	return t.command(ctx, append(under, "sh", "-c", script, "sh", stateDir)...)
+	ctx = describedAs(ctx, "remove the helper and the lock from "+stateDir)
+	return t.command(ctx, append(under, host.Script("forget.sh", forgetScript, stateDir)...)...)
 }
 
 // removeUnit stops a unit that an installation made, and removes it.

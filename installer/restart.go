@@ -2,9 +2,12 @@ package installer
 
 import (
 	"context"
-	"fmt"
+	_ "embed" // scripts
+	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -17,45 +20,17 @@ func controlPlaneProcesses(c *manifest.Cluster) []string {
 	return names
 }
 
-// restartScript is a shell script that ends static pods' processes, which the kubelet starts again. kubeadm's own way, to
-// move the manifests out and back, leaves a host without a control plane when it is interrupted.
-//
-// Each is ended when what it asks works again: a component that fails at its start because that is away is started later and
-// later by the kubelet, up to five minutes. For the same reason what has started anew by itself in the meantime is left alone.
-//
-// Certificates that have expired keep the API server from being ready before it is restarted itself, so that a step goes on after
-// that many questions, a second apart; what counts is that all is well within the whole.
-func (t *Target) restartScript(step, whole int, processes ...string) string {
-	ask := append(distributionOf(t.run.cluster).kubectl, t.server(), "get", "--raw=/readyz", "--request-timeout=5s")
-	return fmt.Sprintf(`processes='%[1]s'
-old=' '
-static() { echo "^$1 .*/etc/kubernetes/"; } # users' pods may run an etcd, too
-for process in $processes; do old="$old$(pgrep --full -- "$(static "$process")" | tr '\n' ' ')"; done
-restarted() {
-	pids=$(pgrep --full -- "$(static "$1")") || return 1
-	for pid in $pids; do case "$old" in *" $pid "*) return 1 ;; esac; done
-}
-ready() { said=$(KUBECACHEDIR=%[2]s %[3]s 2>&1); }
-well() {
-	for process in $processes; do restarted "$process" || { said="$process has not started again"; return 1; }; done
-	ready
-}
-for process in $processes; do
-	restarted "$process" || pkill --full -- "$(static "$process")" || : # it ended by itself, and is not back
-	tries=0
-	until { restarted "$process" && ready; } || [ "$tries" -ge %[4]d ]; do
-		tries=$((tries + 1))
-		[ "$tries" != %[6]d ] || restarted "$process" || pkill -KILL --full -- "$(static "$process")" || :
-		sleep 1
-	done
-done
-tries=0
-until well; do
-	tries=$((tries + 1))
-	[ "$tries" -lt %[5]d ] || { echo "$said" >&2; exit 1; }
-	sleep 1
-done
-`, strings.Join(processes, " "), kubectlCache, "'"+strings.Join(ask, "' '")+"'", step, whole, restartGrace)
+//go:embed scripts/restart-static.sh
+var restartStaticScript string
+
+// restartScript returns the command that restarts static pods' processes one after the other, and asks this control plane's API
+// server whether it is ready.
+func (t *Target) restartScript(step, whole int, processes ...string) []string {
+	return slices.Concat(
+		host.Script("restart-static.sh", restartStaticScript,
+			strconv.Itoa(step), strconv.Itoa(whole), strconv.Itoa(restartGrace), strings.Join(processes, " ")),
+		[]string{"env", "KUBECACHEDIR=" + kubectlCache}, distributionOf(t.run.cluster).kubectl,
+		[]string{t.server(), "get", "--raw=/readyz", "--request-timeout=5s"})
 }
 
 // All of these are seconds. An API server starts within 30 on a slow host. One that is ended takes no new requests, answers those that
@@ -76,5 +51,5 @@ func (t *Target) restartControlPlane(ctx context.Context) error {
 
 // restartStatic restarts static pods' processes one after the other, and waits as restartControlPlane does.
 func (t *Target) restartStatic(ctx context.Context, processes ...string) error {
-	return t.command(describedAs(ctx, "restart "+strings.Join(processes, ", ")), "sh", "-c", t.restartScript(restartStep, restartWhole, processes...))
+	return t.command(describedAs(ctx, "restart "+strings.Join(processes, ", ")), t.restartScript(restartStep, restartWhole, processes...)...)
 }

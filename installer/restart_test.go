@@ -74,7 +74,7 @@ fi`
 			t.Parallel()
 			p, cp1 := playedControlPlane(t, c.cluster)
 			p.stub(t, "kubectl", c.kubectl)
-			if err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(3, 5, controlPlaneProcesses(cp1.run.cluster)...)); err != nil {
+			if err := cp1.command(t.Context(), cp1.restartScript(3, 5, controlPlaneProcesses(cp1.run.cluster)...)...); err != nil {
 				t.Fatal(err)
 			}
 			if got := p.log(t); got != c.want {
@@ -89,7 +89,7 @@ func TestRestartKills(t *testing.T) {
 	t.Parallel()
 	p, cp1 := playedControlPlane(t, "")
 	p.stub(t, "pkill", `echo "end $1 $name" >>"$dir/log"; [ "$name$1" = kube-apiserver--full ] || echo 1 >"$dir/$name"`)
-	if err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(restartStep, 5, controlPlaneProcesses(cp1.run.cluster)...)); err != nil {
+	if err := cp1.command(t.Context(), cp1.restartScript(restartStep, 5, controlPlaneProcesses(cp1.run.cluster)...)...); err != nil {
 		t.Fatal(err)
 	}
 	const want = "end --full etcd ask end --full kube-apiserver end -KILL kube-apiserver ask end --full kube-controller-manager ask end --full kube-scheduler ask ask"
@@ -107,7 +107,7 @@ func TestRestartFails(t *testing.T) {
 	} {
 		p, cp1 := playedControlPlane(t, "")
 		p.stub(t, stubs[0], stubs[1])
-		err := cp1.command(t.Context(), "sh", "-c", cp1.restartScript(1, 2, controlPlaneProcesses(cp1.run.cluster)...))
+		err := cp1.command(t.Context(), cp1.restartScript(1, 2, controlPlaneProcesses(cp1.run.cluster)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}

@@ -64,7 +64,7 @@ func faults() []fault {
 	return []fault{
 		{name: "refused", want: "connection refused", address: closedPort},
 		{name: "killed", want: "exit code 137", before: failAt("kkbundle-node facts", 137, "\x1b[2JKilled")},
-		{name: "full", want: "No space left on device", before: failAt("set -eu; umask 077", 1, "cat: write error: No space left on device")},
+		{name: "full", want: "No space left on device", before: failAt("write-file.sh", 1, "cat: write error: No space left on device")},
 		{name: "filtered", want: "no answer within 5s", slow: true, address: filteredPort},
 		{name: "silent", want: "did not finish the SSH handshake", slow: true, address: silentPort},
 		{name: "hangs at login", want: "it let us in but ran no command", slow: true, before: hangAt("id -u")},

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	_ "embed" // scripts
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
 )
@@ -179,48 +181,29 @@ func (r *run) collectHere(a *archive) {
 	}
 }
 
-// A question is a command, and the file that its output becomes.
-type question struct {
-	file string
-	args []string
-}
+//go:embed scripts/support-bundle.sh
+var supportBundleScript string
 
-// hostQuestions are what every host is asked. All of them only look.
-func hostQuestions() []question {
-	const size = `| tail -c ` + "4194304"
-	sh := func(file, script string) question { return question{file, []string{"sh", "-c", script + "; exit 0"}} }
-	return []question{
-		sh("versions.txt", `uname -a; cat /etc/os-release; for p in kubelet kubeadm kubectl; do command -v $p >/dev/null && echo "$p $($p --version 2>/dev/null || $p version --client 2>/dev/null)"; done;
-			for p in containerd runc dockerd crio k3s etcd; do command -v $p >/dev/null && $p --version; done 2>&1`),
-		sh("system.txt", `for c in "uptime" "df -h" "df -i" "free -m" "cat /proc/mounts" "cat /proc/swaps" "systemctl list-units --failed --no-pager" "systemctl list-timers --no-pager" "lsmod" "timedatectl"; do
-			echo "# $c"; $c; echo; done 2>&1 `+size),
-		sh("network.txt", `for c in "ip -d address" "ip route" "ip -6 route" "ip rule" "ss -ltunp" "cat /etc/resolv.conf" "cat /etc/hosts"; do echo "# $c"; $c; echo; done 2>&1 `+size),
-		sh("processes.txt", `ps -eo pid,ppid,user,rss,etimes,comm --sort=-rss | head -n 200`), // no arguments: they may be secret
-		sh("images.txt", `if command -v docker >/dev/null; then docker image list --all --no-trunc; elif command -v ctr >/dev/null; then ctr -n k8s.io images ls -q; fi 2>&1 `+size),
-		sh("kernel.log", `journalctl --dmesg --no-pager --quiet --lines=2000 2>/dev/null `+size),
-		sh("units.log", `for u in kubelet containerd docker cri-docker crio k3s k3s-agent etcd haproxy keepalived harbor docker-containerd 'kkbundle-*'; do
-			journalctl --no-pager --quiet --output=short-iso --lines=3000 --unit="$u" 2>/dev/null; done `+size),
-		sh("pods.log", `find /var/log/pods -name '*.log' -exec tail -v -n 200 {} + 2>/dev/null `+size),
-		sh("state.txt", `ls -laR /var/lib/kkbundle/applied /etc/kubernetes /etc/cni /opt/cni/bin /var/lib/kubelet/pki 2>/dev/null; cat /var/lib/kkbundle/applied/member 2>/dev/null`),
-		// Configuration, and nothing that is a key: names of files decide first, the scrubber afterwards.
-		sh("configuration.txt", `find /etc/kubernetes /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/instance-config.yaml /etc/containerd /etc/kkbundle /etc/docker/daemon.json \
-			/etc/crio /etc/rancher /etc/cni/net.d /etc/default/kubelet /etc/sysconfig/kubelet /etc/sysctl.d/99-kkbundle.conf /etc/modules-load.d/kkbundle.conf /etc/systemd/system /etc/chrony /etc/chrony.conf -xdev -type f -size -256k \
-			! -name '*.key' ! -name '*.pem' ! -name '*.crt' ! -name '*.p12' ! -name 'htpasswd*' ! -name '*password*' ! -name '*secret*' ! -name '*token*' 2>/dev/null | sort | head -n 500 |
-			while IFS= read -r f; do echo "==> $f <=="; cat "$f"; echo; done 2>/dev/null `+size),
+// hostAnswers are the files that supportBundleScript answers with on every host.
+func hostAnswers() []string {
+	return []string{
+		"versions.txt", "system.txt", "network.txt", "processes.txt", "images.txt",
+		"kernel.log", "units.log", "pods.log", "state.txt", "configuration.txt",
 	}
 }
 
 func (t *Target) collectHost(ctx context.Context, a *archive) {
 	dir := "hosts/" + t.Name + "/"
-	for _, q := range hostQuestions() {
+	for _, file := range hostAnswers() {
 		ctx, cancel := context.WithTimeout(ctx, askPatience)
-		out, err := t.output(withoutOutput(ctx), q.args...)
+		answer := host.Script("support-bundle.sh", supportBundleScript, strconv.Itoa(mostOfFile), file)
+		out, err := t.output(withoutOutput(ctx), answer...)
 		cancel()
 		if err != nil {
-			a.lacks(&a.said.Lacking, dir+q.file, err)
+			a.lacks(&a.said.Lacking, dir+file, err)
 			continue
 		}
-		a.text(dir+q.file, string(out[max(0, len(out)-mostOfFile):]))
+		a.text(dir+file, string(out[max(0, len(out)-mostOfFile):]))
 	}
 	facts, err := t.facts(ctx, node.Probe{})
 	if err != nil {

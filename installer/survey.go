@@ -3,6 +3,7 @@ package installer
 import (
 	"context"
 	"crypto/x509"
+	_ "embed" // scripts
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -389,21 +391,13 @@ func parseEtcdMetrics(text string) etcdMetrics {
 	return m
 }
 
-// certificatesScript prints certificates and never keys: files that have both are cut, kubeconfigs are decoded.
-const certificatesScript = `for f in /etc/kubernetes/pki/*.crt /etc/kubernetes/pki/etcd/*.crt /var/lib/kubelet/pki/kubelet-client-current.pem; do
-	[ -f "$f" ] || continue
-	echo "# $f"; sed -n '/-----BEGIN CERTIFICATE-----/,/-----END CERTIFICATE-----/p' "$f"
-done
-for f in /etc/kubernetes/*.conf; do
-	[ -f "$f" ] || continue
-	echo "# $f"; sed -n 's/^ *client-certificate-data: *//p' "$f" | base64 -d 2>/dev/null
-	echo
-done
-exit 0`
+//go:embed scripts/certificates.sh
+var certificatesScript string
 
 // certificates returns those of the host that the cluster depends on.
 func (t *Target) certificates(ctx context.Context) ([]report.Certificate, error) {
-	out, err := t.output(describedAs(withoutOutput(ctx), "read the certificates below /etc/kubernetes"), "sh", "-c", certificatesScript)
+	ctx = describedAs(withoutOutput(ctx), "read the certificates below /etc/kubernetes")
+	out, err := t.output(ctx, host.Script("certificates.sh", certificatesScript)...)
 	if err != nil {
 		return nil, err
 	}

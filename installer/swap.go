@@ -108,8 +108,8 @@ func (t *Target) wakes(ctx context.Context) (units []string, err error) {
 	if units = activeSwap(out.String()); len(units) == 0 {
 		return nil, out.err
 	}
-	masked, err := t.test(ctx, "sh", "-c", `[ "$(systemctl is-enabled "$1")" = masked ]`, "sh", swapTarget)
-	if err != nil || masked {
+	state, err := t.output(ctx, "systemctl", "is-enabled", swapTarget)
+	if _, err := succeeded(err); err != nil || strings.TrimSpace(string(state)) == "masked" { // for which it fails
 		return nil, err
 	}
 	return units, nil

@@ -35,14 +35,17 @@ func TestSwapWithoutFstab(t *testing.T) {
 	for state, ours := range map[string]bool{"static": true, "masked": false} {
 		s := newSite(t, "cp1")
 		h := s.hosts["cp1"]
-		h.stub(t, "systemctl", "echo "+state)
+		target := state
 		h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 			switch {
 			case slices.Contains(cmd.Args, "list-unit-files"):
 				_, err := io.WriteString(cmd.Stdout, "dev-zram0.swap generated -\n")
 				return err
+			case slices.Contains(cmd.Args, "is-enabled"):
+				_, err := io.WriteString(cmd.Stdout, target+"\n")
+				return err
 			case slices.Contains(cmd.Args, "mask"):
-				h.stub(t, "systemctl", "echo masked")
+				target = "masked"
 			}
 			return nil
 		})
@@ -60,7 +63,9 @@ func TestSwapWithoutFstab(t *testing.T) {
 			t.Errorf("%s: runs (-got +want):\n%s", state, diff)
 		}
 		changes := func() string {
-			lines := slices.DeleteFunc(h.said("systemctl"), func(line string) bool { return !strings.HasSuffix(line, swapTarget) })
+			lines := slices.DeleteFunc(h.said("systemctl"), func(line string) bool {
+				return !strings.HasSuffix(line, swapTarget) || strings.Contains(line, "is-enabled")
+			})
 			return strings.Join(lines, ", ")
 		}
 		if got := changes(); got != want {

@@ -3,6 +3,7 @@ package installer
 import (
 	"context"
 	"crypto/x509"
+	_ "embed" // scripts
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -15,6 +16,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -272,11 +274,13 @@ func (u *upgrade) configReadable(ctx context.Context, t *Target, _ UpgradePlan) 
 	return nil
 }
 
+//go:embed scripts/print-files.sh
+var printFilesScript string
+
 // certificatesValid looks at a node's certificates: an upgrade renews kubeadm's, but nothing works to do it with once they
 // have expired.
 func (t *Target) certificatesValid(ctx context.Context) []error {
-	const script = `for f; do [ -e "$f" ] && echo "file $f" && cat "$f"; done; true`
-	args := []string{"sh", "-c", script, "sh", "/var/lib/kubelet/pki/kubelet-client-current.pem"}
+	args := host.Script("print-files.sh", printFilesScript, "/var/lib/kubelet/pki/kubelet-client-current.pem")
 	for _, name := range []string{
 		"ca", "apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-ca", "front-proxy-client",
 		"etcd/ca", "etcd/server", "etcd/peer", "etcd/healthcheck-client",
@@ -349,9 +353,9 @@ func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []er
 
 // registryLacks is how much of what the registry is seeded with is not there yet.
 func (t *Target) registryLacks(ctx context.Context) (int64, error) {
-	const script = `cd "$1" 2>/dev/null && find . -path '*/blobs/sha256/*' -name data -printf '%h\n'; true`
-	out, err := t.output(withoutOutput(ctx), "sh", "-c", script, "sh", siteRegistryOf(t.run.cluster).data)
-	if err != nil {
+	find := []string{"find", "-H", siteRegistryOf(t.run.cluster).data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
+	out, err := t.output(withoutOutput(ctx), find...)
+	if _, err := succeeded(err); err != nil { // it fails where there is no registry yet
 		return 0, err
 	}
 	there := map[string]bool{}

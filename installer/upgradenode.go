@@ -2,12 +2,14 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -20,21 +22,8 @@ const (
 	keptDir = "/usr/local/lib/kkbundle/before-upgrade"
 )
 
-// keepScript copies files into the directory $1, below it under their whole paths: those before -- as links where that is
-// possible, because they are replaced and never changed, the others as copies.
-const keepScript = `set -e
-dir=$1; shift
-rm -rf "${dir%/*}"
-mkdir -p -m 0700 "${dir%/*}" "$dir"
-link=--link
-for p; do
-  if [ "$p" = -- ]; then link=; continue; fi
-  [ -e "$p" ] || continue
-  mkdir -p "$dir${p%/*}"
-  if [ -n "$link" ] && cp --archive --link "$p" "$dir$p" 2>/dev/null; then continue; fi
-  cp --archive --force "$p" "$dir$p"
-done
-: >"$dir/complete"`
+//go:embed scripts/keep-files.sh
+var keepFilesScript string
 
 // keepTask keeps what an upgrade replaces on a node: the programs, and on a control plane all of /etc/kubernetes. It is
 // done once for a node and a version, however often the upgrade is continued.
@@ -60,7 +49,7 @@ func keepTask(c *manifest.Cluster) Task {
 			if err != nil {
 				return err
 			}
-			args := []string{"sh", "-c", keepScript, "sh", to}
+			args := host.Script("keep-files.sh", keepFilesScript, to)
 			for _, f := range filesOf(nodePrograms(c)) {
 				args = append(args, f.Path)
 			}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"net"
@@ -131,10 +132,12 @@ func (t *Target) hasFlags(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+//go:embed scripts/process-arguments.sh
+var processArgumentsScript string
+
 // arguments returns the command line of a program that runs once on the host.
 func (t *Target) arguments(ctx context.Context, program string) ([]string, error) {
-	const script = `p=$(pgrep -o -x -- "$(printf %.15s "$1")") && tr '\000' '\n' </proc/"$p"/cmdline`
-	out, err := t.output(ctx, "sh", "-c", script, "sh", program)
+	out, err := t.output(ctx, host.Script("process-arguments.sh", processArgumentsScript, program)...)
 	if err != nil {
 		return nil, fmt.Errorf("%s does not run: %w", program, err)
 	}

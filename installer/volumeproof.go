@@ -2,11 +2,13 @@ package installer
 
 import (
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -71,6 +73,9 @@ func (t *Target) defaultClass(ctx context.Context) (string, error) {
 	return strings.Join(s.defaults()[:min(1, len(s.defaults()))], ""), err
 }
 
+//go:embed scripts/volume-proof.sh
+var volumeProofScript string
+
 func (t *Target) proveVolume(ctx context.Context, class string) error {
 	image, err := catalog.ImageRef(t.run.cluster, "pause")
 	if err != nil {
@@ -78,7 +83,7 @@ func (t *Target) proveVolume(ctx context.Context, class string) error {
 	}
 	mark := randomHex(8)
 	at := "/kkbundle-" + mark // names the pod's processes, whatever the runtime
-	for i, script := range []string{`printf %s "$2" >"$d/proof" && sync "$d/proof"`, `[ "$(cat "$d/proof")" = "$2" ] && rm "$d/proof"`} {
+	for i, verb := range []string{"write", "read"} {
 		name := fmt.Sprintf("volume-%d", i)
 		objects, err := documents(volumeObjects(name, class, image, at)...)
 		if err != nil {
@@ -87,7 +92,9 @@ func (t *Target) proveVolume(ctx context.Context, class string) error {
 		if err := t.kubectlApply(ctx, objects); err != nil {
 			return err
 		}
-		if err := eventually(ctx, volumeWait, func(ctx context.Context) error { return t.throughPod(ctx, name, script, at, mark) }); err != nil {
+		if err := eventually(ctx, volumeWait, func(ctx context.Context) error {
+			return t.throughPod(ctx, name, host.Script("volume-proof.sh", volumeProofScript, at, mark, verb)...)
+		}); err != nil {
 			return err
 		}
 		if _, err := t.kubectl(ctx, "delete", "pod", name, "--namespace="+volumeNamespace, "--timeout=1m"); err != nil {
@@ -97,8 +104,8 @@ func (t *Target) proveVolume(ctx context.Context, class string) error {
 	return nil
 }
 
-// throughPod runs a script on the pod's node, where $d is the volume as the pod sees it.
-func (t *Target) throughPod(ctx context.Context, name, script, at, mark string) error {
+// throughPod runs a command on the pod's node.
+func (t *Target) throughPod(ctx context.Context, name string, args ...string) error {
 	pods, err := t.pods(ctx, "--namespace="+volumeNamespace, "--field-selector=metadata.name="+name)
 	if err != nil {
 		return err
@@ -114,8 +121,7 @@ func (t *Target) throughPod(ctx context.Context, name, script, at, mark string) 
 		if node.Name != pods[0].Spec.NodeName {
 			continue
 		}
-		script = `for d in /proc/[0-9]*/root"$1"; do [ -d "$d" ] && { ` + script + `; exit; }; done; echo "no process has $1" >&2; exit 1`
-		return node.command(ctx, "sh", "-c", script, "sh", at, mark)
+		return node.command(ctx, args...)
 	}
 	return nil // on a node that this run is not connected to: bound and mounted is what can be seen
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"bytes"
 	"context"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"io"
@@ -39,17 +40,19 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-// absentCode is what scripts here end with if a file does not exist.
+// absentCode is how readFileScript ends if the file does not exist.
 const absentCode = 66
+
+//go:embed scripts/read-file.sh
+var readFileScript string
 
 // ReadFile returns a file of the host, which may have at most most bytes. The error is fs.ErrNotExist if there is none.
 func ReadFile(ctx context.Context, h Host, name string, most int) ([]byte, error) {
 	if err := checkPath(name); err != nil {
 		return nil, fmt.Errorf("%s: read: %w", h, err)
 	}
-	script := `[ -e "$1" ] || exit ` + strconv.Itoa(absentCode) + `; exec cat "$1"`
 	out := bounded{most: most}
-	err := h.Run(ctx, Cmd{Args: []string{"sh", "-c", script, "sh", name}, Stdout: &out})
+	err := h.Run(ctx, Cmd{Args: Script("read-file.sh", readFileScript, name, strconv.Itoa(absentCode)), Stdout: &out})
 	var exit *ExitError
 	if errors.As(err, &exit) && exit.Code == absentCode {
 		return nil, fmt.Errorf("%s: %s: %w", h, name, fs.ErrNotExist)
@@ -60,22 +63,8 @@ func ReadFile(ctx context.Context, h Host, name string, most int) ([]byte, error
 	return out.Bytes(), nil
 }
 
-// writeScript makes a file whole or not at all. $1 is its path, $2 its mode, $3 the number of its bytes: standard input
-// also ends when the connection does, and half a file must not get the name of a whole one. A file that is already as
-// it shall be is left alone, with its times. Where the mode is "keep", the file keeps mode and owner, and is found through
-// symbolic links.
-const writeScript = `set -eu; umask 077; mode=$2; owner=0:0
-if [ "$mode" = keep ]; then mode=0644; if [ -e "$1" ]; then
-set -- "$(readlink -f "$1")" "$2" "$3"; mode=$(stat -c %a "$1"); owner=$(stat -c %u:%g "$1"); fi; fi
-d=$(dirname "$1"); t="$d/.$(basename "$1").kkbundle"
-[ ! -d "$1" ] || { echo "$1 is a directory" >&2; exit 1; }
-[ -d "$d" ] || (umask 022; mkdir -p "$d"); rm -f "$t"
-trap 'rm -f "$t"' EXIT; trap 'exit 1' HUP INT TERM
-set -C; cat >"$t"; set +C
-[ "$(wc -c <"$t")" -eq "$3" ] || { echo "the content was cut off on its way to $1" >&2; exit 1; }
-chmod "$mode" "$t"; chown "$owner" "$t"
-if [ -f "$1" ] && [ ! -h "$1" ] && [ "$(sha256sum <"$t")" = "$(sha256sum <"$1")" ] && [ "$(stat -c '%a %u %g' "$1")" = "$(stat -c '%a %u %g' "$t")" ]
-then echo same; else sync "$t"; mv -f "$t" "$1"; sync "$d"; echo changed; fi`
+//go:embed scripts/write-file.sh
+var writeFileScript string
 
 // WriteFile makes a file with this content and these permissions that belongs to root, with missing directories (0755)
 // on the way to it. The name always has a whole file: the old one or the new one. changed tells whether there was
@@ -102,7 +91,7 @@ func EditFile(ctx context.Context, h Host, name string, data []byte) (changed bo
 func write(ctx context.Context, h Host, name, mode string, data []byte) (changed bool, err error) {
 	out := bounded{most: maxStderr}
 	err = h.Run(ctx, Cmd{
-		Args:   []string{"sh", "-c", writeScript, "sh", name, mode, strconv.Itoa(len(data))},
+		Args:   Script("write-file.sh", writeFileScript, name, mode, strconv.Itoa(len(data))),
 		Stdin:  bytes.NewReader(data),
 		Stdout: &out,
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	_ "embed" // scripts
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -73,10 +74,12 @@ func putHelper(ctx context.Context, h Host, name string, binary []byte) (changed
 	return changed, nil
 }
 
+//go:embed scripts/helper-sum.sh
+var helperSumScript string
+
 // hasSum tells whether a file that only root can change has a SHA-256.
 func hasSum(ctx context.Context, h Host, name, want string) (bool, error) {
-	const script = `[ -f "$1" ] && [ ! -h "$1" ] && [ "$(stat -c '%a %u' "$1")" = "700 0" ] && sha256sum <"$1" || true`
-	out, err := Output(ctx, h, "sh", "-c", script, "sh", name)
+	out, err := Output(ctx, h, Script("helper-sum.sh", helperSumScript, name)...)
 	if err != nil {
 		return false, err
 	}

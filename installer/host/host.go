@@ -71,14 +71,14 @@ func (e *ExitError) Error() string {
 	return text
 }
 
-// maxCommandLine bounds a command in an error: scripts are long.
+// maxCommandLine bounds a command in an error.
 const maxCommandLine = 200
 
 // commandLine shows arguments as a person would type them, on one line.
 func commandLine(args []string) string {
-	words := make([]string, len(args))
-	for i, a := range args {
-		words[i] = readable(a)
+	var words []string
+	for _, a := range WithoutText(args) {
+		words = append(words, readable(a))
 	}
 	return clip(strings.Join(words, " "))
 }

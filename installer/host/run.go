@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	_ "embed" // scripts
 	"errors"
 	"fmt"
 	"io"
@@ -47,9 +48,17 @@ func (m *machine) String() string { return m.name }
 // Close ends all connections.
 func (m *machine) Close() error { return m.start.close() }
 
-// launcher runs the command after it has said, on both streams, that it is about to: what comes before that line is
+// launchScript runs the command after it has said, on both streams, that it is about to: what comes before that line is
 // from login scripts and sudo. It also says its process id, which is the command's, so that the command can be killed.
-const launcher = `printf '%s %s\n' "$0" $$; printf '%s %s\n' "$0" $$ >&2; exec "$@"`
+// It travels with every command, so its description is here.
+//
+//go:embed scripts/launch.sh
+var launchScript string
+
+// launched is a command as it is started: the line that the launcher begins with is its mark.
+func (m *machine) launched(r *run) []string {
+	return slices.Concat(m.root.prefix(r.prompt), Script(r.mark, launchScript, "env"), environment(), r.cmd.Env, r.cmd.Args)
+}
 
 // Run runs a command as root.
 func (m *machine) Run(ctx context.Context, cmd Cmd) error {
@@ -57,8 +66,7 @@ func (m *machine) Run(ctx context.Context, cmd Cmd) error {
 		return fmt.Errorf("%s: %w", m.name, err)
 	}
 	r := newRun(m, cmd)
-	args := slices.Concat(m.root.prefix(r.prompt), []string{"sh", "-c", launcher, r.mark, "env"}, environment(), cmd.Env, cmd.Args)
-	p, err := m.start.start(ctx, args, r.stdout, r.stderr)
+	p, err := m.start.start(ctx, m.launched(r), r.stdout, r.stderr)
 	if err != nil {
 		return err
 	}
@@ -205,14 +213,8 @@ func (r *run) sudoError(reason string) error {
 	return r.machine.sudoError(reason, r.stderr.preamble())
 }
 
-// killGroup ends a command and everything it started: first the polite way, then for good. The process group is looked
-// up because sudo may have made one of its own. $1 is the command's process id.
-const killGroup = `group() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 3; }
-g=$(group "$1"); [ -n "$g" ] && [ "$g" -gt 1 ] || exit 0
-kill -s TERM -- "-$g" 2>/dev/null
-for i in 1 2 3 4 5 6 7 8 9 10; do [ -d "/proc/$1" ] || break; sleep 0.1 2>/dev/null || sleep 1; done
-kill -s KILL -- "-$g" 2>/dev/null
-exit 0`
+//go:embed scripts/kill-group.sh
+var killGroupScript string
 
 // abandon kills the command on the host, and then the connection to it.
 func (r *run) abandon(ctx context.Context, p process) {
@@ -231,9 +233,8 @@ func (r *run) abandon(ctx context.Context, p process) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	k := newRun(r.machine, Cmd{Args: []string{"sh", "-c", killGroup, "sh", strconv.Itoa(pid)}})
-	args := slices.Concat(r.machine.root.prefix(k.prompt), []string{"sh", "-c", launcher, k.mark, "env"}, environment(), k.cmd.Args)
-	killer, err := r.machine.start.start(withPriority(ctx), args, k.stdout, k.stderr)
+	k := newRun(r.machine, Cmd{Args: Script("kill-group.sh", killGroupScript, strconv.Itoa(pid))})
+	killer, err := r.machine.start.start(withPriority(ctx), r.machine.launched(k), k.stdout, k.stderr)
 	if err != nil {
 		return
 	}

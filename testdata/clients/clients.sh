@@ -110,13 +110,13 @@ pulls() {
 
 # containerd, in directories of its own.
 ctr=
-containerd=$(command -v containerd || ls -d "${XDG_CACHE_HOME:-$HOME/.cache}"/kkbundle-lab/containerd-"$arch"-*/containerd 2>/dev/null | head -n1 || true)
+containerd=$(command -v containerd || compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/kkbundle-lab/containerd-$arch-*/containerd" | head -n1 || true)
 if [ -n "$containerd" ] && [ -x "$(dirname "$containerd")/ctr" ] && [ "$(id -u)" = 0 ]; then
   printf 'version = 2\nroot = "%s/c/root"\nstate = "%s/c/state"\ndisabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"]\n[grpc]\n  address = "%s/containerd.sock"\n' "$dir" "$dir" "$dir" >containerd.toml
   "$containerd" --config containerd.toml >containerd.log 2>&1 &
   pids+=($!)
   for _ in $(seq 100); do [ -S containerd.sock ] && break; sleep 0.1; done
-  [ -S containerd.sock ] && ctr=$(dirname "$containerd")/ctr || { cat containerd.log; failed=1; }
+  if [ -S containerd.sock ]; then ctr=$(dirname "$containerd")/ctr; else cat containerd.log; failed=1; fi
   pull=("$ctr" -a "$dir/containerd.sock" images pull --snapshotter native)
   if "$ctr" images pull --help | grep -e --local >/dev/null; then pull+=(--local); fi # 2.x leaves pulls to the daemon otherwise, which has no settings here
 else
@@ -145,13 +145,16 @@ if have dpkg-deb apt-get; then
   echo "deb [trusted=yes] $url/apt/ /" >apt/etc/apt/sources.list
   apt=(apt-get -y -o "Dir=$dir/apt" -o "Dir::State::status=$dir/apt/var/lib/dpkg/status" -o APT::Sandbox::User=root -o Acquire::http::Proxy=DIRECT)
   ok "serve: apt-get update" "${apt[@]}" update
+  # shellcheck disable=SC2016 # eval expands it
   ok "serve: apt-get downloads a package and what it depends on" eval '"${apt[@]}" install --download-only kk-app && cmp apt/var/cache/apt/archives/kk-app_2.0_all.deb kk-app_2.0_all.deb && cmp apt/var/cache/apt/archives/kk-lib_3.1_all.deb kk-lib_3.1_all.deb'
 else
   skip "apt" "apt-get and dpkg-deb are needed"
 fi
 if have rpmbuild dnf; then
+  # shellcheck disable=SC2034 # eval uses it
   dnf=(dnf -y --installroot "$dir/dnf" --releasever 1 --setopt "reposdir=$dir/repos" --setopt "cachedir=$dir/dnf-cache")
   ok "serve: dnf takes the offered kkbundle.repo" eval "curl -fsS --create-dirs -o repos/kkbundle.repo '$url/yum/kkbundle.repo' && \"\${dnf[@]}\" makecache"
+  # shellcheck disable=SC2016 # eval expands it
   ok "serve: dnf downloads a package and what it depends on" eval '"${dnf[@]}" install --downloadonly --destdir "$dir/got" kk-app && cmp got/kk-app-2.0-1.noarch.rpm kk-app-2.0.rpm 2>/dev/null || cmp got/kk-app-2.0.rpm kk-app-2.0.rpm'
 else
   skip "dnf" "dnf and rpmbuild are needed"

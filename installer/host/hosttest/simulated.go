@@ -77,6 +77,7 @@ func (m *Simulated) run(args []string, stdin io.Reader, stdout io.Writer) int {
 		return 0
 	}
 	const absent = 66
+	args = withoutText(args)
 	switch {
 	case args[0] == "id":
 		return say("0\n")
@@ -85,11 +86,11 @@ func (m *Simulated) run(args []string, stdin io.Reader, stdout io.Writer) int {
 	case path.Base(args[0]) == "kkbundle-node" && args[1] == "facts":
 		_, _ = io.Copy(io.Discard, stdin)
 		return say(string(m.Facts))
-	case args[0] == "sh" && strings.Contains(args[2], "sha256sum <\"$1\" || true"):
+	case args[0] == "helper-sum.sh":
 		return say(m.sum + "\n")
-	case args[0] == "sh" && strings.HasPrefix(args[2], "set -eu; umask 077"):
-		return m.put(args[4], args[6], stdin, stdout)
-	case args[0] == "sh" && strings.Contains(args[2], "exec cat"):
+	case args[0] == "write-file.sh":
+		return m.put(args[1], args[3], stdin, stdout)
+	case args[0] == "read-file.sh":
 		return absent
 	case args[0] == "test" && path.Base(args[2]) == "applied", args[0] == "test" && m.helper == "":
 		return 1
@@ -97,6 +98,14 @@ func (m *Simulated) run(args []string, stdin io.Reader, stdout io.Writer) int {
 		m.helper, m.sum = "", ""
 	}
 	return 0
+}
+
+// withoutText makes NAME ARGUMENT... out of a script, sh -c TEXT NAME ARGUMENT..., as host.WithoutText does.
+func withoutText(args []string) []string {
+	if len(args) > 3 && args[0] == "sh" && args[1] == "-c" {
+		return args[3:]
+	}
+	return args
 }
 
 // put takes a file, which is the helper.

@@ -2,6 +2,7 @@ package hosttest
 
 import (
 	"bytes"
+	_ "embed" // scripts
 	"fmt"
 	"net"
 	"os"
@@ -63,22 +64,8 @@ func (l *sshdLog) String() string {
 	return l.b.String()
 }
 
-const setupScript = `set -e
-mkdir -p "$DIR/etc"; cp -a /etc/. "$DIR/etc"; mount --bind "$DIR/etc" /etc
-for u in kktest-pw kktest-free kktest-none; do
-  useradd --no-create-home --home-dir "$DIR" --shell "$LOGIN_SHELL" "$u"
-  printf '%s:%s\n' "$u" "$PASSWORD" | chpasswd
-done
-usermod --shell "$LOGIN_SHELL" root
-rm -f /etc/sudoers.d/*
-echo 'kktest-pw ALL=(ALL:ALL) ALL' >/etc/sudoers.d/kktest
-echo 'kktest-free ALL=(ALL:ALL) NOPASSWD: ALL' >>/etc/sudoers.d/kktest
-printf '%s\n' "$SUDOERS" >>/etc/sudoers.d/kktest
-chmod 440 /etc/sudoers.d/kktest
-mkdir -p /run/sshd
-for d in $PRIVATE; do mount -t tmpfs none "$d"; done
-eval "$SETUP"
-exec /usr/sbin/sshd -D -e -f "$DIR/sshd_config"`
+//go:embed scripts/sshd.sh
+var sshdScript string
 
 // SSHDOptions change an SSHD.
 type SSHDOptions struct {
@@ -149,7 +136,7 @@ MaxStartups 100
 func (s *SSHD) start(tb testing.TB, o SSHDOptions) bool {
 	tb.Helper()
 	s.log = &sshdLog{listening: make(chan struct{})}
-	s.cmd = exec.Command("/usr/bin/unshare", "--mount", "--propagation", "private", "sh", "-c", setupScript)
+	s.cmd = exec.Command("/usr/bin/unshare", "--mount", "--propagation", "private", "sh", "-c", sshdScript)
 	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "SETUP="+o.Setup, "LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -24,8 +24,7 @@ net_down() {
 
 # The hardware address stays the same, as a machine's does: others remember it.
 net_up() {
-  local try
-  for try in 1 2 3 4 5 6 7 8 9 10; do # the kernel takes a moment to let go of a host's former interfaces
+  for _ in 1 2 3 4 5 6 7 8 9 10; do # the kernel takes a moment to let go of a host's former interfaces
     ip netns add "$netns" && ip -n "$netns" link set lo up &&
       ip -n "$netns" link add eth0 address "$(printf '02:00:0a:fa:00:%02x' "${ADDRESS##*.}")" type veth peer name "h$N" netns "$switch" &&
       ip -n "$switch" link set "h$N" master labbr0 up &&
@@ -71,8 +70,8 @@ cgroup_leave() {
 # cgroup_clean removes the groups that a stopped host left below its own, deepest first. Leftover groups would cost kubelet
 # 50 seconds at its next start.
 cgroup_clean() {
-  local d try
-  for try in 1 2 3 4 5 6 7 8 9 10; do
+  local d
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
     local left=0
     while read -r d; do
       [ -d "$d" ] || continue
@@ -111,9 +110,9 @@ mounts_up() {
 }
 
 mounts_down() {
-  local m try
+  local m
   for m in "$root" "$disk"; do
-    for try in $(seq 50); do
+    for _ in $(seq 50); do
       mountpoint -q "$m" || break
       umount "$m" 2>/dev/null && break
       sleep 0.1
@@ -135,7 +134,7 @@ boot() {
 }
 
 run() {
-  mounts_up && net_up && cgroup_enter || { say "did not start"; stopped; return 1; }
+  if ! { mounts_up && net_up && cgroup_enter; }; then say "did not start"; stopped; return 1; fi
   while boot; rc=$?; [ $rc = 133 ]; do # 133: the host asked for a reboot
     say "reboot"
     cgroup_clean

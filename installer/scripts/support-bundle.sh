@@ -1,0 +1,57 @@
+#!/bin/sh
+# support-bundle.sh BYTES FILE: prints the end of what becomes a file of the support bundle. It only looks.
+answer() {
+	case $1 in
+	versions.txt)
+		uname -a
+		cat /etc/os-release
+		for p in kubelet kubeadm kubectl; do
+			command -v "$p" >/dev/null && echo "$p $("$p" --version 2>/dev/null || "$p" version --client 2>/dev/null)"
+		done
+		for p in containerd runc dockerd crio k3s etcd; do command -v "$p" >/dev/null && "$p" --version; done 2>&1
+		;;
+	system.txt)
+		each "uptime" "df -h" "df -i" "free -m" "cat /proc/mounts" "cat /proc/swaps" "systemctl list-units --failed --no-pager" \
+			"systemctl list-timers --no-pager" "lsmod" "timedatectl" 2>&1
+		;;
+	network.txt)
+		each "ip -d address" "ip route" "ip -6 route" "ip rule" "ss -ltunp" "cat /etc/resolv.conf" "cat /etc/hosts" 2>&1
+		;;
+	processes.txt) ps -eo pid,ppid,user,rss,etimes,comm --sort=-rss | head -n 200 ;; # no arguments: they may be secret
+	images.txt)
+		if command -v docker >/dev/null; then docker image list --all --no-trunc; elif command -v ctr >/dev/null; then ctr -n k8s.io images ls -q; fi 2>&1
+		;;
+	kernel.log) journalctl --dmesg --no-pager --quiet --lines=2000 2>/dev/null ;;
+	units.log)
+		for u in kubelet containerd docker cri-docker crio k3s k3s-agent etcd haproxy keepalived harbor docker-containerd 'kkbundle-*'; do
+			journalctl --no-pager --quiet --output=short-iso --lines=3000 --unit="$u" 2>/dev/null
+		done
+		;;
+	pods.log) find /var/log/pods -name '*.log' -exec tail -v -n 200 {} + 2>/dev/null ;;
+	state.txt)
+		ls -laR /var/lib/kkbundle/applied /etc/kubernetes /etc/cni /opt/cni/bin /var/lib/kubelet/pki 2>/dev/null
+		cat /var/lib/kkbundle/applied/member 2>/dev/null
+		;;
+	configuration.txt) configuration 2>/dev/null ;;
+	esac
+}
+each() {
+	for c; do
+		echo "# $c"
+		$c # its words are a command
+		echo
+	done
+}
+# Configuration, and nothing that is a key: names of files decide first, the scrubber afterwards.
+configuration() {
+	find /etc/kubernetes /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/instance-config.yaml /etc/containerd /etc/kkbundle /etc/docker/daemon.json \
+		/etc/crio /etc/rancher /etc/cni/net.d /etc/default/kubelet /etc/sysconfig/kubelet /etc/sysctl.d/99-kkbundle.conf /etc/modules-load.d/kkbundle.conf /etc/systemd/system /etc/chrony /etc/chrony.conf -xdev -type f -size -256k \
+		! -name '*.key' ! -name '*.pem' ! -name '*.crt' ! -name '*.p12' ! -name 'htpasswd*' ! -name '*password*' ! -name '*secret*' ! -name '*token*' | sort | head -n 500 |
+		while IFS= read -r f; do
+			echo "==> $f <=="
+			cat "$f"
+			echo
+		done
+}
+answer "$2" | tail -c "$1"
+exit 0
