@@ -210,6 +210,7 @@ func TestOwnManifests(t *testing.T) {
 			t.Errorf("%s: kubelets are told: %v", mode, told)
 		}
 		kinds(t, data, "ServiceAccount", "Service", "ConfigMap", "DaemonSet")
+		golden(t, "node-dns-"+mode+".yaml", data) // clusters keep the digest: other bytes are applied anew
 	}
 	c := cluster(t, "cni: {type: multus, with: flannel}")
 	data, err := multusManifest(c)
@@ -217,6 +218,7 @@ func TestOwnManifests(t *testing.T) {
 		t.Errorf("%v\n%s", err, data)
 	}
 	kinds(t, data, "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet")
+	golden(t, "multus.yaml", data)
 }
 
 func kinds(t *testing.T, data []byte, want ...string) {
