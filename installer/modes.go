@@ -1,13 +1,18 @@
 package installer
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -109,8 +114,7 @@ kubectl --kubeconfig="$2" get secrets --all-namespaces --output=json >"$f" && ku
 // where the pod network looks at such things, are reached from their own namespace only, until a NetworkPolicy says more.
 func namespacesTask(c *manifest.Cluster) Task {
 	objects := func() ([]byte, error) {
-		docs := namespaceDefaults(c)
-		return documents(docs...)
+		return kube.YAML(namespaceDefaults(c)...)
 	}
 	stamp := func(data []byte) textFile {
 		return textFile{stampDir + "/namespaces", 0o600, fmt.Appendf(nil, "%x\n", sha256.Sum256(data))}
@@ -131,7 +135,7 @@ func namespacesTask(c *manifest.Cluster) Task {
 			if err != nil {
 				return err
 			}
-			if _, err := t.kubectlWith(ctx, bytes.NewReader(data), "apply", "--server-side", "--field-manager="+marksManager, "--filename=-"); err != nil {
+			if err := t.kube().Apply(ctx, data, kube.Apply{Manager: marksManager}); err != nil {
 				return err
 			}
 			return t.write(ctx, stamp(data))
@@ -140,36 +144,36 @@ func namespacesTask(c *manifest.Cluster) Task {
 }
 
 // namespaceDefaults are the namespace default and those of addons, but for Kubernetes' own.
-func namespaceDefaults(c *manifest.Cluster) []document {
+func namespaceDefaults(c *manifest.Cluster) []runtime.Object {
 	names := []string{"default"}
 	for _, a := range c.Addons {
 		if !strings.HasPrefix(a.Namespace, "kube-") {
 			names = append(names, a.Namespace)
 		}
 	}
-	var docs []document
+	var objects []runtime.Object
 	for i, name := range names {
 		if slices.Index(names, name) != i {
 			continue
 		}
 		if name != "default" {
-			docs = append(docs, document{"apiVersion": "v1", "kind": "Namespace", "metadata": document{"name": name}})
+			objects = append(objects, namespaceObject(name))
 		}
-		docs = append(docs, document{
-			"apiVersion": "v1", "kind": "ServiceAccount", "metadata": document{"name": "default", "namespace": name},
-			"automountServiceAccountToken": false,
+		objects = append(objects, &corev1.ServiceAccount{
+			ObjectMeta:                   metav1.ObjectMeta{Name: "default", Namespace: name},
+			AutomountServiceAccountToken: new(false),
 		})
 		if name != "default" && enforcesPolicies(c) {
-			docs = append(docs, document{
-				"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": document{"name": "kkbundle-same-namespace", "namespace": name},
-				"spec": document{
-					"podSelector": document{}, "policyTypes": []any{"Ingress"},
-					"ingress": []any{document{"from": []any{document{"podSelector": document{}}}}},
+			objects = append(objects, &networkingv1.NetworkPolicy{
+				ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-same-namespace", Namespace: name},
+				Spec: networkingv1.NetworkPolicySpec{
+					PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+					Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}},
 				},
 			})
 		}
 	}
-	return docs
+	return objects
 }
 
 // enforcesPolicies tells whether the pod network does what a NetworkPolicy says. flannel does not.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -223,13 +224,13 @@ func TestOwnManifests(t *testing.T) {
 
 func kinds(t *testing.T, data []byte, want ...string) {
 	t.Helper()
-	objects, err := objectsOf(data)
+	objects, err := kube.ParseManifest(data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, o := range objects {
-		got = append(got, o.Kind)
+		got = append(got, o.GetKind())
 	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
