@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -166,7 +167,7 @@ func chartTask(name string, before, after func(ctx context.Context, t *Target) e
 // version as they are.
 func (t *Target) installChart(ctx context.Context, chart *charts.Chart, o charts.InstallOptions) error {
 	if crds := chart.CRDs(); len(crds) > 0 {
-		if err := t.serverSideApply(ctx, crds); err != nil {
+		if err := t.kube().Apply(ctx, crds, kube.Apply{Manager: fieldManager, Force: true}); err != nil {
 			return fmt.Errorf("custom resource definitions of %s: %w", chart.Name(), err)
 		}
 	}

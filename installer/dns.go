@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -44,12 +43,7 @@ func dnsTask() Task {
 			if err != nil {
 				return err
 			}
-			patch, err := json.Marshal(document{"data": document{"Corefile": corefile}})
-			if err != nil {
-				return err
-			}
-			_, err = t.kubectl(ctx, "patch", "configmap", "coredns", "--namespace=kube-system", "--type=merge", "--patch="+string(patch))
-			return err
+			return t.kube().PatchConfigMap(ctx, systemNamespace, "coredns", "Corefile", corefile)
 		},
 	}
 }
@@ -92,10 +86,8 @@ func isOnHost(nameserver string) bool {
 
 // corefile returns CoreDNS's configuration without forwarding, and whether it has any.
 func (t *Target) corefile(ctx context.Context) (text string, forwards bool, err error) {
-	var config struct {
-		Data map[string]string `json:"data"`
-	}
-	if err := t.kubectlJSON(ctx, &config, "get", "configmap", "coredns", "--namespace=kube-system"); err != nil {
+	config, err := t.kube().ConfigMap(ctx, systemNamespace, "coredns")
+	if err != nil {
 		return "", false, err
 	}
 	text, forwards = withoutForward(config.Data["Corefile"])

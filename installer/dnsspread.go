@@ -8,6 +8,10 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -104,32 +108,25 @@ func (s dnsSpread) spread() bool { return s.wanted < 2 || len(s.nodes) > 1 || le
 func (s dnsSpread) waits() bool { return s.placed < s.wanted || s.free < 2 }
 
 func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
-	var list struct {
-		Items []struct {
-			Kind string `json:"kind"`
-			podObject
-			Spec struct {
-				NodeName string `json:"nodeName"`
-				Replicas int    `json:"replicas"`
-			} `json:"spec"`
-		} `json:"items"`
-	}
-	if err := t.kubectlJSON(ctx, &list, "get", "deployments,pods", "--namespace="+kubeSystem, dnsSelector); err != nil {
-		return s, err
-	}
-	nodes, err := t.nodes(ctx)
+	list, err := t.kube().List(ctx, "deployments,pods", "--namespace="+kubeSystem, dnsSelector)
 	if err != nil {
 		return s, err
 	}
-	for _, p := range list.Items {
-		if p.Kind == "Deployment" {
-			s.wanted += p.Spec.Replicas
+	nodes, err := t.kube().Nodes(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, o := range list {
+		if d, ok := o.(*appsv1.Deployment); ok {
+			_, wanted := kube.Replicas(d)
+			s.wanted += wanted
 			continue
 		}
-		if p.Metadata.Deleted != "" || p.isOver() {
+		p, ok := o.(*corev1.Pod)
+		if !ok || kube.IsPodOver(p) {
 			continue
 		}
-		s.names = append(s.names, p.Metadata.Name)
+		s.names = append(s.names, p.Name)
 		if node := p.Spec.NodeName; node != "" {
 			s.placed++
 			if !slices.Contains(s.nodes, node) {
@@ -138,11 +135,11 @@ func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
 		}
 	}
 	for _, n := range nodes {
-		if t.run.leftOut(n.Metadata.Name) || n.isSilent() || slices.ContainsFunc(n.Spec.Taints, keepsDNSAway) {
+		if t.run.leftOut(n.Name) || kube.NodeCondition(&n, corev1.NodeReady).Status == corev1.ConditionUnknown || slices.ContainsFunc(n.Spec.Taints, keepsDNSAway) {
 			continue
 		}
-		s.open = append(s.open, n.Metadata.Name)
-		if isTrue(n.Status.Conditions, "Ready") {
+		s.open = append(s.open, n.Name)
+		if kube.IsNodeReady(&n) {
 			s.free++
 		}
 	}
@@ -151,7 +148,7 @@ func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
 }
 
 // keepsDNSAway tells whether a taint keeps CoreDNS from a node also when the node is ready. It bears the one of control planes.
-func keepsDNSAway(t taint) bool {
+func keepsDNSAway(t corev1.Taint) bool {
 	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/network-unavailable"}
 	return t.Effect != "PreferNoSchedule" && t.Key != controlLabel && !slices.Contains(passing, t.Key)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 )
@@ -20,7 +21,7 @@ type dnsPlay struct {
 	mu      sync.Mutex
 	pods    [][2]string // name and node
 	wanted  int         // how many there shall be, if more than there are
-	nodes   []nodeObject
+	nodes   []corev1.Node
 	next    string // the node of a pod that comes back
 	deleted []string
 }
@@ -32,9 +33,9 @@ func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
 	items := []any{}
 	switch {
 	case strings.Contains(line, " get deployments,pods "):
-		items = append(items, document{"kind": "Deployment", "metadata": document{"name": "coredns"}, "spec": document{"replicas": max(p.wanted, len(p.pods))}})
+		items = append(items, document{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": document{"name": "coredns"}, "spec": document{"replicas": max(p.wanted, len(p.pods))}})
 		for _, pod := range p.pods {
-			items = append(items, document{"kind": "Pod", "metadata": document{"name": pod[0]}, "spec": document{"nodeName": pod[1]}})
+			items = append(items, document{"apiVersion": "v1", "kind": "Pod", "metadata": document{"name": pod[0]}, "spec": document{"nodeName": pod[1]}})
 		}
 		if len(p.pods) < p.wanted { // the controller makes one that is missing after somebody has looked
 			p.pods = append(p.pods, [2]string{"new", ""})
@@ -60,42 +61,42 @@ func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
 
 func TestDNSSpread(t *testing.T) {
 	t.Parallel()
-	node := func(name string, taints ...taint) nodeObject {
-		var n nodeObject
-		n.Metadata.Name, n.Spec.Taints = name, taints
-		n.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+	node := func(name string, taints ...corev1.Taint) corev1.Node {
+		var n corev1.Node
+		n.Name, n.Spec.Taints = name, taints
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		return n
 	}
-	cp := node("cp1", taint{controlLabel, "NoSchedule"})
+	cp := node("cp1", corev1.Taint{Key: controlLabel, Effect: corev1.TaintEffectNoSchedule})
 	silent := node("node1")
 	silent.Status.Conditions[0].Status = "Unknown"
 	for name, c := range map[string]struct {
 		pods    [][2]string
-		nodes   []nodeObject
+		nodes   []corev1.Node
 		next    string
 		deleted []string
 		wanted  int
 		changed bool // without a deletion
 	}{
 		"both on the first node": {
-			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1")}, next: "node1", deleted: []string{"b"},
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}, next: "node1", deleted: []string{"b"},
 		},
 		"not placed yet": {
-			pods: [][2]string{{"a", ""}, {"b", ""}}, nodes: []nodeObject{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
+			pods: [][2]string{{"a", ""}, {"b", ""}}, nodes: []corev1.Node{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
 		},
-		"spread":  {pods: [][2]string{{"a", "cp1"}, {"b", "node1"}}, nodes: []nodeObject{cp, node("node1")}},
-		"one pod": {pods: [][2]string{{"a", "cp1"}}, nodes: []nodeObject{cp, node("node1")}},
+		"spread":  {pods: [][2]string{{"a", "cp1"}, {"b", "node1"}}, nodes: []corev1.Node{cp, node("node1")}},
+		"one pod": {pods: [][2]string{{"a", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}},
 		"no other node takes one": {
-			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1", taint{"dedicated", "NoSchedule"})},
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, node("node1", corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule})},
 		},
 		"the second was deleted and is not there yet": {
-			pods: [][2]string{{"a", "cp1"}}, wanted: 2, nodes: []nodeObject{cp, node("node1")}, next: "node1", changed: true,
+			pods: [][2]string{{"a", "cp1"}}, wanted: 2, nodes: []corev1.Node{cp, node("node1")}, next: "node1", changed: true,
 		},
 		"the other node is lost": {
-			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, silent}, next: "cp1",
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, silent}, next: "cp1",
 		},
 		"it comes back to the same node": {
-			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []nodeObject{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
+			pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, nodes: []corev1.Node{cp, node("node1")}, next: "cp1", deleted: []string{"b"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,9 +144,9 @@ func TestDNSSpreadTriesAgain(t *testing.T) {
 	} {
 		play.nodes = nil
 		for _, name := range c.nodes {
-			var n nodeObject
-			n.Metadata.Name = name
-			n.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+			var n corev1.Node
+			n.Name = name
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			play.nodes = append(play.nodes, n)
 		}
 		if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {

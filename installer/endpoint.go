@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -175,12 +174,7 @@ func proxyEndpointTask() Task {
 			if err != nil {
 				return err
 			}
-			patch, err := json.Marshal(document{"data": document{proxyKey: text}})
-			if err != nil {
-				return err
-			}
-			_, err = t.kubectl(ctx, "patch", "configmap", "kube-proxy", "--namespace=kube-system", "--type=merge", "--patch="+string(patch))
-			return err
+			return t.kube().PatchConfigMap(ctx, systemNamespace, "kube-proxy", proxyKey, text)
 		},
 	}
 }
@@ -191,10 +185,8 @@ const proxyKey = "kubeconfig.conf"
 // proxyKubeconfig returns kube-proxy's kubeconfig with its own node as the server, and whether that differs from what is
 // there. A cluster without kube-proxy has nothing to change.
 func (t *Target) proxyKubeconfig(ctx context.Context) (text string, changed bool, err error) {
-	var config struct {
-		Data map[string]string `json:"data"`
-	}
-	if err := t.kubectlJSON(ctx, &config, "get", "configmap", "kube-proxy", "--namespace=kube-system", "--ignore-not-found"); err != nil {
+	config, err := t.kube().ConfigMap(ctx, systemNamespace, "kube-proxy", "--ignore-not-found")
+	if err != nil {
 		return "", false, err
 	}
 	_, port, err := net.SplitHostPort(t.run.endpoint())

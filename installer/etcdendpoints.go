@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -82,13 +83,8 @@ func (t *Target) apiServerReady(ctx context.Context) error {
 func (r *Site) tellKubeadmEndpoints(ctx context.Context) error {
 	first := r.firstControlPlane()
 	const key = "ClusterConfiguration"
-	var config struct {
-		APIVersion string            `json:"apiVersion"`
-		Kind       string            `json:"kind"`
-		Metadata   map[string]any    `json:"metadata"`
-		Data       map[string]string `json:"data"`
-	}
-	if err := first.kubectlJSON(ctx, &config, "get", "configmap", "kubeadm-config", "--namespace=kube-system"); err != nil {
+	config, err := first.kube().ConfigMap(ctx, systemNamespace, "kubeadm-config")
+	if err != nil {
 		return err
 	}
 	var says document
@@ -113,10 +109,10 @@ func (r *Site) tellKubeadmEndpoints(ctx context.Context) error {
 		return fmt.Errorf("kubeadm-config: %w", err)
 	}
 	config.Data[key] = string(text)
-	object, err := yaml.Marshal(config)
+	object, err := kube.YAML(&config)
 	if err != nil {
 		return fmt.Errorf("kubeadm-config: %w", err)
 	}
-	_, err = first.kubectlWith(ctx, strings.NewReader(string(object)), "replace", "--filename=-")
+	_, err = first.kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: object})
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 )
 
 const (
@@ -95,7 +96,7 @@ func (t *Target) explainPods(ctx context.Context, namespace string, err error) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
-	pods, askErr := t.pods(ctx, "--namespace="+namespace)
+	pods, askErr := t.kube().Pods(ctx, "--namespace="+namespace)
 	if askErr != nil {
 		return err
 	}
@@ -103,12 +104,12 @@ func (t *Target) explainPods(ctx context.Context, namespace string, err error) e
 	const most = 5 // pods of a chart fail alike
 	ill := 0
 	for _, p := range pods {
-		if p.isOver() || isTrue(p.Status.Conditions, "Ready") || ill == most {
+		if kube.IsPodOver(&p) || kube.IsPodReady(&p) || ill == most {
 			continue
 		}
 		ill++
-		name := p.Metadata.Name
-		texts = append(texts, collected{name + ".reason.txt", p.reason() + "\n"})
+		name := p.Name
+		texts = append(texts, collected{name + ".reason.txt", kube.NotReadyReason(&p) + "\n"})
 		for suffix, args := range map[string][]string{
 			".events.txt": {"get", "events", "--field-selector=involvedObject.name=" + name, "--sort-by=.lastTimestamp"},
 			".log":        {"logs", name, "--all-containers", "--prefix", "--tail=100"},

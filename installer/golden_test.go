@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -191,8 +192,8 @@ func TestFlannelValues(t *testing.T) {
 func TestProofObjects(t *testing.T) {
 	t.Parallel()
 	nodes := []*Target{{Host: manifest.Host{Name: "cp1"}}, {Host: manifest.Host{Name: "node1"}}}
-	docs := append(proofServices(nodes), proofPods(nodes, map[string][]string{proofName(0): {"10.233.1.1"}, proofName(1): {"10.233.1.2", "fd00:233::2"}}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
-	got, err := documents(docs...)
+	objects := append(proofServices(nodes), proofPods(nodes, map[string][]string{proofName(0): {"10.233.1.1"}, proofName(1): {"10.233.1.2", "fd00:233::2"}}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
+	got, err := kube.YAML(objects...)
 	if err != nil {
 		t.Fatal(err)
 	}

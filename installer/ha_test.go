@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -296,9 +297,9 @@ func TestKubeVIP(t *testing.T) {
 					if !strings.Contains(strings.Join(cmd.Args, " "), " get pod kube-vip-"+name+" ") {
 						return nil
 					}
-					_, digest, _ := strings.Cut(h.content(kubeVIPManifest), configAnnotation+": ")
+					_, digest, _ := strings.Cut(h.content(kubeVIPManifest), kube.ConfigAnnotation+": ")
 					digest, _, _ = strings.Cut(digest, "\n")
-					_, err := fmt.Fprintf(cmd.Stdout, `{"metadata":{"annotations":{%q:%q}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, configAnnotation, digest)
+					_, err := fmt.Fprintf(cmd.Stdout, `{"metadata":{"annotations":{%q:%q}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, kube.ConfigAnnotation, digest)
 					return err
 				})
 				h.answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {

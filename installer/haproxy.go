@@ -7,6 +7,9 @@ import (
 	"net"
 	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -119,18 +122,20 @@ func (r *Site) haproxyPod(config []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	mount := func(name, path string) document { return document{"name": name, "mountPath": path, "readOnly": true} }
-	volume := func(name, path string) document {
-		return document{"name": name, "hostPath": document{"path": path, "type": "File"}}
+	mount := func(name, path string) corev1.VolumeMount {
+		return corev1.VolumeMount{Name: name, MountPath: path, ReadOnly: true}
 	}
-	return staticPod(haproxyName, config, document{
-		"containers": []any{document{
-			"name": haproxyName, "image": image, "imagePullPolicy": "IfNotPresent",
-			"command":       []any{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
-			"resources":     document{"requests": document{"cpu": "25m", "memory": "32Mi"}},
-			"volumeMounts":  []any{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"), mount("ca", "/usr/local/etc/haproxy/ca.crt")},
-			"livenessProbe": document{"httpGet": document{"host": r.loopback().String(), "path": "/healthz", "port": haproxyHealth}},
+	return kube.StaticPod(haproxyName, config, corev1.PodSpec{
+		Containers: []corev1.Container{{
+			Name: haproxyName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+			Command:       []string{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
+			Resources:     kube.Requests("25m", "32Mi"),
+			VolumeMounts:  []corev1.VolumeMount{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"), mount("ca", "/usr/local/etc/haproxy/ca.crt")},
+			LivenessProbe: kube.HTTPProbe(r.loopback().String(), "/healthz", haproxyHealth),
 		}},
-		"volumes": []any{volume("config", haproxyConfig), volume("ca", clusterCA)},
+		Volumes: []corev1.Volume{
+			kube.HostVolume("config", haproxyConfig, corev1.HostPathFile),
+			kube.HostVolume("ca", clusterCA, corev1.HostPathFile),
+		},
 	})
 }

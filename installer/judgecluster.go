@@ -8,6 +8,12 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/report"
 )
 
@@ -45,42 +51,42 @@ func (s *survey) judgeNodes() report.Findings {
 		if !h.node || h.left {
 			continue
 		}
-		i := slices.IndexFunc(s.nodes, func(n nodeObject) bool { return n.Metadata.Name == h.name })
-		if i < 0 {
+		n := kube.FindNode(s.nodes, h.name)
+		if n == nil {
 			if h.wanted {
 				list = append(list, finding(lookNodes, h.name, report.Failed, "it is not a node of the cluster"))
 			}
 			continue
 		}
-		list = append(list, s.judgeNode(s.nodes[i])...)
+		list = append(list, s.judgeNode(n)...)
 	}
 	for _, n := range s.nodes {
-		if !slices.ContainsFunc(s.hosts, func(h surveyed) bool { return h.name == n.Metadata.Name }) {
-			list = append(list, finding(lookNodes, n.Metadata.Name, report.Warning, "it is a node, and not in the inventory"))
+		if !slices.ContainsFunc(s.hosts, func(h surveyed) bool { return h.name == n.Name }) {
+			list = append(list, finding(lookNodes, n.Name, report.Warning, "it is a node, and not in the inventory"))
 		}
 	}
 	return list
 }
 
-func (s *survey) judgeNode(n nodeObject) report.Findings {
-	list := report.Findings{finding(lookNodes, n.Metadata.Name, report.OK, "")}
-	if !isTrue(n.Status.Conditions, "Ready") && !s.ownNetwork {
-		list[0] = finding(lookNodes, n.Metadata.Name, report.Failed, "not ready: "+messageOf(n.Status.Conditions, "Ready"))
+func (s *survey) judgeNode(n *corev1.Node) report.Findings {
+	list := report.Findings{finding(lookNodes, n.Name, report.OK, "")}
+	if !kube.IsNodeReady(n) && !s.ownNetwork {
+		list[0] = finding(lookNodes, n.Name, report.Failed, "not ready: "+kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
-	for _, pressure := range []string{"MemoryPressure", "DiskPressure", "PIDPressure"} {
-		if isTrue(n.Status.Conditions, pressure) {
-			list = append(list, finding(lookNodes, n.Metadata.Name, report.Warning, pressure+": "+messageOf(n.Status.Conditions, pressure)))
+	for _, pressure := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		if c := kube.NodeCondition(n, pressure); c.Status == corev1.ConditionTrue {
+			list = append(list, finding(lookNodes, n.Name, report.Warning, string(pressure)+": "+c.Message))
 		}
 	}
 	version := n.Status.NodeInfo.KubeletVersion
 	switch {
 	case s.version != "" && version != s.version:
-		list = append(list, finding(lookVersions, n.Metadata.Name, report.Failed, fmt.Sprintf("it runs kubelet %s, not %s", version, s.version)))
+		list = append(list, finding(lookVersions, n.Name, report.Failed, fmt.Sprintf("it runs kubelet %s, not %s", version, s.version)))
 	case version != s.nodes[0].Status.NodeInfo.KubeletVersion:
-		list = append(list, finding(lookVersions, n.Metadata.Name, report.Warning,
-			fmt.Sprintf("it runs kubelet %s, and %s %s", version, s.nodes[0].Metadata.Name, s.nodes[0].Status.NodeInfo.KubeletVersion)))
+		list = append(list, finding(lookVersions, n.Name, report.Warning,
+			fmt.Sprintf("it runs kubelet %s, and %s %s", version, s.nodes[0].Name, s.nodes[0].Status.NodeInfo.KubeletVersion)))
 	default:
-		list = append(list, finding(lookVersions, n.Metadata.Name, report.OK, version))
+		list = append(list, finding(lookVersions, n.Name, report.OK, version))
 	}
 	return list
 }
@@ -94,7 +100,7 @@ func (s *survey) left(node string) bool {
 func (s *survey) lost() int {
 	n := 0
 	for _, node := range s.nodes {
-		if s.left(node.Metadata.Name) {
+		if s.left(node.Name) {
 			n++
 		}
 	}
@@ -108,14 +114,14 @@ func (s *survey) judgePods() report.Findings {
 	}
 	var list report.Findings
 	for _, p := range s.pods {
-		if s.left(p.Spec.NodeName) || p.isOver() || isTrue(p.Status.Conditions, "Ready") || p.proves() {
+		if s.left(p.Spec.NodeName) || kube.IsPodOver(&p) || kube.IsPodReady(&p) || proves(&p) {
 			continue
 		}
 		state := report.Warning
-		if slices.Contains(s.system, p.Metadata.Namespace) && !s.ownNetwork {
+		if slices.Contains(s.system, p.Namespace) && !s.ownNetwork {
 			state = report.Failed
 		}
-		list = append(list, finding(lookPods, p.Spec.NodeName, state, fmt.Sprintf("pod %s/%s is not ready: %s", p.Metadata.Namespace, p.Metadata.Name, p.reason())))
+		list = append(list, finding(lookPods, p.Spec.NodeName, state, fmt.Sprintf("pod %s/%s is not ready: %s", p.Namespace, p.Name, kube.NotReadyReason(&p))))
 	}
 	if list == nil {
 		list = report.Findings{finding(lookPods, "", report.OK, fmt.Sprintf("%d pods", len(s.pods)))}
@@ -126,7 +132,7 @@ func (s *survey) judgePods() report.Findings {
 // judgeKubeadm looks at what kubeadm init leaves in the cluster.
 func (s *survey) judgeKubeadm() report.Findings {
 	has := func(id, object, key string) report.Finding {
-		o, ok := s.objects[object]
+		o, ok := s.objects[object].(*corev1.ConfigMap)
 		switch {
 		case !ok:
 			return finding(id, "", report.Failed, object+" is not there")
@@ -156,17 +162,17 @@ func (s *survey) judgeKubeadm() report.Findings {
 func (s *survey) judgeMarks() report.Findings {
 	var list report.Findings
 	for _, n := range s.nodes {
-		i := slices.IndexFunc(s.hosts, func(h surveyed) bool { return h.name == n.Metadata.Name && h.node })
+		i := slices.IndexFunc(s.hosts, func(h surveyed) bool { return h.name == n.Name && h.node })
 		if i < 0 {
 			continue
 		}
 		h := s.hosts[i]
 		if h.controlPlane {
-			list = append(list, judgeControlPlane(h, n))
+			list = append(list, judgeControlPlane(h, &n))
 		}
 		switch {
-		case h.runtime != "" || n.Metadata.Annotations[socketRecord] != "":
-			list = append(list, finding(lookRuntime, h.name, report.OK, cmp.Or(h.runtime, n.Metadata.Annotations[socketRecord])))
+		case h.runtime != "" || n.Annotations[socketRecord] != "":
+			list = append(list, finding(lookRuntime, h.name, report.OK, cmp.Or(h.runtime, n.Annotations[socketRecord])))
 		case h.err == nil:
 			list = append(list, finding(lookRuntime, h.name, report.Failed, "neither "+instanceFile+" nor the node's annotation "+socketRecord+" has it"))
 		}
@@ -174,14 +180,14 @@ func (s *survey) judgeMarks() report.Findings {
 	return list
 }
 
-func judgeControlPlane(h surveyed, n nodeObject) report.Finding {
+func judgeControlPlane(h surveyed, n *corev1.Node) report.Finding {
 	var lacking []string
 	for _, l := range []string{controlLabel, excludeLabel} {
-		if _, ok := n.Metadata.Labels[l]; !ok {
+		if _, ok := n.Labels[l]; !ok {
 			lacking = append(lacking, "the label "+l)
 		}
 	}
-	tainted := slices.ContainsFunc(n.Spec.Taints, func(t taint) bool { return t.Key == controlLabel && t.Effect == "NoSchedule" })
+	tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == controlLabel && t.Effect == corev1.TaintEffectNoSchedule })
 	if !tainted && !h.worker {
 		lacking = append(lacking, "the taint "+controlLabel+":NoSchedule")
 	}
@@ -211,29 +217,28 @@ func (s *survey) judgeTokens() report.Findings {
 
 func (s *survey) judgeServices() report.Findings {
 	var list report.Findings
-	dns, ok := s.objects["Deployment/coredns"]
-	switch {
+	dns, ok := s.objects["Deployment/coredns"].(*appsv1.Deployment)
+	switch ready, want := kube.Replicas(dns); {
 	case !ok:
 		list = append(list, finding(lookCoreDNS, "", report.Warning, "kube-system has no deployment coredns"))
-	case dns.Status.Ready < dns.Spec.Replicas && s.ownNetwork:
+	case ready < want && s.ownNetwork:
 		list = append(list, finding(lookCoreDNS, "", report.Warning, "it waits for a pod network"))
-	case dns.Status.Ready == 0:
+	case ready == 0:
 		list = append(list, finding(lookCoreDNS, "", report.Failed, "none of its pods is ready"))
-	case dns.Status.Ready < dns.Spec.Replicas:
-		list = append(list, finding(lookCoreDNS, "", report.Warning, fmt.Sprintf("%d of %d pods are ready", dns.Status.Ready, dns.Spec.Replicas)))
+	case ready < want:
+		list = append(list, finding(lookCoreDNS, "", report.Warning, fmt.Sprintf("%d of %d pods are ready", ready, want)))
 	default:
-		list = append(list, finding(lookCoreDNS, "", report.OK, fmt.Sprintf("%d pods", dns.Status.Ready)))
+		list = append(list, finding(lookCoreDNS, "", report.OK, fmt.Sprintf("%d pods", ready)))
 	}
-	proxy, ok := s.objects["DaemonSet/kube-proxy"]
-	switch {
-	case !ok:
-		list = append(list, finding(lookProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks stand in for it"))
-	case proxy.Status.Number+s.lost() < proxy.Status.Desired || proxy.Status.Desired < len(s.nodes):
-		list = append(list, finding(lookProxy, "", report.Failed, fmt.Sprintf("%d of %d nodes have one that is ready", proxy.Status.Number, max(proxy.Status.Desired, len(s.nodes)))))
-	default:
-		list = append(list, finding(lookProxy, "", report.OK, ""))
+	proxy, ok := s.objects["DaemonSet/kube-proxy"].(*appsv1.DaemonSet)
+	if !ok {
+		return append(list, finding(lookProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks stand in for it"))
 	}
-	return list
+	ready, want := int(proxy.Status.NumberReady), int(proxy.Status.DesiredNumberScheduled)
+	if ready+s.lost() < want || want < len(s.nodes) {
+		return append(list, finding(lookProxy, "", report.Failed, fmt.Sprintf("%d of %d nodes have one that is ready", ready, max(want, len(s.nodes)))))
+	}
+	return append(list, finding(lookProxy, "", report.OK, ""))
 }
 
 // leaseEnd is how old a lease may be: components renew it every 2 s and lose it after 15 (--leader-elect-lease-duration).
@@ -242,14 +247,13 @@ const leaseEnd = time.Minute
 func (s *survey) judgeLeases() report.Findings {
 	var idle []string
 	for _, name := range leased() {
-		o, ok := s.objects[name]
-		renewed, err := time.Parse(time.RFC3339, o.Spec.RenewTime)
+		lease, _ := s.objects[name].(*coordinationv1.Lease)
 		_, component, _ := strings.Cut(name, "/")
-		switch {
-		case !ok || o.Spec.Holder == "":
+		switch holder, renewed := kube.Holder(lease); {
+		case holder == "":
 			idle = append(idle, "nobody holds the lease of "+component)
-		case err != nil || s.now.Sub(renewed) > leaseEnd:
-			idle = append(idle, fmt.Sprintf("%s, which holds the lease of %s, has not renewed it since %s", o.Spec.Holder, component, o.Spec.RenewTime))
+		case s.now.Sub(renewed) > leaseEnd:
+			idle = append(idle, fmt.Sprintf("%s, which holds the lease of %s, has not renewed it since %s", holder, component, renewed.UTC().Format(metav1.RFC3339Micro)))
 		}
 	}
 	if len(idle) > 0 {
@@ -331,8 +335,8 @@ func (s *survey) judgeCertificates() report.Findings {
 func (s *survey) defaults() []string {
 	var names []string
 	for _, c := range s.classes {
-		if c.Metadata.Annotations[defaultClass] == "true" {
-			names = append(names, c.Metadata.Name)
+		if c.Annotations[defaultClass] == "true" {
+			names = append(names, c.Name)
 		}
 	}
 	return names

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
@@ -536,21 +537,21 @@ func keepK3sDown(ctx context.Context, t *Target) error {
 	return t.systemctl(ctx, "daemon-reload")
 }
 
-// k3sWithout is etcdWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
+// k3sWithout is quorumWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
 func k3sWithout(ctx context.Context, r *Site, going []*Target) error {
-	nodes, err := r.firstControlPlane().nodes(ctx)
+	nodes, err := r.firstControlPlane().kube().Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	left, leaves, ill := 0, false, []string{}
 	for _, n := range nodes {
-		if _, is := n.Metadata.Labels["node-role.kubernetes.io/etcd"]; !is {
+		if _, is := n.Labels["node-role.kubernetes.io/etcd"]; !is {
 			continue
 		}
-		switch name := n.Metadata.Name; {
+		switch name := n.Name; {
 		case slices.ContainsFunc(going, func(t *Target) bool { return t.Name == name }):
 			leaves = true
-		case isTrue(n.Status.Conditions, "Ready"):
+		case kube.IsNodeReady(&n):
 			left++
 		default:
 			left, ill = left+1, append(ill, name)

@@ -1,7 +1,6 @@
 package installer
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
@@ -9,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
-	"sigs.k8s.io/yaml"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -58,7 +59,8 @@ func kubeadmTasks(c *manifest.Cluster) []Task {
 	)
 }
 
-// document is a YAML document for another program, whose shape is that program's.
+// document is a YAML document for another program, whose shape is that program's. kubeadm's types and those of the configuration of
+// the API server, the kubelet and kube-proxy are in modules that are not linked, and what the operator writes is merged into them.
 type document = map[string]any
 
 // kubeadmConfig renders what kubeadm reads, in the version of its API that the cluster's kubeadm knows best.
@@ -267,20 +269,7 @@ func (k kubeadmConfig) kubeProxyConfiguration() document {
 }
 
 // documents writes YAML documents with sorted keys.
-func documents(list ...document) ([]byte, error) {
-	var b bytes.Buffer
-	for i, d := range list {
-		if i > 0 {
-			b.WriteString("---\n")
-		}
-		data, err := yaml.Marshal(d)
-		if err != nil {
-			return nil, fmt.Errorf("render %v: %w", d["kind"], err)
-		}
-		b.Write(data)
-	}
-	return b.Bytes(), nil
-}
+func documents(list ...document) ([]byte, error) { return kube.Documents(list...) }
 
 // newToken makes a bootstrap token: six and sixteen characters of [a-z0-9].
 func newToken() string { return randomHex(3) + "." + randomHex(8) }
@@ -290,12 +279,10 @@ func newToken() string { return randomHex(3) + "." + randomHex(8) }
 func bootstrapToken(token, expires, purpose string) ([]byte, error) {
 	const idLength = 6
 	id, secret := token[:idLength], token[idLength+1:]
-	return documents(document{
-		"apiVersion": "v1",
-		"kind":       "Secret",
-		"type":       "bootstrap.kubernetes.io/token",
-		"metadata":   document{"name": "bootstrap-token-" + id, "namespace": "kube-system"},
-		"stringData": document{
+	return kube.YAML(&corev1.Secret{
+		Type:       corev1.SecretTypeBootstrapToken,
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id, Namespace: systemNamespace},
+		StringData: map[string]string{
 			"token-id":                       id,
 			"token-secret":                   secret,
 			"expiration":                     expires,

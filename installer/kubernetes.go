@@ -3,10 +3,8 @@ package installer
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -15,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -279,7 +278,7 @@ func (t *Target) leave(ctx context.Context, first *Target) error {
 	if err != nil || !undone {
 		return err
 	}
-	_, err = first.kubectl(ctx, "delete", "node", t.Name, "--ignore-not-found")
+	err = first.kube().DeleteNode(ctx, t.Name)
 	return err
 }
 
@@ -294,7 +293,7 @@ func (t *Target) allow(ctx context.Context, j joining) error {
 	if err != nil {
 		return err
 	}
-	return t.kubectlApply(ctx, secret)
+	return t.kube().Apply(ctx, secret, kube.Apply{})
 }
 
 // uploadCerts puts the authorities' keys into the cluster for a joining control plane, encrypted with the key that it
@@ -312,40 +311,34 @@ func (t *Target) uploadCerts(ctx context.Context, config kubeadmConfig) (key str
 
 // kubectl runs kubectl as the cluster's administrator and returns what it prints.
 func (t *Target) kubectl(ctx context.Context, args ...string) ([]byte, error) {
-	return t.kubectlWith(ctx, nil, args...)
+	return t.kube().Run(ctx, args...)
 }
 
-// kubectlApply applies objects that may be secret.
-func (t *Target) kubectlApply(ctx context.Context, objects []byte) error {
-	_, err := t.kubectlWith(ctx, bytes.NewReader(objects), "apply", "--filename=-")
-	return err
-}
+// kube returns a client that runs kubectl on this host, as the cluster's administrator.
+func (t *Target) kube() kube.Client { return kube.Client{Kubectl: t.runKubectl} }
 
-func (t *Target) kubectlWith(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
-	out := &limited{most: maxFile}
+func (t *Target) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
+	if c.Quiet {
+		ctx = withoutOutput(ctx)
+	}
+	if c.Patience > 0 {
+		ctx = patient(ctx, c.Patience)
+	}
 	command := distributionOf(t.run.cluster).kubectl
 	if server := t.ownServer(); server != "" {
 		command = append(command, "--server="+server)
 	}
-	err := t.on.Run(ctx, host.Cmd{
-		Args:   slices.Concat(command, args),
+	out := &limited{most: maxFile}
+	cmd := host.Cmd{
+		Args:   slices.Concat(command, c.Args),
 		Env:    []string{"KUBECACHEDIR=" + kubectlCache}, // not in root's home, where Reset has no business
-		Stdin:  input,
 		Stdout: out,
-	})
+	}
+	if c.Stdin != nil {
+		cmd.Stdin = bytes.NewReader(c.Stdin)
+	}
+	err := t.on.Run(ctx, cmd)
 	return out.Bytes(), errors.Join(err, out.err)
-}
-
-// kubectlJSON decodes what kubectl prints. It can be long, and goes into the journal only if it fails.
-func (t *Target) kubectlJSON(ctx context.Context, into any, args ...string) error {
-	data, err := t.kubectl(withoutOutput(ctx), append(args, "--output=json")...)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("output of kubectl %s: %w", strings.Join(args, " "), err)
-	}
-	return nil
 }
 
 // apiTask waits for the API server, which may still be starting after a reboot.

@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -98,8 +100,8 @@ func (t *Target) kubeVIP(ctx context.Context, conf string) (textFile, error) {
 		return textFile{}, err
 	}
 	// The lease's times are what kube-vip's own manifests have.
-	env := []any{
-		document{"name": "vip_nodename", "valueFrom": document{"fieldRef": document{"fieldPath": "spec.nodeName"}}},
+	env := []corev1.EnvVar{
+		{Name: "vip_nodename", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}},
 	}
 	for _, one := range [][2]string{
 		{"vip_arp", "true"},
@@ -115,17 +117,19 @@ func (t *Target) kubeVIP(ctx context.Context, conf string) (textFile, error) {
 		{"vip_retryperiod", "1"},
 		{"address", vip.String()},
 	} {
-		env = append(env, document{"name": one[0], "value": one[1]})
+		env = append(env, corev1.EnvVar{Name: one[0], Value: one[1]})
 	}
-	data, err := staticPod(kubeVIPName, nil, document{
-		"hostAliases": []any{document{"ip": t.run.loopback().String(), "hostnames": []any{"kubernetes"}}},
-		"containers": []any{document{
-			"name": kubeVIPName, "image": image, "imagePullPolicy": "IfNotPresent", "args": []any{"manager"}, "env": env,
-			"securityContext": document{"capabilities": document{"add": []any{"NET_ADMIN", "NET_RAW"}, "drop": []any{"ALL"}}},
-			"volumeMounts":    []any{document{"name": "kubeconfig", "mountPath": adminConf, "readOnly": true}},
+	data, err := kube.StaticPod(kubeVIPName, nil, corev1.PodSpec{
+		HostAliases: []corev1.HostAlias{{IP: t.run.loopback().String(), Hostnames: []string{"kubernetes"}}},
+		Containers: []corev1.Container{{
+			Name: kubeVIPName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"manager"}, Env: env,
+			SecurityContext: &corev1.SecurityContext{
+				Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}, Drop: []corev1.Capability{"ALL"}},
+			},
+			VolumeMounts: []corev1.VolumeMount{{Name: "kubeconfig", MountPath: adminConf, ReadOnly: true}},
 		}},
 		// Of type File, so that the pod waits for it: without a type, a directory would be made in its place.
-		"volumes": []any{document{"name": "kubeconfig", "hostPath": document{"path": conf, "type": "File"}}},
+		Volumes: []corev1.Volume{kube.HostVolume("kubeconfig", conf, corev1.HostPathFile)},
 	})
 	return textFile{kubeVIPManifest, 0o600, data}, err
 }

@@ -12,38 +12,9 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-func TestObjectsOf(t *testing.T) {
-	t.Parallel()
-	data := `# only a comment
----
-{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: w}}
----
-{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Secret, metadata: {name: s}}, {apiVersion: v1, kind: Namespace, metadata: {name: ns}}]}
----
-{apiVersion: a.example/v1, kind: Thing, metadata: {name: t, namespace: ns}}
-`
-	objects, err := objectsOf([]byte(data))
-	var got []string
-	for _, o := range objects {
-		got = append(got, o.String())
-	}
-	want := "Namespace.v1 ns|Secret.v1 s|Thing.a.example/v1 ns/t|ValidatingWebhookConfiguration.admissionregistration.k8s.io/v1 w"
-	if strings.Join(got, "|") != want || err != nil {
-		t.Errorf("%q, %v", got, err)
-	}
-	for text, want := range map[string]string{
-		"a: b":                        "document 1: this is no Kubernetes object",
-		"{apiVersion: v1, kind: Pod}": "a Pod has no metadata.name",
-		"---\n[":                      "document 1",
-	} {
-		if _, err := objectsOf([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-}
 
 // A pretended kubectl keeps what was applied last; nothing stands in for an API server but the answers that the tasks read. The lab
 // has the real one.
@@ -63,15 +34,15 @@ func (p *pretended) run(_ context.Context, cmd host.Cmd) error {
 	failed := &host.ExitError{Args: cmd.Args, Code: 1, Stderr: "not found"}
 	switch {
 	case args[0] == "apply":
-		objects, err := objectsOf(input)
+		objects, err := kube.ParseManifest(input)
 		if err != nil {
 			p.t.Error(err)
 		}
 		var names []string
 		for _, o := range objects {
-			names = append(names, o.Kind+" "+o.Metadata.Name)
-			if o.Kind == "ConfigMap" && strings.HasPrefix(o.Metadata.Name, "kkbundle.manifests.") {
-				p.record = o.raw
+			names = append(names, o.GetKind()+" "+o.GetName())
+			if o.GetKind() == "ConfigMap" && strings.HasPrefix(o.GetName(), "kkbundle.manifests.") {
+				p.record = o.Object
 			}
 		}
 		p.applied = append(p.applied, strings.Join(names, ",")+" "+strings.TrimPrefix(args[len(args)-1], "--filename=-"))

@@ -1,14 +1,15 @@
 package installer
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -54,51 +55,22 @@ func labelTask() Task {
 	}
 }
 
-// A markedNode is what is read of a node to tell whether its marks are as they shall be.
-type markedNode struct {
-	Metadata struct {
-		Name        string            `json:"name"`
-		Labels      map[string]string `json:"labels"`
-		Annotations map[string]string `json:"annotations"`
-		Managed     []struct {
-			Manager   string `json:"manager"`
-			Operation string `json:"operation"`
-			Fields    struct {
-				Metadata struct {
-					Labels      map[string]any `json:"f:labels"`
-					Annotations map[string]any `json:"f:annotations"`
-				} `json:"f:metadata"`
-			} `json:"fieldsV1"`
-		} `json:"managedFields"`
-	} `json:"metadata"`
-	Spec struct {
-		Taints []struct {
-			Key    string `json:"key"`
-			Value  string `json:"value"`
-			Effect string `json:"effect"`
-		} `json:"taints"`
-	} `json:"spec"`
-}
-
 // A hostNode is a host with its node.
 type hostNode struct {
 	host *Target
-	node markedNode
+	node *corev1.Node
 }
 
 // unmarked returns the nodes of this run's hosts that are not marked as they shall be.
 func (t *Target) unmarked(ctx context.Context) ([]hostNode, error) {
-	var list struct {
-		Items []markedNode `json:"items"`
-	}
-	if err := t.kubectlJSON(ctx, &list, "get", "nodes", "--show-managed-fields"); err != nil {
+	nodes, err := t.kube().Nodes(ctx, "--show-managed-fields")
+	if err != nil {
 		return nil, err
 	}
 	var left []hostNode
 	for _, h := range t.run.withRole(manifest.RoleCluster) {
-		i := slices.IndexFunc(list.Items, func(n markedNode) bool { return n.Metadata.Name == h.Name })
-		if i >= 0 && !marksOf(h.Host).on(list.Items[i]) {
-			left = append(left, hostNode{h, list.Items[i]})
+		if n := kube.FindNode(nodes, h.Name); n != nil && !marksOf(h.Host).on(n) {
+			left = append(left, hostNode{h, n})
 		}
 	}
 	return left, nil
@@ -136,19 +108,11 @@ func taintList(taints []manifest.Taint) string {
 }
 
 // on tells whether a node has these marks, and none that was ours before.
-func (m marks) on(n markedNode) bool {
-	if !contains(n.Metadata.Labels, m.labels) || !contains(n.Metadata.Annotations, m.annotations) || len(m.stale(n)) > 0 {
+func (m marks) on(n *corev1.Node) bool {
+	if !contains(n.Labels, m.labels) || !contains(n.Annotations, m.annotations) || len(m.stale(n)) > 0 {
 		return false
 	}
-	for _, owner := range n.Metadata.Managed {
-		if owner.Manager != marksManager || owner.Operation != "Apply" {
-			continue
-		}
-		if !sameFields(owner.Fields.Metadata.Labels, m.labels) || !sameFields(owner.Fields.Metadata.Annotations, m.annotations) {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(m.taints, func(t manifest.Taint) bool { return !n.hasTaint(t) })
+	return kube.OwnsExactly(n, marksManager, m.labels, m.annotations) && len(m.lacking(n)) == 0
 }
 
 func contains(all, some map[string]string) bool {
@@ -160,37 +124,23 @@ func contains(all, some map[string]string) bool {
 	return true
 }
 
-// sameFields compares owned fields, f:NAME each, with the names that shall be owned.
-func sameFields(owned map[string]any, want map[string]string) bool {
-	n := 0
-	for field := range owned {
-		name, ok := strings.CutPrefix(field, "f:")
-		if !ok {
-			continue // "." stands for the mapping itself
-		}
-		if _, ok := want[name]; !ok {
-			return false
-		}
-		n++
-	}
-	return n == len(want)
-}
-
-func (n markedNode) hasTaint(t manifest.Taint) bool {
-	for _, one := range n.Spec.Taints {
-		if one.Key == t.Key && one.Value == t.Value && one.Effect == t.Effect {
-			return true
+// lacking returns the taints that the node does not have, as kubectl takes them.
+func (m marks) lacking(n *corev1.Node) []string {
+	var list []string
+	for _, t := range m.taints {
+		if !kube.HasTaint(n, t.Key, t.Value, corev1.TaintEffect(t.Effect)) {
+			list = append(list, t.String())
 		}
 	}
-	return false
+	return list
 }
 
 // stale returns the node's taints, as key:Effect, that were ours and are not wanted any more.
-func (m marks) stale(n markedNode) []string {
-	ours := strings.Split(n.Metadata.Annotations[taintsAnnotation], ",")
+func (m marks) stale(n *corev1.Node) []string {
+	ours := strings.Split(n.Annotations[taintsAnnotation], ",")
 	var list []string
 	for _, one := range n.Spec.Taints {
-		id := taintID(one.Key, one.Effect)
+		id := taintID(one.Key, string(one.Effect))
 		wanted := slices.ContainsFunc(m.taints, func(t manifest.Taint) bool { return taintID(t.Key, t.Effect) == id })
 		if slices.Contains(ours, id) && !wanted {
 			list = append(list, id)
@@ -201,32 +151,26 @@ func (m marks) stale(n markedNode) []string {
 
 // mark makes a node's marks what they shall be. The annotation names taints before they are there and until they are
 // gone, so that an interrupted run leaves none that nobody remembers.
-func (t *Target) mark(ctx context.Context, h *Target, n markedNode) error {
+func (t *Target) mark(ctx context.Context, h *Target, n *corev1.Node) error {
 	m := marksOf(h.Host)
 	stale := m.stale(n)
 	before := m.withTaints(stale)
-	if err := t.applyMarks(ctx, h.Name, before); err != nil {
+	if err := t.kube().ApplyNode(ctx, marksManager, h.Name, before.labels, before.annotations); err != nil {
 		return err
 	}
-	args := []string{"taint", "node", h.Name, "--overwrite"}
-	for _, taint := range m.taints {
-		if !n.hasTaint(taint) {
-			args = append(args, taint.String())
-		}
-	}
+	changes := m.lacking(n)
 	for _, id := range stale {
-		args = append(args, id+"-")
+		changes = append(changes, id+"-")
 	}
-	const none = 4
-	if len(args) > none {
-		if _, err := t.kubectl(ctx, args...); err != nil {
+	if len(changes) > 0 {
+		if err := t.kube().TaintNode(ctx, h.Name, changes...); err != nil {
 			return err
 		}
 	}
 	if len(stale) == 0 {
 		return nil
 	}
-	return t.applyMarks(ctx, h.Name, m)
+	return t.kube().ApplyNode(ctx, marksManager, h.Name, m.labels, m.annotations)
 }
 
 // withTaints returns the marks with an annotation that also has these taints.
@@ -240,16 +184,4 @@ func (m marks) withTaints(ids []string) marks {
 	m.annotations = maps.Clone(m.annotations)
 	m.annotations[taintsAnnotation] = strings.Join(all, ",")
 	return m
-}
-
-func (t *Target) applyMarks(ctx context.Context, node string, m marks) error {
-	data, err := json.Marshal(document{
-		"apiVersion": "v1", "kind": "Node",
-		"metadata": document{"name": node, "labels": m.labels, "annotations": m.annotations},
-	})
-	if err != nil {
-		return fmt.Errorf("labels of node %s: %w", node, err)
-	}
-	_, err = t.kubectlWith(ctx, bytes.NewReader(data), "apply", "--server-side", "--force-conflicts", "--field-manager="+marksManager, "--filename=-")
-	return err
 }

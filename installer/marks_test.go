@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -52,12 +53,12 @@ func (n *fakeNode) kubectl(_ context.Context, cmd host.Cmd) error {
 		}}})
 	case "apply":
 		data, _ := io.ReadAll(cmd.Stdin)
-		var node markedNode
+		var node corev1.Node
 		if err := json.Unmarshal(data, &node); err != nil {
 			return err
 		}
-		n.ownLabels = lay(n.labels, n.ownLabels, node.Metadata.Labels)
-		n.ownAnnotations = lay(n.annotations, n.ownAnnotations, node.Metadata.Annotations)
+		n.ownLabels = lay(n.labels, n.ownLabels, node.Labels)
+		n.ownAnnotations = lay(n.annotations, n.ownAnnotations, node.Annotations)
 	case "taint":
 		for _, one := range args[4:] {
 			if id, gone := strings.CutSuffix(one, "-"); gone {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 )
 
 // A MissedError says that hosts were not reached that a cluster which is at work has to do with: what can be done about them is
@@ -71,13 +73,13 @@ func (r *run) missed(ctx context.Context, lost error) error {
 	if member, err := lead.isMember(ctx); err != nil || !member {
 		return lost
 	}
-	nodes, err := lead.nodes(ctx)
+	nodes, err := lead.kube().Nodes(ctx)
 	if err != nil {
 		return lost
 	}
 	e := &MissedError{Cluster: r.cluster.Metadata.Name, Err: lost}
 	for _, t := range r.targets {
-		isNode := slices.ContainsFunc(nodes, func(n nodeObject) bool { return n.Metadata.Name == t.Name })
+		isNode := kube.FindNode(nodes, t.Name) != nil
 		switch {
 		case t.failure == nil && t.on != nil && r.verb.limitable:
 			e.Others = append(e.Others, t.Name)

@@ -1,7 +1,6 @@
 package installer
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	_ "embed" // scripts
@@ -9,7 +8,14 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/kkbundle/kkbundle/installer/host"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -114,8 +120,7 @@ func encryptTask() Task {
 // where the pod network looks at such things, are reached from their own namespace only, until a NetworkPolicy says more.
 func namespacesTask(c *manifest.Cluster) Task {
 	objects := func() ([]byte, error) {
-		docs := namespaceDefaults(c)
-		return documents(docs...)
+		return kube.YAML(namespaceDefaults(c)...)
 	}
 	stamp := func(data []byte) textFile {
 		return textFile{stampDir + "/namespaces", 0o600, fmt.Appendf(nil, "%x\n", sha256.Sum256(data))}
@@ -136,7 +141,7 @@ func namespacesTask(c *manifest.Cluster) Task {
 			if err != nil {
 				return err
 			}
-			if _, err := t.kubectlWith(ctx, bytes.NewReader(data), "apply", "--server-side", "--field-manager="+marksManager, "--filename=-"); err != nil {
+			if err := t.kube().Apply(ctx, data, kube.Apply{Manager: marksManager}); err != nil {
 				return err
 			}
 			return t.write(ctx, stamp(data))
@@ -145,34 +150,34 @@ func namespacesTask(c *manifest.Cluster) Task {
 }
 
 // namespaceDefaults are the namespace default and those of addons, but for Kubernetes' own.
-func namespaceDefaults(c *manifest.Cluster) []document {
+func namespaceDefaults(c *manifest.Cluster) []runtime.Object {
 	names := []string{"default"}
 	for _, a := range c.Addons {
 		if !strings.HasPrefix(a.Namespace, "kube-") {
 			names = append(names, a.Namespace)
 		}
 	}
-	var docs []document
+	var objects []runtime.Object
 	for i, name := range names {
 		if slices.Index(names, name) != i {
 			continue
 		}
 		if name != "default" {
-			docs = append(docs, document{"apiVersion": "v1", "kind": "Namespace", "metadata": document{"name": name}})
+			objects = append(objects, namespaceObject(name))
 		}
-		docs = append(docs, document{
-			"apiVersion": "v1", "kind": "ServiceAccount", "metadata": document{"name": "default", "namespace": name},
-			"automountServiceAccountToken": false,
+		objects = append(objects, &corev1.ServiceAccount{
+			ObjectMeta:                   metav1.ObjectMeta{Name: "default", Namespace: name},
+			AutomountServiceAccountToken: new(false),
 		})
 		if name != "default" && networkOf(c).polices {
-			docs = append(docs, document{
-				"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": document{"name": "kkbundle-same-namespace", "namespace": name},
-				"spec": document{
-					"podSelector": document{}, "policyTypes": []any{"Ingress"},
-					"ingress": []any{document{"from": []any{document{"podSelector": document{}}}}},
+			objects = append(objects, &networkingv1.NetworkPolicy{
+				ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-same-namespace", Namespace: name},
+				Spec: networkingv1.NetworkPolicySpec{
+					PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+					Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}},
 				},
 			})
 		}
 	}
-	return docs
+	return objects
 }

@@ -3,6 +3,13 @@ package installer
 import (
 	"context"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	extensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -22,23 +29,24 @@ func multusTask() Task {
 
 // attachments is the custom resource that says which further networks there are
 // (https://github.com/k8snetworkplumbingwg/multi-net-spec).
-func attachments() document {
-	return document{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": document{"name": "network-attachment-definitions.k8s.cni.cncf.io"},
-		"spec": document{
-			"group": "k8s.cni.cncf.io", "scope": "Namespaced",
-			"names": document{
-				"plural": "network-attachment-definitions", "singular": "network-attachment-definition",
-				"kind": "NetworkAttachmentDefinition", "shortNames": []any{"net-attach-def"},
+func attachments() *extensionsv1.CustomResourceDefinition {
+	text := extensionsv1.JSONSchemaProps{Type: "string"}
+	return &extensionsv1.CustomResourceDefinition{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
+		ObjectMeta: metav1.ObjectMeta{Name: "network-attachment-definitions.k8s.cni.cncf.io"},
+		Spec: extensionsv1.CustomResourceDefinitionSpec{
+			Group: "k8s.cni.cncf.io", Scope: extensionsv1.NamespaceScoped,
+			Names: extensionsv1.CustomResourceDefinitionNames{
+				Plural: "network-attachment-definitions", Singular: "network-attachment-definition",
+				Kind: "NetworkAttachmentDefinition", ShortNames: []string{"net-attach-def"},
 			},
-			"versions": []any{document{
-				"name": "v1", "served": true, "storage": true,
-				"schema": document{"openAPIV3Schema": document{
-					"type": "object",
-					"properties": document{
-						"apiVersion": document{"type": "string"}, "kind": document{"type": "string"}, "metadata": document{"type": "object"},
-						"spec": document{"type": "object", "properties": document{"config": document{"type": "string"}}},
+			Versions: []extensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &extensionsv1.CustomResourceValidation{OpenAPIV3Schema: &extensionsv1.JSONSchemaProps{
+					Type: "object",
+					Properties: map[string]extensionsv1.JSONSchemaProps{
+						"apiVersion": text, "kind": text, "metadata": {Type: "object"},
+						"spec": {Type: "object", Properties: map[string]extensionsv1.JSONSchemaProps{"config": text}},
 					},
 				}},
 			}},
@@ -53,63 +61,63 @@ func multusManifest(c *manifest.Cluster) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	meta := document{"name": multus, "namespace": systemNamespace}
-	allow := func(groups, resources []any, verbs ...any) document {
-		return document{"apiGroups": groups, "resources": resources, "verbs": verbs}
+	meta := metav1.ObjectMeta{Name: multus, Namespace: systemNamespace}
+	labels := map[string]string{"name": multus}
+	allow := func(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
 	}
-	return documents(
+	return kube.YAML(
 		attachments(),
-		document{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
-		document{
-			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": document{"name": multus},
-			"rules": []any{
-				allow([]any{"k8s.cni.cncf.io"}, []any{"network-attachment-definitions"}, "get", "list", "watch"),
-				allow([]any{""}, []any{"pods", "pods/status"}, "get", "list", "update", "watch"),
-				allow([]any{"", "events.k8s.io"}, []any{"events"}, "create", "patch", "update"),
+		&corev1.ServiceAccount{ObjectMeta: meta},
+		&rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: multus},
+			Rules: []rbacv1.PolicyRule{
+				allow([]string{"k8s.cni.cncf.io"}, []string{"network-attachment-definitions"}, "get", "list", "watch"),
+				allow([]string{""}, []string{"pods", "pods/status"}, "get", "list", "update", "watch"),
+				allow([]string{"", "events.k8s.io"}, []string{"events"}, "create", "patch", "update"),
 			},
 		},
-		document{
-			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": document{"name": multus},
-			"roleRef":  document{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": multus},
-			"subjects": []any{document{"kind": "ServiceAccount", "name": multus, "namespace": systemNamespace}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: multus},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: multus},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: multus, Namespace: systemNamespace}},
 		},
-		document{
-			"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta,
-			"spec": document{
-				"selector": document{"matchLabels": document{"name": multus}},
-				"template": document{"metadata": document{"labels": document{"name": multus}}, "spec": multusPod(image)},
+		&appsv1.DaemonSet{
+			ObjectMeta: meta,
+			Spec: appsv1.DaemonSetSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: multusPod(image)},
 			},
 		},
 	)
 }
 
-func multusPod(image string) document {
-	mount := func(name, path string) document { return document{"name": name, "mountPath": "/host" + path} }
-	volume := func(name, path string) document {
-		return document{"name": name, "hostPath": document{"path": path}}
+func multusPod(image string) corev1.PodSpec {
+	mount := func(name, path string) corev1.VolumeMount {
+		return corev1.VolumeMount{Name: name, MountPath: "/host" + path}
 	}
-	container := func(name, command string, requests document, args ...any) document {
-		return document{
-			"name": name, "image": image, "imagePullPolicy": "IfNotPresent", "command": []any{command}, "args": args,
-			"resources":                document{"requests": requests},
-			"securityContext":          document{"privileged": true},
-			"terminationMessagePolicy": "FallbackToLogsOnError",
-			"volumeMounts":             []any{mount("cni", "/etc/cni/net.d"), mount("plugins", "/opt/cni/bin")},
+	container := func(name, command string, requests corev1.ResourceRequirements, args ...string) corev1.Container {
+		return corev1.Container{
+			Name: name, Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{command}, Args: args,
+			Resources:                requests,
+			SecurityContext:          &corev1.SecurityContext{Privileged: new(true)},
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			VolumeMounts:             []corev1.VolumeMount{mount("cni", "/etc/cni/net.d"), mount("plugins", "/opt/cni/bin")},
 		}
 	}
-	return document{
-		"hostNetwork":                   true,
-		"serviceAccountName":            multus,
-		"priorityClassName":             "system-node-critical",
-		"terminationGracePeriodSeconds": 10,
-		"tolerations": []any{
-			document{"operator": "Exists", "effect": "NoSchedule"}, document{"operator": "Exists", "effect": "NoExecute"},
+	return corev1.PodSpec{
+		HostNetwork:                   true,
+		ServiceAccountName:            multus,
+		PriorityClassName:             "system-node-critical",
+		TerminationGracePeriodSeconds: new(int64(10)),
+		Tolerations: []corev1.Toleration{
+			{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}, {Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 		},
-		"initContainers": []any{container("install", "/install_multus", document{"cpu": "10m", "memory": "15Mi"}, "--type", "thin")},
-		"containers": []any{container(
-			"multus", "/thin_entrypoint", document{"cpu": "50m", "memory": "50Mi"},
+		InitContainers: []corev1.Container{container("install", "/install_multus", kube.Requests("10m", "15Mi"), "--type", "thin")},
+		Containers: []corev1.Container{container(
+			"multus", "/thin_entrypoint", kube.Requests("50m", "50Mi"),
 			"--multus-conf-file=auto", "--multus-autoconfig-dir=/host/etc/cni/net.d", "--cni-conf-dir=/host/etc/cni/net.d",
 		)},
-		"volumes": []any{volume("cni", "/etc/cni/net.d"), volume("plugins", "/opt/cni/bin")},
+		Volumes: []corev1.Volume{kube.HostVolume("cni", "/etc/cni/net.d", ""), kube.HostVolume("plugins", "/opt/cni/bin", "")},
 	}
 }

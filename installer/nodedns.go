@@ -7,6 +7,12 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -69,74 +75,77 @@ func nodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	meta := func(name string) document {
-		return document{"name": name, "namespace": systemNamespace, "labels": document{"k8s-app": name}}
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: name, Namespace: systemNamespace, Labels: map[string]string{"k8s-app": name}}
 	}
-	port := func(name, protocol string) document {
-		return document{"name": name, "port": 53, "protocol": protocol, "targetPort": 53}
+	port := func(name string, protocol corev1.Protocol) corev1.ServicePort {
+		return corev1.ServicePort{Name: name, Port: 53, Protocol: protocol, TargetPort: intstr.FromInt32(53)}
 	}
-	return documents(
-		document{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta(nodeDNS)},
-		document{
-			"apiVersion": "v1", "kind": "Service", "metadata": meta(nodeDNSUpstream),
-			"spec": document{"selector": document{"k8s-app": "kube-dns"}, "ports": []any{port("dns", "UDP"), port("dns-tcp", "TCP")}},
+	return kube.YAML(
+		&corev1.ServiceAccount{ObjectMeta: meta(nodeDNS)},
+		&corev1.Service{
+			ObjectMeta: meta(nodeDNSUpstream),
+			Spec: corev1.ServiceSpec{
+				Selector: map[string]string{"k8s-app": "kube-dns"},
+				Ports:    []corev1.ServicePort{port("dns", corev1.ProtocolUDP), port("dns-tcp", corev1.ProtocolTCP)},
+			},
 		},
-		document{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta(nodeDNS), "data": document{"Corefile": nodeCorefile(c, forwards)}},
-		document{
-			"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta(nodeDNS),
-			"spec": document{
-				"selector":       document{"matchLabels": document{"k8s-app": nodeDNS}},
-				"updateStrategy": document{"rollingUpdate": document{"maxUnavailable": "10%"}},
-				"template": document{
-					"metadata": document{
-						"labels":      document{"k8s-app": nodeDNS},
-						"annotations": document{"kkbundle.io/corefile": shortSum([]byte(nodeCorefile(c, forwards)))}, // new pods read the new one
+		&corev1.ConfigMap{ObjectMeta: meta(nodeDNS), Data: map[string]string{"Corefile": nodeCorefile(c, forwards)}},
+		&appsv1.DaemonSet{
+			ObjectMeta: meta(nodeDNS),
+			Spec: appsv1.DaemonSetSpec{
+				Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{"k8s-app": nodeDNS}},
+				UpdateStrategy: appsv1.DaemonSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("10%"))}},
+				Template: corev1.PodTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{
+						Labels:      map[string]string{"k8s-app": nodeDNS},
+						Annotations: map[string]string{"kkbundle.io/corefile": shortSum([]byte(nodeCorefile(c, forwards)))}, // new pods read the new one
 					},
-					"spec": nodeDNSPod(c, image),
+					Spec: nodeDNSPod(c, image),
 				},
 			},
 		},
 	)
 }
 
-func nodeDNSPod(c *manifest.Cluster, image string) document {
-	return document{
-		"priorityClassName":             "system-node-critical",
-		"serviceAccountName":            nodeDNS,
-		"automountServiceAccountToken":  false,
-		"hostNetwork":                   true,
-		"dnsPolicy":                     "Default", // the node's name servers
-		"terminationGracePeriodSeconds": 0,
-		"nodeSelector":                  document{"kubernetes.io/os": "linux"},
-		"tolerations": []any{
-			document{"operator": "Exists", "effect": "NoExecute"}, document{"operator": "Exists", "effect": "NoSchedule"},
+func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
+	live := kube.HTTPProbe(nodeDNSAddress, "/health", nodeDNSHealth)
+	live.InitialDelaySeconds, live.TimeoutSeconds = 60, 5
+	port := func(name string, number int32, protocol corev1.Protocol) corev1.ContainerPort {
+		return corev1.ContainerPort{ContainerPort: number, Name: name, Protocol: protocol}
+	}
+	return corev1.PodSpec{
+		PriorityClassName:             "system-node-critical",
+		ServiceAccountName:            nodeDNS,
+		AutomountServiceAccountToken:  new(false),
+		HostNetwork:                   true,
+		DNSPolicy:                     corev1.DNSDefault, // the node's name servers
+		TerminationGracePeriodSeconds: new(int64(0)),
+		NodeSelector:                  map[string]string{"kubernetes.io/os": "linux"},
+		Tolerations: []corev1.Toleration{
+			{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}, {Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 		},
-		"containers": []any{document{
-			"name": "node-cache", "image": image, "imagePullPolicy": "IfNotPresent",
-			"args":            []any{"-localip", strings.Join(nodeDNSAddresses(c), ","), "-conf", "/etc/Corefile", "-upstreamsvc", nodeDNSUpstream, "-interfacename", nodeDNSLink},
-			"securityContext": document{"capabilities": document{"add": []any{"NET_ADMIN"}}},
-			"resources":       document{"requests": document{"cpu": "25m", "memory": "16Mi"}},
-			"ports": []any{
-				document{"containerPort": 53, "name": "dns", "protocol": "UDP"},
-				document{"containerPort": 53, "name": "dns-tcp", "protocol": "TCP"},
-				document{"containerPort": nodeDNSMetrics, "name": "metrics", "protocol": "TCP"},
+		Containers: []corev1.Container{{
+			Name: "node-cache", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+			Args:            []string{"-localip", strings.Join(nodeDNSAddresses(c), ","), "-conf", "/etc/Corefile", "-upstreamsvc", nodeDNSUpstream, "-interfacename", nodeDNSLink},
+			SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}},
+			Resources:       kube.Requests("25m", "16Mi"),
+			Ports: []corev1.ContainerPort{
+				port("dns", 53, corev1.ProtocolUDP), port("dns-tcp", 53, corev1.ProtocolTCP), port("metrics", nodeDNSMetrics, corev1.ProtocolTCP),
 			},
-			"livenessProbe": document{
-				"httpGet":             document{"host": nodeDNSAddress, "path": "/health", "port": nodeDNSHealth},
-				"initialDelaySeconds": 60, "timeoutSeconds": 5,
-			},
-			"readinessProbe": document{"httpGet": document{"host": nodeDNSAddress, "path": "/health", "port": nodeDNSHealth}},
-			"volumeMounts": []any{
-				document{"name": "xtables-lock", "mountPath": "/run/xtables.lock"},
-				document{"name": "config", "mountPath": "/etc/coredns"},
-				document{"name": "kube-dns-config", "mountPath": "/etc/kube-dns"},
+			LivenessProbe:  live,
+			ReadinessProbe: kube.HTTPProbe(nodeDNSAddress, "/health", nodeDNSHealth),
+			VolumeMounts: []corev1.VolumeMount{
+				{Name: "xtables-lock", MountPath: "/run/xtables.lock"}, {Name: "config", MountPath: "/etc/coredns"}, {Name: "kube-dns-config", MountPath: "/etc/kube-dns"},
 			},
 		}},
-		"volumes": []any{
-			document{"name": "xtables-lock", "hostPath": document{"path": "/run/xtables.lock", "type": "FileOrCreate"}},
-			document{"name": "kube-dns-config", "configMap": document{"name": "kube-dns", "optional": true}},
+		Volumes: []corev1.Volume{
+			kube.HostVolume("xtables-lock", "/run/xtables.lock", corev1.HostPathFileOrCreate),
+			kube.ConfigVolume("kube-dns-config", corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-dns"}, Optional: new(true)}),
 			// It writes the Corefile that it reads from this one, with its upstream's address in it.
-			document{"name": "config", "configMap": document{"name": nodeDNS, "items": []any{document{"key": "Corefile", "path": "Corefile.base"}}}},
+			kube.ConfigVolume("config", corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: nodeDNS}, Items: []corev1.KeyToPath{{Key: "Corefile", Path: "Corefile.base"}},
+			}),
 		},
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -87,13 +90,11 @@ func (r *run) mustKnow(names []string) error {
 // newcomers returns the hosts that are no nodes yet, or that have nothing of ours where they shall be none; of the named
 // ones, if there are any.
 func (r *run) newcomers(ctx context.Context) ([]string, error) {
-	nodes, err := r.firstControlPlane().nodes(ctx)
+	nodes, err := r.firstControlPlane().kube().Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	isNode := func(name string) bool {
-		return slices.ContainsFunc(nodes, func(n nodeObject) bool { return n.Metadata.Name == name })
-	}
+	isNode := func(name string) bool { return kube.FindNode(nodes, name) != nil }
 	fresh := make([]bool, len(r.targets))
 	err = r.onAll(r.targets, func(i int, t *Target) (err error) {
 		switch {
@@ -121,12 +122,10 @@ func (r *run) newcomers(ctx context.Context) ([]string, error) {
 }
 
 // nodeOf returns the name of the node that has the host's address, "" if none has.
-func (t *Target) nodeOf(nodes []nodeObject) string {
+func (t *Target) nodeOf(nodes []corev1.Node) string {
 	for _, n := range nodes {
-		for _, a := range n.Status.Addresses {
-			if a.Type == "InternalIP" && a.Address == t.IP.String() {
-				return n.Metadata.Name
-			}
+		if kube.HasAddress(&n, t.IP.String()) {
+			return n.Name
 		}
 	}
 	return ""
@@ -143,7 +142,7 @@ func (r *run) checkNames(ctx context.Context) error {
 	if begun, err := first.isMember(ctx); err != nil || !begun {
 		return err
 	}
-	nodes, err := first.nodes(ctx)
+	nodes, err := first.kube().Nodes(ctx)
 	if err != nil {
 		return context.Cause(ctx)
 	}

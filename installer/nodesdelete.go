@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -16,13 +17,11 @@ type Deletion struct {
 	Hosts []string
 	// Unreachable says that the hosts are gone for good: only the cluster is told. They need not be in the inventory.
 	Unreachable bool
-	// DrainTimeout is how long pods may take to leave a node; 0 is 5 minutes.
+	// DrainTimeout is how long pods may take to leave a node; 0 is the constant DrainTimeout.
 	DrainTimeout time.Duration
 	// DisableEviction deletes pods although a PodDisruptionBudget is against it.
 	DisableEviction bool
 }
-
-const drainTimeout = 5 * time.Minute
 
 // DeleteNodes takes nodes out of a cluster that goes on, one after the other: no new pods, the pods that are there leave, its
 // member of etcd is removed, the node is deleted, and the host is reset. Then the others are told. What would leave the
@@ -129,18 +128,18 @@ func (r *run) areGone(ctx context.Context, going []*Target) error {
 	if !r.gone {
 		return nil
 	}
-	nodes, err := r.firstControlPlane().nodes(ctx)
+	nodes, err := r.firstControlPlane().kube().Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	for _, t := range going {
-		i := slices.IndexFunc(nodes, func(n nodeObject) bool { return n.Metadata.Name == t.Name })
+		n := kube.FindNode(nodes, t.Name)
 		switch {
-		case i < 0 && r.target(t.Name) == nil:
+		case n == nil && r.target(t.Name) == nil:
 			if member, err := r.isInEtcd(ctx, t.Name); err != nil || !member {
 				return errors.Join(err, &UnknownNodeError{t.Name})
 			}
-		case i >= 0 && isTrue(nodes[i].Status.Conditions, "Ready"):
+		case n != nil && kube.IsNodeReady(n):
 			return &KeepError{
 				t.Name, "it is not gone: the cluster has the node as Ready",
 				"delete it without --unreachable, or switch it off; the cluster notices within a minute that a host is gone",
@@ -258,8 +257,7 @@ func (r *run) deleteSteps(ctx context.Context, t *Target, d Deletion) error {
 
 // isNode tells whether the cluster has a node of this name.
 func (t *Target) isNode(ctx context.Context) (bool, error) {
-	out, err := t.run.firstControlPlane().kubectl(ctx, "get", "node", t.Name, "--ignore-not-found", "--output=name")
-	return len(strings.TrimSpace(string(out))) > 0, err
+	return t.run.firstControlPlane().kube().HasNode(ctx, t.Name)
 }
 
 func (t *Target) isNoNode(ctx context.Context) (bool, error) {
@@ -270,33 +268,25 @@ func (t *Target) isNoNode(ctx context.Context) (bool, error) {
 	return !there, err
 }
 
-// drainTask lets no new pods onto the node and moves those that are there. Those of a host that is gone are deleted: Kubernetes
-// would wait five minutes for them to come back, and with StatefulSets for ever.
+// drainTask lets no new pods onto the node and moves those that are there. Those of a host that is gone are deleted.
 func drainTask(d Deletion) Task {
 	return Task{
 		Name: "drain",
 		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
-			lead := t.run.firstControlPlane()
-			if _, err := lead.kubectl(ctx, "cordon", t.Name); err != nil {
+			api := t.run.firstControlPlane().kube()
+			if err := api.Cordon(ctx, t.Name); err != nil {
 				return err
 			}
-			if d.Unreachable {
-				_, err := lead.kubectl(ctx, "delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+t.Name, "--force", "--grace-period=0", "--wait=false")
-				return err
+			how := kube.Drain{Timeout: d.DrainTimeout, Force: true, DisableEviction: d.DisableEviction, HostGone: d.Unreachable}
+			if how.Timeout <= 0 {
+				how.Timeout = DrainTimeout
 			}
-			timeout := d.DrainTimeout
-			if timeout <= 0 {
-				timeout = drainTimeout
-			}
-			args := []string{"drain", t.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=" + timeout.String()}
-			if d.DisableEviction {
-				args = append(args, "--disable-eviction")
-			}
-			if _, err := lead.kubectl(patient(ctx, timeout), args...); err != nil {
+			err := api.Drain(ctx, t.Name, how)
+			if err != nil && !d.Unreachable {
 				return &DrainError{Host: t.Name, Err: err}
 			}
-			return nil
+			return err
 		},
 	}
 }
@@ -329,8 +319,7 @@ func nodeObjectTask() Task {
 			if err := distributionOf(t.run.cluster).keepDown(ctx, t); err != nil {
 				return err
 			}
-			_, err := t.run.firstControlPlane().kubectl(ctx, "delete", "node", t.Name, "--ignore-not-found")
-			return err
+			return t.run.firstControlPlane().kube().DeleteNode(ctx, t.Name)
 		},
 	}
 }

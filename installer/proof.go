@@ -10,6 +10,12 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -77,22 +83,14 @@ func (t *Target) proveNetwork(ctx context.Context, nodes []*Target) error {
 	if err != nil {
 		return err
 	}
-	services, err := documents(proofServices(nodes)...)
-	if err != nil {
-		return err
-	}
-	if err := t.kubectlApply(ctx, services); err != nil {
+	if err := t.applyObjects(ctx, proofServices(nodes)...); err != nil {
 		return err
 	}
 	addresses, err := t.proofAddresses(ctx)
 	if err != nil {
 		return err
 	}
-	pods, err := documents(proofPods(nodes, addresses, image)...)
-	if err != nil {
-		return err
-	}
-	if err := t.kubectlApply(ctx, pods); err != nil {
+	if err := t.applyObjects(ctx, proofPods(nodes, addresses, image)...); err != nil {
 		return err
 	}
 	return eventually(ctx, peerWait, func(ctx context.Context) error { return t.peersAnswer(ctx, nodes) })
@@ -100,13 +98,11 @@ func (t *Target) proveNetwork(ctx context.Context, nodes []*Target) error {
 
 // proofAddresses returns the services' addresses, one of each family, by the services' names.
 func (t *Target) proofAddresses(ctx context.Context) (map[string][]string, error) {
-	var list struct {
-		Items []serviceObject `json:"items"`
-	}
-	err := t.kubectlJSON(ctx, &list, "get", "services", "--namespace="+systemNamespace, "--selector="+proofLabel)
+	var list corev1.ServiceList
+	err := t.kube().Get(ctx, &list, "services", "--namespace="+systemNamespace, "--selector="+proofLabel)
 	addresses := map[string][]string{}
 	for _, s := range list.Items {
-		addresses[s.Metadata.Name] = s.Spec.ClusterIPs
+		addresses[s.Name] = s.Spec.ClusterIPs
 	}
 	return addresses, err
 }
@@ -121,31 +117,27 @@ const (
 func proofName(i int) string { return "kkbundle-verify-" + strconv.Itoa(i) }
 
 // proofMeta is what an object of the proof is known by.
-func proofMeta(name string) document {
-	return document{"name": name, "namespace": systemNamespace, "labels": document{proofLabel: name}}
+func proofMeta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Namespace: systemNamespace, Labels: map[string]string{proofLabel: name}}
 }
 
-func proofServices(nodes []*Target) []document {
-	var docs []document
+func proofServices(nodes []*Target) []runtime.Object {
+	var objects []runtime.Object
 	for i := range nodes {
-		docs = append(docs, document{
-			"apiVersion": "v1",
-			"kind":       "Service",
-			"metadata":   proofMeta(proofName(i)),
-			"spec": document{
-				"ipFamilyPolicy": "PreferDualStack",
-				"selector":       document{proofLabel: proofName(i)},
-				"ports": []any{
-					document{"name": "dns-tcp", "protocol": "TCP", "port": 53, "targetPort": answerPort},
-				},
+		objects = append(objects, &corev1.Service{
+			ObjectMeta: proofMeta(proofName(i)),
+			Spec: corev1.ServiceSpec{
+				IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+				Selector:       map[string]string{proofLabel: proofName(i)},
+				Ports:          []corev1.ServicePort{{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(answerPort)}},
 			},
 		})
 	}
-	return docs
+	return objects
 }
 
-func proofPods(nodes []*Target, addresses map[string][]string, image string) []document {
-	var docs []document
+func proofPods(nodes []*Target, addresses map[string][]string, image string) []runtime.Object {
+	var objects []runtime.Object
 	for i, n := range nodes {
 		config := fmt.Sprintf(`.:%d {
 	template IN TXT . {
@@ -162,57 +154,55 @@ func proofPods(nodes []*Target, addresses map[string][]string, image string) []d
 }
 `, forwardPort+k, next)
 		}
-		docs = append(docs,
-			document{
-				"apiVersion": "v1",
-				"kind":       "ConfigMap",
-				"metadata":   proofMeta(proofName(i)),
-				"data":       document{"Corefile": config},
+		objects = append(objects,
+			&corev1.ConfigMap{
+				ObjectMeta: proofMeta(proofName(i)),
+				Data:       map[string]string{"Corefile": config},
 			},
 			proofPod(proofName(i), n.Name, image))
 	}
-	return docs
+	return objects
 }
 
-func proofPod(name, nodeName, image string) document {
-	return document{
-		"apiVersion": "v1",
-		"kind":       "Pod",
-		"metadata":   proofMeta(name),
-		"spec": document{
-			"nodeName":                      nodeName,
-			"restartPolicy":                 "Always",
-			"terminationGracePeriodSeconds": 0,
-			"automountServiceAccountToken":  false,
-			"enableServiceLinks":            false,
-			"tolerations":                   []any{document{"operator": "Exists"}},
-			"containers": []any{document{
-				"name":  "coredns",
-				"image": image,
-				"args":  []any{"-conf", "/etc/coredns/Corefile"},
-				"securityContext": document{
-					"allowPrivilegeEscalation": false,
-					"readOnlyRootFilesystem":   true,
+func proofPod(name, nodeName, image string) *corev1.Pod {
+	ready := kube.HTTPProbe("", "/health", healthPort)
+	ready.PeriodSeconds = 1
+	return &corev1.Pod{
+		ObjectMeta: proofMeta(name),
+		Spec: corev1.PodSpec{
+			NodeName:                      nodeName,
+			RestartPolicy:                 corev1.RestartPolicyAlways,
+			TerminationGracePeriodSeconds: new(int64(0)),
+			AutomountServiceAccountToken:  new(false),
+			EnableServiceLinks:            new(false),
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{
+				Name:  "coredns",
+				Image: image,
+				Args:  []string{"-conf", "/etc/coredns/Corefile"},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: new(false),
+					ReadOnlyRootFilesystem:   new(true),
 					// As in kubeadm's deployment: the binary asks for this one, and cannot be run without it.
-					"capabilities": document{"add": []any{"NET_BIND_SERVICE"}, "drop": []any{"ALL"}},
+					Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_BIND_SERVICE"}, Drop: []corev1.Capability{"ALL"}},
 				},
-				"readinessProbe": document{
-					"httpGet": document{"path": "/health", "port": healthPort}, "periodSeconds": 1,
-				},
-				"volumeMounts": []any{document{"name": "config", "mountPath": "/etc/coredns", "readOnly": true}},
+				ReadinessProbe: ready,
+				VolumeMounts:   []corev1.VolumeMount{{Name: "config", MountPath: "/etc/coredns", ReadOnly: true}},
 			}},
-			"volumes": []any{document{"name": "config", "configMap": document{"name": name}}},
+			Volumes: []corev1.Volume{
+				kube.ConfigVolume("config", corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}),
+			},
 		},
 	}
 }
 
 // peersAnswer asks every pod, from its own host, for the name of the next pod's node.
 func (t *Target) peersAnswer(ctx context.Context, nodes []*Target) error {
-	pods, err := t.pods(ctx, "--namespace="+systemNamespace, "--selector="+proofLabel)
+	pods, err := t.kube().Pods(ctx, "--namespace="+systemNamespace, "--selector="+proofLabel)
 	if err != nil {
 		return err
 	}
-	byNode := map[string]podObject{}
+	byNode := map[string]corev1.Pod{}
 	for _, p := range pods {
 		byNode[p.Spec.NodeName] = p
 	}
@@ -221,9 +211,9 @@ func (t *Target) peersAnswer(ctx context.Context, nodes []*Target) error {
 	})
 }
 
-func (t *Target) peerAnswers(ctx context.Context, pod podObject, next string) error {
-	if !isTrue(pod.Status.Conditions, "Ready") {
-		return fmt.Errorf("the pod that proves the network on %s is not ready: %s", t.Name, pod.reason())
+func (t *Target) peerAnswers(ctx context.Context, pod corev1.Pod, next string) error {
+	if !kube.IsPodReady(&pod) {
+		return fmt.Errorf("the pod that proves the network on %s is not ready: %s", t.Name, kube.NotReadyReason(&pod))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

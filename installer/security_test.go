@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -17,8 +18,8 @@ func TestSecurityFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "security.yaml", got)
-	docs := namespaceDefaults(cluster(t, "cni: {type: calico}\naddons: [{chart: a, namespace: web}, {chart: b, namespace: web, release: c}, {chart: d, namespace: kube-system}]"))
-	if got, err = documents(docs...); err != nil {
+	objects := namespaceDefaults(cluster(t, "cni: {type: calico}\naddons: [{chart: a, namespace: web}, {chart: b, namespace: web, release: c}, {chart: d, namespace: kube-system}]"))
+	if got, err = kube.YAML(objects...); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "namespaces.yaml", got)

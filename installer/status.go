@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -109,15 +112,15 @@ func (r *run) lookout(ctx context.Context) *Target {
 // describe adds what is there to what was found.
 func (s *survey) describe(out *report.Status) {
 	for _, n := range s.nodes {
-		one := report.Node{Name: n.Metadata.Name, Version: n.Status.NodeInfo.KubeletVersion, Ready: isTrue(n.Status.Conditions, "Ready")}
-		for label := range n.Metadata.Labels {
+		one := report.Node{Name: n.Name, Version: n.Status.NodeInfo.KubeletVersion, Ready: kube.IsNodeReady(&n)}
+		for label := range n.Labels {
 			if role, ok := strings.CutPrefix(label, "node-role.kubernetes.io/"); ok {
 				one.Roles = append(one.Roles, role)
 			}
 		}
 		slices.Sort(one.Roles)
 		if !one.Ready {
-			one.Problem = messageOf(n.Status.Conditions, "Ready")
+			one.Problem = kube.NodeCondition(&n, corev1.NodeReady).Message
 		}
 		out.Nodes = append(out.Nodes, one)
 	}

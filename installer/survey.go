@@ -17,7 +17,12 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
 	"github.com/kkbundle/kkbundle/installer/host"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -30,10 +35,10 @@ type survey struct {
 	ownNetwork bool      // the pod network is the operator's, and may not be there yet
 	system     []string  // the namespaces of Kubernetes and the pod network
 
-	nodes   []nodeObject
-	pods    []podObject
-	objects map[string]clusterObject // kubeadm's and the components', by kind/name
-	classes []clusterObject          // storage classes
+	nodes   []corev1.Node
+	pods    []corev1.Pod
+	objects map[string]kube.Object // kubeadm's and the components', by kind/name
+	classes []storagev1.StorageClass
 	tokens  []bootstrap
 	hosts   []surveyed
 
@@ -61,23 +66,6 @@ type surveyed struct {
 type bootstrap struct {
 	name    string
 	expires string // RFC 3339; "" never
-}
-
-// A clusterObject is what is read of objects of several kinds.
-type clusterObject struct {
-	Kind     string     `json:"kind"`
-	Metadata objectMeta `json:"metadata"`
-	Data     map[string]string
-	Spec     struct {
-		Replicas  int    `json:"replicas"`
-		Holder    string `json:"holderIdentity"`
-		RenewTime string `json:"renewTime"`
-	} `json:"spec"`
-	Status struct {
-		Ready   int `json:"readyReplicas"`
-		Desired int `json:"desiredNumberScheduled"`
-		Number  int `json:"numberReady"`
-	} `json:"status"`
 }
 
 // kubeadm's names. https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/constants/constants.go
@@ -117,7 +105,7 @@ func leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-con
 func (r *Site) survey(ctx context.Context, t *Target) (*survey, error) {
 	s := &survey{
 		kubernetes: r.cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, version: r.cluster.Kubernetes.Version,
-		ownNetwork: r.cluster.CNI.Type == manifest.NetworkNone, system: ownNamespaces(r.cluster), objects: map[string]clusterObject{}, now: r.Now(),
+		ownNetwork: r.cluster.CNI.Type == manifest.NetworkNone, system: ownNamespaces(r.cluster), objects: map[string]kube.Object{}, now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
 		func(ctx context.Context) error { s.hosts = r.surveyHosts(ctx); return nil },
@@ -140,30 +128,23 @@ func (t *Target) surveyCluster(s *survey) []func(context.Context) error {
 	var mu sync.Mutex
 	objects := func(args ...string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			var list struct {
-				Items []clusterObject `json:"items"`
-			}
-			err := t.kubectlJSON(ctx, &list, append([]string{"get", "--ignore-not-found"}, args...)...)
+			list, err := t.kube().List(ctx, append([]string{"--ignore-not-found"}, args...)...)
 			mu.Lock()
 			defer mu.Unlock()
-			for _, o := range list.Items {
-				s.objects[o.Kind+"/"+o.Metadata.Name] = o
+			for _, o := range list {
+				s.objects[o.GetObjectKind().GroupVersionKind().Kind+"/"+o.GetName()] = o
 			}
 			return err
 		}
 	}
 	tasks := []func(context.Context) error{
 		func(ctx context.Context) (err error) { s.now, err = t.clock(ctx); return err },
-		func(ctx context.Context) (err error) { s.nodes, err = t.nodes(ctx); return err },
-		func(ctx context.Context) (err error) { s.pods, err = t.pods(ctx, "--all-namespaces"); return err },
-		func(ctx context.Context) error {
-			var list struct {
-				Items []clusterObject `json:"items"`
-			}
-			err := t.kubectlJSON(ctx, &list, "get", "storageclasses")
-			s.classes = list.Items
+		func(ctx context.Context) (err error) { s.nodes, err = t.kube().Nodes(ctx); return err },
+		func(ctx context.Context) (err error) {
+			s.pods, err = t.kube().Pods(ctx, "--all-namespaces")
 			return err
 		},
+		func(ctx context.Context) (err error) { s.classes, err = t.kube().StorageClasses(ctx); return err },
 	}
 	if !s.kubernetes {
 		return tasks

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -16,7 +19,7 @@ import (
 // starting.
 const apiWait = 2 * time.Minute
 
-// DrainTimeout is how long a node's pods may take to leave it, unless UpgradeOptions says otherwise.
+// DrainTimeout is how long the pods of a node may take to leave it, unless UpgradeOptions or Deletion says otherwise.
 const DrainTimeout = 5 * time.Minute
 
 // UpgradeOptions says how a cluster is upgraded. Force goes on although the cluster is not healthy; Phases and Limit have
@@ -226,7 +229,7 @@ func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 	}
 	ctx, cancel := bounded(inTask(ctx, "state"), factsTimeout)
 	defer cancel()
-	states, apiErr := u.firstControlPlane().nodeStates(ctx)
+	states, apiErr := u.firstControlPlane().kube().Nodes(ctx)
 	e := &StoppedError{To: to, Err: reason}
 	for _, t := range slices.Concat(u.controlPlanes(), u.workers()) {
 		e.Nodes = append(e.Nodes, t.Name+": "+t.stateText(ctx, states, apiErr))
@@ -235,7 +238,7 @@ func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 }
 
 // stateText says what is known of a node in the middle of an upgrade.
-func (t *Target) stateText(ctx context.Context, states []nodeState, apiErr error) string {
+func (t *Target) stateText(ctx context.Context, states []corev1.Node, apiErr error) string {
 	var parts []string
 	if id, _, member, err := t.recorded(ctx); err == nil && member {
 		parts = append(parts, versionOf(id)+" altogether")
@@ -243,15 +246,12 @@ func (t *Target) stateText(ctx context.Context, states []nodeState, apiErr error
 	if apiErr != nil {
 		return strings.Join(append(parts, "the API does not say more"), ", ")
 	}
-	for _, s := range states {
-		if s.Metadata.Name != t.Name {
-			continue
-		}
+	if s := kube.FindNode(states, t.Name); s != nil {
 		parts = append(parts, "kubelet "+s.Status.NodeInfo.KubeletVersion)
-		if s.ready().Status != "True" {
+		if !kube.IsNodeReady(s) {
 			parts = append(parts, "not ready")
 		}
-		if _, marked := s.Metadata.Annotations[upgradeMark]; marked {
+		if _, marked := s.Annotations[upgradeMark]; marked {
 			parts = append(parts, "in the middle of it")
 		}
 		if s.Spec.Unschedulable {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
@@ -30,7 +31,7 @@ import (
 type fakeAPI struct {
 	mu      sync.Mutex
 	servers map[string]string // by host
-	nodes   map[string]*nodeState
+	nodes   map[string]*corev1.Node
 	address map[string]string // host by address
 	target  string            // what kubeadm was last told
 	said    []string
@@ -46,7 +47,7 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		t.Fatal(err)
 	}
 	f := &fakeAPI{
-		servers: map[string]string{}, nodes: map[string]*nodeState{}, address: map[string]string{},
+		servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
 		target: version, objects: map[string]string{
 			"configmap kubeadm-config":     `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
 			"poddisruptionbudgets":         `{"items":[]}`,
@@ -74,10 +75,10 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 
 // node adds a node that is ready.
 func (f *fakeAPI) node(name, version string) {
-	n := &nodeState{}
-	n.Metadata.Name, n.Metadata.Annotations = name, map[string]string{}
+	n := &corev1.Node{}
+	n.Name, n.Annotations = name, map[string]string{}
 	n.Status.NodeInfo.KubeletVersion = version
-	n.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	f.nodes[name] = n
 }
 
@@ -144,9 +145,9 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 		f.nodes[words[1]].Spec.Unschedulable = false
 	case words[0] == "annotate":
 		if strings.HasSuffix(words[3], "-") {
-			delete(f.nodes[words[2]].Metadata.Annotations, upgradeMark)
+			delete(f.nodes[words[2]].Annotations, upgradeMark)
 		} else {
-			f.nodes[words[2]].Metadata.Annotations[upgradeMark] = words[3]
+			f.nodes[words[2]].Annotations[upgradeMark] = words[3]
 		}
 	case strings.Contains(line, "endpoint health"):
 		var members []map[string]any
@@ -163,7 +164,7 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 }
 
 func (f *fakeAPI) list() string {
-	var items []*nodeState
+	var items []*corev1.Node
 	for _, n := range f.nodes {
 		items = append(items, n)
 	}
@@ -453,7 +454,7 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 	if got := f.steps(); len(got) == 0 || got[0] != "cp1: drain node1" {
 		t.Errorf("it goes on with %q", got)
 	}
-	if f.nodes["node1"].Spec.Unschedulable || !f.nodes["node2"].Spec.Unschedulable || len(f.nodes["node1"].Metadata.Annotations) > 0 {
+	if f.nodes["node1"].Spec.Unschedulable || !f.nodes["node2"].Spec.Unschedulable || len(f.nodes["node1"].Annotations) > 0 {
 		t.Errorf("nodes are %s", f.list())
 	}
 }
@@ -484,7 +485,7 @@ func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 		}
 		for _, name := range []string{"cp1", "node1"} {
 			state := f.nodes[name]
-			if state.Status.NodeInfo.KubeletVersion != "v1.34.3" || state.Spec.Unschedulable || len(state.Metadata.Annotations) > 0 ||
+			if state.Status.NodeInfo.KubeletVersion != "v1.34.3" || state.Spec.Unschedulable || len(state.Annotations) > 0 ||
 				!strings.HasPrefix(s.hosts[name].content(memberPath), "site v1.34.3\n") || s.hosts[name].content(kubeadmFile) != "" {
 				t.Fatalf("command %d failed with %v, and then %s is %+v", n, first, name, state)
 			}
@@ -539,7 +540,7 @@ func TestUpgradeHealth(t *testing.T) {
 	if err := check(); err != nil {
 		t.Fatalf("a healthy cluster: %v", err)
 	}
-	f.nodes["node1"].Status.Conditions[0] = condition{Type: "Ready", Status: "False", Message: "the disk is full"}
+	f.nodes["node1"].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "the disk is full"}
 	f.servers["cp9"] = "v1.34.2" // a member of etcd without a control plane
 	f.objects["poddisruptionbudgets"] = `{"items":[{"metadata":{"name":"all","namespace":"shop"},"status":{"expectedPods":2,"desiredHealthy":2}},{"metadata":{"name":"fine"},"status":{"expectedPods":2,"desiredHealthy":1}}]}`
 	f.objects["pods --all-namespaces"] = `{"items":[{"metadata":{"name":"alone","namespace":"shop"},"spec":{"nodeName":"node1"},"status":{"phase":"Running"}},{"metadata":{"name":"owned","ownerReferences":[{"controller":true}]},"spec":{"nodeName":"node1"}}]}`

@@ -14,9 +14,12 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -103,15 +106,15 @@ func (u *upgrade) serversAnswer(ctx context.Context, t *Target, _ UpgradePlan) [
 
 // nodesReady checks all nodes but those that an upgrade was in the middle of.
 func (u *upgrade) nodesReady(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	states, err := t.nodeStates(ctx)
+	states, err := t.kube().Nodes(ctx)
 	if err != nil {
 		return []error{err}
 	}
 	var errs []error
 	for _, s := range states {
-		_, marked := s.Metadata.Annotations[upgradeMark]
-		if ready := s.ready(); ready.Status != "True" && !marked && u.cluster.CNI.Type != manifest.NetworkNone {
-			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Metadata.Name, ready.Message))
+		_, marked := s.Annotations[upgradeMark]
+		if !kube.IsNodeReady(&s) && !marked && u.cluster.CNI.Type != manifest.NetworkNone {
+			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message))
 		}
 	}
 	return errs
@@ -157,23 +160,23 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *Target, _ UpgradePlan) []e
 // systemPods checks the pods of Kubernetes and of the pod network, but those on nodes that an upgrade was in the middle of
 // and those that wait for a node.
 func (u *upgrade) systemPods(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	states, err := t.nodeStates(ctx)
+	states, err := t.kube().Nodes(ctx)
 	if err != nil {
 		return []error{err}
 	}
 	marked, resumed := map[string]bool{}, false
 	for _, s := range states {
-		if _, ok := s.Metadata.Annotations[upgradeMark]; ok {
-			marked[s.Metadata.Name], resumed = true, true
+		if _, ok := s.Annotations[upgradeMark]; ok {
+			marked[s.Name], resumed = true, true
 		}
 	}
 	var errs []error
 	for _, namespace := range ownNamespaces(t.run.cluster) {
-		pods, err := t.pods(ctx, "--namespace="+namespace)
+		pods, err := t.kube().Pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return []error{err}
 		}
-		pods = slices.DeleteFunc(pods, func(p podObject) bool {
+		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool {
 			return marked[p.Spec.NodeName] || resumed && p.Spec.NodeName == ""
 		})
 		errs = append(errs, notReady(pods)...)
@@ -187,42 +190,18 @@ func (u *upgrade) budgets(ctx context.Context, t *Target, plan UpgradePlan) []er
 	if len(plan.Nodes) == 1 || u.how.DisableEviction { // it is not drained, or they do not count
 		return nil
 	}
-	var budgets struct {
-		Items []struct {
-			Metadata objectMeta `json:"metadata"`
-			Status   struct {
-				Expected int `json:"expectedPods"`
-				Desired  int `json:"desiredHealthy"`
-			} `json:"status"`
-		} `json:"items"`
-	}
-	if err := t.kubectlJSON(ctx, &budgets, "get", "poddisruptionbudgets", "--all-namespaces"); err != nil {
+	var budgets policyv1.PodDisruptionBudgetList
+	if err := t.kube().Get(ctx, &budgets, "poddisruptionbudgets", "--all-namespaces"); err != nil {
 		return []error{err}
 	}
 	var errs []error
 	for _, b := range budgets.Items {
-		if b.Status.Expected > 0 && b.Status.Desired >= b.Status.Expected {
+		if b.Status.ExpectedPods > 0 && b.Status.DesiredHealthy >= b.Status.ExpectedPods {
 			errs = append(errs, fmt.Errorf("PodDisruptionBudget %s/%s wants %d of its %d pods at all times, so no node with one of them can be drained",
-				b.Metadata.Namespace, b.Metadata.Name, b.Status.Desired, b.Status.Expected))
+				b.Namespace, b.Name, b.Status.DesiredHealthy, b.Status.ExpectedPods))
 		}
 	}
 	return errs
-}
-
-// A lonePod is what is read of a pod to tell whether something would make it again.
-type lonePod struct {
-	Metadata struct {
-		Name        string            `json:"name"`
-		Namespace   string            `json:"namespace"`
-		Owners      []struct{}        `json:"ownerReferences"`
-		Annotations map[string]string `json:"annotations"`
-	} `json:"metadata"`
-	Spec struct {
-		NodeName string `json:"nodeName"`
-	} `json:"spec"`
-	Status struct {
-		Phase string `json:"phase"`
-	} `json:"status"`
 }
 
 // lonePods finds pods that nothing makes again elsewhere, which kubectl does not evict.
@@ -230,10 +209,8 @@ func (u *upgrade) lonePods(ctx context.Context, t *Target, plan UpgradePlan) []e
 	if len(plan.Nodes) == 1 {
 		return nil
 	}
-	var pods struct {
-		Items []lonePod `json:"items"`
-	}
-	if err := t.kubectlJSON(ctx, &pods, "get", "pods", "--all-namespaces"); err != nil {
+	pods, err := t.kube().Pods(ctx, "--all-namespaces")
+	if err != nil {
 		return []error{err}
 	}
 	todo := map[string]bool{}
@@ -241,12 +218,10 @@ func (u *upgrade) lonePods(ctx context.Context, t *Target, plan UpgradePlan) []e
 		todo[n.Name] = !n.Current
 	}
 	var errs []error
-	for _, p := range pods.Items {
-		over := p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed"
-		_, static := p.Metadata.Annotations["kubernetes.io/config.mirror"]
-		if !static && !over && len(p.Metadata.Owners) == 0 && todo[p.Spec.NodeName] {
+	for _, p := range pods {
+		if kube.IsLone(&p) && todo[p.Spec.NodeName] {
 			errs = append(errs, fmt.Errorf("pod %s/%s on %s belongs to nothing that would make it again elsewhere, and is not evicted: delete it, or let a Deployment make it",
-				p.Metadata.Namespace, p.Metadata.Name, p.Spec.NodeName))
+				p.Namespace, p.Name, p.Spec.NodeName))
 		}
 	}
 	return errs
@@ -254,10 +229,8 @@ func (u *upgrade) lonePods(ctx context.Context, t *Target, plan UpgradePlan) []e
 
 // configReadable checks that kubeadm's configuration in the cluster has a form that the bundle's kubeadm reads.
 func (u *upgrade) configReadable(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	var config struct {
-		Data map[string]string `json:"data"`
-	}
-	if err := t.kubectlJSON(ctx, &config, "get", "configmap", "kubeadm-config", "--namespace=kube-system"); err != nil {
+	config, err := t.kube().ConfigMap(ctx, systemNamespace, "kubeadm-config")
+	if err != nil {
 		return []error{fmt.Errorf("kubeadm's configuration in the cluster: %w", err)}
 	}
 	var head struct {

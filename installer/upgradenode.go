@@ -9,7 +9,11 @@ import (
 	"path"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/kkbundle/kkbundle/installer/host"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -290,84 +294,75 @@ func eachTime(context.Context, *Target) (bool, error) { return false, nil }
 // have nowhere to go.
 func (u *upgrade) drainTask() Task {
 	return Task{Name: "drain", Done: eachTime, Do: func(ctx context.Context, t *Target) error {
-		states, err := u.firstControlPlane().nodeStates(ctx)
+		api := u.firstControlPlane().kube()
+		nodes, err := api.Nodes(ctx)
 		if err != nil {
 			return err
 		}
-		at := slices.IndexFunc(states, func(s nodeState) bool { return s.Metadata.Name == t.Name })
-		if at < 0 {
+		n := kube.FindNode(nodes, t.Name)
+		if n == nil {
 			return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
 		}
-		if len(states) == 1 {
+		if len(nodes) == 1 {
 			return nil
 		}
-		first := u.firstControlPlane()
-		_, marked := states[at].Metadata.Annotations[upgradeMark]
-		if !marked && !states[at].Spec.Unschedulable {
+		if _, marked := n.Annotations[upgradeMark]; !marked && !n.Spec.Unschedulable {
 			// The mark comes before what it says, so that a run that is killed between the two does not leave a node
 			// unschedulable for ever.
-			if _, err := first.kubectl(ctx, "annotate", "node", t.Name, upgradeMark+"="+u.cluster.Kubernetes.Version, "--overwrite"); err != nil {
+			if err := api.AnnotateNode(ctx, t.Name, upgradeMark+"="+u.cluster.Kubernetes.Version, "--overwrite"); err != nil {
 				return err
 			}
 		}
-		args := []string{
-			"drain", t.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=" + u.how.DrainTimeout.String(),
-		}
-		if u.how.DisableEviction {
-			args = append(args, "--disable-eviction")
-		}
-		_, err = first.kubectl(patient(ctx, u.how.DrainTimeout), args...)
-		return err
+		return api.Drain(ctx, t.Name, kube.Drain{Timeout: u.how.DrainTimeout, DisableEviction: u.how.DisableEviction})
 	}}
 }
 
 // uncordon lets pods come back to a node that an upgrade has made unschedulable.
 func (t *Target) uncordon(ctx context.Context) error {
-	first := t.run.firstControlPlane()
-	states, err := first.nodeStates(ctx)
+	api := t.run.firstControlPlane().kube()
+	nodes, err := api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(states, func(s nodeState) bool { return s.Metadata.Name == t.Name })
-	if at < 0 {
+	n := kube.FindNode(nodes, t.Name)
+	if n == nil {
 		return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
 	}
-	if _, marked := states[at].Metadata.Annotations[upgradeMark]; !marked {
+	if _, marked := n.Annotations[upgradeMark]; !marked {
 		return nil
 	}
-	if _, err := first.kubectl(ctx, "uncordon", t.Name); err != nil {
+	if err := api.Uncordon(ctx, t.Name); err != nil {
 		return err
 	}
-	_, err = first.kubectl(ctx, "annotate", "node", t.Name, upgradeMark+"-")
-	return err
+	return api.AnnotateNode(ctx, t.Name, upgradeMark+"-")
 }
 
 // nodeIsBack tells whether a node is ready with the kubelet of the run's version, its API server answers, and the pods of
 // Kubernetes and of the pod network on it are ready. A kubelet that was restarted reports at once, so what the node says of
 // the time before does not last.
 func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
-	first := u.firstControlPlane()
+	api := u.firstControlPlane().kube()
 	if t.Is(manifest.RoleControlPlane) {
 		if err := t.serverIsReady(ctx); err != nil {
 			return err
 		}
 	}
-	states, err := first.nodeStates(ctx)
+	nodes, err := api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(states, func(s nodeState) bool { return s.Metadata.Name == t.Name })
+	n := kube.FindNode(nodes, t.Name)
 	switch want := u.cluster.Kubernetes.Version; {
-	case at < 0:
+	case n == nil:
 		return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
-	case states[at].Status.NodeInfo.KubeletVersion != want:
-		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, states[at].Status.NodeInfo.KubeletVersion, want)
-	case states[at].ready().Status != "True" && u.cluster.CNI.Type != manifest.NetworkNone:
-		return fmt.Errorf("node %s is not ready: %s", t.Name, states[at].ready().Message)
+	case n.Status.NodeInfo.KubeletVersion != want:
+		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, n.Status.NodeInfo.KubeletVersion, want)
+	case !kube.IsNodeReady(n) && u.cluster.CNI.Type != manifest.NetworkNone:
+		return fmt.Errorf("node %s is not ready: %s", t.Name, kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
 	var errs []error
 	for _, namespace := range ownNamespaces(t.run.cluster) {
-		pods, err := first.pods(ctx, "--namespace="+namespace, "--field-selector=spec.nodeName="+t.Name)
+		pods, err := api.Pods(ctx, "--namespace="+namespace, "--field-selector=spec.nodeName="+t.Name)
 		if err != nil {
 			return err
 		}
@@ -377,12 +372,11 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
 }
 
 // notReady says which pods are not ready and should be.
-func notReady(pods []podObject) []error {
+func notReady(pods []corev1.Pod) []error {
 	var errs []error
 	for _, p := range pods {
-		ready := slices.ContainsFunc(p.Status.Conditions, func(c condition) bool { return c.Type == "Ready" && c.Status == "True" })
-		if !p.isOver() && !ready {
-			errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s", p.Metadata.Namespace, p.Metadata.Name, orDash(p.Spec.NodeName), p.reason()))
+		if !kube.IsPodOver(&p) && !kube.IsPodReady(&p) {
+			errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s", p.Namespace, p.Name, orDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
 		}
 	}
 	return errs

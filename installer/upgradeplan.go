@@ -11,7 +11,9 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -87,9 +89,9 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 	for _, s := range now {
 		p.Settings = append(p.Settings, s.name)
 	}
-	var nodes []nodeState
+	var nodes []corev1.Node
 	if err := eventually(ctx, apiWait, func(ctx context.Context) (err error) {
-		nodes, err = first.nodeStates(ctx)
+		nodes, err = first.kube().Nodes(ctx)
 		return err
 	}); err != nil {
 		return p, fmt.Errorf("the cluster's API does not answer: %w", err)
@@ -118,23 +120,23 @@ func (u *upgrade) workers() []*Target {
 }
 
 // nodesOf puts together what hosts remember and what the API says. The inventory has to name exactly the cluster's nodes.
-func (u *upgrade) nodesOf(ctx context.Context, states []nodeState) ([]UpgradeNode, error) {
+func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeNode, error) {
 	targets := slices.Concat(u.controlPlanes(), u.workers())
 	nodes := make([]UpgradeNode, len(targets))
 	first := u.firstControlPlane()
 	err := u.onAll(targets, func(i int, t *Target) error {
 		n := &nodes[i]
 		n.Name, n.ControlPlane = t.Name, t.Is(manifest.RoleControlPlane)
-		at := slices.IndexFunc(states, func(s nodeState) bool { return s.Metadata.Name == t.Name })
+		state := kube.FindNode(states, t.Name)
 		id, _, member, err := t.recorded(ctx)
 		if err != nil {
 			return err
 		}
-		if at < 0 || !member {
+		if state == nil || !member {
 			return &RefusedError{u.cluster.Metadata.Name, u.cluster.Kubernetes.Version, t.Name + " of the inventory is no node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
 		}
 		n.Recorded = versionOf(id)
-		n.from(states[at])
+		n.from(state)
 		if n.ControlPlane {
 			if n.APIServer, err = first.apiVersion(ctx, t); err != nil {
 				return fmt.Errorf("API server of %s: %w", t.Name, err)
@@ -145,9 +147,9 @@ func (u *upgrade) nodesOf(ctx context.Context, states []nodeState) ([]UpgradeNod
 		return err
 	})
 	for _, s := range states {
-		if !slices.ContainsFunc(targets, func(t *Target) bool { return t.Name == s.Metadata.Name }) {
+		if !slices.ContainsFunc(targets, func(t *Target) bool { return t.Name == s.Name }) {
 			err = errors.Join(err, &RefusedError{
-				u.cluster.Metadata.Name, u.cluster.Kubernetes.Version, "node " + s.Metadata.Name + " is not in the inventory, and would stay behind",
+				u.cluster.Metadata.Name, u.cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory, and would stay behind",
 				"add it to the inventory, or delete it from the cluster",
 			})
 		}
@@ -156,44 +158,9 @@ func (u *upgrade) nodesOf(ctx context.Context, states []nodeState) ([]UpgradeNod
 }
 
 // from fills in what the API says.
-func (n *UpgradeNode) from(s nodeState) {
-	_, n.marked = s.Metadata.Annotations[upgradeMark]
+func (n *UpgradeNode) from(s *corev1.Node) {
+	_, n.marked = s.Annotations[upgradeMark]
 	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
-}
-
-// ready is what a node says of whether it is.
-func (s nodeState) ready() condition {
-	for _, c := range s.Status.Conditions {
-		if c.Type == "Ready" {
-			return c
-		}
-	}
-	return condition{Type: "Ready", Message: "it has not reported yet"}
-}
-
-// A nodeState is what an upgrade reads of a node.
-type nodeState struct {
-	Metadata struct {
-		Name        string            `json:"name"`
-		Annotations map[string]string `json:"annotations"`
-	} `json:"metadata"`
-	Spec struct {
-		Unschedulable bool `json:"unschedulable"`
-	} `json:"spec"`
-	Status struct {
-		Conditions []condition `json:"conditions"`
-		NodeInfo   struct {
-			KubeletVersion string `json:"kubeletVersion"`
-		} `json:"nodeInfo"`
-	} `json:"status"`
-}
-
-func (t *Target) nodeStates(ctx context.Context) ([]nodeState, error) {
-	var list struct {
-		Items []nodeState `json:"items"`
-	}
-	err := t.kubectlJSON(ctx, &list, "get", "nodes")
-	return list.Items, err
 }
 
 // server is the flag by which kubectl asks the API server of one control plane, and not any behind the endpoint.

@@ -16,7 +16,14 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -24,22 +31,22 @@ import (
 // healthy is a cluster of a control plane and a worker in which everything is as it should be.
 func healthy() *survey {
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-	node := func(name string) nodeObject {
-		var n nodeObject
-		n.Metadata.Name = name
-		n.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+	node := func(name string) corev1.Node {
+		var n corev1.Node
+		n.Name = name
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		n.Status.NodeInfo.KubeletVersion = "v1.34.3"
 		return n
 	}
 	cp, worker := node("cp1"), node("node1")
-	cp.Metadata.Labels = map[string]string{controlLabel: "", excludeLabel: ""}
-	cp.Spec.Taints = []taint{{controlLabel, "NoSchedule"}}
-	var pod podObject
-	pod.Metadata.Name, pod.Metadata.Namespace = "coredns-x", kubeSystem
-	pod.Status.Conditions = []condition{{Type: "Ready", Status: "True"}}
+	cp.Labels = map[string]string{controlLabel: "", excludeLabel: ""}
+	cp.Spec.Taints = []corev1.Taint{{Key: controlLabel, Effect: corev1.TaintEffectNoSchedule}}
+	var pod corev1.Pod
+	pod.Name, pod.Namespace = "coredns-x", kubeSystem
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	s := &survey{
 		now: now, kubernetes: true, version: "v1.34.3", system: []string{kubeSystem},
-		nodes: []nodeObject{cp, worker}, pods: []podObject{pod}, objects: map[string]clusterObject{},
+		nodes: []corev1.Node{cp, worker}, pods: []corev1.Pod{pod}, objects: map[string]kube.Object{},
 		tokens: []bootstrap{{"bootstrap-token-abcdef", now.Add(time.Hour).Format(time.RFC3339)}},
 		hosts: []surveyed{
 			{
@@ -49,20 +56,25 @@ func healthy() *survey {
 			{name: "node1", worker: true, node: true, wanted: true, member: true, runtime: criSocket},
 		},
 	}
-	put := func(kind, name string, data map[string]string) {
-		o := clusterObject{Kind: kind, Data: data}
-		o.Spec.Replicas, o.Status.Ready, o.Status.Desired, o.Status.Number = 2, 2, 2, 2
-		o.Spec.Holder, o.Spec.RenewTime = "cp1", now.Add(-2*time.Second).Format("2006-01-02T15:04:05.000000Z07:00")
-		s.objects[kind+"/"+name] = o
+	for name, key := range map[string]string{"kubeadm-config": "ClusterConfiguration", "kubelet-config": "kubelet", "cluster-info": "kubeconfig"} {
+		s.objects["ConfigMap/"+name] = &corev1.ConfigMap{Data: map[string]string{key: "x"}}
 	}
-	put("ConfigMap", "kubeadm-config", map[string]string{"ClusterConfiguration": "x"})
-	put("ConfigMap", "kubelet-config", map[string]string{"kubelet": "x"})
-	put("ConfigMap", "cluster-info", map[string]string{"kubeconfig": "x"})
-	for _, name := range append(kubeadmRoles(), signerRole, signerBinding, "Deployment/coredns", "DaemonSet/kube-proxy", "Lease/kube-scheduler", "Lease/kube-controller-manager") {
-		kind, name, _ := strings.Cut(name, "/")
-		put(kind, name, nil)
+	for _, name := range append(kubeadmRoles(), signerRole, signerBinding) {
+		s.objects[name] = &metav1.PartialObjectMetadata{}
+	}
+	s.objects["Deployment/coredns"] = &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))}, Status: appsv1.DeploymentStatus{ReadyReplicas: 2}}
+	s.objects["DaemonSet/kube-proxy"] = &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, NumberReady: 2}}
+	for _, name := range leased() {
+		s.objects[name] = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("cp1"), RenewTime: new(metav1.NewMicroTime(now.Add(-2 * time.Second))),
+		}}
 	}
 	return s
+}
+
+// proxy returns the status of kube-proxy.
+func (s *survey) proxy() *appsv1.DaemonSetStatus {
+	return &s.objects["DaemonSet/kube-proxy"].(*appsv1.DaemonSet).Status
 }
 
 // wrong lists what is not as it should be, as "id host state".
@@ -82,39 +94,34 @@ func TestSurveyFindings(t *testing.T) {
 	if got := wrong(healthy().findings()); got != "" {
 		t.Fatalf("a healthy cluster: %s", got)
 	}
-	change := func(s *survey, name string, how func(*clusterObject)) {
-		o := s.objects[name]
-		how(&o)
-		s.objects[name] = o
-	}
 	for want, spoil := range map[string]func(s *survey){
 		"host-reachable node1 failed": func(s *survey) { s.hosts[1].err = errors.New("gone") },
 		"host-is-node node1 failed":   func(s *survey) { s.hosts[1].member = false },
 		"verify-nodes node1 failed":   func(s *survey) { s.nodes[1].Status.Conditions[0].Status = "False" },
 		"verify-nodes node1 warning": func(s *survey) {
-			s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition{Type: "DiskPressure", Status: "True"})
+			s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue})
 		},
 		"verify-nodes other warning": func(s *survey) {
 			s.nodes = append(s.nodes, healthy().nodes[1])
-			s.nodes[2].Metadata.Name = "other"
-			change(s, "DaemonSet/kube-proxy", func(o *clusterObject) { o.Status.Desired, o.Status.Number = 3, 3 })
+			s.nodes[2].Name = "other"
+			s.proxy().DesiredNumberScheduled, s.proxy().NumberReady = 3, 3
 		},
 		"node-version node1 failed":  func(s *survey) { s.nodes[1].Status.NodeInfo.KubeletVersion = "v1.33.1" },
 		"node-version node1 warning": func(s *survey) { s.version = ""; s.nodes[1].Status.NodeInfo.KubeletVersion = "v1.33.1" },
 		"verify-pods failed":         func(s *survey) { s.pods[0].Status.Conditions = nil },
 		"verify-pods warning": func(s *survey) {
-			s.pods[0].Status.Conditions, s.pods[0].Metadata.Namespace = nil, "theirs"
+			s.pods[0].Status.Conditions, s.pods[0].Namespace = nil, "theirs"
 		},
 		"kubeadm-config failed":          func(s *survey) { delete(s.objects, "ConfigMap/kubeadm-config") },
-		"kubelet-config failed":          func(s *survey) { change(s, "ConfigMap/kubelet-config", func(o *clusterObject) { o.Data = nil }) },
+		"kubelet-config failed":          func(s *survey) { s.objects["ConfigMap/kubelet-config"] = &corev1.ConfigMap{} },
 		"cluster-info failed":            func(s *survey) { delete(s.objects, "ConfigMap/cluster-info") },
 		"kubeadm-rbac failed":            func(s *survey) { delete(s.objects, "ClusterRoleBinding/kubeadm:kubelet-bootstrap") },
 		"control-plane-marks cp1 failed": func(s *survey) { s.nodes[0].Spec.Taints = nil },
 		"runtime-record node1 failed":    func(s *survey) { s.hosts[1].runtime = "" },
 		"bootstrap-tokens warning":       func(s *survey) { s.tokens[0].expires = "" },
-		"coredns warning":                func(s *survey) { change(s, "Deployment/coredns", func(o *clusterObject) { o.Status.Ready = 1 }) },
-		"coredns failed":                 func(s *survey) { change(s, "Deployment/coredns", func(o *clusterObject) { o.Status.Ready = 0 }) },
-		"kube-proxy failed":              func(s *survey) { change(s, "DaemonSet/kube-proxy", func(o *clusterObject) { o.Status.Number = 1 }) },
+		"coredns warning":                func(s *survey) { s.objects["Deployment/coredns"].(*appsv1.Deployment).Status.ReadyReplicas = 1 },
+		"coredns failed":                 func(s *survey) { s.objects["Deployment/coredns"].(*appsv1.Deployment).Status.ReadyReplicas = 0 },
+		"kube-proxy failed":              func(s *survey) { s.proxy().NumberReady = 1 },
 		"controller-leases failed":       func(s *survey) { s.now = s.now.Add(2 * time.Minute) },
 		"api-server-health cp1 failed":   func(s *survey) { s.hosts[0].api = errors.New("[-]etcd failed") },
 		"etcd-health cp1 failed":         func(s *survey) { s.hosts[0].metrics.hasLeader = false },
@@ -123,7 +130,7 @@ func TestSurveyFindings(t *testing.T) {
 		"certificates cp1 failed":        func(s *survey) { s.hosts[0].certificates[0].Expires = s.now.AddDate(0, 0, -1) },
 		"storage-class warning": func(s *survey) {
 			for _, name := range []string{"a", "b"} {
-				s.classes = append(s.classes, clusterObject{Metadata: objectMeta{Name: name, Annotations: map[string]string{defaultClass: "true"}}})
+				s.classes = append(s.classes, storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{defaultClass: "true"}}})
 			}
 		},
 	} {
@@ -144,13 +151,11 @@ func TestSurveyFindings(t *testing.T) {
 // TestJudgeWithoutALostHost has the run go on without a node: its pods are missed by nobody, those of the others are.
 func TestJudgeWithoutALostHost(t *testing.T) {
 	t.Parallel()
-	for ready, want := range map[int]string{1: "", 0: "kube-proxy failed"} {
+	for ready, want := range map[int32]string{1: "", 0: "kube-proxy failed"} {
 		s := healthy()
 		s.hosts[1].left, s.hosts[1].wanted, s.hosts[1].err = true, false, errors.New("gone")
 		s.nodes[1].Status.Conditions[0].Status = "Unknown"
-		proxy := s.objects["DaemonSet/kube-proxy"]
-		proxy.Status.Number = ready
-		s.objects["DaemonSet/kube-proxy"] = proxy
+		s.proxy().NumberReady = ready
 		if got := wrong(s.findings()); got != want {
 			t.Errorf("%d ready: got %q, want %q", ready, got, want)
 		}
@@ -370,10 +375,10 @@ func TestVerificationLooksAgain(t *testing.T) {
 			items = []document{{"metadata": document{"name": "cp1"}}}
 		case strings.Contains(line, "Lease/kube-scheduler"):
 			asked++
-			now := time.Now().UTC().Format(time.RFC3339)
-			items = []document{{"kind": "Lease", "metadata": document{"name": "kube-controller-manager"}, "spec": document{"holderIdentity": "cp1", "renewTime": now}}}
+			now := metav1.NowMicro()
+			items = []document{{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": document{"name": "kube-controller-manager"}, "spec": document{"holderIdentity": "cp1", "renewTime": now}}}
 			if asked > 1 {
-				items = append(items, document{"kind": "Lease", "metadata": document{"name": "kube-scheduler"}, "spec": document{"holderIdentity": "cp1", "renewTime": now}})
+				items = append(items, document{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": document{"name": "kube-scheduler"}, "spec": document{"holderIdentity": "cp1", "renewTime": now}})
 			}
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(document{"items": items})

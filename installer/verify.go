@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -25,139 +27,35 @@ const (
 	settleWait = 30 * time.Second
 )
 
-// What is read of the objects that kubectl prints.
-type (
-	objectMeta struct {
-		Name        string            `json:"name"`
-		Namespace   string            `json:"namespace"`
-		Labels      map[string]string `json:"labels"`
-		Annotations map[string]string `json:"annotations"`
-		Deleted     string            `json:"deletionTimestamp"`
-	}
-	condition struct {
-		Type    string `json:"type"`
-		Status  string `json:"status"`
-		Message string `json:"message"`
-	}
-	taint struct {
-		Key    string `json:"key"`
-		Effect string `json:"effect"`
-	}
-	nodeObject struct {
-		Metadata objectMeta `json:"metadata"`
-		Spec     struct {
-			Taints []taint `json:"taints"`
-		} `json:"spec"`
-		Status struct {
-			Conditions []condition `json:"conditions"`
-			Addresses  []struct {
-				Type    string `json:"type"`
-				Address string `json:"address"`
-			} `json:"addresses"`
-			NodeInfo struct {
-				KubeletVersion string `json:"kubeletVersion"`
-			} `json:"nodeInfo"`
-		} `json:"status"`
-	}
-	podObject struct {
-		Metadata objectMeta `json:"metadata"`
-		Spec     struct {
-			NodeName string `json:"nodeName"`
-		} `json:"spec"`
-		Status struct {
-			Phase                 string            `json:"phase"`
-			PodIP                 string            `json:"podIP"`
-			Conditions            []condition       `json:"conditions"`
-			ContainerStatuses     []containerStatus `json:"containerStatuses"`
-			InitContainerStatuses []containerStatus `json:"initContainerStatuses"`
-		} `json:"status"`
-	}
-	containerStatus struct {
-		Name    string `json:"name"`
-		Image   string `json:"image"`
-		ImageID string `json:"imageID"`
-		State   struct {
-			Waiting *struct {
-				Reason  string `json:"reason"`
-				Message string `json:"message"`
-			} `json:"waiting"`
-		} `json:"state"`
-	}
-	serviceObject struct {
-		Metadata objectMeta `json:"metadata"`
-		Spec     struct {
-			ClusterIPs []string `json:"clusterIPs"`
-		} `json:"spec"`
-	}
-)
-
-func isTrue(conditions []condition, kind string) bool {
-	return slices.ContainsFunc(conditions, func(c condition) bool { return c.Type == kind && c.Status == "True" })
-}
-
-func (t *Target) nodes(ctx context.Context) ([]nodeObject, error) {
-	var list struct {
-		Items []nodeObject `json:"items"`
-	}
-	err := t.kubectlJSON(ctx, &list, "get", "nodes")
-	return list.Items, err
-}
-
-func (t *Target) pods(ctx context.Context, args ...string) ([]podObject, error) {
-	var list struct {
-		Items []podObject `json:"items"`
-	}
-	err := t.kubectlJSON(ctx, &list, append([]string{"get", "pods"}, args...)...)
-	return list.Items, err
-}
-
 // nodesAreReady checks that the inventory's hosts are nodes, Ready and of the right version. Hosts that this run is not
 // about need not be nodes yet.
 func (t *Target) nodesAreReady(ctx context.Context) error {
-	nodes, err := t.nodes(ctx)
+	nodes, err := t.kube().Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	byName := map[string]nodeObject{}
-	for _, n := range nodes {
-		byName[n.Metadata.Name] = n
-	}
 	var errs []error
 	for _, host := range t.run.withRole(manifest.RoleCluster) {
-		n, ok := byName[host.Name]
-		switch version := n.Status.NodeInfo.KubeletVersion; {
+		n := kube.FindNode(nodes, host.Name)
+		switch version := t.run.cluster.Kubernetes.Version; {
 		case t.run.leftOut(host.Name): // that was said already
-		case !ok && !t.run.isWanted(host):
-		case !ok:
+		case n == nil && !t.run.isWanted(host):
+		case n == nil:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))
-		case !isTrue(n.Status.Conditions, "Ready") && t.run.cluster.CNI.Type != manifest.NetworkNone:
-			errs = append(errs, fmt.Errorf("node %s is not ready: %s", host.Name, messageOf(n.Status.Conditions, "Ready")))
-		case version != t.run.cluster.Kubernetes.Version:
-			errs = append(errs, fmt.Errorf("node %s runs kubelet %s, not %s", host.Name, version, t.run.cluster.Kubernetes.Version))
+		case !kube.IsNodeReady(n) && t.run.cluster.CNI.Type != manifest.NetworkNone:
+			errs = append(errs, fmt.Errorf("node %s is not ready: %s", host.Name, kube.NodeCondition(n, corev1.NodeReady).Message))
+		case n.Status.NodeInfo.KubeletVersion != version:
+			errs = append(errs, fmt.Errorf("node %s runs kubelet %s, not %s", host.Name, n.Status.NodeInfo.KubeletVersion, version))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// isSilent tells whether the node's kubelet has stopped to report.
-func (n nodeObject) isSilent() bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c condition) bool { return c.Type == "Ready" && c.Status == "Unknown" })
-}
-
-func messageOf(conditions []condition, kind string) string {
-	for _, c := range conditions {
-		if c.Type == kind {
-			return c.Message
-		}
-	}
-	return "it has not reported yet"
 }
 
 // podsAreReady checks the pods of Kubernetes itself and of the pod network.
 func (t *Target) podsAreReady(ctx context.Context) error {
 	var errs []error
 	for _, namespace := range ownNamespaces(t.run.cluster) {
-		pods, err := t.pods(ctx, "--namespace="+namespace)
+		pods, err := t.kube().Pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return err
 		}
@@ -165,40 +63,19 @@ func (t *Target) podsAreReady(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("there are no pods in %s", namespace))
 		}
 		for _, p := range pods {
-			if !p.isOver() && !p.proves() && !t.run.leftOut(p.Spec.NodeName) && !isTrue(p.Status.Conditions, "Ready") {
+			if !kube.IsPodOver(&p) && !proves(&p) && !t.run.leftOut(p.Spec.NodeName) && !kube.IsPodReady(&p) {
 				errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s",
-					namespace, p.Metadata.Name, orDash(p.Spec.NodeName), p.reason()))
+					namespace, p.Name, orDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// isOver tells whether a pod will never be ready and need not be: it has ended, was evicted and replaced, or is being
-// deleted.
-func (p podObject) isOver() bool {
-	return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" || p.Metadata.Deleted != ""
-}
-
-// proves tells whether a pod is one of a proof's, which an interrupted run may have left.
-func (p podObject) proves() bool {
-	_, ok := p.Metadata.Labels[proofLabel]
+// proves reports whether a pod belongs to a proof, which an interrupted run may have left.
+func proves(p *corev1.Pod) bool {
+	_, ok := p.Labels[proofLabel]
 	return ok
-}
-
-// reason says why a pod is not ready, in the words of what holds it up.
-func (p podObject) reason() string {
-	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" {
-			return strings.TrimSuffix(c.Name+": "+w.Reason+": "+w.Message, ": ")
-		}
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Status != "True" && c.Message != "" {
-			return c.Message
-		}
-	}
-	return p.Status.Phase
 }
 
 // resolver asks a name server over connections that the host makes. Go's own resolver speaks the protocol; that it
@@ -251,7 +128,7 @@ func nth(p netip.Prefix, n int) netip.Addr {
 // imagesAreBundled checks that everything that an installation runs came from the bundle. What else runs in the cluster
 // may have come later, from another one: that is worth a warning.
 func (t *Target) imagesAreBundled(ctx context.Context) error {
-	pods, err := t.pods(ctx, "--all-namespaces")
+	pods, err := t.kube().Pods(ctx, "--all-namespaces")
 	if err != nil {
 		return err
 	}
@@ -264,7 +141,7 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 	}
 	var foreign, others []string
 	for _, p := range pods {
-		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		for _, c := range kube.Containers(&p) {
 			if c.ImageID == "" {
 				continue // it has not been pulled
 			}
@@ -272,8 +149,8 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 			if _, ok := t.run.Bundle.Stat(digest.NewDigestFromEncoded(digest.SHA256, hex)); ok {
 				continue
 			}
-			text := fmt.Sprintf("%s (pod %s/%s)", c.ImageID, p.Metadata.Namespace, p.Metadata.Name)
-			if slices.Contains(own, p.Metadata.Namespace) {
+			text := fmt.Sprintf("%s (pod %s/%s)", c.ImageID, p.Namespace, p.Name)
+			if slices.Contains(own, p.Namespace) {
 				foreign = append(foreign, text)
 			} else {
 				others = append(others, text)

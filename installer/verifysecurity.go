@@ -15,7 +15,12 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -223,15 +228,8 @@ func verifyClusterSecurity(ctx context.Context, t *Target) error {
 
 // nothingForAnybody checks that nobody is given rights without logging in, but for what Kubernetes gives to all.
 func (t *Target) nothingForAnybody(ctx context.Context) error {
-	var list struct {
-		Items []struct {
-			Metadata objectMeta `json:"metadata"`
-			Subjects []struct {
-				Name string `json:"name"`
-			} `json:"subjects"`
-		} `json:"items"`
-	}
-	if err := t.kubectlJSON(ctx, &list, "get", "rolebindings,clusterrolebindings", "--all-namespaces"); err != nil {
+	var list rbacv1.RoleBindingList // of both kinds, which have the same fields
+	if err := t.kube().Get(ctx, &list, "rolebindings,clusterrolebindings", "--all-namespaces"); err != nil {
 		return err
 	}
 	own := []string{"kubeadm:bootstrap-signer-clusterinfo", "system:public-info-viewer"}
@@ -239,8 +237,8 @@ func (t *Target) nothingForAnybody(ctx context.Context) error {
 	for _, b := range list.Items {
 		for _, s := range b.Subjects {
 			open := s.Name == "system:anonymous" || s.Name == "system:unauthenticated"
-			if open && !slices.Contains(own, b.Metadata.Name) {
-				errs = append(errs, fmt.Errorf("%s gives rights to %s, which is everybody", b.Metadata.Name, s.Name))
+			if open && !slices.Contains(own, b.Name) {
+				errs = append(errs, fmt.Errorf("%s gives rights to %s, which is everybody", b.Name, s.Name))
 			}
 		}
 	}
@@ -249,17 +247,16 @@ func (t *Target) nothingForAnybody(ctx context.Context) error {
 
 // refusesPrivileged asks, without making it, for a pod that could take over its node.
 func (t *Target) refusesPrivileged(ctx context.Context) error {
-	pod, err := documents(document{
-		"apiVersion": "v1", "kind": "Pod",
-		"metadata": document{"name": "kkbundle-verify", "namespace": "default"},
-		"spec": document{"containers": []any{document{
-			"name": "verify", "image": "kkbundle.invalid/none", "securityContext": document{"privileged": true},
+	pod, err := kube.YAML(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-verify", Namespace: metav1.NamespaceDefault},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "verify", Image: "kkbundle.invalid/none", SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
 		}}},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = t.kubectlWith(ctx, strings.NewReader(string(pod)), "create", "--dry-run=server", "--filename=-")
+	_, err = t.kube().Kubectl(ctx, kube.Command{Args: []string{"create", "--dry-run=server", "--filename=-"}, Stdin: pod})
 	var failed *host.ExitError
 	switch {
 	case err == nil:

@@ -8,7 +8,14 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/kkbundle/kkbundle/installer/host"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -64,12 +71,8 @@ func (t *Target) defaultClass(ctx context.Context) (string, error) {
 	if member, err := t.isMember(ctx); err != nil || !member {
 		return "", err // a dry run, before there is a cluster
 	}
-	var s survey
-	var list struct {
-		Items []clusterObject `json:"items"`
-	}
-	err := t.kubectlJSON(ctx, &list, "get", "storageclasses")
-	s.classes = list.Items
+	classes, err := t.kube().StorageClasses(ctx)
+	s := survey{classes: classes}
 	return strings.Join(s.defaults()[:min(1, len(s.defaults()))], ""), err
 }
 
@@ -85,11 +88,7 @@ func (t *Target) proveVolume(ctx context.Context, class string) error {
 	at := "/kkbundle-" + mark // names the pod's processes, whatever the runtime
 	for i, verb := range []string{"write", "read"} {
 		name := fmt.Sprintf("volume-%d", i)
-		objects, err := documents(volumeObjects(name, class, image, at)...)
-		if err != nil {
-			return err
-		}
-		if err := t.kubectlApply(ctx, objects); err != nil {
+		if err := t.applyObjects(ctx, volumeObjects(name, class, image, at)...); err != nil {
 			return err
 		}
 		if err := eventually(ctx, volumeWait, func(ctx context.Context) error {
@@ -104,16 +103,16 @@ func (t *Target) proveVolume(ctx context.Context, class string) error {
 	return nil
 }
 
-// throughPod runs a command on the pod's node.
+// throughPod runs a command on the node of a pod.
 func (t *Target) throughPod(ctx context.Context, name string, args ...string) error {
-	pods, err := t.pods(ctx, "--namespace="+volumeNamespace, "--field-selector=metadata.name="+name)
+	pods, err := t.kube().Pods(ctx, "--namespace="+volumeNamespace, "--field-selector=metadata.name="+name)
 	if err != nil {
 		return err
 	}
-	if len(pods) != 1 || !isTrue(pods[0].Status.Conditions, "Ready") {
+	if len(pods) != 1 || !kube.IsPodReady(&pods[0]) {
 		reason := "it is not there"
 		if len(pods) == 1 {
-			reason = pods[0].reason()
+			reason = kube.NotReadyReason(&pods[0])
 		}
 		return fmt.Errorf("the pod with the volume is not ready: %s", reason)
 	}
@@ -126,34 +125,35 @@ func (t *Target) throughPod(ctx context.Context, name string, args ...string) er
 	return nil // on a node that this run is not connected to: bound and mounted is what can be seen
 }
 
-func volumeObjects(name, class, image, at string) []document {
-	return []document{
-		{
-			"apiVersion": "v1", "kind": "Namespace",
-			"metadata": document{"name": volumeNamespace, "labels": document{"pod-security.kubernetes.io/enforce": "baseline"}},
+func volumeObjects(name, class, image, at string) []runtime.Object {
+	return []runtime.Object{
+		&corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: volumeNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}},
 		},
-		{
-			"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-			"metadata": document{"name": "proof", "namespace": volumeNamespace},
-			"spec": document{
-				"accessModes": []any{"ReadWriteOnce"}, "storageClassName": class,
-				"resources": document{"requests": document{"storage": "16Mi"}},
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "proof", Namespace: volumeNamespace},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class,
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("16Mi")}},
 			},
 		},
-		{
-			"apiVersion": "v1", "kind": "Pod",
-			"metadata": document{"name": name, "namespace": volumeNamespace},
-			"spec": document{
-				"terminationGracePeriodSeconds": 0,
-				"automountServiceAccountToken":  false,
-				"enableServiceLinks":            false,
-				"tolerations":                   []any{document{"operator": "Exists"}},
-				"containers": []any{document{
-					"name": "holder", "image": image,
-					"securityContext": document{"allowPrivilegeEscalation": false, "capabilities": document{"drop": []any{"ALL"}}},
-					"volumeMounts":    []any{document{"name": "proof", "mountPath": at}},
+		&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: volumeNamespace},
+			Spec: corev1.PodSpec{
+				TerminationGracePeriodSeconds: new(int64(0)),
+				AutomountServiceAccountToken:  new(false),
+				EnableServiceLinks:            new(false),
+				Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+				Containers: []corev1.Container{{
+					Name: "holder", Image: image,
+					SecurityContext: &corev1.SecurityContext{
+						AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					},
+					VolumeMounts: []corev1.VolumeMount{{Name: "proof", MountPath: at}},
 				}},
-				"volumes": []any{document{"name": "proof", "persistentVolumeClaim": document{"claimName": "proof"}}},
+				Volumes: []corev1.Volume{{Name: "proof", VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "proof"},
+				}}},
 			},
 		},
 	}
