@@ -106,9 +106,8 @@ func (r *run) hasSecrets() bool {
 	if err != nil {
 		return false
 	}
-	cert, certErr := r.dir.read(registryCertFile)
-	key, keyErr := r.dir.read(registryKeyFile)
-	return certErr == nil && keyErr == nil && authority.Fits(pki.Pair{Cert: cert, Key: key}, r.registryNames(), r.Now(), renewBefore)
+	pair, err := r.dir.readPair(registryPair())
+	return err == nil && authority.Fits(pair, r.registryNames(), r.Now(), renewBefore)
 }
 
 // registryNames are what the registry's certificate is for.
@@ -134,7 +133,7 @@ func (r *run) secrets() (registrySecrets, error) {
 	if err != nil {
 		return registrySecrets{}, err
 	}
-	pair, err := serverPair(authority, r.dir, r.registryNames(), r.Now())
+	pair, err := r.dir.pair(registryPair(), authority, pki.Server, r.registryNames(), r.Now())
 	if err != nil {
 		return registrySecrets{}, err
 	}
