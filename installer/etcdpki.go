@@ -48,8 +48,7 @@ func (r *Site) etcdAuthority(ctx context.Context) (authority *pki.Authority, key
 	if errors.Is(err, fs.ErrNotExist) {
 		var pair pki.Pair
 		if pair, err = r.etcdAuthorityOfHosts(ctx); err == nil {
-			// The key goes first: a certificate without its key would be taken for a complete pair by the next run.
-			err = errors.Join(r.dir.write(etcdCAKeyFile, pair.Key), r.dir.write(etcdCACertFile, pair.Cert))
+			err = r.dir.writePair(pairFiles{etcdCACertFile, etcdCAKeyFile}, pair)
 		}
 		if err == nil {
 			authority, err = pki.ParseAuthority(pair)
@@ -96,18 +95,7 @@ func (r *Site) etcdAuthorityOfHosts(ctx context.Context) (pki.Pair, error) {
 
 // etcdPair returns a certificate of etcd's authority: the one in the work directory if it still fits, else a new one.
 func (r *Site) etcdPair(by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
-	certFile, keyFile := path.Join(etcdPairs, name+".crt"), path.Join(etcdPairs, name+".key")
-	cert, certErr := r.dir.read(certFile)
-	key, keyErr := r.dir.read(keyFile)
-	pair := pki.Pair{Cert: cert, Key: key}
-	if certErr == nil && keyErr == nil && by.Fits(pair, names, r.Now(), renewBefore) {
-		return pair, nil
-	}
-	pair, err := by.IssueFor(use, names, r.Now(), pki.Life)
-	if err != nil {
-		return pair, err
-	}
-	return pair, errors.Join(r.dir.write(keyFile, pair.Key), r.dir.write(certFile, pair.Cert))
+	return r.dir.pair(pairFiles{path.Join(etcdPairs, name+".crt"), path.Join(etcdPairs, name+".key")}, by, use, names, r.Now())
 }
 
 func (p pairFiles) files(pair pki.Pair) []textFile {

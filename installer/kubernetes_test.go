@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -179,5 +180,49 @@ func TestReset(t *testing.T) {
 	want := []string{"/usr/local/bin/mine", "/opt/cni/bin/mine", "/etc/hosts", "/etc/resolv.conf", registryData + "/blob"}
 	if diff := cmp.Diff(sorted(left), sorted(want)); diff != "" {
 		t.Errorf("left (-got +want):\n%s", diff)
+	}
+}
+
+// The registry's user owns the images, so it goes when they go.
+func TestResetRegistryUser(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	r := s.run(t, clusterBundle(t, s.options.Cluster))
+	h := s.hosts["cp1"]
+	there := true
+	h.answer("getent", func(_ context.Context, cmd host.Cmd) error {
+		if there && slices.Equal(cmd.Args[1:], []string{"passwd", registryAccount}) {
+			return nil
+		}
+		return &host.ExitError{Code: 2}
+	})
+	h.answer("userdel", func(_ context.Context, cmd host.Cmd) error {
+		there = !slices.Equal(cmd.Args[1:], []string{registryAccount})
+		return nil
+	})
+	for _, step := range []struct {
+		name             string
+		files            []string
+		withData, before bool // the user is there before
+		stays            bool
+	}{
+		{"images stay", []string{unitDir + registryUnit, registryData + "/blob"}, false, true, true},
+		{"images are left of an earlier reset", nil, true, true, false},
+		{"everything at once", []string{unitDir + registryUnit, registryData + "/blob"}, true, true, false},
+		{"killed before there were images", []string{unitDir + registryUnit}, false, true, false},
+		{"killed before the user went", nil, true, true, false},
+		{"no user", nil, true, false, false},
+	} {
+		h.mkdir(t, stateDir) // which the lock makes
+		for _, path := range step.files {
+			h.put(t, path, "")
+		}
+		there, r.WithData = step.before, step.withData
+		if err := r.reset(t.Context()); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if there != step.stays {
+			t.Errorf("%s: the user is there: %t", step.name, there)
+		}
 	}
 }

@@ -57,24 +57,34 @@ func newAuthority(w *workDir, now time.Time) (*pki.Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The key goes first: a certificate without its key would be taken for a complete pair by the next run.
-	return authority, errors.Join(w.write(caKeyFile, pair.Key), w.write(caCertFile, pair.Cert))
+	return authority, w.writePair(pairFiles{caCertFile, caKeyFile}, pair)
 }
 
-// serverPair returns the certificate and key of a server that is reached under these names: the pair in the work directory if
-// it still fits, else a new one.
-func serverPair(a *pki.Authority, w *workDir, names pki.Names, now time.Time) (pki.Pair, error) {
-	cert, certErr := w.read(registryCertFile)
-	key, keyErr := w.read(registryKeyFile)
-	pair := pki.Pair{Cert: cert, Key: key}
-	if certErr == nil && keyErr == nil && a.Fits(pair, names, now, renewBefore) {
+// readPair reads a certificate and its key; the error is fs.ErrNotExist if one is missing.
+func (w *workDir) readPair(f pairFiles) (pki.Pair, error) {
+	cert, certErr := w.read(f.cert)
+	key, keyErr := w.read(f.key)
+	return pki.Pair{Cert: cert, Key: key}, errors.Join(certErr, keyErr)
+}
+
+// writePair writes the key first: the next run would take a certificate without its key for a complete pair.
+func (w *workDir) writePair(f pairFiles, p pki.Pair) error {
+	return errors.Join(w.write(f.key, p.Key), w.write(f.cert, p.Cert))
+}
+
+// registryPair is where the work directory has the registry's certificate.
+func registryPair() pairFiles { return pairFiles{registryCertFile, registryKeyFile} }
+
+// pair returns the pair in the work directory if it still fits the names, else a new one of the authority, which it keeps there.
+func (w *workDir) pair(f pairFiles, by *pki.Authority, use pki.Use, names pki.Names, now time.Time) (pki.Pair, error) {
+	pair, err := w.readPair(f)
+	if err == nil && by.Fits(pair, names, now, renewBefore) {
 		return pair, nil
 	}
-	pair, err := a.Issue(names, now, pki.Life)
-	if err != nil {
+	if pair, err = by.IssueFor(use, names, now, pki.Life); err != nil {
 		return pair, err
 	}
-	return pair, errors.Join(w.write(registryKeyFile, pair.Key), w.write(registryCertFile, pair.Cert))
+	return pair, w.writePair(f, pair)
 }
 
 // pin is how kubeadm names a certificate authority that a joining node shall trust: the sha256 of its public key.

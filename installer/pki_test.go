@@ -35,7 +35,7 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := serverPair(ca, w, names, now)
+	made, err := w.pair(registryPair(), ca, pki.Server, names, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestCertificates(t *testing.T) {
 	}
 	step := func(what string, names pki.Names, now time.Time, same bool) {
 		t.Helper()
-		got, err := serverPair(again, w, names, now)
+		got, err := w.pair(registryPair(), again, pki.Server, names, now)
 		if err != nil || (string(got.Cert) == string(cert)) != same {
 			t.Errorf("%s: same certificate %v, want %v; %v", what, string(got.Cert) == string(cert), same, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"io/fs"
 	"net/http"
 	"net/netip"
 	"os"
@@ -218,20 +219,27 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 	}
 }
 
-// The registry is the real one, with the configuration, certificate and password that the task writes; only systemd's
-// part is played by the test. It is reached through the host's helper.
-func TestRegistryIsInstalledAndSeeded(t *testing.T) {
-	t.Parallel()
+// newRegistrySite has a registry host with an address of this machine's loopback network that no other process has, nor another test with
+// its own second number. The registry is the real one, with the configuration, certificate and password that the task writes; only
+// systemd's part is played by the test. It is reached through the host's helper.
+func newRegistrySite(t *testing.T, second byte) (*site, *run, *rooted) {
+	t.Helper()
 	s := newSite(t, "cp1")
 	h := s.hosts["cp1"]
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
-	r.targets[0].IP = netip.AddrFrom4([4]byte{127, 78, byte(os.Getpid() >> 8), byte(os.Getpid())}) // no other process's
+	r.targets[0].IP = netip.AddrFrom4([4]byte{127, second, byte(os.Getpid() >> 8), byte(os.Getpid())})
 	h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "restart" {
 			serveRegistry(ctx, t, h)
 		}
 		return nil
 	})
+	return s, r, h
+}
+
+func TestRegistryIsInstalledAndSeeded(t *testing.T) {
+	t.Parallel()
+	s, r, _ := newRegistrySite(t, 78)
 	phases := []Phase{{Name: "install", Tasks: []Task{certificatesTask(), registryTask(), seedTask()}}}
 	if err := r.phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
@@ -270,6 +278,57 @@ func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 		if resp.StatusCode != want {
 			t.Errorf("status %d, want %d", resp.StatusCode, want)
 		}
+	}
+}
+
+// A host that an older version installed has a registry that runs as root. The next install gives content and secrets to a user that has
+// nothing else, and the one after that changes nothing.
+func TestRegistryOfOlderVersion(t *testing.T) {
+	t.Parallel()
+	s, r, h := newRegistrySite(t, 79)
+	secrets := []string{registryDir + "/config.yaml", registryDir + "/htpasswd", registryDir + "/tls.key"}
+	for _, path := range append(secrets, registryData+"/docker/registry/v2/old", "/etc/kubernetes/pki/ca.key") {
+		h.put(t, path, "old")
+		if err := os.Chmod(filepath.Join(h.root, path), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.put(t, unitDir+registryUnit, "# Written by kkbundle.\n[Service]\nExecStart="+registryBinary+" serve "+registryDir+"/config.yaml\n")
+	phases := []Phase{{Name: "install", Tasks: []Task{certificatesTask(), registryTask()}}}
+	if err := r.phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.states(), []string{"certificates@ changed", "registry@cp1 changed"}); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	want := []string{
+		"chown root:" + registryAccount + " " + strings.Join(secrets, " "),
+		"chown -RH " + registryAccount + ":" + registryAccount + " " + registryData,
+	}
+	ran := h.said("")
+	if diff := cmp.Diff(slices.DeleteFunc(slices.Clone(ran), func(line string) bool { return !strings.HasPrefix(line, "chown ") }), want); diff != "" {
+		t.Errorf("the registry's user is given (-got +want):\n%s", diff)
+	}
+	user, restart := slices.Index(ran, "systemd-sysusers "+registryDir+"/user.conf"), slices.Index(ran, "systemctl restart "+registryUnit)
+	if own := slices.Index(ran, want[0]); user < 0 || user > own || slices.Index(ran, want[1]) > restart {
+		t.Errorf("the user is made before it is given anything, and has everything before the start: %q", ran)
+	}
+	for path, mode := range map[string]fs.FileMode{secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640, "/etc/kubernetes/pki/ca.key": 0o600, registryData: fs.ModeDir | 0o750} {
+		if info, err := os.Stat(filepath.Join(h.root, path)); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, mode)
+		}
+	}
+	unit := h.content(unitDir + registryUnit)
+	for _, line := range []string{"User=" + registryAccount, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=" + stateDir + ":ro", "BindPaths=" + registryData} {
+		if !strings.Contains(unit, line+"\n") {
+			t.Errorf("the unit has no %s:\n%s", line, unit)
+		}
+	}
+	if err := r.phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.states(), []string{"certificates@ done", "registry@cp1 done"}); diff != "" {
+		t.Errorf("a second time (-got +want):\n%s", diff)
 	}
 }
 

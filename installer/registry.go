@@ -32,7 +32,11 @@ const (
 	registryBinary = "/usr/local/lib/kkbundle/registry"
 	registryData   = stateDir + "/registry"
 	registryDir    = configDir + "/registry"
-	registryUser   = "kkbundle"
+	// registryConfigFile configures the registry program.
+	registryConfigFile = registryDir + "/config.yaml"
+	registryUser       = "kkbundle" // that clients log in as
+	// registryAccount is the system's user that the registry runs as.
+	registryAccount = "kkbundle-cluster-registry"
 	// registryStart is how long the registry may take to answer after its unit was started.
 	registryStart = 30 * time.Second
 )
@@ -114,9 +118,8 @@ func (r *Site) hasSecrets() bool {
 	if err != nil {
 		return false
 	}
-	cert, certErr := r.dir.read(registryCertFile)
-	key, keyErr := r.dir.read(registryKeyFile)
-	return certErr == nil && keyErr == nil && authority.Fits(pki.Pair{Cert: cert, Key: key}, r.registryNames(), r.Now(), renewBefore)
+	pair, err := r.dir.readPair(registryPair())
+	return err == nil && authority.Fits(pair, r.registryNames(), r.Now(), renewBefore)
 }
 
 // registryNames are what the registry's certificate is for.
@@ -142,7 +145,7 @@ func (r *Site) secrets() (registrySecrets, error) {
 	if err != nil {
 		return registrySecrets{}, err
 	}
-	pair, err := serverPair(authority, r.dir, r.registryNames(), r.Now())
+	pair, err := r.dir.pair(registryPair(), authority, pki.Server, r.registryNames(), r.Now())
 	if err != nil {
 		return registrySecrets{}, err
 	}
@@ -166,8 +169,7 @@ func plainSecrets(r *Site, s *registrySecrets) (err error) {
 	return err
 }
 
-// htpasswd returns the registry's password file. The registry computes the hash at every request, so its cost is the
-// least there is: a random password of 160 bits needs no protection against guessing.
+// htpasswd returns the registry's password file: the one in the work directory while it fits the password, else a new one.
 func (r *Site) htpasswd(password string) ([]byte, error) {
 	data, err := r.dir.read(registryHashFile)
 	if err == nil {
@@ -176,11 +178,9 @@ func (r *Site) htpasswd(password string) ([]byte, error) {
 			return data, nil
 		}
 	}
-	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
-	if err != nil {
-		return nil, fmt.Errorf("registry password: %w", err)
+	if data, err = service.Htpasswd(registryUser, []byte(password)); err != nil {
+		return nil, err
 	}
-	data = fmt.Appendf(nil, "%s:%s\n", registryUser, hash)
 	return data, r.dir.write(registryHashFile, data)
 }
 
@@ -265,21 +265,39 @@ func registryTask() Task {
 		if err != nil {
 			return setting{}, err
 		}
+		spec := registrySpec(listen)
 		return setting{
 			files: []textFile{
-				{registryDir + "/config.yaml", 0o600, config},
-				{registryDir + "/htpasswd", 0o600, s.htpasswd},
+				{registryConfigFile, 0o640, config},
+				{registryDir + "/htpasswd", 0o640, s.htpasswd},
 				{registryDir + "/tls.crt", 0o644, s.cert},
-				{registryDir + "/tls.key", 0o600, s.key},
-				{"/etc/systemd/system/" + registryUnit, 0o644, []byte(registryUnitText)},
+				{registryDir + "/tls.key", 0o640, s.key},
+				{spec.UserFile, 0o644, spec.UserText()},
+				{unitDir + registryUnit, 0o644, spec.UnitText()},
 			},
 			apply: func(ctx context.Context, t *Target) error {
-				return t.command(ctx, "mkdir", "-p", "-m", "0700", registryData)
+				for _, args := range spec.Prepare() {
+					if err := t.command(ctx, args...); err != nil {
+						return err
+					}
+				}
+				return nil
 			},
 			units: []string{registryUnit},
 			ready: func(ctx context.Context, t *Target) error { return t.registryAnswers(ctx, access) },
 		}, nil
 	})
+}
+
+// registrySpec is the service of the registry program on a registry host. Its user is another one than that of a registry that kkbundle
+// registry install made on the same host: neither can read the other's key, and removing one leaves the other.
+func registrySpec(listen string) service.Spec {
+	return service.Spec{
+		Mark: "# Written by kkbundle.", Description: "Image registry of this cluster (CNCF distribution)",
+		User: registryAccount, UserFile: registryDir + "/user.conf", Dir: registryData, Closed: stateDir,
+		Readable: []string{registryConfigFile, registryDir + "/htpasswd", registryDir + "/tls.key"},
+		Command:  []string{registryBinary, "serve", registryConfigFile}, Program: true, Listen: listen,
+	}
 }
 
 // registryConfig is for distribution 3. Indexes are accepted although the platforms that the bundle is not for are
@@ -306,28 +324,6 @@ func registryConfig(listen, httpSecret string) ([]byte, error) {
 		"validation": document{"manifests": document{"indexes": document{"platforms": "none"}}},
 	})
 }
-
-// The service is root's, because its files are, and may do nothing but serve. Its tracing, which is on by default and
-// would look for a collector, is off.
-const registryUnitText = `# Written by kkbundle.
-[Unit]
-Description=Image registry of this cluster (CNCF distribution)
-Documentation=https://distribution.github.io/distribution/
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-ExecStart=` + registryBinary + ` serve ` + registryDir + `/config.yaml
-Environment=OTEL_TRACES_EXPORTER=none
-Restart=always
-RestartSec=2
-LimitNOFILE=65536
-CapabilityBoundingSet=CAP_NET_BIND_SERVICE
-` + service.Hardening + `ReadWritePaths=` + registryData + `
-
-[Install]
-WantedBy=multi-user.target
-`
 
 // registryAnswers waits until the registry lets us in.
 func (t *Target) registryAnswers(ctx context.Context, access registryAccess) error {

@@ -294,17 +294,32 @@ func noRegistry(ctx context.Context, t *Target) (bool, error) {
 		paths = append(paths, registryData)
 	}
 	there, err := t.anyOf(ctx, paths...)
+	if err == nil && !there && t.run.WithData { // a run that was killed may have left the user alone
+		there, err = t.hasRegistryAccount(ctx)
+	}
 	return !there, err
 }
 
+// removeRegistry removes the service, and its user unless images of that user stay.
 func removeRegistry(ctx context.Context, t *Target) error {
 	if err := t.removeUnit(ctx, registryUnit); err != nil {
 		return err
 	}
-	if !t.run.WithData {
-		return nil
+	if t.run.WithData {
+		if err := t.empty(ctx, registryData); err != nil {
+			return err
+		}
+	} else if stays, err := t.test(ctx, "test", "-e", registryData); err != nil || stays {
+		return err
 	}
-	return t.empty(ctx, registryData)
+	if there, err := t.hasRegistryAccount(ctx); err != nil || !there {
+		return err
+	}
+	return t.command(ctx, "userdel", registryAccount)
+}
+
+func (t *Target) hasRegistryAccount(ctx context.Context) (bool, error) {
+	return t.test(ctx, "getent", "passwd", registryAccount)
 }
 
 // isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.

@@ -44,7 +44,7 @@ func newRooted(t *testing.T, name string) *rooted {
 	h.put(t, "/proc/swaps", "Filename Type Size Used Priority\n")
 	h.put(t, "/proc/mounts", "")
 	h.put(t, "/etc/resolv.conf", "nameserver 10.0.0.1\n")
-	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl", "iptables", "ip6tables"} {
+	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "systemd-sysusers", "userdel", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl", "iptables", "ip6tables"} {
 		h.stub(t, stub, "exit 0")
 	}
 	h.stub(t, "pgrep", "exit 1") // this machine's processes are not the host's

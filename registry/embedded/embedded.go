@@ -28,6 +28,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/kkbundle/kkbundle/registry/htpasswd"
+	"github.com/kkbundle/kkbundle/registry/httpd"
 
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem" // registers itself by name
 )
@@ -188,12 +189,9 @@ func (h hook) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// timeouts of connections.
-const (
-	headerTimeout = 10 * time.Second // for a request's header
-	stallTimeout  = time.Minute      // for each piece of a body that is read or written: slower clients are let go
-	idleTimeout   = 2 * time.Minute  // of a connection between requests
-	grace         = 20 * time.Second // for transfers that run when the registry is told to end
-	maxHeader     = 64 << 10         // bytes of a request's header
-	maxClients    = 4096             // connections at a time; more wait
-)
+// stallTimeout is for each piece of a body that is read or written: slower clients are let go.
+const stallTimeout = time.Minute
+
+func limits() httpd.Limits {
+	return httpd.Limits{Header: 10 * time.Second, Idle: 2 * time.Minute, Grace: 20 * time.Second, MaxHeader: 64 << 10}
+}

@@ -5,33 +5,21 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"log"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"strings"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/kkbundle/kkbundle/registry/htpasswd"
+	"github.com/kkbundle/kkbundle/registry/httpd"
 )
 
 // Run answers on the listener until ctx ends, gives transfers that run some time to finish, and closes it. certificate is
 // asked at every handshake; nil is plain HTTP.
 func (r *Registry) Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error {
-	l = netutil.LimitListener(l, maxClients)
-	if certificate != nil {
-		l = tls.NewListener(l, &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			NextProtos:     []string{"http/1.1"}, // one transfer a connection: faster than HTTP/2 for large ones
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate(), nil },
-		})
-	}
-	return run(ctx, l, r, r.log)
+	return httpd.Server{Handler: r, Certificate: certificate, Limits: limits(), Logger: r.log}.Run(ctx, l)
 }
 
 // RunMetrics answers /metrics and /healthz on a listener of their own until ctx ends.
@@ -39,57 +27,22 @@ func (r *Registry) RunMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/metrics", r.exposition)
 	mux.HandleFunc("/healthz", r.health)
-	return run(ctx, l, mux, r.log)
-}
-
-func run(ctx context.Context, l net.Listener, h http.Handler, logger *slog.Logger) error {
-	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: log.New(quietly{logger}, "", 0),
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	select {
-	case err := <-ended:
-		return fmt.Errorf("listen on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	defer cancel()
-	err := server.Shutdown(end)
-	if err != nil {
-		logger.Warn("transfers were cut off", "after", grace)
-		err = server.Close()
-	}
-	if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
-		err = errors.Join(err, served)
-	}
-	return err
-}
-
-// quietly logs what net/http says about single connections, which is of interest to who looks for it only.
-type quietly struct{ log *slog.Logger }
-
-// Write implements io.Writer.
-func (q quietly) Write(b []byte) (int, error) {
-	q.log.Debug("connection", "message", string(b))
-	return len(b), nil
+	return httpd.Server{Handler: mux, Limits: limits(), Logger: r.log}.Run(ctx, l)
 }
 
 // ServeHTTP answers below /v2/, and /healthz.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	start := time.Now()
-	control := http.NewResponseController(w)
-	in := &body{ReadCloser: req.Body, control: control}
-	out := &response{ResponseWriter: w, control: control}
+	out := httpd.NewResponse(w, stallTimeout)
+	in := &body{ReadCloser: req.Body, control: out.Control}
 	req.Body = in
 	r.metrics.inFlight.Add(1)
 	defer func() {
 		r.metrics.inFlight.Add(-1)
 		took := time.Since(start)
-		r.metrics.count(req.Method, out.status, traffic{in.read, out.sent, took})
-		r.log.Debug("request", "method", req.Method, "path", req.URL.Path, "status", out.status, "received", in.read,
-			"sent", out.sent, "client", req.RemoteAddr, "took", took)
+		r.metrics.count(req.Method, out.Status, traffic{in.read, out.Sent, took})
+		r.log.Debug("request", "method", req.Method, "path", req.URL.Path, "status", out.Status, "received", in.read,
+			"sent", out.Sent, "client", req.RemoteAddr, "took", took)
 	}()
 	out.Header().Set("X-Content-Type-Options", "nosniff")
 	if req.URL.Path == "/healthz" {
@@ -150,35 +103,5 @@ func (b *body) Read(p []byte) (int, error) {
 	_ = b.control.SetReadDeadline(time.Now().Add(stallTimeout)) // a server that cannot is one in a test
 	n, err := b.ReadCloser.Read(p)
 	b.read += int64(n)
-	return n, err
-}
-
-// A response counts what is sent, and gives a client time for each piece.
-type response struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	status  int
-	sent    int64
-}
-
-// Unwrap is for http.ResponseController.
-func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (w *response) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (w *response) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	_ = w.control.SetWriteDeadline(time.Now().Add(stallTimeout)) // a server that cannot is one in a test
-	n, err := w.ResponseWriter.Write(p)
-	w.sent += int64(n)
 	return n, err
 }

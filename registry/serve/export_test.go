@@ -1,6 +1,12 @@
 package serve
 
-import "time"
+import (
+	"time"
+
+	"github.com/kkbundle/kkbundle/registry/httpd"
+)
 
 // SetLimits makes all waits for clients end after d. It is to be called before the first request.
-func (s *Server) SetLimits(d time.Duration) { s.limits = limits{d, d, d, d, d} }
+func (s *Server) SetLimits(d time.Duration) {
+	s.limits = limits{httpd.Limits{Header: d, Write: d, Idle: d, Grace: d, MaxHeader: 32 << 10}, d}
+}

@@ -5,31 +5,23 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log"
-	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"github.com/kkbundle/kkbundle/registry/httpd"
 )
 
-const (
-	maxHeader  = 32 << 10 // bytes of a request's header
-	maxClients = 4096     // connections at a time; more wait
-)
-
-// limits are how long the server waits for a client.
+// limits are how long the server waits for a client. It is given Write for each 64 KiB.
 type limits struct {
-	header time.Duration // for a request's header
-	body   time.Duration // for a body, which nothing here reads
-	write  time.Duration // for each 64 KiB: slower clients are let go
-	idle   time.Duration // of a connection between requests
-	grace  time.Duration // for transfers that run when the server is told to end
+	httpd.Limits
+	body time.Duration // for a body, which nothing here reads
 }
 
 func defaultLimits() limits {
-	return limits{header: 10 * time.Second, body: 5 * time.Second, write: 30 * time.Second, idle: time.Minute, grace: 20 * time.Second}
+	return limits{
+		httpd.Limits{Header: 10 * time.Second, Write: 30 * time.Second, Idle: time.Minute, Grace: 20 * time.Second, MaxHeader: 32 << 10},
+		5 * time.Second,
+	}
 }
 
 // CheckListen refuses to let others see or change what is sent: off the host it takes TLS, or that plain HTTP was asked
@@ -52,47 +44,5 @@ func CheckListen(address string, secure, plainHTTP bool) error {
 // Run answers on the listener until ctx ends, gives transfers that run some time to finish, and closes it. certificate is
 // asked at every handshake; nil is plain HTTP.
 func (s *Server) Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // one transfer a connection: faster than HTTP/2 for large ones, and memory is easier to bound
-	server := &http.Server{
-		Handler: s, Protocols: protocols, ReadHeaderTimeout: s.limits.header, WriteTimeout: s.limits.write, IdleTimeout: s.limits.idle,
-		MaxHeaderBytes: maxHeader, ErrorLog: log.New(quietly{s.log}, "", 0),
-	}
-	l = netutil.LimitListener(l, maxClients)
-	if certificate != nil {
-		l = tls.NewListener(l, &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate(), nil },
-		})
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	select {
-	case err := <-ended:
-		return fmt.Errorf("listen on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.grace)
-	defer cancel()
-	if err := server.Shutdown(end); err != nil {
-		s.log.Warn("transfers were cut off", "after", s.limits.grace)
-		return errors.Join(server.Close(), ignoreClosed(<-ended))
-	}
-	return ignoreClosed(<-ended)
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
-}
-
-// quietly logs what net/http says about single connections, which is of interest to who looks for it only.
-type quietly struct{ log *slog.Logger }
-
-// Write implements io.Writer.
-func (q quietly) Write(b []byte) (int, error) {
-	q.log.Debug("connection", "message", string(b))
-	return len(b), nil
+	return httpd.Server{Handler: s, Certificate: certificate, Limits: s.limits.Limits, Logger: s.log}.Run(ctx, l)
 }

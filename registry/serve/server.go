@@ -20,6 +20,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/registry/htpasswd"
+	"github.com/kkbundle/kkbundle/registry/httpd"
 )
 
 // Options say what is served and to whom.
@@ -142,12 +143,12 @@ func (s *Server) mount() http.Handler {
 // request is what all areas have in common.
 func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	start := time.Now()
-	out := &response{ResponseWriter: w, control: http.NewResponseController(w), limit: s.limits.write}
+	out := httpd.NewResponse(w, s.limits.Write)
 	s.metrics.inFlight.Add(1)
 	defer func() {
 		s.metrics.inFlight.Add(-1)
-		s.metrics.count(a.name, out.status, out.sent)
-		s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", out.status, "bytes", out.sent,
+		s.metrics.count(a.name, out.Status, out.Sent)
+		s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", out.Status, "bytes", out.Sent,
 			"client", r.RemoteAddr, "took", time.Since(start))
 	}()
 	h := out.Header()
@@ -155,7 +156,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
 	if r.ContentLength != 0 { // nothing here reads a body
 		h.Set("Connection", "close")
-		_ = out.control.SetReadDeadline(start.Add(s.limits.body)) // a server that cannot is one in a test
+		_ = out.Control.SetReadDeadline(start.Add(s.limits.body)) // a server that cannot is one in a test
 	}
 	fail := plainError
 	if a.name == "registry" {
@@ -181,40 +182,4 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 func health(w http.ResponseWriter, _ *http.Request, _ *shelf) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = w.Write([]byte("ok\n")) // whoever asked may be gone
-}
-
-// A response counts what is sent, and gives a client time for each write instead of all together.
-type response struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	limit   time.Duration // for each write
-	status  int
-	sent    int64
-}
-
-// Unwrap is for http.ResponseController.
-func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (w *response) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-	w.extend()
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (w *response) Write(b []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	w.extend()
-	n, err := w.ResponseWriter.Write(b)
-	w.sent += int64(n)
-	return n, err
-}
-
-func (w *response) extend() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // a server that cannot is one in a test
 }

@@ -23,15 +23,24 @@ func (w *work) logins() ([]hostfile.File, error) {
 	if len(password) == 0 {
 		password = []byte(rand.Text()) // 130 bits
 	}
-	// The registry remembers logins that were right, and a random password needs no protection against guessing.
+	users, err := Htpasswd(Login, password)
+	if err != nil {
+		return nil, err
+	}
+	return []hostfile.File{
+		{Path: passwordPath, Mode: private, Data: append(password, '\n'), Mark: string(password), Secret: true},
+		{Path: htpasswdPath, Mode: group, Data: users, Secret: true},
+	}, nil
+}
+
+// Htpasswd returns an htpasswd file with one user, whose password is random. Its hash is the cheapest that bcrypt makes: the registry program
+// computes it for every request, and a random password needs no protection against guessing.
+func Htpasswd(user string, password []byte) ([]byte, error) {
 	hash, err := bcrypt.GenerateFromPassword(password, bcrypt.MinCost)
 	if err != nil {
 		return nil, fmt.Errorf("registry password: %w", err)
 	}
-	return []hostfile.File{
-		{Path: passwordPath, Mode: private, Data: append(password, '\n'), Mark: string(password), Secret: true},
-		{Path: htpasswdPath, Mode: group, Data: fmt.Appendf(nil, "%s:%s\n", Login, hash), Secret: true},
-	}, nil
+	return fmt.Appendf(nil, "%s:%s\n", user, hash), nil
 }
 
 func put(root, name string, data []byte, mode fs.FileMode) error {

@@ -18,7 +18,8 @@ type RemoveOptions struct {
 	Run      Runner // nil where the files are not those of a host that runs
 }
 
-// Remove ends the service and removes it. Without WithData, installing again brings the same registry back. It returns what was removed.
+// Remove ends the service and removes it. Without WithData, installing again brings the same registry back; the user stays as well, because
+// the content is that user's. Remove returns the paths that it removed.
 func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 	unit, err := os.ReadFile(filepath.Join(o.Root, unitPath))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +62,13 @@ func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 	if o.Run == nil {
 		return removed, nil
 	}
-	return removed, o.Run.Run(ctx, "systemctl", "daemon-reload")
+	if err := o.Run.Run(ctx, "systemctl", "daemon-reload"); err != nil || !o.WithData {
+		return removed, err
+	}
+	if o.Run.Run(ctx, "getent", "passwd", User) != nil {
+		return removed, nil // there is no such user
+	}
+	return removed, o.Run.Run(ctx, "userdel", User)
 }
 
 // content is what a registry keeps in its directory. Anything else there is not ours, and stays with the directory.

@@ -217,7 +217,7 @@ func (w *work) files() ([]hostfile.File, error) {
 	const begin = "-----BEGIN "
 	files := []hostfile.File{
 		{Path: statePath, Mode: public, Data: append(state, '\n'), Mark: "{\n  \"version\": 1,"},
-		{Path: usersPath, Mode: public, Data: []byte(usersText), Mark: mark},
+		{Path: usersPath, Mode: public, Data: w.spec().UserText(), Mark: mark},
 	}
 	ca, caPair, err := w.authority()
 	if err != nil {
@@ -242,7 +242,7 @@ func (w *work) files() ([]hostfile.File, error) {
 		// The operator's file is the one that was given; the copy here is ours whatever it says.
 		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config, Mark: string(w.kept(configPath)), Secret: true})
 	}
-	return append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.unit(), Mark: mark}), nil
+	return append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.spec().UnitText(), Mark: mark}), nil
 }
 
 // kept returns what is in a file, nothing if it cannot be read: then writing it will say why.
@@ -343,21 +343,13 @@ func stampOf(files []hostfile.File, program string) string {
 	return hex.EncodeToString(h.Sum(nil)) + "\n"
 }
 
-// start gives files to who needs them, and the service its new state.
+// start gives the service's user its files, and the service its new state.
 func (w *work) start(ctx context.Context) error {
-	owned := []string{"chown", "root:" + User, keyPath, htpasswdPath}
-	if w.Own {
-		owned = append(owned, configPath)
-	}
-	for _, args := range [][]string{
-		{"systemd-sysusers", usersPath},
-		owned,
-		{"install", "-d", "-m", "0750", w.Dir},
-		{"chown", "-R", User + ":" + User, w.Dir}, // also what another user's registry left there
-		{"systemctl", "daemon-reload"},
-		{"systemctl", "enable", Unit},
-		{"systemctl", "restart", Unit},
-	} {
+	for _, args := range append(w.spec().Prepare(),
+		[]string{"systemctl", "daemon-reload"},
+		[]string{"systemctl", "enable", Unit},
+		[]string{"systemctl", "restart", Unit},
+	) {
 		if err := w.Run.Run(ctx, args...); err != nil {
 			return err
 		}

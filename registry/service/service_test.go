@@ -3,6 +3,8 @@ package service_test
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -13,11 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/registry/service"
 )
+
+var update = flag.Bool("update", false, "write the golden files")
 
 // A host records what is run on it.
 type host struct {
@@ -218,8 +223,14 @@ func TestRemove(t *testing.T) {
 	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"kkbundle-site-registry.conf", "kkbundle-site-registry.service"}) || !restarted || read(t, root, etc+"ca.crt") != ca {
 		t.Errorf("installed again: %v, %v", changed, restarted)
 	}
-	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, WithData: true}); err != nil {
+	if slices.Contains(h.ran, "userdel "+service.User) {
+		t.Errorf("the user of content that stays was removed: %v", h.ran)
+	}
+	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, WithData: true, Run: h}); err != nil {
 		t.Fatal(err)
+	}
+	if last := h.ran[len(h.ran)-1]; last != "userdel "+service.User {
+		t.Errorf("the user stays: %v", h.ran)
 	}
 	left, err := os.ReadDir(filepath.Join(root, o.Dir))
 	if err != nil || len(left) != 1 || left[0].Name() != "of-others" {
@@ -227,6 +238,10 @@ func TestRemove(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(root, etc)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the configuration is still there: %v", err)
+	}
+	h.ran, h.fail = nil, "getent"
+	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, WithData: true, Run: h}); err != nil || slices.Contains(h.ran, "userdel "+service.User) {
+		t.Errorf("a user that is not there: %v, %v", err, h.ran)
 	}
 	if removed, err := service.Remove(t.Context(), service.RemoveOptions{Root: root}); err != nil || len(removed) > 0 {
 		t.Errorf("the second time: %v, %v", removed, err)
@@ -260,6 +275,42 @@ func TestRefuses(t *testing.T) {
 	}
 	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root}); err == nil {
 		t.Error("a unit of others was removed")
+	}
+}
+
+// TestSpec holds all that a service has against one file: the registry of this host with each of its programs, and one whose directory is
+// in another that only root may enter.
+func TestSpec(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	for _, s := range []service.Spec{
+		{
+			Mark: "# Ours.", Description: "Kkbundle's registry", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/srv/registry",
+			Readable: []string{"/etc/r/tls.key"}, Command: []string{"/bin/kkbundle", "registry", "serve"}, Listen: ":5000",
+		},
+		{
+			Mark: "# Ours.", Description: "Registry program", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry", Closed: "/var/lib/r",
+			Readable: []string{"/etc/r/tls.key", "/etc/r/config.yaml"}, Command: []string{"/bin/registry", "serve", "/etc/r/config.yaml"}, Program: true, Listen: "10.0.0.3:443",
+		},
+	} {
+		fmt.Fprintf(&b, "== %s: user\n%s== commands\n", s.Description, s.UserText())
+		for _, args := range s.Prepare() {
+			fmt.Fprintln(&b, strings.Join(args, " "))
+		}
+		fmt.Fprintf(&b, "== unit\n%s", s.UnitText())
+	}
+	const file = "testdata/spec.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(b.String(), string(want)); diff != "" {
+		t.Errorf("%s (-got +want; -update writes it):\n%s", file, diff)
 	}
 }
 

@@ -410,7 +410,7 @@ func newRegistryUninstallCmd(g *globals) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove the service that install made",
 		Long: `Ends the registry that install made and removes its unit and program. Content, certificates and logins stay, so that installing again
-brings the same registry back; --with-data removes them too.`,
+brings the same registry back; --with-data removes them too, and the user.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Run = hostCommands(o.Root)

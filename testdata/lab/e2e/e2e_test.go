@@ -245,13 +245,14 @@ func (th *thread) hooks(t *testing.T) {
 }
 
 // traces is what an installer leaves on hosts: files with their modes and owners, links, units, interfaces, routes, what the
-// kernel forwards, and the packet filter's own chains and rules.
+// kernel forwards, and the packet filter's own chains and rules. Names that end in - are copies that the system's tools make of
+// /etc/passwd and the like before they change them.
 func (th *thread) traces(t *testing.T) string {
 	t.Helper()
-	const line = `find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root /home -xdev ! -name '*~' ! -name .sudo_as_admin_successful ! -name .cache \
+	const line = `find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root /home -xdev ! -name '*[~-]' ! -name .sudo_as_admin_successful ! -name .cache \
 			! -path '/home/*/.sudo*' ! -type d -printf '%p %M %u:%g %l\n' 2>/dev/null | sort
 		find /etc /usr/local /opt -xdev -type d -printf '%p %M %u:%g\n' | sort
-		find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root -xdev -type f ! -name '*~' -exec sha256sum {} + 2>/dev/null | sort -k 2
+		find /etc /usr/local /opt /var/lib/kkbundle /var/lib/etcd /root -xdev -type f ! -name '*[~-]' -exec sha256sum {} + 2>/dev/null | sort -k 2
 		systemctl list-unit-files --no-legend --no-pager --type=service | awk '{print $1, $2}' | sort
 		ip -br link | awk '{print $1}' | sed 's/@.*//' | sort; ip -4 route | sort
 		sysctl -a 2>/dev/null | grep -E '^net\.ipv4\.(ip_forward|conf\.(all|default|eth0)\.)' | sort
