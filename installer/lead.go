@@ -117,7 +117,7 @@ func (r *run) lost() error {
 	if len(hosts) == 0 {
 		return nil
 	}
-	return &LostError{Cluster: r.clusterID(), Hosts: hosts}
+	return &LostError{Cluster: r.identity().String(), Hosts: hosts}
 }
 
 // canSpare tells whether the run goes on without a host: with --limit, any one control plane and any one of two registry hosts

@@ -3,6 +3,7 @@ package installer
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +27,8 @@ type MemberError struct {
 	Host string
 	// Is and Want are the clusters: name, version, and what else tells them apart.
 	Is, Want string
+
+	upgradable bool // only their versions differ
 }
 
 // Error names the host and both clusters.
@@ -35,20 +38,22 @@ func (e *MemberError) Error() string {
 
 // Hint says what to do about it.
 func (e *MemberError) Hint() string {
-	if sameName(e.Is, e.Want) && versionOf(e.Is) != versionOf(e.Want) {
+	if e.upgradable {
 		return "kkbundle upgrade brings a cluster to another version; install wants the bundle and the cluster file of the one that it has"
 	}
 	return "give the cluster file and the inventory that this cluster was made with; kkbundle cannot rename or renumber clusters, and reset takes the old one away"
 }
 
-// clusterID is what makes a cluster another one.
-func (r *Site) clusterID() string {
-	return r.cluster.Metadata.Name + " " + r.cluster.Kubernetes.Version
+// identity returns the identity of the cluster file's cluster.
+func (r *Site) identity() identity {
+	return identity{r.cluster.Metadata.Name, r.cluster.Kubernetes.Version}
 }
 
 // A fixedSetting is a part of the cluster file that kubeadm init fixes and no later run changes.
 type fixedSetting struct {
 	name, value string
+	// before is the value as earlier releases wrote it, if they wrote another one.
+	before string
 	// vital settings are also used by tasks that run every time: with another value these would damage the cluster.
 	vital bool
 }
@@ -56,34 +61,67 @@ type fixedSetting struct {
 func (r *Site) fixedSettings() []fixedSetting {
 	k := r.cluster.Kubernetes
 	return []fixedSetting{
-		{"kubernetes.podCIDR", k.PodCIDR.String(), true},
-		{"kubernetes.serviceCIDR", k.ServiceCIDR.String(), true},
-		{"controlPlaneEndpoint.type", string(r.cluster.ControlPlaneEndpoint.Type), true},
-		{endpointSetting, r.endpoint(), true},
-		{"etcd.type", string(r.cluster.Etcd.Type), true},
-		{"etcd.dataDir", r.cluster.Etcd.DataDir, true},
-		{"kubernetes.proxyMode", string(k.ProxyMode), false},
-		{"kubernetes.maxPods", strconv.Itoa(k.MaxPods), false},
-		{"kubernetes.kubelet", digestOf(k.Kubelet), false},
-		{"kubernetes.kubeadm", digestOf(k.Kubeadm), false},
-		{"kubernetes.kubeProxy", digestOf(k.KubeProxy), false},
-		{"kubernetes.security", string(k.Security), false},
-		{"cni.maskSizes", fmt.Sprintf("%d,%d", r.cluster.CNI.IPv4MaskSize, r.cluster.CNI.IPv6MaskSize), false},
+		{name: "kubernetes.podCIDR", value: k.PodCIDR.String(), vital: true},
+		{name: "kubernetes.serviceCIDR", value: k.ServiceCIDR.String(), vital: true},
+		{name: "controlPlaneEndpoint.type", value: string(r.cluster.ControlPlaneEndpoint.Type), vital: true},
+		{name: endpointSetting, value: r.endpoint(), vital: true},
+		{name: "etcd.type", value: string(r.cluster.Etcd.Type), vital: true},
+		{name: "etcd.dataDir", value: r.cluster.Etcd.DataDir, vital: true},
+		{name: "kubernetes.proxyMode", value: string(k.ProxyMode)},
+		{name: "kubernetes.maxPods", value: strconv.Itoa(k.MaxPods)},
+		configSetting("kubernetes.kubelet", k.Kubelet),
+		configSetting("kubernetes.kubeadm", k.Kubeadm),
+		configSetting("kubernetes.kubeProxy", k.KubeProxy),
+		{name: "kubernetes.security", value: string(k.Security)},
+		{name: "cni.maskSizes", value: fmt.Sprintf("%d,%d", r.cluster.CNI.IPv4MaskSize, r.cluster.CNI.IPv6MaskSize)},
 	}
 }
 
-// digestOf stands for a free-form part of the cluster file, which may have secrets in it.
-func digestOf(c manifest.Config) string {
-	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%v", c))) // fmt sorts keys
+// is reports whether a recorded value is the setting's, as this or an earlier release writes it.
+func (s fixedSetting) is(value string) bool {
+	return value == s.value || s.before != "" && value == s.before
 }
 
-// memberFile is what a node remembers of its cluster: which one it is, and a line for each fixed setting.
+// configSetting is a free-form part of the cluster file. It may have secrets in it, so that hosts record its digest: that of JSON with
+// sorted keys, and in earlier releases that of Go's own format.
+func configSetting(name string, c manifest.Config) fixedSetting {
+	if c == nil {
+		c = manifest.Config{}
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		text = fmt.Appendf(nil, "%v", c) // a Config has JSON's types only
+	}
+	digest := func(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }
+	return fixedSetting{name: name, value: digest(text), before: digest(fmt.Appendf(nil, "%v", c))}
+}
+
+// memberFile is the record of a node: the identity of its cluster, and a line for each fixed setting.
 func (r *Site) memberFile() textFile {
-	text := r.clusterID() + "\n"
+	text := r.identity().String() + "\n"
 	for _, s := range r.fixedSettings() {
 		text += s.name + " " + s.value + "\n"
 	}
 	return textFile{memberPath, 0o600, []byte(text)}
+}
+
+// records reports whether a file of the host is a memberFile of this run's cluster file, as this or an earlier release writes it.
+func (t *Target) records(ctx context.Context, file string) (bool, error) {
+	data, err := t.read(ctx, file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	lines := strings.Split(string(data), "\n")
+	want := t.run.fixedSettings()
+	same := err == nil && len(lines) == len(want)+2 && lines[0] == t.run.identity().String() && lines[len(want)+1] == ""
+	for i := 0; same && i < len(want); i++ {
+		name, value, _ := strings.Cut(lines[i+1], " ")
+		same = name == want[i].name && want[i].is(value)
+	}
+	if !same {
+		becauseOf(ctx, file, err == nil)
+	}
+	return same, nil
 }
 
 // membership returns what a host that is a node of this cluster remembers of it, "" for a host that is no node. That it
@@ -96,30 +134,23 @@ func (t *Target) membership(ctx context.Context) (settings string, member bool, 
 	if err != nil || !member {
 		return "", false, err
 	}
-	if want := t.run.clusterID(); is != want && t.run.rule != AnyCluster && !(t.run.rule == OtherVersion && sameName(is, want)) {
-		return "", false, &MemberError{Host: t.Name, Is: is, Want: want}
+	if want := t.run.identity(); is != want && t.run.rule != AnyCluster && !(t.run.rule == OtherVersion && is.sameName(want)) {
+		return "", false, &MemberError{Host: t.Name, Is: is.String(), Want: want.String(), upgradable: is.sameName(want)}
 	}
 	return settings, true, nil
 }
 
-// recorded returns what a host remembers of the cluster that it is a node of: which one, and its fixed settings.
-func (t *Target) recorded(ctx context.Context) (id, settings string, member bool, err error) {
+// recorded returns the identity and the fixed settings of the cluster that the host is a node of.
+func (t *Target) recorded(ctx context.Context) (id identity, settings string, member bool, err error) {
 	data, err := t.read(ctx, memberPath)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", "", false, nil
+		return identity{}, "", false, nil
 	}
 	if err != nil {
-		return "", "", false, err
+		return identity{}, "", false, err
 	}
-	id, settings, _ = strings.Cut(string(data), "\n")
-	return id, settings, true, nil
-}
-
-// sameName tells whether two clusters differ in their version at most.
-func sameName(a, b string) bool {
-	nameA, _, _ := strings.Cut(a, " ")
-	nameB, _, _ := strings.Cut(b, " ")
-	return nameA == nameB
+	first, settings, _ := strings.Cut(string(data), "\n")
+	return parseIdentity(first), settings, true, nil
 }
 
 // isMember tells whether the host is a node of this cluster.
@@ -137,22 +168,22 @@ func (r *Site) changed(settings string) (now, then []fixedSetting) {
 		made[name] = value
 	}
 	for _, s := range r.fixedSettings() {
-		if value, known := made[s.name]; known && value != s.value {
-			now, then = append(now, s), append(then, fixedSetting{s.name, value, s.vital})
+		if value, known := made[s.name]; known && !s.is(value) {
+			now, then = append(now, s), append(then, fixedSetting{name: s.name, value: value, vital: s.vital})
 		}
 	}
 	return now, then
 }
 
 // vital writes the vital ones of some settings behind a cluster's name.
-func vital(id string, settings []fixedSetting) (text string, some bool) {
+func vital(id identity, settings []fixedSetting) (text string, some bool) {
 	var list []string
 	for _, s := range settings {
 		if s.vital {
 			list = append(list, s.name+" "+s.value)
 		}
 	}
-	return id + " with " + strings.Join(list, ", "), len(list) > 0
+	return id.String() + " with " + strings.Join(list, ", "), len(list) > 0
 }
 
 // checkMembers refuses, before anything is changed, an inventory or a cluster file that does not fit the cluster that is
@@ -172,18 +203,18 @@ func (r *run) checkMembers(ctx context.Context) error {
 	if !begun && !r.isWanted(first) {
 		return fmt.Errorf("%s begins the cluster and is no node yet: the first install cannot leave it out of --limit", first.Name)
 	}
-	want := fmt.Sprintf("%s that is to begin on %s", r.clusterID(), first.Name)
+	want := fmt.Sprintf("%s that is to begin on %s", r.identity(), first.Name)
 	authority := ""
 	if begun {
 		now, then := r.changed(settings)
-		if is, some := vital(r.clusterID(), then); some {
-			want, _ := vital(r.clusterID(), now)
+		if is, some := vital(r.identity(), then); some {
+			want, _ := vital(r.identity(), now)
 			return &MemberError{Host: first.Name, Is: is, Want: want}
 		}
 		if authority, err = first.clusterPin(ctx); err != nil {
 			return err
 		}
-		want = fmt.Sprintf("%s with the authority %s of %s", r.clusterID(), authority, first.Name)
+		want = fmt.Sprintf("%s with the authority %s of %s", r.identity(), authority, first.Name)
 	}
 	return r.onAll(r.connected(manifest.RoleCluster), func(_ int, t *Target) error {
 		if t == first || t.failure != nil {
@@ -197,7 +228,7 @@ func (r *run) checkMembers(ctx context.Context) error {
 		if err != nil || has == authority {
 			return err
 		}
-		return &MemberError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", r.clusterID(), has), Want: want}
+		return &MemberError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", r.identity(), has), Want: want}
 	})
 }
 

@@ -297,3 +297,90 @@ func TestRegistryLogin(t *testing.T) {
 		t.Errorf("the log has %q", got)
 	}
 }
+
+// TestRecordedConfig holds that hosts whose record has digests as earlier releases wrote them are not reported as changed.
+func TestRecordedConfig(t *testing.T) {
+	t.Parallel()
+	const config = "kubernetes: {version: v1.34.3, kubelet: {b: {y: [1, x, true]}, a: 0.5}}"
+	now := cluster(t, config).Kubernetes.Kubelet
+	const (
+		before = "5abf6217d08bce6fe9a8a7ca1be056686fe773241df079c92e2a3a89cbd50e4b" // of map[a:0.5 b:map[y:[1 x true]]]
+		canon  = "bf61684b4223b3498fe8dc03d5eb0c39e1614c30670141e90c780d59ae1de8dc" // of {"a":0.5,"b":{"y":[1,"x",true]}}
+	)
+	if s := configSetting("kubernetes.kubelet", now); s.value != canon || s.before != before {
+		t.Errorf("digests are %s and %s", s.value, s.before)
+	}
+	if none, empty := configSetting("k", nil), configSetting("k", manifest.Config{}); none != empty {
+		t.Errorf("none has %+v, and an empty one %+v", none, empty)
+	}
+	for name, c := range map[string]struct {
+		digest, cluster string
+		same            bool
+	}{
+		"of an earlier release":              {before, config, true},
+		"of this release":                    {canon, config, true},
+		"of another one":                     {strings.Repeat("0a", 32), config, false},
+		"changed, of an earlier release":     {before, strings.Replace(config, "0.5", "0.6", 1), false},
+		"changed, of this release":           {canon, strings.Replace(config, "0.5", "0.6", 1), false},
+		"text instead of a number, as JSON":  {canon, strings.Replace(config, "[1,", "['1',", 1), false},
+		"another version of the same config": {canon, strings.Replace(config, "v1.34.3", "v1.34.4", 1), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, "cp1")
+			s.options.Cluster = cluster(t, config)
+			text := string(s.run(t, nil).memberFile().data)
+			s.hosts["cp1"].put(t, memberPath, strings.Replace(text, canon, c.digest, 1))
+			s.options.Cluster = cluster(t, c.cluster)
+			r := s.run(t, nil)
+			if same, err := r.targets[0].records(t.Context(), memberPath); err != nil || same != c.same {
+				t.Errorf("the record fits: %t, %v", same, err)
+			}
+			_, settings, member, err := r.targets[0].recorded(t.Context())
+			if err != nil || !member {
+				t.Fatalf("no node: %v", err)
+			}
+			changed, _ := r.changed(settings)
+			if want := !c.same && !strings.Contains(c.cluster, "v1.34.4"); want != (len(changed) == 1 && changed[0].name == "kubernetes.kubelet") {
+				t.Errorf("changed: %+v", changed)
+			}
+		})
+	}
+	s := newSite(t, "cp1")
+	if same, err := s.run(t, nil).targets[0].records(t.Context(), memberPath); err != nil || same {
+		t.Errorf("a host without a record has one: %t, %v", same, err)
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	site := identity{"site", "v1.34.3"}
+	for text, want := range map[string]identity{"site v1.34.3": site, "site": {name: "site"}, "": {}} {
+		if got := parseIdentity(text); got != want || got.String() != text {
+			t.Errorf("%q is %+v, which is written %q", text, got, got)
+		}
+	}
+	if !site.sameName(identity{"site", "v1.35.0"}) || site.sameName(identity{"sites", "v1.34.3"}) {
+		t.Error("names are compared wrongly")
+	}
+}
+
+// TestMemberHint holds that only clusters that differ in their version are sent to kkbundle upgrade.
+func TestMemberHint(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[[2]string]string{
+		{"site", "v1.34.4}"}:                        "kkbundle upgrade brings",
+		{"site", "v1.34.3, podCIDR: 10.99.0.0/16}"}: "cannot rename or renumber",
+		{"other", "v1.34.4}"}:                       "cannot rename or renumber",
+	} {
+		s := newSite(t, "cp1")
+		newFakeCluster(t, s)
+		s.hosts["cp1"].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+		s.options.Cluster = cluster(t, "kubernetes: {version: "+config[1])
+		s.options.Cluster.Metadata.Name = config[0]
+		var other *MemberError
+		if err := s.run(t, nil).checkMembers(t.Context()); !errors.As(err, &other) || !strings.Contains(other.Hint(), want) {
+			t.Errorf("%s: %v", config, err)
+		}
+	}
+}

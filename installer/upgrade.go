@@ -241,7 +241,7 @@ func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 func (t *Target) stateText(ctx context.Context, states []corev1.Node, apiErr error) string {
 	var parts []string
 	if id, _, member, err := t.recorded(ctx); err == nil && member {
-		parts = append(parts, versionOf(id)+" altogether")
+		parts = append(parts, id.version+" altogether")
 	}
 	if apiErr != nil {
 		return strings.Join(append(parts, "the API does not say more"), ", ")

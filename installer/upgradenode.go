@@ -34,7 +34,7 @@ var keepFilesScript string
 func keepTask(c *manifest.Cluster) Task {
 	dir := func(ctx context.Context, t *Target) (string, error) {
 		id, _, _, err := t.recorded(ctx)
-		return path.Join(keptDir, versionOf(id)), err
+		return path.Join(keptDir, id.version), err
 	}
 	return Task{
 		Name: "keep",
@@ -82,7 +82,7 @@ func filesOf(tasks []Task) []Place {
 // isCurrent tells whether nothing is left to do on a node: it was brought to the cluster's version with the cluster file's
 // settings, and has the bundle's programs.
 func (t *Target) isCurrent(ctx context.Context) (bool, error) {
-	if ok, err := t.has(ctx, t.run.memberFile()); err != nil || !ok {
+	if ok, err := t.records(ctx, memberPath); err != nil || !ok {
 		return false, err
 	}
 	for _, task := range nodePrograms(t.run.cluster) {
@@ -106,10 +106,10 @@ func (u *upgrade) controlPlaneTask() Task {
 		Name:  "control-plane",
 		Files: kubeadmFiles(u.cluster, "kubeadm"),
 		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if ok, err := t.has(ctx, t.run.memberFile()); err != nil || ok {
+			if ok, err := t.records(ctx, memberPath); err != nil || ok {
 				return ok, err
 			}
-			return t.has(ctx, t.run.serverFile())
+			return t.records(ctx, serverMark)
 		},
 		Do: func(ctx context.Context, t *Target) error {
 			if _, err := t.stopKubeadm(ctx, upgradeBegun); err != nil {
@@ -151,7 +151,7 @@ func (t *Target) upgradeFirst(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	data, err := config.upload(j, versionOf(id))
+	data, err := config.upload(j, id.version)
 	if err != nil {
 		return err
 	}

@@ -135,7 +135,7 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		if state == nil || !member {
 			return &RefusedError{u.cluster.Metadata.Name, u.cluster.Kubernetes.Version, t.Name + " of the inventory is no node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
 		}
-		n.Recorded = versionOf(id)
+		n.Recorded = id.version
 		n.from(state)
 		if n.ControlPlane {
 			if n.APIServer, err = first.apiVersion(ctx, t); err != nil {
@@ -316,12 +316,6 @@ func (e *stepError) Unwrap() error { return e.err }
 // Hint says how a bundle gets what is on the way.
 func (e *stepError) Hint() string {
 	return "minor releases cannot be left out: write kubernetes.upgradeFrom: " + e.from + " into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"
-}
-
-// versionOf takes the version out of a cluster's identity.
-func versionOf(id string) string {
-	_, version, _ := strings.Cut(id, " ")
-	return version
 }
 
 // versionLess compares versions that have been parsed before; what is none is the oldest.

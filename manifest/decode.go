@@ -58,7 +58,7 @@ func (d *decoder) header(root *yaml.Node, kind string) bool {
 		_, v, _, found := step(root, "."+want[0])
 		switch {
 		case found && strings.HasPrefix(v.Value, "kubekey.kubesphere.io/"):
-			d.add(want[0], "files of KubeKey are not supported yet by this version; write %s: %s", want[0], want[1])
+			d.add(want[0], "belongs to a file of KubeKey; kkbundle convert %s makes files of kkbundle from it", d.src.file)
 			ok = false
 		case !found:
 			d.add("", "%s is missing; write %s: %s", want[0], want[0], want[1])

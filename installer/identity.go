@@ -1,0 +1,23 @@
+package installer
+
+import "strings"
+
+// An identity tells clusters apart: hosts of one are never made nodes of another.
+type identity struct{ name, version string }
+
+// parseIdentity reads the text that String writes.
+func parseIdentity(text string) identity {
+	name, version, _ := strings.Cut(text, " ")
+	return identity{name, version}
+}
+
+// String returns the identity as hosts record it.
+func (i identity) String() string {
+	if i.version == "" {
+		return i.name
+	}
+	return i.name + " " + i.version
+}
+
+// sameName reports whether two clusters differ in their version at most.
+func (i identity) sameName(other identity) bool { return i.name == other.name }
