@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -322,7 +323,7 @@ func (t *Target) kubectlApply(ctx context.Context, objects []byte) error {
 }
 
 func (t *Target) kubectlWith(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	command := t.run.kubectlCommand()
 	if server := t.ownServer(); server != "" {
 		command = append(command, "--server="+server)
@@ -333,7 +334,7 @@ func (t *Target) kubectlWith(ctx context.Context, input io.Reader, args ...strin
 		Stdin:  input,
 		Stdout: out,
 	})
-	return out.Bytes(), errors.Join(err, out.err)
+	return out.Bytes(), err
 }
 
 // kubectlJSON decodes what kubectl prints. It can be long, and goes into the journal only if it fails.

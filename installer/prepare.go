@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -190,7 +191,7 @@ func (t *Target) parametersBefore(ctx context.Context, c *manifest.Cluster) (map
 		}
 	}
 	if len(args) > 2 {
-		out := &limited{most: maxFile}
+		out := &capped.Buffer{Most: maxFile}
 		if _, err = succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if it lacks one of them
 			return nil, err
 		}
@@ -240,7 +241,7 @@ func (t *Target) requiredAreSet(ctx context.Context, c *manifest.Cluster) (bool,
 			args, want = append(args, p.key), want+strconv.Itoa(p.value)+"\n"
 		}
 	}
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out}))
 	return ok && out.String() == want, err
 }
