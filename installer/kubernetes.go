@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -69,7 +70,7 @@ func nodePackages() []string {
 	return []string{"conntrack", "ebtables", "ethtool", "iproute", "iptables", "socat"}
 }
 
-const kubeletUnit = `# Written by kkbundle.
+const kubeletUnit = hostfile.Mark + `
 [Unit]
 Description=kubelet: The Kubernetes Node Agent
 Documentation=https://kubernetes.io/docs/
@@ -89,7 +90,7 @@ WantedBy=multi-user.target
 
 // The environment of operators is where kubeadm's Debian and Red Hat packages have it.
 // https://github.com/kubernetes/release/blob/master/cmd/krel/templates/latest/kubeadm/10-kubeadm.conf
-const kubeletDropIn = `# Written by kkbundle, as kubeadm wants it.
+const kubeletDropIn = hostfile.Author + `, as kubeadm wants it.
 [Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
 Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
