@@ -12,7 +12,7 @@ import (
 
 const maxNetrc = 1 << 20
 
-// netrc has logins by host name. The default entry is not used: it would give the same password to every server that a
+// netrc has logins by host name. The parser is ours for that, and for the quoted values that curl reads. The default entry is not used: it would give the same password to every server that a
 // manifest, or somebody's index of charts, names.
 type netrc map[string]login
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -53,7 +54,7 @@ func (t *Target) renewCertificates() []byte {
 		t.restartScript(restartStep, restartWhole, controlPlaneProcesses(t.run.cluster)...))
 }
 
-const renewServiceText = `# Written by kkbundle.
+const renewServiceText = hostfile.Mark + `
 [Unit]
 Description=Renew the certificates of this control plane
 ConditionPathExists=/etc/kubernetes/admin.conf
@@ -66,7 +67,7 @@ ExecStart=` + renewScript + `
 // renewTimerText is for the control plane of that number: every night, at an hour of its own.
 func renewTimerText(number int) []byte {
 	const hours = 24
-	return fmt.Appendf(nil, `# Written by kkbundle.
+	return fmt.Appendf(nil, hostfile.Mark+`
 [Unit]
 Description=Look for certificates of this control plane that end soon
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -150,7 +151,7 @@ func containerdConfig(c *manifest.Cluster) ([]byte, error) {
 	return fmt.Appendf(nil, format, pause), nil
 }
 
-const containerdVersion3 = `# Written by kkbundle.
+const containerdVersion3 = hostfile.Mark + `
 version = 3
 
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -167,7 +168,7 @@ version = 3
   SystemdCgroup = true
 `
 
-const containerdVersion2 = `# Written by kkbundle.
+const containerdVersion2 = hostfile.Mark + `
 version = 2
 
 [plugins."io.containerd.grpc.v1.cri"]
@@ -184,7 +185,7 @@ version = 2
   SystemdCgroup = true
 `
 
-const containerdUnitText = `# Written by kkbundle.
+const containerdUnitText = hostfile.Mark + `
 [Unit]
 Description=containerd container runtime
 Documentation=https://containerd.io

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -75,7 +76,7 @@ func (t *Target) backupScript(keep int) []byte {
 	return scriptFile(host.Script("etcd-backup.sh", etcdBackupScript, args...))
 }
 
-const etcdBackupUnitFile = `# Written by kkbundle.
+const etcdBackupUnitFile = hostfile.Mark + `
 [Unit]
 Description=Save etcd
 
@@ -88,7 +89,7 @@ IOSchedulingClass=idle
 
 // backupTimer saves soon after the host has started, and then as often as it is wanted.
 func backupTimer(every time.Duration) string {
-	return fmt.Sprintf(`# Written by kkbundle.
+	return fmt.Sprintf(hostfile.Mark+`
 [Unit]
 Description=Save etcd every %s
 

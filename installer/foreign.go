@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -55,7 +56,7 @@ func (t *Target) foreign(ctx context.Context) ([]string, error) {
 		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2", k3sData + "/agent/kubelet.kubeconfig", k3sData + "/server/tls",
 	}
 	const units = "/etc/systemd/system/"
-	list := host.Script("list-foreign.sh", listForeignScript, ownMark, stampDir, units+k3sUnit(true), units+k3sUnit(false))
+	list := host.Script("list-foreign.sh", listForeignScript, hostfile.Mark, stampDir, units+k3sUnit(true), units+k3sUnit(false))
 	out, err := t.output(ctx, append(list, paths...)...)
 	return strings.Fields(string(out)), err
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -86,7 +87,7 @@ func (r *Site) haproxyConfig() ([]byte, error) {
 
 // The times: a kubelet's lease lasts 40 seconds, so an API server that is gone is left out well before; and the API
 // server ends watches after half an hour to an hour, but sends something on each about every minute.
-const haproxyText = `# Written by kkbundle.
+const haproxyText = hostfile.Mark + `
 global
     log stdout format raw local0 notice
     maxconn 4096

@@ -17,6 +17,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -182,7 +183,7 @@ func (t *Target) k3sSetting(ctx context.Context, unit string) (setting, error) {
 		command = "server"
 	}
 	files := slices.Concat(tokens, more, []textFile{
-		{k3sConfigFile, 0o600, append([]byte(ownMark+"\n"), data...)},
+		{k3sConfigFile, 0o600, append([]byte(hostfile.Mark+"\n"), data...)},
 		{"/etc/systemd/system/" + unit, 0o644, fmt.Appendf(nil, k3sUnitText, command)},
 	})
 	registry, err := t.run.k3sRegistry()
@@ -458,7 +459,7 @@ func (t *Target) k3sJoined(ctx context.Context, unit string) error {
 }
 
 // k3sUnitText is as k3s' install.sh writes it (create_systemd_service_file).
-const k3sUnitText = ownMark + `
+const k3sUnitText = hostfile.Mark + `
 [Unit]
 Description=Lightweight Kubernetes
 Documentation=https://k3s.io
@@ -496,7 +497,7 @@ func (t *Target) stopK3s(ctx context.Context) error {
 	stopped := false
 	for _, unit := range []string{k3sUnit(true), k3sUnit(false)} {
 		file, err := t.read(ctx, "/etc/systemd/system/"+unit)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.HasPrefix(string(file), ownMark) {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.HasPrefix(string(file), hostfile.Mark) {
 			continue // none, or somebody else's
 		}
 		if err != nil {
@@ -531,7 +532,7 @@ func keepK3sDown(ctx context.Context, t *Target) error {
 	if !t.Is(manifest.RoleControlPlane) || t.on == nil || t.failure != nil {
 		return nil
 	}
-	if err := t.write(ctx, textFile{k3sLeaving, 0o644, []byte(ownMark + "\n[Service]\nRestart=no\n")}); err != nil {
+	if err := t.write(ctx, textFile{k3sLeaving, 0o644, []byte(hostfile.Mark + "\n[Service]\nRestart=no\n")}); err != nil {
 		return err
 	}
 	return t.systemctl(ctx, "daemon-reload")

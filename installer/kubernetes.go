@@ -12,6 +12,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -67,7 +69,7 @@ func nodePackages() []string {
 	return []string{"conntrack", "ebtables", "ethtool", "iproute", "iptables", "socat"}
 }
 
-const kubeletUnit = `# Written by kkbundle.
+const kubeletUnit = hostfile.Mark + `
 [Unit]
 Description=kubelet: The Kubernetes Node Agent
 Documentation=https://kubernetes.io/docs/
@@ -87,7 +89,7 @@ WantedBy=multi-user.target
 
 // The environment of operators is where kubeadm's Debian and Red Hat packages have it.
 // https://github.com/kubernetes/release/blob/master/cmd/krel/templates/latest/kubeadm/10-kubeadm.conf
-const kubeletDropIn = `# Written by kkbundle, as kubeadm wants it.
+const kubeletDropIn = hostfile.Author + `, as kubeadm wants it.
 [Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
 Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
@@ -328,7 +330,7 @@ func (t *Target) runKubectl(ctx context.Context, c kube.Command) ([]byte, error)
 	if server := t.ownServer(); server != "" {
 		command = append(command, "--server="+server)
 	}
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	cmd := host.Cmd{
 		Args:   slices.Concat(command, c.Args),
 		Env:    []string{"KUBECACHEDIR=" + kubectlCache}, // not in root's home, where Reset has no business
@@ -338,7 +340,7 @@ func (t *Target) runKubectl(ctx context.Context, c kube.Command) ([]byte, error)
 		cmd.Stdin = bytes.NewReader(c.Stdin)
 	}
 	err := t.on.Run(ctx, cmd)
-	return out.Bytes(), errors.Join(err, out.err)
+	return out.Bytes(), err
 }
 
 // apiTask waits for the API server, which may still be starting after a reboot.

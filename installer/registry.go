@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
@@ -293,7 +294,7 @@ func registryTask() Task {
 // registry install made on the same host: neither can read the other's key, and removing one leaves the other.
 func registrySpec(listen string) service.Spec {
 	return service.Spec{
-		Mark: "# Written by kkbundle.", Description: "Image registry of this cluster (CNCF distribution)",
+		Mark: hostfile.Mark, Description: "Image registry of this cluster (CNCF distribution)",
 		User: registryAccount, UserFile: registryDir + "/user.conf", Dir: registryData, Closed: stateDir,
 		Readable: []string{registryConfigFile, registryDir + "/htpasswd", registryDir + "/tls.key"},
 		Command:  []string{registryBinary, "serve", registryConfigFile}, Program: true, Listen: listen,

@@ -5,6 +5,7 @@ import (
 	_ "embed" // scripts
 	"strings"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 )
 
@@ -19,7 +20,7 @@ func (t *Target) hasCommands(ctx context.Context, names ...string) (bool, error)
 // scriptFile makes a file of the host out of scripts of host.Script. It runs them in this order, with their arguments.
 func scriptFile(scripts ...[]string) []byte {
 	const shebang, body, arguments = "#!/bin/sh\n", 2, 4
-	text := shebang + "# Written by kkbundle.\n"
+	text := shebang + hostfile.Mark + "\n"
 	for _, s := range scripts {
 		text += "set -- " + commandLine(s[arguments:]) + "\n" + strings.TrimPrefix(s[body], shebang)
 	}

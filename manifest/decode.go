@@ -17,7 +17,8 @@ type shorthand interface{ setShort(text string) }
 // A hinter knows keys that people try and that are refused, and what to write instead.
 type hinter interface{ hint(name string) string }
 
-// decoder fills Go values from YAML nodes and gathers every problem on the way.
+// decoder fills Go values from YAML nodes and gathers every problem on the way. It is ours: each problem
+// has a place and the nearest known name, shorthands are allowed, and aliases are bounded.
 type decoder struct {
 	checker
 	limits limits

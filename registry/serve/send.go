@@ -27,7 +27,8 @@ func etag(d digest.Digest) string { return `"` + string(d) + `"` }
 //
 // No client gets all that it was promised before the whole blob was compared with its digest, on this open file. A range
 // waits for that; a blob of several frames that is asked for as a whole is sent while the comparison runs, but its last
-// frame is held back until it is over.
+// frame is held back until it is over. Ranges are ours for that:
+// http.ServeContent sends what it reads at once.
 func (s *Server) sendBlob(w http.ResponseWriter, r *http.Request, b blob) error {
 	h := w.Header()
 	tag := etag(b.digest)

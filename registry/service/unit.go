@@ -7,6 +7,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/hostfile"
 )
 
 // A Spec is the service of one registry on a host: the user that it runs as, its sandbox and its limits. Every registry that kkbundle
@@ -107,7 +109,7 @@ func (s Spec) capability() string {
 }
 
 // mark is how files of ours begin. A cluster's registry has another one.
-const mark = "# Written by kkbundle registry install."
+const mark = hostfile.Author + " registry install."
 
 // spec is the registry of this host.
 func (w *work) spec() Spec {

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type buildOptions struct {
@@ -129,7 +130,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 		g.Out = g.Err // standard output is the bundle's
 	}
 	g.noteAll(r.Warnings)
-	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
+	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
 	return g.result("%s", r.Digest)
 }
 

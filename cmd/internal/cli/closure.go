@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/closure"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/sbom"
 )
 
@@ -200,7 +201,7 @@ func (b *builder) readCached(ctx context.Context, d digest.Digest, most int64) (
 	defer func() { err = errors.Join(err, r.Close()) }()
 	data, err = io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(data)) > most {
-		err = fmt.Errorf("blob %s has more than %s", d, size(most))
+		err = fmt.Errorf("blob %s has more than %s", d, plain.Size(most))
 	}
 	return data, err
 }
@@ -317,9 +318,9 @@ func (g *globals) printClosure(r closure.Record) error {
 	if err := printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "NEEDED BY"}, rows); err != nil {
 		return err
 	}
-	g.note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", count(len(rows), "item"), extra, len(r.Undecided))
+	g.note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"), extra, len(r.Undecided))
 	for _, text := range r.Undecided {
-		g.note("undecided: %s", printable(text))
+		g.note("undecided: %s", plain.Line(text))
 	}
 	return nil
 }

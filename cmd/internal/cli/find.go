@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // findFlags are the flags of commands that look for images that nobody listed.
@@ -53,7 +54,7 @@ func (*findError) Hint() string {
 type undecidedError struct{ texts []string }
 
 func (e *undecidedError) Error() string {
-	return fmt.Sprintf("%s may be an image or stand for one:\n  %s", count(len(e.texts), "text"), strings.Join(e.texts, "\n  "))
+	return fmt.Sprintf("%s may be an image or stand for one:\n  %s", plain.Count(len(e.texts), "text"), strings.Join(e.texts, "\n  "))
 }
 
 // Hint says how each is decided.
@@ -179,7 +180,7 @@ func (g *globals) judge(undecided []string, strict bool, file string) error {
 	}
 	const most = 5
 	for _, text := range undecided[:min(most, len(undecided))] {
-		g.note("undecided: %s", printable(text))
+		g.note("undecided: %s", plain.Line(text))
 	}
 	if len(undecided) > most {
 		g.note("undecided: %d more; see `kkbundle images %s`", len(undecided)-most, file)

@@ -20,10 +20,12 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/discover/kustomize"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A template can loop or allocate without an end, and nothing stops it from within a process. So charts are rendered, and
@@ -99,7 +101,7 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = []string{"GOTRACEBACK=none"}
 	cmd.WaitDelay = time.Second
-	stderr := &headBuffer{}
+	stderr := &capped.Head{Most: 4096}
 	cmd.Stderr = stderr
 	answer, sent, err := converse(cmd, job.request, archive)
 	switch {
@@ -110,7 +112,7 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 	case sent != nil: // what the child says of it would mislead
 		return a, sent
 	case err != nil:
-		return a, job.problem("%s", explainExit(err, stderr.String()))
+		return a, job.problem("%s", explainExit(err, string(stderr.Bytes())))
 	}
 	if err := json.Unmarshal(answer, &a); err != nil {
 		return a, job.problem("its answer cannot be read: %v", err)
@@ -176,23 +178,12 @@ func (r *readError) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// headBuffer keeps the beginning of what is written to it.
-type headBuffer struct{ bytes.Buffer }
-
-// Write implements io.Writer.
-func (b *headBuffer) Write(p []byte) (int, error) {
-	if room := 4096 - b.Len(); room > 0 {
-		b.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
-}
-
 // explainExit says why a child ended without an answer.
 func explainExit(err error, stderr string) string {
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.ExitCode() == exitMemory, strings.Contains(stderr, "out of memory"), strings.Contains(stderr, "cannot allocate memory"):
-		return fmt.Sprintf("it takes more than %s of memory; a template repeats without an end", size(maxMemory))
+		return fmt.Sprintf("it takes more than %s of memory; a template repeats without an end", plain.Size(maxMemory))
 	case strings.Contains(stderr, "stack overflow"), strings.Contains(stderr, "stack exceeds"):
 		return "its templates call one another without an end"
 	}

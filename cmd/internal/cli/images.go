@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type imagesOptions struct {
@@ -225,23 +226,23 @@ func (g *globals) printImages(r imagesResult, names bool) error {
 	}
 	var b strings.Builder
 	for _, image := range r.Images {
-		fmt.Fprintln(&b, printable(image.Ref))
+		fmt.Fprintln(&b, plain.Line(image.Ref))
 		for _, w := range image.WantedBy {
 			if !names {
-				fmt.Fprintf(&b, "    %s\n", printable(w.String()))
+				fmt.Fprintf(&b, "    %s\n", plain.Line(w.String()))
 			}
 		}
 	}
 	if !names && len(r.Excluded) > 0 {
 		fmt.Fprintf(&b, "\nExcluded:\n")
 		for _, image := range r.Excluded {
-			fmt.Fprintf(&b, "    %s\n", printable(image.Ref))
+			fmt.Fprintf(&b, "    %s\n", plain.Line(image.Ref))
 		}
 	}
 	if !names && len(r.Undecided) > 0 {
 		fmt.Fprintf(&b, "\nUndecided:\n")
 		for _, u := range r.Undecided {
-			fmt.Fprintf(&b, "    %s\n", printable(undecidedText(discover.Doubt(u))))
+			fmt.Fprintf(&b, "    %s\n", plain.Line(undecidedText(discover.Doubt(u))))
 		}
 	}
 	_, err := io.WriteString(g.Out, b.String())

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/discover/kustomize"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // maxMatches bounds the files that the patterns under manifests match.
@@ -122,7 +123,7 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 			continue
 		}
 		if total += len(data); total > maxRendered {
-			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.file, size(maxRendered)))
+			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.file, plain.Size(maxRendered)))
 		}
 		request.YAML = append(request.YAML, charts.ValuesFile{Name: name, Data: data})
 		f.seen.inputs = append(f.seen.inputs, inputOf(name, data))

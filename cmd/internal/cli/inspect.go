@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newInspectCmd(g *globals) *cobra.Command {
@@ -143,9 +144,9 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	}
 	rows := make([][]string, 0, len(x.Items))
 	for _, it := range x.Items {
-		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), size(it.Size), shortDigest(it.Digest)})
+		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest)})
 	}
-	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", printable(x.Name), printable(x.Version), strings.Join(x.index.Platforms, ","), size(x.Size), x.Digest)
+	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", plain.Line(x.Name), plain.Line(x.Version), strings.Join(x.index.Platforms, ","), plain.Size(x.Size), x.Digest)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // maxFile bounds what is read of a file that users write; the largest real ones are a few hundred KiB.
@@ -46,7 +47,7 @@ func readSmall(path string) ([]byte, error) {
 		case !info.Mode().IsRegular():
 			return nil, fmt.Errorf("%s is not a regular file", path)
 		case info.Size() > maxFile:
-			return nil, fmt.Errorf("%s has %s; at most %s are read", path, size(info.Size()), size(maxFile))
+			return nil, fmt.Errorf("%s has %s; at most %s are read", path, plain.Size(info.Size()), plain.Size(maxFile))
 		}
 		return os.ReadFile(path)
 	}()

@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // fetchFlags are the flags of commands that download.
@@ -141,7 +142,7 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 		return printJSON(g.Out, r)
 	}
 	g.noteAll(warnings(lockShortfalls(l)))
-	g.note("%s: %s pinned%s", path, count(len(l.Items), "item"), firstUseNote(l))
+	g.note("%s: %s pinned%s", path, plain.Count(len(l.Items), "item"), firstUseNote(l))
 	return nil
 }
 

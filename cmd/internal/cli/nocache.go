@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // streamWindow is how many bytes may be ahead of the writer with --no-cache: what keeps a fast network busy while a disk
@@ -102,12 +103,12 @@ func (b *builder) announce(job *fetch.Job) error {
 		return err
 	}
 	e := job.Estimate()
-	text := fmt.Sprintf("%s: %s to download, %s cached", count(len(b.lock.Items), "item"), size(e.Download), size(e.Cached))
+	text := fmt.Sprintf("%s: %s to download, %s cached", plain.Count(len(b.lock.Items), "item"), plain.Size(e.Download), plain.Size(e.Cached))
 	if e.Resumed > 0 {
-		text += fmt.Sprintf(", %s begun before", size(e.Resumed))
+		text += fmt.Sprintf(", %s begun before", plain.Size(e.Resumed))
 	}
 	if e.Unknown > 0 {
-		text += fmt.Sprintf(", %s of unknown size", count(e.Unknown, "file"))
+		text += fmt.Sprintf(", %s of unknown size", plain.Count(e.Unknown, "file"))
 	}
 	room, err := checkSpace(needs...)
 	if room != "" {

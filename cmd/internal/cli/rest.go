@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // failures collects the items of a build that failed at one step, while the others go on: whatever can be brought is there
@@ -49,7 +50,7 @@ func (f *failures) announce(g *globals, more []*fetch.ItemError) {
 	}
 	refs := make([]string, len(all))
 	for i, e := range all {
-		refs[i] = printable(e.Ref)
+		refs[i] = plain.Line(e.Ref)
 	}
 	g.note("cannot be had, as said at the end: %s; the rest is fetched all the same", strings.Join(refs, ", "))
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A spaceNeed is a directory that something of at most that many bytes will be written to.
@@ -45,7 +47,7 @@ func checkSpace(needs ...spaceNeed) (room string, err error) {
 	var texts []string
 	var errs []error
 	for _, d := range disks {
-		texts = append(texts, fmt.Sprintf("%s at most for %s, %s free", size(d.bytes), d.list(false), size(d.free)))
+		texts = append(texts, fmt.Sprintf("%s at most for %s, %s free", plain.Size(d.bytes), d.list(false), plain.Size(d.free)))
 		if d.bytes > d.free {
 			errs = append(errs, d.refusal())
 		}
@@ -59,7 +61,7 @@ func (d *disk) list(bytes bool) string {
 	for _, n := range d.needs {
 		text := fmt.Sprintf("%s in %s", n.what, n.dir)
 		if bytes {
-			text += fmt.Sprintf(" (%s)", size(n.bytes))
+			text += fmt.Sprintf(" (%s)", plain.Size(n.bytes))
 		}
 		parts = append(parts, text)
 	}
@@ -74,5 +76,5 @@ func (d *disk) refusal() error {
 		}
 	}
 	return fmt.Errorf("no space for %s: %s needed there at most, %s free: make room; %s",
-		d.list(len(d.needs) > 1), size(d.bytes), size(d.free), strings.Join(remedies, ", "))
+		d.list(len(d.needs) > 1), plain.Size(d.bytes), plain.Size(d.free), strings.Join(remedies, ", "))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // minSplit is the least size of parts, in bytes: below, opening a bundle would need more than its first and last part.
@@ -66,7 +67,7 @@ func (r buildResult) name() string {
 	case r.Path == standardStream:
 		return "the bundle"
 	case r.Parts > 0:
-		return fmt.Sprintf("%s in %s", r.Path, count(r.Parts, "part"))
+		return fmt.Sprintf("%s in %s", r.Path, plain.Count(r.Parts, "part"))
 	}
 	return r.Path
 }

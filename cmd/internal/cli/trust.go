@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -155,7 +156,7 @@ func (g *globals) warn(text string) {
 	if g.watched() {
 		g.logger().Warn("warning", "reason", text)
 	}
-	g.note("warning: %s", printable(text))
+	g.note("warning: %s", plain.Line(text))
 }
 
 // load reads the keys that are trusted: those that flags name, or the user's own.

@@ -88,7 +88,8 @@ type Change struct {
 	Time         uint64 // seconds since 1970
 }
 
-// ReadRPM reads the headers of an .rpm of size bytes. It reads nothing of the payload.
+// ReadRPM reads the headers of an .rpm of size bytes. It reads nothing of the payload. The parser is ours: it
+// bounds every claim of a hostile header, and reads from an io.ReaderAt inside a bundle.
 func ReadRPM(r io.ReaderAt, size int64) (*RPM, error) {
 	lead := make([]byte, rpmLead)
 	if _, err := r.ReadAt(lead, 0); err != nil || !bytes.HasPrefix(lead, []byte("\xed\xab\xee\xdb")) {
