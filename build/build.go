@@ -1,211 +1,101 @@
-package cli
+// Package build makes bundles on the connected side. Load reads a manifest with everything it names. The Project then builds the
+// bundle (Build), makes a lock (Resolve) or lists the images (Images).
+//
+// Charts and YAML come from strangers, so a child process searches them for images: this program, started with FinderCommand. Main
+// of a program that uses this package therefore begins like this:
+//
+//	if len(os.Args) > 1 && os.Args[1] == build.FinderCommand {
+//		if err := build.RunFinder(os.Stdin, os.Stdout); err != nil {
+//			log.Fatal(err)
+//		}
+//		return
+//	}
+package build
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/opencontainers/go-digest"
-	"github.com/spf13/cobra"
-
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-type buildOptions struct {
-	lockOptions
-	output  string
-	locked  bool
-	noCache bool
-	// provenance says beside the bundle how it was built.
-	provenance bool
-	split      sizeFlag
+// A Result describes a bundle that was built.
+type Result struct {
+	bundle.Summary
+	Index      bundle.Index
+	Lock       *manifest.Lock
+	Fetched    int64  // bytes that were not in the cache
+	Cached     int64  // bytes that were
+	Provenance []byte // an in-toto statement, with Options.Provenance
 }
 
-func newBuildCmd(g *globals) *cobra.Command {
-	o := buildOptions{split: sizeFlag{least: minSplit}}
-	cmd := &cobra.Command{
-		Use:   "build MANIFEST",
-		Short: "Download everything a manifest names into one file",
-		Long: `Downloads everything a manifest names into one file, NAME-VERSION.kkb.
-
-A lock file beside the manifest is used while it fits; without one, what tags mean today is looked up and the lock is kept
-in the bundle. What was downloaded stays in the cache, so an interrupted build continues and the next one brings only
-what is new. The same lock gives the same bytes. What the disks have to hold is checked before anything large is downloaded.
-
-With --no-cache only the bundle and a few blobs need room, in a directory beside it that is removed again ($TMPDIR if that is set):
-contents are downloaded in the order of the bundle, a few ahead of the one being written. The bundle is the same, but a build that is
-interrupted starts over.
-
-With --split the bundle is written as NAME.kkb.001, .002 and so on, of that size each, at most 999, and NAME.kkb.parts.json,
-which says what must be there. Every command reads the parts where they lie. FAT32 takes files below 4 GiB: --split 4GB.
-With -o - the bundle goes to standard output, and what is printed there otherwise to standard error.
-
-With --provenance, NAME.kkb.provenance.json says how the bundle was built: an in-toto statement with SLSA provenance, its manifest and lock
-by digest, where each item came from, and when. It is no part of the bundle, which has no times; see kkbundle sign --provenance.
-
-What an installation, charts and YAML need has to be in the bundle for every platform. What is missing is an error that says who
-needs it; the proof travels in the bundle (kkbundle inspect --closure), with a bill of materials (inspect --sbom).
-
-Images that nobody listed are found by rendering the charts with their values, and in the Kubernetes YAML under manifests.
-What may be an image and cannot be decided is said; --strict makes that an error. See kkbundle images.`,
-		Example: `  kkbundle build manifest.yaml
-  kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
-  kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
-  kkbundle build -o - manifest.yaml | ssh gate kkbundle push --registry harbor.site -`,
-		Args: takes("MANIFEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runBuild(cmd.Context(), g, args[0], o)
-		},
-	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb)")
-	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
-	o.fetchFlags.add(cmd.Flags())
-	o.findFlags.add(cmd.Flags())
-	cmd.Flags().BoolVar(&o.locked, "locked", false, "refuse to build unless the lock file fits the manifest")
-	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which says how the bundle was built")
-	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download straight into the bundle, for machines with little disk; an interrupted build starts over")
-	return cmd
-}
-
-// buildResult is what build prints with --json.
-type buildResult struct {
-	Version  int           `json:"version"` // 1
-	Path     string        `json:"path"`
-	Digest   string        `json:"digest"`
-	Size     int64         `json:"size"`            // bytes, as are the others
-	Parts    int           `json:"parts,omitempty"` // files that it is in, with --split
-	Items    int           `json:"items"`
-	Blobs    int           `json:"blobs"`
-	Content  int64         `json:"content"`  // what it unpacks to
-	Fetched  int64         `json:"fetched"`  // that were not in the cache
-	Cached   int64         `json:"cached"`   // that were
-	Duration time.Duration `json:"duration"` // nanoseconds
-	Warnings []string      `json:"warnings,omitempty"`
-	// Undecided is what may be an image and is none of the items.
-	Undecided []string `json:"undecided,omitempty"`
-	// Assumed is what the catalog does not know and took for granted.
-	Assumed []string `json:"assumed,omitempty"`
-}
-
-func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
-	start := time.Now()
-	if o.provenance && o.output == standardStream {
-		return &usageError{errors.New("--provenance lies beside a file: name one with -o")}
-	}
-	p, err := loadProject(file)
-	if err != nil {
-		return err
-	}
-	g.noteProblems(p.notes)
-	g.assumed(p.assumptions)
-	if o.output == "" {
-		o.output = bundleFile(p.manifest.Metadata)
-	}
-	if err := o.checkOutput(g); err != nil {
-		return err
-	}
-	b := &builder{globals: g, project: p, buildOptions: o, started: start}
+// Build downloads everything that the manifest names and writes the bundle to o.Output or o.Stream.
+//
+// It uses the lock beside the manifest if that fits, and otherwise resolves tags and versions anew. Free space is checked before
+// anything large is downloaded. Damaged copies in the cache are downloaded again. One item that cannot be downloaded does not keep
+// the others from the cache; the error is a *fetch.Errors with all that failed. After an error there is no new bundle, and an
+// interrupted build continues where it was, except with o.NoCache. The same lock and level give the same bytes.
+func (p *Project) Build(ctx context.Context, o Options) (r Result, err error) {
+	b := &builder{session: newSession(p, o), started: time.Now()}
 	if err := b.open(); err != nil {
-		return err
+		return r, err
 	}
-	r, err := b.run(ctx)
-	if err = errors.Join(err, b.close()); err != nil {
-		return err
-	}
-	r.Duration = time.Since(start)
-	switch {
-	case g.json && o.output == standardStream:
-		return json.NewEncoder(g.Err).Encode(r) // a line, as the events there are
-	case g.json:
-		return printJSON(g.Out, r)
-	case o.output == standardStream:
-		g.Out = g.Err // standard output is the bundle's
-	}
-	g.noteAll(r.Warnings)
-	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
-	return g.result("%s", r.Digest)
+	r, err = b.run(ctx)
+	return r, errors.Join(err, b.close())
 }
 
-func bundleFile(m manifest.Metadata) string {
-	if m.Version == "" {
-		return m.Name + ".kkb"
+// Resolve makes a lock of the manifest and of the images found in its charts and YAML. It does not write the lock to a file.
+func (p *Project) Resolve(ctx context.Context, o Options) (l *manifest.Lock, err error) {
+	s := newSession(p, o)
+	if err := s.open(); err != nil {
+		return nil, err
 	}
-	return m.Name + "-" + m.Version + ".kkb"
-}
-
-// mending runs f. Where the cache's copies of blobs turn out damaged, they are dropped, and f runs again and fetches them.
-func mending[T any](g *globals, c *bundle.Cache, f func() (T, error)) (T, error) {
-	dropped := map[digest.Digest]bool{}
-	for {
-		result, err := f()
-		before := len(dropped)
-		for _, damaged := range damagedEntries(err) {
-			if dropped[damaged.Digest] {
-				continue // it was fetched again and is damaged again: that is the disk
-			}
-			dropped[damaged.Digest] = true
-			g.note("the cache's copy of blob %s is damaged (%s) and is fetched again", damaged.Digest, damaged.Reason)
-			if err := c.DropDamaged(damaged); err != nil {
-				return result, err
-			}
-		}
-		if len(dropped) == before {
-			return result, err
-		}
+	defer func() { err = errors.Join(err, s.cache.Close()) }()
+	s.memory = memoryDir(s.Cache)
+	f := &finder{session: s}
+	l, err = bundle.Mend(s.cache, s.dropped, func() (*manifest.Lock, error) { return f.resolve(ctx) })
+	if err == nil {
+		err = s.judge(l.Undecided)
 	}
-}
-
-// damagedEntries returns every CacheError in err: where errors.As finds one, each run would mend one.
-func damagedEntries(err error) []*bundle.CacheError {
-	if damaged, ok := err.(*bundle.CacheError); ok { //nolint:errorlint // the chain is walked here
-		return []*bundle.CacheError{damaged}
+	if err == nil {
+		err = s.checkLock(l, f)
 	}
-	var all []*bundle.CacheError
-	switch e := err.(type) { //nolint:errorlint // the chain is walked here
-	case interface{ Unwrap() error }:
-		all = damagedEntries(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			all = append(all, damagedEntries(inner)...)
-		}
-	}
-	return all
+	return l, err
 }
 
 // A builder makes one bundle.
 type builder struct {
-	*globals
-	*project
-	buildOptions
-	cache     *bundle.Cache
+	*session
+	scratch   *bundle.Scratch // the directory of cache, without a cache of the user
 	cacheDir  string
-	scratch   *bundle.Scratch // what the cache is of, with --no-cache
-	lock      *manifest.Lock  // once it is known
-	finder    *finder         // what looked for images, if they were looked for
+	lock      *manifest.Lock // nil until it is known
+	finder    *finder        // nil if no images were searched for
 	started   time.Time
-	wasLocked bool     // the lock was there before
+	wasLocked bool     // lock was read from a file
 	failures  failures // items that could not be resolved or fetched
-	began     bool     // to download what is large
+	began     bool     // to download contents
 }
 
 // open opens the cache.
-func (b *builder) open() (err error) {
-	if b.noCache {
+func (b *builder) open() error {
+	if b.Output == "" && b.Stream == nil {
+		return errors.New("build: Options have neither Output nor Stream")
+	}
+	if b.NoCache {
 		return b.openScratch()
 	}
-	if err := bundle.SweepScratch(filepath.Dir(b.output)); err != nil {
+	if err := bundle.SweepScratch(filepath.Dir(b.Output)); err != nil {
 		return err
 	}
-	b.cache, b.cacheDir, err = b.openCache()
-	b.memory = memoryDir(b.cacheDir)
-	return err
+	b.cacheDir, b.memory = b.Cache, memoryDir(b.Cache)
+	return b.session.open()
 }
 
 func (b *builder) close() error {
@@ -215,93 +105,123 @@ func (b *builder) close() error {
 	return b.cache.Close()
 }
 
-func (b *builder) run(ctx context.Context) (buildResult, error) {
-	if b.noCache {
+func (b *builder) run(ctx context.Context) (Result, error) {
+	if b.NoCache {
 		r, err := b.build(ctx)
 		if err != nil {
-			return r, &startsOverError{err, b.began}
+			return r, &NoCacheError{err, b.began}
 		}
 		return r, nil
 	}
-	return mending(b.globals, b.cache, func() (buildResult, error) { return b.build(ctx) })
+	return bundle.Mend(b.cache, b.dropped, func() (Result, error) { return b.build(ctx) })
 }
 
-// build brings what the cache lacks and writes the bundle.
-func (b *builder) build(ctx context.Context) (buildResult, error) {
-	if b.failures.list != nil { // of the run before, which was mended
+// build fetches the items that the cache lacks and writes the bundle.
+func (b *builder) build(ctx context.Context) (Result, error) {
+	if b.failures.list != nil { // of the attempt before
 		b.failures, b.lock = failures{}, nil
 	}
-	if b.lock == nil { // not again where a blob had to be mended: files without a checksum would be fetched anew
-		lock, err := b.lockFor(ctx)
-		if err := b.failures.set(err); err != nil {
-			return buildResult{}, err
+	if b.lock == nil { // not again after a damaged blob: files without a checksum would be fetched anew
+		if err := b.settle(ctx); err != nil {
+			return Result{}, err
 		}
-		if b.failures.list == nil { // what failed may be the answer
-			if err := b.judge(lock.Undecided, b.strict, b.file); err != nil {
-				return buildResult{}, err
-			}
-			if err := b.checkLock(lock, b.finder); err != nil {
-				return buildResult{}, err
-			}
-		}
-		b.lock = lock
 	}
-	m := b.newMeter("fetch")
-	defer m.stop()
-	job, err := fetch.Prepare(ctx, b.lock, b.fetchOptions(b.project, b.cache, b.jobs, m))
+	m := b.begin(PhaseFetch)
+	defer m.end()
+	job, err := fetch.Prepare(ctx, b.lock, b.fetchOptions(m))
 	if err != nil {
-		return buildResult{}, err
+		return Result{}, err
 	}
 	defer job.Close()
-	b.failures.announce(b.globals, job.Failed())
+	b.failures.announce(b.session, job.Failed())
 	if err := b.announce(job); err != nil {
-		return buildResult{}, err
+		return Result{}, err
 	}
 	b.began = true
 	index, err := b.fetch(ctx, job)
 	if err != nil {
-		return buildResult{}, err
+		return Result{}, err
 	}
 	sum, err := b.assemble(ctx, job, index, m)
 	if err == nil {
 		err = b.checkWritten(ctx)
 	}
-	if err == nil && b.provenance {
-		err = b.writeProvenance(ctx, sum)
-	}
 	estimate := job.Estimate()
-	return buildResult{
-		Version: 1, Path: b.output, Digest: sum.Digest.String(), Size: sum.Size, Parts: sum.Parts, Items: len(index.Items), Blobs: sum.Blobs,
-		Content: sum.Content, Fetched: estimate.Download, Cached: estimate.Cached,
-		Warnings: append(warnings(shortfallsOf(index.Items)), append(staleSignatures(b.output, index), staleProvenance(b.output, sum.Digest)...)...), Undecided: b.lock.Undecided, Assumed: b.assumptions,
-	}, err
+	r := Result{Summary: sum, Index: index, Lock: b.lock, Fetched: estimate.Download, Cached: estimate.Cached}
+	if err == nil && b.Provenance {
+		r.Provenance, err = b.provenance(ctx, sum)
+	}
+	return r, err
 }
 
-// assemble writes the bundle. fetching shows what comes until then, or with --no-cache meanwhile.
-func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Index, fetching *meter) (bundle.Summary, error) {
-	if b.noCache {
+// settle sets the lock and checks it, unless items failed, which may be why something is missing.
+func (b *builder) settle(ctx context.Context) error {
+	lock, err := b.lockFor(ctx)
+	if err := b.failures.set(err); err != nil {
+		return err
+	}
+	if b.failures.list == nil {
+		if err := b.judge(lock.Undecided); err != nil {
+			return err
+		}
+		if err := b.checkLock(lock, b.finder); err != nil {
+			return err
+		}
+	}
+	b.lock = lock
+	return nil
+}
+
+// assemble writes the bundle. fetching is the phase that ends then, or that goes on without a cache.
+func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Index, fetching *phase) (bundle.Summary, error) {
+	if b.NoCache {
 		return b.assembleUncached(ctx, job, index)
 	}
-	fetching.stop()
-	m := b.newMeter("write")
-	defer m.stop()
+	fetching.end()
+	m := b.begin(PhaseWrite)
+	defer m.end()
 	return b.write(ctx, b.cache, index, bundle.WriteOptions{Progress: m.set})
 }
 
-// lockFor returns the lock beside the manifest if it fits, and otherwise, unless --locked, a new one.
+// write writes the bundle to the output.
+func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
+	if b.Stream != nil {
+		return b.stream(ctx, src, x, o)
+	}
+	o.PartSize = b.PartSize
+	return bundle.Create(ctx, b.Output, src, x, o)
+}
+
+// stream writes the bundle to the stream. Written bytes cannot be taken back, so a damaged copy in the cache is dropped, for the
+// next run to fetch, and is an error.
+func (b *builder) stream(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
+	sum, err := bundle.Write(ctx, b.Stream, src, x, o)
+	damaged := bundle.CacheErrors(err)
+	if len(damaged) == 0 {
+		return sum, err
+	}
+	for _, d := range damaged {
+		if err := b.cache.DropDamaged(d); err != nil {
+			return sum, err
+		}
+	}
+	return sum, fmt.Errorf("output cut short: the cache's copy of blob %s is damaged (%s); run the command again to download that blob", damaged[0].Digest, damaged[0].Reason)
+}
+
+// lockFor returns the lock beside the manifest if it fits, and otherwise a new one, unless Options.Locked is set.
 func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
-	l, err := b.loadLock()
+	l, err := b.Project.Lock()
 	if err != nil {
 		return nil, err
 	}
-	file := lockFile(b.file)
+	file := LockFile(b.File)
 	if l == nil {
-		if b.locked {
-			return nil, &inputError{fmt.Errorf("there is no lock file %s: run `kkbundle lock %s`", file, b.file)}
+		if b.Locked {
+			return nil, &InputError{fmt.Errorf("lock file %s does not exist: run `kkbundle lock %s`", file, b.File)}
 		}
 		return b.resolve(ctx)
 	}
-	stale := l.Covers(b.manifest)
+	stale := l.Covers(b.Manifest)
 	if stale == nil {
 		stale, err = b.checkInputs(l)
 	}
@@ -309,31 +229,31 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 		b.wasLocked = err == nil
 		return l, err
 	}
-	if b.locked {
+	if b.Locked {
 		return nil, fmt.Errorf("%s: %w", file, stale)
 	}
-	b.note("%s is not used: %v; run `kkbundle lock %s`", file, stale, b.file)
+	b.note("%s is not used: %v; run `kkbundle lock %s`", file, stale, b.File)
 	return b.resolve(ctx)
 }
 
 // resolve makes a new lock.
 func (b *builder) resolve(ctx context.Context) (*manifest.Lock, error) {
-	b.finder = newFinder(b.globals, b.project, b.cache, b.lockOptions)
+	b.finder = &finder{session: b.session}
 	return b.finder.resolve(ctx)
 }
 
-// fetch brings everything into the cache, or with --no-cache what has to come first, and says what the bundle holds. What
-// failed does not keep the rest from coming; the error has all of it.
+// fetch downloads everything into the cache, or only manifests without a cache, and returns the bundle's index. Items that fail do
+// not keep the others from being fetched; the error has all of them.
 func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, error) {
 	bring := job.Run
-	if b.noCache {
+	if b.NoCache {
 		bring = job.Head
 	}
 	items, err := bring(ctx)
 	if err := cmp.Or(b.failures.set(err), b.failures.err()); err != nil {
 		return bundle.Index{}, err
 	}
-	x := bundle.Index{Name: b.manifest.Metadata.Name, Version: b.manifest.Metadata.Version, Platforms: b.manifest.Platforms}
+	x := bundle.Index{Name: b.Manifest.Metadata.Name, Version: b.Manifest.Metadata.Version, Platforms: b.Manifest.Platforms}
 	for _, it := range items {
 		x.Items = append(x.Items, bundle.Item(it))
 	}
@@ -345,12 +265,12 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 	if err != nil {
 		return x, err
 	}
-	for _, d := range slices.Concat(extras, []document{{bundle.KindLock, documentLock, data}}) {
+	for _, d := range slices.Concat(extras, []bundle.Document{{Kind: bundle.KindLock, Ref: bundle.DocumentLock, Data: data}}) {
 		if err := b.include(ctx, &x, d); err != nil {
 			return x, err
 		}
 	}
-	for _, proof := range []func(context.Context, bundle.Index) (document, error){b.closure, b.billOfMaterials} {
+	for _, proof := range []func(context.Context, bundle.Index) (bundle.Document, error){b.closure, b.billOfMaterials} {
 		d, err := proof(ctx, x)
 		if err == nil {
 			err = b.include(ctx, &x, d)
@@ -363,8 +283,8 @@ func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, erro
 }
 
 // include adds a document to the bundle.
-func (b *builder) include(ctx context.Context, x *bundle.Index, d document) error {
-	it, err := d.put(ctx, b.cache)
+func (b *builder) include(ctx context.Context, x *bundle.Index, d bundle.Document) error {
+	it, err := d.Put(ctx, b.cache)
 	x.Items = append(x.Items, it)
 	return err
 }

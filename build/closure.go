@@ -1,4 +1,4 @@
-package cli
+package build
 
 import (
 	"cmp"
@@ -17,34 +17,36 @@ import (
 	"github.com/kkbundle/kkbundle/closure"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/sbom"
 )
 
-// A closureError says that something which is needed is not among the items.
-type closureError struct {
+// A ClosureError lists the items that are needed and missing.
+type ClosureError struct {
 	where   string
 	missing []string // a sentence each
 	hint    string
 }
 
-func (e *closureError) Error() string {
+// Error has a line for each of them.
+func (e *ClosureError) Error() string {
 	if len(e.missing) == 1 {
 		return e.where + ": " + e.missing[0]
 	}
-	return fmt.Sprintf("%s: %d things that are needed are missing:\n  %s", e.where, len(e.missing), strings.Join(e.missing, "\n  "))
+	return fmt.Sprintf("%s: %d needed items are missing:\n  %s", e.where, len(e.missing), strings.Join(e.missing, "\n  "))
 }
 
-// Hint says what to do.
-func (e *closureError) Hint() string { return e.hint }
+// Hint returns the remedy.
+func (e *ClosureError) Hint() string { return e.hint }
 
 const (
-	hintManifest = "list what is missing in the manifest (images, charts, files, packages), or correct what asks for it, and run kkbundle lock"
-	hintBundle   = "build the bundle again with this version of kkbundle, before it goes where nothing can be fetched"
+	hintManifest = "add the missing items to the manifest (images, charts, files, packages), or correct the file that asks for them, and run kkbundle lock"
+	hintBundle   = "build the bundle again with this version of kkbundle, while there is internet"
 )
 
-// missing puts errors of package closure together. Others are returned as they are.
+// missing joins errors of package closure. Other errors are returned unchanged.
 func missing(where, hint string, errs ...error) error {
-	out := closureError{where: where, hint: hint}
+	out := ClosureError{where: where, hint: hint}
 	for _, err := range errs {
 		var e *closure.MissingError
 		switch {
@@ -62,14 +64,14 @@ func missing(where, hint string, errs ...error) error {
 	return &out
 }
 
-// wants are the needs of the clusters that the manifest names, of its packages among what is there, and of the places where f
-// found images.
-func (p *project) wants(f *finder, there []closure.Item) ([]closure.Need, error) {
-	needs := closure.OfSets(p.manifest, there)
+// wants returns the needs of the manifest's clusters, of its packages among the items in there, and of the places where f found
+// images.
+func (p *Project) wants(f *finder, there []closure.Item) ([]closure.Need, error) {
+	needs := closure.OfSets(p.Manifest, there)
 	for i, c := range p.clusters {
-		more, err := clusterNeeds(c, p.manifest, p.below[i])
+		more, err := clusterNeeds(c, p.Manifest, p.below[i])
 		if err != nil {
-			return nil, &inputError{err}
+			return nil, &InputError{err}
 		}
 		needs = append(needs, more...)
 	}
@@ -86,65 +88,64 @@ func (p *project) wants(f *finder, there []closure.Item) ([]closure.Need, error)
 			own[ref] = image.Platforms
 		}
 	}
-	return append(needs, closure.OfImages(f.seen.Images, p.manifest.Platforms, own)...), nil
+	return append(needs, closure.OfImages(f.seen.Images, p.Manifest.Platforms, own)...), nil
 }
 
-// clusterNeeds are those of one of a manifest's clusters, whose files the bundle carries below a directory.
+// clusterNeeds returns the needs of one cluster of a manifest. The bundle carries its files below a directory.
 func clusterNeeds(c *manifest.Cluster, b *manifest.Bundle, below string) ([]closure.Need, error) {
 	needs, err := closure.OfCluster(c, b.Platforms, below)
 	more, bad := closure.OfPackages(c, b)
 	return append(needs, more...), errors.Join(err, bad)
 }
 
-// checkLock wants everything that is needed to be pinned, before anything large is fetched. f is what looked for images, nil
-// where the lock was there already.
-func (p *project) checkLock(l *manifest.Lock, f *finder) error {
+// checkLock checks that everything needed is pinned, before anything large is fetched. f is nil if the lock existed already.
+func (p *Project) checkLock(l *manifest.Lock, f *finder) error {
 	there := closure.Pinned(l)
 	for _, d := range p.extras {
-		there = append(there, closure.Item{Kind: d.kind, Ref: d.ref, Name: d.ref})
+		there = append(there, closure.Item{Kind: d.Kind, Ref: d.Ref, Name: d.Ref})
 	}
 	needs, err := p.wants(f, there)
 	if err != nil {
 		return err
 	}
 	_, err = closure.Check(needs, there)
-	return missing(p.file, hintManifest, err)
+	return missing(p.File, hintManifest, err)
 }
 
-// closure proves that the items have everything that is needed, and returns the proof for the bundle. Charts and YAML are
-// looked into even where a lock says what was found in them: that may have been another version of kkbundle.
-func (b *builder) closure(ctx context.Context, x bundle.Index) (document, error) {
+// closure proves that the items have everything needed, and returns the proof for the bundle. Charts and YAML are searched even
+// with a lock, which another version of kkbundle may have made.
+func (b *builder) closure(ctx context.Context, x bundle.Index) (bundle.Document, error) {
 	if b.finder == nil || !b.finder.done {
 		charts, err := b.lockedCharts(ctx, x.Items)
 		if err != nil {
-			return document{}, err
+			return bundle.Document{}, err
 		}
-		b.finder = newFinder(b.globals, b.project, b.cache, b.lockOptions)
+		b.finder = &finder{session: b.session}
 		if err := b.finder.find(ctx, charts); err != nil {
-			return document{}, err
+			return bundle.Document{}, err
 		}
 	}
 	there, err := closure.Contents(ctx, x.Items, b.readCached)
 	if err != nil {
-		return document{}, err
+		return bundle.Document{}, err
 	}
 	needs, err := b.wants(b.finder, there)
 	if err != nil {
-		return document{}, err
+		return bundle.Document{}, err
 	}
 	record, err := closure.Check(needs, there)
-	if err := missing(b.file, hintManifest, err); err != nil {
-		return document{}, err
+	if err := missing(b.File, hintManifest, err); err != nil {
+		return bundle.Document{}, err
 	}
 	record.Undecided = b.lock.Undecided
 	data, err := record.Marshal()
-	return document{bundle.KindClosure, documentClosure, data}, err
+	return bundle.Document{Kind: bundle.KindClosure, Ref: bundle.DocumentClosure, Data: data}, err
 }
 
-// lockedCharts are the manifest's charts with what the lock pins, whose archives are in the cache.
+// lockedCharts returns the charts of the manifest with their pins. Their archives are in the cache.
 func (b *builder) lockedCharts(ctx context.Context, items []bundle.Item) ([]fetch.Chart, error) {
 	var list []fetch.Chart
-	for _, c := range b.manifest.Charts {
+	for _, c := range b.Manifest.Charts {
 		pin, ok := b.chartPin(c)
 		i := slices.IndexFunc(items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Ref == pin.Ref })
 		if !ok || i < 0 {
@@ -159,14 +160,14 @@ func (b *builder) lockedCharts(ctx context.Context, items []bundle.Item) ([]fetc
 	return list, nil
 }
 
-// chartPin returns what a chart resolved to: of several versions that a range allows, the newest.
+// chartPin returns the pin of a chart: of several versions in a range, the newest.
 func (b *builder) chartPin(c manifest.Chart) (best manifest.Pin, found bool) {
 	for _, p := range b.lock.Items {
 		if p.Kind != manifest.ItemChart || !c.Fits(p) {
 			continue
 		}
 		exact := p.Version == c.Version
-		if !found || exact || best.Version != c.Version && compareVersions(p.Version, best.Version) > 0 {
+		if !found || exact || best.Version != c.Version && manifest.CompareVersions(p.Version, best.Version) > 0 {
 			best, found = p, true
 		}
 	}
@@ -175,7 +176,7 @@ func (b *builder) chartPin(c manifest.Chart) (best manifest.Pin, found bool) {
 
 // archiveOf returns a chart's archive.
 func (b *builder) archiveOf(ctx context.Context, it bundle.Item) (digest.Digest, error) {
-	data, err := b.readCached(ctx, it.Descriptor.Digest, maxFile)
+	data, err := b.readCached(ctx, it.Descriptor.Digest, bundle.MaxDocument)
 	if err != nil {
 		return "", err
 	}
@@ -200,35 +201,35 @@ func (b *builder) readCached(ctx context.Context, d digest.Digest, most int64) (
 	defer func() { err = errors.Join(err, r.Close()) }()
 	data, err = io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(data)) > most {
-		err = fmt.Errorf("blob %s has more than %s", d, size(most))
+		err = fmt.Errorf("blob %s has more than %s", d, plain.Size(most))
 	}
 	return data, err
 }
 
-// billOfMaterials is for the bundle too.
-func (b *builder) billOfMaterials(ctx context.Context, x bundle.Index) (document, error) {
+// billOfMaterials returns the SBOM for the bundle.
+func (b *builder) billOfMaterials(ctx context.Context, x bundle.Index) (bundle.Document, error) {
 	data, err := sbom.New(ctx, x, b.lock, b.readCached)
-	return document{bundle.KindSBOM, documentSBOM, data}, err
+	return bundle.Document{Kind: bundle.KindSBOM, Ref: bundle.DocumentSBOM, Data: data}, err
 }
 
-// checkWritten is verify --closure of the bundle that was just written.
+// checkWritten checks the closure of the bundle that was just written.
 func (b *builder) checkWritten(ctx context.Context) error {
-	if b.output == standardStream {
+	if b.Stream != nil {
 		return nil
 	}
-	r, err := bundle.Open(b.output)
+	r, err := bundle.Open(b.Output)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	_, err = checkClosure(ctx, b.output, &r.Catalog)
+	_, err = CheckClosure(ctx, b.Output, &r.Catalog)
 	return err
 }
 
-// checkClosure compares a bundle with the proof that it carries, and with what this version of kkbundle asks it for when it
-// installs the cluster that it carries. It returns how many items somebody needs.
-func checkClosure(ctx context.Context, name string, c *bundle.Catalog) (needed int, err error) {
-	record, err := readClosure(ctx, c)
+// CheckClosure compares a bundle with the proof that it carries, and with the needs of its clusters in this version of kkbundle. It
+// returns the number of needed items. The error is a *ClosureError if something is missing.
+func CheckClosure(ctx context.Context, name string, c *bundle.Catalog) (needed int, err error) {
+	record, err := ReadClosure(ctx, c)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
@@ -249,14 +250,14 @@ func checkClosure(ctx context.Context, name string, c *bundle.Catalog) (needed i
 	return needed, missing(name, hintBundle, record.Compare(there), err)
 }
 
-// bundleNeeds are those of the cluster files that a bundle carries, by the names that addCluster gives them.
+// bundleNeeds returns the needs of the cluster files that a bundle carries.
 func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error) {
-	read := func(ref string) ([]byte, error) { return readDocument(ctx, c, bundle.KindManifest, ref) }
-	data, err := read(documentManifest)
+	read := func(ref string) ([]byte, error) { return c.Document(ctx, bundle.KindManifest, ref) }
+	data, err := read(bundle.DocumentManifest)
 	if err != nil {
 		return nil, err
 	}
-	b, err := manifest.ParseBundle(documentManifest, data)
+	b, err := manifest.ParseBundle(bundle.DocumentManifest, data)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +272,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 		if err != nil {
 			return nil, err
 		}
-		if cluster.Catalogs, err = readCatalogs(cluster, read, below); err != nil {
+		if cluster.Catalogs, err = ReadCatalogs(cluster, read, below); err != nil {
 			return nil, err
 		}
 		more, err := clusterNeeds(cluster, b, below)
@@ -283,43 +284,14 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 	return needs, nil
 }
 
-// readClosure reads the proof that a bundle carries.
-func readClosure(ctx context.Context, c *bundle.Catalog) (closure.Record, error) {
-	if _, ok := c.Find(bundle.KindClosure, documentClosure, ""); !ok {
-		return closure.Record{}, errors.New("the bundle carries no closure: it is a part of another, or several in one, or an older kkbundle built it")
+// ReadClosure reads the proof that a bundle carries.
+func ReadClosure(ctx context.Context, c *bundle.Catalog) (closure.Record, error) {
+	if _, ok := c.Find(bundle.KindClosure, bundle.DocumentClosure, ""); !ok {
+		return closure.Record{}, errors.New("the bundle carries no closure: it was copied from other bundles, or built by an older kkbundle")
 	}
-	data, err := readDocument(ctx, c, bundle.KindClosure, documentClosure)
+	data, err := c.Document(ctx, bundle.KindClosure, bundle.DocumentClosure)
 	if err != nil {
 		return closure.Record{}, err
 	}
 	return closure.ParseRecord(data)
-}
-
-// printClosure prints who needs what.
-func (g *globals) printClosure(r closure.Record) error {
-	if g.json {
-		return printJSON(g.Out, r)
-	}
-	var rows [][]string
-	extra := 0
-	for _, e := range r.Items {
-		by := "nobody: extra"
-		switch n := len(e.NeededBy); {
-		case n == 0:
-			extra++
-		case n == 1:
-			by = e.NeededBy[0].String()
-		default:
-			by = fmt.Sprintf("%s; and %d more", e.NeededBy[0], n-1)
-		}
-		rows = append(rows, []string{e.Kind, e.Ref, strings.Join(e.Platforms, ","), by})
-	}
-	if err := printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "NEEDED BY"}, rows); err != nil {
-		return err
-	}
-	g.note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", count(len(rows), "item"), extra, len(r.Undecided))
-	for _, text := range r.Undecided {
-		g.note("undecided: %s", printable(text))
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package build
 
 import (
 	"cmp"
@@ -9,66 +9,55 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
-// findFlags are the flags of commands that look for images that nobody listed.
-type findFlags struct {
-	strict  bool
-	timeout time.Duration
-}
+// A FindError lists the charts and files that could not be searched for images.
+type FindError struct{ problems []string }
 
-func (f *findFlags) add(fs *pflag.FlagSet) {
-	fs.BoolVar(&f.strict, "strict", false, "fail if it cannot be decided whether something is an image")
-	fs.DurationVar(&f.timeout, "render-timeout", time.Minute, "most time that rendering one chart may take")
-}
-
-// A findError has what could not be searched for images, a line each.
-type findError struct{ problems []string }
-
-func (e *findError) Error() string {
+// Error has a line for each of them.
+func (e *FindError) Error() string {
 	if len(e.problems) == 1 {
 		return e.problems[0]
 	}
 	return fmt.Sprintf("%d places could not be searched for images:\n  %s", len(e.problems), strings.Join(e.problems, "\n  "))
 }
 
-// Hint says how to go on without.
-func (*findError) Hint() string {
+// Hint returns the ways around.
+func (*FindError) Hint() string {
 	return "correct the values or the file; for a chart whose images are all listed under images, set imagesListed: true"
 }
 
-// An undecidedError has what --strict does not let pass.
-type undecidedError struct{ texts []string }
+// An UndecidedError lists texts that may be images, which Options.Strict does not allow.
+type UndecidedError struct{ Texts []string }
 
-func (e *undecidedError) Error() string {
-	return fmt.Sprintf("%s may be an image or stand for one:\n  %s", count(len(e.texts), "text"), strings.Join(e.texts, "\n  "))
+// Error has a line for each text.
+func (e *UndecidedError) Error() string {
+	return fmt.Sprintf("%s may be an image or stand for one:\n  %s", plain.Count(len(e.Texts), "text"), strings.Join(e.Texts, "\n  "))
 }
 
-// Hint says how each is decided.
-func (*undecidedError) Hint() string {
+// Hint returns the ways to decide them.
+func (*UndecidedError) Hint() string {
 	return "list those that are needed under images, write imageRules for custom resources, and name the others under excludeImages"
 }
 
-// useCharts notes how a cluster, whose file is in a directory, installs charts.
-func (p *project) useCharts(c *manifest.Cluster, dir string) error {
+// useCharts records how a cluster installs charts. Its cluster file is in directory dir.
+func (p *Project) useCharts(c *manifest.Cluster, dir string) error {
 	uses, err := installer.ChartUses(c)
 	if err != nil {
 		return err
 	}
 	if len(p.clusters) == 0 {
-		p.manifest.Kubernetes.Version = c.Kubernetes.Version
+		p.Manifest.Kubernetes.Version = c.Kubernetes.Version
 	}
 	p.clusters = append(p.clusters, c)
 	for i := range uses {
@@ -76,11 +65,11 @@ func (p *project) useCharts(c *manifest.Cluster, dir string) error {
 		for j, v := range uses[i].Values {
 			uses[i].Values[j] = path.Join(dir, v)
 		}
-		if c.Kubernetes.Version != p.manifest.Kubernetes.Version {
+		if c.Kubernetes.Version != p.Manifest.Kubernetes.Version {
 			uses[i].Version = c.Kubernetes.Version
 		}
 	}
-	p.manifest.Uses = append(p.manifest.Uses, uses...)
+	p.Manifest.Uses = append(p.Manifest.Uses, uses...)
 	for _, a := range c.Addons {
 		for _, file := range a.Manifests {
 			p.applied = append(p.applied, path.Join(dir, file))
@@ -89,37 +78,30 @@ func (p *project) useCharts(c *manifest.Cluster, dir string) error {
 	return nil
 }
 
-// A finder looks for images that nobody listed: in charts, as they will be installed, and in Kubernetes YAML.
+// A finder finds images that nobody listed: in charts, as they will be installed, and in Kubernetes YAML.
 type finder struct {
-	*globals
-	*project
-	lockOptions
-	cache *bundle.Cache
-	seen  findings
-	done  bool // everything was looked into
+	*session
+	seen findings
+	done bool // everything was searched
 }
 
-// findings are what a finder saw.
+// findings are the results of a finder.
 type findings struct {
 	discover.Result
 	excluded []discover.Image
 	inputs   []manifest.Input
 }
 
-func newFinder(g *globals, p *project, c *bundle.Cache, o lockOptions) *finder {
-	return &finder{globals: g, project: p, cache: c, lockOptions: o}
-}
-
-// resolve makes a lock of the manifest and of what is found.
+// resolve makes a lock of the manifest and the images found.
 func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
-	m := f.newMeter("resolve")
-	defer m.stop()
-	o := f.fetchOptions(f.project, f.cache, f.jobs, m)
+	m := f.begin(PhaseResolve)
+	defer m.end()
+	o := f.fetchOptions(m)
 	o.Find = func(ctx context.Context, list []fetch.Chart) ([]fetch.Found, error) {
 		err := f.find(ctx, list)
 		return f.found(), err
 	}
-	l, err := fetch.Resolve(ctx, f.manifest, o)
+	l, err := fetch.Resolve(ctx, f.Manifest, o)
 	if l == nil {
 		return nil, err
 	}
@@ -136,7 +118,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	return l, err
 }
 
-// found returns the images with where they were seen first.
+// found returns the images with the first places of each.
 func (f *finder) found() []fetch.Found {
 	const most = 5
 	var list []fetch.Found
@@ -160,37 +142,36 @@ func (f *finder) found() []fetch.Found {
 	return list
 }
 
-// undecided returns what none of the references answers and excludeImages does not name.
+// undecided returns the doubts that no reference settles and excludeImages does not name.
 func (f *finder) undecided(refs []string) []discover.Doubt {
-	return slices.DeleteFunc(discover.Undecided(f.seen.Doubts, refs), func(d discover.Doubt) bool { return f.manifest.ExcludesImage(d.Text) })
+	return slices.DeleteFunc(discover.Undecided(f.seen.Doubts, refs), func(d discover.Doubt) bool { return f.Manifest.ExcludesImage(d.Text) })
 }
 
 func undecidedText(d discover.Doubt) string {
 	return fmt.Sprintf("%q (%s) in %s", d.Text, d.Why, d.Place)
 }
 
-// judge says what is undecided, or fails because of it.
-func (g *globals) judge(undecided []string, strict bool, file string) error {
+// judge reports undecided texts, as an error with Options.Strict.
+func (s *session) judge(undecided []string) error {
 	if len(undecided) == 0 {
 		return nil
 	}
-	if strict {
-		return &undecidedError{undecided}
+	if s.Strict {
+		return &UndecidedError{undecided}
 	}
 	const most = 5
 	for _, text := range undecided[:min(most, len(undecided))] {
-		g.note("undecided: %s", printable(text))
+		s.note("undecided: %s", text)
 	}
 	if len(undecided) > most {
-		g.note("undecided: %d more; see `kkbundle images %s`", len(undecided)-most, file)
+		s.note("undecided: %d more; see `kkbundle images %s`", len(undecided)-most, s.File)
 	}
 	return nil
 }
 
-// find looks into everything, several places at a time. What is found in some of it is kept if others fail; the error
-// names all of those.
+// find searches every chart and file, several at a time. Findings are kept if some fail; the error names all that failed.
 func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
-	f.seen, f.done = findings{}, false // of a run that met a damaged blob
+	f.seen, f.done = findings{}, false // of an attempt that met a damaged blob
 	jobs, err := f.plan(list)
 	if err != nil {
 		return err
@@ -208,7 +189,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 			results = append(results, a.Result)
 			problems = append(problems, a.Problems...)
 			problems = append(problems, f.inputsOf(a.Files)...)
-			var failed *findError
+			var failed *FindError
 			if errors.As(err, &failed) {
 				problems = append(problems, failed.problems...)
 				return nil
@@ -224,17 +205,17 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	f.seen.inputs = slices.Compact(f.seen.inputs)
 	if len(problems) > 0 {
 		slices.Sort(problems)
-		return &findError{slices.Compact(problems)}
+		return &FindError{slices.Compact(problems)}
 	}
 	f.done = true
 	return nil
 }
 
-// take keeps what is not excluded.
+// take keeps the results, excluded images apart.
 func (f *finder) take(r discover.Result) {
 	f.seen.Doubts = r.Doubts
 	for _, image := range r.Images {
-		if f.manifest.ExcludesImage(image.Ref) {
+		if f.Manifest.ExcludesImage(image.Ref) {
 			f.seen.excluded = append(f.seen.excluded, image)
 		} else {
 			f.seen.Images = append(f.seen.Images, image)
@@ -242,9 +223,9 @@ func (f *finder) take(r discover.Result) {
 	}
 }
 
-// plan lists what is to be looked into. The error is a *findError.
+// plan lists the jobs. The error is a *FindError.
 func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
-	version := f.manifest.Kubernetes.Version
+	version := f.Manifest.Kubernetes.Version
 	if version == "" {
 		var err error
 		if version, err = catalog.Newest(); err != nil {
@@ -265,7 +246,7 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 			problems = append(problems, bad...)
 			o := charts.RenderOptions{
 				Release: use.Release, Namespace: use.Namespace, Values: use.Set,
-				KubeVersion: cmp.Or(use.Version, version), APIVersions: f.manifest.Kubernetes.APIVersions, MaxOutput: maxRendered,
+				KubeVersion: cmp.Or(use.Version, version), APIVersions: f.Manifest.Kubernetes.APIVersions, MaxOutput: maxRendered,
 			}
 			source := fmt.Sprintf("chart %s %s", c.Pin.Name, c.Pin.Version)
 			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{Source: source, Chart: &chartRequest{Options: o, Values: values}}})
@@ -273,20 +254,20 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 	}
 	more, bad := f.yamlJobs()
 	if problems = append(problems, bad...); len(problems) > 0 {
-		return nil, &findError{problems}
+		return nil, &FindError{problems}
 	}
 	jobs = append(jobs, more...)
 	for i := range jobs {
-		jobs[i].request.Rules = f.manifest.ImageRules
+		jobs[i].request.Rules = f.Manifest.ImageRules
 	}
 	return jobs, nil
 }
 
-// usesOf says how a chart is installed: as the cluster does it, and with the values that the manifest names. If neither says
-// anything, it is rendered once with its own values.
+// usesOf returns how a chart is installed: by the clusters, and with the values that the manifest names. Without either, it is
+// rendered once with its own values.
 func (f *finder) usesOf(c fetch.Chart) []manifest.ChartUse {
 	var uses []manifest.ChartUse
-	for _, use := range f.manifest.Uses {
+	for _, use := range f.Manifest.Uses {
 		if use.Chart == c.Pin.Name {
 			uses = append(uses, use)
 		}
@@ -299,7 +280,7 @@ func (f *finder) usesOf(c fetch.Chart) []manifest.ChartUse {
 
 func (f *finder) valuesFiles(paths []string) (files []charts.ValuesFile, problems []string) {
 	for _, p := range paths {
-		data, err := readSmall(f.beside(p))
+		data, err := ReadFile(f.beside(p))
 		if err != nil {
 			problems = append(problems, err.Error())
 			continue

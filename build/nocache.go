@@ -1,4 +1,4 @@
-package cli
+package build
 
 import (
 	"cmp"
@@ -9,65 +9,55 @@ import (
 	"path/filepath"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
-// streamWindow is how many bytes may be ahead of the writer with --no-cache: what keeps a fast network busy while a disk
-// writes, and little beside any bundle.
+// streamWindow is the number of bytes that downloads may be ahead of the writer without a cache: enough to keep a fast network busy,
+// and little beside any bundle.
 const streamWindow = 256 << 20
 
-// A startsOverError is one that ended a build which keeps nothing.
-type startsOverError struct {
-	error
-	began bool // to download what is large
+// A NoCacheError is the error of a build without a cache: the next build downloads everything again.
+type NoCacheError struct {
+	Err   error
+	began bool // to download contents
 }
 
-func (e *startsOverError) Unwrap() error { return e.error }
+// Error returns the text of Err.
+func (e *NoCacheError) Error() string { return e.Err.Error() }
 
-func (e *startsOverError) Hint() string {
+// Unwrap returns Err.
+func (e *NoCacheError) Unwrap() error { return e.Err }
+
+// Hint reports the cost, once there is one.
+func (e *NoCacheError) Hint() string {
 	if !e.began {
 		return ""
 	}
-	return "nothing is kept with --no-cache: the next run downloads everything again; without it, it would continue"
+	return "--no-cache keeps nothing: the next run downloads everything again; without --no-cache it would continue"
 }
 
-// errInterruptedOver is errInterrupted of a build that keeps nothing.
-func errInterruptedOver() error {
-	return &interruptedOverError{}
-}
-
-type interruptedOverError struct{}
-
-func (*interruptedOverError) Error() string {
-	return "interrupted; with --no-cache nothing is kept: the same command starts over"
-}
-
-func (*interruptedOverError) Is(target error) bool { return target == errInterrupted }
-
-// openScratch makes the scratch space that takes the cache's place.
+// openScratch creates the scratch space that replaces the cache.
 func (b *builder) openScratch() (err error) {
-	if b.fetchFlags.cache != "" {
-		return &usageError{errors.New("--cache and --no-cache exclude each other")}
-	}
-	level, err := b.checked()
-	if err != nil {
-		return err
-	}
-	b.cacheDir = cmp.Or(os.Getenv("TMPDIR"), filepath.Dir(b.output))
-	if b.output == standardStream {
+	b.cacheDir = os.Getenv("TMPDIR")
+	switch {
+	case b.Stream != nil:
 		b.cacheDir = os.TempDir()
+	case b.cacheDir == "":
+		b.cacheDir = filepath.Dir(b.Output)
 	}
-	if b.scratch, err = bundle.OpenScratch(b.cacheDir, level); err != nil {
+	if b.scratch, err = bundle.OpenScratch(b.cacheDir, b.Level); err != nil {
 		return err
 	}
 	b.cache = b.scratch.Cache
 	return nil
 }
 
-// assembleUncached writes the bundle while its contents come.
+// assembleUncached writes the bundle while its contents are downloaded.
 func (b *builder) assembleUncached(ctx context.Context, job *fetch.Job, index bundle.Index) (bundle.Summary, error) {
 	src, err := b.scratch.Incoming(bundle.IncomingOptions{
-		Blobs: job.Later(), Fetch: job.Fetch, Jobs: cmp.Or(b.jobs, fetch.DefaultJobs), Window: streamWindow,
+		Blobs: job.Later(), Fetch: job.Fetch, Jobs: cmp.Or(b.Jobs, fetch.DefaultJobs), Window: streamWindow,
 	})
 	if err != nil {
 		return bundle.Summary{}, err
@@ -75,12 +65,12 @@ func (b *builder) assembleUncached(ctx context.Context, job *fetch.Job, index bu
 	s, err := b.write(ctx, src, index, bundle.WriteOptions{})
 	var failed *fetch.Errors
 	if errors.As(err, &failed) {
-		return s, failed // the disk has nothing to do with it
+		return s, failed // without the name of the file, which is not the cause
 	}
 	return s, err
 }
 
-// scratchNeed is the most that the scratch space takes at a time: what comes first, and what is ahead of the writer.
+// scratchNeed returns the largest size of the scratch space: manifests, and contents that are ahead of the writer.
 func (b *builder) scratchNeed(job *fetch.Job) int64 {
 	var first, later, largest int64
 	for size, early := range job.Missing() {
@@ -95,21 +85,21 @@ func (b *builder) scratchNeed(job *fetch.Job) int64 {
 	return first + min(later, max(streamWindow, largest))
 }
 
-// announce says what the build takes, and refuses to begin if a disk cannot hold it.
+// announce reports the size of the downloads. It is an error if a disk is too small.
 func (b *builder) announce(job *fetch.Job) error {
 	needs, err := b.needs(job)
 	if err != nil {
 		return err
 	}
 	e := job.Estimate()
-	text := fmt.Sprintf("%s: %s to download, %s cached", count(len(b.lock.Items), "item"), size(e.Download), size(e.Cached))
+	text := fmt.Sprintf("%s: %s to download, %s cached", plain.Count(len(b.lock.Items), "item"), plain.Size(e.Download), plain.Size(e.Cached))
 	if e.Resumed > 0 {
-		text += fmt.Sprintf(", %s begun before", size(e.Resumed))
+		text += fmt.Sprintf(", %s begun before", plain.Size(e.Resumed))
 	}
 	if e.Unknown > 0 {
-		text += fmt.Sprintf(", %s of unknown size", count(e.Unknown, "file"))
+		text += fmt.Sprintf(", %s of unknown size", plain.Count(e.Unknown, "file"))
 	}
-	room, err := checkSpace(needs...)
+	room, err := disk.CheckSpace(needs...)
 	if room != "" {
 		text += "; " + room
 	}
@@ -117,32 +107,32 @@ func (b *builder) announce(job *fetch.Job) error {
 	return err
 }
 
-// needs is what the build takes at most: nobody knows how far what has yet to come can be compressed.
-func (b *builder) needs(job *fetch.Job) ([]spaceNeed, error) {
-	out := spaceNeed{dir: filepath.Dir(b.output), what: "the bundle", remedy: "name another place with -o"}
+// needs returns the most room that the build takes: the compressed size of downloads is not known yet.
+func (b *builder) needs(job *fetch.Job) ([]disk.Need, error) {
+	out := disk.Need{Dir: filepath.Dir(b.Output), What: "the bundle", Remedy: "name another place with -o"}
 	for d := range job.Cached() {
 		n, err := b.cache.InBundle(d)
 		if err != nil {
 			return nil, err
 		}
-		out.bytes += n
+		out.Bytes += n
 	}
-	cache := spaceNeed{
-		dir: b.cacheDir, what: "the cache",
-		remedy: "`kkbundle cache gc` makes some, --cache names another place, --no-cache needs little beside the bundle",
+	cache := disk.Need{
+		Dir: b.cacheDir, What: "the cache",
+		Remedy: "`kkbundle cache gc` makes some, --cache names another place, --no-cache needs little beside the bundle",
 	}
 	for size := range job.Missing() {
 		if size >= 0 {
-			out.bytes += b.cache.MostInBundle(size)
-			cache.bytes += b.cache.MostInCache(size)
+			out.Bytes += b.cache.MostInBundle(size)
+			cache.Bytes += b.cache.MostInCache(size)
 		}
 	}
-	cache.bytes -= min(job.Estimate().Resumed, cache.bytes)
-	if b.noCache {
-		cache.what, cache.bytes, cache.remedy = "scratch space", b.scratchNeed(job), "set TMPDIR to another place"
+	cache.Bytes -= min(job.Estimate().Resumed, cache.Bytes)
+	if b.NoCache {
+		cache.What, cache.Bytes, cache.Remedy = "scratch space", b.scratchNeed(job), "set TMPDIR to another directory"
 	}
-	if b.output == standardStream {
-		return []spaceNeed{cache}, nil
+	if b.Stream != nil {
+		return []disk.Need{cache}, nil
 	}
-	return []spaceNeed{cache, out}, nil
+	return []disk.Need{cache, out}, nil
 }

@@ -1,4 +1,4 @@
-package cli
+package build
 
 import (
 	"bytes"
@@ -21,59 +21,25 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
-// maxFile bounds what is read of a file that users write; the largest real ones are a few hundred KiB.
-const maxFile = 4 << 20
+// A Project is a manifest with everything it names: clusters, their values and catalogs. It does not change after Load.
+type Project struct {
+	File        string           // the manifest
+	Manifest    *manifest.Bundle // with the needs of its clusters
+	Notes       kubekey.Notes    // parts of the cluster files that are not supported
+	Assumptions []string         // facts that the catalog took for granted
 
-// plainly says of a file that is not there just that; whoever asks names the file.
-func plainly(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("there is no such file")
-	}
-	return err
+	dir      string              // base of relative paths
+	extras   []bundle.Document   // manifest, cluster files and values, which the bundle carries for install
+	own      []manifest.Image    // images that the manifest itself lists
+	clusters []*manifest.Cluster // with defaults, in the order of the manifest
+	below    []string            // for each cluster, the directory of its files in the bundle
+	applied  []string            // YAML files that the clusters apply, relative to the manifest
+	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
 }
 
-// readSmall reads a file that a user wrote. The error is an *inputError and names the file.
-func readSmall(path string) ([]byte, error) {
-	data, err := func() ([]byte, error) {
-		info, err := os.Stat(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("%s: %w", path, plainly(err))
-		case err != nil:
-			return nil, err
-		case info.IsDir():
-			return nil, fmt.Errorf("%s is a directory: name a file", path)
-		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is not a regular file", path)
-		case info.Size() > maxFile:
-			return nil, fmt.Errorf("%s has %s; at most %s are read", path, size(info.Size()), size(maxFile))
-		}
-		return os.ReadFile(path)
-	}()
-	if err != nil {
-		return nil, &inputError{err}
-	}
-	return data, nil
-}
-
-// A project is a manifest with everything it refers to.
-type project struct {
-	dir         string // relative paths start here
-	file        string
-	manifest    *manifest.Bundle    // with what the cluster needs
-	extras      []document          // manifest, cluster and values, carried in the bundle for install
-	own         []manifest.Image    // that the manifest itself lists
-	clusters    []*manifest.Cluster // with defaults, in the order of the manifest
-	below       []string            // where the bundle carries the files of each one
-	applied     []string            // files of YAML that the clusters apply, relative to the manifest
-	hosts       *fetch.Hosts        // what is learnt of those that are asked
-	memory      string              // directory of what files without a checksum were
-	notes       kubekey.Notes       // what of the cluster files was not carried over
-	assumptions []string            // of the catalog
-}
-
-func loadProject(file string) (*project, error) {
-	data, err := readSmall(file)
+// Load reads a manifest and everything it names. Problems of these files are manifest.Problems or an *InputError.
+func Load(file string) (*Project, error) {
+	data, err := ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -81,9 +47,9 @@ func loadProject(file string) (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &project{dir: filepath.Dir(file), file: file, manifest: b, hosts: fetch.NewHosts(), own: b.Images, extras: []document{{bundle.KindManifest, documentManifest, data}}}
+	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
 	if err := discover.CheckRules(b.ImageRules); err != nil {
-		return nil, &inputError{fmt.Errorf("%s: %w", file, err)}
+		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
 	for _, name := range b.ClusterFiles() {
 		as, below := carriedAs(b, name)
@@ -97,18 +63,18 @@ func loadProject(file string) (*project, error) {
 	return p, p.sameDocuments()
 }
 
-// addPackages adds what the tasks of any of the clusters need to the packages of the manifest that want it. Where there is no
-// cluster, resolving says that nothing names them.
-func (p *project) addPackages() error {
+// addPackages adds the operating system packages that the tasks of the clusters need, to the entries of the manifest that ask for
+// them. Without a cluster, resolving reports the missing names.
+func (p *Project) addPackages() error {
 	if len(p.clusters) == 0 {
 		return nil
 	}
-	return p.manifest.AddPackages(func(distribution string) ([]string, error) {
+	return p.Manifest.AddPackages(func(distribution string) ([]string, error) {
 		var names []string
 		for i, c := range p.clusters {
 			more, err := installer.PackagesOf(c, nil, distribution)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", p.manifest.ClusterFiles()[i], err)
+				return nil, fmt.Errorf("%s: %w", p.Manifest.ClusterFiles()[i], err)
 			}
 			names = append(names, more...)
 		}
@@ -116,69 +82,69 @@ func (p *project) addPackages() error {
 	})
 }
 
-// carriedAs is what a bundle calls a cluster file, and the directory below which it carries what that names.
+// carriedAs returns the reference of a cluster file in the bundle, and the directory of the files that it names.
 func carriedAs(b *manifest.Bundle, name string) (as, below string) {
 	if name == b.Cluster {
-		return documentCluster, "" // what install takes where it is given no other
+		return bundle.DocumentCluster, "" // the default of install
 	}
 	as = filepath.ToSlash(filepath.Clean(name))
 	return as, path.Dir(as)
 }
 
-// addCluster adds what the cluster of a file needs, and the files that install will read: the file as a document of the
-// given name, and what it names below a directory.
-func (p *project) addCluster(name, as, below string) error {
+// addCluster adds the needs of a cluster file and the files that install will read: the cluster file as document as, and the files
+// that it names below a directory.
+func (p *Project) addCluster(name, as, below string) error {
 	file := filepath.Join(p.dir, name)
-	data, err := readSmall(file)
+	data, err := ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("%s names the cluster file: %w", p.file, err)
+		return fmt.Errorf("%s names the cluster file: %w", p.File, err)
 	}
 	c, notes, err := kubekey.ReadCluster(file, data)
 	if err != nil {
 		return err
 	}
-	p.notes = append(p.notes, notes...)
+	p.Notes = append(p.Notes, notes...)
 	if c.IsForeign() {
-		if data, err = yaml.Marshal(c); err != nil { // without its secrets: it goes into the bundle
+		if data, err = yaml.Marshal(c); err != nil { // without secrets: it goes into the bundle
 			return err
 		}
 	}
 	c = c.WithDefaults()
-	if c.Catalogs, err = readCatalogs(c, readSmall, filepath.Dir(file)); err != nil {
+	if c.Catalogs, err = ReadCatalogs(c, ReadFile, filepath.Dir(file)); err != nil {
 		return err
 	}
-	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.manifest.Platforms, Zone: p.manifest.Zone})
+	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
 	if err != nil {
-		return &inputError{fmt.Errorf("%s: %w", file, err)}
+		return &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
-	p.assumptions = append(p.assumptions, more.Notes...)
-	if p.manifest, err = more.AddTo(p.manifest); err != nil {
+	p.Assumptions = append(p.Assumptions, more.Notes...)
+	if p.Manifest, err = more.AddTo(p.Manifest); err != nil {
 		return err
 	}
 	if err := p.useCharts(c, path.Dir(filepath.ToSlash(name))); err != nil {
-		return &inputError{fmt.Errorf("%s: %w", file, err)}
+		return &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
-	p.extras, p.below = append(p.extras, document{bundle.KindManifest, as, data}), append(p.below, below)
+	p.extras, p.below = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: as, Data: data}), append(p.below, below)
 	return p.carry(file, below, clusterFiles(c))
 }
 
-// sameDocuments takes documents that are the same once, and refuses different ones of one name.
-func (p *project) sameDocuments() error {
-	var once []document
+// sameDocuments removes duplicate documents. Different documents with one name are an error.
+func (p *Project) sameDocuments() error {
+	var once []bundle.Document
 	for _, d := range p.extras {
-		i := slices.IndexFunc(once, func(o document) bool { return o.ref == d.ref })
+		i := slices.IndexFunc(once, func(o bundle.Document) bool { return o.Ref == d.Ref })
 		switch {
 		case i < 0:
 			once = append(once, d)
-		case !bytes.Equal(once[i].data, d.data):
-			return &inputError{fmt.Errorf("%s: the bundle would carry two different files as %s; give the cluster files and what they name names of their own", p.file, d.ref)}
+		case !bytes.Equal(once[i].Data, d.Data):
+			return &InputError{fmt.Errorf("%s: two different files would be %s in the bundle: rename one of them", p.File, d.Ref)}
 		}
 	}
 	p.extras = once
 	return nil
 }
 
-// clusterFiles are the files that a cluster file names and install reads.
+// clusterFiles returns the files that a cluster file names and install reads.
 func clusterFiles(c *manifest.Cluster) []string {
 	var files []string
 	if c.ImageRegistry.CA != "" {
@@ -194,8 +160,8 @@ func clusterFiles(c *manifest.Cluster) []string {
 	return slices.Compact(files)
 }
 
-// readCatalogs reads the catalogs that a cluster file in a directory names.
-func readCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), dir string) ([]*manifest.Catalog, error) {
+// ReadCatalogs reads the catalogs that a cluster file in directory dir names.
+func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), dir string) ([]*manifest.Catalog, error) {
 	var list []*manifest.Catalog
 	var errs []error
 	for _, name := range c.Catalog {
@@ -211,31 +177,31 @@ func readCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), d
 	return list, errors.Join(errs...)
 }
 
-// carry puts files that a cluster file names into the bundle, under their names there, below a directory.
-func (p *project) carry(cluster, below string, files []string) error {
+// carry adds files that a cluster file names to the documents of the bundle, below a directory.
+func (p *Project) carry(cluster, below string, files []string) error {
 	for _, f := range files {
-		data, err := readSmall(filepath.Join(filepath.Dir(cluster), f))
+		data, err := ReadFile(filepath.Join(filepath.Dir(cluster), f))
 		if err != nil {
 			return fmt.Errorf("%s names %s: %w", cluster, f, err)
 		}
-		p.extras = append(p.extras, document{bundle.KindManifest, path.Join(below, f), data})
+		p.extras = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: path.Join(below, f), Data: data})
 	}
 	return nil
 }
 
-// lockFile is where the lock of a manifest lies: beside it, manifest.lock.yaml for manifest.yaml.
-func lockFile(file string) string {
+// LockFile returns the path of a manifest's lock: manifest.lock.yaml for manifest.yaml.
+func LockFile(file string) string {
 	ext := filepath.Ext(file)
 	return file[:len(file)-len(ext)] + ".lock" + ext
 }
 
-// loadLock reads the lock beside the manifest: nil without error where there is none.
-func (p *project) loadLock() (*manifest.Lock, error) {
-	file := lockFile(p.file)
+// Lock reads the lock beside the manifest. Without a lock file it returns nil and no error.
+func (p *Project) Lock() (*manifest.Lock, error) {
+	file := LockFile(p.File)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // no lock is a normal state that callers branch on
+		return nil, nil //nolint:nilnil // having no lock is a normal state
 	}
-	data, err := readSmall(file)
+	data, err := ReadFile(file)
 	if err != nil {
 		return nil, err
 	}

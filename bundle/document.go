@@ -1,4 +1,4 @@
-package cli
+package bundle
 
 import (
 	"bytes"
@@ -9,59 +9,58 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/closure"
 )
 
-// The references under which a bundle carries what it was built from. Values files have their path as the cluster file
-// spells it.
+// The references of the documents of a  Values files have their path as the cluster file spells it.
 const (
-	documentManifest = "manifest.yaml"
-	documentCluster  = "cluster.yaml"
-	documentLock     = "manifest.lock.yaml"
-	documentClosure  = "closure.json"
-	documentSBOM     = "sbom.cdx.json"
+	DocumentManifest = "manifest.yaml"
+	DocumentCluster  = "cluster.yaml"
+	DocumentLock     = "manifest.lock.yaml"
+	DocumentClosure  = "closure.json"
+	DocumentSBOM     = "sbom.cdx.json"
 )
 
-// maxProof bounds a closure and a bill of materials.
-const maxProof = closure.MaxRecord
+// Limits of documents in bytes: of a file that a user wrote, and of a closure or a bill of materials.
+const (
+	MaxDocument = 4 << 20
+	MaxProof    = 64 << 20
+)
 
-// A document is a file that a user wrote; the bundle carries it along.
-type document struct {
-	kind, ref string
-	data      []byte
+// A Document is a file that a bundle was built from, or a proof about the
+type Document struct {
+	Kind, Ref string
+	Data      []byte
 }
 
-// put stores d as a file artifact and returns its item.
-func (d document) put(ctx context.Context, c *bundle.Cache) (bundle.Item, error) {
-	layer, err := putBlob(ctx, c, d.data)
+// Put stores d as a file artifact in the cache and returns its item.
+func (d Document) Put(ctx context.Context, c *Cache) (Item, error) {
+	layer, err := putBlob(ctx, c, d.Data)
 	if err != nil {
-		return bundle.Item{}, err
+		return Item{}, err
 	}
-	layer.MediaType = bundle.MediaTypeFileContent
-	layer.Annotations = map[string]string{ocispec.AnnotationTitle: d.ref}
+	layer.MediaType = MediaTypeFileContent
+	layer.Annotations = map[string]string{ocispec.AnnotationTitle: d.Ref}
 	config, err := putBlob(ctx, c, []byte("{}"))
 	if err != nil {
-		return bundle.Item{}, err
+		return Item{}, err
 	}
-	config.MediaType = bundle.MediaTypeEmpty
+	config.MediaType = MediaTypeEmpty
 	m, err := json.Marshal(ocispec.Manifest{
 		Versioned:    specs.Versioned{SchemaVersion: 2},
 		MediaType:    ocispec.MediaTypeImageManifest,
-		ArtifactType: bundle.ArtifactTypeFile,
+		ArtifactType: ArtifactTypeFile,
 		Config:       config,
 		Layers:       []ocispec.Descriptor{layer},
 	})
 	if err != nil {
-		return bundle.Item{}, err
+		return Item{}, err
 	}
 	root, err := putBlob(ctx, c, m)
-	root.MediaType, root.ArtifactType = ocispec.MediaTypeImageManifest, bundle.ArtifactTypeFile
-	return bundle.Item{Kind: d.kind, Ref: d.ref, Name: d.ref, Descriptor: root}, err
+	root.MediaType, root.ArtifactType = ocispec.MediaTypeImageManifest, ArtifactTypeFile
+	return Item{Kind: d.Kind, Ref: d.Ref, Name: d.Ref, Descriptor: root}, err
 }
 
-func putBlob(ctx context.Context, c *bundle.Cache, data []byte) (ocispec.Descriptor, error) {
+func putBlob(ctx context.Context, c *Cache, data []byte) (ocispec.Descriptor, error) {
 	want := digest.FromBytes(data)
 	w, offset, err := c.Begin(ctx, want.String())
 	if err != nil {
@@ -74,20 +73,20 @@ func putBlob(ctx context.Context, c *bundle.Cache, data []byte) (ocispec.Descrip
 	return w.Commit(ctx, int64(len(data)), want)
 }
 
-// readDocument returns a document that build put into the bundle.
-func readDocument(ctx context.Context, r *bundle.Catalog, kind, ref string) ([]byte, error) {
-	item, ok := r.Find(kind, ref, "")
+// Document returns the data of a document of the bundle.
+func (c *Catalog) Document(ctx context.Context, kind, ref string) ([]byte, error) {
+	item, ok := c.Find(kind, ref, "")
 	if !ok {
 		return nil, fmt.Errorf("the bundle carries no %s", ref)
 	}
-	layer, err := r.ContentOf(ctx, item)
+	layer, err := c.ContentOf(ctx, item)
 	if err != nil {
 		return nil, err
 	}
-	most := int64(maxFile)
-	if kind == bundle.KindClosure || kind == bundle.KindSBOM {
-		most = maxProof
+	most := int64(MaxDocument)
+	if kind == KindClosure || kind == KindSBOM {
+		most = MaxProof
 	}
-	data, err := r.ReadBlob(ctx, layer.Digest, most)
+	data, err := c.ReadBlob(ctx, layer.Digest, most)
 	return bytes.Clone(data), err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -409,7 +410,7 @@ func keeper(ctx context.Context, dir bundle.CacheDir, files []string) (func(dige
 			if isBundle {
 				return keepBundle(file, kept)
 			}
-			data, err := readSmall(file)
+			data, err := build.ReadFile(file)
 			if err != nil {
 				return err
 			}

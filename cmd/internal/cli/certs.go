@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 )
 
@@ -217,7 +218,7 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 	if err := w.Close(); err != nil {
 		return err
 	}
-	if err := writeFile(o.output, 0o600, &out); err != nil {
+	if err := disk.WriteFile(o.output, 0o600, &out); err != nil {
 		return err
 	}
 	g.note("%s in %s; it is not encrypted", count(len(files), "file"), o.output)

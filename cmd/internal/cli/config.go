@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -21,7 +22,7 @@ What wins over what: the default, the cluster file, the inventory's vars, its gr
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newInitCmd(g, documentCluster, "a cluster file"), newConfigCheckCmd(g), newConfigShowCmd(g))
+	cmd.AddCommand(newInitCmd(g, bundle.DocumentCluster, "a cluster file"), newConfigCheckCmd(g), newConfigShowCmd(g))
 	return cmd
 }
 

@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/convert"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -99,7 +101,7 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 
 // addConverted reads a file. Paths in it start at its directory, and are written as they are from dir.
 func addConverted(r *convert.Result, file, dir string) error {
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err != nil {
 		return err
 	}
@@ -281,7 +283,7 @@ func writeConverted(files []converted, o convertOptions) error {
 		return err
 	}
 	for _, f := range files {
-		if err := writeFile(f.path, 0o644, bytes.NewReader(f.data)); err != nil {
+		if err := disk.WriteFile(f.path, 0o644, bytes.NewReader(f.data)); err != nil {
 			return err
 		}
 	}

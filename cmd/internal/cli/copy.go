@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 )
 
 type copyOptions struct {
@@ -128,7 +129,7 @@ func (o *copyOptions) check() (platformSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	return platforms, checkOutput(o.output)
+	return platforms, disk.CheckOutput(o.output)
 }
 
 // A selectedFrom is what a bundle that is selected from says of itself.
@@ -144,8 +145,8 @@ type selector struct {
 	wanted  platformSet
 	from    []selectedFrom
 	leftOut []string
-	chosen  [][]bundle.Item // of each source
-	locks   []document      // that have to be written anew
+	chosen  [][]bundle.Item   // of each source
+	locks   []bundle.Document // that have to be written anew
 }
 
 // A copier makes one bundle out of others.
@@ -332,7 +333,7 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (copyResult, error) 
 		return copyResult{}, err
 	}
 	for _, d := range c.locks {
-		it, err := d.put(ctx, scratch)
+		it, err := d.Put(ctx, scratch)
 		if err != nil {
 			return copyResult{}, err
 		}
@@ -352,8 +353,8 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (copyResult, error) 
 	if err != nil {
 		return copyResult{}, err
 	}
-	place := spaceNeed{dir: filepath.Dir(c.output), what: "the bundle", bytes: most, remedy: "name another place with -o"}
-	if _, err := checkSpace(place); err != nil {
+	place := disk.Need{Dir: filepath.Dir(c.output), What: "the bundle", Bytes: most, Remedy: "name another place with -o"}
+	if _, err := disk.CheckSpace(place); err != nil {
 		return copyResult{}, err
 	}
 	m = c.newMeter("copy")

@@ -47,7 +47,7 @@ func (c *selector) merge() ([]bundle.Item, error) {
 func (c *selector) keepManifests() {
 	find := func(items []bundle.Item) int {
 		return slices.IndexFunc(items, func(it bundle.Item) bool {
-			return it.Kind == bundle.KindManifest && it.Ref == documentManifest
+			return it.Kind == bundle.KindManifest && it.Ref == bundle.DocumentManifest
 		})
 	}
 	different, first := false, digest.Digest("")
@@ -73,7 +73,7 @@ func (c *selector) keepManifests() {
 			name += "-" + c.from[source].Digest().Encoded()[:12]
 		}
 		used[name] = true
-		items[i].Ref = name + "/" + documentManifest
+		items[i].Ref = name + "/" + bundle.DocumentManifest
 		items[i].Name = items[i].Ref
 		slices.SortFunc(items, byIndex)
 	}
@@ -126,10 +126,10 @@ func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item 
 	}
 	data, err := c.lock(ctx, manifest.Metadata{Name: x.Name, Version: x.Version}, out)
 	if err != nil {
-		c.leftOut = append(c.leftOut, "lock "+documentLock+": "+err.Error())
+		c.leftOut = append(c.leftOut, "lock "+bundle.DocumentLock+": "+err.Error())
 		return out
 	}
-	c.locks = append(c.locks, document{bundle.KindLock, documentLock, data})
+	c.locks = append(c.locks, bundle.Document{Kind: bundle.KindLock, Ref: bundle.DocumentLock, Data: data})
 	return out
 }
 
@@ -138,11 +138,11 @@ func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item 
 func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle.Item) ([]byte, error) {
 	var locks []*manifest.Lock
 	for _, f := range c.from {
-		data, err := readDocument(ctx, f.Catalog, bundle.KindLock, documentLock)
+		data, err := f.Document(ctx, bundle.KindLock, bundle.DocumentLock)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
-		l, err := manifest.ParseLock(f.Name+": "+documentLock, data)
+		l, err := manifest.ParseLock(f.Name+": "+bundle.DocumentLock, data)
 		if err != nil {
 			return nil, err
 		}

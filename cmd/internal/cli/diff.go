@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // errDiffers ends a command with the exit code 1 and no message: what differs was printed.
@@ -229,7 +230,7 @@ func updates(removed, added []*listedItem) (all []diffChange) {
 	for _, pair := range versions {
 		for _, side := range pair {
 			slices.SortFunc(side, func(a, b *listedItem) int {
-				return cmp.Or(compareVersions(b.version, a.version), cmp.Compare(a.ref, b.ref))
+				return cmp.Or(manifest.CompareVersions(b.version, a.version), cmp.Compare(a.ref, b.ref))
 			})
 		}
 		n := min(len(pair[0]), len(pair[1]))

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 )
 
 // What images and whole bundles can be extracted as.
@@ -250,7 +251,7 @@ func (e *extraction) archive(name string, items int, write func(io.Writer) error
 	if e.output == "" {
 		e.output = name
 	}
-	if err := writeFileWith(e.output, 0o644, write); err != nil {
+	if err := disk.WriteFileWith(e.output, 0o644, write); err != nil {
 		return err
 	}
 	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", count(items, "item"))
@@ -317,7 +318,7 @@ func (e *extraction) content(ctx context.Context, d ocispec.Descriptor) error {
 		_, err := io.Copy(e.Out, content)
 		return err
 	}
-	if err := writeFile(e.output, fileMode(d), content); err != nil {
+	if err := disk.WriteFile(e.output, fileMode(d), content); err != nil {
 		return err
 	}
 	return e.done(extractResult{1, e.output, d.Digest, d.Size, 1}, "%s, %s", size(length), d.Digest)

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -53,7 +54,7 @@ func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
 		if exists(path) {
 			return fmt.Errorf("%s is there, and keys are never replaced: name others with -o", path)
 		}
-		if err := checkOutput(path); err != nil {
+		if err := disk.CheckOutput(path); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/pki"
@@ -152,7 +153,7 @@ func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 	if o.ca == "" {
 		return r, nil
 	}
-	if r.CA, err = readSmall(o.ca); err != nil {
+	if r.CA, err = build.ReadFile(o.ca); err != nil {
 		return r, err
 	}
 	if _, err := pki.ParseCertificate(r.CA); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/provision"
@@ -88,7 +89,7 @@ func readProgram(g *globals, file, hostname string) (*provision.Program, error) 
 		file = "standard input"
 		data, err = io.ReadAll(io.LimitReader(g.In, manifest.MaxFileSize+1))
 	} else {
-		data, err = readSmall(file)
+		data, err = build.ReadFile(file)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap document: %w", err)

@@ -17,7 +17,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -160,8 +162,7 @@ func (p *puller) prepare() (err error) {
 }
 
 func (p *puller) checkOutput() error {
-	o := buildOptions{output: p.output, split: p.split}
-	return o.checkOutput(p.globals)
+	return checkBundleOutput(p.globals, p.output, p.split.bytes)
 }
 
 func (p *puller) close() error {
@@ -182,7 +183,7 @@ func (p *puller) pull(ctx context.Context) (pullResult, error) {
 		return pullResult{}, err
 	}
 	defer one.artifact.Close()
-	return mending(p.globals, one.cache, func() (pullResult, error) {
+	return bundle.Mend(one.cache, p.dropped, func() (pullResult, error) {
 		again := *one
 		return again.run(ctx)
 	})
@@ -196,7 +197,7 @@ func (p *puller) look(ctx context.Context) (*pulling, error) {
 	}
 	store := &lateStore{c}
 	p.fetch.Store, p.fetch.Progress = store, p.progress
-	a, err := mending(p.globals, c, func() (*fetch.Artifact, error) { return p.open(ctx) })
+	a, err := bundle.Mend(c, p.dropped, func() (*fetch.Artifact, error) { return p.open(ctx) })
 	if err != nil {
 		return nil, p.refused(err)
 	}
@@ -214,6 +215,11 @@ func (p *puller) look(ctx context.Context) (*pulling, error) {
 		store.Cache = c
 	}
 	return &pulling{puller: p, artifact: a, published: published, cache: c, cacheDir: dir}, nil
+}
+
+// dropped reports a damaged blob of the cache.
+func (p *puller) dropped(damaged *bundle.CacheError) {
+	p.note("the cache's copy of blob %s is damaged (%s); downloading it again", damaged.Digest, damaged.Reason)
 }
 
 func (p *puller) open(ctx context.Context) (*fetch.Artifact, error) {
@@ -352,7 +358,7 @@ func (p *pulling) openRemote(ctx context.Context) error {
 // signature returns one that was published with the bundle, or a file of --signature.
 func (p *pulling) signature(ctx context.Context, name string) ([]byte, error) {
 	if len(p.trust.signatures) > 0 {
-		return readSmall(name)
+		return build.ReadFile(name)
 	}
 	return p.small(ctx, "signature", name, p.published.Signatures[name])
 }
@@ -395,7 +401,7 @@ func (p *pulling) choose(ctx context.Context) (x bundle.Index, leftOut []string,
 		return x, nil, err
 	}
 	for _, d := range s.locks {
-		it, err := d.put(ctx, p.cache)
+		it, err := d.Put(ctx, p.cache)
 		if err != nil {
 			return x, nil, err
 		}
@@ -468,9 +474,9 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64
 			download += d.Size
 		}
 	}
-	_, err = checkSpace(
-		spaceNeed{p.cacheDir, "the cache", cache, "choose another place for the cache with --cache"},
-		spaceNeed{filepath.Dir(p.output), "the bundle", file, "write it to another place with -o"},
+	_, err = disk.CheckSpace(
+		disk.Need{Dir: p.cacheDir, What: "the cache", Bytes: cache, Remedy: "choose another place for the cache with --cache"},
+		disk.Need{Dir: filepath.Dir(p.output), What: "the bundle", Bytes: file, Remedy: "write it to another place with -o"},
 	)
 	return download, err
 }
@@ -592,7 +598,7 @@ func (p *pulling) signatures(ctx context.Context) ([]string, error) {
 			return paths, err
 		}
 		path := p.output + "." + suffix
-		if err := writeFile(path, 0o644, bytes.NewReader(data)); err != nil {
+		if err := disk.WriteFile(path, 0o644, bytes.NewReader(data)); err != nil {
 			return paths, err
 		}
 		paths = append(paths, path)

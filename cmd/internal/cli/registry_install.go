@@ -25,6 +25,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/registry/serve"
@@ -92,7 +93,7 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: hostCommands(o.root), Ready: o.ready, DryRun: o.dryRun}
 	var err error
 	if o.config != "" {
-		if install.Config, err = readSmall(o.config); err != nil {
+		if install.Config, err = build.ReadFile(o.config); err != nil {
 			return err
 		}
 		r, err := g.openBundle(args[0])

@@ -10,7 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -90,7 +92,7 @@ func runSign(ctx context.Context, g *globals, path string, o signOptions) error 
 	if out.Path == "" {
 		out.Path = sidecarName(path, o.signer)
 	}
-	if err := checkOutput(out.Path); err != nil {
+	if err := disk.CheckOutput(out.Path); err != nil {
 		return err
 	}
 	artifact, err := indexOf(path)
@@ -109,7 +111,7 @@ func runSign(ctx context.Context, g *globals, path string, o signOptions) error 
 	if !done {
 		data, err := key.SignBlob(artifact)
 		if err == nil {
-			err = writeFile(out.Path, 0o644, bytes.NewReader(data))
+			err = disk.WriteFile(out.Path, 0o644, bytes.NewReader(data))
 		}
 		if err != nil {
 			return err
@@ -134,7 +136,7 @@ func indexOf(path string) ([]byte, error) {
 
 // readPrivateKey reads a key, and warns where nothing but the file's permissions protects it.
 func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (*trust.PrivateKey, error) {
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +165,7 @@ func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bo
 	if !exists(file) {
 		return false, nil
 	}
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err == nil {
 		if _, err := trust.VerifyBlob([]*trust.PublicKey{key}, data, artifact); err == nil {
 			return true, nil
@@ -193,7 +195,7 @@ func staleSignatures(path string, x bundle.Index) []string {
 	}
 	var lines []string
 	for _, file := range files {
-		data, err := readSmall(file)
+		data, err := build.ReadFile(file)
 		if err == nil {
 			_, err = trust.VerifyBlob(nil, data, artifact)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 )
 
@@ -51,7 +52,7 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 	g.note("asking %s", count(len(s.inv.Hosts()), "host"))
 	const mode = 0o600
 	var made installer.SupportBundle
-	err = writeFileWith(o.output, mode, func(w io.Writer) (err error) {
+	err = disk.WriteFileWith(o.output, mode, func(w io.Writer) (err error) {
 		made, err = installer.WriteSupportBundle(ctx, installer.StatusOptions{Options: s.options(), AnyCluster: s.anyCluster}, w)
 		return err
 	})

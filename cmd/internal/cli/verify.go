@@ -7,6 +7,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
@@ -67,7 +68,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		return err
 	}}, func(c *bundle.Catalog) (err error) {
 		if o.closure {
-			r.Needed, err = checkClosure(ctx, path, c)
+			r.Needed, err = build.CheckClosure(ctx, path, c)
 		}
 		return err
 	})

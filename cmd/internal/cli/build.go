@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+type buildOptions struct {
+	projectFlags
+	output  string
+	locked  bool
+	noCache bool
+	// provenance writes a statement of how the bundle was built beside it.
+	provenance bool
+	split      sizeFlag
+}
+
+func newBuildCmd(g *globals) *cobra.Command {
+	o := buildOptions{split: sizeFlag{least: minSplit}}
+	cmd := &cobra.Command{
+		Use:   "build MANIFEST",
+		Short: "Download everything a manifest names into one file",
+		Long: `Downloads everything a manifest names into one file, NAME-VERSION.kkb.
+
+A lock file beside the manifest is used while it fits; without one, what tags mean today is looked up and the lock is kept
+in the bundle. What was downloaded stays in the cache, so an interrupted build continues and the next one brings only
+what is new. The same lock gives the same bytes. What the disks have to hold is checked before anything large is downloaded.
+
+With --no-cache only the bundle and a few blobs need room, in a directory beside it that is removed again ($TMPDIR if that is set):
+contents are downloaded in the order of the bundle, a few ahead of the one being written. The bundle is the same, but a build that is
+interrupted starts over.
+
+With --split the bundle is written as NAME.kkb.001, .002 and so on, of that size each, at most 999, and NAME.kkb.parts.json,
+which says what must be there. Every command reads the parts where they lie. FAT32 takes files below 4 GiB: --split 4GB.
+With -o - the bundle goes to standard output, and what is printed there otherwise to standard error.
+
+With --provenance, NAME.kkb.provenance.json says how the bundle was built: an in-toto statement with SLSA provenance, its manifest and lock
+by digest, where each item came from, and when. It is no part of the bundle, which has no times; see kkbundle sign --provenance.
+
+What an installation, charts and YAML need has to be in the bundle for every platform. What is missing is an error that says who
+needs it; the proof travels in the bundle (kkbundle inspect --closure), with a bill of materials (inspect --sbom).
+
+Images that nobody listed are found by rendering the charts with their values, and in the Kubernetes YAML under manifests.
+What may be an image and cannot be decided is said; --strict makes that an error. See kkbundle images.`,
+		Example: `  kkbundle build manifest.yaml
+  kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
+  kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
+  kkbundle build -o - manifest.yaml | ssh gate kkbundle push --registry harbor.site -`,
+		Args: takes("MANIFEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runBuild(cmd.Context(), g, args[0], o)
+		},
+	}
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb)")
+	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
+	o.add(cmd.Flags())
+	cmd.Flags().BoolVar(&o.locked, "locked", false, "refuse to build unless the lock file fits the manifest")
+	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which says how the bundle was built")
+	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download straight into the bundle, for machines with little disk; an interrupted build starts over")
+	return cmd
+}
+
+// buildResult is what build prints with --json.
+type buildResult struct {
+	Version  int           `json:"version"` // 1
+	Path     string        `json:"path"`
+	Digest   string        `json:"digest"`
+	Size     int64         `json:"size"`            // bytes, as are the others
+	Parts    int           `json:"parts,omitempty"` // files that it is in, with --split
+	Items    int           `json:"items"`
+	Blobs    int           `json:"blobs"`
+	Content  int64         `json:"content"`  // what it unpacks to
+	Fetched  int64         `json:"fetched"`  // that were not in the cache
+	Cached   int64         `json:"cached"`   // that were
+	Duration time.Duration `json:"duration"` // nanoseconds
+	Warnings []string      `json:"warnings,omitempty"`
+	// Undecided is what may be an image and is none of the items.
+	Undecided []string `json:"undecided,omitempty"`
+	// Assumed is what the catalog does not know and took for granted.
+	Assumed []string `json:"assumed,omitempty"`
+}
+
+func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
+	start := time.Now()
+	if o.provenance && o.output == standardStream {
+		return &usageError{errors.New("--provenance needs a file: name one with -o")}
+	}
+	p, err := g.loadProject(file)
+	if err != nil {
+		return err
+	}
+	if o.output == "" {
+		o.output = bundleFile(p.Manifest.Metadata)
+	}
+	if err := checkBundleOutput(g, o.output, o.split.bytes); err != nil {
+		return err
+	}
+	opts, err := o.options(g)
+	if err != nil {
+		return err
+	}
+	built, err := p.Build(ctx, opts)
+	if err != nil {
+		return err
+	}
+	if built.Provenance != nil {
+		if err := disk.WriteFile(o.output+provenanceSuffix, 0o644, bytes.NewReader(built.Provenance)); err != nil {
+			return err
+		}
+	}
+	r := buildResult{
+		Version: 1, Path: o.output, Digest: built.Digest.String(), Size: built.Size, Parts: built.Parts, Items: len(built.Index.Items), Blobs: built.Blobs,
+		Content: built.Content, Fetched: built.Fetched, Cached: built.Cached, Duration: time.Since(start),
+		Warnings:  slices.Concat(warnings(shortfallsOf(built.Index.Items)), staleSignatures(o.output, built.Index), staleProvenance(o.output, built.Digest)),
+		Undecided: built.Lock.Undecided, Assumed: p.Assumptions,
+	}
+	return g.printBuild(r)
+}
+
+// options returns the options of the library.
+func (o *buildOptions) options(g *globals) (build.Options, error) {
+	if o.noCache && o.cache != "" {
+		return build.Options{}, &usageError{errors.New("--cache and --no-cache exclude each other")}
+	}
+	opts, err := o.projectFlags.options(g)
+	opts.Output, opts.PartSize, opts.Locked, opts.NoCache = o.output, o.split.bytes, o.locked, o.noCache
+	opts.Provenance, opts.Program = o.provenance, programVersion()
+	if o.output == standardStream {
+		opts.Output, opts.Stream = "", g.Out
+	}
+	return opts, err
+}
+
+func (g *globals) printBuild(r buildResult) error {
+	switch {
+	case g.json && r.Path == standardStream:
+		return json.NewEncoder(g.Err).Encode(r) // a line, as the events there are
+	case g.json:
+		return printJSON(g.Out, r)
+	case r.Path == standardStream:
+		g.Out = g.Err // standard output is the bundle's
+	}
+	g.noteAll(r.Warnings)
+	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
+	return g.result("%s", r.Digest)
+}
+
+func bundleFile(m manifest.Metadata) string {
+	if m.Version == "" {
+		return m.Name + ".kkb"
+	}
+	return m.Name + "-" + m.Version + ".kkb"
+}
+
+// minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first and last part.
+const minSplit = 1 << 20
+
+// checkBundleOutput checks that a bundle can be written to output, in parts if partSize is not 0, before anything is downloaded.
+func checkBundleOutput(g *globals, output string, partSize int64) error {
+	parts := partSize > 0
+	switch {
+	case output == standardStream && parts:
+		return &usageError{errors.New("--split and -o - exclude each other")}
+	case output == standardStream && isTerminal(g.Out):
+		return &usageError{errors.New("a bundle is not written to a terminal: name a file with -o, or use a pipe")}
+	case output == standardStream:
+		return nil
+	}
+	file := output
+	if parts {
+		file = bundle.PartName(output, 1)
+	}
+	if err := disk.CheckOutput(file); err != nil {
+		return err
+	}
+	if err := bundle.CheckTarget(output, parts); err != nil {
+		return fmt.Errorf("cannot write %s: %w", output, err)
+	}
+	return nil
+}
+
+// name returns the name of the bundle for people.
+func (r buildResult) name() string {
+	switch {
+	case r.Path == standardStream:
+		return "the bundle"
+	case r.Parts > 0:
+		return fmt.Sprintf("%s in %s", r.Path, count(r.Parts, "part"))
+	}
+	return r.Path
+}
