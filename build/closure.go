@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/kkbundle/kkbundle/closure"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/sbom"
 )
 
@@ -125,7 +123,7 @@ func (b *builder) closure(ctx context.Context, x bundle.Index) (bundle.Document,
 			return bundle.Document{}, err
 		}
 	}
-	there, err := closure.Contents(ctx, x.Items, b.readCached)
+	there, err := closure.Contents(ctx, x.Items, b.cache.ReadBlob)
 	if err != nil {
 		return bundle.Document{}, err
 	}
@@ -176,7 +174,7 @@ func (b *builder) chartPin(c manifest.Chart) (best manifest.Pin, found bool) {
 
 // archiveOf returns a chart's archive.
 func (b *builder) archiveOf(ctx context.Context, it bundle.Item) (digest.Digest, error) {
-	data, err := b.readCached(ctx, it.Descriptor.Digest, bundle.MaxDocument)
+	data, err := b.cache.ReadBlob(ctx, it.Descriptor.Digest, bundle.MaxDocument)
 	if err != nil {
 		return "", err
 	}
@@ -192,23 +190,9 @@ func (b *builder) archiveOf(ctx context.Context, it bundle.Item) (digest.Digest,
 	return "", fmt.Errorf("%s has no chart archive", it)
 }
 
-// readCached returns a small blob of the cache.
-func (b *builder) readCached(ctx context.Context, d digest.Digest, most int64) (data []byte, err error) {
-	r, err := b.cache.Open(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	data, err = io.ReadAll(io.LimitReader(r, most+1))
-	if err == nil && int64(len(data)) > most {
-		err = fmt.Errorf("blob %s has more than %s", d, plain.Size(most))
-	}
-	return data, err
-}
-
 // billOfMaterials returns the SBOM for the bundle.
 func (b *builder) billOfMaterials(ctx context.Context, x bundle.Index) (bundle.Document, error) {
-	data, err := sbom.New(ctx, x, b.lock, b.readCached)
+	data, err := sbom.New(ctx, x, b.lock, b.cache.ReadBlob)
 	return bundle.Document{Kind: bundle.KindSBOM, Ref: bundle.DocumentSBOM, Data: data}, err
 }
 

@@ -302,3 +302,17 @@ func isAt(f *os.File, name string) (bool, error) {
 }
 
 func isOwn(name string) bool { return strings.HasSuffix(name, ownSuffix) }
+
+// ReadBlob returns a blob of at most so many bytes.
+func (c *Cache) ReadBlob(ctx context.Context, d digest.Digest, most int64) (data []byte, err error) {
+	r, err := c.Open(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	data, err = io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("blob %s has more than %d bytes", d, most)
+	}
+	return data, err
+}
