@@ -90,7 +90,7 @@ func ExampleProject_Build() {
 	// lock manifest.lock.yaml
 	// closure closure.json
 	// sbom sbom.cdx.json
-	// 0 parts, 0 bytes cached
+	// 0 parts, 15 bytes cached
 }
 
 // Make a lock, as `kkbundle lock manifest.yaml` does.

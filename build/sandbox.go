@@ -19,6 +19,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/discover/kustomize"
@@ -102,7 +103,7 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = []string{"GOTRACEBACK=none"}
 	cmd.WaitDelay = time.Second
-	stderr := &headBuffer{}
+	stderr := &capped.Head{Most: 4096}
 	cmd.Stderr = stderr
 	answer, sent, err := converse(cmd, job.request, archive)
 	switch {
@@ -113,7 +114,7 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 	case sent != nil: // the error of the child would mislead
 		return a, sent
 	case err != nil:
-		return a, job.problem("%s", explainExit(err, stderr.String()))
+		return a, job.problem("%s", explainExit(err, string(stderr.Bytes())))
 	}
 	if err := json.Unmarshal(answer, &a); err != nil {
 		return a, job.problem("unreadable answer of the finder process: %v", err)
@@ -177,17 +178,6 @@ func (r *errorReader) Read(p []byte) (int, error) {
 		r.err = err
 	}
 	return n, err
-}
-
-// headBuffer keeps the beginning of what is written to it.
-type headBuffer struct{ bytes.Buffer }
-
-// Write implements io.Writer.
-func (b *headBuffer) Write(p []byte) (int, error) {
-	if room := 4096 - b.Len(); room > 0 {
-		b.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
 }
 
 // explainExit describes why a child ended without an answer.

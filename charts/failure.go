@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A FailedError says why a release did not become what it shall be, and what was done about it.
@@ -54,7 +56,7 @@ const (
 	mostPods    = 3
 	mostEvents  = 5
 	mostLines   = 10
-	mostOfLine  = 300 // bytes
+	mostOfLine  = 300 // characters
 	mostOfALog  = 16 << 10
 	maxWorkload = 50
 )
@@ -297,14 +299,5 @@ func whyNot(p *corev1.Pod) string {
 
 // oneLine makes text of a pod's fit for a line of a report.
 func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimRight(strings.TrimSpace(s), ": "), "�"))
-	if len(s) > mostOfLine {
-		s = strings.ToValidUTF8(s[:mostOfLine], "") + "…"
-	}
-	return s
+	return plain.Clip(plain.Line(strings.TrimRight(strings.TrimSpace(s), ": ")), mostOfLine)
 }

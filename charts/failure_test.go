@@ -44,7 +44,7 @@ func TestDescribePod(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{
 		{Name: "good", Ready: true},
-		{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such\x1b[31m image"}}},
+		{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such\x1b[31m\u009b1m image"}}},
 	}
 	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
 	events := []corev1.Event{
@@ -54,7 +54,7 @@ func TestDescribePod(t *testing.T) {
 	}
 	got := describePod(p, events, strings.Repeat("old\n", 20)+strings.Repeat("x", 1000)+"\n")
 	for _, want := range []string{
-		"pod shop/web-1 is not ready: web: ImagePullBackOff: no such [31m image\n", "event: Failed: first\n  event: Failed: last\n", "xxx…",
+		"pod shop/web-1 is not ready: web: ImagePullBackOff: no such\uFFFD[31m\uFFFD1m image\n", "event: Failed: first\n  event: Failed: last\n", "xxx…",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)

@@ -19,6 +19,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Limits on what a chart archive may hold. Helm bounds one archive and one file, but unpacks archives inside archives
@@ -249,9 +251,9 @@ func (a *allowance) entry(tr *tar.Reader, h *tar.Header, depth int) error {
 	case a.bytes < 0:
 		return fmt.Errorf("%w: it unpacks to more than %d bytes", ErrTooLarge, maxUnpacked)
 	case h.Size > maxFile:
-		return fmt.Errorf("%w: %q has more than %d bytes", ErrTooLarge, clip(h.Name), maxFile)
+		return fmt.Errorf("%w: %q has more than %d bytes", ErrTooLarge, plain.Clip(h.Name, 100), maxFile)
 	case len(h.Name) > maxName || strings.Count(h.Name, "charts/") > maxNesting:
-		return fmt.Errorf("%w: %q is too long or nested too deep", ErrTooLarge, clip(h.Name))
+		return fmt.Errorf("%w: %q is too long or nested too deep", ErrTooLarge, plain.Clip(h.Name, 100))
 	case path.Ext(h.Name) != ".tgz":
 		return nil
 	}
@@ -260,12 +262,4 @@ func (a *allowance) entry(tr *tar.Reader, h *tar.Header, depth int) error {
 		return nil // a damaged archive: Helm says so
 	}
 	return a.archive(inner, depth+1)
-}
-
-func clip(s string) string {
-	const most = 100
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
 }

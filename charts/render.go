@@ -14,6 +14,8 @@ import (
 	"helm.sh/helm/v3/pkg/engine"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // imagesAnnotation is the annotation of Chart.yaml that lists a chart's images
@@ -158,7 +160,7 @@ type lookups map[string]bool
 func (l lookups) GetClientFor(apiVersion, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
 	const most = 100 // names of kinds are the template's to make up
 	if len(l) < most {
-		l[clip(apiVersion+" "+kind)] = true
+		l[plain.Clip(apiVersion+" "+kind, 100)] = true
 	}
 	return nowhere{}, true, nil
 }

@@ -16,9 +16,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // errStalled says that a server sent nothing for Retry.Idle.
@@ -68,16 +69,7 @@ func diagnostics(err error) string {
 // printable makes what a server said safe and short enough for one line.
 func printable(s string) string {
 	const most = 300
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || !unicode.IsPrint(r) && r != ' ' {
-			return ' '
-		}
-		return r
-	}, s)
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return strings.TrimSpace(s)
+	return plain.Clip(strings.TrimSpace(plain.Line(s)), most)
 }
 
 // retryAfter reads the header of that name: seconds or a date.

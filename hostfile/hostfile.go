@@ -19,6 +19,10 @@ const (
 	maxFile = 1 << 20 // bytes of a configuration file; more is none
 	// BackupSuffix is appended to the name of a file whose content was others', before it is changed.
 	BackupSuffix = ".before-kkbundle"
+	// Author begins the first line of every file that kkbundle writes on a host.
+	Author = "# Written by kkbundle"
+	// Mark is the first line of a file that kkbundle replaces as a whole. Hosts have files with this line: it never changes.
+	Mark = Author + "."
 )
 
 // A File is what shall be at a path.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -54,7 +55,7 @@ echo "these end soon: $soon"
 %[4]s`, certsDays, host.HelperPath, pkiDir, t.restartScript(restartStep, restartWhole, controlPlaneProcesses(t.run.cluster)...))
 }
 
-const renewServiceText = `# Written by kkbundle.
+const renewServiceText = hostfile.Mark + `
 [Unit]
 Description=Renew the certificates of this control plane
 ConditionPathExists=/etc/kubernetes/admin.conf
@@ -67,7 +68,7 @@ ExecStart=` + renewScript + `
 // renewTimerText is for the control plane of that number: every night, at an hour of its own.
 func renewTimerText(number int) []byte {
 	const hours = 24
-	return fmt.Appendf(nil, `# Written by kkbundle.
+	return fmt.Appendf(nil, hostfile.Mark+`
 [Unit]
 Description=Look for certificates of this control plane that end soon
 

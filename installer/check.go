@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
@@ -240,9 +241,9 @@ func (t *Target) facts(ctx context.Context, probe node.Probe) (node.Facts, error
 	if err != nil {
 		return node.Facts{}, err
 	}
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	err = t.on.Run(withoutOutput(ctx), host.Cmd{Args: []string{host.HelperPath, "facts"}, Stdin: bytes.NewReader(question), Stdout: out})
-	if err = errors.Join(err, out.err); err != nil {
+	if err != nil {
 		return node.Facts{}, err
 	}
 	var facts node.Facts

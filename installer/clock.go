@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/hostfile"
 )
 
 const (
@@ -140,7 +142,7 @@ func (t *Target) timeConfig(ctx context.Context, from timeSources) (timeConfig, 
 		return c, err
 	}
 	if sources := slices.Concat(from.servers, from.pools); len(sources) > 0 {
-		c.want = []byte("# Written by kkbundle.\n[Time]\nNTP=" + strings.Join(sources, " ") + "\n")
+		c.want = []byte(hostfile.Mark + "\n[Time]\nNTP=" + strings.Join(sources, " ") + "\n")
 	}
 	return c, nil
 }

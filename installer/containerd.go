@@ -11,6 +11,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/registry/mirror"
@@ -134,7 +135,7 @@ func containerdConfig(c *manifest.Cluster) ([]byte, error) {
 	return fmt.Appendf(nil, format, pause), nil
 }
 
-const containerdVersion3 = `# Written by kkbundle.
+const containerdVersion3 = hostfile.Mark + `
 version = 3
 
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -151,7 +152,7 @@ version = 3
   SystemdCgroup = true
 `
 
-const containerdVersion2 = `# Written by kkbundle.
+const containerdVersion2 = hostfile.Mark + `
 version = 2
 
 [plugins."io.containerd.grpc.v1.cri"]
@@ -168,7 +169,7 @@ version = 2
   SystemdCgroup = true
 `
 
-const containerdUnitText = `# Written by kkbundle.
+const containerdUnitText = hostfile.Mark + `
 [Unit]
 Description=containerd container runtime
 Documentation=https://containerd.io

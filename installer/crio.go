@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/registry/mirror"
@@ -87,7 +88,7 @@ func mirrorFiles(runtime mirror.Runtime, access registryAccess, upstreams []stri
 // crioConfig is what CRI-O's own 10-crio.conf says, with the kubelet's control group driver and kubeadm's pause image. What
 // is trusted is decided where the bundle is checked: CRI-O accepts what the registry has.
 // https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.5.md
-const crioConfig = ownMark + `
+const crioConfig = hostfile.Mark + `
 [crio.image]
 pause_image = %q
 signature_policy = "` + crioPolicy + `"
@@ -115,7 +116,7 @@ monitor_cgroup = "pod"
 `
 
 // As the archive's crio.service.
-const crioUnitText = ownMark + `
+const crioUnitText = hostfile.Mark + `
 [Unit]
 Description=Container Runtime Interface for OCI (CRI-O)
 Documentation=https://github.com/cri-o/cri-o

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -130,7 +131,7 @@ func (t *Target) refuseForeignDocker(ctx context.Context) error {
 	}
 	if ours {
 		unit, err := t.read(ctx, "/etc/systemd/system/"+dockerUnit)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && bytes.HasPrefix(unit, []byte(ownMark)) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && bytes.HasPrefix(unit, []byte(hostfile.Mark)) {
 			return err
 		}
 		return &ForeignDockerError{t.Name, "/etc/systemd/system/" + dockerUnit}
@@ -165,9 +166,6 @@ func (t *Target) refuseForeignConfig(ctx context.Context) error {
 	}
 	return &ForeignDockerError{t.Name, dockerConfig}
 }
-
-// ownMark is how units of ours begin.
-const ownMark = "# Written by kkbundle."
 
 func dockerSetting(_ context.Context, t *Target) (setting, error) {
 	daemon, err := dockerDaemon()
@@ -206,7 +204,7 @@ func dockerDaemon() ([]byte, error) {
 }
 
 // Docker starts a containerd of its own. As upstream's contrib/init/systemd/docker.service, without socket activation.
-const dockerUnitText = ownMark + `
+const dockerUnitText = hostfile.Mark + `
 [Unit]
 Description=Docker Application Container Engine
 Documentation=https://docs.docker.com
@@ -264,7 +262,7 @@ func (r *run) kubeletLogin() ([]textFile, error) {
 }
 
 // As upstream's packaging/systemd/cri-docker.service, without socket activation.
-const criDockerUnitText = ownMark + `
+const criDockerUnitText = hostfile.Mark + `
 [Unit]
 Description=CRI Interface for Docker Application Container Engine
 Documentation=https://docs.mirantis.com

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -125,7 +126,7 @@ func (t *Target) etcdSettings() (string, error) {
 	client, peer := "https://"+net.JoinHostPort(ip, etcdPort), "https://"+net.JoinHostPort(ip, etcdPeerPort)
 	local := "https://" + net.JoinHostPort(loopback(ip), etcdPort)
 	trusted := etcdAuthorityFiles().cert
-	return "# Written by kkbundle.\n" + environment(
+	return hostfile.Mark + "\n" + environment(
 		"ETCD_NAME", t.Name,
 		"ETCD_DATA_DIR", dir,
 		"ETCD_LISTEN_CLIENT_URLS", client+","+local,
@@ -161,7 +162,7 @@ func environment(pairs ...string) string {
 }
 
 // A member waits for others before it is ready, so that the unit takes as long as they do.
-const etcdUnitFile = `# Written by kkbundle.
+const etcdUnitFile = hostfile.Mark + `
 [Unit]
 Description=etcd
 Documentation=https://etcd.io/docs/

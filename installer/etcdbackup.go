@@ -6,6 +6,7 @@ import (
 	"path"
 	"time"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -89,7 +90,7 @@ ls -1r "$dir" | grep '^etcd-.*\.db$' | tail -n +%[4]d | while read -r old; do rm
 `, etcdBackups, keep, commandLine(t.etcdctlTo(t.etcdEndpoint())), keep+1)
 }
 
-const etcdBackupUnitFile = `# Written by kkbundle.
+const etcdBackupUnitFile = hostfile.Mark + `
 [Unit]
 Description=Save etcd
 
@@ -102,7 +103,7 @@ IOSchedulingClass=idle
 
 // backupTimer saves soon after the host has started, and then as often as it is wanted.
 func backupTimer(every time.Duration) string {
-	return fmt.Sprintf(`# Written by kkbundle.
+	return fmt.Sprintf(hostfile.Mark+`
 [Unit]
 Description=Save etcd every %s
 

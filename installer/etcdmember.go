@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -189,7 +190,7 @@ func (t *Target) formEtcd(ctx context.Context) error {
 }
 
 func (t *Target) writeInitial(ctx context.Context, state string, initial []string) error {
-	text := "# Written by kkbundle. It counts as long as the data directory is empty.\n" + environment(
+	text := hostfile.Author + ". It counts as long as the data directory is empty.\n" + environment(
 		"ETCD_INITIAL_CLUSTER", strings.Join(initial, ","),
 		"ETCD_INITIAL_CLUSTER_STATE", state,
 		"ETCD_INITIAL_CLUSTER_TOKEN", t.run.cluster.Metadata.Name,

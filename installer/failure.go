@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -122,7 +123,7 @@ func (t *Target) explained(err error, texts []collected) error {
 	dir := path.Join(failuresDir, t.run.Now().UTC().Format("20060102T150405Z")+"-"+t.Name)
 	e := &ExplainedError{Err: err, Dir: t.run.dir.join(dir)}
 	for i := range texts {
-		texts[i].text = strings.Map(printed, t.run.mask.mask(texts[i].text))
+		texts[i].text = plain.Lines(t.run.mask.mask(texts[i].text))
 		if failed := t.run.dir.write(path.Join(dir, texts[i].name), []byte(texts[i].text)); failed != nil {
 			e.Dir = "" // the disk may be what is full; the error is more than its logs
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -42,7 +43,7 @@ func (r *run) checkForeign(ctx context.Context) error {
 // foreignScript prints which of the paths exist, unless a stamp in the directory $1, or who wrote the unit $2 or $3, says that
 // kubeadm or k3s was started by us.
 const foreignScript = `cd "$1" 2>/dev/null && for s in member kubeadm-begun k3s*; do [ ! -e "$s" ] || exit 0; done
-for u in "$2" "$3"; do [ ! -e "$u" ] || [ "$(head -n 1 "$u")" != "` + ownMark + `" ] || exit 0; done
+for u in "$2" "$3"; do [ ! -e "$u" ] || [ "$(head -n 1 "$u")" != "` + hostfile.Mark + `" ] || exit 0; done
 shift 3; for p; do [ ! -e "$p" ] || printf '%s\n' "$p"; done`
 
 // foreign returns what of another cluster is on the host. What kubeadm only makes while it initialises or joins, and k3s when

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/hostfile"
 )
 
 func TestForeignClusters(t *testing.T) {
@@ -79,7 +81,7 @@ func TestResetForeign(t *testing.T) {
 // A k3s that we started, in a run that was killed before it could say so, is ours; one of others is not, whatever is installed.
 func TestForeignK3s(t *testing.T) {
 	t.Parallel()
-	for mark, want := range map[string]bool{ownMark + "\n": false, "[Unit]\n": true} {
+	for mark, want := range map[string]bool{hostfile.Mark + "\n": false, "[Unit]\n": true} {
 		s, _ := newK3sSite(t, "")
 		h := s.hosts["node1"]
 		h.put(t, k3sData+"/agent/kubelet.kubeconfig", "")

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -81,7 +82,7 @@ func (r *run) haproxyConfig() ([]byte, error) {
 
 // The times: a kubelet's lease lasts 40 seconds, so an API server that is gone is left out well before; and the API
 // server ends watches after half an hour to an hour, but sends something on each about every minute.
-const haproxyText = `# Written by kkbundle.
+const haproxyText = hostfile.Mark + `
 global
     log stdout format raw local0 notice
     maxconn 4096

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/registry"
@@ -151,7 +152,7 @@ func (t *Target) harborConfig(s registrySecrets) ([]byte, error) {
 
 // Nothing is pulled: what an archive lacks is an error at once. Stopping takes the containers away, so that starting makes them
 // of the configuration that there is then; what Harbor keeps is below harborData.
-const harborUnitText = ownMark + `
+const harborUnitText = hostfile.Mark + `
 [Unit]
 Description=Harbor
 Documentation=https://goharbor.io/docs/

@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -86,7 +87,7 @@ func dockerUnitApart() string {
 
 // The directories are those that Docker gives a containerd that it starts itself
 // (https://github.com/moby/moby/blob/v28.5.2/libcontainerd/supervisor/remote_daemon.go).
-const dockerContainerdText = ownMark + `
+const dockerContainerdText = hostfile.Mark + `
 version = 2
 root = "` + dockerData + `/containerd/daemon"
 state = "/run/docker/containerd/daemon"
@@ -96,7 +97,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
   address = "` + dockerContainerdSocket + `"
 `
 
-const dockerContainerdUnitText = ownMark + `
+const dockerContainerdUnitText = hostfile.Mark + `
 [Unit]
 Description=containerd for Docker
 Documentation=https://containerd.io

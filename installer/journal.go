@@ -13,9 +13,10 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A masker takes secrets out of text that is kept or shown. Secrets go to hosts by standard input and in files with
@@ -100,24 +101,14 @@ func (j *journal) write(ctx context.Context, who, text, output string) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	_, _ = io.WriteString(j.w, strings.Map(printed, j.mask.mask(b.String()))) // the work does not stop because its log cannot be written
+	_, _ = io.WriteString(j.w, plain.Lines(j.mask.mask(b.String()))) // the work does not stop because its log cannot be written
 }
 
 // brief is a command on one line, for a message.
 func (j *journal) brief(what string) string {
 	const most = 120
-	line := strings.Join(strings.Fields(strings.Map(printed, j.mask.mask(what))), " ")
-	if len(line) > most {
-		line = strings.ToValidUTF8(line[:most], "") + "…"
-	}
-	return line
-}
-
-func printed(r rune) rune {
-	if unicode.IsPrint(r) || r == '\n' || r == '\t' {
-		return r
-	}
-	return '\uFFFD'
+	line := strings.Join(strings.Fields(plain.Lines(j.mask.mask(what))), " ")
+	return plain.Clip(line, most)
 }
 
 type taskKey struct{}
@@ -165,7 +156,7 @@ type journaled struct {
 
 // Run runs the command and records it. What a command is given is never recorded.
 func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
-	kept := &tail{most: keptOutput}
+	kept := &capped.Tail{Most: keptOutput}
 	if ctx.Value(quietKey{}) == nil {
 		cmd.Stdout = alsoTo(cmd.Stdout, kept)
 	}
@@ -189,11 +180,11 @@ func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
 		h.journal.worked(cmd.Args, start, end)
 	}
 	took := end.Sub(start).Round(time.Millisecond)
-	h.journal.write(ctx, h.watch.host, fmt.Sprintf("%s -> %s in %s", what, result, took), kept.String())
+	h.journal.write(ctx, h.watch.host, fmt.Sprintf("%s -> %s in %s", what, result, took), kept.Lines())
 	return err
 }
 
-func alsoTo(w io.Writer, kept *tail) io.Writer {
+func alsoTo(w io.Writer, kept *capped.Tail) io.Writer {
 	if w == nil {
 		return kept
 	}
@@ -210,36 +201,4 @@ func commandLine(args []string) string {
 		}
 	}
 	return strings.Join(quoted, " ")
-}
-
-// A tail keeps the last bytes written to it. It is safe for concurrent use: a command's two streams share one.
-type tail struct {
-	most int
-
-	mu      sync.Mutex
-	data    []byte
-	dropped bool
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.data = append(t.data, p...)
-	if over := len(t.data) - t.most; over > 0 {
-		t.data = append(t.data[:0], t.data[over:]...)
-		t.dropped = true
-	}
-	return len(p), nil
-}
-
-// String returns what is kept, from the beginning of a line on.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	data := t.data
-	if t.dropped {
-		_, data, _ = bytes.Cut(data, []byte("\n"))
-		return "…\n" + string(data)
-	}
-	return string(data)
 }

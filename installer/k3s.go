@@ -16,6 +16,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
@@ -159,7 +160,7 @@ func (t *Target) k3sSetting(ctx context.Context, unit string) (setting, error) {
 		command = "server"
 	}
 	files := slices.Concat(tokens, more, []textFile{
-		{k3sConfigFile, 0o600, append([]byte(ownMark+"\n"), data...)},
+		{k3sConfigFile, 0o600, append([]byte(hostfile.Mark+"\n"), data...)},
 		{"/etc/systemd/system/" + unit, 0o644, fmt.Appendf(nil, k3sUnitText, command)},
 	})
 	registry, err := t.run.k3sRegistry()
@@ -435,7 +436,7 @@ func (t *Target) k3sJoined(ctx context.Context, unit string) error {
 }
 
 // k3sUnitText is as k3s' install.sh writes it (create_systemd_service_file).
-const k3sUnitText = ownMark + `
+const k3sUnitText = hostfile.Mark + `
 [Unit]
 Description=Lightweight Kubernetes
 Documentation=https://k3s.io
@@ -470,7 +471,7 @@ func (t *Target) stopK3s(ctx context.Context) error {
 	stopped := false
 	for _, unit := range []string{k3sUnit(true), k3sUnit(false)} {
 		file, err := t.read(ctx, "/etc/systemd/system/"+unit)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.HasPrefix(string(file), ownMark) {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.HasPrefix(string(file), hostfile.Mark) {
 			continue // none, or somebody else's
 		}
 		if err != nil {
@@ -507,7 +508,7 @@ func (t *Target) keepK3sDown(ctx context.Context) error {
 	if !isK3s(t.run.cluster) || !t.Is(manifest.RoleControlPlane) || t.on == nil || t.failure != nil {
 		return nil
 	}
-	if err := t.write(ctx, textFile{k3sLeaving, 0o644, []byte(ownMark + "\n[Service]\nRestart=no\n")}); err != nil {
+	if err := t.write(ctx, textFile{k3sLeaving, 0o644, []byte(hostfile.Mark + "\n[Service]\nRestart=no\n")}); err != nil {
 		return err
 	}
 	return t.systemctl(ctx, "daemon-reload")

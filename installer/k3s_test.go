@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 )
 
@@ -33,7 +34,7 @@ func newLivingK3s(t *testing.T) (*site, *livingCluster) {
 		h.put(t, k3sCA, string(ca))
 		h.put(t, memberPath, string(r.memberFile().data))
 		unit := "/etc/systemd/system/" + k3sUnit(strings.HasPrefix(name, "cp"))
-		h.put(t, unit, ownMark+"\n[Unit]\n")
+		h.put(t, unit, hostfile.Mark+"\n[Unit]\n")
 	}
 	for _, h := range s.hosts {
 		h.answer("k3s", func(ctx context.Context, cmd host.Cmd) error {
@@ -54,7 +55,7 @@ func TestK3sDeletesNodes(t *testing.T) {
 	if _, err := DeleteNodes(t.Context(), s.options, d, yes); err == nil {
 		t.Fatal("it went on although the cluster kept the node")
 	}
-	if got := s.hosts["cp2"].content(k3sLeaving); got != ownMark+"\n[Service]\nRestart=no\n" {
+	if got := s.hosts["cp2"].content(k3sLeaving); got != hostfile.Mark+"\n[Service]\nRestart=no\n" {
 		t.Errorf("before the node is deleted, cp2 has %q", got)
 	}
 	l.fail, l.asked = "", nil

@@ -14,6 +14,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -68,7 +70,7 @@ func nodePackages() []string {
 	return []string{"conntrack", "ebtables", "ethtool", "iproute", "iptables", "socat"}
 }
 
-const kubeletUnit = `# Written by kkbundle.
+const kubeletUnit = hostfile.Mark + `
 [Unit]
 Description=kubelet: The Kubernetes Node Agent
 Documentation=https://kubernetes.io/docs/
@@ -88,7 +90,7 @@ WantedBy=multi-user.target
 
 // The environment of operators is where kubeadm's Debian and Red Hat packages have it.
 // https://github.com/kubernetes/release/blob/master/cmd/krel/templates/latest/kubeadm/10-kubeadm.conf
-const kubeletDropIn = `# Written by kkbundle, as kubeadm wants it.
+const kubeletDropIn = hostfile.Author + `, as kubeadm wants it.
 [Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
 Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
@@ -322,7 +324,7 @@ func (t *Target) kubectlApply(ctx context.Context, objects []byte) error {
 }
 
 func (t *Target) kubectlWith(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	command := t.run.kubectlCommand()
 	if server := t.ownServer(); server != "" {
 		command = append(command, "--server="+server)
@@ -333,7 +335,7 @@ func (t *Target) kubectlWith(ctx context.Context, input io.Reader, args ...strin
 		Stdin:  input,
 		Stdout: out,
 	})
-	return out.Bytes(), errors.Join(err, out.err)
+	return out.Bytes(), err
 }
 
 // kubectlJSON decodes what kubectl prints. It can be long, and goes into the journal only if it fails.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -66,14 +67,14 @@ func linksTask(c *manifest.Cluster) Task {
 		if runs, err := t.test(ctx, "systemctl", "is-active", "--quiet", "NetworkManager.service"); err != nil {
 			return s, err
 		} else if runs {
-			text := "# Written by kkbundle: the pods' interfaces.\n[keyfile]\nunmanaged-devices=interface-name:" + strings.Join(patterns, ";interface-name:") + "\n"
+			text := hostfile.Author + ": the pods' interfaces.\n[keyfile]\nunmanaged-devices=interface-name:" + strings.Join(patterns, ";interface-name:") + "\n"
 			s.files = append(s.files, textFile{networkManagerFile, 0o644, []byte(text)})
 			reload = append(reload, []string{"systemctl", "reload", "NetworkManager.service"})
 		}
 		if runs, err := t.test(ctx, "systemctl", "is-active", "--quiet", "systemd-networkd.service"); err != nil {
 			return s, err
 		} else if runs {
-			text := "# Written by kkbundle: the pods' interfaces.\n[Match]\nName=" + strings.Join(patterns, " ") + "\n\n[Link]\nUnmanaged=yes\n"
+			text := hostfile.Author + ": the pods' interfaces.\n[Match]\nName=" + strings.Join(patterns, " ") + "\n\n[Link]\nUnmanaged=yes\n"
 			s.files = append(s.files, textFile{networkdFile, 0o644, []byte(text)})
 			reload = append(reload, []string{"networkctl", "reload"})
 		}

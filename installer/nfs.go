@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -53,7 +54,7 @@ func nfsServerTask(c *manifest.Cluster) Task {
 // volumes' directories as root, and pods own their files as whoever they are.
 func exports(dir string, nodes []*Target) []byte {
 	var b strings.Builder
-	b.WriteString("# Written by kkbundle: the cluster's nodes.\n")
+	b.WriteString(hostfile.Author + ": the cluster's nodes.\n")
 	for _, t := range nodes {
 		addresses := []string{t.IP.String()}
 		if six := t.InternalIPv6; six.IsValid() && six != t.IP {

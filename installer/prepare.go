@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -158,7 +160,7 @@ func kernelTask(c *manifest.Cluster) Task {
 			}
 			return setting{
 				files: []textFile{
-					{modulesPath, 0o644, []byte("# Written by kkbundle.\n" + strings.Join(modules(c), "\n") + "\n")},
+					{modulesPath, 0o644, []byte(hostfile.Mark + "\n" + strings.Join(modules(c), "\n") + "\n")},
 					{sysctlPath, 0o644, sysctlFile(c, before)},
 				},
 				apply: func(ctx context.Context, t *Target) error { return t.setKernel(ctx, c, before) },
@@ -190,7 +192,7 @@ func (t *Target) parametersBefore(ctx context.Context, c *manifest.Cluster) (map
 		}
 	}
 	if len(args) > 2 {
-		out := &limited{most: maxFile}
+		out := &capped.Buffer{Most: maxFile}
 		if _, err = succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if it lacks one of them
 			return nil, err
 		}
@@ -222,7 +224,7 @@ func (p parameter) wanted(before string) string {
 // sysctlFile is the drop-in for every boot. A minus says that a kernel may do without the parameter (sysctl.d(5)).
 func sysctlFile(c *manifest.Cluster, before map[string]string) []byte {
 	var b bytes.Buffer
-	b.WriteString("# Written by kkbundle.\n")
+	b.WriteString(hostfile.Mark + "\n")
 	for _, p := range parameters(c) {
 		if !p.required {
 			b.WriteByte('-')
@@ -240,7 +242,7 @@ func (t *Target) requiredAreSet(ctx context.Context, c *manifest.Cluster) (bool,
 			args, want = append(args, p.key), want+strconv.Itoa(p.value)+"\n"
 		}
 	}
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out}))
 	return ok && out.String() == want, err
 }
@@ -341,7 +343,7 @@ func routeCommand(family string, to netip.Prefix, from netip.Addr) string {
 	return fmt.Sprintf("ExecStart=/sbin/ip %s route replace %s dev lo %ssrc %s", family, to, scope, from)
 }
 
-const routeUnitText = `# Written by kkbundle: this host has no default route.
+const routeUnitText = hostfile.Author + `: this host has no default route.
 [Unit]
 Description=Route to the cluster's services
 After=network-online.target

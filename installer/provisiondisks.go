@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/provision"
 )
@@ -93,7 +94,7 @@ func (t *Target) provisionFilesystem(ctx context.Context, f provision.Filesystem
 
 // blkid returns what is known about a device; "" if nothing is.
 func (t *Target) blkid(ctx context.Context, device, tag string) (string, error) {
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{"blkid", "--probe", "--output", "value", "--match-tag", tag, "--", device}, Stdout: out}))
 	if err != nil || !ok {
 		return "", err // it fails where there is nothing; what is wrong with the device itself mkfs says

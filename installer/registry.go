@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
@@ -299,7 +300,7 @@ func registryConfig(listen, httpSecret string) ([]byte, error) {
 
 // The service is root's, because its files are, and may do nothing but serve. Its tracing, which is on by default and
 // would look for a collector, is off.
-const registryUnitText = `# Written by kkbundle.
+const registryUnitText = hostfile.Mark + `
 [Unit]
 Description=Image registry of this cluster (CNCF distribution)
 Documentation=https://distribution.github.io/distribution/

@@ -12,6 +12,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -185,7 +186,7 @@ func (t *Target) keepalivedConfig(ctx context.Context, own string) ([]byte, erro
 const highestPriority = 150
 
 func keepalivedTemplate() *template.Template {
-	return template.Must(template.New("keepalived").Parse(`# Written by kkbundle.
+	return template.Must(template.New("keepalived").Parse(hostfile.Mark + `
 global_defs {
   router_id {{.name}}
   script_user root
@@ -224,7 +225,7 @@ vrrp_instance registry {
 `))
 }
 
-const registryAddressUnitText = `# Written by kkbundle.
+const registryAddressUnitText = hostfile.Mark + `
 [Unit]
 Description=Address that this cluster's registry hosts share (keepalived)
 Documentation=https://www.keepalived.org/manpage.html

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 )
 
@@ -249,7 +250,7 @@ func removeNetwork(ctx context.Context, t *Target) error {
 // removeRules takes the rules with words that are somebody's own out of the packet filter and leaves the others as they are.
 func (t *Target) removeRules(ctx context.Context, own func(word string) bool) error {
 	for _, command := range []string{"iptables", "ip6tables"} {
-		out := &limited{most: maxFile}
+		out := &capped.Buffer{Most: maxFile}
 		there, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{command + "-save"}, Stdout: out}))
 		if err != nil {
 			return err

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"regexp"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A scrubber takes secrets out of what leaves the site: those that are known, what looks like one, and whatever has the name
@@ -43,7 +45,7 @@ func (s *scrubber) text(text string) string {
 	for _, p := range s.patterns {
 		text = p.ReplaceAllString(text, "${1}"+masked)
 	}
-	return strings.Map(printed, s.mask.mask(text))
+	return plain.Lines(s.mask.mask(text))
 }
 
 // blocks takes out what follows the name of a secret in deeper lines, as YAML writes long values.

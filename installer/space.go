@@ -12,6 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -75,7 +76,7 @@ func (t *Target) used(ctx context.Context, dir string) (int64, error) {
 	if err != nil || !there {
 		return 0, err
 	}
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	// It fails when something goes away while it counts, as it does below containerd, and still says how much there is.
 	if _, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{"du", "--summarize", "--block-size=1", dir}, Stdout: out})); err != nil {
 		return 0, err

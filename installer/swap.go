@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -100,13 +101,13 @@ const (
 // memory (zram), of a partition that it finds by its type, or of an operator's own, unless their target is masked.
 // https://www.freedesktop.org/software/systemd/man/latest/systemd-gpt-auto-generator.html
 func (t *Target) wakes(ctx context.Context) (units []string, err error) {
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	args := []string{"systemctl", "list-unit-files", "--type=swap", "--no-legend", "--no-pager"}
 	if _, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // it fails where it has nothing to list
 		return nil, err
 	}
 	if units = activeSwap(out.String()); len(units) == 0 {
-		return nil, out.err
+		return nil, nil
 	}
 	masked, err := t.test(ctx, "sh", "-c", `[ "$(systemctl is-enabled "$1")" = masked ]`, "sh", swapTarget)
 	if err != nil || masked {

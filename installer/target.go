@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -50,9 +51,9 @@ func (t *Target) feed(ctx context.Context, data []byte, args ...string) error {
 
 // output returns what a command writes to its standard output, also when it fails.
 func (t *Target) output(ctx context.Context, args ...string) ([]byte, error) {
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	err := t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})
-	return out.Bytes(), errors.Join(err, out.err)
+	return out.Bytes(), err
 }
 
 // test tells whether a command succeeds. An error means that it could not be found out.
@@ -106,7 +107,7 @@ func (t *Target) has(ctx context.Context, files ...textFile) (bool, error) {
 	for _, f := range files {
 		args = append(args, f.path)
 	}
-	out := &limited{most: maxFile}
+	out := &capped.Buffer{Most: maxFile}
 	if _, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil {
 		return false, err // that a file is missing is no error
 	}
@@ -131,19 +132,4 @@ func (t *Target) has(ctx context.Context, files ...textFile) (bool, error) {
 // systemctl runs systemctl.
 func (t *Target) systemctl(ctx context.Context, args ...string) error {
 	return t.command(ctx, append([]string{"systemctl"}, args...)...)
-}
-
-// limited is a buffer that remembers that it was given too much.
-type limited struct {
-	bytes.Buffer
-	most int
-	err  error
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > l.most {
-		l.err = fmt.Errorf("the command printed more than %d bytes", l.most)
-		return len(p), nil
-	}
-	return l.Buffer.Write(p)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -21,12 +22,12 @@ func toolTasks(c *manifest.Cluster) []Task {
 		files = append(files, Place{"crictl", "crictl", "/usr/local/bin/crictl", executable})
 		socket := runtimeOf(c).socket
 		// https://github.com/kubernetes-sigs/cri-tools/blob/master/docs/crictl.md
-		texts = append(texts, textFile{crictlConfig, 0o644, fmt.Appendf(nil, "%s\nruntime-endpoint: %s\nimage-endpoint: %s\ntimeout: 5\n", ownMark, socket, socket)})
+		texts = append(texts, textFile{crictlConfig, 0o644, fmt.Appendf(nil, "%s\nruntime-endpoint: %s\nimage-endpoint: %s\ntimeout: 5\n", hostfile.Mark, socket, socket)})
 	}
 	if slices.Contains(c.CRI.Tools, "nerdctl") {
 		files = append(files, Place{"nerdctl", "nerdctl", "/usr/local/bin/nerdctl", executable})
 		// https://github.com/containerd/nerdctl/blob/main/docs/config.md
-		texts = append(texts, textFile{"/etc/nerdctl/nerdctl.toml", 0o644, []byte(ownMark + "\nnamespace = \"k8s.io\"\ncni_path = \"/opt/cni/bin\"\n")})
+		texts = append(texts, textFile{"/etc/nerdctl/nerdctl.toml", 0o644, []byte(hostfile.Mark + "\nnamespace = \"k8s.io\"\ncni_path = \"/opt/cni/bin\"\n")})
 	}
 	return []Task{settle(Task{
 		Name:   "runtime-tools",

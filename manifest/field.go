@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // field is what the struct tags say about one key of a file. The tags are:
@@ -55,23 +57,9 @@ func keyField(t reflect.Type) (int, bool) {
 	return 0, false
 }
 
-// Nearest returns the one of the known names that was probably meant, or "".
-func Nearest(name string, known []string) string {
-	best, distance := "", len(name)/3+2
-	for _, k := range known {
-		if strings.EqualFold(k, name) {
-			return k
-		}
-		if d := editDistance(strings.ToLower(name), strings.ToLower(k), distance); d < distance {
-			best, distance = k, d
-		}
-	}
-	return best
-}
-
 // suggest says which of the known names was probably meant, or lists them all.
 func suggest(name string, known []string) string {
-	if best := Nearest(name, known); best != "" {
+	if best := plain.Nearest(name, known); best != "" {
 		return "; did you mean " + best + "?"
 	}
 	if len(known) == 0 {
@@ -79,28 +67,4 @@ func suggest(name string, known []string) string {
 	}
 	sorted := slices.Sorted(slices.Values(known))
 	return "; known: " + strings.Join(sorted, ", ")
-}
-
-// editDistance counts the insertions, deletions and substitutions between a and b, giving up at limit.
-func editDistance(a, b string, limit int) int {
-	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
-		return limit
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return min(row[len(b)], limit)
 }

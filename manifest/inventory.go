@@ -340,7 +340,7 @@ func (inv *Inventory) resolve(h *Host, spec *HostSpec, roles []Role) {
 	h.SSH, h.Sudo, h.Taints = all.SSH, all.Sudo, all.Taints
 	h.SSH.User = orDefault(h.SSH.User, defaultUser)
 	h.SSH.Port = orDefault(h.SSH.Port, defaultSSHPort)
-	h.Labels, h.Annotations = plain(all.Labels), plain(all.Annotations)
+	h.Labels, h.Annotations = asStrings(all.Labels), asStrings(all.Annotations)
 }
 
 // roles returns each host's roles. It stops counting behind MaxHosts in each group.

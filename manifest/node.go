@@ -84,8 +84,8 @@ func isQualified(s string) bool {
 	return isName(prefix, true) && isLabel(name)
 }
 
-// plain returns text values as they are.
-func plain[T ~string](m map[string]T) map[string]string {
+// asStrings returns text values as they are.
+func asStrings[T ~string](m map[string]T) map[string]string {
 	if len(m) == 0 {
 		return nil
 	}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // or writes a list of choices as a sentence does.
@@ -21,7 +23,7 @@ func or(words []string) string {
 
 // nearest is suggest without the list of all known names, for messages that list them anyway.
 func nearest(name string, known []string) string {
-	if best := Nearest(name, known); best != "" {
+	if best := plain.Nearest(name, known); best != "" {
 		return "; did you mean " + best + "?"
 	}
 	return ""

@@ -10,11 +10,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // What errors.Is finds in errors of Push, for those who tell classes of failure apart.
@@ -209,16 +209,5 @@ func reason(te *transport.Error) string {
 	return " (" + clean(strings.Join(texts, "; ")) + ")"
 }
 
-// clean makes text from the network fit for a terminal and for one line.
-func clean(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, s)
-	if runes := []rune(s); len(runes) > maxReason {
-		return string(runes[:maxReason]) + "…"
-	}
-	return s
-}
+// clean makes the registry's words fit for an error.
+func clean(s string) string { return plain.Clip(plain.Line(s), maxReason) }

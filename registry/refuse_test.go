@@ -141,7 +141,7 @@ func TestPushItemErrors(t *testing.T) {
 		effect registrytest.Effect
 		want   []string
 	}{
-		"forbidden":         {registrytest.FailWith(403, "", `{"errors":[{"code":"DENIED","message":"no \u001b[31mpush\nfor you"}]}`), []string{"may not push", "DENIED: no  [31mpush for you", `"docker.io" must exist`}},
+		"forbidden":         {registrytest.FailWith(403, "", `{"errors":[{"code":"DENIED","message":"no \u001b[31mpush\nfor you"}]}`), []string{"may not push", "DENIED: no \uFFFD[31mpush for you", `"docker.io" must exist`}},
 		"no project":        {registrytest.FailWith(404, "", `{"errors":[{"code":"NAME_UNKNOWN","message":"project not found"}]}`), []string{"project docker.io does not exist", "project not found", "create it"}},
 		"too large":         {registrytest.Fail(413, ""), []string{"client_max_body_size"}},
 		"quota":             {registrytest.FailWith(412, "", `{"errors":[{"code":"PRECONDITION","message":"quota exceeded"}]}`), []string{"quota of project docker.io", "quota exceeded", "raise it"}},

@@ -4,31 +4,23 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
 )
-
-// A licence is an SPDX expression, or the text that stands where one should.
-type licence struct {
-	Expression string        `json:"expression,omitempty"`
-	License    *namedLicence `json:"license,omitempty"`
-}
-
-type namedLicence struct {
-	Name string `json:"name"`
-}
 
 // maxLicence bounds what is taken for a licence, in bytes: whole texts are not.
 const maxLicence = 500
 
 // licences are what metadata says, as CycloneDX writes it.
-func licences(text string) []licence {
+func licences(text string) *cdx.Licenses {
 	text = strings.TrimSpace(text)
 	switch {
 	case text == "" || len(text) > maxLicence:
 		return nil
 	case isExpression(text):
-		return []licence{{Expression: text}}
+		return &cdx.Licenses{{Expression: text}}
 	}
-	return []licence{{License: &namedLicence{text}}}
+	return &cdx.Licenses{{License: &cdx.License{Name: text}}}
 }
 
 // expression is the grammar of SPDX licence expressions without its nesting

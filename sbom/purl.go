@@ -1,11 +1,12 @@
 package sbom
 
 import (
-	"net/url"
+	"maps"
 	"path"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+	purl "github.com/package-url/packageurl-go"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -19,13 +20,10 @@ func ociPURL(ref string, d digest.Digest, platform string) string {
 	if i := strings.LastIndexByte(repository, ':'); i > strings.LastIndexByte(repository, '/') {
 		repository, tag = repository[:i], repository[i+1:]
 	}
-	q := qualifiers{}
-	if _, arch, ok := strings.Cut(platform, "/"); ok {
-		q.add("arch", arch)
-	}
-	q.add("repository_url", repository)
-	q.add("tag", tag)
-	return "pkg:oci/" + escape(strings.ToLower(path.Base(repository))) + "@" + escape(d.String()) + q.String()
+	_, arch, _ := strings.Cut(platform, "/")
+	return packageURL(purl.TypeOCI, "", strings.ToLower(path.Base(repository)), d.String(), map[string]string{
+		"arch": arch, "repository_url": repository, "tag": tag,
+	})
 }
 
 // genericPURL is the package URL of a file. Charts that are no OCI artifacts have it too: a type for them is not registered.
@@ -34,16 +32,10 @@ func genericPURL(it bundle.Item, content digest.Digest, source string) string {
 	if name == "" {
 		name = path.Base(it.Ref)
 	}
-	version := ""
-	if it.Version != "" {
-		version = "@" + escape(it.Version)
+	if !address(source) {
+		source = ""
 	}
-	q := qualifiers{}
-	q.add("checksum", content.String())
-	if address(source) {
-		q.add("download_url", source)
-	}
-	return "pkg:generic/" + escape(name) + version + q.String()
+	return packageURL(purl.TypeGeneric, "", name, it.Version, map[string]string{"checksum": content.String(), "download_url": source})
 }
 
 // packagePURL is the package URL of an operating system's package, "" for what is none
@@ -56,39 +48,21 @@ func packagePURL(it bundle.Item) string {
 		return ""
 	}
 	vendor, release, _ := strings.Cut(distribution, "/")
-	kind, version, epoch := "rpm", it.Version, ""
+	kind, version, epoch := purl.TypeRPM, it.Version, ""
 	arch := strings.TrimSuffix(it.Name, ".rpm")
 	if file, deb := strings.CutSuffix(it.Name, ".deb"); deb {
-		kind, arch = "deb", file[strings.LastIndexByte(file, '_')+1:]
+		kind, arch = purl.TypeDebian, file[strings.LastIndexByte(file, '_')+1:]
 	} else {
 		arch = arch[strings.LastIndexByte(arch, '.')+1:]
 		if before, after, found := strings.Cut(version, ":"); found {
 			epoch, version = before, after
 		}
 	}
-	q := qualifiers{}
-	q.add("arch", arch)
-	q.add("distro", vendor+"-"+release)
-	q.add("epoch", epoch)
-	return "pkg:" + kind + "/" + escape(vendor) + "/" + escape(name) + "@" + escape(version) + q.String()
+	return packageURL(kind, vendor, name, version, map[string]string{"arch": arch, "distro": vendor + "-" + release, "epoch": epoch})
 }
 
-// qualifiers are those of a package URL, which have to be added in the order of their names.
-type qualifiers []string
-
-func (q *qualifiers) add(name, value string) {
-	if value != "" {
-		*q = append(*q, name+"="+escape(value))
-	}
+// packageURL leaves out qualifiers without a value.
+func packageURL(kind, namespace, name, version string, qualifiers map[string]string) string {
+	maps.DeleteFunc(qualifiers, func(_, value string) bool { return value == "" })
+	return purl.NewPackageURL(kind, namespace, name, version, purl.QualifiersFromMap(qualifiers), "").ToString()
 }
-
-// String begins with a question mark, if there is anything.
-func (q qualifiers) String() string {
-	if len(q) == 0 {
-		return ""
-	}
-	return "?" + strings.Join(q, "&")
-}
-
-// escape encodes a part of a package URL.
-func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -28,7 +29,7 @@ type ReadBlob func(ctx context.Context, d digest.Digest, most int64) ([]byte, er
 // New returns the bill of materials of a bundle with these items. The lock says where the bytes came from; what it does not
 // have is left out of the bill.
 func New(ctx context.Context, x bundle.Index, l *manifest.Lock, read ReadBlob) ([]byte, error) {
-	b := builder{read: read, pins: map[pinID]manifest.Pin{}, about: map[digest.Digest][]externalReference{}}
+	b := builder{read: read, pins: map[pinID]manifest.Pin{}, about: map[digest.Digest][]cdx.ExternalReference{}}
 	for _, p := range l.Items {
 		b.pins[pinID{p.Kind, p.Ref, p.Platform}] = p
 		if p.Kind == manifest.ItemReferrer {
@@ -36,15 +37,15 @@ func New(ctx context.Context, x bundle.Index, l *manifest.Lock, read ReadBlob) (
 		}
 	}
 	const root = "bundle"
-	d := document{
-		Schema: "http://cyclonedx.org/schema/bom-1.6.schema.json", Format: "CycloneDX", SpecVersion: "1.6", Version: 1,
-		Metadata: metadata{
-			Tools:     tools{[]component{{Type: "application", Name: "kkbundle"}}},
-			Component: component{Type: "application", Ref: root, Name: x.Name, Version: x.Version},
+	d := cdx.BOM{
+		JSONSchema: "http://cyclonedx.org/schema/bom-1.6.schema.json", BOMFormat: cdx.BOMFormat, SpecVersion: cdx.SpecVersion1_6, Version: 1,
+		Metadata: &cdx.Metadata{
+			// Without a version: another version of kkbundle that says the same says it with the same bytes.
+			Tools:     &cdx.ToolsChoice{Components: &[]cdx.Component{{Type: cdx.ComponentTypeApplication, Name: "kkbundle"}}},
+			Component: &cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: root, Name: x.Name, Version: x.Version},
 		},
-		Components: []component{},
 	}
-	depends := dependency{Ref: root, DependsOn: []string{}}
+	components, refs := []cdx.Component{}, []string{}
 	for _, it := range x.Items {
 		if it.Kind == bundle.KindSBOM {
 			continue
@@ -53,73 +54,18 @@ func New(ctx context.Context, x bundle.Index, l *manifest.Lock, read ReadBlob) (
 		if err != nil {
 			return nil, fmt.Errorf("bill of materials: %s: %w", it, err)
 		}
-		d.Components = append(d.Components, c)
+		components = append(components, c)
 	}
-	slices.SortFunc(d.Components, func(a, b component) int { return cmp.Compare(a.Ref, b.Ref) })
-	for _, c := range d.Components {
-		depends.DependsOn = append(depends.DependsOn, c.Ref)
+	slices.SortFunc(components, func(a, b cdx.Component) int { return cmp.Compare(a.BOMRef, b.BOMRef) })
+	for _, c := range components {
+		refs = append(refs, c.BOMRef)
 	}
-	d.Dependencies = []dependency{depends}
-	return d.marshal()
+	d.Components, d.Dependencies = &components, &[]cdx.Dependency{{Ref: root, Dependencies: &refs}}
+	return marshal(d)
 }
 
-// document is a CycloneDX document, its keys in the order of the specification.
-type document struct {
-	Schema       string       `json:"$schema"`
-	Format       string       `json:"bomFormat"`
-	SpecVersion  string       `json:"specVersion"`
-	SerialNumber string       `json:"serialNumber,omitempty"`
-	Version      int          `json:"version"`
-	Metadata     metadata     `json:"metadata"`
-	Components   []component  `json:"components"`
-	Dependencies []dependency `json:"dependencies"`
-}
-
-type metadata struct {
-	Tools     tools     `json:"tools"`
-	Component component `json:"component"`
-}
-
-// tools has no version: another version of kkbundle that says the same says it with the same bytes.
-type tools struct {
-	Components []component `json:"components"`
-}
-
-type component struct {
-	Type       string              `json:"type"`
-	Ref        string              `json:"bom-ref,omitempty"`
-	Name       string              `json:"name"`
-	Version    string              `json:"version,omitempty"`
-	Hashes     []hash              `json:"hashes,omitempty"`
-	Licenses   []licence           `json:"licenses,omitempty"`
-	PURL       string              `json:"purl,omitempty"`
-	External   []externalReference `json:"externalReferences,omitempty"`
-	Properties []property          `json:"properties,omitempty"`
-}
-
-type hash struct {
-	Algorithm string `json:"alg"`
-	Content   string `json:"content"`
-}
-
-type externalReference struct {
-	URL    string `json:"url"`
-	Type   string `json:"type"`
-	Hashes []hash `json:"hashes,omitempty"`
-}
-
-type property struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
-}
-
-type dependency struct {
-	Ref       string   `json:"ref"`
-	DependsOn []string `json:"dependsOn"`
-}
-
-// marshal gives the document its serial number, a UUID of version 8 (RFC 9562) made of its digest.
-func (d document) marshal() ([]byte, error) {
+// marshal gives the bill its serial number, a UUID of version 8 (RFC 9562) made of its digest.
+func marshal(d cdx.BOM) ([]byte, error) {
 	body, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("bill of materials: %w", err)
@@ -140,7 +86,7 @@ type pinID struct{ kind, ref, platform string }
 type builder struct {
 	read  ReadBlob
 	pins  map[pinID]manifest.Pin
-	about map[digest.Digest][]externalReference // what is attached to a manifest
+	about map[digest.Digest][]cdx.ExternalReference // what is attached to a manifest
 }
 
 // pin returns an item's pin, and false for what the lock does not pin.
@@ -152,15 +98,15 @@ func (b *builder) pin(it bundle.Item) (manifest.Pin, bool) {
 	return p, ok
 }
 
-func (b *builder) component(ctx context.Context, it bundle.Item) (component, error) {
+func (b *builder) component(ctx context.Context, it bundle.Item) (cdx.Component, error) {
 	platform := bundle.PlatformString(it.Descriptor.Platform)
 	name := manifest.WithoutSecrets(it.Ref)
-	c := component{Type: "data", Ref: strings.TrimSuffix(it.Kind+" "+name+" "+platform, " "), Name: cmp.Or(it.Name, name), Version: it.Version}
-	c.Properties = []property{
-		{"io.kkbundle.kind", it.Kind}, {"io.kkbundle.ref", name}, {"io.kkbundle.digest", it.Descriptor.Digest.String()},
+	c := cdx.Component{Type: cdx.ComponentTypeData, BOMRef: strings.TrimSuffix(it.Kind+" "+name+" "+platform, " "), Name: cmp.Or(it.Name, name), Version: it.Version}
+	properties := []cdx.Property{
+		{Name: "io.kkbundle.kind", Value: it.Kind}, {Name: "io.kkbundle.ref", Value: name}, {Name: "io.kkbundle.digest", Value: it.Descriptor.Digest.String()},
 	}
 	if platform != "" {
-		c.Properties = append(c.Properties, property{"io.kkbundle.platform", platform})
+		properties = append(properties, cdx.Property{Name: "io.kkbundle.platform", Value: platform})
 	}
 	content, err := b.content(ctx, it)
 	if err != nil {
@@ -171,51 +117,55 @@ func (b *builder) component(ctx context.Context, it bundle.Item) (component, err
 	source := manifest.WithoutSecrets(cmp.Or(pin.From, pin.URL, it.Ref))
 	switch it.Kind {
 	case bundle.KindImage:
-		c.Type, c.PURL = "container", ociPURL(it.Ref, it.Descriptor.Digest, platform)
-		c.External = []externalReference{{URL: "oci://" + it.Ref, Type: "distribution"}}
+		c.Type, c.PackageURL = cdx.ComponentTypeContainer, ociPURL(it.Ref, it.Descriptor.Digest, platform)
+		external := []cdx.ExternalReference{{URL: "oci://" + it.Ref, Type: cdx.ERTypeDistribution}}
 		for _, d := range content.manifests {
-			c.External = append(c.External, b.about[d]...)
+			external = append(external, b.about[d]...)
 		}
+		c.ExternalReferences = &external
 	case bundle.KindChart, bundle.KindFile, bundle.KindTool:
-		c.Type = map[string]string{bundle.KindFile: "file"}[it.Kind]
-		c.Type = cmp.Or(c.Type, "application")
+		c.Type = cdx.ComponentTypeApplication
+		if it.Kind == bundle.KindFile {
+			c.Type = cdx.ComponentTypeFile
+		}
 		if rest, oci := strings.CutPrefix(it.Ref, "oci://"); oci {
-			c.PURL = ociPURL(rest, it.Descriptor.Digest, "")
+			c.PackageURL = ociPURL(rest, it.Descriptor.Digest, "")
 		} else {
-			c.PURL = cmp.Or(packagePURL(it), genericPURL(it, content.digest, source))
+			c.PackageURL = cmp.Or(packagePURL(it), genericPURL(it, content.digest, source))
 		}
 		if address(source) {
-			c.External = []externalReference{{URL: source, Type: "distribution", Hashes: c.Hashes}}
+			c.ExternalReferences = &[]cdx.ExternalReference{{URL: source, Type: cdx.ERTypeDistribution, Hashes: c.Hashes}}
 		}
 	}
 	if pinned && pin.Verified != "" {
-		c.Properties = append(c.Properties, property{"io.kkbundle.verified", pin.Verified})
+		properties = append(properties, cdx.Property{Name: "io.kkbundle.verified", Value: pin.Verified})
 	}
+	c.Properties = &properties
 	return c, nil
 }
 
 // attached says what a referrer is, as an external reference of what it is attached to.
-func attached(p manifest.Pin) externalReference {
-	kind := "attestation"
+func attached(p manifest.Pin) cdx.ExternalReference {
+	kind := cdx.ERTypeAttestation
 	for _, word := range []string{"spdx", "cyclonedx", "syft"} {
 		if strings.Contains(strings.ToLower(p.ArtifactType), word) {
-			kind = "bom"
+			kind = cdx.ERTypeBOM
 		}
 	}
 	if strings.HasSuffix(p.Ref, ".sig") {
-		kind = "digital-signature"
+		kind = cdx.ERTypeDigitalSignature
 	}
 	if strings.HasSuffix(p.Ref, ".sbom") {
-		kind = "bom"
+		kind = cdx.ERTypeBOM
 	}
-	return externalReference{URL: "oci://" + p.Ref, Type: kind, Hashes: hashes(p.Digest)}
+	return cdx.ExternalReference{URL: "oci://" + p.Ref, Type: kind, Hashes: hashes(p.Digest)}
 }
 
-func hashes(d digest.Digest) []hash {
+func hashes(d digest.Digest) *[]cdx.Hash {
 	if d.Validate() != nil || d.Algorithm() != digest.SHA256 {
 		return nil
 	}
-	return []hash{{"SHA-256", d.Encoded()}}
+	return &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: d.Encoded()}}
 }
 
 // address tells whether something is where everybody can fetch it from, and no path of the machine that built.

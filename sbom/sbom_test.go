@@ -98,12 +98,12 @@ func TestNew(t *testing.T) {
 	file := digest.FromString(bundletest.FileContent)
 	for _, want := range []struct{ name, kind, purl, licence, references string }{
 		{
-			"it", "file", "pkg:generic/it?checksum=sha256%3A" + file.Encoded() + "&download_url=https%3A%2F%2Ffiles.site%2Fit", "",
+			"it", "file", "pkg:generic/it?checksum=sha256:" + file.Encoded() + "&download_url=https:%2F%2Ffiles.site%2Fit", "",
 			"distribution https://files.site/it",
 		},
-		{"notes", "file", "pkg:generic/notes?checksum=sha256%3A" + digest.FromString("notes").Encoded(), "", ""},
+		{"notes", "file", "pkg:generic/notes?checksum=sha256:" + digest.FromString("notes").Encoded(), "", ""},
 		{
-			labelled, "container", "pkg:oci/labelled@sha256%3A" + l.Items[2].Digest.Encoded() + "?repository_url=docker.io%2Flibrary%2Flabelled&tag=2.0",
+			labelled, "container", "pkg:oci/labelled@sha256:" + l.Items[2].Digest.Encoded() + "?repository_url=docker.io%2Flibrary%2Flabelled&tag=2.0",
 			"Apache-2.0 OR MIT", "distribution oci://" + labelled + ", bom oci://" + l.Items[3].Ref,
 		},
 	} {
@@ -181,7 +181,7 @@ func TestPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`"pkg:deb/debian/kk-app@1%3A2.0~rc1%2Bb1?arch=amd64&distro=debian-12"`,
+		`"pkg:deb/debian/kk-app@1:2.0~rc1%2Bb1?arch=amd64&distro=debian-12"`,
 		`"pkg:rpm/rocky/kk-app@2.0-3.el9?arch=noarch&distro=rocky-9&epoch=1"`,
 		`"pkg:generic/other.rpm@1-1?checksum=`,
 	} {

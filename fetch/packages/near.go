@@ -3,6 +3,8 @@ package packages
 import (
 	"cmp"
 	"slices"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const maxNear = 3 // names or versions that a message offers
@@ -16,10 +18,7 @@ func (u *Universe) near(name string) []string {
 	var list []one
 	most := max(1, len(name)/3)
 	for other := range u.byName {
-		if diff := len(other) - len(name); diff > most || -diff > most {
-			continue
-		}
-		if far := distance(name, other); far <= most {
+		if far := plain.Distance(name, other, most+1); far <= most {
 			list = append(list, one{other, far})
 		}
 	}
@@ -29,25 +28,4 @@ func (u *Universe) near(name string) []string {
 		names = append(names, o.name)
 	}
 	return names
-}
-
-// distance is how many letters have to be put in, left out or replaced to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := corner
-			if a[i] != b[j] {
-				cost++
-			}
-			corner = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // An AuthError is a host that let us in with nothing that we have.
@@ -89,7 +91,7 @@ func (a *authentication) interactive(_, instruction string, questions []string, 
 	answers := make([]string, len(questions))
 	for i, question := range questions {
 		if echos[i] || a.answered || wantsNewPassword(instruction+question) {
-			err := fmt.Errorf("the host asks %q", Plain(strings.TrimSpace(instruction+" "+question)))
+			err := fmt.Errorf("the host asks %q", plain.Strip(strings.TrimSpace(instruction+" "+question)))
 			if wantsNewPassword(instruction + question) {
 				err = errPasswordExpired
 			}

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // maxTunnels is how many connections lead through one bastion at a time. sshd has room for 10240 channels.
@@ -201,7 +203,7 @@ func (h *hop) explain(err error, address string) error {
 	case errors.As(err, &refused) && (refused.Reason == ssh.Prohibited || refused.Reason == ssh.UnknownChannelType):
 		return &ForwardingError{User: h.options.User, Address: address}
 	case errors.As(err, &refused):
-		return &behindError{strings.ToLower(oneLine(Plain(refused.Message)))}
+		return &behindError{strings.ToLower(oneLine(plain.Strip(refused.Message)))}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &behindError{fmt.Sprintf("no answer within %s", dialTimeout)}
 	case h.conn.isLost():

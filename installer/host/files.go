@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kkbundle/kkbundle/capped"
 )
 
 // maxOutput bounds what Output keeps: commands whose output is read print little.
@@ -18,25 +20,12 @@ const maxOutput = 4 << 20
 
 // Output returns what a command writes to its standard output, which may be at most 4 MiB.
 func Output(ctx context.Context, h Host, args ...string) ([]byte, error) {
-	out := bounded{most: maxOutput}
+	out := capped.Buffer{Most: maxOutput}
 	err := h.Run(ctx, Cmd{Args: args, Stdout: &out})
 	if err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
-}
-
-// bounded is a buffer that refuses to grow without end.
-type bounded struct {
-	bytes.Buffer
-	most int
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.most {
-		return 0, fmt.Errorf("more than %d bytes", b.most)
-	}
-	return b.Buffer.Write(p)
 }
 
 // absentCode is what scripts here end with if a file does not exist.
@@ -48,7 +37,7 @@ func ReadFile(ctx context.Context, h Host, name string, most int) ([]byte, error
 		return nil, fmt.Errorf("%s: read: %w", h, err)
 	}
 	script := `[ -e "$1" ] || exit ` + strconv.Itoa(absentCode) + `; exec cat "$1"`
-	out := bounded{most: most}
+	out := capped.Buffer{Most: most}
 	err := h.Run(ctx, Cmd{Args: []string{"sh", "-c", script, "sh", name}, Stdout: &out})
 	var exit *ExitError
 	if errors.As(err, &exit) && exit.Code == absentCode {
@@ -100,7 +89,7 @@ func EditFile(ctx context.Context, h Host, name string, data []byte) (changed bo
 }
 
 func write(ctx context.Context, h Host, name, mode string, data []byte) (changed bool, err error) {
-	out := bounded{most: maxStderr}
+	out := capped.Buffer{Most: maxStderr}
 	err = h.Run(ctx, Cmd{
 		Args:   []string{"sh", "-c", writeScript, "sh", name, mode, strconv.Itoa(len(data))},
 		Stdin:  bytes.NewReader(data),

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -150,7 +152,7 @@ type AlgorithmError struct {
 
 // Error says what the host offers.
 func (e *AlgorithmError) Error() string {
-	return fmt.Sprintf("the host's SSH server is outdated: for %s it offers only %s", e.What, Plain(strings.Join(e.Offers, ", ")))
+	return fmt.Sprintf("the host's SSH server is outdated: for %s it offers only %s", e.What, plain.Strip(strings.Join(e.Offers, ", ")))
 }
 
 // Hint says what to do about it.
@@ -181,7 +183,7 @@ func AlgorithmsOf(h Host) (Algorithms, bool) {
 		return Algorithms{}, false
 	}
 	conn := p.connections[0].client.Conn
-	a := Algorithms{Server: Plain(string(conn.ServerVersion()))}
+	a := Algorithms{Server: plain.Strip(string(conn.ServerVersion()))}
 	if known, ok := conn.(ssh.AlgorithmsConnMetadata); ok {
 		n := known.Algorithms()
 		a.KeyExchange, a.HostKey, a.Cipher, a.MAC = n.KeyExchange, n.HostKey, n.Read.Cipher, n.Read.MAC
@@ -240,5 +242,5 @@ func (l *listener) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	line, _, _ := strings.Cut(strings.TrimSpace(string(l.first)), "\n")
-	return Plain(line)
+	return plain.Strip(line)
 }

@@ -13,6 +13,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A Host runs commands as root on one machine. It is safe for concurrent use. Everything else is a function over it.
@@ -115,7 +117,7 @@ type UnreachableError struct {
 
 // Error names the host, its address and the reason.
 func (e *UnreachableError) Error() string {
-	return Plain(fmt.Sprintf("%s (%s): %v", e.Host, e.Address, e.Err))
+	return plain.Strip(fmt.Sprintf("%s (%s): %v", e.Host, e.Address, e.Err))
 }
 
 // Unwrap returns the reason.

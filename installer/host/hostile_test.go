@@ -258,37 +258,3 @@ func TestTerminalCodes(t *testing.T) {
 		t.Errorf("got %q, want failed", exit.Stderr)
 	}
 }
-
-func TestPlain(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"plain\n\ttext é 日本":               "plain\n\ttext é 日本",
-		"\x1b[1;31mred\x1b[0m":             "red",
-		"\x1b]0;title\x07a\x1b]2;t\x1b\\b": "ab",
-		"\x1b(B\x1b=x":                     "x",
-		"\x1b":                             "",
-		"\x1b[":                            "",
-		"\x1b[12\nx":                       "\nx",
-		"\x1b]no end\nx":                   "\nx",
-		"a\x00b\rc\x7fd\u009be\u202ef":     "abcdef",
-		"\xff":                             "\uFFFD",
-	} {
-		if got := host.Plain(in); got != want {
-			t.Errorf("%q: got %q, want %q", in, got, want)
-		}
-	}
-}
-
-func FuzzPlain(f *testing.F) {
-	f.Add("\x1b[1;31mred\x1b[0m")
-	f.Add("\x1b]0;x\x1b\\\x1b(B")
-	f.Fuzz(func(t *testing.T, s string) {
-		got := host.Plain(s)
-		if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 }) {
-			t.Errorf("%q became %q", s, got)
-		}
-		if again := host.Plain(got); again != got {
-			t.Errorf("%q became %q and then %q", s, got, again)
-		}
-	})
-}

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A process is a program that was started somewhere.
@@ -73,12 +76,12 @@ type run struct {
 	prompt  string // what sudo asks with
 
 	stdout, stderr *stream
-	tail           *tail         // the end of the command's standard error
+	tail           *capped.Tail  // the end of the command's standard error
 	ended          chan struct{} // closed when the program has ended
 }
 
 func newRun(m *machine, cmd Cmd) *run {
-	r := &run{machine: m, cmd: cmd, mark: "kkbundle-" + rand.Text(), tail: &tail{most: maxStderr}, ended: make(chan struct{})}
+	r := &run{machine: m, cmd: cmd, mark: "kkbundle-" + rand.Text(), tail: &capped.Tail{Most: maxStderr}, ended: make(chan struct{})}
 	if m.root.password != nil {
 		r.prompt = "kkbundle-" + rand.Text() + ":"
 	}
@@ -192,7 +195,7 @@ func (r *run) result(ctx context.Context, code int, err error) error {
 		return fmt.Errorf("%s: %s: %w", r.machine.name, commandLine(r.cmd.Args),
 			&LoginError{User: r.machine.root.user, Code: code, Said: strings.TrimSpace(r.stderr.preamble() + " " + r.stdout.preamble())})
 	case code != 0:
-		return &ExitError{Host: r.machine.name, Args: r.cmd.Args, Code: code, Stderr: r.tail.String()}
+		return &ExitError{Host: r.machine.name, Args: r.cmd.Args, Code: code, Stderr: plain.Strip(r.tail.String())}
 	}
 	return nil
 }
@@ -384,27 +387,10 @@ func (s *stream) pid() int {
 func (s *stream) preamble() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := tail{most: maxStderr}
+	t := capped.Tail{Most: maxStderr}
 	_, _ = t.Write(s.before)
-	return oneLine(t.String())
+	return oneLine(plain.Strip(t.String()))
 }
-
-// A tail keeps the last bytes written to it.
-type tail struct {
-	most int
-	data []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.data = append(t.data, p...)
-	if over := len(t.data) - t.most; over > 0 {
-		t.data = append(t.data[:0], t.data[over:]...)
-	}
-	return len(p), nil
-}
-
-// String returns what is kept, fit to be shown.
-func (t *tail) String() string { return Plain(string(t.data)) }
 
 type priorityKey struct{}
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // An elevation is how commands become root.
@@ -136,7 +138,7 @@ func sudoProblems() []sudoProblem {
 
 // sudoError makes the error of a sudo that did not run a command. What it said tells more than how it ended.
 func (m *machine) sudoError(reason, said string) *SudoError {
-	e := &SudoError{Host: m.name, User: m.root.user, Reason: reason, Said: clip(oneLine(Plain(said)))}
+	e := &SudoError{Host: m.name, User: m.root.user, Reason: reason, Said: clip(oneLine(plain.Strip(said)))}
 	all := sudoProblems()
 	if i := slices.IndexFunc(all, func(p sudoProblem) bool { return strings.Contains(said, p.said) }); i >= 0 {
 		e.Reason, e.remedy = all[i].reason, all[i].remedy

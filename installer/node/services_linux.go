@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/capped"
 )
 
 // Limits on programs that are asked something.
@@ -31,24 +32,13 @@ func runProgram(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 	cmd.WaitDelay = programTimeout // for what it has left running with its streams
-	out := head{most: programOutput}
+	out := capped.Head{Most: programOutput}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // the program itself has ended well, and what it said has been read
 	}
-	return out.data.Bytes(), err
-}
-
-// head keeps the first bytes written to it.
-type head struct {
-	most int
-	data bytes.Buffer
-}
-
-func (h *head) Write(p []byte) (int, error) {
-	h.data.Write(p[:min(len(p), h.most-h.data.Len())])
-	return len(p), nil
+	return out.Bytes(), err
 }
 
 // ports tries each port by listening on it, as the program that needs it will do.

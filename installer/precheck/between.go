@@ -1,6 +1,10 @@
 package precheck
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kkbundle/kkbundle/plain"
+)
 
 // linkChecks are about what was tried between hosts. Without that there is no result.
 func linkChecks() []Check {
@@ -63,7 +67,7 @@ func reachesOthers(s *Subject) Finding {
 	case len(untold) > 0:
 		return unknown("not tried: " + some(untold))
 	default:
-		return pass(count(len(all)-used, "way"))
+		return pass(plain.Count(len(all)-used, "way"))
 	}
 }
 
@@ -85,6 +89,6 @@ func sendsFullSize(s *Subject) Finding {
 	case len(small) > 0:
 		return fail(some(small))
 	default:
-		return pass(fmt.Sprintf("to %s", count(tried, "host")))
+		return pass(fmt.Sprintf("to %s", plain.Count(tried, "host")))
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // vacantID is the check that the network is asked for addresses for, which takes seconds.
@@ -60,7 +61,7 @@ func endpointSurvives(s *Subject) Finding {
 	case n < 2:
 		return skip()
 	case e.Type == "local" && e.Address == "":
-		return failf("%s, and the address is the first one's own", count(n, "host"))
+		return failf("%s, and the address is the first one's own", plain.Count(n, "host"))
 	case e.Type == "haproxy":
 		return pass("every worker has a proxy of its own")
 	default:

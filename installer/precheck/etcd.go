@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // latencyID is the check that the speed of the disk is measured for, which takes seconds.
@@ -179,7 +180,7 @@ func hasEtcdCertificates(s *Subject) Finding {
 	case err != nil:
 		return failf("%s: %s", s.Cluster.Etcd.Cert, err)
 	case days < certificateDays:
-		return failf("%s expires in %s", s.Cluster.Etcd.Cert, count(days, "day"))
+		return failf("%s expires in %s", s.Cluster.Etcd.Cert, plain.Count(days, "day"))
 	default:
 		return pass("valid until " + cert.NotAfter.UTC().Format(time.DateOnly))
 	}

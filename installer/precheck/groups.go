@@ -2,6 +2,7 @@ package precheck
 
 import (
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // groupChecks are about which hosts do what.
@@ -58,14 +59,14 @@ func (s *Subject) members(role manifest.Role) int { return len(s.fleet.members[r
 // hasControlPlane cannot fail for inventories of kkbundle's, whose parser wants one.
 func hasControlPlane(s *Subject) Finding {
 	if n := s.members(manifest.RoleControlPlane); n > 0 {
-		return pass(count(n, "host"))
+		return pass(plain.Count(n, "host"))
 	}
 	return fail("no host is one")
 }
 
 func hasWorkers(s *Subject) Finding {
 	if n := s.members(manifest.RoleWorker); n > 0 {
-		return pass(count(n, "host"))
+		return pass(plain.Count(n, "host"))
 	}
 	return fail("no host is a worker")
 }
@@ -78,7 +79,7 @@ func hasEtcdHosts(s *Subject) Finding {
 	case n == 0:
 		return fail("no host is one")
 	default:
-		return pass(count(n, "host"))
+		return pass(plain.Count(n, "host"))
 	}
 }
 
@@ -94,9 +95,9 @@ func isOdd(s *Subject) Finding {
 	case n == 0:
 		return skip() // etcd-group or control-plane says so
 	case n%2 == 0:
-		return fail(count(n, "host"))
+		return fail(plain.Count(n, "host"))
 	default:
-		return pass(count(n, "host"))
+		return pass(plain.Count(n, "host"))
 	}
 }
 
@@ -136,11 +137,11 @@ func hasRegistryHosts(s *Subject) Finding {
 	case n == 0:
 		return fail("no host is one")
 	case vip != "" && n < pair:
-		return failf("%s, and imageRegistry.vip, which is for two", count(n, "host"))
+		return failf("%s, and imageRegistry.vip, which is for two", plain.Count(n, "host"))
 	case vip == "" && n > 1:
-		return failf("%s without imageRegistry.vip", count(n, "host"))
+		return failf("%s without imageRegistry.vip", plain.Count(n, "host"))
 	default:
-		return pass(count(n, "host"))
+		return pass(plain.Count(n, "host"))
 	}
 }
 
@@ -152,6 +153,6 @@ func hasNFSServer(s *Subject) Finding {
 	case n == 1:
 		return pass("1 host")
 	default:
-		return fail(count(n, "host"))
+		return fail(plain.Count(n, "host"))
 	}
 }

@@ -3,6 +3,8 @@ package precheck
 import (
 	"fmt"
 	"time"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // kubeletChecks are about a kubelet that is there already.
@@ -110,7 +112,7 @@ func hasLastingCertificates(s *Subject) Finding {
 		case c.NotAfter.Before(now):
 			wrong = append(wrong, c.Path+" has expired")
 		case days < certificateDays:
-			wrong = append(wrong, fmt.Sprintf("%s expires in %s", c.Path, count(days, "day")))
+			wrong = append(wrong, fmt.Sprintf("%s expires in %s", c.Path, plain.Count(days, "day")))
 		default:
 			valid++
 		}
@@ -121,6 +123,6 @@ func hasLastingCertificates(s *Subject) Finding {
 	case valid == 0:
 		return skip() // there is no cluster yet
 	default:
-		return pass(count(valid, "certificate"))
+		return pass(plain.Count(valid, "certificate"))
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // reachableID is the check that takes the place of all others on a host that was not reached.
@@ -85,12 +85,12 @@ type UnknownCheckError struct {
 
 // Error names what is not known.
 func (e *UnknownCheckError) Error() string {
-	return fmt.Sprintf("there is no check and no group %q", printable(e.Name))
+	return fmt.Sprintf("there is no check and no group %q", plain.Line(e.Name))
 }
 
 // Hint names what was probably meant.
 func (e *UnknownCheckError) Hint() string {
-	if near := manifest.Nearest(e.Name, e.Known); near != "" {
+	if near := plain.Nearest(e.Name, e.Known); near != "" {
 		return "did you mean " + near + "?"
 	}
 	return "`kkbundle precheck list` shows all; the groups are " + strings.Join(Groups(), ", ")

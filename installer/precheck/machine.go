@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // machineChecks are about what a host is.
@@ -217,9 +218,9 @@ func hasCPUs(s *Subject) Finding {
 	case n == 0:
 		return unknown("the number of CPUs is not known")
 	case n < least:
-		return fail(count(n, "CPU"))
+		return fail(plain.Count(n, "CPU"))
 	default:
-		return pass(count(n, "CPU"))
+		return pass(plain.Count(n, "CPU"))
 	}
 }
 
@@ -236,24 +237,10 @@ func hasMemory(s *Subject) Finding {
 	case have <= 0:
 		return unknown("the memory's size is not known")
 	case have < int64(least):
-		return failf("%s, %s needs %s", size(have), role, size(int64(least)))
+		return failf("%s, %s needs %s", plain.Size(have), role, plain.Size(int64(least)))
 	default:
-		return pass(size(have))
+		return pass(plain.Size(have))
 	}
-}
-
-// size writes bytes for people, in units of 1024.
-func size(n int64) string {
-	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	v, u := float64(n), 0
-	for v >= 1024 && u < len(units)-1 {
-		v /= 1024
-		u++
-	}
-	if u == 0 {
-		return fmt.Sprintf("%d bytes", n)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[u])
 }
 
 func isSwapOff(s *Subject) Finding {
@@ -265,7 +252,7 @@ func isSwapOff(s *Subject) Finding {
 	}
 	names := make([]string, len(s.Facts.Swaps))
 	for i, w := range s.Facts.Swaps {
-		names[i] = fmt.Sprintf("%s (%s)", w.Name, size(w.Size))
+		names[i] = fmt.Sprintf("%s (%s)", w.Name, plain.Size(w.Size))
 	}
 	return fail("on: " + some(names))
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // nameChecks are about how names become addresses.
@@ -68,10 +69,10 @@ func hasSmallResolvConf(s *Subject) Finding {
 	search := strings.Join(dns.Search, " ")
 	var wrong []string
 	if n := len(dns.Nameservers); n > servers {
-		wrong = append(wrong, count(n, "nameserver"))
+		wrong = append(wrong, plain.Count(n, "nameserver"))
 	}
 	if n := len(dns.Search); n > domains {
-		wrong = append(wrong, count(n, "search domain"))
+		wrong = append(wrong, plain.Count(n, "search domain"))
 	}
 	if n := len(search); n > characters {
 		wrong = append(wrong, fmt.Sprintf("%d characters of search domains", n))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // addressChecks are about the networks of pods and services. Some of them cannot fail for kkbundle's own files, whose
@@ -92,13 +93,13 @@ func hasCIDRs(s *Subject) Finding {
 	}{{"pods", s.Cluster.Kubernetes.PodCIDR}, {"services", s.Cluster.Kubernetes.ServiceCIDR}} {
 		switch list := of.list; {
 		case len(list) > 2:
-			wrong = append(wrong, of.name+" have "+count(len(list), "network"))
+			wrong = append(wrong, of.name+" have "+plain.Count(len(list), "network"))
 		case len(list) == 2 && !(is4(list[0]) && is6(list[1])):
 			wrong = append(wrong, fmt.Sprintf("%s have %s", of.name, list))
 		}
 	}
 	if pods, services := len(s.Cluster.Kubernetes.PodCIDR), len(s.Cluster.Kubernetes.ServiceCIDR); len(wrong) == 0 && pods != services {
-		wrong = append(wrong, fmt.Sprintf("pods have %s, services %s", count(pods, "network"), count(services, "network")))
+		wrong = append(wrong, fmt.Sprintf("pods have %s, services %s", plain.Count(pods, "network"), plain.Count(services, "network")))
 	}
 	return none(wrong, fmt.Sprintf("pods %s, services %s", s.Cluster.Kubernetes.PodCIDR, s.Cluster.Kubernetes.ServiceCIDR))
 }
@@ -181,10 +182,10 @@ func holdsNodes(s *Subject) Finding {
 			mask = v6
 		}
 		if needs := bits.Len(uint(max(nodes, 1) - 1)); mask-p.Bits() < needs {
-			wrong = append(wrong, fmt.Sprintf("%s cannot give %s a /%d each", p, count(nodes, "node"), mask))
+			wrong = append(wrong, fmt.Sprintf("%s cannot give %s a /%d each", p, plain.Count(nodes, "node"), mask))
 		}
 	}
-	return none(wrong, count(nodes, "node"))
+	return none(wrong, plain.Count(nodes, "node"))
 }
 
 func hasServiceSize(s *Subject) Finding {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // mostNames is how many names a line has; behind that it says how many more there are.
@@ -49,7 +51,7 @@ func rangeParts(names []string) []namePart {
 	var parts []namePart
 	if len(names) <= few {
 		for _, n := range names {
-			parts = append(parts, namePart{printable(n), 1})
+			parts = append(parts, namePart{plain.Line(n), 1})
 		}
 		return parts
 	}
@@ -77,10 +79,10 @@ func rangeParts(names []string) []namePart {
 		}
 		if j-i >= few {
 			c := list[i]
-			parts = append(parts, namePart{printable(fmt.Sprintf("%s[%s:%s]%s", c.before, c.digits, list[j-1].digits, c.after)), j - i})
+			parts = append(parts, namePart{plain.Line(fmt.Sprintf("%s[%s:%s]%s", c.before, c.digits, list[j-1].digits, c.after)), j - i})
 		} else {
 			for _, c := range list[i:j] {
-				parts = append(parts, namePart{printable(c.name), 1})
+				parts = append(parts, namePart{plain.Line(c.name), 1})
 			}
 		}
 		i = j

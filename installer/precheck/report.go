@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A Verdict is what a report comes to.
@@ -55,25 +57,18 @@ func (r Report) summary() string {
 		Ready: "ready", ReadyWithWarn: "ready, with warnings", NotReady: "NOT ready", NotReached: "NOT ready",
 	}[r.Verdict()]
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s: %d passed, %s, %d blocking", count(len(r.Hosts), "host"), count(len(r.Results), "check"),
-		r.passed(), count(r.Warned, "warning"), r.Blocked)
+	fmt.Fprintf(&b, "%s, %s: %d passed, %s, %d blocking", plain.Count(len(r.Hosts), "host"), plain.Count(len(r.Results), "check"),
+		r.passed(), plain.Count(r.Warned, "warning"), r.Blocked)
 	if r.Ignored > 0 {
 		fmt.Fprintf(&b, ", %d ignored", r.Ignored)
 	}
 	if n := len(r.Unreached()); n > 0 {
-		fmt.Fprintf(&b, ", %s not reached", count(n, "host"))
+		fmt.Fprintf(&b, ", %s not reached", plain.Count(n, "host"))
 	}
 	return b.String() + ": " + verdict
 }
 
 func (r Report) passed() int { return len(r.Results) - r.Blocked - r.Warned - r.Ignored }
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
 
 // A problem is a failed check with one level and one remedy.
 type problem struct {
@@ -182,7 +177,7 @@ func (f finding) remark() string {
 	if f.Exception != nil {
 		parts = append(parts, f.Exception.String())
 	}
-	return printable(strings.Join(parts, "; "))
+	return plain.Line(strings.Join(parts, "; "))
 }
 
 // where names a finding's hosts.
@@ -195,7 +190,7 @@ func (f finding) where() string {
 
 // sentence makes a sentence of what a check says, which begins in lower case and ends without a full stop.
 func sentence(s string) string {
-	s = printable(s)
+	s = plain.Line(s)
 	if s == "" {
 		return ""
 	}
@@ -210,26 +205,7 @@ func sentence(s string) string {
 // clean makes a line of bounded length of what a host has said.
 func clean(s string) string {
 	const most = 1000 // runes
-	s = printable(s)
-	if runes := []rune(s); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return s
-}
-
-// printable makes one line without control characters of what a host has said, which could otherwise write over the
-// rest of the report.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case !unicode.IsPrint(r):
-			return unicode.ReplacementChar
-		default:
-			return r
-		}
-	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
+	return plain.Clip(plain.Line(s), most)
 }
 
 // Formats lists the formats of Write.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 //go:embed assets
@@ -93,14 +95,14 @@ func PolicyHash(text []byte) string {
 
 func (r Report) page() page {
 	p := page{
-		Cluster: printable(r.Cluster), Bundle: printable(r.Bundle), Verdict: r.Verdict(), Summary: r.summary(), Groups: r.groups(),
+		Cluster: plain.Line(r.Cluster), Bundle: plain.Line(r.Bundle), Verdict: r.Verdict(), Summary: r.summary(), Groups: r.groups(),
 		Class: map[Verdict]string{Ready: "p", ReadyWithWarn: "warn", NotReady: "block", NotReached: "block"}[r.Verdict()],
 	}
 	if !r.Time.IsZero() {
 		p.Time = r.Time.UTC().Format(time.RFC3339)
 	}
 	for _, note := range r.Notes {
-		p.Notes = append(p.Notes, printable(note))
+		p.Notes = append(p.Notes, plain.Line(note))
 	}
 	anchors := map[anchorKey]string{}
 	for i, one := range r.problems() {
@@ -131,8 +133,8 @@ func (r Report) groups() []string {
 
 func newPageProblem(anchor string, one problem) pageProblem {
 	p := pageProblem{
-		Anchor: anchor, ID: one.ID, Title: printable(one.Title), Level: one.Level, Word: one.Level.word(), Mark: one.Level.mark(),
-		Groups: strings.Join(one.Groups, " "), Where: count(one.Hosts, "host"),
+		Anchor: anchor, ID: one.ID, Title: plain.Line(one.Title), Level: one.Level, Word: one.Level.word(), Mark: one.Level.mark(),
+		Groups: strings.Join(one.Groups, " "), Where: plain.Count(one.Hosts, "host"),
 	}
 	if one.Hosts == 1 {
 		p.Where = "" // the finding names it
@@ -144,9 +146,9 @@ func newPageProblem(anchor string, one problem) pageProblem {
 	for _, f := range shown {
 		view := pageFinding{Found: f.Found, Remark: f.remark(), Hosts: f.where()}
 		names := f.Hosts[:min(pageNames, len(f.Hosts))]
-		if full := printable(strings.Join(names, ", ")); len(names) > 0 && full != view.Hosts {
+		if full := plain.Line(strings.Join(names, ", ")); len(names) > 0 && full != view.Hosts {
 			view.Names = full
-			view.Hosts += " (" + count(len(f.Hosts), "host") + ")"
+			view.Hosts += " (" + plain.Count(len(f.Hosts), "host") + ")"
 			if more := len(f.Hosts) - len(names); more > 0 {
 				view.Names += fmt.Sprintf(" and %d more", more)
 			}
@@ -154,7 +156,7 @@ func newPageProblem(anchor string, one problem) pageProblem {
 		p.Findings = append(p.Findings, view)
 	}
 	if rest := restOf(one.Findings, len(shown)); len(rest) > 0 {
-		p.More = fmt.Sprintf("and similarly on %s: %s", count(len(rest), "more host"), Ranges(rest))
+		p.More = fmt.Sprintf("and similarly on %s: %s", plain.Count(len(rest), "more host"), Ranges(rest))
 	}
 	return p
 }
@@ -166,7 +168,7 @@ func (r Report) matrix(p *page, anchors map[anchorKey]string) {
 	column := map[string]int{}
 	for _, c := range r.checks() {
 		column[c.ID] = len(p.Columns)
-		p.Columns = append(p.Columns, pageColumn{ID: c.ID, Title: printable(c.Title), Groups: strings.Join(c.Groups, " "), Level: "ok"})
+		p.Columns = append(p.Columns, pageColumn{ID: c.ID, Title: plain.Line(c.Title), Groups: strings.Join(c.Groups, " "), Level: "ok"})
 	}
 	by := map[string][]Result{}
 	worst := map[string]int{} // by host
@@ -196,7 +198,7 @@ func (r Report) matrix(p *page, anchors map[anchorKey]string) {
 		hosts = append([]string{""}, hosts...)
 	}
 	for _, h := range hosts {
-		row := pageRow{Host: printable(h), Level: []string{string(Block), string(Warn), string(Off), "ok"}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
+		row := pageRow{Host: plain.Line(h), Level: []string{string(Block), string(Warn), string(Off), "ok"}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
 		if h == "" {
 			row.Host = "the cluster"
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A document is a report as JSON, version 1. Keys may be added; what there is keeps its meaning. What all results of a
@@ -146,6 +147,6 @@ func (r Result) without(c checkDocument) Result {
 	if slices.Equal(r.Groups, c.Groups) {
 		r.Groups = nil
 	}
-	r.Found, r.Fix = clean(r.Found), printable(r.Fix)
+	r.Found, r.Fix = clean(r.Found), plain.Line(r.Fix)
 	return r
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/xml"
 	"io"
 	"time"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A junitSuite is what JUnit's readers agree on (Ant's schema, Jenkins' xUnit plugin and Surefire): every attribute that
@@ -69,22 +71,22 @@ func (r Report) WriteJUnit(w io.Writer) error {
 
 func newJUnitSuite(id int, host string, at time.Time, results []Result) junitSuite {
 	const unknownHost = "localhost" // what the schema wants where there is no host
-	s := junitSuite{ID: id, Name: printable(host), Package: "precheck", Hostname: printable(host), Timestamp: at.UTC().Format("2006-01-02T15:04:05")}
+	s := junitSuite{ID: id, Name: plain.Line(host), Package: "precheck", Hostname: plain.Line(host), Timestamp: at.UTC().Format("2006-01-02T15:04:05")}
 	if host == "" {
 		s.Name, s.Hostname = "the cluster", unknownHost
 	}
 	for _, one := range results {
-		c := junitCase{Name: one.ID + ": " + printable(one.Title), Class: "precheck"}
+		c := junitCase{Name: one.ID + ": " + plain.Line(one.Title), Class: "precheck"}
 		if len(one.Groups) > 0 {
 			c.Class += "." + one.Groups[0]
 		}
-		verdict := &junitVerdict{Message: clean(one.Found), Text: "\nwhy: " + printable(one.Why) + "\nfix: " + printable(one.Fix) + "\n"}
+		verdict := &junitVerdict{Message: clean(one.Found), Text: "\nwhy: " + plain.Line(one.Why) + "\nfix: " + plain.Line(one.Fix) + "\n"}
 		switch {
 		case one.OK:
 		case one.Level != Block:
 			verdict.Message = one.Level.word() + ": " + verdict.Message
 			if one.Exception != nil {
-				verdict.Message += " (" + printable(one.Exception.String()) + ")"
+				verdict.Message += " (" + plain.Line(one.Exception.String()) + ")"
 			}
 			c.Skipped = verdict
 			s.Skipped++

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // WriteMarkdown writes the report in GitHub's Markdown, for tickets. What hosts have said and what they are called stands
@@ -43,14 +45,14 @@ func (p problem) writeMarkdown(b *strings.Builder) {
 		fmt.Fprintf(b, "- %s: %s\n", codeSpan(f.where()), found)
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
-		fmt.Fprintf(b, "- and similarly on %s: %s\n", count(len(rest), "more host"), codeSpan(Ranges(rest)))
+		fmt.Fprintf(b, "- and similarly on %s: %s\n", plain.Count(len(rest), "more host"), codeSpan(Ranges(rest)))
 	}
 }
 
 // codeSpan is text of one line as code (CommonMark 0.31, 6.1: backticks in it need a longer fence). It is no good inside a
 // table, where a bar ends even code.
 func codeSpan(s string) string {
-	s = printable(s)
+	s = plain.Line(s)
 	if strings.TrimSpace(s) == "" {
 		return ""
 	}
@@ -67,7 +69,7 @@ func codeSpan(s string) string {
 // plainMarkdown is text that is meant as it is written: every character that could be markup is escaped.
 func plainMarkdown(s string) string {
 	var b strings.Builder
-	for _, r := range printable(s) {
+	for _, r := range plain.Line(s) {
 		if strings.ContainsRune("\\`*_{}[]<>#+!|~&@", r) {
 			b.WriteByte('\\')
 		}

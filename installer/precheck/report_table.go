@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -23,7 +25,7 @@ func (r Report) WriteTable(w io.Writer) error {
 		p.writeText(&b)
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintf(&b, "note: %s\n", printable(note))
+		fmt.Fprintf(&b, "note: %s\n", plain.Line(note))
 	}
 	b.WriteString(r.summary() + "\n")
 	_, err := io.WriteString(w, b.String())
@@ -35,7 +37,7 @@ func (p problem) writeText(b *strings.Builder) {
 	if p.Level == Block {
 		label = strings.ToUpper(label)
 	}
-	fmt.Fprintf(b, "%s  %s: %s\n", label, p.ID, printable(p.Title))
+	fmt.Fprintf(b, "%s  %s: %s\n", label, p.ID, plain.Line(p.Title))
 	shown := p.Findings[:min(mostFindings, len(p.Findings))]
 	width := 0
 	for _, f := range shown {
@@ -49,10 +51,10 @@ func (p problem) writeText(b *strings.Builder) {
 		b.WriteByte('\n')
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
-		fmt.Fprintf(b, "    and similarly on %s: %s\n", count(len(rest), "more host"), Ranges(rest))
+		fmt.Fprintf(b, "    and similarly on %s: %s\n", plain.Count(len(rest), "more host"), Ranges(rest))
 	}
 	if p.Level != Off {
-		fmt.Fprintf(b, "    why: %s\n    fix: %s\n", printable(p.Why), printable(p.Fix))
+		fmt.Fprintf(b, "    why: %s\n    fix: %s\n", plain.Line(p.Why), plain.Line(p.Fix))
 	}
 	b.WriteByte('\n')
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // spaceChecks are about filesystems.
@@ -92,7 +93,7 @@ func hasSpace(s *Subject) Finding {
 		if len(fs.what) == 0 {
 			continue
 		}
-		text := fmt.Sprintf("%s has %s free and needs %s", fs.mount, size(fs.free), size(fs.need))
+		text := fmt.Sprintf("%s has %s free and needs %s", fs.mount, plain.Size(fs.free), plain.Size(fs.need))
 		if fs.free < fs.need {
 			ok = false
 			text += " for " + strings.Join(fs.what, ", ")
@@ -142,7 +143,7 @@ func hasReserve(s *Subject) Finding {
 		switch {
 		case left < 0:
 		case left < least:
-			wrong = append(wrong, fmt.Sprintf("%s will have %s of %s free", fs.mount, size(left), size(fs.total)))
+			wrong = append(wrong, fmt.Sprintf("%s will have %s of %s free", fs.mount, plain.Size(left), plain.Size(fs.total)))
 		case fs.inodes >= 0 && fs.inodes < minInodes:
 			wrong = append(wrong, fmt.Sprintf("%s has room for %d more files", fs.mount, fs.inodes))
 		}

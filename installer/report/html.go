@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 //go:embed assets
@@ -93,12 +94,12 @@ func (r Run) page() (page, string) {
 		Total: took(r.Times.Total), Kubeadm: took(r.Times.Kubeadm), Pulling: took(r.Times.Pulls), Own: took(r.Times.Own),
 		Class: map[Outcome]string{Succeeded: "p", Interrupted: "warn", Stopped: "block"}[r.Outcome],
 	}
-	p.Summary = fmt.Sprintf("%s: %s, %s, %d changed, %d as they should be, in %s", r.Outcome, count(r.worked(), "host"), count(len(r.Tasks), "task"),
+	p.Summary = fmt.Sprintf("%s: %s, %s, %d changed, %d as they should be, in %s", r.Outcome, plain.Count(r.worked(), "host"), plain.Count(len(r.Tasks), "task"),
 		r.Changed, r.Done, p.Total)
 	if r.Outcome == Succeeded && len(p.Problems) > 0 {
 		p.Class = "warn"
 	}
-	p.Error = lines(r.Error)
+	p.Error = plain.Lines(r.Error)
 	p.Warnings = shown(together(r.Warnings, r.Hosts))
 	if p.Precheck != nil {
 		one := *p.Precheck
@@ -106,7 +107,7 @@ func (r Run) page() (page, string) {
 		p.Precheck = &one
 	}
 	for i, f := range p.Problems {
-		p.Problems[i].Found = lines(f.Found)
+		p.Problems[i].Found = plain.Lines(f.Found)
 	}
 	bars := r.timeline(&p)
 	for _, t := range r.slowest(pageTasks) {
@@ -164,7 +165,7 @@ func together(list, hosts []string) []string {
 func shown(list []string) []string {
 	out := make([]string, 0, min(len(list), pageNotes)+1)
 	for _, one := range list[:min(len(list), pageNotes)] {
-		out = append(out, lines(one))
+		out = append(out, plain.Lines(one))
 	}
 	if more := len(list) - pageNotes; more > 0 {
 		out = append(out, fmt.Sprintf("and %d more, in the JSON", more))
@@ -173,7 +174,7 @@ func shown(list []string) []string {
 }
 
 func newPageTask(t Task) pageTask {
-	return pageTask{printable(t.Phase), printable(t.Task), printable(cmp.Or(t.Host, "this machine")), t.State, took(t.Duration), lines(t.Message)}
+	return pageTask{plain.Line(t.Phase), plain.Line(t.Task), plain.Line(cmp.Or(t.Host, "this machine")), t.State, took(t.Duration), plain.Lines(t.Message)}
 }
 
 // good counts what is as it should be, by what it is.
@@ -185,7 +186,7 @@ func (l Findings) good() []pageGood {
 		}
 		i := slices.IndexFunc(list, func(g pageGood) bool { return g.ID == f.ID })
 		if i < 0 {
-			i, list = len(list), append(list, pageGood{ID: f.ID, Title: printable(f.Title)})
+			i, list = len(list), append(list, pageGood{ID: f.ID, Title: plain.Line(f.Title)})
 		}
 		list[i].Times++
 	}
@@ -209,19 +210,19 @@ func (r Run) timeline(p *page) string {
 	}
 	for _, name := range r.phases() {
 		start, end := r.spanOf(func(t Task) bool { return t.Phase == name })
-		p.Phases = append(p.Phases, pagePhase{printable(name), took(end.Sub(start)), place(start, end)})
+		p.Phases = append(p.Phases, pagePhase{plain.Line(name), took(end.Sub(start)), place(start, end)})
 	}
 	hosts := append([]string{""}, r.Hosts[:min(len(r.Hosts), pageHosts)]...)
 	if more := len(r.Hosts) + 1 - len(hosts); more > 0 {
-		p.Left = fmt.Sprintf("%s more are in the report as JSON.", count(more, "host"))
+		p.Left = fmt.Sprintf("%s more are in the report as JSON.", plain.Count(more, "host"))
 	}
 	for _, h := range hosts {
-		row := pageRow{Host: printable(cmp.Or(h, "this machine"))}
+		row := pageRow{Host: plain.Line(cmp.Or(h, "this machine"))}
 		for _, t := range r.Tasks {
 			if t.Host != h {
 				continue
 			}
-			title := printable(fmt.Sprintf("%s/%s: %s, %s", t.Phase, t.Task, t.State, took(t.Duration)))
+			title := plain.Line(fmt.Sprintf("%s/%s: %s, %s", t.Phase, t.Task, t.State, took(t.Duration)))
 			row.Bars = append(row.Bars, pageBar{classOf(t.State), place(t.Start, t.Start.Add(t.Duration)), title})
 		}
 		if len(row.Bars) > 0 {
@@ -270,7 +271,7 @@ func (r Run) images() []pageImage {
 	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(longest[b], longest[a]) })
 	var list []pageImage
 	for _, image := range order[:min(len(order), pageTasks)] {
-		list = append(list, pageImage{printable(image), count(hosts[image], "host"), took(longest[image])})
+		list = append(list, pageImage{plain.Line(image), plain.Count(hosts[image], "host"), took(longest[image])})
 	}
 	return list
 }

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A State says what looking came to.
@@ -62,7 +62,7 @@ func (l Findings) Count(s State) int {
 
 // Summary is the findings in one line.
 func (l Findings) Summary() string {
-	text := fmt.Sprintf("%d as they should be, %s, %d failed", l.Count(OK), count(l.Count(Warning), "warning"), l.Count(Failed))
+	text := fmt.Sprintf("%d as they should be, %s, %d failed", l.Count(OK), plain.Count(l.Count(Warning), "warning"), l.Count(Failed))
 	if n := l.Count(Unknown); n > 0 {
 		text += fmt.Sprintf(", %d unknown", n)
 	}
@@ -85,12 +85,12 @@ func (l Findings) WriteProblems(w io.Writer) error {
 	for _, f := range l.problems() {
 		fmt.Fprintf(&b, "%-7s  %s", f.State, f.ID)
 		if f.Host != "" {
-			b.WriteString("  " + printable(f.Host))
+			b.WriteString("  " + plain.Line(f.Host))
 		}
 		b.WriteString("\n")
 		for _, text := range []string{f.Found, f.Why, "-> " + f.Fix} {
 			if text != "" && text != "-> " {
-				b.WriteString("         " + strings.ReplaceAll(lines(text), "\n", "\n         ") + "\n")
+				b.WriteString("         " + strings.ReplaceAll(plain.Lines(text), "\n", "\n         ") + "\n")
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func (s Status) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	row := func(cells ...string) {
 		for i, c := range cells {
-			cells[i] = printable(c)
+			cells[i] = plain.Line(c)
 		}
 		_, _ = fmt.Fprintln(t, strings.Join(cells, "\t")) // Flush has the error
 	}
@@ -203,7 +203,7 @@ func (s Status) WriteTable(w io.Writer) error {
 			if m.Leader {
 				state += ", leader"
 			}
-			row(m.Host, orDash(m.Version), size(m.Bytes), state)
+			row(m.Host, orDash(m.Version), plain.Size(m.Bytes), state)
 		}
 		_, _ = fmt.Fprintln(t)
 	}
@@ -229,37 +229,6 @@ func (s Status) soonest() []Certificate {
 }
 
 func orDash(s string) string { return cmp.Or(s, "-") }
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
-func size(n int64) string {
-	const unit = 1 << 20
-	return fmt.Sprintf("%.1f MiB", float64(n)/unit)
-}
-
-// printable is one line without what could steer a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, strings.ReplaceAll(s, "\n", " "))
-}
-
-// lines is printable for several lines.
-func lines(s string) string {
-	list := strings.Split(strings.TrimSpace(s), "\n")
-	for i, l := range list {
-		list[i] = printable(strings.ReplaceAll(l, "\t", "    "))
-	}
-	return strings.Join(list, "\n")
-}
 
 // A Precheck is what the precheck of a run came to.
 type Precheck struct {

@@ -17,7 +17,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"unicode"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -179,19 +180,8 @@ func answerError(op string, status int, data []byte) error {
 	return e
 }
 
-// clean makes text from the network fit for a terminal and for one line.
-func clean(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, s)
-	if runes := []rune(s); len(runes) > maxWords {
-		return string(runes[:maxWords]) + "…"
-	}
-	return s
-}
+// clean makes Harbor's words fit for an error.
+func clean(s string) string { return plain.Clip(plain.Line(s), maxWords) }
 
 // pageSize is the most that Harbor gives at once (swagger.yaml, pageSize).
 const pageSize = 100

@@ -21,7 +21,7 @@ func containerd(r Registry, upstreams []string) Configuration {
 	}
 	for _, h := range Hosts(r, upstreams, caPath) {
 		c.Files = append(c.Files, hostfile.File{
-			Path: path.Join(certsDir, h.Name, "hosts.toml"), Mode: r.mode(), Data: h.TOML, Mark: Mark, Secret: r.Username != "",
+			Path: path.Join(certsDir, h.Name, "hosts.toml"), Mode: r.mode(), Data: h.TOML, Mark: hostfile.Mark, Secret: r.Username != "",
 		})
 	}
 	c.Notes = append(c.Notes, "containerd reads "+certsDir+" where config_path of its registry settings (CRI) names it; what changes below it needs no restart")
@@ -60,7 +60,7 @@ func (r Registry) host(name, apiRoot, caPath string) Host {
 		fmt.Fprintf(&settings, "ca = \"%s\"\n", caPath)
 	}
 	address, login := r.url()+apiRoot, r.login()
-	fmt.Fprintf(&b, "%s\nserver = \"%s\"\n%s", Mark, address, settings.Bytes())
+	fmt.Fprintf(&b, "%s\nserver = \"%s\"\n%s", hostfile.Mark, address, settings.Bytes())
 	header := func(table string) {
 		if login != "" {
 			fmt.Fprintf(&b, "\n[%s]\n  Authorization = [\"Basic %s\"]\n", table, login)

@@ -23,7 +23,7 @@ func crio(r Registry, upstreams []string) (Configuration, error) {
 		c.Files = append(c.Files, caFile(r, path.Join("/etc/containers/certs.d", r.Host, "ca.crt")))
 	}
 	var b bytes.Buffer
-	b.WriteString(Mark + "\n")
+	b.WriteString(hostfile.Mark + "\n")
 	for _, u := range upstreams {
 		fmt.Fprintf(&b, "\n[[registry]]\nprefix = %q\nlocation = %q\n", u, path.Join(r.Host, r.path(u)))
 		if r.PlainHTTP {
@@ -33,7 +33,7 @@ func crio(r Registry, upstreams []string) (Configuration, error) {
 	if r.PlainHTTP {
 		fmt.Fprintf(&b, "\n[[registry]]\nlocation = %q\ninsecure = true\n", r.Host)
 	}
-	c.Files = append(c.Files, hostfile.File{Path: "/etc/containers/registries.conf.d/50-kkbundle.conf", Mode: public, Data: b.Bytes(), Mark: Mark})
+	c.Files = append(c.Files, hostfile.File{Path: "/etc/containers/registries.conf.d/50-kkbundle.conf", Mode: public, Data: b.Bytes(), Mark: hostfile.Mark})
 	c.Notes = append(c.Notes, "CRI-O reads the files at systemctl reload crio; registries that are not listed are asked themselves")
 	if r.Username == "" {
 		return c, nil
@@ -45,8 +45,8 @@ func crio(r Registry, upstreams []string) (Configuration, error) {
 	c.Files = append(c.Files,
 		hostfile.File{Path: crioAuth, Mode: private, Data: append(auth, '\n'), Mark: "{\n  \"auths\": {\n", Secret: true},
 		hostfile.File{
-			Path: "/etc/crio/crio.conf.d/50-kkbundle.conf", Mode: public, Mark: Mark,
-			Data: fmt.Appendf(nil, "%s\n[crio.image]\nglobal_auth_file = %q\n", Mark, crioAuth),
+			Path: "/etc/crio/crio.conf.d/50-kkbundle.conf", Mode: public, Mark: hostfile.Mark,
+			Data: fmt.Appendf(nil, "%s\n[crio.image]\nglobal_auth_file = %q\n", hostfile.Mark, crioAuth),
 		})
 	c.Notes = append(c.Notes, "the login is for CRI-O alone, which reads it at systemctl restart crio; podman has its own (podman login)")
 	return c, nil

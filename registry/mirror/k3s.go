@@ -58,7 +58,7 @@ func k3s(runtime Runtime, r Registry, upstreams []string) (Configuration, error)
 		file.Configs = map[string]config{r.Host: login}
 	}
 	var b bytes.Buffer
-	b.WriteString(Mark + "\n")
+	b.WriteString(hostfile.Mark + "\n")
 	e := yaml.NewEncoder(&b)
 	const indent = 2
 	e.SetIndent(indent)
@@ -77,7 +77,7 @@ func k3s(runtime Runtime, r Registry, upstreams []string) (Configuration, error)
 // mergeYAML puts one mapping into another, at all depths. What contradicts is replaced with force only. Comments and the order
 // of what is there stay. A file that begins with our mark is ours, and replaced.
 func mergeYAML(have, data []byte, force bool) ([]byte, error) {
-	if bytes.HasPrefix(have, []byte(Mark)) || len(bytes.TrimSpace(have)) == 0 {
+	if bytes.HasPrefix(have, []byte(hostfile.Mark)) || len(bytes.TrimSpace(have)) == 0 {
 		return data, nil
 	}
 	var theirs, ours, more yaml.Node

@@ -16,9 +16,6 @@ import (
 	"github.com/kkbundle/kkbundle/registry"
 )
 
-// Mark is how files of ours begin.
-const Mark = "# Written by kkbundle."
-
 // missingPath is the repository below which images are looked for whose upstream the registry has nothing of: so the
 // message of a failed pull says what is wrong, and nothing is asked of the internet.
 const missingPath = "not-in-the-bundle"
@@ -139,5 +136,5 @@ func join(runtimes []Runtime) string {
 
 // caFile is the authority's certificate, after a line that says whose file it is, which readers of PEM pass over.
 func caFile(r Registry, name string) hostfile.File {
-	return hostfile.File{Path: name, Mode: public, Data: append([]byte(Mark+"\n"), r.CA...), Mark: Mark}
+	return hostfile.File{Path: name, Mode: public, Data: append([]byte(hostfile.Mark+"\n"), r.CA...), Mark: hostfile.Mark}
 }

@@ -121,7 +121,7 @@ func TestMerge(t *testing.T) {
 			state: hostfile.StateForeign, reason: "-server = \"https://other\"\n+# Written by kkbundle.",
 		},
 		"hosts.toml of ours": {
-			runtime: mirror.RuntimeContainerd, path: "/etc/containerd/certs.d/docker.io/hosts.toml", have: mirror.Mark + "\nold\n",
+			runtime: mirror.RuntimeContainerd, path: "/etc/containerd/certs.d/docker.io/hosts.toml", have: hostfile.Mark + "\nold\n",
 			state: hostfile.StateChanged, want: "server = \"http://r:5000/v2/docker.io\"", gone: "old",
 		},
 	} {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 //go:embed assets
@@ -95,13 +96,13 @@ func (s *Server) listItems(ctx context.Context, books []*book) ([]listed, error)
 		for i := range index.Items {
 			it := &index.Items[i]
 			l := listed{
-				Kind: it.Kind, Name: visible(it.Ref), Digest: string(it.Descriptor.Digest), Size: "?", entry: entry{b, it},
+				Kind: it.Kind, Name: plain.Line(it.Ref), Digest: string(it.Descriptor.Digest), Size: "?", entry: entry{b, it},
 			}
 			if len(books) > 1 {
 				l.Bundle = title(index)
 			}
 			if err == nil {
-				l.Platforms, l.Size = contents[i].Platforms, humanSize(contents[i].Size)
+				l.Platforms, l.Size = contents[i].Platforms, plain.Size(contents[i].Size)
 			}
 			all = append(all, l)
 		}
@@ -130,7 +131,7 @@ func (sh *shelf) pageData(r *http.Request, all []listed) pageData {
 	d := pageData{Host: ourAddress(r), Query: query.Get("q"), Kind: query.Get("kind")}
 	for _, b := range sh.books {
 		index := b.reader.Index()
-		d.Bundles = append(d.Bundles, pageBundle{index.Name, index.Version, string(b.reader.Digest()), humanSize(b.reader.Size())})
+		d.Bundles = append(d.Bundles, pageBundle{index.Name, index.Version, string(b.reader.Digest()), plain.Size(b.reader.Size())})
 	}
 	var fitting []listed
 	counts := make(map[string]int)

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
@@ -10,6 +9,8 @@ import (
 	"unicode"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A leaf is a blob with a path.
@@ -93,16 +94,6 @@ func unseen(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// visible is a name as it is shown.
-func visible(name string) string {
-	return strings.Map(func(r rune) rune {
-		if unseen(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, name)
-}
-
 // escapePath is a path as it stands in an address.
 func escapePath(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
@@ -136,7 +127,7 @@ func (t *tree) listing(root, dir string) listing {
 			continue
 		}
 		if !deeper {
-			row.Size, row.Digest = humanSize(l.blob.size), string(l.blob.digest)
+			row.Size, row.Digest = plain.Size(l.blob.size), string(l.blob.digest)
 		}
 		if l.err != nil {
 			row.Size = "damaged"
@@ -157,17 +148,4 @@ func (s *Server) sendLeaf(w http.ResponseWriter, r *http.Request, l leaf, mediaT
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Content-Disposition", "attachment; filename*=UTF-8''"+url.PathEscape(name))
 	return s.sendBlob(w, r, l.blob)
-}
-
-func humanSize(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	div, exp := int64(unit), 0
-	for m := n / unit; m >= unit; m /= unit {
-		div *= unit
-		exp++
-	}
-	return fmt.Sprintf("%.1f %ciB", float64(n)/float64(div), "KMGTPE"[exp])
 }

@@ -7,10 +7,12 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/hostfile"
 )
 
 // mark is how files of ours begin. A cluster's registry has another one.
-const mark = "# Written by kkbundle registry install."
+const mark = hostfile.Author + " registry install."
 
 // Hardening is what a registry's unit takes from its process, for systemd 239 and later, older ones with a warning.
 const Hardening = `LockPersonality=yes

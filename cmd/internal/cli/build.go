@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type buildOptions struct {
@@ -153,7 +154,7 @@ func (g *globals) printBuild(r buildResult) error {
 		g.Out = g.Err // standard output is the bundle's
 	}
 	g.noteAll(r.Warnings)
-	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
+	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
 	return g.result("%s", r.Digest)
 }
 
@@ -197,7 +198,7 @@ func (r buildResult) name() string {
 	case r.Path == standardStream:
 		return "the bundle"
 	case r.Parts > 0:
-		return fmt.Sprintf("%s in %s", r.Path, count(r.Parts, "part"))
+		return fmt.Sprintf("%s in %s", r.Path, plain.Count(r.Parts, "part"))
 	}
 	return r.Path
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // cacheDir is where what was downloaded is kept: what the flag says, else the environment, else the user's cache directory.
@@ -226,9 +227,9 @@ func (t *cacheTable) begin(string) error {
 }
 
 func (t *cacheTable) file(f cachedFile) error {
-	name, bytes, level := f.Digest.String(), size(f.Size), cmp.Or(f.Level, "other")
+	name, bytes, level := f.Digest.String(), plain.Size(f.Size), cmp.Or(f.Level, "other")
 	if name == "" {
-		name = printable(f.Path)
+		name = plain.Line(f.Path)
 	}
 	switch {
 	case f.Kind == bundle.CacheOther:
@@ -240,13 +241,13 @@ func (t *cacheTable) file(f cachedFile) error {
 	case f.Kind == bundle.CachePart:
 		name += " (unfinished)"
 	}
-	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, size(f.Disk), age(t.now.Sub(f.Used)), name)
+	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, plain.Size(f.Disk), age(t.now.Sub(f.Used)), name)
 	return err
 }
 
 func (t *cacheTable) end(sum cacheTotals) error {
 	_, err := fmt.Fprintf(t.out, "%s, %d unfinished, %d of unknown use: %s, %s on disk\n",
-		count(sum.Blobs, "blob"), sum.Parts, sum.Others, size(sum.Size), size(sum.Disk))
+		plain.Count(sum.Blobs, "blob"), sum.Parts, sum.Others, plain.Size(sum.Size), plain.Size(sum.Disk))
 	return err
 }
 
@@ -346,7 +347,7 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 			out.Files = append(out.Files, f.Path)
 		}
 		if o.dryRun || g.verbose {
-			g.note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), printable(f.Path)), size(f.Disk), age(time.Since(f.Used)))
+			g.note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), plain.Line(f.Path)), plain.Size(f.Disk), age(time.Since(f.Used)))
 		}
 	}
 	r, err := dir.GC(ctx, options)
@@ -361,7 +362,7 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 	if o.dryRun {
 		verb = "would remove"
 	}
-	g.note("%s %s, %s; %s left%s", verb, count(r.Removed, "file"), size(r.Freed), size(r.Left), tooMuchLeft(r, options))
+	g.note("%s %s, %s; %s left%s", verb, plain.Count(r.Removed, "file"), plain.Size(r.Freed), plain.Size(r.Left), tooMuchLeft(r, options))
 	return nil
 }
 
@@ -505,7 +506,7 @@ type cacheDamageError struct {
 // Error has a line for each blob.
 func (e *cacheDamageError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s in the cache, ", count(len(e.damaged), "damaged blob"))
+	fmt.Fprintf(&b, "%s in the cache, ", plain.Count(len(e.damaged), "damaged blob"))
 	if e.dropped {
 		b.WriteString("dropped; the next build downloads what it needs of them again:")
 	} else {
@@ -543,8 +544,8 @@ func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o bundle.
 	}
 	more := ""
 	if r.Skipped > 0 {
-		more = fmt.Sprintf("; %s of other versions of kkbundle not checked, `kkbundle cache gc` removes them", count(r.Skipped, "blob"))
+		more = fmt.Sprintf("; %s of other versions of kkbundle not checked, `kkbundle cache gc` removes them", plain.Count(r.Skipped, "blob"))
 	}
-	g.note("%s: %s, %s: all whole%s", path, count(r.Checked, "blob"), size(r.Bytes), more)
+	g.note("%s: %s, %s: all whole%s", path, plain.Count(r.Checked, "blob"), plain.Size(r.Bytes), more)
 	return nil
 }

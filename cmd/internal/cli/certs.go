@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newCertsCmd(g *globals) *cobra.Command {
@@ -88,7 +89,7 @@ func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOpt
 		err = errors.Join(printCertificates(g, all, now), err)
 	}
 	if err == nil && o.fail && soon > 0 {
-		return &expiringError{fmt.Errorf("%s within %s", count(soon, "certificate")+" end", count(o.days, "day"))}
+		return &expiringError{fmt.Errorf("%s within %s", plain.Count(soon, "certificate")+" end", plain.Count(o.days, "day"))}
 	}
 	return err
 }
@@ -221,6 +222,6 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 	if err := disk.WriteFile(o.output, 0o600, &out); err != nil {
 		return err
 	}
-	g.note("%s in %s; it is not encrypted", count(len(files), "file"), o.output)
+	g.note("%s in %s; it is not encrypted", plain.Count(len(files), "file"), o.output)
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Streams are a command's standard streams. Results go to Out; progress, warnings and errors to Err.
@@ -139,7 +141,7 @@ func takes(names ...string) cobra.PositionalArgs {
 		if want == "" {
 			want = "no arguments"
 		}
-		return fmt.Errorf("`%s` takes %s, got %s; see `%s --help`", cmd.CommandPath(), want, count(len(args), "argument"), cmd.CommandPath())
+		return fmt.Errorf("`%s` takes %s, got %s; see `%s --help`", cmd.CommandPath(), want, plain.Count(len(args), "argument"), cmd.CommandPath())
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type convertOptions struct {
@@ -73,9 +74,9 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	complete(&r, files[0], o)
 	if o.strict && len(r.Notes) > 0 {
 		for _, n := range r.Notes {
-			g.note("%s", printable(n.String()))
+			g.note("%s", plain.Line(n.String()))
 		}
-		return &inputError{fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", count(len(r.Notes), "note"))}
+		return &inputError{fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", plain.Count(len(r.Notes), "note"))}
 	}
 	out, err := convertedFiles(r, o.dir)
 	if err != nil {
@@ -92,11 +93,11 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 		return printJSON(g.Out, result)
 	}
 	for _, n := range r.Notes {
-		g.note("%s", printable(n.String()))
+		g.note("%s", plain.Line(n.String()))
 	}
-	return g.result("%s: %s, %s, %s, %s; wrote %s", printable(strings.Join(r.Formats, ", ")),
-		count(len(r.Bundle.Images), "image"), count(len(r.Bundle.Charts), "chart"), count(len(r.Bundle.Files), "file"),
-		count(len(r.Notes), "note"), printable(strings.Join(result.Files, ", ")))
+	return g.result("%s: %s, %s, %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")),
+		plain.Count(len(r.Bundle.Images), "image"), plain.Count(len(r.Bundle.Charts), "chart"), plain.Count(len(r.Bundle.Files), "file"),
+		plain.Count(len(r.Notes), "note"), plain.Line(strings.Join(result.Files, ", ")))
 }
 
 // addConverted reads a file. Paths in it start at its directory, and are written as they are from dir.

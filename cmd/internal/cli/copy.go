@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type copyOptions struct {
@@ -106,12 +107,12 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 		return printJSON(g.Out, r)
 	}
 	for _, text := range c.leftOut {
-		g.note("left out: %s", printable(text))
+		g.note("left out: %s", plain.Line(text))
 	}
 	if r.Recompressed > 0 {
-		g.note("%s compressed again, because the bundles have frames of different sizes", size(r.Recompressed))
+		g.note("%s compressed again, because the bundles have frames of different sizes", plain.Size(r.Recompressed))
 	}
-	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, size(r.Size), count(r.Items, "item"), size(r.Content), r.Duration.Round(100*time.Millisecond))
+	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
 	return g.result("%s", r.Digest)
 }
 

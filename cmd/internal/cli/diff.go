@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // errDiffers ends a command with the exit code 1 and no message: what differs was printed.
@@ -272,7 +273,7 @@ func printDiff(g *globals, r *diffResult) error {
 		before, after := c.shown()
 		bytes := ""
 		if c.new != nil && (r.Carry != nil || c.Kind != bundle.KindImage) {
-			bytes = size(c.Bytes)
+			bytes = plain.Size(c.Bytes)
 		}
 		platform := c.Platform
 		if c.Kind == bundle.KindImage && c.Change != "changed" {
@@ -294,8 +295,8 @@ func printDiff(g *globals, r *diffResult) error {
 	parts = append(parts, fmt.Sprintf("%d the same", r.Same))
 	g.note("%s", strings.Join(parts, ", "))
 	if b := r.Carry; b != nil {
-		g.note("to carry: %s, %s (%s in %s); shared: %s, %s", count(b.Blobs, "blob"), size(b.Bytes), size(b.Stored), r.New.Path,
-			count(b.SharedBlobs, "blob"), size(b.SharedBytes))
+		g.note("to carry: %s, %s (%s in %s); shared: %s, %s", plain.Count(b.Blobs, "blob"), plain.Size(b.Bytes), plain.Size(b.Stored), r.New.Path,
+			plain.Count(b.SharedBlobs, "blob"), plain.Size(b.SharedBytes))
 	}
 	return nil
 }

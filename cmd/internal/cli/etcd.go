@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newEtcdCmd(g *globals) *cobra.Command {
@@ -70,7 +71,7 @@ func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOpt
 	if g.json {
 		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{made.Path, made.Size, made.SHA256, made.Host, made.Revision, made.Keys}})
 	}
-	g.note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, count(made.Keys, "key"), made.Host, size(made.Size), made.SHA256)
+	g.note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host, plain.Size(made.Size), made.SHA256)
 	return g.result("%s", made.Path)
 }
 
@@ -146,7 +147,7 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if !o.yes {
 		question := fmt.Sprintf("Restore etcd of cluster %s from %s (%s, sha256:%s)? What was written to the cluster since then is gone.",
-			s.cluster.Metadata.Name, o.from, size(snapshot.Size), snapshot.SHA256)
+			s.cluster.Metadata.Name, o.from, plain.Size(snapshot.Size), snapshot.SHA256)
 		if err := g.confirm(question); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // eventInterval is the least time between two progress events of one phase.
@@ -80,7 +81,7 @@ func (g *globals) item(phase string, name itemName, err error) {
 		}
 		g.events.emit(one)
 	case err == nil && g.verbose:
-		g.note("%s %s", name.Kind, printable(name.Ref))
+		g.note("%s %s", name.Kind, plain.Line(name.Ref))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 var errInterrupted = errors.New("interrupted; run the same command again to continue")
@@ -139,9 +140,9 @@ func exitCodeHelp() string {
 
 // printError says what failed, and what to do about it where the error knows.
 func printError(w io.Writer, err error) {
-	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", printableLines(strings.TrimSpace(err.Error())))
+	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.TrimSpace(err.Error())))
 	if h := hint(err); h != "" {
-		_, _ = fmt.Fprintf(w, "  -> %s\n", printableLines(h))
+		_, _ = fmt.Fprintf(w, "  -> %s\n", plain.Lines(h))
 	}
 }
 

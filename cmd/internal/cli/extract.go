@@ -17,6 +17,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // What images and whole bundles can be extracted as.
@@ -240,7 +241,7 @@ func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	if err := bundle.ExtractLayout(ctx, e.r, e.output, items); err != nil {
 		return err
 	}
-	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout", count(len(items), "item"))
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout", plain.Count(len(items), "item"))
 }
 
 // archive writes one to a file or standard output.
@@ -254,7 +255,7 @@ func (e *extraction) archive(name string, items int, write func(io.Writer) error
 	if err := disk.WriteFileWith(e.output, 0o644, write); err != nil {
 		return err
 	}
-	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", count(items, "item"))
+	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", plain.Count(items, "item"))
 }
 
 // done says what was made.
@@ -321,7 +322,7 @@ func (e *extraction) content(ctx context.Context, d ocispec.Descriptor) error {
 	if err := disk.WriteFile(e.output, fileMode(d), content); err != nil {
 		return err
 	}
-	return e.done(extractResult{1, e.output, d.Digest, d.Size, 1}, "%s, %s", size(length), d.Digest)
+	return e.done(extractResult{1, e.output, d.Digest, d.Size, 1}, "%s, %s", plain.Size(length), d.Digest)
 }
 
 // checkWhole reads a blob of which only a part is wanted: a part alone proves nothing.

@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Directories of a tree.
@@ -95,18 +96,18 @@ func (e *extraction) tree(ctx context.Context, items []bundle.Item) error {
 	if e.output == "-" {
 		return &usageError{errors.New("a tree is a directory and cannot go to standard output: name one with -o")}
 	}
-	var plain, images []bundle.Item
+	var files, images []bundle.Item
 	for _, it := range items {
 		if it.Kind == bundle.KindImage || it.Kind == bundle.KindReferrer {
 			images = append(images, it)
 		} else {
-			plain = append(plain, it)
+			files = append(files, it)
 		}
 	}
-	if err := e.writeTree(ctx, plain, e.writeContent); err != nil {
+	if err := e.writeTree(ctx, files, e.writeContent); err != nil {
 		return err
 	}
-	if err := e.repositories(ctx, plain); err != nil {
+	if err := e.repositories(ctx, files); err != nil {
 		return err
 	}
 	if len(images) > 0 {
@@ -114,7 +115,7 @@ func (e *extraction) tree(ctx context.Context, items []bundle.Item) error {
 			return err
 		}
 	}
-	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s", count(len(items), "item"))
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s", plain.Count(len(items), "item"))
 }
 
 // A treeWrite writes what a tree has of an item, and returns the mode of its file.
@@ -295,7 +296,7 @@ func (e *extraction) forHost(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s for %s (%s)", count(len(items), "item"), h.Name, platform)
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s for %s (%s)", plain.Count(len(items), "item"), h.Name, platform)
 }
 
 // hostPlatform is what --platform says, or the bundle's only one.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type imagesOptions struct {
@@ -62,23 +63,23 @@ func (g *globals) printImages(r build.Images, names bool) error {
 	}
 	var b strings.Builder
 	for _, image := range r.Images {
-		fmt.Fprintln(&b, printable(image.Ref))
+		fmt.Fprintln(&b, plain.Line(image.Ref))
 		for _, w := range image.WantedBy {
 			if !names {
-				fmt.Fprintf(&b, "    %s\n", printable(w.String()))
+				fmt.Fprintf(&b, "    %s\n", plain.Line(w.String()))
 			}
 		}
 	}
 	if !names && len(r.Excluded) > 0 {
 		fmt.Fprintf(&b, "\nExcluded:\n")
 		for _, image := range r.Excluded {
-			fmt.Fprintf(&b, "    %s\n", printable(image.Ref))
+			fmt.Fprintf(&b, "    %s\n", plain.Line(image.Ref))
 		}
 	}
 	if !names && len(r.Undecided) > 0 {
 		fmt.Fprintf(&b, "\nUndecided:\n")
 		for _, u := range r.Undecided {
-			fmt.Fprintf(&b, "    %s\n", printable(u.String()))
+			fmt.Fprintf(&b, "    %s\n", plain.Line(u.String()))
 		}
 	}
 	_, err := io.WriteString(g.Out, b.String())

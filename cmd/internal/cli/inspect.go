@@ -146,9 +146,9 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	}
 	rows := make([][]string, 0, len(x.Items))
 	for _, it := range x.Items {
-		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), size(it.Size), shortDigest(it.Digest)})
+		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest)})
 	}
-	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", printable(x.Name), printable(x.Version), strings.Join(x.index.Platforms, ","), size(x.Size), x.Digest)
+	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", plain.Line(x.Name), plain.Line(x.Version), strings.Join(x.index.Platforms, ","), plain.Size(x.Size), x.Digest)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (g *globals) printClosure(r closure.Record) error {
 	}
 	g.note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"), extra, len(r.Undecided))
 	for _, text := range r.Undecided {
-		g.note("undecided: %s", printable(text))
+		g.note("undecided: %s", plain.Line(text))
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // What install takes when its command line names nothing: the one bundle and the inventory of the directory that it is
@@ -65,7 +67,7 @@ func oneBundle(dir string) (string, error) {
 		return found[0], nil
 	}
 	slices.Sort(found)
-	return "", &usageError{fmt.Errorf("there are %d bundles in this directory (%s): name one, with -i INVENTORY", len(found), printable(strings.Join(found, ", ")))}
+	return "", &usageError{fmt.Errorf("there are %d bundles in this directory (%s): name one, with -i INVENTORY", len(found), plain.Line(strings.Join(found, ", ")))}
 }
 
 // inventoryOfThisHost is an inventory of this host alone, with all roles.
@@ -120,9 +122,9 @@ func onlyAddress() netip.Addr {
 // next run, reset and nodes that are added later need it. A dry run keeps none and asks nothing; call done when it ends.
 func (g *globals) agreeHere(c *chosen, o installOptions) (done func() error, err error) {
 	done = func() error { return nil }
-	g.note("bundle: %s", printable(c.bundle))
+	g.note("bundle: %s", plain.Line(c.bundle))
 	if c.made == nil {
-		g.note("hosts:  those of %s", printable(c.inventory))
+		g.note("hosts:  those of %s", plain.Line(c.inventory))
 	} else {
 		g.note("hosts:  this one alone, as control plane, worker, etcd and image registry; there is no %s here", defaultInventory)
 		g.note("        It takes containerd, the kubelet, a Kubernetes control plane and a registry with the bundle's images as services of this\n" +

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newInventoryCmd(g *globals) *cobra.Command {
@@ -48,7 +49,7 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 			if g.json {
 				return printJSON(g.Out, checkResult{Version: 1, File: args[0], Hosts: len(hosts)})
 			}
-			g.note("%s: %s, nothing wrong", args[0], count(len(hosts), "host"))
+			g.note("%s: %s, nothing wrong", args[0], plain.Count(len(hosts), "host"))
 			return nil
 		},
 	}

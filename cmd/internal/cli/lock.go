@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // fetchFlags are the flags of commands that download.
@@ -105,7 +106,7 @@ func (g *globals) showBuild() func(build.Event) {
 		case build.EventEnded:
 			m.stop()
 		case build.EventNote:
-			g.note("%s", printableLines(e.Text))
+			g.note("%s", plain.Lines(e.Text))
 		}
 	}
 }
@@ -157,7 +158,7 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 		return printJSON(g.Out, r)
 	}
 	g.noteAll(warnings(lockShortfalls(l)))
-	g.note("%s: %s pinned%s", path, count(len(l.Items), "item"), firstUseNote(l))
+	g.note("%s: %s pinned%s", path, plain.Count(len(l.Items), "item"), firstUseNote(l))
 	return nil
 }
 

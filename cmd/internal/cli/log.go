@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A sentenceHandler writes what libraries report as lines for people: the message and, in brackets, what it is about.
@@ -38,7 +40,7 @@ func (h *sentenceHandler) Handle(_ context.Context, r slog.Record) error {
 	if len(about) > 0 {
 		text += " (" + strings.Join(about, ", ") + ")"
 	}
-	_, err := fmt.Fprintln(h.out, printable(strings.ReplaceAll(text, "\n", "; ")))
+	_, err := fmt.Fprintln(h.out, plain.Line(strings.ReplaceAll(text, "\n", "; ")))
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A matrix shows a run of the installer on a terminal: hosts down, phases across, and what each host is at. What is
@@ -251,9 +252,9 @@ type layout struct {
 }
 
 func (v *matrixView) line(r *matrixRow, l layout, now time.Time) string {
-	plain := pad(printable(r.name), l.name)
-	used := utf8.RuneCountInString(plain)
-	text := plain
+	bare := pad(plain.Line(r.name), l.name)
+	used := utf8.RuneCountInString(bare)
+	text := bare
 	for i, p := range v.phases[l.first:] {
 		n := l.column(p)
 		if used+gap+n > l.width {
@@ -264,9 +265,9 @@ func (v *matrixView) line(r *matrixRow, l layout, now time.Time) string {
 	}
 	task := ""
 	if r.task != "" {
-		task = fmt.Sprintf("%s %s", printable(r.task), now.Sub(r.started).Truncate(time.Second))
+		task = fmt.Sprintf("%s %s", plain.Line(r.task), now.Sub(r.started).Truncate(time.Second))
 		if r.total > 0 {
-			task += fmt.Sprintf(", %s of %s", size(r.bytes), size(r.total))
+			task += fmt.Sprintf(", %s of %s", plain.Size(r.bytes), plain.Size(r.total))
 		}
 	}
 	if room := l.width - used - gap; task != "" && room > 0 {
@@ -328,7 +329,7 @@ func (v *matrixView) fold(room int) (rows []*matrixRow, folded string) {
 			idle++
 		}
 	}
-	parts := []string{fmt.Sprintf("and %s more:", count(len(sorted)-room, "host"))}
+	parts := []string{fmt.Sprintf("and %s more:", plain.Count(len(sorted)-room, "host"))}
 	if bad > 0 {
 		parts = append(parts, fmt.Sprintf("%d failed", bad))
 	}
@@ -338,7 +339,7 @@ func (v *matrixView) fold(room int) (rows []*matrixRow, folded string) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		parts = append(parts, fmt.Sprintf("%d at %s", tasks[name], printable(name)))
+		parts = append(parts, fmt.Sprintf("%d at %s", tasks[name], plain.Line(name)))
 	}
 	if idle > 0 {
 		parts = append(parts, fmt.Sprintf("%d wait", idle))

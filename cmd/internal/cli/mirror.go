@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
@@ -117,17 +118,17 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 // printChanges says what was done to files, or with all lines what would be.
 func (g *globals) printChanges(changes []hostfile.Change, notes []string, dryRun bool) error {
 	for _, c := range changes {
-		if err := g.result("%-8s %s", c.State, printable(c.Path)); err != nil {
+		if err := g.result("%-8s %s", c.State, plain.Line(c.Path)); err != nil {
 			return err
 		}
 		if dryRun && c.Diff != "" {
-			if err := g.result("%s", printableLines(strings.TrimRight(c.Diff, "\n"))); err != nil {
+			if err := g.result("%s", plain.Lines(strings.TrimRight(c.Diff, "\n"))); err != nil {
 				return err
 			}
 		}
 	}
 	for _, n := range notes {
-		g.note("note: %s", printable(n))
+		g.note("note: %s", plain.Line(n))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newNodesCmd(g *globals) *cobra.Command {
@@ -169,7 +170,7 @@ func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err 
 func (g *globals) agree(p *taskPrinter, plan []string, question string, yes bool) error {
 	p.close()
 	for _, line := range plan {
-		g.note("%s", printableLines(line))
+		g.note("%s", plain.Lines(line))
 	}
 	if yes {
 		return nil

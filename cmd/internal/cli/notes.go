@@ -5,6 +5,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A shortfall is in what an item is less than what was asked for, and was let pass.
@@ -51,13 +52,13 @@ func lockShortfalls(l *manifest.Lock) []shortfall {
 // noteAll prints warnings, those of names that upstream chose included.
 func (g *globals) noteAll(lines []string) {
 	for _, line := range lines {
-		g.note("warning: %s", printable(line))
+		g.note("warning: %s", plain.Line(line))
 	}
 }
 
 // assumed says what the catalog does not know and took for granted.
 func (g *globals) assumed(lines []string) {
 	for _, line := range lines {
-		g.note("assumed: %s", printable(line))
+		g.note("assumed: %s", plain.Line(line))
 	}
 }

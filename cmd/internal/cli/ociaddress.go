@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -28,10 +29,10 @@ func isOCI(path string) bool { return strings.HasPrefix(path, ociScheme) }
 func parseOCI(text string) (ociAddress, error) {
 	rest, ok := strings.CutPrefix(text, ociScheme)
 	if !ok {
-		return ociAddress{}, &usageError{fmt.Errorf("%s: a place in a registry is wanted: oci://HOST[:PORT]/PATH[:TAG]", printable(text))}
+		return ociAddress{}, &usageError{fmt.Errorf("%s: a place in a registry is wanted: oci://HOST[:PORT]/PATH[:TAG]", plain.Line(text))}
 	}
 	fail := func(err error) (ociAddress, error) {
-		return ociAddress{}, &usageError{fmt.Errorf("%s: %w", ociScheme+printable(rest[strings.LastIndexByte(rest, '@')+1:]), err)}
+		return ociAddress{}, &usageError{fmt.Errorf("%s: %w", ociScheme+plain.Line(rest[strings.LastIndexByte(rest, '@')+1:]), err)}
 	}
 	a := ociAddress{repository: rest}
 	if before, pinned, ok := strings.Cut(rest, "@sha256:"); ok {
@@ -92,7 +93,7 @@ func (a ociAddress) repo() (name.Repository, error) {
 // notOCI refuses a place in a registry where a file is needed.
 func notOCI(path string) error {
 	if isOCI(path) {
-		return &usageError{errors.New("a bundle in a registry is not read in place: bring it first with `kkbundle pull " + printable(path) + "`")}
+		return &usageError{errors.New("a bundle in a registry is not read in place: bring it first with `kkbundle pull " + plain.Line(path) + "`")}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // openBundle opens a bundle, in one file or in parts, and checks who signed it before anything else is read. It prints what is
@@ -28,7 +29,7 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 		if g.watched() {
 			g.logger().Warn("a file of the bundle is missing", "reason", w)
 		}
-		g.note("warning: %s", printable(w))
+		g.note("warning: %s", plain.Line(w))
 	}
 	if _, err := g.checkTrust(path, r.Index()); err != nil {
 		return nil, errors.Join(err, r.Close())

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newPartsCmd(g *globals) *cobra.Command {
@@ -79,12 +80,12 @@ func runPartsVerify(ctx context.Context, g *globals, path string) error {
 		return err
 	}
 	for _, p := range out.Parts {
-		if err := g.result("%-8s %s", p.State, printable(filepath.Base(p.Path))); err != nil {
+		if err := g.result("%-8s %s", p.State, plain.Line(filepath.Base(p.Path))); err != nil {
 			return err
 		}
 	}
 	if err == nil {
-		g.note("%s, %s: all good", count(good, "part"), size(out.Size))
+		g.note("%s, %s: all good", plain.Count(good, "part"), plain.Size(out.Size))
 	}
 	return err
 }

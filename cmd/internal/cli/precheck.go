@@ -11,6 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type precheckOptions struct {
@@ -130,7 +131,7 @@ type precheckWarnedError struct{ warnings int }
 
 // Error counts them.
 func (e *precheckWarnedError) Error() string {
-	return "precheck: " + count(e.warnings, "warning") + ", and --fail-on warn"
+	return "precheck: " + plain.Count(e.warnings, "warning") + ", and --fail-on warn"
 }
 
 // anyCluster is what is checked without a cluster file: what every cluster needs, whoever installs it. A pod network and
@@ -168,6 +169,6 @@ func (s *site) describe(r *precheck.Report) {
 		}
 	}
 	if len(idle) > 0 {
-		r.Notes = append(r.Notes, count(len(idle), "host")+" in no group and so not checked: "+precheck.Ranges(idle))
+		r.Notes = append(r.Notes, plain.Count(len(idle), "host")+" in no group and so not checked: "+precheck.Ranges(idle))
 	}
 }

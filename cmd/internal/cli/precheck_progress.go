@@ -10,6 +10,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A visitPrinter shows how many hosts have answered: a live line on a terminal, a line now and then elsewhere, and with
@@ -45,7 +46,7 @@ func (g *globals) newVisitPrinter(hosts int, asks bool) *visitPrinter {
 			g.console.live.Store(nil)
 		})
 	default:
-		g.note("asking %s", count(hosts, "host"))
+		g.note("asking %s", plain.Count(hosts, "host"))
 	}
 	return p
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // plainInterval is how often progress is printed where no terminal can redraw a line: often enough to see that it lives,
@@ -119,7 +121,7 @@ func (m *meter) plain(done, total int64) {
 	}
 	speed := float64(max(done-m.lastDone, 0)) / now.Sub(m.last).Seconds()
 	m.last, m.lastDone = now, done
-	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s\n", m.name, size(done), size(total), size(int64(speed)), m.eta(done, total))
+	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s\n", m.name, plain.Size(done), plain.Size(total), plain.Size(int64(speed)), m.eta(done, total))
 }
 
 // eta extrapolates from the whole run, which no single stalled or cached item distorts much.

@@ -11,6 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/provenance"
 	"github.com/kkbundle/kkbundle/trust"
 )
@@ -79,7 +80,7 @@ type builtResult struct {
 
 // String says it in a sentence.
 func (r *builtResult) String() string {
-	text := fmt.Sprintf("built with kkbundle %s from manifest %s, finished %s", printable(r.Program), shortDigest(r.Manifest.String()), printable(r.Finished))
+	text := fmt.Sprintf("built with kkbundle %s from manifest %s, finished %s", plain.Line(r.Program), shortDigest(r.Manifest.String()), plain.Line(r.Finished))
 	if !r.SameFile {
 		text += "; the same content in another file than was built"
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -91,7 +92,7 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 			g.note("tag %s was moved from %s", tag, before)
 		}
 	}
-	g.note("%s: %s sent, %s there already (%s)", to, size(sum.BytesSent), size(sum.BytesPresent), took.Round(100*time.Millisecond))
+	g.note("%s: %s sent, %s there already (%s)", to, plain.Size(sum.BytesSent), plain.Size(sum.BytesPresent), took.Round(100*time.Millisecond))
 	return g.result("%s%s@%s", ociScheme, sum.Repository, sum.Digest)
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type pullOptions struct {
@@ -107,12 +108,12 @@ func runPull(ctx context.Context, g *globals, address string, o pullOptions) (er
 		return printJSON(g.Out, r)
 	}
 	for _, text := range r.LeftOut {
-		g.note("left out: %s", printable(text))
+		g.note("left out: %s", plain.Line(text))
 	}
 	if r.otherEncoder != "" {
-		g.note("%s has the identity of what was published but not its bytes, which another encoder made (%s)", r.Path, printable(r.otherEncoder))
+		g.note("%s has the identity of what was published but not its bytes, which another encoder made (%s)", r.Path, plain.Line(r.otherEncoder))
 	}
-	g.note("%s: %s, %s (%s fetched, %s here already) in %s", r.Path, size(r.Size), count(r.Items, "item"), size(r.Fetched), size(r.Cached),
+	g.note("%s: %s, %s (%s fetched, %s here already) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Fetched), plain.Size(r.Cached),
 		r.Duration.Round(100*time.Millisecond))
 	return g.result("%s", r.Digest)
 }
@@ -413,8 +414,8 @@ func (p *pulling) choose(ctx context.Context) (x bundle.Index, leftOut []string,
 // fileName is what the bundle is called if nobody says it; the registry may say anything.
 func (p *pulling) fileName(x bundle.Index) (string, error) {
 	name := bundleFile(manifest.Metadata{Name: x.Name, Version: x.Version})
-	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != printable(name) || !filepath.IsLocal(name) {
-		return "", &usageError{fmt.Errorf("the bundle's name %q is not one for a file: name one with -o", printable(x.Name))}
+	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) || !filepath.IsLocal(name) {
+		return "", &usageError{fmt.Errorf("the bundle's name %q is not one for a file: name one with -o", plain.Line(x.Name))}
 	}
 	return name, nil
 }
@@ -439,7 +440,7 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 			total += d.Size
 		}
 	}
-	p.note("%s: %s to fetch, %s here already", count(len(x.Items), "item"), size(download), size(max(total-download-p.fetched, 0)))
+	p.note("%s: %s to fetch, %s here already", plain.Count(len(x.Items), "item"), plain.Size(download), plain.Size(max(total-download-p.fetched, 0)))
 	p.meter = p.newMeter("fetch")
 	defer func() { p.meter.stop(); p.meter = nil }()
 	if err := p.bring(ctx, needs); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -87,7 +88,7 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 		return errors.Join(err, printJSON(g.Out, pushResult{Version: 1, PushSummary: sum}))
 	}
 	for _, w := range sum.Warnings {
-		g.note("warning: %s", printable(w))
+		g.note("warning: %s", plain.Line(w))
 	}
 	if err != nil {
 		return err
@@ -164,10 +165,10 @@ func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Dura
 	}
 	if o.dryRun {
 		g.note("dry run: %s to %s would be sent: %s; %s there already. Nothing was changed",
-			count(sum.ItemsMissing, "item"), o.registry, size(sum.BytesMissing), count(sum.ItemsPresent, "item"))
+			plain.Count(sum.ItemsMissing, "item"), o.registry, plain.Size(sum.BytesMissing), plain.Count(sum.ItemsPresent, "item"))
 		return nil
 	}
 	g.note("%s in %s: %s sent, %s mounted, %d there already (%s)",
-		count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, size(sum.BytesSent), count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
+		plain.Count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, plain.Size(sum.BytesSent), plain.Count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
@@ -82,6 +83,6 @@ func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
 
 func printRobot(g *globals, r *registry.HarborRobot) error {
 	g.note("robot account that may pull, and its secret, which is not shown again:")
-	_, err := fmt.Fprintf(g.Out, "%s %s\n", printable(r.Name), printable(r.Secret))
+	_, err := fmt.Fprintf(g.Out, "%s %s\n", plain.Line(r.Name), plain.Line(r.Secret))
 	return err
 }

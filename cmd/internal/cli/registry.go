@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/embedded"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
@@ -176,5 +177,5 @@ func runRegistryGC(ctx context.Context, g *globals, o embedded.CollectOptions) e
 	if o.DryRun {
 		verb = "would remove"
 	}
-	return g.result("%s %s and %s, %s", verb, count(c.Manifests, "manifest"), count(c.Blobs, "blob"), size(c.Bytes))
+	return g.result("%s %s and %s, %s", verb, plain.Count(c.Manifests, "manifest"), plain.Count(c.Blobs, "blob"), plain.Size(c.Bytes))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // itemsHelp says how --item and NAME name items.
@@ -123,9 +124,13 @@ func near(items []bundle.Item, pattern string) []string {
 			if shown == "" || it.Kind == bundle.KindImage || it.Kind == bundle.KindChart {
 				shown = it.Ref
 			}
-			d := distance(text, strings.ToLower(name))
-			if d > max(1, len(text)/3) && (len(text) < 3 || !strings.Contains(strings.ToLower(name), text)) {
-				continue
+			far := max(1, len(text)/3) + 1
+			d := plain.Distance(text, strings.ToLower(name), far)
+			if d == far {
+				if len(text) < 3 || !strings.Contains(strings.ToLower(name), text) {
+					continue
+				}
+				d = len(name)
 			}
 			if old, ok := best[shown]; !ok || d < old {
 				best[shown] = d
@@ -144,35 +149,6 @@ func near(items []bundle.Item, pattern string) []string {
 		names = append(names, c.name)
 	}
 	return names
-}
-
-// distance is the number of characters to insert, remove, replace or swap with their neighbour. Names of very different
-// lengths are not looked at closely.
-func distance(a, b string) int {
-	const longest = 256
-	if difference := max(len(a)-len(b), len(b)-len(a)); len(a) > longest || len(b) > longest || difference > max(1, len(a)/3) {
-		return max(len(a), len(b))
-	}
-	before, row := []int(nil), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		next := make([]int, len(b)+1)
-		next[0] = i
-		for j := 1; j <= len(b); j++ {
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
-			}
-			next[j] = min(row[j]+1, next[j-1]+1, row[j-1]+change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				next[j] = min(next[j], before[j-2]+1)
-			}
-		}
-		before, row = row, next
-	}
-	return row[len(b)]
 }
 
 // A platformSet is what --platform chose; an empty one is all of them.

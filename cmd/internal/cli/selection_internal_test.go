@@ -34,18 +34,6 @@ func TestGlob(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		a, b string
-		want int
-	}{{"tool", "tool", 0}, {"tol", "tool", 1}, {"toool", "tool", 1}, {"tolo", "tool", 1}, {"abc", "xyz", 3}, {"a", "kubeadm", 7}} {
-		if got := distance(tc.a, tc.b); got != tc.want {
-			t.Errorf("distance(%s, %s) = %d", tc.a, tc.b, got)
-		}
-	}
-}
-
 // However items are called, a tree's files stay below it and apart from one another.
 func TestTreePaths(t *testing.T) {
 	t.Parallel()

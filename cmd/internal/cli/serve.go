@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
@@ -92,7 +93,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 	}
 	debug.SetGCPercent(serveGC)
 	if o.verify {
-		g.note("checking every byte of %s", count(len(paths), "bundle"))
+		g.note("checking every byte of %s", plain.Count(len(paths), "bundle"))
 	}
 	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.logger(), Open: g.openBundle})
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // sizeGrammar is a whole number and a unit: binary, decimal, or none for bytes.
@@ -46,7 +48,7 @@ func (f *sizeFlag) Set(text string) error {
 		return err
 	}
 	if n < f.least {
-		return fmt.Errorf("%s is too little: at least %s are needed", text, size(f.least))
+		return fmt.Errorf("%s is too little: at least %s are needed", text, plain.Size(f.least))
 	}
 	f.bytes, f.text = n, text
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type supportOptions struct {
@@ -49,7 +50,7 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	g.note("asking %s", count(len(s.inv.Hosts()), "host"))
+	g.note("asking %s", plain.Count(len(s.inv.Hosts()), "host"))
 	const mode = 0o600
 	var made installer.SupportBundle
 	err = disk.WriteFileWith(o.output, mode, func(w io.Writer) (err error) {
@@ -60,10 +61,10 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 		return err
 	}
 	for _, one := range made.Unreached {
-		g.note("not reached: %s", printableLines(one))
+		g.note("not reached: %s", plain.Lines(one))
 	}
 	for _, one := range made.Lacking {
-		g.note("not collected: %s", printableLines(one))
+		g.note("not collected: %s", plain.Lines(one))
 	}
 	if g.json {
 		return printJSON(g.Out, supportResult{Version: 1, Path: o.output, Files: made.Files, Unreached: made.Unreached, Lacking: made.Lacking})

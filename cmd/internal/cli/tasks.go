@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A taskPrinter prints what an installer run does: on a terminal a matrix of hosts and phases, elsewhere a line for each task
@@ -93,9 +94,9 @@ func (p *taskPrinter) line(e installer.Event) string {
 	if e.State == installer.Changed && !p.verbose {
 		e.Message = "" // why it had to be done
 	}
-	line := fmt.Sprintf("%-8s %-14s %s", e.State, printable(e.Host), printable(e.Task))
+	line := fmt.Sprintf("%-8s %-14s %s", e.State, plain.Line(e.Host), plain.Line(e.Task))
 	if e.Message != "" && e.State != installer.Failed && e.State != installer.Stopped { // the error that ends the run says why
-		line += ": " + printableLines(e.Message)
+		line += ": " + plain.Lines(e.Message)
 	}
 	if e.Duration > 0 && e.State != installer.Would && e.State != installer.Skipped { // how long looking took tells nobody anything
 		line += fmt.Sprintf(" (%s)", e.Duration.Round(100*time.Millisecond))
@@ -121,7 +122,7 @@ func (p *taskPrinter) wouldChange() {
 		if len(tasks[name]) == 0 {
 			continue
 		}
-		p.note("%s would change %s: %s", printable(name), count(len(tasks[name]), "thing"), printable(strings.Join(tasks[name], ", ")))
+		p.note("%s would change %s: %s", plain.Line(name), plain.Count(len(tasks[name]), "thing"), plain.Line(strings.Join(tasks[name], ", ")))
 	}
 }
 

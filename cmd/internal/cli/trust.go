@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -156,7 +157,7 @@ func (g *globals) warn(text string) {
 	if g.watched() {
 		g.logger().Warn("warning", "reason", text)
 	}
-	g.note("warning: %s", printable(text))
+	g.note("warning: %s", plain.Line(text))
 }
 
 // load reads the keys that are trusted: those that flags name, or the user's own.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type upgradeOptions struct {
@@ -146,10 +147,10 @@ func newUpgradePlan(p installer.UpgradePlan) upgradePlan {
 
 func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 	if p.Empty() {
-		_, _ = fmt.Fprintf(w, "cluster %s: all nodes are at %s\n", printable(p.Cluster), printable(p.To))
+		_, _ = fmt.Fprintf(w, "cluster %s: all nodes are at %s\n", plain.Line(p.Cluster), plain.Line(p.To))
 		return
 	}
-	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", printable(p.Cluster), printable(strings.Join(append([]string{p.From}, p.Steps...), " -> ")))
+	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(append([]string{p.From}, p.Steps...), " -> ")))
 	if len(p.Settings) > 0 {
 		_, _ = fmt.Fprintf(w, "settings that change: %s\n", strings.Join(p.Settings, ", "))
 	}
@@ -170,7 +171,7 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 		if server == "" {
 			server = "-"
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(n.Name), role, printable(server), printable(n.Kubelet), todo)
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", plain.Line(n.Name), role, plain.Line(server), plain.Line(n.Kubelet), todo)
 	}
 	_ = table.Flush()
 	_, _ = fmt.Fprintf(w, "workers at the same time: %d\n", p.Batch)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newVerifyCmd(g *globals) *cobra.Command {
@@ -83,12 +84,12 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 	if g.json {
 		return printJSON(g.Out, r)
 	}
-	g.note("%s: %s, %s, %s: all whole", bundleName(path), count(report.Items, "item"), count(report.Blobs, "blob"), size(report.Size))
+	g.note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"), plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
 	if by := r.Signature; by != nil {
 		g.note("signed with the key %s (%s)", by.Key, by.Path)
 	}
 	if o.closure {
-		g.note("everything that is needed is there: %s", count(r.Needed, "item"))
+		g.note("everything that is needed is there: %s", plain.Count(r.Needed, "item"))
 	}
 	if r.Provenance != nil {
 		g.note("%s", r.Provenance)

@@ -1,13 +1,13 @@
-package host
+package plain
 
 import (
 	"strings"
 	"unicode"
 )
 
-// Plain makes what a host says fit to be shown: without the sequences that steer a terminal, without other control
-// characters but line breaks and tabs, without those that turn the direction of text, and as valid UTF-8.
-func Plain(s string) string {
+// Strip returns output of a terminal as valid UTF-8 without control sequences (ECMA-48), without control characters but
+// line breaks and tabs, and without the characters that turn the direction of text.
+func Strip(s string) string {
 	var b strings.Builder
 	b.Grow(len(s))
 	for s != "" {
