@@ -14,7 +14,6 @@ import (
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/disk"
-	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -32,29 +31,28 @@ func newBuildCmd(g *globals) *cobra.Command {
 	o := buildOptions{split: sizeFlag{least: minSplit}}
 	cmd := &cobra.Command{
 		Use:   "build MANIFEST",
-		Short: "Download everything a manifest names into one file",
-		Long: `Downloads everything a manifest names into one file, NAME-VERSION.kkb.
+		Short: "Build a bundle from a manifest",
+		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb.
 
-A lock file beside the manifest is used while it fits; without one, what tags mean today is looked up and the lock is kept
-in the bundle. What was downloaded stays in the cache, so an interrupted build continues and the next one brings only
-what is new. The same lock gives the same bytes. What the disks have to hold is checked before anything large is downloaded.
+A matching lock file beside the manifest is used. Without one, build looks up the current digests of tags and keeps the lock in
+the bundle. Downloads stay in the cache: an interrupted build continues, and the next build downloads only new items. The same
+lock gives the same bytes. Free space is checked before anything large is downloaded.
 
-With --no-cache only the bundle and a few blobs need room, in a directory beside it that is removed again ($TMPDIR if that is set):
-contents are downloaded in the order of the bundle, a few ahead of the one being written. The bundle is the same, but a build that is
-interrupted starts over.
+With --no-cache only the bundle and a few blobs need space. Contents are downloaded in the order of the bundle, a few ahead of the
+writer, to a temporary directory beside the bundle, or in $TMPDIR. The bundle is the same, but an interrupted build starts over.
 
-With --split the bundle is written as NAME.kkb.001, .002 and so on, of that size each, at most 999, and NAME.kkb.parts.json,
-which says what must be there. Every command reads the parts where they lie. FAT32 takes files below 4 GiB: --split 4GB.
-With -o - the bundle goes to standard output, and what is printed there otherwise to standard error.
+With --split the bundle is written in parts of that size, NAME.kkb.001 to at most .999, and NAME.kkb.parts.json lists them. Every
+command reads parts directly. FAT32 holds files below 4 GiB: --split 4GB.
+With -o - the bundle goes to standard output, and results go to standard error.
 
-With --provenance, NAME.kkb.provenance.json says how the bundle was built: an in-toto statement with SLSA provenance, its manifest and lock
-by digest, where each item came from, and when. It is no part of the bundle, which has no times; see kkbundle sign --provenance.
+With --provenance, NAME.kkb.provenance.json describes the build: an in-toto statement with SLSA provenance, the digests of manifest
+and lock, the source of each item, and the time. It is not part of the bundle, which has no times; see kkbundle sign --provenance.
 
-What an installation, charts and YAML need has to be in the bundle for every platform. What is missing is an error that says who
-needs it; the proof travels in the bundle (kkbundle inspect --closure), with a bill of materials (inspect --sbom).
+Everything that the installation, charts and YAML need must be in the bundle for every platform. A missing item is an error that
+names its user. The proof is in the bundle (kkbundle inspect --closure), with a bill of materials (inspect --sbom).
 
 Images that nobody listed are found by rendering the charts with their values, and in the Kubernetes YAML under manifests.
-What may be an image and cannot be decided is said; --strict makes that an error. See kkbundle images.`,
+Texts that may be images are reported; --strict makes them an error. See kkbundle images.`,
 		Example: `  kkbundle build manifest.yaml
   kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
   kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
@@ -67,9 +65,9 @@ What may be an image and cannot be decided is said; --strict makes that an error
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb)")
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	o.add(cmd.Flags())
-	cmd.Flags().BoolVar(&o.locked, "locked", false, "refuse to build unless the lock file fits the manifest")
-	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which says how the bundle was built")
-	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download straight into the bundle, for machines with little disk; an interrupted build starts over")
+	cmd.Flags().BoolVar(&o.locked, "locked", false, "fail unless the lock file matches the manifest")
+	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which describes the build")
+	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download directly into the bundle, for small disks; an interrupted build starts over")
 	return cmd
 }
 
@@ -103,7 +101,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 		return err
 	}
 	if o.output == "" {
-		o.output = bundleFile(p.Manifest.Metadata)
+		o.output = bundle.FileName(p.Manifest.Metadata.Name, p.Manifest.Metadata.Version)
 	}
 	if err := checkBundleOutput(g, o.output, o.split.bytes); err != nil {
 		return err
@@ -156,13 +154,6 @@ func (g *globals) printBuild(r buildResult) error {
 	g.noteAll(r.Warnings)
 	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
 	return g.result("%s", r.Digest)
-}
-
-func bundleFile(m manifest.Metadata) string {
-	if m.Version == "" {
-		return m.Name + ".kkb"
-	}
-	return m.Name + "-" + m.Version + ".kkb"
 }
 
 // minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first and last part.

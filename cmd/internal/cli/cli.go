@@ -1,5 +1,5 @@
-// Package cli is kkbundle's command line: one file per command, and what talks to people (print.go, progress.go) and to
-// other programs (exit.go). A command parses flags, calls one library function and prints what that returned.
+// Package cli is kkbundle's command line: one file per command, output for people (print.go, progress.go) and for programs
+// (events.go, exit.go). A command parses flags, calls a library and prints the result.
 package cli
 
 import (
@@ -65,8 +65,8 @@ func Main(ctx context.Context, args []string, streams Streams) int {
 func newRootCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kkbundle",
-		Short: "Take Kubernetes and its applications where there is no internet",
-		Long: `kkbundle takes Kubernetes and its applications where there is no internet.
+		Short: "Install Kubernetes and its applications without internet",
+		Long: `kkbundle installs Kubernetes and its applications at sites without internet.
 
 On a connected machine, build downloads everything a manifest names into one file.
 That file is carried across; push seeds a registry from it, install makes a cluster.

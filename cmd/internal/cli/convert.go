@@ -31,7 +31,7 @@ func newConvertCmd(g *globals) *cobra.Command {
 	var o convertOptions
 	cmd := &cobra.Command{
 		Use:   "convert FILE...",
-		Short: "Write a manifest from what another tool takes",
+		Short: "Convert files of other tools to a manifest",
 		Long: `Reads what other tools for disconnected sites take and writes manifest.yaml, cluster.yaml where a file says which Kubernetes, and
 inventory.yaml where one says which hosts: KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of CAPKK,
 Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of Kubespray's generate_list.sh.

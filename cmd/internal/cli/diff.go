@@ -29,7 +29,7 @@ func newDiffCmd(g *globals) *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
-		Short: "Say what changed between two bundles, or locks",
+		Short: "Compare two bundles or locks",
 		Long: `Says what a bundle has that another one lacks: items added, removed, updated (another version) and changed (another digest
 or platforms under the same reference), and how many bytes would have to be carried to who has OLD. Either may be a lock
 file, to see what a build would change; how many bytes its images have is not known then. Either may be a bundle that publish

@@ -22,13 +22,12 @@ func newImagesCmd(g *globals) *cobra.Command {
 	var o imagesOptions
 	cmd := &cobra.Command{
 		Use:   "images MANIFEST",
-		Short: "Show each image of a manifest and who wants it",
-		Long: `Shows each image that a bundle of the manifest would have and who wants it: the manifest itself, the cluster, or an
-object of a chart or of Kubernetes YAML. What may be an image and cannot be decided comes after them. Charts are
-downloaded for that, and images are not.
+		Short: "List the images of a manifest and the reasons for each",
+		Long: `Lists the images that a bundle of the manifest would have, and the reasons for each: the manifest itself, the cluster, or an
+object of a chart or of Kubernetes YAML. Undecided texts, which may be images, follow. Charts are downloaded, images are not.
 
-Undecided texts are decided in the manifest: list images that are needed under images, say where custom resources name
-images under imageRules, and name what is no image, or not needed, under excludeImages.`,
+Undecided texts are settled in the manifest: list needed images under images, write imageRules for custom resources that name
+images, and list other texts under excludeImages.`,
 		Example: `  kkbundle images manifest.yaml
   kkbundle images --names manifest.yaml`,
 		Args: takes("MANIFEST"),

@@ -20,7 +20,7 @@ func newInspectCmd(g *globals) *cobra.Command {
 	var login loginFlags
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
-		Short: "List what a bundle holds",
+		Short: "List the contents of a bundle",
 		Long: `Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content. Of
 a bundle that publish put into a registry, oci://HOST/PATH[:TAG], only manifests are fetched; its size is that of its content.
 

@@ -26,7 +26,7 @@ type fetchFlags struct {
 }
 
 func (f *fetchFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.cache, "cache", "", "directory of what was downloaded (default $KKBUNDLE_CACHE, else the user's cache directory)")
+	fs.StringVar(&f.cache, "cache", "", "cache directory (default $KKBUNDLE_CACHE, else the user's cache directory)")
 	fs.StringVar(&f.level, "level", bundle.LevelDefault.String(), "compression: fast, default, better or best")
 	fs.IntVarP(&f.jobs, "jobs", "j", 0, fmt.Sprintf("transfers at once (default %d)", fetch.DefaultJobs))
 }
@@ -34,7 +34,7 @@ func (f *fetchFlags) add(fs *pflag.FlagSet) {
 // checked returns the level, if the flags make sense.
 func (f *fetchFlags) checked() (bundle.Level, error) {
 	if f.jobs < 0 {
-		return 0, &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
+		return 0, &usageError{fmt.Errorf("--jobs %d: want at least 1", f.jobs)}
 	}
 	level, err := bundle.ParseLevel(f.level)
 	if err != nil {
@@ -65,7 +65,7 @@ type projectFlags struct {
 
 func (f *projectFlags) add(fs *pflag.FlagSet) {
 	f.fetchFlags.add(fs)
-	fs.BoolVar(&f.strict, "strict", false, "fail if it cannot be decided whether something is an image")
+	fs.BoolVar(&f.strict, "strict", false, "fail if a text may be an image")
 	fs.DurationVar(&f.renderTimeout, "render-timeout", time.Minute, "longest time to render one chart")
 }
 
@@ -116,11 +116,11 @@ func newLockCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock MANIFEST",
 		Short: "Pin every item of a manifest by digest",
-		Long: `Asks upstream what the manifest's tags and versions mean today and writes the digests into a lock file beside it
-(manifest.lock.yaml for manifest.yaml). build then takes exactly these; run lock again to move to newer ones.
+		Long: `Looks up the current digests of the manifest's tags and versions and writes them to a lock file beside it
+(manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones.
 Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too.
-Files whose checksum nobody publishes are downloaded to learn it, and the lock says so. What is attached to images (signatures,
-attestations, SBOMs) is pinned with them; a signature that the manifest demands (verify) is checked, now and in every build.`,
+Files without a published checksum are downloaded to compute it, and the lock records that. Signatures, attestations and SBOMs
+attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in every build.`,
 		Example: "  kkbundle lock manifest.yaml",
 		Args:    takes("MANIFEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -27,7 +27,7 @@ func newMirrorConfigCmd(g *globals) *cobra.Command {
 	var o mirrorOptions
 	cmd := &cobra.Command{
 		Use:   "mirror-config --registry HOST[/PREFIX] -o DIR [BUNDLE]",
-		Short: "Make hosts take upstream's images from a registry",
+		Short: "Configure container runtimes to pull through a registry mirror",
 		Long: `Writes the files that make a container runtime take images of upstream registries from the registry that push seeded, or from
 kkbundle serve: images keep their names, in pods and in charts. Upstreams are those of the bundle's images, and of --upstream.
 

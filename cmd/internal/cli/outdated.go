@@ -28,7 +28,7 @@ func newOutdatedCmd(g *globals) *cobra.Command {
 	var o outdatedOptions
 	cmd := &cobra.Command{
 		Use:   "outdated MANIFEST|LOCK|BUNDLE",
-		Short: "Say what has a newer version upstream",
+		Short: "List items with newer versions upstream",
 		Long: `Asks upstream what is newer than what a manifest names, or a lock or bundle has: tags of images with the same suffix and as many
 numbers (1.27-alpine: 1.29-alpine), versions of charts, Kubernetes' own binaries, releases at GitHub. PATCH is the newest
 with the same major and minor number, MINOR with the same major number, LATEST of all. A tag whose digest is another now

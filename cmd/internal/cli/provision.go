@@ -25,7 +25,7 @@ func newProvisionCmd(g *globals) *cobra.Command {
 	o.clusterOptional = true
 	cmd := &cobra.Command{
 		Use:   "provision -i INVENTORY HOST FILE [BUNDLE]",
-		Short: "Make one host what a cloud-init or Ignition document says",
+		Short: "Apply a cloud-init or Ignition document to one host",
 		Long: `Takes the steps of a bootstrap document on one host of the inventory, over SSH: the #cloud-config that Cluster API's kubeadm
 provider writes, or an Ignition configuration (spec 3). - reads it from standard input.
 

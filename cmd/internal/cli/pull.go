@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -39,7 +40,7 @@ func newPullCmd(g *globals) *cobra.Command {
 	o := pullOptions{split: sizeFlag{least: minSplit}}
 	cmd := &cobra.Command{
 		Use:   "pull oci://HOST/PATH[:TAG|@DIGEST]",
-		Short: "Bring a bundle from a registry that publish put it into",
+		Short: "Pull a published bundle from an OCI registry",
 		Long: `Brings a bundle from a registry that publish put it into, and writes it as a file, with its signatures beside it. Only what
 neither the cache nor the bundles named with --have hold is transferred; a pull that was interrupted continues at the byte
 when run again. Every blob's digest is checked. The file has the bytes of the one that was published if this kkbundle has the same
@@ -123,7 +124,7 @@ type puller struct {
 	*globals
 	pullOptions
 	at     ociAddress
-	wanted platformSet
+	wanted transfer.Platforms
 	fetch  fetch.Options
 	have   []bundle.From
 	meter  *meter // of what is fetched; nil while that is not the items themselves
@@ -389,31 +390,28 @@ func (p *pulling) choose(ctx context.Context) (x bundle.Index, leftOut []string,
 		}
 	}
 	for _, pattern := range p.items {
-		first = append(first, matching(p.remote.Index().Items, pattern)...)
+		first = append(first, transfer.Matching(p.remote.Index().Items, pattern)...)
 	}
 	if err := p.remote.Documents(ctx, first); err != nil {
 		return x, nil, err
 	}
-	s := &selector{
-		globals: p.globals, copyOptions: copyOptions{items: p.items, platforms: p.platforms}, wanted: p.wanted,
-		from: []selectedFrom{{p.at.String(), &p.remote.Catalog}},
-	}
-	if x, err = s.plan(ctx); err != nil {
+	plan, err := transfer.Selection{Items: p.items, Platforms: p.wanted}.Plan(ctx, []transfer.Source{{Name: p.at.String(), Catalog: &p.remote.Catalog}})
+	if x = plan.Index; err != nil {
 		return x, nil, err
 	}
-	for _, d := range s.locks {
+	for _, d := range plan.Locks {
 		it, err := d.Put(ctx, p.cache)
 		if err != nil {
 			return x, nil, err
 		}
 		x.Items = append(x.Items, it)
 	}
-	return x, s.leftOut, nil
+	return x, plan.LeftOut, nil
 }
 
 // fileName is what the bundle is called if nobody says it; the registry may say anything.
 func (p *pulling) fileName(x bundle.Index) (string, error) {
-	name := bundleFile(manifest.Metadata{Name: x.Name, Version: x.Version})
+	name := bundle.FileName(x.Name, x.Version)
 	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) || !filepath.IsLocal(name) {
 		return "", &usageError{fmt.Errorf("the bundle's name %q is not one for a file: name one with -o", plain.Line(x.Name))}
 	}
@@ -496,7 +494,7 @@ func (p *pulling) needs(ctx context.Context, items []bundle.Item) ([]bundle.Need
 			return
 		}
 		seen[d.Digest] = true
-		if n := len(needs); n == 0 || byIndex(needs[n-1].Item, it) != 0 {
+		if n := len(needs); n == 0 || transfer.ByIndex(needs[n-1].Item, it) != 0 {
 			needs = append(needs, bundle.Need{Item: it})
 		}
 		last := &needs[len(needs)-1]

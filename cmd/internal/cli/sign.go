@@ -26,7 +26,7 @@ func newSignCmd(g *globals) *cobra.Command {
 	var o signOptions
 	cmd := &cobra.Command{
 		Use:   "sign --key KEY BUNDLE",
-		Short: "Sign a bundle, so that others can tell where it is from",
+		Short: "Sign a bundle",
 		Long: `Signs a bundle's identity, which is the sha256 of its index.json and covers all it holds, and writes the signature beside it:
 NAME.kkb.sigstore.json. The signature holds for the same content however it is compressed, split or renamed; a copy under another
 name wants its signature renamed too. Nothing is asked of any network.
@@ -207,16 +207,16 @@ func staleSignatures(path string, x bundle.Index) []string {
 }
 
 // noteSignatures tells about signatures after a copy: which one can come along, and which does not fit.
-func (c *copier) noteSignatures(r copyResult) {
-	for _, from := range c.from {
+func (g *globals) noteSignatures(sources []bundle.From, r copyResult, x bundle.Index) {
+	for _, from := range sources {
 		if from.Digest() != r.Digest || !exists(sidecarName(from.Name, "")) {
 			continue
 		}
 		if to := sidecarName(r.Path, ""); !exists(to) {
-			c.note("%s has the same identity, so the signature of %s holds for it: copy it to %s", r.Path, from.Name, to)
+			g.note("%s has the same identity, so the signature of %s holds for it: copy it to %s", r.Path, from.Name, to)
 		}
 	}
-	for _, line := range staleSignatures(r.Path, r.index) {
-		c.warn(line)
+	for _, line := range staleSignatures(r.Path, x) {
+		g.warn(line)
 	}
 }

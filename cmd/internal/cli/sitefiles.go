@@ -77,7 +77,7 @@ func (g *globals) noteGaps(err error) {
 func newInitCmd(g *globals, name, what string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "init [FILE]",
-		Short:   "Write " + what + " to begin with",
+		Short:   "Write " + what + " as a starting point",
 		Long:    "Writes " + what + " with the most common keys and comments, to be changed: " + name + " unless another name is given. A file that is there is never replaced.",
 		Example: "  kkbundle " + parentOf(name) + " init",
 		Args:    takes("[FILE]"),

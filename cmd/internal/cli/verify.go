@@ -17,7 +17,7 @@ func newVerifyCmd(g *globals) *cobra.Command {
 	var o verifyOptions
 	cmd := &cobra.Command{
 		Use:   "verify BUNDLE",
-		Short: "Check every byte of a bundle, and who signed it",
+		Short: "Verify the content and the signature of a bundle",
 		Long: `Checks every byte of a bundle: each frame, each digest, that every item is whole, and that the directory and the archive
 agree. All damage is listed, with the items it concerns. Prints the bundle's digest, its identity.
 

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/transfer"
+	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+type copyOptions struct {
+	output, prefer, name, version string
+	items, platforms              []string
+}
+
+func newCopyCmd(g *globals) *cobra.Command {
+	var o copyOptions
+	cmd := &cobra.Command{
+		Use:   "copy BUNDLE... -o BUNDLE",
+		Short: "Copy items of bundles to a new bundle",
+		Long: `Copies items to a new bundle, without network and without compressing them again: a part of one bundle (--item, --platform),
+several bundles in one, or both. Every blob's digest is checked, and a damaged source leaves no result. A copy of everything in one
+bundle has the same bytes. Any other copy records its sources, whose signatures do not apply to it.
+
+` + itemsHelp + `
+Signatures and other referrers are copied with their image. With --item, manifests and locks (manifest/*, lock/*) are copied only if
+they are named; a lock is reduced to the items copied. Different content under one name is an error without --prefer; parts of one
+image for different platforms are joined.`,
+		Example: `  kkbundle copy site-1.4.0.kkb --platform linux/arm64 -o site-arm64.kkb
+  kkbundle copy site-1.4.0.kkb --item nginx:1.29 --item 'chart/*' -o part.kkb
+  kkbundle copy base.kkb apps.kkb --name all --version 1 -o all.kkb`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return nil
+			}
+			return takes("BUNDLE...")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runCopy(cmd.Context(), g, args, o)
+		},
+	}
+	f := cmd.Flags()
+	g.addTrust(f)
+	f.StringVarP(&o.output, "output", "o", "", "the file to write (required)")
+	f.StringArrayVar(&o.items, "item", nil, "copy only this item (may be repeated; * matches any characters)")
+	f.StringSliceVar(&o.platforms, "platform", nil, "copy only this platform (may be repeated)")
+	f.StringVar(&o.prefer, "prefer", "", "which bundle wins if they differ under one name: first or last")
+	f.StringVar(&o.name, "name", "", "name of the result (default that of the sources)")
+	f.StringVar(&o.version, "version", "", "version of the result (default that of the sources)")
+	return cmd
+}
+
+// copyResult is what copy prints with --json.
+type copyResult struct {
+	Version      int             `json:"version"` // 1
+	Path         string          `json:"path"`
+	Digest       digest.Digest   `json:"digest"`
+	Size         int64           `json:"size"` // bytes, as are the others
+	Items        int             `json:"items"`
+	Blobs        int             `json:"blobs"`
+	Content      int64           `json:"content"`      // what it unpacks to
+	Recompressed int64           `json:"recompressed"` // content whose frames did not fit
+	From         []digest.Digest `json:"from"`         // the identities of the sources
+	LeftOut      []string        `json:"leftOut"`      // what could not come along, and why
+	Duration     time.Duration   `json:"duration"`     // nanoseconds
+}
+
+func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (err error) {
+	start := time.Now()
+	platforms, err := o.check()
+	if err != nil {
+		return err
+	}
+	var from []bundle.From
+	defer func() {
+		for _, f := range from {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	for _, path := range paths {
+		r, err := g.openBundle(path)
+		if err != nil {
+			return err
+		}
+		from = append(from, bundle.From{Name: path, Reader: r})
+	}
+	progress, stop := g.showPhases()
+	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
+		Selection: transfer.Selection{Name: o.name, Version: o.version, Items: o.items, Platforms: platforms, Prefer: transfer.Prefer(o.prefer)},
+		Output:    o.output, Progress: progress,
+	})
+	stop()
+	if errors.Is(err, transfer.ErrNames) {
+		return &usageError{err}
+	}
+	if err != nil {
+		return err
+	}
+	r := copyResult{
+		Version: 1, Path: o.output, Digest: c.Digest, Size: c.Size, Items: len(c.Index.Items), Blobs: c.Blobs, Content: c.Content,
+		Recompressed: c.Recompressed, From: c.From, LeftOut: c.LeftOut, Duration: time.Since(start),
+	}
+	g.noteSignatures(from, r, c.Index)
+	if g.json {
+		return printJSON(g.Out, r)
+	}
+	for _, text := range r.LeftOut {
+		g.note("left out: %s", plain.Line(text))
+	}
+	if r.Recompressed > 0 {
+		g.note("%s compressed again, because the bundles have frames of different sizes", plain.Size(r.Recompressed))
+	}
+	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
+	return g.result("%s", r.Digest)
+}
+
+// showPhases returns a function that shows the progress of phases, one after the other. Call stop in the end.
+func (g *globals) showPhases() (progress func(phase string, done, total int64), stop func()) {
+	var mu sync.Mutex
+	var m *meter
+	progress = func(phase string, done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if m == nil || m.name != phase {
+			if m != nil {
+				m.stop()
+			}
+			m = g.newMeter(phase)
+		}
+		m.set(done, total)
+	}
+	return progress, func() {
+		if m != nil {
+			m.stop()
+		}
+	}
+}
+
+// check returns the platforms, or an error of the command line.
+func (o *copyOptions) check() (transfer.Platforms, error) {
+	switch {
+	case o.output == "":
+		return nil, &usageError{errors.New("name the bundle to write with -o")}
+	case o.output == "-":
+		return nil, &usageError{errors.New("a bundle is written to a file: name one with -o")}
+	case o.prefer != "" && o.prefer != "first" && o.prefer != "last":
+		return nil, &usageError{fmt.Errorf("--prefer %s: want first or last", o.prefer)}
+	}
+	platforms, err := parsePlatforms(o.platforms)
+	if err != nil {
+		return nil, err
+	}
+	return platforms, disk.CheckOutput(o.output)
+}
+
+// itemsHelp says how --item and NAME name items.
+const itemsHelp = `An item is named by its reference as inspect shows it, by its short name, by name:version, or by its digest, with its kind
+and a slash before it where that is needed (file/tool). * stands for any characters.`
+
+// parsePlatforms reads the values of --platform.
+func parsePlatforms(texts []string) (transfer.Platforms, error) {
+	platforms, err := transfer.ParsePlatforms(texts)
+	if err != nil {
+		return nil, &usageError{fmt.Errorf("--platform: %w", err)}
+	}
+	return platforms, nil
+}
