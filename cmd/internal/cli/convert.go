@@ -232,7 +232,7 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 	return append(out, converted{filepath.Join(dir, "manifest.yaml"), data}), nil
 }
 
-// empty tells whether a manifest would have nothing in it.
+// empty reports whether a manifest would have no items.
 func empty(b *manifest.Bundle) bool {
 	return len(b.ClusterFiles())+len(b.Images)+len(b.Charts)+len(b.Files)+len(b.Manifests)+len(b.Packages) == 0
 }

@@ -140,7 +140,7 @@ func exitCodeHelp() string {
 
 // printError says what failed, and what to do about it where the error knows.
 func printError(w io.Writer, err error) {
-	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.TrimSpace(err.Error())))
+	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\t", "    ")))
 	if h := hint(err); h != "" {
 		_, _ = fmt.Fprintf(w, "  -> %s\n", plain.Lines(h))
 	}

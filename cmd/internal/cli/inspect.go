@@ -209,13 +209,13 @@ func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) ins
 	return x
 }
 
-// shortDigest keeps what tells digests apart in a table.
+// shortDigest returns the beginning of a digest.
 func shortDigest(d string) string {
 	const keep = len("sha256:") + 12
 	return d[:min(len(d), keep)]
 }
 
-// printClosure prints who needs what.
+// printClosure prints the items with their users.
 func (g *globals) printClosure(r closure.Record) error {
 	if g.json {
 		return printJSON(g.Out, r)

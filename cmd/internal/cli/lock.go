@@ -207,7 +207,7 @@ func newLockResult(path string, l *manifest.Lock) lockResult {
 	return r
 }
 
-// firstUseNote says how many pins nobody but us vouches for.
+// firstUseNote returns the number of pins without a published checksum.
 func firstUseNote(l *manifest.Lock) string {
 	n := 0
 	for _, pin := range l.Items {

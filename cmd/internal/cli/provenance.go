@@ -16,13 +16,13 @@ import (
 	"github.com/kkbundle/kkbundle/trust"
 )
 
-// What the files are called that say how NAME.kkb was built: as build writes it, and signed.
+// Suffixes of the provenance of NAME.kkb: as build writes it, and signed.
 const (
 	provenanceSuffix       = ".provenance.json"
 	signedProvenanceSuffix = ".provenance.signed.json"
 )
 
-// staleProvenance warns of statements that lie beside a bundle that was just written and are not about it.
+// staleProvenance warns of statements beside a new bundle that describe another one.
 func staleProvenance(path string, identity digest.Digest) []string {
 	var lines []string
 	for _, file := range []string{path + provenanceSuffix, path + signedProvenanceSuffix} {
@@ -49,7 +49,7 @@ type provenanceFile struct {
 	signed    []byte // the whole file; nil if it is not signed
 }
 
-// readProvenanceFile reads a statement, whoever signed it.
+// readProvenanceFile reads a statement without checking its signature.
 func readProvenanceFile(file string) (provenanceFile, error) {
 	data, err := build.ReadFile(file)
 	if err != nil {
@@ -66,7 +66,7 @@ func readProvenanceFile(file string) (provenanceFile, error) {
 	return provenanceFile{}, &inputError{fmt.Errorf("%s: %w", file, err)}
 }
 
-// builtResult is what verify says of a bundle's provenance.
+// builtResult is the provenance in the output of verify.
 type builtResult struct {
 	Path     string        `json:"path"`
 	Program  string        `json:"program"` // version of kkbundle
@@ -90,7 +90,7 @@ func (r *builtResult) String() string {
 	return text + ", as " + r.Path + " says, signed with the key " + r.Key.String()
 }
 
-// checkProvenance wants a statement to be about a bundle, and where keys are trusted, signed by one of them.
+// checkProvenance checks that a statement describes a bundle, and with trusted keys, that one of them signed it.
 func (g *globals) checkProvenance(ctx context.Context, path, file string, identity digest.Digest) (*builtResult, error) {
 	data, err := readProvenanceFile(file)
 	if err != nil {
@@ -129,7 +129,7 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 	return r, err
 }
 
-// sameFiles tells whether a bundle's file, or each of its parts, is one that the statement is about.
+// sameFiles reports whether the statement has the digest of the bundle's file, or of each of its parts.
 func sameFiles(ctx context.Context, path string, s provenance.Statement) (bool, error) {
 	paths := []string{path}
 	if base := bundle.BaseName(path); !exists(base) {
@@ -147,7 +147,7 @@ func sameFiles(ctx context.Context, path string, s provenance.Statement) (bool, 
 	return true, nil
 }
 
-// signProvenance signs the statement that lies beside a bundle.
+// signProvenance signs the statement beside a bundle.
 func signProvenance(ctx context.Context, g *globals, path string, o signOptions) error {
 	base := bundle.BaseName(path)
 	out := signResult{Version: 1, Path: o.output}

@@ -159,7 +159,7 @@ func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (
 	return key, nil
 }
 
-// signedBefore says whether a file has a good signature by the key already. A signature that is somebody else's is an error
+// signedBefore reports whether a file has a good signature by the key already. A signature that is somebody else's is an error
 // unless it may be replaced; the key's own, of a bundle that was built again, is not.
 func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bool) (bool, error) {
 	if !exists(file) {

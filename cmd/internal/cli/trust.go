@@ -245,7 +245,7 @@ func sidecarName(path, signer string) string {
 	return bundle.BaseName(path) + signer + sidecarSuffix
 }
 
-// signerName says whether a name can stand in a signature's file name. It begins with a letter, so that NAME.kkb.[0-9]* are
+// signerName reports whether a name can stand in a signature's file name. It begins with a letter, so that NAME.kkb.[0-9]* are
 // parts and nothing else.
 func signerName(s string) bool {
 	const most = 63
