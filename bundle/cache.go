@@ -117,7 +117,7 @@ func (c *Cache) path(s sum) string {
 	return filepath.Join(c.dir, blobsDir, h[:2], h)
 }
 
-// Stat says whether the cache holds a blob, and its size. An entry that is visibly incomplete counts as absent; its
+// Stat reports whether the cache holds a blob, and its size. An entry that is visibly incomplete counts as absent; its
 // checksum is checked where it is read.
 func (c *Cache) Stat(_ context.Context, d digest.Digest) (size int64, ok bool, err error) {
 	s, err := parseDigest(d)
@@ -182,7 +182,7 @@ const ownSuffix = ".own"
 // partLife is how long the beginning of a blob is kept for a run that goes on with it.
 const partLife = 30 * 24 * time.Hour
 
-// isAbandoned says whether nobody will go on with a part.
+// isAbandoned reports whether nobody will go on with a part.
 func isAbandoned(part fs.FileInfo) bool {
 	return strings.HasSuffix(part.Name(), ownSuffix) || time.Since(part.ModTime()) > partLife
 }
@@ -285,7 +285,7 @@ func (c *Cache) ownPart() (*os.File, error) {
 	return createLocked(func() (*os.File, error) { return os.CreateTemp(c.parts, "*"+ownSuffix) })
 }
 
-// isAt says whether f is still what its name leads to.
+// isAt reports whether f is still what its name leads to.
 func isAt(f *os.File, name string) (bool, error) {
 	mine, err := f.Stat()
 	if err != nil {
@@ -302,3 +302,17 @@ func isAt(f *os.File, name string) (bool, error) {
 }
 
 func isOwn(name string) bool { return strings.HasSuffix(name, ownSuffix) }
+
+// ReadBlob returns a blob of at most so many bytes.
+func (c *Cache) ReadBlob(ctx context.Context, d digest.Digest, most int64) (data []byte, err error) {
+	r, err := c.Open(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	data, err = io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("blob %s has more than %d bytes", d, most)
+	}
+	return data, err
+}

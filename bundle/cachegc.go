@@ -229,7 +229,7 @@ func (g *gc) prune(d CacheDir) error {
 	})
 }
 
-// empty tells whether there is nothing left below dir but directories and the encoder's name.
+// empty reports whether there is nothing left below dir but directories and the encoder's name.
 func empty(dir string) bool {
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() && path != filepath.Join(dir, encoderFile) {

@@ -175,7 +175,7 @@ func (c *Combined) open(ctx context.Context, s sum) (frames, error) {
 	return c.scratch.open(ctx, s)
 }
 
-// checkScratch says whether frames of the scratch cache fit in.
+// checkScratch reports whether frames of the scratch cache fit in.
 func (c *Combined) checkScratch() error {
 	if c.scratch.enc.frameSize == c.enc.frameSize {
 		return nil

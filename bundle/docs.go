@@ -123,10 +123,10 @@ func (d *documents) arrived(s sum, data []byte) error {
 	return nil
 }
 
-// complete says whether all documents are there that items need.
+// complete reports whether all documents are there that items need.
 func (d *documents) complete() bool { return len(d.waiting) == 0 }
 
-// mayBe says whether a blob can be a document, given what is known by now.
+// mayBe reports whether a blob can be a document, given what is known by now.
 func (d *documents) mayBe(b dirBlob) bool {
 	_, plain := d.plain[b.sum]
 	return b.size <= maxManifest && (d.waiting[b.sum] != nil || !plain)

@@ -147,7 +147,7 @@ func newZstd(level zstd.EncoderLevel, window, jobs int) (*zstd.Encoder, error) {
 	return e, nil
 }
 
-// promising says whether compressing content may be worth it. Samples answer for all of it.
+// promising reports whether compressing content may be worth it. Samples answer for all of it.
 func (e *encoder) promising(content []byte) bool {
 	if len(content) < minSampled {
 		return true

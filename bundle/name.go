@@ -8,3 +8,11 @@ func BaseName(path string) string {
 	}
 	return path
 }
+
+// FileName returns the default file name of a bundle: NAME-VERSION.kkb, or NAME.kkb without a version.
+func FileName(name, version string) string {
+	if version == "" {
+		return name + ".kkb"
+	}
+	return name + "-" + version + ".kkb"
+}

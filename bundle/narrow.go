@@ -55,7 +55,7 @@ type narrowing struct {
 	kept, dropped map[digest.Digest]bool // children
 }
 
-// index decides about the children of an index and tells whether any is left.
+// index decides about the children of an index and reports whether any is left.
 func (n *narrowing) index(ctx context.Context, d digest.Digest, depth int) (left bool, err error) {
 	if depth > maxDepth {
 		return false, fmt.Errorf("indexes are nested more than %d deep", maxDepth)

@@ -63,7 +63,7 @@ func parsePartName(path string) (base string, number int, ok bool) {
 	return m[1], number, err == nil
 }
 
-// locate says whether path means a bundle in parts, and what their common name is. It may be any part's name, that of
+// locate reports whether path means a bundle in parts, and what their common name is. It may be any part's name, that of
 // parts.json, or the common name itself where no file has it.
 func locate(path string) (base string, parts bool) {
 	if base, ok := strings.CutSuffix(path, partsSuffix); ok && base != "" {
@@ -75,7 +75,7 @@ func locate(path string) (base string, parts bool) {
 	return path, !exists(path) && inParts(path)
 }
 
-// inParts says whether a bundle in parts, or what is left of one, has that common name.
+// inParts reports whether a bundle in parts, or what is left of one, has that common name.
 func inParts(base string) bool { return exists(base+partsSuffix) || exists(PartName(base, 1)) }
 
 func exists(path string) bool {

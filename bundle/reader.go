@@ -273,7 +273,7 @@ func (r *Reader) Blobs() []ocispec.Descriptor {
 	return out
 }
 
-// Stat says whether the bundle holds a blob, and its size.
+// Stat reports whether the bundle holds a blob, and its size.
 func (r *Reader) Stat(d digest.Digest) (size int64, ok bool) {
 	s, err := parseDigest(d)
 	if err != nil {

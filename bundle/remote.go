@@ -51,7 +51,7 @@ func NewRemote(p Published, indexJSON []byte, local Source, bring Bringer) (*Rem
 	return r, nil
 }
 
-// Stat says whether the bundle has a blob, and its size.
+// Stat reports whether the bundle has a blob, and its size.
 func (r *Remote) Stat(d digest.Digest) (size int64, ok bool) {
 	s, err := parseDigest(d)
 	if err != nil {

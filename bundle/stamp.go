@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A Stamp tells whether the file behind a Reader was written to: it changes when the file does, as far as the file
+// A Stamp reports whether the file behind a Reader was written to: it changes when the file does, as far as the file
 // system's clock can tell. Stamps are compared with ==.
 type Stamp struct {
 	size     int64

@@ -111,7 +111,7 @@ func (s *Stream) ReadBlob(_ context.Context, d digest.Digest, max int64) ([]byte
 	return data, nil
 }
 
-// Stat says whether the bundle holds a blob, and its size: of an index or manifest, whether it came; of any other, what the
+// Stat reports whether the bundle holds a blob, and its size: of an index or manifest, whether it came; of any other, what the
 // first manifest that refers to it says.
 func (s *Stream) Stat(d digest.Digest) (size int64, ok bool) {
 	id, err := parseDigest(d)
@@ -128,7 +128,7 @@ func (s *Stream) Stat(d digest.Digest) (size int64, ok bool) {
 	return size, ok
 }
 
-// Holds says whether a blob is an index or manifest, which Blobs does not hand on.
+// Holds reports whether a blob is an index or manifest, which Blobs does not hand on.
 func (s *Stream) Holds(d digest.Digest) bool {
 	id, err := parseDigest(d)
 	return err == nil && s.docs.held[id] != nil

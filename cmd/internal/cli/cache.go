@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
@@ -38,7 +39,7 @@ func newCacheCmd(g *globals) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "cache",
-		Short: "Look after what was downloaded",
+		Short: "Manage the download cache",
 		Long: `Looks after the cache: what build and lock downloaded and the next ones need not download again. Nothing in it is ever the only
 copy of anything. Builds may run meanwhile: what they use stays.`,
 		Args: takes(),
@@ -53,7 +54,7 @@ copy of anything. Builds may run meanwhile: what they use stays.`,
 	}
 	cmd.AddCommand(newCacheLsCmd(g, open), newCacheGCCmd(g, open), newCacheVerifyCmd(g, open), &cobra.Command{
 		Use:   "dir",
-		Short: "Print where the cache is",
+		Short: "Print the cache directory",
 		Args:  takes(),
 		RunE: func(*cobra.Command, []string) error {
 			_, path, err := open()
@@ -74,7 +75,7 @@ func newCacheLsCmd(g *globals, open cacheOpener) *cobra.Command {
 	var order string
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List what the cache holds",
+		Short: "List the contents of the cache",
 		Long: `Lists the blobs in the cache with their size, what they take on disk, and when a build last used them; unfinished ones with how
 far they are; and files that nobody knows. A blob that was built at several levels is there once for each.
 
@@ -298,7 +299,7 @@ func newCacheGCCmd(g *globals, open cacheOpener) *cobra.Command {
 	var o cacheGCOptions
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "Remove from the cache what is not needed",
+		Short: "Remove unused blobs from the cache",
 		Long: `Removes what no build can use any more: entries that another version of kkbundle made, beginnings of blobs that nobody went on
 with, files of unknown use. With limits also the rest: what was not used for longer than --older-than, and then, what was not used for
 longest first, until the cache takes no more than --max-size on disk. What a running build uses always stays, and so does what the lock
@@ -410,7 +411,7 @@ func keeper(ctx context.Context, dir bundle.CacheDir, files []string) (func(dige
 			if isBundle {
 				return keepBundle(file, kept)
 			}
-			data, err := readSmall(file)
+			data, err := build.ReadFile(file)
 			if err != nil {
 				return err
 			}
@@ -466,7 +467,7 @@ func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
 	var o bundle.VerifyCacheOptions
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Check every blob in the cache and drop damaged ones",
+		Short: "Verify every cached blob and drop damaged ones",
 		Long: `Reads every blob in the cache and compares its checksum, which finds what a disk did to it. --deep also unpacks it and compares
 its digest. Damaged ones are dropped, and the next build downloads them again; it would have noticed by itself. Exits with 19 if any was
 damaged.`,

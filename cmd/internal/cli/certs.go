@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -17,7 +18,7 @@ import (
 func newCertsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
-		Short: "Look at a cluster's certificates, renew them, save its keys",
+		Short: "List and renew a cluster's certificates, and save its keys",
 		Long: `A control plane's certificates are valid for a year. install sets up a timer on every control plane that renews them when one ends
 within 60 days (certificates.renew: auto), so these commands are for looking, for clusters with renew: manual, and for after a time in
 which hosts were switched off.`,
@@ -41,7 +42,7 @@ func newCertsCheckCmd(g *globals) *cobra.Command {
 	var o certsCheckOptions
 	cmd := &cobra.Command{
 		Use:   "check -i INVENTORY [BUNDLE]",
-		Short: "List the certificates of all hosts by their end",
+		Short: "List the certificates of all hosts by expiry",
 		Long: `Lists the certificates on all hosts, those that end first at the top, and what renews each. Nothing is changed.
 
 With --fail the exit code is 22 where one has ended or ends within --days, for a monitoring that runs this now and then.`,
@@ -176,7 +177,7 @@ func newCertsBackupCmd(g *globals) *cobra.Command {
 	var o certsBackupOptions
 	cmd := &cobra.Command{
 		Use:   "backup -i INVENTORY -o FILE [BUNDLE]",
-		Short: "Save the keys that a cluster cannot be restored without",
+		Short: "Save the keys needed to restore a cluster",
 		Long: `Writes a tar file (mode 0600) with the cluster's authorities and the key of service accounts, from the first control plane, and the keys of
 the work directory. It is not encrypted: whoever has it is the cluster's administrator. Keep it with the etcd backups, not beside them.`,
 		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
@@ -218,7 +219,7 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 	if err := w.Close(); err != nil {
 		return err
 	}
-	if err := writeFile(o.output, 0o600, &out); err != nil {
+	if err := disk.WriteFile(o.output, 0o600, &out); err != nil {
 		return err
 	}
 	g.note("%s in %s; it is not encrypted", plain.Count(len(files), "file"), o.output)

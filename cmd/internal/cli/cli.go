@@ -1,5 +1,5 @@
-// Package cli is kkbundle's command line: one file per command, and what talks to people (print.go, progress.go) and to
-// other programs (exit.go). A command parses flags, calls one library function and prints what that returned.
+// Package cli is kkbundle's command line: one file per command, output for people (print.go, progress.go) and for programs
+// (events.go, exit.go). A command parses flags, calls a library and prints the result.
 package cli
 
 import (
@@ -65,8 +65,8 @@ func Main(ctx context.Context, args []string, streams Streams) int {
 func newRootCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kkbundle",
-		Short: "Take Kubernetes and its applications where there is no internet",
-		Long: `kkbundle takes Kubernetes and its applications where there is no internet.
+		Short: "Install Kubernetes and its applications without internet",
+		Long: `kkbundle installs Kubernetes and its applications at sites without internet.
 
 On a connected machine, build downloads everything a manifest names into one file.
 That file is carried across; push seeds a registry from it, install makes a cluster.
@@ -89,9 +89,9 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		return fmt.Errorf("%s; see `%s --help`", text, c.CommandPath())
 	})
 	f := cmd.PersistentFlags()
-	f.BoolVarP(&g.quiet, "quiet", "q", false, "print nothing but errors and what was asked for")
-	f.BoolVarP(&g.verbose, "verbose", "v", false, "print what is being done")
-	f.BoolVar(&g.json, "json", false, "print the result as one JSON document, and what happens meanwhile as lines of JSON on standard error")
+	f.BoolVarP(&g.quiet, "quiet", "q", false, "print only errors and requested output")
+	f.BoolVarP(&g.verbose, "verbose", "v", false, "print details")
+	f.BoolVar(&g.json, "json", false, "print the result as one JSON document, and events as lines of JSON on standard error")
 	cmd.AddGroup(
 		&cobra.Group{ID: "connected", Title: "With internet:"},
 		&cobra.Group{ID: "bundle", Title: "The bundle:"},
@@ -117,7 +117,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	return cmd
 }
 
-// first returns the argument that may be left out, or nothing.
+// first returns the optional argument, or "".
 func first(args []string) string {
 	if len(args) == 0 {
 		return ""
@@ -125,7 +125,7 @@ func first(args []string) string {
 	return args[0]
 }
 
-// takes says which arguments a command has; those in brackets may be left out.
+// takes checks the number of arguments. Names in brackets are optional.
 func takes(names ...string) cobra.PositionalArgs {
 	least := 0
 	for _, n := range names {
@@ -145,7 +145,7 @@ func takes(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// takesSome says which arguments a command has that wants one or more.
+// takesSome checks that a command has at least one argument.
 func takesSome(names string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -155,7 +155,7 @@ func takesSome(names string) cobra.PositionalArgs {
 	}
 }
 
-// logger writes what libraries report to Err: warnings always, everything with --verbose.
+// logger writes log records of libraries to Err: warnings always, everything with --verbose.
 func (g *globals) logger() *slog.Logger {
 	level := slog.LevelWarn
 	switch {
@@ -170,7 +170,7 @@ func (g *globals) logger() *slog.Logger {
 	return slog.New(&sentenceHandler{out: g.Err, level: level})
 }
 
-// result prints a line that scripts want of a command that does something: a digest, a name. --quiet leaves it out.
+// result prints the result of a command for scripts, such as a digest. --quiet omits it.
 func (g *globals) result(format string, args ...any) error {
 	if g.quiet {
 		return nil
@@ -179,20 +179,20 @@ func (g *globals) result(format string, args ...any) error {
 	return err
 }
 
-// note prints a line for people about what was done, unless --quiet or --json asked for silence.
+// note prints a line for people, unless --quiet or --json is set.
 func (g *globals) note(format string, args ...any) {
 	if !g.quiet && !g.json {
 		_, _ = fmt.Fprintf(g.Err, format+"\n", args...)
 	}
 }
 
-// isTerminal says whether a stream is one that a person sits at.
+// isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// terminal says whether Err is a terminal that live progress can be drawn on, and its file.
+// terminal returns the file of Err, and reports whether it is a terminal.
 func (g *globals) terminal() (*os.File, bool) {
 	f, ok := g.console.out.(*os.File)
 	return f, ok && term.IsTerminal(int(f.Fd()))

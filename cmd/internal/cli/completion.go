@@ -10,7 +10,7 @@ func newCompletionCmd(g *globals) *cobra.Command {
 	shells := []string{"bash", "zsh", "fish", "powershell"}
 	return &cobra.Command{
 		Use:       "completion " + strings.Join(shells, "|"),
-		Short:     "Print what makes a shell complete kkbundle's commands and flags",
+		Short:     "Print a shell completion script",
 		Example:   "  source <(kkbundle completion bash)\n  kkbundle completion zsh > \"${fpath[1]}/_kkbundle\"",
 		ValidArgs: shells,
 		Args:      cobra.MatchAll(takes("SHELL"), cobra.OnlyValidArgs),

@@ -7,13 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 func newConfigCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Write, check and show what the cluster shall be",
+		Short: "Write, check and show cluster files",
 		Long: `The cluster file says what the cluster shall be. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
 KKMachineTemplates are read as they are; what cannot be carried over is said with its place.
 
@@ -21,7 +22,7 @@ What wins over what: the default, the cluster file, the inventory's vars, its gr
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newInitCmd(g, documentCluster, "a cluster file"), newConfigCheckCmd(g), newConfigShowCmd(g))
+	cmd.AddCommand(newInitCmd(g, bundle.DocumentCluster, "a cluster file"), newConfigCheckCmd(g), newConfigShowCmd(g))
 	return cmd
 }
 
@@ -29,7 +30,7 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 	var settings []string
 	cmd := &cobra.Command{
 		Use:     "check CLUSTER",
-		Short:   "Say everything that is wrong with a cluster file",
+		Short:   "Check a cluster file",
 		Long:    "Says everything that is wrong with a cluster file, each with file, line and column, and what this version does not install yet. No host is asked.",
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
@@ -59,7 +60,7 @@ func newConfigShowCmd(g *globals) *cobra.Command {
 	var o configShowOptions
 	cmd := &cobra.Command{
 		Use:   "show CLUSTER",
-		Short: "Show each value of a cluster, and where it is from",
+		Short: "Show the values of a cluster and their origin",
 		Long: `Shows each value that a cluster has, defaults included, and where it is from: default, file:line:column, a group, a host, or --set. With
 -i and --host it is the cluster as it is on that host. -o yaml prints a cluster file that says the same, also for files of KubeKey.
 Secrets are never shown. Versions that are not given are the catalog's and not in the list.`,

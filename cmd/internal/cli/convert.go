@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/convert"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -29,7 +31,7 @@ func newConvertCmd(g *globals) *cobra.Command {
 	var o convertOptions
 	cmd := &cobra.Command{
 		Use:   "convert FILE...",
-		Short: "Write a manifest from what another tool takes",
+		Short: "Convert files of other tools to a manifest",
 		Long: `Reads what other tools for disconnected sites take and writes manifest.yaml, cluster.yaml where a file says which Kubernetes, and
 inventory.yaml where one says which hosts: KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of CAPKK,
 Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of Kubespray's generate_list.sh.
@@ -100,7 +102,7 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 
 // addConverted reads a file. Paths in it start at its directory, and are written as they are from dir.
 func addConverted(r *convert.Result, file, dir string) error {
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err != nil {
 		return err
 	}
@@ -230,7 +232,7 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 	return append(out, converted{filepath.Join(dir, "manifest.yaml"), data}), nil
 }
 
-// empty tells whether a manifest would have nothing in it.
+// empty reports whether a manifest would have no items.
 func empty(b *manifest.Bundle) bool {
 	return len(b.ClusterFiles())+len(b.Images)+len(b.Charts)+len(b.Files)+len(b.Manifests)+len(b.Packages) == 0
 }
@@ -282,7 +284,7 @@ func writeConverted(files []converted, o convertOptions) error {
 		return err
 	}
 	for _, f := range files {
-		if err := writeFile(f.path, 0o644, bytes.NewReader(f.data)); err != nil {
+		if err := disk.WriteFile(f.path, 0o644, bytes.NewReader(f.data)); err != nil {
 			return err
 		}
 	}

@@ -1,20 +1,18 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/transfer"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -27,15 +25,15 @@ func newCopyCmd(g *globals) *cobra.Command {
 	var o copyOptions
 	cmd := &cobra.Command{
 		Use:   "copy BUNDLE... -o BUNDLE",
-		Short: "Make a bundle out of others: a part, or several in one",
-		Long: `Makes a bundle out of others, without network and without compressing again: a part of one (--item, --platform), several in
-one, or both. Every blob's digest is checked on the way; a damaged source leaves nothing behind. Everything of one bundle
-gives the same bytes; else the result names the bundles it was made from, and signatures about those do not hold for it.
+		Short: "Copy items of bundles to a new bundle",
+		Long: `Copies items to a new bundle, without network and without compressing them again: a part of one bundle (--item, --platform),
+several bundles in one, or both. Every blob's digest is checked, and a damaged source leaves no result. A copy of everything in one
+bundle has the same bytes. Any other copy records its sources, whose signatures do not apply to it.
 
 ` + itemsHelp + `
-Signatures and other referrers of an image go with it. With --item, what a bundle was built from (manifest/*, lock/*) is
-taken if it is named; a lock is reduced to what is there. Where bundles have different content under one name, that is an
-error unless --prefer says which counts; an image that each has for other platforms is joined.`,
+Signatures and other referrers are copied with their image. With --item, manifests and locks (manifest/*, lock/*) are copied only if
+they are named; a lock is reduced to the items copied. Different content under one name is an error without --prefer; parts of one
+image for different platforms are joined.`,
 		Example: `  kkbundle copy site-1.4.0.kkb --platform linux/arm64 -o site-arm64.kkb
   kkbundle copy site-1.4.0.kkb --item nginx:1.29 --item 'chart/*' -o part.kkb
   kkbundle copy base.kkb apps.kkb --name all --version 1 -o all.kkb`,
@@ -52,9 +50,9 @@ error unless --prefer says which counts; an image that each has for other platfo
 	f := cmd.Flags()
 	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the file to write (required)")
-	f.StringArrayVar(&o.items, "item", nil, "take only this item (may be repeated; * stands for any characters)")
-	f.StringSliceVar(&o.platforms, "platform", nil, "take only this platform (may be repeated)")
-	f.StringVar(&o.prefer, "prefer", "", "which bundle counts where they differ under one name: first or last")
+	f.StringArrayVar(&o.items, "item", nil, "copy only this item (may be repeated; * matches any characters)")
+	f.StringSliceVar(&o.platforms, "platform", nil, "copy only this platform (may be repeated)")
+	f.StringVar(&o.prefer, "prefer", "", "which bundle wins if they differ under one name: first or last")
 	f.StringVar(&o.name, "name", "", "name of the result (default that of the sources)")
 	f.StringVar(&o.version, "version", "", "version of the result (default that of the sources)")
 	return cmd
@@ -73,7 +71,6 @@ type copyResult struct {
 	From         []digest.Digest `json:"from"`         // the identities of the sources
 	LeftOut      []string        `json:"leftOut"`      // what could not come along, and why
 	Duration     time.Duration   `json:"duration"`     // nanoseconds
-	index        bundle.Index
 }
 
 func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (err error) {
@@ -82,30 +79,40 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	if err != nil {
 		return err
 	}
-	c := &copier{selector: selector{globals: g, copyOptions: o, wanted: platforms}}
-	defer func() { err = errors.Join(err, c.close()) }()
+	var from []bundle.From
+	defer func() {
+		for _, f := range from {
+			err = errors.Join(err, f.Close())
+		}
+	}()
 	for _, path := range paths {
-		r, err := c.openBundle(path)
+		r, err := g.openBundle(path)
 		if err != nil {
 			return err
 		}
-		c.readers = append(c.readers, bundle.From{Name: path, Reader: r})
-		c.from = append(c.from, selectedFrom{path, &r.Catalog})
+		from = append(from, bundle.From{Name: path, Reader: r})
 	}
-	index, err := c.plan(ctx)
+	progress, stop := g.showPhases()
+	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
+		Selection: transfer.Selection{Name: o.name, Version: o.version, Items: o.items, Platforms: platforms, Prefer: transfer.Prefer(o.prefer)},
+		Output:    o.output, Progress: progress,
+	})
+	stop()
+	if errors.Is(err, transfer.ErrNames) {
+		return &usageError{err}
+	}
 	if err != nil {
 		return err
 	}
-	r, err := c.write(ctx, index)
-	if err != nil {
-		return err
+	r := copyResult{
+		Version: 1, Path: o.output, Digest: c.Digest, Size: c.Size, Items: len(c.Index.Items), Blobs: c.Blobs, Content: c.Content,
+		Recompressed: c.Recompressed, From: c.From, LeftOut: c.LeftOut, Duration: time.Since(start),
 	}
-	c.noteSignatures(r)
-	r.Duration = time.Since(start)
+	g.noteSignatures(from, r, c.Index)
 	if g.json {
 		return printJSON(g.Out, r)
 	}
-	for _, text := range c.leftOut {
+	for _, text := range r.LeftOut {
 		g.note("left out: %s", plain.Line(text))
 	}
 	if r.Recompressed > 0 {
@@ -115,8 +122,30 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	return g.result("%s", r.Digest)
 }
 
-// check refuses a command line that makes no sense.
-func (o *copyOptions) check() (platformSet, error) {
+// showPhases returns a function that shows the progress of phases, one after the other. Call stop in the end.
+func (g *globals) showPhases() (progress func(phase string, done, total int64), stop func()) {
+	var mu sync.Mutex
+	var m *meter
+	progress = func(phase string, done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if m == nil || m.name != phase {
+			if m != nil {
+				m.stop()
+			}
+			m = g.newMeter(phase)
+		}
+		m.set(done, total)
+	}
+	return progress, func() {
+		if m != nil {
+			m.stop()
+		}
+	}
+}
+
+// check returns the platforms, or an error of the command line.
+func (o *copyOptions) check() (transfer.Platforms, error) {
 	switch {
 	case o.output == "":
 		return nil, &usageError{errors.New("name the bundle to write with -o")}
@@ -129,254 +158,18 @@ func (o *copyOptions) check() (platformSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	return platforms, checkOutput(o.output)
+	return platforms, disk.CheckOutput(o.output)
 }
 
-// A selectedFrom is what a bundle that is selected from says of itself.
-type selectedFrom struct {
-	Name string
-	*bundle.Catalog
-}
+// itemsHelp says how --item and NAME name items.
+const itemsHelp = `An item is named by its reference as inspect shows it, by its short name, by name:version, or by its digest, with its kind
+and a slash before it where that is needed (file/tool). * stands for any characters.`
 
-// A selector says what a bundle made out of others holds. It reads no contents but those of locks.
-type selector struct {
-	*globals
-	copyOptions
-	wanted  platformSet
-	from    []selectedFrom
-	leftOut []string
-	chosen  [][]bundle.Item // of each source
-	locks   []document      // that have to be written anew
-}
-
-// A copier makes one bundle out of others.
-type copier struct {
-	selector
-	readers []bundle.From // in the order of from
-	scratch string        // a directory that is removed in the end, "" if there is none
-}
-
-func (c *copier) close() error {
-	var errs []error
-	for _, f := range c.readers {
-		errs = append(errs, f.Close())
-	}
-	if c.scratch != "" {
-		errs = append(errs, os.RemoveAll(c.scratch))
-	}
-	return errors.Join(errs...)
-}
-
-// plan says what the result holds.
-func (c *selector) plan(ctx context.Context) (bundle.Index, error) {
-	if err := c.choose(ctx); err != nil {
-		return bundle.Index{}, err
-	}
-	items, err := c.merge()
+// parsePlatforms reads the values of --platform.
+func parsePlatforms(texts []string) (transfer.Platforms, error) {
+	platforms, err := transfer.ParsePlatforms(texts)
 	if err != nil {
-		return bundle.Index{}, err
+		return nil, &usageError{fmt.Errorf("--platform: %w", err)}
 	}
-	if len(items) == 0 {
-		return bundle.Index{}, errors.New("nothing is left to copy")
-	}
-	x, err := c.head()
-	if err != nil {
-		return bundle.Index{}, err
-	}
-	for _, f := range c.from {
-		if whole := f.Index(); sameItems(whole.Items, items) && whole.Name == x.Name && whole.Version == x.Version {
-			return whole, nil
-		}
-	}
-	x.Items = items
-	x.Items = c.documents(ctx, x)
-	x.Annotations[bundle.AnnotationFrom] = strings.Join(c.identities(), ",")
-	return x, nil
-}
-
-func sameItems(a, b []bundle.Item) bool {
-	return slices.EqualFunc(a, b, func(a, b bundle.Item) bool {
-		return sameKey(a, b) == 0 && a.Descriptor.Digest == b.Descriptor.Digest && slices.Equal(a.Absent, b.Absent)
-	})
-}
-
-// identities are those of the sources, sorted, each once.
-func (c *selector) identities() []string {
-	var all []string
-	for _, f := range c.from {
-		all = append(all, f.Digest().String())
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// head returns the index without its items: what all sources say alike is said of the result.
-func (c *selector) head() (bundle.Index, error) {
-	x := bundle.Index{Name: c.name, Version: c.version, Annotations: map[string]string{}}
-	first := c.from[0].Index()
-	same := func(of func(bundle.Index) string) bool {
-		return !slices.ContainsFunc(c.from, func(f selectedFrom) bool { return of(f.Index()) != of(first) })
-	}
-	if x.Name == "" {
-		if !same(func(x bundle.Index) string { return x.Name }) {
-			return x, &usageError{errors.New("the bundles have different names: say what the result is called with --name, and --version")}
-		}
-		x.Name = first.Name
-	}
-	if x.Version == "" && same(func(x bundle.Index) string { return x.Version }) {
-		x.Version = first.Version
-	}
-	for k, v := range first.Annotations {
-		if k != bundle.AnnotationFrom && same(func(x bundle.Index) string { return x.Annotations[k] }) {
-			x.Annotations[k] = v
-		}
-	}
-	for _, f := range c.from {
-		for _, p := range f.Index().Platforms {
-			if c.wanted.has(p) {
-				x.Platforms = append(x.Platforms, p)
-			}
-		}
-	}
-	slices.Sort(x.Platforms)
-	x.Platforms = slices.Compact(x.Platforms)
-	return x, nil
-}
-
-// choose fills in what is taken of each source.
-func (c *selector) choose(ctx context.Context) error {
-	hits, kept := make([]int, len(c.items)), make([]int, len(c.items))
-	var all []bundle.Item
-	for _, f := range c.from {
-		items := f.Index().Items
-		all = append(all, items...)
-		var chosen []bundle.Item
-		if len(c.items) == 0 {
-			for _, it := range items {
-				if it.Kind == bundle.KindReferrer && len(c.wanted) > 0 {
-					continue // comes with what it is about
-				}
-				if _, err := c.take(ctx, f, it, &chosen); err != nil {
-					return err
-				}
-			}
-		}
-		for i, pattern := range c.items {
-			for _, it := range matching(items, pattern) {
-				hits[i]++
-				ok, err := c.take(ctx, f, it, &chosen)
-				if err != nil {
-					return err
-				}
-				if ok {
-					kept[i]++
-				}
-			}
-		}
-		referrers, err := f.Referrers(ctx, chosen)
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
-		}
-		chosen = append(chosen, referrers...)
-		slices.SortFunc(chosen, byIndex)
-		chosen = slices.CompactFunc(chosen, func(a, b bundle.Item) bool { return byIndex(a, b) == 0 })
-		c.chosen = append(c.chosen, chosen)
-	}
-	var errs []error
-	for i, pattern := range c.items {
-		switch {
-		case hits[i] == 0:
-			errs = append(errs, &noItemError{pattern: pattern, near: near(all, pattern)})
-		case kept[i] == 0:
-			errs = append(errs, fmt.Errorf("%s is not there for %s", pattern, c.wanted))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// take adds an item, or as much of it as is for the platforms.
-func (c *selector) take(ctx context.Context, f selectedFrom, it bundle.Item, chosen *[]bundle.Item) (bool, error) {
-	if len(c.wanted) == 0 {
-		*chosen = append(*chosen, it)
-		return true, nil
-	}
-	narrow, left, err := f.Narrow(ctx, it, c.wanted.has)
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", f.Name, err)
-	}
-	switch {
-	case left:
-		*chosen = append(*chosen, narrow)
-	case it.Kind == bundle.KindImage && len(c.items) == 0:
-		c.leftOut = append(c.leftOut, fmt.Sprintf("%s of %s: it is not there for %s", it, f.Name, c.wanted))
-	}
-	return left, nil
-}
-
-// sameKey compares what a user knows items by.
-func sameKey(a, b bundle.Item) int {
-	return cmp.Or(
-		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Ref, b.Ref),
-		cmp.Compare(bundle.PlatformString(a.Descriptor.Platform), bundle.PlatformString(b.Descriptor.Platform)),
-	)
-}
-
-// byIndex is the order of index.json.
-func byIndex(a, b bundle.Item) int {
-	return cmp.Or(sameKey(a, b), cmp.Compare(a.Descriptor.Digest, b.Descriptor.Digest))
-}
-
-// write makes the bundle.
-func (c *copier) write(ctx context.Context, x bundle.Index) (copyResult, error) {
-	scratch, err := c.openScratch()
-	if err != nil {
-		return copyResult{}, err
-	}
-	for _, d := range c.locks {
-		it, err := d.put(ctx, scratch)
-		if err != nil {
-			return copyResult{}, err
-		}
-		x.Items = append(x.Items, it)
-	}
-	src, err := bundle.Combine(scratch, c.readers...)
-	if err != nil {
-		return copyResult{}, err
-	}
-	m := c.newMeter("compress")
-	again, err := src.Recompress(ctx, x.Items, m.set)
-	m.stop()
-	if err != nil {
-		return copyResult{}, err
-	}
-	most, err := bundle.Estimate(ctx, src, x)
-	if err != nil {
-		return copyResult{}, err
-	}
-	place := spaceNeed{dir: filepath.Dir(c.output), what: "the bundle", bytes: most, remedy: "name another place with -o"}
-	if _, err := checkSpace(place); err != nil {
-		return copyResult{}, err
-	}
-	m = c.newMeter("copy")
-	defer m.stop()
-	sum, err := bundle.Create(ctx, c.output, src, x, bundle.WriteOptions{Progress: m.set})
-	r := copyResult{
-		Version: 1, Path: c.output, Digest: sum.Digest, Size: sum.Size, Items: len(x.Items), Blobs: sum.Blobs, Content: sum.Content,
-		Recompressed: again, LeftOut: append([]string{}, c.leftOut...), index: x,
-	}
-	for _, id := range c.identities() {
-		r.From = append(r.From, digest.Digest(id))
-	}
-	return r, err
-}
-
-// openScratch makes a place beside the result for what has to be made anew: nil if there is nothing.
-func (c *copier) openScratch() (*bundle.Cache, error) {
-	mixed := slices.ContainsFunc(c.readers, func(f bundle.From) bool { return f.FrameSize() != c.readers[0].FrameSize() })
-	if !mixed && len(c.locks) == 0 {
-		return nil, nil //nolint:nilnil // most copies need none
-	}
-	// The same name each time: what a killed run left goes with the next one.
-	c.scratch = filepath.Join(filepath.Dir(c.output), "."+filepath.Base(c.output)+".scratch")
-	return bundle.OpenCache(c.scratch, c.readers[0].Level())
+	return platforms, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -28,7 +29,7 @@ func newDiffCmd(g *globals) *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
-		Short: "Say what changed between two bundles, or locks",
+		Short: "Compare two bundles or locks",
 		Long: `Says what a bundle has that another one lacks: items added, removed, updated (another version) and changed (another digest
 or platforms under the same reference), and how many bytes would have to be carried to who has OLD. Either may be a lock
 file, to see what a build would change; how many bytes its images have is not known then. Either may be a bundle that publish
@@ -230,7 +231,7 @@ func updates(removed, added []*listedItem) (all []diffChange) {
 	for _, pair := range versions {
 		for _, side := range pair {
 			slices.SortFunc(side, func(a, b *listedItem) int {
-				return cmp.Or(compareVersions(b.version, a.version), cmp.Compare(a.ref, b.ref))
+				return cmp.Or(manifest.CompareVersions(b.version, a.version), cmp.Compare(a.ref, b.ref))
 			})
 		}
 		n := min(len(pair[0]), len(pair[1]))

@@ -18,7 +18,7 @@ import (
 func newEtcdCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
-		Short: "Save and restore what the cluster holds",
+		Short: "Save and restore etcd",
 		Long: `Saves and restores what the cluster holds: everything that the API server knows. What volumes hold is not part of it.
 
 With etcd.backup in the cluster file hosts of etcd save it by themselves, too.`,
@@ -36,7 +36,7 @@ func newEtcdBackupCmd(g *globals) *cobra.Command {
 	var o etcdBackupOptions
 	cmd := &cobra.Command{
 		Use:   "backup -i INVENTORY [BUNDLE]",
-		Short: "Save etcd to a file on this machine",
+		Short: "Save an etcd snapshot to a file on this machine",
 		Long: `Saves etcd as it is now and brings the copy to this machine, compared with etcd's own checksum. The file has all of the cluster's
 Secrets in it; only you can read it. The cluster goes on meanwhile.`,
 		Example: "  kkbundle etcd backup -i inventory.yaml -o before-upgrade.db site-1.4.0.kkb",
@@ -108,7 +108,7 @@ func newEtcdRestoreCmd(g *globals) *cobra.Command {
 	var o etcdRestoreOptions
 	cmd := &cobra.Command{
 		Use:   "restore -i INVENTORY --from FILE [BUNDLE]",
-		Short: "Make the cluster what it was when a copy was saved",
+		Short: "Restore etcd from a snapshot",
 		Long: `Makes a new etcd of a copy, on all its hosts: what was written since the copy was saved is gone. Control planes stop meanwhile, pods on
 the nodes go on. Everything is prepared before anything is stopped. Data that etcd had before is moved aside, not deleted.
 

@@ -68,10 +68,10 @@ func (e *events) emit(one event) {
 	_, _ = e.out.Write(append(line, '\n'))
 }
 
-// watched says whether a program wants events.
+// watched reports whether events are printed.
 func (g *globals) watched() bool { return g.json && !g.quiet }
 
-// item reports that an item is done, or why it failed.
+// item prints that an item is done, or failed.
 func (g *globals) item(phase string, name itemName, err error) {
 	switch {
 	case g.watched():

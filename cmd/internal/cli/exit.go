@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
@@ -20,15 +21,24 @@ import (
 
 var errInterrupted = errors.New("interrupted; run the same command again to continue")
 
+// An interruptedOverError is errInterrupted for a build that keeps nothing.
+type interruptedOverError struct{}
+
+func (*interruptedOverError) Error() string {
+	return "interrupted; --no-cache keeps nothing: the same command starts over"
+}
+
+func (*interruptedOverError) Is(target error) bool { return target == errInterrupted }
+
 // interrupted is err after ctx ended. Items that failed before are kept; that the context ended is not worth a second line.
 func interrupted(ctx context.Context, err error) error {
 	var (
 		failed *fetch.Errors
-		over   *startsOverError
+		over   *build.NoCacheError
 		what   = errInterrupted
 	)
 	if errors.As(err, &over) {
-		what = errInterruptedOver()
+		what = &interruptedOverError{}
 	}
 	switch {
 	case errors.As(err, &failed):
@@ -71,7 +81,7 @@ func exitClasses() []exitClass {
 		}},
 		{20, "bundle not signed by a trusted key", asError[*signatureError]},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
-			return asError[manifest.Problems](err) || asError[*inputError](err) || asError[*manifest.StaleError](err)
+			return asError[manifest.Problems](err) || asError[*inputError](err) || asError[*build.InputError](err) || asError[*manifest.StaleError](err)
 		}},
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
@@ -91,10 +101,10 @@ func exitClasses() []exitClass {
 		{23, "the cluster is not healthy", asError[*installer.UnhealthyError]},
 		{16, "install stopped on a host", asError[*installer.TaskError]},
 		{18, "a chart or YAML could not be searched for images, or --strict found something undecided", func(err error) bool {
-			return asError[*findError](err) || asError[*undecidedError](err)
+			return asError[*build.FindError](err) || asError[*build.UndecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
-		{21, "something that is needed is missing", asError[*closureError]},
+		{21, "something that is needed is missing", asError[*build.ClosureError]},
 		{22, "precheck warned, with --fail-on warn; certificates end soon, with --fail", func(err error) bool {
 			return asError[*precheckWarnedError](err) || asError[*expiringError](err)
 		}},
@@ -130,7 +140,7 @@ func exitCodeHelp() string {
 
 // printError says what failed, and what to do about it where the error knows.
 func printError(w io.Writer, err error) {
-	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.TrimSpace(err.Error())))
+	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\t", "    ")))
 	if h := hint(err); h != "" {
 		_, _ = fmt.Fprintf(w, "  -> %s\n", plain.Lines(h))
 	}

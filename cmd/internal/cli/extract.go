@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/transfer"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -32,7 +34,7 @@ type extractOptions struct {
 	host, inventory, cluster            string
 	items                               []string
 	unchecked                           bool
-	wanted                              platformSet
+	wanted                              transfer.Platforms
 	from, to                            int64 // of byteRange, both included; to is -1 where it has no end
 }
 
@@ -40,7 +42,7 @@ func newExtractCmd(g *globals) *cobra.Command {
 	var o extractOptions
 	cmd := &cobra.Command{
 		Use:   "extract BUNDLE [NAME]",
-		Short: "Take one item, some, or everything, out of a bundle",
+		Short: "Extract items from a bundle",
 		Long: `Takes one item out of a bundle: a file or chart as a file, an image as an OCI image layout directory or as an archive
 (--format oci-archive; docker-archive is what docker load, podman load and ctr images import read, for one platform).
 With a digest as NAME it is that blob. With -o - a file, chart, archive or blob goes to standard output; --range takes bytes
@@ -174,11 +176,11 @@ type extraction struct {
 }
 
 // findItem returns the one item that has this reference or short name.
-func findItem(items []bundle.Item, name string, wanted platformSet) (bundle.Item, error) {
-	all := matching(items, name)
+func findItem(items []bundle.Item, name string, wanted transfer.Platforms) (bundle.Item, error) {
+	all := transfer.Matching(items, name)
 	var found []bundle.Item
 	for _, it := range all {
-		if p := it.Descriptor.Platform; p == nil || wanted.has(bundle.PlatformString(p)) {
+		if p := it.Descriptor.Platform; p == nil || wanted.Has(bundle.PlatformString(p)) {
 			found = append(found, it)
 		}
 	}
@@ -188,7 +190,7 @@ func findItem(items []bundle.Item, name string, wanted platformSet) (bundle.Item
 	case len(found) == 0 && len(all) > 0:
 		return bundle.Item{}, fmt.Errorf("the bundle has no %s for %s; it has %s", name, wanted, listItems(all))
 	case len(found) == 0:
-		return bundle.Item{}, &noItemError{pattern: name, near: near(items, name)}
+		return bundle.Item{}, transfer.NewNoItemError(items, name)
 	}
 	return bundle.Item{}, fmt.Errorf("%q can be %s; give the reference or --platform", name, listItems(found))
 }
@@ -208,7 +210,7 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 		return &usageError{errors.New("--range is of a file, chart or blob, and an image is many: name one of its blobs by digest")}
 	}
 	if len(e.wanted) > 0 || e.format == formatDocker {
-		wanted := e.wanted.has
+		wanted := e.wanted.Has
 		if len(e.wanted) == 0 {
 			wanted = nil
 		}
@@ -251,7 +253,7 @@ func (e *extraction) archive(name string, items int, write func(io.Writer) error
 	if e.output == "" {
 		e.output = name
 	}
-	if err := writeFileWith(e.output, 0o644, write); err != nil {
+	if err := disk.WriteFileWith(e.output, 0o644, write); err != nil {
 		return err
 	}
 	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", plain.Count(items, "item"))
@@ -318,7 +320,7 @@ func (e *extraction) content(ctx context.Context, d ocispec.Descriptor) error {
 		_, err := io.Copy(e.Out, content)
 		return err
 	}
-	if err := writeFile(e.output, fileMode(d), content); err != nil {
+	if err := disk.WriteFile(e.output, fileMode(d), content); err != nil {
 		return err
 	}
 	return e.done(extractResult{1, e.output, d.Digest, d.Size, 1}, "%s, %s", plain.Size(length), d.Digest)

@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -44,7 +45,7 @@ func (e *extraction) several(ctx context.Context) error {
 	switch format {
 	case formatOCIArchive:
 		x := e.r.Index()
-		name := strings.TrimSuffix(bundleFile(manifest.Metadata{Name: x.Name, Version: x.Version}), ".kkb")
+		name := strings.TrimSuffix(bundle.FileName(x.Name, x.Version), ".kkb")
 		return e.archive(treeName(name)+".tar", len(items), func(w io.Writer) error { return e.r.WriteOCIArchive(ctx, w, items) })
 	case formatTree:
 		return e.tree(ctx, items)
@@ -60,24 +61,24 @@ func (e *extraction) chosen(ctx context.Context) ([]bundle.Item, error) {
 		items = nil
 		var errs []error
 		for _, pattern := range e.items {
-			found := matching(all, pattern)
+			found := transfer.Matching(all, pattern)
 			if len(found) == 0 {
-				errs = append(errs, &noItemError{pattern: pattern, near: near(all, pattern)})
+				errs = append(errs, transfer.NewNoItemError(all, pattern))
 			}
 			items = append(items, found...)
 		}
 		if err := errors.Join(errs...); err != nil {
 			return nil, err
 		}
-		slices.SortFunc(items, byIndex)
-		items = slices.CompactFunc(items, func(a, b bundle.Item) bool { return byIndex(a, b) == 0 })
+		slices.SortFunc(items, transfer.ByIndex)
+		items = slices.CompactFunc(items, func(a, b bundle.Item) bool { return transfer.ByIndex(a, b) == 0 })
 	}
 	if len(e.wanted) == 0 {
 		return items, nil
 	}
 	var narrow []bundle.Item
 	for _, it := range items {
-		one, left, err := e.r.Narrow(ctx, it, e.wanted.has)
+		one, left, err := e.r.Narrow(ctx, it, e.wanted.Has)
 		if err != nil {
 			return nil, err
 		}
@@ -336,7 +337,7 @@ func (e *extraction) needed(ctx context.Context, need manifest.Need, ref, platfo
 		return bundle.Item{}, &installer.MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
 	}
 	if it.Kind == bundle.KindImage {
-		return e.r.ForPlatform(ctx, it, platformSet{platform}.has)
+		return e.r.ForPlatform(ctx, it, transfer.Platforms{platform}.Has)
 	}
 	return it, nil
 }

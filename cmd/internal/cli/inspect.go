@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/closure"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -18,7 +20,7 @@ func newInspectCmd(g *globals) *cobra.Command {
 	var login loginFlags
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
-		Short: "List what a bundle holds",
+		Short: "List the contents of a bundle",
 		Long: `Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content. Of
 a bundle that publish put into a registry, oci://HOST/PATH[:TAG], only manifests are fetched; its size is that of its content.
 
@@ -71,7 +73,7 @@ func runInspectIndex(ctx context.Context, g *globals, path string, login loginFl
 
 func runInspectClosure(ctx context.Context, g *globals, path string, login loginFlags) error {
 	return g.withCatalog(ctx, path, login, func(c *bundle.Catalog) error {
-		r, err := readClosure(ctx, c)
+		r, err := build.ReadClosure(ctx, c)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -81,7 +83,7 @@ func runInspectClosure(ctx context.Context, g *globals, path string, login login
 
 func runInspectSBOM(ctx context.Context, g *globals, path string, login loginFlags) error {
 	return g.withCatalog(ctx, path, login, func(c *bundle.Catalog) error {
-		data, err := readDocument(ctx, c, bundle.KindSBOM, documentSBOM)
+		data, err := c.Document(ctx, bundle.KindSBOM, bundle.DocumentSBOM)
 		if err == nil && !json.Valid(data) { // which has no bytes that steer a terminal
 			err = errors.New("its bill of materials is no JSON")
 		}
@@ -207,8 +209,37 @@ func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) ins
 	return x
 }
 
-// shortDigest keeps what tells digests apart in a table.
+// shortDigest returns the beginning of a digest.
 func shortDigest(d string) string {
 	const keep = len("sha256:") + 12
 	return d[:min(len(d), keep)]
+}
+
+// printClosure prints the items with their users.
+func (g *globals) printClosure(r closure.Record) error {
+	if g.json {
+		return printJSON(g.Out, r)
+	}
+	var rows [][]string
+	extra := 0
+	for _, e := range r.Items {
+		by := "nobody: extra"
+		switch n := len(e.NeededBy); {
+		case n == 0:
+			extra++
+		case n == 1:
+			by = e.NeededBy[0].String()
+		default:
+			by = fmt.Sprintf("%s; and %d more", e.NeededBy[0], n-1)
+		}
+		rows = append(rows, []string{e.Kind, e.Ref, strings.Join(e.Platforms, ","), by})
+	}
+	if err := printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "NEEDED BY"}, rows); err != nil {
+		return err
+	}
+	g.note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"), extra, len(r.Undecided))
+	for _, text := range r.Undecided {
+		g.note("undecided: %s", plain.Line(text))
+	}
+	return nil
 }

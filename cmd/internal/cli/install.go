@@ -30,7 +30,7 @@ func newInstallCmd(g *globals) *cobra.Command {
 	var o installOptions
 	cmd := &cobra.Command{
 		Use:   "install [-i INVENTORY] [BUNDLE]",
-		Short: "Make a cluster from a bundle",
+		Short: "Install a cluster from a bundle",
 		Long: `Makes a cluster on the inventory's hosts from the bundle alone, over SSH.
 
 Without BUNDLE, it is the one bundle of this directory; then without -i, the hosts are those of inventory.yaml in this directory, or this host

@@ -16,7 +16,7 @@ import (
 func newInventoryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inventory",
-		Short: "Write, check and show the list of hosts",
+		Short: "Write, check and show inventories",
 		Long: `The inventory says which hosts there are, what each does, and how it is reached. Inventories of KubeKey v4, cluster files of KubeKey v3
 and KKClusters are read as they are; what cannot be carried over is said with its place.`,
 		Args: takes(),
@@ -30,7 +30,7 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
 		Use:     "check INVENTORY",
-		Short:   "Say everything that is wrong with an inventory",
+		Short:   "Check an inventory",
 		Long:    "Says everything that is wrong with an inventory, each with file, line and column; with -c also what does not fit the cluster file. No host is asked.",
 		Example: "  kkbundle inventory check inventory.yaml -c cluster.yaml",
 		Args:    takes("INVENTORY"),
@@ -75,7 +75,7 @@ func newInventoryShowCmd(g *globals) *cobra.Command {
 	output := showTable
 	cmd := &cobra.Command{
 		Use:   "show INVENTORY",
-		Short: "Show each host with everything that holds for it",
+		Short: "Show the hosts with all their settings",
 		Long: `Shows each host with everything that holds for it: ranges, vars, groupVars and bastions resolved. -o yaml prints an inventory that says
 the same host by host, also for files of KubeKey. Secrets are never shown.`,
 		Example: "  kkbundle inventory show inventory.yaml\n  kkbundle inventory show kubekey-inventory.yaml -o yaml > inventory.yaml",

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -23,7 +24,7 @@ func newKeygenCmd(g *globals) *cobra.Command {
 	var o keygenOptions
 	cmd := &cobra.Command{
 		Use:   "keygen",
-		Short: "Make a pair of keys to sign bundles with",
+		Short: "Generate a key pair to sign bundles",
 		Long: `Makes a private key, PREFIX.key, and its public key, PREFIX.pub, as cosign generate-key-pair does: either program reads the
 other's. The private key is encrypted with a password, from $COSIGN_PASSWORD, from standard input (--password-stdin), or asked
 for. It stays where bundles are built; the public key goes to who checks them. Files that are there are never replaced.`,
@@ -53,7 +54,7 @@ func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
 		if exists(path) {
 			return fmt.Errorf("%s is there, and keys are never replaced: name others with -o", path)
 		}
-		if err := checkOutput(path); err != nil {
+		if err := disk.CheckOutput(path); err != nil {
 			return err
 		}
 	}

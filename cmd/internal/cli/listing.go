@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.yaml.in/yaml/v3"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -61,7 +61,7 @@ func (g *globals) openListing(ctx context.Context, path string, login loginFlags
 		return g.remoteListing(ctx, path, login)
 	}
 	if isText(path) {
-		data, err := readSmall(path)
+		data, err := build.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}

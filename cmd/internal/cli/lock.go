@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"path/filepath"
+	"sync/atomic"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
@@ -23,7 +26,7 @@ type fetchFlags struct {
 }
 
 func (f *fetchFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.cache, "cache", "", "directory of what was downloaded (default $KKBUNDLE_CACHE, else the user's cache directory)")
+	fs.StringVar(&f.cache, "cache", "", "cache directory (default $KKBUNDLE_CACHE, else the user's cache directory)")
 	fs.StringVar(&f.level, "level", bundle.LevelDefault.String(), "compression: fast, default, better or best")
 	fs.IntVarP(&f.jobs, "jobs", "j", 0, fmt.Sprintf("transfers at once (default %d)", fetch.DefaultJobs))
 }
@@ -31,7 +34,7 @@ func (f *fetchFlags) add(fs *pflag.FlagSet) {
 // checked returns the level, if the flags make sense.
 func (f *fetchFlags) checked() (bundle.Level, error) {
 	if f.jobs < 0 {
-		return 0, &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
+		return 0, &usageError{fmt.Errorf("--jobs %d: want at least 1", f.jobs)}
 	}
 	level, err := bundle.ParseLevel(f.level)
 	if err != nil {
@@ -53,78 +56,91 @@ func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
 	return c, dir, err
 }
 
-// memoryDir is where the cache remembers what files without a checksum were.
-func memoryDir(cache string) string { return filepath.Join(cache, "upstream") }
+// projectFlags are the flags of commands that resolve or build a manifest.
+type projectFlags struct {
+	fetchFlags
+	strict        bool
+	renderTimeout time.Duration
+}
 
-func (g *globals) fetchOptions(p *project, c *bundle.Cache, jobs int, m *meter) fetch.Options {
-	return fetch.Options{
-		Store:     c,
-		Sources:   p.manifest.Sources,
-		Overrides: p.manifest.Overrides,
-		Hosts:     p.hosts,
-		Memory:    p.memory,
-		Platforms: p.manifest.Platforms,
-		Policy:    p.manifest.PlatformPolicy,
-		Jobs:      jobs,
-		Dir:       p.dir,
-		Logger:    g.logger(),
-		Progress: func(e fetch.Event) {
+func (f *projectFlags) add(fs *pflag.FlagSet) {
+	f.fetchFlags.add(fs)
+	fs.BoolVar(&f.strict, "strict", false, "fail if a text may be an image")
+	fs.DurationVar(&f.renderTimeout, "render-timeout", time.Minute, "longest time to render one chart")
+}
+
+func (f *projectFlags) options(g *globals) (o build.Options, err error) {
+	if o.Level, err = f.checked(); err != nil {
+		return o, err
+	}
+	if o.Cache, err = cacheDir(f.cache); err != nil {
+		return o, err
+	}
+	o.Jobs, o.Strict, o.RenderTimeout, o.Events, o.Logger = f.jobs, f.strict, f.renderTimeout, g.showBuild(), g.logger()
+	return o, nil
+}
+
+// loadProject loads a manifest and prints remarks about its cluster files.
+func (g *globals) loadProject(file string) (*build.Project, error) {
+	p, err := build.Load(file)
+	if err != nil {
+		return nil, err
+	}
+	g.noteProblems(p.Notes)
+	g.assumed(p.Assumptions)
+	return p, nil
+}
+
+// showBuild returns a function that shows the events of a build.
+func (g *globals) showBuild() func(build.Event) {
+	var current atomic.Pointer[meter]
+	return func(e build.Event) {
+		m := current.Load()
+		switch e.Type {
+		case build.EventBegan:
+			current.Store(g.newMeter(e.Phase))
+		case build.EventProgress:
 			m.set(e.Done, e.Total)
-			if e.Type == fetch.EventFinished {
-				g.item(m.name, itemName{e.Kind, e.Ref, e.Platform}, e.Err)
-			}
-		},
+		case build.EventItem:
+			g.item(e.Phase, itemName{e.Kind, e.Ref, e.Platform}, e.Err)
+		case build.EventEnded:
+			m.stop()
+		case build.EventNote:
+			g.note("%s", plain.Lines(e.Text))
+		}
 	}
 }
 
 func newLockCmd(g *globals) *cobra.Command {
-	var flags fetchFlags
-	var find findFlags
+	var flags projectFlags
 	cmd := &cobra.Command{
 		Use:   "lock MANIFEST",
 		Short: "Pin every item of a manifest by digest",
-		Long: `Asks upstream what the manifest's tags and versions mean today and writes the digests into a lock file beside it
-(manifest.lock.yaml for manifest.yaml). build then takes exactly these; run lock again to move to newer ones.
+		Long: `Looks up the current digests of the manifest's tags and versions and writes them to a lock file beside it
+(manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones.
 Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too.
-Files whose checksum nobody publishes are downloaded to learn it, and the lock says so. What is attached to images (signatures,
-attestations, SBOMs) is pinned with them; a signature that the manifest demands (verify) is checked, now and in every build.`,
+Files without a published checksum are downloaded to compute it, and the lock records that. Signatures, attestations and SBOMs
+attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in every build.`,
 		Example: "  kkbundle lock manifest.yaml",
 		Args:    takes("MANIFEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runLock(cmd.Context(), g, args[0], lockOptions{flags, find})
+			return runLock(cmd.Context(), g, args[0], flags)
 		},
 	}
 	flags.add(cmd.Flags())
-	find.add(cmd.Flags())
 	return cmd
 }
 
-type lockOptions struct {
-	fetchFlags
-	findFlags
-}
-
-func runLock(ctx context.Context, g *globals, file string, o lockOptions) error {
-	p, err := loadProject(file)
+func runLock(ctx context.Context, g *globals, file string, o projectFlags) error {
+	p, err := g.loadProject(file)
 	if err != nil {
 		return err
 	}
-	g.noteProblems(p.notes)
-	g.assumed(p.assumptions)
-	c, cacheDir, err := o.openCache()
+	opts, err := o.options(g)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	p.memory = memoryDir(cacheDir)
-	f := newFinder(g, p, c, o)
-	l, err := mending(g, c, func() (*manifest.Lock, error) { return f.resolve(ctx) })
-	if err == nil {
-		err = g.judge(l.Undecided, o.strict, file)
-	}
-	if err == nil {
-		err = p.checkLock(l, f)
-	}
+	l, err := p.Resolve(ctx, opts)
 	if err != nil {
 		return err
 	}
@@ -132,13 +148,13 @@ func runLock(ctx context.Context, g *globals, file string, o lockOptions) error 
 	if err != nil {
 		return err
 	}
-	path := lockFile(file)
-	if err := writeFile(path, 0o644, bytes.NewReader(data)); err != nil {
+	path := build.LockFile(file)
+	if err := disk.WriteFile(path, 0o644, bytes.NewReader(data)); err != nil {
 		return err
 	}
 	if g.json {
 		r := newLockResult(path, l)
-		r.Assumed = p.assumptions
+		r.Assumed = p.Assumptions
 		return printJSON(g.Out, r)
 	}
 	g.noteAll(warnings(lockShortfalls(l)))
@@ -191,7 +207,7 @@ func newLockResult(path string, l *manifest.Lock) lockResult {
 	return r
 }
 
-// firstUseNote says how many pins nobody but us vouches for.
+// firstUseNote returns the number of pins without a published checksum.
 func firstUseNote(l *manifest.Lock) string {
 	n := 0
 	for _, pin := range l.Items {

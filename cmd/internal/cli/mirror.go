@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/pki"
@@ -26,7 +27,7 @@ func newMirrorConfigCmd(g *globals) *cobra.Command {
 	var o mirrorOptions
 	cmd := &cobra.Command{
 		Use:   "mirror-config --registry HOST[/PREFIX] -o DIR [BUNDLE]",
-		Short: "Make hosts take upstream's images from a registry",
+		Short: "Configure container runtimes to pull through a registry mirror",
 		Long: `Writes the files that make a container runtime take images of upstream registries from the registry that push seeded, or from
 kkbundle serve: images keep their names, in pods and in charts. Upstreams are those of the bundle's images, and of --upstream.
 
@@ -153,7 +154,7 @@ func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 	if o.ca == "" {
 		return r, nil
 	}
-	if r.CA, err = readSmall(o.ca); err != nil {
+	if r.CA, err = build.ReadFile(o.ca); err != nil {
 		return r, err
 	}
 	if _, err := pki.ParseCertificate(r.CA); err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 func newNodesCmd(g *globals) *cobra.Command {
-	cmd := &cobra.Command{Use: "nodes", Short: "Add nodes to a cluster, or delete them"}
+	cmd := &cobra.Command{Use: "nodes", Short: "Add nodes to a cluster, or delete nodes"}
 	cmd.AddCommand(newNodesAddCmd(g), newNodesDeleteCmd(g))
 	return cmd
 }
@@ -32,7 +32,7 @@ func newNodesAddCmd(g *globals) *cobra.Command {
 	var o nodesAddOptions
 	cmd := &cobra.Command{
 		Use:   "add -i INVENTORY [HOST...] BUNDLE",
-		Short: "Make nodes of the inventory's new hosts",
+		Short: "Add new hosts of the inventory to a cluster",
 		Long: `Makes those hosts of the inventory nodes that are none yet, or of them only the named ones: control planes one by one, workers
 side by side. Only the new hosts are checked and changed; the others learn their names, and where workers have a balancer
 of their own, it learns of new control planes. Other hosts may be down. Interrupted, it is continued by running it again.`,
@@ -98,7 +98,7 @@ func newNodesDeleteCmd(g *globals) *cobra.Command {
 	var o nodesDeleteOptions
 	cmd := &cobra.Command{
 		Use:   "delete -i INVENTORY HOST... [BUNDLE]",
-		Short: "Take nodes out of a cluster that goes on",
+		Short: "Delete nodes from a cluster",
 		Long: `Takes nodes out of the cluster, one after the other: the node is cordoned and drained, its member of etcd removed, the node
 deleted and the host reset; then the other hosts forget it. The last control plane that works, more than etcd can spare, the host of
 the registry and the host whose address is the cluster's endpoint are refused before anything is changed. Interrupted, it

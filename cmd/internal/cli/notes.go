@@ -8,14 +8,14 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A shortfall is in what an item is less than what was asked for, and was let pass.
+// A shortfall is a gap in an item that the manifest allows.
 type shortfall struct {
 	ref     string
 	lacks   []string // platforms
 	unknown bool     // not all that is attached to it could be looked up
 }
 
-// warnings has a line for each thing that somebody should know before the bundle travels.
+// warnings returns a line for each shortfall.
 func warnings(list []shortfall) []string {
 	var lines []string
 	for _, s := range list {
@@ -49,14 +49,14 @@ func lockShortfalls(l *manifest.Lock) []shortfall {
 	return list
 }
 
-// noteAll prints warnings, those of names that upstream chose included.
+// noteAll prints warnings.
 func (g *globals) noteAll(lines []string) {
 	for _, line := range lines {
 		g.note("warning: %s", plain.Line(line))
 	}
 }
 
-// assumed says what the catalog does not know and took for granted.
+// assumed prints the assumptions of the catalog.
 func (g *globals) assumed(lines []string) {
 	for _, line := range lines {
 		g.note("assumed: %s", plain.Line(line))

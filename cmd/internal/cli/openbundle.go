@@ -49,6 +49,14 @@ func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, j
 	return s, nil
 }
 
+// plainly returns the error of a file that does not exist without the operation. The caller names the file.
+func plainly(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("there is no such file")
+	}
+	return err
+}
+
 // standardStream is what stands for standard input or output in place of a file's name.
 const standardStream = "-"
 

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -27,7 +28,7 @@ func newOutdatedCmd(g *globals) *cobra.Command {
 	var o outdatedOptions
 	cmd := &cobra.Command{
 		Use:   "outdated MANIFEST|LOCK|BUNDLE",
-		Short: "Say what has a newer version upstream",
+		Short: "List items with newer versions upstream",
 		Long: `Asks upstream what is newer than what a manifest names, or a lock or bundle has: tags of images with the same suffix and as many
 numbers (1.27-alpine: 1.29-alpine), versions of charts, Kubernetes' own binaries, releases at GitHub. PATCH is the newest
 with the same major and minor number, MINOR with the same major number, LATEST of all. A tag whose digest is another now
@@ -165,26 +166,26 @@ func (g *globals) newQuestion(ctx context.Context, path string) (*question, erro
 	if !isText(path) {
 		return g.bundleQuestion(ctx, path)
 	}
-	data, err := readSmall(path)
+	data, err := build.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	if isLock(data) {
 		return lockQuestion(path, data)
 	}
-	p, err := loadProject(path)
+	p, err := build.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	q := &question{sources: p.manifest.Sources}
-	l, err := p.loadLock()
+	q := &question{sources: p.Manifest.Sources}
+	l, err := p.Lock()
 	switch {
 	case err != nil:
 		return nil, err
-	case l != nil && l.Covers(p.manifest) == nil:
+	case l != nil && l.Covers(p.Manifest) == nil:
 		q.pins = l.Items
 	default:
-		q.pins, err = unlocked(p.manifest)
+		q.pins, err = unlocked(p.Manifest)
 	}
 	return q, err
 }
@@ -201,11 +202,11 @@ func lockQuestion(path string, data []byte) (*question, error) {
 	if _, err := os.Stat(beside); err != nil || beside == path {
 		return q, nil //nolint:nilerr // a lock can be asked about without its manifest
 	}
-	p, err := loadProject(beside)
+	p, err := build.Load(beside)
 	if err != nil {
 		return nil, err
 	}
-	q.sources = p.manifest.Sources
+	q.sources = p.Manifest.Sources
 	return q, nil
 }
 
@@ -217,23 +218,23 @@ func (g *globals) bundleQuestion(ctx context.Context, path string) (q *question,
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	q = &question{}
-	if _, ok := r.Find(bundle.KindManifest, documentManifest, ""); ok {
-		data, err := readDocument(ctx, &r.Catalog, bundle.KindManifest, documentManifest)
+	if _, ok := r.Find(bundle.KindManifest, bundle.DocumentManifest, ""); ok {
+		data, err := r.Document(ctx, bundle.KindManifest, bundle.DocumentManifest)
 		if err != nil {
 			return nil, err
 		}
-		b, err := manifest.ParseBundle(documentManifest, data)
+		b, err := manifest.ParseBundle(bundle.DocumentManifest, data)
 		if err != nil {
 			return nil, err
 		}
 		q.sources = b.Sources
 	}
-	if _, ok := r.Find(bundle.KindLock, documentLock, ""); ok {
-		data, err := readDocument(ctx, &r.Catalog, bundle.KindLock, documentLock)
+	if _, ok := r.Find(bundle.KindLock, bundle.DocumentLock, ""); ok {
+		data, err := r.Document(ctx, bundle.KindLock, bundle.DocumentLock)
 		if err != nil {
 			return nil, err
 		}
-		l, err := manifest.ParseLock(documentLock, data)
+		l, err := manifest.ParseLock(bundle.DocumentLock, data)
 		if err != nil {
 			return nil, err
 		}

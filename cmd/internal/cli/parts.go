@@ -14,7 +14,7 @@ import (
 func newPartsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "parts",
-		Short: "Check a bundle that was written in parts",
+		Short: "Check the parts of a split bundle",
 		Long: `A bundle that build --split wrote is NAME.kkb.001, NAME.kkb.002 and so on, and NAME.kkb.parts.json. Every command takes any
 of these names, or NAME.kkb, and reads across the parts where they lie. To join them by hand: cat NAME.kkb.[0-9]* > NAME.kkb`,
 	}
@@ -25,7 +25,7 @@ of these names, or NAME.kkb, and reads across the parts where they lie. To join 
 func newPartsVerifyCmd(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify BUNDLE",
-		Short: "Name the parts of a bundle that are missing or bad",
+		Short: "List missing and damaged parts",
 		Long: `Compares each part with the size and the sha256 that NAME.kkb.parts.json has for it, and names every part that is missing,
 bad, or does not belong there: those are to be copied again. BUNDLE is the name of any part, or NAME.kkb.
 

@@ -26,7 +26,7 @@ func newPrecheckCmd(g *globals) *cobra.Command {
 	o := precheckOptions{siteFlags: siteFlags{clusterOptional: true}}
 	cmd := &cobra.Command{
 		Use:   "precheck -i INVENTORY [BUNDLE]",
-		Short: "Tell what would make an install fail, and change nothing",
+		Short: "Check hosts before an install, and change nothing",
 		Long: `Looks at every host and tells in one report what would make an install fail, why, and how to mend it. Nothing on the hosts is
 changed: the helper that looks is removed again. A host that cannot be reached is named in the report and keeps nobody waiting.
 

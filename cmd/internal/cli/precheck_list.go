@@ -14,7 +14,7 @@ func newPrecheckListCmd(g *globals) *cobra.Command {
 	format := "table"
 	cmd := &cobra.Command{
 		Use:   "list [CHECK|GROUP]",
-		Short: "Describe the checks: what, why, and what to do",
+		Short: "Describe the checks, their reasons and remedies",
 		Example: `  kkbundle precheck list
   kkbundle precheck list swap
   kkbundle precheck list network -o markdown`,

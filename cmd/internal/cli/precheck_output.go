@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -39,7 +41,7 @@ func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 			if slices.ContainsFunc(o.files, func(f reportFile) bool { return f.path == path }) {
 				return o, &usageError{fmt.Errorf("-o writes %s twice", path)}
 			}
-			if err := checkOutput(path); err != nil {
+			if err := disk.CheckOutput(path); err != nil {
 				return o, err
 			}
 			o.files = append(o.files, reportFile{format, path})
@@ -60,7 +62,7 @@ func (o reportOutputs) write(r precheck.Report) error {
 	const mode = 0o644
 	var errs []error
 	for _, f := range o.files {
-		errs = append(errs, writeFileWith(f.path, mode, func(w io.Writer) error { return r.Write(w, f.format) }))
+		errs = append(errs, disk.WriteFileWith(f.path, mode, func(w io.Writer) error { return r.Write(w, f.format) }))
 	}
 	if o.format != "" {
 		errs = append(errs, r.Write(o.out, o.format))
@@ -80,7 +82,7 @@ func (f rulesFlag) read() (*manifest.PrecheckRules, error) {
 	if f.rules == "" {
 		return nil, nil
 	}
-	data, err := readSmall(f.rules)
+	data, err := build.ReadFile(f.rules)
 	if err != nil {
 		return nil, err
 	}

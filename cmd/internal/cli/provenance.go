@@ -5,110 +5,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/provenance"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
-// What the files are called that say how NAME.kkb was built: as build writes it, and signed.
+// Suffixes of the provenance of NAME.kkb: as build writes it, and signed.
 const (
 	provenanceSuffix       = ".provenance.json"
 	signedProvenanceSuffix = ".provenance.signed.json"
 )
 
-// writeProvenance says beside the bundle how it was built.
-func (b *builder) writeProvenance(ctx context.Context, sum bundle.Summary) error {
-	files, err := b.outputFiles(ctx, sum)
-	if err != nil {
-		return err
-	}
-	p := provenance.Build{
-		Name: b.manifest.Metadata.Name, Version: b.manifest.Metadata.Version, Platforms: b.manifest.Platforms,
-		Identity: sum.Digest, Files: files, Pins: b.lock.Items, Encoder: b.cache.Encoder(), Program: programVersion(),
-		Locked: b.wasLocked, Started: b.started, Finished: time.Now(),
-	}
-	documents, err := b.documents(b.lock)
-	if err != nil {
-		return err
-	}
-	lock, err := b.lock.Marshal()
-	if err != nil {
-		return err
-	}
-	documents = append(documents, document{bundle.KindLock, documentLock, lock})
-	for i, d := range documents {
-		f := provenance.File{Name: d.ref, Digest: digest.FromBytes(d.data)}
-		if i == 0 {
-			p.Manifest = f // loadProject puts it first
-			continue
-		}
-		p.Inputs = append(p.Inputs, f)
-	}
-	data, err := provenance.New(p)
-	if err != nil {
-		return err
-	}
-	return writeFile(b.output+provenanceSuffix, 0o644, bytes.NewReader(data))
-}
-
-// outputFiles are those that the bundle is in, by their last names.
-func (b *builder) outputFiles(ctx context.Context, sum bundle.Summary) ([]provenance.File, error) {
-	paths := []string{b.output}
-	if sum.Parts > 0 {
-		paths = nil
-		for n := range sum.Parts {
-			paths = append(paths, bundle.PartName(b.output, n+1))
-		}
-	}
-	m := b.newMeter("hash")
-	defer m.stop()
-	var done int64
-	files := make([]provenance.File, 0, len(paths))
-	for _, path := range paths {
-		d, err := digestOfFile(ctx, path, func(n int) {
-			done += int64(n)
-			m.set(done, sum.Size)
-		})
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, provenance.File{Name: filepath.Base(path), Digest: d})
-	}
-	return files, nil
-}
-
-// digestOfFile reads a whole file; progress is told of the bytes that were read.
-func digestOfFile(ctx context.Context, path string, progress func(n int)) (digest.Digest, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	d := digest.SHA256.Digester()
-	buf := make([]byte, 1<<20)
-	for ctx.Err() == nil {
-		n, err := f.Read(buf)
-		_, _ = d.Hash().Write(buf[:n]) // a hash never fails
-		progress(n)
-		if errors.Is(err, io.EOF) {
-			return d.Digest(), nil
-		}
-		if err != nil {
-			return "", err
-		}
-	}
-	return "", context.Cause(ctx)
-}
-
-// staleProvenance warns of statements that lie beside a bundle that was just written and are not about it.
+// staleProvenance warns of statements beside a new bundle that describe another one.
 func staleProvenance(path string, identity digest.Digest) []string {
 	var lines []string
 	for _, file := range []string{path + provenanceSuffix, path + signedProvenanceSuffix} {
@@ -135,9 +49,9 @@ type provenanceFile struct {
 	signed    []byte // the whole file; nil if it is not signed
 }
 
-// readProvenanceFile reads a statement, whoever signed it.
+// readProvenanceFile reads a statement without checking its signature.
 func readProvenanceFile(file string) (provenanceFile, error) {
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err != nil {
 		return provenanceFile{}, err
 	}
@@ -152,7 +66,7 @@ func readProvenanceFile(file string) (provenanceFile, error) {
 	return provenanceFile{}, &inputError{fmt.Errorf("%s: %w", file, err)}
 }
 
-// builtResult is what verify says of a bundle's provenance.
+// builtResult is the provenance in the output of verify.
 type builtResult struct {
 	Path     string        `json:"path"`
 	Program  string        `json:"program"` // version of kkbundle
@@ -176,7 +90,7 @@ func (r *builtResult) String() string {
 	return text + ", as " + r.Path + " says, signed with the key " + r.Key.String()
 }
 
-// checkProvenance wants a statement to be about a bundle, and where keys are trusted, signed by one of them.
+// checkProvenance checks that a statement describes a bundle, and with trusted keys, that one of them signed it.
 func (g *globals) checkProvenance(ctx context.Context, path, file string, identity digest.Digest) (*builtResult, error) {
 	data, err := readProvenanceFile(file)
 	if err != nil {
@@ -215,7 +129,7 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 	return r, err
 }
 
-// sameFiles tells whether a bundle's file, or each of its parts, is one that the statement is about.
+// sameFiles reports whether the statement has the digest of the bundle's file, or of each of its parts.
 func sameFiles(ctx context.Context, path string, s provenance.Statement) (bool, error) {
 	paths := []string{path}
 	if base := bundle.BaseName(path); !exists(base) {
@@ -225,7 +139,7 @@ func sameFiles(ctx context.Context, path string, s provenance.Statement) (bool, 
 		}
 	}
 	for _, p := range paths {
-		d, err := digestOfFile(ctx, p, func(int) {})
+		d, err := disk.Digest(ctx, p, func(int) {})
 		if err != nil || !s.HasFile(d) {
 			return false, err
 		}
@@ -233,14 +147,14 @@ func sameFiles(ctx context.Context, path string, s provenance.Statement) (bool, 
 	return true, nil
 }
 
-// signProvenance signs the statement that lies beside a bundle.
+// signProvenance signs the statement beside a bundle.
 func signProvenance(ctx context.Context, g *globals, path string, o signOptions) error {
 	base := bundle.BaseName(path)
 	out := signResult{Version: 1, Path: o.output}
 	if out.Path == "" {
 		out.Path = base + signedProvenanceSuffix
 	}
-	if err := checkOutput(out.Path); err != nil {
+	if err := disk.CheckOutput(out.Path); err != nil {
 		return err
 	}
 	data, err := readProvenanceFile(base + provenanceSuffix)
@@ -268,7 +182,7 @@ func signProvenance(ctx context.Context, g *globals, path string, o signOptions)
 	}
 	signed, err := key.SignStatement(data.statement)
 	if err == nil {
-		err = writeFile(out.Path, 0o644, bytes.NewReader(signed))
+		err = disk.WriteFile(out.Path, 0o644, bytes.NewReader(signed))
 	}
 	if err != nil {
 		return err

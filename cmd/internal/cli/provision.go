@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/provision"
@@ -24,7 +25,7 @@ func newProvisionCmd(g *globals) *cobra.Command {
 	o.clusterOptional = true
 	cmd := &cobra.Command{
 		Use:   "provision -i INVENTORY HOST FILE [BUNDLE]",
-		Short: "Make one host what a cloud-init or Ignition document says",
+		Short: "Apply a cloud-init or Ignition document to one host",
 		Long: `Takes the steps of a bootstrap document on one host of the inventory, over SSH: the #cloud-config that Cluster API's kubeadm
 provider writes, or an Ignition configuration (spec 3). - reads it from standard input.
 
@@ -88,7 +89,7 @@ func readProgram(g *globals, file, hostname string) (*provision.Program, error) 
 		file = "standard input"
 		data, err = io.ReadAll(io.LimitReader(g.In, manifest.MaxFileSize+1))
 	} else {
-		data, err = readSmall(file)
+		data, err = build.ReadFile(file)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap document: %w", err)

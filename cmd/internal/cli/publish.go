@@ -26,7 +26,7 @@ func newPublishCmd(g *globals) *cobra.Command {
 	var o publishOptions
 	cmd := &cobra.Command{
 		Use:   "publish BUNDLE oci://HOST/PATH[:TAG]",
-		Short: "Put a bundle as a whole into a registry",
+		Short: "Publish a bundle to an OCI registry",
 		Long: `Puts a bundle as a whole into a registry, for sites that have a line: pull brings what they lack of it. It becomes one
 artifact, whose layers are the bundle's blobs, so a new version sends what is new in it, and a run after an interruption what
 was missing. The tag is the bundle's version if none is named, or else the beginning of its digest; --tag sets more. A tag that

@@ -17,7 +17,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/transfer"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
@@ -37,7 +40,7 @@ func newPullCmd(g *globals) *cobra.Command {
 	o := pullOptions{split: sizeFlag{least: minSplit}}
 	cmd := &cobra.Command{
 		Use:   "pull oci://HOST/PATH[:TAG|@DIGEST]",
-		Short: "Bring a bundle from a registry that publish put it into",
+		Short: "Pull a published bundle from an OCI registry",
 		Long: `Brings a bundle from a registry that publish put it into, and writes it as a file, with its signatures beside it. Only what
 neither the cache nor the bundles named with --have hold is transferred; a pull that was interrupted continues at the byte
 when run again. Every blob's digest is checked. The file has the bytes of the one that was published if this kkbundle has the same
@@ -121,7 +124,7 @@ type puller struct {
 	*globals
 	pullOptions
 	at     ociAddress
-	wanted platformSet
+	wanted transfer.Platforms
 	fetch  fetch.Options
 	have   []bundle.From
 	meter  *meter // of what is fetched; nil while that is not the items themselves
@@ -161,8 +164,7 @@ func (p *puller) prepare() (err error) {
 }
 
 func (p *puller) checkOutput() error {
-	o := buildOptions{output: p.output, split: p.split}
-	return o.checkOutput(p.globals)
+	return checkBundleOutput(p.globals, p.output, p.split.bytes)
 }
 
 func (p *puller) close() error {
@@ -183,7 +185,7 @@ func (p *puller) pull(ctx context.Context) (pullResult, error) {
 		return pullResult{}, err
 	}
 	defer one.artifact.Close()
-	return mending(p.globals, one.cache, func() (pullResult, error) {
+	return bundle.Mend(one.cache, p.dropped, func() (pullResult, error) {
 		again := *one
 		return again.run(ctx)
 	})
@@ -197,7 +199,7 @@ func (p *puller) look(ctx context.Context) (*pulling, error) {
 	}
 	store := &lateStore{c}
 	p.fetch.Store, p.fetch.Progress = store, p.progress
-	a, err := mending(p.globals, c, func() (*fetch.Artifact, error) { return p.open(ctx) })
+	a, err := bundle.Mend(c, p.dropped, func() (*fetch.Artifact, error) { return p.open(ctx) })
 	if err != nil {
 		return nil, p.refused(err)
 	}
@@ -215,6 +217,11 @@ func (p *puller) look(ctx context.Context) (*pulling, error) {
 		store.Cache = c
 	}
 	return &pulling{puller: p, artifact: a, published: published, cache: c, cacheDir: dir}, nil
+}
+
+// dropped reports a damaged blob of the cache.
+func (p *puller) dropped(damaged *bundle.CacheError) {
+	p.note("the cache's copy of blob %s is damaged (%s); downloading it again", damaged.Digest, damaged.Reason)
 }
 
 func (p *puller) open(ctx context.Context) (*fetch.Artifact, error) {
@@ -353,7 +360,7 @@ func (p *pulling) openRemote(ctx context.Context) error {
 // signature returns one that was published with the bundle, or a file of --signature.
 func (p *pulling) signature(ctx context.Context, name string) ([]byte, error) {
 	if len(p.trust.signatures) > 0 {
-		return readSmall(name)
+		return build.ReadFile(name)
 	}
 	return p.small(ctx, "signature", name, p.published.Signatures[name])
 }
@@ -383,31 +390,28 @@ func (p *pulling) choose(ctx context.Context) (x bundle.Index, leftOut []string,
 		}
 	}
 	for _, pattern := range p.items {
-		first = append(first, matching(p.remote.Index().Items, pattern)...)
+		first = append(first, transfer.Matching(p.remote.Index().Items, pattern)...)
 	}
 	if err := p.remote.Documents(ctx, first); err != nil {
 		return x, nil, err
 	}
-	s := &selector{
-		globals: p.globals, copyOptions: copyOptions{items: p.items, platforms: p.platforms}, wanted: p.wanted,
-		from: []selectedFrom{{p.at.String(), &p.remote.Catalog}},
-	}
-	if x, err = s.plan(ctx); err != nil {
+	plan, err := transfer.Selection{Items: p.items, Platforms: p.wanted}.Plan(ctx, []transfer.Source{{Name: p.at.String(), Catalog: &p.remote.Catalog}})
+	if x = plan.Index; err != nil {
 		return x, nil, err
 	}
-	for _, d := range s.locks {
-		it, err := d.put(ctx, p.cache)
+	for _, d := range plan.Locks {
+		it, err := d.Put(ctx, p.cache)
 		if err != nil {
 			return x, nil, err
 		}
 		x.Items = append(x.Items, it)
 	}
-	return x, s.leftOut, nil
+	return x, plan.LeftOut, nil
 }
 
 // fileName is what the bundle is called if nobody says it; the registry may say anything.
 func (p *pulling) fileName(x bundle.Index) (string, error) {
-	name := bundleFile(manifest.Metadata{Name: x.Name, Version: x.Version})
+	name := bundle.FileName(x.Name, x.Version)
 	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) || !filepath.IsLocal(name) {
 		return "", &usageError{fmt.Errorf("the bundle's name %q is not one for a file: name one with -o", plain.Line(x.Name))}
 	}
@@ -469,9 +473,9 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64
 			download += d.Size
 		}
 	}
-	_, err = checkSpace(
-		spaceNeed{p.cacheDir, "the cache", cache, "choose another place for the cache with --cache"},
-		spaceNeed{filepath.Dir(p.output), "the bundle", file, "write it to another place with -o"},
+	_, err = disk.CheckSpace(
+		disk.Need{Dir: p.cacheDir, What: "the cache", Bytes: cache, Remedy: "choose another place for the cache with --cache"},
+		disk.Need{Dir: filepath.Dir(p.output), What: "the bundle", Bytes: file, Remedy: "write it to another place with -o"},
 	)
 	return download, err
 }
@@ -490,7 +494,7 @@ func (p *pulling) needs(ctx context.Context, items []bundle.Item) ([]bundle.Need
 			return
 		}
 		seen[d.Digest] = true
-		if n := len(needs); n == 0 || byIndex(needs[n-1].Item, it) != 0 {
+		if n := len(needs); n == 0 || transfer.ByIndex(needs[n-1].Item, it) != 0 {
 			needs = append(needs, bundle.Need{Item: it})
 		}
 		last := &needs[len(needs)-1]
@@ -593,7 +597,7 @@ func (p *pulling) signatures(ctx context.Context) ([]string, error) {
 			return paths, err
 		}
 		path := p.output + "." + suffix
-		if err := writeFile(path, 0o644, bytes.NewReader(data)); err != nil {
+		if err := disk.WriteFile(path, 0o644, bytes.NewReader(data)); err != nil {
 			return paths, err
 		}
 		paths = append(paths, path)

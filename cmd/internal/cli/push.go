@@ -24,7 +24,7 @@ func newPushCmd(g *globals) *cobra.Command {
 	var o pushOptions
 	cmd := &cobra.Command{
 		Use:   "push --registry HOST[/PREFIX] BUNDLE",
-		Short: "Seed a registry from a bundle",
+		Short: "Push the items of a bundle to a registry",
 		Long: `Sends images with what is attached to them (signatures, attestations), charts and files to an OCI registry, straight from
 the bundle: nothing is unpacked, what the registry has is not sent again, and every tag's digest is compared afterwards. A push
 that was interrupted continues when run again. What a manifest needs counts as there when the manifest is: --recheck asks for

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/harbor"
@@ -39,7 +40,7 @@ func (h *harborFlags) check() error {
 		return &usageError{fmt.Errorf("--harbor-robot: %w", err)}
 	}
 	if h.robotFile != "" {
-		return checkOutput(h.robotFile)
+		return disk.CheckOutput(h.robotFile)
 	}
 	return nil
 }
@@ -62,7 +63,7 @@ func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
 	if h.robotFile != "" {
 		data, err := json.Marshal(map[string]string{"name": r.Name, "secret": r.Secret})
 		if err == nil {
-			err = writeFile(h.robotFile, 0o600, bytes.NewReader(append(data, '\n')))
+			err = disk.WriteFile(h.robotFile, 0o600, bytes.NewReader(append(data, '\n')))
 		}
 		if err == nil {
 			r.Secret = ""

@@ -17,7 +17,7 @@ import (
 func newRegistryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
-		Short: "Run a registry that can be written to",
+		Short: "Run a writable registry",
 		Long: `A registry (the CNCF distribution) for sites that have none: serve runs it here and now, install makes it a service of this
 host with certificates and a login of its own. push seeds it.`,
 		Args: takes(),
@@ -37,7 +37,7 @@ func newRegistryServeCmd(g *globals) *cobra.Command {
 	var o registryServeOptions
 	cmd := &cobra.Command{
 		Use:   "serve --dir DIR",
-		Short: "Serve a directory as a registry that can be written to",
+		Short: "Serve a directory as a writable registry",
 		Long: `Serves a directory as an OCI registry until it is interrupted. The directory has the layout of the CNCF distribution's file system
 driver, so its registry program can take over, and the reverse. Image indexes are taken although platforms are missing from
 them, as bundles have them.
@@ -134,7 +134,7 @@ func newRegistryGCCmd(g *globals) *cobra.Command {
 	var o embedded.CollectOptions
 	cmd := &cobra.Command{
 		Use:   "gc --dir DIR",
-		Short: "Remove from a registry's directory what no manifest needs",
+		Short: "Garbage-collect a registry's directory",
 		Long: `Removes blobs that no manifest leads to, which is what deletion leaves behind. With --untagged also manifests that no tag and no index
 leads to, as a tag that was moved leaves them; what is attached to images by the referrers API alone goes with them.
 

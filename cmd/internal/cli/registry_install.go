@@ -25,6 +25,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/registry/serve"
@@ -41,7 +42,7 @@ func newRegistryInstallCmd(g *globals) *cobra.Command {
 	var o registryInstallOptions
 	cmd := &cobra.Command{
 		Use:   "install [BUNDLE]",
-		Short: "Make a registry a service of this host",
+		Short: "Install a registry as a service on this host",
 		Long: `Makes kkbundle registry serve a service of this host (systemd, root is needed): with a user of its own that may write to its
 directory only, an authority and a certificate for the names that clients use, and a login whose password is in a file that only root
 can read. Running it again changes what differs: flags that are not given stay as they were, and a certificate that ends within 30 days
@@ -92,7 +93,7 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: hostCommands(o.root), Ready: o.ready, DryRun: o.dryRun}
 	var err error
 	if o.config != "" {
-		if install.Config, err = readSmall(o.config); err != nil {
+		if install.Config, err = build.ReadFile(o.config); err != nil {
 			return err
 		}
 		r, err := g.openBundle(args[0])
@@ -369,7 +370,7 @@ func (a *archived) Read(p []byte) (int, error) {
 func newRegistryCertsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
-		Short: "Certificates of the registry that install made",
+		Short: "Manage the certificates of an installed registry",
 		Args:  takes(),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -377,7 +378,7 @@ func newRegistryCertsCmd(g *globals) *cobra.Command {
 	var newCA bool
 	renew := &cobra.Command{
 		Use:   "renew",
-		Short: "Make the registry's certificate anew, now",
+		Short: "Renew the registry's certificate now",
 		Long: `Makes the certificate of the registry that install made anew, for the same names, and has the registry take it up without ending
 transfers. Clients that trust the authority notice nothing. --new-ca makes a new authority too: all clients have to be given it then.`,
 		Args: takes(),
@@ -408,7 +409,7 @@ func newRegistryUninstallCmd(g *globals) *cobra.Command {
 	var o service.RemoveOptions
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove the service that install made",
+		Short: "Remove an installed registry service",
 		Long: `Ends the registry that install made and removes its unit and program. Content, certificates and logins stay, so that installing again
 brings the same registry back; --with-data removes them too, and the user.`,
 		Args: takes(),

@@ -22,7 +22,7 @@ func newResetCmd(g *globals) *cobra.Command {
 	var o resetOptions
 	cmd := &cobra.Command{
 		Use:   "reset -i INVENTORY [BUNDLE]",
-		Short: "Remove the cluster and everything install put on the hosts",
+		Short: "Remove the cluster and everything installed on the hosts",
 		Long: `Removes the cluster and everything that install put on the hosts, and restores what it changed. What cannot be made again,
 such as the registry's images, stays unless --with-data. A host that was never or only partly installed is no error.
 

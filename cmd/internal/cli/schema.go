@@ -18,7 +18,7 @@ func newSchemaCmd(g *globals) *cobra.Command {
 	kinds := append(manifest.Kinds(), slices.Sorted(maps.Keys(documents))...)
 	return &cobra.Command{
 		Use:       "schema " + strings.Join(kinds, "|"),
-		Short:     "Print the JSON Schema of a file that users write, or of what precheck writes",
+		Short:     "Print the JSON Schema of a file format",
 		Example:   "  kkbundle schema Bundle > bundle.schema.json",
 		ValidArgs: kinds,
 		Args:      takes("KIND"),

@@ -302,7 +302,7 @@ func truncate(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.Truncate(ts.MkAbs(args[0]), info.Size()-n))
 }
 
-// [!] requested PATTERN says whether the file server or, as "METHOD /v2/...", the source registry got such a request.
+// [!] requested PATTERN reports whether the file server or, as "METHOD /v2/...", the source registry got such a request.
 func requested(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: [!] requested PATTERN")
@@ -322,7 +322,7 @@ func requested(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// [!] pushed REGISTRY says whether a registry got any content.
+// [!] pushed REGISTRY reports whether a registry got any content.
 func pushed(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: [!] pushed REGISTRY")
@@ -336,7 +336,7 @@ func pushed(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// [!] asked REGISTRY PATTERN says whether a registry got such a request, as "METHOD /v2/... STATUS".
+// [!] asked REGISTRY PATTERN reports whether a registry got such a request, as "METHOD /v2/... STATUS".
 func asked(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 2 {
 		ts.Fatalf("usage: [!] asked REGISTRY PATTERN")

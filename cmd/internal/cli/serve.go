@@ -34,7 +34,7 @@ func newServeCmd(g *globals) *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve BUNDLE...",
-		Short: "Be a registry, and a Helm, apt, yum and file server, straight from bundles",
+		Short: "Serve bundles as a registry, and as Helm, apt, yum and file repositories",
 		Long: `Serves bundles as they are, read-only, until it is interrupted. Nothing is unpacked, and it is ready at once:
 
   /v2/<upstream host>/<path>     an OCI registry; a port in the upstream host becomes _port, and containerd's ?ns= is understood

@@ -10,7 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -24,7 +26,7 @@ func newSignCmd(g *globals) *cobra.Command {
 	var o signOptions
 	cmd := &cobra.Command{
 		Use:   "sign --key KEY BUNDLE",
-		Short: "Sign a bundle, so that others can tell where it is from",
+		Short: "Sign a bundle",
 		Long: `Signs a bundle's identity, which is the sha256 of its index.json and covers all it holds, and writes the signature beside it:
 NAME.kkb.sigstore.json. The signature holds for the same content however it is compressed, split or renamed; a copy under another
 name wants its signature renamed too. Nothing is asked of any network.
@@ -90,7 +92,7 @@ func runSign(ctx context.Context, g *globals, path string, o signOptions) error 
 	if out.Path == "" {
 		out.Path = sidecarName(path, o.signer)
 	}
-	if err := checkOutput(out.Path); err != nil {
+	if err := disk.CheckOutput(out.Path); err != nil {
 		return err
 	}
 	artifact, err := indexOf(path)
@@ -109,7 +111,7 @@ func runSign(ctx context.Context, g *globals, path string, o signOptions) error 
 	if !done {
 		data, err := key.SignBlob(artifact)
 		if err == nil {
-			err = writeFile(out.Path, 0o644, bytes.NewReader(data))
+			err = disk.WriteFile(out.Path, 0o644, bytes.NewReader(data))
 		}
 		if err != nil {
 			return err
@@ -134,7 +136,7 @@ func indexOf(path string) ([]byte, error) {
 
 // readPrivateKey reads a key, and warns where nothing but the file's permissions protects it.
 func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (*trust.PrivateKey, error) {
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -157,13 +159,13 @@ func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (
 	return key, nil
 }
 
-// signedBefore says whether a file has a good signature by the key already. A signature that is somebody else's is an error
+// signedBefore reports whether a file has a good signature by the key already. A signature that is somebody else's is an error
 // unless it may be replaced; the key's own, of a bundle that was built again, is not.
 func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bool) (bool, error) {
 	if !exists(file) {
 		return false, nil
 	}
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err == nil {
 		if _, err := trust.VerifyBlob([]*trust.PublicKey{key}, data, artifact); err == nil {
 			return true, nil
@@ -193,7 +195,7 @@ func staleSignatures(path string, x bundle.Index) []string {
 	}
 	var lines []string
 	for _, file := range files {
-		data, err := readSmall(file)
+		data, err := build.ReadFile(file)
 		if err == nil {
 			_, err = trust.VerifyBlob(nil, data, artifact)
 		}
@@ -205,16 +207,16 @@ func staleSignatures(path string, x bundle.Index) []string {
 }
 
 // noteSignatures tells about signatures after a copy: which one can come along, and which does not fit.
-func (c *copier) noteSignatures(r copyResult) {
-	for _, from := range c.from {
+func (g *globals) noteSignatures(sources []bundle.From, r copyResult, x bundle.Index) {
+	for _, from := range sources {
 		if from.Digest() != r.Digest || !exists(sidecarName(from.Name, "")) {
 			continue
 		}
 		if to := sidecarName(r.Path, ""); !exists(to) {
-			c.note("%s has the same identity, so the signature of %s holds for it: copy it to %s", r.Path, from.Name, to)
+			g.note("%s has the same identity, so the signature of %s holds for it: copy it to %s", r.Path, from.Name, to)
 		}
 	}
-	for _, line := range staleSignatures(r.Path, r.index) {
-		c.warn(line)
+	for _, line := range staleSignatures(r.Path, x) {
+		g.warn(line)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/helper"
 	"github.com/kkbundle/kkbundle/installer"
@@ -114,7 +115,7 @@ func (s *site) Close() error {
 }
 
 func (s *site) readCluster(ctx context.Context, file string) error {
-	read := readSmall
+	read := build.ReadFile
 	name := file
 	dir := filepath.Dir(file)
 	if file == "" {
@@ -123,18 +124,18 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 		}
 		if s.bundle == nil && s.clusterOptional {
 			s.cluster, s.anyCluster = anyCluster(s.inv), true
-			s.values = readSmall
+			s.values = build.ReadFile
 			return nil
 		}
 		if s.bundle == nil {
 			return &usageError{errors.New("name the cluster file with -c, or a bundle that carries one")}
 		}
-		name, dir = documentCluster, ""
+		name, dir = bundle.DocumentCluster, ""
 		if _, ok := s.bundle.Find(bundle.KindManifest, name, ""); !ok {
 			return &inputError{errors.New("the bundle was built without a cluster file: name one with -c")}
 		}
 		read = func(ref string) ([]byte, error) {
-			return readDocument(ctx, &s.bundle.Catalog, bundle.KindManifest, ref)
+			return s.bundle.Document(ctx, bundle.KindManifest, ref)
 		}
 	}
 	data, err := read(name)
@@ -146,7 +147,7 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 		return err
 	}
 	s.cluster = c.WithDefaults()
-	if s.cluster.Catalogs, err = readCatalogs(c, read, dir); err != nil {
+	if s.cluster.Catalogs, err = build.ReadCatalogs(c, read, dir); err != nil {
 		return err
 	}
 	s.values = func(path string) ([]byte, error) { return read(filepath.Join(dir, path)) }
@@ -304,7 +305,7 @@ func given(what, env, file string, held manifest.Secret) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		data, err := readSmall(path)
+		data, err := build.ReadFile(path)
 		return strings.TrimRight(string(data), "\r\n"), err
 	}
 	return held.Reveal(), nil

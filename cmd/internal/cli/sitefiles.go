@@ -11,6 +11,9 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
@@ -28,7 +31,7 @@ func (g *globals) readInventory(file string) (*manifest.Inventory, error) {
 	if file == "" {
 		return nil, &usageError{errors.New("say which hosts with -i INVENTORY")}
 	}
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +49,7 @@ func (g *globals) parseCluster(file string, data []byte, settings []string) (*ma
 
 // readCluster is readInventory for a cluster file.
 func (g *globals) readCluster(file string, settings []string) (*manifest.Cluster, error) {
-	data, err := readSmall(file)
+	data, err := build.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +77,7 @@ func (g *globals) noteGaps(err error) {
 func newInitCmd(g *globals, name, what string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "init [FILE]",
-		Short:   "Write " + what + " to begin with",
+		Short:   "Write " + what + " as a starting point",
 		Long:    "Writes " + what + " with the most common keys and comments, to be changed: " + name + " unless another name is given. A file that is there is never replaced.",
 		Example: "  kkbundle " + parentOf(name) + " init",
 		Args:    takes("[FILE]"),
@@ -87,7 +90,7 @@ func newInitCmd(g *globals, name, what string) *cobra.Command {
 			if exists(file) {
 				return fmt.Errorf("%s is there, and is not replaced: name another file", file)
 			}
-			if err := writeFile(file, 0o644, bytes.NewReader(data)); err != nil {
+			if err := disk.WriteFile(file, 0o644, bytes.NewReader(data)); err != nil {
 				return err
 			}
 			g.note("wrote %s; change it, then: kkbundle %s check %s", file, parentOf(name), file)
@@ -97,7 +100,7 @@ func newInitCmd(g *globals, name, what string) *cobra.Command {
 }
 
 func parentOf(starter string) string {
-	if starter == documentCluster {
+	if starter == bundle.DocumentCluster {
 		return "config"
 	}
 	return "inventory"

@@ -18,7 +18,7 @@ func newStatusCmd(g *globals) *cobra.Command {
 	o := statusOptions{siteFlags: siteFlags{clusterOptional: true}}
 	cmd := &cobra.Command{
 		Use:   "status -i INVENTORY [BUNDLE]",
-		Short: "Show a cluster's nodes, health and certificates, and change nothing",
+		Short: "Show the nodes, health and certificates of a cluster",
 		Long: `Looks at every host and at the cluster, and prints a short picture: nodes and their versions, etcd, how long certificates last, what was
 installed last from this work directory, and whatever is not as it should be, with why and what to do. Nothing is made or changed.
 

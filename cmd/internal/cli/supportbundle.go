@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -21,7 +22,7 @@ func newSupportBundleCmd(g *globals) *cobra.Command {
 	o := supportOptions{siteFlags: siteFlags{clusterOptional: true}}
 	cmd := &cobra.Command{
 		Use:   "support-bundle -i INVENTORY [BUNDLE]",
-		Short: "Collect logs, facts and configuration without secrets, for whoever has to find out what is wrong",
+		Short: "Collect logs, facts and configuration for support, without secrets",
 		Long: `Collects from every host and from the cluster what somebody needs who is to find out what is wrong, into one tar compressed with zstd
 (mode 0600): install.log and the last report, logs of units and pods, facts, versions, configuration files and the cluster's objects
 but for its Secrets. Passwords, tokens and keys are taken out of all of it. Nothing on the hosts is changed.
@@ -52,7 +53,7 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 	g.note("asking %s", plain.Count(len(s.inv.Hosts()), "host"))
 	const mode = 0o600
 	var made installer.SupportBundle
-	err = writeFileWith(o.output, mode, func(w io.Writer) (err error) {
+	err = disk.WriteFileWith(o.output, mode, func(w io.Writer) (err error) {
 		made, err = installer.WriteSupportBundle(ctx, installer.StatusOptions{Options: s.options(), AnyCluster: s.anyCluster}, w)
 		return err
 	})

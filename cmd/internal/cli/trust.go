@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/trust"
@@ -92,7 +93,7 @@ type signed struct {
 // with a warning, where nothing signs the bundle and nothing has to. The index must be that of the handle that is read from
 // afterwards: its digests are what the signature vouches for.
 func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
-	n := signaturesOf{name: bundleName(path), read: readSmall, list: func() ([]string, error) { return g.trust.sidecars(path) }}
+	n := signaturesOf{name: bundleName(path), read: build.ReadFile, list: func() ([]string, error) { return g.trust.sidecars(path) }}
 	n.none = "standard input brings no signature, name it with --signature"
 	if path != standardStream {
 		n.none = fmt.Sprintf("there is no %s", sidecarName(path, ""))
@@ -171,7 +172,7 @@ func (o *trustOptions) load() ([]*trust.PublicKey, error) {
 	}
 	var keys []*trust.PublicKey
 	for _, file := range files {
-		data, err := readSmall(file)
+		data, err := build.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("trusted keys: %w", err)
 		}
@@ -244,7 +245,7 @@ func sidecarName(path, signer string) string {
 	return bundle.BaseName(path) + signer + sidecarSuffix
 }
 
-// signerName says whether a name can stand in a signature's file name. It begins with a letter, so that NAME.kkb.[0-9]* are
+// signerName reports whether a name can stand in a signature's file name. It begins with a letter, so that NAME.kkb.[0-9]* are
 // parts and nothing else.
 func signerName(s string) bool {
 	const most = 63

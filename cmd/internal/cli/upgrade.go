@@ -28,7 +28,7 @@ func newUpgradeCmd(g *globals) *cobra.Command {
 	var o upgradeOptions
 	cmd := &cobra.Command{
 		Use:   "upgrade -i INVENTORY BUNDLE",
-		Short: "Bring a cluster to the version of another bundle",
+		Short: "Upgrade a cluster to the version of a bundle",
 		Long: `Brings a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet.
 
 What runs is read from the cluster, the plan shown and asked for. An unhealthy cluster is refused with the reasons. The

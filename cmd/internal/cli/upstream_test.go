@@ -276,7 +276,7 @@ func (s *fileServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Unix(0, 0), bytes.NewReader(data))
 }
 
-// stops says whether the answer to a request has to stop in the middle, and whether it is the first of its path.
+// stops reports whether the answer to a request has to stop in the middle, and whether it is the first of its path.
 func (s *fileServer) stops(r *http.Request) (first, stops bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -16,7 +17,7 @@ func newVerifyCmd(g *globals) *cobra.Command {
 	var o verifyOptions
 	cmd := &cobra.Command{
 		Use:   "verify BUNDLE",
-		Short: "Check every byte of a bundle, and who signed it",
+		Short: "Verify the content and the signature of a bundle",
 		Long: `Checks every byte of a bundle: each frame, each digest, that every item is whole, and that the directory and the archive
 agree. All damage is listed, with the items it concerns. Prints the bundle's digest, its identity.
 
@@ -68,7 +69,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		return err
 	}}, func(c *bundle.Catalog) (err error) {
 		if o.closure {
-			r.Needed, err = checkClosure(ctx, path, c)
+			r.Needed, err = build.CheckClosure(ctx, path, c)
 		}
 		return err
 	})

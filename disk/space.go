@@ -1,4 +1,4 @@
-package cli
+package disk
 
 import (
 	"errors"
@@ -8,31 +8,31 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A spaceNeed is a directory that something of at most that many bytes will be written to.
-type spaceNeed struct {
-	dir, what string
-	bytes     int64
-	remedy    string // beside making room
+// A Need is the room that something takes in a directory.
+type Need struct {
+	Dir, What string
+	Bytes     int64  // at most
+	Remedy    string // where there is no room; an imperative clause
 }
 
-// A disk is a file system with all that is to be written to it.
-type disk struct {
+// A fileSystem is one file system with all needs on it.
+type fileSystem struct {
 	device uint64
 	free   int64
 	bytes  int64
-	needs  []spaceNeed
+	needs  []Need
 }
 
-// checkSpace says what is needed and free, and refuses what does not fit, before anything is written. Needs on one file
-// system add up.
-func checkSpace(needs ...spaceNeed) (room string, err error) {
-	var disks []*disk
+// CheckSpace returns the needed and the free bytes of each file system as text, and an error if one of them lacks room. Needs on one
+// file system add up.
+func CheckSpace(needs ...Need) (room string, err error) {
+	var disks []*fileSystem
 	for _, n := range needs {
-		device, free, err := freeSpace(n.dir)
+		device, free, err := freeSpace(n.Dir)
 		if err != nil {
-			return "", fmt.Errorf("space for %s: %w", n.what, err)
+			return "", fmt.Errorf("space for %s: %w", n.What, err)
 		}
-		d := &disk{device: device, free: free}
+		d := &fileSystem{device: device, free: free}
 		for _, have := range disks {
 			if have.device == device {
 				d = have
@@ -42,7 +42,7 @@ func checkSpace(needs ...spaceNeed) (room string, err error) {
 			disks = append(disks, d)
 		}
 		d.needs = append(d.needs, n)
-		d.bytes += n.bytes
+		d.bytes += n.Bytes
 	}
 	var texts []string
 	var errs []error
@@ -55,24 +55,24 @@ func checkSpace(needs ...spaceNeed) (room string, err error) {
 	return strings.Join(texts, "; "), errors.Join(errs...)
 }
 
-// list names what is to be written, with its place, and each one's bytes if wanted.
-func (d *disk) list(bytes bool) string {
+// list returns the needs with their directories, and with their bytes if bytes is set.
+func (d *fileSystem) list(bytes bool) string {
 	parts := make([]string, 0, len(d.needs))
 	for _, n := range d.needs {
-		text := fmt.Sprintf("%s in %s", n.what, n.dir)
+		text := fmt.Sprintf("%s in %s", n.What, n.Dir)
 		if bytes {
-			text += fmt.Sprintf(" (%s)", plain.Size(n.bytes))
+			text += fmt.Sprintf(" (%s)", plain.Size(n.Bytes))
 		}
 		parts = append(parts, text)
 	}
 	return strings.Join(parts, " and ")
 }
 
-func (d *disk) refusal() error {
+func (d *fileSystem) refusal() error {
 	remedies := make([]string, 0, len(d.needs))
 	for _, n := range d.needs {
-		if n.bytes > 0 {
-			remedies = append(remedies, n.remedy)
+		if n.Bytes > 0 {
+			remedies = append(remedies, n.Remedy)
 		}
 	}
 	return fmt.Errorf("no space for %s: %s needed there at most, %s free: make room; %s",

@@ -1,10 +1,10 @@
 //go:build unix
 
-package cli
+package disk
 
 import "golang.org/x/sys/unix"
 
-// writable says why no file can be made in dir: permissions, or a file system that is read-only.
+// writable returns why dir is not writable: permissions, or a read-only file system.
 func writable(dir string) error { return unix.Access(dir, unix.W_OK|unix.X_OK) }
 
 // freeSpace returns the file system that dir lies on and the bytes that this user may still write there.

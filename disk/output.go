@@ -1,4 +1,5 @@
-package cli
+// Package disk looks at file systems before something is written to them, and writes files whole or not at all.
+package disk
 
 import (
 	"errors"
@@ -9,23 +10,23 @@ import (
 	"path/filepath"
 )
 
-// checkOutput refuses a place where no file can be put, before anything is done for it. What is there already is only
-// replaced if it is a file: everything is written under another name first, and a device would be gone.
-func checkOutput(path string) error {
+// CheckOutput returns an error unless a file can be written to path: its directory exists and is writable, and path is free
+// or a regular file. Files are written under another name and renamed, which would replace a device.
+func CheckOutput(path string) error {
 	dir := filepath.Dir(path)
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("cannot write %s: %w", path, fmt.Errorf(format, args...))
 	}
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, fs.ErrNotExist):
-		return refuse("there is no directory %s: make it, or name another place", dir)
+		return refuse("directory %s does not exist: create it, or name another place", dir)
 	case err != nil:
 		return refuse("%w", err)
 	case !info.IsDir():
 		return refuse("%s is not a directory: name another place", dir)
 	}
 	if err := writable(dir); err != nil {
-		return refuse("no file can be made in %s: %w", dir, err)
+		return refuse("directory %s is not writable: %w", dir, err)
 	}
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -40,17 +41,17 @@ func checkOutput(path string) error {
 	return nil
 }
 
-// writeFile writes whole or not at all.
-func writeFile(path string, mode os.FileMode, content io.Reader) error {
-	return writeFileWith(path, mode, func(w io.Writer) error {
+// WriteFile writes content to path with this mode, whole or not at all.
+func WriteFile(path string, mode os.FileMode, content io.Reader) error {
+	return WriteFileWith(path, mode, func(w io.Writer) error {
 		_, err := io.Copy(w, content)
 		return err
 	})
 }
 
-// writeFileWith is writeFile for what writes itself.
-func writeFileWith(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
-	if err := checkOutput(path); err != nil {
+// WriteFileWith is WriteFile for content that a function writes.
+func WriteFileWith(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
+	if err := CheckOutput(path); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")

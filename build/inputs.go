@@ -1,4 +1,4 @@
-package cli
+package build
 
 import (
 	"bytes"
@@ -24,18 +24,18 @@ import (
 // maxMatches bounds the files that the patterns under manifests match.
 const maxMatches = 10_000
 
-// beside is where a path of the manifest leads.
-func (p *project) beside(name string) string {
+// beside resolves a path of the manifest.
+func (p *Project) beside(name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
 	return filepath.Join(p.dir, filepath.FromSlash(name))
 }
 
-// matches expands the patterns under manifests into files and kustomize directories, sorted. kkbundle's own files, which
-// may lie among them, are left out. The error joins every problem.
-func (p *project) matches() (files, dirs []string, err error) {
-	if len(p.manifest.Manifests) == 0 {
+// matches expands the patterns under manifests into files and kustomize directories, sorted. It leaves out kkbundle's own
+// files. The error joins every problem.
+func (p *Project) matches() (files, dirs []string, err error) {
+	if len(p.Manifest.Manifests) == 0 {
 		return nil, nil, nil
 	}
 	root, err := os.OpenRoot(cmp.Or(p.dir, "."))
@@ -44,10 +44,10 @@ func (p *project) matches() (files, dirs []string, err error) {
 	}
 	defer root.Close()
 	var errs []error
-	for i, pattern := range p.manifest.Manifests {
+	for i, pattern := range p.Manifest.Manifests {
 		names, err := fs.Glob(root.FS(), path.Clean(pattern))
 		if err == nil && len(names) == 0 {
-			err = errors.New("no file and no directory is called so")
+			err = errors.New("no file and no directory matches")
 		}
 		for _, name := range names {
 			isDir, refused := isKustomization(root, name)
@@ -61,18 +61,18 @@ func (p *project) matches() (files, dirs []string, err error) {
 			}
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: manifests[%d]: %s: %w", p.file, i, pattern, err))
+			errs = append(errs, fmt.Errorf("%s: manifests[%d]: %s: %w", p.File, i, pattern, err))
 		}
 	}
 	if len(files)+len(dirs) > maxMatches {
-		errs = append(errs, fmt.Errorf("%s: manifests: more than %d files match", p.file, maxMatches))
+		errs = append(errs, fmt.Errorf("%s: manifests: more than %d files match", p.File, maxMatches))
 	}
 	slices.Sort(files)
 	slices.Sort(dirs)
 	return slices.Compact(files), slices.Compact(dirs), errors.Join(errs...)
 }
 
-// isKustomization tells a directory to build from a file to read, and refuses what is neither.
+// isKustomization reports whether name is a directory with a kustomization, and not a file. Anything else is an error.
 func isKustomization(root *os.Root, name string) (bool, error) {
 	info, err := root.Stat(name)
 	switch {
@@ -92,10 +92,10 @@ func isKustomization(root *os.Root, name string) (bool, error) {
 	return true, err
 }
 
-// ownFile tells whether a file is the manifest, its lock, or a cluster file or a catalog of it.
-func (p *project) ownFile(name string) bool {
-	own := []string{filepath.Base(p.file), filepath.Base(lockFile(p.file))}
-	for i, file := range p.manifest.ClusterFiles() {
+// ownFile reports whether a file is the manifest, its lock, or one of its cluster files or catalogs.
+func (p *Project) ownFile(name string) bool {
+	own := []string{filepath.Base(p.File), filepath.Base(LockFile(p.File))}
+	for i, file := range p.Manifest.ClusterFiles() {
 		file = path.Clean(filepath.ToSlash(file))
 		own = append(own, file)
 		for _, catalog := range p.clusters[i].Catalog {
@@ -105,7 +105,7 @@ func (p *project) ownFile(name string) bool {
 	return slices.Contains(own, name)
 }
 
-// yamlJobs are for the files, all at once, and for each kustomize directory.
+// yamlJobs returns one job for all YAML files and one for each kustomize directory.
 func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 	files, dirs, err := f.matches()
 	if err != nil {
@@ -117,13 +117,13 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 	var request findRequest
 	total := 0
 	for _, name := range files {
-		data, err := readSmall(f.beside(name))
+		data, err := ReadFile(f.beside(name))
 		if err != nil {
 			problems = append(problems, err.Error())
 			continue
 		}
 		if total += len(data); total > maxRendered {
-			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.file, plain.Size(maxRendered)))
+			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.File, plain.Size(maxRendered)))
 		}
 		request.YAML = append(request.YAML, charts.ValuesFile{Name: name, Data: data})
 		f.seen.inputs = append(f.seen.inputs, inputOf(name, data))
@@ -142,7 +142,7 @@ func inputOf(name string, data []byte) manifest.Input {
 	return manifest.Input{Path: name, Digest: digest.FromBytes(data)}
 }
 
-// inputsOf notes files as inputs.
+// inputsOf records files as inputs of the lock.
 func (f *finder) inputsOf(names []string) (problems []string) {
 	for _, name := range names {
 		d, err := f.digestOf(name)
@@ -155,8 +155,8 @@ func (f *finder) inputsOf(names []string) (problems []string) {
 	return problems
 }
 
-// digestOf is the digest of a file, or of a chart directory's archive.
-func (p *project) digestOf(name string) (digest.Digest, error) {
+// digestOf returns the digest of a file, or of the archive of a chart directory.
+func (p *Project) digestOf(name string) (digest.Digest, error) {
 	at := p.beside(name)
 	info, err := os.Stat(at)
 	if err != nil {
@@ -184,13 +184,13 @@ func (p *project) digestOf(name string) (digest.Digest, error) {
 	return d.Digest(), nil
 }
 
-// checkInputs compares the files that the lock's images were found with to what they are now. stale says how they differ.
-func (p *project) checkInputs(l *manifest.Lock) (stale, err error) {
+// checkInputs compares the files that the lock was made from with their content now. stale describes the difference.
+func (p *Project) checkInputs(l *manifest.Lock) (stale, err error) {
 	files, _, err := p.matches()
 	if err != nil {
-		return nil, &findError{[]string{err.Error()}}
+		return nil, &FindError{[]string{err.Error()}}
 	}
-	for _, c := range p.manifest.Charts {
+	for _, c := range p.Manifest.Charts {
 		if c.Path != "" && !c.ImagesListed {
 			files = append(files, c.Path)
 		}
@@ -206,40 +206,40 @@ func (p *project) checkInputs(l *manifest.Lock) (stale, err error) {
 	}), nil
 }
 
-// documents are what the bundle carries besides the items and the lock: what install reads, and the YAML under manifests.
-func (p *project) documents(l *manifest.Lock) ([]document, error) {
+// documents returns the documents of the bundle besides the lock: the files that install reads, and the YAML under manifests.
+func (p *Project) documents(l *manifest.Lock) ([]bundle.Document, error) {
 	list := slices.Clone(p.extras)
 	for _, in := range l.Inputs {
 		if p.isValues(in.Path) {
 			continue
 		}
-		data, err := readSmall(p.beside(in.Path))
+		data, err := ReadFile(p.beside(in.Path))
 		if err != nil {
 			return nil, err
 		}
 		if digest.FromBytes(data) != in.Digest {
-			return nil, &inputError{fmt.Errorf("%s changed while the bundle was built: build again", in.Path)}
+			return nil, &InputError{fmt.Errorf("%s changed while the bundle was built: build again", in.Path)}
 		}
-		i := slices.IndexFunc(list, func(d document) bool { return d.ref == in.Path })
+		i := slices.IndexFunc(list, func(d bundle.Document) bool { return d.Ref == in.Path })
 		switch {
 		case i < 0:
-			list = append(list, document{bundle.KindManifest, in.Path, data})
-		case !bytes.Equal(list[i].data, data):
-			return nil, &inputError{fmt.Errorf("%s is the name of another file in the bundle: rename it", in.Path)}
+			list = append(list, bundle.Document{Kind: bundle.KindManifest, Ref: in.Path, Data: data})
+		case !bytes.Equal(list[i].Data, data):
+			return nil, &InputError{fmt.Errorf("%s is the name of another file in the bundle: rename it", in.Path)}
 		}
 	}
 	return list, nil
 }
 
-// isValues tells whether an input is a local chart, values of a chart or YAML of a cluster's, and not YAML to be carried.
-func (p *project) isValues(name string) bool {
-	for _, c := range p.manifest.Charts {
+// isValues reports whether an input is a local chart, a values file or YAML of a cluster file, and not YAML under manifests.
+func (p *Project) isValues(name string) bool {
+	for _, c := range p.Manifest.Charts {
 		if c.Path == name || slices.Contains(c.Values, name) {
 			return true
 		}
 	}
 	if slices.Contains(p.applied, name) {
-		return true // the bundle carries them with the cluster file
+		return true // carried with the cluster file
 	}
-	return slices.ContainsFunc(p.manifest.Uses, func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
+	return slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
 }

@@ -1,4 +1,4 @@
-package cli
+package build
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // failures collects the items of a build that failed at one step, while the others go on: whatever can be brought is there
@@ -42,15 +41,15 @@ func (f *failures) err() error {
 	return &fetch.Errors{Failed: f.list, Items: f.items}
 }
 
-// announce says early what the run will end with: these, and more that failed since.
-func (f *failures) announce(g *globals, more []*fetch.ItemError) {
+// announce reports early the failures that the run will end with.
+func (f *failures) announce(s *session, more []*fetch.ItemError) {
 	all := slices.Concat(f.list, more)
 	if len(all) == 0 {
 		return
 	}
 	refs := make([]string, len(all))
 	for i, e := range all {
-		refs[i] = plain.Line(e.Ref)
+		refs[i] = e.Ref
 	}
-	g.note("cannot be had, as said at the end: %s; the rest is fetched all the same", strings.Join(refs, ", "))
+	s.note("not available: %s; the other items are fetched", strings.Join(refs, ", "))
 }

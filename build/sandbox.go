@@ -1,4 +1,4 @@
-package cli
+package build
 
 import (
 	"bufio"
@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/charts"
@@ -28,26 +27,29 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A template can loop or allocate without an end, and nothing stops it from within a process. So charts are rendered, and
-// YAML is parsed, by a child process that gets its work on standard input, has no environment and no network, and is
-// killed when its time is over. It ends itself when it has too much memory, or when its parent is gone.
-const (
-	findCommand = "find-images"
+// FinderCommand is the argument with which this program starts itself as a sandbox. Main of a program that uses this package calls
+// RunFinder if it is the first argument.
+//
+// A template can loop or allocate without an end, and nothing within a process can stop it. So charts are rendered, and YAML is
+// parsed, by a child process that gets its work on standard input and has no environment and no network. It is killed when its
+// time is over. It exits when it uses too much memory, or when its parent is gone.
+const FinderCommand = "find-images"
 
-	maxRendered = 64 << 20 // bytes that a chart renders to, or of all files; the largest charts have a few MiB
+const (
+	maxRendered = 64 << 20 // bytes of a rendered chart, or of all files; the largest charts have a few MiB
 	maxAnswer   = 64 << 20 // bytes
 	maxMemory   = 1 << 30  // bytes of the child
 	maxProblem  = 300      // bytes that are kept of each end of a message
 	maxStack    = 64 << 20 // bytes of a goroutine; Helm's includes nest 1,000 deep at most
 	memoryTick  = 10 * time.Millisecond
 
-	exitMemory = 3 // exit codes between parent and child; no user sees them
+	exitMemory = 3 // exit codes of the child; no user sees them
 	exitOrphan = 4
 )
 
-// findRequest is one child's work: a chart, whose archive follows, or files, or a kustomization.
+// findRequest is the work of one child: a chart, whose archive follows, or files, or a kustomization.
 type findRequest struct {
-	// Source begins the places of what is found.
+	// Source is the first part of the places of images.
 	Source    string
 	Rules     []manifest.ImageRule
 	Chart     *chartRequest       `json:",omitempty"`
@@ -63,11 +65,11 @@ type chartRequest struct {
 
 type kustomizeRequest struct{ Root, Dir string }
 
-// findAnswer is what the child prints.
+// findAnswer is the output of the child.
 type findAnswer struct {
 	discover.Result
 	Problems []string
-	Files    []string // that a kustomization was made from
+	Files    []string // files of a kustomization
 }
 
 // A findJob is a request with the chart's archive, which is in the cache.
@@ -76,7 +78,7 @@ type findJob struct {
 	archive digest.Digest
 }
 
-// ask has a child do a job. What the child cannot do is a *findError.
+// ask has a child do a job. The error is a *FindError if the child failed.
 func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error) {
 	var archive io.Reader = http.NoBody
 	if c := job.request.Chart; c != nil {
@@ -95,9 +97,9 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 	if err != nil {
 		return a, err
 	}
-	limited, cancel := context.WithTimeout(ctx, f.timeout)
+	limited, cancel := context.WithTimeout(ctx, f.RenderTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(limited, exe, findCommand)
+	cmd := exec.CommandContext(limited, exe, FinderCommand)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = []string{"GOTRACEBACK=none"}
 	cmd.WaitDelay = time.Second
@@ -108,14 +110,14 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 	case ctx.Err() != nil:
 		return a, context.Cause(ctx)
 	case limited.Err() != nil:
-		return a, job.problem("it did not end within %s; a template loops, or --render-timeout has to be longer", f.timeout)
-	case sent != nil: // what the child says of it would mislead
+		return a, job.problem("rendering took longer than %s: a template loops, or --render-timeout has to be longer", f.RenderTimeout)
+	case sent != nil: // the error of the child would mislead
 		return a, sent
 	case err != nil:
 		return a, job.problem("%s", explainExit(err, string(stderr.Bytes())))
 	}
 	if err := json.Unmarshal(answer, &a); err != nil {
-		return a, job.problem("its answer cannot be read: %v", err)
+		return a, job.problem("unreadable answer of the finder process: %v", err)
 	}
 	return a, nil
 }
@@ -125,10 +127,10 @@ func (j findJob) problem(format string, args ...any) error {
 	if name == "" {
 		name = "manifests"
 	}
-	return &findError{[]string{name + ": " + fmt.Sprintf(format, args...)}}
+	return &FindError{[]string{name + ": " + fmt.Sprintf(format, args...)}}
 }
 
-// converse runs the child. Its standard input stays open until it has ended: the child takes the end of it for ours.
+// converse runs the child. Its standard input stays open until it has ended: for the child, the end of it is the end of the parent.
 func converse(cmd *exec.Cmd, request findRequest, archive io.Reader) (answer []byte, sent, err error) {
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -143,8 +145,8 @@ func converse(cmd *exec.Cmd, request findRequest, archive io.Reader) (answer []b
 	}
 	result := make(chan error, 1)
 	go func() {
-		from := &readError{r: archive}
-		if json.NewEncoder(stdin).Encode(request) == nil { // a child that ends early says why itself
+		from := &errorReader{r: archive}
+		if json.NewEncoder(stdin).Encode(request) == nil { // a child that ends early reports why itself
 			_, _ = io.Copy(stdin, from)
 		}
 		if from.err != nil {
@@ -154,23 +156,23 @@ func converse(cmd *exec.Cmd, request findRequest, archive io.Reader) (answer []b
 	}()
 	answer, err = io.ReadAll(io.LimitReader(stdout, maxAnswer+1))
 	if len(answer) > maxAnswer {
-		err = errors.Join(fmt.Errorf("it found more than %d bytes of references", maxAnswer), cmd.Process.Kill())
+		err = errors.Join(fmt.Errorf("answer exceeds %d bytes", maxAnswer), cmd.Process.Kill())
 	}
 	ended := cmd.Wait()
-	if errors.Is(ended, exec.ErrWaitDelay) { // it ended well, and this machine was too busy to hear the end of what it complained about
+	if errors.Is(ended, exec.ErrWaitDelay) { // it succeeded, and this machine was too busy to read the end of its standard error
 		ended = nil
 	}
 	return answer, <-result, errors.Join(err, ended)
 }
 
-// readError remembers why reading ended.
-type readError struct {
+// errorReader keeps the error that ended reading.
+type errorReader struct {
 	r   io.Reader
 	err error
 }
 
 // Read implements io.Reader.
-func (r *readError) Read(p []byte) (int, error) {
+func (r *errorReader) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		r.err = err
@@ -178,53 +180,47 @@ func (r *readError) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explainExit says why a child ended without an answer.
+// explainExit describes why a child ended without an answer.
 func explainExit(err error, stderr string) string {
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.ExitCode() == exitMemory, strings.Contains(stderr, "out of memory"), strings.Contains(stderr, "cannot allocate memory"):
-		return fmt.Sprintf("it takes more than %s of memory; a template repeats without an end", plain.Size(maxMemory))
+		return fmt.Sprintf("rendering takes more than %s of memory: a template repeats without an end", plain.Size(maxMemory))
 	case strings.Contains(stderr, "stack overflow"), strings.Contains(stderr, "stack exceeds"):
-		return "its templates call one another without an end"
+		return "templates include one another without an end"
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(stderr), "\n")
-	return strings.TrimSpace(fmt.Sprintf("the process that looks into it ended: %v %s", err, first))
+	return strings.TrimSpace(fmt.Sprintf("the finder process failed: %v %s", err, first))
 }
 
-func newFindCmd(g *globals) *cobra.Command {
-	return &cobra.Command{
-		Use:    findCommand,
-		Short:  "Look for images in a chart or in YAML, for another kkbundle",
-		Hidden: true,
-		Args:   takes(),
-		RunE: func(*cobra.Command, []string) error {
-			confine()
-			in := bufio.NewReader(g.In)
-			line, err := in.ReadBytes('\n')
-			if err != nil {
-				return err
-			}
-			var request findRequest
-			if err := json.Unmarshal(line, &request); err != nil {
-				return err
-			}
-			var archive []byte
-			if request.Chart != nil {
-				archive = make([]byte, min(request.Chart.Size, maxRendered))
-				if _, err := io.ReadFull(in, archive); err != nil {
-					return err
-				}
-			}
-			go func() {
-				_, _ = io.Copy(io.Discard, in) // ends when the parent does
-				os.Exit(exitOrphan)
-			}()
-			return json.NewEncoder(g.Out).Encode(request.answer(archive))
-		},
+// RunFinder is the work of the child: it reads a request from r and writes the answer to w. It confines the whole process, so call
+// it only where the program was started with FinderCommand.
+func RunFinder(r io.Reader, w io.Writer) error {
+	confine()
+	in := bufio.NewReader(r)
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return err
 	}
+	var request findRequest
+	if err := json.Unmarshal(line, &request); err != nil {
+		return err
+	}
+	var archive []byte
+	if request.Chart != nil {
+		archive = make([]byte, min(request.Chart.Size, maxRendered))
+		if _, err := io.ReadFull(in, archive); err != nil {
+			return err
+		}
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, in) // ends when the parent does
+		os.Exit(exitOrphan)            //nolint:forbidigo // this process is the sandbox
+	}()
+	return json.NewEncoder(w).Encode(request.answer(archive))
 }
 
-// confine bounds this process's memory, and takes away its network as far as libraries would use it.
+// confine limits the memory of this process and disables the HTTP client of libraries.
 func confine() {
 	log.SetOutput(io.Discard) // Helm logs there
 	http.DefaultTransport = noNetwork{}
@@ -235,7 +231,7 @@ func confine() {
 		for range time.Tick(memoryTick) {
 			metrics.Read(samples)
 			if samples[0].Value.Uint64()-samples[1].Value.Uint64() > maxMemory {
-				os.Exit(exitMemory)
+				os.Exit(exitMemory) //nolint:forbidigo // this process is the sandbox
 			}
 		}
 	}()
@@ -249,7 +245,7 @@ func (noNetwork) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("%s is not fetched: put a copy below the manifest's directory and name that", r.URL.Redacted())
 }
 
-// answer does the work.
+// answer searches what the request names.
 func (r findRequest) answer(archive []byte) findAnswer {
 	var a findAnswer
 	f, err := discover.NewFinder(r.Rules)
@@ -271,7 +267,7 @@ func (r findRequest) answer(archive []byte) findAnswer {
 
 func (a *findAnswer) problem(source string, err error) {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		if len(line) > 2*maxProblem { // Helm names every template on the way, and there may be a thousand
+		if len(line) > 2*maxProblem { // Helm names every template of the call chain, up to a thousand
 			line = strings.ToValidUTF8(line[:maxProblem]+" … "+line[len(line)-maxProblem:], "")
 		}
 		if source != "" && !strings.HasPrefix(line, source) {
@@ -296,7 +292,7 @@ func (a *findAnswer) chart(f *discover.Finder, r findRequest, archive []byte) {
 		a.problem(r.Source, err)
 		return
 	}
-	o.Values = charts.MergeValues(o.Values, values) // the user's go over those that install makes itself
+	o.Values = charts.MergeValues(o.Values, values) // values of the user win
 	rendering, err := charts.Render(bytes.NewReader(archive), o)
 	if err != nil {
 		a.problem(r.Source, err)

@@ -1,4 +1,4 @@
-package cli
+package transfer
 
 import (
 	"context"
@@ -13,8 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// merge joins what was chosen, sorted. Sources that differ under one name are an error that lists all, unless --prefer says
-// which one counts.
+// merge joins the chosen items, sorted. Without Prefer, different content under one name is an error that lists all such items.
 func (c *selector) merge() ([]bundle.Item, error) {
 	var merged []bundle.Item
 	var conflicts []error
@@ -28,9 +27,9 @@ func (c *selector) merge() ([]bundle.Item, error) {
 			case merged[at].Descriptor.Digest == it.Descriptor.Digest:
 				merged[at].Absent = both(merged[at].Absent, it.Absent)
 			case it.Kind == bundle.KindLock || aboutBundle(it): // documents writes a lock that holds for all
-			case c.prefer == "last":
+			case c.Prefer == PreferLast:
 				merged[at] = it
-			case c.prefer == "":
+			case c.Prefer == PreferNone:
 				conflicts = append(conflicts, c.conflict(merged[at], source, it))
 			}
 		}
@@ -42,12 +41,11 @@ func (c *selector) merge() ([]bundle.Item, error) {
 	return merged, nil
 }
 
-// keepManifests gives manifests that differ names of their own: what each source was built from stays known, and none
-// passes for the manifest of the result.
+// keepManifests renames different manifests: they stay in the result, and none of them looks like the manifest of the result.
 func (c *selector) keepManifests() {
 	find := func(items []bundle.Item) int {
 		return slices.IndexFunc(items, func(it bundle.Item) bool {
-			return it.Kind == bundle.KindManifest && it.Ref == documentManifest
+			return it.Kind == bundle.KindManifest && it.Ref == bundle.DocumentManifest
 		})
 	}
 	different, first := false, digest.Digest("")
@@ -68,18 +66,18 @@ func (c *selector) keepManifests() {
 			continue
 		}
 		x := c.from[source].Index()
-		name := strings.TrimSuffix(bundleFile(manifest.Metadata{Name: x.Name, Version: x.Version}), ".kkb")
+		name := strings.TrimSuffix(bundle.FileName(x.Name, x.Version), ".kkb")
 		if used[name] {
 			name += "-" + c.from[source].Digest().Encoded()[:12]
 		}
 		used[name] = true
-		items[i].Ref = name + "/" + documentManifest
+		items[i].Ref = name + "/" + bundle.DocumentManifest
 		items[i].Name = items[i].Ref
-		slices.SortFunc(items, byIndex)
+		slices.SortFunc(items, ByIndex)
 	}
 }
 
-// aboutBundle tells whether an item is a proof or a bill of materials, which is about the bundle as a whole.
+// aboutBundle reports whether an item describes its bundle as a whole: a closure or an SBOM.
 func aboutBundle(it bundle.Item) bool {
 	return it.Kind == bundle.KindClosure || it.Kind == bundle.KindSBOM
 }
@@ -98,16 +96,15 @@ func both(a, b []digest.Digest) []digest.Digest {
 func (c *selector) conflict(have bundle.Item, source int, it bundle.Item) error {
 	other := ""
 	for i, items := range c.chosen[:source] {
-		if slices.ContainsFunc(items, func(o bundle.Item) bool { return byIndex(o, have) == 0 }) {
+		if slices.ContainsFunc(items, func(o bundle.Item) bool { return ByIndex(o, have) == 0 }) {
 			other = c.from[i].Name
 		}
 	}
-	return fmt.Errorf("%s: %s in %s, %s in %s", it, shortDigest(have.Descriptor.Digest.String()), other,
-		shortDigest(it.Descriptor.Digest.String()), c.from[source].Name)
+	return fmt.Errorf("%s: %s in %s, %s in %s", it, short(have.Descriptor.Digest), other,
+		short(it.Descriptor.Digest), c.from[source].Name)
 }
 
-// documents leaves out what would not be true of the result, which is none of its sources: proofs and bills of materials
-// about those. Locks are written anew.
+// documents leaves out closures and SBOMs, which describe a source and not the result. Locks are written anew.
 func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item {
 	lock := false
 	out := slices.DeleteFunc(slices.Clone(x.Items), func(it bundle.Item) bool {
@@ -116,7 +113,7 @@ func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item 
 			return true
 		}
 		if aboutBundle(it) {
-			c.leftOut = append(c.leftOut, it.String()+": it is about another bundle than the result")
+			c.leftOut = append(c.leftOut, it.String()+": it describes a source and not the result")
 			return true
 		}
 		return false
@@ -126,23 +123,23 @@ func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item 
 	}
 	data, err := c.lock(ctx, manifest.Metadata{Name: x.Name, Version: x.Version}, out)
 	if err != nil {
-		c.leftOut = append(c.leftOut, "lock "+documentLock+": "+err.Error())
+		c.leftOut = append(c.leftOut, "lock "+bundle.DocumentLock+": "+err.Error())
 		return out
 	}
-	c.locks = append(c.locks, document{bundle.KindLock, documentLock, data})
+	c.locks = append(c.locks, bundle.Document{Kind: bundle.KindLock, Ref: bundle.DocumentLock, Data: data})
 	return out
 }
 
-// lock returns the lock of the items that are there. Its fingerprint is that of no manifest, so build says what is missing
-// in it instead of building less than a manifest names.
+// lock returns the lock of the items. Its fingerprint is that of no manifest, so build reports what the lock lacks instead of
+// building less than a manifest names.
 func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle.Item) ([]byte, error) {
 	var locks []*manifest.Lock
 	for _, f := range c.from {
-		data, err := readDocument(ctx, f.Catalog, bundle.KindLock, documentLock)
+		data, err := f.Document(ctx, bundle.KindLock, bundle.DocumentLock)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
-		l, err := manifest.ParseLock(f.Name+": "+documentLock, data)
+		l, err := manifest.ParseLock(f.Name+": "+bundle.DocumentLock, data)
 		if err != nil {
 			return nil, err
 		}
@@ -166,17 +163,17 @@ func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle
 	return out.Marshal()
 }
 
-// pin finds an item in the locks of the sources that it was taken from.
+// pin finds an item in the locks of its sources.
 func (c *selector) pin(locks []*manifest.Lock, it bundle.Item) (pin manifest.Pin, found bool) {
 	for i, l := range locks {
-		if !slices.ContainsFunc(c.chosen[i], func(o bundle.Item) bool { return byIndex(o, it) == 0 }) {
+		if !slices.ContainsFunc(c.chosen[i], func(o bundle.Item) bool { return ByIndex(o, it) == 0 }) {
 			continue
 		}
 		for _, p := range l.Items {
 			if p.Kind != it.Kind || p.Ref != it.Ref || p.Platform != "" && p.Platform != bundle.PlatformString(it.Descriptor.Platform) {
 				continue
 			}
-			unwanted := func(p string) bool { return !c.wanted.has(p) }
+			unwanted := func(p string) bool { return !c.Platforms.Has(p) }
 			p.Platforms = slices.DeleteFunc(slices.Clone(p.Platforms), unwanted)
 			p.Lacks = slices.DeleteFunc(slices.Clone(p.Lacks), unwanted)
 			if found {
@@ -188,4 +185,10 @@ func (c *selector) pin(locks []*manifest.Lock, it bundle.Item) (pin manifest.Pin
 		}
 	}
 	return pin, found
+}
+
+// short returns the beginning of a digest, which tells digests apart.
+func short(d digest.Digest) string {
+	const keep = len("sha256:") + 12
+	return d.String()[:min(len(d), keep)]
 }

@@ -10,30 +10,6 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-func TestGlob(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		pattern, name string
-		want          bool
-	}{
-		{"a", "a", true},
-		{"a", "ab", false},
-		{"a*", "ab/c", true},
-		{"*c", "ab/c", true},
-		{"*b*", "abc", true},
-		{"a*a", "a", false},
-		{"a*b*c", "a-b-b-c", true},
-		{"a*b*c", "a-c-b", false},
-		{"*", "", true},
-		{"**", "x", true},
-		{"https://x/y?z", "https://x/y?z", true},
-	} {
-		if got := glob(tc.pattern, tc.name); got != tc.want {
-			t.Errorf("glob(%q, %q) = %v", tc.pattern, tc.name, got)
-		}
-	}
-}
-
 // However items are called, a tree's files stay below it and apart from one another.
 func TestTreePaths(t *testing.T) {
 	t.Parallel()

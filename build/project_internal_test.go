@@ -1,12 +1,14 @@
-package cli
+package build
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch/packages"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -36,26 +38,26 @@ spec:
 			t.Fatal(err)
 		}
 	}
-	p, err := loadProject(filepath.Join(dir, "manifest.yaml"))
+	p, err := Load(filepath.Join(dir, "manifest.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(p.extras, func(d document) bool { return d.ref == documentCluster })
+	i := slices.IndexFunc(p.extras, func(d bundle.Document) bool { return d.Ref == bundle.DocumentCluster })
 	if i < 0 {
 		t.Fatal("the bundle would carry no cluster file")
 	}
-	data := p.extras[i].data
-	c, err := manifest.ParseCluster(documentCluster, data)
+	data := p.extras[i].Data
+	c, err := manifest.ParseCluster(bundle.DocumentCluster, data)
 	if err != nil || strings.Contains(string(data), "hunter2") {
 		t.Fatalf("%v\n%s", err, data)
 	}
-	if c.Metadata.Name != "sample" || c.ImageRegistry.Address != "harbor.site.example" || len(p.notes) == 0 {
-		t.Errorf("%+v, notes %v", c, p.notes)
+	if c.Metadata.Name != "sample" || c.ImageRegistry.Address != "harbor.site.example" || len(p.Notes) == 0 {
+		t.Errorf("%+v, notes %v", c, p.Notes)
 	}
 }
 
 // loadText loads a manifest with these lines at its end, and two clusters that need different packages.
-func loadText(t *testing.T, more string) (*project, error) {
+func loadText(t *testing.T, more string) (*Project, error) {
 	t.Helper()
 	const cluster = "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3"
 	dir := t.TempDir()
@@ -68,7 +70,7 @@ func loadText(t *testing.T, more string) (*project, error) {
 			t.Fatal(err)
 		}
 	}
-	return loadProject(filepath.Join(dir, "manifest.yaml"))
+	return Load(filepath.Join(dir, "manifest.yaml"))
 }
 
 // Packages are those that the tasks of all clusters need, where the manifest wants that.
@@ -91,7 +93,7 @@ packages:
 		"chrony conntrack-tools ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat",
 		"vim", "", "vim",
 	} {
-		if got := strings.Join(p.manifest.Packages[i].Install, " "); got != want {
+		if got := strings.Join(p.Manifest.Packages[i].Install, " "); got != want {
 			t.Errorf("packages[%d]: %s, want %s", i, got, want)
 		}
 	}
@@ -101,8 +103,9 @@ func TestLoadPackagesUnknown(t *testing.T) {
 	t.Parallel()
 	_, err := loadText(t, "cluster: one.yaml\npackages: [{distribution: beos/5, roles: true}, {distribution: debian/12, roles: true}]\n")
 	want := `manifest.yaml:6:12: packages[0]: what the cluster's tasks need on beos/5 is not known: one.yaml: distribution "beos" is not known; known: debian, ubuntu, `
-	if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != 10 {
-		t.Errorf("got %v, exit code %d", err, exitCode(err))
+	var problems manifest.Problems // exit code 10
+	if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &problems) {
+		t.Errorf("got %v, want problems with %s", err, want)
 	}
 }
 

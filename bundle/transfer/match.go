@@ -1,8 +1,8 @@
-package cli
+// Package transfer selects items of bundles and copies them into another bundle.
+package transfer
 
 import (
 	"cmp"
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -12,13 +12,9 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// itemsHelp says how --item and NAME name items.
-const itemsHelp = `An item is named by its reference as inspect shows it, by its short name, by name:version, or by its digest, with its kind
-and a slash before it where that is needed (file/tool). * stands for any characters.`
-
-// matching returns the items that a name or pattern means. Where it fits nothing as it is written, it is tried as docker
-// users write images: nginx:1.29 is docker.io/library/nginx:1.29.
-func matching(items []bundle.Item, pattern string) []bundle.Item {
+// Matching returns the items that a name or pattern means. If no item has the name, it is read as a short image name of Docker:
+// nginx:1.29 is docker.io/library/nginx:1.29.
+func Matching(items []bundle.Item, pattern string) []bundle.Item {
 	kind, text := splitKind(pattern)
 	find := func(fits func(bundle.Item) bool) (found []bundle.Item) {
 		for _, it := range items {
@@ -44,7 +40,7 @@ func matching(items []bundle.Item, pattern string) []bundle.Item {
 	})
 }
 
-// splitKind takes a kind off the front of a pattern.
+// splitKind cuts the kind from the front of a pattern.
 func splitKind(pattern string) (kind, rest string) {
 	before, after, ok := strings.Cut(pattern, "/")
 	if ok && slices.Contains(kinds(), before) {
@@ -60,7 +56,7 @@ func kinds() []string {
 	}
 }
 
-// named tells whether a pattern without kind means the item.
+// named reports whether a pattern without kind means the item.
 func named(it bundle.Item, pattern string) bool {
 	names := []string{it.Ref, it.Name, it.Descriptor.Digest.String()}
 	if it.Version != "" {
@@ -91,24 +87,27 @@ func glob(pattern, name string) bool {
 	return strings.HasSuffix(name, last)
 }
 
-// A noItemError says that nothing is called so, and what is called nearly so.
-type noItemError struct {
-	pattern, platform string
-	near              []string
+// A NoItemError is a pattern that means no item, with the nearest names.
+type NoItemError struct {
+	Pattern string
+	near    []string
 }
 
-func (e *noItemError) Error() string {
-	text := "the bundle has no " + e.pattern
-	if e.platform != "" {
-		text += " for " + e.platform
-	}
+// NewNoItemError returns the error of a pattern that means none of the items.
+func NewNoItemError(items []bundle.Item, pattern string) *NoItemError {
+	return &NoItemError{pattern, near(items, pattern)}
+}
+
+// Error names the pattern and the nearest names.
+func (e *NoItemError) Error() string {
+	text := "the bundle has no " + e.Pattern
 	if len(e.near) > 0 {
 		return text + "; did you mean " + strings.Join(e.near, " or ") + "?"
 	}
-	return text + "; `kkbundle inspect` lists what it has"
+	return text + "; `kkbundle inspect` lists its items"
 }
 
-// near returns the names of items that a mistyped one may have meant, at most three, the nearest first.
+// near returns at most three names of items that a mistyped pattern may mean, the nearest first.
 func near(items []bundle.Item, pattern string) []string {
 	const most = 3
 	_, text := splitKind(pattern)
@@ -151,27 +150,29 @@ func near(items []bundle.Item, pattern string) []string {
 	return names
 }
 
-// A platformSet is what --platform chose; an empty one is all of them.
-type platformSet []string
+// Platforms is a set of platforms. The empty set has all of them.
+type Platforms []manifest.Platform
 
-func parsePlatforms(texts []string) (platformSet, error) {
-	var set platformSet
+// ParsePlatforms reads platforms such as linux/amd64.
+func ParsePlatforms(texts []string) (Platforms, error) {
+	var set Platforms
 	for _, text := range texts {
 		p, err := manifest.PlatformString(text)
 		if err != nil {
-			return nil, &usageError{fmt.Errorf("--platform: %w", err)}
+			return nil, err
 		}
 		set = append(set, p)
 	}
 	return set, nil
 }
 
-// has tells whether a platform of a bundle was chosen.
-func (s platformSet) has(platform string) bool {
+// Has reports whether the set has a platform of a bundle.
+func (s Platforms) Has(platform string) bool {
 	if normal, err := manifest.PlatformString(platform); err == nil {
 		platform = normal
 	}
 	return len(s) == 0 || slices.Contains(s, platform)
 }
 
-func (s platformSet) String() string { return strings.Join(s, ", ") }
+// String lists the platforms.
+func (s Platforms) String() string { return strings.Join(s, ", ") }

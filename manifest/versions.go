@@ -1,4 +1,4 @@
-package cli
+package manifest
 
 import (
 	"cmp"
@@ -7,8 +7,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// compareVersions orders versions as semver does where both are such, and else as text.
-func compareVersions(a, b string) int {
+// CompareVersions orders versions as semver does where both are such, and else as text.
+func CompareVersions(a, b string) int {
 	x, err1 := semver.NewVersion(a)
 	y, err2 := semver.NewVersion(b)
 	if err1 == nil && err2 == nil {

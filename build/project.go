@@ -1,0 +1,209 @@
+package build
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/discover"
+	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/kubekey"
+)
+
+// A Project is a manifest with everything it names: clusters, their values and catalogs. It does not change after Load.
+type Project struct {
+	File        string           // the manifest
+	Manifest    *manifest.Bundle // with the needs of its clusters
+	Notes       kubekey.Notes    // parts of the cluster files that are not supported
+	Assumptions []string         // facts that the catalog took for granted
+
+	dir      string              // base of relative paths
+	extras   []bundle.Document   // manifest, cluster files and values, which the bundle carries for install
+	own      []manifest.Image    // images that the manifest itself lists
+	clusters []*manifest.Cluster // with defaults, in the order of the manifest
+	below    []string            // for each cluster, the directory of its files in the bundle
+	applied  []string            // YAML files that the clusters apply, relative to the manifest
+	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
+}
+
+// Load reads a manifest and everything it names. Problems of these files are manifest.Problems or an *InputError.
+func Load(file string) (*Project, error) {
+	data, err := ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	b, err := manifest.ParseBundle(file, data)
+	if err != nil {
+		return nil, err
+	}
+	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
+	if err := discover.CheckRules(b.ImageRules); err != nil {
+		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
+	}
+	for _, name := range b.ClusterFiles() {
+		as, below := carriedAs(b, name)
+		if err := p.addCluster(name, as, below); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.addPackages(); err != nil {
+		return nil, err
+	}
+	return p, p.sameDocuments()
+}
+
+// addPackages adds the operating system packages that the tasks of the clusters need, to the entries of the manifest that ask for
+// them. Without a cluster, resolving reports the missing names.
+func (p *Project) addPackages() error {
+	if len(p.clusters) == 0 {
+		return nil
+	}
+	return p.Manifest.AddPackages(func(distribution string) ([]string, error) {
+		var names []string
+		for i, c := range p.clusters {
+			more, err := installer.PackagesOf(c, nil, distribution)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", p.Manifest.ClusterFiles()[i], err)
+			}
+			names = append(names, more...)
+		}
+		return names, nil
+	})
+}
+
+// carriedAs returns the reference of a cluster file in the bundle, and the directory of the files that it names.
+func carriedAs(b *manifest.Bundle, name string) (as, below string) {
+	if name == b.Cluster {
+		return bundle.DocumentCluster, "" // the default of install
+	}
+	as = filepath.ToSlash(filepath.Clean(name))
+	return as, path.Dir(as)
+}
+
+// addCluster adds the needs of a cluster file and the files that install will read: the cluster file as document as, and the files
+// that it names below a directory.
+func (p *Project) addCluster(name, as, below string) error {
+	file := filepath.Join(p.dir, name)
+	data, err := ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%s names the cluster file: %w", p.File, err)
+	}
+	c, notes, err := kubekey.ReadCluster(file, data)
+	if err != nil {
+		return err
+	}
+	p.Notes = append(p.Notes, notes...)
+	if c.IsForeign() {
+		if data, err = yaml.Marshal(c); err != nil { // without secrets: it goes into the bundle
+			return err
+		}
+	}
+	c = c.WithDefaults()
+	if c.Catalogs, err = ReadCatalogs(c, ReadFile, filepath.Dir(file)); err != nil {
+		return err
+	}
+	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
+	if err != nil {
+		return &InputError{fmt.Errorf("%s: %w", file, err)}
+	}
+	p.Assumptions = append(p.Assumptions, more.Notes...)
+	if p.Manifest, err = more.AddTo(p.Manifest); err != nil {
+		return err
+	}
+	if err := p.useCharts(c, path.Dir(filepath.ToSlash(name))); err != nil {
+		return &InputError{fmt.Errorf("%s: %w", file, err)}
+	}
+	p.extras, p.below = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: as, Data: data}), append(p.below, below)
+	return p.carry(file, below, clusterFiles(c))
+}
+
+// sameDocuments removes duplicate documents. Different documents with one name are an error.
+func (p *Project) sameDocuments() error {
+	var once []bundle.Document
+	for _, d := range p.extras {
+		i := slices.IndexFunc(once, func(o bundle.Document) bool { return o.Ref == d.Ref })
+		switch {
+		case i < 0:
+			once = append(once, d)
+		case !bytes.Equal(once[i].Data, d.Data):
+			return &InputError{fmt.Errorf("%s: two different files would be %s in the bundle: rename one of them", p.File, d.Ref)}
+		}
+	}
+	p.extras = once
+	return nil
+}
+
+// clusterFiles returns the files that a cluster file names and install reads.
+func clusterFiles(c *manifest.Cluster) []string {
+	var files []string
+	if c.ImageRegistry.CA != "" {
+		files = append(files, c.ImageRegistry.CA)
+	}
+	for _, a := range c.Addons {
+		files = append(files, slices.Concat(a.Values, a.Manifests)...)
+	}
+	files = append(files, c.Kubernetes.Patches...)
+	files = append(files, c.CNI.Values...)
+	files = append(files, c.Catalog...)
+	slices.Sort(files)
+	return slices.Compact(files)
+}
+
+// ReadCatalogs reads the catalogs that a cluster file in directory dir names.
+func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), dir string) ([]*manifest.Catalog, error) {
+	var list []*manifest.Catalog
+	var errs []error
+	for _, name := range c.Catalog {
+		path := filepath.Join(dir, name)
+		data, err := read(path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("catalog: %w", err))
+			continue
+		}
+		one, err := manifest.ParseCatalog(path, data)
+		list, errs = append(list, one), append(errs, err)
+	}
+	return list, errors.Join(errs...)
+}
+
+// carry adds files that a cluster file names to the documents of the bundle, below a directory.
+func (p *Project) carry(cluster, below string, files []string) error {
+	for _, f := range files {
+		data, err := ReadFile(filepath.Join(filepath.Dir(cluster), f))
+		if err != nil {
+			return fmt.Errorf("%s names %s: %w", cluster, f, err)
+		}
+		p.extras = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: path.Join(below, f), Data: data})
+	}
+	return nil
+}
+
+// LockFile returns the path of a manifest's lock: manifest.lock.yaml for manifest.yaml.
+func LockFile(file string) string {
+	ext := filepath.Ext(file)
+	return file[:len(file)-len(ext)] + ".lock" + ext
+}
+
+// Lock reads the lock beside the manifest. Without a lock file it returns nil and no error.
+func (p *Project) Lock() (*manifest.Lock, error) {
+	file := LockFile(p.File)
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // having no lock is a normal state
+	}
+	data, err := ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.ParseLock(file, data)
+}
