@@ -40,11 +40,11 @@ same() { [ "$1" = "$2" ] || { printf '%q is not %q\n' "$1" "$2"; return 1; }; }
 until_answer() { for _ in $(seq 600); do [ -s "$1" ] && return; sleep 0.1; done; echo "$1: nothing started" >&2; cat "${1%.out}.err" >&2; exit 1; }
 sha() { sha256sum | cut -d' ' -f1; }
 
-echo "Building kkbundle and clients; compiling and publishing the upstream's software (once; minutes on a machine that has compiled none of it)"
+echo "Building kkbundle and clients; publishing the upstream's software"
 go build -C "$top" -o "$dir/crane" github.com/google/go-containerregistry/cmd/crane
 cp "$top/go.mod" helm.mod && cp "$top/go.sum" helm.sum # helm's program needs modules that its library does not
 go build -C "$top" -modfile="$dir/helm.mod" -mod=mod -o "$dir/helm" helm.sh/helm/v3/cmd/helm
-(cd "$top/testdata/lab" && go build -o "$dir/lab" .)
+(cd "$top/testdata/lab" && go build -trimpath -buildvcs=false -o "$dir/lab" .)
 "$dir/lab" build --small
 "$dir/lab" upstream --small --state "$dir" >lab.out 2>lab.err &
 pids+=($!)
@@ -86,7 +86,7 @@ host=${url#http://}
 arch=$(go env GOARCH)
 pause=registry.k8s.io/$(sed -n 's,^ *- registry.k8s.io/\(pause:.*\),\1,p' manifest.yaml)
 digest=$(kkbundle inspect --json "$bundle" | tr -d ' \n' | grep -o "\"name\":\"$pause\",\"digest\":\"sha256:[0-9a-f]*" | grep -o 'sha256:[0-9a-f]*$')
-file=github.com/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_$arch.tar.gz
+file=github.com/lab/labapp/releases/download/v1.0.0/labapp_1.0.0_linux_$arch.tar.gz
 
 # pulls HOST WHICH: what crane, skopeo, helm and containerd ask of any registry.
 pulls() {

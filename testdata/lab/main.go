@@ -26,6 +26,7 @@ const usage = `usage: lab COMMAND
   build    [--small] [--with EXTRA,...]           make the software, images and root file system that are not there yet
   upstream [--small] [--with EXTRA,...] [--listen A] [--state DIR]
                                                   serve them like the upstreams do, until interrupted
+  compare  [--state DIR] UPSTREAM SITE IMAGE...   pull images from a site's registry, and compare them with the upstream's
   up       [--hosts N] [--state DIR]              boot N hosts without a way out (root, like all below)
   exec     [--state DIR] COMMAND...               run a command in the hosts' network, beside them
   ssh      [--state DIR] HOST COMMAND...          run a command on a host as root
@@ -73,6 +74,12 @@ func run(ctx context.Context, argv []string) error {
 		return err
 	case "upstream":
 		return serve(ctx, a)
+	case "compare":
+		const least = 3
+		if len(a.rest) < least {
+			return errors.New(usage)
+		}
+		return upstream.Compare(ctx, a.state, a.rest[0], a.rest[1], a.rest[2:], os.Stdout)
 	case "up":
 		return up(ctx, a)
 	}

@@ -15,7 +15,7 @@ import (
 // Options say what Build makes and where.
 type Options struct {
 	Dir   string    // "" is DefaultDir
-	Small bool      // only what `make demo` shows: the registry, etcd, CoreDNS and pause, for two architectures
+	Small bool      // only what `make demo` shows: small programs of our own, for two architectures
 	With  []Extra   // what else is made, not in a small build
 	Log   io.Writer // what is made and how long it took; nil drops it
 }
@@ -73,7 +73,7 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 func (b *builder) full(ctx context.Context) (*Software, error) {
 	native := []recipe{
 		kubernetes(current, KubernetesVersion), kubernetes(next, NextVersion), containerd(), runc(),
-		etcd("etcd", "server"), etcd("etcdctl", "etcdctl"), etcdutl(), coredns(true), cni(), flannelPlugin(),
+		etcd("etcd", "server"), etcd("etcdctl", "etcdctl"), etcdutl(), coredns(), cni(), flannelPlugin(),
 		flanneld(), registry(), own("kube-vip"),
 	}
 	if err := b.compileAll(ctx, native, runtime.GOARCH); err != nil {
@@ -98,8 +98,7 @@ func (b *builder) full(ctx context.Context) (*Software, error) {
 
 func (b *builder) small(ctx context.Context) (*Software, error) {
 	for _, arch := range arches() {
-		recipes := []recipe{own("pause"), own("labapp"), registry(), etcd("etcd", "server"), coredns(false)}
-		if err := b.compileAll(ctx, recipes, arch); err != nil {
+		if err := b.compileAll(ctx, []recipe{own("pause"), own("labapp")}, arch); err != nil {
 			return nil, err
 		}
 	}

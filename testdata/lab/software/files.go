@@ -69,7 +69,7 @@ type fileSet struct {
 func (f fileSet) publish(ctx context.Context, small bool) error {
 	if small {
 		for _, arch := range arches() {
-			if err := f.registry(arch); err != nil {
+			if err := f.labapp(arch); err != nil {
 				return err
 			}
 		}
@@ -162,6 +162,12 @@ func (f fileSet) registry(arch string) error {
 	}
 	file := fmt.Sprintf("registry_%s_linux_%s.tar.gz", strings.TrimPrefix(RegistryVersion, "v"), arch)
 	return f.archive(githubRelease("distribution/distribution", RegistryVersion, file), ".sha256", entries)
+}
+
+func (f fileSet) labapp(arch string) error {
+	entries := []entry{{Name: "README.md", Text: "The application of the kkbundle lab\n"}, {Name: "labapp", From: f.b.command("labapp", arch, "labapp")}}
+	file := fmt.Sprintf("labapp_%s_linux_%s.tar.gz", LabappVersion, arch)
+	return f.archive(githubRelease("lab/labapp", "v"+LabappVersion, file), ".sha256", entries)
 }
 
 func githubRelease(project, version, file string) string {

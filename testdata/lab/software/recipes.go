@@ -21,6 +21,7 @@ const (
 	flannelPluginModule = "v0.9.1"          // the last release of the CNI plugins that held the flannel plugin
 	RegistryVersion     = "v3.1.2"
 	PauseVersion        = "3.10.1"
+	LabappVersion       = "1.0.0"         // of src/labapp as a release and in the demo's images
 	HAProxyImageTag     = "3.2.19-alpine" // the catalog's; what is in it is Debian's
 	KubeVIPVersion      = "v1.0.3"        // of what src/kube-vip stands in for
 )
@@ -120,17 +121,12 @@ func etcdutl() recipe {
 	return r
 }
 
-// coredns comes without the plugins for clouds' services, signing and tracing, which are half of the compile time. Without
-// a cluster to serve, it does without Kubernetes' client too, which is half of the rest.
-func coredns(cluster bool) recipe {
-	drop := "azure|clouddns|dnssec|route53|trace"
-	if !cluster {
-		drop += "|autopath|k8s_external|kubernetes"
-	}
+// coredns comes without the plugins for clouds' services, signing and tracing, which are half of the compile time.
+func coredns() recipe {
 	return recipe{
 		Name: "coredns", Module: "github.com/coredns/coredns@" + CoreDNSVersion,
 		Copy:  []string{"."},
-		Edits: []edit{{"core/plugin/zplugin.go", `(?m)^.*/plugin/(` + drop + `)"\n`, ""}},
+		Edits: []edit{{"core/plugin/zplugin.go", `(?m)^.*/plugin/(azure|clouddns|dnssec|route53|trace)"\n`, ""}},
 		Mod:   "readonly", LDFlags: "-X github.com/coredns/coredns/coremain.GitCommit=lab",
 		Packages: map[string]string{"coredns": "."},
 	}
@@ -181,6 +177,7 @@ func registry() recipe {
 	}
 }
 
+// own is a program of this package's src. It needs the standard library only, so that it is compiled in seconds.
 func own(name string) recipe {
 	return recipe{Name: name, Source: name, Packages: map[string]string{name: "."}}
 }

@@ -44,10 +44,10 @@ func TestKeyFollowsRecipe(t *testing.T) {
 		}
 		return k
 	}
-	changed := coredns(true)
+	changed := coredns()
 	changed.Tags = "x"
-	one, again := key(coredns(true)), key(coredns(true))
-	if one != again || one == key(changed) || one == key(coredns(false)) {
+	one, again := key(coredns()), key(coredns())
+	if one != again || one == key(changed) || one == key(cni()) {
 		t.Errorf("keys: %s, %s; changed %s", one, again, key(changed))
 	}
 }

@@ -63,24 +63,16 @@ func (s *imageSet) controlPlane(ctx context.Context, recipe, version string) []i
 	}
 }
 
-// demo are the images of the small build, for two architectures.
+// demo are the images of the small build, for two architectures: with Docker's media types, with a zstd layer, and with
+// attestations as BuildKit makes them. They share layers.
 func (s *imageSet) demo() []imageSpec {
-	registry := imageSpec{
-		ref: "docker.io/library/registry:3.1.2", attested: true, arches: arches(),
-		entrypoint: []string{"registry"}, cmd: []string{"serve", "/etc/distribution/config.yml"},
+	probe := imageSpec{
+		ref: "ghcr.io/lab/probe:" + LabappVersion, attested: true, arches: arches(), entrypoint: []string{"/bin/labapp"}, cmd: []string{"sleep"},
 		layers: func(arch string) ([]*layer, error) {
-			return s.stack(
-				func() (*layer, error) { return s.command("registry", arch, "/bin", "registry") },
-				func() (*layer, error) {
-					return s.layer("registry config", entry{Name: "etc/distribution/"}, entry{
-						Name: "etc/distribution/config.yml",
-						Text: "version: 0.1\nstorage: {filesystem: {rootdirectory: /var/lib/registry}}\nhttp: {addr: ':5000'}\n",
-					})
-				},
-			)
+			return s.stack(func() (*layer, error) { return s.command("labapp", arch, "/bin", "labapp") })
 		},
 	}
-	return []imageSpec{registry, s.etcdImage(arches(), "etcd"), s.coreDNSImage(arches()), s.pauseImage(), s.labappImage()}
+	return []imageSpec{probe, s.pauseImage(), s.labappImage()}
 }
 
 func (s *imageSet) etcdImage(on []string, recipes ...string) imageSpec {

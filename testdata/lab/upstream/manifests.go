@@ -10,7 +10,7 @@ import (
 // manifests returns the files that make kkbundle fetch from the upstream at addr, by name.
 func manifests(addr string, small bool) map[string]string {
 	if small {
-		return map[string]string{"manifest.yaml": smallManifest + sources(addr, "registry.k8s.io", "docker.io", "github.com", "charts.lab.example")}
+		return map[string]string{"manifest.yaml": smallManifest + sources(addr, "registry.k8s.io", "docker.io", "ghcr.io", "github.com", "charts.lab.example")}
 	}
 	hosts := []string{
 		"registry.k8s.io", "ghcr.io", "docker.io", "dl.k8s.io", "github.com", "flannel-io.github.io", "charts.lab.example",
@@ -68,24 +68,22 @@ addons:
     values: [web.yaml]
 `
 
-const smallManifest = `# Small and real: four images for two architectures, a chart and a file with upstream's checksum.
+const smallManifest = `# Small and real: three images for two architectures, a chart and a file with upstream's checksum.
 apiVersion: kkbundle.io/v1
 kind: Bundle
 metadata: {name: demo, version: 1.0.0}
 platforms: [linux/amd64, linux/arm64]
 images:
-  - docker.io/library/registry:3.1.2
   - docker.io/lab/labapp:1
-  - registry.k8s.io/etcd:` + software.EtcdImageTag + `
-  - registry.k8s.io/coredns/coredns:` + software.CoreDNSVersion + `
+  - ghcr.io/lab/probe:` + software.LabappVersion + `
   - registry.k8s.io/pause:` + software.PauseVersion + `
 charts:
   - name: web
     repo: https://charts.lab.example/stable
     version: 1.0.x
 files:
-  - name: registry
-    url: https://github.com/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_{arch}.tar.gz
-    checksums: https://github.com/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_{arch}.tar.gz.sha256
-    version: v3.1.2
+  - name: labapp
+    url: https://github.com/lab/labapp/releases/download/v` + software.LabappVersion + `/labapp_{version}_linux_{arch}.tar.gz
+    checksums: https://github.com/lab/labapp/releases/download/v` + software.LabappVersion + `/labapp_{version}_linux_{arch}.tar.gz.sha256
+    version: ` + software.LabappVersion + `
 `
