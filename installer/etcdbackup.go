@@ -24,7 +24,7 @@ const (
 // etcdNodeTasks are about etcd where there is a cluster already.
 func etcdNodeTasks(c *manifest.Cluster) []Task {
 	var tasks []Task
-	own := distributionOf(c).ownEtcd
+	own := c.Kubernetes.Distribution.RunsEtcd()
 	if !own && c.Etcd.Type != manifest.EtcdInternal {
 		tasks = append(tasks, etcdEndpointsTask())
 	}

@@ -13,7 +13,7 @@ import (
 
 // keepsEtcd reports whether install adds and removes the members of the cluster's etcd.
 func keepsEtcd(c *manifest.Cluster) bool {
-	return c.Etcd.Type != manifest.EtcdProvided && !distributionOf(c).ownEtcd
+	return c.Etcd.Type != manifest.EtcdProvided && !c.Kubernetes.Distribution.RunsEtcd()
 }
 
 // hasMember tells whether the host, as far as the inventory says, has a member of the cluster's etcd.
@@ -88,7 +88,7 @@ func (r *Site) healthyOf(ctx context.Context, members []etcdMember) ([]etcdMembe
 // quorumWithout refuses to take members out of etcd if those that are left and healthy are not more than half of them:
 // etcd would take no more changes.
 func (r *Site) quorumWithout(ctx context.Context, going []*Target) error {
-	return distributionOf(r.cluster).quorumWithout(ctx, r, going)
+	return r.distribution.quorumWithout(ctx, r, going)
 }
 
 // etcdWithout is quorumWithout for an etcd whose members install adds and removes.
@@ -132,9 +132,9 @@ func tooFewLeft(t *Target, left int, ill []string) error {
 
 // etcdLeaveTask removes the host's member from etcd, if it has one. A host of an etcd beside the cluster takes itself out when it is
 // reset, unless it is gone.
-func etcdLeaveTask(d Deletion) Task {
+func etcdLeaveTask(gone bool) Task {
 	its := func(ctx context.Context, t *Target) ([]etcdMember, error) {
-		if !keepsEtcd(t.run.cluster) || t.run.cluster.Etcd.Type == manifest.EtcdExternal && !d.Unreachable {
+		if !keepsEtcd(t.run.cluster) || t.run.cluster.Etcd.Type == manifest.EtcdExternal && !gone {
 			return nil, nil
 		}
 		members, err := t.run.membersOfEtcd(ctx)

@@ -130,11 +130,20 @@ func withoutOutput(ctx context.Context) context.Context {
 	return context.WithValue(ctx, quietKey{}, true)
 }
 
+// isQuiet reports whether withoutOutput was asked for.
+func isQuiet(ctx context.Context) bool { return ctx.Value(quietKey{}) != nil }
+
 type describedKey struct{}
 
 // describedAs names in the journal what is done by a script that says little to a reader.
 func describedAs(ctx context.Context, what string) context.Context {
 	return context.WithValue(ctx, describedKey{}, what)
+}
+
+// descriptionOf returns what describedAs was given.
+func descriptionOf(ctx context.Context) (string, bool) {
+	what, ok := ctx.Value(describedKey{}).(string)
+	return what, ok
 }
 
 func orDash(s string) string {
@@ -157,11 +166,11 @@ type journaled struct {
 // Run runs the command and records it. What a command is given is never recorded.
 func (h *journaled) Run(ctx context.Context, cmd host.Cmd) error {
 	kept := &capped.Tail{Most: keptOutput}
-	if ctx.Value(quietKey{}) == nil {
+	if !isQuiet(ctx) {
 		cmd.Stdout = alsoTo(cmd.Stdout, kept)
 	}
 	cmd.Stderr = alsoTo(cmd.Stderr, kept)
-	what, described := ctx.Value(describedKey{}).(string)
+	what, described := descriptionOf(ctx)
 	if !described {
 		what = "$ " + commandLine(host.WithoutText(cmd.Args))
 	}

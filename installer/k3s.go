@@ -49,13 +49,11 @@ func k3sDistribution() clusterDistribution {
 	return clusterDistribution{
 		authority:       k3sCA,
 		kubectl:         []string{k3sProgram, "kubectl", "--kubeconfig=" + k3sKubeconfig},
-		ownEtcd:         true,
 		ownImages:       true,
 		parents:         []string{k3sData, path.Dir(k3sData), path.Dir(k3sDir)},
 		nodes:           k3sTasks,
 		dns:             func(*manifest.Cluster) []Task { return nil }, // it has one pod
 		hardening:       func(*manifest.Cluster) (before, after []Task) { return nil, nil },
-		network:         manifest.NetworkFlannel,
 		services:        k3sServices,
 		verifies:        k3sVerifies,
 		refuses:         k3sRefuses,
@@ -72,10 +70,6 @@ func k3sRuntime() podRuntime {
 		images: containerdImages{ctr: []string{k3sProgram, "ctr"}},
 	}
 }
-
-// k3sNetwork reports whether the pod network is k3s' own flannel, with its own plugins. It writes its configuration where no other network
-// looks, so that multus needs the catalog's.
-func k3sNetwork(c *manifest.Cluster) bool { return c.CNI.Type == manifest.NetworkFlannel }
 
 // k3sTasks make nodes out of hosts: servers one by one, because each becomes a member of etcd, then agents.
 func k3sTasks(c *manifest.Cluster) []Task {
@@ -112,7 +106,7 @@ func k3sTask(c *manifest.Cluster, name string, where Where, role manifest.Role) 
 		{"k3s", "", k3sBinary, executable},
 		{"k3s-images", "", k3sData + "/agent/images/k3s-airgap-images.tar.zst", 0o644},
 	}
-	if !k3sNetwork(c) {
+	if !c.BringsNetwork() {
 		files = append(files, pluginFiles()...)
 	}
 	unit := k3sUnit(role == manifest.RoleControlPlane)
@@ -214,7 +208,7 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 	if c.Kubernetes.ProxyMode != manifest.ProxyIPTables {
 		d["kube-proxy-arg"] = []any{"proxy-mode=" + string(c.Kubernetes.ProxyMode)}
 	}
-	if k3sNetwork(c) {
+	if c.BringsNetwork() {
 		link, err := t.linkOf(ctx)
 		if err != nil {
 			return nil, nil, err
@@ -273,7 +267,7 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 	}) {
 		d[name] = value
 	}
-	if !k3sNetwork(c) {
+	if !c.BringsNetwork() {
 		d["flannel-backend"], d["disable-network-policy"] = "none", true
 	}
 	if masks := maskFlags(c); len(masks) > 0 {

@@ -62,13 +62,16 @@ func (r *Site) distributions() []string {
 type rolePackages struct {
 	cluster *manifest.Cluster
 	wanted  bool // there is a bundle with packages
+	names   func(c *manifest.Cluster, roles []manifest.Role, distribution string) ([]string, error)
 
 	mu    sync.Mutex
 	known map[string][]string
 }
 
-func newRolePackages(c *manifest.Cluster, wanted bool) *rolePackages {
-	return &rolePackages{cluster: c, wanted: wanted, known: map[string][]string{}}
+func newRolePackages(
+	c *manifest.Cluster, wanted bool, names func(*manifest.Cluster, []manifest.Role, string) ([]string, error),
+) *rolePackages {
+	return &rolePackages{cluster: c, wanted: wanted, names: names, known: map[string][]string{}}
 }
 
 // of returns the names that hosts with these roles are asked for, as all families of distributions have them: which one
@@ -99,7 +102,7 @@ func (p *rolePackages) on(roles []manifest.Role, distribution string) ([]string,
 	if list, ok := p.known[key]; ok {
 		return list, nil
 	}
-	list, err := PackagesOf(p.cluster, roles, distribution)
+	list, err := p.names(p.cluster, roles, distribution)
 	if err == nil {
 		p.known[key] = list
 	}

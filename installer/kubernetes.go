@@ -326,7 +326,7 @@ func (t *Target) runKubectl(ctx context.Context, c kube.Command) ([]byte, error)
 	if c.Patience > 0 {
 		ctx = patient(ctx, c.Patience)
 	}
-	command := distributionOf(t.run.cluster).kubectl
+	command := t.run.distribution.kubectl
 	if server := t.ownServer(); server != "" {
 		command = append(command, "--server="+server)
 	}
@@ -366,7 +366,7 @@ func adminConfTask() Task {
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: First,
 		Done: func(ctx context.Context, t *Target) (bool, error) {
-			there, err := distributionOf(t.run.cluster).adminKubeconfig(ctx, t)
+			there, err := t.run.distribution.adminKubeconfig(ctx, t)
 			if errors.Is(err, fs.ErrNotExist) {
 				because(ctx, "there is no cluster yet")
 				return false, nil
@@ -381,7 +381,7 @@ func adminConfTask() Task {
 			return err == nil && bytes.Equal(here, there), checkKubeconfig(there)
 		},
 		Do: func(ctx context.Context, t *Target) error {
-			data, err := distributionOf(t.run.cluster).adminKubeconfig(ctx, t)
+			data, err := t.run.distribution.adminKubeconfig(ctx, t)
 			if err := errors.Join(err, checkKubeconfig(data)); err != nil {
 				return err
 			}

@@ -234,7 +234,7 @@ func (r *run) checkMembers(ctx context.Context) error {
 
 // clusterPin tells clusters of one name apart: the public key of the authority that a node trusts.
 func (t *Target) clusterPin(ctx context.Context) (string, error) {
-	path := distributionOf(t.run.cluster).authority
+	path := t.run.distribution.authority
 	data, err := t.read(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("%s was made a node, but %s is gone: somebody has taken the cluster off it by hand. Run kkbundle reset first", t.Name, path)

@@ -3,6 +3,7 @@ package installer
 import (
 	"context"
 	_ "embed" // scripts
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
@@ -11,8 +12,8 @@ import (
 )
 
 // managedLinks match the interfaces that the cluster makes, which the host's own network management is to leave alone.
-func managedLinks(c *manifest.Cluster) []string {
-	list := networkOf(c).patterns
+func managedLinks(c *manifest.Cluster, network []string) []string {
+	list := slices.Clone(network)
 	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		list = append(list, "kube-ipvs0")
 	}
@@ -30,14 +31,14 @@ const (
 
 // linksTask keeps NetworkManager and systemd-networkd, where they run, away from the pods' interfaces: they would take addresses
 // and routes from them that they did not give (https://docs.tigera.io/calico/latest/operations/troubleshoot/troubleshooting).
-func linksTask(c *manifest.Cluster) Task {
+func linksTask(c *manifest.Cluster, network []string) Task {
 	return settle(Task{
 		Name:   "pod-links",
 		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Leaves: Leaves{Undo: forgetLinks},
 	}, func(ctx context.Context, t *Target) (setting, error) {
-		patterns := managedLinks(c)
+		patterns := managedLinks(c, network)
 		if len(patterns) == 0 {
 			return setting{}, nil
 		}

@@ -91,7 +91,7 @@ func TestPodLinks(t *testing.T) {
 		}
 		return nil
 	})
-	task := linksTask(c)
+	task := linksTask(c, networkOf(c).patterns)
 	if err := task.Do(t.Context(), target); err != nil {
 		t.Fatal(err)
 	}

@@ -244,7 +244,7 @@ func (r *run) deleteNode(ctx context.Context, t *Target, d Deletion) error {
 const deletePhase = "delete"
 
 func (r *run) deleteSteps(ctx context.Context, t *Target, d Deletion) error {
-	for _, task := range []Task{drainTask(d), etcdLeaveTask(d), nodeObjectTask()} {
+	for _, task := range []Task{drainTask(d), etcdLeaveTask(d.Unreachable), nodeObjectTask()} {
 		if err := r.taskOn(ctx, deletePhase, task, t); err != nil {
 			return err
 		}
@@ -316,7 +316,7 @@ func nodeObjectTask() Task {
 		Name: "node",
 		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
 		Do: func(ctx context.Context, t *Target) error {
-			if err := distributionOf(t.run.cluster).keepDown(ctx, t); err != nil {
+			if err := t.run.distribution.keepDown(ctx, t); err != nil {
 				return err
 			}
 			return t.run.firstControlPlane().kube().DeleteNode(ctx, t.Name)

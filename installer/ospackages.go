@@ -78,7 +78,9 @@ func (t *Target) missingPackages(ctx context.Context) (names []string, distribut
 // installFromBundle puts the distribution's packages on the host, as a repository in a directory, installs from it what is
 // missing, and takes it away again.
 func (t *Target) installFromBundle(ctx context.Context, distribution string, names []string) error {
-	repo, err := t.run.repositories.of(ctx, t.run, distribution, t.Arch)
+	repo, err := t.run.repositories.of(distribution, t.Arch, func() (*osRepository, error) {
+		return t.run.makeRepository(ctx, distribution, t.Arch)
+	})
 	if err != nil {
 		return fmt.Errorf("packages of %s: %w", distribution, err)
 	}
@@ -230,14 +232,15 @@ type osRepositories struct {
 	known map[string]*osRepository
 }
 
-func (o *osRepositories) of(ctx context.Context, r *Site, distribution, arch string) (*osRepository, error) {
+// of returns the repository of a distribution for an architecture, which make makes once.
+func (o *osRepositories) of(distribution, arch string, make func() (*osRepository, error)) (*osRepository, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	key := distribution + " " + arch
 	if repo := o.known[key]; repo != nil {
 		return repo, nil
 	}
-	repo, err := r.makeRepository(ctx, distribution, arch)
+	repo, err := make()
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 // can be done.
 func Plan(c *manifest.Cluster) []Phase {
 	c = c.WithDefaults()
-	init := []Task{osPackagesTask(c), hostsTask(), clockTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c)}
+	init := []Task{osPackagesTask(c), hostsTask(), clockTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c, networkOf(c).patterns)}
 	if c.ImageRegistry.Type.Installed() {
 		init = append([]Task{certificatesTask()}, init...)
 	}

@@ -27,7 +27,7 @@ const (
 // networkTasks install the pod network, unless it is a part of the distribution.
 func networkTasks(c *manifest.Cluster) []Task {
 	var tasks []Task
-	if o, ok := ownCharts(c)[string(c.CNI.Primary())]; ok && c.CNI.Type != distributionOf(c).network {
+	if o, ok := ownCharts(c)[string(c.CNI.Primary())]; ok && !c.BringsNetwork() {
 		n := networkOf(c)
 		t := o.task(n.images...)
 		t.Files, t.Leaves = n.files, n.leaves

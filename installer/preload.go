@@ -130,7 +130,7 @@ func (t *Target) images(ctx context.Context) ([]nodeImage, error) {
 // imageRoles returns, by reference, the roles of the hosts that need the images which tasks declare.
 func (r *Site) imageRoles() (map[string][]manifest.Role, error) {
 	roles := map[string][]manifest.Role{}
-	for _, d := range Needed(r.cluster) {
+	for _, d := range r.demands {
 		if d.Kind != manifest.ItemImage {
 			continue
 		}

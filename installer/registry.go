@@ -185,8 +185,8 @@ func (r *Site) htpasswd(password string) ([]byte, error) {
 	return data, r.dir.write(registryHashFile, data)
 }
 
-// access says how hosts reach the registry.
-func (r *Site) access() (registryAccess, error) {
+// nodeAccess says how hosts reach the registry.
+func (r *Site) nodeAccess() (registryAccess, error) {
 	if r.cluster.ImageRegistry.Type == manifest.RegistryExisting {
 		return r.existingAccess()
 	}

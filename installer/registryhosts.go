@@ -33,7 +33,7 @@ func (r *Site) registryHosts() []*Target { return r.withRole(manifest.RoleRegist
 
 // isRegistry tells whether the registry is installed on a host.
 func (r *Site) isRegistry(t *Target) bool {
-	return t == first(r.registryHosts()) || r.isPair() && slices.Contains(r.registryHosts(), t)
+	return t == firstOf(r.registryHosts()) || r.isPair() && slices.Contains(r.registryHosts(), t)
 }
 
 // isPair tells whether two registry hosts share an address.
@@ -46,7 +46,7 @@ func (r *Site) sharedAddress() netip.Addr {
 	if vip, err := netip.ParseAddr(r.cluster.ImageRegistry.VIP); err == nil {
 		return vip
 	}
-	if t := first(r.registryHosts()); t != nil {
+	if t := firstOf(r.registryHosts()); t != nil {
 		return t.IP
 	}
 	return netip.Addr{}

@@ -438,7 +438,7 @@ func removeFiles(ctx context.Context, t *Target) error {
 		"/etc/kubekey", path.Dir(registryBinary), path.Dir(localPath)); err != nil {
 		return err
 	}
-	if parents := slices.Concat(runtimeOf(t.run.cluster).parents, distributionOf(t.run.cluster).parents); len(parents) > 0 {
+	if parents := slices.Concat(runtimeOf(t.run.cluster).parents, t.run.distribution.parents); len(parents) > 0 {
 		if _, err := t.test(ctx, append([]string{"rmdir"}, parents...)...); err != nil {
 			return err
 		}

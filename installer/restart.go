@@ -29,7 +29,7 @@ func (t *Target) restartScript(step, whole int, processes ...string) []string {
 	return slices.Concat(
 		host.Script("restart-static.sh", restartStaticScript,
 			strconv.Itoa(step), strconv.Itoa(whole), strconv.Itoa(restartGrace), strings.Join(processes, " ")),
-		[]string{"env", "KUBECACHEDIR=" + kubectlCache}, distributionOf(t.run.cluster).kubectl,
+		[]string{"env", "KUBECACHEDIR=" + kubectlCache}, t.run.distribution.kubectl,
 		[]string{t.server(), "get", "--raw=/readyz", "--request-timeout=5s"})
 }
 

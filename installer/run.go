@@ -20,6 +20,7 @@ type run struct {
 	*Site
 	options Options
 	verb    verb
+	planner planner
 	// speaker is the lead, see findLead; nil before it. made is the endpoint that it remembers, "" if it is no node.
 	speaker *Target
 	made    string
@@ -116,14 +117,6 @@ func (r *run) start(ctx context.Context, work func(ctx context.Context) error) (
 	return r.report, err
 }
 
-// newInstall prepares a run that needs hosts that fit the cluster.
-func newInstall(o Options, v verb) (*run, error) {
-	if err := o.Inventory.Check(o.Cluster); err != nil {
-		return nil, err
-	}
-	return newRun(o, v)
-}
-
 // complete fills in what options leave out.
 func (o Options) complete() Options {
 	if o.Logger == nil {
@@ -144,13 +137,25 @@ func (o Options) complete() Options {
 	return o
 }
 
-func newRun(o Options, v verb) (*run, error) {
+// A planner is what a run has to know of the plan and of the variants of clusters.
+type planner struct {
+	distribution func(*manifest.Cluster) clusterDistribution
+	// access returns how hosts reach the registry.
+	access func(*Site) (registryAccess, error)
+	// demands returns a cluster's needs from a bundle, packages the names of the packages that hosts with roles need on a
+	// distribution.
+	demands  func(*manifest.Cluster) []manifest.Demand
+	packages func(c *manifest.Cluster, roles []manifest.Role, distribution string) ([]string, error)
+}
+
+// prepareRun prepares a run. It opens the work directory and connects to nothing.
+func prepareRun(o Options, v verb, p planner) (*run, error) {
 	o = o.complete()
 	dir, err := openWorkDir(o.WorkDir, o.DryRun)
 	if err != nil {
 		return nil, err
 	}
-	r := &run{options: o, verb: v, recorder: newRecorder(o), sessions: map[string]*session{}}
+	r := &run{options: o, verb: v, planner: p, recorder: newRecorder(o), sessions: map[string]*session{}}
 	r.Site = &Site{
 		Source: NewSource(o.Bundle), Inputs: o.Inputs, Consent: o.Consent,
 		Output: Output{
@@ -159,19 +164,20 @@ func newRun(o Options, v verb) (*run, error) {
 		},
 		lead: func() *Target { return r.speaker }, madeWith: func() string { return r.made },
 		scope: Scope{Hosts: o.Limit}, rule: v.rule, dir: dir, verified: new(verification),
-		parallel: o.Hosts, precheck: r.precheckHosts, Now: o.Now,
+		parallel: o.Hosts, registry: p.access, Now: o.Now,
 	}
-	r.Site.release(o.Cluster, o.Inventory)
+	r.release(r.Site, o.Cluster)
 	r.report.Log, r.report.Page = dir.join(logFile), dir.join(reportFile)
 	return r, nil
 }
 
 // release fills in what follows from the cluster.
-func (s *Site) release(c *manifest.Cluster, in *manifest.Inventory) {
+func (r *run) release(s *Site, c *manifest.Cluster) {
 	s.cluster = c.WithDefaults()
-	s.on = s.cluster.ForHosts(in)
-	s.demands = Needed(s.cluster)
-	s.packages = newRolePackages(s.cluster, len(s.distributions()) > 0)
+	s.on = s.cluster.ForHosts(r.options.Inventory)
+	s.distribution = r.planner.distribution(s.cluster)
+	s.demands = r.planner.demands(s.cluster)
+	s.packages = newRolePackages(s.cluster, len(s.distributions()) > 0, r.planner.packages)
 }
 
 // renew goes on with a site that differs by change.

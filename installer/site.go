@@ -36,7 +36,10 @@ type Site struct {
 	// demands are the cluster's needs from a bundle with the roles of the hosts that have them.
 	demands  []manifest.Demand
 	packages *rolePackages
-	verified *verification
+	// distribution is the cluster's; registry returns how hosts reach the registry that they pull from.
+	distribution clusterDistribution
+	registry     func(*Site) (registryAccess, error)
+	verified     *verification
 	// parallel is the number of hosts that are worked on at the same time.
 	parallel int
 	// precheck looks at all hosts and returns an error if the run cannot succeed.
@@ -142,6 +145,9 @@ func (s *Site) endpointMade() string {
 	return s.madeWith()
 }
 
+// access returns how hosts reach the registry that they pull from.
+func (s *Site) access() (registryAccess, error) { return s.registry(s) }
+
 // withRole returns the hosts that have one of the roles; every host if none is named.
 func (s *Site) withRole(roles ...manifest.Role) []*Target {
 	var list []*Target
@@ -194,8 +200,8 @@ func (s *Site) onAll(targets []*Target, do func(i int, t *Target) error) error {
 	return errors.Join(errs...)
 }
 
-// first returns the first host; nil if there is none.
-func first(targets []*Target) *Target {
+// firstOf returns the first host; nil if there is none.
+func firstOf(targets []*Target) *Target {
 	if len(targets) == 0 {
 		return nil
 	}

@@ -63,6 +63,12 @@ func patient(ctx context.Context, own time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, own)
 }
 
+// patienceOf returns the time that patient was given, 0 without it.
+func patienceOf(ctx context.Context) time.Duration {
+	own, _ := ctx.Value(patienceKey{}).(time.Duration)
+	return own
+}
+
 // run runs a command, and ends it when it is silent for too long. what says what the command is.
 func (w watch) run(ctx context.Context, h host.Host, cmd host.Cmd, what func() string) error {
 	p := &pulse{since: time.Now()}
@@ -71,9 +77,7 @@ func (w watch) run(ctx context.Context, h host.Host, cmd host.Cmd, what func() s
 	}
 	// Writers that are not there are made: what nobody wants to read is a sign of life, too.
 	cmd.Stdout, cmd.Stderr = &beatingWriter{cmd.Stdout, p}, &beatingWriter{cmd.Stderr, p}
-	if own, ok := ctx.Value(patienceKey{}).(time.Duration); ok {
-		w.limit += own
-	}
+	w.limit += patienceOf(ctx)
 	limited, end := context.WithCancelCause(ctx)
 	ended, watched := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -106,7 +106,7 @@ func (r *run) lookout(ctx context.Context) *Target {
 		}
 		members = append(members, t)
 	}
-	return first(members)
+	return firstOf(members)
 }
 
 // describe adds what is there to what was found.

@@ -253,7 +253,7 @@ func (t *Target) runtimeRecord(ctx context.Context) (string, error) {
 func (t *Target) apiHealth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	ca, err := t.read(ctx, distributionOf(t.run.cluster).authority)
+	ca, err := t.read(ctx, t.run.distribution.authority)
 	if err != nil {
 		return err
 	}

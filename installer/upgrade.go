@@ -154,7 +154,7 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 // walk goes from version to version.
 func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
-		u.renew(func(s *Site) { s.release(u.clusters[version], u.options.Inventory) })
+		u.renew(func(s *Site) { u.release(s, u.clusters[version]) })
 		begin := u.Now()
 		phase := "upgrade " + version
 		u.tell(Event{Phase: phase, State: Started})

@@ -21,8 +21,6 @@ type clusterDistribution struct {
 	authority string
 	// kubectl is the beginning of kubectl's command line as the cluster's administrator.
 	kubectl []string
-	// ownEtcd reports that the distribution runs etcd in itself: it adds, removes and saves the members.
-	ownEtcd bool
 	// ownImages reports that its images come from an archive of its own, so that the bundle does not have their digests.
 	ownImages bool
 	// parents are directories that reset removes if nothing else is in them.
@@ -34,8 +32,6 @@ type clusterDistribution struct {
 	dns func(c *manifest.Cluster) []Task
 	// hardening returns the tasks before the addons, and the task after them, of a hardened cluster.
 	hardening func(c *manifest.Cluster) (before, after []Task)
-	// network is the pod network that is a part of the distribution, if one is.
-	network manifest.NetworkType
 	// services returns the cluster without the services that are a part of the distribution.
 	services func(c *manifest.Cluster) *manifest.Cluster
 	// verifies returns the checks that make sense.

@@ -133,7 +133,7 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 		return err
 	}
 	own := ownNamespaces(t.run.cluster)
-	if distributionOf(t.run.cluster).ownImages {
+	if t.run.distribution.ownImages {
 		own = nil
 	}
 	for _, a := range t.run.cluster.Addons {

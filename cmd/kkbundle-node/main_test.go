@@ -59,7 +59,7 @@ func TestSlim(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range strings.Fields(string(out)) {
-		allowed := []string{"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node", "golang.org/x/sys/unix"}
+		allowed := []string{"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node", "github.com/kkbundle/kkbundle/capped", "golang.org/x/sys/unix"}
 		if !slices.Contains(allowed, p) {
 			t.Errorf("the helper imports %s", p)
 		}
