@@ -182,7 +182,7 @@ func TestFlannelValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := documents(values)
+	got, err := kube.Documents(values)
 	if err != nil {
 		t.Fatal(err)
 	}

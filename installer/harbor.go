@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/registry"
@@ -137,7 +138,7 @@ func harborSetting(_ context.Context, t *Target) (setting, error) {
 // Harbor has its host's own address, which is what it sends clients to for tokens, whoever has the address that two hosts share. Port
 // 80 leads to 443 and nowhere else; prepare cannot leave it out.
 func (t *Target) harborConfig(s registrySecrets) ([]byte, error) {
-	return documents(document{
+	return kube.Documents(document{
 		"hostname":              t.IP.String(),
 		"http":                  document{"port": 80},
 		"https":                 document{"port": harborPort, "certificate": registryDir + "/tls.crt", "private_key": registryDir + "/tls.key"},

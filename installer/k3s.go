@@ -168,7 +168,7 @@ func (t *Target) k3sSetting(ctx context.Context, unit string) (setting, error) {
 	if err != nil {
 		return setting{}, err
 	}
-	data, err := documents(config)
+	data, err := kube.Documents(config)
 	if err != nil {
 		return setting{}, err
 	}

@@ -99,7 +99,7 @@ func (k kubeadmConfig) init(j joining) ([]byte, error) {
 		"nodeRegistration": k.registration(j),
 	}
 	j.addPatches(d)
-	return documents(
+	return kube.Documents(
 		d,
 		k.clusterConfiguration(),
 		k.kubeletConfiguration(),
@@ -143,13 +143,13 @@ func (k kubeadmConfig) join(j joining) ([]byte, error) {
 		d["controlPlane"] = document{"certificateKey": j.certificateKey, "localAPIEndpoint": localEndpoint(j.ips[0])}
 	}
 	j.addPatches(d)
-	return documents(d)
+	return kube.Documents(d)
 }
 
 // uploadCerts is for `kubeadm init phase upload-certs`, which puts the authorities' keys into the cluster, encrypted
 // with a key that only a joining control plane gets.
 func (k kubeadmConfig) uploadCerts(certificateKey string, ip netip.Addr) ([]byte, error) {
-	return documents(
+	return kube.Documents(
 		document{
 			"apiVersion":       k.apiVersion(),
 			"kind":             "InitConfiguration",
@@ -267,9 +267,6 @@ func (k kubeadmConfig) kubeProxyConfiguration() document {
 	}
 	return merged(base, k.cluster.Kubernetes.KubeProxy)
 }
-
-// documents writes YAML documents with sorted keys.
-func documents(list ...document) ([]byte, error) { return kube.Documents(list...) }
 
 // newToken makes a bootstrap token: six and sixteen characters of [a-z0-9].
 func newToken() string { return randomHex(3) + "." + randomHex(8) }

@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 	"github.com/kkbundle/kkbundle/registry"
@@ -305,7 +306,7 @@ func registrySpec(listen string) service.Spec {
 // missing from them: their digests stay what upstream made them.
 // https://distribution.github.io/distribution/about/configuration/
 func registryConfig(listen, httpSecret string) ([]byte, error) {
-	return documents(document{
+	return kube.Documents(document{
 		"version": 0.1,
 		"log":     document{"level": "info", "accesslog": document{"disabled": true}},
 		"storage": document{

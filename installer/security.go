@@ -15,6 +15,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -178,7 +179,7 @@ func securitySetting(ctx context.Context, t *Target) (setting, error) {
 		wanted["authentication.yaml"] = authenticationConfig(t.run.isBefore(1, 34))
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		data, err := documents(wanted[name])
+		data, err := kube.Documents(wanted[name])
 		if err != nil {
 			return setting{}, err
 		}
@@ -253,7 +254,7 @@ func (r *Site) hideKeys(data []byte) error {
 func newEncryption() ([]byte, error) {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails: https://pkg.go.dev/crypto/rand#Read
-	return documents(document{
+	return kube.Documents(document{
 		"apiVersion": "apiserver.config.k8s.io/v1",
 		"kind":       "EncryptionConfiguration",
 		"resources": []any{document{

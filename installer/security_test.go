@@ -13,7 +13,7 @@ import (
 
 func TestSecurityFiles(t *testing.T) {
 	t.Parallel()
-	got, err := documents(admissionConfig(), auditPolicy(), authenticationConfig(true), authenticationConfig(false))
+	got, err := kube.Documents(admissionConfig(), auditPolicy(), authenticationConfig(true), authenticationConfig(false))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,7 +195,7 @@ func (t *Target) kubeadmUpgrade(ctx context.Context, args ...string) error {
 func (k kubeadmConfig) upload(j joining, version string) ([]byte, error) {
 	cluster := maps.Clone(k.clusterConfiguration())
 	cluster["kubernetesVersion"] = version
-	return documents(
+	return kube.Documents(
 		document{
 			"apiVersion":       k.apiVersion(),
 			"kind":             "InitConfiguration",
