@@ -208,36 +208,36 @@ func TestSettle(t *testing.T) {
 		}, nil
 	})
 	phases := []Phase{{Name: "one", Tasks: []Task{task}}}
-	step := func(what, state string) {
+	at := func(what, state string) {
 		t.Helper()
 		err := s.run(t, nil).phases(t.Context(), phases)
 		if got := strings.Join(s.states(), " "); got != "demo@cp1 "+state || (err != nil) != (state == "failed") {
 			t.Errorf("%s: %s, %v; want %s", what, got, err, state)
 		}
 	}
-	step("applying fails", "failed")
+	at("applying fails", "failed")
 	if h.content("/etc/demo.conf") != content {
 		t.Error("the file was not written")
 	}
 	applied = nil
-	step("the file is there, but was not applied", "changed")
+	at("the file is there, but was not applied", "changed")
 	restarts := h.said("systemctl")
 	want := []string{"systemctl daemon-reload", "systemctl enable demo.service", "systemctl restart demo.service"}
 	if diff := cmp.Diff(restarts, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	step("nothing to do", "done")
+	at("nothing to do", "done")
 	h.put(t, "/etc/demo.conf", "somebody was here\n")
-	step("the file was changed", "changed")
+	at("the file was changed", "changed")
 	active = false
-	step("the unit died", "changed")
+	at("the unit died", "changed")
 	active = true
 	content = "two\n"
-	step("it shall be different", "changed")
+	at("it shall be different", "changed")
 	if h.content("/etc/demo.conf") != content {
 		t.Error("the new content was not written")
 	}
-	step("nothing to do again", "done")
+	at("nothing to do again", "done")
 }
 
 func TestHostPreparation(t *testing.T) {
