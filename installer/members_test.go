@@ -263,7 +263,7 @@ func TestExistingRegistry(t *testing.T) {
 		}
 	}
 	r := &Site{cluster: c, Inputs: Inputs{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }}}
-	access, err := r.access()
+	access, err := r.nodeAccess()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestRegistryLogin(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, "imageRegistry: {type: existing, address: harbor.site, auth: {username: puller, passwordEnv: X}}")
 	r := &Site{cluster: c, Output: Output{mask: newMasker()}, Inputs: Inputs{RegistryPassword: func() (string, error) { return "hunter2hunter2", nil }}}
-	access, err := r.access()
+	access, err := r.nodeAccess()
 	if err != nil {
 		t.Fatal(err)
 	}
