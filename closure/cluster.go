@@ -8,6 +8,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -33,10 +35,10 @@ func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, e
 		w.add(Need{Kind: manifest.ItemImage, Ref: p.Ref, Platforms: platforms, By: User{Program: p.Program, Roles: p.Roles}})
 	}
 	for _, file := range w.cluster.Kubernetes.Patches {
-		w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: User{Task: installer.PatchesTask, Roles: []manifest.Role{manifest.RoleCluster}}})
+		w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: User{Task: kubeadm.PatchesTaskName, Roles: []manifest.Role{manifest.RoleCluster}}})
 	}
 	for _, a := range w.cluster.Addons {
-		by := User{Task: installer.AddonTask(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
+		by := User{Task: addon.AddonTask(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
 		if a.Chart != "" {
 			w.add(Need{Kind: manifest.ItemChart, Name: a.Chart, By: by})
 		}

@@ -12,7 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/machine"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -41,21 +45,21 @@ func TestAddressesOfFamilies(t *testing.T) {
 		"IPv6, several, no other": {onlySix, manifest.Host{}, []node.Interface{one, second}, nil},
 	} {
 		c.host.Roles = []manifest.Role{manifest.RoleCluster}
-		r := &Site{cluster: cluster(t, c.cluster)}
-		target := r.newTarget(c.host)
-		if !target.isAddressed() {
-			target.findAddresses(&node.Facts{Interfaces: c.facts, Routes: routes})
+		r := &task.Site{Cluster: tasktest.Cluster(t, c.cluster)}
+		target := r.NewHost(c.host)
+		if !target.IsAddressed() {
+			target.FindAddresses(&node.Facts{Interfaces: c.facts, Routes: routes})
 		}
-		if target.isAddressed() != (c.want != nil) {
-			t.Errorf("%s: addressed %v", name, target.isAddressed())
+		if target.IsAddressed() != (c.want != nil) {
+			t.Errorf("%s: addressed %v", name, target.IsAddressed())
 		}
 		if c.want != nil {
-			if diff := cmp.Diff(commas(target.addresses()), commas(c.want)); diff != "" {
+			if diff := cmp.Diff(kubeadm.Commas(target.Addresses()), kubeadm.Commas(c.want)); diff != "" {
 				t.Errorf("%s (-got +want):\n%s", name, diff)
 			}
 		}
 	}
-	if e := (&AddressError{Host: "a", Six: true}); !strings.Contains(e.Error(), "IPv6") || !strings.Contains(e.Hint(), "internalIPv6") {
+	if e := (&task.AddressError{Host: "a", Six: true}); !strings.Contains(e.Error(), "IPv6") || !strings.Contains(e.Hint(), "internalIPv6") {
 		t.Errorf("%v; %s", e, e.Hint())
 	}
 }
@@ -64,10 +68,10 @@ func TestAddressesOfFamilies(t *testing.T) {
 func TestHostPreparationOfBothFamilies(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	s.options.Cluster = cluster(t, bothFamilies)
+	s.options.Cluster = tasktest.Cluster(t, bothFamilies)
 	h := s.hosts["cp1"]
 	h.answer("ip", func(_ context.Context, cmd host.Cmd) error {
-		if cmd.Args[1] == family4 { // only IPv4 has a default route
+		if cmd.Args[1] == task.Family4 { // only IPv4 has a default route
 			_, err := cmd.Stdout.Write([]byte("default via 10.0.0.1 dev eth0\n"))
 			return err
 		}
@@ -84,18 +88,18 @@ func TestHostPreparationOfBothFamilies(t *testing.T) {
 		return nil
 	})
 	r := s.run(t, nil)
-	r.targets[0].IP6 = netip.MustParseAddr("fd00::3")
-	if err := r.phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{hostsTask(), routeTask(s.options.Cluster)}}}); err != nil {
+	r.Hosts[0].IP6 = netip.MustParseAddr("fd00::3")
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.RouteTask(s.options.Cluster)}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.content("/etc/hosts"); !strings.Contains(got, "10.0.0.3 cp1\nfd00::3 cp1\n") {
 		t.Errorf("hosts file\n%s", got)
 	}
-	unit := h.content("/etc/systemd/system/" + routeUnit)
+	unit := h.content("/etc/systemd/system/" + machine.RouteUnit)
 	if !strings.Contains(unit, "ExecStart=/sbin/ip -6 route replace fd00:233::/112 dev lo src fd00::3\n") || strings.Contains(unit, "ip -4") {
 		t.Errorf("unit\n%s", unit)
 	}
-	if err := r.phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{kernelTask(s.options.Cluster)}}}); err == nil {
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.KernelTask(s.options.Cluster)}}}); err == nil {
 		t.Error("a required parameter that cannot be set is passed over")
 	}
 	for _, want := range []string{"net.ipv6.conf.all.forwarding=1", "net.bridge.bridge-nf-call-ip6tables=1"} {
@@ -103,11 +107,11 @@ func TestHostPreparationOfBothFamilies(t *testing.T) {
 			t.Errorf("%s is not set: %v", want, set)
 		}
 	}
-	j, err := r.targets[0].joining()
-	if err != nil || commas(j.ips) != "10.0.0.3,fd00::3" {
-		t.Errorf("the kubelet is given %v, %v", j.ips, err)
+	j, err := kubeadm.JoiningOf(r.Hosts[0])
+	if err != nil || kubeadm.Commas(j.IPs) != "10.0.0.3,fd00::3" {
+		t.Errorf("the kubelet is given %v, %v", j.IPs, err)
 	}
-	if part := r.networkPart(); len(part.names) != 1 || part.names[0] != "fd00::3" {
-		t.Errorf("names in the certificate: %v", part.names)
+	if part := kubeadm.NetworkPart(r.Site); len(part.Names) != 1 || part.Names[0] != "fd00::3" {
+		t.Errorf("names in the certificate: %v", part.Names)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -28,7 +29,7 @@ func TestCatalogPage(t *testing.T) {
 		t.Fatal("the page has no place for the tables")
 	}
 	want := catalogTables(t)
-	if *update {
+	if *tasktest.Update {
 		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func catalogTables(t *testing.T) string {
 		texts = append(texts, option.yaml)
 	}
 	for _, text := range texts {
-		for _, d := range Needed(cluster(t, text)) {
+		for _, d := range Needed(tasktest.Cluster(t, text)) {
 			for _, role := range d.Roles {
 				users[d.Name] = append(users[d.Name], string(role))
 			}

@@ -15,15 +15,15 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/installer/cluster"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
-)
-
-const (
-	pkiDir = "/etc/kubernetes/pki"
-	// certsDays is how many days before their end the timer renews certificates. kubeadm's are valid for a year, so it has
-	// two months to succeed.
-	certsDays = 60
 )
 
 // A Certificate is one that a cluster lives by.
@@ -42,22 +42,22 @@ type Certificate struct {
 
 // Certificates looks at the certificates of all hosts, sorted by their end. It changes nothing; o.DryRun is taken as set.
 // Hosts that cannot be reached are named in the error, and the others' certificates are returned.
-func Certificates(ctx context.Context, o Options) ([]Certificate, error) {
+func Certificates(ctx context.Context, o engine.Options) ([]Certificate, error) {
 	o.DryRun = true
-	r, err := newRun(o, changing())
+	r, err := newRun(o, engine.Changing())
 	if err != nil {
 		return nil, err
 	}
 	var mu sync.Mutex
 	var all []Certificate
-	_, err = r.start(ctx, func(ctx context.Context) error {
-		ctx = inTask(ctx, "certificates")
-		err := r.onAll(r.connected(), func(_ int, t *Target) error {
-			found, err := t.allCertificates(ctx)
+	_, err = r.Start(ctx, func(ctx context.Context) error {
+		ctx = task.InTask(ctx, "certificates")
+		err := r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
+			found, err := allCertificates(ctx, t)
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, found...)
-			return errors.Join(err, t.forgetHelper(ctx))
+			return errors.Join(err, forgetHelper(ctx, t))
 		})
 		return err
 	})
@@ -76,9 +76,9 @@ func errorsFirst(a, b Certificate) int {
 }
 
 // allCertificates returns those of a host: files, and clients' in kubeconfigs.
-func (t *Target) allCertificates(ctx context.Context) ([]Certificate, error) {
-	probe := node.Probe{Certificates: []string{pkiDir, pkiDir + "/etcd", "/var/lib/kubelet/pki", registryDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
-	facts, err := t.facts(ctx, probe)
+func allCertificates(ctx context.Context, t *task.Host) ([]Certificate, error) {
+	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.RegistryDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
+	facts, err := t.Facts(ctx, probe)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (t *Target) allCertificates(ctx context.Context) ([]Certificate, error) {
 		return current(all), nil
 	}
 	for _, name := range []string{"admin.conf", "super-admin.conf", "controller-manager.conf", "scheduler.conf"} {
-		one, err := t.clientOf(ctx, path.Join("/etc/kubernetes", name))
+		one, err := clientOf(ctx, t, path.Join("/etc/kubernetes", name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -127,7 +127,7 @@ func renewal(c node.Certificate) string {
 	switch {
 	case c.CA:
 		return ""
-	case strings.HasPrefix(c.Path, pkiDir):
+	case strings.HasPrefix(c.Path, kube.PKIDir):
 		return "kkbundle certs renew"
 	case strings.HasPrefix(c.Path, "/var/lib/kubelet/pki/kubelet-client"):
 		return "the kubelet itself"
@@ -138,9 +138,9 @@ func renewal(c node.Certificate) string {
 }
 
 // clientOf returns the certificate of a kubeconfig's user.
-func (t *Target) clientOf(ctx context.Context, file string) (Certificate, error) {
+func clientOf(ctx context.Context, t *task.Host, file string) (Certificate, error) {
 	one := Certificate{Host: t.Name, Path: file, Renewal: "kkbundle certs renew"}
-	data, err := t.read(ctx, file)
+	data, err := t.Read(ctx, file)
 	if err != nil {
 		return one, err
 	}
@@ -172,49 +172,49 @@ func (t *Target) clientOf(ctx context.Context, file string) (Certificate, error)
 // RenewCertificates renews what kubeadm has issued, on one control plane after the other, and restarts the components so
 // that they use it; the next one waits until the API server is ready again. With before, only control planes where a
 // certificate ends within that time are worked on. The administrator's kubeconfig in the work directory is renewed, too.
-func RenewCertificates(ctx context.Context, o Options, before time.Duration) (Report, error) {
-	if err := distributionOf(o.Cluster).refuses(certsRenewCommand); err != nil {
-		return Report{}, err
+func RenewCertificates(ctx context.Context, o engine.Options, before time.Duration) (engine.Report, error) {
+	if err := distributionOf(o.Cluster).Refuses(task.CertsRenewCommand); err != nil {
+		return engine.Report{}, err
 	}
-	r, err := newRun(o, changing())
+	r, err := newRun(o, engine.Changing())
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
-	return r.start(ctx, func(ctx context.Context) error {
-		return r.phases(ctx, []Phase{{Name: "certificates", Tasks: []Task{renewTask(before), adminConfTask()}}})
+	return r.Start(ctx, func(ctx context.Context) error {
+		return r.Phases(ctx, []task.Phase{{Name: "certificates", Tasks: []task.Task{renewTask(before), cluster.AdminConfTask()}}})
 	})
 }
 
 // renewTask is done on hosts where nothing ends soon. Without before everything is renewed.
-func renewTask(before time.Duration) Task {
-	return Task{
+func renewTask(before time.Duration) task.Task {
+	return task.Task{
 		Name:  "renew-certificates",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: OneByOne,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if member, err := t.isMember(ctx); err != nil || !member {
+		Where: task.OneByOne,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return true, errors.Join(err, notAMember(t, member))
 			}
 			if before == 0 {
 				return false, nil
 			}
-			all, err := t.allCertificates(ctx)
-			soon := t.run.Now().Add(before)
+			all, err := allCertificates(ctx, t)
+			soon := t.Site.Now().Add(before)
 			ends := slices.ContainsFunc(all, func(c Certificate) bool {
 				return c.Renewal == "kkbundle certs renew" && c.Problem == "" && c.End.Before(soon)
 			})
 			return !ends, err
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			if err := t.command(ctx, "kubeadm", "certs", "renew", "all"); err != nil {
+		Do: func(ctx context.Context, t *task.Host) error {
+			if err := t.Run(ctx, "kubeadm", "certs", "renew", "all"); err != nil {
 				return err
 			}
-			return t.restartControlPlane(ctx)
+			return kubeadm.RestartControlPlane(ctx, t)
 		},
 	}
 }
 
-func notAMember(t *Target, member bool) error {
+func notAMember(t *task.Host, member bool) error {
 	if member {
 		return nil
 	}
@@ -229,20 +229,20 @@ type KeyFile struct {
 
 // Keys returns what a cluster cannot be restored without: the authorities and the key of service accounts of a control
 // plane, and the work directory's. It changes nothing; o.DryRun is taken as set.
-func Keys(ctx context.Context, o Options) ([]KeyFile, error) {
-	if err := distributionOf(o.Cluster).refuses(certsBackupCommand); err != nil {
+func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
+	if err := distributionOf(o.Cluster).Refuses(task.CertsBackupCommand); err != nil {
 		return nil, err
 	}
 	o.DryRun = true
-	r, err := newRun(o, changing())
+	r, err := newRun(o, engine.Changing())
 	if err != nil {
 		return nil, err
 	}
 	var files []KeyFile
-	_, err = r.start(ctx, func(ctx context.Context) error {
-		t := r.firstControlPlane()
+	_, err = r.Start(ctx, func(ctx context.Context) error {
+		t := r.FirstControlPlane()
 		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key", "sa.pub", "etcd/ca.crt", "etcd/ca.key"} {
-			data, err := t.read(inTask(ctx, "keys"), path.Join(pkiDir, name))
+			data, err := t.Read(task.InTask(ctx, "keys"), path.Join(kube.PKIDir, name))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // an etcd beside the cluster, or an authority whose key is kept elsewhere
 			}
@@ -252,30 +252,30 @@ func Keys(ctx context.Context, o Options) ([]KeyFile, error) {
 			files = append(files, KeyFile{path.Join("kubernetes", name), data})
 		}
 		if len(files) == 0 {
-			return &NoClusterError{Reason: fmt.Sprintf("%s has no keys in %s: there is no cluster yet", t.Name, pkiDir)}
+			return &NoClusterError{Reason: fmt.Sprintf("%s has no keys in %s: there is no cluster yet", t.Name, kube.PKIDir)}
 		}
-		own, err := r.dir.keys()
+		own, err := keys(r.Dir)
 		files = append(files, own...)
-		return errors.Join(err, t.forgetHelper(ctx))
+		return errors.Join(err, forgetHelper(ctx, t))
 	})
 	return files, err
 }
 
 // keyPaths are the work directory's files and directories with secrets that exist nowhere else, or on hosts only.
-func keyPaths() []string { return []string{"pki", "registry", "k3s", encryptionFile} }
+func keyPaths() []string { return []string{"pki", "registry", "k3s", kubeadm.EncryptionFile} }
 
 // keys returns the secrets of the work directory.
-func (w *workDir) keys() ([]KeyFile, error) {
+func keys(w *task.WorkDir) ([]KeyFile, error) {
 	var files []KeyFile
 	for _, root := range keyPaths() {
-		err := fs.WalkDir(w.root.FS(), root, func(name string, d fs.DirEntry, err error) error {
+		err := fs.WalkDir(w.Root.FS(), root, func(name string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) || err == nil && !d.Type().IsRegular() {
 				return nil
 			}
 			if err != nil {
 				return err
 			}
-			data, err := w.read(name)
+			data, err := w.Read(name)
 			files = append(files, KeyFile{path.Join("work", name), data})
 			return err
 		})

@@ -13,7 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/authority"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
@@ -33,11 +37,11 @@ func TestOwnAuthorities(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	good, other, old := authorityPair(t, now), authorityPair(t, now), authorityPair(t, now.AddDate(-11, 0, 0))
-	authority, err := pki.ParseAuthority(good)
+	by, err := pki.ParseAuthority(good)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := authority.Issue(pki.ParseNames([]string{"a"}), now, pki.Life)
+	leaf, err := by.Issue(pki.ParseNames([]string{"a"}), now, pki.Life)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,13 +66,13 @@ func TestOwnAuthorities(t *testing.T) {
 			}
 			return data, nil
 		}
-		cp1 := s.run(t, nil).targets[0]
-		err := cp1.putAuthorities(t.Context())
+		cp1 := s.run(t, nil).Hosts[0]
+		err := authority.PutAuthorities(t.Context(), cp1)
 		if c.want == "" {
-			if err != nil || s.hosts["cp1"].content(pkiDir+"/ca.key") != string(good.Key) {
+			if err != nil || s.hosts["cp1"].content(kube.PKIDir+"/ca.key") != string(good.Key) {
 				t.Errorf("%s: %v", c.name, err)
 			}
-			info, statErr := os.Stat(filepath.Join(s.hosts["cp1"].root, pkiDir, "ca.key"))
+			info, statErr := os.Stat(filepath.Join(s.hosts["cp1"].root, kube.PKIDir, "ca.key"))
 			if statErr != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("%s: mode of the key: %v, %v", c.name, info, statErr)
 			}
@@ -95,7 +99,7 @@ func TestRenewCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := "users: [{user: {client-certificate-data: " + base64.StdEncoding.EncodeToString(leaf.Cert) + "}}]\n"
-	h.put(t, adminConf, config)
+	h.put(t, kube.AdminConf, config)
 	h.put(t, "/etc/kubernetes/scheduler.conf", "users: [{user: {token: secret}}]\n")
 	r := s.run(t, nil)
 	h.answer(host.HelperPath, func(_ context.Context, cmd host.Cmd) error {
@@ -103,16 +107,16 @@ func TestRenewCertificates(t *testing.T) {
 		return err
 	})
 	p := playProcesses(t, h)
-	cp1 := r.targets[0]
-	h.put(t, memberPath, string(r.memberFile().data))
-	h.put(t, pkiDir+"/ca.crt", "x")
+	cp1 := r.Hosts[0]
+	h.put(t, member.Path, string(member.File(r.Site).Data))
+	h.put(t, kube.PKIDir+"/ca.crt", "x")
 	h.put(t, "/etc/kubernetes/kubelet.conf", "x")
-	all, err := cp1.allCertificates(t.Context())
+	all, err := allCertificates(t.Context(), cp1)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	for _, c := range all {
-		if c.Path == adminConf && !c.End.Equal(leafEnd(t, leaf)) || strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "its user has no certificate" {
+		if c.Path == kube.AdminConf && !c.End.Equal(leafEnd(t, leaf)) || strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "its user has no certificate" {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -170,7 +174,7 @@ func TestExpiring(t *testing.T) {
 	if len(soon) != 2 { // never the authority
 		t.Errorf("%+v", soon)
 	}
-	soon = node.Expiring(now.AddDate(0, 0, certsDays), dir)
+	soon = node.Expiring(now.AddDate(0, 0, kubeadm.CertsDays), dir)
 	if len(soon) != 1 || filepath.Base(soon[0].Path) != "short.crt" {
 		t.Errorf("%+v", soon)
 	}

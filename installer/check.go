@@ -1,22 +1,20 @@
 package installer
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -24,41 +22,41 @@ import (
 // of the report. Nothing is changed: the helper is put on hosts and taken away again where nothing was installed yet.
 // Bundle may be nil; what it holds is not checked then. Progress is told when a host is being looked at and when it was:
 // as the task "visit", which fails where the host could not be asked. With Recorded nobody is asked.
-func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
+func Precheck(ctx context.Context, o engine.Options) (precheck.Report, error) {
 	o.DryRun = true
 	if o.Hosts <= 0 {
-		o.Hosts = precheckHosts
+		o.Hosts = engine.PrecheckHosts
 	}
-	r, err := newInstall(o, prechecking())
+	r, err := newInstall(o, engine.Prechecking())
 	if err != nil {
 		return precheck.Report{}, err
 	}
-	r.journal = &journal{mask: r.mask, now: r.Now, w: discard{}}
-	defer r.dir.close()
-	defer r.disconnect()
-	if r.options.Recorded != nil {
-		return r.recorded(ctx)
+	r.Journal = &engine.Journal{Mask: r.Mask, Now: r.Now, Writer: task.Discard{}}
+	defer r.Dir.Close()
+	defer r.Disconnect()
+	if r.Options.Recorded != nil {
+		return recorded(ctx, r)
 	}
-	if err := r.findTargets(); err != nil {
+	if err := r.FindTargets(); err != nil {
 		return precheck.Report{}, err
 	}
 	// Each host is looked at as soon as it is connected to: those that hang do so side by side, and not one phase after
 	// the other.
-	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
-		r.visited(t.Name, nil)
-		r.visit(ctx, t)
-		r.visited(t.Name, &r.sessions[t.Name].known)
+	_ = r.OnAll(r.Needed(), func(_ int, t *task.Host) error {
+		visited(r, t.Name, nil)
+		visit(ctx, r, t)
+		visited(r, t.Name, &r.Sessions[t.Name].Known)
 		return nil // the report says what is wrong with the host
 	})
 	var report precheck.Report
-	ctx = inTask(ctx, "precheck")
-	if err = r.checkMembers(ctx); ctx.Err() == nil && (err == nil || isGone(err)) {
-		report, err = r.evaluate(ctx)
+	ctx = task.InTask(ctx, "precheck")
+	if err = checkMembers(ctx, r); ctx.Err() == nil && (err == nil || task.IsGone(err)) {
+		report, err = evaluate(ctx, r)
 	}
 	stopped := context.Cause(ctx)
 	ctx = context.WithoutCancel(ctx) // who gives up is not left with our helpers either
-	return report, errors.Join(err, stopped, r.onAll(r.connected(), func(_ int, t *Target) error {
-		if err := t.forgetHelper(ctx); t.failure == nil && !isGone(err) {
+	return report, errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
+		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsGone(err) {
 			return err
 		}
 		return nil // the report says what is wrong with the host
@@ -67,45 +65,45 @@ func Precheck(ctx context.Context, o Options) (precheck.Report, error) {
 
 // forgetHelper removes the helper from a host on which there is nothing else of ours, unless another run is at work
 // there, which needs it.
-func (t *Target) forgetHelper(ctx context.Context) error {
-	ctx, cancel := bounded(ctx, factsTimeout)
+func forgetHelper(ctx context.Context, t *task.Host) error {
+	ctx, cancel := task.Bounded(ctx, task.FactsTimeout)
 	defer cancel()
 	nothing, err := notInstalled(ctx, t)
 	if err != nil || !nothing {
 		return err
 	}
-	if there, err := t.test(ctx, "test", "-d", stateDir); err != nil || !there {
+	if there, err := t.Test(ctx, "test", "-d", task.StateDir); err != nil || !there {
 		return err
 	}
-	err = t.forget(ctx, "flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(lockConflict), lockPath)
+	err = forget(ctx, t, "flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(engine.LockConflict), engine.LockPath)
 	var failed *host.ExitError
-	if errors.As(err, &failed) && failed.Code == lockConflict {
+	if errors.As(err, &failed) && failed.Code == engine.LockConflict {
 		return nil
 	}
 	return err
 }
 
 // precheckTask stops the run if something would make it fail later.
-func precheckTask() Task {
-	return Task{
+func precheckTask() task.Task {
+	return task.Task{
 		Name:  "precheck",
-		Where: Here,
+		Where: task.Here,
 		Look:  true,
-		Do:    func(ctx context.Context, t *Target) error { return t.run.precheck(ctx) },
+		Do:    func(ctx context.Context, t *task.Host) error { return t.Site.Precheck(ctx) },
 	}
 }
 
 // precheckHosts looks at all hosts, reports what checks found, and returns an error if the run cannot succeed.
-func (r *run) precheckHosts(ctx context.Context) error {
-	report, err := r.examineAll(ctx)
+func precheckHosts(ctx context.Context, r *engine.Run) error {
+	report, err := examineAll(ctx, r)
 	if err != nil {
 		return err
 	}
 	for _, result := range report.Results {
-		r.tellResult(result)
+		tellResult(r, result)
 	}
-	r.recorder.examined(report)
-	if err := r.tellIgnored(ctx); err != nil {
+	r.Recorder.Examined(report)
+	if err := tellIgnored(ctx, r); err != nil {
 		return err
 	}
 	if r.Force {
@@ -115,52 +113,52 @@ func (r *run) precheckHosts(ctx context.Context) error {
 }
 
 // tellResult reports a check that failed.
-func (r *run) tellResult(result precheck.Result) {
+func tellResult(r *engine.Run, result precheck.Result) {
 	if result.OK || result.Level == precheck.Off {
 		return
 	}
-	state := Failed
+	state := task.Failed
 	if result.Level == precheck.Warn {
-		state = Warned
+		state = task.Warned
 	}
-	r.tell(Event{
+	r.Tell(task.Event{
 		Phase: "precheck", Task: "precheck", Host: result.Host, State: state,
 		Message: fmt.Sprintf("wanted: %s; found: %s; fix: %s", result.Title, result.Found, result.Fix),
 	})
 }
 
 // examineAll looks at all hosts and evaluates all checks.
-func (r *run) examineAll(ctx context.Context) (precheck.Report, error) {
-	_ = r.onAll(r.needed(), func(_ int, t *Target) error {
-		r.sessions[t.Name].known = r.examine(ctx, t)
+func examineAll(ctx context.Context, r *engine.Run) (precheck.Report, error) {
+	_ = r.OnAll(r.Needed(), func(_ int, t *task.Host) error {
+		r.Sessions[t.Name].Known = examine(ctx, r, t)
 		return nil // the report says what is wrong with the host
 	})
-	return r.evaluate(ctx)
+	return evaluate(ctx, r)
 }
 
 // evaluate tries the ways between the hosts and evaluates all checks. The error is what is wrong on this side: a bundle
 // or hooks that do not fit the cluster.
-func (r *run) evaluate(ctx context.Context) (precheck.Report, error) {
-	in, err := r.input(ctx)
+func evaluate(ctx context.Context, r *engine.Run) (precheck.Report, error) {
+	in, err := input(ctx, r)
 	if err != nil {
 		return precheck.Report{}, err
 	}
-	targets := r.needed()
+	targets := r.Needed()
 	in.Hosts = make([]precheck.Host, len(targets))
 	for i, t := range targets {
-		in.Hosts[i] = r.sessions[t.Name].known
+		in.Hosts[i] = r.Sessions[t.Name].Known
 	}
-	if r.options.Recorded == nil && r.options.Selection.TriesLinks() {
-		in.Links = r.links(ctx, in.Hosts, targets)
+	if r.Options.Recorded == nil && r.Options.Selection.TriesLinks() {
+		in.Links = links(ctx, r, in.Hosts, targets)
 	}
 	if ctx.Err() != nil { // what is known is not all that would be
 		return precheck.Report{}, context.Cause(ctx)
 	}
-	return r.judge(in)
+	return judge(r, in)
 }
 
 // architectures are those that the bundle is for.
-func (r *run) architectures() []string {
+func architectures(r *engine.Run) []string {
 	if r.Bundle == nil {
 		return nil
 	}
@@ -174,22 +172,22 @@ func (r *run) architectures() []string {
 }
 
 // examine gathers what is known about one host.
-func (r *run) examine(ctx context.Context, t *Target) precheck.Host {
-	h := precheck.Host{Host: t.Host, Err: t.failure, SSH: r.sessions[t.Name].ssh}
-	if t.on == nil || t.failure != nil {
+func examine(ctx context.Context, r *engine.Run, t *task.Host) precheck.Host {
+	h := precheck.Host{Host: t.Host, Err: t.Err, SSH: r.Sessions[t.Name].SSH}
+	if t.Conn == nil || t.Err != nil {
 		return h
 	}
-	h.Space, h.Err = r.boundedSpace(ctx, t)
-	if lacks := (*MissingError)(nil); r.verb.visits && errors.As(h.Err, &lacks) {
+	h.Space, h.Err = boundedSpace(ctx, r, t)
+	if lacks := (*task.MissingError)(nil); r.Verb.Visits && errors.As(h.Err, &lacks) {
 		h.Space, h.Err = nil, nil // how much is not known, and what the bundle lacks is in the report
 	}
 	if h.Err != nil {
 		return h
 	}
-	probe := r.probe(t, h)
-	probe.Vacant = r.claimed.claim(probe.Vacant)
+	probe := probe(r, t, h)
+	probe.Vacant = r.Claimed.Claim(probe.Vacant)
 	h.Sent = r.Now()
-	facts, err := t.facts(ctx, probe)
+	facts, err := t.Facts(ctx, probe)
 	h.Received = r.Now()
 	if err != nil {
 		h.Err = err
@@ -202,73 +200,35 @@ func (r *run) examine(ctx context.Context, t *Target) precheck.Host {
 }
 
 // probe says what the host is asked for the checks that the operator wants.
-func (r *run) probe(t *Target, h precheck.Host) node.Probe {
-	c, err := r.on(t.Host)
+func probe(r *engine.Run, t *task.Host, h precheck.Host) node.Probe {
+	c, err := r.ClusterOn(t.Host)
 	if err != nil {
-		c = r.cluster // the report says what is wrong with the host's settings
+		c = r.Cluster // the report says what is wrong with the host's settings
 	}
 	p := precheck.ProbeFor(c, h)
-	p.Packages = r.packages.of(t.Roles)
-	r.options.Selection.Spare(&p)
+	p.Packages = r.Packages.Of(t.Roles)
+	r.Options.Selection.Spare(&p)
 	return p
 }
 
-func (r *run) boundedSpace(ctx context.Context, t *Target) ([]precheck.Space, error) {
-	ctx, cancel := bounded(ctx, spaceTimeout)
+func boundedSpace(ctx context.Context, r *engine.Run, t *task.Host) ([]precheck.Space, error) {
+	ctx, cancel := task.Bounded(ctx, task.SpaceTimeout)
 	defer cancel()
-	return t.space(ctx)
-}
-
-// claims lets one host alone ask the network for an address: the others would hear its questions.
-type claims struct {
-	mu   sync.Mutex
-	list []netip.Addr
-}
-
-// claim returns those of the addresses that no other host has claimed.
-func (c *claims) claim(addresses []netip.Addr) []netip.Addr {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	mine := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return slices.Contains(c.list, a) })
-	c.list = append(c.list, mine...)
-	return mine
-}
-
-// facts asks the helper.
-func (t *Target) facts(ctx context.Context, probe node.Probe) (node.Facts, error) {
-	ctx, cancel := bounded(ctx, t.factsLimit())
-	defer cancel()
-	question, err := json.Marshal(probe)
-	if err != nil {
-		return node.Facts{}, err
-	}
-	out := &capped.Buffer{Most: maxFile}
-	err = t.on.Run(withoutOutput(ctx), host.Cmd{Args: []string{host.HelperPath, "facts"}, Stdin: bytes.NewReader(question), Stdout: out})
-	if err != nil {
-		return node.Facts{}, err
-	}
-	var facts node.Facts
-	if err := json.Unmarshal(out.Bytes(), &facts); err != nil {
-		return node.Facts{}, fmt.Errorf("%s: facts: %w", t.Name, err)
-	}
-	if facts.Version != node.FactsVersion {
-		return node.Facts{}, fmt.Errorf("%s: the helper speaks version %d of facts, this kkbundle %d", t.Name, facts.Version, node.FactsVersion)
-	}
-	return facts, nil
+	return space(ctx, t)
 }
 
 // checkBundle finds what the bundle lacks for these hosts: every need of every task, for the hosts that it runs on.
-func (r *run) checkBundle(ctx context.Context) error {
+func checkBundle(ctx context.Context, r *engine.Run) error {
 	if r.Bundle == nil {
 		return nil
 	}
 	missing := map[string]error{}
 	var order []string
-	for _, phase := range Plan(r.cluster) {
+	for _, phase := range Plan(r.Cluster) {
 		for _, task := range phase.Tasks {
 			for _, need := range task.Needs() {
-				for _, platform := range r.platforms(task, need) {
-					_, err := r.components(need, platform)
+				for _, platform := range platforms(r, task, need) {
+					_, err := r.Components(need, platform)
 					if err == nil || missing[err.Error()] != nil {
 						continue
 					}
@@ -283,10 +243,10 @@ func (r *run) checkBundle(ctx context.Context) error {
 		errs = append(errs, missing[text])
 	}
 	if len(errs) == 0 {
-		errs = append(errs, r.checkImagePlatforms(ctx))
+		errs = append(errs, checkImagePlatforms(ctx, r))
 	}
-	for _, a := range r.cluster.Addons {
-		if err := r.checkAddon(a); err != nil {
+	for _, a := range r.Cluster.Addons {
+		if err := addon.CheckAddon(r.Site, a); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -294,24 +254,24 @@ func (r *run) checkBundle(ctx context.Context) error {
 }
 
 // checkImagePlatforms looks for the images of the hosts' roles for the hosts' architectures.
-func (r *run) checkImagePlatforms(ctx context.Context) error {
+func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 	var errs []error
-	for _, d := range Needed(r.cluster) {
+	for _, d := range Needed(r.Cluster) {
 		if d.Kind != manifest.ItemImage {
 			continue
 		}
-		items, err := r.components(d.Need, "")
+		items, err := r.Components(d.Need, "")
 		if err != nil {
 			return err
 		}
-		for _, arch := range r.archesOf(d.Roles) {
+		for _, arch := range archesOf(r, d.Roles) {
 			for _, it := range items {
-				_, has, err := r.Bundle.Narrow(ctx, it, isFor(arch))
+				_, has, err := r.Bundle.Narrow(ctx, it, task.IsFor(arch))
 				if err != nil {
 					return err
 				}
 				if !has {
-					errs = append(errs, &MissingError{Kind: d.Kind, Name: d.Name, Ref: it.Ref, Platform: "linux/" + arch})
+					errs = append(errs, &task.MissingError{Kind: d.Kind, Name: d.Name, Ref: it.Ref, Platform: "linux/" + arch})
 				}
 			}
 		}
@@ -320,9 +280,9 @@ func (r *run) checkImagePlatforms(ctx context.Context) error {
 }
 
 // archesOf returns the architectures of the hosts with one of the roles, as far as they are known.
-func (r *run) archesOf(roles []manifest.Role) []string {
+func archesOf(r *engine.Run, roles []manifest.Role) []string {
 	var list []string
-	for _, t := range r.withRole(roles...) {
+	for _, t := range r.WithRole(roles...) {
 		if t.Arch != "" && !slices.Contains(list, t.Arch) {
 			list = append(list, t.Arch)
 		}
@@ -330,19 +290,13 @@ func (r *run) archesOf(roles []manifest.Role) []string {
 	return list
 }
 
-// isFor accepts the platforms of an architecture.
-func isFor(arch string) func(platform string) bool {
-	own := "linux/" + arch
-	return func(platform string) bool { return platform == own || strings.HasPrefix(platform, own+"/") }
-}
-
 // platforms returns those of the hosts that a task runs on, where they matter to a need.
-func (r *run) platforms(task Task, need manifest.Need) []string {
+func platforms(r *engine.Run, task task.Task, need manifest.Need) []string {
 	if need.Kind != manifest.ItemFile {
 		return []string{""}
 	}
 	var list []string
-	for _, t := range r.targetsOf(task) {
+	for _, t := range engine.TargetsOf(r.Site, task) {
 		if t.Arch != "" {
 			list = append(list, "linux/"+t.Arch)
 		}

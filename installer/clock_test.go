@@ -11,27 +11,30 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
 const debianChrony = "pool 2.debian.pool.ntp.org iburst\nsourcedir /etc/chrony/sources.d\nmakestep 1 3\n# no end"
 
 func TestWithSources(t *testing.T) {
 	t.Parallel()
-	from := timeSources{servers: []string{"10.0.0.1"}, pools: []string{"pool.corp.example"}, takers: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
-	got := string(withSources([]byte(debianChrony), from))
-	want := "#kkbundle# pool 2.debian.pool.ntp.org iburst\n#kkbundle# sourcedir /etc/chrony/sources.d\nmakestep 1 3\n# no end\n" + openBegin + `
+	from := machine.TimeSources{Servers: []string{"10.0.0.1"}, Pools: []string{"pool.corp.example"}, Takers: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
+	got := string(machine.WithSources([]byte(debianChrony), from))
+	want := "#kkbundle# pool 2.debian.pool.ntp.org iburst\n#kkbundle# sourcedir /etc/chrony/sources.d\nmakestep 1 3\n# no end\n" + task.OpenBegin + `
 server 10.0.0.1 iburst
 pool pool.corp.example iburst
 local stratum 10 orphan
 allow 10.0.0.4
-` + blockEnd + "\n"
+` + task.BlockEnd + "\n"
 	if got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if again := string(withSources([]byte(got), from)); again != want {
+	if again := string(machine.WithSources([]byte(got), from)); again != want {
 		t.Errorf("again: %q", again)
 	}
-	if back := string(withSources([]byte(got), timeSources{})); back != debianChrony {
+	if back := string(machine.WithSources([]byte(got), machine.TimeSources{})); back != debianChrony {
 		t.Errorf("without any: %q", back)
 	}
 }
@@ -41,7 +44,7 @@ allow 10.0.0.4
 func TestClock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1", "node2")
-	s.options.Cluster = cluster(t, "time: {servers: [cp1, ntp.corp.example]}\n")
+	s.options.Cluster = tasktest.Cluster(t, "time: {servers: [cp1, ntp.corp.example]}\n")
 	for name, h := range s.hosts {
 		h.answer("systemctl", func(context.Context, host.Cmd) error { return nil })
 		if name == "node2" {
@@ -54,9 +57,9 @@ func TestClock(t *testing.T) {
 	for name, h := range s.hosts {
 		before[name] = h.content("/etc/chrony/chrony.conf")
 	}
-	phases := []Phase{{Name: "init", Tasks: []Task{clockTask()}}}
+	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.ClockTask()}}}
 	for _, want := range []string{"changed", "done"} {
-		if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+		if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.states(); !slices.Equal(got, []string{"clock@cp1 " + want, "clock@node1 " + want, "clock@node2 " + want}) {
@@ -64,35 +67,35 @@ func TestClock(t *testing.T) {
 		}
 	}
 	r := s.run(t, nil)
-	ip := func(name string) string { return r.target(name).IP.String() }
+	ip := func(name string) string { return r.Target(name).IP.String() }
 	for name, want := range map[string]string{
 		"cp1":   "\nserver ntp.corp.example iburst\nlocal stratum 10 orphan\nallow " + ip("node1") + "\nallow " + ip("node2") + "\n",
-		"node1": "\nserver " + ip("cp1") + " iburst\nserver ntp.corp.example iburst\n" + blockEnd,
+		"node1": "\nserver " + ip("cp1") + " iburst\nserver ntp.corp.example iburst\n" + task.BlockEnd,
 	} {
 		if got := s.hosts[name].content("/etc/chrony/chrony.conf"); !strings.Contains(got, want) {
 			t.Errorf("%s has %q, want %q", name, got, want)
 		}
 	}
-	if got := s.hosts["node2"].content(timesyncdPath); !strings.Contains(got, "\nNTP="+ip("cp1")+" ntp.corp.example\n") {
+	if got := s.hosts["node2"].content(machine.TimesyncdPath); !strings.Contains(got, "\nNTP="+ip("cp1")+" ntp.corp.example\n") {
 		t.Errorf("node2 has %q", got)
 	}
-	for _, target := range r.targets {
-		if err := giveBackClock(t.Context(), target); err != nil {
+	for _, target := range r.Hosts {
+		if err := machine.GiveBackClock(t.Context(), target); err != nil {
 			t.Fatal(err)
 		}
 		h := s.hosts[target.Name]
-		if got := h.content("/etc/chrony/chrony.conf"); got != before[target.Name] || h.content(timesyncdPath) != "" {
+		if got := h.content("/etc/chrony/chrony.conf"); got != before[target.Name] || h.content(machine.TimesyncdPath) != "" {
 			t.Errorf("%s: after a reset %q", target.Name, got)
 		}
 	}
 	s.hosts["cp1"].put(t, "/usr/lib/systemd/systemd-timesyncd", "")
-	if err := r.targets[0].command(t.Context(), "rm", "/etc/chrony/chrony.conf"); err != nil {
+	if err := r.Hosts[0].Run(t.Context(), "rm", "/etc/chrony/chrony.conf"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.run(t, nil).phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "cp1 shall give other hosts the time, and systemd-timesyncd cannot") {
+	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "cp1 shall give other hosts the time, and systemd-timesyncd cannot") {
 		t.Errorf("a server without chrony: %v", err)
 	}
-	if _, err := r.targets[1].timeConfig(t.Context(), timeSources{}); errors.Is(err, errNoTimeService) {
+	if _, err := machine.TimeConfig(t.Context(), r.Hosts[1], machine.TimeSources{}); errors.Is(err, machine.ErrNoTimeService) {
 		t.Error(err)
 	}
 }

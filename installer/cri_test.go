@@ -5,6 +5,8 @@ package installer
 import (
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/cri"
 )
 
 // TestContainerdServesCRI has a containerd that starts and whose plugin for the kubelet has not loaded.
@@ -12,19 +14,19 @@ func TestContainerdServesCRI(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	h := s.hosts["cp1"]
-	target := s.run(t, nil).targets[0]
+	target := s.run(t, nil).Hosts[0]
 	const failed = "echo 'io.containerd.grpc.v1                     cri                      -              error     '"
 	h.stub(t, "ctr", failed)
-	if ok, err := target.servesCRI(t.Context()); ok || err != nil {
+	if ok, err := cri.ServesCRI(t.Context(), target); ok || err != nil {
 		t.Errorf("a plugin that has not loaded: %v, %v", ok, err)
 	}
 	// It has not loaded when it is looked at first, and has then.
 	h.stub(t, "ctr", `[ -e "$0.asked" ] || { : >"$0.asked"; `+failed+`; exit; }
 echo 'io.containerd.grpc.v1                     cri                      linux/amd64    ok        '`)
-	if err := target.awaitCRI(t.Context()); err != nil {
+	if err := cri.AwaitCRI(t.Context(), target); err != nil {
 		t.Error(err)
 	}
-	if ok, err := target.servesCRI(t.Context()); !ok || err != nil {
+	if ok, err := cri.ServesCRI(t.Context(), target); !ok || err != nil {
 		t.Errorf("a plugin that has loaded: %v, %v", ok, err)
 	}
 	if asked := strings.Count(strings.Join(h.said("ctr"), "\n"), "ctr plugins ls"); asked < 4 {

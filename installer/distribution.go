@@ -1,58 +1,108 @@
 package installer
 
-import "github.com/kkbundle/kkbundle/manifest"
+import (
+	"context"
+	"path"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/cluster"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/endpoint"
+	"github.com/kkbundle/kkbundle/installer/etcd"
+	"github.com/kkbundle/kkbundle/installer/k3s"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+)
 
 // distributionOf returns the distribution of a cluster.
-func distributionOf(c *manifest.Cluster) clusterDistribution {
+func distributionOf(c *manifest.Cluster) task.Distribution {
 	if c.Kubernetes.Distribution == manifest.DistributionK3s {
 		return k3sDistribution()
 	}
 	return kubeadmDistribution()
 }
 
-// runtimeOf returns the runtime of a cluster's nodes. k3s brings its own.
-func runtimeOf(c *manifest.Cluster) podRuntime {
-	if c.Kubernetes.Distribution == manifest.DistributionK3s {
-		return k3sRuntime()
-	}
-	switch c.CRI.Type {
-	case manifest.RuntimeDocker:
-		return dockerRuntime()
-	case manifest.RuntimeCRIO:
-		return crioRuntime()
-	default:
-		return containerdRuntime()
-	}
-}
-
-// siteRegistryOf returns the registry of a cluster.
-func siteRegistryOf(c *manifest.Cluster) siteRegistry {
-	switch c.ImageRegistry.Type {
-	case manifest.RegistryHarbor:
-		return harborRegistry()
-	case manifest.RegistryExisting:
-		return existingRegistry()
-	case manifest.RegistryNone:
-		return siteRegistry{data: registryData}
-	default:
-		return plainRegistry(c)
+// kubeadmDistribution is Kubernetes as kubeadm makes it.
+func kubeadmDistribution() task.Distribution {
+	return task.Distribution{
+		Authority:       kube.ClusterCA,
+		Kubectl:         []string{"kubectl", "--kubeconfig=" + kube.AdminConf},
+		Nodes:           kubeadmTasks,
+		DNS:             addon.DNSSpreadTasks,
+		Hardening:       hardeningTasks,
+		Services:        func(c *manifest.Cluster) *manifest.Cluster { return c },
+		Verifies:        func(tasks []task.Task) []task.Task { return tasks },
+		Refuses:         func(string) error { return nil },
+		AdminKubeconfig: func(ctx context.Context, t *task.Host) ([]byte, error) { return t.Read(ctx, kube.AdminConf) },
+		QuorumWithout:   etcd.Without,
+		KeepDown:        func(context.Context, *task.Host) error { return nil },
 	}
 }
 
-// networkOf returns the network of the pods' first interface.
-func networkOf(c *manifest.Cluster) podNetwork {
-	switch c.CNI.Primary() {
-	case manifest.NetworkCalico:
-		return calicoNetwork()
-	case manifest.NetworkCilium:
-		return ciliumNetwork()
-	case manifest.NetworkHybridnet:
-		return hybridnetNetwork()
-	case manifest.NetworkKubeOVN:
-		return kubeOVNNetwork()
-	case manifest.NetworkNone:
-		return podNetwork{}
-	default:
-		return flannelNetwork()
+// kubeadmTasks make nodes of a cluster out of hosts.
+func kubeadmTasks(c *manifest.Cluster) []task.Task {
+	return slices.Concat(
+		containerTasks(c),
+		cri.ToolTasks(c),
+		cri.PreloadTasks(c),
+		etcd.ToolsTasks(c),
+		[]task.Task{kubeadm.KubeletTask(c), kubeadm.PatchesTask()},
+		kubeadm.SecurityTasks(c),
+		[]task.Task{kubeadm.InitTask(c), cluster.APITask()},
+		endpoint.Tasks(c),
+		[]task.Task{
+			kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane),
+			kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker),
+		},
+		endpoint.LocalEndpointTasks(c),
+		[]task.Task{
+			cluster.LabelTask(),
+			cluster.AdminConfTask(),
+			kubeadm.CertsTimerTask(c),
+			addon.DNSTask(),
+		},
+	)
+}
+
+// k3sDistribution is k3s: the runtime, the kubelet and the control plane in one program.
+func k3sDistribution() task.Distribution {
+	return task.Distribution{
+		Authority:       k3s.CA,
+		Kubectl:         []string{cri.K3sProgram, "kubectl", "--kubeconfig=" + k3s.Kubeconfig},
+		OwnImages:       true,
+		Parents:         []string{cri.K3sData, path.Dir(cri.K3sData), path.Dir(k3s.Dir)},
+		Nodes:           k3sTasks,
+		DNS:             func(*manifest.Cluster) []task.Task { return nil }, // it has one pod
+		Hardening:       func(*manifest.Cluster) (before, after []task.Task) { return nil, nil },
+		Services:        k3s.Services,
+		Verifies:        k3s.Verifies,
+		Refuses:         k3s.Refuses,
+		AdminKubeconfig: k3s.AdminKubeconfig,
+		QuorumWithout:   k3s.Without,
+		KeepDown:        k3s.KeepK3sDown,
 	}
+}
+
+// k3sTasks make nodes out of hosts: servers one by one, because each becomes a member of etcd, then agents.
+func k3sTasks(c *manifest.Cluster) []task.Task {
+	return slices.Concat(
+		[]task.Task{
+			k3s.Task(c, "k3s-server", task.OneByOne, manifest.RoleControlPlane),
+			cluster.APITask(),
+			k3s.Task(c, "k3s-agent", task.Each, manifest.RoleWorker),
+		},
+		cri.PreloadTasks(c),
+		[]task.Task{cluster.LabelTask(), cluster.AdminConfTask()},
+	)
+}
+
+// hardeningTasks are those that harden a cluster before its addons are installed, and after.
+func hardeningTasks(c *manifest.Cluster) (before, after []task.Task) {
+	if !task.IsHardened(c) {
+		return nil, nil
+	}
+	return []task.Task{kubeadm.EncryptTask(), addon.NamespacesTask(c)}, []task.Task{kubeadm.ModesTask()}
 }

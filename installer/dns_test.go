@@ -2,7 +2,11 @@
 
 package installer
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/addon"
+)
 
 // CoreDNS can ask the name servers that a host asks, unless that is the host itself.
 func TestNameserversOfHosts(t *testing.T) {
@@ -20,22 +24,22 @@ func TestNameserversOfHosts(t *testing.T) {
 		s.hosts["cp1"].stub(t, "systemctl", "exit 3") // systemd-resolved does not run
 		s.hosts["cp1"].put(t, "/etc/resolv.conf", text)
 		r := s.run(t, nil)
-		forwards, err := r.targets[0].hasNameserver(t.Context())
+		forwards, err := addon.HasNameserver(t.Context(), r.Hosts[0])
 		if err != nil || forwards != want.forwards {
 			t.Errorf("%q: CoreDNS forwards %v, %v", text, forwards, err)
 		}
-		if got, err := r.haveNameservers(t.Context()); err != nil || got != want.any {
+		if got, err := addon.HaveNameservers(t.Context(), r.Site); err != nil || got != want.any {
 			t.Errorf("%q: the cache of the node forwards %v, %v", text, got, err)
 		}
 	}
 	// Where systemd-resolved runs, its own file counts, and not the one with its address.
 	s := newSite(t, "cp1")
 	s.hosts["cp1"].put(t, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
-	if has, err := s.run(t, nil).targets[0].hasNameserver(t.Context()); err != nil || has {
+	if has, err := addon.HasNameserver(t.Context(), s.run(t, nil).Hosts[0]); err != nil || has {
 		t.Errorf("without the file: %v, %v", has, err)
 	}
 	s.hosts["cp1"].put(t, "/run/systemd/resolve/resolv.conf", "nameserver 10.0.0.53\n")
-	if has, err := s.run(t, nil).targets[0].hasNameserver(t.Context()); err != nil || !has {
+	if has, err := addon.HasNameserver(t.Context(), s.run(t, nil).Hosts[0]); err != nil || !has {
 		t.Errorf("with systemd-resolved: %v, %v", has, err)
 	}
 }

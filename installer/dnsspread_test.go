@@ -13,7 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // A dnsPlay plays the API server and the scheduler for the pods of DNS: one that is deleted comes back elsewhere.
@@ -33,9 +37,9 @@ func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
 	items := []any{}
 	switch {
 	case strings.Contains(line, " get deployments,pods "):
-		items = append(items, document{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": document{"name": "coredns"}, "spec": document{"replicas": max(p.wanted, len(p.pods))}})
+		items = append(items, kube.Document{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": kube.Document{"name": "coredns"}, "spec": kube.Document{"replicas": max(p.wanted, len(p.pods))}})
 		for _, pod := range p.pods {
-			items = append(items, document{"apiVersion": "v1", "kind": "Pod", "metadata": document{"name": pod[0]}, "spec": document{"nodeName": pod[1]}})
+			items = append(items, kube.Document{"apiVersion": "v1", "kind": "Pod", "metadata": kube.Document{"name": pod[0]}, "spec": kube.Document{"nodeName": pod[1]}})
 		}
 		if len(p.pods) < p.wanted { // the controller makes one that is missing after somebody has looked
 			p.pods = append(p.pods, [2]string{"new", ""})
@@ -56,7 +60,7 @@ func (p *dnsPlay) kubectl(_ context.Context, cmd host.Cmd) error {
 		p.pods = slices.DeleteFunc(p.pods, func(pod [2]string) bool { return pod[0] == name })
 		p.pods = append(p.pods, [2]string{name + "-again", ""})
 	}
-	return json.NewEncoder(cmd.Stdout).Encode(document{"items": items})
+	return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
 }
 
 func TestDNSSpread(t *testing.T) {
@@ -67,7 +71,7 @@ func TestDNSSpread(t *testing.T) {
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		return n
 	}
-	cp := node("cp1", corev1.Taint{Key: controlLabel, Effect: corev1.TaintEffectNoSchedule})
+	cp := node("cp1", corev1.Taint{Key: kube.ControlLabel, Effect: corev1.TaintEffectNoSchedule})
 	silent := node("node1")
 	silent.Status.Conditions[0].Status = "Unknown"
 	for name, c := range map[string]struct {
@@ -102,10 +106,10 @@ func TestDNSSpread(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1", "node1")
-			s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
+			s.hosts["cp1"].put(t, member.Path, "site v1.34.3\n")
 			play := &dnsPlay{pods: c.pods, wanted: c.wanted, nodes: c.nodes, next: c.next}
 			s.hosts["cp1"].answer("kubectl", play.kubectl)
-			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
+			if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(play.deleted, c.deleted); diff != "" {
@@ -119,7 +123,7 @@ func TestDNSSpread(t *testing.T) {
 				t.Errorf("got %q, want %s", got, want)
 			}
 			play.deleted = nil
-			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
+			if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 				t.Fatal(err)
 			}
 			if got := s.states(); len(got) != 1 || got[0] != "dns-spread@cp1 done" || play.deleted != nil {
@@ -133,7 +137,7 @@ func TestDNSSpread(t *testing.T) {
 func TestDNSSpreadTriesAgain(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
-	s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
+	s.hosts["cp1"].put(t, member.Path, "site v1.34.3\n")
 	play := &dnsPlay{pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, next: "cp1"}
 	s.hosts["cp1"].answer("kubectl", play.kubectl)
 	for _, c := range []struct {
@@ -149,7 +153,7 @@ func TestDNSSpreadTriesAgain(t *testing.T) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			play.nodes = append(play.nodes, n)
 		}
-		if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{dnsSpreadTask()}}}); err != nil {
+		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.states(); len(got) != 1 || got[0] != "dns-spread@cp1 "+c.want {

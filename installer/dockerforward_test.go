@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/cri"
 )
 
 // TestForwardIsRestored has Docker change what a host does with packets for others, and reset put that back. sysctl and iptables are
@@ -41,9 +43,9 @@ esac`
 				set(h, program, value)
 			}
 			r := s.run(t, nil)
-			target := r.targets[0]
+			target := r.Hosts[0]
 			for range 2 { // the second time, Docker has been there
-				if err := rememberForward(t.Context(), target); err != nil {
+				if err := cri.RememberForward(t.Context(), target); err != nil {
 					t.Fatal(err)
 				}
 				set(h, "sysctl", "1")
@@ -51,7 +53,7 @@ esac`
 			}
 			h.said("")
 			for range 2 {
-				if err := target.restoreForward(t.Context()); err != nil {
+				if err := cri.RestoreForward(t.Context(), target); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -76,7 +78,7 @@ esac`
 func TestForwardOfOthersStays(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "reg1")
-	if err := s.run(t, nil).targets[0].restoreForward(t.Context()); err != nil {
+	if err := cri.RestoreForward(t.Context(), s.run(t, nil).Hosts[0]); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range s.hosts["reg1"].said("") {

@@ -16,7 +16,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -24,14 +28,14 @@ import (
 // etcdctl as etcd 3.6 does in what these tests look at.
 type fakeEtcd struct {
 	mu      sync.Mutex
-	members []etcdMember
+	members []etcd.Member
 	runs    map[string]bool // unit of a host
 	asked   []string        // what changed something
 	next    uint64
 }
 
 // etcdSite is three hosts with etcd, the first of which is also the control plane.
-func etcdSite(t *testing.T, kind string) (*site, *run, *fakeEtcd) {
+func etcdSite(t *testing.T, kind string) (*site, *engine.Run, *fakeEtcd) {
 	t.Helper()
 	s := newSite(t, "cp1", "node1", "node2")
 	etcd := "[cp1, node1, node2]"
@@ -49,7 +53,7 @@ groups: {kube_control_plane: [cp1], image_registry: [cp1], kube_worker: [node1, 
 		t.Fatal(err)
 	}
 	s.options.Inventory = inv
-	s.options.Cluster = cluster(t, "etcd: {type: "+kind+"}")
+	s.options.Cluster = tasktest.Cluster(t, "etcd: {type: "+kind+"}")
 	f := &fakeEtcd{runs: map[string]bool{}, next: 0xa1}
 	for name, h := range s.hosts {
 		h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error { return f.unit(h, name, cmd) })
@@ -76,15 +80,15 @@ func (f *fakeEtcd) unit(h *rooted, name string, cmd host.Cmd) error {
 	case "restart":
 		f.asked = append(f.asked, "start "+name)
 		f.runs[name] = true
-		if err := os.MkdirAll(filepath.Join(h.root, defaultEtcdDir, "member"), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(h.root, etcd.DefaultEtcdDir, "member"), 0o700); err != nil {
 			return err
 		}
 		url := "https://" + map[string]string{"cp1": "10.0.0.3", "node1": "10.0.0.4", "node2": "10.0.0.5"}[name]
-		if strings.Contains(h.content(etcdInitial), "STATE=new") && len(f.members) == 0 {
+		if strings.Contains(h.content(etcd.Initial), "STATE=new") && len(f.members) == 0 {
 			for i, one := range []string{"cp1", "node1", "node2"} {
 				at := fmt.Sprintf("https://10.0.0.%d", 3+i)
 				f.next++
-				f.members = append(f.members, etcdMember{ID: f.next, Name: one, PeerURLs: []string{at + ":2380"}, ClientURLs: []string{at + ":2379"}})
+				f.members = append(f.members, etcd.Member{ID: f.next, Name: one, PeerURLs: []string{at + ":2380"}, ClientURLs: []string{at + ":2379"}})
 			}
 		}
 		for i, m := range f.members {
@@ -99,7 +103,7 @@ func (f *fakeEtcd) unit(h *rooted, name string, cmd host.Cmd) error {
 func (f *fakeEtcd) control(cmd host.Cmd) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	works := func(m etcdMember) bool { return m.Name != "" && f.runs[m.Name] && !m.Learner }
+	works := func(m etcd.Member) bool { return m.Name != "" && f.runs[m.Name] && !m.Learner }
 	voters := 0
 	up := 0
 	for _, m := range f.members {
@@ -119,7 +123,7 @@ func (f *fakeEtcd) control(cmd host.Cmd) error {
 		}
 		words = append(words, a)
 	}
-	reached := slices.ContainsFunc(f.members, func(m etcdMember) bool {
+	reached := slices.ContainsFunc(f.members, func(m etcd.Member) bool {
 		return works(m) && slices.ContainsFunc(strings.Split(flags["--endpoints"], ","), func(e string) bool { return slices.Contains(m.ClientURLs, e) })
 	})
 	if !reached || up < voters/2+1 {
@@ -131,18 +135,18 @@ func (f *fakeEtcd) control(cmd host.Cmd) error {
 	case "member list":
 		return json.NewEncoder(cmd.Stdout).Encode(map[string]any{"members": f.members})
 	case "member remove":
-		f.members = slices.DeleteFunc(f.members, func(m etcdMember) bool { return m.hexID() == words[2] })
+		f.members = slices.DeleteFunc(f.members, func(m etcd.Member) bool { return m.HexID() == words[2] })
 	case "member add":
 		if up < voters {
 			return exits(cmd, 1, "etcdserver: unhealthy cluster")
 		}
 		_, learner := flags["--learner"]
 		f.next++
-		f.members = append(f.members, etcdMember{ID: f.next, PeerURLs: []string{flags["--peer-urls"]}, Learner: learner})
+		f.members = append(f.members, etcd.Member{ID: f.next, PeerURLs: []string{flags["--peer-urls"]}, Learner: learner})
 		words = []string{"member", "add", words[2]}
 	case "member promote":
 		for i, m := range f.members {
-			if m.hexID() == words[2] {
+			if m.HexID() == words[2] {
 				f.members[i].Learner = false
 			}
 		}
@@ -162,15 +166,15 @@ func (f *fakeEtcd) said() []string {
 }
 
 // formed makes the three hosts members, as the tasks do.
-func formed(t *testing.T, r *run) {
+func formed(t *testing.T, r *engine.Run) {
 	t.Helper()
-	for _, one := range r.targets {
-		if err := one.runMember(t.Context()); err != nil {
+	for _, one := range r.Hosts {
+		if err := etcd.RunMember(t.Context(), one); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, one := range r.targets {
-		if err := etcdHealthTask().Do(t.Context(), one); err != nil {
+	for _, one := range r.Hosts {
+		if err := etcd.HealthTask().Do(t.Context(), one); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -185,12 +189,12 @@ func TestEtcdForms(t *testing.T) {
 	}
 	for name, h := range s.hosts {
 		const want = "ETCD_INITIAL_CLUSTER=cp1=https://10.0.0.3:2380,node1=https://10.0.0.4:2380,node2=https://10.0.0.5:2380\nETCD_INITIAL_CLUSTER_STATE=new\n"
-		if got := h.content(etcdInitial); !strings.Contains(got, want) {
+		if got := h.content(etcd.Initial); !strings.Contains(got, want) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
 	// What is asked for again is answered by restarts, and by nothing that adds or removes members.
-	if err := r.targets[1].runMember(t.Context()); err != nil {
+	if err := etcd.RunMember(t.Context(), r.Hosts[1]); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(f.said(), []string{"start node1"}); diff != "" {
@@ -204,19 +208,19 @@ func TestEtcdMemberComesBack(t *testing.T) {
 	s, r, f := etcdSite(t, "external")
 	formed(t, r)
 	f.said()
-	lost := strings.TrimSpace(f.members[2].hexID())
+	lost := strings.TrimSpace(f.members[2].HexID())
 	f.runs["node2"] = false
-	if err := os.RemoveAll(filepath.Join(s.hosts["node2"].root, defaultEtcdDir)); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.hosts["node2"].root, etcd.DefaultEtcdDir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.targets[2].runMember(t.Context()); err != nil {
+	if err := etcd.RunMember(t.Context(), r.Hosts[2]); err != nil {
 		t.Fatal(err)
 	}
-	added := f.members[2].hexID()
+	added := f.members[2].HexID()
 	if diff := cmp.Diff(f.said(), []string{"member remove " + lost, "member add node2", "start node2", "member promote " + added}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if got := s.hosts["node2"].content(etcdInitial); !strings.Contains(got, "STATE=existing") {
+	if got := s.hosts["node2"].content(etcd.Initial); !strings.Contains(got, "STATE=existing") {
 		t.Errorf("initial.env: %s", got)
 	}
 }
@@ -228,16 +232,16 @@ func TestEtcdKeepsStrangeData(t *testing.T) {
 	formed(t, r)
 	f.members = f.members[:2] // somebody has removed it
 	f.runs["node2"] = false
-	s.hosts["node2"].put(t, defaultEtcdDir+"/member/snap/db", "old")
-	if err := r.targets[2].runMember(t.Context()); err != nil {
+	s.hosts["node2"].put(t, etcd.DefaultEtcdDir+"/member/snap/db", "old")
+	if err := etcd.RunMember(t.Context(), r.Hosts[2]); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.hosts["node2"].content(only(t, s.hosts["node2"], defaultEtcdDir+"/kkbundle-before-*/member/snap/db")); got != "old" {
+	if got := s.hosts["node2"].content(only(t, s.hosts["node2"], etcd.DefaultEtcdDir+"/kkbundle-before-*/member/snap/db")); got != "old" {
 		t.Errorf("the old data are %q", got)
 	}
 }
 
-// only finds the one file of a host that a pattern means.
+// onlyThese finds the one file of a host that a pattern means.
 func only(t *testing.T, h *rooted, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(h.root + pattern)
@@ -253,24 +257,24 @@ func TestEtcdQuorumIsKept(t *testing.T) {
 	formed(t, r)
 	f.runs["node2"] = false
 	f.said()
-	var quorum *EtcdQuorumError
-	if err := r.targets[1].runMember(t.Context()); !errors.As(err, &quorum) || !strings.Contains(err.Error(), "1 of the other 2 members work, and 2 have to") {
+	var quorum *etcd.EtcdQuorumError
+	if err := etcd.RunMember(t.Context(), r.Hosts[1]); !errors.As(err, &quorum) || !strings.Contains(err.Error(), "1 of the other 2 members work, and 2 have to") {
 		t.Errorf("restarted with one other: %v", err)
 	}
 	if said := f.said(); len(said) > 0 {
 		t.Errorf("did %v", said)
 	}
 	// The one that is down is started: that takes nothing away.
-	if err := r.targets[2].runMember(t.Context()); err != nil {
+	if err := etcd.RunMember(t.Context(), r.Hosts[2]); err != nil {
 		t.Error(err)
 	}
 	// Without a quorum, nobody without data is taken for the first member of a new etcd.
 	f.runs["node1"], f.runs["node2"] = false, false
-	if err := os.RemoveAll(filepath.Join(s.hosts["node2"].root, defaultEtcdDir)); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.hosts["node2"].root, etcd.DefaultEtcdDir)); err != nil {
 		t.Fatal(err)
 	}
 	f.said()
-	if err := r.targets[2].runMember(t.Context()); !errors.As(err, &quorum) {
+	if err := etcd.RunMember(t.Context(), r.Hosts[2]); !errors.As(err, &quorum) {
 		t.Errorf("without a quorum: %v", err)
 	}
 	if said := f.said(); len(said) > 0 {
@@ -282,38 +286,38 @@ func TestEtcdQuorumIsKept(t *testing.T) {
 func TestEtcdCertificates(t *testing.T) {
 	t.Parallel()
 	s, r, _ := etcdSite(t, "external")
-	first, err := r.targets[1].etcdMemberFiles(t.Context())
+	first, err := etcd.MemberFiles(t.Context(), r.Hosts[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.targets[1].write(t.Context(), first...); err != nil {
+	if err := r.Hosts[1].Write(t.Context(), first...); err != nil {
 		t.Fatal(err)
 	}
-	again, err := r.targets[1].etcdMemberFiles(t.Context())
-	if err != nil || cmp.Diff(first, again, cmp.AllowUnexported(textFile{})) != "" {
+	again, err := etcd.MemberFiles(t.Context(), r.Hosts[1])
+	if err != nil || cmp.Diff(first, again, cmp.AllowUnexported(task.File{})) != "" {
 		t.Errorf("asked again, they are others (%v)", err)
 	}
 	for _, f := range first {
-		if strings.HasSuffix(f.path, ".key") != (f.mode == 0o600) {
-			t.Errorf("%s has mode %o", f.path, f.mode)
+		if strings.HasSuffix(f.Path, ".key") != (f.Mode == 0o600) {
+			t.Errorf("%s has mode %o", f.Path, f.Mode)
 		}
 	}
 	s.options.WorkDir = filepath.Join(t.TempDir(), "other")
 	other := s.run(t, nil)
-	files, err := other.targets[0].etcdMemberFiles(t.Context())
+	files, err := etcd.MemberFiles(t.Context(), other.Hosts[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := func(list []textFile, name string) string {
-		return string(list[slices.IndexFunc(list, func(f textFile) bool { return f.path == name })].data)
+	at := func(list []task.File, name string) string {
+		return string(list[slices.IndexFunc(list, func(f task.File) bool { return f.Path == name })].Data)
 	}
-	if at(files, etcdAuthorityFiles().key) != at(first, etcdAuthorityFiles().key) {
+	if at(files, etcd.AuthorityFiles().Key) != at(first, etcd.AuthorityFiles().Key) {
 		t.Error("a lost work directory made a new authority, which the other members do not trust")
 	}
 	s.options.WorkDir = filepath.Join(t.TempDir(), "third")
 	limited := s.run(t, nil)
-	limited.targets[1].on = nil
-	if _, err := limited.targets[0].etcdMemberFiles(t.Context()); err == nil || !strings.Contains(err.Error(), "--limit") {
+	limited.Hosts[1].Conn = nil
+	if _, err := etcd.MemberFiles(t.Context(), limited.Hosts[0]); err == nil || !strings.Contains(err.Error(), "--limit") {
 		t.Errorf("where the host that has it is left out: %v", err)
 	}
 }
@@ -335,7 +339,7 @@ func TestEtcdBackupScript(t *testing.T) {
 		writeProgram(t, filepath.Join(bin, name), "#!/bin/sh\n"+text+"\n")
 	}
 	copies := filepath.Join(dir, "copies")
-	script := strings.NewReplacer(etcdBackups, copies, "PATH=", "PATH="+bin+":").Replace(string(r.targets[0].backupScript(2)))
+	script := strings.NewReplacer(etcd.Backups, copies, "PATH=", "PATH="+bin+":").Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
 	save := func() error {
 		h := newRooted(t, "save")
 		return h.Run(t.Context(), host.Cmd{Args: []string{"sh", "-c", script}})

@@ -2,7 +2,7 @@ package installer
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,7 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -72,7 +76,7 @@ func (e *EtcdHostsError) Hint() string {
 
 // RestoreEtcd makes a new etcd of a copy on all hosts of etcd. Everything that can fail is done before anything is stopped; data
 // is moved aside, never deleted. Interrupted at any point it can be run again, with the same copy or another.
-func RestoreEtcd(ctx context.Context, o Options, what EtcdRestore) (EtcdRestored, error) {
+func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdRestored, error) {
 	var done EtcdRestored
 	snapshot, err := ReadEtcdSnapshot(what.From)
 	if err != nil {
@@ -83,22 +87,22 @@ func RestoreEtcd(ctx context.Context, o Options, what EtcdRestore) (EtcdRestored
 		return done, err
 	}
 	for _, name := range what.Without {
-		if !slices.ContainsFunc(r.options.Inventory.Hosts(), func(h manifest.Host) bool { return h.Name == name }) {
+		if !slices.ContainsFunc(r.Options.Inventory.Hosts(), func(h manifest.Host) bool { return h.Name == name }) {
 			return done, fmt.Errorf("there is no host %q in the inventory", name)
 		}
 	}
-	r.without = what.Without
+	r.Without = what.Without
 	done.Snapshot = snapshot
-	_, err = r.start(ctx, func(ctx context.Context) error {
-		s := &restoring{run: r, snapshot: snapshot, token: "kkbundle-" + randomHex(8), before: r.beforeName()} //nolint:mnd // 64 bits
-		if err := s.choose(inTask(ctx, restorePhase)); err != nil {
+	_, err = r.Start(ctx, func(ctx context.Context) error {
+		s := &restoring{run: r, snapshot: snapshot, token: "kkbundle-" + task.RandomHex(8), before: etcd.BeforeName(r.Site)} //nolint:mnd // 64 bits
+		if err := s.choose(task.InTask(ctx, restorePhase)); err != nil {
 			return err
 		}
 		for _, t := range s.members {
 			done.Members = append(done.Members, t.Name)
 		}
 		err := s.work(ctx)
-		done.Before = s.kept(inTask(ctx, restorePhase))
+		done.Before = s.kept(task.InTask(ctx, restorePhase))
 		return err
 	})
 	return done, err
@@ -108,14 +112,14 @@ const restorePhase = "etcd-restore"
 
 // restoring is a restore under way.
 type restoring struct {
-	run             *run
+	run             *engine.Run
 	snapshot        EtcdSnapshot
 	token, before   string
-	members, planes []*Target
+	members, planes []*task.Host
 	at              map[string]memberPlace
 }
 
-// A memberPlace is how a member is called and where its data is.
+// A placeOf is how a member is called and where its data is.
 type memberPlace struct{ name, peer, data string }
 
 // choose finds the hosts.
@@ -123,22 +127,22 @@ func (s *restoring) choose(ctx context.Context) error {
 	r := s.run
 	var lost []string
 	var errs []error
-	for _, t := range r.withRole(r.verb.roles...) {
-		if t.on == nil && !slices.Contains(r.without, t.Name) {
+	for _, t := range r.WithRole(r.Verb.Roles...) {
+		if t.Conn == nil && !slices.Contains(r.Without, t.Name) {
 			lost = append(lost, t.Name)
-			errs = append(errs, t.failure)
+			errs = append(errs, t.Err)
 		}
 	}
 	if len(lost) > 0 {
 		return &EtcdHostsError{lost, errors.Join(errs...)}
 	}
-	s.members, s.planes = r.connected(manifest.RoleEtcd), r.connected(manifest.RoleControlPlane)
+	s.members, s.planes = r.Connected(manifest.RoleEtcd), r.Connected(manifest.RoleControlPlane)
 	if len(s.members) == 0 {
 		return errors.New("no host is left that etcd could be restored on")
 	}
 	s.at = map[string]memberPlace{}
 	for _, t := range s.members {
-		place, err := t.memberPlace(ctx)
+		place, err := placeOf(ctx, t)
 		if err != nil {
 			return err
 		}
@@ -147,25 +151,25 @@ func (s *restoring) choose(ctx context.Context) error {
 	return nil
 }
 
-// memberPlace says what kubeadm, or install, has told a host's member.
-func (t *Target) memberPlace(ctx context.Context) (memberPlace, error) {
-	if t.run.cluster.Etcd.Type == manifest.EtcdExternal {
-		data, err := t.etcdData()
-		return memberPlace{t.Name, t.etcdPeerURL(), data}, err
+// placeOf says what kubeadm, or install, has told a host's member.
+func placeOf(ctx context.Context, t *task.Host) (memberPlace, error) {
+	if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
+		data, err := etcd.Data(t)
+		return memberPlace{t.Name, etcd.PeerURL(t), data}, err
 	}
-	text, err := t.read(ctx, manifestsDir+"/etcd.yaml")
+	text, err := t.Read(ctx, kube.ManifestsDir+"/etcd.yaml")
 	if errors.Is(err, fs.ErrNotExist) {
-		text, err = t.read(ctx, heldManifests+"/etcd.yaml") // of an interrupted restore
+		text, err = t.Read(ctx, heldManifests+"/etcd.yaml") // of an interrupted restore
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return memberPlace{}, fmt.Errorf("%s has no etcd: %s/etcd.yaml is not there", t.Name, manifestsDir)
+		return memberPlace{}, fmt.Errorf("%s has no etcd: %s/etcd.yaml is not there", t.Name, kube.ManifestsDir)
 	}
 	if err != nil {
 		return memberPlace{}, err
 	}
 	p := memberPlace{flagOf(text, "name"), flagOf(text, "initial-advertise-peer-urls"), flagOf(text, "data-dir")}
 	if p.name == "" || p.peer == "" || !path.IsAbs(p.data) {
-		return p, fmt.Errorf("%s/etcd.yaml on %s is not as kubeadm writes it: it lacks --name, --initial-advertise-peer-urls or --data-dir", manifestsDir, t.Name)
+		return p, fmt.Errorf("%s/etcd.yaml on %s is not as kubeadm writes it: it lacks --name, --initial-advertise-peer-urls or --data-dir", kube.ManifestsDir, t.Name)
 	}
 	return p, nil
 }
@@ -183,13 +187,13 @@ func flagOf(manifest []byte, name string) string {
 // A restoreStep is done on its hosts side by side before the next begins.
 type restoreStep struct {
 	name string
-	on   []*Target
-	do   func(ctx context.Context, t *Target) error
+	on   []*task.Host
+	do   func(ctx context.Context, t *task.Host) error
 }
 
 func (s *restoring) work(ctx context.Context) error {
 	steps := []restoreStep{
-		{"tools", s.members, func(ctx context.Context, t *Target) error { return t.etcdTools(ctx) }},
+		{"tools", s.members, func(ctx context.Context, t *task.Host) error { return etcdTools(ctx, t) }},
 		{"upload", s.members, s.upload},
 		{"prepare", s.members, s.prepare},
 		{"stop-control-plane", s.planes, stopControlPlane},
@@ -201,8 +205,8 @@ func (s *restoring) work(ctx context.Context) error {
 		{"api-server", s.planes, apiServerBack},
 	}
 	for _, step := range steps {
-		err := s.run.onAll(step.on, func(_ int, t *Target) error {
-			return s.run.taskOn(ctx, restorePhase, Task{Name: step.name, Done: never, Do: step.do}, t)
+		err := s.run.OnAll(step.on, func(_ int, t *task.Host) error {
+			return s.run.TaskOn(ctx, restorePhase, task.Task{Name: step.name, Done: never, Do: step.do}, t)
 		})
 		if err != nil {
 			return err
@@ -221,73 +225,73 @@ var replaceEtcdDataScript string
 var moveManifestsScript string
 
 // upload brings the copy to a host that does not have it yet.
-func (s *restoring) upload(ctx context.Context, t *Target) (err error) {
+func (s *restoring) upload(ctx context.Context, t *task.Host) (err error) {
 	f, err := os.Open(s.snapshot.Path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	return t.on.Run(describedAs(ctx, "write "+etcdWork+"/snapshot.db"), host.Cmd{
+	return t.Conn.Run(task.DescribedAs(ctx, "write "+etcdWork+"/snapshot.db"), host.Cmd{
 		Args: host.Script("upload-snapshot.sh", uploadSnapshotScript, etcdWork, s.snapshot.SHA256), Stdin: f,
 	})
 }
 
 // prepare makes the host's new data beside its old ones.
-func (s *restoring) prepare(ctx context.Context, t *Target) error {
+func (s *restoring) prepare(ctx context.Context, t *task.Host) error {
 	at := s.at[t.Name]
 	data := path.Join(at.data, restoredName)
-	if _, err := t.test(ctx, "pkill", "--exact", "etcdutl"); err != nil { // of a run that lost its session
+	if _, err := t.Test(ctx, "pkill", "--exact", "etcdutl"); err != nil { // of a run that lost its session
 		return err
 	}
-	if err := t.command(ctx, "rm", "-rf", "--", data, path.Join(at.data, discardedName)); err != nil {
+	if err := t.Run(ctx, "rm", "-rf", "--", data, path.Join(at.data, discardedName)); err != nil {
 		return err
 	}
-	if err := t.command(ctx, "mkdir", "-p", "-m", "0700", at.data); err != nil {
+	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", at.data); err != nil {
 		return err
 	}
-	if _, err := t.snapshotStatus(ctx, etcdWork+"/snapshot.db"); err != nil {
+	if _, err := statusOf(ctx, t, etcdWork+"/snapshot.db"); err != nil {
 		return err
 	}
 	var initial []string
 	for _, m := range s.members {
 		initial = append(initial, s.at[m.Name].name+"="+s.at[m.Name].peer)
 	}
-	if err := t.command(ctx, "etcdutl", "snapshot", "restore", etcdWork+"/snapshot.db", "--data-dir="+data,
+	if err := t.Run(ctx, "etcdutl", "snapshot", "restore", etcdWork+"/snapshot.db", "--data-dir="+data,
 		"--name="+at.name, "--initial-advertise-peer-urls="+at.peer, "--initial-cluster="+strings.Join(initial, ","),
 		"--initial-cluster-token="+s.token, "--bump-revision="+revisionBump, "--mark-compacted"); err != nil {
 		return err
 	}
-	return t.command(ctx, "touch", path.Join(data, "member", unfinishedMark))
+	return t.Run(ctx, "touch", path.Join(data, "member", unfinishedMark))
 }
 
 // stopControlPlane takes away the manifests of the host's control plane, etcd's too, and waits until no API server is left to
 // write what is about to go.
-func stopControlPlane(ctx context.Context, t *Target) error {
-	move := host.Script("move-manifests.sh", moveManifestsScript, manifestsDir, heldManifests)
-	if err := t.command(ctx, append(move, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd")...); err != nil {
+func stopControlPlane(ctx context.Context, t *task.Host) error {
+	move := host.Script("move-manifests.sh", moveManifestsScript, kube.ManifestsDir, heldManifests)
+	if err := t.Run(ctx, append(move, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd")...); err != nil {
 		return err
 	}
-	if err := t.systemctl(ctx, "start", "kubelet.service"); err != nil { // who else would stop them
+	if err := t.Systemctl(ctx, "start", "kubelet.service"); err != nil { // who else would stop them
 		return err
 	}
-	return t.gone(ctx, "kube-apiserver", "kube-controller", "kube-scheduler")
+	return gone(ctx, t, "kube-apiserver", "kube-controller", "kube-scheduler")
 }
 
 // stopEtcd stops the host's member, kubeadm's without its manifest.
-func stopEtcd(ctx context.Context, t *Target) error {
-	if t.run.cluster.Etcd.Type == manifest.EtcdExternal {
-		if err := t.systemctl(ctx, "stop", etcdUnit); err != nil {
+func stopEtcd(ctx context.Context, t *task.Host) error {
+	if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
+		if err := t.Systemctl(ctx, "stop", etcd.Unit); err != nil {
 			return err
 		}
 	}
-	return t.gone(ctx, "etcd")
+	return gone(ctx, t, "etcd")
 }
 
 // gone waits until no process has one of the names, of which the kernel knows 15 characters.
-func (t *Target) gone(ctx context.Context, names ...string) error {
-	return eventually(ctx, stopPatience, func(ctx context.Context) error {
+func gone(ctx context.Context, t *task.Host, names ...string) error {
+	return task.Eventually(ctx, stopPatience, func(ctx context.Context) error {
 		for _, name := range names {
-			runs, err := t.test(ctx, "pgrep", "--exact", name)
+			runs, err := t.Test(ctx, "pgrep", "--exact", name)
 			if err == nil && runs {
 				err = fmt.Errorf("%s: %s does not stop", t.Name, name)
 			}
@@ -301,55 +305,55 @@ func (t *Target) gone(ctx context.Context, names ...string) error {
 
 // replace puts the new data into their place, by renaming. What an interrupted restore had put there goes; everything else is
 // kept.
-func (s *restoring) replace(ctx context.Context, t *Target) error {
+func (s *restoring) replace(ctx context.Context, t *task.Host) error {
 	data := s.at[t.Name].data
-	return t.command(ctx, host.Script("replace-etcd-data.sh", replaceEtcdDataScript,
+	return t.Run(ctx, host.Script("replace-etcd-data.sh", replaceEtcdDataScript,
 		data, restoredName, s.before, unfinishedMark, discardedName)...)
 }
 
 // startEtcd starts the host's member; it is ready when the others are.
-func (s *restoring) startEtcd(ctx context.Context, t *Target) error {
-	if t.run.cluster.Etcd.Type == manifest.EtcdExternal {
-		return t.startEtcd(ctx)
+func (s *restoring) startEtcd(ctx context.Context, t *task.Host) error {
+	if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
+		return etcd.StartEtcd(ctx, t)
 	}
-	return t.giveBack(ctx, "etcd")
+	return giveBack(ctx, t, "etcd")
 }
 
 // giveBack puts manifests back to where the kubelet looks for them.
-func (t *Target) giveBack(ctx context.Context, names ...string) error {
-	move := host.Script("move-manifests.sh", moveManifestsScript, heldManifests, manifestsDir)
-	return t.command(ctx, append(move, names...)...)
+func giveBack(ctx context.Context, t *task.Host, names ...string) error {
+	move := host.Script("move-manifests.sh", moveManifestsScript, heldManifests, kube.ManifestsDir)
+	return t.Run(ctx, append(move, names...)...)
 }
 
 // healthy waits for the member. From then on its data are the cluster's.
-func (s *restoring) healthy(ctx context.Context, t *Target) error {
-	if err := eventually(ctx, etcdPatience, t.etcdHealthy); err != nil {
-		if t.run.cluster.Etcd.Type == manifest.EtcdExternal {
-			return t.withUnitLog(ctx, etcdUnit, err)
+func (s *restoring) healthy(ctx context.Context, t *task.Host) error {
+	if err := task.Eventually(ctx, etcd.Patience, func(ctx context.Context) error { return etcd.Healthy(ctx, t) }); err != nil {
+		if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
+			return t.WithUnitLog(ctx, etcd.Unit, err)
 		}
 		return err
 	}
-	return t.command(ctx, "rm", "-rf", "--", path.Join(s.at[t.Name].data, "member", unfinishedMark), etcdWork)
+	return t.Run(ctx, "rm", "-rf", "--", path.Join(s.at[t.Name].data, "member", unfinishedMark), etcdWork)
 }
 
 // startControlPlane starts API server, controllers and scheduler afresh: what they remember of the cluster is not so any more.
-func startControlPlane(ctx context.Context, t *Target) error {
-	if err := t.giveBack(ctx, "kube-apiserver", "kube-controller-manager", "kube-scheduler"); err != nil {
+func startControlPlane(ctx context.Context, t *task.Host) error {
+	if err := giveBack(ctx, t, "kube-apiserver", "kube-controller-manager", "kube-scheduler"); err != nil {
 		return err
 	}
-	_, err := t.test(ctx, "rmdir", heldManifests)
+	_, err := t.Test(ctx, "rmdir", heldManifests)
 	return err
 }
 
-func apiServerBack(ctx context.Context, t *Target) error {
-	return eventually(ctx, startPatience, t.apiServerReady)
+func apiServerBack(ctx context.Context, t *task.Host) error {
+	return task.Eventually(ctx, startPatience, func(ctx context.Context) error { return etcd.APIServerReady(ctx, t) })
 }
 
 // kept lists what members had before, as far as they say.
 func (s *restoring) kept(ctx context.Context) []string {
 	var list []string
 	for _, t := range s.members {
-		out, err := t.output(context.WithoutCancel(ctx), "find", s.at[t.Name].data, "-maxdepth", "1", "-name", "kkbundle-before-*")
+		out, err := t.Output(context.WithoutCancel(ctx), "find", s.at[t.Name].data, "-maxdepth", "1", "-name", "kkbundle-before-*")
 		if err != nil {
 			continue // it is only told to people
 		}

@@ -16,7 +16,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 )
 
 // etcdCopy is what etcd saves, as far as its checksum goes: pages and the SHA-256 of them.
@@ -69,14 +72,14 @@ const etcdManifest = `spec:
 
 // restoreSite is a cluster with old data in its etcd and a copy beside it. etcdutl is the test's: what it makes of a copy is the
 // copy.
-func restoreSite(t *testing.T, kind string) (*site, *run, *restoring) {
+func restoreSite(t *testing.T, kind string) (*site, *engine.Run, *restoring) {
 	t.Helper()
 	s, r, _ := etcdSite(t, kind)
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
-		s.hosts["cp1"].put(t, manifestsDir+"/"+name+".yaml", name)
+		s.hosts["cp1"].put(t, kube.ManifestsDir+"/"+name+".yaml", name)
 	}
 	if kind == "internal" {
-		s.hosts["cp1"].put(t, manifestsDir+"/etcd.yaml", etcdManifest)
+		s.hosts["cp1"].put(t, kube.ManifestsDir+"/etcd.yaml", etcdManifest)
 	}
 	for _, h := range s.hosts {
 		for _, name := range []string{"etcdctl", "etcdutl"} {
@@ -95,8 +98,8 @@ func restoreSite(t *testing.T, kind string) (*site, *run, *restoring) {
 			return makeMember(h, cmd)
 		})
 	}
-	for _, one := range r.withRole("etcd") {
-		s.hosts[one.Name].put(t, defaultEtcdDir+"/member/db", "old")
+	for _, one := range r.WithRole("etcd") {
+		s.hosts[one.Name].put(t, etcd.DefaultEtcdDir+"/member/db", "old")
 	}
 	file := filepath.Join(t.TempDir(), "copy.db")
 	if err := os.WriteFile(file, etcdCopy("new"), 0o600); err != nil {
@@ -118,14 +121,14 @@ func makeMember(h *rooted, cmd host.Cmd) error {
 	return exits(cmd, 1, "no data-dir")
 }
 
-func newRestoring(t *testing.T, r *run, file string) *restoring {
+func newRestoring(t *testing.T, r *engine.Run, file string) *restoring {
 	t.Helper()
 	snapshot, err := ReadEtcdSnapshot(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.verb = savingEtcd()
-	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: r.beforeName()}
+	r.Verb = engine.SavingEtcd()
+	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: etcd.BeforeName(r.Site)}
 }
 
 // A dying host is one that kkbundle is killed in front of: from some command on, nothing reaches it.
@@ -170,9 +173,9 @@ func killRestore(t *testing.T, kind string, before int) (commands int) {
 	ctx, kill := context.WithCancelCause(t.Context())
 	defer kill(nil)
 	var real []host.Host
-	for _, one := range r.targets {
-		real = append(real, one.on)
-		one.on = dying{one.on, &left, kill}
+	for _, one := range r.Hosts {
+		real = append(real, one.Conn)
+		one.Conn = dying{one.Conn, &left, kill}
 	}
 	err := restore.choose(ctx)
 	if err == nil {
@@ -183,8 +186,8 @@ func killRestore(t *testing.T, kind string, before int) (commands int) {
 		t.Fatalf("%s, killed before command %d of %d: %v", kind, before, commands, err)
 	}
 	if err != nil {
-		for i, one := range r.targets {
-			one.on = real[i]
+		for i, one := range r.Hosts {
+			one.Conn = real[i]
 		}
 		again := newRestoring(t, r, restore.snapshot.Path)
 		again.before = "kkbundle-before-20990101T000000Z"
@@ -196,14 +199,14 @@ func killRestore(t *testing.T, kind string, before int) (commands int) {
 	return commands
 }
 
-func isRestoredSite(t *testing.T, s *site, r *run, when string) {
+func isRestoredSite(t *testing.T, s *site, r *engine.Run, when string) {
 	t.Helper()
-	for _, one := range r.withRole("etcd") {
+	for _, one := range r.WithRole("etcd") {
 		h := s.hosts[one.Name]
-		if got := h.content(defaultEtcdDir + "/member/db"); got != "new" {
+		if got := h.content(etcd.DefaultEtcdDir + "/member/db"); got != "new" {
 			t.Errorf("%s: %s has %q", when, one.Name, got)
 		}
-		old, _ := filepath.Glob(h.root + defaultEtcdDir + "/kkbundle-before-*/member/db")
+		old, _ := filepath.Glob(h.root + etcd.DefaultEtcdDir + "/kkbundle-before-*/member/db")
 		kept := 0
 		for _, file := range old {
 			if data, err := os.ReadFile(file); err == nil && string(data) == "old" {
@@ -213,23 +216,23 @@ func isRestoredSite(t *testing.T, s *site, r *run, when string) {
 		if kept != 1 {
 			t.Errorf("%s: the old data of %s are there %d times (%v)", when, one.Name, kept, old)
 		}
-		entries, _ := os.ReadDir(h.root + defaultEtcdDir)
+		entries, _ := os.ReadDir(h.root + etcd.DefaultEtcdDir)
 		for _, e := range entries {
 			if e.Name() != "member" && !strings.HasPrefix(e.Name(), "kkbundle-before-") {
 				t.Errorf("%s: %s is left on %s", when, e.Name(), one.Name)
 			}
 		}
-		if h.content(defaultEtcdDir+"/member/"+unfinishedMark) != "" || h.content(etcdWork+"/snapshot.db") != "" {
+		if h.content(etcd.DefaultEtcdDir+"/member/"+unfinishedMark) != "" || h.content(etcdWork+"/snapshot.db") != "" {
 			t.Errorf("%s: the copy or a mark is left on %s", when, one.Name)
 		}
 	}
 	var names []string
-	entries, _ := os.ReadDir(s.hosts["cp1"].root + manifestsDir)
+	entries, _ := os.ReadDir(s.hosts["cp1"].root + kube.ManifestsDir)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
 	want := []string{"kube-apiserver.yaml", "kube-controller-manager.yaml", "kube-scheduler.yaml"}
-	if r.cluster.Etcd.Type == "internal" {
+	if r.Cluster.Etcd.Type == "internal" {
 		want = append([]string{"etcd.yaml"}, want...)
 	}
 	if diff := cmp.Diff(names, want); diff != "" {
@@ -241,12 +244,12 @@ func isRestoredSite(t *testing.T, s *site, r *run, when string) {
 func TestEtcdRestoreStopsNothingInVain(t *testing.T) {
 	t.Parallel()
 	s, r, restore := restoreSite(t, "external")
-	r.targets[2].on, r.targets[2].failure = nil, errors.New("no route to host")
+	r.Hosts[2].Conn, r.Hosts[2].Err = nil, errors.New("no route to host")
 	var missing *EtcdHostsError
 	if err := restore.choose(t.Context()); !errors.As(err, &missing) || missing.Names[0] != "node2" {
 		t.Errorf("without node2: %v", err)
 	}
-	r.without = []string{"node2"}
+	r.Without = []string{"node2"}
 	if err := restore.choose(t.Context()); err != nil || len(restore.members) != 2 {
 		t.Errorf("--without node2: %d members, %v", len(restore.members), err)
 	}
@@ -256,14 +259,14 @@ func TestEtcdRestoreStopsNothingInVain(t *testing.T) {
 		t.Errorf("disk full: %v", err)
 	}
 	for _, h := range s.hosts {
-		if h.content(defaultEtcdDir+"/member/db") != "old" {
+		if h.content(etcd.DefaultEtcdDir+"/member/db") != "old" {
 			t.Errorf("%s lost its data", h.name)
 		}
 		for _, line := range h.said("systemctl") {
 			t.Errorf("%s: %s", h.name, line)
 		}
 	}
-	if s.hosts["cp1"].content(apiServerManifest) == "" {
+	if s.hosts["cp1"].content(etcd.APIServerManifest) == "" {
 		t.Error("the API server was stopped")
 	}
 }

@@ -15,7 +15,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -39,7 +42,7 @@ func (e *SnapshotError) Error() string { return e.Path + ": " + e.Reason }
 
 // Hint says what to do about it.
 func (e *SnapshotError) Hint() string {
-	return "use another copy; hosts of etcd keep theirs in " + etcdBackups + " where etcd.backup is set"
+	return "use another copy; hosts of etcd keep theirs in " + etcd.Backups + " where etcd.backup is set"
 }
 
 // ReadEtcdSnapshot looks at a copy of etcd and compares it with the checksum that etcd puts at its end: the SHA-256 of all that is
@@ -80,7 +83,7 @@ func ReadEtcdSnapshot(path string) (EtcdSnapshot, error) {
 // BackupEtcd saves etcd as it is now and brings the copy to a file on this machine, which must not be there yet. It has its name
 // when it is whole, compared with etcd's own checksum, and on the disk. Hosts of etcd that cannot be reached are passed over as
 // long as one of them works.
-func BackupEtcd(ctx context.Context, o Options, to string) (EtcdSnapshot, error) {
+func BackupEtcd(ctx context.Context, o engine.Options, to string) (EtcdSnapshot, error) {
 	var made EtcdSnapshot
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return made, fmt.Errorf("%s is there already: name another file", to)
@@ -89,13 +92,13 @@ func BackupEtcd(ctx context.Context, o Options, to string) (EtcdSnapshot, error)
 	if err != nil {
 		return made, err
 	}
-	_, err = r.start(ctx, func(ctx context.Context) error {
-		t, err := r.workingMember(inTask(ctx, "etcd-backup"))
+	_, err = r.Start(ctx, func(ctx context.Context) error {
+		t, err := workingMember(task.InTask(ctx, "etcd-backup"), r)
 		if err != nil {
 			return err
 		}
-		return r.taskOn(ctx, "etcd-backup", Task{Name: "save", Done: never, Do: func(ctx context.Context, t *Target) (err error) {
-			made, err = t.saveEtcd(ctx, to)
+		return r.TaskOn(ctx, "etcd-backup", task.Task{Name: "save", Done: never, Do: func(ctx context.Context, t *task.Host) (err error) {
+			made, err = saveEtcd(ctx, t, to)
 			return err
 		}}, t)
 	})
@@ -103,14 +106,14 @@ func BackupEtcd(ctx context.Context, o Options, to string) (EtcdSnapshot, error)
 }
 
 // newEtcdRun prepares a run that works on the hosts of etcd and on control planes, those that can be reached.
-func newEtcdRun(o Options) (*run, error) {
+func newEtcdRun(o engine.Options) (*engine.Run, error) {
 	if o.Cluster.WithDefaults().Etcd.Type == manifest.EtcdProvided {
 		return nil, errors.New("etcd is yours (etcd.type: provided): save and restore it where it runs")
 	}
-	if err := distributionOf(o.Cluster).refuses(etcdCommand); err != nil {
+	if err := distributionOf(o.Cluster).Refuses(task.EtcdCommand); err != nil {
 		return nil, err
 	}
-	r, err := newInstall(o, savingEtcd())
+	r, err := newInstall(o, engine.SavingEtcd())
 	if err != nil {
 		return nil, err
 	}
@@ -118,46 +121,46 @@ func newEtcdRun(o Options) (*run, error) {
 }
 
 // never is Done of what is done whenever it is asked for.
-func never(context.Context, *Target) (bool, error) { return false, nil }
+func never(context.Context, *task.Host) (bool, error) { return false, nil }
 
 // workingMember finds a host whose member works.
-func (r *run) workingMember(ctx context.Context) (*Target, error) {
+func workingMember(ctx context.Context, r *engine.Run) (*task.Host, error) {
 	var errs []error
-	etcd := false
-	for _, t := range r.connected(manifest.RoleEtcd) {
-		certificate := t.etcdClientFiles().cert
-		there, err := t.test(ctx, "test", "-e", certificate)
+	isEtcd := false
+	for _, t := range r.Connected(manifest.RoleEtcd) {
+		certificate := etcd.ClientFiles(t).Cert
+		there, err := t.Test(ctx, "test", "-e", certificate)
 		if err == nil && !there {
 			err = fmt.Errorf("%s has no etcd of kkbundle's: there is no %s", t.Name, certificate)
 		} else if err == nil {
-			etcd = true
-			err = t.etcdTools(ctx)
+			isEtcd = true
+			err = etcdTools(ctx, t)
 		}
 		if err == nil {
-			err = t.etcdHealthy(ctx)
+			err = etcd.Healthy(ctx, t)
 		}
 		if err == nil {
 			return t, nil
 		}
 		errs = append(errs, err)
 	}
-	if !etcd && len(errs) > 0 {
+	if !isEtcd && len(errs) > 0 {
 		return nil, &NoClusterError{Reason: errors.Join(errs...).Error()}
 	}
 	return nil, fmt.Errorf("no host has an etcd that works: %w", errors.Join(errs...))
 }
 
 // etcdTools puts etcd's tools on a host that lacks them.
-func (t *Target) etcdTools(ctx context.Context) error {
-	there, err := t.hasCommands(ctx, "etcdctl", "etcdutl")
+func etcdTools(ctx context.Context, t *task.Host) error {
+	there, err := t.HasCommands(ctx, "etcdctl", "etcdutl")
 	if err != nil || there {
 		return err
 	}
-	if t.run.Bundle == nil {
+	if t.Site.Bundle == nil {
 		return &EtcdToolsError{Host: t.Name}
 	}
-	err = t.run.place(ctx, t, etcdPrograms("etcdctl", "etcdutl"), Event{Phase: "etcd", Task: "tools", Host: t.Name})
-	var missing *MissingError
+	err = t.Site.Place(ctx, t, etcd.Programs("etcdctl", "etcdutl"), task.Event{Phase: "etcd", Task: "tools", Host: t.Name})
+	var missing *task.MissingError
 	if errors.As(err, &missing) {
 		return &EtcdToolsError{Host: t.Name}
 	}
@@ -178,26 +181,26 @@ func (e *EtcdToolsError) Hint() string {
 }
 
 // etcdWork is where copies lie on hosts while they are worked with.
-const etcdWork = stateDir + "/etcd-snapshot"
+const etcdWork = task.StateDir + "/etcd-snapshot"
 
 // saveEtcd makes a copy on the host, brings it here, and leaves nothing there.
-func (t *Target) saveEtcd(ctx context.Context, to string) (made EtcdSnapshot, err error) {
+func saveEtcd(ctx context.Context, t *task.Host, to string) (made EtcdSnapshot, err error) {
 	const there = etcdWork + "/saved.db"
-	defer func() { err = errors.Join(err, t.command(context.WithoutCancel(ctx), "rm", "-rf", etcdWork)) }()
-	if err := t.command(ctx, "rm", "-rf", etcdWork); err != nil {
+	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-rf", etcdWork)) }()
+	if err := t.Run(ctx, "rm", "-rf", etcdWork); err != nil {
 		return made, err
 	}
-	if err := t.command(ctx, "mkdir", "-p", "-m", "0700", etcdWork); err != nil {
+	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", etcdWork); err != nil {
 		return made, err
 	}
-	if err := t.command(ctx, append(t.etcdctlTo(t.etcdEndpoint()), "snapshot", "save", there)...); err != nil {
+	if err := t.Run(ctx, append(etcd.EtcdctlTo(t, etcd.Endpoint(t)), "snapshot", "save", there)...); err != nil {
 		return made, err
 	}
-	status, err := t.snapshotStatus(ctx, there)
+	status, err := statusOf(ctx, t, there)
 	if err != nil {
 		return made, err
 	}
-	out, err := t.output(ctx, "stat", "--format=%s", there)
+	out, err := t.Output(ctx, "stat", "--format=%s", there)
 	if err != nil {
 		return made, err
 	}
@@ -205,22 +208,22 @@ func (t *Target) saveEtcd(ctx context.Context, to string) (made EtcdSnapshot, er
 	if err != nil {
 		return made, fmt.Errorf("size of %s on %s: %w", there, t.Name, err)
 	}
-	if made, err = t.bring(ctx, there, size, to); err != nil {
+	if made, err = bring(ctx, t, there, size, to); err != nil {
 		return made, err
 	}
 	made.Host, made.Revision, made.Keys = t.Name, status.Revision, status.Keys
 	return made, nil
 }
 
-// A snapshotStatus is what etcdutl says of a copy.
+// A statusOf is what etcdutl says of a copy.
 type snapshotStatus struct {
 	Revision int64 `json:"revision"`
 	Keys     int   `json:"totalKey"`
 }
 
-// snapshotStatus has etcdutl check a copy's pages.
-func (t *Target) snapshotStatus(ctx context.Context, file string) (s snapshotStatus, err error) {
-	out, err := t.output(ctx, "etcdutl", "snapshot", "status", file, "--write-out=json")
+// statusOf has etcdutl check a copy's pages.
+func statusOf(ctx context.Context, t *task.Host, file string) (s snapshotStatus, err error) {
+	out, err := t.Output(ctx, "etcdutl", "snapshot", "status", file, "--write-out=json")
 	if err != nil {
 		return s, err
 	}
@@ -231,7 +234,7 @@ func (t *Target) snapshotStatus(ctx context.Context, file string) (s snapshotSta
 }
 
 // bring copies a file of the host to this machine, beside its place first.
-func (t *Target) bring(ctx context.Context, from string, size int64, to string) (made EtcdSnapshot, err error) {
+func bring(ctx context.Context, t *task.Host, from string, size int64, to string) (made EtcdSnapshot, err error) {
 	f, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-*") // with mode 0600
 	if err != nil {
 		return made, err
@@ -242,7 +245,7 @@ func (t *Target) bring(ctx context.Context, from string, size int64, to string) 
 		}
 	}()
 	within := &atMost{w: f, left: size}
-	err = t.on.Run(withoutOutput(ctx), host.Cmd{Args: []string{"cat", "--", from}, Stdout: within})
+	err = t.Conn.Run(task.WithoutOutput(ctx), host.Cmd{Args: []string{"cat", "--", from}, Stdout: within})
 	if err = errors.Join(err, within.err, f.Sync(), f.Close()); err != nil {
 		return made, fmt.Errorf("bring %s from %s: %w", from, t.Name, err)
 	}

@@ -12,13 +12,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // failing is a task that fails on some hosts and is done on none.
-func failing(name string, where Where, hosts ...string) Task {
-	return Task{Name: name, Where: where, Do: func(_ context.Context, t *Target) error {
+func failing(name string, where task.Where, hosts ...string) task.Task {
+	return task.Task{Name: name, Where: where, Do: func(_ context.Context, t *task.Host) error {
 		if slices.Contains(hosts, t.Name) {
 			return errors.New("broken")
 		}
@@ -30,45 +34,45 @@ func failing(name string, where Where, hosts ...string) Task {
 func TestFailureStopsItsDependents(t *testing.T) {
 	t.Parallel()
 	control := []manifest.Role{manifest.RoleControlPlane}
-	with := func(task Task, change func(*Task)) Task { change(&task); return task }
+	with := func(task task.Task, change func(*task.Task)) task.Task { change(&task); return task }
 	for name, c := range map[string]struct {
-		tasks []Task
+		tasks []task.Task
 		want  []string
 	}{
 		"a worker is left, the others go on": {
-			[]Task{failing("a", Each, "node1"), failing("init", First), failing("join", Each)},
+			[]task.Task{failing("a", task.Each, "node1"), failing("init", task.First), failing("join", task.Each)},
 			[]string{"a@cp1 done", "a@node1 failed", "a@node2 done", "init@cp1 done", "join@cp1 done", "join@node2 done"},
 		},
 		"what runs once waits for its host": {
-			[]Task{failing("a", Each, "cp1"), failing("b", Each), with(failing("init", First), func(t *Task) { t.Roles = control }), failing("join", Each)},
+			[]task.Task{failing("a", task.Each, "cp1"), failing("b", task.Each), with(failing("init", task.First), func(t *task.Task) { t.Roles = control }), failing("join", task.Each)},
 			[]string{"a@cp1 failed", "a@node1 done", "a@node2 done", "b@node1 done", "b@node2 done", "init@ skipped"},
 		},
 		"after what ran once has failed comes nothing": {
-			[]Task{failing("init", First, "cp1"), failing("join", Each)},
+			[]task.Task{failing("init", task.First, "cp1"), failing("join", task.Each)},
 			[]string{"init@cp1 failed"},
 		},
 		"one by one, the others are held up": {
-			[]Task{failing("join", OneByOne, "node1"), failing("b", Each)},
+			[]task.Task{failing("join", task.OneByOne, "node1"), failing("b", task.Each)},
 			[]string{"b@cp1 done", "join@cp1 done", "join@node1 failed", "join@node2 skipped"},
 		},
 		"what is for all or none ends the run": {
-			[]Task{with(failing("pre", Each, "node2"), func(t *Task) { t.Together = true }), failing("b", Each)},
+			[]task.Task{with(failing("pre", task.Each, "node2"), func(t *task.Task) { t.Together = true }), failing("b", task.Each)},
 			[]string{"pre@cp1 done", "pre@node1 done", "pre@node2 failed"},
 		},
 		"and is not begun where a host has failed": {
-			[]Task{failing("a", Each, "node2"), with(failing("post", Each), func(t *Task) { t.Together = true })},
+			[]task.Task{failing("a", task.Each, "node2"), with(failing("post", task.Each), func(t *task.Task) { t.Together = true })},
 			[]string{"a@cp1 done", "a@node1 done", "a@node2 failed", "post@ skipped"},
 		},
 		"nobody is left": {
-			[]Task{failing("a", Each, "cp1", "node1", "node2"), {Name: "here", Where: Here, Do: func(context.Context, *Target) error { return nil }}},
+			[]task.Task{failing("a", task.Each, "cp1", "node1", "node2"), {Name: "here", Where: task.Here, Do: func(context.Context, *task.Host) error { return nil }}},
 			[]string{"a@cp1 failed", "a@node1 failed", "a@node2 failed"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1", "node1", "node2")
-			err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "one", Tasks: c.tasks}})
-			var failed *TaskError
+			err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: c.tasks}})
+			var failed *engine.TaskError
 			if !errors.As(err, &failed) {
 				t.Errorf("got %v", err)
 			}
@@ -85,18 +89,18 @@ func TestApart(t *testing.T) {
 	s := newSite(t, "cp1", "node1", "node2")
 	var others sync.WaitGroup
 	others.Add(2)
-	step := func(name string, do func(t *Target) error) Task {
-		return Task{Name: name, Apart: true, Do: func(_ context.Context, t *Target) error { return do(t) }}
+	step := func(name string, do func(t *task.Host) error) task.Task {
+		return task.Task{Name: name, Apart: true, Do: func(_ context.Context, t *task.Host) error { return do(t) }}
 	}
-	slow := step("a", func(t *Target) error {
+	slow := step("a", func(t *task.Host) error {
 		if t.Name == "node1" {
 			others.Wait() // for what they do in the task after this one
 			return errors.New("broken")
 		}
 		return nil
 	})
-	quick := step("b", func(*Target) error { others.Done(); return nil })
-	err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "one", Tasks: []Task{slow, quick, failing("c", Each)}}})
+	quick := step("b", func(*task.Host) error { others.Done(); return nil })
+	err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{slow, quick, failing("c", task.Each)}}})
 	if err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("got %v", err)
 	}
@@ -111,17 +115,17 @@ func TestExternalEtcdFailed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
 	r := s.run(t, nil)
-	r.cluster.Etcd.Type = "external"
-	r.targets[1].Roles = append(slices.Clone(r.targets[1].Roles), manifest.RoleEtcd)
-	err := r.phases(t.Context(), []Phase{{Name: "one", Tasks: []Task{
-		failing("etcd", Each, "node1"),
-		{Name: "init", Where: First, Roles: []manifest.Role{manifest.RoleControlPlane}, Do: func(context.Context, *Target) error { return errors.New("it began") }},
+	r.Cluster.Etcd.Type = "external"
+	r.Hosts[1].Roles = append(slices.Clone(r.Hosts[1].Roles), manifest.RoleEtcd)
+	err := r.Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{
+		failing("etcd", task.Each, "node1"),
+		{Name: "init", Where: task.First, Roles: []manifest.Role{manifest.RoleControlPlane}, Do: func(context.Context, *task.Host) error { return errors.New("it began") }},
 	}}})
 	if err == nil || err.Error() != "node1: one etcd: broken" {
 		t.Errorf("got %v", err)
 	}
 	events := s.events
-	if last := events[len(events)-2]; last.State != Skipped || !strings.Contains(last.Message, "waits for node1") {
+	if last := events[len(events)-2]; last.State != task.Skipped || !strings.Contains(last.Message, "waits for node1") {
 		t.Errorf("the reason is not told: %+v", last)
 	}
 }
@@ -139,21 +143,21 @@ func TestDryRunSaysWhy(t *testing.T) {
 		}
 		return nil
 	})
-	task := settle(Task{Name: "demo"}, func(context.Context, *Target) (setting, error) {
-		return setting{
-			files: []textFile{{"/etc/one.conf", 0o600, []byte("1\n")}, {"/etc/two.conf", 0o600, []byte("2\n")}},
-			units: []string{"demo.service"},
+	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
+		return task.Setting{
+			Files: []task.File{{Path: "/etc/one.conf", Mode: 0o600, Data: []byte("1\n")}, {Path: "/etc/two.conf", Mode: 0o600, Data: []byte("2\n")}},
+			Units: []string{"demo.service"},
 		}, nil
 	})
-	why := func(task Task) string {
+	why := func(step task.Task) string {
 		t.Helper()
-		if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "one", Tasks: []Task{task}}}); err != nil {
+		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 			t.Fatal(err)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, e := range s.events {
-			if e.State == Would {
+			if e.State == task.Would {
 				s.events = nil
 				return e.Message
 			}
@@ -167,33 +171,17 @@ func TestDryRunSaysWhy(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	is(why(task), "/etc/one.conf is missing; /etc/two.conf is missing; it was not applied yet")
+	is(why(step), "/etc/one.conf is missing; /etc/two.conf is missing; it was not applied yet")
 	h.put(t, "/etc/one.conf", "1\n")
 	h.put(t, "/etc/two.conf", "3\n")
-	h.put(t, stampDir+"/demo", "old\n")
-	is(why(task), "/etc/two.conf is different; what it is made from has changed")
+	h.put(t, task.StampDir+"/demo", "old\n")
+	is(why(step), "/etc/two.conf is different; what it is made from has changed")
 	s.options.DryRun = false
-	if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "one", Tasks: []Task{task}}}); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 		t.Fatal(err)
 	}
 	s.options.DryRun, s.events, active = true, nil, false
-	is(why(task), "demo.service does not run")
-	is(why(hostsTask()), `/etc/hosts lacks "10.0.0.3 cp1"`)
-	is(why(initTask(s.options.Cluster)), "cp1 is no node yet")
-}
-
-func TestReasonsAreBounded(t *testing.T) {
-	t.Parallel()
-	ctx, why := withReasons(t.Context())
-	var all sync.WaitGroup
-	for range 3 {
-		all.Go(func() { because(ctx, "one") })
-	}
-	all.Wait()
-	for _, text := range []string{"two", "three", "four", "five"} {
-		because(ctx, "%s", text)
-	}
-	if got, want := why.String(), "one; two; three; and 2 more"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	is(why(step), "demo.service does not run")
+	is(why(machine.HostsTask()), `/etc/hosts lacks "10.0.0.3 cp1"`)
+	is(why(kubeadm.InitTask(s.options.Cluster)), "cp1 is no node yet")
 }

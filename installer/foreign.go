@@ -2,12 +2,16 @@ package installer
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"fmt"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/k3s"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -29,12 +33,12 @@ func (e *ForeignError) Hint() string {
 }
 
 // checkForeign refuses hosts of somebody else's cluster before anything is changed on any host.
-func (r *run) checkForeign(ctx context.Context) error {
-	return r.onAll(r.connected(manifest.RoleCluster), func(_ int, t *Target) error {
-		if t.failure != nil || !r.isWanted(t) {
+func checkForeign(ctx context.Context, r *engine.Run) error {
+	return r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
+		if t.Err != nil || !r.IsWanted(t) {
 			return nil
 		}
-		found, err := t.foreign(ctx)
+		found, err := foreign(ctx, t)
 		if err != nil || len(found) == 0 {
 			return err
 		}
@@ -50,39 +54,39 @@ var uninstallForeignScript string
 
 // foreign returns what of another cluster is on the host. What kubeadm only makes while it initialises or joins, and k3s when
 // it runs, counts, and neither what an operator prepares, such as authorities of their own, nor volumes that outlive a reset.
-func (t *Target) foreign(ctx context.Context) ([]string, error) {
+func foreign(ctx context.Context, t *task.Host) ([]string, error) {
 	paths := []string{
 		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf", "/etc/kubernetes/manifests/kube-apiserver.yaml",
-		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2", k3sData + "/agent/kubelet.kubeconfig", k3sData + "/server/tls",
+		"/etc/kubernetes/manifests/etcd.yaml", "/var/lib/rancher/rke2", cri.K3sData + "/agent/kubelet.kubeconfig", cri.K3sData + "/server/tls",
 	}
 	const units = "/etc/systemd/system/"
-	list := host.Script("list-foreign.sh", listForeignScript, hostfile.Mark, stampDir, units+k3sUnit(true), units+k3sUnit(false))
-	out, err := t.output(ctx, append(list, paths...)...)
+	list := host.Script("list-foreign.sh", listForeignScript, hostfile.Mark, task.StampDir, units+k3s.Unit(true), units+k3s.Unit(false))
+	out, err := t.Output(ctx, append(list, paths...)...)
 	return strings.Fields(string(out)), err
 }
 
 // noForeign tells that there is nothing of another cluster, or that it is not to be touched.
-func noForeign(ctx context.Context, t *Target) (bool, error) {
-	if !t.run.Foreign {
+func noForeign(ctx context.Context, t *task.Host) (bool, error) {
+	if !t.Site.Foreign {
 		return true, nil
 	}
-	found, err := t.foreign(ctx)
+	found, err := foreign(ctx, t)
 	if len(found) > 0 {
-		because(ctx, "it has %s", strings.Join(found, ", "))
+		task.Because(ctx, "it has %s", strings.Join(found, ", "))
 	}
 	return len(found) == 0, err
 }
 
 // removeForeign takes somebody else's cluster off the host, with what took it there: k3s' and RKE2's own scripts, or kubeadm.
 // The container runtime stays, which is not only that cluster's.
-func removeForeign(ctx context.Context, t *Target) error {
-	if err := t.command(ctx, host.Script("uninstall-foreign.sh", uninstallForeignScript)...); err != nil {
+func removeForeign(ctx context.Context, t *task.Host) error {
+	if err := t.Run(ctx, host.Script("uninstall-foreign.sh", uninstallForeignScript)...); err != nil {
 		return err
 	}
-	if err := t.unmount(ctx, "/var/lib/kubelet/"); err != nil {
+	if err := t.Unmount(ctx, "/var/lib/kubelet/"); err != nil {
 		return err
 	}
-	if err := t.empty(ctx, "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/rancher/k3s", "/var/lib/rancher/rke2", "/etc/rancher"); err != nil {
+	if err := t.Empty(ctx, "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/rancher/k3s", "/var/lib/rancher/rke2", "/etc/rancher"); err != nil {
 		return err
 	}
 	return removeNetwork(ctx, t)

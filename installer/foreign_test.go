@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 func TestForeignClusters(t *testing.T) {
@@ -21,10 +24,10 @@ func TestForeignClusters(t *testing.T) {
 		"an agent of k3s":     {[]string{"/var/lib/rancher/k3s/agent/kubelet.kubeconfig"}, "/var/lib/rancher/k3s/agent/kubelet.kubeconfig"},
 		"a server of k3s":     {[]string{"/var/lib/rancher/k3s/server/tls/x", "/etc/systemd/system/k3s.service"}, "/var/lib/rancher/k3s/server/tls"},
 		"volumes of k3s":      {[]string{"/var/lib/rancher/k3s/storage/pvc-1/data"}, ""},
-		"our node":            {[]string{"/etc/kubernetes/kubelet.conf", memberPath}, ""},
-		"ours, half made":     {[]string{"/etc/kubernetes/manifests/etcd.yaml", begunPath}, ""},
+		"our node":            {[]string{"/etc/kubernetes/kubelet.conf", member.Path}, ""},
+		"ours, half made":     {[]string{"/etc/kubernetes/manifests/etcd.yaml", member.BegunPath}, ""},
 		"own authorities":     {[]string{"/etc/kubernetes/pki/ca.crt"}, ""},
-		"ours before kubeadm": {[]string{"/etc/kubernetes/kubelet.conf", stampDir + "/kernel"}, "/etc/kubernetes/kubelet.conf"},
+		"ours before kubeadm": {[]string{"/etc/kubernetes/kubelet.conf", task.StampDir + "/kernel"}, "/etc/kubernetes/kubelet.conf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -33,7 +36,7 @@ func TestForeignClusters(t *testing.T) {
 			for _, file := range c.files {
 				s.hosts["node1"].put(t, file, "")
 			}
-			err := s.run(t, nil).checkForeign(t.Context())
+			err := checkForeign(t.Context(), s.run(t, nil))
 			var foreign *ForeignError
 			if got := errors.As(err, &foreign); got != (c.want != "") {
 				t.Fatalf("got %v", err)
@@ -84,9 +87,9 @@ func TestForeignK3s(t *testing.T) {
 	for mark, want := range map[string]bool{hostfile.Mark + "\n": false, "[Unit]\n": true} {
 		s, _ := newK3sSite(t, "")
 		h := s.hosts["node1"]
-		h.put(t, k3sData+"/agent/kubelet.kubeconfig", "")
+		h.put(t, cri.K3sData+"/agent/kubelet.kubeconfig", "")
 		h.put(t, "/etc/systemd/system/k3s-agent.service", mark+"Description=Lightweight Kubernetes\n")
-		err := s.run(t, nil).checkForeign(t.Context())
+		err := checkForeign(t.Context(), s.run(t, nil))
 		if got := errors.As(err, new(*ForeignError)); got != want {
 			t.Errorf("with a unit that begins with %q: %v", mark, err)
 		}

@@ -10,15 +10,23 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/cluster"
+	"github.com/kkbundle/kkbundle/installer/endpoint"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -27,7 +35,7 @@ func newHA(t *testing.T, endpoint string) (*site, *fakeCluster) {
 	t.Helper()
 	s := newSite(t, "cp1", "cp2", "cp3", "node1", "node2")
 	s.options.Inventory = haInventory(t, "cp1, cp2, cp3")
-	s.options.Cluster = cluster(t, endpoint)
+	s.options.Cluster = tasktest.Cluster(t, endpoint)
 	return s, newFakeCluster(t, s)
 }
 
@@ -48,7 +56,7 @@ func haInventory(t *testing.T, controlPlanes string) *manifest.Inventory {
 func (s *site) join(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		s.hosts[name].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+		s.hosts[name].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 	}
 }
 
@@ -72,14 +80,14 @@ func TestLead(t *testing.T) {
 				})
 			}
 			r := s.run(t, nil)
-			if err := r.findLead(t.Context()); err != nil {
+			if err := r.FindLead(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got := r.firstControlPlane().Name; got != c.want {
+			if got := r.FirstControlPlane().Name; got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
-			for _, task := range []Task{initTask(r.cluster), adminConfTask()} {
-				if got := names(r.targetsOf(task)); got != c.want {
+			for _, task := range []task.Task{kubeadm.InitTask(r.Cluster), cluster.AdminConfTask()} {
+				if got := names(engine.TargetsOf(r.Site, task)); got != c.want {
 					t.Errorf("%s is for %s", task.Name, got)
 				}
 			}
@@ -90,9 +98,9 @@ func TestLead(t *testing.T) {
 func TestLeadOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	s, _ := newHA(t, "")
-	s.hosts["cp2"].put(t, memberPath, "other v1.34.3\n")
-	var other *MemberError
-	if err := s.run(t, nil).findLead(t.Context()); !errors.As(err, &other) || other.Host != "cp2" {
+	s.hosts["cp2"].put(t, member.Path, "other v1.34.3\n")
+	var other *member.MemberError
+	if err := s.run(t, nil).FindLead(t.Context()); !errors.As(err, &other) || other.Host != "cp2" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -103,13 +111,13 @@ func TestEndpointOutlivesTheInventory(t *testing.T) {
 	s, _ := newHA(t, "")
 	s.join(t, "cp2", "cp3")
 	r := s.run(t, nil)
-	if err := r.findLead(t.Context()); err != nil {
+	if err := r.FindLead(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.endpoint(); got != "10.0.0.3:6443" {
+	if got := r.Endpoint(); got != "10.0.0.3:6443" {
 		t.Errorf("got %s", got)
 	}
-	if err := r.checkMembers(t.Context()); err != nil {
+	if err := checkMembers(t.Context(), r); err != nil {
 		t.Error(err)
 	}
 }
@@ -122,27 +130,27 @@ func TestLostControlPlane(t *testing.T) {
 	s.options.Limit = []string{"node2"}
 	r := s.run(t, nil)
 	out := &host.UnreachableError{Host: "cp1", Err: errors.New("no route to host")}
-	r.targets[0].on, r.targets[0].failure = nil, out
-	if err := r.spare(); err != nil {
+	r.Hosts[0].Conn, r.Hosts[0].Err = nil, out
+	if err := r.Spare(); err != nil {
 		t.Error(err)
 	}
-	if got := names(r.needed()); got != "cp2 cp3 node1 node2" {
+	if got := names(r.Needed()); got != "cp2 cp3 node1 node2" {
 		t.Errorf("it needs %s", got)
 	}
-	if err := r.checkMembers(t.Context()); err != nil || r.speaker.Name != "cp2" {
-		t.Errorf("%v, %v", r.speaker, err)
+	if err := checkMembers(t.Context(), r); err != nil || r.Speaker.Name != "cp2" {
+		t.Errorf("%v, %v", r.Speaker, err)
 	}
-	if got := names(r.needed()); got != "cp2 node1 node2" {
+	if got := names(r.Needed()); got != "cp2 node1 node2" {
 		t.Errorf("then it needs %s", got)
 	}
-	for _, t := range r.targets[1:3] {
-		t.on, t.failure = nil, out
+	for _, t := range r.Hosts[1:3] {
+		t.Conn, t.Err = nil, out
 	}
-	if err := r.spare(); !errors.Is(err, out) {
+	if err := r.Spare(); !errors.Is(err, out) {
 		t.Errorf("without any: %v", err)
 	}
 	s.options.Limit = nil
-	if r := s.run(t, nil); r.canSpare(r.targets[0]) {
+	if r := s.run(t, nil); r.CanSpare(r.Hosts[0]) {
 		t.Error("a run for all hosts goes on without one")
 	}
 }
@@ -170,13 +178,13 @@ func TestVerificationWithoutALostHost(t *testing.T) {
 		return err
 	})
 	r := s.run(t, nil)
-	r.targets[0].on, r.targets[0].failure = nil, errors.New("no answer")
-	cp2 := r.targets[1]
-	if err := errors.Join(cp2.nodesAreReady(t.Context()), cp2.podsAreReady(t.Context())); err != nil {
+	r.Hosts[0].Conn, r.Hosts[0].Err = nil, errors.New("no answer")
+	cp2 := r.Hosts[1]
+	if err := errors.Join(health.NodesAreReady(t.Context(), cp2), health.PodsAreReady(t.Context(), cp2)); err != nil {
 		t.Error(err)
 	}
 	sick = "cp3"
-	if cp2.nodesAreReady(t.Context()) == nil || cp2.podsAreReady(t.Context()) == nil {
+	if health.NodesAreReady(t.Context(), cp2) == nil || health.PodsAreReady(t.Context(), cp2) == nil {
 		t.Error("a host that was not lost may be sick")
 	}
 }
@@ -187,9 +195,9 @@ func TestNoSecondCluster(t *testing.T) {
 	s, _ := newHA(t, "")
 	s.options.Limit = []string{"cp2"}
 	r := s.run(t, nil)
-	r.targets[0].on, r.targets[0].failure = nil, errors.New("no answer")
-	var lost *LostError
-	if err := r.checkMembers(t.Context()); !errors.As(err, &lost) || strings.Join(lost.Hosts, " ") != "cp1" {
+	r.Hosts[0].Conn, r.Hosts[0].Err = nil, errors.New("no answer")
+	var lost *engine.LostError
+	if err := checkMembers(t.Context(), r); !errors.As(err, &lost) || strings.Join(lost.Hosts, " ") != "cp1" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -199,22 +207,22 @@ func TestHAProxy(t *testing.T) {
 	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
 	s.join(t, "cp1", "cp2", "cp3", "node1", "node2")
 	r := s.run(t, nil)
-	config, err := r.haproxyConfig()
+	config, err := endpoint.HAProxyConfig(r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "haproxy.cfg", config)
-	pod, err := r.haproxyPod(config)
+	tasktest.Golden(t, "haproxy.cfg", config)
+	pod, err := endpoint.HAProxyPod(r.Site, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "haproxy.yaml", pod)
+	tasktest.Golden(t, "haproxy.yaml", pod)
 	s.options.Inventory = haInventory(t, "cp2")
-	if again, err := s.run(t, nil).haproxyConfig(); err != nil || strings.Contains(string(again), "cp1") {
+	if again, err := endpoint.HAProxyConfig(s.run(t, nil).Site); err != nil || strings.Contains(string(again), "cp1") {
 		t.Errorf("without cp1: %v\n%s", err, again)
 	}
-	task := haproxyTask()
-	for _, target := range r.targets {
+	task := endpoint.HAProxyTask()
+	for _, target := range r.Hosts {
 		done, err := task.Done(t.Context(), target)
 		if err != nil || done != target.Is(manifest.RoleControlPlane) {
 			t.Errorf("%s: %v, %v", target.Name, done, err)
@@ -228,12 +236,12 @@ func TestEndpointName(t *testing.T) {
 	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
 	s.join(t, "cp2", "node1")
 	r := s.run(t, nil)
-	if err := r.findLead(t.Context()); err != nil {
+	if err := r.FindLead(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{"cp1": "10.0.0.4", "cp2": "127.0.0.1", "cp3": "10.0.0.4", "node1": "127.0.0.1", "node2": "10.0.0.4"}
-	for _, target := range r.targets {
-		_, hosts, err := target.hostsFile(t.Context())
+	for _, target := range r.Hosts {
+		_, hosts, err := machine.HostsFile(t.Context(), target)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +250,7 @@ func TestEndpointName(t *testing.T) {
 			t.Errorf("%s, want %q:\n%s", target.Name, line, hosts)
 		}
 	}
-	if parts := r.parts(); !strings.Contains(fmt.Sprint(parts), "[127.0.0.1]") {
+	if parts := kubeadm.Parts(r.Site); !strings.Contains(fmt.Sprint(parts), "[127.0.0.1]") {
 		t.Errorf("the certificates lack the loopback address: %v", parts)
 	}
 }
@@ -262,9 +270,9 @@ func TestProxyEndpoint(t *testing.T) {
 		_, err := fmt.Fprintf(cmd.Stdout, `{"data":{"kubeconfig.conf":%q}}`, kubeconfig)
 		return err
 	})
-	phases := []Phase{{Name: "install", Tasks: []Task{proxyEndpointTask()}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{endpoint.ProxyEndpointTask()}}}
 	for _, want := range []string{"proxy-endpoint@cp1 changed", "proxy-endpoint@cp1 done"} {
-		if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+		if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(s.states(), []string{want}); diff != "" {
@@ -280,7 +288,7 @@ func TestProxyEndpoint(t *testing.T) {
 func TestKubeVIP(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ version, first string }{
-		"v1.34.3": {"v1.34.3", superAdminConf}, "before super-admin.conf": {"v1.28.15", adminConf},
+		"v1.34.3": {"v1.34.3", endpoint.SuperAdminConf}, "before super-admin.conf": {"v1.28.15", kube.AdminConf},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -297,7 +305,7 @@ func TestKubeVIP(t *testing.T) {
 					if !strings.Contains(strings.Join(cmd.Args, " "), " get pod kube-vip-"+name+" ") {
 						return nil
 					}
-					_, digest, _ := strings.Cut(h.content(kubeVIPManifest), kube.ConfigAnnotation+": ")
+					_, digest, _ := strings.Cut(h.content(endpoint.KubeVIPManifest), kube.ConfigAnnotation+": ")
 					digest, _, _ = strings.Cut(digest, "\n")
 					_, err := fmt.Fprintf(cmd.Stdout, `{"metadata":{"annotations":{%q:%q}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, kube.ConfigAnnotation, digest)
 					return err
@@ -305,9 +313,9 @@ func TestKubeVIP(t *testing.T) {
 				h.answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
 					switch {
 					case cmd.Args[1] == "reset":
-						return os.Remove(h.root + kubeVIPManifest)
+						return os.Remove(h.root + endpoint.KubeVIPManifest)
 					case cmd.Args[1] == "join" || cmd.Args[1] == "init" && cmd.Args[2] != "phase":
-						_, path, _ := strings.Cut(h.content(kubeVIPManifest), "hostPath:\n      path: ")
+						_, path, _ := strings.Cut(h.content(endpoint.KubeVIPManifest), "hostPath:\n      path: ")
 						path, _, _ = strings.Cut(path, "\n")
 						seen = append(seen, name+" "+cmd.Args[1]+" "+path)
 						return f.fail
@@ -315,21 +323,21 @@ func TestKubeVIP(t *testing.T) {
 					return nil
 				})
 			}
-			phases := []Phase{{Name: "install", Tasks: []Task{
-				initTask(s.options.Cluster), kubeVIPTask(), joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
+			phases := []task.Phase{{Name: "install", Tasks: []task.Task{
+				kubeadm.InitTask(s.options.Cluster), endpoint.KubeVIPTask(), kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane),
 			}}}
 			f.fail = &host.ExitError{Host: "cp1", Args: []string{"kubeadm", "init"}, Code: 1}
-			if err := s.run(t, nil).phases(t.Context(), phases); err == nil {
+			if err := s.run(t, nil).Phases(t.Context(), phases); err == nil {
 				t.Fatal("a kubeadm that fails is passed over")
 			}
 			f.fail = nil
 			for range 2 {
 				s.states()
-				if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+				if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 					t.Fatal(err)
 				}
 			}
-			want := []string{"cp1 init " + c.first, "cp1 init " + c.first, "cp2 join " + adminConf, "cp3 join " + adminConf}
+			want := []string{"cp1 init " + c.first, "cp1 init " + c.first, "cp2 join " + kube.AdminConf, "cp3 join " + kube.AdminConf}
 			if diff := cmp.Diff(seen, want); diff != "" {
 				t.Errorf("when kubeadm ran (-got +want):\n%s", diff)
 			}
@@ -339,25 +347,9 @@ func TestKubeVIP(t *testing.T) {
 				}
 			}
 			if name == "v1.34.3" {
-				golden(t, "kube-vip.yaml", []byte(s.hosts["cp1"].content(kubeVIPManifest)))
+				tasktest.Golden(t, "kube-vip.yaml", []byte(s.hosts["cp1"].content(endpoint.KubeVIPManifest)))
 			}
 		})
-	}
-}
-
-func TestInterfaceWith(t *testing.T) {
-	t.Parallel()
-	const text = `1: lo    inet 127.0.0.1/8 scope host lo\       valid_lft forever preferred_lft forever
-2: eth0    inet 192.168.9.3/24 brd 192.168.9.255 scope global eth0\       valid_lft forever preferred_lft forever
-3: bond0.7@bond0    inet 10.0.0.3/24 brd 10.0.0.255 scope global bond0.7\       valid_lft forever preferred_lft forever
-4: other    inet 10.0.0.100/32 scope global other
-3: bond0.7    inet6 fd00:1::3/64 scope global \       valid_lft forever preferred_lft forever
-garbage
-`
-	for address, want := range map[string]string{"10.0.0.100": "bond0.7@bond0", "192.168.9.77": "eth0", "fd00:1::100": "bond0.7", "10.0.1.1": ""} {
-		if got := interfaceWith(text, netip.MustParseAddr(address)); got != want {
-			t.Errorf("%s: got %q, want %q", address, got, want)
-		}
 	}
 }
 
@@ -373,7 +365,7 @@ func TestDropVIP(t *testing.T) {
 		}
 		return nil
 	})
-	if err := dropVIP(t.Context(), s.run(t, nil).targets[0]); err != nil {
+	if err := endpoint.DropVIP(t.Context(), s.run(t, nil).Hosts[0]); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"ip -oneline address show to 10.0.0.100/32", "ip address delete 10.0.0.100/32 dev ens3"}
@@ -392,15 +384,15 @@ func TestEndpointAnswers(t *testing.T) {
 	s, _ := newHA(t, "controlPlaneEndpoint: {type: external, address: "+address+"}")
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	r := s.run(t, nil)
-	if err := r.targets[4].apiAnswers(t.Context(), r.endpoint(), ca); err != nil {
+	if err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), ca); err != nil {
 		t.Error(err)
 	}
-	err := r.targets[4].apiAnswers(t.Context(), r.endpoint(), []byte(otherAuthority(t)))
+	err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), []byte(otherAuthority(t)))
 	if err == nil || !strings.Contains(err.Error(), "does not answer at "+address+", asked on node2: ") || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("another authority: %v", err)
 	}
 	status = http.StatusServiceUnavailable
-	if err := r.targets[4].apiAnswers(t.Context(), r.endpoint(), ca); err == nil || !strings.Contains(err.Error(), "is not ready") {
+	if err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), ca); err == nil || !strings.Contains(err.Error(), "is not ready") {
 		t.Errorf("a server that is not ready: %v", err)
 	}
 }
@@ -409,12 +401,12 @@ func TestEndpointAnswers(t *testing.T) {
 func TestKubectlAsksItsOwnServer(t *testing.T) {
 	t.Parallel()
 	for endpoint, want := range map[string]string{
-		"":                                       "kubectl --kubeconfig=" + adminConf + " get nodes",
-		"controlPlaneEndpoint: {type: haproxy}":  "kubectl --kubeconfig=" + adminConf + " --server=https://10.0.0.3:6443 get nodes",
-		"controlPlaneEndpoint: {address: a.lan}": "kubectl --kubeconfig=" + adminConf + " --server=https://10.0.0.3:6443 get nodes",
+		"":                                       "kubectl --kubeconfig=" + kube.AdminConf + " get nodes",
+		"controlPlaneEndpoint: {type: haproxy}":  "kubectl --kubeconfig=" + kube.AdminConf + " --server=https://10.0.0.3:6443 get nodes",
+		"controlPlaneEndpoint: {address: a.lan}": "kubectl --kubeconfig=" + kube.AdminConf + " --server=https://10.0.0.3:6443 get nodes",
 	} {
 		s, _ := newHA(t, endpoint)
-		if _, err := s.run(t, nil).targets[0].kubectl(t.Context(), "get", "nodes"); err != nil {
+		if _, err := s.run(t, nil).Hosts[0].Kubectl(t.Context(), "get", "nodes"); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(s.hosts["cp1"].said("kubectl"), []string{want}); diff != "" {

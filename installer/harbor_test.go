@@ -21,7 +21,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/registry/harbor/harbortest"
 )
@@ -31,7 +36,7 @@ import (
 // The installer's archive has Harbor's members with other contents.
 type harborSite struct {
 	*site
-	r      *run
+	r      *engine.Run
 	stands map[string]*harbortest.Server
 	log    strings.Builder
 
@@ -51,28 +56,28 @@ groups: {kube_control_plane: [cp1], image_registry: [`+registryHosts+"]}\n"))
 		t.Fatal(err)
 	}
 	s.options.Inventory = inv
-	s.options.Cluster = cluster(t, "imageRegistry: {type: harbor"+settings+"}")
+	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: harbor"+settings+"}")
 	s.r = s.run(t, clusterBundle(t, s.options.Cluster))
-	s.r.journal.w = &s.log
-	secrets, err := s.r.secrets()
+	s.r.Journal.Writer = &s.log
+	secrets, err := siteregistry.Secrets(s.r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if password == "" {
-		password = secrets.harborAdmin
+		password = secrets.HarborAdmin
 	}
-	for _, target := range s.r.registryHosts() {
+	for _, target := range s.r.RegistryHosts() {
 		name, h := target.Name, s.hosts[target.Name]
 		s.stands[name] = harbortest.Only(t, harbortest.Options{Password: password})
-		h.put(t, keepalivedBinary, "")
-		if err := os.Chmod(filepath.Join(h.root, keepalivedBinary), 0o755); err != nil {
+		h.put(t, siteregistry.KeepalivedBinary, "")
+		if err := os.Chmod(filepath.Join(h.root, siteregistry.KeepalivedBinary), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		h.answer("env", func(_ context.Context, cmd host.Cmd) error { return s.env(t, name, cmd) })
 		h.answer("ip", func(_ context.Context, cmd host.Cmd) error { return s.ip(name, cmd) })
 		h.answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error { return s.helper(ctx, h, cmd) })
 		h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
-			if cmd.Args[1] == "restart" && cmd.Args[2] == harborUnit {
+			if cmd.Args[1] == "restart" && cmd.Args[2] == siteregistry.HarborUnit {
 				s.serve(t, h, target.IP.String())
 			}
 			return nil
@@ -98,18 +103,18 @@ func (s *harborSite) env(t *testing.T, name string, cmd host.Cmd) error {
 	h := s.hosts[name]
 	switch {
 	case slices.Contains(cmd.Args, "load"):
-		if h.content(harborDir+"/images.tar.gz") != "member harbor/harbor.v2.14.2.tar.gz\n" {
+		if h.content(siteregistry.HarborDir+"/images.tar.gz") != "member harbor/harbor.v2.14.2.tar.gz\n" {
 			t.Error("the images that are loaded are not those of the archive")
 		}
-	case cmd.Args[len(cmd.Args)-1] == harborDir+"/prepare":
-		info, err := os.Stat(filepath.Join(h.root, harborDir))
+	case cmd.Args[len(cmd.Args)-1] == siteregistry.HarborDir+"/prepare":
+		info, err := os.Stat(filepath.Join(h.root, siteregistry.HarborDir))
 		if err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("prepare copies harbor.yml into a directory with mode %v, %v", info.Mode(), err)
 		}
 		s.mu.Lock()
 		s.prepared[name]++
 		s.mu.Unlock()
-		h.put(t, harborDir+"/docker-compose.yml", "services: {}\n")
+		h.put(t, siteregistry.HarborDir+"/docker-compose.yml", "services: {}\n")
 	default:
 		t.Errorf("asked for %q", cmd.Args)
 	}
@@ -128,10 +133,10 @@ func (s *harborSite) ip(name string, cmd host.Cmd) error {
 
 // serve is Harbor's proxy, with the certificate on the host.
 func (s *harborSite) serve(t *testing.T, h *rooted, address string) {
-	if !strings.Contains(h.content(harborDir+"/harbor.yml"), "hostname: "+address+"\n") || h.content(harborDir+"/docker-compose.yml") == "" {
+	if !strings.Contains(h.content(siteregistry.HarborDir+"/harbor.yml"), "hostname: "+address+"\n") || h.content(siteregistry.HarborDir+"/docker-compose.yml") == "" {
 		t.Errorf("%s is started without its configuration", h.name)
 	}
-	pair, err := tls.X509KeyPair([]byte(h.content(registryDir+"/tls.crt")), []byte(h.content(registryDir+"/tls.key")))
+	pair, err := tls.X509KeyPair([]byte(h.content(siteregistry.RegistryDir+"/tls.crt")), []byte(h.content(siteregistry.RegistryDir+"/tls.key")))
 	if err != nil {
 		t.Error(err)
 		return
@@ -165,13 +170,13 @@ func (s *harborSite) serve(t *testing.T, h *rooted, address string) {
 
 func (s *harborSite) install(t *testing.T) error {
 	t.Helper()
-	return s.r.phases(t.Context(), []Phase{{Name: "install", Tasks: append([]Task{certificatesTask()}, registryTasks(s.r.cluster)...)}})
+	return s.r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: append([]task.Task{siteregistry.CertificatesTask()}, registryTasks(s.r.Cluster)...)}})
 }
 
 // quiet fails the test if one of Harbor's secrets is in a command's arguments or in the log.
 func (s *harborSite) quiet(t *testing.T) {
 	t.Helper()
-	secrets, err := s.r.secrets()
+	secrets, err := siteregistry.Secrets(s.r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +186,7 @@ func (s *harborSite) quiet(t *testing.T) {
 		text += strings.Join(h.ran, "\n")
 		h.mu.Unlock()
 	}
-	for _, secret := range []string{secrets.harborAdmin, secrets.harborDatabase, secrets.harborRobot} {
+	for _, secret := range []string{secrets.HarborAdmin, secrets.HarborDatabase, secrets.HarborRobot} {
 		if secret == "" || strings.Contains(text, secret) {
 			t.Errorf("%q is in the log, or in a command", secret)
 		}
@@ -199,24 +204,24 @@ func TestHarbor(t *testing.T) {
 	if diff := cmp.Diff(s.states(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	secrets, err := s.r.secrets()
+	secrets, err := siteregistry.Secrets(s.r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := strings.NewReplacer(secrets.harborAdmin, "ADMIN", secrets.harborDatabase, "DATABASE").Replace(h.content(harborDir + "/harbor.yml"))
-	golden(t, "harbor.yml", []byte(config))
-	golden(t, "harbor-docker.service", []byte(h.content("/etc/systemd/system/"+dockerUnit)))
-	info, err := os.Stat(filepath.Join(h.root, harborDir, "harbor.yml"))
+	config := strings.NewReplacer(secrets.HarborAdmin, "ADMIN", secrets.HarborDatabase, "DATABASE").Replace(h.content(siteregistry.HarborDir + "/harbor.yml"))
+	tasktest.Golden(t, "harbor.yml", []byte(config))
+	tasktest.Golden(t, "harbor-docker.service", []byte(h.content("/etc/systemd/system/"+cri.DockerUnit)))
+	info, err := os.Stat(filepath.Join(h.root, siteregistry.HarborDir, "harbor.yml"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("harbor.yml with the passwords in it: %v, %v", info, err)
 	}
 	if p, ok := s.stands["reg1"].Project("registry.k8s.io"); !ok || p.Public {
 		t.Errorf("project registry.k8s.io: %t, public %t", ok, p.Public)
 	}
-	if access := mustAccess(t, s.r); access.address != "10.0.0.2" || access.username != "robot$kkbundle-nodes" || access.password == secrets.harborAdmin {
-		t.Errorf("nodes pull from %s as %s", access.address, access.username)
+	if access := mustAccess(t, s.r); access.Address != "10.0.0.2" || access.Username != "robot$kkbundle-nodes" || access.Password == secrets.HarborAdmin {
+		t.Errorf("nodes pull from %s as %s", access.Address, access.Username)
 	}
-	for _, program := range []string{"/usr/local/bin/docker", dockerApart + "/dockerd", dockerApart + "/containerd", composePlugin} {
+	for _, program := range []string{"/usr/local/bin/docker", siteregistry.DockerApart + "/dockerd", siteregistry.DockerApart + "/containerd", siteregistry.ComposePlugin} {
 		if h.content(program) == "" {
 			t.Errorf("there is no %s", program)
 		}
@@ -232,7 +237,7 @@ func TestHarbor(t *testing.T) {
 			t.Error("a second time:", state)
 		}
 	}
-	h.put(t, harborDir+"/harbor.yml", "hostname: other\n")
+	h.put(t, siteregistry.HarborDir+"/harbor.yml", "hostname: other\n")
 	if err := s.install(t); err != nil || s.prepared["reg1"] != 2 || !slices.Contains(s.states(), "harbor@reg1 changed") {
 		t.Errorf("after somebody has changed harbor.yml: %v, prepared %d times", err, s.prepared["reg1"])
 	}
@@ -243,7 +248,7 @@ func TestHarbor(t *testing.T) {
 func TestHarborOfAnotherWorkDirectory(t *testing.T) {
 	t.Parallel()
 	s := newHarborSite(t, "reg1", "", "Another12345")
-	var refused *HarborPasswordError
+	var refused *siteregistry.HarborPasswordError
 	if err := s.install(t); !errors.As(err, &refused) || refused.Host != "reg1" || !strings.Contains(refused.Hint(), "registry/harbor-admin") {
 		t.Errorf("got %v", err)
 	}
@@ -257,12 +262,12 @@ func TestHarborLoginIsMended(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.states()
-	client, connections, err := s.r.registryHosts()[0].harborClient()
+	client, connections, err := siteregistry.HarborClient(s.r.RegistryHosts()[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer connections.CloseIdleConnections()
-	if err := client.SetSecret(t.Context(), harborRobot, "Somebody12345"); err != nil {
+	if err := client.SetSecret(t.Context(), siteregistry.HarborRobot, "Somebody12345"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.install(t); err != nil {
@@ -281,19 +286,19 @@ func TestHarborPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.states()
-	secrets, err := s.r.secrets()
+	secrets, err := siteregistry.Secrets(s.r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, to := range map[string]string{"reg1": "kkbundle-reg2 https://10.0.0.3 admin ", "reg2": "kkbundle-reg1 https://10.0.0.2 admin "} {
-		if got := s.stands[name].Copies(); !slices.Equal(got, []string{to + secrets.harborAdmin}) {
+		if got := s.stands[name].Copies(); !slices.Equal(got, []string{to + secrets.HarborAdmin}) {
 			t.Errorf("%s copies to %q", name, got)
 		}
-		if !strings.Contains(s.hosts[name].content(registryAddressDir+"/keepalived.conf"), ":443 ") {
+		if !strings.Contains(s.hosts[name].content(siteregistry.RegistryAddressDir+"/keepalived.conf"), ":443 ") {
 			t.Errorf("%s is not asked at Harbor's port", name)
 		}
 	}
-	if got := mustAccess(t, s.r).address; got != "10.0.0.9" {
+	if got := mustAccess(t, s.r).Address; got != "10.0.0.9" {
 		t.Errorf("nodes pull from %s", got)
 	}
 	if err := s.install(t); err != nil {
@@ -319,9 +324,9 @@ func TestHarborReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := s.hosts["reg1"]
-	h.put(t, harborData+"/registry/blob", "x")
-	h.put(t, harborLogs+"/core.log", "x")
-	target := s.r.registryHosts()[0]
+	h.put(t, siteregistry.HarborData+"/registry/blob", "x")
+	h.put(t, siteregistry.HarborLogs+"/core.log", "x")
+	target := s.r.RegistryHosts()[0]
 	for _, withData := range []bool{false, true} {
 		s.r.WithData = withData
 		if err := removeLeavings(t.Context(), target); err != nil {
@@ -330,12 +335,12 @@ func TestHarborReset(t *testing.T) {
 		if err := removeFiles(t.Context(), target); err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{harborDir, harborLogs, dockerApart, composePlugin, "/usr/local/bin/docker", "/etc/systemd/system/" + harborUnit, "/etc/systemd/system/" + dockerUnit, "/etc/docker"} {
+		for _, path := range []string{siteregistry.HarborDir, siteregistry.HarborLogs, siteregistry.DockerApart, siteregistry.ComposePlugin, "/usr/local/bin/docker", "/etc/systemd/system/" + siteregistry.HarborUnit, "/etc/systemd/system/" + cri.DockerUnit, "/etc/docker"} {
 			if _, err := os.Stat(filepath.Join(h.root, path)); err == nil {
 				t.Errorf("%s is left", path)
 			}
 		}
-		if got := h.content(harborData + "/registry/blob"); (got == "") != withData {
+		if got := h.content(siteregistry.HarborData + "/registry/blob"); (got == "") != withData {
 			t.Errorf("with data %t: %q", withData, got)
 		}
 	}

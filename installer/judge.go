@@ -3,21 +3,23 @@ package installer
 import (
 	"context"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // judge evaluates what is known, under the operator's rules.
-func (r *run) judge(in precheck.Input) (precheck.Report, error) {
-	if r.options.Recorded != nil {
-		in.Links = r.options.Recorded.Links
+func judge(r *engine.Run, in precheck.Input) (precheck.Report, error) {
+	if r.Options.Recorded != nil {
+		in.Links = r.Options.Recorded.Links
 	}
-	if r.options.Known != nil {
-		if err := r.options.Known(in); err != nil {
+	if r.Options.Known != nil {
+		if err := r.Options.Known(in); err != nil {
 			return precheck.Report{}, err
 		}
 	}
 	now := r.Now()
-	report := precheck.Evaluate(in).Under(r.options.Rules, now)
+	report := precheck.Evaluate(in).Under(r.Options.Rules, now)
 	report.Time = now
 	return report, nil
 }
@@ -27,32 +29,43 @@ const visitTask = "visit"
 
 // visited reports that a host is being looked at, or was: then h is what is known about it. It is for Precheck, which has
 // nothing else to report; an installation looks at hosts that it is connected to already.
-func (r *run) visited(name string, h *precheck.Host) {
-	if !r.verb.visits {
+func visited(r *engine.Run, name string, h *precheck.Host) {
+	if !r.Verb.Visits {
 		return
 	}
-	e := Event{Phase: "precheck", Task: visitTask, Host: name, State: Started}
+	e := task.Event{Phase: "precheck", Task: visitTask, Host: name, State: task.Started}
 	switch {
 	case h == nil:
 	case h.Err != nil:
-		e.State, e.Message = Failed, h.Err.Error()
+		e.State, e.Message = task.Failed, h.Err.Error()
 	default:
-		e.State = Done
+		e.State = task.Done
 	}
-	r.tell(e)
+	r.Tell(e)
 }
 
 // recorded evaluates facts that were recorded earlier.
-func (r *run) recorded(ctx context.Context) (precheck.Report, error) {
-	if err := r.findTargets(); err != nil {
+func recorded(ctx context.Context, r *engine.Run) (precheck.Report, error) {
+	if err := r.FindTargets(); err != nil {
 		return precheck.Report{}, err
 	}
-	for _, t := range r.targets {
-		known := r.options.Recorded.Host(t.Host)
-		r.sessions[t.Name].known = known
+	for _, t := range r.Hosts {
+		known := r.Options.Recorded.Host(t.Host)
+		r.Sessions[t.Name].Known = known
 		if known.Facts != nil {
 			t.Arch = known.Facts.Arch
 		}
 	}
-	return r.evaluate(ctx)
+	return evaluate(ctx, r)
+}
+
+// visit connects to the host for a precheck and looks at it.
+func visit(ctx context.Context, r *engine.Run, t *task.Host) {
+	t.Err = r.ConnectTo(task.InTask(ctx, "connect"), t)
+	known := examine(task.InTask(ctx, "precheck"), r, t)
+	r.Sessions[t.Name].Known = known
+	if task.IsGone(known.Err) {
+		t.Err = known.Err
+		engine.LetGo(t)
+	}
 }

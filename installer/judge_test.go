@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -21,7 +22,7 @@ func TestPrecheckTaskTakesRules(t *testing.T) {
 	s.options.Judged = func(r precheck.Report) { report = r }
 	check := func() error {
 		r := s.run(t, nil)
-		return precheckTask().Do(t.Context(), &Target{run: r.Site})
+		return precheckTask().Do(t.Context(), &task.Host{Site: r.Site})
 	}
 	var unreached *precheck.UnreachableError // its helper says nothing
 	if err := check(); !errors.As(err, &unreached) || report.Blocked == 0 || report.Time.IsZero() {
@@ -37,7 +38,7 @@ func TestPrecheckTaskTakesRules(t *testing.T) {
 	if err := check(); err != nil || report.Blocked+report.Warned > 0 || report.Ignored == 0 {
 		t.Errorf("with everything turned off: %v, %d block, %d are ignored", err, report.Blocked, report.Ignored)
 	}
-	if i := slices.IndexFunc(s.events, func(e Event) bool { return e.State == Failed || e.State == Warned }); i >= 0 {
+	if i := slices.IndexFunc(s.events, func(e task.Event) bool { return e.State == task.Failed || e.State == task.Warned }); i >= 0 {
 		t.Errorf("what is ignored is an event: %+v", s.events[i])
 	}
 }

@@ -14,7 +14,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/k3s"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
 // newLivingK3s is newLivingSite with servers and agents of k3s, of which all but node2 are nodes and ready.
@@ -23,7 +28,7 @@ func newLivingK3s(t *testing.T) (*site, *livingCluster) {
 	nodes := []string{"cp1", "cp2", "cp3", "node1"}
 	s, l := newLivingSite(t, nodes...)
 	l.ready, l.members = slices.Clone(nodes), nil // nobody has etcdctl for k3s' members
-	s.options.Cluster = cluster(t, "kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
 	ca, err := os.ReadFile("testdata/ca.crt")
 	if err != nil {
 		t.Fatal(err)
@@ -31,9 +36,9 @@ func newLivingK3s(t *testing.T) (*site, *livingCluster) {
 	r := s.run(t, nil)
 	for _, name := range nodes {
 		h := s.hosts[name]
-		h.put(t, k3sCA, string(ca))
-		h.put(t, memberPath, string(r.memberFile().data))
-		unit := "/etc/systemd/system/" + k3sUnit(strings.HasPrefix(name, "cp"))
+		h.put(t, k3s.CA, string(ca))
+		h.put(t, member.Path, string(member.File(r.Site).Data))
+		unit := "/etc/systemd/system/" + k3s.Unit(strings.HasPrefix(name, "cp"))
 		h.put(t, unit, hostfile.Mark+"\n[Unit]\n")
 	}
 	for _, h := range s.hosts {
@@ -55,7 +60,7 @@ func TestK3sDeletesNodes(t *testing.T) {
 	if _, err := DeleteNodes(t.Context(), s.options, d, yes); err == nil {
 		t.Fatal("it went on although the cluster kept the node")
 	}
-	if got := s.hosts["cp2"].content(k3sLeaving); got != hostfile.Mark+"\n[Service]\nRestart=no\n" {
+	if got := s.hosts["cp2"].content(k3s.Leaving); got != hostfile.Mark+"\n[Service]\nRestart=no\n" {
 		t.Errorf("before the node is deleted, cp2 has %q", got)
 	}
 	l.fail, l.asked = "", nil
@@ -84,7 +89,7 @@ func TestK3sKeepsQuorum(t *testing.T) {
 	s, l := newLivingK3s(t)
 	l.ready = []string{"cp1", "cp2", "node1"}
 	_, err := DeleteNodes(t.Context(), s.options, Deletion{Hosts: []string{"cp2"}}, yes)
-	var keep *KeepError
+	var keep *task.KeepError
 	if !errors.As(err, &keep) || !strings.Contains(err.Error(), "not healthy: cp3") || len(l.asked) > 0 {
 		t.Errorf("with another server down: %v, asked %q", err, l.asked)
 	}
@@ -97,11 +102,11 @@ func TestK3sKeepsQuorum(t *testing.T) {
 func TestK3sIsTrusted(t *testing.T) {
 	t.Parallel()
 	s, _ := newLivingK3s(t)
-	if err := os.Remove(filepath.Join(s.hosts["cp1"].root, k3sCA)); err != nil {
+	if err := os.Remove(filepath.Join(s.hosts["cp1"].root, k3s.CA)); err != nil {
 		t.Fatal(err)
 	}
-	err := s.run(t, nil).target("cp1").apiHealth(t.Context())
-	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), k3sCA) {
+	err := health.APIHealth(t.Context(), s.run(t, nil).Target("cp1"))
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), k3s.CA) {
 		t.Errorf("without the authority: %v", err)
 	}
 }
@@ -114,7 +119,7 @@ func TestK3sHasNoKubeadm(t *testing.T) {
 	_, keys := Keys(t.Context(), s.options)
 	_, save := BackupEtcd(t.Context(), s.options, t.TempDir()+"/etcd.db")
 	for name, err := range map[string]error{"renew": renew, "keys": keys, "save": save} {
-		var refused *K3sError
+		var refused *k3s.K3sError
 		if !errors.As(err, &refused) || refused.Hint() == "" {
 			t.Errorf("%s: %v", name, err)
 		}

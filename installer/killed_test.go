@@ -14,7 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -54,11 +60,11 @@ func (h *mortalHost) Run(ctx context.Context, cmd host.Cmd) error {
 }
 
 // killedPhases are tasks of every kind, as far as they need no program that cannot run here: kubeadm and kubectl are played.
-func killedPhases(c *manifest.Cluster) []Phase {
-	return []Phase{
-		{Name: "init", Tasks: []Task{certificatesTask(), hostsTask(), swapTask(c), kernelTask(c), routeTask(c)}},
-		{Name: "install", Tasks: []Task{
-			runtimeTask(), kubeletTask(c), initTask(c), joinTask("join-worker", Each, manifest.RoleWorker),
+func killedPhases(c *manifest.Cluster) []task.Phase {
+	return []task.Phase{
+		{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c)}},
+		{Name: "install", Tasks: []task.Task{
+			cri.RuntimeTask(), kubeadm.KubeletTask(c), kubeadm.InitTask(c), kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker),
 		}},
 	}
 }
@@ -94,12 +100,12 @@ func oneOf(n int) int {
 // next run has to complete it, to the byte as an undisturbed one would have, and the one after that has to find nothing to do.
 func TestKilledAtEveryCommand(t *testing.T) {
 	t.Parallel()
-	c := cluster(t, "")
+	c := tasktest.Cluster(t, "")
 	b := clusterBundle(t, c)
 	workDir := t.TempDir() + "/work"
 	phases := killedPhases(c)
 	undisturbed := killedSite(t, workDir)
-	if err := undisturbed.run(t, b).phases(t.Context(), phases); err != nil {
+	if err := undisturbed.run(t, b).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{}
@@ -117,7 +123,7 @@ func TestKilledAtEveryCommand(t *testing.T) {
 // A killing is an installation that is killed, and what it has to come to in the end, by host.
 type killing struct {
 	bundle *bundle.Reader
-	phases []Phase
+	phases []task.Phase
 	want   map[string]string
 }
 
@@ -125,13 +131,13 @@ func (k killing) after(t *testing.T, s *site, n int) {
 	t.Helper()
 	first := s.run(t, k.bundle)
 	life := &lifetime{left: n}
-	for _, target := range first.targets {
-		target.on = &mortalHost{target.on, life}
+	for _, target := range first.Hosts {
+		target.Conn = &mortalHost{target.Conn, life}
 	}
-	if err := first.phases(t.Context(), k.phases); err == nil {
+	if err := first.Phases(t.Context(), k.phases); err == nil {
 		t.Errorf("killed after %d commands: it says that it is complete", n)
 	}
-	if err := s.run(t, k.bundle).phases(t.Context(), k.phases); err != nil {
+	if err := s.run(t, k.bundle).Phases(t.Context(), k.phases); err != nil {
 		t.Errorf("killed after %d commands: the next run does not complete: %v", n, err)
 		return
 	}
@@ -141,7 +147,7 @@ func (k killing) after(t *testing.T, s *site, n int) {
 		}
 	}
 	s.states()
-	if err := s.run(t, k.bundle).phases(t.Context(), k.phases); err != nil {
+	if err := s.run(t, k.bundle).Phases(t.Context(), k.phases); err != nil {
 		t.Errorf("killed after %d commands: third run: %v", n, err)
 	}
 	if states := s.states(); slices.ContainsFunc(states, func(state string) bool { return !strings.HasSuffix(state, " done") }) {

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -89,14 +89,14 @@ func TestProvidedEtcd(t *testing.T) {
 		return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
 	}
 	r := s.run(t, nil)
-	if known := r.providedEtcd(t.Context()); known != nil {
+	if known := providedEtcd(t.Context(), r); known != nil {
 		t.Errorf("a cluster with an etcd of its own: %+v", known)
 	}
-	r.cluster.Etcd = manifest.Etcd{
+	r.Cluster.Etcd = manifest.Etcd{
 		Type: "provided", CA: "ca.crt", Cert: "client.crt", Key: "client.key",
 		Endpoints: []string{good, strange, moved, "https://127.0.0.1:1"},
 	}
-	known := r.providedEtcd(t.Context())
+	known := providedEtcd(t.Context(), r)
 	if known.Problem != "" || len(known.Versions) != 4 {
 		t.Fatalf("got %+v", known)
 	}
@@ -106,11 +106,11 @@ func TestProvidedEtcd(t *testing.T) {
 		}
 	}
 	files["client.key"] = otherKey
-	if known := r.providedEtcd(t.Context()); !strings.Contains(known.Problem, "client.crt with client.key") || known.Versions != nil {
+	if known := providedEtcd(t.Context(), r); !strings.Contains(known.Problem, "client.crt with client.key") || known.Versions != nil {
 		t.Errorf("another key: %+v", known)
 	}
 	delete(files, "client.crt")
-	if known := r.providedEtcd(t.Context()); !strings.Contains(known.Problem, "client.crt") {
+	if known := providedEtcd(t.Context(), r); !strings.Contains(known.Problem, "client.crt") {
 		t.Errorf("a missing file: %+v", known)
 	}
 }
@@ -120,11 +120,11 @@ func TestPrecheckSaysWhatTheBundleLacks(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster, "runc", "pause"))
-	if _, err := r.input(t.Context()); err == nil {
+	if _, err := input(t.Context(), r); err == nil {
 		t.Error("an installation would begin")
 	}
-	r.verb = prechecking()
-	in, err := r.input(t.Context())
+	r.Verb = engine.Prechecking()
+	in, err := input(t.Context(), r)
 	if err != nil || len(in.Missing) != 2 || !in.Install || in.Inventory == nil {
 		t.Fatalf("missing %q, %v", in.Missing, err)
 	}
@@ -132,17 +132,6 @@ func TestPrecheckSaysWhatTheBundleLacks(t *testing.T) {
 		if !strings.Contains(in.Missing[i], want) {
 			t.Errorf("%q, want %s", in.Missing[i], want)
 		}
-	}
-}
-
-func TestDistributionsOfPackages(t *testing.T) {
-	t.Parallel()
-	r := &Site{}
-	for _, ref := range []string{"packages/debian/12/socat_1.deb", "packages/rocky/9/socat.rpm", "packages/debian/12/ipset_1.deb", "https://x/y"} {
-		r.items = append(r.items, bundle.Item{Ref: ref})
-	}
-	if got := r.distributions(); !slices.Equal(got, []string{"debian/12", "rocky/9"}) {
-		t.Errorf("got %q", got)
 	}
 }
 
@@ -164,8 +153,8 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 	s.options.Inventory = inv
 	ask := func(target int) node.Probe {
 		r := s.run(t, nil)
-		r.packages.wanted = true
-		return r.probe(r.targets[target], precheck.Host{Host: r.targets[target].Host})
+		r.Packages.Wanted = true
+		return probe(r, r.Hosts[target], precheck.Host{Host: r.Hosts[target].Host})
 	}
 	p := ask(0)
 	if p.Sync != "/fast/etcd" || !slices.Contains(p.Dirs, "/fast/etcd") {
@@ -184,7 +173,7 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 		t.Errorf("the disk is measured for nobody, in %s", p.Sync)
 	}
 	r := s.run(t, nil)
-	if p := r.probe(r.targets[0], precheck.Host{Host: r.targets[0].Host}); len(p.Packages) > 0 {
+	if p := probe(r, r.Hosts[0], precheck.Host{Host: r.Hosts[0].Host}); len(p.Packages) > 0 {
 		t.Errorf("packages are asked for without a bundle of some: %q", p.Packages)
 	}
 }

@@ -14,7 +14,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -34,7 +41,7 @@ func newFakeCluster(t *testing.T, s *site) *fakeCluster {
 	}
 	f := &fakeCluster{}
 	for _, h := range s.hosts {
-		h.put(t, clusterCA, string(ca))
+		h.put(t, kube.ClusterCA, string(ca))
 		h.answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -49,7 +56,7 @@ func newFakeCluster(t *testing.T, s *site) *fakeCluster {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if cmd.Args[1] != "reset" {
-				f.configs = append(f.configs, h.content(kubeadmFile))
+				f.configs = append(f.configs, h.content(kubeadm.File))
 			}
 			return f.fail
 		})
@@ -68,26 +75,26 @@ func TestJoin(t *testing.T) {
 	s := newSite(t, "cp1", "node1")
 	f := newFakeCluster(t, s)
 	cp, node := s.hosts["cp1"], s.hosts["node1"]
-	phases := []Phase{{Name: "install", Tasks: []Task{joinTask("join-worker", Each, manifest.RoleWorker)}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker)}}}
 	f.fail = &host.ExitError{Host: "node1", Args: []string{"kubeadm", "join"}, Code: 1, Stderr: "the CRI does not answer"}
-	err := s.run(t, nil).phases(t.Context(), phases)
+	err := s.run(t, nil).Phases(t.Context(), phases)
 	if err == nil || !strings.HasPrefix(err.Error(), "node1: install join-worker: kubeadm join: exit code 1: the CRI does not answer\nlogs: ") {
 		t.Errorf("got %v", err)
 	}
-	if node.content(kubeadmFile) != "" {
+	if node.content(kubeadm.File) != "" {
 		t.Error("the file with the token is still there")
 	}
 	node.said("")
 	f.fail = nil
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"kubeadm reset --force --cri-socket=" + criSocket, "kubeadm join --config=" + kubeadmFile}
+	want := []string{"kubeadm reset --force --cri-socket=" + cri.Socket, "kubeadm join --config=" + kubeadm.File}
 	if diff := cmp.Diff(node.said("kubeadm"), want); diff != "" {
 		t.Errorf("after a failure (-got +want):\n%s", diff)
 	}
-	if !strings.HasPrefix(node.content(memberPath), "site v1.34.3\nkubernetes.podCIDR 10.233.64.0/18\n") {
-		t.Errorf("the host is a member of %q", node.content(memberPath))
+	if !strings.HasPrefix(node.content(member.Path), "site v1.34.3\nkubernetes.podCIDR 10.233.64.0/18\n") {
+		t.Errorf("the host is a member of %q", node.content(member.Path))
 	}
 	_, config, _ := strings.Cut(f.configs[1], "    token: ")
 	token, _, _ := strings.Cut(config, "\n")
@@ -103,7 +110,7 @@ func TestJoin(t *testing.T) {
 		t.Errorf("commands on cp1:\n%s", commands)
 	}
 	s.states()
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(s.states(), []string{"join-worker@node1 done"}); diff != "" {
@@ -116,10 +123,10 @@ func TestAnotherClustersNodeIsLeftAlone(t *testing.T) {
 	s := newSite(t, "cp1")
 	newFakeCluster(t, s)
 	h := s.hosts["cp1"]
-	h.put(t, begunPath, "")
-	h.put(t, memberPath, "site v1.33.7\n")
-	err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{initTask(cluster(t, ""))}}})
-	var other *MemberError
+	h.put(t, member.BegunPath, "")
+	h.put(t, member.Path, "site v1.33.7\n")
+	err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(tasktest.Cluster(t, ""))}}})
+	var other *member.MemberError
 	if !errors.As(err, &other) || other.Is != "site v1.33.7" || other.Want != "site v1.34.3" {
 		t.Errorf("got %v", err)
 	}
@@ -136,12 +143,12 @@ func TestControlPlaneJoinsWithUploadedCertificates(t *testing.T) {
 		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Registry: []string{"cp1"}},
 	}
 	f := newFakeCluster(t, s)
-	s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
-	phases := []Phase{{Name: "install", Tasks: []Task{joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane)}}}
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	s.hosts["cp1"].put(t, member.Path, "site v1.34.3\n")
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane)}}}
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.hosts["cp1"].said("kubeadm"), []string{"kubeadm init phase upload-certs --upload-certs --config=" + kubeadmFile}); diff != "" {
+	if diff := cmp.Diff(s.hosts["cp1"].said("kubeadm"), []string{"kubeadm init phase upload-certs --upload-certs --config=" + kubeadm.File}); diff != "" {
 		t.Errorf("on cp1 (-got +want):\n%s", diff)
 	}
 	_, rest, _ := strings.Cut(f.configs[0], "certificateKey: ")
@@ -156,28 +163,28 @@ func TestReset(t *testing.T) {
 	s := newSite(t, "cp1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
 	h := s.hosts["cp1"]
-	if err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask(cluster(t, ""))}}}); err != nil {
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.RuntimeTask(), kubeadm.KubeletTask(tasktest.Cluster(t, ""))}}}); err != nil {
 		t.Fatal(err)
 	}
 	h.put(t, "/usr/local/bin/mine", "")
 	h.put(t, "/etc/kubernetes/manifests/etcd.yaml", "")
 	h.put(t, "/var/lib/etcd/member/wal", "")
 	h.put(t, "/opt/cni/bin/mine", "")
-	h.put(t, registryData+"/blob", "")
+	h.put(t, siteregistry.RegistryData+"/blob", "")
 	for range 2 {
-		if err := r.reset(t.Context()); err != nil {
+		if err := reset(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var left []string
 	for _, dir := range []string{"/usr", "/opt", "/etc", "/var"} {
-		out, err := r.targets[0].output(t.Context(), "find", dir, "-type", "f")
+		out, err := r.Hosts[0].Output(t.Context(), "find", dir, "-type", "f")
 		if err != nil {
 			t.Fatal(err)
 		}
 		left = append(left, strings.Fields(string(out))...)
 	}
-	want := []string{"/usr/local/bin/mine", "/opt/cni/bin/mine", "/etc/hosts", "/etc/resolv.conf", registryData + "/blob"}
+	want := []string{"/usr/local/bin/mine", "/opt/cni/bin/mine", "/etc/hosts", "/etc/resolv.conf", siteregistry.RegistryData + "/blob"}
 	if diff := cmp.Diff(sorted(left), sorted(want)); diff != "" {
 		t.Errorf("left (-got +want):\n%s", diff)
 	}
@@ -191,13 +198,13 @@ func TestResetRegistryUser(t *testing.T) {
 	h := s.hosts["cp1"]
 	there := true
 	h.answer("getent", func(_ context.Context, cmd host.Cmd) error {
-		if there && slices.Equal(cmd.Args[1:], []string{"passwd", registryAccount}) {
+		if there && slices.Equal(cmd.Args[1:], []string{"passwd", siteregistry.RegistryAccount}) {
 			return nil
 		}
 		return &host.ExitError{Code: 2}
 	})
 	h.answer("userdel", func(_ context.Context, cmd host.Cmd) error {
-		there = !slices.Equal(cmd.Args[1:], []string{registryAccount})
+		there = !slices.Equal(cmd.Args[1:], []string{siteregistry.RegistryAccount})
 		return nil
 	})
 	for _, step := range []struct {
@@ -206,19 +213,19 @@ func TestResetRegistryUser(t *testing.T) {
 		withData, before bool // the user is there before
 		stays            bool
 	}{
-		{"images stay", []string{unitDir + registryUnit, registryData + "/blob"}, false, true, true},
+		{"images stay", []string{task.UnitDir + siteregistry.RegistryUnit, siteregistry.RegistryData + "/blob"}, false, true, true},
 		{"images are left of an earlier reset", nil, true, true, false},
-		{"everything at once", []string{unitDir + registryUnit, registryData + "/blob"}, true, true, false},
-		{"killed before there were images", []string{unitDir + registryUnit}, false, true, false},
+		{"everything at once", []string{task.UnitDir + siteregistry.RegistryUnit, siteregistry.RegistryData + "/blob"}, true, true, false},
+		{"killed before there were images", []string{task.UnitDir + siteregistry.RegistryUnit}, false, true, false},
 		{"killed before the user went", nil, true, true, false},
 		{"no user", nil, true, false, false},
 	} {
-		h.mkdir(t, stateDir) // which the lock makes
+		h.mkdir(t, task.StateDir) // which the lock makes
 		for _, path := range step.files {
 			h.put(t, path, "")
 		}
 		there, r.WithData = step.before, step.withData
-		if err := r.reset(t.Context()); err != nil {
+		if err := reset(t.Context(), r); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		if there != step.stays {

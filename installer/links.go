@@ -6,18 +6,20 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // links tries the ways between hosts that their roles need. On every host the helper listens for a moment on the ports
 // that are free, and the others dial. Hosts do it in groups, each together with those that all others need; a way
 // between two hosts that are in no group together is not tried.
-func (r *run) links(ctx context.Context, hosts []precheck.Host, targets []*Target) []precheck.Link {
+func links(ctx context.Context, r *engine.Run, hosts []precheck.Host, targets []*task.Host) []precheck.Link {
 	const perHost = 5 // a host mostly waits
-	links := precheck.Links(r.cluster, hosts)
+	links := precheck.Links(r.Cluster, hosts)
 	names := make([]string, 0, len(targets))
 	shared := map[string]bool{}
 	for _, t := range targets {
@@ -25,7 +27,7 @@ func (r *run) links(ctx context.Context, hosts []precheck.Host, targets []*Targe
 		shared[t.Name] = t.Is(manifest.RoleControlPlane) || t.Is(manifest.RoleEtcd) || t.Is(manifest.RoleRegistry) || t.Is(manifest.RoleNFS)
 	}
 	done := make([]precheck.Link, 0, len(links))
-	for _, group := range groups(names, shared, perHost*r.parallel) {
+	for _, group := range groups(names, shared, perHost*r.Parallel) {
 		var now, later []precheck.Link
 		for _, l := range links {
 			if group[l.From] && group[l.To] {
@@ -70,7 +72,7 @@ func groups(names []string, shared map[string]bool, size int) []map[string]bool 
 
 // An attempt tries some ways at one time.
 type attempt struct {
-	run   *run
+	run   *engine.Run
 	links []precheck.Link
 	token string
 }
@@ -79,7 +81,7 @@ type attempt struct {
 const attemptTime = 45 * time.Second
 
 // try fills in what becomes of the links.
-func (a *attempt) try(ctx context.Context, targets []*Target) {
+func (a *attempt) try(ctx context.Context, targets []*task.Host) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
 	to, from := map[string][]*precheck.Link{}, map[string][]*precheck.Link{}
@@ -88,31 +90,31 @@ func (a *attempt) try(ctx context.Context, targets []*Target) {
 		to[l.To], from[l.From] = append(to[l.To], l), append(from[l.From], l)
 	}
 	listeners := make([]*host.Stream, len(targets))
-	_ = a.run.onAll(targets, func(i int, t *Target) error {
+	_ = a.run.OnAll(targets, func(i int, t *task.Host) error {
 		if len(to[t.Name]) > 0 {
 			listeners[i] = a.listen(ctx, t, to[t.Name])
 		}
 		return nil
 	})
-	_ = a.run.onAll(targets, func(_ int, t *Target) error {
+	_ = a.run.OnAll(targets, func(_ int, t *task.Host) error {
 		if len(from[t.Name]) > 0 {
 			a.reach(ctx, t, from[t.Name])
 		}
 		return nil
 	})
-	_ = a.run.onAll(targets, func(i int, t *Target) error {
+	_ = a.run.OnAll(targets, func(i int, t *task.Host) error {
 		if listeners[i] != nil {
 			_ = listeners[i].Close() // what there was to learn has been said
 		}
 		if len(to[t.Name])+len(from[t.Name]) > 0 {
-			a.run.part(t)
+			a.run.Part(t)
 		}
 		return nil
 	})
 }
 
 // listen starts to listen on a host for all that lead to it.
-func (a *attempt) listen(ctx context.Context, t *Target, links []*precheck.Link) *host.Stream {
+func (a *attempt) listen(ctx context.Context, t *task.Host, links []*precheck.Link) *host.Stream {
 	address, err := netip.ParseAddr(links[0].Address)
 	question := node.Listen{Token: a.token, Address: address}
 	place := map[node.ListenPort]int{}
@@ -123,7 +125,7 @@ func (a *attempt) listen(ctx context.Context, t *Target, links []*precheck.Link)
 			question.Ports = append(question.Ports, p)
 		}
 	}
-	stream := t.helper(ctx, "listen")
+	stream := t.Helper(ctx, "listen")
 	var answer node.Listening
 	if err == nil {
 		answer, err = node.AskListen(stream, question)
@@ -147,7 +149,7 @@ func (a *attempt) listen(ctx context.Context, t *Target, links []*precheck.Link)
 }
 
 // reach dials from a host.
-func (a *attempt) reach(ctx context.Context, t *Target, links []*precheck.Link) {
+func (a *attempt) reach(ctx context.Context, t *task.Host, links []*precheck.Link) {
 	question := node.Reach{Token: a.token}
 	var asked []*precheck.Link
 	sized := map[string]int{} // for each other host, where in asked the size of packets is asked for
@@ -173,7 +175,7 @@ func (a *attempt) reach(ctx context.Context, t *Target, links []*precheck.Link) 
 	if len(asked) == 0 {
 		return
 	}
-	stream := t.helper(ctx, "reach")
+	stream := t.Helper(ctx, "reach")
 	answer, err := node.AskReach(stream, question)
 	_ = stream.Close() // the answer is there, or err says more
 	for i, l := range asked {

@@ -11,23 +11,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 )
 
 // onLoopback gives each host of a site an address of this machine that nobody else has.
-func onLoopback(r *run, third int) []precheck.Host {
+func onLoopback(r *engine.Run, third int) []precheck.Host {
 	var hosts []precheck.Host
-	for i, t := range r.targets {
+	for i, t := range r.Hosts {
 		t.InternalIPv4 = netip.AddrFrom4([4]byte{127, 0, byte(third), byte(i + 1)})
 		hosts = append(hosts, precheck.Host{Host: t.Host, Facts: &node.Facts{}})
 	}
 	return hosts
 }
 
-// found lists links as "from>to:port/network what became of it", without those that are just fine.
-func found(links []precheck.Link) (list []string, fine int) {
+// Found lists links as "from>to:port/network what became of it", without those that are just fine.
+func Found(links []precheck.Link) (list []string, fine int) {
 	for _, l := range links {
 		switch {
 		case l.OK && l.Error == "" && l.Skipped == "" && !l.Service:
@@ -44,8 +45,8 @@ func TestLinks(t *testing.T) {
 	s := newSite(t, "cp1", "node1", "node2")
 	r := s.run(t, nil)
 	hosts := onLoopback(r, 81)
-	links := r.links(t.Context(), hosts, r.targets)
-	if list, fine := found(links); len(list) > 0 || fine != 2+2+2+6 { // API server, kubelet, registry, flannel
+	tried := links(t.Context(), r, hosts, r.Hosts)
+	if list, fine := Found(tried); len(list) > 0 || fine != 2+2+2+6 { // API server, kubelet, registry, flannel
 		t.Errorf("%d are fine, and %q", fine, list)
 	}
 
@@ -63,7 +64,7 @@ func TestLinks(t *testing.T) {
 	s.hosts["node2"].answer(host.HelperPath, func(_ context.Context, cmd host.Cmd) error {
 		return &host.ExitError{Host: "node2", Args: cmd.Args, Code: 137, Stderr: "Killed"}
 	})
-	list, fine := found(r.links(t.Context(), hosts, r.targets))
+	list, fine := Found(links(t.Context(), r, hosts, r.Hosts))
 	want := []string{
 		`cp1>node1:10250/tcp ok=true service=true error="" skipped=false`,
 		`cp1>node1:8472/udp ok=false service=true error="" skipped=true`,
@@ -87,7 +88,7 @@ func TestLinksWithTheWrongAddress(t *testing.T) {
 	r := s.run(t, nil)
 	hosts := onLoopback(r, 82)
 	hosts[1].InternalIPv4 = netip.MustParseAddr("192.0.2.1")
-	for _, l := range r.links(t.Context(), hosts, r.targets) {
+	for _, l := range links(t.Context(), r, hosts, r.Hosts) {
 		if l.OK != (l.To == "cp1") || (l.Skipped == "") != l.OK {
 			t.Errorf("%+v", l)
 		}
@@ -119,11 +120,11 @@ func TestGroups(t *testing.T) {
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	c := &claims{}
-	if got := c.claim([]netip.Addr{a}); len(got) != 1 {
+	c := &engine.Claims{}
+	if got := c.Claim([]netip.Addr{a}); len(got) != 1 {
 		t.Errorf("the first: %v", got)
 	}
-	if got := c.claim([]netip.Addr{a, b}); len(got) != 1 || got[0] != b {
+	if got := c.Claim([]netip.Addr{a, b}); len(got) != 1 || got[0] != b {
 		t.Errorf("the second: %v", got)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/engine"
 )
 
 // TestHoldLock runs what holds a host's lock: it lasts while it is fed and ends with its input, or when that goes silent.
@@ -16,7 +18,7 @@ func TestHoldLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "owner")
-			cmd := exec.CommandContext(t.Context(), "sh", "-c", holdLockScript, "hold-lock.sh", file, silence)
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", engine.HoldLockScript, "hold-lock.sh", file, silence)
 			in, err := cmd.StdinPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -51,30 +53,5 @@ func TestHoldLock(t *testing.T) {
 				t.Errorf("got %q, %v; want the owner", data, err)
 			}
 		})
-	}
-}
-
-func TestOwnerEnded(t *testing.T) {
-	t.Parallel()
-	me := owner{Machine: "here", PID: os.Getpid()}
-	child := exec.CommandContext(t.Context(), "true")
-	if err := child.Run(); err != nil {
-		t.Fatal(err)
-	}
-	gone := child.Process.Pid
-	for name, c := range map[string]struct {
-		by   owner
-		want bool
-	}{
-		"this run":              {me, false},
-		"one that is gone":      {owner{Machine: "here", PID: gone}, true},
-		"one that lives":        {owner{Machine: "here", PID: os.Getppid()}, false},
-		"one of another place":  {owner{Machine: "there", PID: gone}, false},
-		"nobody knows who":      {owner{}, false},
-		"an impossible process": {owner{Machine: "here", PID: -1}, false},
-	} {
-		if got := c.by.ended(me); got != c.want {
-			t.Errorf("%s: got %v, want %v", name, got, c.want)
-		}
 	}
 }

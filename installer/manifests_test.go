@@ -11,8 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -77,20 +80,20 @@ func TestManifestsTask(t *testing.T) {
 		return nil, os.ErrNotExist
 	}
 	r := s.run(t, nil)
-	target := r.targets[0]
+	target := r.Hosts[0]
 	p := &pretended{t: t}
 	cp := s.hosts["cp1"]
 	cp.answer("kubectl", p.run)
-	addon := manifest.Addon{Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready", Timeout: manifest.Duration(chartWait)}
-	a, err := r.manifestsOf(addon)
+	wantedAddon := manifest.Addon{Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready", Timeout: manifest.Duration(addon.ChartWait)}
+	a, err := addon.ManifestsOf(r.Site, wantedAddon)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cp.said("kubectl")
-	if ok, err := target.isApplied(t.Context(), a); ok || err != nil {
+	if ok, err := addon.IsApplied(t.Context(), target, a); ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	if err := target.apply(t.Context(), "addon-notes", a); err != nil {
+	if err := addon.Apply(t.Context(), target, "addon-notes", a); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -106,33 +109,33 @@ func TestManifestsTask(t *testing.T) {
 			t.Errorf("%q was not run:\n%s", want, said)
 		}
 	}
-	if ok, err := target.isApplied(t.Context(), a); !ok || err != nil {
+	if ok, err := addon.IsApplied(t.Context(), target, a); !ok || err != nil {
 		t.Error(ok, err)
 	}
 	p.lacks = true
-	if ok, err := target.isApplied(t.Context(), a); ok || err != nil {
+	if ok, err := addon.IsApplied(t.Context(), target, a); ok || err != nil {
 		t.Error("an object is gone, and nothing is to be done", err)
 	}
 	p.lacks = false
 	files["a.yaml"] = "{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}}"
-	if a, err = r.manifestsOf(addon); err != nil {
+	if a, err = addon.ManifestsOf(r.Site, wantedAddon); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := target.isApplied(t.Context(), a); ok || err != nil {
+	if ok, err := addon.IsApplied(t.Context(), target, a); ok || err != nil {
 		t.Error("the file has changed, and nothing is to be done", err)
 	}
 	s.states()
-	if err := target.apply(t.Context(), "addon-notes", a); err != nil {
+	if err := addon.Apply(t.Context(), target, "addon-notes", a); err != nil {
 		t.Fatal(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.events) != 1 || s.events[0].State != Warned || !strings.HasPrefix(s.events[0].Message,
+	if len(s.events) != 1 || s.events[0].State != task.Warned || !strings.HasPrefix(s.events[0].Message,
 		"CustomResourceDefinition.apiextensions.k8s.io/v1 things.a.example, ConfigMap.v1 there/other, Deployment.apps/v1 web is not in") {
 		t.Errorf("%+v", s.events)
 	}
-	addon.Manifests = []string{"missing.yaml"}
-	if _, err := r.manifestsOf(addon); err == nil || !strings.Contains(err.Error(), "addon notes: missing.yaml: ") {
+	wantedAddon.Manifests = []string{"missing.yaml"}
+	if _, err := addon.ManifestsOf(r.Site, wantedAddon); err == nil || !strings.Contains(err.Error(), "addon notes: missing.yaml: ") {
 		t.Error(err)
 	}
 }
@@ -141,7 +144,7 @@ func TestManifestsTask(t *testing.T) {
 func TestLeftAddons(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	s.options.Cluster = cluster(t, "addons: [{chart: demo, namespace: shop}, {release: notes, manifests: [a.yaml]}]\ndns: {nodeLocal: true}")
+	s.options.Cluster = tasktest.Cluster(t, "addons: [{chart: demo, namespace: shop}, {release: notes, manifests: [a.yaml]}]\ndns: {nodeLocal: true}")
 	r := s.run(t, nil)
 	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 		text := `kube-flannel {"name":"flannel"}` + "\n" + `shop {"name":"demo"}` + "\n" + `old {"name":"gone"}` + "\n" + `old {"name":"gone"}` + "\n"
@@ -151,7 +154,7 @@ func TestLeftAddons(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, text)
 		return err
 	})
-	left, err := r.targets[0].leftAddons(t.Context())
+	left, err := leftAddons(t.Context(), r.Hosts[0])
 	if err != nil || strings.Join(left, "|") != "chart old/gone|manifests kube-system/multus" {
 		t.Errorf("%q, %v", left, err)
 	}

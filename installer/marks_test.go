@@ -13,7 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/cluster"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -27,10 +31,10 @@ type fakeNode struct {
 	commands            []string
 }
 
-func owned(names []string) document {
-	d := document{}
+func owned(names []string) kube.Document {
+	d := kube.Document{}
 	for _, name := range names {
-		d["f:"+name] = document{}
+		d["f:"+name] = kube.Document{}
 	}
 	return d
 }
@@ -42,14 +46,14 @@ func (n *fakeNode) kubectl(_ context.Context, cmd host.Cmd) error {
 	case "get":
 		var taints []any
 		for _, t := range n.taints {
-			taints = append(taints, document{"key": t.Key, "value": t.Value, "effect": t.Effect})
+			taints = append(taints, kube.Document{"key": t.Key, "value": t.Value, "effect": t.Effect})
 		}
-		managed := document{"manager": "kkbundle", "operation": "Apply", "fieldsV1": document{"f:metadata": document{
+		managed := kube.Document{"manager": "kkbundle", "operation": "Apply", "fieldsV1": kube.Document{"f:metadata": kube.Document{
 			"f:labels": owned(n.ownLabels), "f:annotations": owned(n.ownAnnotations),
 		}}}
-		return json.NewEncoder(cmd.Stdout).Encode(document{"items": []any{document{
-			"metadata": document{"name": "node1", "labels": n.labels, "annotations": n.annotations, "managedFields": []any{managed}},
-			"spec":     document{"taints": taints},
+		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": []any{kube.Document{
+			"metadata": kube.Document{"name": "node1", "labels": n.labels, "annotations": n.annotations, "managedFields": []any{managed}},
+			"spec":     kube.Document{"taints": taints},
 		}}})
 	case "apply":
 		data, _ := io.ReadAll(cmd.Stdin)
@@ -62,7 +66,7 @@ func (n *fakeNode) kubectl(_ context.Context, cmd host.Cmd) error {
 	case "taint":
 		for _, one := range args[4:] {
 			if id, gone := strings.CutSuffix(one, "-"); gone {
-				n.taints = slices.DeleteFunc(n.taints, func(t manifest.Taint) bool { return taintID(t.Key, t.Effect) == id })
+				n.taints = slices.DeleteFunc(n.taints, func(t manifest.Taint) bool { return cluster.TaintID(t.Key, t.Effect) == id })
 				continue
 			}
 			var t manifest.Taint
@@ -95,7 +99,7 @@ func TestMarksFollowTheInventory(t *testing.T) {
 	s := newSite(t, "cp1", "node1")
 	node := &fakeNode{labels: map[string]string{"theirs": "stays"}, annotations: map[string]string{"their/note": "x"}, taints: []manifest.Taint{{Key: "their", Effect: "NoExecute"}}}
 	s.hosts["cp1"].answer("kubectl", node.kubectl)
-	s.hosts["cp1"].put(t, memberPath, "site v1.34.3\n")
+	s.hosts["cp1"].put(t, member.Path, "site v1.34.3\n")
 	run := func(more string) []string {
 		t.Helper()
 		inv, err := manifest.ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  cp1: {address: 10.0.0.3}\n  node1: {address: 10.0.0.4"+more+
@@ -104,13 +108,13 @@ func TestMarksFollowTheInventory(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.options.Inventory = inv
-		if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{labelTask()}}}); err != nil {
+		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cluster.LabelTask()}}}); err != nil {
 			t.Fatal(err)
 		}
 		return s.states()
 	}
 	run(", labels: {disk: ssd, zone: a}, annotations: {note: rack 1}, taints: ['only=web:NoSchedule', 'slow:PreferNoSchedule']")
-	want := map[string]string{"theirs": "stays", "disk": "ssd", "zone": "a", workerLabel: ""}
+	want := map[string]string{"theirs": "stays", "disk": "ssd", "zone": "a", cluster.WorkerLabel: ""}
 	if diff := cmp.Diff(node.labels, want); diff != "" {
 		t.Errorf("labels (-got +want):\n%s", diff)
 	}
@@ -123,7 +127,7 @@ func TestMarksFollowTheInventory(t *testing.T) {
 	}
 	node.labels["zone"] = "somebody changed it"
 	run(", labels: {zone: b}, taints: ['only=db:NoSchedule']")
-	want = map[string]string{"theirs": "stays", "zone": "b", workerLabel: ""}
+	want = map[string]string{"theirs": "stays", "zone": "b", cluster.WorkerLabel: ""}
 	if diff := cmp.Diff(node.labels, want); diff != "" {
 		t.Errorf("labels after a change (-got +want):\n%s", diff)
 	}

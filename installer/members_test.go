@@ -13,14 +13,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/cluster"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // otherAuthority is a certificate authority that is not testdata/ca.crt.
 func otherAuthority(t *testing.T) string {
 	t.Helper()
-	a, err := newAuthority(newWorkDir(t), time.Now())
+	a, err := task.NewAuthority(newWorkDir(t), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,32 +53,34 @@ func TestCheckMembers(t *testing.T) {
 		},
 		"another pod network": {
 			members: "cp1 node1 node2",
-			change:  func(s *site) { s.options.Cluster = cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.99.0.0/16}") },
-			want:    "cp1 is a node of cluster site v1.34.3 with kubernetes.podCIDR 10.233.64.0/18, and this would make it one of cluster site v1.34.3 with kubernetes.podCIDR 10.99.0.0/16",
+			change: func(s *site) {
+				s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.99.0.0/16}")
+			},
+			want: "cp1 is a node of cluster site v1.34.3 with kubernetes.podCIDR 10.233.64.0/18, and this would make it one of cluster site v1.34.3 with kubernetes.podCIDR 10.99.0.0/16",
 		},
 		"another endpoint": {
 			members: "cp1",
-			change:  func(s *site) { s.options.Cluster = cluster(t, "controlPlaneEndpoint: {address: api.example}") },
+			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {address: api.example}") },
 			want:    "with controlPlaneEndpoint.address 10.0.0.3:6443, and",
 		},
 		"another version": {
 			members: "cp1",
-			change:  func(s *site) { s.options.Cluster = cluster(t, "kubernetes: {version: v1.34.4}") },
+			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}") },
 			want:    "this would make it one of cluster site v1.34.4",
 		},
 		"what kubeadm fixed, but harmless": {
 			members: "cp1 node1 node2",
-			change:  func(s *site) { s.options.Cluster = cluster(t, "kubernetes: {version: v1.34.3, maxPods: 200}") },
+			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, maxPods: 200}") },
 		},
 		"a node of another cluster of that name": {
 			members: "cp1 node1",
-			change:  func(s *site) { s.hosts["node1"].put(t, clusterCA, otherAuthority(t)) },
+			change:  func(s *site) { s.hosts["node1"].put(t, kube.ClusterCA, otherAuthority(t)) },
 			want:    "node1 is a node of cluster site v1.34.3 with the authority sha256:",
 		},
 		"a node that the first is to leave": {members: "node1", want: "one of cluster site v1.34.3 that is to begin on cp1"},
 		"reset by hand": {
 			members: "cp1",
-			change:  func(s *site) { _ = os.Remove(s.hosts["cp1"].root + clusterCA) },
+			change:  func(s *site) { _ = os.Remove(s.hosts["cp1"].root + kube.ClusterCA) },
 			want:    "Run kkbundle reset first",
 		},
 	} {
@@ -77,13 +88,13 @@ func TestCheckMembers(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1", "node1", "node2")
 			newFakeCluster(t, s)
-			for _, member := range strings.Fields(c.members) {
-				s.hosts[member].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+			for _, joined := range strings.Fields(c.members) {
+				s.hosts[joined].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 			}
 			if c.change != nil {
 				c.change(s)
 			}
-			err := s.run(t, nil).checkMembers(t.Context())
+			err := checkMembers(t.Context(), s.run(t, nil))
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -94,16 +105,16 @@ func TestCheckMembers(t *testing.T) {
 func TestIgnoredSettingsAreTold(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	s.hosts["cp1"].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+	s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 	for more, want := range map[string]string{
 		"": "",
 		"kubernetes: {version: v1.34.3, maxPods: 200, kubelet: {a: {b: secret}}}": "kubernetes.maxPods, kubernetes.kubelet.",
 	} {
-		s.options.Cluster, s.events = cluster(t, more), nil
-		if err := s.run(t, nil).tellIgnored(t.Context()); err != nil {
+		s.options.Cluster, s.events = tasktest.Cluster(t, more), nil
+		if err := tellIgnored(t.Context(), s.run(t, nil)); err != nil {
 			t.Fatal(err)
 		}
-		warned := slices.IndexFunc(s.events, func(e Event) bool { return e.State == Warned && strings.Contains(e.Message, want) })
+		warned := slices.IndexFunc(s.events, func(e task.Event) bool { return e.State == task.Warned && strings.Contains(e.Message, want) })
 		if (want != "") != (warned >= 0) {
 			t.Errorf("%q: want a warning with %q, got %+v", more, want, s.events)
 		}
@@ -123,18 +134,18 @@ func TestLimitedVerification(t *testing.T) {
 		return err
 	})
 	for _, name := range []string{"cp1", "node1"} {
-		s.hosts[name].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+		s.hosts[name].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 	}
-	if err := s.run(t, nil).targets[0].nodesAreReady(t.Context()); err == nil || !strings.Contains(err.Error(), "node2 is not a node") {
+	if err := health.NodesAreReady(t.Context(), s.run(t, nil).Hosts[0]); err == nil || !strings.Contains(err.Error(), "node2 is not a node") {
 		t.Errorf("without a limit: %v", err)
 	}
 	s.options.Limit = []string{"cp1", "node1"}
 	r := s.run(t, nil)
-	if err := r.targets[0].nodesAreReady(t.Context()); err != nil {
+	if err := health.NodesAreReady(t.Context(), r.Hosts[0]); err != nil {
 		t.Error(err)
 	}
-	r.targets[2].on = nil // as connect leaves it
-	members, err := r.members(t.Context())
+	r.Hosts[2].Conn = nil // as connect leaves it
+	members, err := member.Members(t.Context(), r.Site)
 	if err != nil || names(members) != "cp1 node1" {
 		t.Errorf("the network is proven between %s, %v", names(members), err)
 	}
@@ -148,11 +159,11 @@ func TestPodsThatAreOver(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, `{"items":[`+pods+"]}")
 		return err
 	})
-	if err := s.run(t, nil).targets[0].podsAreReady(t.Context()); err != nil {
+	if err := health.PodsAreReady(t.Context(), s.run(t, nil).Hosts[0]); err != nil {
 		t.Error(err)
 	}
 	pods += `,{"metadata":{"name":"c"},"status":{"phase":"Pending"}}`
-	if err := s.run(t, nil).targets[0].podsAreReady(t.Context()); err == nil || !strings.Contains(err.Error(), "pod kube-system/c") {
+	if err := health.PodsAreReady(t.Context(), s.run(t, nil).Hosts[0]); err == nil || !strings.Contains(err.Error(), "pod kube-system/c") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -166,12 +177,12 @@ func TestForeignImages(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, `{"items":[{"metadata":{"name":"p","namespace":"`+namespace+`"},"status":{"containerStatuses":[{"imageID":"x@sha256:`+strings.Repeat("0", 64)+`"}]}}]}`)
 		return err
 	})
-	err := r.targets[0].imagesAreBundled(t.Context())
-	if err != nil || len(s.events) != 1 || s.events[0].State != Warned || !strings.Contains(s.events[0].Message, "pod later/p") {
+	err := health.ImagesAreBundled(t.Context(), r.Hosts[0])
+	if err != nil || len(s.events) != 1 || s.events[0].State != task.Warned || !strings.Contains(s.events[0].Message, "pod later/p") {
 		t.Errorf("an application that came later: %v, %+v", err, s.events)
 	}
 	namespace = "kube-system"
-	if err := r.targets[0].imagesAreBundled(t.Context()); err == nil || !strings.Contains(err.Error(), "pod kube-system/p") {
+	if err := health.ImagesAreBundled(t.Context(), r.Hosts[0]); err == nil || !strings.Contains(err.Error(), "pod kube-system/p") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -185,9 +196,9 @@ func TestTokenByTheClustersClock(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, "2000000000\n")
 		return err
 	})
-	phases := []Phase{{Name: "install", Tasks: []Task{joinTask("join-worker", Each, manifest.RoleWorker)}}}
-	s.hosts["node1"].put(t, begunPath, "") // and an earlier run was interrupted
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker)}}}
+	s.hosts["node1"].put(t, member.BegunPath, "") // and an earlier run was interrupted
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(f.applied[0], `expiration: "2033-05-18T04:33:20Z"`) {
@@ -214,7 +225,7 @@ users:
 - name: kubernetes-admin
   user: {client-certificate-data: QQ==, client-key-data: QQ==}
 `
-	if err := checkKubeconfig([]byte(good)); err != nil {
+	if err := kube.CheckKubeconfig([]byte(good)); err != nil {
 		t.Error(err)
 	}
 	for _, user := range []string{
@@ -222,9 +233,9 @@ users:
 		"auth-provider: {name: gcp}",
 	} {
 		s := newSite(t, "cp1")
-		s.hosts["cp1"].put(t, adminConf, strings.Replace(good, "client-certificate-data: QQ==", user, 1))
-		err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{adminConfTask()}}})
-		if _, missing := os.Stat(s.options.WorkDir + "/" + adminConfFile); err == nil || !errors.Is(missing, os.ErrNotExist) {
+		s.hosts["cp1"].put(t, kube.AdminConf, strings.Replace(good, "client-certificate-data: QQ==", user, 1))
+		err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cluster.AdminConfTask()}}})
+		if _, missing := os.Stat(s.options.WorkDir + "/" + task.AdminConfFile); err == nil || !errors.Is(missing, os.ErrNotExist) {
 			t.Errorf("%s: %v; in the work directory: %v", user, err, missing)
 		}
 	}
@@ -233,7 +244,7 @@ users:
 func TestInventoryMustFitTheCluster(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	s.options.Cluster = cluster(t, "imageRegistry: {type: existing, address: harbor.site/mirror}")
+	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: existing, address: harbor.site/mirror}")
 	var problems manifest.Problems
 	if _, err := Run(t.Context(), s.options); !errors.As(err, &problems) {
 		t.Errorf("install with a host for a registry that is not installed: %v", err)
@@ -246,7 +257,7 @@ func TestInventoryMustFitTheCluster(t *testing.T) {
 func TestWithoutPodNetwork(t *testing.T) {
 	t.Parallel()
 	var list []string
-	for _, task := range verifyTasks(cluster(t, "cni: {type: none}")) {
+	for _, task := range verifyTasks(tasktest.Cluster(t, "cni: {type: none}")) {
 		list = append(list, task.Name)
 	}
 	if got := strings.Join(list, " "); got != "verify-nodes verify-cluster verify-join verify-images verify-hosts-security verify-security verify-result" {
@@ -256,45 +267,27 @@ func TestWithoutPodNetwork(t *testing.T) {
 
 func TestExistingRegistry(t *testing.T) {
 	t.Parallel()
-	c := cluster(t, "imageRegistry: {type: existing, address: 'harbor.site:8443/mirror', ca: ca.pem}")
+	c := tasktest.Cluster(t, "imageRegistry: {type: existing, address: 'harbor.site:8443/mirror', ca: ca.pem}")
 	for _, n := range Needs(c) {
 		if n.Name == "registry" {
 			t.Error("the bundle must hold a registry that nobody installs")
 		}
 	}
-	r := &Site{cluster: c, Inputs: Inputs{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }}}
-	access, err := r.nodeAccess()
+	r := &task.Site{Cluster: c, Inputs: task.Inputs{Values: func(string) ([]byte, error) { return []byte("CA\n"), nil }}}
+	access, err := siteregistry.NodeAccess(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	for _, f := range hostsFiles(access, []string{"docker.io"}) {
-		got[f.path] = string(f.data)
+	for _, f := range cri.HostsFiles(access, []string{"docker.io"}) {
+		got[f.Path] = string(f.Data)
 	}
-	if text := got[certsDir+"/docker.io/hosts.toml"]; !strings.Contains(text, `server = "https://harbor.site:8443/v2/mirror/docker.io"`) ||
-		strings.Contains(text, "Authorization") || !strings.Contains(text, registryCAPath) {
+	if text := got[cri.CertsDir+"/docker.io/hosts.toml"]; !strings.Contains(text, `server = "https://harbor.site:8443/v2/mirror/docker.io"`) ||
+		strings.Contains(text, "Authorization") || !strings.Contains(text, cri.RegistryCAPath) {
 		t.Errorf("docker.io:\n%s", text)
 	}
-	if text := got[certsDir+"/harbor.site:8443/hosts.toml"]; !strings.Contains(text, `server = "https://harbor.site:8443/v2"`) {
+	if text := got[cri.CertsDir+"/harbor.site:8443/hosts.toml"]; !strings.Contains(text, `server = "https://harbor.site:8443/v2"`) {
 		t.Errorf("the registry itself:\n%s", text)
-	}
-}
-
-// TestRegistryLogin holds that hosts get the login of the site's own registry, and that its password is hidden everywhere else.
-func TestRegistryLogin(t *testing.T) {
-	t.Parallel()
-	c := cluster(t, "imageRegistry: {type: existing, address: harbor.site, auth: {username: puller, passwordEnv: X}}")
-	r := &Site{cluster: c, Output: Output{mask: newMasker()}, Inputs: Inputs{RegistryPassword: func() (string, error) { return "hunter2hunter2", nil }}}
-	access, err := r.nodeAccess()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := hostsFiles(access, []string{"docker.io"})
-	if text := string(files[0].data); !strings.Contains(text, access.authorization()) || files[0].mode != 0o600 {
-		t.Errorf("mode %o\n%s", files[0].mode, text)
-	}
-	if got := r.mask.mask("hunter2hunter2 " + access.authorization()); strings.Contains(got, "hunter2") || strings.Contains(got, strings.TrimPrefix(access.authorization(), "Basic ")) {
-		t.Errorf("the log has %q", got)
 	}
 }
 
@@ -302,15 +295,15 @@ func TestRegistryLogin(t *testing.T) {
 func TestRecordedConfig(t *testing.T) {
 	t.Parallel()
 	const config = "kubernetes: {version: v1.34.3, kubelet: {b: {y: [1, x, true]}, a: 0.5}}"
-	now := cluster(t, config).Kubernetes.Kubelet
+	now := tasktest.Cluster(t, config).Kubernetes.Kubelet
 	const (
 		before = "5abf6217d08bce6fe9a8a7ca1be056686fe773241df079c92e2a3a89cbd50e4b" // of map[a:0.5 b:map[y:[1 x true]]]
 		canon  = "bf61684b4223b3498fe8dc03d5eb0c39e1614c30670141e90c780d59ae1de8dc" // of {"a":0.5,"b":{"y":[1,"x",true]}}
 	)
-	if s := configSetting("kubernetes.kubelet", now); s.value != canon || s.before != before {
-		t.Errorf("digests are %s and %s", s.value, s.before)
+	if s := member.ConfigSetting("kubernetes.kubelet", now); s.Value != canon || s.Before != before {
+		t.Errorf("digests are %s and %s", s.Value, s.Before)
 	}
-	if none, empty := configSetting("k", nil), configSetting("k", manifest.Config{}); none != empty {
+	if none, empty := member.ConfigSetting("k", nil), member.ConfigSetting("k", manifest.Config{}); none != empty {
 		t.Errorf("none has %+v, and an empty one %+v", none, empty)
 	}
 	for name, c := range map[string]struct {
@@ -328,40 +321,27 @@ func TestRecordedConfig(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1")
-			s.options.Cluster = cluster(t, config)
-			text := string(s.run(t, nil).memberFile().data)
-			s.hosts["cp1"].put(t, memberPath, strings.Replace(text, canon, c.digest, 1))
-			s.options.Cluster = cluster(t, c.cluster)
+			s.options.Cluster = tasktest.Cluster(t, config)
+			text := string(member.File(s.run(t, nil).Site).Data)
+			s.hosts["cp1"].put(t, member.Path, strings.Replace(text, canon, c.digest, 1))
+			s.options.Cluster = tasktest.Cluster(t, c.cluster)
 			r := s.run(t, nil)
-			if same, err := r.targets[0].records(t.Context(), memberPath); err != nil || same != c.same {
+			if same, err := member.Records(t.Context(), r.Hosts[0], member.Path); err != nil || same != c.same {
 				t.Errorf("the record fits: %t, %v", same, err)
 			}
-			_, settings, member, err := r.targets[0].recorded(t.Context())
-			if err != nil || !member {
+			_, settings, joined, err := member.Recorded(t.Context(), r.Hosts[0])
+			if err != nil || !joined {
 				t.Fatalf("no node: %v", err)
 			}
-			changed, _ := r.changed(settings)
-			if want := !c.same && !strings.Contains(c.cluster, "v1.34.4"); want != (len(changed) == 1 && changed[0].name == "kubernetes.kubelet") {
+			changed, _ := member.Changed(r.Site, settings)
+			if want := !c.same && !strings.Contains(c.cluster, "v1.34.4"); want != (len(changed) == 1 && changed[0].Name == "kubernetes.kubelet") {
 				t.Errorf("changed: %+v", changed)
 			}
 		})
 	}
 	s := newSite(t, "cp1")
-	if same, err := s.run(t, nil).targets[0].records(t.Context(), memberPath); err != nil || same {
+	if same, err := member.Records(t.Context(), s.run(t, nil).Hosts[0], member.Path); err != nil || same {
 		t.Errorf("a host without a record has one: %t, %v", same, err)
-	}
-}
-
-func TestIdentity(t *testing.T) {
-	t.Parallel()
-	site := identity{"site", "v1.34.3"}
-	for text, want := range map[string]identity{"site v1.34.3": site, "site": {name: "site"}, "": {}} {
-		if got := parseIdentity(text); got != want || got.String() != text {
-			t.Errorf("%q is %+v, which is written %q", text, got, got)
-		}
-	}
-	if !site.sameName(identity{"site", "v1.35.0"}) || site.sameName(identity{"sites", "v1.34.3"}) {
-		t.Error("names are compared wrongly")
 	}
 }
 
@@ -375,11 +355,11 @@ func TestMemberHint(t *testing.T) {
 	} {
 		s := newSite(t, "cp1")
 		newFakeCluster(t, s)
-		s.hosts["cp1"].put(t, memberPath, string(s.run(t, nil).memberFile().data))
-		s.options.Cluster = cluster(t, "kubernetes: {version: "+config[1])
+		s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
+		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+config[1])
 		s.options.Cluster.Metadata.Name = config[0]
-		var other *MemberError
-		if err := s.run(t, nil).checkMembers(t.Context()); !errors.As(err, &other) || !strings.Contains(other.Hint(), want) {
+		var other *member.MemberError
+		if err := checkMembers(t.Context(), s.run(t, nil)); !errors.As(err, &other) || !strings.Contains(other.Hint(), want) {
 			t.Errorf("%s: %v", config, err)
 		}
 	}

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -43,9 +45,9 @@ func TestMissed(t *testing.T) {
 				h.answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 					items := []any{}
 					for _, name := range members {
-						items = append(items, document{"metadata": document{"name": name}})
+						items = append(items, kube.Document{"metadata": kube.Document{"name": name}})
 					}
-					return json.NewEncoder(cmd.Stdout).Encode(document{"items": items})
+					return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
 				})
 			}
 			s.options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
@@ -55,11 +57,11 @@ func TestMissed(t *testing.T) {
 				}
 				return s.hosts[h.Name], nil
 			}
-			r, err := newInstall(s.options, installing())
+			r, err := newInstall(s.options, engine.Installing())
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = r.start(t.Context(), func(context.Context) error {
+			_, err = r.Start(t.Context(), func(context.Context) error {
 				t.Error("it went on without the host")
 				return nil
 			})
@@ -68,7 +70,7 @@ func TestMissed(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			said := err.Error()
-			var missed *MissedError
+			var missed *engine.MissedError
 			if errors.As(err, &missed) {
 				said += "\n" + missed.Hint()
 			}

@@ -16,7 +16,10 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -62,11 +65,11 @@ func TestMixedArchitectures(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
 	r := s.run(t, mixedBundle(t, s.options.Cluster, ""))
-	r.targets[1].Arch = "arm64"
-	if err := r.checkBundle(t.Context()); err != nil {
+	r.Hosts[1].Arch = "arm64"
+	if err := checkBundle(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{kubeletTask(r.cluster)}}}); err != nil {
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.KubeletTask(r.Cluster)}}}); err != nil {
 		t.Fatal(err)
 	}
 	sent := map[string][]string{} // host: the digests of images' manifests
@@ -74,13 +77,13 @@ func TestMixedArchitectures(t *testing.T) {
 		if got := s.hosts[name].content("/usr/local/bin/kubelet"); !strings.HasSuffix(got, "# "+arch+"\n") {
 			t.Errorf("%s has %q", name, got)
 		}
-		target := r.target(name)
-		images, err := target.images(t.Context())
+		target := r.Target(name)
+		images, err := cri.Images(t.Context(), target)
 		if err != nil || len(images) == 0 {
 			t.Fatalf("%s: %d images, %v", name, len(images), err)
 		}
 		for _, it := range images {
-			one, err := target.platformImage(t.Context(), it.Item)
+			one, err := cri.PlatformImage(t.Context(), target, it.Item)
 			if err != nil || one.Descriptor.Platform.Architecture != arch || len(it.Absent) != 1 || it.Absent[0] == one.Descriptor.Digest {
 				t.Errorf("%s: %s is for %v, without %v: %v", name, it.Ref, one.Descriptor.Platform, it.Absent, err)
 			}
@@ -95,7 +98,7 @@ func TestMixedArchitectures(t *testing.T) {
 }
 
 // preloadCommands gives a host images and returns what its containerd was told.
-func preloadCommands(t *testing.T, h *rooted, target *Target, images []nodeImage) []string {
+func preloadCommands(t *testing.T, h *rooted, target *task.Host, images []cri.NodeImage) []string {
 	t.Helper()
 	var mu sync.Mutex
 	var lines []string
@@ -109,7 +112,7 @@ func preloadCommands(t *testing.T, h *rooted, target *Target, images []nodeImage
 		_, err := io.Copy(io.Discard, cmd.Stdin)
 		return err
 	})
-	if err := (containerdImages{ctr: []string{"ctr"}}).put(t.Context(), target, images, Event{}); err != nil {
+	if err := (cri.ContainerdImages{Ctr: []string{"ctr"}}).Put(t.Context(), target, images, task.Event{}); err != nil {
 		t.Fatal(err)
 	}
 	return lines
@@ -121,12 +124,12 @@ func TestMixedBundleLacksPlatform(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
 	r := s.run(t, mixedBundle(t, s.options.Cluster, "pause"))
-	if err := r.checkBundle(t.Context()); err != nil {
+	if err := checkBundle(t.Context(), r); err != nil {
 		t.Errorf("all hosts are amd64: %v", err)
 	}
-	r.targets[1].Arch = "arm64"
-	err := r.checkBundle(t.Context())
-	var missing *MissingError
+	r.Hosts[1].Arch = "arm64"
+	err := checkBundle(t.Context(), r)
+	var missing *task.MissingError
 	if !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "the bundle lacks the image pause (registry.k8s.io/pause:") || !strings.HasSuffix(err.Error(), " for linux/arm64") {
 		t.Errorf("got %v", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -15,7 +17,7 @@ import (
 // Images that pods on any node may run, of charts and of cluster DNS, are needed by every node.
 func Needed(c *manifest.Cluster) []manifest.Demand {
 	// coredns' pods run anywhere, and on every node while the network is proven; the others are one on each node.
-	anywhere := []string{"coredns", nodeDNS, multus}
+	anywhere := []string{"coredns", addon.NodeDNS, addon.Multus}
 	found := map[manifest.Need]*manifest.Demand{}
 	for _, task := range tasksOf(c) {
 		for _, n := range task.Needs() {
@@ -54,8 +56,8 @@ func distinct(roles []manifest.Role) []manifest.Role {
 	return slices.Compact(roles)
 }
 
-func tasksOf(c *manifest.Cluster) []Task {
-	var tasks []Task
+func tasksOf(c *manifest.Cluster) []task.Task {
+	var tasks []task.Task
 	for _, phase := range Plan(c) {
 		tasks = append(tasks, phase.Tasks...)
 	}

@@ -9,17 +9,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
 // The kernel that tests run on has no NFS: what is written, and what is run, is what is looked at.
 func TestNFSServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
-	c := cluster(t, "storage: {nfs: true}")
+	c := tasktest.Cluster(t, "storage: {nfs: true}")
 	s.options.Cluster = c
 	r := s.run(t, nil)
-	target, h := r.targets[1], s.hosts["node1"]
+	target, h := r.Hosts[1], s.hosts["node1"]
 	h.put(t, "/etc/exports", "/home *(ro)\n")
 	h.stub(t, "exportfs", "exit 0")
 	running := false
@@ -33,7 +36,7 @@ func TestNFSServer(t *testing.T) {
 		}
 		return nil
 	})
-	task := nfsServerTask(c)
+	task := addon.NFSServerTask(c)
 	for range 2 {
 		if done, err := task.Done(t.Context(), target); done || err != nil {
 			t.Fatal(done, err)
@@ -50,7 +53,7 @@ func TestNFSServer(t *testing.T) {
 	}
 	want := "# Written by kkbundle: the cluster's nodes.\n" +
 		"/srv/nfs/kubernetes 10.0.0.3(rw,sync,no_subtree_check,no_root_squash)\n/srv/nfs/kubernetes 10.0.0.4(rw,sync,no_subtree_check,no_root_squash)\n"
-	if got := h.content(exportsFile); got != want {
+	if got := h.content(addon.ExportsFile); got != want {
 		t.Errorf("got\n%s", got)
 	}
 	said := strings.Join(h.said("systemctl"), "\n")
@@ -64,11 +67,11 @@ func TestNFSServer(t *testing.T) {
 	if h.content("/srv/nfs/kubernetes/volume") != "data" {
 		t.Error("data are gone without --with-data")
 	}
-	if said := strings.Join(h.said("systemctl"), "\n"); h.content(exportsFile) != "" || !strings.Contains(said, "disable --now nfs-kernel-server.service") {
+	if said := strings.Join(h.said("systemctl"), "\n"); h.content(addon.ExportsFile) != "" || !strings.Contains(said, "disable --now nfs-kernel-server.service") {
 		t.Errorf("reset left the export, or the server that was started:\n%s", said)
 	}
 	r.WithData = true
-	h.put(t, exportsFile, "x")
+	h.put(t, addon.ExportsFile, "x")
 	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content("/srv/nfs/kubernetes/volume") != "" {
 		t.Error("data are there with --with-data", err)
 	}
@@ -81,9 +84,9 @@ func TestNFSServer(t *testing.T) {
 func TestPodLinks(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	c := cluster(t, "cni: {type: calico}")
+	c := tasktest.Cluster(t, "cni: {type: calico}")
 	r := s.run(t, nil)
-	target, h := r.targets[0], s.hosts["cp1"]
+	target, h := r.Hosts[0], s.hosts["cp1"]
 	runs := map[string]bool{"NetworkManager.service": true}
 	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "is-active" && !runs[cmd.Args[3]] {
@@ -91,7 +94,7 @@ func TestPodLinks(t *testing.T) {
 		}
 		return nil
 	})
-	task := linksTask(c, networkOf(c).patterns)
+	task := machine.LinksTask(c, addon.NetworkOf(c).Patterns)
 	if err := task.Do(t.Context(), target); err != nil {
 		t.Fatal(err)
 	}
@@ -99,21 +102,10 @@ func TestPodLinks(t *testing.T) {
 		t.Error(done, err)
 	}
 	want := "unmanaged-devices=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
-	if got := h.content(networkManagerFile); !strings.Contains(got, want) || h.content(networkdFile) != "" {
-		t.Errorf("got\n%s%s", got, h.content(networkdFile))
+	if got := h.content(machine.NetworkManagerFile); !strings.Contains(got, want) || h.content(machine.NetworkdFile) != "" {
+		t.Errorf("got\n%s%s", got, h.content(machine.NetworkdFile))
 	}
-	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content(networkManagerFile) != "" {
+	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content(machine.NetworkManagerFile) != "" {
 		t.Error("reset left the file", err)
-	}
-}
-
-func TestWithoutPodNetworks(t *testing.T) {
-	t.Parallel()
-	kept := "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n"
-	own := ":cali-INPUT - [0:0]\n-A INPUT -m comment --comment \"cali:abc\" -j cali-INPUT\n:CILIUM_INPUT - [0:0]\n-A INPUT -j CILIUM_INPUT\n:OVN-NAT - [0:0]\n" +
-		"-A INPUT -d 169.254.25.10/32 -p udp -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT\n"
-	got, changed := withoutRules(strings.Replace(kept, "COMMIT", own+"COMMIT", 1), isKubernetes)
-	if got != kept || !changed {
-		t.Errorf("got %v\n%s", changed, got)
 	}
 }

@@ -10,52 +10,52 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-// errGone stands for a host that the operator says is gone.
-var errGone = errors.New("it is gone")
 
 // AddNodes makes those hosts of the inventory nodes that are none yet, or of them only the named ones, and lets the other
 // hosts know. Only the new hosts are checked and changed beside that. agree is told what will be done, in sentences, and
 // ends it with an error; it is not called if there is nothing to do. An interrupted AddNodes is continued by the next one.
-func AddNodes(ctx context.Context, o Options, names []string, agree func([]string) error) (Report, error) {
-	phases, err := o.selected(Plan(o.Cluster))
+func AddNodes(ctx context.Context, o engine.Options, names []string, agree func([]string) error) (engine.Report, error) {
+	phases, err := o.Selected(Plan(o.Cluster))
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall()); err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
-	r, err := newInstall(o, changing())
+	r, err := newInstall(o, engine.Changing())
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
-	r.scope.Changing, r.scope.Sparing = names, true
-	return r.start(ctx, func(ctx context.Context) error {
-		looking := inTask(ctx, "connect")
-		if err := r.mustKnow(names); err != nil {
+	r.Scope.Changing, r.Scope.Sparing = names, true
+	return r.Start(ctx, func(ctx context.Context) error {
+		looking := task.InTask(ctx, "connect")
+		if err := mustKnow(r, names); err != nil {
 			return err
 		}
-		if err := r.checkMembers(looking); err != nil {
+		if err := checkMembers(looking, r); err != nil {
 			return err
 		}
-		if begun, err := r.firstControlPlane().isMember(looking); err != nil || !begun {
+		if begun, err := member.IsMember(looking, r.FirstControlPlane()); err != nil || !begun {
 			return errors.Join(err, noCluster(begun, err))
 		}
-		if err := r.checkForeign(looking); err != nil {
+		if err := checkForeign(looking, r); err != nil {
 			return err
 		}
-		fresh, err := r.newcomers(looking)
+		fresh, err := newcomers(looking, r)
 		if err != nil || len(fresh) == 0 {
 			return err
 		}
-		if err := agree(r.additions(fresh)); err != nil {
+		if err := agree(additions(r, fresh)); err != nil {
 			return err
 		}
-		r.renew(func(s *Site) { s.scope.Hosts, s.scope.Following = fresh, true })
-		return r.phases(ctx, phases)
+		r.Renew(func(s *task.Site) { s.Scope.Hosts, s.Scope.Following = fresh, true })
+		return r.Phases(ctx, phases)
 	})
 }
 
@@ -78,9 +78,9 @@ func noCluster(begun bool, err error) error {
 }
 
 // mustKnow refuses names that the inventory does not have.
-func (r *run) mustKnow(names []string) error {
+func mustKnow(r *engine.Run, names []string) error {
 	for _, name := range names {
-		if r.target(name) == nil {
+		if r.Target(name) == nil {
 			return fmt.Errorf("there is no host %q with a role in the inventory", name)
 		}
 	}
@@ -89,23 +89,23 @@ func (r *run) mustKnow(names []string) error {
 
 // newcomers returns the hosts that are no nodes yet, or that have nothing of ours where they shall be none; of the named
 // ones, if there are any.
-func (r *run) newcomers(ctx context.Context) ([]string, error) {
-	nodes, err := r.firstControlPlane().kube().Nodes(ctx)
+func newcomers(ctx context.Context, r *engine.Run) ([]string, error) {
+	nodes, err := r.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	isNode := func(name string) bool { return kube.FindNode(nodes, name) != nil }
-	fresh := make([]bool, len(r.targets))
-	err = r.onAll(r.targets, func(i int, t *Target) (err error) {
+	fresh := make([]bool, len(r.Hosts))
+	err = r.OnAll(r.Hosts, func(i int, t *task.Host) (err error) {
 		switch {
-		case len(r.scope.Changing) > 0 && !slices.Contains(r.scope.Changing, t.Name):
-		case t.failure != nil && isNode(t.Name): // it is a node that is down
-		case t.failure != nil:
-			return &AbsentError{Host: t.Name, Err: t.failure}
+		case len(r.Scope.Changing) > 0 && !slices.Contains(r.Scope.Changing, t.Name):
+		case t.Err != nil && isNode(t.Name): // it is a node that is down
+		case t.Err != nil:
+			return &AbsentError{Host: t.Name, Err: t.Err}
 		case t.Is(manifest.RoleCluster):
-			fresh[i], err = t.isNoMember(ctx)
+			fresh[i], err = isNoMember(ctx, t)
 			if err == nil && !fresh[i] && !isNode(t.Name) {
-				err = &NamelessError{Host: t.Name, Node: t.nodeOf(nodes)}
+				err = &NamelessError{Host: t.Name, Node: nodeOf(t, nodes)}
 			}
 		default:
 			fresh[i], err = notInstalled(ctx, t)
@@ -113,7 +113,7 @@ func (r *run) newcomers(ctx context.Context) ([]string, error) {
 		return err
 	})
 	var names []string
-	for i, t := range r.targets {
+	for i, t := range r.Hosts {
 		if fresh[i] {
 			names = append(names, t.Name)
 		}
@@ -122,7 +122,7 @@ func (r *run) newcomers(ctx context.Context) ([]string, error) {
 }
 
 // nodeOf returns the name of the node that has the host's address, "" if none has.
-func (t *Target) nodeOf(nodes []corev1.Node) string {
+func nodeOf(t *task.Host, nodes []corev1.Node) string {
 	for _, n := range nodes {
 		if kube.HasAddress(&n, t.IP.String()) {
 			return n.Name
@@ -134,24 +134,24 @@ func (t *Target) nodeOf(nodes []corev1.Node) string {
 // checkNames refuses, before anything is changed, hosts that are nodes under other names than the inventory gives them: a host
 // that was renamed there, or two whose addresses were mixed up. Where the cluster does not answer nobody can tell, and an
 // installation is what brings it back.
-func (r *run) checkNames(ctx context.Context) error {
-	first := r.firstControlPlane()
-	if first.on == nil || first.failure != nil {
+func checkNames(ctx context.Context, r *engine.Run) error {
+	first := r.FirstControlPlane()
+	if first.Conn == nil || first.Err != nil {
 		return nil
 	}
-	if begun, err := first.isMember(ctx); err != nil || !begun {
+	if begun, err := member.IsMember(ctx, first); err != nil || !begun {
 		return err
 	}
-	nodes, err := first.kube().Nodes(ctx)
+	nodes, err := first.Kube().Nodes(ctx)
 	if err != nil {
 		return context.Cause(ctx)
 	}
-	return r.onAll(r.connected(manifest.RoleCluster), func(_ int, t *Target) error {
-		name := t.nodeOf(nodes)
-		if name == "" || name == t.Name || t.failure != nil {
+	return r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
+		name := nodeOf(t, nodes)
+		if name == "" || name == t.Name || t.Err != nil {
 			return nil
 		}
-		if member, err := t.isMember(ctx); err != nil || !member {
+		if member, err := member.IsMember(ctx, t); err != nil || !member {
 			return err
 		}
 		return &NamelessError{Host: t.Name, Node: name}
@@ -200,36 +200,36 @@ func (e *NamelessError) Hint() string {
 	return "kkbundle reset --limit " + e.Host + " takes off the host what it had joined with; then add it"
 }
 
-func (t *Target) isNoMember(ctx context.Context) (bool, error) {
-	member, err := t.isMember(ctx)
+func isNoMember(ctx context.Context, t *task.Host) (bool, error) {
+	member, err := member.IsMember(ctx, t)
 	return !member, err
 }
 
 // additions says what adding hosts means.
-func (r *run) additions(fresh []string) []string {
+func additions(r *engine.Run, fresh []string) []string {
 	var list []string
 	for _, name := range fresh {
-		list = append(list, fmt.Sprintf("%s becomes a %s", name, r.target(name).calling()))
+		list = append(list, fmt.Sprintf("%s becomes a %s", name, calling(r.Target(name))))
 	}
-	others := slices.DeleteFunc(slices.Clone(r.targets), func(t *Target) bool { return slices.Contains(fresh, t.Name) || t.on == nil })
+	others := slices.DeleteFunc(slices.Clone(r.Hosts), func(t *task.Host) bool { return slices.Contains(fresh, t.Name) || t.Conn == nil })
 	if len(others) > 0 {
 		list = append(list, fmt.Sprintf("%s learn of it, in /etc/hosts and, where they have one, in the balancer", namesOf(others)))
 	}
-	return append(list, r.unreached()...)
+	return append(list, unreached(r)...)
 }
 
 // unreached names the hosts that the run goes on without.
-func (r *run) unreached() []string {
+func unreached(r *engine.Run) []string {
 	var list []string
-	for _, t := range r.targets {
-		if t.failure != nil && !slices.Contains(r.scope.Changing, t.Name) {
-			list = append(list, fmt.Sprintf("%s is out of reach and is left as it is: %v. Run kkbundle install when it is back", t.Name, t.failure))
+	for _, t := range r.Hosts {
+		if t.Err != nil && !slices.Contains(r.Scope.Changing, t.Name) {
+			list = append(list, fmt.Sprintf("%s is out of reach and is left as it is: %v. Run kkbundle install when it is back", t.Name, t.Err))
 		}
 	}
 	return list
 }
 
-func namesOf(targets []*Target) string {
+func namesOf(targets []*task.Host) string {
 	var names []string
 	for _, t := range targets {
 		names = append(names, t.Name)
@@ -238,7 +238,7 @@ func namesOf(targets []*Target) string {
 }
 
 // calling is what a host is in a cluster, in words.
-func (t *Target) calling() string {
+func calling(t *task.Host) string {
 	switch {
 	case t.Is(manifest.RoleControlPlane):
 		return "control plane"
@@ -257,14 +257,14 @@ func roleNames(roles []manifest.Role) []string {
 }
 
 // follow lets the hosts that stay know which hosts there are.
-func (r *run) follow(ctx context.Context, phases []Phase) error {
+func follow(ctx context.Context, r *engine.Run, phases []task.Phase) error {
 	var errs []error
 	for _, p := range phases {
-		for _, task := range p.Tasks {
-			if !task.Follows {
+		for _, step := range p.Tasks {
+			if !step.Follows {
 				continue
 			}
-			_, failed := r.group(ctx, p.Name, []Task{task})
+			_, failed := r.Group(ctx, p.Name, []task.Task{step})
 			errs = append(errs, failed...)
 		}
 	}
@@ -272,7 +272,7 @@ func (r *run) follow(ctx context.Context, phases []Phase) error {
 }
 
 // endpointIs tells whether the cluster's endpoint is an address or the name of the host itself.
-func (t *Target) endpointIs() bool {
-	name, _, err := net.SplitHostPort(t.run.endpoint())
+func endpointIs(t *task.Host) bool {
+	name, _, err := net.SplitHostPort(t.Site.Endpoint())
 	return err == nil && (name == t.Name || name == t.Address || t.IP.IsValid() && name == t.IP.String())
 }

@@ -17,7 +17,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -54,7 +60,7 @@ groups: {image_registry: [reg], kube_control_plane: [cp1, cp2, cp3], kube_worker
 		t.Fatal(err)
 	}
 	s.options.Inventory = inv
-	s.options.Cluster = cluster(t, "controlPlaneEndpoint: {type: external, address: api.example}\n")
+	s.options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {type: external, address: api.example}\n")
 	s.options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
 	s.dialing("")
 	ca, err := os.ReadFile("testdata/ca.crt")
@@ -65,8 +71,8 @@ groups: {image_registry: [reg], kube_control_plane: [cp1, cp2, cp3], kube_worker
 	r := s.run(t, nil)
 	for _, name := range nodes {
 		h := s.hosts[name]
-		h.put(t, clusterCA, string(ca))
-		h.put(t, memberPath, string(r.memberFile().data))
+		h.put(t, kube.ClusterCA, string(ca))
+		h.put(t, member.Path, string(member.File(r.Site).Data))
 		if strings.HasPrefix(name, "cp") {
 			l.members = append(l.members, name)
 		}
@@ -107,16 +113,16 @@ func (l *livingCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 		var items []any
 		for _, name := range l.nodes {
 			state := map[bool]string{true: "True", false: "Unknown"}[slices.Contains(l.ready, name)]
-			labels := document{}
+			labels := kube.Document{}
 			if strings.HasPrefix(name, "cp") {
 				labels["node-role.kubernetes.io/etcd"] = "true" // with k3s
 			}
-			items = append(items, document{"metadata": document{"name": name, "labels": labels}, "status": document{
-				"conditions": []any{document{"type": "Ready", "status": state}},
-				"addresses":  []any{document{"type": "InternalIP", "address": l.addresses[name]}},
+			items = append(items, kube.Document{"metadata": kube.Document{"name": name, "labels": labels}, "status": kube.Document{
+				"conditions": []any{kube.Document{"type": "Ready", "status": state}},
+				"addresses":  []any{kube.Document{"type": "InternalIP", "address": l.addresses[name]}},
 			}})
 		}
-		return json.NewEncoder(cmd.Stdout).Encode(document{"items": items})
+		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
 	case strings.HasPrefix(line, "get node "):
 		if slices.Contains(l.nodes, words[2]) {
 			fmt.Fprintln(cmd.Stdout, "node/"+words[2])
@@ -127,16 +133,16 @@ func (l *livingCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 		var items []any
 		for i, name := range l.members {
 			if strings.HasPrefix(name, "10.") { // a member that was never started has its address only
-				items = append(items, document{"ID": 0xfedcba9876543210 + uint64(i), "name": "", "peerURLs": []string{"https://" + name + ":2380"}, "isLearner": true})
+				items = append(items, kube.Document{"ID": 0xfedcba9876543210 + uint64(i), "name": "", "peerURLs": []string{"https://" + name + ":2380"}, "isLearner": true})
 				continue
 			}
-			items = append(items, document{"ID": 0xfedcba9876543210 + uint64(i), "name": name, "clientURLs": []string{"https://" + name}, "peerURLs": []string{"https://" + name + ":2380"}})
+			items = append(items, kube.Document{"ID": 0xfedcba9876543210 + uint64(i), "name": name, "clientURLs": []string{"https://" + name}, "peerURLs": []string{"https://" + name + ":2380"}})
 		}
-		return json.NewEncoder(cmd.Stdout).Encode(document{"members": items})
+		return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"members": items})
 	case strings.HasPrefix(line, "etcdctl endpoint health"):
 		var items []any
 		for _, name := range l.members {
-			items = append(items, document{"endpoint": "https://" + name, "health": !slices.Contains(l.ill, name)})
+			items = append(items, kube.Document{"endpoint": "https://" + name, "health": !slices.Contains(l.ill, name)})
 		}
 		return errors.Join(json.NewEncoder(cmd.Stdout).Encode(items), l.illness())
 	case strings.HasPrefix(line, "etcdctl member remove "):
@@ -189,7 +195,7 @@ func TestDeleteNodes(t *testing.T) {
 		t.Errorf("node1 knows these hosts:\n%s", got)
 	}
 	for name, hour := range map[string]string{"cp2": "01:00:00", "cp3": "02:00:00"} { // no two at the same
-		if got := s.hosts[name].content("/etc/systemd/system/" + renewTimer); !strings.Contains(got, hour) {
+		if got := s.hosts[name].content("/etc/systemd/system/" + kubeadm.RenewTimer); !strings.Contains(got, hour) {
 			t.Errorf("%s renews its certificates at another hour than %s:\n%s", name, hour, got)
 		}
 	}
@@ -211,7 +217,7 @@ func TestDeleteContinues(t *testing.T) {
 			l.fail = step
 			d := Deletion{Hosts: []string{"cp2"}}
 			_, err := DeleteNodes(t.Context(), s.options, d, yes)
-			var failed *TaskError
+			var failed *engine.TaskError
 			if !errors.As(err, &failed) || failed.Host != "cp2" {
 				t.Fatalf("got %v", err)
 			}
@@ -260,7 +266,7 @@ func TestNodesThatMustStay(t *testing.T) {
 			if c.change != nil {
 				c.change(s)
 				for _, name := range c.nodes {
-					s.hosts[name].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+					s.hosts[name].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 				}
 			}
 			_, err := DeleteNodes(t.Context(), s.options, Deletion{Hosts: c.going}, func([]string) error { t.Error("it asks whether to go on"); return nil })
@@ -311,9 +317,9 @@ func TestDeleteUnreachableEtcd(t *testing.T) {
 			t.Parallel()
 			nodes := []string{"cp1", "cp2", "cp3", "node1"}
 			s, l := newLivingSite(t, nodes...)
-			s.options.Cluster = cluster(t, "etcd: {type: external}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
+			s.options.Cluster = tasktest.Cluster(t, "etcd: {type: external}\ncontrolPlaneEndpoint: {type: external, address: api.example}\n")
 			for _, name := range nodes {
-				s.hosts[name].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+				s.hosts[name].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 			}
 			l.ill = strings.Fields(ill)
 			s.dialing("cp1")
@@ -378,7 +384,7 @@ func TestNewcomers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, _ := newLivingSite(t, "cp1", "cp2", "node1")
-			s.hosts["reg"].put(t, stampDir+"/registry", "")
+			s.hosts["reg"].put(t, task.StampDir+"/registry", "")
 			s.dialing(c.lost)
 			stop := errors.New("stop")
 			got := ""
@@ -406,7 +412,7 @@ func TestAddNamelessNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, l := newLivingSite(t, "cp1", "node1")
-			s.hosts["reg"].put(t, stampDir+"/registry", "")
+			s.hosts["reg"].put(t, task.StampDir+"/registry", "")
 			l.nodes, l.addresses = strings.Fields(c.nodes), map[string]string{"worker1": "10.0.0.21"}
 			_, err := AddNodes(t.Context(), s.options, []string{"node1"}, yes)
 			var nameless *NamelessError
@@ -440,12 +446,12 @@ func TestAddNodes(t *testing.T) {
 	t.Parallel()
 	s, _ := newLivingSite(t, "cp1", "cp2", "cp3", "node1")
 	r := s.run(t, nil)
-	r.renew(func(s *Site) { s.scope = Scope{Hosts: []string{"node2"}, Sparing: true, Following: true} })
+	r.Renew(func(s *task.Site) { s.Scope = task.Scope{Hosts: []string{"node2"}, Sparing: true, Following: true} })
 	var done sync.Map
-	fine := func(*Target) error { return nil }
-	follows := flagTask("hosts-file", Each, &done, fine)
+	fine := func(*task.Host) error { return nil }
+	follows := flagTask("hosts-file", task.Each, &done, fine)
 	follows.Follows = true
-	if err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{follows, flagTask("join", Each, &done, fine)}}}); err != nil {
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{follows, flagTask("join", task.Each, &done, fine)}}}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{

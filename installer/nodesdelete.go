@@ -8,7 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -28,121 +32,112 @@ type Deletion struct {
 // cluster without a control plane, etcd without a quorum or the hosts without their registry is refused, before
 // anything is changed. agree is told what will be done, in sentences, and ends it with an error. An interrupted
 // DeleteNodes is continued by the next one.
-func DeleteNodes(ctx context.Context, o Options, d Deletion, agree func([]string) error) (Report, error) {
-	r, err := newInstall(o, changing())
+func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([]string) error) (engine.Report, error) {
+	r, err := newInstall(o, engine.Changing())
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
-	r.scope.Changing, r.scope.Sparing, r.scope.Leaving = d.Hosts, true, true
-	r.gone = d.Unreachable
-	return r.start(ctx, func(ctx context.Context) error {
-		going, err := r.leavers(inTask(ctx, "connect"), d)
+	r.Scope.Changing, r.Scope.Sparing, r.Scope.Leaving = d.Hosts, true, true
+	r.Gone = d.Unreachable
+	return r.Start(ctx, func(ctx context.Context) error {
+		going, err := leavers(task.InTask(ctx, "connect"), r, d)
 		if err != nil {
 			return err
 		}
-		if err := agree(r.deletions(going)); err != nil || r.DryRun {
+		if err := agree(deletions(r, going)); err != nil || r.DryRun {
 			return err
 		}
-		going = r.only(going)
+		going = onlyThese(r, going)
 		for _, t := range going {
-			if err := r.deleteNode(ctx, t, d); err != nil {
+			if err := deleteNode(ctx, r, t, d); err != nil {
 				return err
 			}
 		}
-		r.targets = slices.DeleteFunc(r.targets, func(t *Target) bool {
+		r.Hosts = slices.DeleteFunc(r.Hosts, func(t *task.Host) bool {
 			if !slices.Contains(going, t) {
 				return false
 			}
-			if t.on != nil {
-				_ = t.on.Close() // everything that was done has been answered
+			if t.Conn != nil {
+				_ = t.Conn.Close() // everything that was done has been answered
 			}
 			return true
 		})
-		r.renew(func(s *Site) { s.scope.Hosts, s.scope.Leaving = nil, false })
-		return r.follow(ctx, Plan(r.cluster))
+		r.Renew(func(s *task.Site) { s.Scope.Hosts, s.Scope.Leaving = nil, false })
+		return follow(ctx, r, Plan(r.Cluster))
 	})
 }
 
-// only goes on with a site whose scope are these hosts, and returns them as they are there.
-func (r *run) only(going []*Target) []*Target {
+// onlyThese goes on with a site whose scope are these hosts, and returns them as they are there.
+func onlyThese(r *engine.Run, going []*task.Host) []*task.Host {
 	names := make([]string, len(going))
 	for i, t := range going {
 		names[i] = t.Name
 	}
-	r.renew(func(s *Site) { s.scope.Hosts = names })
-	list := make([]*Target, len(going))
+	r.Renew(func(s *task.Site) { s.Scope.Hosts = names })
+	list := make([]*task.Host, len(going))
 	for i, t := range going {
-		if list[i] = r.target(t.Name); list[i] == nil { // it is not in the inventory
-			t.run = r.Site
+		if list[i] = r.Target(t.Name); list[i] == nil { // it is not in the inventory
+			t.Site = r.Site
 			list[i] = t
 		}
 	}
 	return list
 }
 
-// A KeepError says why a node cannot be deleted.
-type KeepError struct{ Host, Reason, Advice string }
-
-// Error names the host and the reason.
-func (e *KeepError) Error() string { return e.Host + " cannot be deleted: " + e.Reason }
-
-// Hint says what to do about it.
-func (e *KeepError) Hint() string { return e.Advice }
-
 // leavers returns the hosts to delete, if the cluster can do without them.
-func (r *run) leavers(ctx context.Context, d Deletion) ([]*Target, error) {
-	var going []*Target
+func leavers(ctx context.Context, r *engine.Run, d Deletion) ([]*task.Host, error) {
+	var going []*task.Host
 	for _, name := range d.Hosts {
-		t := r.target(name)
+		t := r.Target(name)
 		switch {
 		case t == nil && !d.Unreachable:
 			return nil, fmt.Errorf("there is no host %q in the inventory; a node that is gone is deleted with --unreachable", name)
 		case t == nil:
-			t = &Target{Host: manifest.Host{Name: name}, failure: errGone, run: r.Site}
+			t = &task.Host{Host: manifest.Host{Name: name}, Err: engine.ErrGone, Site: r.Site}
 		}
 		going = append(going, t)
 	}
-	if err := r.leadWithout(ctx, going); err != nil {
+	if err := leadWithout(ctx, r, going); err != nil {
 		return nil, err
 	}
-	if err := r.checkMembers(ctx); err != nil {
+	if err := checkMembers(ctx, r); err != nil {
 		return nil, err
 	}
-	if begun, err := r.firstControlPlane().isMember(ctx); err != nil || !begun {
+	if begun, err := member.IsMember(ctx, r.FirstControlPlane()); err != nil || !begun {
 		return nil, errors.Join(err, noCluster(begun, err))
 	}
 	for _, t := range going {
-		if err := r.mayGo(t); err != nil {
+		if err := mayGo(r, t); err != nil {
 			return nil, err
 		}
 	}
-	if err := r.areGone(ctx, going); err != nil {
+	if err := areGone(ctx, r, going); err != nil {
 		return nil, err
 	}
-	return going, r.quorumWithout(ctx, going)
+	return going, etcd.QuorumWithout(ctx, r.Site, going)
 }
 
 // areGone refuses to take a host for gone whose kubelet still reports to the cluster: its pods would go on beside those that are
 // made in their place. It refuses names, too, that neither the inventory nor the cluster has.
-func (r *run) areGone(ctx context.Context, going []*Target) error {
-	if !r.gone {
+func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
+	if !r.Gone {
 		return nil
 	}
-	nodes, err := r.firstControlPlane().kube().Nodes(ctx)
+	nodes, err := r.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	for _, t := range going {
 		n := kube.FindNode(nodes, t.Name)
 		switch {
-		case n == nil && r.target(t.Name) == nil:
-			if member, err := r.isInEtcd(ctx, t.Name); err != nil || !member {
+		case n == nil && r.Target(t.Name) == nil:
+			if member, err := etcd.IsInEtcd(ctx, r.Site, t.Name); err != nil || !member {
 				return errors.Join(err, &UnknownNodeError{t.Name})
 			}
 		case n != nil && kube.IsNodeReady(n):
-			return &KeepError{
-				t.Name, "it is not gone: the cluster has the node as Ready",
-				"delete it without --unreachable, or switch it off; the cluster notices within a minute that a host is gone",
+			return &task.KeepError{
+				Host: t.Name, Reason: "it is not gone: the cluster has the node as Ready",
+				Advice: "delete it without --unreachable, or switch it off; the cluster notices within a minute that a host is gone",
 			}
 		}
 	}
@@ -163,61 +158,61 @@ func (e *UnknownNodeError) Hint() string {
 }
 
 // leadWithout finds a control plane that stays and speaks for the cluster.
-func (r *run) leadWithout(ctx context.Context, going []*Target) error {
-	if err := r.findLead(ctx); err != nil {
+func leadWithout(ctx context.Context, r *engine.Run, going []*task.Host) error {
+	if err := r.FindLead(ctx); err != nil {
 		return err
 	}
-	if !slices.Contains(going, r.speaker) {
+	if !slices.Contains(going, r.Speaker) {
 		return nil
 	}
-	for _, t := range r.connected(manifest.RoleControlPlane) {
-		if t.failure != nil || slices.Contains(going, t) {
+	for _, t := range r.Connected(manifest.RoleControlPlane) {
+		if t.Err != nil || slices.Contains(going, t) {
 			continue
 		}
-		member, err := t.isMember(ctx)
+		member, err := member.IsMember(ctx, t)
 		if err != nil {
 			return err
 		}
-		if member && t.answers(ctx) {
-			r.speaker = t
+		if member && engine.Answers(ctx, t) {
+			r.Speaker = t
 			return nil
 		}
 	}
-	return &KeepError{
-		r.speaker.Name, "no other control plane works that would be left",
-		"add another control plane first; kkbundle reset takes the whole cluster away",
+	return &task.KeepError{
+		Host: r.Speaker.Name, Reason: "no other control plane works that would be left",
+		Advice: "add another control plane first; kkbundle reset takes the whole cluster away",
 	}
 }
 
 // mayGo refuses hosts that others use for more than their pods.
-func (r *run) mayGo(t *Target) error {
+func mayGo(r *engine.Run, t *task.Host) error {
 	switch {
-	case r.cluster.ImageRegistry.Type.Installed() && t.Is(manifest.RoleRegistry):
-		return &KeepError{t.Name, "all nodes pull their images from its registry", "give the group image_registry another host, and run kkbundle install, first"}
+	case r.Cluster.ImageRegistry.Type.Installed() && t.Is(manifest.RoleRegistry):
+		return &task.KeepError{Host: t.Name, Reason: "all nodes pull their images from its registry", Advice: "give the group image_registry another host, and run kkbundle install, first"}
 	case t.Is(manifest.RoleNFS):
-		return &KeepError{t.Name, "it holds volumes (group nfs)", "move the volumes to another host first"}
-	case t.endpointIs():
-		return &KeepError{
-			t.Name, "the cluster's endpoint is its address, " + r.endpoint() + ": no node would find the API server",
-			"a cluster whose control planes shall come and go needs controlPlaneEndpoint kube-vip, haproxy, external or a name of its own, from the beginning",
+		return &task.KeepError{Host: t.Name, Reason: "it holds volumes (group nfs)", Advice: "move the volumes to another host first"}
+	case endpointIs(t):
+		return &task.KeepError{
+			Host: t.Name, Reason: "the cluster's endpoint is its address, " + r.Endpoint() + ": no node would find the API server",
+			Advice: "a cluster whose control planes shall come and go needs controlPlaneEndpoint kube-vip, haproxy, external or a name of its own, from the beginning",
 		}
 	}
 	return nil
 }
 
 // deletions says what deleting nodes means.
-func (r *run) deletions(going []*Target) []string {
+func deletions(r *engine.Run, going []*task.Host) []string {
 	var list []string
 	for _, t := range going {
 		text := t.Name + " is cordoned and drained, "
-		if r.gone {
+		if r.Gone {
 			text = t.Name + " is gone: its pods are deleted, "
 		}
-		if r.hasMember(t) {
+		if etcd.HasMember(r.Site, t) {
 			text += "its member is removed from etcd, "
 		}
 		text += "the node is deleted"
-		if !r.gone {
+		if !r.Gone {
 			text += ", and the host is reset; what cannot be made again stays"
 			if r.WithData {
 				text = strings.TrimSuffix(text, "; what cannot be made again stays") + " with all data"
@@ -225,56 +220,56 @@ func (r *run) deletions(going []*Target) []string {
 		}
 		list = append(list, text)
 	}
-	return append(list, r.unreached()...)
+	return append(list, unreached(r)...)
 }
 
 // deleteNode takes one node out, and resets its host.
-func (r *run) deleteNode(ctx context.Context, t *Target, d Deletion) error {
+func deleteNode(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) error {
 	begin := r.Now()
-	r.tell(Event{Phase: deletePhase, State: Started})
-	state := Done
-	err := r.deleteSteps(ctx, t, d)
+	r.Tell(task.Event{Phase: deletePhase, State: task.Started})
+	state := task.Done
+	err := deleteSteps(ctx, r, t, d)
 	if err != nil {
-		state = Failed
+		state = task.Failed
 	}
-	r.tell(Event{Phase: deletePhase, State: state, Duration: r.Now().Sub(begin)})
+	r.Tell(task.Event{Phase: deletePhase, State: state, Duration: r.Now().Sub(begin)})
 	return err
 }
 
 const deletePhase = "delete"
 
-func (r *run) deleteSteps(ctx context.Context, t *Target, d Deletion) error {
-	for _, task := range []Task{drainTask(d), etcdLeaveTask(d.Unreachable), nodeObjectTask()} {
-		if err := r.taskOn(ctx, deletePhase, task, t); err != nil {
+func deleteSteps(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) error {
+	for _, task := range []task.Task{drainTask(d), etcd.LeaveTask(d.Unreachable), nodeObjectTask()} {
+		if err := r.TaskOn(ctx, deletePhase, task, t); err != nil {
 			return err
 		}
 	}
 	if d.Unreachable {
 		return nil
 	}
-	return r.resetHost(ctx, t)
+	return resetHost(ctx, r, t)
 }
 
 // isNode tells whether the cluster has a node of this name.
-func (t *Target) isNode(ctx context.Context) (bool, error) {
-	return t.run.firstControlPlane().kube().HasNode(ctx, t.Name)
+func isNode(ctx context.Context, t *task.Host) (bool, error) {
+	return t.Site.FirstControlPlane().Kube().HasNode(ctx, t.Name)
 }
 
-func (t *Target) isNoNode(ctx context.Context) (bool, error) {
-	there, err := t.isNode(ctx)
+func isNoNode(ctx context.Context, t *task.Host) (bool, error) {
+	there, err := isNode(ctx, t)
 	if there {
-		because(ctx, "it is a node")
+		task.Because(ctx, "it is a node")
 	}
 	return !there, err
 }
 
 // drainTask lets no new pods onto the node and moves those that are there. Those of a host that is gone are deleted.
-func drainTask(d Deletion) Task {
-	return Task{
+func drainTask(d Deletion) task.Task {
+	return task.Task{
 		Name: "drain",
-		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
-		Do: func(ctx context.Context, t *Target) error {
-			api := t.run.firstControlPlane().kube()
+		Done: func(ctx context.Context, t *task.Host) (bool, error) { return isNoNode(ctx, t) },
+		Do: func(ctx context.Context, t *task.Host) error {
+			api := t.Site.FirstControlPlane().Kube()
 			if err := api.Cordon(ctx, t.Name); err != nil {
 				return err
 			}
@@ -311,15 +306,15 @@ func (e *DrainError) Hint() string {
 }
 
 // nodeObjectTask deletes the node from the cluster.
-func nodeObjectTask() Task {
-	return Task{
+func nodeObjectTask() task.Task {
+	return task.Task{
 		Name: "node",
-		Done: func(ctx context.Context, t *Target) (bool, error) { return t.isNoNode(ctx) },
-		Do: func(ctx context.Context, t *Target) error {
-			if err := t.run.distribution.keepDown(ctx, t); err != nil {
+		Done: func(ctx context.Context, t *task.Host) (bool, error) { return isNoNode(ctx, t) },
+		Do: func(ctx context.Context, t *task.Host) error {
+			if err := t.Site.Distribution.KeepDown(ctx, t); err != nil {
 				return err
 			}
-			return t.run.firstControlPlane().kube().DeleteNode(ctx, t.Name)
+			return t.Site.FirstControlPlane().Kube().DeleteNode(ctx, t.Name)
 		},
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -52,12 +54,12 @@ func TestOptionsAreInstalled(t *testing.T) {
 	}
 	for name, option := range allOptions() {
 		texts = append(texts, option.yaml)
-		if !slices.ContainsFunc(tasksOf(cluster(t, option.yaml)), func(task Task) bool { return option.task == "" || task.Name == option.task }) {
+		if !slices.ContainsFunc(tasksOf(tasktest.Cluster(t, option.yaml)), func(task task.Task) bool { return option.task == "" || task.Name == option.task }) {
 			t.Errorf("%s: there is no task %s", name, option.task)
 		}
 	}
 	for _, text := range texts {
-		c := cluster(t, text)
+		c := tasktest.Cluster(t, text)
 		if err := c.CheckInstall(); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -97,13 +99,13 @@ func TestNeedsOfEveryKind(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "needs.txt", []byte(b.String()))
+	tasktest.Golden(t, "needs.txt", []byte(b.String()))
 }
 
 // resolved lists what a bundle gets for a cluster.
 func resolved(t *testing.T, text, version string) []string {
 	t.Helper()
-	c := cluster(t, text)
+	c := tasktest.Cluster(t, text)
 	a, err := catalog.Resolve(c, Needed(c), catalog.Options{Platforms: []string{"linux/amd64"}})
 	if err != nil {
 		t.Fatalf("%s %s: %v", version, text, err)
@@ -124,7 +126,7 @@ func resolved(t *testing.T, text, version string) []string {
 func TestNeeded(t *testing.T) {
 	t.Parallel()
 	found := map[string]string{}
-	for _, d := range Needed(cluster(t, "cni: {type: calico}\nimageRegistry: {type: harbor}")) {
+	for _, d := range Needed(tasktest.Cluster(t, "cni: {type: calico}\nimageRegistry: {type: harbor}")) {
 		found[d.Kind+" "+d.Name] = fmt.Sprintf("%v on %v", d.Tasks, d.Roles)
 	}
 	for need, want := range map[string]string{
@@ -143,7 +145,7 @@ func TestNeeded(t *testing.T) {
 
 func TestPackagesOf(t *testing.T) {
 	t.Parallel()
-	c := cluster(t, "kubernetes: {version: v1.34.3, proxyMode: ipvs}\nstorage: {nfs: true}\nimageRegistry: {vip: 10.0.0.8}")
+	c := tasktest.Cluster(t, "kubernetes: {version: v1.34.3, proxyMode: ipvs}\nstorage: {nfs: true}\nimageRegistry: {vip: 10.0.0.8}")
 	for _, tc := range []struct{ role, distribution, want string }{
 		{"k8s_cluster", "debian/12", "chrony conntrack ebtables ethtool iproute2 ipset iptables ipvsadm nfs-common socat"},
 		{"k8s_cluster", "rocky/9", "chrony conntrack-tools ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat"},
@@ -168,7 +170,7 @@ func TestPackagesOf(t *testing.T) {
 func TestRunChecksVersions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	s.options.Cluster = cluster(t, "cri: {version: v1.6.1}")
+	s.options.Cluster = tasktest.Cluster(t, "cri: {version: v1.6.1}")
 	_, err := Run(t.Context(), s.options)
 	if err == nil || !strings.Contains(err.Error(), "containerd v1.6.1 does not go with Kubernetes v1.34.3") {
 		t.Error(err)

@@ -16,8 +16,12 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/machine"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -153,32 +157,32 @@ func (p *packaged) sources() string {
 }
 
 // packageSite has one host and a bundle with a package for its distribution.
-func packageSite(t *testing.T, id, version, manager, more string) (*site, *packaged, func() *run) {
+func packageSite(t *testing.T, id, version, manager, more string) (*site, *packaged, func() *engine.Run) {
 	t.Helper()
 	s := newSite(t, "cp1")
-	s.options.Cluster = cluster(t, more)
+	s.options.Cluster = tasktest.Cluster(t, more)
 	p := newPackaged(t, s.hosts["cp1"], id, version, manager)
 	b := bundletest.NewBuilder(t)
 	b.File(manifest.PackageRef(p.distribution, "socat.pkg"), "socat", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte("a package"))
 	opened := b.Bundle().Reader
-	return s, p, func() *run {
+	return s, p, func() *engine.Run {
 		r := s.run(t, opened)
-		r.targets[0].on = p
+		r.Hosts[0].Conn = p
 		list := map[string]string{"apt": "Packages"}[manager]
 		if list == "" {
 			list = "repodata/repomd.xml"
 		}
 		// The lists that serve would make of real packages.
-		r.repositories.known = map[string]*osRepository{p.distribution + " amd64": {
-			items: slices.DeleteFunc(slices.Clone(r.items), func(it bundle.Item) bool { return it.Name != "socat" }),
-			lists: map[string][]byte{list: []byte("Package: socat\n")},
+		r.Repositories.Known = map[string]*task.PackageRepository{p.distribution + " amd64": {
+			Items: slices.DeleteFunc(slices.Clone(r.Items), func(it bundle.Item) bool { return it.Name != "socat" }),
+			Lists: map[string][]byte{list: []byte("Package: socat\n")},
 		}}
 		return r
 	}
 }
 
-func packagePhases(c *manifest.Cluster) []Phase {
-	return []Phase{{Name: "init", Tasks: []Task{osPackagesTask(c)}}}
+func packagePhases(c *manifest.Cluster) []task.Phase {
+	return []task.Phase{{Name: "init", Tasks: []task.Task{machine.OsPackagesTask(c)}}}
 }
 
 // TestPackagesInterrupted kills kkbundle after each command: the host's own sources are always what they were, and the next run
@@ -193,22 +197,22 @@ func TestPackagesInterrupted(t *testing.T) {
 				phases := packagePhases(s.options.Cluster)
 				life := &lifetime{left: n}
 				first := run()
-				first.targets[0].on = &mortalHost{p, life}
-				err := first.phases(t.Context(), phases)
+				first.Hosts[0].Conn = &mortalHost{p, life}
+				err := first.Phases(t.Context(), phases)
 				if p.sources() != ownList+ownSource+ownRepo {
 					t.Fatalf("killed after %d commands, the host's sources are %q", n, p.sources())
 				}
-				if err := run().phases(t.Context(), phases); err != nil {
+				if err := run().Phases(t.Context(), phases); err != nil {
 					t.Fatalf("killed after %d commands: the next run: %v", n, err)
 				}
 				if !p.installed["socat"] || p.sources() != ownList+ownSource+ownRepo {
 					t.Fatalf("killed after %d commands: installed %v, sources %q", n, p.installed, p.sources())
 				}
-				if left := p.tree(t); strings.Contains(left, packagesOnHost+"/") && err == nil {
+				if left := p.tree(t); strings.Contains(left, machine.PackagesOnHost+"/") && err == nil {
 					t.Errorf("packages are left on the host:\n%s", left)
 				}
 				s.states()
-				if err := run().phases(t.Context(), phases); err != nil {
+				if err := run().Phases(t.Context(), phases); err != nil {
 					t.Fatal(err)
 				}
 				if diff := cmp.Diff(s.states(), []string{"os-packages@cp1 done"}); diff != "" {
@@ -232,14 +236,14 @@ func TestPackagesInterrupted(t *testing.T) {
 func TestPackagesSources(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ id, version, manager, more, want, not string }{
-		"apt":  {"debian", "12", "apt", "", "deb [trusted=yes] file:" + packagesOnHost + "/debian/12 ./ and -", "mirror.site"},
-		"dnf":  {"almalinux", "9", "dnf", "", packagesOnHost + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" + packagesOnHost + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
+		"apt":  {"debian", "12", "apt", "", "deb [trusted=yes] file:" + machine.PackagesOnHost + "/debian/12 ./ and -", "mirror.site"},
+		"dnf":  {"almalinux", "9", "dnf", "", machine.PackagesOnHost + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" + machine.PackagesOnHost + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
 		"host": {"debian", "12", "apt", "osPackages: host\n", "deb http://mirror.site/debian bookworm main and /etc/apt/sources.list.d", "file:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, p, run := packageSite(t, c.id, c.version, c.manager, c.more)
-			if err := run().phases(t.Context(), packagePhases(s.options.Cluster)); err != nil {
+			if err := run().Phases(t.Context(), packagePhases(s.options.Cluster)); err != nil {
 				t.Fatal(err)
 			}
 			for _, from := range p.from {
@@ -260,7 +264,7 @@ func TestPackagesWait(t *testing.T) {
 	t.Parallel()
 	s, p, run := packageSite(t, "debian", "12", "apt", "")
 	p.locked, p.half = 2, true
-	if err := run().phases(t.Context(), packagePhases(s.options.Cluster)); err != nil {
+	if err := run().Phases(t.Context(), packagePhases(s.options.Cluster)); err != nil {
 		t.Fatal(err)
 	}
 	if p.locked != 0 || p.half || !p.installed["socat"] {
@@ -273,7 +277,7 @@ func TestPackagesWithoutManager(t *testing.T) {
 	t.Parallel()
 	s, p, run := packageSite(t, "debian", "12", "apt", "")
 	p.manager = "apk"
-	err := run().phases(t.Context(), packagePhases(s.options.Cluster))
+	err := run().Phases(t.Context(), packagePhases(s.options.Cluster))
 	if err == nil || !strings.Contains(err.Error(), "neither apt-get nor dnf nor yum") || !strings.Contains(err.Error(), "socat") || !strings.Contains(err.Error(), "osPackages: none") {
 		t.Errorf("got %v", err)
 	}

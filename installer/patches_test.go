@@ -9,6 +9,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -26,7 +31,7 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 		t.Fatal(err)
 	}
 	s.options.Inventory = inv
-	s.options.Cluster = cluster(t, "kubernetes: {version: v1.34.3, kubelet: {systemReserved: {cpu: 200m}}, patches: [p/kube-apiserver0+merge.yaml]}")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, kubelet: {systemReserved: {cpu: 200m}}, patches: [p/kube-apiserver0+merge.yaml]}")
 	s.options.Values = func(path string) ([]byte, error) {
 		if path != "p/kube-apiserver0+merge.yaml" {
 			return nil, errors.New("no such file")
@@ -34,27 +39,27 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 		return []byte("spec: {}\n"), nil
 	}
 	newFakeCluster(t, s)
-	phases := []Phase{{Name: "install", Tasks: []Task{patchesTask()}}}
-	once := func() *run {
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.PatchesTask()}}}
+	once := func() *engine.Run {
 		t.Helper()
 		r := s.run(t, nil)
-		if err := r.phases(t.Context(), phases); err != nil {
+		if err := r.Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
 	r := once()
 	cp, node := s.hosts["cp1"], s.hosts["node1"]
-	if cp.content(patchesDir+"/kube-apiserver0+merge.yaml") != "spec: {}\n" || cp.content(patchesDir+"/"+hostPatch) != "" {
+	if cp.content(kubeadm.PatchesDir+"/kube-apiserver0+merge.yaml") != "spec: {}\n" || cp.content(kubeadm.PatchesDir+"/"+kubeadm.HostPatch) != "" {
 		t.Error("cp1 has other patches")
 	}
-	if diff := cmp.Diff(node.content(patchesDir+"/"+hostPatch), "maxPods: 50\nsystemReserved:\n  memory: 1Gi\n"); diff != "" {
+	if diff := cmp.Diff(node.content(kubeadm.PatchesDir+"/"+kubeadm.HostPatch), "maxPods: 50\nsystemReserved:\n  memory: 1Gi\n"); diff != "" {
 		t.Errorf("node1's own (-got +want):\n%s", diff)
 	}
 	if ran := node.said("kubeadm"); len(ran) > 0 {
 		t.Errorf("before there is a node: %v", ran)
 	}
-	if j, err := r.targets[1].joining(); err != nil || !j.patched {
+	if j, err := kubeadm.JoiningOf(r.Hosts[1]); err != nil || !j.Patched {
 		t.Errorf("a joining node is not told of patches: %v", err)
 	}
 	s.states()
@@ -62,17 +67,17 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 		t.Error("a second run changes something")
 	}
 	// On a node that is there, the kubelet is configured anew, and what is not wanted any more goes.
-	node.put(t, memberPath, "site v1.34.3\n")
-	node.put(t, patchesDir+"/kubeletconfiguration9+merge.yaml", "maxPods: 1\n")
+	node.put(t, member.Path, "site v1.34.3\n")
+	node.put(t, kubeadm.PatchesDir+"/kubeletconfiguration9+merge.yaml", "maxPods: 1\n")
 	node.said("")
 	once()
-	if node.content(patchesDir+"/kubeletconfiguration9+merge.yaml") != "" {
+	if node.content(kubeadm.PatchesDir+"/kubeletconfiguration9+merge.yaml") != "" {
 		t.Error("a patch that nobody wants is still there")
 	}
 	node.mu.Lock()
 	all := strings.Join(node.ran, "\n")
 	node.mu.Unlock()
-	if !strings.Contains(all, "kubeadm upgrade node phase kubelet-config --patches="+patchesDir) || !strings.Contains(all, "systemctl restart kubelet.service") {
+	if !strings.Contains(all, "kubeadm upgrade node phase kubelet-config --patches="+kubeadm.PatchesDir) || !strings.Contains(all, "systemctl restart kubelet.service") {
 		t.Errorf("node1 ran\n%s", all)
 	}
 }

@@ -13,16 +13,18 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/pki"
 )
 
-func newWorkDir(t *testing.T) *workDir {
+func newWorkDir(t *testing.T) *task.WorkDir {
 	t.Helper()
-	w, err := openWorkDir(filepath.Join(t.TempDir(), "work"), false)
+	w, err := task.OpenWorkDir(filepath.Join(t.TempDir(), "work"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = w.close() })
+	t.Cleanup(func() { _ = w.Close() })
 	return w
 }
 
@@ -31,11 +33,11 @@ func TestCertificates(t *testing.T) {
 	w := newWorkDir(t)
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	names := pki.ParseNames([]string{"cp1", "10.0.0.3", "localhost", "127.0.0.1"})
-	ca, err := loadAuthority(w, now)
+	ca, err := task.LoadAuthority(w, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := w.pair(registryPair(), ca, pki.Server, names, now)
+	made, err := w.Pair(task.RegistryPair(), ca, pki.Server, names, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,13 +58,13 @@ func TestCertificates(t *testing.T) {
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: "node1", Roots: roots, CurrentTime: now}); err == nil {
 		t.Error("the certificate is good for another name")
 	}
-	again, err := loadAuthority(w, now)
+	again, err := task.LoadAuthority(w, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	step := func(what string, names pki.Names, now time.Time, same bool) {
 		t.Helper()
-		got, err := w.pair(registryPair(), again, pki.Server, names, now)
+		got, err := w.Pair(task.RegistryPair(), again, pki.Server, names, now)
 		if err != nil || (string(got.Cert) == string(cert)) != same {
 			t.Errorf("%s: same certificate %v, want %v; %v", what, string(got.Cert) == string(cert), same, err)
 		}
@@ -72,11 +74,11 @@ func TestCertificates(t *testing.T) {
 	step("years later", names, now.AddDate(5, 0, 0), true)
 	step("another name", pki.ParseNames([]string{"cp2"}), now, false)
 	step("back", names, now, false)
-	if err := w.write(registryKeyFile, []byte("damaged")); err != nil {
+	if err := w.Write(task.RegistryKeyFile, []byte("damaged")); err != nil {
 		t.Fatal(err)
 	}
 	step("a damaged key", names, now, false)
-	if _, err := loadAuthority(w, now.AddDate(11, 0, 0)); err == nil {
+	if _, err := task.LoadAuthority(w, now.AddDate(11, 0, 0)); err == nil {
 		t.Error("an authority that has ended is used")
 	}
 }
@@ -85,58 +87,41 @@ func TestAuthorityWithoutCertificateIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	w := newWorkDir(t)
 	now := time.Now()
-	if _, err := loadAuthority(w, now); err != nil {
+	if _, err := task.LoadAuthority(w, now); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.remove(caCertFile); err != nil { // as if the run had been killed between the two files
+	if err := w.Remove(task.CACertFile); err != nil { // as if the run had been killed between the two files
 		t.Fatal(err)
 	}
-	if _, err := loadAuthority(w, now); err != nil {
+	if _, err := task.LoadAuthority(w, now); err != nil {
 		t.Error(err)
-	}
-}
-
-// The certificate's pin was computed with
-// openssl x509 -pubkey -noout | openssl pkey -pubin -outform DER | sha256sum.
-func TestPin(t *testing.T) {
-	t.Parallel()
-	data, err := os.ReadFile("testdata/ca.crt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := pki.ParseCertificate(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := pin(cert); got != "sha256:ab9b3d4e1051ea35deb142af16b3020d13cf4f3b7e95e8d040932985a54486f1" {
-		t.Errorf("got %s", got)
 	}
 }
 
 func TestWorkDir(t *testing.T) {
 	t.Parallel()
 	w := newWorkDir(t)
-	secret, err := w.secret("registry/password")
+	secret, err := w.Secret("registry/password")
 	if err != nil || len(secret) != 40 {
 		t.Fatalf("secret of %d characters, %v", len(secret), err)
 	}
-	if again, err := w.secret("registry/password"); again != secret || err != nil {
+	if again, err := w.Secret("registry/password"); again != secret || err != nil {
 		t.Errorf("a second time it is another one (%v)", err)
 	}
 	for name, want := range map[string]fs.FileMode{".": 0o700, "registry": 0o700, "registry/password": 0o600} {
-		info, err := os.Stat(w.join(name))
+		info, err := os.Stat(w.Join(name))
 		if err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s has mode %v, %v", name, info.Mode(), err)
 		}
 	}
-	if _, err := w.read("../outside"); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if _, err := w.Read("../outside"); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("reading outside: %v", err)
 	}
 	open := t.TempDir()
 	if err := os.Chmod(open, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openWorkDir(open, false); err == nil {
+	if _, err := task.OpenWorkDir(open, false); err == nil {
 		t.Error("a directory that others can read is accepted")
 	}
 	if os.Geteuid() != 0 {
@@ -145,23 +130,23 @@ func TestWorkDir(t *testing.T) {
 	if err := errors.Join(os.Chmod(open, 0o700), os.Chown(open, 65534, 65534)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openWorkDir(open, false); err == nil || !strings.Contains(err.Error(), "65534") {
+	if _, err := task.OpenWorkDir(open, false); err == nil || !strings.Contains(err.Error(), "65534") {
 		t.Errorf("another user's directory: %v", err)
 	}
 }
 
 func TestHtpasswd(t *testing.T) {
 	t.Parallel()
-	r := &Site{dir: newWorkDir(t)}
-	one, err := r.htpasswd("password")
+	r := &task.Site{Dir: newWorkDir(t)}
+	one, err := siteregistry.Htpasswd(r, "password")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := r.htpasswd("password"); string(again) != string(one) || err != nil {
+	if again, err := siteregistry.Htpasswd(r, "password"); string(again) != string(one) || err != nil {
 		t.Errorf("a second time it differs (%v)", err)
 	}
-	other, err := r.htpasswd("changed")
-	if err != nil || bcrypt.CompareHashAndPassword(other[len(registryUser)+1:len(other)-1], []byte("changed")) != nil {
+	other, err := siteregistry.Htpasswd(r, "changed")
+	if err != nil || bcrypt.CompareHashAndPassword(other[len(siteregistry.RegistryUser)+1:len(other)-1], []byte("changed")) != nil {
 		t.Errorf("%s is not for the changed password (%v)", other, err)
 	}
 }

@@ -17,16 +17,24 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/distribution/distribution/v3/configuration"
-	distribution "github.com/distribution/distribution/v3/registry"
 	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+
+	"github.com/distribution/distribution/v3/configuration"
+	distribution "github.com/distribution/distribution/v3/registry"
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -102,10 +110,10 @@ func TestFilesArePlaced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	b := clusterBundle(t, s.options.Cluster)
-	phases := []Phase{{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask(s.options.Cluster)}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{cri.RuntimeTask(), kubeadm.KubeletTask(s.options.Cluster)}}}
 	states := func(want string) {
 		t.Helper()
-		if err := s.run(t, b).phases(t.Context(), phases); err != nil {
+		if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Join(s.states(), ", "); got != want {
@@ -140,8 +148,8 @@ func TestBundleLacksSomething(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster, "runc", "pause"))
-	err := r.checkBundle(t.Context())
-	var missing *MissingError
+	err := checkBundle(t.Context(), r)
+	var missing *task.MissingError
 	if !errors.As(err, &missing) {
 		t.Fatalf("got %v", err)
 	}
@@ -153,8 +161,8 @@ func TestBundleLacksSomething(t *testing.T) {
 	if got := strings.Count(err.Error(), "\n"); got != 1 {
 		t.Errorf("each is named once, got:\n%v", err)
 	}
-	r.targets[0].Arch = "arm64"
-	if err := r.checkBundle(t.Context()); err == nil || !strings.Contains(err.Error(), "file kubeadm") || !strings.Contains(err.Error(), "for linux/arm64") {
+	r.Hosts[0].Arch = "arm64"
+	if err := checkBundle(t.Context(), r); err == nil || !strings.Contains(err.Error(), "file kubeadm") || !strings.Contains(err.Error(), "for linux/arm64") {
 		t.Errorf("another architecture: %v", err)
 	}
 }
@@ -163,9 +171,9 @@ func TestSpace(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
-	kinds := func(t2 *Target) string {
+	kinds := func(t2 *task.Host) string {
 		t.Helper()
-		list, err := t2.space(t.Context())
+		list, err := space(t.Context(), t2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,21 +183,21 @@ func TestSpace(t *testing.T) {
 		}
 		return strings.Join(found, ", ")
 	}
-	if got := kinds(r.targets[0]); got != "programs, images, the registry" {
+	if got := kinds(r.Hosts[0]); got != "programs, images, the registry" {
 		t.Errorf("cp1 needs space for %s", got)
 	}
-	if got := kinds(r.targets[1]); got != "programs, images" {
+	if got := kinds(r.Hosts[1]); got != "programs, images" {
 		t.Errorf("node1 needs space for %s", got)
 	}
 	h := s.hosts["cp1"]
-	h.put(t, memberPath, "site v1.34.3\n")
-	h.put(t, registryData+"/blob", strings.Repeat("x", 1<<20))
+	h.put(t, member.Path, "site v1.34.3\n")
+	h.put(t, siteregistry.RegistryData+"/blob", strings.Repeat("x", 1<<20))
 	h.put(t, "/var/lib/containerd/blob", strings.Repeat("x", 1<<20))
 	h.answer("du", func(_ context.Context, cmd host.Cmd) error { // something went away while it counted
 		_, _ = cmd.Stdout.Write([]byte("1048576\t" + cmd.Args[len(cmd.Args)-1] + "\n"))
 		return &host.ExitError{Code: 1}
 	})
-	if got := kinds(r.targets[0]); got != "" {
+	if got := kinds(r.Hosts[0]); got != "" {
 		t.Errorf("after everything was written, cp1 needs space for %s", got)
 	}
 }
@@ -201,20 +209,20 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 	r.Values = func(path string) ([]byte, error) {
 		return map[string][]byte{"a.yaml": []byte("x: {a: 1, b: 2}"), "b.yaml": []byte("x: {b: 3}"), "bad.yaml": []byte("x: [")}[path], nil
 	}
-	if _, _, err := r.addon(manifest.Addon{Chart: "missing", Release: "shop"}); err == nil || !strings.Contains(err.Error(), "demo") {
+	if _, _, err := addon.Addon(r.Site, manifest.Addon{Chart: "missing", Release: "shop"}); err == nil || !strings.Contains(err.Error(), "demo") {
 		t.Errorf("a missing chart: %v", err)
 	}
-	if _, _, err := r.addon(manifest.Addon{Chart: "demo", Release: "shop", Values: []string{"bad.yaml"}}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
+	if _, _, err := addon.Addon(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Values: []string{"bad.yaml"}}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
 		t.Errorf("bad values: %v", err)
 	}
-	o, item, err := r.addon(manifest.Addon{Chart: "demo", Release: "shop", Namespace: "shop", Values: []string{"a.yaml", "b.yaml"}})
+	o, item, err := addon.Addon(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Namespace: "shop", Values: []string{"a.yaml", "b.yaml"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(o.Values, map[string]any{"x": map[string]any{"a": 1.0, "b": 3.0}}); diff != "" {
 		t.Errorf("values (-got +want):\n%s", diff)
 	}
-	if c, err := r.chart(t.Context(), item); err != nil || c.Name() != "demo" {
+	if c, err := addon.Chart(t.Context(), r.Site, item); err != nil || c.Name() != "demo" {
 		t.Errorf("chart %v, %v", c, err)
 	}
 }
@@ -222,12 +230,12 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 // newRegistrySite has a registry host with an address of this machine's loopback network that no other process has, nor another test with
 // its own second number. The registry is the real one, with the configuration, certificate and password that the task writes; only
 // systemd's part is played by the test. It is reached through the host's helper.
-func newRegistrySite(t *testing.T, second byte) (*site, *run, *rooted) {
+func newRegistrySite(t *testing.T, second byte) (*site, *engine.Run, *rooted) {
 	t.Helper()
 	s := newSite(t, "cp1")
 	h := s.hosts["cp1"]
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
-	r.targets[0].IP = netip.AddrFrom4([4]byte{127, second, byte(os.Getpid() >> 8), byte(os.Getpid())})
+	r.Hosts[0].IP = netip.AddrFrom4([4]byte{127, second, byte(os.Getpid() >> 8), byte(os.Getpid())})
 	h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "restart" {
 			serveRegistry(ctx, t, h)
@@ -240,36 +248,36 @@ func newRegistrySite(t *testing.T, second byte) (*site, *run, *rooted) {
 func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 	t.Parallel()
 	s, r, _ := newRegistrySite(t, 78)
-	phases := []Phase{{Name: "install", Tasks: []Task{certificatesTask(), registryTask(), seedTask()}}}
-	if err := r.phases(t.Context(), phases); err != nil {
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(), siteregistry.RegistryTask(), siteregistry.SeedTask()}}}
+	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(s.states(), []string{"certificates@ changed", "registry@cp1 changed", "seed-registry@cp1 changed"}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if err := r.phases(t.Context(), phases); err != nil {
+	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(s.states(), []string{"certificates@ done", "registry@cp1 done", "seed-registry@cp1 done"}); diff != "" {
 		t.Errorf("a second time (-got +want):\n%s", diff)
 	}
-	access, err := r.access()
+	access, err := r.Access()
 	if err != nil {
 		t.Fatal(err)
 	}
-	access.password = "wrong"
-	client, err := r.targets[0].transport(access.ca)
+	access.Password = "wrong"
+	client, err := r.Hosts[0].Transport(access.CA)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
-	for password, want := range map[string]int{"wrong": http.StatusUnauthorized, mustAccess(t, r).password: http.StatusOK} {
-		access.password = password
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+access.address+"/v2/registry.k8s.io/pause/tags/list", nil)
+	for password, want := range map[string]int{"wrong": http.StatusUnauthorized, mustAccess(t, r).Password: http.StatusOK} {
+		access.Password = password
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+access.Address+"/v2/registry.k8s.io/pause/tags/list", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Authorization", access.authorization())
+		req.Header.Set("Authorization", access.Authorization())
 		resp, err := client.RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
@@ -286,45 +294,45 @@ func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 func TestRegistryOfOlderVersion(t *testing.T) {
 	t.Parallel()
 	s, r, h := newRegistrySite(t, 79)
-	secrets := []string{registryDir + "/config.yaml", registryDir + "/htpasswd", registryDir + "/tls.key"}
-	for _, path := range append(secrets, registryData+"/docker/registry/v2/old", "/etc/kubernetes/pki/ca.key") {
+	secrets := []string{siteregistry.RegistryDir + "/config.yaml", siteregistry.RegistryDir + "/htpasswd", siteregistry.RegistryDir + "/tls.key"}
+	for _, path := range append(secrets, siteregistry.RegistryData+"/docker/registry/v2/old", "/etc/kubernetes/pki/ca.key") {
 		h.put(t, path, "old")
 		if err := os.Chmod(filepath.Join(h.root, path), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.put(t, unitDir+registryUnit, "# Written by kkbundle.\n[Service]\nExecStart="+registryBinary+" serve "+registryDir+"/config.yaml\n")
-	phases := []Phase{{Name: "install", Tasks: []Task{certificatesTask(), registryTask()}}}
-	if err := r.phases(t.Context(), phases); err != nil {
+	h.put(t, task.UnitDir+siteregistry.RegistryUnit, "# Written by kkbundle.\n[Service]\nExecStart="+siteregistry.RegistryBinary+" serve "+siteregistry.RegistryDir+"/config.yaml\n")
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(), siteregistry.RegistryTask()}}}
+	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(s.states(), []string{"certificates@ changed", "registry@cp1 changed"}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	want := []string{
-		"chown root:" + registryAccount + " " + strings.Join(secrets, " "),
-		"chown -RH " + registryAccount + ":" + registryAccount + " " + registryData,
+		"chown root:" + siteregistry.RegistryAccount + " " + strings.Join(secrets, " "),
+		"chown -RH " + siteregistry.RegistryAccount + ":" + siteregistry.RegistryAccount + " " + siteregistry.RegistryData,
 	}
 	ran := h.said("")
 	if diff := cmp.Diff(slices.DeleteFunc(slices.Clone(ran), func(line string) bool { return !strings.HasPrefix(line, "chown ") }), want); diff != "" {
 		t.Errorf("the registry's user is given (-got +want):\n%s", diff)
 	}
-	user, restart := slices.Index(ran, "systemd-sysusers "+registryDir+"/user.conf"), slices.Index(ran, "systemctl restart "+registryUnit)
+	user, restart := slices.Index(ran, "systemd-sysusers "+siteregistry.RegistryDir+"/user.conf"), slices.Index(ran, "systemctl restart "+siteregistry.RegistryUnit)
 	if own := slices.Index(ran, want[0]); user < 0 || user > own || slices.Index(ran, want[1]) > restart {
 		t.Errorf("the user is made before it is given anything, and has everything before the start: %q", ran)
 	}
-	for path, mode := range map[string]fs.FileMode{secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640, "/etc/kubernetes/pki/ca.key": 0o600, registryData: fs.ModeDir | 0o750} {
+	for path, mode := range map[string]fs.FileMode{secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640, "/etc/kubernetes/pki/ca.key": 0o600, siteregistry.RegistryData: fs.ModeDir | 0o750} {
 		if info, err := os.Stat(filepath.Join(h.root, path)); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, mode)
 		}
 	}
-	unit := h.content(unitDir + registryUnit)
-	for _, line := range []string{"User=" + registryAccount, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=" + stateDir + ":ro", "BindPaths=" + registryData} {
+	unit := h.content(task.UnitDir + siteregistry.RegistryUnit)
+	for _, line := range []string{"User=" + siteregistry.RegistryAccount, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=" + task.StateDir + ":ro", "BindPaths=" + siteregistry.RegistryData} {
 		if !strings.Contains(unit, line+"\n") {
 			t.Errorf("the unit has no %s:\n%s", line, unit)
 		}
 	}
-	if err := r.phases(t.Context(), phases); err != nil {
+	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(s.states(), []string{"certificates@ done", "registry@cp1 done"}); diff != "" {
@@ -332,9 +340,9 @@ func TestRegistryOfOlderVersion(t *testing.T) {
 	}
 }
 
-func mustAccess(t *testing.T, r *run) registryAccess {
+func mustAccess(t *testing.T, r *engine.Run) task.RegistryAccess {
 	t.Helper()
-	access, err := r.access()
+	access, err := r.Access()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,8 +351,8 @@ func mustAccess(t *testing.T, r *run) registryAccess {
 
 // serveRegistry runs the registry with the configuration that lies on the host.
 func serveRegistry(ctx context.Context, t *testing.T, h *rooted) {
-	text := h.content(registryDir + "/config.yaml")
-	for _, dir := range []string{registryDir, registryData} {
+	text := h.content(siteregistry.RegistryDir + "/config.yaml")
+	for _, dir := range []string{siteregistry.RegistryDir, siteregistry.RegistryData} {
 		text = strings.ReplaceAll(text, dir, h.root+dir)
 	}
 	config, err := configuration.Parse(strings.NewReader(text))

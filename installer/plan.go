@@ -1,66 +1,100 @@
 package installer
 
 import (
+	"context"
 	"slices"
-	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/authority"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
+	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Plan returns everything that an installation of the cluster does, in order. CheckInstall says whether it
 // can be done.
-func Plan(c *manifest.Cluster) []Phase {
+func Plan(c *manifest.Cluster) []task.Phase {
 	c = c.WithDefaults()
-	init := []Task{osPackagesTask(c), hostsTask(), clockTask(), swapTask(c), kernelTask(c), routeTask(c), linksTask(c, networkOf(c).patterns)}
+	init := []task.Task{machine.OsPackagesTask(c), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, addon.NetworkOf(c).Patterns)}
 	if c.ImageRegistry.Type.Installed() {
-		init = append([]Task{certificatesTask()}, init...)
+		init = append([]task.Task{siteregistry.CertificatesTask()}, init...)
 	}
-	if hasOwnCA(c) {
-		init = append([]Task{authoritiesTask()}, init...)
+	if authority.HasOwnCA(c) {
+		init = append([]task.Task{authority.AuthoritiesTask()}, init...)
 	}
 	d := distributionOf(c)
-	install := slices.Concat(storageHostTasks(c), registryTasks(c), etcdTasks(c), d.nodes(c), etcdNodeTasks(c), networkTasks(c), d.dns(c), addonTasks(c))
-	return []Phase{
-		{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}},
-		{Name: "precheck", Tasks: []Task{precheckTask()}},
+	install := slices.Concat(addon.StorageHostTasks(c), registryTasks(c), etcd.Tasks(c), d.Nodes(c), etcd.NodeTasks(c), addon.NetworkTasks(c), d.DNS(c), addonTasks(c))
+	return []task.Phase{
+		{Name: "pre_hook", Tasks: []task.Task{engine.HookTask("pre_install")}},
+		{Name: "precheck", Tasks: []task.Task{precheckTask()}},
 		{Name: "init", Tasks: init},
 		{Name: "install", Tasks: install},
-		{Name: verifyPhase, Tasks: d.verifies(verifyTasks(c))},
-		{Name: "post_hook", Tasks: []Task{hookTask("post_install")}},
+		{Name: task.VerifyPhase, Tasks: d.Verifies(verifyTasks(c))},
+		{Name: "post_hook", Tasks: []task.Task{engine.HookTask("post_install")}},
 	}
 }
 
 // registryTasks make the place where hosts pull from, and fill it.
-func registryTasks(c *manifest.Cluster) []Task {
-	r := siteRegistryOf(c)
-	if r.tasks == nil {
+func registryTasks(c *manifest.Cluster) []task.Task {
+	r := siteregistry.RegistryOf(c)
+	if r.Tasks == nil {
 		return nil
 	}
-	tasks := r.tasks(c)
-	if isPaired(c) {
-		tasks = append(tasks, registryAddressTask(), registryHoldersTask())
+	tasks := r.Tasks(c)
+	if task.IsPaired(c) {
+		tasks = append(tasks, siteregistry.RegistryAddressTask(), siteregistry.RegistryHoldersTask())
 	}
 	return tasks
 }
 
 // containerTasks install the runtime that the cluster asks for.
-func containerTasks(c *manifest.Cluster) []Task { return runtimeOf(c).tasks(c) }
+func containerTasks(c *manifest.Cluster) []task.Task { return cri.RuntimeOf(c).Tasks(c) }
 
 // addonTasks install what runs in the cluster.
-func addonTasks(c *manifest.Cluster) []Task {
+func addonTasks(c *manifest.Cluster) []task.Task {
 	d := distributionOf(c)
-	tasks, last := d.hardening(c)
-	tasks = append(tasks, serviceTasks(d.services(c))...)
+	tasks, last := d.Hardening(c)
+	tasks = append(tasks, addon.ServiceTasks(d.Services(c))...)
 	for _, a := range c.Addons {
-		tasks = append(tasks, addonTask(a))
+		tasks = append(tasks, addon.Task(a))
 	}
-	return slices.Concat(tasks, []Task{removedTask()}, last)
+	return slices.Concat(tasks, []task.Task{removedTask()}, last)
 }
 
-func phaseNames(phases []Phase) string {
-	var names []string
-	for _, p := range phases {
-		names = append(names, p.Name)
+// verifyTasks prove that the cluster works. They change nothing that lasts. Without a pod network, which is then the
+// operator's to bring, there is less that can work.
+func verifyTasks(c *manifest.Cluster) []task.Task {
+	tasks := []task.Task{health.Waiting(health.LookNodes, task.NodesWait, func(ctx context.Context, t *task.Host) error { return health.NodesAreReady(ctx, t) })}
+	images := health.OnFirst("verify-images", func(ctx context.Context, t *task.Host) error { return health.ImagesAreBundled(ctx, t) })
+	proofs := append([]task.Task{kubeadm.JoinProofTask(), images}, kubeadm.SecurityChecks()...)
+	if c.CNI.Type != manifest.NetworkNone {
+		tasks = append(tasks, health.Waiting(health.LookPods, health.PodsWait, func(ctx context.Context, t *task.Host) error { return health.PodsAreReady(ctx, t) }))
+		dns := task.Task{
+			Name:  "verify-dns",
+			Roles: []manifest.Role{manifest.RoleCluster},
+			Do: func(ctx context.Context, t *task.Host) error {
+				return task.Eventually(ctx, health.DNSWait, func(ctx context.Context) error { return health.DNSAnswers(ctx, t) })
+			},
+		}
+		proofs = append([]task.Task{dns, health.OnFirst("verify-outside-names", health.OutsideNames), health.NetworkTask(), health.VolumesTask()}, proofs...)
 	}
-	return strings.Join(names, ", ")
+	if task.IsPaired(c) {
+		proofs = append(proofs, health.VerifyRegistryTask())
+	}
+	tasks = append(tasks, health.OnFirst("verify-cluster", health.SurveyTask))
+	for _, one := range proofs {
+		tasks = append(tasks, health.Verifying(one))
+	}
+	return append(tasks, task.Task{Name: "verify-result", Where: task.Here, Do: func(_ context.Context, t *task.Host) error {
+		if list := t.Site.Findings(); !list.Healthy() {
+			return &health.UnhealthyError{Findings: list}
+		}
+		return nil
+	}})
 }

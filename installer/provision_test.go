@@ -10,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/bootstrap"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/provision"
 )
 
@@ -72,7 +74,7 @@ func TestProvision(t *testing.T) {
 	if _, err := Provision(t.Context(), s.options, "node1", program(t, bootstrapDocument)); err == nil || !strings.Contains(err.Error(), "run cat") {
 		t.Fatalf("want the step that failed, got %v", err)
 	}
-	if h.content(sentinelPath) != "" || h.content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
+	if h.content(bootstrap.SentinelPath) != "" || h.content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
 		t.Error("the sentinel is written too early, or a file is not as it shall be")
 	}
 	if !slices.Contains(h.ran, "mount -- /var/data") || slices.Contains(h.ran, "mount -- /var/later") {
@@ -90,7 +92,7 @@ func TestProvision(t *testing.T) {
 	if got, want := h.content("/etc/sudoers.d/90-kkbundle-capi"), "capi ALL=(ALL) NOPASSWD:ALL\n"; got != want {
 		t.Errorf("sudo: %q", got)
 	}
-	if left, err := filepath.Glob(filepath.Join(h.root, provisionDir, "*", "*.sh")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(h.root, task.ProvisionDir, "*", "*.sh")); err != nil || len(left) > 0 {
 		t.Errorf("scripts are left: %q, %v", left, err)
 	}
 	s.states()
@@ -101,7 +103,7 @@ func TestProvision(t *testing.T) {
 	if got := h.content("/etc/motd"); got != "hello\nmore\nmore\n" {
 		t.Errorf("another document adds its own: %q", got)
 	}
-	if h.content(sentinelPath) != "success\n" {
+	if h.content(bootstrap.SentinelPath) != "success\n" {
 		t.Error("the sentinel is missing")
 	}
 	if len(s.hosts["cp1"].ran) != 0 {
@@ -119,10 +121,10 @@ func TestProvisionInterrupted(t *testing.T) {
 	t.Parallel()
 	s := provisioned(t)
 	r := s.run(t, nil)
-	node1 := r.targets[1]
+	node1 := r.Hosts[1]
 	step := program(t, "#cloud-config\nwrite_files: [{path: /etc/motd, append: true, content: more}]\n").Steps[0]
 	for range 2 {
-		if err := node1.take(t.Context(), step, provisionDir+"/x/0001"); err != nil {
+		if err := bootstrap.Take(t.Context(), node1, step, task.ProvisionDir+"/x/0001"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -135,7 +137,7 @@ func TestProvisionInterrupted(t *testing.T) {
 func TestProvisionKeeps(t *testing.T) {
 	t.Parallel()
 	s := provisioned(t)
-	h, node1 := s.hosts["node1"], s.run(t, nil).targets[1]
+	h, node1 := s.hosts["node1"], s.run(t, nil).Hosts[1]
 	printing := func(text string) func(context.Context, host.Cmd) error {
 		return func(_ context.Context, cmd host.Cmd) error {
 			_, err := io.WriteString(cmd.Stdout, text)
@@ -154,26 +156,14 @@ func TestProvisionKeeps(t *testing.T) {
 		{provision.Mount{Source: "/dev/sdb1", Path: "/var/data", Type: "auto", Options: "defaults", Dump: "0", Pass: "2"}, "another line"},
 		{provision.Timezone{Name: "Mars/Olympus"}, "knows no time zone"},
 	} {
-		if err := node1.take(t.Context(), c.step, provisionDir+"/x/0001"); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := bootstrap.Take(t.Context(), node1, c.step, task.ProvisionDir+"/x/0001"); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: want %q, got %v", c.step, c.want, err)
 		}
 	}
-	if err := node1.take(t.Context(), provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil || len(h.said("sfdisk")) > 0 {
+	if err := bootstrap.Take(t.Context(), node1, provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil || len(h.said("sfdisk")) > 0 {
 		t.Errorf("a disk that is not empty was partitioned (%v)", err)
 	}
 	if h.content("/etc/motd") != "hello\n" {
 		t.Error("the file was replaced")
-	}
-}
-
-func TestPartitionTable(t *testing.T) {
-	t.Parallel()
-	got := partitionTable(provision.Disk{Table: "mbr", Parts: []provision.Partition{{Percent: 25}, {SizeMiB: 10, StartMiB: 300, Type: "82"}, {}}}, 1<<30)
-	if want := "label: dos\nsize=255MiB,\nstart=300MiB, size=10MiB, type=82,\n,\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	got = partitionTable(provision.Disk{Table: "gpt", Parts: []provision.Partition{{Label: "data", Percent: 100}}}, 1<<30)
-	if want := "label: gpt\nname=\"data\",\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }

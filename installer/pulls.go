@@ -5,6 +5,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -27,8 +30,8 @@ const kubeadmTask = "kubeadm-init"
 // something else, kubeadm pulls its own all the same.
 func Pulls(c *manifest.Cluster) ([]Pull, error) {
 	c = c.WithDefaults()
-	if !slices.ContainsFunc(Plan(c), func(p Phase) bool {
-		return slices.ContainsFunc(p.Tasks, func(t Task) bool { return t.Name == kubeadmTask })
+	if !slices.ContainsFunc(Plan(c), func(p task.Phase) bool {
+		return slices.ContainsFunc(p.Tasks, func(t task.Task) bool { return t.Name == kubeadmTask })
 	}) {
 		return nil, nil
 	}
@@ -53,11 +56,11 @@ const (
 // kubeadmImages is `kubeadm config images list` for the configuration that is written
 // (https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/images/images.go, GetControlPlaneImages).
 func kubeadmImages(c *manifest.Cluster) ([]string, error) {
-	k, err := newKubeadmConfig(c, "")
+	k, err := kubeadm.NewKubeadmConfig(c, "")
 	if err != nil {
 		return nil, err
 	}
-	config := kubeadmDocument(k.clusterConfiguration())
+	config := kubeadmDocument(k.ClusterConfiguration())
 	own := *c // the versions that kubeadm has built in: nobody tells it of others
 	own.Components = nil
 	own.Kubernetes.Version = cmp.Or(config.text("kubernetesVersion"), c.Kubernetes.Version)
@@ -105,7 +108,7 @@ func fullyQualified(refs map[string]bool) ([]string, error) {
 }
 
 // kubeadmDocument is a part of a configuration that may have anything at any place: it is the user's.
-type kubeadmDocument document
+type kubeadmDocument kube.Document
 
 func (d kubeadmDocument) text(key string) string {
 	s, _ := d[key].(string)

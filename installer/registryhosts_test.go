@@ -19,7 +19,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 )
@@ -28,7 +33,7 @@ import (
 // test plays systemd and keepalived: the address is had by whoever the test says, and leads there.
 type pairSite struct {
 	*site
-	r       *run
+	r       *engine.Run
 	mu      sync.Mutex
 	holders []string
 }
@@ -47,25 +52,25 @@ groups: {kube_control_plane: [cp1], image_registry: [reg1, reg2]}
 		t.Fatal(err)
 	}
 	p.options.Inventory = inv
-	p.options.Cluster = cluster(t, "imageRegistry: {vip: 10.0.0.8}")
+	p.options.Cluster = tasktest.Cluster(t, "imageRegistry: {vip: 10.0.0.8}")
 	p.options.Cluster.ImageRegistry.VIP = pairVIP // an address of this machine, which no cluster file can have
 	p.relay(t)
 	for _, name := range []string{"reg1", "reg2"} {
 		h := p.hosts[name]
-		h.put(t, keepalivedBinary, "")
-		if err := os.Chmod(filepath.Join(h.root, keepalivedBinary), 0o755); err != nil {
+		h.put(t, siteregistry.KeepalivedBinary, "")
+		if err := os.Chmod(filepath.Join(h.root, siteregistry.KeepalivedBinary), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		h.answer("ip", func(_ context.Context, cmd host.Cmd) error { return p.ip(name, cmd) })
 		h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
-			if cmd.Args[1] == "restart" && cmd.Args[2] == registryUnit {
+			if cmd.Args[1] == "restart" && cmd.Args[2] == siteregistry.RegistryUnit {
 				p.serve(ctx, t, h)
 			}
 			return nil
 		})
 	}
 	p.r = p.run(t, clusterBundle(t, p.options.Cluster))
-	for _, target := range p.r.targets { // addresses of this machine, which no inventory can have
+	for _, target := range p.r.Hosts { // addresses of this machine, which no inventory can have
 		last := target.IP.As4()
 		target.IP = netip.AddrFrom4([4]byte{127, 0, 0, last[3]})
 	}
@@ -79,7 +84,7 @@ func (p *pairSite) address(name string) string {
 
 // serve runs a host's registry. Both hosts are this machine: each registry gets its host's address of the port that it wants all of.
 func (p *pairSite) serve(ctx context.Context, t *testing.T, h *rooted) {
-	const config = registryDir + "/config.yaml"
+	const config = siteregistry.RegistryDir + "/config.yaml"
 	whole := fmt.Sprintf("addr: :%d\n", p.options.Cluster.ImageRegistry.Port)
 	text := h.content(config)
 	if !strings.Contains(text, whole) {
@@ -143,15 +148,15 @@ func (p *pairSite) relay(t *testing.T) {
 	}()
 }
 
-func (p *pairSite) phases() []Phase {
-	tasks := append([]Task{certificatesTask()}, registryTasks(p.r.cluster)...)
-	return []Phase{{Name: "install", Tasks: append(tasks, verifyRegistryTask())}}
+func (p *pairSite) phases() []task.Phase {
+	tasks := append([]task.Task{siteregistry.CertificatesTask()}, registryTasks(p.r.Cluster)...)
+	return []task.Phase{{Name: "install", Tasks: append(tasks, health.VerifyRegistryTask())}}
 }
 
 func TestRegistryPair(t *testing.T) {
 	t.Parallel()
 	p := newPairSite(t)
-	if err := p.r.phases(t.Context(), p.phases()); err != nil {
+	if err := p.r.Phases(t.Context(), p.phases()); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -163,9 +168,9 @@ func TestRegistryPair(t *testing.T) {
 	}
 	port := fmt.Sprint(p.options.Cluster.ImageRegistry.Port)
 	for _, name := range []string{"reg1", "reg2"} {
-		golden(t, "keepalived-"+name+".conf", []byte(strings.ReplaceAll(p.hosts[name].content(registryAddressDir+"/keepalived.conf"), ":"+port, ":5000")))
+		tasktest.Golden(t, "keepalived-"+name+".conf", []byte(strings.ReplaceAll(p.hosts[name].content(siteregistry.RegistryAddressDir+"/keepalived.conf"), ":"+port, ":5000")))
 	}
-	cert, err := pki.ParseCertificate([]byte(p.hosts["reg2"].content(registryDir + "/tls.crt")))
+	cert, err := pki.ParseCertificate([]byte(p.hosts["reg2"].content(siteregistry.RegistryDir + "/tls.crt")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,10 +179,10 @@ func TestRegistryPair(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := mustAccess(t, p.r).address; got != pairVIP+":"+port {
+	if got := mustAccess(t, p.r).Address; got != pairVIP+":"+port {
 		t.Errorf("nodes pull from %s", got)
 	}
-	if err := p.r.phases(t.Context(), p.phases()); err != nil {
+	if err := p.r.Phases(t.Context(), p.phases()); err != nil {
 		t.Fatal(err)
 	}
 	for _, state := range p.states() {
@@ -186,15 +191,15 @@ func TestRegistryPair(t *testing.T) {
 		}
 	}
 	// What one of them lacks is noticed there, and pushed there alone.
-	if err := os.RemoveAll(filepath.Join(p.hosts["reg2"].root, registryData, "docker/registry/v2/repositories/registry.k8s.io/pause")); err != nil {
+	if err := os.RemoveAll(filepath.Join(p.hosts["reg2"].root, siteregistry.RegistryData, "docker/registry/v2/repositories/registry.k8s.io/pause")); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.r.phases(t.Context(), []Phase{{Name: "verify", Tasks: []Task{verifyRegistryTask()}}}); err == nil || !strings.Contains(err.Error(), "reg2: verify verify-registry: the registry on this host lacks images") {
+	if err := p.r.Phases(t.Context(), []task.Phase{{Name: "verify", Tasks: []task.Task{health.VerifyRegistryTask()}}}); err == nil || !strings.Contains(err.Error(), "reg2: verify verify-registry: the registry on this host lacks images") {
 		t.Errorf("got %v", err)
 	}
 	p.states()
-	p.r.targets[2].fell = false
-	if err := p.r.phases(t.Context(), p.phases()); err != nil {
+	p.r.Hosts[2].Failed = false
+	if err := p.r.Phases(t.Context(), p.phases()); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.states(); !slices.Contains(got, "seed-registry@reg2 changed") || !slices.Contains(got, "seed-registry@reg1 done") {
@@ -207,16 +212,16 @@ func TestRegistryAddressTwice(t *testing.T) {
 	t.Parallel()
 	p := newPairSite(t)
 	p.hold("reg1", "reg2")
-	var twice *SharedError
-	if err := p.r.oneHolds(t.Context()); !errors.As(err, &twice) || !strings.Contains(twice.Error(), "reg1 and reg2 have the address 127.0.0.4 at once") || !strings.Contains(twice.Hint(), "112") {
+	var twice *siteregistry.SharedError
+	if err := siteregistry.OneHolds(t.Context(), p.r.Site); !errors.As(err, &twice) || !strings.Contains(twice.Error(), "reg1 and reg2 have the address 127.0.0.4 at once") || !strings.Contains(twice.Hint(), "112") {
 		t.Errorf("got %v", err)
 	}
 	p.hold()
-	if err := p.r.oneHolds(t.Context()); err == nil || !strings.Contains(err.Error(), "no registry host has the address 127.0.0.4") {
+	if err := siteregistry.OneHolds(t.Context(), p.r.Site); err == nil || !strings.Contains(err.Error(), "no registry host has the address 127.0.0.4") {
 		t.Errorf("got %v", err)
 	}
-	p.r.targets[1].failure, p.r.targets[1].on = errors.New("lost"), nil // it may be there
-	if err := p.r.oneHolds(t.Context()); err != nil {
+	p.r.Hosts[1].Err, p.r.Hosts[1].Conn = errors.New("lost"), nil // it may be there
+	if err := siteregistry.OneHolds(t.Context(), p.r.Site); err != nil {
 		t.Error(err)
 	}
 }
@@ -224,19 +229,19 @@ func TestRegistryAddressTwice(t *testing.T) {
 func TestRegistryAddressRefused(t *testing.T) {
 	t.Parallel()
 	p := newPairSite(t)
-	task := registryAddressTask()
-	if err := os.Remove(filepath.Join(p.hosts["reg1"].root, keepalivedBinary)); err != nil {
+	task := siteregistry.RegistryAddressTask()
+	if err := os.Remove(filepath.Join(p.hosts["reg1"].root, siteregistry.KeepalivedBinary)); err != nil {
 		t.Fatal(err)
 	}
-	var missing *PackageMissingError
-	if err := task.Do(t.Context(), p.r.targets[1]); !errors.As(err, &missing) || missing.Host != "reg1" || !strings.Contains(missing.Hint(), "keepalived") {
+	var missing *siteregistry.PackageMissingError
+	if err := task.Do(t.Context(), p.r.Hosts[1]); !errors.As(err, &missing) || missing.Host != "reg1" || !strings.Contains(missing.Hint(), "keepalived") {
 		t.Errorf("without keepalived: %v", err)
 	}
 	p.hosts["reg1"].answer("ip", func(_ context.Context, cmd host.Cmd) error {
 		_, err := io.WriteString(cmd.Stdout, "2: eth0    inet 10.0.0.3/24 brd 10.0.0.255 scope global eth0\n")
 		return err
 	})
-	if err := task.Do(t.Context(), p.r.targets[1]); err == nil || !strings.Contains(err.Error(), "no interface of reg1 has a network with the address 127.0.0.4") {
+	if err := task.Do(t.Context(), p.r.Hosts[1]); err == nil || !strings.Contains(err.Error(), "no interface of reg1 has a network with the address 127.0.0.4") {
 		t.Errorf("in another network: %v", err)
 	}
 }
@@ -276,15 +281,15 @@ func TestRegistryLost(t *testing.T) {
 				})
 			}
 			r := p.run(t, p.r.Bundle)
-			r.targets = nil
-			err := r.connect(t.Context())
+			r.Hosts = nil
+			err := r.Connect(t.Context())
 			if tc.want == "" {
 				if !errors.Is(err, lost) {
 					t.Errorf("got %v, want that a host is lost", err)
 				}
 				return
 			}
-			if got := names(r.targetsOf(seedTask())); err != nil || got != tc.want {
+			if got := names(engine.TargetsOf(r.Site, siteregistry.SeedTask())); err != nil || got != tc.want {
 				t.Errorf("got %s, %v; want %s", got, err, tc.want)
 			}
 		})
@@ -297,13 +302,13 @@ func TestRegistryAddressReset(t *testing.T) {
 	p := newPairSite(t)
 	for _, name := range []string{"cp1", "reg1"} {
 		h := p.hosts[name]
-		h.put(t, "/etc/systemd/system/"+registryAddressUnit, registryAddressUnitText)
-		t0 := p.r.targets[slices.IndexFunc(p.r.targets, func(t *Target) bool { return t.Name == name })]
+		h.put(t, "/etc/systemd/system/"+siteregistry.RegistryAddressUnit, siteregistry.RegistryAddressUnitText)
+		t0 := p.r.Hosts[slices.IndexFunc(p.r.Hosts, func(t *task.Host) bool { return t.Name == name })]
 		h.said("")
-		if err := t0.removeLeaves(t.Context(), registryAddressTask().Leaves); err != nil {
+		if err := removeLeaves(t.Context(), t0, siteregistry.RegistryAddressTask().Leaves); err != nil {
 			t.Fatal(err)
 		}
-		if h.content("/etc/systemd/system/"+registryAddressUnit) != "" {
+		if h.content("/etc/systemd/system/"+siteregistry.RegistryAddressUnit) != "" {
 			t.Errorf("%s keeps the unit", name)
 		}
 		deletes := slices.Contains(h.said("ip"), "ip address delete 127.0.0.4/32 dev eth0")
@@ -317,7 +322,7 @@ func TestRegistryNamesOfOne(t *testing.T) {
 	t.Parallel()
 	r := newSite(t, "cp1", "node1").run(t, nil)
 	want := pki.Names{Hosts: []string{"cp1", "localhost"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("127.0.0.1")}}
-	if diff := cmp.Diff(r.registryNames(), want, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(siteregistry.RegistryNames(r.Site), want, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 }
@@ -326,20 +331,20 @@ func TestRegistryServices(t *testing.T) {
 	t.Parallel()
 	p := newPairSite(t)
 	for _, name := range []string{"reg1", "reg2"} {
-		p.hosts[name].put(t, "/etc/systemd/system/"+registryUnit, "")
+		p.hosts[name].put(t, "/etc/systemd/system/"+siteregistry.RegistryUnit, "")
 	}
 	// The script looks at the host's own files: below its root they are, and systemctl is a program there.
 	p.hosts["reg1"].answer("sh", func(ctx context.Context, cmd host.Cmd) error {
-		if !slices.Contains(cmd.Args, registryUnit) {
+		if !slices.Contains(cmd.Args, siteregistry.RegistryUnit) {
 			t.Errorf("asked for %q", cmd.Args)
 		}
-		_, err := io.WriteString(cmd.Stdout, registryUnit+"\n")
+		_, err := io.WriteString(cmd.Stdout, siteregistry.RegistryUnit+"\n")
 		return err
 	})
-	p.r.targets[2].failure = errors.New("reg2: no answer")
-	s := survey{registries: p.r.surveyRegistries(t.Context())}
+	p.r.Hosts[2].Err = errors.New("reg2: no answer")
+	s := health.Survey{Registries: health.SurveyRegistries(t.Context(), p.r.Site)}
 	var got []string
-	for _, f := range s.judgeRegistries() {
+	for _, f := range s.JudgeRegistries() {
 		got = append(got, f.ID+" "+f.Host+" "+string(f.State)+" "+f.Found)
 	}
 	want := []string{"registry-service reg1 failed kkbundle-registry.service does not run", "host-reachable reg2 failed reg2: no answer"}

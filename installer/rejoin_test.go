@@ -10,6 +10,10 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -35,7 +39,7 @@ func TestRejoin(t *testing.T) {
 			t.Parallel()
 			s, l := newLivingSite(t, "cp1", "cp2")
 			h := s.hosts["cp3"]
-			h.put(t, clusterCA, s.hosts["cp1"].content(clusterCA))
+			h.put(t, kube.ClusterCA, s.hosts["cp1"].content(kube.ClusterCA))
 			if c.member != "" {
 				l.members = append(l.members, c.member)
 			}
@@ -43,7 +47,7 @@ func TestRejoin(t *testing.T) {
 				l.ill = []string{c.member}
 			}
 			if c.begun {
-				h.put(t, begunPath, "")
+				h.put(t, member.BegunPath, "")
 			}
 			var seen []string // of etcd's members, when kubeadm does something
 			h.answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
@@ -52,7 +56,7 @@ func TestRejoin(t *testing.T) {
 				seen = append(seen, cmd.Args[1]+" "+strings.Join(l.members, " "))
 				return nil
 			})
-			err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane)}}})
+			err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane)}}})
 			want := []string{"join cp1 cp2"}
 			switch {
 			case c.taken:
@@ -60,7 +64,7 @@ func TestRejoin(t *testing.T) {
 			case c.begun:
 				want = []string{"reset cp1 cp2", "join cp1 cp2"}
 			}
-			var taken *TakenError
+			var taken *kubeadm.TakenError
 			if errors.As(err, &taken) != c.taken || !c.taken && err != nil || !slices.Equal(seen, want) {
 				t.Errorf("%v; kubeadm saw %q, want %q", err, seen, want)
 			}

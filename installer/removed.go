@@ -8,23 +8,26 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // removedTask names what an installation has put into the cluster and the cluster file does not name any more. It stays: somebody
 // may need it, or its data.
-func removedTask() Task {
-	return Task{
+func removedTask() task.Task {
+	return task.Task{
 		Name:  "removed-addons",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Do: func(ctx context.Context, t *Target) error {
-			left, err := t.leftAddons(ctx)
+		Where: task.First,
+		Do: func(ctx context.Context, t *task.Host) error {
+			left, err := leftAddons(ctx, t)
 			if err != nil || len(left) == 0 {
 				return err
 			}
-			t.run.tell(Event{
-				Phase: "install", Task: "removed-addons", Host: t.Name, State: Warned,
+			t.Site.Tell(task.Event{
+				Phase: "install", Task: "removed-addons", Host: t.Name, State: task.Warned,
 				Message: "the cluster file does not name these any more, and they stay in the cluster: " + strings.Join(left, ", ") +
 					"; take a chart away with `helm uninstall`, YAML with `kubectl delete`",
 			})
@@ -34,15 +37,15 @@ func removedTask() Task {
 }
 
 // leftAddons are the releases and records in the cluster, as namespace/name, that no task is about.
-func (t *Target) leftAddons(ctx context.Context) ([]string, error) {
-	known := t.run.knownAddons()
+func leftAddons(ctx context.Context, t *task.Host) ([]string, error) {
+	known := knownAddons(t.Site)
 	var left []string
 	for _, one := range []struct{ what, kind, selector, name string }{
 		{"chart", "secrets", "owner=helm," + charts.MarkLabel, "name"},
-		{"manifests", "configmaps", recordLabel, recordLabel},
+		{"manifests", "configmaps", addon.RecordLabel, addon.RecordLabel},
 	} {
 		// Only the labels: releases are large, and values in them may be secret.
-		found, err := t.kubectl(withoutOutput(ctx), "get", one.kind, "--all-namespaces", "--selector="+one.selector, "--output=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.labels}{\"\\n\"}{end}")
+		found, err := t.Kubectl(task.WithoutOutput(ctx), "get", one.kind, "--all-namespaces", "--selector="+one.selector, "--output=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.labels}{\"\\n\"}{end}")
 		if err != nil {
 			return nil, err
 		}
@@ -62,18 +65,18 @@ func (t *Target) leftAddons(ctx context.Context) ([]string, error) {
 }
 
 // knownAddons are the releases and records that the cluster's tasks make.
-func (r *Site) knownAddons() map[string]bool {
+func knownAddons(r *task.Site) map[string]bool {
 	known := map[string]bool{}
-	own := ownCharts(r.cluster)
-	for _, task := range tasksOf(r.cluster) {
+	own := addon.OwnCharts(r.Cluster)
+	for _, task := range tasksOf(r.Cluster) {
 		if o, ok := own[task.Name]; ok {
-			known["chart "+o.namespace+"/"+o.release] = true
+			known["chart "+o.Namespace+"/"+o.Release] = true
 		}
-		if task.Name == nodeDNS || task.Name == multus {
-			known["manifests "+systemNamespace+"/"+task.Name] = true
+		if task.Name == addon.NodeDNS || task.Name == addon.Multus {
+			known["manifests "+kube.SystemNamespace+"/"+task.Name] = true
 		}
 	}
-	for _, a := range r.cluster.Addons {
+	for _, a := range r.Cluster.Addons {
 		kind := "manifests"
 		if a.Chart != "" {
 			kind = "chart"

@@ -3,7 +3,7 @@ package installer
 import (
 	"bytes"
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,8 +12,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/k3s"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // Reset takes the cluster off the hosts and puts back what the installation changed. It works on hosts where an
@@ -23,58 +30,55 @@ import (
 //
 // A host that cannot be reached, or where something fails, does not keep the others from being reset; the error joins
 // those of all such hosts.
-func Reset(ctx context.Context, o Options) error {
-	r, err := newRun(o, resetting())
+func Reset(ctx context.Context, o engine.Options) error {
+	r, err := newRun(o, engine.Resetting())
 	if err != nil {
 		return err
 	}
-	_, err = r.start(ctx, r.reset)
+	_, err = r.Start(ctx, func(ctx context.Context) error { return reset(ctx, r) })
 	return err
 }
 
 // reset resets every host for itself: there is nothing that hosts would have to wait for each other with.
-func (r *run) reset(ctx context.Context) error {
+func reset(ctx context.Context, r *engine.Run) error {
 	begin := r.Now()
-	r.tell(Event{Phase: resetPhase, State: Started})
-	wanted := slices.DeleteFunc(r.connected(), func(t *Target) bool { return !r.isWanted(t) })
-	err := r.onAll(wanted, func(_ int, t *Target) error { return r.resetHost(ctx, t) })
-	state := Done
+	r.Tell(task.Event{Phase: resetPhase, State: task.Started})
+	wanted := slices.DeleteFunc(r.Connected(), func(t *task.Host) bool { return !r.IsWanted(t) })
+	err := r.OnAll(wanted, func(_ int, t *task.Host) error { return resetHost(ctx, r, t) })
+	state := task.Done
 	if err != nil {
-		state = Failed
+		state = task.Failed
 	}
-	r.tell(Event{Phase: resetPhase, State: state, Duration: r.Now().Sub(begin)})
-	if err != nil || r.DryRun || len(wanted) < len(r.targets) {
+	r.Tell(task.Event{Phase: resetPhase, State: state, Duration: r.Now().Sub(begin)})
+	if err != nil || r.DryRun || len(wanted) < len(r.Hosts) {
 		return err // there is, or may be, still a cluster
 	}
-	return r.dir.remove(adminConfFile)
+	return r.Dir.Remove(task.AdminConfFile)
 }
 
-func (r *run) resetHost(ctx context.Context, t *Target) error {
+func resetHost(ctx context.Context, r *engine.Run, t *task.Host) error {
 	for _, task := range resetTasks() {
-		if err := r.taskOn(ctx, resetPhase, task, t); err != nil {
+		if err := r.TaskOn(ctx, resetPhase, task, t); err != nil {
 			return err
 		}
 	}
 	if r.DryRun {
 		return nil
 	}
-	return t.forget(inTask(ctx, resetPhase))
+	return forget(task.InTask(ctx, resetPhase), t)
 }
 
-const (
-	resetPhase = "reset"
-	unitDir    = "/etc/systemd/system/"
-)
+const resetPhase = "reset"
 
 // resetTasks lists what is taken away, in order. What has a name that others use, too, is only touched on hosts where
 // an installation has left its stamps.
-func resetTasks() []Task {
-	return []Task{
+func resetTasks() []task.Task {
+	return []task.Task{
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
-		{Name: "kubernetes", Done: installed((*Site).kubernetesPaths), Do: removeKubernetes},
-		{Name: "services", Done: installed((*Site).leavings), Do: removeLeavings},
+		{Name: "kubernetes", Done: installed(kubernetesPaths), Do: removeKubernetes},
+		{Name: "services", Done: installed(leavings), Do: removeLeavings},
 		{Name: "data", Done: noDataLeft, Do: removeDataLeft},
-		{Name: "network", Done: installed((*Site).networkPaths), Do: removeNetwork},
+		{Name: "network", Done: installed(networkPaths), Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
@@ -82,44 +86,44 @@ func resetTasks() []Task {
 }
 
 // notInstalled tells that no task has left a stamp.
-func notInstalled(ctx context.Context, t *Target) (bool, error) {
-	there, err := t.test(ctx, "test", "-d", stampDir)
+func notInstalled(ctx context.Context, t *task.Host) (bool, error) {
+	there, err := t.Test(ctx, "test", "-d", task.StampDir)
 	return !there, err
 }
 
 // installed is Done of what is taken away where an installation has left its stamps. A dry run is told which of the paths are
 // there.
-func installed(paths func(*Site) []string) func(context.Context, *Target) (bool, error) {
-	return func(ctx context.Context, t *Target) (bool, error) {
+func installed(paths func(*task.Site) []string) func(context.Context, *task.Host) (bool, error) {
+	return func(ctx context.Context, t *task.Host) (bool, error) {
 		done, err := notInstalled(ctx, t)
-		if err == nil && !done && t.run.DryRun {
-			_, err = t.anyOf(ctx, paths(t.run)...)
+		if err == nil && !done && t.Site.DryRun {
+			_, err = t.AnyOf(ctx, paths(t.Site)...)
 		}
 		return done, err
 	}
 }
 
 // kubernetesPaths are what removeKubernetes removes before all.
-func (r *Site) kubernetesPaths() []string {
-	return []string{unitDir + "kubelet.service", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd"}
+func kubernetesPaths(r *task.Site) []string {
+	return []string{task.UnitDir + "kubelet.service", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd"}
 }
 
-func (r *Site) networkPaths() []string {
+func networkPaths(r *task.Site) []string {
 	const links = "/sys/class/net/"
 	return []string{links + "cni0", links + "flannel.1", "/etc/cni", "/var/lib/cni", "/run/flannel"}
 }
 
 // leavings are the units and paths that tasks say that they leave.
-func (r *Site) leavings() []string {
+func leavings(r *task.Site) []string {
 	var paths []string
-	for _, phase := range Plan(r.cluster) {
-		for _, task := range phase.Tasks {
-			for _, unit := range task.Leaves.Units {
-				paths = append(paths, unitDir+unit)
+	for _, phase := range Plan(r.Cluster) {
+		for _, step := range phase.Tasks {
+			for _, unit := range step.Leaves.Units {
+				paths = append(paths, task.UnitDir+unit)
 			}
-			paths = append(paths, task.Leaves.Paths...)
+			paths = append(paths, step.Leaves.Paths...)
 			if r.WithData {
-				paths = append(paths, task.Leaves.Data...)
+				paths = append(paths, step.Leaves.Data...)
 			}
 		}
 	}
@@ -127,45 +131,45 @@ func (r *Site) leavings() []string {
 }
 
 // removeKubernetes stops the kubelet and the pods and removes the cluster's state from the host, etcd's included.
-func removeKubernetes(ctx context.Context, t *Target) error {
-	if err := t.stopK3s(ctx); err != nil {
+func removeKubernetes(ctx context.Context, t *task.Host) error {
+	if err := k3s.StopK3s(ctx, t); err != nil {
 		return err
 	}
-	if _, err := t.test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
+	if _, err := t.Test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
 		return err
 	}
-	kubeadm, err := t.test(ctx, "test", "-x", "/usr/local/bin/kubeadm")
+	kubeadm, err := t.Test(ctx, "test", "-x", "/usr/local/bin/kubeadm")
 	if err != nil {
 		return err
 	}
 	if kubeadm {
-		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + runtimeOf(t.run.cluster).socket}
-		if t.run.scope.Whole() || t.run.scope.Leaving {
+		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + cri.RuntimeOf(t.Site.Cluster).Socket}
+		if t.Site.Scope.Whole() || t.Site.Scope.Leaving {
 			// Every member goes: asking the others to let this one go would wait for those that have gone. A node that is being
 			// deleted is a member no more.
 			args = append(args, "--skip-phases=remove-etcd-member")
 		}
 		// It fails on a host where it never got far; what it would have removed is removed below.
-		if _, err := t.test(ctx, args...); err != nil {
+		if _, err := t.Test(ctx, args...); err != nil {
 			return err
 		}
 	}
-	if err := t.removeUnit(ctx, "kubelet.service"); err != nil {
+	if err := t.RemoveUnit(ctx, "kubelet.service"); err != nil {
 		return err
 	}
-	if err := t.unmount(ctx, "/var/lib/kubelet/"); err != nil {
+	if err := t.Unmount(ctx, "/var/lib/kubelet/"); err != nil {
 		return err
 	}
-	return t.empty(ctx, "/etc/systemd/system/kubelet.service.d", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd",
+	return t.Empty(ctx, "/etc/systemd/system/kubelet.service.d", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd",
 		"/usr/libexec/kubernetes", "/var/log/pods", "/var/log/containers")
 }
 
 // removeLeavings takes away what tasks say that they leave, the last task's first.
-func removeLeavings(ctx context.Context, t *Target) error {
-	phases := Plan(t.run.cluster)
+func removeLeavings(ctx context.Context, t *task.Host) error {
+	phases := Plan(t.Site.Cluster)
 	for _, phase := range slices.Backward(phases) {
 		for _, task := range slices.Backward(phase.Tasks) {
-			if err := t.removeLeaves(ctx, task.Leaves); err != nil {
+			if err := removeLeaves(ctx, t, task.Leaves); err != nil {
 				return fmt.Errorf("%s: %w", task.Name, err)
 			}
 		}
@@ -173,223 +177,158 @@ func removeLeavings(ctx context.Context, t *Target) error {
 	return nil
 }
 
-func (t *Target) removeLeaves(ctx context.Context, l Leaves) error {
+func removeLeaves(ctx context.Context, t *task.Host, l task.Leaves) error {
 	if l.Undo != nil {
 		if err := l.Undo(ctx, t); err != nil {
 			return err
 		}
 	}
 	for _, unit := range l.Units {
-		if err := t.removeUnit(ctx, unit); err != nil {
+		if err := t.RemoveUnit(ctx, unit); err != nil {
 			return err
 		}
 	}
 	for _, link := range l.Links {
-		if _, err := t.test(ctx, "ip", "link", "delete", link); err != nil {
+		if _, err := t.Test(ctx, "ip", "link", "delete", link); err != nil {
 			return err
 		}
 	}
 	paths := l.Paths
-	if t.run.WithData {
+	if t.Site.WithData {
 		paths = slices.Concat(paths, l.Data)
-	} else if err := t.leaveData(ctx, l.Data...); err != nil {
+	} else if err := t.LeaveData(ctx, l.Data...); err != nil {
 		return err
 	}
 	for _, p := range paths {
-		if err := t.remove(ctx, p); err != nil {
+		if err := t.Remove(ctx, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// remove removes a file, or a directory with all that is in it.
-func (t *Target) remove(ctx context.Context, path string) error {
-	if dir, err := t.test(ctx, "test", "-d", path); err != nil {
-		return err
-	} else if dir {
-		return t.empty(ctx, path)
-	}
-	return t.command(ctx, "rm", "-f", "--", path)
-}
-
 // removeNetwork removes the pod network's interfaces, namespaces and configuration, and the packet filter rules that
 // belong to Kubernetes.
-func removeNetwork(ctx context.Context, t *Target) error {
+func removeNetwork(ctx context.Context, t *task.Host) error {
 	for _, link := range []string{"cni0", "flannel.1", "flannel-v6.1", "kube-ipvs0"} {
-		if _, err := t.test(ctx, "ip", "link", "delete", link); err != nil {
+		if _, err := t.Test(ctx, "ip", "link", "delete", link); err != nil {
 			return err
 		}
 	}
-	spaces, err := t.output(ctx, "ip", "netns", "list")
+	spaces, err := t.Output(ctx, "ip", "netns", "list")
 	if err != nil {
 		return err
 	}
 	for line := range strings.Lines(string(spaces)) {
 		if name := strings.Fields(line); len(name) > 0 && strings.HasPrefix(name[0], "cni-") {
-			if err := t.command(ctx, "ip", "netns", "delete", name[0]); err != nil {
+			if err := t.Run(ctx, "ip", "netns", "delete", name[0]); err != nil {
 				return err
 			}
 		}
 	}
-	if err := t.removeRules(ctx, isKubernetes); err != nil {
+	if err := t.RemoveRules(ctx, machine.IsKubernetes); err != nil {
 		return err
 	}
 	for _, family := range []string{"ip", "ip6"} {
-		if _, err := t.test(ctx, "nft", "delete", "table", family, "kube-proxy"); err != nil {
+		if _, err := t.Test(ctx, "nft", "delete", "table", family, "kube-proxy"); err != nil {
 			return err
 		}
 	}
 	// flannel's pod puts its plugin beside the others.
-	if err := t.command(ctx, "rm", "-f", "/opt/cni/bin/flannel"); err != nil {
+	if err := t.Run(ctx, "rm", "-f", "/opt/cni/bin/flannel"); err != nil {
 		return err
 	}
-	return t.empty(ctx, "/etc/cni", "/var/lib/cni", "/run/flannel")
+	return t.Empty(ctx, "/etc/cni", "/var/lib/cni", "/run/flannel")
 }
 
-// removeRules takes the rules with words that are somebody's own out of the packet filter and leaves the others as they are.
-func (t *Target) removeRules(ctx context.Context, own func(word string) bool) error {
-	for _, command := range []string{"iptables", "ip6tables"} {
-		out := &capped.Buffer{Most: maxFile}
-		there, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{command + "-save"}, Stdout: out}))
-		if err != nil {
-			return err
-		}
-		if !there {
-			continue
-		}
-		rules, changed := withoutRules(out.String(), own)
-		if !changed {
-			continue
-		}
-		if err := t.feed(ctx, []byte(rules), command+"-restore"); err != nil {
-			return err
-		}
+func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
+	paths := []string{task.UnitDir + siteregistry.RegistryUnit}
+	if t.Site.WithData {
+		paths = append(paths, siteregistry.RegistryData)
 	}
-	return nil
-}
-
-// withoutRules removes the chains that are somebody's own, and every rule that mentions one or has another word of theirs, from
-// what iptables-save prints.
-func withoutRules(rules string, own func(word string) bool) (kept string, changed bool) {
-	var b strings.Builder
-	for line := range strings.Lines(rules) {
-		theirs := slices.ContainsFunc(strings.Fields(line), func(word string) bool { return own(strings.TrimPrefix(word, ":")) })
-		if theirs && !strings.HasPrefix(line, "#") {
-			changed = true
-			continue
-		}
-		b.WriteString(line)
-	}
-	return b.String(), changed
-}
-
-// isKubernetes tells whether a word of a rule is of Kubernetes or of a pod network.
-func isKubernetes(word string) bool {
-	return slices.ContainsFunc(ownChains(), func(p string) bool { return strings.HasPrefix(word, p) })
-}
-
-func noRegistry(ctx context.Context, t *Target) (bool, error) {
-	paths := []string{unitDir + registryUnit}
-	if t.run.WithData {
-		paths = append(paths, registryData)
-	}
-	there, err := t.anyOf(ctx, paths...)
-	if err == nil && !there && t.run.WithData { // a run that was killed may have left the user alone
-		there, err = t.hasRegistryAccount(ctx)
+	there, err := t.AnyOf(ctx, paths...)
+	if err == nil && !there && t.Site.WithData { // a run that was killed may have left the user alone
+		there, err = hasRegistryAccount(ctx, t)
 	}
 	return !there, err
 }
 
 // removeRegistry removes the service, and its user unless images of that user stay.
-func removeRegistry(ctx context.Context, t *Target) error {
-	if err := t.removeUnit(ctx, registryUnit); err != nil {
+func removeRegistry(ctx context.Context, t *task.Host) error {
+	if err := t.RemoveUnit(ctx, siteregistry.RegistryUnit); err != nil {
 		return err
 	}
-	if t.run.WithData {
-		if err := t.empty(ctx, registryData); err != nil {
+	if t.Site.WithData {
+		if err := t.Empty(ctx, siteregistry.RegistryData); err != nil {
 			return err
 		}
-	} else if stays, err := t.test(ctx, "test", "-e", registryData); err != nil || stays {
+	} else if stays, err := t.Test(ctx, "test", "-e", siteregistry.RegistryData); err != nil || stays {
 		return err
 	}
-	if there, err := t.hasRegistryAccount(ctx); err != nil || !there {
+	if there, err := hasRegistryAccount(ctx, t); err != nil || !there {
 		return err
 	}
-	return t.command(ctx, "userdel", registryAccount)
+	return t.Run(ctx, "userdel", siteregistry.RegistryAccount)
 }
 
-func (t *Target) hasRegistryAccount(ctx context.Context) (bool, error) {
-	return t.test(ctx, "getent", "passwd", registryAccount)
+func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
+	return t.Test(ctx, "getent", "passwd", siteregistry.RegistryAccount)
 }
 
 // isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
-func isRestored(ctx context.Context, t *Target) (bool, error) {
-	left, err := t.anyOf(ctx, unitDir+routeUnit, sysctlPath, modulesPath, sysctlWas, swapMasked)
+func isRestored(ctx context.Context, t *task.Host) (bool, error) {
+	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlWas, machine.SwapMasked)
 	if err != nil || left {
 		return false, err
 	}
-	hosts, err := t.read(ctx, "/etc/hosts")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || !bytes.Equal(hosts, withBlock(hosts, nil)) {
-		because(ctx, "/etc/hosts")
+	hosts, err := t.Read(ctx, "/etc/hosts")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || !bytes.Equal(hosts, machine.WithBlock(hosts, nil)) {
+		task.Because(ctx, "/etc/hosts")
 		return false, err
 	}
-	fstab, err := t.read(ctx, "/etc/fstab")
+	fstab, err := t.Read(ctx, "/etc/fstab")
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
-	return bytes.Equal(fstab, withSwap(fstab)), err
+	return bytes.Equal(fstab, machine.WithSwap(fstab)), err
 }
-
-//go:embed scripts/list-existing.sh
-var listExistingScript string
 
 //go:embed scripts/forget.sh
 var forgetScript string
 
-// anyOf tells whether one of the paths exists, and says which, as a reason.
-func (t *Target) anyOf(ctx context.Context, paths ...string) (bool, error) {
-	out, err := t.output(ctx, host.Script("list-existing.sh", listExistingScript, paths...)...)
-	if err != nil || len(out) == 0 {
-		return false, err
-	}
-	because(ctx, "%s", strings.Join(strings.Fields(string(out)), ", "))
-	return true, nil
-}
-
 // restoreHost puts back what the host was before.
-func restoreHost(ctx context.Context, t *Target) error {
-	if err := t.removeUnit(ctx, routeUnit); err != nil {
+func restoreHost(ctx context.Context, t *task.Host) error {
+	if err := t.RemoveUnit(ctx, machine.RouteUnit); err != nil {
 		return err
 	}
-	if err := t.restoreParameters(ctx); err != nil {
+	if err := restoreParameters(ctx, t); err != nil {
 		return err
 	}
-	hosts, err := t.read(ctx, "/etc/hosts")
-	if err == nil && !bytes.Equal(hosts, withBlock(hosts, nil)) {
-		err = t.edit(ctx, "/etc/hosts", withBlock(hosts, nil))
+	hosts, err := t.Read(ctx, "/etc/hosts")
+	if err == nil && !bytes.Equal(hosts, machine.WithBlock(hosts, nil)) {
+		err = t.Edit(ctx, "/etc/hosts", machine.WithBlock(hosts, nil))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return t.restoreSwap(ctx)
+	return machine.RestoreSwap(ctx, t)
 }
 
 // restoreParameters sets the kernel's parameters to what they were. One that the kernel does not take any more is left.
-func (t *Target) restoreParameters(ctx context.Context) error {
-	if err := t.command(ctx, "rm", "-f", sysctlPath, modulesPath); err != nil {
+func restoreParameters(ctx context.Context, t *task.Host) error {
+	if err := t.Run(ctx, "rm", "-f", machine.SysctlPath, machine.ModulesPath); err != nil {
 		return err
 	}
-	was, err := t.read(ctx, sysctlWas)
+	was, err := t.Read(ctx, machine.SysctlWas)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	before := parseSysctl(was)
+	before := task.ParseSysctl(was)
 	for _, key := range slices.Sorted(maps.Keys(before)) {
-		if _, err := t.test(ctx, "sysctl", "--write", key+"="+before[key]); err != nil {
+		if _, err := t.Test(ctx, "sysctl", "--write", key+"="+before[key]); err != nil {
 			return err
 		}
 	}
@@ -398,13 +337,13 @@ func (t *Target) restoreParameters(ctx context.Context) error {
 
 // ownFiles are the files and directories that nobody but an installation makes.
 func ownFiles() []string {
-	return []string{configDir, registryBinary, hooksOnHost, hookStamps, beforeDir, kubeadmFile, provisionDir, stateDir + "/receive"}
+	return []string{task.ConfigDir, siteregistry.RegistryBinary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.File, task.ProvisionDir, task.StateDir + "/receive"}
 }
 
 // sharedFiles are those that others may have made where no installation has left its stamps.
-func (r *Site) sharedFiles() []string {
+func sharedFiles(r *task.Site) []string {
 	var paths []string
-	for _, phase := range Plan(r.cluster) {
+	for _, phase := range Plan(r.Cluster) {
 		for _, task := range phase.Tasks {
 			for _, f := range task.Files {
 				paths = append(paths, f.Path)
@@ -414,120 +353,41 @@ func (r *Site) sharedFiles() []string {
 	return paths
 }
 
-func noFiles(ctx context.Context, t *Target) (bool, error) {
-	left, err := t.anyOf(ctx, stampDir, configDir, registryBinary, hookStamps, beforeDir)
+func noFiles(ctx context.Context, t *task.Host) (bool, error) {
+	left, err := t.AnyOf(ctx, task.StampDir, task.ConfigDir, siteregistry.RegistryBinary, engine.HookStamps, task.BeforeDir)
 	return !left, err
 }
 
 // removeFiles removes the installation's own files. The stamps go last, because they say that there is something to
 // remove. Directories that others use, too, stay unless they are empty.
-func removeFiles(ctx context.Context, t *Target) error {
+func removeFiles(ctx context.Context, t *task.Host) error {
 	nothing, err := notInstalled(ctx, t)
 	if err != nil {
 		return err
 	}
 	paths := ownFiles()
 	if !nothing {
-		paths = slices.Concat(paths, t.run.sharedFiles(), []string{stampDir})
+		paths = slices.Concat(paths, sharedFiles(t.Site), []string{task.StampDir})
 	}
-	if err := t.command(ctx, append([]string{"rm", "-rf", "--"}, paths...)...); err != nil {
+	if err := t.Run(ctx, append([]string{"rm", "-rf", "--"}, paths...)...); err != nil {
 		return err
 	}
-	if _, err := t.test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
-		path.Dir(composePlugin), path.Dir(path.Dir(composePlugin)),
-		"/etc/kubekey", path.Dir(registryBinary), path.Dir(localPath)); err != nil {
+	if _, err := t.Test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
+		path.Dir(siteregistry.ComposePlugin), path.Dir(path.Dir(siteregistry.ComposePlugin)),
+		"/etc/kubekey", path.Dir(siteregistry.RegistryBinary), path.Dir(addon.LocalPath)); err != nil {
 		return err
 	}
-	if parents := slices.Concat(runtimeOf(t.run.cluster).parents, t.run.distribution.parents); len(parents) > 0 {
-		if _, err := t.test(ctx, append([]string{"rmdir"}, parents...)...); err != nil {
+	if parents := slices.Concat(cri.RuntimeOf(t.Site.Cluster).Parents, t.Site.Distribution.Parents); len(parents) > 0 {
+		if _, err := t.Test(ctx, append([]string{"rmdir"}, parents...)...); err != nil {
 			return err
 		}
 	}
-	return t.systemctl(ctx, "daemon-reload")
+	return t.Systemctl(ctx, "daemon-reload")
 }
 
 // forget removes the helper and the lock, and with them the last that there is of ours. under is a command that runs
 // another one, or nothing.
-func (t *Target) forget(ctx context.Context, under ...string) error {
-	ctx = describedAs(ctx, "remove the helper and the lock from "+stateDir)
-	return t.command(ctx, append(under, host.Script("forget.sh", forgetScript, stateDir)...)...)
-}
-
-// removeUnit stops a unit that an installation made, and removes it.
-func (t *Target) removeUnit(ctx context.Context, unit string) error {
-	file := unitDir + unit
-	there, err := t.test(ctx, "test", "-e", file)
-	if err != nil || !there {
-		return err
-	}
-	if err := t.systemctl(ctx, "disable", "--now", unit); err != nil {
-		return err
-	}
-	if err := t.command(ctx, "rm", "-f", file); err != nil {
-		return err
-	}
-	return t.systemctl(ctx, "daemon-reload")
-}
-
-// unmount unmounts everything below some paths, what was mounted last first. The kernel tells real paths, and a site may have put a
-// large directory on another disk by a link.
-func (t *Target) unmount(ctx context.Context, prefixes ...string) error {
-	for _, p := range slices.Clone(prefixes) {
-		real, err := t.output(ctx, "readlink", "-f", "--", strings.TrimSuffix(p, "/"))
-		if _, err := succeeded(err); err != nil {
-			return err
-		}
-		if at := strings.TrimSpace(string(real)); at != "" && strings.HasSuffix(p, "/") {
-			prefixes = append(prefixes, at+"/")
-		}
-	}
-	mounts, err := t.output(withoutOutput(ctx), "cat", "/proc/mounts")
-	if err != nil {
-		return err
-	}
-	for _, point := range mountsBelow(string(mounts), prefixes) {
-		if err := t.command(ctx, "umount", "--lazy", point); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// mountsBelow returns the mount points with one of the prefixes, the last first.
-func mountsBelow(mounts string, prefixes []string) []string {
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	var points []string
-	for line := range strings.Lines(mounts) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		point := unescape.Replace(fields[1])
-		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(point, p) }) {
-			points = append(points, point)
-		}
-	}
-	slices.Reverse(points)
-	return points
-}
-
-// empty removes directories with all that is in them. A directory that is a mount point itself stays, empty, and so does one that a
-// link leads to.
-func (t *Target) empty(ctx context.Context, dirs ...string) error {
-	for _, dir := range dirs {
-		there, err := t.test(ctx, "test", "-d", dir)
-		if err != nil {
-			return err
-		}
-		if !there {
-			continue
-		}
-		if err := t.command(ctx, "find", dir+"/", "-xdev", "-mindepth", "1", "-delete"); err != nil {
-			return err
-		}
-		if _, err := t.test(ctx, "rmdir", dir); err != nil {
-			return err
-		}
-	}
-	return nil
+func forget(ctx context.Context, t *task.Host, under ...string) error {
+	ctx = task.DescribedAs(ctx, "remove the helper and the lock from "+task.StateDir)
+	return t.Run(ctx, append(under, host.Script("forget.sh", forgetScript, task.StateDir)...)...)
 }

@@ -13,7 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -31,14 +34,14 @@ func (s *site) dialing(lost string) {
 func TestResetOfWhatIsThere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1", "node2")
-	if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{hostsTask()}}}); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.run(t, nil).dir.write(adminConfFile, nil); err != nil {
+	if err := s.run(t, nil).Dir.Write(task.AdminConfFile, nil); err != nil {
 		t.Fatal(err)
 	}
-	hook := hook{name: "pre_install.sh", data: []byte("#!/bin/sh\n")}
-	if err := s.run(t, nil).targets[2].runHook(t.Context(), hook); err != nil {
+	hook := engine.Hook{Name: "pre_install.sh", Data: []byte("#!/bin/sh\n")}
+	if err := engine.RunHook(t.Context(), s.run(t, nil).Hosts[2], hook); err != nil {
 		t.Fatal(err)
 	}
 	s.dialing("node1")
@@ -51,12 +54,12 @@ func TestResetOfWhatIsThere(t *testing.T) {
 			t.Errorf("%s: our lines are in /etc/hosts: %v, want %v", name, got, want)
 		}
 	}
-	for _, path := range []string{hooksOnHost, stateDir} {
+	for _, path := range []string{engine.HooksOnHost, task.StateDir} {
 		if _, err := os.Stat(filepath.Join(s.hosts["node2"].root, path)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("node2 still has %s (%v)", path, err)
 		}
 	}
-	admin := filepath.Join(s.options.WorkDir, adminConfFile)
+	admin := filepath.Join(s.options.WorkDir, task.AdminConfFile)
 	if _, err := os.Stat(admin); err != nil {
 		t.Error("admin.conf is gone before the cluster is:", err)
 	}
@@ -89,8 +92,8 @@ func TestResetFollowsLinks(t *testing.T) {
 		unmounted = append(unmounted, cmd.Args[len(cmd.Args)-1])
 		return nil
 	})
-	c := s.run(t, nil).targets[0]
-	if err := errors.Join(c.unmount(t.Context(), "/var/lib/kubelet/", "/run/none/"), c.empty(t.Context(), "/var/lib/kubelet")); err != nil {
+	c := s.run(t, nil).Hosts[0]
+	if err := errors.Join(c.Unmount(t.Context(), "/var/lib/kubelet/", "/run/none/"), c.Empty(t.Context(), "/var/lib/kubelet")); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"/data/kubelet/pods/a/volumes"}; !slices.Equal(unmounted, want) {
@@ -123,14 +126,14 @@ func TestResetRestores(t *testing.T) {
 	h.mkdir(t, "/etc/modules-load.d")
 	before := h.tree(t)
 	c := s.options.Cluster
-	phases := []Phase{{Name: "init", Tasks: []Task{hostsTask(), swapTask(c), kernelTask(c), routeTask(c)}}}
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c)}}}
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if during := h.tree(t); during == before {
 		t.Error("nothing was changed")
 	}
-	s.resetWould(t, "node1", "host", "/etc/systemd/system/"+routeUnit, sysctlPath)
+	s.resetWould(t, "node1", "host", "/etc/systemd/system/"+machine.RouteUnit, machine.SysctlPath)
 	if err := Reset(t.Context(), s.options); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +146,7 @@ func TestResetRestores(t *testing.T) {
 func TestResetLimit(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
-	if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{hostsTask()}}}); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}); err != nil {
 		t.Fatal(err)
 	}
 	s.dialing("cp1")
@@ -161,14 +164,14 @@ func TestTwoRunsWithOneWorkDirectory(t *testing.T) {
 	s := newSite(t, "cp1")
 	s.dialing("")
 	r := s.run(t, nil)
-	if err := r.dir.lock(thisOwner(r.Now())); err != nil {
+	if err := r.Dir.Lock(task.ThisOwner(r.Now())); err != nil {
 		t.Fatal(err)
 	}
-	var locked *LockedError
+	var locked *task.LockedError
 	if err := Reset(t.Context(), s.options); !errors.As(err, &locked) || !strings.Contains(err.Error(), "work directory "+s.options.WorkDir) {
 		t.Errorf("a second run: %v", err)
 	}
-	if err := r.dir.close(); err != nil {
+	if err := r.Dir.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := Reset(t.Context(), s.options); err != nil {
@@ -180,14 +183,14 @@ func TestTwoRunsWithOneWorkDirectory(t *testing.T) {
 func TestLookingLeavesARunAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	one, two := s.run(t, nil).targets[0], s.run(t, nil).targets[0]
+	one, two := s.run(t, nil).Hosts[0], s.run(t, nil).Hosts[0]
 	helper := filepath.Join(s.hosts["cp1"].root, host.HelperPath)
 	s.hosts["cp1"].put(t, host.HelperPath, "")
-	release, err := one.lock(t.Context(), thisOwner(one.run.Now()))
+	release, err := engine.Lock(t.Context(), one, task.ThisOwner(one.Site.Now()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := two.forgetHelper(t.Context()); err != nil {
+	if err := forgetHelper(t.Context(), two); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(helper); err != nil {
@@ -195,17 +198,17 @@ func TestLookingLeavesARunAlone(t *testing.T) {
 	}
 	release()
 	for range 2 {
-		if err := two.forgetHelper(t.Context()); err != nil {
+		if err := forgetHelper(t.Context(), two); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(s.hosts["cp1"].root, stateDir)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(s.hosts["cp1"].root, task.StateDir)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something is left: %v", err)
 	}
 }
 
 // resetWould wants a dry run of reset to name paths on a host.
-func (s *site) resetWould(t *testing.T, host, task string, paths ...string) {
+func (s *site) resetWould(t *testing.T, host, step string, paths ...string) {
 	t.Helper()
 	o := s.options
 	o.DryRun = true
@@ -213,13 +216,13 @@ func (s *site) resetWould(t *testing.T, host, task string, paths ...string) {
 	if err := Reset(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(s.events, func(e Event) bool { return e.State == Would && e.Host == host && e.Task == task })
+	i := slices.IndexFunc(s.events, func(e task.Event) bool { return e.State == task.Would && e.Host == host && e.Task == step })
 	if i < 0 {
-		t.Fatalf("nothing about %s on %s in %+v", task, host, s.events)
+		t.Fatalf("nothing about %s on %s in %+v", step, host, s.events)
 	}
 	for _, p := range paths {
 		if !strings.Contains(s.events[i].Message, p) {
-			t.Errorf("%s would go with %q, which lacks %s", task, s.events[i].Message, p)
+			t.Errorf("%s would go with %q, which lacks %s", step, s.events[i].Message, p)
 		}
 	}
 }

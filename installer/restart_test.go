@@ -8,6 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
 // played are a control plane's processes that exist as files with their ids. The script that looks for and ends them is a real
@@ -74,7 +78,7 @@ fi`
 			t.Parallel()
 			p, cp1 := playedControlPlane(t, c.cluster)
 			p.stub(t, "kubectl", c.kubectl)
-			if err := cp1.command(t.Context(), cp1.restartScript(3, 5, controlPlaneProcesses(cp1.run.cluster)...)...); err != nil {
+			if err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, 3, 5, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...); err != nil {
 				t.Fatal(err)
 			}
 			if got := p.log(t); got != c.want {
@@ -89,7 +93,7 @@ func TestRestartKills(t *testing.T) {
 	t.Parallel()
 	p, cp1 := playedControlPlane(t, "")
 	p.stub(t, "pkill", `echo "end $1 $name" >>"$dir/log"; [ "$name$1" = kube-apiserver--full ] || echo 1 >"$dir/$name"`)
-	if err := cp1.command(t.Context(), cp1.restartScript(restartStep, 5, controlPlaneProcesses(cp1.run.cluster)...)...); err != nil {
+	if err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, kubeadm.RestartStep, 5, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...); err != nil {
 		t.Fatal(err)
 	}
 	const want = "end --full etcd ask end --full kube-apiserver end -KILL kube-apiserver ask end --full kube-controller-manager ask end --full kube-scheduler ask ask"
@@ -107,7 +111,7 @@ func TestRestartFails(t *testing.T) {
 	} {
 		p, cp1 := playedControlPlane(t, "")
 		p.stub(t, stubs[0], stubs[1])
-		err := cp1.command(t.Context(), cp1.restartScript(1, 2, controlPlaneProcesses(cp1.run.cluster)...)...)
+		err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, 1, 2, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
@@ -119,7 +123,7 @@ func TestRestartAsksItself(t *testing.T) {
 	t.Parallel()
 	p, cp1 := playedControlPlane(t, "")
 	p.stub(t, "kubectl", `echo "$*" >>"$dir/log"`)
-	if err := cp1.restartControlPlane(t.Context()); err != nil {
+	if err := kubeadm.RestartControlPlane(t.Context(), cp1); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.log(t); !strings.Contains(got, "--server=https://10.0.0.3:6443 get --raw=/readyz") {
@@ -127,9 +131,9 @@ func TestRestartAsksItself(t *testing.T) {
 	}
 }
 
-func playedControlPlane(t *testing.T, more string) (*played, *Target) {
+func playedControlPlane(t *testing.T, more string) (*played, *task.Host) {
 	t.Helper()
 	s := newSite(t, "cp1")
-	s.options.Cluster = cluster(t, more).WithDefaults()
-	return playProcesses(t, s.hosts["cp1"]), s.run(t, nil).targets[0]
+	s.options.Cluster = tasktest.Cluster(t, more).WithDefaults()
+	return playProcesses(t, s.hosts["cp1"]), s.run(t, nil).Hosts[0]
 }

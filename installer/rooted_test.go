@@ -18,8 +18,11 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -242,8 +245,8 @@ func (h *rooted) said(word string) []string {
 // A site is hosts without a network.
 type site struct {
 	hosts   map[string]*rooted
-	options Options
-	events  []Event
+	options engine.Options
+	events  []task.Event
 	mu      sync.Mutex
 }
 
@@ -268,11 +271,11 @@ func newSite(t *testing.T, names ...string) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.options = Options{
-		Cluster:   cluster(t, ""),
+	s.options = engine.Options{
+		Cluster:   tasktest.Cluster(t, ""),
 		Inventory: inv,
 		WorkDir:   filepath.Join(t.TempDir(), "work"),
-		Progress: func(e Event) {
+		Progress: func(e task.Event) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.events = append(s.events, e)
@@ -282,20 +285,20 @@ func newSite(t *testing.T, names ...string) *site {
 }
 
 // run prepares a run whose targets are connected.
-func (s *site) run(t *testing.T, b *bundle.Reader) *run {
+func (s *site) run(t *testing.T, b *bundle.Reader) *engine.Run {
 	t.Helper()
 	s.options.Bundle = b
-	r, err := newRun(s.options, changing())
+	r, err := newRun(s.options, engine.Changing())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = r.dir.close() })
-	r.journal = &journal{mask: r.mask, now: r.Now, w: io.Discard}
+	t.Cleanup(func() { _ = r.Dir.Close() })
+	r.Journal = &engine.Journal{Mask: r.Mask, Now: r.Now, Writer: io.Discard}
 	for _, h := range s.options.Inventory.Hosts() {
-		r.sessions[h.Name] = new(session)
-		r.targets = append(r.targets, &Target{
-			Host: h, IP: h.InternalIPv4, Arch: "amd64", run: r.Site,
-			on: &journaled{Host: s.hosts[h.Name], watch: r.watch(h.Name), journal: r.journal},
+		r.Sessions[h.Name] = new(engine.Session)
+		r.Hosts = append(r.Hosts, &task.Host{
+			Host: h, IP: h.InternalIPv4, Arch: "amd64", Site: r.Site,
+			Conn: &engine.Journaled{Host: s.hosts[h.Name], Watch: r.Watch(h.Name), Journal: r.Journal},
 		})
 	}
 	return r
@@ -307,7 +310,7 @@ func (s *site) states() []string {
 	defer s.mu.Unlock()
 	var list []string
 	for _, e := range s.events {
-		if e.Task != "" && e.State != Started && e.State != Progress {
+		if e.Task != "" && e.State != task.Started && e.State != task.Progress {
 			list = append(list, e.Task+"@"+e.Host+" "+string(e.State))
 		}
 	}

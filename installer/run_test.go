@@ -4,7 +4,6 @@ package installer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -16,19 +15,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // flag is a task that is done on a host once it was done.
-func flagTask(name string, where Where, done *sync.Map, do func(t *Target) error) Task {
-	return Task{
+func flagTask(name string, where task.Where, done *sync.Map, do func(t *task.Host) error) task.Task {
+	return task.Task{
 		Name: name, Where: where,
-		Done: func(_ context.Context, t *Target) (bool, error) {
+		Done: func(_ context.Context, t *task.Host) (bool, error) {
 			_, ok := done.Load(name + t.Name)
 			return ok, nil
 		},
-		Do: func(_ context.Context, t *Target) error {
+		Do: func(_ context.Context, t *task.Host) error {
 			if err := do(t); err != nil {
 				return err
 			}
@@ -43,22 +46,22 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 	s := newSite(t, "cp1", "node1", "node2")
 	var done sync.Map
 	broken := true
-	fine := func(*Target) error { return nil }
-	phases := []Phase{
-		{Name: "one", Tasks: []Task{flagTask("a", Each, &done, fine), flagTask("b", First, &done, fine)}},
-		{Name: "two", Tasks: []Task{
-			flagTask("c", Each, &done, func(t *Target) error {
+	fine := func(*task.Host) error { return nil }
+	phases := []task.Phase{
+		{Name: "one", Tasks: []task.Task{flagTask("a", task.Each, &done, fine), flagTask("b", task.First, &done, fine)}},
+		{Name: "two", Tasks: []task.Task{
+			flagTask("c", task.Each, &done, func(t *task.Host) error {
 				if broken && t.Name == "node1" {
 					return errors.New("no space left")
 				}
 				return nil
 			}),
-			flagTask("d", Each, &done, fine),
+			flagTask("d", task.Each, &done, fine),
 		}},
-		{Name: "three", Tasks: []Task{flagTask("e", Here, &done, fine)}},
+		{Name: "three", Tasks: []task.Task{flagTask("e", task.Here, &done, fine)}},
 	}
-	err := s.run(t, nil).phases(t.Context(), phases)
-	var failed *TaskError
+	err := s.run(t, nil).Phases(t.Context(), phases)
+	var failed *engine.TaskError
 	if !errors.As(err, &failed) || failed.Host != "node1" || failed.Task != "c" || failed.Phase != "two" {
 		t.Fatalf("got %v, want node1's failure", err)
 	}
@@ -75,7 +78,7 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 	}
 	broken = false
 	r := s.run(t, nil)
-	if err := r.phases(t.Context(), phases); err != nil {
+	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	want = []string{
@@ -85,8 +88,8 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 	if diff := cmp.Diff(s.states(), want); diff != "" {
 		t.Errorf("second run (-got +want):\n%s", diff)
 	}
-	if r.report.Changed != 2 || r.report.Done != 9 {
-		t.Errorf("report %+v", r.report)
+	if r.Report.Changed != 2 || r.Report.Done != 9 {
+		t.Errorf("report %+v", r.Report)
 	}
 }
 
@@ -97,13 +100,13 @@ func TestRunDry(t *testing.T) {
 	var done sync.Map
 	done.Store("acp1", true)
 	broken := errors.New("a dry run does something")
-	never := func(*Target) error { return broken }
-	phases := []Phase{{Name: "one", Tasks: []Task{
-		flagTask("a", Each, &done, never),
-		{Name: "check", Do: func(context.Context, *Target) error { return never(nil) }},
-		{Name: "look", Look: true, Where: Here, Do: func(context.Context, *Target) error { return nil }},
+	never := func(*task.Host) error { return broken }
+	phases := []task.Phase{{Name: "one", Tasks: []task.Task{
+		flagTask("a", task.Each, &done, never),
+		{Name: "check", Do: func(context.Context, *task.Host) error { return never(nil) }},
+		{Name: "look", Look: true, Where: task.Here, Do: func(context.Context, *task.Host) error { return nil }},
 	}}}
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"a@cp1 done", "a@node1 would", "check@cp1 skipped", "check@node1 skipped", "look@ done"}
@@ -124,13 +127,13 @@ func TestRunSideBySideAndOneByOne(t *testing.T) {
 	all.Add(4)
 	var now, most atomic.Int32
 	var order []string
-	phases := []Phase{{Name: "one", Tasks: []Task{
-		{Name: "together", Do: func(context.Context, *Target) error {
+	phases := []task.Phase{{Name: "one", Tasks: []task.Task{
+		{Name: "together", Do: func(context.Context, *task.Host) error {
 			all.Done()
 			all.Wait() // hangs unless all four are here at once
 			return nil
 		}},
-		{Name: "apart", Where: OneByOne, Do: func(_ context.Context, t *Target) error {
+		{Name: "apart", Where: task.OneByOne, Do: func(_ context.Context, t *task.Host) error {
 			most.Store(max(most.Load(), now.Add(1)))
 			order = append(order, t.Name)
 			now.Add(-1)
@@ -140,7 +143,7 @@ func TestRunSideBySideAndOneByOne(t *testing.T) {
 			return nil
 		}},
 	}}}
-	err := r.phases(t.Context(), phases)
+	err := r.Phases(t.Context(), phases)
 	if err == nil || most.Load() != 1 || strings.Join(order, " ") != "cp1 node1 node2" {
 		t.Errorf("got %v, %d at once, order %v", err, most.Load(), order)
 	}
@@ -150,11 +153,11 @@ func TestRunCancelled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
 	ctx, cancel := context.WithCancel(t.Context())
-	err := s.run(t, nil).phases(ctx, []Phase{{Name: "one", Tasks: []Task{
-		{Name: "a", Where: First, Do: func(context.Context, *Target) error { cancel(); return nil }},
-		{Name: "b", Do: func(context.Context, *Target) error { t.Error("it goes on"); return nil }},
+	err := s.run(t, nil).Phases(ctx, []task.Phase{{Name: "one", Tasks: []task.Task{
+		{Name: "a", Where: task.First, Do: func(context.Context, *task.Host) error { cancel(); return nil }},
+		{Name: "b", Do: func(context.Context, *task.Host) error { t.Error("it goes on"); return nil }},
 	}}})
-	var failed *TaskError
+	var failed *engine.TaskError
 	if !errors.Is(err, context.Canceled) || errors.As(err, &failed) {
 		t.Errorf("got %v", err)
 	}
@@ -164,21 +167,21 @@ func TestLimit(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1", "node2")
 	s.options.Limit = []string{"node2"}
-	nothing := func(context.Context, *Target) error { return nil }
+	nothing := func(context.Context, *task.Host) error { return nil }
 	r := s.run(t, nil)
-	err := r.phases(t.Context(), []Phase{{Name: "one", Tasks: []Task{
+	err := r.Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{
 		{Name: "each", Do: nothing},
-		{Name: "first", Where: First, Roles: []manifest.Role{manifest.RoleControlPlane}, Do: nothing},
+		{Name: "first", Where: task.First, Roles: []manifest.Role{manifest.RoleControlPlane}, Do: nothing},
 	}}})
 	if diff := cmp.Diff(s.states(), []string{"each@node2 done", "first@cp1 done"}); diff != "" || err != nil {
 		t.Errorf("%v (-got +want):\n%s", err, diff)
 	}
-	if got := names(r.needed()); got != "cp1 node2" {
+	if got := names(r.Needed()); got != "cp1 node2" {
 		t.Errorf("it connects to %s", got)
 	}
 }
 
-func names(targets []*Target) string {
+func names(targets []*task.Host) string {
 	var list []string
 	for _, t := range targets {
 		list = append(list, t.Name)
@@ -200,17 +203,17 @@ func TestSettle(t *testing.T) {
 	content := "one\n"
 	fail := errors.New("it does not start")
 	applied := fail
-	task := settle(Task{Name: "demo"}, func(context.Context, *Target) (setting, error) {
-		return setting{
-			files: []textFile{{"/etc/demo.conf", 0o600, []byte(content)}},
-			units: []string{"demo.service"},
-			apply: func(context.Context, *Target) error { return applied },
+	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
+		return task.Setting{
+			Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(content)}},
+			Units: []string{"demo.service"},
+			Apply: func(context.Context, *task.Host) error { return applied },
 		}, nil
 	})
-	phases := []Phase{{Name: "one", Tasks: []Task{task}}}
+	phases := []task.Phase{{Name: "one", Tasks: []task.Task{step}}}
 	at := func(what, state string) {
 		t.Helper()
-		err := s.run(t, nil).phases(t.Context(), phases)
+		err := s.run(t, nil).Phases(t.Context(), phases)
 		if got := strings.Join(s.states(), " "); got != "demo@cp1 "+state || (err != nil) != (state == "failed") {
 			t.Errorf("%s: %s, %v; want %s", what, got, err, state)
 		}
@@ -266,8 +269,8 @@ func TestHostPreparation(t *testing.T) {
 		})
 	}
 	c := s.options.Cluster
-	phases := []Phase{{Name: "init", Tasks: []Task{hostsTask(), swapTask(c), kernelTask(c), routeTask(c)}}}
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c)}}}
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	for _, state := range s.states() {
@@ -276,15 +279,15 @@ func TestHostPreparation(t *testing.T) {
 		}
 	}
 	h := s.hosts["node1"]
-	golden(t, "node1-hosts", []byte(h.content("/etc/hosts")))
-	golden(t, "node1-fstab", []byte(h.content("/etc/fstab")))
-	golden(t, "node1-sysctl.conf", []byte(h.content(sysctlPath)))
-	golden(t, "node1-route.service", []byte(h.content("/etc/systemd/system/"+routeUnit)))
-	if got := h.content(sysctlWas); got != "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n" {
+	tasktest.Golden(t, "node1-hosts", []byte(h.content("/etc/hosts")))
+	tasktest.Golden(t, "node1-fstab", []byte(h.content("/etc/fstab")))
+	tasktest.Golden(t, "node1-sysctl.conf", []byte(h.content(machine.SysctlPath)))
+	tasktest.Golden(t, "node1-route.service", []byte(h.content("/etc/systemd/system/"+machine.RouteUnit)))
+	if got := h.content(machine.SysctlWas); got != "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n" {
 		t.Errorf("what was before: %q", got)
 	}
 	h.said("")
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	for _, state := range s.states() {
@@ -293,14 +296,14 @@ func TestHostPreparation(t *testing.T) {
 		}
 	}
 	forwarding = "0\n1\n" // as after a start that did not read the file
-	if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if states := strings.Join(s.states(), " "); !strings.Contains(states, "kernel@cp1 changed") {
 		t.Error("a parameter that was undone is not set again:", states)
 	}
 	h.said("")
-	if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "reset", Tasks: []Task{{Name: "host", Done: notInstalled, Do: restoreHost}}}}); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "reset", Tasks: []task.Task{{Name: "host", Done: notInstalled, Do: restoreHost}}}}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"sysctl --write fs.inotify.max_user_watches=999999999", "sysctl --write net.ipv4.ip_forward=0"}
@@ -308,8 +311,8 @@ func TestHostPreparation(t *testing.T) {
 		// The second run's looks are recorded, too; only writes count.
 		t.Errorf("reset (-got +want):\n%s", diff)
 	}
-	if h.content("/etc/hosts") != "127.0.0.1 localhost\n" || !strings.Contains(h.content("/etc/fstab"), "\n/dev/sda2 none swap") || h.content(sysctlPath) != "" {
-		t.Errorf("reset leaves hosts %q, fstab %q, sysctl %q", h.content("/etc/hosts"), h.content("/etc/fstab"), h.content(sysctlPath))
+	if h.content("/etc/hosts") != "127.0.0.1 localhost\n" || !strings.Contains(h.content("/etc/fstab"), "\n/dev/sda2 none swap") || h.content(machine.SysctlPath) != "" {
+		t.Errorf("reset leaves hosts %q, fstab %q, sysctl %q", h.content("/etc/hosts"), h.content("/etc/fstab"), h.content(machine.SysctlPath))
 	}
 }
 
@@ -322,7 +325,7 @@ func TestKernelRefuses(t *testing.T) {
 		}
 		return nil
 	})
-	err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "init", Tasks: []Task{kernelTask(s.options.Cluster)}}})
+	err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.KernelTask(s.options.Cluster)}}})
 	if err == nil || !strings.Contains(err.Error(), "net.ipv4.ip_forward=1") {
 		t.Errorf("got %v", err)
 	}
@@ -349,8 +352,8 @@ func TestHooks(t *testing.T) {
 	script("kube_worker/pre_install.sh", strings.Replace(log, `$(basename "$0")`, "worker", 1))
 	script("pre_install_node1.sh", log)
 	script("post_install_node1.sh", log)
-	task := []Phase{{Name: "pre_hook", Tasks: []Task{hookTask("pre_install")}}}
-	if err := s.run(t, nil).phases(t.Context(), task); err != nil {
+	task := []task.Phase{{Name: "pre_hook", Tasks: []task.Task{engine.HookTask("pre_install")}}}
+	if err := s.run(t, nil).Phases(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.hosts["node1"].content("/ran"); got != "pre_install.sh\nworker\npre_install_node1.sh\n" {
@@ -359,13 +362,13 @@ func TestHooks(t *testing.T) {
 	if got := s.hosts["cp1"].content("/ran"); got != "pre_install.sh\n" {
 		t.Errorf("on cp1 ran %q", got)
 	}
-	info, err := os.Stat(filepath.Join(s.hosts["node1"].root, hooksOnHost, "pre_install_node1.sh"))
+	info, err := os.Stat(filepath.Join(s.hosts["node1"].root, engine.HooksOnHost, "pre_install_node1.sh"))
 	if err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the script has mode %v, %v", info.Mode(), err)
 	}
 	s.states()
 	script("pre_install_node1.sh", log+"# changed\n")
-	if err := s.run(t, nil).phases(t.Context(), task); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.hosts["node1"].content("/ran"); got != "pre_install.sh\nworker\npre_install_node1.sh\npre_install_node1.sh\n" {
@@ -375,15 +378,15 @@ func TestHooks(t *testing.T) {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	script("pre_install_node1.sh", "echo the disk is missing >&2\nexit 7\n")
-	err = s.run(t, nil).phases(t.Context(), task)
+	err = s.run(t, nil).Phases(t.Context(), task)
 	if err == nil || !strings.Contains(err.Error(), "hook pre_install_node1.sh") || !strings.Contains(err.Error(), "the disk is missing") {
 		t.Errorf("got %v", err)
 	}
-	if err := s.run(t, nil).checkHooks(); err != nil {
+	if err := engine.CheckHooks(s.run(t, nil).Site); err != nil {
 		t.Error(err)
 	}
 	script("pre_install_nod1.sh", "")
-	if err := s.run(t, nil).checkHooks(); err == nil || !strings.Contains(err.Error(), "pre_install_nod1.sh") {
+	if err := engine.CheckHooks(s.run(t, nil).Site); err == nil || !strings.Contains(err.Error(), "pre_install_nod1.sh") {
 		t.Errorf("a misspelled host: %v", err)
 	}
 }
@@ -391,21 +394,21 @@ func TestHooks(t *testing.T) {
 func TestLock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	one, two := s.run(t, nil).targets[0], s.run(t, nil).targets[0]
-	me := thisOwner(one.run.Now())
-	release, err := one.lock(t.Context(), me)
+	one, two := s.run(t, nil).Hosts[0], s.run(t, nil).Hosts[0]
+	me := task.ThisOwner(one.Site.Now())
+	release, err := engine.Lock(t.Context(), one, me)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var locked *LockedError
-	if _, err := two.lock(t.Context(), owner{}); !errors.As(err, &locked) || !strings.Contains(err.Error(), "process") {
+	var locked *task.LockedError
+	if _, err := engine.Lock(t.Context(), two, task.Owner{}); !errors.As(err, &locked) || !strings.Contains(err.Error(), "process") {
 		t.Errorf("a second lock: %v", err)
 	}
-	if _, err := two.lock(t.Context(), me); err == nil || !strings.Contains(err.Error(), "same machine") {
+	if _, err := engine.Lock(t.Context(), two, me); err == nil || !strings.Contains(err.Error(), "same machine") {
 		t.Errorf("one machine with two names: %v", err)
 	}
 	release()
-	if release, err = two.lock(t.Context(), owner{}); err != nil {
+	if release, err = engine.Lock(t.Context(), two, task.Owner{}); err != nil {
 		t.Fatal("after the release:", err)
 	}
 	release()
@@ -416,19 +419,19 @@ func TestJournal(t *testing.T) {
 	s := newSite(t, "cp1")
 	r := s.run(t, nil)
 	var log strings.Builder
-	r.journal.w = &log
-	target := r.targets[0]
-	ctx := inTask(t.Context(), "init/demo")
-	if _, err := target.output(ctx, "echo", "token: abcdef.0123456789abcdef", "it's"); err != nil {
+	r.Journal.Writer = &log
+	target := r.Hosts[0]
+	ctx := task.InTask(t.Context(), "init/demo")
+	if _, err := target.Output(ctx, "echo", "token: abcdef.0123456789abcdef", "it's"); err != nil {
 		t.Fatal(err)
 	}
-	if err := target.write(ctx, textFile{"/etc/secret", 0o600, []byte("hidden")}); err != nil {
+	if err := target.Write(ctx, task.File{Path: "/etc/secret", Mode: 0o600, Data: []byte("hidden")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := target.read(ctx, "/etc/secret"); err != nil {
+	if _, err := target.Read(ctx, "/etc/secret"); err != nil {
 		t.Fatal(err)
 	}
-	if err := target.command(ctx, "cat", "/missing"); err == nil {
+	if err := target.Run(ctx, "cat", "/missing"); err == nil {
 		t.Error("cat of a missing file succeeds")
 	}
 	text := log.String()
@@ -444,14 +447,5 @@ func TestJournal(t *testing.T) {
 		if strings.Contains(text, secret) {
 			t.Errorf("%q is in:\n%s", secret, text)
 		}
-	}
-}
-
-func TestEventsAreJSON(t *testing.T) {
-	t.Parallel()
-	data, err := json.Marshal(Event{Version: 1, Phase: "init", Task: "swap", Host: "cp1", State: Changed, Duration: 5})
-	want := `{"version":1,"time":"0001-01-01T00:00:00Z","phase":"init","task":"swap","host":"cp1","state":"changed","duration":5}`
-	if err != nil || string(data) != want {
-		t.Errorf("got %s, %v", data, err)
 	}
 }

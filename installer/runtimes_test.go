@@ -24,7 +24,14 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/diagnose"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/k3s"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -48,13 +55,13 @@ func TestRuntimesAreInstalled(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ files, secret, programs, units []string }{
 		"docker": {
-			files:    []string{dockerConfig, "/etc/systemd/system/docker.service", "/etc/systemd/system/cri-docker.service"},
-			secret:   []string{kubeletLogins},
+			files:    []string{cri.DockerConfig, "/etc/systemd/system/docker.service", "/etc/systemd/system/cri-docker.service"},
+			secret:   []string{cri.KubeletLogins},
 			programs: []string{"/usr/local/bin/dockerd", "/usr/local/bin/cri-dockerd", "/opt/cni/bin/bridge", "/etc/docker/certs.d/10.0.0.3:5000/ca.crt"},
 			units:    []string{"docker.service", "cri-docker.service"},
 		},
 		"crio": {
-			files:    []string{"/etc/crio/crio.conf.d/10-kkbundle.conf", crioPolicy, "/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf"},
+			files:    []string{"/etc/crio/crio.conf.d/10-kkbundle.conf", cri.OPolicy, "/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf"},
 			secret:   []string{"/etc/kkbundle/mirror-auth.json"},
 			programs: []string{"/usr/local/bin/crio", "/usr/local/lib/kkbundle/crio/conmon", "/usr/local/lib/kkbundle/crio/crun", "/opt/cni/bin/bridge"},
 			units:    []string{"crio.service"},
@@ -63,11 +70,11 @@ func TestRuntimesAreInstalled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1")
-			s.options.Cluster = cluster(t, "cri: {type: "+name+"}")
+			s.options.Cluster = tasktest.Cluster(t, "cri: {type: "+name+"}")
 			s.dialing("")
 			b, h := clusterBundle(t, s.options.Cluster), s.hosts["cp1"]
-			phases := []Phase{{Name: "install", Tasks: containerTasks(s.options.Cluster)}}
-			if err := s.run(t, b).phases(t.Context(), phases); err != nil {
+			phases := []task.Phase{{Name: "install", Tasks: containerTasks(s.options.Cluster)}}
+			if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
 				t.Fatal(err)
 			}
 			ran := strings.Join(h.said("systemctl"), "\n")
@@ -76,7 +83,7 @@ func TestRuntimesAreInstalled(t *testing.T) {
 					t.Errorf("%s was not started:\n%s", unit, ran)
 				}
 			}
-			golden(t, "runtime-"+name+".txt", h.written(t, c.files...))
+			tasktest.Golden(t, "runtime-"+name+".txt", h.written(t, c.files...))
 			for _, path := range c.secret {
 				info, err := os.Stat(filepath.Join(h.root, path))
 				if err != nil || info.Mode().Perm() != 0o600 {
@@ -89,7 +96,7 @@ func TestRuntimesAreInstalled(t *testing.T) {
 				}
 			}
 			s.states()
-			if err := s.run(t, b).phases(t.Context(), phases); err != nil {
+			if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
 				t.Fatal(err)
 			}
 			if changed := strings.Join(s.states(), ", "); strings.Contains(changed, "changed") {
@@ -105,21 +112,21 @@ func TestRuntimeTools(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	s.dialing("")
-	s.options.Cluster = cluster(t, "cri: {tools: [crictl, nerdctl]}")
+	s.options.Cluster = tasktest.Cluster(t, "cri: {tools: [crictl, nerdctl]}")
 	h := s.hosts["cp1"]
-	if err := s.run(t, clusterBundle(t, s.options.Cluster)).phases(t.Context(), []Phase{{Name: "install", Tasks: toolTasks(s.options.Cluster)}}); err != nil {
+	if err := s.run(t, clusterBundle(t, s.options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: cri.ToolTasks(s.options.Cluster)}}); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(h.content(crictlConfig), "runtime-endpoint: unix:///run/containerd/containerd.sock\n") ||
+	if !strings.Contains(h.content(cri.CrictlConfig), "runtime-endpoint: unix:///run/containerd/containerd.sock\n") ||
 		h.content("/usr/local/bin/crictl") != "member crictl\n" || h.content("/usr/local/bin/nerdctl") != "member nerdctl\n" {
-		t.Errorf("crictl.yaml is %q, crictl %q", h.content(crictlConfig), h.content("/usr/local/bin/crictl"))
+		t.Errorf("crictl.yaml is %q, crictl %q", h.content(cri.CrictlConfig), h.content("/usr/local/bin/crictl"))
 	}
-	resetLeavesNothing(t, s, []string{crictlConfig, "/etc/nerdctl", "/usr/local/bin/crictl"})
+	resetLeavesNothing(t, s, []string{cri.CrictlConfig, "/etc/nerdctl", "/usr/local/bin/crictl"})
 	for _, text := range []string{
 		"cri: {type: docker, tools: [nerdctl]}", "cri: {type: crio}\nimageRegistry: {type: none}",
 		"kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\ncri: {type: crio}",
 	} {
-		if cluster(t, text).CheckInstall() == nil {
+		if tasktest.Cluster(t, text).CheckInstall() == nil {
 			t.Errorf("install takes %s", text)
 		}
 	}
@@ -144,17 +151,17 @@ func resetLeavesNothing(t *testing.T, s *site, paths []string) {
 func TestForeignDockerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{
-		"a package": "/usr/bin/dockerd", "static programs": "/usr/local/bin/dockerd", "a configuration": dockerConfig,
+		"a package": "/usr/bin/dockerd", "static programs": "/usr/local/bin/dockerd", "a configuration": cri.DockerConfig,
 		"a unit of others": "/etc/systemd/system/docker.service",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1")
-			s.options.Cluster = cluster(t, "cri: {type: docker}")
+			s.options.Cluster = tasktest.Cluster(t, "cri: {type: docker}")
 			h := s.hosts["cp1"]
 			h.put(t, path, "theirs\n")
-			err := s.run(t, clusterBundle(t, s.options.Cluster)).phases(t.Context(), []Phase{{Name: "install", Tasks: containerTasks(s.options.Cluster)}})
-			var foreign *ForeignDockerError
+			err := s.run(t, clusterBundle(t, s.options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: containerTasks(s.options.Cluster)}})
+			var foreign *cri.ForeignDockerError
 			if !errors.As(err, &foreign) || foreign.Found != path || foreign.Hint() == "" {
 				t.Errorf("got %v", err)
 			}
@@ -199,7 +206,7 @@ func (f *fakeContainerd) run(cmd host.Cmd, args []string) error {
 		for name, digest := range f.images {
 			label := "-"
 			if f.pinned[name] {
-				label = "io.cri-containerd.image=managed," + pinnedLabel
+				label = "io.cri-containerd.image=managed," + cri.PinnedLabel
 			}
 			fmt.Fprintf(cmd.Stdout, "%s application/vnd.oci.image.index.v1+json %s 1.2 MiB linux/amd64 %s\n", name, digest, label)
 		}
@@ -319,14 +326,14 @@ func preloadBundle(t *testing.T, c *manifest.Cluster) *bundle.Reader {
 func TestPreloadImages(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
-	s.options.Cluster = cluster(t, "imageRegistry: {type: none}")
+	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: none}")
 	b := preloadBundle(t, s.options.Cluster)
 	stores := map[string]*fakeContainerd{}
 	for name, h := range s.hosts {
 		stores[name] = newFakeContainerd(h, "ctr")
 	}
-	phases := []Phase{{Name: "install", Tasks: preloadTasks(s.options.Cluster)}}
-	run := func() error { return s.run(t, b).phases(t.Context(), phases) }
+	phases := []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.options.Cluster)}}
+	run := func() error { return s.run(t, b).Phases(t.Context(), phases) }
 
 	// The stream to the worker ends in the middle: the next run brings the rest, and not again what is there.
 	stores["node1"].fail = true
@@ -390,7 +397,7 @@ func TestPreloadImages(t *testing.T) {
 func TestPreloadIsVerified(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	s.options.Cluster = cluster(t, "imageRegistry: {type: none}")
+	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: none}")
 	s.hosts["cp1"].answer("ctr", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Stdin != nil {
 			_, err := io.Copy(io.Discard, cmd.Stdin)
@@ -398,7 +405,7 @@ func TestPreloadIsVerified(t *testing.T) {
 		}
 		return nil
 	})
-	err := s.run(t, preloadBundle(t, s.options.Cluster)).phases(t.Context(), []Phase{{Name: "install", Tasks: preloadTasks(s.options.Cluster)}})
+	err := s.run(t, preloadBundle(t, s.options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.options.Cluster)}})
 	if err == nil || !strings.Contains(err.Error(), "the runtime took the images and does not have ") {
 		t.Errorf("got %v", err)
 	}
@@ -408,7 +415,7 @@ func TestPreloadIsVerified(t *testing.T) {
 func TestPreloadDocker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	s.options.Cluster = cluster(t, "cri: {type: docker}")
+	s.options.Cluster = tasktest.Cluster(t, "cri: {type: docker}")
 	b := bundletest.NewBuilder(t)
 	b.Image("docker.io/library/web:1", bundletest.RandomImage(t, 1, 1, 1000))
 	b.Image("docker.io/shop/app:1", bundletest.RandomImage(t, 2, 1, 1000))
@@ -442,10 +449,10 @@ func TestPreloadDocker(t *testing.T) {
 			ids[name] = "sha256:" + strings.TrimPrefix(images[0].Config, "blobs/sha256/")
 		}
 	})
-	phases := []Phase{{Name: "install", Tasks: preloadTasks(s.options.Cluster)}}
+	phases := []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.options.Cluster)}}
 	reader := b.Bundle().Reader
 	for range 2 {
-		if err := s.run(t, reader).phases(t.Context(), phases); err != nil {
+		if err := s.run(t, reader).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -495,12 +502,12 @@ func newFakeK3s(t *testing.T, s *site) *fakeK3s {
 			if cmd.Args[1] != "restart" || !strings.HasPrefix(unit, "k3s") {
 				return nil
 			}
-			h.put(t, k3sCA, string(ca))
+			h.put(t, k3s.CA, string(ca))
 			if unit == "k3s.service" {
-				h.put(t, k3sServerToken, "K10"+strings.Repeat("ab", 32)+"::server:"+h.content(k3sTokenFile))
-				h.put(t, k3sKubeconfig, k3sAdmin)
+				h.put(t, k3s.ServerToken, "K10"+strings.Repeat("ab", 32)+"::server:"+h.content(k3s.TokenFile))
+				h.put(t, k3s.Kubeconfig, k3sAdmin)
 			}
-			h.put(t, k3sData+"/storage/pvc-1/data", "a user's")
+			h.put(t, cri.K3sData+"/storage/pvc-1/data", "a user's")
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.nodes[name] = true
@@ -534,7 +541,7 @@ groups: {kube_control_plane: [cp1, cp2, cp3], kube_worker: [cp2, node1], image_r
 	if !strings.Contains(more, "kubernetes:") {
 		more = "kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\n" + more
 	}
-	s.options.Cluster = cluster(t, more)
+	s.options.Cluster = tasktest.Cluster(t, more)
 	newFakeK3s(t, s)
 	s.dialing("")
 	return s, clusterBundle(t, s.options.Cluster)
@@ -544,57 +551,57 @@ func TestK3sIsInstalled(t *testing.T) {
 	t.Parallel()
 	s, b := newK3sSite(t, "")
 	// verify-nodes and the labels need a real API; they are common to all clusters.
-	phases := []Phase{{Name: "install", Tasks: slices.DeleteFunc(k3sTasks(s.options.Cluster), func(task Task) bool { return task.Name == "node-labels" })}}
-	if err := s.run(t, b).phases(t.Context(), phases); err != nil {
+	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(k3sTasks(s.options.Cluster), func(task task.Task) bool { return task.Name == "node-labels" })}}
+	if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	s.states()
-	golden(t, "k3s-first.txt", s.hosts["cp1"].written(t, k3sConfigFile, "/etc/systemd/system/k3s.service"))
-	golden(t, "k3s-second.txt", s.hosts["cp2"].written(t, k3sConfigFile))
-	golden(t, "k3s-agent.txt", s.hosts["node1"].written(t, k3sConfigFile, "/etc/systemd/system/k3s-agent.service"))
+	tasktest.Golden(t, "k3s-first.txt", s.hosts["cp1"].written(t, k3s.ConfigFile, "/etc/systemd/system/k3s.service"))
+	tasktest.Golden(t, "k3s-second.txt", s.hosts["cp2"].written(t, k3s.ConfigFile))
+	tasktest.Golden(t, "k3s-agent.txt", s.hosts["node1"].written(t, k3s.ConfigFile, "/etc/systemd/system/k3s-agent.service"))
 
-	secret := strings.TrimSpace(s.hosts["cp1"].content(k3sTokenFile))
+	secret := strings.TrimSpace(s.hosts["cp1"].content(k3s.TokenFile))
 	pin := "K10" + strings.Repeat("ab", 32)
-	if got := s.hosts["cp2"].content(k3sTokenFile); got != pin+"::server:"+secret+"\n" {
+	if got := s.hosts["cp2"].content(k3s.TokenFile); got != pin+"::server:"+secret+"\n" {
 		t.Errorf("the second server joins with %s", got)
 	}
-	node := s.hosts["node1"].content(k3sTokenFile)
+	node := s.hosts["node1"].content(k3s.TokenFile)
 	if !strings.HasPrefix(node, pin+"::node:") || strings.Contains(node, secret) {
 		t.Errorf("the agent joins with %s", node)
 	}
 	for name, h := range s.hosts {
-		for _, path := range []string{k3sTokenFile, k3sConfigFile, k3sDir + "/registries.yaml"} {
+		for _, path := range []string{k3s.TokenFile, k3s.ConfigFile, k3s.Dir + "/registries.yaml"} {
 			if info, err := os.Stat(filepath.Join(h.root, path)); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("%s: %s: %v, %v", name, path, info, err)
 			}
 		}
-		if h.content(k3sData+"/agent/images/k3s-airgap-images.tar.zst") == "" || h.content(k3sBinary) == "" {
+		if h.content(cri.K3sData+"/agent/images/k3s-airgap-images.tar.zst") == "" || h.content(k3s.Binary) == "" {
 			t.Errorf("%s lacks k3s or its images", name)
 		}
 		if ran := strings.Join(h.said(""), "\n"); strings.Contains(ran, secret) {
 			t.Errorf("%s: the token is in a command's arguments:\n%s", name, ran)
 		}
 	}
-	admin, err := os.ReadFile(filepath.Join(s.options.WorkDir, adminConfFile))
-	if err != nil || !strings.Contains(string(admin), "server: https://10.0.0.3:6443") || checkKubeconfig(admin) != nil {
+	admin, err := os.ReadFile(filepath.Join(s.options.WorkDir, task.AdminConfFile))
+	if err != nil || !strings.Contains(string(admin), "server: https://10.0.0.3:6443") || kube.CheckKubeconfig(admin) != nil {
 		t.Errorf("admin.conf: %v\n%s", err, admin)
 	}
-	if err := s.run(t, b).phases(t.Context(), phases); err != nil {
+	if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(s.states(), ", "); strings.Contains(got, "changed") {
 		t.Errorf("a rerun: %s", got)
 	}
 	resetLeavesNothing(t, s, []string{
-		k3sDir, k3sData + "/server", k3sData + "/agent", k3sBinary, "/etc/systemd/system/k3s.service", "/etc/systemd/system/k3s-agent.service",
+		k3s.Dir, cri.K3sData + "/server", cri.K3sData + "/agent", k3s.Binary, "/etc/systemd/system/k3s.service", "/etc/systemd/system/k3s-agent.service",
 		"/usr/local/bin/kubectl", "/usr/local/bin/ctr",
 	})
-	if s.hosts["node1"].content(k3sData+"/storage/pvc-1/data") == "" {
+	if s.hosts["node1"].content(cri.K3sData+"/storage/pvc-1/data") == "" {
 		t.Error("reset took the pods' volumes without --with-data")
 	}
 	s.options.WithData = true
 	resetLeavesNothing(t, s, nil)
-	if s.hosts["node1"].content(k3sData+"/storage/pvc-1/data") != "" {
+	if s.hosts["node1"].content(cri.K3sData+"/storage/pvc-1/data") != "" {
 		t.Error("reset --with-data left the pods' volumes")
 	}
 }
@@ -604,15 +611,15 @@ func TestK3sNeedsTheFirstServer(t *testing.T) {
 	t.Parallel()
 	s, b := newK3sSite(t, "")
 	r := s.run(t, b)
-	if _, err := r.targets[3].k3sTokens(t.Context(), false); !errors.Is(err, os.ErrNotExist) {
+	if _, err := k3s.Tokens(t.Context(), r.Hosts[3], false); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("before the first server is up: %v", err)
 	}
-	s.hosts["cp1"].put(t, k3sServerToken, "password\n")
-	if _, err := r.targets[3].k3sTokens(t.Context(), false); err == nil || !strings.Contains(err.Error(), "does not begin with K10") {
+	s.hosts["cp1"].put(t, k3s.ServerToken, "password\n")
+	if _, err := k3s.Tokens(t.Context(), r.Hosts[3], false); err == nil || !strings.Contains(err.Error(), "does not begin with K10") {
 		t.Errorf("a token without a hash: %v", err)
 	}
 	s.options.DryRun = true
-	if err := s.run(t, b).phases(t.Context(), []Phase{{Name: "install", Tasks: k3sTasks(s.options.Cluster)[:1]}}); err != nil {
+	if err := s.run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: k3sTasks(s.options.Cluster)[:1]}}); err != nil {
 		t.Errorf("a dry run on fresh hosts: %v", err)
 	}
 }
@@ -629,21 +636,21 @@ func TestK3sVariants(t *testing.T) {
 		"a balancer's endpoint":      {"controlPlaneEndpoint: {type: external, address: 'api.example:8443'}", "tls-san:\n- api.example\n", "10.0.0.4"},
 		"no registry":                {"imageRegistry: {type: none}", "cluster-init: true", "registries"},
 		"parts of the pods' network": {"cni: {ipv4MaskSize: 25}", "kube-controller-manager-arg:\n- node-cidr-mask-size-ipv4=25\n", "ipv6"},
-		"a DNS cache":                {"dns: {nodeLocal: true}", "- max-pods=110\nnode-ip", nodeDNSAddress},
-		"a DNS cache of pods":        {"dns: {nodeLocal: true}\nkubernetes: {distribution: k3s, version: v1.34.3+k3s1, proxyMode: ipvs}", "- cluster-dns=" + nodeDNSAddress + "\n", "iptables"},
+		"a DNS cache":                {"dns: {nodeLocal: true}", "- max-pods=110\nnode-ip", kube.NodeDNSAddress},
+		"a DNS cache of pods":        {"dns: {nodeLocal: true}\nkubernetes: {distribution: k3s, version: v1.34.3+k3s1, proxyMode: ipvs}", "- cluster-dns=" + kube.NodeDNSAddress + "\n", "iptables"},
 		"a network below multus":     {"cni: {type: multus, with: flannel}", "flannel-backend: none\n", "flannel-iface"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, b := newK3sSite(t, c.more)
 			s.options.Values = func(path string) ([]byte, error) { return []byte(path), nil }
-			d, err := s.run(t, b).targets[0].k3sSetting(t.Context(), k3sUnit(true))
+			d, err := k3s.Setting(t.Context(), s.run(t, b).Hosts[0], k3s.Unit(true))
 			if err != nil {
 				t.Fatal(err)
 			}
 			var all strings.Builder
-			for _, f := range d.files {
-				fmt.Fprintf(&all, "%s\n%s", f.path, f.data)
+			for _, f := range d.Files {
+				fmt.Fprintf(&all, "%s\n%s", f.Path, f.Data)
 			}
 			if text := all.String(); !strings.Contains(text, c.want) || strings.Contains(text, c.not) {
 				t.Errorf("want %q and not %q in\n%s", c.want, c.not, text)
@@ -656,15 +663,15 @@ func TestK3sVariants(t *testing.T) {
 func TestRuntimeIsKeptAndAsked(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ files, logs []string }{
-		"containerd": {[]string{containerdConfigFile, "/etc/systemd/system/containerd.service"}, []string{"kubelet", "containerd"}},
-		"docker":     {[]string{dockerConfig, "/etc/systemd/system/docker.service", "/etc/systemd/system/cri-docker.service"}, []string{"kubelet", "docker", "cri-docker"}},
-		"crio":       {[]string{crioConfigFile, "/etc/systemd/system/crio.service"}, []string{"kubelet", "crio"}},
+		"containerd": {[]string{cri.ContainerdConfigFile, "/etc/systemd/system/containerd.service"}, []string{"kubelet", "containerd"}},
+		"docker":     {[]string{cri.DockerConfig, "/etc/systemd/system/docker.service", "/etc/systemd/system/cri-docker.service"}, []string{"kubelet", "docker", "cri-docker"}},
+		"crio":       {[]string{cri.OConfigFile, "/etc/systemd/system/crio.service"}, []string{"kubelet", "crio"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "cp1")
-			s.options.Cluster = cluster(t, "cri: {type: "+name+"}")
-			target, h := s.run(t, nil).targets[0], s.hosts["cp1"]
+			s.options.Cluster = tasktest.Cluster(t, "cri: {type: "+name+"}")
+			target, h := s.run(t, nil).Hosts[0], s.hosts["cp1"]
 			for _, file := range c.files {
 				h.put(t, file, "before "+file)
 			}
@@ -674,12 +681,12 @@ func TestRuntimeIsKeptAndAsked(t *testing.T) {
 			kept := h.tree(t)
 			for _, file := range c.files {
 				// The script's paths are moved below the host's root twice here: to where they are kept, and in their own names.
-				if !strings.Contains(kept, keptDir+h.root+file+" ") {
+				if !strings.Contains(kept, kubeadm.KeptDir+h.root+file+" ") {
 					t.Errorf("%s is not kept:\n%s", file, kept)
 				}
 			}
 			h.said("")
-			failed := target.explain(t.Context(), time.Now(), &host.ExitError{Host: "cp1", Args: []string{"kubeadm"}, Code: 1})
+			failed := diagnose.Explain(t.Context(), target, time.Now(), &host.ExitError{Host: "cp1", Args: []string{"kubeadm"}, Code: 1})
 			if failed == nil {
 				t.Fatal("the failure is gone")
 			}

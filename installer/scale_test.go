@@ -21,10 +21,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/machine"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -238,8 +245,8 @@ func (f *fleet) precheck(t *testing.T, helper []byte) (report precheck.Report, t
 	begin := time.Now()
 	var err error
 	memory = mostMemory(func() {
-		report, err = Precheck(t.Context(), Options{
-			Cluster: cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.32.0.0/11}"), Inventory: f.inventory, WorkDir: filepath.Join(t.TempDir(), "work"),
+		report, err = Precheck(t.Context(), engine.Options{
+			Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.32.0.0/11}"), Inventory: f.inventory, WorkDir: filepath.Join(t.TempDir(), "work"),
 			Dial: f.dial, Helper: func(string) ([]byte, error) { return helper, nil },
 		})
 	})
@@ -303,8 +310,8 @@ func TestLargeFleet(t *testing.T) {
 		f := newFleet(t, hosts, 0, nil)
 		report, took, memory := f.precheck(t, []byte("helper"))
 		f.check(t, report)
-		if most := f.most.Load(); most > maxKept {
-			t.Errorf("%d connections at the same time, want %d at most", most, maxKept)
+		if most := f.most.Load(); most > engine.MaxKept {
+			t.Errorf("%d connections at the same time, want %d at most", most, engine.MaxKept)
 		}
 		t.Logf("%d hosts: %s, %d MiB at most with the servers, %d connections at most, %d in all", hosts, took.Round(time.Millisecond), memory>>20, f.most.Load(), f.dials.Load())
 	}
@@ -314,7 +321,7 @@ func TestLargeFleet(t *testing.T) {
 func TestFarHost(t *testing.T) {
 	t.Parallel()
 	dials := make(chan *heldHost, 2)
-	h := &farHost{name: "node1", dial: func(context.Context) (host.Host, error) {
+	h := &engine.FarHost{Name: "node1", Dial: func(context.Context) (host.Host, error) {
 		on := &heldHost{running: make(chan struct{}), end: make(chan struct{})}
 		dials <- on
 		return on, nil
@@ -324,7 +331,7 @@ func TestFarHost(t *testing.T) {
 		go func() { done <- h.Run(t.Context(), host.Cmd{}) }()
 		on := <-dials
 		<-on.running
-		h.part()
+		h.Part()
 		if on.closed.Load() {
 			t.Error("the connection was ended under a command")
 		}
@@ -390,28 +397,28 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 	let := make(chan struct{})
 	var busy, most, left atomic.Int64
 	left.Store(int64(hosts - hanging))
-	s.options.Progress = func(e Event) {
-		if e.Task == "kubelet" && e.State == Changed && left.Add(-1) == 0 {
+	s.options.Progress = func(e task.Event) {
+		if e.Task == "kubelet" && e.State == task.Changed && left.Add(-1) == 0 {
 			close(let)
 		}
 	}
 	r := s.run(t, bundleWith(t, s.options.Cluster, content))
-	for i, target := range r.targets {
-		target.on = &slowHost{Host: target.on, hangs: i > 0 && i <= hanging, let: let, busy: &busy, most: &most}
+	for i, target := range r.Hosts {
+		target.Conn = &slowHost{Host: target.Conn, hangs: i > 0 && i <= hanging, let: let, busy: &busy, most: &most}
 	}
 	c := s.options.Cluster
-	phases := []Phase{
-		{Name: "init", Tasks: []Task{certificatesTask(), hostsTask(), swapTask(c)}},
-		{Name: "install", Tasks: []Task{runtimeTask(), kubeletTask(c)}},
+	phases := []task.Phase{
+		{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c)}},
+		{Name: "install", Tasks: []task.Task{cri.RuntimeTask(), kubeadm.KubeletTask(c)}},
 	}
 	begin := time.Now()
 	var err error
-	memory = mostMemory(func() { err = r.phases(t.Context(), phases) })
+	memory = mostMemory(func() { err = r.Phases(t.Context(), phases) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if most.Load() > defaultHosts {
-		t.Errorf("%d hosts are worked on at the same time, want %d at most", most.Load(), defaultHosts)
+	if most.Load() > engine.DefaultHosts {
+		t.Errorf("%d hosts are worked on at the same time, want %d at most", most.Load(), engine.DefaultHosts)
 	}
 	for name, h := range s.hosts {
 		if h.content("/usr/local/bin/kubelet") == "" || h.content("/etc/containerd/config.toml") == "" {
@@ -426,7 +433,7 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 // TestInstallFleet holds that hosts that hang keep nobody waiting. KKBUNDLE_BIG=1 has 20 and 200, and programs of 4 MiB.
 func TestInstallFleet(t *testing.T) {
 	t.Parallel()
-	content := func(name string) []byte { return fileContent(t, cluster(t, ""), name) }
+	content := func(name string) []byte { return fileContent(t, tasktest.Cluster(t, ""), name) }
 	if os.Getenv("KKBUNDLE_BIG") != "1" {
 		installFleet(t, 6, 2, content)
 		return

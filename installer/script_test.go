@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // TestScriptsParse has the shell of this machine read every script that runs on hosts. make lint has shellcheck do more.
@@ -32,7 +34,7 @@ func TestScriptFile(t *testing.T) {
 	t.Parallel()
 	const text = "#!/bin/sh\n[ $# = 2 ] && printf '%s;' \"$@\"\n"
 	file := filepath.Join(t.TempDir(), "file")
-	writeProgram(t, file, string(scriptFile([]string{"sh", "-c", text, "a.sh", "a b", "-c"}, []string{"sh", "-c", text, "b.sh", "it's", "$d"})))
+	writeProgram(t, file, string(task.ScriptFile([]string{"sh", "-c", text, "a.sh", "a b", "-c"}, []string{"sh", "-c", text, "b.sh", "it's", "$d"})))
 	out, err := exec.CommandContext(t.Context(), file).Output()
 	if want := "a b;-c;it's;$d;"; err != nil || string(out) != want {
 		t.Errorf("got %q, %v; want %q", out, err, want)

@@ -6,13 +6,14 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A scrubber takes secrets out of what leaves the site: those that are known, what looks like one, and whatever has the name
 // of one. It would rather take too much.
 type scrubber struct {
-	mask     *masker
+	mask     *task.Masker
 	key      *regexp.Regexp
 	block    *regexp.Regexp
 	patterns []*regexp.Regexp
@@ -22,7 +23,7 @@ type scrubber struct {
 const secretName = `(?:pass(?:word|wd|phrase|code)?|token|secret|api[-_]?key|access[-_]?key|private[-_]?key|client-key-data|client-certificate-data|certificate[-_]?key|` +
 	`authorization|credentials?|htpasswd|auth)`
 
-func newScrubber(mask *masker) *scrubber {
+func newScrubber(mask *task.Masker) *scrubber {
 	return &scrubber{
 		mask:  mask,
 		key:   regexp.MustCompile(`(?i)` + secretName + `$`),
@@ -41,11 +42,11 @@ func newScrubber(mask *masker) *scrubber {
 
 // text returns text of any kind without secrets, and without what could steer a terminal.
 func (s *scrubber) text(text string) string {
-	text = s.blocks(s.mask.known(text)) // before keys are taken for lines of their own
+	text = s.blocks(s.mask.Known(text)) // before keys are taken for lines of their own
 	for _, p := range s.patterns {
-		text = p.ReplaceAllString(text, "${1}"+masked)
+		text = p.ReplaceAllString(text, "${1}"+task.Masked)
 	}
-	return plain.Lines(s.mask.mask(text))
+	return plain.Lines(s.mask.Mask(text))
 }
 
 // blocks takes out what follows the name of a secret in deeper lines, as YAML writes long values.
@@ -61,7 +62,7 @@ func (s *scrubber) blocks(text string) string {
 		b.WriteString(line)
 		if m := s.block.FindStringSubmatch(strings.TrimRight(line, "\r\n")); m != nil {
 			inside = len(m[1])
-			b.WriteString(strings.Repeat(" ", inside+2) + masked + "\n")
+			b.WriteString(strings.Repeat(" ", inside+2) + task.Masked + "\n")
 		}
 	}
 	return b.String()
@@ -93,7 +94,7 @@ func (s *scrubber) walk(v any) any {
 		}
 	case map[string]any:
 		if kind, _ := v["kind"].(string); kind == "Secret" {
-			return masked
+			return task.Masked
 		}
 		delete(v, "managedFields")
 		delete(v, "kubectl.kubernetes.io/last-applied-configuration") // says again what the object says
@@ -101,7 +102,7 @@ func (s *scrubber) walk(v any) any {
 		for key, below := range v {
 			_, isText := below.(string)
 			if isText && (s.key.MatchString(key) || key == "value" && s.key.MatchString(name)) {
-				v[key] = masked
+				v[key] = task.Masked
 				continue
 			}
 			v[key] = s.walk(below)

@@ -13,7 +13,10 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/kkbundle/kkbundle/installer/diagnose"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // planted are secrets as files of hosts have them; each has the word hunter2 or is named beside it.
@@ -42,7 +45,7 @@ hunter2
 
 func TestScrub(t *testing.T) {
 	t.Parallel()
-	s := newScrubber(newMasker())
+	s := newScrubber(task.NewMasker())
 	got := s.text(planted)
 	for _, secret := range []string{"hunter2", "aHVudGVy", "eyJ", "0123456789abcdef"} {
 		if strings.Contains(got, secret) {
@@ -66,7 +69,7 @@ func TestSupportBundle(t *testing.T) {
 	s.dialing("node1")
 	s.options.Helper = func(string) ([]byte, error) { return []byte("helper"), nil }
 	h := s.hosts["cp1"]
-	h.put(t, memberPath, "lab v1.34.3\n")
+	h.put(t, member.Path, "lab v1.34.3\n")
 	for _, name := range []string{"sh", "kubectl", "uname"} { // the scripts name paths of this machine
 		h.answer(name, func(ctx context.Context, cmd host.Cmd) error {
 			if name == "sh" && host.WithoutText(cmd.Args)[0] != "support-bundle.sh" { // the helper is put there
@@ -88,8 +91,8 @@ func TestSupportBundle(t *testing.T) {
 		})
 	}
 	r := s.run(t, nil)
-	for name, text := range map[string]string{logFile: planted, registryPassFile: "known-secret-of-the-registry", failuresDir + "/x/kubelet.log": "says known-secret-of-the-registry"} {
-		if err := r.dir.write(name, []byte(text)); err != nil {
+	for name, text := range map[string]string{task.LogFile: planted, task.RegistryPassFile: "known-secret-of-the-registry", diagnose.FailuresDir + "/x/kubelet.log": "says known-secret-of-the-registry"} {
+		if err := r.Dir.Write(name, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

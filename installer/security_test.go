@@ -7,22 +7,26 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 func TestSecurityFiles(t *testing.T) {
 	t.Parallel()
-	got, err := kube.Documents(admissionConfig(), auditPolicy(), authenticationConfig(true), authenticationConfig(false))
+	got, err := kube.Documents(kubeadm.AdmissionConfig(), kubeadm.AuditPolicy(), kubeadm.AuthenticationConfig(true), kubeadm.AuthenticationConfig(false))
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "security.yaml", got)
-	objects := namespaceDefaults(cluster(t, "cni: {type: calico}\naddons: [{chart: a, namespace: web}, {chart: b, namespace: web, release: c}, {chart: d, namespace: kube-system}]"))
+	tasktest.Golden(t, "security.yaml", got)
+	objects := addon.NamespaceDefaults(tasktest.Cluster(t, "cni: {type: calico}\naddons: [{chart: a, namespace: web}, {chart: b, namespace: web, release: c}, {chart: d, namespace: kube-system}]"))
 	if got, err = kube.YAML(objects...); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "namespaces.yaml", got)
+	tasktest.Golden(t, "namespaces.yaml", got)
 }
 
 // The key is made once, is the same on all control planes, and is never replaced: what was encrypted with it could not be
@@ -34,21 +38,21 @@ func TestEncryptionKeyIsKept(t *testing.T) {
 		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: "10.0.0.3"}, {Name: "cp2", Address: "10.0.0.4"}},
 		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Registry: []string{"cp1"}},
 	}
-	s.options.Cluster = cluster(t, "kubernetes: {version: v1.34.3, security: hardened}")
-	phases := []Phase{{Name: "install", Tasks: securityTasks(s.options.Cluster)}}
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: hardened}")
+	phases := []task.Phase{{Name: "install", Tasks: kubeadm.SecurityTasks(s.options.Cluster)}}
 	once := func(lost bool) {
 		t.Helper()
 		if lost {
 			s.options.WorkDir = t.TempDir() + "/other"
 		}
-		if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+		if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
 	}
 	once(false)
-	first := s.hosts["cp1"].content(encryptionOnHost)
-	if !strings.Contains(first, "secretbox") || s.hosts["cp2"].content(encryptionOnHost) != first {
-		t.Fatalf("cp1 has %q, cp2 %q", first, s.hosts["cp2"].content(encryptionOnHost))
+	first := s.hosts["cp1"].content(kubeadm.EncryptionOnHost)
+	if !strings.Contains(first, "secretbox") || s.hosts["cp2"].content(kubeadm.EncryptionOnHost) != first {
+		t.Fatalf("cp1 has %q, cp2 %q", first, s.hosts["cp2"].content(kubeadm.EncryptionOnHost))
 	}
 	s.states()
 	once(false)
@@ -56,22 +60,22 @@ func TestEncryptionKeyIsKept(t *testing.T) {
 		t.Error("a second run:", states)
 	}
 	once(true)
-	if s.hosts["cp1"].content(encryptionOnHost) != first {
+	if s.hosts["cp1"].content(kubeadm.EncryptionOnHost) != first {
 		t.Error("without the work directory, another key is made")
 	}
 	// An operator rotates the key on the first control plane.
 	rotated := strings.Replace(first, "- name: kkbundle1", "- name: kkbundle2\n        secret: bmV3IGtleSB0aGF0IGlzIGxvbmc=\n      - name: kkbundle1", 1)
-	s.hosts["cp1"].put(t, encryptionOnHost, rotated)
+	s.hosts["cp1"].put(t, kubeadm.EncryptionOnHost, rotated)
 	once(false)
-	if s.hosts["cp2"].content(encryptionOnHost) != rotated {
+	if s.hosts["cp2"].content(kubeadm.EncryptionOnHost) != rotated {
 		t.Error("the rotated key is not taken to the other control plane")
 	}
 	r := s.run(t, nil)
-	if _, err := r.encryption(t.Context()); err != nil || r.mask.mask("x bmV3IGtleSB0aGF0IGlzIGxvbmc= y") == "x bmV3IGtleSB0aGF0IGlzIGxvbmc= y" {
+	if _, err := kubeadm.Encryption(t.Context(), r.Site); err != nil || r.Mask.Mask("x bmV3IGtleSB0aGF0IGlzIGxvbmc= y") == "x bmV3IGtleSB0aGF0IGlzIGxvbmc= y" {
 		t.Errorf("the key would be in the log (%v)", err)
 	}
-	s.hosts["cp1"].put(t, encryptionOnHost, "- nonsense\n")
-	if err := s.run(t, nil).phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is no EncryptionConfiguration") {
+	s.hosts["cp1"].put(t, kubeadm.EncryptionOnHost, "- nonsense\n")
+	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is no EncryptionConfiguration") {
 		t.Errorf("a damaged file: %v", err)
 	}
 }
@@ -84,14 +88,14 @@ func TestFileModes(t *testing.T) {
 	h.put(t, "/etc/cni/net.d/10-flannel.conflist", "x")
 	h.put(t, "/etc/other", "x")
 	for _, want := range []string{"file-modes@cp1 changed", "file-modes@cp1 done"} {
-		if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{modesTask()}}}); err != nil {
+		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.ModesTask()}}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.states(); len(got) != 1 || got[0] != want {
 			t.Errorf("%v, want %s", got, want)
 		}
 	}
-	out, err := s.run(t, nil).targets[0].output(t.Context(), "find", "/etc/other", "/etc/kubernetes/pki/ca.crt", "-printf", "%m ")
+	out, err := s.run(t, nil).Hosts[0].Output(t.Context(), "find", "/etc/other", "/etc/kubernetes/pki/ca.crt", "-printf", "%m ")
 	if err != nil || string(out) != "644 600 " {
 		t.Errorf("modes %q, %v", out, err)
 	}
@@ -101,56 +105,23 @@ func TestFileModes(t *testing.T) {
 func TestSecretPaths(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
-	target := s.run(t, nil).targets[0]
-	const snap = etcdMemberDir + "/snap"
+	target := s.run(t, nil).Hosts[0]
+	const snap = kubeadm.EtcdMemberDir + "/snap"
 	s.hosts["cp1"].put(t, snap, "x")
 	for _, step := range []struct {
 		mode string
 		at   []string
 		want []string
 	}{
-		{"go-rwx", []string{etcdMemberDir, snap}, nil},
+		{"go-rwx", []string{kubeadm.EtcdMemberDir, snap}, nil},
 		{"go+rx", []string{snap}, nil}, // as etcd writes it
-		{"go+rx", []string{etcdMemberDir}, []string{etcdMemberDir, snap}},
+		{"go+rx", []string{kubeadm.EtcdMemberDir}, []string{kubeadm.EtcdMemberDir, snap}},
 	} {
-		if err := target.command(t.Context(), append([]string{"chmod", step.mode}, step.at...)...); err != nil {
+		if err := target.Run(t.Context(), append([]string{"chmod", step.mode}, step.at...)...); err != nil {
 			t.Fatal(err)
 		}
-		if open, err := target.openFiles(t.Context(), secretPaths()...); !slices.Equal(open, step.want) || err != nil {
+		if open, err := kubeadm.OpenFiles(t.Context(), target, kubeadm.SecretPaths()...); !slices.Equal(open, step.want) || err != nil {
 			t.Errorf("%s %q: %q, %v", step.mode, step.at, open, err)
-		}
-	}
-}
-
-// What a level asks for gives way to the cluster file.
-func TestUserWinsOverSecurity(t *testing.T) {
-	t.Parallel()
-	for text, limited := range map[string]bool{
-		"": true, ", kubeadm: {apiServer: {extraArgs: {oidc-issuer-url: https://a.example}}}": false,
-		", kubeadm: {apiServer: {extraArgs: [{name: anonymous-auth, value: 'true'}]}}": false,
-	} {
-		r := &Site{cluster: cluster(t, "kubernetes: {version: v1.34.3, security: hardened"+text+"}")}
-		if _, has := r.securityPart().flags[apiServer]["authentication-config"]; has != limited {
-			t.Errorf("%s: authentication-config %v", text, has)
-		}
-	}
-	old := &Site{cluster: cluster(t, "kubernetes: {version: v1.31.1, security: hardened}")}
-	if _, has := old.securityPart().flags[apiServer]["authentication-config"]; has {
-		t.Error("1.31 is given what it does not know")
-	}
-}
-
-func TestBoundTo(t *testing.T) {
-	for args, want := range map[string]string{
-		"kube-scheduler --bind-address=127.0.0.1 --leader-elect=true": "127.0.0.1",
-		"kube-scheduler --bind-address=::1":                           "::1",
-		"kube-scheduler --bind-address=0.0.0.0":                       "127.0.0.1",
-		"kube-scheduler --bind-address=::":                            "::1",
-		"kube-scheduler --bind-address=10.0.0.3":                      "10.0.0.3",
-		"kube-scheduler --leader-elect=true":                          "127.0.0.1",
-	} {
-		if got := boundTo(strings.Fields(args)); got != want {
-			t.Errorf("%s: %s, want %s", args, got, want)
 		}
 	}
 }

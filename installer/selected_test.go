@@ -8,34 +8,37 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 func TestSelected(t *testing.T) {
 	t.Parallel()
-	phases := []Phase{
-		{Name: "init", Tasks: []Task{{Name: "swap"}, {Name: "kernel"}}},
-		{Name: "install", Tasks: []Task{{Name: "containerd"}, {Name: "kubelet"}, {Name: "flannel"}, {Name: "verify-dns"}}},
-		{Name: "post_hook", Tasks: []Task{{Name: "post_install"}}},
+	phases := []task.Phase{
+		{Name: "init", Tasks: []task.Task{{Name: "swap"}, {Name: "kernel"}}},
+		{Name: "install", Tasks: []task.Task{{Name: "containerd"}, {Name: "kubelet"}, {Name: "flannel"}, {Name: "verify-dns"}}},
+		{Name: "post_hook", Tasks: []task.Task{{Name: "post_install"}}},
 	}
 	all := "swap kernel containerd kubelet flannel verify-dns post_install"
 	for _, c := range []struct {
-		options TaskSelection
+		options engine.TaskSelection
 		want    string
 	}{
-		{TaskSelection{}, all},
-		{TaskSelection{Phases: []string{"install"}}, "containerd kubelet flannel verify-dns"},
-		{TaskSelection{From: "install"}, "containerd kubelet flannel verify-dns post_install"},
-		{TaskSelection{From: "flannel"}, "flannel verify-dns post_install"},
-		{TaskSelection{From: "kernel", Phases: []string{"init"}}, "kernel"},
-		{TaskSelection{Tags: []string{"cri", "verify"}}, "containerd verify-dns"},
-		{TaskSelection{Tags: []string{"kernel", "network"}, From: "containerd"}, "flannel"},
-		{TaskSelection{Phases: []string{"instal"}}, `there is no phase "instal"; the phases are init, install, post_hook`},
-		{TaskSelection{From: "flanel"}, `there is no phase or task "flanel" to start at`},
-		{TaskSelection{Tags: []string{"networks"}}, `no task of this cluster has the tag or name "networks"; the tags are ` + strings.Join(TagGroups(), ", ")},
-		{TaskSelection{From: "post_hook", Phases: []string{"init"}}, "these phases, tags and the start exclude each other: no task is left"},
+		{engine.TaskSelection{}, all},
+		{engine.TaskSelection{Phases: []string{"install"}}, "containerd kubelet flannel verify-dns"},
+		{engine.TaskSelection{From: "install"}, "containerd kubelet flannel verify-dns post_install"},
+		{engine.TaskSelection{From: "flannel"}, "flannel verify-dns post_install"},
+		{engine.TaskSelection{From: "kernel", Phases: []string{"init"}}, "kernel"},
+		{engine.TaskSelection{Tags: []string{"cri", "verify"}}, "containerd verify-dns"},
+		{engine.TaskSelection{Tags: []string{"kernel", "network"}, From: "containerd"}, "flannel"},
+		{engine.TaskSelection{Phases: []string{"instal"}}, `there is no phase "instal"; the phases are init, install, post_hook`},
+		{engine.TaskSelection{From: "flanel"}, `there is no phase or task "flanel" to start at`},
+		{engine.TaskSelection{Tags: []string{"networks"}}, `no task of this cluster has the tag or name "networks"; the tags are ` + strings.Join(engine.TagGroups(), ", ")},
+		{engine.TaskSelection{From: "post_hook", Phases: []string{"init"}}, "these phases, tags and the start exclude each other: no task is left"},
 	} {
-		list, err := c.options.selected(phases)
+		list, err := c.options.Selected(phases)
 		var tasks []string
 		for _, p := range list {
 			for _, task := range p.Tasks {
@@ -43,7 +46,7 @@ func TestSelected(t *testing.T) {
 			}
 		}
 		got := strings.Join(tasks, " ")
-		var wrong *SelectionError
+		var wrong *engine.SelectionError
 		if errors.As(err, &wrong) {
 			got = err.Error()
 		}
@@ -69,9 +72,9 @@ func TestEveryTaskHasATag(t *testing.T) {
 		"imageRegistry: {type: harbor}", "imageRegistry: {type: none}", "imageRegistry: {vip: 10.0.0.8}",
 		"dns: {nodeLocal: true}", "metrics: true", "storage: {local: true}", "storage: {nfs: true}",
 	} {
-		for _, phase := range Plan(cluster(t, text)) {
+		for _, phase := range Plan(tasktest.Cluster(t, text)) {
 			for _, task := range phase.Tasks {
-				if len(task.Tags()) == 0 {
+				if len(engine.Tags(task)) == 0 {
 					t.Errorf("%s: task %s has no tag", text, task.Name)
 				}
 			}
@@ -89,7 +92,7 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Cluster: cluster(t, ""), Inventory: inv, WorkDir: filepath.Join(t.TempDir(), "work"), TaskSelection: TaskSelection{Tags: []string{"certificates", "containerd", "join-control-plane", "flannel"}}}
+	o := engine.Options{Cluster: tasktest.Cluster(t, ""), Inventory: inv, WorkDir: filepath.Join(t.TempDir(), "work"), TaskSelection: engine.TaskSelection{Tags: []string{"certificates", "containerd", "join-control-plane", "flannel"}}}
 	list, err := List(o)
 	want := []Listed{
 		{Phase: "init", Task: "certificates", Tags: []string{"registry"}},

@@ -13,8 +13,13 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -28,40 +33,40 @@ const (
 
 // space estimates what is still to be written on the host. What is there already is taken off: a second run must not be
 // refused for lack of the space that the first one has filled.
-func (t *Target) space(ctx context.Context) ([]precheck.Space, error) {
-	if t.run.Bundle == nil {
+func space(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
+	if t.Site.Bundle == nil {
 		return nil, nil
 	}
 	var list []precheck.Space
 	add := func(what, dir string, bytes int64) error {
-		have, err := t.used(ctx, dir)
+		have, err := used(ctx, t, dir)
 		if bytes -= have; bytes > 0 {
 			list = append(list, precheck.Space{For: what, Dir: dir, Bytes: bytes})
 		}
 		return err
 	}
-	if done, err := t.isMember(ctx); err != nil {
+	if done, err := member.IsMember(ctx, t); err != nil {
 		return nil, err
 	} else if !done {
-		files, err := t.fileSpace(ctx)
+		files, err := fileSpace(ctx, t)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, precheck.Space{For: "programs", Dir: "/usr/local", Bytes: files})
 	}
 	if t.Is(manifest.RoleCluster) {
-		images, err := t.imageSpace(ctx)
+		images, err := imageSpace(ctx, t)
 		if err == nil {
-			err = add("images", runtimeOf(t.run.cluster).data, images)
+			err = add("images", cri.RuntimeOf(t.Site.Cluster).Data, images)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if t.run.isRegistry(t) {
-		size, err := t.run.registrySpace(ctx)
+	if t.Site.IsRegistry(t) {
+		size, err := registrySpace(ctx, t.Site)
 		if err == nil {
-			err = add("the registry", siteRegistryOf(t.run.cluster).data, size)
+			err = add("the registry", siteregistry.RegistryOf(t.Site.Cluster).Data, size)
 		}
 		if err != nil {
 			return nil, err
@@ -71,14 +76,14 @@ func (t *Target) space(ctx context.Context) ([]precheck.Space, error) {
 }
 
 // used returns how much a directory holds, 0 if there is none.
-func (t *Target) used(ctx context.Context, dir string) (int64, error) {
-	there, err := t.test(ctx, "test", "-d", dir)
+func used(ctx context.Context, t *task.Host, dir string) (int64, error) {
+	there, err := t.Test(ctx, "test", "-d", dir)
 	if err != nil || !there {
 		return 0, err
 	}
-	out := &capped.Buffer{Most: maxFile}
+	out := &capped.Buffer{Most: task.MaxFile}
 	// It fails when something goes away while it counts, as it does below containerd, and still says how much there is.
-	if _, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{"du", "--summarize", "--block-size=1", dir}, Stdout: out})); err != nil {
+	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: []string{"du", "--summarize", "--block-size=1", dir}, Stdout: out})); err != nil {
 		return 0, err
 	}
 	number, _, _ := strings.Cut(out.String(), "\t")
@@ -90,11 +95,11 @@ func (t *Target) used(ctx context.Context, dir string) (int64, error) {
 }
 
 // tasksHere returns the tasks that run on the host.
-func (t *Target) tasksHere() []Task {
-	var list []Task
-	for _, phase := range Plan(t.run.cluster) {
+func tasksHere(t *task.Host) []task.Task {
+	var list []task.Task
+	for _, phase := range Plan(t.Site.Cluster) {
 		for _, task := range phase.Tasks {
-			if slices.Contains(t.run.targetsOf(task), t) {
+			if slices.Contains(engine.TargetsOf(t.Site, task), t) {
 				list = append(list, task)
 			}
 		}
@@ -103,10 +108,10 @@ func (t *Target) tasksHere() []Task {
 }
 
 // fileSpace is for the files that tasks put on the host.
-func (t *Target) fileSpace(ctx context.Context) (int64, error) {
+func fileSpace(ctx context.Context, t *task.Host) (int64, error) {
 	var total int64
-	for _, task := range t.tasksHere() {
-		plan, err := t.run.filePlan(ctx, t, task.Files)
+	for _, task := range tasksHere(t) {
+		plan, err := t.Site.FilePlan(ctx, t, task.Files)
 		if err != nil {
 			return 0, err
 		}
@@ -122,16 +127,16 @@ func (t *Target) fileSpace(ctx context.Context) (int64, error) {
 }
 
 // imageSpace is for the images whose pods may run on the host.
-func (t *Target) imageSpace(ctx context.Context) (int64, error) {
+func imageSpace(ctx context.Context, t *task.Host) (int64, error) {
 	blobs := map[digest.Digest]int64{}
-	for _, task := range t.tasksHere() {
+	for _, task := range tasksHere(t) {
 		for _, name := range task.Images {
-			items, err := t.run.components(manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
+			items, err := t.Site.Components(manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
 			if err != nil {
 				return 0, err
 			}
 			for _, item := range items {
-				if err := t.run.imageBlobs(ctx, item.Descriptor, t.Arch, blobs); err != nil {
+				if err := imageBlobs(ctx, t.Site, item.Descriptor, t.Arch, blobs); err != nil {
 					return 0, fmt.Errorf("%s: %w", item, err)
 				}
 			}
@@ -144,12 +149,9 @@ func (t *Target) imageSpace(ctx context.Context) (int64, error) {
 	return total * unpackedImage, nil
 }
 
-// maxManifest bounds the manifests of images.
-const maxManifest = 4 << 20
-
 // imageBlobs adds the layers of an image for an architecture.
-func (r *Site) imageBlobs(ctx context.Context, d ocispec.Descriptor, arch string, into map[digest.Digest]int64) error {
-	data, err := r.Bundle.ReadBlob(ctx, d.Digest, maxManifest)
+func imageBlobs(ctx context.Context, r *task.Site, d ocispec.Descriptor, arch string, into map[digest.Digest]int64) error {
+	data, err := r.Bundle.ReadBlob(ctx, d.Digest, task.MaxManifest)
 	if err != nil {
 		return err
 	}
@@ -166,19 +168,19 @@ func (r *Site) imageBlobs(ctx context.Context, d ocispec.Descriptor, arch string
 	for _, child := range m.Manifests {
 		_, there := r.Bundle.Stat(child.Digest)
 		if there && child.Platform != nil && child.Platform.Architecture == arch {
-			return r.imageBlobs(ctx, child, "", into) // an index in an index has no place here
+			return imageBlobs(ctx, r, child, "", into) // an index in an index has no place here
 		}
 	}
 	return nil
 }
 
 // registrySpace is for everything that the registry is seeded with: all blobs but the contents of files.
-func (r *Site) registrySpace(ctx context.Context) (int64, error) {
+func registrySpace(ctx context.Context, r *task.Site) (int64, error) {
 	var total int64
 	for _, b := range r.Bundle.Blobs() {
 		total += b.Size
 	}
-	for _, it := range r.items {
+	for _, it := range r.Items {
 		if it.Kind != bundle.KindFile {
 			continue
 		}

@@ -11,7 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // A playedHost runs functions for commands.
@@ -68,20 +70,20 @@ func TestStalledCommands(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var told []string
-				w := watch{"node1", StallLimit, func(e Event) {
-					if e.State != Waiting || e.Phase != "container-runtime" || e.Task != "containerd" || e.Host != "node1" {
+				w := engine.Watch{Host: "node1", Limit: engine.StallLimit, Tell: func(e task.Event) {
+					if e.State != task.Waiting || e.Phase != "container-runtime" || e.Task != "containerd" || e.Host != "node1" {
 						t.Errorf("told %+v", e)
 					}
 					told = append(told, e.Message)
 				}}
-				ctx := inTask(t.Context(), "container-runtime/containerd")
+				ctx := task.InTask(t.Context(), "container-runtime/containerd")
 				if c.own > 0 {
-					ctx = patient(ctx, c.own)
+					ctx = task.Patient(ctx, c.own)
 				}
 				begin := time.Now()
 				cmd := host.Cmd{Args: []string{"systemctl"}, Stdin: strings.NewReader(strings.Repeat("x", 100))}
-				err := w.run(ctx, c.run, cmd, func() string { return "$ systemctl restart x" })
-				var stalled *StalledError
+				err := w.Run(ctx, c.run, cmd, func() string { return "$ systemctl restart x" })
+				var stalled *engine.StalledError
 				if errors.As(err, &stalled) != (c.after > 0) || c.after > 0 && time.Since(begin) != c.after {
 					t.Errorf("%v after %s", err, time.Since(begin))
 				}
@@ -98,31 +100,31 @@ func TestStalledHost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var states []string
-		r := &run{options: Options{StallLimit: StallLimit}, Site: &Site{parallel: 2, Now: time.Now, Output: Output{mask: newMasker()}}}
-		r.recorder = newRecorder(Options{Progress: func(e Event) {
-			if e.Task != "" && e.State != Started {
+		r := &engine.Run{Options: engine.Options{StallLimit: engine.StallLimit}, Site: &task.Site{Parallel: 2, Now: time.Now, Output: task.Output{Mask: task.NewMasker()}}}
+		r.Recorder = engine.NewRecorder(engine.Options{Progress: func(e task.Event) {
+			if e.Task != "" && e.State != task.Started {
 				states = append(states, e.Task+"@"+e.Host+" "+string(e.State))
 			}
 		}})
-		j := &journal{mask: r.mask, now: r.Now, w: io.Discard}
+		j := &engine.Journal{Mask: r.Mask, Now: r.Now, Writer: io.Discard}
 		for _, name := range []string{"node1", "node2"} {
-			t := &Target{run: r.Site}
+			t := &task.Host{Site: r.Site}
 			t.Name = name
-			t.on = &journaled{watch: r.watch(name), journal: j, Host: playedHost(func(ctx context.Context, cmd host.Cmd) error {
+			t.Conn = &engine.Journaled{Watch: r.Watch(name), Journal: j, Host: playedHost(func(ctx context.Context, cmd host.Cmd) error {
 				if name == "node1" && cmd.Args[0] == "hangs" {
 					return hang(ctx, cmd)
 				}
 				return nil
 			})}
-			r.targets = append(r.targets, t)
+			r.Hosts = append(r.Hosts, t)
 		}
-		do := func(program string) Task {
-			return Task{Name: program, Do: func(ctx context.Context, t *Target) error { return t.command(ctx, program, "--password", "123456") }}
+		do := func(program string) task.Task {
+			return task.Task{Name: program, Do: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, program, "--password", "123456") }}
 		}
-		err := r.phases(t.Context(), []Phase{{Name: "install", Tasks: []Task{do("hangs"), do("works")}}})
-		var failed *TaskError
-		var stalled *StalledError
-		if !errors.As(err, &failed) || failed.Host != "node1" || !errors.As(err, &stalled) || stalled.Limit != StallLimit {
+		err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{do("hangs"), do("works")}}})
+		var failed *engine.TaskError
+		var stalled *engine.StalledError
+		if !errors.As(err, &failed) || failed.Host != "node1" || !errors.As(err, &stalled) || stalled.Limit != engine.StallLimit {
 			t.Errorf("got %v", err)
 		}
 		want := []string{"hangs@node2 done", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 waiting", "hangs@node1 failed", "works@node2 done"}
@@ -140,7 +142,7 @@ func TestWatchedInputIsClosed(t *testing.T) {
 	played := playedHost(func(_ context.Context, cmd host.Cmd) error {
 		return cmd.Stdin.(host.ClosableReader).CloseWithError(gone)
 	})
-	if err := (watch{limit: StallLimit}).run(t.Context(), played, host.Cmd{Args: []string{"true"}, Stdin: r}, nil); err != nil {
+	if err := (engine.Watch{Limit: engine.StallLimit}).Run(t.Context(), played, host.Cmd{Args: []string{"true"}, Stdin: r}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Write([]byte("x")); !errors.Is(err, gone) {

@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,9 +19,13 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/kkbundle/kkbundle/installer/diagnose"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // Bounds of a support bundle: whole enough to find a reason in, small enough to be mailed.
@@ -48,41 +52,41 @@ func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ Su
 		return SupportBundle{}, err
 	}
 	a := &archive{tar: tar.NewWriter(z)}
-	err = lookAt(ctx, o, func(ctx context.Context, r *run, from *Target) error {
+	err = lookAt(ctx, o, func(ctx context.Context, r *engine.Run, from *task.Host) error {
 		a.now = r.Now()
-		r.hideSecrets()
-		a.scrub = newScrubber(r.mask)
-		r.collectHere(a)
-		_ = r.onAll(r.targets, func(_ int, t *Target) error {
-			if t.on == nil || t.failure != nil {
-				a.lacks(&a.said.Unreached, t.Name, t.failure)
+		hideSecrets(r)
+		a.scrub = newScrubber(r.Mask)
+		collectHere(r, a)
+		_ = r.OnAll(r.Hosts, func(_ int, t *task.Host) error {
+			if t.Conn == nil || t.Err != nil {
+				a.lacks(&a.said.Unreached, t.Name, t.Err)
 				return nil
 			}
-			t.collectHost(ctx, a)
+			collectHost(ctx, t, a)
 			return nil
 		})
 		if from != nil {
-			from.collectCluster(ctx, a)
+			collectCluster(ctx, from, a)
 		} else {
 			a.lacks(&a.said.Lacking, "cluster", errors.New("no control plane that can be reached has a cluster of kkbundle's"))
 		}
 		a.status(ctx, r, from)
-		a.text("README.txt", a.readme(r.clusterName()))
+		a.text("README.txt", a.readme(clusterName(r)))
 		return errors.Join(context.Cause(ctx), a.err)
 	})
 	return a.said, errors.Join(err, a.tar.Close(), z.Close())
 }
 
 // hideSecrets makes the masker know what this machine knows.
-func (r *run) hideSecrets() {
-	for _, name := range []string{registryPassFile, registrySecretFile, registryHashFile, harborAdminFile, harborDatabaseFile, harborRobotFile} {
-		if data, err := r.dir.read(name); err == nil {
-			r.mask.hide(strings.TrimSpace(string(data)))
+func hideSecrets(r *engine.Run) {
+	for _, name := range []string{task.RegistryPassFile, task.RegistrySecretFile, task.RegistryHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
+		if data, err := r.Dir.Read(name); err == nil {
+			r.Mask.Hide(strings.TrimSpace(string(data)))
 		}
 	}
-	for _, h := range r.options.Inventory.Hosts() {
+	for _, h := range r.Options.Inventory.Hosts() {
 		for _, secret := range []string{h.SSH.Password.Reveal(), h.Sudo.Password.Reveal(), h.SSH.PrivateKey.Reveal()} {
-			r.mask.hide(secret)
+			r.Mask.Hide(secret)
 		}
 	}
 }
@@ -131,9 +135,9 @@ func (a *archive) lacks(list *[]string, what string, err error) {
 }
 
 // clusterName is what the cluster file says, or the last report where none was given.
-func (r *run) clusterName() string {
-	last := report.Status{Cluster: r.cluster.Metadata.Name}
-	r.remembered(&last)
+func clusterName(r *engine.Run) string {
+	last := report.Status{Cluster: r.Cluster.Metadata.Name}
+	remembered(r, &last)
 	return cmp.Or(last.Cluster, "(its name is not known here)")
 }
 
@@ -149,7 +153,7 @@ hosts/NAME/     facts, configuration files, logs of units and pods, and what com
 
 Values with names of secrets (password, token, key and so on) and what looks like a secret were replaced by %s. Names of
 hosts, addresses and images are in it: look through it before you give it away.
-`, cluster, a.now.UTC().Format(time.RFC3339), masked)
+`, cluster, a.now.UTC().Format(time.RFC3339), task.Masked)
 	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached, "What could not be collected": a.said.Lacking} {
 		if len(list) > 0 {
 			text += "\n" + title + ":\n  " + strings.Join(list, "\n  ") + "\n"
@@ -159,22 +163,22 @@ hosts, addresses and images are in it: look through it before you give it away.
 }
 
 // collectHere adds what is in the work directory, but for keys and passwords.
-func (r *run) collectHere(a *archive) {
-	for _, name := range []string{logFile, reportJSONFile} {
-		if data, err := r.dir.read(name); err == nil {
+func collectHere(r *engine.Run, a *archive) {
+	for _, name := range []string{task.LogFile, engine.ReportJSONFile} {
+		if data, err := r.Dir.Read(name); err == nil {
 			a.text("work/"+name, string(data[max(0, len(data)-mostOfFile):]))
 		}
 	}
 	const most = 20 // of failures, the last
-	list, err := fs.ReadDir(r.dir.root.FS(), failuresDir)
+	list, err := fs.ReadDir(r.Dir.Root.FS(), diagnose.FailuresDir)
 	if err != nil {
 		return
 	}
 	for _, dir := range list[max(0, len(list)-most):] {
-		files, _ := fs.ReadDir(r.dir.root.FS(), path.Join(failuresDir, dir.Name()))
+		files, _ := fs.ReadDir(r.Dir.Root.FS(), path.Join(diagnose.FailuresDir, dir.Name()))
 		for _, f := range files {
-			name := path.Join(failuresDir, dir.Name(), f.Name())
-			if data, err := r.dir.read(name); err == nil {
+			name := path.Join(diagnose.FailuresDir, dir.Name(), f.Name())
+			if data, err := r.Dir.Read(name); err == nil {
 				a.text("work/"+name, string(data[max(0, len(data)-mostOfFile):]))
 			}
 		}
@@ -192,12 +196,12 @@ func hostAnswers() []string {
 	}
 }
 
-func (t *Target) collectHost(ctx context.Context, a *archive) {
+func collectHost(ctx context.Context, t *task.Host, a *archive) {
 	dir := "hosts/" + t.Name + "/"
 	for _, file := range hostAnswers() {
 		ctx, cancel := context.WithTimeout(ctx, askPatience)
 		answer := host.Script("support-bundle.sh", supportBundleScript, strconv.Itoa(mostOfFile), file)
-		out, err := t.output(withoutOutput(ctx), answer...)
+		out, err := t.Output(task.WithoutOutput(ctx), answer...)
 		cancel()
 		if err != nil {
 			a.lacks(&a.said.Lacking, dir+file, err)
@@ -205,7 +209,7 @@ func (t *Target) collectHost(ctx context.Context, a *archive) {
 		}
 		a.text(dir+file, string(out[max(0, len(out)-mostOfFile):]))
 	}
-	facts, err := t.facts(ctx, node.Probe{})
+	facts, err := t.Facts(ctx, node.Probe{})
 	if err != nil {
 		a.lacks(&a.said.Lacking, dir+"facts.json", err)
 		return
@@ -236,15 +240,15 @@ func clusterKinds() []string {
 	}
 }
 
-func (t *Target) collectCluster(ctx context.Context, a *archive) {
+func collectCluster(ctx context.Context, t *task.Host, a *archive) {
 	for _, kind := range clusterKinds() {
 		name := "cluster/" + kind + ".json"
 		ctx, cancel := context.WithTimeout(ctx, askPatience)
-		out, err := t.kubectl(withoutOutput(ctx), "get", kind, "--all-namespaces", "--ignore-not-found", "--output=json", "--request-timeout="+strconv.Itoa(int(lookTimeout.Seconds()))+"s")
+		out, err := t.Kubectl(task.WithoutOutput(ctx), "get", kind, "--all-namespaces", "--ignore-not-found", "--output=json", "--request-timeout="+strconv.Itoa(int(task.LookTimeout.Seconds()))+"s")
 		cancel()
 		if err != nil {
 			a.lacks(&a.said.Lacking, name, err)
-			if isGone(err) || ctx.Err() != nil {
+			if task.IsGone(err) || ctx.Err() != nil {
 				return
 			}
 			continue
@@ -267,14 +271,14 @@ func (t *Target) collectCluster(ctx context.Context, a *archive) {
 }
 
 // status adds what kkbundle status says.
-func (a *archive) status(ctx context.Context, r *run, from *Target) {
-	s, err := r.survey(ctx, from)
-	out := report.Status{Version: 1, Time: r.Now(), Cluster: r.cluster.Metadata.Name, Findings: s.findings()}
+func (a *archive) status(ctx context.Context, r *engine.Run, from *task.Host) {
+	s, err := health.Look(ctx, r.Site, from)
+	out := report.Status{Version: 1, Time: r.Now(), Cluster: r.Cluster.Metadata.Name, Findings: s.Findings()}
 	if err != nil {
 		a.lacks(&a.said.Lacking, "status.json", err)
 	}
 	out.Healthy = err == nil && out.Findings.Healthy()
-	s.describe(&out)
-	r.remembered(&out)
+	describe(s, &out)
+	remembered(r, &out)
 	a.json("status.json", out)
 }

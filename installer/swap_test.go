@@ -12,22 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
-
-func TestActiveSwap(t *testing.T) {
-	t.Parallel()
-	for list, want := range map[string][]string{
-		"":                                 nil,
-		"dev-zram0.swap    generated -\n":  {"dev-zram0.swap"},
-		"swapfile.swap enabled  enabled\n": {"swapfile.swap"},
-		"a.swap masked enabled\nb.swap masked-runtime\nc.swap disabled enabled\nd.swap static\n": {"d.swap"},
-		"cut.swap\nswap.target static -\n": nil,
-	} {
-		if diff := cmp.Diff(activeSwap(list), want); diff != "" {
-			t.Errorf("%q (-got +want):\n%s", list, diff)
-		}
-	}
-}
 
 // Swap that is in no fstab comes back at the next boot unless its target is masked, which Reset undoes where we did it.
 func TestSwapWithoutFstab(t *testing.T) {
@@ -49,9 +36,9 @@ func TestSwapWithoutFstab(t *testing.T) {
 			}
 			return nil
 		})
-		phases := []Phase{{Name: "init", Tasks: []Task{swapTask(s.options.Cluster)}}}
+		phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.SwapTask(s.options.Cluster)}}}
 		for range 2 {
-			if err := s.run(t, nil).phases(t.Context(), phases); err != nil {
+			if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -64,7 +51,7 @@ func TestSwapWithoutFstab(t *testing.T) {
 		}
 		changes := func() string {
 			lines := slices.DeleteFunc(h.said("systemctl"), func(line string) bool {
-				return !strings.HasSuffix(line, swapTarget) || strings.Contains(line, "is-enabled")
+				return !strings.HasSuffix(line, machine.SwapTarget) || strings.Contains(line, "is-enabled")
 			})
 			return strings.Join(lines, ", ")
 		}
@@ -72,7 +59,7 @@ func TestSwapWithoutFstab(t *testing.T) {
 			t.Errorf("%s: installing ran %q, want %q", state, got, want)
 		}
 		for range 2 {
-			if err := s.run(t, nil).phases(t.Context(), []Phase{{Name: "reset", Tasks: []Task{{Name: "host", Done: isRestored, Do: restoreHost}}}}); err != nil {
+			if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "reset", Tasks: []task.Task{{Name: "host", Done: isRestored, Do: restoreHost}}}}); err != nil {
 				t.Fatal(err)
 			}
 		}

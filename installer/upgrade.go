@@ -10,7 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -25,7 +30,7 @@ const DrainTimeout = 5 * time.Minute
 // UpgradeOptions says how a cluster is upgraded. Force goes on although the cluster is not healthy; Phases and Limit have
 // no place in an upgrade.
 type UpgradeOptions struct {
-	Options
+	engine.Options
 	// Batch is how many workers are upgraded at the same time.
 	Batch Batch
 	// DrainTimeout is how long the pods of a node may take to leave it; 0 is DrainTimeout.
@@ -41,7 +46,7 @@ type UpgradeOptions struct {
 
 // An upgrade is one under way.
 type upgrade struct {
-	*run
+	*engine.Run
 	how UpgradeOptions
 	// clusters are the cluster at each of the plan's steps, demands what a bundle needs for those between.
 	clusters map[string]*manifest.Cluster
@@ -53,27 +58,27 @@ type upgrade struct {
 // is continued by the same call. It stops at the first node that fails, which stays unschedulable; the error is a
 // *StoppedError. A cluster that may not be upgraded is refused with a *RefusedError, one that is not healthy with an
 // *UnfitError; then nothing was changed. A dry run tells the plan, and looks at the cluster's health.
-func Upgrade(ctx context.Context, o UpgradeOptions) (Report, error) {
+func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
-		return Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "this version upgrades clusters that kubeadm has made, and this one is k3s", "see k3s' own documentation"}
+		return engine.Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "this version upgrades clusters that kubeadm has made, and this one is k3s", "see k3s' own documentation"}
 	}
 	_, versions := catalog.Check(o.Cluster)
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
 	if o.DrainTimeout <= 0 {
 		o.DrainTimeout = DrainTimeout
 	}
-	r, err := newInstall(o.Options, upgrading())
+	r, err := newInstall(o.Options, engine.Upgrading())
 	if err != nil {
-		return Report{}, err
+		return engine.Report{}, err
 	}
-	return r.start(ctx, (&upgrade{run: r, how: o}).work)
+	return r.Start(ctx, (&upgrade{Run: r, how: o}).work)
 }
 
 func (u *upgrade) work(ctx context.Context) error {
-	ctx = inTask(ctx, "look")
-	if err := u.checkMembers(ctx); err != nil {
+	ctx = task.InTask(ctx, "look")
+	if err := checkMembers(ctx, u.Run); err != nil {
 		return err
 	}
 	plan, err := u.look(ctx)
@@ -87,7 +92,7 @@ func (u *upgrade) work(ctx context.Context) error {
 		u.how.Planned(plan)
 	}
 	if !plan.Empty() {
-		err := u.phase(ctx, Phase{Name: "precheck", Tasks: []Task{precheckTask(), u.healthTask(plan)}})
+		err := u.phase(ctx, task.Phase{Name: "precheck", Tasks: []task.Task{precheckTask(), u.healthTask(plan)}})
 		if err != nil || u.DryRun {
 			return err
 		}
@@ -100,21 +105,23 @@ func (u *upgrade) work(ctx context.Context) error {
 			return err
 		}
 	}
-	before, after := around(u.cluster)
+	before, after := around(u.Cluster)
 	if !plan.Empty() {
 		return u.phase(ctx, after)
 	}
-	return u.phases(ctx, []Phase{before, after})
+	return u.Phases(ctx, []task.Phase{before, after})
 }
 
 // phase runs one phase.
-func (u *upgrade) phase(ctx context.Context, p Phase) error { return u.phases(ctx, []Phase{p}) }
+func (u *upgrade) phase(ctx context.Context, p task.Phase) error {
+	return u.Phases(ctx, []task.Phase{p})
+}
 
 // around divides what an install does into what has to be there before a control plane is upgraded (the registry and what
 // is in it, etcd beside the cluster, files that API servers read), without what runs on nodes, and the rest.
-func around(c *manifest.Cluster) (before, after Phase) {
-	before, after = Phase{Name: "prepare"}, Phase{Name: "finish"}
-	later := []string{kubeletTask(c).Name} // nodes get these one after the other
+func around(c *manifest.Cluster) (before, after task.Phase) {
+	before, after = task.Phase{Name: "prepare"}, task.Phase{Name: "finish"}
+	later := []string{kubeadm.KubeletTask(c).Name} // nodes get these one after the other
 	for _, t := range containerTasks(c) {
 		later = append(later, t.Name)
 	}
@@ -125,7 +132,7 @@ func around(c *manifest.Cluster) (before, after Phase) {
 			continue
 		}
 		for _, t := range p.Tasks {
-			begun = begun || t.Name == initTask(c).Name
+			begun = begun || t.Name == kubeadm.InitTask(c).Name
 			if begun || slices.Contains(later, t.Name) {
 				after.Tasks = append(after.Tasks, t)
 			} else {
@@ -138,8 +145,8 @@ func around(c *manifest.Cluster) (before, after Phase) {
 
 // apply upgrades the nodes.
 func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
-	before, _ := around(u.cluster)
-	if err := u.phase(ctx, Phase{Name: "save", Tasks: []Task{u.saveTask(plan)}}); err != nil {
+	before, _ := around(u.Cluster)
+	if err := u.phase(ctx, task.Phase{Name: "save", Tasks: []task.Task{u.saveTask(plan)}}); err != nil {
 		return err
 	}
 	if err := u.phase(ctx, before); err != nil {
@@ -154,16 +161,16 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 // walk goes from version to version.
 func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
-		u.renew(func(s *Site) { u.release(s, u.clusters[version]) })
+		u.Renew(func(s *task.Site) { u.Release(s, u.clusters[version]) })
 		begin := u.Now()
 		phase := "upgrade " + version
-		u.tell(Event{Phase: phase, State: Started})
+		u.Tell(task.Event{Phase: phase, State: task.Started})
 		err := u.step(ctx, phase, plan)
-		event := Event{Phase: phase, State: Done, Duration: u.Now().Sub(begin)}
+		event := task.Event{Phase: phase, State: task.Done, Duration: u.Now().Sub(begin)}
 		if err != nil {
-			event.State = Failed
+			event.State = task.Failed
 		}
-		u.tell(event)
+		u.Tell(event)
 		if err != nil {
 			return u.stopped(ctx, version, err)
 		}
@@ -174,16 +181,16 @@ func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 // step brings all nodes to the version that the run is at. All API servers come before the first kubelet, because no
 // kubelet may be newer than an API server that it may meet.
 func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) error {
-	if u.cluster.ImageRegistry.Type == manifest.RegistryNone { // each release's images have to be where the nodes are
-		for _, task := range preloadTasks(u.cluster) {
-			if _, errs := u.group(ctx, phase, []Task{task}); len(errs) > 0 {
+	if u.Cluster.ImageRegistry.Type == manifest.RegistryNone { // each release's images have to be where the nodes are
+		for _, step := range cri.PreloadTasks(u.Cluster) {
+			if _, errs := u.Group(ctx, phase, []task.Task{step}); len(errs) > 0 {
 				return errors.Join(errs...)
 			}
 		}
 	}
 	for _, t := range u.controlPlanes() {
-		for _, task := range []Task{keepTask(u.cluster), u.controlPlaneTask()} {
-			if err := u.taskOn(ctx, phase, task, t); err != nil {
+		for _, task := range []task.Task{keepTask(u.Cluster), u.controlPlaneTask()} {
+			if err := u.TaskOn(ctx, phase, task, t); err != nil {
 				return err
 			}
 		}
@@ -194,7 +201,7 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 		}
 	}
 	for batch := range slices.Chunk(u.workers(), plan.Batch) {
-		if err := u.onAll(batch, func(_ int, t *Target) error { return u.node(ctx, phase, t) }); err != nil {
+		if err := u.OnAll(batch, func(_ int, t *task.Host) error { return u.node(ctx, phase, t) }); err != nil {
 			return err
 		}
 	}
@@ -227,21 +234,21 @@ func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 	if ctx.Err() != nil {
 		return reason
 	}
-	ctx, cancel := bounded(inTask(ctx, "state"), factsTimeout)
+	ctx, cancel := task.Bounded(task.InTask(ctx, "state"), task.FactsTimeout)
 	defer cancel()
-	states, apiErr := u.firstControlPlane().kube().Nodes(ctx)
+	states, apiErr := u.FirstControlPlane().Kube().Nodes(ctx)
 	e := &StoppedError{To: to, Err: reason}
 	for _, t := range slices.Concat(u.controlPlanes(), u.workers()) {
-		e.Nodes = append(e.Nodes, t.Name+": "+t.stateText(ctx, states, apiErr))
+		e.Nodes = append(e.Nodes, t.Name+": "+stateText(ctx, t, states, apiErr))
 	}
 	return e
 }
 
 // stateText says what is known of a node in the middle of an upgrade.
-func (t *Target) stateText(ctx context.Context, states []corev1.Node, apiErr error) string {
+func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr error) string {
 	var parts []string
-	if id, _, member, err := t.recorded(ctx); err == nil && member {
-		parts = append(parts, id.version+" altogether")
+	if id, _, member, err := member.Recorded(ctx, t); err == nil && member {
+		parts = append(parts, id.Version+" altogether")
 	}
 	if apiErr != nil {
 		return strings.Join(append(parts, "the API does not say more"), ", ")

@@ -21,7 +21,13 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -64,7 +70,7 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		}
 		f.node(h.Name, version)
 		on := s.hosts[h.Name]
-		on.put(t, clusterCA, string(ca))
+		on.put(t, kube.ClusterCA, string(ca))
 		on.mkdir(t, "/usr/local/lib")
 		for _, name := range []string{"kubectl", "kubeadm", "systemctl"} {
 			on.answer(name, func(_ context.Context, cmd host.Cmd) error { return f.run(on, cmd) })
@@ -85,7 +91,7 @@ func (f *fakeAPI) node(name, version string) {
 func (f *fakeAPI) run(on *rooted, cmd host.Cmd) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	line := strings.TrimPrefix(strings.Join(cmd.Args, " "), "kubectl --kubeconfig="+adminConf+" ")
+	line := strings.TrimPrefix(strings.Join(cmd.Args, " "), "kubectl --kubeconfig="+kube.AdminConf+" ")
 	isLook := strings.HasPrefix(line, "get ") || strings.HasPrefix(line, "--server") || strings.Contains(line, "endpoint health") ||
 		strings.HasPrefix(line, "systemctl is-active")
 	var before, after bool
@@ -205,9 +211,9 @@ func upgradeSite(t *testing.T, version string, names ...string) (*site, *fakeAPI
 	}
 	// Not parsed: that several control planes are refused is no matter of upgrades.
 	s.options.Inventory = &manifest.Inventory{HostSpecs: specs, Groups: groups}
-	s.options.Cluster = cluster(t, "kubernetes: {version: "+version+"}")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+version+"}")
 	for _, name := range names {
-		s.hosts[name].put(t, memberPath, string(s.run(t, nil).memberFile().data))
+		s.hosts[name].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 		s.hosts[name].put(t, "/usr/local/bin/kubelet", "old kubelet")
 	}
 	return s, newFakeAPI(t, s, version)
@@ -218,7 +224,7 @@ func (s *site) upgradeTo(t *testing.T, versions ...string) *upgrade {
 	t.Helper()
 	var clusters []*manifest.Cluster
 	for _, v := range versions {
-		clusters = append(clusters, cluster(t, "kubernetes: {version: "+v+"}"))
+		clusters = append(clusters, tasktest.Cluster(t, "kubernetes: {version: "+v+"}"))
 	}
 	s.options.Cluster = clusters[len(clusters)-1]
 	return s.upgradeWith(t, bundleOf(t, clusters...))
@@ -228,8 +234,8 @@ func (s *site) upgradeTo(t *testing.T, versions ...string) *upgrade {
 func (s *site) upgradeWith(t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.run(t, b)
-	r.verb, r.rule = upgrading(), OtherVersion
-	return &upgrade{run: r, how: UpgradeOptions{Options: r.options, DrainTimeout: DrainTimeout}}
+	r.Verb, r.Rule = engine.Upgrading(), task.OtherVersion
+	return &upgrade{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}}
 }
 
 // bundleOf has what several clusters need.
@@ -322,7 +328,7 @@ func TestUpgradeSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := &upgrade{run: &run{Site: &Site{cluster: cluster(t, "kubernetes: {version: "+c.to+"}")}}}
+			u := &upgrade{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: "+c.to+"}")}}}
 			steps, err := u.steps(UpgradePlan{Cluster: "site", To: c.to, Nodes: c.nodes})
 			if c.err != "" {
 				var refused *RefusedError
@@ -392,7 +398,7 @@ func TestUpgradeOrder(t *testing.T) {
 	if diff := cmp.Diff(f.steps(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if kept := s.hosts["node1"].content(keptDir + "/v1.34.2/complete"); kept != "" {
+	if kept := s.hosts["node1"].content(kubeadm.KeptDir + "/v1.34.2/complete"); kept != "" {
 		t.Errorf("the mark of what was kept has %q in it", kept)
 	}
 	again := s.upgradeTo(t, "v1.34.3")
@@ -433,7 +439,7 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 	_, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context())
 	var (
 		stopped *StoppedError
-		failed  *TaskError
+		failed  *engine.TaskError
 	)
 	if !errors.As(err, &stopped) || !errors.As(err, &failed) || failed.Host != "node1" || failed.Task != "drain" {
 		t.Fatalf("got %v", err)
@@ -462,7 +468,7 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 // A run that ends at any command (without KKBUNDLE_BIG=1, at some), before or after that did its work, is continued by the next one.
 func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 	t.Parallel()
-	next := cluster(t, "kubernetes: {version: v1.34.3}")
+	next := tasktest.Cluster(t, "kubernetes: {version: v1.34.3}")
 	b := bundleOf(t, next)
 	whole, all := upgradeSite(t, "v1.34.2", "cp1", "node1")
 	whole.options.Cluster = next
@@ -486,7 +492,7 @@ func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 		for _, name := range []string{"cp1", "node1"} {
 			state := f.nodes[name]
 			if state.Status.NodeInfo.KubeletVersion != "v1.34.3" || state.Spec.Unschedulable || len(state.Annotations) > 0 ||
-				!strings.HasPrefix(s.hosts[name].content(memberPath), "site v1.34.3\n") || s.hosts[name].content(kubeadmFile) != "" {
+				!strings.HasPrefix(s.hosts[name].content(member.Path), "site v1.34.3\n") || s.hosts[name].content(kubeadm.File) != "" {
 				t.Fatalf("command %d failed with %v, and then %s is %+v", n, first, name, state)
 			}
 		}
@@ -525,12 +531,12 @@ func TestUpgradeHealth(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Ended at once, so that what might come right by itself is not waited for.
-		reasons := u.budgets(t.Context(), u.targets[0], plan)
+		reasons := u.budgets(t.Context(), u.Hosts[0], plan)
 		for _, c := range []healthCheck{u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods, u.lonePods, u.configReadable} {
-			reasons = append(reasons, c(t.Context(), u.targets[0], plan)...)
+			reasons = append(reasons, c(t.Context(), u.Hosts[0], plan)...)
 		}
-		for _, target := range u.targets {
-			reasons = append(reasons, append(target.certificatesValid(t.Context()), u.roomFor(t.Context(), target, plan)...)...)
+		for _, target := range u.Hosts {
+			reasons = append(reasons, append(certificatesValid(t.Context(), target), u.roomFor(t.Context(), target, plan)...)...)
 		}
 		if len(reasons) == 0 {
 			return nil
@@ -573,10 +579,10 @@ func TestUpgradeSaves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := u.phase(t.Context(), Phase{Name: "save", Tasks: []Task{u.saveTask(plan)}}); err != nil {
+		if err := u.phase(t.Context(), task.Phase{Name: "save", Tasks: []task.Task{u.saveTask(plan)}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := u.dir.close(); err != nil {
+		if err := u.Dir.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -599,7 +605,7 @@ func TestUpgradeSaves(t *testing.T) {
 	if err := u.saved(); err != nil {
 		t.Fatal(err)
 	}
-	if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: "v1.34.3"}).Do(t.Context(), u.targets[0]); err == nil {
+	if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: "v1.34.3"}).Do(t.Context(), u.Hosts[0]); err == nil {
 		t.Error("an etcd that cannot be saved is upgraded")
 	}
 }

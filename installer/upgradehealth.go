@@ -3,7 +3,7 @@ package installer
 import (
 	"context"
 	"crypto/x509"
-	_ "embed" // scripts
+	_ "embed"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -18,8 +18,13 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -43,15 +48,15 @@ func (e *UnfitError) Hint() string {
 }
 
 // healthTask looks for what would make an upgrade stop half way.
-func (u *upgrade) healthTask(plan UpgradePlan) Task {
-	return Task{
-		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First, Look: true,
-		Do: func(ctx context.Context, t *Target) error {
+func (u *upgrade) healthTask(plan UpgradePlan) task.Task {
+	return task.Task{
+		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Look: true,
+		Do: func(ctx context.Context, t *task.Host) error {
 			err := u.health(ctx, t, plan)
 			var unfit *UnfitError
 			if errors.As(err, &unfit) && u.Force {
 				for _, reason := range unfit.Reasons {
-					u.tell(Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: Warned, Message: u.mask.mask(reason.Error())})
+					u.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned, Message: u.Mask.Mask(reason.Error())})
 				}
 				return nil
 			}
@@ -61,10 +66,10 @@ func (u *upgrade) healthTask(plan UpgradePlan) Task {
 }
 
 // A healthCheck returns every reason that it finds.
-type healthCheck func(ctx context.Context, t *Target, plan UpgradePlan) []error
+type healthCheck func(ctx context.Context, t *task.Host, plan UpgradePlan) []error
 
 // health gathers every reason not to begin. What comes right by itself is waited for first.
-func (u *upgrade) health(ctx context.Context, t *Target, plan UpgradePlan) error {
+func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) error {
 	gather := func(ctx context.Context, checks ...healthCheck) (reasons []error) {
 		for _, check := range checks {
 			reasons = append(reasons, check(ctx, t, plan)...)
@@ -72,15 +77,15 @@ func (u *upgrade) health(ctx context.Context, t *Target, plan UpgradePlan) error
 		return reasons
 	}
 	var reasons []error
-	_ = eventually(ctx, healthWait, func(ctx context.Context) error {
+	_ = task.Eventually(ctx, healthWait, func(ctx context.Context) error {
 		reasons = gather(ctx, u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods)
 		return errors.Join(reasons...)
 	})
 	reasons = append(reasons, gather(ctx, u.budgets, u.lonePods, u.configReadable)...)
 	nodes := slices.Concat(u.controlPlanes(), u.workers())
 	found := make([][]error, len(nodes))
-	_ = u.onAll(nodes, func(i int, t *Target) error {
-		found[i] = append(t.certificatesValid(ctx), u.roomFor(ctx, t, plan)...)
+	_ = u.OnAll(nodes, func(i int, t *task.Host) error {
+		found[i] = append(certificatesValid(ctx, t), u.roomFor(ctx, t, plan)...)
 		return nil
 	})
 	reasons = append(reasons, slices.Concat(found...)...)
@@ -94,10 +99,10 @@ func (u *upgrade) health(ctx context.Context, t *Target, plan UpgradePlan) error
 }
 
 // serversAnswer asks every API server whether it is ready.
-func (u *upgrade) serversAnswer(ctx context.Context, t *Target, _ UpgradePlan) []error {
+func (u *upgrade) serversAnswer(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	var errs []error
 	for _, cp := range u.controlPlanes() {
-		if _, err := t.kubectl(ctx, cp.server(), "get", "--raw=/readyz"); err != nil {
+		if _, err := t.Kubectl(ctx, cp.Server(), "get", "--raw=/readyz"); err != nil {
 			errs = append(errs, fmt.Errorf("the API server of %s is not ready: %w", cp.Name, err))
 		}
 	}
@@ -105,15 +110,15 @@ func (u *upgrade) serversAnswer(ctx context.Context, t *Target, _ UpgradePlan) [
 }
 
 // nodesReady checks all nodes but those that an upgrade was in the middle of.
-func (u *upgrade) nodesReady(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	states, err := t.kube().Nodes(ctx)
+func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+	states, err := t.Kube().Nodes(ctx)
 	if err != nil {
 		return []error{err}
 	}
 	var errs []error
 	for _, s := range states {
 		_, marked := s.Annotations[upgradeMark]
-		if !kube.IsNodeReady(&s) && !marked && u.cluster.CNI.Type != manifest.NetworkNone {
+		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type != manifest.NetworkNone {
 			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message))
 		}
 	}
@@ -122,21 +127,21 @@ func (u *upgrade) nodesReady(ctx context.Context, t *Target, _ UpgradePlan) []er
 
 // etcdctlArgs run etcdctl in the pod of kubeadm's etcd on a control plane, with the certificates that kubeadm has made for
 // looking at its health.
-func etcdctlArgs(on *Target, args ...string) []string {
+func etcdctlArgs(on *task.Host, args ...string) []string {
 	return slices.Concat([]string{
 		"exec", "--namespace=kube-system", "etcd-" + on.Name, "--container=etcd", "--",
-		"etcdctl", "--endpoints=https://" + net.JoinHostPort(loopback(on.IP.String()), etcdPort), "--cacert=/etc/kubernetes/pki/etcd/ca.crt",
+		"etcdctl", "--endpoints=https://" + net.JoinHostPort(task.Loopback(on.IP.String()), etcd.Port), "--cacert=/etc/kubernetes/pki/etcd/ca.crt",
 		"--cert=/etc/kubernetes/pki/etcd/healthcheck-client.crt", "--key=/etc/kubernetes/pki/etcd/healthcheck-client.key",
 	}, args)
 }
 
 // etcdHealthy asks every member of kubeadm's etcd. Each control plane has to have one: with a member that is missing, the
 // restart of another can cost the quorum.
-func (u *upgrade) etcdHealthy(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	if u.cluster.Etcd.Type != manifest.EtcdInternal {
+func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+	if u.Cluster.Etcd.Type != manifest.EtcdInternal {
 		return nil // the readiness of API servers says whether they reach it
 	}
-	out, askErr := t.kubectl(withoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
+	out, askErr := t.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
 	var members []struct {
 		Endpoint string `json:"endpoint"`
 		Health   bool   `json:"health"`
@@ -159,8 +164,8 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *Target, _ UpgradePlan) []e
 
 // systemPods checks the pods of Kubernetes and of the pod network, but those on nodes that an upgrade was in the middle of
 // and those that wait for a node.
-func (u *upgrade) systemPods(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	states, err := t.kube().Nodes(ctx)
+func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+	states, err := t.Kube().Nodes(ctx)
 	if err != nil {
 		return []error{err}
 	}
@@ -171,8 +176,8 @@ func (u *upgrade) systemPods(ctx context.Context, t *Target, _ UpgradePlan) []er
 		}
 	}
 	var errs []error
-	for _, namespace := range ownNamespaces(t.run.cluster) {
-		pods, err := t.kube().Pods(ctx, "--namespace="+namespace)
+	for _, namespace := range addon.OwnNamespaces(t.Site.Cluster) {
+		pods, err := t.Kube().Pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return []error{err}
 		}
@@ -186,12 +191,12 @@ func (u *upgrade) systemPods(ctx context.Context, t *Target, _ UpgradePlan) []er
 
 // budgets finds PodDisruptionBudgets that allow no disruption even when all their pods are healthy: they would hold up a
 // drain for ever.
-func (u *upgrade) budgets(ctx context.Context, t *Target, plan UpgradePlan) []error {
+func (u *upgrade) budgets(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
 	if len(plan.Nodes) == 1 || u.how.DisableEviction { // it is not drained, or they do not count
 		return nil
 	}
 	var budgets policyv1.PodDisruptionBudgetList
-	if err := t.kube().Get(ctx, &budgets, "poddisruptionbudgets", "--all-namespaces"); err != nil {
+	if err := t.Kube().Get(ctx, &budgets, "poddisruptionbudgets", "--all-namespaces"); err != nil {
 		return []error{err}
 	}
 	var errs []error
@@ -205,11 +210,11 @@ func (u *upgrade) budgets(ctx context.Context, t *Target, plan UpgradePlan) []er
 }
 
 // lonePods finds pods that nothing makes again elsewhere, which kubectl does not evict.
-func (u *upgrade) lonePods(ctx context.Context, t *Target, plan UpgradePlan) []error {
+func (u *upgrade) lonePods(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
 	if len(plan.Nodes) == 1 {
 		return nil
 	}
-	pods, err := t.kube().Pods(ctx, "--all-namespaces")
+	pods, err := t.Kube().Pods(ctx, "--all-namespaces")
 	if err != nil {
 		return []error{err}
 	}
@@ -228,8 +233,8 @@ func (u *upgrade) lonePods(ctx context.Context, t *Target, plan UpgradePlan) []e
 }
 
 // configReadable checks that kubeadm's configuration in the cluster has a form that the bundle's kubeadm reads.
-func (u *upgrade) configReadable(ctx context.Context, t *Target, _ UpgradePlan) []error {
-	config, err := t.kube().ConfigMap(ctx, systemNamespace, "kubeadm-config")
+func (u *upgrade) configReadable(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, "kubeadm-config")
 	if err != nil {
 		return []error{fmt.Errorf("kubeadm's configuration in the cluster: %w", err)}
 	}
@@ -242,7 +247,7 @@ func (u *upgrade) configReadable(ctx context.Context, t *Target, _ UpgradePlan) 
 	// https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta3/ and v1beta4
 	if known := []string{"kubeadm.k8s.io/v1beta3", "kubeadm.k8s.io/v1beta4"}; !slices.Contains(known, head.APIVersion) {
 		return []error{fmt.Errorf("kubeadm's configuration in the cluster (ConfigMap kube-system/kubeadm-config) is of %s, and not %s: convert it with kubeadm config migrate of the version that the cluster has",
-			orDash(head.APIVersion), strings.Join(known, " or "))}
+			task.OrDash(head.APIVersion), strings.Join(known, " or "))}
 	}
 	return nil
 }
@@ -252,7 +257,7 @@ var printFilesScript string
 
 // certificatesValid looks at a node's certificates: an upgrade renews kubeadm's, but nothing works to do it with once they
 // have expired.
-func (t *Target) certificatesValid(ctx context.Context) []error {
+func certificatesValid(ctx context.Context, t *task.Host) []error {
 	args := host.Script("print-files.sh", printFilesScript, "/var/lib/kubelet/pki/kubelet-client-current.pem")
 	for _, name := range []string{
 		"ca", "apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-ca", "front-proxy-client",
@@ -260,14 +265,14 @@ func (t *Target) certificatesValid(ctx context.Context) []error {
 	} {
 		args = append(args, "/etc/kubernetes/pki/"+name+".crt")
 	}
-	out, err := t.output(withoutOutput(ctx), args...)
+	out, err := t.Output(task.WithoutOutput(ctx), args...)
 	if err != nil {
 		return []error{fmt.Errorf("certificates of %s: %w", t.Name, err)}
 	}
 	var errs []error
 	for _, part := range strings.Split(string(out), "file /")[1:] {
 		name, text, _ := strings.Cut(part, "\n")
-		if err := validAt([]byte(text), t.run.Now()); err != nil {
+		if err := validAt([]byte(text), t.Site.Now()); err != nil {
 			errs = append(errs, fmt.Errorf("certificate /%s of %s %w", name, t.Name, err))
 		}
 	}
@@ -293,50 +298,50 @@ func validAt(data []byte, now time.Time) error {
 }
 
 // roomFor compares what an upgrade will write on a node with what is free there.
-func (u *upgrade) roomFor(ctx context.Context, t *Target, plan UpgradePlan) []error {
+func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
 	if n := slices.IndexFunc(plan.Nodes, func(n UpgradeNode) bool { return n.Name == t.Name }); n >= 0 && plan.Nodes[n].Current && !t.Is(manifest.RoleRegistry) {
 		return nil
 	}
 	steps := int64(len(plan.Steps))
 	need := map[string]int64{}
-	files, err := t.fileSpace(ctx)
+	files, err := fileSpace(ctx, t)
 	if err != nil {
 		return []error{err}
 	}
-	images, err := t.imageSpace(ctx)
+	images, err := imageSpace(ctx, t)
 	if err != nil {
 		return []error{err}
 	}
-	need["/usr/local"], need[runtimeOf(u.cluster).data] = steps*files, steps*images
-	if t.Is(manifest.RoleControlPlane) && u.cluster.Etcd.Type == manifest.EtcdInternal {
-		data, err := t.used(ctx, u.cluster.Etcd.DataDir)
+	need["/usr/local"], need[cri.RuntimeOf(u.Cluster).Data] = steps*files, steps*images
+	if t.Is(manifest.RoleControlPlane) && u.Cluster.Etcd.Type == manifest.EtcdInternal {
+		data, err := used(ctx, t, u.Cluster.Etcd.DataDir)
 		if err != nil {
 			return []error{err}
 		}
-		need[u.cluster.Etcd.DataDir] += data            // the snapshot
+		need[u.Cluster.Etcd.DataDir] += data            // the snapshot
 		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before it touches it
 	}
-	if u.isRegistry(t) {
-		if need[siteRegistryOf(u.cluster).data], err = t.registryLacks(ctx); err != nil {
+	if u.IsRegistry(t) {
+		if need[siteregistry.RegistryOf(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {
 			return []error{err}
 		}
 	}
-	return t.fits(ctx, need)
+	return fits(ctx, t, need)
 }
 
 // registryLacks is how much of what the registry is seeded with is not there yet.
-func (t *Target) registryLacks(ctx context.Context) (int64, error) {
-	find := []string{"find", "-H", siteRegistryOf(t.run.cluster).data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
-	out, err := t.output(withoutOutput(ctx), find...)
-	if _, err := succeeded(err); err != nil { // it fails where there is no registry yet
+func registryLacks(ctx context.Context, t *task.Host) (int64, error) {
+	find := []string{"find", "-H", siteregistry.RegistryOf(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
+	out, err := t.Output(task.WithoutOutput(ctx), find...)
+	if _, err := task.Succeeded(err); err != nil { // it fails where there is no registry yet
 		return 0, err
 	}
 	there := map[string]bool{}
 	for line := range strings.Lines(string(out)) {
 		there[line[strings.LastIndexByte(line, '/')+1:len(line)-1]] = true
 	}
-	need, err := t.run.registrySpace(ctx)
-	for _, b := range t.run.Bundle.Blobs() {
+	need, err := registrySpace(ctx, t.Site)
+	for _, b := range t.Site.Bundle.Blobs() {
 		if there[b.Digest.Encoded()] {
 			need -= b.Size
 		}
@@ -345,11 +350,11 @@ func (t *Target) registryLacks(ctx context.Context) (int64, error) {
 }
 
 // fits adds up what is needed on each filesystem, and compares.
-func (t *Target) fits(ctx context.Context, need map[string]int64) []error {
+func fits(ctx context.Context, t *task.Host, need map[string]int64) []error {
 	type filesystem struct{ need, free int64 }
 	found := map[string]*filesystem{}
 	for dir, bytes := range need {
-		out, err := t.output(ctx, "df", "--output=avail,target", "--block-size=1", dir)
+		out, err := t.Output(ctx, "df", "--output=avail,target", "--block-size=1", dir)
 		if there := err == nil; !there {
 			continue // the directory is made by the upgrade, below one that is looked at
 		}

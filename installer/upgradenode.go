@@ -2,7 +2,7 @@ package installer
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,44 +11,46 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
-
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const (
-	// upgradeBegun says that kubeadm was started to upgrade a control plane, serverMark to which version it succeeded.
-	upgradeBegun = stampDir + "/upgrade-begun"
-	serverMark   = stampDir + "/upgrade-control-plane"
-	// keptDir has, below the version that a node had, what an upgrade replaces. It is below /usr/local, where the programs
-	// are, so that it can hold them as links.
-	keptDir = "/usr/local/lib/kkbundle/before-upgrade"
-)
+// upgradeBegun says that kubeadm was started to upgrade a control plane, serverMark to which version it succeeded.
+const upgradeBegun = task.StampDir + "/upgrade-begun"
+
+const serverMark = task.StampDir + "/upgrade-control-plane"
 
 //go:embed scripts/keep-files.sh
 var keepFilesScript string
 
 // keepTask keeps what an upgrade replaces on a node: the programs, and on a control plane all of /etc/kubernetes. It is
 // done once for a node and a version, however often the upgrade is continued.
-func keepTask(c *manifest.Cluster) Task {
-	dir := func(ctx context.Context, t *Target) (string, error) {
-		id, _, _, err := t.recorded(ctx)
-		return path.Join(keptDir, id.version), err
+func keepTask(c *manifest.Cluster) task.Task {
+	dir := func(ctx context.Context, t *task.Host) (string, error) {
+		id, _, _, err := member.Recorded(ctx, t)
+		return path.Join(kubeadm.KeptDir, id.Version), err
 	}
-	return Task{
+	return task.Task{
 		Name: "keep",
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if current, err := t.isCurrent(ctx); err != nil || current {
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if current, err := isCurrent(ctx, t); err != nil || current {
 				return current, err
 			}
 			to, err := dir(ctx, t)
 			if err != nil {
 				return false, err
 			}
-			return t.test(ctx, "test", "-e", path.Join(to, "complete"))
+			return t.Test(ctx, "test", "-e", path.Join(to, "complete"))
 		},
-		Do: func(ctx context.Context, t *Target) error {
+		Do: func(ctx context.Context, t *task.Host) error {
 			to, err := dir(ctx, t)
 			if err != nil {
 				return err
@@ -57,22 +59,24 @@ func keepTask(c *manifest.Cluster) Task {
 			for _, f := range filesOf(nodePrograms(c)) {
 				args = append(args, f.Path)
 			}
-			runtime := runtimeOf(c)
-			args = append(args, "--", "/etc/kubernetes", runtime.config)
-			for _, unit := range runtime.units {
+			runtime := cri.RuntimeOf(c)
+			args = append(args, "--", "/etc/kubernetes", runtime.Config)
+			for _, unit := range runtime.Units {
 				args = append(args, "/etc/systemd/system/"+unit)
 			}
-			return t.command(ctx, append(args, "/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d",
-				"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml", memberPath)...)
+			return t.Run(ctx, append(args, "/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d",
+				"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml", member.Path)...)
 		},
 	}
 }
 
 // nodePrograms are the tasks that put a node's own programs there.
-func nodePrograms(c *manifest.Cluster) []Task { return append(containerTasks(c), kubeletTask(c)) }
+func nodePrograms(c *manifest.Cluster) []task.Task {
+	return append(containerTasks(c), kubeadm.KubeletTask(c))
+}
 
-func filesOf(tasks []Task) []Place {
-	var files []Place
+func filesOf(tasks []task.Task) []task.Place {
+	var files []task.Place
 	for _, t := range tasks {
 		files = append(files, t.Files...)
 	}
@@ -81,12 +85,12 @@ func filesOf(tasks []Task) []Place {
 
 // isCurrent tells whether nothing is left to do on a node: it was brought to the cluster's version with the cluster file's
 // settings, and has the bundle's programs.
-func (t *Target) isCurrent(ctx context.Context) (bool, error) {
-	if ok, err := t.records(ctx, memberPath); err != nil || !ok {
+func isCurrent(ctx context.Context, t *task.Host) (bool, error) {
+	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
 		return false, err
 	}
-	for _, task := range nodePrograms(t.run.cluster) {
-		if ok, err := t.run.isDone(ctx, task, t); err != nil || !ok {
+	for _, task := range nodePrograms(t.Site.Cluster) {
+		if ok, err := t.Site.IsDone(ctx, task, t); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -94,154 +98,156 @@ func (t *Target) isCurrent(ctx context.Context) (bool, error) {
 }
 
 // serverFile says which version kubeadm has brought a control plane to, and with which settings.
-func (r *Site) serverFile() textFile {
-	return textFile{serverMark, 0o600, r.memberFile().data}
+func serverFile(r *task.Site) task.File {
+	return task.File{Path: serverMark, Mode: 0o600, Data: member.File(r).Data}
 }
 
 // controlPlaneTask brings the API server, its companions and kubeadm's etcd on a control plane to the run's version. kubeadm
 // puts the pods of before back by itself if new ones do not start; one that was interrupted can be run again.
 // https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-upgrade/#recovering-from-a-failure-state
-func (u *upgrade) controlPlaneTask() Task {
-	return Task{
+func (u *upgrade) controlPlaneTask() task.Task {
+	return task.Task{
 		Name:  "control-plane",
-		Files: kubeadmFiles(u.cluster, "kubeadm"),
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if ok, err := t.records(ctx, memberPath); err != nil || ok {
+		Files: kubeadmFiles(u.Cluster, "kubeadm"),
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if ok, err := member.Records(ctx, t, member.Path); err != nil || ok {
 				return ok, err
 			}
-			return t.records(ctx, serverMark)
+			return member.Records(ctx, t, serverMark)
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			if _, err := t.stopKubeadm(ctx, upgradeBegun); err != nil {
+		Do: func(ctx context.Context, t *task.Host) error {
+			if _, err := kubeadm.StopKubeadm(ctx, t, upgradeBegun); err != nil {
 				return err
 			}
-			if err := t.write(ctx, textFile{upgradeBegun, 0o600, nil}); err != nil {
+			if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600, Data: nil}); err != nil {
 				return err
 			}
-			upgrade := t.upgradeOther
-			if t.Name == t.run.firstControlPlane().Name {
-				upgrade = t.upgradeFirst
+			upgrade := func(ctx context.Context) error { return upgradeOther(ctx, t) }
+			if t.Name == t.Site.FirstControlPlane().Name {
+				upgrade = func(ctx context.Context) error { return upgradeFirst(ctx, t) }
 			}
 			if err := upgrade(ctx); err != nil {
 				return err
 			}
-			if err := eventually(ctx, nodesWait, t.serverIsReady); err != nil {
+			if err := task.Eventually(ctx, task.NodesWait, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
 				return err
 			}
-			if err := t.write(ctx, t.run.serverFile()); err != nil {
+			if err := t.Write(ctx, serverFile(t.Site)); err != nil {
 				return err
 			}
-			return t.command(ctx, "rm", "-f", upgradeBegun)
+			return t.Run(ctx, "rm", "-f", upgradeBegun)
 		},
 	}
 }
 
 // upgradeFirst upgrades the first control plane, and with it what the cluster has once. kubeadm takes the settings from the
 // cluster and not from a file, so the cluster file's go there before.
-func (t *Target) upgradeFirst(ctx context.Context) error {
-	config, err := t.run.kubeadm()
+func upgradeFirst(ctx context.Context, t *task.Host) error {
+	config, err := kubeadm.Kubeadm(t.Site)
 	if err != nil {
 		return err
 	}
-	id, settings, _, err := t.recorded(ctx)
+	id, settings, _, err := member.Recorded(ctx, t)
 	if err != nil {
 		return err
 	}
-	j, err := t.joining()
+	j, err := kubeadm.JoiningOf(t)
 	if err != nil {
 		return err
 	}
-	data, err := config.upload(j, id.version)
+	data, err := upload(config, j, id.Version)
 	if err != nil {
 		return err
 	}
-	if err := t.withKubeadmFile(ctx, data, "init", "phase", "upload-config", "all"); err != nil {
+	if err := kubeadm.WithKubeadmFile(ctx, t, data, "init", "phase", "upload-config", "all"); err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}
-	version := t.run.cluster.Kubernetes.Version
-	if err := t.kubeadmUpgrade(ctx, "apply", version, "--yes"); err != nil {
+	version := t.Site.Cluster.Kubernetes.Version
+	if err := kubeadmUpgrade(ctx, t, "apply", version, "--yes"); err != nil {
 		return err
 	}
-	proxy := func(s fixedSetting) bool { return s.name == "kubernetes.kubeProxy" || s.name == "kubernetes.proxyMode" }
-	if now, _ := t.run.changed(settings); !slices.ContainsFunc(now, proxy) {
+	proxy := func(s member.FixedSetting) bool {
+		return s.Name == "kubernetes.kubeProxy" || s.Name == "kubernetes.proxyMode"
+	}
+	if now, _ := member.Changed(t.Site, settings); !slices.ContainsFunc(now, proxy) {
 		return nil
 	}
-	if data, err = config.upload(j, version); err != nil {
+	if data, err = upload(config, j, version); err != nil {
 		return err
 	}
-	if err := t.withKubeadmFile(ctx, data, "init", "phase", "addon", "kube-proxy"); err != nil {
+	if err := kubeadm.WithKubeadmFile(ctx, t, data, "init", "phase", "addon", "kube-proxy"); err != nil {
 		return fmt.Errorf("settings of kube-proxy: %w", err)
 	}
-	_, err = t.kubectl(ctx, "rollout", "restart", "daemonset", "kube-proxy", "--namespace=kube-system")
+	_, err = t.Kubectl(ctx, "rollout", "restart", "daemonset", "kube-proxy", "--namespace=kube-system")
 	return err
 }
 
-func (t *Target) upgradeOther(ctx context.Context) error { return t.kubeadmUpgrade(ctx, "node") }
+func upgradeOther(ctx context.Context, t *task.Host) error { return kubeadmUpgrade(ctx, t, "node") }
 
 // kubeadmUpgrade runs kubeadm with the patches that are on the host, which it would else leave out.
-func (t *Target) kubeadmUpgrade(ctx context.Context, args ...string) error {
-	there, err := t.test(ctx, "test", "-d", patchesDir)
+func kubeadmUpgrade(ctx context.Context, t *task.Host, args ...string) error {
+	there, err := t.Test(ctx, "test", "-d", kubeadm.PatchesDir)
 	if err != nil {
 		return err
 	}
 	if there {
-		args = append(args, "--patches="+patchesDir)
+		args = append(args, "--patches="+kubeadm.PatchesDir)
 	}
-	return t.command(ctx, append([]string{"kubeadm", "upgrade"}, args...)...)
+	return t.Run(ctx, append([]string{"kubeadm", "upgrade"}, args...)...)
 }
 
 // upload is for the phases of kubeadm that put settings into a cluster. Before an upgrade the version is still that of
 // before.
-func (k kubeadmConfig) upload(j joining, version string) ([]byte, error) {
-	cluster := maps.Clone(k.clusterConfiguration())
+func upload(k kubeadm.Config, j kubeadm.Joining, version string) ([]byte, error) {
+	cluster := maps.Clone(k.ClusterConfiguration())
 	cluster["kubernetesVersion"] = version
 	return kube.Documents(
-		document{
-			"apiVersion":       k.apiVersion(),
+		kube.Document{
+			"apiVersion":       k.APIVersion(),
 			"kind":             "InitConfiguration",
-			"localAPIEndpoint": localEndpoint(j.ips[0]),
-			"nodeRegistration": k.registration(j),
+			"localAPIEndpoint": kubeadm.LocalEndpoint(j.IPs[0]),
+			"nodeRegistration": k.Registration(j),
 		},
 		cluster,
-		k.kubeletConfiguration(),
-		k.kubeProxyConfiguration(),
+		k.KubeletConfiguration(),
+		k.KubeProxyConfiguration(),
 	)
 }
 
 // serverIsReady asks the API server of a control plane itself, for its version too.
-func (t *Target) serverIsReady(ctx context.Context) error {
-	if _, err := t.kubectl(ctx, t.server(), "get", "--raw=/readyz"); err != nil {
+func serverIsReady(ctx context.Context, t *task.Host) error {
+	if _, err := t.Kubectl(ctx, t.Server(), "get", "--raw=/readyz"); err != nil {
 		return fmt.Errorf("API server of %s: %w", t.Name, err)
 	}
-	switch version, err := t.apiVersion(ctx, t); {
+	switch version, err := apiVersion(ctx, t, t); {
 	case err != nil:
 		return fmt.Errorf("API server of %s: %w", t.Name, err)
-	case version != t.run.cluster.Kubernetes.Version:
+	case version != t.Site.Cluster.Kubernetes.Version:
 		return fmt.Errorf("the API server of %s still is %s", t.Name, version)
 	}
 	return nil
 }
 
 // kubeadmFiles are one program of the kubelet's task: kubeadm goes to a node before the kubelet does.
-func kubeadmFiles(c *manifest.Cluster, name string) []Place {
-	return slices.DeleteFunc(slices.Clone(kubeletTask(c).Files), func(p Place) bool { return p.Component != name })
+func kubeadmFiles(c *manifest.Cluster, name string) []task.Place {
+	return slices.DeleteFunc(slices.Clone(kubeadm.KubeletTask(c).Files), func(p task.Place) bool { return p.Component != name })
 }
 
 // node brings a node to the run's version, unless it is there.
-func (u *upgrade) node(ctx context.Context, phase string, t *Target) error {
-	current, err := t.isCurrent(inTask(ctx, phase+"/node"))
+func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
+	current, err := isCurrent(task.InTask(ctx, phase+"/node"), t)
 	if err != nil {
-		return &TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
+		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
 	}
 	if current {
-		if err := t.uncordon(inTask(ctx, phase+"/uncordon")); err != nil { // a run may have been killed just before
-			return &TaskError{Phase: phase, Task: "uncordon", Host: t.Name, Err: err}
+		if err := uncordon(task.InTask(ctx, phase+"/uncordon"), t); err != nil { // a run may have been killed just before
+			return &engine.TaskError{Phase: phase, Task: "uncordon", Host: t.Name, Err: err}
 		}
-		u.tell(Event{Phase: phase, Task: "node", Host: t.Name, State: Done})
+		u.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
 		return nil
 	}
 	for _, task := range u.nodeTasks(t) {
-		if err := u.taskOn(ctx, phase, task, t); err != nil {
+		if err := u.TaskOn(ctx, phase, task, t); err != nil {
 			return err
 		}
 	}
@@ -250,51 +256,51 @@ func (u *upgrade) node(ctx context.Context, phase string, t *Target) error {
 
 // nodeTasks are what is done on a node that is not current, in order. The record of the cluster comes when the node is
 // back, and pods come back last.
-func (u *upgrade) nodeTasks(t *Target) []Task {
-	tasks := []Task{keepTask(u.cluster), u.drainTask()}
+func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
+	tasks := []task.Task{keepTask(u.Cluster), u.drainTask()}
 	if !t.Is(manifest.RoleControlPlane) {
-		tasks = append(tasks, Task{
-			Name: "kubelet-config", Files: kubeadmFiles(u.cluster, "kubeadm"), Done: eachTime,
-			Do: func(ctx context.Context, t *Target) error { return t.upgradeOther(ctx) },
+		tasks = append(tasks, task.Task{
+			Name: "kubelet-config", Files: kubeadmFiles(u.Cluster, "kubeadm"), Done: eachTime,
+			Do: func(ctx context.Context, t *task.Host) error { return upgradeOther(ctx, t) },
 		})
 	}
-	tasks = append(tasks, containerTasks(u.cluster)...)
+	tasks = append(tasks, containerTasks(u.Cluster)...)
 	return append(tasks,
-		restarted(kubeletTask(u.cluster)),
-		Task{Name: "ready", Do: func(ctx context.Context, t *Target) error {
-			return eventually(ctx, podsWait, func(ctx context.Context) error { return u.nodeIsBack(ctx, t) })
+		restarted(kubeadm.KubeletTask(u.Cluster)),
+		task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
+			return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error { return u.nodeIsBack(ctx, t) })
 		}},
-		Task{Name: "record", Done: eachTime, Do: func(ctx context.Context, t *Target) error {
-			if err := t.write(ctx, t.run.memberFile()); err != nil {
+		task.Task{Name: "record", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error {
+			if err := t.Write(ctx, member.File(t.Site)); err != nil {
 				return err
 			}
-			return t.command(ctx, "rm", "-f", serverMark)
+			return t.Run(ctx, "rm", "-f", serverMark)
 		}},
-		Task{Name: "uncordon", Done: eachTime, Do: func(ctx context.Context, t *Target) error { return t.uncordon(ctx) }},
+		task.Task{Name: "uncordon", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error { return uncordon(ctx, t) }},
 	)
 }
 
 // restarted makes the kubelet's task restart it, also where the programs are there: its settings are new.
-func restarted(kubelet Task) Task {
+func restarted(kubelet task.Task) task.Task {
 	install := kubelet.Do
 	kubelet.Done = eachTime
-	kubelet.Do = func(ctx context.Context, t *Target) error {
+	kubelet.Do = func(ctx context.Context, t *task.Host) error {
 		if err := install(ctx, t); err != nil {
 			return err
 		}
-		return t.systemctl(ctx, "start", "kubelet.service") // which install only restarts if it runs
+		return t.Systemctl(ctx, "start", "kubelet.service") // which install only restarts if it runs
 	}
 	return kubelet
 }
 
 // eachTime is for tasks that are done each time that a node is worked on.
-func eachTime(context.Context, *Target) (bool, error) { return false, nil }
+func eachTime(context.Context, *task.Host) (bool, error) { return false, nil }
 
 // drainTask makes a node unschedulable and lets its pods go elsewhere. A node that is the only one keeps them: they would
 // have nowhere to go.
-func (u *upgrade) drainTask() Task {
-	return Task{Name: "drain", Done: eachTime, Do: func(ctx context.Context, t *Target) error {
-		api := u.firstControlPlane().kube()
+func (u *upgrade) drainTask() task.Task {
+	return task.Task{Name: "drain", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error {
+		api := u.FirstControlPlane().Kube()
 		nodes, err := api.Nodes(ctx)
 		if err != nil {
 			return err
@@ -309,7 +315,7 @@ func (u *upgrade) drainTask() Task {
 		if _, marked := n.Annotations[upgradeMark]; !marked && !n.Spec.Unschedulable {
 			// The mark comes before what it says, so that a run that is killed between the two does not leave a node
 			// unschedulable for ever.
-			if err := api.AnnotateNode(ctx, t.Name, upgradeMark+"="+u.cluster.Kubernetes.Version, "--overwrite"); err != nil {
+			if err := api.AnnotateNode(ctx, t.Name, upgradeMark+"="+u.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
 				return err
 			}
 		}
@@ -318,8 +324,8 @@ func (u *upgrade) drainTask() Task {
 }
 
 // uncordon lets pods come back to a node that an upgrade has made unschedulable.
-func (t *Target) uncordon(ctx context.Context) error {
-	api := t.run.firstControlPlane().kube()
+func uncordon(ctx context.Context, t *task.Host) error {
+	api := t.Site.FirstControlPlane().Kube()
 	nodes, err := api.Nodes(ctx)
 	if err != nil {
 		return err
@@ -340,10 +346,10 @@ func (t *Target) uncordon(ctx context.Context) error {
 // nodeIsBack tells whether a node is ready with the kubelet of the run's version, its API server answers, and the pods of
 // Kubernetes and of the pod network on it are ready. A kubelet that was restarted reports at once, so what the node says of
 // the time before does not last.
-func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
-	api := u.firstControlPlane().kube()
+func (u *upgrade) nodeIsBack(ctx context.Context, t *task.Host) error {
+	api := u.FirstControlPlane().Kube()
 	if t.Is(manifest.RoleControlPlane) {
-		if err := t.serverIsReady(ctx); err != nil {
+		if err := serverIsReady(ctx, t); err != nil {
 			return err
 		}
 	}
@@ -352,16 +358,16 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *Target) error {
 		return err
 	}
 	n := kube.FindNode(nodes, t.Name)
-	switch want := u.cluster.Kubernetes.Version; {
+	switch want := u.Cluster.Kubernetes.Version; {
 	case n == nil:
 		return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
 	case n.Status.NodeInfo.KubeletVersion != want:
 		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, n.Status.NodeInfo.KubeletVersion, want)
-	case !kube.IsNodeReady(n) && u.cluster.CNI.Type != manifest.NetworkNone:
+	case !kube.IsNodeReady(n) && u.Cluster.CNI.Type != manifest.NetworkNone:
 		return fmt.Errorf("node %s is not ready: %s", t.Name, kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
 	var errs []error
-	for _, namespace := range ownNamespaces(t.run.cluster) {
+	for _, namespace := range addon.OwnNamespaces(t.Site.Cluster) {
 		pods, err := api.Pods(ctx, "--namespace="+namespace, "--field-selector=spec.nodeName="+t.Name)
 		if err != nil {
 			return err
@@ -376,7 +382,7 @@ func notReady(pods []corev1.Pod) []error {
 	var errs []error
 	for _, p := range pods {
 		if !kube.IsPodOver(&p) && !kube.IsPodReady(&p) {
-			errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s", p.Namespace, p.Name, orDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
+			errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s", p.Namespace, p.Name, task.OrDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
 		}
 	}
 	return errs

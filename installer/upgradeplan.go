@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -76,22 +77,22 @@ func (e *RefusedError) Hint() string { return e.Do }
 
 // look reads from the hosts and the API servers what runs.
 func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
-	p := UpgradePlan{Cluster: u.cluster.Metadata.Name, To: u.cluster.Kubernetes.Version}
-	first := u.firstControlPlane()
-	settings, begun, err := first.membership(ctx)
+	p := UpgradePlan{Cluster: u.Cluster.Metadata.Name, To: u.Cluster.Kubernetes.Version}
+	first := u.FirstControlPlane()
+	settings, begun, err := member.Membership(ctx, first)
 	if err != nil {
 		return p, err
 	}
 	if !begun {
 		return p, &RefusedError{p.Cluster, p.To, first.Name + " is no node of a cluster that kkbundle has made", "install it first, or name the inventory of the cluster"}
 	}
-	now, _ := u.changed(settings)
+	now, _ := member.Changed(u.Run.Site, settings)
 	for _, s := range now {
-		p.Settings = append(p.Settings, s.name)
+		p.Settings = append(p.Settings, s.Name)
 	}
 	var nodes []corev1.Node
-	if err := eventually(ctx, apiWait, func(ctx context.Context) (err error) {
-		nodes, err = first.kube().Nodes(ctx)
+	if err := task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
+		nodes, err = first.Kube().Nodes(ctx)
 		return err
 	}); err != nil {
 		return p, fmt.Errorf("the cluster's API does not answer: %w", err)
@@ -108,48 +109,48 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 }
 
 // controlPlanes are the control planes, the one that kubeadm upgrades the cluster on before the others.
-func (u *upgrade) controlPlanes() []*Target {
-	first := u.firstControlPlane()
-	others := slices.DeleteFunc(u.withRole(manifest.RoleControlPlane), func(t *Target) bool { return t.Name == first.Name })
-	return append([]*Target{first}, others...)
+func (u *upgrade) controlPlanes() []*task.Host {
+	first := u.FirstControlPlane()
+	others := slices.DeleteFunc(u.WithRole(manifest.RoleControlPlane), func(t *task.Host) bool { return t.Name == first.Name })
+	return append([]*task.Host{first}, others...)
 }
 
 // workers are the nodes that are no control planes, in the order of the inventory.
-func (u *upgrade) workers() []*Target {
-	return slices.DeleteFunc(u.withRole(manifest.RoleCluster), func(t *Target) bool { return t.Is(manifest.RoleControlPlane) })
+func (u *upgrade) workers() []*task.Host {
+	return slices.DeleteFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Is(manifest.RoleControlPlane) })
 }
 
 // nodesOf puts together what hosts remember and what the API says. The inventory has to name exactly the cluster's nodes.
 func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeNode, error) {
 	targets := slices.Concat(u.controlPlanes(), u.workers())
 	nodes := make([]UpgradeNode, len(targets))
-	first := u.firstControlPlane()
-	err := u.onAll(targets, func(i int, t *Target) error {
+	first := u.FirstControlPlane()
+	err := u.OnAll(targets, func(i int, t *task.Host) error {
 		n := &nodes[i]
 		n.Name, n.ControlPlane = t.Name, t.Is(manifest.RoleControlPlane)
 		state := kube.FindNode(states, t.Name)
-		id, _, member, err := t.recorded(ctx)
+		id, _, member, err := member.Recorded(ctx, t)
 		if err != nil {
 			return err
 		}
 		if state == nil || !member {
-			return &RefusedError{u.cluster.Metadata.Name, u.cluster.Kubernetes.Version, t.Name + " of the inventory is no node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
+			return &RefusedError{u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, t.Name + " of the inventory is no node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
 		}
-		n.Recorded = id.version
+		n.Recorded = id.Version
 		n.from(state)
 		if n.ControlPlane {
-			if n.APIServer, err = first.apiVersion(ctx, t); err != nil {
+			if n.APIServer, err = apiVersion(ctx, first, t); err != nil {
 				return fmt.Errorf("API server of %s: %w", t.Name, err)
 			}
 		}
-		current, err := t.isCurrent(ctx)
+		current, err := isCurrent(ctx, t)
 		n.Current = current && !n.marked // else it has still to be made schedulable
 		return err
 	})
 	for _, s := range states {
-		if !slices.ContainsFunc(targets, func(t *Target) bool { return t.Name == s.Name }) {
+		if !slices.ContainsFunc(targets, func(t *task.Host) bool { return t.Name == s.Name }) {
 			err = errors.Join(err, &RefusedError{
-				u.cluster.Metadata.Name, u.cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory, and would stay behind",
+				u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory, and would stay behind",
 				"add it to the inventory, or delete it from the cluster",
 			})
 		}
@@ -163,14 +164,9 @@ func (n *UpgradeNode) from(s *corev1.Node) {
 	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
 }
 
-// server is the flag by which kubectl asks the API server of one control plane, and not any behind the endpoint.
-func (t *Target) server() string {
-	return "--server=https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
-}
-
 // apiVersion asks the API server of a control plane for its version.
-func (t *Target) apiVersion(ctx context.Context, of *Target) (string, error) {
-	data, err := t.kubectl(ctx, of.server(), "get", "--raw=/version")
+func apiVersion(ctx context.Context, t *task.Host, of *task.Host) (string, error) {
+	data, err := t.Kubectl(ctx, of.Server(), "get", "--raw=/version")
 	if err != nil {
 		return "", err
 	}
@@ -259,13 +255,13 @@ func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
 	if from.Major() != to.Major() {
 		return nil, &RefusedError{p.Cluster, p.To, "the way from " + p.oldest() + " leads to another major release", ""}
 	}
-	c := *u.cluster
+	c := *u.Cluster
 	c.Kubernetes.UpgradeFrom = p.oldest()
-	between, err := catalog.Steps(&c, Needed(u.cluster))
+	between, err := catalog.Steps(&c, Needed(u.Cluster))
 	if err != nil {
 		return nil, err
 	}
-	u.clusters = map[string]*manifest.Cluster{p.To: u.cluster}
+	u.clusters = map[string]*manifest.Cluster{p.To: u.Cluster}
 	u.demands = map[string][]manifest.Demand{}
 	var steps []string
 	for _, s := range between {
@@ -284,15 +280,15 @@ func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
 
 // complete checks that the bundle has what each step needs.
 func (u *upgrade) complete(ctx context.Context, p UpgradePlan) error {
-	if err := u.checkBundle(ctx); err != nil {
+	if err := checkBundle(ctx, u.Run); err != nil {
 		return err
 	}
 	var errs []error
 	for _, version := range p.Steps {
-		at := Site{Source: u.Source, cluster: u.clusters[version]}
+		at := task.Site{Source: u.Source, Cluster: u.clusters[version]}
 		for _, d := range u.demands[version] {
-			for _, platform := range u.platforms(Task{Roles: d.Roles}, d.Need) {
-				if _, err := at.components(d.Need, platform); err != nil {
+			for _, platform := range platforms(u.Run, task.Task{Roles: d.Roles}, d.Need) {
+				if _, err := at.Components(d.Need, platform); err != nil {
 					errs = append(errs, &stepError{version, p.From, err})
 				}
 			}

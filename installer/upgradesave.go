@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -21,23 +22,23 @@ const (
 
 // saveTask saves etcd and kubeadm's configuration to the work directory, once for an upgrade however often it is continued:
 // what was saved in its middle would not be what to go back to.
-func (u *upgrade) saveTask(plan UpgradePlan) Task {
-	return Task{
-		Name: "save", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First,
-		Done: func(context.Context, *Target) (bool, error) {
-			data, err := u.dir.read(upgradeNow)
+func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
+	return task.Task{
+		Name: "save", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
+		Done: func(context.Context, *task.Host) (bool, error) {
+			data, err := u.Dir.Read(upgradeNow)
 			if errors.Is(err, fs.ErrNotExist) {
 				return false, nil
 			}
 			to, _, _ := strings.Cut(string(data), " ")
 			return to == plan.To, err
 		},
-		Do: func(ctx context.Context, t *Target) error {
+		Do: func(ctx context.Context, t *task.Host) error {
 			dir := path.Join(upgradeDir, u.Now().UTC().Format("20060102T150405Z")+"-"+plan.From+"-to-"+plan.To)
 			for _, name := range []string{"kubeadm-config", "kubelet-config", "kube-proxy", "coredns"} {
-				data, err := t.kubectl(withoutOutput(ctx), "get", "configmap", name, "--namespace=kube-system", "--output=yaml", "--ignore-not-found")
+				data, err := t.Kubectl(task.WithoutOutput(ctx), "get", "configmap", name, "--namespace=kube-system", "--output=yaml", "--ignore-not-found")
 				if err == nil {
-					err = u.dir.write(path.Join(dir, name+".yaml"), data)
+					err = u.Dir.Write(path.Join(dir, name+".yaml"), data)
 				}
 				if err != nil {
 					return fmt.Errorf("save ConfigMap %s: %w", name, err)
@@ -46,34 +47,34 @@ func (u *upgrade) saveTask(plan UpgradePlan) Task {
 			if err := u.saveEtcd(ctx, t, path.Join(dir, "etcd.db")); err != nil {
 				return fmt.Errorf("save etcd: %w", err)
 			}
-			return u.dir.write(upgradeNow, []byte(plan.To+" "+dir+"\n"))
+			return u.Dir.Write(upgradeNow, []byte(plan.To+" "+dir+"\n"))
 		},
 	}
 }
 
 // saveEtcd brings a snapshot of kubeadm's etcd to the work directory. An etcd beside the cluster has backups of its own.
-func (u *upgrade) saveEtcd(ctx context.Context, t *Target, to string) (err error) {
-	if u.cluster.Etcd.Type != manifest.EtcdInternal {
-		u.tell(Event{
-			Phase: "save", Task: "save", Host: t.Name, State: Warned,
+func (u *upgrade) saveEtcd(ctx context.Context, t *task.Host, to string) (err error) {
+	if u.Cluster.Etcd.Type != manifest.EtcdInternal {
+		u.Tell(task.Event{
+			Phase: "save", Task: "save", Host: t.Name, State: task.Warned,
 			Message: "etcd is not in the cluster and is not saved here: see that there is a backup of it",
 		})
 		return nil
 	}
-	snapshot := path.Join(u.cluster.Etcd.DataDir, "kkbundle-before-upgrade.db") // where the pod and the host both see it
+	snapshot := path.Join(u.Cluster.Etcd.DataDir, "kkbundle-before-upgrade.db") // where the pod and the host both see it
 	defer func() {
-		err = errors.Join(err, t.command(context.WithoutCancel(ctx), "rm", "-f", snapshot, snapshot+".part"))
+		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", snapshot, snapshot+".part"))
 	}()
-	if _, err := t.kubectl(ctx, etcdctlArgs(t, "snapshot", "save", snapshot)...); err != nil {
+	if _, err := t.Kubectl(ctx, etcdctlArgs(t, "snapshot", "save", snapshot)...); err != nil {
 		return err
 	}
-	out, err := u.dir.create(to)
+	out, err := u.Dir.Create(to)
 	if err != nil {
 		return err
 	}
-	err = t.on.Run(withoutOutput(ctx), host.Cmd{Args: []string{"cat", snapshot}, Stdout: out})
-	return out.end(err)
+	err = t.Conn.Run(task.WithoutOutput(ctx), host.Cmd{Args: []string{"cat", snapshot}, Stdout: out})
+	return out.End(err)
 }
 
 // saved says that the upgrade is over: the next one saves anew.
-func (u *upgrade) saved() error { return u.dir.remove(upgradeNow) }
+func (u *upgrade) saved() error { return u.Dir.Remove(upgradeNow) }

@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -9,12 +10,12 @@ import (
 func ChartUses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 	c = c.WithDefaults()
 	var uses []manifest.ChartUse
-	own := ownCharts(c)
+	own := addon.OwnCharts(c)
 	for _, need := range Needs(c) {
 		if need.Kind != manifest.ItemChart {
 			continue
 		}
-		use, err := own[need.Name].use(c)
+		use, err := own[need.Name].Use(c)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package installer
+package addon
 
 import (
 	"context"
@@ -11,17 +11,19 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/installer/diagnose"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// chartWait is how long a chart's pods may take to be ready.
-const chartWait = 5 * time.Minute
+// ChartWait is how long a chart's pods may take to be ready.
+const ChartWait = 5 * time.Minute
 
 // flannelValues names images as the bundle has them, and the addresses that flannel finds its interface by: it would
 // look at the default route, which hosts may lack, or which may be another interface's.
-func flannelValues(c *manifest.Cluster, nodes []*Target) (map[string]any, error) {
+func flannelValues(c *manifest.Cluster, nodes []*task.Host) (map[string]any, error) {
 	args := []any{"--ip-masq", "--kube-subnet-mgr"}
 	for _, t := range nodes {
 		args = append(args, "--iface="+t.IP.String())
@@ -60,33 +62,33 @@ func imageValue(c *manifest.Cluster, name string) (map[string]any, error) {
 // AddonTask returns the name of the task that installs an addon.
 func AddonTask(a manifest.Addon) string { return "addon-" + a.Release }
 
-// addonTask installs a chart or manifests that the cluster names.
-func addonTask(a manifest.Addon) Task {
+// Task installs a chart or manifests that the cluster names.
+func Task(a manifest.Addon) task.Task {
 	if a.Chart == "" {
-		return manifestsTask(AddonTask(a), func(_ context.Context, t *Target) (applied, error) { return t.run.manifestsOf(a) })
+		return manifestsTask(AddonTask(a), func(_ context.Context, t *task.Host) (applied, error) { return ManifestsOf(t.Site, a) })
 	}
-	return chartTask(AddonTask(a), nil, nil, func(_ context.Context, t *Target) (charts.InstallOptions, bundle.Item, error) {
-		return t.run.addon(a)
+	return chartTask(AddonTask(a), nil, nil, func(_ context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error) {
+		return Addon(t.Site, a)
 	})
 }
 
-// checkAddon finds what an addon needs and the bundle or the cluster's files lack.
-func (r *Site) checkAddon(a manifest.Addon) error {
+// CheckAddon finds what an addon needs and the bundle or the cluster's files lack.
+func CheckAddon(r *task.Site, a manifest.Addon) error {
 	if a.Chart == "" {
-		_, err := r.manifestsOf(a)
+		_, err := ManifestsOf(r, a)
 		return err
 	}
-	_, _, err := r.addon(a)
+	_, _, err := Addon(r, a)
 	return err
 }
 
-// addon finds an addon's chart in the bundle and reads its values.
-func (r *Site) addon(a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
-	i := slices.IndexFunc(r.items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
+// Addon finds an Addon's chart in the bundle and reads its values.
+func Addon(r *task.Site, a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
+	i := slices.IndexFunc(r.Items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
 	if i < 0 {
-		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; it has %s", a.Release, a.Chart, r.chartNames())
+		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; it has %s", a.Release, a.Chart, chartNames(r))
 	}
-	values, err := r.readValues(a.Values)
+	values, err := readValues(r, a.Values)
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: %w", a.Release, err)
 	}
@@ -94,12 +96,12 @@ func (r *Site) addon(a manifest.Addon) (charts.InstallOptions, bundle.Item, erro
 	if a.Wait == manifest.WaitReady {
 		o.Wait = time.Duration(a.Timeout)
 	}
-	return o, r.items[i], nil
+	return o, r.Items[i], nil
 }
 
-func (r *Site) chartNames() string {
+func chartNames(r *task.Site) string {
 	var names []string
-	for _, it := range r.items {
+	for _, it := range r.Items {
 		if it.Kind == bundle.KindChart {
 			names = append(names, it.Name)
 		}
@@ -112,28 +114,28 @@ func (r *Site) chartNames() string {
 
 // chartTask installs a chart from the bundle, over a connection that the first control plane makes. before and after, if set,
 // run around that.
-func chartTask(name string, before, after func(ctx context.Context, t *Target) error, want func(ctx context.Context, t *Target) (charts.InstallOptions, bundle.Item, error)) Task {
-	prepare := func(ctx context.Context, t *Target) (*charts.Chart, charts.InstallOptions, error) {
+func chartTask(name string, before, after func(ctx context.Context, t *task.Host) error, want func(ctx context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error)) task.Task {
+	prepare := func(ctx context.Context, t *task.Host) (*charts.Chart, charts.InstallOptions, error) {
 		o, item, err := want(ctx, t)
 		if err != nil {
 			return nil, o, err
 		}
-		chart, err := t.run.chart(ctx, item)
+		chart, err := Chart(ctx, t.Site, item)
 		if err != nil {
 			return nil, o, err
 		}
-		o.Kubeconfig, err = t.run.dir.read(adminConfFile)
-		o.Dial, o.Logger = t.dial, t.run.Logger
+		o.Kubeconfig, err = t.Site.Dir.Read(task.AdminConfFile)
+		o.Dial, o.Logger = t.Dial, t.Site.Logger
 		return chart, o, err
 	}
-	return Task{
+	return task.Task{
 		Name:  name,
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
+		Where: task.First,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			chart, o, err := prepare(ctx, t)
-			if errors.Is(err, fs.ErrNotExist) && t.run.DryRun {
-				because(ctx, "there is no cluster yet")
+			if errors.Is(err, fs.ErrNotExist) && t.Site.DryRun {
+				task.Because(ctx, "there is no cluster yet")
 				return false, nil
 			}
 			if err != nil {
@@ -141,11 +143,11 @@ func chartTask(name string, before, after func(ctx context.Context, t *Target) e
 			}
 			ok, err := charts.Installed(ctx, chart, o)
 			if !ok {
-				because(ctx, "release %s is not there, was made from another chart or other values, or lacks pods on nodes", o.Release)
+				task.Because(ctx, "release %s is not there, was made from another chart or other values, or lacks pods on nodes", o.Release)
 			}
 			return ok, err
 		},
-		Do: func(ctx context.Context, t *Target) error {
+		Do: func(ctx context.Context, t *task.Host) error {
 			chart, o, err := prepare(ctx, t)
 			if err != nil {
 				return err
@@ -155,7 +157,7 @@ func chartTask(name string, before, after func(ctx context.Context, t *Target) e
 					return err
 				}
 			}
-			if err := t.explainPods(ctx, o.Namespace, t.installChart(ctx, chart, o)); err != nil || after == nil {
+			if err := diagnose.ExplainPods(ctx, t, o.Namespace, installChart(ctx, t, chart, o)); err != nil || after == nil {
 				return err
 			}
 			return after(ctx, t)
@@ -165,9 +167,9 @@ func chartTask(name string, before, after func(ctx context.Context, t *Target) e
 
 // installChart installs a chart whose own kinds of objects are there in its version: Helm would leave those of an earlier
 // version as they are.
-func (t *Target) installChart(ctx context.Context, chart *charts.Chart, o charts.InstallOptions) error {
+func installChart(ctx context.Context, t *task.Host, chart *charts.Chart, o charts.InstallOptions) error {
 	if crds := chart.CRDs(); len(crds) > 0 {
-		if err := t.kube().Apply(ctx, crds, kube.Apply{Manager: fieldManager, Force: true}); err != nil {
+		if err := t.Kube().Apply(ctx, crds, kube.Apply{Manager: task.FieldManager, Force: true}); err != nil {
 			return fmt.Errorf("custom resource definitions of %s: %w", chart.Name(), err)
 		}
 	}
@@ -175,19 +177,19 @@ func (t *Target) installChart(ctx context.Context, chart *charts.Chart, o charts
 	var failed *charts.FailedError
 	if errors.As(err, &failed) { // pods may say anything
 		for i := range failed.Pods {
-			failed.Pods[i] = t.run.mask.mask(failed.Pods[i])
+			failed.Pods[i] = t.Site.Mask.Mask(failed.Pods[i])
 		}
 	}
 	return err
 }
 
-// chart loads a chart of the bundle.
-func (r *Site) chart(ctx context.Context, item bundle.Item) (_ *charts.Chart, err error) {
+// Chart loads a Chart of the bundle.
+func Chart(ctx context.Context, r *task.Site, item bundle.Item) (_ *charts.Chart, err error) {
 	archive, err := r.Bundle.ContentOf(ctx, item)
 	if err != nil {
 		return nil, err
 	}
-	r.opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
+	r.Opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
 	blob, err := r.Bundle.Blob(ctx, archive.Digest, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", item, err)

@@ -1,4 +1,4 @@
-package installer
+package addon
 
 import (
 	"context"
@@ -8,64 +8,67 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// dnsTask lets the cluster's DNS live without name servers outside. kubeadm makes CoreDNS forward what it does not know
+// DNSTask lets the cluster's DNS live without name servers outside. kubeadm makes CoreDNS forward what it does not know
 // to those of the host it runs on, and CoreDNS does not stay up if there are none or the host is its own. Without forwarding, it answers at
 // once that it does not know.
-func dnsTask() Task {
-	return Task{
+func DNSTask() task.Task {
+	return task.Task{
 		Name:  "cluster-dns",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if member, err := t.isMember(ctx); err != nil || !member {
+		Where: task.First,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return false, err
 			}
-			for _, node := range t.run.connected(manifest.RoleCluster) {
-				has, err := node.hasNameserver(ctx)
+			for _, node := range t.Site.Connected(manifest.RoleCluster) {
+				has, err := HasNameserver(ctx, node)
 				if err != nil {
 					return false, err
 				}
 				if !has {
-					_, forwards, err := t.corefile(ctx)
+					_, forwards, err := corefile(ctx, t)
 					if forwards {
-						because(ctx, "the cluster's DNS forwards, and %s has no nameserver that pods can ask", node.Name)
+						task.Because(ctx, "the cluster's DNS forwards, and %s has no nameserver that pods can ask", node.Name)
 					}
 					return !forwards, err
 				}
 			}
 			return true, nil
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			corefile, _, err := t.corefile(ctx)
+		Do: func(ctx context.Context, t *task.Host) error {
+			corefile, _, err := corefile(ctx, t)
 			if err != nil {
 				return err
 			}
-			return t.kube().PatchConfigMap(ctx, systemNamespace, "coredns", "Corefile", corefile)
+			return t.Kube().PatchConfigMap(ctx, kube.SystemNamespace, "coredns", "Corefile", corefile)
 		},
 	}
 }
 
-// hasNameserver tells whether the host has somewhere to ask for names outside that CoreDNS can ask, too. One on the host itself
+// HasNameserver tells whether the host has somewhere to ask for names outside that CoreDNS can ask, too. One on the host itself
 // is none: CoreDNS would ask itself, and ends when it notices (https://coredns.io/plugins/loop/).
-func (t *Target) hasNameserver(ctx context.Context) (bool, error) {
-	list, err := t.nameservers(ctx)
+func HasNameserver(ctx context.Context, t *task.Host) (bool, error) {
+	list, err := nameservers(ctx, t)
 	return len(list) > 0 && !slices.ContainsFunc(list, isOnHost), err
 }
 
 // nameservers reads the file that the kubelet gives to CoreDNS: kubeadm chooses systemd-resolved's if that runs.
-func (t *Target) nameservers(ctx context.Context) ([]string, error) {
+func nameservers(ctx context.Context, t *task.Host) ([]string, error) {
 	file := "/etc/resolv.conf"
-	resolved, err := t.test(ctx, "systemctl", "is-active", "--quiet", "systemd-resolved.service")
+	resolved, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "systemd-resolved.service")
 	if err != nil {
 		return nil, err
 	}
 	if resolved {
 		file = "/run/systemd/resolve/resolv.conf"
 	}
-	data, err := t.read(ctx, file)
+	data, err := t.Read(ctx, file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -85,8 +88,8 @@ func isOnHost(nameserver string) bool {
 }
 
 // corefile returns CoreDNS's configuration without forwarding, and whether it has any.
-func (t *Target) corefile(ctx context.Context) (text string, forwards bool, err error) {
-	config, err := t.kube().ConfigMap(ctx, systemNamespace, "coredns")
+func corefile(ctx context.Context, t *task.Host) (text string, forwards bool, err error) {
+	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, "coredns")
 	if err != nil {
 		return "", false, err
 	}

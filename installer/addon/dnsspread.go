@@ -1,4 +1,4 @@
-package installer
+package addon
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -19,60 +21,60 @@ import (
 const dnsSelector = "--selector=k8s-app=kube-dns"
 
 // crowdedPath says between which nodes there was no choice when DNS was to be spread.
-const crowdedPath = stampDir + "/dns-crowded"
+const crowdedPath = task.StampDir + "/dns-crowded"
 
 // spreadWait is how long nodes may take to be ready, and a pod to get one, before DNS is left where it is: that pods start at
 // all is for the verification to say.
 const spreadWait = 2 * time.Minute
 
-// dnsSpreadTasks spread kubeadm's DNS, where there is a network for its pods.
-func dnsSpreadTasks(c *manifest.Cluster) []Task {
+// DNSSpreadTasks spread kubeadm's DNS, where there is a network for its pods.
+func DNSSpreadTasks(c *manifest.Cluster) []task.Task {
 	if c.CNI.Type == manifest.NetworkNone {
 		return nil
 	}
-	return []Task{dnsSpreadTask()}
+	return []task.Task{DNSSpreadTask()}
 }
 
-// dnsSpreadTask puts the pods of the cluster's DNS onto more than one node. The first node that is ready gets all of them, and when
+// DNSSpreadTask puts the pods of the cluster's DNS onto more than one node. The first node that is ready gets all of them, and when
 // it is lost, no name is found until Kubernetes gives the node up, after five minutes.
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/high-availability/
-func dnsSpreadTask() Task {
-	return Task{
+func DNSSpreadTask() task.Task {
+	return task.Task{
 		Name:  "dns-spread",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if len(t.run.connected(manifest.RoleCluster)) < 2 {
+		Where: task.First,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if len(t.Site.Connected(manifest.RoleCluster)) < 2 {
 				return true, nil
 			}
-			if member, err := t.isMember(ctx); err != nil || !member {
+			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return false, err
 			}
-			s, err := t.dnsSpread(ctx)
+			s, err := spreadOf(ctx, t)
 			if err != nil || s.spread() {
 				return err == nil, err
 			}
-			if same, err := t.has(ctx, s.crowded()); err != nil || same {
+			if same, err := t.HasFiles(ctx, s.crowded()); err != nil || same {
 				return err == nil, err
 			}
-			because(ctx, "all pods of the cluster's DNS are on one node")
+			task.Because(ctx, "all pods of the cluster's DNS are on one node")
 			return false, nil
 		},
-		Do: func(ctx context.Context, t *Target) error {
+		Do: func(ctx context.Context, t *task.Host) error {
 			moved, waits := "", errors.New("the pods of the cluster's DNS have no nodes yet")
-			err := eventually(ctx, spreadWait, func(ctx context.Context) error {
-				s, err := t.dnsSpread(ctx)
+			err := task.Eventually(ctx, spreadWait, func(ctx context.Context) error {
+				s, err := spreadOf(ctx, t)
 				switch {
 				case err != nil || s.spread():
 					return err
 				case s.waits():
 					return waits
 				case moved != "": // it got the same node again: nothing else has room
-					return t.write(ctx, s.crowded())
+					return t.Write(ctx, s.crowded())
 				}
 				// Its companion answers meanwhile; the next one rather goes where there is none.
 				moved = s.names[len(s.names)-1]
-				if _, err := t.kubectl(ctx, "delete", "pod", "--namespace="+kubeSystem, "--ignore-not-found", "--wait=false", moved); err != nil {
+				if _, err := t.Kubectl(ctx, "delete", "pod", "--namespace="+kube.System, "--ignore-not-found", "--wait=false", moved); err != nil {
 					return err
 				}
 				return waits
@@ -85,8 +87,8 @@ func dnsSpreadTask() Task {
 	}
 }
 
-// A dnsSpread is where the pods of the cluster's DNS are.
-type dnsSpread struct {
+// A spreadOf is where the pods of the cluster's DNS are.
+type DNSSpread struct {
 	wanted int      // pods that there shall be
 	names  []string // of the pods
 	nodes  []string // each once
@@ -96,23 +98,23 @@ type dnsSpread struct {
 }
 
 // crowded is the file that says that of these nodes only one has room: to try again would not change that.
-func (s dnsSpread) crowded() textFile {
-	return textFile{crowdedPath, 0o600, fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.open, " "))}
+func (s DNSSpread) crowded() task.File {
+	return task.File{Path: crowdedPath, Mode: 0o600, Data: fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.open, " "))}
 }
 
 // spread tells whether there is nothing to spread: more than one node has a pod, or there shall be but one pod, or is one node for
 // them. Pods that were deleted a moment ago, as the pod network does, may not have come back yet.
-func (s dnsSpread) spread() bool { return s.wanted < 2 || len(s.nodes) > 1 || len(s.open) < 2 }
+func (s DNSSpread) spread() bool { return s.wanted < 2 || len(s.nodes) > 1 || len(s.open) < 2 }
 
 // waits tells whether that may change by itself.
-func (s dnsSpread) waits() bool { return s.placed < s.wanted || s.free < 2 }
+func (s DNSSpread) waits() bool { return s.placed < s.wanted || s.free < 2 }
 
-func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
-	list, err := t.kube().List(ctx, "deployments,pods", "--namespace="+kubeSystem, dnsSelector)
+func spreadOf(ctx context.Context, t *task.Host) (s DNSSpread, err error) {
+	list, err := t.Kube().List(ctx, "deployments,pods", "--namespace="+kube.System, dnsSelector)
 	if err != nil {
 		return s, err
 	}
-	nodes, err := t.kube().Nodes(ctx)
+	nodes, err := t.Kube().Nodes(ctx)
 	if err != nil {
 		return s, err
 	}
@@ -135,7 +137,7 @@ func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
 		}
 	}
 	for _, n := range nodes {
-		if t.run.leftOut(n.Name) || kube.NodeCondition(&n, corev1.NodeReady).Status == corev1.ConditionUnknown || slices.ContainsFunc(n.Spec.Taints, keepsDNSAway) {
+		if t.Site.LeftOut(n.Name) || kube.NodeCondition(&n, corev1.NodeReady).Status == corev1.ConditionUnknown || slices.ContainsFunc(n.Spec.Taints, keepsDNSAway) {
 			continue
 		}
 		s.open = append(s.open, n.Name)
@@ -150,5 +152,5 @@ func (t *Target) dnsSpread(ctx context.Context) (s dnsSpread, err error) {
 // keepsDNSAway tells whether a taint keeps CoreDNS from a node also when the node is ready. It bears the one of control planes.
 func keepsDNSAway(t corev1.Taint) bool {
 	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/network-unavailable"}
-	return t.Effect != "PreferNoSchedule" && t.Key != controlLabel && !slices.Contains(passing, t.Key)
+	return t.Effect != "PreferNoSchedule" && t.Key != kube.ControlLabel && !slices.Contains(passing, t.Key)
 }

@@ -1,4 +1,4 @@
-package installer
+package addon
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -29,12 +31,9 @@ type applied struct {
 	wait time.Duration
 }
 
-// recordLabel marks the ConfigMap, beside what was applied, that says from which YAML and which objects there were. Its value is
+// RecordLabel marks the ConfigMap, beside what was applied, that says from which YAML and which objects there were. Its value is
 // the name of the addon.
-const recordLabel = "kkbundle.io/manifests"
-
-// fieldManager owns the fields that an installation sets.
-const fieldManager = "kkbundle"
+const RecordLabel = "kkbundle.io/manifests"
 
 func (a applied) recordName() string { return "kkbundle.manifests." + a.name }
 
@@ -44,8 +43,8 @@ func shortSum(data []byte) string {
 	return hex.EncodeToString(sum[:])[:40]
 }
 
-// manifestsOf reads an addon's files.
-func (r *Site) manifestsOf(a manifest.Addon) (applied, error) {
+// ManifestsOf reads an addon's files.
+func ManifestsOf(r *task.Site, a manifest.Addon) (applied, error) {
 	var all bytes.Buffer
 	for _, path := range a.Manifests {
 		data, err := r.Values(path)
@@ -66,34 +65,34 @@ func (r *Site) manifestsOf(a manifest.Addon) (applied, error) {
 
 // manifestsTask keeps YAML in force: it is there in full, and was applied as it is now. What was in it before and is not any more
 // is named, not deleted.
-func manifestsTask(name string, want func(ctx context.Context, t *Target) (applied, error)) Task {
-	return Task{
+func manifestsTask(name string, want func(ctx context.Context, t *task.Host) (applied, error)) task.Task {
+	return task.Task{
 		Name:  name,
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if member, err := t.isMember(ctx); err != nil || !member {
+		Where: task.First,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return false, err
 			}
 			a, err := want(ctx, t)
 			if err != nil {
 				return false, err
 			}
-			return t.isApplied(ctx, a)
+			return IsApplied(ctx, t, a)
 		},
-		Do: func(ctx context.Context, t *Target) error {
+		Do: func(ctx context.Context, t *task.Host) error {
 			a, err := want(ctx, t)
 			if err != nil {
 				return err
 			}
-			return t.apply(ctx, name, a)
+			return Apply(ctx, t, name, a)
 		},
 	}
 }
 
-// isApplied tells whether the record is of this YAML, and every object there.
-func (t *Target) isApplied(ctx context.Context, a applied) (bool, error) {
-	record, err := t.record(ctx, a)
+// IsApplied tells whether the record is of this YAML, and every object there.
+func IsApplied(ctx context.Context, t *task.Host, a applied) (bool, error) {
+	record, err := record(ctx, t, a)
 	if err != nil || record["digest"] != shortSum(a.data) {
 		return false, err
 	}
@@ -101,88 +100,75 @@ func (t *Target) isApplied(ctx context.Context, a applied) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return succeeded(t.kube().CheckManifest(ctx, objects, a.namespace))
+	return task.Succeeded(t.Kube().CheckManifest(ctx, objects, a.namespace))
 }
 
 // record returns what was applied last under the name, nothing if nothing was.
-func (t *Target) record(ctx context.Context, a applied) (map[string]string, error) {
+func record(ctx context.Context, t *task.Host, a applied) (map[string]string, error) {
 	var list corev1.ConfigMapList
-	err := t.kube().Get(ctx, &list, "configmaps", "--namespace="+a.namespace, "--selector="+recordLabel+"="+a.name)
+	err := t.Kube().Get(ctx, &list, "configmaps", "--namespace="+a.namespace, "--selector="+RecordLabel+"="+a.name)
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}
 	return list.Items[0].Data, nil
 }
 
-// applyObjects applies objects that may be secret, on kubectl's side.
-func (t *Target) applyObjects(ctx context.Context, objects ...runtime.Object) error {
-	data, err := kube.YAML(objects...)
-	if err != nil {
-		return err
-	}
-	return t.kube().Apply(ctx, data, kube.Apply{})
-}
-
 // serverSideApply applies an object. Fields that others had set are ours then.
-func (t *Target) serverSideApply(ctx context.Context, object runtime.Object) error {
+func serverSideApply(ctx context.Context, t *task.Host, object runtime.Object) error {
 	data, err := kube.YAML(object)
 	if err != nil {
 		return err
 	}
-	return t.kube().Apply(ctx, data, kube.Apply{Manager: fieldManager, Force: true})
+	return t.Kube().Apply(ctx, data, kube.Apply{Manager: task.FieldManager, Force: true})
 }
 
-// apply brings YAML into force, stage by stage, and waits for its pods.
-func (t *Target) apply(ctx context.Context, task string, a applied) error {
+// Apply brings YAML into force, stage by stage, and waits for its pods.
+func Apply(ctx context.Context, t *task.Host, step string, a applied) error {
 	objects, err := kube.ParseManifest(a.data)
 	if err != nil {
 		return err
 	}
-	before, err := t.record(ctx, a)
+	before, err := record(ctx, t, a)
 	if err != nil {
 		return err
 	}
-	if err := t.makeNamespace(ctx, a.namespace); err != nil {
+	if err := makeNamespace(ctx, t, a.namespace); err != nil {
 		return err
 	}
-	if err := t.kube().ApplyManifest(ctx, objects, kube.Apply{Manager: fieldManager, Force: true, Namespace: a.namespace}); err != nil {
+	if err := t.Kube().ApplyManifest(ctx, objects, kube.Apply{Manager: task.FieldManager, Force: true, Namespace: a.namespace}); err != nil {
 		return err
 	}
 	if a.wait > 0 {
-		if err := t.kube().RollOut(ctx, objects, a.namespace, a.wait); err != nil {
-			return t.withPods(ctx, a, err)
+		if err := t.Kube().RollOut(ctx, objects, a.namespace, a.wait); err != nil {
+			return withPods(ctx, t, a, err)
 		}
 	}
-	t.tellLeft(task, a, objects, before)
-	return t.writeRecord(ctx, a, objects)
+	tellLeft(t, step, a, objects, before)
+	return writeRecord(ctx, t, a, objects)
 }
 
-func (t *Target) makeNamespace(ctx context.Context, name string) error {
-	if slices.Contains([]string{"default", systemNamespace}, name) {
+func makeNamespace(ctx context.Context, t *task.Host, name string) error {
+	if slices.Contains([]string{"default", kube.SystemNamespace}, name) {
 		return nil
 	}
-	return t.serverSideApply(ctx, namespaceObject(name))
-}
-
-func namespaceObject(name string) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	return serverSideApply(ctx, t, kube.NamespaceObject(name))
 }
 
 // withPods adds to an error what the pods say that are not ready.
-func (t *Target) withPods(ctx context.Context, a applied, err error) error {
-	kubeconfig, unread := t.run.dir.read(adminConfFile)
+func withPods(ctx context.Context, t *task.Host, a applied, err error) error {
+	kubeconfig, unread := t.Site.Dir.Read(task.AdminConfFile)
 	if unread != nil || ctx.Err() != nil {
 		return err
 	}
-	o := charts.InstallOptions{Kubeconfig: kubeconfig, Dial: t.dial, Namespace: a.namespace, Logger: t.run.Logger}
+	o := charts.InstallOptions{Kubeconfig: kubeconfig, Dial: t.Dial, Namespace: a.namespace, Logger: t.Site.Logger}
 	for _, pod := range charts.NotReady(ctx, o, string(a.data)) {
-		err = fmt.Errorf("%w\n%s", err, t.run.mask.mask(pod))
+		err = fmt.Errorf("%w\n%s", err, t.Site.Mask.Mask(pod))
 	}
 	return err
 }
 
 // tellLeft names what was applied before and is not in the YAML any more.
-func (t *Target) tellLeft(task string, a applied, objects kube.Manifest, before map[string]string) {
+func tellLeft(t *task.Host, step string, a applied, objects kube.Manifest, before map[string]string) {
 	now := map[string]bool{}
 	for _, o := range objects {
 		now[kube.Describe(o)] = true
@@ -196,19 +182,19 @@ func (t *Target) tellLeft(task string, a applied, objects kube.Manifest, before 
 	if len(left) == 0 {
 		return
 	}
-	t.run.tell(Event{
-		Phase: "install", Task: task, Host: t.Name, State: Warned,
+	t.Site.Tell(task.Event{
+		Phase: "install", Task: step, Host: t.Name, State: task.Warned,
 		Message: fmt.Sprintf("%s is not in the manifests of %s any more and stays in the cluster; delete it with kubectl if nobody needs it", strings.Join(left, ", "), a.name),
 	})
 }
 
-func (t *Target) writeRecord(ctx context.Context, a applied, objects kube.Manifest) error {
+func writeRecord(ctx context.Context, t *task.Host, a applied, objects kube.Manifest) error {
 	var list strings.Builder
 	for _, o := range objects {
 		list.WriteString(kube.Describe(o) + "\n")
 	}
-	return t.serverSideApply(ctx, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: a.recordName(), Namespace: a.namespace, Labels: map[string]string{recordLabel: a.name}},
+	return serverSideApply(ctx, t, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: a.recordName(), Namespace: a.namespace, Labels: map[string]string{RecordLabel: a.name}},
 		Data:       map[string]string{"digest": shortSum(a.data), "objects": list.String()},
 	})
 }

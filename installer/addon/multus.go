@@ -1,4 +1,4 @@
-package installer
+package addon
 
 import (
 	"context"
@@ -10,20 +10,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // multusTask adds multus to the network of the pods' first interface: its plugin, which calls that network's, as in
 // https://github.com/k8snetworkplumbingwg/multus-cni/blob/v4.2.4/deployments/multus-daemonset.yml.
-func multusTask() Task {
-	t := manifestsTask(multus, func(_ context.Context, t *Target) (applied, error) {
-		data, err := multusManifest(t.run.cluster)
-		return applied{name: multus, namespace: systemNamespace, data: data, wait: chartWait}, err
+func multusTask() task.Task {
+	t := manifestsTask(Multus, func(_ context.Context, t *task.Host) (applied, error) {
+		data, err := MultusManifest(t.Site.Cluster)
+		return applied{name: Multus, namespace: kube.SystemNamespace, data: data, wait: ChartWait}, err
 	})
-	t.Images = []string{multus}
+	t.Images = []string{Multus}
 	t.Roles = []manifest.Role{manifest.RoleControlPlane}
-	t.Leaves = Leaves{Paths: []string{"/opt/cni/bin/multus", "/opt/cni/bin/passthru"}} // as install_multus of v4.2 has it
+	t.Leaves = task.Leaves{Paths: []string{"/opt/cni/bin/multus", "/opt/cni/bin/passthru"}} // as install_multus of v4.2 has it
 	return t
 }
 
@@ -54,15 +55,15 @@ func attachments() *extensionsv1.CustomResourceDefinition {
 	}
 }
 
-// multusManifest has no configuration of its own: the plugin's image writes 00-multus.conf, which the runtime takes because its
+// MultusManifest has no configuration of its own: the plugin's image writes 00-multus.conf, which the runtime takes because its
 // name is the first, for whatever other configuration is there, and again when that changes.
-func multusManifest(c *manifest.Cluster) ([]byte, error) {
-	image, err := catalog.ImageRef(c, multus)
+func MultusManifest(c *manifest.Cluster) ([]byte, error) {
+	image, err := catalog.ImageRef(c, Multus)
 	if err != nil {
 		return nil, err
 	}
-	meta := metav1.ObjectMeta{Name: multus, Namespace: systemNamespace}
-	labels := map[string]string{"name": multus}
+	meta := metav1.ObjectMeta{Name: Multus, Namespace: kube.SystemNamespace}
+	labels := map[string]string{"name": Multus}
 	allow := func(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
 	}
@@ -70,7 +71,7 @@ func multusManifest(c *manifest.Cluster) ([]byte, error) {
 		attachments(),
 		&corev1.ServiceAccount{ObjectMeta: meta},
 		&rbacv1.ClusterRole{
-			ObjectMeta: metav1.ObjectMeta{Name: multus},
+			ObjectMeta: metav1.ObjectMeta{Name: Multus},
 			Rules: []rbacv1.PolicyRule{
 				allow([]string{"k8s.cni.cncf.io"}, []string{"network-attachment-definitions"}, "get", "list", "watch"),
 				allow([]string{""}, []string{"pods", "pods/status"}, "get", "list", "update", "watch"),
@@ -78,9 +79,9 @@ func multusManifest(c *manifest.Cluster) ([]byte, error) {
 			},
 		},
 		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: multus},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: multus},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: multus, Namespace: systemNamespace}},
+			ObjectMeta: metav1.ObjectMeta{Name: Multus},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: Multus},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: Multus, Namespace: kube.SystemNamespace}},
 		},
 		&appsv1.DaemonSet{
 			ObjectMeta: meta,
@@ -107,7 +108,7 @@ func multusPod(image string) corev1.PodSpec {
 	}
 	return corev1.PodSpec{
 		HostNetwork:                   true,
-		ServiceAccountName:            multus,
+		ServiceAccountName:            Multus,
 		PriorityClassName:             "system-node-critical",
 		TerminationGracePeriodSeconds: new(int64(10)),
 		Tolerations: []corev1.Toleration{

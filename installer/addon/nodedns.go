@@ -1,4 +1,4 @@
-package installer
+package addon
 
 import (
 	"bytes"
@@ -13,76 +13,57 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// The DNS cache of every node, as in
-// https://kubernetes.io/docs/tasks/administer-cluster/nodelocaldns/ and its nodelocaldns.yaml.
-const (
-	// nodeDNSAddress is where it answers, KubeKey's and Kubespray's choice of a link-local address.
-	nodeDNSAddress = "169.254.25.10"
-	nodeDNSLink    = "nodelocaldns"
-	nodeDNSHealth  = 9254
-	nodeDNSMetrics = 9253
-	// nodeDNSUpstream is a second service of CoreDNS, whose own address the cache takes over.
-	nodeDNSUpstream = "kube-dns-upstream"
-)
+const nodeDNSHealth = 9254
 
-// takesServiceAddress tells whether the cache answers at the address of the cluster's DNS as well, so that the pods need not be
-// told of it, and ask CoreDNS itself while the cache is away. That takes kube-proxy's iptables mode: the others have the address
-// on an interface of their own, or see its packets first.
-func takesServiceAddress(c *manifest.Cluster) bool {
-	return c.Kubernetes.ProxyMode == manifest.ProxyIPTables
-}
+const nodeDNSMetrics = 9253
 
-// nodeDNSPart tells kubelets where pods find DNS.
-func nodeDNSPart(c *manifest.Cluster) configPart {
-	if !c.DNS.NodeLocal || takesServiceAddress(c) {
-		return configPart{}
-	}
-	return configPart{kubelet: document{"clusterDNS": []any{nodeDNSAddress}}}
-}
+// nodeDNSUpstream is a second service of CoreDNS, whose own address the cache takes over.
+const nodeDNSUpstream = "kube-dns-upstream"
 
-func nodeDNSTask() Task {
-	t := manifestsTask(nodeDNS, func(ctx context.Context, t *Target) (applied, error) {
-		forwards, err := t.run.haveNameservers(ctx)
+func nodeDNSTask() task.Task {
+	t := manifestsTask(NodeDNS, func(ctx context.Context, t *task.Host) (applied, error) {
+		forwards, err := HaveNameservers(ctx, t.Site)
 		if err != nil {
 			return applied{}, err
 		}
-		data, err := nodeDNSManifest(t.run.cluster, forwards)
-		return applied{name: nodeDNS, namespace: systemNamespace, data: data, wait: chartWait}, err
+		data, err := NodeDNSManifest(t.Site.Cluster, forwards)
+		return applied{name: NodeDNS, namespace: kube.SystemNamespace, data: data, wait: ChartWait}, err
 	})
-	t.Images = []string{nodeDNS}
-	t.Leaves = Leaves{Links: []string{nodeDNSLink}}
+	t.Images = []string{NodeDNS}
+	t.Leaves = task.Leaves{Links: []string{kube.NodeDNSLink}}
 	return t
 }
 
-// haveNameservers tells whether every node that this run is connected to has somewhere to ask for names outside: the cache is in
+// HaveNameservers tells whether every node that this run is connected to has somewhere to ask for names outside: the cache is in
 // the host's network, and may ask the host itself.
-func (r *Site) haveNameservers(ctx context.Context) (bool, error) {
-	for _, node := range r.connected(manifest.RoleCluster) {
-		if list, err := node.nameservers(ctx); err != nil || len(list) == 0 {
+func HaveNameservers(ctx context.Context, r *task.Site) (bool, error) {
+	for _, node := range r.Connected(manifest.RoleCluster) {
+		if list, err := nameservers(ctx, node); err != nil || len(list) == 0 {
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-// nodeDNSManifest is the cache. Where nodes have no name server, names outside are unknown at once, as CoreDNS has it.
-func nodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
-	image, err := catalog.ImageRef(c, nodeDNS)
+// NodeDNSManifest is the cache. Where nodes have no name server, names outside are unknown at once, as CoreDNS has it.
+func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
+	image, err := catalog.ImageRef(c, NodeDNS)
 	if err != nil {
 		return nil, err
 	}
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: name, Namespace: systemNamespace, Labels: map[string]string{"k8s-app": name}}
+		return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace, Labels: map[string]string{"k8s-app": name}}
 	}
 	port := func(name string, protocol corev1.Protocol) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: 53, Protocol: protocol, TargetPort: intstr.FromInt32(53)}
 	}
 	return kube.YAML(
-		&corev1.ServiceAccount{ObjectMeta: meta(nodeDNS)},
+		&corev1.ServiceAccount{ObjectMeta: meta(NodeDNS)},
 		&corev1.Service{
 			ObjectMeta: meta(nodeDNSUpstream),
 			Spec: corev1.ServiceSpec{
@@ -90,15 +71,15 @@ func nodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 				Ports:    []corev1.ServicePort{port("dns", corev1.ProtocolUDP), port("dns-tcp", corev1.ProtocolTCP)},
 			},
 		},
-		&corev1.ConfigMap{ObjectMeta: meta(nodeDNS), Data: map[string]string{"Corefile": nodeCorefile(c, forwards)}},
+		&corev1.ConfigMap{ObjectMeta: meta(NodeDNS), Data: map[string]string{"Corefile": nodeCorefile(c, forwards)}},
 		&appsv1.DaemonSet{
-			ObjectMeta: meta(nodeDNS),
+			ObjectMeta: meta(NodeDNS),
 			Spec: appsv1.DaemonSetSpec{
-				Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{"k8s-app": nodeDNS}},
+				Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{"k8s-app": NodeDNS}},
 				UpdateStrategy: appsv1.DaemonSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromString("10%"))}},
 				Template: corev1.PodTemplateSpec{
 					ObjectMeta: metav1.ObjectMeta{
-						Labels:      map[string]string{"k8s-app": nodeDNS},
+						Labels:      map[string]string{"k8s-app": NodeDNS},
 						Annotations: map[string]string{"kkbundle.io/corefile": shortSum([]byte(nodeCorefile(c, forwards)))}, // new pods read the new one
 					},
 					Spec: nodeDNSPod(c, image),
@@ -109,14 +90,14 @@ func nodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 }
 
 func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
-	live := kube.HTTPProbe(nodeDNSAddress, "/health", nodeDNSHealth)
+	live := kube.HTTPProbe(kube.NodeDNSAddress, "/health", nodeDNSHealth)
 	live.InitialDelaySeconds, live.TimeoutSeconds = 60, 5
 	port := func(name string, number int32, protocol corev1.Protocol) corev1.ContainerPort {
 		return corev1.ContainerPort{ContainerPort: number, Name: name, Protocol: protocol}
 	}
 	return corev1.PodSpec{
 		PriorityClassName:             "system-node-critical",
-		ServiceAccountName:            nodeDNS,
+		ServiceAccountName:            NodeDNS,
 		AutomountServiceAccountToken:  new(false),
 		HostNetwork:                   true,
 		DNSPolicy:                     corev1.DNSDefault, // the node's name servers
@@ -127,14 +108,14 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 		},
 		Containers: []corev1.Container{{
 			Name: "node-cache", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-			Args:            []string{"-localip", strings.Join(nodeDNSAddresses(c), ","), "-conf", "/etc/Corefile", "-upstreamsvc", nodeDNSUpstream, "-interfacename", nodeDNSLink},
+			Args:            []string{"-localip", strings.Join(nodeDNSAddresses(c), ","), "-conf", "/etc/Corefile", "-upstreamsvc", nodeDNSUpstream, "-interfacename", kube.NodeDNSLink},
 			SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}},
 			Resources:       kube.Requests("25m", "16Mi"),
 			Ports: []corev1.ContainerPort{
 				port("dns", 53, corev1.ProtocolUDP), port("dns-tcp", 53, corev1.ProtocolTCP), port("metrics", nodeDNSMetrics, corev1.ProtocolTCP),
 			},
 			LivenessProbe:  live,
-			ReadinessProbe: kube.HTTPProbe(nodeDNSAddress, "/health", nodeDNSHealth),
+			ReadinessProbe: kube.HTTPProbe(kube.NodeDNSAddress, "/health", nodeDNSHealth),
 			VolumeMounts: []corev1.VolumeMount{
 				{Name: "xtables-lock", MountPath: "/run/xtables.lock"}, {Name: "config", MountPath: "/etc/coredns"}, {Name: "kube-dns-config", MountPath: "/etc/kube-dns"},
 			},
@@ -144,7 +125,7 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 			kube.ConfigVolume("kube-dns-config", corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-dns"}, Optional: new(true)}),
 			// It writes the Corefile that it reads from this one, with its upstream's address in it.
 			kube.ConfigVolume("config", corev1.ConfigMapVolumeSource{
-				LocalObjectReference: corev1.LocalObjectReference{Name: nodeDNS}, Items: []corev1.KeyToPath{{Key: "Corefile", Path: "Corefile.base"}},
+				LocalObjectReference: corev1.LocalObjectReference{Name: NodeDNS}, Items: []corev1.KeyToPath{{Key: "Corefile", Path: "Corefile.base"}},
 			}),
 		},
 	}
@@ -152,10 +133,10 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 
 // nodeDNSAddresses are where the cache listens.
 func nodeDNSAddresses(c *manifest.Cluster) []string {
-	if takesServiceAddress(c) {
-		return []string{nodeDNSAddress, nth(c.Kubernetes.ServiceCIDR[0], dnsServiceIndex).String()}
+	if kube.TakesServiceAddress(c) {
+		return []string{kube.NodeDNSAddress, task.Nth(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String()}
 	}
-	return []string{nodeDNSAddress}
+	return []string{kube.NodeDNSAddress}
 }
 
 func nodeCorefile(c *manifest.Cluster, forwards bool) string {
@@ -174,7 +155,7 @@ func nodeCorefile(c *manifest.Cluster, forwards bool) string {
 	if !forwards {
 		outside = ""
 	}
-	health := "    health " + nodeDNSAddress + ":" + strconv.Itoa(nodeDNSHealth) + "\n"
-	return zone(clusterDomain, cached, cluster, health) + zone("in-addr.arpa", short, cluster, "") + zone("ip6.arpa", short, cluster, "") +
+	health := "    health " + kube.NodeDNSAddress + ":" + strconv.Itoa(nodeDNSHealth) + "\n"
+	return zone(kube.ClusterDomain, cached, cluster, health) + zone("in-addr.arpa", short, cluster, "") + zone("ip6.arpa", short, cluster, "") +
 		zone(".", short, outside, "")
 }

@@ -1,4 +1,4 @@
-package installer
+package addon
 
 import (
 	"context"
@@ -9,16 +9,18 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// An ownChart is a chart of the catalog that a cluster's settings ask for, and how it is installed. Both install and the proof
+// An OwnChart is a chart of the catalog that a cluster's settings ask for, and how it is installed. Both install and the proof
 // that a bundle is complete go by it.
-type ownChart struct {
+type OwnChart struct {
 	// component is the catalog's name of it, and the task's; chart its own.
 	component, chart   string
-	release, namespace string
+	Release, Namespace string
 	// privileged says that the pods need what Pod Security keeps from others: the network or the disks of the host.
 	privileged bool
 	// everywhere says that what comes after needs the chart's pods on every node.
@@ -28,93 +30,90 @@ type ownChart struct {
 	// files are values files of the user's, which win.
 	files []string
 	// before and after, if set, run on the first control plane around the installation.
-	before, after func(ctx context.Context, t *Target) error
+	before, after func(ctx context.Context, t *task.Host) error
 }
 
 // surroundings are what a chart is fitted to.
 type surroundings struct {
 	cluster *manifest.Cluster
 	// nodes, controlPlanes and nfs are hosts by role, in the order of the inventory.
-	nodes, controlPlanes, nfs []*Target
+	nodes, controlPlanes, nfs []*task.Host
 }
 
-func (r *Site) surroundings() surroundings {
+func surroundingsOf(r *task.Site) surroundings {
 	return surroundings{
-		cluster: r.cluster, nodes: r.withRole(manifest.RoleCluster), controlPlanes: r.withRole(manifest.RoleControlPlane),
-		nfs: r.withRole(manifest.RoleNFS),
+		cluster: r.Cluster, nodes: r.WithRole(manifest.RoleCluster), controlPlanes: r.WithRole(manifest.RoleControlPlane),
+		nfs: r.WithRole(manifest.RoleNFS),
 	}
 }
 
-// ownCharts are those of the cluster, by their tasks' names.
-func ownCharts(c *manifest.Cluster) map[string]ownChart {
-	list := []ownChart{
+// OwnCharts are those of the cluster, by their tasks' names.
+func OwnCharts(c *manifest.Cluster) map[string]OwnChart {
+	list := []OwnChart{
 		flannelChart(c), calicoChart(c), ciliumChart(c), hybridnetChart(c), kubeOVNChart(c),
 		metricsChart(), localChart(), nfsChart(),
 	}
-	charts := map[string]ownChart{}
+	charts := map[string]OwnChart{}
 	for _, o := range list {
 		if o.chart == "" {
 			o.chart = o.component
 		}
-		if o.release == "" {
-			o.release = o.component
+		if o.Release == "" {
+			o.Release = o.component
 		}
-		if o.namespace == "" {
-			o.namespace = systemNamespace
+		if o.Namespace == "" {
+			o.Namespace = kube.SystemNamespace
 		}
 		charts[o.component] = o
 	}
 	return charts
 }
 
-// systemNamespace is where what belongs to a cluster runs, unless its authors say otherwise.
-const systemNamespace = "kube-system"
-
 // task installs the chart.
-func (o ownChart) task(images ...string) Task {
-	t := chartTask(o.component, o.before, o.after, func(_ context.Context, t *Target) (charts.InstallOptions, bundle.Item, error) {
-		return t.run.ownChart(o)
+func (o OwnChart) task(images ...string) task.Task {
+	t := chartTask(o.component, o.before, o.after, func(_ context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error) {
+		return optionsOf(t.Site, o)
 	})
 	t.Images, t.Charts = images, []string{o.component}
 	return t
 }
 
-// ownChart finds the chart in the bundle and fits it to the hosts.
-func (r *Site) ownChart(o ownChart) (charts.InstallOptions, bundle.Item, error) {
-	item, err := r.component(manifest.Need{Kind: manifest.ItemChart, Name: o.component}, "")
+// OwnChart finds the chart in the bundle and fits it to the hosts.
+func optionsOf(r *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, error) {
+	item, err := r.Component(manifest.Need{Kind: manifest.ItemChart, Name: o.component}, "")
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, err
 	}
-	values, err := o.values(r.surroundings())
+	values, err := o.values(surroundingsOf(r))
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("values of %s: %w", o.component, err)
 	}
-	over, err := r.readValues(o.files)
+	over, err := readValues(r, o.files)
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("%s: %w", o.component, err)
 	}
-	options := charts.InstallOptions{Release: o.release, Namespace: o.namespace, Values: charts.MergeValues(values, over), Wait: chartWait}
+	options := charts.InstallOptions{Release: o.Release, Namespace: o.Namespace, Values: charts.MergeValues(values, over), Wait: ChartWait}
 	if o.privileged {
 		// Without the second one, a hardened cluster warns on each installation of what nobody can do anything about.
 		options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "pod-security.kubernetes.io/warn": "privileged"}
 	}
 	if o.everywhere {
-		options.Everywhere = func(node string) bool { return !r.leftOut(node) }
+		options.Everywhere = func(node string) bool { return !r.LeftOut(node) }
 	}
 	return options, item, nil
 }
 
-// use says how the chart is installed, for those who look into it before there are hosts.
-func (o ownChart) use(c *manifest.Cluster) (manifest.ChartUse, error) {
+// Use says how the chart is installed, for those who look into it before there are hosts.
+func (o OwnChart) Use(c *manifest.Cluster) (manifest.ChartUse, error) {
 	values, err := o.values(surroundings{cluster: c})
 	if err != nil {
 		return manifest.ChartUse{}, fmt.Errorf("values of %s: %w", o.component, err)
 	}
-	return manifest.ChartUse{Chart: o.chart, Release: o.release, Namespace: o.namespace, Set: values, Values: o.files}, nil
+	return manifest.ChartUse{Chart: o.chart, Release: o.Release, Namespace: o.Namespace, Set: values, Values: o.files}, nil
 }
 
 // readValues reads values files that the cluster names and merges them.
-func (r *Site) readValues(paths []string) (map[string]any, error) {
+func readValues(r *task.Site, paths []string) (map[string]any, error) {
 	files := make([]charts.ValuesFile, 0, len(paths))
 	for _, p := range paths {
 		data, err := r.Values(p)
@@ -171,14 +170,14 @@ func (i imageName) value() map[string]any {
 	return map[string]any{"repository": i.full, "tag": i.tag}
 }
 
-// ownNamespaces are those that an installation fills, whose pods have to be ready.
-func ownNamespaces(c *manifest.Cluster) []string {
-	list := []string{systemNamespace}
-	for _, task := range networkTasks(c) {
-		o, ok := ownCharts(c)[task.Name]
-		if ok && !slices.Contains(list, o.namespace) {
-			list = append(list, o.namespace)
+// OwnNamespaces are those that an installation fills, whose pods have to be ready.
+func OwnNamespaces(c *manifest.Cluster) []string {
+	list := []string{kube.SystemNamespace}
+	for _, task := range NetworkTasks(c) {
+		o, ok := OwnCharts(c)[task.Name]
+		if ok && !slices.Contains(list, o.Namespace) {
+			list = append(list, o.Namespace)
 		}
 	}
-	return append(list, networkOf(c).namespaces...)
+	return append(list, NetworkOf(c).namespaces...)
 }

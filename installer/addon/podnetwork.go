@@ -1,4 +1,4 @@
-package installer
+package addon
 
 import (
 	"context"
@@ -10,6 +10,9 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -21,14 +24,14 @@ const (
 	cilium    = "cilium"
 	hybridnet = "hybridnet"
 	kubeOVN   = "kube-ovn"
-	multus    = "multus"
+	Multus    = "multus"
 )
 
-// networkTasks install the pod network, unless it is a part of the distribution.
-func networkTasks(c *manifest.Cluster) []Task {
-	var tasks []Task
-	if o, ok := ownCharts(c)[string(c.CNI.Primary())]; ok && !c.BringsNetwork() {
-		n := networkOf(c)
+// NetworkTasks install the pod network, unless it is a part of the distribution.
+func NetworkTasks(c *manifest.Cluster) []task.Task {
+	var tasks []task.Task
+	if o, ok := OwnCharts(c)[string(c.CNI.Primary())]; ok && !c.BringsNetwork() {
+		n := NetworkOf(c)
 		t := o.task(n.images...)
 		t.Files, t.Leaves = n.files, n.leaves
 		tasks = append(tasks, t)
@@ -40,13 +43,13 @@ func networkTasks(c *manifest.Cluster) []Task {
 }
 
 func flannelNetwork() podNetwork {
-	return podNetwork{images: []string{"flannel", "flannel-cni-plugin"}, patterns: []string{"cni0", "flannel*", "veth*"}}
+	return podNetwork{images: []string{"flannel", "flannel-cni-plugin"}, Patterns: []string{"cni0", "flannel*", "veth*"}}
 }
 
 // flannelChart takes cni.values as the others do.
-func flannelChart(c *manifest.Cluster) ownChart {
-	return ownChart{
-		component: flannel, namespace: "kube-flannel", privileged: true, everywhere: true, files: c.CNI.Values,
+func flannelChart(c *manifest.Cluster) OwnChart {
+	return OwnChart{
+		component: flannel, Namespace: "kube-flannel", privileged: true, everywhere: true, files: c.CNI.Values,
 		values: func(s surroundings) (map[string]any, error) { return flannelValues(s.cluster, s.nodes) },
 		after:  remakeDNS,
 	}
@@ -56,8 +59,8 @@ func flannelChart(c *manifest.Cluster) ownChart {
 // ready when flannel's configuration is there, a moment before flannel knows the node's addresses: pods that come in between
 // fail, and the kubelet tries again 10 to 15 seconds later (backOffPeriod of
 // https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/kubelet/kubelet.go).
-func remakeDNS(ctx context.Context, t *Target) error {
-	_, err := t.kubectl(ctx, "delete", "pods", "--namespace="+systemNamespace, "--selector=k8s-app=kube-dns", "--field-selector=status.phase=Pending", "--wait=false")
+func remakeDNS(ctx context.Context, t *task.Host) error {
+	_, err := t.Kubectl(ctx, "delete", "pods", "--namespace="+kube.SystemNamespace, "--selector=k8s-app=kube-dns", "--field-selector=status.phase=Pending", "--wait=false")
 	return err
 }
 
@@ -74,25 +77,25 @@ func calicoNetwork() podNetwork {
 	links := []string{"vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali"}
 	return podNetwork{
 		images:     []string{calico},
-		files:      []Place{{"calicoctl", "", "/usr/local/bin/calicoctl", executable}},
+		files:      []task.Place{{Component: "calicoctl", Member: "", Path: "/usr/local/bin/calicoctl", Mode: task.Executable}},
 		namespaces: []string{calicoNamespace},
-		patterns:   append([]string{"cali*", "tunl*"}, links...),
-		leaves: Leaves{
+		Patterns:   append([]string{"cali*", "tunl*"}, links...),
+		leaves: task.Leaves{
 			Links: links,
 			Paths: []string{"/var/lib/calico", "/var/run/calico", "/var/log/calico", "/opt/cni/bin/calico", "/opt/cni/bin/calico-ipam", "/etc/calico"},
-			Undo:  undoAll(dropTables("calico"), dropSets("cali")),
+			Undo:  machine.UndoAll(machine.DropTables("calico"), machine.DropSets("cali")),
 		},
 		polices: true,
 	}
 }
 
-func calicoChart(c *manifest.Cluster) ownChart {
-	return ownChart{
-		component: calico, chart: "tigera-operator", namespace: operatorNamespace, privileged: true, files: c.CNI.Values, values: calicoValues,
-		after: func(ctx context.Context, t *Target) error {
+func calicoChart(c *manifest.Cluster) OwnChart {
+	return OwnChart{
+		component: calico, chart: "tigera-operator", Namespace: operatorNamespace, privileged: true, files: c.CNI.Values, values: calicoValues,
+		after: func(ctx context.Context, t *task.Host) error {
 			// The chart is ready when the operator runs; the network is when the operator says so.
-			return eventually(ctx, calicoWait, func(ctx context.Context) error {
-				_, err := t.kubectl(ctx, "wait", "--for=condition=Available", "--timeout=5s", "tigerastatus/calico")
+			return task.Eventually(ctx, calicoWait, func(ctx context.Context) error {
+				_, err := t.Kubectl(ctx, "wait", "--for=condition=Available", "--timeout=5s", "tigerastatus/calico")
 				return err
 			})
 		},
@@ -167,18 +170,18 @@ func calicoNFTables(c *manifest.Cluster) (bool, error) {
 func ciliumNetwork() podNetwork {
 	return podNetwork{
 		images:   []string{cilium, "hubble"},
-		patterns: []string{"cilium*", "lxc*"},
-		leaves: Leaves{
+		Patterns: []string{"cilium*", "lxc*"},
+		leaves: task.Leaves{
 			Links: []string{"cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"}, // cilium_net is the other end
 			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni"},
-			Undo:  removeBPF,
+			Undo:  machine.RemoveBPF,
 		},
 		polices: true,
 	}
 }
 
-func ciliumChart(c *manifest.Cluster) ownChart {
-	return ownChart{component: cilium, privileged: true, everywhere: true, files: c.CNI.Values, values: ciliumValues}
+func ciliumChart(c *manifest.Cluster) OwnChart {
+	return OwnChart{component: cilium, privileged: true, everywhere: true, files: c.CNI.Values, values: ciliumValues}
 }
 
 // ciliumValues leave services to kube-proxy. Nodes take the part of the pods' network that Kubernetes gives them, as with flannel,
@@ -215,7 +218,7 @@ func ciliumValues(s surroundings) (map[string]any, error) {
 		"ipv6":                 map[string]any{"enabled": six},
 		"kubeProxyReplacement": "false",
 		// With multus, its configuration has to stay beside Cilium's.
-		"cni": map[string]any{"exclusive": c.CNI.Type != multus},
+		"cni": map[string]any{"exclusive": c.CNI.Type != Multus},
 		"hubble": map[string]any{
 			"relay": byTag(extra[0]),
 			"ui":    map[string]any{"frontend": byTag(extra[1]), "backend": byTag(extra[2])},
@@ -228,17 +231,17 @@ func ciliumValues(s surroundings) (map[string]any, error) {
 func hybridnetNetwork() podNetwork {
 	return podNetwork{
 		images:   []string{hybridnet},
-		patterns: []string{"*.vxlan*", "h_*"},
-		leaves: Leaves{
+		Patterns: []string{"*.vxlan*", "h_*"},
+		leaves: task.Leaves{
 			Paths: []string{"/var/run/hybridnet", "/opt/cni/bin/hybridnet"},
-			Undo:  undoAll(dropSets("hybr"), dropSets("cali")),
+			Undo:  machine.UndoAll(machine.DropSets("hybr"), machine.DropSets("cali")),
 		},
 		polices: true,
 	}
 }
 
-func hybridnetChart(c *manifest.Cluster) ownChart {
-	return ownChart{component: hybridnet, privileged: true, everywhere: true, files: c.CNI.Values, values: hybridnetValues}
+func hybridnetChart(c *manifest.Cluster) OwnChart {
+	return OwnChart{component: hybridnet, privileged: true, everywhere: true, files: c.CNI.Values, values: hybridnetValues}
 }
 
 // hybridnetValues name the nodes' addresses, by which the daemon finds where to send from; without a default route it needs
@@ -283,25 +286,25 @@ const (
 func kubeOVNNetwork() podNetwork {
 	return podNetwork{
 		images:   []string{kubeOVN},
-		patterns: []string{"ovn0", "ovs-system", "br-int", "genev_sys_*", "vxlan_sys_*", "mirror0", "*_h"},
-		leaves: Leaves{
+		Patterns: []string{"ovn0", "ovs-system", "br-int", "genev_sys_*", "vxlan_sys_*", "mirror0", "*_h"},
+		leaves: task.Leaves{
 			Links: []string{"ovn0", "ovs-system", "br-int", "genev_sys_6081", "vxlan_sys_4789", "mirror0"},
 			Paths: []string{
 				"/var/run/openvswitch", "/var/run/ovn", "/etc/openvswitch", "/var/log/openvswitch", "/var/log/ovn", "/var/log/kube-ovn",
 				"/etc/origin/openvswitch", "/etc/origin/ovn", "/etc/origin/ovs_ipsec_keys", "/opt/cni/bin/kube-ovn",
 			},
-			Undo: dropSets("ovn"),
+			Undo: machine.DropSets("ovn"),
 		},
 		polices: true,
 	}
 }
 
-func kubeOVNChart(c *manifest.Cluster) ownChart {
-	return ownChart{
+func kubeOVNChart(c *manifest.Cluster) OwnChart {
+	return OwnChart{
 		component: kubeOVN, privileged: true, everywhere: true, files: c.CNI.Values, values: kubeOVNValues,
-		before: func(ctx context.Context, t *Target) error {
-			for _, node := range t.run.withRole(manifest.RoleControlPlane) {
-				if _, err := t.kubectl(ctx, "label", "node", node.Name, "--overwrite", ovnLabel+"=master"); err != nil {
+		before: func(ctx context.Context, t *task.Host) error {
+			for _, node := range t.Site.WithRole(manifest.RoleControlPlane) {
+				if _, err := t.Kubectl(ctx, "label", "node", node.Name, "--overwrite", ovnLabel+"=master"); err != nil {
 					return err
 				}
 			}
@@ -326,7 +329,7 @@ func kubeOVNValues(s surroundings) (map[string]any, error) {
 	}
 	var gateways, masters []string
 	for _, p := range k.PodCIDR {
-		gateways = append(gateways, nth(p, 1).String())
+		gateways = append(gateways, task.Nth(p, 1).String())
 	}
 	for _, t := range s.controlPlanes {
 		masters = append(masters, t.IP.String())
@@ -347,4 +350,38 @@ func kubeOVNValues(s surroundings) (map[string]any, error) {
 			"PINGER_EXTERNAL_ADDRESS": "", "PINGER_EXTERNAL_DOMAIN": "",
 		},
 	}, nil
+}
+
+// NetworkOf returns the network of the pods' first interface.
+func NetworkOf(c *manifest.Cluster) podNetwork {
+	switch c.CNI.Primary() {
+	case manifest.NetworkCalico:
+		return calicoNetwork()
+	case manifest.NetworkCilium:
+		return ciliumNetwork()
+	case manifest.NetworkHybridnet:
+		return hybridnetNetwork()
+	case manifest.NetworkKubeOVN:
+		return kubeOVNNetwork()
+	case manifest.NetworkNone:
+		return podNetwork{}
+	default:
+		return flannelNetwork()
+	}
+}
+
+// A podNetwork is a network that pods are in.
+type podNetwork struct {
+	// images are those that are not in the values of its chart alone.
+	images []string
+	// files are placed on control planes.
+	files []task.Place
+	// namespaces are those that its pods run in, beside the chart's.
+	namespaces []string
+	// patterns match the interfaces that it makes on hosts.
+	Patterns []string
+	// leaves are what its pods make on hosts. Their packet filter chains go with those of Kubernetes.
+	leaves task.Leaves
+	// polices reports that it enforces NetworkPolicies.
+	polices bool
 }

@@ -1,14 +1,15 @@
-package installer
+package addon
 
 import (
 	"errors"
 
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // What every workload of a cluster uses, by the catalog's names.
 const (
-	nodeDNS        = "node-local-dns"
+	NodeDNS        = "node-local-dns"
 	metricsServer  = "metrics-server"
 	localVolumes   = "localpv-provisioner"
 	nfsProvisioner = "nfs-subdir-external-provisioner"
@@ -18,16 +19,16 @@ const (
 const (
 	localClass = "local"
 	nfsClass   = "nfs"
-	localPath  = "/var/openebs/local"
+	LocalPath  = "/var/openebs/local"
 )
 
-// serviceTasks install the parts of a cluster that every workload uses.
-func serviceTasks(c *manifest.Cluster) []Task {
-	var tasks []Task
+// ServiceTasks install the parts of a cluster that every workload uses.
+func ServiceTasks(c *manifest.Cluster) []task.Task {
+	var tasks []task.Task
 	if c.DNS.NodeLocal {
 		tasks = append(tasks, nodeDNSTask())
 	}
-	own := ownCharts(c)
+	own := OwnCharts(c)
 	for _, one := range []struct {
 		wanted bool
 		name   string
@@ -35,7 +36,7 @@ func serviceTasks(c *manifest.Cluster) []Task {
 		if one.wanted {
 			t := own[one.name].task(one.name)
 			if one.name == localVolumes {
-				t.Leaves = Leaves{Data: []string{localPath}}
+				t.Leaves = task.Leaves{Data: []string{LocalPath}}
 			}
 			tasks = append(tasks, t)
 		}
@@ -45,8 +46,8 @@ func serviceTasks(c *manifest.Cluster) []Task {
 
 // metricsChart asks kubelets without checking their certificates: kubeadm's kubelets sign their own, and nobody could tell one
 // from another. What metrics-server reads is not secret, and it sends kubelets a token that is of use for that alone.
-func metricsChart() ownChart {
-	return ownChart{component: metricsServer, values: func(s surroundings) (map[string]any, error) {
+func metricsChart() OwnChart {
+	return OwnChart{component: metricsServer, values: func(s surroundings) (map[string]any, error) {
 		images, err := pick(s.cluster, metricsServer, "metrics-server")
 		if err != nil {
 			return nil, err
@@ -56,8 +57,8 @@ func metricsChart() ownChart {
 }
 
 // localChart makes volumes in directories of the nodes. The provisioner would report to its makers once a day.
-func localChart() ownChart {
-	return ownChart{component: localVolumes, privileged: true, values: func(s surroundings) (map[string]any, error) {
+func localChart() OwnChart {
+	return OwnChart{component: localVolumes, privileged: true, values: func(s surroundings) (map[string]any, error) {
 		images, err := pick(s.cluster, localVolumes, "provisioner-localpv", "linux-utils")
 		if err != nil {
 			return nil, err
@@ -66,10 +67,10 @@ func localChart() ownChart {
 			return map[string]any{"registry": i.registry + "/", "repository": i.repository, "tag": i.tag}
 		}
 		return map[string]any{
-			"localpv":   map[string]any{"image": named(images[0]), "basePath": localPath},
+			"localpv":   map[string]any{"image": named(images[0]), "basePath": LocalPath},
 			"helperPod": map[string]any{"image": named(images[1])},
 			"hostpathClass": map[string]any{
-				"name": localClass, "enabled": true, "isDefaultClass": isDefault(s.cluster, localClass), "basePath": localPath,
+				"name": localClass, "enabled": true, "isDefaultClass": isDefault(s.cluster, localClass), "basePath": LocalPath,
 			},
 			"analytics": map[string]any{"enabled": false},
 		}, nil
@@ -77,8 +78,8 @@ func localChart() ownChart {
 }
 
 // nfsChart makes volumes in directories of the NFS server.
-func nfsChart() ownChart {
-	return ownChart{component: nfsProvisioner, privileged: true, values: func(s surroundings) (map[string]any, error) {
+func nfsChart() OwnChart {
+	return OwnChart{component: nfsProvisioner, privileged: true, values: func(s surroundings) (map[string]any, error) {
 		images, err := pick(s.cluster, nfsProvisioner, nfsProvisioner)
 		if err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package installer
+package authority
 
 import (
 	"context"
@@ -8,6 +8,9 @@ import (
 	"path"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 )
@@ -27,15 +30,15 @@ func ownCAs(c *manifest.Cluster) []ownCA {
 	}
 }
 
-func hasOwnCA(c *manifest.Cluster) bool {
+func HasOwnCA(c *manifest.Cluster) bool {
 	return slices.ContainsFunc(ownCAs(c), func(one ownCA) bool { return one.pair != nil })
 }
 
 // ownAuthorities reads the authorities that the cluster file names, as files for a control plane.
-func (r *Site) ownAuthorities() ([]textFile, error) {
-	var files []textFile
+func ownAuthorities(r *task.Site) ([]task.File, error) {
+	var files []task.File
 	var errs []error
-	for _, one := range ownCAs(r.cluster) {
+	for _, one := range ownCAs(r.Cluster) {
 		if one.pair == nil {
 			continue
 		}
@@ -43,14 +46,14 @@ func (r *Site) ownAuthorities() ([]textFile, error) {
 		key, keyErr := r.Values(one.pair.Key)
 		err := errors.Join(certErr, keyErr)
 		if err == nil {
-			err = r.checkAuthority(cert, key)
+			err = checkAuthority(r, cert, key)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", one.field, err))
 			continue
 		}
-		to := path.Join(pkiDir, one.name)
-		files = append(files, textFile{to + ".key", 0o600, key}, textFile{to + ".crt", 0o644, cert})
+		to := path.Join(kube.PKIDir, one.name)
+		files = append(files, task.File{Path: to + ".key", Mode: 0o600, Data: key}, task.File{Path: to + ".crt", Mode: 0o644, Data: cert})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, &authorityError{err}
@@ -58,18 +61,18 @@ func (r *Site) ownAuthorities() ([]textFile, error) {
 	return files, nil
 }
 
-// authoritiesTask finds out early whether the user's authorities can be used. A cluster that is there has its own already.
-func authoritiesTask() Task {
-	return Task{
+// AuthoritiesTask finds out early whether the user's authorities can be used. A cluster that is there has its own already.
+func AuthoritiesTask() task.Task {
+	return task.Task{
 		Name:  "authorities",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
+		Where: task.First,
 		Look:  true,
-		Do: func(ctx context.Context, t *Target) error {
-			if member, err := t.isMember(ctx); err != nil || member {
+		Do: func(ctx context.Context, t *task.Host) error {
+			if member, err := member.IsMember(ctx, t); err != nil || member {
 				return err
 			}
-			_, err := t.run.ownAuthorities()
+			_, err := ownAuthorities(t.Site)
 			return err
 		},
 	}
@@ -86,7 +89,7 @@ func (e *authorityError) Hint() string {
 }
 
 // checkAuthority refuses what kubeadm would take and a cluster could not live with.
-func (r *Site) checkAuthority(cert, key []byte) error {
+func checkAuthority(r *task.Site, cert, key []byte) error {
 	a, err := pki.ParseCertificate(cert)
 	if err != nil {
 		return err
@@ -105,12 +108,12 @@ func (r *Site) checkAuthority(cert, key []byte) error {
 	return nil
 }
 
-// putAuthorities puts the user's authorities where kubeadm init looks for them, before it would make its own. Other control
+// PutAuthorities puts the user's authorities where kubeadm init looks for them, before it would make its own. Other control
 // planes get them from the cluster.
-func (t *Target) putAuthorities(ctx context.Context) error {
-	files, err := t.run.ownAuthorities()
+func PutAuthorities(ctx context.Context, t *task.Host) error {
+	files, err := ownAuthorities(t.Site)
 	if err != nil || len(files) == 0 {
 		return err
 	}
-	return t.write(ctx, files...)
+	return t.Write(ctx, files...)
 }

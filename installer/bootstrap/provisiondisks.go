@@ -1,4 +1,4 @@
-package installer
+package bootstrap
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/provision"
 )
 
@@ -18,8 +19,8 @@ import (
 // program says so.
 
 // provisionDisk writes a partition table on an empty disk.
-func (t *Target) provisionDisk(ctx context.Context, d provision.Disk) error {
-	found, err := t.output(ctx, "wipefs", "--no-act", "--noheadings", "--", d.Device)
+func provisionDisk(ctx context.Context, t *task.Host, d provision.Disk) error {
+	found, err := t.Output(ctx, "wipefs", "--no-act", "--noheadings", "--", d.Device)
 	if err != nil {
 		return fmt.Errorf("disk %s: %w", d.Device, err)
 	}
@@ -27,11 +28,11 @@ func (t *Target) provisionDisk(ctx context.Context, d provision.Disk) error {
 		if !d.Overwrite {
 			return nil // as cloud-init does: it was partitioned before, or is somebody's
 		}
-		if err := t.command(ctx, "wipefs", "--all", "--", d.Device); err != nil {
+		if err := t.Run(ctx, "wipefs", "--all", "--", d.Device); err != nil {
 			return err
 		}
 	}
-	out, err := t.output(ctx, "blockdev", "--getsize64", d.Device)
+	out, err := t.Output(ctx, "blockdev", "--getsize64", d.Device)
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (t *Target) provisionDisk(ctx context.Context, d provision.Disk) error {
 	if err != nil {
 		return fmt.Errorf("size of %s: %w", d.Device, err)
 	}
-	return t.feed(ctx, []byte(partitionTable(d, size)), "sfdisk", "--quiet", "--", d.Device)
+	return t.Feed(ctx, []byte(partitionTable(d, size)), "sfdisk", "--quiet", "--", d.Device)
 }
 
 // partitionTable is what sfdisk(8) reads, for a disk of size bytes.
@@ -74,13 +75,13 @@ func partitionTable(d provision.Disk, size int64) string {
 }
 
 // provisionFilesystem makes a filesystem on an empty device.
-func (t *Target) provisionFilesystem(ctx context.Context, f provision.Filesystem) error {
-	kind, err := t.blkid(ctx, f.Device, "TYPE")
+func provisionFilesystem(ctx context.Context, t *task.Host, f provision.Filesystem) error {
+	kind, err := blkid(ctx, t, f.Device, "TYPE")
 	if err != nil {
 		return err
 	}
 	if kind != "" && !f.Overwrite {
-		label, err := t.blkid(ctx, f.Device, "LABEL")
+		label, err := blkid(ctx, t, f.Device, "LABEL")
 		if err != nil {
 			return err
 		}
@@ -89,13 +90,13 @@ func (t *Target) provisionFilesystem(ctx context.Context, f provision.Filesystem
 		}
 		return fmt.Errorf("%s has a filesystem already (%s %q), and overwriting it is not asked for", f.Device, kind, label)
 	}
-	return t.command(ctx, mkfs(f)...)
+	return t.Run(ctx, mkfs(f)...)
 }
 
 // blkid returns what is known about a device; "" if nothing is.
-func (t *Target) blkid(ctx context.Context, device, tag string) (string, error) {
-	out := &capped.Buffer{Most: maxFile}
-	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: []string{"blkid", "--probe", "--output", "value", "--match-tag", tag, "--", device}, Stdout: out}))
+func blkid(ctx context.Context, t *task.Host, device, tag string) (string, error) {
+	out := &capped.Buffer{Most: task.MaxFile}
+	ok, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: []string{"blkid", "--probe", "--output", "value", "--match-tag", tag, "--", device}, Stdout: out}))
 	if err != nil || !ok {
 		return "", err // it fails where there is nothing; what is wrong with the device itself mkfs says
 	}
@@ -128,8 +129,8 @@ func mkfs(f provision.Filesystem) []string {
 }
 
 // provisionMount adds a line to /etc/fstab and mounts it, unless it has noauto, as mount --all does for cloud-init.
-func (t *Target) provisionMount(ctx context.Context, m provision.Mount) error {
-	have, err := t.read(ctx, "/etc/fstab")
+func provisionMount(ctx context.Context, t *task.Host, m provision.Mount) error {
+	have, err := t.Read(ctx, "/etc/fstab")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -137,25 +138,25 @@ func (t *Target) provisionMount(ctx context.Context, m provision.Mount) error {
 	if err != nil {
 		return err
 	}
-	if err := t.command(ctx, "mkdir", "-p", "--", m.Path); err != nil {
+	if err := t.Run(ctx, "mkdir", "-p", "--", m.Path); err != nil {
 		return err
 	}
 	if !bytes.Equal(have, want) {
-		if err := t.write(ctx, textFile{"/etc/fstab", 0o644, want}); err != nil {
+		if err := t.Write(ctx, task.File{Path: "/etc/fstab", Mode: 0o644, Data: want}); err != nil {
 			return err
 		}
-		if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+		if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 			return err
 		}
 	}
 	if m.HasOption("noauto") {
 		return nil
 	}
-	mounted, err := t.test(ctx, "mountpoint", "-q", "--", m.Path)
+	mounted, err := t.Test(ctx, "mountpoint", "-q", "--", m.Path)
 	if err != nil || mounted {
 		return err
 	}
-	return t.command(ctx, "mount", "--", m.Path)
+	return t.Run(ctx, "mount", "--", m.Path)
 }
 
 // withMount returns an fstab with the mount's line. One with another for the same place is refused.

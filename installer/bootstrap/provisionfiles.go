@@ -1,4 +1,4 @@
-package installer
+package bootstrap
 
 import (
 	"bytes"
@@ -11,22 +11,24 @@ import (
 	"path"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/provision"
 )
 
 // How a host gets files, commands and units that a program asks for.
 
-func (t *Target) provisionFile(ctx context.Context, f provision.File, receipt string) error {
+func provisionFile(ctx context.Context, t *task.Host, f provision.File, receipt string) error {
 	data := f.Data
 	switch {
 	case f.Append:
-		added, err := t.added(ctx, f, receipt)
+		added, err := added(ctx, t, f, receipt)
 		if err != nil {
 			return err
 		}
 		data = added
 	case f.Keep:
-		have, err := t.read(ctx, f.Path)
+		have, err := t.Read(ctx, f.Path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -34,21 +36,21 @@ func (t *Target) provisionFile(ctx context.Context, f provision.File, receipt st
 			return fmt.Errorf("%s is there with another content, and overwrite is not set", f.Path)
 		}
 	}
-	if err := t.write(ctx, textFile{f.Path, f.Mode, data}); err != nil {
+	if err := t.Write(ctx, task.File{Path: f.Path, Mode: f.Mode, Data: data}); err != nil {
 		return err
 	}
-	return t.chown(ctx, f.Owner, f.Path)
+	return chown(ctx, t, f.Owner, f.Path)
 }
 
 // added returns a file with more at its end. What it will be is noted first, so that a run that was interrupted between
 // the file and the receipt does not add twice.
-func (t *Target) added(ctx context.Context, f provision.File, receipt string) ([]byte, error) {
-	have, err := t.read(ctx, f.Path)
+func added(ctx context.Context, t *task.Host, f provision.File, receipt string) ([]byte, error) {
+	have, err := t.Read(ctx, f.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	begun := textFile{path: receipt + ".begun", mode: 0o600}
-	was, err := t.read(ctx, begun.path)
+	begun := task.File{Path: receipt + ".begun", Mode: 0o600}
+	was, err := t.Read(ctx, begun.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -56,8 +58,8 @@ func (t *Target) added(ctx context.Context, f provision.File, receipt string) ([
 		return have, nil
 	}
 	data := slices.Concat(have, f.Data)
-	begun.data = []byte(hexSum(data))
-	return data, t.write(ctx, begun)
+	begun.Data = []byte(hexSum(data))
+	return data, t.Write(ctx, begun)
 }
 
 func hexSum(data []byte) string {
@@ -65,107 +67,107 @@ func hexSum(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (t *Target) chown(ctx context.Context, o provision.Owner, path string) error {
+func chown(ctx context.Context, t *task.Host, o provision.Owner, path string) error {
 	if o.Chown() == "" {
 		return nil
 	}
-	return t.command(ctx, "chown", "--no-dereference", "--", o.Chown(), path)
+	return t.Run(ctx, "chown", "--no-dereference", "--", o.Chown(), path)
 }
 
-func (t *Target) provisionDirectory(ctx context.Context, d provision.Directory) error {
-	if err := t.command(ctx, "mkdir", "-p", "--", d.Path); err != nil {
+func provisionDirectory(ctx context.Context, t *task.Host, d provision.Directory) error {
+	if err := t.Run(ctx, "mkdir", "-p", "--", d.Path); err != nil {
 		return err
 	}
-	if err := t.command(ctx, "chmod", fmt.Sprintf("%04o", d.Mode), "--", d.Path); err != nil {
+	if err := t.Run(ctx, "chmod", fmt.Sprintf("%04o", d.Mode), "--", d.Path); err != nil {
 		return err
 	}
-	return t.chown(ctx, d.Owner, d.Path)
+	return chown(ctx, t, d.Owner, d.Path)
 }
 
-func (t *Target) provisionLink(ctx context.Context, l provision.Link) error {
+func provisionLink(ctx context.Context, t *task.Host, l provision.Link) error {
 	args := []string{"ln", "-T"}
 	if !l.Hard {
 		args = append(args, "-s")
-		to, err := t.output(ctx, "readlink", "-n", "--", l.Path)
-		if is, err := succeeded(err); err != nil || is && string(to) == l.Target {
+		to, err := t.Output(ctx, "readlink", "-n", "--", l.Path)
+		if is, err := task.Succeeded(err); err != nil || is && string(to) == l.Target {
 			return err
 		}
 	}
 	if l.Replace {
 		args = append(args, "-f")
 	}
-	if err := t.command(ctx, "mkdir", "-p", "--", path.Dir(l.Path)); err != nil {
+	if err := t.Run(ctx, "mkdir", "-p", "--", path.Dir(l.Path)); err != nil {
 		return err
 	}
-	return t.command(ctx, append(args, "--", l.Target, l.Path)...)
+	return t.Run(ctx, append(args, "--", l.Target, l.Path)...)
 }
 
 // provisionCommand runs a command. A script is a file as long as it runs: it may have secrets in it, and every user of
 // the host can read the arguments of processes.
-func (t *Target) provisionCommand(ctx context.Context, c provision.Command, receipt string) (err error) {
+func provisionCommand(ctx context.Context, t *task.Host, c provision.Command, receipt string) (err error) {
 	if len(c.Args) != 3 || c.Args[0] != "/bin/sh" || c.Args[1] != "-c" {
-		return t.command(ctx, c.Args...)
+		return t.Run(ctx, c.Args...)
 	}
 	script := receipt + ".sh"
-	if err := t.write(ctx, textFile{script, 0o600, []byte(c.Args[2] + "\n")}); err != nil {
+	if err := t.Write(ctx, task.File{Path: script, Mode: 0o600, Data: []byte(c.Args[2] + "\n")}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.command(context.WithoutCancel(ctx), "rm", "-f", "--", script)) }()
-	return t.command(ctx, "sh", script)
+	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", "--", script)) }()
+	return t.Run(ctx, "sh", script)
 }
 
-func (t *Target) provisionUnit(ctx context.Context, u provision.Unit) error {
+func provisionUnit(ctx context.Context, t *task.Host, u provision.Unit) error {
 	const dir = "/etc/systemd/system"
-	var files []textFile
+	var files []task.File
 	if len(u.Contents) > 0 {
-		files = append(files, textFile{path.Join(dir, u.Name), 0o644, u.Contents})
+		files = append(files, task.File{Path: path.Join(dir, u.Name), Mode: 0o644, Data: u.Contents})
 	}
 	for _, d := range u.Dropins {
-		files = append(files, textFile{path.Join(dir, u.Name+".d", d.Name), 0o644, d.Contents})
+		files = append(files, task.File{Path: path.Join(dir, u.Name+".d", d.Name), Mode: 0o644, Data: d.Contents})
 	}
-	if err := t.write(ctx, files...); err != nil {
+	if err := t.Write(ctx, files...); err != nil {
 		return err
 	}
-	if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+	if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
 	switch {
 	case u.Mask:
-		return t.systemctl(ctx, "mask", "--now", "--", u.Name)
+		return t.Systemctl(ctx, "mask", "--now", "--", u.Name)
 	case u.Disable:
-		return t.systemctl(ctx, "disable", "--now", "--", u.Name)
+		return t.Systemctl(ctx, "disable", "--now", "--", u.Name)
 	case !u.Enable:
 		return nil
 	}
-	if err := t.systemctl(ctx, "enable", "--", u.Name); err != nil {
+	if err := t.Systemctl(ctx, "enable", "--", u.Name); err != nil {
 		return err
 	}
-	if err := t.systemctl(ctx, "restart", "--", u.Name); err != nil {
-		return t.withUnitLog(ctx, u.Name, err)
+	if err := t.Systemctl(ctx, "restart", "--", u.Name); err != nil {
+		return t.WithUnitLog(ctx, u.Name, err)
 	}
 	return nil
 }
 
-func (t *Target) provisionTimezone(ctx context.Context, z provision.Timezone) error {
+func provisionTimezone(ctx context.Context, t *task.Host, z provision.Timezone) error {
 	file := "/usr/share/zoneinfo/" + z.Name
-	known, err := t.test(ctx, "test", "-f", file)
+	known, err := t.Test(ctx, "test", "-f", file)
 	if err != nil {
 		return err
 	}
 	if !known {
 		return fmt.Errorf("the host knows no time zone %s: there is no %s (package tzdata)", z.Name, file)
 	}
-	return t.command(ctx, "ln", "-sfT", "--", file, "/etc/localtime")
+	return t.Run(ctx, "ln", "-sfT", "--", file, "/etc/localtime")
 }
 
 // provisionTime has the host's time service take the time from where the document says.
-func (t *Target) provisionTime(ctx context.Context, want provision.Time) error {
+func provisionTime(ctx context.Context, t *task.Host, want provision.Time) error {
 	if want.Off {
 		return nil
 	}
-	c, err := t.timeConfig(ctx, timeSources{servers: want.Servers, pools: want.Pools})
+	c, err := machine.TimeConfig(ctx, t, machine.TimeSources{Servers: want.Servers, Pools: want.Pools})
 	if err != nil {
 		return err
 	}
-	return t.setTime(ctx, c)
+	return machine.SetTime(ctx, t, c)
 }

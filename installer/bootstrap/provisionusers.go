@@ -1,25 +1,26 @@
-package installer
+package bootstrap
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/provision"
 )
 
 // How a host gets users, groups and their rights that a program asks for.
 
-func (t *Target) provisionGroup(ctx context.Context, g provision.Group) error {
-	there, err := t.test(ctx, "getent", "group", "--", g.Name)
+func provisionGroup(ctx context.Context, t *task.Host, g provision.Group) error {
+	there, err := t.Test(ctx, "getent", "group", "--", g.Name)
 	if err != nil || there == !g.Remove {
 		return err
 	}
 	if g.Remove {
-		return t.command(ctx, "groupdel", "--", g.Name)
+		return t.Run(ctx, "groupdel", "--", g.Name)
 	}
 	args := []string{"groupadd"}
 	if g.System {
@@ -28,38 +29,38 @@ func (t *Target) provisionGroup(ctx context.Context, g provision.Group) error {
 	if g.GID != "" {
 		args = append(args, "--gid", g.GID)
 	}
-	return t.command(ctx, append(args, "--", g.Name)...)
+	return t.Run(ctx, append(args, "--", g.Name)...)
 }
 
 // provisionUser makes a user; one that is there gets what is missing: groups, keys, rights, a password.
-func (t *Target) provisionUser(ctx context.Context, u provision.User) error {
-	there, err := t.test(ctx, "getent", "passwd", "--", u.Name)
+func provisionUser(ctx context.Context, t *task.Host, u provision.User) error {
+	there, err := t.Test(ctx, "getent", "passwd", "--", u.Name)
 	switch {
 	case err != nil:
 		return err
 	case u.Remove && there:
-		return t.command(ctx, "userdel", "--", u.Name)
+		return t.Run(ctx, "userdel", "--", u.Name)
 	case u.Remove:
 		return nil
 	case !there:
-		err = t.command(ctx, useradd(u)...)
+		err = t.Run(ctx, useradd(u)...)
 	case len(u.Groups) > 0:
-		err = t.command(ctx, "usermod", "--append", "--groups", strings.Join(u.Groups, ","), "--", u.Name)
+		err = t.Run(ctx, "usermod", "--append", "--groups", strings.Join(u.Groups, ","), "--", u.Name)
 	}
 	if err != nil {
 		return err
 	}
 	if u.PasswordHash != "" {
-		if err := t.feed(ctx, []byte(u.Name+":"+u.PasswordHash+"\n"), "chpasswd", "--encrypted"); err != nil {
+		if err := t.Feed(ctx, []byte(u.Name+":"+u.PasswordHash+"\n"), "chpasswd", "--encrypted"); err != nil {
 			return err
 		}
 	}
 	if u.Lock {
-		if err := t.command(ctx, "usermod", "--lock", "--", u.Name); err != nil {
+		if err := t.Run(ctx, "usermod", "--lock", "--", u.Name); err != nil {
 			return err
 		}
 	}
-	return errors.Join(t.authorize(ctx, u), t.permit(ctx, u))
+	return errors.Join(authorize(ctx, t, u), permit(ctx, t, u))
 }
 
 // useradd returns the command that makes a user.
@@ -97,11 +98,11 @@ func useradd(u provision.User) []string {
 //go:embed scripts/add-keys.sh
 var addKeysScript string
 
-func (t *Target) authorize(ctx context.Context, u provision.User) error {
+func authorize(ctx context.Context, t *task.Host, u provision.User) error {
 	if len(u.Keys) == 0 {
 		return nil
 	}
-	out, err := t.output(ctx, "getent", "passwd", "--", u.Name)
+	out, err := t.Output(ctx, "getent", "passwd", "--", u.Name)
 	if err != nil {
 		return err
 	}
@@ -110,13 +111,13 @@ func (t *Target) authorize(ctx context.Context, u provision.User) error {
 	if len(fields) <= home || !strings.HasPrefix(fields[home], "/") {
 		return fmt.Errorf("user %s has no home directory for keys", u.Name)
 	}
-	ctx = describedAs(ctx, "add keys to "+fields[home]+"/.ssh/authorized_keys")
+	ctx = task.DescribedAs(ctx, "add keys to "+fields[home]+"/.ssh/authorized_keys")
 	add := host.Script("add-keys.sh", addKeysScript, fields[home])
-	return t.feed(ctx, []byte(strings.Join(u.Keys, "\n")+"\n"), append([]string{"runuser", "-u", u.Name, "--"}, add...)...)
+	return t.Feed(ctx, []byte(strings.Join(u.Keys, "\n")+"\n"), append([]string{"runuser", "-u", u.Name, "--"}, add...)...)
 }
 
 // permit writes the user's rules for sudo, which sudo itself has found good: with a broken file it refuses everybody.
-func (t *Target) permit(ctx context.Context, u provision.User) error {
+func permit(ctx context.Context, t *task.Host, u provision.User) error {
 	if len(u.Sudo) == 0 {
 		return nil
 	}
@@ -124,9 +125,9 @@ func (t *Target) permit(ctx context.Context, u provision.User) error {
 	for _, rule := range u.Sudo {
 		rules.WriteString(u.Name + " " + rule + "\n")
 	}
-	if err := t.feed(ctx, []byte(rules.String()), "visudo", "--check", "--quiet", "--file=-"); err != nil {
+	if err := t.Feed(ctx, []byte(rules.String()), "visudo", "--check", "--quiet", "--file=-"); err != nil {
 		return fmt.Errorf("sudo rules of %s: %w", u.Name, err)
 	}
 	name := strings.ReplaceAll(u.Name, ".", "_") // sudo passes over names with dots
-	return t.write(ctx, textFile{"/etc/sudoers.d/90-kkbundle-" + name, 0o440, []byte(rules.String())})
+	return t.Write(ctx, task.File{Path: "/etc/sudoers.d/90-kkbundle-" + name, Mode: 0o440, Data: []byte(rules.String())})
 }

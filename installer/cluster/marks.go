@@ -1,4 +1,4 @@
-package installer
+package cluster
 
 import (
 	"context"
@@ -10,43 +10,39 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const (
-	workerLabel       = "node-role.kubernetes.io/worker"
-	controlPlaneTaint = "node-role.kubernetes.io/control-plane"
-	// marksManager owns, among the fields of a node, the labels and annotations of the inventory. What it owned and does not
-	// apply any more goes, and what others own stays:
-	// https://kubernetes.io/docs/reference/using-api/server-side-apply/
-	marksManager = "kkbundle"
-	// taintsAnnotation remembers which taints are ours: their list has one owner only.
-	taintsAnnotation = "kkbundle.io/taints"
-)
+const WorkerLabel = "node-role.kubernetes.io/worker"
 
-// labelTask gives nodes the labels, annotations and taints of the inventory, and workers a label that kubectl shows them by.
-func labelTask() Task {
-	return Task{
+// taintsAnnotation remembers which taints are ours: their list has one owner only.
+const taintsAnnotation = "kkbundle.io/taints"
+
+// LabelTask gives nodes the labels, annotations and taints of the inventory, and workers a label that kubectl shows them by.
+func LabelTask() task.Task {
+	return task.Task{
 		Name:  "node-labels",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if member, err := t.isMember(ctx); err != nil || !member {
+		Where: task.First,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return false, err
 			}
-			left, err := t.unmarked(ctx)
+			left, err := unmarked(ctx, t)
 			for _, n := range left {
-				because(ctx, "the marks of %s differ", n.host.Name)
+				task.Because(ctx, "the marks of %s differ", n.host.Name)
 			}
 			return len(left) == 0, err
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			left, err := t.unmarked(ctx)
+		Do: func(ctx context.Context, t *task.Host) error {
+			left, err := unmarked(ctx, t)
 			if err != nil {
 				return err
 			}
 			for _, n := range left {
-				if err := t.mark(ctx, n.host, n.node); err != nil {
+				if err := mark(ctx, t, n.host, n.node); err != nil {
 					return fmt.Errorf("node %s: %w", n.host.Name, err)
 				}
 			}
@@ -57,18 +53,18 @@ func labelTask() Task {
 
 // A hostNode is a host with its node.
 type hostNode struct {
-	host *Target
+	host *task.Host
 	node *corev1.Node
 }
 
 // unmarked returns the nodes of this run's hosts that are not marked as they shall be.
-func (t *Target) unmarked(ctx context.Context) ([]hostNode, error) {
-	nodes, err := t.kube().Nodes(ctx, "--show-managed-fields")
+func unmarked(ctx context.Context, t *task.Host) ([]hostNode, error) {
+	nodes, err := t.Kube().Nodes(ctx, "--show-managed-fields")
 	if err != nil {
 		return nil, err
 	}
 	var left []hostNode
-	for _, h := range t.run.withRole(manifest.RoleCluster) {
+	for _, h := range t.Site.WithRole(manifest.RoleCluster) {
 		if n := kube.FindNode(nodes, h.Name); n != nil && !marksOf(h.Host).on(n) {
 			left = append(left, hostNode{h, n})
 		}
@@ -87,7 +83,7 @@ func marksOf(h manifest.Host) marks {
 	maps.Copy(m.labels, h.Labels)
 	maps.Copy(m.annotations, h.Annotations)
 	if h.Is(manifest.RoleWorker) {
-		m.labels[workerLabel] = h.Labels[workerLabel]
+		m.labels[WorkerLabel] = h.Labels[WorkerLabel]
 	}
 	if len(h.Taints) > 0 {
 		m.annotations[taintsAnnotation] = taintList(h.Taints)
@@ -95,13 +91,13 @@ func marksOf(h manifest.Host) marks {
 	return m
 }
 
-func taintID(key, effect string) string { return key + ":" + effect }
+func TaintID(key, effect string) string { return key + ":" + effect }
 
 // taintList writes which taints are ours, as the annotation has them.
 func taintList(taints []manifest.Taint) string {
 	var list []string
 	for _, t := range taints {
-		list = append(list, taintID(t.Key, t.Effect))
+		list = append(list, TaintID(t.Key, t.Effect))
 	}
 	slices.Sort(list)
 	return strings.Join(slices.Compact(list), ",")
@@ -112,7 +108,7 @@ func (m marks) on(n *corev1.Node) bool {
 	if !contains(n.Labels, m.labels) || !contains(n.Annotations, m.annotations) || len(m.stale(n)) > 0 {
 		return false
 	}
-	return kube.OwnsExactly(n, marksManager, m.labels, m.annotations) && len(m.lacking(n)) == 0
+	return kube.OwnsExactly(n, kube.MarksManager, m.labels, m.annotations) && len(m.lacking(n)) == 0
 }
 
 func contains(all, some map[string]string) bool {
@@ -140,8 +136,8 @@ func (m marks) stale(n *corev1.Node) []string {
 	ours := strings.Split(n.Annotations[taintsAnnotation], ",")
 	var list []string
 	for _, one := range n.Spec.Taints {
-		id := taintID(one.Key, string(one.Effect))
-		wanted := slices.ContainsFunc(m.taints, func(t manifest.Taint) bool { return taintID(t.Key, t.Effect) == id })
+		id := TaintID(one.Key, string(one.Effect))
+		wanted := slices.ContainsFunc(m.taints, func(t manifest.Taint) bool { return TaintID(t.Key, t.Effect) == id })
 		if slices.Contains(ours, id) && !wanted {
 			list = append(list, id)
 		}
@@ -151,11 +147,11 @@ func (m marks) stale(n *corev1.Node) []string {
 
 // mark makes a node's marks what they shall be. The annotation names taints before they are there and until they are
 // gone, so that an interrupted run leaves none that nobody remembers.
-func (t *Target) mark(ctx context.Context, h *Target, n *corev1.Node) error {
+func mark(ctx context.Context, t *task.Host, h *task.Host, n *corev1.Node) error {
 	m := marksOf(h.Host)
 	stale := m.stale(n)
 	before := m.withTaints(stale)
-	if err := t.kube().ApplyNode(ctx, marksManager, h.Name, before.labels, before.annotations); err != nil {
+	if err := t.Kube().ApplyNode(ctx, kube.MarksManager, h.Name, before.labels, before.annotations); err != nil {
 		return err
 	}
 	changes := m.lacking(n)
@@ -163,14 +159,14 @@ func (t *Target) mark(ctx context.Context, h *Target, n *corev1.Node) error {
 		changes = append(changes, id+"-")
 	}
 	if len(changes) > 0 {
-		if err := t.kube().TaintNode(ctx, h.Name, changes...); err != nil {
+		if err := t.Kube().TaintNode(ctx, h.Name, changes...); err != nil {
 			return err
 		}
 	}
 	if len(stale) == 0 {
 		return nil
 	}
-	return t.kube().ApplyNode(ctx, marksManager, h.Name, m.labels, m.annotations)
+	return t.Kube().ApplyNode(ctx, kube.MarksManager, h.Name, m.labels, m.annotations)
 }
 
 // withTaints returns the marks with an annotation that also has these taints.

@@ -1,9 +1,8 @@
-package installer
+package cri
 
 import (
 	"context"
-	_ "embed" // scripts
-	"encoding/base64"
+	_ "embed"
 	"fmt"
 	"path"
 	"regexp"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/registry/mirror"
@@ -22,107 +22,107 @@ import (
 
 const (
 	containerdUnit       = "containerd.service"
-	containerdConfigFile = "/etc/containerd/config.toml"
-	certsDir             = "/etc/containerd/certs.d"
-	registryCAPath       = configDir + "/registry-ca.crt"
+	ContainerdConfigFile = "/etc/containerd/config.toml"
+	CertsDir             = "/etc/containerd/certs.d"
+	RegistryCAPath       = task.ConfigDir + "/registry-ca.crt"
 )
 
 // containerdRuntime is the runtime containerd.
-func containerdRuntime() podRuntime {
-	return podRuntime{
-		name: "containerd", socket: criSocket, units: []string{containerdUnit},
-		config: containerdConfigFile, data: "/var/lib/containerd", images: containerdImages{ctr: []string{"ctr"}},
-		tasks: func(*manifest.Cluster) []Task { return []Task{runtimeTask()} },
+func containerdRuntime() Runtime {
+	return Runtime{
+		name: "containerd", Socket: Socket, Units: []string{containerdUnit},
+		Config: ContainerdConfigFile, Data: "/var/lib/containerd", images: ContainerdImages{Ctr: []string{"ctr"}},
+		Tasks: func(*manifest.Cluster) []task.Task { return []task.Task{RuntimeTask()} },
 	}
 }
 
-// runtimeTask installs containerd, runc and the CNI plugins, and points every upstream name at the registry.
-func runtimeTask() Task {
-	return settle(Task{
+// RuntimeTask installs containerd, runc and the CNI plugins, and points every upstream name at the registry.
+func RuntimeTask() task.Task {
+	return task.Settle(task.Task{
 		Name:   "containerd",
 		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Files:  runtimeFiles(),
 		Images: []string{"pause"},
-		Leaves: Leaves{
+		Leaves: task.Leaves{
 			Units: []string{containerdUnit},
 			Paths: []string{"/etc/containerd", "/var/lib/containerd", "/run/containerd"},
-			Undo:  containerdRuntime().undo("/run/containerd/", "/var/lib/containerd/", "/run/netns/cni-"),
+			Undo:  containerdRuntime().Undo("/run/containerd/", "/var/lib/containerd/", "/run/netns/cni-"),
 		},
 	}, runtimeSetting)
 }
 
-func runtimeFiles() []Place {
-	var files []Place
+func runtimeFiles() []task.Place {
+	var files []task.Place
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
-		files = append(files, Place{"containerd", "bin/" + name, "/usr/local/bin/" + name, executable})
+		files = append(files, task.Place{Component: "containerd", Member: "bin/" + name, Path: "/usr/local/bin/" + name, Mode: task.Executable})
 	}
-	files = append(files, Place{"runc", "", "/usr/local/sbin/runc", executable})
-	return append(files, pluginFiles()...)
+	files = append(files, task.Place{Component: "runc", Member: "", Path: "/usr/local/sbin/runc", Mode: task.Executable})
+	return append(files, PluginFiles()...)
 }
 
-// pluginFiles are the CNI plugins that pod networks build on.
-func pluginFiles() []Place {
-	var files []Place
+// PluginFiles are the CNI plugins that pod networks build on.
+func PluginFiles() []task.Place {
+	var files []task.Place
 	for _, name := range []string{
 		"bandwidth", "bridge", "firewall", "host-device", "host-local", "loopback", "portmap", "ptp", "static", "tuning",
 	} {
-		files = append(files, Place{"cni-plugins", name, "/opt/cni/bin/" + name, executable})
+		files = append(files, task.Place{Component: "cni-plugins", Member: name, Path: "/opt/cni/bin/" + name, Mode: task.Executable})
 	}
 	return files
 }
 
-func runtimeSetting(_ context.Context, t *Target) (setting, error) {
-	config, err := containerdConfig(t.run.cluster)
+func runtimeSetting(_ context.Context, t *task.Host) (task.Setting, error) {
+	config, err := containerdConfig(t.Site.Cluster)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	files := []textFile{
-		{containerdConfigFile, 0o644, config},
-		{"/etc/systemd/system/" + containerdUnit, 0o644, []byte(containerdUnitText)},
+	files := []task.File{
+		{Path: ContainerdConfigFile, Mode: 0o644, Data: config},
+		{Path: "/etc/systemd/system/" + containerdUnit, Mode: 0o644, Data: []byte(containerdUnitText)},
 	}
-	s := setting{
-		files: files, units: []string{containerdUnit},
-		holds: func(ctx context.Context, t *Target) (bool, error) { return t.servesCRI(ctx) },
-		ready: func(ctx context.Context, t *Target) error { return t.awaitCRI(ctx) },
+	s := task.Setting{
+		Files: files, Units: []string{containerdUnit},
+		Holds: func(ctx context.Context, t *task.Host) (bool, error) { return ServesCRI(ctx, t) },
+		Ready: func(ctx context.Context, t *task.Host) error { return AwaitCRI(ctx, t) },
 	}
-	if t.run.cluster.ImageRegistry.Type == manifest.RegistryNone {
+	if t.Site.Cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return s, nil
 	}
-	access, err := t.run.access()
+	access, err := t.Site.Access()
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	if len(access.ca) > 0 {
-		files = append(files, textFile{registryCAPath, 0o644, access.ca})
+	if len(access.CA) > 0 {
+		files = append(files, task.File{Path: RegistryCAPath, Mode: 0o644, Data: access.CA})
 	}
-	s.files = append(files, hostsFiles(access, t.run.upstreams())...)
+	s.Files = append(files, HostsFiles(access, t.Site.Upstreams())...)
 	return s, nil
 }
 
-// servesCRI tells whether containerd has the service that kubeadm and the kubelet ask. It starts without one if the plugin
+// ServesCRI tells whether containerd has the service that kubeadm and the kubelet ask. It starts without one if the plugin
 // does not load, and systemd takes it for one that works.
-func (t *Target) servesCRI(ctx context.Context) (bool, error) {
-	out, err := t.output(withoutOutput(ctx), "ctr", "plugins", "ls")
-	_, err = succeeded(err)
+func ServesCRI(ctx context.Context, t *task.Host) (bool, error) {
+	out, err := t.Output(task.WithoutOutput(ctx), "ctr", "plugins", "ls")
+	_, err = task.Succeeded(err)
 	return regexp.MustCompile(`(?m)^io\.containerd\.grpc\.v1 +cri +.* ok *$`).Match(out), err
 }
 
 //go:embed scripts/explain-cri.sh
 var explainCRIScript string
 
-// awaitCRI waits for it, and says why it is not there.
-func (t *Target) awaitCRI(ctx context.Context) error {
-	return eventually(ctx, criWait, func(ctx context.Context) error {
-		ok, err := t.servesCRI(ctx)
+// AwaitCRI waits for it, and says why it is not there.
+func AwaitCRI(ctx context.Context, t *task.Host) error {
+	return task.Eventually(ctx, criWait, func(ctx context.Context) error {
+		ok, err := ServesCRI(ctx, t)
 		if err != nil || ok {
 			return err
 		}
-		why, err := t.output(context.WithoutCancel(ctx), host.Script("explain-cri.sh", explainCRIScript, containerdUnit)...)
+		why, err := t.Output(context.WithoutCancel(ctx), host.Script("explain-cri.sh", explainCRIScript, containerdUnit)...)
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("containerd runs and does not serve the CRI: its plugin cri has not loaded\n%s", t.run.mask.mask(strings.TrimSpace(string(why))))
+		return fmt.Errorf("containerd runs and does not serve the CRI: its plugin cri has not loaded\n%s", t.Site.Mask.Mask(strings.TrimSpace(string(why))))
 	})
 }
 
@@ -195,10 +195,10 @@ After=network.target local-fs.target
 ExecStartPre=-/sbin/modprobe overlay
 ExecStart=/usr/local/bin/containerd
 Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-` + containerdService
+` + ContainerdService
 
-// containerdService is how any containerd is run, the nodes' and Docker's own.
-const containerdService = `Type=notify
+// ContainerdService is how any containerd is run, the nodes' and Docker's own.
+const ContainerdService = `Type=notify
 Delegate=yes
 KillMode=process
 Restart=always
@@ -212,32 +212,17 @@ OOMScoreAdjust=-999
 WantedBy=multi-user.target
 `
 
-// A registryAccess is how hosts reach the registry.
-type registryAccess struct {
-	address string // host[:port]
-	prefix  string // of the repositories' names; "" if there is none
-	ca      []byte // PEM; none if the system's authorities are trusted
-	registryLogin
-}
-
-func (r registryAccess) authorization() string {
-	if r.username == "" {
-		return ""
-	}
-	return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.username+":"+r.password))
-}
-
-// hostsFiles make containerd take every upstream's images from the registry. With a login they have the password in them.
-func hostsFiles(r registryAccess, upstreams []string) []textFile {
+// HostsFiles make containerd take every upstream's images from the registry. With a login they have the password in them.
+func HostsFiles(r task.RegistryAccess, upstreams []string) []task.File {
 	ca := ""
-	if len(r.ca) > 0 {
-		ca = registryCAPath
+	if len(r.CA) > 0 {
+		ca = RegistryCAPath
 	}
-	to := mirror.Registry{Host: r.address, Prefix: r.prefix, Username: r.username, Password: r.password}
-	var files []textFile
+	to := mirror.Registry{Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password}
+	var files []task.File
 	for _, h := range mirror.Hosts(to, upstreams, ca) {
-		files = append(files, textFile{path.Join(certsDir, h.Name, "hosts.toml"), 0o600, h.TOML})
+		files = append(files, task.File{Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML})
 	}
-	slices.SortFunc(files, func(a, b textFile) int { return strings.Compare(a.path, b.path) })
+	slices.SortFunc(files, func(a, b task.File) int { return strings.Compare(a.Path, b.Path) })
 	return files
 }

@@ -1,94 +1,95 @@
-package installer
+package cri
 
 import (
 	"context"
 	"fmt"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
 const (
-	crioUnit       = "crio.service"
-	crioConfigFile = "/etc/crio/crio.conf.d/10-kkbundle.conf"
-	crioLibexec    = "/usr/local/lib/kkbundle/crio/"
-	crioPolicy     = "/etc/crio/policy.json"
+	crioUnit    = "crio.service"
+	OConfigFile = "/etc/crio/crio.conf.d/10-kkbundle.conf"
+	crioLibexec = "/usr/local/lib/kkbundle/crio/"
+	OPolicy     = "/etc/crio/policy.json"
 )
 
 // crioRuntime is the runtime CRI-O.
-func crioRuntime() podRuntime {
-	return podRuntime{
-		name: "crio", socket: "unix:///var/run/crio/crio.sock", units: []string{crioUnit}, config: crioConfigFile, data: "/var/lib/containers",
-		parents: []string{"/etc/containers/registries.conf.d", "/etc/containers"},
-		tasks:   func(*manifest.Cluster) []Task { return []Task{crioTask()} },
+func crioRuntime() Runtime {
+	return Runtime{
+		name: "crio", Socket: "unix:///var/run/crio/crio.sock", Units: []string{crioUnit}, Config: OConfigFile, Data: "/var/lib/containers",
+		Parents: []string{"/etc/containers/registries.conf.d", "/etc/containers"},
+		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{crioTask()} },
 	}
 }
 
 // crioTask installs CRI-O, whose archive has the runtimes that it is tested with. It points upstream names at the registry.
-func crioTask() Task {
-	return settle(Task{
+func crioTask() task.Task {
+	return task.Settle(task.Task{
 		Name:   "crio",
 		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Files:  crioFiles(),
 		Images: []string{"pause"},
-		Leaves: Leaves{
+		Leaves: task.Leaves{
 			Units: []string{crioUnit},
 			Paths: []string{
 				"/etc/crio", "/etc/containers/registries.conf.d/50-kkbundle.conf", "/etc/containers/certs.d",
 				"/var/lib/containers", "/var/lib/crio", "/run/containers", "/run/crio", crioLibexec,
 			},
-			Undo: crioRuntime().undo("/run/containers/", "/var/lib/containers/", "/run/crio/"),
+			Undo: crioRuntime().Undo("/run/containers/", "/var/lib/containers/", "/run/crio/"),
 		},
 	}, crioSetting)
 }
 
 // crioFiles are what the archive's own install script places. What CRI-O alone runs goes into a directory of ours, and not into
 // /usr/local/libexec, which some distributions have and reset could not know to leave.
-func crioFiles() []Place {
-	files := []Place{
-		{"crio", "cri-o/bin/crio", "/usr/local/bin/crio", executable},
-		{"crio", "cri-o/bin/pinns", "/usr/local/bin/pinns", executable},
+func crioFiles() []task.Place {
+	files := []task.Place{
+		{Component: "crio", Member: "cri-o/bin/crio", Path: "/usr/local/bin/crio", Mode: task.Executable},
+		{Component: "crio", Member: "cri-o/bin/pinns", Path: "/usr/local/bin/pinns", Mode: task.Executable},
 	}
 	for _, name := range []string{"conmon", "conmonrs", "crun", "runc"} {
-		files = append(files, Place{"crio", "cri-o/bin/" + name, crioLibexec + name, executable})
+		files = append(files, task.Place{Component: "crio", Member: "cri-o/bin/" + name, Path: crioLibexec + name, Mode: task.Executable})
 	}
-	return append(files, pluginFiles()...)
+	return append(files, PluginFiles()...)
 }
 
-func crioSetting(_ context.Context, t *Target) (setting, error) {
-	pause, err := catalog.ImageRef(t.run.cluster, "pause")
+func crioSetting(_ context.Context, t *task.Host) (task.Setting, error) {
+	pause, err := catalog.ImageRef(t.Site.Cluster, "pause")
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	access, err := t.run.access()
+	access, err := t.Site.Access()
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	files := []textFile{
-		{crioConfigFile, 0o644, fmt.Appendf(nil, crioConfig, pause)},
-		{crioPolicy, 0o644, []byte(`{"default": [{"type": "insecureAcceptAnything"}]}` + "\n")},
-		{"/etc/systemd/system/" + crioUnit, 0o644, []byte(crioUnitText)},
+	files := []task.File{
+		{Path: OConfigFile, Mode: 0o644, Data: fmt.Appendf(nil, crioConfig, pause)},
+		{Path: OPolicy, Mode: 0o644, Data: []byte(`{"default": [{"type": "insecureAcceptAnything"}]}` + "\n")},
+		{Path: "/etc/systemd/system/" + crioUnit, Mode: 0o644, Data: []byte(crioUnitText)},
 	}
-	mirrors, err := mirrorFiles(mirror.RuntimeCRIO, access, t.run.upstreams())
+	mirrors, err := MirrorFiles(mirror.RuntimeCRIO, access, t.Site.Upstreams())
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	return setting{files: append(files, mirrors...), units: []string{crioUnit}}, nil
+	return task.Setting{Files: append(files, mirrors...), Units: []string{crioUnit}}, nil
 }
 
-// mirrorFiles are what a runtime is told of the registry.
-func mirrorFiles(runtime mirror.Runtime, access registryAccess, upstreams []string) ([]textFile, error) {
-	to := mirror.Registry{Host: access.address, Prefix: access.prefix, CA: access.ca, Username: access.username, Password: access.password}
+// MirrorFiles are what a runtime is told of the registry.
+func MirrorFiles(runtime mirror.Runtime, access task.RegistryAccess, upstreams []string) ([]task.File, error) {
+	to := mirror.Registry{Host: access.Address, Prefix: access.Prefix, CA: access.CA, Username: access.Username, Password: access.Password}
 	config, err := mirror.Configure(runtime, to, upstreams)
 	if err != nil {
 		return nil, err
 	}
-	var files []textFile
+	var files []task.File
 	for _, f := range config.Files {
-		files = append(files, textFile{f.Path, f.Mode, f.Data})
+		files = append(files, task.File{Path: f.Path, Mode: f.Mode, Data: f.Data})
 	}
 	return files, nil
 }
@@ -99,7 +100,7 @@ func mirrorFiles(runtime mirror.Runtime, access registryAccess, upstreams []stri
 const crioConfig = hostfile.Mark + `
 [crio.image]
 pause_image = %q
-signature_policy = "` + crioPolicy + `"
+signature_policy = "` + OPolicy + `"
 
 [crio.network]
 network_dir = "/etc/cni/net.d/"

@@ -1,4 +1,4 @@
-package installer
+package cri
 
 import (
 	"bytes"
@@ -12,67 +12,69 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 const (
-	dockerUnit    = "docker.service"
+	DockerUnit    = "docker.service"
 	criDockerUnit = "cri-docker.service"
-	dockerConfig  = "/etc/docker/daemon.json"
-	dockerData    = "/var/lib/docker"
-	// kubeletLogins is where the kubelet looks for logins at registries, in Docker's format.
-	kubeletLogins = "/var/lib/kubelet/config.json"
+	DockerConfig  = "/etc/docker/daemon.json"
+	DockerData    = "/var/lib/docker"
+	// KubeletLogins is where the kubelet looks for logins at registries, in Docker's format.
+	KubeletLogins = "/var/lib/kubelet/config.json"
 )
 
 // dockerRuntime is the runtime Docker, behind cri-dockerd.
-func dockerRuntime() podRuntime {
-	return podRuntime{
-		name: "docker", socket: "unix:///run/cri-dockerd.sock", units: []string{dockerUnit, criDockerUnit},
-		config: dockerConfig, data: dockerData, images: dockerImages{}, tasks: dockerTasks,
+func dockerRuntime() Runtime {
+	return Runtime{
+		name: "docker", Socket: "unix:///run/cri-dockerd.sock", Units: []string{DockerUnit, criDockerUnit},
+		Config: DockerConfig, Data: DockerData, images: dockerImages{}, Tasks: dockerTasks,
 	}
 }
 
-// usesDocker reports whether Docker runs the cluster's pods.
-func usesDocker(c *manifest.Cluster) bool { return runtimeOf(c).name == dockerRuntime().name }
+// UsesDocker reports whether Docker runs the cluster's pods.
+func UsesDocker(c *manifest.Cluster) bool { return RuntimeOf(c).name == dockerRuntime().name }
 
 // dockerTasks install Docker, and what the kubelet talks to it through.
-func dockerTasks(c *manifest.Cluster) []Task {
+func dockerTasks(c *manifest.Cluster) []task.Task {
 	roles := []manifest.Role{manifest.RoleCluster}
-	cri := settle(Task{
+	cri := task.Settle(task.Task{
 		Name:   "cri-dockerd",
 		Roles:  roles,
-		Files:  append([]Place{{"cri-dockerd", "cri-dockerd/cri-dockerd", "/usr/local/bin/cri-dockerd", executable}}, pluginFiles()...),
+		Files:  append([]task.Place{{Component: "cri-dockerd", Member: "cri-dockerd/cri-dockerd", Path: "/usr/local/bin/cri-dockerd", Mode: task.Executable}}, PluginFiles()...),
 		Images: []string{"pause"},
-		Leaves: Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd", "/run/cri-dockerd.sock"}},
+		Leaves: task.Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd", "/run/cri-dockerd.sock"}},
 	}, criDockerSetting)
 	if c.ImageRegistry.Type == manifest.RegistryHarbor { // it is there before Harbor is
-		return []Task{cri}
+		return []task.Task{cri}
 	}
-	return append(dockerEngine(c, roles...), cri)
+	return append(DockerEngine(c, roles...), cri)
 }
 
-// dockerEngine are the tasks that install Docker on hosts, for whatever it is used for there.
-func dockerEngine(c *manifest.Cluster, roles ...manifest.Role) []Task {
-	docker := podRuntime{units: []string{dockerUnit}}
-	return []Task{
+// DockerEngine are the tasks that install Docker on hosts, for whatever it is used for there.
+func DockerEngine(c *manifest.Cluster, roles ...manifest.Role) []task.Task {
+	docker := Runtime{Units: []string{DockerUnit}}
+	return []task.Task{
 		{
 			Name: "docker-is-ours", Roles: roles, Look: true,
-			Do: func(ctx context.Context, t *Target) error { return t.refuseForeignDocker(ctx) },
+			Do: func(ctx context.Context, t *task.Host) error { return refuseForeignDocker(ctx, t) },
 		},
-		settle(Task{
+		task.Settle(task.Task{
 			Name:     "docker",
 			Roles:    roles,
-			Files:    dockerFiles(),
+			Files:    DockerFiles(),
 			Packages: []string{"iptables"},
-			Leaves: Leaves{
-				Units: []string{dockerUnit},
-				Paths: []string{"/etc/docker", dockerData, "/run/docker", "/run/docker.sock", "/run/docker.pid"},
-				Undo: func(ctx context.Context, t *Target) error {
-					if err := docker.undo("/run/docker/", dockerData+"/", "/run/netns/cni-")(ctx, t); err != nil {
+			Leaves: task.Leaves{
+				Units: []string{DockerUnit},
+				Paths: []string{"/etc/docker", DockerData, "/run/docker", "/run/docker.sock", "/run/docker.pid"},
+				Undo: func(ctx context.Context, t *task.Host) error {
+					if err := docker.Undo("/run/docker/", DockerData+"/", "/run/netns/cni-")(ctx, t); err != nil {
 						return err
 					}
-					return t.removeDockerNetworks(ctx)
+					return removeDockerNetworks(ctx, t)
 				},
 			},
 		}, dockerSetting),
@@ -81,22 +83,22 @@ func dockerEngine(c *manifest.Cluster, roles ...manifest.Role) []Task {
 
 // removeDockerNetworks removes the bridges of Docker's networks and its part of the packet filter, which Docker leaves when it
 // ends, and what it had changed there.
-func (t *Target) removeDockerNetworks(ctx context.Context) error {
-	bridges, err := t.output(ctx, "ip", "-brief", "link", "show", "type", "bridge")
+func removeDockerNetworks(ctx context.Context, t *task.Host) error {
+	bridges, err := t.Output(ctx, "ip", "-brief", "link", "show", "type", "bridge")
 	if err != nil {
 		return err
 	}
 	for line := range strings.Lines(string(bridges)) {
 		if name := strings.Fields(line); len(name) > 0 && dockerBridge(name[0]) {
-			if err := t.command(ctx, "ip", "link", "delete", name[0]); err != nil {
+			if err := t.Run(ctx, "ip", "link", "delete", name[0]); err != nil {
 				return err
 			}
 		}
 	}
-	if err := t.removeRules(ctx, isDocker); err != nil {
+	if err := t.RemoveRules(ctx, isDocker); err != nil {
 		return err
 	}
-	return t.restoreForward(ctx)
+	return RestoreForward(ctx, t)
 }
 
 // isDocker tells whether a word of a packet filter's rule is of Docker.
@@ -109,10 +111,10 @@ func dockerBridge(name string) bool {
 	return name == "docker0" || other && len(id) == 12 && strings.Trim(id, "0123456789abcdef") == ""
 }
 
-func dockerFiles() []Place {
-	var files []Place
+func DockerFiles() []task.Place {
+	var files []task.Place
 	for _, name := range []string{"docker", "dockerd", "docker-init", "docker-proxy", "containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
-		files = append(files, Place{"docker", "docker/" + name, "/usr/local/bin/" + name, executable})
+		files = append(files, task.Place{Component: "docker", Member: "docker/" + name, Path: "/usr/local/bin/" + name, Mode: task.Executable})
 	}
 	return files
 }
@@ -129,28 +131,28 @@ func (e *ForeignDockerError) Error() string {
 
 // Hint says what to do about it.
 func (e *ForeignDockerError) Hint() string {
-	return "take another host, or move these containers elsewhere, remove Docker with the system's packages and move " + dockerConfig + " away"
+	return "take another host, or move these containers elsewhere, remove Docker with the system's packages and move " + DockerConfig + " away"
 }
 
 // refuseForeignDocker looks for a Docker that is there before the first file of ours is placed: neither its programs nor
 // its configuration are overwritten.
-func (t *Target) refuseForeignDocker(ctx context.Context) error {
-	ours, err := t.anyOf(ctx, path.Join(stampDir, "docker"), "/etc/systemd/system/"+dockerUnit)
+func refuseForeignDocker(ctx context.Context, t *task.Host) error {
+	ours, err := t.AnyOf(ctx, path.Join(task.StampDir, "docker"), "/etc/systemd/system/"+DockerUnit)
 	if err != nil {
 		return err
 	}
 	if ours {
-		unit, err := t.read(ctx, "/etc/systemd/system/"+dockerUnit)
+		unit, err := t.Read(ctx, "/etc/systemd/system/"+DockerUnit)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && bytes.HasPrefix(unit, []byte(hostfile.Mark)) {
 			return err
 		}
-		return &ForeignDockerError{t.Name, "/etc/systemd/system/" + dockerUnit}
+		return &ForeignDockerError{t.Name, "/etc/systemd/system/" + DockerUnit}
 	}
 	for _, file := range []string{
 		"/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/snap/bin/docker",
-		"/lib/systemd/system/" + dockerUnit, "/usr/lib/systemd/system/" + dockerUnit,
+		"/lib/systemd/system/" + DockerUnit, "/usr/lib/systemd/system/" + DockerUnit,
 	} {
-		there, err := t.test(ctx, "test", "-e", file)
+		there, err := t.Test(ctx, "test", "-e", file)
 		if err != nil {
 			return err
 		}
@@ -158,63 +160,63 @@ func (t *Target) refuseForeignDocker(ctx context.Context) error {
 			return &ForeignDockerError{t.Name, file}
 		}
 	}
-	return t.refuseForeignConfig(ctx)
+	return refuseForeignConfig(ctx, t)
 }
 
 // refuseForeignConfig looks at daemon.json alone: an interrupted run of ours may have written it.
-func (t *Target) refuseForeignConfig(ctx context.Context) error {
-	have, err := t.read(ctx, dockerConfig)
+func refuseForeignConfig(ctx context.Context, t *task.Host) error {
+	have, err := t.Read(ctx, DockerConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	want, err := dockerDaemon()
+	want, err := DockerDaemon()
 	if err != nil || bytes.Equal(have, want) {
 		return err
 	}
-	return &ForeignDockerError{t.Name, dockerConfig}
+	return &ForeignDockerError{t.Name, DockerConfig}
 }
 
-func dockerSetting(_ context.Context, t *Target) (setting, error) {
-	daemon, err := dockerDaemon()
+func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
+	daemon, err := DockerDaemon()
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	files := []textFile{
-		{dockerConfig, 0o644, daemon},
-		{"/etc/systemd/system/" + dockerUnit, 0o644, []byte(dockerUnitText)},
+	files := []task.File{
+		{Path: DockerConfig, Mode: 0o644, Data: daemon},
+		{Path: "/etc/systemd/system/" + DockerUnit, Mode: 0o644, Data: []byte(DockerUnitText)},
 	}
-	units := []string{dockerUnit}
-	if t.run.cluster.ImageRegistry.Type == manifest.RegistryNone {
-		return setting{files: files, apply: rememberForward, units: units}, nil
+	units := []string{DockerUnit}
+	if t.Site.Cluster.ImageRegistry.Type == manifest.RegistryNone {
+		return task.Setting{Files: files, Apply: RememberForward, Units: units}, nil
 	}
-	access, err := t.run.access()
+	access, err := t.Site.Access()
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	if len(access.ca) > 0 {
-		files = append(files, textFile{path.Join("/etc/docker/certs.d", access.address, "ca.crt"), 0o644, access.ca})
+	if len(access.CA) > 0 {
+		files = append(files, task.File{Path: path.Join("/etc/docker/certs.d", access.Address, "ca.crt"), Mode: 0o644, Data: access.CA})
 	}
-	return setting{files: files, apply: rememberForward, units: units}, nil
+	return task.Setting{Files: files, Apply: RememberForward, Units: units}, nil
 }
 
-// dockerDaemon is daemon.json: control groups are systemd's, as the kubelet's are; logs end; containers live on while
+// DockerDaemon is daemon.json: control groups are systemd's, as the kubelet's are; logs end; containers live on while
 // Docker is restarted. https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file
-func dockerDaemon() ([]byte, error) {
-	data, err := json.MarshalIndent(document{
-		"data-root":    dockerData,
+func DockerDaemon() ([]byte, error) {
+	data, err := json.MarshalIndent(kube.Document{
+		"data-root":    DockerData,
 		"exec-opts":    []string{"native.cgroupdriver=systemd"},
 		"live-restore": true,
 		"log-driver":   "json-file",
-		"log-opts":     document{"max-file": "3", "max-size": "10m"},
+		"log-opts":     kube.Document{"max-file": "3", "max-size": "10m"},
 	}, "", "  ")
 	return append(data, '\n'), err
 }
 
 // Docker starts a containerd of its own. As upstream's contrib/init/systemd/docker.service, without socket activation.
-const dockerUnitText = hostfile.Mark + `
+const DockerUnitText = hostfile.Mark + `
 [Unit]
 Description=Docker Application Container Engine
 Documentation=https://docs.docker.com
@@ -241,34 +243,34 @@ OOMScoreAdjust=-500
 WantedBy=multi-user.target
 `
 
-func criDockerSetting(_ context.Context, t *Target) (setting, error) {
-	c := t.run.cluster
+func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
+	c := t.Site.Cluster
 	pause, err := catalog.ImageRef(c, "pause")
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	files := []textFile{
-		{"/etc/systemd/system/" + criDockerUnit, 0o644, fmt.Appendf(nil, criDockerUnitText, runtimeOf(c).socket, pause)},
+	files := []task.File{
+		{Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644, Data: fmt.Appendf(nil, criDockerUnitText, RuntimeOf(c).Socket, pause)},
 	}
-	login, err := t.run.kubeletLogin()
+	login, err := kubeletLogin(t.Site)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	return setting{files: slices.Concat(files, login), units: []string{criDockerUnit}}, nil
+	return task.Setting{Files: slices.Concat(files, login), Units: []string{criDockerUnit}}, nil
 }
 
 // kubeletLogin lets pods pull from the registry by its own name: Docker itself keeps logins for users only.
-func (r *Site) kubeletLogin() ([]textFile, error) {
-	if r.cluster.ImageRegistry.Type == manifest.RegistryNone {
+func kubeletLogin(r *task.Site) ([]task.File, error) {
+	if r.Cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
-	access, err := r.access()
-	if err != nil || access.username == "" {
+	access, err := r.Access()
+	if err != nil || access.Username == "" {
 		return nil, err
 	}
-	login := strings.TrimPrefix(access.authorization(), "Basic ")
-	data, err := json.Marshal(document{"auths": document{access.address: document{"auth": login}}})
-	return []textFile{{kubeletLogins, 0o600, append(data, '\n')}}, err
+	login := strings.TrimPrefix(access.Authorization(), "Basic ")
+	data, err := json.Marshal(kube.Document{"auths": kube.Document{access.Address: kube.Document{"auth": login}}})
+	return []task.File{{Path: KubeletLogins, Mode: 0o600, Data: append(data, '\n')}}, err
 }
 
 // As upstream's packaging/systemd/cri-docker.service, without socket activation.

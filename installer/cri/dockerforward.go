@@ -1,15 +1,17 @@
-package installer
+package cri
 
 import (
 	"context"
 	"errors"
 	"io/fs"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 const (
 	// forwardWas is what the host did with packets for others before Docker first ran.
-	forwardWas = beforeDir + "/docker-forward.conf"
+	forwardWas = task.BeforeDir + "/docker-forward.conf"
 
 	forwardKey = "net.ipv4.ip_forward"
 	// policyKey follows the command that the policy of the chain FORWARD belongs to.
@@ -19,20 +21,20 @@ const (
 // filterCommands are the packet filters of both families.
 func filterCommands() []string { return []string{"iptables", "ip6tables"} }
 
-// rememberForward writes down, before Docker first runs, whether the host forwards packets and what its filter does with those that
+// RememberForward writes down, before Docker first runs, whether the host forwards packets and what its filter does with those that
 // no rule is for. Docker turns forwarding on where it is off, and drops these packets then; it leaves both when it ends.
 // https://github.com/moby/moby/blob/v28.5.2/daemon/libnetwork/drivers/bridge/setup_ip_forwarding.go
-func rememberForward(ctx context.Context, t *Target) error {
-	if known, err := t.anyOf(ctx, forwardWas); err != nil || known {
+func RememberForward(ctx context.Context, t *task.Host) error {
+	if known, err := t.AnyOf(ctx, forwardWas); err != nil || known {
 		return err
 	}
-	out, err := t.output(ctx, "sysctl", "--ignore", forwardKey)
+	out, err := t.Output(ctx, "sysctl", "--ignore", forwardKey)
 	if err != nil {
 		return err
 	}
-	was := parseSysctl(out)
+	was := task.ParseSysctl(out)
 	for _, command := range filterCommands() {
-		policy, err := t.forwardPolicy(ctx, command)
+		policy, err := forwardPolicy(ctx, t, command)
 		if err != nil {
 			return err
 		}
@@ -40,16 +42,16 @@ func rememberForward(ctx context.Context, t *Target) error {
 			was[command+policyKey] = policy
 		}
 	}
-	return t.remember(ctx, forwardWas, was)
+	return t.Remember(ctx, forwardWas, was)
 }
 
 // forwardPolicy returns what a filter does with forwarded packets that no rule is for, "" if the host has no such filter.
-func (t *Target) forwardPolicy(ctx context.Context, command string) (string, error) {
-	if there, err := t.hasCommands(ctx, command); err != nil || !there {
+func forwardPolicy(ctx context.Context, t *task.Host, command string) (string, error) {
+	if there, err := t.HasCommands(ctx, command); err != nil || !there {
 		return "", err
 	}
-	out, err := t.output(ctx, command, "--list-rules", "FORWARD")
-	if ok, err := succeeded(err); err != nil || !ok {
+	out, err := t.Output(ctx, command, "--list-rules", "FORWARD")
+	if ok, err := task.Succeeded(err); err != nil || !ok {
 		return "", err // a kernel without this family
 	}
 	for line := range strings.Lines(string(out)) {
@@ -60,19 +62,19 @@ func (t *Target) forwardPolicy(ctx context.Context, command string) (string, err
 	return "", nil
 }
 
-// restoreForward makes the host treat packets for others as before Docker ran. Forwarding comes first: a host that did not forward
+// RestoreForward makes the host treat packets for others as before Docker ran. Forwarding comes first: a host that did not forward
 // must not do it without a filter.
-func (t *Target) restoreForward(ctx context.Context) error {
-	data, err := t.read(ctx, forwardWas)
+func RestoreForward(ctx context.Context, t *task.Host) error {
+	data, err := t.Read(ctx, forwardWas)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	was := parseSysctl(data)
+	was := task.ParseSysctl(data)
 	if was[forwardKey] == "0" {
-		if err := t.command(ctx, "sysctl", "--write", forwardKey+"=0"); err != nil {
+		if err := t.Run(ctx, "sysctl", "--write", forwardKey+"=0"); err != nil {
 			return err
 		}
 	}
@@ -80,14 +82,14 @@ func (t *Target) restoreForward(ctx context.Context) error {
 		if was[command+policyKey] != "ACCEPT" {
 			continue // Docker only ever makes it drop
 		}
-		policy, err := t.forwardPolicy(ctx, command)
+		policy, err := forwardPolicy(ctx, t, command)
 		if err != nil {
 			return err
 		}
 		if policy != "DROP" {
 			continue
 		}
-		if err := t.command(ctx, command, "--policy", "FORWARD", "ACCEPT"); err != nil {
+		if err := t.Run(ctx, command, "--policy", "FORWARD", "ACCEPT"); err != nil {
 			return err
 		}
 	}

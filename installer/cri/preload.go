@@ -1,4 +1,4 @@
-package installer
+package cri
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -24,37 +26,37 @@ const preloadName = "preload-images"
 // preloads tells whether nodes are given their images, instead of pulling them: where there is no registry, and with
 // Docker, which takes no other registry for an upstream's names than the upstream (mirrors are for Docker Hub only).
 func preloads(c *manifest.Cluster) bool {
-	return c.ImageRegistry.Type == manifest.RegistryNone || usesDocker(c)
+	return c.ImageRegistry.Type == manifest.RegistryNone || UsesDocker(c)
 }
 
-// preloadTasks give the nodes of such a cluster their images.
-func preloadTasks(c *manifest.Cluster) []Task {
+// PreloadTasks give the nodes of such a cluster their images.
+func PreloadTasks(c *manifest.Cluster) []task.Task {
 	if !preloads(c) {
 		return nil
 	}
-	return []Task{preloadTask()}
+	return []task.Task{preloadTask()}
 }
 
-// preloadPart keeps the kubelet from deleting images that it could not pull again, where the runtime cannot: at 100 % of a
+// PreloadPart keeps the kubelet from deleting images that it could not pull again, where the runtime cannot: at 100 % of a
 // full disk it never begins (kubelet's ImageGCHighThresholdPercent). containerd's are pinned instead.
-func (r *Site) preloadPart() configPart {
-	if !usesDocker(r.cluster) {
-		return configPart{}
+func PreloadPart(r *task.Site) task.KubeadmPart {
+	if !UsesDocker(r.Cluster) {
+		return task.KubeadmPart{}
 	}
 	const never = 100
-	return configPart{kubelet: document{"imageGCHighThresholdPercent": never}}
+	return task.KubeadmPart{Kubelet: kube.Document{"imageGCHighThresholdPercent": never}}
 }
 
 // An imageStore gives images to a runtime that does not pull them.
 type imageStore interface {
 	// lacks returns those of the images that the runtime does not have, by name and digest.
-	lacks(ctx context.Context, t *Target, images []nodeImage) ([]nodeImage, error)
+	lacks(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error)
 	// put streams images of the bundle into the runtime.
-	put(ctx context.Context, t *Target, images []nodeImage, e Event) error
+	Put(ctx context.Context, t *task.Host, images []NodeImage, e task.Event) error
 }
 
-// A nodeImage is an image of the bundle as a node needs it: for its platform only.
-type nodeImage struct {
+// A NodeImage is an image of the bundle as a node needs it: for its platform only.
+type NodeImage struct {
 	bundle.Item
 	// names are what pods call it: with the tag, with the digest, or both.
 	names []string
@@ -62,31 +64,31 @@ type nodeImage struct {
 
 // preloadTask puts the images of each host's roles into its runtime. They are looked up by digest before and after, so what
 // a host has is not sent again.
-func preloadTask() Task {
-	return Task{
+func preloadTask() task.Task {
+	return task.Task{
 		Name:  preloadName,
 		Apart: true,
 		Roles: []manifest.Role{manifest.RoleCluster},
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			lacking, err := t.lackingImages(ctx)
-			if t.run.DryRun && errors.As(err, new(*host.ExitError)) {
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			lacking, err := lackingImages(ctx, t)
+			if t.Site.DryRun && errors.As(err, new(*host.ExitError)) {
 				return false, nil // there is no runtime yet
 			}
 			return err == nil && len(lacking) == 0, err
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			lacking, err := t.lackingImages(ctx)
+		Do: func(ctx context.Context, t *task.Host) error {
+			lacking, err := lackingImages(ctx, t)
 			if err != nil {
 				return err
 			}
 			for _, it := range lacking {
-				t.run.opened(ctx, t.Name, it.Kind+" "+it.Ref)
+				t.Site.Opened(ctx, t.Name, it.Kind+" "+it.Ref)
 			}
-			e := Event{Phase: "install", Task: preloadName, Host: t.Name, State: Progress}
-			if err := runtimeOf(t.run.cluster).images.put(ctx, t, lacking, e); err != nil {
+			e := task.Event{Phase: "install", Task: preloadName, Host: t.Name, State: task.Progress}
+			if err := RuntimeOf(t.Site.Cluster).images.Put(ctx, t, lacking, e); err != nil {
 				return err
 			}
-			if lacking, err = t.lackingImages(ctx); err != nil || len(lacking) == 0 {
+			if lacking, err = lackingImages(ctx, t); err != nil || len(lacking) == 0 {
 				return err
 			}
 			return fmt.Errorf("the runtime took the images and does not have %s", lacking[0].Ref)
@@ -94,47 +96,47 @@ func preloadTask() Task {
 	}
 }
 
-func (t *Target) lackingImages(ctx context.Context) ([]nodeImage, error) {
-	images, err := t.images(ctx)
+func lackingImages(ctx context.Context, t *task.Host) ([]NodeImage, error) {
+	images, err := Images(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	return runtimeOf(t.run.cluster).images.lacks(ctx, t, images)
+	return RuntimeOf(t.Site.Cluster).images.lacks(ctx, t, images)
 }
 
-// images returns the images of the bundle that the host needs: those of the tasks for its roles, and those that no task
+// Images returns the Images of the bundle that the host needs: those of the tasks for its roles, and those that no task
 // declares, of addons for one, whose pods may run on every node.
-func (t *Target) images(ctx context.Context) ([]nodeImage, error) {
-	roles, err := t.run.imageRoles()
+func Images(ctx context.Context, t *task.Host) ([]NodeImage, error) {
+	roles, err := imageRoles(t.Site)
 	if err != nil {
 		return nil, err
 	}
-	wanted := isFor(t.Arch)
-	var list []nodeImage
-	for _, it := range t.run.items {
+	wanted := task.IsFor(t.Arch)
+	var list []NodeImage
+	for _, it := range t.Site.Items {
 		needed, declared := roles[it.Ref]
 		if it.Kind != bundle.KindImage || declared && !slices.ContainsFunc(needed, t.Is) {
 			continue
 		}
-		it, some, err := t.run.Bundle.Narrow(ctx, it, wanted)
+		it, some, err := t.Site.Bundle.Narrow(ctx, it, wanted)
 		if err != nil {
 			return nil, err
 		}
 		if some {
-			list = append(list, nodeImage{it, imageNames(it)})
+			list = append(list, NodeImage{it, imageNames(it)})
 		}
 	}
 	return list, nil
 }
 
 // imageRoles returns, by reference, the roles of the hosts that need the images which tasks declare.
-func (r *Site) imageRoles() (map[string][]manifest.Role, error) {
+func imageRoles(r *task.Site) (map[string][]manifest.Role, error) {
 	roles := map[string][]manifest.Role{}
-	for _, d := range r.demands {
+	for _, d := range r.Demands {
 		if d.Kind != manifest.ItemImage {
 			continue
 		}
-		refs, err := catalog.Refs(r.cluster, d.Need, "")
+		refs, err := catalog.Refs(r.Cluster, d.Need, "")
 		if err != nil {
 			return nil, err
 		}
@@ -160,7 +162,7 @@ func imageNames(it bundle.Item) []string {
 }
 
 // stream runs a command that reads what write writes, and tells how far it is.
-func (t *Target) stream(ctx context.Context, e Event, write func(ctx context.Context, w io.Writer) error, args ...string) error {
+func stream(ctx context.Context, t *task.Host, e task.Event, write func(ctx context.Context, w io.Writer) error, args ...string) error {
 	r, w := io.Pipe()
 	group, inner := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -171,7 +173,7 @@ func (t *Target) stream(ctx context.Context, e Event, write func(ctx context.Con
 		}
 		return err
 	})
-	err := t.on.Run(inner, host.Cmd{Args: args, Stdin: &metered{ReadCloser: r, run: t.run, event: &e}})
+	err := t.Conn.Run(inner, host.Cmd{Args: args, Stdin: &task.MeteredReader{ReadCloser: r, Run: t.Site, Event: &e}})
 	_ = r.CloseWithError(errStreamEnded)
 	if written := group.Wait(); written != nil {
 		return written // the bundle could not be read: of that, the command only has the half of an archive
@@ -181,22 +183,22 @@ func (t *Target) stream(ctx context.Context, e Event, write func(ctx context.Con
 
 var errStreamEnded = errors.New("the host reads no more")
 
-// containerdImages gives images to containerd, in the kubelet's namespace.
-type containerdImages struct {
-	ctr []string // the command
+// ContainerdImages gives images to containerd, in the kubelet's namespace.
+type ContainerdImages struct {
+	Ctr []string // the command
 }
 
-// pinnedLabel keeps the kubelet from deleting an image when the disk fills: nothing could bring it back.
+// PinnedLabel keeps the kubelet from deleting an image when the disk fills: nothing could bring it back.
 // https://github.com/containerd/containerd/blob/v2.1.4/internal/cri/labels/labels.go
-const pinnedLabel = "io.cri-containerd.pinned=pinned"
+const PinnedLabel = "io.cri-containerd.pinned=pinned"
 
-func (c containerdImages) command(args ...string) []string {
-	return slices.Concat(c.ctr, []string{"--namespace=k8s.io"}, args)
+func (c ContainerdImages) command(args ...string) []string {
+	return slices.Concat(c.Ctr, []string{"--namespace=k8s.io"}, args)
 }
 
 // held returns the digests of images by name, and which of them are pinned.
-func (c containerdImages) held(ctx context.Context, t *Target) (digests map[string]string, pinned map[string]bool, err error) {
-	out, err := t.output(withoutOutput(ctx), c.command("images", "list")...)
+func (c ContainerdImages) held(ctx context.Context, t *task.Host) (digests map[string]string, pinned map[string]bool, err error) {
+	out, err := t.Output(task.WithoutOutput(ctx), c.command("images", "list")...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -209,27 +211,27 @@ func (c containerdImages) held(ctx context.Context, t *Target) (digests map[stri
 		i := slices.IndexFunc(fields, func(f string) bool { return strings.HasPrefix(f, "sha256:") })
 		if i > 0 {
 			digests[fields[0]] = fields[i]
-			pinned[fields[0]] = slices.Contains(strings.Split(fields[len(fields)-1], ","), pinnedLabel)
+			pinned[fields[0]] = slices.Contains(strings.Split(fields[len(fields)-1], ","), PinnedLabel)
 		}
 	}
 	return digests, pinned, nil
 }
 
-func (c containerdImages) lacks(ctx context.Context, t *Target, images []nodeImage) ([]nodeImage, error) {
+func (c ContainerdImages) lacks(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error) {
 	digests, pinned, err := c.held(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(images), func(it nodeImage) bool {
+	return slices.DeleteFunc(slices.Clone(images), func(it NodeImage) bool {
 		return !slices.ContainsFunc(it.names, func(name string) bool {
 			return digests[name] != it.Descriptor.Digest.String() || !pinned[name]
 		})
 	}), nil
 }
 
-// put sends one archive of all images, without the blobs that an interrupted run has brought already: those stay for a day
+// Put sends one archive of all images, without the blobs that an interrupted run has brought already: those stay for a day
 // (ctr's lease). containerd checks every blob against its digest.
-func (c containerdImages) put(ctx context.Context, t *Target, images []nodeImage, e Event) error {
+func (c ContainerdImages) Put(ctx context.Context, t *task.Host, images []NodeImage, e task.Event) error {
 	digests, pinned, err := c.held(ctx, t)
 	if err != nil {
 		return err
@@ -254,15 +256,15 @@ func (c containerdImages) put(ctx context.Context, t *Target, images []nodeImage
 		}
 	}
 	for _, name := range names {
-		if err := t.command(ctx, c.command("images", "label", name, pinnedLabel)...); err != nil {
+		if err := t.Run(ctx, c.command("images", "label", name, PinnedLabel)...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c containerdImages) send(ctx context.Context, t *Target, items []bundle.Item, e Event) error {
-	out, err := t.output(withoutOutput(ctx), c.command("content", "list", "--quiet")...)
+func (c ContainerdImages) send(ctx context.Context, t *task.Host, items []bundle.Item, e task.Event) error {
+	out, err := t.Output(task.WithoutOutput(ctx), c.command("content", "list", "--quiet")...)
 	if err != nil {
 		return err
 	}
@@ -278,23 +280,23 @@ func (c containerdImages) send(ctx context.Context, t *Target, items []bundle.It
 	if local {
 		args = append(args, "--local")
 	}
-	return t.stream(ctx, e, func(ctx context.Context, w io.Writer) error {
-		return t.run.Bundle.WriteMissing(ctx, w, items, func(d digest.Digest) bool { return has[d] })
+	return stream(ctx, t, e, func(ctx context.Context, w io.Writer) error {
+		return t.Site.Bundle.WriteMissing(ctx, w, items, func(d digest.Digest) bool { return has[d] })
 	}, append(args, "-")...)
 }
 
 // local tells whether ctr has to be told to import by itself, as it has done before 1.7: containerd's transfer service wants
 // every image of an index.
-func (c containerdImages) local(ctx context.Context, t *Target) (bool, error) {
-	help, err := t.output(withoutOutput(ctx), c.command("images", "import", "--help")...)
+func (c ContainerdImages) local(ctx context.Context, t *task.Host) (bool, error) {
+	help, err := t.Output(task.WithoutOutput(ctx), c.command("images", "import", "--help")...)
 	return strings.Contains(string(help), "--local"), err
 }
 
 // dockerImages gives images to Docker.
 type dockerImages struct{}
 
-func (dockerImages) lacks(ctx context.Context, t *Target, images []nodeImage) ([]nodeImage, error) {
-	out, err := t.output(withoutOutput(ctx), "docker", "image", "list", "--no-trunc", "--format={{.Repository}}:{{.Tag}} {{.ID}}")
+func (dockerImages) lacks(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error) {
+	out, err := t.Output(task.WithoutOutput(ctx), "docker", "image", "list", "--no-trunc", "--format={{.Repository}}:{{.Tag}} {{.ID}}")
 	if err != nil {
 		return nil, err
 	}
@@ -305,13 +307,13 @@ func (dockerImages) lacks(ctx context.Context, t *Target, images []nodeImage) ([
 			ids[full] = id
 		}
 	}
-	var lacking []nodeImage
+	var lacking []NodeImage
 	for _, it := range images {
-		one, err := t.platformImage(ctx, it.Item)
+		one, err := PlatformImage(ctx, t, it.Item)
 		if err != nil {
 			return nil, err
 		}
-		config, err := t.run.configOf(ctx, one.Descriptor.Digest)
+		config, err := configOf(ctx, t.Site, one.Descriptor.Digest)
 		if err != nil {
 			return nil, err
 		}
@@ -328,21 +330,21 @@ func (dockerImages) lacks(ctx context.Context, t *Target, images []nodeImage) ([
 }
 
 // dockerName returns the tag that an image is loaded under.
-func dockerName(it nodeImage) (string, error) {
+func dockerName(it NodeImage) (string, error) {
 	if name := it.names[0]; !strings.Contains(name, "@") {
 		return name, nil
 	}
 	return "", fmt.Errorf("%s has no tag, and Docker takes images without one from registries only: give it a tag in the manifest, or use containerd", it.Ref)
 }
 
-func (dockerImages) put(ctx context.Context, t *Target, images []nodeImage, e Event) error {
+func (dockerImages) Put(ctx context.Context, t *task.Host, images []NodeImage, e task.Event) error {
 	for _, it := range images {
-		one, err := t.platformImage(ctx, it.Item)
+		one, err := PlatformImage(ctx, t, it.Item)
 		if err != nil {
 			return err
 		}
-		if err := t.stream(ctx, e, func(ctx context.Context, w io.Writer) error {
-			return t.run.Bundle.WriteDockerArchive(ctx, w, one)
+		if err := stream(ctx, t, e, func(ctx context.Context, w io.Writer) error {
+			return t.Site.Bundle.WriteDockerArchive(ctx, w, one)
 		}, "docker", "load", "--quiet"); err != nil {
 			return err
 		}
@@ -350,14 +352,14 @@ func (dockerImages) put(ctx context.Context, t *Target, images []nodeImage, e Ev
 	return nil
 }
 
-// platformImage returns the image for the host's platform.
-func (t *Target) platformImage(ctx context.Context, it bundle.Item) (bundle.Item, error) {
-	return t.run.Bundle.ForPlatform(ctx, it, isFor(t.Arch))
+// PlatformImage returns the image for the host's platform.
+func PlatformImage(ctx context.Context, t *task.Host, it bundle.Item) (bundle.Item, error) {
+	return t.Site.Bundle.ForPlatform(ctx, it, task.IsFor(t.Arch))
 }
 
 // configOf returns the digest of an image's configuration.
-func (r *Site) configOf(ctx context.Context, image digest.Digest) (digest.Digest, error) {
-	data, err := r.Bundle.ReadBlob(ctx, image, maxManifest)
+func configOf(ctx context.Context, r *task.Site, image digest.Digest) (digest.Digest, error) {
+	data, err := r.Bundle.ReadBlob(ctx, image, task.MaxManifest)
 	if err != nil {
 		return "", err
 	}

@@ -1,4 +1,4 @@
-package installer
+package cri
 
 import (
 	"context"
@@ -6,34 +6,35 @@ import (
 	"slices"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const crictlConfig = "/etc/crictl.yaml"
+const CrictlConfig = "/etc/crictl.yaml"
 
-// toolTasks give operators the programs that the cluster file names (cri.tools), made ready for the nodes' runtime.
-func toolTasks(c *manifest.Cluster) []Task {
+// ToolTasks give operators the programs that the cluster file names (cri.tools), made ready for the nodes' runtime.
+func ToolTasks(c *manifest.Cluster) []task.Task {
 	if len(c.CRI.Tools) == 0 {
 		return nil
 	}
-	var files []Place
-	var texts []textFile
+	var files []task.Place
+	var texts []task.File
 	if slices.Contains(c.CRI.Tools, "crictl") {
-		files = append(files, Place{"crictl", "crictl", "/usr/local/bin/crictl", executable})
-		socket := runtimeOf(c).socket
+		files = append(files, task.Place{Component: "crictl", Member: "crictl", Path: "/usr/local/bin/crictl", Mode: task.Executable})
+		socket := RuntimeOf(c).Socket
 		// https://github.com/kubernetes-sigs/cri-tools/blob/master/docs/crictl.md
-		texts = append(texts, textFile{crictlConfig, 0o644, fmt.Appendf(nil, "%s\nruntime-endpoint: %s\nimage-endpoint: %s\ntimeout: 5\n", hostfile.Mark, socket, socket)})
+		texts = append(texts, task.File{Path: CrictlConfig, Mode: 0o644, Data: fmt.Appendf(nil, "%s\nruntime-endpoint: %s\nimage-endpoint: %s\ntimeout: 5\n", hostfile.Mark, socket, socket)})
 	}
 	if slices.Contains(c.CRI.Tools, "nerdctl") {
-		files = append(files, Place{"nerdctl", "nerdctl", "/usr/local/bin/nerdctl", executable})
+		files = append(files, task.Place{Component: "nerdctl", Member: "nerdctl", Path: "/usr/local/bin/nerdctl", Mode: task.Executable})
 		// https://github.com/containerd/nerdctl/blob/main/docs/config.md
-		texts = append(texts, textFile{"/etc/nerdctl/nerdctl.toml", 0o644, []byte(hostfile.Mark + "\nnamespace = \"k8s.io\"\ncni_path = \"/opt/cni/bin\"\n")})
+		texts = append(texts, task.File{Path: "/etc/nerdctl/nerdctl.toml", Mode: 0o644, Data: []byte(hostfile.Mark + "\nnamespace = \"k8s.io\"\ncni_path = \"/opt/cni/bin\"\n")})
 	}
-	return []Task{settle(Task{
+	return []task.Task{task.Settle(task.Task{
 		Name:   "runtime-tools",
 		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Files:  files,
-		Leaves: Leaves{Paths: []string{crictlConfig, "/etc/nerdctl"}},
-	}, func(context.Context, *Target) (setting, error) { return setting{files: texts}, nil })}
+		Leaves: task.Leaves{Paths: []string{CrictlConfig, "/etc/nerdctl"}},
+	}, func(context.Context, *task.Host) (task.Setting, error) { return task.Setting{Files: texts}, nil })}
 }

@@ -1,8 +1,8 @@
-package installer
+package diagnose
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"fmt"
 	"path"
@@ -11,14 +11,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
-	// failuresDir has a directory for each time that kubeadm or a chart failed.
-	failuresDir = "failures"
+	// FailuresDir has a directory for each time that kubeadm or a chart failed.
+	FailuresDir = "failures"
 	// collectTimeout bounds what is asked of a host that may be in a bad way.
 	collectTimeout = 30 * time.Second
 	// journalLines is what is kept of a unit's log, podLogBytes of all containers' logs on a host.
@@ -64,9 +66,9 @@ type collected struct{ name, text string }
 //go:embed scripts/pod-logs.sh
 var podLogsScript string
 
-// explain adds to an error of kubeadm what the kubelet, the runtime and the control plane's containers have logged since a
+// Explain adds to an error of kubeadm what the kubelet, the runtime and the control plane's containers have logged since a
 // time, and the likely cause. A host that cannot be asked leaves the error as it is.
-func (t *Target) explain(ctx context.Context, since time.Time, err error) error {
+func Explain(ctx context.Context, t *task.Host, since time.Time, err error) error {
 	var failed *host.ExitError
 	if ctx.Err() != nil || !errors.As(err, &failed) {
 		return err
@@ -77,27 +79,27 @@ func (t *Target) explain(ctx context.Context, since time.Time, err error) error 
 	texts := []collected{{"kubeadm.txt", err.Error() + "\n"}}
 	// Containers' logs first: what kept the API server from starting is there, and the kubelet only says that it is not up.
 	pods := host.Script("pod-logs.sh", podLogsScript, strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes))
-	if out, askErr := t.output(withoutOutput(ctx), pods...); askErr == nil {
+	if out, askErr := t.Output(task.WithoutOutput(ctx), pods...); askErr == nil {
 		texts = append(texts, collected{"containers.log", string(out)})
 	}
-	for _, unit := range slices.Concat([]string{"kubelet"}, runtimeOf(t.run.cluster).units) {
+	for _, unit := range slices.Concat([]string{"kubelet"}, cri.RuntimeOf(t.Site.Cluster).Units) {
 		name := strings.TrimSuffix(unit, ".service")
-		out, askErr := t.output(withoutOutput(ctx), "journalctl", "--no-pager", "--quiet", "--output=cat", "--unit="+name, "--lines="+journalLines, from)
+		out, askErr := t.Output(task.WithoutOutput(ctx), "journalctl", "--no-pager", "--quiet", "--output=cat", "--unit="+name, "--lines="+journalLines, from)
 		if askErr == nil {
 			texts = append(texts, collected{name + ".log", string(out)})
 		}
 	}
-	return t.explained(err, texts)
+	return explained(t, err, texts)
 }
 
-// explainPods adds to an error of a chart what its pods' events and containers say.
-func (t *Target) explainPods(ctx context.Context, namespace string, err error) error {
-	if err == nil || ctx.Err() != nil || isGone(err) {
+// ExplainPods adds to an error of a chart what its pods' events and containers say.
+func ExplainPods(ctx context.Context, t *task.Host, namespace string, err error) error {
+	if err == nil || ctx.Err() != nil || task.IsGone(err) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
-	pods, askErr := t.kube().Pods(ctx, "--namespace="+namespace)
+	pods, askErr := t.Kube().Pods(ctx, "--namespace="+namespace)
 	if askErr != nil {
 		return err
 	}
@@ -115,21 +117,21 @@ func (t *Target) explainPods(ctx context.Context, namespace string, err error) e
 			".events.txt": {"get", "events", "--field-selector=involvedObject.name=" + name, "--sort-by=.lastTimestamp"},
 			".log":        {"logs", name, "--all-containers", "--prefix", "--tail=100"},
 		} {
-			if out, askErr := t.kubectl(withoutOutput(ctx), append(args, "--namespace="+namespace)...); askErr == nil {
+			if out, askErr := t.Kubectl(task.WithoutOutput(ctx), append(args, "--namespace="+namespace)...); askErr == nil {
 				texts = append(texts, collected{name + suffix, string(out)})
 			}
 		}
 	}
-	return t.explained(err, texts)
+	return explained(t, err, texts)
 }
 
 // explained keeps the texts in the work directory and looks for a cause in them.
-func (t *Target) explained(err error, texts []collected) error {
-	dir := path.Join(failuresDir, t.run.Now().UTC().Format("20060102T150405Z")+"-"+t.Name)
-	e := &ExplainedError{Err: err, Dir: t.run.dir.join(dir)}
+func explained(t *task.Host, err error, texts []collected) error {
+	dir := path.Join(FailuresDir, t.Site.Now().UTC().Format("20060102T150405Z")+"-"+t.Name)
+	e := &ExplainedError{Err: err, Dir: t.Site.Dir.Join(dir)}
 	for i := range texts {
-		texts[i].text = plain.Lines(t.run.mask.mask(texts[i].text))
-		if failed := t.run.dir.write(path.Join(dir, texts[i].name), []byte(texts[i].text)); failed != nil {
+		texts[i].text = plain.Lines(t.Site.Mask.Mask(texts[i].text))
+		if failed := t.Site.Dir.Write(path.Join(dir, texts[i].name), []byte(texts[i].text)); failed != nil {
 			e.Dir = "" // the disk may be what is full; the error is more than its logs
 		}
 	}

@@ -1,4 +1,4 @@
-package installer
+package endpoint
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -18,67 +19,67 @@ import (
 const (
 	// haproxyName is the name of the task and of its static pod.
 	haproxyName     = "haproxy"
-	haproxyConfig   = configDir + "/haproxy.cfg"
-	haproxyManifest = manifestsDir + "/haproxy.yaml"
+	haproxyConfig   = task.ConfigDir + "/haproxy.cfg"
+	haproxyManifest = kube.ManifestsDir + "/haproxy.yaml"
 	// haproxyHealth is the port on the loopback interface where haproxy says that it works, as KubeKey has it.
 	haproxyHealth = 8081
 )
 
-// haproxyTask gives every worker that is no control plane a proxy to all API servers. A worker gets it when it is a node:
+// HAProxyTask gives every worker that is no control plane a proxy to all API servers. A worker gets it when it is a node:
 // its kubelet runs it.
-func haproxyTask() Task {
-	task := settle(Task{
+func HAProxyTask() task.Task {
+	step := task.Settle(task.Task{
 		Name:    haproxyName,
 		Roles:   []manifest.Role{manifest.RoleWorker},
 		Images:  []string{"haproxy"},
 		Follows: true,
-		Leaves:  Leaves{Paths: []string{haproxyConfig}},
+		Leaves:  task.Leaves{Paths: []string{haproxyConfig}},
 	}, haproxySetting)
-	look := task.Done
-	task.Done = func(ctx context.Context, t *Target) (bool, error) {
+	look := step.Done
+	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
 		if t.Is(manifest.RoleControlPlane) {
 			return true, nil // its own API server is nearer
 		}
 		return look(ctx, t)
 	}
-	return task
+	return step
 }
 
-func haproxySetting(_ context.Context, t *Target) (setting, error) {
-	config, err := t.run.haproxyConfig()
+func haproxySetting(_ context.Context, t *task.Host) (task.Setting, error) {
+	config, err := HAProxyConfig(t.Site)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	pod, err := t.run.haproxyPod(config)
+	pod, err := HAProxyPod(t.Site, config)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	return setting{
+	return task.Setting{
 		// The configuration first: the pod's annotation has its digest, so that the kubelet starts another pod for another one.
-		files: []textFile{{haproxyConfig, 0o644, config}, {haproxyManifest, 0o600, pod}},
-		ready: func(ctx context.Context, t *Target) error {
-			if err := t.staticPodRuns(ctx, haproxyName, textFile{data: pod}); err != nil {
+		Files: []task.File{{Path: haproxyConfig, Mode: 0o644, Data: config}, {Path: haproxyManifest, Mode: 0o600, Data: pod}},
+		Ready: func(ctx context.Context, t *task.Host) error {
+			if err := staticPodRuns(ctx, t, haproxyName, task.File{Data: pod}); err != nil {
 				return err
 			}
-			ca, err := t.read(ctx, clusterCA)
+			ca, err := t.Read(ctx, kube.ClusterCA)
 			if err != nil {
 				return err
 			}
-			own := net.JoinHostPort(t.run.loopback().String(), strconv.Itoa(manifest.DefaultPort))
-			return eventually(ctx, endpointWait, func(ctx context.Context) error { return t.apiAnswers(ctx, own, ca) })
+			own := net.JoinHostPort(t.Site.Loopback().String(), strconv.Itoa(manifest.DefaultPort))
+			return task.Eventually(ctx, endpointWait, func(ctx context.Context) error { return APIAnswers(ctx, t, own, ca) })
 		},
 	}, nil
 }
 
-// haproxyConfig forwards connections to the API servers that are ready, the least busy first. Each is asked over TLS,
+// HAProxyConfig forwards connections to the API servers that are ready, the least busy first. Each is asked over TLS,
 // and has to have a certificate of the cluster's authority with the name that all API servers' certificates have.
-func (r *Site) haproxyConfig() ([]byte, error) {
+func HAProxyConfig(r *task.Site) ([]byte, error) {
 	var b bytes.Buffer
-	own := r.loopback().String()
+	own := r.Loopback().String()
 	fmt.Fprintf(&b, haproxyText, net.JoinHostPort(own, strconv.Itoa(haproxyHealth)), net.JoinHostPort(own, strconv.Itoa(manifest.DefaultPort)))
-	for _, t := range r.withRole(manifest.RoleControlPlane) {
+	for _, t := range r.WithRole(manifest.RoleControlPlane) {
 		if !t.IP.IsValid() {
-			return nil, &AddressError{Host: t.Name}
+			return nil, &task.AddressError{Host: t.Name}
 		}
 		fmt.Fprintf(&b, "    server %s %s\n", t.Name, net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort)))
 	}
@@ -118,8 +119,8 @@ backend api
     default-server check check-ssl verify required verifyhost kubernetes ca-file /usr/local/etc/haproxy/ca.crt inter 2s fall 2 rise 1 on-marked-down shutdown-sessions
 `
 
-func (r *Site) haproxyPod(config []byte) ([]byte, error) {
-	image, err := catalog.ImageRef(r.cluster, "haproxy")
+func HAProxyPod(r *task.Site, config []byte) ([]byte, error) {
+	image, err := catalog.ImageRef(r.Cluster, "haproxy")
 	if err != nil {
 		return nil, err
 	}
@@ -132,11 +133,11 @@ func (r *Site) haproxyPod(config []byte) ([]byte, error) {
 			Command:       []string{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
 			Resources:     kube.Requests("25m", "32Mi"),
 			VolumeMounts:  []corev1.VolumeMount{mount("config", "/usr/local/etc/haproxy/haproxy.cfg"), mount("ca", "/usr/local/etc/haproxy/ca.crt")},
-			LivenessProbe: kube.HTTPProbe(r.loopback().String(), "/healthz", haproxyHealth),
+			LivenessProbe: kube.HTTPProbe(r.Loopback().String(), "/healthz", haproxyHealth),
 		}},
 		Volumes: []corev1.Volume{
 			kube.HostVolume("config", haproxyConfig, corev1.HostPathFile),
-			kube.HostVolume("ca", clusterCA, corev1.HostPathFile),
+			kube.HostVolume("ca", kube.ClusterCA, corev1.HostPathFile),
 		},
 	})
 }

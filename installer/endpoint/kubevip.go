@@ -1,4 +1,4 @@
-package installer
+package endpoint
 
 import (
 	"context"
@@ -11,7 +11,10 @@ import (
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/authority"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -19,61 +22,61 @@ import (
 const (
 	// kubeVIPName is the name of the task and of its static pod.
 	kubeVIPName     = "kube-vip"
-	kubeVIPManifest = manifestsDir + "/kube-vip.yaml"
-	superAdminConf  = "/etc/kubernetes/super-admin.conf"
+	KubeVIPManifest = kube.ManifestsDir + "/kube-vip.yaml"
+	SuperAdminConf  = "/etc/kubernetes/super-admin.conf"
 )
 
-// kubeVIPTask keeps kube-vip as it shall be on control planes that are nodes. A host that becomes one gets it before
-// kubeadm runs, see beforeKubeadm: kubeadm init and join go through its address already.
-func kubeVIPTask() Task {
-	return Task{
+// KubeVIPTask keeps kube-vip as it shall be on control planes that are nodes. A host that becomes one gets it before
+// kubeadm runs, see BeforeKubeadm: kubeadm init and join go through its address already.
+func KubeVIPTask() task.Task {
+	return task.Task{
 		Name:   kubeVIPName,
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
 		Images: []string{"kube-vip"},
-		Leaves: Leaves{Undo: dropVIP},
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if member, err := t.isMember(ctx); err != nil || !member {
-				return err == nil && t != t.run.firstControlPlane(), err
+		Leaves: task.Leaves{Undo: DropVIP},
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if member, err := member.IsMember(ctx, t); err != nil || !member {
+				return err == nil && t != t.Site.FirstControlPlane(), err
 			}
-			file, err := t.kubeVIP(ctx, adminConf)
+			file, err := kubeVIP(ctx, t, kube.AdminConf)
 			if err != nil {
 				return false, err
 			}
-			return t.has(ctx, file)
+			return t.HasFiles(ctx, file)
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			file, err := t.kubeVIP(ctx, adminConf)
+		Do: func(ctx context.Context, t *task.Host) error {
+			file, err := kubeVIP(ctx, t, kube.AdminConf)
 			if err != nil {
 				return err
 			}
-			if err := t.write(ctx, file); err != nil {
+			if err := t.Write(ctx, file); err != nil {
 				return err
 			}
 			// Until the kubelet has ended the earlier pod, that one has the address still, and then nobody for a moment.
-			return t.staticPodRuns(ctx, kubeVIPName, file)
+			return staticPodRuns(ctx, t, kubeVIPName, file)
 		},
 	}
 }
 
-// beforeKubeadm puts on a host what has to run as soon as its kubelet does.
-func (t *Target) beforeKubeadm(ctx context.Context, begins bool) error {
+// BeforeKubeadm puts on a host what has to run as soon as its kubelet does.
+func BeforeKubeadm(ctx context.Context, t *task.Host, begins bool) error {
 	if begins {
-		if err := t.putAuthorities(ctx); err != nil {
+		if err := authority.PutAuthorities(ctx, t); err != nil {
 			return err
 		}
 	}
-	if t.run.cluster.ControlPlaneEndpoint.Type != manifest.EndpointKubeVIP || !t.Is(manifest.RoleControlPlane) {
+	if t.Site.Cluster.ControlPlaneEndpoint.Type != manifest.EndpointKubeVIP || !t.Is(manifest.RoleControlPlane) {
 		return nil
 	}
-	conf := adminConf
-	if begins && hasSuperAdmin(t.run.cluster) {
-		conf = superAdminConf // admin.conf has no rights until kubeadm has given it some, which goes through the address
+	conf := kube.AdminConf
+	if begins && hasSuperAdmin(t.Site.Cluster) {
+		conf = SuperAdminConf // admin.conf has no rights until kubeadm has given it some, which goes through the address
 	}
-	file, err := t.kubeVIP(ctx, conf)
+	file, err := kubeVIP(ctx, t, conf)
 	if err != nil {
 		return err
 	}
-	return t.write(ctx, file)
+	return t.Write(ctx, file)
 }
 
 // hasSuperAdmin tells whether kubeadm init writes super-admin.conf, as it does since Kubernetes 1.29.
@@ -86,18 +89,18 @@ func hasSuperAdmin(c *manifest.Cluster) bool {
 // kubeVIP returns the static pod that announces the endpoint's address by ARP (or NDP) from the control plane that holds
 // a lease. Names and values of the environment: https://kube-vip.io/docs/installation/flags/. It asks the API server of
 // its own host, by the name that is in every API server's certificate.
-func (t *Target) kubeVIP(ctx context.Context, conf string) (textFile, error) {
-	vip, err := t.run.vip()
+func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) {
+	vip, err := vip(t.Site)
 	if err != nil {
-		return textFile{}, err
+		return task.File{}, err
 	}
-	link, err := t.vipInterface(ctx, vip)
+	link, err := vipInterface(ctx, t, vip)
 	if err != nil {
-		return textFile{}, err
+		return task.File{}, err
 	}
-	image, err := catalog.ImageRef(t.run.cluster, "kube-vip")
+	image, err := catalog.ImageRef(t.Site.Cluster, "kube-vip")
 	if err != nil {
-		return textFile{}, err
+		return task.File{}, err
 	}
 	// The lease's times are what kube-vip's own manifests have.
 	env := []corev1.EnvVar{
@@ -120,23 +123,23 @@ func (t *Target) kubeVIP(ctx context.Context, conf string) (textFile, error) {
 		env = append(env, corev1.EnvVar{Name: one[0], Value: one[1]})
 	}
 	data, err := kube.StaticPod(kubeVIPName, nil, corev1.PodSpec{
-		HostAliases: []corev1.HostAlias{{IP: t.run.loopback().String(), Hostnames: []string{"kubernetes"}}},
+		HostAliases: []corev1.HostAlias{{IP: t.Site.Loopback().String(), Hostnames: []string{"kubernetes"}}},
 		Containers: []corev1.Container{{
 			Name: kubeVIPName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"manager"}, Env: env,
 			SecurityContext: &corev1.SecurityContext{
 				Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}, Drop: []corev1.Capability{"ALL"}},
 			},
-			VolumeMounts: []corev1.VolumeMount{{Name: "kubeconfig", MountPath: adminConf, ReadOnly: true}},
+			VolumeMounts: []corev1.VolumeMount{{Name: "kubeconfig", MountPath: kube.AdminConf, ReadOnly: true}},
 		}},
 		// Of type File, so that the pod waits for it: without a type, a directory would be made in its place.
 		Volumes: []corev1.Volume{kube.HostVolume("kubeconfig", conf, corev1.HostPathFile)},
 	})
-	return textFile{kubeVIPManifest, 0o600, data}, err
+	return task.File{Path: KubeVIPManifest, Mode: 0o600, Data: data}, err
 }
 
 // vip is the address that kube-vip announces.
-func (r *Site) vip() (netip.Addr, error) {
-	host, _, err := net.SplitHostPort(r.endpoint())
+func vip(r *task.Site) (netip.Addr, error) {
+	host, _, err := net.SplitHostPort(r.Endpoint())
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("controlPlaneEndpoint.address: %w", err)
 	}
@@ -148,67 +151,31 @@ func (r *Site) vip() (netip.Addr, error) {
 }
 
 // vipInterface is the interface that the operator names, or the one whose network has the address in it.
-func (t *Target) vipInterface(ctx context.Context, vip netip.Addr) (string, error) {
-	c, err := t.run.on(t.Host)
+func vipInterface(ctx context.Context, t *task.Host, vip netip.Addr) (string, error) {
+	c, err := t.Site.ClusterOn(t.Host)
 	if err != nil {
 		return "", err
 	}
 	if name := c.ControlPlaneEndpoint.Interface; name != "" {
 		return name, nil
 	}
-	out, err := t.output(ctx, "ip", "-oneline", "address", "show")
+	out, err := t.Output(ctx, "ip", "-oneline", "address", "show")
 	if err != nil {
 		return "", err
 	}
-	if name := interfaceWith(string(out), vip); name != "" {
+	if name := task.InterfaceWith(string(out), vip); name != "" {
 		return name, nil
 	}
 	return "", fmt.Errorf("no interface of %s has a network with the address %s: choose one of the control planes' network, or name controlPlaneEndpoint.interface", t.Name, vip)
 }
 
-// interfaceWith finds, in what `ip -oneline address` prints, the interface whose network has an address in it.
-func interfaceWith(text string, a netip.Addr) string {
-	for line := range strings.Lines(text) {
-		// 2: eth0    inet 10.0.0.3/24 brd 10.0.0.255 scope global eth0\ ...
-		const name, address = 1, 3
-		fields := strings.Fields(line)
-		if len(fields) <= address {
-			continue
-		}
-		p, err := netip.ParsePrefix(fields[address])
-		if err == nil && p.Contains(a) && p.Addr() != a {
-			return strings.TrimSuffix(fields[name], ":")
-		}
-	}
-	return ""
-}
-
-// dropVIP takes the address off the interface where kube-vip was ended before it could.
-func dropVIP(ctx context.Context, t *Target) error {
-	vip, err := netip.ParseAddr(hostOf(t.run.cluster.ControlPlaneEndpoint.Address))
+// DropVIP takes the address off the interface where kube-vip was ended before it could.
+func DropVIP(ctx context.Context, t *task.Host) error {
+	vip, err := netip.ParseAddr(hostOf(t.Site.Cluster.ControlPlaneEndpoint.Address))
 	if err != nil {
 		return nil //nolint:nilerr // a name was never announced
 	}
-	return t.dropAddress(ctx, vip)
-}
-
-// dropAddress takes an address that is announced, and no host's own, off its interface.
-func (t *Target) dropAddress(ctx context.Context, a netip.Addr) error {
-	own := netip.PrefixFrom(a, a.BitLen()).String()
-	out, err := t.output(ctx, "ip", "-oneline", "address", "show", "to", own)
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(out)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		if _, err := t.test(ctx, "ip", "address", "delete", own, "dev", strings.TrimSuffix(fields[1], ":")); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.DropAddress(ctx, vip)
 }
 
 // hostOf returns the host of host or host:port.

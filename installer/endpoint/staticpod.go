@@ -1,4 +1,4 @@
-package installer
+package endpoint
 
 import (
 	"context"
@@ -6,21 +6,19 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-const (
-	manifestsDir = "/etc/kubernetes/manifests"
-	// staticPodWait is how long a kubelet may take to end a static pod and to start the next: it looks every 20 seconds, and
-	// pods have 30 to end.
-	staticPodWait = 3 * time.Minute
-)
+// staticPodWait is how long a kubelet may take to end a static pod and to start the next: it looks every 20 seconds, and
+// pods have 30 to end.
+const staticPodWait = 3 * time.Minute
 
 // staticPodRuns waits until the host's kubelet runs this static pod and not an earlier one.
-func (t *Target) staticPodRuns(ctx context.Context, name string, file textFile) error {
-	digest, err := kube.StaticPodDigest(file.data)
+func staticPodRuns(ctx context.Context, t *task.Host, name string, file task.File) error {
+	digest, err := kube.StaticPodDigest(file.Data)
 	if err != nil {
 		return fmt.Errorf("static pod %s: %w", name, err)
 	}
-	lead := t.run.firstControlPlane()
-	return eventually(ctx, staticPodWait, func(ctx context.Context) error { return lead.kube().StaticPodRuns(ctx, name, t.Name, digest) })
+	lead := t.Site.FirstControlPlane()
+	return task.Eventually(ctx, staticPodWait, func(ctx context.Context) error { return lead.Kube().StaticPodRuns(ctx, name, t.Name, digest) })
 }

@@ -1,4 +1,4 @@
-package installer
+package engine
 
 import (
 	"cmp"
@@ -7,32 +7,33 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// phases runs the phases in order. A host on which a task fails gets no further tasks, and the others go on without it. The
+// Phases runs the Phases in order. A host on which a task fails gets no further tasks, and the others go on without it. The
 // run ends early where they cannot: a task that is done once for the cluster has failed, or waits for a host that has. The
 // error joins those of all hosts.
-func (r *run) phases(ctx context.Context, phases []Phase) error {
+func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 	var errs []error
 	for _, p := range phases {
 		begin, failures := r.Now(), len(errs)
-		r.tell(Event{Phase: p.Name, State: Started})
+		r.Tell(task.Event{Phase: p.Name, State: task.Started})
 		goesOn := true
 		for group := range apart(p.Tasks) {
 			var failed []error
-			if goesOn, failed = r.group(ctx, p.Name, group); len(failed) > 0 {
+			if goesOn, failed = r.Group(ctx, p.Name, group); len(failed) > 0 {
 				errs = append(errs, failed...)
 			}
 			if !goesOn {
 				break
 			}
 		}
-		state := Done
+		state := task.Done
 		if !goesOn || len(errs) > failures {
-			state = Failed
+			state = task.Failed
 		}
-		r.tell(Event{Phase: p.Name, State: state, Duration: r.Now().Sub(begin)})
+		r.Tell(task.Event{Phase: p.Name, State: state, Duration: r.Now().Sub(begin)})
 		if !goesOn {
 			break
 		}
@@ -45,10 +46,10 @@ func (r *run) phases(ctx context.Context, phases []Phase) error {
 }
 
 // apart cuts a phase's tasks into groups: tasks in a row that each host goes through at its own pace, and single ones.
-func apart(tasks []Task) iter.Seq[[]Task] {
-	return func(yield func([]Task) bool) {
+func apart(tasks []task.Task) iter.Seq[[]task.Task] {
+	return func(yield func([]task.Task) bool) {
 		for len(tasks) > 0 {
-			n := slices.IndexFunc(tasks, func(t Task) bool { return !t.Apart })
+			n := slices.IndexFunc(tasks, func(t task.Task) bool { return !t.Apart })
 			switch n {
 			case -1:
 				n = len(tasks)
@@ -63,21 +64,21 @@ func apart(tasks []Task) iter.Seq[[]Task] {
 	}
 }
 
-// group runs a group of tasks on its hosts and tells whether the run goes on.
-func (r *run) group(ctx context.Context, phase string, group []Task) (goesOn bool, errs []error) {
-	task := group[0] // the only one, unless they are apart
-	if waits := r.waitsFor(task); waits != "" {
-		r.tell(Event{Phase: phase, Task: task.Name, State: Skipped, Message: "not begun: it waits for " + waits + ", which failed"})
+// Group runs a Group of tasks on its hosts and tells whether the run goes on.
+func (r *Run) Group(ctx context.Context, phase string, group []task.Task) (goesOn bool, errs []error) {
+	step := group[0] // the only one, unless they are apart
+	if waits := r.waitsFor(step); waits != "" {
+		r.Tell(task.Event{Phase: phase, Task: step.Name, State: task.Skipped, Message: "not begun: it waits for " + waits + ", which failed"})
 		return false, nil
 	}
 	targets, onHost := r.tasksOf(group)
 	found := make([]error, len(targets))
-	if task.Where == OneByOne {
-		r.oneByOne(targets, found, func(t *Target) error { return r.taskOn(ctx, phase, task, t) })
+	if step.Where == task.OneByOne {
+		r.oneByOne(targets, found, func(t *task.Host) error { return r.TaskOn(ctx, phase, step, t) })
 	} else {
-		_ = r.onAll(targets, func(i int, t *Target) error {
+		_ = r.OnAll(targets, func(i int, t *task.Host) error {
 			for _, one := range onHost[t] {
-				if found[i] = r.taskOn(ctx, phase, one, t); found[i] != nil {
+				if found[i] = r.TaskOn(ctx, phase, one, t); found[i] != nil {
 					break
 				}
 			}
@@ -88,37 +89,37 @@ func (r *run) group(ctx context.Context, phase string, group []Task) (goesOn boo
 		if found[i] == nil {
 			continue
 		}
-		t.fell = true
+		t.Failed = true
 		var held *heldError
 		if errors.As(found[i], &held) {
-			r.tell(Event{Phase: phase, Task: task.Name, Host: t.Name, State: Skipped, Message: held.Error()})
+			r.Tell(task.Event{Phase: phase, Task: step.Name, Host: t.Name, State: task.Skipped, Message: held.Error()})
 			continue
 		}
 		errs = append(errs, found[i])
 	}
-	alone := task.once() || task.Where == Here || task.Together
+	alone := step.Once() || step.Where == task.Here || step.Together
 	return ctx.Err() == nil && (len(errs) == 0 || !alone) && r.standing(), errs
 }
 
 // tasksOf returns the hosts that tasks run on, in the order of the inventory, and which of them on each.
-func (r *run) tasksOf(group []Task) ([]*Target, map[*Target][]Task) {
-	var targets []*Target
-	onHost := map[*Target][]Task{}
+func (r *Run) tasksOf(group []task.Task) ([]*task.Host, map[*task.Host][]task.Task) {
+	var targets []*task.Host
+	onHost := map[*task.Host][]task.Task{}
 	for _, task := range group {
-		for _, t := range r.targetsOf(task) {
+		for _, t := range TargetsOf(r.Site, task) {
 			if onHost[t] == nil {
 				targets = append(targets, t)
 			}
 			onHost[t] = append(onHost[t], task)
 		}
 	}
-	order := func(t *Target) int { return slices.Index(r.targets, t) }
-	slices.SortStableFunc(targets, func(a, b *Target) int { return cmp.Compare(order(a), order(b)) })
+	order := func(t *task.Host) int { return slices.Index(r.Hosts, t) }
+	slices.SortStableFunc(targets, func(a, b *task.Host) int { return cmp.Compare(order(a), order(b)) })
 	return targets, onHost
 }
 
 // oneByOne does something on one host after the other. Those after one that failed are held up.
-func (r *run) oneByOne(targets []*Target, found []error, do func(t *Target) error) {
+func (r *Run) oneByOne(targets []*task.Host, found []error, do func(t *task.Host) error) {
 	failed := ""
 	for i, t := range targets {
 		if failed != "" {
@@ -138,19 +139,19 @@ type heldError struct{ by string }
 func (e *heldError) Error() string { return "not begun: it waits for " + e.by + ", which failed" }
 
 // waitsFor returns which host that failed a task cannot do without; "" if there is none.
-func (r *run) waitsFor(task Task) string {
-	needed := func(t *Target) bool {
+func (r *Run) waitsFor(step task.Task) string {
+	needed := func(t *task.Host) bool {
 		switch {
-		case task.Together:
+		case step.Together:
 			return true
-		case task.once():
-			beside := r.cluster.Etcd.Type == manifest.EtcdExternal && t.Is(manifest.RoleEtcd) // the API server needs it
-			return beside || slices.Contains(r.targetsOf(task), t)
+		case step.Once():
+			beside := r.Cluster.Etcd.Type == manifest.EtcdExternal && t.Is(manifest.RoleEtcd) // the API server needs it
+			return beside || slices.Contains(TargetsOf(r.Site, step), t)
 		}
 		return false
 	}
-	for _, t := range r.targets {
-		if t.fell && needed(t) {
+	for _, t := range r.Hosts {
+		if t.Failed && needed(t) {
 			return t.Name
 		}
 	}
@@ -158,32 +159,32 @@ func (r *run) waitsFor(task Task) string {
 }
 
 // standing tells whether there is a host left to work on.
-func (r *run) standing() bool {
-	return len(r.targets) == 0 || slices.ContainsFunc(r.targets, func(t *Target) bool { return !t.fell && r.isWanted(t) })
+func (r *Run) standing() bool {
+	return len(r.Hosts) == 0 || slices.ContainsFunc(r.Hosts, func(t *task.Host) bool { return !t.Failed && r.IsWanted(t) })
 }
 
 // lookAndDo does a task where looking finds that it has to be done, and puts the reason into the event.
-func (r *run) lookAndDo(ctx context.Context, task Task, t *Target, e *Event) (State, error) {
-	if task.Done == nil {
-		if r.DryRun && !task.Look {
-			return Skipped, nil
+func (r *Run) lookAndDo(ctx context.Context, step task.Task, t *task.Host, e *task.Event) (task.State, error) {
+	if step.Done == nil {
+		if r.DryRun && !step.Look {
+			return task.Skipped, nil
 		}
-		return Done, task.Do(ctx, t)
+		return task.Done, step.Do(ctx, t)
 	}
-	looking, why := withReasons(ctx)
-	ok, err := r.isDone(looking, task, t)
+	looking, why := task.WithReasons(ctx)
+	ok, err := r.IsDone(looking, step, t)
 	switch {
 	case err != nil:
-		return Failed, err
+		return task.Failed, err
 	case ok:
-		return Done, nil
+		return task.Done, nil
 	}
-	e.Message = r.mask.mask(why.String())
+	e.Message = r.Mask.Mask(why.String())
 	if r.DryRun {
-		return Would, nil
+		return task.Would, nil
 	}
-	if err := r.place(ctx, t, task.Files, Event{Phase: e.Phase, Task: e.Task, Host: e.Host}); err != nil {
-		return Failed, err
+	if err := r.Place(ctx, t, step.Files, task.Event{Phase: e.Phase, Task: e.Task, Host: e.Host}); err != nil {
+		return task.Failed, err
 	}
-	return Changed, task.Do(ctx, t)
+	return task.Changed, step.Do(ctx, t)
 }

@@ -1,4 +1,4 @@
-package installer
+package engine
 
 import (
 	"context"
@@ -12,16 +12,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// hooksOnHost is where the operator's scripts are put on hosts; the name is KubeKey's, whose scripts run unchanged.
-const hooksOnHost = "/etc/kubekey/scripts"
+// HooksOnHost is where the operator's scripts are put on hosts; the name is KubeKey's, whose scripts run unchanged.
+const HooksOnHost = "/etc/kubekey/scripts"
 
-// hookStamps has the scripts that have succeeded.
-const hookStamps = stateDir + "/hooks"
+// HookStamps has the scripts that have succeeded.
+const HookStamps = task.StateDir + "/hooks"
 
-// hookTask runs the operator's scripts of one kind, pre_install or post_install, on their hosts, as root:
+// HookTask runs the operator's scripts of one kind, pre_install or post_install, on their hosts, as root:
 //
 //	pre_install.sh             on every host
 //	GROUP/pre_install.sh       on the hosts of a group of the inventory, such as kube_worker/pre_install.sh
@@ -29,35 +30,35 @@ const hookStamps = stateDir + "/hooks"
 //
 // in this order, groups in the order in which the inventory's format lists them. A script that fails stops the
 // installation. One that has succeeded is not run again until it is changed, or with Force.
-func hookTask(kind string) Task {
-	return Task{
+func HookTask(kind string) task.Task {
+	return task.Task{
 		Name:     kind,
 		Together: true,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if t.run.HooksDir == "" {
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if t.Site.HooksDir == "" {
 				return true, nil
 			}
-			if t.run.Force {
-				because(ctx, "hooks run again with --force")
+			if t.Site.Force {
+				task.Because(ctx, "hooks run again with --force")
 				return false, nil
 			}
-			hooks, err := t.hooks(kind)
+			hooks, err := hooks(t, kind)
 			if err != nil {
 				return false, err
 			}
-			var stamps []textFile
+			var stamps []task.File
 			for _, h := range hooks {
 				stamps = append(stamps, h.file(), h.stamp())
 			}
-			return t.has(ctx, stamps...)
+			return t.HasFiles(ctx, stamps...)
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			hooks, err := t.hooks(kind)
+		Do: func(ctx context.Context, t *task.Host) error {
+			hooks, err := hooks(t, kind)
 			if err != nil {
 				return err
 			}
 			for _, h := range hooks {
-				if err := t.runHook(ctx, h); err != nil {
+				if err := RunHook(ctx, t, h); err != nil {
 					return err
 				}
 			}
@@ -66,46 +67,46 @@ func hookTask(kind string) Task {
 	}
 }
 
-// A hook is a script for a host. Its name is its path below the hooks directory.
-type hook struct {
-	name string
-	data []byte
+// A Hook is a script for a host. Its name is its path below the hooks directory.
+type Hook struct {
+	Name string
+	Data []byte
 }
 
-func (h hook) file() textFile {
-	return textFile{path.Join(hooksOnHost, h.name), 0o755, h.data}
+func (h Hook) file() task.File {
+	return task.File{Path: path.Join(HooksOnHost, h.Name), Mode: 0o755, Data: h.Data}
 }
 
-func (h hook) stamp() textFile {
-	return textFile{path.Join(hookStamps, h.name), 0o600, h.data}
+func (h Hook) stamp() task.File {
+	return task.File{Path: path.Join(HookStamps, h.Name), Mode: 0o600, Data: h.Data}
 }
 
-// runHook runs one script, unless it has run.
-func (t *Target) runHook(ctx context.Context, h hook) error {
-	if !t.run.Force {
-		if done, err := t.has(ctx, h.file(), h.stamp()); err != nil || done {
+// RunHook runs one script, unless it has run.
+func RunHook(ctx context.Context, t *task.Host, h Hook) error {
+	if !t.Site.Force {
+		if done, err := t.HasFiles(ctx, h.file(), h.stamp()); err != nil || done {
 			return err
 		}
 	}
 	// Scripts may have secrets in them. The stamps' directory is also what tells Reset that the scripts are ours.
-	if err := t.command(ctx, "mkdir", "-p", "-m", "0700", hookStamps, hooksOnHost); err != nil {
+	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", HookStamps, HooksOnHost); err != nil {
 		return err
 	}
-	if err := t.write(ctx, h.file()); err != nil {
+	if err := t.Write(ctx, h.file()); err != nil {
 		return err
 	}
-	if err := t.command(ctx, h.file().path); err != nil {
-		return fmt.Errorf("hook %s: %w", h.name, err)
+	if err := t.Run(ctx, h.file().Path); err != nil {
+		return fmt.Errorf("hook %s: %w", h.Name, err)
 	}
-	return t.write(ctx, h.stamp())
+	return t.Write(ctx, h.stamp())
 }
 
 // maxHook bounds a script.
 const maxHook = 16 << 20
 
 // hooks reads the scripts of one kind that are for this host, in the order in which they run.
-func (t *Target) hooks(kind string) ([]hook, error) {
-	dir, err := os.OpenRoot(t.run.HooksDir)
+func hooks(t *task.Host, kind string) ([]Hook, error) {
+	dir, err := os.OpenRoot(t.Site.HooksDir)
 	if err != nil {
 		return nil, fmt.Errorf("hooks: %w", err)
 	}
@@ -115,16 +116,16 @@ func (t *Target) hooks(kind string) ([]hook, error) {
 		names = append(names, string(role)+"/"+kind+".sh")
 	}
 	names = append(names, kind+"_"+t.Name+".sh")
-	var hooks []hook
+	var hooks []Hook
 	for _, name := range names {
 		data, err := readHook(dir, name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("hook %s: %w", filepath.Join(t.run.HooksDir, name), err)
+			return nil, fmt.Errorf("hook %s: %w", filepath.Join(t.Site.HooksDir, name), err)
 		}
-		hooks = append(hooks, hook{name, data})
+		hooks = append(hooks, Hook{name, data})
 	}
 	return hooks, nil
 }
@@ -142,15 +143,15 @@ func readHook(dir *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// checkHooks refuses scripts that would run nowhere: a host's name that is spelled wrong must not be found out on site.
-func (r *Site) checkHooks() error {
+// CheckHooks refuses scripts that would run nowhere: a host's name that is spelled wrong must not be found out on site.
+func CheckHooks(r *task.Site) error {
 	if r.HooksDir == "" {
 		return nil
 	}
 	known := []string{}
 	for _, kind := range []string{"pre_install", "post_install"} {
 		known = append(known, kind+".sh")
-		for _, t := range r.targets {
+		for _, t := range r.Hosts {
 			known = append(known, kind+"_"+t.Name+".sh")
 			for _, role := range t.Roles {
 				known = append(known, string(role)+"/"+kind+".sh")

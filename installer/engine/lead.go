@@ -1,54 +1,54 @@
-package installer
+package engine
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// findLead decides, once in a run, which control plane speaks for the cluster: the first of the inventory that is a node of
+// FindLead decides, once in a run, which control plane speaks for the cluster: the first of the inventory that is a node of
 // it and whose API server answers; the first that is a node if none answers, as after a power failure; and where no
 // control plane is a node yet, the first of the inventory, where the cluster then begins. So the inventory's first
 // can be lost, replaced or moved. A control plane of another cluster is an error; so is one that was not reached where
 // none is known to be a node, as the cluster may be there.
-func (r *run) findLead(ctx context.Context) error {
-	if r.speaker != nil {
+func (r *Run) FindLead(ctx context.Context) error {
+	if r.Speaker != nil {
 		return nil
 	}
-	all := r.withRole(manifest.RoleControlPlane)
-	reached := slices.DeleteFunc(slices.Clone(all), func(t *Target) bool { return t.on == nil || t.failure != nil })
+	all := r.WithRole(manifest.RoleControlPlane)
+	reached := slices.DeleteFunc(slices.Clone(all), func(t *task.Host) bool { return t.Conn == nil || t.Err != nil })
 	settings := make([]string, len(reached))
-	member := make([]bool, len(reached))
-	if err := r.onAll(reached, func(i int, t *Target) (err error) {
-		settings[i], member[i], err = t.membership(ctx)
+	joined := make([]bool, len(reached))
+	if err := r.OnAll(reached, func(i int, t *task.Host) (err error) {
+		settings[i], joined[i], err = member.Membership(ctx, t)
 		return err
 	}); err != nil {
 		return err
 	}
-	lead := slices.Index(member, true)
+	lead := slices.Index(joined, true)
 	if lead < 0 {
-		if err := r.lost(); err != nil && !r.verb.visits {
+		if err := r.lost(); err != nil && !r.Verb.Visits {
 			return err
 		}
-		r.speaker = all[0]
+		r.Speaker = all[0]
 		return nil
 	}
-	if countOf(member) > 1 {
+	if countOf(joined) > 1 {
 		for i, t := range reached {
-			if member[i] && t.answers(ctx) {
+			if joined[i] && Answers(ctx, t) {
 				lead = i
 				break
 			}
 		}
 	}
-	r.speaker = reached[lead]
-	r.made = settingOf(settings[lead], endpointSetting)
+	r.Speaker = reached[lead]
+	r.made = settingOf(settings[lead], member.EndpointSetting)
 	return nil
 }
 
@@ -72,20 +72,10 @@ func settingOf(settings, name string) string {
 	return ""
 }
 
-// answers tells whether the host's own API server is ready.
-func (t *Target) answers(ctx context.Context) bool {
-	_, err := t.kubectl(ctx, "get", "--raw=/readyz", "--request-timeout=5s")
+// Answers tells whether the host's own API server is ready.
+func Answers(ctx context.Context, t *task.Host) bool {
+	_, err := t.Kubectl(ctx, "get", "--raw=/readyz", "--request-timeout=5s")
 	return err == nil
-}
-
-// ownServer is the control plane's own API server, where kubectl is to ask another than admin.conf names: kubectl must
-// work there whatever has become of the address that all share. "" is what admin.conf names.
-func (t *Target) ownServer() string {
-	own := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
-	if !t.Is(manifest.RoleControlPlane) || !t.IP.IsValid() || t.run.endpoint() == own {
-		return ""
-	}
-	return "https://" + own
 }
 
 // A LostError says that it cannot be told where the cluster is: no control plane that was reached is a node, and others
@@ -107,45 +97,45 @@ func (e *LostError) Hint() string {
 }
 
 // lost returns a LostError if control planes were not reached.
-func (r *run) lost() error {
+func (r *Run) lost() error {
 	var hosts []string
-	for _, t := range r.withRole(manifest.RoleControlPlane) {
-		if t.on == nil || t.failure != nil {
+	for _, t := range r.WithRole(manifest.RoleControlPlane) {
+		if t.Conn == nil || t.Err != nil {
 			hosts = append(hosts, t.Name)
 		}
 	}
 	if len(hosts) == 0 {
 		return nil
 	}
-	return &LostError{Cluster: r.identity().String(), Hosts: hosts}
+	return &LostError{Cluster: member.Identity(r.Site).String(), Hosts: hosts}
 }
 
-// canSpare tells whether the run goes on without a host: with --limit, any one control plane and any one of two registry hosts
+// CanSpare tells whether the run goes on without a host: with --limit, any one control plane and any one of two registry hosts
 // that the run is not about are enough.
-func (r *run) canSpare(t *Target) bool {
-	if r.isRegistry(t) && !r.isPair() {
+func (r *Run) CanSpare(t *task.Host) bool {
+	if r.IsRegistry(t) && !r.IsPair() {
 		return false
 	}
-	if r.scope.Sparing {
-		return r.gone || !slices.Contains(r.scope.Changing, t.Name)
+	if r.Scope.Sparing {
+		return r.Gone || !slices.Contains(r.Scope.Changing, t.Name)
 	}
-	return !r.scope.Whole() && !r.isWanted(t) && (t.Is(manifest.RoleControlPlane) || r.isRegistry(t))
+	return !r.Scope.Whole() && !r.IsWanted(t) && (t.Is(manifest.RoleControlPlane) || r.IsRegistry(t))
 }
 
-// spare reports the hosts that were lost and can be spared, or, if there is no control plane or no registry left, joins their
+// Spare reports the hosts that were lost and can be spared, or, if there is no control plane or no registry left, joins their
 // errors.
-func (r *run) spare() error {
+func (r *Run) Spare() error {
 	var errs []error
-	for _, t := range r.targets {
-		if t.failure == nil || errors.Is(t.failure, errGone) || !r.canSpare(t) {
+	for _, t := range r.Hosts {
+		if t.Err == nil || errors.Is(t.Err, ErrGone) || !r.CanSpare(t) {
 			continue
 		}
-		errs = append(errs, t.failure)
+		errs = append(errs, t.Err)
 	}
-	works := func(t *Target) bool { return t.failure == nil }
-	if slices.ContainsFunc(r.connected(manifest.RoleControlPlane), works) && (!r.isPair() || slices.ContainsFunc(r.connected(manifest.RoleRegistry), works)) {
+	works := func(t *task.Host) bool { return t.Err == nil }
+	if slices.ContainsFunc(r.Connected(manifest.RoleControlPlane), works) && (!r.IsPair() || slices.ContainsFunc(r.Connected(manifest.RoleRegistry), works)) {
 		for _, err := range errs {
-			r.Logger.Warn("a host that this run is not about is out of reach", "reason", r.mask.mask(err.Error()))
+			r.Logger.Warn("a host that this run is not about is out of reach", "reason", r.Mask.Mask(err.Error()))
 		}
 		return nil
 	}

@@ -1,4 +1,4 @@
-package installer
+package engine
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // A MissedError says that hosts were not reached that a cluster which is at work has to do with: what can be done about them is
@@ -57,38 +59,38 @@ func (e *MissedError) Hint() string {
 }
 
 // missed adds to the error of hosts that were not reached what is known of them in the cluster, if there is one that answers.
-func (r *run) missed(ctx context.Context, lost error) error {
-	if !r.verb.lead || r.scope.Sparing || ctx.Err() != nil {
+func (r *Run) missed(ctx context.Context, lost error) error {
+	if !r.Verb.lead || r.Scope.Sparing || ctx.Err() != nil {
 		return lost
 	}
-	ctx, cancel := bounded(inTask(ctx, "connect"), lookTimeout)
+	ctx, cancel := task.Bounded(task.InTask(ctx, "connect"), task.LookTimeout)
 	defer cancel()
-	if r.findLead(ctx) != nil {
+	if r.FindLead(ctx) != nil {
 		return lost
 	}
-	lead := r.firstControlPlane()
-	if lead.on == nil || lead.failure != nil {
+	lead := r.FirstControlPlane()
+	if lead.Conn == nil || lead.Err != nil {
 		return lost
 	}
-	if member, err := lead.isMember(ctx); err != nil || !member {
+	if member, err := member.IsMember(ctx, lead); err != nil || !member {
 		return lost
 	}
-	nodes, err := lead.kube().Nodes(ctx)
+	nodes, err := lead.Kube().Nodes(ctx)
 	if err != nil {
 		return lost
 	}
-	e := &MissedError{Cluster: r.cluster.Metadata.Name, Err: lost}
-	for _, t := range r.targets {
+	e := &MissedError{Cluster: r.Cluster.Metadata.Name, Err: lost}
+	for _, t := range r.Hosts {
 		isNode := kube.FindNode(nodes, t.Name) != nil
 		switch {
-		case t.failure == nil && t.on != nil && r.verb.limitable:
+		case t.Err == nil && t.Conn != nil && r.Verb.limitable:
 			e.Others = append(e.Others, t.Name)
-		case t.failure == nil: // it was, or the run did not try
+		case t.Err == nil: // it was, or the run did not try
 		default:
 			if isNode {
 				e.Nodes = append(e.Nodes, t.Name)
 			}
-			if r.isRegistry(t) && !r.isPair() {
+			if r.IsRegistry(t) && !r.IsPair() {
 				e.Registry = append(e.Registry, t.Name)
 			}
 		}

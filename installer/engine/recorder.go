@@ -1,4 +1,4 @@
-package installer
+package engine
 
 import (
 	"bytes"
@@ -14,18 +14,19 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Names of a run's reports in the work directory. Each run replaces them.
 const (
-	reportFile     = "report.html"
-	reportJSONFile = "report.json"
+	ReportFile     = "report.html"
+	ReportJSONFile = "report.json"
 )
 
 // A recorder keeps what a run did, for its report.
 type recorder struct {
-	progress func(Event)
+	progress func(task.Event)
 	judged   func(precheck.Report)
 
 	mu       sync.Mutex
@@ -38,41 +39,41 @@ type recorder struct {
 
 type taskOnHost struct{ phase, task, host string }
 
-func newRecorder(o Options) *recorder {
+func NewRecorder(o Options) *recorder {
 	return &recorder{progress: o.Progress, judged: o.Judged, open: map[taskOnHost]int{}}
 }
 
 // event records an event and hands it on.
-func (c *recorder) event(e Event) {
+func (c *recorder) event(e task.Event) {
 	c.record(e)
 	c.progress(e)
 }
 
-func (c *recorder) record(e Event) {
-	if e.Task == "" || e.State == Progress || e.State == Waiting {
+func (c *recorder) record(e task.Event) {
+	if e.Task == "" || e.State == task.Progress || e.State == task.Waiting {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.State == Warned && e.Phase != verifyPhase { // those of the verification are findings
+	if e.State == task.Warned && e.Phase != task.VerifyPhase { // those of the verification are findings
 		c.warnings = append(c.warnings, strings.TrimPrefix(e.Host+": ", ": ")+e.Message)
 	}
 	key := taskOnHost{e.Phase, e.Task, e.Host}
 	i, ok := c.open[key]
 	switch {
-	case e.State == Started:
+	case e.State == task.Started:
 		c.open[key] = len(c.tasks)
 		c.tasks = append(c.tasks, report.Task{Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Start: e.Time})
 	case !ok: // a finding, which is told as an event of its task
-	case e.Duration == 0 && (e.State == Warned || e.State == Failed):
+	case e.Duration == 0 && (e.State == task.Warned || e.State == task.Failed):
 	default:
 		t := &c.tasks[i]
 		t.State, t.Duration, t.Message = string(e.State), e.Duration, e.Message
 	}
 }
 
-// examined keeps what the precheck came to, and hands its report on.
-func (c *recorder) examined(r precheck.Report) {
+// Examined keeps what the precheck came to, and hands its report on.
+func (c *recorder) Examined(r precheck.Report) {
 	one := &report.Precheck{Verdict: r.Verdict(), Blocked: r.Blocked, Warned: r.Warned}
 	for _, result := range r.Results {
 		if !result.OK && result.Level == precheck.Warn {
@@ -97,26 +98,26 @@ func (c *recorder) worked(args []string, start, end time.Time) {
 	c.kubeadm = append(c.kubeadm, report.Span{Start: start, End: end})
 }
 
-// keepReport writes what the run did into the work directory, whether it succeeded or not.
-func (r *run) keepReport(ctx context.Context, cause error) error {
-	if r.DryRun || r.began.IsZero() {
+// KeepReport writes what the run did into the work directory, whether it succeeded or not.
+func (r *Run) KeepReport(ctx context.Context, cause error) error {
+	if r.DryRun || r.Began.IsZero() {
 		return nil
 	}
 	end := r.Now()
 	out := report.Run{
-		Version: 1, Cluster: r.cluster.Metadata.Name, Bundle: r.bundleName(), Start: r.began, Outcome: outcomeOf(cause),
-		Findings: r.findings(), Pulls: r.pulled(ctx),
+		Version: 1, Cluster: r.Cluster.Metadata.Name, Bundle: r.bundleName(), Start: r.Began, Outcome: outcomeOf(cause),
+		Findings: r.Findings(), Pulls: r.pulled(ctx),
 	}
 	if cause != nil {
-		out.Error = r.mask.mask(cause.Error())
+		out.Error = r.Mask.Mask(cause.Error())
 	}
-	for _, t := range r.targets {
+	for _, t := range r.Hosts {
 		out.Hosts = append(out.Hosts, t.Name)
 	}
 	r.mu.Lock()
-	out.Changed, out.Done = r.report.Changed, r.report.Done
+	out.Changed, out.Done = r.Report.Changed, r.Report.Done
 	r.mu.Unlock()
-	c := r.recorder
+	c := r.Recorder
 	c.mu.Lock()
 	out.Tasks, out.Warnings, out.Precheck = slices.Clone(c.tasks), slices.Clone(c.warnings), c.precheck
 	kubeadm := slices.Clone(c.kubeadm)
@@ -125,12 +126,12 @@ func (r *run) keepReport(ctx context.Context, cause error) error {
 	for _, p := range out.Pulls {
 		pulls = append(pulls, report.Span{Start: p.End.Add(-p.Duration), End: p.End})
 	}
-	out.Times = report.Divide(r.began, end, kubeadm, pulls)
+	out.Times = report.Divide(r.Began, end, kubeadm, pulls)
 	var page, data bytes.Buffer
 	if err := errors.Join(out.WriteHTML(&page), out.WriteJSON(&data)); err != nil {
 		return err
 	}
-	return errors.Join(r.dir.write(reportFile, page.Bytes()), r.dir.write(reportJSONFile, data.Bytes()))
+	return errors.Join(r.Dir.Write(ReportFile, page.Bytes()), r.Dir.Write(ReportJSONFile, data.Bytes()))
 }
 
 func outcomeOf(err error) report.Outcome {
@@ -143,7 +144,7 @@ func outcomeOf(err error) report.Outcome {
 	return report.Stopped
 }
 
-func (r *run) bundleName() *report.Bundle {
+func (r *Run) bundleName() *report.Bundle {
 	if r.Bundle == nil {
 		return nil
 	}
@@ -153,28 +154,28 @@ func (r *run) bundleName() *report.Bundle {
 
 // pulled asks the nodes' container runtimes which images they have pulled since the run began. It is for a report: a host
 // that cannot say has pulled nothing.
-func (r *run) pulled(ctx context.Context) []report.Pull {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+func (r *Run) pulled(ctx context.Context) []report.Pull {
+	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
-	nodes := r.connected(manifest.RoleCluster)
+	nodes := r.Connected(manifest.RoleCluster)
 	lists := make([][]report.Pull, len(nodes))
-	_ = r.onAll(nodes, func(i int, t *Target) error {
-		if t.failure != nil {
+	_ = r.OnAll(nodes, func(i int, t *task.Host) error {
+		if t.Err != nil {
 			return nil
 		}
-		out, err := t.output(withoutOutput(ctx), "journalctl", "--unit=containerd.service", "--output=short-iso-precise", "--no-pager", "--quiet",
-			"--since=@"+strconv.FormatInt(r.began.Unix(), 10), "--grep=Pulled image")
+		out, err := t.Output(task.WithoutOutput(ctx), "journalctl", "--unit=containerd.service", "--output=short-iso-precise", "--no-pager", "--quiet",
+			"--since=@"+strconv.FormatInt(r.Began.Unix(), 10), "--grep=Pulled image")
 		if err == nil {
-			lists[i] = parsePulls(t.Name, string(out))
+			lists[i] = ParsePulls(t.Name, string(out))
 		}
 		return nil
 	})
 	return slices.Concat(lists...)
 }
 
-// parsePulls reads containerd's log: `2026-11-22T04:00:00.000000+0000 host1 containerd[1]: time="…" level=info msg="Pulled image
+// ParsePulls reads containerd's log: `2026-11-22T04:00:00.000000+0000 host1 containerd[1]: time="…" level=info msg="Pulled image
 // \"registry.k8s.io/pause:3.10\" with image id … in 1.2s"`.
-func parsePulls(host, text string) []report.Pull {
+func ParsePulls(host, text string) []report.Pull {
 	pulled := regexp.MustCompile(`^(\S+) .*Pulled image \\?"([^"\\]+)\\?" .* in ([0-9.]+(?:ns|µs|us|ms|s|m[0-9.]+s))`)
 	var list []report.Pull
 	for line := range strings.Lines(text) {

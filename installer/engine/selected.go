@@ -1,9 +1,11 @@
-package installer
+package engine
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // tagGroups are the groups of tasks that have a tag, beside their own names. A name that ends in a dash stands for all that
@@ -42,7 +44,7 @@ func TagGroups() []string {
 }
 
 // Tags returns the groups that the task belongs to.
-func (t Task) Tags() []string {
+func Tags(t task.Task) []string {
 	var tags []string
 	for _, g := range tagGroups() {
 		if slices.ContainsFunc(g.tasks, func(name string) bool {
@@ -54,25 +56,25 @@ func (t Task) Tags() []string {
 	return tags
 }
 
-// selected returns what the options leave of the phases: a phase without a task is not among them.
-func (o TaskSelection) selected(phases []Phase) ([]Phase, error) {
+// Selected returns what the options leave of the phases: a phase without a task is not among them.
+func (o TaskSelection) Selected(phases []task.Phase) ([]task.Phase, error) {
 	if err := o.checkSelection(phases); err != nil {
 		return nil, err
 	}
 	begun := o.From == ""
-	var list []Phase
+	var list []task.Phase
 	for _, p := range phases {
 		begun = begun || p.Name == o.From
-		var tasks []Task
+		var tasks []task.Task
 		for _, t := range p.Tasks {
 			begun = begun || t.Name == o.From
-			tagged := len(o.Tags) == 0 || slices.Contains(o.Tags, t.Name) || slices.ContainsFunc(t.Tags(), func(tag string) bool { return slices.Contains(o.Tags, tag) })
+			tagged := len(o.Tags) == 0 || slices.Contains(o.Tags, t.Name) || slices.ContainsFunc(Tags(t), func(tag string) bool { return slices.Contains(o.Tags, tag) })
 			if begun && tagged && (len(o.Phases) == 0 || slices.Contains(o.Phases, p.Name)) {
 				tasks = append(tasks, t)
 			}
 		}
 		if len(tasks) > 0 {
-			list = append(list, Phase{Name: p.Name, Tasks: tasks})
+			list = append(list, task.Phase{Name: p.Name, Tasks: tasks})
 		}
 	}
 	if len(list) == 0 {
@@ -82,7 +84,7 @@ func (o TaskSelection) selected(phases []Phase) ([]Phase, error) {
 }
 
 // checkSelection refuses names that the cluster's phases do not have.
-func (o TaskSelection) checkSelection(phases []Phase) error {
+func (o TaskSelection) checkSelection(phases []task.Phase) error {
 	var tasks []string
 	for _, p := range phases {
 		for _, t := range p.Tasks {
@@ -90,11 +92,11 @@ func (o TaskSelection) checkSelection(phases []Phase) error {
 		}
 	}
 	isPhase := func(name string) bool {
-		return slices.ContainsFunc(phases, func(p Phase) bool { return p.Name == name })
+		return slices.ContainsFunc(phases, func(p task.Phase) bool { return p.Name == name })
 	}
 	for _, name := range o.Phases {
 		if !isPhase(name) {
-			return &SelectionError{What: fmt.Sprintf("there is no phase %q; the phases are %s", name, phaseNames(phases))}
+			return &SelectionError{What: fmt.Sprintf("there is no phase %q; the phases are %s", name, PhaseNames(phases))}
 		}
 	}
 	if o.From != "" && !isPhase(o.From) && !slices.Contains(tasks, o.From) {
@@ -119,43 +121,10 @@ func (e *SelectionError) Hint() string {
 	return "install --list prints the phases, tasks and tags of this cluster"
 }
 
-// A Listed is a task of an installation with where it runs.
-type Listed struct {
-	Phase string   `json:"phase"`
-	Task  string   `json:"task"`
-	Tags  []string `json:"tags"`
-	// Hosts are those that it runs on, in order; none for the machine that kkbundle runs on.
-	Hosts []string `json:"hosts"`
-	// OneByOne says that it runs on one host after the other.
-	OneByOne bool `json:"oneByOne,omitempty"`
-}
-
-// List returns the tasks of an installation, in order, as the options select them. It asks no host.
-func List(o Options) ([]Listed, error) {
-	phases, err := o.selected(Plan(o.Cluster))
-	if err != nil {
-		return nil, err
-	}
-	o.DryRun = true // no work directory is made
-	r, err := newInstall(o, installing())
-	if err != nil {
-		return nil, err
-	}
-	defer r.dir.close()
-	if err := r.findTargets(); err != nil {
-		return nil, err
-	}
-	var list []Listed
+func PhaseNames(phases []task.Phase) string {
+	var names []string
 	for _, p := range phases {
-		for _, task := range p.Tasks {
-			one := Listed{Phase: p.Name, Task: task.Name, Tags: task.Tags(), OneByOne: task.Where == OneByOne}
-			for _, t := range r.targetsOf(task) {
-				if t.Name != "" {
-					one.Hosts = append(one.Hosts, t.Name)
-				}
-			}
-			list = append(list, one)
-		}
+		names = append(names, p.Name)
 	}
-	return list, nil
+	return strings.Join(names, ", ")
 }

@@ -1,4 +1,4 @@
-package installer
+package engine
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 const (
@@ -45,39 +46,26 @@ func shortly(d time.Duration) string {
 	return text
 }
 
-// A watch looks after the commands on a host: one that hangs is named, and ended at last.
-type watch struct {
-	host  string
-	limit time.Duration
-	tell  func(Event)
+// A Watch looks after the commands on a host: one that hangs is named, and ended at last.
+type Watch struct {
+	Host  string
+	Limit time.Duration
+	Tell  func(task.Event)
 }
 
-func (r *run) watch(name string) watch {
-	return watch{host: name, limit: r.options.StallLimit, tell: r.tell}
+func (r *Run) Watch(name string) Watch {
+	return Watch{Host: name, Limit: r.Options.StallLimit, Tell: r.Tell}
 }
 
-type patienceKey struct{}
-
-// patient says that what is done under a context may be silent for so long by itself: it has a limit of its own.
-func patient(ctx context.Context, own time.Duration) context.Context {
-	return context.WithValue(ctx, patienceKey{}, own)
-}
-
-// patienceOf returns the time that patient was given, 0 without it.
-func patienceOf(ctx context.Context) time.Duration {
-	own, _ := ctx.Value(patienceKey{}).(time.Duration)
-	return own
-}
-
-// run runs a command, and ends it when it is silent for too long. what says what the command is.
-func (w watch) run(ctx context.Context, h host.Host, cmd host.Cmd, what func() string) error {
+// Run runs a command, and ends it when it is silent for too long. what says what the command is.
+func (w Watch) Run(ctx context.Context, h host.Host, cmd host.Cmd, what func() string) error {
 	p := &pulse{since: time.Now()}
 	if cmd.Stdin != nil {
 		cmd.Stdin = &beatingReader{cmd.Stdin, p}
 	}
 	// Writers that are not there are made: what nobody wants to read is a sign of life, too.
 	cmd.Stdout, cmd.Stderr = &beatingWriter{cmd.Stdout, p}, &beatingWriter{cmd.Stderr, p}
-	w.limit += patienceOf(ctx)
+	w.Limit += task.PatienceOf(ctx)
 	limited, end := context.WithCancelCause(ctx)
 	ended, watched := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -92,9 +80,9 @@ func (w watch) run(ctx context.Context, h host.Host, cmd host.Cmd, what func() s
 }
 
 // look names a command that is silent, and calls end when it has been for the limit.
-func (w watch) look(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
+func (w Watch) look(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
 	notice := quietNotice
-	timer := time.NewTimer(min(notice, w.limit))
+	timer := time.NewTimer(min(notice, w.Limit))
 	defer timer.Stop()
 	for {
 		select {
@@ -104,8 +92,8 @@ func (w watch) look(ctx context.Context, p *pulse, what func() string, ended <-c
 		}
 		silent := p.silent()
 		switch {
-		case silent >= w.limit:
-			end(&StalledError{w.limit})
+		case silent >= w.Limit:
+			end(&StalledError{w.Limit})
 			return
 		case silent < quietNotice:
 			notice = quietNotice // it has moved
@@ -113,16 +101,16 @@ func (w watch) look(ctx context.Context, p *pulse, what func() string, ended <-c
 			w.notice(ctx, silent, what)
 			notice *= 2
 		}
-		timer.Reset(min(notice, w.limit) - silent)
+		timer.Reset(min(notice, w.Limit) - silent)
 	}
 }
 
-func (w watch) notice(ctx context.Context, silent time.Duration, what func() string) {
-	phase, task, ok := strings.Cut(taskOf(ctx), "/")
+func (w Watch) notice(ctx context.Context, silent time.Duration, what func() string) {
+	phase, step, ok := strings.Cut(task.TaskOf(ctx), "/")
 	if !ok {
-		phase, task = "", phase
+		phase, step = "", phase
 	}
-	w.tell(Event{Phase: phase, Task: task, Host: w.host, State: Waiting, Message: fmt.Sprintf("silent for %s: %s", shortly(silent), what())})
+	w.Tell(task.Event{Phase: phase, Task: step, Host: w.Host, State: task.Waiting, Message: fmt.Sprintf("silent for %s: %s", shortly(silent), what())})
 }
 
 // A pulse is when a command has last moved.

@@ -1,9 +1,12 @@
-package installer
+package engine
 
-import "github.com/kkbundle/kkbundle/manifest"
+import (
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+)
 
-// A verb says how an operation deals with its hosts and with the cluster that is there.
-type verb struct {
+// A Verb says how an operation deals with its hosts and with the cluster that is there.
+type Verb struct {
 	// helper is put on the hosts, which are asked for their addresses.
 	helper bool
 	// lead means that the control plane that speaks for the cluster is found before the work begins.
@@ -16,24 +19,24 @@ type verb struct {
 	limitable bool
 	// visits means that hosts are looked at once, each as soon as it is connected to, and that the report says what is
 	// wrong with them.
-	visits bool
+	Visits bool
 	// roles, if any, are those of the only hosts that are connected to.
-	roles []manifest.Role
+	Roles []manifest.Role
 	// rule says which cluster the hosts may belong to.
-	rule ClusterRule
+	rule task.ClusterRule
 }
 
-func installing() verb   { return verb{helper: true, lead: true, limitable: true} }
-func changing() verb     { return verb{helper: true, lead: true} }
-func upgrading() verb    { return verb{helper: true, lead: true, rule: OtherVersion} }
-func resetting() verb    { return verb{narrow: true, tolerant: true} }
-func provisioning() verb { return verb{helper: true, narrow: true} }
-func prechecking() verb  { return verb{helper: true, visits: true} }
+func Installing() Verb   { return Verb{helper: true, lead: true, limitable: true} }
+func Changing() Verb     { return Verb{helper: true, lead: true} }
+func Upgrading() Verb    { return Verb{helper: true, lead: true, rule: task.OtherVersion} }
+func Resetting() Verb    { return Verb{narrow: true, tolerant: true} }
+func Provisioning() Verb { return Verb{helper: true, narrow: true} }
+func Prechecking() Verb  { return Verb{helper: true, Visits: true} }
 
-// lookingAt is the verb of status and support bundles.
-func lookingAt(rule ClusterRule) verb { return verb{helper: true, rule: rule} }
+// LookingAt is the verb of status and support bundles.
+func LookingAt(rule task.ClusterRule) Verb { return Verb{helper: true, rule: rule} }
 
-// savingEtcd is the verb of saving and restoring etcd.
-func savingEtcd() verb {
-	return verb{helper: true, lead: true, tolerant: true, roles: []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane}}
+// SavingEtcd is the verb of saving and restoring etcd.
+func SavingEtcd() Verb {
+	return Verb{helper: true, lead: true, tolerant: true, Roles: []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane}}
 }

@@ -1,4 +1,4 @@
-package installer
+package etcd
 
 import (
 	"context"
@@ -9,123 +9,132 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
-	etcdDir     = configDir + "/etcd"
-	etcdUnit    = "etcd.service"
-	etcdEnv     = etcdDir + "/etcd.env"
-	etcdInitial = etcdDir + "/initial.env"
+	etcdDir = task.ConfigDir + "/etcd"
+	Unit    = "etcd.service"
+	etcdEnv = etcdDir + "/etcd.env"
+	Initial = etcdDir + "/initial.env"
 	// etcdMemberPath says that the host has been a member of a cluster of etcd that worked.
-	etcdMemberPath = stampDir + "/etcd-member"
-	etcdPort       = "2379"
+	etcdMemberPath = task.StampDir + "/etcd-member"
+	Port           = "2379"
 	etcdPeerPort   = "2380"
-	defaultEtcdDir = "/var/lib/etcd"
+	DefaultEtcdDir = "/var/lib/etcd"
 )
 
-func etcdAuthorityFiles() pairFiles { return pairFiles{etcdDir + "/ca.crt", etcdDir + "/ca.key"} }
-func etcdServerFiles() pairFiles    { return pairFiles{etcdDir + "/server.crt", etcdDir + "/server.key"} }
+func AuthorityFiles() task.PairFiles {
+	return task.PairFiles{Cert: etcdDir + "/ca.crt", Key: etcdDir + "/ca.key"}
+}
 
-func etcdPeerFiles() pairFiles { return pairFiles{etcdDir + "/peer.crt", etcdDir + "/peer.key"} }
+func etcdServerFiles() task.PairFiles {
+	return task.PairFiles{Cert: etcdDir + "/server.crt", Key: etcdDir + "/server.key"}
+}
 
-// etcdPrograms are members of etcd's archive, whose only directory is named for the version and the architecture.
-func etcdPrograms(names ...string) []Place {
-	var files []Place
+func etcdPeerFiles() task.PairFiles {
+	return task.PairFiles{Cert: etcdDir + "/peer.crt", Key: etcdDir + "/peer.key"}
+}
+
+// Programs are members of etcd's archive, whose only directory is named for the version and the architecture.
+func Programs(names ...string) []task.Place {
+	var files []task.Place
 	for _, name := range names {
-		files = append(files, Place{"etcd", "*/" + name, "/usr/local/bin/" + name, executable})
+		files = append(files, task.Place{Component: "etcd", Member: "*/" + name, Path: "/usr/local/bin/" + name, Mode: task.Executable})
 	}
 	return files
 }
 
-// etcdTasks install etcd beside the cluster, or the files for one that is there.
-func etcdTasks(c *manifest.Cluster) []Task {
+// Tasks install etcd beside the cluster, or the files for one that is there.
+func Tasks(c *manifest.Cluster) []task.Task {
 	switch c.Etcd.Type {
 	case manifest.EtcdExternal:
-		return []Task{etcdTask(c), etcdHealthTask(), etcdClientTask((*Site).etcdClient)}
+		return []task.Task{etcdTask(c), HealthTask(), etcdClientTask(func(t *task.Site, ctx context.Context) ([]task.File, error) { return etcdClient(ctx, t) })}
 	case manifest.EtcdProvided:
-		return []Task{etcdClientTask(func(r *Site, _ context.Context) ([]textFile, error) { return r.providedEtcdClient() })}
+		return []task.Task{etcdClientTask(func(r *task.Site, _ context.Context) ([]task.File, error) { return providedEtcdClient(r) })}
 	}
 	return nil
 }
 
 // etcdTask makes hosts members of etcd, one after the other: members join and restart singly.
-func etcdTask(c *manifest.Cluster) Task {
-	return settle(Task{
+func etcdTask(c *manifest.Cluster) task.Task {
+	return task.Settle(task.Task{
 		Name:  "etcd",
 		Roles: []manifest.Role{manifest.RoleEtcd},
-		Where: OneByOne,
-		Files: etcdPrograms("etcd", "etcdctl", "etcdutl"),
-		Leaves: Leaves{
-			Undo:  func(ctx context.Context, t *Target) error { return t.leaveEtcd(ctx) },
-			Units: []string{etcdUnit}, Paths: []string{c.Etcd.DataDir, etcdDir, path.Dir(etcdClientFiles().ca)},
+		Where: task.OneByOne,
+		Files: Programs("etcd", "etcdctl", "etcdutl"),
+		Leaves: task.Leaves{
+			Undo:  func(ctx context.Context, t *task.Host) error { return leaveEtcd(ctx, t) },
+			Units: []string{Unit}, Paths: []string{c.Etcd.DataDir, etcdDir, path.Dir(etcdClientFiles().ca)},
 		},
-	}, func(ctx context.Context, t *Target) (setting, error) {
-		files, err := t.etcdMemberFiles(ctx)
+	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
+		files, err := MemberFiles(ctx, t)
 		if err != nil {
-			return setting{}, err
+			return task.Setting{}, err
 		}
-		env, err := t.etcdSettings()
+		env, err := etcdSettings(t)
 		if err != nil {
-			return setting{}, err
+			return task.Setting{}, err
 		}
-		return setting{
-			files: append(files,
-				textFile{etcdEnv, 0o600, []byte(env)},
-				textFile{"/etc/systemd/system/" + etcdUnit, 0o644, []byte(etcdUnitFile)},
+		return task.Setting{
+			Files: append(files,
+				task.File{Path: etcdEnv, Mode: 0o600, Data: []byte(env)},
+				task.File{Path: "/etc/systemd/system/" + Unit, Mode: 0o644, Data: []byte(etcdUnitFile)},
 			),
-			apply: func(ctx context.Context, t *Target) error { return t.runMember(ctx) },
-			holds: func(ctx context.Context, t *Target) (bool, error) {
-				return t.test(ctx, "systemctl", "is-active", "--quiet", etcdUnit)
+			Apply: func(ctx context.Context, t *task.Host) error { return RunMember(ctx, t) },
+			Holds: func(ctx context.Context, t *task.Host) (bool, error) {
+				return t.Test(ctx, "systemctl", "is-active", "--quiet", Unit)
 			},
 		}, nil
 	})
 }
 
-// etcdHealthTask waits until every member answers, and remembers that there is a cluster: from then on members without data are
+// HealthTask waits until every member answers, and remembers that there is a cluster: from then on members without data are
 // not taken for new ones.
-func etcdHealthTask() Task {
-	stamp := textFile{etcdMemberPath, 0o600, []byte("member\n")}
-	return Task{
+func HealthTask() task.Task {
+	stamp := task.File{Path: etcdMemberPath, Mode: 0o600, Data: []byte("member\n")}
+	return task.Task{
 		Name:  "etcd-health",
 		Roles: []manifest.Role{manifest.RoleEtcd},
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if ok, err := t.has(ctx, stamp); err != nil || !ok {
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if ok, err := t.HasFiles(ctx, stamp); err != nil || !ok {
 				return false, err
 			}
-			return succeeded(t.etcdHealthy(ctx))
+			return task.Succeeded(Healthy(ctx, t))
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			if err := eventually(ctx, etcdPatience, t.etcdHealthy); err != nil {
-				return t.withUnitLog(ctx, etcdUnit, err)
+		Do: func(ctx context.Context, t *task.Host) error {
+			if err := task.Eventually(ctx, Patience, func(ctx context.Context) error { return Healthy(ctx, t) }); err != nil {
+				return t.WithUnitLog(ctx, Unit, err)
 			}
-			return t.write(ctx, stamp)
+			return t.Write(ctx, stamp)
 		},
 	}
 }
 
 // etcdClientTask gives control planes what API servers need for etcd.
-func etcdClientTask(files func(r *Site, ctx context.Context) ([]textFile, error)) Task {
-	return settle(Task{
+func etcdClientTask(files func(r *task.Site, ctx context.Context) ([]task.File, error)) task.Task {
+	return task.Settle(task.Task{
 		Name:   "etcd-client",
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
-		Leaves: Leaves{Paths: []string{path.Dir(etcdClientFiles().ca)}},
-	}, func(ctx context.Context, t *Target) (setting, error) {
-		list, err := files(t.run, ctx)
-		return setting{files: list}, err
+		Leaves: task.Leaves{Paths: []string{path.Dir(etcdClientFiles().ca)}},
+	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
+		list, err := files(t.Site, ctx)
+		return task.Setting{Files: list}, err
 	})
 }
 
 // etcdSettings is the environment that etcd is configured by. What counts for a member without data only is in another file.
-func (t *Target) etcdSettings() (string, error) {
-	dir, err := t.etcdData()
+func etcdSettings(t *task.Host) (string, error) {
+	dir, err := Data(t)
 	if err != nil {
 		return "", err
 	}
 	ip := t.IP.String()
-	client, peer := "https://"+net.JoinHostPort(ip, etcdPort), "https://"+net.JoinHostPort(ip, etcdPeerPort)
-	local := "https://" + net.JoinHostPort(loopback(ip), etcdPort)
-	trusted := etcdAuthorityFiles().cert
+	client, peer := "https://"+net.JoinHostPort(ip, Port), "https://"+net.JoinHostPort(ip, etcdPeerPort)
+	local := "https://" + net.JoinHostPort(task.Loopback(ip), Port)
+	trusted := AuthorityFiles().Cert
 	return hostfile.Mark + "\n" + environment(
 		"ETCD_NAME", t.Name,
 		"ETCD_DATA_DIR", dir,
@@ -133,23 +142,15 @@ func (t *Target) etcdSettings() (string, error) {
 		"ETCD_ADVERTISE_CLIENT_URLS", client,
 		"ETCD_LISTEN_PEER_URLS", peer,
 		"ETCD_INITIAL_ADVERTISE_PEER_URLS", peer,
-		"ETCD_CERT_FILE", etcdServerFiles().cert,
-		"ETCD_KEY_FILE", etcdServerFiles().key,
+		"ETCD_CERT_FILE", etcdServerFiles().Cert,
+		"ETCD_KEY_FILE", etcdServerFiles().Key,
 		"ETCD_TRUSTED_CA_FILE", trusted,
 		"ETCD_CLIENT_CERT_AUTH", "true",
-		"ETCD_PEER_CERT_FILE", etcdPeerFiles().cert,
-		"ETCD_PEER_KEY_FILE", etcdPeerFiles().key,
+		"ETCD_PEER_CERT_FILE", etcdPeerFiles().Cert,
+		"ETCD_PEER_KEY_FILE", etcdPeerFiles().Key,
 		"ETCD_PEER_TRUSTED_CA_FILE", trusted,
 		"ETCD_PEER_CLIENT_CERT_AUTH", "true",
 	), nil
-}
-
-// loopback is the address of the loopback interface in the family of a node's address: etcd listens there.
-func loopback(ip string) string {
-	if strings.Contains(ip, ":") {
-		return "::1"
-	}
-	return "127.0.0.1"
 }
 
 // environment writes names and values in turn.
@@ -172,7 +173,7 @@ After=network-online.target
 [Service]
 Type=notify
 EnvironmentFile=` + etcdEnv + `
-EnvironmentFile=` + etcdInitial + `
+EnvironmentFile=` + Initial + `
 ExecStart=/usr/local/bin/etcd
 Restart=always
 RestartSec=5
@@ -184,59 +185,59 @@ OOMScoreAdjust=-999
 WantedBy=multi-user.target
 `
 
-// etcdData is etcd's directory on a host.
-func (t *Target) etcdData() (string, error) {
-	c, err := t.run.on(t.Host)
+// Data is etcd's directory on a host.
+func Data(t *task.Host) (string, error) {
+	c, err := t.Site.ClusterOn(t.Host)
 	if err != nil {
 		return "", err
 	}
 	if dir := c.Etcd.DataDir; dir != "" {
 		return dir, nil
 	}
-	return defaultEtcdDir, nil
+	return DefaultEtcdDir, nil
 }
 
-// etcdPart tells kubeadm about etcd.
-func (r *Site) etcdPart() configPart {
-	e := r.cluster.Etcd
+// Part tells kubeadm about etcd.
+func Part(r *task.Site) task.KubeadmPart {
+	e := r.Cluster.Etcd
 	var endpoints []any
-	for _, one := range r.etcdEndpoints() {
+	for _, one := range etcdEndpoints(r) {
 		endpoints = append(endpoints, one)
 	}
 	switch {
 	case len(endpoints) > 0:
 		f := etcdClientFiles()
-		return configPart{cluster: document{"etcd": document{"external": document{
-			"endpoints": endpoints, "caFile": f.ca, "certFile": f.cert, "keyFile": f.key,
+		return task.KubeadmPart{Cluster: kube.Document{"etcd": kube.Document{"external": kube.Document{
+			"endpoints": endpoints, "caFile": f.ca, "certFile": f.Cert, "keyFile": f.Key,
 		}}}}
-	case e.DataDir != "" && e.DataDir != defaultEtcdDir:
-		return configPart{cluster: document{"etcd": document{"local": document{"dataDir": e.DataDir}}}}
+	case e.DataDir != "" && e.DataDir != DefaultEtcdDir:
+		return task.KubeadmPart{Cluster: kube.Document{"etcd": kube.Document{"local": kube.Document{"dataDir": e.DataDir}}}}
 	}
-	return configPart{}
+	return task.KubeadmPart{}
 }
 
 // etcdEndpoints are the addresses of an etcd beside the cluster; none where kubeadm runs it.
-func (r *Site) etcdEndpoints() []string {
-	switch r.cluster.Etcd.Type {
+func etcdEndpoints(r *task.Site) []string {
+	switch r.Cluster.Etcd.Type {
 	case manifest.EtcdProvided:
-		return r.cluster.Etcd.Endpoints
+		return r.Cluster.Etcd.Endpoints
 	case manifest.EtcdExternal:
 		var list []string
-		for _, t := range r.withRole(manifest.RoleEtcd) {
-			list = append(list, t.etcdEndpoint())
+		for _, t := range r.WithRole(manifest.RoleEtcd) {
+			list = append(list, Endpoint(t))
 		}
 		return list
 	}
 	return nil
 }
 
-func (t *Target) etcdEndpoint() string {
+func Endpoint(t *task.Host) string {
 	if !t.IP.IsValid() { // Reset does not ask hosts for their address
-		return "https://" + net.JoinHostPort(loopback(""), etcdPort)
+		return "https://" + net.JoinHostPort(task.Loopback(""), Port)
 	}
-	return "https://" + net.JoinHostPort(t.IP.String(), etcdPort)
+	return "https://" + net.JoinHostPort(t.IP.String(), Port)
 }
 
-func (t *Target) etcdPeerURL() string {
+func PeerURL(t *task.Host) string {
 	return "https://" + net.JoinHostPort(t.IP.String(), etcdPeerPort)
 }

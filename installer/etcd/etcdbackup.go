@@ -1,8 +1,8 @@
-package installer
+package etcd
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"fmt"
 	"path"
 	"strconv"
@@ -10,20 +10,21 @@ import (
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
-	// etcdBackups is where hosts keep what they save of etcd.
-	etcdBackups     = "/var/backups/kkbundle/etcd"
+	// Backups is where hosts keep what they save of etcd.
+	Backups         = "/var/backups/kkbundle/etcd"
 	etcdBackupPath  = "/usr/local/lib/kkbundle/etcd-backup"
 	etcdBackupUnit  = "kkbundle-etcd-backup.service"
 	etcdBackupTimer = "kkbundle-etcd-backup.timer"
 )
 
-// etcdNodeTasks are about etcd where there is a cluster already.
-func etcdNodeTasks(c *manifest.Cluster) []Task {
-	var tasks []Task
+// NodeTasks are about etcd where there is a cluster already.
+func NodeTasks(c *manifest.Cluster) []task.Task {
+	var tasks []task.Task
 	own := c.Kubernetes.Distribution.RunsEtcd()
 	if !own && c.Etcd.Type != manifest.EtcdInternal {
 		tasks = append(tasks, etcdEndpointsTask())
@@ -34,35 +35,35 @@ func etcdNodeTasks(c *manifest.Cluster) []Task {
 	return tasks
 }
 
-// etcdToolsTasks give control planes what kubeadm's etcd has in its image only. Where the cluster is down and etcd has to be
+// ToolsTasks give control planes what kubeadm's etcd has in its image only. Where the cluster is down and etcd has to be
 // restored no image runs any more, and nobody can fetch a program there.
-func etcdToolsTasks(c *manifest.Cluster) []Task {
+func ToolsTasks(c *manifest.Cluster) []task.Task {
 	if c.Etcd.Type != manifest.EtcdInternal {
 		return nil
 	}
-	return []Task{settle(Task{
-		Name: "etcd-tools", Apart: true, Roles: []manifest.Role{manifest.RoleControlPlane}, Files: etcdPrograms("etcdctl", "etcdutl"),
-	}, func(context.Context, *Target) (setting, error) { return setting{}, nil })}
+	return []task.Task{task.Settle(task.Task{
+		Name: "etcd-tools", Apart: true, Roles: []manifest.Role{manifest.RoleControlPlane}, Files: Programs("etcdctl", "etcdutl"),
+	}, func(context.Context, *task.Host) (task.Setting, error) { return task.Setting{}, nil })}
 }
 
 // etcdBackupTask makes every host of etcd save its own copy, so that no host's loss takes all copies with it and nobody has to
 // be chosen.
-func etcdBackupTask(b manifest.Backup) Task {
-	return settle(Task{
+func etcdBackupTask(b manifest.Backup) task.Task {
+	return task.Settle(task.Task{
 		Name:  "etcd-backup",
 		Roles: []manifest.Role{manifest.RoleEtcd},
-		Files: etcdPrograms("etcdctl", "etcdutl"),
-		Leaves: Leaves{
-			Units: []string{etcdBackupTimer, etcdBackupUnit}, Paths: []string{etcdBackupPath}, Data: []string{etcdBackups},
+		Files: Programs("etcdctl", "etcdutl"),
+		Leaves: task.Leaves{
+			Units: []string{etcdBackupTimer, etcdBackupUnit}, Paths: []string{etcdBackupPath}, Data: []string{Backups},
 		},
-	}, func(_ context.Context, t *Target) (setting, error) {
-		return setting{
-			files: []textFile{
-				{etcdBackupPath, 0o755, t.backupScript(b.Keep)},
-				{path.Join("/etc/systemd/system", etcdBackupUnit), 0o644, []byte(etcdBackupUnitFile)},
-				{path.Join("/etc/systemd/system", etcdBackupTimer), 0o644, []byte(backupTimer(time.Duration(b.Every)))},
+	}, func(_ context.Context, t *task.Host) (task.Setting, error) {
+		return task.Setting{
+			Files: []task.File{
+				{Path: etcdBackupPath, Mode: 0o755, Data: BackupScript(t, b.Keep)},
+				{Path: path.Join("/etc/systemd/system", etcdBackupUnit), Mode: 0o644, Data: []byte(etcdBackupUnitFile)},
+				{Path: path.Join("/etc/systemd/system", etcdBackupTimer), Mode: 0o644, Data: []byte(backupTimer(time.Duration(b.Every)))},
 			},
-			units: []string{etcdBackupTimer},
+			Units: []string{etcdBackupTimer},
 		}, nil
 	})
 }
@@ -70,10 +71,10 @@ func etcdBackupTask(b manifest.Backup) Task {
 //go:embed scripts/etcd-backup.sh
 var etcdBackupScript string
 
-// backupScript saves etcd and keeps that many copies.
-func (t *Target) backupScript(keep int) []byte {
-	args := append([]string{etcdBackups, strconv.Itoa(keep)}, t.etcdctlTo(t.etcdEndpoint())...)
-	return scriptFile(host.Script("etcd-backup.sh", etcdBackupScript, args...))
+// BackupScript saves etcd and keeps that many copies.
+func BackupScript(t *task.Host, keep int) []byte {
+	args := append([]string{Backups, strconv.Itoa(keep)}, EtcdctlTo(t, Endpoint(t))...)
+	return task.ScriptFile(host.Script("etcd-backup.sh", etcdBackupScript, args...))
 }
 
 const etcdBackupUnitFile = hostfile.Mark + `

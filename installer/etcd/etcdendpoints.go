@@ -1,4 +1,4 @@
-package installer
+package etcd
 
 import (
 	"context"
@@ -15,79 +15,81 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const apiServerManifest = manifestsDir + "/kube-apiserver.yaml"
+const APIServerManifest = kube.ManifestsDir + "/kube-apiserver.yaml"
 
 // etcdEndpointsTask lets API servers follow the members of an etcd beside the cluster, one API server after the other: kubeadm
 // writes the list once and never again.
-func etcdEndpointsTask() Task {
-	return Task{
+func etcdEndpointsTask() task.Task {
+	return task.Task{
 		Name:  "etcd-endpoints",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: OneByOne,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if member, err := t.isMember(ctx); err != nil || !member {
+		Where: task.OneByOne,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return false, err
 			}
-			have, want, err := t.apiServerEndpoints(ctx)
+			have, want, err := apiServerEndpoints(ctx, t)
 			return have == want, err
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			if err := t.run.tellKubeadmEndpoints(ctx); err != nil {
+		Do: func(ctx context.Context, t *task.Host) error {
+			if err := tellKubeadmEndpoints(ctx, t.Site); err != nil {
 				return err
 			}
-			have, want, err := t.apiServerEndpoints(ctx)
+			have, want, err := apiServerEndpoints(ctx, t)
 			if err != nil || have == want {
 				return err
 			}
-			if err := t.write(ctx, textFile{apiServerManifest, 0o600, []byte(want)}); err != nil {
+			if err := t.Write(ctx, task.File{Path: APIServerManifest, Mode: 0o600, Data: []byte(want)}); err != nil {
 				return err
 			}
 			const restart = 3 * time.Minute
-			return eventually(ctx, restart, t.apiServerRunsWith)
+			return task.Eventually(ctx, restart, func(ctx context.Context) error { return apiServerRunsWith(ctx, t) })
 		},
 	}
 }
 
 // apiServerEndpoints returns the API server's manifest as it is, and with the members of etcd as they are.
-func (t *Target) apiServerEndpoints(ctx context.Context) (have, want string, err error) {
-	data, err := t.read(ctx, apiServerManifest)
+func apiServerEndpoints(ctx context.Context, t *task.Host) (have, want string, err error) {
+	data, err := t.Read(ctx, APIServerManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", "", fmt.Errorf("%s is a control plane, but %s is gone: if a restore of etcd was interrupted, finish it first", t.Name, apiServerManifest)
+		return "", "", fmt.Errorf("%s is a control plane, but %s is gone: if a restore of etcd was interrupted, finish it first", t.Name, APIServerManifest)
 	}
 	if err != nil {
 		return "", "", err
 	}
 	flag := regexp.MustCompile(`(?m)^(\s*- --etcd-servers=).*$`)
-	return string(data), flag.ReplaceAllString(string(data), "${1}"+strings.Join(t.run.etcdEndpoints(), ",")), nil
+	return string(data), flag.ReplaceAllString(string(data), "${1}"+strings.Join(etcdEndpoints(t.Site), ",")), nil
 }
 
 // apiServerRunsWith looks for an API server of the host that has the endpoints and is ready.
-func (t *Target) apiServerRunsWith(ctx context.Context) error {
-	if err := t.command(ctx, "pgrep", "--full", "--", "^kube-apiserver .*--etcd-servers="+regexp.QuoteMeta(strings.Join(t.run.etcdEndpoints(), ","))); err != nil {
+func apiServerRunsWith(ctx context.Context, t *task.Host) error {
+	if err := t.Run(ctx, "pgrep", "--full", "--", "^kube-apiserver .*--etcd-servers="+regexp.QuoteMeta(strings.Join(etcdEndpoints(t.Site), ","))); err != nil {
 		return err
 	}
-	return t.apiServerReady(ctx)
+	return APIServerReady(ctx, t)
 }
 
-// apiServerReady asks the API server of this host, and not whichever the cluster's address leads to.
-func (t *Target) apiServerReady(ctx context.Context) error {
+// APIServerReady asks the API server of this host, and not whichever the cluster's address leads to.
+func APIServerReady(ctx context.Context, t *task.Host) error {
 	server := "https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
-	_, err := t.kubectl(ctx, "--server="+server, "get", "--raw=/readyz")
+	_, err := t.Kubectl(ctx, "--server="+server, "get", "--raw=/readyz")
 	return err
 }
 
 // tellKubeadmEndpoints keeps what the cluster knows of its etcd, which control planes are made from that join later.
-func (r *Site) tellKubeadmEndpoints(ctx context.Context) error {
-	first := r.firstControlPlane()
+func tellKubeadmEndpoints(ctx context.Context, r *task.Site) error {
+	first := r.FirstControlPlane()
 	const key = "ClusterConfiguration"
-	config, err := first.kube().ConfigMap(ctx, systemNamespace, "kubeadm-config")
+	config, err := first.Kube().ConfigMap(ctx, kube.SystemNamespace, "kubeadm-config")
 	if err != nil {
 		return err
 	}
-	var says document
+	var says kube.Document
 	if err := yaml.Unmarshal([]byte(config.Data[key]), &says); err != nil {
 		return fmt.Errorf("kubeadm-config: %w", err)
 	}
@@ -97,7 +99,7 @@ func (r *Site) tellKubeadmEndpoints(ctx context.Context) error {
 		return errors.New("the cluster's kubeadm-config has no external etcd")
 	}
 	var endpoints []any
-	for _, one := range r.etcdEndpoints() {
+	for _, one := range etcdEndpoints(r) {
 		endpoints = append(endpoints, one)
 	}
 	if had, _ := external["endpoints"].([]any); slices.Equal(had, endpoints) {
@@ -113,6 +115,6 @@ func (r *Site) tellKubeadmEndpoints(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("kubeadm-config: %w", err)
 	}
-	_, err = first.kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: object})
+	_, err = first.Kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: object})
 	return err
 }

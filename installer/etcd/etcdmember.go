@@ -1,4 +1,4 @@
-package installer
+package etcd
 
 import (
 	"context"
@@ -12,18 +12,19 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
-	// etcdPatience is how long members may take to find each other and a leader.
-	etcdPatience = 3 * time.Minute
+	// Patience is how long members may take to find each other and a leader.
+	Patience = 3 * time.Minute
 	// promotePatience is how long a new member may take to have all data: etcd's own limit of 8 GiB at 30 MB/s.
 	promotePatience = 5 * time.Minute
 )
 
-// An etcdMember is a member as etcd lists it.
-type etcdMember struct {
+// An Member is a member as etcd lists it.
+type Member struct {
 	ID         uint64   `json:"ID"`
 	Name       string   `json:"name"` // "" if it was never started
 	PeerURLs   []string `json:"peerURLs"`
@@ -31,7 +32,7 @@ type etcdMember struct {
 	Learner    bool     `json:"isLearner"`
 }
 
-func (m etcdMember) hexID() string { return strconv.FormatUint(m.ID, 16) }
+func (m Member) HexID() string { return strconv.FormatUint(m.ID, 16) }
 
 // An EtcdQuorumError says that etcd cannot be worked on without losing what it holds.
 type EtcdQuorumError struct{ Host, Reason string }
@@ -44,43 +45,43 @@ func (e *EtcdQuorumError) Hint() string {
 	return "start the members that are down (systemctl start etcd on their hosts) and run again; if more than half are lost for good, kkbundle etcd restore makes a new etcd of a backup"
 }
 
-// etcdctlTo is etcdctl with what it needs to reach some endpoints.
-func (t *Target) etcdctlTo(endpoints ...string) []string {
-	files := t.etcdClientFiles()
-	return []string{"etcdctl", "--endpoints=" + strings.Join(endpoints, ","), "--cacert=" + files.ca, "--cert=" + files.cert, "--key=" + files.key}
+// EtcdctlTo is etcdctl with what it needs to reach some endpoints.
+func EtcdctlTo(t *task.Host, endpoints ...string) []string {
+	files := ClientFiles(t)
+	return []string{"etcdctl", "--endpoints=" + strings.Join(endpoints, ","), "--cacert=" + files.ca, "--cert=" + files.Cert, "--key=" + files.Key}
 }
 
-// etcdClientFiles are what clients of etcd on the host show.
-func (t *Target) etcdClientFiles() clientFiles {
-	if t.run.cluster.Etcd.Type == manifest.EtcdInternal {
+// ClientFiles are what clients of etcd on the host show.
+func ClientFiles(t *task.Host) clientFiles {
+	if t.Site.Cluster.Etcd.Type == manifest.EtcdInternal {
 		return stackedClientFiles()
 	}
 	return etcdClientFiles()
 }
 
 // etcdctl runs etcdctl on the host against some endpoints, and returns what it prints.
-func (t *Target) etcdctl(ctx context.Context, endpoints []string, args ...string) ([]byte, error) {
-	return t.output(ctx, slices.Concat(t.etcdctlTo(endpoints...), []string{"--dial-timeout=3s", "--command-timeout=10s"}, args)...)
+func etcdctl(ctx context.Context, t *task.Host, endpoints []string, args ...string) ([]byte, error) {
+	return t.Output(ctx, slices.Concat(EtcdctlTo(t, endpoints...), []string{"--dial-timeout=3s", "--command-timeout=10s"}, args)...)
 }
 
-// etcdHealthy is nil if the host's member answers and has a leader and a quorum.
-func (t *Target) etcdHealthy(ctx context.Context) error {
-	return t.etcdHealthyAt(ctx, t.etcdEndpoint())
+// Healthy is nil if the host's member answers and has a leader and a quorum.
+func Healthy(ctx context.Context, t *task.Host) error {
+	return etcdHealthyAt(ctx, t, Endpoint(t))
 }
 
-func (t *Target) etcdHealthyAt(ctx context.Context, endpoint string) error {
-	_, err := t.etcdctl(ctx, []string{endpoint}, "endpoint", "health")
+func etcdHealthyAt(ctx context.Context, t *task.Host, endpoint string) error {
+	_, err := etcdctl(ctx, t, []string{endpoint}, "endpoint", "health")
 	return err
 }
 
 // etcdMembers lists the members, as a quorum of them agrees.
-func (t *Target) etcdMembers(ctx context.Context, endpoints ...string) ([]etcdMember, error) {
-	out, err := t.etcdctl(ctx, endpoints, "member", "list", "--write-out=json")
+func etcdMembers(ctx context.Context, t *task.Host, endpoints ...string) ([]Member, error) {
+	out, err := etcdctl(ctx, t, endpoints, "member", "list", "--write-out=json")
 	if err != nil {
 		return nil, err
 	}
 	var list struct {
-		Members []etcdMember `json:"members"`
+		Members []Member `json:"members"`
 	}
 	if err := json.Unmarshal(out, &list); err != nil {
 		return nil, fmt.Errorf("members of etcd, from %s: %w", t.Name, err)
@@ -89,138 +90,138 @@ func (t *Target) etcdMembers(ctx context.Context, endpoints ...string) ([]etcdMe
 }
 
 // etcdFormed tells whether there has been a working cluster of etcd on the hosts.
-func (r *Site) etcdFormed(ctx context.Context) (bool, error) {
-	connected := r.connected(manifest.RoleEtcd)
+func etcdFormed(ctx context.Context, r *task.Site) (bool, error) {
+	connected := r.Connected(manifest.RoleEtcd)
 	for _, t := range connected {
-		if there, err := t.test(ctx, "test", "-e", etcdMemberPath); err != nil || there {
+		if there, err := t.Test(ctx, "test", "-e", etcdMemberPath); err != nil || there {
 			return there, err
 		}
 	}
-	if len(connected) == len(r.withRole(manifest.RoleEtcd)) {
+	if len(connected) == len(r.WithRole(manifest.RoleEtcd)) {
 		return false, nil
 	}
 	// Hosts that were left out may have one.
-	if _, err := connected[0].etcdMembers(ctx, r.etcdEndpoints()...); err != nil {
+	if _, err := etcdMembers(ctx, connected[0], etcdEndpoints(r)...); err != nil {
 		return false, fmt.Errorf("whether there is an etcd already is not known: hosts of it are left out of this run, and none answers: %w", err)
 	}
 	return true, nil
 }
 
-// runMember starts the host's member, or restarts it with new settings, or makes it one.
-func (t *Target) runMember(ctx context.Context) error {
-	if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+// RunMember starts the host's member, or restarts it with new settings, or makes it one.
+func RunMember(ctx context.Context, t *task.Host) error {
+	if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	formed, err := t.run.etcdFormed(ctx)
+	formed, err := etcdFormed(ctx, t.Site)
 	if err != nil {
 		return err
 	}
-	data, err := t.hasEtcdData(ctx)
+	data, err := hasEtcdData(ctx, t)
 	if err != nil {
 		return err
 	}
-	members, unknown := t.askEtcd(ctx, formed)
-	listed := t.listed(members)
+	members, unknown := askEtcd(ctx, t, formed)
+	listed := listed(t, members)
 	switch {
 	case !formed && (listed != nil || unknown != nil):
-		err = t.formEtcd(ctx)
+		err = formEtcd(ctx, t)
 	case unknown != nil && !data:
 		return &EtcdQuorumError{t.Name, "it has no data, and the other members do not answer: " + unknown.Error()}
 	case unknown != nil:
-		err = t.startEtcd(ctx) // a start harms nobody, and may be what the others wait for
+		err = StartEtcd(ctx, t) // a start harms nobody, and may be what the others wait for
 	case data && listed != nil && listed.Name != "":
-		err = t.restartEtcd(ctx, members)
+		err = restartEtcd(ctx, t, members)
 	default:
-		err = t.joinEtcd(ctx, members)
+		err = joinEtcd(ctx, t, members)
 	}
 	if err != nil {
-		return t.withUnitLog(ctx, etcdUnit, err)
+		return t.WithUnitLog(ctx, Unit, err)
 	}
-	return t.systemctl(ctx, "enable", etcdUnit)
+	return t.Systemctl(ctx, "enable", Unit)
 }
 
 // askEtcd lists the members. As long as no member runs, nobody has to be waited for.
-func (t *Target) askEtcd(ctx context.Context, formed bool) ([]etcdMember, error) {
+func askEtcd(ctx context.Context, t *task.Host, formed bool) ([]Member, error) {
 	if formed {
-		return t.etcdMembers(ctx, t.run.etcdEndpoints()...)
+		return etcdMembers(ctx, t, etcdEndpoints(t.Site)...)
 	}
-	for _, other := range t.run.connected(manifest.RoleEtcd) {
-		if active, err := other.test(ctx, "systemctl", "is-active", "--quiet", etcdUnit); err != nil {
+	for _, other := range t.Site.Connected(manifest.RoleEtcd) {
+		if active, err := other.Test(ctx, "systemctl", "is-active", "--quiet", Unit); err != nil {
 			return nil, err
 		} else if active {
-			return t.etcdMembers(ctx, t.run.etcdEndpoints()...)
+			return etcdMembers(ctx, t, etcdEndpoints(t.Site)...)
 		}
 	}
 	return nil, errors.New("no member runs")
 }
 
 // listed finds the host among members.
-func (t *Target) listed(members []etcdMember) *etcdMember {
+func listed(t *task.Host, members []Member) *Member {
 	for i, m := range members {
-		if slices.Contains(m.PeerURLs, t.etcdPeerURL()) || m.Name == t.Name {
+		if slices.Contains(m.PeerURLs, PeerURL(t)) || m.Name == t.Name {
 			return &members[i]
 		}
 	}
 	return nil
 }
 
-func (t *Target) hasEtcdData(ctx context.Context) (bool, error) {
-	dir, err := t.etcdData()
+func hasEtcdData(ctx context.Context, t *task.Host) (bool, error) {
+	dir, err := Data(t)
 	if err != nil {
 		return false, err
 	}
-	return t.test(ctx, "test", "-d", path.Join(dir, "member"))
+	return t.Test(ctx, "test", "-d", path.Join(dir, "member"))
 }
 
-// startEtcd starts the unit and does not wait: a member is ready when it has found the others.
-func (t *Target) startEtcd(ctx context.Context) error {
-	return t.systemctl(ctx, "restart", "--no-block", etcdUnit)
+// StartEtcd starts the unit and does not wait: a member is ready when it has found the others.
+func StartEtcd(ctx context.Context, t *task.Host) error {
+	return t.Systemctl(ctx, "restart", "--no-block", Unit)
 }
 
 // formEtcd starts one of the first members, all of which know each other from the inventory.
-func (t *Target) formEtcd(ctx context.Context) error {
+func formEtcd(ctx context.Context, t *task.Host) error {
 	var initial []string
-	for _, m := range t.run.withRole(manifest.RoleEtcd) {
-		initial = append(initial, m.Name+"="+m.etcdPeerURL())
+	for _, m := range t.Site.WithRole(manifest.RoleEtcd) {
+		initial = append(initial, m.Name+"="+PeerURL(m))
 	}
-	if err := t.writeInitial(ctx, "new", initial); err != nil {
+	if err := writeInitial(ctx, t, "new", initial); err != nil {
 		return err
 	}
-	return t.startEtcd(ctx)
+	return StartEtcd(ctx, t)
 }
 
-func (t *Target) writeInitial(ctx context.Context, state string, initial []string) error {
+func writeInitial(ctx context.Context, t *task.Host, state string, initial []string) error {
 	text := hostfile.Author + ". It counts as long as the data directory is empty.\n" + environment(
 		"ETCD_INITIAL_CLUSTER", strings.Join(initial, ","),
 		"ETCD_INITIAL_CLUSTER_STATE", state,
-		"ETCD_INITIAL_CLUSTER_TOKEN", t.run.cluster.Metadata.Name,
+		"ETCD_INITIAL_CLUSTER_TOKEN", t.Site.Cluster.Metadata.Name,
 	)
-	return t.write(ctx, textFile{etcdInitial, 0o600, []byte(text)})
+	return t.Write(ctx, task.File{Path: Initial, Mode: 0o600, Data: []byte(text)})
 }
 
 // restartEtcd restarts a member if the others do without it, and waits until it is back.
-func (t *Target) restartEtcd(ctx context.Context, members []etcdMember) error {
-	if err := t.canDoWithout(ctx, members); err != nil {
+func restartEtcd(ctx context.Context, t *task.Host, members []Member) error {
+	if err := canDoWithout(ctx, t, members); err != nil {
 		return err
 	}
-	if err := t.startEtcd(ctx); err != nil {
+	if err := StartEtcd(ctx, t); err != nil {
 		return err
 	}
-	if t.listed(members).Learner { // an earlier run was interrupted before it was a full member
-		return t.promoteEtcd(ctx, members)
+	if listed(t, members).Learner { // an earlier run was interrupted before it was a full member
+		return promoteEtcd(ctx, t, members)
 	}
-	return eventually(ctx, etcdPatience, t.etcdHealthy)
+	return task.Eventually(ctx, Patience, func(ctx context.Context) error { return Healthy(ctx, t) })
 }
 
 // canDoWithout refuses to stop a member that works where the others alone are too few. A cluster of one member has no others:
 // it pauses.
-func (t *Target) canDoWithout(ctx context.Context, members []etcdMember) error {
-	voters := slices.DeleteFunc(slices.Clone(members), func(m etcdMember) bool { return m.Learner })
-	self := t.listed(voters)
+func canDoWithout(ctx context.Context, t *task.Host, members []Member) error {
+	voters := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Learner })
+	self := listed(t, voters)
 	if self == nil || len(voters) == 1 {
 		return nil
 	}
-	if works, err := succeeded(t.etcdHealthy(ctx)); err != nil || !works {
+	if works, err := task.Succeeded(Healthy(ctx, t)); err != nil || !works {
 		return err
 	}
 	others := 0
@@ -228,7 +229,7 @@ func (t *Target) canDoWithout(ctx context.Context, members []etcdMember) error {
 		if m.ID == self.ID || len(m.ClientURLs) == 0 {
 			continue
 		}
-		works, err := succeeded(t.etcdHealthyAt(ctx, m.ClientURLs[0]))
+		works, err := task.Succeeded(etcdHealthyAt(ctx, t, m.ClientURLs[0]))
 		if err != nil {
 			return err
 		}
@@ -245,29 +246,29 @@ func (t *Target) canDoWithout(ctx context.Context, members []etcdMember) error {
 // joinEtcd makes the host a member of the cluster that is there: first as a learner, which counts for no quorum until it has
 // all data. A member that was this host before, or is lost and in no inventory any more, goes first: etcd takes nobody in
 // while one is missing.
-func (t *Target) joinEtcd(ctx context.Context, members []etcdMember) error {
-	if err := t.systemctl(ctx, "stop", etcdUnit); err != nil {
-		if there, _ := t.test(ctx, "systemctl", "is-active", "--quiet", etcdUnit); there {
+func joinEtcd(ctx context.Context, t *task.Host, members []Member) error {
+	if err := t.Systemctl(ctx, "stop", Unit); err != nil {
+		if there, _ := t.Test(ctx, "systemctl", "is-active", "--quiet", Unit); there {
 			return err
 		}
 	}
-	members, err := t.forgetLost(ctx, members)
+	members, err := forgetLost(ctx, t, members)
 	if err != nil {
 		return err
 	}
-	if err := t.setEtcdDataAside(ctx); err != nil {
+	if err := setEtcdDataAside(ctx, t); err != nil {
 		return err
 	}
-	if t.listed(members) == nil {
+	if listed(t, members) == nil {
 		others := endpointsOf(members)
-		if _, err := t.etcdctl(ctx, others, "member", "add", t.Name, "--peer-urls="+t.etcdPeerURL(), "--learner"); err != nil {
+		if _, err := etcdctl(ctx, t, others, "member", "add", t.Name, "--peer-urls="+PeerURL(t), "--learner"); err != nil {
 			return err
 		}
-		if members, err = t.etcdMembers(ctx, others...); err != nil {
+		if members, err = etcdMembers(ctx, t, others...); err != nil {
 			return err
 		}
 	}
-	initial := []string{t.Name + "=" + t.etcdPeerURL()}
+	initial := []string{t.Name + "=" + PeerURL(t)}
 	for _, m := range members {
 		if m.Name != "" {
 			for _, url := range m.PeerURLs {
@@ -275,17 +276,17 @@ func (t *Target) joinEtcd(ctx context.Context, members []etcdMember) error {
 			}
 		}
 	}
-	if err := t.writeInitial(ctx, "existing", initial); err != nil {
+	if err := writeInitial(ctx, t, "existing", initial); err != nil {
 		return err
 	}
-	if err := t.startEtcd(ctx); err != nil {
+	if err := StartEtcd(ctx, t); err != nil {
 		return err
 	}
-	return t.promoteEtcd(ctx, members)
+	return promoteEtcd(ctx, t, members)
 }
 
 // endpointsOf are the addresses of members that were started.
-func endpointsOf(members []etcdMember) []string {
+func endpointsOf(members []Member) []string {
 	var list []string
 	for _, m := range members {
 		list = append(list, m.ClientURLs...)
@@ -295,17 +296,17 @@ func endpointsOf(members []etcdMember) []string {
 
 // forgetLost removes the member that this host was before it lost its data, and members that do not answer and are no host of
 // the inventory. It returns those that are left.
-func (t *Target) forgetLost(ctx context.Context, members []etcdMember) ([]etcdMember, error) {
-	var left []etcdMember
-	self := t.listed(members)
-	others := endpointsOf(slices.DeleteFunc(slices.Clone(members), func(m etcdMember) bool { return self != nil && m.ID == self.ID }))
+func forgetLost(ctx context.Context, t *task.Host, members []Member) ([]Member, error) {
+	var left []Member
+	self := listed(t, members)
+	others := endpointsOf(slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return self != nil && m.ID == self.ID }))
 	for _, m := range members {
 		lost := self != nil && m.ID == self.ID && m.Name != ""
-		if !lost && !slices.ContainsFunc(t.run.withRole(manifest.RoleEtcd), func(h *Target) bool { return h.listed([]etcdMember{m}) != nil }) {
+		if !lost && !slices.ContainsFunc(t.Site.WithRole(manifest.RoleEtcd), func(h *task.Host) bool { return listed(h, []Member{m}) != nil }) {
 			works := false
 			if len(m.ClientURLs) > 0 {
 				var err error
-				if works, err = succeeded(t.etcdHealthyAt(ctx, m.ClientURLs[0])); err != nil {
+				if works, err = task.Succeeded(etcdHealthyAt(ctx, t, m.ClientURLs[0])); err != nil {
 					return nil, err
 				}
 			}
@@ -315,7 +316,7 @@ func (t *Target) forgetLost(ctx context.Context, members []etcdMember) ([]etcdMe
 			left = append(left, m)
 			continue
 		}
-		if _, err := t.etcdctl(ctx, others, "member", "remove", m.hexID()); err != nil {
+		if _, err := etcdctl(ctx, t, others, "member", "remove", m.HexID()); err != nil {
 			return nil, err
 		}
 	}
@@ -323,67 +324,67 @@ func (t *Target) forgetLost(ctx context.Context, members []etcdMember) ([]etcdMe
 }
 
 // setEtcdDataAside keeps what a host has of an etcd that it is no member of.
-func (t *Target) setEtcdDataAside(ctx context.Context) error {
-	dir, err := t.etcdData()
+func setEtcdDataAside(ctx context.Context, t *task.Host) error {
+	dir, err := Data(t)
 	if err != nil {
 		return err
 	}
-	member, aside := path.Join(dir, "member"), path.Join(dir, t.run.beforeName())
-	if there, err := t.test(ctx, "test", "-d", member); err != nil || !there {
+	member, aside := path.Join(dir, "member"), path.Join(dir, BeforeName(t.Site))
+	if there, err := t.Test(ctx, "test", "-d", member); err != nil || !there {
 		return err
 	}
-	if err := t.command(ctx, "mkdir", "-p", aside); err != nil {
+	if err := t.Run(ctx, "mkdir", "-p", aside); err != nil {
 		return err
 	}
-	return t.command(ctx, "mv", member, aside+"/")
+	return t.Run(ctx, "mv", member, aside+"/")
 }
 
 // promoteEtcd makes a learner a full member when it has all data.
-func (t *Target) promoteEtcd(ctx context.Context, members []etcdMember) error {
-	self := t.listed(members)
+func promoteEtcd(ctx context.Context, t *task.Host, members []Member) error {
+	self := listed(t, members)
 	if self == nil {
 		return fmt.Errorf("%s was added to etcd, and is not among its members", t.Name)
 	}
-	others := endpointsOf(slices.DeleteFunc(slices.Clone(members), func(m etcdMember) bool { return m.ID == self.ID }))
+	others := endpointsOf(slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.ID == self.ID }))
 	if len(others) == 0 {
 		return errors.New("etcd has no member but the new one")
 	}
 	if !self.Learner {
-		return eventually(ctx, etcdPatience, t.etcdHealthy)
+		return task.Eventually(ctx, Patience, func(ctx context.Context) error { return Healthy(ctx, t) })
 	}
-	return eventually(ctx, promotePatience, func(ctx context.Context) error {
-		_, err := t.etcdctl(ctx, others, "member", "promote", self.hexID())
+	return task.Eventually(ctx, promotePatience, func(ctx context.Context) error {
+		_, err := etcdctl(ctx, t, others, "member", "promote", self.HexID())
 		return err
 	})
 }
 
 // leaveEtcd takes the host out of etcd before Reset takes etcd off it. Where everything goes, nobody has to be told.
-func (t *Target) leaveEtcd(ctx context.Context) error {
-	if t.run.scope.Whole() {
+func leaveEtcd(ctx context.Context, t *task.Host) error {
+	if t.Site.Scope.Whole() {
 		return nil
 	}
-	active, err := t.test(ctx, "systemctl", "is-active", "--quiet", etcdUnit)
+	active, err := t.Test(ctx, "systemctl", "is-active", "--quiet", Unit)
 	if err != nil || !active {
 		return err
 	}
-	members, err := t.etcdMembers(ctx, t.etcdEndpoint())
+	members, err := etcdMembers(ctx, t, Endpoint(t))
 	if err != nil {
 		return err
 	}
-	self := t.listed(members)
+	self := listed(t, members)
 	if self == nil || len(members) == 1 {
 		return nil
 	}
-	if err := t.canDoWithout(ctx, members); err != nil {
+	if err := canDoWithout(ctx, t, members); err != nil {
 		return err
 	}
-	others := endpointsOf(slices.DeleteFunc(slices.Clone(members), func(m etcdMember) bool { return m.ID == self.ID }))
-	_, err = t.etcdctl(ctx, others, "member", "remove", self.hexID())
+	others := endpointsOf(slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.ID == self.ID }))
+	_, err = etcdctl(ctx, t, others, "member", "remove", self.HexID())
 	return err
 }
 
-// beforeName is the directory, inside etcd's, that old data goes to.
-func (r *Site) beforeName() string { return "kkbundle-before-" + r.Now().UTC().Format(etcdTimes) }
+// BeforeName is the directory, inside etcd's, that old data goes to.
+func BeforeName(r *task.Site) string { return "kkbundle-before-" + r.Now().UTC().Format(etcdTimes) }
 
 // etcdTimes is how times are written in names of files.
 const etcdTimes = "20060102T150405Z"

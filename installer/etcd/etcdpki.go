@@ -1,4 +1,4 @@
-package installer
+package etcd
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"path"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 )
@@ -19,36 +20,33 @@ const (
 	etcdPairs      = "pki/etcd"
 )
 
-// A pairFiles is where a certificate and its key lie on hosts.
-type pairFiles struct{ cert, key string }
-
 // clientFiles are what a client of etcd needs on a host.
 type clientFiles struct {
 	ca string
-	pairFiles
+	task.PairFiles
 }
 
-// etcdClientFiles are the files of clients of an etcd beside the cluster: kkbundle's own and the API servers. They are not in
+// ClientFiles are the files of clients of an etcd beside the cluster: kkbundle's own and the API servers. They are not in
 // kubeadm's directory, which kubeadm empties when it undoes an interrupted init.
 func etcdClientFiles() clientFiles {
-	const dir = configDir + "/etcd-client"
-	return clientFiles{dir + "/ca.crt", pairFiles{dir + "/client.crt", dir + "/client.key"}}
+	const dir = task.ConfigDir + "/etcd-client"
+	return clientFiles{dir + "/ca.crt", task.PairFiles{Cert: dir + "/client.crt", Key: dir + "/client.key"}}
 }
 
 // stackedClientFiles are kubeadm's, on its control planes.
 func stackedClientFiles() clientFiles {
 	const dir = "/etc/kubernetes/pki/etcd"
-	return clientFiles{dir + "/ca.crt", pairFiles{dir + "/healthcheck-client.crt", dir + "/healthcheck-client.key"}}
+	return clientFiles{dir + "/ca.crt", task.PairFiles{Cert: dir + "/healthcheck-client.crt", Key: dir + "/healthcheck-client.key"}}
 }
 
 // etcdAuthority returns the authority that signs the certificates of etcd and its clients. Its key is on the hosts of etcd, too, as
 // kubeadm leaves its own on control planes: a lost work directory gets it back from there, and members go on trusting each other.
-func (r *Site) etcdAuthority(ctx context.Context) (authority *pki.Authority, key []byte, err error) {
-	authority, err = r.dir.authority(etcdCACertFile, etcdCAKeyFile)
+func etcdAuthority(ctx context.Context, r *task.Site) (authority *pki.Authority, key []byte, err error) {
+	authority, err = r.Dir.Authority(etcdCACertFile, etcdCAKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		var pair pki.Pair
-		if pair, err = r.etcdAuthorityOfHosts(ctx); err == nil {
-			err = r.dir.writePair(pairFiles{etcdCACertFile, etcdCAKeyFile}, pair)
+		if pair, err = etcdAuthorityOfHosts(ctx, r); err == nil {
+			err = r.Dir.WritePair(task.PairFiles{Cert: etcdCACertFile, Key: etcdCAKeyFile}, pair)
 		}
 		if err == nil {
 			authority, err = pki.ParseAuthority(pair)
@@ -58,25 +56,25 @@ func (r *Site) etcdAuthority(ctx context.Context) (authority *pki.Authority, key
 		return nil, nil, err
 	}
 	if end := authority.Certificate.NotAfter; r.Now().After(end) {
-		return nil, nil, fmt.Errorf("%s ended %s: etcd's members and clients do not trust each other any more", r.dir.join(etcdCACertFile), end.Format(time.DateOnly))
+		return nil, nil, fmt.Errorf("%s ended %s: etcd's members and clients do not trust each other any more", r.Dir.Join(etcdCACertFile), end.Format(time.DateOnly))
 	}
-	key, err = r.dir.read(etcdCAKeyFile)
+	key, err = r.Dir.Read(etcdCAKeyFile)
 	return authority, key, err
 }
 
 // etcdAuthorityOfHosts returns the authority that hosts of etcd have, or makes one if none of them has.
-func (r *Site) etcdAuthorityOfHosts(ctx context.Context) (pki.Pair, error) {
-	all := r.withRole(manifest.RoleEtcd)
-	connected := r.connected(manifest.RoleEtcd)
+func etcdAuthorityOfHosts(ctx context.Context, r *task.Site) (pki.Pair, error) {
+	all := r.WithRole(manifest.RoleEtcd)
+	connected := r.Connected(manifest.RoleEtcd)
 	for _, t := range connected {
-		key, err := t.read(ctx, etcdAuthorityFiles().key)
+		key, err := t.Read(ctx, AuthorityFiles().Key)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return pki.Pair{}, err
 		}
-		cert, err := t.read(ctx, etcdAuthorityFiles().cert)
+		cert, err := t.Read(ctx, AuthorityFiles().Cert)
 		if err != nil {
 			return pki.Pair{}, err
 		}
@@ -94,68 +92,63 @@ func (r *Site) etcdAuthorityOfHosts(ctx context.Context) (pki.Pair, error) {
 }
 
 // etcdPair returns a certificate of etcd's authority: the one in the work directory if it still fits, else a new one.
-func (r *Site) etcdPair(by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
-	return r.dir.pair(pairFiles{path.Join(etcdPairs, name+".crt"), path.Join(etcdPairs, name+".key")}, by, use, names, r.Now())
-}
-
-func (p pairFiles) files(pair pki.Pair) []textFile {
-	const certMode, keyMode = 0o644, 0o600
-	return []textFile{{p.cert, certMode, pair.Cert}, {p.key, keyMode, pair.Key}}
+func etcdPair(r *task.Site, by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
+	return r.Dir.Pair(task.PairFiles{Cert: path.Join(etcdPairs, name+".crt"), Key: path.Join(etcdPairs, name+".key")}, by, use, names, r.Now())
 }
 
 // etcdClient returns the files of a client of etcd. What they are made of is kept, whoever asks first.
-func (r *Site) etcdClient(ctx context.Context) ([]textFile, error) {
-	r.dir.making.Lock()
-	defer r.dir.making.Unlock()
-	authority, _, err := r.etcdAuthority(ctx)
+func etcdClient(ctx context.Context, r *task.Site) ([]task.File, error) {
+	r.Dir.Making.Lock()
+	defer r.Dir.Making.Unlock()
+	authority, _, err := etcdAuthority(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	pair, err := r.etcdPair(authority, "client", pki.Client, pki.ParseNames([]string{"kkbundle-etcd-client"}))
+	pair, err := etcdPair(r, authority, "client", pki.Client, pki.ParseNames([]string{"kkbundle-etcd-client"}))
 	if err != nil {
 		return nil, err
 	}
 	f := etcdClientFiles()
-	return append([]textFile{{f.ca, 0o644, authority.PEM}}, f.files(pair)...), nil
+	return append([]task.File{{Path: f.ca, Mode: 0o644, Data: authority.PEM}}, f.Files(pair)...), nil
 }
 
-// etcdMemberFiles returns the certificates of a member of etcd and the authority.
-func (t *Target) etcdMemberFiles(ctx context.Context) ([]textFile, error) {
-	client, err := t.run.etcdClient(ctx)
+// MemberFiles returns the certificates of a member of etcd and the authority.
+func MemberFiles(ctx context.Context, t *task.Host) ([]task.File, error) {
+	client, err := etcdClient(ctx, t.Site)
 	if err != nil {
 		return nil, err
 	}
-	t.run.dir.making.Lock()
-	defer t.run.dir.making.Unlock()
-	authority, key, err := t.run.etcdAuthority(ctx)
+	t.Site.Dir.Making.Lock()
+	defer t.Site.Dir.Making.Unlock()
+	authority, key, err := etcdAuthority(ctx, t.Site)
 	if err != nil {
 		return nil, err
 	}
-	files := append(client, etcdAuthorityFiles().files(pki.Pair{Cert: authority.PEM, Key: key})...)
+	files := append(client, AuthorityFiles().Files(pki.Pair{Cert: authority.PEM, Key: key})...)
 	names := pki.ParseNames([]string{t.Name, "localhost", t.IP.String(), "127.0.0.1", "::1"})
 	for _, one := range []struct {
 		kind string
-		at   pairFiles
+		at   task.PairFiles
 	}{{"server", etcdServerFiles()}, {"peer", etcdPeerFiles()}} {
 		// A server of etcd is also the client of itself, for its gateway.
-		pair, err := t.run.etcdPair(authority, t.Name+"-"+one.kind, pki.Peer, names)
+		pair, err := etcdPair(t.Site, authority, t.Name+"-"+one.kind, pki.Peer, names)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, one.at.files(pair)...)
+		files = append(files, one.at.Files(pair)...)
 	}
 	return files, nil
 }
 
 // providedEtcdClient returns the operator's files for the etcd that is theirs.
-func (r *Site) providedEtcdClient() ([]textFile, error) {
-	e, f := r.cluster.Etcd, etcdClientFiles()
-	var files []textFile
+func providedEtcdClient(r *task.Site) ([]task.File, error) {
+	e, f := r.Cluster.Etcd, etcdClientFiles()
+	var files []task.File
 	const certMode, keyMode = 0o644, 0o600
 	for _, one := range []struct {
 		from, to string
 		mode     fs.FileMode
-	}{{e.CA, f.ca, certMode}, {e.Cert, f.cert, certMode}, {e.Key, f.key, keyMode}} {
+	}{{e.CA, f.ca, certMode}, {e.Cert, f.Cert, certMode}, {e.Key, f.Key, keyMode}} {
 		if r.Values == nil {
 			return nil, &EtcdFileError{Path: one.from, Err: fs.ErrNotExist}
 		}
@@ -163,7 +156,7 @@ func (r *Site) providedEtcdClient() ([]textFile, error) {
 		if err != nil {
 			return nil, &EtcdFileError{Path: one.from, Err: err}
 		}
-		files = append(files, textFile{one.to, one.mode, data})
+		files = append(files, task.File{Path: one.to, Mode: one.mode, Data: data})
 	}
 	return files, nil
 }

@@ -1,4 +1,4 @@
-package installer
+package health
 
 import (
 	"slices"
@@ -9,18 +9,18 @@ import (
 // A look is one thing that is to be so of a cluster that works.
 type look struct {
 	// id is its name; it never changes its meaning. The tasks of the phase verify are looks of the same name.
-	id string
+	ID string
 	// title is what is required, why what goes wrong otherwise, fix what to do.
-	title, why, fix string
+	Title, Why, Fix string
 }
 
 // The looks that findings are made for by name.
 const (
 	lookReachable    = "host-reachable"
-	lookMember       = "host-is-node"
-	lookNodes        = "verify-nodes"
+	LookMember       = "host-is-node"
+	LookNodes        = "verify-nodes"
 	lookVersions     = "node-version"
-	lookPods         = "verify-pods"
+	LookPods         = "verify-pods"
 	lookKubeadm      = "kubeadm-config"
 	lookKubelet      = "kubelet-config"
 	lookInfo         = "cluster-info"
@@ -30,16 +30,16 @@ const (
 	lookTokens       = "bootstrap-tokens"
 	lookCoreDNS      = "coredns"
 	lookProxy        = "kube-proxy"
-	lookAPI          = "api-server-health"
+	LookAPI          = "api-server-health"
 	lookEtcd         = "etcd-health"
 	lookAgreement    = "etcd-agreement"
-	lookLeases       = "controller-leases"
+	LookLeases       = "controller-leases"
 	lookCertificates = "certificates"
 	lookStorage      = "storage-class"
 )
 
-// looks lists everything that is looked at, in the order of reports.
-func looks() []look {
+// Looks lists everything that is looked at, in the order of reports.
+func Looks() []look {
 	return slices.Concat(hostLooks(), registryLooks(), kubeadmLooks(), healthLooks(), proofLooks())
 }
 
@@ -51,12 +51,12 @@ func hostLooks() []look {
 			"see that it runs, that its sshd answers, and that its entry in the inventory is right",
 		},
 		{
-			lookMember, "the host is a node of this cluster",
+			LookMember, "the host is a node of this cluster",
 			"its share of the pods runs elsewhere or not at all",
 			"kkbundle install makes it one",
 		},
 		{
-			lookNodes, "every host of the inventory is a node that is ready",
+			LookNodes, "every host of the inventory is a node that is ready",
 			"pods are not started on a node that is not ready, and those on it are moved away after five minutes",
 			"look at the kubelet on that host: journalctl -u kubelet -u containerd",
 		},
@@ -66,7 +66,7 @@ func hostLooks() []look {
 			"kkbundle upgrade brings all nodes to one version",
 		},
 		{
-			lookPods, "the pods of Kubernetes and of the pod network are ready",
+			LookPods, "the pods of Kubernetes and of the pod network are ready",
 			"what they do for the cluster is not done",
 			"kubectl describe pod and kubectl logs say why; kkbundle support-bundle collects both",
 		},
@@ -126,7 +126,7 @@ func kubeadmLooks() []look {
 func healthLooks() []look {
 	return []look{
 		{
-			lookAPI, "every API server is live and ready",
+			LookAPI, "every API server is live and ready",
 			"clients and nodes that are led to it get errors",
 			"on that host: the log of the API server's container below /var/log/pods, and journalctl -u kubelet",
 		},
@@ -141,7 +141,7 @@ func healthLooks() []look {
 			"see that the members reach each other on TCP 2380, and that their clocks agree",
 		},
 		{
-			lookLeases, "a scheduler and a controller manager are at work",
+			LookLeases, "a scheduler and a controller manager are at work",
 			"new pods stay Pending, and what is lost is not made again",
 			"the logs of kube-scheduler and kube-controller-manager below /var/log/pods on the control planes",
 		},
@@ -203,14 +203,14 @@ func proofLooks() []look {
 	}
 }
 
-// finding is what a look found.
-func finding(id, host string, state report.State, found string) report.Finding {
+// Finding is what a look found.
+func Finding(id, host string, state report.State, found string) report.Finding {
 	f := report.Finding{ID: id, Host: host, State: state, Title: id, Found: found}
-	list := looks()
-	if i := slices.IndexFunc(list, func(l look) bool { return l.id == id }); i >= 0 {
-		f.Title = list[i].title
+	list := Looks()
+	if i := slices.IndexFunc(list, func(l look) bool { return l.ID == id }); i >= 0 {
+		f.Title = list[i].Title
 		if state != report.OK {
-			f.Why, f.Fix = list[i].why, list[i].fix
+			f.Why, f.Fix = list[i].Why, list[i].Fix
 		}
 	}
 	return f

@@ -1,4 +1,4 @@
-package installer
+package health
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -25,81 +27,81 @@ const (
 	// be deleted (namespaceDeletionGracePeriod of
 	// https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/controller/namespace/namespace_controller.go).
 	proofLabel = "kkbundle.io/verify"
-	proofPath  = stampDir + "/network-proof"
+	proofPath  = task.StampDir + "/network-proof"
 )
 
-// networkTask proves that a pod on every node reaches a service whose pod is on the next node, by each family of addresses. The pods are CoreDNS,
+// NetworkTask proves that a pod on every node reaches a service whose pod is on the next node, by each family of addresses. The pods are CoreDNS,
 // whose image every cluster has: each forwards questions to the service of the next one, which answers with its node's
 // name. It is done once for a set of nodes, because it makes objects for a moment. Nodes that a limited run leaves out,
 // and cannot ask, are left out.
-func networkTask() Task {
-	return Task{
+func NetworkTask() task.Task {
+	return task.Task{
 		Name:  "verify-network",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			nodes, err := t.run.members(ctx)
+		Where: task.First,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			nodes, err := member.Members(ctx, t.Site)
 			if err != nil {
 				return false, err
 			}
-			return t.has(ctx, t.run.proofFile(nodes))
+			return t.HasFiles(ctx, proofFile(t.Site, nodes))
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			nodes, err := t.run.members(ctx)
+		Do: func(ctx context.Context, t *task.Host) error {
+			nodes, err := member.Members(ctx, t.Site)
 			if err != nil {
 				return err
 			}
 			// A run that was killed may have left pods, which cannot be changed into others.
-			if err := t.forgetProof(ctx); err != nil {
+			if err := forgetProof(ctx, t); err != nil {
 				return err
 			}
-			err = t.proveNetwork(ctx, nodes)
-			if err := errors.Join(err, t.forgetProof(context.WithoutCancel(ctx))); err != nil {
+			err = proveNetwork(ctx, t, nodes)
+			if err := errors.Join(err, forgetProof(context.WithoutCancel(ctx), t)); err != nil {
 				return err
 			}
-			return t.write(ctx, t.run.proofFile(nodes))
+			return t.Write(ctx, proofFile(t.Site, nodes))
 		},
 	}
 }
 
 // forgetProof deletes the proof's objects and waits until the pods are gone.
-func (t *Target) forgetProof(ctx context.Context) error {
-	_, err := t.kubectl(ctx, "delete", "pods,services,configmaps", "--namespace="+systemNamespace, "--selector="+proofLabel, "--timeout=2m")
+func forgetProof(ctx context.Context, t *task.Host) error {
+	_, err := t.Kubectl(ctx, "delete", "pods,services,configmaps", "--namespace="+kube.SystemNamespace, "--selector="+proofLabel, "--timeout=2m")
 	return err
 }
 
 // proofFile says for which nodes the network was proven.
-func (r *Site) proofFile(nodes []*Target) textFile {
+func proofFile(r *task.Site, nodes []*task.Host) task.File {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s\n", r.cluster.Kubernetes.Version, r.cluster.CNI.Type)
+	fmt.Fprintf(&b, "%s %s\n", r.Cluster.Kubernetes.Version, r.Cluster.CNI.Type)
 	for _, n := range nodes {
 		fmt.Fprintf(&b, "%s %s\n", n.Name, n.IP)
 	}
-	return textFile{proofPath, 0o600, b.Bytes()}
+	return task.File{Path: proofPath, Mode: 0o600, Data: b.Bytes()}
 }
 
-func (t *Target) proveNetwork(ctx context.Context, nodes []*Target) error {
-	image, err := catalog.ImageRef(t.run.cluster, "coredns")
+func proveNetwork(ctx context.Context, t *task.Host, nodes []*task.Host) error {
+	image, err := catalog.ImageRef(t.Site.Cluster, "coredns")
 	if err != nil {
 		return err
 	}
-	if err := t.applyObjects(ctx, proofServices(nodes)...); err != nil {
+	if err := t.ApplyObjects(ctx, proofServices(nodes)...); err != nil {
 		return err
 	}
-	addresses, err := t.proofAddresses(ctx)
+	addresses, err := proofAddresses(ctx, t)
 	if err != nil {
 		return err
 	}
-	if err := t.applyObjects(ctx, proofPods(nodes, addresses, image)...); err != nil {
+	if err := t.ApplyObjects(ctx, proofPods(nodes, addresses, image)...); err != nil {
 		return err
 	}
-	return eventually(ctx, peerWait, func(ctx context.Context) error { return t.peersAnswer(ctx, nodes) })
+	return task.Eventually(ctx, peerWait, func(ctx context.Context) error { return peersAnswer(ctx, t, nodes) })
 }
 
 // proofAddresses returns the services' addresses, one of each family, by the services' names.
-func (t *Target) proofAddresses(ctx context.Context) (map[string][]string, error) {
+func proofAddresses(ctx context.Context, t *task.Host) (map[string][]string, error) {
 	var list corev1.ServiceList
-	err := t.kube().Get(ctx, &list, "services", "--namespace="+systemNamespace, "--selector="+proofLabel)
+	err := t.Kube().Get(ctx, &list, "services", "--namespace="+kube.SystemNamespace, "--selector="+proofLabel)
 	addresses := map[string][]string{}
 	for _, s := range list.Items {
 		addresses[s.Name] = s.Spec.ClusterIPs
@@ -118,10 +120,10 @@ func proofName(i int) string { return "kkbundle-verify-" + strconv.Itoa(i) }
 
 // proofMeta is what an object of the proof is known by.
 func proofMeta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Namespace: systemNamespace, Labels: map[string]string{proofLabel: name}}
+	return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace, Labels: map[string]string{proofLabel: name}}
 }
 
-func proofServices(nodes []*Target) []runtime.Object {
+func proofServices(nodes []*task.Host) []runtime.Object {
 	var objects []runtime.Object
 	for i := range nodes {
 		objects = append(objects, &corev1.Service{
@@ -136,7 +138,7 @@ func proofServices(nodes []*Target) []runtime.Object {
 	return objects
 }
 
-func proofPods(nodes []*Target, addresses map[string][]string, image string) []runtime.Object {
+func proofPods(nodes []*task.Host, addresses map[string][]string, image string) []runtime.Object {
 	var objects []runtime.Object
 	for i, n := range nodes {
 		config := fmt.Sprintf(`.:%d {
@@ -197,8 +199,8 @@ func proofPod(name, nodeName, image string) *corev1.Pod {
 }
 
 // peersAnswer asks every pod, from its own host, for the name of the next pod's node.
-func (t *Target) peersAnswer(ctx context.Context, nodes []*Target) error {
-	pods, err := t.kube().Pods(ctx, "--namespace="+systemNamespace, "--selector="+proofLabel)
+func peersAnswer(ctx context.Context, t *task.Host, nodes []*task.Host) error {
+	pods, err := t.Kube().Pods(ctx, "--namespace="+kube.SystemNamespace, "--selector="+proofLabel)
 	if err != nil {
 		return err
 	}
@@ -206,20 +208,20 @@ func (t *Target) peersAnswer(ctx context.Context, nodes []*Target) error {
 	for _, p := range pods {
 		byNode[p.Spec.NodeName] = p
 	}
-	return t.run.onAll(nodes, func(i int, n *Target) error {
-		return n.peerAnswers(ctx, byNode[n.Name], nodes[(i+1)%len(nodes)].Name)
+	return t.Site.OnAll(nodes, func(i int, n *task.Host) error {
+		return peerAnswers(ctx, n, byNode[n.Name], nodes[(i+1)%len(nodes)].Name)
 	})
 }
 
-func (t *Target) peerAnswers(ctx context.Context, pod corev1.Pod, next string) error {
+func peerAnswers(ctx context.Context, t *task.Host, pod corev1.Pod, next string) error {
 	if !kube.IsPodReady(&pod) {
 		return fmt.Errorf("the pod that proves the network on %s is not ready: %s", t.Name, kube.NotReadyReason(&pod))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	for k, services := range t.run.cluster.Kubernetes.ServiceCIDR {
+	for k, services := range t.Site.Cluster.Kubernetes.ServiceCIDR {
 		server := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(forwardPort+k))
-		texts, err := t.resolver(server).LookupTXT(ctx, "node.kkbundle.invalid.")
+		texts, err := resolver(t, server).LookupTXT(ctx, "node.kkbundle.invalid.")
 		if err != nil {
 			return fmt.Errorf("a pod on %s does not reach a service on %s by its address in %s: %w", t.Name, next, services, err)
 		}

@@ -1,13 +1,16 @@
-package installer
+package health
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -39,18 +42,18 @@ type registrySeen struct {
 	stopped      []string // its units that should run and do not
 }
 
-// surveyRegistries asks the registry hosts for the units that an installation has left there.
-func (r *Site) surveyRegistries(ctx context.Context) []registrySeen {
-	targets := r.registryHosts()
+// SurveyRegistries asks the registry hosts for the units that an installation has left there.
+func SurveyRegistries(ctx context.Context, r *task.Site) []registrySeen {
+	targets := r.RegistryHosts()
 	list := make([]registrySeen, len(targets))
-	_ = r.onAll(targets, func(i int, t *Target) error {
-		list[i] = registrySeen{name: t.Name, node: t.Is(manifest.RoleCluster), wanted: r.isWanted(t), err: t.failure}
+	_ = r.OnAll(targets, func(i int, t *task.Host) error {
+		list[i] = registrySeen{name: t.Name, node: t.Is(manifest.RoleCluster), wanted: r.IsWanted(t), err: t.Err}
 		switch {
-		case t.failure != nil:
-		case t.on == nil:
+		case t.Err != nil:
+		case t.Conn == nil:
 			list[i].err = errors.New("this run is not connected to it")
 		default:
-			list[i].stopped, list[i].err = t.stoppedUnits(ctx, registryUnit, registryAddressUnit, dockerUnit, harborUnit)
+			list[i].stopped, list[i].err = stoppedUnits(ctx, t, siteregistry.RegistryUnit, siteregistry.RegistryAddressUnit, cri.DockerUnit, siteregistry.HarborUnit)
 		}
 		return nil
 	})
@@ -61,24 +64,40 @@ func (r *Site) surveyRegistries(ctx context.Context) []registrySeen {
 var stoppedUnitsScript string
 
 // stoppedUnits returns those of the units that are installed and do not run.
-func (t *Target) stoppedUnits(ctx context.Context, units ...string) ([]string, error) {
-	out, err := t.output(ctx, host.Script("stopped-units.sh", stoppedUnitsScript, units...)...)
+func stoppedUnits(ctx context.Context, t *task.Host, units ...string) ([]string, error) {
+	out, err := t.Output(ctx, host.Script("stopped-units.sh", stoppedUnitsScript, units...)...)
 	return strings.Fields(string(out)), err
 }
 
-func (s *survey) judgeRegistries() report.Findings {
+func (s *Survey) JudgeRegistries() report.Findings {
 	var list report.Findings
-	for _, h := range s.registries {
+	for _, h := range s.Registries {
 		switch {
 		case !h.wanted:
 		case h.err != nil && h.node: // which is said of the node
 		case h.err != nil:
-			list = append(list, finding(lookReachable, h.name, report.Failed, h.err.Error()))
+			list = append(list, Finding(lookReachable, h.name, report.Failed, h.err.Error()))
 		case len(h.stopped) > 0:
-			list = append(list, finding(lookRegistry, h.name, report.Failed, strings.Join(h.stopped, ", ")+" does not run"))
+			list = append(list, Finding(lookRegistry, h.name, report.Failed, strings.Join(h.stopped, ", ")+" does not run"))
 		default:
-			list = append(list, finding(lookRegistry, h.name, report.OK, ""))
+			list = append(list, Finding(lookRegistry, h.name, report.OK, ""))
 		}
 	}
 	return list
+}
+
+// VerifyRegistryTask holds each registry host against the bundle.
+func VerifyRegistryTask() task.Task {
+	return task.Task{
+		Name:  lookRegistryImages,
+		Roles: []manifest.Role{manifest.RoleRegistry},
+		Where: task.Reached,
+		Do: func(ctx context.Context, t *task.Host) error {
+			ok, err := siteregistry.Seeded(ctx, t)
+			if err == nil && !ok {
+				err = errors.New("the registry on this host lacks images or charts of the bundle: run install again")
+			}
+			return err
+		},
+	}
 }

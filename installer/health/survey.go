@@ -1,9 +1,9 @@
-package installer
+package health
 
 import (
 	"context"
 	"crypto/x509"
-	_ "embed" // scripts
+	_ "embed"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
@@ -20,68 +20,67 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/host"
-
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A survey is what there is to see of a cluster, without making anything in it.
-type survey struct {
-	now        time.Time // by the clock of the host that kubectl runs on
-	kubernetes bool      // the cluster is kubeadm's
-	version    string    // that the nodes should run; "" if that is not known
+// A Look is what there is to see of a cluster, without making anything in it.
+type Survey struct {
+	Now        time.Time // by the clock of the host that kubectl runs on
+	Kubernetes bool      // the cluster is kubeadm's
+	Version    string    // that the nodes should run; "" if that is not known
 	ownNetwork bool      // the pod network is the operator's, and may not be there yet
-	system     []string  // the namespaces of Kubernetes and the pod network
+	System     []string  // the namespaces of Kubernetes and the pod network
 
-	nodes   []corev1.Node
-	pods    []corev1.Pod
-	objects map[string]kube.Object // kubeadm's and the components', by kind/name
-	classes []storagev1.StorageClass
-	tokens  []bootstrap
-	hosts   []surveyed
+	Nodes   []corev1.Node
+	Pods    []corev1.Pod
+	Objects map[string]kube.Object // kubeadm's and the components', by kind/name
+	Classes []storagev1.StorageClass
+	Tokens  []Bootstrap
+	Hosts   []Surveyed
 
-	registries []registrySeen
+	Registries []registrySeen
 }
 
-// A surveyed host is what it says itself.
-type surveyed struct {
-	name                 string
-	worker, controlPlane bool
-	node, etcd           bool  // it should be one
-	wanted               bool  // this run is about it
-	left                 bool  // the run goes on without it, and has said so
-	err                  error // why it could not be asked
-	member               bool
-	runtime              string // how the kubelet reaches the container runtime
-	api                  error
-	asked                bool // etcd was
-	etcdErr              error
-	metrics              etcdMetrics
-	certificates         []report.Certificate
+// A Surveyed host is what it says itself.
+type Surveyed struct {
+	Name                 string
+	Worker, ControlPlane bool
+	Node, Etcd           bool  // it should be one
+	Wanted               bool  // this run is about it
+	Left                 bool  // the run goes on without it, and has said so
+	Err                  error // why it could not be asked
+	Member               bool
+	Runtime              string // how the kubelet reaches the container runtime
+	API                  error
+	Asked                bool // etcd was
+	EtcdErr              error
+	Metrics              EtcdMetrics
+	Certificates         []report.Certificate
 }
 
-// A bootstrap is a token of the cluster, without what is secret of it.
-type bootstrap struct {
-	name    string
-	expires string // RFC 3339; "" never
+// A Bootstrap is a token of the cluster, without what is secret of it.
+type Bootstrap struct {
+	Name    string
+	Expires string // RFC 3339; "" never
 }
 
-// kubeadm's names. https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/constants/constants.go
-// and, for roles, phases/uploadconfig, phases/kubelet, phases/bootstraptoken.
-const (
-	kubeSystem     = "kube-system"
-	kubePublic     = "kube-public"
-	socketRecord   = "kubeadm.alpha.kubernetes.io/cri-socket"
-	instanceFile   = "/var/lib/kubelet/instance-config.yaml"
-	controlLabel   = "node-role.kubernetes.io/control-plane"
-	excludeLabel   = "node.kubernetes.io/exclude-from-external-load-balancers"
-	defaultClass   = "storageclass.kubernetes.io/is-default-class"
-	etcdHealthPort = "2381"
-)
+const socketRecord = "kubeadm.alpha.kubernetes.io/cri-socket"
 
-func kubeadmRoles() []string {
+const instanceFile = "/var/lib/kubelet/instance-config.yaml"
+
+const ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+const DefaultClass = "storageclass.kubernetes.io/is-default-class"
+
+const etcdHealthPort = "2381"
+
+func KubeadmRoles() []string {
 	return []string{
 		"Role/kubeadm:nodes-kubeadm-config", "RoleBinding/kubeadm:nodes-kubeadm-config",
 		"Role/kubeadm:kubelet-config", "RoleBinding/kubeadm:kubelet-config",
@@ -93,26 +92,26 @@ func kubeadmRoles() []string {
 }
 
 const (
-	signerRole    = "Role/kubeadm:bootstrap-signer-clusterinfo"
-	signerBinding = "RoleBinding/kubeadm:bootstrap-signer-clusterinfo"
+	SignerRole    = "Role/kubeadm:bootstrap-signer-clusterinfo"
+	SignerBinding = "RoleBinding/kubeadm:bootstrap-signer-clusterinfo"
 )
 
-// leased are the components of which one at a time works, by their leases.
-func leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-controller-manager"} }
+// Leased are the components of which one at a time works, by their leases.
+func Leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-controller-manager"} }
 
-// survey looks at the cluster from t, and at every host that this run is connected to. What could not be seen is in the
+// Look looks at the cluster from t, and at every host that this run is connected to. What could not be seen is in the
 // error; the rest is there all the same.
-func (r *Site) survey(ctx context.Context, t *Target) (*survey, error) {
-	s := &survey{
-		kubernetes: r.cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, version: r.cluster.Kubernetes.Version,
-		ownNetwork: r.cluster.CNI.Type == manifest.NetworkNone, system: ownNamespaces(r.cluster), objects: map[string]kube.Object{}, now: r.Now(),
+func Look(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error) {
+	s := &Survey{
+		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
+		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone, System: addon.OwnNamespaces(r.Cluster), Objects: map[string]kube.Object{}, Now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
-		func(ctx context.Context) error { s.hosts = r.surveyHosts(ctx); return nil },
-		func(ctx context.Context) error { s.registries = r.surveyRegistries(ctx); return nil },
+		func(ctx context.Context) error { s.Hosts = surveyHosts(ctx, r); return nil },
+		func(ctx context.Context) error { s.Registries = SurveyRegistries(ctx, r); return nil },
 	}
 	if t != nil {
-		tasks = append(tasks, t.surveyCluster(s)...)
+		tasks = append(tasks, surveyCluster(t, s)...)
 	}
 	errs := make([]error, len(tasks))
 	var wait sync.WaitGroup
@@ -124,67 +123,54 @@ func (r *Site) survey(ctx context.Context, t *Target) (*survey, error) {
 }
 
 // surveyCluster asks the API server, several things at a time.
-func (t *Target) surveyCluster(s *survey) []func(context.Context) error {
+func surveyCluster(t *task.Host, s *Survey) []func(context.Context) error {
 	var mu sync.Mutex
 	objects := func(args ...string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			list, err := t.kube().List(ctx, append([]string{"--ignore-not-found"}, args...)...)
+			list, err := t.Kube().List(ctx, append([]string{"--ignore-not-found"}, args...)...)
 			mu.Lock()
 			defer mu.Unlock()
 			for _, o := range list {
-				s.objects[o.GetObjectKind().GroupVersionKind().Kind+"/"+o.GetName()] = o
+				s.Objects[o.GetObjectKind().GroupVersionKind().Kind+"/"+o.GetName()] = o
 			}
 			return err
 		}
 	}
 	tasks := []func(context.Context) error{
-		func(ctx context.Context) (err error) { s.now, err = t.clock(ctx); return err },
-		func(ctx context.Context) (err error) { s.nodes, err = t.kube().Nodes(ctx); return err },
+		func(ctx context.Context) (err error) { s.Now, err = t.Clock(ctx); return err },
+		func(ctx context.Context) (err error) { s.Nodes, err = t.Kube().Nodes(ctx); return err },
 		func(ctx context.Context) (err error) {
-			s.pods, err = t.kube().Pods(ctx, "--all-namespaces")
+			s.Pods, err = t.Kube().Pods(ctx, "--all-namespaces")
 			return err
 		},
-		func(ctx context.Context) (err error) { s.classes, err = t.kube().StorageClasses(ctx); return err },
+		func(ctx context.Context) (err error) { s.Classes, err = t.Kube().StorageClasses(ctx); return err },
 	}
-	if !s.kubernetes {
+	if !s.Kubernetes {
 		return tasks
 	}
 	return append(tasks,
-		func(ctx context.Context) (err error) { s.tokens, err = t.bootstraps(ctx); return err },
-		objects(append(slices.Concat(kubeadmRoles(), leased()), "--namespace="+kubeSystem,
+		func(ctx context.Context) (err error) { s.Tokens, err = bootstraps(ctx, t); return err },
+		objects(append(slices.Concat(KubeadmRoles(), Leased()), "--namespace="+kube.System,
 			"ConfigMap/kubeadm-config", "ConfigMap/kubelet-config", "Deployment/coredns", "DaemonSet/kube-proxy")...),
-		objects("--namespace="+kubePublic, "ConfigMap/cluster-info", signerRole, signerBinding))
-}
-
-// clock is the host's.
-func (t *Target) clock(ctx context.Context) (time.Time, error) {
-	out, err := t.output(ctx, "date", "+%s")
-	if err != nil {
-		return time.Time{}, err
-	}
-	now, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("clock of %s: %w", t.Name, err)
-	}
-	return time.Unix(now, 0), nil
+		objects("--namespace="+kube.Public, "ConfigMap/cluster-info", SignerRole, SignerBinding))
 }
 
 // bootstraps asks for the names and ends of tokens, and not for their secrets.
-func (t *Target) bootstraps(ctx context.Context) ([]bootstrap, error) {
-	out, err := t.kubectl(ctx, "get", "secrets", "--namespace="+kubeSystem, "--field-selector=type=bootstrap.kubernetes.io/token",
+func bootstraps(ctx context.Context, t *task.Host) ([]Bootstrap, error) {
+	out, err := t.Kubectl(ctx, "get", "secrets", "--namespace="+kube.System, "--field-selector=type=bootstrap.kubernetes.io/token",
 		"--output=custom-columns=NAME:.metadata.name,END:.data.expiration", "--no-headers")
 	if err != nil {
 		return nil, err
 	}
-	var list []bootstrap
+	var list []Bootstrap
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
 		if len(fields) != 2 {
 			continue
 		}
-		b := bootstrap{name: fields[0]}
+		b := Bootstrap{Name: fields[0]}
 		if end, err := base64.StdEncoding.DecodeString(fields[1]); err == nil {
-			b.expires = string(end)
+			b.Expires = string(end)
 		}
 		list = append(list, b)
 	}
@@ -192,52 +178,52 @@ func (t *Target) bootstraps(ctx context.Context) ([]bootstrap, error) {
 }
 
 // surveyHosts asks every host.
-func (r *Site) surveyHosts(ctx context.Context) []surveyed {
-	targets := r.withRole(manifest.RoleCluster, manifest.RoleEtcd)
-	list := make([]surveyed, len(targets))
-	_ = r.onAll(targets, func(i int, t *Target) error { list[i] = t.survey(ctx); return nil })
+func surveyHosts(ctx context.Context, r *task.Site) []Surveyed {
+	targets := r.WithRole(manifest.RoleCluster, manifest.RoleEtcd)
+	list := make([]Surveyed, len(targets))
+	_ = r.OnAll(targets, func(i int, t *task.Host) error { list[i] = surveyHost(ctx, t); return nil })
 	return list
 }
 
-func (t *Target) survey(ctx context.Context) surveyed {
-	s := surveyed{
-		name: t.Name, worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
-		node: t.Is(manifest.RoleCluster), wanted: t.run.isWanted(t), left: t.run.leftOut(t.Name),
-		etcd: t.run.cluster.Etcd.Type == manifest.EtcdInternal && t.Is(manifest.RoleControlPlane) && t.run.cluster.Kubernetes.Distribution == manifest.DistributionKubernetes,
-		err:  t.failure,
+func surveyHost(ctx context.Context, t *task.Host) Surveyed {
+	s := Surveyed{
+		Name: t.Name, Worker: t.Is(manifest.RoleWorker), ControlPlane: t.Is(manifest.RoleControlPlane),
+		Node: t.Is(manifest.RoleCluster), Wanted: t.Site.IsWanted(t), Left: t.Site.LeftOut(t.Name),
+		Etcd: t.Site.Cluster.Etcd.Type == manifest.EtcdInternal && t.Is(manifest.RoleControlPlane) && t.Site.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes,
+		Err:  t.Err,
 	}
-	if t.on == nil || s.err != nil {
-		if s.err == nil {
-			s.err = errors.New("this run is not connected to it")
+	if t.Conn == nil || s.Err != nil {
+		if s.Err == nil {
+			s.Err = errors.New("this run is not connected to it")
 		}
 		return s
 	}
-	if s.member, s.err = t.isMember(ctx); s.err != nil || !s.member {
+	if s.Member, s.Err = member.IsMember(ctx, t); s.Err != nil || !s.Member {
 		return s
 	}
-	if s.runtime, s.err = t.runtimeRecord(ctx); s.err != nil {
+	if s.Runtime, s.Err = runtimeRecord(ctx, t); s.Err != nil {
 		return s
 	}
-	if s.certificates, s.err = t.certificates(ctx); s.err != nil {
+	if s.Certificates, s.Err = certificates(ctx, t); s.Err != nil {
 		return s
 	}
-	if s.controlPlane {
-		s.api = t.apiHealth(ctx)
+	if s.ControlPlane {
+		s.API = APIHealth(ctx, t)
 	}
-	if s.etcd {
-		s.asked = true
-		s.metrics, s.etcdErr = t.etcdHealth(ctx)
+	if s.Etcd {
+		s.Asked = true
+		s.Metrics, s.EtcdErr = etcdHealth(ctx, t)
 	}
 	return s
 }
 
 // runtimeRecord is what kubeadm keeps on the host since 1.34, where the node had an annotation before.
-func (t *Target) runtimeRecord(ctx context.Context) (string, error) {
-	there, err := t.test(ctx, "test", "-e", instanceFile)
+func runtimeRecord(ctx context.Context, t *task.Host) (string, error) {
+	there, err := t.Test(ctx, "test", "-e", instanceFile)
 	if err != nil || !there {
 		return "", err
 	}
-	data, err := t.read(ctx, instanceFile)
+	data, err := t.Read(ctx, instanceFile)
 	if err != nil {
 		return "", err
 	}
@@ -249,21 +235,21 @@ func (t *Target) runtimeRecord(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// apiHealth asks this host's own API server, by its address and as nobody; one that lets nobody ask is asked with kubectl.
-func (t *Target) apiHealth(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+// APIHealth asks this host's own API server, by its address and as nobody; one that lets nobody ask is asked with kubectl.
+func APIHealth(ctx context.Context, t *task.Host) error {
+	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
-	ca, err := t.read(ctx, t.run.distribution.authority)
+	ca, err := t.Read(ctx, t.Site.Distribution.Authority)
 	if err != nil {
 		return err
 	}
 	address := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 	for _, path := range []string{"/livez", "/readyz"} {
 		path += "?verbose"
-		_, err := t.httpGet(ctx, "https://"+address+path, ca)
+		_, err := httpGet(ctx, t, "https://"+address+path, ca)
 		var refused *statusError
 		if errors.As(err, &refused) && (refused.code == http.StatusUnauthorized || refused.code == http.StatusForbidden) {
-			_, err = t.kubectl(ctx, "--server=https://"+address, "get", "--raw="+path)
+			_, err = t.Kubectl(ctx, "--server=https://"+address, "get", "--raw="+path)
 		} else if refused != nil {
 			refused.text = illChecks(refused.text)
 		}
@@ -296,28 +282,25 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("%s: %d: %s", e.url, e.code, e.text) }
 
-// lookTimeout bounds one question to a component that may hang.
-const lookTimeout = 15 * time.Second
-
-// etcdMetrics is what a member says of itself.
-type etcdMetrics struct {
-	hasLeader, leader bool
-	version           string
-	bytes             int64
+// EtcdMetrics is what a member says of itself.
+type EtcdMetrics struct {
+	HasLeader, Leader bool
+	Version           string
+	Bytes             int64
 }
 
 // etcdHealth asks the member on this host where kubeadm lets the kubelet ask: on the loopback interface, of the
 // family of the node's address, without credentials. It is healthy only if a majority answers it.
-func (t *Target) etcdHealth(ctx context.Context) (etcdMetrics, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+func etcdHealth(ctx context.Context, t *task.Host) (EtcdMetrics, error) {
+	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
-	local := "http://" + net.JoinHostPort(loopback(t.IP.String()), etcdHealthPort)
-	metrics, err := t.httpGet(ctx, local+"/metrics", nil)
+	local := "http://" + net.JoinHostPort(task.Loopback(t.IP.String()), etcdHealthPort)
+	metrics, err := httpGet(ctx, t, local+"/metrics", nil)
 	if err != nil {
-		return etcdMetrics{}, err
+		return EtcdMetrics{}, err
 	}
 	m := parseEtcdMetrics(string(metrics))
-	health, err := t.httpGet(ctx, local+"/health", nil)
+	health, err := httpGet(ctx, t, local+"/health", nil)
 	if err == nil && !strings.Contains(string(health), `"health":"true"`) {
 		err = fmt.Errorf("etcd says %s", strings.TrimSpace(string(health)))
 	}
@@ -325,8 +308,8 @@ func (t *Target) etcdHealth(ctx context.Context) (etcdMetrics, error) {
 }
 
 // httpGet gets a small answer over a connection that the host makes.
-func (t *Target) httpGet(ctx context.Context, url string, ca []byte) ([]byte, error) {
-	transport, err := t.transport(ca)
+func httpGet(ctx context.Context, t *task.Host, url string, ca []byte) ([]byte, error) {
+	transport, err := t.Transport(ca)
 	if err != nil {
 		return nil, err
 	}
@@ -350,8 +333,8 @@ func (t *Target) httpGet(ctx context.Context, url string, ca []byte) ([]byte, er
 }
 
 // parseEtcdMetrics reads the text format of Prometheus.
-func parseEtcdMetrics(text string) etcdMetrics {
-	var m etcdMetrics
+func parseEtcdMetrics(text string) EtcdMetrics {
+	var m EtcdMetrics
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		number, err := strconv.ParseFloat(value, 64)
@@ -360,13 +343,13 @@ func parseEtcdMetrics(text string) etcdMetrics {
 		}
 		switch {
 		case name == "etcd_server_has_leader":
-			m.hasLeader = number == 1
+			m.HasLeader = number == 1
 		case name == "etcd_server_is_leader":
-			m.leader = number == 1
+			m.Leader = number == 1
 		case name == "etcd_mvcc_db_total_size_in_bytes":
-			m.bytes = int64(number)
+			m.Bytes = int64(number)
 		case strings.HasPrefix(name, `etcd_server_version{server_version="`):
-			m.version, _, _ = strings.Cut(strings.TrimPrefix(name, `etcd_server_version{server_version="`), `"`)
+			m.Version, _, _ = strings.Cut(strings.TrimPrefix(name, `etcd_server_version{server_version="`), `"`)
 		}
 	}
 	return m
@@ -375,10 +358,10 @@ func parseEtcdMetrics(text string) etcdMetrics {
 //go:embed scripts/certificates.sh
 var certificatesScript string
 
-// certificates returns those of the host that the cluster depends on.
-func (t *Target) certificates(ctx context.Context) ([]report.Certificate, error) {
-	ctx = describedAs(withoutOutput(ctx), "read the certificates below /etc/kubernetes")
-	out, err := t.output(ctx, host.Script("certificates.sh", certificatesScript)...)
+// Certificates returns those of the host that the cluster depends on.
+func certificates(ctx context.Context, t *task.Host) ([]report.Certificate, error) {
+	ctx = task.DescribedAs(task.WithoutOutput(ctx), "read the certificates below /etc/kubernetes")
+	out, err := t.Output(ctx, host.Script("certificates.sh", certificatesScript)...)
 	if err != nil {
 		return nil, err
 	}

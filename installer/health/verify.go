@@ -1,11 +1,10 @@
-package installer
+package health
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -13,36 +12,37 @@ import (
 	"github.com/opencontainers/go-digest"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// How long the cluster may take to be as it shall be after everything was installed.
-const (
-	nodesWait  = 3 * time.Minute
-	podsWait   = 5 * time.Minute
-	dnsWait    = time.Minute
-	peerWait   = 2 * time.Minute
-	settleWait = 30 * time.Second
-)
+const PodsWait = 5 * time.Minute
 
-// nodesAreReady checks that the inventory's hosts are nodes, Ready and of the right version. Hosts that this run is not
+const DNSWait = time.Minute
+
+const peerWait = 2 * time.Minute
+
+const settleWait = 30 * time.Second
+
+// NodesAreReady checks that the inventory's hosts are nodes, Ready and of the right version. Hosts that this run is not
 // about need not be nodes yet.
-func (t *Target) nodesAreReady(ctx context.Context) error {
-	nodes, err := t.kube().Nodes(ctx)
+func NodesAreReady(ctx context.Context, t *task.Host) error {
+	nodes, err := t.Kube().Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, host := range t.run.withRole(manifest.RoleCluster) {
+	for _, host := range t.Site.WithRole(manifest.RoleCluster) {
 		n := kube.FindNode(nodes, host.Name)
-		switch version := t.run.cluster.Kubernetes.Version; {
-		case t.run.leftOut(host.Name): // that was said already
-		case n == nil && !t.run.isWanted(host):
+		switch version := t.Site.Cluster.Kubernetes.Version; {
+		case t.Site.LeftOut(host.Name): // that was said already
+		case n == nil && !t.Site.IsWanted(host):
 		case n == nil:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))
-		case !kube.IsNodeReady(n) && t.run.cluster.CNI.Type != manifest.NetworkNone:
+		case !kube.IsNodeReady(n) && t.Site.Cluster.CNI.Type != manifest.NetworkNone:
 			errs = append(errs, fmt.Errorf("node %s is not ready: %s", host.Name, kube.NodeCondition(n, corev1.NodeReady).Message))
 		case n.Status.NodeInfo.KubeletVersion != version:
 			errs = append(errs, fmt.Errorf("node %s runs kubelet %s, not %s", host.Name, n.Status.NodeInfo.KubeletVersion, version))
@@ -51,11 +51,11 @@ func (t *Target) nodesAreReady(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// podsAreReady checks the pods of Kubernetes itself and of the pod network.
-func (t *Target) podsAreReady(ctx context.Context) error {
+// PodsAreReady checks the pods of Kubernetes itself and of the pod network.
+func PodsAreReady(ctx context.Context, t *task.Host) error {
 	var errs []error
-	for _, namespace := range ownNamespaces(t.run.cluster) {
-		pods, err := t.kube().Pods(ctx, "--namespace="+namespace)
+	for _, namespace := range addon.OwnNamespaces(t.Site.Cluster) {
+		pods, err := t.Kube().Pods(ctx, "--namespace="+namespace)
 		if err != nil {
 			return err
 		}
@@ -63,9 +63,9 @@ func (t *Target) podsAreReady(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("there are no pods in %s", namespace))
 		}
 		for _, p := range pods {
-			if !kube.IsPodOver(&p) && !proves(&p) && !t.run.leftOut(p.Spec.NodeName) && !kube.IsPodReady(&p) {
+			if !kube.IsPodOver(&p) && !proves(&p) && !t.Site.LeftOut(p.Spec.NodeName) && !kube.IsPodReady(&p) {
 				errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s",
-					namespace, p.Name, orDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
+					namespace, p.Name, task.OrDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
 			}
 		}
 	}
@@ -80,28 +80,28 @@ func proves(p *corev1.Pod) bool {
 
 // resolver asks a name server over connections that the host makes. Go's own resolver speaks the protocol; that it
 // believes to have opened a connection to one of this machine's servers does no harm.
-func (t *Target) resolver(server string) *net.Resolver {
+func resolver(t *task.Host, server string) *net.Resolver {
 	return &net.Resolver{
 		PreferGo: true,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return t.dial(ctx, "tcp", server) // a connection that is no packet connection is used as TCP
+			return t.Dial(ctx, "tcp", server) // a connection that is no packet connection is used as TCP
 		},
 	}
 }
 
-// dnsAnswers asks the cluster's DNS, by its service address, for the address of the API server's service. It proves on
+// DNSAnswers asks the cluster's DNS, by its service address, for the address of the API server's service. It proves on
 // this host that services are reached, and with them pods on other hosts.
-func (t *Target) dnsAnswers(ctx context.Context) error {
-	services := t.run.cluster.Kubernetes.ServiceCIDR[0]
-	want, server := nth(services, apiServiceIndex), nth(services, dnsServiceIndex)
+func DNSAnswers(ctx context.Context, t *task.Host) error {
+	services := t.Site.Cluster.Kubernetes.ServiceCIDR[0]
+	want, server := task.Nth(services, apiServiceIndex), task.Nth(services, kube.DNSServiceIndex)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	name := "kubernetes.default.svc." + clusterDomain + "."
+	name := "kubernetes.default.svc." + kube.ClusterDomain + "."
 	family := "ip4"
 	if want.Is6() {
 		family = "ip6"
 	}
-	found, err := t.resolver(net.JoinHostPort(server.String(), "53")).LookupNetIP(ctx, family, name)
+	found, err := resolver(t, net.JoinHostPort(server.String(), "53")).LookupNetIP(ctx, family, name)
 	if err != nil {
 		return fmt.Errorf("the cluster's DNS at %s does not answer on %s: %w", server, t.Name, err)
 	}
@@ -111,32 +111,20 @@ func (t *Target) dnsAnswers(ctx context.Context) error {
 	return nil
 }
 
-// kubeadm gives the first address of the services to the API server and the tenth to DNS.
-const (
-	apiServiceIndex = 1
-	dnsServiceIndex = 10
-)
+const apiServiceIndex = 1
 
-func nth(p netip.Prefix, n int) netip.Addr {
-	a := p.Masked().Addr()
-	for range n {
-		a = a.Next()
-	}
-	return a
-}
-
-// imagesAreBundled checks that everything that an installation runs came from the bundle. What else runs in the cluster
+// ImagesAreBundled checks that everything that an installation runs came from the bundle. What else runs in the cluster
 // may have come later, from another one: that is worth a warning.
-func (t *Target) imagesAreBundled(ctx context.Context) error {
-	pods, err := t.kube().Pods(ctx, "--all-namespaces")
+func ImagesAreBundled(ctx context.Context, t *task.Host) error {
+	pods, err := t.Kube().Pods(ctx, "--all-namespaces")
 	if err != nil {
 		return err
 	}
-	own := ownNamespaces(t.run.cluster)
-	if t.run.distribution.ownImages {
+	own := addon.OwnNamespaces(t.Site.Cluster)
+	if t.Site.Distribution.OwnImages {
 		own = nil
 	}
-	for _, a := range t.run.cluster.Addons {
+	for _, a := range t.Site.Cluster.Addons {
 		own = append(own, a.Namespace)
 	}
 	var foreign, others []string
@@ -146,7 +134,7 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 				continue // it has not been pulled
 			}
 			_, hex, _ := strings.Cut(c.ImageID, "sha256:")
-			if _, ok := t.run.Bundle.Stat(digest.NewDigestFromEncoded(digest.SHA256, hex)); ok {
+			if _, ok := t.Site.Bundle.Stat(digest.NewDigestFromEncoded(digest.SHA256, hex)); ok {
 				continue
 			}
 			text := fmt.Sprintf("%s (pod %s/%s)", c.ImageID, p.Namespace, p.Name)
@@ -158,7 +146,7 @@ func (t *Target) imagesAreBundled(ctx context.Context) error {
 		}
 	}
 	if len(others) > 0 {
-		t.run.found(finding("verify-images", "", report.Warning, notBundled(others)))
+		t.Site.Found(Finding("verify-images", "", report.Warning, notBundled(others)))
 	}
 	if len(foreign) > 0 {
 		return errors.New(notBundled(foreign))

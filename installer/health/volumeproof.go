@@ -1,8 +1,8 @@
-package installer
+package health
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,89 +14,90 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kkbundle/kkbundle/installer/host"
-
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 const (
-	volumeProofPath = stampDir + "/volume-proof"
+	volumeProofPath = task.StampDir + "/volume-proof"
 	volumeNamespace = "kkbundle-verify-volumes"
 	volumeWait      = 3 * time.Minute // a provisioner's pod may have to pull its image first
 )
 
-// volumesTask proves that a volume of the default storage class is bound, and that what one pod writes the next one reads. The
+// VolumesTask proves that a volume of the default storage class is bound, and that what one pod writes the next one reads. The
 // pods only hold the volume, because no image that every cluster has could write: the host writes through the pod's own
 // view of it. It is done once for a class.
-func volumesTask() Task {
-	return Task{
+func VolumesTask() task.Task {
+	return task.Task{
 		Name:  "verify-volumes",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			class, err := t.defaultClass(ctx)
+		Where: task.First,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			class, err := defaultClass(ctx, t)
 			if err != nil {
 				return false, err
 			}
 			if class == "" {
 				return false, errNothing
 			}
-			return t.has(ctx, textFile{volumeProofPath, 0o600, []byte(class + "\n")})
+			return t.HasFiles(ctx, task.File{Path: volumeProofPath, Mode: 0o600, Data: []byte(class + "\n")})
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			class, err := t.defaultClass(ctx)
+		Do: func(ctx context.Context, t *task.Host) error {
+			class, err := defaultClass(ctx, t)
 			if err != nil {
 				return err
 			}
-			if err := t.forgetVolumes(ctx); err != nil {
+			if err := forgetVolumes(ctx, t); err != nil {
 				return err
 			}
-			err = t.proveVolume(ctx, class)
-			if err := errors.Join(err, t.forgetVolumes(context.WithoutCancel(ctx))); err != nil {
+			err = proveVolume(ctx, t, class)
+			if err := errors.Join(err, forgetVolumes(context.WithoutCancel(ctx), t)); err != nil {
 				return fmt.Errorf("storage class %s: %w", class, err)
 			}
-			return t.write(ctx, textFile{volumeProofPath, 0o600, []byte(class + "\n")})
+			return t.Write(ctx, task.File{Path: volumeProofPath, Mode: 0o600, Data: []byte(class + "\n")})
 		},
 	}
 }
 
-func (t *Target) forgetVolumes(ctx context.Context) error {
-	_, err := t.kubectl(ctx, "delete", "namespace", volumeNamespace, "--ignore-not-found", "--timeout=2m")
+func forgetVolumes(ctx context.Context, t *task.Host) error {
+	_, err := t.Kubectl(ctx, "delete", "namespace", volumeNamespace, "--ignore-not-found", "--timeout=2m")
 	return err
 }
 
-// defaultClass is the name of the default storage class, "" if there is none.
-func (t *Target) defaultClass(ctx context.Context) (string, error) {
-	if member, err := t.isMember(ctx); err != nil || !member {
+// DefaultClass is the name of the default storage class, "" if there is none.
+func defaultClass(ctx context.Context, t *task.Host) (string, error) {
+	if member, err := member.IsMember(ctx, t); err != nil || !member {
 		return "", err // a dry run, before there is a cluster
 	}
-	classes, err := t.kube().StorageClasses(ctx)
-	s := survey{classes: classes}
+	classes, err := t.Kube().StorageClasses(ctx)
+	s := Survey{Classes: classes}
 	return strings.Join(s.defaults()[:min(1, len(s.defaults()))], ""), err
 }
 
 //go:embed scripts/volume-proof.sh
 var volumeProofScript string
 
-func (t *Target) proveVolume(ctx context.Context, class string) error {
-	image, err := catalog.ImageRef(t.run.cluster, "pause")
+func proveVolume(ctx context.Context, t *task.Host, class string) error {
+	image, err := catalog.ImageRef(t.Site.Cluster, "pause")
 	if err != nil {
 		return err
 	}
-	mark := randomHex(8)
+	mark := task.RandomHex(8)
 	at := "/kkbundle-" + mark // names the pod's processes, whatever the runtime
 	for i, verb := range []string{"write", "read"} {
 		name := fmt.Sprintf("volume-%d", i)
-		if err := t.applyObjects(ctx, volumeObjects(name, class, image, at)...); err != nil {
+		if err := t.ApplyObjects(ctx, volumeObjects(name, class, image, at)...); err != nil {
 			return err
 		}
-		if err := eventually(ctx, volumeWait, func(ctx context.Context) error {
-			return t.throughPod(ctx, name, host.Script("volume-proof.sh", volumeProofScript, at, mark, verb)...)
+		if err := task.Eventually(ctx, volumeWait, func(ctx context.Context) error {
+			return throughPod(ctx, t, name, host.Script("volume-proof.sh", volumeProofScript, at, mark, verb)...)
 		}); err != nil {
 			return err
 		}
-		if _, err := t.kubectl(ctx, "delete", "pod", name, "--namespace="+volumeNamespace, "--timeout=1m"); err != nil {
+		if _, err := t.Kubectl(ctx, "delete", "pod", name, "--namespace="+volumeNamespace, "--timeout=1m"); err != nil {
 			return err
 		}
 	}
@@ -104,8 +105,8 @@ func (t *Target) proveVolume(ctx context.Context, class string) error {
 }
 
 // throughPod runs a command on the node of a pod.
-func (t *Target) throughPod(ctx context.Context, name string, args ...string) error {
-	pods, err := t.kube().Pods(ctx, "--namespace="+volumeNamespace, "--field-selector=metadata.name="+name)
+func throughPod(ctx context.Context, t *task.Host, name string, args ...string) error {
+	pods, err := t.Kube().Pods(ctx, "--namespace="+volumeNamespace, "--field-selector=metadata.name="+name)
 	if err != nil {
 		return err
 	}
@@ -116,11 +117,11 @@ func (t *Target) throughPod(ctx context.Context, name string, args ...string) er
 		}
 		return fmt.Errorf("the pod with the volume is not ready: %s", reason)
 	}
-	for _, node := range t.run.connected(manifest.RoleCluster) {
+	for _, node := range t.Site.Connected(manifest.RoleCluster) {
 		if node.Name != pods[0].Spec.NodeName {
 			continue
 		}
-		return node.command(ctx, args...)
+		return node.Run(ctx, args...)
 	}
 	return nil // on a node that this run is not connected to: bound and mounted is what can be seen
 }

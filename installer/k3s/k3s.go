@@ -1,8 +1,8 @@
-package installer
+package k3s
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,190 +18,160 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
-const (
-	k3sProgram    = "k3s"
-	k3sBinary     = "/usr/local/bin/k3s"
-	k3sDir        = "/etc/rancher/k3s"
-	k3sConfigFile = k3sDir + "/config.yaml"
-	k3sTokenFile  = k3sDir + "/token"
-	k3sAgentToken = k3sDir + "/agent-token"
-	k3sKubeconfig = k3sDir + "/k3s.yaml"
-	k3sData       = "/var/lib/rancher/k3s"
-	// k3sCA is the authority that a node of k3s trusts; servers run an agent, too.
-	k3sCA = k3sData + "/agent/server-ca.crt"
-	// k3sServerToken is what a server writes: how others know it, and what they prove themselves with.
-	k3sServerToken = k3sData + "/server/token"
-	k3sStart       = 5 * time.Minute
+const Binary = "/usr/local/bin/k3s"
 
-	// Names in the work directory.
-	k3sTokenSecret      = "k3s/token"
-	k3sAgentTokenSecret = "k3s/agent-token"
-)
+const Dir = "/etc/rancher/k3s"
 
-// k3sDistribution is k3s: the runtime, the kubelet and the control plane in one program.
-func k3sDistribution() clusterDistribution {
-	return clusterDistribution{
-		authority:       k3sCA,
-		kubectl:         []string{k3sProgram, "kubectl", "--kubeconfig=" + k3sKubeconfig},
-		ownImages:       true,
-		parents:         []string{k3sData, path.Dir(k3sData), path.Dir(k3sDir)},
-		nodes:           k3sTasks,
-		dns:             func(*manifest.Cluster) []Task { return nil }, // it has one pod
-		hardening:       func(*manifest.Cluster) (before, after []Task) { return nil, nil },
-		services:        k3sServices,
-		verifies:        k3sVerifies,
-		refuses:         k3sRefuses,
-		adminKubeconfig: k3sAdminKubeconfig,
-		quorumWithout:   k3sWithout,
-		keepDown:        keepK3sDown,
-	}
-}
+const ConfigFile = Dir + "/config.yaml"
 
-// k3sRuntime is the containerd that k3s brings. https://docs.k3s.io/advanced
-func k3sRuntime() podRuntime {
-	return podRuntime{
-		name: "k3s", socket: "unix:///run/k3s/containerd/containerd.sock", data: k3sData,
-		images: containerdImages{ctr: []string{k3sProgram, "ctr"}},
-	}
-}
+const TokenFile = Dir + "/token"
 
-// k3sTasks make nodes out of hosts: servers one by one, because each becomes a member of etcd, then agents.
-func k3sTasks(c *manifest.Cluster) []Task {
-	return slices.Concat(
-		[]Task{
-			k3sTask(c, "k3s-server", OneByOne, manifest.RoleControlPlane),
-			apiTask(),
-			k3sTask(c, "k3s-agent", Each, manifest.RoleWorker),
-		},
-		preloadTasks(c),
-		[]Task{labelTask(), adminConfTask()},
-	)
-}
+const k3sAgentToken = Dir + "/agent-token"
 
-// k3sServices returns the cluster without the services that k3s has in itself: metrics-server and local storage.
-func k3sServices(c *manifest.Cluster) *manifest.Cluster {
+const Kubeconfig = Dir + "/k3s.yaml"
+
+// CA is the authority that a node of k3s trusts; servers run an agent, too.
+const CA = cri.K3sData + "/agent/server-ca.crt"
+
+// ServerToken is what a server writes: how others know it, and what they prove themselves with.
+const ServerToken = cri.K3sData + "/server/token"
+
+const k3sStart = 5 * time.Minute
+
+// Names in the work directory.
+const k3sTokenSecret = "k3s/token"
+
+const k3sAgentTokenSecret = "k3s/agent-token"
+
+// Services returns the cluster without the services that k3s has in itself: metrics-server and local storage.
+func Services(c *manifest.Cluster) *manifest.Cluster {
 	d := *c
 	d.Metrics, d.Storage.Local = false, false
 	return &d
 }
 
-// k3sVerifies leaves out of a cluster's checks those that k3s has no place for: it has no CoreDNS of the catalog's, whose pods prove
+// Verifies leaves out of a cluster's checks those that k3s has no place for: it has no CoreDNS of the catalog's, whose pods prove
 // the network of other clusters, and nothing of kubeadm's.
-func k3sVerifies(tasks []Task) []Task {
-	return slices.DeleteFunc(tasks, func(t Task) bool {
+func Verifies(tasks []task.Task) []task.Task {
+	return slices.DeleteFunc(tasks, func(t task.Task) bool {
 		return !slices.Contains([]string{"verify-nodes", "verify-pods", "verify-cluster", "verify-dns", "verify-images", "verify-result"}, t.Name)
 	})
 }
 
-// k3sTask installs k3s on the hosts of a role. What k3s runs by itself comes out of its own archive of images, which it
+// Task installs k3s on the hosts of a role. What k3s runs by itself comes out of its own archive of images, which it
 // reads when it starts.
-func k3sTask(c *manifest.Cluster, name string, where Where, role manifest.Role) Task {
-	files := []Place{
-		{"k3s", "", k3sBinary, executable},
-		{"k3s-images", "", k3sData + "/agent/images/k3s-airgap-images.tar.zst", 0o644},
+func Task(c *manifest.Cluster, name string, where task.Where, role manifest.Role) task.Task {
+	files := []task.Place{
+		{Component: "k3s", Member: "", Path: Binary, Mode: task.Executable},
+		{Component: "k3s-images", Member: "", Path: cri.K3sData + "/agent/images/k3s-airgap-images.tar.zst", Mode: 0o644},
 	}
 	if !c.BringsNetwork() {
-		files = append(files, pluginFiles()...)
+		files = append(files, cri.PluginFiles()...)
 	}
-	unit := k3sUnit(role == manifest.RoleControlPlane)
-	task := settle(Task{
+	unit := Unit(role == manifest.RoleControlPlane)
+	step := task.Settle(task.Task{
 		Name:     name,
 		Roles:    []manifest.Role{role},
 		Where:    where,
 		Files:    files,
-		Packages: nodePackages(),
-		Leaves: Leaves{
+		Packages: task.NodePackages(),
+		Leaves: task.Leaves{
 			Units: []string{unit},
-			Paths: []string{path.Dir(k3sLeaving), k3sDir, k3sData + "/agent", k3sData + "/data", k3sData + "/server", "/etc/rancher/node", "/run/k3s"},
+			Paths: []string{path.Dir(Leaving), Dir, cri.K3sData + "/agent", cri.K3sData + "/data", cri.K3sData + "/server", "/etc/rancher/node", "/run/k3s"},
 			// Volumes of pods.
-			Data: []string{k3sData + "/storage"},
-			Undo: undoAll(
-				func(ctx context.Context, t *Target) error { return t.removeK3sLinks(ctx) },
-				dropSets("KUBE-"), dropSets("inet6:KUBE-"), // of k3s' own network policies
+			Data: []string{cri.K3sData + "/storage"},
+			Undo: machine.UndoAll(
+				func(ctx context.Context, t *task.Host) error { return removeK3sLinks(ctx, t) },
+				machine.DropSets("KUBE-"), machine.DropSets("inet6:KUBE-"), // of k3s' own network policies
 			),
 		},
-	}, func(ctx context.Context, t *Target) (setting, error) {
-		return t.k3sSetting(ctx, unit)
+	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
+		return Setting(ctx, t, unit)
 	})
-	isServer := func(t *Target) bool { return t.Is(manifest.RoleControlPlane) }
-	done, do := task.Done, task.Do
-	task.Done = func(ctx context.Context, t *Target) (bool, error) {
+	isServer := func(t *task.Host) bool { return t.Is(manifest.RoleControlPlane) }
+	done, do := step.Done, step.Do
+	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
 		if role == manifest.RoleWorker && isServer(t) {
 			return true, nil // a server is an agent, too
 		}
-		member, err := t.isMember(ctx)
+		member, err := member.IsMember(ctx, t)
 		if err != nil || !member {
 			return false, err
 		}
 		return done(ctx, t)
 	}
-	task.Do = func(ctx context.Context, t *Target) error {
+	step.Do = func(ctx context.Context, t *task.Host) error {
 		if err := do(ctx, t); err != nil {
 			return err
 		}
-		return t.write(ctx, t.run.memberFile())
+		return t.Write(ctx, member.File(t.Site))
 	}
-	return task
+	return step
 }
 
-// k3sUnit is the unit that k3s' own install script makes for a role.
-func k3sUnit(server bool) string {
+// Unit is the unit that k3s' own install script makes for a role.
+func Unit(server bool) string {
 	if server {
 		return "k3s.service"
 	}
 	return "k3s-agent.service"
 }
 
-func (t *Target) k3sSetting(ctx context.Context, unit string) (setting, error) {
+func Setting(ctx context.Context, t *task.Host, unit string) (task.Setting, error) {
 	server := t.Is(manifest.RoleControlPlane)
-	tokens, err := t.k3sTokens(ctx, server)
+	tokens, err := Tokens(ctx, t, server)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	config, more, err := t.k3sConfig(ctx, server)
+	config, more, err := k3sConfig(ctx, t, server)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
 	data, err := kube.Documents(config)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
 	command := "agent"
 	if server {
 		command = "server"
 	}
-	files := slices.Concat(tokens, more, []textFile{
-		{k3sConfigFile, 0o600, append([]byte(hostfile.Mark+"\n"), data...)},
-		{"/etc/systemd/system/" + unit, 0o644, fmt.Appendf(nil, k3sUnitText, command)},
+	files := slices.Concat(tokens, more, []task.File{
+		{Path: ConfigFile, Mode: 0o600, Data: append([]byte(hostfile.Mark+"\n"), data...)},
+		{Path: "/etc/systemd/system/" + unit, Mode: 0o644, Data: fmt.Appendf(nil, k3sUnitText, command)},
 	})
-	registry, err := t.run.k3sRegistry()
+	registry, err := k3sRegistry(t.Site)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	return setting{
-		files: append(files, registry...),
-		apply: func(ctx context.Context, t *Target) error { return t.startK3s(ctx, unit) },
-		holds: func(ctx context.Context, t *Target) (bool, error) {
-			return t.test(ctx, "systemctl", "is-active", "--quiet", unit)
+	return task.Setting{
+		Files: append(files, registry...),
+		Apply: func(ctx context.Context, t *task.Host) error { return startK3s(ctx, t, unit) },
+		Holds: func(ctx context.Context, t *task.Host) (bool, error) {
+			return t.Test(ctx, "systemctl", "is-active", "--quiet", unit)
 		},
-		ready: func(ctx context.Context, t *Target) error { return t.k3sJoined(ctx, unit) },
+		Ready: func(ctx context.Context, t *task.Host) error { return k3sJoined(ctx, t, unit) },
 	}, nil
 }
 
 // k3sConfig are the flags of k3s, by name, and files that they refer to. https://docs.k3s.io/cli/server
-func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFile, error) {
-	c := t.run.cluster
-	d := document{
+func k3sConfig(ctx context.Context, t *task.Host, server bool) (kube.Document, []task.File, error) {
+	c := t.Site.Cluster
+	d := kube.Document{
 		"node-name":   t.Name,
 		"node-ip":     t.IP.String(),
 		"kubelet-arg": k3sKubelet(c),
-		"token-file":  k3sTokenFile,
+		"token-file":  TokenFile,
 		// Without it k3s asks the upstream for what the registry lacks.
 		"disable-default-registry-endpoint": true,
 	}
@@ -209,14 +179,14 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 		d["kube-proxy-arg"] = []any{"proxy-mode=" + string(c.Kubernetes.ProxyMode)}
 	}
 	if c.BringsNetwork() {
-		link, err := t.linkOf(ctx)
+		link, err := linkOf(ctx, t)
 		if err != nil {
 			return nil, nil, err
 		}
 		d["flannel-iface"] = link
 	}
 	// The policy that k3s needs under SELinux comes with the package k3s-selinux; without it k3s has to leave SELinux alone.
-	policy, err := t.test(ctx, "test", "-e", "/usr/share/selinux/packages/k3s.pp")
+	policy, err := t.Test(ctx, "test", "-e", "/usr/share/selinux/packages/k3s.pp")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -224,26 +194,26 @@ func (t *Target) k3sConfig(ctx context.Context, server bool) (document, []textFi
 		d["selinux"] = true
 	}
 	if !server {
-		d["server"] = "https://" + t.run.endpoint()
+		d["server"] = "https://" + t.Site.Endpoint()
 		return d, nil, nil
 	}
-	return t.k3sServerConfig(d)
+	return k3sServerConfig(t, d)
 }
 
 // k3sKubelet are the flags of the kubelet.
 func k3sKubelet(c *manifest.Cluster) []any {
 	flags := []any{"max-pods=" + strconv.Itoa(c.Kubernetes.MaxPods)}
-	if c.DNS.NodeLocal && !takesServiceAddress(c) {
+	if c.DNS.NodeLocal && !kube.TakesServiceAddress(c) {
 		// k3s' own cluster-dns is the address of CoreDNS, too.
-		flags = append(flags, "cluster-dns="+nodeDNSAddress)
+		flags = append(flags, "cluster-dns="+kube.NodeDNSAddress)
 	}
 	return flags
 }
 
 // k3sServerConfig adds what servers are told.
-func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
-	c := t.run.cluster
-	host, _, err := net.SplitHostPort(t.run.endpoint())
+func k3sServerConfig(t *task.Host, d kube.Document) (kube.Document, []task.File, error) {
+	c := t.Site.Cluster
+	host, _, err := net.SplitHostPort(t.Site.Endpoint())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -254,13 +224,13 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 	if !c.Storage.Local {
 		disabled = append(disabled, "local-storage")
 	}
-	for name, value := range (document{
+	for name, value := range (kube.Document{
 		"agent-token-file":      k3sAgentToken,
 		"advertise-address":     t.IP.String(),
 		"cluster-cidr":          c.Kubernetes.PodCIDR.String(),
 		"service-cidr":          c.Kubernetes.ServiceCIDR.String(),
-		"cluster-dns":           nth(c.Kubernetes.ServiceCIDR[0], dnsServiceIndex).String(),
-		"cluster-domain":        clusterDomain,
+		"cluster-dns":           task.Nth(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String(),
+		"cluster-domain":        kube.ClusterDomain,
 		"disable":               disabled,
 		"tls-san":               []any{host},
 		"write-kubeconfig-mode": "0600",
@@ -270,7 +240,7 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 	if !c.BringsNetwork() {
 		d["flannel-backend"], d["disable-network-policy"] = "none", true
 	}
-	if masks := maskFlags(c); len(masks) > 0 {
+	if masks := task.MaskFlags(c); len(masks) > 0 {
 		var flags []any
 		for _, name := range slices.Sorted(maps.Keys(masks)) {
 			flags = append(flags, name+"="+masks[name])
@@ -281,22 +251,22 @@ func (t *Target) k3sServerConfig(d document) (document, []textFile, error) {
 		d["node-taint"] = []any{"node-role.kubernetes.io/control-plane=true:NoSchedule"} // as kubeadm has it
 	}
 	if c.Etcd.Type == manifest.EtcdProvided {
-		files, err := t.run.k3sDatastore(d)
+		files, err := k3sDatastore(t.Site, d)
 		return d, files, err
 	}
-	if t == t.run.firstControlPlane() {
+	if t == t.Site.FirstControlPlane() {
 		d["cluster-init"] = true // etcd, and not the SQLite that no second server can join
 	} else {
-		d["server"] = "https://" + t.run.endpoint()
+		d["server"] = "https://" + t.Site.Endpoint()
 	}
 	return d, nil, nil
 }
 
 // k3sDatastore makes an etcd of the user's the store.
-func (r *Site) k3sDatastore(d document) ([]textFile, error) {
-	e := r.cluster.Etcd
+func k3sDatastore(r *task.Site, d kube.Document) ([]task.File, error) {
+	e := r.Cluster.Etcd
 	d["datastore-endpoint"] = strings.Join(e.Endpoints, ",")
-	var files []textFile
+	var files []task.File
 	for _, f := range []struct{ flag, from, name string }{
 		{"datastore-cafile", e.CA, "ca.crt"}, {"datastore-certfile", e.Cert, "client.crt"}, {"datastore-keyfile", e.Key, "client.key"},
 	} {
@@ -304,43 +274,43 @@ func (r *Site) k3sDatastore(d document) ([]textFile, error) {
 		if err != nil {
 			return nil, fmt.Errorf("etcd of your own: %w", err)
 		}
-		to := path.Join(k3sDir, "datastore", f.name)
+		to := path.Join(Dir, "datastore", f.name)
 		d[f.flag] = to
-		files = append(files, textFile{to, 0o600, data})
+		files = append(files, task.File{Path: to, Mode: 0o600, Data: data})
 	}
 	return files, nil
 }
 
 // k3sRegistry makes k3s' containerd pull from the registry.
-func (r *Site) k3sRegistry() ([]textFile, error) {
-	if r.cluster.ImageRegistry.Type == manifest.RegistryNone {
+func k3sRegistry(r *task.Site) ([]task.File, error) {
+	if r.Cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
-	access, err := r.access()
+	access, err := r.Access()
 	if err != nil {
 		return nil, err
 	}
-	return mirrorFiles(mirror.RuntimeK3s, access, r.upstreams())
+	return cri.MirrorFiles(mirror.RuntimeK3s, access, r.Upstreams())
 }
 
-// k3sTokens are what nodes join with, made once in the work directory. What joins also gets the pin of the cluster's
+// Tokens are what nodes join with, made once in the work directory. What joins also gets the pin of the cluster's
 // authority, from the first server itself: with the bare secret k3s would trust whoever answers. Agents have a token of
 // their own, with which nobody becomes a server.
-func (t *Target) k3sTokens(ctx context.Context, server bool) ([]textFile, error) {
-	r := t.run
-	secret, err := r.dir.secret(k3sTokenSecret)
+func Tokens(ctx context.Context, t *task.Host, server bool) ([]task.File, error) {
+	r := t.Site
+	secret, err := r.Dir.Secret(k3sTokenSecret)
 	if err != nil {
 		return nil, err
 	}
-	agents, err := r.dir.secret(k3sAgentTokenSecret)
+	agents, err := r.Dir.Secret(k3sAgentTokenSecret)
 	if err != nil {
 		return nil, err
 	}
-	r.mask.hide(secret)
-	r.mask.hide(agents)
+	r.Mask.Hide(secret)
+	r.Mask.Hide(agents)
 	own := secret
-	if first := r.firstControlPlane(); t != first {
-		pin, err := first.k3sPin(ctx)
+	if first := r.FirstControlPlane(); t != first {
+		pin, err := k3sPin(ctx, first)
 		if err != nil {
 			return nil, err
 		}
@@ -348,29 +318,29 @@ func (t *Target) k3sTokens(ctx context.Context, server bool) ([]textFile, error)
 			own = pin + "::node:" + agents
 		}
 	}
-	files := []textFile{{k3sTokenFile, 0o600, []byte(own + "\n")}}
+	files := []task.File{{Path: TokenFile, Mode: 0o600, Data: []byte(own + "\n")}}
 	if server {
-		files = append(files, textFile{k3sAgentToken, 0o600, []byte(agents + "\n")})
+		files = append(files, task.File{Path: k3sAgentToken, Mode: 0o600, Data: []byte(agents + "\n")})
 	}
 	return files, nil
 }
 
 // k3sPin returns the beginning of the first server's token: the version of the format, and the hash of the authority.
-func (t *Target) k3sPin(ctx context.Context) (string, error) {
-	data, err := t.read(ctx, k3sServerToken)
+func k3sPin(ctx context.Context, t *task.Host) (string, error) {
+	data, err := t.Read(ctx, ServerToken)
 	if err != nil {
 		return "", fmt.Errorf("the first server's token: %w", err)
 	}
 	pin := regexp.MustCompile(`^K10[0-9a-f]{64}`).FindString(string(data))
 	if pin == "" {
-		return "", fmt.Errorf("%s on %s does not begin with K10 and a hash, as k3s writes it", k3sServerToken, t.Name)
+		return "", fmt.Errorf("%s on %s does not begin with K10 and a hash, as k3s writes it", ServerToken, t.Name)
 	}
 	return pin, nil
 }
 
 // linkOf returns the interface that has the node's address.
-func (t *Target) linkOf(ctx context.Context) (string, error) {
-	out, err := t.output(ctx, "ip", "-oneline", "address", "show", "to", t.IP.String())
+func linkOf(ctx context.Context, t *task.Host) (string, error) {
+	out, err := t.Output(ctx, "ip", "-oneline", "address", "show", "to", t.IP.String())
 	if err != nil {
 		return "", err
 	}
@@ -384,21 +354,21 @@ func (t *Target) linkOf(ctx context.Context) (string, error) {
 
 // startK3s starts k3s without waiting for it: a server that finds no others, or an agent without a server, never says that
 // it is ready.
-func (t *Target) startK3s(ctx context.Context, unit string) error {
+func startK3s(ctx context.Context, t *task.Host, unit string) error {
 	for _, name := range k3sLinks() {
-		there, err := t.test(ctx, "test", "-e", name)
+		there, err := t.Test(ctx, "test", "-e", name)
 		if err != nil {
 			return err
 		}
 		if there {
 			continue
 		}
-		if err := t.command(ctx, "ln", "-sfn", k3sProgram, name); err != nil {
+		if err := t.Run(ctx, "ln", "-sfn", cri.K3sProgram, name); err != nil {
 			return err
 		}
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", unit}, {"restart", "--no-block", unit}} {
-		if err := t.systemctl(ctx, args...); err != nil {
+		if err := t.Systemctl(ctx, args...); err != nil {
 			return err
 		}
 	}
@@ -411,23 +381,23 @@ func k3sLinks() []string {
 }
 
 // removeK3sLinks leaves programs of others alone.
-func (t *Target) removeK3sLinks(ctx context.Context) error {
+func removeK3sLinks(ctx context.Context, t *task.Host) error {
 	for _, name := range k3sLinks() {
-		link, err := t.test(ctx, "test", "-L", name)
+		link, err := t.Test(ctx, "test", "-L", name)
 		if err != nil {
 			return err
 		}
 		if !link {
 			continue
 		}
-		to, err := t.output(ctx, "readlink", name)
+		to, err := t.Output(ctx, "readlink", name)
 		if err != nil {
 			return err
 		}
-		if strings.TrimSpace(string(to)) != k3sProgram {
+		if strings.TrimSpace(string(to)) != cri.K3sProgram {
 			continue
 		}
-		if err := t.command(ctx, "rm", "-f", name); err != nil {
+		if err := t.Run(ctx, "rm", "-f", name); err != nil {
 			return err
 		}
 	}
@@ -435,19 +405,19 @@ func (t *Target) removeK3sLinks(ctx context.Context) error {
 }
 
 // k3sJoined waits until the host is a node, as a server sees it: a server asks itself.
-func (t *Target) k3sJoined(ctx context.Context, unit string) error {
+func k3sJoined(ctx context.Context, t *task.Host, unit string) error {
 	asked := t
 	if !t.Is(manifest.RoleControlPlane) {
-		asked = t.run.firstControlPlane()
+		asked = t.Site.FirstControlPlane()
 	}
-	err := eventually(ctx, k3sStart, func(ctx context.Context) error {
-		if _, err := asked.kubectl(ctx, "get", "node", t.Name, "--output=name"); err != nil {
+	err := task.Eventually(ctx, k3sStart, func(ctx context.Context) error {
+		if _, err := asked.Kubectl(ctx, "get", "node", t.Name, "--output=name"); err != nil {
 			return err
 		}
-		return t.systemctl(ctx, "is-active", "--quiet", unit)
+		return t.Systemctl(ctx, "is-active", "--quiet", unit)
 	})
 	if err != nil {
-		return t.withUnitLog(ctx, unit, err)
+		return t.WithUnitLog(ctx, unit, err)
 	}
 	return nil
 }
@@ -467,7 +437,7 @@ EnvironmentFile=-/etc/sysconfig/%%N
 EnvironmentFile=-/etc/systemd/system/%%N.service.env
 ExecStartPre=-/sbin/modprobe br_netfilter
 ExecStartPre=-/sbin/modprobe overlay
-ExecStart=` + k3sBinary + ` %s
+ExecStart=` + Binary + ` %s
 KillMode=process
 Delegate=yes
 User=root
@@ -486,11 +456,11 @@ WantedBy=multi-user.target
 //go:embed scripts/kill-pods.sh
 var killPodsScript string
 
-// stopK3s stops k3s and everything that it runs, as its k3s-killall.sh does: stopping the unit leaves pods alone.
-func (t *Target) stopK3s(ctx context.Context) error {
+// StopK3s stops k3s and everything that it runs, as its k3s-killall.sh does: stopping the unit leaves pods alone.
+func StopK3s(ctx context.Context, t *task.Host) error {
 	stopped := false
-	for _, unit := range []string{k3sUnit(true), k3sUnit(false)} {
-		file, err := t.read(ctx, "/etc/systemd/system/"+unit)
+	for _, unit := range []string{Unit(true), Unit(false)} {
+		file, err := t.Read(ctx, "/etc/systemd/system/"+unit)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.HasPrefix(string(file), hostfile.Mark) {
 			continue // none, or somebody else's
 		}
@@ -499,7 +469,7 @@ func (t *Target) stopK3s(ctx context.Context) error {
 		}
 		stopped = true
 		for _, args := range [][]string{{"stop", "--no-block", unit}, {"kill", "--signal=KILL", unit}, {"stop", unit}} {
-			if _, err := t.test(ctx, append([]string{"systemctl"}, args...)...); err != nil {
+			if _, err := t.Test(ctx, append([]string{"systemctl"}, args...)...); err != nil {
 				return err
 			}
 		}
@@ -507,34 +477,34 @@ func (t *Target) stopK3s(ctx context.Context) error {
 	if !stopped {
 		return nil
 	}
-	if _, err := t.test(ctx, "systemctl", "stop", "kubepods.slice"); err != nil {
+	if _, err := t.Test(ctx, "systemctl", "stop", "kubepods.slice"); err != nil {
 		return err
 	}
-	if _, err := t.test(ctx, host.Script("kill-pods.sh", killPodsScript, "/sys/fs/cgroup")...); err != nil {
+	if _, err := t.Test(ctx, host.Script("kill-pods.sh", killPodsScript, "/sys/fs/cgroup")...); err != nil {
 		return err
 	}
-	return t.unmount(ctx, "/run/k3s/", k3sData+"/", "/run/netns/cni-")
+	return t.Unmount(ctx, "/run/k3s/", cri.K3sData+"/", "/run/netns/cni-")
 }
 
-// k3sLeaving keeps a server that leaves from starting again, until the host's next boot.
-const k3sLeaving = "/run/systemd/system/k3s.service.d/kkbundle-leaving.conf"
+// Leaving keeps a server that leaves from starting again, until the host's next boot.
+const Leaving = "/run/systemd/system/k3s.service.d/kkbundle-leaving.conf"
 
-// keepK3sDown is for a server whose node is about to be deleted. The others take it out of etcd then; it ends, and would come
+// KeepK3sDown is for a server whose node is about to be deleted. The others take it out of etcd then; it ends, and would come
 // back as a new member before its host is reset.
 // https://github.com/k3s-io/k3s/blob/v1.34.3%2Bk3s1/pkg/etcd/member_controller.go
-func keepK3sDown(ctx context.Context, t *Target) error {
-	if !t.Is(manifest.RoleControlPlane) || t.on == nil || t.failure != nil {
+func KeepK3sDown(ctx context.Context, t *task.Host) error {
+	if !t.Is(manifest.RoleControlPlane) || t.Conn == nil || t.Err != nil {
 		return nil
 	}
-	if err := t.write(ctx, textFile{k3sLeaving, 0o644, []byte(hostfile.Mark + "\n[Service]\nRestart=no\n")}); err != nil {
+	if err := t.Write(ctx, task.File{Path: Leaving, Mode: 0o644, Data: []byte(hostfile.Mark + "\n[Service]\nRestart=no\n")}); err != nil {
 		return err
 	}
-	return t.systemctl(ctx, "daemon-reload")
+	return t.Systemctl(ctx, "daemon-reload")
 }
 
-// k3sWithout is quorumWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
-func k3sWithout(ctx context.Context, r *Site, going []*Target) error {
-	nodes, err := r.firstControlPlane().kube().Nodes(ctx)
+// Without is quorumWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
+func Without(ctx context.Context, r *task.Site, going []*task.Host) error {
+	nodes, err := r.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -544,7 +514,7 @@ func k3sWithout(ctx context.Context, r *Site, going []*Target) error {
 			continue
 		}
 		switch name := n.Name; {
-		case slices.ContainsFunc(going, func(t *Target) bool { return t.Name == name }):
+		case slices.ContainsFunc(going, func(t *task.Host) bool { return t.Name == name }):
 			leaves = true
 		case kube.IsNodeReady(&n):
 			left++
@@ -555,7 +525,7 @@ func k3sWithout(ctx context.Context, r *Site, going []*Target) error {
 	if !leaves || left-len(ill) > left/2 {
 		return nil
 	}
-	return tooFewLeft(going[0], left, ill)
+	return etcd.TooFewLeft(going[0], left, ill)
 }
 
 // A K3sError is a command that is for clusters of kubeadm only.
@@ -569,12 +539,12 @@ func (e *K3sError) Error() string {
 // Hint says what to do instead.
 func (e *K3sError) Hint() string { return e.Instead }
 
-// k3sRefuses names, for a command of kubeadm's clusters, the one of k3s.
-func k3sRefuses(command string) error {
+// Refuses names, for a command of kubeadm's clusters, the one of k3s.
+func Refuses(command string) error {
 	instead, refused := map[string]string{
-		etcdCommand:        "k3s saves its etcd by itself; k3s etcd-snapshot, on a server, saves it now, and k3s server --cluster-reset restores it",
-		certsRenewCommand:  "k3s renews what ends soon when it starts; k3s certificate rotate, on a server that is stopped, renews all",
-		certsBackupCommand: "keep /var/lib/rancher/k3s/server/tls and /var/lib/rancher/k3s/server/token of a server, and k3s/ of the work directory",
+		task.EtcdCommand:        "k3s saves its etcd by itself; k3s etcd-snapshot, on a server, saves it now, and k3s server --cluster-reset restores it",
+		task.CertsRenewCommand:  "k3s renews what ends soon when it starts; k3s certificate rotate, on a server that is stopped, renews all",
+		task.CertsBackupCommand: "keep /var/lib/rancher/k3s/server/tls and /var/lib/rancher/k3s/server/token of a server, and k3s/ of the work directory",
 	}[command]
 	if !refused {
 		return nil
@@ -582,25 +552,25 @@ func k3sRefuses(command string) error {
 	return &K3sError{command, instead}
 }
 
-// k3sAdminKubeconfig returns the administrator's kubeconfig. k3s' own names the host itself as the server, and is made to name the
+// AdminKubeconfig returns the administrator's kubeconfig. k3s' own names the host itself as the server, and is made to name the
 // cluster's endpoint.
-func k3sAdminKubeconfig(ctx context.Context, t *Target) ([]byte, error) {
-	data, err := t.read(ctx, k3sKubeconfig)
+func AdminKubeconfig(ctx context.Context, t *task.Host) ([]byte, error) {
+	data, err := t.Read(ctx, Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkKubeconfig(data); err != nil {
+	if err := kube.CheckKubeconfig(data); err != nil {
 		return nil, err
 	}
-	var config document
+	var config kube.Document
 	if err := yaml.Unmarshal(data, &config); err != nil {
-		return nil, fmt.Errorf("%s: %w", k3sKubeconfig, err)
+		return nil, fmt.Errorf("%s: %w", Kubeconfig, err)
 	}
 	clusters, _ := config["clusters"].([]any)
 	for _, one := range clusters {
-		if named, ok := one.(document); ok {
-			if c, ok := named["cluster"].(document); ok {
-				c["server"] = "https://" + t.run.endpoint()
+		if named, ok := one.(kube.Document); ok {
+			if c, ok := named["cluster"].(kube.Document); ok {
+				c["server"] = "https://" + t.Site.Endpoint()
 			}
 		}
 	}

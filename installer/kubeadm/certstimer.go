@@ -1,45 +1,47 @@
-package installer
+package kubeadm
 
 import (
 	"context"
-	_ "embed" // scripts
+	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
 	renewScript  = "/usr/local/lib/kkbundle/renew-certificates"
 	renewService = "kkbundle-certificates.service"
-	renewTimer   = "kkbundle-certificates.timer"
+	RenewTimer   = "kkbundle-certificates.timer"
 )
 
-// certsTimerTask makes every control plane renew its certificates by itself, each at another hour: several that restart
+// CertsTimerTask makes every control plane renew its certificates by itself, each at another hour: several that restart
 // etcd at the same time would be without a quorum. The hour is the place among them, which others change that come and go.
-func certsTimerTask(c *manifest.Cluster) Task {
-	task := Task{Name: "certificates-timer", Roles: []manifest.Role{manifest.RoleControlPlane}, Follows: true}
+func CertsTimerTask(c *manifest.Cluster) task.Task {
+	step := task.Task{Name: "certificates-timer", Roles: []manifest.Role{manifest.RoleControlPlane}, Follows: true}
 	if c.Certificates.Renew != manifest.RenewAuto {
-		task.Done = func(ctx context.Context, t *Target) (bool, error) {
-			there, err := t.test(ctx, "test", "-e", "/etc/systemd/system/"+renewTimer)
+		step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
+			there, err := t.Test(ctx, "test", "-e", "/etc/systemd/system/"+RenewTimer)
 			return !there, err
 		}
-		task.Do = func(ctx context.Context, t *Target) error { return t.removeUnit(ctx, renewTimer) }
-		return task
+		step.Do = func(ctx context.Context, t *task.Host) error { return t.RemoveUnit(ctx, RenewTimer) }
+		return step
 	}
-	task.Leaves = Leaves{Units: []string{renewTimer, renewService}, Paths: []string{renewScript}}
-	return settle(task, func(_ context.Context, t *Target) (setting, error) {
-		number := slices.Index(t.run.withRole(manifest.RoleControlPlane), t)
-		return setting{
-			files: []textFile{
-				{renewScript, 0o755, t.renewCertificates()},
-				{"/etc/systemd/system/" + renewService, 0o644, []byte(renewServiceText)},
-				{"/etc/systemd/system/" + renewTimer, 0o644, renewTimerText(number)},
+	step.Leaves = task.Leaves{Units: []string{RenewTimer, renewService}, Paths: []string{renewScript}}
+	return task.Settle(step, func(_ context.Context, t *task.Host) (task.Setting, error) {
+		number := slices.Index(t.Site.WithRole(manifest.RoleControlPlane), t)
+		return task.Setting{
+			Files: []task.File{
+				{Path: renewScript, Mode: 0o755, Data: renewCertificates(t)},
+				{Path: "/etc/systemd/system/" + renewService, Mode: 0o644, Data: []byte(renewServiceText)},
+				{Path: "/etc/systemd/system/" + RenewTimer, Mode: 0o644, Data: renewTimerText(number)},
 			},
-			units: []string{renewTimer},
+			Units: []string{RenewTimer},
 		}, nil
 	})
 }
@@ -48,10 +50,10 @@ func certsTimerTask(c *manifest.Cluster) Task {
 var renewCertificatesScript string
 
 // renewCertificates is what the timer runs.
-func (t *Target) renewCertificates() []byte {
-	return scriptFile(
-		host.Script("renew-certificates.sh", renewCertificatesScript, strconv.Itoa(certsDays), host.HelperPath, pkiDir),
-		t.restartScript(restartStep, restartWhole, controlPlaneProcesses(t.run.cluster)...))
+func renewCertificates(t *task.Host) []byte {
+	return task.ScriptFile(
+		host.Script("renew-certificates.sh", renewCertificatesScript, strconv.Itoa(CertsDays), host.HelperPath, kube.PKIDir),
+		RestartScript(t, RestartStep, restartWhole, ControlPlaneProcesses(t.Site.Cluster)...))
 }
 
 const renewServiceText = hostfile.Mark + `
@@ -80,3 +82,11 @@ Persistent=true
 WantedBy=timers.target
 `, (number+1)%hours)
 }
+
+// CertsDays is how many days before their end the timer renews certificates. kubeadm's are valid for a year, so it has
+// two months to succeed.
+const CertsDays = 60
+
+// KeptDir has, below the version that a node had, what an upgrade replaces. It is below /usr/local, where the programs
+// are, so that it can hold them as links.
+const KeptDir = "/usr/local/lib/kkbundle/before-upgrade"

@@ -1,88 +1,40 @@
-package installer
+package kubeadm
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const clusterDomain = "cluster.local"
-
-// kubeadmDistribution is Kubernetes as kubeadm makes it.
-func kubeadmDistribution() clusterDistribution {
-	return clusterDistribution{
-		authority:       clusterCA,
-		kubectl:         []string{"kubectl", "--kubeconfig=" + adminConf},
-		nodes:           kubeadmTasks,
-		dns:             dnsSpreadTasks,
-		hardening:       hardeningTasks,
-		services:        func(c *manifest.Cluster) *manifest.Cluster { return c },
-		verifies:        func(tasks []Task) []Task { return tasks },
-		refuses:         func(string) error { return nil },
-		adminKubeconfig: func(ctx context.Context, t *Target) ([]byte, error) { return t.read(ctx, adminConf) },
-		quorumWithout:   etcdWithout,
-		keepDown:        func(context.Context, *Target) error { return nil },
-	}
-}
-
-// kubeadmTasks make nodes of a cluster out of hosts.
-func kubeadmTasks(c *manifest.Cluster) []Task {
-	return slices.Concat(
-		containerTasks(c),
-		toolTasks(c),
-		preloadTasks(c),
-		etcdToolsTasks(c),
-		[]Task{kubeletTask(c), patchesTask()},
-		securityTasks(c),
-		[]Task{initTask(c), apiTask()},
-		endpointTasks(c),
-		[]Task{
-			joinTask("join-control-plane", OneByOne, manifest.RoleControlPlane),
-			joinTask("join-worker", Each, manifest.RoleWorker),
-		},
-		localEndpointTasks(c),
-		[]Task{
-			labelTask(),
-			adminConfTask(),
-			certsTimerTask(c),
-			dnsTask(),
-		},
-	)
-}
-
-// document is a YAML document for another program, whose shape is that program's. kubeadm's types and those of the configuration of
-// the API server, the kubelet and kube-proxy are in modules that are not linked, and what the operator writes is merged into them.
-type document = map[string]any
-
-// kubeadmConfig renders what kubeadm reads, in the version of its API that the cluster's kubeadm knows best.
-type kubeadmConfig struct {
+// Config renders what kubeadm reads, in the version of its API that the cluster's kubeadm knows best.
+type Config struct {
 	cluster  *manifest.Cluster
 	endpoint string // host:port of the API server
 	beta4    bool   // v1beta4 of the API, else v1beta3
-	parts    []configPart
+	parts    []task.KubeadmPart
 }
 
-// newKubeadmConfig chooses the API version: v1beta4 exists since Kubernetes 1.31, v1beta3 is gone in time.
+// NewKubeadmConfig chooses the API version: v1beta4 exists since Kubernetes 1.31, v1beta3 is gone in time.
 // https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/
-func newKubeadmConfig(c *manifest.Cluster, endpoint string, parts ...configPart) (kubeadmConfig, error) {
+func NewKubeadmConfig(c *manifest.Cluster, endpoint string, parts ...task.KubeadmPart) (Config, error) {
 	v, err := semver.NewVersion(c.Kubernetes.Version)
 	if err != nil {
-		return kubeadmConfig{}, fmt.Errorf("kubernetes version %q: %w", c.Kubernetes.Version, err)
+		return Config{}, fmt.Errorf("kubernetes version %q: %w", c.Kubernetes.Version, err)
 	}
 	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
-	return kubeadmConfig{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts}, nil
+	return Config{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts}, nil
 }
 
-func (k kubeadmConfig) apiVersion() string {
+func (k Config) APIVersion() string {
 	if k.beta4 {
 		return "kubeadm.k8s.io/v1beta4"
 	}
@@ -90,28 +42,28 @@ func (k kubeadmConfig) apiVersion() string {
 }
 
 // init is for the first control plane. The token is the one that kubeadm would make for a day if it were given none.
-func (k kubeadmConfig) init(j joining) ([]byte, error) {
-	d := document{
-		"apiVersion":       k.apiVersion(),
+func (k Config) init(j Joining) ([]byte, error) {
+	d := kube.Document{
+		"apiVersion":       k.APIVersion(),
 		"kind":             "InitConfiguration",
-		"bootstrapTokens":  []any{document{"token": j.token, "ttl": "5m0s", "description": "made by kkbundle for kubeadm init"}},
-		"localAPIEndpoint": localEndpoint(j.ips[0]),
-		"nodeRegistration": k.registration(j),
+		"bootstrapTokens":  []any{kube.Document{"token": j.token, "ttl": "5m0s", "description": "made by kkbundle for kubeadm init"}},
+		"localAPIEndpoint": LocalEndpoint(j.IPs[0]),
+		"nodeRegistration": k.Registration(j),
 	}
 	j.addPatches(d)
 	return kube.Documents(
 		d,
-		k.clusterConfiguration(),
-		k.kubeletConfiguration(),
-		k.kubeProxyConfiguration(),
+		k.ClusterConfiguration(),
+		k.KubeletConfiguration(),
+		k.KubeProxyConfiguration(),
 	)
 }
 
-// A joining node trusts the cluster by its authority's public key and is trusted by a token.
-type joining struct {
+// A Joining node trusts the cluster by its authority's public key and is trusted by a token.
+type Joining struct {
 	name string
 	// ips are the node's addresses, one of each family that the cluster has.
-	ips          []netip.Addr
+	IPs          []netip.Addr
 	token        string
 	pin          string
 	worker       bool
@@ -119,19 +71,19 @@ type joining struct {
 	// taints are what the inventory gives the node.
 	taints []manifest.Taint
 	// patched says that there are patches for the node.
-	patched bool
+	Patched bool
 	// certificateKey decrypts the authorities' keys that a control plane fetches from the cluster.
 	certificateKey string
 }
 
 // join is for every other node.
-func (k kubeadmConfig) join(j joining) ([]byte, error) {
-	d := document{
-		"apiVersion":       k.apiVersion(),
+func (k Config) join(j Joining) ([]byte, error) {
+	d := kube.Document{
+		"apiVersion":       k.APIVersion(),
 		"kind":             "JoinConfiguration",
-		"nodeRegistration": k.registration(j),
-		"discovery": document{
-			"bootstrapToken": document{
+		"nodeRegistration": k.Registration(j),
+		"discovery": kube.Document{
+			"bootstrapToken": kube.Document{
 				"apiServerEndpoint": k.endpoint,
 				"token":             j.token,
 				"caCertHashes":      []any{j.pin},
@@ -140,7 +92,7 @@ func (k kubeadmConfig) join(j joining) ([]byte, error) {
 		},
 	}
 	if j.controlPlane {
-		d["controlPlane"] = document{"certificateKey": j.certificateKey, "localAPIEndpoint": localEndpoint(j.ips[0])}
+		d["controlPlane"] = kube.Document{"certificateKey": j.certificateKey, "localAPIEndpoint": LocalEndpoint(j.IPs[0])}
 	}
 	j.addPatches(d)
 	return kube.Documents(d)
@@ -148,30 +100,30 @@ func (k kubeadmConfig) join(j joining) ([]byte, error) {
 
 // uploadCerts is for `kubeadm init phase upload-certs`, which puts the authorities' keys into the cluster, encrypted
 // with a key that only a joining control plane gets.
-func (k kubeadmConfig) uploadCerts(certificateKey string, ip netip.Addr) ([]byte, error) {
+func (k Config) uploadCerts(certificateKey string, ip netip.Addr) ([]byte, error) {
 	return kube.Documents(
-		document{
-			"apiVersion":       k.apiVersion(),
+		kube.Document{
+			"apiVersion":       k.APIVersion(),
 			"kind":             "InitConfiguration",
 			"certificateKey":   certificateKey,
-			"localAPIEndpoint": localEndpoint(ip),
-			"nodeRegistration": document{"criSocket": runtimeOf(k.cluster).socket},
+			"localAPIEndpoint": LocalEndpoint(ip),
+			"nodeRegistration": kube.Document{"criSocket": cri.RuntimeOf(k.cluster).Socket},
 		},
-		k.clusterConfiguration(),
+		k.ClusterConfiguration(),
 	)
 }
 
-func localEndpoint(ip netip.Addr) document {
-	return document{"advertiseAddress": ip.String(), "bindPort": manifest.DefaultPort}
+func LocalEndpoint(ip netip.Addr) kube.Document {
+	return kube.Document{"advertiseAddress": ip.String(), "bindPort": manifest.DefaultPort}
 }
 
-// registration names the node and its address, which kubeadm and the kubelet would else guess from the default route.
-func (k kubeadmConfig) registration(j joining) document {
-	d := document{
+// Registration names the node and its address, which kubeadm and the kubelet would else guess from the default route.
+func (k Config) Registration(j Joining) kube.Document {
+	d := kube.Document{
 		"name":             j.name,
-		"criSocket":        runtimeOf(k.cluster).socket,
+		"criSocket":        cri.RuntimeOf(k.cluster).Socket,
 		"imagePullPolicy":  "IfNotPresent",
-		"kubeletExtraArgs": k.args(map[string]string{"node-ip": commas(j.ips)}),
+		"kubeletExtraArgs": k.args(map[string]string{"node-ip": Commas(j.IPs)}),
 	}
 	if taints := j.registeredTaints(); taints != nil {
 		d["taints"] = taints
@@ -181,19 +133,19 @@ func (k kubeadmConfig) registration(j joining) document {
 
 // registeredTaints are those that a node has from its first moment, nil for kubeadm's own choice: none for workers, and one
 // for control planes, unless they are workers as well.
-func (j joining) registeredTaints() []any {
+func (j Joining) registeredTaints() []any {
 	if len(j.taints) == 0 && (!j.controlPlane || !j.worker) {
 		return nil
 	}
 	list := []any{}
 	if j.controlPlane && !j.worker {
-		list = append(list, document{"key": controlPlaneTaint, "effect": "NoSchedule"})
+		list = append(list, kube.Document{"key": kube.ControlPlaneTaint, "effect": "NoSchedule"})
 	}
 	for _, t := range j.taints {
-		if t.Key == controlPlaneTaint && t.Effect == "NoSchedule" && len(list) > 0 {
+		if t.Key == kube.ControlPlaneTaint && t.Effect == "NoSchedule" && len(list) > 0 {
 			continue
 		}
-		d := document{"key": t.Key, "effect": t.Effect}
+		d := kube.Document{"key": t.Key, "effect": t.Effect}
 		if t.Value != "" {
 			d["value"] = t.Value
 		}
@@ -203,14 +155,14 @@ func (j joining) registeredTaints() []any {
 }
 
 // addPatches tells kubeadm where patches are.
-func (j joining) addPatches(d document) {
-	if j.patched {
-		d["patches"] = document{"directory": patchesDir}
+func (j Joining) addPatches(d kube.Document) {
+	if j.Patched {
+		d["patches"] = kube.Document{"directory": PatchesDir}
 	}
 }
 
-// commas writes addresses as Kubernetes takes several of them.
-func commas(ips []netip.Addr) string {
+// Commas writes addresses as Kubernetes takes several of them.
+func Commas(ips []netip.Addr) string {
 	var list []string
 	for _, ip := range ips {
 		list = append(list, ip.String())
@@ -218,58 +170,58 @@ func commas(ips []netip.Addr) string {
 	return strings.Join(list, ",")
 }
 
-func (k kubeadmConfig) clusterConfiguration() document {
+func (k Config) ClusterConfiguration() kube.Document {
 	c := k.cluster
-	base := document{
-		"apiVersion":           k.apiVersion(),
+	base := kube.Document{
+		"apiVersion":           k.APIVersion(),
 		"kind":                 "ClusterConfiguration",
 		"clusterName":          c.Metadata.Name,
 		"kubernetesVersion":    c.Kubernetes.Version,
 		"controlPlaneEndpoint": k.endpoint,
-		"networking": document{
+		"networking": kube.Document{
 			"podSubnet":     c.Kubernetes.PodCIDR.String(),
 			"serviceSubnet": c.Kubernetes.ServiceCIDR.String(),
-			"dnsDomain":     clusterDomain,
+			"dnsDomain":     kube.ClusterDomain,
 		},
 	}
 	for _, p := range k.parts {
-		base = k.laid(base, p.cluster)
+		base = k.laid(base, p.Cluster)
 	}
 	for _, name := range []string{apiServer, controllerManager, scheduler} {
 		if d := k.component(name); len(d) > 0 {
-			base = k.laid(base, document{name: d})
+			base = k.laid(base, kube.Document{name: d})
 		}
 	}
 	return k.laid(base, c.Kubernetes.Kubeadm)
 }
 
-func (k kubeadmConfig) kubeletConfiguration() document {
-	base := document{
+func (k Config) KubeletConfiguration() kube.Document {
+	base := kube.Document{
 		"apiVersion":   "kubelet.config.k8s.io/v1beta1",
 		"kind":         "KubeletConfiguration",
 		"cgroupDriver": "systemd",
 		"maxPods":      k.cluster.Kubernetes.MaxPods,
 	}
 	for _, p := range k.parts {
-		base = merged(base, p.kubelet)
+		base = merged(base, p.Kubelet)
 	}
 	return merged(base, k.cluster.Kubernetes.Kubelet)
 }
 
-func (k kubeadmConfig) kubeProxyConfiguration() document {
-	base := document{
+func (k Config) KubeProxyConfiguration() kube.Document {
+	base := kube.Document{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":       "KubeProxyConfiguration",
 		"mode":       string(k.cluster.Kubernetes.ProxyMode),
 	}
 	for _, p := range k.parts {
-		base = merged(base, p.kubeProxy)
+		base = merged(base, p.KubeProxy)
 	}
 	return merged(base, k.cluster.Kubernetes.KubeProxy)
 }
 
 // newToken makes a bootstrap token: six and sixteen characters of [a-z0-9].
-func newToken() string { return randomHex(3) + "." + randomHex(8) }
+func newToken() string { return task.RandomHex(3) + "." + task.RandomHex(8) }
 
 // bootstrapToken is the Secret that makes a token valid until a time, for joining and nothing else.
 // https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/
@@ -278,7 +230,7 @@ func bootstrapToken(token, expires, purpose string) ([]byte, error) {
 	id, secret := token[:idLength], token[idLength+1:]
 	return kube.YAML(&corev1.Secret{
 		Type:       corev1.SecretTypeBootstrapToken,
-		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id, Namespace: systemNamespace},
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id, Namespace: kube.SystemNamespace},
 		StringData: map[string]string{
 			"token-id":                       id,
 			"token-secret":                   secret,

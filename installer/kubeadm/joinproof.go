@@ -1,4 +1,4 @@
-package installer
+package kubeadm
 
 import (
 	"context"
@@ -13,74 +13,77 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
-	joinProofPath = stampDir + "/join-proof"
+	joinProofPath = task.StampDir + "/join-proof"
 	signWait      = 30 * time.Second // kube-controller-manager signs for a token when it sees it
 )
 
-// joinProofTask proves that a join line works, as kubeadm's discovery uses it: what the cluster says of itself is signed with the
+// JoinProofTask proves that a join line works, as kubeadm's discovery uses it: what the cluster says of itself is signed with the
 // token, the endpoint has a certificate of the authority whose hash is in the line, and the token is let in. It makes a token
 // for that moment, once for a cluster and an endpoint.
-func joinProofTask() Task {
-	return Task{
+func JoinProofTask() task.Task {
+	return task.Task{
 		Name:  "verify-join",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if member, err := t.isMember(ctx); err != nil || !member {
+		Where: task.First,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return false, err // a dry run gets here before there is a cluster
 			}
-			stamp, err := t.joinProof(ctx)
+			stamp, err := joinProof(ctx, t)
 			if err != nil {
 				return false, err
 			}
-			return t.has(ctx, stamp)
+			return t.HasFiles(ctx, stamp)
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			stamp, err := t.joinProof(ctx)
+		Do: func(ctx context.Context, t *task.Host) error {
+			stamp, err := joinProof(ctx, t)
 			if err != nil {
 				return err
 			}
-			if err := t.proveJoin(ctx, newToken()); err != nil {
+			if err := proveJoin(ctx, t, newToken()); err != nil {
 				return err
 			}
-			return t.write(ctx, stamp)
+			return t.Write(ctx, stamp)
 		},
 	}
 }
 
 // joinProof says for which cluster and endpoint joining was proven.
-func (t *Target) joinProof(ctx context.Context) (textFile, error) {
-	pin, err := t.clusterPin(ctx)
-	return textFile{joinProofPath, 0o600, []byte(t.run.endpoint() + " " + pin + "\n")}, err
+func joinProof(ctx context.Context, t *task.Host) (task.File, error) {
+	pin, err := member.ClusterPin(ctx, t)
+	return task.File{Path: joinProofPath, Mode: 0o600, Data: []byte(t.Site.Endpoint() + " " + pin + "\n")}, err
 }
 
-func (t *Target) proveJoin(ctx context.Context, token string) (err error) {
-	t.run.mask.hide(token)
-	if err := t.allow(ctx, joining{name: "verification", token: token}); err != nil {
+func proveJoin(ctx context.Context, t *task.Host, token string) (err error) {
+	t.Site.Mask.Hide(token)
+	if err := allow(ctx, t, Joining{name: "verification", token: token}); err != nil {
 		return err
 	}
 	id, _, _ := strings.Cut(token, ".")
 	defer func() {
-		_, forget := t.kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace="+kubeSystem, "--ignore-not-found", "bootstrap-token-"+id)
+		_, forget := t.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace="+kube.System, "--ignore-not-found", "bootstrap-token-"+id)
 		err = errors.Join(err, forget)
 	}()
-	ca, err := t.read(ctx, clusterCA)
+	ca, err := t.Read(ctx, kube.ClusterCA)
 	if err != nil {
 		return err
 	}
 	from := t // a worker, where there is one: that is who joins
-	if workers := t.run.connected(manifest.RoleWorker); len(workers) > 0 {
+	if workers := t.Site.Connected(manifest.RoleWorker); len(workers) > 0 {
 		from = workers[len(workers)-1]
 	}
 	ask := func(ctx context.Context, name, as string) (map[string]string, error) {
-		return from.configMap(ctx, ca, name, as)
+		return configMap(ctx, from, ca, name, as)
 	}
-	if err := eventually(ctx, signWait, func(ctx context.Context) error {
-		info, err := ask(ctx, kubePublic+"/configmaps/cluster-info", "")
+	if err := task.Eventually(ctx, signWait, func(ctx context.Context) error {
+		info, err := ask(ctx, kube.Public+"/configmaps/cluster-info", "")
 		if err != nil {
 			return err
 		}
@@ -88,21 +91,21 @@ func (t *Target) proveJoin(ctx context.Context, token string) (err error) {
 	}); err != nil {
 		return err
 	}
-	_, err = ask(ctx, kubeSystem+"/configmaps/kubeadm-config", token)
+	_, err = ask(ctx, kube.System+"/configmaps/kubeadm-config", token)
 	return err
 }
 
 // configMap gets a ConfigMap's data from the cluster's endpoint over a connection that the host makes, as whoever has the
 // token, or as nobody.
-func (t *Target) configMap(ctx context.Context, ca []byte, name, token string) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+func configMap(ctx context.Context, t *task.Host, ca []byte, name, token string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
-	transport, err := t.transport(ca)
+	transport, err := t.Transport(ca)
 	if err != nil {
 		return nil, err
 	}
 	defer transport.CloseIdleConnections()
-	url := "https://" + t.run.endpoint() + "/api/v1/namespaces/" + name
+	url := "https://" + t.Site.Endpoint() + "/api/v1/namespaces/" + name
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err

@@ -1,14 +1,16 @@
-package installer
+package kubeadm
 
 import (
 	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
 )
 
 // merged returns base with over laid upon it: mappings are merged key by key, everything else is replaced.
-func merged(base document, over map[string]any) document {
+func merged(base kube.Document, over map[string]any) kube.Document {
 	out := maps.Clone(base)
 	for key, v := range over {
 		below, both := out[key].(map[string]any)
@@ -23,8 +25,8 @@ func merged(base document, over map[string]any) document {
 // laid is merged for ClusterConfiguration, whose lists have keys: arguments, environment variables and volumes are merged by
 // name, and names in certificates are added. Arguments may be written in either API version's form, as a mapping or as a
 // list; an argument whose value is null is taken out.
-func (k kubeadmConfig) laid(base document, over map[string]any) document {
-	out := document{}
+func (k Config) laid(base kube.Document, over map[string]any) kube.Document {
+	out := kube.Document{}
 	maps.Copy(out, base)
 	for key, v := range over {
 		switch key {
@@ -80,9 +82,9 @@ func laidArgs(below, over []argument) []argument {
 }
 
 // written writes arguments in the form of the cluster's API version.
-func (k kubeadmConfig) written(args []argument) any {
+func (k Config) written(args []argument) any {
 	if !k.beta4 {
-		d := document{}
+		d := kube.Document{}
 		for _, a := range args {
 			d[a.name] = fmt.Sprint(a.value) // the manifest has refused two of one name
 		}
@@ -90,7 +92,7 @@ func (k kubeadmConfig) written(args []argument) any {
 	}
 	list := []any{}
 	for _, a := range args {
-		list = append(list, document{"name": a.name, "value": fmt.Sprint(a.value)})
+		list = append(list, kube.Document{"name": a.name, "value": fmt.Sprint(a.value)})
 	}
 	return list
 }

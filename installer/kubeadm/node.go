@@ -1,72 +1,62 @@
-package installer
+package kubeadm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
-	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/hostfile"
-	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/diagnose"
+	"github.com/kkbundle/kkbundle/installer/endpoint"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const (
-	adminConf    = "/etc/kubernetes/admin.conf"
-	clusterCA    = "/etc/kubernetes/pki/ca.crt"
-	kubeadmFile  = stateDir + "/kubeadm.yaml" // while kubeadm runs; it has a token in it
-	kubectlCache = stateDir + "/kubectl"
-	// tokenLife is how long a node may take to join.
-	tokenLife = time.Hour
-)
+const File = task.StateDir + "/kubeadm.yaml" // while kubeadm runs; it has a token in it
 
-// kubeletTask installs kubeadm, kubectl and the kubelet, which idles until kubeadm has configured it.
-func kubeletTask(c *manifest.Cluster) Task {
-	packages := nodePackages()
+// tokenLife is how long a node may take to join.
+const tokenLife = time.Hour
+
+// KubeletTask installs kubeadm, kubectl and the kubelet, which idles until kubeadm has configured it.
+func KubeletTask(c *manifest.Cluster) task.Task {
+	packages := task.NodePackages()
 	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		packages = append(packages, "ipset", "ipvsadm")
 	}
-	return settle(Task{
+	return task.Settle(task.Task{
 		Name:     "kubelet",
 		Apart:    true,
 		Roles:    []manifest.Role{manifest.RoleCluster},
 		Packages: packages,
-		Leaves:   Leaves{Paths: []string{keptDir}},
-		Files: []Place{
-			{"kubeadm", "", "/usr/local/bin/kubeadm", executable},
-			{"kubectl", "", "/usr/local/bin/kubectl", executable},
-			{"kubelet", "", "/usr/local/bin/kubelet", executable},
+		Leaves:   task.Leaves{Paths: []string{KeptDir}},
+		Files: []task.Place{
+			{Component: "kubeadm", Member: "", Path: "/usr/local/bin/kubeadm", Mode: task.Executable},
+			{Component: "kubectl", Member: "", Path: "/usr/local/bin/kubectl", Mode: task.Executable},
+			{Component: "kubelet", Member: "", Path: "/usr/local/bin/kubelet", Mode: task.Executable},
 		},
-	}, func(context.Context, *Target) (setting, error) {
-		return setting{
-			files: []textFile{
-				{"/etc/systemd/system/kubelet.service", 0o644, fmt.Appendf(nil, kubeletUnit, runtimeOf(c).after())},
-				{"/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", 0o644, []byte(kubeletDropIn)},
+	}, func(context.Context, *task.Host) (task.Setting, error) {
+		return task.Setting{
+			Files: []task.File{
+				{Path: "/etc/systemd/system/kubelet.service", Mode: 0o644, Data: fmt.Appendf(nil, kubeletUnit, cri.RuntimeOf(c).After())},
+				{Path: "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", Mode: 0o644, Data: []byte(kubeletDropIn)},
 			},
-			apply: func(ctx context.Context, t *Target) error {
-				if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+			Apply: func(ctx context.Context, t *task.Host) error {
+				if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 					return err
 				}
-				if err := t.systemctl(ctx, "enable", "kubelet.service"); err != nil {
+				if err := t.Systemctl(ctx, "enable", "kubelet.service"); err != nil {
 					return err
 				}
-				return t.systemctl(ctx, "try-restart", "kubelet.service")
+				return t.Systemctl(ctx, "try-restart", "kubelet.service")
 			},
 		}, nil
 	})
-}
-
-// nodePackages are what kubeadm's checks, the kubelet, kube-proxy and port forwarding use of the operating system.
-func nodePackages() []string {
-	return []string{"conntrack", "ebtables", "ethtool", "iproute", "iptables", "socat"}
 }
 
 const kubeletUnit = hostfile.Mark + `
@@ -100,24 +90,24 @@ ExecStart=
 ExecStart=/usr/local/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 `
 
-// initTask makes the first control plane.
-func initTask(c *manifest.Cluster) Task {
+// InitTask makes the first control plane.
+func InitTask(c *manifest.Cluster) task.Task {
 	images := []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "pause"}
 	if c.Etcd.Type != manifest.EtcdInternal {
 		images = slices.DeleteFunc(images, func(name string) bool { return name == "etcd" })
 	}
-	return Task{
+	return task.Task{
 		Name:   "kubeadm-init",
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
-		Where:  First,
+		Where:  task.First,
 		Images: images,
-		Done:   func(ctx context.Context, t *Target) (bool, error) { return t.isMember(ctx) },
-		Do: func(ctx context.Context, t *Target) error {
-			config, err := t.run.kubeadm()
+		Done:   func(ctx context.Context, t *task.Host) (bool, error) { return member.IsMember(ctx, t) },
+		Do: func(ctx context.Context, t *task.Host) error {
+			config, err := Kubeadm(t.Site)
 			if err != nil {
 				return err
 			}
-			j, err := t.joining()
+			j, err := JoiningOf(t)
 			if err != nil {
 				return err
 			}
@@ -125,140 +115,140 @@ func initTask(c *manifest.Cluster) Task {
 			if err != nil {
 				return err
 			}
-			if err := t.validate(ctx, data); err != nil {
+			if err := validate(ctx, t, data); err != nil {
 				return err
 			}
-			return t.becomeMember(ctx, data, "init", "--skip-phases=show-join-command")
+			return BecomeMember(ctx, t, data, "init", "--skip-phases=show-join-command")
 		},
 	}
 }
 
-// joinTask makes the other nodes; control planes one by one, because each becomes a member of etcd.
-func joinTask(name string, where Where, role manifest.Role) Task {
-	return Task{
+// JoinTask makes the other nodes; control planes one by one, because each becomes a member of etcd.
+func JoinTask(name string, where task.Where, role manifest.Role) task.Task {
+	return task.Task{
 		Name:   name,
 		Roles:  []manifest.Role{role},
 		Where:  where,
 		Images: []string{"kube-proxy", "pause"},
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if t.Name == t.run.firstControlPlane().Name {
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if t.Name == t.Site.FirstControlPlane().Name {
 				return true, nil // it is made by kubeadm init, and joins nothing
 			}
-			return t.isMember(ctx)
+			return member.IsMember(ctx, t)
 		},
-		Do: func(ctx context.Context, t *Target) error { return t.join(ctx) },
+		Do: func(ctx context.Context, t *task.Host) error { return join(ctx, t) },
 	}
 }
 
-func (r *Site) kubeadm() (kubeadmConfig, error) {
-	return newKubeadmConfig(r.cluster, r.endpoint(), r.parts()...)
+func Kubeadm(r *task.Site) (Config, error) {
+	return NewKubeadmConfig(r.Cluster, r.Endpoint(), Parts(r)...)
 }
 
-// joining says what kubeadm is told about a host. kubeadm init would make a token for a day if it were given none; this one
+// Joining says what kubeadm is told about a host. kubeadm init would make a token for a day if it were given none; this one
 // ends before anybody could use it.
-func (t *Target) joining() (joining, error) {
-	patches, err := t.patches()
-	return joining{
-		name: t.Name, ips: t.addresses(), token: newToken(), taints: t.Taints, patched: len(patches) > 0,
+func JoiningOf(t *task.Host) (Joining, error) {
+	patches, err := patches(t)
+	return Joining{
+		name: t.Name, IPs: t.Addresses(), token: newToken(), taints: t.Taints, Patched: len(patches) > 0,
 		worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
 	}, err
 }
 
 // validate lets kubeadm look for fields and values that it does not know, which it would pass over or stop at half way.
-func (t *Target) validate(ctx context.Context, config []byte) error {
-	if err := t.withKubeadmFile(ctx, config, "config", "validate"); err != nil {
+func validate(ctx context.Context, t *task.Host, config []byte) error {
+	if err := WithKubeadmFile(ctx, t, config, "config", "validate"); err != nil {
 		return fmt.Errorf("kubeadm refuses what kubernetes.kubeadm, kubelet or kubeProxy of the cluster file say: %w", err)
 	}
 	return nil
 }
 
-// becomeMember runs kubeadm. If an earlier run was interrupted while kubeadm was at work, what that left is taken away
+// BecomeMember runs kubeadm. If an earlier run was interrupted while kubeadm was at work, what that left is taken away
 // first: kubeadm does not continue, it refuses.
-func (t *Target) becomeMember(ctx context.Context, config []byte, args ...string) error {
-	if _, err := t.undoKubeadm(ctx); err != nil {
+func BecomeMember(ctx context.Context, t *task.Host, config []byte, args ...string) error {
+	if _, err := undoKubeadm(ctx, t); err != nil {
 		return err
 	}
-	if err := t.write(ctx, textFile{begunPath, 0o600, nil}); err != nil {
+	if err := t.Write(ctx, task.File{Path: member.BegunPath, Mode: 0o600, Data: nil}); err != nil {
 		return err
 	}
 	// kubeadm makes it on control planes, and leaves it as it is where static pods of ours lie there already.
-	if err := t.command(ctx, "install", "-d", "-m", "0700", manifestsDir); err != nil {
+	if err := t.Run(ctx, "install", "-d", "-m", "0700", kube.ManifestsDir); err != nil {
 		return err
 	}
-	if err := t.beforeKubeadm(ctx, args[0] == "init"); err != nil {
+	if err := endpoint.BeforeKubeadm(ctx, t, args[0] == "init"); err != nil {
 		return err
 	}
-	since, err := t.clock(ctx)
+	since, err := t.Clock(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.withKubeadmFile(ctx, config, args...); err != nil {
-		return t.explain(ctx, since, err)
+	if err := WithKubeadmFile(ctx, t, config, args...); err != nil {
+		return diagnose.Explain(ctx, t, since, err)
 	}
-	return t.write(ctx, t.run.memberFile())
+	return t.Write(ctx, member.File(t.Site))
 }
 
 // undoKubeadm stops a kubeadm that lost its session but is still running, and resets what it made. It tells whether
 // there was anything to undo.
-func (t *Target) undoKubeadm(ctx context.Context) (undone bool, err error) {
-	if begun, err := t.stopKubeadm(ctx, begunPath); err != nil || !begun {
+func undoKubeadm(ctx context.Context, t *task.Host) (undone bool, err error) {
+	if begun, err := StopKubeadm(ctx, t, member.BegunPath); err != nil || !begun {
 		return false, err
 	}
-	if err := t.command(ctx, "kubeadm", "reset", "--force", "--cri-socket="+runtimeOf(t.run.cluster).socket); err != nil {
+	if err := t.Run(ctx, "kubeadm", "reset", "--force", "--cri-socket="+cri.RuntimeOf(t.Site.Cluster).Socket); err != nil {
 		return false, err
 	}
-	return true, t.command(ctx, "rm", "-f", begunPath)
+	return true, t.Run(ctx, "rm", "-f", member.BegunPath)
 }
 
-// stopKubeadm ends a kubeadm that lost its session but is still running, where a mark says that one was begun and did not end
+// StopKubeadm ends a kubeadm that lost its session but is still running, where a mark says that one was begun and did not end
 // well. It tells whether there is that mark.
-func (t *Target) stopKubeadm(ctx context.Context, mark string) (begun bool, err error) {
-	if begun, err := t.test(ctx, "test", "-e", mark); err != nil || !begun {
+func StopKubeadm(ctx context.Context, t *task.Host, mark string) (begun bool, err error) {
+	if begun, err := t.Test(ctx, "test", "-e", mark); err != nil || !begun {
 		return false, err
 	}
-	_, err = t.test(ctx, "pkill", "--exact", "kubeadm")
+	_, err = t.Test(ctx, "pkill", "--exact", "kubeadm")
 	return true, err
 }
 
-// withKubeadmFile runs kubeadm with a configuration that only exists as long as it runs.
-func (t *Target) withKubeadmFile(ctx context.Context, config []byte, args ...string) (err error) {
-	if err := t.write(ctx, textFile{kubeadmFile, 0o600, config}); err != nil {
+// WithKubeadmFile runs kubeadm with a configuration that only exists as long as it runs.
+func WithKubeadmFile(ctx context.Context, t *task.Host, config []byte, args ...string) (err error) {
+	if err := t.Write(ctx, task.File{Path: File, Mode: 0o600, Data: config}); err != nil {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, t.command(context.WithoutCancel(ctx), "rm", "-f", kubeadmFile))
+		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", File))
 	}()
-	return t.command(ctx, slices.Concat([]string{"kubeadm"}, args, []string{"--config=" + kubeadmFile})...)
+	return t.Run(ctx, slices.Concat([]string{"kubeadm"}, args, []string{"--config=" + File})...)
 }
 
 // join makes the host a node, with a token of its own that is gone afterwards.
-func (t *Target) join(ctx context.Context) (err error) {
-	first := t.run.firstControlPlane()
-	config, err := t.run.kubeadm()
+func join(ctx context.Context, t *task.Host) (err error) {
+	first := t.Site.FirstControlPlane()
+	config, err := Kubeadm(t.Site)
 	if err != nil {
 		return err
 	}
-	j, err := t.joining()
+	j, err := JoiningOf(t)
 	if err != nil {
 		return err
 	}
-	t.run.mask.hide(j.token)
-	if j.pin, err = first.clusterPin(ctx); err != nil {
+	t.Site.Mask.Hide(j.token)
+	if j.pin, err = member.ClusterPin(ctx, first); err != nil {
 		return err
 	}
-	if err := t.leave(ctx, first); err != nil {
+	if err := leave(ctx, t, first); err != nil {
 		return err
 	}
-	if err := first.allow(ctx, j); err != nil {
+	if err := allow(ctx, first, j); err != nil {
 		return fmt.Errorf("token for %s: %w", t.Name, err)
 	}
 	defer func() {
 		id, _, _ := strings.Cut(j.token, ".")
-		_, forget := first.kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace=kube-system", "--ignore-not-found", "bootstrap-token-"+id)
+		_, forget := first.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace=kube-system", "--ignore-not-found", "bootstrap-token-"+id)
 		err = errors.Join(err, forget)
 	}()
 	if j.controlPlane {
-		if j.certificateKey, err = first.uploadCerts(ctx, config); err != nil {
+		if j.certificateKey, err = uploadCerts(ctx, first, config); err != nil {
 			return err
 		}
 	}
@@ -266,27 +256,27 @@ func (t *Target) join(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return t.becomeMember(ctx, data, "join")
+	return BecomeMember(ctx, t, data, "join")
 }
 
 // leave undoes an interrupted join. etcd hears of it while the member that has half joined still runs: with that, two members
 // agree, and without it one of two is left, for good. The node that it may have made has to go as well: as long as it counts as ready,
 // kubeadm takes it for another machine's and refuses.
-func (t *Target) leave(ctx context.Context, first *Target) error {
-	if err := t.forgetMember(ctx); err != nil {
+func leave(ctx context.Context, t *task.Host, first *task.Host) error {
+	if err := forgetMember(ctx, t); err != nil {
 		return err
 	}
-	undone, err := t.undoKubeadm(ctx)
+	undone, err := undoKubeadm(ctx, t)
 	if err != nil || !undone {
 		return err
 	}
-	err = first.kube().DeleteNode(ctx, t.Name)
+	err = first.Kube().DeleteNode(ctx, t.Name)
 	return err
 }
 
 // allow makes a joining node's token valid, by the cluster's own clock: this machine's may be wrong.
-func (t *Target) allow(ctx context.Context, j joining) error {
-	now, err := t.clock(ctx)
+func allow(ctx context.Context, t *task.Host, j Joining) error {
+	now, err := t.Clock(ctx)
 	if err != nil {
 		return err
 	}
@@ -295,135 +285,18 @@ func (t *Target) allow(ctx context.Context, j joining) error {
 	if err != nil {
 		return err
 	}
-	return t.kube().Apply(ctx, secret, kube.Apply{})
+	return t.Kube().Apply(ctx, secret, kube.Apply{})
 }
 
 // uploadCerts puts the authorities' keys into the cluster for a joining control plane, encrypted with the key that it
 // returns.
-func (t *Target) uploadCerts(ctx context.Context, config kubeadmConfig) (key string, err error) {
+func uploadCerts(ctx context.Context, t *task.Host, config Config) (key string, err error) {
 	const aes256 = 32
-	key = randomHex(aes256)
-	t.run.mask.hide(key)
+	key = task.RandomHex(aes256)
+	t.Site.Mask.Hide(key)
 	data, err := config.uploadCerts(key, t.IP)
 	if err != nil {
 		return "", err
 	}
-	return key, t.withKubeadmFile(ctx, data, "init", "phase", "upload-certs", "--upload-certs")
-}
-
-// kubectl runs kubectl as the cluster's administrator and returns what it prints.
-func (t *Target) kubectl(ctx context.Context, args ...string) ([]byte, error) {
-	return t.kube().Run(ctx, args...)
-}
-
-// kube returns a client that runs kubectl on this host, as the cluster's administrator.
-func (t *Target) kube() kube.Client { return kube.Client{Kubectl: t.runKubectl} }
-
-func (t *Target) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
-	if c.Quiet {
-		ctx = withoutOutput(ctx)
-	}
-	if c.Patience > 0 {
-		ctx = patient(ctx, c.Patience)
-	}
-	command := t.run.distribution.kubectl
-	if server := t.ownServer(); server != "" {
-		command = append(command, "--server="+server)
-	}
-	out := &capped.Buffer{Most: maxFile}
-	cmd := host.Cmd{
-		Args:   slices.Concat(command, c.Args),
-		Env:    []string{"KUBECACHEDIR=" + kubectlCache}, // not in root's home, where Reset has no business
-		Stdout: out,
-	}
-	if c.Stdin != nil {
-		cmd.Stdin = bytes.NewReader(c.Stdin)
-	}
-	err := t.on.Run(ctx, cmd)
-	return out.Bytes(), err
-}
-
-// apiTask waits for the API server, which may still be starting after a reboot.
-func apiTask() Task {
-	return Task{
-		Name:  "api-server",
-		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Do: func(ctx context.Context, t *Target) error {
-			const start = 2 * time.Minute
-			return eventually(ctx, start, func(ctx context.Context) error {
-				_, err := t.kubectl(ctx, "get", "--raw=/readyz")
-				return err
-			})
-		},
-	}
-}
-
-// adminConfTask keeps the administrator's kubeconfig in the work directory.
-func adminConfTask() Task {
-	return Task{
-		Name:  "admin-conf",
-		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			there, err := t.run.distribution.adminKubeconfig(ctx, t)
-			if errors.Is(err, fs.ErrNotExist) {
-				because(ctx, "there is no cluster yet")
-				return false, nil
-			}
-			if err != nil {
-				return false, err
-			}
-			here, err := t.run.dir.read(adminConfFile)
-			if err != nil || !bytes.Equal(here, there) {
-				because(ctx, "the work directory has no admin.conf, or an old one")
-			}
-			return err == nil && bytes.Equal(here, there), checkKubeconfig(there)
-		},
-		Do: func(ctx context.Context, t *Target) error {
-			data, err := t.run.distribution.adminKubeconfig(ctx, t)
-			if err := errors.Join(err, checkKubeconfig(data)); err != nil {
-				return err
-			}
-			return t.run.dir.write(adminConfFile, data)
-		},
-	}
-}
-
-// checkKubeconfig refuses what kubeadm does not write into admin.conf. On this machine a kubeconfig can run programs (exec)
-// and read files (tokenFile, client-key and others), and a host must not decide on that.
-func checkKubeconfig(data []byte) error {
-	var allowed struct {
-		APIVersion     string         `json:"apiVersion"`
-		Kind           string         `json:"kind"`
-		CurrentContext string         `json:"current-context"`
-		Preferences    map[string]any `json:"preferences"`
-		Clusters       []struct {
-			Name    string `json:"name"`
-			Cluster struct {
-				Server        string `json:"server"`
-				TLSServerName string `json:"tls-server-name"`
-				CA            string `json:"certificate-authority-data"`
-			} `json:"cluster"`
-		} `json:"clusters"`
-		Contexts []struct {
-			Name    string `json:"name"`
-			Context struct {
-				Cluster   string `json:"cluster"`
-				User      string `json:"user"`
-				Namespace string `json:"namespace"`
-			} `json:"context"`
-		} `json:"contexts"`
-		Users []struct {
-			Name string `json:"name"`
-			User struct {
-				Certificate string `json:"client-certificate-data"`
-				Key         string `json:"client-key-data"`
-			} `json:"user"`
-		} `json:"users"`
-	}
-	if err := yaml.UnmarshalStrict(data, &allowed); err != nil {
-		return fmt.Errorf("%s is not as kubeadm writes it, and is not taken to this machine: %w", adminConf, err)
-	}
-	return nil
+	return key, WithKubeadmFile(ctx, t, data, "init", "phase", "upload-certs", "--upload-certs")
 }

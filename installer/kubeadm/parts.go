@@ -1,8 +1,15 @@
-package installer
+package kubeadm
 
 import (
 	"maps"
 	"slices"
+
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/endpoint"
+	"github.com/kkbundle/kkbundle/installer/etcd"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // The control plane's components, by the names that ClusterConfiguration has for them.
@@ -12,53 +19,32 @@ const (
 	scheduler         = "scheduler"
 )
 
-// A configPart is what one concern of a cluster (its etcd, its endpoint, its security) adds to what kubeadm is told. Later
-// parts win over earlier ones, and the cluster file wins over all.
-type configPart struct {
-	// flags are the components' command line arguments, without dashes.
-	flags map[string]map[string]string
-	// volumes are paths of the host that the components see, read-only unless said otherwise.
-	volumes map[string][]hostVolume
-	// names are more names and addresses in the API server's certificate.
-	names []string
-	// cluster, kubelet and kubeProxy are merged into ClusterConfiguration, KubeletConfiguration and KubeProxyConfiguration.
-	cluster, kubelet, kubeProxy document
-}
-
-// A hostVolume is a path of the host in a component's container, at the same place.
-type hostVolume struct {
-	name, path string
-	// kind is a HostPathType, such as File or DirectoryOrCreate.
-	kind     string
-	writable bool
-}
-
 // parts are what the cluster's concerns add to kubeadm's configuration, each in the file of its feature.
-func (r *Site) parts() []configPart {
-	return []configPart{
-		r.preloadPart(),
-		r.endpointPart(),
-		r.networkPart(),
-		r.securityPart(),
-		r.etcdPart(),
-		nodeDNSPart(r.cluster),
+func Parts(r *task.Site) []task.KubeadmPart {
+	return []task.KubeadmPart{
+		cri.PreloadPart(r),
+		endpoint.Part(r),
+		NetworkPart(r),
+		securityPart(r),
+		etcd.Part(r),
+		NodeDNSPart(r.Cluster),
 	}
 }
 
 // component returns what the parts add to one component of the control plane.
-func (k kubeadmConfig) component(name string) document {
+func (k Config) component(name string) kube.Document {
 	flags := map[string]string{}
 	var volumes, names []any
 	for _, p := range k.parts {
-		maps.Copy(flags, p.flags[name])
-		for _, v := range p.volumes[name] {
-			volumes = append(volumes, document{"name": v.name, "hostPath": v.path, "mountPath": v.path, "pathType": v.kind, "readOnly": !v.writable})
+		maps.Copy(flags, p.Flags[name])
+		for _, v := range p.Volumes[name] {
+			volumes = append(volumes, kube.Document{"name": v.Name, "hostPath": v.Path, "mountPath": v.Path, "pathType": v.Kind, "readOnly": !v.Writable})
 		}
-		for _, n := range p.names {
+		for _, n := range p.Names {
 			names = append(names, n)
 		}
 	}
-	d := document{}
+	d := kube.Document{}
 	if len(flags) > 0 {
 		d["extraArgs"] = k.args(flags)
 	}
@@ -72,9 +58,9 @@ func (k kubeadmConfig) component(name string) document {
 }
 
 // args writes command line arguments: a list in v1beta4, a mapping before.
-func (k kubeadmConfig) args(flags map[string]string) any {
+func (k Config) args(flags map[string]string) any {
 	if !k.beta4 {
-		d := document{}
+		d := kube.Document{}
 		for name, value := range flags {
 			d[name] = value
 		}
@@ -82,7 +68,31 @@ func (k kubeadmConfig) args(flags map[string]string) any {
 	}
 	var list []any
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		list = append(list, document{"name": name, "value": flags[name]})
+		list = append(list, kube.Document{"name": name, "value": flags[name]})
 	}
 	return list
+}
+
+// NodeDNSPart tells kubelets where pods find DNS.
+func NodeDNSPart(c *manifest.Cluster) task.KubeadmPart {
+	if !c.DNS.NodeLocal || kube.TakesServiceAddress(c) {
+		return task.KubeadmPart{}
+	}
+	return task.KubeadmPart{Kubelet: kube.Document{"clusterDNS": []any{kube.NodeDNSAddress}}}
+}
+
+// NetworkPart is what the cluster's networks add: what each node takes of them, and the control planes' second addresses,
+// since kubeadm puts only the one that it advertises into certificates.
+func NetworkPart(r *task.Site) task.KubeadmPart {
+	part := task.KubeadmPart{Flags: map[string]map[string]string{controllerManager: task.MaskFlags(r.Cluster)}}
+	for _, t := range r.WithRole(manifest.RoleControlPlane) {
+		if t.IP6.IsValid() {
+			part.Names = append(part.Names, t.IP6.String())
+		}
+	}
+	if r.Cluster.Kubernetes.ProxyMode == manifest.ProxyIPVS && r.Cluster.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
+		// kube-vip answers for its address by ARP; with services' addresses on an interface, every node would.
+		part.KubeProxy = kube.Document{"ipvs": kube.Document{"strictARP": true}}
+	}
+	return part
 }

@@ -1,4 +1,4 @@
-package installer
+package kubeadm
 
 import (
 	"bytes"
@@ -11,33 +11,36 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
-	// patchesDir is where kubeadm reads patches from, when it makes a node and when it upgrades one.
-	patchesDir = configDir + "/patches"
-	// hostPatch has what the inventory says of one host's kubelet. kubeadm applies patches in the order of their names, so
+	// PatchesDir is where kubeadm reads patches from, when it makes a node and when it upgrades one.
+	PatchesDir = task.ConfigDir + "/patches"
+	// HostPatch has what the inventory says of one host's kubelet. kubeadm applies patches in the order of their names, so
 	// that it wins over one without a suffix, and one with a larger suffix wins over it.
-	hostPatch = "kubeletconfiguration0kkbundle+merge.yaml"
-	// PatchesTask is the name of the task that puts kubernetes.patches on hosts.
-	PatchesTask = "kubeadm-patches"
+	HostPatch = "kubeletconfiguration0kkbundle+merge.yaml"
+	// PatchesTaskName is the name of the task that puts kubernetes.patches on hosts.
+	PatchesTaskName = "kubeadm-patches"
 )
 
-// patchesTask puts kubeadm's patches on the nodes. On a node that is there already, the kubelet's are applied as kubeadm
+// PatchesTask puts kubeadm's patches on the nodes. On a node that is there already, the kubelet's are applied as kubeadm
 // documents it: https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/
-func patchesTask() Task {
-	return settle(Task{Name: PatchesTask, Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
-		func(_ context.Context, t *Target) (setting, error) {
-			files, err := t.patches()
+func PatchesTask() task.Task {
+	return task.Settle(task.Task{Name: PatchesTaskName, Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
+		func(_ context.Context, t *task.Host) (task.Setting, error) {
+			files, err := patches(t)
 			if err != nil {
-				return setting{}, err
+				return task.Setting{}, err
 			}
-			return setting{
-				files: files,
-				apply: func(ctx context.Context, t *Target) error { return t.applyPatches(ctx, files) },
-				holds: func(ctx context.Context, t *Target) (bool, error) {
-					others, err := t.otherPatches(ctx, files)
+			return task.Setting{
+				Files: files,
+				Apply: func(ctx context.Context, t *task.Host) error { return applyPatches(ctx, t, files) },
+				Holds: func(ctx context.Context, t *task.Host) (bool, error) {
+					others, err := otherPatches(ctx, t, files)
 					return len(others) == 0, err
 				},
 			}, nil
@@ -45,16 +48,16 @@ func patchesTask() Task {
 }
 
 // patches are the patches for a host's node: those of the cluster file, and one with what is different on the host.
-func (t *Target) patches() ([]textFile, error) {
-	var files []textFile
-	for _, name := range t.run.cluster.Kubernetes.Patches {
-		data, err := t.run.Values(name)
+func patches(t *task.Host) ([]task.File, error) {
+	var files []task.File
+	for _, name := range t.Site.Cluster.Kubernetes.Patches {
+		data, err := t.Site.Values(name)
 		if err != nil {
 			return nil, fmt.Errorf("kubernetes.patches: %w", err)
 		}
-		files = append(files, textFile{path.Join(patchesDir, path.Base(name)), 0o600, data})
+		files = append(files, task.File{Path: path.Join(PatchesDir, path.Base(name)), Mode: 0o600, Data: data})
 	}
-	own, err := t.hostKubelet()
+	own, err := hostKubelet(t)
 	if err != nil || len(own) == 0 {
 		return files, err
 	}
@@ -62,24 +65,24 @@ func (t *Target) patches() ([]textFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("render kubelet configuration of %s: %w", t.Name, err)
 	}
-	return append(files, textFile{path.Join(patchesDir, hostPatch), 0o600, data}), nil
+	return append(files, task.File{Path: path.Join(PatchesDir, HostPatch), Mode: 0o600, Data: data}), nil
 }
 
 // hostKubelet returns what is different in the kubelet's configuration on this host, as a merge patch.
-func (t *Target) hostKubelet() (document, error) {
-	own, err := t.run.on(t.Host)
+func hostKubelet(t *task.Host) (kube.Document, error) {
+	own, err := t.Site.ClusterOn(t.Host)
 	if err != nil {
 		return nil, err
 	}
-	parts := t.run.parts()
-	all := kubeadmConfig{cluster: t.run.cluster, parts: parts}
-	here := kubeadmConfig{cluster: own, parts: parts}
-	return differences(all.kubeletConfiguration(), here.kubeletConfiguration()), nil
+	parts := Parts(t.Site)
+	all := Config{cluster: t.Site.Cluster, parts: parts}
+	here := Config{cluster: own, parts: parts}
+	return differences(all.KubeletConfiguration(), here.KubeletConfiguration()), nil
 }
 
 // differences returns the entries of to that are not in from, as a merge patch; nothing is ever missing in to.
-func differences(from, to document) document {
-	patch := document{}
+func differences(from, to kube.Document) kube.Document {
+	patch := kube.Document{}
 	for key, want := range to {
 		below, isMap := want.(map[string]any)
 		was, wasMap := from[key].(map[string]any)
@@ -96,15 +99,15 @@ func differences(from, to document) document {
 }
 
 // otherPatches lists files in the directory of patches that do not belong there any more; kubeadm would apply them.
-func (t *Target) otherPatches(ctx context.Context, files []textFile) ([]string, error) {
-	there, err := t.test(ctx, "test", "-d", patchesDir)
+func otherPatches(ctx context.Context, t *task.Host, files []task.File) ([]string, error) {
+	there, err := t.Test(ctx, "test", "-d", PatchesDir)
 	if err != nil || !there {
 		return nil, err
 	}
-	out, err := t.output(ctx, "find", patchesDir, "-mindepth", "1", "-print0")
+	out, err := t.Output(ctx, "find", PatchesDir, "-mindepth", "1", "-print0")
 	var others []string
 	for name := range strings.SplitSeq(string(bytes.TrimSuffix(out, []byte{0})), "\x00") {
-		if name != "" && !slices.ContainsFunc(files, func(f textFile) bool { return f.path == name }) {
+		if name != "" && !slices.ContainsFunc(files, func(f task.File) bool { return f.Path == name }) {
 			others = append(others, name)
 		}
 	}
@@ -112,25 +115,25 @@ func (t *Target) otherPatches(ctx context.Context, files []textFile) ([]string, 
 }
 
 // applyPatches removes what is not wanted any more, and configures the kubelet of a node that is there anew.
-func (t *Target) applyPatches(ctx context.Context, files []textFile) error {
-	others, err := t.otherPatches(ctx, files)
+func applyPatches(ctx context.Context, t *task.Host, files []task.File) error {
+	others, err := otherPatches(ctx, t, files)
 	if err != nil {
 		return err
 	}
 	if len(others) > 0 {
-		if err := t.command(ctx, append([]string{"rm", "-rf", "--"}, others...)...); err != nil {
+		if err := t.Run(ctx, append([]string{"rm", "-rf", "--"}, others...)...); err != nil {
 			return err
 		}
 	}
-	if member, err := t.isMember(ctx); err != nil || !member || len(files)+len(others) == 0 {
+	if member, err := member.IsMember(ctx, t); err != nil || !member || len(files)+len(others) == 0 {
 		return err
 	}
 	args := []string{"kubeadm", "upgrade", "node", "phase", "kubelet-config"}
 	if len(files) > 0 {
-		args = append(args, "--patches="+patchesDir)
+		args = append(args, "--patches="+PatchesDir)
 	}
-	if err := t.command(ctx, args...); err != nil {
+	if err := t.Run(ctx, args...); err != nil {
 		return err
 	}
-	return t.systemctl(ctx, "restart", "kubelet.service")
+	return t.Systemctl(ctx, "restart", "kubelet.service")
 }

@@ -1,10 +1,13 @@
-package installer
+package kubeadm
 
 import (
 	"context"
 	"fmt"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/etcd"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -24,24 +27,24 @@ func (e *TakenError) Hint() string {
 // forgetMember takes what a host was of the etcd that kubeadm runs out of it, before the host joins (again). An interrupted
 // join leaves a member, and so does a control plane that came back with an empty disk. kubeadm adds none where there is one with the
 // host's address, and etcd does not start as a member that it knows to have data, without them.
-func (t *Target) forgetMember(ctx context.Context) error {
-	if t.run.cluster.Etcd.Type != manifest.EtcdInternal || !t.Is(manifest.RoleControlPlane) {
+func forgetMember(ctx context.Context, t *task.Host) error {
+	if t.Site.Cluster.Etcd.Type != manifest.EtcdInternal || !t.Is(manifest.RoleControlPlane) {
 		return nil
 	}
-	begun, err := t.stopKubeadm(ctx, begunPath)
+	begun, err := StopKubeadm(ctx, t, member.BegunPath)
 	if err != nil {
 		return err
 	}
-	members, err := t.run.membersOfEtcd(ctx)
+	members, err := etcd.MembersOfEtcd(ctx, t.Site)
 	if err != nil {
 		return err
 	}
-	peer := t.etcdPeerURL()
-	was := slices.DeleteFunc(members, func(m etcdMember) bool { return m.Name != t.Name && !slices.Contains(m.PeerURLs, peer) })
+	peer := etcd.PeerURL(t)
+	was := slices.DeleteFunc(members, func(m etcd.Member) bool { return m.Name != t.Name && !slices.Contains(m.PeerURLs, peer) })
 	if len(was) == 0 {
 		return nil
 	}
-	healthy, err := t.run.healthyOf(ctx, was)
+	healthy, err := etcd.HealthyOf(ctx, t.Site, was)
 	if err != nil {
 		return err
 	}
@@ -49,7 +52,7 @@ func (t *Target) forgetMember(ctx context.Context) error {
 		return &TakenError{Host: t.Name, Member: healthy[0].Name, Peer: peer}
 	}
 	for _, m := range was {
-		if err := t.run.removeMember(ctx, m); err != nil {
+		if err := etcd.RemoveMember(ctx, t.Site, m); err != nil {
 			return fmt.Errorf("take what %s was out of etcd: %w", t.Name, err)
 		}
 	}

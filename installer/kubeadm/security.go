@@ -1,4 +1,4 @@
-package installer
+package kubeadm
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -25,82 +27,70 @@ const (
 	securityDir = "/etc/kubernetes/security"
 	auditDir    = "/var/log/kubernetes/audit"
 	auditLog    = auditDir + "/audit.log"
-	// encryptionFile, on control planes and in the work directory, has the key that Secrets are encrypted with in etcd.
-	encryptionFile   = "encryption.yaml"
-	encryptionOnHost = securityDir + "/" + encryptionFile
+	// EncryptionFile, on control planes and in the work directory, has the key that Secrets are encrypted with in etcd.
+	EncryptionFile   = "encryption.yaml"
+	EncryptionOnHost = securityDir + "/" + EncryptionFile
 )
 
-func isHardened(c *manifest.Cluster) bool {
-	return c.Kubernetes.Security == manifest.SecurityHardened
-}
-
-// hardeningTasks are those that harden a cluster before its addons are installed, and after.
-func hardeningTasks(c *manifest.Cluster) (before, after []Task) {
-	if !isHardened(c) {
-		return nil, nil
-	}
-	return []Task{encryptTask(), namespacesTask(c)}, []Task{modesTask()}
-}
-
 // securityPart is what the cluster's level of security adds.
-func (r *Site) securityPart() configPart {
+func securityPart(r *task.Site) task.KubeadmPart {
 	flags := map[string]map[string]string{}
 	for _, name := range []string{apiServer, controllerManager, scheduler} {
 		flags[name] = map[string]string{"profiling": "false", "tls-min-version": "VersionTLS12"}
 	}
-	part := configPart{flags: flags, kubelet: document{
+	part := task.KubeadmPart{Flags: flags, Kubelet: kube.Document{
 		"tlsMinVersion":  "VersionTLS12",
 		"readOnlyPort":   0,
-		"authentication": document{"anonymous": document{"enabled": false}, "webhook": document{"enabled": true}},
-		"authorization":  document{"mode": "Webhook"},
+		"authentication": kube.Document{"anonymous": kube.Document{"enabled": false}, "webhook": kube.Document{"enabled": true}},
+		"authorization":  kube.Document{"mode": "Webhook"},
 	}}
-	if isHardened(r.cluster) {
-		r.harden(&part)
+	if task.IsHardened(r.Cluster) {
+		harden(r, &part)
 	}
 	return part
 }
 
 // harden adds the level hardened.
-func (r *Site) harden(part *configPart) {
+func harden(r *task.Site, part *task.KubeadmPart) {
 	suites := strings.Join(cipherSuites(), ",")
-	for _, flags := range part.flags {
+	for _, flags := range part.Flags {
 		flags["tls-cipher-suites"] = suites
 	}
 	for _, name := range []string{controllerManager, scheduler} {
-		part.flags[name]["bind-address"] = "127.0.0.1"
-		if !r.has4() {
-			part.flags[name]["bind-address"] = "::1"
+		part.Flags[name]["bind-address"] = "127.0.0.1"
+		if !r.Has4() {
+			part.Flags[name]["bind-address"] = "::1"
 		}
 	}
-	api := part.flags[apiServer]
+	api := part.Flags[apiServer]
 	api["enable-admission-plugins"] = "NodeRestriction"
 	api["admission-control-config-file"] = securityDir + "/admission.yaml"
-	api["encryption-provider-config"] = encryptionOnHost
+	api["encryption-provider-config"] = EncryptionOnHost
 	api["audit-policy-file"] = securityDir + "/audit-policy.yaml"
 	api["audit-log-path"] = auditLog
 	for name, most := range auditLimits() {
 		api[name] = strconv.Itoa(most)
 	}
-	if r.limitsAnonymous() {
+	if limitsAnonymous(r) {
 		api["authentication-config"] = securityDir + "/authentication.yaml"
 	}
-	part.volumes = map[string][]hostVolume{apiServer: {
-		{name: "kkbundle-security", path: securityDir, kind: "Directory"},
-		{name: "kkbundle-audit", path: auditDir, kind: "DirectoryOrCreate", writable: true},
+	part.Volumes = map[string][]task.HostVolume{apiServer: {
+		{Name: "kkbundle-security", Path: securityDir, Kind: "Directory"},
+		{Name: "kkbundle-audit", Path: auditDir, Kind: "DirectoryOrCreate", Writable: true},
 	}}
-	if r.cluster.Etcd.Type == manifest.EtcdInternal {
-		part.cluster = document{"etcd": document{"local": document{"extraArgs": document{"cipher-suites": suites, "tls-min-version": "TLS1.2"}}}}
+	if r.Cluster.Etcd.Type == manifest.EtcdInternal {
+		part.Cluster = kube.Document{"etcd": kube.Document{"local": kube.Document{"extraArgs": kube.Document{"cipher-suites": suites, "tls-min-version": "TLS1.2"}}}}
 	}
 	var list []any
 	for _, suite := range cipherSuites() {
 		list = append(list, suite)
 	}
-	part.kubelet["tlsCipherSuites"] = list
-	part.kubelet["protectKernelDefaults"] = true
-	part.kubelet["seccompDefault"] = true
-	part.kubelet["streamingConnectionIdleTimeout"] = "5m0s"
-	part.kubelet["podPidsLimit"] = podProcesses
-	part.kubelet["enableProfilingHandler"] = false
+	part.Kubelet["tlsCipherSuites"] = list
+	part.Kubelet["protectKernelDefaults"] = true
+	part.Kubelet["seccompDefault"] = true
+	part.Kubelet["streamingConnectionIdleTimeout"] = "5m0s"
+	part.Kubelet["podPidsLimit"] = podProcesses
+	part.Kubelet["enableProfilingHandler"] = false
 }
 
 // podProcesses is the most processes of a pod: far more than services start, and far less than a fork bomb.
@@ -123,11 +113,11 @@ func cipherSuites() []string {
 // limitsAnonymous tells whether the API server can be told which paths are open to everybody: since 1.32, and not beside
 // flags for the same thing.
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#anonymous-requests
-func (r *Site) limitsAnonymous() bool {
-	if r.isBefore(1, 32) {
+func limitsAnonymous(r *task.Site) bool {
+	if isBefore(r, 1, 32) {
 		return false
 	}
-	component, _ := r.cluster.Kubernetes.Kubeadm[apiServer].(map[string]any)
+	component, _ := r.Cluster.Kubernetes.Kubeadm[apiServer].(map[string]any)
 	for _, a := range argsOf(component["extraArgs"]) {
 		if a.name == "anonymous-auth" || a.name == "authentication-config" || strings.HasPrefix(a.name, "oidc-") {
 			return false
@@ -137,76 +127,60 @@ func (r *Site) limitsAnonymous() bool {
 }
 
 // isBefore tells whether the cluster's Kubernetes is older than a minor release.
-func (r *Site) isBefore(major, minor uint64) bool {
-	v, err := semver.NewVersion(r.cluster.Kubernetes.Version)
+func isBefore(r *task.Site, major, minor uint64) bool {
+	v, err := semver.NewVersion(r.Cluster.Kubernetes.Version)
 	return err == nil && v.LessThan(semver.New(major, minor, 0, "", ""))
 }
 
-// hardenedParameters are the kernel parameters that the kubelet looks at with protectKernelDefaults.
-// https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/node/util/sysctl/sysctl.go
-func hardenedParameters(c *manifest.Cluster) []parameter {
-	if !isHardened(c) {
+// SecurityTasks put what the API server reads on control planes, before kubeadm starts it.
+func SecurityTasks(c *manifest.Cluster) []task.Task {
+	if !task.IsHardened(c) {
 		return nil
 	}
-	return []parameter{
-		{key: "vm.overcommit_memory", value: 1, required: true},
-		{key: "vm.panic_on_oom", value: 0, required: true},
-		{key: "kernel.panic", value: 10, required: true},
-		{key: "kernel.panic_on_oops", value: 1, required: true},
-		{key: "kernel.keys.root_maxkeys", value: 1000000, required: true},
-		{key: "kernel.keys.root_maxbytes", value: 25000000, required: true},
-	}
-}
-
-// securityTasks put what the API server reads on control planes, before kubeadm starts it.
-func securityTasks(c *manifest.Cluster) []Task {
-	if !isHardened(c) {
-		return nil
-	}
-	return []Task{settle(Task{
-		Name: "security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: OneByOne, Leaves: Leaves{Paths: []string{auditDir}},
+	return []task.Task{task.Settle(task.Task{
+		Name: "security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.OneByOne, Leaves: task.Leaves{Paths: []string{auditDir}},
 	}, securitySetting)}
 }
 
-func securitySetting(ctx context.Context, t *Target) (setting, error) {
-	encryption, err := t.run.encryption(ctx)
+func securitySetting(ctx context.Context, t *task.Host) (task.Setting, error) {
+	encryption, err := Encryption(ctx, t.Site)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	files := []textFile{{encryptionOnHost, 0o600, encryption}}
-	wanted := map[string]document{"admission.yaml": admissionConfig(), "audit-policy.yaml": auditPolicy()}
-	if t.run.limitsAnonymous() {
-		wanted["authentication.yaml"] = authenticationConfig(t.run.isBefore(1, 34))
+	files := []task.File{{Path: EncryptionOnHost, Mode: 0o600, Data: encryption}}
+	wanted := map[string]kube.Document{"admission.yaml": AdmissionConfig(), "audit-policy.yaml": AuditPolicy()}
+	if limitsAnonymous(t.Site) {
+		wanted["authentication.yaml"] = AuthenticationConfig(isBefore(t.Site, 1, 34))
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		data, err := kube.Documents(wanted[name])
 		if err != nil {
-			return setting{}, err
+			return task.Setting{}, err
 		}
-		files = append(files, textFile{securityDir + "/" + name, 0o600, data})
+		files = append(files, task.File{Path: securityDir + "/" + name, Mode: 0o600, Data: data})
 	}
-	return setting{files: files, apply: restartAPIServer}, nil
+	return task.Setting{Files: files, Apply: restartAPIServer}, nil
 }
 
 // restartAPIServer lets a running API server read its files anew: the kubelet starts it again.
-func restartAPIServer(ctx context.Context, t *Target) error {
-	if member, err := t.isMember(ctx); err != nil || !member {
+func restartAPIServer(ctx context.Context, t *task.Host) error {
+	if member, err := member.IsMember(ctx, t); err != nil || !member {
 		return err
 	}
-	return t.restartStatic(ctx, "kube-apiserver")
+	return restartStatic(ctx, t, "kube-apiserver")
 }
 
-// encryption returns the EncryptionConfiguration of all control planes. It is made once. The one that is on a control plane
+// Encryption returns the EncryptionConfiguration of all control planes. It is made once. The one that is on a control plane
 // wins over the work directory's copy: without its keys, Secrets cannot be read any more, and an operator may have
 // changed them there.
-func (r *Site) encryption(ctx context.Context) ([]byte, error) {
-	r.dir.making.Lock()
-	defer r.dir.making.Unlock()
-	kept, err := r.dir.read(encryptionFile)
+func Encryption(ctx context.Context, r *task.Site) ([]byte, error) {
+	r.Dir.Making.Lock()
+	defer r.Dir.Making.Unlock()
+	kept, err := r.Dir.Read(EncryptionFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	there, err := r.firstControlPlane().read(ctx, encryptionOnHost)
+	there, err := r.FirstControlPlane().Read(ctx, EncryptionOnHost)
 	switch {
 	case err == nil:
 		kept = there
@@ -217,14 +191,14 @@ func (r *Site) encryption(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if err := r.hideKeys(kept); err != nil {
+	if err := hideKeys(r, kept); err != nil {
 		return nil, err
 	}
-	return kept, r.dir.write(encryptionFile, kept)
+	return kept, r.Dir.Write(EncryptionFile, kept)
 }
 
 // hideKeys keeps the keys of an EncryptionConfiguration out of the log.
-func (r *Site) hideKeys(data []byte) error {
+func hideKeys(r *task.Site, data []byte) error {
 	var config struct {
 		Resources []struct {
 			Providers []map[string]struct {
@@ -235,13 +209,13 @@ func (r *Site) hideKeys(data []byte) error {
 		} `json:"resources"`
 	}
 	if err := yaml.Unmarshal(data, &config); err != nil {
-		return fmt.Errorf("%s is no EncryptionConfiguration: %w", encryptionOnHost, err)
+		return fmt.Errorf("%s is no EncryptionConfiguration: %w", EncryptionOnHost, err)
 	}
 	for _, resource := range config.Resources {
 		for _, provider := range resource.Providers {
 			for _, kind := range provider {
 				for _, key := range kind.Keys {
-					r.mask.hide(key.Secret)
+					r.Mask.Hide(key.Secret)
 				}
 			}
 		}
@@ -254,91 +228,91 @@ func (r *Site) hideKeys(data []byte) error {
 func newEncryption() ([]byte, error) {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails: https://pkg.go.dev/crypto/rand#Read
-	return kube.Documents(document{
+	return kube.Documents(kube.Document{
 		"apiVersion": "apiserver.config.k8s.io/v1",
 		"kind":       "EncryptionConfiguration",
-		"resources": []any{document{
+		"resources": []any{kube.Document{
 			"resources": []any{"secrets"},
 			"providers": []any{
-				document{"secretbox": document{"keys": []any{document{"name": "kkbundle1", "secret": base64.StdEncoding.EncodeToString(key)}}}},
-				document{"identity": document{}},
+				kube.Document{"secretbox": kube.Document{"keys": []any{kube.Document{"name": "kkbundle1", "secret": base64.StdEncoding.EncodeToString(key)}}}},
+				kube.Document{"identity": kube.Document{}},
 			},
 		}},
 	})
 }
 
-// authenticationConfig lets everybody see whether the API server is well, and what a joining node needs to trust it.
-func authenticationConfig(beta bool) document {
+// AuthenticationConfig lets everybody see whether the API server is well, and what a joining node needs to trust it.
+func AuthenticationConfig(beta bool) kube.Document {
 	version := "apiserver.config.k8s.io/v1"
 	if beta {
 		version += "beta1"
 	}
 	var open []any
 	for _, path := range []string{"/livez", "/readyz", "/healthz", "/api/v1/namespaces/kube-public/configmaps/cluster-info"} {
-		open = append(open, document{"path": path})
+		open = append(open, kube.Document{"path": path})
 	}
-	return document{
+	return kube.Document{
 		"apiVersion": version,
 		"kind":       "AuthenticationConfiguration",
-		"anonymous":  document{"enabled": true, "conditions": open},
+		"anonymous":  kube.Document{"enabled": true, "conditions": open},
 	}
 }
 
-// admissionConfig refuses pods that could take over their node, and warns of those that could do with less. Namespaces that
+// AdmissionConfig refuses pods that could take over their node, and warns of those that could do with less. Namespaces that
 // need more say so by labels; kube-system is left alone.
 // https://kubernetes.io/docs/tasks/configure-pod-container/enforce-standards-admission-controller/
-func admissionConfig() document {
-	return document{
+func AdmissionConfig() kube.Document {
+	return kube.Document{
 		"apiVersion": "apiserver.config.k8s.io/v1",
 		"kind":       "AdmissionConfiguration",
-		"plugins": []any{document{
+		"plugins": []any{kube.Document{
 			"name": "PodSecurity",
-			"configuration": document{
+			"configuration": kube.Document{
 				"apiVersion": "pod-security.admission.config.k8s.io/v1",
 				"kind":       "PodSecurityConfiguration",
-				"defaults": document{
+				"defaults": kube.Document{
 					"enforce": "baseline", "enforce-version": "latest",
 					"audit": "restricted", "audit-version": "latest",
 					"warn": "restricted", "warn-version": "latest",
 				},
-				"exemptions": document{"namespaces": []any{"kube-system"}, "usernames": []any{}, "runtimeClasses": []any{}},
+				"exemptions": kube.Document{"namespaces": []any{"kube-system"}, "usernames": []any{}, "runtimeClasses": []any{}},
 			},
 		}},
 	}
 }
 
-// auditPolicy logs who did what, with the content of what changes permissions and workloads, never that of Secrets, and
+// AuditPolicy logs who did what, with the content of what changes permissions and workloads, never that of Secrets, and
 // leaves out what the cluster's own parts ask all the time.
 // https://kubernetes.io/docs/tasks/debug/debug-cluster/audit/
-func auditPolicy() document {
+func AuditPolicy() kube.Document {
 	secret := []any{
-		document{"group": "", "resources": []any{"secrets", "configmaps", "serviceaccounts/token"}},
-		document{"group": "authentication.k8s.io", "resources": []any{"tokenreviews"}},
+		kube.Document{"group": "", "resources": []any{"secrets", "configmaps", "serviceaccounts/token"}},
+		kube.Document{"group": "authentication.k8s.io", "resources": []any{"tokenreviews"}},
 	}
-	return document{
+	return kube.Document{
 		"apiVersion": "audit.k8s.io/v1",
 		"kind":       "Policy",
 		"omitStages": []any{"RequestReceived"},
 		"rules": []any{
-			document{"level": "None", "nonResourceURLs": []any{"/healthz*", "/livez*", "/readyz*", "/version", "/openapi/*"}},
-			document{"level": "None", "resources": []any{document{"group": "coordination.k8s.io", "resources": []any{"leases"}}}},
-			document{"level": "None", "resources": []any{document{"group": "", "resources": []any{"events"}}, document{"group": "events.k8s.io", "resources": []any{"events"}}}},
-			document{"level": "None", "verbs": []any{"get", "list", "watch"}, "userGroups": []any{"system:nodes", "system:serviceaccounts:kube-system"}, "resources": []any{
-				document{"group": "", "resources": []any{"nodes", "nodes/status", "pods", "pods/status", "services", "endpoints", "namespaces"}},
-				document{"group": "discovery.k8s.io", "resources": []any{"endpointslices"}},
+			kube.Document{"level": "None", "nonResourceURLs": []any{"/healthz*", "/livez*", "/readyz*", "/version", "/openapi/*"}},
+			kube.Document{"level": "None", "resources": []any{kube.Document{"group": "coordination.k8s.io", "resources": []any{"leases"}}}},
+			kube.Document{"level": "None", "resources": []any{kube.Document{"group": "", "resources": []any{"events"}}, kube.Document{"group": "events.k8s.io", "resources": []any{"events"}}}},
+			kube.Document{"level": "None", "verbs": []any{"get", "list", "watch"}, "userGroups": []any{"system:nodes", "system:serviceaccounts:kube-system"}, "resources": []any{
+				kube.Document{"group": "", "resources": []any{"nodes", "nodes/status", "pods", "pods/status", "services", "endpoints", "namespaces"}},
+				kube.Document{"group": "discovery.k8s.io", "resources": []any{"endpointslices"}},
 			}},
-			document{"level": "Metadata", "resources": secret},
-			document{"level": "Metadata", "verbs": []any{"get", "list", "watch"}},
-			document{"level": "Request", "resources": []any{
-				document{"group": ""},
-				document{"group": "apps"},
-				document{"group": "batch"},
-				document{"group": "rbac.authorization.k8s.io"},
-				document{"group": "networking.k8s.io"},
-				document{"group": "policy"},
-				document{"group": "admissionregistration.k8s.io"},
+			kube.Document{"level": "Metadata", "resources": secret},
+			kube.Document{"level": "Metadata", "verbs": []any{"get", "list", "watch"}},
+			kube.Document{"level": "Request", "resources": []any{
+				kube.Document{"group": ""},
+				kube.Document{"group": "apps"},
+				kube.Document{"group": "batch"},
+				kube.Document{"group": "rbac.authorization.k8s.io"},
+				kube.Document{"group": "networking.k8s.io"},
+				kube.Document{"group": "policy"},
+				kube.Document{"group": "admissionregistration.k8s.io"},
 			}},
-			document{"level": "Metadata"},
+			kube.Document{"level": "Metadata"},
 		},
 	}
 }

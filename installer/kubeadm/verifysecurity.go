@@ -1,10 +1,10 @@
-package installer
+package kubeadm
 
 import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	_ "embed" // scripts
+	_ "embed"
 	"errors"
 	"fmt"
 	"net"
@@ -21,21 +21,23 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// securityChecks prove that the cluster is as safe as its level says: they look at what runs, and try what must fail.
-func securityChecks() []Task {
-	return []Task{
+// SecurityChecks prove that the cluster is as safe as its level says: they look at what runs, and try what must fail.
+func SecurityChecks() []task.Task {
+	return []task.Task{
 		{Name: "verify-hosts-security", Roles: []manifest.Role{manifest.RoleCluster}, Do: verifyHostSecurity},
-		{Name: "verify-security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: First, Do: verifyClusterSecurity},
+		{Name: "verify-security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Do: verifyClusterSecurity},
 	}
 }
 
 // securityLevel is what the cluster was made with: a later change of the cluster file does not apply to it. It is empty for a
 // cluster from before there were levels.
-func (r *Site) securityLevel(ctx context.Context) (manifest.SecurityLevel, error) {
-	settings, _, err := r.firstControlPlane().membership(ctx)
+func securityLevel(ctx context.Context, r *task.Site) (manifest.SecurityLevel, error) {
+	settings, _, err := member.Membership(ctx, r.FirstControlPlane())
 	for line := range strings.Lines(settings) {
 		if level, ok := strings.CutPrefix(strings.TrimSpace(line), "kubernetes.security "); ok {
 			return manifest.SecurityLevel(level), err
@@ -45,16 +47,16 @@ func (r *Site) securityLevel(ctx context.Context) (manifest.SecurityLevel, error
 }
 
 // verifyHostSecurity looks at one node.
-func verifyHostSecurity(ctx context.Context, t *Target) error {
-	level, err := t.run.securityLevel(ctx)
+func verifyHostSecurity(ctx context.Context, t *task.Host) error {
+	level, err := securityLevel(ctx, t.Site)
 	if err != nil || level == "" {
 		return err
 	}
-	paths := secretPaths()
+	paths := SecretPaths()
 	if level == manifest.SecurityHardened {
 		paths = slices.Concat(paths, closedPaths())
 	}
-	open, err := t.openFiles(ctx, paths...)
+	open, err := OpenFiles(ctx, t, paths...)
 	if err != nil {
 		return err
 	}
@@ -62,31 +64,31 @@ func verifyHostSecurity(ctx context.Context, t *Target) error {
 	if len(open) > 0 {
 		errs = append(errs, fmt.Errorf("others than root can read %s", strings.Join(open, ", ")))
 	}
-	errs = append(errs, t.refusesAnonymous(ctx, net.JoinHostPort(t.IP.String(), "10250"), "/pods"), t.refusesOldTLS(ctx, net.JoinHostPort(t.IP.String(), "10250"), "the kubelet"))
+	errs = append(errs, refusesAnonymous(ctx, t, net.JoinHostPort(t.IP.String(), "10250"), "/pods"), refusesOldTLS(ctx, t, net.JoinHostPort(t.IP.String(), "10250"), "the kubelet"))
 	if t.Is(manifest.RoleControlPlane) {
-		errs = append(errs, t.verifyControlPlane(ctx, level))
+		errs = append(errs, verifyControlPlane(ctx, t, level))
 	}
 	return errors.Join(errs...)
 }
 
 // verifyControlPlane looks at the components that run on a control plane.
-func (t *Target) verifyControlPlane(ctx context.Context, level manifest.SecurityLevel) error {
+func verifyControlPlane(ctx context.Context, t *task.Host, level manifest.SecurityLevel) error {
 	api := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 	errs := []error{
-		t.refusesAnonymous(ctx, api, "/api/v1/namespaces/kube-system/secrets"),
-		t.refusesOldTLS(ctx, api, "the API server"),
+		refusesAnonymous(ctx, t, api, "/api/v1/namespaces/kube-system/secrets"),
+		refusesOldTLS(ctx, t, api, "the API server"),
 	}
 	for _, one := range []struct{ program, port string }{{"kube-controller-manager", "10257"}, {"kube-scheduler", "10259"}} {
-		running, err := t.arguments(ctx, one.program)
+		running, err := arguments(ctx, t, one.program)
 		if err != nil {
 			return err
 		}
-		errs = append(errs, t.refusesOldTLS(ctx, net.JoinHostPort(boundTo(running), one.port), one.program))
+		errs = append(errs, refusesOldTLS(ctx, t, net.JoinHostPort(boundTo(running), one.port), one.program))
 	}
-	if level == manifest.SecurityHardened && t.run.limitsAnonymous() {
-		errs = append(errs, t.refusesAnonymous(ctx, api, "/version"))
+	if level == manifest.SecurityHardened && limitsAnonymous(t.Site) {
+		errs = append(errs, refusesAnonymous(ctx, t, api, "/version"))
 	}
-	return errors.Join(append(errs, t.hasFlags(ctx))...)
+	return errors.Join(append(errs, hasFlags(ctx, t))...)
 }
 
 // boundTo is where a program with these arguments can be asked on its own host. kubeadm binds to 127.0.0.1 in clusters of IPv6
@@ -99,11 +101,11 @@ func boundTo(arguments []string) string {
 		case err != nil:
 			continue
 		case ip.IsUnspecified():
-			return loopback(value)
+			return task.Loopback(value)
 		}
 		return ip.String()
 	}
-	return loopback("")
+	return task.Loopback("")
 }
 
 // components are the control plane's programs by their names in ClusterConfiguration.
@@ -112,21 +114,21 @@ func components() map[string]string {
 }
 
 // hasFlags compares what the level adds, as far as the cluster file leaves it so, with the arguments of what runs.
-func (t *Target) hasFlags(ctx context.Context) error {
-	config, err := t.run.kubeadm()
+func hasFlags(ctx context.Context, t *task.Host) error {
+	config, err := Kubeadm(t.Site)
 	if err != nil {
 		return err
 	}
-	whole := config.clusterConfiguration()
+	whole := config.ClusterConfiguration()
 	var errs []error
 	for _, name := range []string{apiServer, controllerManager, scheduler} {
-		running, err := t.arguments(ctx, components()[name])
+		running, err := arguments(ctx, t, components()[name])
 		if err != nil {
 			return err
 		}
 		component, _ := whole[name].(map[string]any)
 		wanted := argsOf(component["extraArgs"])
-		for flag := range t.run.securityPart().flags[name] {
+		for flag := range securityPart(t.Site).Flags[name] {
 			for _, a := range wanted {
 				if want := fmt.Sprintf("--%s=%v", flag, a.value); a.name == flag && !slices.Contains(running, want) {
 					errs = append(errs, fmt.Errorf("%s runs without %s: its manifest was changed, or a patch changes it", components()[name], want))
@@ -141,8 +143,8 @@ func (t *Target) hasFlags(ctx context.Context) error {
 var processArgumentsScript string
 
 // arguments returns the command line of a program that runs once on the host.
-func (t *Target) arguments(ctx context.Context, program string) ([]string, error) {
-	out, err := t.output(ctx, host.Script("process-arguments.sh", processArgumentsScript, program)...)
+func arguments(ctx context.Context, t *task.Host, program string) ([]string, error) {
+	out, err := t.Output(ctx, host.Script("process-arguments.sh", processArgumentsScript, program)...)
 	if err != nil {
 		return nil, fmt.Errorf("%s does not run: %w", program, err)
 	}
@@ -150,8 +152,8 @@ func (t *Target) arguments(ctx context.Context, program string) ([]string, error
 }
 
 // handshake opens a TLS connection over one that the host makes. Who is at the other end does not matter: nothing is told.
-func (t *Target) handshake(ctx context.Context, address string, c *tls.Config) (*tls.Conn, error) {
-	raw, err := t.dial(ctx, "tcp", address)
+func handshake(ctx context.Context, t *task.Host, address string, c *tls.Config) (*tls.Conn, error) {
+	raw, err := t.Dial(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -166,15 +168,15 @@ func (t *Target) handshake(ctx context.Context, address string, c *tls.Config) (
 const securityWait = 20 * time.Second
 
 // refusesOldTLS tells an error if a server speaks TLS 1.1.
-func (t *Target) refusesOldTLS(ctx context.Context, address, what string) error {
+func refusesOldTLS(ctx context.Context, t *task.Host, address, what string) error {
 	ctx, cancel := context.WithTimeout(ctx, securityWait)
 	defer cancel()
-	conn, err := t.handshake(ctx, address, &tls.Config{MinVersion: tls.VersionTLS12})
+	conn, err := handshake(ctx, t, address, &tls.Config{MinVersion: tls.VersionTLS12})
 	if err != nil {
 		return fmt.Errorf("%s at %s does not speak TLS: %w", what, address, err)
 	}
 	_ = conn.Close() // nothing was written
-	conn, err = t.handshake(ctx, address, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
+	conn, err = handshake(ctx, t, address, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
 	if err != nil {
 		return ctx.Err()
 	}
@@ -183,10 +185,10 @@ func (t *Target) refusesOldTLS(ctx context.Context, address, what string) error 
 }
 
 // refusesAnonymous tells an error if a server answers a question without asking who wants to know.
-func (t *Target) refusesAnonymous(ctx context.Context, address, path string) error {
+func refusesAnonymous(ctx context.Context, t *task.Host, address, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, securityWait)
 	defer cancel()
-	conn, err := t.handshake(ctx, address, &tls.Config{MinVersion: tls.VersionTLS12})
+	conn, err := handshake(ctx, t, address, &tls.Config{MinVersion: tls.VersionTLS12})
 	if err != nil {
 		return fmt.Errorf("%s: %w", address, err)
 	}
@@ -214,22 +216,22 @@ func (t *Target) refusesAnonymous(ctx context.Context, address, path string) err
 }
 
 // verifyClusterSecurity asks the cluster.
-func verifyClusterSecurity(ctx context.Context, t *Target) error {
-	level, err := t.run.securityLevel(ctx)
+func verifyClusterSecurity(ctx context.Context, t *task.Host) error {
+	level, err := securityLevel(ctx, t.Site)
 	if err != nil || level == "" {
 		return err
 	}
-	errs := []error{t.nothingForAnybody(ctx)}
+	errs := []error{nothingForAnybody(ctx, t)}
 	if level == manifest.SecurityHardened {
-		errs = append(errs, t.refusesPrivileged(ctx), t.keepsSecrets(ctx))
+		errs = append(errs, refusesPrivileged(ctx, t), keepsSecrets(ctx, t))
 	}
 	return errors.Join(errs...)
 }
 
 // nothingForAnybody checks that nobody is given rights without logging in, but for what Kubernetes gives to all.
-func (t *Target) nothingForAnybody(ctx context.Context) error {
+func nothingForAnybody(ctx context.Context, t *task.Host) error {
 	var list rbacv1.RoleBindingList // of both kinds, which have the same fields
-	if err := t.kube().Get(ctx, &list, "rolebindings,clusterrolebindings", "--all-namespaces"); err != nil {
+	if err := t.Kube().Get(ctx, &list, "rolebindings,clusterrolebindings", "--all-namespaces"); err != nil {
 		return err
 	}
 	own := []string{"kubeadm:bootstrap-signer-clusterinfo", "system:public-info-viewer"}
@@ -246,7 +248,7 @@ func (t *Target) nothingForAnybody(ctx context.Context) error {
 }
 
 // refusesPrivileged asks, without making it, for a pod that could take over its node.
-func (t *Target) refusesPrivileged(ctx context.Context) error {
+func refusesPrivileged(ctx context.Context, t *task.Host) error {
 	pod, err := kube.YAML(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-verify", Namespace: metav1.NamespaceDefault},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{
@@ -256,7 +258,7 @@ func (t *Target) refusesPrivileged(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.kube().Kubectl(ctx, kube.Command{Args: []string{"create", "--dry-run=server", "--filename=-"}, Stdin: pod})
+	_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"create", "--dry-run=server", "--filename=-"}, Stdin: pod})
 	var failed *host.ExitError
 	switch {
 	case err == nil:
@@ -268,40 +270,40 @@ func (t *Target) refusesPrivileged(ctx context.Context) error {
 }
 
 // keepsSecrets makes a Secret, and looks whether etcd has it encrypted and the audit log mentions it.
-func (t *Target) keepsSecrets(ctx context.Context) (err error) {
+func keepsSecrets(ctx context.Context, t *task.Host) (err error) {
 	const namespace = "--namespace=kube-system"
-	name := "kkbundle-verify-" + randomHex(4)
-	if _, err := t.kubectl(ctx, "create", "secret", "generic", namespace, name, "--from-literal=a=b"); err != nil {
+	name := "kkbundle-verify-" + task.RandomHex(4)
+	if _, err := t.Kubectl(ctx, "create", "secret", "generic", namespace, name, "--from-literal=a=b"); err != nil {
 		return err
 	}
 	defer func() {
-		_, forget := t.kubectl(context.WithoutCancel(ctx), "delete", "secret", namespace, name)
+		_, forget := t.Kubectl(context.WithoutCancel(ctx), "delete", "secret", namespace, name)
 		err = errors.Join(err, forget)
 	}()
-	errs := []error{t.isAudited(ctx, name)}
-	if t.run.cluster.Etcd.Type == manifest.EtcdInternal {
-		errs = append(errs, t.isEncrypted(ctx, "/registry/secrets/kube-system/"+name))
+	errs := []error{isAudited(ctx, t, name)}
+	if t.Site.Cluster.Etcd.Type == manifest.EtcdInternal {
+		errs = append(errs, isEncrypted(ctx, t, "/registry/secrets/kube-system/"+name))
 	}
 	return errors.Join(errs...)
 }
 
-func (t *Target) isEncrypted(ctx context.Context, key string) error {
+func isEncrypted(ctx context.Context, t *task.Host, key string) error {
 	const pki = "/etc/kubernetes/pki/etcd/"
-	out, err := t.kubectl(withoutOutput(ctx), "exec", "--namespace=kube-system", "etcd-"+t.Name, "--", "etcdctl", "--endpoints=https://localhost:2379",
+	out, err := t.Kubectl(task.WithoutOutput(ctx), "exec", "--namespace=kube-system", "etcd-"+t.Name, "--", "etcdctl", "--endpoints=https://localhost:2379",
 		"--cacert="+pki+"ca.crt", "--cert="+pki+"server.crt", "--key="+pki+"server.key", "get", "--print-value-only", key)
 	if err != nil {
 		return fmt.Errorf("etcd does not say how it keeps Secrets: %w", err)
 	}
 	if !strings.HasPrefix(string(out), "k8s:enc:") {
-		return fmt.Errorf("etcd keeps Secrets unencrypted: see %s, and who has changed it", encryptionOnHost)
+		return fmt.Errorf("etcd keeps Secrets unencrypted: see %s, and who has changed it", EncryptionOnHost)
 	}
 	return nil
 }
 
 // isAudited looks into the logs of all control planes: any of them may have served the request.
-func (t *Target) isAudited(ctx context.Context, name string) error {
-	for _, one := range t.run.connected(manifest.RoleControlPlane) {
-		ok, err := one.test(ctx, "grep", "--quiet", "--fixed-strings", name, auditLog)
+func isAudited(ctx context.Context, t *task.Host, name string) error {
+	for _, one := range t.Site.Connected(manifest.RoleControlPlane) {
+		ok, err := one.Test(ctx, "grep", "--quiet", "--fixed-strings", name, auditLog)
 		if err != nil || ok {
 			return err
 		}

@@ -1,10 +1,11 @@
-package installer
+package machine
 
 import (
 	"context"
 	"net/netip"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -12,41 +13,41 @@ import (
 const ipvsLink = "kube-ipvs0"
 
 // ipvsLeaves is what kube-proxy leaves of its mode ipvs.
-func ipvsLeaves(c *manifest.Cluster) Leaves {
+func ipvsLeaves(c *manifest.Cluster) task.Leaves {
 	if c.Kubernetes.ProxyMode != manifest.ProxyIPVS {
-		return Leaves{}
+		return task.Leaves{}
 	}
-	return Leaves{Undo: removeVirtualServers, Links: []string{ipvsLink}}
+	return task.Leaves{Undo: removeVirtualServers, Links: []string{ipvsLink}}
 }
 
 // removeVirtualServers takes Kubernetes' virtual servers and sets away, and leaves those of others, such as keepalived's.
 // What belongs to kube-proxy has an address of its interface, or a NodePort.
-func removeVirtualServers(ctx context.Context, t *Target) error {
-	there, err := t.test(ctx, "test", "-e", "/sys/class/net/"+ipvsLink)
+func removeVirtualServers(ctx context.Context, t *task.Host) error {
+	there, err := t.Test(ctx, "test", "-e", "/sys/class/net/"+ipvsLink)
 	if err != nil || !there {
 		return err
 	}
-	addresses, err := t.output(ctx, "ip", "-oneline", "address", "show", "dev", ipvsLink)
+	addresses, err := t.Output(ctx, "ip", "-oneline", "address", "show", "dev", ipvsLink)
 	if err != nil {
 		return err
 	}
-	servers, err := t.output(ctx, "ipvsadm", "--save", "--numeric")
+	servers, err := t.Output(ctx, "ipvsadm", "--save", "--numeric")
 	if err != nil {
 		return err
 	}
 	for _, args := range virtualServers(string(servers), string(addresses)) {
-		if err := t.command(ctx, append([]string{"ipvsadm", "--delete-service"}, args...)...); err != nil {
+		if err := t.Run(ctx, append([]string{"ipvsadm", "--delete-service"}, args...)...); err != nil {
 			return err
 		}
 	}
-	sets, err := t.output(ctx, "ipset", "list", "-name")
+	sets, err := t.Output(ctx, "ipset", "list", "-name")
 	if err != nil {
 		return err
 	}
 	for name := range strings.FieldsSeq(string(sets)) {
 		if strings.HasPrefix(name, "KUBE-") {
 			// Rules that use a set keep it; they go with Kubernetes' chains, and a set without rules does nothing.
-			if _, err := t.test(ctx, "ipset", "destroy", name); err != nil {
+			if _, err := t.Test(ctx, "ipset", "destroy", name); err != nil {
 				return err
 			}
 		}

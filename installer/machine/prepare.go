@@ -1,4 +1,4 @@
-package installer
+package machine
 
 import (
 	"bytes"
@@ -7,84 +7,77 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// hostsTask makes every host know every other by the name that it has in the inventory.
-func hostsTask() Task {
-	return Task{
+// HostsTask makes every host know every other by the name that it has in the inventory.
+func HostsTask() task.Task {
+	return task.Task{
 		Name:    "hosts-file",
 		Apart:   true,
 		Follows: true,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			have, want, err := t.hostsFile(ctx)
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			have, want, err := HostsFile(ctx, t)
 			if !bytes.Equal(have, want) {
-				because(ctx, "/etc/hosts %s", lineDifference(have, want))
+				task.Because(ctx, "/etc/hosts %s", task.LineDifference(have, want))
 			}
 			return bytes.Equal(have, want), err
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			_, want, err := t.hostsFile(ctx)
+		Do: func(ctx context.Context, t *task.Host) error {
+			_, want, err := HostsFile(ctx, t)
 			if err != nil {
 				return err
 			}
-			return t.edit(ctx, "/etc/hosts", want)
+			return t.Edit(ctx, "/etc/hosts", want)
 		},
 	}
 }
 
-// hostsFile returns /etc/hosts as it is and as it shall be.
-func (t *Target) hostsFile(ctx context.Context) (have, want []byte, err error) {
-	have, err = t.read(ctx, "/etc/hosts")
+// HostsFile returns /etc/hosts as it is and as it shall be.
+func HostsFile(ctx context.Context, t *task.Host) (have, want []byte, err error) {
+	have, err = t.Read(ctx, "/etc/hosts")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
 	var lines []string
-	for _, one := range t.run.targets {
-		for _, ip := range one.addresses() {
+	for _, one := range t.Site.Hosts {
+		for _, ip := range one.Addresses() {
 			lines = append(lines, ip.String()+" "+one.Name)
 		}
 	}
-	line, err := t.endpointLine(ctx)
+	line, err := endpointLine(ctx, t)
 	if err != nil {
 		return nil, nil, err
 	}
 	if line != "" {
 		lines = append(lines, line)
 	}
-	return have, withBlock(have, lines), nil
+	return have, WithBlock(have, lines), nil
 }
 
-const (
-	blockBegin = "# BEGIN kkbundle"
-	blockEnd   = "# END kkbundle"
-	// openBegin begins the block in a file whose last line had no end: that line shall have none again.
-	openBegin = "# BEGIN kkbundle, after a line without an end"
-	// takenOut begins lines of a host's own file that do not count any more; Reset puts them back.
-	takenOut = "#kkbundle# "
-)
-
-// withBlock returns a file with our marked block replaced, or added at its end; without lines, the block is removed.
+// WithBlock returns a file with our marked block replaced, or added at its end; without lines, the block is removed.
 // Everything else stays as it is. A block without its end reaches to the end of our lines.
-func withBlock(file []byte, lines []string) []byte {
+func WithBlock(file []byte, lines []string) []byte {
 	var out bytes.Buffer
 	inside, open := false, 0
 	for line := range bytes.Lines(file) {
 		text := string(bytes.TrimSpace(line))
 		switch {
-		case text == blockBegin:
+		case text == task.BlockBegin:
 			inside = true
-		case text == openBegin:
+		case text == task.OpenBegin:
 			inside, open = true, out.Len()
-		case text == blockEnd && inside:
+		case text == task.BlockEnd && inside:
 			inside = false
 		case !inside:
 			out.Write(line)
@@ -96,19 +89,19 @@ func withBlock(file []byte, lines []string) []byte {
 	if len(lines) == 0 {
 		return out.Bytes()
 	}
-	begin := blockBegin
+	begin := task.BlockBegin
 	if out.Len() > 0 && !bytes.HasSuffix(out.Bytes(), []byte("\n")) {
 		out.WriteByte('\n')
-		begin = openBegin
+		begin = task.OpenBegin
 	}
-	fmt.Fprintf(&out, "%s\n%s\n%s\n", begin, strings.Join(lines, "\n"), blockEnd)
+	fmt.Fprintf(&out, "%s\n%s\n%s\n", begin, strings.Join(lines, "\n"), task.BlockEnd)
 	return out.Bytes()
 }
 
 const (
-	modulesPath = "/etc/modules-load.d/kkbundle.conf"
-	sysctlPath  = "/etc/sysctl.d/99-kkbundle.conf"
-	sysctlWas   = beforeDir + "/sysctl.conf"
+	ModulesPath = "/etc/modules-load.d/kkbundle.conf"
+	SysctlPath  = "/etc/sysctl.d/99-kkbundle.conf"
+	SysctlWas   = task.BeforeDir + "/sysctl.conf"
 )
 
 // A parameter is a kernel parameter.
@@ -125,7 +118,7 @@ type parameter struct {
 // pods run into. Where the cluster has IPv6, hosts that get their addresses from routers need accept_ra=2 as well: a host
 // that forwards takes no notice of routers otherwise.
 func parameters(c *manifest.Cluster) []parameter {
-	six := hasFamily(c, netip.Addr.Is6)
+	six := task.HasFamily(c, netip.Addr.Is6)
 	list := []parameter{
 		{key: "net.ipv4.ip_forward", value: 1, required: true},
 		{key: "net.bridge.bridge-nf-call-iptables", value: 1, required: true},
@@ -150,21 +143,21 @@ func modules(c *manifest.Cluster) []string {
 	return list
 }
 
-// kernelTask loads modules and sets kernel parameters, now and at every boot.
-func kernelTask(c *manifest.Cluster) Task {
-	return settle(Task{Name: "kernel", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
-		func(ctx context.Context, t *Target) (setting, error) {
-			before, err := t.parametersBefore(ctx, c)
+// KernelTask loads modules and sets kernel parameters, now and at every boot.
+func KernelTask(c *manifest.Cluster) task.Task {
+	return task.Settle(task.Task{Name: "kernel", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
+		func(ctx context.Context, t *task.Host) (task.Setting, error) {
+			before, err := parametersBefore(ctx, t, c)
 			if err != nil {
-				return setting{}, err
+				return task.Setting{}, err
 			}
-			return setting{
-				files: []textFile{
-					{modulesPath, 0o644, []byte(hostfile.Mark + "\n" + strings.Join(modules(c), "\n") + "\n")},
-					{sysctlPath, 0o644, sysctlFile(c, before)},
+			return task.Setting{
+				Files: []task.File{
+					{Path: ModulesPath, Mode: 0o644, Data: []byte(hostfile.Mark + "\n" + strings.Join(modules(c), "\n") + "\n")},
+					{Path: SysctlPath, Mode: 0o644, Data: sysctlFile(c, before)},
 				},
-				apply: func(ctx context.Context, t *Target) error { return t.setKernel(ctx, c, before) },
-				holds: func(ctx context.Context, t *Target) (bool, error) { return t.requiredAreSet(ctx, c) },
+				Apply: func(ctx context.Context, t *task.Host) error { return setKernel(ctx, t, c, before) },
+				Holds: func(ctx context.Context, t *task.Host) (bool, error) { return requiredAreSet(ctx, t, c) },
 			}, nil
 		})
 }
@@ -175,12 +168,12 @@ func proxyParameters() []string {
 }
 
 // parametersBefore returns what the parameters were before the first run that set them.
-func (t *Target) parametersBefore(ctx context.Context, c *manifest.Cluster) (map[string]string, error) {
-	data, err := t.read(ctx, sysctlWas)
+func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (map[string]string, error) {
+	data, err := t.Read(ctx, SysctlWas)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	before := parseSysctl(data)
+	before := task.ParseSysctl(data)
 	args := []string{"sysctl", "--ignore"}
 	keys := proxyParameters()
 	for _, p := range parameters(c) {
@@ -192,25 +185,13 @@ func (t *Target) parametersBefore(ctx context.Context, c *manifest.Cluster) (map
 		}
 	}
 	if len(args) > 2 {
-		out := &capped.Buffer{Most: maxFile}
-		if _, err = succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if it lacks one of them
+		out := &capped.Buffer{Most: task.MaxFile}
+		if _, err = task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if it lacks one of them
 			return nil, err
 		}
-		maps.Copy(before, parseSysctl(out.Bytes()))
+		maps.Copy(before, task.ParseSysctl(out.Bytes()))
 	}
 	return before, nil
-}
-
-// parseSysctl reads "key = value" lines.
-func parseSysctl(data []byte) map[string]string {
-	values := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		key, value, ok := strings.Cut(line, "=")
-		if key = strings.TrimSpace(key); ok && !strings.HasPrefix(key, "#") {
-			values[strings.TrimPrefix(key, "-")] = strings.TrimSpace(value)
-		}
-	}
-	return values
 }
 
 // wanted returns the value that a parameter shall have on a host where it was this before.
@@ -235,31 +216,31 @@ func sysctlFile(c *manifest.Cluster, before map[string]string) []byte {
 }
 
 // requiredAreSet tells whether the required parameters have their values now.
-func (t *Target) requiredAreSet(ctx context.Context, c *manifest.Cluster) (bool, error) {
+func requiredAreSet(ctx context.Context, t *task.Host, c *manifest.Cluster) (bool, error) {
 	args, want := []string{"sysctl", "--values"}, ""
 	for _, p := range parameters(c) {
 		if p.required {
 			args, want = append(args, p.key), want+strconv.Itoa(p.value)+"\n"
 		}
 	}
-	out := &capped.Buffer{Most: maxFile}
-	ok, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out}))
+	out := &capped.Buffer{Most: task.MaxFile}
+	ok, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out}))
 	return ok && out.String() == want, err
 }
 
-func (t *Target) setKernel(ctx context.Context, c *manifest.Cluster, before map[string]string) error {
+func setKernel(ctx context.Context, t *task.Host, c *manifest.Cluster, before map[string]string) error {
 	for _, m := range modules(c) {
-		if err := t.loadModule(ctx, m); err != nil {
+		if err := loadModule(ctx, t, m); err != nil {
 			return err
 		}
 	}
 	// br_netfilter is loaded only now, so its parameters were not there when the others were looked at; the kernel
 	// begins with 1, which is what they shall be.
-	if err := t.remember(ctx, sysctlWas, before); err != nil {
+	if err := t.Remember(ctx, SysctlWas, before); err != nil {
 		return err
 	}
 	for _, p := range parameters(c) {
-		ok, err := t.test(ctx, "sysctl", "--write", p.key+"="+p.wanted(before[p.key]))
+		ok, err := t.Test(ctx, "sysctl", "--write", p.key+"="+p.wanted(before[p.key]))
 		if err != nil {
 			return err
 		}
@@ -271,8 +252,8 @@ func (t *Target) setKernel(ctx context.Context, c *manifest.Cluster, before map[
 }
 
 // loadModule loads a module. One that is built into the kernel may be unknown to modprobe; what it does is there.
-func (t *Target) loadModule(ctx context.Context, name string) error {
-	ok, err := t.test(ctx, "modprobe", name)
+func loadModule(ctx context.Context, t *task.Host, name string) error {
+	ok, err := t.Test(ctx, "modprobe", name)
 	if err != nil || ok {
 		return err
 	}
@@ -283,40 +264,30 @@ func (t *Target) loadModule(ctx context.Context, name string) error {
 	case "br_netfilter":
 		builtIn = []string{"test", "-e", "/proc/sys/net/bridge/bridge-nf-call-iptables"}
 	}
-	if ok, err = t.test(ctx, builtIn...); err != nil || ok {
+	if ok, err = t.Test(ctx, builtIn...); err != nil || ok {
 		return err
 	}
 	return fmt.Errorf("the kernel has no module %s, which Kubernetes needs", name)
 }
 
-// remember writes what Reset puts back. What an earlier run has remembered is among the values: a later one would remember
-// what the earlier made.
-func (t *Target) remember(ctx context.Context, path string, values map[string]string) error {
-	var b bytes.Buffer
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		fmt.Fprintf(&b, "%s = %s\n", key, values[key])
-	}
-	return t.write(ctx, textFile{path, 0o600, b.Bytes()})
-}
+const RouteUnit = "kkbundle-service-route.service"
 
-const routeUnit = "kkbundle-service-route.service"
-
-// routeTask gives hosts without a default route one to the services, for each family. The proxy turns a service's address
+// RouteTask gives hosts without a default route one to the services, for each family. The proxy turns a service's address
 // into a pod's only after the kernel has found a route to it; without any, connections from the host end with "network is
 // unreachable" before that. The route leads to the loopback interface, so that nothing is asked of the network for an
 // address that no service has.
-func routeTask(c *manifest.Cluster) Task {
-	return settle(Task{Name: "service-route", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
-		func(ctx context.Context, t *Target) (setting, error) {
+func RouteTask(c *manifest.Cluster) task.Task {
+	return task.Settle(task.Task{Name: "service-route", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
+		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			var begin, end []string
-			for i, ip := range t.addresses() {
-				family := family4
+			for i, ip := range t.Addresses() {
+				family := task.Family4
 				if ip.Is6() {
-					family = family6
+					family = task.Family6
 				}
-				routes, err := t.output(ctx, "ip", family, "route", "show", "default")
+				routes, err := t.Output(ctx, "ip", family, "route", "show", "default")
 				if err != nil {
-					return setting{}, err
+					return task.Setting{}, err
 				}
 				if len(bytes.TrimSpace(routes)) > 0 || i >= len(c.Kubernetes.ServiceCIDR) {
 					continue
@@ -325,19 +296,19 @@ func routeTask(c *manifest.Cluster) Task {
 				end = append(end, fmt.Sprintf("ExecStop=-/sbin/ip %s route delete %s dev lo", family, c.Kubernetes.ServiceCIDR[i]))
 			}
 			if len(begin) == 0 {
-				return setting{}, nil
+				return task.Setting{}, nil
 			}
 			unit := fmt.Sprintf(routeUnitText, strings.Join(append(begin, end...), "\n"))
-			return setting{
-				files: []textFile{{"/etc/systemd/system/" + routeUnit, 0o644, []byte(unit)}},
-				units: []string{routeUnit},
+			return task.Setting{
+				Files: []task.File{{Path: "/etc/systemd/system/" + RouteUnit, Mode: 0o644, Data: []byte(unit)}},
+				Units: []string{RouteUnit},
 			}, nil
 		})
 }
 
 func routeCommand(family string, to netip.Prefix, from netip.Addr) string {
 	scope := "scope link " // which IPv6 routes do not have
-	if family == family6 {
+	if family == task.Family6 {
 		scope = ""
 	}
 	return fmt.Sprintf("ExecStart=/sbin/ip %s route replace %s dev lo %ssrc %s", family, to, scope, from)
@@ -358,3 +329,46 @@ RemainAfterExit=yes
 [Install]
 WantedBy=multi-user.target
 `
+
+// endpointLine is the line of /etc/hosts for the endpoint, where that is a name that means another address on each node:
+// until the host is a node, the control plane that it joins through; then itself. "" is no line.
+func endpointLine(ctx context.Context, t *task.Host) (string, error) {
+	if t.Site.Cluster.ControlPlaneEndpoint.Type != manifest.EndpointHAProxy || !t.Is(manifest.RoleCluster) {
+		return "", nil
+	}
+	name, _, err := net.SplitHostPort(t.Site.Endpoint())
+	if err != nil {
+		return "", fmt.Errorf("controlPlaneEndpoint: %w", err)
+	}
+	member, err := member.IsMember(ctx, t)
+	if err != nil {
+		return "", err
+	}
+	to := t.Site.FirstControlPlane().IP
+	if member {
+		to = t.Site.Loopback()
+	}
+	return to.String() + " " + name, nil
+}
+
+// NameTask makes the endpoint's name mean each node itself, as soon as something answers there.
+func NameTask() task.Task {
+	hosts := HostsTask()
+	return task.Task{Name: "endpoint-name", Roles: []manifest.Role{manifest.RoleCluster}, Done: hosts.Done, Do: hosts.Do}
+}
+
+// hardenedParameters are the kernel parameters that the kubelet looks at with protectKernelDefaults.
+// https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/node/util/sysctl/sysctl.go
+func hardenedParameters(c *manifest.Cluster) []parameter {
+	if !task.IsHardened(c) {
+		return nil
+	}
+	return []parameter{
+		{key: "vm.overcommit_memory", value: 1, required: true},
+		{key: "vm.panic_on_oom", value: 0, required: true},
+		{key: "kernel.panic", value: 10, required: true},
+		{key: "kernel.panic_on_oops", value: 1, required: true},
+		{key: "kernel.keys.root_maxkeys", value: 1000000, required: true},
+		{key: "kernel.keys.root_maxbytes", value: 25000000, required: true},
+	}
+}

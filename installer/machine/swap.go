@@ -1,4 +1,4 @@
-package installer
+package machine
 
 import (
 	"bytes"
@@ -9,59 +9,60 @@ import (
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// swapTask turns swap off, now and at the next boot: the kubelet refuses to run with it.
-func swapTask(c *manifest.Cluster) Task {
-	return Task{
+// SwapTask turns swap off, now and at the next boot: the kubelet refuses to run with it.
+func SwapTask(c *manifest.Cluster) task.Task {
+	return task.Task{
 		Name:  "swap",
 		Apart: true,
 		Roles: []manifest.Role{manifest.RoleCluster},
-		Done: func(ctx context.Context, t *Target) (bool, error) {
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if v, ok := c.Kubernetes.Kubelet["failSwapOn"].(bool); ok && !v {
 				return true, nil // the operator wants to keep it
 			}
-			active, err := t.output(ctx, "cat", "/proc/swaps")
+			active, err := t.Output(ctx, "cat", "/proc/swaps")
 			if err != nil || bytes.Count(active, []byte("\n")) > 1 {
-				because(ctx, "swap is on")
+				task.Because(ctx, "swap is on")
 				return false, err
 			}
-			have, want, err := t.fstab(ctx)
+			have, want, err := fstab(ctx, t)
 			if err != nil || !bytes.Equal(have, want) {
-				because(ctx, "/etc/fstab turns swap on at the next boot")
+				task.Because(ctx, "/etc/fstab turns swap on at the next boot")
 				return false, err
 			}
-			units, err := t.wakes(ctx)
+			units, err := wakes(ctx, t)
 			if len(units) > 0 {
-				because(ctx, "systemd turns swap on at the next boot: %s", strings.Join(units, ", "))
+				task.Because(ctx, "systemd turns swap on at the next boot: %s", strings.Join(units, ", "))
 			}
 			return err == nil && len(units) == 0, err
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			have, want, err := t.fstab(ctx)
+		Do: func(ctx context.Context, t *task.Host) error {
+			have, want, err := fstab(ctx, t)
 			if err != nil {
 				return err
 			}
 			if !bytes.Equal(have, want) {
-				if err := t.edit(ctx, "/etc/fstab", want); err != nil {
+				if err := t.Edit(ctx, "/etc/fstab", want); err != nil {
 					return err
 				}
-				if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+				if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 					return err
 				}
 			}
-			if err := t.maskSwap(ctx); err != nil {
+			if err := maskSwap(ctx, t); err != nil {
 				return err
 			}
-			return t.command(ctx, "swapoff", "--all")
+			return t.Run(ctx, "swapoff", "--all")
 		},
 	}
 }
 
 // fstab returns /etc/fstab as it is and without swap.
-func (t *Target) fstab(ctx context.Context) (have, want []byte, err error) {
-	have, err = t.read(ctx, "/etc/fstab")
+func fstab(ctx context.Context, t *task.Host) (have, want []byte, err error) {
+	have, err = t.Read(ctx, "/etc/fstab")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	}
@@ -75,42 +76,42 @@ func withoutSwap(fstab []byte) []byte {
 		fields := strings.Fields(string(line))
 		const typeField = 2
 		if len(fields) > typeField && fields[typeField] == "swap" && !strings.HasPrefix(fields[0], "#") {
-			out.WriteString(takenOut)
+			out.WriteString(task.TakenOut)
 		}
 		out.Write(line)
 	}
 	return out.Bytes()
 }
 
-// withSwap undoes withoutSwap.
-func withSwap(fstab []byte) []byte {
+// WithSwap undoes withoutSwap.
+func WithSwap(fstab []byte) []byte {
 	var out bytes.Buffer
 	for line := range bytes.Lines(fstab) {
-		out.Write(bytes.TrimPrefix(line, []byte(takenOut)))
+		out.Write(bytes.TrimPrefix(line, []byte(task.TakenOut)))
 	}
 	return out.Bytes()
 }
 
 const (
-	swapTarget = "swap.target"
-	// swapMasked says that swap.target was masked by an installation.
-	swapMasked = beforeDir + "/swap-target"
+	SwapTarget = "swap.target"
+	// SwapMasked says that swap.target was masked by an installation.
+	SwapMasked = task.BeforeDir + "/swap-target"
 )
 
 // wakes tells whether systemd will turn swap on at the next boot: by units that are not fstab's, such as those of compressed
 // memory (zram), of a partition that it finds by its type, or of an operator's own, unless their target is masked.
 // https://www.freedesktop.org/software/systemd/man/latest/systemd-gpt-auto-generator.html
-func (t *Target) wakes(ctx context.Context) (units []string, err error) {
-	out := &capped.Buffer{Most: maxFile}
+func wakes(ctx context.Context, t *task.Host) (units []string, err error) {
+	out := &capped.Buffer{Most: task.MaxFile}
 	args := []string{"systemctl", "list-unit-files", "--type=swap", "--no-legend", "--no-pager"}
-	if _, err := succeeded(t.on.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // it fails where it has nothing to list
+	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // it fails where it has nothing to list
 		return nil, err
 	}
 	if units = activeSwap(out.String()); len(units) == 0 {
 		return nil, nil
 	}
-	state, err := t.output(ctx, "systemctl", "is-enabled", swapTarget)
-	if _, err := succeeded(err); err != nil || strings.TrimSpace(string(state)) == "masked" { // for which it fails
+	state, err := t.Output(ctx, "systemctl", "is-enabled", SwapTarget)
+	if _, err := task.Succeeded(err); err != nil || strings.TrimSpace(string(state)) == "masked" { // for which it fails
 		return nil, err
 	}
 	return units, nil
@@ -133,49 +134,49 @@ func activeSwap(list string) []string {
 }
 
 // maskSwap keeps such units from being started at the next boot.
-func (t *Target) maskSwap(ctx context.Context) error {
-	units, err := t.wakes(ctx)
+func maskSwap(ctx context.Context, t *task.Host) error {
+	units, err := wakes(ctx, t)
 	if err != nil || len(units) == 0 {
 		return err
 	}
-	if err := t.write(ctx, textFile{swapMasked, 0o600, nil}); err != nil {
+	if err := t.Write(ctx, task.File{Path: SwapMasked, Mode: 0o600, Data: nil}); err != nil {
 		return err
 	}
-	return t.systemctl(ctx, "mask", swapTarget)
+	return t.Systemctl(ctx, "mask", SwapTarget)
 }
 
 // unmaskSwap undoes maskSwap, and turns swap on.
-func (t *Target) unmaskSwap(ctx context.Context) error {
-	masked, err := t.test(ctx, "test", "-e", swapMasked)
+func unmaskSwap(ctx context.Context, t *task.Host) error {
+	masked, err := t.Test(ctx, "test", "-e", SwapMasked)
 	if err != nil || !masked {
 		return err
 	}
-	if err := t.systemctl(ctx, "unmask", swapTarget); err != nil {
+	if err := t.Systemctl(ctx, "unmask", SwapTarget); err != nil {
 		return err
 	}
-	if _, err := t.test(ctx, "systemctl", "start", swapTarget); err != nil { // a device may be gone
+	if _, err := t.Test(ctx, "systemctl", "start", SwapTarget); err != nil { // a device may be gone
 		return err
 	}
-	return t.command(ctx, "rm", "-f", swapMasked)
+	return t.Run(ctx, "rm", "-f", SwapMasked)
 }
 
-// restoreSwap turns swap on as it was before.
-func (t *Target) restoreSwap(ctx context.Context) error {
-	if err := t.unmaskSwap(ctx); err != nil {
+// RestoreSwap turns swap on as it was before.
+func RestoreSwap(ctx context.Context, t *task.Host) error {
+	if err := unmaskSwap(ctx, t); err != nil {
 		return err
 	}
-	fstab, err := t.read(ctx, "/etc/fstab")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(fstab, withSwap(fstab)) {
+	fstab, err := t.Read(ctx, "/etc/fstab")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(fstab, WithSwap(fstab)) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := t.edit(ctx, "/etc/fstab", withSwap(fstab)); err != nil {
+	if err := t.Edit(ctx, "/etc/fstab", WithSwap(fstab)); err != nil {
 		return err
 	}
-	if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+	if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	return t.command(ctx, "swapon", "--all")
+	return t.Run(ctx, "swapon", "--all")
 }

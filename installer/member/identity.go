@@ -1,9 +1,11 @@
-package installer
+package member
 
-import "strings"
+import (
+	"strings"
+)
 
 // An identity tells clusters apart: hosts of one are never made nodes of another.
-type identity struct{ name, version string }
+type identity struct{ name, Version string }
 
 // parseIdentity reads the text that String writes.
 func parseIdentity(text string) identity {
@@ -13,10 +15,10 @@ func parseIdentity(text string) identity {
 
 // String returns the identity as hosts record it.
 func (i identity) String() string {
-	if i.version == "" {
+	if i.Version == "" {
 		return i.name
 	}
-	return i.name + " " + i.version
+	return i.name + " " + i.Version
 }
 
 // sameName reports whether two clusters differ in their version at most.

@@ -1,4 +1,4 @@
-package installer
+package member
 
 import (
 	"context"
@@ -10,16 +10,17 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 )
 
 const (
-	// begunPath says that kubeadm was started on a host, memberPath that it succeeded, and for which cluster.
-	begunPath  = stampDir + "/kubeadm-begun"
-	memberPath = stampDir + "/member"
-	// endpointSetting is the line of the member file that names the cluster's endpoint.
-	endpointSetting = "controlPlaneEndpoint.address"
+	// BegunPath says that kubeadm was started on a host, Path that it succeeded, and for which cluster.
+	BegunPath = task.StampDir + "/kubeadm-begun"
+	Path      = task.StampDir + "/member"
+	// EndpointSetting is the line of the member file that names the cluster's endpoint.
+	EndpointSetting = "controlPlaneEndpoint.address"
 )
 
 // A MemberError says that a host is a node of another cluster than the one that is to be installed.
@@ -45,46 +46,46 @@ func (e *MemberError) Hint() string {
 }
 
 // identity returns the identity of the cluster file's cluster.
-func (r *Site) identity() identity {
-	return identity{r.cluster.Metadata.Name, r.cluster.Kubernetes.Version}
+func Identity(r *task.Site) identity {
+	return identity{r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version}
 }
 
-// A fixedSetting is a part of the cluster file that kubeadm init fixes and no later run changes.
-type fixedSetting struct {
-	name, value string
+// A FixedSetting is a part of the cluster file that kubeadm init fixes and no later run changes.
+type FixedSetting struct {
+	Name, Value string
 	// before is the value as earlier releases wrote it, if they wrote another one.
-	before string
+	Before string
 	// vital settings are also used by tasks that run every time: with another value these would damage the cluster.
 	vital bool
 }
 
-func (r *Site) fixedSettings() []fixedSetting {
-	k := r.cluster.Kubernetes
-	return []fixedSetting{
-		{name: "kubernetes.podCIDR", value: k.PodCIDR.String(), vital: true},
-		{name: "kubernetes.serviceCIDR", value: k.ServiceCIDR.String(), vital: true},
-		{name: "controlPlaneEndpoint.type", value: string(r.cluster.ControlPlaneEndpoint.Type), vital: true},
-		{name: endpointSetting, value: r.endpoint(), vital: true},
-		{name: "etcd.type", value: string(r.cluster.Etcd.Type), vital: true},
-		{name: "etcd.dataDir", value: r.cluster.Etcd.DataDir, vital: true},
-		{name: "kubernetes.proxyMode", value: string(k.ProxyMode)},
-		{name: "kubernetes.maxPods", value: strconv.Itoa(k.MaxPods)},
-		configSetting("kubernetes.kubelet", k.Kubelet),
-		configSetting("kubernetes.kubeadm", k.Kubeadm),
-		configSetting("kubernetes.kubeProxy", k.KubeProxy),
-		{name: "kubernetes.security", value: string(k.Security)},
-		{name: "cni.maskSizes", value: fmt.Sprintf("%d,%d", r.cluster.CNI.IPv4MaskSize, r.cluster.CNI.IPv6MaskSize)},
+func fixedSettings(r *task.Site) []FixedSetting {
+	k := r.Cluster.Kubernetes
+	return []FixedSetting{
+		{Name: "kubernetes.podCIDR", Value: k.PodCIDR.String(), vital: true},
+		{Name: "kubernetes.serviceCIDR", Value: k.ServiceCIDR.String(), vital: true},
+		{Name: "controlPlaneEndpoint.type", Value: string(r.Cluster.ControlPlaneEndpoint.Type), vital: true},
+		{Name: EndpointSetting, Value: r.Endpoint(), vital: true},
+		{Name: "etcd.type", Value: string(r.Cluster.Etcd.Type), vital: true},
+		{Name: "etcd.dataDir", Value: r.Cluster.Etcd.DataDir, vital: true},
+		{Name: "kubernetes.proxyMode", Value: string(k.ProxyMode)},
+		{Name: "kubernetes.maxPods", Value: strconv.Itoa(k.MaxPods)},
+		ConfigSetting("kubernetes.kubelet", k.Kubelet),
+		ConfigSetting("kubernetes.kubeadm", k.Kubeadm),
+		ConfigSetting("kubernetes.kubeProxy", k.KubeProxy),
+		{Name: "kubernetes.security", Value: string(k.Security)},
+		{Name: "cni.maskSizes", Value: fmt.Sprintf("%d,%d", r.Cluster.CNI.IPv4MaskSize, r.Cluster.CNI.IPv6MaskSize)},
 	}
 }
 
 // is reports whether a recorded value is the setting's, as this or an earlier release writes it.
-func (s fixedSetting) is(value string) bool {
-	return value == s.value || s.before != "" && value == s.before
+func (s FixedSetting) is(value string) bool {
+	return value == s.Value || s.Before != "" && value == s.Before
 }
 
-// configSetting is a free-form part of the cluster file. It may have secrets in it, so that hosts record its digest: that of JSON with
+// ConfigSetting is a free-form part of the cluster file. It may have secrets in it, so that hosts record its digest: that of JSON with
 // sorted keys, and in earlier releases that of Go's own format.
-func configSetting(name string, c manifest.Config) fixedSetting {
+func ConfigSetting(name string, c manifest.Config) FixedSetting {
 	if c == nil {
 		c = manifest.Config{}
 	}
@@ -93,56 +94,56 @@ func configSetting(name string, c manifest.Config) fixedSetting {
 		text = fmt.Appendf(nil, "%v", c) // a Config has JSON's types only
 	}
 	digest := func(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }
-	return fixedSetting{name: name, value: digest(text), before: digest(fmt.Appendf(nil, "%v", c))}
+	return FixedSetting{Name: name, Value: digest(text), Before: digest(fmt.Appendf(nil, "%v", c))}
 }
 
-// memberFile is the record of a node: the identity of its cluster, and a line for each fixed setting.
-func (r *Site) memberFile() textFile {
-	text := r.identity().String() + "\n"
-	for _, s := range r.fixedSettings() {
-		text += s.name + " " + s.value + "\n"
+// File is the record of a node: the identity of its cluster, and a line for each fixed setting.
+func File(r *task.Site) task.File {
+	text := Identity(r).String() + "\n"
+	for _, s := range fixedSettings(r) {
+		text += s.Name + " " + s.Value + "\n"
 	}
-	return textFile{memberPath, 0o600, []byte(text)}
+	return task.File{Path: Path, Mode: 0o600, Data: []byte(text)}
 }
 
-// records reports whether a file of the host is a memberFile of this run's cluster file, as this or an earlier release writes it.
-func (t *Target) records(ctx context.Context, file string) (bool, error) {
-	data, err := t.read(ctx, file)
+// Records reports whether a file of the host is a File of this run's cluster file, as this or an earlier release writes it.
+func Records(ctx context.Context, t *task.Host, file string) (bool, error) {
+	data, err := t.Read(ctx, file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	lines := strings.Split(string(data), "\n")
-	want := t.run.fixedSettings()
-	same := err == nil && len(lines) == len(want)+2 && lines[0] == t.run.identity().String() && lines[len(want)+1] == ""
+	want := fixedSettings(t.Site)
+	same := err == nil && len(lines) == len(want)+2 && lines[0] == Identity(t.Site).String() && lines[len(want)+1] == ""
 	for i := 0; same && i < len(want); i++ {
 		name, value, _ := strings.Cut(lines[i+1], " ")
-		same = name == want[i].name && want[i].is(value)
+		same = name == want[i].Name && want[i].is(value)
 	}
 	if !same {
-		becauseOf(ctx, file, err == nil)
+		task.BecauseOf(ctx, file, err == nil)
 	}
 	return same, nil
 }
 
-// membership returns what a host that is a node of this cluster remembers of it, "" for a host that is no node. That it
+// Membership returns what a host that is a node of this cluster remembers of it, "" for a host that is no node. That it
 // is one of another cluster is an error: kubeadm would be made to take it apart.
-func (t *Target) membership(ctx context.Context) (settings string, member bool, err error) {
-	is, settings, member, err := t.recorded(ctx)
+func Membership(ctx context.Context, t *task.Host) (settings string, member bool, err error) {
+	is, settings, member, err := Recorded(ctx, t)
 	if err == nil && !member {
-		because(ctx, "%s is no node yet", t.Name)
+		task.Because(ctx, "%s is no node yet", t.Name)
 	}
 	if err != nil || !member {
 		return "", false, err
 	}
-	if want := t.run.identity(); is != want && t.run.rule != AnyCluster && !(t.run.rule == OtherVersion && is.sameName(want)) {
+	if want := Identity(t.Site); is != want && t.Site.Rule != task.AnyCluster && !(t.Site.Rule == task.OtherVersion && is.sameName(want)) {
 		return "", false, &MemberError{Host: t.Name, Is: is.String(), Want: want.String(), upgradable: is.sameName(want)}
 	}
 	return settings, true, nil
 }
 
-// recorded returns the identity and the fixed settings of the cluster that the host is a node of.
-func (t *Target) recorded(ctx context.Context) (id identity, settings string, member bool, err error) {
-	data, err := t.read(ctx, memberPath)
+// Recorded returns the identity and the fixed settings of the cluster that the host is a node of.
+func Recorded(ctx context.Context, t *task.Host) (id identity, settings string, member bool, err error) {
+	data, err := t.Read(ctx, Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return identity{}, "", false, nil
 	}
@@ -153,89 +154,43 @@ func (t *Target) recorded(ctx context.Context) (id identity, settings string, me
 	return parseIdentity(first), settings, true, nil
 }
 
-// isMember tells whether the host is a node of this cluster.
-func (t *Target) isMember(ctx context.Context) (bool, error) {
-	_, member, err := t.membership(ctx)
+// IsMember tells whether the host is a node of this cluster.
+func IsMember(ctx context.Context, t *task.Host) (bool, error) {
+	_, member, err := Membership(ctx, t)
 	return member, err
 }
 
-// changed returns the settings that the cluster file has other values for than the cluster was made with, and those
+// Changed returns the settings that the cluster file has other values for than the cluster was made with, and those
 // values.
-func (r *Site) changed(settings string) (now, then []fixedSetting) {
+func Changed(r *task.Site, settings string) (now, then []FixedSetting) {
 	made := map[string]string{}
 	for line := range strings.Lines(settings) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		made[name] = value
 	}
-	for _, s := range r.fixedSettings() {
-		if value, known := made[s.name]; known && !s.is(value) {
-			now, then = append(now, s), append(then, fixedSetting{name: s.name, value: value, vital: s.vital})
+	for _, s := range fixedSettings(r) {
+		if value, known := made[s.Name]; known && !s.is(value) {
+			now, then = append(now, s), append(then, FixedSetting{Name: s.Name, Value: value, vital: s.vital})
 		}
 	}
 	return now, then
 }
 
 // vital writes the vital ones of some settings behind a cluster's name.
-func vital(id identity, settings []fixedSetting) (text string, some bool) {
+func VitalText(id identity, settings []FixedSetting) (text string, some bool) {
 	var list []string
 	for _, s := range settings {
 		if s.vital {
-			list = append(list, s.name+" "+s.value)
+			list = append(list, s.Name+" "+s.Value)
 		}
 	}
 	return id.String() + " with " + strings.Join(list, ", "), len(list) > 0
 }
 
-// checkMembers refuses, before anything is changed, an inventory or a cluster file that does not fit the cluster that is
-// there: hosts of another cluster, even of the same name, and settings that would be applied by half.
-func (r *run) checkMembers(ctx context.Context) error {
-	if err := r.findLead(ctx); err != nil {
-		return err
-	}
-	first := r.firstControlPlane()
-	if first.on == nil || first.failure != nil {
-		return nil // nothing can be compared, and nothing will be done
-	}
-	settings, begun, err := first.membership(ctx)
-	if err != nil {
-		return err
-	}
-	if !begun && !r.isWanted(first) {
-		return fmt.Errorf("%s begins the cluster and is no node yet: the first install cannot leave it out of --limit", first.Name)
-	}
-	want := fmt.Sprintf("%s that is to begin on %s", r.identity(), first.Name)
-	authority := ""
-	if begun {
-		now, then := r.changed(settings)
-		if is, some := vital(r.identity(), then); some {
-			want, _ := vital(r.identity(), now)
-			return &MemberError{Host: first.Name, Is: is, Want: want}
-		}
-		if authority, err = first.clusterPin(ctx); err != nil {
-			return err
-		}
-		want = fmt.Sprintf("%s with the authority %s of %s", r.identity(), authority, first.Name)
-	}
-	return r.onAll(r.connected(manifest.RoleCluster), func(_ int, t *Target) error {
-		if t == first || t.failure != nil {
-			return nil
-		}
-		member, err := t.isMember(ctx)
-		if err != nil || !member {
-			return err
-		}
-		has, err := t.clusterPin(ctx)
-		if err != nil || has == authority {
-			return err
-		}
-		return &MemberError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", r.identity(), has), Want: want}
-	})
-}
-
-// clusterPin tells clusters of one name apart: the public key of the authority that a node trusts.
-func (t *Target) clusterPin(ctx context.Context) (string, error) {
-	path := t.run.distribution.authority
-	data, err := t.read(ctx, path)
+// ClusterPin tells clusters of one name apart: the public key of the authority that a node trusts.
+func ClusterPin(ctx context.Context, t *task.Host) (string, error) {
+	path := t.Site.Distribution.Authority
+	data, err := t.Read(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("%s was made a node, but %s is gone: somebody has taken the cluster off it by hand. Run kkbundle reset first", t.Name, path)
 	}
@@ -246,41 +201,18 @@ func (t *Target) clusterPin(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s on %s: %w", path, t.Name, err)
 	}
-	return pin(ca), nil
+	return task.Pin(ca), nil
 }
 
-// tellIgnored warns of what is different in the cluster file and is not applied to the cluster that is there.
-func (r *run) tellIgnored(ctx context.Context) error {
-	first := r.firstControlPlane()
-	settings, member, err := first.membership(ctx)
-	if err != nil || !member || r.rule == OtherVersion { // an upgrade applies them
-		return err
-	}
-	now, _ := r.changed(settings)
-	if len(now) == 0 {
-		return nil
-	}
-	var names []string
-	for _, s := range now {
-		names = append(names, s.name)
-	}
-	r.tell(Event{
-		Phase: "precheck", Task: "precheck", Host: first.Name, State: Warned,
-		Message: fmt.Sprintf("not what the cluster was made with, and not applied to it: %s. kkbundle upgrade applies it, with a bundle of the same version too",
-			strings.Join(names, ", ")),
-	})
-	return nil
-}
-
-// members returns the nodes among the hosts that this run is connected to, in the order of the inventory.
-func (r *Site) members(ctx context.Context) ([]*Target, error) {
-	list := r.connected(manifest.RoleCluster)
+// Members returns the nodes among the hosts that this run is connected to, in the order of the inventory.
+func Members(ctx context.Context, r *task.Site) ([]*task.Host, error) {
+	list := r.Connected(manifest.RoleCluster)
 	member := make([]bool, len(list))
-	err := r.onAll(list, func(i int, t *Target) (err error) {
-		member[i], err = t.isMember(ctx)
+	err := r.OnAll(list, func(i int, t *task.Host) (err error) {
+		member[i], err = IsMember(ctx, t)
 		return err
 	})
-	var members []*Target
+	var members []*task.Host
 	for i, t := range list {
 		if member[i] {
 			members = append(members, t)

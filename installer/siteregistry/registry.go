@@ -1,4 +1,4 @@
-package installer
+package siteregistry
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,8 +20,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/hostfile"
-	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 	"github.com/kkbundle/kkbundle/registry"
@@ -30,49 +29,49 @@ import (
 )
 
 const (
-	registryUnit   = "kkbundle-registry.service"
-	registryBinary = "/usr/local/lib/kkbundle/registry"
-	registryData   = stateDir + "/registry"
-	registryDir    = configDir + "/registry"
+	RegistryUnit   = "kkbundle-registry.service"
+	RegistryBinary = "/usr/local/lib/kkbundle/registry"
+	RegistryData   = task.StateDir + "/registry"
+	RegistryDir    = task.ConfigDir + "/registry"
 	// registryConfigFile configures the registry program.
-	registryConfigFile = registryDir + "/config.yaml"
-	registryUser       = "kkbundle" // that clients log in as
-	// registryAccount is the system's user that the registry runs as.
-	registryAccount = "kkbundle-cluster-registry"
+	registryConfigFile = RegistryDir + "/config.yaml"
+	RegistryUser       = "kkbundle" // that clients log in as
+	// RegistryAccount is the system's user that the registry runs as.
+	RegistryAccount = "kkbundle-cluster-registry"
 	// registryStart is how long the registry may take to answer after its unit was started.
 	registryStart = 30 * time.Second
 )
 
-// certificatesTask makes, on this machine, what the registry and the hosts trust each other by.
-func certificatesTask() Task {
-	return Task{
+// CertificatesTask makes, on this machine, what the registry and the hosts trust each other by.
+func CertificatesTask() task.Task {
+	return task.Task{
 		Name:  "certificates",
-		Where: Here,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			has := t.run.hasSecrets()
+		Where: task.Here,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			has := hasSecrets(t.Site)
 			if !has {
-				because(ctx, "the work directory lacks the registry's certificate or password, or they end soon")
+				task.Because(ctx, "the work directory lacks the registry's certificate or password, or they end soon")
 			}
 			return has, nil
 		},
-		Do: func(ctx context.Context, t *Target) error {
-			if err := t.run.mayRenew(ctx); err != nil {
+		Do: func(ctx context.Context, t *task.Host) error {
+			if err := mayRenew(ctx, t.Site); err != nil {
 				return err
 			}
-			_, err := t.run.secrets()
+			_, err := Secrets(t.Site)
 			return err
 		},
 	}
 }
 
 // mayRenew refuses new credentials for a registry that hosts use which a limited run would not give them to.
-func (r *Site) mayRenew(ctx context.Context) error {
-	if r.scope.Whole() {
+func mayRenew(ctx context.Context, r *task.Site) error {
+	if r.Scope.Whole() {
 		return nil
 	}
 	used := false
-	for _, t := range r.connected(manifest.RoleRegistry) {
-		there, err := t.test(ctx, "test", "-e", registryDir)
+	for _, t := range r.Connected(manifest.RoleRegistry) {
+		there, err := t.Test(ctx, "test", "-e", RegistryDir)
 		if err != nil {
 			return err
 		}
@@ -85,19 +84,19 @@ func (r *Site) mayRenew(ctx context.Context) error {
 }
 
 // plainRegistry is a CNCF distribution registry that install sets up.
-func plainRegistry(c *manifest.Cluster) siteRegistry {
-	login := func(s registrySecrets) registryLogin { return registryLogin{registryUser, s.password} }
-	return siteRegistry{
-		unit: registryUnit, start: registryStart, data: registryData, port: c.ImageRegistry.Port,
-		files:   []string{registryPassFile, registryHashFile, registrySecretFile},
-		tasks:   func(*manifest.Cluster) []Task { return []Task{registryTask(), seedTask()} },
+func plainRegistry(c *manifest.Cluster) Registry {
+	login := func(s registrySecrets) task.Login { return task.Login{Username: RegistryUser, Password: s.password} }
+	return Registry{
+		unit: RegistryUnit, start: registryStart, Data: RegistryData, port: c.ImageRegistry.Port,
+		files:   []string{task.RegistryPassFile, task.RegistryHashFile, task.RegistrySecretFile},
+		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{RegistryTask(), SeedTask()} },
 		secrets: plainSecrets, puller: login, pusher: login,
 	}
 }
 
 // existingRegistry is a registry of the user's.
-func existingRegistry() siteRegistry {
-	return siteRegistry{tasks: func(*manifest.Cluster) []Task { return []Task{existingRegistryTask()} }}
+func existingRegistry() Registry {
+	return Registry{Tasks: func(*manifest.Cluster) []task.Task { return []task.Task{existingRegistryTask()} }}
 }
 
 // registrySecrets are what the registry is set up with.
@@ -107,31 +106,31 @@ type registrySecrets struct {
 	htpasswd      []byte
 	httpSecret    string
 	// of Harbor alone: its administrator's password, its database's, and that of the account that hosts pull with
-	harborAdmin, harborDatabase, harborRobot string
+	HarborAdmin, HarborDatabase, HarborRobot string
 }
 
-func (r *Site) hasSecrets() bool {
-	for _, name := range append(siteRegistryOf(r.cluster).files, caCertFile, registryCertFile) {
-		if _, err := r.dir.read(name); err != nil {
+func hasSecrets(r *task.Site) bool {
+	for _, name := range append(RegistryOf(r.Cluster).files, task.CACertFile, task.RegistryCertFile) {
+		if _, err := r.Dir.Read(name); err != nil {
 			return false
 		}
 	}
-	authority, err := loadAuthority(r.dir, r.Now())
+	authority, err := task.LoadAuthority(r.Dir, r.Now())
 	if err != nil {
 		return false
 	}
-	pair, err := r.dir.readPair(registryPair())
-	return err == nil && authority.Fits(pair, r.registryNames(), r.Now(), renewBefore)
+	pair, err := r.Dir.ReadPair(task.RegistryPair())
+	return err == nil && authority.Fits(pair, RegistryNames(r), r.Now(), task.RenewBefore)
 }
 
-// registryNames are what the registry's certificate is for.
-func (r *Site) registryNames() pki.Names {
+// RegistryNames are what the registry's certificate is for.
+func RegistryNames(r *task.Site) pki.Names {
 	var n pki.Names
-	for _, t := range r.registryHosts() {
+	for _, t := range r.RegistryHosts() {
 		n.Hosts = append(n.Hosts, t.Name)
 		n.Addresses = append(n.Addresses, t.IP)
 	}
-	if vip, err := netip.ParseAddr(r.cluster.ImageRegistry.VIP); err == nil {
+	if vip, err := netip.ParseAddr(r.Cluster.ImageRegistry.VIP); err == nil {
 		n.Addresses = append(n.Addresses, vip)
 	}
 	n.Hosts = append(n.Hosts, "localhost")
@@ -139,99 +138,99 @@ func (r *Site) registryNames() pki.Names {
 	return n
 }
 
-// secrets returns the registry's secrets, from the work directory where it has them.
-func (r *Site) secrets() (registrySecrets, error) {
-	r.dir.making.Lock()
-	defer r.dir.making.Unlock()
-	authority, err := loadAuthority(r.dir, r.Now())
+// Secrets returns the registry's Secrets, from the work directory where it has them.
+func Secrets(r *task.Site) (registrySecrets, error) {
+	r.Dir.Making.Lock()
+	defer r.Dir.Making.Unlock()
+	authority, err := task.LoadAuthority(r.Dir, r.Now())
 	if err != nil {
 		return registrySecrets{}, err
 	}
-	pair, err := r.dir.pair(registryPair(), authority, pki.Server, r.registryNames(), r.Now())
+	pair, err := r.Dir.Pair(task.RegistryPair(), authority, pki.Server, RegistryNames(r), r.Now())
 	if err != nil {
 		return registrySecrets{}, err
 	}
 	s := registrySecrets{ca: authority.PEM, cert: pair.Cert, key: pair.Key}
-	err = siteRegistryOf(r.cluster).secrets(r, &s)
+	err = RegistryOf(r.Cluster).secrets(r, &s)
 	return s, err
 }
 
 // plainSecrets adds the secrets that the registry is set up with.
-func plainSecrets(r *Site, s *registrySecrets) (err error) {
-	if s.password, err = r.dir.secret(registryPassFile); err != nil {
+func plainSecrets(r *task.Site, s *registrySecrets) (err error) {
+	if s.password, err = r.Dir.Secret(task.RegistryPassFile); err != nil {
 		return err
 	}
-	if s.httpSecret, err = r.dir.secret(registrySecretFile); err != nil {
+	if s.httpSecret, err = r.Dir.Secret(task.RegistrySecretFile); err != nil {
 		return err
 	}
-	r.mask.hide(s.password)
-	r.mask.hide(s.httpSecret)
-	r.mask.hide(registryUser + ":" + s.password)
-	s.htpasswd, err = r.htpasswd(s.password)
+	r.Mask.Hide(s.password)
+	r.Mask.Hide(s.httpSecret)
+	r.Mask.Hide(RegistryUser + ":" + s.password)
+	s.htpasswd, err = Htpasswd(r, s.password)
 	return err
 }
 
 // htpasswd returns the registry's password file: the one in the work directory while it fits the password, else a new one.
-func (r *Site) htpasswd(password string) ([]byte, error) {
-	data, err := r.dir.read(registryHashFile)
+func Htpasswd(r *task.Site, password string) ([]byte, error) {
+	data, err := r.Dir.Read(task.RegistryHashFile)
 	if err == nil {
 		_, hash, _ := strings.Cut(strings.TrimSpace(string(data)), ":")
 		if bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil {
 			return data, nil
 		}
 	}
-	if data, err = service.Htpasswd(registryUser, []byte(password)); err != nil {
+	if data, err = service.Htpasswd(RegistryUser, []byte(password)); err != nil {
 		return nil, err
 	}
-	return data, r.dir.write(registryHashFile, data)
+	return data, r.Dir.Write(task.RegistryHashFile, data)
 }
 
-// nodeAccess says how hosts reach the registry.
-func (r *Site) nodeAccess() (registryAccess, error) {
-	if r.cluster.ImageRegistry.Type == manifest.RegistryExisting {
-		return r.existingAccess()
+// NodeAccess says how hosts reach the registry.
+func NodeAccess(r *task.Site) (task.RegistryAccess, error) {
+	if r.Cluster.ImageRegistry.Type == manifest.RegistryExisting {
+		return existingAccess(r)
 	}
-	s, err := r.secrets()
+	s, err := Secrets(r)
 	if err != nil {
-		return registryAccess{}, err
+		return task.RegistryAccess{}, err
 	}
-	return registryAccess{
-		address:       r.registryAddress(r.sharedAddress()),
-		ca:            s.ca,
-		registryLogin: siteRegistryOf(r.cluster).puller(s),
+	return task.RegistryAccess{
+		Address: registryAddress(r, sharedAddress(r)),
+		CA:      s.ca,
+		Login:   RegistryOf(r.Cluster).puller(s),
 	}, nil
 }
 
 // existingAccess is for a registry of the site's own.
-func (r *Site) existingAccess() (a registryAccess, err error) {
-	a.address, a.prefix, _ = strings.Cut(r.cluster.ImageRegistry.Address, "/")
-	if file := r.cluster.ImageRegistry.CA; file != "" {
-		if a.ca, err = r.Values(file); err != nil {
+func existingAccess(r *task.Site) (a task.RegistryAccess, err error) {
+	a.Address, a.Prefix, _ = strings.Cut(r.Cluster.ImageRegistry.Address, "/")
+	if file := r.Cluster.ImageRegistry.CA; file != "" {
+		if a.CA, err = r.Values(file); err != nil {
 			return a, fmt.Errorf("imageRegistry.ca: %w", err)
 		}
 	}
-	auth := r.cluster.ImageRegistry.Auth
+	auth := r.Cluster.ImageRegistry.Auth
 	if auth == nil || r.RegistryPassword == nil {
 		return a, nil
 	}
-	if a.password, err = r.RegistryPassword(); err != nil {
+	if a.Password, err = r.RegistryPassword(); err != nil {
 		return a, fmt.Errorf("imageRegistry.auth: %w", err)
 	}
-	a.username = auth.Username
-	r.mask.hide(a.password)
-	r.mask.hide(strings.TrimPrefix(a.authorization(), "Basic "))
+	a.Username = auth.Username
+	r.Mask.Hide(a.Password)
+	r.Mask.Hide(strings.TrimPrefix(a.Authorization(), "Basic "))
 	return a, nil
 }
 
 // existingRegistryTask checks that a registry of the site's own has what kkbundle push puts there.
-func existingRegistryTask() Task {
-	return Task{
+func existingRegistryTask() task.Task {
+	return task.Task{
 		Name:  "existing-registry",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: First,
-		Do: func(ctx context.Context, t *Target) error {
-			address := t.run.cluster.ImageRegistry.Address
-			ok, err := t.seeded(ctx)
+		Where: task.First,
+		Do: func(ctx context.Context, t *task.Host) error {
+			address := t.Site.Cluster.ImageRegistry.Address
+			ok, err := Seeded(ctx, t)
 			if err != nil {
 				return fmt.Errorf("registry %s: %w", address, err)
 			}
@@ -243,50 +242,50 @@ func existingRegistryTask() Task {
 	}
 }
 
-// registryTask installs the CNCF distribution registry as a service of systemd.
-func registryTask() Task {
-	return settle(Task{
+// RegistryTask installs the CNCF distribution registry as a service of systemd.
+func RegistryTask() task.Task {
+	return task.Settle(task.Task{
 		Name:  "registry",
 		Roles: []manifest.Role{manifest.RoleRegistry},
-		Where: Reached,
-		Files: []Place{{"registry", "registry", registryBinary, 0o755}},
-	}, func(_ context.Context, t *Target) (setting, error) {
-		s, err := t.run.secrets()
+		Where: task.Reached,
+		Files: []task.Place{{Component: "registry", Member: "registry", Path: RegistryBinary, Mode: 0o755}},
+	}, func(_ context.Context, t *task.Host) (task.Setting, error) {
+		s, err := Secrets(t.Site)
 		if err != nil {
-			return setting{}, err
+			return task.Setting{}, err
 		}
-		access, err := t.ownRegistry()
+		access, err := ownRegistry(t)
 		if err != nil {
-			return setting{}, err
+			return task.Setting{}, err
 		}
-		listen := access.address
-		if t.run.isPair() { // it answers at the address that both share, too
-			listen = ":" + strconv.Itoa(t.run.cluster.ImageRegistry.Port)
+		listen := access.Address
+		if t.Site.IsPair() { // it answers at the address that both share, too
+			listen = ":" + strconv.Itoa(t.Site.Cluster.ImageRegistry.Port)
 		}
 		config, err := registryConfig(listen, s.httpSecret)
 		if err != nil {
-			return setting{}, err
+			return task.Setting{}, err
 		}
 		spec := registrySpec(listen)
-		return setting{
-			files: []textFile{
-				{registryConfigFile, 0o640, config},
-				{registryDir + "/htpasswd", 0o640, s.htpasswd},
-				{registryDir + "/tls.crt", 0o644, s.cert},
-				{registryDir + "/tls.key", 0o640, s.key},
-				{spec.UserFile, 0o644, spec.UserText()},
-				{unitDir + registryUnit, 0o644, spec.UnitText()},
+		return task.Setting{
+			Files: []task.File{
+				{Path: registryConfigFile, Mode: 0o640, Data: config},
+				{Path: RegistryDir + "/htpasswd", Mode: 0o640, Data: s.htpasswd},
+				{Path: RegistryDir + "/tls.crt", Mode: 0o644, Data: s.cert},
+				{Path: RegistryDir + "/tls.key", Mode: 0o640, Data: s.key},
+				{Path: spec.UserFile, Mode: 0o644, Data: spec.UserText()},
+				{Path: task.UnitDir + RegistryUnit, Mode: 0o644, Data: spec.UnitText()},
 			},
-			apply: func(ctx context.Context, t *Target) error {
+			Apply: func(ctx context.Context, t *task.Host) error {
 				for _, args := range spec.Prepare() {
-					if err := t.command(ctx, args...); err != nil {
+					if err := t.Run(ctx, args...); err != nil {
 						return err
 					}
 				}
 				return nil
 			},
-			units: []string{registryUnit},
-			ready: func(ctx context.Context, t *Target) error { return t.registryAnswers(ctx, access) },
+			Units: []string{RegistryUnit},
+			Ready: func(ctx context.Context, t *task.Host) error { return registryAnswers(ctx, t, access) },
 		}, nil
 	})
 }
@@ -296,9 +295,9 @@ func registryTask() Task {
 func registrySpec(listen string) service.Spec {
 	return service.Spec{
 		Mark: hostfile.Mark, Description: "Image registry of this cluster (CNCF distribution)",
-		User: registryAccount, UserFile: registryDir + "/user.conf", Dir: registryData, Closed: stateDir,
-		Readable: []string{registryConfigFile, registryDir + "/htpasswd", registryDir + "/tls.key"},
-		Command:  []string{registryBinary, "serve", registryConfigFile}, Program: true, Listen: listen,
+		User: RegistryAccount, UserFile: RegistryDir + "/user.conf", Dir: RegistryData, Closed: task.StateDir,
+		Readable: []string{registryConfigFile, RegistryDir + "/htpasswd", RegistryDir + "/tls.key"},
+		Command:  []string{RegistryBinary, "serve", registryConfigFile}, Program: true, Listen: listen,
 	}
 }
 
@@ -306,137 +305,113 @@ func registrySpec(listen string) service.Spec {
 // missing from them: their digests stay what upstream made them.
 // https://distribution.github.io/distribution/about/configuration/
 func registryConfig(listen, httpSecret string) ([]byte, error) {
-	return kube.Documents(document{
+	return kube.Documents(kube.Document{
 		"version": 0.1,
-		"log":     document{"level": "info", "accesslog": document{"disabled": true}},
-		"storage": document{
-			"filesystem": document{"rootdirectory": registryData},
-			"delete":     document{"enabled": true},
+		"log":     kube.Document{"level": "info", "accesslog": kube.Document{"disabled": true}},
+		"storage": kube.Document{
+			"filesystem": kube.Document{"rootdirectory": RegistryData},
+			"delete":     kube.Document{"enabled": true},
 		},
-		"http": document{
+		"http": kube.Document{
 			"addr":   listen,
 			"secret": httpSecret,
-			"tls": document{
-				"certificate": registryDir + "/tls.crt",
-				"key":         registryDir + "/tls.key",
+			"tls": kube.Document{
+				"certificate": RegistryDir + "/tls.crt",
+				"key":         RegistryDir + "/tls.key",
 				"minimumtls":  "tls1.2",
 			},
 		},
-		"auth":       document{"htpasswd": document{"realm": "kkbundle", "path": registryDir + "/htpasswd"}},
-		"validation": document{"manifests": document{"indexes": document{"platforms": "none"}}},
+		"auth":       kube.Document{"htpasswd": kube.Document{"realm": "kkbundle", "path": RegistryDir + "/htpasswd"}},
+		"validation": kube.Document{"manifests": kube.Document{"indexes": kube.Document{"platforms": "none"}}},
 	})
 }
 
 // registryAnswers waits until the registry lets us in.
-func (t *Target) registryAnswers(ctx context.Context, access registryAccess) error {
-	own := siteRegistryOf(t.run.cluster)
-	err := eventually(ctx, own.start, func(ctx context.Context) error { return t.registryServes(ctx, access) })
+func registryAnswers(ctx context.Context, t *task.Host, access task.RegistryAccess) error {
+	own := RegistryOf(t.Site.Cluster)
+	err := task.Eventually(ctx, own.start, func(ctx context.Context) error { return registryServes(ctx, t, access) })
 	if err != nil {
-		return t.withUnitLog(ctx, own.unit, err)
+		return t.WithUnitLog(ctx, own.unit, err)
 	}
 	return nil
 }
 
 // registryServes asks, from the host, whether the registry lets us in.
-func (t *Target) registryServes(ctx context.Context, access registryAccess) error {
-	client, err := t.transport(access.ca)
+func registryServes(ctx context.Context, t *task.Host, access task.RegistryAccess) error {
+	client, err := t.Transport(access.CA)
 	if err != nil {
 		return err
 	}
 	defer client.CloseIdleConnections()
-	failed := func(err error) error { return fmt.Errorf("registry %s does not serve: %w", access.address, err) }
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+access.address+"/v2/", nil)
+	failed := func(err error) error { return fmt.Errorf("registry %s does not serve: %w", access.Address, err) }
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+access.Address+"/v2/", nil)
 	if err != nil {
 		return failed(err)
 	}
-	req.Header.Set("Authorization", access.authorization())
+	req.Header.Set("Authorization", access.Authorization())
 	resp, err := client.RoundTrip(req)
 	if err != nil {
 		return failed(err)
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxFile))
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, task.MaxFile))
 	if resp.StatusCode != http.StatusOK {
 		return failed(fmt.Errorf("it answers %s", resp.Status))
 	}
 	return nil
 }
 
-// eventually tries until there is no error or the time is over; then it returns the last error.
-func eventually(ctx context.Context, most time.Duration, try func(ctx context.Context) error) error {
-	limit, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	const pause = 500 * time.Millisecond
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	var last error
-	for {
-		err := try(limit)
-		if err == nil || ctx.Err() != nil || errors.As(err, new(*host.UnreachableError)) {
-			return err // a host that was lost is not connected to again
-		}
-		if last == nil || limit.Err() == nil { // one that was cut short says nothing
-			last = err
-		}
-		select {
-		case <-tick.C:
-		case <-limit.Done():
-			return fmt.Errorf("%w (waited %s)", last, most)
-		}
-	}
-}
-
 const seedName = "seed-registry"
 
-// seedTask copies the bundle's images and charts into the registry. Needs of images are declared by the tasks whose
+// SeedTask copies the bundle's images and charts into the registry. Needs of images are declared by the tasks whose
 // pods run them.
-func seedTask() Task {
-	return Task{
+func SeedTask() task.Task {
+	return task.Task{
 		Name:  seedName,
 		Roles: []manifest.Role{manifest.RoleRegistry},
-		Where: Reached,
-		Done: func(ctx context.Context, t *Target) (bool, error) {
-			if access, err := t.ownRegistry(); err != nil {
+		Where: task.Reached,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if access, err := ownRegistry(t); err != nil {
 				return false, err
-			} else if !t.run.DryRun {
+			} else if !t.Site.DryRun {
 				// After a start of the host the registry may be running and not serve yet.
-				if err := t.registryAnswers(ctx, access); err != nil {
+				if err := registryAnswers(ctx, t, access); err != nil {
 					return false, err
 				}
 			}
-			return t.seeded(ctx)
+			return Seeded(ctx, t)
 		},
-		Do: func(ctx context.Context, t *Target) error { return t.seed(ctx) },
+		Do: func(ctx context.Context, t *task.Host) error { return seed(ctx, t) },
 	}
 }
 
 // isSeeded tells whether an item belongs into the registry. Files go to hosts over SSH.
 func isSeeded(it bundle.Item) bool { return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart }
 
-func (t *Target) pushOptions() (registry.PushOptions, *http.Transport, error) {
-	access, err := t.ownRegistry()
+func pushOptions(t *task.Host) (registry.PushOptions, *http.Transport, error) {
+	access, err := ownRegistry(t)
 	if err != nil {
 		return registry.PushOptions{}, nil, err
 	}
-	client, err := t.transport(access.ca)
+	client, err := t.Transport(access.CA)
 	if err != nil {
 		return registry.PushOptions{}, nil, err
 	}
 	auth := authn.Anonymous
-	if access.username != "" {
-		auth = authn.FromConfig(authn.AuthConfig{Username: access.username, Password: access.password})
+	if access.Username != "" {
+		auth = authn.FromConfig(authn.AuthConfig{Username: access.Username, Password: access.Password})
 	}
 	o := registry.PushOptions{
-		Registry:  path.Join(access.address, access.prefix),
+		Registry:  path.Join(access.Address, access.Prefix),
 		Select:    isSeeded,
 		Auth:      login{auth},
 		Transport: client,
-		Jobs:      connections,
-		Logger:    t.run.Logger,
+		Jobs:      task.Connections,
+		Logger:    t.Site.Logger,
 		Progress: func(e registry.Event) {
-			t.run.tell(Event{Phase: "install", Task: seedName, Host: t.Name, State: Progress, Bytes: e.Done, Total: e.Total})
+			t.Site.Tell(task.Event{Phase: "install", Task: seedName, Host: t.Name, State: task.Progress, Bytes: e.Done, Total: e.Total})
 		},
-		Harbor: siteRegistryOf(t.run.cluster).projects,
+		Harbor: RegistryOf(t.Site.Cluster).projects,
 	}
 	return o, client, nil
 }
@@ -447,34 +422,19 @@ type login struct{ authn.Authenticator }
 // Resolve returns the login.
 func (l login) Resolve(authn.Resource) (authn.Authenticator, error) { return l.Authenticator, nil }
 
-func (t *Target) seed(ctx context.Context) error {
-	o, client, err := t.pushOptions()
+func seed(ctx context.Context, t *task.Host) error {
+	o, client, err := pushOptions(t)
 	if err != nil {
 		return err
 	}
 	defer client.CloseIdleConnections()
-	_, err = registry.Push(ctx, t.run.Bundle, o)
+	_, err = registry.Push(ctx, t.Site.Bundle, o)
 	return err
 }
 
-// upstreams are the registries that the bundle's images come from, sorted.
-func (r *Site) upstreams() []string {
-	var hosts []string
-	for _, it := range r.items {
-		if it.Kind != bundle.KindImage {
-			continue
-		}
-		if host, _, ok := strings.Cut(it.Ref, "/"); ok {
-			hosts = append(hosts, host)
-		}
-	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts)
-}
-
-// seeded asks the registry for every image and chart. Before there is a registry, a dry run finds none.
-func (t *Target) seeded(ctx context.Context) (bool, error) {
-	o, client, err := t.pushOptions()
+// Seeded asks the registry for every image and chart. Before there is a registry, a dry run finds none.
+func Seeded(ctx context.Context, t *task.Host) (bool, error) {
+	o, client, err := pushOptions(t)
 	if err != nil {
 		return false, err
 	}
@@ -484,8 +444,8 @@ func (t *Target) seeded(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(connections)
-	for _, it := range t.run.items {
+	group.SetLimit(task.Connections)
+	for _, it := range t.Site.Items {
 		if !isSeeded(it) {
 			continue
 		}
@@ -499,15 +459,15 @@ func (t *Target) seeded(ctx context.Context) (bool, error) {
 				err = errAbsent
 			}
 			if err != nil {
-				because(ctx, "the registry lacks %s", it.Ref)
+				task.Because(ctx, "the registry lacks %s", it.Ref)
 			}
 			return err
 		})
 	}
 	err = group.Wait()
 	var refused *transport.Error
-	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || siteRegistryOf(t.run.cluster).hides && isRefused(refused))
-	if missing || errors.Is(err, errAbsent) || err != nil && t.run.DryRun {
+	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || RegistryOf(t.Site.Cluster).hides && isRefused(refused))
+	if missing || errors.Is(err, errAbsent) || err != nil && t.Site.DryRun {
 		return false, nil
 	}
 	return err == nil, err

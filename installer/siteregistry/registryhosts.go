@@ -1,8 +1,7 @@
-package installer
+package siteregistry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,47 +13,35 @@ import (
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Two registry hosts have the same images, because each is seeded from the bundle, and share an address that keepalived gives to
 // one whose registry answers. It is a keepalived of our own: the host's, if it has one, keeps its configuration and its addresses.
 const (
-	registryAddressUnit = "kkbundle-registry-address.service"
-	registryAddressDir  = configDir + "/registry-address"
-	registryAddressCA   = registryAddressDir + "/ca.crt"
+	RegistryAddressUnit = "kkbundle-registry-address.service"
+	RegistryAddressDir  = task.ConfigDir + "/registry-address"
+	registryAddressCA   = RegistryAddressDir + "/ca.crt"
 	// registryMoves is how long the address may take until somebody has it: keepalived waits for three adverts, a second each,
 	// and for the first check.
 	registryMoves = 30 * time.Second
 )
 
-// registryHosts are where the registry is installed.
-func (r *Site) registryHosts() []*Target { return r.withRole(manifest.RoleRegistry) }
-
-// isRegistry tells whether the registry is installed on a host.
-func (r *Site) isRegistry(t *Target) bool {
-	return t == firstOf(r.registryHosts()) || r.isPair() && slices.Contains(r.registryHosts(), t)
-}
-
-// isPair tells whether two registry hosts share an address.
-func (r *Site) isPair() bool { return isPaired(r.cluster) }
-
-func isPaired(c *manifest.Cluster) bool { return c.ImageRegistry.VIP != "" }
-
 // sharedAddress is where hosts reach the registry: the address that two hosts share, or that of the only one.
-func (r *Site) sharedAddress() netip.Addr {
-	if vip, err := netip.ParseAddr(r.cluster.ImageRegistry.VIP); err == nil {
+func sharedAddress(r *task.Site) netip.Addr {
+	if vip, err := netip.ParseAddr(r.Cluster.ImageRegistry.VIP); err == nil {
 		return vip
 	}
-	if t := firstOf(r.registryHosts()); t != nil {
+	if t := task.FirstOf(r.RegistryHosts()); t != nil {
 		return t.IP
 	}
 	return netip.Addr{}
 }
 
 // registryAddress is an address of the registry with its port.
-func (r *Site) registryAddress(a netip.Addr) string {
-	own := siteRegistryOf(r.cluster)
+func registryAddress(r *task.Site, a netip.Addr) string {
+	own := RegistryOf(r.Cluster)
 	switch {
 	case own.standard && a.Is6():
 		return "[" + a.String() + "]"
@@ -66,53 +53,53 @@ func (r *Site) registryAddress(a netip.Addr) string {
 
 // ownRegistry says how the registry on this very host is reached by those who push, whoever has the address that two share. For a
 // host without one it is how all hosts reach it.
-func (t *Target) ownRegistry() (registryAccess, error) {
-	access, err := t.run.access()
-	if err != nil || !t.run.isRegistry(t) {
+func ownRegistry(t *task.Host) (task.RegistryAccess, error) {
+	access, err := t.Site.Access()
+	if err != nil || !t.Site.IsRegistry(t) {
 		return access, err
 	}
-	access.address = t.run.registryAddress(t.IP)
-	s, err := t.run.secrets()
+	access.Address = registryAddress(t.Site, t.IP)
+	s, err := Secrets(t.Site)
 	if err != nil {
 		return access, err
 	}
-	access.registryLogin = siteRegistryOf(t.run.cluster).pusher(s)
+	access.Login = RegistryOf(t.Site.Cluster).pusher(s)
 	return access, nil
 }
 
-// registryAddressTask lets two registry hosts share an address.
-func registryAddressTask() Task {
-	return settle(Task{
+// RegistryAddressTask lets two registry hosts share an address.
+func RegistryAddressTask() task.Task {
+	return task.Settle(task.Task{
 		Name:     "registry-address",
 		Roles:    []manifest.Role{manifest.RoleRegistry},
-		Where:    Reached,
+		Where:    task.Reached,
 		Packages: []string{"keepalived"},
-		Leaves:   Leaves{Units: []string{registryAddressUnit}, Undo: dropRegistryAddress},
+		Leaves:   task.Leaves{Units: []string{RegistryAddressUnit}, Undo: dropRegistryAddress},
 	}, registryAddressSetting)
 }
 
-func registryAddressSetting(ctx context.Context, t *Target) (setting, error) {
-	access, err := t.ownRegistry()
+func registryAddressSetting(ctx context.Context, t *task.Host) (task.Setting, error) {
+	access, err := ownRegistry(t)
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	config, err := t.keepalivedConfig(ctx, net.JoinHostPort(t.IP.String(), strconv.Itoa(siteRegistryOf(t.run.cluster).port)))
+	config, err := keepalivedConfig(ctx, t, net.JoinHostPort(t.IP.String(), strconv.Itoa(RegistryOf(t.Site.Cluster).port)))
 	if err != nil {
-		return setting{}, err
+		return task.Setting{}, err
 	}
-	return setting{
-		files: []textFile{
-			{registryAddressDir + "/keepalived.conf", 0o600, config},
-			{registryAddressCA, 0o644, access.ca},
-			{"/etc/systemd/system/" + registryAddressUnit, 0o644, []byte(registryAddressUnitText)},
+	return task.Setting{
+		Files: []task.File{
+			{Path: RegistryAddressDir + "/keepalived.conf", Mode: 0o600, Data: config},
+			{Path: registryAddressCA, Mode: 0o644, Data: access.CA},
+			{Path: "/etc/systemd/system/" + RegistryAddressUnit, Mode: 0o644, Data: []byte(RegistryAddressUnitText)},
 		},
-		apply: func(ctx context.Context, t *Target) error { return t.hasKeepalived(ctx) },
-		units: []string{registryAddressUnit},
+		Apply: func(ctx context.Context, t *task.Host) error { return hasKeepalived(ctx, t) },
+		Units: []string{RegistryAddressUnit},
 	}, nil
 }
 
-// keepalivedBinary is where Debian's and Red Hat's packages put it.
-const keepalivedBinary = "/usr/sbin/keepalived"
+// KeepalivedBinary is where Debian's and Red Hat's packages put it.
+const KeepalivedBinary = "/usr/sbin/keepalived"
 
 // A PackageMissingError says that a host lacks a program of its operating system.
 type PackageMissingError struct {
@@ -129,12 +116,12 @@ func (e *PackageMissingError) Hint() string {
 	return "build the bundle with packages for the host's distribution (packages: in the manifest), or install the package " + e.Package + " there"
 }
 
-func (t *Target) hasKeepalived(ctx context.Context) error {
-	there, err := t.test(ctx, "test", "-x", keepalivedBinary)
+func hasKeepalived(ctx context.Context, t *task.Host) error {
+	there, err := t.Test(ctx, "test", "-x", KeepalivedBinary)
 	if err != nil || there {
 		return err
 	}
-	return &PackageMissingError{t.Name, keepalivedBinary, "keepalived"}
+	return &PackageMissingError{t.Name, KeepalivedBinary, "keepalived"}
 }
 
 // keepalivedConfig is what one of the hosts announces the address by.
@@ -144,17 +131,17 @@ func (t *Target) hasKeepalived(ctx context.Context) error {
 // Priorities differ, so that two hosts that begin at once agree; the address stays where it is until that host or its registry
 // fails, because each move cuts pulls.
 // https://www.keepalived.org/manpage.html
-func (t *Target) keepalivedConfig(ctx context.Context, own string) ([]byte, error) {
-	vip := t.run.sharedAddress()
-	out, err := t.output(ctx, "ip", "-oneline", "address", "show")
+func keepalivedConfig(ctx context.Context, t *task.Host, own string) ([]byte, error) {
+	vip := sharedAddress(t.Site)
+	out, err := t.Output(ctx, "ip", "-oneline", "address", "show")
 	if err != nil {
 		return nil, err
 	}
-	link := interfaceWith(string(out), vip)
+	link := task.InterfaceWith(string(out), vip)
 	if link == "" {
 		return nil, fmt.Errorf("no interface of %s has a network with the address %s: choose an imageRegistry.vip of the registry hosts' network", t.Name, vip)
 	}
-	all := t.run.registryHosts()
+	all := t.Site.RegistryHosts()
 	var peers []netip.Addr
 	for _, one := range all {
 		if one != t {
@@ -212,7 +199,7 @@ vrrp_instance registry {
 `))
 }
 
-const registryAddressUnitText = hostfile.Mark + `
+const RegistryAddressUnitText = hostfile.Mark + `
 [Unit]
 Description=Address that this cluster's registry hosts share (keepalived)
 Documentation=https://www.keepalived.org/manpage.html
@@ -220,7 +207,7 @@ After=network-online.target
 Wants=network-online.target
 
 [Service]
-ExecStart=` + keepalivedBinary + ` --dont-fork --vrrp --use-file=` + registryAddressDir + `/keepalived.conf --pid=/run/kkbundle-registry-address.pid --vrrp_pid=/run/kkbundle-registry-address.vrrp.pid
+ExecStart=` + KeepalivedBinary + ` --dont-fork --vrrp --use-file=` + RegistryAddressDir + `/keepalived.conf --pid=/run/kkbundle-registry-address.pid --vrrp_pid=/run/kkbundle-registry-address.vrrp.pid
 KillMode=process
 Restart=always
 RestartSec=2
@@ -230,45 +217,45 @@ WantedBy=multi-user.target
 `
 
 // dropRegistryAddress takes the address off the interface where keepalived was ended before it could.
-func dropRegistryAddress(ctx context.Context, t *Target) error {
-	if err := t.removeUnit(ctx, registryAddressUnit); err != nil {
+func dropRegistryAddress(ctx context.Context, t *task.Host) error {
+	if err := t.RemoveUnit(ctx, RegistryAddressUnit); err != nil {
 		return err
 	}
-	vip, err := netip.ParseAddr(t.run.cluster.ImageRegistry.VIP)
+	vip, err := netip.ParseAddr(t.Site.Cluster.ImageRegistry.VIP)
 	if err != nil || !t.Is(manifest.RoleRegistry) {
 		return nil //nolint:nilerr // what is no address was never announced
 	}
-	return t.dropAddress(ctx, vip)
+	return t.DropAddress(ctx, vip)
 }
 
-// registryHoldersTask checks that one of the registry hosts has the address, and that the registry answers there.
-func registryHoldersTask() Task {
-	return Task{
+// RegistryHoldersTask checks that one of the registry hosts has the address, and that the registry answers there.
+func RegistryHoldersTask() task.Task {
+	return task.Task{
 		Name:  "registry-answers",
 		Roles: []manifest.Role{manifest.RoleRegistry},
-		Where: Reached,
-		Do: func(ctx context.Context, t *Target) error {
-			access, err := t.run.access()
+		Where: task.Reached,
+		Do: func(ctx context.Context, t *task.Host) error {
+			access, err := t.Site.Access()
 			if err != nil {
 				return err
 			}
-			return eventually(ctx, registryMoves, func(ctx context.Context) error {
-				if err := t.run.oneHolds(ctx); err != nil {
+			return task.Eventually(ctx, registryMoves, func(ctx context.Context) error {
+				if err := OneHolds(ctx, t.Site); err != nil {
 					return err
 				}
-				return t.registryServes(ctx, access)
+				return registryServes(ctx, t, access)
 			})
 		},
 	}
 }
 
-// oneHolds looks who has the address that the registry hosts share.
-func (r *Site) oneHolds(ctx context.Context) error {
-	vip := r.sharedAddress()
-	hosts := r.connected(manifest.RoleRegistry)
+// OneHolds looks who has the address that the registry hosts share.
+func OneHolds(ctx context.Context, r *task.Site) error {
+	vip := sharedAddress(r)
+	hosts := r.Connected(manifest.RoleRegistry)
 	holds := make([]bool, len(hosts))
-	err := r.onAll(hosts, func(i int, t *Target) error {
-		out, err := t.output(ctx, "ip", "-oneline", "address", "show", "to", netip.PrefixFrom(vip, vip.BitLen()).String())
+	err := r.OnAll(hosts, func(i int, t *task.Host) error {
+		out, err := t.Output(ctx, "ip", "-oneline", "address", "show", "to", netip.PrefixFrom(vip, vip.BitLen()).String())
 		holds[i] = len(strings.TrimSpace(string(out))) > 0
 		return err
 	})
@@ -281,11 +268,11 @@ func (r *Site) oneHolds(ctx context.Context) error {
 			names = append(names, t.Name)
 		}
 	}
-	switch all := len(hosts) == len(r.registryHosts()); {
+	switch all := len(hosts) == len(r.RegistryHosts()); {
 	case len(names) > 1:
 		return &SharedError{Address: vip.String(), Hosts: names}
 	case len(names) == 0 && all:
-		return fmt.Errorf("no registry host has the address %s: see journalctl --unit=%s on them", vip, registryAddressUnit)
+		return fmt.Errorf("no registry host has the address %s: see journalctl --unit=%s on them", vip, RegistryAddressUnit)
 	}
 	return nil
 }
@@ -304,20 +291,4 @@ func (e *SharedError) Error() string {
 // Hint says what to do about it.
 func (e *SharedError) Hint() string {
 	return "let VRRP (IP protocol 112) through between them, in both directions: firewall-cmd --add-rich-rule='rule protocol value=vrrp accept', or what your firewall has for it"
-}
-
-// verifyRegistryTask holds each registry host against the bundle.
-func verifyRegistryTask() Task {
-	return Task{
-		Name:  lookRegistryImages,
-		Roles: []manifest.Role{manifest.RoleRegistry},
-		Where: Reached,
-		Do: func(ctx context.Context, t *Target) error {
-			ok, err := t.seeded(ctx)
-			if err == nil && !ok {
-				err = errors.New("the registry on this host lacks images or charts of the bundle: run install again")
-			}
-			return err
-		},
-	}
 }

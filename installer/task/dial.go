@@ -1,4 +1,4 @@
-package installer
+package task
 
 import (
 	"context"
@@ -14,24 +14,24 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node"
 )
 
-// helper starts kkbundle-node on the host and returns its standard input and output.
-func (t *Target) helper(ctx context.Context, args ...string) *host.Stream {
-	return host.Open(withoutOutput(ctx), t.on, append([]string{host.HelperPath}, args...)...)
+// Helper starts kkbundle-node on the host and returns its standard input and output.
+func (t *Host) Helper(ctx context.Context, args ...string) *host.Stream {
+	return host.Open(WithoutOutput(ctx), t.Conn, append([]string{host.HelperPath}, args...)...)
 }
 
-// dial makes a TCP connection from the host, by the helper and over the session that runs it: only SSH has to get
+// Dial makes a TCP connection from the host, by the helper and over the session that runs it: only SSH has to get
 // through to the host.
-func (t *Target) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	start := func(ctx context.Context, args ...string) io.ReadWriteCloser { return t.helper(ctx, args...) }
+func (t *Host) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	start := func(ctx context.Context, args ...string) io.ReadWriteCloser { return t.Helper(ctx, args...) }
 	return node.Dialer(start)(ctx, network, addr)
 }
 
-// connections is how many connections at a time go through one host.
-const connections = 8
+// Connections is how many Connections at a time go through one host.
+const Connections = 8
 
-// transport returns an HTTP transport whose connections are made on the host and trust these authorities, or those of
+// Transport returns an HTTP Transport whose connections are made on the host and trust these authorities, or those of
 // this machine if there are none.
-func (t *Target) transport(caPEM []byte) (*http.Transport, error) {
+func (t *Host) Transport(caPEM []byte) (*http.Transport, error) {
 	var roots *x509.CertPool
 	if len(caPEM) > 0 {
 		if roots = x509.NewCertPool(); !roots.AppendCertsFromPEM(caPEM) {
@@ -39,11 +39,11 @@ func (t *Target) transport(caPEM []byte) (*http.Transport, error) {
 		}
 	}
 	return &http.Transport{
-		DialContext:         t.dial,
+		DialContext:         t.Dial,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: 30 * time.Second,
-		MaxConnsPerHost:     connections,
-		MaxIdleConnsPerHost: connections,
+		MaxConnsPerHost:     Connections,
+		MaxIdleConnsPerHost: Connections,
 		IdleConnTimeout:     30 * time.Second,
 		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{}, // several connections, not one HTTP/2
 	}, nil

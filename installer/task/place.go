@@ -1,4 +1,4 @@
-package installer
+package task
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// component finds what a need for one item stands for in the bundle; the platform matters for files.
-func (r *Site) component(need manifest.Need, platform string) (bundle.Item, error) {
-	ref, err := catalog.Ref(r.cluster, need, platform)
+// Component finds what a need for one item stands for in the bundle; the platform matters for files.
+func (r *Site) Component(need manifest.Need, platform string) (bundle.Item, error) {
+	ref, err := catalog.Ref(r.Cluster, need, platform)
 	if err != nil {
 		return bundle.Item{}, err
 	}
@@ -31,9 +31,9 @@ func (r *Site) find(need manifest.Need, ref, platform string) (bundle.Item, erro
 	return item, nil
 }
 
-// components finds all that a need stands for in the bundle, as component does. The error joins what is missing.
-func (r *Site) components(need manifest.Need, platform string) ([]bundle.Item, error) {
-	refs, err := catalog.Refs(r.cluster, need, platform)
+// Components finds all that a need stands for in the bundle, as component does. The error joins what is missing.
+func (r *Site) Components(need manifest.Need, platform string) ([]bundle.Item, error) {
+	refs, err := catalog.Refs(r.Cluster, need, platform)
 	if err != nil {
 		return nil, err
 	}
@@ -71,13 +71,13 @@ func (e *MissingError) Hint() string {
 	return "build the bundle again with this cluster file (cluster: in the manifest) and the platforms of all hosts, or give install the cluster file that it was built with"
 }
 
-// filePlan says which content of the bundle goes where on a host. Several members of one archive are one file to send.
-func (r *Site) filePlan(ctx context.Context, t *Target, places []Place) (node.Plan, error) {
+// FilePlan says which content of the bundle goes where on a host. Several members of one archive are one file to send.
+func (r *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan, error) {
 	var plan node.Plan
 	platform := "linux/" + t.Arch
 	var errs []error
 	for _, p := range places {
-		item, err := r.component(manifest.Need{Kind: manifest.ItemFile, Name: p.Component}, platform)
+		item, err := r.Component(manifest.Need{Kind: manifest.ItemFile, Name: p.Component}, platform)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -87,7 +87,7 @@ func (r *Site) filePlan(ctx context.Context, t *Target, places []Place) (node.Pl
 			errs = append(errs, err)
 			continue
 		}
-		r.remember(content.Digest, item)
+		r.Remember(content.Digest, item)
 		if last := len(plan.Files) - 1; p.Member != "" && last >= 0 && plan.Files[last].Digest == content.Digest.String() {
 			plan.Files[last].Unpack = append(plan.Files[last].Unpack, node.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
 			continue
@@ -103,17 +103,17 @@ func (r *Site) filePlan(ctx context.Context, t *Target, places []Place) (node.Pl
 	return plan, errors.Join(errs...)
 }
 
-// opened notes in install.log which item of the bundle is read, so that what an installation used can be compared with
+// Opened notes in install.log which item of the bundle is read, so that what an installation used can be compared with
 // what the tasks declare.
-func (r *Site) opened(ctx context.Context, who, item string) {
-	r.note(ctx, who, "opened in the bundle: "+item)
+func (r *Site) Opened(ctx context.Context, who, item string) {
+	r.Note(ctx, who, "opened in the bundle: "+item)
 }
 
 // errLooking stops a helper that asks for content while we only look.
 var errLooking = errors.New("only looking")
 
-// isDone reports whether a task has nothing to do on a host.
-func (r *Site) isDone(ctx context.Context, task Task, t *Target) (bool, error) {
+// IsDone reports whether a task has nothing to do on a host.
+func (r *Site) IsDone(ctx context.Context, task Task, t *Host) (bool, error) {
 	if ok, err := r.placed(ctx, t, task.Files); err != nil || !ok {
 		return false, err
 	}
@@ -121,9 +121,9 @@ func (r *Site) isDone(ctx context.Context, task Task, t *Target) (bool, error) {
 }
 
 // placed tells whether a host has all files, each with the content that the bundle has for it.
-func (r *Site) placed(ctx context.Context, t *Target, places []Place) (bool, error) {
+func (r *Site) placed(ctx context.Context, t *Host, places []Place) (bool, error) {
 	err := r.send(ctx, t, places, func(_ context.Context, d string, _ int64) (io.ReadCloser, error) {
-		because(ctx, "it lacks the %s, or has another", r.itemOf(digest.Digest(d)))
+		Because(ctx, "it lacks the %s, or has another", r.ItemOf(digest.Digest(d)))
 		return nil, errLooking
 	})
 	if errors.Is(err, errLooking) {
@@ -132,30 +132,30 @@ func (r *Site) placed(ctx context.Context, t *Target, places []Place) (bool, err
 	return err == nil, err
 }
 
-// place puts files of the bundle on a host, those that it lacks.
-func (r *Site) place(ctx context.Context, t *Target, places []Place, e Event) error {
+// Place puts files of the bundle on a host, those that it lacks.
+func (r *Site) Place(ctx context.Context, t *Host, places []Place, e Event) error {
 	return r.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
-		r.opened(ctx, t.Name, r.itemOf(digest.Digest(d)))
+		r.Opened(ctx, t.Name, r.ItemOf(digest.Digest(d)))
 		size, _ := r.Bundle.Stat(digest.Digest(d))
 		blob, err := r.Bundle.Blob(ctx, digest.Digest(d), offset)
 		if err != nil {
 			return nil, err
 		}
 		e.Total += size - offset
-		return &metered{ReadCloser: blob, run: r, event: &e}, nil
+		return &MeteredReader{ReadCloser: blob, Run: r, Event: &e}, nil
 	})
 }
 
 // send offers files to a host and sends what open returns for what it lacks.
-func (r *Site) send(ctx context.Context, t *Target, places []Place, open node.Opener) (err error) {
+func (r *Site) send(ctx context.Context, t *Host, places []Place, open node.Opener) (err error) {
 	if len(places) == 0 {
 		return nil
 	}
-	plan, err := r.filePlan(ctx, t, places)
+	plan, err := r.FilePlan(ctx, t, places)
 	if err != nil {
 		return err
 	}
-	receiver := t.helper(ctx, "receive")
+	receiver := t.Helper(ctx, "receive")
 	defer func() {
 		if closeErr := receiver.Close(); err == nil { // a failure of the conversation says more than how it ended
 			err = closeErr
@@ -165,30 +165,30 @@ func (r *Site) send(ctx context.Context, t *Target, places []Place, open node.Op
 	return err
 }
 
-// metered reports how much was read.
-type metered struct {
+// MeteredReader reports how much was read.
+type MeteredReader struct {
 	io.ReadCloser
-	run   *Site
-	event *Event
+	Run   *Site
+	Event *Event
 	last  int64
 }
 
-func (m *metered) Read(p []byte) (int, error) {
+func (m *MeteredReader) Read(p []byte) (int, error) {
 	n, err := m.ReadCloser.Read(p)
-	m.event.Bytes += int64(n)
+	m.Event.Bytes += int64(n)
 	const step = 4 << 20
-	if m.event.Bytes-m.last >= step || errors.Is(err, io.EOF) {
-		m.last = m.event.Bytes
-		e := *m.event
+	if m.Event.Bytes-m.last >= step || errors.Is(err, io.EOF) {
+		m.last = m.Event.Bytes
+		e := *m.Event
 		e.State = Progress
-		m.run.tell(e)
+		m.Run.Tell(e)
 	}
 	return n, err
 }
 
 // bundled returns the digests of the content that a task places on a host.
-func (r *Site) bundled(ctx context.Context, t *Target, places []Place) ([]string, error) {
-	plan, err := r.filePlan(ctx, t, places)
+func (r *Site) bundled(ctx context.Context, t *Host, places []Place) ([]string, error) {
+	plan, err := r.FilePlan(ctx, t, places)
 	if err != nil {
 		return nil, err
 	}
@@ -198,3 +198,6 @@ func (r *Site) bundled(ctx context.Context, t *Target, places []Place) ([]string
 	}
 	return digests, nil
 }
+
+// MaxManifest bounds the manifests of images.
+const MaxManifest = 4 << 20

@@ -1,4 +1,4 @@
-package installer
+package task
 
 import (
 	"context"
@@ -16,16 +16,16 @@ type reasons struct {
 
 type reasonsKey struct{}
 
-// withReasons returns a context under which because is heard.
-func withReasons(ctx context.Context) (context.Context, *reasons) {
+// WithReasons returns a context under which because is heard.
+func WithReasons(ctx context.Context) (context.Context, *reasons) {
 	r := new(reasons)
 	return context.WithValue(ctx, reasonsKey{}, r), r
 }
 
-// because says why a task is not done: what is missing, differs or does not run. A Done that returns false says it, for a
+// Because says why a task is not done: what is missing, differs or does not run. A Done that returns false says it, for a
 // dry run and for those who wonder why something was changed again. It must not have secrets in it. Elsewhere it does
 // nothing.
-func because(ctx context.Context, format string, args ...any) {
+func Because(ctx context.Context, format string, args ...any) {
 	r, ok := ctx.Value(reasonsKey{}).(*reasons)
 	if !ok {
 		return
@@ -38,18 +38,18 @@ func because(ctx context.Context, format string, args ...any) {
 	}
 }
 
-// becauseOf says what is wrong with a file, or what the stamp of a setting stands for.
-func becauseOf(ctx context.Context, file string, there bool) {
-	stamp := strings.HasPrefix(file, stampDir+"/") || strings.HasPrefix(file, provisionDir+"/")
+// BecauseOf says what is wrong with a file, or what the stamp of a setting stands for.
+func BecauseOf(ctx context.Context, file string, there bool) {
+	stamp := strings.HasPrefix(file, StampDir+"/") || strings.HasPrefix(file, ProvisionDir+"/")
 	switch {
 	case stamp && there:
-		because(ctx, "what it is made from has changed")
+		Because(ctx, "what it is made from has changed")
 	case stamp:
-		because(ctx, "it was not applied yet")
+		Because(ctx, "it was not applied yet")
 	case there:
-		because(ctx, "%s is different", file)
+		Because(ctx, "%s is different", file)
 	default:
-		because(ctx, "%s is missing", file)
+		Because(ctx, "%s is missing", file)
 	}
 }
 
@@ -67,8 +67,8 @@ func (r *reasons) String() string {
 	return text
 }
 
-// lineDifference says in short which lines one text lacks and another has.
-func lineDifference(have, want []byte) string {
+// LineDifference says in short which lines one text lacks and another has.
+func LineDifference(have, want []byte) string {
 	lacks, extra := linesOnlyIn(want, have), linesOnlyIn(have, want)
 	var parts []string
 	if len(lacks) > 0 {
@@ -84,6 +84,6 @@ func lineDifference(have, want []byte) string {
 func linesOnlyIn(one, other []byte) []string {
 	known := strings.Split(string(other), "\n")
 	return slices.DeleteFunc(strings.Split(string(one), "\n"), func(line string) bool {
-		return slices.Contains(known, line) || strings.HasPrefix(line, blockBegin) || strings.HasPrefix(line, blockEnd)
+		return slices.Contains(known, line) || strings.HasPrefix(line, BlockBegin) || strings.HasPrefix(line, BlockEnd)
 	})
 }

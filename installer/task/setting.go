@@ -1,4 +1,4 @@
-package installer
+package task
 
 import (
 	"context"
@@ -12,32 +12,32 @@ import (
 
 // Directories on hosts that belong to an installation. Reset removes them.
 const (
-	stateDir  = "/var/lib/kkbundle"
-	configDir = "/etc/kkbundle"
-	// stampDir says which settings are in force: a file written but not applied, because the run was interrupted
+	StateDir  = "/var/lib/kkbundle"
+	ConfigDir = "/etc/kkbundle"
+	// StampDir says which settings are in force: a file written but not applied, because the run was interrupted
 	// between the two, has no stamp.
-	stampDir = stateDir + "/applied"
-	// beforeDir has what Reset puts back.
-	beforeDir = stateDir + "/before"
+	StampDir = StateDir + "/applied"
+	// BeforeDir has what Reset puts back.
+	BeforeDir = StateDir + "/before"
 )
 
-// A setting is a state of a host: files, and the commands that bring them into force.
-type setting struct {
-	files []textFile
+// A Setting is a state of a host: files, and the commands that bring them into force.
+type Setting struct {
+	Files []File
 	// apply runs after the files are written.
-	apply func(ctx context.Context, t *Target) error
+	Apply func(ctx context.Context, t *Host) error
 	// units must be running and enabled; they are enabled and restarted after apply.
-	units []string
+	Units []string
 	// holds, if set, looks at what the files bring about and something else may have undone.
-	holds func(ctx context.Context, t *Target) (bool, error)
+	Holds func(ctx context.Context, t *Host) (bool, error)
 	// ready, if set, waits until what was started works.
-	ready func(ctx context.Context, t *Target) error
+	Ready func(ctx context.Context, t *Host) error
 }
 
-// settle completes a task that makes a setting: the setting is in force if the files are as they shall be, among them
+// Settle completes a task that makes a setting: the setting is in force if the files are as they shall be, among them
 // a stamp that was written after everything was applied, and what they bring about is so: the units are running.
-func settle(task Task, want func(ctx context.Context, t *Target) (setting, error)) Task {
-	task.Done = func(ctx context.Context, t *Target) (bool, error) {
+func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error)) Task {
+	task.Done = func(ctx context.Context, t *Host) (bool, error) {
 		s, err := want(ctx, t)
 		if err != nil {
 			return false, err
@@ -46,25 +46,25 @@ func settle(task Task, want func(ctx context.Context, t *Target) (setting, error
 		if err != nil {
 			return false, err
 		}
-		if ok, err := t.has(ctx, append(s.files, stamp)...); err != nil || !ok {
+		if ok, err := t.HasFiles(ctx, append(s.Files, stamp)...); err != nil || !ok {
 			return false, err
 		}
-		if s.holds != nil {
-			if ok, err := s.holds(ctx, t); err != nil || !ok {
-				because(ctx, "what it brings about is not so any more")
+		if s.Holds != nil {
+			if ok, err := s.Holds(ctx, t); err != nil || !ok {
+				Because(ctx, "what it brings about is not so any more")
 				return false, err
 			}
 		}
-		if len(s.units) == 0 {
+		if len(s.Units) == 0 {
 			return true, nil
 		}
-		ok, err := t.test(ctx, append([]string{"systemctl", "is-active", "--quiet"}, s.units...)...)
+		ok, err := t.Test(ctx, append([]string{"systemctl", "is-active", "--quiet"}, s.Units...)...)
 		if !ok {
-			because(ctx, "%s does not run", strings.Join(s.units, " or "))
+			Because(ctx, "%s does not run", strings.Join(s.Units, " or "))
 		}
 		return ok, err
 	}
-	task.Do = func(ctx context.Context, t *Target) error {
+	task.Do = func(ctx context.Context, t *Host) error {
 		s, err := want(ctx, t)
 		if err != nil {
 			return err
@@ -73,71 +73,74 @@ func settle(task Task, want func(ctx context.Context, t *Target) (setting, error
 		if err != nil {
 			return err
 		}
-		if err := t.write(ctx, s.files...); err != nil {
+		if err := t.Write(ctx, s.Files...); err != nil {
 			return err
 		}
 		if err := t.bringIntoForce(ctx, s); err != nil {
 			return err
 		}
-		return t.write(ctx, stamp)
+		return t.Write(ctx, stamp)
 	}
 	return task
 }
 
-func (t *Target) bringIntoForce(ctx context.Context, s setting) error {
-	if s.apply != nil {
-		if err := s.apply(ctx, t); err != nil {
+func (t *Host) bringIntoForce(ctx context.Context, s Setting) error {
+	if s.Apply != nil {
+		if err := s.Apply(ctx, t); err != nil {
 			return err
 		}
 	}
-	for _, unit := range s.units {
+	for _, unit := range s.Units {
 		if err := t.startUnit(ctx, unit); err != nil {
 			return err
 		}
 	}
-	if s.ready == nil {
+	if s.Ready == nil {
 		return nil
 	}
-	return s.ready(ctx, t)
+	return s.Ready(ctx, t)
 }
 
 // startUnit enables and restarts a unit. Where that fails, the reason is in the unit's own log.
-func (t *Target) startUnit(ctx context.Context, unit string) error {
-	if err := t.systemctl(ctx, "daemon-reload"); err != nil {
+func (t *Host) startUnit(ctx context.Context, unit string) error {
+	if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	if err := t.systemctl(ctx, "enable", unit); err != nil {
+	if err := t.Systemctl(ctx, "enable", unit); err != nil {
 		return err
 	}
-	if err := t.systemctl(ctx, "restart", unit); err != nil {
-		return t.withUnitLog(ctx, unit, err)
+	if err := t.Systemctl(ctx, "restart", unit); err != nil {
+		return t.WithUnitLog(ctx, unit, err)
 	}
 	return nil
 }
 
-// withUnitLog adds the end of a unit's log to an error.
-func (t *Target) withUnitLog(ctx context.Context, unit string, err error) error {
-	out, logErr := t.output(context.WithoutCancel(ctx), "journalctl", "--no-pager", "--lines=15", "--output=cat", "--unit="+unit)
+// WithUnitLog adds the end of a unit's log to an error.
+func (t *Host) WithUnitLog(ctx context.Context, unit string, err error) error {
+	out, logErr := t.Output(context.WithoutCancel(ctx), "journalctl", "--no-pager", "--lines=15", "--output=cat", "--unit="+unit)
 	if logErr != nil || len(out) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w\nlog of %s:\n%s", err, unit, t.run.mask.mask(string(out)))
+	return fmt.Errorf("%w\nlog of %s:\n%s", err, unit, t.Site.Mask.Mask(string(out)))
 }
 
 // stamp is the file that says that a task's setting is in force, with these files and this content from the bundle.
-func (t *Target) stamp(ctx context.Context, task Task, s setting) (textFile, error) {
+func (t *Host) stamp(ctx context.Context, task Task, s Setting) (File, error) {
 	sum := sha256.New()
-	for _, f := range s.files {
-		fmt.Fprintf(sum, "%s %o %d\n", f.path, f.mode, len(f.data))
-		sum.Write(f.data)
+	for _, f := range s.Files {
+		fmt.Fprintf(sum, "%s %o %d\n", f.Path, f.Mode, len(f.Data))
+		sum.Write(f.Data)
 	}
-	digests, err := t.run.bundled(ctx, t, task.Files)
+	digests, err := t.Site.bundled(ctx, t, task.Files)
 	if err != nil {
-		return textFile{}, err
+		return File{}, err
 	}
 	for _, d := range digests {
 		_, _ = io.WriteString(sum, d+"\n")
 	}
 	data := hex.EncodeToString(sum.Sum(nil)) + "\n"
-	return textFile{path: path.Join(stampDir, task.Name), mode: 0o600, data: []byte(data)}, nil
+	return File{Path: path.Join(StampDir, task.Name), Mode: 0o600, Data: []byte(data)}, nil
 }
+
+// ProvisionDir has the receipts of steps that were taken.
+const ProvisionDir = StateDir + "/provision"

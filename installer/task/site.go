@@ -1,4 +1,4 @@
-package installer
+package task
 
 import (
 	"context"
@@ -21,29 +21,29 @@ type Site struct {
 	Consent
 	Output
 	// cluster has its defaults filled in; on returns the cluster as it is on one host.
-	cluster *manifest.Cluster
-	on      func(manifest.Host) (*manifest.Cluster, error)
+	Cluster   *manifest.Cluster
+	ClusterOn func(manifest.Host) (*manifest.Cluster, error)
 	// targets are the inventory's hosts with a role, in its order.
-	targets []*Target
+	Hosts []*Host
 	// lead returns the control plane that speaks for the cluster, nil before it is known; endpoint returns the
 	// endpoint that it was made with, "" if it is not a node.
-	lead     func() *Target
-	madeWith func() string
-	scope    Scope
-	rule     ClusterRule
+	Lead     func() *Host
+	MadeWith func() string
+	Scope    Scope
+	Rule     ClusterRule
 	// dir is the cluster's work directory on the deploy machine.
-	dir *workDir
+	Dir *WorkDir
 	// demands are the cluster's needs from a bundle with the roles of the hosts that have them.
-	demands  []manifest.Demand
-	packages *rolePackages
+	Demands  []manifest.Demand
+	Packages *RolePackages
 	// distribution is the cluster's; registry returns how hosts reach the registry that they pull from.
-	distribution clusterDistribution
-	registry     func(*Site) (registryAccess, error)
-	verified     *verification
+	Distribution Distribution
+	Registry     func(*Site) (RegistryAccess, error)
+	Verified     *Verification
 	// parallel is the number of hosts that are worked on at the same time.
-	parallel int
+	Parallel int
 	// precheck looks at all hosts and returns an error if the run cannot succeed.
-	precheck func(ctx context.Context) error
+	Precheck func(ctx context.Context) error
 	// Now is the clock by which certificates are made.
 	Now func() time.Time
 }
@@ -73,10 +73,10 @@ type Consent struct {
 // Output is where a step's words go.
 type Output struct {
 	// tell reports an event, note writes a line about a host into install.log.
-	tell func(Event)
-	note func(ctx context.Context, host, text string)
+	Tell func(Event)
+	Note func(ctx context.Context, host, text string)
 	// mask removes secrets from text.
-	mask *masker
+	Mask *Masker
 	// Logger gets details.
 	Logger *slog.Logger
 }
@@ -117,41 +117,41 @@ func (s Scope) Includes(name string) bool { return s.Whole() || slices.Contains(
 // With returns a site that differs by change. It has hosts of its own, which share their connections with the old ones.
 func (s *Site) With(change func(*Site)) *Site {
 	next := *s
-	next.targets = nil
-	for _, t := range s.targets {
+	next.Hosts = nil
+	for _, t := range s.Hosts {
 		h := *t
-		h.run = &next
-		next.targets = append(next.targets, &h)
+		h.Site = &next
+		next.Hosts = append(next.Hosts, &h)
 	}
 	change(&next)
 	return &next
 }
 
-// firstControlPlane is where the cluster begins, and where kubectl runs: the lead, else the first of the inventory.
-func (s *Site) firstControlPlane() *Target {
-	if s.lead != nil {
-		if t := s.lead(); t != nil {
+// FirstControlPlane is where the cluster begins, and where kubectl runs: the lead, else the first of the inventory.
+func (s *Site) FirstControlPlane() *Host {
+	if s.Lead != nil {
+		if t := s.Lead(); t != nil {
 			return t
 		}
 	}
-	return s.withRole(manifest.RoleControlPlane)[0]
+	return s.WithRole(manifest.RoleControlPlane)[0]
 }
 
 // endpointMade returns the endpoint that the cluster was made with, "" if that is not known.
 func (s *Site) endpointMade() string {
-	if s.madeWith == nil {
+	if s.MadeWith == nil {
 		return ""
 	}
-	return s.madeWith()
+	return s.MadeWith()
 }
 
-// access returns how hosts reach the registry that they pull from.
-func (s *Site) access() (registryAccess, error) { return s.registry(s) }
+// Access returns how hosts reach the registry that they pull from.
+func (s *Site) Access() (RegistryAccess, error) { return s.Registry(s) }
 
-// withRole returns the hosts that have one of the roles; every host if none is named.
-func (s *Site) withRole(roles ...manifest.Role) []*Target {
-	var list []*Target
-	for _, t := range s.targets {
+// WithRole returns the hosts that have one of the roles; every host if none is named.
+func (s *Site) WithRole(roles ...manifest.Role) []*Host {
+	var list []*Host
+	for _, t := range s.Hosts {
 		if len(roles) == 0 || slices.ContainsFunc(roles, t.Is) {
 			list = append(list, t)
 		}
@@ -159,37 +159,37 @@ func (s *Site) withRole(roles ...manifest.Role) []*Target {
 	return list
 }
 
-// connected returns those of the hosts with one of the roles that this run is connected to.
-func (s *Site) connected(roles ...manifest.Role) []*Target {
-	return slices.DeleteFunc(s.withRole(roles...), func(t *Target) bool { return t.on == nil })
+// Connected returns those of the hosts with one of the roles that this run is Connected to.
+func (s *Site) Connected(roles ...manifest.Role) []*Host {
+	return slices.DeleteFunc(s.WithRole(roles...), func(t *Host) bool { return t.Conn == nil })
 }
 
-// target returns the host of this name; nil if there is none.
-func (s *Site) target(name string) *Target {
-	i := slices.IndexFunc(s.targets, func(t *Target) bool { return t.Name == name })
+// Target returns the host of this name; nil if there is none.
+func (s *Site) Target(name string) *Host {
+	i := slices.IndexFunc(s.Hosts, func(t *Host) bool { return t.Name == name })
 	if i < 0 {
 		return nil
 	}
-	return s.targets[i]
+	return s.Hosts[i]
 }
 
-// isWanted reports whether this run works on a host for its own sake. It does not any more when a task has failed there.
-func (s *Site) isWanted(t *Target) bool {
-	return !t.fell && !(s.scope.Sparing && t.failure != nil) && s.scope.Includes(t.Name)
+// IsWanted reports whether this run works on a host for its own sake. It does not any more when a task has failed there.
+func (s *Site) IsWanted(t *Host) bool {
+	return !t.Failed && !(s.Scope.Sparing && t.Err != nil) && s.Scope.Includes(t.Name)
 }
 
-// leftOut reports whether the run goes on without the host: a task has failed on it, or it is down and can be spared.
+// LeftOut reports whether the run goes on without the host: a task has failed on it, or it is down and can be spared.
 // Its failure was reported, and nothing waits for the host.
-func (s *Site) leftOut(name string) bool {
-	t := s.target(name)
-	return t != nil && (t.fell || t.failure != nil)
+func (s *Site) LeftOut(name string) bool {
+	t := s.Target(name)
+	return t != nil && (t.Failed || t.Err != nil)
 }
 
-// onAll does something on several hosts at a time and joins the errors. One host's failure does not stop the others.
-func (s *Site) onAll(targets []*Target, do func(i int, t *Target) error) error {
+// OnAll does something on several hosts at a time and joins the errors. One host's failure does not stop the others.
+func (s *Site) OnAll(targets []*Host, do func(i int, t *Host) error) error {
 	errs := make([]error, len(targets))
 	var group errgroup.Group
-	group.SetLimit(s.parallel)
+	group.SetLimit(s.Parallel)
 	for i, t := range targets {
 		group.Go(func() error {
 			errs[i] = do(i, t)
@@ -200,10 +200,19 @@ func (s *Site) onAll(targets []*Target, do func(i int, t *Target) error) error {
 	return errors.Join(errs...)
 }
 
-// firstOf returns the first host; nil if there is none.
-func firstOf(targets []*Target) *Target {
+// FirstOf returns the first host; nil if there is none.
+func FirstOf(targets []*Host) *Host {
 	if len(targets) == 0 {
 		return nil
 	}
 	return targets[0]
 }
+
+// A KeepError says why a node cannot be deleted.
+type KeepError struct{ Host, Reason, Advice string }
+
+// Error names the host and the reason.
+func (e *KeepError) Error() string { return e.Host + " cannot be deleted: " + e.Reason }
+
+// Hint says what to do about it.
+func (e *KeepError) Hint() string { return e.Advice }

@@ -1,4 +1,4 @@
-package installer
+package task
 
 import (
 	"sync"
@@ -13,18 +13,18 @@ type Source struct {
 	// Bundle is nil where the run needs none.
 	Bundle *bundle.Reader
 	// items are the bundle's.
-	items []bundle.Item
+	Items []bundle.Item
 	// offered names the items whose content hosts were offered.
 	offered *offered
 	// repositories are what hosts get packages from.
-	repositories *osRepositories
+	Repositories *PackageRepositories
 }
 
 // NewSource returns the source for a bundle, which may be nil.
 func NewSource(b *bundle.Reader) Source {
-	s := Source{Bundle: b, offered: &offered{names: map[digest.Digest]string{}}, repositories: new(osRepositories)}
+	s := Source{Bundle: b, offered: &offered{names: map[digest.Digest]string{}}, Repositories: new(PackageRepositories)}
 	if b != nil {
-		s.items = b.Index().Items
+		s.Items = b.Index().Items
 	}
 	return s
 }
@@ -35,15 +35,15 @@ type offered struct {
 	names map[digest.Digest]string
 }
 
-// remember keeps which item has a content.
-func (s Source) remember(content digest.Digest, item bundle.Item) {
+// Remember keeps which item has a content.
+func (s Source) Remember(content digest.Digest, item bundle.Item) {
 	s.offered.mu.Lock()
 	defer s.offered.mu.Unlock()
 	s.offered.names[content] = item.Kind + " " + item.Ref
 }
 
-// itemOf returns the kind and reference of the item with a content.
-func (s Source) itemOf(content digest.Digest) string {
+// ItemOf returns the kind and reference of the item with a content.
+func (s Source) ItemOf(content digest.Digest) string {
 	s.offered.mu.Lock()
 	defer s.offered.mu.Unlock()
 	return s.offered.names[content]

@@ -6,19 +6,14 @@
 //
 // Everything on hosts is a plain command that an operator can read in install.log and repeat by hand, or a call of
 // kkbundle-node, the helper that is put on every host.
-package installer
+package task
 
 import (
 	"context"
 	"io/fs"
-	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -39,8 +34,8 @@ const (
 	Reached
 )
 
-// executable is the mode of programs.
-const executable = 0o755
+// Executable is the mode of programs.
+const Executable = 0o755
 
 // A Place is where a file of the bundle goes on a host: the whole file, or one member of an archive.
 type Place struct {
@@ -62,7 +57,7 @@ type Task struct {
 	// Images and Charts are the catalog's names of what must be in the registry or the bundle for this task to succeed.
 	Images, Charts []string
 	// Packages say what the hosts' operating systems must have for this task to succeed, by the catalog's names for what
-	// packages are for. The task os-packages installs them; PackagesOf is what a bundle carries.
+	// packages are for. The task os-packages installs them; installer.PackagesOf is what a bundle carries.
 	Packages []string
 	// Leaves is what the task makes on hosts beside Files.
 	Leaves Leaves
@@ -78,9 +73,9 @@ type Task struct {
 	// added or deleted.
 	Follows bool
 	// Done only looks, and says with because what it misses. A task without it is a check: it changes nothing that lasts, and runs every time but in a dry run.
-	Done func(ctx context.Context, t *Target) (bool, error)
+	Done func(ctx context.Context, t *Host) (bool, error)
 	// Do makes it so.
-	Do func(ctx context.Context, t *Target) error
+	Do func(ctx context.Context, t *Host) error
 }
 
 // Leaves is what Reset takes away of what a task has made, on hosts where an installation has left its stamps.
@@ -94,11 +89,11 @@ type Leaves struct {
 	// Links are network interfaces.
 	Links []string
 	// Undo, if set, does what a list cannot say, before everything else of the task. It has to be rerun-safe.
-	Undo func(ctx context.Context, t *Target) error
+	Undo func(ctx context.Context, t *Host) error
 }
 
-// once tells whether the task is done for the whole cluster, so that nothing goes on without it.
-func (t Task) once() bool { return t.Where == First || t.Where == Reached }
+// Once tells whether the task is done for the whole cluster, so that nothing goes on without it.
+func (t Task) Once() bool { return t.Where == First || t.Where == Reached }
 
 // Needs returns what the task needs from a bundle.
 func (t Task) Needs() []manifest.Need {
@@ -119,60 +114,6 @@ func (t Task) Needs() []manifest.Need {
 type Phase struct {
 	Name  string
 	Tasks []Task
-}
-
-// A TaskSelection says which tasks run, and on which hosts.
-type TaskSelection struct {
-	// Phases, if any, are the only phases that run; Limit, if any, the only hosts on which tasks of several hosts run.
-	Phases, Limit []string
-	// From is the phase or the task that the run begins with; Tags, if any, are the names or groups of the only tasks that
-	// run, see TagGroups.
-	From string
-	Tags []string
-}
-
-// PrecheckOptions say how hosts are judged.
-type PrecheckOptions struct {
-	// Rules are exceptions from the levels of prechecks; nil has none.
-	Rules *manifest.PrecheckRules
-	// Selection is which checks Precheck is wanted for. Its report has all of them, but what takes long is not looked at for
-	// others.
-	Selection precheck.Selection
-	// Known is told what is known about all hosts before it is evaluated, Judged the report; nil is told nothing.
-	Known  func(precheck.Input) error
-	Judged func(precheck.Report)
-	// Recorded is where Precheck takes facts from, instead of asking hosts; nil asks.
-	Recorded *precheck.Recording
-}
-
-// Options says what is installed, where and how.
-type Options struct {
-	Cluster   *manifest.Cluster
-	Inventory *manifest.Inventory
-	// Bundle is where everything comes from. Reset does not need it.
-	Bundle *bundle.Reader
-	// WorkDir is a directory on this machine that belongs to this cluster. It is made, with mode 0700, and holds
-	// certificates, credentials, admin.conf and install.log.
-	WorkDir string
-	Inputs
-	Consent
-	TaskSelection
-	PrecheckOptions
-	// Dial connects to a host as root.
-	Dial func(ctx context.Context, h manifest.Host) (host.Host, error)
-	// Helper returns kkbundle-node for a Linux architecture in Go's spelling.
-	Helper func(arch string) ([]byte, error)
-	// Hosts is how many hosts are worked on at the same time; 0 means 20.
-	Hosts int
-	// StallLimit is how long a command on a host may do nothing that can be seen before it is ended; 0 means the constant of
-	// that name.
-	StallLimit time.Duration
-	// Progress is called with every event, one at a time.
-	Progress func(Event)
-	// Logger gets details; nil discards them.
-	Logger *slog.Logger
-	// Now is the clock that certificates are made by; nil is the real one.
-	Now func() time.Time
 }
 
 // A State says what became of a task on a host.
@@ -206,34 +147,3 @@ type Event struct {
 	Bytes    int64         `json:"bytes,omitempty"` // how many of Total have been sent
 	Total    int64         `json:"total,omitempty"`
 }
-
-// A Report says what a run did.
-type Report struct {
-	// Changed counts the tasks on hosts that changed something; in a dry run, that would.
-	Changed int
-	// Done counts the tasks on hosts that found nothing to do, and the checks that passed.
-	Done     int
-	Duration time.Duration
-	// Kubeconfig is the path of the administrator's kubeconfig in the work directory, if there is one.
-	Kubeconfig string
-	// Log is the path of install.log, Page that of the run's report, which a dry run does not write.
-	Log, Page string
-}
-
-// A TaskError says which task failed on which host.
-type TaskError struct {
-	Phase, Task, Host string
-	Err               error
-}
-
-// Error returns the host, the task and the reason, which ends with what a failed command printed last.
-func (e *TaskError) Error() string {
-	if e.Host == "" {
-		return e.Phase + " " + e.Task + ": " + e.Err.Error()
-	}
-	reason := strings.TrimPrefix(e.Err.Error(), e.Host+": ") // a command's error names its host, too
-	return e.Host + ": " + e.Phase + " " + e.Task + ": " + reason
-}
-
-// Unwrap returns the reason.
-func (e *TaskError) Unwrap() error { return e.Err }

@@ -1,4 +1,4 @@
-package installer
+package task
 
 import (
 	"crypto/rand"
@@ -18,37 +18,37 @@ import (
 
 // Names in the work directory.
 const (
-	caCertFile         = "pki/ca.crt"
+	CACertFile         = "pki/ca.crt"
 	caKeyFile          = "pki/ca.key"
-	registryCertFile   = "pki/registry.crt"
-	registryKeyFile    = "pki/registry.key"
-	registryPassFile   = "registry/password"
-	registryHashFile   = "registry/htpasswd"
-	registrySecretFile = "registry/http-secret"
-	harborAdminFile    = "registry/harbor-admin"
-	harborDatabaseFile = "registry/harbor-database"
-	harborRobotFile    = "registry/harbor-robot"
-	adminConfFile      = "admin.conf"
+	RegistryCertFile   = "pki/registry.crt"
+	RegistryKeyFile    = "pki/registry.key"
+	RegistryPassFile   = "registry/password"
+	RegistryHashFile   = "registry/htpasswd"
+	RegistrySecretFile = "registry/http-secret"
+	HarborAdminFile    = "registry/harbor-admin"
+	HarborDatabaseFile = "registry/harbor-database"
+	HarborRobotFile    = "registry/harbor-robot"
+	AdminConfFile      = "admin.conf"
 	lockFile           = "lock"
-	logFile            = "install.log"
+	LogFile            = "install.log"
 )
 
-// A workDir is the directory on the deploy machine that belongs to one cluster: what only exists there is its secrets,
+// A WorkDir is the directory on the deploy machine that belongs to one cluster: what only exists there is its secrets,
 // which a lost directory makes anew, and admin.conf, which is fetched again.
-type workDir struct {
+type WorkDir struct {
 	path string
-	root *os.Root
+	Root *os.Root
 	// volatile keeps new files in memory, for dry runs.
 	volatile map[string][]byte
 	// making guards the making of secrets.
-	making sync.Mutex
+	Making sync.Mutex
 	// held is the locked lock file.
 	held *os.File
 }
 
-// openWorkDir opens or makes a work directory. It must not be open to others, nor belong to them, because it has private
+// OpenWorkDir opens or makes a work directory. It must not be open to others, nor belong to them, because it has private
 // keys.
-func openWorkDir(path string, dryRun bool) (*workDir, error) {
+func OpenWorkDir(path string, dryRun bool) (*WorkDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
@@ -56,7 +56,7 @@ func openWorkDir(path string, dryRun bool) (*workDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
-	w := &workDir{path: path, root: root}
+	w := &WorkDir{path: path, Root: root}
 	if err := w.check(); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
@@ -67,8 +67,8 @@ func openWorkDir(path string, dryRun bool) (*workDir, error) {
 }
 
 // check looks at what was opened, and not at its name again.
-func (w *workDir) check() error {
-	info, err := w.root.Stat(".")
+func (w *WorkDir) check() error {
+	info, err := w.Root.Stat(".")
 	if err != nil {
 		return fmt.Errorf("work directory: %w", err)
 	}
@@ -83,18 +83,18 @@ func (w *workDir) check() error {
 	return nil
 }
 
-// lock keeps other runs out for as long as the directory is open; the error is a *LockedError if one is at work. Two runs
+// Lock keeps other runs out for as long as the directory is open; the error is a *LockedError if one is at work. Two runs
 // would make two certificate authorities and fetch each other's credentials.
-func (w *workDir) lock(o owner) (err error) {
-	f, err := w.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
+func (w *WorkDir) Lock(o Owner) (err error) {
+	f, err := w.Root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("work directory: %w", err)
 	}
 	w.held = f
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		data, _ := w.read(lockFile) // without it, By says that it is not known
-		return lockedBy("the work directory "+w.path, data)
+		data, _ := w.Read(lockFile) // without it, By says that it is not known
+		return LockedBy("the work directory "+w.path, data)
 	}
 	text, _ := json.Marshal(o) // an owner always can be
 	if err = errors.Join(err, f.Truncate(0)); err == nil {
@@ -106,35 +106,35 @@ func (w *workDir) lock(o owner) (err error) {
 	return nil
 }
 
-func (w *workDir) join(name string) string { return filepath.Join(w.path, name) }
+func (w *WorkDir) Join(name string) string { return filepath.Join(w.path, name) }
 
-func (w *workDir) close() error {
+func (w *WorkDir) Close() error {
 	if w.held == nil {
-		return w.root.Close()
+		return w.Root.Close()
 	}
 	// Closing alone would leave the lock to a process that is just being started and still has a copy of the descriptor.
-	return errors.Join(unix.Flock(int(w.held.Fd()), unix.LOCK_UN), w.held.Close(), w.root.Close())
+	return errors.Join(unix.Flock(int(w.held.Fd()), unix.LOCK_UN), w.held.Close(), w.Root.Close())
 }
 
-// read returns a file; the error is fs.ErrNotExist if there is none.
-func (w *workDir) read(name string) ([]byte, error) {
+// Read returns a file; the error is fs.ErrNotExist if there is none.
+func (w *WorkDir) Read(name string) ([]byte, error) {
 	if data, ok := w.volatile[name]; ok {
 		return data, nil
 	}
-	f, err := w.root.Open(name)
+	f, err := w.Root.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile))
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile))
 	if err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
 	return data, nil
 }
 
-// write replaces a file; afterwards it has either its old content or all of the new one.
-func (w *workDir) write(name string, data []byte) error {
+// Write replaces a file; afterwards it has either its old content or all of the new one.
+func (w *WorkDir) Write(name string, data []byte) error {
 	if w.volatile != nil {
 		w.volatile[name] = data
 		return nil
@@ -145,12 +145,12 @@ func (w *workDir) write(name string, data []byte) error {
 	return nil
 }
 
-func (w *workDir) replace(name string, data []byte) error {
-	if err := w.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+func (w *WorkDir) replace(name string, data []byte) error {
+	if err := w.Root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
 	next := name + ".new"
-	f, err := w.root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := w.Root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -158,86 +158,86 @@ func (w *workDir) replace(name string, data []byte) error {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return w.root.Rename(next, name)
+	return w.Root.Rename(next, name)
 }
 
 // A workFile is a file of the work directory that is being written; it is there under its name once end has put it there.
 type workFile struct {
 	*os.File
-	dir  *workDir
+	dir  *WorkDir
 	name string
 }
 
-// create begins a file that may be large.
-func (w *workDir) create(name string) (*workFile, error) {
-	if err := w.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+// Create begins a file that may be large.
+func (w *WorkDir) Create(name string) (*workFile, error) {
+	if err := w.Root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
-	f, err := w.root.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := w.Root.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
 	return &workFile{f, w, name}, nil
 }
 
-// end completes the file, or drops it if writing it has failed.
-func (f *workFile) end(failed error) error {
+// End completes the file, or drops it if writing it has failed.
+func (f *workFile) End(failed error) error {
 	if failed == nil {
 		failed = f.Sync()
 	}
 	if err := errors.Join(failed, f.Close()); err != nil {
-		return errors.Join(err, f.dir.remove(f.name+".new"))
+		return errors.Join(err, f.dir.Remove(f.name+".new"))
 	}
-	if err := f.dir.root.Rename(f.name+".new", f.name); err != nil {
+	if err := f.dir.Root.Rename(f.name+".new", f.name); err != nil {
 		return fmt.Errorf("work directory: write %s: %w", f.name, err)
 	}
 	return nil
 }
 
-// remove removes a file, if it is there.
-func (w *workDir) remove(name string) error {
-	if err := w.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// Remove removes a file, if it is there.
+func (w *WorkDir) Remove(name string) error {
+	if err := w.Root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("work directory: remove %s: %w", name, err)
 	}
 	return nil
 }
 
-// keep returns a file, or makes it from what create returns.
-func (w *workDir) keep(name string, create func() ([]byte, error)) ([]byte, error) {
-	data, err := w.read(name)
+// Keep returns a file, or makes it from what create returns.
+func (w *WorkDir) Keep(name string, create func() ([]byte, error)) ([]byte, error) {
+	data, err := w.Read(name)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return data, err
 	}
 	if data, err = create(); err != nil {
 		return nil, err
 	}
-	return data, w.write(name, data)
+	return data, w.Write(name, data)
 }
 
-// secret returns a random secret of 160 bits that is kept under a name.
-func (w *workDir) secret(name string) (string, error) {
-	data, err := w.keep(name, func() ([]byte, error) { return []byte(randomHex(20)), nil })
+// Secret returns a random Secret of 160 bits that is kept under a name.
+func (w *WorkDir) Secret(name string) (string, error) {
+	data, err := w.Keep(name, func() ([]byte, error) { return []byte(RandomHex(20)), nil })
 	return string(data), err
 }
 
-// openLog opens install.log for appending; a dry run has none.
-func (w *workDir) openLog() (io.WriteCloser, error) {
+// OpenLog opens install.log for appending; a dry run has none.
+func (w *WorkDir) OpenLog() (io.WriteCloser, error) {
 	if w.volatile != nil {
-		return discard{}, nil
+		return Discard{}, nil
 	}
-	f, err := w.root.OpenFile(logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	f, err := w.Root.OpenFile(LogFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
 	return f, nil
 }
 
-type discard struct{}
+type Discard struct{}
 
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-func (discard) Close() error                { return nil }
+func (Discard) Write(p []byte) (int, error) { return len(p), nil }
+func (Discard) Close() error                { return nil }
 
-func randomHex(bytes int) string {
+func RandomHex(bytes int) string {
 	b := make([]byte, bytes)
 	_, _ = rand.Read(b) // never fails: https://pkg.go.dev/crypto/rand#Read
 	return hex.EncodeToString(b)

@@ -13,6 +13,11 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -77,7 +82,7 @@ func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
-			return asError[*usageError](err) || asError[*installer.SelectionError](err) || asError[*installer.LimitError](err)
+			return asError[*usageError](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err)
 		}},
 		{20, "bundle not signed by a trusted key", asError[*signatureError]},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
@@ -87,9 +92,9 @@ func exitClasses() []exitClass {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*installer.MemberError](err) || asError[*installer.ForeignError](err) || asError[*installer.KeepError](err) ||
+			return asError[*precheck.BlockedError](err) || asError[*member.MemberError](err) || asError[*installer.ForeignError](err) || asError[*task.KeepError](err) ||
 				asError[*installer.NoClusterError](err) ||
-				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NamelessError](err) || asError[*installer.TakenError](err)
+				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NamelessError](err) || asError[*kubeadm.TakenError](err)
 		}},
 		{13, "host unreachable, or it refused us", func(err error) bool {
 			return asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
@@ -97,9 +102,9 @@ func exitClasses() []exitClass {
 		}},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry refused or unreachable", asError[*pushError]},
-		{17, "another run is at work there", asError[*installer.LockedError]},
-		{23, "the cluster is not healthy", asError[*installer.UnhealthyError]},
-		{16, "install stopped on a host", asError[*installer.TaskError]},
+		{17, "another run is at work there", asError[*task.LockedError]},
+		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
+		{16, "install stopped on a host", asError[*engine.TaskError]},
 		{18, "a chart or YAML could not be searched for images, or --strict found something undecided", func(err error) bool {
 			return asError[*build.FindError](err) || asError[*build.UndecidedError](err)
 		}},

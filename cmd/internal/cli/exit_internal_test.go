@@ -8,7 +8,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -37,8 +37,8 @@ func TestExitCodes(t *testing.T) {
 		{&pushError{some}, 15},
 		{&signatureError{tried: []error{&inputError{some}}}, 20},
 		{&pushError{&bundle.DamageError{}}, 11}, // the registry is not to blame
-		{&installer.TaskError{Err: some}, 16},
-		{&installer.TaskError{Err: &host.UnreachableError{Err: some}}, 13},
+		{&engine.TaskError{Err: some}, 16},
+		{&engine.TaskError{Err: &host.UnreachableError{Err: some}}, 13},
 		{errors.Join(errInterrupted, &fetch.Errors{}), 130},
 	} {
 		if got := exitCode(c.err); got != c.want {

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/plain"
@@ -334,7 +335,7 @@ func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []man
 func (e *extraction) needed(ctx context.Context, need manifest.Need, ref, platform string) (bundle.Item, error) {
 	it, ok := e.r.Find(need.Kind, ref, platform)
 	if !ok {
-		return bundle.Item{}, &installer.MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
+		return bundle.Item{}, &task.MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
 	}
 	if it.Kind == bundle.KindImage {
 		return e.r.ForPlatform(ctx, it, transfer.Platforms{platform}.Has)

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -73,7 +73,7 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
-	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+strings.Join(installer.TagGroups(), ", "))
+	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+strings.Join(engine.TagGroups(), ", "))
 	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and ask no host")
 	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, where BUNDLE is not named")
@@ -113,7 +113,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 				g.note("a report is in %s", report.Page)
 			}
 		}
-		if asError[*installer.TaskError](err) && ctx.Err() == nil {
+		if asError[*engine.TaskError](err) && ctx.Err() == nil {
 			g.note("after the cause is gone, run the same command again to continue")
 		}
 		return err
@@ -179,7 +179,7 @@ type installResult struct {
 	} `json:"report"`
 }
 
-func newInstallResult(r installer.Report) installResult {
+func newInstallResult(r engine.Report) installResult {
 	out := installResult{Version: 1}
 	out.Report.Changed, out.Report.Done, out.Report.Duration = r.Changed, r.Done, r.Duration
 	out.Report.Kubeconfig, out.Report.Log, out.Report.Page = r.Kubeconfig, r.Log, r.Page

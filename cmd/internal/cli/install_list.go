@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
-
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
 )
 
 // taskList is what install --list prints with --json.
@@ -16,7 +16,7 @@ type taskList struct {
 }
 
 // listTasks prints the tasks of an installation in order.
-func (g *globals) listTasks(o installer.Options) error {
+func (g *globals) listTasks(o engine.Options) error {
 	list, err := installer.List(o)
 	if err != nil {
 		return err

@@ -13,8 +13,7 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
-
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -76,7 +75,7 @@ func (g *globals) newMatrix(phases, hosts []string) *matrix {
 }
 
 // event takes an event into the picture.
-func (m *matrix) event(e installer.Event) {
+func (m *matrix) event(e task.Event) {
 	m.mu.Lock()
 	m.view.event(e, m.now())
 	m.mu.Unlock()
@@ -121,22 +120,22 @@ type matrixView struct {
 	begin  time.Time
 	rows   []*matrixRow
 	at     int // the phase that runs
-	counts map[installer.State]int
+	counts map[task.State]int
 }
 
 // A matrixRow is a host, or this machine.
 type matrixRow struct {
 	name    string
-	cells   []installer.State // by phase, "" before it did anything
+	cells   []task.State // by phase, "" before it did anything
 	task    string            // that runs
 	started time.Time
 	bytes   int64
 	total   int64
 }
 
-func (v *matrixView) event(e installer.Event, now time.Time) {
+func (v *matrixView) event(e task.Event, now time.Time) {
 	if v.begin.IsZero() {
-		v.begin, v.counts = now, map[installer.State]int{}
+		v.begin, v.counts = now, map[task.State]int{}
 	}
 	phase := slices.Index(v.phases, e.Phase)
 	if phase < 0 {
@@ -148,17 +147,17 @@ func (v *matrixView) event(e installer.Event, now time.Time) {
 	}
 	row := v.row(e.Host)
 	switch e.State {
-	case installer.Progress:
+	case task.Progress:
 		row.bytes, row.total = e.Bytes, e.Total
 		return
-	case installer.Waiting: // the row shows the task and since when; what it does is said above
+	case task.Waiting: // the row shows the task and since when; what it does is said above
 		return
-	case installer.Started:
+	case task.Started:
 		row.task, row.started, row.bytes, row.total = e.Task, now, 0, 0
-		row.cells[phase] = cmp.Or(row.cells[phase], installer.Started)
+		row.cells[phase] = cmp.Or(row.cells[phase], task.Started)
 		return
 	}
-	if e.Task == row.task && (e.Duration > 0 || e.State != installer.Warned && e.State != installer.Failed) {
+	if e.Task == row.task && (e.Duration > 0 || e.State != task.Warned && e.State != task.Failed) {
 		row.task = ""
 		v.counts[e.State]++
 	}
@@ -168,10 +167,10 @@ func (v *matrixView) event(e installer.Event, now time.Time) {
 }
 
 // worse orders states: a phase of a host shows the worst of its tasks.
-func worse(s installer.State) int {
-	return slices.Index([]installer.State{
-		"", installer.Started, installer.Skipped, installer.Done, installer.Would, installer.Changed, installer.Warned,
-		installer.Stopped, installer.Failed,
+func worse(s task.State) int {
+	return slices.Index([]task.State{
+		"", task.Started, task.Skipped, task.Done, task.Would, task.Changed, task.Warned,
+		task.Stopped, task.Failed,
 	}, s)
 }
 
@@ -182,7 +181,7 @@ func (v *matrixView) row(host string) *matrixRow {
 			return r
 		}
 	}
-	r := &matrixRow{name: name, cells: make([]installer.State, len(v.phases))}
+	r := &matrixRow{name: name, cells: make([]task.State, len(v.phases))}
 	v.rows = append(v.rows, r)
 	// This machine comes first, and hosts as they are in the inventory, whoever has said something first.
 	place := func(r *matrixRow) int { return slices.Index(v.hosts, r.name) }
@@ -277,11 +276,11 @@ func (v *matrixView) line(r *matrixRow, l layout, now time.Time) string {
 }
 
 // wordOf is what a cell says in so many characters.
-func wordOf(s installer.State, n int) string {
-	words := map[installer.State][2]string{
-		"": {"-", "-"}, installer.Started: {"...", "..."}, installer.Skipped: {"skipped", "skip"}, installer.Done: {"ok", "ok"},
-		installer.Would: {"would", "wld"}, installer.Changed: {"changed", "chg"}, installer.Warned: {"warning", "warn"}, installer.Failed: {"FAILED", "FAIL"},
-		installer.Stopped: {"stopped", "stop"},
+func wordOf(s task.State, n int) string {
+	words := map[task.State][2]string{
+		"": {"-", "-"}, task.Started: {"...", "..."}, task.Skipped: {"skipped", "skip"}, task.Done: {"ok", "ok"},
+		task.Would: {"would", "wld"}, task.Changed: {"changed", "chg"}, task.Warned: {"warning", "warn"}, task.Failed: {"FAILED", "FAIL"},
+		task.Stopped: {"stopped", "stop"},
 	}[s]
 	if utf8.RuneCountInString(words[0]) <= n {
 		return words[0]
@@ -290,10 +289,10 @@ func wordOf(s installer.State, n int) string {
 }
 
 // paint colours a cell where colours are wanted; what it says is in its word.
-func (v *matrixView) paint(s installer.State, text string) string {
-	code := map[installer.State]string{
-		installer.Started: "36", installer.Done: "32", installer.Changed: "32", installer.Would: "33", installer.Warned: "33",
-		installer.Stopped: "33", installer.Failed: "31",
+func (v *matrixView) paint(s task.State, text string) string {
+	code := map[task.State]string{
+		task.Started: "36", task.Done: "32", task.Changed: "32", task.Would: "33", task.Warned: "33",
+		task.Stopped: "33", task.Failed: "31",
 	}[s]
 	if !v.colour || code == "" {
 		return text
@@ -307,7 +306,7 @@ func (v *matrixView) fold(room int) (rows []*matrixRow, folded string) {
 	if len(v.rows) <= room {
 		return v.rows, ""
 	}
-	failed := func(r *matrixRow) bool { return slices.Contains(r.cells, installer.Failed) }
+	failed := func(r *matrixRow) bool { return slices.Contains(r.cells, task.Failed) }
 	rank := func(r *matrixRow) int {
 		switch {
 		case failed(r):
@@ -349,8 +348,8 @@ func (v *matrixView) fold(room int) (rows []*matrixRow, folded string) {
 
 func (v *matrixView) summary(now time.Time) string {
 	text := fmt.Sprintf("%s  %s: %d changed, %d as they should be", now.Sub(v.begin).Truncate(time.Second), v.phases[v.at],
-		v.counts[installer.Changed]+v.counts[installer.Would], v.counts[installer.Done])
-	if n := v.counts[installer.Failed]; n > 0 {
+		v.counts[task.Changed]+v.counts[task.Would], v.counts[task.Done])
+	if n := v.counts[task.Failed]; n > 0 {
 		text += fmt.Sprintf(", %d failed", n)
 	}
 	return text

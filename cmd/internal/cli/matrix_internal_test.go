@@ -8,28 +8,27 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
-
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 func testView(hosts int) (*matrixView, time.Time) {
 	v := &matrixView{phases: []string{"pre_hook", "precheck", "init", "install", "verify", "post_hook"}}
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-	tell := func(phase, task, host string, state installer.State, took time.Duration) {
-		v.event(installer.Event{Phase: phase, Task: task, Host: host, State: state, Duration: took}, now)
+	tell := func(phase, step, host string, state task.State, took time.Duration) {
+		v.event(task.Event{Phase: phase, Task: step, Host: host, State: state, Duration: took}, now)
 	}
 	for i := range hosts {
 		h := fmt.Sprintf("host%d", i+1)
-		tell("init", "kernel", h, installer.Started, 0)
-		tell("init", "kernel", h, installer.Changed, time.Second)
-		tell("install", "containerd", h, installer.Started, 0)
+		tell("init", "kernel", h, task.Started, 0)
+		tell("init", "kernel", h, task.Changed, time.Second)
+		tell("install", "containerd", h, task.Started, 0)
 		switch i % 3 {
 		case 0:
-			v.event(installer.Event{Phase: "install", Task: "containerd", Host: h, State: installer.Progress, Bytes: 50 << 20, Total: 100 << 20}, now)
+			v.event(task.Event{Phase: "install", Task: "containerd", Host: h, State: task.Progress, Bytes: 50 << 20, Total: 100 << 20}, now)
 		case 1:
-			tell("install", "containerd", h, installer.Done, time.Second)
+			tell("install", "containerd", h, task.Done, time.Second)
 		case 2:
-			tell("install", "containerd", h, installer.Failed, time.Second)
+			tell("install", "containerd", h, task.Failed, time.Second)
 		}
 	}
 	return v, now.Add(12 * time.Second)
@@ -55,7 +54,7 @@ func TestMatrixOrder(t *testing.T) {
 	v := &matrixView{phases: []string{"init"}, hosts: []string{"host1", "host2", "host10"}}
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	for _, host := range []string{"host10", "host2", "", "host1"} {
-		v.event(installer.Event{Phase: "init", Task: "kernel", Host: host, State: installer.Started}, now)
+		v.event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Started}, now)
 	}
 	var got []string
 	for _, r := range v.rows {
@@ -74,9 +73,9 @@ func TestDryRunSaysWhy(t *testing.T) {
 	p := g.newTaskPrinter("init")
 	p.hosts, p.dryRun = []string{"host1", "host2"}, true
 	for _, host := range []string{"host2", "host1", ""} {
-		p.event(installer.Event{Phase: "init", Task: "kernel", Host: host, State: installer.Would, Duration: time.Second, Message: "it was not applied yet"})
+		p.event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Would, Duration: time.Second, Message: "it was not applied yet"})
 	}
-	p.event(installer.Event{Phase: "verify", Task: "verify-nodes", Host: "host1", State: installer.Skipped, Duration: time.Second})
+	p.event(task.Event{Phase: "verify", Task: "verify-nodes", Host: "host1", State: task.Skipped, Duration: time.Second})
 	p.close()
 	p.wouldChange()
 	const line = "would    %-14s kernel: it was not applied yet\n"
@@ -92,7 +91,7 @@ func TestMatrixFits(t *testing.T) {
 	t.Parallel()
 	for _, hosts := range []int{1, 7, 500} {
 		v, now := testView(hosts)
-		v.event(installer.Event{Phase: "install", Task: "kubelet", Host: "a-host-with-a-name-that-is-longer-than-any-window-is-wide", State: installer.Started}, now)
+		v.event(task.Event{Phase: "install", Task: "kubelet", Host: "a-host-with-a-name-that-is-longer-than-any-window-is-wide", State: task.Started}, now)
 		for width := 1; width < 200; width += 7 {
 			for height := 1; height < 60; height += 9 {
 				lines := v.lines(width, height, now)
@@ -118,7 +117,7 @@ func TestMatrixFits(t *testing.T) {
 func TestMatrixColours(t *testing.T) {
 	t.Parallel()
 	v, now := testView(3)
-	v.event(installer.Event{Phase: "install", Task: "x\x1b[2J", Host: "h\x1b[2J", State: installer.Started}, now)
+	v.event(task.Event{Phase: "install", Task: "x\x1b[2J", Host: "h\x1b[2J", State: task.Started}, now)
 	if text := strings.Join(v.lines(120, 30, now), "\n"); strings.Contains(text, "\x1b") {
 		t.Errorf("without colours: %q", text)
 	}
@@ -151,11 +150,11 @@ func TestMatrixKeepsWhoIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	v, now := testView(1)
 	before := v.lines(120, 30, now)
-	v.event(installer.Event{Phase: "install", Task: "containerd", Host: "host1", State: installer.Waiting, Message: "silent for 2m: $ x"}, now)
+	v.event(task.Event{Phase: "install", Task: "containerd", Host: "host1", State: task.Waiting, Message: "silent for 2m: $ x"}, now)
 	if got := v.lines(120, 30, now); strings.Join(got, "\n") != strings.Join(before, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
 	}
-	line := (&taskPrinter{globals: &globals{}}).line(installer.Event{Phase: "install", Task: "containerd", Host: "host1", State: installer.Waiting, Message: "silent for 2m: $ x"})
+	line := (&taskPrinter{globals: &globals{}}).line(task.Event{Phase: "install", Task: "containerd", Host: "host1", State: task.Waiting, Message: "silent for 2m: $ x"})
 	if want := "waiting  host1          containerd: silent for 2m: $ x"; line != want {
 		t.Errorf("got %q, want %q", line, want)
 	}

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // TestMatrixOnTerminal has events and lines from several sides while the picture is drawn, and wants the last picture to stay.
@@ -29,20 +28,20 @@ func TestMatrixOnTerminal(t *testing.T) {
 		}
 		all <- seen.String()
 	}()
-	p.event(installer.Event{Phase: "init", State: installer.Started})
+	p.event(task.Event{Phase: "init", State: task.Started})
 	if p.matrix == nil {
 		t.Fatal("no matrix on a terminal")
 	}
 	var wait sync.WaitGroup
 	for _, host := range []string{"host1", "host2"} {
 		wait.Go(func() {
-			p.matrix.event(installer.Event{Phase: "init", Task: "kernel", Host: host, State: installer.Started})
+			p.matrix.event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Started})
 			g.note("a line of %s", host)
-			p.matrix.event(installer.Event{Phase: "init", Task: "kernel", Host: host, State: installer.Changed, Duration: 1})
+			p.matrix.event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Changed, Duration: 1})
 		})
 	}
 	wait.Wait()
-	p.event(installer.Event{Phase: "init", Task: "kernel", Host: "host1", State: installer.Warned, Message: "something to look at"})
+	p.event(task.Event{Phase: "init", Task: "kernel", Host: "host1", State: task.Warned, Message: "something to look at"})
 	p.close()
 	g.note("after it")
 	_, _ = io.WriteString(terminal, "the end")
@@ -66,7 +65,7 @@ func TestDryRunOnTerminal(t *testing.T) {
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
 	p := newGlobals(Streams{Err: terminal}).newTaskPrinter("init")
 	p.dryRun = true
-	p.event(installer.Event{Phase: "init", State: installer.Started})
+	p.event(task.Event{Phase: "init", State: task.Started})
 	if p.matrix != nil {
 		t.Error("there is a matrix")
 	}

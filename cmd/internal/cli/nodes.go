@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -178,7 +178,7 @@ func (g *globals) agree(p *taskPrinter, plan []string, question string, yes bool
 	return g.confirm(question)
 }
 
-func (g *globals) nodesDone(report installer.Report) error {
+func (g *globals) nodesDone(report engine.Report) error {
 	if g.json {
 		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
 	}

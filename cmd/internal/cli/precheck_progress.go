@@ -8,8 +8,7 @@ import (
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
-
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -52,15 +51,15 @@ func (g *globals) newVisitPrinter(hosts int, asks bool) *visitPrinter {
 }
 
 // event is called with one event at a time.
-func (p *visitPrinter) event(e installer.Event) {
-	if e.Host == "" || e.State == installer.Progress {
+func (p *visitPrinter) event(e task.Event) {
+	if e.Host == "" || e.State == task.Progress {
 		return
 	}
 	p.mu.Lock()
 	switch e.State {
-	case installer.Started:
+	case task.Started:
 		p.asked++
-	case installer.Failed:
+	case task.Failed:
 		p.lost++
 	default:
 		p.done++
@@ -71,9 +70,9 @@ func (p *visitPrinter) event(e installer.Event) {
 		p.last = now
 	}
 	p.mu.Unlock()
-	if e.State != installer.Started {
+	if e.State != task.Started {
 		var err error
-		if e.State == installer.Failed {
+		if e.State == task.Failed {
 			err = errors.New(e.Message)
 		}
 		p.item("precheck", itemName{Kind: "host", Ref: e.Host}, err)

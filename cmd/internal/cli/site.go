@@ -15,7 +15,8 @@ import (
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/helper"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -60,7 +61,7 @@ func (f *siteFlags) add(fs *pflag.FlagSet) {
 	fs.BoolVarP(&f.askSudo, "ask-sudo-pass", "K", false, "ask for the sudo password")
 	f.flags = fs
 	fs.IntVar(&f.parallel, "parallel", 0, "`number` of hosts worked on at the same time (default 20; 100 for precheck)")
-	fs.DurationVar(&f.stallLimit, "stall-limit", installer.StallLimit, "end a command on a host that has printed nothing and not ended for so long")
+	fs.DurationVar(&f.stallLimit, "stall-limit", engine.StallLimit, "end a command on a host that has printed nothing and not ended for so long")
 }
 
 // A site is the hosts, the cluster they shall be, and the bundle to make it from.
@@ -155,15 +156,15 @@ func (s *site) readCluster(ctx context.Context, file string) error {
 }
 
 // options are what every installer run needs.
-func (s *site) options() installer.Options {
-	return installer.Options{
+func (s *site) options() engine.Options {
+	return engine.Options{
 		Cluster:    s.cluster,
 		Inventory:  s.inv,
 		Bundle:     s.bundle,
 		WorkDir:    s.workDir,
 		Dial:       s.dial,
 		Helper:     helper.Binary,
-		Inputs:     installer.Inputs{Values: s.values, RegistryPassword: s.registryPassword()},
+		Inputs:     task.Inputs{Values: s.values, RegistryPassword: s.registryPassword()},
 		Hosts:      s.parallel,
 		StallLimit: s.stallLimit,
 		Logger:     s.g.logger(),

@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
-
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/health"
 )
 
 type statusOptions struct {
@@ -63,7 +63,7 @@ func runStatus(ctx context.Context, g *globals, path string, o statusOptions) (e
 		return err
 	}
 	if !status.Healthy {
-		return &installer.UnhealthyError{Findings: status.Findings, Shown: o.output == showTable}
+		return &health.UnhealthyError{Findings: status.Findings, Shown: o.output == showTable}
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
-
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -22,7 +22,7 @@ type taskPrinter struct {
 	*globals
 	phase  string
 	meter  *meter
-	would  []installer.Event // what a dry run found
+	would  []task.Event // what a dry run found
 	phases []string
 	hosts  []string // in the order of the inventory
 	dryRun bool
@@ -37,8 +37,8 @@ func (g *globals) newTaskPrinter(phases ...string) *taskPrinter {
 }
 
 // event is called with one event at a time.
-func (p *taskPrinter) event(e installer.Event) {
-	if e.Task != "" && (e.State == installer.Changed || e.State == installer.Would) {
+func (p *taskPrinter) event(e task.Event) {
+	if e.Task != "" && (e.State == task.Changed || e.State == task.Would) {
 		p.did++
 	}
 	if p.json {
@@ -51,16 +51,16 @@ func (p *taskPrinter) event(e installer.Event) {
 	}
 	if p.matrix != nil {
 		p.matrix.event(e)
-		if line := p.line(e); line != "" && (e.State == installer.Warned || e.State == installer.Failed || e.State == installer.Waiting) {
+		if line := p.line(e); line != "" && (e.State == task.Warned || e.State == task.Failed || e.State == task.Waiting) {
 			p.note("%s", line)
 		}
 		return
 	}
-	if e.State == installer.Progress {
+	if e.State == task.Progress {
 		p.transfer(e)
 		return
 	}
-	if e.State == installer.Would {
+	if e.State == task.Would {
 		p.would = append(p.would, e)
 	}
 	p.stop()
@@ -82,23 +82,23 @@ func (p *taskPrinter) judged(r precheck.Report) {
 }
 
 // line is what people see of an event; most have nothing to say.
-func (p *taskPrinter) line(e installer.Event) string {
+func (p *taskPrinter) line(e task.Event) string {
 	switch {
 	case e.Phase == "precheck" && e.Task == "precheck" && e.Host != "": // a finding, which judged has shown
 		return ""
-	case e.Task == "" || e.State == installer.Started && !p.verbose || e.State == installer.Done && !p.verbose:
+	case e.Task == "" || e.State == task.Started && !p.verbose || e.State == task.Done && !p.verbose:
 		return ""
-	case e.State == installer.Skipped && e.Message == "" && !p.verbose:
+	case e.State == task.Skipped && e.Message == "" && !p.verbose:
 		return ""
 	}
-	if e.State == installer.Changed && !p.verbose {
+	if e.State == task.Changed && !p.verbose {
 		e.Message = "" // why it had to be done
 	}
 	line := fmt.Sprintf("%-8s %-14s %s", e.State, plain.Line(e.Host), plain.Line(e.Task))
-	if e.Message != "" && e.State != installer.Failed && e.State != installer.Stopped { // the error that ends the run says why
+	if e.Message != "" && e.State != task.Failed && e.State != task.Stopped { // the error that ends the run says why
 		line += ": " + plain.Lines(e.Message)
 	}
-	if e.Duration > 0 && e.State != installer.Would && e.State != installer.Skipped { // how long looking took tells nobody anything
+	if e.Duration > 0 && e.State != task.Would && e.State != task.Skipped { // how long looking took tells nobody anything
 		line += fmt.Sprintf(" (%s)", e.Duration.Round(100*time.Millisecond))
 	}
 	return line
@@ -126,7 +126,7 @@ func (p *taskPrinter) wouldChange() {
 	}
 }
 
-func (p *taskPrinter) transfer(e installer.Event) {
+func (p *taskPrinter) transfer(e task.Event) {
 	if p.meter == nil {
 		p.meter = p.newMeter("send")
 	}
@@ -134,12 +134,12 @@ func (p *taskPrinter) transfer(e installer.Event) {
 }
 
 // task is an event of a run for programs.
-func (p *taskPrinter) task(e installer.Event) {
+func (p *taskPrinter) task(e task.Event) {
 	if !p.watched() {
 		return
 	}
 	one := event{Event: "task", Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Duration: e.Duration, Message: e.Message}
-	if e.State == installer.Progress {
+	if e.State == task.Progress {
 		one.Done, one.Total = &e.Bytes, &e.Total
 	}
 	p.events.emit(one)
@@ -163,7 +163,7 @@ func (p *taskPrinter) stop() {
 }
 
 // noteOutcome says what a run came to.
-func (g *globals) noteOutcome(r installer.Report, dryRun bool) {
+func (g *globals) noteOutcome(r engine.Report, dryRun bool) {
 	verb := "changed"
 	if dryRun {
 		verb = "would change"

@@ -1,0 +1,60 @@
+package addon
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+)
+
+func TestFlannelValues(t *testing.T) {
+	t.Parallel()
+	nodes := []*task.Host{{IP: netip.MustParseAddr("10.0.0.3")}, {IP: netip.MustParseAddr("10.0.0.4")}}
+	values, err := flannelValues(tasktest.Cluster(t, ""), nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := kube.Documents(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasktest.Golden(t, "flannel-values.yaml", got)
+}
+
+func TestWithoutForward(t *testing.T) {
+	t.Parallel()
+	const corefile = `.:53 {
+    errors
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+       pods insecure
+    }
+    forward . /etc/resolv.conf {
+       max_concurrent 1000
+    }
+    cache 30 {
+       disable success cluster.local
+    }
+}
+`
+	want := strings.Replace(corefile, "    forward . /etc/resolv.conf {\n       max_concurrent 1000\n    }\n", "", 1)
+	got, changed := withoutForward(corefile)
+	if diff := cmp.Diff(got, want); diff != "" || !changed {
+		t.Errorf("changed %v (-got +want):\n%s", changed, diff)
+	}
+	if got, changed := withoutForward(want); got != want || changed {
+		t.Errorf("a second time: changed %v, %q", changed, got)
+	}
+	other := strings.Replace(corefile, "/etc/resolv.conf", "10.0.0.1", 1)
+	if got, changed := withoutForward(other); got != other || changed {
+		t.Errorf("somebody's own name server: changed %v, %q", changed, got)
+	}
+	short := ".:53 {\n    forward . /etc/resolv.conf\n}\n"
+	if got, _ := withoutForward(short); got != ".:53 {\n}\n" {
+		t.Errorf("without braces: %q", got)
+	}
+}

@@ -1,0 +1,2 @@
+// Package authority puts the operator's own certificate authorities where kubeadm looks for them.
+package authority

@@ -1,0 +1,70 @@
+//go:build linux
+
+package health
+
+import (
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+func TestProofObjects(t *testing.T) {
+	t.Parallel()
+	nodes := []*task.Host{{Host: manifest.Host{Name: "cp1"}}, {Host: manifest.Host{Name: "node1"}}}
+	objects := append(proofServices(nodes), proofPods(nodes, map[string][]string{proofName(0): {"10.233.1.1"}, proofName(1): {"10.233.1.2", "fd00:233::2"}}, "registry.k8s.io/coredns/coredns:v1.12.1")...)
+	got, err := kube.YAML(objects...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasktest.Golden(t, "proof.yaml", got)
+}
+
+func TestNth(t *testing.T) {
+	t.Parallel()
+	p := netip.MustParsePrefix("10.233.0.0/18")
+	if got := task.Nth(p, apiServiceIndex).String() + " " + task.Nth(p, kube.DNSServiceIndex).String(); got != "10.233.0.1 10.233.0.10" {
+		t.Error("got", got)
+	}
+}
+
+func TestEtcdMetrics(t *testing.T) {
+	t.Parallel()
+	got := parseEtcdMetrics(`# HELP etcd_server_has_leader Whether or not a leader exists. 1 is existence, 0 is not.
+etcd_server_has_leader 1
+etcd_server_is_leader 1
+etcd_mvcc_db_total_size_in_bytes 1.646592e+06
+etcd_server_version{server_version="3.6.5"} 1
+`)
+	if want := (EtcdMetrics{true, true, "3.6.5", 1646592}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestParseCertificates(t *testing.T) {
+	t.Parallel()
+	ca, err := os.ReadFile("testdata/ca.crt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := parseCertificates("cp1", "# /etc/kubernetes/pki/ca.crt\n"+string(ca)+"# /etc/kubernetes/kubelet.conf\n\n# /broken.crt\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+	if len(list) != 1 || list[0].File != "/etc/kubernetes/pki/ca.crt" || list[0].Expires.IsZero() {
+		t.Errorf("got %+v", list)
+	}
+}
+
+func TestIllChecks(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"[+]ping ok\n[-]etcd failed: reason withheld\n[+]log ok\nlivez check failed": "[-]etcd failed: reason withheld",
+		"Internal Server Error": "Internal Server Error",
+	} {
+		if got := illChecks(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+//go:build linux
+
+package kubeadm
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+)
+
+// What a level asks for gives way to the cluster file.
+func TestUserWinsOverSecurity(t *testing.T) {
+	t.Parallel()
+	for text, limited := range map[string]bool{
+		"": true, ", kubeadm: {apiServer: {extraArgs: {oidc-issuer-url: https://a.example}}}": false,
+		", kubeadm: {apiServer: {extraArgs: [{name: anonymous-auth, value: 'true'}]}}": false,
+	} {
+		r := &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: hardened"+text+"}")}
+		if _, has := securityPart(r).Flags[apiServer]["authentication-config"]; has != limited {
+			t.Errorf("%s: authentication-config %v", text, has)
+		}
+	}
+	old := &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.31.1, security: hardened}")}
+	if _, has := securityPart(old).Flags[apiServer]["authentication-config"]; has {
+		t.Error("1.31 is given what it does not know")
+	}
+}
+
+func TestBoundTo(t *testing.T) {
+	for args, want := range map[string]string{
+		"kube-scheduler --bind-address=127.0.0.1 --leader-elect=true": "127.0.0.1",
+		"kube-scheduler --bind-address=::1":                           "::1",
+		"kube-scheduler --bind-address=0.0.0.0":                       "127.0.0.1",
+		"kube-scheduler --bind-address=::":                            "::1",
+		"kube-scheduler --bind-address=10.0.0.3":                      "10.0.0.3",
+		"kube-scheduler --leader-elect=true":                          "127.0.0.1",
+	} {
+		if got := boundTo(strings.Fields(args)); got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+}

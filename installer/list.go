@@ -1,0 +1,47 @@
+package installer
+
+import (
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/task"
+)
+
+// A Listed is a task of an installation with where it runs.
+type Listed struct {
+	Phase string   `json:"phase"`
+	Task  string   `json:"task"`
+	Tags  []string `json:"tags"`
+	// Hosts are those that it runs on, in order; none for the machine that kkbundle runs on.
+	Hosts []string `json:"hosts"`
+	// OneByOne says that it runs on one host after the other.
+	OneByOne bool `json:"oneByOne,omitempty"`
+}
+
+// List returns the tasks of an installation, in order, as the options select them. It asks no host.
+func List(o engine.Options) ([]Listed, error) {
+	phases, err := o.Selected(Plan(o.Cluster))
+	if err != nil {
+		return nil, err
+	}
+	o.DryRun = true // no work directory is made
+	r, err := newInstall(o, engine.Installing())
+	if err != nil {
+		return nil, err
+	}
+	defer r.Dir.Close()
+	if err := r.FindTargets(); err != nil {
+		return nil, err
+	}
+	var list []Listed
+	for _, p := range phases {
+		for _, step := range p.Tasks {
+			one := Listed{Phase: p.Name, Task: step.Name, Tags: engine.Tags(step), OneByOne: step.Where == task.OneByOne}
+			for _, t := range engine.TargetsOf(r.Site, step) {
+				if t.Name != "" {
+					one.Hosts = append(one.Hosts, t.Name)
+				}
+			}
+			list = append(list, one)
+		}
+	}
+	return list, nil
+}

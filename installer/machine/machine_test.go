@@ -1,0 +1,161 @@
+//go:build linux
+
+package machine
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+)
+
+// The kernels of test machines have no IPVS: this is what ipvsadm(8) and ip(8) print, by their documentation.
+func TestVirtualServers(t *testing.T) {
+	t.Parallel()
+	saved := `-A -t 10.233.0.1:443 -s rr
+-a -t 10.233.0.1:443 -r 10.0.0.3:6443 -m -w 1
+-A -u 10.233.0.10:53 -s rr
+-A -t [fd00:233::1]:443 -s rr
+-A -t 192.168.0.9:80 -s wlc
+-A -t 10.0.0.3:31234 -s rr
+-A -f 7 -s rr
+`
+	addresses := `7: kube-ipvs0    inet 10.233.0.1/32 scope global kube-ipvs0\       valid_lft forever preferred_lft forever
+7: kube-ipvs0    inet 10.233.0.10/32 scope global kube-ipvs0\       valid_lft forever preferred_lft forever
+7: kube-ipvs0    inet6 fd00:233::1/128 scope global \       valid_lft forever preferred_lft forever
+`
+	want := [][]string{{"-t", "10.233.0.1:443"}, {"-u", "10.233.0.10:53"}, {"-t", "[fd00:233::1]:443"}, {"-t", "10.0.0.3:31234"}}
+	if diff := cmp.Diff(virtualServers(saved, addresses), want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
+func TestWithoutPodNetworks(t *testing.T) {
+	t.Parallel()
+	kept := "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp --dport 22 -j ACCEPT\nCOMMIT\n"
+	own := ":cali-INPUT - [0:0]\n-A INPUT -m comment --comment \"cali:abc\" -j cali-INPUT\n:CILIUM_INPUT - [0:0]\n-A INPUT -j CILIUM_INPUT\n:OVN-NAT - [0:0]\n" +
+		"-A INPUT -d 169.254.25.10/32 -p udp -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT\n"
+	got, changed := task.WithoutRules(strings.Replace(kept, "COMMIT", own+"COMMIT", 1), IsKubernetes)
+	if got != kept || !changed {
+		t.Errorf("got %v\n%s", changed, got)
+	}
+}
+
+func TestWithBlock(t *testing.T) {
+	t.Parallel()
+	lines := []string{"10.0.0.3 cp1", "10.0.0.4 node1"}
+	block := "# BEGIN kkbundle\n10.0.0.3 cp1\n10.0.0.4 node1\n# END kkbundle\n"
+	for name, c := range map[string]struct{ file, want string }{
+		"empty":           {"", block},
+		"others":          {"127.0.0.1 localhost\n", "127.0.0.1 localhost\n" + block},
+		"no final break":  {"127.0.0.1 localhost", "127.0.0.1 localhost\n" + strings.Replace(block, task.BlockBegin, task.OpenBegin, 1)},
+		"old block":       {"# BEGIN kkbundle\n10.0.0.9 gone\n# END kkbundle\n1.1.1.1 one\n", "1.1.1.1 one\n" + block},
+		"already":         {"1.1.1.1 one\n" + block, "1.1.1.1 one\n" + block},
+		"a foreign end":   {"# END kkbundle\n", "# END kkbundle\n" + block},
+		"two old blocks":  {block + "x\n" + block, "x\n" + block},
+		"windows endings": {"1.1.1.1 one\r\n# BEGIN kkbundle\r\nold\r\n# END kkbundle\r\n", "1.1.1.1 one\r\n" + block},
+	} {
+		got := WithBlock([]byte(c.file), lines)
+		if diff := cmp.Diff(string(got), c.want); diff != "" {
+			t.Errorf("%s (-got +want):\n%s", name, diff)
+		}
+		if again := WithBlock(got, lines); string(again) != string(got) {
+			t.Errorf("%s: a second time changes it to %q", name, again)
+		}
+	}
+	if got := WithBlock([]byte("a\n"+block+"b\n"), nil); string(got) != "a\nb\n" {
+		t.Errorf("removing the block: got %q", got)
+	}
+	for _, file := range []string{"", "a\n", "a", "a\n\n", "a\r\n"} {
+		if back := WithBlock(WithBlock([]byte(file), lines), nil); string(back) != file {
+			t.Errorf("adding and removing the block makes %q out of %q", back, file)
+		}
+	}
+	if got := WithBlock(append(WithBlock([]byte("a"), lines), "b\n"...), nil); string(got) != "a\nb\n" {
+		t.Errorf("a line that was added behind the block: got %q", got)
+	}
+}
+
+func TestWithoutSwap(t *testing.T) {
+	t.Parallel()
+	const fstab = `# swap was on /dev/sda5
+UUID=1 / ext4 errors=remount-ro 0 1
+/dev/sda5	none	swap	sw	0	0
+#/dev/sda6 none swap sw 0 0
+/swap.img none swap sw 0 0
+/dev/sdb1 /swap ext4 defaults 0 2`
+	got := string(withoutSwap([]byte(fstab)))
+	want := strings.Replace(fstab, "/dev/sda5\t", task.TakenOut+"/dev/sda5\t", 1)
+	want = strings.Replace(want, "/swap.img", task.TakenOut+"/swap.img", 1)
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	if again := string(withoutSwap([]byte(got))); again != got {
+		t.Error("a second time changes it")
+	}
+	if back := string(WithSwap([]byte(got))); back != fstab {
+		t.Errorf("withSwap does not undo it: %q", back)
+	}
+}
+
+func TestSysctl(t *testing.T) {
+	t.Parallel()
+	before := task.ParseSysctl([]byte("net.ipv4.ip_forward = 0\nfs.inotify.max_user_watches = 1048576\nbroken\n"))
+	got := task.ParseSysctl(sysctlFile(tasktest.Cluster(t, ""), before))
+	want := map[string]string{
+		"net.ipv4.ip_forward":                 "1",
+		"net.bridge.bridge-nf-call-iptables":  "1",
+		"net.bridge.bridge-nf-call-ip6tables": "1",
+		"fs.inotify.max_user_instances":       "8192",
+		"fs.inotify.max_user_watches":         "1048576", // it was more than we ask for
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
+func TestWithoutRules(t *testing.T) {
+	t.Parallel()
+	const rules = `# Generated by iptables-save
+*nat
+:PREROUTING ACCEPT [0:0]
+:KUBE-SERVICES - [0:0]
+:MINE - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A POSTROUTING -s 10.233.64.0/18 -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+-A MINE -j ACCEPT
+COMMIT
+`
+	const want = `# Generated by iptables-save
+*nat
+:PREROUTING ACCEPT [0:0]
+:MINE - [0:0]
+-A MINE -j ACCEPT
+COMMIT
+`
+	got, changed := task.WithoutRules(rules, IsKubernetes)
+	if got != want || !changed {
+		t.Errorf("got changed %v:\n%s", changed, got)
+	}
+	if got, changed := task.WithoutRules(want, IsKubernetes); got != want || changed {
+		t.Errorf("foreign rules alone: got changed %v:\n%s", changed, got)
+	}
+}
+
+func TestActiveSwap(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string][]string{
+		"":                                 nil,
+		"dev-zram0.swap    generated -\n":  {"dev-zram0.swap"},
+		"swapfile.swap enabled  enabled\n": {"swapfile.swap"},
+		"a.swap masked enabled\nb.swap masked-runtime\nc.swap disabled enabled\nd.swap static\n": {"d.swap"},
+		"cut.swap\nswap.target static -\n": nil,
+	} {
+		if diff := cmp.Diff(activeSwap(list), want); diff != "" {
+			t.Errorf("%q (-got +want):\n%s", list, diff)
+		}
+	}
+}

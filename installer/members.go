@@ -1,0 +1,81 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// checkMembers refuses, before anything is changed, an inventory or a cluster file that does not fit the cluster that is
+// there: hosts of another cluster, even of the same name, and settings that would be applied by half.
+func checkMembers(ctx context.Context, r *engine.Run) error {
+	if err := r.FindLead(ctx); err != nil {
+		return err
+	}
+	first := r.FirstControlPlane()
+	if first.Conn == nil || first.Err != nil {
+		return nil // nothing can be compared, and nothing will be done
+	}
+	settings, begun, err := member.Membership(ctx, first)
+	if err != nil {
+		return err
+	}
+	if !begun && !r.IsWanted(first) {
+		return fmt.Errorf("%s begins the cluster and is no node yet: the first install cannot leave it out of --limit", first.Name)
+	}
+	want := fmt.Sprintf("%s that is to begin on %s", member.Identity(r.Site), first.Name)
+	authority := ""
+	if begun {
+		now, then := member.Changed(r.Site, settings)
+		if is, some := member.VitalText(member.Identity(r.Site), then); some {
+			want, _ := member.VitalText(member.Identity(r.Site), now)
+			return &member.MemberError{Host: first.Name, Is: is, Want: want}
+		}
+		if authority, err = member.ClusterPin(ctx, first); err != nil {
+			return err
+		}
+		want = fmt.Sprintf("%s with the authority %s of %s", member.Identity(r.Site), authority, first.Name)
+	}
+	return r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
+		if t == first || t.Err != nil {
+			return nil
+		}
+		joined, err := member.IsMember(ctx, t)
+		if err != nil || !joined {
+			return err
+		}
+		has, err := member.ClusterPin(ctx, t)
+		if err != nil || has == authority {
+			return err
+		}
+		return &member.MemberError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", member.Identity(r.Site), has), Want: want}
+	})
+}
+
+// tellIgnored warns of what is different in the cluster file and is not applied to the cluster that is there.
+func tellIgnored(ctx context.Context, r *engine.Run) error {
+	first := r.FirstControlPlane()
+	settings, joined, err := member.Membership(ctx, first)
+	if err != nil || !joined || r.Rule == task.OtherVersion { // an upgrade applies them
+		return err
+	}
+	now, _ := member.Changed(r.Site, settings)
+	if len(now) == 0 {
+		return nil
+	}
+	var names []string
+	for _, s := range now {
+		names = append(names, s.Name)
+	}
+	r.Tell(task.Event{
+		Phase: "precheck", Task: "precheck", Host: first.Name, State: task.Warned,
+		Message: fmt.Sprintf("not what the cluster was made with, and not applied to it: %s. kkbundle upgrade applies it, with a bundle of the same version too",
+			strings.Join(names, ", ")),
+	})
+	return nil
+}

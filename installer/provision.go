@@ -1,0 +1,64 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/installer/bootstrap"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/provision"
+)
+
+// Provision makes one host of the inventory what a program says, as Cluster API's infrastructure providers do with the
+// bootstrap data of a machine. With a bundle the host is prepared first; the phases have the names of the operations of
+// CAPKK's KKInstance. A step that succeeded is not taken again on that host for the same program; one that failed is, and
+// those behind it. The sentinel is written after everything else.
+func Provision(ctx context.Context, o engine.Options, name string, p *provision.Program) (engine.Report, error) {
+	o.Limit = []string{name}
+	r, err := newRun(o, engine.Provisioning())
+	if err != nil {
+		return engine.Report{}, err
+	}
+	phases, err := instancePhases(r.Cluster, o.Bundle != nil, p)
+	if err != nil {
+		return engine.Report{}, errors.Join(err, r.Dir.Close())
+	}
+	for _, wanted := range o.Phases {
+		if !slices.ContainsFunc(phases, func(p task.Phase) bool { return p.Name == wanted }) {
+			return engine.Report{}, errors.Join(fmt.Errorf("there is no phase %q; the phases are %s", wanted, engine.PhaseNames(phases)), r.Dir.Close())
+		}
+	}
+	return r.Start(ctx, func(ctx context.Context) error {
+		err := r.Phases(ctx, phases)
+		if r.DryRun {
+			err = errors.Join(err, r.OnAll(r.Connected(), func(_ int, t *task.Host) error { return forgetHelper(ctx, t) }))
+		}
+		return err
+	})
+}
+
+// instancePhases are what CAPKK does with a KKInstance, in its order.
+func instancePhases(c *manifest.Cluster, bundled bool, p *provision.Program) ([]task.Phase, error) {
+	var phases []task.Phase
+	if bundled {
+		bootstrap := append(bootstrap.StepTasks("bootstrap", bootstrap.Steps()), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c))
+		phases = []task.Phase{
+			{Name: "bootstrap", Tasks: bootstrap},
+			{Name: "repository", Tasks: []task.Task{machine.OsPackagesTask(c)}},
+			{Name: "binary", Tasks: []task.Task{kubeadm.KubeletTask(c)}},
+			{Name: "container-manager", Tasks: containerTasks(c)},
+		}
+	}
+	id, err := bootstrap.DigestOfProgram(p)
+	if err != nil {
+		return nil, err
+	}
+	tasks := append(bootstrap.StepTasks(id, p.Steps), bootstrap.SentinelTask())
+	return append(phases, task.Phase{Name: "provisioning", Tasks: tasks}), nil
+}

@@ -1,0 +1,28 @@
+package installer
+
+import (
+	"context"
+
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+)
+
+// newInstall prepares a run that needs hosts that fit the cluster.
+func newInstall(o engine.Options, v engine.Verb) (*engine.Run, error) {
+	if err := o.Inventory.Check(o.Cluster); err != nil {
+		return nil, err
+	}
+	return newRun(o, v)
+}
+
+// newRun prepares a run of this package's plan.
+func newRun(o engine.Options, v engine.Verb) (*engine.Run, error) {
+	r, err := engine.New(o, v, engine.Planner{
+		Distribution: distributionOf, Access: siteregistry.NodeAccess, Demands: Needed, Packages: PackagesOf,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.Precheck = func(ctx context.Context) error { return precheckHosts(ctx, r) }
+	return r, nil
+}
