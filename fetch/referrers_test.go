@@ -286,7 +286,7 @@ func TestVerify(t *testing.T) {
 		"child that is chosen": {func(p *publisher) { p.sign(amdDigest, amdDigest) }, both[:1], nil},
 		"one of two children":  {func(p *publisher) { p.sign(amdDigest, amdDigest) }, both, []string{root.String() + " is not signed with key.pub", "nor is its child " + armDigest.String(), "no signature was found"}},
 		"unsigned":             {func(*publisher) {}, both, []string{root.String() + " is not signed with key.pub (sha256:", "; no signature was found"}},
-		"another digest":       {func(p *publisher) { p.sign(root, amdDigest) }, both, []string{appRef + ":sha256-" + root.Encoded() + ".sig: it signs something else", amdDigest.String()}},
+		"another digest":       {func(p *publisher) { p.sign(root, amdDigest) }, both, []string{appRef + ":sha256-" + root.Encoded() + ".sig: signature of another artifact", amdDigest.String()}},
 		"another key": {func(p *publisher) {
 			other := newPublisher(t, registrytest.Options{})
 			p.signer, other.signer = other.signer, p.signer
