@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// A licence is an SPDX expression, or the text that stands where one should.
+// A licence is an SPDX expression, or the text given in place of one.
 type licence struct {
 	Expression string        `json:"expression,omitempty"`
 	License    *namedLicence `json:"license,omitempty"`
@@ -16,10 +16,10 @@ type namedLicence struct {
 	Name string `json:"name"`
 }
 
-// maxLicence bounds what is taken for a licence, in bytes: whole texts are not.
+// maxLicence is the maximal length of a licence name in bytes; longer texts are ignored.
 const maxLicence = 500
 
-// licences are what metadata says, as CycloneDX writes it.
+// licences converts licence metadata to CycloneDX.
 func licences(text string) []licence {
 	text = strings.TrimSpace(text)
 	switch {

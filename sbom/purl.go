@@ -11,7 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// ociPURL is the package URL of what a registry has
+// ociPURL returns the package URL of an artifact in a registry
 // (https://github.com/package-url/purl-spec/blob/main/types/oci-definition.json).
 func ociPURL(ref string, d digest.Digest, platform string) string {
 	repository, _, _ := strings.Cut(ref, "@")
@@ -28,7 +28,8 @@ func ociPURL(ref string, d digest.Digest, platform string) string {
 	return "pkg:oci/" + escape(strings.ToLower(path.Base(repository))) + "@" + escape(d.String()) + q.String()
 }
 
-// genericPURL is the package URL of a file. Charts that are no OCI artifacts have it too: a type for them is not registered.
+// genericPURL returns the package URL of a file, or of a chart that is no OCI artifact: there is no registered type for
+// those.
 func genericPURL(it bundle.Item, content digest.Digest, source string) string {
 	name := it.Name
 	if name == "" {
@@ -46,9 +47,9 @@ func genericPURL(it bundle.Item, content digest.Digest, source string) string {
 	return "pkg:generic/" + escape(name) + version + q.String()
 }
 
-// packagePURL is the package URL of an operating system's package, "" for what is none
-// (https://github.com/package-url/purl-spec/blob/main/types/deb-definition.json and rpm-definition.json). Of its file's name
-// only the architecture is taken: NAME_VERSION_ARCH.deb, NAME-VERSION-RELEASE.ARCH.rpm.
+// packagePURL returns the package URL of an operating system package, or ""
+// (https://github.com/package-url/purl-spec/blob/main/types/deb-definition.json and rpm-definition.json). Only the
+// architecture comes from the file name: NAME_VERSION_ARCH.deb, NAME-VERSION-RELEASE.ARCH.rpm.
 func packagePURL(it bundle.Item) string {
 	name, _, _ := strings.Cut(it.Descriptor.Annotations[bundle.AnnotationPackage], ",")
 	distribution, ok := manifest.PackageDistribution(it.Ref)
@@ -73,7 +74,7 @@ func packagePURL(it bundle.Item) string {
 	return "pkg:" + kind + "/" + escape(vendor) + "/" + escape(name) + "@" + escape(version) + q.String()
 }
 
-// qualifiers are those of a package URL, which have to be added in the order of their names.
+// qualifiers are the qualifiers of a package URL, to be added sorted by name.
 type qualifiers []string
 
 func (q *qualifiers) add(name, value string) {
@@ -82,7 +83,7 @@ func (q *qualifiers) add(name, value string) {
 	}
 }
 
-// String begins with a question mark, if there is anything.
+// String begins with a question mark, if there are any.
 func (q qualifiers) String() string {
 	if len(q) == 0 {
 		return ""
