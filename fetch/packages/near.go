@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-const maxNear = 3 // names or versions that a message offers
+const maxNear = 3 // names or versions suggested in a message
 
-// near returns the names that are most like one that is not there.
+// near returns the existing names most similar to a missing one.
 func (u *Universe) near(name string) []string {
 	type one struct {
 		name string
@@ -31,7 +31,7 @@ func (u *Universe) near(name string) []string {
 	return names
 }
 
-// distance is how many letters have to be put in, left out or replaced to make b of a.
+// distance returns the number of letters to insert, delete or replace to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
