@@ -21,7 +21,7 @@ const (
 	predicateType = "https://slsa.dev/provenance/v1"
 	// BuildType identifies the meaning of parameters and dependencies. It changes with them.
 	BuildType = "https://github.com/kkbundle/kkbundle/build/v1"
-	// Builder names the program. The build machine is unknown. A signature, not the statement, says who ran the build.
+	// Builder names the program. The build machine is unknown. Only a signature identifies the person.
 	Builder = "https://github.com/kkbundle/kkbundle"
 
 	// IndexName is the subject for the bundle's identity.
