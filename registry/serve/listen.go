@@ -16,24 +16,23 @@ import (
 
 const (
 	maxHeader  = 32 << 10 // bytes of a request's header
-	maxClients = 4096     // connections at a time; more wait
+	maxClients = 4096     // concurrent connections; more wait
 )
 
-// limits are how long the server waits for a client.
+// limits are the server's timeouts.
 type limits struct {
 	header time.Duration // for a request's header
-	body   time.Duration // for a body, which nothing here reads
-	write  time.Duration // for each 64 KiB: slower clients are let go
+	body   time.Duration // for a body, which is never read
+	write  time.Duration // for each 64 KiB; slower clients are disconnected
 	idle   time.Duration // of a connection between requests
-	grace  time.Duration // for transfers that run when the server is told to end
+	grace  time.Duration // for running transfers at shutdown
 }
 
 func defaultLimits() limits {
 	return limits{header: 10 * time.Second, body: 5 * time.Second, write: 30 * time.Second, idle: time.Minute, grace: 20 * time.Second}
 }
 
-// CheckListen refuses to let others see or change what is sent: off the host it takes TLS, or that plain HTTP was asked
-// for by name.
+// CheckListen refuses unprotected access: addresses beyond this host require TLS or an explicit choice of plain HTTP.
 func CheckListen(address string, secure, plainHTTP bool) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -46,14 +45,14 @@ func CheckListen(address string, secure, plainHTTP bool) error {
 	if host == "localhost" || ip != nil && ip.IsLoopback() || secure || plainHTTP {
 		return nil
 	}
-	return fmt.Errorf("%s can be reached from other hosts: use --tls-auto, or --tls-cert and --tls-key; --plain-http allows it without TLS, if you trust the network", address)
+	return fmt.Errorf("%s is reachable from other hosts: use --tls-auto, or --tls-cert and --tls-key; --plain-http allows it without TLS, if you trust the network", address)
 }
 
-// Run answers on the listener until ctx ends, gives transfers that run some time to finish, and closes it. certificate is
-// asked at every handshake; nil is plain HTTP.
+// Run serves on the listener until ctx ends, gives running transfers some time to finish, and closes it. certificate is
+// called at every handshake; nil is plain HTTP.
 func (s *Server) Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error {
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // one transfer a connection: faster than HTTP/2 for large ones, and memory is easier to bound
+	protocols.SetHTTP1(true) // one transfer per connection: faster than HTTP/2 for large ones, with bounded memory
 	server := &http.Server{
 		Handler: s, Protocols: protocols, ReadHeaderTimeout: s.limits.header, WriteTimeout: s.limits.write, IdleTimeout: s.limits.idle,
 		MaxHeaderBytes: maxHeader, ErrorLog: log.New(quietly{s.log}, "", 0),
@@ -88,7 +87,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// quietly logs what net/http says about single connections, which is of interest to who looks for it only.
+// quietly logs net/http's messages about single connections at debug level.
 type quietly struct{ log *slog.Logger }
 
 // Write implements io.Writer.
