@@ -2,7 +2,7 @@ package precheck
 
 import "fmt"
 
-// linkChecks are about what was tried between hosts. Without that there is no result.
+// linkChecks evaluate connection attempts between hosts. Without attempts there is no result.
 func linkChecks() []Check {
 	return []Check{
 		{
@@ -21,7 +21,7 @@ func linkChecks() []Check {
 	}
 }
 
-// linkLevel is that of the worst way that is closed.
+// linkLevel is the level of the worst closed link.
 func linkLevel(s *Subject) Level {
 	var optional bool
 	for _, l := range s.fleet.links[s.Host.Name] {
@@ -50,7 +50,7 @@ func reachesOthers(s *Subject) Finding {
 		name := fmt.Sprintf("%s %d/%s", l.To, l.Port, l.Network)
 		switch {
 		case l.Skipped != "" && l.Service:
-			used++ // as in every cluster that works; whether it is somebody else's is what the check of ports says
+			used++ // normal in a working cluster; the check of ports reports foreign programs
 		case l.Skipped != "":
 			untold = append(untold, name+" ("+l.Skipped+")")
 		case !l.OK:

@@ -4,7 +4,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// groupChecks are about which hosts do what.
+// groupChecks check the roles of hosts.
 func groupChecks() []Check {
 	return []Check{
 		{
@@ -55,7 +55,7 @@ func groupChecks() []Check {
 
 func (s *Subject) members(role manifest.Role) int { return len(s.fleet.members[role]) }
 
-// hasControlPlane cannot fail for inventories of kkbundle's, whose parser wants one.
+// hasControlPlane cannot fail for kkbundle's own inventories, whose parser requires one.
 func hasControlPlane(s *Subject) Finding {
 	if n := s.members(manifest.RoleControlPlane); n > 0 {
 		return pass(count(n, "host"))
@@ -70,7 +70,7 @@ func hasWorkers(s *Subject) Finding {
 	return fail("no host is a worker")
 }
 
-// hasEtcdHosts cannot fail for inventories of kkbundle's, where the control plane is the default.
+// hasEtcdHosts cannot fail for kkbundle's own inventories, in which the control plane is the default.
 func hasEtcdHosts(s *Subject) Finding {
 	switch n := s.members(manifest.RoleEtcd); {
 	case s.Cluster.Etcd.Type != "external":
@@ -92,7 +92,7 @@ func isOdd(s *Subject) Finding {
 	}
 	switch {
 	case n == 0:
-		return skip() // etcd-group or control-plane says so
+		return skip() // reported by etcd-group or control-plane
 	case n%2 == 0:
 		return fail(count(n, "host"))
 	default:
@@ -100,7 +100,7 @@ func isOdd(s *Subject) Finding {
 	}
 }
 
-// oddLevel lets a cluster be worked on that has lost a host of etcd and has no other for it yet.
+// oddLevel permits work on a cluster that has lost an etcd host and has no replacement yet.
 func oddLevel(s *Subject) Level {
 	if s.fleet.begun {
 		return Warn
@@ -108,7 +108,7 @@ func oddLevel(s *Subject) Level {
 	return Block
 }
 
-// isKnownEtcd cannot fail for files of kkbundle's, whose parser refuses other names.
+// isKnownEtcd cannot fail for kkbundle's own files, whose parser refuses other names.
 func isKnownEtcd(s *Subject) Finding {
 	switch name := s.Cluster.Etcd.Type; name {
 	case "internal", "external", "provided":
@@ -123,7 +123,7 @@ func hasRegistryHosts(s *Subject) Finding {
 		return skip()
 	}
 	n := s.members(manifest.RoleRegistry)
-	if inv := s.Input.Inventory; inv != nil { // a run may go on without one of two, which is then not looked at
+	if inv := s.Input.Inventory; inv != nil { // a run may continue without one of two, which is then not checked
 		n = 0
 		for _, h := range inv.Hosts() {
 			if h.Is(manifest.RoleRegistry) {

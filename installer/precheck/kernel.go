@@ -10,7 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// kernelChecks are about the kernel.
+// kernelChecks check the kernel.
 func kernelChecks() []Check {
 	return []Check{
 		{
@@ -81,14 +81,14 @@ func numbers(version string) []int {
 	return list
 }
 
-// isBefore tells whether a version is older than another, which has as many numbers as matter. A version that is not
-// known is the newest.
+// isBefore reports whether a version is older than another, whose number of parts determines the precision. An unknown
+// version counts as the newest.
 func isBefore(version string, than ...int) bool {
 	v := numbers(version)
 	return len(v) > 0 && slices.Compare(v[:min(len(v), len(than))], than) < 0
 }
 
-// networks returns the pod networks of the cluster: multus adds to another one.
+// networks returns the pod networks of the cluster: multus adds one to another.
 func networks(c *manifest.Cluster) []string {
 	if c.CNI.Type == "multus" {
 		return []string{"multus", c.CNI.With}
@@ -101,10 +101,10 @@ func hasNetwork(c *manifest.Cluster, name string) bool { return slices.Contains(
 func hasNetworkKernel(s *Subject) Finding {
 	least := ciliumKernel(s.Cluster)
 	if isMaintained(s.Facts.Kernel) {
-		least = "" // Cilium takes the 4.18 of RHEL 8
+		least = "" // Cilium supports the 4.18 of RHEL 8
 	}
 	if s.Cluster.Kubernetes.ProxyMode == "nftables" {
-		least = "5.13" // more than any Cilium asks for
+		least = "5.13" // more than any Cilium requires
 	}
 	if least == "" {
 		return skip()
@@ -112,7 +112,7 @@ func hasNetworkKernel(s *Subject) Finding {
 	return atLeast(s.Facts.Kernel, least)
 }
 
-// ciliumKernel is the least kernel for the cluster's Cilium, "" if it has none.
+// ciliumKernel returns the least kernel for the cluster's Cilium, "" without Cilium.
 func ciliumKernel(c *manifest.Cluster) string {
 	switch v := c.CNI.Version; {
 	case !hasNetwork(c, "cilium"):
@@ -126,7 +126,7 @@ func ciliumKernel(c *manifest.Cluster) string {
 	}
 }
 
-// isMaintained tells whether a kernel is one of an enterprise distribution, which has more than its number says.
+// isMaintained reports whether a kernel is from an enterprise distribution, with more features than its number tells.
 func isMaintained(kernel string) bool {
 	for _, mark := range []string{".el8", ".el9", ".el10", ".oe1", ".oe2", ".ky10", ".ky11", ".uelc20", "-default"} {
 		if strings.Contains(kernel, mark) {
@@ -150,7 +150,7 @@ func isTestedKernel(s *Subject) Finding {
 	}
 }
 
-// modules are what the cluster needs of the kernel.
+// modules returns the kernel modules that the cluster needs.
 func modules(c *manifest.Cluster) []string {
 	list := []string{"overlay", "br_netfilter"}
 	for _, network := range networks(c) {
@@ -190,7 +190,7 @@ func hasModules(s *Subject) Finding {
 	return noneMissing(missing, "all of them")
 }
 
-// kernelOptions are kubeadm's; of the last two, one is enough.
+// kernelOptions returns kubeadm's; one of the last two is enough.
 func kernelOptions() []string {
 	return []string{
 		"CONFIG_NAMESPACES", "CONFIG_NET_NS", "CONFIG_PID_NS", "CONFIG_IPC_NS", "CONFIG_UTS_NS", "CONFIG_CGROUPS",
@@ -223,7 +223,7 @@ func hasKernelConfig(s *Subject) Finding {
 	return pass("all options are set")
 }
 
-// cgroupChecks are about the kernel's control groups.
+// cgroupChecks check the kernel's control groups.
 func cgroupChecks() []Check {
 	return []Check{
 		{
@@ -244,7 +244,7 @@ func cgroupChecks() []Check {
 	}
 }
 
-// hasCgroups asks for kubeadm's controllers. Version 2 has devices and freezer without saying so.
+// hasCgroups checks kubeadm's controllers. Version 2 has devices and freezer without listing them.
 func hasCgroups(s *Subject) Finding {
 	g := s.Facts.Cgroups
 	needed := []string{"cpu", "cpuset", "memory", "pids"}
@@ -270,7 +270,7 @@ func hasCgroups(s *Subject) Finding {
 func isCgroup2(s *Subject) Finding {
 	switch s.Facts.Cgroups.Version {
 	case 0:
-		return skip() // cgroups says so
+		return skip() // reported by cgroups
 	case 2:
 		return pass("version 2")
 	default:

@@ -10,7 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// machineChecks are about what a host is.
+// machineChecks check the hardware.
 func machineChecks() []Check {
 	return slices.Concat(systemChecks(), identityChecks(), []Check{
 		{
@@ -37,7 +37,7 @@ func machineChecks() []Check {
 	})
 }
 
-// systemChecks are about the operating system.
+// systemChecks check the operating system.
 func systemChecks() []Check {
 	return []Check{
 		{
@@ -68,7 +68,7 @@ func systemChecks() []Check {
 	}
 }
 
-// identityChecks are about what tells hosts apart.
+// identityChecks check that hosts are distinguishable.
 func identityChecks() []Check {
 	return []Check{
 		{
@@ -119,7 +119,7 @@ func isSystemd(s *Subject) Finding {
 	return fail("another one")
 }
 
-// supported lists the ID of /etc/os-release of the distributions that are supported.
+// supported lists the supported distributions' ID in /etc/os-release.
 func supported() []string {
 	return []string{"ubuntu", "debian", "centos", "rhel", "rocky", "almalinux", "ol", "kylin", "openeuler", "uos"}
 }
@@ -185,7 +185,7 @@ func isUniqueMachine(s *Subject) Finding {
 	return pass(id)
 }
 
-// hasUniqueProduct passes over what firmware says that was given no UUID.
+// hasUniqueProduct ignores the placeholder values of firmware without a UUID.
 func hasUniqueProduct(s *Subject) Finding {
 	id := strings.ToLower(s.Facts.ProductUUID)
 	if strings.Trim(id, "0-") == "" || strings.Trim(id, "f-") == "" || strings.HasPrefix(id, "03000200-0400-0500-0006") {
@@ -242,7 +242,7 @@ func hasMemory(s *Subject) Finding {
 	}
 }
 
-// size writes bytes for people, in units of 1024.
+// size formats bytes in units of 1024.
 func size(n int64) string {
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"}
 	v, u := float64(n), 0

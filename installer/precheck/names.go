@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node"
 )
 
-// nameChecks are about how names become addresses.
+// nameChecks check name resolution.
 func nameChecks() []Check {
 	return []Check{
 		{
@@ -42,7 +42,7 @@ func nameChecks() []Check {
 
 const resolvedStub = "127.0.0.53"
 
-// hasNameserver knows that kubeadm gives pods the real nameservers behind systemd-resolved's stub.
+// hasNameserver accepts systemd-resolved's stub: kubeadm gives pods the real nameservers behind it.
 func hasNameserver(s *Subject) Finding {
 	dns := s.Facts.DNS
 	list := dns.Nameservers
@@ -79,7 +79,7 @@ func hasSmallResolvConf(s *Subject) Finding {
 	return none(wrong, "it does")
 }
 
-// hasTrueHosts compares with the inventory's addresses. The host itself may be at a loopback address.
+// hasTrueHosts compares with the inventory's addresses. The host's own name may have a loopback address.
 func hasTrueHosts(s *Subject) Finding {
 	var wrong []string
 	first := map[string]bool{}
@@ -105,7 +105,7 @@ func hasTrueHosts(s *Subject) Finding {
 	return pass("it does, or has none of them")
 }
 
-// resolvesItself leaves alone what an installation by kkbundle writes into /etc/hosts.
+// resolvesItself ignores kkbundle's own entries in /etc/hosts.
 func resolvesItself(s *Subject) Finding {
 	f := s.Facts
 	switch {

@@ -2,10 +2,10 @@ package precheck
 
 import "github.com/kkbundle/kkbundle/manifest"
 
-// nfsMount is what mounts volumes of NFS.
+// nfsMount is the program that mounts NFS volumes.
 const nfsMount = "mount.nfs"
 
-// nfsChecks are about storage on an NFS server.
+// nfsChecks check storage on an NFS server.
 func nfsChecks() []Check {
 	return []Check{
 		{

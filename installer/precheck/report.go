@@ -9,18 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// A Verdict is what a report comes to.
+// A Verdict is the overall result of a report.
 type Verdict string
 
 // The verdicts.
 const (
 	Ready         Verdict = "ready"
-	ReadyWithWarn Verdict = "warnings"    // something is to be looked at
-	NotReached    Verdict = "unreachable" // hosts could not be asked, and nothing else blocks
-	NotReady      Verdict = "blocked"     // something that was found blocks
+	ReadyWithWarn Verdict = "warnings"    // some results are warnings
+	NotReached    Verdict = "unreachable" // hosts were unreachable, and nothing else blocks
+	NotReady      Verdict = "blocked"     // a finding blocks
 )
 
-// Verdict returns what the report comes to.
+// Verdict returns the overall result.
 func (r Report) Verdict() Verdict {
 	unreached := len(r.unreached(Block))
 	switch {
@@ -35,7 +35,7 @@ func (r Report) Verdict() Verdict {
 	}
 }
 
-// unreached returns the hosts that could not be asked, for whom that is of one of the levels.
+// unreached returns the unreachable hosts whose result has one of the levels.
 func (r Report) unreached(levels ...Level) []string {
 	var hosts []string
 	for _, one := range r.Results {
@@ -46,10 +46,10 @@ func (r Report) unreached(levels ...Level) []string {
 	return hosts
 }
 
-// Unreached returns the hosts that could not be asked, in the order of the report.
+// Unreached returns the unreachable hosts, in the order of the report.
 func (r Report) Unreached() []string { return r.unreached(Block, Warn, Off) }
 
-// summary is the report in one line.
+// summary returns the report in one line.
 func (r Report) summary() string {
 	verdict := map[Verdict]string{
 		Ready: "ready", ReadyWithWarn: "ready, with warnings", NotReady: "NOT ready", NotReached: "NOT ready",
@@ -79,19 +79,19 @@ func count(n int, what string) string {
 type problem struct {
 	Result // one of them
 	Hosts  int
-	// Findings are what was found, those of most hosts first.
+	// Findings are the different findings, those of most hosts first.
 	Findings []finding
 }
 
-// A finding is what was found on some hosts.
+// A finding is the same finding on some hosts.
 type finding struct {
 	Found     string
 	Unknown   bool
 	Exception *Exception
-	Hosts     []string // none if it is about the cluster
+	Hosts     []string // none if about the cluster
 }
 
-// problems returns what failed: what blocks first, then warnings, then what is ignored, and each in the order of List.
+// problems returns the failures: blocking ones first, then warnings, then excepted ones, each in the order of List.
 func (r Report) problems() []problem {
 	type key struct {
 		id, fix string
@@ -123,7 +123,7 @@ func (r Report) problems() []problem {
 	return list
 }
 
-// ranks returns the places of checks in List.
+// ranks returns the positions of checks in List.
 func ranks() map[string]int {
 	rank := map[string]int{}
 	for i, id := range IDs() {
@@ -134,7 +134,7 @@ func ranks() map[string]int {
 
 func (l Level) rank() int { return slices.Index([]Level{Block, Warn, Off}, l) }
 
-// word is what people read.
+// word returns the displayed name.
 func (l Level) word() string {
 	switch l {
 	case Block:
@@ -173,7 +173,7 @@ func findings(results []Result) []finding {
 	return list
 }
 
-// remark is what there is to say about a finding besides: that it is no finding, and why it has another level.
+// remark returns additional remarks: an unknown state, and the reason for another level.
 func (f finding) remark() string {
 	var parts []string
 	if f.Unknown {
@@ -193,7 +193,7 @@ func (f finding) where() string {
 	return Ranges(f.Hosts)
 }
 
-// sentence makes a sentence of what a check says, which begins in lower case and ends without a full stop.
+// sentence turns a check's text, which begins in lower case without a full stop, into a sentence.
 func sentence(s string) string {
 	s = printable(s)
 	if s == "" {
@@ -207,7 +207,7 @@ func sentence(s string) string {
 	return s + "."
 }
 
-// clean makes a line of bounded length of what a host has said.
+// clean makes a line of bounded length from a host's text.
 func clean(s string) string {
 	const most = 1000 // runes
 	s = printable(s)
@@ -217,8 +217,8 @@ func clean(s string) string {
 	return s
 }
 
-// printable makes one line without control characters of what a host has said, which could otherwise write over the
-// rest of the report.
+// printable makes one line without control characters from a host's text, which could otherwise overwrite the rest of
+// the report.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// supportChecks are about what this version of kkbundle can install.
+// supportChecks check the limits of this version of kkbundle.
 func supportChecks() []Check {
 	return []Check{{
 		ID: "supported", Groups: []string{GroupKKBundle}, Level: Block, Title: "this version of kkbundle can install this cluster", Rule: canInstall, OfCluster: true,
@@ -20,7 +20,7 @@ func supportChecks() []Check {
 	}}
 }
 
-// settingChecks are about what the inventory says of the cluster.
+// settingChecks check the inventory's settings of the cluster.
 func settingChecks() []Check {
 	return []Check{{
 		ID: "host-settings", Groups: []string{GroupKKBundle}, Level: Block, Title: "the inventory's settings for the host fit the cluster", Rule: fitsCluster,
@@ -41,7 +41,7 @@ func fitsCluster(s *Subject) Finding {
 	}
 }
 
-// bundleChecks are about the bundle.
+// bundleChecks check the bundle.
 func bundleChecks() []Check {
 	return []Check{{
 		ID: "bundle", Groups: []string{GroupKKBundle}, Level: Block, Title: "the bundle has everything that this cluster needs on these hosts", Rule: hasAllContent, OfCluster: true,
@@ -52,7 +52,7 @@ func bundleChecks() []Check {
 	}}
 }
 
-// versionChecks are about the version of Kubernetes.
+// versionChecks check the version of Kubernetes.
 func versionChecks() []Check {
 	return []Check{
 		{
@@ -77,10 +77,10 @@ func versionChecks() []Check {
 	}
 }
 
-// fitTogether says what the catalog knows to be incompatible.
+// fitTogether reports incompatibilities known to the catalog.
 func fitTogether(s *Subject) Finding {
 	if v := s.Cluster.Kubernetes.Version; v == "" || isBefore(v, oldestKnown()...) {
-		return skip() // nobody has said what is to be installed, or the catalog does not know what goes with it
+		return skip() // the version is unknown, or the catalog does not know compatible ones
 	}
 	_, err := catalog.Check(s.Input.Cluster)
 	var problems manifest.Problems
@@ -99,7 +99,7 @@ func fitTogether(s *Subject) Finding {
 	return pass("they do")
 }
 
-// saidElsewhere tells whether a check of containerd or etcd alone says a problem already.
+// saidElsewhere reports whether a check of containerd or etcd alone already reports a problem.
 func (s *Subject) saidElsewhere(p manifest.Problem) bool {
 	_, text, _ := strings.Cut(p.Message, ": ")
 	switch name, _, _ := strings.Cut(text, " "); name {
@@ -114,7 +114,7 @@ func (s *Subject) saidElsewhere(p manifest.Problem) bool {
 
 func canInstall(s *Subject) Finding {
 	if s.Cluster.Kubernetes.Version == "" {
-		return skip() // nobody has said what is to be installed
+		return skip() // the version is unknown
 	}
 	errs := []error{s.Input.Cluster.CheckInstall()}
 	if s.Input.Inventory != nil {
@@ -147,7 +147,7 @@ func isNotTooOld(s *Subject) Finding {
 	}
 }
 
-// isKnownVersion compares minor versions: patch releases are alike.
+// isKnownVersion compares minor versions only.
 func isKnownVersion(s *Subject) Finding {
 	v := s.Cluster.Kubernetes.Version
 	newest, err := catalog.Newest()
@@ -165,5 +165,5 @@ func isKnownVersion(s *Subject) Finding {
 	}
 }
 
-// oldestKnown is the first minor version in the catalog's tables.
+// oldestKnown returns the first minor version in the catalog's tables.
 func oldestKnown() []int { return []int{1, 30} }
