@@ -122,7 +122,7 @@ func (c *Combined) read(ctx context.Context, s sum, most int64) ([]byte, error) 
 	case !ok && c.scratch != nil:
 		return c.scratch.read(ctx, s, most)
 	case !ok:
-		return nil, &MissingError{Digest: s.digest(), Item: "what is to be copied"}
+		return nil, &MissingError{Digest: s.digest(), Item: "the bundle to copy from"}
 	case b.size > most:
 		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), b.size, most)
 	}
@@ -167,7 +167,7 @@ func (c *Combined) open(ctx context.Context, s sum) (frames, error) {
 		return &copiedFrames{From: c.from[source], blob: b, checks: c.checks}, nil
 	}
 	if c.scratch == nil {
-		return nil, &MissingError{Digest: s.digest(), Item: "what is to be copied"}
+		return nil, &MissingError{Digest: s.digest(), Item: "the bundle to copy from"}
 	}
 	if err := c.checkScratch(); err != nil {
 		return nil, err

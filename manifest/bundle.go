@@ -69,9 +69,9 @@ type Bundle struct {
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
 	Sources   []Source     `yaml:"sources,omitempty" doc:"How upstream hosts are reached."`
 	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
-	Zone      string       `yaml:"zone,omitempty" doc:"Takes what the catalog adds from the addresses of a zone, such as cn."`
+	Zone      string       `yaml:"zone,omitempty" doc:"Zone whose addresses the catalog's additions use, such as cn."`
 	// Kubernetes is the release to render charts for, unless a cluster file sets it.
-	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"What charts are rendered for, where no cluster file says it."`
+	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"Release to render charts for, unless a cluster file sets it."`
 	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Where custom resources name images, besides those that kkbundle knows."`
 	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided texts to leave out; * stands for any text."`
 
@@ -149,7 +149,7 @@ type File struct {
 	// URL is https://…, http://… or file://…, with the placeholders {os}, {arch} and {x86arch}.
 	URL     string `yaml:"url,omitempty" doc:"https://…; {os} {arch} {x86arch} stand for those of each platform."`
 	Path    string `yaml:"path,omitempty" doc:"A local file instead of a URL, relative to the manifest; same placeholders."`
-	Version string `yaml:"version,omitempty" doc:"Version of what the file holds; for people."`
+	Version string `yaml:"version,omitempty" doc:"Version of the file's content; for people."`
 	// SHA256 is the expected content by platform.
 	SHA256 Sums `yaml:"sha256,omitempty" doc:"Expected sha256 by platform, or one for a file that all platforms share."`
 	// Checksums is the URL of an upstream checksum file, with the same placeholders as URL.

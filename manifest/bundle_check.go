@@ -161,7 +161,7 @@ func (c *checker) chart(path string, chart *Chart) {
 	case chart.Repo != "":
 		c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
 		if strings.Contains(chart.Repo, "?") {
-			c.add(join(path, "repo"), "a repository is an address without a query; leave out what begins with ?")
+			c.add(join(path, "repo"), "a repository is an address without a query; leave out the part from ? on")
 		}
 		if chart.Name == "" {
 			c.add(path, "name is missing")

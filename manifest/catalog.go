@@ -18,7 +18,7 @@ type Catalog struct {
 	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.34, the newest patch release that this catalog was checked against."`
 	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces the one that kkbundle has under that name."`
 	// Packages are operating system packages by purpose.
-	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by what they are for."`
+	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
 	// Zones are mirrors that are used together.
 	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors that are used where the manifest names the zone."`
 
@@ -53,7 +53,7 @@ type CatalogEntry struct {
 type CatalogFile struct {
 	URL PlatformText `yaml:"url" kk:"required" doc:"Address, or addresses by platform for those that it is published for."`
 	// Checksums is as in File. Without it, the lock pins the first download.
-	Checksums string `yaml:"checksums,omitempty" doc:"Address of upstream's checksums. Without one the lock pins what came first."`
+	Checksums string `yaml:"checksums,omitempty" doc:"Address of upstream's checksums. Without one the lock pins the first download."`
 	// Stable is the address of the newest version, with {minor} for a hyphen and a minor release, or for nothing.
 	Stable string `yaml:"stable,omitempty" doc:"Address of a text that is the newest version; {minor} is -1.34 or nothing."`
 	// Version is a template; {version} by default.
@@ -114,8 +114,8 @@ type Skew struct {
 
 // CatalogPackage holds a package's names in operating systems.
 type CatalogPackage struct {
-	Debian []string `yaml:"debian,omitempty" doc:"Names in Debian, Ubuntu and what is made from them."`
-	RPM    []string `yaml:"rpm,omitempty" doc:"Names in Red Hat's distributions, openEuler and what is made from them."`
+	Debian []string `yaml:"debian,omitempty" doc:"Names in Debian, Ubuntu and their derivatives."`
+	RPM    []string `yaml:"rpm,omitempty" doc:"Names in Red Hat's distributions, openEuler and their derivatives."`
 }
 
 // ParseCatalog reads a Catalog. The error is Problems.

@@ -28,7 +28,7 @@ type Cluster struct {
 	// OSPackages is the source of operating system packages that hosts lack.
 	OSPackages string   `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Where packages that hosts lack come from: bundle (default), those of their distribution in it; host, the hosts' own sources; none, nothing is installed."`
 	Time       Time     `yaml:"time,omitempty" doc:"Where hosts take the time from; without it their clocks are left as they are."`
-	Precheck   Precheck `yaml:"precheck,omitempty" doc:"What must hold on every host."`
+	Precheck   Precheck `yaml:"precheck,omitempty" doc:"Requirements for every host."`
 	Addons     []Addon  `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
@@ -159,10 +159,10 @@ type CNI struct {
 	// With is the network of the pods' first interface if Type is multus.
 	With string `yaml:"with,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn" doc:"The network that multus adds to."`
 	// IPv4MaskSize and IPv6MaskSize are the sizes of each node's share of the pod networks: 24 and 64 by default.
-	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"What each node takes of the IPv4 pod network. Default 24."`
-	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"What each node takes of the IPv6 pod network. Default 64."`
+	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"Size of each node's share of the IPv4 pod network. Default 24."`
+	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"Size of each node's share of the IPv6 pod network. Default 64."`
 	// Values are paths of values files for the network's chart, relative to the cluster file; they override kkbundle's.
-	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they win over what kkbundle sets, and later ones win."`
+	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they override kkbundle's, and later ones win."`
 }
 
 // ImageRegistry is the registry from which hosts pull.
@@ -211,7 +211,7 @@ type Precheck struct {
 	AllowUnsupportedDistributions bool   `yaml:"allowUnsupportedDistributions,omitempty"`
 	// MinFree is the space that must stay free on each filesystem; 10% of it by default, the limit at which the kubelet
 	// begins to evict pods.
-	MinFree Quantity `yaml:"minFree,omitempty" doc:"What must stay free on each filesystem. Default 10% of it."`
+	MinFree Quantity `yaml:"minFree,omitempty" doc:"Space that must stay free on each filesystem. Default 10% of it."`
 	// DiskLatency is the limit for 99% of small writes to etcd's disk, 10ms by default.
 	DiskLatency Duration `yaml:"diskLatency,omitempty" doc:"How long 99% of small writes to etcd's disk may take. Default 10ms."`
 	// ClockSkew is the largest allowed difference of clocks, 2s by default.

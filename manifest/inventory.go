@@ -32,8 +32,8 @@ type Inventory struct {
 	APIVersion string             `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string             `yaml:"kind" kk:"required" doc:"Inventory"`
 	Metadata   *InventoryMetadata `yaml:"metadata,omitempty"`
-	Vars       Vars               `yaml:"vars,omitempty" doc:"What holds for every host that does not say otherwise."`
-	GroupVars  GroupVars          `yaml:"groupVars,omitempty" doc:"What holds for the hosts of a group that do not say otherwise."`
+	Vars       Vars               `yaml:"vars,omitempty" doc:"Settings of every host without its own."`
+	GroupVars  GroupVars          `yaml:"groupVars,omitempty" doc:"Settings of a group's hosts without their own."`
 	HostSpecs  HostSpecs          `yaml:"hosts" kk:"required" doc:"Hosts by name; node[1:3] stands for node1, node2 and node3."`
 	Groups     Groups             `yaml:"groups" kk:"required" doc:"Which host does what."`
 
@@ -86,7 +86,7 @@ type Vars struct {
 	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the nodes."`
 	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the nodes."`
 	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the nodes, as key=value:Effect; [] for none."`
-	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"What differs from the cluster file on these hosts."`
+	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"Differences from the cluster file on these hosts."`
 }
 
 // GroupVars are the Vars of groups. For a host in several groups, a later group overrides an earlier one.
@@ -175,7 +175,7 @@ type HostSpec struct {
 	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the node."`
 	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the node."`
 	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the node, as key=value:Effect; [] for none."`
-	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"What differs from the cluster file on this host."`
+	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"Differences from the cluster file on this host."`
 }
 
 // vars returns the entry's settings as Vars.

@@ -51,7 +51,7 @@ type Lock struct {
 	// Inputs are the files that were searched for images, or used in the search: YAML, values and local charts.
 	Inputs []Input `yaml:"inputs,omitempty" doc:"Files in which or with which images were found."`
 	// Undecided are texts in them that may be images, each with its place.
-	Undecided []string `yaml:"undecided,omitempty" doc:"What may be an image and is none of the items, with its place."`
+	Undecided []string `yaml:"undecided,omitempty" doc:"Texts that may be images and match no item, with their places."`
 }
 
 // Input is a file beside the manifest that affects the images found.

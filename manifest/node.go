@@ -102,7 +102,7 @@ type HostSettings struct {
 	Kubernetes           HostKubernetes `yaml:"kubernetes,omitempty"`
 	ControlPlaneEndpoint HostEndpoint   `yaml:"controlPlaneEndpoint,omitempty"`
 	Etcd                 HostEtcd       `yaml:"etcd,omitempty"`
-	Precheck             Precheck       `yaml:"precheck,omitempty" doc:"What must hold on the host."`
+	Precheck             Precheck       `yaml:"precheck,omitempty" doc:"Requirements for the host."`
 }
 
 // HostKubernetes is the part of Kubernetes that can differ between hosts.

@@ -23,11 +23,11 @@ type PackageSet struct {
 	Distribution string `yaml:"distribution" kk:"required" doc:"Distribution and version, such as debian/12."`
 	// Install lists names, or NAME=VERSION. If empty, all packages of an ISO are included; else AddPackages must add
 	// some.
-	Install []string `yaml:"install,omitempty" doc:"Package names, or NAME=VERSION; what they depend on is added."`
-	Roles   bool     `yaml:"roles,omitempty" doc:"Adds what the tasks of the cluster need on this distribution."`
-	Closure Closure  `yaml:"closure,omitempty" enum:"base,full" doc:"base (default): dependencies but for what every system of the distribution has; full: all of them."`
+	Install []string `yaml:"install,omitempty" doc:"Package names, or NAME=VERSION; their dependencies are added."`
+	Roles   bool     `yaml:"roles,omitempty" doc:"Adds the packages that the cluster's tasks need on this distribution."`
+	Closure Closure  `yaml:"closure,omitempty" enum:"base,full" doc:"base (default): dependencies except those that every system of the distribution has; full: all of them."`
 	// Recommends includes recommended packages.
-	Recommends bool `yaml:"recommends,omitempty" doc:"Take along what packages recommend, too."`
+	Recommends bool `yaml:"recommends,omitempty" doc:"Include recommended packages."`
 	// Repositories are used in addition to the distribution's known ones.
 	Repositories []Repository `yaml:"repositories,omitempty" doc:"More repositories, besides those that kkbundle knows of the distribution."`
 	// OnlyRepositories excludes the known ones.

@@ -19,7 +19,7 @@ type PrecheckRule struct {
 	Check string `yaml:"check" kk:"required" doc:"Name of a check, as kkbundle precheck list has them."`
 	// Hosts are names or ranges of names. Without them the rule applies to every host and to the cluster.
 	Hosts []string `yaml:"hosts,omitempty" doc:"Hosts that it holds for, such as node1 or node[1:3]; default all."`
-	Level string   `yaml:"level" kk:"required" enum:"block,warn,off" doc:"What a failure means; off only mentions it."`
+	Level string   `yaml:"level" kk:"required" enum:"block,warn,off" doc:"Level of a failure; off only mentions it."`
 	// Reason is shown in every report.
 	Reason string `yaml:"reason" kk:"required" doc:"Why; reports show it."`
 	// Until is the last day of the rule's validity.

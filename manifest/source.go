@@ -75,9 +75,9 @@ type Override struct {
 	URL string `yaml:"url,omitempty" doc:"The whole address of a file, chart archive or repository; {os} {arch} {x86arch} as in files."`
 	// Host and Path are the beginning of addresses; Path ends at a component boundary.
 	Host string `yaml:"host,omitempty" doc:"Instead of url: the host[:port] of addresses."`
-	Path string `yaml:"path,omitempty" doc:"With host: what their path begins with, such as /release."`
+	Path string `yaml:"path,omitempty" doc:"With host: beginning of their path, such as /release."`
 	// With is the replacing address; the rest after Host and Path is appended.
-	With string `yaml:"with,omitempty" doc:"The address that is asked instead; what follows host and path is appended to it."`
+	With string `yaml:"with,omitempty" doc:"The address that is asked instead; the rest after host and path is appended to it."`
 	// SHA256 is the file's expected digest by platform, which overrides upstream's checksums.
 	SHA256 Sums `yaml:"sha256,omitempty" doc:"With url: expected sha256 by platform, or one for all; it counts more than upstream's own checksums."`
 }

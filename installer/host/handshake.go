@@ -137,7 +137,7 @@ func (e *droppedError) Hint() string {
 	if e.said != "" && !e.maybeBusy() && !strings.Contains(e.said, "Not allowed") {
 		return "check the port in the inventory: something else than an SSH server answers there"
 	}
-	return "see what sshd logs on the host: it drops connections when too many log in at a time (MaxStartups), after logins that failed (PerSourcePenalties, fail2ban) or by /etc/hosts.deny"
+	return "check sshd's log on the host: it drops connections when too many log in at a time (MaxStartups), after logins that failed (PerSourcePenalties, fail2ban) or by /etc/hosts.deny"
 }
 
 // An AlgorithmError means the host's SSH server supports only unsafe algorithms, or none of ours.

@@ -120,7 +120,7 @@ func (e *HelperError) Hint() string {
 	case strings.Contains(text, "Permission denied"), e.failure() == "does not run":
 		return "see that the filesystem of " + dir + " is not mounted noexec, and that no policy (SELinux, fapolicyd) forbids programs there"
 	}
-	return "see what the host says about " + dir
+	return "check the host's message about " + dir
 }
 
 // A patience ends an operation without progress for firstTimeout.

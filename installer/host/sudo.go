@@ -57,7 +57,7 @@ func (e *SlowError) Error() string { return fmt.Sprintf("no result within %s", e
 
 // Hint returns the remedy.
 func (e *SlowError) Hint() string {
-	return "the host hangs: look at its load, memory and disks, and at what its login scripts wait for"
+	return "the host hangs: check its load, memory and disks, and its login scripts"
 }
 
 // within bounds a command on a host.

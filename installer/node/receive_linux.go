@@ -193,7 +193,7 @@ func (r *receiver) take(ctx context.Context, w want, rest int64) (digest string,
 	defer func() { err = errors.Join(err, part.Close()) }()
 	sum := sha256.New()
 	if n, err := io.Copy(sum, &until{ctx, io.LimitReader(part, w.Offset)}); err != nil || n != w.Offset {
-		return "", errors.Join(fmt.Errorf("read what is there of %s: %d of %d bytes", w.Digest, n, w.Offset), err)
+		return "", errors.Join(fmt.Errorf("read the received part of %s: %d of %d bytes", w.Digest, n, w.Offset), err)
 	}
 	if err := r.append(part, sum, w.Digest, rest); err != nil {
 		return "", err

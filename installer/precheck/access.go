@@ -11,9 +11,9 @@ import (
 func accessChecks() []Check {
 	return []Check{{
 		ID: "ssh-algorithms", Groups: []string{GroupHost}, Level: Warn, Title: "the SSH server takes no outdated algorithms", Rule: hasSafeSSH,
-		Why:    "who can change the traffic may read or change what the installation sends, keys among it",
+		Why:    "an attacker who can change the traffic could read or change the installation's data, including keys",
 		Fix:    "remove them from KexAlgorithms, Ciphers, MACs and HostKeyAlgorithms in sshd_config, or update the SSH server",
-		Source: "RFC 9142; OpenSSH release notes: what it has switched off by default",
+		Source: "RFC 9142; OpenSSH release notes: algorithms disabled by default",
 	}}
 }
 

@@ -15,7 +15,7 @@ func linkChecks() []Check {
 		{
 			ID: "path-mtu", Groups: []string{GroupNetwork}, Level: Warn, Title: "packets of full size get through to the others", Rule: sendsFullSize,
 			Why:    "large answers are lost on the way while small ones come: TLS connections hang",
-			Fix:    "raise the MTU of the network between the hosts, or lower that of their interfaces to what gets through",
+			Fix:    "raise the MTU of the network between the hosts, or lower that of their interfaces to the size that gets through",
 			Source: "tried between the hosts with packets that must not be split",
 		},
 	}

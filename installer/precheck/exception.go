@@ -33,7 +33,7 @@ func rulesCheck() Check {
 	return Check{
 		ID: rulesID, Level: Warn, Groups: []string{GroupKKBundle}, Title: "the exceptions still hold",
 		Why:    "an exception that has ended holds no more: its check counts again",
-		Fix:    "mend what it is about, or give the rule a later day",
+		Fix:    "fix the problem, or give the rule a later day",
 		Source: "the file of --rules",
 	}
 }

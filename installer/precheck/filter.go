@@ -26,7 +26,7 @@ func filterChecks() []Check {
 			Kubeadm: []string{"Firewalld"},
 		},
 		{
-			ID: "packet-filter", Groups: []string{GroupNetwork}, Level: Warn, Title: "no rule drops what nothing allows", Rule: hasNoDrop, Roles: cluster(),
+			ID: "packet-filter", Groups: []string{GroupNetwork}, Level: Warn, Title: "no rule drops all traffic that is not explicitly allowed", Rule: hasNoDrop, Roles: cluster(),
 			Why:    "what comes for pods, or from them, is dropped although no firewall service is active",
 			Fix:    "iptables -P FORWARD ACCEPT and the like, where the rules come from: often Docker, or a file of the site",
 			Source: "kkbundle; Kubernetes with Docker's FORWARD policy",

@@ -39,7 +39,7 @@ func kernelChecks() []Check {
 			Source: "Kubernetes: container runtimes; kubeadm's IPVS check, which it has dropped; backends of the pod networks",
 		},
 		{
-			ID: "kernel-config", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel's configuration has what containers need", Rule: hasKernelConfig, Roles: cluster(),
+			ID: "kernel-config", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel's configuration has the options that containers need", Rule: hasKernelConfig, Roles: cluster(),
 			Why:     "without these options containers do not start, or their limits do not hold",
 			Fix:     "use a distribution's standard kernel",
 			Source:  "kubeadm SystemVerification",
@@ -185,7 +185,7 @@ func hasModules(s *Subject) Finding {
 		}
 	}
 	if len(missing) == 0 && len(untold) > 0 {
-		return unknown("the host did not say whether it has " + strings.Join(untold, ", "))
+		return unknown("no information from the host about " + strings.Join(untold, ", "))
 	}
 	return noneMissing(missing, "all of them")
 }

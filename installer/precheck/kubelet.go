@@ -87,7 +87,7 @@ func isService(s *Subject) Finding {
 	}
 	switch load := s.Facts.Unit("kubelet.service").Load; load {
 	case "":
-		return unknown("systemd does not say whether there is a kubelet.service")
+		return unknown("systemd gives no information about kubelet.service")
 	case "loaded":
 		return pass("it is")
 	default:

@@ -15,7 +15,7 @@ func leftoverChecks() []Check {
 		{
 			ID: "leftovers", Groups: []string{GroupKubernetes, GroupEtcd}, Level: Block, Title: "no other cluster has left anything behind", Rule: hasNoLeftovers,
 			Why:    "kubeadm refuses to start over files of an earlier cluster, and etcd must not start with another one's data",
-			Fix:    "if nobody needs that cluster any more: kubeadm reset, then remove what is named here",
+			Fix:    "if nobody needs that cluster any more: kubeadm reset, then remove the listed remains",
 			Source: "kubeadm FileAvailable-*, DirAvailable--var-lib-etcd",
 			Kubeadm: []string{
 				"FileAvailable--etc-kubernetes-manifests-kube-apiserver.yaml", "FileAvailable--etc-kubernetes-manifests-kube-controller-manager.yaml",
@@ -28,7 +28,7 @@ func leftoverChecks() []Check {
 			ID: "leftovers-network", Groups: []string{GroupKubernetes, GroupNetwork}, Level: Warn, Title: "no other pod network has left anything behind", Rule: hasNoOldNetwork, Roles: cluster(),
 			Why:    "old interfaces and rules send packets of the new pods to where nobody is; kubeadm reset leaves them",
 			Fix:    "reboot, or remove these interfaces (ip link delete) and rules (iptables -F; ipvsadm -C)",
-			Source: "kubeadm reset: what it does not clean up",
+			Source: "kubeadm reset: remains that it does not clean up",
 		},
 		{
 			ID: "cni-config", Groups: []string{GroupNetwork, GroupCRI}, Level: Block, Title: "no other pod network is configured", Rule: hasNoForeignCNI, Roles: cluster(),

@@ -98,7 +98,7 @@ func identityChecks() []Check {
 		},
 		{
 			ID: "mac-unique", Groups: []string{GroupHost, GroupNetwork}, Level: Warn, Title: "no other host has its MAC addresses", Rule: hasUniqueMAC,
-			Why:    "a switch sends what is for one of them to the other",
+			Why:    "a switch sends packets for one of them to the other",
 			Fix:    "give the cloned machine a MAC address of its own",
 			Source: "kubeadm: unique hostname, MAC address and product_uuid",
 		},
@@ -166,7 +166,7 @@ func hasNodeName(s *Subject) Finding {
 func hasUniqueName(s *Subject) Finding {
 	name := s.Facts.Hostname
 	if name == "" {
-		return unknown("the host did not say what it calls itself")
+		return unknown("the host did not report its own name")
 	}
 	if also := s.fleet.byName.besides(s.Host.Name, strings.ToLower(name)); also != "" {
 		return failf("%s, as %s", name, also)

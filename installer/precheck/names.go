@@ -20,7 +20,7 @@ func nameChecks() []Check {
 		},
 		{
 			ID: "resolv-conf", Groups: []string{GroupNetwork}, Level: Warn, Title: "/etc/resolv.conf fits into that of pods", Rule: hasSmallResolvConf, Roles: cluster(),
-			Why:    "the kubelet leaves out what is too much, so that names are found on the host and not in pods",
+			Why:    "the kubelet drops the excess, so that names resolve on the host but not in pods",
 			Fix:    "keep at most 3 nameservers, 29 search domains and 1,900 characters of search domains",
 			Source: "kubelet: 3 nameservers, 32 search domains and 2048 characters, of which the cluster's own 3 domains take a part",
 		},
@@ -112,7 +112,7 @@ func resolvesItself(s *Subject) Finding {
 	case s.Input.Install:
 		return skip()
 	case f.Hostname == "":
-		return unknown("the host did not say what it calls itself")
+		return unknown("the host did not report its own name")
 	case len(f.HostnameAddresses) > 0:
 		return pass(f.Hostname + " is " + f.HostnameAddresses[0].String())
 	case hasLine(f.Hosts, f.Hostname):

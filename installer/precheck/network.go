@@ -38,7 +38,7 @@ func networkChecks() []Check {
 		},
 		{
 			ID: "routes", Groups: []string{GroupNetwork}, Level: Warn, Title: "no route leads into the networks of pods and services", Rule: hasNoForeignRoute, Roles: cluster(),
-			Why:    "what the host sends there goes elsewhere than the pods, or the pods take what was meant for there",
+			Why:    "the host's packets for the other network go to the pods, or those for the pods go elsewhere",
 			Fix:    "choose another kubernetes.podCIDR or serviceCIDR in the cluster file, or remove the route",
 			Source: "kkbundle",
 		},

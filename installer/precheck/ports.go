@@ -134,7 +134,7 @@ func hasPorts(s *Subject) Finding {
 	case len(busy) == 0 && len(untold) > 0:
 		return unknown(some(untold))
 	case held:
-		return none(busy, "free, or used by what kkbundle has installed")
+		return none(busy, "free, or used by kkbundle's own installation")
 	default:
 		return none(busy, "free")
 	}

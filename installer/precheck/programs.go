@@ -25,7 +25,7 @@ func programChecks() []Check {
 			ID: "executables-optional", Groups: []string{GroupOS}, Level: Warn, Title: "the programs are there that some features use", Rule: hasOptionalExecutables, Roles: cluster(),
 			Why:     "without iptables, pods that ask for a port of the host (hostPort) get none; without the others, port forwarding, limits of bandwidth or looking into IPVS do not work",
 			Fix:     "install iptables and, if they are named, socat, iproute2 (tc), ethtool, ebtables, ipset and ipvsadm",
-			Source:  "CNI plugins portmap and bandwidth; cri-dockerd; what kubeadm warned of in earlier versions",
+			Source:  "CNI plugins portmap and bandwidth; cri-dockerd; warnings of earlier kubeadm versions",
 			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc", "FileExisting-touch"},
 		},
 		{

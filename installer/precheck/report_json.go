@@ -27,7 +27,7 @@ type document struct {
 	// Unreachable names them.
 	Unreachable []string        `json:"unreachable" doc:"Hosts that could not be asked."`
 	Hosts       []string        `json:"hosts" doc:"All hosts, in the order of the inventory."`
-	Notes       []string        `json:"notes" doc:"What was not looked at."`
+	Notes       []string        `json:"notes" doc:"Parts that were not checked."`
 	Checks      []checkDocument `json:"checks" doc:"The checks that there are results of."`
 	Results     []Result        `json:"results" doc:"Verdicts by host, \"\" for the cluster; title, why, fix, groups and source only where they differ from the check's."`
 }
@@ -36,13 +36,13 @@ type document struct {
 type checkDocument struct {
 	ID      string   `json:"id"`
 	Title   string   `json:"title"`
-	Level   Level    `json:"level" enum:"block,warn" doc:"What a failure means if nothing else is said."`
+	Level   Level    `json:"level" enum:"block,warn" doc:"Level of a failure, unless a result has another."`
 	Groups  []string `json:"groups"`
-	Why     string   `json:"why" doc:"What goes wrong otherwise."`
+	Why     string   `json:"why" doc:"Consequence of a failure."`
 	Fix     string   `json:"fix" doc:"What to do."`
 	Source  string   `json:"source" doc:"Where the rule or its number comes from."`
 	Kubeadm []string `json:"kubeadm,omitempty" doc:"kubeadm's names for it."`
-	Varies  string   `json:"varies,omitempty" doc:"On what the level depends; level is the worst."`
+	Varies  string   `json:"varies,omitempty" doc:"Condition of the level; level is the worst."`
 }
 
 // ReportSchema returns the JSON Schema of WriteJSON's output.

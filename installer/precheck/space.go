@@ -12,7 +12,7 @@ import (
 func spaceChecks() []Check {
 	return []Check{
 		{
-			ID: "disk", Groups: []string{GroupHost}, Level: Block, Title: "what will be written fits on the disks", Rule: hasSpace, Essential: true,
+			ID: "disk", Groups: []string{GroupHost}, Level: Block, Title: "the disks have enough space for the installation", Rule: hasSpace, Essential: true,
 			Why:    "an installation that fills the disk leaves a half-installed host, and the kubelet evicts pods",
 			Fix:    "free space or make the filesystem larger",
 			Source: "sizes in the bundle",

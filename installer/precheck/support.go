@@ -15,7 +15,7 @@ func supportChecks() []Check {
 		ID: "supported", Groups: []string{GroupKKBundle}, Level: Block, Title: "this version of kkbundle can install this cluster", Rule: canInstall, OfCluster: true,
 		LevelOf: warnUnlessInstall, Varies: "warns unless a bundle is given to install from",
 		Why:    "kkbundle install refuses such a cluster before it begins",
-		Fix:    "change what is named here, or install with something else and only use the bundle",
+		Fix:    "change the listed settings, or install with something else and only use the bundle",
 		Source: "kkbundle install",
 	}}
 }
@@ -25,8 +25,8 @@ func settingChecks() []Check {
 	return []Check{{
 		ID: "host-settings", Groups: []string{GroupKKBundle}, Level: Block, Title: "the inventory's settings for the host fit the cluster", Rule: fitsCluster,
 		Why:    "the host could not be set up so; the other checks look at it as if the inventory had none for it",
-		Fix:    "change what is named here, under cluster in vars, groupVars or the host's entry of the inventory",
-		Source: "kkbundle: the cluster file with what vars, groupVars and the host's entry change of it",
+		Fix:    "change the listed settings, under cluster in vars, groupVars or the host's entry of the inventory",
+		Source: "kkbundle: the cluster file with the changes by vars, groupVars and the host's entry",
 	}}
 }
 
@@ -45,9 +45,9 @@ func fitsCluster(s *Subject) Finding {
 func bundleChecks() []Check {
 	return []Check{{
 		ID: "bundle", Groups: []string{GroupKKBundle}, Level: Block, Title: "the bundle has everything that this cluster needs on these hosts", Rule: hasAllContent, OfCluster: true,
-		Why:     "what is missing cannot be had at the site",
+		Why:     "missing items cannot be obtained at the site",
 		Fix:     "build the bundle again with this cluster file",
-		Source:  "kkbundle: what the tasks of the installation need; kubeadm ImagePull",
+		Source:  "kkbundle: the needs of the installation's tasks; kubeadm ImagePull",
 		Kubeadm: []string{"ImagePull"},
 	}}
 }
@@ -71,8 +71,8 @@ func versionChecks() []Check {
 		{
 			ID: "versions", Groups: []string{GroupKubernetes}, Level: Block, Title: "the versions of the components go together", Rule: fitTogether, OfCluster: true,
 			Why:    "their makers do not support this combination, and some of them refuse to start in it",
-			Fix:    "take what is named here as fitting, in the cluster file",
-			Source: "kkbundle's catalog: what each project tests; Kubernetes version skew policy",
+			Fix:    "set the compatible versions listed here in the cluster file",
+			Source: "kkbundle's catalog: the versions that each project tests; Kubernetes version skew policy",
 		},
 	}
 }

@@ -80,7 +80,7 @@ func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluste
 	case r.kinds["KKCluster"].Root != nil, r.kinds["KKMachineTemplate"].Root != nil:
 		r.clusterCAPKK(t)
 	default:
-		return nil, nil, r.refuse("it does not say what a cluster shall be")
+		return nil, nil, r.refuse("it does not describe a cluster")
 	}
 	c, err := t.document(file).Cluster(settings...)
 	if err := r.join(err); err != nil {

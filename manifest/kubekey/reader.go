@@ -382,7 +382,7 @@ func (r *reader) defaults(t tree, at *yaml.Node, values [][2]string) {
 		said = append(said, path+": "+value)
 	}
 	if said != nil {
-		r.note(at, "KubeKey's defaults hold for what is not given: %s", strings.Join(said, ", "))
+		r.note(at, "KubeKey's defaults apply to missing settings: %s", strings.Join(said, ", "))
 	}
 }
 

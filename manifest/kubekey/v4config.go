@@ -8,7 +8,7 @@ import (
 
 const (
 	fromCatalog = "the catalog knows the version; override it under components"
-	ownBundle   = "the bundle's manifest says what is downloaded, and from where"
+	ownBundle   = "the bundle's manifest lists the downloads and their sources"
 	leftToYou   = "kkbundle does not do this; do it beforehand or in a hook"
 )
 
