@@ -134,7 +134,7 @@ func TestPullTrustsNothing(t *testing.T) {
 					MediaType: bundle.MediaTypeSignature, Digest: l.manifest.Config.Digest, Size: 2,
 					Annotations: map[string]string{ocispec.AnnotationTitle: "../x.sigstore.json"},
 				})
-			}, 15, "its signature",
+			}, 15, "is not a valid signature",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
