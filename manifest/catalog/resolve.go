@@ -121,8 +121,10 @@ func onlyFor(f manifest.File, platforms []manifest.Platform, all bool) (manifest
 func (r resolver) reason(name string) string {
 	c := r.cluster
 	for _, one := range [][2]string{
-		{string(c.CNI.Type), "cni.type"}, {string(c.CNI.With), "cni.with"},
-		{string(c.CRI.Type), "cri.type"}, {string(c.ImageRegistry.Type), "imageRegistry.type"},
+		{string(c.CNI.Type), "cni.type"},
+		{string(c.CNI.With), "cni.with"},
+		{string(c.CRI.Type), "cri.type"},
+		{string(c.ImageRegistry.Type), "imageRegistry.type"},
 	} {
 		if one[0] == name {
 			return one[1]
