@@ -304,7 +304,7 @@ func isAt(f *os.File, name string) (bool, error) {
 
 func isOwn(name string) bool { return strings.HasSuffix(name, ownSuffix) }
 
-// ReadBlob returns a blob of at most so many bytes.
+// ReadBlob returns a blob of at most the given number of bytes.
 func (c *Cache) ReadBlob(ctx context.Context, d digest.Digest, most int64) (data []byte, err error) {
 	r, err := c.Open(ctx, d)
 	if err != nil {
