@@ -17,16 +17,16 @@ import (
 
 const (
 	dockerConfig = "application/vnd.docker.container.image.v1+json"
-	// containerd names an image by this annotation when it imports an archive (its images/annotations.go).
+	// containerd reads an image's name from this annotation when it imports an archive (its images/annotations.go).
 	annotationImageName = "io.containerd.image.name"
 )
 
-// ForPlatform returns the item with the one manifest of an image for a platform as its root, instead of an index. Without
-// wanted (nil) there must be only one. An item without index is returned as it is, if it is for such a platform or for
-// none in particular.
+// ForPlatform returns the item with the single manifest of one platform as its root, instead of an index. Without
+// wanted (nil) there must be only one manifest. An item without an index is returned unchanged if its platform is
+// wanted or it has none.
 func (r *Reader) ForPlatform(ctx context.Context, it Item, wanted func(platform string) bool) (Item, error) {
 	if p := it.Descriptor.Platform; p != nil && wanted != nil && !wanted(PlatformString(p)) {
-		return it, fmt.Errorf("%s: it is for no other platform", it)
+		return it, fmt.Errorf("%s: no manifest for the requested platform", it)
 	}
 	if classOf(it.Descriptor.MediaType) != classIndex {
 		return it, nil
@@ -43,7 +43,7 @@ func (r *Reader) ForPlatform(ctx context.Context, it Item, wanted func(platform 
 		return it, fmt.Errorf("%s: %w", it, err)
 	}
 	if len(found) == 0 || wanted == nil && len(found) > 1 {
-		return it, fmt.Errorf("%s: say which platform with --platform; the bundle has it for %s", it, strings.Join(there, ", "))
+		return it, fmt.Errorf("%s: several platforms: choose one with --platform: %s", it, strings.Join(there, ", "))
 	}
 	one := found[0]
 	it.Descriptor = ocispec.Descriptor{MediaType: one.MediaType, Digest: one.Digest, Size: one.Size, Platform: one.Platform}
@@ -51,7 +51,8 @@ func (r *Reader) ForPlatform(ctx context.Context, it Item, wanted func(platform 
 	return it, nil
 }
 
-// manifestsOf visits the manifests below an index that are for a platform and there, in the index's order.
+// manifestsOf visits the manifests below an index whose platform is wanted and that the bundle holds, in the index's
+// order.
 func (r *Reader) manifestsOf(ctx context.Context, it Item, index digest.Digest, depth int, visit func(ocispec.Descriptor)) error {
 	if depth > maxDepth {
 		return fmt.Errorf("indexes are nested more than %d deep", maxDepth)
@@ -80,14 +81,14 @@ func (r *Reader) manifestsOf(ctx context.Context, it Item, index digest.Digest, 
 	return nil
 }
 
-// WriteOCIArchive writes an OCI image layout of items as a tar to w. Every blob is checked before its last bytes are
-// written; an error leaves w with the beginning of an archive.
+// WriteOCIArchive writes items to w as a tar of an OCI image layout. Every blob is checked before its last bytes are
+// written. After an error, w holds an incomplete archive.
 func (r *Reader) WriteOCIArchive(ctx context.Context, w io.Writer, items []Item) error {
 	return r.WriteMissing(ctx, w, items, func(digest.Digest) bool { return false })
 }
 
-// WriteMissing is WriteOCIArchive for a reader that has some of the blobs already: those are left out of the archive, and
-// everything that refers to them stays as it is.
+// WriteMissing is WriteOCIArchive for a receiver that already has some blobs. These blobs are left out of the archive;
+// everything that refers to them stays unchanged.
 func (r *Reader) WriteMissing(ctx context.Context, w io.Writer, items []Item, has func(digest.Digest) bool) error {
 	a, err := r.newArchive(ctx, w, items)
 	if err != nil {
@@ -100,11 +101,10 @@ func (r *Reader) WriteMissing(ctx context.Context, w io.Writer, items []Item, ha
 	return nil
 }
 
-// WriteDockerArchive writes a container image of one platform (see ForPlatform) to w, as docker save has written it since
-// version 25: an OCI image layout with a manifest.json, so that docker load, podman load, ctr images import and skopeo
-// read it. Layers stay compressed as they are, which all of these detect, so digests stay the same. The older file
-// repositories is not written: it names directories that such archives no longer have, and is read only where there is
-// no manifest.json.
+// WriteDockerArchive writes a container image of one platform (see ForPlatform) to w in the format of docker save since
+// version 25: an OCI image layout with a manifest.json. docker load, podman load, ctr images import and skopeo read it.
+// Layers stay compressed, which all of these tools detect, so digests stay the same. The older file "repositories" is
+// left out: it names directories that such archives no longer have, and tools read it only without manifest.json.
 func (r *Reader) WriteDockerArchive(ctx context.Context, w io.Writer, it Item) error {
 	a, err := r.newArchive(ctx, w, []Item{it})
 	if err != nil {
@@ -122,7 +122,7 @@ func (r *Reader) WriteDockerArchive(ctx context.Context, w io.Writer, it Item) e
 // dockerManifest returns manifest.json.
 func (r *Reader) dockerManifest(ctx context.Context, it Item) ([]byte, error) {
 	if classOf(it.Descriptor.MediaType) != classManifest {
-		return nil, errors.New("docker's archives are of one platform; name it with --platform")
+		return nil, errors.New("docker's archives hold one platform: choose it with --platform")
 	}
 	data, err := r.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *Reader) dockerManifest(ctx context.Context, it Item) ([]byte, error) {
 		return nil, err
 	}
 	if t := m.Config.MediaType; t != dockerConfig && t != ocispec.MediaTypeImageConfig {
-		return nil, fmt.Errorf("it is no container image but has a config of type %q: use an OCI format", t)
+		return nil, fmt.Errorf("not a container image: its config has type %q; use an OCI format", t)
 	}
 	image := struct {
 		Config   string
@@ -148,7 +148,7 @@ func (r *Reader) dockerManifest(ctx context.Context, it Item) ([]byte, error) {
 
 func archiveName(d ocispec.Descriptor) string { return blobPrefix + d.Digest.Encoded() }
 
-// repoTags is the reference without a digest; none where nothing but a digest names the image.
+// repoTags returns the reference without its digest, or nothing if only a digest names the image.
 func repoTags(ref string) []string {
 	name, _, _ := strings.Cut(ref, "@")
 	if strings.LastIndexByte(name, ':') <= strings.LastIndexByte(name, '/') {
@@ -157,7 +157,7 @@ func repoTags(ref string) []string {
 	return []string{name}
 }
 
-// An archive is a tar of an image layout that is being written.
+// An archive writes a tar of an image layout.
 type archive struct {
 	r      *Reader
 	tar    *tar.Writer

@@ -151,16 +151,16 @@ func TestArchiveRefused(t *testing.T) {
 		want string
 		err  error
 	}{
-		{"the bundle has it for linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, nil))},
-		{"the bundle has it for linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, only("linux/s390x")))},
-		{"are of one platform", r.WriteDockerArchive(t.Context(), &b, multi)},
+		{"choose one with --platform: linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, nil))},
+		{"choose one with --platform: linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, only("linux/s390x")))},
+		{"hold one platform", r.WriteDockerArchive(t.Context(), &b, multi)},
 	} {
 		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
 			t.Errorf("%v, want %s", tc.err, tc.want)
 		}
 	}
 	chart, _ := r.Find(bundle.KindChart, bundletest.ChartRef, "")
-	if err := r.WriteDockerArchive(t.Context(), &b, chart); err == nil || !strings.Contains(err.Error(), "no container image") {
+	if err := r.WriteDockerArchive(t.Context(), &b, chart); err == nil || !strings.Contains(err.Error(), "not a container image") {
 		t.Errorf("a chart: %v", err)
 	}
 }

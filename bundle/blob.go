@@ -10,16 +10,16 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Blob streams a blob from byte offset on, frame by frame; memory is one frame and its content, whatever the blob's
-// size. A blob read from 0 to its end has been checked: where the digest is wrong, a Read fails with ErrDamaged before
-// the last frame's content is handed out. A stream from another offset has only the frames' checksums, which stop
-// accidents and not attackers: the caller must have the whole checked before it relies on it.
+// Blob streams a blob from byte offset on, frame by frame. Memory is one frame and its content, whatever the blob's
+// size. Reading from 0 to the end checks the digest: on a mismatch, a Read fails with ErrDamaged before it returns the
+// last frame's content. A stream from another offset is checked by the frames' checksums only, which stop accidents but
+// not attackers: the caller must have the whole blob checked before relying on it.
 func (r *Reader) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
 	return r.blob(ctx, d, offset, offset == 0)
 }
 
-// Unhashed is Blob without the digest, wherever it begins: only the frames' checksums are checked, which stop accidents and
-// not attackers. It is for those who hand the content on to somebody who checks the digest.
+// Unhashed is Blob without the digest check, from any offset. Only the frames' checksums are checked, which stop
+// accidents but not attackers. Use it when the receiver checks the digest.
 func (r *Reader) Unhashed(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
 	return r.blob(ctx, d, offset, false)
 }
@@ -39,7 +39,7 @@ func (r *Reader) blob(ctx context.Context, d digest.Digest, offset int64, whole 
 	return r.stream(ctx, b, offset, whole), nil
 }
 
-// stream reads the pieces of b one after the other and, if they are the whole, compares the digest.
+// stream reads the pieces of b one after the other and compares the digest if they are the whole blob.
 func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64, whole bool) *pieceReader {
 	raw, out := r.raw.Get().(*[]byte), r.decoded.Get().(*[]byte)
 	hash := sha256.New()
@@ -62,7 +62,7 @@ func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64, whole bool
 		if whole && at >= b.size {
 			whole = false
 			if got := sum(hash.Sum(nil)); got != b.sum {
-				return nil, &DamageError{Blob: b.sum.digest(), Offset: r.frames[b.frame].off, Part: r.partAt(r.frames[b.frame].off), Reason: "its content has digest " + string(got.digest())}
+				return nil, &DamageError{Blob: b.sum.digest(), Offset: r.frames[b.frame].off, Part: r.partAt(r.frames[b.frame].off), Reason: "content has digest " + string(got.digest())}
 			}
 		}
 		return piece, nil
@@ -74,7 +74,7 @@ func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64, whole bool
 	}}
 }
 
-// piece returns the content of b from at to the end of the frame that at lies in. It lies in out's memory.
+// piece returns the content of b from offset at to the end of the frame that holds at. The result uses out's memory.
 func (r *Reader) piece(b dirBlob, at int64, raw, out *[]byte) ([]byte, error) {
 	if b.size == 0 {
 		return nil, nil

@@ -19,28 +19,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cacheVersion changes with the form of the files, so that an older cache is never misread.
+// cacheVersion changes with the file format, so that an older cache is never misread.
 const cacheVersion = "kkbundle cache 1\n"
 
-// A Cache keeps blobs in a directory, by digest, compressed in the frames that bundles are made of. A blob is whole or
-// absent. Several processes may use one directory at a time, and a Cache is safe for concurrent use. Entries of
-// different levels do not share space. While a Cache is open, no gc removes what it was asked for.
+// A Cache keeps blobs in a directory by digest, compressed in the same frames as in bundles. A blob is whole or absent.
+// Several processes may use one directory at a time, and a Cache is safe for concurrent use. Entries of different
+// levels do not share space. While a Cache is open, no GC removes a blob it was asked for.
 type Cache struct {
 	cacheUse
 	dir    string // of this encoder
 	parts  string // of unfinished blobs
 	enc    *encoder
 	dec    *zstd.Decoder
-	slots  chan struct{} // one per piece between being full and being on disk: bounds memory over all writers
+	slots  chan struct{} // one per full piece that is not on disk yet: bounds memory over all writers
 	pieces sync.Pool     // *[]byte with room for one piece
 	frames sync.Pool     // *[]byte with room for one frame
 }
 
-// OpenCache opens the cache in dir for blobs compressed at level; the directory is made if it is not there. It uses a
-// compressor per processor, but no more than keep memory below what is promised (level.jobs), and at most 2 pieces more
-// than that are in memory beside one per writer.
+// OpenCache opens the cache in dir for blobs compressed at level and creates the directory if needed. It uses one
+// compressor per processor, but fewer if memory would exceed its bound (level.jobs). Besides one piece per writer, at
+// most 2 pieces more than that are in memory.
 //
-// Close ends its use; a process that ends without it does no harm.
+// Close ends the use of the cache. A process that exits without Close does no harm.
 func OpenCache(dir string, level Level) (*Cache, error) {
 	c, err := newCache(dir, level)
 	if err != nil {
@@ -69,13 +69,13 @@ func newCache(dir string, level Level) (*Cache, error) {
 	return c, nil
 }
 
-// encoderDir is the name of the directory that the entries of an encoder lie in.
+// encoderDir returns the directory name for the entries of an encoder.
 func encoderDir(id string) string {
 	sum := sha256.Sum256([]byte(cacheVersion + id))
 	return hex.EncodeToString(sum[:8])
 }
 
-// prepare makes the directories and says that this process uses them.
+// prepare creates the directories and registers this process as a user of them.
 func (c *Cache) prepare() error {
 	if err := os.MkdirAll(c.root, 0o700); err != nil {
 		return err
@@ -83,13 +83,13 @@ func (c *Cache) prepare() error {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	err := c.locked(unix.LOCK_SH, func() error { // gc removes directories that nobody uses
+	err := c.locked(unix.LOCK_SH, func() error { // GC removes directories without users
 		return errors.Join(os.MkdirAll(c.parts, 0o700), os.MkdirAll(filepath.Join(c.dir, blobsDir), 0o700))
 	})
 	return errors.Join(err, c.nameEncoder(), sweep(c.parts, isAbandoned))
 }
 
-// nameEncoder leaves the encoder's name for people and for later versions, which do not know it.
+// nameEncoder records the encoder's name for people, and for later versions that do not know the encoder.
 func (c *Cache) nameEncoder() error {
 	name := filepath.Join(c.dir, encoderFile)
 	if _, err := os.Stat(name); err == nil {
@@ -109,7 +109,7 @@ func (c *Cache) nameEncoder() error {
 	return nil
 }
 
-// Encoder names the encoder that the entries were made with; bundles record it.
+// Encoder returns the name of the encoder that made the entries; bundles record it.
 func (c *Cache) Encoder() string { return c.enc.id }
 
 func (c *Cache) path(s sum) string {
@@ -117,8 +117,8 @@ func (c *Cache) path(s sum) string {
 	return filepath.Join(c.dir, blobsDir, h[:2], h)
 }
 
-// Stat reports whether the cache holds a blob, and its size. An entry that is visibly incomplete counts as absent; its
-// checksum is checked where it is read.
+// Stat reports whether the cache holds a blob, and its size. A visibly incomplete entry counts as absent. The entry's
+// checksum is checked on reading.
 func (c *Cache) Stat(_ context.Context, d digest.Digest) (size int64, ok bool, err error) {
 	s, err := parseDigest(d)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *Cache) Stat(_ context.Context, d digest.Digest) (size int64, ok bool, e
 	return e.size, true, e.close()
 }
 
-// Open streams a blob. A damaged entry makes a Read fail with a *CacheError, the last one at the latest.
+// Open streams a blob. For a damaged entry a Read fails with a *CacheError, at the latest the last Read.
 func (c *Cache) Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error) {
 	s, err := parseDigest(d)
 	if err != nil {
@@ -164,30 +164,30 @@ func (c *Cache) read(ctx context.Context, s sum, max int64) ([]byte, error) {
 	return b, nil
 }
 
-// Drop removes a blob. It is not an error if it is absent.
+// Drop removes a blob. An absent blob is no error.
 func (c *Cache) Drop(d digest.Digest) error {
 	s, err := parseDigest(d)
 	if err != nil {
 		return err
 	}
-	return c.locked(unix.LOCK_EX, func() error { return os.RemoveAll(c.path(s)) }) // a directory has no business there
+	return c.locked(unix.LOCK_EX, func() error { return os.RemoveAll(c.path(s)) }) // a directory, too
 }
 
-// DropDamaged removes the file that damaged is about, unless another writer put a new one in its place meanwhile.
+// DropDamaged removes the damaged file, unless another writer replaced it meanwhile.
 func (*Cache) DropDamaged(damaged *CacheError) error { return damaged.drop() }
 
-// ownSuffix marks parts that are not continued by anyone: a second writer's under a key that is in use.
+// ownSuffix marks parts that nobody resumes: those of a second writer under a key in use.
 const ownSuffix = ".own"
 
-// partLife is how long the beginning of a blob is kept for a run that goes on with it.
+// partLife is how long an incomplete blob is kept so that a later run can resume it.
 const partLife = 30 * 24 * time.Hour
 
-// isAbandoned reports whether nobody will go on with a part.
+// isAbandoned reports whether a part is too old to be resumed.
 func isAbandoned(part fs.FileInfo) bool {
 	return strings.HasSuffix(part.Name(), ownSuffix) || time.Since(part.ModTime()) > partLife
 }
 
-// sweep removes the files in dir that are abandoned and that no living process has locked.
+// sweep removes the abandoned files in dir that no running process has locked.
 func sweep(dir string, abandoned func(fs.FileInfo) bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -196,11 +196,11 @@ func sweep(dir string, abandoned func(fs.FileInfo) bool) error {
 	for _, entry := range entries {
 		info, err := entry.Info()
 		if err != nil || !info.Mode().IsRegular() || !abandoned(info) {
-			continue // one that is gone needs no sweeping
+			continue // already removed
 		}
 		f, err := os.OpenFile(filepath.Join(dir, info.Name()), os.O_RDWR, 0)
 		if err != nil {
-			continue // somebody else was faster, or it is somebody else's
+			continue // another process removed it first, or its owner is not us
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			err = os.Remove(f.Name())
@@ -212,8 +212,8 @@ func sweep(dir string, abandoned func(fs.FileInfo) bool) error {
 	return nil
 }
 
-// createLocked calls create, which makes a file under a new name, until it has locked one before a sweep of another
-// writer took it for one that nobody uses.
+// createLocked calls create, which makes a file under a new name, until it has locked one. A sweep of another writer
+// may remove the file between creation and lock.
 func createLocked(create func() (*os.File, error)) (*os.File, error) {
 	for {
 		f, err := create()
@@ -239,8 +239,8 @@ func createLocked(create func() (*os.File, error)) (*os.File, error) {
 	}
 }
 
-// lockPart opens the part file of a key and locks it against other writers, in this process or another. Where it is in
-// use already, the writer gets a file of its own.
+// lockPart opens the part file of a key and locks it against other writers in any process. If the file is in use
+// already, the writer gets a file of its own.
 func (c *Cache) lockPart(key string) (*os.File, error) {
 	name := filepath.Join(c.parts, partName(key))
 	for {
@@ -265,14 +265,15 @@ func (c *Cache) lockPart(key string) (*os.File, error) {
 		if same {
 			return f, nil
 		}
-		// The writer that had it renamed or removed it between our open and our lock.
+		// The previous lock holder renamed or removed the file between our open and our lock.
 		if err := f.Close(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// partName is the name of a key's part: the digest's where the key is one, so that people can tell what it is of.
+// partName returns the file name of a key's part. A key that is a digest gives its name to the part, so that people can
+// recognize the blob.
 func partName(key string) string {
 	if s, err := parseDigest(digest.Digest(key)); err == nil {
 		return s.hex()
@@ -285,7 +286,7 @@ func (c *Cache) ownPart() (*os.File, error) {
 	return createLocked(func() (*os.File, error) { return os.CreateTemp(c.parts, "*"+ownSuffix) })
 }
 
-// isAt reports whether f is still what its name leads to.
+// isAt reports whether name still leads to f.
 func isAt(f *os.File, name string) (bool, error) {
 	mine, err := f.Stat()
 	if err != nil {
@@ -303,7 +304,7 @@ func isAt(f *os.File, name string) (bool, error) {
 
 func isOwn(name string) bool { return strings.HasSuffix(name, ownSuffix) }
 
-// ReadBlob returns a blob of at most so many bytes.
+// ReadBlob returns a blob of at most the given number of bytes.
 func (c *Cache) ReadBlob(ctx context.Context, d digest.Digest, most int64) (data []byte, err error) {
 	r, err := c.Open(ctx, d)
 	if err != nil {

@@ -17,32 +17,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A CacheDir is the directory that the Caches of all levels share, for those who look after it: what lies there, what of
-// it is damaged, and what may go. Builds may run meanwhile.
+// A CacheDir is the directory shared by the Caches of all levels, for maintenance: list files, find damaged ones,
+// remove unneeded ones. Builds may run at the same time.
 type CacheDir struct{ root string }
 
-// NewCacheDir returns the cache in dir. A directory that is not there is an empty cache.
+// NewCacheDir returns the cache in dir. A missing directory is an empty cache.
 func NewCacheDir(dir string) CacheDir { return CacheDir{dir} }
 
-// A CacheKind is what a file in a cache's directory is.
+// A CacheKind is the kind of a file in a cache's directory.
 type CacheKind string
 
 // The kinds of files.
 const (
 	CacheBlob  CacheKind = "blob"  // a whole blob
-	CachePart  CacheKind = "part"  // the beginning of one
-	CacheOther CacheKind = "other" // none of these: nobody knows what it is for
+	CachePart  CacheKind = "part"  // an incomplete blob
+	CacheOther CacheKind = "other" // neither: of unknown purpose
 )
 
 // A CacheFile is a file in a cache's directory.
 type CacheFile struct {
 	Kind    CacheKind
 	Path    string
-	Digest  digest.Digest // of a blob, and of a part if it is known; "" otherwise
-	Level   string        // what it is compressed at; "" where no level of this version has the encoder
-	Encoder string        // its name; "" if nobody left it
-	Disk    int64         // bytes that the file occupies
-	Used    time.Time     // when a build last asked for it, or wrote it
+	Digest  digest.Digest // digest of a blob, or of a part if known; else ""
+	Level   string        // compression level; "" if no level of this version has the encoder
+	Encoder string        // the encoder's name; "" if none is recorded
+	Disk    int64         // disk usage in bytes
+	Used    time.Time     // time of the last use by a build, or of writing
 
 	sum       sum
 	frameSize int // 0 if unknown
@@ -79,7 +79,7 @@ func (d CacheDir) branches() ([]cacheBranch, error) {
 	return known, nil
 }
 
-// readDir is os.ReadDir of a directory that may not be there.
+// readDir is os.ReadDir for a directory that may be missing.
 func readDir(dir string) ([]fs.DirEntry, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,7 @@ func hasDirs(dir string, names ...string) bool {
 	return true
 }
 
-// readEncoder returns the name that a Cache of whatever version left.
+// readEncoder returns the encoder name recorded by a Cache of any version.
 func readEncoder(dir string) string {
 	f, err := os.Open(filepath.Join(dir, encoderFile))
 	if err != nil {
@@ -115,8 +115,8 @@ func readEncoder(dir string) string {
 	return strings.TrimSpace(string(name))
 }
 
-// Files yields every file of the cache, encoder by encoder, in each the blobs by digest, then parts, then what is neither.
-// It holds the names of one directory at a time. What goes away meanwhile is left out.
+// Files yields every file of the cache, encoder by encoder: first the blobs by digest, then parts, then other files. It
+// holds the names of one directory at a time. Files removed meanwhile are left out.
 func (d CacheDir) Files(ctx context.Context) iter.Seq2[CacheFile, error] {
 	return func(yield func(CacheFile, error) bool) {
 		branches, err := d.branches()
@@ -184,7 +184,7 @@ func (w *branchWalk) run() error {
 	return nil
 }
 
-// shard yields the blobs whose digests begin with the same two digits.
+// shard yields the blobs whose digests share the first two digits.
 func (w *branchWalk) shard(e fs.DirEntry) error {
 	dir := filepath.Join(w.dir, blobsDir, e.Name())
 	if !e.IsDir() || len(e.Name()) != 2 {
@@ -209,7 +209,7 @@ func (w *branchWalk) shard(e fs.DirEntry) error {
 	return nil
 }
 
-// partSum is the digest that a part has in its name, nil for none.
+// partSum returns the digest in a part's name, nil if there is none.
 func partSum(name string) *sum {
 	s, err := parseHex(name)
 	if err != nil {
@@ -247,15 +247,15 @@ func (w *branchWalk) file(kind CacheKind, path string, s *sum) error {
 	return nil
 }
 
-// onDisk is the space that a file takes, which for small ones is more than their length.
+// onDisk returns the disk usage of a file, which exceeds the length of small files.
 func onDisk(info fs.FileInfo) int64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return st.Blocks * 512 // whatever the file system's own blocks are, says stat(2)
+		return st.Blocks * 512 // always in units of 512 bytes, see stat(2)
 	}
 	return info.Size()
 }
 
-// treeSize is what a directory takes; what of it cannot be read counts nothing.
+// treeSize returns the disk usage of a directory. Unreadable files count 0.
 func treeSize(dir string) (n int64) {
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil {
@@ -268,8 +268,8 @@ func treeSize(dir string) (n int64) {
 	return n
 }
 
-// Size returns the bytes of a blob, or those that a part has of one as far as whole pieces go. A blob whose entry is cut
-// off or otherwise visibly wrong gives a *CacheError.
+// Size returns the size of a blob, or the content of a part's whole pieces. A truncated or otherwise visibly wrong
+// entry gives a *CacheError.
 func (d CacheDir) Size(f CacheFile) (int64, error) {
 	switch f.Kind {
 	case CacheBlob:
@@ -284,12 +284,12 @@ func (d CacheDir) Size(f CacheFile) (int64, error) {
 	return 0, nil
 }
 
-// entry opens a blob without using it.
+// entry opens a blob without recording a use.
 func (d CacheDir) entry(f CacheFile) (*cacheEntry, error) {
 	return openEntry(cacheSite{d.root, f.Path}, f.sum, f.frameSize)
 }
 
-// partContent adds up the content of the whole frames that a part begins with, from their headers.
+// partContent adds up the content of the whole frames at the start of a part, from their headers.
 func partContent(path string) (total int64, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

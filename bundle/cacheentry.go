@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An entry's file: the blob's frames (or a small blob as it is), their table of 12 bytes each as in the seek table,
-// and the trailer: size (8), number of frames (4), magic (8), CRC-32C of everything before (4).
+// An entry's file holds the blob's frames (or a small blob uncompressed), their table of 12 bytes each as in the seek
+// table, and the trailer: size (8), number of frames (4), magic (8), CRC-32C of everything before (4).
 const (
 	entryMagic   = "kkcache\x01"
 	entryTrailer = 8 + 4 + 8 + 4
 )
 
-func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // made once inside, not per call
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // built once by the package, not per call
 
 func appendTrailer(b []byte, size int64, frames int) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(size))
@@ -36,10 +36,10 @@ type cacheEntry struct {
 	sum   sum
 	f     *os.File
 	info  fs.FileInfo
-	size  int64 // of the blob
+	size  int64 // size of the blob
 	data  int64 // bytes of frames, or of the small blob
 	table []byte
-	tail  []byte // table and trailer, as they are in the file
+	tail  []byte // table and trailer, as in the file
 }
 
 func (e *cacheEntry) close() error { return e.f.Close() }
@@ -52,16 +52,16 @@ func (e *cacheEntry) damaged(format string, args ...any) error {
 	return &CacheError{Digest: e.sum.digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.cacheSite, file: e.info}
 }
 
-// readAt fails with a *CacheError: the file was there and had the length, so that it is the disk, or somebody who wrote to
-// the file, and another copy is the remedy.
+// readAt fails with a *CacheError. The file existed and had the right length, so the disk failed or another program
+// wrote to the file; the remedy is to fetch the blob again.
 func (e *cacheEntry) readAt(b []byte, off int64) error {
 	if _, err := e.f.ReadAt(b, off); err != nil {
-		return e.damaged("it cannot be read: %v", withoutPath(err))
+		return e.damaged("cannot be read: %v", withoutPath(err))
 	}
 	return nil
 }
 
-// withoutPath is the cause of an error of the file system: who prints it names the path anyway.
+// withoutPath returns the cause of a file system error. The caller prints the path.
 func withoutPath(err error) error {
 	var e *fs.PathError
 	if errors.As(err, &e) {
@@ -70,7 +70,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// entry opens a blob's file and notes that it is used.
+// entry opens a blob's file and records the use.
 func (c *Cache) entry(s sum) (*cacheEntry, error) {
 	e, err := openEntry(cacheSite{c.root, c.path(s)}, s, c.enc.frameSize)
 	if err != nil {
@@ -82,18 +82,18 @@ func (c *Cache) entry(s sum) (*cacheEntry, error) {
 	return e, nil
 }
 
-// openEntry opens an entry. Whatever is wrong with it, other than that it is not there, is a *CacheError.
+// openEntry opens an entry. Every problem except a missing file is a *CacheError.
 func openEntry(site cacheSite, s sum, frameSize int) (*cacheEntry, error) {
 	e := &cacheEntry{cacheSite: site, sum: s}
 	var err error
-	// Without O_NONBLOCK, what is no file but a pipe would hold us up for ever.
+	// Without O_NONBLOCK, opening a pipe in place of the file would block for ever.
 	if e.f, err = os.OpenFile(site.path, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
 		info, statErr := os.Lstat(site.path)
 		if statErr != nil {
 			return nil, statErr
 		}
 		e.info = info
-		return nil, e.damaged("it cannot be opened: %v", withoutPath(err))
+		return nil, e.damaged("cannot be opened: %v", withoutPath(err))
 	}
 	if err := e.load(frameSize); err != nil {
 		return nil, errors.Join(err, e.f.Close())
@@ -107,12 +107,12 @@ func (e *cacheEntry) load(frameSize int) error {
 		return err
 	}
 	if !e.info.Mode().IsRegular() {
-		return e.damaged("it is not a file")
+		return e.damaged("not a regular file")
 	}
 	length := e.info.Size()
 	trailer := make([]byte, entryTrailer)
 	if length < entryTrailer {
-		return e.damaged("it is cut short")
+		return e.damaged("truncated")
 	}
 	if err := e.readAt(trailer, length-entryTrailer); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (e *cacheEntry) load(frameSize int) error {
 	frames := int64(binary.LittleEndian.Uint32(trailer[8:]))
 	e.data = length - entryTrailer - frames*seekEntry
 	if string(trailer[12:20]) != entryMagic || e.size < 0 || e.size > maxSize || frames > maxFrames || e.data < 0 {
-		return e.damaged("it does not end as it should")
+		return e.damaged("invalid trailer")
 	}
 	e.tail = make([]byte, frames*seekEntry+entryTrailer)
 	if err := e.readAt(e.tail, e.data); err != nil {
@@ -135,7 +135,7 @@ func (e *cacheEntry) load(frameSize int) error {
 func (e *cacheEntry) check(frameSize int) error {
 	if e.frames() == 0 {
 		if e.size > smallBlob || e.size != e.data {
-			return e.damaged("it has %d bytes instead of %d", e.data, e.size)
+			return e.damaged("%d bytes long instead of %d", e.data, e.size)
 		}
 		return nil
 	}
@@ -143,18 +143,18 @@ func (e *cacheEntry) check(frameSize int) error {
 	for i := range e.frames() {
 		f, want := e.frame(i), min(rest, int64(frameSize))
 		if int64(f.size) != want || want == 0 || int64(f.len) > maxFrameLen(want) {
-			return e.damaged("its table is wrong")
+			return e.damaged("invalid frame table")
 		}
 		rest, data = rest-want, data+int64(f.len)
 	}
 	if rest != 0 || data != e.data || e.size <= smallBlob {
-		return e.damaged("its table is wrong")
+		return e.damaged("invalid frame table")
 	}
 	return nil
 }
 
-// copyTo copies the frames, or the small blob, to w and checks the checksum of the whole file. While one half of buf is
-// written the other is read.
+// copyTo copies the frames, or the small blob, to w and checks the checksum of the whole file. It writes one half of
+// buf while it reads into the other.
 func (e *cacheEntry) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
 	inner, stop := context.WithCancel(ctx)
 	full, empty := make(chan []byte), make(chan []byte, 2)
@@ -177,7 +177,7 @@ func (e *cacheEntry) copyTo(ctx context.Context, w io.Writer, buf []byte) error 
 	return cmp.Or(err, <-read)
 }
 
-// readTo hands what is in the file to full, in buffers from empty, and checks it.
+// readTo reads the file into buffers from empty, checks it, and sends the buffers to full.
 func (e *cacheEntry) readTo(ctx context.Context, full chan<- []byte, empty <-chan []byte) error {
 	crc := uint32(0)
 	for at := int64(0); at < e.data; {
@@ -207,7 +207,7 @@ func (e *cacheEntry) checkSum(crc uint32) error {
 	end := len(e.tail) - 4
 	crc = crc32.Update(crc, castagnoli(), e.tail[:end])
 	if crc != binary.LittleEndian.Uint32(e.tail[end:]) {
-		return e.damaged("its checksum is wrong")
+		return e.damaged("wrong checksum")
 	}
 	return nil
 }
@@ -256,12 +256,12 @@ func (e *cacheEntry) stream(ctx context.Context, dec *zstd.Decoder) io.ReadClose
 	return &pieceReader{load: load, close: e.close}
 }
 
-// A pieceReader turns a function that returns one piece after the other, and then io.EOF, into a stream.
+// A pieceReader turns a function that returns one piece after the other, then io.EOF, into a stream.
 type pieceReader struct {
 	load  func() ([]byte, error)
 	close func() error
 	rest  []byte
-	err   error // sticks
+	err   error // the first error; repeated by later reads
 }
 
 // Read implements io.Reader.
@@ -277,7 +277,7 @@ func (r *pieceReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo implements io.WriterTo, so that io.Copy takes no buffer of its own.
+// WriteTo implements io.WriterTo, so that io.Copy needs no buffer of its own.
 func (r *pieceReader) WriteTo(w io.Writer) (total int64, err error) {
 	for {
 		for len(r.rest) == 0 && r.err == nil {

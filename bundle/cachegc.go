@@ -17,30 +17,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GCOptions say what may leave a cache. The zero value removes only what no build of this version can use any more.
+// GCOptions select the files that GC removes. The zero value removes only files that no build of this version can use.
 type GCOptions struct {
-	// MaxSize is how many bytes of disk may stay, if it is not nil: what was not used for longest goes first.
+	// MaxSize is the most disk space in bytes to keep, if not nil. The least recently used files go first.
 	MaxSize *int64
-	// OlderThan is how long something may lie unused, if it is not nil.
+	// OlderThan is how long a file may lie unused, if not nil.
 	OlderThan *time.Duration
-	// Keep tells which blobs stay in any case; nil keeps none.
+	// Keep reports whether a blob must stay; nil keeps none.
 	Keep func(digest.Digest) bool
-	// DryRun only tells what would go.
+	// DryRun reports the files without removing them.
 	DryRun bool
-	// Removed is told what goes; may be nil.
+	// Removed is called for each removed file; may be nil.
 	Removed func(CacheFile)
 }
 
-// A GCResult is what a gc came to. Sizes are bytes of disk.
+// A GCResult is the result of a GC. Sizes are bytes of disk.
 type GCResult struct {
 	Removed, Kept int // files
 	Freed, Left   int64
-	InUse         int // of those kept, how many builds use that are running
+	InUse         int // kept files that running builds use
 }
 
-// GC removes, in this order: what nobody can use any more (entries of other versions, parts that no one goes on with, files
-// nobody knows), what is older than allowed, and what was not used for longest until the rest is small enough. What a
-// running build uses stays, and parts that are being written. Errors of single files do not keep the rest from going.
+// GC removes files in this order: unusable ones (entries of other versions, abandoned parts, unknown files), those
+// older than allowed, and the least recently used until the rest is small enough. Files used by a running build and
+// parts being written stay. An error with one file does not stop the GC.
 func (d CacheDir) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if _, err := os.Stat(d.root); errors.Is(err, fs.ErrNotExist) {
 		return GCResult{}, nil
@@ -56,23 +56,23 @@ func (d CacheDir) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	return g.result, err
 }
 
-// gc is the state of one gc, which is a use of the cache itself.
+// gc is the state of one GC, which itself counts as a use of the cache.
 type gc struct {
 	cacheUse
 	GCOptions
-	bound  time.Time // what was used since then is in use
+	bound  time.Time // files used since then are in use
 	rest   []candidate
 	result GCResult
 	errs   []error
 }
 
-// A candidate is a file that may go if too much is there. There may be millions: what the rest of a CacheFile is follows
-// from its directory and digest.
+// A candidate is a file to remove if the cache is too large. There may be millions of them: the other fields of a
+// CacheFile follow from directory and digest.
 type candidate struct {
-	dir  string // of the encoder
-	name string // of a part; "" for a blob
+	dir  string // directory of the encoder
+	name string // name of a part; "" for a blob
 	sum  sum
-	used int64 // nanoseconds since 1970
+	used int64 // last use, in nanoseconds since 1970
 	disk int64
 }
 
@@ -96,7 +96,7 @@ func (g *gc) run(ctx context.Context, d CacheDir) error {
 	return errors.Join(append(g.errs, ctx.Err())...)
 }
 
-// look removes a file, or counts it as one that stays for now.
+// look removes a file or, for now, counts it as kept.
 func (g *gc) look(f CacheFile) {
 	if g.Keep != nil && f.Kind == CacheBlob && f.Level != "" && g.Keep(f.Digest) {
 		g.keep(f.Disk)
@@ -126,7 +126,7 @@ func (g *gc) keep(disk int64) {
 	g.result.Left += disk
 }
 
-// shrink removes what was not used for longest.
+// shrink removes the least recently used files.
 func (g *gc) shrink(ctx context.Context) {
 	slices.SortFunc(g.rest, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(b.disk, a.disk), compareSums(a.sum, b.sum))
@@ -149,7 +149,7 @@ func (g *gc) shrink(ctx context.Context) {
 	}
 }
 
-// remove removes a file unless it is in use, and counts.
+// remove removes a file unless it is in use, and counts it.
 func (g *gc) remove(f CacheFile) {
 	gone, err := g.removed(f)
 	if err != nil {
@@ -169,7 +169,8 @@ func (g *gc) remove(f CacheFile) {
 	}
 }
 
-// removed removes a file unless it is in use. A build that is about to use it either says so before, or finds it gone.
+// removed removes a file unless it is in use. A build that is about to use the file either records the use first, or
+// finds the file missing.
 func (g *gc) removed(f CacheFile) (gone bool, err error) {
 	err = g.locked(unix.LOCK_EX, func() error {
 		info, err := os.Lstat(f.Path)
@@ -193,7 +194,7 @@ func (g *gc) removed(f CacheFile) (gone bool, err error) {
 	return gone && err == nil, err
 }
 
-// removedPart removes a part unless somebody writes it.
+// removedPart removes a part unless a writer holds it.
 func (g *gc) removedPart(path string) (gone bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -209,8 +210,8 @@ func (g *gc) removedPart(path string) (gone bool, err error) {
 	return true, os.Remove(path)
 }
 
-// prune removes the directories of other versions that are empty, while nobody uses the cache: who opens one makes its
-// directories under the same lock, after having said so.
+// prune removes empty directories of other versions while nobody uses the cache. A process that opens a cache first
+// registers its use and then creates its directories under the same lock.
 func (g *gc) prune(d CacheDir) error {
 	return g.locked(unix.LOCK_EX, func() error {
 		if _, others, err := g.running(); err != nil || others {
@@ -229,7 +230,7 @@ func (g *gc) prune(d CacheDir) error {
 	})
 }
 
-// empty reports whether there is nothing left below dir but directories and the encoder's name.
+// empty reports whether dir holds only directories and the encoder's name.
 func empty(dir string) bool {
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() && path != filepath.Join(dir, encoderFile) {
@@ -240,8 +241,8 @@ func empty(dir string) bool {
 	return err == nil
 }
 
-// Uses returns the digests of the roots given and of all that is below them as far as the cache has the manifests, at any
-// level. It is what a lock's pins keep in a GC.
+// Uses returns the digests of the given roots and of everything below them, as far as the cache holds the manifests at
+// any level. GC keeps the pins of a lock this way.
 func (d CacheDir) Uses(ctx context.Context, roots []digest.Digest) (map[digest.Digest]bool, error) {
 	branches, err := d.branches()
 	if err != nil {
@@ -258,7 +259,7 @@ func (d CacheDir) Uses(ctx context.Context, roots []digest.Digest) (map[digest.D
 		if err != nil {
 			return nil, err
 		}
-		todo = append(todo, child{sum: s}) // an index as good as any: read tells what it is
+		todo = append(todo, child{sum: s}) // the class does not matter here: read detects it
 	}
 	for len(todo) > 0 && ctx.Err() == nil {
 		c := todo[len(todo)-1]
@@ -273,7 +274,8 @@ func (d CacheDir) Uses(ctx context.Context, roots []digest.Digest) (map[digest.D
 	return used, ctx.Err()
 }
 
-// children returns what a manifest or index refers to; nothing if the cache has no such blob, or it is something else.
+// children returns the references of a manifest or index; none if the cache lacks the blob or the blob is something
+// else.
 func (d CacheDir) children(ctx context.Context, branches []cacheBranch, s sum, dec *zstd.Decoder) []child {
 	for _, b := range branches {
 		h := s.hex()
@@ -282,7 +284,7 @@ func (d CacheDir) children(ctx context.Context, branches []cacheBranch, s sum, d
 			continue // not at this level
 		}
 		if e.size > maxManifest {
-			_ = e.close() // it was only looked at
+			_ = e.close() // opened for reading only
 			return nil
 		}
 		r := e.stream(ctx, dec)

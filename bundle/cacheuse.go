@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a cache's directory holds: a directory of blobs and unfinished blobs for each encoder, and who is using them.
+// Layout of a cache's directory: for each encoder a directory of blobs and parts, and a list of the current users.
 //
-//	lock                        locked for moments, by whoever changes what an entry's name leads to
-//	run/<any>                   one for each Cache that is open, locked while it is
+//	lock                        held briefly while an entry's name changes
+//	run/<any>                   one for each open Cache, locked while it is open
 //	<encoder>/encoder           the encoder's name; <encoder> is the beginning of its sha256
 //	<encoder>/sha256/ab/<hex>   an entry
-//	<encoder>/part/<name>       the beginning of one
+//	<encoder>/part/<name>       a part: an incomplete blob
 //
-// An entry's time of change is that of its last use. A Cache sets it, once, when it is asked for an entry, and a gc leaves
-// alone what was used since the oldest Cache that is open was opened: so a build keeps what it counts on, however long it
-// takes, and gc need not wait for it. Both hold the lock between looking and acting, shared and exclusively.
+// An entry's modification time is the time of its last use. A Cache sets it once, when it is first asked for the entry.
+// A GC keeps everything used since the oldest open Cache was opened. So a build keeps the entries it relies on, however
+// long it takes, and GC need not wait for it. Both hold the lock between check and action, shared and exclusively.
 const (
 	lockName    = "lock"
 	runsDir     = "run"
@@ -33,18 +33,18 @@ const (
 // cacheUse is one use of a cache's directory.
 type cacheUse struct {
 	root     string
-	run      *os.File  // in runsDir, locked; nil if nobody else can know of the directory
+	run      *os.File  // in runsDir, locked; nil if no other process can know the directory
 	since    time.Time // when the use began
-	volatile bool      // nothing has to survive the process
+	volatile bool      // the data need not survive the process
 }
 
-// begin says that this process uses the directory from now on.
+// begin registers this process as a user of the directory.
 func (u *cacheUse) begin() error {
 	dir := filepath.Join(u.root, runsDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := sweep(dir, func(fs.FileInfo) bool { return true }); err != nil { // what killed processes left
+	if err := sweep(dir, func(fs.FileInfo) bool { return true }); err != nil { // left by killed processes
 		return err
 	}
 	f, err := createLocked(func() (*os.File, error) { return os.CreateTemp(dir, "") })
@@ -52,7 +52,7 @@ func (u *cacheUse) begin() error {
 		return err
 	}
 	u.run = f
-	info, err := f.Stat() // the file system's clock, as that of what is written from now on
+	info, err := f.Stat() // time by the file system's clock, comparable with files written from now on
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (u *cacheUse) begin() error {
 	return nil
 }
 
-// Close says that the process no longer uses the directory. What was not committed is kept for a later Begin.
+// Close ends the use of the directory. Uncommitted blobs are kept for a later Begin.
 func (u *cacheUse) Close() error {
 	if u.run == nil {
 		return nil
@@ -70,7 +70,7 @@ func (u *cacheUse) Close() error {
 	return errors.Join(os.Remove(f.Name()), f.Close())
 }
 
-// use notes that e is used in this run. It fails with fs.ErrNotExist where a gc was faster.
+// use records that this run uses e. It fails with fs.ErrNotExist if a GC has removed the entry.
 func (u *cacheUse) use(e *cacheEntry) error {
 	if u.run == nil || !e.info.ModTime().Before(u.since) {
 		return nil
@@ -90,19 +90,19 @@ func (u *cacheUse) use(e *cacheEntry) error {
 // touch sets the time of the last use.
 func (e *cacheEntry) touch() error {
 	if err := os.Chtimes(e.path, time.Time{}, time.Now()); err != nil {
-		return fmt.Errorf("note that the cached blob %s is used: %w", e.sum.digest(), err)
+		return fmt.Errorf("record the use of cached blob %s: %w", e.sum.digest(), err)
 	}
 	return nil
 }
 
-// A cacheSite is where an entry lies, and in which cache.
+// A cacheSite is the place of an entry: its cache and its path.
 type cacheSite struct{ root, path string }
 
 func (s cacheSite) locked(how int, f func() error) error { return locked(s.root, how, f) }
 
 func (u *cacheUse) locked(how int, f func() error) error { return locked(u.root, how, f) }
 
-// locked runs f, which must be short, with the cache's lock held, shared or exclusively.
+// locked runs f, which must be short, while holding the cache's lock, shared or exclusively.
 func locked(root string, how int, f func() error) error {
 	lock, err := os.OpenFile(filepath.Join(root, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -120,7 +120,7 @@ func locked(root string, how int, f func() error) error {
 	}
 }
 
-// drop removes the damaged file, unless another took its place.
+// drop removes the damaged file, unless another file has replaced it.
 func (e *CacheError) drop() error {
 	return e.site.locked(unix.LOCK_EX, func() error {
 		info, err := os.Lstat(e.Path)
@@ -136,7 +136,8 @@ func (e *CacheError) drop() error {
 	})
 }
 
-// running returns when the oldest use that goes on began, u's own being one, and whether there are others.
+// running returns the start of the oldest use that is still running, including u's own, and reports whether there are
+// others.
 func (u *cacheUse) running() (oldest time.Time, others bool, err error) {
 	dir, oldest := filepath.Join(u.root, runsDir), u.since
 	entries, err := os.ReadDir(dir)
@@ -147,11 +148,11 @@ func (u *cacheUse) running() (oldest time.Time, others bool, err error) {
 		path := filepath.Join(dir, entry.Name())
 		info, err := entry.Info()
 		if err != nil || !info.Mode().IsRegular() || path == u.run.Name() {
-			continue // it has ended, or is this one
+			continue // ended, or u itself
 		}
 		f, err := os.Open(path)
 		if err != nil {
-			continue // it has ended
+			continue // ended
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
 			others = true

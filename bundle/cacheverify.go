@@ -16,23 +16,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// VerifyCacheOptions say how a cache is checked. The zero value checks every blob's checksum and drops damaged ones.
+// VerifyCacheOptions configure a cache check. The zero value checks every blob's checksum and drops damaged blobs.
 type VerifyCacheOptions struct {
-	Deep     bool // also decode every blob and compare its digest, which takes as much as verifying a bundle of all
-	DryRun   bool // drop nothing
+	Deep     bool // also decode every blob and compare its digest; takes as long as verifying a bundle of all blobs
+	DryRun   bool // keep damaged blobs
 	Progress func(done, total int64)
 }
 
-// A CacheReport says what a check of a cache found.
+// A CacheReport is the result of a cache check.
 type CacheReport struct {
 	Checked int           // blobs
-	Bytes   int64         // of disk, of these
-	Skipped int           // blobs of other versions, which none of this version's levels can read
+	Bytes   int64         // disk usage of the checked blobs
+	Skipped int           // blobs of other versions, unreadable at this version's levels
 	Damaged []*CacheError // sorted by path
 }
 
-// Verify reads every blob of this version's levels. Damaged ones are dropped, so that the next build fetches them again.
-// Parts are not read: who goes on with one checks it anyway. The error is about what kept it from looking.
+// Verify reads every blob of this version's levels. Damaged blobs are dropped, so that the next build fetches them
+// again. Parts are not read, because resuming one checks it. The error says why the check could not be completed.
 func (d CacheDir) Verify(ctx context.Context, o VerifyCacheOptions) (CacheReport, error) {
 	dec, err := newDecoder(runtime.GOMAXPROCS(0))
 	if err != nil {
@@ -90,7 +90,7 @@ func (v *cacheVerify) skip() {
 func (v *cacheVerify) check(ctx context.Context, f CacheFile) error {
 	err := v.read(ctx, f)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it left meanwhile
+		return nil // removed meanwhile
 	}
 	var damaged *CacheError
 	if err != nil && !errors.As(err, &damaged) {
@@ -114,7 +114,7 @@ func (v *cacheVerify) check(ctx context.Context, f CacheFile) error {
 	return nil
 }
 
-// read reads one blob: its frames for their checksum, or its content for its digest, which the same frames are decoded for.
+// read reads one blob: its frames to check the checksum or, for a deep check, also its content to compare the digest.
 func (v *cacheVerify) read(ctx context.Context, f CacheFile) error {
 	e, err := v.entry(f)
 	if err != nil {
@@ -135,7 +135,7 @@ func (v *cacheVerify) read(ctx context.Context, f CacheFile) error {
 		return err
 	}
 	if got := sum(h.Sum(nil)); got != e.sum {
-		return e.damaged("its content has the digest %s", got.digest())
+		return e.damaged("content has digest %s", got.digest())
 	}
 	return nil
 }

@@ -19,12 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A BlobWriter takes the bytes of one blob whose size and digest may not be known yet. It is not safe for concurrent
-// use. It is an alias of a literal so that other packages can declare the same interface without importing this one.
+// A BlobWriter takes the bytes of one blob whose size and digest may be unknown so far. It is not safe for concurrent
+// use. It is an alias of an interface literal, so that other packages can declare the same interface without importing
+// this one.
 //
-// Commit keeps the blob if it has the size (-1: any) and the digest ("": any) promised and returns both; it fails with
-// a *MismatchError otherwise. Reset starts over at byte 0. Close without Commit keeps whole pieces for a later Begin
-// under the same key; it must be called, and is harmless after Commit.
+// Commit keeps the blob if it has the promised size (-1: any) and digest ("": any), and returns both; otherwise it
+// fails with a *MismatchError. Reset starts over at byte 0. Close without Commit keeps whole pieces for a later Begin
+// under the same key. Close must be called, and is harmless after Commit.
 type BlobWriter = interface {
 	io.Writer
 	Commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error)
@@ -32,9 +33,9 @@ type BlobWriter = interface {
 	Close() error
 }
 
-// Begin returns a writer for the blob that the caller knows as key, and the offset at which writing continues: that of
-// the whole pieces an earlier writer under this key left, checked and hashed again. Where another writer holds the key,
-// in this process or another, the new one starts at 0 in a file of its own, and whoever commits first wins.
+// Begin returns a writer for the blob that the caller knows as key, and the offset at which to continue: after the
+// whole pieces left by an earlier writer under this key, which are checked and hashed again. If another writer holds
+// the key, in any process, the new one starts at 0 in a file of its own, and the first to commit wins.
 func (c *Cache) Begin(ctx context.Context, key string) (w BlobWriter, offset int64, err error) {
 	f, err := c.lockPart(key)
 	if err != nil {
@@ -47,21 +48,21 @@ func (c *Cache) Begin(ctx context.Context, key string) (w BlobWriter, offset int
 	return cw, cw.size, nil
 }
 
-// A cacheWriter hashes what it gets, cuts it into pieces and hands full ones to goroutines that compress them side by
-// side and append them to the part file in order. A goroutine waits only for its predecessor's, so each one ends by
-// itself; Commit, Reset and Close wait for the last.
+// A cacheWriter hashes its input, cuts it into pieces, and passes full pieces to goroutines, which compress them in
+// parallel and append them to the part file in order. A goroutine waits only for its predecessor, so each ends by
+// itself. Commit, Reset and Close wait for the last.
 type cacheWriter struct {
 	c     *Cache
 	part  *partFile
 	hash  hash.Hash
 	size  int64
-	piece []byte        // being filled
+	piece []byte        // the piece being filled
 	last  chan struct{} // closed when the last piece handed over is on disk; nil before the first
 	done  bool
 }
 
-// A partFile is the unfinished entry. Its methods are called by one goroutine at a time, in the order of the pieces,
-// but for err.
+// A partFile is the unfinished entry. One goroutine at a time calls its methods, in the order of the pieces, except for
+// err.
 type partFile struct {
 	use   *cacheUse
 	f     *os.File
@@ -86,7 +87,7 @@ func (p *partFile) append(frame []byte, size int) {
 	p.add(frame, size)
 }
 
-// add accounts for a frame that is in the file.
+// add records a frame that is in the file.
 func (p *partFile) add(frame []byte, size int) {
 	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
 	p.table = appendEntry(p.table, frameInfo{len: uint32(len(frame)), size: uint32(size), checksum: sum})
@@ -100,7 +101,7 @@ func (p *partFile) failed() error {
 	return p.err
 }
 
-// Write takes more of the blob. An error of the disk may show at a later Write or at Commit.
+// Write takes more of the blob. A disk error may show at a later Write or at Commit.
 func (w *cacheWriter) Write(b []byte) (int, error) {
 	if w.done {
 		return 0, os.ErrClosed
@@ -143,7 +144,7 @@ func (w *cacheWriter) handOver() {
 	}()
 }
 
-// settle waits until everything handed over is on disk.
+// settle waits until every piece handed over is on disk.
 func (w *cacheWriter) settle() error {
 	if w.last != nil {
 		<-w.last
@@ -155,27 +156,27 @@ func (w *cacheWriter) settle() error {
 func (w *cacheWriter) dropPiece() {
 	if piece := w.piece; piece != nil {
 		w.piece = nil
-		w.c.pieces.Put(&piece) // not &w.piece: the pool's next user must not get a field that this writer goes on using
+		w.c.pieces.Put(&piece) // not &w.piece: the pool's next user must not get a field that this writer still uses
 	}
 }
 
-// Reset forgets everything written.
+// Reset discards everything written.
 func (w *cacheWriter) Reset() error {
 	if w.done {
 		return os.ErrClosed
 	}
-	_ = w.settle() // an error there went with the bytes it concerned
+	_ = w.settle() // an error concerns only the discarded bytes
 	w.dropPiece()
 	w.hash.Reset()
 	w.size = 0
 	w.part = &partFile{use: w.part.use, f: w.part.f}
 	if err := w.part.f.Truncate(0); err != nil {
-		return fmt.Errorf("start a blob over: %w", err)
+		return fmt.Errorf("restart a blob: %w", err)
 	}
 	return nil
 }
 
-// Close gives the part file up for a later Begin.
+// Close releases the part file for a later Begin.
 func (w *cacheWriter) Close() error {
 	if w.done {
 		return nil
@@ -186,11 +187,11 @@ func (w *cacheWriter) Close() error {
 	if isOwn(w.part.f.Name()) || w.part.end == 0 {
 		err = errors.Join(err, os.Remove(w.part.f.Name()))
 	}
-	// The lock goes at once: closing alone would leave it to a process that is just being started.
+	// Unlock explicitly: a child process being started may hold a copy of the file, and with it the lock.
 	return errors.Join(err, unix.Flock(int(w.part.f.Fd()), unix.LOCK_UN), w.part.f.Close())
 }
 
-// Commit implements BlobWriter. A context that is done keeps the part for a later Begin.
+// Commit implements BlobWriter. If ctx is done, the part is kept for a later Begin.
 func (w *cacheWriter) Commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error) {
 	if w.done {
 		return ocispec.Descriptor{}, os.ErrClosed
@@ -216,7 +217,7 @@ func (w *cacheWriter) commit(ctx context.Context, size int64, want digest.Digest
 	if (size >= 0 && size != w.size) || (want != "" && want != got.digest()) {
 		mismatch := &MismatchError{Want: want, Got: got.digest(), WantSize: size, GotSize: w.size}
 		if size >= 0 && w.size < size {
-			return ocispec.Descriptor{}, mismatch // what is there may be the right beginning
+			return ocispec.Descriptor{}, mismatch // the written bytes may be a correct beginning
 		}
 		return ocispec.Descriptor{}, errors.Join(mismatch, w.Reset())
 	}
@@ -258,7 +259,7 @@ func (w *cacheWriter) finish() error {
 	return nil
 }
 
-// keep moves the finished file to its place, unless a good one is there.
+// keep moves the finished file to its place, unless a valid one is there.
 func (w *cacheWriter) keep(s sum) error {
 	part, site := w.part.f.Name(), cacheSite{w.c.root, w.c.path(s)}
 	if err := os.MkdirAll(filepath.Dir(site.path), 0o700); err != nil {
@@ -269,7 +270,7 @@ func (w *cacheWriter) keep(s sum) error {
 			return errors.Join(e.touch(), e.close(), os.Remove(part))
 		}
 		err := os.Rename(part, site.path)
-		if err != nil { // what is no file does not give way to one
+		if err != nil { // a rename cannot replace a directory
 			err = errors.Join(os.RemoveAll(site.path), os.Rename(part, site.path))
 		}
 		if err != nil {
@@ -279,7 +280,7 @@ func (w *cacheWriter) keep(s sum) error {
 	})
 }
 
-// syncDir makes a rename in dir last.
+// syncDir makes a rename in dir durable.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -288,8 +289,8 @@ func syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// resume takes over the whole pieces at the beginning of the part file and cuts off the rest: a torn write, a last
-// piece of other size, or damage.
+// resume takes over the whole pieces at the start of the part file and truncates the rest: a torn write, a last piece
+// of another size, or damage.
 func (w *cacheWriter) resume(ctx context.Context) error {
 	info, err := w.part.f.Stat()
 	if err != nil {

@@ -7,22 +7,22 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Catalog is what a bundle's index and manifests say: the part of a Reader that needs no contents, and all there is of a
-// bundle that lies elsewhere, see Remote. It is safe for concurrent use if the bundle is.
+// A Catalog is a bundle's index and manifests: the part of a Reader that needs no contents, and the only local part of
+// a bundle in a registry (see Remote). It is safe for concurrent use if the bundle is.
 type Catalog struct {
 	index    Index
 	identity digest.Digest
 	blobs    blobSource
 }
 
-// Index returns what the bundle holds. The caller must not change it.
+// Index returns the bundle's index. The caller must not change it.
 func (c *Catalog) Index() Index { return c.index }
 
 // Digest returns the bundle's identity, the sha256 of its index.json.
 func (c *Catalog) Digest() digest.Digest { return c.identity }
 
-// Find returns the item of that kind and reference. A platform ("linux/arm64", any variant; "linux/arm/v7", only this
-// one) picks the item for it, or one that is for no platform in particular; "" picks the first in the index's order.
+// Find returns the item of that kind and reference. A platform ("linux/arm64": any variant; "linux/arm/v7": only this
+// one) selects the item for it, or one without a platform. "" selects the first in the index's order.
 func (c *Catalog) Find(kind, ref, platform string) (Item, bool) {
 	var general *Item
 	for i := range c.index.Items {

@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// From is a bundle that content is copied from.
+// From is a bundle to copy content from.
 type From struct {
-	Name string // what errors call it: its path
+	Name string // the bundle's path, for errors
 	*Reader
 }
 
-// maxGlueFrames bounds the glue frames that are remembered: 32 MiB of content.
+// maxGlueFrames bounds the glue frames kept in memory: 32 MiB of content.
 const maxGlueFrames = 256
 
-// idSeparator stands between the encoders of a bundle whose frames were made by several.
+// idSeparator separates the encoders of a bundle whose frames were made by several.
 const idSeparator = " + "
 
-// Combined is a Source of what other bundles hold, for a part of one, several in one, or both. Frames are copied as they
-// are; every blob is decoded and its digest checked beside that, and Write fails if one is wrong. It is for one Write at
-// a time.
+// Combined is a Source over the content of other bundles: a part of one, several in one, or both. Frames are copied
+// unchanged. Every blob is also decoded and its digest checked; Write fails if one is wrong. It serves one Write at a
+// time.
 type Combined struct {
 	from    []From
-	scratch *Cache // nil: nothing but the bundles
+	scratch *Cache // nil: only the bundles
 	enc     *encoder
 	checks  *checks
 	glue    map[glueKey][]byte
@@ -38,12 +38,12 @@ type glueKey struct {
 	frame  uint32
 }
 
-// Combine returns a Source over bundles, at least one. A blob is taken from the first that has it. The first bundle's frame
-// size holds for what is written; see Recompress for the others. scratch may be nil; what it holds can be written too,
-// and it has to have been opened at the first bundle's Level.
+// Combine returns a Source over bundles, at least one. A blob is taken from the first bundle that has it. The result
+// has the first bundle's frame size; see Recompress for bundles with another. scratch may be nil. Its blobs can be
+// written too; it must have been opened at the first bundle's Level.
 func Combine(scratch *Cache, from ...From) (*Combined, error) {
 	if len(from) == 0 {
-		return nil, errors.New("combine: no bundle")
+		return nil, errors.New("combine: no bundle given")
 	}
 	level := from[0].Level()
 	enc, err := newEncoder(level, 1)
@@ -60,7 +60,7 @@ func Combine(scratch *Cache, from ...From) (*Combined, error) {
 	return &Combined{from: from, scratch: scratch, enc: enc, checks: newChecks(level.jobs()), glue: make(map[glueKey][]byte)}, nil
 }
 
-// joinIDs names all encoders that frames come from, this program's own among them.
+// joinIDs joins the names of all encoders that made frames, including this program's own.
 func joinIDs(ids []string) string {
 	slices.Sort(ids)
 	id := strings.Join(slices.Compact(ids), idSeparator)
@@ -70,7 +70,7 @@ func joinIDs(ids []string) string {
 	return id
 }
 
-// Level returns the level that a bundle was compressed at, or the nearest one that this program has.
+// Level returns the bundle's compression level, or the nearest one that this program has.
 func (r *Reader) Level() Level {
 	for i := range levelNames() {
 		s, err := Level(i).settings()
@@ -89,7 +89,7 @@ func (r *Reader) FrameSize() int { return r.dir.frameSize }
 
 func (c *Combined) encoding() *encoder { return c.enc }
 
-// find returns the first bundle that has a blob in frames that can be copied, or else the first that has it at all.
+// find returns the first bundle that holds a blob in frames that can be copied, else the first that holds it at all.
 func (c *Combined) find(s sum) (source int, b dirBlob, ok bool) {
 	for i, f := range c.from {
 		have, there := f.find(s)
@@ -122,7 +122,7 @@ func (c *Combined) read(ctx context.Context, s sum, most int64) ([]byte, error) 
 	case !ok && c.scratch != nil:
 		return c.scratch.read(ctx, s, most)
 	case !ok:
-		return nil, &MissingError{Digest: s.digest(), Item: "what is to be copied"}
+		return nil, &MissingError{Digest: s.digest(), Item: "the bundle to copy from"}
 	case b.size > most:
 		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), b.size, most)
 	}
@@ -138,7 +138,7 @@ func (c *Combined) read(ctx context.Context, s sum, most int64) ([]byte, error) 
 	return data, nil
 }
 
-// small returns a small blob, checked. Its neighbours in the frame are wanted soon, too.
+// small returns a small blob, checked. It keeps the blob's neighbours in the frame, which are usually needed next.
 func (c *Combined) small(source int, b dirBlob) ([]byte, error) {
 	f, key := c.from[source], glueKey{source, b.frame}
 	content, ok := c.glue[key]
@@ -156,7 +156,7 @@ func (c *Combined) small(source int, b dirBlob) ([]byte, error) {
 	}
 	data := content[b.at:][:b.size:b.size]
 	if got := sum(sha256.Sum256(data)); got != b.sum {
-		return nil, &DamageError{Blob: b.sum.digest(), Offset: f.frames[b.frame].off, Reason: "its content has digest " + string(got.digest())}
+		return nil, &DamageError{Blob: b.sum.digest(), Offset: f.frames[b.frame].off, Reason: "content has digest " + string(got.digest())}
 	}
 	return data, nil
 }
@@ -167,7 +167,7 @@ func (c *Combined) open(ctx context.Context, s sum) (frames, error) {
 		return &copiedFrames{From: c.from[source], blob: b, checks: c.checks}, nil
 	}
 	if c.scratch == nil {
-		return nil, &MissingError{Digest: s.digest(), Item: "what is to be copied"}
+		return nil, &MissingError{Digest: s.digest(), Item: "the bundle to copy from"}
 	}
 	if err := c.checkScratch(); err != nil {
 		return nil, err
@@ -175,26 +175,26 @@ func (c *Combined) open(ctx context.Context, s sum) (frames, error) {
 	return c.scratch.open(ctx, s)
 }
 
-// checkScratch reports whether frames of the scratch cache fit in.
+// checkScratch reports an error if the scratch cache's frames do not fit the result.
 func (c *Combined) checkScratch() error {
 	if c.scratch.enc.frameSize == c.enc.frameSize {
 		return nil
 	}
-	return fmt.Errorf("%s has frames of %d bytes, which this program does not make: name another bundle first, or copy from it alone",
+	return fmt.Errorf("%s has frames of %d bytes, which this program cannot make: name another bundle first, or copy from this one alone",
 		c.from[0].Name, c.enc.frameSize)
 }
 
 func (c *Combined) settle(written error) error { return c.checks.settle(written) }
 
-// Recompress puts the blobs of items that only bundles with another frame size have into the scratch cache, compressed
-// anew, and returns how many bytes of content those are. Without a scratch cache the first of them is an error.
+// Recompress compresses blobs of items into the scratch cache if only bundles with another frame size hold them, and
+// returns their size in bytes. Without a scratch cache the first such blob is an error.
 func (c *Combined) Recompress(ctx context.Context, items []Item, progress func(done, total int64)) (int64, error) {
 	blobs, total, err := c.odd(ctx, items)
 	if err != nil || len(blobs) == 0 {
 		return 0, err
 	}
 	if c.scratch == nil {
-		return 0, errors.New("blobs have to be compressed again, and there is no place for that")
+		return 0, errors.New("blobs must be recompressed, but there is no scratch space")
 	}
 	if err := c.checkScratch(); err != nil {
 		return 0, err
@@ -213,7 +213,7 @@ func (c *Combined) Recompress(ctx context.Context, items []Item, progress func(d
 	return total, nil
 }
 
-// odd returns the blobs of items whose frames cannot be copied, and their size in all.
+// odd returns the blobs of items whose frames cannot be copied, and their total size.
 func (c *Combined) odd(ctx context.Context, items []Item) (blobs []dirBlob, total int64, err error) {
 	same := func(f From) bool { return f.dir.frameSize == c.enc.frameSize }
 	if !slices.ContainsFunc(c.from, func(f From) bool { return !same(f) }) {

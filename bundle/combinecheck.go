@@ -37,7 +37,7 @@ func (f *copiedFrames) seekEntries() (b []byte) {
 	return b
 }
 
-// copyTo writes the frames. The very bytes that are written are checked, some of them after it returned.
+// copyTo writes the frames. The written bytes are checked, some of them after it returns.
 func (f *copiedFrames) copyTo(ctx context.Context, w io.Writer, _ []byte) error {
 	run := &blobCheck{copiedFrames: f, hash: sha256.New()}
 	previous := make(chan struct{})
@@ -97,12 +97,12 @@ func (c *blobCheck) frame(s *slot, info frameInfo, previous <-chan struct{}, las
 		return
 	}
 	if got := sum(c.hash.Sum(nil)); got != c.blob.sum {
-		c.checks.fail(c.blame(&DamageError{Offset: c.frames[c.blob.frame].off, Reason: "its content has digest " + string(got.digest())}))
+		c.checks.fail(c.blame(&DamageError{Offset: c.frames[c.blob.frame].off, Reason: "content has digest " + string(got.digest())}))
 	}
 }
 
-// checks decode and hash frames beside their being written. The slots bound how far they may lag behind, and memory: a
-// frame and its content each.
+// checks decode and hash frames while these are written. The slots bound the backlog and the memory: a frame and its
+// content each.
 type checks struct {
 	slots   chan *slot
 	running sync.WaitGroup
@@ -113,14 +113,14 @@ type checks struct {
 type slot struct{ raw, out []byte }
 
 func newChecks(jobs int) *checks {
-	c := &checks{slots: make(chan *slot, jobs+2)} // one to be written, one to be hashed, and the rest to be decoded
+	c := &checks{slots: make(chan *slot, jobs+2)} // one being written, one being hashed, and the others being decoded
 	for range cap(c.slots) {
 		c.slots <- &slot{}
 	}
 	return c
 }
 
-// take waits for a slot. It returns what has gone wrong, if something has.
+// take waits for a slot. It returns an error that an earlier check found.
 func (c *checks) take(ctx context.Context) (*slot, error) {
 	select {
 	case <-ctx.Done():
@@ -148,8 +148,8 @@ func (c *checks) failed() error {
 	return c.err
 }
 
-// settle waits for all checks. What they found says more than how the writing ended, and is told once: to the next Write
-// the bundles are as good as new.
+// settle waits for all checks. An error of theirs is more precise than the write's own, and is returned only once: for
+// the next Write the bundles count as undamaged.
 func (c *checks) settle(written error) error {
 	c.running.Wait()
 	c.mu.Lock()

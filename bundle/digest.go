@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// sum is a sha256 digest in its 32 bytes: half the memory of its text, and comparable.
+// sum is a sha256 digest in 32 bytes: half the memory of its text, and comparable.
 type sum [32]byte
 
 func (s sum) digest() digest.Digest { return digest.Digest("sha256:" + hex.EncodeToString(s[:])) }
@@ -18,7 +18,7 @@ func (s sum) hex() string { return hex.EncodeToString(s[:]) }
 
 func compareSums(a, b sum) int { return bytes.Compare(a[:], b[:]) }
 
-// parseDigest accepts sha256 in lower case only: the format has no other.
+// parseDigest accepts only sha256 in lower case, like the format.
 func parseDigest(d digest.Digest) (sum, error) {
 	algorithm, text, ok := strings.Cut(string(d), ":")
 	if !ok || text == "" {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Bounds on what a bundle may claim, checked before memory is taken for it.
+// Bounds on the sizes in a bundle, checked before memory is allocated.
 const (
 	maxFrames     = 1 << 22 // 16 TiB in pieces of 4 MiB
 	maxEncoderID  = 512
@@ -41,13 +41,13 @@ func (d *directory) marshal() ([]byte, error) {
 	}
 	b = append(b, "]}"...)
 	if len(b) > maxIndexSize {
-		return nil, fmt.Errorf("the directory would have %d bytes; at most %d are allowed: make several bundles", len(b), maxIndexSize)
+		return nil, fmt.Errorf("the directory would have %d bytes; at most %d are allowed: split the content into several bundles", len(b), maxIndexSize)
 	}
 	return b, nil
 }
 
-// scanDirectory reads kkbundle.json. It refuses every byte that marshal would not write, and names a version or feature
-// it does not know before it looks at anything else.
+// scanDirectory reads kkbundle.json. It refuses every byte that marshal would not write. It reports an unknown version
+// or feature before any other problem.
 func scanDirectory(data []byte) (*directory, error) {
 	s := &scanner{b: data}
 	s.lit(`{"version":`)
@@ -56,7 +56,7 @@ func scanDirectory(data []byte) (*directory, error) {
 	}
 	s.lit(`,"requires":[`)
 	for n := 0; s.err == nil && !s.has("]"); n++ {
-		// Version 1 has no feature to ask for yet: the first one decides.
+		// Version 1 knows no features, so the first one named is unsupported.
 		if feature := s.text(); s.err == nil {
 			return nil, &UnsupportedError{Feature: strconv.Quote(feature)}
 		}

@@ -1,7 +1,7 @@
-// Package bundle reads and writes kkbundle's bundles, and keeps the cache they are made from.
+// Package bundle reads and writes kkbundle's bundles, and keeps the cache of their blobs.
 //
-// What follows specifies the file format, version 1. "Must" binds writers; a reader must refuse what a writer must not
-// write, as far as it looks. Numbers are decimal, binary numbers little-endian, offsets in bytes from 0.
+// This is the specification of the file format, version 1. "Must" binds writers; a reader must refuse forbidden bytes
+// in the parts that it reads. Numbers are decimal, binary numbers little-endian, offsets in bytes from 0.
 //
 // # Shape
 //
@@ -11,7 +11,7 @@
 //
 //	zstd -dc NAME.kkb | tar -x -C DIR
 //
-// The same bytes can be read from anywhere in the file, since frames are independent of one another.
+// Reading can also start at any frame, since frames are independent of one another.
 //
 // # The tar
 //
@@ -25,18 +25,18 @@
 //
 // then 1024 zero bytes and no more. There are no entries for directories.
 //
-// The classes, in order, are: index, manifest, config, content. A blob's class is the first of them that it occurs as.
-// It occurs as index or manifest if a descriptor in index.json, or one in the manifests array of an index, has it with
-// the media type of one:
+// The classes, in order, are: index, manifest, config, content. A blob's class is the first of them that applies. It is
+// an index or a manifest if a descriptor in index.json, or in the manifests array of an index, gives it one of these
+// media types:
 //
 //	index     application/vnd.oci.image.index.v1+json
 //	          application/vnd.docker.distribution.manifest.list.v2+json
 //	manifest  application/vnd.oci.image.manifest.v1+json
 //	          application/vnd.docker.distribution.manifest.v2+json
 //
-// as config if it is the config of a manifest, and as content otherwise: layers, and descriptors in those two places
-// with any other media type, which are never looked into. So who reads from a pipe knows all names first, holds only
-// manifests in memory, and meets each blob after what refers to it.
+// It is a config if it is the config of a manifest, and content otherwise: layers, and descriptors in those two places
+// with any other media type, which are never parsed. So a reader of a pipe knows all names first, holds only manifests
+// in memory, and meets each blob after its referrers.
 //
 // Each entry is: header, content, zero bytes up to a multiple of 512. The header is one block of 512 bytes, POSIX
 // ustar, all bytes not listed being zero:
@@ -66,12 +66,12 @@
 // xxh64 checksum, and no dictionary; its unused and reserved bits are 0; it must not be empty. A frame of n bytes of
 // content must not have more than n + n/1024 + 64 bytes, divided downwards.
 //
-// The decompressed stream is cut into frames as follows, and no other way. frame_size is in kkbundle.json: a multiple
-// of 131072, from 131072 to 8388608.
+// The decompressed stream must be cut into frames as follows. frame_size is in kkbundle.json: a multiple of 131072,
+// from 131072 to 8388608.
 //
 //   - The content of index.json is one frame, that of kkbundle.json another. Each has at most 67108864 bytes.
-//   - The content of a blob of more than 65536 bytes is cut into pieces of frame_size bytes, the last one being what is
-//     left; each piece is one frame. These frames do not depend on where the blob lies, so they can be copied from one
+//   - The content of a blob of more than 65536 bytes is cut into pieces of frame_size bytes, the last one being the
+//     rest; each piece is one frame. These frames do not depend on where the blob lies, so they can be copied from one
 //     bundle to another.
 //   - Everything else is glue. It consists of units, which are never split: (a) an entry's header, together with content
 //     and padding where that is a blob of at most 65536 bytes, or oci-layout; (b) the padding after a content that has
@@ -81,9 +81,10 @@
 // It follows that frame 0 is glue and frame 1 is index.json. With n frames, frame n-2 is kkbundle.json and frame n-1 is
 // glue. An empty blob is a header in a glue frame.
 //
-// How a frame is compressed is the writer's choice, recorded as encoder in kkbundle.json. This writer stores what a
-// trial cannot shrink by 3 %, as raw blocks of 131072 bytes; of 1 MiB or more it tries samples first. It promises the same bytes for the same index.json, blobs
-// and encoder, on any architecture, with any number of workers, from a cache in any state.
+// How a frame is compressed is the writer's choice, recorded as encoder in kkbundle.json. This writer stores content
+// that a trial cannot shrink by 3 %, as raw blocks of 131072 bytes; content of 1 MiB or more is sampled first. It
+// promises the same bytes for the same index.json, blobs and encoder, on any architecture, with any number of workers,
+// from a cache in any state.
 //
 // # The seek table
 //
@@ -98,7 +99,7 @@
 //
 // # kkbundle.json
 //
-// The directory says where each blob lies. It is canonical JSON (below) of this form, without the line breaks:
+// The directory gives the position of each blob. It is canonical JSON (below) of this form, without the line breaks:
 //
 //	{"version":1,"requires":[],"encoder":"…","frame_size":4194304,"blobs":[
 //	{"digest":"sha256:HEX","size":12,"frame":2,"at":512},…]}
@@ -111,7 +112,7 @@
 // not know must refuse the bundle and say which. Everything after requires may then be of another form.
 //
 // Sizes are below 2^53+1. Since the cutting of frames is fixed, a reader can and should compute every frame's content
-// length and every blob's place from the order and sizes of the blobs, and refuse what differs.
+// length and every blob's position from the order and sizes of the blobs, and refuse any difference.
 //
 // # index.json
 //
@@ -136,13 +137,14 @@
 //	org.opencontainers.image.ref.name  the value of io.kkbundle.ref where the grammar of the OCI image specification
 //	                                   allows that and no other item has the same io.kkbundle.ref; else it must be missing
 //
-// and any others. The reference of a referrer, which is attached to an image or to another referrer, is the repository with
-// @ and its digest; its manifest's subject says what it is attached to. One that cosign attached by a tag has the repository
-// with : and that tag. The grammar is component ("/" component)*, a component being alphanum (separator alphanum)*, alphanum
-// [A-Za-z0-9]+ and a separator one of - . _ : @ + or --. Those of the index are org.opencontainers.image.title and
-// org.opencontainers.image.version, the bundle's name and version; io.kkbundle.platforms, its platforms, sorted, each
-// once, separated by commas; io.kkbundle.from, where a bundle was made of parts of others, or of several, the identities
-// of those, sorted, separated by commas; and any others, such as policies. Empty values of the named ones are left out.
+// and any others. The reference of a referrer, which is attached to an image or to another referrer, is the repository
+// with @ and its digest; its manifest's subject is the digest it is attached to. One that cosign attached by a tag has
+// the repository with : and that tag. The grammar is component ("/" component)*, a component being alphanum (separator
+// alphanum)*, alphanum [A-Za-z0-9]+ and a separator one of - . _ : @ + or --. Those of the index are
+// org.opencontainers.image.title and org.opencontainers.image.version, the bundle's name and version;
+// io.kkbundle.platforms, its platforms, sorted, each once, separated by commas; io.kkbundle.from, for a bundle made
+// from other bundles, their identities, sorted, separated by commas; and any others, such as policies. Empty values of
+// the named ones are left out.
 //
 // Items are sorted by kind, reference, platform (os/architecture[/variant], nothing where there is none) and digest,
 // bytewise; no two agree in all four. There is no time anywhere.
@@ -151,13 +153,13 @@
 // content, since everything is reachable from it by digests. Signatures and other statements about a bundle are files
 // beside it (NAME.kkb.sigstore.json), about its identity; statements about an item lie inside, as items or referrers.
 //
-// # What must be there
+// # Completeness
 //
 // From each item the references are followed: from an index, its manifests; from a manifest, config and layers. Every
 // blob reached must be there with the size that each reference says, except a child of an index whose digest is listed
 // as absent by the item that is followed; each digest listed must be such a child. Image indexes are never rewritten:
-// where not all platforms were chosen the index keeps its bytes and digest, and the children are absent with their
-// attestations. No blob may be there that is not reached. subject is not followed.
+// if not all platforms are selected, the index keeps its bytes and digest, and the other children are absent with their
+// attestations. Every blob in the bundle must be reached. subject is not followed.
 //
 // An index or manifest has at most 4194304 bytes, and indexes are nested at most 8 deep. An index that has config or
 // layers, and a manifest that has manifests or no config, are refused. All together have at most 1048576 references.
@@ -188,10 +190,11 @@
 //
 //	cat NAME.kkb.[0-9]* | zstd -dc | tar -x -C DIR
 //
-// A reader takes the name of any part, or of parts.json, and reads across the parts; to open it needs the first and the last (and,
-// where index.json or kkbundle.json do not end in these, the next ones). It refuses a part whose size differs from parts.json. Without
-// parts.json it reads with a warning what is there, a missing part having the size of the first, and verifying fails. The sha256
-// serve to find a part that must be copied again; verifying compares contents with their digests all the same.
+// A reader takes the name of any part, or of parts.json, and reads across the parts; to open it needs the first and the
+// last (and, where index.json or kkbundle.json do not end in these, the next ones). It refuses a part whose size
+// differs from parts.json. Without parts.json it warns and reads the existing parts, assuming that a missing part has
+// the size of the first; verifying fails. The sha256 serve to find a part that must be copied again; verifying compares
+// contents with their digests all the same.
 //
 // # In a registry
 //
@@ -202,8 +205,9 @@
 // frames. Layers of type application/vnd.dev.sigstore.bundle.v0.3+json are signatures of the identity; their annotation
 // org.opencontainers.image.title is the end of the file's name that the signature has beside NAME.kkb: sigstore.json or
 // SIGNER.sigstore.json. A reader passes over layers of other types. The manifest's annotations io.kkbundle.encoder and
-// io.kkbundle.level say how the file was compressed: that encoder writes the same file again. Name and version are those of
-// the index. A reader trusts the identity only, and checks everything else against what refers to it.
+// io.kkbundle.level say how the file was compressed: that encoder writes the same file again. Name and version are
+// those of the index. A reader trusts the identity only, and checks everything else against the digest that refers to
+// it.
 //
 // # Reading
 //
@@ -211,15 +215,15 @@
 // needed; then from byte 0 to the end of frame 1. A byte range of a blob: of the frames from the first to the last one
 // it touches, decode each and cut.
 //
-// The checksums stop accidents, not attackers. What is handed on must have been checked against its digest, or be
-// checked by who gets it.
+// The checksums stop accidents, not attackers. Content must be checked against its digest before it is handed on, or by
+// its receiver.
 //
-// From a pipe: frames are found by their own headers, entries by those of the tar. Indexes and manifests come first and are
-// held; an index may come after its children. A blob that a manifest has as config or content ends them: none of theirs may
-// come later. frame_size, the places and the seek table are compared when they come. Whoever passes contents on from a pipe
-// does so before kkbundle.json was seen, so also before version and requires.
+// From a pipe: frames are found by their own headers, entries by those of the tar. Indexes and manifests come first and
+// are held; an index may come after its children. A blob that a manifest has as config or content ends them: none of
+// theirs may come later. frame_size, the positions and the seek table are compared when they arrive. A reader that
+// passes contents on from a pipe does so before it has seen kkbundle.json, so also before version and requires.
 //
 // Verify: a bundle is good if the seek table and both JSON documents are as said here; every frame decodes to the bytes
-// that belong at its place, so that tar and directory say the same; every blob has its digest; and what must be there
-// is there. A verifier names every bad blob and not only the first.
+// that belong at its place, so that tar and directory say the same; every blob has its digest; and the bundle is
+// complete. A verifier names every bad blob and not only the first.
 package bundle

@@ -5,24 +5,24 @@ import (
 	"fmt"
 )
 
-// maxHeld bounds the indexes and manifests that a reader of a pipe holds, in bytes: some ten thousand images.
+// maxHeld bounds the bytes of indexes and manifests held while reading from a pipe: some ten thousand images.
 const maxHeld = 256 << 20
 
-// documents are the indexes and manifests of a bundle that comes as a stream. They arrive before everything else, in an
-// order in which an index may come after its children; awaited says what is still to come.
+// documents are the indexes and manifests of a streamed bundle. They arrive before everything else, but an index may
+// arrive after its children. waiting holds the documents still to come.
 type documents struct {
 	items   []Item
 	absent  []map[sum]bool
 	held    map[sum][]byte
-	size    int64 // of held
+	size    int64 // size of held
 	waiting map[sum][]want
 	asked   map[want]bool
-	plain   map[sum]int64 // sizes of what comes after all documents: configs and contents
+	plain   map[sum]int64 // sizes of the blobs after all documents: configs and contents
 
-	contents int64 // bytes that plain says there are
+	contents int64 // total bytes of plain
 }
 
-// A want is an item's need of a document.
+// A want is a document that an item needs.
 type want struct {
 	document
 	item int
@@ -49,7 +49,7 @@ func newDocuments(items []Item) (*documents, error) {
 	return d, nil
 }
 
-// need notes that an item refers to a blob, and follows it if it is a document that is there.
+// need records that an item refers to a blob, and follows it if it is a document that has arrived.
 func (d *documents) need(item int, c child) error {
 	if c.class > classManifest {
 		d.content(c)
@@ -63,7 +63,7 @@ func (d *documents) need(item int, c child) error {
 			continue
 		}
 		if d.asked[w] = true; len(d.asked) > maxChildren {
-			return fmt.Errorf("its items refer to more than %d indexes and manifests", maxChildren)
+			return fmt.Errorf("items refer to more than %d indexes and manifests", maxChildren)
 		}
 		data, ok := d.held[w.sum]
 		if !ok {
@@ -75,7 +75,7 @@ func (d *documents) need(item int, c child) error {
 	return nil
 }
 
-// content notes a blob that is not a document.
+// content records a blob that is not a document.
 func (d *documents) content(c child) {
 	if _, known := d.plain[c.sum]; !known {
 		d.plain[c.sum] = c.size
@@ -83,7 +83,7 @@ func (d *documents) content(c child) {
 	}
 }
 
-// children returns the documents that one refers to. A document that can't be read has none: who walks meets that again.
+// children returns the documents that data refers to. An unreadable document has none: the later walk reports it.
 func (d *documents) children(w want, data []byte) []want {
 	all, err := parseChildren(data, w.class)
 	if err != nil {
@@ -103,10 +103,10 @@ func (d *documents) children(w want, data []byte) []want {
 	return found
 }
 
-// arrived takes a blob that may be a document; nil for one that is damaged.
+// arrived takes a blob that may be a document; nil for a damaged one.
 func (d *documents) arrived(s sum, data []byte) error {
 	if d.size += int64(len(data)); d.size > maxHeld {
-		return fmt.Errorf("its indexes and manifests have more than %d MiB together, which is too much for a pipe: read it from a file", maxHeld>>20)
+		return fmt.Errorf("indexes and manifests exceed %d MiB in total, too much to read from a pipe: read the bundle from a file", maxHeld>>20)
 	}
 	if data != nil {
 		d.held[s] = data
@@ -123,16 +123,16 @@ func (d *documents) arrived(s sum, data []byte) error {
 	return nil
 }
 
-// complete reports whether all documents are there that items need.
+// complete reports whether all needed documents have arrived.
 func (d *documents) complete() bool { return len(d.waiting) == 0 }
 
-// mayBe reports whether a blob can be a document, given what is known by now.
+// mayBe reports whether a blob can be a document, as far as known.
 func (d *documents) mayBe(b dirBlob) bool {
 	_, plain := d.plain[b.sum]
 	return b.size <= maxManifest && (d.waiting[b.sum] != nil || !plain)
 }
 
-// missing returns an error for each document that did not come.
+// missing returns an error for each document that did not arrive.
 func (d *documents) missing() []error {
 	var all []error
 	for s, w := range d.waiting {
@@ -141,7 +141,7 @@ func (d *documents) missing() []error {
 	return all
 }
 
-// A streamSource is what a walk over a bundle from a stream reads.
+// A streamSource is a walk's source of manifests for a streamed bundle.
 type streamSource struct {
 	held  map[sum][]byte
 	sizes map[sum]int64
@@ -155,7 +155,7 @@ func (s streamSource) lookup(_ context.Context, d sum) (int64, bool, error) {
 func (s streamSource) read(_ context.Context, d sum, _ int64) ([]byte, error) {
 	data, ok := s.held[d]
 	if !ok {
-		return nil, fmt.Errorf("it does not come before all contents, or is damaged")
+		return nil, fmt.Errorf("damaged, or not before all contents")
 	}
 	return data, nil
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// A Level says how much time goes into compression. The zero value is LevelDefault.
+// A Level is a trade-off between compression time and size. The zero value is LevelDefault.
 type Level int
 
-// The levels. What is worth storing only is stored at every level.
+// The levels. Incompressible content is stored at every level.
 const (
 	LevelDefault Level = iota // as zstd -3
 	LevelFast                 // as zstd -1
@@ -23,7 +23,7 @@ const (
 // levelNames is in the order of the constants.
 func levelNames() []string { return []string{"default", "fast", "better", "best"} }
 
-// String returns the level's name, which ParseLevel reads.
+// String returns the level's name, as ParseLevel reads it.
 func (l Level) String() string {
 	if names := levelNames(); l >= 0 && int(l) < len(names) {
 		return names[l]
@@ -41,9 +41,9 @@ func ParseLevel(name string) (Level, error) {
 	return 0, fmt.Errorf("compression level %q: want fast, default, better or best", name)
 }
 
-// jobs returns how many compressors are used at once. Each has tables (LevelBest: 32 MiB), a window, a piece and a frame
-// of its own, and all of them together have to stay far below 400 MiB on a machine with any number of processors. Eight
-// are faster than networks and disks are.
+// jobs returns the number of compressors used at once. Each has tables (LevelBest: 32 MiB), a window, a piece and a
+// frame. Together they must stay far below 400 MiB on a machine with any number of processors. Eight are faster than
+// networks and disks.
 func (l Level) jobs() int {
 	most := 8
 	if l == LevelBest {
@@ -57,33 +57,33 @@ const (
 	// of the encoder's name.
 	zstdVersion = "v1.20.3"
 
-	smallBlob    = 64 << 10  // up to here a blob lies in a glue frame
-	maxGlue      = 128 << 10 // bytes of content of a glue frame
+	smallBlob    = 64 << 10  // largest blob in a glue frame
+	maxGlue      = 128 << 10 // most bytes of content in a glue frame
 	minFrameSize = 128 << 10
 	maxFrameSize = 8 << 20
 
-	// A frame is stored if the trial saves less than 3 %: below that, decoding costs more than the bytes.
+	// A frame is stored if the trial saves less than 3 %: decoding it would cost more than the bytes saved.
 	storedPercent = 97
 
-	// Content of at least minSampled bytes gets no trial if samples of it, evenly apart, save less than 1 %: most content is
-	// gzip layers, and the trial would take as long as hashing them.
+	// Content of at least minSampled bytes is stored without a trial if samples at even distances save less than 1 %.
+	// Most content is gzip layers, and the trial would take as long as hashing them.
 	minSampled    = 1 << 20
 	samples       = 8
 	sampleSize    = 16 << 10
 	samplePercent = 99
 )
 
-// An encoder turns content into frames. Its name says everything that the bytes depend on. Safe for concurrent use.
+// An encoder turns content into frames. Its name covers everything that the bytes depend on. Safe for concurrent use.
 type encoder struct {
 	id        string
 	frameSize int
 	sample    *zstd.Encoder // cheapest: decides whether the trial is worth it
 	trial     *zstd.Encoder // cheap: decides whether to store
-	final     *zstd.Encoder // nil: the trial's result is taken
+	final     *zstd.Encoder // nil: use the trial's result
 	samples   sync.Pool     // *sampleBuffers
 }
 
-// settings are what a level is made of. The encoder's name says all of them.
+// settings are the parameters of a level. The encoder's name contains all of them.
 type settings struct {
 	trial, final zstd.EncoderLevel
 	frameSize    int
@@ -105,7 +105,7 @@ func (l Level) settings() (settings, error) {
 	return s, nil
 }
 
-// levelWord is how an encoder's name says its level.
+// levelWord returns the level as written in an encoder's name.
 func (s settings) levelWord() string { return "level=" + s.final.String() }
 
 func (s settings) id() string {
@@ -147,7 +147,7 @@ func newZstd(level zstd.EncoderLevel, window, jobs int) (*zstd.Encoder, error) {
 	return e, nil
 }
 
-// promising reports whether compressing content may be worth it. Samples answer for all of it.
+// promising reports whether content may be worth compressing, judged by samples.
 func (e *encoder) promising(content []byte) bool {
 	if len(content) < minSampled {
 		return true
@@ -166,10 +166,10 @@ func (e *encoder) promising(content []byte) bool {
 	return len(b.frame)*100 <= len(b.content)*samplePercent
 }
 
-// sampleBuffers are the samples of one piece, and what they compress to.
+// sampleBuffers hold the samples of one piece and their compressed form.
 type sampleBuffers struct{ content, frame []byte }
 
-// appendFrame appends the one frame that content has under this encoder.
+// appendFrame appends the frame of content. The same content always gives the same frame.
 func (e *encoder) appendFrame(dst, content []byte) []byte {
 	if !e.promising(content) {
 		return appendStored(dst, content)

@@ -9,20 +9,21 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ErrDamaged is what errors.Is finds in every error that says the bytes of a bundle are not what they should be.
+// ErrDamaged matches, with errors.Is, every error about wrong bytes in a bundle.
 var ErrDamaged = errors.New("the bundle is damaged")
 
-// ErrUnsupported is what errors.Is finds where a bundle needs a feature or a format version this program does not have.
+// ErrUnsupported matches, with errors.Is, errors about a bundle that needs a feature or format version unknown to this
+// program.
 var ErrUnsupported = errors.New("the bundle needs a newer kkbundle")
 
-// A DamageError is one place of a bundle that is wrong. errors.Is(err, ErrDamaged) holds for it.
+// A DamageError is one damaged place of a bundle. It matches ErrDamaged.
 type DamageError struct {
-	Blob   digest.Digest // the blob it concerns, "" if it is about the structure
-	Offset int64         // byte offset in the bundle of the frame concerned, -1 where there is none
-	Part   string        // the file of a bundle in parts that Offset lies in, "" if not known
-	Items  []string      // "kind ref" of the items that need the blob, as far as they are known; set by Verify
-	Reason string        // what is wrong, as a phrase
-	Err    error         // the cause, if there is one below
+	Blob   digest.Digest // the blob concerned, "" if the error is about the structure
+	Offset int64         // byte offset in the bundle of the frame concerned, -1 if none
+	Part   string        // the file of a bundle in parts that holds Offset, "" if unknown
+	Items  []string      // "kind ref" of the items that need the blob, as far as known; set by Verify
+	Reason string        // the problem, as a phrase
+	Err    error         // the cause, or nil
 }
 
 // Error names the blob, the place and the reason in one line.
@@ -54,26 +55,27 @@ func (e *DamageError) Is(target error) bool { return target == ErrDamaged }
 // Unwrap returns the cause.
 func (e *DamageError) Unwrap() error { return e.Err }
 
-// An UnsupportedError names what a bundle needs and this program lacks. errors.Is(err, ErrUnsupported) holds for it.
+// An UnsupportedError names a feature that a bundle needs and this program lacks. It matches ErrUnsupported.
 type UnsupportedError struct {
-	Feature string // "format version 2", or a name out of the directory's "requires"
+	Feature string // "format version 2", or a name from the directory's "requires"
 }
 
 // Error names the feature and the remedy.
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("the bundle needs %s, which this kkbundle does not have: use a newer kkbundle", e.Feature)
+	return fmt.Sprintf("the bundle needs %s, which this version of kkbundle does not support: use a newer kkbundle", e.Feature)
 }
 
 // Is makes every UnsupportedError match ErrUnsupported.
 func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
 
-// A MismatchError says that what was written to the cache is not what was promised. Nothing was kept under the digest.
+// A MismatchError means the bytes written to the cache do not have the promised size or digest. Nothing was kept under
+// the digest.
 type MismatchError struct {
-	Want, Got         digest.Digest // Want is "" where only the size was promised
-	WantSize, GotSize int64         // WantSize is -1 where no size was promised
+	Want, Got         digest.Digest // Want is "" if only the size was promised
+	WantSize, GotSize int64         // WantSize is -1 if no size was promised
 }
 
-// Error says which of size and digest differs, both as promised and as received.
+// Error names the value that differs, size or digest, as promised and as received.
 func (e *MismatchError) Error() string {
 	if e.WantSize >= 0 && e.WantSize != e.GotSize {
 		return fmt.Sprintf("wrong size: promised %d bytes, received %d", e.WantSize, e.GotSize)
@@ -81,14 +83,15 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("wrong digest: promised %s, received %s", e.Want, e.Got)
 }
 
-// A CacheError says that the cache's copy of a blob is damaged. The remedy is Cache.DropDamaged and fetching it again.
+// A CacheError means the cache's copy of a blob is damaged. The remedy is Cache.DropDamaged and fetching the blob
+// again.
 type CacheError struct {
 	Digest digest.Digest
 	Path   string
 	Reason string
 
 	site cacheSite
-	file fs.FileInfo // as it was found
+	file fs.FileInfo // the file as found
 }
 
 // Error names the blob, its file and the remedy.
@@ -96,10 +99,10 @@ func (e *CacheError) Error() string {
 	return fmt.Sprintf("damaged cache entry of blob %s: %s: remove %s and fetch it again", e.Digest, e.Reason, e.Path)
 }
 
-// A MissingError names a blob that an item needs and that is not there.
+// A MissingError names a missing blob that an item needs.
 type MissingError struct {
 	Digest digest.Digest
-	Item   string // "kind ref" of one item that needs it
+	Item   string // "kind ref" of one item that needs the blob
 }
 
 // Error names the blob and the item.
@@ -107,7 +110,7 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("blob %s of %s is missing", e.Digest, e.Item)
 }
 
-// damage makes a DamageError about the structure, not about one blob.
+// damage returns a DamageError about the structure, not about one blob.
 func damage(offset int64, format string, args ...any) *DamageError {
 	return &DamageError{Offset: offset, Reason: fmt.Sprintf(format, args...)}
 }

@@ -15,8 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// ContentOf returns the descriptor of what a file or chart item carries: the one layer of a file, the archive of a
-// chart. Its bytes are r.Blob of its digest; its annotations include AnnotationMode where the artifact says a mode.
+// ContentOf returns the descriptor of the content of a file or chart item: the one layer of a file, the archive of a
+// chart. r.Blob of its digest returns the bytes. Its annotations include AnnotationMode if the artifact has one.
 func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, error) {
 	fail := func(err error) (ocispec.Descriptor, error) {
 		return ocispec.Descriptor{}, fmt.Errorf("content of %s: %w", it, err)
@@ -33,11 +33,11 @@ func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, e
 		return fail(err)
 	}
 	layers := m.Layers
-	if it.Kind == KindChart { // beside the archive there may be its provenance
+	if it.Kind == KindChart { // a chart may have its provenance beside the archive
 		layers = slices.DeleteFunc(slices.Clone(layers), func(d ocispec.Descriptor) bool { return d.MediaType != MediaTypeChartContent })
 	}
 	if len(layers) != 1 {
-		return fail(fmt.Errorf("its artifact has %d layers with content instead of one", len(layers)))
+		return fail(fmt.Errorf("the artifact has %d layers with content instead of one", len(layers)))
 	}
 	layer := layers[0]
 	s, err := parseDigest(layer.Digest)
@@ -45,7 +45,7 @@ func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, e
 		return fail(err)
 	}
 	if size, ok, err := c.blobs.lookup(ctx, s); err != nil || !ok || size != layer.Size {
-		return fail(&DamageError{Blob: layer.Digest, Offset: -1, Reason: "it is missing, or of another size than its manifest says", Err: err})
+		return fail(&DamageError{Blob: layer.Digest, Offset: -1, Reason: "the content is missing, or its size differs from the manifest", Err: err})
 	}
 	if mode, ok := m.Annotations[AnnotationMode]; ok && layer.Annotations[AnnotationMode] == "" {
 		layer.Annotations = maps.Clone(layer.Annotations)
@@ -57,9 +57,9 @@ func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, e
 	return layer, nil
 }
 
-// ExtractLayout writes an OCI image layout into dir: the whole bundle, or with items only those and what they need. The
-// directory is made if it is not there; one that has an index.json is refused. Every blob is checked; index.json comes
-// last, so an interrupted layout is visibly none, and calling ExtractLayout again continues it.
+// ExtractLayout writes an OCI image layout into dir: the whole bundle or, with items, only those and the blobs they
+// need. It creates the directory if needed and refuses one with an index.json. Every blob is checked. index.json is
+// written last, so an interrupted layout is recognizable; calling ExtractLayout again continues it.
 func ExtractLayout(ctx context.Context, r *Reader, dir string, items []Item) (err error) {
 	x := r.index
 	if len(items) > 0 {
@@ -82,7 +82,7 @@ func ExtractLayout(ctx context.Context, r *Reader, dir string, items []Item) (er
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	if _, err := root.Lstat(indexName); err == nil {
-		return fmt.Errorf("extract: %s holds a layout already: remove it or name another directory", dir)
+		return fmt.Errorf("extract: %s already holds a layout: remove it or name another directory", dir)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("extract: %w", err)
 	}
@@ -92,7 +92,7 @@ func ExtractLayout(ctx context.Context, r *Reader, dir string, items []Item) (er
 	return nil
 }
 
-// extractInto writes blobs first and the index last.
+// extractInto writes the blobs first and the index last.
 func (r *Reader) extractInto(ctx context.Context, root *os.Root, blobs []dirBlob, index []byte) error {
 	if err := root.MkdirAll("blobs/sha256", 0o755); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (r *Reader) extractInto(ctx context.Context, root *os.Root, blobs []dirBlob
 	return syncRooted(root, ".")
 }
 
-// syncRooted makes renames in a directory last.
+// syncRooted makes renames in a directory durable.
 func syncRooted(root *os.Root, name string) error {
 	f, err := root.Open(name)
 	if err != nil {
@@ -126,7 +126,7 @@ func syncRooted(root *os.Root, name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// needed returns every blob that the items need; all of them must be there.
+// needed returns every blob that the items need. It fails if one is missing.
 func (r *Reader) needed(ctx context.Context, items []Item) ([]dirBlob, error) {
 	w := &walk{src: r, report: func(_ sum, _ Item, err error) error { return err }}
 	if err := w.run(ctx, items); err != nil {
@@ -151,7 +151,7 @@ func (r *Reader) extractBlob(ctx context.Context, root *os.Root, b dirBlob) erro
 	})
 }
 
-// hashFile returns the digest of a regular file of that size that an earlier, interrupted run left; else none.
+// hashFile returns the digest of a regular file of that size left by an earlier, interrupted run; else none.
 func hashFile(root *os.Root, name string, size int64) (s sum, err error) {
 	info, err := root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -174,7 +174,7 @@ func hashFile(root *os.Root, name string, size int64) (s sum, err error) {
 
 // writeRooted writes a file whole or not at all.
 func writeRooted(root *os.Root, name string, write func(io.Writer) error) error {
-	temp := name + ".part" // the same each time, so that a killed run's is not left for ever
+	temp := name + ".part" // a fixed name, so that the next run replaces a killed run's file
 	if err := root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

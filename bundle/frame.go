@@ -9,7 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The zstd frame as RFC 8878 has it, as far as it is used here.
+// The parts of the zstd frame format (RFC 8878) that bundles use.
 const (
 	frameMagic    = 0xFD2FB528
 	storedBlock   = 128 << 10 // the largest block a frame may have
@@ -19,11 +19,11 @@ const (
 	flagForbidden = 1<<4 | 1<<3 | 3 // unused, reserved and dictionary bits
 )
 
-// maxFrameLen is the most bytes that a frame of n bytes of content may take: block headers, frame header and checksum
+// maxFrameLen returns the maximal length of a frame with n bytes of content. Block headers, frame header and checksum
 // are far below 1/1024 of any content worth counting.
 func maxFrameLen(n int64) int64 { return n + n/1024 + 64 }
 
-// appendStored appends a frame that holds content as it is, in raw blocks.
+// appendStored appends a frame that holds content uncompressed, in raw blocks.
 func appendStored(dst, content []byte) []byte {
 	dst = appendStoredHeader(dst, len(content))
 	for rest := content; ; {
@@ -59,11 +59,11 @@ func appendBlockHeader(dst []byte, size int, last bool) []byte {
 	return append(dst, byte(header), byte(header>>8), byte(header>>16))
 }
 
-// splitFrame finds the end of the frame that b begins with, from block headers alone, and its content size. It accepts
-// only frames the format allows: single segment, content size, checksum, no dictionary.
+// splitFrame finds the end of the first frame in b from block headers alone, and its content size. It accepts only
+// frames that the format allows: single segment, content size, checksum, no dictionary.
 func splitFrame(b []byte) (length int, content int64, err error) {
 	if len(b) < minFrame {
-		return 0, 0, errors.New("the frame is cut short")
+		return 0, 0, errors.New("truncated frame")
 	}
 	content, at, err := frameHeader(b)
 	if err != nil {
@@ -71,27 +71,27 @@ func splitFrame(b []byte) (length int, content int64, err error) {
 	}
 	for last := false; !last; {
 		if len(b)-at < 3 {
-			return 0, 0, errors.New("the frame is cut short")
+			return 0, 0, errors.New("truncated frame")
 		}
 		var size int
 		size, last = blockHeader(b[at:])
 		at += 3 + size
 	}
 	if at += 4; at > len(b) {
-		return 0, 0, errors.New("the frame is cut short")
+		return 0, 0, errors.New("truncated frame")
 	}
 	return at, content, nil
 }
 
-// frameHeader reads the header of a frame, of whose beginning b has at least 9 bytes. It returns the length of the frame's
-// content and that of the header.
+// frameHeader reads the header of a frame from at least its first 9 bytes. It returns the lengths of the frame's
+// content and of the header.
 func frameHeader(b []byte) (content int64, length int, err error) {
 	if binary.LittleEndian.Uint32(b) != frameMagic {
-		return 0, 0, errors.New("no zstd frame begins here")
+		return 0, 0, errors.New("not the start of a zstd frame")
 	}
 	flags := b[4]
 	if flags&flagSingle == 0 || flags&flagChecksum == 0 || flags&flagForbidden != 0 {
-		return 0, 0, fmt.Errorf("the frame's header %#02x is not of the kind that bundles have", flags)
+		return 0, 0, fmt.Errorf("frame header %#02x is not allowed in bundles", flags)
 	}
 	switch flags >> 6 {
 	case 0:
@@ -101,11 +101,11 @@ func frameHeader(b []byte) (content int64, length int, err error) {
 	case 2:
 		return int64(binary.LittleEndian.Uint32(b[5:])), 9, nil
 	default:
-		return 0, 0, errors.New("the frame's content is larger than any in a bundle")
+		return 0, 0, errors.New("frame content exceeds the largest size allowed in bundles")
 	}
 }
 
-// blockHeader reads the 3 bytes before a block: how many bytes it has in the file, and whether it is the frame's last.
+// blockHeader reads the 3 bytes before a block: its length in the file, and whether it is the frame's last.
 func blockHeader(b []byte) (size int, last bool) {
 	header := int(b[0]) | int(b[1])<<8 | int(b[2])<<16
 	size = header >> 3
@@ -115,20 +115,21 @@ func blockHeader(b []byte) (size int, last bool) {
 	return size, header&1 != 0
 }
 
-// newDecoder makes a decoder for decodeFrame; it is safe for concurrent use and has nothing to close.
+// newDecoder returns a decoder for decodeFrame. It is safe for concurrent use and needs no Close.
 func newDecoder(jobs int) (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(jobs), zstd.WithDecoderMaxWindow(maxIndexSize),
 		zstd.WithDecoderMaxMemory(maxIndexSize), zstd.WithDecodeAllCapLimit(true))
 }
 
-// decodeFrame decodes b, which must be exactly one frame of n bytes of content, into buf's memory where that suffices.
+// decodeFrame decodes b, which must be exactly one frame with n bytes of content. It reuses buf's memory if large
+// enough.
 func decodeFrame(dec *zstd.Decoder, b, buf []byte, n int64) ([]byte, error) {
 	length, content, err := splitFrame(b)
 	if err != nil {
 		return nil, err
 	}
 	if length != len(b) || content != n {
-		return nil, fmt.Errorf("the frame has %d bytes for %d of content; its table says %d for %d", length, content, len(b), n)
+		return nil, fmt.Errorf("the frame has %d bytes for %d of content; the seek table says %d for %d", length, content, len(b), n)
 	}
 	if int64(cap(buf)) < n {
 		buf = make([]byte, 0, n)

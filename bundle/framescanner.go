@@ -16,13 +16,13 @@ const (
 	maxFrameHeader = 4 + 1 + 4
 )
 
-// A readAhead reads from a pipe while what came before is worked on, and stops waiting when ctx ends: a read from a
+// A readAhead reads from a pipe while earlier bytes are processed, and stops waiting when ctx ends. A read from a
 // terminal or a pipe cannot be interrupted, so its goroutine may outlive the reader until the read returns.
 type readAhead struct {
 	ctx    context.Context //nolint:containedctx // io.Reader has no other place for it
 	blocks chan aheadRead
 	free   chan []byte
-	block  []byte // being read from
+	block  []byte // the block being consumed
 	rest   []byte
 	err    error
 }
@@ -50,7 +50,7 @@ func (r *readAhead) fill(src io.Reader) {
 			return
 		}
 		n, err := src.Read(b)
-		r.blocks <- aheadRead{b[:n], err} // there is room: as many blocks exist
+		r.blocks <- aheadRead{b[:n], err} // never blocks: the channel has room for all blocks
 		if err != nil {
 			return
 		}
@@ -79,22 +79,22 @@ func (r *readAhead) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A frameScanner finds the frames of a bundle that comes as a stream, from their own headers.
+// A frameScanner finds the frames of a streamed bundle from their own headers.
 type frameScanner struct {
 	r      *bufio.Reader
-	off    int64 // of the next frame
+	off    int64 // offset of the next frame
 	frames []frameInfo
 }
 
-// fail makes an error of reading one of damage where the stream ended.
+// fail turns a read error at the end of the stream into a damage error.
 func (s *frameScanner) fail(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return damage(s.off, "the stream ends early")
+		return damage(s.off, "unexpected end of the stream")
 	}
 	return fmt.Errorf("read the bundle after byte %d: %w", s.off, err)
 }
 
-// size returns the length of the next frame's content; its header is looked at and not consumed.
+// size returns the length of the next frame's content and of its header, without consuming them.
 func (s *frameScanner) size() (content int64, header int, err error) {
 	b, err := s.r.Peek(maxFrameHeader)
 	if len(b) < maxFrameHeader {
@@ -106,18 +106,18 @@ func (s *frameScanner) size() (content int64, header int, err error) {
 	return content, header, nil
 }
 
-// next reads the next frame, which must have from 1 to most bytes of content, into buf's memory where that suffices. For one
-// that is larger than a piece of a blob, no more memory is taken than for what has come.
+// next reads the next frame, which must have 1 to most bytes of content, and reuses buf's memory if large enough. For a
+// frame larger than a piece of a blob, memory grows only with the bytes received.
 func (s *frameScanner) next(buf []byte, most int64) (raw []byte, f frameInfo, err error) {
 	content, header, err := s.size()
 	if err != nil {
 		return buf, f, err
 	}
 	if len(s.frames) == maxFrames {
-		return buf, f, damage(s.off, "it has more than %d frames", maxFrames)
+		return buf, f, damage(s.off, "more than %d frames", maxFrames)
 	}
 	if content < 1 || content > most {
-		return buf, f, damage(s.off, "frame %d holds %d bytes where at most %d belong", len(s.frames), content, most)
+		return buf, f, damage(s.off, "frame %d holds %d bytes instead of at most %d", len(s.frames), content, most)
 	}
 	if n := maxFrameLen(content); int64(cap(buf)) < n && content <= maxFrameSize {
 		buf = make([]byte, 0, n)
@@ -130,7 +130,7 @@ func (s *frameScanner) next(buf []byte, most int64) (raw []byte, f frameInfo, er
 		var size int
 		size, last = blockHeader(raw[len(raw)-3:])
 		if int64(len(raw)+size) > maxFrameLen(content) {
-			return raw, f, damage(s.off, "frame %d is longer than any with %d bytes of content", len(s.frames), content)
+			return raw, f, damage(s.off, "frame %d is longer than allowed for %d bytes of content", len(s.frames), content)
 		}
 		raw, err = s.take(raw, size)
 	}
@@ -157,7 +157,7 @@ func (s *frameScanner) take(b []byte, n int) ([]byte, error) {
 	return b, err
 }
 
-// end reads the seek table, which must be that of the frames before it, and the end of the stream.
+// end reads the seek table, which must match the preceding frames, and the end of the stream.
 func (s *frameScanner) end() error {
 	entries := make([]byte, 0, len(s.frames)*seekEntry)
 	for _, f := range s.frames {
@@ -169,12 +169,12 @@ func (s *frameScanner) end() error {
 		return s.fail(err)
 	}
 	if string(have) != string(want) {
-		return damage(s.off, "its seek table is not that of its frames")
+		return damage(s.off, "the seek table does not match the frames")
 	}
 	s.off += int64(len(want))
 	switch _, err := s.r.ReadByte(); {
 	case err == nil:
-		return damage(s.off, "there is something after its end")
+		return damage(s.off, "data after the end of the bundle")
 	case !errors.Is(err, io.EOF):
 		return s.fail(err)
 	}

@@ -183,21 +183,21 @@ func TestForged(t *testing.T) {
 		{"path escape", func(f [][]byte) [][]byte {
 			f[2] = bytes.Replace(f[2], []byte("blobs/sha256/"), []byte("../../../etc/"), 1)
 			return f
-		}, "is not what its directory calls for"},
+		}, "does not match the directory"},
 		{"other file type", func(f [][]byte) [][]byte { f[2][3*512+156] = '2'; return f }, ""},
 		{"content of a small blob", func(f [][]byte) [][]byte {
 			f[4] = bytes.Replace(f[4], []byte("hello"), []byte("hallo"), 1)
 			f[2] = bytes.Replace(f[2], []byte("hello"), []byte("hallo"), 1)
 			return f
-		}, "its content has digest"},
-		{"content of a large blob", func(f [][]byte) [][]byte { f[3][5] ^= 1; return f }, "its content has digest"},
+		}, "content has digest"},
+		{"content of a large blob", func(f [][]byte) [][]byte { f[3][5] ^= 1; return f }, "content has digest"},
 		{"padding", func(f [][]byte) [][]byte { f[6][3] = 1; return f }, "padding"},
 		{"the first entry", func(f [][]byte) [][]byte { f[0][0] = 'x'; return f }, "oci-layout"},
 		{"an entry more", func(f [][]byte) [][]byte {
 			more, _ := tarHeader("evil", 0)
 			f[2] = append(f[2], more...)
 			return f
-		}, "belong"},
+		}, " instead of "},
 		{"a frame more", func(f [][]byte) [][]byte { return append(f[:6:6], f[6], make([]byte, 512)) }, ""},
 		{"the directory lacks a blob", editDirectory(dir, func(d *directory) { d.blobs = d.blobs[1:] }), ""},
 		{"the directory has a blob twice", editDirectory(dir, func(d *directory) { d.blobs = append(d.blobs, d.blobs[0]) }), "sorted"},
@@ -375,7 +375,7 @@ func TestStrangers(t *testing.T) {
 		want  string
 	}{
 		"stranger": {append(blobs[:len(blobs):len(blobs)], dirBlob{sum: s, size: stranger.Size}), "nothing in the bundle refers to it"},
-		"order":    {[]dirBlob{blobs[1], blobs[0], blobs[2]}, "not in the order"},
+		"order":    {[]dirBlob{blobs[1], blobs[0], blobs[2]}, "the order of the blobs deviates"},
 		"missing":  {blobs[:2], "is missing"},
 	} {
 		err := check(t.Context(), writeOrder(t, c, p, tt.blobs))

@@ -12,42 +12,43 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// IncomingOptions say what comes while a bundle is written, and how far ahead of the writer.
+// IncomingOptions configure the blobs that arrive while a bundle is written, and how far they may be ahead of the
+// writer.
 type IncomingOptions struct {
-	// Blobs are those to come, with their sizes; manifests have to be there already.
+	// Blobs are the blobs to come, with their sizes. Manifests must be in the scratch space already.
 	Blobs []ocispec.Descriptor
-	// Fetch brings one of them into the scratch space. It is called concurrently, in about the order of the bundle.
+	// Fetch brings one blob into the scratch space. It is called concurrently, in about the order of the bundle.
 	Fetch func(context.Context, digest.Digest) error
-	// Jobs is how many are brought at once.
+	// Jobs is the number of concurrent fetches.
 	Jobs int
-	// Window is how many bytes may be on their way or wait for the writer, unless a single blob is larger.
+	// Window is the most bytes that may be in transfer or wait for the writer, unless a single blob is larger.
 	Window int64
 }
 
-// An Incoming is a Source whose blobs come while the bundle is written, and leave the scratch space as soon as they are in
-// it. It serves one Create or Write.
+// An Incoming is a Source whose blobs arrive while the bundle is written. Each leaves the scratch space once the bundle
+// has it. It serves one Create or Write.
 type Incoming struct {
 	*Scratch
 	o      IncomingOptions
 	coming map[sum]*coming
-	room   *room // from start on
+	room   *room // set by start
 
 	mu      sync.Mutex
-	written map[sum]int64 // sizes of the blobs that left
+	written map[sum]int64 // sizes of the blobs already written
 }
 
-// A coming blob is one that is not there from the start.
+// A coming blob is one that is missing at the start.
 type coming struct {
 	sum  sum
 	size int64
-	done chan struct{} // closed when it is there, or err is set
+	done chan struct{} // closed when the blob has arrived or err is set
 	err  error
 }
 
-// maxAhead is how many blobs may wait for the writer, for each that may be on its way.
+// maxAhead is how many blobs may wait for the writer, per concurrent fetch.
 const maxAhead = 4
 
-// Incoming returns a Source of what the scratch space has and of what will come.
+// Incoming returns a Source of the blobs in the scratch space and of those to come.
 func (s *Scratch) Incoming(o IncomingOptions) (*Incoming, error) {
 	st := &Incoming{Scratch: s, o: o, coming: make(map[sum]*coming, len(o.Blobs)), written: make(map[sum]int64)}
 	for _, b := range o.Blobs {
@@ -56,14 +57,14 @@ func (s *Scratch) Incoming(o IncomingOptions) (*Incoming, error) {
 			return nil, err
 		}
 		if b.Size < 0 || b.Size > maxSize {
-			return nil, fmt.Errorf("blob %s cannot come later: its size is not known", b.Digest)
+			return nil, fmt.Errorf("blob %s cannot be fetched later: its size is unknown", b.Digest)
 		}
 		st.coming[d] = &coming{sum: d, size: b.Size, done: make(chan struct{})}
 	}
 	return st, nil
 }
 
-// lookup answers for what has yet to come as well.
+// lookup also finds blobs that have not arrived yet.
 func (s *Incoming) lookup(ctx context.Context, d sum) (int64, bool, error) {
 	if c := s.coming[d]; c != nil {
 		return c.size, true, nil
@@ -77,7 +78,7 @@ func (s *Incoming) lookup(ctx context.Context, d sum) (int64, bool, error) {
 	return s.Cache.lookup(ctx, d)
 }
 
-// start brings the blobs in the order given. The returned function ends that.
+// start fetches the blobs in the given order. The returned function stops fetching.
 func (s *Incoming) start(ctx context.Context, order []dirBlob) (stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var queue []*coming
@@ -101,12 +102,12 @@ func (s *Incoming) start(ctx context.Context, order []dirBlob) (stop func()) {
 					c.err = s.bring(ctx, c)
 				}
 				if c.err != nil {
-					cancel(c.err) // what the writer comes to later is in vain
+					cancel(c.err) // the write has failed, so later blobs are useless
 				}
 				return nil
 			})
 		}
-		_ = group.Wait() // each has its own error
+		_ = group.Wait() // each blob has its own error
 	}()
 	return func() {
 		cancel(context.Canceled)
@@ -114,19 +115,19 @@ func (s *Incoming) start(ctx context.Context, order []dirBlob) (stop func()) {
 	}
 }
 
-// bring brings one blob. After the first failure, all others have that one's error.
+// bring fetches one blob. After the first failure, all others get the same error.
 func (s *Incoming) bring(ctx context.Context, c *coming) error {
 	err := s.o.Fetch(ctx, c.sum.digest())
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return cause
 	}
 	if err == nil && c.size == 0 {
-		return s.leave(c.sum, 0) // the writer has no use for it
+		return s.leave(c.sum, 0) // the writer no longer needs it
 	}
 	return err
 }
 
-// wait waits for a blob. One that is there from the start needs none.
+// wait waits for a blob. A blob present from the start returns at once.
 func (s *Incoming) wait(ctx context.Context, d sum) error {
 	c := s.coming[d]
 	if c == nil {
@@ -140,7 +141,7 @@ func (s *Incoming) wait(ctx context.Context, d sum) error {
 	}
 }
 
-// leave removes a blob that the bundle has now, and makes room for others.
+// leave removes a blob that the bundle now has, and makes room for others.
 func (s *Incoming) leave(d sum, size int64) error {
 	s.mu.Lock()
 	s.written[d] = size
@@ -152,19 +153,19 @@ func (s *Incoming) leave(d sum, size int64) error {
 	return err
 }
 
-// read waits for a blob that is to come, and returns it.
+// read waits for a coming blob and returns it.
 func (s *Incoming) read(ctx context.Context, d sum, max int64) ([]byte, error) {
 	if err := s.wait(ctx, d); err != nil {
 		return nil, err
 	}
 	data, err := s.Cache.read(ctx, d, max)
 	if err != nil || s.coming[d] == nil {
-		return data, err // manifests are read several times, and small
+		return data, err // manifests stay: they are small and read several times
 	}
 	return data, s.leave(d, int64(len(data)))
 }
 
-// open returns frames that are waited for when they are copied.
+// open returns frames that wait for the blob when they are copied.
 func (s *Incoming) open(_ context.Context, d sum) (frames, error) {
 	f := &comingFrames{s: s, sum: d}
 	c := s.coming[d]
@@ -175,13 +176,13 @@ func (s *Incoming) open(_ context.Context, d sum) (frames, error) {
 	return f, f.load()
 }
 
-// comingFrames are frames of a blob that may not be there yet.
+// comingFrames are frames of a blob that may not have arrived.
 type comingFrames struct {
 	s     *Incoming
 	sum   sum
 	size  int64
-	entry *cacheEntry // nil before it is there
-	used  bool        // it is in the bundle
+	entry *cacheEntry // nil before arrival
+	used  bool        // already in the bundle
 }
 
 func (f *comingFrames) load() (err error) {
@@ -213,7 +214,7 @@ func (f *comingFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) erro
 			return err
 		}
 		if f.size != want {
-			return fmt.Errorf("blob %s came with %d bytes instead of %d", f.sum.digest(), f.size, want)
+			return fmt.Errorf("blob %s has %d bytes instead of the expected %d", f.sum.digest(), f.size, want)
 		}
 	}
 	if err := f.entry.copyTo(ctx, w, buf); err != nil {
@@ -234,7 +235,7 @@ func (f *comingFrames) close() error {
 	return err
 }
 
-// A room bounds what is ahead of the writer. One goroutine takes, others give.
+// A room bounds the bytes ahead of the writer. One goroutine takes, others give.
 type room struct {
 	bytes int64
 	blobs int
@@ -245,7 +246,7 @@ type room struct {
 	usedBlobs int
 }
 
-// take waits until n more bytes fit, or nothing else is there.
+// take waits until n more bytes fit, or the room is empty.
 func (r *room) take(ctx context.Context, n int64) error {
 	for {
 		if r.tryTake(n) {

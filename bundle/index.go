@@ -19,10 +19,10 @@ const (
 	KindImage    = "image"    // a container image: an index or a manifest, as upstream has it
 	KindChart    = "chart"    // a Helm chart, as the OCI artifact Helm itself uses
 	KindFile     = "file"     // one file, as an artifact of type ArtifactTypeFile
-	KindReferrer = "referrer" // what an image's subject or cosign's tags attach to it: signatures, attestations, SBOMs
-	KindManifest = "manifest" // what the bundle was built from
+	KindReferrer = "referrer" // signatures, attestations and SBOMs, attached by an image's subject or by cosign's tags
+	KindManifest = "manifest" // a file that the bundle was built from
 	KindLock     = "lock"     // the lock it was built from
-	KindClosure  = "closure"  // the proof that nothing is missing
+	KindClosure  = "closure"  // the completeness proof
 	KindSBOM     = "sbom"     // a bill of materials
 	KindTool     = "tool"     // kkbundle's own binaries
 )
@@ -31,20 +31,20 @@ const (
 const (
 	AnnotationKind      = "io.kkbundle.kind"      // item: one of the kinds
 	AnnotationRef       = "io.kkbundle.ref"       // item: the upstream reference, exactly
-	AnnotationAbsent    = "io.kkbundle.absent"    // item: digests of index children that were not chosen, sorted, with commas
-	AnnotationLacks     = "io.kkbundle.lacks"     // item: platforms it was wanted for and upstream does not have, with commas
-	AnnotationReferrers = "io.kkbundle.referrers" // item: "unknown" where not all that is attached to it could be looked up
-	AnnotationSignedBy  = "io.kkbundle.signed-by" // item: fingerprint of the key that build checked its signature with
-	AnnotationPackage   = "io.kkbundle.package"   // item: names of an operating system's package, its own first, with commas
+	AnnotationAbsent    = "io.kkbundle.absent"    // item: unselected index children: digests, sorted, with commas
+	AnnotationLacks     = "io.kkbundle.lacks"     // item: requested platforms that upstream lacks, with commas
+	AnnotationReferrers = "io.kkbundle.referrers" // item: "unknown" if the lookup of referrers was incomplete
+	AnnotationSignedBy  = "io.kkbundle.signed-by" // item: fingerprint of the public key that build verified it with
+	AnnotationPackage   = "io.kkbundle.package"   // item: names of an OS package, its own first, with commas
 	AnnotationPlatforms = "io.kkbundle.platforms" // index.json: the bundle's platforms, sorted, with commas
-	AnnotationFrom      = "io.kkbundle.from"      // index.json: identities of the bundles that it has parts of, sorted, with commas
+	AnnotationFrom      = "io.kkbundle.from"      // index.json: identities of the source bundles, sorted, with commas
 	AnnotationMode      = "io.kkbundle.mode"      // layer of a file: its permission bits in octal
 	annotationTitle     = ocispec.AnnotationTitle
 	annotationVersion   = ocispec.AnnotationVersion
 	annotationRefName   = ocispec.AnnotationRefName
 )
 
-// Media types of what bundles hold beside images.
+// Media types of content other than images.
 const (
 	ArtifactTypeFile         = "application/vnd.kkbundle.file.v1"
 	MediaTypeFileContent     = "application/octet-stream"
@@ -56,21 +56,21 @@ const (
 
 const (
 	maxIndexSize   = 64 << 20 // bytes of index.json and of kkbundle.json
-	maxSize        = 1 << 53  // bytes of one blob: what every JSON reader reads exactly
+	maxSize        = 1 << 53  // bytes of one blob: every JSON reader represents it exactly
 	maxAnnotations = 1 << 10  // on one descriptor
 	maxAbsent      = maxString / (len("sha256:,") + 64)
 )
 
-// An Item is one thing a bundle was asked to hold.
+// An Item is one entry of a bundle's index.
 type Item struct {
 	Kind    string // one of the Kind constants
 	Ref     string // the upstream reference, exactly
-	Name    string // the short name people know
+	Name    string // the usual short name
 	Version string // may be ""
-	// Descriptor is the item's root: media type, digest, size, and platform and artifact type where it has them.
-	// Its Annotations are those beyond the ones that the other fields say.
+	// Descriptor is the item's root: media type, digest, size, and platform and artifact type if any. Its Annotations
+	// exclude those covered by the other fields.
 	Descriptor ocispec.Descriptor
-	Absent     []digest.Digest // children of the item's indexes that the bundle does not hold because they were not chosen
+	Absent     []digest.Digest // unselected children of the item's indexes, not in the bundle
 }
 
 // String returns kind, reference and platform, for messages.
@@ -82,11 +82,12 @@ func (it Item) String() string {
 	return s
 }
 
-// An Index says what a bundle holds. Its canonical JSON is the bundle's index.json, and the sha256 of that its identity.
+// An Index lists the content of a bundle. Its canonical JSON is the bundle's index.json, whose sha256 is the bundle's
+// identity.
 type Index struct {
 	Name, Version string
 	Platforms     []string          // "linux/amd64", …
-	Annotations   map[string]string // policies and what else concerns the whole bundle
+	Annotations   map[string]string // policies and other annotations of the whole bundle
 	Items         []Item            // in any order; ParseIndex returns them sorted
 }
 
@@ -108,8 +109,8 @@ var kindGrammar = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 // refNameGrammar is the grammar of org.opencontainers.image.ref.name in the image specification's annotations.md.
 var refNameGrammar = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*$`)
 
-// Marshal returns the canonical JSON of x: one spelling for one content, whatever the order of Items, Platforms and
-// Absent. Every problem of every item is in the error.
+// Marshal returns the canonical JSON of x. The same content always gives the same bytes, whatever the order of Items,
+// Platforms and Absent. The error lists every problem of every item.
 func (x Index) Marshal() ([]byte, error) {
 	items := slices.Clone(x.Items)
 	slices.SortStableFunc(items, compareItems)
@@ -134,7 +135,7 @@ func (x Index) Marshal() ([]byte, error) {
 	b = appendAnnotations(append(b, ']'), top)
 	b = append(b, '}')
 	if len(b) > maxIndexSize {
-		return nil, fmt.Errorf("index.json would have %d bytes; at most %d are allowed: make several bundles", len(b), maxIndexSize)
+		return nil, fmt.Errorf("index.json would have %d bytes; at most %d are allowed: split the content into several bundles", len(b), maxIndexSize)
 	}
 	return b, nil
 }
@@ -145,7 +146,7 @@ func (x Index) annotations() (map[string]string, error) {
 	top := make(map[string]string, len(x.Annotations)+3)
 	for k, v := range x.Annotations {
 		if k == annotationTitle || k == annotationVersion || k == AnnotationPlatforms {
-			return nil, fmt.Errorf("annotation %s: it has a field of its own", k)
+			return nil, fmt.Errorf("annotation %s: set the field of the same meaning instead", k)
 		}
 		top[k] = v
 	}
@@ -172,7 +173,7 @@ func compareItems(a, b Item) int {
 	)
 }
 
-// checkItems wants sorted items and returns every problem.
+// checkItems takes sorted items and returns every problem.
 func checkItems(items []Item) error {
 	var problems []error
 	for i, it := range items {
@@ -180,7 +181,7 @@ func checkItems(items []Item) error {
 			problems = append(problems, fmt.Errorf("%s: %w", it, err))
 		}
 		if i > 0 && compareItems(items[i-1], it) == 0 {
-			problems = append(problems, fmt.Errorf("%s with digest %s is there twice", it, it.Descriptor.Digest))
+			problems = append(problems, fmt.Errorf("duplicate item %s with digest %s", it, it.Descriptor.Digest))
 		}
 	}
 	return errors.Join(problems...)
@@ -191,7 +192,7 @@ func checkItem(it Item) error {
 		return fmt.Errorf("kind %q: want a lower-case word", it.Kind)
 	}
 	if it.Ref == "" {
-		return errors.New("it has no reference")
+		return errors.New("no reference")
 	}
 	d := it.Descriptor
 	if _, err := parseDigest(d.Digest); err != nil {
@@ -201,10 +202,10 @@ func checkItem(it Item) error {
 		return fmt.Errorf("size %d is out of range", d.Size)
 	}
 	if d.MediaType == "" {
-		return errors.New("it has no media type")
+		return errors.New("no media type")
 	}
 	if len(d.URLs) > 0 || len(d.Data) > 0 {
-		return errors.New("its descriptor has urls or data, which index.json cannot hold")
+		return errors.New("the descriptor has urls or data, which index.json cannot hold")
 	}
 	for _, a := range it.Absent {
 		if _, err := parseDigest(a); err != nil {
@@ -213,13 +214,13 @@ func checkItem(it Item) error {
 	}
 	for k := range d.Annotations {
 		if ownAnnotation(k) {
-			return fmt.Errorf("annotation %s: it has a field of its own", k)
+			return fmt.Errorf("annotation %s: set the field of the same meaning instead", k)
 		}
 	}
 	if p := d.Platform; p != nil {
 		texts := append([]string{p.Architecture, p.OS, p.OSVersion, p.Variant}, p.OSFeatures...)
 		if p.Architecture == "" || p.OS == "" || slices.ContainsFunc(texts, func(t string) bool { return checkText(t) != nil }) {
-			return errors.New("its platform is incomplete")
+			return errors.New("incomplete platform")
 		}
 	}
 	for _, t := range []string{d.MediaType, d.ArtifactType, it.Ref, it.Name, it.Version} {
@@ -228,7 +229,7 @@ func checkItem(it Item) error {
 		}
 	}
 	if len(it.Absent) > maxAbsent {
-		return fmt.Errorf("%d children are absent; at most %d can be listed", len(it.Absent), maxAbsent)
+		return fmt.Errorf("%d absent children; at most %d can be listed", len(it.Absent), maxAbsent)
 	}
 	if len(d.Annotations)+6 > maxAnnotations {
 		return fmt.Errorf("%d annotations; at most %d are allowed", len(d.Annotations), maxAnnotations-6)
@@ -250,7 +251,7 @@ func checkAnnotations(m map[string]string) error {
 	}
 	for k, v := range m {
 		if k == "" {
-			return errors.New("an annotation has no name")
+			return errors.New("an annotation without a name")
 		}
 		if err := errors.Join(checkText(k), checkText(v)); err != nil {
 			return fmt.Errorf("annotation %.60q has %w", k, err)

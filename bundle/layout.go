@@ -7,7 +7,7 @@ import (
 	"iter"
 )
 
-// What the tar holds beside blobs.
+// Entries of the tar other than blobs.
 const (
 	layoutName    = "oci-layout"
 	layoutContent = `{"imageLayoutVersion":"1.0.0"}`
@@ -20,7 +20,7 @@ const (
 	tarEnding = 2 * tarBlock
 )
 
-// A place is where a blob lies: its first frame, and for a small blob the offset in that frame's content.
+// A place is the position of a blob: its first frame and, for a small blob, the offset in that frame's content.
 type place struct {
 	frame, at uint32
 }
@@ -34,7 +34,7 @@ type dirBlob struct {
 
 func (b dirBlob) small() bool { return b.size <= smallBlob }
 
-// pieces returns how many frames of their own the blob's content has.
+// pieces returns how many frames of its own the blob has.
 func (b dirBlob) pieces(frameSize int) int {
 	if b.small() {
 		return 0
@@ -42,8 +42,8 @@ func (b dirBlob) pieces(frameSize int) int {
 	return int((b.size + int64(frameSize) - 1) / int64(frameSize))
 }
 
-// A layout is the order of everything in a bundle. All sizes and places follow from it, so writing, opening and
-// verifying share it, and a bundle that deviates from it is refused.
+// A layout is the order of everything in a bundle. All sizes and positions follow from it. Writing, opening and
+// verifying share it, so a bundle that deviates is refused.
 type layout struct {
 	frameSize     int
 	indexSize     int64
@@ -58,10 +58,10 @@ const (
 	unitIndex                     // the header of index.json
 	unitBlob                      // header and, for a small blob, content and padding
 	unitDirectory                 // the header of kkbundle.json
-	unitZeros                     // padding after an entry whose content has frames of its own; the end of the tar
+	unitZeros                     // padding after an entry whose content has its own frames; the end of the tar
 )
 
-// A unit is a part of a glue frame that is never split.
+// A unit is an indivisible part of a glue frame.
 type unit struct {
 	kind unitKind
 	blob int // index in layout.blobs
@@ -140,7 +140,7 @@ func (b *layoutBuilder) flush() {
 	b.units, b.glue = b.units[:0], 0
 }
 
-// own emits content that has frames of its own; its padding opens the next glue frame.
+// own emits content with its own frames; its padding opens the next glue frame.
 func (b *layoutBuilder) own(kind segmentKind, blob, frames int, size int64) {
 	b.flush()
 	b.emit(segment{kind: kind, count: frames, size: size, blob: blob})
@@ -155,10 +155,10 @@ func (b *layoutBuilder) emit(s segment) {
 	}
 }
 
-// contentAt returns where the content of a small blob's unit begins in its frame.
+// contentAt returns the offset of a small blob's content in its frame.
 func (u unit) contentAt() int { return u.at + tarBlock }
 
-// put computes where each blob lies and returns the number of frames.
+// put computes the position of each blob and returns the number of frames.
 func (l *layout) put() int {
 	frames := 0
 	for s := range l.segments() {
@@ -175,7 +175,7 @@ func (l *layout) put() int {
 	return frames
 }
 
-// header returns the tar header bytes that a unit begins with; nil for zeros.
+// header returns the tar header at the start of a unit; nil for zeros.
 func (l *layout) header(u unit) ([]byte, error) {
 	switch u.kind {
 	case unitLayout:
@@ -193,7 +193,7 @@ func (l *layout) header(u unit) ([]byte, error) {
 	}
 }
 
-// headerLen is the length of tarHeader's result.
+// headerLen returns the length of tarHeader's result.
 func headerLen(size int64) int64 {
 	if size > maxOctal {
 		return 3 * tarBlock

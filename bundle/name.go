@@ -1,7 +1,7 @@
 package bundle
 
-// BaseName returns what the files beside a bundle are named after: NAME.kkb, for a bundle in one file, and for one in parts by
-// any of the names that Open takes.
+// BaseName returns the base name for the files beside a bundle: NAME.kkb. path may be a bundle in one file, or any name
+// of a bundle in parts that Open accepts.
 func BaseName(path string) string {
 	if base, parts := locate(path); parts {
 		return base

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	attestationPlatform = "unknown/unknown" // what BuildKit gives provenance and SBOMs beside images
+	attestationPlatform = "unknown/unknown" // platform of BuildKit's provenance and SBOMs beside images
 	annotationAttested  = "vnd.docker.reference.digest"
 )
 
-// Narrow returns the item with those platforms only that wanted accepts ("os/architecture[/variant]"): children of its
-// indexes for other platforms become absent, with what is attested of them. It returns false if nothing is left. What is
-// for no platform in particular stays.
+// Narrow returns the item limited to the platforms that wanted accepts ("os/architecture[/variant]"). Children of its
+// indexes for other platforms become absent, with their attestations. It returns false if nothing is left. Items
+// without a platform stay.
 func (c *Catalog) Narrow(ctx context.Context, it Item, wanted func(platform string) bool) (Item, bool, error) {
 	if p := it.Descriptor.Platform; p != nil {
 		return it, wanted(PlatformString(p)), nil
@@ -51,7 +51,7 @@ func (c *Catalog) Narrow(ctx context.Context, it Item, wanted func(platform stri
 type narrowing struct {
 	c             *Catalog
 	wanted        func(platform string) bool
-	had           map[digest.Digest]bool // absent already
+	had           map[digest.Digest]bool // already absent
 	kept, dropped map[digest.Digest]bool // children
 }
 
@@ -75,7 +75,7 @@ func (n *narrowing) index(ctx context.Context, d digest.Digest, depth int) (left
 		keep := !n.had[child.Digest] && (child.Platform == nil || n.wanted(PlatformString(child.Platform)))
 		if keep && classOf(child.MediaType) == classIndex && !n.kept[child.Digest] {
 			inner := *n
-			inner.dropped = make(map[digest.Digest]bool) // counts only if the inner index stays
+			inner.dropped = make(map[digest.Digest]bool) // merged only if the inner index stays
 			if keep, err = inner.index(ctx, child.Digest, depth+1); err != nil {
 				return false, err
 			}
@@ -86,7 +86,7 @@ func (n *narrowing) index(ctx context.Context, d digest.Digest, depth int) (left
 		n.note(child.Digest, keep)
 		left = left || keep
 	}
-	for _, child := range doc.Manifests { // whatever their order, attestations follow what they are about
+	for _, child := range doc.Manifests { // Attestations follow their subjects, in any order.
 		if child.Platform != nil && PlatformString(child.Platform) == attestationPlatform {
 			of := digest.Digest(child.Annotations[annotationAttested])
 			n.note(child.Digest, !n.had[child.Digest] && n.kept[of])
@@ -103,8 +103,8 @@ func (n *narrowing) note(d digest.Digest, keep bool) {
 	}
 }
 
-// Referrers returns the items of KindReferrer that are about content of the given items, or about one another, in the
-// order of the index: signatures, attestations and SBOMs that have to go where the items go.
+// Referrers returns the items of KindReferrer attached to content of the given items or to one another, in the index's
+// order: signatures, attestations and SBOMs, which must be transferred with the items.
 func (c *Catalog) Referrers(ctx context.Context, items []Item) ([]Item, error) {
 	type referrer struct {
 		item    Item
@@ -150,7 +150,7 @@ func (c *Catalog) Referrers(ctx context.Context, items []Item) ([]Item, error) {
 	return taken, nil
 }
 
-// subject returns what a referrer is about: its manifest's subject, or what its tag says.
+// subject returns the digest that a referrer is attached to: its manifest's subject, or the digest in its tag.
 func (c *Catalog) subject(ctx context.Context, it Item) (digest.Digest, error) {
 	if _, tag, ok := strings.Cut(it.Ref, ":sha256-"); ok && len(tag) >= 64 { // cosign's tags: sha256-HEX.sig
 		return digest.Digest("sha256:" + tag[:64]), nil
@@ -173,8 +173,8 @@ func (c *Catalog) subject(ctx context.Context, it Item) (digest.Digest, error) {
 	return digest.Digest(strings.ToLower(string(doc.Subject.Digest))), nil
 }
 
-// Stored returns how many bytes of the bundle a blob takes: its frames, or of a small one its share of the frame that it
-// is in with others.
+// Stored returns how many bytes of the bundle a blob takes: its frames or, for a small blob, its share of the common
+// frame.
 func (r *Reader) Stored(d digest.Digest) int64 {
 	s, err := parseDigest(d)
 	if err != nil {
@@ -195,8 +195,8 @@ func (r *Reader) Stored(d digest.Digest) int64 {
 	return n
 }
 
-// Needs calls visit for every blob that the items need: once for each item and blob, with digest and size. All have to be
-// there. Manifests are read, each once.
+// Needs calls visit for every blob that the items need, once per item and blob, with digest and size. A missing blob is
+// an error. Each manifest is read once.
 func (r *Reader) Needs(ctx context.Context, items []Item, visit func(item Item, blob ocispec.Descriptor)) error {
 	p := prefetch{r: r, known: make(map[document][]child)}
 	if err := p.run(ctx); err != nil {

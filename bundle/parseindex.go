@@ -10,8 +10,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// ParseIndex reads an index.json. It refuses bytes that Marshal would not write, so that one content has one identity,
-// and its memory is bounded by the input, which may have 64 MiB.
+// ParseIndex reads an index.json. It refuses bytes that Marshal would not write, so that one content has one identity.
+// Its memory is bounded by the input, at most 64 MiB.
 func ParseIndex(data []byte) (Index, error) {
 	if len(data) > maxIndexSize {
 		return Index{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", len(data), maxIndexSize)
@@ -42,12 +42,12 @@ func ParseIndex(data []byte) (Index, error) {
 		return Index{}, fmt.Errorf("index.json: %w", err)
 	}
 	if !bytes.Equal(again, data) {
-		return Index{}, errors.New("index.json is not canonical: items, platforms or names are not as the format wants them")
+		return Index{}, errors.New("index.json is not canonical: items, platforms or names deviate from the format")
 	}
 	return x, nil
 }
 
-// take moves the annotations of the whole into their fields.
+// take moves the annotations of the index into their fields.
 func (x *Index) take(top map[string]string) error {
 	if top == nil {
 		return nil
@@ -108,7 +108,7 @@ func scanItem(s *scanner) (Item, error) {
 	return it, nil
 }
 
-// scanAnnotations reads `,"annotations":{…}` if it comes next; the names must be sorted and differ.
+// scanAnnotations reads `,"annotations":{…}` if it comes next. The names must be sorted and unique.
 func scanAnnotations(s *scanner) map[string]string {
 	if !s.has(`,"annotations":{`) {
 		return nil
@@ -125,7 +125,7 @@ func scanAnnotations(s *scanner) map[string]string {
 		s.lit(":")
 		v := s.text()
 		if s.err == nil && (k <= last || len(m) >= maxAnnotations) {
-			s.fail("sorted and not too many annotations")
+			s.fail("sorted annotations within the limit")
 		}
 		m[k], last = v, k
 	}

@@ -15,16 +15,16 @@ import (
 const (
 	maxParts    = 999
 	partsSuffix = ".parts.json"
-	// maxPartsJSON is more than 999 records of the longest form take.
+	// maxPartsJSON exceeds the size of 999 records of maximal length.
 	maxPartsJSON = 256 << 10
 )
 
-// A PartError names a file of a bundle in parts that is missing or not what it should be. It matches ErrDamaged.
+// A PartError names a missing or damaged file of a bundle in parts. It matches ErrDamaged.
 type PartError struct {
 	Part   string // the file's path
-	Reason string // what is wrong, as a phrase
-	Err    error  // the cause, if there is one below
-	absent bool   // there is no such file
+	Reason string // the problem, as a phrase
+	Err    error  // the cause, or nil
+	absent bool   // the file does not exist
 }
 
 // Error names the file and the reason.
@@ -43,12 +43,12 @@ func (e *PartError) Is(target error) bool {
 // Unwrap returns the cause.
 func (e *PartError) Unwrap() error { return e.Err }
 
-// Hint says what to do.
+// Hint returns the remedy.
 func (e *PartError) Hint() string {
 	return "copy " + filepath.Base(e.Part) + " again from where the bundle was built, and check all parts with kkbundle parts verify"
 }
 
-// PartName returns the name of a part of the bundle that is called base, counted from 1.
+// PartName returns the name of a part of the bundle with base name base, counted from 1.
 func PartName(base string, number int) string { return fmt.Sprintf("%s.%03d", base, number) }
 
 var partGrammar = regexp.MustCompile(`^(.+)\.([0-9]{3})$`)
@@ -63,8 +63,8 @@ func parsePartName(path string) (base string, number int, ok bool) {
 	return m[1], number, err == nil
 }
 
-// locate reports whether path means a bundle in parts, and what their common name is. It may be any part's name, that of
-// parts.json, or the common name itself where no file has it.
+// locate reports whether path means a bundle in parts, and returns its base name. path may be any part's name, that of
+// parts.json, or the base name itself if no such file exists.
 func locate(path string) (base string, parts bool) {
 	if base, ok := strings.CutSuffix(path, partsSuffix); ok && base != "" {
 		return base, true
@@ -75,7 +75,7 @@ func locate(path string) (base string, parts bool) {
 	return path, !exists(path) && inParts(path)
 }
 
-// inParts reports whether a bundle in parts, or what is left of one, has that common name.
+// inParts reports whether a bundle in parts, or a remainder of one, has that base name.
 func inParts(base string) bool { return exists(base+partsSuffix) || exists(PartName(base, 1)) }
 
 func exists(path string) bool {
@@ -83,7 +83,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// A partInfo is what parts.json says about a part.
+// A partInfo is the record of a part in parts.json.
 type partInfo struct {
 	size int64
 	sum  sum
@@ -129,7 +129,7 @@ func parsePartList(data []byte) (partList, error) {
 			s.lit(",")
 		}
 		if len(l) == maxParts {
-			return nil, fmt.Errorf("it has more than %d parts", maxParts)
+			return nil, fmt.Errorf("more than %d parts", maxParts)
 		}
 		var p partInfo
 		s.lit(`{"size":`)
@@ -147,16 +147,16 @@ func parsePartList(data []byte) (partList, error) {
 		return nil, err
 	}
 	if len(l) == 0 || l.size() != size {
-		return nil, fmt.Errorf("its parts have %d bytes together; it says %d", l.size(), size)
+		return nil, fmt.Errorf("the parts have %d bytes in total instead of %d", l.size(), size)
 	}
 	return l, nil
 }
 
-// readPartList reads NAME.kkb.parts.json; nil without error where there is none.
+// readPartList reads NAME.kkb.parts.json. It returns nil without an error if the file is missing.
 func readPartList(base string) (partList, error) {
 	name := base + partsSuffix
 	refuse := func(err error) error {
-		return &PartError{Part: name, Reason: "it cannot be used; without it the parts are read all the same", Err: err}
+		return &PartError{Part: name, Reason: "unusable: delete the file to read the parts without it", Err: err}
 	}
 	f, err := openRegular(name)
 	if errors.Is(err, fs.ErrNotExist) && !exists(name) {
@@ -170,7 +170,7 @@ func readPartList(base string) (partList, error) {
 		return nil, refuse(err)
 	}
 	if len(data) > maxPartsJSON {
-		return nil, refuse(fmt.Errorf("it has more than %d bytes", maxPartsJSON))
+		return nil, refuse(fmt.Errorf("more than %d bytes", maxPartsJSON))
 	}
 	l, err := parsePartList(data)
 	if errors.Is(err, ErrUnsupported) {
@@ -182,10 +182,10 @@ func readPartList(base string) (partList, error) {
 	return l, nil
 }
 
-// errNotRegular is about what can't be read from anywhere.
-var errNotRegular = errors.New("it is not a regular file")
+// errNotRegular is the error for a path that is not a regular file.
+var errNotRegular = errors.New("not a regular file")
 
-// openRegular opens a file, but no pipe or device: opening one may wait for ever.
+// openRegular opens a regular file, but no pipe or device: opening one may block for ever.
 func openRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -119,7 +119,7 @@ func TestPartsAgain(t *testing.T) {
 	if _, err := VerifyParts(t.Context(), base, 0, nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := Create(t.Context(), base, c, x, WriteOptions{}); err == nil || !strings.Contains(err.Error(), "is there in parts (x.kkb.001 and others)") {
+	if _, err := Create(t.Context(), base, c, x, WriteOptions{}); err == nil || !strings.Contains(err.Error(), "exists in parts (x.kkb.001 and others)") {
 		t.Errorf("one file beside parts: %v", err)
 	}
 	for _, name := range names(t, filepath.Dir(base)) {
@@ -130,7 +130,7 @@ func TestPartsAgain(t *testing.T) {
 	if _, err := Create(t.Context(), base, c, x, WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Create(t.Context(), base, c, x, WriteOptions{PartSize: 100_000}); err == nil || !strings.Contains(err.Error(), "is there as one file") {
+	if _, err := Create(t.Context(), base, c, x, WriteOptions{PartSize: 100_000}); err == nil || !strings.Contains(err.Error(), "exists as one file") {
 		t.Errorf("parts beside one file: %v", err)
 	}
 	if _, err := Create(t.Context(), base+"2", c, x, WriteOptions{PartSize: 100}); err == nil || !strings.Contains(err.Error(), "use parts of at least 1MiB") {
@@ -150,47 +150,47 @@ func TestPartsDamage(t *testing.T) {
 		open, verify, parts string // what the errors say; "" where there is none; verify only where open succeeds
 	}{
 		{"nothing", func(*testing.T, string) {}, "", "", ""},
-		{"first missing", remove(".001"), "x.kkb.001: it is missing", "", "x.kkb.001: it is missing"},
-		{"middle missing", remove(".003"), "", "x.kkb.003: it is missing", "x.kkb.003: it is missing"},
-		{"last missing", remove(".006"), "x.kkb.006: it is missing", "", "x.kkb.006: it is missing"},
-		{"all missing", remove(".001", ".002", ".003", ".004", ".005", ".006"), "x.kkb.004: it is missing", "", "x.kkb.004: it is missing"},
-		{"cut", func(t *testing.T, base string) { cut(t, base+".002", 5) }, "x.kkb.002: it has 99995 bytes; x.kkb.parts.json says 100000", "", "x.kkb.002: it has 99995 bytes instead of 100000"},
-		{"longer", func(t *testing.T, base string) { write(t, base+".002", make([]byte, 100_001)) }, "x.kkb.002: it has 100001 bytes", "", "x.kkb.002: it has 100001 bytes"},
+		{"first missing", remove(".001"), "x.kkb.001: missing", "", "x.kkb.001: missing"},
+		{"middle missing", remove(".003"), "", "x.kkb.003: missing", "x.kkb.003: missing"},
+		{"last missing", remove(".006"), "x.kkb.006: missing", "", "x.kkb.006: missing"},
+		{"all missing", remove(".001", ".002", ".003", ".004", ".005", ".006"), "x.kkb.004: missing", "", "x.kkb.004: missing"},
+		{"cut", func(t *testing.T, base string) { cut(t, base+".002", 5) }, "x.kkb.002: 99995 bytes long; x.kkb.parts.json says 100000", "", "x.kkb.002: 99995 bytes long instead of 100000"},
+		{"longer", func(t *testing.T, base string) { write(t, base+".002", make([]byte, 100_001)) }, "x.kkb.002: 100001 bytes long", "", "x.kkb.002: 100001 bytes long"},
 		{"a bit", func(t *testing.T, base string) {
 			data := read(t, base+".002")
 			data[500] ^= 1
 			write(t, base+".002", data)
-		}, "", "a frame is bad", "x.kkb.002: its content is not what was written"},
+		}, "", "a frame is bad", "x.kkb.002: content differs"},
 		{"swapped", func(t *testing.T, base string) {
 			a, b := read(t, base+".002"), read(t, base+".003")
 			write(t, base+".002", b)
 			write(t, base+".003", a)
-		}, "", "a frame is bad", "x.kkb.003: its content is not what was written"},
+		}, "", "a frame is bad", "x.kkb.003: content differs"},
 		{"of another bundle", func(t *testing.T, base string) {
 			other := noise(100_000)
 			slices.Reverse(other)
 			write(t, base+".004", other)
-		}, "", "a frame is bad", "x.kkb.004: its content"},
-		{"surplus", func(t *testing.T, base string) { write(t, base+".009", nil) }, "", "", "x.kkb.009: it does not belong to this bundle, which has 6 parts: remove it"},
-		{"no parts.json", remove(".parts.json"), "", "x.kkb.parts.json: it is missing", "x.kkb.parts.json: it is missing"},
-		{"neither parts.json nor a middle part", remove(".parts.json", ".003"), "", "x.kkb.003: it is missing", "x.kkb.parts.json: it is missing"},
-		{"neither parts.json nor the last part", remove(".parts.json", ".006"), "perhaps x.kkb.006 too", "", "x.kkb.parts.json: it is missing"},
+		}, "", "a frame is bad", "x.kkb.004: content differs"},
+		{"surplus", func(t *testing.T, base string) { write(t, base+".009", nil) }, "", "", "x.kkb.009: not part of this bundle, which has 6 parts: remove the file"},
+		{"no parts.json", remove(".parts.json"), "", "x.kkb.parts.json: missing", "x.kkb.parts.json: missing"},
+		{"neither parts.json nor a middle part", remove(".parts.json", ".003"), "", "x.kkb.003: missing", "x.kkb.parts.json: missing"},
+		{"neither parts.json nor the last part", remove(".parts.json", ".006"), "perhaps x.kkb.006 too", "", "x.kkb.parts.json: missing"},
 		{"a directory", func(t *testing.T, base string) {
 			remove(".003")(t, base)
 			if err := os.Mkdir(base+".003", 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, "", "x.kkb.003: it is not a regular file", "x.kkb.003: it is not a regular file"},
+		}, "", "x.kkb.003: not a regular file", "x.kkb.003: not a regular file"},
 		{"a symlink to a part elsewhere", func(t *testing.T, base string) {
 			elsewhere := filepath.Join(t.TempDir(), "stick")
 			if err := errors.Join(os.Rename(base+".003", elsewhere), os.Symlink(elsewhere, base+".003")); err != nil {
 				t.Fatal(err)
 			}
 		}, "", "", ""},
-		{"a symlink to nowhere", link(".003", "nowhere"), "", "x.kkb.003: it is missing", "x.kkb.003: it is missing"},
-		{"a symlink to a device", link(".003", "/dev/zero"), "", "x.kkb.003: it is not a regular file", "x.kkb.003: it is not a regular file"},
-		{"parts.json is a device", link(".parts.json", "/dev/zero"), "x.kkb.parts.json: it cannot be used", "", "x.kkb.parts.json: it cannot be used"},
-		{"parts.json is garbage", overwrite(".parts.json", "junk"), "x.kkb.parts.json: it cannot be used", "", "not canonical"},
+		{"a symlink to nowhere", link(".003", "nowhere"), "", "x.kkb.003: missing", "x.kkb.003: missing"},
+		{"a symlink to a device", link(".003", "/dev/zero"), "", "x.kkb.003: not a regular file", "x.kkb.003: not a regular file"},
+		{"parts.json is a device", link(".parts.json", "/dev/zero"), "x.kkb.parts.json: unusable", "", "x.kkb.parts.json: unusable"},
+		{"parts.json is garbage", overwrite(".parts.json", "junk"), "x.kkb.parts.json: unusable", "", "not canonical"},
 		{"parts.json is large", overwrite(".parts.json", strings.Repeat(" ", maxPartsJSON+1)), "more than", "", "more than"},
 		{"parts.json of a later version", overwrite(".parts.json", `{"version":2}`), "needs version 2 of parts.json", "", "use a newer kkbundle"},
 	} {

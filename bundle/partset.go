@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// A partSet reads across the parts of a bundle where they lie. It is safe for concurrent use.
+// A partSet reads across the parts of a bundle. It is safe for concurrent use.
 type partSet struct {
 	base  string
 	list  partList // nil without parts.json
@@ -20,18 +20,18 @@ type partSet struct {
 	size  int64
 }
 
-// A part is one file of the set. It is opened when its bytes are first needed.
+// A part is one file of the set. It is opened on the first read from it.
 type part struct {
 	name string
-	off  int64 // in the bundle
+	off  int64 // offset in the bundle
 	size int64
-	lost error // what is known to be wrong with it
+	lost error // the known problem, if any
 
 	mu sync.Mutex
 	f  *os.File
 }
 
-// openParts finds the parts of a bundle. Only the first and the last must be there; sizes must be what parts.json says.
+// openParts finds the parts of a bundle. Only the first and the last must exist. Sizes must match parts.json.
 func openParts(base string) (*partSet, error) {
 	list, err := readPartList(base)
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *partSet) add(size int64, lost error) {
 	s.size += size
 }
 
-// listed takes the parts that parts.json names. Those of another size are all in the error.
+// listed takes the parts named in parts.json. The error lists all parts of another size.
 func (s *partSet) listed() error {
 	var wrong []error
 	for i, want := range s.list {
@@ -65,13 +65,13 @@ func (s *partSet) listed() error {
 		size, lost := partSize(name)
 		s.add(want.size, lost)
 		if lost == nil && size != want.size {
-			wrong = append(wrong, &PartError{Part: name, Reason: fmt.Sprintf("it has %d bytes; %s says %d", size, filepath.Base(s.base)+partsSuffix, want.size)})
+			wrong = append(wrong, &PartError{Part: name, Reason: fmt.Sprintf("%d bytes long; %s says %d", size, filepath.Base(s.base)+partsSuffix, want.size)})
 		}
 	}
 	return errors.Join(wrong...)
 }
 
-// found takes the parts that are there. One that is missing among them must have the size of the first.
+// found takes the existing parts. A missing part among them is assumed to have the size of the first.
 func (s *partSet) found() error {
 	last, err := lastPart(s.base)
 	if err != nil {
@@ -94,21 +94,21 @@ func (s *partSet) found() error {
 	return nil
 }
 
-// partSize returns a file's size, or what keeps it from being read.
+// partSize returns a file's size, or the reason that it cannot be read.
 func partSize(name string) (int64, error) {
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, &PartError{Part: name, Reason: "it is missing", absent: true}
+		return 0, &PartError{Part: name, Reason: "missing", absent: true}
 	case err != nil:
-		return 0, &PartError{Part: name, Reason: "it cannot be read", Err: err}
+		return 0, &PartError{Part: name, Reason: "cannot be read", Err: err}
 	case !info.Mode().IsRegular():
 		return 0, &PartError{Part: name, Reason: errNotRegular.Error()}
 	}
 	return info.Size(), nil
 }
 
-// lastPart returns the highest number that a part in the directory has; 0 if there is none.
+// lastPart returns the highest part number in the directory; 0 if there is none.
 func lastPart(base string) (int, error) {
 	entries, err := os.ReadDir(filepath.Dir(base))
 	if err != nil {
@@ -123,7 +123,7 @@ func lastPart(base string) (int, error) {
 	return last, nil
 }
 
-// lost returns everything that is known to be wrong, by part.
+// lost returns every known problem, by part.
 func (s *partSet) lost() []error {
 	var all []error
 	for _, p := range s.parts {
@@ -134,7 +134,7 @@ func (s *partSet) lost() []error {
 	return all
 }
 
-// wrong returns everything that is known to be wrong with the files.
+// wrong returns every known problem with the files.
 func (s *partSet) wrong() []error {
 	if s.list == nil {
 		return append([]error{s.noList()}, s.lost()...)
@@ -143,10 +143,10 @@ func (s *partSet) wrong() []error {
 }
 
 func (s *partSet) noList() error {
-	return &PartError{Part: s.base + partsSuffix, Reason: "it is missing, so nothing says how many parts there must be; copy it too"}
+	return &PartError{Part: s.base + partsSuffix, Reason: "missing, so the number of parts is unknown: copy it too"}
 }
 
-// at returns the part in which a byte lies.
+// at returns the part that holds a byte.
 func (s *partSet) at(off int64) int {
 	i, ok := slices.BinarySearchFunc(s.parts, off, func(p *part, off int64) int { return cmp.Compare(p.off, off) })
 	if !ok {
@@ -157,7 +157,7 @@ func (s *partSet) at(off int64) int {
 
 func (s *partSet) lastSize() int64 { return s.parts[len(s.parts)-1].size }
 
-// nameAt returns the name of the part in which a byte lies, without its directory.
+// nameAt returns the file name, without directory, of the part that holds a byte.
 func (s *partSet) nameAt(off int64) string {
 	if off < 0 || off >= s.size {
 		return ""
@@ -165,7 +165,7 @@ func (s *partSet) nameAt(off int64) string {
 	return filepath.Base(s.parts[s.at(off)].name)
 }
 
-// partAt returns the name of the part in which a byte lies, or "".
+// partAt returns the file name of the part that holds a byte, or "".
 func (r *Reader) partAt(off int64) string {
 	if r.parts == nil {
 		return ""
@@ -173,7 +173,7 @@ func (r *Reader) partAt(off int64) string {
 	return r.parts.nameAt(off)
 }
 
-// ReadAt implements io.ReaderAt. What is wrong with a part is a *PartError.
+// ReadAt implements io.ReaderAt. A problem with a part is a *PartError.
 func (s *partSet) ReadAt(b []byte, off int64) (n int, err error) {
 	for n < len(b) {
 		if off >= s.size {
@@ -190,9 +190,9 @@ func (s *partSet) ReadAt(b []byte, off int64) (n int, err error) {
 		switch {
 		case int64(got) == want:
 		case errors.Is(err, io.EOF):
-			return n, &PartError{Part: p.name, Reason: fmt.Sprintf("it ends after %d of %d bytes", off-p.off, p.size)}
+			return n, &PartError{Part: p.name, Reason: fmt.Sprintf("ends after %d of %d bytes", off-p.off, p.size)}
 		default:
-			return n, &PartError{Part: p.name, Reason: "it cannot be read", Err: err}
+			return n, &PartError{Part: p.name, Reason: "cannot be read", Err: err}
 		}
 	}
 	return n, nil
@@ -209,7 +209,7 @@ func (p *part) open() (*os.File, error) {
 	}
 	f, err := openRegular(p.name)
 	if err != nil {
-		return nil, &PartError{Part: p.name, Reason: "it cannot be read", Err: err}
+		return nil, &PartError{Part: p.name, Reason: "cannot be read", Err: err}
 	}
 	p.f = f
 	return f, nil
@@ -229,7 +229,7 @@ func (s *partSet) Close() error {
 	return errors.Join(errs...)
 }
 
-// explain adds what a reader of parts should know to an error about opening them.
+// explain adds facts about the parts to an error about opening them.
 func (s *partSet) explain(err error) error {
 	if s.list != nil || !errors.Is(err, ErrDamaged) {
 		return err

@@ -15,37 +15,37 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// hashBuffer is what one job of VerifyParts reads at a time, in bytes.
+// hashBuffer is the number of bytes that one job of VerifyParts reads at a time.
 const hashBuffer = 1 << 20
 
-// A PartState says what VerifyParts thinks of a file.
+// A PartState is the verdict of VerifyParts on a file.
 type PartState string
 
 // The states of parts.
 const (
 	PartGood    PartState = "good"
-	PartBad     PartState = "bad"     // it has another size or content, or cannot be read
-	PartMissing PartState = "missing" // there is no such file
-	PartSurplus PartState = "surplus" // it has a number that the bundle does not have
+	PartBad     PartState = "bad"     // wrong size or content, or unreadable
+	PartMissing PartState = "missing" // the file does not exist
+	PartSurplus PartState = "surplus" // a number that the bundle does not have
 )
 
-// A PartReport is what VerifyParts found about one file.
+// A PartReport is the result of VerifyParts for one file.
 type PartReport struct {
 	Path   string        // of the file
-	Size   int64         // bytes that parts.json says
-	Digest digest.Digest // that parts.json says
+	Size   int64         // bytes according to parts.json
+	Digest digest.Digest // according to parts.json
 	State  PartState
-	Err    error // nil if the file is as parts.json says, else a *PartError
+	Err    error // nil if the file matches parts.json, else a *PartError
 }
 
-// VerifyParts compares every part of the bundle that path names, as in Open, with what NAME.kkb.parts.json says about it:
-// size and sha256. It names every file that is missing, not as it should be, or there in addition, and needs no frame to be
-// readable. jobs files are read at a time; 0 means one per processor, and no more than 8. The error is that of all files,
-// or of parts.json. A file as it was written says nothing about the bundle being whole before: see Verify.
+// VerifyParts compares every part of the bundle at path (as in Open) with its size and sha256 in NAME.kkb.parts.json.
+// It reports every missing, wrong or surplus file, and needs no readable frame. jobs files are read at a time; 0 means
+// one per processor, at most 8. The error concerns all files, or parts.json. Intact parts do not prove that the bundle
+// was intact when it was cut: see Verify.
 func VerifyParts(ctx context.Context, path string, jobs int, progress func(done, total int64)) ([]PartReport, error) {
 	base, parts := locate(path)
 	if !parts {
-		return nil, fmt.Errorf("%s is not in parts: it has no %s beside it; kkbundle verify checks a bundle in one file", path, filepath.Base(path)+partsSuffix)
+		return nil, fmt.Errorf("%s is not in parts: there is no %s beside it; use kkbundle verify for a bundle in one file", path, filepath.Base(path)+partsSuffix)
 	}
 	list, err := readPartList(base)
 	if err != nil {
@@ -84,7 +84,7 @@ func VerifyParts(ctx context.Context, path string, jobs int, progress func(done,
 	return reports, errors.Join(errs...)
 }
 
-// surplusParts finds parts with higher numbers than parts.json has: cat would take them for parts of this bundle.
+// surplusParts finds parts with higher numbers than in parts.json: cat would append them to this bundle.
 func surplusParts(base string, n int) ([]PartReport, error) {
 	last, err := lastPart(base)
 	if err != nil {
@@ -94,7 +94,7 @@ func surplusParts(base string, n int) ([]PartReport, error) {
 	for i := n + 1; i <= last; i++ {
 		if name := PartName(base, i); exists(name) {
 			all = append(all, PartReport{Path: name, State: PartSurplus, Err: &PartError{Part: name, Reason: fmt.Sprintf(
-				"it does not belong to this bundle, which has %d parts: remove it", n)}})
+				"not part of this bundle, which has %d parts: remove the file", n)}})
 		}
 	}
 	return all, nil
@@ -125,14 +125,14 @@ func (c *partsCheck) part(ctx context.Context, name string, want partInfo) (Part
 	case lost != nil:
 		return PartBad, lost
 	case size != want.size:
-		return PartBad, &PartError{Part: name, Reason: fmt.Sprintf("it has %d bytes instead of %d", size, want.size)}
+		return PartBad, &PartError{Part: name, Reason: fmt.Sprintf("%d bytes long instead of %d", size, want.size)}
 	}
 	got, err := c.hash(ctx, name)
 	switch {
 	case err != nil:
-		return PartBad, &PartError{Part: name, Reason: "it cannot be read", Err: err}
+		return PartBad, &PartError{Part: name, Reason: "cannot be read", Err: err}
 	case got != want.sum:
-		return PartBad, &PartError{Part: name, Reason: "its content is not what was written: it has " + string(got.digest())}
+		return PartBad, &PartError{Part: name, Reason: "content differs from the original: digest " + string(got.digest())}
 	}
 	return PartGood, nil
 }

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 )
 
-// createParts writes the bundle as path.001, path.002 and so on, and path.parts.json. Everything is written under other names
-// in the same directory first and synced; then parts.json of an older bundle in parts goes, the parts get their names, surplus
-// older ones are removed, and parts.json comes last: who finds it finds all parts.
+// createParts writes the bundle as path.001, path.002 and so on, and path.parts.json. Everything is first written under
+// other names in the same directory and synced. Then parts.json of an older bundle in parts is removed, the parts get
+// their names, surplus older parts are removed, and parts.json comes last. If parts.json exists, all parts exist.
 func createParts(ctx context.Context, path string, src Source, x Index, o WriteOptions) (s Summary, err error) {
 	if err := CheckTarget(path, true); err != nil {
 		return Summary{}, err
@@ -38,34 +38,34 @@ func createParts(ctx context.Context, path string, src Source, x Index, o WriteO
 	return s, w.commit()
 }
 
-// CheckTarget says what keeps a bundle from being written to path, in one file or in parts: one in the other form, since
-// nobody could tell which of the two path means.
+// CheckTarget returns an error if no bundle may be written to path, in one file or in parts. A bundle in the other form
+// must not exist there, since path would be ambiguous.
 func CheckTarget(path string, parts bool) error {
 	switch {
 	case parts && exists(path):
-		return fmt.Errorf("%s is there as one file: remove it, or name another place for the parts", path)
+		return fmt.Errorf("%s exists as one file: remove it, or choose another path for the parts", path)
 	case !parts && inParts(path):
-		return fmt.Errorf("%s is there in parts (%s and others): remove them, or name another place for the file", path, filepath.Base(PartName(path, 1)))
+		return fmt.Errorf("%s exists in parts (%s and others): remove them, or choose another path for the file", path, filepath.Base(PartName(path, 1)))
 	}
 	return nil
 }
 
-// A partWriter cuts what is written to it into files.
+// A partWriter cuts its input into files.
 type partWriter struct {
 	base  string
-	size  int64 // of each part but the last
+	size  int64 // size of each part but the last
 	temps []*os.File
-	list  partList // of temps that are full
-	room  int64    // in the last of temps
+	list  partList // the full files of temps
+	room  int64    // free space in the last of temps
 	hash  hash.Hash
 }
 
-// newPartWriter removes what a killed run left and refuses sizes at which there would be too many parts.
+// newPartWriter removes the files of a killed run and refuses sizes that would need too many parts.
 func newPartWriter(base string, size, most int64) (*partWriter, error) {
 	if parts := (most-1)/size + 1; parts > maxParts {
 		const unit = 1 << 20
 		enough := ((most-1)/maxParts/unit + 1) * unit
-		return nil, fmt.Errorf("it would have up to %d parts of %d bytes, and at most %d are allowed: use parts of at least %dMiB", parts, size, maxParts, enough/unit)
+		return nil, fmt.Errorf("up to %d parts of %d bytes would be needed, and at most %d are allowed: use parts of at least %dMiB", parts, size, maxParts, enough/unit)
 	}
 	if err := sweepTemps(base); err != nil {
 		return nil, err
@@ -92,13 +92,13 @@ func (w *partWriter) Write(b []byte) (total int, err error) {
 	return total, nil
 }
 
-// next begins another part. All of them stay open, and so locked, until they have their names.
+// next begins another part. All parts stay open, and thus locked, until they have their names.
 func (w *partWriter) next() error {
 	if err := w.end(); err != nil {
 		return err
 	}
 	if len(w.temps) == maxParts {
-		return fmt.Errorf("more than %d parts would be needed: use larger ones", maxParts)
+		return fmt.Errorf("more than %d parts would be needed: use larger parts", maxParts)
 	}
 	f, err := createTempFile(PartName(w.base, len(w.temps)+1))
 	if err != nil {
@@ -118,7 +118,7 @@ func (w *partWriter) end() error {
 	return w.temps[len(w.temps)-1].Sync()
 }
 
-// commit gives everything its name.
+// commit gives every file its name.
 func (w *partWriter) commit() error {
 	if err := w.end(); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (w *partWriter) commit() error {
 	return w.writeList()
 }
 
-// removeSurplus removes the parts that a larger bundle had here.
+// removeSurplus removes the surplus parts of a larger, older bundle.
 func (w *partWriter) removeSurplus() error {
 	last, err := lastPart(w.base)
 	if err != nil {
@@ -176,7 +176,7 @@ func (w *partWriter) writeList() error {
 	return errors.Join(f.Close(), syncDir(filepath.Dir(w.base)))
 }
 
-// close removes what did not get its name.
+// close removes the files without a final name.
 func (w *partWriter) close() error {
 	var errs []error
 	for _, f := range w.temps {

@@ -12,54 +12,54 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// What a bundle is as an artifact in a registry. Its manifest is an OCI image manifest with this artifact type; its config is
-// the bundle's index.json, so that the config's digest is the bundle's identity; its layers are the bundle's blobs, one each,
-// as they are: not in frames, so that registries keep what bundles share once. Signatures of the bundle are layers, too.
+// A bundle as an artifact in a registry. Its manifest is an OCI image manifest with this artifact type. Its config is
+// the bundle's index.json, so that the config's digest is the bundle's identity. Its layers are the bundle's blobs, one
+// each, without frames, so that registries store shared blobs once. Signatures of the bundle are layers, too.
 const (
 	ArtifactTypeBundle = "application/vnd.kkbundle.bundle.v1"
 	MediaTypeIndex     = "application/vnd.kkbundle.index.v1+json"
 	MediaTypeBlob      = "application/vnd.kkbundle.blob.v1"
 	MediaTypeSignature = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
-	AnnotationEncoder = "io.kkbundle.encoder" // the encoder of the file that was published
-	AnnotationLevel   = "io.kkbundle.level"   // its level's name: with the same encoder it gives the same bytes
+	AnnotationEncoder = "io.kkbundle.encoder" // the encoder of the published file
+	AnnotationLevel   = "io.kkbundle.level"   // the level's name: with the same encoder it gives the same bytes
 )
 
-// MaxSignatureSize is the most bytes of a signature that is published with a bundle.
+// MaxSignatureSize is the maximal size in bytes of a signature published with a bundle.
 const MaxSignatureSize = 4 << 20
 
 const maxSignatures = 32
 
-// signatureGrammar is what follows "NAME.kkb." in the name of a signature's file.
+// signatureGrammar is the grammar of a signature's file name after "NAME.kkb.".
 var signatureGrammar = regexp.MustCompile(`^(?:[a-z][a-z0-9-]{0,62}\.)?sigstore\.json$`)
 
-// A Signature is a file beside a bundle that is about its identity.
+// A Signature is a file beside a bundle that signs the bundle's identity.
 type Signature struct {
-	Suffix string // its name after "NAME.kkb.": sigstore.json, SIGNER.sigstore.json
+	Suffix string // file name after "NAME.kkb.": sigstore.json, SIGNER.sigstore.json
 	Data   []byte
 }
 
-// Check says what keeps a signature from being published.
+// Check returns an error if the signature cannot be published.
 func (s Signature) Check() error {
 	switch {
 	case !signatureGrammar.MatchString(s.Suffix):
-		return fmt.Errorf("signature %q: its name does not end like one: sigstore.json or SIGNER.sigstore.json", s.Suffix)
+		return fmt.Errorf("signature %q: wrong file name: want sigstore.json or SIGNER.sigstore.json", s.Suffix)
 	case len(s.Data) > MaxSignatureSize:
 		return fmt.Errorf("signature %s has %d bytes; at most %d are allowed", s.Suffix, len(s.Data), MaxSignatureSize)
 	}
 	return nil
 }
 
-// A Published is a bundle as a registry's manifest describes it. Nothing of it is trusted: see Remote.
+// A Published is a bundle as described by a manifest in a registry. Nothing in it is trusted: see Remote.
 type Published struct {
 	Index      ocispec.Descriptor            // index.json; its digest is the bundle's identity
 	Blobs      []ocispec.Descriptor          // digest and size of each
 	Signatures map[string]ocispec.Descriptor // by suffix, see Signature
-	Encoder    string                        // of the file that was published, "" if it is not said
+	Encoder    string                        // encoder of the published file, "" if unknown
 	Level      string                        // of that file
 }
 
-// Published returns the manifest of the bundle as an artifact. The same bundle and signatures give the same bytes.
+// Published returns the bundle's manifest as an artifact. The same bundle and signatures give the same bytes.
 func (r *Reader) Published(signatures []Signature) ([]byte, error) {
 	index, err := r.index.Marshal()
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *Reader) Published(signatures []Signature) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > maxManifest {
-		return nil, fmt.Errorf("the bundle has %d blobs, and the manifest that registries take of at most 4 MiB holds about %d: publish it in parts, made with kkbundle copy --item or --platform",
+		return nil, fmt.Errorf("the bundle has %d blobs, but a manifest of at most 4 MiB, the limit of registries, holds about %d: publish it in parts, made with kkbundle copy --item or --platform",
 			len(m.Layers), maxManifest/(len(data)/len(m.Layers)))
 	}
 	return data, nil
@@ -108,16 +108,16 @@ func ParsePublished(manifest []byte) (Published, error) {
 	}
 	var m ocispec.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {
-		return Published{}, fmt.Errorf("the manifest is not JSON that registries take: %w", err)
+		return Published{}, fmt.Errorf("the manifest is not valid JSON of an image manifest: %w", err)
 	}
 	if m.ArtifactType != ArtifactTypeBundle || m.Config.MediaType != MediaTypeIndex {
-		return Published{}, errors.New("it is not a bundle that kkbundle publish put there")
+		return Published{}, errors.New("not a bundle: it was not written by kkbundle publish")
 	}
 	if err := checkPublished(m.Config); err != nil {
 		return Published{}, err
 	}
 	if m.Config.Size > maxIndexSize {
-		return Published{}, fmt.Errorf("its index.json has %d bytes; at most %d are allowed", m.Config.Size, maxIndexSize)
+		return Published{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", m.Config.Size, maxIndexSize)
 	}
 	p := Published{
 		Index: m.Config, Signatures: make(map[string]ocispec.Descriptor),
@@ -133,10 +133,10 @@ func ParsePublished(manifest []byte) (Published, error) {
 		case MediaTypeSignature:
 			suffix := d.Annotations[annotationTitle]
 			if !signatureGrammar.MatchString(suffix) || d.Size > MaxSignatureSize || len(p.Signatures) == maxSignatures {
-				return Published{}, fmt.Errorf("its signature %s is not one: it has the name %q and %d bytes", d.Digest, shortened(suffix), d.Size)
+				return Published{}, fmt.Errorf("%s is not a valid signature: it has the name %q and %d bytes", d.Digest, shortened(suffix), d.Size)
 			}
 			p.Signatures[suffix] = ocispec.Descriptor{Digest: d.Digest, Size: d.Size}
-		} // what later versions add is not needed by this one
+		} // additions of later versions are ignored
 	}
 	return p, nil
 }
@@ -151,7 +151,7 @@ func checkPublished(d ocispec.Descriptor) error {
 	return nil
 }
 
-// shortened keeps a message from growing with what somebody else wrote.
+// shortened bounds the length of foreign text in a message.
 func shortened(s string) string {
 	const most = 80
 	if len(s) > most {

@@ -10,21 +10,20 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// storedSlack is what a stored frame has before the content of its first block, at most: header and block header; and
-// what follows the last, its checksum.
+// storedSlack is the overhead of a stored frame around the content of its first and last block, at most: header and
+// block header before, checksum after.
 const storedSlack = 9 + 3 + 4
 
 // A Piece is the part of a blob that lies in one frame.
 type Piece struct {
-	At    int64 // the blob's byte that it begins with
-	Frame int   // number of the frame: pieces of several small blobs may lie in one
-	Skip  int   // bytes of the frame's content before the piece
+	At    int64 // offset in the blob
+	Frame int   // frame number; pieces of several small blobs may share a frame
+	Skip  int   // offset in the frame's content
 	Size  int   // bytes of the piece
-	Whole int   // bytes of the frame's content: what ReadFrame returns
+	Whole int   // bytes of the frame's content, as ReadFrame returns it
 }
 
-// Piece returns the piece of blob d that holds byte at. Only the first piece of an empty blob is empty,
-// and is in no frame.
+// Piece returns the piece of blob d that holds byte at. Only the piece of an empty blob is empty; it is in no frame.
 func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
 	s, err := parseDigest(d)
 	if err != nil {
@@ -49,9 +48,9 @@ func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
 	return Piece{At: number * int64(r.dir.frameSize), Frame: frame, Size: size, Whole: size}, nil
 }
 
-// ReadFrame reads the frame of that number and returns its content, checked against the frame's checksum: that stops
-// accidents and not attackers. The content lies in buf's memory where that suffices; FrameBuffer says what does. raw is
-// memory to work with, which grows as it has to.
+// ReadFrame reads frame number and returns its content, checked against the frame's checksum, which stops accidents but
+// not attackers. The content reuses buf's memory if large enough, see FrameBuffer. raw is scratch memory, which grows
+// as needed.
 func (r *Reader) ReadFrame(number int, raw *[]byte, buf []byte) ([]byte, error) {
 	if number < 0 || number >= len(r.frames) {
 		return nil, fmt.Errorf("the bundle has no frame %d", number)
@@ -67,19 +66,19 @@ func (r *Reader) ReadFrame(number int, raw *[]byte, buf []byte) ([]byte, error) 
 	return r.content(f, raw, &content)
 }
 
-// FrameBuffer is the capacity of the buffer that ReadFrame wants for a frame of that many bytes of content.
+// FrameBuffer returns the buffer capacity that ReadFrame needs for a frame with that many bytes of content.
 func FrameBuffer(content int) int { return content + storedSlack }
 
 var errNotStored = errors.New("the frame is not stored")
 
-// storedLen is the length of the frame that appendStored makes of n bytes.
+// storedLen returns the length of appendStored's frame for n bytes.
 func storedLen(n int) int {
 	var header [storedSlack]byte
 	return len(appendStoredHeader(header[:0], n)) + max(1, (n+storedBlock-1)/storedBlock)*3 + n + 4
 }
 
-// readStored reads a stored frame straight to where its content shall be: each block's header comes to lie over the last
-// bytes of the block before, which are put back. So stored content is copied once, by the kernel.
+// readStored reads a stored frame directly into its final place. Each block's header overwrites the last bytes of the
+// block before, which are then restored. So the kernel copies stored content only once.
 func (r *Reader) readStored(f frameInfo, buf []byte) ([]byte, error) {
 	n := int(f.size)
 	if cap(buf) < FrameBuffer(n) {
@@ -115,7 +114,7 @@ func (r *Reader) readStored(f frameInfo, buf []byte) ([]byte, error) {
 	want := binary.LittleEndian.Uint32(buf[start+n:])
 	if got := uint32(xxhash.Sum64(content)); got != want || got != f.checksum {
 		return nil, &DamageError{Offset: f.off, Reason: "a frame is bad", Err: fmt.Errorf(
-			"the checksum of its content is %08x; the frame says %08x and its table %08x", got, want, f.checksum)}
+			"content checksum %08x differs from %08x in the frame and %08x in the seek table", got, want, f.checksum)}
 	}
 	return content, nil
 }

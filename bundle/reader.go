@@ -18,8 +18,8 @@ import (
 // tailRead is how much of a bundle's end Open reads at once: seek table and directory of some thousand blobs.
 const tailRead = 256 << 10
 
-// A Reader serves a bundle's content straight from its file. It is safe for concurrent use. Nothing in the file is
-// trusted: what does not fit the format is refused with a *DamageError before memory is taken for it.
+// A Reader serves a bundle's content directly from its file. It is safe for concurrent use. Nothing in the file is
+// trusted: a deviation from the format is a *DamageError before memory is allocated for it.
 type Reader struct {
 	Catalog
 	r       io.ReaderAt
@@ -30,13 +30,13 @@ type Reader struct {
 	layout  layout
 	frames  []frameInfo
 	dec     *zstd.Decoder
-	raw     sync.Pool // *[]byte for frames as they are in the file
+	raw     sync.Pool // *[]byte for frames as in the file
 	decoded sync.Pool // *[]byte for their content
 }
 
-// Open opens the bundle at path: a file, or a bundle in parts, for which path is the name of any part, of parts.json, or
-// NAME.kkb itself where no file has that name. Of parts the first and the last must be there; another that is missing is
-// named by a *PartError when its bytes are needed. See Warnings.
+// Open opens the bundle at path: a file, or a bundle in parts. For parts, path is the name of any part, of parts.json,
+// or NAME.kkb itself if there is no such file. The first and the last part must exist. Another missing part gives a
+// *PartError when its bytes are needed. See Warnings.
 func Open(path string) (*Reader, error) {
 	r, err := open(path)
 	if err != nil {
@@ -78,8 +78,8 @@ func openInParts(base string) (*Reader, error) {
 	return r, nil
 }
 
-// Warnings says what is wrong with the bundle's files without keeping it from being read: parts.json or a part that is
-// missing. Verify fails for these reasons.
+// Warnings returns problems with the bundle's files that do not prevent reading: a missing parts.json or part. Verify
+// fails for them.
 func (r *Reader) Warnings() []string {
 	if r.parts == nil {
 		return nil
@@ -91,8 +91,8 @@ func (r *Reader) Warnings() []string {
 	return all
 }
 
-// NewReader opens a bundle of size bytes. It reads the end of it and its beginning, not the blobs, and remembers about
-// 100 bytes a blob and frame.
+// NewReader opens a bundle of size bytes. It reads its end and its beginning, not the blobs, and keeps about 100 bytes
+// per blob and frame.
 func NewReader(src io.ReaderAt, size int64) (*Reader, error) {
 	dec, err := newDecoder(max(2, runtime.GOMAXPROCS(0)))
 	if err != nil {
@@ -135,7 +135,7 @@ func (r *Reader) load() error {
 func (r *Reader) readTail() (section, error) {
 	want := min(r.size, tailRead)
 	if r.parts != nil {
-		want = min(want, max(r.parts.lastSize(), seekFooter)) // the part before need not be there
+		want = min(want, max(r.parts.lastSize(), seekFooter)) // the part before may be missing
 	}
 	tail := section{off: r.size - want, b: make([]byte, want)}
 	if err := r.readAt(tail.b, tail.off); err != nil {
@@ -155,7 +155,7 @@ func (r *Reader) readTail() (section, error) {
 	return r.extend(tail, r.frames[len(r.frames)-2].off)
 }
 
-// A section is a piece of the file.
+// A section is a range of the file in memory.
 type section struct {
 	off int64
 	b   []byte
@@ -180,7 +180,7 @@ func (r *Reader) readAt(b []byte, off int64) error {
 		return nil
 	}
 	if errors.Is(err, io.EOF) {
-		return damage(off+int64(n), "the file ends early")
+		return damage(off+int64(n), "unexpected end of the file")
 	}
 	return fmt.Errorf("read %d bytes at byte %d of the bundle: %w", len(b), off, err)
 }
@@ -192,12 +192,12 @@ func (r *Reader) decodeFrom(s section, f frameInfo) ([]byte, error) {
 
 func (r *Reader) decode(b, buf []byte, f frameInfo) ([]byte, error) {
 	if sum := binary.LittleEndian.Uint32(b[len(b)-4:]); sum != f.checksum {
-		return nil, fmt.Errorf("the frame's checksum is %08x; its table says %08x", sum, f.checksum)
+		return nil, fmt.Errorf("the frame's checksum is %08x; the seek table says %08x", sum, f.checksum)
 	}
 	return decodeFrame(r.dec, b, buf, int64(f.size))
 }
 
-// checkLayout derives every frame and place from the blobs' order and compares.
+// checkLayout derives every frame and position from the blobs' order and compares them.
 func (r *Reader) checkLayout() error {
 	n := len(r.frames)
 	order := slices.Clone(r.dir.blobs)
@@ -218,7 +218,7 @@ func (r *Reader) checkLayout() error {
 	for i, b := range order {
 		if b.place != claimed[i].place {
 			return &DamageError{Blob: b.sum.digest(), Offset: -1, Reason: fmt.Sprintf(
-				"its directory has it in frame %d at %d, where frame %d at %d is its place", claimed[i].frame, claimed[i].at, b.frame, b.at)}
+				"the directory places it in frame %d at %d instead of frame %d at %d", claimed[i].frame, claimed[i].at, b.frame, b.at)}
 		}
 	}
 	return nil
@@ -252,7 +252,7 @@ func (r *Reader) loadIndex() error {
 	r.identity = digest.FromBytes(data)
 	for _, it := range r.index.Items {
 		if size, ok := r.Stat(it.Descriptor.Digest); !ok || size != it.Descriptor.Size {
-			return &DamageError{Blob: it.Descriptor.Digest, Offset: -1, Reason: fmt.Sprintf("%s is not in its directory with its size", it)}
+			return &DamageError{Blob: it.Descriptor.Digest, Offset: -1, Reason: fmt.Sprintf("%s is not in the directory with its size", it)}
 		}
 	}
 	return nil
@@ -261,7 +261,7 @@ func (r *Reader) loadIndex() error {
 // Size returns the bytes of the bundle.
 func (r *Reader) Size() int64 { return r.size }
 
-// Encoder names what compressed the bundle: library, version, level and options.
+// Encoder names the bundle's encoder: library, version, level and options.
 func (r *Reader) Encoder() string { return r.dir.encoder }
 
 // Blobs returns digest and size of every blob, sorted by digest.
@@ -296,7 +296,7 @@ func (r *Reader) lookup(_ context.Context, s sum) (int64, bool, error) {
 	return b.size, ok, nil
 }
 
-// Close closes the file that Open opened. Streams that are still read fail after it.
+// Close closes the file that Open opened. Streams still being read fail afterwards.
 func (r *Reader) Close() error {
 	if r.close == nil {
 		return nil
@@ -319,7 +319,7 @@ func (r *Reader) read(ctx context.Context, s sum, max int64) (data []byte, err e
 		return nil, err
 	}
 	if _, err := rc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		return nil, err // an empty blob is only checked here
+		return nil, err // nothing to read from an empty blob; only the check remains
 	}
 	return data, nil
 }

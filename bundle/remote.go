@@ -10,18 +10,17 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A Need is what an item needs of blobs.
+// A Need lists the blobs that an item needs.
 type Need struct {
 	Item  Item
 	Blobs []ocispec.Descriptor // digest and size
 }
 
-// A Bringer brings blobs to where a Remote reads them. It may be asked for what is there already.
+// A Bringer brings blobs to the place where a Remote reads them. It may be asked for blobs already there.
 type Bringer func(ctx context.Context, needs []Need) error
 
-// A Remote is a bundle that lies elsewhere, in a registry. What it says of its index and manifests is true: their digests
-// are checked, up to the identity. What it says of other blobs is what the registry says. Its methods may not be called
-// concurrently.
+// A Remote is a bundle in a registry. Its index and manifests are verified by digest, up to the identity. Facts about
+// other blobs are the registry's claims. Its methods may not be called concurrently.
 type Remote struct {
 	Catalog
 	sizes map[sum]int64
@@ -29,11 +28,11 @@ type Remote struct {
 	bring Bringer
 }
 
-// NewRemote returns the bundle that p describes, with its index.json, which must have p's digest. Manifests are brought
-// when they are needed, and read out of local.
+// NewRemote returns the bundle described by p, with its index.json, which must have p's digest. Manifests are brought
+// on demand and read from local.
 func NewRemote(p Published, indexJSON []byte, local Source, bring Bringer) (*Remote, error) {
 	if got := digest.FromBytes(indexJSON); got != p.Index.Digest {
-		return nil, fmt.Errorf("its index.json has the digest %s, not %s", got, p.Index.Digest)
+		return nil, fmt.Errorf("index.json has digest %s instead of %s", got, p.Index.Digest)
 	}
 	x, err := ParseIndex(indexJSON)
 	if err != nil {
@@ -71,7 +70,7 @@ func (r *Remote) Blobs() []ocispec.Descriptor {
 	return out
 }
 
-// Stored returns how many bytes bringing a blob takes.
+// Stored returns how many bytes the transfer of a blob takes.
 func (r *Remote) Stored(d digest.Digest) int64 {
 	size, _ := r.Stat(d)
 	return size
@@ -86,7 +85,7 @@ func (r *Remote) Size() int64 {
 	return n
 }
 
-// lookup finds what the bundle has, and what was made beside it.
+// lookup finds blobs of the bundle, and those made locally.
 func (r *Remote) lookup(ctx context.Context, s sum) (int64, bool, error) {
 	if size, ok := r.sizes[s]; ok {
 		return size, true, nil
@@ -119,8 +118,8 @@ func (r *Remote) Survey(ctx context.Context) ([]Contents, error) {
 	return r.survey(ctx, nil)
 }
 
-// Documents brings the indexes and manifests of items, all of one level at once: one by one, each would cost a request's
-// time. What the bundle lacks, and what can't be read, is left out: who needs it meets that again.
+// Documents brings the indexes and manifests of items, a whole level at once: one by one, each would cost a round trip.
+// Missing or unreadable documents are left out: the later walk reports them.
 func (r *Remote) Documents(ctx context.Context, items []Item) error {
 	var wave []want
 	for i, it := range items {
@@ -163,7 +162,7 @@ func (r *Remote) needs(items []Item, wave []want) []Need {
 	return slices.DeleteFunc(needs, func(n Need) bool { return len(n.Blobs) == 0 })
 }
 
-// below returns what indexes that were brought have as children.
+// below returns the children of the indexes brought.
 func (r *Remote) below(ctx context.Context, items []Item, wave []want) (next []want, err error) {
 	for _, w := range wave {
 		if w.class != classIndex {
@@ -179,7 +178,7 @@ func (r *Remote) below(ctx context.Context, items []Item, wave []want) (next []w
 		}
 		children, err := parseChildren(data, w.class)
 		if err != nil {
-			continue // the walk that comes after this says it better
+			continue // the later walk has the better error
 		}
 		for _, c := range children {
 			if _, left := absent[c.sum]; !left {
@@ -190,8 +189,8 @@ func (r *Remote) below(ctx context.Context, items []Item, wave []want) (next []w
 	return next, nil
 }
 
-// Needs calls visit for every blob that the items need and the bundle has, once for each item and blob, as Reader.Needs does.
-// The error has every blob that the bundle lacks, as *MissingError. Manifests are brought.
+// Needs calls visit for every blob that the items need and the bundle has, once per item and blob, like Reader.Needs.
+// The error lists every blob that the bundle lacks, as *MissingError. Manifests are brought on demand.
 func (r *Remote) Needs(ctx context.Context, items []Item, visit func(item Item, blob ocispec.Descriptor)) error {
 	if err := r.Documents(ctx, items); err != nil {
 		return err

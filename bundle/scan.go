@@ -11,8 +11,8 @@ import (
 // maxString bounds every string in index.json and kkbundle.json, in bytes.
 const maxString = 64 << 10
 
-// A scanner reads canonical JSON, where each value has exactly one spelling: any other byte is an error. The first
-// error sticks, so callers check once at the end of a value.
+// A scanner reads canonical JSON, in which each value has exactly one spelling: any other byte is an error. The first
+// error is kept, so callers check once at the end of a value.
 type scanner struct {
 	b   []byte
 	pos int
@@ -126,7 +126,7 @@ func (s *scanner) hexSum() (d sum) {
 	return d
 }
 
-// end demands that nothing follows.
+// end fails unless the input is consumed.
 func (s *scanner) end() error {
 	if s.err == nil && s.pos != len(s.b) {
 		s.fail("the end")
@@ -134,7 +134,8 @@ func (s *scanner) end() error {
 	return s.err
 }
 
-// checkText accepts what canonical JSON writes without any escape but \" and \\, and what a terminal shows in one line.
+// checkText accepts text that canonical JSON writes with no escapes but \" and \\, and that a terminal shows on one
+// line.
 func checkText(text string) error {
 	if len(text) > maxString {
 		return fmt.Errorf("more than %d bytes", maxString)

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Scratch is a cache for one build: a new directory that nobody else uses and that Close removes. What a killed process
-// left is removed by the next OpenScratch or SweepScratch in the same directory.
+// A Scratch is a cache for one build: a new directory that no other process uses and that Close removes. The next
+// OpenScratch or SweepScratch in the same parent removes the directory of a killed process.
 type Scratch struct {
 	*Cache
-	lock *os.File // beside the directory, so that a sweep cannot meet a directory without one
+	lock *os.File // beside the directory, so that a sweep never meets a directory without a lock
 }
 
 const (
@@ -24,7 +24,7 @@ const (
 	scratchLock   = ".lock"
 )
 
-// OpenScratch makes a scratch directory in parent, for blobs compressed at level.
+// OpenScratch creates a scratch directory in parent, for blobs compressed at level.
 func OpenScratch(parent string, level Level) (*Scratch, error) {
 	if err := SweepScratch(parent); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (s *Scratch) Close() error {
 	return nil
 }
 
-// removeScratch removes a directory and the lock beside it, which is held, and ends with the lock.
+// removeScratch removes a directory, then the held lock file beside it.
 func removeScratch(lock *os.File) error {
 	err := os.RemoveAll(strings.TrimSuffix(lock.Name(), scratchLock))
 	if err == nil {
@@ -67,7 +67,7 @@ func removeScratch(lock *os.File) error {
 	return errors.Join(err, lock.Close())
 }
 
-// SweepScratch removes scratch space in a directory that killed processes left there.
+// SweepScratch removes the scratch space of killed processes in a directory.
 func SweepScratch(parent string) error {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -79,7 +79,7 @@ func SweepScratch(parent string) error {
 		}
 		lock, err := os.OpenFile(filepath.Join(parent, e.Name()), os.O_RDWR, 0)
 		if err != nil {
-			continue // somebody else's, or somebody else was faster
+			continue // owned by another user, or already removed
 		}
 		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 			err = lock.Close() // in use
@@ -93,24 +93,24 @@ func SweepScratch(parent string) error {
 	return nil
 }
 
-// A FullError says that the disk of scratch space is full.
+// A FullError means the disk of the scratch space is full.
 type FullError struct {
 	Dir string
 	err error
 }
 
-// Error says what to do.
+// Error names the remedy.
 func (e *FullError) Error() string {
 	return fmt.Sprintf("the disk of the scratch space %s is full: make room there, or choose another disk with -o or $TMPDIR, and run again: %v", e.Dir, e.err)
 }
 
-// FullDisk is Error, for those who would otherwise say what to do about a cache.
+// FullDisk is Error, for callers that would otherwise advise on a cache.
 func (e *FullError) FullDisk() string { return e.Error() }
 
 // Unwrap returns the system's error.
 func (e *FullError) Unwrap() error { return e.err }
 
-// failed says which disk is full, and what could not be done otherwise.
+// failed wraps err with the failed action, and names a full disk.
 func (u *cacheUse) failed(what string, err error) error {
 	if u.volatile && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
 		return &FullError{Dir: filepath.Dir(u.root), err: err}

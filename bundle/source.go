@@ -5,10 +5,11 @@ import (
 	"io"
 )
 
-// A Source has the blobs that a bundle is written from, compressed in its frames. A Cache is one.
+// A Source provides the blobs of a bundle to write, compressed in frames. A Cache is one.
 type Source interface {
 	blobSource
-	// encoding returns what compresses index.json, the directory and small blobs, and what made the frames.
+	// encoding returns the encoder for index.json, the directory and small blobs, which also names the encoder of the
+	// frames.
 	encoding() *encoder
 	// open returns the frames of a blob of more than smallBlob bytes.
 	open(ctx context.Context, s sum) (frames, error)
@@ -19,16 +20,16 @@ type frames interface {
 	// blobSize is the size of the blob, and length that of its frames.
 	blobSize() int64
 	length() int64
-	// seekEntries has the entries of the seek table for the frames. It is called after copyTo.
+	// seekEntries returns the frames' entries of the seek table. It is called after copyTo.
 	seekEntries() []byte
-	// copyTo copies the frames to w by way of buf. It fails if they are not what they were when they were made.
+	// copyTo copies the frames to w, using buf. It fails if they have changed since they were made.
 	copyTo(ctx context.Context, w io.Writer, buf []byte) error
 	close() error
 }
 
-// A settler is a Source that checks what it gave while more is written. Write asks it at the end.
+// A settler is a Source that checks its output while more is written. Write calls it at the end.
 type settler interface {
-	// settle waits for the checks and returns what they found, or else how the writing ended.
+	// settle waits for the checks and returns their error, else the write's own.
 	settle(written error) error
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// MostInBundle returns the most bytes that a blob of this size adds to a bundle: nothing of it can be compressed.
+// MostInBundle returns the most bytes that a blob of this size adds to a bundle: the size when nothing compresses.
 func (c *Cache) MostInBundle(size int64) int64 {
 	const entry = 3*tarBlock + tarBlock + 256 // header, padding, and its line in the directory
 	return entry + framesMost(size, c.enc.frameSize) + seekEntry*pieces(size, c.enc.frameSize)
@@ -22,7 +22,7 @@ func (c *Cache) MostInCache(size int64) int64 {
 	return (n + block - 1) / block * block
 }
 
-// InBundle returns the most bytes that a blob which the cache has adds to a bundle.
+// InBundle returns the most bytes that a cached blob adds to a bundle.
 func (c *Cache) InBundle(d digest.Digest) (int64, error) {
 	s, err := parseDigest(d)
 	if err != nil {
@@ -35,18 +35,18 @@ func (c *Cache) InBundle(d digest.Digest) (int64, error) {
 	return c.MostInBundle(e.size) - framesMost(e.size, c.enc.frameSize) + e.data, e.close()
 }
 
-// pieces is the number of frames of a blob; a small one has none of its own.
+// pieces returns the number of frames of a blob; a small one has none of its own.
 func pieces(size int64, frameSize int) int64 {
 	return int64(dirBlob{size: size}.pieces(frameSize))
 }
 
-// framesMost is the most bytes that the frames of a blob come to.
+// framesMost returns the maximal total size of a blob's frames.
 func framesMost(size int64, frameSize int) int64 {
 	return maxFrameLen(size) + 64*pieces(size, frameSize)
 }
 
-// Partial returns how many bytes of a blob a Begin with this key would continue after, as far as that shows without
-// checking them; 0 if there are none.
+// Partial returns the offset at which a Begin with this key would continue, as far as visible without checking the
+// bytes; 0 if there is no part.
 func (c *Cache) Partial(_ context.Context, key string) (int64, error) {
 	n, err := partContent(filepath.Join(c.parts, partName(key)))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A Stamp reports whether the file behind a Reader was written to: it changes when the file does, as far as the file
-// system's clock can tell. Stamps are compared with ==.
+// A Stamp detects writes to the file behind a Reader: it changes with the file, within the resolution of the file
+// system's clock. Stamps are compared with ==.
 type Stamp struct {
 	size     int64
 	modified time.Time
-	changed  time.Time // of the inode, where the system has it
+	changed  time.Time // change time of the inode, if the system has it
 }
 
-// Stamp asks the file system about the open file. A reader of anything but files has always the zero Stamp.
+// Stamp asks the file system about the open file. A Reader over anything else returns the zero Stamp.
 func (r *Reader) Stamp() (Stamp, error) {
 	switch f := r.r.(type) {
 	case *partSet:
@@ -33,8 +33,8 @@ func stampOf(f interface{ Stat() (fs.FileInfo, error) }) (Stamp, error) {
 	return Stamp{size: info.Size(), modified: info.ModTime(), changed: changeTime(info)}, nil
 }
 
-// stamp has the newest times of the parts that are open. The last part is open from the beginning and was written last, so
-// opening another one changes nothing.
+// stamp returns the newest times of the open parts. The last part is open from the beginning and was written last, so
+// opening another part changes nothing.
 func (s *partSet) stamp() (Stamp, error) {
 	all := Stamp{size: s.size}
 	for _, p := range s.parts {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// changeTime is when the inode changed last, which programs cannot set.
+// changeTime returns the inode's last change time, which programs cannot set.
 func changeTime(info fs.FileInfo) time.Time {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return time.Unix(int64(s.Ctim.Sec), int64(s.Ctim.Nsec))

@@ -19,13 +19,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A Stream reads a bundle once, from its first byte to its last, as it comes out of a pipe. Nothing is written anywhere,
-// and memory does not grow with the bundle but by its indexes and manifests (at most 256 MiB) and about 100 bytes for each
-// blob and frame. Nothing in the stream is trusted.
+// A Stream reads a bundle once, from its first byte to its last, as from a pipe. Nothing is written to disk. Memory
+// grows only with the indexes and manifests (at most 256 MiB) and by about 100 bytes per blob and frame. Nothing in the
+// stream is trusted.
 //
-// The price of a pipe: what the end of the file says about its beginning is known last, so damage to the structure shows
-// after sound blobs were handed on, and where a frame with entries in it does not decode, or one's length is damaged, the
-// rest cannot be read.
+// The price of a pipe: the end of the file, which describes its beginning, comes last. So damage to the structure shows
+// only after sound blobs were handed on. After a frame with tar entries that does not decode, or a damaged frame
+// length, the rest cannot be read.
 type Stream struct {
 	in       *frameScanner
 	dec      *zstd.Decoder
@@ -33,15 +33,15 @@ type Stream struct {
 	index    Index
 	identity digest.Digest
 	docs     *documents
-	sizes    map[sum]int64 // of the blobs met so far
-	blobs    []dirBlob     // in the order of the stream, with the places they have
-	first    *entry        // met and not yet handed on
-	found    *verifier     // collects what is wrong
+	sizes    map[sum]int64 // sizes of the blobs met so far
+	blobs    []dirBlob     // in the order of the stream, with their positions
+	first    *entry        // met but not handed on yet
+	found    *verifier     // collects the damage
 
 	frame  []byte // of glue, raw
 	glue   []byte // its content
-	at     int    // up to where it was read
-	pad    int    // bytes of padding that the next glue frame begins with
+	at     int    // read position in glue
+	pad    int    // bytes of padding at the start of the next glue frame
 	tokens chan struct{}
 	pieces sync.Pool // *piece
 
@@ -51,8 +51,8 @@ type Stream struct {
 	cancel    context.CancelCauseFunc
 }
 
-// errCut is what a blob's reader gets where the stream could not be read on.
-var errCut = errors.New("the stream cannot be read on")
+// errCut ends a blob's reader when the stream cannot be read further.
+var errCut = errors.New("the stream cannot be read further")
 
 // An entry is a blob of the tar.
 type entry struct {
@@ -60,9 +60,9 @@ type entry struct {
 	content []byte // of a small blob
 }
 
-// NewStream begins to read a bundle from src: up to and with the last index and manifest. Jobs is how many blobs are
-// worked on at a time; 0 means one per processor, and no more than 8. When ctx ends, so does everything, except for a
-// src.Read that is still waiting.
+// NewStream begins to read a bundle from src, up to and including the last index and manifest. jobs is the number of
+// blobs processed at a time; 0 means one per processor, at most 8. When ctx ends, everything ends except a src.Read
+// that is still waiting.
 func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
 	if jobs <= 0 {
 		jobs = min(runtime.GOMAXPROCS(0), 8)
@@ -86,7 +86,7 @@ func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
 	return s, nil
 }
 
-// Index returns what the bundle holds. The caller must not change it.
+// Index returns the bundle's index. The caller must not change it.
 func (s *Stream) Index() Index { return s.index }
 
 // Digest returns the bundle's identity, the sha256 of its index.json.
@@ -103,7 +103,7 @@ func (s *Stream) ReadBlob(_ context.Context, d digest.Digest, max int64) ([]byte
 		if e := s.found.bad[id]; e != nil {
 			return nil, e
 		}
-		return nil, &DamageError{Blob: d, Offset: -1, Reason: "it is not among the indexes and manifests"}
+		return nil, &DamageError{Blob: d, Offset: -1, Reason: "not an index or manifest"}
 	}
 	if int64(len(data)) > max {
 		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", d, len(data), max)
@@ -111,8 +111,8 @@ func (s *Stream) ReadBlob(_ context.Context, d digest.Digest, max int64) ([]byte
 	return data, nil
 }
 
-// Stat reports whether the bundle holds a blob, and its size: of an index or manifest, whether it came; of any other, what the
-// first manifest that refers to it says.
+// Stat reports whether the bundle holds a blob, and its size. For an index or manifest, it reports whether it arrived;
+// for any other blob, it trusts the first manifest that refers to it.
 func (s *Stream) Stat(d digest.Digest) (size int64, ok bool) {
 	id, err := parseDigest(d)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Stream) Stat(d digest.Digest) (size int64, ok bool) {
 		return int64(len(data)), true
 	}
 	if s.found.bad[id] != nil {
-		return 0, true // ReadBlob says what is wrong with it
+		return 0, true // ReadBlob returns its problem
 	}
 	size, ok = s.docs.plain[id]
 	return size, ok
@@ -149,8 +149,8 @@ func (s *Stream) begin(ctx context.Context) error {
 			for _, err := range s.docs.missing() {
 				var m *MissingError
 				if errors.As(err, &m) {
-					id, _ := parseDigest(m.Digest) // it was one before
-					s.found.add(id, &DamageError{Offset: s.in.off, Reason: "it does not come before all contents", Err: err})
+					id, _ := parseDigest(m.Digest) // already a document
+					s.found.add(id, &DamageError{Offset: s.in.off, Reason: "not before all contents", Err: err})
 				}
 			}
 			return nil
@@ -174,7 +174,7 @@ func (s *Stream) head() error {
 	layout = append(layout, layoutContent...)
 	layout = append(layout, make([]byte, tarBlock-len(layoutContent))...)
 	if !bytes.HasPrefix(s.glue, layout) {
-		return damage(0, "its beginning: the tar's first entry is not %s", layoutName)
+		return damage(0, "beginning: the tar's first entry is not %s", layoutName)
 	}
 	s.at = len(layout)
 	name, size, err := s.header()
@@ -182,7 +182,7 @@ func (s *Stream) head() error {
 		return err
 	}
 	if name != indexName || size > maxIndexSize {
-		return damage(0, "its beginning: the tar's second entry is not %s", indexName)
+		return damage(0, "beginning: the tar's second entry is not %s", indexName)
 	}
 	data, err := s.own(size)
 	if err != nil {
@@ -199,10 +199,10 @@ func (s *Stream) head() error {
 	return nil
 }
 
-// own reads a JSON document, which has a frame of its own.
+// own reads a JSON document, which has its own frame.
 func (s *Stream) own(size int64) ([]byte, error) {
 	if s.at != len(s.glue) {
-		return nil, damage(s.in.off, "there is something between an entry's header and its content")
+		return nil, damage(s.in.off, "data between an entry's header and its content")
 	}
 	raw, f, err := s.in.next(nil, size)
 	if err != nil {
@@ -216,7 +216,7 @@ func (s *Stream) own(size int64) ([]byte, error) {
 	return data, nil
 }
 
-// nextGlue reads a glue frame, and the padding that it begins with.
+// nextGlue reads a glue frame and the padding at its start.
 func (s *Stream) nextGlue() error {
 	raw, f, err := s.in.next(s.frame, maxGlue)
 	s.frame = raw
@@ -224,10 +224,10 @@ func (s *Stream) nextGlue() error {
 		return err
 	}
 	if s.glue, err = decodeFrame(s.dec, raw, s.glue, int64(f.size)); err != nil {
-		return &DamageError{Offset: f.off, Reason: "a frame with entries in it is bad, so nothing after it can be read from a pipe", Err: err}
+		return &DamageError{Offset: f.off, Reason: "a frame with tar entries is damaged, so the rest of the pipe cannot be read", Err: err}
 	}
 	if len(s.glue) < s.pad {
-		return damage(f.off, "the padding in the tar is cut short")
+		return damage(f.off, "the padding in the tar is truncated")
 	}
 	s.zeros(s.glue[:s.pad])
 	s.at, s.pad = s.pad, 0
@@ -236,7 +236,7 @@ func (s *Stream) nextGlue() error {
 
 func (s *Stream) zeros(b []byte) {
 	if len(bytes.Trim(b, "\x00")) > 0 {
-		s.found.addOther(damage(s.glueOffset(), "the padding in the tar has other bytes than zeros"))
+		s.found.addOther(damage(s.glueOffset(), "the padding in the tar has bytes other than zero"))
 	}
 }
 
@@ -258,8 +258,7 @@ func (s *Stream) header() (name string, size int64, err error) {
 	return name, size, nil
 }
 
-// next reads up to the content of the next blob, or returns nil after everything that comes behind the last one was
-// read and compared.
+// next reads up to the content of the next blob. After the last blob it reads and compares the rest, and returns nil.
 func (s *Stream) next() (*entry, error) {
 	if e := s.first; e != nil {
 		s.first = nil
@@ -279,15 +278,15 @@ func (s *Stream) next() (*entry, error) {
 	text, ok := strings.CutPrefix(name, blobPrefix)
 	id, err := parseHex(text)
 	if !ok || err != nil {
-		return nil, damage(s.glueOffset(), "the tar has an entry that no bundle has")
+		return nil, damage(s.glueOffset(), "the tar has an entry that is not allowed in bundles")
 	}
 	e := &entry{dirBlob: dirBlob{sum: id, size: size}}
 	if len(s.blobs) > maxIndexSize/minBlobRecord {
-		return nil, damage(s.glueOffset(), "it has more blobs than its directory can have")
+		return nil, damage(s.glueOffset(), "there are more blobs than a directory can have")
 	}
 	if !e.small() {
 		if s.at != len(s.glue) {
-			return nil, damage(s.in.off, "there is something between an entry's header and its content")
+			return nil, damage(s.in.off, "data between an entry's header and its content")
 		}
 		e.frame = uint32(len(s.in.frames))
 	} else if err := s.small(e); err != nil {
@@ -297,11 +296,11 @@ func (s *Stream) next() (*entry, error) {
 	return e, nil
 }
 
-// small takes the content of a small blob out of the glue.
+// small takes the content of a small blob from the glue.
 func (s *Stream) small(e *entry) error {
 	end := s.at + int(padded(e.size))
 	if end > len(s.glue) {
-		return damage(s.glueOffset(), "the content of blob %s is cut short", e.sum.digest())
+		return damage(s.glueOffset(), "the content of blob %s is truncated", e.sum.digest())
 	}
 	e.place = place{frame: uint32(s.glueFrame()), at: uint32(s.at)}
 	e.content = bytes.Clone(s.glue[s.at : s.at+int(e.size)])
@@ -310,7 +309,7 @@ func (s *Stream) small(e *entry) error {
 	return nil
 }
 
-// document holds a blob that may be an index or manifest.
+// document keeps a blob that may be an index or manifest.
 func (s *Stream) document(ctx context.Context, e *entry) error {
 	var data []byte
 	b := s.newBlob(e)
@@ -329,28 +328,28 @@ func (s *Stream) document(ctx context.Context, e *entry) error {
 	return s.docs.arrived(e.sum, data)
 }
 
-// A StreamBlob is a blob as it comes out of a Stream.
+// A StreamBlob is a blob read from a Stream.
 type StreamBlob struct {
 	Digest digest.Digest
 	Size   int64
 
 	sum    sum
 	pieces chan *piece   // closed after the last
-	quit   chan struct{} // closed when nobody wants more
-	ended  error         // why there are no more pieces; set before pieces is closed
+	quit   chan struct{} // closed when the handler wants no more
+	ended  error         // the reason that pieces end; set before pieces is closed
 	hash   hash.Hash
 	at     int64
 	s      *Stream
 }
 
-// A piece is one frame of a blob on its way.
+// A piece is one frame of a blob in transit.
 type piece struct {
 	raw     []byte
 	content []byte
 	info    frameInfo
 	err     error
 	done    chan struct{} // closed when content or err is there
-	free    bool          // it holds no token
+	free    bool          // without a token
 }
 
 func (s *Stream) newBlob(e *entry) *StreamBlob {
@@ -360,9 +359,9 @@ func (s *Stream) newBlob(e *entry) *StreamBlob {
 	}
 }
 
-// Copy hands the content to f, a piece of at most 8 MiB after the other, each valid until f returns. The last piece is
-// handed on after the whole was checked against its digest: where that is wrong, the error matches ErrDamaged instead. An
-// error of f ends it. It can be called once.
+// Copy passes the content to f, in pieces of at most 8 MiB, each valid until f returns. The last piece follows only
+// after the whole blob matched its digest; on a mismatch, the error matches ErrDamaged instead. An error of f ends
+// Copy. It can be called once.
 func (b *StreamBlob) Copy(f func(piece []byte) error) error {
 	for p := range b.pieces {
 		err := b.take(p, f)
@@ -381,7 +380,7 @@ func (b *StreamBlob) Copy(f func(piece []byte) error) error {
 }
 
 func (b *StreamBlob) wrong(off int64) error {
-	return &DamageError{Blob: b.Digest, Offset: off, Reason: "its content has digest " + string(sum(b.hash.Sum(nil)).digest())}
+	return &DamageError{Blob: b.Digest, Offset: off, Reason: "content has digest " + string(sum(b.hash.Sum(nil)).digest())}
 }
 
 func (b *StreamBlob) take(p *piece, f func(piece []byte) error) error {
@@ -396,14 +395,14 @@ func (b *StreamBlob) take(p *piece, f func(piece []byte) error) error {
 	return f(p.content)
 }
 
-// send reads a blob's frames and hands them to b until nobody wants them any more. Its error is one of the stream.
+// send reads a blob's frames and passes them to b until the handler wants no more. Its error is one of the stream.
 func (s *Stream) send(ctx context.Context, e *entry, b *StreamBlob) (err error) {
 	defer func() { b.ended = err; close(b.pieces) }()
 	if e.small() {
 		if e.size > 0 {
 			p := &piece{content: e.content, info: s.in.frames[e.frame], done: make(chan struct{}), free: true}
 			close(p.done)
-			b.pieces <- p // there is room
+			b.pieces <- p // never blocks
 		}
 		return nil
 	}
@@ -423,13 +422,13 @@ func (s *Stream) send(ctx context.Context, e *entry, b *StreamBlob) (err error) 
 			p.content, p.err = decodeFrame(s.dec, p.raw, p.content, int64(p.info.size))
 			close(p.done)
 		}()
-		b.pieces <- p // there is room: it has as many places as there are tokens
+		b.pieces <- p // never blocks: there is a place for every token
 	}
 	s.pad = int(padded(e.size) - e.size)
 	return nil
 }
 
-// piece reads the next frame when there is memory for it.
+// piece reads the next frame when memory is available.
 func (s *Stream) piece(ctx context.Context, most int64) (*piece, error) {
 	select {
 	case s.tokens <- struct{}{}:
@@ -454,13 +453,12 @@ func (s *Stream) release(p *piece) {
 	<-s.tokens
 }
 
-// Blobs calls handle for every blob that is no index or manifest, in the order of the stream, several at a time, each in a
-// goroutine of its own. A handler need not read its blob to the end. When all have returned it reads the end of the stream
-// and compares what that says with what came.
+// Blobs calls handle for every blob that is no index or manifest, in the order of the stream, several at a time, each
+// in its own goroutine. A handler need not read its blob to the end. When all have returned, Blobs reads the end of the
+// stream and compares it with the blobs received.
 //
-// An error of handle ends it, as does the end of ctx. What is wrong with the bundle is one error for each blob or place,
-// each matching ErrDamaged, and it is all that Reader.Verify would find, but for what was not read. Blobs whose handlers
-// did not read them to the end were not checked.
+// An error of handle or the end of ctx ends it. Damage gives one error per blob or place, each matching ErrDamaged:
+// everything that Reader.Verify would find, except in blobs that their handlers did not read to the end.
 func (s *Stream) Blobs(ctx context.Context, handle func(ctx context.Context, b *StreamBlob) error) error {
 	if err := s.each(ctx, handle); err != nil {
 		return err
@@ -469,7 +467,7 @@ func (s *Stream) Blobs(ctx context.Context, handle func(ctx context.Context, b *
 	return err
 }
 
-// each hands all blobs on. What ends the stream early, but for ctx and handle, is in s.found.
+// each hands on all blobs. An early end of the stream is in s.found, unless ctx or handle caused it.
 func (s *Stream) each(ctx context.Context, handle func(ctx context.Context, b *StreamBlob) error) error {
 	defer s.cancel(nil)
 	group, inner := errgroup.WithContext(ctx)
@@ -489,7 +487,7 @@ func (s *Stream) each(ctx context.Context, handle func(ctx context.Context, b *S
 			group.Go(func() error {
 				err := handle(inner, b)
 				if err != nil {
-					s.cancel(err) // the stream may be waiting for more
+					s.cancel(err) // unblocks a stream waiting for input
 				}
 				<-slots
 				close(b.quit)
@@ -513,7 +511,7 @@ func (s *Stream) each(ctx context.Context, handle func(ctx context.Context, b *S
 	return s.note(err)
 }
 
-// note keeps damage for the report. Any other error is returned.
+// note records damage for the report. It returns any other error.
 func (s *Stream) note(err error) error {
 	var d *DamageError
 	if errors.As(err, &d) && !errors.Is(err, ErrUnsupported) {
@@ -524,10 +522,10 @@ func (s *Stream) note(err error) error {
 	return err
 }
 
-// end reads the directory, the end of the tar and the seek table, and compares them with what came before.
+// end reads the directory, the end of the tar and the seek table, and compares them with the blobs received.
 func (s *Stream) end(size int64) error {
 	if size > maxIndexSize {
-		return damage(s.glueOffset(), "its directory has %d bytes", size)
+		return damage(s.glueOffset(), "the directory has %d bytes", size)
 	}
 	data, err := s.own(size)
 	if err != nil {
@@ -545,7 +543,7 @@ func (s *Stream) end(size int64) error {
 		return err
 	}
 	if len(s.glue)-s.at != tarEnding {
-		return damage(s.glueOffset(), "the end of the tar has another length")
+		return damage(s.glueOffset(), "the end of the tar has a wrong length")
 	}
 	s.zeros(s.glue[s.at:])
 	if err := s.in.end(); err != nil {
@@ -554,12 +552,12 @@ func (s *Stream) end(size int64) error {
 	return s.compare(dir, int64(len(data)), off)
 }
 
-// compare wants the directory to be that of the blobs that came, in frames that are cut as the format says.
+// compare checks that the directory lists the received blobs, in frames cut as the format requires.
 func (s *Stream) compare(dir *directory, size, off int64) error {
 	came := slices.Clone(s.blobs)
 	slices.SortFunc(came, func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
 	if !slices.Equal(came, dir.blobs) {
-		return damage(off, "its directory is not that of the tar's entries")
+		return damage(off, "the directory does not match the tar's entries")
 	}
 	l := layout{frameSize: dir.frameSize, indexSize: s.indexSize, directorySize: size, blobs: slices.Clone(s.blobs)}
 	if err := checkFrames(&l, s.in.frames); err != nil {
@@ -567,12 +565,12 @@ func (s *Stream) compare(dir *directory, size, off int64) error {
 	}
 	l.put()
 	if !slices.Equal(l.blobs, s.blobs) {
-		return damage(off, "its blobs do not lie where the format wants them")
+		return damage(off, "the positions of the blobs deviate from the format")
 	}
 	return nil
 }
 
-// report says what was wrong, after each.
+// report returns the damage found, after each.
 func (s *Stream) report(ctx context.Context) (Report, error) {
 	came := slices.Clone(s.blobs)
 	slices.SortFunc(came, func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
@@ -588,8 +586,8 @@ func (s *Stream) report(ctx context.Context) (Report, error) {
 	return v.report()
 }
 
-// VerifyStream is Reader.Verify for a bundle that comes out of a pipe, in one pass, see Stream. The progress that is told
-// is in bytes of content; the total is known when all manifests were read.
+// VerifyStream is Reader.Verify for a bundle from a pipe, in one pass, see Stream. Progress counts bytes of content;
+// the total is known once all manifests were read.
 func VerifyStream(ctx context.Context, src io.Reader, o VerifyOptions) (Report, error) {
 	s, err := NewStream(ctx, src, o.Jobs)
 	if err == nil {

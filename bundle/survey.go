@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Contents says what one item comes to.
+// Contents are the size and platforms of one item.
 type Contents struct {
-	Size      int64    // bytes of all its blobs, as registries transfer them
-	Platforms []string // those that the bundle has of it, sorted; none where it is for no platform in particular
+	Size      int64    // bytes of all its blobs, as transferred by registries
+	Platforms []string // the item's platforms in the bundle, sorted; none for an item without a platform
 }
 
-// Survey returns the Contents of every item, in the order of Index().Items. It reads manifests only, and each once.
+// Survey returns the Contents of every item, in the order of Index().Items. It reads only manifests, each once.
 func (r *Reader) Survey(ctx context.Context) ([]Contents, error) {
 	p := prefetch{r: r, known: make(map[document][]child)}
 	if err := p.run(ctx); err != nil {
@@ -26,7 +26,7 @@ func (r *Reader) Survey(ctx context.Context) ([]Contents, error) {
 	return r.survey(ctx, p.known)
 }
 
-// survey is Survey with what need not be read any more.
+// survey is Survey with the documents already read.
 func (c *Catalog) survey(ctx context.Context, known map[document][]child) ([]Contents, error) {
 	all := make([]Contents, len(c.index.Items))
 	w := &walk{
@@ -50,7 +50,7 @@ func (c *Catalog) survey(ctx context.Context, known map[document][]child) ([]Con
 	return all, nil
 }
 
-// platforms are those of the children of the item's index that are there and were chosen, or else the item's own.
+// platforms returns the platforms of the present, selected children of the item's index, else the item's own.
 func (w *walk) platforms(it Item) ([]string, error) {
 	if p := it.Descriptor.Platform; p != nil {
 		return []string{PlatformString(p)}, nil
@@ -64,7 +64,7 @@ func (w *walk) platforms(it Item) ([]string, error) {
 		return nil, err
 	}
 	var platforms []string
-	seen := map[sum]bool{} // indexes in indexes; the walk has bounded how deep they lie
+	seen := map[sum]bool{} // the walk has bounded the depth of nested indexes
 	for open := []sum{root}; len(open) > 0; open = open[1:] {
 		if seen[open[0]] {
 			continue
@@ -85,12 +85,12 @@ func (w *walk) platforms(it Item) ([]string, error) {
 	return slices.Compact(platforms), nil
 }
 
-// A prefetch reads the indexes and manifests below the items, level by level and in each level side by side. What is
-// missing or wrong is left out: the walk that comes after it meets that again and says so.
+// A prefetch reads the indexes and manifests below the items, level by level, those of a level in parallel. Missing or
+// wrong documents are left out: the later walk reports them.
 type prefetch struct {
 	r          *Reader
 	known      map[document][]child
-	references atomic.Int64 // in known: bounds its memory
+	references atomic.Int64 // in known; bounds its memory
 }
 
 func (p *prefetch) run(ctx context.Context) error {
@@ -122,14 +122,14 @@ func (p *prefetch) run(ctx context.Context) error {
 	return nil
 }
 
-// A foundDocument is a document, where it lies and what it refers to, nil until it was read.
+// A foundDocument is a document, its position and its children, nil until it was read.
 type foundDocument struct {
 	document
 	blob     dirBlob
 	children []child
 }
 
-// place finds documents in the bundle and returns them in the order of the file, in which neighbours share a frame.
+// place finds documents in the bundle and returns them in file order, in which neighbours share a frame.
 func (p *prefetch) place(wave map[document]bool) []foundDocument {
 	found := make([]foundDocument, 0, len(wave))
 	for d := range wave {
@@ -168,15 +168,15 @@ func (p *prefetch) read(ctx context.Context, found []foundDocument) ([]foundDocu
 	return found, group.Wait()
 }
 
-// A frameReader reads small blobs and remembers the frame that the last one came out of.
+// A frameReader reads small blobs and keeps the last frame.
 type frameReader struct {
 	*Reader
-	frame   uint32 // whose content it is
+	frame   uint32 // the frame of content
 	raw     []byte
 	content []byte
 }
 
-// read returns a blob that may be an index or manifest, checked; it is valid until the next call.
+// read returns a checked blob that may be an index or manifest; it is valid until the next call.
 func (f *frameReader) read(ctx context.Context, b dirBlob) ([]byte, error) {
 	if !b.small() {
 		return f.Reader.read(ctx, b.sum, maxManifest)
@@ -190,7 +190,7 @@ func (f *frameReader) read(ctx context.Context, b dirBlob) ([]byte, error) {
 	}
 	data := f.content[b.at:][:b.size]
 	if sum(sha256.Sum256(data)) != b.sum {
-		return nil, &DamageError{Blob: b.sum.digest(), Offset: f.frames[b.frame].off, Reason: "its content has another digest"}
+		return nil, &DamageError{Blob: b.sum.digest(), Offset: f.frames[b.frame].off, Reason: "content has another digest"}
 	}
 	return data, nil
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// readHeader reads the header of the entry that b begins with: its name, its content's size, and its own length. It takes
-// only what tarHeader writes.
+// readHeader reads the header of the entry at the start of b: its name, its content's size, and its own length. It
+// accepts only headers that tarHeader writes.
 func readHeader(b []byte) (name string, size int64, length int, err error) {
-	wrong := errors.New("no entry of a bundle begins here")
+	wrong := errors.New("not the start of a bundle's tar entry")
 	if len(b) < tarBlock {
 		return "", 0, 0, wrong
 	}
@@ -30,7 +30,7 @@ func readHeader(b []byte) (name string, size int64, length int, err error) {
 		return "", 0, 0, wrong
 	}
 	if size < 0 || size > maxSize {
-		return "", 0, 0, fmt.Errorf("an entry has %d bytes", size)
+		return "", 0, 0, fmt.Errorf("a tar entry has %d bytes", size)
 	}
 	field, _, _ := bytes.Cut(last[:100], []byte{0})
 	name = string(field)

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// VerifyOptions are what Verify may be told. The zero value is fine.
+// VerifyOptions configure Verify. The zero value is valid.
 type VerifyOptions struct {
-	Jobs int // blobs checked at a time; 0 means one per processor, and no more than 8
-	// Progress, if not nil, is told how many bytes of the bundle were read, and how many there are. Calls do not overlap.
+	Jobs int // blobs checked at a time; 0 means one per processor, at most 8
+	// Progress, if not nil, receives the bytes of the bundle read so far and in total. Calls do not overlap.
 	Progress func(done, total int64)
-	// Accept, if not nil, is given the index before any content is read. Its error ends Verify.
+	// Accept, if not nil, receives the index before any content is read. Its error ends Verify.
 	Accept func(Index) error
 }
 
@@ -32,7 +32,7 @@ func (o VerifyOptions) accept(x Index) error {
 	return o.Accept(x)
 }
 
-// A Report says what Verify found.
+// A Report is the result of Verify.
 type Report struct {
 	Digest  digest.Digest // the bundle's identity
 	Size    int64         // bytes of the bundle
@@ -46,11 +46,10 @@ type Report struct {
 // maxOwners bounds how many items a DamageError lists.
 const maxOwners = 20
 
-// Verify reads the whole bundle and proves that the two ways to read it agree: every byte that `zstd -dc` yields is
-// either content of one blob of the directory, with the right digest, or what the format puts around it; that every
-// blob which the items need is there, with the size they say; and that nothing else is. The error matches ErrDamaged if
-// there is any damage; the report then names all of it. Memory is a frame and its content, so about
-// twice the frame size, per job.
+// Verify reads the whole bundle and proves that the two ways to read it agree. Every byte that `zstd -dc` yields is
+// either content of one blob of the directory, with the right digest, or framing that the format requires. Every blob
+// that the items need exists, with the right size, and there are no others. The error matches ErrDamaged if there is
+// any damage; the report lists all of it. Memory per job is a frame and its content, about twice the frame size.
 func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	if err := o.accept(r.index); err != nil {
 		return Report{}, err
@@ -77,7 +76,7 @@ func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	return v.report()
 }
 
-// A verifier collects what is wrong.
+// A verifier collects damage.
 type verifier struct {
 	r        *Reader
 	src      blobSource // of indexes and manifests
@@ -86,7 +85,7 @@ type verifier struct {
 	mu     sync.Mutex
 	done   int64
 	bad    map[sum]*DamageError
-	others []*DamageError // about the structure
+	others []*DamageError // damage to the structure
 }
 
 func (v *verifier) add(s sum, e *DamageError) {
@@ -139,7 +138,7 @@ func (v *verifier) segment(ctx context.Context, s segment) error {
 	return nil
 }
 
-// lostFrame blames a frame's damage on the small blobs in it, or on the structure if there are none.
+// lostFrame attributes a frame's damage to the small blobs in it, or to the structure if there are none.
 func (v *verifier) lostFrame(s segment, e *DamageError) {
 	blamed := false
 	for _, u := range s.units {
@@ -154,7 +153,7 @@ func (v *verifier) lostFrame(s segment, e *DamageError) {
 	}
 }
 
-// blob checks a blob that has frames of its own.
+// blob checks a blob with its own frames.
 func (v *verifier) blob(ctx context.Context, b dirBlob) error {
 	rc := v.r.stream(ctx, b, 0, true)
 	frame := int(b.frame)
@@ -171,13 +170,13 @@ func (v *verifier) blob(ctx context.Context, b dirBlob) error {
 	return nil
 }
 
-// asDamage makes any error of reading one of damage: to who verifies, a bad sector is no better than a flipped bit.
+// asDamage turns any read error into damage: for verifying, a bad sector equals a flipped bit.
 func asDamage(err error, off int64) *DamageError {
 	var e *DamageError
 	if errors.As(err, &e) {
 		return e
 	}
-	return &DamageError{Offset: off, Reason: "it cannot be read", Err: err}
+	return &DamageError{Offset: off, Reason: "cannot be read", Err: err}
 }
 
 type writerFunc func(b []byte)
@@ -203,7 +202,7 @@ func (v *verifier) glue(s segment, content []byte) {
 	}
 }
 
-// checkUnit compares a unit of a glue frame with what belongs there: header and padding byte by byte, a small blob by
+// checkUnit compares a unit of a glue frame with the expected bytes: header and padding byte by byte, a small blob by
 // its digest.
 func (r *Reader) checkUnit(u unit, content []byte) error {
 	want, err := r.layout.header(u)
@@ -213,23 +212,23 @@ func (r *Reader) checkUnit(u unit, content []byte) error {
 	have := content[u.at : u.at+u.size]
 	if !bytes.Equal(have[:len(want)], want) {
 		names := map[unitKind]string{unitLayout: layoutName, unitIndex: indexName, unitDirectory: directoryName, unitBlob: "the blob"}
-		return fmt.Errorf("the tar's entry of %s is not what its directory calls for", names[u.kind])
+		return fmt.Errorf("the tar entry of %s does not match the directory", names[u.kind])
 	}
 	rest := have[len(want):]
 	if b := r.layout.unitBlob(u); b != nil {
 		if got := sum(sha256.Sum256(rest[:b.size])); got != b.sum {
-			return fmt.Errorf("its content has digest %s", got.digest())
+			return fmt.Errorf("content has digest %s", got.digest())
 		}
 		rest = rest[b.size:]
 	}
 	if len(bytes.Trim(rest, "\x00")) > 0 {
-		return errors.New("the padding in the tar has other bytes than zeros")
+		return errors.New("the padding in the tar has bytes other than zero")
 	}
 	return nil
 }
 
-// references walks from the items, names the items of bad blobs and finds blobs that are missing, not needed, or out
-// of order. Where not all of the bundle was read it names the items only.
+// references walks from the items, names the items of bad blobs, and finds missing, unneeded and misplaced blobs. If
+// not the whole bundle was read, it only names the items.
 func (v *verifier) references(ctx context.Context, partly bool) error {
 	incomplete := partly
 	w := &walk{src: v.src}
@@ -238,7 +237,7 @@ func (v *verifier) references(ctx context.Context, partly bool) error {
 			return ctx.Err()
 		}
 		if incomplete = true; !partly {
-			v.add(s, &DamageError{Offset: -1, Reason: "it is wrong", Err: err})
+			v.add(s, &DamageError{Offset: -1, Reason: "invalid", Err: err})
 		}
 		return nil
 	}
@@ -264,7 +263,7 @@ func (v *verifier) references(ctx context.Context, partly bool) error {
 	return nil
 }
 
-// strangers finds blobs that no item needs, and an order that the format does not have.
+// strangers finds blobs that no item needs, and a wrong order.
 func (v *verifier) strangers(w *walk) {
 	for _, b := range v.r.dir.blobs {
 		if w.nodes[b.sum] == nil {
@@ -274,11 +273,11 @@ func (v *verifier) strangers(w *walk) {
 	order := w.order()
 	same := func(a, b dirBlob) bool { return a.sum == b.sum }
 	if len(order) == len(v.r.layout.blobs) && !slices.EqualFunc(order, v.r.layout.blobs, same) {
-		v.addOther(damage(0, "its blobs are not in the order that the format wants"))
+		v.addOther(damage(0, "the order of the blobs deviates from the format"))
 	}
 }
 
-// files returns what is wrong with the files of a bundle in parts and is not among the causes of other damage.
+// files returns the problems with the files of a bundle in parts that did not cause other damage.
 func (v *verifier) files(known []*DamageError) []*DamageError {
 	if v.r.parts == nil {
 		return nil

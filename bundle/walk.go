@@ -11,10 +11,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Bounds on the graph below the items: far above any real bundle, and what keeps a hostile one from taking memory or
-// time without end.
+// Bounds on the graph below the items. They are far above any real bundle, and keep a hostile one from exhausting
+// memory or time.
 const (
-	maxManifest  = 4 << 20 // bytes: what registries accept
+	maxManifest  = 4 << 20 // bytes: the limit of registries
 	maxDepth     = 8       // indexes in indexes
 	maxChildren  = 1 << 20 // references in all manifests together
 	maxVisits    = 1 << 24 // references followed, counted once per item
@@ -22,7 +22,7 @@ const (
 	dockerSchema = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// A class is what a blob is to those that refer to it; it decides the order in a bundle.
+// A class is the role of a blob for its referrers; it decides the order in a bundle.
 type class uint8
 
 const (
@@ -44,7 +44,7 @@ func classOf(mediaType string) class {
 	}
 }
 
-// A blobSource is what a walk reads manifests from; read checks the digest.
+// A blobSource provides manifests to a walk; read checks the digest.
 type blobSource interface {
 	lookup(ctx context.Context, s sum) (size int64, ok bool, err error)
 	read(ctx context.Context, s sum, max int64) ([]byte, error)
@@ -59,38 +59,38 @@ type child struct {
 	sum      sum
 	size     int64
 	class    class
-	platform string // as the index that refers to it says, or ""
+	platform string // according to the index that refers to it, or ""
 }
 
-// A document is an index or manifest, as what a reference calls it: it is read in only one of the two ways.
+// A document is an index or manifest, together with its class in the reference: it is read as that class only.
 type document struct {
 	sum   sum
 	class class
 }
 
-// A node is one blob that was reached.
+// A node is a blob reached by the walk.
 type node struct {
 	size     int64
 	class    class
 	missing  bool
 	parsed   bool
 	children []child
-	seen     int   // the last item that reached it, counted from 1, so that an item visits a blob once
-	seenAs   class // and as what
+	seen     int   // the last item that reached it, counted from 1: an item visits a blob once
+	seenAs   class // the class in that visit
 }
 
-// A walk finds every blob that items need. Problems are handed to report, which ends the walk by returning an error.
+// A walk finds every blob that items need. It passes problems to report, which ends the walk by returning an error.
 type walk struct {
 	src      blobSource
 	report   func(blob sum, item Item, err error) error
 	visit    func(blob sum, item Item) // may be nil; called once per item and blob
-	known    map[document][]child      // may be nil; what need not be read any more
+	known    map[document][]child      // may be nil; documents already read
 	nodes    map[sum]*node
 	children int
 	visits   int
 }
 
-// problems are what a walk reports: the first of each blob.
+// problems collect the first problem of each blob.
 type problems struct {
 	known map[sum]bool
 	all   []error
@@ -175,7 +175,7 @@ func absentSet(it Item) (map[sum]bool, error) {
 	return absent, nil
 }
 
-// reach looks at one reference and returns its node if the item meets it for the first time and it has children.
+// reach looks at one reference. It returns the node if the item meets it for the first time and it has children.
 func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, error) {
 	n := w.nodes[s.sum]
 	if n == nil {
@@ -219,7 +219,7 @@ func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, e
 	return n, nil
 }
 
-// refers returns what a document refers to.
+// refers returns the references of a document.
 func (w *walk) refers(ctx context.Context, d document) ([]child, error) {
 	children, ok := w.known[d]
 	if !ok {
@@ -237,7 +237,7 @@ func (w *walk) refers(ctx context.Context, d document) ([]child, error) {
 	return children, nil
 }
 
-// A reference is what a walk needs of a descriptor.
+// A reference holds the fields of a descriptor that a walk needs.
 type reference struct {
 	MediaType string        `json:"mediaType"`
 	Digest    digest.Digest `json:"digest"`
@@ -250,7 +250,7 @@ type reference struct {
 }
 
 // parseChildren returns the references of an index or a manifest. Documents that could be read as both are refused,
-// since readers would differ about what they need.
+// since readers would disagree about their needs.
 func parseChildren(data []byte, c class) ([]child, error) {
 	var doc struct {
 		Manifests []reference `json:"manifests"`
@@ -261,10 +261,10 @@ func parseChildren(data []byte, c class) ([]child, error) {
 		return nil, err
 	}
 	if c == classIndex && (doc.Config != nil || doc.Layers != nil) {
-		return nil, errors.New("it is an index with config or layers")
+		return nil, errors.New("an index with config or layers")
 	}
 	if c == classManifest && (doc.Manifests != nil || doc.Config == nil) {
-		return nil, errors.New("it is a manifest with manifests, or without config")
+		return nil, errors.New("a manifest with manifests, or without config")
 	}
 	children := make([]child, 0, len(doc.Manifests)+len(doc.Layers)+1)
 	add := func(r reference, c class) error {
@@ -300,7 +300,7 @@ func parseChildren(data []byte, c class) ([]child, error) {
 	return children, nil
 }
 
-// order returns the blobs that were reached, as they lie in a bundle: by class, then by digest.
+// order returns the blobs reached, in bundle order: by class, then by digest.
 func (w *walk) order() []dirBlob {
 	blobs := make([]dirBlob, 0, len(w.nodes))
 	for s, n := range w.nodes {

@@ -18,29 +18,30 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// WriteOptions are what Write and Create need beside content. The zero value is fine.
+// WriteOptions configure Write and Create. The zero value is valid.
 type WriteOptions struct {
-	// PartSize, if not 0, makes Create write the bundle in parts of so many bytes, the last one being what is left.
+	// PartSize, if not 0, makes Create write the bundle in parts of that many bytes; the last may be smaller.
 	PartSize int64
-	// Progress, if not nil, is told how many bytes of the bundle were written, and the most it may come to.
+	// Progress, if not nil, receives the bytes of the bundle written so far, and their maximal total.
 	Progress func(done, total int64)
 }
 
-// A Summary says what was written.
+// A Summary describes the written bundle.
 type Summary struct {
 	Digest  digest.Digest // the bundle's identity: the sha256 of its index.json
 	Size    int64         // bytes of the bundle
 	Blobs   int
 	Content int64 // bytes of all blobs, uncompressed
-	Parts   int   // files that it was written to in parts; 0 for one file
+	Parts   int   // number of parts written; 0 for one file
 }
 
 // Create writes the bundle to path: under another name in the same directory first, synced, then renamed. On an error,
-// or when ctx ends, nothing is left and what was at path before is untouched. The same Index and level give the same
-// bytes, whatever else src holds.
+// or when ctx ends, nothing is left behind and an existing file at path is untouched. The same Index and level give the
+// same bytes, whatever else src holds.
 //
-// With a PartSize the files are path.001, path.002 and so on, at most 999, and path.parts.json, which comes last: until it is
-// there, the bundle is not. Where a bundle is at path in the other form, one file or parts, nothing is written: CheckTarget.
+// With a PartSize the files are path.001, path.002 and so on, at most 999, and path.parts.json, which is written last:
+// without it there is no bundle. If a bundle in the other form, one file or parts, is at path, nothing is written: see
+// CheckTarget.
 func Create(ctx context.Context, path string, src Source, x Index, o WriteOptions) (Summary, error) {
 	if o.PartSize > 0 {
 		s, err := createParts(ctx, path, src, x, o)
@@ -61,7 +62,7 @@ func Create(ctx context.Context, path string, src Source, x Index, o WriteOption
 		err = f.Sync()
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), path) // before Close, which unlocks it: another run would sweep it away
+		err = os.Rename(f.Name(), path) // before Close, which unlocks the file: another run would remove it
 	}
 	if err != nil {
 		return Summary{}, errors.Join(describe(ctx, path, src, x, err), f.Close(), os.Remove(f.Name()))
@@ -71,8 +72,8 @@ func Create(ctx context.Context, path string, src Source, x Index, o WriteOption
 
 const tempSuffix = ".tmp"
 
-// createTemp makes a locked file next to path. What a killed process left there under such a name, or under those of
-// parts of path, goes first: it may be as large as the bundle.
+// createTemp creates a locked file next to path. It first removes temporary files of killed processes for path or its
+// parts, since they may be as large as the bundle.
 func createTemp(path string) (*os.File, error) {
 	if err := sweepTemps(path); err != nil {
 		return nil, err
@@ -80,19 +81,19 @@ func createTemp(path string) (*os.File, error) {
 	return createTempFile(path)
 }
 
-// createTempFile makes a locked file next to path, with the permissions that the umask leaves, unlike os.CreateTemp's.
+// createTempFile creates a locked file next to path, with permissions according to the umask, unlike os.CreateTemp.
 func createTempFile(path string) (*os.File, error) {
 	return createLocked(func() (*os.File, error) {
 		return os.OpenFile(tempName(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	})
 }
 
-// tempName returns a new name for what will be path.
+// tempName returns a new temporary name for path.
 func tempName(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+rand.Text()[:8]+tempSuffix)
 }
 
-// sweepTemps removes files that createTempFile made for path or its parts and that no process has locked.
+// sweepTemps removes createTempFile's files for path or its parts that no process has locked.
 func sweepTemps(path string) error {
 	prefix := "." + filepath.Base(path) + "."
 	return sweep(filepath.Dir(path), func(f fs.FileInfo) bool {
@@ -100,7 +101,7 @@ func sweepTemps(path string) error {
 	})
 }
 
-// describe says how much room is needed where the disk is full.
+// describe adds the required space to an error about a full disk.
 func describe(ctx context.Context, path string, src Source, x Index, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		if need, sizeErr := Estimate(context.WithoutCancel(ctx), src, x); sizeErr == nil {
@@ -108,13 +109,13 @@ func describe(ctx context.Context, path string, src Source, x Index, err error) 
 		}
 	}
 	if errors.Is(err, syscall.EFBIG) {
-		return fmt.Errorf("write bundle %s: the file system there takes no file that large; write the bundle in smaller parts: %w", path, err)
+		return fmt.Errorf("write bundle %s: the file is too large for the file system; write the bundle in smaller parts: %w", path, err)
 	}
 	return fmt.Errorf("write bundle %s: %w", path, err)
 }
 
-// Write writes the bundle of x to w. Every blob must be in src: the error names all that are not, as *MissingError, and a
-// damaged copy as *CacheError.
+// Write writes the bundle of x to w. Every blob must be in src. The error lists all missing blobs as *MissingError, and
+// a damaged copy as *CacheError.
 func Write(ctx context.Context, w io.Writer, src Source, x Index, o WriteOptions) (Summary, error) {
 	p, err := newPlan(ctx, src, x)
 	if err != nil {
@@ -139,7 +140,7 @@ func Estimate(ctx context.Context, src Source, x Index) (int64, error) {
 	return p.most(ctx, src)
 }
 
-// A plan is everything about a bundle but the contents of its blobs.
+// A plan is everything about a bundle except the contents of its blobs.
 type plan struct {
 	index     []byte
 	directory []byte
@@ -162,12 +163,12 @@ func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
 	p := &plan{index: index}
 	p.layout = layout{frameSize: src.encoding().frameSize, indexSize: int64(len(index)), blobs: w.order()}
 	if frames := p.layout.put(); frames > maxFrames {
-		return nil, fmt.Errorf("the bundle would have %d frames; at most %d are allowed: make several bundles", frames, maxFrames)
+		return nil, fmt.Errorf("the bundle would have %d frames; at most %d are allowed: split the content into several bundles", frames, maxFrames)
 	}
 	return p, p.addDirectory(src.encoding())
 }
 
-// addDirectory makes the directory of the layout's blobs, whose places are known.
+// addDirectory builds the directory of the layout's blobs, whose positions are known.
 func (p *plan) addDirectory(enc *encoder) (err error) {
 	byDigest := slices.SortedFunc(slices.Values(p.layout.blobs), func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
 	d := directory{encoder: enc.id, frameSize: enc.frameSize, blobs: byDigest}
@@ -176,7 +177,7 @@ func (p *plan) addDirectory(enc *encoder) (err error) {
 	return err
 }
 
-// most adds up the frames that exist, and the others as if nothing in them could be compressed.
+// most adds up the sizes of existing frames, and of the others as if incompressible.
 func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 	total, frames := int64(0), 0
 	for s := range p.layout.segments() {
@@ -197,7 +198,7 @@ func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 	return total + seekHeader + int64(frames)*seekEntry + seekFooter, nil
 }
 
-// write writes what was planned.
+// write writes the planned bundle.
 func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOptions) (Summary, error) {
 	bw := &bundleWriter{plan: p, src: src, w: bufio.NewWriterSize(w, 128<<10), buf: make([]byte, 1<<20)}
 	if o.Progress != nil {
@@ -276,7 +277,7 @@ func (w *bundleWriter) frame(content []byte) error {
 	return err
 }
 
-// blob copies the frames of a blob as they are in the source.
+// blob copies the frames of a blob unchanged from the source.
 func (w *bundleWriter) blob(ctx context.Context, b dirBlob) (err error) {
 	e, err := w.src.open(ctx, b.sum)
 	if err != nil {
@@ -284,7 +285,7 @@ func (w *bundleWriter) blob(ctx context.Context, b dirBlob) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
 	if e.blobSize() != b.size {
-		return fmt.Errorf("blob %s changed its size while the bundle was written", b.sum.digest())
+		return fmt.Errorf("the size of blob %s changed while the bundle was written", b.sum.digest())
 	}
 	if err := e.copyTo(ctx, w, w.buf); err != nil {
 		return err

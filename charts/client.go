@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// cluster gives Helm its clients from a kubeconfig in memory. It stands in for the flags of the helm command, which
-// would read the environment and keep a discovery cache in the home directory.
+// cluster provides Helm's clients from a kubeconfig in memory. It replaces the flags of the helm command, which would
+// read the environment and keep a discovery cache in the home directory.
 type cluster struct {
 	config    *rest.Config
 	loader    clientcmd.ClientConfig
@@ -25,7 +25,7 @@ type cluster struct {
 // ToRESTConfig returns a copy: Helm's callers set fields in it.
 func (c *cluster) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(c.config), nil }
 
-// ToDiscoveryClient returns a client that remembers the API groups in memory.
+// ToDiscoveryClient returns a client that caches the API groups in memory.
 func (c *cluster) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
 	return c.discovery, nil
 }
@@ -36,10 +36,10 @@ func (c *cluster) ToRESTMapper() (meta.RESTMapper, error) {
 	return restmapper.NewShortcutExpander(mapper, c.discovery, nil), nil
 }
 
-// ToRawKubeConfigLoader tells Helm the namespace.
+// ToRawKubeConfigLoader returns the loader with the namespace.
 func (c *cluster) ToRawKubeConfigLoader() clientcmd.ClientConfig { return c.loader }
 
-// newCluster makes the clients for the cluster that a kubeconfig names.
+// newCluster makes the clients for a kubeconfig's cluster.
 func newCluster(ctx context.Context, o InstallOptions) (*cluster, error) {
 	file, err := clientcmd.Load(o.Kubeconfig)
 	if err != nil {
@@ -66,7 +66,8 @@ func newCluster(ctx context.Context, o InstallOptions) (*cluster, error) {
 	return &cluster{config: config, loader: loader, discovery: memory.NewMemCacheClient(client)}, nil
 }
 
-// configuration makes what Helm's actions share. Releases are kept in Secrets, as the helm command keeps them.
+// configuration returns the common configuration of Helm's actions. Releases are kept in Secrets, as with the helm
+// command.
 func configuration(ctx context.Context, o InstallOptions) (*action.Configuration, error) {
 	c, err := newCluster(ctx, o)
 	if err != nil {
@@ -91,6 +92,6 @@ type warnings struct {
 // HandleWarningHeader logs one warning.
 func (w warnings) HandleWarningHeader(code int, _, text string) {
 	if code == 299 && text != "" { // 299 is the only code that Kubernetes uses
-		w.logger.WarnContext(w.ctx, "the API server warns", "text", text)
+		w.logger.WarnContext(w.ctx, "warning of the API server", "text", text)
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// connections are those that one call makes to the API server. Clients keep theirs for another minute and a half after the last
-// request, and where each is a session on somebody's SSH connection, of which there are few, the next call would wait for that.
+// connections are the API server connections of one call. Clients keep idle connections for another minute and a half.
+// Where each is a session on a shared SSH connection, which allows few sessions, the next call would have to wait for
+// that.
 type connections struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -18,7 +19,7 @@ type connections struct {
 	ended bool
 }
 
-// A connection is forgotten when it is closed.
+// A connection removes itself from the list when it is closed.
 type connection struct {
 	net.Conn
 	of *connections
@@ -41,7 +42,7 @@ func (c *connections) connect(ctx context.Context, network, addr string) (net.Co
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended { // what a cancelled call has left running
+	if c.ended { // still running after the call was cancelled
 		_ = conn.Close()
 		return nil, net.ErrClosed
 	}
@@ -69,14 +70,14 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// shared returns a configuration whose clients use one transport, and with that one connection: with a Dial of its own, each
-// client would get a transport of its own.
+// shared returns a configuration whose clients share one transport, and thus one connection. With a Dial of its own,
+// each client would get its own transport.
 func shared(config *rest.Config) (*rest.Config, error) {
 	transport, err := rest.TransportFor(config)
 	if err != nil {
 		return nil, err
 	}
-	one := rest.AnonymousClientConfig(config) // what says who we are is in the transport
+	one := rest.AnonymousClientConfig(config) // the credentials are in the transport
 	one.TLSClientConfig, one.Dial, one.Transport = rest.TLSClientConfig{}, nil, transport
 	return one, nil
 }

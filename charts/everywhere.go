@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// everywhere waits until the DaemonSets of a release have a ready pod on every node that o.Everywhere asks for.
+// everywhere waits until the DaemonSets of a release have a ready pod on every node selected by o.Everywhere.
 func (s state) everywhere(ctx context.Context, o InstallOptions, rel *release.Release) error {
 	client, err := s.cfg.KubernetesClientSet()
 	if err != nil {
@@ -37,9 +37,9 @@ func (s state) everywhere(ctx context.Context, o InstallOptions, rel *release.Re
 	}
 }
 
-// isEverywhere looks once. Helm takes a DaemonSet for ready that lacks as many pods as may be away during an update, of which
-// there is one unless the chart says otherwise
-// (https://github.com/helm/helm/blob/v3.19.2/pkg/kube/ready.go, daemonSetReady).
+// isEverywhere checks once. Helm considers a DaemonSet ready although as many pods are missing as may be unavailable
+// during an update: one, unless the chart overrides it (https://github.com/helm/helm/blob/v3.19.2/pkg/kube/ready.go,
+// daemonSetReady).
 func isEverywhere(ctx context.Context, client kubernetes.Interface, o InstallOptions, rel *release.Release) error {
 	all := slices.DeleteFunc(workloads(rel.Manifest, o.Namespace), func(w workload) bool { return w.kind != "DaemonSet" })
 	if len(all) == 0 {
@@ -83,10 +83,11 @@ func isEverywhere(ctx context.Context, client kubernetes.Interface, o InstallOpt
 	if len(lacking) > named {
 		more = fmt.Sprintf(" and %d more", len(lacking)-named)
 	}
-	return fmt.Errorf("not ready, and needed on every node: %s%s", strings.Join(lacking[:min(named, len(lacking))], ", "), more)
+	return fmt.Errorf("not ready, but required on every node: %s%s", strings.Join(lacking[:min(named, len(lacking))], ", "), more)
 }
 
-// answers tells whether a node's kubelet reports. Without a pod network a node is not ready; one that is lost is unknown.
+// answers reports whether a node's kubelet posts its status. Without a pod network a node is not ready; a lost node is
+// unknown.
 func answers(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status != corev1.ConditionUnknown

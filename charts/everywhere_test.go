@@ -40,7 +40,7 @@ spec: {selector: {matchLabels: {app: operator}}}
 		},
 		"one of two is not, which Helm takes for ready": {
 			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "False"}, ready: map[string]bool{"n1": true, "n2": false},
-			want: "not ready, and needed on every node: kube-flannel/flannel-n2 on n2",
+			want: "not ready, but required on every node: kube-flannel/flannel-n2 on n2",
 		},
 		"that of a node that is lost is not waited for": {
 			nodes: map[string]corev1.ConditionStatus{"n1": "True", "n2": "Unknown"}, ready: map[string]bool{"n1": true, "n2": false},

@@ -23,19 +23,19 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A FailedError says why a release did not become what it shall be, and what was done about it.
+// A FailedError explains why a release failed, and what was rolled back.
 type FailedError struct {
-	// Release is its namespace and name, Chart the name and version of what could not be installed.
+	// Release is namespace and name of the release. Chart is name and version of the chart that failed.
 	Release, Chart string
 	Err            error
-	// Undone says what became of the release.
+	// Undone is the resulting state of the release.
 	Undone string
-	// Pods describes the release's pods that are not ready, with what their containers, events and logs said last. It comes
-	// from whatever runs in them.
+	// Pods describes the release's pods that are not ready, with the latest from their containers, events and logs. The
+	// text comes from the programs in the pods.
 	Pods []string
 }
 
-// Error has the reason, the pods, and what became of the release.
+// Error returns the reason, the pods, and the resulting state of the release.
 func (e *FailedError) Error() string {
 	text := fmt.Sprintf("install chart %s as %s: %v", e.Chart, e.Release, e.Err)
 	for _, p := range e.Pods {
@@ -50,7 +50,7 @@ func (e *FailedError) Error() string {
 // Unwrap returns the reason.
 func (e *FailedError) Unwrap() error { return e.Err }
 
-// Bounds of what is said about a release that failed.
+// Bounds on the report about a failed release.
 const (
 	diagnosis   = 30 * time.Second
 	mostPods    = 3
@@ -61,28 +61,28 @@ const (
 	maxWorkload = 50
 )
 
-// failed looks at what the failed revision has made, undoes it where that is wanted, and says all of it. A run that was
-// stopped leaves everything as it is: the next one goes on from there.
+// failed examines the objects of the failed revision, rolls back if wanted, and reports all of it. An interrupted run
+// leaves everything in place: the next run resumes there.
 func (s state) failed(ctx context.Context, c *Chart, o InstallOptions, rel *release.Release, reason error) error {
 	e := &FailedError{Release: o.Namespace + "/" + o.Release, Chart: c.Name() + " " + c.Version(), Err: reason}
 	if ctx.Err() != nil {
-		e.Undone = "the run was stopped; the next one goes on from here"
+		e.Undone = "the run was interrupted; the next run resumes here"
 		return e
 	}
 	e.Pods = s.describe(ctx, o, rel)
 	if !o.Rollback {
-		e.Undone = "what it has made stays, to be looked at"
+		e.Undone = "its objects were kept for examination"
 		return e
 	}
 	done, err := s.undo(o)
 	e.Undone = done
 	if err != nil {
-		e.Undone = "and it could not be rolled back: " + err.Error()
+		e.Undone = "and the rollback failed: " + err.Error()
 	}
 	return e
 }
 
-// undo goes back to the revision that was in force before, or to no release.
+// undo returns to the previous revision, or to no release.
 func (s state) undo(o InstallOptions) (string, error) {
 	last, err := s.cfg.Releases.Last(o.Release)
 	if errors.Is(err, driver.ErrReleaseNotFound) {
@@ -99,7 +99,7 @@ func (s state) undo(o InstallOptions) (string, error) {
 		if _, err := uninstall.Run(o.Release); err != nil {
 			return "", err
 		}
-		return "there was no release before: what it had made was removed again, but for volumes and custom resource definitions", nil
+		return "there was no release before: its objects were removed again, except volumes and custom resource definitions", nil
 	case err != nil:
 		return "", err
 	case before.Version == last.Version:
@@ -112,7 +112,7 @@ func (s state) undo(o InstallOptions) (string, error) {
 	if err := rollback.Run(o.Release); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("it was rolled back to revision %d (%s), which is ready again", before.Version, chartOf(before)), nil
+	return fmt.Sprintf("rolled back to revision %d (%s), which is ready again", before.Version, chartOf(before)), nil
 }
 
 func chartOf(r *release.Release) string {
@@ -122,8 +122,8 @@ func chartOf(r *release.Release) string {
 	return r.Chart.Metadata.Name + " " + r.Chart.Metadata.Version
 }
 
-// describe says what the pods of a release that are not ready are up to. That it cannot find out is no reason to keep silent
-// about the failure itself.
+// describe describes the pods of a release that are not ready. Errors are ignored: the failure itself must still be
+// reported.
 func (s state) describe(ctx context.Context, o InstallOptions, rel *release.Release) []string {
 	if rel == nil {
 		return nil
@@ -139,8 +139,8 @@ func (s state) describe(ctx context.Context, o InstallOptions, rel *release.Rele
 	return notReady(ctx, client, workloads(strings.Join(manifests, "\n---\n"), o.Namespace))
 }
 
-// NotReady describes the pods of the workloads in YAML that are not ready, as FailedError does. Kubeconfig, Dial, Namespace and
-// Logger of the options say where; what cannot be found out is left out.
+// NotReady describes the pods of the workloads in YAML that are not ready, like FailedError. It uses Kubeconfig, Dial,
+// Namespace and Logger of the options, and ignores errors.
 func NotReady(ctx context.Context, o InstallOptions, manifests string) []string {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -179,10 +179,10 @@ func notReady(ctx context.Context, client kubernetes.Interface, from []workload)
 	return list
 }
 
-// A workload is what makes pods.
+// A workload is an object that creates pods.
 type workload struct{ kind, namespace, name, selector string }
 
-// workloads finds in rendered YAML how the pods are labelled that it will make.
+// workloads returns the workloads in rendered YAML with the selectors of their pods.
 func workloads(manifest, namespace string) []workload {
 	var list []workload
 	docs := releaseutil.SplitManifests(manifest)
@@ -202,7 +202,7 @@ func workloads(manifest, namespace string) []workload {
 			} `json:"spec"`
 		}
 		if err := yaml.Unmarshal([]byte(docs[name]), &object); err != nil {
-			continue // Helm has said so
+			continue // Helm has reported it
 		}
 		match := object.Spec.Selector.MatchLabels
 		switch object.Kind {
@@ -223,7 +223,7 @@ func workloads(manifest, namespace string) []workload {
 	return list
 }
 
-// settled tells whether nothing is wrong with a pod: it is ready, has done its work, or is going.
+// settled reports whether a pod needs no attention: it is ready, has completed, or is terminating.
 func settled(p *corev1.Pod) bool {
 	if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded {
 		return true
@@ -241,7 +241,8 @@ func eventsOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) [
 	return found.Items
 }
 
-// logOf returns the end of the log of the pod's first container that is not ready, of its last life if it is between two.
+// logOf returns the end of the log of the pod's first unready container. If the container is between two restarts, it
+// is the log before the restart.
 func logOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if c.Ready || c.State.Terminated != nil && c.State.Terminated.ExitCode == 0 {
@@ -255,7 +256,7 @@ func logOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) stri
 			return ""
 		}
 		data, err := io.ReadAll(io.LimitReader(log, mostOfALog))
-		_ = log.Close() // it was only read
+		_ = log.Close() // only read
 		if err != nil {
 			return ""
 		}
@@ -264,7 +265,7 @@ func logOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) stri
 	return ""
 }
 
-// describePod is a paragraph about a pod that is not ready.
+// describePod returns a paragraph about a pod that is not ready.
 func describePod(p *corev1.Pod, events []corev1.Event, log string) string {
 	lines := []string{fmt.Sprintf("pod %s/%s is not ready: %s", p.Namespace, p.Name, whyNot(p))}
 	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
@@ -279,7 +280,7 @@ func describePod(p *corev1.Pod, events []corev1.Event, log string) string {
 	return strings.Join(lines, "\n")
 }
 
-// whyNot says why a pod is not ready in the words of what holds it up.
+// whyNot returns the cluster's own reason that a pod is not ready.
 func whyNot(p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		switch {
@@ -297,7 +298,7 @@ func whyNot(p *corev1.Pod) string {
 	return string(p.Status.Phase)
 }
 
-// oneLine makes text of a pod's fit for a line of a report.
+// oneLine makes a pod's text fit a line of a report.
 func oneLine(s string) string {
 	return plain.Clip(plain.Line(strings.TrimRight(strings.TrimSpace(s), ": ")), mostOfLine)
 }

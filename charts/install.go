@@ -24,41 +24,40 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// MarkLabel is the label of a release record that says which chart and values made it, and that this package did. Helm keeps it
-// beside its own.
+// MarkLabel is the label of a release record with the hash of chart and values. Its presence shows that this package
+// installed the release. Helm keeps it beside its own labels.
 const MarkLabel = "kkbundle.io/content"
 
-// keepRevisions is how many revisions of a release stay in the cluster; as many as the helm command keeps.
+// keepRevisions is the number of revisions kept of a release, the default of the helm command.
 const keepRevisions = 10
 
-// InstallOptions says where a chart goes and with what.
+// InstallOptions configure the installation of a chart.
 type InstallOptions struct {
-	// Kubeconfig is the content of a kubeconfig file; nothing is read from the environment or the home directory.
+	// Kubeconfig is the content of a kubeconfig file. Nothing is read from the environment or the home directory.
 	Kubeconfig []byte
 	// Dial, if set, makes every connection to the API server.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Namespace is made if it is missing. NamespaceLabels are set on it in either case; others are left alone.
+	// Namespace is created if missing. NamespaceLabels are set in either case; other labels stay.
 	Namespace       string
 	NamespaceLabels map[string]string
 	// Release is the name of the release.
 	Release string
-	// Values go over the chart's own. They are not changed.
+	// Values override the chart's own. They are not modified.
 	Values map[string]any
-	// Wait is how long the release may take to be ready; 0 means not to wait for that.
+	// Wait is the time limit for the release to become ready; 0 means no waiting.
 	Wait time.Duration
-	// Everywhere, if set, says on which nodes the pods of DaemonSets have to be ready before the release is; nodes whose kubelet
-	// does not report are left out. Where it is nil, one pod of each may be missing, as Helm sees it.
+	// Everywhere, if set, selects the nodes on which DaemonSet pods must be ready before the release counts as ready.
+	// Nodes whose kubelet does not report are ignored. If nil, one pod of each DaemonSet may be missing, as with Helm.
 	Everywhere func(node string) bool
-	// Rollback takes back what failed: the release goes to the revision that was in force before, or away.
+	// Rollback undoes a failed installation: the release returns to its previous revision, or is removed.
 	Rollback bool
-	// Logger gets what Helm says about its work, at debug level; nil discards it.
+	// Logger receives Helm's messages at debug level; nil discards them.
 	Logger *slog.Logger
 }
 
-// Install makes the release be this chart with these values: it installs it, upgrades it, or, where the release was
-// already made from the same content and is deployed, leaves it alone and returns false. A release that an
-// interrupted run left pending is taken over. It returns when the release is ready, or with the reason why it is not, a
-// *FailedError.
+// Install makes the release match this chart and these values. It installs or upgrades the release. If the same content
+// is already deployed, it changes nothing and returns false. A release left pending by an interrupted run is taken
+// over. Install returns when the release is ready, or with the reason that it is not, a *FailedError.
 func Install(ctx context.Context, c *Chart, o InstallOptions) (changed bool, err error) {
 	o, end := ofOneCall(o)
 	defer end()
@@ -85,7 +84,7 @@ func Install(ctx context.Context, c *Chart, o InstallOptions) (changed bool, err
 	return changed, nil
 }
 
-// Installed tells whether Install would find nothing to do. It changes nothing.
+// Installed reports whether Install would change nothing. It makes no changes itself.
 func Installed(ctx context.Context, c *Chart, o InstallOptions) (bool, error) {
 	o, end := ofOneCall(o)
 	defer end()
@@ -100,7 +99,7 @@ func Installed(ctx context.Context, c *Chart, o InstallOptions) (bool, error) {
 	return isEverywhere(ctx, client, o, r.last) == nil, nil
 }
 
-// A state is a release as it is, and the mark of what it shall be.
+// A state is the current release and the mark of the wanted content.
 type state struct {
 	cfg  *action.Configuration
 	last *release.Release // the newest revision; nil if there is none
@@ -126,12 +125,12 @@ func lookUp(ctx context.Context, c *Chart, o InstallOptions) (state, error) {
 	return state{cfg: cfg, last: last, mark: mark}, nil
 }
 
-// isDeployed tells whether the newest revision is in force and was made from the same content.
+// isDeployed reports whether the newest revision is deployed and has the same content.
 func (s state) isDeployed() bool {
 	return s.last != nil && s.last.Info.Status == release.StatusDeployed && s.last.Labels[MarkLabel] == s.mark
 }
 
-// apply installs or upgrades, whichever the newest revision asks for.
+// apply installs or upgrades, depending on the newest revision.
 func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.Release, error) {
 	values := copyValues(o.Values)
 	labels := map[string]string{MarkLabel: s.mark}
@@ -152,16 +151,16 @@ func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.
 	return upgrade.RunWithContext(ctx, o.Release, c.helm, values)
 }
 
-// timeout bounds each of Helm's waits; a chart's hooks are waited for even if its pods are not.
+// timeout bounds each of Helm's waits. Hooks are awaited even if pods are not.
 func timeout(o InstallOptions) time.Duration {
-	const hooks = 5 * time.Minute // as the helm command
+	const hooks = 5 * time.Minute // the helm command's default
 	if o.Wait > 0 {
 		return o.Wait
 	}
 	return hooks
 }
 
-// releasePending marks a revision failed that a killed run left pending: Helm refuses to touch a pending release, and
+// releasePending marks a pending revision of an interrupted run as failed: Helm refuses to touch a pending release, but
 // continues from a failed one.
 func releasePending(cfg *action.Configuration, last *release.Release) error {
 	if !last.Info.Status.IsPending() {
@@ -169,12 +168,12 @@ func releasePending(cfg *action.Configuration, last *release.Release) error {
 	}
 	last.SetStatus(release.StatusFailed, "interrupted")
 	if err := cfg.Releases.Update(last); err != nil {
-		return fmt.Errorf("take over revision %d, which an interrupted run left pending: %w", last.Version, err)
+		return fmt.Errorf("take over revision %d, left pending by an interrupted run: %w", last.Version, err)
 	}
 	return nil
 }
 
-// ensureNamespace makes the namespace or adds the labels that it lacks.
+// ensureNamespace creates the namespace or adds missing labels.
 func ensureNamespace(ctx context.Context, cfg *action.Configuration, o InstallOptions) error {
 	client, err := cfg.KubernetesClientSet()
 	if err != nil {
@@ -215,7 +214,7 @@ func labelNamespace(ctx context.Context, client kubernetes.Interface, o InstallO
 	return err
 }
 
-// contentMark identifies a chart's files and the values it gets. It is short enough for a label.
+// contentMark returns a hash of a chart's files and values. It is short enough for a label.
 func contentMark(c *chart.Chart, values map[string]any) (string, error) {
 	given, err := json.Marshal(values) // sorts keys
 	if err != nil {
@@ -232,7 +231,7 @@ func contentMark(c *chart.Chart, values map[string]any) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil))[:40], nil
 }
 
-// copyValues copies the maps of values, because Helm writes into those it is given.
+// copyValues copies the maps of values, because Helm writes into its arguments.
 func copyValues(values map[string]any) map[string]any {
 	out := make(map[string]any, len(values))
 	for k, v := range values {

@@ -23,8 +23,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// Limits on what a chart archive may hold. Helm bounds one archive and one file, but unpacks archives inside archives
-// each with a fresh allowance, so a few kilobytes could become gigabytes; here one allowance covers all levels.
+// Limits on the content of a chart archive. Helm bounds one archive and one file, but gives each nested archive a fresh
+// allowance, so a few kilobytes could become gigabytes. Here one allowance covers all levels.
 const (
 	maxArchive  = 32 << 20  // compressed bytes of the outermost archive
 	maxUnpacked = 100 << 20 // bytes of all files of all levels: Helm's own limit for one archive
@@ -34,16 +34,16 @@ const (
 	maxNesting  = 8         // charts inside charts
 )
 
-// ErrTooLarge says that a chart is larger or nested deeper than any chart that Helm would load.
+// ErrTooLarge means a chart is larger or nested deeper than Helm allows.
 var ErrTooLarge = errors.New("chart is larger than allowed")
 
-// A Chart is a loaded and validated Helm chart with all its subcharts. It may be read by several goroutines.
+// A Chart is a loaded and validated Helm chart with all its subcharts. It is safe for concurrent reading.
 type Chart struct {
 	helm *chart.Chart
 }
 
-// Load reads a packaged chart (.tgz). The bytes may come from anywhere: at most 32 MiB are read, archives inside the
-// archive included it may unpack to at most 100 MiB, and every dependency that Chart.yaml names must be inside.
+// Load reads a packaged chart (.tgz). The input is untrusted: at most 32 MiB are read, and with nested archives it may
+// unpack to at most 100 MiB. Every dependency named in Chart.yaml must be inside.
 func Load(r io.Reader) (*Chart, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxArchive+1))
 	if err != nil {
@@ -63,8 +63,8 @@ func Load(r io.Reader) (*Chart, error) {
 	return checked(c)
 }
 
-// LoadDir reads a chart directory as Helm does: .helmignore is obeyed, symbolic links are followed. Every dependency
-// that Chart.yaml names must lie in its charts directory.
+// LoadDir reads a chart directory like Helm: it obeys .helmignore and follows symbolic links. Every dependency named in
+// Chart.yaml must be in the charts directory.
 func LoadDir(dir string) (*Chart, error) {
 	if _, err := os.Stat(filepath.Join(dir, "Chart.yaml")); err != nil {
 		return nil, fmt.Errorf("load chart %s: not a chart directory: %w", dir, err)
@@ -96,9 +96,9 @@ func (c *Chart) Name() string { return c.helm.Name() }
 // Version is the chart's version from Chart.yaml, a semantic version.
 func (c *Chart) Version() string { return c.helm.Metadata.Version }
 
-// CRDs are the custom resource definitions in the chart's crds directory as YAML, empty if there are none. Those of subcharts are
-// left out: values decide whether a subchart is there. Helm makes what is missing when it installs a release, and never
-// changes one.
+// CRDs returns the custom resource definitions in the chart's crds directory as YAML, or nothing. Those of subcharts
+// are left out, since values decide whether a subchart is enabled. Helm creates missing CRDs when it installs a
+// release, and never changes existing ones.
 func (c *Chart) CRDs() []byte {
 	var b bytes.Buffer
 	for _, crd := range c.helm.CRDObjects() {
@@ -112,7 +112,7 @@ func (c *Chart) CRDs() []byte {
 	return b.Bytes()
 }
 
-// Config is Chart.yaml's metadata as JSON: byte for byte the config blob that Helm pushes with this chart.
+// Config returns Chart.yaml's metadata as JSON: byte for byte the config blob that Helm pushes with this chart.
 func (c *Chart) Config() ([]byte, error) {
 	data, err := json.Marshal(c.helm.Metadata)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *Chart) Annotations() map[string]string {
 			}
 		}
 	}
-	delete(out, ocispec.AnnotationTitle) // these two always say what Chart.yaml says
+	delete(out, ocispec.AnnotationTitle) // these two always come from Chart.yaml
 	delete(out, ocispec.AnnotationVersion)
 	set(ocispec.AnnotationTitle, meta.Name)
 	set(ocispec.AnnotationVersion, meta.Version)
@@ -160,8 +160,8 @@ func authors(maintainers []*chart.Maintainer) string {
 	return strings.Join(names, ", ")
 }
 
-// Archive writes the chart as a .tgz whose bytes depend on the chart's files alone: sorted, mode 0644, no times, stored
-// rather than compressed, because the output of a compressor may change from one Go release to the next.
+// Archive writes the chart as a .tgz whose bytes depend only on the chart's files: sorted, mode 0644, without times.
+// The content is stored, not compressed, because compressor output may change between Go releases.
 func (c *Chart) Archive(w io.Writer) error {
 	zw, err := gzip.NewWriterLevel(w, gzip.NoCompression)
 	if err != nil {
@@ -184,7 +184,7 @@ func (c *Chart) Archive(w io.Writer) error {
 	return nil
 }
 
-// sortedFiles puts Chart.yaml first, as Helm does, so that tools which only want the metadata can stop early.
+// sortedFiles puts Chart.yaml first, like Helm, so that tools can stop after the metadata.
 func sortedFiles(raw []*chart.File) []*chart.File {
 	files := slices.Clone(raw)
 	slices.SortFunc(files, func(a, b *chart.File) int {
@@ -203,14 +203,14 @@ func boolOrder(b bool) int {
 	return 0
 }
 
-// An allowance is what a chart archive, with the archives inside it, may still unpack to.
+// An allowance is the remaining unpacked size of a chart archive, including nested archives.
 type allowance struct {
 	bytes   int64
 	entries int
 }
 
-// archive walks a chart archive without keeping it. It reports only what exceeds the allowance; everything else that
-// may be wrong with an archive is Helm's to report.
+// archive walks a chart archive without keeping it. It reports only an exceeded allowance; Helm reports everything
+// else.
 func (a *allowance) archive(data []byte, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("%w: charts are nested more than %d deep", ErrTooLarge, maxNesting)
@@ -222,7 +222,7 @@ func (a *allowance) archive(data []byte, depth int) error {
 		}
 		return nil
 	}
-	// What lies between the files counts too: padding and extended headers can be as large as one likes.
+	// Bytes between the files count too: padding and extended headers can be arbitrarily large.
 	raw := &io.LimitedReader{R: zr, N: a.bytes + 1}
 	tr := tar.NewReader(raw)
 	for {
@@ -230,7 +230,7 @@ func (a *allowance) archive(data []byte, depth int) error {
 		h, err := tr.Next()
 		a.bytes -= before - raw.N
 		if a.bytes < 0 || raw.N <= 0 {
-			return fmt.Errorf("%w: it unpacks to more than %d bytes", ErrTooLarge, maxUnpacked)
+			return fmt.Errorf("%w: more than %d bytes unpacked", ErrTooLarge, maxUnpacked)
 		}
 		if err != nil {
 			return nil
@@ -244,12 +244,12 @@ func (a *allowance) archive(data []byte, depth int) error {
 
 func (a *allowance) entry(tr *tar.Reader, h *tar.Header, depth int) error {
 	a.entries--
-	a.bytes -= h.Size // the size it claims: sparse files unpack to far more than lies in the archive
+	a.bytes -= h.Size // the declared size: sparse files unpack to far more than the archive holds
 	switch {
 	case a.entries < 0:
-		return fmt.Errorf("%w: it has more than %d files", ErrTooLarge, maxEntries)
+		return fmt.Errorf("%w: more than %d files", ErrTooLarge, maxEntries)
 	case a.bytes < 0:
-		return fmt.Errorf("%w: it unpacks to more than %d bytes", ErrTooLarge, maxUnpacked)
+		return fmt.Errorf("%w: more than %d bytes unpacked", ErrTooLarge, maxUnpacked)
 	case h.Size > maxFile:
 		return fmt.Errorf("%w: %q has more than %d bytes", ErrTooLarge, plain.Clip(h.Name, 100), maxFile)
 	case len(h.Name) > maxName || strings.Count(h.Name, "charts/") > maxNesting:
@@ -259,7 +259,7 @@ func (a *allowance) entry(tr *tar.Reader, h *tar.Header, depth int) error {
 	}
 	inner, err := io.ReadAll(io.LimitReader(tr, maxFile+1))
 	if err != nil {
-		return nil // a damaged archive: Helm says so
+		return nil // Helm reports a damaged archive
 	}
 	return a.archive(inner, depth+1)
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// nowhere is a client for a cluster in which there is nothing. Helm calls no other methods than these.
+// nowhere is a client for an empty cluster. Helm calls no other methods.
 type nowhere struct {
 	dynamic.NamespaceableResourceInterface
 }

@@ -22,40 +22,40 @@ import (
 // (https://artifacthub.io/docs/topics/annotations/helm/).
 const imagesAnnotation = "artifacthub.io/images"
 
-// RenderOptions say for what a chart is rendered.
+// RenderOptions configure the rendering of a chart.
 type RenderOptions struct {
 	Release, Namespace string
-	// Values go over the chart's own.
+	// Values override the chart's own.
 	Values map[string]any
 	// KubeVersion is the cluster's version, vMAJOR.MINOR.PATCH.
 	KubeVersion string
-	// APIVersions are there besides those of Kubernetes and of the chart's own CRDs.
+	// APIVersions are available in addition to those of Kubernetes and of the chart's own CRDs.
 	APIVersions []string
-	// MaxOutput bounds the bytes of all rendered files together.
+	// MaxOutput bounds the total bytes of all rendered files.
 	MaxOutput int64
 }
 
-// A Rendering is what Helm would send to a cluster.
+// A Rendering is the YAML that Helm would send to a cluster.
 type Rendering struct {
 	Name, Version string
-	// Files are the rendered templates of the chart and its enabled subcharts, hooks included, by name and sorted: empty
-	// ones and NOTES.txt are left out.
+	// Files are the rendered templates of the chart and its enabled subcharts, including hooks, sorted by name. Empty
+	// files and NOTES.txt are left out.
 	Files []RenderedFile
 	// Annotations are the values of artifacthub.io/images in each Chart.yaml that has it.
 	Annotations []RenderedFile
-	// Lookups are the kinds of object that templates asked a cluster for, "apps/v1 Deployment", sorted. They were told that
-	// there is none.
+	// Lookups are the kinds of objects that templates looked up in a cluster, "apps/v1 Deployment", sorted. The lookups
+	// found nothing.
 	Lookups []string
 }
 
-// A RenderedFile is text with the path of the file in the chart that it came from.
+// A RenderedFile is text with its file's path in the chart.
 type RenderedFile struct{ Name, Content string }
 
-// Render reads a packaged chart and renders it the way an install would, with conditions, tags and imported values of
-// subcharts, without asking a cluster or a network for anything.
+// Render reads a packaged chart and renders it as for an installation, with conditions, tags and imported values of
+// subcharts, but without access to a cluster or network.
 //
-// A template can loop without an end and nothing can stop it from within the process: charts from elsewhere are rendered in
-// a process that can be killed. Helm itself bounds the nesting of includes.
+// A template can loop for ever and cannot be stopped within the process: render foreign charts in a process that can be
+// killed. Helm itself bounds the nesting of includes.
 func Render(archive io.Reader, o RenderOptions) (*Rendering, error) {
 	loaded, err := Load(archive)
 	if err != nil {
@@ -71,10 +71,10 @@ func Render(archive io.Reader, o RenderOptions) (*Rendering, error) {
 		return nil, err
 	}
 	if want := c.Metadata.KubeVersion; want != "" && !chartutil.IsCompatibleRange(want, caps.KubeVersion.String()) {
-		return nil, fmt.Errorf("the chart is for Kubernetes %s and not for %s", want, caps.KubeVersion.String())
+		return nil, fmt.Errorf("the chart requires Kubernetes %s, not %s", want, caps.KubeVersion.String())
 	}
 	release := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
-	// Schemas are not looked at: they may refer to addresses, which would be asked.
+	// Schemas are not checked: they may refer to addresses, which would be fetched.
 	all, err := chartutil.ToRenderValuesWithSchemaValidation(c, values, release, caps, true)
 	if err != nil {
 		return nil, fmt.Errorf("values: %w", err)
@@ -89,7 +89,7 @@ func Render(archive io.Reader, o RenderOptions) (*Rendering, error) {
 	return r, r.take(files, o.MaxOutput)
 }
 
-// take keeps what is sent to a cluster.
+// take keeps the files that would be sent to a cluster.
 func (r *Rendering) take(files map[string]string, most int64) error {
 	var total int64
 	for name, content := range files {
@@ -97,7 +97,7 @@ func (r *Rendering) take(files map[string]string, most int64) error {
 			continue
 		}
 		if total += int64(len(content)); total > most {
-			return fmt.Errorf("%w: it renders to more than %d bytes", ErrTooLarge, most)
+			return fmt.Errorf("%w: more than %d bytes rendered", ErrTooLarge, most)
 		}
 		r.Files = append(r.Files, RenderedFile{name, content})
 	}
@@ -116,7 +116,7 @@ func annotations(c *chart.Chart) []RenderedFile {
 	return list
 }
 
-// capabilities are Helm's own for the version, with what the chart's CRDs bring: Helm installs those first.
+// capabilities returns Helm's own for the version, plus the chart's CRDs, which Helm installs first.
 func capabilities(c *chart.Chart, o RenderOptions) (*chartutil.Capabilities, error) {
 	caps := chartutil.DefaultCapabilities.Copy()
 	version, err := chartutil.ParseKubeVersion(o.KubeVersion)
@@ -131,7 +131,7 @@ func capabilities(c *chart.Chart, o RenderOptions) (*chartutil.Capabilities, err
 	return caps, nil
 }
 
-// crdVersions returns the API versions that a file of CRDs defines. What is no CRD is Helm's to report.
+// crdVersions returns the API versions that a file of CRDs defines. Helm reports anything that is not a CRD.
 func crdVersions(data []byte) []string {
 	var versions []string
 	for doc := range strings.SplitSeq("\n"+string(data), "\n---") {
@@ -153,12 +153,12 @@ func crdVersions(data []byte) []string {
 	return versions
 }
 
-// lookups answers the template function lookup: there is no cluster, so nothing is in it. It records what was asked for.
+// lookups implements the template function lookup for an empty cluster, and records the kinds looked up.
 type lookups map[string]bool
 
 // GetClientFor implements Helm's engine.ClientProvider.
 func (l lookups) GetClientFor(apiVersion, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
-	const most = 100 // names of kinds are the template's to make up
+	const most = 100 // bounded, since templates can invent names of kinds
 	if len(l) < most {
 		l[plain.Clip(apiVersion+" "+kind, 100)] = true
 	}

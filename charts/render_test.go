@@ -112,7 +112,7 @@ func TestRenderIsRefused(t *testing.T) {
 		o     RenderOptions
 		want  string
 	}{
-		"another Kubernetes": {renderFiles(), RenderOptions{KubeVersion: "v1.20.0"}, "for Kubernetes >=1.30.0 and not for v1.20.0"},
+		"another Kubernetes": {renderFiles(), RenderOptions{KubeVersion: "v1.20.0"}, "requires Kubernetes >=1.30.0, not v1.20.0"},
 		"no Kubernetes":      {renderFiles(), RenderOptions{KubeVersion: "new"}, `kubernetes version "new"`},
 		"a missing value":    {chart(`{{ required "name an image" .Values.image }}`), RenderOptions{}, "x/templates/x.yaml:1:3): name an image"},
 		"a failure":          {chart(`{{ fail "no" }}`), RenderOptions{}, "x/templates/x.yaml:1:3): no"},

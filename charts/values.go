@@ -7,13 +7,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A ValuesFile is a values file with the name that errors call it by.
+// A ValuesFile is a values file with its name for errors.
 type ValuesFile struct {
 	Name string
 	Data []byte
 }
 
-// ReadValues merges values files as Helm does with -f: mappings are merged, anything else is replaced, later files win.
+// ReadValues merges values files like Helm's -f: mappings are merged, anything else is replaced, later files win.
 func ReadValues(files ...ValuesFile) (map[string]any, error) {
 	values := map[string]any{}
 	for _, f := range files {
@@ -26,7 +26,7 @@ func ReadValues(files ...ValuesFile) (map[string]any, error) {
 	return values, nil
 }
 
-// MergeValues lays values over others as ReadValues does, without changing either.
+// MergeValues merges over into base like ReadValues, without changing either.
 func MergeValues(base, over map[string]any) map[string]any { return mergedValues(base, over) }
 
 func mergedValues(base, over map[string]any) map[string]any {

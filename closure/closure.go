@@ -1,11 +1,11 @@
-// Package closure proves that nothing is missing: that everything which an installation, and what it installs, will ask
-// for is among the items of a lock or of a bundle, for every platform. It says who needs what.
+// Package closure proves completeness: everything that an installation, and the installed programs, will request is
+// among the items of a lock or of a bundle, for every platform. It names the users of each item.
 //
-// Of a cluster (OfCluster) it knows what the tasks declare, what kubeadm and containerd pull by the configuration that
-// they are given, and the charts and files that the cluster file names. What charts and Kubernetes YAML refer to, rendered
-// as they will be installed, is found by package discover (OfImages). Check compares that with what is there.
+// For a cluster (OfCluster) it covers the needs that tasks declare, the images that kubeadm and containerd pull by
+// their configuration, and the charts and files named in the cluster file. Package discover finds the references in
+// charts, rendered as for installation, and in Kubernetes YAML (OfImages). Check compares the needs with the items.
 //
-// The package is pure but for Contents, which reads manifests through a function of the caller's.
+// The package is pure except for Contents, which reads manifests through a function of the caller.
 package closure
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A User is who needs an item: a task of the installation, a program that it starts, or a place in a chart or in YAML.
+// A User is a user of an item: a task of the installation, a program that it starts, or a place in a chart or in YAML.
 type User struct {
 	Task    string          `json:"task,omitempty"`
 	Program string          `json:"program,omitempty"`
@@ -29,7 +29,7 @@ type User struct {
 	discover.Place
 }
 
-// String says who it is: "task kubelet on k8s_cluster", "chart web 1.2.3: …".
+// String returns the user's description: "task kubelet on k8s_cluster", "chart web 1.2.3: …".
 func (u User) String() string {
 	var text string
 	switch {
@@ -50,44 +50,44 @@ func (u User) String() string {
 	return text + " on " + strings.Join(roles, ", ")
 }
 
-// A Need is something that must be there.
+// A Need is an item that must exist.
 type Need struct {
-	// Kind is that of an item: image, chart, file, or manifest for a file that a user wrote. OfPackages has its own.
+	// Kind is an item's kind: image, chart, file, or manifest for a file written by a user. OfPackages has its own.
 	Kind string
-	// Ref is the item's reference, exactly. Where it is "", the item is found by Name alone.
+	// Ref is the item's reference, exactly. If it is "", Name alone identifies the item.
 	Ref, Name string
-	// Platforms are those that it must be there for; none where any will do.
+	// Platforms are the required platforms; none if any will do.
 	Platforms []string
-	// Lenient says that a platform which upstream lacks and the manifest lets pass (platformPolicy: warn) is not missing.
+	// Lenient tolerates a platform that upstream lacks if the manifest permits that (platformPolicy: warn).
 	Lenient bool
 	By      User
 }
 
-// An Item is what is there.
+// An Item is an existing item.
 type Item struct {
 	Kind, Ref, Name string
 	Digest          digest.Digest
-	// Platforms are those that it is there for; nil where it serves every platform.
+	// Platforms are the item's platforms; nil if it serves every platform.
 	Platforms []string
-	// Lacks are those that it was wanted for and upstream does not have.
+	// Lacks are the requested platforms that upstream does not have.
 	Lacks []string
-	// Packages are the names that an operating system's package answers to.
+	// Packages are the names provided by an operating system package.
 	Packages []string
 }
 
-// A MissingError has what is missing, a sentence for each, sorted.
+// A MissingError lists the missing needs, a sorted sentence for each.
 type MissingError struct{ Missing []string }
 
-// Error has a line for each.
+// Error has a line for each need.
 func (e *MissingError) Error() string {
 	if len(e.Missing) == 1 {
 		return e.Missing[0]
 	}
-	return fmt.Sprintf("%d things that are needed are missing:\n  %s", len(e.Missing), strings.Join(e.Missing, "\n  "))
+	return fmt.Sprintf("%d needed items are missing:\n  %s", len(e.Missing), strings.Join(e.Missing, "\n  "))
 }
 
-// Check compares needs with what is there. It returns a record of who needs which item, sorted, in which items that nobody
-// needs have no users, and a *MissingError. Files that a user wrote are only recorded where somebody needs them.
+// Check compares needs with the existing items. It returns a record of the users of each item, sorted, in which
+// unneeded items have no users, and a *MissingError. Files written by a user are recorded only if somebody needs them.
 func Check(needs []Need, there []Item) (Record, error) {
 	byRef, byName := map[[2]string][]int{}, map[[2]string][]int{}
 	r := Record{Version: recordVersion, Items: make([]Entry, len(there))}
@@ -113,7 +113,7 @@ func Check(needs []Need, there []Item) (Record, error) {
 		}
 	}
 	r.Items = slices.DeleteFunc(r.Items, func(e Entry) bool {
-		return e.Kind == bundle.KindManifest && len(e.NeededBy) == 0 // what the bundle was built from
+		return e.Kind == bundle.KindManifest && len(e.NeededBy) == 0 // a source file of the bundle
 	})
 	r.sort()
 	if len(missing) == 0 {
@@ -127,18 +127,18 @@ func Check(needs []Need, there []Item) (Record, error) {
 	return r, e
 }
 
-// gone is something that is missing.
+// gone is a missing item or platform.
 type gone struct {
 	kind, name string
-	platform   string // "" where it is not there at all
+	platform   string // "" if the whole item is missing
 }
 
-// gone returns what of the need is missing, if these of the items are meant.
+// gone returns the missing parts of the need, given the matching items.
 func (n Need) gone(there []Item, found []int) []gone {
 	g := gone{kind: n.Kind, name: manifest.WithoutSecrets(cmp.Or(n.Ref, n.Name))}
 	if len(found) == 0 {
 		if len(n.Platforms) == 1 && n.Kind == manifest.ItemFile {
-			g.platform = n.Platforms[0] // it is another file for each
+			g.platform = n.Platforms[0] // each platform has its own file
 		}
 		return []gone{g}
 	}
@@ -154,8 +154,8 @@ func (n Need) gone(there []Item, found []int) []gone {
 	return list
 }
 
-// serves tells whether the item is there for hosts of a platform. An older variant does for a newer one, as containerd
-// takes it, and a platform without variant is served by any.
+// serves reports whether the item serves hosts of a platform. An older variant serves a newer one, as in containerd,
+// and any variant serves a platform without one.
 func (it Item) serves(platform string) bool {
 	if it.Platforms == nil {
 		return true
@@ -176,7 +176,7 @@ func cutVariant(platform string) (rest, variant string) {
 	return parts[0] + "/" + parts[1], parts[2]
 }
 
-// mostUsers is how many of those who need something a sentence names.
+// mostUsers is the number of users that a sentence names.
 const mostUsers = 3
 
 func (g gone) sentence(users []User) string {

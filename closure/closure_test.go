@@ -184,7 +184,7 @@ func TestSentences(t *testing.T) {
 		return it.Name == "kubeadm" || it.Name == "demo" || strings.Contains(it.Ref, "/etcd:") || it.Ref == "docker.io/library/shop:1"
 	})
 	_, err := closure.Check(needs(t, c), contents(t, r, items))
-	want := `5 things that are needed are missing:
+	want := `5 needed items are missing:
   chart demo is missing: task addon-front on kube_control_plane needs it
   file https://dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm for linux/amd64 is missing: task kubelet on k8s_cluster needs it
   file https://dl.k8s.io/release/v1.34.3/bin/linux/arm64/kubeadm for linux/arm64 is missing: task kubelet on k8s_cluster needs it
@@ -396,7 +396,7 @@ func TestPackages(t *testing.T) {
 		return strings.HasSuffix(it.Ref, "debian/12/socat-amd64") || strings.HasSuffix(it.Ref, "rocky/9/iptables-arm64") || strings.Contains(it.Ref, "rocky/9/chrony")
 	})
 	_, err = closure.Check(append(closure.OfSets(b, there), needs...), there)
-	want := `3 things that are needed are missing:
+	want := `3 needed items are missing:
   package chrony of rocky/9 is missing: task clock needs it
   package iptables of rocky/9 for linux/arm64 is missing: task kubelet on k8s_cluster needs it
   package socat of debian/12 is missing: task kubelet on k8s_cluster needs it`

@@ -14,9 +14,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// OfCluster returns what an installation of the cluster asks a bundle for, on hosts of these platforms: what every task
-// declares, what programs pull by their configuration, and the charts and files that the cluster file names. The bundle
-// carries those files below a directory, "" for the first cluster's. The error joins everything that the catalog does not know.
+// OfCluster returns everything that an installation of the cluster needs from a bundle, on hosts of these platforms:
+// the needs declared by tasks, the images that programs pull by their configuration, and the charts and files named in
+// the cluster file. The bundle carries those files below a directory, "" for the first cluster's. The error joins
+// everything unknown to the catalog.
 func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, error) {
 	w := clusterWalk{cluster: c.WithDefaults(), platforms: platforms}
 	for _, phase := range installer.Plan(w.cluster) {
@@ -57,7 +58,8 @@ type clusterWalk struct {
 	errs      []error
 }
 
-// files adds files that the cluster file names, which a bundle carries below a directory, as install spells them.
+// files adds files named in the cluster file, which a bundle carries below a directory, under the names that install
+// uses.
 func (w *clusterWalk) files(below string, files []string, by User) {
 	for _, file := range files {
 		w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: by})
@@ -66,7 +68,7 @@ func (w *clusterWalk) files(below string, files []string, by User) {
 
 func (w *clusterWalk) add(n Need) { w.needs = append(w.needs, n) }
 
-// component adds what a component of the catalog is.
+// component adds the items of a component in the catalog.
 func (w *clusterWalk) component(need manifest.Need, by User) {
 	what, err := catalog.Resolve(w.cluster, []manifest.Demand{{Need: need, Tasks: []string{by.Task}, Roles: by.Roles}}, catalog.Options{Platforms: w.platforms})
 	if err != nil {
@@ -91,7 +93,7 @@ func (w *clusterWalk) component(need manifest.Need, by User) {
 	}
 }
 
-// orAll are the platforms that the catalog says a component is needed on, or else all.
+// orAll returns own, the platforms that the catalog limits a component to, or else all.
 func orAll(own, all []string) []string {
 	if len(own) == 0 {
 		return all
@@ -99,8 +101,8 @@ func orAll(own, all []string) []string {
 	return slices.DeleteFunc(slices.Clone(own), func(p string) bool { return !slices.Contains(all, p) })
 }
 
-// OfImages returns the needs of the places where images were found. own are the platforms that the manifest wants of images
-// for which it says so itself, by reference.
+// OfImages returns the needs of the places where images were found. own holds, by reference, the platforms of images
+// for which the manifest has a list of its own.
 func OfImages(images []discover.Image, platforms []string, own map[string][]string) []Need {
 	needs := make([]Need, 0, len(images))
 	for _, image := range images {

@@ -17,13 +17,13 @@ import (
 
 const (
 	maxManifest = 4 << 20 // bytes of a manifest, an index or an image's configuration
-	maxDepth    = 8       // of indexes in indexes, as the bundle's format has it
+	maxDepth    = 8       // nesting of indexes, as in the bundle format
 )
 
-// ReadBlob returns a blob of at most so many bytes.
+// ReadBlob returns a blob of at most the given number of bytes.
 type ReadBlob func(ctx context.Context, d digest.Digest, most int64) ([]byte, error)
 
-// Pinned returns what a lock pins.
+// Pinned returns the items pinned by a lock.
 func Pinned(l *manifest.Lock) []Item {
 	items := make([]Item, 0, len(l.Items))
 	for _, p := range l.Items {
@@ -42,8 +42,8 @@ func Pinned(l *manifest.Lock) []Item {
 	return items
 }
 
-// Contents returns what items of a bundle are there for, as their manifests say: images, charts, files, and files that a
-// user wrote. What is only about others is left out.
+// Contents returns the items of a bundle with the platforms in their manifests: images, charts, files, and files
+// written by a user. Items that only describe others are left out.
 func Contents(ctx context.Context, items []bundle.Item, read ReadBlob) ([]Item, error) {
 	var out []Item
 	for _, it := range items {
@@ -71,7 +71,7 @@ func Contents(ctx context.Context, items []bundle.Item, read ReadBlob) ([]Item, 
 			slices.Sort(w.platforms)
 			one.Platforms = slices.Compact(w.platforms)
 			if len(one.Platforms) == 0 && w.index {
-				one.Platforms = []string{} // every child was left out
+				one.Platforms = []string{} // no child was selected
 			}
 		}
 		out = append(out, one)
@@ -89,7 +89,7 @@ type platformWalk struct {
 
 func (w *platformWalk) document(ctx context.Context, d ocispec.Descriptor, depth int) error {
 	if depth > maxDepth {
-		return fmt.Errorf("more than %d indexes in one another", maxDepth)
+		return fmt.Errorf("indexes are nested more than %d deep", maxDepth)
 	}
 	data, err := w.read(ctx, d.Digest, maxManifest)
 	if err != nil {
@@ -112,7 +112,7 @@ func (w *platformWalk) document(ctx context.Context, d ocispec.Descriptor, depth
 		}
 		platform := bundle.PlatformString(child.Platform)
 		switch {
-		case platform == "unknown/unknown": // what is attested of a sibling
+		case platform == "unknown/unknown": // an attestation of a sibling
 		case platform != "":
 			w.platforms = append(w.platforms, platform)
 		default:
@@ -124,7 +124,8 @@ func (w *platformWalk) document(ctx context.Context, d ocispec.Descriptor, depth
 	return nil
 }
 
-// config reads the platform of an image without index. What has another configuration is an artifact, for every platform.
+// config reads the platform of an image without index. Another type of configuration means an artifact, for every
+// platform.
 func (w *platformWalk) config(ctx context.Context, d ocispec.Descriptor) error {
 	if d.MediaType != ocispec.MediaTypeImageConfig && d.MediaType != dockerConfig {
 		return nil
@@ -135,7 +136,7 @@ func (w *platformWalk) config(ctx context.Context, d ocispec.Descriptor) error {
 	}
 	var p ocispec.Platform
 	if err := json.Unmarshal(data, &p); err != nil {
-		return errors.Join(fmt.Errorf("configuration %s cannot be read", d.Digest), err)
+		return errors.Join(fmt.Errorf("configuration %s is unreadable", d.Digest), err)
 	}
 	if p.OS != "" && p.Architecture != "" {
 		w.platforms = append(w.platforms, bundle.PlatformString(&ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}))
@@ -143,5 +144,5 @@ func (w *platformWalk) config(ctx context.Context, d ocispec.Descriptor) error {
 	return nil
 }
 
-// dockerConfig is the media type of an image's configuration as docker writes it.
+// dockerConfig is the media type of an image configuration written by docker.
 const dockerConfig = "application/vnd.docker.container.image.v1+json"

@@ -11,13 +11,13 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// kindPackage is the kind of needs for packages, which are files whose names are the distributions' business.
+// kindPackage is the kind of needs for packages, whose file names are the distributions' choice.
 const kindPackage = "package"
 
-// packageName is how needs name a package.
+// packageName returns the name of a package in needs.
 func packageName(distribution, name string) string { return name + " of " + distribution }
 
-// packages are the names that needs have for the item.
+// packages returns the names of the item in needs.
 func (it Item) packages() []string {
 	distribution, ok := manifest.PackageDistribution(it.Ref)
 	if !ok {
@@ -30,9 +30,9 @@ func (it Item) packages() []string {
 	return names
 }
 
-// OfPackages returns what the tasks of an installation of the cluster ask of the operating systems that the manifest has packages
-// for, on the platforms that it has them for. Nothing is asked of an image that is taken whole, and of a distribution that the
-// catalog has no names for.
+// OfPackages returns the operating system packages that the tasks of an installation need, for the operating systems
+// and platforms in the manifest. An image that is taken whole, or a distribution without names in the catalog, gives no
+// needs.
 func OfPackages(c *manifest.Cluster, b *manifest.Bundle) ([]Need, error) {
 	var needs []Need
 	var errs []error
@@ -59,8 +59,8 @@ func OfPackages(c *manifest.Cluster, b *manifest.Bundle) ([]Need, error) {
 	return needs, errors.Join(errs...)
 }
 
-// OfSets returns needs for the packages that are there because the manifest has packages of their distribution: those that it
-// names, and what they depend on, which only the distribution's own lists say.
+// OfSets returns needs for the packages of the manifest's distributions: those that the manifest names, and their
+// dependencies, which only the distribution's own lists tell.
 func OfSets(b *manifest.Bundle, there []Item) []Need {
 	var needs []Need
 	for _, it := range there {

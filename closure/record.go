@@ -15,22 +15,22 @@ const (
 	MaxRecord = 64 << 20
 )
 
-// A Record is the proof that a bundle carries: every item and who needs it. It has no time and no address with a secret in
-// it, and the same needs and items give the same bytes.
+// A Record is the completeness proof in a bundle: every item and its users. It has no time and no address with a
+// secret, and the same needs and items give the same bytes.
 type Record struct {
 	Version int     `json:"version"` // 1
 	Items   []Entry `json:"items"`   // sorted by kind, reference and platform
-	// Undecided is what may be an image and is none of the items, with its place.
+	// Undecided lists texts that may be images and match no item, with their places.
 	Undecided []string `json:"undecided,omitempty"`
 }
 
-// An Entry is an item and who needs it.
+// An Entry is an item and its users.
 type Entry struct {
 	Kind      string        `json:"kind"`
 	Ref       string        `json:"ref"`
 	Digest    digest.Digest `json:"digest"`
 	Platforms []string      `json:"platforms,omitempty"`
-	// NeededBy is empty where nothing refers to the item, which is there because the manifest lists it.
+	// NeededBy is empty for an item that nothing refers to, present only because the manifest lists it.
 	NeededBy []User `json:"neededBy"`
 }
 
@@ -41,12 +41,12 @@ func (r Record) Marshal() ([]byte, error) {
 		return nil, fmt.Errorf("write the closure: %w", err)
 	}
 	if len(data) > MaxRecord {
-		return nil, fmt.Errorf("the closure has %d bytes, and at most %d are read: too many places need too many images", len(data), MaxRecord)
+		return nil, fmt.Errorf("the closure has %d bytes; at most %d are allowed: too many places need too many images", len(data), MaxRecord)
 	}
 	return append(data, '\n'), nil
 }
 
-// ParseRecord reads what Marshal wrote. Nothing of it is trusted to be true: see Record.Needs.
+// ParseRecord reads a record written by Marshal. Its statements are not trusted: see Record.Needs.
 func ParseRecord(data []byte) (Record, error) {
 	var r Record
 	if len(data) > MaxRecord+1 {
@@ -56,13 +56,13 @@ func ParseRecord(data []byte) (Record, error) {
 		return r, fmt.Errorf("read the closure: %w", err)
 	}
 	if r.Version != recordVersion {
-		return r, fmt.Errorf("the closure is of version %d, and this kkbundle reads version %d: use a newer one", r.Version, recordVersion)
+		return r, fmt.Errorf("unsupported closure version %d; this kkbundle reads version %d: use a newer one", r.Version, recordVersion)
 	}
 	return r, nil
 }
 
-// Compare returns a *MissingError with the items of the record that somebody needs and that are not there with the same
-// digest and platforms.
+// Compare returns a *MissingError with the needed items of the record that do not exist with the same digest and
+// platforms.
 func (r Record) Compare(there []Item) error {
 	type id struct {
 		kind   string
@@ -102,7 +102,7 @@ func (r *Record) sort() {
 	})
 }
 
-// sortedUsers has tasks first, then programs, then places, each once.
+// sortedUsers returns tasks first, then programs, then places, without duplicates.
 func sortedUsers(users []User) []User {
 	users = slices.SortedFunc(slices.Values(users), func(a, b User) int {
 		return cmp.Or(

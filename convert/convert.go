@@ -1,8 +1,9 @@
-// Package convert reads what other tools for disconnected sites take, and says the same in kkbundle's own files.
+// Package convert translates the files of other tools for disconnected sites into kkbundle's own files.
 //
-// Known are KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of CAPKK, Hauler's Images, Charts, Files and ImageTxts, a Zarf package definition, lists of
-// images, and lists of addresses such as Kubespray's generate_list.sh writes. The package opens no connection and reads no
-// other file than the one it is given. What cannot be carried over is never passed over: it becomes a Note.
+// It reads KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of CAPKK, Hauler's Images, Charts,
+// Files and ImageTxts, a Zarf package definition, lists of images, and lists of addresses such as the output of
+// Kubespray's generate_list.sh. The package opens no connection and reads no file except the given one. Anything that
+// cannot be translated becomes a Note.
 package convert
 
 import (
@@ -19,10 +20,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Note says what was not carried over from a place in a file, or what was assumed.
+// A Note describes an assumption, or a place in a file that was not carried over.
 type Note struct {
-	File string `json:"file"` // "" if it is about several files
-	Line int    `json:"line"` // from 1; 0 if it is about the whole file
+	File string `json:"file"` // "" for several files
+	Line int    `json:"line"` // from 1; 0 for the whole file
 	Text string `json:"text"`
 }
 
@@ -37,32 +38,32 @@ func (n Note) String() string {
 	return fmt.Sprintf("%s:%d: %s", n.File, n.Line, n.Text)
 }
 
-// Result is what files of other tools say, in kkbundle's words.
+// Result is the content of other tools' files in kkbundle's types.
 type Result struct {
-	// Bundle lacks what a reader cannot know: name, version and platforms are empty where no file says them.
+	// Bundle may be incomplete: name, version and platforms are empty if no file has them.
 	Bundle manifest.Bundle
-	// Clusters has one for each version of Kubernetes, and more where a file lists several networks, runtimes or registries, in
-	// the order of the file.
+	// Clusters has one cluster for each version of Kubernetes, and more if a file lists several networks, runtimes or
+	// registries, in the order of the file.
 	Clusters []manifest.Cluster
-	// Inventory has the hosts, without passwords and keys; nil if no file names any.
+	// Inventory has the hosts, without passwords and keys; nil if no file has hosts.
 	Inventory *manifest.Inventory
 	Notes     []Note
-	// Formats are what the files were taken for, such as "KubeKey v3 Manifest".
+	// Formats are the detected formats, such as "KubeKey v3 Manifest".
 	Formats []string
 }
 
-// The bounds of what is read; the largest lists in use have a few thousand entries.
+// Bounds on the input; the largest lists in use have a few thousand entries.
 const (
 	maxValues = 200_000
 	maxLine   = 8 << 10 // bytes
 	maxNotes  = 1000
 )
 
-// errTooMuch is returned for a file that says more than anybody writes, as aliases of YAML can.
-var errTooMuch = fmt.Errorf("it has more than %d values", maxValues)
+// errTooMuch is returned for a file with far more values than any person writes, for example by YAML aliases.
+var errTooMuch = fmt.Errorf("more than %d values", maxValues)
 
-// Read reads one file. Relative paths in it are taken as they are; see Move. The error says that the file is of no known
-// format, or where it is broken.
+// Read reads one file. Relative paths in it stay unchanged; see Move. It fails for a file of an unknown format or with
+// a syntax error.
 func Read(file string, data []byte) (Result, error) {
 	f := &reader{Result: &Result{}, file: file, left: maxValues}
 	if err := f.read(data); err != nil {
@@ -75,8 +76,8 @@ func Read(file string, data []byte) (Result, error) {
 type reader struct {
 	*Result
 	file string
-	left int // values that may still be looked at
-	// images has the references that are there.
+	left int // number of values that may still be read
+	// images holds the references already added.
 	images map[string]bool
 }
 
@@ -93,15 +94,15 @@ func (f *reader) noteAt(line int, format string, args ...any) {
 	case len(f.Notes) < maxNotes:
 		f.Notes = append(f.Notes, Note{f.file, line, fmt.Sprintf(format, args...)})
 	case len(f.Notes) == maxNotes:
-		f.Notes = append(f.Notes, Note{f.file, 0, "there is more that was not carried over"})
+		f.Notes = append(f.Notes, Note{f.file, 0, "more was not carried over"})
 	}
 }
 
-// read finds out what a file is. A list has no format of its own: it is what is no mapping.
+// read detects the format of a file. A list has no format of its own: any file that is no mapping is a list.
 func (f *reader) read(data []byte) error {
 	documents, err := parse(data)
 	if err != nil && bytes.Contains(data, []byte("apiVersion:")) {
-		return fmt.Errorf("read it as YAML: %w", err)
+		return fmt.Errorf("parse YAML: %w", err)
 	}
 	if err != nil || len(documents) == 0 || documents[0].Kind != yaml.MappingNode {
 		return f.list(data)
@@ -142,7 +143,7 @@ func parse(data []byte) ([]*yaml.Node, error) {
 			list = append(list, n.Content[0])
 		}
 	}
-	return nil, fmt.Errorf("it has more than %d documents", maxDocuments)
+	return nil, fmt.Errorf("more than %d documents", maxDocuments)
 }
 
 // document reads a YAML document by its apiVersion and kind.
@@ -163,7 +164,7 @@ func (f *reader) document(n *yaml.Node) error {
 		f.is("Zarf package definition")
 		f.zarf(o)
 	default:
-		return fmt.Errorf("line %d: apiVersion %q, kind %q is none that is known; known are %s", n.Line, shorten(api), shorten(kind), known)
+		return fmt.Errorf("line %d: unknown apiVersion %q, kind %q; known are %s", n.Line, shorten(api), shorten(kind), known)
 	}
 	o.rest()
 	if f.left <= 0 {
@@ -180,7 +181,7 @@ func (f *reader) is(format string) {
 	}
 }
 
-// platform adds a platform that the bundle is for.
+// platform adds a platform to the bundle.
 func (f *reader) platform(arch string) {
 	if arch == "" {
 		return
@@ -193,7 +194,7 @@ func (f *reader) platform(arch string) {
 	}
 }
 
-// image adds an image unless it is there.
+// image adds an image unless it was added before.
 func (f *reader) image(n *yaml.Node, image manifest.Image) {
 	line := 0
 	if n != nil {
@@ -204,7 +205,7 @@ func (f *reader) image(n *yaml.Node, image manifest.Image) {
 
 func (f *reader) imageAt(line int, image manifest.Image) {
 	if name, d, ok := strings.Cut(image.Name, "@"); ok && image.Digest == "" {
-		// A name with tag and digest is a pin; one with a digest alone has nothing else to be known by.
+		// A name with tag and digest is a pin; one with a digest alone has no other identification.
 		if base := path.Base(name); strings.Contains(base, ":") {
 			image.Name, image.Digest = name, d
 		}
@@ -224,7 +225,7 @@ func (f *reader) imageAt(line int, image manifest.Image) {
 	f.Bundle.Images = append(f.Bundle.Images, image)
 }
 
-// addFile adds a file under a name that no other has.
+// addFile adds a file under a unique name.
 func (f *reader) addFile(file manifest.File) {
 	for _, o := range f.Bundle.Files {
 		if o.URL == file.URL && o.Path == file.Path {
@@ -238,7 +239,7 @@ func (f *reader) addFile(file manifest.File) {
 	f.Bundle.Files = append(f.Bundle.Files, file)
 }
 
-// addChart adds a chart unless it is there.
+// addChart adds a chart unless it was added before.
 func (f *reader) addChart(chart manifest.Chart) {
 	same := func(o manifest.Chart) bool {
 		return o.Name == chart.Name && o.Repo == chart.Repo && o.URL == chart.URL && o.Version == chart.Version && o.Path == chart.Path
@@ -248,7 +249,7 @@ func (f *reader) addChart(chart manifest.Chart) {
 	}
 }
 
-// repoChart is a chart in a repository, whose OCI address may have the chart's name as its last part.
+// repoChart returns a chart in a repository, whose OCI address may end in the chart's name.
 func repoChart(name, repo, version string) manifest.Chart {
 	if rest, ok := strings.CutPrefix(repo, "oci://"); ok && (name == "" || path.Base(rest) == name) {
 		return manifest.Chart{Name: path.Base(rest), Repo: "oci://" + path.Dir(rest), Version: version}
@@ -256,7 +257,7 @@ func repoChart(name, repo, version string) manifest.Chart {
 	return manifest.Chart{Name: name, Repo: repo, Version: version}
 }
 
-// fileName is the last part of an address or path, as a name that a bundle takes.
+// fileName returns the last part of an address or path, as a valid name in a bundle.
 func fileName(address string) string {
 	address, _, _ = strings.Cut(address, "?")
 	base := path.Base(strings.TrimRight(address, "/"))
@@ -270,10 +271,10 @@ func fileName(address string) string {
 	return strings.TrimLeft(name, "-.")
 }
 
-// isURL tells whether a text is an address of a web server.
+// isURL reports whether s is an HTTP address.
 func isURL(s string) bool { return strings.HasPrefix(s, "https://") || strings.HasPrefix(s, "http://") }
 
-// shorten keeps messages in bounds; what it leaves out may be a secret or a megabyte.
+// shorten bounds messages; the omitted part may be a secret or a megabyte.
 func shorten(s string) string {
 	const most = 120
 	if len(s) > most {
@@ -287,7 +288,7 @@ func shorten(s string) string {
 	}, s)
 }
 
-// Move replaces every relative path by what to returns for it.
+// Move replaces every relative path by the result of to.
 func (r *Result) Move(to func(path string) (string, error)) error {
 	var paths []*string
 	for i := range r.Bundle.Charts {
@@ -327,7 +328,8 @@ func (r *Result) Move(to func(path string) (string, error)) error {
 	return nil
 }
 
-// clusterPaths are the paths of a cluster file. Those of variants may be the same ones, so each cluster gets lists of its own.
+// clusterPaths returns the paths of a cluster file. Variants may share their lists, so each cluster first gets its own
+// copies.
 func clusterPaths(c *manifest.Cluster) []*string {
 	paths := []*string{&c.ImageRegistry.CA, &c.Etcd.CA, &c.Etcd.Cert, &c.Etcd.Key}
 	c.Kubernetes.Patches = slices.Clone(c.Kubernetes.Patches)
@@ -344,7 +346,7 @@ func clusterPaths(c *manifest.Cluster) []*string {
 	return paths
 }
 
-// Join adds what another Result has.
+// Join adds the content of another Result.
 func (r *Result) Join(o Result) {
 	f := &reader{Result: r, images: map[string]bool{}}
 	for _, image := range r.Bundle.Images {
@@ -389,8 +391,8 @@ func (r *Result) Join(o Result) {
 	r.Notes = append(r.Notes, o.Notes...)
 }
 
-// sameKind tells whether two clusters are of the same version, network, runtime and registry. The first one counts: a Cluster
-// says more than a Manifest that lists what it needs.
+// sameKind reports whether two clusters have the same version, network, runtime and registry. The first one is kept: a
+// Cluster is more precise than a Manifest that lists the needs of a cluster.
 func sameKind(a, b manifest.Cluster) bool {
 	x, y := a.WithDefaults(), b.WithDefaults()
 	return x.Kubernetes.Version == y.Kubernetes.Version && x.Kubernetes.Distribution == y.Kubernetes.Distribution && x.CNI.Type == y.CNI.Type &&

@@ -39,7 +39,7 @@ func (f *reader) hauler(kind string, o *object) error {
 	return nil
 }
 
-// haulerSettings hold for every image of a document.
+// haulerSettings apply to every image of a document.
 type haulerSettings struct{ registry, platform, key string }
 
 func (f *reader) haulerDefaults(o *object) haulerSettings {
@@ -63,11 +63,11 @@ func (f *reader) haulerImage(o *object, defaults haulerSettings) {
 		image.Verify = &manifest.Verify{Key: key}
 	}
 	for _, key := range []string{"certificate-identity", "certificate-identity-regexp", "certificate-oidc-issuer", "certificate-oidc-issuer-regexp", "certificate-github-workflow-repository"} {
-		o.drop(key, "signatures without a key need Sigstore's servers to be checked; name a public key")
+		o.drop(key, "checking signatures without a key needs Sigstore's servers; name a public key")
 	}
-	o.drop("use-tlog-verify", "the transparency log is not asked")
+	o.drop("use-tlog-verify", "the transparency log is not queried")
 	o.drop("rewrite", "use push --rename when the registry is seeded")
-	o.drop("exclude-extras", "referrers: none leaves out what is attached")
+	o.drop("exclude-extras", "referrers: none leaves attachments out")
 	o.rest()
 	f.image(o.node, image)
 }
@@ -75,16 +75,16 @@ func (f *reader) haulerImage(o *object, defaults haulerSettings) {
 func (f *reader) haulerChart(o *object) {
 	name, repo, version := o.text("name"), o.text("repoURL"), o.text("version")
 	values := o.texts("valuesFiles")
-	o.skip("add-images", "add-dependencies") // both are what build does
+	o.skip("add-images", "add-dependencies") // build does both
 	o.drop("rewrite", "use push --rename when the registry is seeded")
-	o.drop("verify", "provenance files travel with a chart and are not checked")
+	o.drop("verify", "provenance files travel with a chart but are not checked")
 	o.drop("plainHTTP", "name the host under sources with plainHTTP: true")
 	o.drop("insecureSkipTLSVerify", "name the host's authority under sources with ca")
 	for _, key := range []string{"caFile", "certFile", "keyFile"} {
 		o.drop(key, "name it under sources")
 	}
 	o.skip("keyring")
-	o.drop("exclude-extras", "referrers: none leaves out what is attached")
+	o.drop("exclude-extras", "referrers: none leaves attachments out")
 	o.rest()
 	switch {
 	case repo == "" || repo == ".":
@@ -92,7 +92,7 @@ func (f *reader) haulerChart(o *object) {
 		return
 	case version == "":
 		version = "*"
-		f.note(o.node, "the chart %s has no version: the newest is taken, and the lock pins it", shorten(name))
+		f.note(o.node, "the chart %s has no version: the newest is used, and the lock pins it", shorten(name))
 	}
 	chart := repoChart(name, repo, version)
 	chart.Values = values

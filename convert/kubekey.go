@@ -21,7 +21,7 @@ func (f *reader) kubekey(o *object) {
 	f.kubekeySystems(spec.objects("operatingSystems"))
 	f.kubekeyClusters(spec)
 	registry := spec.mapping("registry")
-	registry.drop("auths", "log in with docker login, or put it into ~/.docker/config.json; secrets do not belong into a manifest")
+	registry.drop("auths", "log in with docker login, or put it into ~/.docker/config.json; secrets do not belong in a manifest")
 	registry.rest()
 	spec.rest()
 }
@@ -67,7 +67,7 @@ func (f *reader) kubekeySystems(systems []*object) {
 	}
 }
 
-// isoPackages takes all packages of an image.
+// isoPackages returns a set of all packages in an ISO file.
 func isoPackages(path, distribution, arch, sum string) manifest.PackageSet {
 	set := manifest.PackageSet{Distribution: distribution, ISO: path}
 	if arch != "" {
@@ -79,16 +79,16 @@ func isoPackages(path, distribution, arch, sum string) manifest.PackageSet {
 	return set
 }
 
-// isSum tells whether a checksum is a sha256: KubeKey's may be another one.
+// isSum reports whether a checksum is a sha256: KubeKey's may have another type.
 func isSum(sum string) bool {
 	return len(sum) == 64 && strings.Trim(strings.ToLower(sum), "0123456789abcdef") == ""
 }
 
-// kubekeyClusters makes a cluster of each version of Kubernetes.
+// kubekeyClusters adds a cluster for each version of Kubernetes.
 func (f *reader) kubekeyClusters(spec *object) {
 	common := manifest.Cluster{APIVersion: manifest.APIVersion, Kind: manifest.KindCluster, Components: map[string]manifest.Component{}}
 	components := spec.mapping("components")
-	var registries []manifest.RegistryType // KubeKey takes docker-registry where both are listed
+	var registries []manifest.RegistryType // KubeKey uses docker-registry if both are listed
 	for _, c := range []struct{ theirs, ours string }{
 		{"helm", "helm"},
 		{"cni", "cni-plugins"},
@@ -108,7 +108,7 @@ func (f *reader) kubekeyClusters(spec *object) {
 			registries = append(registries, manifest.RegistryType(c.ours))
 		}
 		if c.ours == "registry" && !strings.Contains(version, ".") {
-			f.note(one.node, "components.docker-registry: version %s is no release of the registry; the catalog's default is taken", shorten(version))
+			f.note(one.node, "components.docker-registry: version %s is not a release of the registry; the catalog's default is used", shorten(version))
 			continue
 		}
 		common.Components[c.ours] = manifest.Component{Version: withV(version)}
@@ -116,7 +116,7 @@ func (f *reader) kubekeyClusters(spec *object) {
 			common.Etcd.Type = manifest.EtcdExternal // KubeKey's default: programs on the etcd hosts
 		}
 	}
-	components.drop("calicoctl", "nothing that kkbundle installs uses it; list it under files if people at the site do")
+	components.drop("calicoctl", "no component of kkbundle uses it; list it under files if people at the site do")
 	f.kubekeyNetwork(&common)
 	for _, kind := range []manifest.Distribution{manifest.DistributionKubernetes, manifest.DistributionK3s} {
 		base, c := common, choices{registries: registries}
@@ -146,7 +146,7 @@ func (f *reader) kubekeyClusters(spec *object) {
 	}
 }
 
-// k3s takes what k3s has of its own out of a cluster, and writes its versions as it publishes them.
+// k3s removes the components that K3s brings itself from a cluster, and writes versions in K3s's format.
 func (f *reader) k3s(base *manifest.Cluster, versions []string) {
 	base.Components = maps.Clone(base.Components)
 	for _, name := range []string{"etcd", "crictl", "cni-plugins"} {
@@ -156,12 +156,12 @@ func (f *reader) k3s(base *manifest.Cluster, versions []string) {
 	for i, version := range versions {
 		if number, _, _ := strings.Cut(strings.TrimSuffix(version, "-k3s"), "+"); !strings.Contains(version, "+") {
 			versions[i] = number + "+k3s1"
-			f.noteAt(0, "k3s %s: its first release %s is taken", number, versions[i])
+			f.noteAt(0, "k3s %s: its first release %s is used", number, versions[i])
 		}
 	}
 }
 
-// kubekeyRuntimes are all that are listed: the first is the cluster's, and there is a cluster more for each other one.
+// kubekeyRuntimes returns all listed runtimes: the first is the cluster's, and each other one gives another cluster.
 func (f *reader) kubekeyRuntimes(components *object) []manifest.CRI {
 	var list []manifest.CRI
 	for _, runtime := range components.objects("containerRuntimes") {
@@ -176,7 +176,7 @@ func (f *reader) kubekeyRuntimes(components *object) []manifest.CRI {
 	return list
 }
 
-// kubekeyNetwork guesses the network from the images: the file does not name it, and KubeKey takes calico by default.
+// kubekeyNetwork guesses the network from the images: the file does not name it, and KubeKey defaults to calico.
 func (f *reader) kubekeyNetwork(cluster *manifest.Cluster) {
 	for _, image := range f.Bundle.Images {
 		for name, part := range map[manifest.NetworkType]string{manifest.NetworkCilium: "/cilium/", manifest.NetworkFlannel: "/flannel", manifest.NetworkKubeOVN: "kube-ovn", manifest.NetworkHybridnet: "hybridnet", manifest.NetworkCalico: "/calico/", "": ""} {
@@ -188,10 +188,10 @@ func (f *reader) kubekeyNetwork(cluster *manifest.Cluster) {
 	if cluster.CNI.Type == "" {
 		cluster.CNI.Type = manifest.NetworkCalico
 	}
-	f.noteAt(0, "cni.type %s was taken from the images listed, since the file does not name the network: check it", cluster.CNI.Type)
+	f.noteAt(0, "cni.type %s was guessed from the listed images, since the file does not name the network: check it", cluster.CNI.Type)
 }
 
-// withV writes a version as kkbundle does.
+// withV returns a version in kkbundle's format.
 func withV(version string) string {
 	if version != "" && version[0] >= '0' && version[0] <= '9' {
 		return "v" + version

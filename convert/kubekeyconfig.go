@@ -11,7 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// config reads a Config of KubeKey v4: its cluster, and what `kk artifact export` would pack.
+// config reads a Config of KubeKey v4: its cluster, and the content that `kk artifact export` would pack.
 func (s *site) config(o *object) error {
 	spec := o.mapping("spec")
 	download := spec.mapping("download")
@@ -39,13 +39,13 @@ func (s *site) config(o *object) error {
 		versions = before(own, versions)
 	}
 	if len(versions) == 0 {
-		s.note(o.node, "no version of Kubernetes is named, so there is no cluster file")
+		s.note(o.node, "no version of Kubernetes is given, so there is no cluster file")
 		download.rest()
 		return nil
 	}
 	for _, version := range versions {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v")); err != nil {
-			return fmt.Errorf("line %d: kube_version: %q is no version; write v and three numbers, as in v1.34.3", o.node.Line, shorten(version))
+			return fmt.Errorf("line %d: invalid kube_version %q: write v and three numbers, as in v1.34.3", o.node.Line, shorten(version))
 		}
 	}
 	var settings []string
@@ -68,7 +68,7 @@ func (s *site) config(o *object) error {
 	return nil
 }
 
-// carried remembers keys that kubekey would say are not carried over.
+// carried suppresses kubekey's notes about keys that are read here.
 func (s *site) carried(o *object, keys ...string) {
 	for i := 0; o.node != nil && i+1 < len(o.node.Content); i += 2 {
 		if key := o.node.Content[i]; slices.Contains(keys, key.Value) {
@@ -77,7 +77,7 @@ func (s *site) carried(o *object, keys ...string) {
 	}
 }
 
-// choices4 are what download lists, what the cluster itself has first.
+// choices4 returns the choices under download, each list starting with the cluster's own choice.
 func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices {
 	var c choices
 	cni, cri, registry := download.mapping("cni"), download.mapping("cri"), download.mapping("image_registry")
@@ -106,7 +106,7 @@ func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices 
 	return c
 }
 
-// ourNetwork is what kkbundle calls a network.
+// ourNetwork returns kkbundle's name of a network.
 func ourNetwork(name string) manifest.NetworkType {
 	switch name {
 	case "kubeovn":
@@ -117,7 +117,7 @@ func ourNetwork(name string) manifest.NetworkType {
 	return manifest.NetworkType(name)
 }
 
-// ourRegistry is what kkbundle calls a registry.
+// ourRegistry returns kkbundle's name of a registry.
 func ourRegistry(name string) manifest.RegistryType {
 	if name == "docker-registry" {
 		return manifest.RegistryPlain
@@ -134,31 +134,31 @@ func (s *site) images4(o *object) {
 	default:
 		s.note(o.node, "download.images.policy %s was not carried over: want strict or warn", shorten(policy))
 	}
-	o.drop("registry", "images come from the registries that they name; sources have mirrors, and docker login the passwords")
+	o.drop("registry", "images come from the registries in their names; configure mirrors under sources, and passwords with docker login")
 	o.rest()
 }
 
-// listed takes a list of references.
+// listed adds a list of references.
 func (s *site) listed(list []*yaml.Node) {
 	for _, n := range list {
 		switch {
 		case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
 		case strings.Contains(n.Value, "{{"):
-			s.note(n, "image %s was left out: a template is not evaluated", shorten(n.Value))
+			s.note(n, "image %s was left out: templates are not evaluated", shorten(n.Value))
 		default:
 			s.image(n, manifest.Image{Name: strings.TrimSpace(n.Value)})
 		}
 	}
 }
 
-// chart4 takes a chart: name@https://repository, or oci://…/name.
+// chart4 adds a chart: name@https://repository, or oci://…/name.
 func (s *site) chart4(o *object) {
 	address, version := o.text("url"), o.text("version")
 	o.rest()
 	name, repo, found := strings.Cut(address, "@")
 	switch {
 	case strings.Contains(address, "{{"):
-		s.note(o.node, "chart %s was left out: a template is not evaluated", shorten(address))
+		s.note(o.node, "chart %s was left out: templates are not evaluated", shorten(address))
 	case strings.HasPrefix(address, "oci://"):
 		s.addChart(repoChart("", address, version))
 	case found && isURL(repo):
@@ -170,12 +170,12 @@ func (s *site) chart4(o *object) {
 	}
 }
 
-// plain converts every text of a list and drops duplicates. It leaves out templates and notes them.
+// plain returns the results of to for the texts of a list, without duplicates. Templates are left out with a note.
 func plain[T ~string](s *site, o *object, key string, to func(string) T) []T {
 	var all []T
 	for _, one := range o.texts(key) {
 		if strings.Contains(one, "{{") {
-			s.note(o.node, "%s: %s was left out: a template is not evaluated", join(o.path, key), shorten(one))
+			s.note(o.node, "%s: %s was left out: templates are not evaluated", join(o.path, key), shorten(one))
 		} else if value := to(one); value != "" && !slices.Contains(all, value) {
 			all = append(all, value)
 		}
@@ -183,7 +183,7 @@ func plain[T ~string](s *site, o *object, key string, to func(string) T) []T {
 	return all
 }
 
-// before returns a list that begins with an entry and has it once.
+// before returns list with first moved or added to its start.
 func before[T comparable](first T, list []T) []T {
 	return append([]T{first}, slices.DeleteFunc(slices.Clone(list), func(one T) bool { return one == first })...)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// list reads a list: a line is an image reference, or the address of a file. Comments begin with #; a trailing comma, quotes
-// and a leading "- " are allowed, as in lists that were cut out of other files.
+// list reads a list, in which each line is an image reference or the address of a file. Comments begin with #. A
+// trailing comma, quotes and a leading "- " are allowed, as in lines copied from other files.
 func (f *reader) list(data []byte) error {
 	images, files := 0, 0
 	lines := bufio.NewScanner(bytes.NewReader(data))
@@ -38,7 +38,7 @@ func (f *reader) list(data []byte) error {
 	}
 	switch {
 	case images == 0 && files == 0:
-		return errors.New("it is empty")
+		return errors.New("the file is empty")
 	case images > 0:
 		f.is("list of images")
 	}
@@ -48,7 +48,7 @@ func (f *reader) list(data []byte) error {
 	return nil
 }
 
-// entry strips a line of what surrounds its entry.
+// entry strips the decoration of a line's entry.
 func entry(line string) string {
 	line = strings.TrimSpace(line)
 	if strings.HasPrefix(line, "#") {
@@ -64,17 +64,17 @@ func entry(line string) string {
 func (f *reader) listedImage(number int, text string) error {
 	image := manifest.Image{Name: strings.TrimPrefix(text, "docker://")}
 	if _, err := image.Ref(); err != nil || strings.ContainsAny(text, " \t{}") {
-		return fmt.Errorf("line %d: %q is no image reference, and the file is no YAML file that is known; known are %s", number, shorten(text), known)
+		return fmt.Errorf("line %d: %q is not an image reference, and the file is not YAML of a known kind; known are %s", number, shorten(text), known)
 	}
 	f.imageAt(number, image)
 	return nil
 }
 
-// listedFile adds an address. Those of Kubernetes' own programs tell the version and architecture.
+// listedFile adds an address. Addresses of Kubernetes' own programs contain the version and architecture.
 func (f *reader) listedFile(number int, text string) {
 	name := fileName(text)
 	if name == "" || strings.HasSuffix(text, "/") {
-		f.noteAt(number, "%s was left out: it does not end in a file's name", shorten(text))
+		f.noteAt(number, "%s was left out: it does not end in a file name", shorten(text))
 		return
 	}
 	if rest, ok := strings.CutPrefix(text, "https://dl.k8s.io/release/"); ok {

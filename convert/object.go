@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// An object is a YAML mapping of which every key is either taken or, by rest, noted as not carried over.
+// An object is a YAML mapping in which every key is either read or, by rest, noted as not carried over.
 type object struct {
 	f     *reader
 	node  *yaml.Node
@@ -15,7 +15,7 @@ type object struct {
 	taken []string
 }
 
-// object takes a node for a mapping. One that is something else has no keys, and a note unless it is not there.
+// object returns a node as a mapping. Another node gives an empty object, and a note unless the node is missing.
 func (f *reader) object(n *yaml.Node, at string) *object {
 	n = resolve(n)
 	if n != nil && n.Kind != yaml.MappingNode {
@@ -59,13 +59,13 @@ func (o *object) text(key string) string {
 	return strings.TrimSpace(n.Value)
 }
 
-// yes tells whether a key is true.
+// yes reports whether a key is true.
 func (o *object) yes(key string) bool { return o.text(key) == "true" }
 
 // mapping returns the mapping under a key.
 func (o *object) mapping(key string) *object { return o.f.object(o.take(key), join(o.path, key)) }
 
-// list returns the entries of a sequence; one value stands for a sequence of itself.
+// list returns the entries of a sequence; a single value counts as a sequence of one.
 func (o *object) list(key string) []*yaml.Node {
 	n := o.take(key)
 	if n == nil || n.Tag == "!!null" || o.f.left <= 0 {
@@ -105,7 +105,7 @@ func (o *object) objects(key string) []*object {
 	return all
 }
 
-// drop takes a key whose meaning has no counterpart, and says why nothing is lost or what to do, if it is there.
+// drop reads a key without counterpart. If the key is there, a note explains why nothing is lost, or what to do.
 func (o *object) drop(key, why string) {
 	n := o.take(key)
 	if n == nil || n.Tag == "!!null" || n.Value == "false" || n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
@@ -114,10 +114,10 @@ func (o *object) drop(key, why string) {
 	o.f.note(n, "%s was not carried over: %s", join(o.path, key), why)
 }
 
-// skip takes keys that say nothing about what goes into a bundle.
+// skip ignores keys that do not affect a bundle's content.
 func (o *object) skip(keys ...string) { o.taken = append(o.taken, keys...) }
 
-// rest notes every key that nobody took.
+// rest notes every unread key.
 func (o *object) rest() {
 	if o.node == nil {
 		return
@@ -125,7 +125,7 @@ func (o *object) rest() {
 	for i := 0; i+1 < len(o.node.Content); i += 2 {
 		key := o.node.Content[i]
 		if !slices.Contains(o.taken, key.Value) {
-			o.f.note(key, "%s was not carried over: kkbundle has nothing like it, or does not know it", join(o.path, shorten(key.Value)))
+			o.f.note(key, "%s was not carried over: kkbundle has no equivalent, or does not know it", join(o.path, shorten(key.Value)))
 		}
 	}
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
-// place is where something stands in a file.
+// place is a position in a file.
 type place struct{ line, column int }
 
 func placeOf(n *yaml.Node) place { return place{n.Line, n.Column} }
 
-// site is a file of KubeKey or CAPKK that says what hosts or clusters there are, which package kubekey reads. Beside that it
-// may say what goes into a bundle.
+// site is a file of KubeKey or CAPKK that describes hosts or clusters; package kubekey reads those. It may also
+// describe a bundle's content.
 type site struct {
 	*reader
 	data []byte
-	// taken are the places of what kubekey has nothing for, and is read here.
+	// taken holds the places that kubekey ignores but this package reads.
 	taken map[place]bool
 }
 
-// siteFormat is what a document of a site is called, "" for any other.
+// siteFormat returns the name of a site document's format, "" for any other document.
 func siteFormat(o *object) string {
 	api, kind := o.text("apiVersion"), o.text("kind")
 	switch {
@@ -38,7 +38,8 @@ func siteFormat(o *object) string {
 	return ""
 }
 
-// sites reads the documents of a site, and tells whether there are any. Every other document of such a file is noted by kubekey.
+// sites reads the documents of a site, and reports whether there are any. kubekey notes every other document of such a
+// file.
 func (f *reader) sites(documents []*yaml.Node, data []byte) (bool, error) {
 	s := site{reader: f, data: data, taken: map[place]bool{}}
 	var hosts, cluster, config *object
@@ -78,7 +79,7 @@ func (f *reader) sites(documents []*yaml.Node, data []byte) (bool, error) {
 	return hosts != nil, nil
 }
 
-// say keeps kubekey's notes, without those about what is read here.
+// say adds kubekey's notes, except those about values read here.
 func (s *site) say(notes kubekey.Notes) {
 	for _, n := range notes {
 		if !s.taken[place{n.Line, n.Column}] {
@@ -110,14 +111,14 @@ func (s *site) inventory(o *object) error {
 	return nil
 }
 
-// architectures are the platforms that a bundle for these hosts has.
+// architectures adds the platforms of these hosts.
 func (s *site) architectures(hosts []*object) {
 	for _, host := range hosts {
 		s.platform(host.text("arch"))
 	}
 }
 
-// cluster reads what the cluster shall be.
+// cluster reads the description of the cluster.
 func (s *site) cluster(settings ...string) (manifest.Cluster, error) {
 	c, notes, err := kubekey.ReadCluster(s.file, s.data, settings...)
 	if err != nil {
@@ -126,12 +127,12 @@ func (s *site) cluster(settings ...string) (manifest.Cluster, error) {
 	s.say(notes)
 	if auth := c.ImageRegistry.Auth; auth != nil && auth.Password.IsSet() {
 		auth.Password, auth.PasswordEnv = manifest.Secret{}, "KKBUNDLE_REGISTRY_PASSWORD"
-		s.noteAt(0, "the password of the image registry is not written: put it into the environment variable %s", auth.PasswordEnv)
+		s.noteAt(0, "the password of the image registry is omitted: put it into the environment variable %s", auth.PasswordEnv)
 	}
 	return *c, nil
 }
 
-// addons lists the charts that a Cluster of v3 installs, so that the bundle has them.
+// addons adds the charts that a Cluster of v3 installs to the bundle.
 func (s *site) addons(spec *object) {
 	for _, addon := range spec.objects("addons") {
 		chart := addon.mapping("sources").mapping("chart")
@@ -147,7 +148,7 @@ func (s *site) addons(spec *object) {
 	}
 }
 
-// hideInventory writes names of environment variables where passwords were. Hosts with one password share a name.
+// hideInventory replaces passwords by names of environment variables. Hosts with the same password share a name.
 func (s *site) hideInventory(inv *manifest.Inventory) {
 	var known []manifest.Secret
 	env := func(secret *manifest.Secret, env *string) {
@@ -164,7 +165,7 @@ func (s *site) hideInventory(inv *manifest.Inventory) {
 		}
 		if i == len(known) {
 			known = append(known, *secret)
-			s.noteAt(0, "a password of hosts is not written: put it into the environment variable %s, which inventory.yaml names", name)
+			s.noteAt(0, "a password of hosts is omitted: put it into the environment variable %s, which inventory.yaml names", name)
 		}
 		*secret, *env = manifest.Secret{}, name
 	}
@@ -173,7 +174,7 @@ func (s *site) hideInventory(inv *manifest.Inventory) {
 		env(&sudo.Password, &sudo.PasswordEnv)
 		if ssh.PrivateKey.IsSet() {
 			ssh.PrivateKey = manifest.Secret{}
-			s.noteAt(0, "the private key of %s is not written: save it in a file that only you can read, and name that in ssh.key", where)
+			s.noteAt(0, "the private key of %s is omitted: save it in a file that only you can read, and name that in ssh.key", where)
 		}
 	}
 	hide("vars", &inv.Vars.SSH, &inv.Vars.Sudo)

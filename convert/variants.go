@@ -10,10 +10,11 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// maxClusters bounds what one file is made into; nobody carries more at once.
+// maxClusters bounds the clusters from one file; nobody carries more at once.
 const maxClusters = 50
 
-// choices are what a file lists several of, while a cluster has one of each. Empty lists leave what the cluster says.
+// choices are the alternatives that a file lists, while a cluster has one of each. An empty list keeps the cluster's
+// value.
 type choices struct {
 	versions   []string // of Kubernetes
 	networks   []manifest.NetworkType
@@ -21,8 +22,8 @@ type choices struct {
 	registries []manifest.RegistryType
 }
 
-// clusters makes a cluster of each version with each network, and with each version one more for each further runtime and
-// registry: what a site needs of two of those does not depend on the network.
+// clusters adds a cluster for each version with each network, and for each version another one per additional runtime
+// and registry: their needs do not depend on the network.
 func (f *reader) clusters(base manifest.Cluster, c choices) {
 	networks, runtimes, registries := orOne(c.networks, base.CNI.Type), orOne(c.runtimes, base.CRI), orOne(c.registries, base.ImageRegistry.Type)
 	for _, version := range c.versions {
@@ -49,7 +50,7 @@ func orOne[T any](list []T, one T) []T {
 func (f *reader) variant(c manifest.Cluster, network manifest.NetworkType, runtime manifest.CRI, registry manifest.RegistryType) {
 	switch n := len(f.Clusters); {
 	case n == maxClusters:
-		f.noteAt(0, "more than %d clusters follow from the lists; those from %s with %s on were left out", maxClusters, c.Kubernetes.Version, network)
+		f.noteAt(0, "the lists give more than %d clusters; those from %s with %s on were left out", maxClusters, c.Kubernetes.Version, network)
 		fallthrough
 	case n > maxClusters:
 		return
@@ -66,18 +67,18 @@ func (f *reader) variant(c manifest.Cluster, network manifest.NetworkType, runti
 	f.Clusters = append(f.Clusters, f.fitting(c))
 }
 
-// fitting leaves out the versions of components that do not go with the cluster's Kubernetes, each with a note: the other tool
-// had one list for all, and the catalog knows what goes.
+// fitting removes component versions that are incompatible with the cluster's Kubernetes, each with a note: the other
+// tool has one list for all versions, and the catalog knows the compatible ones.
 func (f *reader) fitting(c manifest.Cluster) manifest.Cluster {
 	plain := c
 	plain.Components, plain.CRI.Version, plain.CNI.Version = nil, "", ""
 	if _, err := catalog.Check(&plain); err != nil {
-		return c // it is not about a component
+		return c // not about a component
 	}
 	fits := func(one manifest.Cluster, left string) bool {
 		_, err := catalog.Check(&one)
 		if err != nil {
-			f.once(0, "%s was not carried over, and the catalog's version is taken: %v", left, err)
+			f.once(0, "%s was not carried over, and the catalog's version is used: %v", left, err)
 		}
 		return err == nil
 	}
@@ -101,7 +102,7 @@ func (f *reader) fitting(c manifest.Cluster) manifest.Cluster {
 	return c
 }
 
-// once notes what may be found several times a single time.
+// once adds a note unless the same note exists.
 func (f *reader) once(line int, format string, args ...any) {
 	note := Note{f.file, line, fmt.Sprintf(format, args...)}
 	if !slices.Contains(f.Notes, note) {

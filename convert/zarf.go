@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// zarf reads a package definition of Zarf (schema v1alpha1; what v1beta1 names differently is noted by its key).
+// zarf reads a package definition of Zarf (schema v1alpha1; keys renamed in v1beta1 are noted).
 func (f *reader) zarf(o *object) {
 	metadata := o.mapping("metadata")
 	f.metadata(metadata)
@@ -17,7 +17,7 @@ func (f *reader) zarf(o *object) {
 	metadata.skip("uncompressed", "yolo", "aggregateChecksum", "allowNamespaceOverride")
 	metadata.rest()
 	o.skip("build", "documentation")
-	o.drop("variables", "kkbundle has no variables that are asked for at the site; write values files")
+	o.drop("variables", "kkbundle does not prompt for variables at the site; write values files")
 	o.drop("constants", "write the values where they are used")
 	o.drop("values", "write values files for charts")
 	for _, c := range o.objects("components") {
@@ -25,7 +25,7 @@ func (f *reader) zarf(o *object) {
 	}
 }
 
-// zarfComponent takes what a component carries. How it is deployed is not the bundle's business.
+// zarfComponent reads the content that a component carries. Its deployment does not concern the bundle.
 func (f *reader) zarfComponent(c *object) {
 	name := c.text("name")
 	if required := c.text("required"); required == "false" || required == "" {
@@ -41,7 +41,7 @@ func (f *reader) zarfComponent(c *object) {
 	}
 	cluster.skip("distros")
 	only.drop("localOS", "it is included for every system")
-	only.drop("flavor", "it is included always; leave out what you do not want")
+	only.drop("flavor", "it is always included; remove unwanted content")
 	only.rest()
 	for _, n := range c.list("images") {
 		f.zarfImage(n, platforms)
@@ -104,7 +104,7 @@ func (f *reader) zarfChart(o *object) {
 	case git != "" || strings.HasSuffix(url, ".git") || strings.Contains(url, ".git@"):
 		f.note(o.node, "the chart %s was left out: it lies in a git repository; clone it and name its directory with path", shorten(name))
 	case url == "":
-		f.note(o.node, "the chart %s was left out: it says neither url nor localPath", shorten(name))
+		f.note(o.node, "the chart %s was left out: it has neither url nor localPath", shorten(name))
 	case strings.HasPrefix(url, "oci://"):
 		chart := repoChart("", url, version)
 		chart.Values = values
@@ -130,11 +130,11 @@ func (f *reader) zarfManifests(o *object) {
 		f.addManifest(one)
 	}
 	o.skip("name", "namespace", "noWait", "kustomizeAllowAnyDirectory", "serverSideApply", "enableKustomizePlugins")
-	o.drop("template", "manifests are carried as they are")
+	o.drop("template", "manifests are carried unchanged")
 	o.rest()
 }
 
-// remote takes a manifest that lies on a web server: it is carried, and its images are not found.
+// remote adds a manifest on a web server: it is carried as a file, and its images are not found.
 func (f *reader) remote(n *yaml.Node, address string) {
 	url, sum, _ := strings.Cut(address, "@")
 	file := manifest.File{Name: fileName(url), URL: url}
@@ -142,7 +142,7 @@ func (f *reader) remote(n *yaml.Node, address string) {
 		file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
 	}
 	f.addFile(file)
-	f.note(n, "the manifest %s is carried as a file, and its images are not found: download it and list it under manifests", shorten(url))
+	f.note(n, "the manifest %s is carried as a file without its images: download it and list it under manifests", shorten(url))
 }
 
 func (f *reader) addManifest(pattern string) {
@@ -166,9 +166,9 @@ func (f *reader) zarfFile(o *object) {
 	if sum != "" {
 		file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
 	}
-	o.drop("extractPath", "the archive is carried whole")
+	o.drop("extractPath", "the archive is carried as a whole")
 	o.drop("symlinks", "a file is carried, not installed")
-	o.drop("template", "files are carried as they are")
+	o.drop("template", "files are carried unchanged")
 	o.rest()
 	if isURL(source) {
 		file.URL = source
@@ -176,7 +176,7 @@ func (f *reader) zarfFile(o *object) {
 		file.Path = source
 	}
 	if target != "" {
-		f.note(o.node, "file %s is carried; that it goes to %s is up to who extracts it", file.Name, shorten(target))
+		f.note(o.node, "file %s is carried; extract it to %s by hand", file.Name, shorten(target))
 	}
 	f.addFile(file)
 }

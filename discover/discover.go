@@ -1,9 +1,9 @@
 // Package discover finds the container images that Kubernetes objects will run: in the pod specs of every kind of
 // workload, in custom resources by rules, in environment variables and arguments of operators, and in annotations of
-// charts. It is pure: it opens no file and no connection, and everything it reads is bounded.
+// charts. It is pure: it opens no file and no connection, and all its input is bounded.
 //
-// An Image is certain: it stands where only an image can stand. Everything else that looks like one is a Doubt, with its
-// place, for a person to decide.
+// An Image is certain: its place can hold nothing but an image. Everything else that looks like an image is a Doubt,
+// with its place, for a person to decide.
 package discover
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Bounds of one result. They are far above what charts have; beyond them a source is refused, not cut off.
+// Bounds of one result. They are far above real charts; a source that exceeds them is refused, not truncated.
 const (
 	maxImages = 10_000
 	maxDoubts = 2_000
-	maxText   = 300 // bytes of a text that is shown
+	maxText   = 300 // bytes of a displayed text
 )
 
-// A Place says where something was found.
+// A Place is the location of a finding.
 type Place struct {
-	// Source is what was looked into: "chart web 1.2.3", or "" where the file says it all.
+	// Source is the searched chart, "chart web 1.2.3", or "" if File is enough.
 	Source string `json:"source,omitempty"`
 	// File is a template in a chart, or a path beside the manifest.
 	File string `json:"file,omitempty"`
@@ -33,7 +33,7 @@ type Place struct {
 	Path string `json:"path,omitempty"`
 }
 
-// String has the parts that are known, from the outside in.
+// String joins the known parts, from the outside in.
 func (p Place) String() string {
 	parts := slices.DeleteFunc([]string{p.Source, p.File, p.Object, p.Path}, func(s string) bool { return s == "" })
 	return strings.Join(parts, ": ")
@@ -45,21 +45,21 @@ type Image struct {
 	Place
 }
 
-// A Doubt is a text that may be an image, or stand for one.
+// A Doubt is a text that may be an image reference, or stand for one.
 type Doubt struct {
 	Text string `json:"text"`
-	// Why says in a few words what keeps it from being certain.
+	// Why is a short reason for the doubt.
 	Why string `json:"why"`
 	Place
 }
 
-// Result is what was found in one source. Images and doubts may repeat with different places.
+// Result holds the findings in one source. Images and doubts may repeat with different places.
 type Result struct {
 	Images []Image `json:"images"`
 	Doubts []Doubt `json:"doubts"`
 }
 
-// Finder finds images by its rules. It may be used by several goroutines.
+// Finder finds images by its rules. It is safe for concurrent use.
 type Finder struct{ rules []rule }
 
 // NewFinder returns a Finder with the built-in rules and a user's own.
@@ -75,13 +75,13 @@ func NewFinder(own []manifest.ImageRule) (*Finder, error) {
 	return &Finder{slices.Concat(known, more)}, nil
 }
 
-// CheckRules tells what is wrong with a user's rules: its errors have a line for each.
+// CheckRules checks a user's rules. The error has a line for each problem.
 func CheckRules(own []manifest.ImageRule) error {
 	_, err := compile(own)
 	return err
 }
 
-// Merge joins results, sorts what is in them and leaves out repeats.
+// Merge joins results, sorts their content and removes duplicates.
 func Merge(results ...Result) Result {
 	var all Result
 	for _, r := range results {
@@ -93,7 +93,7 @@ func Merge(results ...Result) Result {
 		return cmp.Or(a.compare(b.Place), cmp.Compare(a.Text, b.Text), cmp.Compare(a.Why, b.Why))
 	})
 	all.Images = slices.Compact(all.Images)
-	// One text is one question, however often an object has it.
+	// The same text in one object is one question, however often it occurs.
 	asked := map[Doubt]bool{}
 	all.Doubts = slices.DeleteFunc(all.Doubts, func(d Doubt) bool {
 		d.Path, d.Why = "", ""
@@ -108,8 +108,8 @@ func (p Place) compare(q Place) int {
 	return cmp.Or(cmp.Compare(p.Source, q.Source), cmp.Compare(p.File, q.File), cmp.Compare(p.Object, q.Object), cmp.Compare(p.Path, q.Path))
 }
 
-// Undecided returns the doubts that the known references do not answer: a text that is one of them is carried, and a name
-// without a tag is answered by any of its versions.
+// Undecided returns the doubts that the known references do not resolve. A text that is a known reference is resolved;
+// a name without a tag is resolved by any version.
 func Undecided(doubts []Doubt, known []string) []Doubt {
 	answered := map[string]bool{}
 	for _, ref := range known {
@@ -127,7 +127,7 @@ func Undecided(doubts []Doubt, known []string) []Doubt {
 	})
 }
 
-// shorten keeps a text fit for a line of a report.
+// shorten truncates a text to fit a line of a report.
 func shorten(s string) string {
 	s = strings.ToValidUTF8(strings.TrimSpace(s), "�")
 	if len(s) <= maxText {
@@ -136,8 +136,8 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:maxText], "") + "…"
 }
 
-// Lookup returns the doubt that remains where a template asked the cluster for objects of a kind, "apps/v1 Deployment", and
-// found none. Kinds that hold no images leave none: most charts ask for their own secrets, so as to keep passwords.
+// Lookup returns the doubt about a template that asked the cluster for objects of a kind, "apps/v1 Deployment", and
+// found none. Kinds without images leave no doubt: most charts look up their own secrets to keep passwords.
 func Lookup(kind string) (Doubt, bool) {
 	if strings.HasPrefix(kind, "rbac.authorization.k8s.io/") {
 		return Doubt{}, false

@@ -91,7 +91,7 @@ func TestBadDocument(t *testing.T) {
 	if err == nil || strings.Count(err.Error(), "\n") != 1 {
 		t.Fatalf("want two problems, got %v", err)
 	}
-	for _, part := range []string{"f.yaml: document 2: yaml: ", "f.yaml: document 3: it has no apiVersion and kind"} {
+	for _, part := range []string{"f.yaml: document 2: yaml: ", "f.yaml: document 3: apiVersion and kind are missing"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in %v", part, err)
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// YAML finds the images in a stream of Kubernetes YAML, such as a file or what a template rendered to. The objects' places
-// begin with in. What can be read is searched even if another document cannot; the error has a line for each of those.
+// YAML finds the images in a stream of Kubernetes YAML, such as a file or a rendered template. in is the prefix of the
+// objects' places. An unreadable document does not stop the search of the others; the error has a line for each.
 func (f *Finder) YAML(text []byte, in Place) (Result, error) {
 	w := &walk{rules: f.rules, place: in, left: maxObjects}
 	var errs []error
@@ -55,10 +55,10 @@ func (f *Finder) Annotation(text string, in Place) Result {
 	return Merge(w.found)
 }
 
-// walk is the state of looking through one source.
+// walk is the state of searching one source.
 type walk struct {
 	rules    []rule
-	place    Place // of the object at hand
+	place    Place // of the current object
 	seen     map[string]bool
 	found    Result
 	left     int // objects
@@ -66,8 +66,8 @@ type walk struct {
 	err      error
 }
 
-// errNoObject says that a document is something else.
-var errNoObject = errors.New("it has no apiVersion and kind: it is not a Kubernetes object")
+// errNoObject means a document is not a Kubernetes object.
+var errNoObject = errors.New("apiVersion and kind are missing: not a Kubernetes object")
 
 func (w *walk) document(v any) error {
 	m, ok := v.(map[string]any)
@@ -78,7 +78,7 @@ func (w *walk) document(v any) error {
 	return nil
 }
 
-// object looks through an object, or the objects of a list.
+// object searches an object, or the objects of a list.
 func (w *walk) object(m map[string]any, depth int) {
 	if w.left--; w.left < 0 || depth > maxNesting {
 		w.err = fmt.Errorf("%w: more than %d objects", ErrTooLarge, maxObjects)
@@ -94,9 +94,9 @@ func (w *walk) object(m map[string]any, depth int) {
 		return
 	}
 	switch kind {
-	case "CustomResourceDefinition": // describes, and runs nothing
+	case "CustomResourceDefinition": // a definition; it runs nothing
 		return
-	case "Secret": // what is in it must not get into a report
+	case "Secret": // its content must not get into a report
 		return
 	}
 	before := w.place.Object
@@ -122,7 +122,7 @@ func objectName(m map[string]any, kind string) string {
 	return strings.TrimSpace(shorten(kind + " " + name))
 }
 
-// value looks at a value and everything below it.
+// value searches a value and everything below it.
 func (w *walk) value(at, key string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -146,7 +146,7 @@ func (w *walk) value(at, key string, v any) {
 func (w *walk) mapping(at, key string, m map[string]any) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		switch k {
-		case "managedFields", "kubectl.kubernetes.io/last-applied-configuration": // repeat the object
+		case "managedFields", "kubectl.kubernetes.io/last-applied-configuration": // copies of the object
 			continue
 		case "volumes":
 			w.volumes(joinPath(at, k), m[k])
@@ -156,17 +156,17 @@ func (w *walk) mapping(at, key string, m map[string]any) {
 	w.split(at, key, m)
 }
 
-// isContainerList tells whether a key is that of a pod spec's containers. Only pod specs, and what is merged into them, have
+// isContainerList reports whether a key is that of a pod spec's containers. Only pod specs, and their patches, have
 // lists of that name.
 func isContainerList(key string) bool {
 	return key == "containers" || key == "initContainers" || key == "ephemeralContainers"
 }
 
-// container looks at one entry of a pod spec's containers.
+// container examines one entry of a pod spec's containers.
 func (w *walk) container(at string, c map[string]any) bool {
 	image, named := c["image"]
 	if _, ok := c["name"].(string); !ok && !named {
-		return false // something else under that name
+		return false // another meaning of the name
 	}
 	if s, ok := image.(string); ok && !w.seen[at+".image"] {
 		w.seen[at+".image"] = true
@@ -200,7 +200,7 @@ func (w *walk) volumes(at string, v any) {
 	}
 }
 
-// field takes a value that can only be an image.
+// field adds a value that can only be an image.
 func (w *walk) field(at, s string) {
 	ref, why := field(s)
 	switch why {
@@ -225,7 +225,7 @@ func (w *walk) image(at, ref string) {
 
 func (w *walk) doubt(at, text, why string) {
 	if len(w.found.Doubts) >= maxDoubts {
-		w.err = fmt.Errorf("%w: more than %d texts in it look like images", ErrTooLarge, maxDoubts)
+		w.err = fmt.Errorf("%w: more than %d texts look like images", ErrTooLarge, maxDoubts)
 		return
 	}
 	place := w.place

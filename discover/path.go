@@ -12,12 +12,12 @@ import (
 // descendants; kubectl's braces around it and a leading $ may be left out.
 type jsonPath []step
 
-// A step goes from a value to some below it.
+// A step goes from a value to some of the values below it.
 type step struct {
-	name string // of a key; "" for an index
-	// index is of a list, -1 for all entries and all values.
+	name string // key; "" for an index
+	// index in a list; -1 for all entries and all values.
 	index int
-	// deep looks at every level below.
+	// deep selects every level below.
 	deep bool
 }
 
@@ -34,7 +34,7 @@ func parsePath(text string) (jsonPath, error) {
 	var p jsonPath
 	for rest != "" {
 		if len(p) == maxSteps {
-			return nil, bad("it is too long")
+			return nil, bad("too long")
 		}
 		var s step
 		var ok bool
@@ -50,7 +50,7 @@ func parsePath(text string) (jsonPath, error) {
 		p = append(p, s)
 	}
 	if len(p) == 0 {
-		return nil, bad("it is empty")
+		return nil, bad("empty")
 	}
 	return p, nil
 }
@@ -85,7 +85,7 @@ func bracket(rest string) (s step, after string, ok bool) {
 	return step{index: n}, after, ok && err == nil && n >= 0
 }
 
-// each calls f for every value that the path leads to, with where that is, in order.
+// each calls f for every value that the path selects, with its location, in order.
 func (p jsonPath) each(at string, v any, f func(at string, v any)) {
 	if len(p) == 0 {
 		f(at, v)

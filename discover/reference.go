@@ -8,10 +8,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// noImage is the text of a doubt about an image that is empty, so that excludeImages can name it.
+// noImage is the text of a doubt about an empty image, so that excludeImages can name it.
 const noImage = "empty image"
 
-// Why a text is a doubt.
+// Reasons for a doubt.
 const (
 	whyEmpty      = "the image is empty"
 	whyTemplate   = "it is filled in elsewhere"
@@ -27,7 +27,7 @@ const (
 // maxReference bounds a reference: a name has at most 255 bytes, a tag 128 (distribution/reference), a digest 71.
 const maxReference = 512
 
-// field reads a value that can only be an image. It returns a fully qualified reference, or why it is none.
+// field reads a value that can only be an image. It returns a fully qualified reference, or the reason that it is none.
 func field(s string) (ref, why string) {
 	switch {
 	case strings.TrimSpace(s) == "":
@@ -35,7 +35,7 @@ func field(s string) (ref, why string) {
 	case hasTemplate(s):
 		return "", whyTemplate
 	case s == "auto":
-		return "", whyInjected // istio's gateways: its webhook puts the proxy's image there
+		return "", whyInjected // Istio's gateways: its webhook sets the proxy's image
 	case len(s) > maxReference:
 		return "", whyInvalid
 	}
@@ -50,7 +50,7 @@ func hasTemplate(s string) bool {
 	return strings.Contains(s, "{{") || strings.Contains(s, "$(") || strings.Contains(s, "${") || strings.Contains(s, "<no value>")
 }
 
-// full returns the reference of a text that names a registry, a repository and a tag or digest, and so can hardly be
+// full returns the reference of a text that names a registry, a repository and a tag or digest, and can hardly be
 // anything else.
 func full(s string) (ref string, ok bool) {
 	host, rest, slash := strings.Cut(s, "/")
@@ -61,7 +61,7 @@ func full(s string) (ref string, ok bool) {
 	return ref, err == nil
 }
 
-// isRegistry wants a name with a dot or a port, as references do, that could be in DNS.
+// isRegistry reports whether host is a valid DNS name with a dot or a port, as in references.
 func isRegistry(host string) bool {
 	name, port, hasPort := strings.Cut(host, ":")
 	labels := strings.Split(name, ".")
@@ -77,12 +77,12 @@ func isRegistry(host string) bool {
 	return len(labels) > 1 && len(top) > 1 && strings.Trim(strings.ToLower(top), "abcdefghijklmnopqrstuvwxyz") == ""
 }
 
-// versioned tells whether a reference has a tag or a digest.
+// versioned reports whether a reference has a tag or a digest.
 func versioned(s string) bool {
 	return strings.Contains(s, "@sha256:") || strings.LastIndexByte(s, ':') > strings.LastIndexByte(s, '/')
 }
 
-// withoutTag is the repository of a fully qualified reference without a digest.
+// withoutTag returns the repository of a fully qualified reference without a digest.
 func withoutTag(ref string) string {
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
 		return ref[:i]
@@ -90,7 +90,7 @@ func withoutTag(ref string) string {
 	return ref
 }
 
-// couldBe tells whether a text in a place that is called image, or similar, is worth asking about, and why it is not certain.
+// couldBe reports whether a text in a field named image, or similar, deserves a question, and the reason for the doubt.
 func couldBe(s string) (why string, ok bool) {
 	if len(s) > maxReference || strings.Contains(s, "://") || strings.HasPrefix(s, "/") || strings.HasPrefix(s, ".") {
 		return "", false
@@ -101,7 +101,7 @@ func couldBe(s string) (why string, ok bool) {
 	host, rest, slash := strings.Cut(s, "/")
 	switch {
 	case !slash && !versioned(s):
-		return "", false // one word: a name of anything
+		return "", false // a single word may be any name
 	case !versioned(s):
 		return whyNoTag, true
 	case slash && isRegistry(host) && rest != "":
@@ -110,7 +110,7 @@ func couldBe(s string) (why string, ok bool) {
 	return whyNoRegistry, true
 }
 
-// isPort tells whether a reference's tag is a number that a port could be.
+// isPort reports whether a reference's tag may be a port number.
 func isPort(ref string) bool {
 	tag := ref[len(withoutTag(ref)):]
 	return len(tag) > 2 && len(tag) <= 6 && strings.Trim(tag[1:], "0123456789") == ""

@@ -18,7 +18,7 @@ import (
 //go:embed rules.yaml
 var data []byte
 
-// builtin reads the embedded rules once, at first use.
+// builtin parses the embedded rules once, at first use.
 var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals // what it holds does not change
 	var list []struct {
 		manifest.ImageRule `yaml:",inline"`
@@ -39,7 +39,7 @@ var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals
 	return compile(rules)
 })
 
-// A rule says where objects of a kind name images.
+// A rule names the paths of images in objects of a kind.
 type rule struct {
 	kind, apiVersion string
 	paths            []jsonPath
@@ -47,13 +47,13 @@ type rule struct {
 	required         bool
 }
 
-// An imageTemplate is a reference with paths in it: texts and paths alternate, beginning and ending with a text.
+// An imageTemplate is a reference with paths in it: texts and paths alternate, and the first and the last are texts.
 type imageTemplate struct {
 	texts []string
 	paths []jsonPath
 }
 
-// compile returns the rules, or a line for each problem.
+// compile returns the rules, or an error with a line for each problem.
 func compile(list []manifest.ImageRule) ([]rule, error) {
 	var rules []rule
 	var errs []error
@@ -91,12 +91,12 @@ func parseTemplate(text string) (imageTemplate, error) {
 	}
 	t.texts = append(t.texts, text[from:])
 	if len(t.paths) == 0 {
-		return t, errors.New("it has no path in braces")
+		return t, errors.New("no path in braces")
 	}
 	return t, nil
 }
 
-// fits tells whether a rule is for objects of this kind.
+// fits reports whether the rule applies to objects of this kind.
 func (r rule) fits(kind, apiVersion string) bool {
 	if r.kind != kind {
 		return false
@@ -105,7 +105,7 @@ func (r rule) fits(kind, apiVersion string) bool {
 	return r.apiVersion == "" || r.apiVersion == apiVersion || r.apiVersion == group
 }
 
-// fill puts an object's values into a template; ok is false where one is missing.
+// fill puts an object's values into a template; ok is false if one is missing.
 func (t imageTemplate) fill(object map[string]any) (text, at string, ok bool) {
 	text = t.texts[0]
 	for i, p := range t.paths {
@@ -123,7 +123,7 @@ func (t imageTemplate) fill(object map[string]any) (text, at string, ok bool) {
 	return text, at, true
 }
 
-// scalar is a text or a number as it is written.
+// scalar returns a text, or a number as written.
 func scalar(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -136,7 +136,7 @@ func scalar(v any) string {
 	return ""
 }
 
-// ruled finds the images that rules say the object names.
+// ruled finds the images that the rules select in the object.
 func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
 	var named, required bool
 	var templates []imageTemplate
@@ -155,7 +155,7 @@ func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
 				}
 				named = true
 				w.seen[at] = true
-				w.field(at, strings.TrimPrefix(s, "docker://")) // the scheme is CDI's
+				w.field(at, strings.TrimPrefix(s, "docker://")) // the scheme is CDI's own
 			})
 		}
 	}

@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// env looks at an environment variable. RELATED_IMAGE_… is the convention of operators (Operator SDK), …_IMAGE a habit.
+// env examines an environment variable. RELATED_IMAGE_… is the convention of operators (Operator SDK), …_IMAGE a common
+// habit.
 func (w *walk) env(at string, m map[string]any) {
 	name, value := scalar(m["name"]), scalar(m["value"])
 	if value == "" {
-		return // from a field, a secret, or nothing
+		return // set from a field or a secret, or unset
 	}
 	at += ".value"
 	says := slices.Contains(strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool { return r == '_' || r == '.' || r == '-' }), "IMAGE")
@@ -25,7 +26,7 @@ func (w *walk) env(at string, m map[string]any) {
 	w.text(at, "", value)
 }
 
-// args looks at a container's arguments: --flag=IMAGE, --flag IMAGE, and texts.
+// args examines a container's arguments: --flag=IMAGE, --flag IMAGE, and texts.
 func (w *walk) args(at string, list []any) {
 	flag := ""
 	for i, one := range list {
@@ -45,7 +46,7 @@ func (w *walk) args(at string, list []any) {
 	}
 }
 
-// flag decides about the value of a flag. joined means that --flag=value leaves no doubt that they belong together.
+// flag examines the value of a flag. joined marks the form --flag=value, in which the two certainly belong together.
 func (w *walk) flag(at, name, value string, joined bool) {
 	says := strings.Contains(strings.ToLower(name), "image")
 	ref, ok := full(value)
@@ -62,17 +63,17 @@ func (w *walk) flag(at, name, value string, joined bool) {
 }
 
 const (
-	// imageLine is a line of embedded YAML, or of anything that looks like it, with an image.
+	// imageLine matches a line of embedded YAML, or similar text, with an image.
 	imageLine = `(?m)^[ \t]*(?:- )?["']?image["']?[ \t]*[:=][ \t]*["']?([^"'\n]+)`
-	// imageKey is a key that ends in image, anywhere in a text, with its value.
+	// imageKey matches a key ending in image, anywhere in a text, with its value.
 	imageKey = `["']?\b[A-Za-z_.-]*[iI]mage["']?[ \t]*[:=][ \t]*["']?([^\s"',;}]+)`
 	maxScan  = 4 << 20 // bytes of one text; a ConfigMap has at most 1 MiB
 )
 
-// patterns are compiled once a walk that needs them.
+// patterns are compiled once per walk that needs them.
 type patterns struct{ line, key *regexp.Regexp }
 
-// text looks at a text in a place that nothing is known of. Nothing in it is certain.
+// text searches a text of unknown meaning. Nothing in it is certain.
 func (w *walk) text(at, key, s string) {
 	if w.seen[at] || len(s) > maxScan || !strings.ContainsAny(s, ":/@") && !isImageKey(key) {
 		return
@@ -98,16 +99,16 @@ func (w *walk) text(at, key, s string) {
 	}
 }
 
-// isBetween tells what ends a word in scripts, lists and quoted texts.
+// isBetween reports whether r separates words in scripts, lists and quoted texts.
 func isBetween(r rune) bool { return strings.ContainsRune(" \t\r\n\"'`,;()[]{}<>|=", r) }
 
-// isImageKey tells whether a key says that its value is an image.
+// isImageKey reports whether a key's name suggests that its value is an image.
 func isImageKey(key string) bool {
 	key = strings.ToLower(key)
 	return strings.HasSuffix(key, "image") || key == "imagename"
 }
 
-// keyed finds image: NAME in embedded YAML and the like, where the name itself would not tell.
+// keyed finds image: NAME in embedded YAML and similar text, for names that do not look like images by themselves.
 func (w *walk) keyed(at, s string) {
 	if w.patterns == nil {
 		w.patterns = &patterns{regexp.MustCompile(imageLine), regexp.MustCompile(imageKey)}
@@ -131,7 +132,7 @@ func (w *walk) keyed(at, s string) {
 	}
 }
 
-// split finds images that are written in parts, such as {registry: …, repository: …, tag: …}.
+// split finds images given in parts, such as {registry: …, repository: …, tag: …}.
 func (w *walk) split(at, key string, m map[string]any) {
 	repository, ok := m["repository"].(string)
 	tag := scalar(m["tag"])

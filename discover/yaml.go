@@ -10,22 +10,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Bounds of what is parsed at once. The largest CRDs have a few hundred KiB and 50,000 values.
+// Bounds of one parse. The largest CRDs have a few hundred KiB and 50,000 values.
 const (
 	maxDocument = 16 << 20 // bytes
-	maxValues   = 500_000  // of a document, those included that aliases repeat
+	maxValues   = 500_000  // of a document, including repeats through aliases
 	maxObjects  = 20_000   // of a source
 	maxNesting  = 200
 )
 
-// ErrTooLarge says that YAML is larger, deeper or more repetitive than Kubernetes would take.
+// ErrTooLarge means YAML is larger, deeper or more repetitive than Kubernetes accepts.
 var ErrTooLarge = errors.New("larger than allowed")
 
-// number is a scalar that is no text, as it is written: versions such as 1.10 keep their zeros.
+// number is a non-string scalar as written: versions such as 1.10 keep their zeros.
 type number string
 
-// documents splits a stream of YAML where a line begins with three hyphens, as Helm does, so that one document that
-// cannot be read does not hide the next.
+// documents splits a stream of YAML at lines that begin with three hyphens, like Helm, so that one unreadable document
+// does not hide the next.
 func documents(data []byte) [][]byte {
 	var docs [][]byte
 	from := 0
@@ -44,7 +44,7 @@ func documents(data []byte) [][]byte {
 	return append(docs, data[from:])
 }
 
-// parse reads one document. It returns nil for one without content.
+// parse reads one document. It returns nil for an empty one.
 func parse(doc []byte) (any, error) {
 	if len(doc) > maxDocument || separators(doc) > maxValues {
 		return nil, fmt.Errorf("%w: a document has more than %d bytes or %d values", ErrTooLarge, maxDocument, maxValues)
@@ -60,7 +60,8 @@ func parse(doc []byte) (any, error) {
 	return c.value(node.Content[0], 0)
 }
 
-// separators counts what begins a value, so that a few megabytes of commas do not become gigabytes of nodes.
+// separators counts the characters that begin values, so that a few megabytes of commas do not become gigabytes of
+// nodes.
 func separators(doc []byte) int {
 	n := 0
 	for i, b := range doc {
@@ -76,7 +77,7 @@ func separators(doc []byte) int {
 	return n / 2 // a key and its value share a line
 }
 
-// converter turns nodes into Go values and counts them, whichever way aliases lead.
+// converter turns nodes into Go values and counts them, including repeats through aliases.
 type converter struct{ left int }
 
 func (c *converter) value(n *yaml.Node, depth int) (any, error) {
@@ -109,7 +110,7 @@ func (c *converter) value(n *yaml.Node, depth int) (any, error) {
 	return number(n.Value), nil
 }
 
-// mapping merges what << names below the mapping's own keys, as YAML 1.1 has it.
+// mapping merges the mappings named by << below the mapping's own keys, as in YAML 1.1.
 func (c *converter) mapping(n *yaml.Node, depth int) (any, error) {
 	m := make(map[string]any, len(n.Content)/2)
 	var own []string

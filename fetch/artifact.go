@@ -11,21 +11,21 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// An Artifact is one artifact of a registry, and the way to what its manifest refers to.
+// An Artifact is one artifact of a registry, and the means to fetch the blobs in its manifest.
 type Artifact struct {
-	Digest   digest.Digest // of the manifest
+	Digest   digest.Digest // digest of the manifest
 	Manifest []byte        // at most 4 MiB
 	s        *session
 	repo     *repository
 }
 
-// Wanted is an item with blobs that it needs of an artifact.
+// Wanted is an item with the blobs of an artifact that it needs.
 type Wanted struct {
 	Kind, Ref, Platform string
 	Blobs               []ocispec.Descriptor // digest and size
 }
 
-// OpenArtifact reads the manifest that a tag or digest names. Of o, what is said of images' platforms does not matter here.
+// OpenArtifact reads the manifest that a tag or digest names. It ignores the platform options of o.
 func OpenArtifact(ctx context.Context, repo name.Repository, reference string, o Options) (*Artifact, error) {
 	s, err := newSession(o)
 	if err != nil {
@@ -53,8 +53,8 @@ func (a *Artifact) open(ctx context.Context, repo name.Repository, reference str
 	return err
 }
 
-// Fetch brings blobs into the Store: each once, the largest first, and those that the Store has a part of from there on. The
-// error is *Errors with every item that something failed of, joined with the context's if that ended.
+// Fetch brings blobs into the Store: each once, the largest first, resuming those that the Store has a part of. The
+// error is *Errors with every item that failed, joined with the context's error if that ended.
 func (a *Artifact) Fetch(ctx context.Context, wanted []Wanted) error {
 	j := &Job{s: a.s, items: len(wanted), failed: &failures{}, have: map[digest.Digest]int64{}}
 	for _, w := range wanted {

@@ -60,7 +60,7 @@ func (s *session) resolveLocalChart(ctx context.Context, c manifest.Chart) (mani
 		return manifest.Pin{}, err
 	}
 	if c.Name != "" && c.Name != loaded.Name() {
-		return manifest.Pin{}, fmt.Errorf("the manifest calls it %s, its Chart.yaml %s", c.Name, loaded.Name())
+		return manifest.Pin{}, fmt.Errorf("the manifest names it %s, its Chart.yaml %s", c.Name, loaded.Name())
 	}
 	return manifest.Pin{
 		Kind:     manifest.ItemChart,
@@ -74,7 +74,7 @@ func (s *session) resolveLocalChart(ctx context.Context, c manifest.Chart) (mani
 	}, nil
 }
 
-// storeLocalChart puts a local chart archive into the store as it is, and a directory packaged.
+// storeLocalChart stores a local chart archive unchanged, or a directory after packaging it.
 func (s *session) storeLocalChart(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
 	name := s.path(file)
 	info, err := os.Stat(name)
@@ -98,7 +98,7 @@ func (s *session) storeLocalChart(ctx context.Context, file string, want digest.
 	})
 }
 
-// totalWriter adds what is written to the session's total.
+// totalWriter adds the written bytes to the session's total.
 type totalWriter struct{ s *session }
 
 // Write implements io.Writer.
@@ -107,7 +107,7 @@ func (t totalWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// loadChart loads a chart archive that the store has.
+// loadChart loads a chart archive from the store.
 func (s *session) loadChart(ctx context.Context, d digest.Digest) (*charts.Chart, error) {
 	rc, err := s.opts.Store.Open(ctx, d)
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *session) resolveChartURL(ctx context.Context, c manifest.Chart) (manife
 	}
 	pin.Name, pin.Version = loaded.Name(), loaded.Version()
 	if c.Name != "" && c.Name != pin.Name {
-		return pin, fmt.Errorf("the manifest calls it %s, its Chart.yaml %s", c.Name, pin.Name)
+		return pin, fmt.Errorf("the manifest names it %s, its Chart.yaml %s", c.Name, pin.Name)
 	}
 	return s.pinProvenance(ctx, pin, c.URL)
 }
@@ -158,7 +158,7 @@ func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manif
 		Verified: manifest.VerifiedUpstream,
 	}
 	if strings.HasPrefix(address, "oci://") {
-		return pin, fmt.Errorf("the repository only points to %s: name that as repo", printable(address))
+		return pin, fmt.Errorf("the repository only points to %s: set that as repo", printable(address))
 	}
 	pin, err = s.pinURL(ctx, pin, address, chosen.sha256())
 	if err != nil {
@@ -167,14 +167,14 @@ func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manif
 	return s.pinProvenance(ctx, pin, address)
 }
 
-// pinProvenance pins the provenance file beside a chart archive, if there is one: the artifact has it in it.
+// pinProvenance pins the provenance file beside a chart archive, if there is one: it becomes part of the artifact.
 func (s *session) pinProvenance(ctx context.Context, pin manifest.Pin, address string) (manifest.Pin, error) {
 	d, err := s.provenance(address, "")
 	if err != nil {
 		return pin, err
 	}
 	data, _, err := d.get(ctx, http.MethodGet, maxProvenance)
-	// Object stores say 403 of what is not there.
+	// Object stores answer 403 for missing files.
 	if lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden, http.StatusUnauthorized) {
 		return pin, nil
 	}
@@ -182,13 +182,13 @@ func (s *session) pinProvenance(ctx context.Context, pin manifest.Pin, address s
 		return pin, err
 	}
 	if !strings.Contains(string(data), "-----BEGIN PGP SIGN") {
-		return pin, nil // a page that says in words that there is none
+		return pin, nil // an error page for people
 	}
 	pin.Provenance = sha256Of(data)
 	return pin, s.put(ctx, data, pin.Provenance)
 }
 
-// provenance is the download of the provenance file beside a chart archive.
+// provenance returns the download of the provenance file beside a chart archive.
 func (s *session) provenance(address string, want digest.Digest) (*download, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -206,7 +206,7 @@ func ociRepository(repo, chart string) (name.Repository, error) {
 	rest := strings.TrimSuffix(strings.TrimPrefix(repo, "oci://"), "/")
 	parsed, err := name.NewRepository(rest+"/"+chart, name.StrictValidation)
 	if err != nil {
-		return parsed, fmt.Errorf("%s/%s is no OCI reference: %w", repo, chart, err)
+		return parsed, fmt.Errorf("%s/%s is not an OCI reference: %w", repo, chart, err)
 	}
 	return parsed, nil
 }
@@ -227,7 +227,7 @@ func (s *session) resolveOCIChart(ctx context.Context, c manifest.Chart) (manife
 			return manifest.Pin{}, err
 		}
 		for i, tag := range tags {
-			tags[i] = strings.ReplaceAll(tag, "_", "+") // tags have no plus sign; this is Helm's replacement
+			tags[i] = strings.ReplaceAll(tag, "_", "+") // tags cannot have a plus sign; this is Helm's replacement
 		}
 		if version, err = pickVersion(tags, version, func(v string) string { return v }); err != nil {
 			return manifest.Pin{}, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
@@ -252,19 +252,19 @@ func (s *session) resolveOCIChart(ctx context.Context, c manifest.Chart) (manife
 	}, nil
 }
 
-// chartManifest checks that a manifest is a Helm chart's.
+// chartManifest checks that a manifest is that of a Helm chart.
 func chartManifest(root ocispec.Descriptor, data []byte) (manifestDoc, error) {
 	doc, err := parseManifest(root, data)
 	if err != nil {
 		return doc, err
 	}
 	if isIndex(root.MediaType) || doc.Config == nil || doc.Config.MediaType != chartConfig {
-		return doc, errors.New("what is there is not a Helm chart")
+		return doc, errors.New("not a Helm chart")
 	}
 	return doc, nil
 }
 
-// planChart is the work for a pinned chart.
+// planChart returns the plan of a pinned chart.
 func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error) {
 	if isManifest(pin.MediaType) {
 		return s.planOCIChart(ctx, pin)
@@ -275,7 +275,7 @@ func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error
 		archive.fetch = func(ctx context.Context) error {
 			_, err := s.storeLocalChart(ctx, pin.URL, pin.Digest, pin.Size > 0)
 			if errors.Is(err, errMismatch) {
-				return fmt.Errorf("%w; it changed since the lock was written: write that anew with kkbundle lock", err)
+				return fmt.Errorf("%w; changed since the lock was written: write a new lock with kkbundle lock", err)
 			}
 			return err
 		}
@@ -325,7 +325,7 @@ func (s *session) planOCIChart(ctx context.Context, pin manifest.Pin) (*plan, er
 	return p, nil
 }
 
-// checkOCIChart loads the chart that came from a registry: a bundle must not find out on site that it is none.
+// checkOCIChart loads a chart from a registry, so that an invalid chart is found before the site has it.
 func (s *session) checkOCIChart(ctx context.Context, pin manifest.Pin, img image) error {
 	i := slices.IndexFunc(img.blobs, isChartArchive)
 	if i < 0 {
@@ -338,7 +338,7 @@ func (s *session) checkOCIChart(ctx context.Context, pin manifest.Pin, img image
 	return sameChart(pin, c)
 }
 
-// sameChart compares what an index or a tag says with what the archive has.
+// sameChart compares the name and version in an index or tag with the archive.
 func sameChart(pin manifest.Pin, c *charts.Chart) error {
 	if c.Name() == pin.Name && (c.Version() == pin.Version || equalVersions(c.Version(), pin.Version)) {
 		return nil
@@ -378,12 +378,12 @@ func (s *session) chartArtifact(ctx context.Context, pin manifest.Pin) (ocispec.
 		}
 		size, ok, err := s.opts.Store.Stat(ctx, layer.Digest)
 		if err != nil || !ok {
-			return ocispec.Descriptor{}, &storeError{cmp.Or(err, fmt.Errorf("blob %s is gone from the cache", layer.Digest))}
+			return ocispec.Descriptor{}, &storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest))}
 		}
 		layer.Size = size
 		m.Layers = append(m.Layers, layer)
 	}
-	// Helm sorts them so.
+	// Helm's order.
 	slices.SortFunc(m.Layers, func(a, b ocispec.Descriptor) int { return cmp.Compare(a.Digest, b.Digest) })
 	return s.putManifest(ctx, m)
 }

@@ -166,10 +166,10 @@ func TestChartFailures(t *testing.T) {
 		"no such repository": {manifest.Chart{Name: "app", Repo: s.url + "/none"}, []string{"/none/index.yaml", "no such file"}},
 		"no repository":      {manifest.Chart{Name: "app", Repo: s.url + "/page"}, []string{"not an index of charts"}},
 		"another version":    {manifest.Chart{Name: "app", Repo: s.url + "/other"}, []string{"the archive has chart app 1.1.0 instead of app 1.0.0"}},
-		"wrong checksum":     {manifest.Chart{Name: "wrong", Repo: s.url + "/other"}, []string{"not what was promised", digestOf(nil).String()}},
+		"wrong checksum":     {manifest.Chart{Name: "wrong", Repo: s.url + "/other"}, []string{"wrong content", digestOf(nil).String()}},
 		"archive is gone":    {manifest.Chart{Name: "gone", Repo: s.url + "/other"}, []string{"gone.tgz", "no such file"}},
 		"no chart at URL":    {manifest.Chart{URL: s.url + "/page.tgz"}, []string{"not a packaged chart"}},
-		"another name":       {manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"}, []string{"calls it db", "app"}},
+		"another name":       {manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"}, []string{"names it db", "app"}},
 		"no such directory":  {manifest.Chart{Path: "not/there"}, []string{"not/there"}},
 	} {
 		t.Run(name, func(t *testing.T) {

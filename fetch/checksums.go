@@ -11,9 +11,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-const maxChecksums = 1 << 20 // bytes of a file of checksums
+const maxChecksums = 1 << 20 // bytes of a checksum file
 
-// checksum returns what an upstream's file of checksums says of the file at an address.
+// checksum returns the digest of the file at an address from an upstream checksum file.
 func (s *session) checksum(ctx context.Context, address, of string) (digest.Digest, error) {
 	data, err := s.page(ctx, address, maxChecksums)
 	if err != nil {
@@ -26,15 +26,15 @@ func (s *session) checksum(ctx context.Context, address, of string) (digest.Dige
 	return findChecksum(data, u.Path)
 }
 
-// A checksumLine is one entry; name is "" in a file that has nothing but the sum.
+// A checksumLine is one entry; name is "" in a file that consists of a single sum.
 type checksumLine struct {
 	sum  string // 64 lower case hexadecimal digits
 	name string
 }
 
-// findChecksum returns the sha256 of the file at a path. It reads a bare sum, the lines of sha256sum (sum, space, space or
-// asterisk, name), and those of BSD (SHA256 (name) = sum, with or without a hyphen). An entry whose name is the end of the path wins over one that has
-// only the same base name. Sums of other lengths and other algorithms are passed over.
+// findChecksum returns the sha256 of the file at a path. It reads a bare sum, lines of sha256sum (sum, space, space or
+// asterisk, name), and lines of BSD (SHA256 (name) = sum, with or without a hyphen). An entry whose name is the end of
+// the path wins over one with only the same base name. Sums of other lengths and algorithms are ignored.
 func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	var exact, base, bare, all []checksumLine
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
@@ -63,18 +63,18 @@ func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	case len(bare) == 1 && len(all) == 1:
 		return agreed(bare, path.Base(filePath))
 	case len(all) == 0:
-		return "", fmt.Errorf("there is no sha256 in it: %s", understood(data))
+		return "", fmt.Errorf("no sha256 found: %s", understood(data))
 	}
-	return "", fmt.Errorf("it has %d sha256 sums, but none for %s", len(all), printable(path.Base(filePath)))
+	return "", fmt.Errorf("%d sha256 sums, but none for %s", len(all), printable(path.Base(filePath)))
 }
 
-// understood says what a file of checksums has to be like, and why this one is not.
+// understood describes the accepted formats of checksum files, and the problem with this one.
 func understood(data []byte) string {
 	const forms = `want a sha256 alone, lines of sha256 and file name as sha256sum writes them, or lines such as "SHA256 (name) = …"; name another file of upstream's, or write the sum under sha256`
 	for line := range bytes.Lines(data) {
 		columns := bytes.Fields(line)
 		if len(columns) > 2 && len(bytes.Trim(columns[1], "0123456789abcdefABCDEF")) == 0 {
-			return "its lines have several hashes of a file and do not say which is which; " + forms
+			return "the lines have several unlabelled hashes of a file; " + forms
 		}
 	}
 	return forms
@@ -83,7 +83,7 @@ func understood(data []byte) string {
 func agreed(found []checksumLine, name string) (digest.Digest, error) {
 	for _, e := range found {
 		if e.sum != found[0].sum {
-			return "", fmt.Errorf("it has different sha256 sums for %s", printable(name))
+			return "", fmt.Errorf("different sha256 sums for %s", printable(name))
 		}
 	}
 	return digest.NewDigestFromEncoded(digest.SHA256, found[0].sum), nil
@@ -102,7 +102,7 @@ func parseChecksum(line string) (checksumLine, bool) {
 	if i := strings.IndexByte(first, '\t'); i >= 0 {
 		first, name = line[:i], line[i+1:]
 	}
-	sum, ok := hexSum(strings.TrimPrefix(first, `\`)) // sha256sum marks names with escaped characters so
+	sum, ok := hexSum(strings.TrimPrefix(first, `\`)) // sha256sum marks names with escaped characters this way
 	name = strings.TrimLeft(name, " \t")
 	return checksumLine{sum: sum, name: strings.TrimPrefix(name, "*")}, ok
 }

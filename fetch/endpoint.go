@@ -15,17 +15,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// An endpoint is a repository on one of the servers that have it. It logs in when it is asked for the first time: what the
-// store has needs no registry.
+// An endpoint is a repository on one of its servers. It logs in at the first request, because items in the store need
+// no registry.
 type endpoint struct {
 	s    *session
 	peer *peer
-	name name.Repository // on the registry that is asked
+	name name.Repository // name on the registry in use
 
 	mu     sync.Mutex
 	known  bool // credentials were found
 	client *http.Client
-	denied error // the login was refused, and is not tried again
+	denied error // the error of a refused login, which is not repeated
 }
 
 func (s *session) newEndpoint(p *peer, upstream name.Repository) (*endpoint, error) {
@@ -37,13 +37,13 @@ func (s *session) newEndpoint(p *peer, upstream name.Repository) (*endpoint, err
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", p, err)
 	}
-	if p.door == nil {
-		p.door = &door{next: p.trip, host: host.RegistryStr(), scheme: p.scheme()}
+	if p.auth == nil {
+		p.auth = &authTransport{next: p.trip, host: host.RegistryStr(), scheme: p.scheme()}
 	}
 	return &endpoint{s: s, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
 }
 
-// login returns the client that is logged in.
+// login returns the logged-in client.
 func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,20 +71,20 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 	return e.client, nil
 }
 
-// handshake asks the registry how to log in, and does.
+// handshake asks the registry for the login method, and logs in.
 func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (http.RoundTripper, error) {
 	if err := e.peer.server.given(); err != nil {
 		return nil, err
 	}
 	idle := e.s.opts.Retry.Idle
-	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle)) // its answers are short
+	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle)) // the answers are short
 	defer cancel()
 	pass, err := e.peer.server.gate.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer pass.leave()
-	trip, err := transport.NewWithContext(ctx, e.name.Registry, auth, e.peer.door, []string{e.name.Scope(transport.PullScope)})
+	trip, err := transport.NewWithContext(ctx, e.name.Registry, auth, e.peer.auth, []string{e.name.Scope(transport.PullScope)})
 	if err != nil && context.Cause(ctx) != nil {
 		err = context.Cause(ctx)
 	}
@@ -114,7 +114,7 @@ func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept st
 	return data, header, nil
 }
 
-// at is where the endpoint has what a URL of the upstream repository names.
+// at returns the endpoint's URL for a URL of the upstream repository.
 func (e *endpoint) at(u *url.URL) *url.URL {
 	to := *u
 	to.Scheme, to.Host = e.peer.scheme(), e.name.RegistryStr()
@@ -124,10 +124,10 @@ func (e *endpoint) at(u *url.URL) *url.URL {
 	return &to
 }
 
-// String names the repository that is asked.
+// String names the repository in use.
 func (e *endpoint) String() string { return e.peer.host + "/" + e.name.RepositoryStr() }
 
-// explain turns an answer of the registry into what happened and what to do.
+// explain turns a registry's answer into an error with cause and remedy.
 func (e *endpoint) explain(err error) error {
 	var status *statusError
 	if !errors.As(err, &status) {
@@ -137,12 +137,12 @@ func (e *endpoint) explain(err error) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return e.explainDenied(err)
 	case http.StatusNotFound:
-		what := "there is no such tag, digest or repository"
+		what := "no such tag, digest or repository"
 		switch {
 		case strings.Contains(status.detail, string(transport.NameUnknownErrorCode)):
-			what = "there is no such repository"
+			what = "no such repository"
 		case strings.Contains(status.detail, string(transport.ManifestUnknownErrorCode)):
-			what = "there is no such tag or digest"
+			what = "no such tag or digest"
 		case strings.Contains(status.detail, string(transport.BlobUnknownErrorCode)):
 			what = "the registry has lost this blob"
 		}
@@ -154,9 +154,9 @@ func (e *endpoint) explain(err error) error {
 func (e *endpoint) explainDenied(err error) error {
 	login := fmt.Sprintf("docker login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.host)
 	if e.known {
-		return fmt.Errorf("%s: registry %s refuses the configured credentials for %s: check them with %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
+		return fmt.Errorf("%s: registry %s rejects the configured credentials for %s: check them with %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
 	}
-	return fmt.Errorf("%s: registry %s wants credentials for %s, or the repository does not exist: %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
+	return fmt.Errorf("%s: registry %s requires credentials for %s, or the repository does not exist: %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
 }
 
 // tags lists the repository's tags.

@@ -30,7 +30,7 @@ const (
 	localPrefix  = "local/"
 )
 
-// resolveFile pins a file for a platform, "" where it is the same for all.
+// resolveFile pins a file for a platform, "" if the file is the same for all.
 func (s *session) resolveFile(ctx context.Context, f manifest.File, platform string) (manifest.Pin, error) {
 	pin := manifest.Pin{
 		Kind:     manifest.ItemFile,
@@ -67,7 +67,7 @@ func (s *session) resolveFile(ctx context.Context, f manifest.File, platform str
 	return s.pinURL(ctx, pin, pin.Ref, known)
 }
 
-// pinLocal puts a local file into the store.
+// pinLocal stores and pins a local file.
 func (s *session) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Digest) (manifest.Pin, error) {
 	desc, err := s.storeLocal(ctx, pin.URL, known, false)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *session) pinLocal(ctx context.Context, pin manifest.Pin, known digest.D
 	return pin, nil
 }
 
-// pinURL pins what is at an address. Where nobody says what its digest is, the file is fetched, and what came is pinned.
+// pinURL pins the file at an address. Without a published digest, it fetches the file and pins the result.
 func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, known digest.Digest) (manifest.Pin, error) {
 	d, err := s.urlDownload(address, known, -1)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, 
 		return pin, &storeError{err}
 	}
 	if !ok {
-		size, ok, err = s.fromShelf(ctx, d)
+		size, ok, err = s.fromDir(ctx, d)
 	}
 	if err != nil || ok {
 		pin.Size = size
@@ -108,16 +108,16 @@ func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, 
 	if pin.Size, err = d.head(ctx); err != nil || pin.Size > 0 {
 		return pin, err
 	}
-	// A lock that lacks the size now and has it when the cache knows the file would not be the same lock twice.
+	// Lock files must not depend on the cache, so the size is always looked up.
 	desc, err := once(s, "blob "+known.String(), func() (ocispec.Descriptor, error) { return d.run(ctx) })
 	pin.Size = desc.Size
 	return pin, err
 }
 
-// firstUse fetches what nobody vouches for: from a directory that has it, or from upstream unless it is unchanged there.
-// Charts are always fetched: what turns out to be no chart must not be remembered.
+// firstUse fetches a file without a published digest: from a directory that has it, or from upstream unless it is
+// unchanged there. Charts are always fetched: a file that turns out to be no chart must not be recorded.
 func (s *session) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocispec.Descriptor, error) {
-	desc, ok, err := s.unpinnedFromShelf(ctx, d)
+	desc, ok, err := s.unpinnedFromDir(ctx, d)
 	if err != nil || ok {
 		return desc, err
 	}
@@ -125,7 +125,7 @@ func (s *session) firstUse(ctx context.Context, pin manifest.Pin, d *download) (
 	return d.run(ctx)
 }
 
-// urlDownload is the download of a file or chart archive.
+// urlDownload returns the download of a file or chart archive.
 func (s *session) urlDownload(address string, want digest.Digest, size int64) (*download, error) {
 	asked, replaced := s.override(address)
 	places, err := s.route(asked)
@@ -150,7 +150,7 @@ func (s *session) urlDownload(address string, want digest.Digest, size int64) (*
 	return d, nil
 }
 
-// override returns where an address is asked for instead, if the manifest says so.
+// override returns the replacement of an address, if the manifest has one.
 func (s *session) override(address string) (string, bool) {
 	for _, o := range s.opts.Overrides {
 		for _, platform := range append([]string{""}, s.platforms...) {
@@ -162,7 +162,7 @@ func (s *session) override(address string) (string, bool) {
 	return address, false
 }
 
-// overrideSum is the sha256 that the manifest wants of a file whatever upstream says, "" for none.
+// overrideSum returns the sha256 that the manifest sets in place of the upstream's, "" for none.
 func (s *session) overrideSum(address, platform string) string {
 	for _, o := range s.opts.Overrides {
 		if sum := o.Sum(address, platform); sum != "" {
@@ -172,7 +172,7 @@ func (s *session) overrideSum(address, platform string) string {
 	return ""
 }
 
-// explainStatus says what a web server's refusal means.
+// explainStatus adds cause and remedy to a web server's refusal.
 func explainStatus(p *peer, err error) error {
 	var status *statusError
 	if !errors.As(err, &status) {
@@ -180,13 +180,13 @@ func explainStatus(p *peer, err error) error {
 	}
 	switch status.code {
 	case http.StatusNotFound, http.StatusGone:
-		return fmt.Errorf("there is no such file on %s: %w", p, err)
+		return fmt.Errorf("no such file on %s: %w", p, err)
 	case http.StatusUnauthorized:
-		return fmt.Errorf("%s wants a login or refuses the one it got: put user and password for it into netrc (~/.netrc or $NETRC): %w", p.host, err)
+		return fmt.Errorf("%s requires a login or rejects the one given: put user and password for it into netrc (~/.netrc or $NETRC): %w", p.host, err)
 	case http.StatusForbidden:
-		return fmt.Errorf("%s refuses access: check that the file exists, and the login in netrc (~/.netrc or $NETRC): %w", p.host, err)
+		return fmt.Errorf("%s denies access: check that the file exists, and the login in netrc (~/.netrc or $NETRC): %w", p.host, err)
 	case http.StatusProxyAuthRequired:
-		return fmt.Errorf("the proxy before %s wants a login: put user and password into the address in HTTP_PROXY and HTTPS_PROXY: %w", p.host, err)
+		return fmt.Errorf("the proxy before %s requires a login: put user and password into the address in HTTP_PROXY and HTTPS_PROXY: %w", p.host, err)
 	}
 	return err
 }
@@ -212,11 +212,11 @@ func (d *download) get(ctx context.Context, method string, limit int64) (data []
 	return data, header, err
 }
 
-// head returns the size that the server tells, 0 if it does not. A file that is not there is an error already here.
+// head returns the server's size of the file, 0 if unknown. A missing file is an error already here.
 func (d *download) head(ctx context.Context) (int64, error) {
 	_, header, err := d.get(ctx, http.MethodHead, 0)
 	if err != nil && statusOf(err) != nil && !answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized) {
-		return 0, nil // HEAD is not for everybody; GET will tell
+		return 0, nil // some servers refuse HEAD; GET will tell
 	}
 	if err != nil {
 		return 0, err
@@ -228,7 +228,7 @@ func (d *download) head(ctx context.Context) (int64, error) {
 	return size, nil
 }
 
-// planFile is the work for a pinned file.
+// planFile returns the plan of a pinned file.
 func (s *session) planFile(pin manifest.Pin) (*plan, error) {
 	b := blob{digest: pin.Digest, size: pinnedSize(pin)}
 	if strings.HasPrefix(pin.Ref, localPrefix) {
@@ -245,7 +245,7 @@ func (s *session) planFile(pin manifest.Pin) (*plan, error) {
 	return &plan{blobs: []blob{b}, finish: func(ctx context.Context) (ocispec.Descriptor, error) { return s.fileManifest(ctx, pin) }}, nil
 }
 
-// pinned is the blob of a pin, with what to do if it is another.
+// pinned returns the blob of a pin, with the remedy for other content.
 func (d *download) pinned(pin manifest.Pin) blob {
 	b := d.blob()
 	fetch := b.fetch
@@ -253,21 +253,21 @@ func (d *download) pinned(pin manifest.Pin) blob {
 	return b
 }
 
-// distrust adds what to do about content that is not what the lock says, which depends on who vouched for it.
+// distrust adds the remedy for content that differs from the lock, depending on the source of the digest.
 func distrust(pin manifest.Pin, err error) error {
 	if !errors.Is(err, errMismatch) {
 		return err
 	}
 	switch pin.Verified {
 	case manifest.VerifiedManifest:
-		return fmt.Errorf("%w: if this is the file that is meant, correct its sha256 in the manifest", err)
+		return fmt.Errorf("%w: if this is the right file, correct its sha256 in the manifest", err)
 	case manifest.VerifiedUpstream:
-		return fmt.Errorf("%w: it is not the file that upstream's checksum is of: write the lock anew with kkbundle lock, or take the file from another source", err)
+		return fmt.Errorf("%w: not the file of upstream's checksum: write a new lock with kkbundle lock, or get the file from another source", err)
 	}
-	return fmt.Errorf("%w: it changed since the lock was written: if that is expected, write the lock anew with kkbundle lock", err)
+	return fmt.Errorf("%w: changed since the lock was written: if that is expected, write a new lock with kkbundle lock", err)
 }
 
-// pinnedSize is -1 if the lock does not know it.
+// pinnedSize returns -1 if the lock does not have the size.
 func pinnedSize(pin manifest.Pin) int64 {
 	if pin.Size == 0 {
 		return -1
@@ -275,18 +275,18 @@ func pinnedSize(pin manifest.Pin) int64 {
 	return pin.Size
 }
 
-// localFetch reads a local file again that the lock pins.
+// localFetch reads a pinned local file again.
 func (s *session) localFetch(pin manifest.Pin) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := s.storeLocal(ctx, pin.URL, pin.Digest, pin.Size > 0)
 		if errors.Is(err, errMismatch) {
-			return fmt.Errorf("%w; it changed since the lock was written: write that anew with kkbundle lock", err)
+			return fmt.Errorf("%w; changed since the lock was written: write a new lock with kkbundle lock", err)
 		}
 		return err
 	}
 }
 
-// storeLocal puts a local file into the store. planned says that its size is in the session's total already.
+// storeLocal stores a local file. planned means that its size is already in the session's total.
 func (s *session) storeLocal(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
 	name := s.path(file)
 	return once(s, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
@@ -313,7 +313,7 @@ func (s *session) storeLocal(ctx context.Context, file string, want digest.Diges
 				return f.Read(p)
 			}))
 			if err == nil && n != info.Size() {
-				err = fmt.Errorf("it changed while it was read: %d bytes became %d", info.Size(), n)
+				err = fmt.Errorf("changed while it was read: %d bytes became %d", info.Size(), n)
 			}
 			return err
 		})
@@ -329,7 +329,7 @@ type readerFunc func(p []byte) (int, error)
 // Read implements io.Reader.
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// copyIn puts what produce writes into the store, always from the start.
+// copyIn stores the output of produce, always from the start.
 func (s *session) copyIn(ctx context.Context, key string, want digest.Digest, produce func(io.Writer) error) (desc ocispec.Descriptor, err error) {
 	w, offset, err := s.opts.Store.Begin(ctx, key)
 	if err != nil {
@@ -380,7 +380,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// fileManifest makes the artifact of a file whose content is in the store. Its bytes depend on the pin alone.
+// fileManifest makes the artifact of a file in the store. Its bytes depend only on the pin.
 func (s *session) fileManifest(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
 	size, ok, err := s.opts.Store.Stat(ctx, pin.Digest)
 	if err != nil {
@@ -391,7 +391,7 @@ func (s *session) fileManifest(ctx context.Context, pin manifest.Pin) (ocispec.D
 	case s.contentLater && pin.Size > 0:
 		size = pin.Size
 	default:
-		return ocispec.Descriptor{}, &storeError{fmt.Errorf("blob %s is gone from the cache", pin.Digest)}
+		return ocispec.Descriptor{}, &storeError{fmt.Errorf("blob %s has disappeared from the cache", pin.Digest)}
 	}
 	layer := ocispec.Descriptor{
 		MediaType:   fileContent,
@@ -419,7 +419,7 @@ func (s *session) fileManifest(ctx context.Context, pin manifest.Pin) (ocispec.D
 	return desc, nil
 }
 
-// putManifest writes an OCI manifest. Its JSON has the fields in the order of the type and sorted annotations.
+// putManifest writes an OCI manifest. Its JSON has the fields in the order of the type, and sorted annotations.
 func (s *session) putManifest(ctx context.Context, m ocispec.Manifest) (ocispec.Descriptor, error) {
 	m.Versioned = specs.Versioned{SchemaVersion: 2}
 	m.MediaType = ocispec.MediaTypeImageManifest
@@ -431,7 +431,7 @@ func (s *session) putManifest(ctx context.Context, m ocispec.Manifest) (ocispec.
 	return desc, s.put(ctx, data, desc.Digest)
 }
 
-// fileTitle is the name under which tools that unpack artifacts write the file: the last part of its address.
+// fileTitle returns the name under which tools write an unpacked file: the last part of its address.
 func fileTitle(pin manifest.Pin) string {
 	if strings.HasPrefix(pin.Ref, localPrefix) {
 		return path.Base(filepath.ToSlash(pin.URL))

@@ -130,5 +130,5 @@ func TestLocalFile(t *testing.T) {
 	wantError(t, err, "local/script", "kkbundle lock")
 	b.Files[0].SHA256 = manifest.Sums{"": digestOf([]byte("echo 1\n")).Encoded()}
 	_, err = fetch.Resolve(t.Context(), b, o)
-	wantError(t, err, "not what was promised")
+	wantError(t, err, "wrong content")
 }

@@ -21,14 +21,14 @@ type Chart struct {
 	Archive digest.Digest
 }
 
-// Found is an image that the manifest does not list, and where it was found.
+// Found is an image that the manifest does not list, and the place where it was found.
 type Found struct {
 	Image  manifest.Image
 	Places []string
 }
 
-// Charts pins the charts of a manifest and brings their archives into the Store. The error is *Errors with every chart that
-// could not be brought, or the context's; the others are returned all the same, in the manifest's order.
+// Charts pins the charts of a manifest and brings their archives into the Store. The error is *Errors with every failed
+// chart, or the context's; the other charts are still returned, in the manifest's order.
 func Charts(ctx context.Context, b *manifest.Bundle, o Options) ([]Chart, error) {
 	s, err := newSession(o)
 	if err != nil {
@@ -40,7 +40,7 @@ func Charts(ctx context.Context, b *manifest.Bundle, o Options) ([]Chart, error)
 	return list, failed.err(ctx, len(b.Charts))
 }
 
-// bring pins charts and fetches their archives, several at a time.
+// bring pins charts and fetches their archives concurrently.
 func (s *session) bring(ctx context.Context, b *manifest.Bundle, failed *failures) []Chart {
 	list := make([]*Chart, len(b.Charts))
 	var group errgroup.Group
@@ -76,7 +76,7 @@ func (s *session) bring(ctx context.Context, b *manifest.Bundle, failed *failure
 	return out
 }
 
-// bringArchive fetches what a pinned chart takes and returns its archive.
+// bringArchive fetches the blobs of a pinned chart and returns its archive.
 func (s *session) bringArchive(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
 	p, err := s.planChart(ctx, pin)
 	if err != nil {
@@ -103,11 +103,11 @@ func (s *session) bringArchive(ctx context.Context, pin manifest.Pin) (digest.Di
 	return s.archiveOf(ctx, pin)
 }
 
-// archiveOf returns the chart's layer of a chart from a registry, whose manifest planChart has read.
+// archiveOf returns the archive layer of a chart from a registry, after planChart has read its manifest.
 func (s *session) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
 	data, ok, err := s.stored(ctx, pin.Digest, maxConfig)
 	if err != nil || !ok {
-		return "", &storeError{errors.Join(err, errors.New("the chart's manifest is gone from the cache"))}
+		return "", &storeError{errors.Join(err, errors.New("the chart's manifest has disappeared from the cache"))}
 	}
 	doc, err := chartManifest(ocispec.Descriptor{Digest: pin.Digest, MediaType: pin.MediaType}, data)
 	if err != nil {
@@ -120,14 +120,14 @@ func (s *session) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Diges
 	return doc.Layers[i].Digest, nil
 }
 
-// errNoArchive says that an artifact calls itself a chart and is none.
-var errNoArchive = errors.New("what is there is not a Helm chart: it has no chart archive")
+// errNoArchive means an artifact of type chart has no chart archive.
+var errNoArchive = errors.New("not a Helm chart: there is no chart archive")
 
 func isChartArchive(d ocispec.Descriptor) bool {
 	return d.MediaType == chartContent || d.MediaType == "application/tar+gzip"
 }
 
-// additional returns the found images that the manifest does not list, each once, and notes where they were found.
+// additional returns the found images that the manifest does not list, each once, and records their places.
 func additional(listed []manifest.Image, found []Found, wanted map[string][]string) []manifest.Image {
 	own := map[string]bool{}
 	for _, img := range listed {
@@ -139,7 +139,7 @@ func additional(listed []manifest.Image, found []Found, wanted map[string][]stri
 	for _, f := range found {
 		ref, err := f.Image.Ref()
 		if err != nil {
-			ref = f.Image.Name // resolving it says what is wrong
+			ref = f.Image.Name // resolving it reports the problem
 		}
 		if own[ref] {
 			continue

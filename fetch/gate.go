@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// A gate lets a bounded number of requests through to one host, and none while that host asks everybody to wait. The bound
-// is halved when the host says that it is too many, and grows again by one for each round of good answers: what TCP does
-// about a full line.
+// A gate bounds the concurrent requests to one host, and holds all of them back while the host asks clients to wait.
+// The bound is halved when the host reports too many requests, and grows by one for each round of good answers, like
+// TCP's congestion control.
 type gate struct {
 	slots chan struct{}
 
 	mu       sync.Mutex
 	until    time.Time
-	allowed  int // of cap(slots), how many may be used now
-	withheld int // slots that nobody uses because they are not allowed; the last ones follow when their requests end
-	round    int // counts the halvings: requests of one round are too many together, and once
+	allowed  int // usable part of cap(slots)
+	withheld int // slots kept unused; the last ones follow when their requests end
+	round    int // number of halvings: several refusals in one round halve the bound once
 	good     int // good answers since the bound changed
 }
 
 func newGate(limit int) *gate { return &gate{slots: make(chan struct{}, limit), allowed: limit} }
 
-// enter waits until a request may be sent. The returned pass ends it.
+// enter waits until a request may be sent. Its end must be reported to the returned pass.
 func (g *gate) enter(ctx context.Context) (*pass, error) {
 	select {
 	case g.slots <- struct{}{}:
@@ -43,7 +43,7 @@ func (g *gate) enter(ctx context.Context) (*pass, error) {
 	}
 }
 
-// hold lets nothing through for a while.
+// hold blocks all requests for a while.
 func (g *gate) hold(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -52,26 +52,26 @@ func (g *gate) hold(d time.Duration) {
 	}
 }
 
-// A pass is one request on its way.
+// A pass is one request in progress.
 type pass struct {
 	g     *gate
 	round int
 }
 
-// crowded says that the host answered that there are too many requests.
+// crowded records that the host reported too many requests.
 func (p *pass) crowded() {
 	g := p.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p.round != g.round {
-		return // that was said to others of this round
+		return // another request of this round has reported it
 	}
 	g.round++
 	g.good = 0
 	g.allowed = max(1, g.allowed/2)
 }
 
-// fine says that the host answered well.
+// fine records a good answer.
 func (p *pass) fine() {
 	g := p.g
 	g.mu.Lock()

@@ -21,7 +21,7 @@ import (
 
 const (
 	maxIndex = 64 << 20 // bytes of a repository's index.yaml; the largest known has some 20 MB
-	// maxWholeIndex bounds what is parsed of an index, which takes some 30 times its size.
+	// maxWholeIndex bounds an index to parse as a whole, which takes some 30 times its size in memory.
 	maxWholeIndex = 8 << 20
 )
 
@@ -32,7 +32,7 @@ type chartVersion struct {
 	Digest  string   `yaml:"digest" json:"digest"`
 }
 
-// sha256 is the digest that the index states, "" if it states none.
+// sha256 returns the digest in the index, "" if there is none.
 func (v chartVersion) sha256() digest.Digest {
 	sum, ok := hexSum(strings.TrimPrefix(v.Digest, "sha256:"))
 	if !ok {
@@ -41,7 +41,7 @@ func (v chartVersion) sha256() digest.Digest {
 	return digest.NewDigestFromEncoded(digest.SHA256, sum)
 }
 
-// address is where the archive is, the upstream's own address.
+// address returns the archive's upstream address.
 func (v chartVersion) address(repo string) (string, error) {
 	if len(v.URLs) == 0 {
 		return "", errors.New("the index has no address for it")
@@ -52,15 +52,15 @@ func (v chartVersion) address(repo string) (string, error) {
 	}
 	to, err := base.Parse(v.URLs[0])
 	if err != nil {
-		return "", errors.New("the index has something for it that is no address")
+		return "", errors.New("the index has an invalid address for it")
 	}
 	if name := manifest.SecretParameter(to); name != "" {
-		return "", fmt.Errorf("the index has an address for it with a secret in it (%s), which would be in the lock for all to read and soon be void; fetch the archive yourself and name it under path", printable(name))
+		return "", fmt.Errorf("the index has an address for it with a secret in it (%s), which would appear in the lock and soon expire; fetch the archive yourself and name it under path", printable(name))
 	}
 	return to.String(), nil
 }
 
-// chartVersions returns what a repository has of a chart.
+// chartVersions returns the versions of a chart in a repository.
 func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]chartVersion, error) {
 	address := strings.TrimSuffix(repo, "/") + "/index.yaml"
 	index, err := s.page(ctx, address, maxIndex)
@@ -77,7 +77,7 @@ func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]char
 	return versions, nil
 }
 
-// page returns something small that tells about several items, asked for once in a run.
+// page returns a small file about several items, fetched once per run.
 func (s *session) page(ctx context.Context, address string, limit int64) ([]byte, error) {
 	return once(s, "page "+address, func() ([]byte, error) {
 		s.mu.Lock()
@@ -119,7 +119,7 @@ func parseIndex(index []byte, chart string) ([]chartVersion, error) {
 		}
 	}
 	if len(index) > maxWholeIndex {
-		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes, or has more than %d of them", chart, len(index), maxWholeIndex)
+		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes, or has more than %d bytes there", chart, len(index), maxWholeIndex)
 	}
 	if err := yaml.Unmarshal(index, &doc); err != nil {
 		return nil, fmt.Errorf("not an index of charts: %w", err)
@@ -130,8 +130,8 @@ func parseIndex(index []byte, chart string) ([]chartVersion, error) {
 	return doc.Entries[chart], nil
 }
 
-// indexSection cuts the lines of one chart out of an index as Helm writes it, so that an index of thousands of charts need
-// not be parsed. It returns false where the index is written in another way.
+// indexSection cuts the lines of one chart out of an index in Helm's layout, so that an index of thousands of charts
+// need not be parsed. It returns false for another layout.
 func indexSection(index []byte, chart string) ([]byte, bool) {
 	inEntries, start, indent, offset := false, -1, 0, 0
 	for line := range bytes.Lines(index) {
@@ -148,7 +148,7 @@ func indexSection(index []byte, chart string) ([]byte, bool) {
 		case !inEntries:
 			inEntries = string(text) == "entries:"
 		case spaces == 0 && text[0] != '-':
-			return nil, false // the entries are over
+			return nil, false // end of the entries
 		case indent == 0 || spaces == indent:
 			indent = spaces
 			if key, ok := bytes.CutSuffix(text[spaces:], []byte(":")); ok && strings.Trim(string(key), `"'`) == chart && indent > 0 {
@@ -162,8 +162,8 @@ func indexSection(index []byte, chart string) ([]byte, bool) {
 	return nil, false
 }
 
-// pickVersion returns the highest version that fits: the one that is written exactly so, else by the rules of ranges, in
-// which pre-releases take part only if the range names one. An empty range is any stable version.
+// pickVersion returns the highest matching version: an exact match, else by the rules of ranges, in which pre-releases
+// count only if the range names one. An empty range matches any stable version.
 func pickVersion[T any](list []T, want string, version func(T) string) (T, error) {
 	var none T
 	for _, v := range list {
@@ -173,7 +173,7 @@ func pickVersion[T any](list []T, want string, version func(T) string) (T, error
 	}
 	constraint, err := semver.NewConstraint(cmp.Or(want, "*"))
 	if err != nil {
-		return none, fmt.Errorf("%q is no version and no range: %w", want, err)
+		return none, fmt.Errorf("%q is neither a version nor a range: %w", want, err)
 	}
 	type candidate struct {
 		item    T
@@ -192,7 +192,7 @@ func pickVersion[T any](list []T, want string, version func(T) string) (T, error
 		}
 	}
 	if len(all) == 0 {
-		return none, errors.New("it has no versions")
+		return none, errors.New("there are no versions")
 	}
 	var newest []string
 	for _, c := range all[:min(len(all), 5)] {

@@ -68,7 +68,7 @@ func TestTokenServicePlain(t *testing.T) {
 	o = options(newStore(t), &site{host: host}, &site{host: service})
 	o.Keychain = badKeychain{}
 	_, err = fetch.Resolve(t.Context(), b, o)
-	wantError(t, err, "has no token in it")
+	wantError(t, err, "has no token")
 	if asked.Load() == 0 || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("asked %d times: %v", asked.Load(), err)
 	}

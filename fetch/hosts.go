@@ -10,23 +10,24 @@ import (
 )
 
 const (
-	// quietFor is how long trouble with a host goes on before anybody is told, and tellEvery how often they are.
+	// quietFor is how long trouble with a host lasts before it is logged, and tellEvery the interval of further log
+	// lines.
 	quietFor  = 5 * time.Second
 	tellEvery = 30 * time.Second
 )
 
-// Hosts is what a run learns of the hosts that it asks: how many requests they bear, and which cannot be reached. A run of
-// several calls (Resolve, Estimate, All) gives them the same, so that a mirror that is down is waited for once. It is safe
-// for concurrent use.
+// Hosts holds a run's knowledge about the contacted hosts: how many requests they accept, and which are unreachable. A
+// run of several calls (Resolve, Estimate, All) shares one, so that it waits only once for a mirror that is down. It is
+// safe for concurrent use.
 type Hosts struct {
 	mu      sync.Mutex
 	servers map[string]*server
 }
 
-// NewHosts returns what is known before anything was asked.
+// NewHosts returns an empty Hosts.
 func NewHosts() *Hosts { return &Hosts{servers: map[string]*server{}} }
 
-// server returns what is known of a host. The limit of requests at once counts the first time.
+// server returns the state of a host. The first call sets the limit of concurrent requests.
 func (h *Hosts) server(host string, limit int) *server {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -36,20 +37,20 @@ func (h *Hosts) server(host string, limit int) *server {
 	return h.servers[host]
 }
 
-// A server is what is known of one host[:port] that is asked.
+// A server is the state of one contacted host[:port].
 type server struct {
 	host string
 	gate *gate
 
 	mu       sync.Mutex
-	answered bool      // it said something in this run, whatever it was
-	good     bool      // and once something else than that it does not work
-	lost     error     // why it is not asked again in this run
-	told     time.Time // when somebody was told about it last
-	named    bool      // somebody was told that others are asked instead
+	answered bool      // the host has answered in this run
+	good     bool      // at least one answer was no server failure
+	lost     error     // the reason that the host is no longer contacted
+	told     time.Time // time of the last log line
+	named    bool      // the switch to other hosts was logged
 }
 
-// heard says that it answered with a status.
+// heard records an answer's status.
 func (v *server) heard(status int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -63,7 +64,7 @@ func (v *server) silent() bool {
 	return !v.answered
 }
 
-// giveUp remembers why the host is not asked again.
+// giveUp records the reason that the host is no longer contacted.
 func (v *server) giveUp(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -72,7 +73,7 @@ func (v *server) giveUp(err error) {
 	}
 }
 
-// given returns why the host is not asked again, nil if it is.
+// given returns the reason that the host is no longer contacted, else nil.
 func (v *server) given() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -82,7 +83,7 @@ func (v *server) given() error {
 	return &permanentError{v.lost}
 }
 
-// mayTell tells whether trouble that began at a time is worth a line now.
+// mayTell reports whether trouble that began at a time should be logged now.
 func (v *server) mayTell(began, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -93,27 +94,27 @@ func (v *server) mayTell(began, now time.Time) bool {
 	return true
 }
 
-// passOver says, once for a host, that others are asked instead. One that does not work at all is not asked again.
+// passOver logs, once per host, that others are used instead. A host that does not work at all is not contacted again.
 func (v *server) passOver(ctx context.Context, log *slog.Logger, err error) {
 	broken := aboutServer(err)
 	if !broken && !answeredWith(err, http.StatusUnauthorized, http.StatusForbidden) {
-		log.DebugContext(ctx, "a mirror lacks something; the next place is asked", "mirror", v.host, "error", err)
+		log.DebugContext(ctx, "a mirror lacks a file; trying the next place", "mirror", v.host, "error", err)
 		return
 	}
 	v.mu.Lock()
 	first := !v.named
 	v.named = true
-	// One address that fails does not make a bad server of one that answers others.
+	// A failure at one address does not condemn a server that answers at others.
 	if broken && v.lost == nil && (statusOf(err) == nil || !v.good) {
 		v.lost = err
 	}
 	v.mu.Unlock()
 	if first {
-		log.WarnContext(ctx, "a mirror does not deliver; the next place is asked", "mirror", v.host, "error", err)
+		log.WarnContext(ctx, "a mirror does not deliver; trying the next place", "mirror", v.host, "error", err)
 	}
 }
 
-// aboutServer tells a server that does not work from one that refuses or lacks this one thing.
+// aboutServer reports whether the server itself fails, rather than refusing or lacking this one file.
 func aboutServer(err error) bool {
 	var (
 		status *statusError
@@ -126,7 +127,7 @@ func aboutServer(err error) bool {
 	return errors.As(err, &gone) || isTLS(err) || !errors.As(err, &final) && !errors.Is(err, errMismatch) && !isLie(err)
 }
 
-// answeredWith tells whether every place that was asked answered with one of the codes.
+// answeredWith reports whether every place answered with one of the codes.
 func answeredWith(err error, codes ...int) bool {
 	var all *everywhereError
 	if errors.As(err, &all) {
@@ -148,8 +149,8 @@ func answeredWith(err error, codes ...int) bool {
 	return false
 }
 
-// lacking tells whether there is no such thing, as the codes say it, wherever anybody could be asked: a host that is never
-// reached is often why there is a mirror.
+// lacking reports whether every reachable place answered with one of the codes for a missing file. Unreachable hosts do
+// not count: they are often the reason for a mirror.
 func lacking(err error, codes ...int) bool {
 	var all *everywhereError
 	if !errors.As(err, &all) {
@@ -169,7 +170,7 @@ func lacking(err error, codes ...int) bool {
 	return said
 }
 
-// inTurn calls f for one peer after the other until it succeeds. The error has what each of them said. A failure of the
+// inTurn calls f for one peer after the other until it succeeds. The error has every peer's error. A failure of the
 // store, or the end of the context, ends it.
 func (s *session) inTurn(ctx context.Context, peers []*peer, f func(i int) error) error {
 	var failed []error
@@ -194,10 +195,10 @@ func (s *session) inTurn(ctx context.Context, peers []*peer, f func(i int) error
 	return &everywhereError{failed}
 }
 
-// An everywhereError has what each of several places said.
+// An everywhereError holds the errors of several places.
 type everywhereError struct{ errs []error }
 
-// Error has one after the other.
+// Error joins them.
 func (e *everywhereError) Error() string {
 	text := ""
 	for i, err := range e.errs {

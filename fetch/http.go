@@ -18,44 +18,44 @@ import (
 
 const (
 	copyBuffer = 256 << 10
-	// maxBlob bounds what is accepted of a blob whose size nobody told; bundles can hold no larger ones either.
+	// maxBlob bounds a blob of unknown size; bundles cannot hold larger ones.
 	maxBlob = 1 << 53
-	// maxUnknown bounds what is taken of a file whose size nobody told: it could go on for ever. The largest images of
-	// installation media have some 10 GiB.
+	// maxUnknown bounds a file of unknown size, which could be endless. The largest installation images have some 10
+	// GiB.
 	maxUnknown = 64 << 30
 )
 
-// errChanged says that a file changed upstream while it was read, so that it has to be read again from its start.
-var errChanged = errors.New("it changed upstream in the middle")
+// errChanged means the file changed upstream during the download; the download restarts.
+var errChanged = errors.New("the file changed upstream during the download")
 
-// errMismatch says that a blob was read as a whole and is not what it should be.
-var errMismatch = errors.New("the content is not what was promised (nothing of it was kept)")
+// errMismatch means a complete blob has the wrong content.
+var errMismatch = errors.New("wrong content (nothing of it was kept)")
 
-// A download is one blob to be read from the first place that has it, whatever it takes.
+// A download is the reading of one blob from the first place that has it, with retries.
 type download struct {
 	s      *session
 	places []origin
 	name   string        // the upstream URL or reference, for errors
-	names  []string      // under which a directory may have it
+	names  []string      // possible names in a directory
 	want   digest.Digest // "" if unknown
 	size   int64         // -1 if unknown
-	from   string        // the address that an override put in the place of name; "" for none
-	// remember keeps what the file was for later runs, and asks whether it is still that.
+	from   string        // the override's address; "" for none
+	// remember records the file for later runs, and first checks whether it is unchanged.
 	remember bool
-	// planned says that the size is in the session's total already.
+	// planned means that the size is already in the session's total.
 	planned bool
 }
 
-// An origin is a place with what it takes to ask there.
+// An origin is a place with the means to access it.
 type origin struct {
 	place
 	client func(context.Context) (*http.Client, error)
 	header http.Header
-	// explain says what an answer means.
+	// explain adds cause and remedy to an answer.
 	explain func(error) error
 }
 
-// each calls f for one origin after the other until it succeeds, and says in errors what was asked for, and where.
+// each calls f for one origin after the other until it succeeds. Its error has the file and the places.
 func (d *download) each(ctx context.Context, f func(o origin) error) error {
 	peers := make([]*peer, len(d.places))
 	for i, o := range d.places {
@@ -89,7 +89,7 @@ func (o origin) explained(err error) error {
 	return err
 }
 
-// run brings the blob into the store. What was read before an error is kept for the next run, and for the next place.
+// run brings the blob into the store. Bytes read before an error are kept for the next run, and for the next place.
 func (d *download) run(ctx context.Context) (desc ocispec.Descriptor, err error) {
 	t := &transfer{d: d, total: d.size, counted: d.size}
 	if !d.planned {
@@ -108,15 +108,15 @@ type transfer struct {
 	d         *download
 	from      origin
 	w         BlobWriter
-	offset    int64   // bytes that w has
-	total     int64   // bytes of the whole blob, -1 if not known yet
-	encoding  string  // that the server says the bytes have
-	last      *memory // what it was when it was last fetched, nil if that is not known
-	validator string  // the version of the file that w has bytes of, as If-Range takes it; "" if unknown
-	joined    bool    // w has bytes of more than one answer, or of an earlier run
-	best      int64   // the largest offset that was reached: only what goes beyond it is progress
+	offset    int64   // bytes written to w
+	total     int64   // size of the blob, -1 if not known yet
+	encoding  string  // content encoding of the answer
+	last      *memory // the record of the last download, nil if there is none
+	validator string  // the version of the file written to w, for If-Range; "" if unknown
+	joined    bool    // w has bytes of several answers, or of an earlier run
+	best      int64   // the largest offset reached: only bytes beyond it count as progress
 
-	counted int64 // what the session's total has for this blob, prior still included; -1 if nothing
+	counted int64 // the blob's share of the session's total, including prior; -1 if none
 	prior   int64 // bytes of an earlier run among offset
 	fresh   int64 // bytes of this run among offset
 }
@@ -128,14 +128,14 @@ func (t *transfer) run(ctx context.Context) (ocispec.Descriptor, error) {
 		return t.last.descriptor(), nil
 	}
 	if joined && errors.Is(err, errMismatch) {
-		// Pieces of different answers may not belong together; a second reading from the start decides.
+		// Pieces of different answers may not belong together; reading again from the start decides.
 		t.d.s.log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.name)
 		desc, _, err = t.once(ctx)
 	}
 	return desc, err
 }
 
-// once reads and commits. It tells whether what it committed came in more than one piece.
+// once reads and commits. It reports whether the committed blob came in several pieces.
 func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bool, err error) {
 	if t.d.want != "" {
 		if err := t.begin(ctx, t.d.want.String()); err != nil {
@@ -174,12 +174,12 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 		return desc, false, &storeError{err}
 	}
 	if t.encoding != "" {
-		return desc, t.joined, fmt.Errorf("%w: the server sends it in the encoding %s, for which nobody asked: %w", errMismatch, printable(t.encoding), err)
+		return desc, t.joined, fmt.Errorf("%w: the server uses the unrequested encoding %s: %w", errMismatch, printable(t.encoding), err)
 	}
 	return desc, t.joined, fmt.Errorf("%w: %w", errMismatch, err)
 }
 
-// isSystem tells an error of the disk from one about the content.
+// isSystem reports whether err is about the disk rather than the content.
 func isSystem(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno)
@@ -211,7 +211,7 @@ func (t *transfer) reset() error {
 	return nil
 }
 
-// uncount takes back what this blob added to the counters beyond its total.
+// uncount removes this blob's surplus from the counters.
 func (t *transfer) uncount() {
 	if t.counted >= 0 {
 		t.d.s.count(t.prior, 0, 0)
@@ -220,7 +220,7 @@ func (t *transfer) uncount() {
 	t.prior, t.fresh = 0, 0
 }
 
-// read asks until the writer has the whole blob.
+// read sends requests until the writer has the whole blob.
 func (t *transfer) read(ctx context.Context) error {
 	a := attempts{s: t.d.s, peer: t.from.peer, what: t.d.name}
 	for {
@@ -241,7 +241,7 @@ func (t *transfer) read(ctx context.Context) error {
 			a.progress()
 		}
 		if err == nil {
-			continue // the writer turned out to have a part already: ask for the rest
+			continue // the writer already has a part: request the rest
 		}
 		if err := a.again(ctx, err); err != nil {
 			return err
@@ -249,7 +249,8 @@ func (t *transfer) read(ctx context.Context) error {
 	}
 }
 
-// request sends one request and writes what comes. It returns false without an error if another request is needed at once.
+// request sends one request and writes the answer. It returns false without an error if another request is needed at
+// once.
 func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.from.url.String(), http.NoBody)
 	if err != nil {
@@ -272,7 +273,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 	}
 	client, err := t.from.client(ctx)
 	if err != nil {
-		return false, &permanentError{err} // tried often enough, and explained
+		return false, &permanentError{err} // retried enough, and explained
 	}
 	resp, err := t.d.s.send(ctx, t.from.peer, client, req)
 	if err != nil {
@@ -287,7 +288,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 			return false, err
 		}
 		if t.validator == "" && t.offset > 0 {
-			// Nothing tells whether the part is of the same version.
+			// The part may be of another version.
 			if err := t.reset(); err != nil {
 				return false, err
 			}
@@ -302,12 +303,12 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 	return true, nil
 }
 
-// key names a part of a file whose digest is not known: the same address, version and size may be continued by a later run.
+// key names a part of a file of unknown digest. A later run can resume it if address, version and size are the same.
 func (t *transfer) key() string {
 	return fmt.Sprintf("url-%x", sha256.Sum256([]byte(t.from.url.String()+"\n"+t.validator+"\n"+strconv.FormatInt(t.total, 10))))
 }
 
-// check decides whether an answer continues what the writer has, starts over, or is no use.
+// check decides whether an answer continues the writer's content, starts over, or is useless.
 func (t *transfer) check(resp *http.Response) error {
 	if m := t.last; m != nil && (resp.StatusCode == http.StatusNotModified ||
 		resp.StatusCode == http.StatusOK && validator(resp.Header) == m.Validator && resp.ContentLength == m.Size) {
@@ -346,7 +347,7 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 	v := validator(resp.Header)
 	switch {
 	case t.offset == 0:
-		return permanent("the server answered with a part (206) though the whole was asked for")
+		return permanent("the server answered with a part (206) to a request for the whole")
 	case !ok || start != t.offset,
 		t.validator != "" && v != "" && v != t.validator,
 		t.total >= 0 && total >= 0 && total != t.total:
@@ -360,13 +361,13 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 		t.validator = v
 	}
 	if total < 0 {
-		return nil // what is known of the size stays
+		return nil // keep the known size
 	}
 	return t.learn(total)
 }
 
-// decoded refuses what may be something else than the file. Servers that say of an archive that it is encoded mostly mean that
-// it is an archive; where the digest is known, that decides.
+// decoded refuses an answer that may be a different encoding of the file. Servers that report an encoding for an
+// archive mostly mean the archive's own compression; a known digest decides.
 func (t *transfer) decoded(h http.Header) error {
 	t.encoding = contentEncoding(h)
 	file := strings.ToLower(t.from.url.Path)
@@ -374,10 +375,10 @@ func (t *transfer) decoded(h http.Header) error {
 	if t.encoding == "" || t.d.want != "" || t.encoding == "gzip" && archive {
 		return nil
 	}
-	return permanent("the server sends it in the encoding %s, for which nobody asked, and nobody says what the file has to be: write its sha256", printable(t.encoding))
+	return permanent("the server uses the unrequested encoding %s, and no digest of the file is known: set its sha256", printable(t.encoding))
 }
 
-// restart throws away what the writer has because the answer begins at 0.
+// restart discards the writer's content because the answer begins at 0.
 func (t *transfer) restart() error {
 	if t.offset == 0 {
 		return nil
@@ -385,7 +386,7 @@ func (t *transfer) restart() error {
 	return t.reset()
 }
 
-// learn takes the size that a server tells, -1 for none.
+// learn takes the server's size of the file, -1 for none.
 func (t *transfer) learn(total int64) error {
 	switch {
 	case total < 0:
@@ -396,7 +397,7 @@ func (t *transfer) learn(total int64) error {
 	case t.d.size >= 0 && total != t.d.size:
 		return permanent("wrong size: expected %d bytes, the server has %d", t.d.size, total)
 	case total > maxBlob:
-		return permanent("the server announces %d bytes, which is more than a bundle can hold", total)
+		return permanent("the server announces %d bytes, more than a bundle can hold", total)
 	}
 	t.total = total
 	switch {
@@ -409,9 +410,9 @@ func (t *transfer) learn(total int64) error {
 	return nil
 }
 
-// copy writes the body and notices if it is shorter or longer than it should be.
+// copy writes the body and fails if it is shorter or longer than expected.
 func (t *transfer) copy(body io.Reader) error {
-	buf := t.d.s.buffers.Get().(*[]byte) // the pool has nothing else
+	buf := t.d.s.buffers.Get().(*[]byte) // the pool's only type
 	defer t.d.s.buffers.Put(buf)
 	limit := t.total
 	if limit < 0 {
@@ -440,7 +441,7 @@ func (t *transfer) copy(body io.Reader) error {
 
 func (t *transfer) tooMuch(limit int64) error {
 	if t.total < 0 {
-		return permanent("the server says no size and sends more than %d bytes", limit)
+		return permanent("server sent no Content-Length and exceeded %d bytes", limit)
 	}
 	return permanent("wrong size: expected %d bytes, the server sends more", limit)
 }
@@ -459,8 +460,8 @@ func (t *transfer) write(p []byte) error {
 	return nil
 }
 
-// validator returns what identifies this version of a file in If-Range: a strong ETag, or a time of last change that is
-// old enough not to have a second version in the same second (RFC 9110, 8.8).
+// validator returns the identification of a file's version for If-Range: a strong ETag, or a modification time old
+// enough that no second version of the same second exists (RFC 9110, 8.8).
 func validator(h http.Header) string {
 	if tag := h.Get("ETag"); tag != "" {
 		if strings.HasPrefix(tag, `"`) {

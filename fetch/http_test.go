@@ -173,7 +173,7 @@ func TestAllRefusesAtOnce(t *testing.T) {
 				return true
 			}},
 			1,
-			[]string{"not what was promised", digestOf(data).String(), digestOf(noise(5, 1<<20)).String()},
+			[]string{"wrong content", digestOf(data).String(), digestOf(noise(5, 1<<20)).String()},
 		},
 		"always 500":       {[]fault{answer(500), answer(500), answer(500), answer(500), answer(500)}, 4, []string{"500", "tried 4 times"}},
 		"come back sunday": {[]fault{answer(429, "Retry-After", "86400")}, 1, []string{"429", "24h0m0s"}},

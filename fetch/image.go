@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	maxConfig    = 8 << 20 // bytes of an image's config, as far as it is read for its platform
-	maxDepth     = 4       // indexes inside indexes
+	maxConfig    = 8 << 20 // most bytes read of an image's config, for its platform
+	maxDepth     = 4       // nesting of indexes
 	maxManifests = 1000    // manifests of one image
 	maxParts     = 20_000  // descriptors in all manifests of one image
 )
 
-// An image is what is known of an image after its manifests were read.
+// An image holds the facts from an image's manifests.
 type image struct {
 	root      ocispec.Descriptor
-	platforms []string // that were wanted and are there, sorted
-	there     []string // that are there, wanted or not, as upstream calls them
+	platforms []string // requested and present platforms, sorted
+	there     []string // present platforms, requested or not, in upstream's spelling
 	absent    []digest.Digest
 	blobs     []ocispec.Descriptor // configs and layers, each once
 	manifests []ocispec.Descriptor // manifests and indexes, the root first
-	// children has what was chosen of each index, without what is only said about its siblings.
+	// children has the selected children of each index, without attestations about siblings.
 	children map[digest.Digest][]digest.Digest
 }
 
-// imageRef parses a fully qualified reference. The digest is "" where it has none.
+// imageRef parses a fully qualified reference. The digest is "" if there is none.
 func imageRef(ref string) (name.Repository, string, digest.Digest, error) {
 	rest, pinned, _ := strings.Cut(ref, "@")
 	parsed, err := name.ParseReference(rest)
@@ -48,7 +48,7 @@ func imageRef(ref string) (name.Repository, string, digest.Digest, error) {
 	return parsed.Context(), parsed.Identifier(), d, checkDigest(d)
 }
 
-// resolveImage pins an image, and behind it what is attached to it.
+// resolveImage pins an image, followed by its referrers.
 func (s *session) resolveImage(ctx context.Context, img manifest.Image) ([]manifest.Pin, error) {
 	ref, err := img.Ref()
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *session) resolveImage(ctx context.Context, img manifest.Image) ([]manif
 	return s.pinAttached(ctx, repo, img, found, pin)
 }
 
-// wanted are an item's own platforms, or else those of the run.
+// wanted returns an item's own platforms, or else those of the run.
 func (s *session) wanted(own []string) ([]string, error) {
 	if len(own) == 0 {
 		return s.platforms, nil
@@ -124,7 +124,7 @@ func normalPlatforms(list []string) ([]string, error) {
 	return out, nil
 }
 
-// imageName is a reference without tag and digest: docker.io/library/nginx.
+// imageName returns a reference without tag and digest: docker.io/library/nginx.
 func imageName(ref string) string {
 	ref, _, _ = strings.Cut(ref, "@")
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
@@ -133,13 +133,14 @@ func imageName(ref string) string {
 	return ref
 }
 
-// imageVersion is a reference's tag.
+// imageVersion returns a reference's tag.
 func imageVersion(ref string) string {
 	ref, _, _ = strings.Cut(ref, "@")
 	return strings.TrimPrefix(strings.TrimPrefix(ref, imageName(ref)), ":")
 }
 
-// checkPlatforms compares what was wanted with what is there and returns what is missing, if the policy allows that.
+// checkPlatforms compares the requested platforms with the present ones and returns the missing ones, if the policy
+// allows that.
 func (s *session) checkPlatforms(
 	ctx context.Context, ref string, img image, wanted []string, policy manifest.PlatformPolicy,
 ) (missing []string, err error) {
@@ -159,7 +160,7 @@ func (s *session) checkPlatforms(
 	if len(there) == 0 {
 		there = []string{"no platform at all"}
 	}
-	lacks := fmt.Errorf("it lacks %s; upstream has %s", strings.Join(missing, ", "), strings.Join(there, ", "))
+	lacks := fmt.Errorf("missing platforms %s; upstream has %s", strings.Join(missing, ", "), strings.Join(there, ", "))
 	switch {
 	case policy != manifest.PolicyWarn:
 		return nil, fmt.Errorf("%w (leave the platform out, or set platformPolicy: warn)", lacks)
@@ -170,7 +171,7 @@ func (s *session) checkPlatforms(
 	return missing, nil
 }
 
-// readImage reads an image's manifests, those of platforms that are not wanted excepted.
+// readImage reads an image's manifests, except those of other platforms.
 func (s *session) readImage(ctx context.Context, repo *repository, root ocispec.Descriptor, wanted []string) (image, error) {
 	return (&imageWalk{repo: repo, wanted: wanted}).read(ctx, root)
 }
@@ -179,7 +180,7 @@ func (s *session) readImage(ctx context.Context, repo *repository, root ocispec.
 type imageWalk struct {
 	repo   *repository
 	wanted []string
-	all    bool // everything is wanted, and nothing is read as a container image
+	all    bool // everything is selected, and nothing is read as a container image
 	image  image
 	seen   map[digest.Digest]bool // manifests
 	taken  map[digest.Digest]bool // blobs
@@ -196,12 +197,12 @@ func (w *imageWalk) read(ctx context.Context, root ocispec.Descriptor) (image, e
 	w.image.platforms = slices.Compact(w.image.platforms)
 	slices.Sort(w.image.absent)
 	w.image.absent = slices.Compact(w.image.absent)
-	// An index may name one manifest for several platforms; it is there if any of them is wanted.
+	// An index may name one manifest for several platforms; it is present if any of them is requested.
 	w.image.absent = slices.DeleteFunc(w.image.absent, func(d digest.Digest) bool { return w.seen[d] })
 	return w.image, nil
 }
 
-// manifestDoc has what matters of every kind of manifest.
+// manifestDoc holds the fields in use of every kind of manifest.
 type manifestDoc struct {
 	ArtifactType string               `json:"artifactType"`
 	Subject      *ocispec.Descriptor  `json:"subject"`
@@ -217,9 +218,9 @@ func parseManifest(desc ocispec.Descriptor, data []byte) (manifestDoc, error) {
 	if err := json.Unmarshal(data, &doc); err != nil {
 		return doc, fmt.Errorf("manifest %s: %w", desc.Digest, err)
 	}
-	// One document that is both can be read as two different images (CVE-2021-41190).
+	// A document of both kinds can be read as two different images (CVE-2021-41190).
 	if isIndex(desc.MediaType) && (doc.Config != nil || len(doc.Layers) > 0) || !isIndex(desc.MediaType) && len(doc.Manifests) > 0 {
-		return doc, fmt.Errorf("manifest %s is an index and an image at once, which is refused as ambiguous", desc.Digest)
+		return doc, fmt.Errorf("manifest %s is an index and an image at once, which is ambiguous and refused", desc.Digest)
 	}
 	for _, d := range slices.Concat(doc.Layers, doc.Blobs, doc.Manifests) {
 		if err := checkDescriptor(d); err != nil {
@@ -267,9 +268,9 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 	return w.index(ctx, desc.Digest, doc.Manifests, depth)
 }
 
-// index takes the children of an index that are wanted.
+// index selects children of an index.
 func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []ocispec.Descriptor, depth int) error {
-	// What is attested of a child comes after the child, whatever the index's order.
+	// Attestations about a child follow the child, whatever the index's order.
 	slices.SortStableFunc(children, func(a, b ocispec.Descriptor) int {
 		return strings.Compare(attested(a).String(), attested(b).String())
 	})
@@ -277,7 +278,7 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 		if child.Platform != nil || !isManifest(child.MediaType) || w.all {
 			continue
 		}
-		// Where an index does not say it, the image's config does; so container runtimes look there too.
+		// If an index lacks the platform, the image's config has it; container runtimes look there, too.
 		platform, err := w.configPlatform(ctx, child)
 		if err != nil {
 			return err
@@ -300,7 +301,7 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 	return nil
 }
 
-// choose returns the platforms of an index's children that are best for those that are wanted.
+// choose returns the platforms of an index's children that match the requested ones best.
 func (w *imageWalk) choose(children []ocispec.Descriptor) (chosen []string) {
 	var there []string
 	for _, child := range children {
@@ -322,8 +323,8 @@ func (w *imageWalk) choose(children []ocispec.Descriptor) (chosen []string) {
 	return chosen
 }
 
-// attested returns the digest of the sibling that a child of an index attests something of, if it does: BuildKit puts
-// provenance and SBOMs beside images so (its docs/attestations/attestation-storage.md).
+// attested returns the digest of the sibling that a child of an index attests, if any: BuildKit stores provenance and
+// SBOMs beside images this way (its docs/attestations/attestation-storage.md).
 func attested(d ocispec.Descriptor) digest.Digest {
 	if platformString(d.Platform) != "unknown/unknown" {
 		return ""
@@ -331,7 +332,7 @@ func attested(d ocispec.Descriptor) digest.Digest {
 	return digest.Digest(d.Annotations["vnd.docker.reference.digest"])
 }
 
-// takes tells whether a child of an index is wanted, chosen being the platforms that are.
+// takes reports whether a child of an index is selected, given the chosen platforms.
 func (w *imageWalk) takes(child ocispec.Descriptor, chosen []string) bool {
 	of := attested(child)
 	switch {
@@ -357,7 +358,7 @@ func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor)
 	return w.platform(ctx, doc)
 }
 
-// leaf takes the blobs of a manifest. Where no index states the platform, the config has to.
+// leaf adds the blobs of a manifest. If no index has the platform, the config must have it.
 func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error {
 	blobs := slices.Concat(doc.Layers, doc.Blobs)
 	if doc.Config != nil {
@@ -390,7 +391,7 @@ func isForeign(mediaType string) bool {
 		strings.HasPrefix(mediaType, "application/vnd.oci.image.layer.nondistributable.")
 }
 
-// platform reads the platform of an image's config; nil if it is no container image.
+// platform reads the platform of an image's config; nil if the manifest is not a container image.
 func (w *imageWalk) platform(ctx context.Context, doc manifestDoc) (*ocispec.Platform, error) {
 	c := doc.Config
 	if c == nil || doc.ArtifactType != "" || c.MediaType != dockerConfig && c.MediaType != ocispec.MediaTypeImageConfig {
@@ -407,19 +408,19 @@ func (w *imageWalk) platform(ctx context.Context, doc manifestDoc) (*ocispec.Pla
 		return nil, err
 	}
 	if !ok {
-		return nil, &storeError{fmt.Errorf("blob %s is gone from the cache", c.Digest)}
+		return nil, &storeError{fmt.Errorf("blob %s has disappeared from the cache", c.Digest)}
 	}
 	var p ocispec.Platform
 	if err := json.Unmarshal(data, &p); err != nil {
 		return nil, fmt.Errorf("config %s: %w", c.Digest, err)
 	}
 	if p.OS == "" || p.Architecture == "" {
-		return nil, nil // it fits everywhere, or nobody can tell
+		return nil, nil // for every platform, or unknown
 	}
 	return &ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}, nil
 }
 
-// platformString spells a platform as manifests do; one that kkbundle does not know is spelled as upstream has it.
+// platformString formats a platform as in manifests; an unknown platform keeps upstream's spelling.
 func platformString(p *ocispec.Platform) string {
 	if p == nil {
 		return ""
@@ -434,7 +435,7 @@ func platformString(p *ocispec.Platform) string {
 	return printable(raw)
 }
 
-// fetchBlob brings a blob into the store unless it is there. The same blob is transferred once at a time.
+// fetchBlob brings a blob into the store unless it is there. The same blob is never transferred twice at once.
 func (s *session) fetchBlob(ctx context.Context, d *download) error {
 	_, err := once(s, "blob "+d.want.String(), func() (ocispec.Descriptor, error) {
 		size, ok, err := s.opts.Store.Stat(ctx, d.want)
@@ -442,12 +443,12 @@ func (s *session) fetchBlob(ctx context.Context, d *download) error {
 			return ocispec.Descriptor{}, &storeError{err}
 		}
 		if ok && d.size >= 0 && size != d.size {
-			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, it has %d", d.name, d.size, size)
+			return ocispec.Descriptor{}, fmt.Errorf("%s: wrong size: expected %d bytes, got %d", d.name, d.size, size)
 		}
 		if ok {
 			return ocispec.Descriptor{Digest: d.want, Size: size}, nil
 		}
-		if size, ok, err := s.fromShelf(ctx, d); err != nil || ok {
+		if size, ok, err := s.fromDir(ctx, d); err != nil || ok {
 			return ocispec.Descriptor{Digest: d.want, Size: size}, err
 		}
 		return d.run(ctx)
@@ -455,14 +456,14 @@ func (s *session) fetchBlob(ctx context.Context, d *download) error {
 	return err
 }
 
-// planImage is the work for a pinned image. What is attached to it is among the pins.
+// planImage returns the plan of a pinned image. Its referrers are among the pins.
 func (s *session) planImage(ctx context.Context, pin manifest.Pin, pins []manifest.Pin) (*plan, error) {
 	upstream, _, named, err := imageRef(pin.Ref)
 	if err != nil {
 		return nil, err
 	}
 	if named != "" && named != pin.Digest {
-		return nil, fmt.Errorf("the lock pins %s, the reference another digest", pin.Digest)
+		return nil, fmt.Errorf("the lock pins %s, but the reference has another digest", pin.Digest)
 	}
 	repo, err := s.repository(upstream)
 	if err != nil {
@@ -476,7 +477,7 @@ func (s *session) planImage(ctx context.Context, pin manifest.Pin, pins []manife
 	if err != nil {
 		return nil, err
 	}
-	// What was pinned must be there; only a lock that does not say it leaves that to the policy.
+	// Pinned platforms must be there; only a lock without platforms leaves that to the policy.
 	policy := manifest.PolicyStrict
 	if len(pin.Platforms) == 0 {
 		policy = manifest.PolicyWarn
@@ -504,27 +505,27 @@ func (s *session) pinnedImage(ctx context.Context, repo *repository, pin manifes
 	return s.readImage(ctx, repo, root, wanted)
 }
 
-// gone adds what to do if upstream no longer has what a lock pins.
+// gone adds the remedy if upstream no longer has a pinned item.
 func gone(err error) error {
 	if answeredWith(err, http.StatusNotFound) {
-		return fmt.Errorf("%w: the lock pins something that upstream no longer has; write it anew with kkbundle lock", err)
+		return fmt.Errorf("%w: upstream no longer has the pinned content; write a new lock with kkbundle lock", err)
 	}
 	return err
 }
 
-// isConfig tells whether a blob is an image's configuration. They are small and come first: what a bundle says about its
-// images (platform, licence) is in it before their layers.
+// isConfig reports whether a blob is an image's configuration. Configurations are small and come first: a bundle reads
+// facts about its images (platform, licence) from them before the layers arrive.
 func isConfig(d ocispec.Descriptor) bool {
 	const docker = "application/vnd.docker.container.image.v1+json"
 	return d.MediaType == ocispec.MediaTypeImageConfig || d.MediaType == docker
 }
 
-// plan turns a read image into blobs to fetch.
+// plan turns an image's facts into blobs to fetch.
 func (r *repository) plan(img image) *plan {
 	p := &plan{root: img.root, absent: img.absent}
 	for _, b := range img.blobs {
 		p.blobs = append(p.blobs, blob{digest: b.Digest, size: b.Size, first: isConfig(b), fetch: func(ctx context.Context) error {
-			return r.blob(b.Digest, b.Size).blob().fetch(ctx) // made when it is needed: most are shared or cached
+			return r.blob(b.Digest, b.Size).blob().fetch(ctx) // created on demand: most blobs are shared or cached
 		}})
 	}
 	return p

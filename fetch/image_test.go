@@ -279,14 +279,14 @@ func TestImagePlatforms(t *testing.T) {
 		pinned    []string
 		items     int
 	}{
-		"strict":                  {"amd:1", []string{"linux/amd64", "linux/arm64"}, "", []string{"registry.k8s.io/amd:1", "lacks linux/arm64", "has linux/amd64", "platformPolicy: warn"}, nil, 0},
+		"strict":                  {"amd:1", []string{"linux/amd64", "linux/arm64"}, "", []string{"registry.k8s.io/amd:1", "missing platforms linux/arm64", "has linux/amd64", "platformPolicy: warn"}, nil, 0},
 		"warn":                    {"amd:1", []string{"linux/amd64", "linux/arm64"}, "warn", nil, []string{"linux/amd64"}, 1},
-		"warn, nothing left":      {"amd:1", []string{"linux/arm64"}, "warn", []string{"lacks linux/arm64", "nothing"}, nil, 0},
+		"warn, nothing left":      {"amd:1", []string{"linux/arm64"}, "warn", []string{"missing platforms linux/arm64", "nothing"}, nil, 0},
 		"index without platforms": {"unsaid:1", []string{"linux/arm64"}, "", nil, []string{"linux/arm64"}, 1},
 		"nested":                  {"nested:1", []string{"linux/amd64"}, "", nil, []string{"linux/amd64"}, 1},
 		"older variant":           {"nested:1", []string{"linux/arm"}, "", nil, []string{"linux/arm/v7"}, 1},
-		"newer variant":           {"nested:1", []string{"linux/arm/v5"}, "", []string{"lacks linux/arm/v5", "linux/amd64, linux/arm/v6"}, nil, 0},
-		"single, strict":          {"single:1", []string{"linux/amd64"}, "", []string{"lacks linux/amd64", "has linux/arm64"}, nil, 0},
+		"newer variant":           {"nested:1", []string{"linux/arm/v5"}, "", []string{"missing platforms linux/arm/v5", "linux/amd64, linux/arm/v6"}, nil, 0},
+		"single, strict":          {"single:1", []string{"linux/amd64"}, "", []string{"missing platforms linux/amd64", "has linux/arm64"}, nil, 0},
 		"single, warn":            {"single:1", []string{"linux/amd64"}, "warn", nil, nil, 1},
 		"artifact":                {"artifact:1", []string{"linux/amd64"}, "", nil, nil, 1},
 		"no such tag":             {"amd:2", []string{"linux/amd64"}, "", []string{"registry.k8s.io (mirror " + u.Host + "/k8s)", "no such tag"}, nil, 0},
@@ -386,15 +386,15 @@ func TestImageLyingUpstream(t *testing.T) {
 	}{
 		"manifest of another digest": {
 			[]registrytest.Fault{{Method: "GET", Path: regexp.MustCompile("/manifests/"), Times: -1, Effect: registrytest.Corrupt()}},
-			[]string{"does not tell the truth", digestString(t, img).String()},
+			[]string{"sends a wrong manifest", digestString(t, img).String()},
 		},
 		"tag of another digest": {[]registrytest.Fault{
 			{Method: "HEAD", Path: regexp.MustCompile("/manifests/"), Times: -1, Effect: registrytest.Fail(405, "")},
 			{Method: "GET", Path: regexp.MustCompile("/manifests/1"), Times: -1, Effect: registrytest.Header("Docker-Content-Digest", wrong)},
-		}, []string{"does not tell the truth", wrong}},
+		}, []string{"sends a wrong manifest", wrong}},
 		"layer of other content": {
 			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1, Effect: registrytest.Corrupt()}},
-			[]string{"not what was promised", h.String()},
+			[]string{"wrong content", h.String()},
 		},
 		"layer of other length": {
 			[]registrytest.Fault{{Path: regexp.MustCompile("/blobs/" + h.String()), Times: -1, Effect: registrytest.LieAboutLength(5)}},

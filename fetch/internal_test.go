@@ -38,7 +38,7 @@ func TestFindChecksum(t *testing.T) {
 		"other names only":   {sumA + "  g.tgz\n", "", "none for f.tgz"},
 		"two bare":           {sumA + "\n" + sumB + "\n", "", "none for f.tgz"},
 		"sha512 only":        {sumA + sumA + "  f.tgz\n", "", "no sha256"},
-		"several hashes":     {"f.tgz  " + sumA[:8] + "  " + sumA + "  " + sumB + "\n", "", "do not say which is which"},
+		"several hashes":     {"f.tgz  " + sumA[:8] + "  " + sumA + "  " + sumB + "\n", "", "several unlabelled hashes"},
 		"bsd with a hyphen":  {"MD5 (f.tgz) = 00\nSHA-256 (f.tgz) = " + sumA + "\n", sumA, ""},
 		"a page":             {"<html>not found</html>", "", "no sha256"},
 		"empty":              {"", "", "no sha256"},
@@ -217,7 +217,7 @@ func FuzzHideRealm(f *testing.F) {
 	f.Add(`Basic realm="x"`)
 	f.Add(`bearer scope="a",realm="http://[::1"`)
 	f.Fuzz(func(t *testing.T, challenge string) {
-		d := &door{host: "r.example", scheme: "https"}
+		d := &authTransport{host: "r.example", scheme: "https"}
 		list := []string{challenge}
 		d.hideRealm(list)
 		if d.realm == nil && list[0] != challenge {
@@ -241,7 +241,7 @@ func TestPickVersion(t *testing.T) {
 			t.Errorf("%q: got %q, %v, want %q", want, got, err, exp)
 		}
 	}
-	for want, says := range map[string]string{"6.x": "newest are 5.1.0-beta, v5.0.0, 4.15.0-rc.1", "one": "no version and no range", "4.15.x": "newest"} {
+	for want, says := range map[string]string{"6.x": "newest are 5.1.0-beta, v5.0.0, 4.15.0-rc.1", "one": "neither a version nor a range", "4.15.x": "newest"} {
 		if _, err := pickVersion(list, want, func(s string) string { return s }); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: got %v, want %q", want, err, says)
 		}

@@ -13,22 +13,22 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Job is a lock whose manifests were read: what it takes is known, and nothing large was fetched for it yet. Either Run
-// brings everything, or Head what must come first and then Fetch the rest, blob by blob. Its methods are called one after
-// the other but for Fetch, which may be called concurrently.
+// A Job is a lock whose manifests have been read: the transfer is known, and nothing large has been fetched. Either Run
+// fetches everything, or Head fetches the blobs needed first and Fetch the rest, blob by blob. Fetch may be called
+// concurrently; the other methods may not.
 type Job struct {
 	s      *session
 	items  int
 	plans  []*plan
 	tasks  []*task
 	have   map[digest.Digest]int64
-	later  map[digest.Digest]*task // what Head left to Fetch
+	later  map[digest.Digest]*task // the blobs that Head left to Fetch
 	sum    Estimation
 	failed *failures
 }
 
-// Prepare reads the manifests of a lock's items into the Store. Items for which that fails do not keep it from going on;
-// Run and Head return them. The job has to be closed.
+// Prepare reads the manifests of a lock's items into the Store. It continues after failed items; Run and Head return
+// those. The job must be closed.
 func Prepare(ctx context.Context, l *manifest.Lock, o Options) (*Job, error) {
 	s, err := newSession(o)
 	if err != nil {
@@ -47,10 +47,10 @@ func Prepare(ctx context.Context, l *manifest.Lock, o Options) (*Job, error) {
 // Close ends the job's connections.
 func (j *Job) Close() { j.s.close() }
 
-// Failed returns the items whose manifests could not be read. The error of Run and Head has them too.
+// Failed returns the items whose manifests could not be read. The error of Run and Head includes them.
 func (j *Job) Failed() []*ItemError { return slices.Clone(j.failed.list) }
 
-// Estimate says what Run will take.
+// Estimate returns the transfer of Run.
 func (j *Job) Estimate() Estimation { return j.sum }
 
 // Cached yields the blobs that the Store has, with their sizes.
@@ -64,8 +64,7 @@ func (j *Job) Cached() iter.Seq2[digest.Digest, int64] {
 	}
 }
 
-// Missing yields the sizes of the blobs that the Store lacks, -1 where upstream does not tell, and whether Head brings
-// them.
+// Missing yields the sizes of the blobs that the Store lacks, -1 if unknown, and whether Head fetches them.
 func (j *Job) Missing() iter.Seq2[int64, bool] {
 	return func(yield func(int64, bool) bool) {
 		for _, t := range j.tasks {
@@ -76,7 +75,7 @@ func (j *Job) Missing() iter.Seq2[int64, bool] {
 	}
 }
 
-// Run brings every item into the Store, as All does.
+// Run brings every item into the Store, like All.
 func (j *Job) Run(ctx context.Context) ([]Item, error) {
 	j.start()
 	for _, p := range j.plans {
@@ -89,8 +88,8 @@ func (j *Job) Run(ctx context.Context) ([]Item, error) {
 
 func (j *Job) start() { j.s.count(j.sum.Download+j.sum.Resumed, 0, j.sum.Cached) }
 
-// Head brings what must be there before it is known what the items are: charts, and files whose size nobody tells. It
-// returns every item; an error means that one of them cannot be had. Later has what Fetch has yet to bring.
+// Head fetches the blobs that define the items: charts, and files of unknown size. It returns every item; an error
+// means that one of them is unavailable. Later lists the blobs left to Fetch.
 func (j *Job) Head(ctx context.Context) ([]Item, error) {
 	j.s.contentLater = true
 	j.start()
@@ -114,7 +113,7 @@ func (j *Job) Head(ctx context.Context) ([]Item, error) {
 	return j.transfer(ctx, first)
 }
 
-// Later returns what Head left to Fetch, with sizes.
+// Later returns the blobs that Head left to Fetch, with sizes.
 func (j *Job) Later() []ocispec.Descriptor {
 	out := make([]ocispec.Descriptor, 0, len(j.later))
 	for d, t := range j.later {
@@ -123,7 +122,8 @@ func (j *Job) Later() []ocispec.Descriptor {
 	return out
 }
 
-// Fetch brings a blob that Head left out; for others it does nothing. The error is *Errors with every item that needs it.
+// Fetch fetches a blob that Head left out; for other blobs it does nothing. The error is *Errors with every item that
+// needs the blob.
 func (j *Job) Fetch(ctx context.Context, d digest.Digest) error {
 	t := j.later[d]
 	if t == nil {
@@ -143,7 +143,7 @@ func (j *Job) Fetch(ctx context.Context, d digest.Digest) error {
 	return failed.err(ctx, j.items)
 }
 
-// transfer brings blobs, several at a time, and returns the items that are done.
+// transfer fetches blobs concurrently and returns the completed items.
 func (j *Job) transfer(ctx context.Context, tasks []*task) ([]Item, error) {
 	var group errgroup.Group
 	group.SetLimit(j.s.opts.Jobs)
@@ -171,12 +171,12 @@ func (j *Job) transfer(ctx context.Context, tasks []*task) ([]Item, error) {
 	return items, j.failed.err(ctx, j.items)
 }
 
-// A resumer is a Store that knows how much of a blob an earlier run left.
+// A resumer is a Store that reports the size of partial blobs from an earlier run.
 type resumer interface {
 	Partial(ctx context.Context, key string) (int64, error)
 }
 
-// resumable returns how many bytes of a blob need not be transferred again.
+// resumable returns how many bytes of a blob need no transfer.
 func (s *session) resumable(ctx context.Context, b blob) (int64, error) {
 	r, ok := s.opts.Store.(resumer)
 	if !ok || b.size < 0 {

@@ -19,16 +19,16 @@ import (
 
 const (
 	maxMemories = 4096
-	maxMemory   = 16 << 10 // bytes of one
+	maxMemory   = 16 << 10 // bytes of one record
 )
 
-// errUnchanged says that a file is still what the memory says.
-var errUnchanged = errors.New("it is unchanged")
+// errUnchanged means a file still matches its record.
+var errUnchanged = errors.New("unchanged")
 
-// A memory is what an address had when it was last fetched. It is believed only as long as the server says that the version
-// is still the same, by a validator that does not lie about bytes (see validator).
+// A memory is the record of an address's last download. It is valid only as long as the server confirms the same
+// version, by a strong validator (see validator).
 type memory struct {
-	URL       string        `json:"url"` // that was asked, a mirror's where there is one
+	URL       string        `json:"url"` // the requested URL, possibly a mirror's
 	Validator string        `json:"validator"`
 	Digest    digest.Digest `json:"digest"`
 	Size      int64         `json:"size"`
@@ -51,7 +51,7 @@ func (s *session) memoryFile(address string) string {
 	return filepath.Join(s.opts.Memory, sha256Of([]byte(address)).Encoded()+".json")
 }
 
-// recall returns what an address had, if the store still has that. Whatever is wrong with a memory makes it none.
+// recall returns the record of an address, if the store still has the content. An invalid record counts as none.
 func (s *session) recall(ctx context.Context, address string) *memory {
 	data, err := readFile(s.memoryFile(address), maxMemory)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *session) recall(ctx context.Context, address string) *memory {
 	return &m
 }
 
-// memorize keeps what an address has now. A failure costs a later run a download, and nothing else.
+// memorize records the content of an address. A failure only costs a later run another download.
 func (s *session) memorize(ctx context.Context, m memory) {
 	if err := s.writeMemory(m); err != nil {
 		s.log.DebugContext(ctx, "not remembered", "url", m.URL, "error", err)
@@ -80,7 +80,7 @@ func (s *session) writeMemory(m memory) error {
 		return err
 	}
 	if len(data) > maxMemory {
-		return fmt.Errorf("%d bytes are more than the %d of a memory", len(data), maxMemory)
+		return fmt.Errorf("%d bytes exceed the limit of %d for a record", len(data), maxMemory)
 	}
 	if err := os.MkdirAll(s.opts.Memory, 0o700); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (s *session) writeMemory(m memory) error {
 	return os.Rename(f.Name(), s.memoryFile(m.URL))
 }
 
-// forgetOldest makes room for another memory, and takes away what a killed run left half-written.
+// forgetOldest makes room for another record, and removes incomplete files of killed runs.
 func (s *session) forgetOldest() error {
 	entries, err := os.ReadDir(s.opts.Memory)
 	if err != nil || len(entries) < maxMemories {

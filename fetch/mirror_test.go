@@ -179,7 +179,7 @@ func TestDirectory(t *testing.T) {
 			t.Errorf("%s was asked for", r.path)
 		}
 	}
-	if said.count("nobody publishes its checksum") != 1 || said.count("is another") == 0 {
+	if said.count("without a published checksum") != 1 || said.count("has other content") == 0 {
 		t.Errorf("said: %s", said.buf.String())
 	}
 	// A last name alone does not make a file the one that is meant.
@@ -255,5 +255,5 @@ func TestOverride(t *testing.T) {
 	s.put("/own/tool-amd64", noise(1, 500))
 	o.Store = newStore(t)
 	_, err = fetch.All(t.Context(), l, o)
-	wantError(t, err, "file https://files.example/tool_amd64", s.url+"/own/tool-amd64", "not what was promised")
+	wantError(t, err, "file https://files.example/tool_amd64", s.url+"/own/tool-amd64", "wrong content")
 }

@@ -12,8 +12,8 @@ import (
 
 const maxNetrc = 1 << 20
 
-// netrc has logins by host name. The parser is ours for that, and for the quoted values that curl reads. The default entry is not used: it would give the same password to every server that a
-// manifest, or somebody's index of charts, names.
+// netrc holds logins by host name. The default entry is ignored: it would give the same password to every server named
+// in a manifest or a foreign chart index. The parser is ours for that, and for the quoted values that curl reads.
 type netrc map[string]login
 
 type login struct{ user, password string }
@@ -38,9 +38,9 @@ func readNetrc() (netrc, error) {
 	return parseNetrc(string(data)), nil
 }
 
-// parseNetrc reads what curl and ftp write: words of which "machine NAME" or "default" begin an entry, "login" and
-// "password" are followed by their value, and "macdef" defines a macro up to the next empty line. Comments begin with #.
-// A value in double quotes may have spaces, and quotes behind a backslash.
+// parseNetrc reads the format of curl and ftp: a sequence of words in which "machine NAME" or "default" begin an entry,
+// "login" and "password" are followed by their value, and "macdef" defines a macro up to the next empty line. Comments
+// begin with #. A value in double quotes may have spaces, and quotes after a backslash.
 func parseNetrc(text string) netrc {
 	out := netrc{}
 	host, current := "", login{}
@@ -50,7 +50,7 @@ func parseNetrc(text string) netrc {
 			out[host] = current
 		}
 	}
-	key := "" // whose value comes next, on the same line or a later one
+	key := "" // the key whose value comes next, on the same line or a later one
 	for line := range strings.Lines(text) {
 		if inMacro {
 			inMacro = strings.TrimSpace(line) != ""
@@ -68,7 +68,7 @@ func parseNetrc(text string) netrc {
 			case "macdef":
 				inMacro, rest = true, ""
 			}
-			if key != "" { // "account" has a value that nobody uses
+			if key != "" { // "account" has an unused value
 				key = ""
 				continue
 			}
@@ -108,10 +108,10 @@ func nextWord(line string) (word, rest string) {
 			return line[:i+1], line[i+1:]
 		}
 	}
-	return line, "" // no second quote: all of it
+	return line, "" // without a second quote: the whole rest
 }
 
-// unquote takes the quotes and what a backslash stands for out of a word.
+// unquote removes the quotes of a word and resolves its backslashes.
 func unquote(word string) string {
 	inner, quoted := strings.CutPrefix(word, `"`)
 	if !quoted {

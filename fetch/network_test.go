@@ -134,7 +134,7 @@ func TestProxy(t *testing.T) {
 		says     []string
 	}{
 		"wrong password": {"wr0ng", 0, []string{"example.com cannot be reached", "407", "user and password", "HTTPS_PROXY"}},
-		"forbidden":      {"s3cret", 403, []string{"403", "does not let this host through"}},
+		"forbidden":      {"s3cret", 403, []string{"403", "the proxy blocks this host"}},
 		"no way":         {"s3cret", 502, []string{"502", "cannot reach this host either", "tried 3 times"}},
 	} {
 		set(c.password)
@@ -361,14 +361,14 @@ func TestClientCertificate(t *testing.T) {
 	if want := []string{"origin 1", "cdn 0"}; !slices.Equal(shown, want) {
 		t.Errorf("shown: %q", shown)
 	}
-	if said.count("can be read by others") != 0 {
+	if said.count("other users of this machine can read") != 0 {
 		t.Error("a key of mode 0600 was warned about")
 	}
 	if err := os.Chmod(key, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	o.Store = newStore(t)
-	if _, err := fetch.All(t.Context(), lock(pin), o); err != nil || said.count("can be read by others") != 1 {
+	if _, err := fetch.All(t.Context(), lock(pin), o); err != nil || said.count("other users of this machine can read") != 1 {
 		t.Errorf("%v, a key that all can read was not warned about", err)
 	}
 	o.Sources[0].Cert, o.Sources[0].Key, o.Store = "", "", newStore(t)
@@ -406,7 +406,7 @@ func TestEncoded(t *testing.T) {
 		t.Errorf("an archive that is said to be encoded: %v", err)
 	}
 	wantError(t, resolve(manifest.File{Name: "c", URL: srv.URL + "/c"}), "encoding gzip", "sha256")
-	wantError(t, resolve(manifest.File{Name: "d", URL: srv.URL + "/d", SHA256: manifest.Sums{"": digestOf(nil).Encoded()}}), "encoding gzip", "not what was promised")
+	wantError(t, resolve(manifest.File{Name: "d", URL: srv.URL + "/d", SHA256: manifest.Sums{"": digestOf(nil).Encoded()}}), "encoding gzip", "wrong content")
 }
 
 // TestEstimateParts counts what an interrupted run left.

@@ -18,26 +18,26 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// A Newer says what upstream has newer than one item.
+// A Newer lists the newer upstream versions of one item.
 type Newer struct {
 	Pin manifest.Pin
-	// Patch, Minor and Latest are the newest version with the same major and minor number, with the same major number, and
-	// of all. Each is "" if that is not newer than what the item has.
+	// Patch, Minor and Latest are the newest version with the same major and minor number, with the same major number,
+	// and of all. Each is "" if it is not newer than the item's.
 	Patch, Minor, Latest string
-	// Moved is what the item's own tag or version is now, if that is something else.
+	// Moved is the present digest of the item's own tag or version, if different.
 	Moved digest.Digest
-	// Unknown says why nothing can be known; "" if it could be asked.
+	// Unknown is the reason that nothing can be known; "" if upstream could be asked.
 	Unknown string
-	// Err is why asking failed.
+	// Err is the error of the request.
 	Err error
 }
 
-// maxStable bounds the answer that names a version.
+// maxStable bounds an answer that names a version.
 const maxStable = 256
 
-// Outdated asks upstream what is newer than each item and returns that in the same order. An item that cannot be asked
-// about does not keep others from it: the error is *Errors with all of those, or the context's. Nothing is stored, and
-// Options.Store may be nil.
+// Outdated looks up newer versions of each item upstream and returns them in the same order. Items that fail do not
+// affect the others: the error is *Errors with all of them, or the context's. Nothing is stored, and Options.Store may
+// be nil.
 func Outdated(ctx context.Context, pins []manifest.Pin, o Options) ([]Newer, error) {
 	if o.Store == nil {
 		o.Store = noStore{}
@@ -70,10 +70,10 @@ func (s *session) newer(ctx context.Context, n *Newer) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case strings.HasPrefix(n.Pin.Ref, localPrefix):
-		n.Unknown = "it comes from a local file"
+		n.Unknown = "a local file has no newer version"
 		return nil
 	case manifest.IsPackageRef(n.Pin.Ref):
-		n.Unknown = "its distribution decides: kkbundle lock takes the newest packages"
+		n.Unknown = "follows its distribution: kkbundle lock takes the newest packages"
 		return nil
 	case n.Pin.Kind == manifest.ItemImage:
 		return s.newerImage(ctx, n)
@@ -89,7 +89,7 @@ func (s *session) newerImage(ctx context.Context, n *Newer) error {
 		return err
 	}
 	if imageVersion(n.Pin.Ref) == "" {
-		n.Unknown = "it has a digest and no tag"
+		n.Unknown = "pinned by a digest without a tag"
 		return nil
 	}
 	return s.newerTag(ctx, n, upstream, tag)
@@ -112,7 +112,7 @@ func (s *session) newerTag(ctx context.Context, n *Newer, upstream name.Reposito
 	}
 	if _, ok := parseVersion(tag); !ok {
 		if n.Moved == "" && n.Pin.Digest == "" {
-			n.Unknown = "its tag is no version"
+			n.Unknown = "the tag is not a version"
 		}
 		return nil
 	}
@@ -124,7 +124,7 @@ func (s *session) newerTag(ctx context.Context, n *Newer, upstream name.Reposito
 	return nil
 }
 
-// head returns the digest that a tag has now.
+// head returns the present digest of a tag.
 func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error) {
 	u := r.url("manifests", tag)
 	header, err := r.ask(ctx, u)
@@ -216,7 +216,7 @@ func chartHome(p manifest.Pin) (repo, chart string, ok bool) {
 	return rest[:i], rest[i+1:], true
 }
 
-// newerFile asks for what the catalog knows of a component, or for a release of a project at GitHub.
+// newerFile looks up newer versions by the catalog's component, or by the releases of a project at GitHub.
 func (s *session) newerFile(ctx context.Context, n *Newer) error {
 	if stable, ok, err := catalog.StableOf(n.Pin.Name, n.Pin.Ref); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (s *session) newerFile(ctx context.Context, n *Newer) error {
 	}
 	project, have, ok := githubRelease(n.Pin.Ref)
 	if !ok {
-		n.Unknown = "nobody says which versions of it there are"
+		n.Unknown = "no list of its versions is published"
 		return nil
 	}
 	latest, err := s.latestRelease(ctx, project)
@@ -233,7 +233,7 @@ func (s *session) newerFile(ctx context.Context, n *Newer) error {
 		return err
 	}
 	if latest == "" {
-		n.Unknown = "its project names no latest release"
+		n.Unknown = "the project names no latest release"
 		return nil
 	}
 	n.pick(have, []string{latest})
@@ -250,7 +250,7 @@ func (s *session) newerStable(ctx context.Context, n *Newer, stable catalog.Stab
 		}
 		text := strings.TrimSpace(string(data))
 		if _, ok := parseVersion(text); !ok {
-			return fmt.Errorf("%s: %q is no version", address, printable(text))
+			return fmt.Errorf("%s: %q is not a version", address, printable(text))
 		}
 		found = append(found, text)
 	}
@@ -258,7 +258,7 @@ func (s *session) newerStable(ctx context.Context, n *Newer, stable catalog.Stab
 	return nil
 }
 
-// githubRelease takes the address of a release's file apart.
+// githubRelease parses the address of a release's file.
 func githubRelease(address string) (project, version string, ok bool) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host != "github.com" {
@@ -271,8 +271,8 @@ func githubRelease(address string) (project, version string, ok bool) {
 	return parts[0] + "/" + parts[1], parts[4], true
 }
 
-// latestRelease returns the tag of a project's latest release: where GitHub's address of that leads to. It is "" where
-// that leads nowhere, as on a mirror of files.
+// latestRelease returns the tag of a project's latest release, from the redirect of GitHub's address for it. It is ""
+// without a redirect, for example on a mirror of files.
 func (s *session) latestRelease(ctx context.Context, project string) (string, error) {
 	return once(s, "release "+project, func() (string, error) {
 		d, err := s.urlDownload("https://github.com/"+project+"/releases/latest", "", -1)
@@ -283,7 +283,7 @@ func (s *session) latestRelease(ctx context.Context, project string) (string, er
 		err = d.each(ctx, func(o origin) error {
 			return s.retry(ctx, o.peer, "find the latest release of "+project, func() (err error) {
 				if tag, err = s.leadsTo(ctx, o, "/releases/tag/"); err == nil && tag == "" && o.peer.spare {
-					err = &statusError{code: http.StatusNotFound} // the next place may know
+					err = &statusError{code: http.StatusNotFound} // the next place may have it
 				}
 				return err
 			})
@@ -292,7 +292,8 @@ func (s *session) latestRelease(ctx context.Context, project string) (string, er
 	})
 }
 
-// leadsTo asks for an address and returns what stands behind mark in the one that it redirects to, "" if it does not.
+// leadsTo requests an address and returns the part after mark in the address that it redirects to, "" if there is no
+// redirect.
 func (s *session) leadsTo(ctx context.Context, o origin, mark string) (string, error) {
 	client, err := o.client(ctx)
 	if err != nil {
@@ -318,7 +319,7 @@ func (s *session) leadsTo(ctx context.Context, o origin, mark string) (string, e
 	return url.PathUnescape(tag)
 }
 
-// noStore is for what keeps nothing.
+// noStore is a Store for lookups that store nothing.
 type noStore struct{}
 
 var errNoStore = errors.New("nothing is stored here")

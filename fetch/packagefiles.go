@@ -22,7 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// networkFiles are those of repositories on servers. Lists go through the store, so that they are fetched once.
+// networkFiles reads repositories on servers. Lists go through the store, so that they are fetched once.
 type networkFiles struct{ s *session }
 
 // Get implements packages.Files.
@@ -42,7 +42,7 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 	}
 	if err := n.s.fetchBlob(ctx, d); err != nil {
 		if errors.Is(err, errMismatch) {
-			err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or take another one", err)
+			err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or use another mirror", err)
 		}
 		return nil, err
 	}
@@ -53,14 +53,14 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 	return rc, nil
 }
 
-// A diskImage is an image of a disk that is open.
+// A diskImage is an open disk image.
 type diskImage struct {
 	*iso.Image
 	file     *os.File
-	verified string // who vouches for it
+	verified string // the source of trust
 }
 
-// openImage opens a local image, which has to have that sha256 if there is one.
+// openImage opens a local image and checks its sha256, if given.
 func (s *session) openImage(ctx context.Context, name, sum string) (*diskImage, error) {
 	f, err := os.Open(s.path(name))
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *session) openImage(ctx context.Context, name, sum string) (*diskImage, 
 	d := &diskImage{file: f, verified: manifest.VerifiedFirstUse}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is not a regular file")
+		err = errors.New("not a regular file")
 	}
 	if err == nil && sum != "" {
 		d.verified = manifest.VerifiedManifest
@@ -84,19 +84,19 @@ func (s *session) openImage(ctx context.Context, name, sum string) (*diskImage, 
 	return d, nil
 }
 
-// hashes wants content of that sha256.
+// hashes checks that the content has that sha256.
 func hashes(ctx context.Context, r io.Reader, want string) error {
 	h := sha256.New()
 	if _, err := io.Copy(h, stopping(ctx, r)); err != nil {
 		return err
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
-		return fmt.Errorf("%w: it has sha256 %s instead of %s", errMismatch, got, want)
+		return fmt.Errorf("%w: sha256 is %s instead of %s", errMismatch, got, want)
 	}
 	return nil
 }
 
-// stopping reads until the context ends.
+// stopping returns a reader that fails when the context ends.
 func stopping(ctx context.Context, r io.Reader) io.Reader {
 	return readerFunc(func(p []byte) (int, error) {
 		if ctx.Err() != nil {
@@ -134,7 +134,7 @@ func (d *diskImage) Open(ctx context.Context, name string, _ int64, sum string) 
 	return io.NopCloser(f), err
 }
 
-// loadImage reads all repositories that an image has. What is in it is trusted as the image is.
+// loadImage reads all repositories in an image. Their content is trusted like the image itself.
 func (c *choice) loadImage(ctx context.Context, d *diskImage) error {
 	var suites, lists, directories []string
 	err := d.Walk(func(name string, _ int64) error {
@@ -153,7 +153,7 @@ func (c *choice) loadImage(ctx context.Context, d *diskImage) error {
 		return err
 	}
 	if len(suites)+len(lists)+len(directories) == 0 {
-		return fmt.Errorf("%s has no repository: want dists/SUITE/Release, Packages or repodata/repomd.xml in it", c.set.ISO)
+		return fmt.Errorf("%s has no repository: it needs dists/SUITE/Release, Packages or repodata/repomd.xml", c.set.ISO)
 	}
 	if err := c.prepare(len(directories) == 0); err != nil {
 		return err
@@ -181,7 +181,7 @@ func (c *choice) loadImage(ctx context.Context, d *diskImage) error {
 	return nil
 }
 
-// loadList reads a list without a Release, as dpkg-scanpackages makes them.
+// loadList reads a list without a Release, as made by dpkg-scanpackages.
 func (c *choice) loadList(ctx context.Context, d *diskImage, name string) error {
 	f, err := d.Image.Open(name)
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *choice) loadList(ctx context.Context, d *diskImage, name string) error 
 	})
 }
 
-// packageFetch copies a pinned package out of an image of a disk.
+// packageFetch copies a pinned package out of a disk image.
 func (s *session) packageFetch(pin manifest.Pin, image, name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := once(s, "image "+image+"/"+name, func() (ocispec.Descriptor, error) {
@@ -216,7 +216,7 @@ func (s *session) packageFetch(pin manifest.Pin, image, name string) func(contex
 				return err
 			})
 			if errors.Is(err, errMismatch) {
-				err = fmt.Errorf("%s: %s: %w; the image changed since the lock was written: write that anew with kkbundle lock", image, name, err)
+				err = fmt.Errorf("%s: %s: %w; the image changed since the lock was written: write a new lock with kkbundle lock", image, name, err)
 			}
 			return desc, err
 		})

@@ -19,34 +19,34 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A packageRepository is one whose packages can be chosen.
+// A packageRepository is a repository to choose packages from.
 type packageRepository interface {
 	Load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error)
 }
 
-// A fileLister is one that has a list of all files apart from that of its packages.
+// A fileLister is a repository with a separate list of all files.
 type fileLister interface {
 	LoadFiles(ctx context.Context, files packages.Files, u *packages.Universe, wanted map[string]bool) error
 }
 
-// A choice is the choosing of one set of packages for one platform.
+// A choice selects one set of packages for one platform.
 type choice struct {
 	s        *session
 	set      manifest.PackageSet
 	platform string
-	arch     string // as the distribution calls it
+	arch     string // in the distribution's spelling
 	known    packages.Distribution
 	files    packages.Files
 	universe *packages.Universe
-	verified string // who vouches for the packages
+	verified string // the source of trust in the packages
 }
 
-// resolvePackages pins packages and what they depend on, for a platform.
+// resolvePackages pins packages and their dependencies for a platform.
 func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, platform string) (pins []manifest.Pin, err error) {
-	s.choosing.Lock() // one at a time: the lists of a distribution take a lot of memory
+	s.choosing.Lock() // one at a time: a distribution's lists take much memory
 	defer s.choosing.Unlock()
 	if set.Roles {
-		return nil, errors.New("roles: there is no cluster whose tasks would need packages; name its file under cluster, or packages under install and leave roles out")
+		return nil, errors.New("roles: no cluster is given whose tasks would need packages; name its file under cluster, or name packages under install and leave roles out")
 	}
 	c := &choice{s: s, set: set, platform: platform, verified: manifest.VerifiedUpstream}
 	if c.known, err = knownDistribution(set); err != nil {
@@ -68,7 +68,7 @@ func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, 
 		return c.pins(ctx, nil)
 	}
 	if len(set.Install) == 0 {
-		return nil, errors.New("it names no packages, and nothing else does: write some under install")
+		return nil, errors.New("no packages are named; write some under install")
 	}
 	repositories, err := c.repositories()
 	if err != nil {
@@ -87,18 +87,18 @@ func knownDistribution(set manifest.PackageSet) (packages.Distribution, error) {
 		return d, nil
 	}
 	if len(set.Repositories) == 0 {
-		return d, fmt.Errorf("no repositories are known of it: name them under repositories, or take one of %s", strings.Join(packages.Distributions(), ", "))
+		return d, fmt.Errorf("no repositories are known for it: name them under repositories, or use one of %s", strings.Join(packages.Distributions(), ", "))
 	}
 	d.Debian = set.Repositories[0].Suite != ""
 	return d, nil
 }
 
-// prepare makes an empty universe of packages of one format.
+// prepare creates an empty universe of packages of one format.
 func (c *choice) prepare(debian bool) error {
 	system, machine, _ := strings.Cut(c.platform, "/")
 	c.known.Debian, c.arch = debian, packageArch(machine, debian)
 	if system != "linux" || c.arch == "" {
-		return fmt.Errorf("there are no packages for %s; name those that there are under platforms", c.platform)
+		return fmt.Errorf("no packages exist for %s; set the existing platforms under platforms", c.platform)
 	}
 	if debian {
 		c.universe = packages.NewUniverse(deb.Format{Arch: c.arch})
@@ -108,7 +108,7 @@ func (c *choice) prepare(debian bool) error {
 	return nil
 }
 
-// packageArch is a machine's architecture by the names of Debian or of rpm, "" for one that is not known.
+// packageArch returns a machine's architecture in the spelling of Debian or rpm, "" for an unknown one.
 func packageArch(machine string, debian bool) string {
 	names := map[string][2]string{
 		"amd64": {"amd64", "x86_64"}, "arm64": {"arm64", "aarch64"}, "arm/v7": {"armhf", "armv7hl"}, "386": {"i386", "i686"},
@@ -120,7 +120,7 @@ func packageArch(machine string, debian bool) string {
 	return names[1]
 }
 
-// repositories are those to ask. The error has all that is wrong with them.
+// repositories returns the repositories to read. The error lists all problems with them.
 func (c *choice) repositories() ([]packageRepository, error) {
 	var (
 		list []packageRepository
@@ -140,7 +140,7 @@ func (c *choice) repositories() ([]packageRepository, error) {
 	}
 	for _, r := range c.set.Repositories {
 		if (r.Suite != "") != c.known.Debian {
-			errs = append(errs, fmt.Errorf("%s: repositories of apt have a suite, and those of dnf have none: it does not fit the others", r.URL))
+			errs = append(errs, fmt.Errorf("%s: repositories of apt have a suite, and those of dnf have none: this one does not match the others", r.URL))
 			continue
 		}
 		keys, err := c.keys(r.Keyring)
@@ -166,7 +166,7 @@ func (c *choice) repository(r manifest.Repository, keys *signature.Keys) package
 
 func (c *choice) isBase(name string) bool { return slices.Contains(c.known.Base, name) }
 
-// distributionKeys are those of the repositories that are known; nil for RPM packages whose keys are not here.
+// distributionKeys returns the keys of known repositories; nil for RPM packages if this machine lacks the keys.
 func (c *choice) distributionKeys() (*signature.Keys, error) {
 	if c.set.Keyring != "" {
 		return c.keys(c.set.Keyring)
@@ -177,7 +177,7 @@ func (c *choice) distributionKeys() (*signature.Keys, error) {
 		}
 	}
 	if c.known.Debian && len(c.known.Sources) > 0 {
-		return nil, fmt.Errorf("its keys are not on this machine: %s, and name that file under keyring", c.known.Keys)
+		return nil, fmt.Errorf("its keys are not on this machine: %s, and set keyring to that file", c.known.Keys)
 	}
 	return nil, nil
 }
@@ -199,7 +199,7 @@ func (c *choice) keys(file string) (*signature.Keys, error) {
 	return keys, nil
 }
 
-// load reads what the repositories have. The error has all that is wrong with them.
+// load reads the repositories' packages. The error lists all problems.
 func (c *choice) load(ctx context.Context, list []packageRepository) error {
 	var errs []error
 	for _, r := range list {
@@ -221,14 +221,14 @@ func (c *choice) tell(ctx context.Context, notes []string) {
 	}
 }
 
-// pins are those of the packages that were chosen.
+// pins returns the pins of the chosen packages.
 func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest.Pin, error) {
 	chosen, err := c.choose(ctx, list)
 	if err != nil {
 		return nil, err
 	}
 	c.tell(ctx, chosen.Notes)
-	c.s.log.InfoContext(ctx, "packages are chosen", "distribution", c.set.Distribution, "platform", c.platform,
+	c.s.log.InfoContext(ctx, "choosing packages", "distribution", c.set.Distribution, "platform", c.platform,
 		"packages", len(chosen.Packages), "bytes", chosen.Size(), "assumed", strings.Join(chosen.Assumed, " "))
 	pins := make([]manifest.Pin, 0, len(chosen.Packages))
 	for _, p := range chosen.Packages {
@@ -253,8 +253,8 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 	return pins, nil
 }
 
-// answers are the names under install that a package provides and that are not its own: on Rocky Linux 9 iptables is what
-// iptables-nft provides. Paths and the like are nothing that anybody asks a bundle for.
+// answers returns the names under install that a package provides besides its own: on Rocky Linux 9 iptables is
+// provided by iptables-nft. Paths and the like are left out, since no bundle is asked for them.
 func (c *choice) answers(p *packages.Package) []string {
 	var names []string
 	for _, want := range c.set.Install {
@@ -268,7 +268,7 @@ func (c *choice) answers(p *packages.Package) []string {
 	return slices.Compact(names)
 }
 
-// choose solves what is wanted. Where a path is wanted that no package is known to have, lists of all files are read.
+// choose solves the request. If no package is known to have a required path, it reads the lists of all files.
 func (c *choice) choose(ctx context.Context, list []packageRepository) (*packages.Solution, error) {
 	if len(c.set.Install) == 0 {
 		all := &packages.Solution{}

@@ -70,7 +70,7 @@ func TestPackagesInImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			o.Store = newStore(t)
-			if _, err := fetch.All(t.Context(), lock, o); err == nil || !strings.Contains(err.Error(), "no ISO 9660 image") {
+			if _, err := fetch.All(t.Context(), lock, o); err == nil || !strings.Contains(err.Error(), "not an ISO 9660 image") {
 				t.Errorf("an image that is none: %v", err)
 			}
 		})

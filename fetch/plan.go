@@ -15,17 +15,17 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A plan is what one pinned item takes.
+// A plan is the work for one pinned item.
 type plan struct {
 	pin    manifest.Pin
 	root   ocispec.Descriptor
 	absent []digest.Digest
 	blobs  []blob
-	// finish makes the item's own manifest once its blobs are there; nil where upstream has one.
+	// finish makes the item's own manifest once its blobs are there; nil if upstream has one.
 	finish func(context.Context) (ocispec.Descriptor, error)
 
 	mu      sync.Mutex
-	pending int // blobs that are not there yet
+	pending int // blobs not yet fetched
 	err     error
 	done    bool
 }
@@ -34,8 +34,8 @@ type plan struct {
 type blob struct {
 	digest digest.Digest
 	size   int64                       // -1 if unknown
-	first  bool                        // the item cannot be finished without it
-	fetch  func(context.Context) error // brings it into the store; its size is in the session's total already, if known
+	first  bool                        // required to finish the item
+	fetch  func(context.Context) error // fetches it into the store; a known size is already in the session's total
 }
 
 func (d *download) blob() blob {
@@ -43,20 +43,20 @@ func (d *download) blob() blob {
 	return blob{digest: d.want, size: d.size, fetch: func(ctx context.Context) error { return d.s.fetchBlob(ctx, d) }}
 }
 
-// maxOthers bounds the places that a blob which many images share is asked for: most are the same registry.
+// maxOthers bounds the places to request a blob from that many images share: most are the same registry.
 const maxOthers = 16
 
-// needAll says that finish reads the blobs.
+// needAll marks all blobs as required by finish.
 func (p *plan) needAll() {
 	for i := range p.blobs {
 		p.blobs[i].first = true
 	}
 }
 
-// A task is a blob that the store lacks, with everybody who needs it.
+// A task is a missing blob with all items that need it.
 type task struct {
 	blob
-	others []func(context.Context) error // further places that have it
+	others []func(context.Context) error // further places that have the blob
 	plans  []*plan
 }
 
@@ -77,7 +77,7 @@ func (t *task) run(ctx context.Context) error {
 	return err
 }
 
-// plan reads what must be known before anything large is fetched. Items that fail here are in failed.
+// plan reads everything needed before large transfers. Failed items are in failed.
 func (s *session) plan(ctx context.Context, pins []manifest.Pin, failed *failures) []*plan {
 	plans := make([]*plan, len(pins))
 	var group errgroup.Group
@@ -124,8 +124,8 @@ func (s *session) fail(pin manifest.Pin, err error, failed *failures) {
 	s.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
 }
 
-// tasks merges what the plans need: each blob once, the largest first, so that the run does not end with a single long one.
-// What the store has goes into have.
+// tasks merges the plans' blobs: each once, the largest first, so that the run does not end with a single long
+// transfer. Blobs in the store go into have.
 func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Digest]int64) ([]*task, Estimation, error) {
 	var sum Estimation
 	byDigest := map[digest.Digest]*task{}
@@ -170,8 +170,7 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 	return list, sum, nil
 }
 
-// addTask adds what a plan needs. Plans come one after the other, so that the last one of a task is the only one that may
-// be p.
+// addTask adds a blob of a plan. Plans come one after the other, so only the last plan of a task can be p.
 func addTask(list []*task, byDigest map[digest.Digest]*task, p *plan, b blob) []*task {
 	t := byDigest[b.digest]
 	if t == nil {
@@ -191,14 +190,14 @@ func addTask(list []*task, byDigest map[digest.Digest]*task, p *plan, b blob) []
 	return list
 }
 
-// checkSize compares what one manifest says of a blob's size with what is known of it.
+// checkSize compares a manifest's size of a blob with the known size.
 func (p *plan) checkSize(b blob, size int64) {
 	if b.size >= 0 && size >= 0 && b.size != size {
-		p.settle(fmt.Errorf("blob %s: wrong size: expected %d bytes, it has %d", b.digest, b.size, size))
+		p.settle(fmt.Errorf("blob %s: wrong size: expected %d bytes, got %d", b.digest, b.size, size))
 	}
 }
 
-// settle records an error; the first one counts.
+// settle records an error; the first one wins.
 func (p *plan) settle(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +206,7 @@ func (p *plan) settle(err error) {
 	}
 }
 
-// arrived tells whether the plan's last blob is there or given up.
+// arrived reports whether the plan's last blob has arrived or failed.
 func (p *plan) arrived(err error) (last bool) {
 	if err != nil {
 		p.settle(err)
@@ -218,7 +217,7 @@ func (p *plan) arrived(err error) (last bool) {
 	return p.pending == 0
 }
 
-// complete ends an item whose blobs are all there or given up.
+// complete ends an item whose blobs have all arrived or failed.
 func (s *session) complete(ctx context.Context, p *plan, failed *failures) {
 	if p.err == nil && p.finish != nil {
 		p.root, p.err = p.finish(ctx)
@@ -242,16 +241,16 @@ func (p *plan) item() Item {
 	}
 }
 
-// An entry is something of a manifest that is to be pinned.
+// An entry is an item of a manifest to pin.
 type entry struct {
 	kind, ref, platform string
-	resolve             func(context.Context) ([]manifest.Pin, error) // the item, and what comes with it
+	resolve             func(context.Context) ([]manifest.Pin, error) // returns the item and its attachments
 }
 
-// alone is the outcome of an entry that nothing comes with.
+// alone returns the outcome of an entry without attachments.
 func alone(pin manifest.Pin, err error) ([]manifest.Pin, error) { return []manifest.Pin{pin}, err }
 
-// resolve pins everything in the manifest, and what is found in its charts, several items at a time.
+// resolve pins everything in the manifest, and the images found in its charts, concurrently.
 func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.Pin, error) {
 	failed := &failures{}
 	list := s.charts(b)
@@ -288,7 +287,7 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 	return merged, err
 }
 
-// pinAll pins entries side by side. Those that fail are in failed, and not in what is returned.
+// pinAll pins entries concurrently. Failed entries are in failed, not in the result.
 func (s *session) pinAll(ctx context.Context, entries []entry, failed *failures) []manifest.Pin {
 	pins := make([][]manifest.Pin, len(entries))
 	var group errgroup.Group
@@ -366,7 +365,7 @@ func (s *session) packageSets(b *manifest.Bundle) (list []entry) {
 	return list
 }
 
-// mergePins sorts the pins and joins those that say the same: the catalog and the manifest may name one item both.
+// mergePins sorts the pins and merges duplicates: the catalog and the manifest may both name an item.
 func mergePins(pins []manifest.Pin) ([]manifest.Pin, error) {
 	slices.SortStableFunc(pins, func(a, b manifest.Pin) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Ref, b.Ref), cmp.Compare(a.Platform, b.Platform))
@@ -387,13 +386,13 @@ func mergePins(pins []manifest.Pin) ([]manifest.Pin, error) {
 	return out, nil
 }
 
-// mergePin joins another pin of the same item.
+// mergePin merges another pin of the same item.
 func mergePin(into *manifest.Pin, p manifest.Pin) error {
 	switch {
 	case into.Digest != p.Digest:
-		return fmt.Errorf("it is named twice with different content, %s and %s: give them different names", into.Digest, p.Digest)
+		return fmt.Errorf("named twice with different content, %s and %s: use different names", into.Digest, p.Digest)
 	case into.Key != "" && p.Key != "" && into.KeyDigest != p.KeyDigest:
-		return fmt.Errorf("it is named twice with different keys, %s and %s: keep one", into.Key, p.Key)
+		return fmt.Errorf("named twice with different keys, %s and %s: keep one", into.Key, p.Key)
 	}
 	if into.Key == "" {
 		into.Key, into.KeyDigest = p.Key, p.KeyDigest

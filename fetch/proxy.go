@@ -13,11 +13,11 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// errProxy stands for an address of a proxy that is none. What is there may have a password in it and is not repeated.
+// errProxy stands for an invalid proxy address. The address may have a password in it and is not repeated.
 var errProxy = errors.New("the proxy's address is not valid: check HTTPS_PROXY and HTTP_PROXY (want http://host:port)")
 
-// proxies returns what the environment says now about proxies: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in capitals or not.
-// net/http reads it once for a whole process, and passes over an address that makes no sense.
+// proxies reads the proxy environment: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in upper or lower case. net/http reads it
+// only once per process, and ignores invalid addresses.
 func proxies() func(*http.Request) (*url.URL, error) {
 	config := httpproxy.FromEnvironment()
 	valid := map[string]bool{"https": isProxy(config.HTTPSProxy), "http": isProxy(config.HTTPProxy)}
@@ -34,7 +34,7 @@ func proxies() func(*http.Request) (*url.URL, error) {
 	}
 }
 
-// isProxy accepts what net/http can use: an address with or without a scheme, or none.
+// isProxy accepts addresses that net/http can use, with or without a scheme, or none.
 func isProxy(address string) bool {
 	if address == "" {
 		return true
@@ -46,7 +46,7 @@ func isProxy(address string) bool {
 	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "socks5h"}, u.Scheme)
 }
 
-// proxyAnswered turns a proxy's refusal to connect into an error that has its status.
+// proxyAnswered turns a proxy's refusal to connect into an error with its status.
 func proxyAnswered(_ context.Context, proxy *url.URL, _ *http.Request, resp *http.Response) error {
 	if resp.StatusCode == http.StatusOK {
 		return nil
@@ -66,19 +66,19 @@ func (e *proxyError) Error() string {
 	case http.StatusProxyAuthRequired:
 		return text + ": put user and password into the address in HTTPS_PROXY (http://user:password@host:port)"
 	case http.StatusForbidden:
-		return text + ": it does not let this host through; ask its administrator, or name a mirror under sources"
+		return text + ": the proxy blocks this host; ask its administrator, or name a mirror under sources"
 	}
-	return text + ": it cannot reach this host either; check the name, or name a mirror under sources"
+	return text + ": the proxy cannot reach this host either; check the name, or name a mirror under sources"
 }
 
-// An unreachableError says that no connection to a host came about.
+// An unreachableError means no connection to a host could be made.
 type unreachableError struct {
 	host string
 	err  error
 }
 
 func (e *unreachableError) Error() string {
-	const remedy = "if a proxy leads out of this network, set HTTPS_PROXY; if a mirror has it, name that under sources"
+	const remedy = "if this network needs a proxy, set HTTPS_PROXY; if there is a mirror, name it under sources"
 	var (
 		dns   *net.DNSError
 		op    *net.OpError
@@ -88,19 +88,19 @@ func (e *unreachableError) Error() string {
 	case errors.As(e.err, &proxy):
 		return fmt.Sprintf("%s cannot be reached: %s", e.host, proxy)
 	case errors.As(e.err, &op) && op.Op == "proxyconnect":
-		return fmt.Sprintf("%s cannot be reached: no connection to the proxy: %s: check HTTPS_PROXY, or name what needs no proxy in NO_PROXY",
+		return fmt.Sprintf("%s cannot be reached: no connection to the proxy: %s: check HTTPS_PROXY, or name hosts that need no proxy in NO_PROXY",
 			e.host, printable(op.Err.Error()))
 	case errors.As(e.err, &dns) && dns.IsNotFound:
 		return fmt.Sprintf("%s cannot be reached: there is no host of that name: check its spelling; %s", e.host, remedy)
 	case errors.As(e.err, &dns):
-		return fmt.Sprintf("%s cannot be reached: its name cannot be looked up (%s): check this machine's network; %s", e.host, printable(dns.Err), remedy)
+		return fmt.Sprintf("%s cannot be reached: looking up its name fails (%s): check this machine's network; %s", e.host, printable(dns.Err), remedy)
 	}
 	return fmt.Sprintf("%s cannot be reached: %s: check its name and port and that it is up; %s", e.host, printable(e.err.Error()), remedy)
 }
 
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// unreachable recognizes errors of making a connection.
+// unreachable recognizes connection errors.
 func unreachable(host string, err error) error {
 	var (
 		dns   *net.DNSError

@@ -16,25 +16,25 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Bounds on what one image's referrers may come to: far above what is published, and what keeps a hostile registry from
-// filling the disk.
+// Bounds on one image's referrers: far above published images, and low enough that a hostile registry cannot fill the
+// disk.
 const (
-	maxReferrers      = 1000 // of one image, those of its children and of other referrers included
+	maxReferrers      = 1000 // of one image, including those of its children and of other referrers
 	maxReferrerPages  = 100  // of one list
 	maxReferrerLevels = 4    // referrers of referrers: a signature of an SBOM is on the second
 	maxReferrer       = 1 << 30
-	largeReferrer     = 64 << 20 // bytes; larger ones are named, since nobody listed them
+	largeReferrer     = 64 << 20 // bytes; larger ones are logged, since the manifest does not list them
 )
 
-// A referrersAPI is what is known of a host's referrers API. Hosts without it are asked once.
+// A referrersAPI is the state of a host's referrers API. Hosts without it are asked once.
 type referrersAPI struct {
 	mu     sync.Mutex
 	asked  bool
 	absent bool
-	broken error // it did not answer in time or with sense; it is not waited for again and again
+	broken error // the error of an API that failed or timed out; it is not called again
 }
 
-// api returns what is known of the host's referrers API.
+// api returns the state of the host's referrers API.
 func (r *repository) api() *referrersAPI {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
@@ -45,8 +45,8 @@ func (r *repository) api() *referrersAPI {
 	return r.s.apis[host]
 }
 
-// referrers lists what names the subject as its own, by the OCI distribution specification 1.1: from the referrers API, or
-// where the registry has none from the index under the tag that stands in for it.
+// referrers lists the manifests with this subject, by the OCI distribution specification 1.1: from the referrers API,
+// or from the index under the fallback tag if the registry has no such API.
 func (l *lookup) referrers(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, error) {
 	list, ok, err := l.repo.askReferrers(ctx, subject)
 	if err != nil || ok {
@@ -58,7 +58,7 @@ func (l *lookup) referrers(ctx context.Context, subject digest.Digest) ([]ocispe
 		return nil, err
 	}
 	if !isIndex(desc.MediaType) {
-		return nil, nil // somebody's image that happens to have such a tag
+		return nil, nil // an unrelated image with such a tag
 	}
 	doc, err := parseManifest(desc, data)
 	if err != nil {
@@ -67,13 +67,13 @@ func (l *lookup) referrers(ctx context.Context, subject digest.Digest) ([]ocispe
 	return doc.Manifests, nil
 }
 
-// referrersTag is the tag that stands in for the referrers API (OCI distribution specification 1.1, "Referrers Tag
-// Schema"). Cosign's tags begin with it.
+// referrersTag returns the fallback tag in place of the referrers API (OCI distribution specification 1.1, "Referrers
+// Tag Schema"). Cosign's tags begin with it.
 func referrersTag(subject digest.Digest) string {
 	return subject.Algorithm().String() + "-" + subject.Encoded()
 }
 
-// askReferrers asks the referrers API; ok is false where there is none. The first question to a host is asked alone.
+// askReferrers calls the referrers API; ok is false if there is none. The first request to a host is sent alone.
 func (r *repository) askReferrers(ctx context.Context, subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
 	api := r.api()
 	api.mu.Lock()
@@ -100,7 +100,7 @@ func (r *repository) askReferrers(ctx context.Context, subject digest.Digest) (l
 	return list, ok, err
 }
 
-// A lie is an answer of a registry that contradicts itself.
+// A lie is a registry's self-contradictory answer.
 type lie struct{ error }
 
 func (e *lie) Unwrap() error { return e.error }
@@ -112,7 +112,7 @@ func isLie(err error) bool {
 	return errors.As(err, &e)
 }
 
-// listReferrers asks one place after the other for all pages.
+// listReferrers requests all pages from one place after the other.
 func (r *repository) listReferrers(ctx context.Context, subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
 	err = r.s.inTurn(ctx, r.peers, func(i int) error {
 		list, err = r.endpoints[i].listReferrers(ctx, r.url("referrers", subject.String()), subject)
@@ -124,7 +124,7 @@ func (r *repository) listReferrers(ctx context.Context, subject digest.Digest) (
 	return list, err == nil, err
 }
 
-// listReferrers reads all pages. What was filtered (OCI-Filters-Applied) does not matter, because nothing is asked to be.
+// listReferrers reads all pages. It ignores OCI-Filters-Applied, because it requests no filter.
 func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest.Digest) ([]ocispec.Descriptor, error) {
 	var all []ocispec.Descriptor
 	u = e.at(u)
@@ -132,10 +132,10 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 		data, header, err := e.ask(ctx, http.MethodGet, u, ocispec.MediaTypeImageIndex, maxManifest)
 		switch {
 		case err == nil && n == 0 && mediaType(header) != ocispec.MediaTypeImageIndex:
-			err = &statusError{code: http.StatusNotFound, detail: "there is something else than the referrers API"}
+			err = &statusError{code: http.StatusNotFound, detail: "the address serves something else than the referrers API"}
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		case n > 0 && hasNoAPI(err):
-			return nil, lied("referrers of %s: the next page of the list is not there", subject)
+			return nil, lied("referrers of %s: the next page of the list is missing", subject)
 		case err != nil:
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		}
@@ -146,7 +146,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 			return nil, lied("referrers of %s: %w", subject, err)
 		}
 		if all = append(all, page.Manifests...); len(all) > maxReferrers {
-			return nil, lied("referrers of %s: there are more than %d", subject, maxReferrers)
+			return nil, lied("referrers of %s: more than %d", subject, maxReferrers)
 		}
 		to, err := nextURL(u, header)
 		if err != nil {
@@ -160,14 +160,14 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 	return nil, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
 }
 
-// hasNoAPI tells whether an answer is that of a registry without the referrers API: 404 by the specification, and what
-// older ones say to an address that they do not know.
+// hasNoAPI reports whether an answer is that of a registry without the referrers API: 404 by the specification, or the
+// answer of older registries to unknown addresses.
 func hasNoAPI(err error) bool {
 	return lacking(err, http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusNotImplemented)
 }
 
-// tagged returns the manifest behind a tag, if there is one. The repository's list of tags would answer that for all at
-// once, but a caching proxy lists only what somebody pulled through it before.
+// tagged returns the manifest of a tag, if any. The repository's list of tags would answer that for all tags at once,
+// but a caching proxy lists only tags pulled through it before.
 func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, bool, error) {
 	u := r.url("manifests", tag)
 	_, err := r.ask(ctx, u)
@@ -181,8 +181,8 @@ func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor
 	return desc, data, err == nil, err
 }
 
-// cosignSuffixes end the tags under which cosign attaches signatures, attestations and SBOMs (its specs/SIGNATURE_SPEC.md
-// and SBOM_SPEC.md).
+// cosignSuffixes are the suffixes of the tags under which cosign attaches signatures, attestations and SBOMs (its
+// specs/SIGNATURE_SPEC.md and SBOM_SPEC.md).
 func cosignSuffixes(signaturesOnly bool) []string {
 	if signaturesOnly {
 		return []string{".sig"}
@@ -190,8 +190,8 @@ func cosignSuffixes(signaturesOnly bool) []string {
 	return []string{".sig", ".att", ".sbom"}
 }
 
-// artifactType is what a referrer says it is; where it does not, its config does (OCI image specification, "Determining
-// the artifact type").
+// artifactType returns a referrer's own type, else its config's (OCI image specification, "Determining the artifact
+// type").
 func (d manifestDoc) artifactType() string {
 	if d.ArtifactType == "" && d.Config != nil {
 		return d.Config.MediaType
@@ -199,17 +199,17 @@ func (d manifestDoc) artifactType() string {
 	return d.ArtifactType
 }
 
-// A referrer is something that is attached to a manifest or index.
+// A referrer is an artifact attached to a manifest or index.
 type referrer struct {
 	desc    ocispec.Descriptor // its manifest, with the artifact type
 	subject digest.Digest
-	tag     string // where a tag attaches it and not its own subject
+	tag     string // the tag that attaches it, if it has no subject
 	doc     manifestDoc
 	image   image
-	size    int64 // of all its blobs, in bytes
+	size    int64 // size of all its blobs, in bytes
 }
 
-// ref is its reference in a repository with that name.
+// ref returns the referrer's reference in a repository with that name.
 func (a referrer) ref(repository string) string {
 	if a.tag != "" {
 		return repository + ":" + a.tag
@@ -217,7 +217,7 @@ func (a referrer) ref(repository string) string {
 	return repository + "@" + a.desc.Digest.String()
 }
 
-// A lookup finds what is attached to an image.
+// A lookup finds the referrers of an image.
 type lookup struct {
 	repo           *repository
 	signaturesOnly bool
@@ -227,7 +227,7 @@ type lookup struct {
 	problems []error
 }
 
-// run looks level by level: at the image's manifests, then at what was found. Problems do not end it.
+// run searches level by level: first the image's manifests, then the referrers found. Problems do not end it.
 func (l *lookup) run(ctx context.Context, subjects []ocispec.Descriptor) {
 	known := map[digest.Digest]bool{}
 	for level := 0; len(subjects) > 0 && ctx.Err() == nil; level++ {
@@ -252,7 +252,7 @@ func (l *lookup) run(ctx context.Context, subjects []ocispec.Descriptor) {
 	}
 }
 
-// subject asks for everything that is attached to one manifest, side by side; the peer's gate bounds the requests.
+// subject looks up all referrers of one manifest, concurrently; the peer's gate bounds the requests.
 func (l *lookup) subject(ctx context.Context, group *sync.WaitGroup, subject digest.Digest) {
 	group.Go(func() {
 		list, err := l.referrers(ctx, subject)
@@ -289,7 +289,7 @@ func (l *lookup) note(err error) {
 	}
 }
 
-// problem is everything that kept the lookup from being complete, the first few of it; nil if nothing did.
+// problem returns the first few problems that made the lookup incomplete; nil if there were none.
 func (l *lookup) problem() error {
 	const most = 5
 	if len(l.problems) <= most {
@@ -298,7 +298,7 @@ func (l *lookup) problem() error {
 	return errors.Join(append(slices.Clone(l.problems[:most]), fmt.Errorf("and %d more", len(l.problems)-most))...)
 }
 
-// take reads one referrer and keeps it, if it is what it is said to be.
+// take reads one referrer and keeps it if it matches its description.
 func (l *lookup) take(ctx context.Context, desc ocispec.Descriptor, subject digest.Digest, tag string) {
 	a, err := l.read(ctx, ocispec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}, subject, tag)
 	if err != nil {
@@ -314,7 +314,7 @@ func (l *lookup) take(ctx context.Context, desc ocispec.Descriptor, subject dige
 		return
 	}
 	if len(l.found) >= maxReferrers {
-		l.problems = append(l.problems, fmt.Errorf("referrer %s of %s: more than %d are not taken", desc.Digest, subject, maxReferrers))
+		l.problems = append(l.problems, fmt.Errorf("referrer %s of %s: more than %d are not included", desc.Digest, subject, maxReferrers))
 		return
 	}
 	l.found = append(l.found, a)
@@ -340,23 +340,23 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 	}
 	switch {
 	case tag == "" && (doc.Subject == nil || doc.Subject.Digest != subject):
-		return a, lied("the registry lists it, but it is attached to something else")
+		return a, lied("the registry lists it, but it is attached to another manifest")
 	case !isIndex(desc.MediaType) && (doc.Config == nil || desc.MediaType == ociArtifact):
-		return a, fmt.Errorf("a manifest of type %s without a config, which was withdrawn, is not carried: attach it anew", desc.MediaType)
+		return a, fmt.Errorf("a manifest of the withdrawn type %s without a config is not carried: attach it anew", desc.MediaType)
 	case a.size > maxReferrer:
-		return a, fmt.Errorf("its %d bytes are more than the %d allowed (%s)", a.size, maxReferrer, printable(a.desc.ArtifactType))
+		return a, fmt.Errorf("%d bytes exceed the limit of %d (%s)", a.size, maxReferrer, printable(a.desc.ArtifactType))
 	}
 	return a, nil
 }
 
-// planReferrer is the work for what is attached to an image.
+// planReferrer returns the plan of a referrer.
 func (s *session) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, error) {
 	upstream, _, named, err := imageRef(pin.Ref)
 	if err != nil {
 		return nil, err
 	}
 	if named != "" && named != pin.Digest {
-		return nil, fmt.Errorf("the lock pins %s, the reference another digest", pin.Digest)
+		return nil, fmt.Errorf("the lock pins %s, but the reference has another digest", pin.Digest)
 	}
 	repo, err := s.repository(upstream)
 	if err != nil {
@@ -371,7 +371,7 @@ func (s *session) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, er
 	return p, nil
 }
 
-// pinnedReferrer reads a referrer again that a lock pins.
+// pinnedReferrer reads a pinned referrer again.
 func (r *repository) pinnedReferrer(ctx context.Context, pin manifest.Pin) (referrer, error) {
 	_, tag, byDigest, err := imageRef(pin.Ref)
 	if err != nil {

@@ -286,7 +286,7 @@ func TestVerify(t *testing.T) {
 		"child that is chosen": {func(p *publisher) { p.sign(amdDigest, amdDigest) }, both[:1], nil},
 		"one of two children":  {func(p *publisher) { p.sign(amdDigest, amdDigest) }, both, []string{root.String() + " is not signed with key.pub", "nor is its child " + armDigest.String(), "no signature was found"}},
 		"unsigned":             {func(*publisher) {}, both, []string{root.String() + " is not signed with key.pub (sha256:", "; no signature was found"}},
-		"another digest":       {func(p *publisher) { p.sign(root, amdDigest) }, both, []string{appRef + ":sha256-" + root.Encoded() + ".sig: it signs something else", amdDigest.String()}},
+		"another digest":       {func(p *publisher) { p.sign(root, amdDigest) }, both, []string{appRef + ":sha256-" + root.Encoded() + ".sig: signature of another artifact", amdDigest.String()}},
 		"another key": {func(p *publisher) {
 			other := newPublisher(t, registrytest.Options{})
 			p.signer, other.signer = other.signer, p.signer
@@ -295,7 +295,7 @@ func TestVerify(t *testing.T) {
 		}, both, []string{appRef + ":sha256-" + root.Encoded() + ".sig: the key did not make this signature"}},
 		"attestation": {func(p *publisher) {
 			p.attach(idx, trust.MediaTypeBundle, p.bundle(idx, "https://slsa.dev/provenance/v1"))
-		}, both, []string{"it is an attestation (https://slsa.dev/provenance/v1) and no signature"}},
+		}, both, []string{"an attestation (https://slsa.dev/provenance/v1), not a signature"}},
 		"keyless": {func(p *publisher) {
 			p.attach(idx, trust.MediaTypeBundle, []byte(`{"mediaType":"`+trust.MediaTypeBundle+`","verificationMaterial":{"certificate":{"rawBytes":""}},"dsseEnvelope":{}}`))
 		}, both, []string{"without a key (keyless"}},
@@ -366,7 +366,7 @@ func testVerifyLock(t *testing.T, p *publisher, l *manifest.Lock, o fetch.Option
 	other := newPublisher(t, registrytest.Options{})
 	keyed := p.keyed(other.signer)
 	_, err = fetch.All(t.Context(), l, keyed)
-	wantError(t, err, "key.pub is another key", pin.KeyDigest.String(), "kkbundle lock")
+	wantError(t, err, "differs from the key of the lock", pin.KeyDigest.String(), "kkbundle lock")
 	keyed.Dir = t.TempDir()
 	_, err = fetch.All(t.Context(), l, keyed)
 	wantError(t, err, "key.pub", "no such file")
@@ -405,11 +405,11 @@ func TestReferrersHostile(t *testing.T) {
 		"missing":         {list(entry(digest.FromString("no"), 5), ""), api, "no such tag or digest"},
 		"not a digest":    {list(entry("../../x", 5), ""), api, "digest"},
 		"wrong size":      {list(entry(d, 5), ""), api, "wrong size"},
-		"another subject": {list(entry(d, desc.Size), ""), api, "attached to something else"},
+		"another subject": {list(entry(d, desc.Size), ""), api, "attached to another manifest"},
 		"server error":    {registrytest.Fail(503, ""), api, "503"},
 		"denied":          {registrytest.Fail(403, ""), api, "403"},
 		"tag, error":      {registrytest.Fail(500, ""), regexp.MustCompile(`/sha256-.*\.att$`), "500"},
-		"tag, lie":        {registrytest.Corrupt(), regexp.MustCompile(`/sha256-.*\.sig$`), "does not tell the truth"},
+		"tag, lie":        {registrytest.Corrupt(), regexp.MustCompile(`/sha256-.*\.sig$`), "sends a wrong manifest"},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
@@ -437,7 +437,7 @@ func TestReferrersHostile(t *testing.T) {
 			}
 			o.Platforms = nil
 			_, err = fetch.Resolve(t.Context(), signedApp(), o)
-			wantError(t, err, "is not signed", "not all that is attached to it could be looked at", c.says)
+			wantError(t, err, "is not signed", "not all attached artifacts could be checked", c.says)
 		})
 	}
 }

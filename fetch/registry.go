@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	maxManifest = 4 << 20 // bytes; what registries accept too
+	maxManifest = 4 << 20 // bytes; the limit of registries, too
 	maxTagPages = 200
 	maxTags     = 32 << 20 // bytes of all pages
 )
@@ -44,7 +44,7 @@ func acceptedManifests() string {
 	return strings.Join([]string{ocispec.MediaTypeImageIndex, dockerIndex, ocispec.MediaTypeImageManifest, dockerManifest, ociArtifact}, ", ")
 }
 
-// A repository is one repository as references name it, and where it is asked: on mirrors and the registry itself.
+// A repository is an upstream repository with its endpoints: on mirrors and on the registry itself.
 type repository struct {
 	s         *session
 	upstream  name.Repository
@@ -52,7 +52,7 @@ type repository struct {
 	peers     []*peer // of the endpoints
 }
 
-// repository returns where to ask for an upstream repository.
+// repository returns the repository with its endpoints.
 func (s *session) repository(upstream name.Repository) (*repository, error) {
 	host := canonicalHost(upstream.RegistryStr())
 	peers, err := s.peers(host)
@@ -77,7 +77,7 @@ func (s *session) repository(upstream name.Repository) (*repository, error) {
 	return r, nil
 }
 
-// ask asks for what a manifest's answer would say, which is not counted as a pull where pulls are limited.
+// ask sends a HEAD request for a manifest, which does not count against pull limits.
 func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, err error) {
 	err = r.s.inTurn(ctx, r.peers, func(i int) error {
 		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(), maxManifest)
@@ -86,12 +86,12 @@ func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, e
 	return header, err
 }
 
-// url is the address of something in the upstream repository, kind being manifests, blobs or tags.
+// url returns an address in the upstream repository; kind is manifests, blobs or tags.
 func (r *repository) url(kind, id string) *url.URL {
 	return &url.URL{Scheme: "https", Host: r.upstream.RegistryStr(), Path: path.Join("/v2", r.upstream.RepositoryStr(), kind, id)}
 }
 
-// String names the repository, and where it is asked if that is one place.
+// String names the repository, and its endpoint if there is only one.
 func (r *repository) String() string {
 	if len(r.endpoints) == 1 {
 		return r.endpoints[0].String()
@@ -99,11 +99,10 @@ func (r *repository) String() string {
 	return canonicalHost(r.upstream.RegistryStr()) + "/" + r.upstream.RepositoryStr()
 }
 
-// resolve returns the digest that a tag has now and the manifest behind it.
+// resolve returns a tag's present digest and manifest.
 func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
 	u := r.url("manifests", tag)
-	// A HEAD is not counted as a pull where pulls are limited, and often all that is needed on a rebuild. Where it fails, GET
-	// says why.
+	// A HEAD does not count against pull limits, and is often enough for a rebuild. If it fails, GET explains why.
 	header, err := r.ask(ctx, u)
 	if err == nil {
 		d := digest.Digest(header.Get("Docker-Content-Digest"))
@@ -118,8 +117,8 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 	return r.get(ctx, u, ocispec.Descriptor{Size: -1})
 }
 
-// manifest returns a manifest by its digest, from the store or else from the registry. Size -1 and media type "" are
-// unknown; the returned descriptor has all.
+// manifest returns a manifest by its digest, from the store or else from the registry. Size -1 and media type "" mean
+// unknown; the returned descriptor is complete.
 func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (ocispec.Descriptor, []byte, error) {
 	type result struct {
 		desc ocispec.Descriptor
@@ -129,7 +128,7 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 		return want, nil, err
 	}
 	if want.Size > maxManifest {
-		return want, nil, fmt.Errorf("manifest %s: %d bytes are more than the %d allowed", want.Digest, want.Size, maxManifest)
+		return want, nil, fmt.Errorf("manifest %s: %d bytes exceed the limit of %d", want.Digest, want.Size, maxManifest)
 	}
 	own := false
 	got, err := once(r.s, "manifest "+want.Digest.String(), func() (result, error) {
@@ -143,7 +142,7 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 			desc.Size = int64(len(data))
 			return result{desc, data}, nil
 		}
-		if data, ok, err := r.s.onShelf(ctx, want.Digest, maxManifest); err != nil || ok {
+		if data, ok, err := r.s.blobFromDir(ctx, want.Digest, maxManifest); err != nil || ok {
 			desc := want
 			desc.Size = int64(len(data))
 			return result{desc, data}, err
@@ -152,13 +151,13 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 		return result{desc, data}, err
 	})
 	if err != nil && !own && ctx.Err() == nil {
-		return r.manifest(ctx, want) // another repository lacks it; this one may have it
+		return r.manifest(ctx, want) // another repository lacked it; this one may have it
 	}
 	if err != nil {
 		return want, nil, err
 	}
 	if want.Size >= 0 && want.Size != got.desc.Size {
-		return want, nil, fmt.Errorf("manifest %s: wrong size: expected %d bytes, it has %d", want.Digest, want.Size, got.desc.Size)
+		return want, nil, fmt.Errorf("manifest %s: wrong size: expected %d bytes, got %d", want.Digest, want.Size, got.desc.Size)
 	}
 	if want.MediaType != "" {
 		got.desc.MediaType = want.MediaType
@@ -166,7 +165,7 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 	return r.typed(got.desc, got.data)
 }
 
-// get reads a manifest from the first endpoint that has the right one into the store.
+// get stores a manifest from the first endpoint that has the right one.
 func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
 	if got, data, err = r.read(ctx, u, want); err != nil {
 		return want, nil, err
@@ -197,11 +196,11 @@ func (e *endpoint) get(ctx context.Context, u *url.URL, want ocispec.Descriptor)
 	if promised == "" {
 		promised = digest.Digest(header.Get("Docker-Content-Digest"))
 		if checkDigest(promised) != nil {
-			promised = got // none, or of another algorithm: the bytes say what they are
+			promised = got // none, or of another algorithm: the bytes decide
 		}
 	}
 	if got != promised {
-		return want, nil, fmt.Errorf("%s does not tell the truth about %s: the manifest that it sends has the digest %s, not %s; do not use it, or ask another source (%w)",
+		return want, nil, fmt.Errorf("%s sends a wrong manifest for %s: its digest is %s, not %s; do not use this source, or try another (%w)",
 			e.peer, e.at(u).Path, got, promised, errMismatch)
 	}
 	want.Digest, want.Size = got, int64(len(data))
@@ -211,7 +210,7 @@ func (e *endpoint) get(ctx context.Context, u *url.URL, want ocispec.Descriptor)
 	return want, data, nil
 }
 
-// typed gives the descriptor the media type that the manifest itself states, if it states one.
+// typed sets the descriptor's media type to the one in the manifest, if any.
 func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descriptor, []byte, error) {
 	var doc struct {
 		SchemaVersion int             `json:"schemaVersion"`
@@ -223,7 +222,7 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 	}
 	switch {
 	case doc.SchemaVersion == 1:
-		return desc, nil, fmt.Errorf("manifest %s has the docker schema 1, which registries no longer accept: ask its publisher to push it again", desc.Digest)
+		return desc, nil, fmt.Errorf("manifest %s has docker schema 1, which registries no longer accept: ask its publisher to push the image again", desc.Digest)
 	case doc.MediaType != "":
 		desc.MediaType = doc.MediaType
 	case isIndex(desc.MediaType), isManifest(desc.MediaType):
@@ -268,7 +267,7 @@ func parseTags(data []byte) ([]string, error) {
 	return page.Tags, err
 }
 
-// nextURL is the address of the page that follows the one at u; nil if that was the last.
+// nextURL returns the address of the page after u; nil after the last.
 func nextURL(u *url.URL, header http.Header) (*url.URL, error) {
 	next, ok := nextPage(header.Get("Link"))
 	if !ok {
@@ -276,9 +275,9 @@ func nextURL(u *url.URL, header http.Header) (*url.URL, error) {
 	}
 	to, err := u.Parse(next)
 	if err != nil || to.Host != u.Host {
-		return nil, fmt.Errorf("the next page is elsewhere: %s", printable(next))
+		return nil, fmt.Errorf("the next page is on another host: %s", printable(next))
 	}
-	to.Scheme = u.Scheme // behind a proxy, registries do not know their own
+	to.Scheme = u.Scheme // behind a proxy, registries do not know their own scheme
 	return to, nil
 }
 
@@ -305,7 +304,7 @@ func sha256Of(data []byte) digest.Digest {
 	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:]))
 }
 
-// checkDigest accepts sha256 only: it is what every registry and every runtime has.
+// checkDigest accepts only sha256, which every registry and every runtime supports.
 func checkDigest(d digest.Digest) error {
 	if err := d.Validate(); err != nil {
 		return fmt.Errorf("digest %q: %w", printable(d.String()), err)
@@ -316,7 +315,7 @@ func checkDigest(d digest.Digest) error {
 	return nil
 }
 
-// stored reads a small blob from the store, if it has it, and checks it.
+// stored reads a small blob from the store, if present, and checks it.
 func (s *session) stored(ctx context.Context, d digest.Digest, limit int64) (data []byte, ok bool, err error) {
 	size, ok, err := s.opts.Store.Stat(ctx, d)
 	if err != nil {
@@ -326,7 +325,7 @@ func (s *session) stored(ctx context.Context, d digest.Digest, limit int64) (dat
 		return nil, false, nil
 	}
 	if size > limit {
-		return nil, false, fmt.Errorf("blob %s: %d bytes are more than the %d allowed", d, size, limit)
+		return nil, false, fmt.Errorf("blob %s: %d bytes exceed the limit of %d", d, size, limit)
 	}
 	rc, err := s.opts.Store.Open(ctx, d)
 	if err != nil {

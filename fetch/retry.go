@@ -22,14 +22,14 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// errStalled says that a server sent nothing for Retry.Idle.
-var errStalled = errors.New("the server sends nothing")
+// errStalled means a server sent nothing for Retry.Idle.
+var errStalled = errors.New("the server stopped sending")
 
-// A statusError is an answer that is not the one asked for.
+// A statusError is an answer with an unexpected status.
 type statusError struct {
 	code       int
-	detail     string        // what the server said about it, short and printable
-	retryAfter time.Duration // how long it asks to wait, 0 if it does not
+	detail     string        // the server's message, short and printable
+	retryAfter time.Duration // the requested delay, 0 if none
 }
 
 func (e *statusError) Error() string {
@@ -49,7 +49,7 @@ func newStatusError(resp *http.Response) *statusError {
 	}
 }
 
-// diagnostics returns a registry's error codes and messages, or nothing: pages for people are no help in a log.
+// diagnostics returns a registry's error codes and messages, or nothing: pages for people are useless in a log.
 func diagnostics(err error) string {
 	var terr *transport.Error
 	if !errors.As(err, &terr) {
@@ -66,13 +66,13 @@ func diagnostics(err error) string {
 	return printable(strings.Join(parts, "; "))
 }
 
-// printable makes what a server said safe and short enough for one line.
+// printable makes a server's text safe and short enough for one line.
 func printable(s string) string {
 	const most = 300
 	return plain.Clip(strings.TrimSpace(plain.Line(s)), most)
 }
 
-// retryAfter reads the header of that name: seconds or a date.
+// retryAfter parses the Retry-After header: seconds or a date.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
 		return max(time.Duration(seconds)*time.Second, 0)
@@ -83,23 +83,23 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// A storeError is a failure of the Store: no other server or attempt helps.
+// A storeError is a failure of the Store: another server or attempt cannot help.
 type storeError struct{ err error }
 
 func (e *storeError) Error() string {
 	var own interface{ FullDisk() string }
 	if errors.As(e.err, &own) {
-		return own.FullDisk() // it knows better which disk that is
+		return own.FullDisk() // the store knows its disk
 	}
 	if errors.Is(e.err, syscall.ENOSPC) || errors.Is(e.err, syscall.EDQUOT) {
-		return "the disk of the cache is full: make room or choose another directory with --cache, and run again; what was fetched is kept: " + e.err.Error()
+		return "the disk of the cache is full: make room or choose another directory with --cache, and run again; downloaded data is kept: " + e.err.Error()
 	}
 	return "cache: " + e.err.Error()
 }
 
 func (e *storeError) Unwrap() error { return e.err }
 
-// A permanentError is one that trying again does not cure.
+// A permanentError is one that a retry cannot cure.
 type permanentError struct{ error }
 
 func (e *permanentError) Unwrap() error { return e.error }
@@ -108,7 +108,7 @@ func permanent(format string, args ...any) error {
 	return &permanentError{fmt.Errorf(format, args...)}
 }
 
-// retryable tells whether the same request may succeed a little later.
+// retryable reports whether the same request may succeed a little later.
 func retryable(err error) bool {
 	var (
 		status *statusError
@@ -137,10 +137,10 @@ func retryableStatus(code int) bool {
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
 		return false
 	}
-	return code >= 500 // those without a name are of proxies that do not reach the server, such as Cloudflare's 520 to 527
+	return code >= 500 // including those of proxies such as Cloudflare, 520 to 527
 }
 
-// isTLS tells whether the two sides do not agree about encryption or trust.
+// isTLS reports whether TLS negotiation or trust failed.
 func isTLS(err error) bool {
 	var (
 		verify *tls.CertificateVerificationError
@@ -150,13 +150,13 @@ func isTLS(err error) bool {
 	return errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &host) || notTLS(err)
 }
 
-// notTLS recognizes a server that talks HTTP where TLS is expected; net/http has no type for it.
+// notTLS recognizes a server that speaks HTTP on a TLS port; net/http has no error type for it.
 func notTLS(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-// requestError says why a request got no answer, without the URL: callers name what they asked for, and after a redirect it
-// may have a signature in it. A refusal of the token service is a *statusError.
+// requestError explains why a request got no answer, without the URL: callers name the file, and after a redirect the
+// URL may have a signature in it. A refusal of the token service is a *statusError.
 func requestError(err error) error {
 	var wrapped *url.Error
 	for errors.As(err, &wrapped) {
@@ -168,42 +168,42 @@ func requestError(err error) error {
 	var gone *unreachableError
 	switch {
 	case errors.As(err, &gone):
-		return gone // it knows what to say
+		return gone // already explained
 	case errors.As(err, &terr):
 		return &statusError{code: terr.StatusCode, detail: diagnostics(terr)}
 	case strings.HasPrefix(err.Error(), "no token in bearer response"):
-		return errors.New("the answer of the token service has no token in it") // and what it has instead is nobody's business
+		return errors.New("the token service's answer has no token") // and the rest of the answer may be secret
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%w: if it is your own authority, name its file under sources (ca)", printableError{err})
+		return fmt.Errorf("%w: if this is your own authority, name its file under sources (ca)", printableError{err})
 	case notTLS(err), errors.As(err, &record):
 		return fmt.Errorf("%w: if that is intended, name the host under sources with plainHTTP: true", printableError{err})
 	}
 	return printableError{err}
 }
 
-// A printableError is one whose text may have something of a server's own in it.
+// A printableError is an error whose text may contain a server's own text.
 type printableError struct{ err error }
 
 func (e printableError) Error() string { return printable(e.err.Error()) }
 func (e printableError) Unwrap() error { return e.err }
 
-// fewAttempts is how often is tried what will hardly change: a host that never answered in this run, or a mirror of which
-// there is another.
+// fewAttempts is the number of attempts for hopeless cases: a host that never answered in this run, or a mirror with an
+// alternative.
 const fewAttempts = 3
 
-// attempts counts requests in a row that brought nothing.
+// attempts counts consecutive requests without progress.
 type attempts struct {
 	s     *session
 	peer  *peer
 	what  string // for the log
 	n     int
-	began time.Time // of the first that brought nothing
+	began time.Time // time of the first failure
 }
 
-// progress says that something came.
+// progress records that bytes arrived.
 func (a *attempts) progress() { a.n, a.began = 0, time.Time{} }
 
-// limit is how many attempts an error is worth.
+// limit returns how many attempts an error is worth.
 func (a *attempts) limit(err error) int {
 	var gone *unreachableError
 	if a.peer.spare || errors.As(err, &gone) && a.peer.server.silent() {
@@ -212,7 +212,7 @@ func (a *attempts) limit(err error) int {
 	return a.s.opts.Retry.Attempts
 }
 
-// again waits before another attempt, or returns the error that ends them.
+// again waits before another attempt, or returns the error that ends the attempts.
 func (a *attempts) again(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -233,7 +233,7 @@ func (a *attempts) again(ctx context.Context, err error) error {
 	wait := backoff(r, a.n)
 	if status := statusOf(err); status != nil && (status.retryAfter > 0 || status.code == http.StatusTooManyRequests) {
 		if status.retryAfter > r.MaxRetryAfter {
-			return fmt.Errorf("%w: the server asks to come back in %s", err, status.retryAfter.Round(time.Second))
+			return fmt.Errorf("%w: the server demands a pause of %s", err, status.retryAfter.Round(time.Second))
 		}
 		wait = max(wait, status.retryAfter)
 		a.peer.server.gate.hold(wait)
@@ -242,7 +242,7 @@ func (a *attempts) again(ctx context.Context, err error) error {
 	return sleep(ctx, wait)
 }
 
-// lost remembers a host that cannot be reached and never could: whatever else is to come from there need not wait for it.
+// lost records a host that was never reachable, so that later requests need not wait for it.
 func (a *attempts) lost(err error) {
 	var gone *unreachableError
 	if errors.As(err, &gone) && gone.host == a.peer.host && a.peer.server.silent() {
@@ -250,16 +250,16 @@ func (a *attempts) lost(err error) {
 	}
 }
 
-// tell writes every attempt into the log of those who want to know everything, and a line now and then if it lasts.
+// tell logs every attempt at debug level, and occasionally a line if the trouble lasts.
 func (a *attempts) tell(ctx context.Context, err error, wait time.Duration) {
 	a.s.log.DebugContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
 	if a.peer.server.mayTell(a.began, time.Now().Add(wait)) {
-		a.s.log.WarnContext(ctx, "a host does not answer well, still trying", "host", a.peer.host, "since", time.Since(a.began).Round(time.Second),
+		a.s.log.WarnContext(ctx, "a host does not answer properly, still trying", "host", a.peer.host, "since", time.Since(a.began).Round(time.Second),
 			"next", wait.Round(time.Second), "error", err)
 	}
 }
 
-// statusOf returns the answer in an error, nil if there is none.
+// statusOf returns the status error in an error, nil if there is none.
 func statusOf(err error) *statusError {
 	var status *statusError
 	if errors.As(err, &status) {
@@ -268,7 +268,7 @@ func statusOf(err error) *statusError {
 	return nil
 }
 
-// judge tells the gate what an answer says about the number of requests; nil is a good one.
+// judge informs the gate about an answer; nil is a good one.
 func (p *pass) judge(status *statusError) {
 	switch {
 	case status == nil || status.code < http.StatusBadRequest || status.code == http.StatusNotFound:
@@ -278,18 +278,18 @@ func (p *pass) judge(status *statusError) {
 	}
 }
 
-// backoff doubles the wait with each attempt up to a bound; half of it is random, so that jobs that failed together do not
-// come back together.
+// backoff doubles the wait with each attempt up to a bound. Half of it is random, so that jobs that failed together do
+// not retry together.
 func backoff(r Retry, attempt int) time.Duration {
 	wait := r.Wait
 	for i := 1; i < attempt && wait < r.MaxWait; i++ {
 		wait *= 2
 	}
 	wait = min(wait, r.MaxWait)
-	return wait/2 + rand.N(wait/2+1) // not a secret
+	return wait/2 + rand.N(wait/2+1) // no secret
 }
 
-// retry runs f until it succeeds or trying again is pointless.
+// retry runs f until it succeeds or further attempts are pointless.
 func (s *session) retry(ctx context.Context, p *peer, what string, f func() error) error {
 	a := attempts{s: s, peer: p, what: what}
 	for {
@@ -303,7 +303,8 @@ func (s *session) retry(ctx context.Context, p *peer, what string, f func() erro
 	}
 }
 
-// send asks once. The answer's body ends with errStalled if the server sends nothing for Retry.Idle, and must be closed.
+// send sends the request once. The answer's body ends with errStalled if the server sends nothing for Retry.Idle, and
+// must be closed.
 func (s *session) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
 	if err := p.server.given(); err != nil {
 		return nil, err
@@ -336,7 +337,7 @@ func (s *session) send(ctx context.Context, p *peer, c *http.Client, req *http.R
 
 func stalled(idle time.Duration) error { return fmt.Errorf("%w for %s", errStalled, idle) }
 
-// watchedBody is an answer's body whose reads do not take longer than idle.
+// watchedBody is an answer's body whose reads take at most idle.
 type watchedBody struct {
 	rc    io.ReadCloser
 	ctx   context.Context //nolint:containedctx // it is the request's, whose cause says why reading ended
@@ -369,8 +370,7 @@ func (b *watchedBody) Close() error {
 	return err
 }
 
-// small reads a whole answer of at most limit bytes, trying again where that helps. A status other than 200 is a
-// *statusError.
+// small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *statusError.
 func (s *session) small(ctx context.Context, p *peer, c *http.Client, req *http.Request, limit int64) (data []byte, header http.Header, err error) {
 	err = s.retry(ctx, p, req.URL.Redacted(), func() error {
 		resp, err := s.send(ctx, p, c, req)
@@ -391,7 +391,7 @@ func (s *session) small(ctx context.Context, p *peer, c *http.Client, req *http.
 	return data, header, err
 }
 
-// readPage reads a whole answer of at most limit bytes. Some servers store pages compressed and send them so, asked or not.
+// readPage reads a whole answer of at most limit bytes. Some servers send compressed pages even if not asked to.
 func readPage(resp *http.Response, limit int64) ([]byte, error) {
 	body := io.Reader(resp.Body)
 	switch encoding := contentEncoding(resp.Header); encoding {
@@ -399,11 +399,11 @@ func readPage(resp *http.Response, limit int64) ([]byte, error) {
 	case "gzip":
 		unpacked, err := gzip.NewReader(body)
 		if err != nil {
-			return nil, fmt.Errorf("the answer is said to be gzip: %w", err)
+			return nil, fmt.Errorf("the answer is not valid gzip: %w", err)
 		}
 		body = unpacked
 	default:
-		return nil, permanent("the server sends it in the encoding %s, for which nobody asked", printable(encoding))
+		return nil, permanent("the server uses the unrequested encoding %s", printable(encoding))
 	}
 	data, err := io.ReadAll(io.LimitReader(body, limit+1))
 	if err == nil && int64(len(data)) > limit {
@@ -415,10 +415,10 @@ func readPage(resp *http.Response, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// contentEncoding is the encoding of an answer's body (RFC 9110, 8.4), "" for none.
+// contentEncoding returns the encoding of an answer's body (RFC 9110, 8.4), "" for none.
 func contentEncoding(h http.Header) string {
 	switch encoding := strings.ToLower(strings.TrimSpace(h.Get("Content-Encoding"))); encoding {
-	case "identity", "aws-chunked": // Amazon's S3 keeps the latter from uploads; nothing is encoded in it
+	case "identity", "aws-chunked": // Amazon's S3 keeps aws-chunked from uploads; the content is not encoded
 		return ""
 	case "x-gzip":
 		return "gzip"

@@ -19,20 +19,20 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A session is the state of one run: connections, credentials and counters that its items share.
+// A session is the state of one run: connections, credentials and counters shared by its items.
 type session struct {
 	opts      Options
 	platforms []string                // normalized
-	referrers manifest.ReferrerPolicy // for images that do not say it
+	referrers manifest.ReferrerPolicy // for images without a policy of their own
 	log       *slog.Logger
 	logins    netrc
 	hosts     *Hosts
 	proxy     func(*http.Request) (*url.URL, error)
-	shelves   []*shelf           // directories with what is there already
-	flights   singleflight.Group // one transfer for a digest or URL at a time
+	dirs      []*sourceDir       // directories with existing content
+	flights   singleflight.Group // one transfer at a time per digest or URL
 	buffers   sync.Pool
 
-	// contentLater says that items are finished before the content whose size is known comes.
+	// contentLater means that items are finished before their content of known size arrives.
 	contentLater bool
 
 	choosing sync.Mutex // of packages
@@ -90,7 +90,7 @@ func newSession(o Options) (*session, error) {
 	if s.logins, err = readNetrc(); err != nil {
 		return nil, err
 	}
-	if s.shelves, err = s.openShelves(); err != nil {
+	if s.dirs, err = s.openDirs(); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -118,12 +118,12 @@ func (s *session) close() {
 	for _, t := range s.transports {
 		t.CloseIdleConnections()
 	}
-	for _, d := range s.shelves {
+	for _, d := range s.dirs {
 		d.close()
 	}
 }
 
-// count changes the counters and reports them.
+// count updates the counters and reports them.
 func (s *session) count(total, done, cached int64) {
 	s.total.Add(total)
 	s.done.Add(done)
@@ -139,7 +139,7 @@ func (s *session) emit(e Event) {
 	s.opts.Progress(e)
 }
 
-// once runs f, or waits for the f that runs under the same key already and shares its outcome.
+// once runs f, or waits for a running f with the same key and shares its outcome.
 func once[T any](s *session, key string, f func() (T, error)) (T, error) {
 	v, err, _ := s.flights.Do(key, func() (any, error) { return f() })
 	if err != nil {
@@ -149,7 +149,7 @@ func once[T any](s *session, key string, f func() (T, error)) (T, error) {
 	return v.(T), nil // f returns a T
 }
 
-// failures collects what went wrong with items that are worked on side by side.
+// failures collects the errors of concurrent items.
 type failures struct {
 	mu   sync.Mutex
 	list []*ItemError
@@ -161,8 +161,8 @@ func (f *failures) add(e *ItemError) {
 	f.list = append(f.list, e)
 }
 
-// err returns *Errors, nil if nothing failed. If the context ended, its cause comes first, and items that failed for no
-// other reason are left out.
+// err returns *Errors, nil if nothing failed. If the context ended, its cause comes first, and items that failed only
+// because of it are left out.
 func (f *failures) err(ctx context.Context, items int) error {
 	list := f.list
 	cause := context.Cause(ctx)
@@ -170,7 +170,7 @@ func (f *failures) err(ctx context.Context, items int) error {
 		list = slices.DeleteFunc(list, func(e *ItemError) bool {
 			return errors.Is(e, cause) || errors.Is(e, context.Canceled) || errors.Is(e, context.DeadlineExceeded)
 		})
-		cause = fmt.Errorf("fetch stopped (what was fetched is kept): %w", cause)
+		cause = fmt.Errorf("fetch stopped (downloaded data is kept): %w", cause)
 	}
 	if len(list) == 0 {
 		return cause

@@ -16,7 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/trust"
 )
 
-// maxSignatures bounds how many signatures of one image are tried.
+// maxSignatures bounds the signatures tried for one image.
 const maxSignatures = 200
 
 // Annotations of items, as package bundle names them.
@@ -27,7 +27,7 @@ const (
 	annotationPackage   = "io.kkbundle.package"
 )
 
-// annotated puts what a pin says beside its content onto the item's descriptor.
+// annotated copies a pin's facts, except its content, to the item's descriptor.
 func annotated(d ocispec.Descriptor, pin manifest.Pin) ocispec.Descriptor {
 	notes := map[string]string{
 		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers, annotationSignedBy: pin.KeyDigest.String(),
@@ -43,26 +43,26 @@ func annotated(d ocispec.Descriptor, pin manifest.Pin) ocispec.Descriptor {
 	return d
 }
 
-// An UnsignedError says that an image is not signed by the key that its manifest demands.
+// An UnsignedError means an image is not signed by the key that its manifest demands.
 type UnsignedError struct {
 	Digest    digest.Digest // of the image or its index
-	Key       string        // path, as the manifest has it
+	Key       string        // path, in the manifest's spelling
 	KeyDigest digest.Digest // the key's fingerprint
-	// Missing are the chosen children of the index that are not signed either, where some are.
+	// Missing are the unsigned selected children of the index, if some are signed.
 	Missing []digest.Digest
 	Refused []RefusedSignature
-	// Unknown is why not everything that is attached could be looked at; nil if it could.
+	// Unknown is the reason that not all referrers could be checked; nil if all were.
 	Unknown error
 }
 
-// A RefusedSignature is one that was found, with the reason why it does not count.
+// A RefusedSignature is a signature that does not count, with the reason.
 type RefusedSignature struct {
-	Subject digest.Digest // what it is attached to
-	Ref     string        // where it was found
+	Subject digest.Digest // the manifest it is attached to
+	Ref     string        // its place
 	Err     error
 }
 
-// Error names the image's digest, the key, and what is wrong with each signature that was found.
+// Error names the image's digest, the key, and the problem of each signature found.
 func (e *UnsignedError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s is not signed with %s (%s)", e.Digest, e.Key, e.KeyDigest)
@@ -76,12 +76,12 @@ func (e *UnsignedError) Error() string {
 		fmt.Fprintf(&b, "%s%s: %v", []string{"; found ", "; "}[min(i, 1)], r.Ref, r.Err)
 	}
 	if e.Unknown != nil {
-		fmt.Fprintf(&b, "; not all that is attached to it could be looked at: %s", oneLine(e.Unknown))
+		fmt.Fprintf(&b, "; not all attached artifacts could be checked: %s", oneLine(e.Unknown))
 	}
 	return b.String()
 }
 
-// oneLine is the text of errors that were joined.
+// oneLine returns the text of joined errors on one line.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // Unwrap returns the reasons.
@@ -96,7 +96,7 @@ func (e *UnsignedError) Unwrap() []error {
 	return errs
 }
 
-// pinAttached looks up what is attached to an image, checks the signature if one is demanded, and returns all pins.
+// pinAttached looks up the referrers of an image, checks the signature if required, and returns all pins.
 func (s *session) pinAttached(
 	ctx context.Context, repo *repository, img manifest.Image, found image, pin manifest.Pin,
 ) ([]manifest.Pin, error) {
@@ -123,13 +123,13 @@ func (s *session) pinAttached(
 	}
 	if unknown != nil {
 		pin.Referrers = manifest.ReferrersUnknown
-		s.log.WarnContext(ctx, "not all that is attached to an image could be looked up", "item", pin.Ref, "error", oneLine(unknown))
+		s.log.WarnContext(ctx, "not all artifacts attached to an image could be looked up", "item", pin.Ref, "error", oneLine(unknown))
 	}
 	pins := []manifest.Pin{pin}
 	for _, a := range l.found {
 		p := a.pin(imageName(pin.Ref))
 		if a.size > largeReferrer {
-			s.log.WarnContext(ctx, "something large is attached to an image", "item", pin.Ref, "referrer", p.Ref, "type", p.ArtifactType, "bytes", a.size)
+			s.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref, "type", p.ArtifactType, "bytes", a.size)
 		}
 		pins = append(pins, p)
 	}
@@ -150,7 +150,7 @@ func (a referrer) pin(repository string) manifest.Pin {
 	}
 }
 
-// publicKey reads a key that the manifest or the lock names.
+// publicKey reads a key named by the manifest or the lock.
 func (s *session) publicKey(path string) (*trust.PublicKey, error) {
 	data, err := readFile(s.path(path), trust.MaxKey)
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *session) publicKey(path string) (*trust.PublicKey, error) {
 	return key, nil
 }
 
-// checkPinned checks again, with what the lock pins, that an image is signed. Nothing large was fetched yet.
+// checkPinned checks an image's pinned signatures again, before large transfers.
 func (s *session) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin, pins []manifest.Pin) error {
 	if pin.Key == "" {
 		return nil
@@ -173,7 +173,7 @@ func (s *session) checkPinned(ctx context.Context, repo *repository, img image, 
 		return err
 	}
 	if key.Fingerprint() != pin.KeyDigest {
-		return fmt.Errorf("verify: %s is another key (%s) than the lock was written with (%s): if that is right, run kkbundle lock",
+		return fmt.Errorf("verify: key %s (%s) differs from the key of the lock (%s): if that is right, run kkbundle lock",
 			pin.Key, key.Fingerprint(), pin.KeyDigest)
 	}
 	c := signatureCheck{repo: repo, name: imageName(pin.Ref), key: key, image: img}
@@ -194,7 +194,7 @@ func (s *session) checkPinned(ctx context.Context, repo *repository, img image, 
 // A signatureCheck looks for signatures of an image.
 type signatureCheck struct {
 	repo      *repository
-	name      string // of the repository, as references have it
+	name      string // of the repository, in references
 	key       *trust.PublicKey
 	image     image
 	referrers []referrer
@@ -204,9 +204,9 @@ type signatureCheck struct {
 	missing []digest.Digest
 }
 
-// run wants the image signed, or, where it is an index, every child that was chosen: the digest of an index covers its
-// children, but those who sign each platform's image may leave the index. What BuildKit attests of a child beside it
-// never runs, and need not be signed.
+// run requires that the image is signed or, for an index, every selected child: the digest of an index covers its
+// children, but publishers that sign each platform's image may leave the index unsigned. BuildKit's attestations beside
+// a child never run, and need no signature.
 func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown error) error {
 	slices.SortFunc(c.referrers, func(a, b referrer) int { return cmp.Compare(a.ref(""), b.ref("")) })
 	ok, err := c.covered(ctx, c.image.root.Digest)
@@ -220,12 +220,12 @@ func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown erro
 		}
 	}
 	if children := c.image.children[e.Digest]; len(e.Missing) == len(children) {
-		e.Missing = nil // nothing of it is signed: the index says it all
+		e.Missing = nil // nothing is signed: naming the index is enough
 	}
 	return e
 }
 
-// covered tells whether a manifest or index is signed, itself or by all its children.
+// covered reports whether a manifest or index is signed, itself or by all its children.
 func (c *signatureCheck) covered(ctx context.Context, d digest.Digest) (bool, error) {
 	ok, err := c.signed(ctx, d)
 	if ok || err != nil {
@@ -233,7 +233,7 @@ func (c *signatureCheck) covered(ctx context.Context, d digest.Digest) (bool, er
 	}
 	children := c.image.children[d]
 	all := len(children) > 0
-	for _, child := range children { // every one, so that all that lack a signature are named
+	for _, child := range children { // check every child, to name all that lack a signature
 		ok, err := c.covered(ctx, child)
 		if err != nil {
 			return false, err
@@ -256,7 +256,7 @@ func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, err
 				continue
 			}
 			if c.tried++; c.tried > maxSignatures {
-				return false, fmt.Errorf("%s has more than %d signatures, and none of the first is by the key", d, maxSignatures)
+				return false, fmt.Errorf("%s has more than %d signatures, and none of those tried is by the key", d, maxSignatures)
 			}
 			refused, err := c.verify(ctx, d, layer)
 			if err != nil {
@@ -275,10 +275,10 @@ func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, err
 	return false, nil
 }
 
-// verify returns why a signature does not count, nil if it does. What cannot be read at all is an error.
+// verify returns the reason that a signature does not count, nil if it does. An unreadable signature is an error.
 func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocispec.Descriptor) (refused, err error) {
 	if layer.Size > trust.MaxSignature {
-		return fmt.Errorf("%w: it has %d bytes", trust.ErrMalformed, layer.Size), nil
+		return fmt.Errorf("%w: %d bytes", trust.ErrMalformed, layer.Size), nil
 	}
 	data, err := c.repo.small(ctx, layer)
 	if err != nil {
@@ -294,7 +294,7 @@ func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocis
 	}
 	claim, refused := trust.VerifyBundle(c.key, data, signed)
 	if refused == nil && !claim.IsSignature() {
-		refused = fmt.Errorf("it is an attestation (%s) and no signature", printable(claim.Predicate))
+		refused = fmt.Errorf("an attestation (%s), not a signature", printable(claim.Predicate))
 	}
 	return refused, nil
 }
@@ -303,26 +303,26 @@ func isSignatureLayer(layer ocispec.Descriptor) bool {
 	return layer.MediaType == trust.MediaTypeSimpleSigning || layer.MediaType == trust.MediaTypeBundle
 }
 
-// isSignature tells whether a referrer is a signature, by what it says about itself.
+// isSignature reports whether a referrer's own description is that of a signature.
 func (a referrer) isSignature() bool {
 	switch a.desc.ArtifactType {
 	case "application/vnd.cncf.notary.signature", "application/vnd.dev.cosign.artifact.sig.v1+json":
 		return true
-	case trust.MediaTypeBundle: // holds attestations too
+	case trust.MediaTypeBundle: // may be an attestation, too
 		predicate := a.doc.Annotations["dev.sigstore.bundle.predicateType"]
 		return predicate == "" || predicate == trust.PredicateSign
 	}
 	return slices.ContainsFunc(a.doc.Layers, isSignatureLayer)
 }
 
-// small reads a blob that may have trust.MaxSignature bytes at most.
+// small reads a blob of at most trust.MaxSignature bytes.
 func (r *repository) small(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
 	if err := r.s.fetchBlob(ctx, r.blob(d.Digest, d.Size)); err != nil {
 		return nil, err
 	}
 	data, ok, err := r.s.stored(ctx, d.Digest, trust.MaxSignature)
 	if err == nil && !ok {
-		err = &storeError{errors.New("blob " + d.Digest.String() + " is gone from the cache")}
+		err = &storeError{errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
 	}
 	return data, err
 }

@@ -24,24 +24,24 @@ const (
 	maxCAFile    = 1 << 20
 	maxHeaders   = 1 << 20
 
-	maxConcurrent = 8  // requests that a host gets at once if its source does not say otherwise
-	maxIdle       = 32 // connections to one host that are kept for a next request
+	maxConcurrent = 8  // concurrent requests to a host unless its source sets a limit
+	maxIdle       = 32 // idle connections kept per host
 	dialTimeout   = 15 * time.Second
 )
 
-// errPlainHTTP says that a server was about to be asked without TLS though no source allows that.
-var errPlainHTTP = errors.New("plain HTTP is used only for hosts that sources name with plainHTTP: true")
+// errPlainHTTP means a request without TLS was prevented because no source allows it.
+var errPlainHTTP = errors.New("plain HTTP is used only for hosts with plainHTTP: true under sources")
 
-// A peer is a server that is asked for what an upstream host publishes: one of its mirrors, or the host itself.
+// A peer is a server for an upstream host's content: one of its mirrors, or the host itself.
 type peer struct {
 	upstream string // host[:port] as in references and URLs
-	host     string // host[:port] that is asked
-	prefix   string // path on it, without slashes at its ends
+	host     string // host[:port] to contact
+	prefix   string // path prefix, without slashes at its ends
 	plain    bool
-	spare    bool // another peer is asked where this one fails
+	spare    bool // another peer is tried if this one fails
 	server   *server
-	trip     http.RoundTripper // the connections behind a guard
-	door     *door             // trip behind what registries need; nil until one is asked
+	trip     http.RoundTripper // the connections, behind a guard
+	auth     *authTransport    // trip with registry authentication; nil until first used
 }
 
 func (p *peer) isMirror() bool { return p.host != p.upstream || p.prefix != "" }
@@ -66,11 +66,11 @@ func (p *peer) client(trip http.RoundTripper) *http.Client {
 	return &http.Client{Transport: trip, CheckRedirect: checkRedirect}
 }
 
-// checkRedirect follows redirects without telling another host what was meant for the first: net/http forwards
-// credentials to subdomains.
+// checkRedirect follows redirects without sending a host's credentials to another: net/http forwards them to
+// subdomains.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
-		return permanent("more than %d redirects, one leads to the other", maxRedirects)
+		return permanent("more than %d redirects", maxRedirects)
 	}
 	if req.URL.Host != via[0].URL.Host {
 		for _, secret := range []string{"Authorization", "Cookie", "Proxy-Authorization"} {
@@ -80,7 +80,7 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// peers returns the servers to ask for an upstream host, in their order.
+// peers returns the servers for an upstream host, in order.
 func (s *session) peers(host string) ([]*peer, error) {
 	host = canonicalHost(host)
 	s.mu.Lock()
@@ -103,7 +103,7 @@ func (s *session) newPeers(host string) ([]*peer, error) {
 		p := &peer{upstream: host}
 		p.host, p.prefix, _ = strings.Cut(strings.Trim(mirror, "/"), "/")
 		p.host = canonicalHost(p.host)
-		// What is said of the mirror itself as a host holds for it here too, and more.
+		// The mirror's own source applies here too, and comes first.
 		own := s.source(p.host)
 		p.plain = source.PlainHTTP || own.PlainHTTP && len(own.Mirrors) == 0
 		list = append(list, p)
@@ -126,7 +126,7 @@ func markSpares(list []*peer) []*peer {
 	return list
 }
 
-// joinSources is own, with what it does not say taken from another.
+// joinSources returns own, with missing settings from other.
 func joinSources(own, other manifest.Source) manifest.Source {
 	own.CA = cmp.Or(own.CA, other.CA)
 	own.MaxConcurrent = cmp.Or(own.MaxConcurrent, other.MaxConcurrent)
@@ -136,7 +136,7 @@ func joinSources(own, other manifest.Source) manifest.Source {
 	return own
 }
 
-// connect makes what a peer is asked through.
+// connect sets up the connections of a peer.
 func (s *session) connect(p *peer, source manifest.Source) error {
 	limit := source.MaxConcurrent
 	if limit <= 0 {
@@ -152,16 +152,17 @@ func (s *session) connect(p *peer, source manifest.Source) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		other := s.source(canonicalHost(host))
-		// The same company, so probably the same authority; but the certificate is for whom it was said to be for.
+		// The same company, so probably the same authority; but the client certificate is only for its own host.
 		return s.transport(credentials{cmp.Or(other.CA, trust.ca), other.Cert, other.Key})
 	}}
 	return nil
 }
 
-// credentials are the files that a TLS connection takes.
+// credentials are the files of a TLS connection.
 type credentials struct{ ca, cert, key string }
 
-// transport returns the connections with these credentials, which those who have the same share. The session is locked.
+// transport returns the connections with these credentials, shared by all users of the same ones. The session is
+// locked.
 func (s *session) transport(c credentials) (*http.Transport, error) {
 	if t := s.transports[c]; t != nil {
 		return t, nil
@@ -181,11 +182,11 @@ func (s *session) transport(c credentials) (*http.Transport, error) {
 		TLSClientConfig:        &tls.Config{RootCAs: roots, Certificates: certificates, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    20 * time.Second,
 		ForceAttemptHTTP2:      true,
-		DisableCompression:     true, // bytes as they are published: digests and ranges are of these
+		DisableCompression:     true, // bytes as published: digests and ranges refer to these
 		MaxIdleConnsPerHost:    maxIdle,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxHeaders,
-		// A connection that died without a word is found and left; HTTP/2 would send every further attempt over it.
+		// A dead connection is detected and dropped; HTTP/2 would send every further attempt over it.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: s.opts.Retry.Idle / 4, PingTimeout: s.opts.Retry.Idle / 4},
 	}
 	s.transports[c] = t
@@ -210,7 +211,7 @@ func (s *session) certificates(c credentials) ([]tls.Certificate, error) {
 		return nil, fmt.Errorf("key: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		s.log.Warn("a private key can be read by others on this machine; make it yours alone with chmod 600", "key", c.key, "mode", info.Mode().Perm().String())
+		s.log.Warn("other users of this machine can read a private key; restrict it with chmod 600", "key", c.key, "mode", info.Mode().Perm().String())
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -219,8 +220,7 @@ func (s *session) certificates(c credentials) ([]tls.Certificate, error) {
 	return []tls.Certificate{pair}, nil
 }
 
-// source returns what is said of a host: under its own name, or under the longest pattern that it fits; the zero value if
-// nothing is.
+// source returns the settings of a host: by its own name, or by the longest matching pattern; else the zero value.
 func (s *session) source(host string) manifest.Source {
 	var best manifest.Source
 	for _, src := range s.opts.Sources {
@@ -241,7 +241,7 @@ func (s *session) source(host string) manifest.Source {
 	return best
 }
 
-// plainHost tells whether a source allows to ask a host without TLS: by its own name, or as a mirror.
+// plainHost reports whether a source allows requests to a host without TLS: by its own name, or as a mirror.
 func (s *session) plainHost(host string) bool {
 	if src := s.source(canonicalHost(host)); src.PlainHTTP && len(src.Mirrors) == 0 {
 		return true
@@ -257,15 +257,15 @@ func (s *session) plainHost(host string) bool {
 	return false
 }
 
-// withoutPort leaves out the port that goes without saying.
+// withoutPort removes the standard port.
 func withoutPort(host, standard string) string {
 	return strings.TrimSuffix(canonicalHost(host), ":"+standard)
 }
 
-// roots returns the system's certificate authorities and those of the file; nil is the system's alone.
+// roots returns the system's certificate authorities plus those of the file; nil means the system's alone.
 func (s *session) roots(file string) (*x509.CertPool, error) {
 	if file == "" {
-		return nil, nil // crypto/tls takes nil for the system's
+		return nil, nil // nil means the system's to crypto/tls
 	}
 	pem, err := readFile(s.path(file), maxCAFile)
 	if err != nil {
@@ -273,7 +273,7 @@ func (s *session) roots(file string) (*x509.CertPool, error) {
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {
-		pool = x509.NewCertPool() // a machine without any: the file is enough
+		pool = x509.NewCertPool() // a machine without system authorities: the file is enough
 	}
 	if !pool.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("ca: %s has no certificate in PEM form", file)
@@ -281,7 +281,7 @@ func (s *session) roots(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// path makes a path of the manifest absolute or relative to the working directory.
+// path returns a manifest's path as absolute or relative to the working directory.
 func (s *session) path(p string) string {
 	if filepath.IsAbs(p) {
 		return p
@@ -305,7 +305,7 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// canonicalHost spells Docker Hub's names as references do.
+// canonicalHost returns Docker Hub's host as in references.
 func canonicalHost(host string) string {
 	host = strings.ToLower(host)
 	switch host {
@@ -315,17 +315,17 @@ func canonicalHost(host string) string {
 	return host
 }
 
-// A place is where one thing is asked for.
+// A place is a server with the URL of one file.
 type place struct {
 	peer *peer
 	url  *url.URL
 }
 
-// route returns the servers to ask for a URL, in their order, with the URLs to ask them for.
+// route returns the servers for a URL, in order, with their URLs.
 func (s *session) route(raw string) ([]place, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return nil, errors.New("not a URL") // what url says of it has all of it, perhaps with a password
+		return nil, errors.New("not a URL") // url's error contains the whole URL, perhaps with a password
 	}
 	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 		return nil, fmt.Errorf("%s: want an https URL", u.Redacted())
@@ -345,7 +345,7 @@ func (s *session) route(raw string) ([]place, error) {
 	for _, p := range peers {
 		if u.Scheme == "http" && !p.isMirror() && !p.plain {
 			if len(peers) > 1 {
-				continue // it is there in mirrors only
+				continue // only mirrors have it
 			}
 			return nil, fmt.Errorf("%s: %w", host, errPlainHTTP)
 		}
@@ -354,7 +354,7 @@ func (s *session) route(raw string) ([]place, error) {
 	return list, nil
 }
 
-// at is where a peer has what a URL names.
+// at returns the peer's URL for an upstream URL.
 func (p *peer) at(u *url.URL) *url.URL {
 	to := *u
 	to.Fragment, to.RawFragment = "", ""
@@ -368,14 +368,14 @@ func (p *peer) at(u *url.URL) *url.URL {
 	return &to
 }
 
-// guard names the program and keeps requests off unencrypted connections, redirects and token services included.
+// guard sets the User-Agent and prevents requests over unencrypted connections, including redirects and token services.
 type guard struct {
 	next   http.RoundTripper
 	server *server
-	host   string // is asked with this scheme only: registries would be tried with both
+	host   string // this host is contacted with this scheme only: registries would be tried with both
 	scheme string
-	plain  func(host string) bool // tells which hosts may be asked without TLS
-	// elsewhere has the connections for other hosts, to which redirects and token services lead.
+	plain  func(host string) bool // reports whether a host may be contacted without TLS
+	// elsewhere returns the connections to other hosts, reached by redirects and token services.
 	elsewhere func(host string) (http.RoundTripper, error)
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A version is what a tag says, as far as tags can be compared: numbers, and what stands before and behind them.
+// A version is a parsed tag, as far as tags can be compared: numbers, prefix and suffix.
 type version struct {
 	text    string
 	prefix  string // "v", or a word such as "release-"
@@ -15,13 +15,13 @@ type version struct {
 	suffix  string // "-alpine3.20", with its first character
 }
 
-// maxNumbers bounds the numbers of a version; what follows is its suffix.
+// maxNumbers bounds the numbers of a version; the rest is its suffix.
 const maxNumbers = 4
 
-// dateNumber is where a number is a date or a counter and no longer a major version.
+// dateNumber is the smallest number taken for a date or a counter rather than a major version.
 const dateNumber = 100_000
 
-// parseVersion reads a tag or version. It returns false where there are no numbers to compare.
+// parseVersion reads a tag or version. It returns false if there are no numbers to compare.
 func parseVersion(text string) (version, bool) {
 	v := version{text: text}
 	rest := strings.TrimLeft(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
@@ -48,7 +48,7 @@ func parseVersion(text string) (version, bool) {
 	return v, true
 }
 
-// flavour is a suffix without its numbers: -alpine3.20 and -alpine3.22 are one.
+// flavour returns a suffix without its numbers: -alpine3.20 and -alpine3.22 are the same flavour.
 func (v version) flavour() string {
 	var b strings.Builder
 	digits := false
@@ -64,7 +64,7 @@ func (v version) flavour() string {
 	return b.String()
 }
 
-// preview tells whether it comes before the version without its suffix.
+// preview reports whether v precedes the version without its suffix.
 func (v version) preview() bool {
 	text := strings.ToLower(strings.TrimLeft(v.suffix, "-._"))
 	end := strings.IndexFunc(text, func(r rune) bool { return r < 'a' || r > 'z' })
@@ -78,15 +78,15 @@ func (v version) preview() bool {
 	return false
 }
 
-// succeeds tells whether v can take the place of an older version: it is newer, of the same flavour and written with as
-// many numbers. A preview is also succeeded by what is none.
+// succeeds reports whether v can replace an older version: it is newer, of the same flavour and has as many numbers. A
+// preview can also be replaced by a final version.
 func (v version) succeeds(old version) bool {
 	same := v.flavour() == old.flavour() || v.suffix == "" && old.preview()
 	date := func(v version) bool { return v.numbers[0] >= dateNumber }
 	return same && v.prefix == old.prefix && len(v.numbers) == len(old.numbers) && date(v) == date(old) && v.compare(old) > 0
 }
 
-// agree tells whether the first numbers are the same. A version that has no more than those agrees with itself only.
+// agree reports whether the first numbers are the same. A version without further numbers agrees only with itself.
 func (v version) agree(o version, numbers int) bool {
 	return len(v.numbers) > numbers && slices.Equal(v.numbers[:numbers], o.numbers[:numbers])
 }
@@ -96,7 +96,7 @@ func (v version) compare(o version) int {
 	return cmp.Or(slices.Compare(v.numbers, o.numbers), compareBool(o.preview(), v.preview()), compareParts(v.suffix, o.suffix))
 }
 
-// compareBool has false before true.
+// compareBool orders false before true.
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:
@@ -107,7 +107,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// compareParts compares text with the numbers in it as numbers.
+// compareParts compares text, and the numbers in it by value.
 func compareParts(a, b string) int {
 	number := func(s string) int { return len(s) - len(strings.TrimLeft(s, "0123456789")) }
 	for a != "" && b != "" {

@@ -1,5 +1,5 @@
-// Package hostfile brings configuration files of a host into a wanted state: first it looks, then it changes what differs, and
-// never what others wrote, unless it is told to.
+// Package hostfile brings configuration files of a host into a wanted state. It first compares, then changes files that
+// differ. It replaces foreign files only if forced.
 package hostfile
 
 import (
@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	maxFile = 1 << 20 // bytes of a configuration file; more is none
-	// BackupSuffix is appended to the name of a file whose content was others', before it is changed.
+	maxFile = 1 << 20 // most bytes of a configuration file
+	// BackupSuffix is appended to a file's name for the backup of foreign content.
 	BackupSuffix = ".before-kkbundle"
 	// Author begins the first line of every file that kkbundle writes on a host.
 	Author = "# Written by kkbundle"
@@ -25,49 +25,50 @@ const (
 	Mark = Author + "."
 )
 
-// A File is what shall be at a path.
+// A File is the wanted content of a path.
 type File struct {
 	Path string // absolute, on the host
 	Mode fs.FileMode
 	Data []byte
-	// Mark is how our own files begin: those may be replaced. Other content is foreign. A file without a mark is ours only
-	// as it is.
+	// Mark is the first line of our own files, which may be replaced. Other content is foreign. A file without a mark
+	// is ours only if unchanged.
 	Mark string
-	// Secret is set where the content has credentials. They are not in differences then.
+	// Secret marks content with credentials, which are hidden in differences.
 	Secret bool
-	// Merge, if set, puts Data into what is there. With force it may replace what contradicts, otherwise that is an error.
+	// Merge, if set, merges Data into the existing content. A contradiction is an error, unless force allows replacing
+	// it.
 	Merge func(have, data []byte, force bool) ([]byte, error)
 }
 
-// A State is how a file is before Apply.
+// A State is the state of a file before Apply.
 type State string
 
-// The states. What is StateForeign is only changed with force.
+// The states. A file in StateForeign is changed only with force.
 const (
 	StateSame    State = "same"
 	StateNew     State = "new"
-	StateChanged State = "changed" // ours, or others' that ours can be put into
+	StateChanged State = "changed" // ours, or foreign and mergeable
 	StateForeign State = "foreign"
 )
 
-// A Change is what Apply does to a file.
+// A Change is the change of a file by Apply.
 type Change struct {
 	Path   string `json:"path"` // on the host
 	State  State  `json:"state"`
-	Diff   string `json:"diff,omitempty"`   // lines that go (-) and come (+)
-	Backup string `json:"backup,omitempty"` // where the content is kept that was others'
-	Reason string `json:"reason,omitempty"` // why it is foreign
+	Diff   string `json:"diff,omitempty"`   // removed (-) and added (+) lines
+	Backup string `json:"backup,omitempty"` // path of the backup of foreign content
+	Reason string `json:"reason,omitempty"` // reason that the file counts as foreign
 
 	file File
 }
 
-// Options say where files are and what may be done to them.
+// Options configure Check and Apply.
 type Options struct {
 	Root  string // the host's root directory: "/" for this host
-	Force bool   // foreign content is replaced, and kept beside it
+	Force bool   // replace foreign content, with a backup
 }
 
-// A ForeignError lists files that were not changed because others wrote them.
+// A ForeignError lists foreign files that were left unchanged.
 type ForeignError struct{ Changes []Change }
 
 // Error implements error.
@@ -85,12 +86,12 @@ func (e *ForeignError) Error() string {
 	return b.String()
 }
 
-// Hint says what to do.
+// Hint returns the remedy.
 func (e *ForeignError) Hint() string {
-	return "move them away, put the lines in by hand, or use --force, which keeps what was there as FILE" + BackupSuffix
+	return "move them away, merge the lines by hand, or use --force, which keeps the old content as FILE" + BackupSuffix
 }
 
-// Check compares files with what is there. All files that cannot be read are in the error.
+// Check compares files with the host. The error lists all unreadable files.
 func Check(o Options, files []File) ([]Change, error) {
 	changes := make([]Change, 0, len(files))
 	var errs []error
@@ -126,13 +127,13 @@ func check(o Options, f File) (Change, error) {
 	case bytes.Equal(have, f.Data), f.Mark != "" && bytes.HasPrefix(have, []byte(f.Mark)):
 		c.State = StateChanged
 	default:
-		c.State, c.Reason, c.Backup = StateForeign, "it has other content, and no line that says it is kkbundle's", f.Path+BackupSuffix
+		c.State, c.Reason, c.Backup = StateForeign, "other content, without kkbundle's first line", f.Path+BackupSuffix
 	}
 	c.Diff = diff(f, have, f.Data)
 	return c, nil
 }
 
-// merge is check for a file that others may have a part in. Its mode stays as it is, unless it has credentials.
+// merge checks a file that others may share. Its mode stays, unless it has credentials.
 func merge(o Options, c Change, have []byte, mode fs.FileMode) (Change, error) {
 	f := c.file
 	if !f.Secret {
@@ -156,7 +157,7 @@ func merge(o Options, c Change, have []byte, mode fs.FileMode) (Change, error) {
 	return c, nil
 }
 
-// Apply does what Check found. Foreign files are a *ForeignError before anything is changed, without force.
+// Apply makes the changes that Check found. Without force, foreign files are a *ForeignError before any change.
 func Apply(o Options, changes []Change) error {
 	var foreign []Change
 	for _, c := range changes {
@@ -186,13 +187,13 @@ func apply(o Options, c Change) error {
 	}
 	if c.Backup != "" {
 		if err := backup(target); err != nil {
-			return fmt.Errorf("keep what is in %s: %w", c.Path, err)
+			return fmt.Errorf("back up %s: %w", c.Path, err)
 		}
 	}
 	return Write(target, bytes.NewReader(c.file.Data), c.file.Mode)
 }
 
-// backup keeps the first content that was others': later ones have ours in them.
+// backup keeps the first foreign content: later content includes ours.
 func backup(target string) error {
 	have, _, err := read(target)
 	if err != nil {
@@ -201,11 +202,11 @@ func backup(target string) error {
 	if _, err := os.Lstat(target + BackupSuffix); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	const private = 0o600 // it may have credentials
+	const private = 0o600 // the content may have credentials
 	return Write(target+BackupSuffix, bytes.NewReader(have), private)
 }
 
-// Write replaces a file; afterwards it has either its old content or all of the new one.
+// Write replaces a file atomically: afterwards it has either its old content or all of the new one.
 func Write(target string, content io.Reader, mode fs.FileMode) (err error) {
 	dir := filepath.Dir(target)
 	f, err := os.CreateTemp(dir, ".kkbundle-*")
@@ -214,7 +215,7 @@ func Write(target string, content io.Reader, mode fs.FileMode) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(f.Name()) // it may be renamed already
+			_ = os.Remove(f.Name()) // no effect after the rename
 		}
 	}()
 	_, err = io.Copy(f, content)
@@ -248,7 +249,7 @@ func read(name string) ([]byte, fs.FileMode, error) {
 	return data, info.Mode().Perm(), err
 }
 
-// diff has the lines between the first and the last that differ.
+// diff returns the lines between the first and the last difference.
 func diff(f File, from, to []byte) string {
 	old, next := lines(from), lines(to)
 	for len(old) > 0 && len(next) > 0 && old[0] == next[0] {
@@ -277,7 +278,7 @@ func lines(data []byte) []string {
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 }
 
-// hide leaves out the values of what may be a credential in any of the formats we write.
+// hide removes the values of possible credentials, in any format that we write.
 func hide(text string) string {
 	credential := regexp.MustCompile(`(?im)^(.*?(?:auth|password|passwd|secret|token|credential|key)[^:=\n]*["']?\s*[:=]).*$`)
 	return credential.ReplaceAllString(text, "$1 (hidden)")

@@ -74,8 +74,8 @@ func faults() []fault {
 		{name: "full", want: "No space left on device", before: failAt("write-file.sh", 1, "cat: write error: No space left on device")},
 		{name: "filtered", want: "no answer within 5s", slow: true, address: filteredPort},
 		{name: "silent", want: "did not finish the SSH handshake", slow: true, address: silentPort},
-		{name: "hangs at login", want: "it let us in but ran no command", slow: true, before: hangAt("id -u")},
-		{name: "hangs at facts", want: "nothing came of it within 20s", slow: true, leaves: true, before: hangAt("kkbundle-node facts")},
+		{name: "hangs at login", want: "login succeeded, but the server refused to run commands", slow: true, before: hangAt("id -u")},
+		{name: "hangs at facts", want: "no result within 20s", slow: true, leaves: true, before: hangAt("kkbundle-node facts")},
 	}
 }
 

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// maxHops is the most SSH servers on the way to a host; each costs a handshake through all before it.
+	// maxHops bounds the SSH servers on the path to a host; each costs a handshake through all before it.
 	maxHops = 8
-	// noBastion is what ssh's ProxyJump calls it too.
+	// noBastion is the keyword of ssh's ProxyJump.
 	noBastion = "none"
 )
 
-// hop is one hop of a bastion as it is written.
+// hop is one written hop of a bastion.
 type hop struct {
 	user, host string
 	port       int
@@ -54,7 +54,7 @@ func isUser(s string) bool {
 	return s != "" && !strings.ContainsAny(s, " :@/") && !strings.HasPrefix(s, "-")
 }
 
-// ways finds the hops on the way to each host.
+// ways finds the hops to each host.
 type ways struct{ hosts map[string]*Host }
 
 func newWays(list []Host) *ways {
@@ -65,10 +65,10 @@ func newWays(list []Host) *ways {
 	return w
 }
 
-// to returns the hops on the way to a host.
+// to returns the hops to a host.
 func (w *ways) to(h *Host) ([]Hop, error) { return w.through(h, nil) }
 
-// through is to for a host that is itself on the way to the hosts named behind.
+// through is to for a host that is itself a hop of the hosts named in behind.
 func (w *ways) through(h *Host, behind []string) ([]Hop, error) {
 	if h.Local {
 		return nil, nil
@@ -84,7 +84,7 @@ func (w *ways) through(h *Host, behind []string) ([]Hop, error) {
 	var way []Hop
 	for i, one := range written {
 		if one.host == h.Name && !h.ownBastion {
-			// What holds for every host holds for the hops up to themselves.
+			// The common bastion of all hosts applies to its own hops only up to themselves.
 			return way, nil
 		}
 		if index := slices.Index(behind, one.host); index >= 0 {
@@ -108,7 +108,7 @@ func (w *ways) through(h *Host, behind []string) ([]Hop, error) {
 	return way, nil
 }
 
-// resolve adds what holds for the hop: the settings of the host that it is, or those of vars and port 22.
+// resolve adds the hop's settings: those of its host in the inventory, or vars and port 22.
 func (o hop) resolve(h *Host, vars SSH) Hop {
 	r := Hop{Name: o.host, Address: o.host, SSH: vars}
 	r.SSH.Port = 0

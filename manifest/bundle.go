@@ -11,11 +11,11 @@ const (
 	KindCatalog       = "Catalog"
 )
 
-// Platform is an operating system and architecture, linux/amd64, with a variant where there are several, linux/arm/v7.
-// PlatformString says how platforms are spelled.
+// Platform is an operating system and architecture, linux/amd64, with a variant if there are several, linux/arm/v7.
+// PlatformString defines the spelling.
 type Platform = string
 
-// Metadata names a thing.
+// Metadata names a file's object.
 type Metadata struct {
 	// Name is lower case letters, digits, hyphens and dots.
 	Name string `yaml:"name" kk:"required" doc:"Lower case letters, digits, hyphens and dots."`
@@ -23,8 +23,8 @@ type Metadata struct {
 	Version string `yaml:"version,omitempty" doc:"The version of this bundle; part of its file name."`
 }
 
-// PlatformPolicy says what happens if an image lacks a platform that it is wanted for. A file is another one for each
-// platform, and one that upstream does not have is an error: it can have platforms of its own.
+// PlatformPolicy decides about an image that lacks a requested platform. Files differ by platform, so a missing one is
+// an error; a file can list its own platforms.
 type PlatformPolicy string
 
 // The policies; an empty one is PolicyStrict.
@@ -35,31 +35,31 @@ const (
 	PolicyWarn PlatformPolicy = "warn"
 )
 
-// ReferrerPolicy says what of that which is attached to images travels along: signatures, attestations, SBOMs.
+// ReferrerPolicy selects the artifacts attached to images (signatures, attestations, SBOMs) that travel with them.
 type ReferrerPolicy string
 
 // The policies; an empty one is ReferrersAll.
 const (
-	// ReferrersAll takes everything that is attached.
+	// ReferrersAll includes every attached artifact.
 	ReferrersAll ReferrerPolicy = "all"
-	// ReferrersSignatures takes signatures only.
+	// ReferrersSignatures includes only signatures.
 	ReferrersSignatures ReferrerPolicy = "signatures"
-	// ReferrersNone takes nothing, and does not ask for it.
+	// ReferrersNone includes none, and looks none up.
 	ReferrersNone ReferrerPolicy = "none"
 )
 
-// Bundle says what goes into a bundle.
+// Bundle describes the content of a bundle.
 type Bundle struct {
 	APIVersion     string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind           string         `yaml:"kind" kk:"required" doc:"Bundle"`
 	Metadata       Metadata       `yaml:"metadata" kk:"required"`
 	Platforms      []string       `yaml:"platforms" kk:"required" doc:"The platforms of the hosts, such as linux/amd64."`
 	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"strict (default): a platform that upstream lacks of an image is an error; warn: it is recorded."`
-	// Referrers is for images that do not say it themselves.
+	// Referrers applies to images without a policy of their own.
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to images and travels along: all (default), signatures or none."`
-	// Cluster is the path of a Cluster file, relative to this one. Everything that cluster needs is added.
+	// Cluster is the path of a Cluster file, relative to this one. All needs of that cluster are added.
 	Cluster string `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
-	// Clusters are more of them, for bundles that serve several sites, versions or networks.
+	// Clusters are further ones, for bundles that serve several sites, versions or networks.
 	Clusters []string `yaml:"clusters,omitempty" doc:"Paths of more Cluster files; everything that they need is added, too."`
 	Images   []Image  `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
 	Charts   []Chart  `yaml:"charts,omitempty" doc:"Helm charts."`
@@ -69,19 +69,19 @@ type Bundle struct {
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
 	Sources   []Source     `yaml:"sources,omitempty" doc:"How upstream hosts are reached."`
 	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
-	Zone      string       `yaml:"zone,omitempty" doc:"Takes what the catalog adds from the addresses of a zone, such as cn."`
-	// Kubernetes is what charts are rendered for; a cluster file says it otherwise.
-	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"What charts are rendered for, where no cluster file says it."`
+	Zone      string       `yaml:"zone,omitempty" doc:"Zone whose addresses the catalog's additions use, such as cn."`
+	// Kubernetes is the release to render charts for, unless a cluster file sets it.
+	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"Release to render charts for, unless a cluster file sets it."`
 	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Where custom resources name images, besides those that kkbundle knows."`
 	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided texts to leave out; * stands for any text."`
 
-	// Uses say how a cluster's charts are installed; not part of the file, but of what the items are.
+	// Uses are the ways in which clusters install charts. They are not part of the file, but of the items' definition.
 	Uses []ChartUse `yaml:"-"`
 
 	src *source
 }
 
-// ClusterFiles are the paths of all cluster files, in the order in which they count.
+// ClusterFiles returns the paths of all cluster files, in order of precedence.
 func (b *Bundle) ClusterFiles() []string {
 	if b.Cluster == "" {
 		return b.Clusters
@@ -89,21 +89,21 @@ func (b *Bundle) ClusterFiles() []string {
 	return append([]string{b.Cluster}, b.Clusters...)
 }
 
-// Image is a container image. In YAML it is a reference, or a mapping where more is said.
+// Image is a container image. In YAML it is a reference, or a mapping for further settings.
 type Image struct {
 	// Name is the reference as written; ImageName makes it fully qualified.
 	Name string `yaml:"name" kk:"required" doc:"Reference, such as docker.io/library/nginx:1.29."`
 	// Digest pins the image (or its index) to sha256:….
 	Digest string  `yaml:"digest,omitempty" doc:"sha256:… of the image or its index; anything else is refused."`
 	Verify *Verify `yaml:"verify,omitempty" doc:"Refuse the image unless this key signed it."`
-	// Platforms are this image's, instead of the bundle's.
+	// Platforms replace the bundle's for this image.
 	Platforms []string       `yaml:"platforms,omitempty" doc:"The platforms of this image, instead of the bundle's."`
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to this image and travels along, instead of what is said for all."`
 }
 
 func (i *Image) setShort(text string) { i.Name = text }
 
-// MarshalYAML writes the short form where nothing more is said.
+// MarshalYAML writes the short form if possible.
 func (i Image) MarshalYAML() (any, error) {
 	if i.Digest == "" && i.Verify == nil && len(i.Platforms) == 0 && i.Referrers == "" {
 		return i.Name, nil
@@ -131,31 +131,31 @@ type Chart struct {
 	Name string `yaml:"name,omitempty" doc:"Name of the chart in its repository."`
 	// Repo is an HTTP repository (https://…) or an OCI registry path (oci://…) below which the chart lies.
 	Repo string `yaml:"repo,omitempty" doc:"https://… chart repository or oci://registry/path."`
-	// URL is the address of a chart archive (.tgz) for charts that are published without a repository.
+	// URL is the address of a chart archive (.tgz), for charts without a repository.
 	URL string `yaml:"url,omitempty" doc:"Address of a chart archive (.tgz)."`
 	// Version is a version or a range such as 4.14.x.
 	Version string `yaml:"version,omitempty" doc:"A version or a range of versions, such as 4.14.x."`
 	// Path is a local chart directory or archive, relative to the manifest.
 	Path string `yaml:"path,omitempty" doc:"A local chart directory or archive."`
-	// Values are paths of values files, relative to the manifest, with which the chart is rendered to find its images.
+	// Values are paths of values files, relative to the manifest, used to render the chart and find its images.
 	Values []string `yaml:"values,omitempty" doc:"Values files with which the chart is rendered to find its images."`
-	// ImagesListed says that the chart is not rendered, because all of its images are listed under images.
+	// ImagesListed means the chart is not rendered, because images lists all of its images.
 	ImagesListed bool `yaml:"imagesListed,omitempty" doc:"Do not render the chart: all of its images are listed under images."`
 }
 
-// File is a file to fetch: one for each platform if its URL or path has placeholders, else one for all platforms.
+// File is a file to fetch: one for each platform if its URL or path has placeholders, else one for all.
 type File struct {
 	Name string `yaml:"name" kk:"required" doc:"Short name of the file."`
 	// URL is https://…, http://… or file://…, with the placeholders {os}, {arch} and {x86arch}.
 	URL     string `yaml:"url,omitempty" doc:"https://…; {os} {arch} {x86arch} stand for those of each platform."`
 	Path    string `yaml:"path,omitempty" doc:"A local file instead of a URL, relative to the manifest; same placeholders."`
-	Version string `yaml:"version,omitempty" doc:"Version of what the file holds; for people."`
+	Version string `yaml:"version,omitempty" doc:"Version of the file's content; for people."`
 	// SHA256 is the expected content by platform.
 	SHA256 Sums `yaml:"sha256,omitempty" doc:"Expected sha256 by platform, or one for a file that all platforms share."`
-	// Checksums is the URL of an upstream file of checksums, with the same placeholders as URL.
+	// Checksums is the URL of an upstream checksum file, with the same placeholders as URL.
 	Checksums string   `yaml:"checksums,omitempty" doc:"Address of upstream's checksums: one hash, or lines of hash and file name."`
 	Mode      FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
-	// Platforms are this file's, instead of the bundle's; only for a file that is another one for each.
+	// Platforms replace the bundle's for this file; only for a file that differs by platform.
 	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of this file, instead of the bundle's."`
 }
 
@@ -167,7 +167,7 @@ type Sums map[string]string
 
 func (s *Sums) setShort(text string) { *s = Sums{AllPlatforms: text} }
 
-// MarshalYAML writes the short form back where that was read.
+// MarshalYAML writes the short form if it was read.
 func (s Sums) MarshalYAML() (any, error) {
 	if all, ok := s[AllPlatforms]; ok && len(s) == 1 {
 		return all, nil

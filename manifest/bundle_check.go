@@ -11,7 +11,7 @@ import (
 	"github.com/distribution/reference"
 )
 
-// bundle checks what the types alone do not say, and brings platforms and hashes into their one spelling.
+// bundle makes checks beyond the types, and normalizes platforms and hashes.
 func (c *checker) bundle(b *Bundle) {
 	c.name(b.Metadata.Name)
 	if b.Metadata.Version == "" {
@@ -36,7 +36,7 @@ func (c *checker) bundle(b *Bundle) {
 	c.packages(b.Packages)
 }
 
-// clusters refuses a cluster file that is named twice.
+// clusters refuses duplicate cluster files.
 func (c *checker) clusters(b *Bundle) {
 	for i, file := range b.Clusters {
 		if file == b.Cluster || slices.Index(b.Clusters, file) < i {
@@ -60,13 +60,13 @@ func (c *checker) version(path, version string) {
 // maxToken is the longest tag in the OCI distribution specification; versions become tags.
 const maxToken = 128
 
-// isToken tells whether s can be a version everywhere: it begins with a letter or digit.
+// isToken reports whether s is a valid version everywhere: it begins with a letter or digit.
 func isToken(s string) bool {
 	return s != "" && !strings.ContainsAny(s[:1], "._+-") && only(strings.ToLower(s), "._+-")
 }
 
-// isFileName tells whether s can be a file name everywhere. Names of Debian packages have ~ in their versions (deb-version(7));
-// shells and kkbundle take one for a home directory where a name begins with it, so it may not be first.
+// isFileName reports whether s is a valid file name everywhere. Versions in names of Debian packages may contain ~
+// (deb-version(7)). Shells and kkbundle expand a leading ~ to a home directory, so it may not be first.
 func isFileName(s string) bool { return isToken(strings.ReplaceAll(s, "~", "-")) }
 
 func (c *checker) platforms(at string, list []string) {
@@ -125,14 +125,14 @@ func (c *checker) images(list []Image) {
 	}
 }
 
-// key checks what can be said of a key without reading it.
+// key makes the checks of a key that need not read it.
 func (c *checker) key(path string, v *Verify) {
 	if v != nil && strings.Contains(v.Key, "://") {
 		c.add(join(join(path, "verify"), "key"), "%q is no path; write the public key into a file beside the manifest and name that", shorten(v.Key))
 	}
 }
 
-// digest tells whether s is a sha256 digest and reports it otherwise.
+// digest reports whether s is a sha256 digest, and adds a problem otherwise.
 func (c *checker) digest(path, s string) bool {
 	algorithm, hex, _ := strings.Cut(s, ":")
 	switch {
@@ -161,7 +161,7 @@ func (c *checker) chart(path string, chart *Chart) {
 	case chart.Repo != "":
 		c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
 		if strings.Contains(chart.Repo, "?") {
-			c.add(join(path, "repo"), "a repository is an address without a query; leave out what begins with ?")
+			c.add(join(path, "repo"), "a repository is an address without a query; leave out the part from ? on")
 		}
 		if chart.Name == "" {
 			c.add(path, "name is missing")
@@ -205,14 +205,14 @@ func (c *checker) sameChart(list []Chart) {
 	}
 }
 
-// noSecrets and signedAddress are said without repeating what was found.
+// noSecrets and signedAddress do not repeat the secret.
 const (
 	noSecrets     = "secrets never live in this file; take the user and password out, and log in with the docker configuration or netrc"
 	signedAddress = "%s in an address is a secret, and would be in the lock and the bundle for all to read; take it out, and log in with netrc"
 )
 
-// SecretParameter returns the name of the parameter in a URL's query that gives access to what is there: a signature of
-// an object store, or a token. It is "" if there is none.
+// SecretParameter returns the name of the query parameter in a URL that grants access: a signature of an object store,
+// or a token. It is "" if there is none.
 func SecretParameter(u *url.URL) string {
 	known := []string{
 		"x-amz-signature", "x-amz-security-token", "x-goog-signature", "signature", "sig", "token", "access_token", "private_token",
@@ -226,8 +226,8 @@ func SecretParameter(u *url.URL) string {
 	return ""
 }
 
-// WithoutSecrets returns a reference as it may stand in documents for others: without user and password, and without a query
-// that gives access. Files with such addresses are refused; this is for what something else wrote.
+// WithoutSecrets returns a reference for public documents: without user and password, and without a query that grants
+// access. Files with such addresses are refused; this is for references from other programs.
 func WithoutSecrets(ref string) string {
 	u, err := url.Parse(ref)
 	if err != nil || u.Host == "" {
@@ -243,7 +243,7 @@ func WithoutSecrets(ref string) string {
 	return u.String()
 }
 
-// shown is a reference as it may be repeated in a message: without a password that is in it by mistake.
+// shown returns a reference for messages, without a password put into it by mistake.
 func shown(ref string) string {
 	if u, err := url.Parse(ref); err == nil && u.User != nil {
 		return shorten(u.Redacted())
@@ -308,7 +308,7 @@ func (c *checker) file(path string, f *File) {
 	c.sums(path, f)
 }
 
-// sums checks the expected hashes of a file and brings them into their one spelling.
+// sums checks and normalizes the expected hashes of a file.
 func (c *checker) sums(path string, f *File) {
 	if len(f.SHA256) == 0 {
 		return
@@ -349,7 +349,7 @@ func (c *checker) sums(path string, f *File) {
 	}
 }
 
-// sameFile reports files that would be the same item for a platform.
+// sameFile reports files that would be the same item on a platform.
 func (c *checker) sameFile(list []File, platforms []string) {
 	first := map[string]int{}
 	for i, f := range list {
@@ -383,7 +383,7 @@ func (c *checker) hostPort(path, s string) {
 	}
 }
 
-// splitHostPort takes host or host:port apart; the port is 0 if there is none.
+// splitHostPort splits host or host:port; the port is 0 if there is none.
 func splitHostPort(s string) (string, int, error) {
 	if strings.Contains(s, "@") {
 		return "", 0, errors.New(noSecrets)
@@ -405,7 +405,7 @@ func splitHostPort(s string) (string, int, error) {
 	return u.Hostname(), port, err
 }
 
-// cutPath takes host[:port][/path] apart. A scheme, which does not belong there, stays with the host.
+// cutPath splits host[:port][/path]. A scheme, which is invalid there, stays with the host.
 func cutPath(s string) (host, path string) {
 	from := strings.Index(s, "://")
 	if from < 0 {

@@ -8,65 +8,66 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// Catalog says where the components of clusters are published, which version of each goes with which Kubernetes, and what
-// operating systems call the packages that hosts need. One is part of kkbundle; a Cluster can name others, whose entries
-// replace those of the same name.
+// Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
+// names of operating systems. One is part of kkbundle. A Cluster can name others, whose entries replace those of the
+// same name.
 type Catalog struct {
 	APIVersion string `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string `yaml:"kind" kk:"required" doc:"Catalog"`
-	// Releases has, by minor release of Kubernetes, the newest that the entries were checked against.
+	// Releases has, by minor release of Kubernetes, the newest patch release that the entries were checked against.
 	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.34, the newest patch release that this catalog was checked against."`
 	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces the one that kkbundle has under that name."`
-	// Packages are operating system packages by what they are for.
-	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by what they are for."`
+	// Packages are operating system packages by purpose.
+	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
 	// Zones are mirrors that are used together.
 	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors that are used where the manifest names the zone."`
 
 	src *source
 }
 
-// CatalogEntry is one component: where it is published, and how its version is found. In addresses {version} is the version
-// as it is written, {number} the same without a leading v, {core} its three numbers alone, {line} vMAJOR.MINOR, and {os},
-// {arch} and {x86arch} are the platform's.
+// CatalogEntry is one component: its addresses and its version. In addresses {version} is the version as written,
+// {number} the same without a leading v, {core} its three numbers alone, {line} vMAJOR.MINOR, and {os}, {arch} and
+// {x86arch} are the platform's.
 type CatalogEntry struct {
-	// Follows is the component whose version Since is looked up by, or which is taken as it is: kubernetes by default. What
-	// names kubernetes here has a version of its own for every release on the way of an upgrade.
+	// Follows is the component whose version selects the entry of Since, or is used unchanged: kubernetes by default. A
+	// component that follows kubernetes has its own version for every release of an upgrade.
 	Follows string `yaml:"follows,omitempty" doc:"kubernetes (default) or another component: what since is about, or, without since and default, whose version this one has. What names kubernetes here is added for each release of an upgrade."`
 	Default string `yaml:"default,omitempty" doc:"The version, unless the cluster says otherwise."`
-	// Since has versions by the release of what is followed from which on they are taken.
+	// Since maps releases of the followed component to versions used from that release on.
 	Since map[string]string `yaml:"since,omitempty" doc:"Versions by the release from which on they are taken, such as v1.34.2: 3.6.5-0."`
 	File  *CatalogFile      `yaml:"file,omitempty" doc:"The file that is published."`
-	// Images are in the order in which they matter.
+	// Images are in order of importance.
 	Images []CatalogImage `yaml:"images,omitempty" doc:"The images, as references or as mappings."`
 	Chart  *CatalogChart  `yaml:"chart,omitempty" doc:"The Helm chart, as the address of its archive or as a mapping."`
-	// Platforms are those that it is published for; every platform if there are none.
+	// Platforms are the published platforms; none means all.
 	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms that it is published for. Default every platform."`
-	// Fits says which releases of Kubernetes the component's release lines are for.
+	// Fits lists the releases of Kubernetes that the component's release lines support.
 	Fits []Fit `yaml:"fits,omitempty" doc:"Which releases of Kubernetes each release line is for."`
-	// Minimum has, as Since, the oldest version that goes with a Kubernetes.
+	// Minimum has, like Since, the oldest version compatible with a Kubernetes.
 	Minimum map[string]string `yaml:"minimum,omitempty" doc:"The oldest version that goes with Kubernetes from a release on."`
-	// Skew is how far the minor release may be from that of Kubernetes.
+	// Skew is the largest allowed distance between its minor release and that of Kubernetes.
 	Skew *Skew `yaml:"skew,omitempty" doc:"How many minor releases it may be older and newer than Kubernetes."`
 }
 
 // CatalogFile is a file of a component.
 type CatalogFile struct {
 	URL PlatformText `yaml:"url" kk:"required" doc:"Address, or addresses by platform for those that it is published for."`
-	// Checksums is as File.Checksums. Where there is none, the lock pins what came first.
-	Checksums string `yaml:"checksums,omitempty" doc:"Address of upstream's checksums. Without one the lock pins what came first."`
-	// Stable names the newest version, with {minor} for a hyphen and a minor release, or for nothing.
+	// Checksums is as in File. Without it, the lock pins the first download.
+	Checksums string `yaml:"checksums,omitempty" doc:"Address of upstream's checksums. Without one the lock pins the first download."`
+	// Stable is the address of the newest version, with {minor} for a hyphen and a minor release, or for nothing.
 	Stable string `yaml:"stable,omitempty" doc:"Address of a text that is the newest version; {minor} is -1.34 or nothing."`
 	// Version is a template; {version} by default.
 	Version string   `yaml:"version,omitempty" doc:"The file's version, if it is written otherwise than the component's."`
 	Mode    FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
 }
 
-// PlatformText is one text for all platforms, under AllPlatforms, or one for each. In YAML a single value stands for all.
+// PlatformText is one text for all platforms, under AllPlatforms, or one for each. In YAML a single value stands for
+// all.
 type PlatformText map[string]string
 
 func (t *PlatformText) setShort(text string) { *t = PlatformText{AllPlatforms: text} }
 
-// MarshalYAML writes the short form back where that was read.
+// MarshalYAML writes the short form if it was read.
 func (t PlatformText) MarshalYAML() (any, error) {
 	if all, ok := t[AllPlatforms]; ok && len(t) == 1 {
 		return all, nil
@@ -74,12 +75,12 @@ func (t PlatformText) MarshalYAML() (any, error) {
 	return map[string]string(t), nil
 }
 
-// CatalogImage is an image of a component. In YAML it is a reference, or a mapping where more is said.
+// CatalogImage is an image of a component. In YAML it is a reference, or a mapping for further settings.
 type CatalogImage struct {
 	Name string `yaml:"name" kk:"required" doc:"Reference, such as registry.k8s.io/pause:{version}."`
-	// From is the first version of the component that uses the image; empty is every version.
+	// From is the first version of the component that uses the image; empty means every version.
 	From string `yaml:"from,omitempty" doc:"The first version of the component that uses this image."`
-	// Tags are by the component's version what {tag} stands for. Of other versions the chart says it.
+	// Tags has the values of {tag} by the component's version. For other versions the chart has the tag.
 	Tags map[string]string `yaml:"tags,omitempty" doc:"What {tag} stands for, by version of the component; of other versions only the chart knows the image."`
 }
 
@@ -96,7 +97,7 @@ type CatalogChart struct {
 
 func (c *CatalogChart) setShort(text string) { c.URL = text }
 
-// Fit says for which releases of Kubernetes a release line of a component is.
+// Fit lists the releases of Kubernetes that a release line of a component supports.
 type Fit struct {
 	// Line is vMAJOR.MINOR of the component.
 	Line string `yaml:"line" kk:"required" doc:"Release line of the component, such as v3.31."`
@@ -111,10 +112,10 @@ type Skew struct {
 	Newer int `yaml:"newer,omitempty" doc:"How many minor releases it may be newer."`
 }
 
-// CatalogPackage is what operating systems call a package.
+// CatalogPackage holds a package's names in operating systems.
 type CatalogPackage struct {
-	Debian []string `yaml:"debian,omitempty" doc:"Names in Debian, Ubuntu and what is made from them."`
-	RPM    []string `yaml:"rpm,omitempty" doc:"Names in Red Hat's distributions, openEuler and what is made from them."`
+	Debian []string `yaml:"debian,omitempty" doc:"Names in Debian, Ubuntu and their derivatives."`
+	RPM    []string `yaml:"rpm,omitempty" doc:"Names in Red Hat's distributions, openEuler and their derivatives."`
 }
 
 // ParseCatalog reads a Catalog. The error is Problems.
@@ -131,12 +132,12 @@ func ParseCatalog(file string, data []byte) (*Catalog, error) {
 	return k, nil
 }
 
-// Problem returns an error about the value at a path of the catalog file, as Cluster.Problem does.
+// Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.
 func (k *Catalog) Problem(path, message string) error { return problemAt(k.src, path, message) }
 
 var minorPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v\d+\.\d+$`) }) //nolint:gochecknoglobals // compiled once
 
-// catalog checks what the types alone do not say.
+// catalog makes checks beyond the types.
 func (c *checker) catalog(k *Catalog) {
 	for _, minor := range sortedKeys(k.Releases) {
 		at := key("releases", minor)
@@ -229,7 +230,7 @@ func (c *checker) entryFile(at string, f *CatalogFile) {
 	}
 }
 
-// fillSample puts values where a template has placeholders of the catalog, so that what comes out can be checked.
+// fillSample replaces the catalog's placeholders in a template by values, so that the result can be checked.
 func fillSample(template string) string {
 	return strings.NewReplacer("{version}", "v1.2.3", "{number}", "1.2.3", "{core}", "1.2.3", "{line}", "v1.2", "{tag}", "v1", "{minor}", "-1.2").Replace(template)
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Cluster says what the cluster shall be. Build reads from it what is needed, precheck what must hold, install what to
-// make. Values that a file does not give are zero until WithDefaults.
+// Cluster describes the wanted cluster. Build reads its needs from it, precheck its requirements, install its
+// configuration. Missing values are zero until WithDefaults.
 type Cluster struct {
 	APIVersion           string        `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind                 string        `yaml:"kind" kk:"required" doc:"Cluster"`
@@ -25,32 +25,32 @@ type Cluster struct {
 	Storage              Storage       `yaml:"storage,omitempty"`
 	DNS                  ClusterDNS    `yaml:"dns,omitempty"`
 	Metrics              bool          `yaml:"metrics,omitempty" doc:"Whether metrics-server is installed."`
-	// OSPackages says where packages of the operating system come from that hosts lack.
+	// OSPackages is the source of operating system packages that hosts lack.
 	OSPackages PackageSource `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Where packages that hosts lack come from: bundle (default), those of their distribution in it; host, the hosts' own sources; none, nothing is installed."`
 	Time       Time          `yaml:"time,omitempty" doc:"Where hosts take the time from; without it their clocks are left as they are."`
-	Precheck   Precheck      `yaml:"precheck,omitempty" doc:"What must hold on every host."`
+	Precheck   Precheck      `yaml:"precheck,omitempty" doc:"Requirements for every host."`
 	Addons     []Addon       `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
 	// Catalog are paths of Catalog files, relative to the cluster file; later ones win.
 	Catalog []string `yaml:"catalog,omitempty" doc:"Catalog files of yours; their entries replace those of kkbundle's catalog, and later ones win."`
 
-	// Catalogs are the parsed files of Catalog, in their order; whoever reads the cluster file reads them. They are not part
-	// of the file.
+	// Catalogs are the parsed files of Catalog, in their order. The reader of the cluster file fills them; they are not
+	// part of the file.
 	Catalogs []*Catalog `yaml:"-"`
 
 	src *source
-	// file is the cluster file alone and sets what was laid over it; src is both.
+	// file is the cluster file alone, and sets the settings over it; src combines both.
 	file *source
 	sets []string
 }
 
-// Kubernetes is the Kubernetes that is installed.
+// Kubernetes is the Kubernetes to install.
 type Kubernetes struct {
 	Distribution Distribution `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"Default kubernetes."`
 	// Version is vMAJOR.MINOR.PATCH.
 	Version string `yaml:"version" kk:"required" doc:"Such as v1.34.3."`
-	// UpgradeFrom is the Kubernetes that hosts run now. Each minor release between it and Version is added to a bundle.
+	// UpgradeFrom is the Kubernetes that hosts run now. A bundle includes each minor release between it and Version.
 	UpgradeFrom string `yaml:"upgradeFrom,omitempty" doc:"The version that the hosts run now: what each minor release on the way to version needs is added to the bundle."`
 	// PodCIDR is 10.233.64.0/18 by default.
 	PodCIDR CIDRs `yaml:"podCIDR,omitempty" doc:"Network of the pods; IPv4,IPv6 for dual stack. Default 10.233.64.0/18."`
@@ -60,11 +60,11 @@ type Kubernetes struct {
 	MaxPods   int       `yaml:"maxPods,omitempty" doc:"Most pods on a node. Default 110."`
 	ProxyMode ProxyMode `yaml:"proxyMode,omitempty" enum:"iptables,nftables,ipvs" doc:"Mode of kube-proxy. Default iptables."`
 	// Kubelet, Kubeadm and KubeProxy are merged into KubeletConfiguration, ClusterConfiguration and
-	// KubeProxyConfiguration and win over what kkbundle writes there.
+	// KubeProxyConfiguration and override kkbundle's values.
 	Kubelet   Config `yaml:"kubelet,omitempty" doc:"Merged into KubeletConfiguration."`
 	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
 	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`
-	// Patches are paths of kubeadm's patch files, relative to the cluster file. Their names say what they are for.
+	// Patches are paths of kubeadm's patch files, relative to the cluster file. Their names determine their targets.
 	Patches  []string      `yaml:"patches,omitempty" doc:"Patch files for kubeadm, named as kubeadm wants, such as kube-apiserver0+merge.yaml."`
 	Security SecurityLevel `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Default baseline."`
 }
@@ -73,21 +73,21 @@ type Kubernetes struct {
 // float64, string, []any and map[string]any.
 type Config map[string]any
 
-// Endpoint is how nodes and clients reach the API server.
+// Endpoint is the address of the API server for nodes and clients.
 type Endpoint struct {
 	Type EndpointType `yaml:"type,omitempty" enum:"local,kube-vip,haproxy,external" doc:"Default local: the first control plane."`
 	// Address is host or host:port; empty is the first control plane's address.
 	Address string `yaml:"address,omitempty" doc:"host or host:port; default the first control plane, port 6443."`
-	// Interface is where kube-vip announces the address; empty is the interface of the node's address.
+	// Interface is the interface on which kube-vip announces the address; empty means that of the node's address.
 	Interface string `yaml:"interface,omitempty" doc:"Interface for kube-vip's address; default that of the node's address."`
 }
 
-// HostPort returns the endpoint as host:port. Where the file names no address it is the given one, that of the first
-// control plane; where it names no port, DefaultPort.
+// HostPort returns the endpoint as host:port. Without an address in the file it uses first, that of the first control
+// plane; without a port, DefaultPort.
 func (e Endpoint) HostPort(first string) string {
 	host, port := first, 0
 	if e.Address != "" {
-		host, port, _ = splitHostPort(e.Address) // ParseCluster has checked it
+		host, port, _ = splitHostPort(e.Address) // checked by ParseCluster
 	}
 	return net.JoinHostPort(host, strconv.Itoa(orDefault(port, DefaultPort)))
 }
@@ -98,7 +98,7 @@ type Etcd struct {
 	Backup *Backup  `yaml:"backup,omitempty"`
 	// DataDir is /var/lib/etcd by default.
 	DataDir string `yaml:"dataDir,omitempty" doc:"Default /var/lib/etcd."`
-	// Endpoints, CA, Cert and Key are those of an etcd of the user's: addresses, and paths of PEM files relative to the
+	// Endpoints, CA, Cert and Key describe the user's own etcd: addresses, and paths of PEM files relative to the
 	// cluster file.
 	Endpoints []string `yaml:"endpoints,omitempty" doc:"Addresses of an etcd of yours, such as https://10.0.0.1:2379."`
 	CA        string   `yaml:"ca,omitempty" doc:"PEM file with the certificate authority of an etcd of yours."`
@@ -106,11 +106,11 @@ type Etcd struct {
 	Key       string   `yaml:"key,omitempty" doc:"PEM file with the client's key. It does not go into a bundle."`
 }
 
-// Certificates says who signs the control plane's certificates, and who renews them.
+// Certificates configure the signing and renewal of the control plane's certificates.
 type Certificates struct {
-	// Renew is auto by default: a timer on every control plane renews what ends within RenewBefore.
+	// Renew is auto by default: a timer on every control plane renews certificates that expire within RenewBefore.
 	Renew Renewal `yaml:"renew,omitempty" enum:"auto,manual" doc:"Default auto: a timer on the control planes renews certificates before they end. manual: kkbundle certs renew does."`
-	// CA, FrontProxyCA and EtcdCA are authorities of the user's; those that are left out are made by kubeadm.
+	// CA, FrontProxyCA and EtcdCA are the user's own authorities; kubeadm creates missing ones.
 	CA           *KeyPair `yaml:"ca,omitempty" doc:"An authority of yours for the cluster."`
 	FrontProxyCA *KeyPair `yaml:"frontProxyCA,omitempty" doc:"An authority of yours for the API server's proxy."`
 	EtcdCA       *KeyPair `yaml:"etcdCA,omitempty" doc:"An authority of yours for etcd of type internal."`
@@ -122,14 +122,14 @@ type KeyPair struct {
 	Key  string `yaml:"key" kk:"required" doc:"PEM file with the key. It does not go into a bundle."`
 }
 
-// Time says where hosts take the time from.
+// Time configures the hosts' time sources.
 type Time struct {
-	// Servers are names or addresses of NTP servers. A host of the inventory, by its name, gives the others the time, from its own
-	// clock where it reaches no other server.
+	// Servers are names or addresses of NTP servers. A host of the inventory, by its name, serves the time to the
+	// others, from its own clock if it reaches no other server.
 	Servers []string `yaml:"servers" kk:"required" doc:"NTP servers. A name of a host of the inventory makes that host a server for the others."`
 }
 
-// Backup is how often etcd is saved and how many copies stay.
+// Backup is the frequency of etcd snapshots and the number of copies kept.
 type Backup struct {
 	Every Duration `yaml:"every" kk:"required" doc:"Such as 30m."`
 	Keep  int      `yaml:"keep" kk:"required" doc:"How many copies stay."`
@@ -140,7 +140,7 @@ type CRI struct {
 	Type RuntimeType `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Default containerd."`
 	// Version is the runtime's; empty is the catalog's default.
 	Version string `yaml:"version,omitempty" doc:"Such as v2.1.9; default the catalog's."`
-	// Tools are programs for operators that nodes get, none by default.
+	// Tools are programs for operators to install on nodes, none by default.
 	Tools []string `yaml:"tools,omitempty" enum:"crictl,nerdctl" doc:"Programs for operators on each node: crictl, nerdctl (for containerd). Default none."`
 }
 
@@ -149,13 +149,13 @@ type CNI struct {
 	Type NetworkType `yaml:"type,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn,multus,none" doc:"Default flannel."`
 	// Version is the network's; empty is the catalog's default.
 	Version string `yaml:"version,omitempty" doc:"Such as v3.31.2; default the catalog's."`
-	// With is the network of the pods' first interface where Type is multus.
+	// With is the network of the pods' first interface if Type is multus.
 	With NetworkType `yaml:"with,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn" doc:"The network that multus adds to."`
-	// IPv4MaskSize and IPv6MaskSize are what each node takes of the pods' networks: 24 and 64 by default.
-	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"What each node takes of the IPv4 pod network. Default 24."`
-	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"What each node takes of the IPv6 pod network. Default 64."`
-	// Values are paths of values files for the network's chart, relative to the cluster file; they win over kkbundle's.
-	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they win over what kkbundle sets, and later ones win."`
+	// IPv4MaskSize and IPv6MaskSize are the sizes of each node's share of the pod networks: 24 and 64 by default.
+	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"Size of each node's share of the IPv4 pod network. Default 24."`
+	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"Size of each node's share of the IPv6 pod network. Default 64."`
+	// Values are paths of values files for the network's chart, relative to the cluster file; they override kkbundle's.
+	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they override kkbundle's, and later ones win."`
 }
 
 // Primary returns the network of the pods' first interface: With for multus, Type otherwise.
@@ -166,32 +166,32 @@ func (n CNI) Primary() NetworkType {
 	return n.Type
 }
 
-// ImageRegistry is where hosts pull from.
+// ImageRegistry is the registry from which hosts pull.
 type ImageRegistry struct {
 	Type RegistryType `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry (default) or harbor: one on the image_registry host; existing: yours."`
-	// Port is where the installed registry listens, 5000 by default.
+	// Port is the port of the installed registry, 5000 by default.
 	Port int `yaml:"port,omitempty" doc:"Port of the registry that is installed. Default 5000."`
 	// Address is the host[:port][/path] of an existing registry.
 	Address string `yaml:"address,omitempty" doc:"host[:port][/path] of an existing registry."`
 	// CA is the path of a PEM file, relative to the cluster file.
 	CA   string        `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of an existing registry."`
 	Auth *RegistryAuth `yaml:"auth,omitempty" doc:"Login at an existing registry."`
-	// VIP is the address that two registry hosts share.
+	// VIP is the shared address of two registry hosts.
 	VIP string `yaml:"vip,omitempty" doc:"Address that two registry hosts share: an unused one of their network."`
 }
 
-// RegistryAuth is a login whose password is somewhere else.
+// RegistryAuth is a login whose password is stored elsewhere.
 type RegistryAuth struct {
 	Username     string `yaml:"username" kk:"required"`
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
-	// Password comes from files of KubeKey, which hold such things.
+	// Password comes from files of KubeKey, which contain passwords.
 	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
 
 func (*RegistryAuth) hint(name string) string { return passwordHint(name) }
 
-// Storage is the storage classes that are installed.
+// Storage lists the storage classes to install.
 type Storage struct {
 	Local bool `yaml:"local,omitempty" doc:"Volumes in directories of the nodes."`
 	NFS   bool `yaml:"nfs,omitempty" doc:"Volumes on an NFS server, the host of the group nfs."`
@@ -199,7 +199,7 @@ type Storage struct {
 	NFSPath string `yaml:"nfsPath,omitempty" doc:"Directory that the NFS server exports. Default /srv/nfs/kubernetes."`
 }
 
-// ClusterDNS is how names are resolved in the cluster.
+// ClusterDNS configures name resolution in the cluster.
 type ClusterDNS struct {
 	NodeLocal bool `yaml:"nodeLocal,omitempty" doc:"A DNS cache on every node."`
 }
@@ -210,13 +210,14 @@ type Precheck struct {
 	// MinKernel is a kernel version, 4.9.17 by default.
 	MinKernel                     string `yaml:"minKernel,omitempty" doc:"Default 4.9.17."`
 	AllowUnsupportedDistributions bool   `yaml:"allowUnsupportedDistributions,omitempty"`
-	// MinFree is what must stay free on each filesystem; 10% of it by default, where the kubelet begins to evict pods.
-	MinFree Quantity `yaml:"minFree,omitempty" doc:"What must stay free on each filesystem. Default 10% of it."`
-	// DiskLatency is how long 99% of small writes to etcd's disk may take, 10ms by default.
+	// MinFree is the space that must stay free on each filesystem; 10% of it by default, the limit at which the kubelet
+	// begins to evict pods.
+	MinFree Quantity `yaml:"minFree,omitempty" doc:"Space that must stay free on each filesystem. Default 10% of it."`
+	// DiskLatency is the limit for 99% of small writes to etcd's disk, 10ms by default.
 	DiskLatency Duration `yaml:"diskLatency,omitempty" doc:"How long 99% of small writes to etcd's disk may take. Default 10ms."`
-	// ClockSkew is how far clocks may be apart, 2s by default.
+	// ClockSkew is the largest allowed difference of clocks, 2s by default.
 	ClockSkew Duration `yaml:"clockSkew,omitempty" doc:"How far the hosts' clocks may be apart. Default 2s."`
-	// Internet says whether hosts may reach the internet, allowed by default.
+	// Internet allows or forbids hosts to reach the internet, allowed by default.
 	Internet InternetPolicy `yaml:"internet,omitempty" enum:"allowed,forbidden" doc:"Whether hosts may reach the internet. Default allowed; forbidden: one that does is refused."`
 }
 
@@ -228,22 +229,22 @@ type MinMemory struct {
 	Worker Quantity `yaml:"worker,omitempty" doc:"Default 1024Mi."`
 }
 
-// Addon is a chart, or YAML, that is installed into the cluster.
+// Addon is a chart, or YAML, to install into the cluster.
 type Addon struct {
 	// Chart is the name of a chart in the bundle.
 	Chart string `yaml:"chart,omitempty" doc:"Name of a chart in the bundle. An addon has a chart or manifests."`
-	// Manifests are paths of files of Kubernetes YAML that are applied instead of a chart.
+	// Manifests are paths of Kubernetes YAML files to apply instead of a chart.
 	Manifests []string `yaml:"manifests,omitempty" doc:"Files of Kubernetes YAML that are applied, instead of a chart."`
 	Namespace string   `yaml:"namespace,omitempty" doc:"Default default; made if it is not there."`
 	// Release is the chart's name by default.
 	Release string `yaml:"release,omitempty" doc:"Default the chart's name. An addon of manifests needs one."`
 	// Values are paths of values files, relative to the cluster file; later ones win.
 	Values []string `yaml:"values,omitempty" doc:"Values files; later ones win."`
-	// Wait says whether the addon's pods must be ready before the next one comes; ready by default.
+	// Wait requires the addon's pods to be ready before the next addon; ready by default.
 	Wait AddonWait `yaml:"wait,omitempty" enum:"ready,none" doc:"ready (default): its pods must be ready before the next addon comes."`
-	// Timeout is how long that may take, 5m by default.
+	// Timeout is the limit for that, 5m by default.
 	Timeout Duration `yaml:"timeout,omitempty" doc:"How long its pods may take to be ready. Default 5m."`
-	// OnFailure says what becomes of a chart that fails; rollback by default.
+	// OnFailure decides about a chart that fails; rollback by default.
 	OnFailure FailurePolicy `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"A chart that fails: rollback (default) to the release before, or keep what there is, to look at it."`
 }
 
@@ -252,9 +253,9 @@ type Component struct {
 	Version string `yaml:"version" kk:"required" doc:"Such as v1.3.6."`
 }
 
-// ParseCluster reads a Cluster. Settings are laid over the file, each written PATH=VALUE with a path as in messages:
-// kubernetes.maxPods=200, addons[0].namespace=web. Their values are YAML and have the types of the schema; an empty one is
-// the default. The error is Problems. Defaults are not filled in; see WithDefaults.
+// ParseCluster reads a Cluster. Settings override the file, each written PATH=VALUE with a path as in messages:
+// kubernetes.maxPods=200, addons[0].namespace=web. Their values are YAML and have the types of the schema; an empty one
+// means the default. The error is Problems. Defaults are not filled in; see WithDefaults.
 func ParseCluster(file string, data []byte, settings ...string) (*Cluster, error) {
 	root, problems := parse(file, data, limitsOf(KindCluster))
 	if problems != nil {
@@ -288,11 +289,11 @@ func clusterOf(src *source) (*Cluster, error) {
 	return k, nil
 }
 
-// Defaults of values that a Cluster leaves out. Versions of components come from the catalog.
+// Defaults of missing values in a Cluster. Versions of components come from the catalog.
 const (
-	// DefaultPort is where the API server listens.
+	// DefaultPort is the API server's port.
 	DefaultPort = 6443
-	// DefaultRegistryPort is where the installed registry listens.
+	// DefaultRegistryPort is the installed registry's port.
 	DefaultRegistryPort = 5000
 
 	defaultPodCIDR            = "10.233.64.0/18"
@@ -305,12 +306,12 @@ const (
 	defaultClockSkew          = Duration(2 * time.Second)
 	defaultEtcdDir            = "/var/lib/etcd"
 	defaultNFSPath            = "/srv/nfs/kubernetes"
-	defaultAddonTimeout       = Duration(5 * time.Minute) // as the helm command
+	defaultAddonTimeout       = Duration(5 * time.Minute) // the helm command's default
 )
 
-// WithDefaults returns a copy in which every value that was left out has its default. Two are left empty because the
-// cluster alone does not decide them: component versions (catalog.Version knows them) and the endpoint's address (the
-// first control plane's).
+// WithDefaults returns a copy in which every missing value has its default. Two values stay empty because the cluster
+// alone does not determine them: component versions (see catalog.Version) and the endpoint's address (the first control
+// plane's).
 func (c *Cluster) WithDefaults() *Cluster {
 	d := *c
 	k := &d.Kubernetes
@@ -377,7 +378,7 @@ func orDefault[T comparable](v, d T) T {
 	return v
 }
 
-// cidrs returns a copy of what was given, or the default.
+// cidrs returns a copy of given, or the default.
 func cidrs(given CIDRs, byDefault string) CIDRs {
 	if len(given) > 0 {
 		return slices.Clone(given)

@@ -8,7 +8,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// cluster checks what the types alone do not say.
+// cluster makes checks beyond the types.
 func (c *checker) cluster(k *Cluster) {
 	c.name(k.Metadata.Name)
 	if k.Metadata.Version != "" {
@@ -33,7 +33,7 @@ func (c *checker) cluster(k *Cluster) {
 	c.components(k)
 }
 
-// release checks a version that is part of download addresses: v and three numbers.
+// release checks a version used in download addresses: v and three numbers.
 func (c *checker) release(path, version string) {
 	if version == "" {
 		return
@@ -55,22 +55,23 @@ func (c *checker) upgrade(k *Kubernetes) {
 	from, err := semver.NewVersion(k.UpgradeFrom)
 	to, bad := semver.NewVersion(k.Version)
 	if k.UpgradeFrom == "" || err != nil || bad != nil {
-		return // said already
+		return // already reported
 	}
 	if from.Major() != to.Major() || !from.LessThan(to) {
 		c.add(at, "%s is not before %s; write the older version that the hosts run now", k.UpgradeFrom, k.Version)
 	}
 }
 
-// The bounds of networks.
+// Bounds of networks.
 const (
-	// nodeBits4 and nodeBits6 are what kube-controller-manager cuts for each node by default.
+	// nodeBits4 and nodeBits6 are kube-controller-manager's default sizes for each node.
 	nodeBits4, nodeBits6 = 24, 64
-	// maxServiceBits is the most host bits of a service network that the API server takes.
+	// maxServiceBits is the most host bits that the API server allows for a service network.
 	maxServiceBits = 20
-	// minServiceBits leaves the ten addresses that kubeadm wants.
+	// minServiceBits leaves the ten addresses that kubeadm requires.
 	minServiceBits = 4
-	// maxNodeBits is how much longer than the pods' network kube-controller-manager lets a node's be.
+	// maxNodeBits is kube-controller-manager's limit on the difference between a node's prefix length and the pod
+	// network's.
 	maxNodeBits = 16
 )
 
@@ -88,7 +89,7 @@ func (c *checker) networks(k *Cluster) {
 				c.add(at, "%s and %s overlap; take a network that the %s do not use", s, p, other)
 			}
 		}
-		// kubeadm.controllerManager can set another size for the nodes.
+		// kubeadm.controllerManager can set another size.
 		if _, own := d.Kubeadm["controllerManager"]; !own && p.Bits() > all.CNI.nodeBits(p) {
 			c.add(pods, "%s is too small: each node takes a /%d of it", p, all.CNI.nodeBits(p))
 		} else if most := p.Bits() + maxNodeBits; !own && all.CNI.nodeBits(p) > most {
@@ -112,9 +113,9 @@ func (c *checker) networks(k *Cluster) {
 	}
 }
 
-// podsPerNode is what a node's network holds without its first and last address.
+// podsPerNode returns the number of addresses in a node's network without the first and the last.
 func (c *Cluster) podsPerNode() int {
-	const most = 1 << 16 // far more than the kubelet manages
+	const most = 1 << 16 // far more than the kubelet supports
 	n := most
 	for _, p := range c.Kubernetes.PodCIDR {
 		if spare := p.Addr().BitLen() - c.CNI.nodeBits(p); spare < 16 {
@@ -124,7 +125,7 @@ func (c *Cluster) podsPerNode() int {
 	return n
 }
 
-// nodeBits is what each node takes of a network of the pods; the defaults are filled in.
+// nodeBits returns the size of each node's share of a pod network; the defaults are filled in.
 func (n CNI) nodeBits(p netip.Prefix) int {
 	if p.Addr().Is4() {
 		return n.IPv4MaskSize
@@ -164,7 +165,7 @@ func (c *checker) dataDir(at, dir string) {
 	}
 }
 
-// timeServers checks what goes into lines of a time service's configuration.
+// timeServers checks values for a time service's configuration.
 func (c *checker) timeServers(servers []string) {
 	for i, s := range servers {
 		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
@@ -173,7 +174,7 @@ func (c *checker) timeServers(servers []string) {
 	}
 }
 
-// etcd checks what belongs to which type.
+// etcd checks that the settings match the type.
 func (c *checker) etcd(e *Etcd) {
 	if b := e.Backup; b != nil && b.Keep < 1 {
 		c.add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
@@ -291,7 +292,7 @@ func (c *checker) addons(list []Addon) {
 	}
 }
 
-// addon checks that an addon is one of both kinds, and has what belongs to it.
+// addon checks that an addon is of exactly one kind, with that kind's settings.
 func (c *checker) addon(path string, a Addon) {
 	switch {
 	case a.Chart == "" && len(a.Manifests) == 0:
@@ -326,7 +327,7 @@ func (c *checker) storage(s *Storage) {
 	case !s.NFS:
 		c.addKey(at, "belongs to nfs: true; leave it out")
 	case path.Clean(s.NFSPath) != s.NFSPath || s.NFSPath == "/" || !only(strings.ToLower(s.NFSPath), "./-_"):
-		// What exports(5) would take for a separator or quote cannot be in a name.
+		// Separators and quotes of exports(5) cannot be in a name.
 		c.add(at, "%q: write a directory below / with letters, digits and . - _ /", shorten(s.NFSPath))
 	}
 }

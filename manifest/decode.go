@@ -11,25 +11,25 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A shorthand can be written as one scalar in place of its mapping.
+// A shorthand can be written as one scalar instead of its mapping.
 type shorthand interface{ setShort(text string) }
 
-// A hinter knows keys that people try and that are refused, and what to write instead.
+// A hinter returns the right setting for refused keys that users often try.
 type hinter interface{ hint(name string) string }
 
-// decoder fills Go values from YAML nodes and gathers every problem on the way. It is ours: each problem
-// has a place and the nearest known name, shorthands are allowed, and aliases are bounded.
+// decoder fills Go values from YAML nodes and collects every problem. It is ours: each problem has a place and the
+// nearest known name, shorthands are allowed, and aliases are bounded.
 type decoder struct {
 	checker
 	limits limits
 	values int
 	depth  int
-	// known keeps the fields of each type: a lock has thousands of the same.
+	// known caches the fields of each type: a lock has thousands of the same type.
 	known map[reflect.Type][]field
 }
 
-// decode reads a file of one kind into out, a pointer to its struct. The checker that it returns holds the problems so
-// far; sound says that the file had the right shape, so that further checks make sense.
+// decode reads a file of one kind into out, a pointer to its struct. The returned checker holds the problems so far;
+// sound reports that the file has the right shape for further checks.
 func decode(file string, data []byte, kind string, out any) (c *checker, sound bool) {
 	root, problems := parse(file, data, limitsOf(kind))
 	if problems != nil {
@@ -38,7 +38,7 @@ func decode(file string, data []byte, kind string, out any) (c *checker, sound b
 	return decodeTree(&source{file: file, root: root}, kind, out)
 }
 
-// decodeTree is decode for what was parsed already.
+// decodeTree is decode for a parsed file.
 func decodeTree(src *source, kind string, out any) (c *checker, sound bool) {
 	d := &decoder{checker: checker{src: src}, limits: limitsOf(kind), known: map[reflect.Type][]field{}}
 	if !d.header(src.root, kind) {
@@ -48,7 +48,7 @@ func decodeTree(src *source, kind string, out any) (c *checker, sound bool) {
 	return &d.checker, true
 }
 
-// header checks apiVersion and kind by themselves: in a file of another kind every further message would mislead.
+// header checks apiVersion and kind first: in a file of another kind every further message would mislead.
 func (d *decoder) header(root *yaml.Node, kind string) bool {
 	if root.Kind != yaml.MappingNode {
 		d.add("", "want a mapping with apiVersion, kind and so on, have %s", describe(root))
@@ -72,7 +72,7 @@ func (d *decoder) header(root *yaml.Node, kind string) bool {
 	return ok
 }
 
-// value decodes one node. It stops at the limits of nesting and of values, whichever way aliases lead.
+// value decodes one node. It enforces the limits of nesting and of values, including repeats through aliases.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, path string, f field) {
 	n = resolved(n)
 	d.values++
@@ -118,11 +118,11 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string, f field) {
 	}
 }
 
-// null treats a key without a value as absent where a list or mapping belongs, because that is what is left when all
-// its entries are commented out, and as a mistake elsewhere.
+// null treats a list or mapping without a value as absent, because commenting out all its entries leaves that.
+// Elsewhere a missing value is a mistake.
 func (d *decoder) null(v reflect.Value, path string, f field) {
 	switch {
-	case v.Kind() == reflect.Interface: // nil is what JSON has for it
+	case v.Kind() == reflect.Interface: // JSON's null is nil
 	case f.required:
 		d.add(path, "is required and has no value")
 	case v.Kind() == reflect.Slice, v.Kind() == reflect.Map, v.Kind() == reflect.Pointer, v.Kind() == reflect.Struct:
@@ -171,7 +171,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// unknown reports a key that a struct does not have, with what was probably meant.
+// unknown reports a key that a struct does not have, with the most similar known key.
 func (d *decoder) unknown(k *yaml.Node, v reflect.Value, path string, known []field) {
 	at := d.src.of(k)
 	if h, ok := v.Addr().Interface().(hinter); ok {
@@ -189,7 +189,7 @@ func (d *decoder) unknown(k *yaml.Node, v reflect.Value, path string, known []fi
 	d.report(at, path, fmt.Sprintf("unknown field %q%s", shorten(k.Value), suggest(k.Value, names)))
 }
 
-// pairs calls each for every key of a mapping and reports keys that are no plain text or that repeat one before.
+// pairs calls each for every key of a mapping and reports keys that are not plain text or are duplicates.
 func (d *decoder) pairs(n *yaml.Node, path string, each func(name string, k, v *yaml.Node)) map[string]position {
 	seen := make(map[string]position, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -210,7 +210,7 @@ func (d *decoder) pairs(n *yaml.Node, path string, each func(name string, k, v *
 	return seen
 }
 
-// list decodes a sequence, or, into a slice of structs with a key field, a mapping in the order of the file.
+// list decodes a sequence or, into a slice of structs with a key field, a mapping in the order of the file.
 func (d *decoder) list(n *yaml.Node, v reflect.Value, path string, f field) {
 	element := v.Type().Elem()
 	if keyIndex, ok := keyField(element); ok {
@@ -284,7 +284,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string, f field) {
 	}
 }
 
-// str takes the text of a scalar as it is written: version 1.10 stays 1.10, and a digest of digits keeps its zeros.
+// str reads the text of a scalar as written: version 1.10 stays 1.10, and a digest of digits keeps its zeros.
 func (d *decoder) str(n *yaml.Node, v reflect.Value, path string, f field) {
 	switch {
 	case n.Tag == "!!bool":
@@ -300,8 +300,7 @@ func (d *decoder) str(n *yaml.Node, v reflect.Value, path string, f field) {
 	}
 }
 
-// free decodes what is handed on as it is, with the types of JSON: nil, bool, int64, float64, string, []any and
-// map[string]any.
+// free decodes free-form content, with the types of JSON: nil, bool, int64, float64, string, []any and map[string]any.
 func (d *decoder) free(n *yaml.Node, path string) any {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -343,7 +342,7 @@ func (d *decoder) freeScalar(n *yaml.Node, path string) any {
 	}
 }
 
-// describe says what a node is, the way a reader of the file sees it.
+// describe names the kind of a node as its author sees it.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

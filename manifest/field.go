@@ -8,13 +8,13 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// field is what the struct tags say about one key of a file. The tags are:
+// field holds the struct tags of one key of a file. The tags are:
 //
 //	yaml:"name"      the key
-//	kk:"required"    the key must be there and not be empty
-//	kk:"foreign"     the key is only read where a file of another program was made into one of ours
+//	kk:"required"    the key must be present and not empty
+//	kk:"foreign"     the key is only read from another program's file, converted into one of ours
 //	kk:"key"         not a key of its own: takes the key of the mapping that the struct is the value of
-//	enum:"a,b"       the only values there are
+//	enum:"a,b"       the only allowed values
 //	doc:"…"          the description in the JSON Schema
 type field struct {
 	name     string
@@ -25,7 +25,7 @@ type field struct {
 	doc      string
 }
 
-// fields lists the keys of a struct type in the order of its declaration.
+// fields lists the keys of a struct type in the order of declaration.
 func fields(t reflect.Type) []field {
 	var list []field
 	for i := range t.NumField() {
@@ -44,7 +44,7 @@ func fields(t reflect.Type) []field {
 	return list
 }
 
-// keyField returns the index of the field of a struct that takes its key in a mapping.
+// keyField returns the index of the struct field that takes its key in a mapping.
 func keyField(t reflect.Type) (int, bool) {
 	if t.Kind() != reflect.Struct {
 		return 0, false
@@ -57,7 +57,7 @@ func keyField(t reflect.Type) (int, bool) {
 	return 0, false
 }
 
-// suggest says which of the known names was probably meant, or lists them all.
+// suggest proposes the most similar of the known names, or lists them all.
 func suggest(name string, known []string) string {
 	if best := plain.Nearest(name, known); best != "" {
 		return "; did you mean " + best + "?"

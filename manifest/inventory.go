@@ -22,18 +22,18 @@ const (
 	RoleCluster Role = "k8s_cluster"
 )
 
-// groupRoles are the groups that a file can have, in the order in which a host's roles are listed.
+// groupRoles returns the possible groups of a file, in the order of a host's roles.
 func groupRoles() []Role {
 	return []Role{RoleControlPlane, RoleWorker, RoleEtcd, RoleRegistry, RoleNFS}
 }
 
-// Inventory says which hosts there are and how they are reached, as it is written; Hosts resolves it.
+// Inventory lists the hosts and their logins, as written; Hosts resolves it.
 type Inventory struct {
 	APIVersion string             `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string             `yaml:"kind" kk:"required" doc:"Inventory"`
 	Metadata   *InventoryMetadata `yaml:"metadata,omitempty"`
-	Vars       Vars               `yaml:"vars,omitempty" doc:"What holds for every host that does not say otherwise."`
-	GroupVars  GroupVars          `yaml:"groupVars,omitempty" doc:"What holds for the hosts of a group that do not say otherwise."`
+	Vars       Vars               `yaml:"vars,omitempty" doc:"Settings of every host without its own."`
+	GroupVars  GroupVars          `yaml:"groupVars,omitempty" doc:"Settings of a group's hosts without their own."`
 	HostSpecs  HostSpecs          `yaml:"hosts" kk:"required" doc:"Hosts by name; node[1:3] stands for node1, node2 and node3."`
 	Groups     Groups             `yaml:"groups" kk:"required" doc:"Which host does what."`
 
@@ -61,7 +61,7 @@ func (*Groups) hint(name string) string {
 	return ""
 }
 
-// of returns the entries of a role as they are written.
+// of returns the entries of a role as written.
 func (g *Groups) of(r Role) []string {
 	switch r {
 	case RoleControlPlane:
@@ -79,17 +79,17 @@ func (g *Groups) of(r Role) []string {
 	}
 }
 
-// Vars holds for hosts that do not say otherwise.
+// Vars apply to hosts without settings of their own.
 type Vars struct {
 	SSH         SSH                   `yaml:"ssh,omitempty" doc:"How hosts are reached."`
 	Sudo        Sudo                  `yaml:"sudo,omitempty" doc:"How a user other than root becomes root."`
 	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the nodes."`
 	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the nodes."`
 	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the nodes, as key=value:Effect; [] for none."`
-	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"What differs from the cluster file on these hosts."`
+	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"Differences from the cluster file on these hosts."`
 }
 
-// GroupVars are the Vars of groups. Where a host is in several, a later group wins over an earlier one.
+// GroupVars are the Vars of groups. For a host in several groups, a later group overrides an earlier one.
 type GroupVars struct {
 	Cluster      Vars `yaml:"k8s_cluster,omitempty" doc:"Hosts of kube_control_plane and kube_worker; other groups win over it."`
 	NFS          Vars `yaml:"nfs,omitempty"`
@@ -105,7 +105,7 @@ type groupVars struct {
 	*Vars
 }
 
-// all lists the groups, the later winning over the earlier.
+// all lists the groups; later ones override earlier ones.
 func (g *GroupVars) all() []groupVars {
 	return []groupVars{
 		{RoleCluster, &g.Cluster},
@@ -117,38 +117,38 @@ func (g *GroupVars) all() []groupVars {
 	}
 }
 
-// SSH says how a host is reached. Without key and password, the agent and the user's own keys are tried.
+// SSH configures access to a host. Without key and password, the agent and the user's own keys are tried.
 type SSH struct {
 	// User is root by default.
 	User string `yaml:"user,omitempty" doc:"Default root."`
-	// Key is the path of a private key, relative to where kkbundle runs; a leading ~/ is the home directory.
+	// Key is the path of a private key, relative to kkbundle's working directory; a leading ~/ is the home directory.
 	Key string `yaml:"key,omitempty" doc:"Private key file."`
 	// Port is 22 by default.
 	Port int `yaml:"port,omitempty" doc:"Default 22."`
-	// PasswordEnv names an environment variable, PasswordFile a file that has the password.
+	// PasswordEnv names an environment variable, PasswordFile a file that contains the password.
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
-	// Bastion is the way to the host as ssh's ProxyJump writes it: hops separated by commas, the first one dialled first.
-	// A hop is a host of the inventory or [user@]host[:port]; none is no hop where vars or a group name some.
+	// Bastion is the path to the host in the syntax of ssh's ProxyJump: hops separated by commas, the first one dialled
+	// first. A hop is a host of the inventory or [user@]host[:port]; none overrides hops in vars or a group.
 	Bastion string `yaml:"bastion,omitempty" doc:"Hops to go through, separated by commas: hosts of the inventory or [user@]host[:port]; none for no hop."`
-	// Password and PrivateKey (a PEM file's content) come from files of KubeKey, which hold such things.
+	// Password and PrivateKey (a PEM file's content) come from files of KubeKey, which contain secrets.
 	Password   Secret `yaml:"password,omitempty" kk:"foreign"`
 	PrivateKey Secret `yaml:"privateKey,omitempty" kk:"foreign"`
 }
 
 func (*SSH) hint(name string) string { return passwordHint(name) }
 
-// Sudo says how a user other than root becomes root. Without a password, sudo must not ask for one.
+// Sudo configures how a user other than root becomes root. Without a password, sudo must not ask for one.
 type Sudo struct {
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
-	// Password comes from files of KubeKey, which hold such things.
+	// Password comes from files of KubeKey, which contain secrets.
 	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
 
 func (*Sudo) hint(name string) string { return passwordHint(name) }
 
-// passwordHint refuses secrets where their place would be.
+// passwordHint refuses secrets and names the right setting.
 func passwordHint(name string) string {
 	switch name {
 	case "password", "pass", "passwd":
@@ -162,23 +162,23 @@ func passwordHint(name string) string {
 // HostSpec is one entry of an inventory's hosts: one host or a range of them.
 type HostSpec struct {
 	Name string `yaml:"-" kk:"key"`
-	// Address is where SSH connects to, by default the host's name. It has as many hosts in its range as Name.
+	// Address is the address for SSH, by default the host's name. Its range has as many hosts as Name's.
 	Address string `yaml:"address,omitempty" doc:"Address for SSH; default the host's name. May have a range, like the name."`
 	// InternalIPv4 and InternalIPv6 are the node's addresses in the cluster, by default Address.
 	InternalIPv4 string `yaml:"internalIPv4,omitempty" doc:"The node's IPv4 address in the cluster; default address. May have a range, like the name."`
 	InternalIPv6 string `yaml:"internalIPv6,omitempty" doc:"The node's IPv6 address in the cluster; default address. May have a range, like the name."`
 	// Local marks the machine that kkbundle runs on.
 	Local bool `yaml:"local,omitempty" doc:"The machine that kkbundle runs on; no SSH."`
-	// The rest is as in Vars.
+	// The other fields are as in Vars.
 	SSH         SSH                   `yaml:"ssh,omitempty"`
 	Sudo        Sudo                  `yaml:"sudo,omitempty"`
 	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the node."`
 	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the node."`
 	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the node, as key=value:Effect; [] for none."`
-	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"What differs from the cluster file on this host."`
+	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"Differences from the cluster file on this host."`
 }
 
-// vars are what the entry says as Vars would.
+// vars returns the entry's settings as Vars.
 func (h *HostSpec) vars() *Vars {
 	return &Vars{h.SSH, h.Sudo, h.Labels, h.Annotations, h.Taints, h.Cluster}
 }
@@ -194,7 +194,7 @@ func (*HostSpec) hint(name string) string {
 // HostSpecs are the entries of an inventory's hosts in the order of the file.
 type HostSpecs []HostSpec
 
-// MarshalYAML writes the entries as the mapping that they were.
+// MarshalYAML writes the entries as the mapping that was read.
 func (h HostSpecs) MarshalYAML() (any, error) {
 	m := &yaml.Node{Kind: yaml.MappingNode}
 	for _, one := range h {
@@ -210,25 +210,24 @@ func (h HostSpecs) MarshalYAML() (any, error) {
 	return m, nil
 }
 
-// Host is one host with everything that holds for it. Precedence: defaults, then vars, then groupVars, then the host's own
-// entry.
+// Host is one host with all its settings. Precedence: defaults, then vars, then groupVars, then the host's own entry.
 type Host struct {
 	Name string
-	// Address is where SSH connects to.
+	// Address is the address for SSH.
 	Address string
-	// InternalIPv4 is the node's address in the cluster. It is invalid if the inventory gives no IPv4 address; the host
-	// has to be asked then.
+	// InternalIPv4 is the node's address in the cluster. It is invalid if the inventory has no IPv4 address; the host
+	// must be asked then.
 	InternalIPv4 netip.Addr
-	// InternalIPv6 is the node's IPv6 address in the cluster; it is invalid as InternalIPv4 is.
+	// InternalIPv6 is the node's IPv6 address in the cluster; it may be invalid like InternalIPv4.
 	InternalIPv6 netip.Addr
 	Local        bool
 	// SSH is without Bastion; see Hops.
 	SSH SSH
-	// Labels, Annotations and Taints are what the node shall have besides those that Kubernetes and kkbundle give it.
+	// Labels, Annotations and Taints are set on the node in addition to those of Kubernetes and kkbundle.
 	Labels      map[string]string
 	Annotations map[string]string
 	Taints      []Taint
-	// Hops are the SSH servers on the way to the host: the first is dialled, each further one and the host are reached
+	// Hops are the SSH servers on the path to the host: the first is dialled directly, each further one and the host
 	// through the one before.
 	Hops []Hop
 	Sudo Sudo
@@ -238,26 +237,26 @@ type Host struct {
 	// entry is the path of its entry.
 	entry    string
 	settings []settingsAt
-	// inherited is how hops are reached that are no hosts of the inventory: vars.
+	// inherited are the settings of hops outside of the inventory: vars.
 	inherited SSH
-	// ownBastion is true where the host's own entry says through which hops it is reached.
+	// ownBastion means the host's own entry sets its hops.
 	ownBastion bool
 }
 
-// settingsAt is a place of an inventory that has HostSettings for a host.
+// settingsAt is a place of an inventory with HostSettings for a host.
 type settingsAt struct{ name, path string }
 
-// Hop is an SSH server on the way to a host, with everything that holds for it. Two hops that are the same server have the
-// same Address, port and user.
+// Hop is an SSH server on the path to a host, with all its settings. Two hops that are the same server have the same
+// Address, port and user.
 type Hop struct {
-	// Name is the hop's name in the inventory, or its address where it is no host of the inventory.
+	// Name is the hop's name in the inventory, or its address if it is not a host of the inventory.
 	Name    string
 	Address string
-	// SSH has user, port and the way to log in; Bastion is empty.
+	// SSH has user, port and credentials; Bastion is empty.
 	SSH SSH
 }
 
-// Is tells whether the host has a role.
+// Is reports whether the host has a role.
 func (h Host) Is(r Role) bool { return slices.Contains(h.Roles, r) }
 
 // ParseInventory reads an Inventory. The error is Problems.
@@ -286,13 +285,13 @@ const (
 	defaultSSHPort = 22
 )
 
-// Hosts returns every host in the order of the file, ranges expanded. Where no etcd group is given, the control plane
-// has RoleEtcd.
+// Hosts returns every host in the order of the file, ranges expanded. Without an etcd group, the control plane has
+// RoleEtcd.
 func (inv *Inventory) Hosts() []Host {
 	list := inv.expand()
 	w := newWays(list)
 	for i := range list {
-		list[i].Hops, _ = w.to(&list[i]) // ParseInventory has refused what leads nowhere
+		list[i].Hops, _ = w.to(&list[i]) // ParseInventory has refused unknown hops
 	}
 	for i := range list {
 		list[i].SSH.Bastion = ""
@@ -308,7 +307,7 @@ func (inv *Inventory) expand() []Host {
 		spec := &inv.HostSpecs[i]
 		many, err := spec.expand()
 		if err != nil || len(list)+len(many) > MaxHosts {
-			continue // ParseInventory has refused it
+			continue // refused by ParseInventory
 		}
 		for _, h := range many {
 			inv.resolve(&h, spec, roles[h.Name])
@@ -318,7 +317,7 @@ func (inv *Inventory) expand() []Host {
 	return list
 }
 
-// resolve adds to an expanded host what holds for it.
+// resolve adds the settings of an expanded host.
 func (inv *Inventory) resolve(h *Host, spec *HostSpec, roles []Role) {
 	h.Roles, h.entry = roles, key("hosts", spec.Name)
 	all := inv.Vars
@@ -343,7 +342,7 @@ func (inv *Inventory) resolve(h *Host, spec *HostSpec, roles []Role) {
 	h.Labels, h.Annotations = asStrings(all.Labels), asStrings(all.Annotations)
 }
 
-// roles returns each host's roles. It stops counting behind MaxHosts in each group.
+// roles returns each host's roles. It counts at most MaxHosts in each group.
 func (inv *Inventory) roles() map[string][]Role {
 	roles := map[string][]Role{}
 	for _, r := range groupRoles() {
@@ -358,7 +357,7 @@ func (inv *Inventory) roles() map[string][]Role {
 				continue
 			}
 			if n += len(names); n > MaxHosts {
-				break // it is refused
+				break // refused elsewhere
 			}
 			for _, name := range names {
 				roles[name] = append(roles[name], r)
@@ -373,7 +372,7 @@ func (inv *Inventory) roles() map[string][]Role {
 	return roles
 }
 
-// with returns v with everything that o says in its place: labels and annotations name by name, taints as a whole.
+// with returns v overridden by o: labels and annotations by name, taints as a whole.
 func (v Vars) with(o *Vars) Vars {
 	v.SSH, v.Sudo = v.SSH.with(o.SSH), v.Sudo.with(o.Sudo)
 	v.Labels, v.Annotations = union(v.Labels, o.Labels), union(v.Annotations, o.Annotations)
@@ -396,8 +395,8 @@ func union[T any](m, o map[string]T) map[string]T {
 	return both
 }
 
-// with returns s with everything that o says in its place. The ways to log in are one choice: a host that names a key
-// or a password does not also get those of vars.
+// with returns s overridden by o. The credentials are one choice: a host with a key or a password does not also get
+// those of vars.
 func (s SSH) with(o SSH) SSH {
 	s.User = orDefault(o.User, s.User)
 	s.Port = orDefault(o.Port, s.Port)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// inventory checks what the types alone do not say.
+// inventory makes checks beyond the types.
 func (c *checker) inventory(inv *Inventory) {
 	if inv.Metadata != nil {
 		c.name(inv.Metadata.Name)
@@ -25,10 +25,11 @@ func (c *checker) inventory(inv *Inventory) {
 	c.ways(inv)
 }
 
-// marks checks that what is for nodes is said of nodes. Hosts without a role are of no cluster yet, and vars are for all hosts.
+// marks checks that settings for nodes are set on nodes. Hosts without a role belong to no cluster yet, and vars are
+// for all hosts.
 func (c *checker) marks(inv *Inventory) {
 	if c.found != nil {
-		return // groups may be wrong, or without bounds
+		return // groups may be wrong, or unbounded
 	}
 	roles := inv.roles()
 	nodes := func(names []string) (roled, some bool) {
@@ -52,7 +53,7 @@ func (c *checker) marks(inv *Inventory) {
 		spec := &inv.HostSpecs[i]
 		names, err := expand(spec.Name)
 		if err != nil {
-			continue // that has been said
+			continue // already reported
 		}
 		if roled, some := nodes(names); roled && !some {
 			report(key("hosts", spec.Name), shorten(spec.Name)+" is in no group of nodes (kube_control_plane, kube_worker)", spec.vars())
@@ -71,7 +72,7 @@ func (c *checker) marks(inv *Inventory) {
 	}
 }
 
-// members counts the hosts of a group, ranges expanded. It stops counting behind MaxHosts.
+// members counts the hosts of a group, ranges expanded, up to MaxHosts.
 func (inv *Inventory) members(r Role) int {
 	n := 0
 	for _, entry := range inv.Groups.of(r) {
@@ -86,7 +87,7 @@ func (inv *Inventory) members(r Role) int {
 	return n
 }
 
-// vars checks what holds for hosts.
+// vars checks settings of hosts.
 func (c *checker) vars(path string, v *Vars) {
 	c.login(path, &v.SSH, &v.Sudo)
 	for _, name := range sortedKeys(v.Labels) {
@@ -104,7 +105,7 @@ func (c *checker) vars(path string, v *Vars) {
 	for i, t := range v.Taints {
 		id := [2]string{t.Key, t.Effect}
 		if t == (Taint{}) {
-			continue // it could not be read
+			continue // unreadable
 		}
 		if at, twice := first[id]; twice {
 			c.add(index(join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key, t.Effect, c.line(index(join(path, "taints"), at)))
@@ -126,7 +127,7 @@ func (c *checker) qualified(path, name string) {
 	}
 }
 
-// ownedByKubelet tells names that the kubelet, kubeadm or kkbundle keep for themselves.
+// ownedByKubelet reports whether a name is reserved for the kubelet, kubeadm or kkbundle.
 // https://kubernetes.io/docs/reference/labels-annotations-taints/
 func ownedByKubelet(name string) bool {
 	switch prefix, base, _ := strings.Cut(name, "/"); prefix {
@@ -138,7 +139,7 @@ func ownedByKubelet(name string) bool {
 	return name == "node-role.kubernetes.io/control-plane"
 }
 
-// settings checks what differs from the cluster file, as far as that is not needed for it.
+// settings checks the differences from the cluster file, as far as possible without it.
 func (c *checker) settings(path string, s *HostSettings) {
 	if s.Kubernetes.MaxPods < 0 {
 		c.add(join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
@@ -147,7 +148,7 @@ func (c *checker) settings(path string, s *HostSettings) {
 	c.kernel(join(path, "precheck.minKernel"), s.Precheck.MinKernel)
 }
 
-// login checks how a host is reached; both ways to give a password are one too many.
+// login checks a host's access settings; only one way to give a password is allowed.
 func (c *checker) login(path string, s *SSH, sudo *Sudo) {
 	if s.Port != 0 && !isPort(s.Port) {
 		c.add(join(path, "ssh.port"), "%d is not between 1 and 65535", s.Port)
@@ -188,7 +189,7 @@ func (c *checker) hosts(inv *Inventory) map[string]bool {
 		list, err := spec.expand()
 		if err != nil {
 			c.entry(path, err)
-			if names, err := expand(spec.Name); err == nil { // groups may name it all the same
+			if names, err := expand(spec.Name); err == nil { // groups may still name it
 				for _, name := range names {
 					known[name] = true
 				}
@@ -203,7 +204,7 @@ func (c *checker) hosts(inv *Inventory) map[string]bool {
 			known[h.Name] = true
 			inv.resolve(&h, spec, roles[h.Name])
 			if !c.host(path, h, &seen) {
-				break // one problem an entry is enough: the others are the same
+				break // one problem per entry is enough: the others are the same
 			}
 		}
 		if spec.Local {
@@ -216,7 +217,7 @@ func (c *checker) hosts(inv *Inventory) map[string]bool {
 	return known
 }
 
-// entry reports an entry that does not expand, at the field that is wrong.
+// entry reports an entry that does not expand, at the wrong field.
 func (c *checker) entry(path string, err error) {
 	var wrong *rangeError
 	if errors.As(err, &wrong) && wrong.field != "" {
@@ -226,7 +227,7 @@ func (c *checker) entry(path string, err error) {
 	c.addKey(path, "%v", err)
 }
 
-// hostsSeen are the names and addresses of the hosts so far, with the path of their entry.
+// hostsSeen holds the names and addresses of the hosts so far, with the path of their entry.
 type hostsSeen struct {
 	names     map[string]string
 	addresses map[string]string
@@ -234,9 +235,9 @@ type hostsSeen struct {
 	locals    int
 }
 
-// host checks one host and tells whether it is sound.
+// host checks one host and reports whether it is sound.
 func (c *checker) host(path string, h Host, seen *hostsSeen) bool {
-	// Two ports of one address are two hosts behind one address translation.
+	// Two ports of one address may be two hosts behind NAT.
 	address := sameAddress(h.Address) + " " + strconv.Itoa(h.SSH.Port)
 	at := join(path, "address")
 	switch {
@@ -259,7 +260,7 @@ func (c *checker) host(path string, h Host, seen *hostsSeen) bool {
 	return false
 }
 
-// internal checks a node's address in the cluster and tells whether it is sound.
+// internal checks a node's address in the cluster and reports whether it is sound.
 func (c *checker) internal(path, field string, a netip.Addr, seen *hostsSeen) bool {
 	at := join(path, field)
 	switch {
@@ -276,7 +277,7 @@ func (c *checker) internal(path, field string, a netip.Addr, seen *hostsSeen) bo
 	return false
 }
 
-// sameAddress is an address or host name as it compares.
+// sameAddress returns an address or host name in a comparable form.
 func sameAddress(address string) string {
 	if a, err := netip.ParseAddr(address); err == nil {
 		return a.Unmap().String()
@@ -284,10 +285,10 @@ func sameAddress(address string) string {
 	return strings.TrimSuffix(strings.ToLower(address), ".")
 }
 
-// ways checks that there is a way to every host; one problem an entry is enough.
+// ways checks the hops of every host; one problem per entry is enough.
 func (c *checker) ways(inv *Inventory) {
 	if c.found != nil {
-		return // a bastion that is wrong, or a host that is not there, has been said
+		return // a wrong bastion, or an unknown host, is already reported
 	}
 	list := inv.expand()
 	w := newWays(list)
@@ -301,7 +302,7 @@ func (c *checker) ways(inv *Inventory) {
 	}
 }
 
-// bastionOf is the place that says which way leads to a host.
+// bastionOf returns the place that sets a host's hops.
 func (c *checker) bastionOf(path string, h *Host) string {
 	places := []string{path}
 	for _, g := range (&GroupVars{}).all() {
@@ -318,7 +319,7 @@ func (c *checker) bastionOf(path string, h *Host) string {
 	return path
 }
 
-// group checks that a group's members are hosts, each once.
+// group checks that a group's members are hosts, without duplicates.
 func (c *checker) group(r Role, entries []string, known map[string]bool) {
 	first := map[string]int{}
 	for i, entry := range entries {
@@ -346,7 +347,7 @@ func (c *checker) group(r Role, entries []string, known map[string]bool) {
 	}
 }
 
-// Check tells whether the hosts fit a cluster. The error is Problems, at their places in the inventory.
+// Check reports whether the hosts match a cluster. The error is Problems, at their places in the inventory.
 func (inv *Inventory) Check(k *Cluster) error {
 	c := &checker{src: inv.src}
 	d := k.WithDefaults()
@@ -357,7 +358,7 @@ func (inv *Inventory) Check(k *Cluster) error {
 	return c.found.Err()
 }
 
-// registryHosts checks that there are as many as the cluster file wants.
+// registryHosts checks the number of registry hosts required by the cluster file.
 func (c *checker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	const pair = 2
 	n := inv.members(RoleRegistry)
@@ -395,7 +396,8 @@ func (c *checker) etcdHosts(inv *Inventory, d *Cluster) {
 	}
 }
 
-// hostNetworks checks that the nodes' addresses lie outside the cluster's networks and that these hold the nodes.
+// hostNetworks checks that the nodes' addresses lie outside the cluster's networks, and that these are large enough for
+// the nodes.
 func (c *checker) hostNetworks(hosts []Host, d *Cluster) {
 	nodes := 0
 	for _, h := range hosts {

@@ -8,14 +8,14 @@ import (
 	"github.com/distribution/reference"
 )
 
-// localPrefix begins the references of files and charts that come from beside the manifest.
+// localPrefix begins the references of local files and charts.
 const localPrefix = "local/"
 
-// IsLocal tells whether a reference is of a file or chart that came from beside the manifest.
+// IsLocal reports whether a reference is that of a local file or chart.
 func IsLocal(ref string) bool { return strings.HasPrefix(ref, localPrefix) }
 
-// ImageName makes an image reference fully qualified: nginx is docker.io/library/nginx:latest. A reference with a
-// digest and no tag gets none.
+// ImageName makes an image reference fully qualified: nginx becomes docker.io/library/nginx:latest. A reference with a
+// digest and no tag gets no tag.
 func ImageName(ref string) (string, error) {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
@@ -24,7 +24,7 @@ func ImageName(ref string) (string, error) {
 	return reference.TagNameOnly(named).String(), nil
 }
 
-// Ref returns the image's io.kkbundle.ref: fully qualified, with the digest where the manifest pins one.
+// Ref returns the image's io.kkbundle.ref: fully qualified, with the digest if the manifest pins one.
 func (i Image) Ref() (string, error) {
 	ref, err := ImageName(i.Name)
 	if err != nil || i.Digest == "" || strings.Contains(ref, "@") {
@@ -58,7 +58,7 @@ func (f File) LocalPath(platform Platform) (path string, local bool) {
 	return "", false
 }
 
-// PerPlatform tells whether the file is another one for each platform, or is for some platforms only.
+// PerPlatform reports whether the file differs by platform, or is for some platforms only.
 func (f File) PerPlatform() bool { return len(f.Platforms) > 0 || f.hasPlaceholders() }
 
 func (f File) hasPlaceholders() bool {
@@ -91,8 +91,8 @@ func (f File) Sum(platform Platform) string {
 	return f.SHA256[AllPlatforms]
 }
 
-// ChartRef returns a chart's io.kkbundle.ref. Name and version are those in the chart itself; they are not looked at for
-// a chart that is named by the URL of its archive, whose reference is that URL.
+// ChartRef returns a chart's io.kkbundle.ref. Name and version are those in the chart itself; they are ignored for a
+// chart named by the URL of its archive, whose reference is that URL.
 func ChartRef(c Chart, name, version string) string {
 	switch {
 	case c.URL != "":

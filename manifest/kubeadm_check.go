@@ -10,10 +10,10 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// shape says which keys a mapping of ClusterConfiguration has, and what is below them; nil for what is not looked into.
+// shape lists the keys of a mapping in ClusterConfiguration with their own shapes; nil for unchecked content.
 type shape map[string]shape
 
-// clusterConfiguration is the shape of kubeadm's ClusterConfiguration in v1beta3 and v1beta4, as far as either has it.
+// clusterConfiguration returns the shape of kubeadm's ClusterConfiguration in v1beta3 or v1beta4.
 // https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/#kubeadm-k8s-io-v1beta4-ClusterConfiguration
 func clusterConfiguration(beta4 bool) shape {
 	component := func(more ...string) shape {
@@ -52,8 +52,8 @@ func clusterConfiguration(beta4 bool) shape {
 	return root
 }
 
-// belongings are keys of ClusterConfiguration that the cluster file has places of its own for: with another value, what
-// else depends on them would be something else.
+// belongings maps keys of ClusterConfiguration to the cluster file's own settings for them: setting the key directly
+// would contradict other settings that depend on it.
 func belongings() map[string]string {
 	return map[string]string{
 		"apiVersion": "leave it out: it follows from kubernetes.version", "kind": "leave it out",
@@ -65,11 +65,11 @@ func belongings() map[string]string {
 	}
 }
 
-// kubeadm checks what kubeadm would refuse or pass over when the cluster is half made.
+// kubeadm finds settings that kubeadm would refuse or ignore only after the cluster is half installed.
 func (c *checker) kubeadm(k *Kubernetes) {
 	v, err := semver.NewVersion(k.Version)
 	if err != nil {
-		return // it is said
+		return // already reported
 	}
 	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
 	at := "kubernetes.kubeadm"
@@ -102,7 +102,7 @@ func hasKey(m map[string]any, first, below string, deep bool) bool {
 	return ok
 }
 
-// shaped checks the keys of a mapping, and the lists that are merged by name.
+// shaped checks the keys of a mapping, and lists merged by name.
 func (c *checker) shaped(at string, m map[string]any, s shape, beta4 bool) {
 	for _, name := range sortedKeys(m) {
 		below, known := s[name]
@@ -125,7 +125,7 @@ func (c *checker) shaped(at string, m map[string]any, s shape, beta4 bool) {
 	}
 }
 
-// extraArgs checks arguments, which may be written in either API version's form.
+// extraArgs checks arguments, in either API version's form.
 func (c *checker) extraArgs(at string, v any, beta4 bool) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -163,7 +163,7 @@ func (c *checker) argument(at, name string, value any) {
 	}
 }
 
-// named checks that a list's entries have names, each once.
+// named checks that a list's entries have unique names.
 func (c *checker) named(at string, v any) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
@@ -195,11 +195,11 @@ func (c *checker) texts(at string, v any) {
 	}
 }
 
-// patchName is how kubeadm wants patch files to be named: target, anything, and the kind of patch.
+// patchName is kubeadm's pattern for names of patch files: target, anything, and the kind of patch.
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/control-plane-flags/#patches
 const patchName = `^(etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubeletconfiguration|corednsdeployment)[^.+\n]*(\+(strategic|merge|json))?\.(json|yaml)$`
 
-// patches checks the names of patch files, which say what they are for: kubeadm passes over those that it cannot read.
+// patches checks the names of patch files: kubeadm ignores files whose names it does not understand.
 func (c *checker) patches(list []string, v *semver.Version) {
 	named := regexp.MustCompile(patchName)
 	first := map[string]int{}

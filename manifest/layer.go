@@ -9,9 +9,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// layer is what a value was written in when it was not the cluster file itself.
+// layer is the origin of a value outside of the cluster file.
 type layer struct {
-	// name is what people call it: group kube_worker, host node1, --set.
+	// name is the origin's display name: group kube_worker, host node1, --set.
 	name string
 	// file is as in Problem.
 	file string
@@ -19,14 +19,14 @@ type layer struct {
 
 const setLayer = "--set"
 
-// stack lays trees over each other without changing any of them.
+// stack merges trees without changing any of them.
 type stack struct {
 	src *source
-	// budget bounds the nodes that are looked at: aliases can repeat them.
+	// budget bounds the visited nodes: aliases can repeat them.
 	budget int
 }
 
-// over returns src with more nodes laid over its own: mappings key by key, everything else whole.
+// over returns src overridden by more nodes: mappings key by key, everything else as a whole.
 func (s *source) over(more *yaml.Node, from layer) (*source, error) {
 	merged := &source{file: s.file, foreign: s.foreign, layers: maps.Clone(s.layers)}
 	if merged.layers == nil {
@@ -41,7 +41,8 @@ func (s *source) over(more *yaml.Node, from layer) (*source, error) {
 	return merged, nil
 }
 
-// mark notes where the nodes of a tree are from. What a setting keeps of a list has its line in the file.
+// mark records the origin of a tree's nodes. Entries of a list that a setting leaves unchanged keep their line in the
+// file.
 func (st *stack) mark(n *yaml.Node, from layer) {
 	if st.budget--; st.budget <= 0 {
 		return
@@ -82,7 +83,7 @@ func (st *stack) merge(under, over *yaml.Node) *yaml.Node {
 	return &n
 }
 
-// keyIndex is where the key is in a mapping's Content, -1 if it is not there.
+// keyIndex returns the index of the key in a mapping's Content, -1 if it is missing.
 func keyIndex(n *yaml.Node, name string) int {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == name {
@@ -95,7 +96,7 @@ func keyIndex(n *yaml.Node, name string) int {
 // maxSettings bounds --set: a command line has no more.
 const maxSettings = 1000
 
-// with lays each setting over the file.
+// with applies each setting over the file.
 func (s *source) with(settings []string) (*source, error) {
 	if len(settings) > maxSettings {
 		return nil, Problems{{Message: fmt.Sprintf("more than %d settings; write a cluster file", maxSettings)}}
@@ -117,13 +118,13 @@ func (s *source) with(settings []string) (*source, error) {
 	return s, nil
 }
 
-// setName is what a setting is called in messages; its value may be a secret.
+// setName returns a setting's name for messages; its value may be a secret.
 func setName(setting string) string {
 	path, _, _ := strings.Cut(setting, "=")
 	return setLayer + " " + shorten(path)
 }
 
-// setting makes the tree of one setting: mappings from the top of the file down to the value.
+// setting builds the tree of one setting: mappings from the top of the file down to the value.
 func (s *source) setting(path, text string) (*yaml.Node, error) {
 	steps, err := pathSteps(path)
 	if err != nil {
@@ -149,7 +150,7 @@ func (s *source) setting(path, text string) (*yaml.Node, error) {
 	return value, nil
 }
 
-// replaced returns a list with another entry at one place.
+// replaced returns a list with one entry replaced.
 func replaced(list *yaml.Node, step string, value *yaml.Node) (*yaml.Node, error) {
 	for i, entry := range list.Content {
 		if step != index("", i) {
@@ -164,7 +165,7 @@ func replaced(list *yaml.Node, step string, value *yaml.Node) (*yaml.Node, error
 	return nil, fmt.Errorf("the list has %d entries, from [0] on, and none is %s", len(list.Content), shorten(step))
 }
 
-// pathSteps takes a path apart: .kubernetes .maxPods, .components [odd.name] .version.
+// pathSteps splits a path: .kubernetes .maxPods, .components [odd.name] .version.
 func pathSteps(path string) ([]string, error) {
 	given := path
 	if path[0] != '[' {
@@ -191,7 +192,7 @@ func pathSteps(path string) ([]string, error) {
 	return steps, nil
 }
 
-// settingValue reads a value: YAML where it is a list or a mapping in brackets or a plain scalar, text otherwise.
+// settingValue reads a value: YAML if it is a list or mapping in brackets or a plain scalar, else text.
 func settingValue(text string) (*yaml.Node, error) {
 	plain := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 	if text == "" {
@@ -207,7 +208,8 @@ func settingValue(text string) (*yaml.Node, error) {
 	return n, unplaced(n, 0)
 }
 
-// unplaced forgets the lines of a value that is in no file, and refuses what a line of a command has no use for.
+// unplaced removes the lines of a value that is in no file, and refuses features of YAML that are useless on a command
+// line.
 func unplaced(n *yaml.Node, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("the value is nested more than %d levels deep", maxDepth)
@@ -224,9 +226,9 @@ func unplaced(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// ForHost returns the cluster as it is on one host of an inventory: what the inventory's vars, groupVars and the host's own
-// entry say under cluster is laid over the cluster file, and the settings over both. It is c itself for a host that says nothing
-// of its own. The error is Problems.
+// ForHost returns the cluster as configured on one host of an inventory: the cluster settings in the inventory's vars,
+// groupVars and the host's own entry override the cluster file, and the command line's settings override both. It
+// returns c itself for a host without settings. The error is Problems.
 func (c *Cluster) ForHost(inv *Inventory, h Host) (*Cluster, error) {
 	if len(h.settings) == 0 || c.file == nil {
 		return c, nil
@@ -247,13 +249,13 @@ func (c *Cluster) ForHost(inv *Inventory, h Host) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	own.Catalogs = c.Catalogs // they are read from files of their own
+	own.Catalogs = c.Catalogs // read from separate files
 	return own, nil
 }
 
-// ForHosts returns ForHost for many hosts of one inventory, with defaults filled in: what is the same for several of them
-// is worked out once. Hosts without settings of their own all get the same cluster. Without an inventory no host has any. The
-// function may be called concurrently.
+// ForHosts returns ForHost for many hosts of one inventory, with defaults filled in; equal results are computed once.
+// Hosts without settings of their own share one cluster, as do all hosts without an inventory. The function is safe for
+// concurrent use.
 func (c *Cluster) ForHosts(inv *Inventory) func(Host) (*Cluster, error) {
 	type answer struct {
 		cluster *Cluster

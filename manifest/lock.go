@@ -9,11 +9,11 @@ const (
 	ItemImage = "image"
 	ItemChart = "chart"
 	ItemFile  = "file"
-	// ItemReferrer is what is attached to an image: a signature, an attestation, an SBOM.
+	// ItemReferrer is an artifact attached to an image: a signature, an attestation, an SBOM.
 	ItemReferrer = "referrer"
 )
 
-// A Need is something that an install task cannot do without.
+// A Need is an item that an install task requires.
 type Need struct {
 	// Kind is ItemFile, ItemImage or ItemChart.
 	Kind string
@@ -21,26 +21,26 @@ type Need struct {
 	Name string
 }
 
-// A Demand is a need and who has it.
+// A Demand is a need with its users.
 type Demand struct {
 	Need
-	// Tasks are the names of the tasks that need it, in the order in which they run.
+	// Tasks are the names of the tasks that need it, in execution order.
 	Tasks []string
-	// Roles are those of the hosts that these tasks run on, sorted; none for what this machine alone uses.
+	// Roles are those of these tasks' hosts, sorted; none if only this machine uses it.
 	Roles []Role
 }
 
-// Who vouches for a Pin's digest.
+// Sources of a Pin's digest.
 const (
-	// VerifiedManifest: the manifest itself names the digest.
+	// VerifiedManifest means the manifest itself contains the digest.
 	VerifiedManifest = "manifest"
-	// VerifiedUpstream: upstream published it beside the item.
+	// VerifiedUpstream means upstream published the digest beside the item.
 	VerifiedUpstream = "upstream"
-	// VerifiedFirstUse: nobody; it is what came when the lock was written.
+	// VerifiedFirstUse means no published digest: it is that of the first download.
 	VerifiedFirstUse = "first use"
 )
 
-// Lock is what a Bundle resolved to: every item with its digest.
+// Lock is the result of resolving a Bundle: every item with its digest.
 type Lock struct {
 	APIVersion string   `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string   `yaml:"kind" kk:"required" doc:"Lock"`
@@ -48,17 +48,17 @@ type Lock struct {
 	// Manifest is the Bundle's Fingerprint.
 	Manifest string `yaml:"manifest" kk:"required" doc:"Fingerprint of the manifest's items."`
 	Items    []Pin  `yaml:"items,omitempty"`
-	// Inputs are the files in which, or with which, images were found: YAML, values and local charts.
+	// Inputs are the files that were searched for images, or used in the search: YAML, values and local charts.
 	Inputs []Input `yaml:"inputs,omitempty" doc:"Files in which or with which images were found."`
 	// Undecided are texts in them that may be images, each with its place.
-	Undecided []string `yaml:"undecided,omitempty" doc:"What may be an image and is none of the items, with its place."`
+	Undecided []string `yaml:"undecided,omitempty" doc:"Texts that may be images and match no item, with their places."`
 }
 
-// Input is a file beside the manifest that decides which images are found.
+// Input is a file beside the manifest that affects the images found.
 type Input struct {
 	// Path is relative to the manifest, unless it begins with a slash.
 	Path string `yaml:"path" kk:"required"`
-	// Digest is that of the file, or of a chart directory's archive.
+	// Digest is the digest of the file, or of a chart directory's archive.
 	Digest digest.Digest `yaml:"digest" kk:"required"`
 }
 
@@ -73,42 +73,42 @@ type Pin struct {
 	Version string `yaml:"version,omitempty"`
 	// Platform is set for a file that differs by platform.
 	Platform string `yaml:"platform,omitempty"`
-	// URL is where the bytes are, where Ref does not say it. For a package in an image of a disk it is PackageInImage.
+	// URL is the address of the bytes, if Ref is not. For a package in a disk image it is PackageInImage.
 	URL string `yaml:"url,omitempty"`
-	// From is where an override had the bytes fetched from instead.
+	// From is the address of an override from which the bytes were fetched.
 	From string `yaml:"from,omitempty" doc:"Address that an override had the bytes fetched from."`
 	// Digest and Size are of the image's manifest or index, of the chart archive or of the file.
 	Digest digest.Digest `yaml:"digest" kk:"required"`
 	Size   int64         `yaml:"size"`
 	// Provenance is the digest of the signed file (.prov) beside a chart archive, "" if there was none.
 	Provenance digest.Digest `yaml:"provenance,omitempty"`
-	// MediaType is that of an image's manifest or index, or of a referrer's.
+	// MediaType is the type of an image's manifest or index, or of a referrer's.
 	MediaType string `yaml:"mediaType,omitempty"`
-	// ArtifactType says what a referrer is.
+	// ArtifactType is the type of a referrer.
 	ArtifactType string `yaml:"artifactType,omitempty"`
-	// Subject is what a referrer is attached to: an image's manifest or index, or another referrer.
+	// Subject is the digest that a referrer is attached to: an image's manifest or index, or another referrer.
 	Subject digest.Digest `yaml:"subject,omitempty"`
-	// Platforms are those that were chosen of an image with several.
+	// Platforms are the selected platforms of an image with several.
 	Platforms []string `yaml:"platforms,omitempty"`
-	// Lacks are the platforms that an image was wanted for and that upstream does not have (PolicyWarn).
+	// Lacks are the requested platforms that upstream does not have (PolicyWarn).
 	Lacks []string `yaml:"lacks,omitempty"`
-	// Referrers is ReferrersUnknown where upstream could not say all that is attached to an image.
+	// Referrers is ReferrersUnknown if upstream could not list all attached artifacts of an image.
 	Referrers string `yaml:"referrers,omitempty" enum:"unknown"`
 	// Key is the path of the key that signed an image, relative to the manifest; KeyDigest the key's fingerprint: the sha256
 	// of its DER form.
 	Key       string        `yaml:"key,omitempty"`
 	KeyDigest digest.Digest `yaml:"keyDigest,omitempty"`
 	Mode      FileMode      `yaml:"mode,omitempty"`
-	// Package is the name of an operating system's package; Provides are those names of install that it answers to besides.
+	// Package is the name of an operating system package; Provides are the other names under install that it provides.
 	Package  string   `yaml:"package,omitempty" doc:"Name of an operating system package."`
 	Provides []string `yaml:"provides,omitempty" doc:"Names under install that the package answers to besides its own."`
-	// Verified says who vouches for the digest.
+	// Verified is the source of the digest.
 	Verified string `yaml:"verified" kk:"required" enum:"manifest,upstream,first use"`
-	// WantedBy are the first places where an image was found that the manifest does not list, and neither does the catalog.
+	// WantedBy are the first places where an image was found that neither the manifest nor the catalog lists.
 	WantedBy []string `yaml:"wantedBy,omitempty" doc:"Where the image was found; not set if it is listed."`
 }
 
-// ReferrersUnknown in a Pin says that what is attached to the image could not be found out when the lock was written.
+// ReferrersUnknown in a Pin means that the image's referrers could not be looked up when the lock was written.
 const ReferrersUnknown = "unknown"
 
 // ParseLock reads a Lock. The error is Problems.

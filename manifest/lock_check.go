@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// lock checks what the types alone do not say.
+// lock makes checks beyond the types.
 func (c *checker) lock(l *Lock) {
 	c.name(l.Metadata.Name)
 	c.version("metadata.version", l.Metadata.Version)
@@ -52,7 +52,7 @@ func (c *checker) lock(l *Lock) {
 	}
 }
 
-// pinnedReferrer checks what only images and their referrers have.
+// pinnedReferrer checks the fields that only images and their referrers have.
 func (c *checker) pinnedReferrer(path string, p *Pin) {
 	c.pinnedDigest(join(path, "subject"), p.Subject.String())
 	c.pinnedDigest(join(path, "keyDigest"), p.KeyDigest.String())
@@ -64,7 +64,7 @@ func (c *checker) pinnedReferrer(path string, p *Pin) {
 	}
 }
 
-// pinnedPackage wants names without commas, which separate them in a bundle's index.
+// pinnedPackage requires names without commas, which separate them in a bundle's index.
 func (c *checker) pinnedPackage(path string, p *Pin) {
 	names := p.Provides
 	if p.Package != "" || len(names) > 0 {
@@ -86,7 +86,7 @@ func (c *checker) pinnedDigest(path, s string) {
 	}
 }
 
-// pinnedPlatform wants the one spelling: a lock is not written by hand.
+// pinnedPlatform requires the normalized spelling: a lock is not written by hand.
 func (c *checker) pinnedPlatform(path, s string) {
 	if p, err := PlatformString(s); err != nil {
 		c.add(path, "%v", err)
@@ -99,7 +99,7 @@ const lockHeader = `# Written by kkbundle lock: what the manifest resolved to. K
 # build --locked puts exactly this into a bundle. Write it anew with kkbundle lock after changing the manifest.
 `
 
-// Marshal returns the lock as YAML, the items sorted: the same pins give the same bytes in whatever order they came.
+// Marshal returns the lock as YAML, the items sorted: the same pins give the same bytes in any order.
 func (l *Lock) Marshal() ([]byte, error) {
 	out := *l
 	out.APIVersion, out.Kind = APIVersion, KindLock
@@ -120,10 +120,10 @@ func comparePins(a, b Pin) int {
 	return 0
 }
 
-// Fingerprint is the digest of everything in the manifest that decides what its items are: platforms, policies, images,
-// charts, files and packages (with the catalog's additions, if they have been merged), whatever their order, and how images are
-// found; images that are found are not part of it. The bundle's name and version are not part of it, nor are sources
-// and addresses of overrides, which say where bytes come from and not which.
+// Fingerprint returns the digest of everything in the manifest that determines its items: platforms, policies, images,
+// charts, files and packages (with the catalog's additions, if merged), in any order, and the settings for finding
+// images. Found images are excluded. So are the bundle's name and version, and sources and addresses of overrides,
+// which affect where bytes come from and not which.
 func (b *Bundle) Fingerprint() (digest.Digest, error) {
 	items := struct {
 		Platforms []string
@@ -174,23 +174,23 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:])), nil
 }
 
-// canonical is YAML: keys in the order of the type, map keys sorted, what is not set left out. So a field that a later
-// version adds does not change the fingerprints of manifests without it.
+// canonical returns YAML with keys in the order of the type, map keys sorted, and unset fields left out. So a field
+// added by a later version does not change the fingerprints of manifests without it.
 func canonical(v any) string {
 	text, err := yaml.Marshal(v)
 	if err != nil {
-		return err.Error() // plain structs, maps and strings only: it does not happen
+		return err.Error() // never happens for plain structs, maps and strings
 	}
 	return string(text)
 }
 
-// A StaleError says in what a lock and its manifest differ.
+// A StaleError lists the differences between a lock and its manifest.
 type StaleError struct {
 	// Missing are the items of the manifest that the lock has no pin for.
 	Missing []string
 	// Stale are the lock's items that the manifest no longer has, or has with another digest.
 	Stale []string
-	// Changed are the files in which or with which images were found, and that are not as they were.
+	// Changed are the changed files among those used to find images.
 	Changed []string
 }
 
@@ -211,7 +211,7 @@ func (e *StaleError) Error() string {
 	return text
 }
 
-// Hint says what to do.
+// Hint returns the remedy.
 func (*StaleError) Hint() string { return "run kkbundle lock" }
 
 func few(items []string) string {
@@ -222,7 +222,7 @@ func few(items []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(items[:most], ", "), len(items)-most)
 }
 
-// Covers tells whether the lock was written for this manifest, the catalog's additions merged. The error is a
+// Covers returns nil if the lock was written for this manifest, with the catalog's additions merged. The error is a
 // *StaleError.
 func (l *Lock) Covers(b *Bundle) error {
 	fingerprint, err := b.Fingerprint()
@@ -239,15 +239,14 @@ func (l *Lock) Covers(b *Bundle) error {
 	}
 	m.bundle(b)
 	for i, p := range l.Items {
-		if !m.used[i] && p.Kind != ItemReferrer && len(p.WantedBy) == 0 { // they come and go with images, or what wants them
+		if !m.used[i] && p.Kind != ItemReferrer && len(p.WantedBy) == 0 { // these come and go with images, or with the places that need them
 			m.stale.Stale = append(m.stale.Stale, p.Kind+" "+p.Ref)
 		}
 	}
 	return &m.stale
 }
 
-// signed wants the key that the manifest names for an image in the image's pin too: whoever takes it out of the lock has
-// not taken it out of the manifest.
+// signed requires the image's pin to have the manifest's key, too: removing it from the lock alone has no effect.
 func (l *Lock) signed(b *Bundle) error {
 	var stale StaleError
 	for _, image := range b.Images {
@@ -277,7 +276,7 @@ type matcher struct {
 
 func (m *matcher) bundle(b *Bundle) {
 	for _, image := range b.Images {
-		ref, _ := image.Ref() // Fingerprint has refused a bad one
+		ref, _ := image.Ref() // Fingerprint has refused an invalid one
 		m.want(ItemImage, ref, func(Pin) bool { return true })
 	}
 	for _, chart := range b.Charts {
@@ -299,7 +298,7 @@ func (m *matcher) bundle(b *Bundle) {
 	}
 }
 
-// packages marks the pins of a set. Which ones it resolves to is known to repositories only: another set of the same
+// packages marks the pins of a set. Only repositories know which packages it resolves to: another set of the same
 // distribution has another Fingerprint.
 func (m *matcher) packages(set PackageSet) {
 	found := false
@@ -339,7 +338,7 @@ func (m *matcher) chart(c Chart) {
 	}
 }
 
-// label names a chart for people.
+// label returns a chart's display name.
 func (c Chart) label() string {
 	switch {
 	case c.URL != "":
@@ -351,7 +350,7 @@ func (c Chart) label() string {
 	}
 }
 
-// Fits tells whether a pin can be what this chart resolved to.
+// Fits reports whether a pin can be the result of resolving this chart.
 func (c Chart) Fits(p Pin) bool {
 	switch {
 	case c.URL != "":

@@ -10,7 +10,7 @@ import (
 // LabelValue is the value of a label: at most 63 letters, digits, hyphens, underscores and dots, or nothing.
 type LabelValue string
 
-// UnmarshalText checks a value as the API server does.
+// UnmarshalText checks a value like the API server.
 func (v *LabelValue) UnmarshalText(text []byte) error {
 	if s := string(text); s != "" && !isLabel(s) {
 		return fmt.Errorf("%q is no label value; use at most 63 letters, digits and . - _, with a letter or digit first and last", shorten(s))
@@ -22,10 +22,10 @@ func (v *LabelValue) UnmarshalText(text []byte) error {
 // Annotation is the value of an annotation: any text.
 type Annotation string
 
-// maxAnnotation is the most bytes that the API server takes for all annotations of an object.
+// maxAnnotation is the API server's limit in bytes for all annotations of an object.
 const maxAnnotation = 256 << 10
 
-// UnmarshalText reads any text that the API server takes.
+// UnmarshalText reads any text that the API server accepts.
 func (a *Annotation) UnmarshalText(text []byte) error {
 	if len(text) > maxAnnotation {
 		return fmt.Errorf("has %d bytes; an annotation has at most %d", len(text), maxAnnotation)
@@ -34,12 +34,13 @@ func (a *Annotation) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Taint keeps pods off a node that do not tolerate it, in YAML as kubectl writes it: key=value:Effect or key:Effect.
+// Taint repels pods without a matching toleration from a node, in YAML in kubectl's syntax: key=value:Effect or
+// key:Effect.
 type Taint struct {
 	Key, Value, Effect string
 }
 
-// taintEffects are what a taint can do.
+// taintEffects are the possible effects.
 func taintEffects() []string { return []string{"NoSchedule", "PreferNoSchedule", "NoExecute"} }
 
 // UnmarshalText reads a taint.
@@ -56,7 +57,7 @@ func (t *Taint) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String returns the taint as kubectl writes it.
+// String returns the taint in kubectl's syntax.
 func (t Taint) String() string {
 	if t.Value == "" {
 		return t.Key + ":" + t.Effect
@@ -67,7 +68,7 @@ func (t Taint) String() string {
 // MarshalText is String.
 func (t Taint) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// isLabel tells whether s is what labels' names and values consist of.
+// isLabel reports whether s has only the characters of label names and values.
 func isLabel(s string) bool {
 	if s == "" || len(s) > 63 || strings.ContainsAny(s[:1]+s[len(s)-1:], ".-_") {
 		return false
@@ -75,7 +76,7 @@ func isLabel(s string) bool {
 	return only(strings.ToLower(s), "-_.")
 }
 
-// isQualified tells whether s is [prefix/]name as Kubernetes names labels, annotations and taints.
+// isQualified reports whether s is [prefix/]name, as in names of labels, annotations and taints.
 func isQualified(s string) bool {
 	prefix, name, has := strings.Cut(s, "/")
 	if !has {
@@ -84,7 +85,7 @@ func isQualified(s string) bool {
 	return isName(prefix, true) && isLabel(name)
 }
 
-// asStrings returns text values as they are.
+// asStrings returns text values as strings.
 func asStrings[T ~string](m map[string]T) map[string]string {
 	if len(m) == 0 {
 		return nil
@@ -101,7 +102,7 @@ type HostSettings struct {
 	Kubernetes           HostKubernetes `yaml:"kubernetes,omitempty"`
 	ControlPlaneEndpoint HostEndpoint   `yaml:"controlPlaneEndpoint,omitempty"`
 	Etcd                 HostEtcd       `yaml:"etcd,omitempty"`
-	Precheck             Precheck       `yaml:"precheck,omitempty" doc:"What must hold on the host."`
+	Precheck             Precheck       `yaml:"precheck,omitempty" doc:"Requirements for the host."`
 }
 
 // HostKubernetes is the part of Kubernetes that can differ between hosts.
@@ -125,7 +126,7 @@ func (*HostKubernetes) hint(name string) string { return wholeCluster[Kubernetes
 func (*HostEndpoint) hint(name string) string   { return wholeCluster[Endpoint](name) }
 func (*HostEtcd) hint(name string) string       { return wholeCluster[Etcd](name) }
 
-// wholeCluster refuses for one host what is the same on all.
+// wholeCluster refuses a setting for one host that must be the same on all.
 func wholeCluster[T any](name string) string {
 	if slices.ContainsFunc(fields(reflect.TypeFor[T]()), func(f field) bool { return f.name == name }) {
 		return "it is the same on all hosts; write it in the cluster file"

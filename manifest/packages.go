@@ -7,77 +7,78 @@ import (
 	"strings"
 )
 
-// Closure says how much of what packages depend on is taken along.
+// Closure selects how many dependencies of packages are included.
 type Closure string
 
 // The closures; an empty one is ClosureBase.
 const (
-	// ClosureBase leaves out what every system of the distribution has: packages that are essential or required there.
+	// ClosureBase leaves out the packages of every system of the distribution: those essential or required there.
 	ClosureBase Closure = "base"
 	// ClosureFull leaves nothing out.
 	ClosureFull Closure = "full"
 )
 
-// PackageSet are packages of an operating system, with all that they depend on.
+// PackageSet is a set of operating system packages with all their dependencies.
 type PackageSet struct {
 	Distribution string `yaml:"distribution" kk:"required" doc:"Distribution and version, such as debian/12."`
-	// Install are names, or NAME=VERSION. Where it is empty, an image's packages are all taken; else AddPackages has to name some.
-	Install []string `yaml:"install,omitempty" doc:"Package names, or NAME=VERSION; what they depend on is added."`
-	Roles   bool     `yaml:"roles,omitempty" doc:"Adds what the tasks of the cluster need on this distribution."`
-	Closure Closure  `yaml:"closure,omitempty" enum:"base,full" doc:"base (default): dependencies but for what every system of the distribution has; full: all of them."`
-	// Recommends takes along what packages recommend.
-	Recommends bool `yaml:"recommends,omitempty" doc:"Take along what packages recommend, too."`
-	// Repositories are asked besides those that kkbundle knows of the distribution.
+	// Install lists names, or NAME=VERSION. If empty, all packages of an ISO are included; else AddPackages must add
+	// some.
+	Install []string `yaml:"install,omitempty" doc:"Package names, or NAME=VERSION; their dependencies are added."`
+	Roles   bool     `yaml:"roles,omitempty" doc:"Adds the packages that the cluster's tasks need on this distribution."`
+	Closure Closure  `yaml:"closure,omitempty" enum:"base,full" doc:"base (default): dependencies except those that every system of the distribution has; full: all of them."`
+	// Recommends includes recommended packages.
+	Recommends bool `yaml:"recommends,omitempty" doc:"Include recommended packages."`
+	// Repositories are used in addition to the distribution's known ones.
 	Repositories []Repository `yaml:"repositories,omitempty" doc:"More repositories, besides those that kkbundle knows of the distribution."`
-	// OnlyRepositories leaves out those that kkbundle knows.
+	// OnlyRepositories excludes the known ones.
 	OnlyRepositories bool `yaml:"onlyRepositories,omitempty" doc:"Ask the repositories named here and no others."`
-	// Keyring is for the repositories that kkbundle knows.
+	// Keyring is for the known repositories.
 	Keyring string `yaml:"keyring,omitempty" doc:"OpenPGP keys of the distribution (default its own keyring in /usr/share/keyrings)."`
-	// AllowExpired takes metadata, and signatures of keys, that have expired.
+	// AllowExpired accepts expired metadata, and signatures of expired keys.
 	AllowExpired bool `yaml:"allowExpired,omitempty" doc:"Take metadata that has expired: that of a snapshot."`
-	// ISO is the path of an image of a disk that has a repository; nothing else is asked then.
+	// ISO is the path of a disk image with a repository; then nothing else is used.
 	ISO string `yaml:"iso,omitempty" doc:"Path of an image of a disk with a repository, instead of all others."`
-	// SHA256 is what ISO has to be.
+	// SHA256 is the expected digest of ISO.
 	SHA256 string `yaml:"sha256,omitempty" doc:"Expected sha256 of the image."`
-	// Platforms are this set's, instead of the bundle's.
+	// Platforms replace the bundle's for this set.
 	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms of these packages, instead of the bundle's."`
 }
 
-// Repository is a repository of packages: one of apt if it has a suite, else one of dnf.
+// Repository is a package repository: of apt if it has a suite, else of dnf.
 type Repository struct {
 	URL        string   `yaml:"url" kk:"required" doc:"https://…; {arch} and {x86arch} stand for those of each platform."`
 	Suite      string   `yaml:"suite,omitempty" doc:"For apt: the suite, such as bookworm; with a slash at its end a flat repository's directory, such as ./."`
 	Components []string `yaml:"components,omitempty" doc:"For apt: the components, such as main."`
 	Keyring    string   `yaml:"keyring,omitempty" doc:"OpenPGP keys that sign it."`
-	// AllowUnsigned takes a repository of apt that has no signature.
+	// AllowUnsigned accepts a repository of apt without a signature.
 	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"For apt: take it without a signature."`
 }
 
 // packagesPrefix begins the references of packages.
 const packagesPrefix = "packages/"
 
-// PackageRef is the reference of a package's file: all those of a distribution are in one place, from which apt and dnf install
-// them.
+// PackageRef returns the reference of a package's file: all packages of a distribution share a directory, from which
+// apt and dnf install them.
 func PackageRef(distribution, file string) string { return packagesPrefix + distribution + "/" + file }
 
-// IsPackageRef tells whether a reference is that of a package.
+// IsPackageRef reports whether a reference is that of a package.
 func IsPackageRef(ref string) bool { return strings.HasPrefix(ref, packagesPrefix) }
 
-// PackageDistribution returns the distribution that a package is for by its reference, and false for what is no package.
+// PackageDistribution returns the distribution in a package's reference, and false for any other reference.
 func PackageDistribution(ref string) (distribution string, ok bool) {
 	file, ok := strings.CutPrefix(ref, packagesPrefix)
 	return path.Dir(file), ok
 }
 
-// imageScheme begins the addresses of files in images of disks.
+// imageScheme begins the addresses of files in disk images.
 const imageScheme = "iso:"
 
-// PackageInImage is the address of a file in an image of a disk, which is a path relative to the manifest.
+// PackageInImage returns the address of a file in a disk image, a path relative to the manifest.
 func PackageInImage(image, file string) string {
 	return imageScheme + url.PathEscape(image) + "/" + strings.TrimPrefix(file, "/")
 }
 
-// ImageOfPackage takes an address of PackageInImage apart.
+// ImageOfPackage splits an address of PackageInImage.
 func ImageOfPackage(address string) (image, file string, ok bool) {
 	rest, ok := strings.CutPrefix(address, imageScheme)
 	escaped, file, found := strings.Cut(rest, "/")
@@ -85,9 +86,9 @@ func ImageOfPackage(address string) (image, file string, ok bool) {
 	return image, file, ok && found && err == nil
 }
 
-// AddPackages adds what the tasks of a cluster need to every set that wants that: those with Roles, which is false afterwards, and
-// those that name nothing. names returns it for a distribution, such as debian/12. The error is Problems, one for each set that
-// names returns an error for.
+// AddPackages adds the packages needed by the tasks of a cluster to every set that asks for them: sets with Roles,
+// which it resets, and sets without names. names returns the packages for a distribution, such as debian/12. The error
+// is Problems, one for each set for which names fails.
 func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) error {
 	c := checker{src: b.src}
 	for i := range b.Packages {
@@ -106,7 +107,7 @@ func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) 
 	return c.found.Err()
 }
 
-// WholeImage tells whether all packages of an image are taken, whatever it has.
+// WholeImage reports whether all packages of an ISO are included, whatever it has.
 func (p PackageSet) WholeImage() bool { return p.ISO != "" && len(p.Install) == 0 && !p.Roles }
 
 func (c *checker) packages(list []PackageSet) {
@@ -134,7 +135,7 @@ func (c *checker) packages(list []PackageSet) {
 	}
 }
 
-// isPackageName leaves room for what RPM packages provide: paths and names such as perl(Foo::Bar).
+// isPackageName also allows names provided by RPM packages: paths and names such as perl(Foo::Bar).
 func isPackageName(s string) bool {
 	return s != "" && len(s) <= 256 && !strings.HasPrefix(s, "-") && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;|&$<>*?`, r) })
 }

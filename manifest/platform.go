@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// PlatformString returns the one spelling of a platform that kkbundle uses: operating system and architecture as Go
-// names them, and a variant only where it is not the usual one (linux/arm64/v8 is linux/arm64, linux/arm is
-// linux/arm/v7). The names of uname are understood (x86_64, aarch64).
+// PlatformString normalizes a platform: operating system and architecture in Go's spelling, and a variant only if it is
+// not the usual one (linux/arm64/v8 is linux/arm64, linux/arm is linux/arm/v7). It accepts uname's names (x86_64,
+// aarch64).
 func PlatformString(s string) (Platform, error) {
 	os, rest, _ := strings.Cut(strings.ToLower(s), "/")
 	arch, variant, _ := strings.Cut(rest, "/")
@@ -49,8 +49,8 @@ func architectures() []string {
 	return []string{"amd64", "arm64", "arm", "386", "loong64", "mips64le", "ppc64le", "riscv64", "s390x"}
 }
 
-// Expand puts a platform's names in the place of the placeholders {os}, {arch} (amd64, arm64) and {x86arch} (x86_64,
-// aarch64, as uname has it).
+// Expand replaces the placeholders {os}, {arch} (amd64, arm64) and {x86arch} (x86_64, aarch64, as in uname) by a
+// platform's names.
 func Expand(template string, platform Platform) string {
 	os, rest, _ := strings.Cut(platform, "/")
 	arch, _, _ := strings.Cut(rest, "/")
@@ -71,8 +71,8 @@ func Expand(template string, platform Platform) string {
 }
 
 // RunsOn lists the platforms whose images run on a platform, the best first: itself, and the older variants of its
-// architecture, as container runtimes try them (containerd's platforms.Only). Other architectures that some processors of
-// the kind run too (386 on amd64, 32-bit arm on arm64) are left out: whether a given host does is not known here.
+// architecture, in the order of container runtimes (containerd's platforms.Only). Other architectures that some
+// processors also run (386 on amd64, 32-bit arm on arm64) are left out, since support depends on the host.
 func RunsOn(p Platform) []Platform {
 	list := []Platform{p}
 	os, rest, _ := strings.Cut(p, "/")

@@ -17,12 +17,12 @@ type PrecheckRules struct {
 // PrecheckRule is the level of one check, on every host or on some.
 type PrecheckRule struct {
 	Check string `yaml:"check" kk:"required" doc:"Name of a check, as kkbundle precheck list has them."`
-	// Hosts are names or ranges of names. Without them the rule is about every host and about the cluster.
+	// Hosts are names or ranges of names. Without them the rule applies to every host and to the cluster.
 	Hosts []string `yaml:"hosts,omitempty" doc:"Hosts that it holds for, such as node1 or node[1:3]; default all."`
-	Level string   `yaml:"level" kk:"required" enum:"block,warn,off" doc:"What a failure means; off only mentions it."`
-	// Reason is repeated in every report.
+	Level string   `yaml:"level" kk:"required" enum:"block,warn,off" doc:"Level of a failure; off only mentions it."`
+	// Reason is shown in every report.
 	Reason string `yaml:"reason" kk:"required" doc:"Why; reports show it."`
-	// Until is the last day on which the rule holds.
+	// Until is the last day of the rule's validity.
 	Until Date `yaml:"until,omitempty" doc:"Last day on which it holds, as in 2027-01-31 (UTC); default for ever."`
 }
 
@@ -32,15 +32,14 @@ func (r PrecheckRule) Names() []string {
 	for _, entry := range r.Hosts {
 		names, err := expand(entry)
 		if err != nil {
-			continue // ParsePrecheckRules has refused it
+			continue // refused by ParsePrecheckRules
 		}
 		list = append(list, names...)
 	}
 	return list
 }
 
-// ParsePrecheckRules reads PrecheckRules. A rule about a check that is not among the known ones is refused. The error is
-// Problems.
+// ParsePrecheckRules reads PrecheckRules. A rule about an unknown check is refused. The error is Problems.
 func ParsePrecheckRules(file string, data []byte, known []string) (*PrecheckRules, error) {
 	r := &PrecheckRules{}
 	c, sound := decode(file, data, KindPrecheckRules, r)
@@ -86,7 +85,7 @@ func (c *checker) precheckRules(r *PrecheckRules, known []string) {
 	}
 }
 
-// maxRuleHosts bounds what the ranges of a small file can stand for.
+// maxRuleHosts bounds the expansion of ranges in a small file.
 const maxRuleHosts = 10 * MaxHosts
 
 // Date is a day, in YAML as 2027-01-31.
@@ -113,10 +112,10 @@ func (d Date) String() string {
 	return d.day.Format(time.DateOnly)
 }
 
-// IsZero tells that there is no date.
+// IsZero reports whether there is no date.
 func (d Date) IsZero() bool { return d.day.IsZero() }
 
-// Over tells whether the day has ended, by the calendar of UTC. No date is never over.
+// Over reports whether the day has ended, by the calendar of UTC. No date is never over.
 func (d Date) Over(now time.Time) bool {
 	return !d.IsZero() && !now.Before(d.day.AddDate(0, 0, 1))
 }

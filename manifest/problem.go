@@ -9,21 +9,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxProblems bounds what is reported about one file. A file with more problems than that is not a file of ours, and
-// nobody reads the rest.
+// maxProblems bounds the reported problems of one file. A file with more is not a file of ours, and nobody reads the
+// rest.
 const maxProblems = 200
 
-// A Problem is one thing that is wrong with a file, and where.
+// A Problem is one problem in a file, with its place.
 type Problem struct {
-	// File is the name that was given to the Parse function.
+	// File is the name given to the Parse function.
 	File string
-	// Line and Column count from 1; both are 0 where a value came from Go code and not from a file.
+	// Line and Column count from 1; both are 0 if a value came from Go code instead of a file.
 	Line, Column int
-	// Message says what is wrong and what to write instead.
+	// Message names the problem and the remedy.
 	Message string
 }
 
-// String returns the problem as file:line:column: message, leaving out what is not known.
+// String returns the problem as file:line:column: message, without unknown parts.
 func (p Problem) String() string {
 	switch {
 	case p.Line > 0:
@@ -35,10 +35,10 @@ func (p Problem) String() string {
 	}
 }
 
-// Problems is the error of the Parse functions: every problem of a file, sorted by position, without repeats.
+// Problems is the error of the Parse functions: every problem of a file, sorted by position, without duplicates.
 type Problems []Problem
 
-// Error returns one problem a line.
+// Error returns one problem per line.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, one := range p {
@@ -47,7 +47,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Err returns the problems sorted by position, without repeats, as an error; nil if there is none.
+// Err returns the problems sorted by position, without duplicates, as an error; nil if there is none.
 func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
@@ -59,20 +59,20 @@ func (p Problems) Err() error {
 	return slices.Compact(p)
 }
 
-// position is where a value starts in its file. An empty file is the one that was given to the Parse function.
+// position is the start of a value in its file. An empty file name means the one given to the Parse function.
 type position struct {
 	line, column int
 	file         string
 }
 
-// source is the parsed file behind a value, so that checks which run after decoding can point at places in it.
-// Paths are written as in messages: images[2].name, hosts[cp1].address. A nil source knows no positions.
+// source is the parsed file behind a value, so that checks after decoding can point at places in it. Paths are written
+// as in messages: images[2].name, hosts[cp1].address. A nil source knows no positions.
 type source struct {
 	file string
 	root *yaml.Node
-	// foreign allows what only files of other programs have: secrets.
+	// foreign allows secrets, which only other programs' files contain.
 	foreign bool
-	// layers are where nodes are from that were laid over those of the file.
+	// layers holds the origins of nodes from outside of the file.
 	layers map[*yaml.Node]layer
 }
 
@@ -81,7 +81,7 @@ func (s *source) of(n *yaml.Node) position {
 	return position{n.Line, n.Column, s.layers[n].file}
 }
 
-// at returns the position of the value at path, or of the nearest thing around it that is in the file.
+// at returns the position of the value at path, or of the nearest enclosing value in the file.
 func (s *source) at(path string) position {
 	_, value := s.find(path)
 	return value
@@ -93,8 +93,8 @@ func (s *source) keyAt(path string) position {
 	return key
 }
 
-// find walks down the file along path as far as the file goes. Keys and values of the same name start at the same
-// place where a value has no key of its own, as in a list.
+// find walks down the file along path as far as it exists. A value without a key of its own, as in a list, starts at
+// the same place as its key.
 func (s *source) find(path string) (keyAt, valueAt position) {
 	if s == nil || s.root == nil {
 		return position{}, position{}
@@ -114,7 +114,7 @@ func (s *source) node(path string) *yaml.Node {
 	return nil
 }
 
-// walk follows path as far as there is something: key and value are the last ones found.
+// walk follows path as far as it exists: key and value are the last ones found.
 func walk(n *yaml.Node, path string) (k, v *yaml.Node, whole bool) {
 	k, v = n, n
 	if path != "" && path[0] != '[' {
@@ -131,7 +131,7 @@ func walk(n *yaml.Node, path string) (k, v *yaml.Node, whole bool) {
 	return k, v, true
 }
 
-// resolved is the node that an alias stands for, or the node itself.
+// resolved returns the target of an alias, or the node itself.
 func resolved(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -139,8 +139,8 @@ func resolved(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// step follows the first element of a path, .name or [key]. It takes at least one byte off the path, so that walking
-// ends even where an alias leads back into itself.
+// step follows the first element of a path, .name or [key]. It consumes at least one byte of the path, so that walking
+// ends even if an alias is recursive.
 func step(n *yaml.Node, path string) (k, v *yaml.Node, rest string, ok bool) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -175,7 +175,7 @@ func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
 
 func key(path, name string) string { return path + "[" + name + "]" }
 
-// checker gathers the problems of a decoded file.
+// checker collects the problems of a decoded file.
 type checker struct {
 	src   *source
 	found Problems
@@ -208,7 +208,7 @@ func (c *checker) report(at position, path, message string) {
 	c.found = append(c.found, Problem{File: file, Line: at.line, Column: at.column, Message: message})
 }
 
-// line says where a path is, for messages that point at a second place.
+// line returns the place of a path, for messages that refer to a second place.
 func (c *checker) line(path string) string {
 	if at := c.src.keyAt(path); at.line > 0 {
 		return fmt.Sprintf("line %d", at.line)
@@ -216,7 +216,7 @@ func (c *checker) line(path string) string {
 	return path
 }
 
-// shorten bounds what of a file's own text is repeated in a message.
+// shorten bounds a file's own text in messages.
 func shorten(s string) string {
 	const most = 120
 	if len(s) <= most {
@@ -225,14 +225,14 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// Problem returns an error about the value at a path of the cluster file, with its position: for checks that need more
+// Problem returns an error about the value at a path of the cluster file, with its position, for checks that need more
 // than the file. Paths are written as in messages, such as components[runc].
 func (c *Cluster) Problem(path, message string) error { return problemAt(c.src, path, message) }
 
-// Problem returns an error about the value at a path of the manifest, as Cluster.Problem does.
+// Problem returns an error about the value at a path of the manifest, like Cluster.Problem.
 func (b *Bundle) Problem(path, message string) error { return problemAt(b.src, path, message) }
 
-// Problem returns an error about the value at a path of the inventory, as Cluster.Problem does.
+// Problem returns an error about the value at a path of the inventory, like Cluster.Problem.
 func (inv *Inventory) Problem(path, message string) error { return problemAt(inv.src, path, message) }
 
 func problemAt(src *source, path, message string) error {

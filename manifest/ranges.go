@@ -11,8 +11,8 @@ import (
 // MaxHosts is the most hosts that an inventory can have, ranges expanded.
 const MaxHosts = 10_000
 
-// expand returns the names that a range stands for: node[1:3] is node1, node2 and node3, node[01:10] keeps its zeros.
-// Text without brackets stands for itself.
+// expand returns the names in a range: node[1:3] is node1, node2 and node3, node[01:10] keeps its zeros. Text without
+// brackets is a single name.
 func expand(s string) ([]string, error) {
 	before, rest, open := strings.Cut(s, "[")
 	if !open {
@@ -59,14 +59,14 @@ func bounds(from, to string) (first, last int, err error) {
 
 // rangeError is a problem with one field of a host entry.
 type rangeError struct {
-	field string // "" is the name
+	field string // "" for the name
 	err   error
 }
 
 func (e *rangeError) Error() string { return e.err.Error() }
 func (e *rangeError) Unwrap() error { return e.err }
 
-// expand returns the hosts that an entry stands for, with name, addresses and Local set.
+// expand returns the hosts of an entry, with name, addresses and Local set.
 func (h *HostSpec) expand() ([]Host, error) {
 	names, err := expand(h.Name)
 	if err != nil {
@@ -111,10 +111,10 @@ func (h *HostSpec) expand() ([]Host, error) {
 	return hosts, nil
 }
 
-// isIPv6Addr leaves out addresses that only this machine understands (fe80::1%eth0) and IPv4 in disguise.
+// isIPv6Addr excludes addresses that are valid only on this machine (fe80::1%eth0) and IPv4 mapped into IPv6.
 func isIPv6Addr(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }
 
-// parallel expands a field beside the names: as many values as there are names, each another one.
+// parallel expands a field beside the names: as many values as there are names, all different.
 func parallel(field, value string, names []string) ([]string, error) {
 	if value == "" {
 		return nil, nil

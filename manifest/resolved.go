@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Host returns one host. The error says which names are near.
+// Host returns one host. The error lists similar names.
 func (inv *Inventory) Host(name string) (Host, error) {
 	known := map[string]bool{}
 	for _, h := range inv.Hosts() {
@@ -19,11 +19,11 @@ func (inv *Inventory) Host(name string) (Host, error) {
 	return Host{}, fmt.Errorf("%s is no host of the inventory%s", shorten(name), nearest(name, sortedKeys(known)))
 }
 
-// Resolved returns an inventory of the same hosts whose entries say everything themselves, without ranges. What differs from the
-// cluster file stays with vars, groupVars and hosts. Secrets are left out when it is written as YAML.
+// Resolved returns an inventory of the same hosts with complete entries, without ranges. Differences from the cluster
+// file stay in vars, groupVars and hosts. Writing it as YAML omits secrets.
 func (inv *Inventory) Resolved() *Inventory {
 	r := &Inventory{APIVersion: APIVersion, Kind: KindInventory, Metadata: inv.Metadata, Groups: inv.Groups}
-	// Hops that are no hosts of the inventory log in as vars say.
+	// Hops outside of the inventory log in with the settings of vars.
 	r.Vars = Vars{SSH: inv.Vars.SSH, Cluster: inv.Vars.Cluster}
 	r.Vars.SSH.Bastion = ""
 	groups := inv.GroupVars.all()
@@ -40,7 +40,7 @@ func (inv *Inventory) Resolved() *Inventory {
 	return r
 }
 
-// spec is an entry that says everything about a host.
+// spec returns a complete entry for a host.
 func (h *Host) spec(settings *HostSettings) HostSpec {
 	s := HostSpec{
 		Name: h.Name, Local: h.Local, Sudo: h.Sudo, Taints: h.Taints, Cluster: settings,

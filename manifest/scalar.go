@@ -29,7 +29,7 @@ func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 // MarshalText is String.
 func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// Quantity is a number of bytes, in YAML as Kubernetes writes it: 1700Mi, 2G, 1.5Gi, 1073741824.
+// Quantity is a number of bytes, in YAML in Kubernetes' syntax: 1700Mi, 2G, 1.5Gi, 1073741824.
 type Quantity int64
 
 type unit struct {
@@ -38,7 +38,7 @@ type unit struct {
 }
 
 // units lists the suffixes of https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/ that
-// make sense for bytes, the longer before the shorter.
+// apply to bytes, the longer before the shorter.
 func units() []unit {
 	return []unit{
 		{"Ki", 1 << 10},
@@ -90,7 +90,7 @@ func (q Quantity) String() string {
 // MarshalText is String.
 func (q Quantity) MarshalText() ([]byte, error) { return []byte(q.String()), nil }
 
-// Duration is a length of time, in YAML as in Go: 30m, 1h30m.
+// Duration is a length of time, in YAML in Go's syntax: 30m, 1h30m.
 type Duration time.Duration
 
 // UnmarshalText reads a positive duration.
@@ -103,7 +103,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String returns the duration as Go writes it.
+// String returns the duration in Go's syntax.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // MarshalText is String.
@@ -112,8 +112,8 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 // CIDRs is one network, or one of IPv4 and one of IPv6 on a dual-stack cluster, IPv4 first.
 type CIDRs []netip.Prefix
 
-// UnmarshalText reads one network, two separated by a comma, or two as older files have them: v4/v6 with a slash
-// between (10.0.0.0/16/fd00::/64).
+// UnmarshalText reads one network, two separated by a comma, or two in the older form with a slash between: v4/v6
+// (10.0.0.0/16/fd00::/64).
 func (c *CIDRs) UnmarshalText(text []byte) error {
 	var list CIDRs
 	for _, one := range splitCIDRs(string(text)) {
@@ -143,7 +143,7 @@ func splitCIDRs(text string) []string {
 	return strings.Split(text, ",")
 }
 
-// String returns the networks separated by commas, as kubeadm takes them.
+// String returns the networks separated by commas, as kubeadm expects.
 func (c CIDRs) String() string {
 	list := make([]string, len(c))
 	for i, p := range c {

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Schema returns the JSON Schema (draft 2020-12) of a kind of file, made from the type that the decoder fills and the
-// tags that it reads. It knows the shape; what goes beyond it (names, networks, hosts in groups) only parsing checks.
+// Schema returns the JSON Schema (draft 2020-12) of a kind of file, generated from the decoder's type and tags. It
+// covers the shape only; parsing checks the rest (names, networks, hosts in groups).
 func Schema(kind string) ([]byte, error) {
 	var t reflect.Type
 	switch kind {
@@ -40,17 +40,17 @@ func Schema(kind string) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// Kinds lists the kinds that Schema knows.
+// Kinds lists the kinds for Schema.
 func Kinds() []string {
 	return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules, KindCatalog}
 }
 
-// schema is the part of JSON Schema that is needed here.
+// schema is the part of JSON Schema in use.
 type schema struct {
 	Draft       string             `json:"$schema,omitempty"`
 	Title       string             `json:"title,omitempty"`
 	Description string             `json:"description,omitempty"`
-	Type        any                `json:"type,omitempty"` // a string, or several where scalars are taken as they are written
+	Type        any                `json:"type,omitempty"` // a string, or several types if scalars are taken as written
 	Const       string             `json:"const,omitempty"`
 	Enum        []string           `json:"enum,omitempty"`
 	AnyOf       []*schema          `json:"anyOf,omitempty"`
@@ -73,7 +73,7 @@ func schemaOf(t reflect.Type) *schema {
 		s = structSchema(t)
 	case t.Kind() == reflect.Slice:
 		if _, keyed := keyField(t.Elem()); keyed {
-			// What holds for the entries is the same; an entry may also have no settings at all.
+			// The entries have the same schema, and may be empty.
 			s = &schema{Type: "object", Additional: nullable(schemaOf(t.Elem()))}
 		} else {
 			s = &schema{Type: "array", Items: schemaOf(t.Elem())}
@@ -117,12 +117,12 @@ func structSchema(t reflect.Type) *schema {
 	return s
 }
 
-// nullable lets a value be left out behind its key.
+// nullable also allows a key without a value.
 func nullable(s *schema) *schema {
 	return &schema{AnyOf: []*schema{s, {Type: "null"}}}
 }
 
-// nullableContainer lets lists and mappings have no value, as the decoder does.
+// nullableContainer also allows lists and mappings without a value, like the decoder.
 func nullableContainer(s *schema, t reflect.Type) *schema {
 	if s.AnyOf != nil {
 		s.AnyOf = append(s.AnyOf, &schema{Type: "null"})

@@ -1,8 +1,8 @@
 package manifest
 
-// Secret is text that is never printed, whichever way the value that holds it is. With == a Secret is equal to its copies
-// only; Equal compares the texts.
-type Secret struct{ text *string } // a pointer: fmt prints what it points to for no field
+// Secret is text that is never printed, in any value that contains it. With == a Secret equals only its copies; Equal
+// compares the texts.
+type Secret struct{ text *string } // a pointer: fmt does not print the target of a pointer in a field
 
 // NewSecret hides text. An empty text is the zero Secret.
 func NewSecret(text string) Secret {
@@ -20,7 +20,7 @@ func (s Secret) Reveal() string {
 	return *s.text
 }
 
-// IsSet tells whether there is a text.
+// IsSet reports whether there is a text.
 func (s Secret) IsSet() bool { return s.text != nil }
 
 // UnmarshalText hides text.
@@ -29,13 +29,13 @@ func (s *Secret) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Equal tells whether both have the same text.
+// Equal reports whether both have the same text.
 func (s Secret) Equal(o Secret) bool { return s.Reveal() == o.Reveal() }
 
-// IsZero keeps secrets out of YAML that is written with omitempty.
+// IsZero keeps secrets out of YAML with omitempty.
 func (Secret) IsZero() bool { return true }
 
-// String stands for the text in messages.
+// String returns a placeholder.
 func (s Secret) String() string {
 	if s.text == nil {
 		return ""

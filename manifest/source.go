@@ -8,25 +8,26 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Source says how one upstream host is reached, or names a directory in which to look first. It applies to images, charts
+// Source configures the access to one upstream host, or names a directory to search first. It applies to images, charts
 // and files alike.
 type Source struct {
 	// Host is the host[:port] in references and URLs, or *.DOMAIN for every host below a domain.
 	Host string `yaml:"host,omitempty" doc:"host[:port] as in references and URLs, such as docker.io or dl.k8s.io; *.example.com is every host below example.com."`
-	// Directory has files that are there already, by name, and perhaps an OCI image layout. Host is empty then.
+	// Directory holds existing files by name, and optionally an OCI image layout. Host is empty then.
 	Directory string `yaml:"directory,omitempty" doc:"Instead of host: a directory with files that are there already (as HOST/PATH, PATH or by their last name), or an OCI image layout."`
-	// Mirrors are asked in their order before the host itself.
+	// Mirrors are tried in order before the host itself.
 	Mirrors Mirrors `yaml:"mirror,omitempty" doc:"host[:port][/path] that is asked first, or a list of them; the host itself is asked last."`
-	// MirrorOnly leaves the host itself out.
+	// MirrorOnly excludes the host itself.
 	MirrorOnly bool `yaml:"mirrorOnly,omitempty" doc:"Never ask the host itself, only its mirrors."`
-	// CA is the path of a PEM file, relative to the manifest, with the authorities that the host and its mirrors are trusted by.
+	// CA is the path of a PEM file, relative to the manifest, with the certificate authorities of the host and its
+	// mirrors.
 	CA string `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of this host and its mirrors."`
 	// Cert and Key are paths of PEM files with the client certificate for the host and its mirrors.
 	Cert string `yaml:"cert,omitempty" doc:"PEM file with the client certificate for this host and its mirrors."`
 	Key  string `yaml:"key,omitempty" doc:"PEM file with the private key of cert."`
 	// MaxConcurrent bounds the connections to this host; 0 is the default.
 	MaxConcurrent int `yaml:"maxConcurrent,omitempty" doc:"Most requests to this host at once (default 8); fewer where it says that it is too many."`
-	// PlainHTTP talks HTTP instead of HTTPS: to the mirrors if there are any, and to the host itself otherwise.
+	// PlainHTTP uses HTTP instead of HTTPS: for the mirrors if there are any, else for the host itself.
 	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS for the mirrors, or for the host where it has none; only ever where named."`
 }
 
@@ -44,12 +45,12 @@ func (*Source) hint(name string) string {
 	return ""
 }
 
-// Mirrors are host[:port][/path] each, in the order in which they are asked. In YAML one is written without a list.
+// Mirrors are host[:port][/path] each, in the order of use. In YAML a single one is written without a list.
 type Mirrors []string
 
 func (m *Mirrors) setShort(text string) { *m = Mirrors{text} }
 
-// UnmarshalYAML reads both forms where the catalog is read; manifests have a decoder of their own.
+// UnmarshalYAML reads both forms in the catalog; manifests have their own decoder.
 func (m *Mirrors) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		m.setShort(n.Value)
@@ -66,22 +67,22 @@ func (m Mirrors) MarshalYAML() (any, error) {
 	return []string(m), nil
 }
 
-// An Override says where something is fetched from, or what it has to be, without changing what it is called: references in
-// the bundle stay those of upstream. It is for files, chart archives and Helm repositories, by their whole URL or by host
-// and path; the first one that fits counts. Images and OCI charts have mirrors (Source).
+// An Override replaces the address or the checksum of something, without changing its name: references in the bundle
+// stay those of upstream. It applies to files, chart archives and Helm repositories, by their whole URL or by host and
+// path; the first match counts. Images and OCI charts have mirrors instead (Source).
 type Override struct {
 	// URL is the whole address, with the same placeholders as that of a file.
 	URL string `yaml:"url,omitempty" doc:"The whole address of a file, chart archive or repository; {os} {arch} {x86arch} as in files."`
-	// Host and Path are the beginning of addresses; Path ends where a part of the address does.
+	// Host and Path are the beginning of addresses; Path ends at a component boundary.
 	Host string `yaml:"host,omitempty" doc:"Instead of url: the host[:port] of addresses."`
-	Path string `yaml:"path,omitempty" doc:"With host: what their path begins with, such as /release."`
-	// With is the address that is asked instead; what follows Host and Path is appended.
-	With string `yaml:"with,omitempty" doc:"The address that is asked instead; what follows host and path is appended to it."`
-	// SHA256 is what the file has to be by platform, whatever upstream's checksums say.
+	Path string `yaml:"path,omitempty" doc:"With host: beginning of their path, such as /release."`
+	// With is the replacing address; the rest after Host and Path is appended.
+	With string `yaml:"with,omitempty" doc:"The address that is asked instead; the rest after host and path is appended to it."`
+	// SHA256 is the file's expected digest by platform, which overrides upstream's checksums.
 	SHA256 Sums `yaml:"sha256,omitempty" doc:"With url: expected sha256 by platform, or one for all; it counts more than upstream's own checksums."`
 }
 
-// Apply returns the address to ask instead of address, which has its placeholders filled in, for a platform.
+// Apply returns the replacement for address, which has its placeholders filled in, for a platform.
 func (o Override) Apply(address string, platform Platform) (string, bool) {
 	if o.With == "" {
 		return "", false
@@ -105,7 +106,7 @@ func (o Override) Apply(address string, platform Platform) (string, bool) {
 	return strings.TrimSuffix(o.With, "/") + rest, true
 }
 
-// Sum returns the sha256 that a file has to have, 64 hexadecimal digits, or "" where the override does not say it.
+// Sum returns the file's expected sha256, 64 hexadecimal digits, or "" if the override has none.
 func (o Override) Sum(address string, platform Platform) string {
 	if o.URL == "" || Expand(o.URL, platform) != address {
 		return ""
@@ -119,7 +120,7 @@ func sameHost(want, host, scheme string) bool {
 	return trim(want) == trim(host)
 }
 
-const maxConcurrent = 256 // connections; servers and this machine's own limit on open files end well below
+const maxConcurrent = 256 // connections; servers and this machine's own limit on open files are far above
 
 func (c *checker) sources(at string, list []Source) {
 	first := map[string]int{}
@@ -174,7 +175,7 @@ func (c *checker) hostSource(path string, s Source) {
 	if s.MaxConcurrent < 0 || s.MaxConcurrent > maxConcurrent {
 		c.add(join(path, "maxConcurrent"), "%d is not between 1 and %d", s.MaxConcurrent, maxConcurrent)
 	}
-	// With mirrors, ca is also for the host itself, which is asked with TLS all the same.
+	// With mirrors, ca also applies to the host itself, which still uses TLS.
 	if s.PlainHTTP && s.CA != "" && (len(s.Mirrors) == 0 || s.MirrorOnly) {
 		c.add(path, "has plainHTTP and ca; without TLS no certificate is checked, keep one")
 	}

@@ -1,31 +1,32 @@
 package manifest
 
-// A gap is something the files can say and this version cannot do. It is refused rather than passed over: an install
-// that quietly leaves something out is worse than none. Whoever builds one of these deletes its row.
+// A gap is a setting that the files allow and this version cannot implement. It is refused: an install that silently
+// leaves something out is worse than none. Implementing it means deleting its row.
 type gap[T any] struct {
-	// what is named in the message.
+	// the setting's name in the message.
 	what string
-	// found returns the paths at which a file asks for it.
+	// found returns the paths at which a file uses the setting.
 	found func(T) []string
-	// use says what to write instead.
+	// use names the alternative.
 	use string
 }
 
-// CheckInstall refuses, as Problems, what this version can put into a bundle and check on hosts, and not install yet.
+// CheckInstall refuses, as Problems, settings that this version can put into a bundle and check on hosts, but cannot
+// install yet.
 func (k *Cluster) CheckInstall() error {
 	c := checker{src: k.src}
 	refuse(&c, k, clusterGaps())
 	return c.found.Err()
 }
 
-// CheckInstall refuses what this version cannot install yet, as Cluster.CheckInstall does.
+// CheckInstall refuses settings that this version cannot install yet, like Cluster.CheckInstall.
 func (inv *Inventory) CheckInstall() error {
 	c := checker{src: inv.src}
 	refuse(&c, inv, inventoryGaps())
 	return c.found.Err()
 }
 
-// refuse reports every gap that a file asks for.
+// refuse reports every gap that a file uses.
 func refuse[T any](c *checker, file T, gaps []gap[T]) {
 	for _, g := range gaps {
 		for _, path := range g.found(file) {
@@ -34,7 +35,7 @@ func refuse[T any](c *checker, file T, gaps []gap[T]) {
 	}
 }
 
-// when is the path if a condition holds.
+// when returns the path if a condition holds.
 func when(condition bool, path string) []string {
 	if condition {
 		return []string{path}
@@ -65,7 +66,7 @@ func inventoryGaps() []gap[*Inventory] {
 	}
 }
 
-// saying returns the paths of a field in vars and groupVars where it is set, and the first one in hosts.
+// saying returns the paths in vars and groupVars where a field is set, and the first one in hosts.
 func (inv *Inventory) saying(field string, set func(*Vars) bool) []string {
 	paths := when(set(&inv.Vars), join("vars", field))
 	for _, g := range inv.GroupVars.all() {

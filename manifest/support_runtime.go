@@ -2,7 +2,7 @@ package manifest
 
 import "slices"
 
-// runtimeGaps are what does not go together with a container runtime, or with k3s. Most of it will stay so.
+// runtimeGaps returns the settings that are incompatible with a container runtime, or with K3s. Most will stay so.
 func runtimeGaps() []gap[*Cluster] {
 	k3s := func(c *Cluster) bool { return c.Kubernetes.Distribution == DistributionK3s }
 	with := func(what, path, use string, found func(*Cluster) bool) gap[*Cluster] {

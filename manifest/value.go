@@ -8,26 +8,27 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A Value is one setting of a cluster, and where it was given.
+// A Value is one setting of a cluster with its origin.
 type Value struct {
-	// Path is as ParseCluster's settings have it.
+	// Path is as in ParseCluster's settings.
 	Path string `json:"path"`
-	// Value has the types of JSON. Secrets are not in it.
+	// Value has the types of JSON. Secrets are excluded.
 	Value  any    `json:"value"`
 	Origin Origin `json:"origin"`
 }
 
-// Origin is where a value was given.
+// Origin is the place where a value was set.
 type Origin struct {
-	// Layer is default, file (the cluster file), vars, group NAME, host NAME or --set, the later winning over the earlier.
+	// Layer is default, file (the cluster file), vars, group NAME, host NAME or --set; later ones override earlier
+	// ones.
 	Layer string `json:"layer"`
-	// File, Line and Column are as in Problem; they are not set for a default.
+	// File, Line and Column are as in Problem; they are unset for a default.
 	File   string `json:"file,omitempty"`
 	Line   int    `json:"line,omitempty"`
 	Column int    `json:"column,omitempty"`
 }
 
-// String returns the origin as people read it: default, cluster.yaml:4:12, inventory.yaml:9:3 (host node1).
+// String returns the origin for display: default, cluster.yaml:4:12, inventory.yaml:9:3 (host node1).
 func (o Origin) String() string {
 	if o.Line == 0 {
 		return o.Layer
@@ -44,14 +45,14 @@ const (
 	defaultLayer = "default"
 )
 
-// Values lists every setting that has a value, defaults included, in the order of the schema.
+// Values lists every setting with a value, defaults included, in the order of the schema.
 func (c *Cluster) Values() []Value {
 	l := lister{src: c.src}
 	l.value("", reflect.ValueOf(c.WithDefaults()).Elem())
 	return l.values
 }
 
-// lister walks down a cluster to its single values.
+// lister walks a cluster down to its single values.
 type lister struct {
 	src    *source
 	values []Value
@@ -98,7 +99,7 @@ func sortedNames(v reflect.Value) []string {
 	return sortedKeys(names)
 }
 
-// list shows a list of scalars as one value.
+// list returns a list of scalars as one value.
 func (l *lister) list(path string, v reflect.Value) {
 	var scalars []any
 	for i := range v.Len() {
@@ -135,7 +136,7 @@ func (l *lister) add(path string, value any) {
 
 func (l *lister) origin(path string) Origin {
 	n := l.src.node(path)
-	if n == nil || n.Kind == yaml.ScalarNode && n.Value == "" { // what is empty has its default
+	if n == nil || n.Kind == yaml.ScalarNode && n.Value == "" { // an empty value has its default
 		return Origin{Layer: defaultLayer}
 	}
 	if from, ok := l.src.layers[n]; ok {

@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// or writes a list of choices as a sentence does.
+// or joins choices as in a sentence.
 func or(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
@@ -29,10 +29,10 @@ func nearest(name string, known []string) string {
 	return ""
 }
 
-// isControl finds what would break a terminal, a log line or a configuration file that a value is written into.
+// isControl reports whether r would break a terminal, a log line or a configuration file.
 func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
 
-// isName tells whether s is a DNS label or, with dots, a DNS subdomain: lower case letters, digits and hyphens.
+// isName reports whether s is a DNS label or, with dots, a DNS subdomain: lower case letters, digits and hyphens.
 func isName(s string, dots bool) bool {
 	if s == "" || len(s) > 253 {
 		return false
@@ -49,7 +49,7 @@ func isName(s string, dots bool) bool {
 	return true
 }
 
-// only tells whether s has nothing but lower case letters, digits and the given characters.
+// only reports whether s has only lower case letters, digits and the given characters.
 func only(s, others string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -60,7 +60,7 @@ func only(s, others string) bool {
 	return true
 }
 
-// isHex tells whether s is n lower case hexadecimal digits.
+// isHex reports whether s is n lower case hexadecimal digits.
 func isHex(s string, n int) bool {
 	if len(s) != n {
 		return false
@@ -73,13 +73,13 @@ func isHex(s string, n int) bool {
 	return true
 }
 
-// isHost tells whether s is an IP address or a host name, capitals allowed.
+// isHost reports whether s is an IP address or a host name, capitals allowed.
 func isHost(s string) bool {
 	if _, err := netip.ParseAddr(s); err == nil {
 		return true
 	}
 	if strings.Trim(s, "0123456789.") == "" {
-		return false // meant as an IP address
+		return false // intended as an IP address
 	}
 	return isName(strings.ToLower(strings.TrimSuffix(s, ".")), true)
 }

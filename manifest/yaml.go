@@ -16,10 +16,10 @@ const (
 	// APIVersion is the apiVersion of every file this package reads.
 	APIVersion = "kkbundle.io/v1"
 
-	// MaxFileSize is the most that a Bundle, Cluster or Inventory may have: far above what people write (20,000 image
-	// names are 2 MiB).
+	// MaxFileSize is the maximal size of a Bundle, Cluster or Inventory: far above real files (20,000 image names are 2
+	// MiB).
 	MaxFileSize = 4 << 20
-	// MaxLockSize is the most that a Lock may have; 20,000 pins are about 10 MiB.
+	// MaxLockSize is the maximal size of a Lock; 20,000 pins are about 10 MiB.
 	MaxLockSize = 32 << 20
 
 	// maxDepth is the deepest nesting. Typed parts need six levels; the rest is for kubeadm's free-form parts.
@@ -30,7 +30,7 @@ const (
 type limits struct {
 	// size is the most bytes.
 	size int
-	// values is the most values, those included that an alias repeats.
+	// values is the most values, including repeats through aliases.
 	values int
 }
 
@@ -59,7 +59,7 @@ func parse(file string, data []byte, l limits) (*yaml.Node, Problems) {
 	return documents[0].Content[0], nil
 }
 
-// parseAll reads the YAML documents of a file, of which there is at least one.
+// parseAll reads the YAML documents of a file, at least one.
 func parseAll(file string, data []byte, l limits) ([]*yaml.Node, Problems) {
 	one := func(at position, format string, args ...any) Problems {
 		return Problems{{File: file, Line: at.line, Column: at.column, Message: fmt.Sprintf(format, args...)}}
@@ -89,8 +89,8 @@ func parseAll(file string, data []byte, l limits) ([]*yaml.Node, Problems) {
 	}
 }
 
-// separators counts what begins a line or an entry. The parser makes two nodes at most for each (and takes about 200
-// bytes of memory a node), so a few megabytes of commas do not become hundreds before the decoder sees them.
+// separators counts the characters that begin a line or an entry. The parser makes at most two nodes for each (about
+// 200 bytes of memory per node), so a few megabytes of commas cannot become hundreds before the decoder sees them.
 func separators(data []byte) int {
 	n := 1
 	for i, b := range data {
@@ -106,7 +106,7 @@ func separators(data []byte) int {
 	return n
 }
 
-// yamlError takes the line out of an error of the YAML library, which has it in its text only.
+// yamlError extracts the line from the text of a YAML library error.
 func yamlError(err error, data []byte) (position, string) {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	at := position{line: 1, column: 1}
@@ -115,7 +115,7 @@ func yamlError(err error, data []byte) (position, string) {
 		if line, convErr := strconv.Atoi(number); found && convErr == nil {
 			at, message = position{line: line, column: 1}, text
 		}
-		// The library counts lines from 0 where its parser, and not its scanner, gave up.
+		// The library counts lines from 0 in errors of its parser, but not of its scanner.
 		if slices.Contains(parserErrors(), message) {
 			at.line++
 		}

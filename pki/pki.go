@@ -1,5 +1,5 @@
-// Package pki makes the few certificates that kkbundle needs: an authority of its own, and servers' certificates that it
-// signs. Keys are P-256, in PKCS #8; everything is PEM. Nothing here reads or writes files.
+// Package pki makes kkbundle's certificates: a certificate authority, and server certificates that it signs. Keys are
+// P-256, in PKCS #8; everything is PEM. The package reads and writes no files.
 package pki
 
 import (
@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	// Life is how long certificates hold: a site that cannot be visited must not stop pulling images because nobody
-	// renewed a certificate. Ten years is also kubeadm's choice for its authorities.
+	// Life is the validity of certificates. A site that cannot be visited must not stop pulling images because nobody
+	// renewed a certificate. kubeadm also gives its authorities ten years.
 	Life = 10 * 365 * 24 * time.Hour
-	// clockSlack lets hosts whose clocks are behind accept a new certificate.
+	// clockSlack lets hosts with slow clocks accept a new certificate.
 	clockSlack = 24 * time.Hour
 )
 
 // A Pair is a certificate and its key, both PEM. The key is a secret.
 type Pair struct{ Cert, Key []byte }
 
-// Names are what a server is reached by. The first host name is the certificate's common name; there must be a name or an
-// address.
+// Names are a server's names and addresses. The first host name is the certificate's common name. At least one name or
+// address is required.
 type Names struct {
 	Hosts     []string
 	Addresses []netip.Addr
 }
 
-// ParseNames sorts names and addresses apart, each once and in the order they come in.
+// ParseNames separates names from addresses, without duplicates and in their order.
 func ParseNames(all []string) Names {
 	var n Names
 	for _, s := range all {
@@ -80,7 +80,7 @@ func NewAuthority(name string, now time.Time) (*Authority, Pair, error) {
 	return a, pair, err
 }
 
-// ParseAuthority reads an authority. It may have ended: ask its Certificate.
+// ParseAuthority reads an authority. It may have expired: check its Certificate.
 func ParseAuthority(p Pair) (*Authority, error) {
 	cert, key, err := parse(p)
 	if err != nil {
@@ -92,15 +92,15 @@ func ParseAuthority(p Pair) (*Authority, error) {
 	return &Authority{Certificate: cert, PEM: p.Cert, key: key}, nil
 }
 
-// Issue makes a server's certificate. It ends when it has been good for life, and no later than the authority.
+// Issue makes a server certificate, valid for life, but not longer than the authority.
 func (a *Authority) Issue(names Names, now time.Time, life time.Duration) (Pair, error) {
 	return a.IssueFor(Server, names, now, life)
 }
 
-// A Use is what a certificate is good for.
+// A Use is the purpose of a certificate.
 type Use int
 
-// The uses. A Peer is a server to others of its kind and their client.
+// The uses. A Peer is a server to its peers and their client.
 const (
 	Server Use = iota
 	Client
@@ -117,7 +117,7 @@ func (u Use) extended() []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 }
 
-// IssueFor makes a certificate as Issue does, for another use.
+// IssueFor is Issue for another use.
 func (a *Authority) IssueFor(use Use, names Names, now time.Time, life time.Duration) (Pair, error) {
 	template := newTemplate(names.common(), now)
 	if template.NotAfter = now.Add(life).Truncate(time.Second); template.NotAfter.After(a.Certificate.NotAfter) {
@@ -135,8 +135,8 @@ func (a *Authority) IssueFor(use Use, names Names, now time.Time, life time.Dura
 	return pair, nil
 }
 
-// Fits tells whether a pair is the authority's, can serve under the names, and does so for longer than ahead, or as long as the
-// authority lasts.
+// Fits reports whether the authority signed the pair, whether the pair covers the names, and whether it stays valid for
+// longer than ahead, or as long as the authority.
 func (a *Authority) Fits(p Pair, names Names, now time.Time, ahead time.Duration) bool {
 	if _, err := tls.X509KeyPair(p.Cert, p.Key); err != nil {
 		return false
@@ -145,7 +145,7 @@ func (a *Authority) Fits(p Pair, names Names, now time.Time, ahead time.Duration
 	if err != nil || cert.CheckSignatureFrom(a.Certificate) != nil {
 		return false
 	}
-	if now.Before(cert.NotBefore) { // the clock was put back
+	if now.Before(cert.NotBefore) { // the clock was set back
 		return false
 	}
 	if end := a.Certificate.NotAfter; now.Add(ahead).After(cert.NotAfter) && cert.NotAfter.Before(end) {
@@ -170,7 +170,7 @@ func newTemplate(name string, now time.Time) *x509.Certificate {
 	}
 }
 
-// sign makes a key and the certificate for it; without an authority it signs itself.
+// sign makes a key and its certificate, self-signed without an authority.
 func sign(template *x509.Certificate, by *Authority) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -209,7 +209,7 @@ func parse(p Pair) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok || !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, nil, errors.New("certificate and key are no pair")
+		return nil, nil, errors.New("certificate and key do not match")
 	}
 	return cert, key, nil
 }

@@ -2,7 +2,7 @@ package plain
 
 import "strings"
 
-// Nearest returns the one of the known names that was probably meant, or "".
+// Nearest returns the most similar of the known names, or "".
 func Nearest(name string, known []string) string {
 	best, distance := "", len(name)/3+2
 	for _, k := range known {

@@ -5,8 +5,8 @@ import (
 	"unicode"
 )
 
-// Strip returns output of a terminal as valid UTF-8 without control sequences (ECMA-48), without control characters but
-// line breaks and tabs, and without the characters that turn the direction of text.
+// Strip makes a host's text safe to display: without terminal control sequences (ECMA-48), without control characters
+// other than line breaks and tabs, without text direction marks, and as valid UTF-8.
 func Strip(s string) string {
 	var b strings.Builder
 	b.Grow(len(s))
@@ -37,7 +37,7 @@ func shown(r rune) rune {
 	return r
 }
 
-// sequence returns the length of the control sequence that s begins with (ECMA-48): an escape and what belongs to it.
+// sequence returns the length of the control sequence at the start of s (ECMA-48): an escape and its parameters.
 func sequence(s string) int {
 	if len(s) == 1 {
 		return 1
@@ -49,7 +49,7 @@ func sequence(s string) int {
 				return i + 1
 			}
 			if s[i] < 0x20 || s[i] > 0x7e {
-				return i // it is cut short
+				return i // truncated
 			}
 		}
 		return len(s)
@@ -67,7 +67,7 @@ func sequence(s string) int {
 		return len(s)
 	}
 	i := 1
-	for i < len(s) && s[i] >= 0x20 && s[i] <= 0x2f { // such as "(" in the choice of a character set
+	for i < len(s) && s[i] >= 0x20 && s[i] <= 0x2f { // such as "(" when choosing a character set
 		i++
 	}
 	return min(i+1, len(s))

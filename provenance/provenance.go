@@ -1,7 +1,7 @@
-// Package provenance says how a bundle was built: an in-toto Statement v1 with a SLSA Provenance v1 predicate
-// (https://slsa.dev/spec/v1.0/provenance). It lies beside the bundle, NAME.kkb.provenance.json, because it has times; a
-// bundle has none. Its subjects are the bundle's files and its identity, so that it holds for a copy with the same identity
-// however that is compressed or cut.
+// Package provenance describes how a bundle was built: an in-toto Statement v1 with a SLSA Provenance v1 predicate
+// (https://slsa.dev/spec/v1.0/provenance). It lies beside the bundle, NAME.kkb.provenance.json, because it has times
+// and a bundle has none. Its subjects are the bundle's files and its identity, so it also holds for a copy with the
+// same identity that is compressed or split differently.
 package provenance
 
 import (
@@ -19,32 +19,32 @@ import (
 const (
 	statementType = "https://in-toto.io/Statement/v1"
 	predicateType = "https://slsa.dev/provenance/v1"
-	// BuildType names what the parameters and dependencies mean. It changes when that does.
+	// BuildType identifies the meaning of parameters and dependencies. It changes with them.
 	BuildType = "https://github.com/kkbundle/kkbundle/build/v1"
-	// Builder names the program. What it runs on is not known, and nothing here says who ran it: that is a signature's.
+	// Builder names the program. The build machine is unknown. Only a signature identifies the person.
 	Builder = "https://github.com/kkbundle/kkbundle"
 
-	// IndexName is the subject that is the bundle's identity.
+	// IndexName is the subject for the bundle's identity.
 	IndexName = "index.json"
 	// MaxSize bounds a statement, in bytes; one of 10,000 items has 3 MB.
 	MaxSize = 4 << 20
 )
 
-// A Build is what there is to say.
+// A Build holds the facts about a build.
 type Build struct {
 	// Name and Version are the bundle's.
 	Name, Version string
 	Platforms     []string
-	// Identity is the digest of index.json, and Files are the bundle's, or its parts'.
+	// Identity is the digest of index.json. Files are the bundle's file or its parts.
 	Identity digest.Digest
 	Files    []File
-	// Manifest is what was built, and Inputs what it names beside it, and the lock.
+	// Manifest is the manifest that was built. Inputs are the files that it names, and the lock.
 	Manifest File
 	Inputs   []File
 	Pins     []manifest.Pin
 	Encoder  string
 	Program  string // version of kkbundle
-	// Locked says that a lock which was there already decided what is in it.
+	// Locked means an existing lock determined the content.
 	Locked            bool
 	Started, Finished time.Time
 }
@@ -55,7 +55,7 @@ type File struct {
 	Digest digest.Digest
 }
 
-// Statement is what Parse returns and New makes, its keys in the order of the specification.
+// Statement is an in-toto statement, its keys in the order of the specification.
 type Statement struct {
 	Type          string       `json:"_type"`
 	Subject       []Descriptor `json:"subject"`
@@ -63,7 +63,7 @@ type Statement struct {
 	Predicate     Predicate    `json:"predicate"`
 }
 
-// A Descriptor is in-toto's ResourceDescriptor, as far as it is used.
+// A Descriptor is in-toto's ResourceDescriptor, with the fields in use.
 type Descriptor struct {
 	Name   string            `json:"name,omitempty"`
 	URI    string            `json:"uri,omitempty"`
@@ -76,7 +76,7 @@ type Predicate struct {
 	RunDetails      RunDetails      `json:"runDetails"`
 }
 
-// BuildDefinition is what was put in.
+// BuildDefinition is the input of the build.
 type BuildDefinition struct {
 	BuildType            string             `json:"buildType"`
 	ExternalParameters   ExternalParameters `json:"externalParameters"`
@@ -84,7 +84,7 @@ type BuildDefinition struct {
 	ResolvedDependencies []Descriptor       `json:"resolvedDependencies"`
 }
 
-// ExternalParameters are what the user chose.
+// ExternalParameters are chosen by the user.
 type ExternalParameters struct {
 	Manifest  Descriptor `json:"manifest"`
 	Name      string     `json:"name"`
@@ -93,12 +93,12 @@ type ExternalParameters struct {
 	Locked    bool       `json:"locked"`
 }
 
-// InternalParameters decide about bytes and not about content.
+// InternalParameters affect the bytes, but not the content.
 type InternalParameters struct {
 	Encoder string `json:"encoder"`
 }
 
-// RunDetails are of this one build.
+// RunDetails describe this one build.
 type RunDetails struct {
 	Builder struct {
 		ID      string            `json:"id"`
@@ -110,7 +110,7 @@ type RunDetails struct {
 	} `json:"metadata"`
 }
 
-// New returns the statement as JSON. Times are in UTC, in seconds; addresses have no secrets.
+// New returns the statement as JSON. Times are in UTC, in seconds. Addresses have no secrets.
 func New(b Build) ([]byte, error) {
 	s := Statement{Type: statementType, PredicateType: predicateType}
 	for _, f := range b.Files {
@@ -132,7 +132,7 @@ func New(b Build) ([]byte, error) {
 	r.Metadata.StartedOn, r.Metadata.FinishedOn = stamp(b.Started), stamp(b.Finished)
 	data, err := json.Marshal(s)
 	if err == nil && len(data) > MaxSize {
-		err = fmt.Errorf("it would have %d bytes, and at most %d are read", len(data), MaxSize)
+		err = fmt.Errorf("the statement has %d bytes; at most %d are allowed", len(data), MaxSize)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("provenance: %w", err)
@@ -148,7 +148,7 @@ func sums(d digest.Digest) map[string]string {
 	return map[string]string{d.Algorithm().String(): d.Encoded()}
 }
 
-// pinned is where an item of the lock came from.
+// pinned returns the source of a pinned item.
 func pinned(p manifest.Pin) Descriptor {
 	d := Descriptor{Name: p.Kind + " " + manifest.WithoutSecrets(p.Ref), Digest: sums(p.Digest)}
 	if p.Platform != "" {
@@ -159,7 +159,7 @@ func pinned(p manifest.Pin) Descriptor {
 		d.URI = manifest.WithoutSecrets(p.From)
 	case p.Kind == manifest.ItemImage, p.Kind == manifest.ItemReferrer:
 		d.URI = "oci://" + p.Ref
-	case manifest.IsLocal(p.Ref): // a path of the machine that built says nothing to others
+	case manifest.IsLocal(p.Ref): // a path on the build machine is useless elsewhere
 	case p.URL != "":
 		d.URI = manifest.WithoutSecrets(p.URL)
 	default:
@@ -168,30 +168,30 @@ func pinned(p manifest.Pin) Descriptor {
 	return d
 }
 
-// Parse reads a statement of this kind. Whether it is true is for a signature to say.
+// Parse reads a statement of this kind. Only a signature can prove it true.
 func Parse(data []byte) (Statement, error) {
 	var s Statement
 	if len(data) > MaxSize {
-		return s, fmt.Errorf("it has %d bytes; at most %d are read", len(data), MaxSize)
+		return s, fmt.Errorf("the statement has %d bytes; at most %d are read", len(data), MaxSize)
 	}
 	if err := json.Unmarshal(data, &s); err != nil {
-		return s, fmt.Errorf("it is no in-toto statement: %w", err)
+		return s, fmt.Errorf("not an in-toto statement: %w", err)
 	}
 	switch {
 	case s.Type != statementType:
-		return s, fmt.Errorf("it is no in-toto statement: its type is %.80q, not %s", s.Type, statementType)
+		return s, fmt.Errorf("not an in-toto statement: its type is %.80q, not %s", s.Type, statementType)
 	case s.PredicateType != predicateType:
-		return s, fmt.Errorf("it is no provenance: its predicate is %.80q, not %s", s.PredicateType, predicateType)
+		return s, fmt.Errorf("not a provenance statement: its predicate is %.80q, not %s", s.PredicateType, predicateType)
 	case s.Predicate.BuildDefinition.BuildType != BuildType:
-		return s, fmt.Errorf("it is the provenance of something else: its build type is %.80q, not %s", s.Predicate.BuildDefinition.BuildType, BuildType)
+		return s, fmt.Errorf("provenance of something else: its build type is %.80q, not %s", s.Predicate.BuildDefinition.BuildType, BuildType)
 	}
 	return s, nil
 }
 
-// ErrOther says that a statement is about something else.
-var ErrOther = errors.New("it is the provenance of another bundle, or of this one as it was before it was built again")
+// ErrOther means the statement is about another bundle.
+var ErrOther = errors.New("provenance of another bundle, or of an earlier build of this one")
 
-// About returns nil if a bundle with this identity is what the statement is about, and ErrOther if not.
+// About returns nil if the statement is about the bundle with this identity, else ErrOther.
 func (s Statement) About(identity digest.Digest) error {
 	if s.has(func(d Descriptor) bool { return d.Name == IndexName }, identity) {
 		return nil
@@ -199,7 +199,7 @@ func (s Statement) About(identity digest.Digest) error {
 	return ErrOther
 }
 
-// HasFile tells whether a file with this digest is what was written, byte for byte.
+// HasFile reports whether the build wrote a file with this digest.
 func (s Statement) HasFile(sum digest.Digest) bool {
 	return s.has(func(d Descriptor) bool { return d.Name != IndexName }, sum)
 }

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// cloud are the parts of a #cloud-config, which are put in cloud-init's order when all have been read.
+// cloud holds the parts of a #cloud-config, which are put in cloud-init's order after reading.
 // https://github.com/canonical/cloud-init/blob/main/config/cloud.cfg.tmpl
 type cloud struct {
 	boot, files, disks, filesystems, mounts, name, groups, users, members, time, zone, run, late []Step
@@ -52,13 +52,13 @@ func (r *reader) cloudConfig(n *yaml.Node) *Program {
 	)}
 }
 
-// cloudCommand takes a text for a shell, or a list of arguments.
+// cloudCommand reads a text for a shell, or a list of arguments.
 func (r *reader) cloudCommand(n *yaml.Node, always bool) Step {
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" && strings.TrimSpace(n.Value) != "" {
 		return Command{Args: []string{"/bin/sh", "-c", n.Value}, Always: always}
 	}
 	if n.Kind == yaml.MappingNode {
-		r.fail(n, "a command is to be a text or a list, this is a mapping: a text with a colon and a space in it has to be in quotes")
+		r.fail(n, "a command must be a text or a list, this is a mapping: quote a text that contains a colon and a space")
 		return nil
 	}
 	var args []string
@@ -68,7 +68,7 @@ func (r *reader) cloudCommand(n *yaml.Node, always bool) Step {
 		args = append(args, one)
 	})(n)
 	if len(args) == 0 || args[0] == "" {
-		r.fail(n, "a command has to have a name")
+		r.fail(n, "a command must have a name")
 		return nil
 	}
 	return Command{Args: args, Always: always}
@@ -90,7 +90,7 @@ func (r *reader) cloudFile(n *yaml.Node, c *cloud) {
 		"content":     func(n *yaml.Node) { content = n },
 	})
 	if f.Path == "" {
-		r.fail(n, "an entry of write_files has to have a path")
+		r.fail(n, "an entry of write_files must have a path")
 		return
 	}
 	if content != nil && content.Tag != "!!null" {
@@ -108,7 +108,8 @@ func (r *reader) cloudFile(n *yaml.Node, c *cloud) {
 	c.files = append(c.files, f)
 }
 
-// encodings returns what is undone in order: gz+b64 is base64 of what gzip made. YAML's binary values are base64, too.
+// encodings returns the encodings in the order of decoding: gz+b64 is base64 of gzip data. YAML's binary values are
+// base64, too.
 func encodings(name string, binary bool) []string {
 	list := strings.Split(strings.ToLower(strings.TrimSpace(name)), "+")
 	slices.Reverse(list)
@@ -120,7 +121,7 @@ func encodings(name string, binary bool) []string {
 
 func (r *reader) cloudDisks(n *yaml.Node, c *cloud) {
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, "disk_setup is to be a mapping")
+		r.fail(n, "disk_setup must be a mapping")
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -135,7 +136,7 @@ func (r *reader) cloudDisks(n *yaml.Node, c *cloud) {
 	}
 }
 
-// cloudLayout takes true for one partition, false for none, or a list of sizes in percent, each perhaps with a type.
+// cloudLayout reads true for one partition, false for none, or a list of sizes in percent, each with an optional type.
 func (r *reader) cloudLayout(n *yaml.Node, d *Disk) {
 	if n.Kind == yaml.ScalarNode {
 		var whole bool
@@ -154,7 +155,7 @@ func (r *reader) cloudLayout(n *yaml.Node, d *Disk) {
 		}
 		r.number(&p.Percent)(size)
 		if p.Percent < 1 || p.Percent > 100 {
-			r.fail(size, "a size in percent is wanted here")
+			r.fail(size, "want a size in percent")
 		}
 		d.Parts = append(d.Parts, p)
 	})(n)
@@ -173,19 +174,19 @@ func (r *reader) cloudFilesystem(n *yaml.Node) Step {
 	})
 	switch {
 	case f.Device == "" || f.Type == "":
-		r.fail(n, "an entry of fs_setup has to have a device and a filesystem")
+		r.fail(n, "an entry of fs_setup must have a device and a filesystem")
 	case partition == "" || partition == "none":
 	case partition == "auto" || partition == "any":
 		f.Device += partitionName(f.Device, "1")
 	case strings.Trim(partition, "0123456789") == "":
 		f.Device += partitionName(f.Device, partition)
 	default:
-		r.fail(n, "partition is auto, any, none or a number, not %q", partition)
+		r.fail(n, "partition must be auto, any, none or a number, not %q", partition)
 	}
 	return f
 }
 
-// partitionName is what the kernel adds to a disk's name for a partition.
+// partitionName returns the kernel's name of a partition.
 func partitionName(device, number string) string {
 	if last := device[len(device)-1]; last >= '0' && last <= '9' {
 		return "p" + number
@@ -193,7 +194,7 @@ func partitionName(device, number string) string {
 	return number
 }
 
-// cloudMount takes the fields of a line of /etc/fstab, with cloud-init's defaults for those that are left out.
+// cloudMount reads the fields of a line of /etc/fstab, with cloud-init's defaults for missing ones.
 func (r *reader) cloudMount(n *yaml.Node) Step {
 	var fields []string
 	r.list("a mount", func(n *yaml.Node) {
@@ -202,7 +203,7 @@ func (r *reader) cloudMount(n *yaml.Node) Step {
 			r.text(&one)(n)
 		}
 		if strings.ContainsAny(one, " \t\n") {
-			r.fail(n, "a field of /etc/fstab has no spaces; write \\040")
+			r.fail(n, "a field of /etc/fstab cannot contain spaces; write \\040")
 		}
 		fields = append(fields, one)
 	})(n)
@@ -222,11 +223,11 @@ func (r *reader) cloudMount(n *yaml.Node) Step {
 	case len(fields) > len(byDefault):
 		r.fail(n, "a line of /etc/fstab has six fields")
 	case m.Type == "swap":
-		r.fail(n, "swap is not turned on: the kubelet does not run with it")
+		r.fail(n, "swap is not enabled: the kubelet does not run with it")
 	case !source:
-		r.fail(n, "%q is no device: write /dev/..., LABEL=... or UUID=..., or a path with the option bind, rbind or loop", m.Source)
+		r.fail(n, "invalid device %q: write /dev/..., LABEL=... or UUID=..., or a path with the option bind, rbind or loop", m.Source)
 	case !strings.HasPrefix(m.Path, "/"):
-		r.fail(n, "%q is no place to mount at", m.Path)
+		r.fail(n, "invalid mount point %q", m.Path)
 	}
 	return m
 }
@@ -239,7 +240,7 @@ func (r *reader) cloudGroup(n *yaml.Node, c *cloud) {
 		return
 	}
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 {
-		r.fail(n, "a group is its name, or its name with a list of members")
+		r.fail(n, "a group must be its name, or its name with a list of members")
 		return
 	}
 	var members []string
@@ -254,7 +255,7 @@ func (r *reader) cloudGroup(n *yaml.Node, c *cloud) {
 
 func (r *reader) cloudUser(n *yaml.Node) Step {
 	if n.Kind == yaml.ScalarNode && n.Value == "default" {
-		return nil // the user of the distribution's image is there
+		return nil // the distribution's image has this user
 	}
 	u := User{Lock: true} // https://docs.cloud-init.io/en/latest/reference/modules.html#users-and-groups
 	r.mapping(n, "a user", map[string]func(*yaml.Node){
@@ -275,13 +276,13 @@ func (r *reader) cloudUser(n *yaml.Node) Step {
 		"sudo":                r.sudo(&u.Sudo),
 	})
 	if u.Name == "" {
-		r.fail(n, "a user has to have a name")
+		r.fail(n, "a user must have a name")
 	}
 	r.checkUser(n, u)
 	return u
 }
 
-// sudo takes a rule, a list of rules, or false for none.
+// sudo reads a rule, a list of rules, or false for none.
 func (r *reader) sudo(into *[]string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		if n.Kind == yaml.ScalarNode {
@@ -304,11 +305,11 @@ func (r *reader) cloudTime(n *yaml.Node) Step {
 	t.Off = !on
 	for _, s := range slices.Concat(t.Servers, t.Pools) {
 		if !hostName(s) {
-			r.fail(n, "%q is no name or address of a server", s)
+			r.fail(n, "invalid server name or address %q", s)
 		}
 	}
 	if on && len(t.Servers)+len(t.Pools) == 0 {
-		r.fail(n, "name servers or pools: those that a distribution knows by itself cannot be reached without internet")
+		r.fail(n, "name servers or pools: a distribution's defaults need internet access")
 	}
 	return t
 }

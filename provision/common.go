@@ -8,13 +8,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What both formats have.
+// Fields common to both formats.
 
 func (r *reader) oneOf(into *string, values ...string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.text(into)(n)
 		if !slices.Contains(values, *into) {
-			r.fail(n, "%q is not supported here; there are %s", *into, strings.Join(values, ", "))
+			r.fail(n, "%q is not supported; use one of %s", *into, strings.Join(values, ", "))
 		}
 	}
 }
@@ -23,12 +23,12 @@ func (r *reader) device(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.absolute(into)(n)
 		if !strings.HasPrefix(*into, "/dev/") {
-			r.fail(n, "a device is named by its path below /dev, not %q", *into)
+			r.fail(n, "a device must be a path below /dev, not %q", *into)
 		}
 	}
 }
 
-// hostName is a name as RFC 1123 has it, or an address.
+// hostName reports whether s is a host name (RFC 1123) or an address.
 func hostName(s string) bool {
 	return len(s) <= 253 && regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z.:-]*[0-9A-Za-z])?$`).MatchString(s)
 }
@@ -37,7 +37,7 @@ func (r *reader) hostname(n *yaml.Node) Step {
 	var h Hostname
 	r.text(&h.Name)(n)
 	if !hostName(h.Name) || strings.Contains(h.Name, ":") {
-		r.fail(n, "%q is no name of a host", h.Name)
+		r.fail(n, "invalid host name %q", h.Name)
 	}
 	return h
 }
@@ -46,7 +46,7 @@ func (r *reader) timezone(n *yaml.Node) Step {
 	var z Timezone
 	r.text(&z.Name)(n)
 	if !regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`).MatchString(z.Name) {
-		r.fail(n, "%q is no time zone", z.Name)
+		r.fail(n, "invalid time zone %q", z.Name)
 	}
 	return z
 }
@@ -54,7 +54,7 @@ func (r *reader) timezone(n *yaml.Node) Step {
 func (r *reader) accounts(n *yaml.Node, names []string) {
 	for _, name := range names {
 		if !accountName(name) {
-			r.fail(n, "%q is no name of a user or group", name)
+			r.fail(n, "invalid user or group name %q", name)
 		}
 	}
 }
@@ -62,14 +62,14 @@ func (r *reader) accounts(n *yaml.Node, names []string) {
 func (r *reader) checkUser(n *yaml.Node, u User) {
 	r.accounts(n, u.Groups)
 	if u.UID != "" && strings.Trim(u.UID, "0123456789") != "" {
-		r.fail(n, "%q is no user id", u.UID)
+		r.fail(n, "invalid user id %q", u.UID)
 	}
 	for _, s := range slices.Concat(u.Keys, u.Sudo, []string{u.Comment, u.PasswordHash}) {
 		if strings.ContainsAny(s, "\n\x00") {
-			r.fail(n, "something of user %s has more than one line", u.Name)
+			r.fail(n, "a value of user %s has more than one line", u.Name)
 		}
 	}
 	if strings.Contains(u.PasswordHash, ":") || strings.Contains(u.Comment, ":") {
-		r.fail(n, "a colon cannot be part of user %s", u.Name)
+		r.fail(n, "user %s: a value contains a colon", u.Name)
 	}
 }

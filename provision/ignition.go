@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ignition are the parts of an Ignition configuration, which are put in Ignition's order when all have been read: disks,
+// ignition holds the parts of an Ignition configuration, which are put in Ignition's order after reading: disks,
 // filesystems, users, files, units.
 type ignition struct {
 	disks, filesystems, mounts, groups, users, dirs, files, links, units []Step
@@ -41,7 +41,7 @@ func (r *reader) ignition(n *yaml.Node) *Program {
 		},
 	})
 	if !regexp.MustCompile(`^3\.[0-5]\.0$`).MatchString(version) {
-		r.fail(n, "ignition.version is %q; 3.0.0 to 3.5.0 are read", version)
+		r.fail(n, "ignition.version is %q; 3.0.0 to 3.5.0 are supported", version)
 	}
 	return &Program{Format: "ignition", Steps: slices.Concat(
 		c.disks, c.filesystems, c.mounts, c.groups, c.users, c.dirs, c.files, c.links, c.units,
@@ -66,19 +66,19 @@ func (r *reader) storage(n *yaml.Node, c *ignition) {
 	})
 }
 
-// decimal takes a mode as JSON has it: 420 is 0644.
+// decimal reads a mode in JSON's decimal form: 420 is 0644.
 func (r *reader) decimal(into *fs.FileMode) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		var v int
 		r.number(&v)(n)
 		if v > 0o7777 {
-			r.fail(n, "%d is no mode; Ignition writes them in decimal: 420 is 0644", v)
+			r.fail(n, "invalid mode %d: Ignition writes modes in decimal: 420 is 0644", v)
 		}
 		*into = fs.FileMode(v) //nolint:gosec // at most 07777, or a problem
 	}
 }
 
-// account takes {name: ...} or {id: ...}.
+// nameOrID reads {name: ...} or {id: ...}.
 func (r *reader) nameOrID(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.mapping(n, "an owner", map[string]func(*yaml.Node){"name": r.account(into), "id": r.account(into)})
@@ -92,12 +92,12 @@ func (r *reader) ignitionDirectory(n *yaml.Node) Step {
 		"user": r.nameOrID(&d.Owner.User), "group": r.nameOrID(&d.Owner.Group),
 	})
 	if d.Path == "" {
-		r.fail(n, "a directory has to have a path")
+		r.fail(n, "a directory must have a path")
 	}
 	return d
 }
 
-// never takes what is supported only as false.
+// never accepts an unsupported setting only as false.
 func (r *reader) never(what string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		var yes bool
@@ -119,7 +119,7 @@ func (r *reader) ignitionFile(n *yaml.Node, c *ignition) {
 		"append":   r.list("append", func(n *yaml.Node) { added = append(added, r.resource(n)) }),
 	})
 	if f.Path == "" {
-		r.fail(n, "a file has to have a path")
+		r.fail(n, "a file must have a path")
 	}
 	f.Keep = !overwrite
 	if contents != nil {
@@ -134,7 +134,7 @@ func (r *reader) ignitionFile(n *yaml.Node, c *ignition) {
 	}
 }
 
-// resource takes the content of a file: a data URL, perhaps compressed, perhaps with a digest that it is held against.
+// resource reads the content of a file: a data URL, optionally compressed, checked against a digest if given.
 func (r *reader) resource(n *yaml.Node) []byte {
 	var source, compression, hash string
 	r.mapping(n, "contents", map[string]func(*yaml.Node){
@@ -159,16 +159,16 @@ func (r *reader) resource(n *yaml.Node) []byte {
 	return data
 }
 
-// dataURL reads the content that is in the URL itself (RFC 2397).
+// dataURL returns the content of a data URL (RFC 2397).
 func dataURL(source string) ([]byte, error) {
 	rest, ok := strings.CutPrefix(source, "data:")
 	if !ok {
 		scheme, _, _ := strings.Cut(source, ":")
-		return nil, fmt.Errorf("contents from %s: cannot be had without internet; put them into a data: URL", scheme)
+		return nil, fmt.Errorf("contents from %s: unavailable without internet; put them into a data: URL", scheme)
 	}
 	kind, text, ok := strings.Cut(rest, ",")
 	if !ok {
-		return nil, fmt.Errorf("a data: URL has a comma before its content")
+		return nil, fmt.Errorf("a data: URL needs a comma before its content")
 	}
 	text, err := url.PathUnescape(text)
 	if err != nil {
@@ -193,10 +193,10 @@ func verified(data []byte, hash string) error {
 		sum := sha512.Sum512(data)
 		got = hex.EncodeToString(sum[:])
 	default:
-		return fmt.Errorf("a hash begins with sha256- or sha512-, not %q", kind)
+		return fmt.Errorf("a hash must begin with sha256- or sha512-, not %q", kind)
 	}
 	if got != strings.ToLower(want) {
-		return fmt.Errorf("the contents have the %s %s, and %s is asked for", kind, got, want)
+		return fmt.Errorf("the contents have the %s %s, want %s", kind, got, want)
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (r *reader) ignitionLink(n *yaml.Node) Step {
 	})
 	switch {
 	case l.Path == "" || l.Target == "":
-		r.fail(n, "a link has to have a path and a target")
+		r.fail(n, "a link must have a path and a target")
 	case owner != Owner{}:
 		r.fail(n, "owners of links are not supported")
 	}
@@ -229,13 +229,13 @@ func (r *reader) ignitionDisk(n *yaml.Node) Step {
 				"typeGuid": r.text(&p.Type), "wipePartitionEntry": r.never("wipePartitionEntry"), "shouldExist": ignored, "resize": r.never("resize"),
 			})
 			if number != 0 && number != len(d.Parts)+1 {
-				r.fail(n, "partitions are made in their order; number %d is not the next", number)
+				r.fail(n, "partitions must be numbered in order; %d is not the next number", number)
 			}
 			d.Parts = append(d.Parts, p)
 		}),
 	})
 	if d.Device == "" {
-		r.fail(n, "a disk has to have a device")
+		r.fail(n, "a disk must have a device")
 	}
 	return d
 }
@@ -250,11 +250,12 @@ func (r *reader) ignitionFilesystem(n *yaml.Node, c *ignition) {
 		"path": r.absolute(&at), "mountOptions": r.texts(&options),
 	})
 	if f.Device == "" || f.Type == "" {
-		r.fail(n, "a filesystem has to have a device and a format")
+		r.fail(n, "a filesystem must have a device and a format")
 	}
 	c.filesystems = append(c.filesystems, f)
 	if at != "" {
-		// Ignition mounts it while it writes files, and leaves mounting at boot to a unit; here the line in fstab is for both.
+		// Ignition mounts it while it writes files, and leaves mounting at boot to a unit. Here the fstab line does
+		// both.
 		c.mounts = append(c.mounts, Mount{f.Device, at, f.Type, strings.Join(append(options, "defaults", "nofail"), ","), "0", "2"})
 	}
 }
@@ -268,7 +269,7 @@ func (r *reader) ignitionGroup(n *yaml.Node) Step {
 	})
 	g.Remove = !should
 	if g.Name == "" {
-		r.fail(n, "a group has to have a name")
+		r.fail(n, "a group must have a name")
 	}
 	return g
 }
@@ -284,7 +285,7 @@ func (r *reader) ignitionUser(n *yaml.Node) Step {
 	})
 	u.Remove = !should
 	if u.Name == "" {
-		r.fail(n, "a user has to have a name")
+		r.fail(n, "a user must have a name")
 	}
 	r.checkUser(n, u)
 	return u
@@ -307,7 +308,7 @@ func (r *reader) unit(n *yaml.Node) Step {
 		}),
 	})
 	if u.Name == "" {
-		r.fail(n, "a unit has to have a name")
+		r.fail(n, "a unit must have a name")
 	}
 	return u
 }
@@ -320,12 +321,12 @@ func (r *reader) bytes(into *[]byte) func(*yaml.Node) {
 	}
 }
 
-// unitName takes the name of a unit or of a drop-in's file, as systemd.unit(5) has them.
+// unitName reads the name of a unit, or of a drop-in file, see systemd.unit(5).
 func (r *reader) unitName(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.text(into)(n)
 		if !regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.[a-z]+$`).MatchString(*into) || strings.HasPrefix(*into, ".") {
-			r.fail(n, "%q is no name of a unit", *into)
+			r.fail(n, "invalid unit name %q", *into)
 		}
 	}
 }

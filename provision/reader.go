@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// maxSize bounds a program, maxContent a file that is packed in it.
+	// maxSize bounds a program, maxContent an unpacked file in it.
 	maxSize    = manifest.MaxFileSize
 	maxContent = 64 << 20
 )
 
-// Parse reads a program for the host of that name. The error is manifest.Problems.
+// Parse reads a program for the named host. The error is manifest.Problems.
 func Parse(file string, data []byte, hostname string) (*Program, error) {
 	r := &reader{file: file}
 	if len(data) > maxSize {
@@ -41,7 +41,7 @@ func Parse(file string, data []byte, hostname string) (*Program, error) {
 	case strings.HasPrefix(strings.TrimSpace(text), "{"):
 		p = r.ignition(r.document(text))
 	default:
-		r.fail(nil, "it begins neither with #cloud-config nor, as Ignition does, with {; other formats (MIME parts, scripts, gzip) are not read")
+		r.fail(nil, "the file begins neither with #cloud-config nor, like Ignition, with {; other formats (MIME parts, scripts, gzip) are not supported")
 	}
 	if err := r.problems.Err(); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func Parse(file string, data []byte, hostname string) (*Program, error) {
 	return p, nil
 }
 
-// reader collects everything that is wrong with a file.
+// reader collects all problems of a file.
 type reader struct {
 	file     string
 	problems manifest.Problems
@@ -65,7 +65,7 @@ func (r *reader) fail(n *yaml.Node, format string, args ...any) {
 
 const jinjaHeader = "## template: jinja"
 
-// rendered fills in what Cluster API leaves to the host: its name. The first line says that there is something to fill in.
+// rendered fills in the host name, which Cluster API leaves to the host. The first line marks a template.
 // https://docs.cloud-init.io/en/latest/explanation/instancedata.html
 func (r *reader) rendered(text, hostname string) string {
 	first, rest, _ := strings.Cut(text, "\n")
@@ -78,17 +78,17 @@ func (r *reader) rendered(text, hostname string) string {
 		line++
 		one = regexp.MustCompile(`{{-?\s*(ds\.meta_data|v1)\.(local_hostname|hostname|instance_id)\s*-?}}`).ReplaceAllLiteralString(one, hostname)
 		if strings.Contains(one, "{{") || strings.Contains(one, "{%") {
-			r.fail(&yaml.Node{Line: line, Column: 1}, "of jinja, only ds.meta_data.local_hostname, hostname and instance_id are filled in")
+			r.fail(&yaml.Node{Line: line, Column: 1}, "of jinja, only ds.meta_data.local_hostname, hostname and instance_id are supported")
 		}
 		out.WriteString(one)
 	}
 	return out.String()
 }
 
-// document parses YAML, of which JSON is a part. It returns nil where there is a problem.
+// document parses YAML, a superset of JSON. It returns nil after a problem.
 func (r *reader) document(text string) *yaml.Node {
 	if strings.TrimSpace(text) == "#cloud-config" {
-		r.fail(nil, "there is nothing in it")
+		r.fail(nil, "the document is empty")
 		return nil
 	}
 	d := yaml.NewDecoder(strings.NewReader(text))
@@ -98,16 +98,16 @@ func (r *reader) document(text string) *yaml.Node {
 		return nil
 	}
 	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		r.fail(nil, "there is more than one document in it")
+		r.fail(nil, "there is more than one document")
 		return nil
 	}
 	return doc.Content[0]
 }
 
-// mapping calls a function for each key of a mapping. Keys without one are problems, and so are repeated ones.
+// mapping calls a function for each key of a mapping. Unknown and repeated keys are problems.
 func (r *reader) mapping(n *yaml.Node, what string, known map[string]func(*yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, "%s is to be a mapping", what)
+		r.fail(n, "%s must be a mapping", what)
 		return
 	}
 	seen := map[string]bool{}
@@ -116,11 +116,11 @@ func (r *reader) mapping(n *yaml.Node, what string, known map[string]func(*yaml.
 		name := key.Value
 		switch read := known[name]; {
 		case seen[name]:
-			r.fail(key, "%s is there twice", name)
+			r.fail(key, "duplicate key %s", name)
 		case read == nil:
-			r.fail(key, "%s of %s is not known or not supported; supported are %s", name, what, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			r.fail(key, "%s of %s is unknown or not supported; supported are %s", name, what, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case value.Kind == yaml.AliasNode:
-			r.fail(value, "aliases (*%s) are not read; write it out", value.Value)
+			r.fail(value, "aliases (*%s) are not supported; write the value out", value.Value)
 		default:
 			read(value)
 		}
@@ -132,12 +132,12 @@ func (r *reader) mapping(n *yaml.Node, what string, known map[string]func(*yaml.
 func (r *reader) list(what string, read func(*yaml.Node)) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		if n.Kind != yaml.SequenceNode {
-			r.fail(n, "%s is to be a list", what)
+			r.fail(n, "%s must be a list", what)
 			return
 		}
 		for _, one := range n.Content {
 			if one.Kind == yaml.AliasNode {
-				r.fail(one, "aliases (*%s) are not read; write it out", one.Value)
+				r.fail(one, "aliases (*%s) are not supported; write the value out", one.Value)
 				continue
 			}
 			read(one)
@@ -148,7 +148,7 @@ func (r *reader) list(what string, read func(*yaml.Node)) func(*yaml.Node) {
 func (r *reader) text(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-			r.fail(n, "a text is wanted here")
+			r.fail(n, "want a text")
 			return
 		}
 		*into = n.Value
@@ -163,7 +163,7 @@ func (r *reader) truth(into *bool) func(*yaml.Node) {
 		case "false", "no", "off":
 			*into = false
 		default:
-			r.fail(n, "true or false is wanted here")
+			r.fail(n, "want true or false")
 		}
 	}
 }
@@ -172,14 +172,14 @@ func (r *reader) number(into *int) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		v, err := strconv.Atoi(n.Value)
 		if n.Kind != yaml.ScalarNode || err != nil || v < 0 {
-			r.fail(n, "a number is wanted here")
+			r.fail(n, "want a number")
 			return
 		}
 		*into = v
 	}
 }
 
-// texts takes a list of texts, or one text with commas.
+// texts reads a list of texts, or one comma-separated text.
 func (r *reader) texts(into *[]string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
@@ -196,32 +196,32 @@ func (r *reader) texts(into *[]string) func(*yaml.Node) {
 	}
 }
 
-// ignored takes a value that changes nothing here.
+// ignored accepts a value without effect.
 func ignored(*yaml.Node) {}
 
-// absolute takes the path of a file.
+// absolute reads the path of a file.
 func (r *reader) absolute(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.text(into)(n)
 		if !path.IsAbs(*into) || path.Clean(*into) != *into || strings.ContainsAny(*into, "\x00\n") {
-			r.fail(n, "an absolute path without . and .. is wanted here, not %q", *into)
+			r.fail(n, "want an absolute path without . and .., not %q", *into)
 		}
 	}
 }
 
-// octal takes a mode that is written as a text, or as a number that can only be octal.
+// octal reads a mode written as a text, or as a number that can only be octal.
 func (r *reader) octal(into *fs.FileMode) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		v, err := strconv.ParseUint(strings.TrimPrefix(n.Value, "0o"), 8, 32)
 		if n.Kind != yaml.ScalarNode || err != nil || v > 0o7777 || n.Tag == "!!int" && !strings.HasPrefix(n.Value, "0") {
-			r.fail(n, "a mode in quotes is wanted here, such as '0644'")
+			r.fail(n, "want a mode in quotes, such as '0644'")
 			return
 		}
 		*into = fs.FileMode(v)
 	}
 }
 
-// owner takes user:group.
+// owner reads user:group.
 func (r *reader) owner(into *Owner) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		var s string
@@ -229,13 +229,13 @@ func (r *reader) owner(into *Owner) func(*yaml.Node) {
 		into.User, into.Group, _ = strings.Cut(s, ":")
 		for _, name := range []string{into.User, into.Group} {
 			if name != "" && !accountName(name) {
-				r.fail(n, "%q is no name of a user or group", name)
+				r.fail(n, "invalid user or group name %q", name)
 			}
 		}
 	}
 }
 
-// accountName is what useradd(8) takes, or a number.
+// accountName reports whether s is a valid name for useradd(8), or a number.
 func accountName(s string) bool {
 	return regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_.-]{0,31}\$?|[0-9]{1,10})$`).MatchString(s)
 }
@@ -244,12 +244,12 @@ func (r *reader) account(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.text(into)(n)
 		if !accountName(*into) {
-			r.fail(n, "%q is no name of a user or group", *into)
+			r.fail(n, "invalid user or group name %q", *into)
 		}
 	}
 }
 
-// unpacked undoes an encoding of cloud-init, or of Ignition's compression.
+// unpacked decodes an encoding of cloud-init, or Ignition's compression.
 func unpacked(data []byte, encodings ...string) ([]byte, error) {
 	for _, e := range encodings {
 		switch e {
@@ -271,10 +271,10 @@ func unpacked(data []byte, encodings ...string) ([]byte, error) {
 				return nil, fmt.Errorf("broken gzip: %w", err)
 			}
 			if len(data) > maxContent {
-				return nil, fmt.Errorf("it has more than %d bytes", maxContent)
+				return nil, fmt.Errorf("more than %d bytes", maxContent)
 			}
 		default:
-			return nil, fmt.Errorf("encoding %q is not known; there are b64, gz, gz+b64 and their long names", e)
+			return nil, fmt.Errorf("unknown encoding %q; supported are b64, gz, gz+b64 and their long names", e)
 		}
 	}
 	return data, nil

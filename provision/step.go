@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A Program is a file that was read: what is done on a host, in this order.
+// A Program is a parsed file: the steps for a host, in this order.
 type Program struct {
 	// Format is "cloud-config" or "ignition".
 	Format string
@@ -16,14 +16,14 @@ type Program struct {
 
 // A Step is one of File, Directory, Link, Command, Hostname, Group, User, Member, Time, Timezone, Disk, Filesystem, Mount and Unit.
 type Step interface {
-	// String says in a few words what is done to what; it has no content, which may be secret.
+	// String returns a short description. It contains no content, which may be secret.
 	String() string
 }
 
 // An Owner is a user and a group, by name or number; empty is root.
 type Owner struct{ User, Group string }
 
-// Chown is the owner as chown takes it; "" for root's own.
+// Chown returns the owner as chown's argument; "" for root.
 func (o Owner) Chown() string {
 	if o.Group == "" {
 		return o.User
@@ -31,33 +31,33 @@ func (o Owner) Chown() string {
 	return o.User + ":" + o.Group
 }
 
-// A File is written as a whole, or added to.
+// A File is a file to write, or to append to.
 type File struct {
 	Path   string
 	Mode   fs.FileMode
 	Owner  Owner
 	Append bool
-	// Keep refuses to replace a file that is there with another content.
+	// Keep refuses to replace an existing file with other content.
 	Keep bool
 	Data []byte
 }
 
-// A Directory is made with those above it.
+// A Directory is a directory to create, with its parents.
 type Directory struct {
 	Path  string
 	Mode  fs.FileMode
 	Owner Owner
 }
 
-// A Link is made at Path.
+// A Link is a link to create at Path.
 type Link struct {
 	Path, Target string
 	Hard         bool
-	// Replace allows another file in its place to be removed.
+	// Replace allows removing another file at Path.
 	Replace bool
 }
 
-// A Command runs once on a host; one with Always runs on every run, as cloud-init's bootcmd does at every boot.
+// A Command runs once on a host. With Always it runs in every run, like cloud-init's bootcmd at every boot.
 type Command struct {
 	Args   []string
 	Always bool
@@ -69,30 +69,30 @@ type Hostname struct{ Name string }
 // A Group is a group of users.
 type Group struct {
 	Name   string
-	GID    string // "" lets the system choose
+	GID    string // "": chosen by the system
 	System bool
 	Remove bool
 }
 
-// A Member is a user who is added to a group.
+// A Member is a user to add to a group.
 type Member struct{ Group, User string }
 
-// A User is made if there is none of that name, and given keys and rights.
+// A User is a user to create if missing, with keys and rights.
 type User struct {
 	Name, Comment, Home, Shell, UID string
-	// PrimaryGroup is one that is there; empty makes one of the user's name, unless NoGroup says that none is made.
+	// PrimaryGroup must exist. If empty, a group with the user's name is created, unless NoGroup is set.
 	PrimaryGroup    string
 	Groups          []string
 	System, NoHome  bool
 	NoGroup, Remove bool
-	// PasswordHash is as crypt(5) has it; empty leaves the password alone. Lock makes it useless.
+	// PasswordHash is a hash for crypt(5); empty leaves the password unchanged. Lock disables the password.
 	PasswordHash string
 	Lock         bool
 	Keys         []string // lines of authorized_keys
 	Sudo         []string // rules, without the user's name
 }
 
-// Time says where the host takes the time from.
+// Time holds the host's time sources.
 type Time struct {
 	Off            bool
 	Servers, Pools []string
@@ -101,31 +101,32 @@ type Time struct {
 // A Timezone is a name of the tz database, such as Europe/Berlin.
 type Timezone struct{ Name string }
 
-// A Disk is given a partition table.
+// A Disk is a disk to partition.
 type Disk struct {
 	Device string
 	Table  string // gpt or mbr
-	// Parts are the partitions in their order; none makes none.
+	// Parts are the partitions in order; empty creates none.
 	Parts []Partition
-	// Overwrite allows what is on the disk to be lost; without it, a disk that is not empty is left as it is.
+	// Overwrite allows losing the content of the disk. Without it, a disk that is not empty stays unchanged.
 	Overwrite bool
 }
 
 // A Partition is a part of a Disk.
 type Partition struct {
-	// Percent of the disk, or SizeMiB; both 0 is the rest of the disk.
+	// Percent of the disk, or SizeMiB; both 0 means the rest of the disk.
 	Percent, SizeMiB int
-	// Start in MiB; 0 is behind the one before.
+	// Start in MiB; 0 means after the previous one.
 	StartMiB int
 	Label    string
-	Type     string // GUID for gpt, hexadecimal code for mbr; "" is Linux' own
+	Type     string // GUID for gpt, hexadecimal code for mbr; "" for a Linux filesystem
 }
 
-// A Filesystem is made on a device.
+// A Filesystem is a filesystem to create on a device.
 type Filesystem struct {
 	Device, Type, Label, UUID string
 	Options                   []string
-	// Overwrite allows another filesystem on the device to be lost; without it the device must be empty, or have this one.
+	// Overwrite allows losing another filesystem on the device. Without it, the device must be empty or have this
+	// filesystem.
 	Overwrite bool
 }
 
@@ -134,17 +135,17 @@ type Mount struct {
 	Source, Path, Type, Options, Dump, Pass string
 }
 
-// HasOption says whether any of these is among the mount's options.
+// HasOption reports whether the mount has any of these options.
 func (m Mount) HasOption(names ...string) bool {
 	return slices.ContainsFunc(strings.Split(m.Options, ","), func(o string) bool { return slices.Contains(names, o) })
 }
 
-// A Unit is one of systemd's.
+// A Unit is a systemd unit.
 type Unit struct {
 	Name     string
-	Contents []byte // nil leaves the unit's file alone
+	Contents []byte // nil leaves the unit's file unchanged
 	Dropins  []Dropin
-	// Enable and Disable are done if set.
+	// Enable and Disable take effect if set.
 	Enable, Disable bool
 	Mask            bool
 }
@@ -164,7 +165,7 @@ func (f File) String() string {
 func (d Directory) String() string { return "make " + d.Path }
 func (l Link) String() string      { return "link " + l.Path }
 
-// String has the command's name only: arguments can be secret.
+// String returns only the command's name: arguments can be secret.
 func (c Command) String() string {
 	name := c.Args[0]
 	if len(c.Args) > 2 && c.Args[1] == "-c" {

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	expectFrom  = 64 << 10 // bytes of a body from which the registry is asked before they are sent
-	tokensTried = 3        // before "not authorized" is believed: a token may run out between its issue and its use
-	commitSpeed = 16 << 20 // bytes a second that a slow registry is granted for storing what it has received
+	expectFrom  = 64 << 10 // bodies of at least this size wait for the registry's consent (Expect)
+	tokensTried = 3        // attempts before "not authorized" is final: a token may expire between issue and use
+	commitSpeed = 16 << 20 // bytes per second: the least storage speed granted to a slow registry
 )
 
-// A request to the registry. Its answer is an error unless its status is one of want.
+// A request to the registry. A status other than those in want is an error.
 type request struct {
 	method string
 	url    string
@@ -28,7 +28,7 @@ type request struct {
 	want   []int
 }
 
-// An answer is what the callers need of a response; body has at most maxManifest bytes.
+// An answer holds the parts of a response in use; body has at most maxManifest bytes.
 type answer struct {
 	status int
 	header http.Header
@@ -37,18 +37,18 @@ type answer struct {
 	body   []byte
 }
 
-// call sends one request, and again with a new token if the one it had was not taken.
+// call sends one request, and repeats it with a new token if the first was rejected.
 func (r *repo) call(ctx context.Context, q request) (answer, error) {
 	for try := 1; ; try++ {
 		a, err := r.callOnce(ctx, q)
-		if te, ok := asRegistryError(err); !ok || te.StatusCode != http.StatusUnauthorized || try == tokensTried || !r.gate.usesTokens() {
+		if te, ok := asRegistryError(err); !ok || te.StatusCode != http.StatusUnauthorized || try == tokensTried || !r.rt.usesTokens() {
 			return a, err
 		}
 		r.forgetToken()
 	}
 }
 
-// callOnce sends one request when it is its turn. It gives up when nothing moves for too long.
+// callOnce waits for its turn and sends one request. It gives up when nothing moves for too long.
 func (r *repo) callOnce(ctx context.Context, q request) (answer, error) {
 	round, err := r.throttle.start(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (r *repo) attempt(ctx context.Context, q request) (answer, error) {
 	defer dog.stop()
 	req, err := http.NewRequestWithContext(ctx, q.method, q.url, http.NoBody)
 	if err != nil {
-		return answer{}, fmt.Errorf("the registry's address for it is not one: %w", err)
+		return answer{}, fmt.Errorf("the registry returned an invalid address: %w", err)
 	}
 	for k, v := range q.header {
 		req.Header[k] = v
@@ -79,7 +79,7 @@ func (r *repo) attempt(ctx context.Context, q request) (answer, error) {
 	if q.body != nil && q.size > 0 {
 		req.Body, req.GetBody, req.ContentLength = unused{}, src.body, q.size
 		if q.size >= expectFrom && !r.session.noExpect.Load() {
-			req.Header.Set("Expect", "100-continue") // a refusal then comes before gigabytes were sent, and reaches us
+			req.Header.Set("Expect", "100-continue") // so that a refusal arrives before gigabytes are sent
 		}
 		src.done = func() { dog.grant(time.Duration(q.size/commitSpeed) * time.Second) }
 	}
@@ -115,13 +115,13 @@ func receive(client *http.Client, req *http.Request, want []int) (answer, error)
 	return a, nil
 }
 
-// unused is the body of requests whose bodies come from GetBody, see gate.
+// unused is the body of requests whose bodies come from GetBody, see authTransport.
 type unused struct{}
 
 func (unused) Read([]byte) (int, error) { return 0, errors.New("body without GetBody") }
 func (unused) Close() error             { return nil }
 
-// A source opens a request's body for every attempt and remembers why reading it failed, which net/http does not hand on.
+// A source opens a request's body for every attempt and records a read error, which net/http hides.
 type source struct {
 	open  func() (io.ReadCloser, error)
 	moved func()
@@ -154,8 +154,8 @@ func (s *source) failure() error {
 	return s.err
 }
 
-// A sourceBody is a request's body. net/http closes a body that it is still reading when the answer comes early; the
-// blob's memory goes back to where others take it from, so Close waits for the Read, which only waits for the disk.
+// A sourceBody is a request's body. If the answer comes early, net/http closes a body that it is still reading. Close
+// then waits for the Read, which waits only for the disk, because the blob's memory is reused afterwards.
 type sourceBody struct {
 	mu     sync.Mutex
 	blob   io.ReadCloser
@@ -189,7 +189,7 @@ func (b *sourceBody) Close() error {
 	return b.blob.Close()
 }
 
-// A watchdog calls bark once nothing has moved for its time.
+// A watchdog calls bark if nothing moves for its timeout.
 type watchdog struct {
 	limit time.Duration
 	timer *time.Timer

@@ -17,26 +17,26 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// What errors.Is finds in errors of Push, for those who tell classes of failure apart.
+// Classes of Push's errors, for errors.Is.
 var (
-	ErrLogin       = errors.New("login refused")        // the registry wants a login, or another one
-	ErrUnreachable = errors.New("registry unreachable") // no connection, or none that is trusted
+	ErrLogin       = errors.New("login refused")        // the registry requires a login, or another one
+	ErrUnreachable = errors.New("registry unreachable") // no connection, or no trusted one
 )
 
 const (
-	maxErrorBody = 64 << 10 // bytes of an answer that are looked at for its reason
-	maxReason    = 400      // characters of the registry's own words in a message
+	maxErrorBody = 64 << 10 // bytes of an answer searched for its reason
+	maxReason    = 400      // characters of the registry's own message
 )
 
 var errStalled = errors.New("no data moved for too long")
 
-// A plainError says in plain words what happened and what to do; the cause is behind it for errors.Is and errors.As but its
-// text, which may hold addresses with session tokens in them, is not shown.
+// A plainError explains cause and remedy. errors.Is and errors.As find the underlying error, but its text, which may
+// contain addresses with session tokens, is not shown.
 type plainError struct {
 	text  string
 	class error // nil, ErrLogin or ErrUnreachable
 	cause error
-	fatal bool // the same will happen to every other item
+	fatal bool // every other item would fail the same way
 }
 
 func (e *plainError) Error() string { return e.text }
@@ -53,8 +53,8 @@ func isFatal(err error) bool {
 	return ok && p.fatal
 }
 
-// explain puts an error of a request about repo ("" if about the registry itself) into words. An error that is in words
-// already, or is about the bundle or the context, is returned as it is.
+// explain adds cause and remedy to an error of a request about repo ("" if about the registry itself). An error already
+// explained, or about the bundle or the context, is returned unchanged.
 func (s *session) explain(repo string, err error) error {
 	if _, done := errors.AsType[*plainError](err); done || err == nil || errors.Is(err, bundle.ErrDamaged) || errors.Is(err, context.Canceled) {
 		return err
@@ -76,28 +76,28 @@ func (s *session) explainAnswer(repo string, te *transport.Error) error {
 		return e
 	}
 	switch {
-	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.user != "" && s.loggedIn.Load() && s.gate.usesTokens()):
+	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.user != "" && s.loggedIn.Load() && s.rt.usesTokens()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
-	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized: // with tokens, 401 says it of rights too
-		e.text = fmt.Sprintf("%s may not push to %s%s: ask for push rights there; where projects are made beforehand (Harbor), %q must exist", s.who(), where, reason(te), project)
+	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized: // with tokens, 401 may be about permissions, too
+		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there; where projects must be created first (Harbor), %q must exist", s.who(), where, reason(te), project)
 	case te.StatusCode == http.StatusMethodNotAllowed || hasCode(te, transport.UnsupportedErrorCode):
-		e.text, e.fatal = fmt.Sprintf("registry %s takes no pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)), true
+		e.text, e.fatal = fmt.Sprintf("registry %s does not accept pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)), true
 	case te.StatusCode == http.StatusNotFound && !hasCode(te, transport.ManifestUnknownErrorCode, transport.BlobUnknownErrorCode):
 		e.text = fmt.Sprintf("%s does not exist and the registry does not create it%s: create the project or namespace %q first, or push under another prefix", where, reason(te), project)
 	case te.StatusCode == http.StatusRequestEntityTooLarge:
-		e.text = fmt.Sprintf("%s refuses content of this size%s: raise the limit of the registry or of the proxy before it (nginx: client_max_body_size 0)", s.host, reason(te))
+		e.text = fmt.Sprintf("%s refuses content of this size%s: raise the limit of the registry or of its proxy (nginx: client_max_body_size 0)", s.host, reason(te))
 	case te.StatusCode == http.StatusTooManyRequests:
-		e.text = fmt.Sprintf("%s limits requests and still did after several retries%s: use fewer --jobs, or try later", s.host, reason(te))
-	case te.StatusCode == http.StatusBadRequest && s.gate.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
-		e.text, e.class, e.fatal = fmt.Sprintf("%s does not understand plain HTTP: leave out --plain-http", s.host), ErrUnreachable, true
+		e.text = fmt.Sprintf("%s limits requests even after several retries%s: use fewer --jobs, or try later", s.host, reason(te))
+	case te.StatusCode == http.StatusBadRequest && s.rt.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
+		e.text, e.class, e.fatal = fmt.Sprintf("%s does not speak plain HTTP: omit --plain-http", s.host), ErrUnreachable, true
 	default:
 		e.text = fmt.Sprintf("%s answered %d %s%s", where, te.StatusCode, http.StatusText(te.StatusCode), reason(te))
 	}
 	return e
 }
 
-// refusalText recognises what registries say in words only: Harbor has one status for several reasons, and a full disk is an
-// internal error. The sources are src/server/middleware of goharbor/harbor, and what Go calls ENOSPC and EDQUOT.
+// refusalText recognises refusals by their text: Harbor uses one status for several reasons, and a full disk is an
+// internal error. The texts are from src/server/middleware of goharbor/harbor, and from Go's ENOSPC and EDQUOT.
 func (s *session) refusalText(repo string, te *transport.Error) (text string, fatal bool) {
 	words, project := strings.ToLower(details(te)), projectOf(repo)
 	says := func(texts ...string) bool {
@@ -107,13 +107,13 @@ func (s *session) refusalText(repo string, te *transport.Error) (text string, fa
 	case says("read only mode", "read-only mode"):
 		return fmt.Sprintf("registry %s is in read-only mode%s: in Harbor an administrator turns it off under Configuration > System Settings", s.host, reason(te)), true
 	case says("proxy project"):
-		return fmt.Sprintf("project %s at %s is a proxy cache of another registry and takes no pushes: use another project (--rename, or --registry %s/PROJECT)", project, s.host, s.host), false
+		return fmt.Sprintf("project %s at %s is a proxy cache of another registry and does not accept pushes: use another project (--rename, or --registry %s/PROJECT)", project, s.host, s.host), false
 	case says("configured as immutable"):
-		return fmt.Sprintf("a rule of project %s makes this tag of %s immutable, and it has other content%s: change the rule, delete the tag, or push to another place (--rename)", project, repo, reason(te)), false
+		return fmt.Sprintf("a rule of project %s makes this tag of %s immutable, and it has other content%s: change the rule, delete the tag, or push to another path (--rename)", project, repo, reason(te)), false
 	case !isFull(te) && says("quota exceeded", "configured upper limit"):
-		return fmt.Sprintf("the storage quota of project %s at %s is used up%s: raise it (in Harbor under Administration > Project Quotas) or delete what is not needed, and push again", project, s.host, reason(te)), false
+		return fmt.Sprintf("the storage quota of project %s at %s is exhausted%s: raise it (in Harbor under Administration > Project Quotas) or delete unneeded content, and push again", project, s.host, reason(te)), false
 	case isFull(te):
-		return fmt.Sprintf("registry %s has no room left on its storage%s: free some or make it larger, and push again; what arrived is kept", s.host, reason(te)), true
+		return fmt.Sprintf("the storage of registry %s is full%s: free or add space, and push again; pushed content is kept", s.host, reason(te)), true
 	case te.StatusCode < http.StatusInternalServerError && says("project "+project+" not found", "project not found"):
 		if s.harbor != nil && s.harbor.refused[project] != nil {
 			return s.mayNotCreate(project, s.harbor.refused[project]), false
@@ -123,7 +123,7 @@ func (s *session) refusalText(repo string, te *transport.Error) (text string, fa
 	return "", false
 }
 
-// details are all words of an answer.
+// details returns all text of an answer.
 func details(te *transport.Error) string {
 	var b strings.Builder
 	for _, d := range te.Errors {
@@ -134,18 +134,18 @@ func details(te *transport.Error) string {
 
 func (s *session) loginText(te *transport.Error) string {
 	at := s.host
-	if service := s.gate.tokenService(); service != s.host {
+	if service := s.rt.tokenService(); service != s.host {
 		at += " (through " + service + ")"
 	}
 	if s.user == "" {
-		return fmt.Sprintf("registry %s wants a login and there is none%s: use --username and --password-stdin, or run docker login %s", at, reason(te), s.host)
+		return fmt.Sprintf("registry %s requires a login and there is none%s: use --username and --password-stdin, or run docker login %s", at, reason(te), s.host)
 	}
-	return fmt.Sprintf("registry %s refused user %q%s: check user and password (--username, --password-stdin) or log in again with docker login %s", at, s.user, reason(te), s.host)
+	return fmt.Sprintf("registry %s rejects user %q%s: check user and password (--username, --password-stdin) or log in again with docker login %s", at, s.user, reason(te), s.host)
 }
 
 func (s *session) who() string {
 	if s.user == "" {
-		return "who is not logged in"
+		return "the anonymous user"
 	}
 	return fmt.Sprintf("user %q", s.user)
 }
@@ -153,7 +153,7 @@ func (s *session) who() string {
 func (s *session) explainNetwork(err error) error {
 	inner := err
 	if ue, ok := errors.AsType[*url.Error](err); ok {
-		inner = ue.Err // without the address: it holds the session's state
+		inner = ue.Err // without the address, which contains the session's state
 	}
 	e := &plainError{class: ErrUnreachable, cause: err, fatal: true}
 	host, wrongHost := errors.AsType[x509.HostnameError](err)
@@ -163,38 +163,38 @@ func (s *session) explainNetwork(err error) error {
 	op, isOp := errors.AsType[*net.OpError](err)
 	switch {
 	case unknown:
-		e.text = fmt.Sprintf("the certificate of %s is signed by a CA that this machine does not know: give the CA's certificate with --ca FILE", s.host)
+		e.text = fmt.Sprintf("the certificate of %s is signed by a CA unknown to this machine: give the CA's certificate with --ca FILE", s.host)
 	case wrongHost:
-		e.text = fmt.Sprintf("the certificate of %s is for another name (%s): use the name that is in it", s.host, clean(host.Error()))
+		e.text = fmt.Sprintf("the certificate of %s is for another name (%s): use the certificate's name", s.host, clean(host.Error()))
 	case isInvalid && invalid.Reason == x509.Expired:
 		e.text = fmt.Sprintf("the certificate of %s is expired or not yet valid: check this machine's clock and renew the certificate", s.host)
 	case isInvalid:
-		e.text = fmt.Sprintf("the certificate of %s is not valid: %s", s.host, clean(invalid.Error()))
+		e.text = fmt.Sprintf("the certificate of %s is invalid: %s", s.host, clean(invalid.Error()))
 	case isHTTPAnswer(err):
 		e.text = fmt.Sprintf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network", s.host)
 	case errors.Is(err, errPlain):
 		e.text = fmt.Sprintf("%s: %s", s.host, clean(inner.Error()))
 	case isDNS:
-		e.text = fmt.Sprintf("there is no address for the name %s: check the registry's name and this machine's DNS or /etc/hosts", dns.Name)
-	case strings.HasPrefix(inner.Error(), "no token in bearer response"): // followed by what it answered instead
-		e.text = fmt.Sprintf("the token service %s answers without a token", s.gate.tokenService())
+		e.text = fmt.Sprintf("the name %s has no address: check the registry's name and this machine's DNS or /etc/hosts", dns.Name)
+	case strings.HasPrefix(inner.Error(), "no token in bearer response"): // followed by the actual answer
+		e.text = fmt.Sprintf("the token service %s answers without a token", s.rt.tokenService())
 	case strings.Contains(inner.Error(), "tls: certificate required"), strings.Contains(inner.Error(), "remote error: tls: bad certificate"):
-		e.text = fmt.Sprintf("%s wants a client certificate that it knows: give one with --cert FILE and --key FILE", s.host)
+		e.text = fmt.Sprintf("%s requires a client certificate: give one with --cert FILE and --key FILE", s.host)
 	case isTLS(err):
 		e.text = fmt.Sprintf("no trusted connection to %s: %s", s.host, clean(inner.Error()))
 	default:
-		e.text = fmt.Sprintf("connection to %s failed: %s: check that the registry runs and that it can be reached from here", s.host, clean(inner.Error()))
-		e.fatal = isOp && op.Op == "dial" // a connection that breaks may do so for one blob only
+		e.text = fmt.Sprintf("connection to %s failed: %s: check that the registry runs and is reachable from here", s.host, clean(inner.Error()))
+		e.fatal = isOp && op.Op == "dial" // a broken connection may concern a single blob
 	}
 	return e
 }
 
-// isHTTPAnswer recognises what net/http says when a TLS handshake met a plain HTTP server; it has no type.
+// isHTTPAnswer recognises net/http's error when a TLS handshake reaches a plain HTTP server; it has no type.
 func isHTTPAnswer(err error) bool {
 	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-// reason returns the registry's own words, in brackets.
+// reason returns the registry's own message, in brackets.
 func reason(te *transport.Error) string {
 	var texts []string
 	for _, d := range te.Errors {

@@ -15,13 +15,13 @@ import (
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
-// HarborOptions say what Push does where the registry is Harbor: it makes the projects that are missing, one for each first
-// part of a name. With HOST alone as the registry that is one for each upstream host, with HOST/PROJECT it is that one; Rename
-// makes any others. Projects that exist are used as they are.
+// HarborOptions configure Push for Harbor: it creates missing projects, one for each first component of a name. If the
+// registry is HOST, that is one for each upstream host; with HOST/PROJECT it is that project. Rename gives others.
+// Existing projects are used unchanged.
 type HarborOptions struct {
-	Public bool   // new projects are public: anybody may pull
-	Quota  int64  // storage quota of new projects in bytes; 0 is Harbor's default, below 0 none
-	Robot  string // make an account of this name that may pull from all these projects, see HarborResult; "" makes none
+	Public bool   // make new projects public: pulls need no login
+	Quota  int64  // storage quota of new projects in bytes; 0 is Harbor's default, below 0 no limit
+	Robot  string // name of an account to create that may pull from all these projects, see HarborResult; "" creates none
 }
 
 // States of a HarborProject.
@@ -29,37 +29,36 @@ const (
 	ProjectCreated = "created"
 	ProjectExists  = "exists"
 	ProjectMissing = "missing" // a dry run would create it
-	ProjectUnknown = "unknown" // Harbor does not tell this user; if it is missing, pushes to it fail
+	ProjectUnknown = "unknown" // Harbor hides it from this user; if it is missing, pushes to it fail
 )
 
-// A HarborProject is one that the bundle's items are in.
+// A HarborProject is a project for items of the bundle.
 type HarborProject struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
-	Quota int64  `json:"quota,omitempty"` // bytes, where Harbor says; below 0 is none
+	Quota int64  `json:"quota,omitempty"` // bytes, if known; below 0 no limit
 }
 
-// A HarborRobot is the account that HarborOptions.Robot asked for. Secret is "" if the account was there before: Harbor tells
-// it once.
+// A HarborRobot is the account of HarborOptions.Robot. Secret is "" if the account existed: Harbor reveals it once.
 type HarborRobot struct {
 	Name   string `json:"name"`
 	Secret string `json:"secret,omitempty"`
 }
 
-// A HarborResult is what Push found and made at Harbor.
+// A HarborResult lists the projects and the account of a push.
 type HarborResult struct {
 	Version  string          `json:"version,omitempty"`
 	Projects []HarborProject `json:"projects"`
 	Robot    *HarborRobot    `json:"robot,omitempty"`
 }
 
-// A harborSite is Harbor as one push sees it.
+// A harborSite is Harbor's state during one push.
 type harborSite struct {
 	client  *harbor.Client
 	options HarborOptions
 	result  HarborResult
-	fresh   map[string]bool  // projects with nothing in them, or not there yet
-	refused map[string]error // why a project that may be missing was not made
+	fresh   map[string]bool  // empty or missing projects
+	refused map[string]error // the error of creating a possibly missing project
 }
 
 func projectOf(repository string) string {
@@ -67,11 +66,11 @@ func projectOf(repository string) string {
 	return project
 }
 
-// isNew says whether a repository can't hold anything yet.
+// isNew reports whether a repository is certainly empty.
 func (s *session) isNew(r *repo) bool { return s.harbor != nil && s.harbor.fresh[projectOf(r.name)] }
 
-// prepareHarbor makes what the push needs, if the registry is Harbor. All problems that can be known are in its error, and then
-// nothing was made.
+// prepareHarbor creates projects and account for the push, if the registry is Harbor. It checks everything first: its
+// error lists all problems, and then nothing was created.
 func (p *pusher) prepareHarbor(ctx context.Context) error {
 	if p.options.Harbor == nil {
 		return nil
@@ -82,11 +81,11 @@ func (p *pusher) prepareHarbor(ctx context.Context) error {
 	}
 	var info harbor.Info
 	err = p.harborCall(ctx, "look for Harbor", func(ctx context.Context) (err error) { info, err = client.Info(ctx); return err })
-	_, answered := errors.AsType[*harbor.Error](err) // a proxy before another registry may say anything about a path that is not its own
+	_, answered := errors.AsType[*harbor.Error](err) // a proxy before another registry may answer anything for a foreign path
 	switch {
 	case errors.Is(err, harbor.ErrNotHarbor), answered:
 		if p.options.Harbor.Robot != "" {
-			return fmt.Errorf("%s is not Harbor: no robot account can be made there", p.session.host)
+			return fmt.Errorf("%s is not Harbor: it has no robot accounts", p.session.host)
 		}
 		return nil
 	case err != nil:
@@ -115,34 +114,35 @@ func (p *pusher) harborClient(ctx context.Context) (*harbor.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the login for registry %s: %w", p.session.host, err)
 	}
-	return &harbor.Client{URL: p.session.url(""), HTTP: p.session.gate, Username: login.Username, Password: login.Password}, nil
+	return &harbor.Client{URL: p.session.url(""), HTTP: p.session.rt, Username: login.Username, Password: login.Password}, nil
 }
 
-// harborCall does something again while the reason for its failure may pass.
+// harborCall retries f while its failure may be temporary.
 func (p *pusher) harborCall(ctx context.Context, what string, f func(context.Context) error) error {
 	later := func(err error) bool {
 		e, answered := errors.AsType[*harbor.Error](err)
 		return answered && e.Temporary() || !answered && passing(err)
 	}
 	return p.session.retry.do(ctx, what, later, func() error {
-		ctx, cancel := context.WithTimeoutCause(ctx, p.session.stall, errStalled) // what is asked and answered here is short
+		ctx, cancel := context.WithTimeoutCause(ctx, p.session.stall, errStalled) // requests and answers are short
 		defer cancel()
 		return f(ctx)
 	})
 }
 
-// explainHarbor puts an error into words, and leaves those of Harbor.
+// explainHarbor explains an error, except Harbor's own.
 func (p *pusher) explainHarbor(err error) error {
 	if e, answered := errors.AsType[*harbor.Error](err); answered {
 		if e.Status == http.StatusUnauthorized {
-			return &plainError{text: fmt.Sprintf("%v: its API wants the user and password of an account: use --username and --password-stdin", e), class: ErrLogin, cause: err, fatal: true}
+			return &plainError{text: fmt.Sprintf("%v: its API requires the user and password of an account: use --username and --password-stdin", e), class: ErrLogin, cause: err, fatal: true}
 		}
 		return err
 	}
 	return p.session.explain("", err)
 }
 
-// harborNeeds returns how many bytes each project will hold at most, and every name that Harbor can't take.
+// harborNeeds returns the most bytes that each project will hold. The error lists every name that Harbor does not
+// allow.
 func (p *pusher) harborNeeds() (map[string]int64, error) {
 	needs, seen := map[string]int64{}, map[string]map[digest.Digest]bool{}
 	var errs []error
@@ -171,7 +171,7 @@ func (p *pusher) harborNeeds() (map[string]int64, error) {
 	return needs, nil
 }
 
-// lookAtProjects finds out which projects are there and whether they can take what comes.
+// lookAtProjects checks which projects exist and can hold the content.
 func (p *pusher) lookAtProjects(ctx context.Context, site *harborSite, needs map[string]int64) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(needs)) {
@@ -186,7 +186,7 @@ func (p *pusher) lookAtProjects(ctx context.Context, site *harborSite, needs map
 		case err != nil:
 			return p.explainHarbor(err)
 		case project.Proxy:
-			errs = append(errs, fmt.Errorf("project %s at %s is a proxy cache of another registry and takes no pushes: use another project (--rename, or --registry %s/PROJECT)", name, p.session.host, p.session.host))
+			errs = append(errs, fmt.Errorf("project %s at %s is a proxy cache of another registry and does not accept pushes: use another project (--rename, or --registry %s/PROJECT)", name, p.session.host, p.session.host))
 		default:
 			if found.Quota, err = p.checkQuota(ctx, site, name, needs[name]); err != nil {
 				errs = append(errs, err)
@@ -203,12 +203,13 @@ func (p *pusher) lookAtProjects(ctx context.Context, site *harborSite, needs map
 	return nil
 }
 
-// checkQuota wants room for what the project has to hold. What is there already is part of that, so only the limit counts.
+// checkQuota checks that the project's limit suffices. Existing content may be part of the needed content, so only the
+// limit counts.
 func (p *pusher) checkQuota(ctx context.Context, site *harborSite, name string, need int64) (int64, error) {
 	var hard int64
 	err := p.harborCall(ctx, "quota of project "+name, func(ctx context.Context) (err error) { hard, _, err = site.client.Quota(ctx, name); return err })
-	if err != nil { // not everybody may see it; pushes say it then
-		p.options.Logger.DebugContext(ctx, "the project's quota is not known", "project", name, "error", p.explainHarbor(err))
+	if err != nil { // not every user may see it; a push reports an exceeded quota
+		p.options.Logger.DebugContext(ctx, "the project's quota is unknown", "project", name, "error", p.explainHarbor(err))
 		return 0, nil
 	}
 	if hard > 0 && need > hard {
@@ -218,10 +219,10 @@ func (p *pusher) checkQuota(ctx context.Context, site *harborSite, name string, 
 }
 
 func tooSmall(project string, quota, need int64) error {
-	return fmt.Errorf("project %s has a storage quota of %d bytes, and what it is to hold takes %d: raise it (Administration > Project Quotas), or push less with --item and --platform", project, quota, need)
+	return fmt.Errorf("project %s has a storage quota of %d bytes but needs %d: raise it (Administration > Project Quotas), or push less with --item and --platform", project, quota, need)
 }
 
-// createProjects makes the projects that are missing.
+// createProjects creates the missing projects.
 func (p *pusher) createProjects(ctx context.Context, site *harborSite) error {
 	for i := range site.result.Projects {
 		project := &site.result.Projects[i]
@@ -246,18 +247,18 @@ func (p *pusher) createProjects(ctx context.Context, site *harborSite) error {
 	}
 	for _, j := range p.jobs {
 		if j.repo != nil {
-			j.repo.forgetToken() // what it was given before the project was there allows nothing
+			j.repo.forgetToken() // a token issued before the project existed allows nothing
 		}
 	}
 	return nil
 }
 
 func (s *session) mayNotCreate(project string, err error) string {
-	return fmt.Sprintf("project %s does not exist at %s, and %s may not create it%s: ask an administrator for the project, or for the right to create projects",
+	return fmt.Sprintf("project %s does not exist at %s, and %s may not create it%s: ask an administrator for the project, or for permission to create projects",
 		project, s.host, s.who(), harborWords(err))
 }
 
-// checkNewQuota warns where Harbor has ignored the quota: it does so unless an administrator asks.
+// checkNewQuota warns if Harbor ignored the quota, which it honours only for administrators.
 func (p *pusher) checkNewQuota(ctx context.Context, site *harborSite, project *HarborProject) {
 	want := site.options.Quota
 	if want == 0 {
@@ -268,7 +269,7 @@ func (p *pusher) checkNewQuota(ctx context.Context, site *harborSite, project *H
 	if project.Quota = hard; err == nil && hard != max(want, -1) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.warnings = append(p.warnings, fmt.Sprintf("project %s has a storage quota of %d bytes, not the %d asked for: only system administrators of Harbor can set it", project.Name, hard, want))
+		p.warnings = append(p.warnings, fmt.Sprintf("project %s has a storage quota of %d bytes, not the requested %d: only system administrators of Harbor can set it", project.Name, hard, want))
 	}
 }
 
@@ -279,7 +280,7 @@ func harborWords(err error) string {
 	return ""
 }
 
-// makeRobot makes the account that hosts pull with.
+// makeRobot creates the account with which hosts pull.
 func (p *pusher) makeRobot(ctx context.Context) error {
 	site := p.session.harbor
 	if site == nil || site.options.Robot == "" || p.options.DryRun {
@@ -289,9 +290,9 @@ func (p *pusher) makeRobot(ctx context.Context) error {
 	for _, project := range site.result.Projects {
 		projects = append(projects, project.Name)
 	}
-	robot, err := site.client.GrantPull(ctx, site.options.Robot, projects) // not again by itself: the secret of a first try would be lost
+	robot, err := site.client.GrantPull(ctx, site.options.Robot, projects) // no retry: the secret of a first attempt would be lost
 	if errors.Is(err, harbor.ErrDenied) {
-		return fmt.Errorf("%s may not make robot account %s at %s%s: one for several projects takes a system administrator, one for a project its administrator",
+		return fmt.Errorf("%s may not create robot account %s at %s%s: an account for several projects requires a system administrator, for a single project its administrator",
 			p.session.who(), site.options.Robot, p.session.host, harborWords(err))
 	}
 	if err != nil {

@@ -132,7 +132,7 @@ func TestPushHarborRefusesNames(t *testing.T) {
 	o := harborOptions(s)
 	o.Rename = []registry.Rename{{From: "a.example", To: ""}}
 	_, err := registry.Push(t.Context(), b.Bundle().Reader, o)
-	for _, want := range []string{"nothing was pushed", `"xn--bcher-kva.example" is no name for a project`, `"dropped" has no project`, "--rename"} {
+	for _, want := range []string{"nothing was pushed", `"xn--bcher-kva.example" is not a valid project name`, `"dropped" has no project`, "--rename"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %q", err, want)
 		}

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// look asks which manifests are there, before any blob is asked for. A registry takes a manifest only after its blobs, so a
-// manifest that is there stands for them (the CNCF distribution and Harbor hold to that; Recheck is for those who doubt it). An
-// index does not stand for its children: registries may take it without. What can't be found out here is found out later,
-// with a better reason.
+// look finds existing manifests before any blob is requested. A registry accepts a manifest only after its blobs, so an
+// existing manifest implies them (the CNCF distribution and Harbor guarantee that; Recheck checks anyway). An index
+// does not imply its children, since registries may accept it without them. Errors here are ignored: later requests
+// report them better.
 func (p *pusher) look(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(p.options.Jobs)
@@ -48,7 +48,7 @@ func (p *pusher) lookAt(ctx context.Context, j *job, n *node) {
 	}
 }
 
-// hold notes that blobs are in the repository.
+// hold records that blobs are in the repository.
 func (r *repo) hold(blobs []digest.Digest) {
 	r.holding.Lock()
 	defer r.holding.Unlock()
@@ -60,7 +60,7 @@ func (r *repo) hold(blobs []digest.Digest) {
 	}
 }
 
-// holds says whether a blob is known to be in the repository.
+// holds reports whether a blob is known to be in the repository.
 func (r *repo) holds(d digest.Digest) bool {
 	r.holding.Lock()
 	defer r.holding.Unlock()

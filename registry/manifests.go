@@ -13,8 +13,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// manifests puts an item's manifests, children first, and the root under its tag (or, without one, its digest). It returns
-// what the registry has there in the end, which it has asked for.
+// manifests pushes an item's manifests, children first, and the root under its tag (or its digest if it has none). It
+// returns the registry's resulting descriptor, as queried.
 func (p *pusher) manifests(ctx context.Context, j *job) (ocispec.Descriptor, error) {
 	m := manifestPusher{pusher: p, job: j, there: map[*node]ocispec.Descriptor{}}
 	return m.put(ctx, j.root, j.dest.Identifier())
@@ -23,11 +23,11 @@ func (p *pusher) manifests(ctx context.Context, j *job) (ocispec.Descriptor, err
 type manifestPusher struct {
 	*pusher
 	job   *job
-	there map[*node]ocispec.Descriptor // what put returned
+	there map[*node]ocispec.Descriptor // results of put
 }
 
-// put makes sure, once, that the registry has n under reference. What it returns differs from n.desc only for an index that
-// the registry did not take because children are missing.
+// put makes sure, once, that the registry has n under reference. The result differs from n.desc only for an index that
+// the registry refused because of missing children.
 func (m manifestPusher) put(ctx context.Context, n *node, reference string) (ocispec.Descriptor, error) {
 	d, ok := m.there[n]
 	if ok {
@@ -51,7 +51,7 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 			replaced[c.desc.Digest] = d
 		}
 	}
-	if len(replaced) > 0 { // the index names a child that is not there under that digest
+	if len(replaced) > 0 { // the index names a child with a replaced digest
 		return m.putReduced(ctx, n, reference, replaced)
 	}
 	if !n.looked {
@@ -85,11 +85,12 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 	if len(n.absent) == 0 || !refused(err) {
 		return ocispec.Descriptor{}, fmt.Errorf("manifest %s: %w", n.desc.Digest, m.session.explain(m.job.repo.name, err))
 	}
-	m.options.Logger.InfoContext(ctx, "registry refuses an index whose children are not all there", "item", m.job.item.String(), "error", m.session.explain(m.job.repo.name, err))
+	m.options.Logger.InfoContext(ctx, "registry refuses an index without all children", "item", m.job.item.String(), "error", m.session.explain(m.job.repo.name, err))
 	return m.putReduced(ctx, n, reference, nil)
 }
 
-// send puts a manifest. What is under a tag is asked for again: somebody else may write to it, or the registry change it.
+// send puts a manifest. A tag is queried afterwards: another client may write to it, or the registry may change
+// content.
 func (m manifestPusher) send(ctx context.Context, reference string, d ocispec.Descriptor, content []byte) (listed bool, err error) {
 	repo := m.job.repo
 	if listed, err = repo.putManifest(ctx, reference, d.MediaType, content); err != nil {
@@ -97,25 +98,25 @@ func (m manifestPusher) send(ctx context.Context, reference string, d ocispec.De
 	}
 	m.count(func(c *PushSummary) { c.ManifestsSent++; c.BytesSent += int64(len(content)); m.job.sent = true })
 	if reference == d.Digest.String() && reference != m.job.dest.Identifier() {
-		return listed, nil // the answer had its digest, and its index or its tag needs it
+		return listed, nil // the answer had its digest, and its index or its tag follows
 	}
 	have, err := repo.manifest(ctx, reference, d.MediaType)
 	if err != nil {
 		return false, err
 	}
 	if have != d.Digest {
-		return false, fmt.Errorf("%s/%s:%s has digest %q after the push, want %s: somebody else writes to it, or the registry changes what it stores", repo.host, repo.name, reference, have, d.Digest)
+		return false, fmt.Errorf("%s/%s:%s has digest %q after the push, want %s: another client writes to it, or the registry changes content", repo.host, repo.name, reference, have, d.Digest)
 	}
 	return listed, nil
 }
 
-// blobsLost says that a registry misses blobs of a manifest, which were sent or which it said were there.
+// blobsLost reports whether a registry misses blobs of a manifest, which were sent or reported present.
 func blobsLost(err error) bool {
 	te, ok := asRegistryError(err)
 	return ok && te.StatusCode < http.StatusInternalServerError && hasCode(te, transport.ManifestBlobUnknownErrorCode, transport.BlobUnknownErrorCode)
 }
 
-// sendAgain sends the blobs that the registry named, or all of the manifest, without asking for them, once.
+// sendAgain sends the blobs named by the registry, or all of the manifest, once, without querying them.
 func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) error {
 	te, _ := asRegistryError(cause)
 	var named []digest.Digest
@@ -127,7 +128,7 @@ func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) err
 	if len(named) == 0 {
 		named = n.blobs
 	}
-	m.options.Logger.WarnContext(ctx, "registry lost blobs; they are sent again", "item", m.job.item.String(), "blobs", len(named))
+	m.options.Logger.WarnContext(ctx, "registry lost blobs; sending them again", "item", m.job.item.String(), "blobs", len(named))
 	for _, d := range named {
 		size, _ := m.bundle.Stat(d)
 		_, err := m.job.repo.sendBlob(ctx, ocispec.Descriptor{Digest: d, Size: size}, "", func(offset int64) (io.ReadCloser, error) {
@@ -141,7 +142,7 @@ func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) err
 	return nil
 }
 
-// refused recognises the answers of registries that want all children of an index. They do not agree on one.
+// refused recognises the answers of registries that require all children of an index. These answers differ.
 func refused(err error) bool {
 	te, ok := asRegistryError(err)
 	if !ok {
@@ -154,7 +155,7 @@ func refused(err error) bool {
 	return false
 }
 
-// alreadyReduced recognises what an earlier push has left under the reference.
+// alreadyReduced recognises the result of an earlier push under the reference.
 func (m manifestPusher) alreadyReduced(ctx context.Context, n *node, have digest.Digest) (ocispec.Descriptor, bool, error) {
 	nested := n != m.job.root
 	if have == "" && !nested || m.job.pinned {
@@ -178,11 +179,11 @@ func (m manifestPusher) alreadyReduced(ctx context.Context, n *node, have digest
 	return d, true, nil
 }
 
-// putReduced puts an index of those children that are there.
+// putReduced puts an index of the existing children.
 func (m manifestPusher) putReduced(ctx context.Context, n *node, reference string, replaced map[digest.Digest]ocispec.Descriptor) (ocispec.Descriptor, error) {
 	if m.job.pinned {
-		return ocispec.Descriptor{}, fmt.Errorf("registry %s wants all platforms of an index, the bundle does not hold all of %s, and its digest is pinned, so a smaller index can't stand in: "+
-			"build the bundle with every platform of this image, or pin the digest of one platform, or let the registry take it (distribution: validation.manifests.indexes.platforms: none)",
+		return ocispec.Descriptor{}, fmt.Errorf("registry %s requires all platforms of an index, the bundle lacks some of %s, and its digest is pinned, so no smaller index can replace it: "+
+			"build the bundle with every platform of this image, or pin the digest of one platform, or configure the registry to accept it (distribution: validation.manifests.indexes.platforms: none)",
 			m.session.host, n.desc.Digest)
 	}
 	content, err := m.reduce(ctx, n, replaced)
@@ -190,7 +191,7 @@ func (m manifestPusher) putReduced(ctx context.Context, n *node, reference strin
 		return ocispec.Descriptor{}, err
 	}
 	if content == nil {
-		return ocispec.Descriptor{}, fmt.Errorf("registry %s does not take index %s although all its children are there", m.session.host, n.desc.Digest)
+		return ocispec.Descriptor{}, fmt.Errorf("registry %s refuses index %s although all its children exist", m.session.host, n.desc.Digest)
 	}
 	d := n.desc
 	d.Digest, d.Size = digest.FromBytes(content), int64(len(content))
@@ -209,12 +210,12 @@ func (m manifestPusher) putReduced(ctx context.Context, n *node, reference strin
 }
 
 func (m manifestPusher) warnReduced(n *node, d ocispec.Descriptor) {
-	m.warn(m.job, fmt.Sprintf("the registry wants all platforms of an index and the bundle does not hold them, so %s has index %s with the platforms that are there, instead of %s: pulls by tag work, pulls and signatures by the upstream index's digest do not",
+	m.warn(m.job, fmt.Sprintf("the registry requires all platforms of an index and the bundle lacks some, so %s has index %s of the existing platforms, instead of %s: pulls by tag work, pulls and signatures by the upstream index's digest do not",
 		m.job.dest.Name(), d.Digest, n.desc.Digest))
 }
 
-// reduce returns n's index without the children that the registry lacks; nil if it lacks none. Children that the bundle
-// does not hold but the registry has stay: they came with a bundle of other platforms. The result depends on nothing else.
+// reduce returns n's index without the children that the registry lacks; nil if it lacks none. Children only at the
+// registry stay: they came with a bundle of other platforms. The result depends on nothing else.
 func (m manifestPusher) reduce(ctx context.Context, n *node, replaced map[digest.Digest]ocispec.Descriptor) ([]byte, error) {
 	content, err := m.bundle.ReadBlob(ctx, n.desc.Digest, maxManifest)
 	if err != nil {
@@ -244,7 +245,7 @@ func (m manifestPusher) reduce(ctx context.Context, n *node, replaced map[digest
 		return nil, nil
 	}
 	if len(kept) == 0 {
-		return nil, errors.New("none of the image's platforms is in the bundle or at the registry")
+		return nil, errors.New("neither the bundle nor the registry has a platform of the image")
 	}
 	if index["manifests"], err = json.Marshal(kept); err != nil {
 		return nil, fmt.Errorf("reduce index %s: %w", n.desc.Digest, err)
@@ -252,7 +253,7 @@ func (m manifestPusher) reduce(ctx context.Context, n *node, replaced map[digest
 	return json.Marshal(index)
 }
 
-// keep returns the children that are not missing, with the digests of those that had to be replaced themselves.
+// keep returns the children that are not missing, with the digests of replaced ones.
 func keep(children []map[string]json.RawMessage, missing map[digest.Digest]bool, replaced map[digest.Digest]ocispec.Descriptor) ([]map[string]json.RawMessage, error) {
 	var kept []map[string]json.RawMessage
 	for _, c := range children {

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	maxNameLen   = 255 // of a repository name; registries refuse longer ones
-	maxTagLen    = 128 // of a tag: the distribution specification's grammar
+	maxNameLen   = 255 // of a repository name; the limit of registries
+	maxTagLen    = 128 // of a tag, by the distribution specification's grammar
 	localHost    = "local"
 	defaultTag   = "latest"
-	shortHashLen = 12 // hex digits that stand for what a name can't hold
+	shortHashLen = 12 // hex digits in place of invalid parts of a name
 )
 
 // The grammars of repository names and tags in the distribution specification.
@@ -29,25 +29,26 @@ var (
 	tagGrammar  = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 )
 
-// Destination returns where Push puts an item: registry is HOST[:PORT][/PREFIX], and the item's place under it is its
-// upstream host and path.
+// Destination returns the place of an item for Push: registry is HOST[:PORT][/PREFIX], and the path under it consists
+// of upstream host and path.
 //
-//   - image docker.io/library/nginx:1.29 -> HOST/docker.io/library/nginx:1.29. A port in the upstream host becomes _port
-//     (registry.lab:5000 -> registry.lab_5000). With a tag and a digest it is the tag; with a digest alone the result is a
-//     name.Digest and Push sets no tag.
+//   - image docker.io/library/nginx:1.29 -> HOST/docker.io/library/nginx:1.29. A port in the upstream host becomes
+//     _port (registry.lab:5000 -> registry.lab_5000). With a tag and a digest the tag is used; with a digest alone the
+//     result is a name.Digest and Push sets no tag.
 //   - chart https://kubernetes.github.io/ingress-nginx/ingress-nginx:4.14.1 ->
-//     HOST/kubernetes.github.io/ingress-nginx/ingress-nginx:4.14.1, so that helm pull finds it; "+" in a version becomes
-//     "_", as Helm does.
-//   - file https://dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm -> HOST/dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm
-//     with the item's version as tag, or "latest". Names are lower-cased, what the grammar of names does not allow becomes
-//     "-", and a query is replaced by its hash, because it may hold a secret.
-//   - a referrer has the repository of its image, and its digest or the tag that upstream has.
-//   - local charts and files -> HOST/local/NAME; a local file for one platform has it in its tag.
+//     HOST/kubernetes.github.io/ingress-nginx/ingress-nginx:4.14.1, so that helm pull finds it; "+" in a version
+//     becomes "_", as in Helm.
+//   - file https://dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm ->
+//     HOST/dl.k8s.io/release/v1.34.3/bin/linux/amd64/kubeadm with the item's version as tag, or "latest". Names are
+//     lower-cased, invalid characters become "-", and a query is replaced by its hash, because it may hold a secret.
+//   - a referrer has the repository of its image, and its digest or upstream's tag.
+//   - local charts and files -> HOST/local/NAME; a local file for one platform has the platform in its tag.
 //
-// It depends on its arguments alone. Two items with different content can get one destination where names differ only in
-// what the grammar does not allow: Push refuses those before it sends anything. Items of other kinds have no destination.
+// The result depends only on the arguments. Two items with different content can have the same destination if their
+// names differ only in invalid characters: Push refuses those before it sends anything. Items of other kinds have no
+// destination.
 //
-// Rules change the path below HOST[/PREFIX]; the first that fits applies.
+// Rules change the path below HOST[/PREFIX]; the first match applies.
 func Destination(registry string, it bundle.Item, rules ...Rename) (name.Reference, error) {
 	t, err := parseTarget(registry)
 	if err != nil {
@@ -57,23 +58,23 @@ func Destination(registry string, it bundle.Item, rules ...Rename) (name.Referen
 	return t.destination(it)
 }
 
-// UpstreamPath returns the first path component under which Push puts what came from an upstream host: the host itself,
-// with a port as _port. It is what a mirror's configuration for that host must append.
+// UpstreamPath returns the first path component of Push's destinations for an upstream host: the host itself, with a
+// port as _port. A mirror's configuration for that host must append it.
 func UpstreamPath(host string) string {
 	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 		host = host[:i] + "_" + host[i+1:]
 	}
-	return component(strings.NewReplacer("[", "", "]", "").Replace(host)) // brackets of IPv6 addresses
+	return component(strings.NewReplacer("[", "", "]", "").Replace(host)) // IPv6 brackets
 }
 
-// A target is a registry and the path under it that all items share.
+// A target is a registry and the common path of all items.
 type target struct {
 	registry name.Registry
 	prefix   string
 	rules    []Rename
 }
 
-// CheckTarget says what is wrong with the name of a registry, HOST[:PORT][/PREFIX]. Nothing is asked of the registry.
+// CheckTarget checks the name of a registry, HOST[:PORT][/PREFIX], without contacting it.
 func CheckTarget(s string) error {
 	_, err := parseTarget(s)
 	return err
@@ -97,7 +98,7 @@ func parseTarget(s string) (target, error) {
 	return target{registry: registry, prefix: prefix}, nil
 }
 
-// withoutUser drops what may be a password before an address is repeated in a message.
+// withoutUser removes a possible password before a message repeats an address.
 func withoutUser(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -150,8 +151,8 @@ func (t target) image(it bundle.Item) (name.Reference, error) {
 	return repo.Tag(r.tag), nil
 }
 
-// referrer puts what is attached to an image into the image's repository: under its own digest, or under the tag that cosign
-// made of the image's digest.
+// referrer puts a referrer into its image's repository: under its own digest, or under cosign's tag with the image's
+// digest.
 func (t target) referrer(it bundle.Item) (name.Reference, error) {
 	ref, err := t.image(it)
 	if _, tagged := ref.(name.Tag); err != nil || tagged && !strings.Contains(it.Ref, "@") {
@@ -170,15 +171,15 @@ func parseImage(ref string) (imageRef, error) {
 	var r imageRef
 	rest, pin, pinned := strings.Cut(ref, "@")
 	if r.digest = digest.Digest(pin); pinned && r.digest.Validate() != nil {
-		return r, errors.New("its reference ends in something that is not a digest")
+		return r, errors.New("the reference ends in something that is not a digest")
 	}
 	host, path, ok := strings.Cut(rest, "/")
 	if !ok || host == "" {
-		return r, errors.New("its reference has no host: want HOST/PATH:TAG")
+		return r, errors.New("the reference has no host: want HOST/PATH:TAG")
 	}
 	path, r.tag, ok = strings.Cut(path, ":")
 	if ok && !tagGrammar.MatchString(r.tag) {
-		return r, fmt.Errorf("tag %q is not one a registry takes", r.tag)
+		return r, fmt.Errorf("tag %q is not valid in registries", r.tag)
 	}
 	if !validName(path) {
 		return r, fmt.Errorf("path %q is not a repository name", path)
@@ -252,8 +253,8 @@ func joinComponents(host, path string) string {
 	return strings.Join(parts, "/")
 }
 
-// component makes a path component of any text: lower case, separators only single and between letters or digits. Text of
-// which nothing remains is replaced by its hash.
+// component turns any text into a path component: lower case, with single separators between letters or digits. Text
+// without valid characters is replaced by its hash.
 func component(s string) string {
 	var b strings.Builder
 	sep := ""
@@ -277,7 +278,7 @@ func component(s string) string {
 	return b.String()
 }
 
-// separator keeps what the grammar allows between letters and digits: ".", "_", "__" or dashes; else it is one dash.
+// separator keeps valid separators between letters and digits: ".", "_", "__" or dashes; others become one dash.
 func separator(s string) string {
 	if s == "" || s == "." || s == "_" || s == "__" || strings.Trim(s, "-") == "" {
 		return s
@@ -285,12 +286,12 @@ func separator(s string) string {
 	return "-"
 }
 
-// repository puts path under the target. What is too long is an error for images, whose names others have to find, and is
-// cut with a hash for files and charts.
+// repository returns path under the target. Too long a path is an error for images, whose names others must find; for
+// files and charts it is shortened with a hash.
 func (t target) repository(path string, shorten bool) (name.Repository, error) {
 	full := rename(t.rules, path)
 	if full == "" {
-		return name.Repository{}, fmt.Errorf("nothing is left of its name %q: give it another one with --rename", path)
+		return name.Repository{}, fmt.Errorf("the name %q has no valid characters: choose another one with --rename", path)
 	}
 	if t.prefix != "" {
 		full = t.prefix + "/" + full
@@ -299,7 +300,7 @@ func (t target) repository(path string, shorten bool) (name.Repository, error) {
 		full = strings.TrimRight(full[:maxNameLen-shortHashLen-1], "-._/") + "-" + shortHash(full)
 	}
 	if len(full) > maxNameLen {
-		return name.Repository{}, fmt.Errorf("its name at %s would have %d characters, and registries take at most %d: use a shorter prefix", t.registry, len(full), maxNameLen)
+		return name.Repository{}, fmt.Errorf("the name at %s would have %d characters; registries allow at most %d: use a shorter prefix", t.registry, len(full), maxNameLen)
 	}
 	if !validName(full) {
 		return name.Repository{}, fmt.Errorf("%q is not a repository name", full)
@@ -307,7 +308,7 @@ func (t target) repository(path string, shorten bool) (name.Repository, error) {
 	return t.registry.Repo(full), nil
 }
 
-// tagOf makes a tag of a version; a version of nothing is "latest".
+// tagOf turns a version into a tag; an empty version becomes "latest".
 func tagOf(version string) string {
 	if version == "" {
 		return defaultTag

@@ -14,14 +14,14 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-// inMemory is how many bytes of one blob out of a pipe are held: a blob of no more is whole in memory and can be sent as often
-// as it takes, a larger one goes in chunks of that size, of which the last can be sent again.
+// inMemory is how many bytes of one blob from a pipe are held. A smaller blob is held as a whole and can be sent
+// repeatedly. A larger one is sent in chunks of that size, of which only the last can be repeated.
 const inMemory = 8 << 20
 
-// errGone is about what came out of a pipe and was let go.
-var errGone = errors.New("its content came out of the pipe and cannot be read again: run the same push again, which goes on from what is there")
+// errGone means the content came from a pipe and is no longer in memory.
+var errGone = errors.New("the content came from the pipe and cannot be read again: run the same push again, which continues")
 
-// An origin is where a bundle's content comes from: a *bundle.Reader, or a pipe.
+// An origin is the source of a bundle's content: a *bundle.Reader, or a pipe.
 type origin interface {
 	Index() bundle.Index
 	Digest() digest.Digest
@@ -30,24 +30,25 @@ type origin interface {
 	Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error)
 }
 
-// PushStream is Push for a bundle that comes out of a pipe: every blob is sent as it comes by, and nothing is written to disk.
+// PushStream is Push for a bundle from a pipe: every blob is sent as it arrives, and nothing is written to disk.
 //
-// Manifests came before and go to the registry when all their blobs are there; so a tag is set as soon as it can be. What is at
-// the registry is not read out of the pipe further than needed to get past it. A blob of more than 8 MiB goes in chunks, so that
-// a broken connection costs a chunk; where several repositories lack it, it is sent to all of them at once, unless the registry
-// has taken over another blob from one of its repositories before: then it goes to the first, and the others take it over. If
-// they do not, the next run brings it there: a push from a pipe that is run again goes on from what is there, as any other.
+// Manifests arrive first and are pushed when all their blobs are there, so tags are set as early as possible. A blob
+// already at the registry is skipped in the pipe. A blob of more than 8 MiB is sent in chunks, so that a broken
+// connection costs one chunk. If several repositories lack it, it is sent to all of them at once. If the registry has
+// mounted another blob from one of its repositories before, it is sent only to the first and mounted into the others.
+// If that fails, the next run sends it: a repeated push from a pipe continues like any other.
 //
-// That the bundle is whole shows at its end: damage that Verify would find, but for what the registry had, is in the error, even
-// where everything was pushed. What is at the registry has the digests that it should have in any case.
+// Only the end of the stream proves that the bundle is whole. The error includes damage that Verify would find, except
+// in blobs that the registry had, even if everything was pushed. Content at the registry has correct digests in any
+// case.
 func PushStream(ctx context.Context, s *bundle.Stream, o PushOptions) (PushSummary, error) {
 	return pushFrom(ctx, newPipe(s, inMemory), o)
 }
 
-// A pipe makes an origin of a stream: of blobs, those can be read that pass by.
+// A pipe turns a stream into an origin: blobs can be read as they pass.
 type pipe struct {
 	*bundle.Stream
-	memory int64 // bytes of one blob that are held
+	memory int64 // bytes held of one blob
 
 	mu      sync.Mutex
 	passing map[digest.Digest]*passingBlob
@@ -91,7 +92,7 @@ func (p *pipe) pass(d digest.Digest, b *passingBlob) {
 	p.passing[d] = b
 }
 
-// A passingBlob is a blob that fits into memory, which it is read into when somebody wants it.
+// A passingBlob is a blob that fits into memory, into which it is read on first use.
 type passingBlob struct {
 	blob *bundle.StreamBlob
 
@@ -108,11 +109,11 @@ func (b *passingBlob) read() ([]byte, error) {
 	return b.content, b.err
 }
 
-// arrivals brings every blob to its places as it comes by.
+// arrivals sends every blob to its places as it arrives.
 func (p *pusher) arrivals(ctx context.Context, from *pipe) error {
 	blobs := make(map[digest.Digest]*sharedBlob, len(p.blobs))
 	for _, b := range p.blobs {
-		if from.Holds(b.desc.Digest) { // an index or manifest that something else has for a blob
+		if from.Holds(b.desc.Digest) { // an index or manifest that another item uses as a blob
 			p.place(ctx, b)
 			continue
 		}
@@ -134,11 +135,11 @@ func (p *pusher) arrivals(ctx context.Context, from *pipe) error {
 	case ctx.Err() != nil:
 		return nil //nolint:nilerr // the run says why it was stopped
 	case err != nil && len(blobs) > 0:
-		p.abort(err) // items without their blobs are not failed, but not there yet
+		p.abort(err) // items without their blobs have not failed, but are incomplete
 		return nil
 	}
-	for d, b := range blobs { // none if the stream is whole
-		p.settleAll(ctx, b.places, &bundle.DamageError{Blob: d, Offset: -1, Reason: "it did not come out of the pipe"})
+	for d, b := range blobs { // empty if the stream is whole
+		p.settleAll(ctx, b.places, &bundle.DamageError{Blob: d, Offset: -1, Reason: "missing from the pipe"})
 	}
 	return err
 }
@@ -147,7 +148,7 @@ func (p *pusher) arrive(ctx context.Context, from *pipe, b *sharedBlob, sb *bund
 	switch {
 	case sb.Size != b.desc.Size:
 		p.settleAll(ctx, b.places, &bundle.DamageError{
-			Blob: sb.Digest, Offset: -1, Reason: fmt.Sprintf("it has %d bytes, and a manifest says %d", sb.Size, b.desc.Size),
+			Blob: sb.Digest, Offset: -1, Reason: fmt.Sprintf("%d bytes, but a manifest says %d", sb.Size, b.desc.Size),
 		})
 	case sb.Size <= from.memory || p.options.DryRun:
 		from.pass(sb.Digest, &passingBlob{blob: sb})
@@ -166,7 +167,7 @@ func (p *pusher) settleAll(ctx context.Context, places []*place, err error) {
 	}
 }
 
-// placeLarge brings a blob to all places that lack it while it is read once.
+// placeLarge sends a blob to all places that lack it, reading it once.
 func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *bundle.StreamBlob) {
 	from := ""
 	var lacking []*place
@@ -197,7 +198,7 @@ func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *
 	t := &tee{pusher: p, desc: b.desc, memory: pipe.memory}
 	t.begin(ctx, lacking, from)
 	t.copy(ctx, sb)
-	for _, pl := range later { // errGone where the registry does not take it over
+	for _, pl := range later { // errGone if the registry does not mount it
 		if t.sent != "" {
 			from = t.sent
 		}
@@ -205,24 +206,24 @@ func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *
 	}
 }
 
-// mounts says whether the registry has taken over a blob from one of its repositories in this run.
+// mounts reports whether the registry has mounted a blob in this run.
 func (p *pusher) mounts() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts.BlobsMounted > 0
 }
 
-// A tee sends one blob to several places at once. All bodies of its requests are in memory: none waits for the pipe, or for
+// A tee sends one blob to several places at once. All request bodies are in memory: none waits for the pipe, or for
 // another place.
 type tee struct {
 	*pusher
 	desc    ocispec.Descriptor
-	memory  int64         // bytes of a chunk, unless the registry wants larger ones
+	memory  int64         // bytes of a chunk, unless the registry requires more
 	uploads []*pipeUpload // those that have not failed
-	sent    string        // a repository that has the blob now
+	sent    string        // a repository that now has the blob
 }
 
-// A pipeUpload is a blob's way into one place.
+// A pipeUpload is a blob's upload to one place.
 type pipeUpload struct {
 	*upload
 	place *place
@@ -230,7 +231,7 @@ type pipeUpload struct {
 	fails error
 }
 
-// begin opens an upload for each place, unless the registry takes the blob over from another repository.
+// begin opens an upload for each place, unless the registry mounts the blob from another repository.
 func (t *tee) begin(ctx context.Context, places []*place, from string) {
 	for _, pl := range places {
 		u := &pipeUpload{upload: &upload{repo: pl.repo, desc: t.desc}, place: pl, meter: &meter{advance: t.pusher.advance}}
@@ -251,7 +252,7 @@ func (t *tee) begin(ctx context.Context, places []*place, from string) {
 	}
 }
 
-// settle ends what an upload was for.
+// settle reports the outcome of an upload.
 func (t *tee) settle(ctx context.Context, u *pipeUpload, err error) {
 	if err == nil {
 		u.meter.end(t.desc.Size)
@@ -266,10 +267,10 @@ func (t *tee) settle(ctx context.Context, u *pipeUpload, err error) {
 	t.settleAll(ctx, []*place{u.place}, err)
 }
 
-// errNobody ends the reading of a blob that nobody takes any more.
-var errNobody = errors.New("no place takes it")
+// errNobody ends the reading of a blob that no place accepts any more.
+var errNobody = errors.New("all places have failed")
 
-// copy reads the blob and sends it, chunk by chunk, to all places, each chunk when all have taken the one before.
+// copy reads the blob and sends it to all places, chunk by chunk. A chunk starts when all places have the previous one.
 func (t *tee) copy(ctx context.Context, sb *bundle.StreamBlob) {
 	if len(t.uploads) == 0 {
 		return
@@ -280,7 +281,7 @@ func (t *tee) copy(ctx context.Context, sb *bundle.StreamBlob) {
 	}
 	var err error
 	if size > maxMinChunk {
-		err = fmt.Errorf("the registry takes no chunks of less than %d MiB, which is too much for a pipe: push from a file", size>>20)
+		err = fmt.Errorf("the registry requires chunks of at least %d MiB, which is too much for a pipe: push from a file", size>>20)
 	}
 	chunk, at := []byte(nil), int64(0)
 	flush := func() error {
@@ -318,10 +319,10 @@ func (t *tee) copy(ctx context.Context, sb *bundle.StreamBlob) {
 	}
 }
 
-// maxMinChunk bounds the memory of one blob where a registry wants large chunks.
+// maxMinChunk bounds the memory of one blob if a registry requires large chunks.
 const maxMinChunk = 64 << 20
 
-// chunk sends the bytes from at on to all uploads side by side and drops those that fail.
+// chunk sends the bytes from at on to all uploads concurrently and drops failed uploads.
 func (t *tee) chunk(ctx context.Context, chunk []byte, at int64) {
 	var wg sync.WaitGroup
 	for _, u := range t.uploads {
@@ -339,8 +340,8 @@ func (t *tee) chunk(ctx context.Context, chunk []byte, at int64) {
 	t.uploads = left
 }
 
-// bring makes sure that the registry has the blob up to the end of chunk, which begins at byte at. What breaks on the way is
-// continued where the registry says it is.
+// bring makes sure that the registry has the blob up to the end of chunk, which begins at byte at. A broken upload is
+// resumed at the registry's offset.
 func (u *pipeUpload) bring(ctx context.Context, chunk []byte, at int64) error {
 	end := at + int64(len(chunk))
 	u.blob = &blobStream{open: func(offset int64) (io.ReadCloser, error) {
@@ -377,7 +378,7 @@ func (u *pipeUpload) bring(ctx context.Context, chunk []byte, at int64) error {
 	})
 }
 
-// again finds out from where a broken upload goes on: from a byte that is still in memory, or from the start if that is.
+// again finds the offset to resume a broken upload: a byte still in memory, or the start if that is.
 func (u *pipeUpload) again(ctx context.Context, at, end int64) error {
 	resumed, err := u.resume(ctx)
 	if err != nil {
@@ -393,7 +394,7 @@ func (u *pipeUpload) again(ctx context.Context, at, end int64) error {
 	return nil
 }
 
-// end completes an upload. Where its answer got lost, the registry is asked whether it has the blob.
+// end completes an upload. If the answer was lost, it queries whether the registry has the blob.
 func (t *tee) end(ctx context.Context, u *pipeUpload) error {
 	broken := false
 	err := u.retry.do(ctx, "upload of "+t.desc.Digest.String()+" to "+u.name, passingUpload, func() error {

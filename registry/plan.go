@@ -15,15 +15,15 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-// maxDepth bounds indexes inside indexes: published images have two levels at most.
+// maxDepth bounds the nesting of indexes: published images have two levels at most.
 const maxDepth = 8
 
-// A job is one item on its way.
+// A job is one item of a push.
 type job struct {
 	item   bundle.Item
-	dest   name.Reference // nil for what is not pushed
+	dest   name.Reference // nil if the item is not pushed
 	repo   *repo
-	pinned bool // the item's reference has the digest in it
+	pinned bool // the item's reference contains the digest
 	root   *node
 	nodes  []*node              // root and all below it
 	blobs  []ocispec.Descriptor // all blobs below root, each once
@@ -37,19 +37,19 @@ type job struct {
 	result  ItemResult
 }
 
-// A node is a manifest or index that the bundle holds.
+// A node is a manifest or index in the bundle.
 type node struct {
 	desc     ocispec.Descriptor
 	children []*node
-	absent   []ocispec.Descriptor // children that are not pushed because they were not chosen
-	blobs    []digest.Digest      // of a manifest; those that the bundle has
-	subject  digest.Digest        // what it is attached to; "" for nothing
-	listing  ocispec.Descriptor   // the entry that a list of its subject's referrers has of it
-	looked   bool                 // have is known
-	have     digest.Digest        // what the registry has in its place, "" for nothing
+	absent   []ocispec.Descriptor // unselected children, which are not pushed
+	blobs    []digest.Digest      // blobs of a manifest that the bundle has
+	subject  digest.Digest        // the digest it is attached to, or ""
+	listing  ocispec.Descriptor   // its entry in the list of its subject's referrers
+	looked   bool                 // have is valid
+	have     digest.Digest        // the digest at the registry, or ""
 }
 
-// A shared blob and all the repositories that need it, the first of which gets it from us.
+// A sharedBlob is a blob and all repositories that need it. The first one receives it from the bundle.
 type sharedBlob struct {
 	desc   ocispec.Descriptor
 	places []*place
@@ -58,11 +58,11 @@ type sharedBlob struct {
 type place struct {
 	repo *repo
 	jobs []*job
-	have bool  // it was there before
-	err  error // why that could not be found out
+	have bool  // present before the push
+	err  error // the error of the query
 }
 
-// plan reads the manifests of all items. Its error means that nothing can be sent; an item's own trouble is in its job.
+// plan reads the manifests of all items. Its error means that nothing can be sent; an item's own error is in its job.
 func (p *pusher) plan(ctx context.Context) error {
 	for _, it := range p.bundle.Index().Items {
 		j := p.newJob(it)
@@ -88,7 +88,7 @@ func (p *pusher) plan(ctx context.Context) error {
 	return nil
 }
 
-// read finds what is below an item. An image of which no platform was chosen is not pushed.
+// read collects everything below an item. An image without a selected platform is not pushed.
 func (p *pusher) read(ctx context.Context, j *job) {
 	w := walker{bundle: p.bundle, job: j, platforms: p.options.Platforms, seen: map[digest.Digest]bool{}, nodes: map[digest.Digest]*node{}}
 	j.root, j.err = w.walk(ctx, j.item.Descriptor, 0)
@@ -104,8 +104,8 @@ func (j *job) skip() {
 
 func (p *pusher) newJob(it bundle.Item) *job {
 	j := &job{item: it, result: ItemResult{Kind: it.Kind, Ref: it.Ref, Platform: bundle.PlatformString(it.Descriptor.Platform)}}
-	follows := it.Kind == bundle.KindReferrer // it is chosen with its subject
-	if !pushable(it.Kind) || !follows && !p.options.Select(it) || !chosen(p.options.Platforms, it.Descriptor.Platform) {
+	follows := it.Kind == bundle.KindReferrer // selected with its subject
+	if !pushable(it.Kind) || !follows && !p.options.Select(it) || !selected(p.options.Platforms, it.Descriptor.Platform) {
 		j.result.State = StateSkipped
 		return j
 	}
@@ -123,8 +123,8 @@ func (p *pusher) newJob(it bundle.Item) *job {
 	return j
 }
 
-// chosen says whether a platform is one of those asked for; what is for no platform always is.
-func chosen(platforms []string, p *ocispec.Platform) bool {
+// selected reports whether p was requested. Items without a platform are always selected.
+func selected(platforms []string, p *ocispec.Platform) bool {
 	has := bundle.PlatformString(p)
 	if len(platforms) == 0 || has == "" {
 		return true
@@ -138,7 +138,7 @@ func pushable(kind string) bool {
 	return kind == bundle.KindImage || kind == bundle.KindChart || kind == bundle.KindFile || kind == bundle.KindReferrer
 }
 
-// collisions wants one content for each destination.
+// collisions fails if two items with different content have the same destination.
 func (p *pusher) collisions() error {
 	var errs []error
 	first := map[string]*job{}
@@ -159,7 +159,7 @@ func (p *pusher) collisions() error {
 	return nil
 }
 
-// share finds which repositories need which blobs, in the order of the items, so that items are complete one by one.
+// share assigns blobs to repositories in the order of the items, so that items are completed one by one.
 func (p *pusher) share() {
 	index := map[digest.Digest]*sharedBlob{}
 	for _, j := range p.jobs {
@@ -180,7 +180,7 @@ func (p *pusher) share() {
 	}
 }
 
-// need adds a job and says whether its repository is a new place.
+// need adds a job and reports whether its repository is a new place.
 func (b *sharedBlob) need(j *job) bool {
 	for _, pl := range b.places {
 		if pl.repo == j.repo {
@@ -195,16 +195,16 @@ func (b *sharedBlob) need(j *job) bool {
 	return true
 }
 
-// A walker collects what is below one item. Every manifest is looked at once, however often indexes name it.
+// A walker collects everything below one item. Every manifest is visited once, however often indexes name it.
 type walker struct {
 	bundle    origin
 	job       *job
-	platforms []string               // those of an index's children that are wanted; none given is all
+	platforms []string               // selects an index's children; empty means all
 	seen      map[digest.Digest]bool // blobs
 	nodes     map[digest.Digest]*node
 }
 
-// A document is what manifests and indexes of all kinds have in common.
+// A document holds the common fields of manifests and indexes of all kinds.
 type document struct {
 	ArtifactType string               `json:"artifactType"`
 	Config       *ocispec.Descriptor  `json:"config"`
@@ -219,7 +219,7 @@ func (w *walker) walk(ctx context.Context, d ocispec.Descriptor, depth int) (*no
 		return n, nil
 	}
 	if depth > maxDepth {
-		return nil, fmt.Errorf("index %s lies in more than %d indexes", d.Digest, maxDepth)
+		return nil, fmt.Errorf("index %s is nested more than %d levels deep", d.Digest, maxDepth)
 	}
 	content, err := w.bundle.ReadBlob(ctx, d.Digest, maxManifest)
 	if err != nil {
@@ -227,7 +227,7 @@ func (w *walker) walk(ctx context.Context, d ocispec.Descriptor, depth int) (*no
 	}
 	var doc document
 	if err := json.Unmarshal(content, &doc); err != nil {
-		return nil, fmt.Errorf("manifest %s is not JSON that registries take: %w", d.Digest, err)
+		return nil, fmt.Errorf("manifest %s is not valid JSON: %w", d.Digest, err)
 	}
 	n := &node{desc: d}
 	w.nodes[d.Digest] = n
@@ -255,7 +255,7 @@ func (w *walker) children(ctx context.Context, n *node, doc document, depth int)
 		_, ok := w.bundle.Stat(c.Digest)
 		switch {
 		case !ok && !slices.Contains(w.job.item.Absent, c.Digest):
-			return fmt.Errorf("the bundle lacks %s, which index %s names: run kkbundle verify on it", c.Digest, n.desc.Digest)
+			return fmt.Errorf("the bundle lacks %s, which index %s names: run kkbundle verify on the bundle", c.Digest, n.desc.Digest)
 		case !ok || !wanted[c.Digest]:
 			n.absent = append(n.absent, c)
 			continue
@@ -269,20 +269,20 @@ func (w *walker) children(ctx context.Context, n *node, doc document, depth int)
 	return nil
 }
 
-// What BuildKit puts beside an image's platforms, and the annotation by which it belongs to one.
+// BuildKit's attestations beside an image's platforms, and the annotation that assigns them to a platform.
 const (
 	attestationSubject  = "vnd.docker.reference.digest"
 	attestationPlatform = "unknown/unknown"
 )
 
-// wanted returns which children of an index go along: those for the platforms, and the attestations of those.
+// wanted returns the selected children of an index: those for the platforms, and their attestations.
 func (w *walker) wanted(children []ocispec.Descriptor) map[digest.Digest]bool {
 	wanted := map[digest.Digest]bool{}
 	attestation := func(c ocispec.Descriptor) bool {
 		return c.Annotations[attestationSubject] != "" && bundle.PlatformString(c.Platform) == attestationPlatform
 	}
 	for _, c := range children {
-		if !attestation(c) && chosen(w.platforms, c.Platform) {
+		if !attestation(c) && selected(w.platforms, c.Platform) {
 			wanted[c.Digest] = true
 		}
 	}
@@ -298,10 +298,10 @@ func (w *walker) contents(n *node, blobs []ocispec.Descriptor) error {
 	for _, d := range blobs {
 		size, ok := w.bundle.Stat(d.Digest)
 		switch {
-		case !ok && len(d.URLs) > 0: // layers that may not be redistributed come from elsewhere, by their licence
+		case !ok && len(d.URLs) > 0: // layers with a licence against redistribution come from elsewhere
 			continue
 		case !ok:
-			return fmt.Errorf("the bundle lacks blob %s, which manifest %s names: run kkbundle verify on it", d.Digest, n.desc.Digest)
+			return fmt.Errorf("the bundle lacks blob %s, which manifest %s names: run kkbundle verify on the bundle", d.Digest, n.desc.Digest)
 		case size != d.Size:
 			return fmt.Errorf("blob %s has %d bytes, and manifest %s says %d", d.Digest, size, n.desc.Digest, d.Size)
 		}

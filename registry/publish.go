@@ -21,11 +21,10 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-// PublishOptions say where a bundle goes as a whole, and how. Only Repository and Tags are needed; what is not said here is
-// as in PushOptions.
+// PublishOptions configure Publish. Only Repository and Tags are required; the other fields are as in PushOptions.
 type PublishOptions struct {
 	Repository string   // HOST[:PORT]/PATH
-	Tags       []string // names of it there, at least one
+	Tags       []string // tags for the bundle, at least one
 	Signatures []bundle.Signature
 	Auth       authn.Keychain
 	Transport  http.RoundTripper
@@ -36,40 +35,39 @@ type PublishOptions struct {
 	Progress   func(done, total int64) // bytes; called by one goroutine at a time
 }
 
-// A PublishSummary is what Publish did. It is filled in as far as things went when there is an error too.
+// A PublishSummary describes the outcome of Publish, also as far as it got before an error.
 type PublishSummary struct {
 	Repository   string                   `json:"repository"` // without scheme
 	Digest       digest.Digest            `json:"digest"`     // of the manifest: pull oci://REPOSITORY@DIGEST
 	Bundle       digest.Digest            `json:"bundle"`     // the bundle's identity
 	Tags         []string                 `json:"tags"`
-	Moved        map[string]digest.Digest `json:"moved,omitempty"` // tags that stood for something else, which is this
+	Moved        map[string]digest.Digest `json:"moved,omitempty"` // moved tags with their previous digests
 	BlobsSent    int                      `json:"blobsSent"`
 	BlobsPresent int                      `json:"blobsPresent"`
-	BytesSent    int64                    `json:"bytesSent"` // of blobs and the manifest that arrived; not of attempts that failed
+	BytesSent    int64                    `json:"bytesSent"` // of pushed blobs and the manifest; failed attempts do not count
 	BytesPresent int64                    `json:"bytesPresent"`
 }
 
-// CheckRepository says what is wrong with the name of a repository, HOST[:PORT]/PATH.
+// CheckRepository checks the name of a repository, HOST[:PORT]/PATH.
 func CheckRepository(s string) error {
 	t, err := parseTarget(s)
 	if err == nil && t.prefix == "" {
-		err = fmt.Errorf("%q: a repository is wanted: write HOST[:PORT]/PATH", withoutUser(s))
+		err = fmt.Errorf("%q is not a repository: write HOST[:PORT]/PATH", withoutUser(s))
 	}
 	return err
 }
 
-// CheckTag says what is wrong with a tag.
+// CheckTag checks a tag.
 func CheckTag(tag string) error {
 	if !tagGrammar.MatchString(tag) {
-		return fmt.Errorf("%q is not a tag: at most %d letters, digits, and _ . - that are not at its beginning", tag, maxTagLen)
+		return fmt.Errorf("%q is not a tag: use at most %d letters, digits, and _ . - (not first)", tag, maxTagLen)
 	}
 	return nil
 }
 
-// Publish puts a bundle as a whole into a repository, as one artifact whose layers are the bundle's blobs; see
-// bundle.Reader.Published. What the registry has is not sent, so a later version costs what is new in it, and a run after
-// an interruption what was missing. The tags come last; what they stood for before is in the summary. errors.Is finds what it
-// finds in errors of Push.
+// Publish pushes a bundle as one artifact whose layers are the bundle's blobs; see bundle.Reader.Published. Content at
+// the registry is not sent again, so a later version costs only its new content, and a repeated run only the missing
+// content. The tags are set last; the summary has their previous digests. Errors match the same classes as Push's.
 func Publish(ctx context.Context, b *bundle.Reader, o PublishOptions) (PublishSummary, error) {
 	content, err := b.Published(o.Signatures)
 	if err != nil {
@@ -98,7 +96,7 @@ type publisher struct {
 	sum  PublishSummary
 }
 
-// A publishedBlob is a blob with where it comes from.
+// A publishedBlob is a blob with its source.
 type publishedBlob struct {
 	ocispec.Descriptor
 	open opener
@@ -131,7 +129,7 @@ func (p *publisher) publish(ctx context.Context) error {
 	if err != nil {
 		return s.explain(p.repo.name, err)
 	}
-	if there == p.sum.Digest { // it stands for its blobs, see look
+	if there == p.sum.Digest { // an existing manifest implies its blobs, see look
 		p.count(func(sum *PublishSummary) { sum.BlobsPresent, sum.BytesPresent, p.done = len(p.blobs), p.total, p.total })
 	} else if err := p.sendBlobs(ctx, o.Jobs); err != nil {
 		return err
@@ -144,7 +142,7 @@ func (p *publisher) publish(ctx context.Context) error {
 	return nil
 }
 
-// list finds the contents of all blobs.
+// list collects the contents of all blobs.
 func (p *publisher) list(ctx context.Context) error {
 	index, err := p.bundle.Index().Marshal()
 	if err != nil {
@@ -168,7 +166,7 @@ func (p *publisher) list(ctx context.Context) error {
 	return nil
 }
 
-// sendBlobs sends what is not there, the largest first. One that fails does not keep the others from coming.
+// sendBlobs sends missing blobs, the largest first. A failed one does not stop the others.
 func (p *publisher) sendBlobs(ctx context.Context, jobs int) error {
 	inner, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
@@ -189,7 +187,7 @@ func (p *publisher) sendBlobs(ctx context.Context, jobs int) error {
 	_ = g.Wait() // errors are in errs
 	switch cause := context.Cause(inner); {
 	case ctx.Err() != nil:
-		return fmt.Errorf("%w; what was sent is kept, and running it again continues", context.Cause(ctx))
+		return fmt.Errorf("%w; pushed content is kept, and running it again continues", context.Cause(ctx))
 	case cause != nil:
 		return cause
 	}
@@ -223,7 +221,7 @@ func (p *publisher) send(ctx context.Context, b publishedBlob) error {
 	return nil
 }
 
-// tag makes a tag stand for the manifest, unless it does.
+// tag points a tag to the manifest, unless it does.
 func (p *publisher) tag(ctx context.Context, tag string) error {
 	before, err := p.repo.manifest(ctx, tag, ocispec.MediaTypeImageManifest)
 	if err != nil {
@@ -252,7 +250,7 @@ func (p *publisher) tag(ctx context.Context, tag string) error {
 	return nil
 }
 
-// put puts the manifest under a tag and asks what is there then: somebody else may write to it, too.
+// put puts the manifest under a tag and then queries the tag: another client may write to it, too.
 func (p *publisher) put(ctx context.Context, tag string) error {
 	if _, err := p.repo.putManifest(ctx, tag, ocispec.MediaTypeImageManifest, p.content); err != nil {
 		return err
@@ -263,12 +261,12 @@ func (p *publisher) put(ctx context.Context, tag string) error {
 		return err
 	}
 	if have != p.sum.Digest {
-		return fmt.Errorf("it has digest %q afterwards, want %s: somebody else writes to it, or the registry changes what it stores", have, p.sum.Digest)
+		return fmt.Errorf("digest is %q after the push, want %s: another client writes to it, or the registry changes content", have, p.sum.Digest)
 	}
 	return nil
 }
 
-// sendLost sends the blobs that the registry said were there and then missed, without asking for them, once.
+// sendLost sends, once and without querying them, the blobs that the registry reported present and then missed.
 func (p *publisher) sendLost(ctx context.Context, cause error) error {
 	te, _ := asRegistryError(cause)
 	lost := slices.Clone(p.blobs)
@@ -276,7 +274,7 @@ func (p *publisher) sendLost(ctx context.Context, cause error) error {
 	if len(lost) == 0 {
 		lost = p.blobs
 	}
-	p.repo.logger.WarnContext(ctx, "registry lost blobs; they are sent again", "blobs", len(lost))
+	p.repo.logger.WarnContext(ctx, "registry lost blobs; sending them again", "blobs", len(lost))
 	for _, b := range lost {
 		if err := p.send(ctx, b); err != nil {
 			return err
@@ -285,12 +283,12 @@ func (p *publisher) sendLost(ctx context.Context, cause error) error {
 	return nil
 }
 
-// namedIn says whether an answer has a digest in its details.
+// namedIn reports whether an answer's details contain a digest.
 func namedIn(te *transport.Error, d digest.Digest) bool {
 	return slices.ContainsFunc(te.Errors, func(e transport.Diagnostic) bool { return strings.Contains(fmt.Sprint(e.Detail), d.String()) })
 }
 
-// count changes the counters and reports them.
+// count updates the counters and reports them.
 func (p *publisher) count(change func(*PublishSummary)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -126,7 +126,7 @@ func TestPublishRefused(t *testing.T) {
 	}
 	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/blobs/uploads/"), Times: -1, Effect: registrytest.Fail(http.StatusInsufficientStorage, "")})
 	_, err := registry.Publish(t.Context(), b.Reader, publishOptions(s))
-	if err == nil || !regexp.MustCompile("no room left").MatchString(err.Error()) {
+	if err == nil || !regexp.MustCompile("is full").MatchString(err.Error()) {
 		t.Errorf("on a full registry: %v", err)
 	}
 	if n := s.Count("PUT", "/manifests/"); n != 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-// progressStep is how many bytes pass between two events of one upload.
+// progressStep is the number of bytes between two events of one upload.
 const progressStep = 1 << 20
 
 // A pusher is one run of Push.
@@ -34,7 +34,7 @@ type pusher struct {
 	mu       sync.Mutex
 	done     int64
 	ended    int
-	counts   PushSummary // Items and Warnings are put together in summary
+	counts   PushSummary // summary adds Items and Warnings
 	warnings []string
 }
 
@@ -60,8 +60,8 @@ func (p *pusher) push(ctx context.Context) (PushSummary, error) {
 	return p.summary(), err
 }
 
-// run does everything, at most Jobs things at a time. An item's manifests follow in the slot of its last blob, but for those
-// of what is attached to others: these come wave by wave. Its error is one of the pipe that the bundle comes from.
+// run pushes everything, with at most Jobs concurrent operations. An item's manifests follow in the slot of its last
+// blob, except those of referrers, which follow wave by wave. Its error is one of the bundle's pipe.
 func (p *pusher) run(ctx context.Context) (broken error) {
 	var g errgroup.Group
 	g.SetLimit(p.options.Jobs)
@@ -96,10 +96,10 @@ func (p *pusher) run(ctx context.Context) (broken error) {
 	return broken
 }
 
-// place brings a blob to all repositories that need it, one after the other: those that lack it can mount it from one that
-// has it.
+// place sends a blob to all repositories that need it, one after the other, so that later ones can mount it from one
+// that has it.
 func (p *pusher) place(ctx context.Context, b *sharedBlob) {
-	var broken error // the blob itself is the reason
+	var broken error // the blob itself is damaged
 	from := ""
 	for _, pl := range b.places {
 		if pl.have, pl.err = p.has(ctx, pl, b.desc); pl.have {
@@ -135,7 +135,7 @@ func (p *pusher) place(ctx context.Context, b *sharedBlob) {
 	}
 }
 
-// has says whether a place has the blob.
+// has reports whether a place has the blob.
 func (p *pusher) has(ctx context.Context, pl *place, d ocispec.Descriptor) (bool, error) {
 	if pl.repo.holds(d.Digest) {
 		return true, nil
@@ -150,7 +150,7 @@ func (p *pusher) has(ctx context.Context, pl *place, d ocispec.Descriptor) (bool
 	return have, nil
 }
 
-// miss counts what a dry run would send.
+// miss counts content that a dry run would send.
 func (p *pusher) miss(pl *place, d ocispec.Descriptor, from string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,7 +163,7 @@ func (p *pusher) miss(pl *place, d ocispec.Descriptor, from string) {
 	}
 }
 
-// wanted says whether an item that has not failed needs the place.
+// wanted reports whether an item that has not failed needs the place.
 func (p *pusher) wanted(pl *place) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,7 +199,7 @@ func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, 
 	return nil
 }
 
-// arrived counts a blob that a place has now.
+// arrived counts a blob that a place now has.
 func (p *pusher) arrived(pl *place, d ocispec.Descriptor, mounted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +214,7 @@ func (p *pusher) arrived(pl *place, d ocispec.Descriptor, mounted bool) {
 	}
 }
 
-// settle counts one blob of an item as done, or ends the item; after the last blob come its manifests.
+// settle counts one blob of an item as done, or fails the item; the manifests follow the last blob.
 func (p *pusher) settle(ctx context.Context, j *job, err error) {
 	if err != nil {
 		p.end(j, err)
@@ -261,7 +261,7 @@ func (p *pusher) finishDry(ctx context.Context, j *job) {
 	for _, n := range j.nodes {
 		there := n.have == n.desc.Digest
 		if !there && len(n.absent) > 0 {
-			_, there, _ = m.alreadyReduced(ctx, n, n.have) // what can't be found out would be sent
+			_, there, _ = m.alreadyReduced(ctx, n, n.have) // an unknown manifest would be sent
 		}
 		if !there {
 			p.count(func(c *PushSummary) { c.BytesMissing += n.desc.Size; j.sent = true })
@@ -271,7 +271,7 @@ func (p *pusher) finishDry(ctx context.Context, j *job) {
 	p.end(j, nil)
 }
 
-// end settles what became of an item, once. A reason that holds for all items ends the run.
+// end records the outcome of an item, once. An error that concerns all items ends the run.
 func (p *pusher) end(j *job, err error) {
 	p.mu.Lock()
 	if j.ended {
@@ -344,7 +344,7 @@ func (p *pusher) summary() PushSummary {
 			s.ItemsPresent++
 		case r.State == StateMissing:
 			s.ItemsMissing++
-		default: // also what a stopped run did not come to
+		default: // also items that a stopped run did not reach
 			r.State = StateFailed
 			s.ItemsFailed++
 		}
@@ -356,7 +356,7 @@ func (p *pusher) summary() PushSummary {
 	return s
 }
 
-// failure gathers what went wrong: one error for each item, or one for all that a common reason stopped.
+// failure collects the errors: one for each item, or a single one that stopped all.
 func (p *pusher) failure(ctx context.Context, cause error) error {
 	var errs []error
 	open := 0
@@ -375,7 +375,7 @@ func (p *pusher) failure(ctx context.Context, cause error) error {
 	if ctx.Err() != nil {
 		cause = context.Cause(ctx)
 	}
-	return errors.Join(append([]error{fmt.Errorf("push to %s: %w; %d items are not there yet, and running it again continues", p.target, cause, open)}, errs...)...)
+	return errors.Join(append([]error{fmt.Errorf("push to %s: %w; %d items are incomplete, and running it again continues", p.target, cause, open)}, errs...)...)
 }
 
 func (p *pusher) where(j *job) string {
@@ -385,15 +385,15 @@ func (p *pusher) where(j *job) string {
 	return j.dest.Name()
 }
 
-// A meter counts the bytes of one blob, whatever number of attempts they take.
+// A meter counts the bytes of one blob over all attempts.
 type meter struct {
-	advance  func(n int64) // is told
+	advance  func(n int64) // receives the change in bytes
 	mu       sync.Mutex
 	counted  int64
 	awaiting int64
 }
 
-// opener counts what is read of a blob.
+// opener counts the bytes read from a blob.
 func (m *meter) opener(open opener) opener {
 	return func(offset int64) (io.ReadCloser, error) {
 		rc, err := open(offset)
@@ -414,7 +414,7 @@ func (m *meter) add(n int) {
 	}
 }
 
-// end sets what the blob counts for.
+// end sets the blob's final count.
 func (m *meter) end(size int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -337,7 +337,7 @@ func TestPushContinues(t *testing.T) {
 		}
 	}
 	sum, err := registry.Push(ctx, b.Reader, o)
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "2 items are not there yet") {
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "2 items are incomplete") {
 		t.Fatalf("got %v", err)
 	}
 	if sum.ItemsPushed != 2 || sum.ItemsFailed != 2 {

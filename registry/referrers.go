@@ -17,7 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-// cosignTag is the tag under which cosign puts what it attaches to a digest: sha256-<hex>.sig, .att or .sbom.
+// cosignTag is the tag of cosign's attachments to a digest: sha256-<hex>.sig, .att or .sbom.
 var cosignTag = regexp.MustCompile(`^sha256-([0-9a-f]{64})\.[a-z]+$`)
 
 // A spot is a manifest in a repository.
@@ -26,8 +26,8 @@ type spot struct {
 	digest digest.Digest
 }
 
-// chooseReferrers lets what is attached to an image go where the image goes, after it. What is attached to something that the
-// bundle does not hold is for Select to choose.
+// chooseReferrers selects the referrers of each selected image, to be pushed after it. Select decides about referrers
+// whose subject is not in the bundle.
 func (p *pusher) chooseReferrers() {
 	waves := map[spot]int{}
 	hold := func(j *job) {
@@ -46,7 +46,7 @@ func (p *pusher) chooseReferrers() {
 			hold(j)
 		}
 	}
-	for range maxDepth { // signatures of attestations of images
+	for range maxDepth { // an image's attestation may itself be signed
 		var later []*job
 		for _, j := range open {
 			wave, ok := waves[spot{j.repo, subjectOf(j)}]
@@ -77,7 +77,7 @@ func subjectOf(j *job) digest.Digest {
 	return j.root.subject
 }
 
-// subjectLost says that an item's subject was to be pushed to the same repository and was not.
+// subjectLost returns an error if an item's subject should have been pushed to the same repository and failed.
 func (p *pusher) subjectLost(j *job) error {
 	subject := subjectOf(j)
 	p.mu.Lock()
@@ -93,14 +93,14 @@ func (p *pusher) subjectLost(j *job) error {
 			case other.ended && other.err == nil:
 				return nil
 			default:
-				lost = fmt.Errorf("%s, which it is attached to, is not there", other.item)
+				lost = fmt.Errorf("its subject %s is missing", other.item)
 			}
 		}
 	}
 	return lost
 }
 
-// listing is the entry of a manifest in the list of its subject's referrers, as the distribution specification has it.
+// listing returns a manifest's entry in the list of its subject's referrers, by the distribution specification.
 func listing(d ocispec.Descriptor, doc document) ocispec.Descriptor {
 	l := ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, ArtifactType: doc.ArtifactType, Annotations: doc.Annotations}
 	if l.ArtifactType == "" && doc.Config != nil {
@@ -109,15 +109,15 @@ func listing(d ocispec.Descriptor, doc document) ocispec.Descriptor {
 	return l
 }
 
-// A referrersAPI is what is known of a registry's list of referrers.
+// A referrersAPI is the known state of a registry's referrers API.
 type referrersAPI struct {
-	mu   sync.Mutex // also makes one change of a list at a time
+	mu   sync.Mutex // also serializes changes of a list
 	has  bool
-	asks bool // it was asked
+	asks bool // the registry was queried
 }
 
-// list makes sure that clients find n by its subject. A registry that keeps the list itself says so when it takes n; for others
-// the list is an index under a tag made of the subject's digest, which is added to.
+// list makes sure that clients find n by its subject. A registry with the referrers API reports so when it accepts n.
+// For others the list is an index under a tag derived from the subject's digest, to which n is added.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#unavailable-referrers-api
 func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
 	if n.subject == "" || kept {
@@ -140,12 +140,12 @@ func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
 		return nil
 	}
 	if err := m.addToList(ctx, n); err != nil {
-		return fmt.Errorf("list of what is attached to %s: %w", n.subject, m.session.explain(m.job.repo.name, err))
+		return fmt.Errorf("list of referrers of %s: %w", n.subject, m.session.explain(m.job.repo.name, err))
 	}
 	return nil
 }
 
-// addToList adds n to the index of its subject's referrers, which keeps what it has.
+// addToList adds n to the index of its subject's referrers and keeps the others.
 func (m manifestPusher) addToList(ctx context.Context, n *node) error {
 	tag := strings.ReplaceAll(n.subject.String(), ":", "-")
 	q := request{
@@ -168,7 +168,7 @@ func (m manifestPusher) addToList(ctx context.Context, n *node) error {
 	return err
 }
 
-// merged returns an index with one more manifest, nil if it is in it already. Nothing else of the index changes.
+// merged returns an index with one more manifest, nil if it already has it. The rest of the index is unchanged.
 func merged(index []byte, d ocispec.Descriptor) ([]byte, error) {
 	if len(index) == 0 {
 		return json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d}})
@@ -176,15 +176,15 @@ func merged(index []byte, d ocispec.Descriptor) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	var manifests []json.RawMessage
 	if err := json.Unmarshal(index, &fields); err != nil {
-		return nil, fmt.Errorf("the registry has something under its tag that is not an index: %w", err)
+		return nil, fmt.Errorf("the tag of the referrers list holds something other than an index: %w", err)
 	}
 	if raw, ok := fields["manifests"]; !ok || json.Unmarshal(raw, &manifests) != nil {
-		return nil, errors.New("the registry has something under its tag that is not an index")
+		return nil, errors.New("the tag of the referrers list holds something other than an index")
 	}
 	for _, raw := range manifests {
 		var there ocispec.Descriptor
 		if err := json.Unmarshal(raw, &there); err != nil {
-			return nil, fmt.Errorf("the registry has a broken index under its tag: %w", err)
+			return nil, fmt.Errorf("the tag of the referrers list holds a broken index: %w", err)
 		}
 		if there.Digest == d.Digest {
 			return nil, nil

@@ -148,7 +148,7 @@ func TestPushReferrersWithoutSubject(t *testing.T) {
 	}}})
 	b, _, note, _ := signed(t, "a.example/app")
 	_, err := registry.Push(t.Context(), b.Bundle().Reader, options(s))
-	if err == nil || !strings.Contains(err.Error(), "image a.example/app:1, which it is attached to, is not there") {
+	if err == nil || !strings.Contains(err.Error(), "its subject image a.example/app:1 is missing") {
 		t.Errorf("got %v", err)
 	}
 	if s.Count("PUT", note.Digest.String()) != 0 {

@@ -35,26 +35,26 @@ func TestPushRefusals(t *testing.T) {
 			registrytest.Options{TLS: true, Auth: registrytest.AuthBasic},
 			func(o *registry.PushOptions) { o.Auth = fixed{Username: "pusher", Password: "hunter2"} },
 			registry.ErrLogin,
-			[]string{`refused user "pusher"`, "--password-stdin"},
+			[]string{`rejects user "pusher"`, "--password-stdin"},
 		},
 		"wrong password, token": {
 			registrytest.Options{TLS: true, Auth: registrytest.AuthToken},
 			func(o *registry.PushOptions) { o.Auth = fixed{Username: "pusher", Password: "hunter2"} },
 			registry.ErrLogin,
-			[]string{`refused user "pusher"`, "incorrect username or password"},
+			[]string{`rejects user "pusher"`, "incorrect username or password"},
 		},
 		"no login": {
 			registrytest.Options{TLS: true, Auth: registrytest.AuthToken},
 			func(o *registry.PushOptions) { o.Auth = nil },
 			registry.ErrLogin,
-			[]string{"wants a login and there is none", "docker login"},
+			[]string{"requires a login and there is none", "docker login"},
 		},
-		"read-only": {registrytest.Options{ReadOnly: true}, nil, nil, []string{"takes no pushes", "read-only"}},
+		"read-only": {registrytest.Options{ReadOnly: true}, nil, nil, []string{"does not accept pushes", "read-only"}},
 		"unknown CA": {
 			registrytest.Options{TLS: true},
 			func(o *registry.PushOptions) { o.Transport = nil },
 			registry.ErrUnreachable,
-			[]string{"CA that this machine does not know", "--ca FILE"},
+			[]string{"CA unknown to this machine", "--ca FILE"},
 		},
 		"another CA": {
 			registrytest.Options{TLS: true},
@@ -78,7 +78,7 @@ func TestPushRefusals(t *testing.T) {
 				}
 			},
 			registry.ErrUnreachable,
-			[]string{"no address for the name no-such.example"},
+			[]string{"the name no-such.example has no address"},
 		},
 		"certificate for another name": {
 			registrytest.Options{TLS: true},
@@ -102,7 +102,7 @@ func TestPushRefusals(t *testing.T) {
 			registrytest.Options{TLS: true},
 			func(o *registry.PushOptions) { o.PlainHTTP = true },
 			registry.ErrUnreachable,
-			[]string{"leave out --plain-http"},
+			[]string{"omit --plain-http"},
 		},
 	}
 	for what, c := range cases {

@@ -1,12 +1,12 @@
-// Package registry puts the content of a bundle into an OCI registry, straight from the bundle file: nothing is unpacked,
-// and memory does not grow with the content.
+// Package registry pushes the content of a bundle to an OCI registry, straight from the bundle file: nothing is
+// unpacked, and memory does not grow with the content.
 //
-// Push sends images with what is attached to them (signatures, attestations), charts and files. What else a bundle holds (its manifest, lock, closure, bills of materials and
-// kkbundle's own binaries) describes the bundle and stays in it. Every blob is asked for before it is sent, so a second run
-// sends nothing, and a run after an interruption sends what was missing. A blob that several repositories need is sent to
-// one of them and mounted into the others where the registry grants that. Manifests follow the blobs, children before
-// parents; the tag comes last, and its digest is compared afterwards. Requests become fewer while the registry says that there
-// are too many. Harbor's projects are made where they are missing, see HarborOptions.
+// Push sends images with their referrers (signatures, attestations), charts and files. Other items (manifest, lock,
+// closure, bills of materials and kkbundle's own binaries) describe the bundle and stay in it. Every blob is queried
+// before it is sent, so a second run sends nothing, and a repeated run only the missing content. A blob that several
+// repositories need is sent to one of them and mounted into the others if the registry permits. Manifests follow the
+// blobs, children before parents; the tag comes last, and its digest is compared afterwards. The number of concurrent
+// requests drops while the registry reports too many. Missing projects in Harbor are created, see HarborOptions.
 package registry
 
 import (
@@ -25,60 +25,60 @@ import (
 
 const (
 	defaultJobs    = 8
-	defaultRetries = 7 // a bit more than a minute in all: a registry's restart
+	defaultRetries = 7 // a bit more than a minute in total: a registry's restart
 	defaultStall   = 5 * time.Minute
 )
 
-// PushOptions say where a bundle goes and how. Only Registry is needed.
+// PushOptions configure Push. Only Registry is required.
 type PushOptions struct {
-	Registry     string                 // HOST[:PORT][/PREFIX]; every destination is under it
-	Select       func(bundle.Item) bool // which images, charts and files; nil is all. What is attached to an image goes with it
-	Platforms    []string               // which platforms of images and files, "linux/amd64"; none given is all. See Push about indexes
-	Rename       []Rename               // where items go instead; the first that fits
-	DryRun       bool                   // ask the registry what it has, and change nothing there
-	Recheck      bool                   // ask for every blob, also those of manifests that are there
-	Harbor       *HarborOptions         // nil treats Harbor as any registry: its projects must exist
-	Auth         authn.Keychain         // asked once, for the registry; nil is no login
-	Transport    http.RoundTripper      // nil is NewTransport(""), see there
+	Registry     string                 // HOST[:PORT][/PREFIX], the prefix of every destination
+	Select       func(bundle.Item) bool // selects images, charts and files; nil is all. An image's referrers go with it
+	Platforms    []string               // selects platforms of images and files, "linux/amd64"; empty is all. See Push about indexes
+	Rename       []Rename               // changed destinations; the first match applies
+	DryRun       bool                   // query the registry, but change nothing
+	Recheck      bool                   // query every blob, also those of existing manifests
+	Harbor       *HarborOptions         // nil treats Harbor like any registry: its projects must exist
+	Auth         authn.Keychain         // queried once, for the registry; nil is no login
+	Transport    http.RoundTripper      // nil is NewTransport("")
 	PlainHTTP    bool                   // http instead of https; without it nothing is ever sent unencrypted
-	Jobs         int                    // requests at a time, over images and blobs together; 0 is 8
-	Retries      int                    // how often what failed for a passing reason is done again; 0 is 7, below 0 never
-	StallTimeout time.Duration          // how long a request may go without moving a byte; 0 is 5 minutes
+	Jobs         int                    // concurrent requests, over images and blobs together; 0 is 8
+	Retries      int                    // retries of temporary failures; 0 is 7, below 0 none
+	StallTimeout time.Duration          // longest time without a byte moving; 0 is 5 minutes
 	Logger       *slog.Logger           // nil discards
 	Progress     func(Event)            // called by one goroutine at a time; it must return quickly
 }
 
-// An Event says how far a push is. Bytes count every blob once for each repository that needs it; a blob that is there
-// already or mounted is done at once. Done can go back when an upload starts over.
+// An Event is the progress of a push. Bytes count every blob once for each repository that needs it; an existing or
+// mounted blob is done at once. Done can decrease when an upload starts over.
 type Event struct {
 	Done, Total      int64 // bytes
 	ItemsDone, Items int
-	Finished         string // the item that this event ends, "" for none
-	Err              error  // why that item failed, nil if it did not
+	Finished         string // the item finished by this event, or ""
+	Err              error  // the item's error, or nil
 }
 
 // States of an ItemResult.
 const (
-	StatePushed  = "pushed"  // something had to be sent
-	StatePresent = "present" // everything was there
+	StatePushed  = "pushed"  // something was sent
+	StatePresent = "present" // everything existed
 	StateFailed  = "failed"  // see Error
-	StateMissing = "missing" // a dry run found that something would be sent
+	StateMissing = "missing" // a dry run would send something
 	StateSkipped = "skipped" // not selected, or of a kind that is not pushed
 )
 
-// An ItemResult is what became of one item.
+// An ItemResult is the outcome of one item.
 type ItemResult struct {
 	Kind        string        `json:"kind"`
 	Ref         string        `json:"ref"`
 	Platform    string        `json:"platform,omitempty"`
 	State       string        `json:"state"`
 	Destination string        `json:"destination,omitempty"`
-	Digest      digest.Digest `json:"digest,omitempty"` // at the destination: the item's own, but for a reduced index
+	Digest      digest.Digest `json:"digest,omitempty"` // at the destination: the item's own, except for a reduced index
 	Reduced     bool          `json:"reduced,omitempty"`
 	Error       string        `json:"error,omitempty"`
 }
 
-// PushSummary is what a push did. It is filled in as far as things went when there is an error too.
+// PushSummary describes the outcome of a push, also as far as it got before an error.
 type PushSummary struct {
 	Registry      string        `json:"registry"` // without scheme
 	Bundle        digest.Digest `json:"bundle"`   // the bundle's identity
@@ -87,31 +87,32 @@ type PushSummary struct {
 	BlobsMounted  int           `json:"blobsMounted"`
 	BlobsPresent  int           `json:"blobsPresent"`
 	ManifestsSent int           `json:"manifestsSent"`
-	BytesSent     int64         `json:"bytesSent"` // of blobs and manifests that arrived; not of attempts that failed
+	BytesSent     int64         `json:"bytesSent"` // of pushed blobs and manifests; failed attempts do not count
 	Warnings      []string      `json:"warnings,omitempty"`
 	ItemsPushed   int           `json:"itemsPushed"`
 	ItemsPresent  int           `json:"itemsPresent"`
 	ItemsFailed   int           `json:"itemsFailed"`
-	ItemsMissing  int           `json:"itemsMissing,omitempty"` // only of a dry run, as the next two are
+	ItemsMissing  int           `json:"itemsMissing,omitempty"` // set by a dry run only, like the next two
 	BlobsMissing  int           `json:"blobsMissing,omitempty"`
-	BytesMissing  int64         `json:"bytesMissing,omitempty"` // what would be sent; a blob that can be mounted counts once
+	BytesMissing  int64         `json:"bytesMissing,omitempty"` // bytes that would be sent; a mountable blob counts once
 	ItemsSkipped  int           `json:"itemsSkipped"`
-	Harbor        *HarborResult `json:"harbor,omitempty"` // nil where the registry is not Harbor, or nobody asked
+	Harbor        *HarborResult `json:"harbor,omitempty"` // nil if the registry is not Harbor, or HarborOptions are nil
 }
 
-// Push sends the images, charts and files of b to a registry, to the places that Destination names.
+// Push sends the images, charts and files of b to a registry, to the places given by Destination.
 //
-// One item's failure does not stop the others; the error holds one error for each failed item, or a single one where all
-// fail for one reason: errors.Is finds ErrLogin, ErrUnreachable, bundle.ErrDamaged or ctx's error in it. Nothing is sent if
-// two items have one destination, or if Harbor can't take a name. An index whose children were not all chosen for the bundle is pushed as it is; where the
-// registry refuses that, its tag gets an index of those children that are there, and the summary a warning with both digests. An
-// image whose reference pins the index's digest fails instead. Nothing at the registry is ever deleted.
+// A failed item does not stop the others. The error holds one error for each failed item, or a single one if all fail
+// for the same reason. It matches ErrLogin, ErrUnreachable, bundle.ErrDamaged or ctx's error. Nothing is sent if two
+// items have the same destination, or if Harbor does not allow a name. An index with unselected children is pushed
+// unchanged. If the registry refuses it, its tag gets an index of the existing children, and the summary a warning with
+// both digests. An image whose reference pins the index's digest fails instead. Push never deletes anything at the
+// registry.
 func Push(ctx context.Context, b *bundle.Reader, o PushOptions) (PushSummary, error) {
 	return pushFrom(ctx, file{b}, o)
 }
 
-// A file is an origin that leaves hashing to the registry, which has to check the digest of every upload and does it beside us
-// (distribution specification, "Pushing blobs"). Where it refuses one, blame tells who is wrong.
+// A file is an origin that leaves hashing to the registry, which must check the digest of every upload and does so in
+// parallel (distribution specification, "Pushing blobs"). If the registry refuses one, blame finds the cause.
 type file struct{ *bundle.Reader }
 
 // Blob implements origin.
@@ -119,7 +120,7 @@ func (f file) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadC
 	return f.Unhashed(ctx, d, offset)
 }
 
-// blame returns what is wrong with the blob in the bundle, or err if that is whole.
+// blame returns the blob's damage in the bundle, or err if the blob is intact.
 func (f file) blame(ctx context.Context, d digest.Digest, err error) error {
 	content, openErr := f.Reader.Blob(ctx, d, 0)
 	if openErr != nil {

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// A Rename puts what lies at or below the upstream path From at To instead: docker.io/library -> base makes
-// HOST/PREFIX/base/nginx of docker.io/library/nginx. The prefix of the registry stays before it.
+// A Rename moves everything at or below the upstream path From to To: docker.io/library -> base turns
+// docker.io/library/nginx into HOST/PREFIX/base/nginx. The registry's prefix stays in front.
 type Rename struct {
-	From string // host and path components as upstream has them, "registry.lab:5000/team"
-	To   string // "" drops From
+	From string // upstream's host and path components, "registry.lab:5000/team"
+	To   string // "" removes From
 }
 
 // ParseRename reads FROM=TO.
@@ -29,7 +29,7 @@ func ParseRename(s string) (Rename, error) {
 	return r, nil
 }
 
-// from is From as paths at the destination have it.
+// from returns From as in paths at the destination.
 func (r Rename) from() string {
 	host, path, ok := strings.Cut(r.From, "/")
 	if !ok {
@@ -38,7 +38,7 @@ func (r Rename) from() string {
 	return UpstreamPath(host) + "/" + path
 }
 
-// rename applies the first rule that fits; nothing is left of a path that a rule drops as a whole.
+// rename applies the first matching rule; the result is empty if a rule removes the whole path.
 func rename(rules []Rename, path string) string {
 	for _, r := range rules {
 		rest, ok := strings.CutPrefix(path, r.from())

@@ -16,7 +16,7 @@ import (
 
 const (
 	maxManifest = 8 << 20          // bytes; registries take 4 MiB
-	goodbye     = 10 * time.Second // for telling the registry that an upload will not be finished
+	goodbye     = 10 * time.Second // time to cancel an unfinished upload at the registry
 )
 
 // Media types of Docker's own formats.
@@ -29,8 +29,8 @@ func (r *repo) path(format string, args ...any) string {
 	return r.url("/v2/" + r.name + fmt.Sprintf(format, args...))
 }
 
-// hasBlob asks whether the repository has the blob. Answers that are neither yes nor no count as no: trying to send it
-// brings an answer with a reason, which a HEAD can't have.
+// hasBlob queries whether the repository has the blob. Unclear answers count as no: an attempt to send it gives an
+// answer with a reason, which a HEAD cannot have.
 func (r *repo) hasBlob(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	q := request{method: http.MethodHead, url: r.path("/blobs/%s", d.Digest), want: []int{http.StatusOK}}
 	a, err := r.ask(ctx, q)
@@ -43,7 +43,7 @@ func (r *repo) hasBlob(ctx context.Context, d ocispec.Descriptor) (bool, error) 
 	return false, err
 }
 
-// ask sends a request that can be sent again.
+// ask sends a request that can be repeated.
 func (r *repo) ask(ctx context.Context, q request) (answer, error) {
 	var a answer
 	err := r.retry.do(ctx, q.method+" "+r.name, passing, func() error {
@@ -54,7 +54,7 @@ func (r *repo) ask(ctx context.Context, q request) (answer, error) {
 	return a, err
 }
 
-// manifest returns the digest that the registry has under a tag or digest; "" if there is none.
+// manifest returns the registry's digest under a tag or digest; "" if there is none.
 func (r *repo) manifest(ctx context.Context, reference, mediaType string) (digest.Digest, error) {
 	accept := []string{mediaType}
 	for _, t := range []string{ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList, dockerManifest} {
@@ -82,7 +82,7 @@ func (r *repo) manifest(ctx context.Context, reference, mediaType string) (diges
 	return r.manifestByGet(ctx, q) // the header is only recommended
 }
 
-// manifestByGet is for registries that answer a HEAD without a digest, or not at all.
+// manifestByGet serves registries that answer a HEAD without a digest, or not at all.
 func (r *repo) manifestByGet(ctx context.Context, q request) (digest.Digest, error) {
 	q.method = http.MethodGet
 	a, err := r.ask(ctx, q)
@@ -95,7 +95,8 @@ func (r *repo) manifestByGet(ctx context.Context, q request) (digest.Digest, err
 	return digest.FromBytes(a.body), nil
 }
 
-// putManifest stores a manifest under a tag or digest. listed says that the registry keeps the list of its subject's referrers.
+// putManifest stores a manifest under a tag or digest. listed reports whether the registry maintains the list of its
+// subject's referrers.
 func (r *repo) putManifest(ctx context.Context, reference, mediaType string, content []byte) (listed bool, err error) {
 	a, err := r.ask(ctx, request{
 		method: http.MethodPut, url: r.path("/manifests/%s", reference), size: int64(len(content)),

@@ -22,18 +22,17 @@ import (
 const (
 	firstDelay    = 250 * time.Millisecond
 	maxDelay      = 30 * time.Second
-	maxRetryAfter = 5 * time.Minute // a registry that asks for more is asked again after this
+	maxRetryAfter = 5 * time.Minute // the longest pause, even if a registry asks for more
 )
 
-// A retrier does something again while the reason for its failure may pass.
+// A retrier repeats an operation while its failure may be temporary.
 type retrier struct {
-	again  int // how often after the first time
+	again  int // number of repetitions
 	logger *slog.Logger
-	words  func(error) error // puts an error into words that have no secrets in them
+	words  func(error) error // explains an error without secrets
 }
 
-// do calls f until it succeeds, fails with an error that is not passing, has failed often enough, or ctx ends. What it
-// returns is f's last error.
+// do calls f until it succeeds, fails permanently or too often, or ctx ends. It returns f's last error.
 func (r retrier) do(ctx context.Context, what string, passing func(error) bool, f func() error) error {
 	for attempt := 0; ; attempt++ {
 		err := f()
@@ -41,7 +40,7 @@ func (r retrier) do(ctx context.Context, what string, passing func(error) bool, 
 			return err
 		}
 		wait := delay(attempt, err)
-		r.logger.WarnContext(ctx, "request failed and is sent again", "request", what, "error", r.words(err), "wait", wait.String(), "attempt", attempt+1)
+		r.logger.WarnContext(ctx, "request failed; retrying", "request", what, "error", r.words(err), "wait", wait.String(), "attempt", attempt+1)
 		select {
 		case <-ctx.Done():
 			return err
@@ -50,7 +49,8 @@ func (r retrier) do(ctx context.Context, what string, passing func(error) bool, 
 	}
 }
 
-// delay is what the registry asked for, or doubles each time; jitter keeps workers from coming back together.
+// delay returns the pause requested by the registry, or else doubles with each attempt. Jitter keeps workers from
+// retrying together.
 func delay(attempt int, err error) time.Duration {
 	if _, asked := errors.AsType[*retryAfterError](err); asked {
 		return retryAfter(err)
@@ -59,7 +59,7 @@ func delay(attempt int, err error) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// retryAfter returns the pause that a registry asked for, 0 if it asked for none.
+// retryAfter returns the pause requested by a registry, 0 for none.
 func retryAfter(err error) time.Duration {
 	if after, ok := errors.AsType[*retryAfterError](err); ok {
 		return min(after.wait, maxRetryAfter)
@@ -67,7 +67,7 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// A retryAfterError carries a Retry-After header along with the answer that had it.
+// A retryAfterError is an answer with its Retry-After header.
 type retryAfterError struct {
 	wait time.Duration
 	err  error
@@ -87,7 +87,7 @@ func withRetryAfter(h http.Header, err error) error {
 	return err
 }
 
-// passing says whether the same request may succeed later.
+// passing reports whether the same request may succeed later.
 func passing(err error) bool {
 	if te, ok := asRegistryError(err); ok {
 		return passingStatus(te.StatusCode) && !isFull(te)
@@ -104,8 +104,8 @@ func passingStatus(status int) bool {
 	return false
 }
 
-// passingUpload adds what goes away when an upload starts over with a new session: the session was lost, or what arrived
-// was not what was sent, which the digest of every blob read from the bundle has been checked to be.
+// passingUpload also includes failures cured by a new upload session: a lost session, or content garbled in transit,
+// since the digest of every blob read from the bundle has been checked.
 func passingUpload(err error) bool {
 	te, ok := asRegistryError(err)
 	if !ok {
@@ -121,7 +121,7 @@ func passingUpload(err error) bool {
 	return passing(err)
 }
 
-// isFull says that there is no room at the registry, which asking again does not change.
+// isFull reports whether the registry's storage is full, which a retry does not change.
 func isFull(te *transport.Error) bool {
 	words := details(te)
 	return te.StatusCode == http.StatusInsufficientStorage || strings.Contains(words, "no space left on device") || strings.Contains(words, "disk quota exceeded")
@@ -138,13 +138,13 @@ func hasCode(te *transport.Error, codes ...transport.ErrorCode) bool {
 	return false
 }
 
-// isNetwork says whether the request or its answer was lost on the way.
+// isNetwork reports whether the request or its answer was lost in transit.
 func isNetwork(err error) bool {
 	_, ok := errors.AsType[*url.Error](err)
 	return ok || errors.Is(err, errStalled) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// isTLS says whether the two sides could not agree on who they are: trying again doesn't help.
+// isTLS reports whether TLS negotiation or trust failed: a retry does not help.
 func isTLS(err error) bool {
 	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
 	_, host := errors.AsType[x509.HostnameError](err)

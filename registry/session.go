@@ -18,22 +18,22 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A session is everything that one Push shares: who we are, how requests travel, and a client for each repository.
+// A session is the state shared by one Push: credentials, transport, and a client for each repository.
 type session struct {
 	registry  name.Registry
 	host      string
-	gate      *gate
+	rt        *authTransport
 	auth      authn.Authenticator
-	user      string // for messages; "" if nobody is logged in
+	user      string // for messages; "" if anonymous
 	stall     time.Duration
 	retry     retrier
 	logger    *slog.Logger
-	loggedIn  atomic.Bool // user and password are right: what is refused from now on is a matter of rights
+	loggedIn  atomic.Bool // user and password are valid: later refusals are about permissions
 	throttle  *throttle
-	chunk     atomic.Int64 // the most bytes of a request, where the registry refused more; 0 is any number, without PATCH
+	chunk     atomic.Int64 // maximal bytes of a request, if the registry refused more; 0 is unlimited, without PATCH
 	referrers referrersAPI
-	harbor    *harborSite // nil where the registry is not Harbor, or nobody asked
-	noExpect  atomic.Bool // the registry (or a proxy before it) does not know Expect: 100-continue
+	harbor    *harborSite // nil if the registry is not Harbor, or HarborOptions are nil
+	noExpect  atomic.Bool // the registry (or its proxy) does not support Expect: 100-continue
 
 	mu    sync.Mutex
 	repos map[string]*repo
@@ -53,7 +53,7 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 		retry: retrier{again: o.Retries, logger: o.Logger}, repos: map[string]*repo{}, throttle: newThrottle(o.Jobs),
 	}
 	s.retry.words = func(err error) error { return s.explain("", err) }
-	s.gate = &gate{inner: inner, host: s.host, plain: o.PlainHTTP}
+	s.rt = &authTransport{inner: inner, host: s.host, plain: o.PlainHTTP}
 	if o.PlainHTTP {
 		insecure, err := name.NewRegistry(s.host, name.Insecure)
 		if err != nil {
@@ -76,8 +76,8 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 	return s, nil
 }
 
-// login makes sure that the registry is there and lets us in, so that a wrong address or password is one error and not one
-// for each item. Whether we may push to a repository shows only when we do.
+// login checks address and credentials of the registry, so that a wrong one is a single error instead of one per item.
+// Push permission for a repository shows only with the first push.
 func (s *session) login(ctx context.Context, first *repo) error {
 	here := func(err error) bool { te, ok := asRegistryError(err); return ok && passingStatus(te.StatusCode) }
 	err := s.retry.do(ctx, "login", here, func() error {
@@ -88,9 +88,9 @@ func (s *session) login(ctx context.Context, first *repo) error {
 	return s.explain("", err)
 }
 
-func (s *session) url(path string) string { return s.gate.scheme() + "://" + s.host + path }
+func (s *session) url(path string) string { return s.rt.scheme() + "://" + s.host + path }
 
-// repo returns the one repo of that name.
+// repo returns the only repo of that name.
 func (s *session) repo(name string) *repo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +102,7 @@ func (s *session) repo(name string) *repo {
 	return r
 }
 
-// limitChunk makes requests for blobs no larger than size, for all uploads.
+// limitChunk bounds the size of blob requests for all uploads.
 func (s *session) limitChunk(size int64) {
 	for {
 		have := s.chunk.Load()
@@ -122,14 +122,14 @@ type repo struct {
 	client  *http.Client
 
 	holding sync.Mutex
-	held    map[digest.Digest]bool // blobs that are there for certain
+	held    map[digest.Digest]bool // blobs certainly present
 }
 
 // maxScopes bounds the scopes of one token: some token services put them into a header, whose length proxies limit.
 const maxScopes = 16
 
-// open returns a client whose requests carry what the registry asked for: for a token service that is one token for this
-// repository, renewed when the registry no longer takes it.
+// open returns a client with the registry's authentication. For a token service that is one token for this repository,
+// renewed when the registry rejects it.
 func (r *repo) open(ctx context.Context) (*http.Client, error) {
 	r.opening.Lock()
 	defer r.opening.Unlock()
@@ -140,9 +140,9 @@ func (r *repo) open(ctx context.Context) (*http.Client, error) {
 	for _, from := range r.mountFrom[:min(len(r.mountFrom), maxScopes)] {
 		scopes = append(scopes, r.scope(from, transport.PullScope))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, r.stall, errStalled) // what is asked and answered here is short
+	ctx, cancel := context.WithTimeoutCause(ctx, r.stall, errStalled) // requests and answers are short
 	defer cancel()
-	rt, err := transport.NewWithContext(ctx, r.registry, r.auth, r.gate, scopes)
+	rt, err := transport.NewWithContext(ctx, r.registry, r.auth, r.rt, scopes)
 	if errors.Is(context.Cause(ctx), errStalled) && err != nil {
 		return nil, errStalled
 	}
@@ -153,11 +153,12 @@ func (r *repo) open(ctx context.Context) (*http.Client, error) {
 	return r.client, nil
 }
 
-// mayPull makes sure that requests may read from another repository, which costs a new token if nobody knew of it before.
+// mayPull makes sure that requests may read from another repository, which requires a new token unless the present one
+// covers it.
 func (r *repo) mayPull(from string) {
 	r.opening.Lock()
 	defer r.opening.Unlock()
-	if i := slices.Index(r.mountFrom, from); r.gate.usesTokens() && (i < 0 || i >= maxScopes) {
+	if i := slices.Index(r.mountFrom, from); r.rt.usesTokens() && (i < 0 || i >= maxScopes) {
 		r.mountFrom = append([]string{from}, r.mountFrom...)
 		r.client = nil
 	}
@@ -173,7 +174,7 @@ func (*repo) scope(repository, action string) string {
 	return "repository:" + repository + ":" + action
 }
 
-// checkAnswer turns every status but the wanted ones into a *transport.Error, with its Retry-After. The body stays open.
+// checkAnswer turns every unwanted status into a *transport.Error, with its Retry-After. The body stays open.
 func checkAnswer(resp *http.Response, wanted ...int) error {
 	if err := transport.CheckError(resp, wanted...); err != nil {
 		return withRetryAfter(resp.Header, err)
@@ -181,8 +182,8 @@ func checkAnswer(resp *http.Response, wanted ...int) error {
 	return nil
 }
 
-// drain reads a little of what is left, so that the connection can be used again, and closes.
+// drain reads a little of the rest, so that the connection can be reused, and closes.
 func drain(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, maxErrorBody)
-	_ = resp.Body.Close() // nothing more is wanted from it
+	_ = resp.Body.Close() // the rest is unused
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A throttle bounds how many requests are under way at a registry. An answer that says too many halves the bound, and as many
-// good answers as the bound raise it by one again, up to what the user allowed. While the registry asked for a pause, nothing
-// starts.
+// A throttle bounds the concurrent requests to a registry. An answer about too many requests halves the bound; as many
+// good answers as the bound raise it by one again, up to the user's limit. Nothing starts during a pause requested by
+// the registry.
 type throttle struct {
 	most int
 	now  func() time.Time
@@ -18,14 +18,14 @@ type throttle struct {
 	limit int
 	busy  int
 	good  int
-	round int       // counts the times that the bound went down
-	until time.Time // nothing starts before
+	round int       // number of reductions
+	until time.Time // end of the pause
 	queue []chan struct{}
 }
 
 func newThrottle(most int) *throttle { return &throttle{most: most, limit: most, now: time.Now} }
 
-// start waits for its turn. What it returns belongs to end.
+// start waits for its turn. Pass the result to end.
 func (t *throttle) start(ctx context.Context) (round int, err error) {
 	t.mu.Lock()
 	if t.busy >= t.limit {
@@ -59,7 +59,7 @@ func (t *throttle) start(ctx context.Context) (round int, err error) {
 	return t.round, nil
 }
 
-// giveUp takes a place in the queue back, or hands on the turn that came meanwhile.
+// giveUp leaves the queue, or hands on a turn received meanwhile.
 func (t *throttle) giveUp(turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *throttle) giveUp(turn chan struct{}) {
 	t.next()
 }
 
-// end counts a request's outcome. Those that were under way when the bound went down do not lower it again.
+// end records a request's outcome. Requests already running at a reduction do not cause another.
 func (t *throttle) end(round int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *throttle) next() {
 	}
 }
 
-// overloaded says whether an answer asks for fewer requests, and for what pause.
+// overloaded reports whether an answer asks for fewer requests, and for how long.
 func overloaded(err error) (wait time.Duration, over bool) {
 	te, ok := asRegistryError(err)
 	if !ok {

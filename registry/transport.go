@@ -21,11 +21,12 @@ import (
 const (
 	maxCAFile = 4 << 20 // bytes; a system's whole trust store is a few hundred KB
 	pingPath  = "/v2/"
-	realmPath = "/.kkbundle-token-service" // never sent: stands for a token service's address, see gate
+	realmPath = "/.kkbundle-token-service" // never sent; stands for a token service's address, see authTransport
 )
 
-// NewTransport returns what PushOptions.Transport wants: HTTP/1.1, so that parallel uploads have a connection each, proxies
-// from the environment, and, if caFile is not "", trust in the certificates of that PEM file besides the system's.
+// NewTransport returns a transport for PushOptions.Transport: HTTP/1.1, so that parallel uploads have a connection
+// each; proxies from the environment; and, if caFile is not "", trust in that PEM file's certificates besides the
+// system's.
 func NewTransport(caFile string) (*http.Transport, error) {
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -48,7 +49,7 @@ func NewTransport(caFile string) (*http.Transport, error) {
 	return t, nil
 }
 
-// UseCertificate makes t show a client certificate, from PEM files, to servers that ask for one.
+// UseCertificate sets t's client certificate, from PEM files, for servers that request one.
 func UseCertificate(t *http.Transport, certFile, keyFile string) error {
 	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
@@ -73,35 +74,37 @@ func certPool(caFile string) (_ *x509.CertPool, err error) {
 		pool = x509.NewCertPool()
 	}
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("CA file %s: no certificate in it: it must be PEM (-----BEGIN CERTIFICATE-----)", caFile)
+		return nil, fmt.Errorf("CA file %s: no certificate found: want PEM (-----BEGIN CERTIFICATE-----)", caFile)
 	}
 	return pool, nil
 }
 
-// errPlain is the answer to a request that would leave the machine unencrypted without the user's consent.
+// errPlain answers a request that would leave the machine unencrypted without the user's consent.
 var errPlain = errors.New("plain HTTP is not allowed")
 
-// A gate stands between go-containerregistry's authentication and the network.
+// An authTransport sits between go-containerregistry's authentication and the network.
 //
 //   - It decides the scheme. The library would try plain HTTP by itself on private addresses, with the password.
-//   - It asks the registry for its challenge once and repeats the answer, so a client for every repository costs no request.
-//   - It stands in for the token service's address: the library refuses those on private networks, where ours live.
-//   - It gives every attempt a body of its own: the library sends a request again when a token has expired, with a body
-//     that has been read.
-type gate struct {
+//   - It asks the registry for its challenge once and repeats the answer, so a client for each repository costs no
+//     request.
+//   - It stands in for the token service's address: the library refuses those on private networks, where sites have
+//     theirs.
+//   - It gives every attempt its own body: the library repeats a request after a token has expired, with an already
+//     consumed body.
+type authTransport struct {
 	inner http.RoundTripper
-	host  string // the registry's
+	host  string // of the registry
 	plain bool
 
 	mu    sync.Mutex
-	ping  *http.Response // without body
+	ping  *http.Response // the challenge, without body
 	body  []byte
 	realm *url.URL
 	token bool
 }
 
 // RoundTrip implements http.RoundTripper.
-func (g *gate) RoundTrip(in *http.Request) (*http.Response, error) {
+func (g *authTransport) RoundTrip(in *http.Request) (*http.Response, error) {
 	req := in.Clone(in.Context())
 	if in.GetBody != nil {
 		body, err := in.GetBody()
@@ -125,27 +128,27 @@ func (g *gate) RoundTrip(in *http.Request) (*http.Response, error) {
 	return g.inner.RoundTrip(req)
 }
 
-// setScheme keeps to the scheme that the user chose: the library tries both, and registries behind a proxy answer with
-// addresses in the other one.
-func (g *gate) setScheme(u *url.URL) error {
+// setScheme enforces the user's scheme: the library tries both, and registries behind a proxy return addresses with the
+// other one.
+func (g *authTransport) setScheme(u *url.URL) error {
 	if u.Host == g.host {
 		u.Scheme = g.scheme()
 	}
 	if u.Scheme != "https" && !g.plain {
-		return fmt.Errorf("it refers to %s://%s: %w", u.Scheme, u.Host, errPlain)
+		return fmt.Errorf("the registry refers to %s://%s: %w", u.Scheme, u.Host, errPlain)
 	}
 	return nil
 }
 
-func (g *gate) scheme() string {
+func (g *authTransport) scheme() string {
 	if g.plain {
 		return "http"
 	}
 	return "https"
 }
 
-// pinged asks the registry who it wants to see, once.
-func (g *gate) pinged(req *http.Request) (*http.Response, error) {
+// pinged asks the registry for its challenge, once.
+func (g *authTransport) pinged(req *http.Request) (*http.Response, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ping == nil {
@@ -159,7 +162,7 @@ func (g *gate) pinged(req *http.Request) (*http.Response, error) {
 		}
 		if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusUnauthorized {
 			resp.Body = io.NopCloser(bytes.NewReader(body))
-			return resp, nil // not an answer worth keeping
+			return resp, nil // not a challenge
 		}
 		g.token = strings.HasPrefix(strings.ToLower(resp.Header.Get("WWW-Authenticate")), "bearer")
 		g.hideRealm(resp.Header)
@@ -171,7 +174,7 @@ func (g *gate) pinged(req *http.Request) (*http.Response, error) {
 }
 
 // hideRealm replaces the token service's address in a challenge by one of the registry itself.
-func (g *gate) hideRealm(h http.Header) {
+func (g *authTransport) hideRealm(h http.Header) {
 	for i, challenge := range h.Values("WWW-Authenticate") {
 		_, rest, ok := strings.Cut(challenge, `realm="`)
 		address, _, closed := strings.Cut(rest, `"`)
@@ -185,9 +188,9 @@ func (g *gate) hideRealm(h http.Header) {
 	}
 }
 
-func (g *gate) isRealm(u *url.URL) bool { return u.Host == g.host && u.Path == realmPath }
+func (g *authTransport) isRealm(u *url.URL) bool { return u.Host == g.host && u.Path == realmPath }
 
-func (g *gate) toRealm(req *http.Request) {
+func (g *authTransport) toRealm(req *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.realm == nil {
@@ -204,15 +207,15 @@ func (g *gate) toRealm(req *http.Request) {
 	req.URL, req.Host = &to, to.Host
 }
 
-// usesTokens says whether the registry wants tokens instead of the login itself.
-func (g *gate) usesTokens() bool {
+// usesTokens reports whether the registry requires tokens instead of the login itself.
+func (g *authTransport) usesTokens() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.token
 }
 
-// tokenService returns the host that issues tokens, for messages: the registry itself where it has none apart.
-func (g *gate) tokenService() string {
+// tokenService returns the host that issues tokens, for messages: the registry itself without a separate one.
+func (g *authTransport) tokenService() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.realm != nil {

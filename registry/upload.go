@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	inOnePatch   = 1 << 62 // a chunk size for registries that want a PATCH, and do not mind its size
-	worthResume  = 1 << 20 // bytes; less is sent anew
-	smallChunk   = 1 << 20 // nginx takes this much where nobody set client_max_body_size
+	inOnePatch   = 1 << 62 // a chunk size for registries that require PATCH of any size
+	worthResume  = 1 << 20 // bytes; smaller uploads start over
+	smallChunk   = 1 << 20 // nginx's default of client_max_body_size
 	firstChunk   = 64 << 20
 	chunkDivisor = 4
 )
 
-// An opener opens a blob's content from a byte on.
+// An opener opens a blob's content from an offset on.
 type opener func(offset int64) (io.ReadCloser, error)
 
-// sendBlob brings a blob into the repository, or has the registry take it over from another of its repositories (from, "" for
-// none), which it says by mounted. What a broken connection left at the registry is continued if the registry tells how much
-// it has; what is left of an upload that failed in the end is dropped.
+// sendBlob sends a blob to the repository, or has the registry mount it from another repository (from, "" for none),
+// reported by mounted. A broken upload is resumed if the registry reports its offset; the remains of a failed upload
+// are cancelled.
 func (r *repo) sendBlob(ctx context.Context, d ocispec.Descriptor, from string, open opener) (mounted bool, err error) {
 	u := &upload{repo: r, desc: d, blob: &blobStream{open: open}}
 	defer u.blob.close()
@@ -45,7 +45,7 @@ func (r *repo) sendBlob(ctx context.Context, d ocispec.Descriptor, from string, 
 				return err
 			}
 		}
-		from = "" // asked once
+		from = "" // try only once
 		return u.send(ctx)
 	})
 	if err != nil {
@@ -54,13 +54,13 @@ func (r *repo) sendBlob(ctx context.Context, d ocispec.Descriptor, from string, 
 	return mounted, err
 }
 
-// An upload is one blob on its way into one repository.
+// An upload is the upload of one blob to one repository.
 type upload struct {
 	*repo
 	desc     ocispec.Descriptor
 	blob     *blobStream
-	location string // of the session; "" where there is none
-	offset   int64  // bytes that the registry has
+	location string // of the session; "" without one
+	offset   int64  // bytes received by the registry
 	minChunk int64  // bytes; the registry's OCI-Chunk-Min-Length
 	whole    bool   // the last attempt was one request without PATCH
 }
@@ -76,7 +76,7 @@ func (u *upload) start(ctx context.Context, from string) (mounted bool, err erro
 	}
 	a, err := u.call(ctx, q)
 	if te, ok := asRegistryError(err); ok && from != "" && !passingStatus(te.StatusCode) {
-		return u.start(ctx, "") // some registries refuse to mount instead of opening a session
+		return u.start(ctx, "") // some registries refuse a mount instead of opening a session
 	}
 	if err != nil {
 		return false, err
@@ -84,12 +84,13 @@ func (u *upload) start(ctx context.Context, from string) (mounted bool, err erro
 	if a.status == http.StatusCreated {
 		return true, nil
 	}
-	u.minChunk, _ = strconv.ParseInt(a.header.Get("OCI-Chunk-Min-Length"), 10, 64) // 0 where it says nothing
+	u.minChunk, _ = strconv.ParseInt(a.header.Get("OCI-Chunk-Min-Length"), 10, 64) // 0 if missing
 	u.location, err = location(a)
 	return false, err
 }
 
-// resume asks how much of a broken upload the registry has. It says no where a new session is better, and drops the old one.
+// resume asks for the registry's offset of a broken upload. It returns false if a new session is better, and cancels
+// the old one.
 func (u *upload) resume(ctx context.Context) (bool, error) {
 	if u.location == "" {
 		return false, nil
@@ -111,13 +112,13 @@ func (u *upload) resume(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// arrived says whether the registry has the blob after an upload whose end was not heard of.
+// arrived reports whether the registry has the blob after an upload with an unknown end.
 func (u *upload) arrived(ctx context.Context) bool {
 	have, err := u.hasBlob(ctx, u.desc)
 	return have && err == nil
 }
 
-// received reads how many bytes of an upload a registry has. "0-0" means one byte or, with the CNCF distribution, none.
+// received parses the registry's offset of an upload. "0-0" means one byte or, with the CNCF distribution, none.
 func received(h http.Header) int64 {
 	_, end, ok := strings.Cut(strings.TrimPrefix(h.Get("Range"), "bytes="), "-")
 	last, err := strconv.ParseInt(end, 10, 64)
@@ -127,7 +128,7 @@ func received(h http.Header) int64 {
 	return last + 1
 }
 
-// send sends what the registry lacks, in ever smaller requests if it refuses large ones.
+// send sends the missing bytes, in smaller requests if the registry refuses large ones.
 func (u *upload) send(ctx context.Context) error {
 	for {
 		size, err := u.transfer(ctx)
@@ -137,13 +138,13 @@ func (u *upload) send(ctx context.Context) error {
 		case ok && u.smaller(te, size):
 			continue
 		case ok && !passingStatus(te.StatusCode) || !passing(err):
-			u.abandon(ctx) // the session is of no use any more
+			u.abandon(ctx) // the session is unusable
 		}
 		return err
 	}
 }
 
-// transfer makes the requests of one attempt. size is that of the last one's body.
+// transfer makes the requests of one attempt. size is that of the last request's body.
 func (u *upload) transfer(ctx context.Context) (size int64, err error) {
 	chunk := u.session.chunk.Load()
 	if u.whole = chunk == 0 && u.offset == 0; u.whole {
@@ -161,7 +162,7 @@ func (u *upload) transfer(ctx context.Context) (size int64, err error) {
 	return 0, u.finish(ctx, 0)
 }
 
-// smaller decides how to go on after an answer that is about how the blob was sent: it says no to all others.
+// smaller adapts the request size after an answer about it. It returns false for any other answer.
 func (u *upload) smaller(te *transport.Error, size int64) bool {
 	switch te.StatusCode {
 	case http.StatusRequestEntityTooLarge:
@@ -175,7 +176,7 @@ func (u *upload) smaller(te *transport.Error, size int64) bool {
 		u.session.limitChunk(next)
 		return true
 	case http.StatusMethodNotAllowed, http.StatusLengthRequired, http.StatusNotImplemented:
-		if u.whole && size > 0 { // it wants its bytes by PATCH
+		if u.whole && size > 0 { // it requires PATCH
 			u.session.limitChunk(inOnePatch)
 			return true
 		}
@@ -196,7 +197,7 @@ func (u *upload) patch(ctx context.Context, size int64) error {
 		return err
 	}
 	u.offset += size
-	if have := received(a.header); have > 0 && have < u.offset { // it kept less than it read
+	if have := received(a.header); have > 0 && have < u.offset { // it stored less than it read
 		u.offset = have
 	}
 	if a.header.Get("Location") != "" {
@@ -205,13 +206,13 @@ func (u *upload) patch(ctx context.Context, size int64) error {
 	return err
 }
 
-// finish ends the session with its digest and, where size is not 0, all of the content.
+// finish ends the session with its digest and, if size is not 0, all of the content.
 func (u *upload) finish(ctx context.Context, size int64) error {
 	to, err := url.Parse(u.location)
 	if err != nil {
-		return fmt.Errorf("the registry's address for the upload is not one: %w", err)
+		return fmt.Errorf("the registry returned an invalid upload address: %w", err)
 	}
-	to.RawQuery = strings.TrimPrefix(to.RawQuery+"&digest="+url.QueryEscape(u.desc.Digest.String()), "&") // what is there stays as it is: it may be signed
+	to.RawQuery = strings.TrimPrefix(to.RawQuery+"&digest="+url.QueryEscape(u.desc.Digest.String()), "&") // the address stays unchanged: it may be signed
 	q := request{
 		method: http.MethodPut, url: to.String(),
 		header: http.Header{"Content-Type": {"application/octet-stream"}},
@@ -231,7 +232,7 @@ func (u *upload) finish(ctx context.Context, size int64) error {
 	return nil
 }
 
-// abandon lets the registry free what it received: a large blob that fails several times would fill its disk.
+// abandon lets the registry free an unfinished upload: repeated failures of a large blob would fill its disk.
 func (u *upload) abandon(ctx context.Context) {
 	if u.location == "" {
 		return
@@ -240,33 +241,33 @@ func (u *upload) abandon(ctx context.Context) {
 	defer cancel()
 	_, err := u.call(ctx, request{method: http.MethodDelete, url: u.location, want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted}})
 	if err != nil {
-		u.logger.DebugContext(ctx, "the registry did not drop an unfinished upload", "repository", u.name, "error", u.explain(u.name, err))
+		u.logger.DebugContext(ctx, "the registry did not cancel an unfinished upload", "repository", u.name, "error", u.explain(u.name, err))
 	}
 	u.location, u.offset = "", 0
 }
 
-// location resolves where an upload goes, against the address that it was asked for at.
+// location resolves an upload's address relative to the request's.
 func location(a answer) (string, error) {
 	text := a.header.Get("Location")
 	u, err := a.url.Parse(text)
 	if err != nil || text == "" || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" {
-		return "", errors.New("the registry opened an upload without saying where it goes (no usable Location header)")
+		return "", errors.New("the registry opened an upload without a usable Location header")
 	}
 	return u.String(), nil
 }
 
-// A blobStream reads a blob for one request after the other. While requests take up where the last one ended, it is read
-// once, from its first byte to its last, so that its digest is checked.
+// A blobStream reads a blob for consecutive requests. As long as each request continues where the last one ended, the
+// blob is read once from first to last byte, so that its digest is checked.
 type blobStream struct {
 	open opener
 
 	mu   sync.Mutex
 	rc   io.ReadCloser // nil if none is open
-	at   int64         // where rc is
-	turn int           // of the section that may read: net/http may still hold the one of a request that failed
+	at   int64         // offset of rc
+	turn int           // of the section allowed to read: net/http may still hold that of a failed request
 }
 
-// section returns what opens size bytes from offset on, for every attempt anew.
+// section returns a function that opens size bytes from offset on, for every attempt anew.
 func (s *blobStream) section(offset, size int64) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) {
 		s.mu.Lock()
@@ -286,7 +287,7 @@ func (s *blobStream) section(offset, size int64) func() (io.ReadCloser, error) {
 
 func (s *blobStream) drop() {
 	if s.rc != nil {
-		_ = s.rc.Close() // it was only read
+		_ = s.rc.Close() // only read
 		s.rc = nil
 	}
 }

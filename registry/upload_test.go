@@ -212,7 +212,7 @@ func TestPushFullRegistry(t *testing.T) {
 			o := options(s)
 			o.Jobs = 1
 			sum, err := registry.Push(t.Context(), b.Reader, o)
-			if err == nil || !strings.Contains(err.Error(), "no room left") || sum.ItemsPushed != 0 {
+			if err == nil || !strings.Contains(err.Error(), "is full") || sum.ItemsPushed != 0 {
 				t.Errorf("got %v; %+v", err, sum)
 			}
 			if n := s.Count("PUT", ""); n != 1 {

@@ -15,17 +15,17 @@ import (
 
 const (
 	maxDocument = 4 << 20 // bytes of a manifest or configuration
-	maxDepth    = 8       // of indexes in indexes
+	maxDepth    = 8       // nesting of indexes
 )
 
-// content is what an item's own documents say of it.
+// content holds the facts from an item's own documents.
 type content struct {
-	digest    digest.Digest   // of a file or chart archive, or else of the item
-	licence   string          // "" if nothing is said
-	manifests []digest.Digest // the item's, what is said of others excepted
+	digest    digest.Digest   // digest of a file or chart archive, else of the item
+	licence   string          // "" if unknown
+	manifests []digest.Digest // the item's manifests, except attestations
 }
 
-// manifestDoc has what matters of an index or manifest.
+// manifestDoc holds the fields of an index or manifest in use.
 type manifestDoc struct {
 	Config      *ocispec.Descriptor  `json:"config"`
 	Layers      []ocispec.Descriptor `json:"layers"`
@@ -33,7 +33,7 @@ type manifestDoc struct {
 	Annotations map[string]string    `json:"annotations"`
 }
 
-// configDoc has what may name a licence in the configuration of an image or a chart (which is its Chart.yaml).
+// configDoc holds the fields that may name a licence in the configuration of an image, or of a chart (its Chart.yaml).
 type configDoc struct {
 	Config struct {
 		Labels map[string]string `json:"Labels"`
@@ -61,7 +61,7 @@ func (b *builder) content(ctx context.Context, it bundle.Item) (content, error) 
 	return w.content, nil
 }
 
-// joined has all that is said, of several platforms.
+// joined joins the licences of several platforms.
 func joined(licences []string) string {
 	slices.Sort(licences)
 	licences = slices.Compact(licences)
@@ -84,7 +84,7 @@ type contentWalk struct {
 
 func (w *contentWalk) document(ctx context.Context, d ocispec.Descriptor, depth int) error {
 	if depth > maxDepth {
-		return fmt.Errorf("more than %d indexes in one another", maxDepth)
+		return fmt.Errorf("indexes are nested more than %d deep", maxDepth)
 	}
 	if slices.Contains(w.content.manifests, d.Digest) {
 		return nil
@@ -115,7 +115,7 @@ func (w *contentWalk) document(ctx context.Context, d ocispec.Descriptor, depth 
 	return w.config(ctx, *doc.Config)
 }
 
-// config looks into an image's labels and a chart's annotations (https://artifacthub.io/docs/topics/annotations/helm/).
+// config reads an image's labels and a chart's annotations (https://artifacthub.io/docs/topics/annotations/helm/).
 func (w *contentWalk) config(ctx context.Context, d ocispec.Descriptor) error {
 	known := []string{ocispec.MediaTypeImageConfig, "application/vnd.docker.container.image.v1+json", bundle.MediaTypeChartConfig}
 	if !slices.Contains(known, d.MediaType) || d.Size > maxDocument {
@@ -127,7 +127,7 @@ func (w *contentWalk) config(ctx context.Context, d ocispec.Descriptor) error {
 	}
 	var doc configDoc
 	if json.Unmarshal(data, &doc) != nil {
-		return nil // upstream's business; nothing is said of a licence
+		return nil // an upstream problem; the licence is unknown
 	}
 	w.says(doc.Config.Labels[ocispec.AnnotationLicenses])
 	for _, key := range []string{"artifacthub.io/license", "licenses", ocispec.AnnotationLicenses} {

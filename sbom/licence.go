@@ -8,10 +8,10 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// maxLicence bounds what is taken for a licence, in bytes: whole texts are not.
+// maxLicence is the maximal length of a licence name in bytes; longer texts are ignored.
 const maxLicence = 500
 
-// licences are what metadata says, as CycloneDX writes it.
+// licences converts licence metadata to CycloneDX.
 func licences(text string) *cdx.Licenses {
 	text = strings.TrimSpace(text)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// ociPURL is the package URL of what a registry has
+// ociPURL returns the package URL of an artifact in a registry
 // (https://github.com/package-url/purl-spec/blob/main/types/oci-definition.json).
 func ociPURL(ref string, d digest.Digest, platform string) string {
 	repository, _, _ := strings.Cut(ref, "@")
@@ -26,7 +26,8 @@ func ociPURL(ref string, d digest.Digest, platform string) string {
 	})
 }
 
-// genericPURL is the package URL of a file. Charts that are no OCI artifacts have it too: a type for them is not registered.
+// genericPURL returns the package URL of a file, or of a chart that is no OCI artifact: there is no registered type for
+// those.
 func genericPURL(it bundle.Item, content digest.Digest, source string) string {
 	name := it.Name
 	if name == "" {
@@ -38,9 +39,9 @@ func genericPURL(it bundle.Item, content digest.Digest, source string) string {
 	return packageURL(purl.TypeGeneric, "", name, it.Version, map[string]string{"checksum": content.String(), "download_url": source})
 }
 
-// packagePURL is the package URL of an operating system's package, "" for what is none
-// (https://github.com/package-url/purl-spec/blob/main/types/deb-definition.json and rpm-definition.json). Of its file's name
-// only the architecture is taken: NAME_VERSION_ARCH.deb, NAME-VERSION-RELEASE.ARCH.rpm.
+// packagePURL returns the package URL of an operating system package, or ""
+// (https://github.com/package-url/purl-spec/blob/main/types/deb-definition.json and rpm-definition.json). Only the
+// architecture comes from the file name: NAME_VERSION_ARCH.deb, NAME-VERSION-RELEASE.ARCH.rpm.
 func packagePURL(it bundle.Item) string {
 	name, _, _ := strings.Cut(it.Descriptor.Annotations[bundle.AnnotationPackage], ",")
 	distribution, ok := manifest.PackageDistribution(it.Ref)

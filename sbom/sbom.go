@@ -1,6 +1,6 @@
-// Package sbom writes a bill of materials of a bundle: CycloneDX 1.6 as JSON (https://cyclonedx.org/docs/1.6/json/). Every
-// item is a component with its digest, package URL, source and, where its own metadata says it, licence. What is inside
-// images is not looked into: bills of materials that upstream attached to them travel in the bundle, and are referred to.
+// Package sbom writes a bill of materials of a bundle: CycloneDX 1.6 as JSON (https://cyclonedx.org/docs/1.6/json/).
+// Every item is a component with its digest, package URL, source and, if its own metadata has one, licence. The content
+// of images is not examined: their bills of materials from upstream are in the bundle and are referred to.
 //
 // The same items give the same bytes: there is no time, and the serial number is derived from the content.
 package sbom
@@ -23,11 +23,12 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// ReadBlob returns a blob of at most so many bytes. It is asked for manifests, and for configurations of images and charts.
+// ReadBlob returns a blob of at most the given number of bytes. It is called for manifests, and for configurations of
+// images and charts.
 type ReadBlob func(ctx context.Context, d digest.Digest, most int64) ([]byte, error)
 
-// New returns the bill of materials of a bundle with these items. The lock says where the bytes came from; what it does not
-// have is left out of the bill.
+// New returns the bill of materials of a bundle with these items. Sources come from the lock; items that the lock does
+// not pin are left out.
 func New(ctx context.Context, x bundle.Index, l *manifest.Lock, read ReadBlob) ([]byte, error) {
 	b := builder{read: read, pins: map[pinID]manifest.Pin{}, about: map[digest.Digest][]cdx.ExternalReference{}}
 	for _, p := range l.Items {
@@ -64,7 +65,7 @@ func New(ctx context.Context, x bundle.Index, l *manifest.Lock, read ReadBlob) (
 	return marshal(d)
 }
 
-// marshal gives the bill its serial number, a UUID of version 8 (RFC 9562) made of its digest.
+// marshal adds the serial number, a UUID of version 8 (RFC 9562) derived from the bill's digest.
 func marshal(d cdx.BOM) ([]byte, error) {
 	body, err := json.Marshal(d)
 	if err != nil {
@@ -75,7 +76,7 @@ func marshal(d cdx.BOM) ([]byte, error) {
 	d.SerialNumber = fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:16])
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false) // & is in every package URL
+	e.SetEscapeHTML(false) // every package URL has an &
 	e.SetIndent("", " ")
 	err = e.Encode(d)
 	return out.Bytes(), err
@@ -86,10 +87,10 @@ type pinID struct{ kind, ref, platform string }
 type builder struct {
 	read  ReadBlob
 	pins  map[pinID]manifest.Pin
-	about map[digest.Digest][]cdx.ExternalReference // what is attached to a manifest
+	about map[digest.Digest][]cdx.ExternalReference // artifacts attached to a manifest
 }
 
-// pin returns an item's pin, and false for what the lock does not pin.
+// pin returns an item's pin, and false for an item without one.
 func (b *builder) pin(it bundle.Item) (manifest.Pin, bool) {
 	p, ok := b.pins[pinID{it.Kind, it.Ref, bundle.PlatformString(it.Descriptor.Platform)}]
 	if !ok {
@@ -144,7 +145,7 @@ func (b *builder) component(ctx context.Context, it bundle.Item) (cdx.Component,
 	return c, nil
 }
 
-// attached says what a referrer is, as an external reference of what it is attached to.
+// attached returns a referrer as an external reference of its subject.
 func attached(p manifest.Pin) cdx.ExternalReference {
 	kind := cdx.ERTypeAttestation
 	for _, word := range []string{"spdx", "cyclonedx", "syft"} {
@@ -168,7 +169,7 @@ func hashes(d digest.Digest) *[]cdx.Hash {
 	return &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: d.Encoded()}}
 }
 
-// address tells whether something is where everybody can fetch it from, and no path of the machine that built.
+// address reports whether s is a public address, not a path on the build machine.
 func address(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && slices.Contains([]string{"http", "https", "oci"}, u.Scheme) && u.Host != ""

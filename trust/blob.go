@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// VerifyBlob checks a Sigstore bundle with a signature of the artifact's bytes, as SignBlob and `cosign sign-blob` write it,
-// and returns the one of keys that made it. A statement about the artifact is no such signature.
+// VerifyBlob checks a Sigstore bundle with a signature of the artifact's bytes, as written by SignBlob and `cosign
+// sign-blob`, and returns the key among keys that made it. A statement about the artifact is not such a signature.
 //
 // The error matches ErrWrongKey, ErrKeyless, ErrOtherDigest or ErrMalformed.
 func VerifyBlob(keys []*PublicKey, bundle, artifact []byte) (*PublicKey, error) {
@@ -23,9 +23,9 @@ func VerifyBlob(keys []*PublicKey, bundle, artifact []byte) (*PublicKey, error) 
 	case err != nil:
 		return nil, err
 	case b.Envelope != nil:
-		return nil, fmt.Errorf("%w: it is a statement in a DSSE envelope (an attestation), no signature of the bytes: use sign-blob", ErrMalformed)
+		return nil, fmt.Errorf("%w: a statement in a DSSE envelope (an attestation), not a signature of the bytes: use sign-blob", ErrMalformed)
 	case b.Message == nil:
-		return nil, fmt.Errorf("%w: it has no signature", ErrMalformed)
+		return nil, fmt.Errorf("%w: there is no signature", ErrMalformed)
 	}
 	if err := b.Message.about(artifact); err != nil {
 		return nil, err
@@ -41,8 +41,8 @@ func VerifyBlob(keys []*PublicKey, bundle, artifact []byte) (*PublicKey, error) 
 	return nil, ErrWrongKey
 }
 
-// SignerOf returns the fingerprint of the key that a Sigstore bundle says it was made with, or "" where it says nothing that
-// can be read. Nothing vouches for it: it is for messages.
+// SignerOf returns the fingerprint of the key that a Sigstore bundle names, or "" if it names none. It is unverified:
+// for messages only.
 func SignerOf(bundle []byte) digest.Digest {
 	b, err := parseBundle(bundle)
 	if err != nil {
@@ -55,7 +55,7 @@ func SignerOf(bundle []byte) digest.Digest {
 	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum))
 }
 
-// signedBlob is a Sigstore bundle with a message signature, in the order of keys that cosign writes.
+// signedBlob is a Sigstore bundle with a message signature, its keys in cosign's order.
 type signedBlob struct {
 	MediaType string `json:"mediaType"`
 	Material  struct {
@@ -66,9 +66,9 @@ type signedBlob struct {
 	Message messageSignature `json:"messageSignature"`
 }
 
-// SignBlob signs an artifact's bytes and returns a Sigstore bundle: ECDSA or RSA (PKCS #1 v1.5) over SHA-256 whatever the key's
-// size, Ed25519 over the message. That is what `cosign verify-blob --key` takes; of P-384, P-521 and Ed25519 it does not take
-// what its own sign-blob writes (cosign 3.1).
+// SignBlob signs an artifact's bytes and returns a Sigstore bundle: ECDSA or RSA (PKCS #1 v1.5) over SHA-256 for every
+// key size, Ed25519 over the message. `cosign verify-blob --key` accepts it. For P-384, P-521 and Ed25519, cosign 3.1
+// rejects the output of its own sign-blob.
 func (k *PrivateKey) SignBlob(artifact []byte) ([]byte, error) {
 	var out signedBlob
 	out.MediaType = MediaTypeBundle
@@ -83,13 +83,13 @@ func (k *PrivateKey) SignBlob(artifact []byte) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// hint is how Sigstore bundles name a key, for messages.
+// hint returns the key's name in Sigstore bundles, for messages.
 func (k *PrivateKey) hint() (string, error) {
 	fingerprint, err := hex.DecodeString(k.public.fingerprint.Encoded())
 	return base64.StdEncoding.EncodeToString(fingerprint), err
 }
 
-// sign signs a message: over its SHA-256, or as it is with Ed25519.
+// sign signs a message: its SHA-256, or with Ed25519 the message itself.
 func (k *PrivateKey) sign(message []byte) (signature []byte, err error) {
 	if _, pure := k.public.key.(ed25519.PublicKey); pure {
 		signature, err = k.signer.Sign(rand.Reader, message, crypto.Hash(0))
@@ -100,7 +100,7 @@ func (k *PrivateKey) sign(message []byte) (signature []byte, err error) {
 		return nil, fmt.Errorf("sign: %w", err)
 	}
 	if k.public.Verify(message, signature) != nil {
-		return nil, errors.New("sign: the signature that was made is not good: is the key damaged?")
+		return nil, errors.New("sign: the new signature does not verify: is the key damaged?")
 	}
 	return signature, nil
 }

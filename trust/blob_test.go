@@ -185,8 +185,8 @@ func TestVerifyBlobRefuses(t *testing.T) {
 		"empty":         {nil, trust.ErrMalformed, ""},
 		"garbage":       {[]byte("\x00\xff"), trust.ErrMalformed, ""},
 		"huge":          {append(bytes.Clone(good), make([]byte, trust.MaxSignature)...), trust.ErrMalformed, "bytes"},
-		"more behind":   {append(bytes.Clone(good), good...), trust.ErrMalformed, "more behind"},
-		"media type":    {swap("sigstore.bundle.v0.3", "other"), trust.ErrMalformed, "no Sigstore bundle"},
+		"more behind":   {append(bytes.Clone(good), good...), trust.ErrMalformed, "data after"},
+		"media type":    {swap("sigstore.bundle.v0.3", "other"), trust.ErrMalformed, "not a Sigstore bundle"},
 		"cosign 2":      {[]byte(`{"base64Signature":"AAAA","rekorBundle":null}`), trust.ErrMalformed, "--new-bundle-format"},
 		"statement":     {statement, trust.ErrMalformed, "attestation"},
 		"no signature":  {swap("messageSignature", "signatureMessage"), trust.ErrMalformed, "no signature"},
@@ -245,18 +245,18 @@ func TestParsePrivateKeySaysWhy(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"empty":        {nil, "it is no private key"},
+		"empty":        {nil, "not a private key"},
 		"huge":         {make([]byte, trust.MaxKey+1), "at most"},
-		"public":       {s.PEM, "it is a public key"},
+		"public":       {s.PEM, "a public key cannot sign"},
 		"EC":           {bytes.ReplaceAll(plain, []byte(" PRIVATE KEY"), []byte(" EC PRIVATE KEY")), "import-key-pair"},
 		"cut":          {bytes.Replace(plain, []byte("M"), []byte("A"), 1), "private key: "},
-		"no JSON":      {box("scrypt"), "cannot be read"},
+		"no JSON":      {box("scrypt"), "malformed"},
 		"other cipher": {box(`{"kdf":{"name":"pbkdf2"}}`), "pbkdf2"},
 		"takes years": {
 			box(`{"kdf":{"name":"scrypt","params":{"N":1073741824,"r":8,"p":1}},"cipher":{"name":"nacl/secretbox"}}`),
 			"scrypt parameters",
 		},
-		"nonce": {box(`{"kdf":{"name":"scrypt","params":{"N":32768,"r":8,"p":1}},"cipher":{"name":"nacl/secretbox","nonce":"AAAA"}}`), "its nonce has 3 bytes"},
+		"nonce": {box(`{"kdf":{"name":"scrypt","params":{"N":32768,"r":8,"p":1}},"cipher":{"name":"nacl/secretbox","nonce":"AAAA"}}`), "the nonce has 3 bytes"},
 		"asked": {fixture(t, "password.key"), "asked for a password"},
 	} {
 		if _, err := trust.ParsePrivateKey(c.data, noPassword); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -272,7 +272,7 @@ func TestParsePublicKeys(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].Fingerprint() == list[1].Fingerprint() {
 		t.Fatalf("%v, %v", list, err)
 	}
-	if _, err := trust.ParsePublicKeys(append(bytes.Clone(a), b[:len(b)-40]...)); err == nil || !strings.Contains(err.Error(), "of its 2 PEM blocks only 1") {
+	if _, err := trust.ParsePublicKeys(append(bytes.Clone(a), b[:len(b)-40]...)); err == nil || !strings.Contains(err.Error(), "only 1 of 2") {
 		t.Errorf("the second is cut: %v", err)
 	}
 	if _, err := trust.ParsePublicKeys(append(bytes.Clone(a), fixture(t, "p256.key")...)); err == nil || !strings.Contains(err.Error(), "private key") {

@@ -13,23 +13,23 @@ import (
 const (
 	bundlePrefix = "application/vnd.dev.sigstore.bundle" // …+json;version=0.1 and 0.2 before, ….v0.3+json now
 	inToto       = "application/vnd.in-toto+json"        // DSSE's payload type
-	maxSubjects  = 10_000                                // in a statement; bounds the time to look through them
+	maxSubjects  = 10_000                                // in a statement; bounds the search
 )
 
-// A Claim is what a key said about an artifact.
+// A Claim is a key's statement about an artifact.
 type Claim struct {
-	// Predicate is the type of an in-toto statement, such as PredicateSign or https://slsa.dev/provenance/v1; "" where
-	// the bytes themselves were signed.
+	// Predicate is the type of an in-toto statement, such as PredicateSign or https://slsa.dev/provenance/v1; "" if the
+	// bytes themselves were signed.
 	Predicate string
 	// Content is the statement's predicate, JSON; nil if there is none.
 	Content json.RawMessage
 }
 
-// IsSignature tells whether the claim is that the artifact is the signer's, and nothing more specific. An attestation by
-// the same key is not: it may say that the artifact must not be used.
+// IsSignature reports whether the claim is a plain signature of the artifact. An attestation by the same key is not: it
+// may say that the artifact must not be used.
 func (c Claim) IsSignature() bool { return c.Predicate == "" || c.Predicate == PredicateSign }
 
-// sigstoreBundle has what matters of sigstore_bundle.proto in its JSON form.
+// sigstoreBundle holds the fields of sigstore_bundle.proto in use, in JSON form.
 type sigstoreBundle struct {
 	MediaType string `json:"mediaType"`
 	Material  struct {
@@ -48,7 +48,7 @@ type messageSignature struct {
 	Signature []byte        `json:"signature"`
 }
 
-// messageDigest helps to find what was signed. Nothing vouches for it.
+// messageDigest helps to find the signed artifact. It is unverified.
 type messageDigest struct {
 	Algorithm string `json:"algorithm,omitempty"`
 	Digest    []byte `json:"digest,omitempty"`
@@ -62,7 +62,8 @@ type dsse struct {
 	} `json:"signatures"`
 }
 
-// statement is in-toto's (in-toto attestation framework, spec/v1/statement.md; v0.1 differs in nothing that is read here).
+// statement is an in-toto statement (in-toto attestation framework, spec/v1/statement.md; v0.1 has the same fields as
+// used here).
 type statement struct {
 	Type    string `json:"_type"`
 	Subject []struct {
@@ -72,8 +73,9 @@ type statement struct {
 	Predicate     json.RawMessage `json:"predicate"`
 }
 
-// VerifyBundle checks a Sigstore bundle: that the key made its signature, and that it is about the artifact. An artifact
-// is the bytes that have the digest: an image's manifest or index. For an image, the caller wants Claim.IsSignature too.
+// VerifyBundle checks that the key made the signature of a Sigstore bundle, and that it is about the artifact. An
+// artifact is the bytes with the digest: an image's manifest or index. For an image, the caller must also check
+// Claim.IsSignature.
 //
 // The error matches ErrWrongKey, ErrKeyless, ErrOtherDigest or ErrMalformed.
 func VerifyBundle(k *PublicKey, bundle, artifact []byte) (Claim, error) {
@@ -90,22 +92,22 @@ func VerifyBundle(k *PublicKey, bundle, artifact []byte) (Claim, error) {
 
 func parseBundle(data []byte) (*sigstoreBundle, error) {
 	if len(data) > MaxSignature {
-		return nil, fmt.Errorf("%w: a bundle of %d bytes", ErrMalformed, len(data))
+		return nil, fmt.Errorf("%w: the bundle has %d bytes", ErrMalformed, len(data))
 	}
 	var b sigstoreBundle
 	if err := unmarshal(data, &b); err != nil {
 		return nil, err
 	}
 	if b.MediaType == "" {
-		return nil, fmt.Errorf("%w: it is no Sigstore bundle; cosign 2 writes one with --new-bundle-format", ErrMalformed)
+		return nil, fmt.Errorf("%w: not a Sigstore bundle; cosign 2 writes one with --new-bundle-format", ErrMalformed)
 	}
 	if !strings.HasPrefix(b.MediaType, bundlePrefix) {
-		return nil, fmt.Errorf("%w: %.80q is no Sigstore bundle", ErrMalformed, b.MediaType)
+		return nil, fmt.Errorf("%w: %.80q is not a Sigstore bundle", ErrMalformed, b.MediaType)
 	}
 	return &b, nil
 }
 
-// keyless says whether it brings a certificate in place of a key.
+// keyless reports whether the bundle has a certificate in place of a key.
 func (b *sigstoreBundle) keyless() bool {
 	return b.Material.Certificate != nil || b.Material.Chain != nil
 }
@@ -113,11 +115,11 @@ func (b *sigstoreBundle) keyless() bool {
 func (b *sigstoreBundle) verify(k *PublicKey, artifact []byte) (Claim, error) {
 	switch {
 	case b.Envelope != nil && b.Message != nil:
-		return Claim{}, fmt.Errorf("%w: it has an envelope and a message signature", ErrMalformed)
+		return Claim{}, fmt.Errorf("%w: there is an envelope and a message signature", ErrMalformed)
 	case b.Envelope != nil:
 		return b.Envelope.verify(k, artifact)
 	case b.Message == nil:
-		return Claim{}, fmt.Errorf("%w: it has no signature", ErrMalformed)
+		return Claim{}, fmt.Errorf("%w: there is no signature", ErrMalformed)
 	}
 	if err := b.Message.about(artifact); err != nil {
 		return Claim{}, err
@@ -125,7 +127,7 @@ func (b *sigstoreBundle) verify(k *PublicKey, artifact []byte) (Claim, error) {
 	return Claim{}, k.Verify(artifact, b.Message.Signature)
 }
 
-// about compares the digest, where there is one, so that a signature of something else is told from one by another key.
+// about compares the digest, if any, to distinguish a signature of another artifact from one by another key.
 func (m *messageSignature) about(artifact []byte) error {
 	for _, h := range []crypto.Hash{crypto.SHA256, crypto.SHA384, crypto.SHA512} {
 		if m.Digest.Algorithm == sigstoreName(h) && !bytes.Equal(m.Digest.Digest, hashed(h, artifact)) {
@@ -135,7 +137,7 @@ func (m *messageSignature) about(artifact []byte) error {
 	return nil
 }
 
-// sigstoreName is what sigstore_common.proto calls a hash.
+// sigstoreName returns the name of a hash in sigstore_common.proto.
 func sigstoreName(h crypto.Hash) string {
 	switch h {
 	case crypto.SHA384:
@@ -147,25 +149,26 @@ func sigstoreName(h crypto.Hash) string {
 }
 
 func (e *dsse) verify(k *PublicKey, artifact []byte) (Claim, error) {
-	// One signature, as the bundle's specification has it: with several, what one key said would stand beside another's.
+	// Exactly one signature, as in the bundle's specification: with several, claims of different keys would be mixed
+	// up.
 	if len(e.Signatures) != 1 {
-		return Claim{}, fmt.Errorf("%w: its envelope has %d signatures, not one", ErrMalformed, len(e.Signatures))
+		return Claim{}, fmt.Errorf("%w: the envelope has %d signatures, not one", ErrMalformed, len(e.Signatures))
 	}
 	if err := k.Verify(preAuthEncoding(e.PayloadType, e.Payload), e.Signatures[0].Sig); err != nil {
 		return Claim{}, err
 	}
 	if e.PayloadType != inToto {
-		return Claim{}, fmt.Errorf("%w: its envelope holds %.80q, not %s", ErrMalformed, e.PayloadType, inToto)
+		return Claim{}, fmt.Errorf("%w: the envelope holds %.80q, not %s", ErrMalformed, e.PayloadType, inToto)
 	}
 	var s statement
 	if err := unmarshal(e.Payload, &s); err != nil {
 		return Claim{}, err
 	}
 	if s.Type != "https://in-toto.io/Statement/v1" && s.Type != "https://in-toto.io/Statement/v0.1" {
-		return Claim{}, fmt.Errorf("%w: its statement is of type %.80q", ErrMalformed, s.Type)
+		return Claim{}, fmt.Errorf("%w: the statement is of type %.80q", ErrMalformed, s.Type)
 	}
 	if s.PredicateType == "" || len(s.Subject) > maxSubjects {
-		return Claim{}, fmt.Errorf("%w: its statement has no predicate type, or more than %d subjects", ErrMalformed, maxSubjects)
+		return Claim{}, fmt.Errorf("%w: the statement has no predicate type, or more than %d subjects", ErrMalformed, maxSubjects)
 	}
 	want := digest.FromBytes(artifact).Encoded()
 	for _, subject := range s.Subject {
@@ -174,12 +177,12 @@ func (e *dsse) verify(k *PublicKey, artifact []byte) (Claim, error) {
 		}
 	}
 	if len(s.Subject) == 0 {
-		return Claim{}, fmt.Errorf("%w: its statement is about nothing", ErrOtherDigest)
+		return Claim{}, fmt.Errorf("%w: the statement has no subject", ErrOtherDigest)
 	}
 	return Claim{}, fmt.Errorf("%w: %.80q", ErrOtherDigest, "sha256:"+s.Subject[0].Digest["sha256"])
 }
 
-// preAuthEncoding is what a DSSE signature is made over (DSSE protocol.md, PAE).
+// preAuthEncoding returns the bytes that a DSSE signature signs (DSSE protocol.md, PAE).
 func preAuthEncoding(payloadType string, payload []byte) []byte {
 	return fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(payloadType), payloadType, len(payload), payload)
 }

@@ -19,39 +19,39 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// MaxKey is how large a file with a public key may be, in bytes.
+// MaxKey is the maximal size of a public key file, in bytes.
 const MaxKey = 64 << 10
 
-// Bits of RSA keys: less is broken or soon will be (NIST SP 800-131A); more only costs time.
+// Bits of RSA keys. Shorter keys are broken or soon will be (NIST SP 800-131A); longer ones only cost time.
 const (
 	minRSA = 2048
 	maxRSA = 16384
 )
 
-// A PublicKey checks signatures. It is never changed, and may be used concurrently.
+// A PublicKey checks signatures. It is immutable and safe for concurrent use.
 type PublicKey struct {
 	key         crypto.PublicKey // *ecdsa.PublicKey, ed25519.PublicKey or *rsa.PublicKey
 	fingerprint digest.Digest
 }
 
-// ParsePublicKey reads a PEM file with one public key, as cosign and openssl write it (PKIX, "PUBLIC KEY"): ECDSA on P-256,
-// P-384 or P-521, Ed25519, or RSA with 2048 to 16384 bits.
+// ParsePublicKey reads a PEM file with one public key, in the format of cosign and openssl (PKIX, "PUBLIC KEY"): ECDSA
+// on P-256, P-384 or P-521, Ed25519, or RSA with 2048 to 16384 bits.
 func ParsePublicKey(data []byte) (*PublicKey, error) {
 	list, err := ParsePublicKeys(data)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(list) > 1:
-		return nil, errors.New("it has more than one PEM block: keep one public key")
+		return nil, errors.New("the file has more than one PEM block: keep one public key")
 	}
 	return list[0], nil
 }
 
-// ParsePublicKeys reads a PEM file with one or more public keys, each as ParsePublicKey has it. Text between them is for
-// people. A block that cannot be read is an error, so that a key in a damaged file is not quietly left out.
+// ParsePublicKeys reads a PEM file with one or more public keys, as ParsePublicKey does. Text between the blocks is
+// ignored. An unreadable block is an error, so that no key of a damaged file is silently ignored.
 func ParsePublicKeys(data []byte) ([]*PublicKey, error) {
 	if len(data) > MaxKey {
-		return nil, fmt.Errorf("a public key has no %d bytes; at most %d are read", len(data), MaxKey)
+		return nil, fmt.Errorf("%d bytes are too many for a public key; at most %d are read", len(data), MaxKey)
 	}
 	var list []*PublicKey
 	for rest := data; ; {
@@ -67,9 +67,9 @@ func ParsePublicKeys(data []byte) ([]*PublicKey, error) {
 	}
 	switch begun := bytes.Count(data, []byte("-----BEGIN ")); {
 	case len(list) == 0:
-		return nil, errors.New("it is no public key: want a PEM file that begins with -----BEGIN PUBLIC KEY-----, such as cosign.pub")
+		return nil, errors.New("not a public key: want a PEM file that begins with -----BEGIN PUBLIC KEY-----, such as cosign.pub")
 	case len(list) != begun:
-		return nil, fmt.Errorf("of its %d PEM blocks only %d can be read", begun, len(list))
+		return nil, fmt.Errorf("only %[2]d of %[1]d PEM blocks can be read", begun, len(list))
 	}
 	return list, nil
 }
@@ -77,11 +77,11 @@ func ParsePublicKeys(data []byte) ([]*PublicKey, error) {
 func parsePublicBlock(block *pem.Block) (*PublicKey, error) {
 	switch {
 	case strings.Contains(block.Type, "PRIVATE KEY"):
-		return nil, errors.New("it is a private key, which has no place here: name the public one (cosign.pub beside cosign.key)")
+		return nil, errors.New("a private key in place of a public one: name the public key (cosign.pub beside cosign.key)")
 	case block.Type == "CERTIFICATE":
-		return nil, errors.New("it is a certificate: write its public key into a file (openssl x509 -pubkey -noout) and name that")
+		return nil, errors.New("a certificate in place of a public key: write its public key into a file (openssl x509 -pubkey -noout) and name that file")
 	case block.Type != "PUBLIC KEY":
-		return nil, fmt.Errorf("it is a PEM file of %.40q: want PUBLIC KEY", block.Type)
+		return nil, fmt.Errorf("a PEM file of %.40q: want PUBLIC KEY", block.Type)
 	}
 	key, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if err != nil {
@@ -112,13 +112,13 @@ func newPublicKey(key crypto.PublicKey) (*PublicKey, error) {
 	return &PublicKey{key: key, fingerprint: digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(sum[:]))}, nil
 }
 
-// Fingerprint is the sha256 of the key's DER form (SubjectPublicKeyInfo): the same for one key however its file is laid out.
-// `openssl pkey -pubin -in KEY -outform DER | sha256sum` prints it.
+// Fingerprint returns the sha256 of the key's DER form (SubjectPublicKeyInfo), which is independent of the file's
+// formatting. `openssl pkey -pubin -in KEY -outform DER | sha256sum` prints it.
 func (k *PublicKey) Fingerprint() digest.Digest { return k.fingerprint }
 
-// Verify checks a signature of a message, in the forms that Sigstore's programs write: ECDSA (ASN.1) and RSA (PKCS #1 v1.5)
-// over SHA-256, or over the hash that goes with the curve; Ed25519 over the message, or over its SHA-512 (Ed25519ph).
-// The error is ErrWrongKey.
+// Verify checks a signature of a message in the forms of Sigstore's programs: ECDSA (ASN.1) and RSA (PKCS #1 v1.5) over
+// SHA-256, or over the hash that matches the curve; Ed25519 over the message, or over its SHA-512 (Ed25519ph). The
+// error is ErrWrongKey.
 func (k *PublicKey) Verify(message, signature []byte) error {
 	ok := false
 	switch key := k.key.(type) {
@@ -138,8 +138,8 @@ func (k *PublicKey) Verify(message, signature []byte) error {
 	return nil
 }
 
-// hashesOf lists what ECDSA signatures on a curve are made over: cosign always takes SHA-256, newer programs the hash of
-// the curve's size.
+// hashesOf lists the hashes used for ECDSA signatures on a curve: cosign always uses SHA-256, newer programs the hash
+// of the curve's size.
 func hashesOf(curve elliptic.Curve) []crypto.Hash {
 	switch curve {
 	case elliptic.P384():

@@ -15,33 +15,33 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// PEM types of private keys. Sigstore's was called cosign's until version 2.
+// PEM types of private keys. Sigstore's type had cosign's name until version 2.
 const (
 	pemSigstore = "ENCRYPTED SIGSTORE PRIVATE KEY"
 	pemCosign   = "ENCRYPTED COSIGN PRIVATE KEY"
 	pemPKCS8    = "PRIVATE KEY"
 )
 
-// ErrPassword says that a private key's password is another.
+// ErrPassword means a private key's password is wrong.
 var ErrPassword = errors.New("the password does not open the key, or its file is damaged")
 
-// A PrivateKey signs. It is never changed, and may be used concurrently.
+// A PrivateKey signs. It is immutable and safe for concurrent use.
 type PrivateKey struct {
 	signer    crypto.Signer
 	public    *PublicKey
 	encrypted bool
 }
 
-// ParsePrivateKey reads a PEM file with one private key: cosign's, which is encrypted, or PKCS #8 without encryption, as
-// `openssl genpkey` writes it. The kinds are those of ParsePublicKey. The password is only asked for where there is one;
-// where it does not fit, the error matches ErrPassword.
+// ParsePrivateKey reads a PEM file with one private key: cosign's, which is encrypted, or unencrypted PKCS #8, as
+// written by `openssl genpkey`. The key types are those of ParsePublicKey. password is only called for an encrypted
+// key; for a wrong password the error matches ErrPassword.
 func ParsePrivateKey(data []byte, password func() ([]byte, error)) (*PrivateKey, error) {
 	if len(data) > MaxKey {
-		return nil, fmt.Errorf("a private key has no %d bytes; at most %d are read", len(data), MaxKey)
+		return nil, fmt.Errorf("%d bytes are too many for a private key; at most %d are read", len(data), MaxKey)
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, errors.New("it is no private key: want a PEM file such as cosign.key")
+		return nil, errors.New("not a private key: want a PEM file such as cosign.key")
 	}
 	der, encrypted := block.Bytes, false
 	switch block.Type {
@@ -61,9 +61,9 @@ func ParsePrivateKey(data []byte, password func() ([]byte, error)) (*PrivateKey,
 			return nil, err
 		}
 	case "PUBLIC KEY":
-		return nil, errors.New("it is a public key, which cannot sign: name the private one (cosign.key beside cosign.pub)")
+		return nil, errors.New("a public key cannot sign: name the private key (cosign.key beside cosign.pub)")
 	default:
-		return nil, fmt.Errorf("it is a PEM file of %.40q: want %s; `cosign import-key-pair` makes one of other keys, `openssl pkcs8 -topk8 -nocrypt` one without a password", block.Type, pemSigstore)
+		return nil, fmt.Errorf("a PEM file of %.40q: want %s; `cosign import-key-pair` converts other keys, `openssl pkcs8 -topk8 -nocrypt` makes one without a password", block.Type, pemSigstore)
 	}
 	key, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
@@ -84,20 +84,20 @@ func newPrivateKey(key any, encrypted bool) (*PrivateKey, error) {
 	return &PrivateKey{signer: signer, public: public, encrypted: encrypted}, nil
 }
 
-// Public returns the key that checks what this one signs.
+// Public returns the public key, which checks signatures of this one.
 func (k *PrivateKey) Public() *PublicKey { return k.public }
 
-// Encrypted says whether a password was needed to read it.
+// Encrypted reports whether the key's file is encrypted.
 func (k *PrivateKey) Encrypted() bool { return k.encrypted }
 
-// A KeyPair is the content of two files, as `cosign generate-key-pair` writes them.
+// A KeyPair is the content of the two files that `cosign generate-key-pair` writes.
 type KeyPair struct {
 	Private []byte // cosign.key: PEM, encrypted with the password
 	Public  []byte // cosign.pub: PEM
 }
 
-// GenerateKeyPair makes a key as cosign does: ECDSA on P-256, PKCS #8, encrypted with NaCl's secretbox under a key that
-// scrypt makes of the password.
+// GenerateKeyPair makes a key like cosign's: ECDSA on P-256, PKCS #8, encrypted with NaCl's secretbox under a key that
+// scrypt derives from the password.
 func GenerateKeyPair(password []byte) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -125,7 +125,7 @@ func GenerateKeyPair(password []byte) (KeyPair, error) {
 	}, nil
 }
 
-// keyBox is what cosign encrypts keys into (go-securesystemslib, package encrypted), as JSON.
+// keyBox is cosign's container of an encrypted key (go-securesystemslib, package encrypted), as JSON.
 type keyBox struct {
 	KDF struct {
 		Name   string       `json:"name"`
@@ -151,10 +151,10 @@ const (
 	saltSize   = 32
 	nonceSize  = 24
 	boxKeySize = 32
-	scryptN    = 1 << 16 // what cosign takes: 64 MiB and a fifth of a second
+	scryptN    = 1 << 16 // cosign's choice: 64 MiB and a fifth of a second
 )
 
-// parse takes only the parameters that cosign ever wrote: others could take any time and memory.
+// parse accepts only the parameters that cosign has ever used: others could take any time and memory.
 func (b *keyBox) parse(data []byte) error {
 	if err := unmarshal(data, b); err != nil {
 		return err
@@ -162,11 +162,11 @@ func (b *keyBox) parse(data []byte) error {
 	n := b.KDF.Params.N
 	switch {
 	case b.KDF.Name != kdfName || b.Cipher.Name != cipherName:
-		return fmt.Errorf("%w: it is encrypted with %.40q and %.40q, not %s and %s", ErrMalformed, b.KDF.Name, b.Cipher.Name, kdfName, cipherName)
+		return fmt.Errorf("%w: encrypted with %.40q and %.40q, not %s and %s", ErrMalformed, b.KDF.Name, b.Cipher.Name, kdfName, cipherName)
 	case n != 1<<15 && n != scryptN && n != 1<<17 || b.KDF.Params.R != 8 || b.KDF.Params.P != 1:
-		return fmt.Errorf("%w: its scrypt parameters are none of cosign's", ErrMalformed)
+		return fmt.Errorf("%w: the scrypt parameters are not cosign's", ErrMalformed)
 	case len(b.Cipher.Nonce) != nonceSize:
-		return fmt.Errorf("%w: its nonce has %d bytes, not %d", ErrMalformed, len(b.Cipher.Nonce), nonceSize)
+		return fmt.Errorf("%w: the nonce has %d bytes, not %d", ErrMalformed, len(b.Cipher.Nonce), nonceSize)
 	}
 	return nil
 }

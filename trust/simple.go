@@ -9,18 +9,18 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// simpleType is the only type of payload that cosign and those who follow it write.
+// simpleType is the only type of payload written by cosign and compatible programs.
 const simpleType = "cosign container image signature"
 
 // A SimpleSignature is a layer of a manifest with simple signatures.
 type SimpleSignature struct {
 	Payload     []byte            // the layer's bytes
-	Annotations map[string]string // the layer's annotations, which have the signature
+	Annotations map[string]string // the layer's annotations, which hold the signature
 }
 
-// VerifySimpleSigning checks that the key signed the payload and that the payload is about the digest. It returns the name
-// that the signer knew the image by (critical.identity.docker-reference). That name is not compared with anything, here or
-// by cosign: what is copied between registries changes its name, and the digest alone decides what runs.
+// VerifySimpleSigning checks that the key signed the payload and that the payload is about the digest. It returns the
+// image name in the payload (critical.identity.docker-reference). Like cosign, it does not compare the name: copying
+// between registries changes names, and only the digest decides what runs.
 //
 // The error matches ErrWrongKey, ErrKeyless, ErrOtherDigest or ErrMalformed.
 func VerifySimpleSigning(k *PublicKey, s SimpleSignature, manifest digest.Digest) (name string, err error) {
@@ -33,7 +33,7 @@ func VerifySimpleSigning(k *PublicKey, s SimpleSignature, manifest digest.Digest
 		return "", fmt.Errorf("%w: the signature is not base64", ErrMalformed)
 	}
 	if len(s.Payload) > MaxSignature {
-		return "", fmt.Errorf("%w: a payload of %d bytes", ErrMalformed, len(s.Payload))
+		return "", fmt.Errorf("%w: the payload has %d bytes", ErrMalformed, len(s.Payload))
 	}
 	if err := k.Verify(s.Payload, signature); err != nil {
 		if s.Annotations[AnnotationCertificate] != "" {
@@ -56,7 +56,7 @@ func VerifySimpleSigning(k *PublicKey, s SimpleSignature, manifest digest.Digest
 		return "", err
 	}
 	if got := payload.Critical.Type; got != simpleType {
-		return "", fmt.Errorf("%w: it is of type %.60q, not %q", ErrMalformed, got, simpleType)
+		return "", fmt.Errorf("%w: the payload is of type %.60q, not %q", ErrMalformed, got, simpleType)
 	}
 	if got := payload.Critical.Image.Digest; got != manifest.String() {
 		return "", fmt.Errorf("%w: %.80q", ErrOtherDigest, got)
@@ -64,14 +64,14 @@ func VerifySimpleSigning(k *PublicKey, s SimpleSignature, manifest digest.Digest
 	return payload.Critical.Identity.Reference, nil
 }
 
-// unmarshal reads one JSON document and nothing behind it.
+// unmarshal reads one JSON document and fails if anything follows it.
 func unmarshal(data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if err := d.Decode(into); err != nil {
 		return fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	if len(bytes.TrimSpace(data[d.InputOffset():])) > 0 {
-		return fmt.Errorf("%w: there is more behind its JSON", ErrMalformed)
+		return fmt.Errorf("%w: data after the JSON document", ErrMalformed)
 	}
 	return nil
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// signedStatement is a Sigstore bundle with a DSSE envelope, in the order of keys that cosign writes.
+// signedStatement is a Sigstore bundle with a DSSE envelope, its keys in cosign's order.
 type signedStatement struct {
 	MediaType string `json:"mediaType"`
 	Material  struct {
@@ -24,8 +24,8 @@ type dsseSignature struct {
 	Sig []byte `json:"sig"`
 }
 
-// SignStatement signs an in-toto statement and returns a Sigstore bundle with it in a DSSE envelope, as `cosign attest-blob`
-// writes it: `cosign verify-blob-attestation --key` takes it. The hashes are those of SignBlob.
+// SignStatement signs an in-toto statement and returns a Sigstore bundle with it in a DSSE envelope, like `cosign
+// attest-blob`. `cosign verify-blob-attestation --key` accepts it. The hashes are those of SignBlob.
 func (k *PrivateKey) SignStatement(statement []byte) ([]byte, error) {
 	var out signedStatement
 	var err error
@@ -41,13 +41,14 @@ func (k *PrivateKey) SignStatement(statement []byte) ([]byte, error) {
 	out.Envelope.Signatures = []dsseSignature{{signature}}
 	data, err := json.Marshal(out)
 	if err == nil && len(data) > MaxSignature {
-		err = fmt.Errorf("the signed statement has %d bytes, and at most %d are read", len(data), MaxSignature)
+		err = fmt.Errorf("the signed statement has %d bytes; at most %d are allowed", len(data), MaxSignature)
 	}
 	return data, err
 }
 
-// VerifyStatement checks a Sigstore bundle with an in-toto statement, as SignStatement and `cosign attest-blob` write it, and
-// returns the statement and the one of keys that signed it. What the statement is about is the caller's to look at.
+// VerifyStatement checks a Sigstore bundle with an in-toto statement, as written by SignStatement and `cosign
+// attest-blob`. It returns the statement and the key among keys that signed it. The caller must check the statement's
+// subject.
 //
 // The error matches ErrWrongKey, ErrKeyless or ErrMalformed.
 func VerifyStatement(keys []*PublicKey, bundle []byte) ([]byte, *PublicKey, error) {
@@ -56,7 +57,7 @@ func VerifyStatement(keys []*PublicKey, bundle []byte) ([]byte, *PublicKey, erro
 		return nil, nil, err
 	}
 	if len(b.Envelope.Signatures) != 1 {
-		return nil, nil, fmt.Errorf("%w: its envelope has %d signatures, not one", ErrMalformed, len(b.Envelope.Signatures))
+		return nil, nil, fmt.Errorf("%w: the envelope has %d signatures, not one", ErrMalformed, len(b.Envelope.Signatures))
 	}
 	message := preAuthEncoding(b.Envelope.PayloadType, b.Envelope.Payload)
 	for _, k := range keys {
@@ -70,7 +71,7 @@ func VerifyStatement(keys []*PublicKey, bundle []byte) ([]byte, *PublicKey, erro
 	return nil, nil, ErrWrongKey
 }
 
-// UncheckedStatement returns the statement of a Sigstore bundle, whoever signed it. Nothing vouches for it.
+// UncheckedStatement returns the statement of a Sigstore bundle without checking its signature.
 func UncheckedStatement(bundle []byte) ([]byte, error) {
 	b, err := parseStatement(bundle)
 	if err != nil {
@@ -85,11 +86,11 @@ func parseStatement(bundle []byte) (*sigstoreBundle, error) {
 	case err != nil:
 		return nil, err
 	case b.Envelope == nil:
-		return nil, fmt.Errorf("%w: it has no statement", ErrMalformed)
+		return nil, fmt.Errorf("%w: there is no statement", ErrMalformed)
 	case b.Message != nil:
-		return nil, fmt.Errorf("%w: it has an envelope and a message signature", ErrMalformed)
+		return nil, fmt.Errorf("%w: there is an envelope and a message signature", ErrMalformed)
 	case b.Envelope.PayloadType != inToto:
-		return nil, fmt.Errorf("%w: its envelope holds %.80q, not %s", ErrMalformed, b.Envelope.PayloadType, inToto)
+		return nil, fmt.Errorf("%w: the envelope holds %.80q, not %s", ErrMalformed, b.Envelope.PayloadType, inToto)
 	}
 	return b, nil
 }

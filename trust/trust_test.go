@@ -139,15 +139,15 @@ func TestParsePublicKeySaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for says, data := range map[string][]byte{
-		"no public key":   []byte("nonsense"),
-		"private key":     []byte("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n"),
-		"certificate":     []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-		"want PUBLIC KEY": []byte("-----BEGIN RSA PUBLIC KEY-----\nAAAA\n-----END RSA PUBLIC KEY-----\n"),
-		"public key:":     []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"),
-		"more than one":   append(append([]byte{}, s.PEM...), s.PEM...),
-		"at most 65536":   make([]byte, trust.MaxKey+1),
-		"P-256, P-384":    encode(t, &p224.PublicKey),
-		"RSA key of 1024": encode(t, &short.PublicKey),
+		"not a public key": []byte("nonsense"),
+		"private key":      []byte("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n"),
+		"certificate":      []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+		"want PUBLIC KEY":  []byte("-----BEGIN RSA PUBLIC KEY-----\nAAAA\n-----END RSA PUBLIC KEY-----\n"),
+		"public key:":      []byte("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"),
+		"more than one":    append(append([]byte{}, s.PEM...), s.PEM...),
+		"at most 65536":    make([]byte, trust.MaxKey+1),
+		"P-256, P-384":     encode(t, &p224.PublicKey),
+		"RSA key of 1024":  encode(t, &short.PublicKey),
 	} {
 		if _, err := trust.ParsePublicKey(data); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v does not say %q", err, says)

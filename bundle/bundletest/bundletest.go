@@ -32,14 +32,14 @@ const (
 	ChartRef = "https://charts.example/stable/demo:0.1.0"     // as Helm pushes charts
 )
 
-// FileContent is what the file at FileRef holds.
+// FileContent is the content of the file at FileRef.
 const FileContent = "#!/bin/sh\necho it\n"
 
 // A Bundle is a bundle on disk, opened.
 type Bundle struct {
 	Path   string
 	Reader *bundle.Reader // closed when the test ends
-	Cache  *bundle.Cache  // what it was written from
+	Cache  *bundle.Cache  // the source of its blobs
 }
 
 // New returns a bundle with one image, one image for two platforms, one file and one chart.
@@ -71,7 +71,7 @@ func NewBuilder(t testing.TB) *Builder {
 	return &Builder{Cache: c, Index: bundle.Index{Name: "test", Version: "1.0.0", Platforms: []string{"linux/amd64", "linux/arm64"}}, t: t}
 }
 
-// Bundle writes what was collected and opens it.
+// Bundle writes the collected items and opens the bundle.
 func (b *Builder) Bundle() *Bundle {
 	b.t.Helper()
 	path := filepath.Join(b.t.TempDir(), "test.kkb")

@@ -12,8 +12,8 @@ import (
 // forgedFrame is the size of the pieces of a bundle that the builder makes, 4 MiB.
 const forgedFrame = 4 << 20
 
-// Forge changes one byte of a stored frame and makes every checksum agree with it again: what an attacker would do.
-// content is that of the whole blob, and begins with a whole frame.
+// Forge changes one byte of a stored frame and makes every checksum agree again, like an attacker. content
+// is the whole blob's and begins with a whole frame.
 func Forge(t testing.TB, path string, content []byte) {
 	t.Helper()
 	data, err := os.ReadFile(path)

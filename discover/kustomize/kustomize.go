@@ -1,5 +1,5 @@
-// Package kustomize builds kustomizations from files below one directory, and from nothing else: no network, no git, no
-// plugins, no Helm, and no way out of the directory, symbolic links included.
+// Package kustomize builds kustomizations from files below one directory only: no network, no git, no plugins, no Helm,
+// and no way out of the directory, including symbolic links.
 package kustomize
 
 import (
@@ -18,30 +18,30 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// Bounds of what a kustomization may read.
+// Bounds on the input of a kustomization.
 const (
 	maxFile  = 4 << 20  // bytes of one file
 	maxTotal = 64 << 20 // bytes of all files
 	maxFiles = 5_000
 )
 
-// IsFile tells whether a file name is that of a kustomization
+// IsFile reports whether name is the file name of a kustomization
 // (https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/).
 func IsFile(name string) bool {
 	return name == "kustomization.yaml" || name == "kustomization.yml" || name == "Kustomization"
 }
 
-// Build returns the YAML that the kustomization in dir, a slash-separated path in root, makes, and the paths of the files
-// that it was made from, sorted. Bases may lie anywhere below root.
+// Build builds the kustomization in dir, a slash-separated path in root. It returns the resulting YAML and the sorted
+// paths of the files read. Bases may lie anywhere below root.
 //
-// It trusts kustomize not to loop; a hostile kustomization is for a process that can be killed, and that has no network:
-// addresses are refused where kustomization files name them, but kustomize would also follow those in its own plugins'
+// Build trusts kustomize not to loop. Run a hostile kustomization in a process without network that can be killed:
+// addresses in kustomization files are refused, but kustomize would also follow those in its own plugins'
 // configuration.
 func Build(root *os.Root, dir string) (text []byte, files []string, err error) {
 	d := &disk{root: root, read: map[string][]byte{}}
 	options := krusty.MakeDefaultOptions()
 	resources, err := krusty.MakeKustomizer(options).Run(d, path.Join("/", dir))
-	if d.refused != nil { // kustomize would call it a file that is not there
+	if d.refused != nil { // kustomize would report a missing file
 		return nil, nil, d.refused
 	}
 	if err != nil {
@@ -60,7 +60,7 @@ func Build(root *os.Root, dir string) (text []byte, files []string, err error) {
 
 // disk is a filesys.FileSystem that begins at root and cannot be written.
 type disk struct {
-	filesys.FileSystem // nil: what is not below is not called, or panics rather than do something else
+	filesys.FileSystem // nil: methods not defined below are not called, or panic instead of accessing the disk
 
 	root    *os.Root
 	read    map[string][]byte
@@ -68,9 +68,9 @@ type disk struct {
 	refused error
 }
 
-var errReadOnly = errors.New("nothing is written while images are looked for")
+var errReadOnly = errors.New("read-only: searching for images writes no files")
 
-// local is the name in root of kustomize's path.
+// local returns the name in root of kustomize's path.
 func local(name string) string {
 	if name = strings.Trim(path.Clean("/"+name), "/"); name != "" {
 		return name
@@ -78,27 +78,27 @@ func local(name string) string {
 	return "."
 }
 
-// Mkdir and the others that write refuse.
+// Mkdir and the other writing methods fail.
 func (*disk) Mkdir(string) error                       { return errReadOnly }
 func (*disk) MkdirAll(string) error                    { return errReadOnly }
-func (*disk) RemoveAll(string) error                   { return nil } // of directories that git would have made
+func (*disk) RemoveAll(string) error                   { return nil } // for directories that git would have created
 func (*disk) WriteFile(string, []byte) error           { return errReadOnly }
 func (*disk) Create(string) (filesys.File, error)      { return nil, errReadOnly }
 func (d *disk) Open(name string) (filesys.File, error) { return d.root.Open(local(name)) }
 
-// Exists tells whether there is such a file or directory.
+// Exists reports whether a file or directory exists.
 func (d *disk) Exists(name string) bool {
 	_, err := d.root.Stat(local(name))
 	return err == nil
 }
 
-// IsDir tells whether there is such a directory.
+// IsDir reports whether a directory exists.
 func (d *disk) IsDir(name string) bool {
 	info, err := d.root.Stat(local(name))
 	return err == nil && info.IsDir()
 }
 
-// CleanedAbs takes a path apart into a directory that is there and a file in it.
+// CleanedAbs splits a path into an existing directory and a file in it.
 func (d *disk) CleanedAbs(name string) (filesys.ConfirmedDir, string, error) {
 	clean := path.Join("/", local(name))
 	info, err := d.root.Stat(local(name))
@@ -111,7 +111,7 @@ func (d *disk) CleanedAbs(name string) (filesys.ConfirmedDir, string, error) {
 	return filesys.ConfirmedDir(path.Dir(clean)), path.Base(clean), nil
 }
 
-// Glob returns the files that match.
+// Glob returns the matching files.
 func (d *disk) Glob(pattern string) ([]string, error) {
 	names, err := fs.Glob(d.root.FS(), local(pattern))
 	for i := range names {
@@ -130,7 +130,7 @@ func (d *disk) ReadDir(name string) ([]string, error) {
 	return names, err
 }
 
-// ReadFile reads a file and remembers it.
+// ReadFile reads a file and records its name.
 func (d *disk) ReadFile(name string) ([]byte, error) {
 	name = local(name)
 	if data, ok := d.read[name]; ok {
@@ -165,7 +165,7 @@ func (d *disk) refuse(err error) error {
 	return err
 }
 
-// check refuses what a kustomization would fetch or run.
+// check refuses a kustomization that would fetch or run something.
 func (d *disk) check(name string, data []byte) error {
 	var k map[string]any
 	if err := yaml.Unmarshal(data, &k); err != nil {
@@ -181,7 +181,7 @@ func (d *disk) check(name string, data []byte) error {
 		for _, one := range list {
 			entry, ok := one.(string)
 			if !ok || strings.Contains(entry, "\n") {
-				continue // inline, or kustomize says what is wrong
+				continue // inline; kustomize reports any problem
 			}
 			if !d.Exists(path.Join(path.Dir(name), entry)) {
 				return fmt.Errorf("%s: %s: %q is not in the manifest's directory, and nothing remote is fetched; put a copy there and name that",
@@ -197,7 +197,7 @@ func (d *disk) check(name string, data []byte) error {
 	return nil
 }
 
-// paths returns the values of every key called path, files, envs or env, at whatever level.
+// paths returns the values of every key called path, files, envs or env, at any level.
 func paths(v any) []string {
 	var found []string
 	switch v := v.(type) {

@@ -6,30 +6,30 @@ import (
 	"strings"
 )
 
-// A Distribution is one that is known by name.
+// A Distribution is a distribution known by name.
 type Distribution struct {
-	// Debian tells packages of Debian's format from RPM packages.
+	// Debian distinguishes packages in Debian's format from RPM packages.
 	Debian  bool
 	Sources []Source
-	// Keyrings are where its keys are on systems that have them, the best first.
+	// Keyrings are the paths of its keys on systems that have them, the best first.
 	Keyrings []string
-	// Keys says where to get them elsewhere.
+	// Keys describes how to get the keys elsewhere.
 	Keys string
-	// Base names the packages that every system has, where packages do not say it themselves.
+	// Base names the packages of every system, if packages do not mark themselves.
 	Base []string
 }
 
-// A Source is where a distribution publishes packages.
+// A Source is a package repository of a distribution.
 type Source struct {
 	// URL may have the placeholders {arch} and {x86arch}.
 	URL        string
 	Suite      string // of apt
 	Components []string
-	// Architecture is the only one that it has, amd64 or arm64; "" is all.
+	// Architecture is the only one available, amd64 or arm64; "" means all.
 	Architecture string
 }
 
-// Distributions returns the names of those that are known, sorted.
+// Distributions returns the names of the known distributions, sorted.
 func Distributions() []string { return slices.Sorted(maps.Keys(distributions())) }
 
 // FindDistribution returns the distribution of a name such as debian/12.
@@ -38,7 +38,7 @@ func FindDistribution(name string) (Distribution, bool) {
 	return d, ok
 }
 
-// distributions have the addresses that their own installers and package managers come with.
+// distributions returns the addresses preset in the distributions' own installers and package managers.
 func distributions() map[string]Distribution {
 	return map[string]Distribution{
 		"debian/11":        debian("bullseye"),
@@ -70,7 +70,7 @@ func debian(codename string) Distribution {
 			{URL: "https://deb.debian.org/debian-security", Suite: codename + "-security", Components: main},
 		},
 		Keyrings: []string{"/usr/share/keyrings/debian-archive-keyring.gpg"},
-		Keys:     "install debian-archive-keyring, or take debian-archive-keyring.gpg out of it",
+		Keys:     "install debian-archive-keyring, or extract debian-archive-keyring.gpg from it",
 	}
 }
 
@@ -78,11 +78,11 @@ func ubuntu(codename string) Distribution {
 	d := Distribution{
 		Debian:   true,
 		Keyrings: []string{"/usr/share/keyrings/ubuntu-archive-keyring.gpg"},
-		Keys:     "install ubuntu-keyring, or take ubuntu-archive-keyring.gpg out of it",
+		Keys:     "install ubuntu-keyring, or extract ubuntu-archive-keyring.gpg from it",
 	}
 	for _, suite := range []string{codename, codename + "-updates", codename + "-security"} {
 		components := []string{"main", "universe"}
-		d.Sources = append(d.Sources, // neither host answers over TLS
+		d.Sources = append(d.Sources, // neither host supports TLS
 			Source{URL: "http://archive.ubuntu.com/ubuntu", Suite: suite, Components: components, Architecture: "amd64"},
 			Source{URL: "http://ports.ubuntu.com/ubuntu-ports", Suite: suite, Components: components, Architecture: "arm64"})
 	}
@@ -105,7 +105,7 @@ func openEuler(base string) Distribution {
 	}
 }
 
-// rpmBase is without what a server that boots, logs in and runs dnf cannot be.
+// rpmBase returns the packages that every server needs to boot, log in and run dnf.
 func rpmBase() []string {
 	return []string{
 		"basesystem", "bash", "coreutils", "coreutils-common", "coreutils-single", "dbus", "dbus-broker", "dbus-common", "dnf", "filesystem", "glibc", "glibc-common",

@@ -7,9 +7,9 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-const maxNear = 3 // names or versions that a message offers
+const maxNear = 3 // names or versions suggested in a message
 
-// near returns the names that are most like one that is not there.
+// near returns the existing names most similar to a missing one.
 func (u *Universe) near(name string) []string {
 	type one struct {
 		name string

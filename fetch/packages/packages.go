@@ -1,6 +1,5 @@
-// Package packages chooses operating system packages: those that are named, and everything they depend on, out of what the
-// repositories of a distribution have. It knows no format and opens no connection: deb and rpm read metadata, Universe.Solve
-// chooses.
+// Package packages chooses operating system packages: the named ones and all their dependencies, from a distribution's
+// repositories. It knows no format and opens no connection: deb and rpm read metadata, Universe.Solve chooses.
 package packages
 
 import (
@@ -15,32 +14,32 @@ import (
 	"unicode"
 )
 
-// Files are those of a repository. Addresses are URLs, or paths in an image of a disk.
+// Files are the files of a repository. Addresses are URLs, or paths in a disk image.
 type Files interface {
 	// Get returns a small file of at most limit bytes.
 	Get(ctx context.Context, address string, limit int64) ([]byte, error)
-	// Open returns a file of so many bytes whose content has this sha256, 64 hexadecimal digits: that was checked when it
-	// returns. The caller closes it.
+	// Open returns a file of the given size, already checked against its sha256, 64 hexadecimal digits. The caller
+	// closes it.
 	Open(ctx context.Context, address string, size int64, sha256 string) (io.ReadCloser, error)
 }
 
-// A Package is one that a repository has.
+// A Package is a package of a repository.
 type Package struct {
-	Name, Version, Arch string // Arch is the distribution's name for it
-	Address             string // where its file is
+	Name, Version, Arch string // Arch in the distribution's spelling
+	Address             string // of its file
 	Size                int64  // bytes of its file
 	SHA256              string // of its file, 64 lower case hexadecimal digits
-	// Base says that every system of the distribution has it.
+	// Base marks a package of every system.
 	Base bool
 	// Provides are capabilities besides its own name.
 	Provides []Relation
-	// Requires, Recommends and Conflicts are in the words of the format, which reads them once the package is looked at.
+	// Requires, Recommends and Conflicts are in the format's syntax, parsed on first use.
 	Requires, Recommends, Conflicts string
-	// Rank is for packages that are chosen only where there is no other: those with the higher rank.
+	// Rank orders packages to be chosen only as a last resort: those with the higher rank.
 	Rank int
 }
 
-// File is the name of its file: the last part of its address.
+// File returns the name of its file: the last part of its address.
 func (p *Package) File() string {
 	name := p.Address[strings.LastIndexByte(p.Address, '/')+1:]
 	if plain, err := url.PathUnescape(name); err == nil && strings.Contains(p.Address, "://") {
@@ -49,18 +48,18 @@ func (p *Package) File() string {
 	return name
 }
 
-// Check refuses a package that lacks what it takes to fetch it, or whose names are none.
+// Check refuses a package with invalid names, or without the facts needed to fetch it.
 func (p *Package) Check() error {
 	_, hash := hex.DecodeString(p.SHA256)
 	switch {
 	case !isWord(p.Name) || !isWord(p.Version):
-		return fmt.Errorf("a package with the name %.60q and the version %.60q is none", p.Name, p.Version)
+		return fmt.Errorf("invalid package: name %.60q, version %.60q", p.Name, p.Version)
 	case hash != nil || len(p.SHA256) != 64:
-		return fmt.Errorf("package %s has no SHA256, and weaker sums are not enough", p.Name)
+		return fmt.Errorf("package %s has no SHA256, and weaker sums are not accepted", p.Name)
 	case p.Size <= 0:
 		return fmt.Errorf("package %s has no size", p.Name)
 	case !isWord(p.File()) || strings.HasPrefix(p.File(), "."):
-		return fmt.Errorf("package %s has no file name but %.60q", p.Name, p.File())
+		return fmt.Errorf("package %s has an invalid file name %.60q", p.Name, p.File())
 	}
 	for _, r := range p.Provides {
 		if !IsCapability(r.Name) {
@@ -70,17 +69,17 @@ func (p *Package) Check() error {
 	return nil
 }
 
-// isWord tells whether s can be a name or a version: all formats use a part of ASCII.
+// isWord reports whether s can be a name or a version: all formats use a subset of ASCII.
 func isWord(s string) bool {
 	return s != "" && len(s) <= 255 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`/\?#<>|*"`, r) })
 }
 
-// IsCapability tells whether s can be a name that is provided or required, or a path.
+// IsCapability reports whether s can be a provided or required name, or a path.
 func IsCapability(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// Join is the address of a file of a repository: a URL where the repository has one, else a path.
+// Join returns the address of a file of a repository: a URL if base is one, else a path.
 func Join(base, file string) string {
 	if strings.Contains(base, "://") {
 		file = (&url.URL{Path: file}).EscapedPath()
@@ -92,10 +91,10 @@ func Join(base, file string) string {
 type Relation struct {
 	Name    string
 	Op      string // "", "<", "<=", "=", ">=" or ">"
-	Version string // "" if Op is
+	Version string // "" if Op is ""
 }
 
-// String is the relation as Debian writes it.
+// String returns the relation in Debian's syntax.
 func (r Relation) String() string {
 	if r.Op == "" {
 		return r.Name
@@ -106,11 +105,11 @@ func (r Relation) String() string {
 // A Dependency is met if one of its alternatives is.
 type Dependency struct {
 	AnyOf []Relation
-	// If is a capability without which nothing is required; nil for none.
+	// If is a precondition: without this capability nothing is required; nil for none.
 	If *Relation
 }
 
-// String is the dependency as Debian writes it.
+// String returns the dependency in Debian's syntax.
 func (d Dependency) String() string {
 	var all []string
 	for _, r := range d.AnyOf {
@@ -119,23 +118,23 @@ func (d Dependency) String() string {
 	return strings.Join(all, " | ")
 }
 
-// Dependencies are what a package has to do with others.
+// Dependencies are a package's relations to others.
 type Dependencies struct {
 	Requires, Recommends []Dependency
 	Conflicts            []Relation
-	Notes                []string // what was not understood
+	Notes                []string // parts that were not understood
 }
 
-// A Format is one kind of package.
+// A Format is a package format.
 type Format interface {
 	// Compare orders versions.
 	Compare(a, b string) int
-	// Dependencies reads what a package says.
+	// Dependencies parses a package's dependencies.
 	Dependencies(p *Package) (Dependencies, error)
 }
 
-// A Universe is everything that a distribution's repositories have for one architecture. It is not safe for concurrent use
-// while packages are added.
+// A Universe holds all packages of a distribution's repositories for one architecture. It is not safe for concurrent
+// use while packages are added.
 type Universe struct {
 	format    Format
 	packages  []*Package
@@ -149,12 +148,12 @@ type provider struct {
 	as  Relation
 }
 
-// NewUniverse returns an empty one.
+// NewUniverse returns an empty universe.
 func NewUniverse(f Format) *Universe {
 	return &Universe{format: f, byName: map[string][]*Package{}, providers: map[string][]provider{}}
 }
 
-// Add adds a package, unless a repository that was read before has the same one.
+// Add adds a package, unless an earlier repository has the same one.
 func (u *Universe) Add(p *Package) {
 	for _, have := range u.byName[p.Name] {
 		if have.Version == p.Version && have.Arch == p.Arch {
@@ -169,7 +168,7 @@ func (u *Universe) Add(p *Package) {
 	u.sorted = false
 }
 
-// Provide adds a capability of a package that was added, such as a file of its own.
+// Provide adds a capability of an added package, such as one of its files.
 func (u *Universe) Provide(p *Package, as Relation) {
 	u.providers[as.Name] = append(u.providers[as.Name], provider{p, as})
 }
@@ -197,8 +196,8 @@ func (u *Universe) sort() {
 	u.sorted = true
 }
 
-// candidates are the packages that meet a relation, the best one first: those of that name, newest first, then those that
-// provide it, of each the newest one that does.
+// candidates returns the packages that meet a relation, the best one first: those of that name, newest first, then its
+// providers, for each the newest matching version.
 func (u *Universe) candidates(r Relation) []*Package {
 	var list []*Package
 	for _, p := range u.byName[r.Name] {
@@ -225,8 +224,8 @@ func (u *Universe) candidates(r Relation) []*Package {
 	return list
 }
 
-// meets tells whether what is provided is what is wanted: some version is in both ranges. A capability without a version is
-// none of any particular version.
+// meets reports whether have satisfies want: some version is in both ranges. A capability without a version matches no
+// particular version.
 func (u *Universe) meets(want, have Relation) bool {
 	if want.Name != have.Name {
 		return false
@@ -251,7 +250,7 @@ func (u *Universe) meets(want, have Relation) bool {
 	}
 }
 
-// UnknownPaths adds the paths that packages require and that none is known to have.
+// UnknownPaths adds the required paths that no package is known to have.
 func (u *Universe) UnknownPaths(to map[string]bool) error {
 	for _, p := range u.packages {
 		d, err := u.format.Dependencies(p)

@@ -8,29 +8,29 @@ import (
 )
 
 const (
-	maxSteps    = 1 << 20 // packages that are tried before it is given up: a hundred times what the largest sets take
-	maxRestarts = 64      // choices of a version that are taken back
-	maxChain    = 12      // packages of a chain that a message has
+	maxSteps    = 1 << 20 // attempted packages before giving up: a hundred times the need of the largest sets
+	maxRestarts = 64      // revised version choices
+	maxChain    = 12      // packages in a chain shown in a message
 )
 
-// A Request says what is wanted.
+// A Request lists the wanted packages.
 type Request struct {
-	// Install are names, virtual names or paths; NAME=VERSION is that version.
+	// Install lists names, virtual names or paths; NAME=VERSION requires that version.
 	Install []string
-	// Full takes what is part of every system too, where something depends on it.
+	// Full also includes packages of every system that something depends on.
 	Full bool
-	// Recommends takes what packages recommend too, where it can be had.
+	// Recommends also includes recommended packages, if available.
 	Recommends bool
 }
 
-// A Solution is what has to be there for a Request.
+// A Solution is the set of packages for a Request.
 type Solution struct {
 	Packages []*Package // sorted by name
-	Assumed  []string   // sorted names of packages that every system has and that are not among them
-	Notes    []string   // sorted: what was passed over
+	Assumed  []string   // sorted names of required packages that every system has, not included
+	Notes    []string   // sorted: the parts that were ignored
 }
 
-// Size is the bytes of all packages.
+// Size returns the total bytes of all packages.
 func (s *Solution) Size() int64 {
 	var n int64
 	for _, p := range s.Packages {
@@ -39,14 +39,14 @@ func (s *Solution) Size() int64 {
 	return n
 }
 
-// A PathError says that a path is required that no package is known to have: lists of all files may know more.
+// A PathError names a required path that no package is known to have: lists of all files may know more.
 type PathError struct{ Path string }
 
 // Error names the path.
 func (e *PathError) Error() string { return "no package has the file " + e.Path }
 
-// Solve chooses the newest version of everything that is named and of all that it depends on; the packages can all be
-// installed together. The same universe and request give the same solution. The error joins one for each name that cannot be.
+// Solve chooses the newest version of every named package and of all dependencies, such that all can be installed
+// together. The same universe and request give the same solution. The error joins one error for each unsolvable name.
 func (u *Universe) Solve(r Request) (*Solution, error) {
 	u.sort()
 	names := slices.Compact(slices.Sorted(slices.Values(r.Install)))
@@ -72,22 +72,22 @@ func (u *Universe) Solve(r Request) (*Solution, error) {
 type solver struct {
 	u       *Universe
 	request Request
-	prefer  map[string]*Package // versions that an earlier attempt turned out to need
-	blocked *Package            // what was needed, while another version had been chosen already
+	prefer  map[string]*Package // versions that an earlier attempt needed
+	blocked *Package            // a needed package of which another version was already chosen
 
 	chosen  map[string]*Package
-	trail   []*Package // chosen, in order
-	chain   []string   // why the package that is looked at is
+	trail   []*Package // chosen packages, in order
+	chain   []string   // dependency chain of the current package
 	assumed map[string]bool
 	notes   []string
 	read    map[*Package]Dependencies
 	steps   int
 }
 
-// all chooses what is named. The first that cannot be is returned with why.
+// all chooses the named packages. It returns the first that fails, with the reason.
 func (s *solver) all(names []string) (failed int, err error) {
 	roots := make([]*Package, len(names))
-	for i, name := range names { // all of them first: they are the best alternatives of each other's dependencies
+	for i, name := range names { // first the named ones, the best alternatives of each other
 		r := parseName(name)
 		if roots[i], err = s.root(r); err != nil {
 			return i, err
@@ -112,7 +112,7 @@ func parseName(name string) Relation {
 	return Relation{Name: name}
 }
 
-// root finds a package that was asked for.
+// root finds a requested package.
 func (s *solver) root(r Relation) (*Package, error) {
 	list := s.u.candidates(r)
 	if len(list) > 0 {
@@ -126,11 +126,11 @@ func (s *solver) root(r Relation) (*Package, error) {
 	}
 	switch have := s.u.byName[r.Name]; {
 	case len(have) > 0:
-		return nil, fmt.Errorf("%s: there is no such version; there is %s", r, versions(have))
+		return nil, fmt.Errorf("%s: no such version; available is %s", r, versions(have))
 	case strings.HasPrefix(r.Name, "/"):
 		return nil, &PathError{r.Name}
 	}
-	err := fmt.Sprintf("there is no package %s", r.Name)
+	err := fmt.Sprintf("no package %s", r.Name)
 	if near := s.u.near(r.Name); len(near) > 0 {
 		err += "; did you mean " + strings.Join(near, " or ") + "?"
 	}
@@ -154,7 +154,7 @@ func (s *solver) take(p *Package) error {
 		if s.blocked == nil {
 			s.blocked = p
 		}
-		return fmt.Errorf("%s is needed in version %s, and something else needs %s", p.Name, p.Version, have.Version)
+		return fmt.Errorf("version %[2]s of %[1]s is needed, but something else needs %[3]s", p.Name, p.Version, have.Version)
 	}
 	own, err := s.of(p)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *solver) take(p *Package) error {
 	return nil
 }
 
-// against returns the conflict that a package meets.
+// against returns the conflict with a package.
 func (s *solver) against(conflicts []Relation, p *Package) *Relation {
 	for i, c := range conflicts {
 		if s.is(c, p) {
@@ -187,7 +187,7 @@ func (s *solver) against(conflicts []Relation, p *Package) *Relation {
 	return nil
 }
 
-// is tells whether a package meets a relation.
+// is reports whether a package meets a relation.
 func (s *solver) is(r Relation, p *Package) bool {
 	if s.u.meets(r, Relation{p.Name, "=", p.Version}) {
 		return true
@@ -197,13 +197,13 @@ func (s *solver) is(r Relation, p *Package) bool {
 			return true
 		}
 	}
-	if strings.HasPrefix(r.Name, "/") { // files are known of the universe only
+	if strings.HasPrefix(r.Name, "/") { // only the universe knows files
 		return slices.ContainsFunc(s.u.providers[r.Name], func(v provider) bool { return v.pkg == p })
 	}
 	return false
 }
 
-// of reads the dependencies of a package once.
+// of parses the dependencies of a package once.
 func (s *solver) of(p *Package) (Dependencies, error) {
 	if d, ok := s.read[p]; ok {
 		return d, nil
@@ -216,10 +216,10 @@ func (s *solver) of(p *Package) (Dependencies, error) {
 	return d, nil
 }
 
-// dependencies chooses all that a chosen package needs.
+// dependencies chooses everything that a chosen package needs.
 func (s *solver) dependencies(p *Package) error {
 	if s.steps++; s.steps > maxSteps {
-		return errors.New("its dependencies have too many alternatives; name those that you want under install")
+		return errors.New("the dependencies have too many alternatives; name the wanted ones under install")
 	}
 	d, err := s.of(p)
 	if err != nil {
@@ -238,14 +238,14 @@ func (s *solver) dependencies(p *Package) error {
 			blocked := s.blocked
 			if err := s.meet(need); err != nil {
 				s.blocked = blocked
-				s.notes = append(s.notes, fmt.Sprintf("%s recommends %s, which cannot be had", p.Name, need))
+				s.notes = append(s.notes, fmt.Sprintf("%s recommends %s, which is not available", p.Name, need))
 			}
 		}
 	}
 	return nil
 }
 
-// meet chooses what a dependency takes.
+// meet chooses packages for a dependency.
 func (s *solver) meet(d Dependency) error {
 	if d.If != nil && !s.there(*d.If) {
 		return nil
@@ -311,7 +311,7 @@ func (s *solver) try(p *Package) error {
 	return err
 }
 
-// has tells whether what was chosen meets a relation.
+// has reports whether the chosen packages meet a relation.
 func (s *solver) has(r Relation) bool {
 	if p := s.chosen[r.Name]; p != nil && s.u.meets(r, Relation{p.Name, "=", p.Version}) {
 		return true
@@ -319,8 +319,8 @@ func (s *solver) has(r Relation) bool {
 	return slices.ContainsFunc(s.u.providers[r.Name], func(v provider) bool { return s.chosen[v.pkg.Name] == v.pkg && s.u.meets(r, v.as) })
 }
 
-// assume returns the part of every system that meets a relation. One that wants a particular version is not left to the
-// system, which may have been installed long ago.
+// assume returns the package of every system that meets a relation. A relation to a particular version is not left to
+// the system, which may have been installed long ago.
 func (s *solver) assume(r Relation) *Package {
 	if r.Op != "" && r.Op != ">=" {
 		return nil
@@ -333,7 +333,7 @@ func (s *solver) assume(r Relation) *Package {
 	return nil
 }
 
-// there tells whether a capability will be there for all that is known.
+// there reports whether a capability will be present, as far as known.
 func (s *solver) there(r Relation) bool { return s.has(r) || s.assume(r) != nil }
 
 func (s *solver) unmet(d Dependency) error {
@@ -347,7 +347,7 @@ func (s *solver) unmet(d Dependency) error {
 			path = r.Name
 		}
 	}
-	text := fmt.Sprintf("nothing in the repositories meets %s (%s)", d, s.why())
+	text := fmt.Sprintf("nothing in the repositories provides %s (%s)", d, s.why())
 	if len(have) > 0 {
 		text += "; there is " + strings.Join(have, ", ")
 	}
@@ -357,7 +357,7 @@ func (s *solver) unmet(d Dependency) error {
 	return errors.New(text)
 }
 
-// why is the chain of packages down to the one that is looked at.
+// why returns the dependency chain of the current package.
 func (s *solver) why() string {
 	chain := s.chain
 	if len(chain) > maxChain {

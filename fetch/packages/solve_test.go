@@ -88,11 +88,11 @@ func TestSolve(t *testing.T) {
 			universe: "conntrack 1; Depends: lib (>= 2)\nlib 1; Depends: nothing\nsocat 1; Depends: mid\nmid 1; Depends: nothing",
 			request:  packages.Request{Install: []string{"conntrak", "conntrack", "socat", "socat=9"}},
 			errs: []string{
-				"there is no package conntrak; did you mean conntrack?", "conntrack: nothing in the repositories meets lib (>= 2) (needed by conntrack); there is lib 1",
-				"socat: nothing in the repositories meets nothing (needed by socat -> mid)", "socat (= 9): there is no such version; there is 1",
+				"no package conntrak; did you mean conntrack?", "conntrack: nothing in the repositories provides lib (>= 2) (needed by conntrack); there is lib 1",
+				"socat: nothing in the repositories provides nothing (needed by socat -> mid)", "socat (= 9): no such version; available is 1",
 			},
 		},
-		"another architecture": {universe: "a 1; Depends: b:i386\nb 1", errs: []string{"meets b:i386"}},
+		"another architecture": {universe: "a 1; Depends: b:i386\nb 1", errs: []string{"provides b:i386"}},
 		"bad metadata":         {universe: "a 1; Depends: b (>= ", errs: []string{"bad metadata of a 1"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// MaxList bounds what a list of packages unpacks to, in bytes: four times Debian's with all its files.
+	// MaxList bounds an unpacked list of packages, in bytes: four times Debian's with all its files.
 	MaxList = 4 << 30
-	// maxWindow bounds the memory that a list may ask for, in bytes.
+	// maxWindow bounds the memory that a list's compression may require, in bytes.
 	maxWindow = 128 << 20
 )
 
-// Unpack reads a list that is compressed as its name says. It gives at most MaxList bytes, and an error where there are more.
-// The caller closes what it returns, and then r.
+// Unpack decompresses a list according to its name. It returns at most MaxList bytes, and an error if there are more.
+// The caller closes the result, and then r.
 func Unpack(name string, r io.Reader) (io.ReadCloser, error) {
 	var (
 		in    io.Reader
@@ -41,7 +41,7 @@ func Unpack(name string, r io.Reader) (io.ReadCloser, error) {
 			in, end = z, z.Close
 		}
 	case ".lz4", ".lzma", ".Z":
-		return nil, fmt.Errorf("%s is compressed in a way that is not read; want gz, xz, zst or bz2", path.Base(name))
+		return nil, fmt.Errorf("%s has an unsupported compression; want gz, xz, zst or bz2", path.Base(name))
 	default:
 		in = plain
 	}
@@ -51,7 +51,7 @@ func Unpack(name string, r io.Reader) (io.ReadCloser, error) {
 	return &unpacked{in, MaxList, end}, nil
 }
 
-// unpacked reads so many bytes and no more.
+// unpacked bounds the bytes read.
 type unpacked struct {
 	r    io.Reader
 	left int64
@@ -62,7 +62,7 @@ type unpacked struct {
 func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
 	if u.left -= int64(n); u.left < 0 {
-		return 0, fmt.Errorf("the list unpacks to more than %d GiB", MaxList>>30)
+		return 0, fmt.Errorf("the list exceeds %d GiB after decompression", MaxList>>30)
 	}
 	return n, err
 }

@@ -17,16 +17,16 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// An AuthError is a host that let us in with nothing that we have.
+// An AuthError means the host rejected all our credentials.
 type AuthError struct {
 	User string
-	// Tried says what was offered, such as "key ~/.ssh/id_ed25519" or "password".
+	// Tried lists the offered credentials, such as "key ~/.ssh/id_ed25519" or "password".
 	Tried []string
-	// Err is why something could not be offered, such as a passphrase that was wrong; it may be nil.
+	// Err is the reason that a credential could not be offered, such as a wrong passphrase; it may be nil.
 	Err error
 }
 
-// Error names the user and what was tried.
+// Error names the user and the tried credentials.
 func (e *AuthError) Error() string {
 	text := "log in as " + e.User + ": nothing to log in with"
 	if len(e.Tried) > 0 {
@@ -38,10 +38,10 @@ func (e *AuthError) Error() string {
 	return text
 }
 
-// Unwrap returns why something could not be offered.
+// Unwrap returns the reason that a credential could not be offered.
 func (e *AuthError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *AuthError) Hint() string {
 	return "set ssh.user and one of ssh.key, ssh.passwordEnv and ssh.passwordFile in the inventory, or load the key into an SSH agent"
 }
@@ -52,7 +52,7 @@ type authentication struct {
 	options SSHOptions
 	limit   *deadline
 	agent   net.Conn
-	// answered tells that the password was an answer already.
+	// answered means that the password has been sent.
 	answered bool
 
 	mu     sync.Mutex
@@ -66,7 +66,7 @@ func (a *authentication) close() {
 	}
 }
 
-// methods returns the ways to log in. x/crypto/ssh uses one of each kind, so all keys are one method.
+// methods returns the authentication methods. x/crypto/ssh uses one of each kind, so all keys are one method.
 func (a *authentication) methods() []ssh.AuthMethod {
 	methods := []ssh.AuthMethod{ssh.PublicKeysCallback(a.signers)}
 	if a.options.Password != nil {
@@ -76,7 +76,7 @@ func (a *authentication) methods() []ssh.AuthMethod {
 	return methods
 }
 
-// password asks for the password; how long a person needs to type it does not count.
+// password fetches the password; the time that a person takes to type it does not count.
 func (a *authentication) password(method string) (string, error) {
 	a.limit.stop()
 	defer a.limit.restart()
@@ -85,8 +85,8 @@ func (a *authentication) password(method string) (string, error) {
 	return value, err
 }
 
-// interactive answers what PAM asks, which is the password where nothing is shown while typing, once. Another question,
-// such as for a second factor or for a new password, cannot be answered.
+// interactive answers PAM's questions: once, with the password, to a question without echo. Other questions, such as
+// for a second factor or a new password, cannot be answered.
 func (a *authentication) interactive(_, instruction string, questions []string, echos []bool) ([]string, error) {
 	answers := make([]string, len(questions))
 	for i, question := range questions {
@@ -109,7 +109,7 @@ func (a *authentication) interactive(_, instruction string, questions []string, 
 
 var errPasswordExpired = errors.New("the password has expired: log in by hand and set a new one")
 
-// wantsNewPassword tells whether PAM is about to change a password that has expired.
+// wantsNewPassword reports whether PAM demands a change of an expired password.
 func wantsNewPassword(said string) bool {
 	said = strings.ToLower(said)
 	for _, sign := range []string{"new password", "new unix password", "current password", "password has expired", "password expired"} {
@@ -131,7 +131,7 @@ func (a *authentication) record(tried string, err error) {
 	}
 }
 
-// signers returns the keys of the options, and then the agent's.
+// signers returns the keys of the options, followed by the agent's.
 func (a *authentication) signers() ([]ssh.Signer, error) {
 	held := a.agentSigners()
 	var signers []ssh.Signer
@@ -184,7 +184,7 @@ func (a *authentication) agentSigners() []ssh.Signer {
 	return signers
 }
 
-// given parses a private key that is not in a file.
+// given parses a private key that does not come from a file.
 func (a *authentication) given(key Secret) (ssh.Signer, error) {
 	pem, err := key(a.ctx)
 	if err != nil {
@@ -200,7 +200,8 @@ func (a *authentication) given(key Secret) (ssh.Signer, error) {
 // maxKeyFile is far above the largest private key.
 const maxKeyFile = 64 << 10
 
-// signer reads a private key. If it has a passphrase and the agent holds the key, the agent is asked instead of a person.
+// signer reads a private key. If it has a passphrase and the agent holds the key, the agent signs instead of asking a
+// person.
 func (a *authentication) signer(path string, held []ssh.Signer) (ssh.Signer, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -248,7 +249,7 @@ func (a *authentication) unlock(path string, pem []byte) (ssh.Signer, error) {
 	return s, nil
 }
 
-// explain makes the reason out of a handshake that failed while we logged in.
+// explain returns the reason of a handshake that failed at the login.
 func (a *authentication) explain(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

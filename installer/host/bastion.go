@@ -14,12 +14,12 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// maxTunnels is how many connections lead through one bastion at a time. sshd has room for 10240 channels.
+// maxTunnels bounds the concurrent connections through one bastion. sshd allows 10240 channels.
 const maxTunnels = 2048
 
-// Bastions are SSH connections to hosts that others are reached through. Each is made once, when it is needed first, and
-// shared by all hosts behind it. One that cannot be reached, or is lost, is not tried again: what is behind it could
-// not be trusted to be as it was. All methods are safe for concurrent use.
+// Bastions are SSH connections to hosts that lead to others. Each is made once, on first use, and shared by all hosts
+// behind it. An unreachable or lost bastion is not tried again: the state of the hosts behind it could have changed.
+// All methods are safe for concurrent use.
 type Bastions struct {
 	ctx    context.Context //nolint:containedctx // what Close ends: a bastion belongs to all who wait for it
 	cancel context.CancelFunc
@@ -28,15 +28,16 @@ type Bastions struct {
 	hops map[string]*hop
 }
 
-// NewBastions returns no bastions yet. Close ends those that there will be.
+// NewBastions returns an empty set. Close ends its future connections.
 func NewBastions() *Bastions {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Bastions{ctx: ctx, cancel: cancel, hops: map[string]*hop{}}
 }
 
 // Through returns an SSHOptions.Net that makes connections from the last of the hops, which is itself reached through
-// the one before it, and so on; none is the network. Host names are looked up where the connection is made. The error
-// is a *BastionError. A hop is known by its user, address and port, and by the hops before it; its Net is not used.
+// the one before it, and so on; without hops it is the network. Host names are resolved where the connection is made.
+// The error is a *BastionError. A hop is identified by its user, address and port, and by the hops before it; its Net
+// is ignored.
 func (b *Bastions) Through(hops ...SSHOptions) func(ctx context.Context, network, address string) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,7 +57,7 @@ func (b *Bastions) Through(hops ...SSHOptions) func(ctx context.Context, network
 	return through
 }
 
-// Close ends all connections to bastions, and those through them.
+// Close ends all connections to and through bastions.
 func (b *Bastions) Close() error {
 	b.cancel()
 	b.mu.Lock()
@@ -71,9 +72,9 @@ func (b *Bastions) Close() error {
 	return nil
 }
 
-// A BastionError is a bastion that could not be reached or was lost, or that could not reach the host behind it.
+// A BastionError means a bastion was unreachable or lost, or could not reach the host behind it.
 type BastionError struct {
-	// Bastion is its name, Address where it was expected.
+	// Bastion is its name, Address its expected address.
 	Bastion, Address string
 	Err              error
 }
@@ -86,7 +87,7 @@ func (e *BastionError) Error() string {
 // Unwrap returns the reason.
 func (e *BastionError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *BastionError) Hint() string {
 	var hinted interface{ Hint() string }
 	if errors.As(e.Err, &hinted) {
@@ -95,23 +96,23 @@ func (e *BastionError) Hint() string {
 	return "check that the bastion is up, and that its address and port in the inventory are right"
 }
 
-// A ForwardingError is a bastion that does not let connections through, or not this one.
+// A ForwardingError means a bastion forbids forwarding, or this connection.
 type ForwardingError struct {
-	// User is who we are on the bastion, Address where the connection should have gone.
+	// User is our user on the bastion, Address the destination.
 	User, Address string
 }
 
-// Error says what is not allowed.
+// Error names the forbidden connection.
 func (e *ForwardingError) Error() string {
 	return "it does not let " + e.User + " connect to " + e.Address + " (AllowTcpForwarding no, DisableForwarding, PermitOpen or a restricted key)"
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *ForwardingError) Hint() string {
 	return "allow it in the bastion's sshd_config (AllowTcpForwarding local for " + e.User + ", and " + e.Address + " in PermitOpen if that is set), go by another bastion, or run kkbundle on the bastion"
 }
 
-// A behindError is a host that the bastion cannot reach.
+// A behindError means the bastion cannot reach a host.
 type behindError struct{ reason string }
 
 func (e *behindError) Error() string { return e.reason }
@@ -125,8 +126,8 @@ type hop struct {
 	options SSHOptions
 	all     *Bastions
 	once    sync.Once
-	ready   chan struct{} // closed when the connection was made, or was not
-	conn    *connection   // nil if it could not be made
+	ready   chan struct{} // closed when dialling has succeeded or failed
+	conn    *connection   // nil if dialling failed
 	err     error
 	tunnels chan struct{} // taken places
 }
@@ -154,7 +155,7 @@ func (h *hop) connect(ctx context.Context, network, address string) (net.Conn, e
 	return &tunnel{Conn: conn, hop: h}, nil
 }
 
-// wait waits for the connection to the bastion; the first to need it has it made.
+// wait waits for the connection to the bastion; the first caller starts dialling.
 func (h *hop) wait(ctx context.Context) error {
 	h.once.Do(func() {
 		h.ready = make(chan struct{})
@@ -174,7 +175,7 @@ func (h *hop) wait(ctx context.Context) error {
 	return nil
 }
 
-// make connects to the bastion. It goes on when the host that asked first is given up: others may be waiting.
+// make connects to the bastion. It continues if the host that asked first is given up: others may be waiting.
 func (h *hop) make(ctx context.Context) {
 	defer close(h.ready)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -188,7 +189,7 @@ func (h *hop) make(ctx context.Context) {
 	h.conn = newConnection(client, h.options.Keepalive)
 }
 
-// failed makes an error that names the bastion. What is wrong with one before it is that one's.
+// failed returns an error that names the bastion. An error of an earlier bastion keeps that one's name.
 func (h *hop) failed(err error) error {
 	if before := new(BastionError); errors.As(err, &before) {
 		return before
@@ -196,7 +197,7 @@ func (h *hop) failed(err error) error {
 	return &BastionError{Bastion: h.options.Name, Address: h.options.address(), Err: err}
 }
 
-// explain makes the reason out of a connection that the bastion did not make.
+// explain returns the reason that the bastion did not make a connection.
 func (h *hop) explain(err error, address string) error {
 	var refused *ssh.OpenChannelError
 	switch {
@@ -213,7 +214,7 @@ func (h *hop) explain(err error, address string) error {
 }
 
 func (h *hop) close() {
-	h.once.Do(func() { // nobody needed it
+	h.once.Do(func() { // never used
 		h.ready = make(chan struct{})
 		h.err = h.failed(net.ErrClosed)
 		close(h.ready)
@@ -231,7 +232,7 @@ type tunnel struct {
 	closed atomic.Bool
 }
 
-// Read reads from the connection. If it has ended because the bastion was lost, the error says so.
+// Read reads from the connection. If the bastion was lost, the error says so.
 func (t *tunnel) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
 	if err == nil || t.closed.Load() {

@@ -16,10 +16,10 @@ import (
 	"github.com/kkbundle/kkbundle/capped"
 )
 
-// maxOutput bounds what Output keeps: commands whose output is read print little.
+// maxOutput bounds Output: commands whose output is parsed print little.
 const maxOutput = 4 << 20
 
-// Output returns what a command writes to its standard output, which may be at most 4 MiB.
+// Output returns a command's standard output, at most 4 MiB.
 func Output(ctx context.Context, h Host, args ...string) ([]byte, error) {
 	out := capped.Buffer{Most: maxOutput}
 	err := h.Run(ctx, Cmd{Args: args, Stdout: &out})
@@ -35,7 +35,7 @@ const absentCode = 66
 //go:embed scripts/read-file.sh
 var readFileScript string
 
-// ReadFile returns a file of the host, which may have at most most bytes. The error is fs.ErrNotExist if there is none.
+// ReadFile returns a file of the host of at most most bytes. The error matches fs.ErrNotExist if it is missing.
 func ReadFile(ctx context.Context, h Host, name string, most int) ([]byte, error) {
 	if err := checkPath(name); err != nil {
 		return nil, fmt.Errorf("%s: read: %w", h, err)
@@ -55,9 +55,9 @@ func ReadFile(ctx context.Context, h Host, name string, most int) ([]byte, error
 //go:embed scripts/write-file.sh
 var writeFileScript string
 
-// WriteFile makes a file with this content and these permissions that belongs to root, with missing directories (0755)
-// on the way to it. The name always has a whole file: the old one or the new one. changed tells whether there was
-// anything to do. A symbolic link is replaced, not followed. Content may be secret.
+// WriteFile writes a file with this content and these permissions, owned by root, and creates missing parents (0755).
+// The name always has a whole file: the old one or the new one. changed reports whether the file differed. A symbolic
+// link is replaced, not followed. Content may be secret.
 func WriteFile(ctx context.Context, h Host, name string, mode fs.FileMode, data []byte) (changed bool, err error) {
 	if err := checkPath(name); err != nil {
 		return false, fmt.Errorf("%s: write: %w", h, err)
@@ -68,8 +68,8 @@ func WriteFile(ctx context.Context, h Host, name string, mode fs.FileMode, data 
 	return write(ctx, h, name, fmt.Sprintf("%04o", uint32(mode)), data)
 }
 
-// EditFile gives a file of the host other content, as WriteFile does, and leaves its mode and owner as they are. A symbolic
-// link stays one. A file that is not there is made with mode 0644, and belongs to root.
+// EditFile replaces the content of a file of the host like WriteFile, but keeps its mode and owner. A symbolic link is
+// followed. A missing file is created with mode 0644, owned by root.
 func EditFile(ctx context.Context, h Host, name string, data []byte) (changed bool, err error) {
 	if err := checkPath(name); err != nil {
 		return false, fmt.Errorf("%s: write: %w", h, err)
@@ -86,7 +86,7 @@ func write(ctx context.Context, h Host, name, mode string, data []byte) (changed
 	})
 	if err != nil {
 		var exit *ExitError
-		if errors.As(err, &exit) { // the script says nothing to a person
+		if errors.As(err, &exit) { // the script's output is not for people
 			return false, fmt.Errorf("%s: write %s: %s: %w", h, name, oneLine(exit.Stderr), &ExitError{
 				Host: exit.Host, Args: []string{"write", name}, Code: exit.Code,
 			})
@@ -110,7 +110,7 @@ func checkPath(name string) error {
 	return nil
 }
 
-// A Stream is a command that runs while its standard input is written and its standard output read.
+// A Stream is a running command whose standard input is written and whose standard output is read.
 type Stream struct {
 	stdin  *io.PipeWriter
 	stdout *io.PipeReader
@@ -119,8 +119,8 @@ type Stream struct {
 	err    error
 }
 
-// Open starts a command and returns its streams. It runs until it ends, ctx is done or the Stream is closed. That it
-// could not be started is told by Read and Close.
+// Open starts a command and returns its streams. It runs until it ends, ctx is done or the Stream is closed. Read and
+// Close return an error of starting it.
 func Open(ctx context.Context, h Host, args ...string) *Stream {
 	ctx, cancel := context.WithCancel(ctx)
 	in, stdin := io.Pipe()
@@ -129,26 +129,26 @@ func Open(ctx context.Context, h Host, args ...string) *Stream {
 	go func() {
 		defer close(s.done)
 		s.err = h.Run(ctx, Cmd{Args: args, Stdin: in, Stdout: out})
-		// What is said on both sides is why the command ended: a writer must learn of a lost host too. A nil error is EOF for
-		// the reader, and a closed pipe for the writer.
+		// Both sides get the reason that the command ended: a writer must learn of a lost host, too. A nil error is EOF
+		// for the reader, and a closed pipe for the writer.
 		_ = in.CloseWithError(s.err)
 		_ = out.CloseWithError(s.err)
 	}()
 	return s
 }
 
-// Read reads what the command writes. After its end the error is io.EOF if the code was 0, and Run's error otherwise.
+// Read reads the command's output. After its end the error is io.EOF if the code was 0, and Run's error otherwise.
 func (s *Stream) Read(p []byte) (int, error) { return s.stdout.Read(p) }
 
 // Write writes to the command's standard input. After the command's end the error is Run's, or io.ErrClosedPipe if the code
 // was 0.
 func (s *Stream) Write(p []byte) (int, error) { return s.stdin.Write(p) }
 
-// CloseWrite is the end of the command's standard input.
+// CloseWrite ends the command's standard input.
 func (s *Stream) CloseWrite() error { return s.stdin.Close() }
 
-// Close ends the command's standard input, throws away what it still writes, gives it a moment to end by itself, and
-// ends it otherwise. It returns Run's error, and nil if the command had to be ended.
+// Close ends the command's standard input, discards its further output, gives it a moment to exit, and kills it
+// otherwise. It returns Run's error, and nil if the command was killed.
 func (s *Stream) Close() error {
 	_ = s.stdin.Close()
 	go func() { _, _ = io.Copy(io.Discard, s.stdout) }()
@@ -163,5 +163,5 @@ func (s *Stream) Close() error {
 	}
 }
 
-// closeGrace is how long a command has to end by itself after its input has ended.
+// closeGrace is the time that a command has to exit after its input has ended.
 const closeGrace = 2 * time.Second

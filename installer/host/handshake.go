@@ -20,15 +20,15 @@ import (
 
 const (
 	dialTimeout = 5 * time.Second
-	// handshakeTimeout leaves time for sshd to look up the client's name, which it gives up after about 10 seconds.
+	// handshakeTimeout includes sshd's lookup of the client's name, which times out after about 10 seconds.
 	handshakeTimeout = 20 * time.Second
-	// maxAttempts is how often a connection is tried that the host closes before it has said anything: sshd does that when
+	// maxAttempts bounds retries of a connection that the host closes before it has sent anything: sshd does that when
 	// too many log in at a time (MaxStartups).
 	maxAttempts = 3
 	retryAfter  = 300 * time.Millisecond
 )
 
-// dial makes an SSH connection and logs in. Its error is without the host's name.
+// dial makes an SSH connection and logs in. Its error does not name the host.
 func (o SSHOptions) dial(ctx context.Context) (*ssh.Client, error) {
 	for attempt := 1; ; attempt++ {
 		client, err := o.dialOnce(ctx)
@@ -40,7 +40,7 @@ func (o SSHOptions) dial(ctx context.Context) (*ssh.Client, error) {
 		select {
 		case <-ctx.Done():
 			return nil, err
-		case <-time.After(wait + rand.N(wait)): // not all at the same time again
+		case <-time.After(wait + rand.N(wait)): // spread the retries
 		}
 	}
 }
@@ -57,7 +57,7 @@ func (o SSHOptions) dialOnce(ctx context.Context) (*ssh.Client, error) {
 	heard := &listener{Conn: conn}
 	limit := newDeadline(conn)
 	defer limit.stop()
-	// Close is what ends a handshake early; after it, the client owns the connection.
+	// Close ends a handshake early; afterwards the client owns the connection.
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	a := &authentication{ctx: ctx, options: o, limit: limit}
@@ -80,7 +80,7 @@ func (o SSHOptions) dialOnce(ctx context.Context) (*ssh.Client, error) {
 	return ssh.NewClient(c, channels, requests), nil
 }
 
-// explain makes the reason out of a failed handshake.
+// explain returns the reason of a failed handshake.
 func (o SSHOptions) explain(err error, a *authentication, verify *verifier, heard *listener) error {
 	var outdated *ssh.AlgorithmNegotiationError
 	var lost *BastionError
@@ -99,7 +99,7 @@ func (o SSHOptions) explain(err error, a *authentication, verify *verifier, hear
 	return a.explain(err)
 }
 
-// plainNetError takes away what the address in the message repeats: "dial tcp 10.0.0.1:22: connect: refused".
+// plainNetError removes the repeated address in the message: "dial tcp 10.0.0.1:22: connect: refused".
 func plainNetError(err error) error {
 	var timeout net.Error
 	var op *net.OpError
@@ -114,9 +114,9 @@ func plainNetError(err error) error {
 	return err
 }
 
-// A droppedError is a connection that ended before the host had said which SSH it speaks.
+// A droppedError means the connection ended before the host had sent its SSH version.
 type droppedError struct {
-	said string // what it said instead
+	said string // the text sent instead
 	err  error
 }
 
@@ -124,55 +124,55 @@ func (e *droppedError) Error() string {
 	if e.said == "" {
 		return "SSH handshake: the connection was closed before the host said anything"
 	}
-	return fmt.Sprintf("SSH handshake: instead of SSH the host says %q", e.said)
+	return fmt.Sprintf("SSH handshake: the host sends %q instead of SSH", e.said)
 }
 
 func (e *droppedError) Unwrap() error { return e.err }
 
-// maybeBusy tells whether the host may let us in a moment later.
+// maybeBusy reports whether the host may accept a login a moment later.
 func (e *droppedError) maybeBusy() bool {
 	return e.said == "" || strings.Contains(e.said, "MaxStartups")
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *droppedError) Hint() string {
 	if e.said != "" && !e.maybeBusy() && !strings.Contains(e.said, "Not allowed") {
 		return "check the port in the inventory: something else than an SSH server answers there"
 	}
-	return "see what sshd logs on the host: it drops connections when too many log in at a time (MaxStartups), after logins that failed (PerSourcePenalties, fail2ban) or by /etc/hosts.deny"
+	return "check sshd's log on the host: it drops connections when too many log in at a time (MaxStartups), after logins that failed (PerSourcePenalties, fail2ban) or by /etc/hosts.deny"
 }
 
-// An AlgorithmError is a host whose SSH server knows only algorithms that are not safe any more, or none of ours.
+// An AlgorithmError means the host's SSH server supports only unsafe algorithms, or none of ours.
 type AlgorithmError struct {
-	// What is to be agreed on, such as "key exchange".
+	// What is the kind of algorithm, such as "key exchange".
 	What string
-	// Offers is what the host knows, Wanted what would do.
+	// Offers are the host's algorithms, Wanted the acceptable ones.
 	Offers, Wanted []string
 }
 
-// Error says what the host offers.
+// Error names the host's algorithms.
 func (e *AlgorithmError) Error() string {
 	return fmt.Sprintf("the host's SSH server is outdated: for %s it offers only %s", e.What, plain.Strip(strings.Join(e.Offers, ", ")))
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *AlgorithmError) Hint() string {
 	const enough = 4
 	return fmt.Sprintf("update OpenSSH on the host, or allow one of these in its sshd_config: %s", strings.Join(e.Wanted[:min(enough, len(e.Wanted))], ", "))
 }
 
-// Algorithms are what an SSH connection is protected with, in SSH's own names.
+// Algorithms protect an SSH connection, in SSH's own names.
 type Algorithms struct {
 	KeyExchange string `json:"keyExchange"`
 	HostKey     string `json:"hostKey"`
-	// Cipher and MAC are those from the host to us; a Cipher that needs no MAC has none.
+	// Cipher and MAC are those from the host to us; a Cipher without separate MAC has none.
 	Cipher string `json:"cipher"`
 	MAC    string `json:"mac,omitempty"`
-	// Server is how the host's SSH server calls itself, such as "SSH-2.0-OpenSSH_9.2p1".
+	// Server is the version string of the host's SSH server, such as "SSH-2.0-OpenSSH_9.2p1".
 	Server string `json:"server"`
 }
 
-// AlgorithmsOf returns what the first connection to a host is protected with; false if there is no SSH to it.
+// AlgorithmsOf returns the algorithms of the first connection to a host; false without SSH.
 func AlgorithmsOf(h Host) (Algorithms, bool) {
 	m, ok := h.(*machine)
 	if !ok {
@@ -207,14 +207,14 @@ func newDeadline(conn net.Conn) *deadline {
 	return d
 }
 
-// stop takes the limit away, such as while a person types; restart gives the host its time from now on.
+// stop suspends the limit, for example while a person types; restart starts the host's time anew.
 func (d *deadline) stop()    { d.timer.Stop() }
 func (d *deadline) restart() { d.timer.Reset(handshakeTimeout) }
 
-// maxHeard is how much of what a host says first is kept; RFC 4253 allows 255 bytes for its version.
+// maxHeard bounds the kept bytes of a host's first message; RFC 4253 allows 255 bytes for its version.
 const maxHeard = 255
 
-// A listener keeps what a host says first.
+// A listener keeps a host's first bytes.
 type listener struct {
 	net.Conn
 	mu    sync.Mutex

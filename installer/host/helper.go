@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// HelperPath is where PutHelper puts kkbundle-node.
+// HelperPath is the path of kkbundle-node on hosts.
 const HelperPath = "/var/lib/kkbundle/bin/kkbundle-node"
 
 // Arch returns the host's architecture in Go's spelling, "amd64" or "arm64". Another one is an error.
@@ -35,8 +35,8 @@ func Arch(ctx context.Context, h Host) (string, error) {
 	}
 }
 
-// PutHelper makes HelperPath on the host this binary, in directories that only root can enter, and checks that it runs.
-// changed tells whether it was another one, or none.
+// PutHelper installs this binary as HelperPath on the host, in directories that only root can enter, and checks that it
+// runs. changed reports whether the previous one was different or missing.
 func PutHelper(ctx context.Context, h Host, binary []byte) (changed bool, err error) {
 	return putHelper(ctx, h, HelperPath, binary)
 }
@@ -66,7 +66,7 @@ func putHelper(ctx context.Context, h Host, name string, binary []byte) (changed
 		return false, failed(err)
 	}
 	if has, err := hasSum(ctx, h, name, want); err != nil || !has {
-		return false, errors.Join(err, fmt.Errorf("%s: %s is not what was written: check the disk", h, name))
+		return false, errors.Join(err, fmt.Errorf("%s: %s differs from the written content: check the disk", h, name))
 	}
 	if _, err := Output(ctx, h, name, "version"); err != nil {
 		return false, failed(err)
@@ -77,7 +77,7 @@ func putHelper(ctx context.Context, h Host, name string, binary []byte) (changed
 //go:embed scripts/helper-sum.sh
 var helperSumScript string
 
-// hasSum tells whether a file that only root can change has a SHA-256.
+// hasSum reports whether a file that only root can change has a SHA-256.
 func hasSum(ctx context.Context, h Host, name, want string) (bool, error) {
 	out, err := Output(ctx, h, Script("helper-sum.sh", helperSumScript, name)...)
 	if err != nil {
@@ -87,15 +87,15 @@ func hasSum(ctx context.Context, h Host, name, want string) (bool, error) {
 	return string(got) == want, nil
 }
 
-// A HelperError is a helper that could not be put on a host, or does not run there.
+// A HelperError means the helper could not be installed on a host, or does not run there.
 type HelperError struct {
 	Path  string
 	Bytes int
-	// Err names the host and says what happened there.
+	// Err names the host and the cause.
 	Err error
 }
 
-// Error says what happened.
+// Error returns the cause with a prefix.
 func (e *HelperError) Error() string { return fmt.Sprintf("%v: the helper %s", e.Err, e.failure()) }
 
 func (e *HelperError) failure() string {
@@ -106,10 +106,10 @@ func (e *HelperError) failure() string {
 	return "could not be put there"
 }
 
-// Unwrap returns what happened.
+// Unwrap returns the cause.
 func (e *HelperError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *HelperError) Hint() string {
 	text, dir := e.Err.Error(), path.Dir(e.Path)
 	var hinted interface{ Hint() string }
@@ -119,14 +119,14 @@ func (e *HelperError) Hint() string {
 	case strings.Contains(text, "No space left"), strings.Contains(text, "quota"):
 		return fmt.Sprintf("free at least %d MiB in the filesystem of %s", e.Bytes>>20+1, dir)
 	case strings.Contains(text, "Read-only"):
-		return "the filesystem of " + dir + " is read-only: see dmesg why, and mount it writable"
+		return "the filesystem of " + dir + " is read-only: find the reason with dmesg, and mount it writable"
 	case strings.Contains(text, "Permission denied"), e.failure() == "does not run":
 		return "see that the filesystem of " + dir + " is not mounted noexec, and that no policy (SELinux, fapolicyd) forbids programs there"
 	}
-	return "see what the host says about " + dir
+	return "check the host's message about " + dir
 }
 
-// A patience ends what makes no progress for firstTimeout.
+// A patience ends an operation without progress for firstTimeout.
 type patience struct {
 	timer *time.Timer
 	end   context.CancelFunc
@@ -143,7 +143,7 @@ func withPatience(ctx context.Context) (context.Context, *patience) {
 
 func (p *patience) renew() { p.timer.Reset(firstTimeout) }
 
-// A watched host has a patience with every command, and with what the command reads.
+// A watched host applies a patience to every command, and to the command's input.
 type watched struct {
 	Host
 	patience *patience
@@ -163,7 +163,7 @@ type watchedReader struct {
 	patience *patience
 }
 
-// Read reads on.
+// Read continues reading.
 func (r *watchedReader) Read(p []byte) (int, error) {
 	r.patience.renew()
 	return r.Reader.Read(p)

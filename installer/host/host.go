@@ -1,9 +1,8 @@
 // Package host runs commands as root on one machine, over SSH or locally.
 //
 // A Host is one method; writing a file, reading one or holding a connection open are functions over it. Commands are
-// argument lists: quoting is done here, once, for every shell that a host may have. What a command reads and writes is
-// exactly what it gets and what it wrote: text that login scripts print is taken away, and a password for sudo is
-// given to sudo alone.
+// argument lists: quoting is done here, once, for every shell of a host. A command's input and output are transferred
+// unchanged: output of login scripts is removed, and only sudo receives the password for sudo.
 package host
 
 import (
@@ -19,52 +18,52 @@ import (
 
 // A Host runs commands as root on one machine. It is safe for concurrent use. Everything else is a function over it.
 type Host interface {
-	// String returns the host's name as the operator wrote it.
+	// String returns the host's name in the operator's spelling.
 	fmt.Stringer
-	// Run runs a command and waits for its end. The error is nil if it ended with code 0, an *ExitError if it ended
-	// otherwise, an *UnreachableError if the host was lost and a *SudoError if the command could not become root. When
-	// ctx is done the command and what it started are killed, and the error wraps ctx's. Run does not wait for a Read of
-	// cmd.Stdin that is still blocked when the command has ended.
+	// Run runs a command and waits for its end. The error is nil for exit code 0, an *ExitError for another code, an
+	// *UnreachableError if the host was lost and a *SudoError if the command could not become root. When ctx is done
+	// the command and its children are killed, and the error wraps ctx's. Run does not wait for a Read of cmd.Stdin
+	// that is still blocked when the command has ended.
 	Run(ctx context.Context, cmd Cmd) error
-	// Close ends the connections to the host, and with them the commands that still run over them.
+	// Close ends the connections to the host, and with them the commands still running.
 	Close() error
 }
 
-// A Cmd is an argument list with its streams; it is never a shell line. Arguments and environment can be seen by every
-// user of the host and are logged: secrets go in by Stdin only.
+// A Cmd is an argument list with its streams; it is never a shell line. Arguments and environment are visible to every
+// user of the host and are logged: pass secrets by Stdin only.
 type Cmd struct {
-	// Args is the program, a path or a name that is looked up in /usr/local/sbin, /usr/local/bin, /usr/sbin, /usr/bin,
-	// /sbin and /bin, and its arguments. They can hold any byte but 0.
+	// Args is the program, a path or a name to look up in /usr/local/sbin, /usr/local/bin, /usr/sbin, /usr/bin, /sbin
+	// and /bin, and its arguments. They can hold any byte but 0.
 	Args []string
 	// Env has NAME=value entries in addition to LC_ALL=C and PATH; a later entry wins.
 	Env []string
-	// Stdin is what the command reads; nil is nothing. A ClosableReader is closed when the command does not read any more.
+	// Stdin is the command's input; nil is empty. A ClosableReader is closed when the command no longer reads.
 	Stdin io.Reader
-	// Stdout and Stderr get what the command writes; nil discards it. They are written to by different goroutines, and
-	// not any more once Run has returned.
+	// Stdout and Stderr receive the command's output; nil discards it. They are used by different goroutines, and no
+	// longer once Run has returned.
 	Stdout, Stderr io.Writer
 }
 
-// A ClosableReader lets who writes to its other end learn that nobody reads any more, as an *io.PipeReader does.
+// A ClosableReader informs the writer at its other end that nobody reads any more, like an *io.PipeReader.
 type ClosableReader interface {
 	io.Reader
 	CloseWithError(err error) error
 }
 
-// maxStderr is how much of the end of a command's standard error an ExitError keeps.
+// maxStderr bounds the end of a command's standard error in an ExitError.
 const maxStderr = 4 << 10
 
-// An ExitError is a command that ran and did not end with code 0.
+// An ExitError means a command ended with a code other than 0.
 type ExitError struct {
 	Host string
 	Args []string
-	// Code is the exit code; 128 and more is a signal, as in a shell.
+	// Code is the exit code; 128 and more means a signal, as in a shell.
 	Code int
-	// Stderr is the end of what the command wrote to its standard error, at most 4 KiB.
+	// Stderr is the end of the command's standard error, at most 4 KiB.
 	Stderr string
 }
 
-// Error names host, command and code, and repeats what the command had to say.
+// Error names host, command and code, and repeats the command's message.
 func (e *ExitError) Error() string {
 	text := fmt.Sprintf("%s: %s: exit code %d", e.Host, commandLine(e.Args), e.Code)
 	if said := strings.TrimSpace(e.Stderr); said != "" {
@@ -85,7 +84,7 @@ func commandLine(args []string) string {
 	return clip(strings.Join(words, " "))
 }
 
-// clip bounds what is shown of a command, or of what was said about one.
+// clip bounds a displayed command or message.
 func clip(line string) string {
 	if len(line) > maxCommandLine {
 		line = strings.ToValidUTF8(line[:maxCommandLine], "") + "…"
@@ -106,11 +105,11 @@ func readable(arg string) string {
 	return quote(arg)
 }
 
-// An UnreachableError is a host that could not be connected to, or was lost, or refused to let us in: Err may be an
-// *AuthError, a *KeyError, an *AlgorithmError, a *BastionError or a *LoginError.
+// An UnreachableError means a host could not be connected to, was lost, or refused the login: Err may be an *AuthError,
+// a *KeyError, an *AlgorithmError, a *BastionError or a *LoginError.
 type UnreachableError struct {
 	Host string
-	// Address is where the host was expected, with its port.
+	// Address is the host's expected address, with its port.
 	Address string
 	Err     error
 }
@@ -123,7 +122,7 @@ func (e *UnreachableError) Error() string {
 // Unwrap returns the reason.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *UnreachableError) Hint() string {
 	var hinted interface{ Hint() string }
 	if errors.As(e.Err, &hinted) {
@@ -132,15 +131,15 @@ func (e *UnreachableError) Hint() string {
 	return "check that the host is up, that its address and port in the inventory are right, and that no firewall is between"
 }
 
-// A LoginError is a login shell that did not run the command that it was given.
+// A LoginError means a login shell did not run the given command.
 type LoginError struct {
 	User string
-	// Code is the shell's exit code, Said the end of what it printed.
+	// Code is the shell's exit code, Said the end of its output.
 	Code int
 	Said string
 }
 
-// Error says what the shell said.
+// Error repeats the shell's output.
 func (e *LoginError) Error() string {
 	text := fmt.Sprintf("the login shell of %s did not run a command (exit code %d)", e.User, e.Code)
 	if e.Said != "" {
@@ -149,7 +148,7 @@ func (e *LoginError) Error() string {
 	return text
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *LoginError) Hint() string {
 	if strings.Contains(strings.ToLower(e.Said), "password has expired") {
 		return "log in by hand as " + e.User + " and set a new password"
@@ -157,13 +156,13 @@ func (e *LoginError) Hint() string {
 	return "give the user a login shell that runs commands, and see that no login script or ForceCommand keeps it from that; `ssh " + e.User + "@HOST id` must print the user's id"
 }
 
-// A SudoError is a command that could not become root.
+// A SudoError means a command could not become root.
 type SudoError struct {
 	Host, User string
-	// Reason is what is wrong, Said what sudo printed.
+	// Reason is the problem, Said sudo's output.
 	Reason, Said string
 
-	remedy string // if it is not the usual one
+	remedy string // overrides the usual one
 }
 
 // Error names the host, the user and the reason.
@@ -175,7 +174,7 @@ func (e *SudoError) Error() string {
 	return text
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *SudoError) Hint() string {
 	if e.remedy != "" {
 		return e.remedy
@@ -183,17 +182,17 @@ func (e *SudoError) Hint() string {
 	return "log in as root, let the user run every command with sudo, or give its password (sudo.passwordEnv or sudo.passwordFile in the inventory)"
 }
 
-// A Secret fetches a password or passphrase at the moment it is needed. It is called at most once for each connection
-// that needs it, and its result is never logged or put into an error.
+// A Secret fetches a password or passphrase when it is needed. It is called at most once for each connection that needs
+// it, and its result is never logged or put into an error.
 type Secret func(ctx context.Context) (string, error)
 
-// environment is what every command gets: messages that can be read by programs, and the directories where an
-// installation puts things, which sudo and sshd may leave out.
+// environment is the environment of every command: messages that programs can parse, and the directories of installed
+// programs, which sudo and sshd may leave out.
 func environment() []string {
 	return []string{"LC_ALL=C", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 }
 
-// check refuses what no transport can carry, or what env would take for something else.
+// check refuses values that no transport can carry, or that env would misinterpret.
 func (c Cmd) check() error {
 	if len(c.Args) == 0 || c.Args[0] == "" {
 		return errors.New("a command needs a program")
@@ -217,12 +216,12 @@ func (c Cmd) check() error {
 
 // Limits on how long things take.
 const (
-	// sudoTimeout is how long sudo may take to ask for a password or to start the command. It waits 2 seconds after a
-	// wrong one, and directory services may be slow. It is longer than keepalives need to notice that the host is lost,
-	// so that this is then the error.
+	// sudoTimeout bounds the time until sudo asks for a password or starts the command. sudo waits 2 seconds after a
+	// wrong password, and directory services may be slow. The timeout exceeds the time in which keepalives detect a
+	// lost host, so that such a loss is reported as one.
 	sudoTimeout = 75 * time.Second
-	// killTimeout is how long is waited at least for a cancelled command to be gone, and killShare which part of the patience
-	// with a host that is if somebody wants more of it.
+	// killTimeout is the least wait for a cancelled command to end, and killShare the fraction of a longer patience
+	// with the host.
 	killTimeout = 5 * time.Second
 	killShare   = 4
 )

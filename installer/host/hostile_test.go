@@ -243,7 +243,7 @@ func TestHangingHost(t *testing.T) {
 	o := optionsOf("cp1", s)
 	o.Patience = 50 * time.Millisecond
 	_, err := host.Dial(t.Context(), o)
-	checkRefusal(t, err, "it let us in but ran no command", "login scripts")
+	checkRefusal(t, err, "login succeeded, but the server refused to run commands", "login scripts")
 }
 
 // TestTerminalCodes has a host try to write over the operator's terminal.

@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A KeyError is a host key that is not known, or not the known one.
+// A KeyError means a host key is unknown, or differs from the known one.
 type KeyError struct {
 	Address string
-	// Type and Fingerprint are the key's that the host has now.
+	// Type and Fingerprint are those of the host's present key.
 	Type, Fingerprint string
-	// Known are the keys that the known_hosts files have for the address; none if the host is unknown.
+	// Known are the keys for the address in the known_hosts files; none if the host is unknown.
 	Known []KnownKey
-	// Revoked tells that the one in Known was revoked.
+	// Revoked means that the key in Known was revoked.
 	Revoked bool
 }
 
@@ -34,7 +34,7 @@ type KnownKey struct {
 	Line              int
 }
 
-// Error has the fingerprints and where they come from.
+// Error lists the fingerprints and their origins.
 func (e *KeyError) Error() string {
 	key := fmt.Sprintf("%s %s", e.Type, e.Fingerprint)
 	if len(e.Known) == 0 {
@@ -50,7 +50,7 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("THE HOST KEY HAS CHANGED: the host has %s, known is %s", key, strings.Join(known, ", "))
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *KeyError) Hint() string {
 	switch {
 	case len(e.Known) == 0:
@@ -59,7 +59,7 @@ func (e *KeyError) Hint() string {
 	case e.Revoked:
 		return "find out why the key was revoked before you connect"
 	default:
-		return "somebody may be between you and the host. If it was reinstalled and the new fingerprint is right, remove the old line: ssh-keygen -f " +
+		return "the connection may be intercepted. If the host was reinstalled and the new fingerprint is right, remove the old line: ssh-keygen -f " +
 			e.Known[0].File + " -R " + quote(knownhosts.Normalize(e.Address))
 	}
 }
@@ -75,14 +75,14 @@ func keyFileName(keyType string) string {
 	}
 }
 
-// A CertificateError is a host certificate that does not hold: it has expired, is for other names or was revoked.
+// A CertificateError means a host certificate is invalid: it has expired, is for other names or was revoked.
 type CertificateError struct {
-	// Authority is the fingerprint of the key that signed it.
+	// Authority is the fingerprint of the signing key.
 	Authority string
 	Err       error
 }
 
-// Error says what is wrong with the certificate.
+// Error names the certificate's problem.
 func (e *CertificateError) Error() string {
 	return fmt.Sprintf("the host's certificate (signed by %s) is not valid: %v", e.Authority, e.Err)
 }
@@ -90,7 +90,7 @@ func (e *CertificateError) Error() string {
 // Unwrap returns the reason.
 func (e *CertificateError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *CertificateError) Hint() string {
 	return "have the authority sign the host's key again, for the address that the inventory has, or add the host's key itself to known_hosts; see it with `ssh-keygen -Lf /etc/ssh/ssh_host_ed25519_key-cert.pub` on the host"
 }
@@ -98,7 +98,7 @@ func (e *CertificateError) Hint() string {
 // knownKeys are the keys of known_hosts files.
 type knownKeys struct {
 	check ssh.HostKeyCallback
-	// authorities are the lines whose keys sign those of hosts.
+	// authorities are the lines with keys that sign host keys.
 	authorities map[fileLine]bool
 }
 
@@ -135,8 +135,8 @@ func readKnownHosts(files []string) (knownKeys, error) {
 	return k, nil
 }
 
-// algorithms puts certificates first where an authority is known for the address, then the kinds of keys that are
-// known: otherwise a host with several keys shows one that nobody has seen. SHA-1 is not accepted.
+// algorithms lists certificates first if an authority is known for the address, then the types of known keys: otherwise
+// a host with several keys might present an unknown one. SHA-1 is not accepted.
 func (k knownKeys) algorithms(address string) []string {
 	all := [][]string{
 		{ssh.KeyAlgoED25519},
@@ -164,7 +164,7 @@ func (k knownKeys) algorithms(address string) []string {
 	return append(first, last...)
 }
 
-// of returns the keys that are known for an address, and those that may sign its key.
+// of returns the keys known for an address, and those that may sign its key.
 func (k knownKeys) of(address string) (known, authorities []knownhosts.KnownKey) {
 	var wrong *knownhosts.KeyError
 	if errors.As(k.check(address, noAddr{}, noKey{}), &wrong) {
@@ -173,7 +173,7 @@ func (k knownKeys) of(address string) (known, authorities []knownhosts.KnownKey)
 	return nil, nil
 }
 
-// sort tells keys of hosts from keys of authorities.
+// sort separates keys of hosts from keys of authorities.
 func (k knownKeys) sort(want []knownhosts.KnownKey) (known, authorities []knownhosts.KnownKey) {
 	for _, key := range want {
 		if k.authorities[fileLine{key.Filename, key.Line}] {
@@ -185,7 +185,7 @@ func (k knownKeys) sort(want []knownhosts.KnownKey) (known, authorities []knownh
 	return known, authorities
 }
 
-// noKey is a key that no file has; asking for it lists those that there are.
+// noKey never matches; looking it up makes knownhosts list the known keys.
 type noKey struct{}
 
 func (noKey) Type() string                        { return "none" }
@@ -201,7 +201,7 @@ func (noAddr) String() string  { return "0.0.0.0:0" }
 type verifier struct {
 	options SSHOptions
 	keys    knownKeys
-	// refused is why check said no: x/crypto/ssh keeps only its text.
+	// refused is check's error: x/crypto/ssh keeps only its text.
 	refused error
 }
 
@@ -214,7 +214,7 @@ func (v *verifier) check(address string, remote net.Addr, key ssh.PublicKey) err
 	return v.refused
 }
 
-// verify checks a key or a certificate. A certificate that does not hold is as good as the key in it, as with ssh.
+// verify checks a key or a certificate. An invalid certificate counts as its bare key, as with ssh.
 func (k knownKeys) verify(address string, remote net.Addr, key ssh.PublicKey) error {
 	err := k.check(address, remote, key)
 	if err == nil {
@@ -232,7 +232,7 @@ func (k knownKeys) verify(address string, remote net.Addr, key ssh.PublicKey) er
 	return &CertificateError{Authority: ssh.FingerprintSHA256(cert.SignatureKey), Err: err}
 }
 
-// describe makes a *KeyError out of x/crypto/ssh's errors.
+// describe turns x/crypto/ssh's errors into a *KeyError.
 func (k knownKeys) describe(address string, key ssh.PublicKey, err error) error {
 	e := &KeyError{Address: address, Type: key.Type(), Fingerprint: ssh.FingerprintSHA256(key)}
 	var wrong *knownhosts.KeyError
@@ -257,8 +257,8 @@ func knownLine(k knownhosts.KnownKey) KnownKey {
 	return KnownKey{Type: k.Key.Type(), Fingerprint: ssh.FingerprintSHA256(k.Key), File: k.Filename, Line: k.Line}
 }
 
-// addKnownHost adds a line to the first file. Under the file's lock the files are read once more: another connection
-// may have come first, perhaps with another key.
+// addKnownHost adds a line to the first file. It reads the files again under the file's lock: another connection may
+// have been first, perhaps with another key.
 func addKnownHost(files []string, address string, remote net.Addr, key ssh.PublicKey) (err error) {
 	name := files[0]
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
@@ -286,14 +286,14 @@ func addKnownHost(files []string, address string, remote net.Addr, key ssh.Publi
 	} else if cut {
 		line = append([]byte("\n"), line...)
 	}
-	// One write of a short line to a file opened for appending is there whole or not at all.
+	// A single short write to a file opened for appending is atomic.
 	if _, err := f.Write(line); err != nil {
 		return fmt.Errorf("add the host key to %s: %w", name, err)
 	}
 	return f.Sync()
 }
 
-// lastLineIsCut tells whether the file's last line has no end.
+// lastLineIsCut reports whether the file's last line has no newline.
 func lastLineIsCut(f *os.File) (bool, error) {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 {

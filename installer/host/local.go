@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// LocalOptions say how commands run on this machine.
+// LocalOptions configure commands on this machine.
 type LocalOptions struct {
 	// Name is the host's name in messages; "" is localhost.
 	Name string
-	// SudoPassword is asked for if this user is not root and sudo wants a password; nil if there is none.
+	// SudoPassword is called if this user is not root and sudo requires a password; nil if there is none.
 	SudoPassword Secret
 	// Patience is as in SSHOptions.
 	Patience time.Duration
@@ -48,7 +48,7 @@ func (l *local) start(ctx context.Context, args []string, stdout, stderr io.Writ
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", l.host, context.Cause(ctx))
 	}
-	// Not exec.CommandContext: a cancelled command is ended with all that it started, see abandon.
+	// Not exec.CommandContext: a cancelled command is killed with all its children, see abandon.
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p := &localProcess{cmd: cmd}
@@ -92,7 +92,7 @@ func (p *localProcess) Wait() (int, error) {
 	return p.cmd.ProcessState.ExitCode(), nil
 }
 
-// signalCode is added to a signal's number to make an exit code, as shells do.
+// signalCode is added to a signal's number to form an exit code, as in shells.
 const signalCode = 128
 
 func (p *localProcess) Kill() {

@@ -14,33 +14,33 @@ import (
 )
 
 const (
-	// maxSessions is how many commands share a connection. sshd refuses more than 10 by default (MaxSessions); two are
-	// kept for ending others.
+	// maxSessions is the number of commands on a connection. sshd allows 10 by default (MaxSessions); two are reserved
+	// for killing others.
 	maxSessions = 8
-	// maxConnections bounds what one host has to bear.
+	// maxConnections bounds the connections to one host.
 	maxConnections = 4
 )
 
-// A pool starts programs over one connection to a host, and over more when all places are taken: a tunnel takes a place
-// for as long as it lasts.
+// A pool starts programs over one connection to a host, and over more when all places are taken: a tunnel occupies a
+// place for its whole life.
 type pool struct {
 	options SSHOptions
 
 	mu          sync.Mutex
 	connections []*connection
 	closed      bool
-	dialing     sync.Mutex // one connection is made at a time
+	dialing     sync.Mutex // serializes dialling
 }
 
-// A connection is one SSH connection. Once lost it stays lost.
+// A connection is one SSH connection. A lost connection stays lost.
 type connection struct {
 	client *ssh.Client
 	places chan struct{} // taken places
-	open   atomic.Int64  // sessions that there are
+	open   atomic.Int64  // number of existing sessions
 	lost   chan struct{} // closed when the connection has ended
 
 	mu     sync.Mutex
-	reason error // why it was lost, if we know
+	reason error // the reason of the loss, if known
 }
 
 func newConnection(client *ssh.Client, keepalive time.Duration) *connection {
@@ -58,7 +58,7 @@ func newConnection(client *ssh.Client, keepalive time.Duration) *connection {
 	return c
 }
 
-// keepAlive asks for a sign of life now and then. Any answer is one, also a refusal.
+// keepAlive regularly requests a sign of life. Any answer is one, also a refusal.
 func (c *connection) keepAlive(interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -116,8 +116,8 @@ func (c *connection) isLost() bool {
 	}
 }
 
-// gone tells whether the connection has ended, for who sees that something on it has: that is seen a little before. The other
-// side is asked; any answer is a sign of life, and keepAlive ends the connection if none comes.
+// gone reports whether the connection is closed. A session can fail slightly earlier, so it probes first: any answer is
+// a sign of life, and keepAlive ends the connection if none comes.
 func (c *connection) gone() bool {
 	if _, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil); err != nil {
 		<-c.lost
@@ -142,19 +142,19 @@ func (p *pool) close() error {
 	return errors.Join(errs...)
 }
 
-// unreachable is the error of a lost host.
+// unreachable returns the error of a lost host.
 func (p *pool) unreachable(err error) error {
 	return &UnreachableError{Host: p.options.Name, Address: p.options.address(), Err: err}
 }
 
-// place returns a connection with a free place, which is taken now.
+// place returns a connection with a place, now taken.
 func (p *pool) place(ctx context.Context) (*connection, error) {
 	if c, err := p.free(); c != nil || err != nil {
 		return c, err
 	}
 	p.dialing.Lock()
 	defer p.dialing.Unlock()
-	if c, err := p.free(); c != nil || err != nil { // another one made it meanwhile
+	if c, err := p.free(); c != nil || err != nil { // another goroutine made it meanwhile
 		return c, err
 	}
 	if p.count() < maxConnections {
@@ -169,8 +169,8 @@ func (p *pool) count() int {
 	return len(p.connections)
 }
 
-// free takes a place if there is one. A host of which one connection was lost is lost: to connect again is up to the
-// caller, who knows what has been interrupted.
+// free takes a free place. A host with one lost connection counts as lost: the caller, who knows the interrupted work,
+// decides about connecting again.
 func (p *pool) free() (*connection, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,7 +230,7 @@ func (p *pool) wait(ctx context.Context) (*connection, error) {
 	}
 }
 
-// start starts a program in a session of its own.
+// start starts a program in its own session.
 func (p *pool) start(ctx context.Context, args []string, stdout, stderr io.Writer) (process, error) {
 	if hasPriority(ctx) {
 		return p.startFirst(ctx, args, stdout, stderr)
@@ -246,7 +246,7 @@ func (p *pool) start(ctx context.Context, args []string, stdout, stderr io.Write
 			s.release, s.pool = func() { <-c.places }, p
 			return s, nil
 		case isNoSession(err) && c.open.Load() > 0:
-			continue // the host allows fewer sessions than we thought (MaxSessions): this place stays taken
+			continue // the host allows fewer sessions than assumed (MaxSessions): this place stays taken
 		case isNoSession(err) && refused < maxRefusals && ctx.Err() == nil:
 			refused++
 			<-c.places
@@ -258,14 +258,14 @@ func (p *pool) start(ctx context.Context, args []string, stdout, stderr io.Write
 	}
 }
 
-// sshd counts a session for a moment after we have seen its end.
+// sshd still counts a session for a moment after its end is visible here.
 const (
 	maxRefusals  = 20
 	refusalPause = 50 * time.Millisecond
 )
 
-// startFirst starts what ends another program, in one of the places that maxSessions leaves free. If the host allows no
-// further session, it gets a connection of its own.
+// startFirst starts a program that kills another one, in one of the places reserved below sshd's limit. If the host
+// allows no further session, it gets its own connection.
 func (p *pool) startFirst(ctx context.Context, args []string, stdout, stderr io.Writer) (process, error) {
 	p.mu.Lock()
 	c := p.connections[0]
@@ -287,7 +287,7 @@ func (p *pool) startFirst(ctx context.Context, args []string, stdout, stderr io.
 	return s, nil
 }
 
-// A sessionError is a host that allows no further session on a connection.
+// A sessionError means a host allows no further session on a connection.
 type sessionError struct{}
 
 func (*sessionError) Error() string {
@@ -340,8 +340,8 @@ type sshProcess struct {
 
 func (p *sshProcess) Stdin() io.WriteCloser { return p.stdin }
 
-// Kill closes the session. OpenSSH's server says that a session has ended when its program has, and a program that waits for a
-// disk cannot be killed: then the connection goes.
+// Kill closes the session. OpenSSH's server reports a session's end only after its program's, and a program that waits
+// for a disk cannot be killed: then the connection is closed.
 func (p *sshProcess) Kill() {
 	if p.killed.Swap(true) {
 		return
@@ -353,7 +353,7 @@ func (p *sshProcess) Kill() {
 		select {
 		case <-p.ended:
 		case <-patience.C:
-			p.connection.setReason(errors.New("a command there does not end, although it was killed"))
+			p.connection.setReason(errors.New("a killed command there does not end"))
 			_ = p.connection.client.Close()
 		}
 	}()
@@ -383,7 +383,7 @@ func (p *sshProcess) Wait() (int, error) {
 	return 0, p.pool.unreachable(fmt.Errorf("the command's end is not known: %w", err))
 }
 
-// signalNumber returns the number of a signal as SSH names it (RFC 4254, 6.10), 0 if it is none of those.
+// signalNumber returns the number of a signal named as in SSH (RFC 4254, 6.10), 0 if unknown.
 func signalNumber(name string) int {
 	switch ssh.Signal(name) {
 	case ssh.SIGHUP:

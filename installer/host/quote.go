@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// quote makes one word of a POSIX shell's line out of any string without zero bytes.
+// quote turns any string without zero bytes into one word of a POSIX shell's line.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// shellLine makes the line that a login shell is given, whichever it is. Shells differ in what stands for itself between
-// single quotes: not backslashes in fish, not line breaks and exclamation marks in csh. So the line for a POSIX shell
-// goes to one with all of that encoded for printf. exec leaves no login shell behind between sshd and the command.
+// shellLine returns the line for a login shell of any kind. Shells differ in the literal characters between single
+// quotes: not backslashes in fish, not line breaks and exclamation marks in csh. So the line for a POSIX shell is
+// passed with those characters encoded for printf. exec leaves no login shell between sshd and the command.
 func shellLine(args []string) string {
 	words := make([]string, 0, len(args)+1)
 	words = append(words, "exec")
@@ -20,7 +20,7 @@ func shellLine(args []string) string {
 	return `exec sh -c 'eval "$(printf %b "$0")"' '` + encode(strings.Join(words, " ")) + "'"
 }
 
-// encode writes what is not plain text in the way of printf's %b.
+// encode encodes special characters for printf's %b.
 func encode(s string) string {
 	var b strings.Builder
 	b.Grow(len(s))

@@ -18,30 +18,29 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A process is a program that was started somewhere.
+// A process is a started program.
 type process interface {
-	// Stdin takes what the program reads; Close is the end of it.
+	// Stdin is the program's input; Close ends it.
 	Stdin() io.WriteCloser
-	// Wait returns the exit code after everything that was written has been delivered. An error means that the code is
-	// not known: the machine was lost.
+	// Wait returns the exit code after all output has been delivered. An error means that the code is unknown: the
+	// machine was lost.
 	Wait() (int, error)
-	// Kill gives the program up: Wait returns soon after, whatever the program does.
+	// Kill abandons the program: Wait returns soon after in any case.
 	Kill()
 }
 
-// A starter starts a program with the login user's rights. The two writers are used by different goroutines until Wait
-// returns.
+// A starter starts a program with the login user's rights. Different goroutines use the two writers until Wait returns.
 type starter interface {
 	start(ctx context.Context, args []string, stdout, stderr io.Writer) (process, error)
 	close() error
 }
 
-// machine is a Host made of a way to start programs and a way to become root.
+// machine is a Host built from a way to start programs and a way to become root.
 type machine struct {
 	name  string
 	start starter
 	root  elevation
-	// patience is how long each of the first commands may take.
+	// patience is the time limit for each of the first commands.
 	patience time.Duration
 }
 
@@ -51,8 +50,8 @@ func (m *machine) String() string { return m.name }
 // Close ends all connections.
 func (m *machine) Close() error { return m.start.close() }
 
-// launchScript runs the command after it has said, on both streams, that it is about to: what comes before that line is
-// from login scripts and sudo. It also says its process id, which is the command's, so that the command can be killed.
+// launchScript prints a mark line on both streams before it runs the command: earlier output is from login scripts and
+// sudo. The line contains its process id, which becomes the command's, so that the command can be killed.
 // It travels with every command, so its description is here.
 //
 //go:embed scripts/launch.sh
@@ -76,12 +75,12 @@ func (m *machine) Run(ctx context.Context, cmd Cmd) error {
 	return r.finish(ctx, p)
 }
 
-// A run is one command on its way.
+// A run is one running command.
 type run struct {
 	machine *machine
 	cmd     Cmd
-	mark    string // the line that the launcher begins with
-	prompt  string // what sudo asks with
+	mark    string // the beginning of the launcher's line
+	prompt  string // sudo's prompt
 
 	stdout, stderr *stream
 	tail           *capped.Tail  // the end of the command's standard error
@@ -119,12 +118,12 @@ func (r *run) finish(ctx context.Context, p process) error {
 		return r.result(ctx, e.code, e.err)
 	}
 	if err := r.begin(ctx, p.Stdin()); err != nil {
-		_ = p.Stdin().Close() // a sudo that waits for a password gives up
+		_ = p.Stdin().Close() // a sudo waiting for a password gives up
 		r.abandon(ctx, p)
 		<-ended
 		return err
 	}
-	// Feeding is not waited for: the reader may be blocked for as long as it likes after the command has ended.
+	// Feeding is not awaited: the reader may stay blocked after the command has ended.
 	if r.stderr.hasStarted() {
 		go r.feed(p.Stdin())
 	}
@@ -141,19 +140,19 @@ func (r *run) finish(ctx context.Context, p process) error {
 	return end()
 }
 
-// begin waits until the command has started, and gives sudo its password when it asks.
+// begin waits until the command has started, and answers sudo's password prompt.
 func (r *run) begin(ctx context.Context, stdin io.Writer) error {
 	timeout := time.NewTimer(sudoTimeout)
 	defer timeout.Stop()
 	if !r.machine.root.sudo {
-		timeout.Stop() // nothing can ask for anything: a busy host may take as long as ctx lets it
+		timeout.Stop() // no prompt is possible: a busy host may take as long as ctx permits
 	}
 	asked := false
 	for {
 		select {
 		case <-r.stderr.started:
 			return nil
-		case <-r.ended: // before the command began: result says why
+		case <-r.ended: // ended before the command began: result has the reason
 			return nil
 		case <-r.stderr.prompted:
 			if asked {
@@ -177,7 +176,7 @@ func (r *run) begin(ctx context.Context, stdin io.Writer) error {
 
 func (r *run) feed(stdin io.WriteCloser) {
 	if r.cmd.Stdin != nil {
-		// A command that ends without reading everything is not a failure; if the host is lost Wait says so.
+		// A command that ends without reading everything has not failed; if the host is lost, Wait returns that.
 		_, _ = io.Copy(stdin, r.cmd.Stdin)
 		if pipe, ok := r.cmd.Stdin.(ClosableReader); ok {
 			_ = pipe.CloseWithError(io.ErrClosedPipe)
@@ -186,7 +185,7 @@ func (r *run) feed(stdin io.WriteCloser) {
 	_ = stdin.Close()
 }
 
-// result makes Run's error.
+// result returns Run's error.
 func (r *run) result(ctx context.Context, code int, err error) error {
 	switch {
 	case ctx.Err() != nil && (err != nil || code != 0):
@@ -219,11 +218,11 @@ func (r *run) sudoError(reason string) error {
 //go:embed scripts/kill-group.sh
 var killGroupScript string
 
-// abandon kills the command on the host, and then the connection to it.
+// abandon kills the command on the host, and then its connection.
 func (r *run) abandon(ctx context.Context, p process) {
 	defer p.Kill()
 	limit := max(killTimeout, r.machine.patience/killShare)
-	// The line with the process id may still be on its way although the command has begun.
+	// The line with the process id may still be in transit although the command has begun.
 	select {
 	case <-r.stderr.started:
 	case <-r.ended:
@@ -257,11 +256,11 @@ func (r *run) abandon(ctx context.Context, p process) {
 	}
 }
 
-// maxPreamble bounds what is looked at before a command starts: a login script that prints without end is refused.
+// maxPreamble bounds the output before a command starts: a login script that prints endlessly is refused.
 const maxPreamble = 1 << 20
 
 // A stream carries one of a command's output streams. It looks for the launcher's line and, before that, for sudo's
-// prompt; what comes before the line is kept apart, what follows goes to the writer.
+// prompt. Output before the line is kept separately, output after it goes to the writer.
 type stream struct {
 	mark, prompt string
 	to           io.Writer
@@ -276,7 +275,7 @@ type stream struct {
 	failure error
 }
 
-// maxPrompts is more than how often sudo asks.
+// maxPrompts exceeds the number of sudo's prompts.
 const maxPrompts = 16
 
 func newStream(mark, prompt string, to io.Writer) *stream {
@@ -290,7 +289,7 @@ func newStream(mark, prompt string, to io.Writer) *stream {
 	}
 }
 
-// Write never fails: a command must not be blocked because what it says is not wanted any more.
+// Write never fails: unwanted output must not block a command.
 func (s *stream) Write(p []byte) (int, error) {
 	n := len(p)
 	if !s.hasStarted() {
@@ -305,7 +304,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// scan takes what comes before the command and returns what is already the command's.
+// scan consumes output before the command and returns the command's own.
 func (s *stream) scan(p []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -337,8 +336,8 @@ func (s *stream) scan(p []byte) []byte {
 	return rest
 }
 
-// cutMark cuts text at the launcher's line: its mark and a process id. A mark with something else behind it is sudo's,
-// which repeats the command that it refuses.
+// cutMark cuts text at the launcher's line: its mark and a process id. A mark followed by something else is from sudo,
+// which repeats a refused command.
 func cutMark(text []byte, mark string) (head []byte, id int, rest []byte, ok bool) {
 	for at := 0; ; {
 		i := bytes.Index(text[at:], []byte(mark+" "))
@@ -384,7 +383,7 @@ func (s *stream) pid() int {
 	return s.id
 }
 
-// preamble returns the end of what was printed before the command, on one line.
+// preamble returns the end of the output before the command, on one line.
 func (s *stream) preamble() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -395,7 +394,7 @@ func (s *stream) preamble() string {
 
 type priorityKey struct{}
 
-// withPriority marks what must be startable even if every ordinary place is taken: ending what takes them.
+// withPriority marks a program that must start even if every ordinary place is taken, because it frees places.
 func withPriority(ctx context.Context) context.Context {
 	return context.WithValue(ctx, priorityKey{}, true)
 }

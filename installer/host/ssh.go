@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// SSHOptions say how to reach a host. Ways to log in are tried in this order: Key, agent, Password.
+// SSHOptions configure access to a host. Credentials are tried in this order: Key, agent, Password.
 type SSHOptions struct {
 	// Name is the host's name in messages; "" is Address.
 	Name string
@@ -17,30 +17,31 @@ type SSHOptions struct {
 	Address string
 	Port    int
 	User    string
-	// Keys are paths of private keys. One that is not there is an error.
+	// Keys are paths of private keys. A missing file is an error.
 	Keys []string
-	// KeyData are private keys as such, in PEM. They are used before Keys.
+	// KeyData are private keys as PEM content. They are tried before Keys.
 	KeyData []Secret
-	// Passphrase is asked for when a key has one and the agent does not hold the key; nil refuses such keys.
+	// Passphrase is called when a key has one and the agent does not hold the key; nil refuses such keys.
 	Passphrase func(ctx context.Context, key string) (string, error)
 	// AgentSocket is the path of an SSH agent's socket; "" uses none.
 	AgentSocket string
-	// Password logs in, nil if there is none; SudoPassword is for sudo, nil if sudo asks for none.
+	// Password is for the login, nil if there is none; SudoPassword is for sudo, nil if sudo requires none.
 	Password, SudoPassword Secret
-	// KnownHosts are the files that host keys are checked against; those that are not there have no keys in them.
+	// KnownHosts are the files to check host keys against; a missing file counts as empty.
 	KnownHosts []string
-	// AcceptNew adds the key of a host that is in none of the files to the first of them. A key that differs from the
-	// known one is refused all the same.
+	// AcceptNew adds the key of an unknown host to the first of the files. A key that differs from the known one is
+	// still refused.
 	AcceptNew bool
-	// Net makes the connection, and gives up in time by itself; nil is the network. A way through other hosts goes in
-	// here, see Bastions.
+	// Net makes the connection, with its own time limit; nil is the network. Use it for a path through other hosts, see
+	// Bastions.
 	Net func(ctx context.Context, network, address string) (net.Conn, error)
-	// Keepalive is how often a silent host is asked for a sign of life, 15 seconds if 0. After three without one it is
-	// lost.
+	// Keepalive is the interval of keepalives to a silent host, 15 seconds if 0. After three without an answer the host
+	// is lost.
 	Keepalive time.Duration
-	// Patience is how long each of the first commands may take before the host is given up, 20 seconds if 0. How long a
-	// person takes to type a password does not count. As long may a command that was killed take to end; a host that has one which
-	// does not, as where a disk does not answer, is lost. What kills it has a quarter of that time, and 5 seconds at least.
+	// Patience is the time limit for each of the first commands, 20 seconds if 0. The time that a person takes to type
+	// a password does not count. It also limits the end of a killed command: a host with a command that does not end,
+	// for example because a disk does not answer, is lost. The killing command has a quarter of that time, but at least
+	// 5 seconds.
 	Patience time.Duration
 }
 
@@ -49,11 +50,11 @@ const (
 	defaultPort      = 22
 	defaultUser      = "root"
 	defaultKeepalive = 15 * time.Second
-	// missedKeepalives is after how many intervals without an answer a host is lost.
+	// missedKeepalives is the number of unanswered keepalives after which a host is lost.
 	missedKeepalives = 3
 )
 
-// withDefaults fills in what was left out.
+// withDefaults fills in defaults.
 func (o SSHOptions) withDefaults() SSHOptions {
 	if o.Name == "" {
 		o.Name = o.Address

@@ -13,16 +13,16 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// An elevation is how commands become root.
+// An elevation is the way for commands to become root.
 type elevation struct {
 	user string
 	sudo bool
-	// password is what sudo asks for; nil if it asks for none.
+	// password is sudo's password; nil if sudo requires none.
 	password Secret
 }
 
-// prefix returns what stands before a command. sudo -k asks for the password each time, whatever the host remembers:
-// whether one is asked for must not depend on what ran before.
+// prefix returns the words before a command. sudo -k asks for the password each time, regardless of the host's cache:
+// the prompt must not depend on earlier commands.
 func (e elevation) prefix(prompt string) []string {
 	switch {
 	case !e.sudo:
@@ -34,8 +34,8 @@ func (e elevation) prefix(prompt string) []string {
 	}
 }
 
-// answer gives sudo the password. It is called only after sudo has asked, and nothing else is written before the
-// command has started: so the command cannot read the password, and sudo cannot read the command's input.
+// answer gives sudo the password. It is called only after sudo's prompt, and nothing else is written before the command
+// has started: so the command cannot read the password, and sudo cannot read the command's input.
 func (e elevation) answer(ctx context.Context, stdin io.Writer) error {
 	password, err := e.password(ctx)
 	if err != nil {
@@ -48,26 +48,26 @@ func (e elevation) answer(ctx context.Context, stdin io.Writer) error {
 	return err
 }
 
-// firstTimeout is how long each of the first commands on a host may take. They take no time on one that works.
+// firstTimeout is the time limit for each of the first commands on a host. They are instant on a working one.
 const firstTimeout = 20 * time.Second
 
-// A SlowError is a host that hangs: something that takes no time on one that works did not come to an end.
+// A SlowError means a host hangs: a command that is instant on a working host did not end.
 type SlowError struct{ Limit time.Duration }
 
-// Error says how long was waited.
-func (e *SlowError) Error() string { return fmt.Sprintf("nothing came of it within %s", e.Limit) }
+// Error names the time limit.
+func (e *SlowError) Error() string { return fmt.Sprintf("no result within %s", e.Limit) }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *SlowError) Hint() string {
-	return "the host hangs: look at its load, memory and disks, and at what its login scripts wait for"
+	return "the host hangs: check its load, memory and disks, and its login scripts"
 }
 
-// within gives what a host is asked an end.
+// within bounds a command on a host.
 func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, &SlowError{limit})
 }
 
-// notFoundCode is what env ends with when there is no such program.
+// notFoundCode is env's exit code for a missing program.
 const notFoundCode = 127
 
 // elevate finds out how commands become root on a machine: directly, with sudo without a password, or with one. A wrong
@@ -75,7 +75,7 @@ const notFoundCode = 127
 func (m *machine) elevate(ctx context.Context, password Secret) error {
 	uid, err := m.uid(ctx)
 	if slow := new(SlowError); errors.As(err, &slow) {
-		return fmt.Errorf("it let us in but ran no command: %w", slow)
+		return fmt.Errorf("login succeeded, but the server refused to run commands: %w", slow)
 	}
 	if err != nil || uid == "0" {
 		return err
@@ -87,7 +87,7 @@ func (m *machine) elevate(ctx context.Context, password Secret) error {
 			return err
 		}
 		m.root.password = password
-		if _, err := password(ctx); err != nil { // now, because a person may take long to type it
+		if _, err := password(ctx); err != nil { // outside of the time limit, because a person may take long to type it
 			return fmt.Errorf("%s: password for sudo: %w", m.name, err)
 		}
 	}
@@ -98,11 +98,11 @@ func (m *machine) elevate(ctx context.Context, password Secret) error {
 	return err
 }
 
-// noPassword is the reason that a password is the remedy for.
+// noPassword is the reason whose remedy is a password.
 const noPassword = "a password is needed and none is given"
 
-// trySudo tells whether sudo works without a password. Without -k it could now, because of an earlier login, and fail in
-// an hour.
+// trySudo checks whether sudo works without a password. Without -k it could succeed now because of an earlier login,
+// and fail in an hour.
 func (m *machine) trySudo(ctx context.Context) error {
 	ctx, cancel := within(ctx, m.patience)
 	defer cancel()
@@ -120,10 +120,10 @@ func (m *machine) trySudo(ctx context.Context) error {
 	return err
 }
 
-// A sudoProblem is something that sudo says, and what it means.
+// A sudoProblem maps a message of sudo to its meaning.
 type sudoProblem struct{ said, reason, remedy string }
 
-// sudoProblems are what sudo says under LC_ALL=C.
+// sudoProblems are sudo's messages under LC_ALL=C.
 func sudoProblems() []sudoProblem {
 	return []sudoProblem{
 		{"must have a tty", "it wants a terminal (requiretty)", "add `Defaults !requiretty` to the host's sudoers file (visudo), or log in as root"},
@@ -131,12 +131,12 @@ func sudoProblems() []sudoProblem {
 		{"is not allowed to execute", "the user may not run every command with it", ""},
 		{"password is expired", "the user's password has expired", "log in by hand and set a new password"},
 		{"your account locked", "the user's account is locked", "unlock the account, or log in as another user"},
-		{"no new privileges", "it cannot become root in this session", "log in as root"},
-		{"installed setuid root", "it is not set up to become root", "install sudo on the host again, see that its filesystem is not mounted nosuid, or log in as root"},
+		{"no new privileges", "sudo cannot work in this session", "log in as root"},
+		{"installed setuid root", "sudo is not configured for this user", "install sudo on the host again, see that its filesystem is not mounted nosuid, or log in as root"},
 	}
 }
 
-// sudoError makes the error of a sudo that did not run a command. What it said tells more than how it ended.
+// sudoError returns the error for a sudo that did not run a command. Its message tells more than its exit code.
 func (m *machine) sudoError(reason, said string) *SudoError {
 	e := &SudoError{Host: m.name, User: m.root.user, Reason: reason, Said: clip(oneLine(plain.Strip(said)))}
 	all := sudoProblems()
@@ -167,7 +167,7 @@ func (m *machine) uid(ctx context.Context) (string, error) {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// remember makes a Secret that is fetched once, whatever number of connections asks for it. A failure is not kept.
+// remember returns a Secret that is fetched once for any number of connections. A failure is not cached.
 func remember(s Secret) Secret {
 	if s == nil {
 		return nil

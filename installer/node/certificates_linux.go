@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// certificates reads those that Probe.Certificates names.
+// certificates reads the files in Probe.Certificates.
 func (c *collector) certificates() {
 	const most = 200
 	for _, name := range c.probe.Certificates {
@@ -37,7 +37,7 @@ func (c *collector) certificates() {
 	}
 }
 
-// certificate reads the first certificate of a PEM file; ok is false if it is about something else, such as a key.
+// certificate reads the first certificate of a PEM file; ok is false if the file has none, for example a key.
 func certificate(data []byte) (Certificate, bool) {
 	const most = 100
 	block, rest := pem.Decode(data)
@@ -65,7 +65,7 @@ func certificate(data []byte) (Certificate, bool) {
 	return one, true
 }
 
-// exports reads what an NFS server gives away.
+// exports reads the exports of an NFS server.
 func (c *collector) exports() {
 	const most = 200
 	for _, pattern := range []string{"/etc/exports", "/etc/exports.d/*.exports"} {

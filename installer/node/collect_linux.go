@@ -20,8 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Collect looks at the machine it runs on. It changes nothing and asks nobody else. What cannot be looked at is listed
-// in Facts.Problems; the error is ctx's, or that the Probe asks for too much.
+// Collect collects facts about the machine it runs on. It changes nothing and contacts no other machine except as the
+// Probe asks. Facts that cannot be read are listed in Facts.Problems. The error is ctx's, or that the Probe asks for
+// too much.
 func Collect(ctx context.Context, p Probe) (Facts, error) {
 	return (&collector{root: "/", probe: p, run: runProgram}).collect(ctx)
 }
@@ -29,7 +30,7 @@ func Collect(ctx context.Context, p Probe) (Facts, error) {
 // maxAsked bounds each list of a Probe.
 const maxAsked = 1000
 
-// ReadProbe reads a Probe; nothing at all is an empty one.
+// ReadProbe reads a Probe; empty input is an empty one.
 func ReadProbe(r io.Reader) (Probe, error) {
 	const most = 1 << 20
 	var p Probe
@@ -43,13 +44,13 @@ func ReadProbe(r io.Reader) (Probe, error) {
 	return p, nil
 }
 
-// A collector gathers facts below a root, which is / but in tests.
+// A collector collects facts below a root, which is / except in tests.
 type collector struct {
 	root  string
 	probe Probe
 	run   func(ctx context.Context, args ...string) ([]byte, error)
 	facts Facts
-	// mounted are the devices that a filesystem is mounted from, as major:minor and by their names.
+	// mounted are the devices of mounted filesystems, as major:minor and by their names.
 	mounted map[string]bool
 	// mu guards facts.Problems; everything else is written by one goroutine.
 	mu sync.Mutex
@@ -79,13 +80,13 @@ func (c *collector) collect(ctx context.Context) (Facts, error) {
 	c.exports()
 	c.ports()
 	c.clock()
-	var all sync.WaitGroup // what waits for programs or for others
+	var all sync.WaitGroup // tasks that wait for programs or for other machines
 	for _, look := range []func(context.Context){c.dirs, c.services, c.programs, c.packages, c.sshd, c.resolve, c.virtualization, c.internet, c.vacant} {
 		all.Go(func() { look(ctx) })
 	}
 	c.packetFilter(ctx)
 	all.Wait()
-	c.sync(ctx) // by itself: nothing else shall keep the disk busy
+	c.sync(ctx) // alone: nothing else may use the disk
 	c.facts.Took, c.facts.Clock = time.Since(began).Nanoseconds(), time.Now().UnixNano()
 	return c.facts, ctx.Err()
 }
@@ -106,7 +107,7 @@ func (p Probe) check() error {
 	return nil
 }
 
-// problem notes what could not be looked at. Something that is not there is not a problem.
+// problem records a failure to read something. A missing file is not a problem.
 func (c *collector) problem(what string, err error) {
 	const most = 100
 	if err == nil || isAbsent(err) {
@@ -121,7 +122,7 @@ func (c *collector) problem(what string, err error) {
 
 func (c *collector) path(name string) string { return filepath.Join(c.root, name) }
 
-// maxText bounds the files that are read: none of them is near it.
+// maxText bounds the files to read: all are far smaller.
 const maxText = 4 << 20
 
 // text reads a small file; "" if there is none.
@@ -137,7 +138,7 @@ func (c *collector) text(name string) string {
 	return strings.ToValidUTF8(string(data), "\uFFFD")
 }
 
-// quiet reads a small file that not every user may read, and not in every state; "" if it cannot.
+// quiet reads a small file that may be unreadable for some users or in some states; then it returns "".
 func (c *collector) quiet(name string) string {
 	f, err := os.Open(c.path(name))
 	if err != nil {
@@ -166,7 +167,7 @@ func (c *collector) osRelease() {
 	}
 }
 
-// shellValues reads NAME=value lines with the quoting that a shell has (os-release(5)).
+// shellValues reads NAME=value lines with shell quoting (os-release(5)).
 func shellValues(text string) map[string]string {
 	values := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -221,7 +222,7 @@ func number(s string) int64 {
 	return n
 }
 
-// unescape undoes what the kernel does to spaces in names: \040.
+// unescape decodes the kernel's encoding of spaces in names: \040.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -240,7 +241,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// pseudo lists filesystem types that hold no files of anybody.
+// pseudo reports whether a filesystem type holds no files of users.
 func pseudo(kind string) bool {
 	return slices.Contains([]string{
 		"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
@@ -272,7 +273,7 @@ func (c *collector) mounts() {
 	}
 }
 
-// usage asks how full a filesystem is, unless the answer may have to come from another machine.
+// usage reads the usage of a filesystem, unless another machine might have to answer.
 func (c *collector) usage(m *Mount) {
 	local := []string{"btrfs", "overlay", "tmpfs", "zfs"}
 	if !slices.Contains(local, m.Type) && (!strings.HasPrefix(m.Source, "/dev/") || strings.HasPrefix(m.Type, "fuse")) {
@@ -280,12 +281,12 @@ func (c *collector) usage(m *Mount) {
 	}
 	var fsys unix.Statfs_t
 	if err := unix.Statfs(c.path(m.Point), &fsys); err != nil {
-		return // covered by another mount, or not for this user
+		return // hidden by another mount, or not accessible for this user
 	}
 	m.Total, m.Free, m.Inodes = space(fsys)
 }
 
-// space returns bytes and how many files can still be made, -1 if the filesystem does not count them.
+// space returns bytes and the number of files that can still be created, -1 if the filesystem does not count them.
 func space(fsys unix.Statfs_t) (total, free, inodes int64) {
 	inodes = -1
 	if fsys.Files > 0 {
@@ -294,7 +295,7 @@ func space(fsys unix.Statfs_t) (total, free, inodes int64) {
 	return int64(fsys.Blocks) * fsys.Bsize, int64(fsys.Bavail) * fsys.Bsize, inodes
 }
 
-// dirTimeout is how long the filesystem of a directory may take to answer: that of another machine may never do so.
+// dirTimeout bounds the wait for a directory's filesystem: that of another machine may never answer.
 const dirTimeout = 5 * time.Second
 
 func (c *collector) dirs(ctx context.Context) {
@@ -309,7 +310,7 @@ func (c *collector) dirs(ctx context.Context) {
 	}
 }
 
-// answered waits for what a filesystem says until ctx is done. What it would have said later is lost.
+// answered waits for a filesystem's answer until ctx is done. A later answer is dropped.
 func answered[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -329,7 +330,7 @@ func answered[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	}
 }
 
-// dir looks at the filesystem of a directory or, if it is not there, of the nearest one on the way to it that is.
+// dir inspects the filesystem of a directory or, if it does not exist, of its nearest existing parent.
 func (c *collector) dir(name string) (Dir, error) {
 	d := Dir{Path: name, Exists: true}
 	at := filepath.Clean("/" + name)
@@ -355,7 +356,7 @@ func (c *collector) dir(name string) (Dir, error) {
 	if real, err := filepath.EvalSymlinks(c.path(at)); err == nil {
 		at = real
 	}
-	for _, m := range c.facts.Mounts { // a later mount covers an earlier one
+	for _, m := range c.facts.Mounts { // a later mount hides an earlier one
 		if within(at, m.Point) && len(m.Point) >= len(d.Mount) {
 			d.Mount, d.Type = m.Point, m.Type
 		}
@@ -398,7 +399,7 @@ func (c *collector) security() {
 	c.facts.AppArmor = c.line("/sys/module/apparmor/parameters/enabled") == "Y"
 }
 
-// files looks up what was asked for, and the package manager.
+// files looks up the paths of the probe, and the package manager.
 func (c *collector) files() {
 	for _, name := range c.probe.Paths {
 		c.facts.Paths = append(c.facts.Paths, c.look(name))
@@ -421,7 +422,7 @@ func (c *collector) files() {
 	}
 }
 
-// find looks for a program where root's commands are looked for.
+// find looks for a program in the directories of root's PATH.
 func (c *collector) find(name string) string {
 	if name == "" || strings.Contains(name, "/") {
 		return ""
@@ -436,7 +437,7 @@ func (c *collector) find(name string) string {
 	return ""
 }
 
-// maxEntries bounds the names that are listed of a directory.
+// maxEntries bounds the listed names of a directory.
 const maxEntries = 100
 
 func (c *collector) look(name string) Path {
@@ -511,7 +512,7 @@ func setting(text, name string) string {
 	return ""
 }
 
-// securePath finds the PATH that sudo gives its commands (sudoers(5)); a later line wins.
+// securePath finds sudo's PATH for commands (sudoers(5)); a later line wins.
 func securePath(sudoers string) string {
 	path := ""
 	for line := range strings.Lines(sudoers) {
@@ -524,7 +525,7 @@ func securePath(sudoers string) string {
 	return path
 }
 
-// withoutLogin takes user and password out of a proxy's URL.
+// withoutLogin removes user and password from a proxy's URL.
 func withoutLogin(value string) string {
 	i := strings.LastIndex(value, "@")
 	if i < 0 {
@@ -537,7 +538,7 @@ func withoutLogin(value string) string {
 	return scheme + "://" + value[i+1:]
 }
 
-// scan calls f for each line of a file, without a bound on the file but with one on its lines.
+// scan calls f for each line of a file of any size with lines of bounded length.
 func (c *collector) scan(name string, f func(line string)) {
 	file, err := os.Open(c.path(name))
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package node is what kkbundle-node does on a host, and the other end of the protocols it speaks.
+// Package node is the code of kkbundle-node on a host, and the other side of its protocols.
 //
-// Collect says what a machine is like, Receive takes files that a Send on the other side has, and DialStdio carries a
-// TCP connection made on the host over standard input and output to a connection from Dialer on the other side.
-// Everything goes over the streams of one command; ports are opened by ServeListen only, which ServeReach of other hosts
-// dials to find out whether hosts reach each other, and for as long as its command runs.
+// Collect describes a machine, Receive receives files from a Send on the other side, and DialStdio connects a TCP
+// connection made on the host to a Dialer on the other side, over standard input and output. Everything uses the
+// streams of one command. Only ServeListen opens ports, while its command runs; ServeReach of other hosts dials them to
+// find out whether the hosts reach each other.
 //
-// It imports the standard library and golang.org/x/sys only, so that the helper stays small.
+// It imports only the standard library and golang.org/x/sys, so that the helper stays small.
 package node

@@ -2,8 +2,8 @@ package node
 
 import "time"
 
-// Expiring returns the certificates of PEM files and directories on this machine that end before a time, other than
-// authorities, which nothing renews by itself. What is not there or cannot be read is left out.
+// Expiring returns the certificates in PEM files and directories on this machine that expire before a time. Certificate
+// authorities are excluded, since nothing renews them automatically. Missing and unreadable files are ignored.
 func Expiring(before time.Time, paths ...string) []Certificate {
 	c := collector{root: "/", probe: Probe{Certificates: paths}, run: runProgram}
 	c.certificates()

@@ -16,12 +16,12 @@ import (
 
 const maxChains = 100
 
-// packetFilter reads the chains of nftables, which iptables-nft uses as well, and of the older iptables. Both are asked
-// only if their modules are in the kernel already: asking would load them.
+// packetFilter reads the chains of nftables, which iptables-nft uses as well, and of legacy iptables. Each is queried
+// only if its modules are in the kernel: a query would load them.
 func (c *collector) packetFilter(ctx context.Context) {
 	f := &c.facts.PacketFilter
 	if c.facts.UID != 0 || c.root != "/" {
-		return // only root may ask the kernel
+		return // only root may query the kernel
 	}
 	var errs []error
 	if c.inKernel("nf_tables", "CONFIG_NF_TABLES") {
@@ -58,7 +58,7 @@ func (c *collector) packetFilter(ctx context.Context) {
 	f.Known = true
 }
 
-// inKernel tells whether a module is loaded or built in.
+// inKernel reports whether a module is loaded or built in.
 func (c *collector) inKernel(module, option string) bool {
 	found := false
 	c.scan("/proc/modules", func(line string) {
@@ -77,7 +77,7 @@ var clusterChain = sync.OnceValue(func() *regexp.Regexp {
 })
 
 func (f *PacketFilter) add(chain FilterChain, drops bool) {
-	const most = 1000 // kube-proxy makes chains for each service
+	const most = 1000 // kube-proxy creates chains for each service
 	if drops && len(f.Drops) < maxChains {
 		f.Drops = append(f.Drops, chain)
 	}
@@ -86,7 +86,7 @@ func (f *PacketFilter) add(chain FilterChain, drops bool) {
 	}
 }
 
-// legacy reads what iptables-save prints of a table: a line ":INPUT DROP [0:0]" for each chain.
+// legacy parses iptables-save's output for a table: a line ":INPUT DROP [0:0]" for each chain.
 func (f *PacketFilter) legacy(family, text string) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
@@ -111,7 +111,7 @@ const (
 	nfgenmsgSize                                              = 4
 )
 
-// nftChains asks the kernel for all chains of this network namespace.
+// nftChains reads all chains of this network namespace from the kernel.
 func nftChains() ([]nftChain, error) {
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -144,7 +144,7 @@ func nftChains() ([]nftChain, error) {
 	}
 }
 
-// parseChains reads one answer of the kernel.
+// parseChains parses one answer of the kernel.
 func parseChains(data []byte) (chains []nftChain, done bool, err error) {
 	for len(data) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(data))

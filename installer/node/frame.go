@@ -8,16 +8,17 @@ import (
 	"io"
 )
 
-// What the helper and kkbundle say to each other is frames: a length of 4 bytes, big endian, and that many bytes.
-// Messages are frames with JSON, content is frames with bytes; which of them comes next follows from what was said.
+// The protocol between helper and kkbundle consists of frames: a length of 4 bytes, big endian, and that many bytes.
+// Messages are frames with JSON, content is frames with bytes; the preceding messages determine the kind of the next
+// frame.
 const (
 	maxFrame  = 1 << 20   // of content
-	maxAnswer = 4 << 20   // of what the helper says
+	maxAnswer = 4 << 20   // of the helper's answer
 	maxPlan   = 16 << 20  // of a plan
-	chunk     = 256 << 10 // what is read and sent at once
+	chunk     = 256 << 10 // bytes read and sent at once
 )
 
-// errGone is an end of the stream where a frame should begin or go on.
+// errGone means the stream ended before or within a frame.
 var errGone = errors.New("the other side has ended")
 
 // writeFrame writes a frame in one call.
@@ -46,12 +47,12 @@ func readLength(r io.Reader, most uint32) (int, error) {
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n > most {
-		return 0, fmt.Errorf("a frame of %d bytes (it begins with %q): this is not kkbundle-node", n, head)
+		return 0, fmt.Errorf("a frame of %d bytes (starting with %q): this is not kkbundle-node", n, head)
 	}
 	return int(n), nil
 }
 
-// readMessage reads a frame with JSON. Memory grows with what has come, not with what was announced.
+// readMessage reads a frame with JSON. Memory grows with the bytes received, not with the announced length.
 func readMessage(r io.Reader, v any, most uint32) error {
 	n, err := readLength(r, most)
 	if err != nil {

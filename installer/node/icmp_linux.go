@@ -45,7 +45,7 @@ func (e *echo) send(size int) error {
 	body := make([]byte, max(size-headers(e.six)+udpHeader, echoHeader)) // ICMP's header is as long as UDP's
 	body[0] = echoRequest4
 	if e.six {
-		body[0] = echoRequest6 // the kernel fills in the checksum
+		body[0] = echoRequest6 // the kernel adds the checksum
 	}
 	copy(body[4:], e.id[:])
 	binary.BigEndian.PutUint16(body[6:], uint16(size))
@@ -56,13 +56,13 @@ func (e *echo) send(size int) error {
 	return err
 }
 
-// receive returns the size of a packet that was answered.
+// receive returns the size of an answered packet.
 func (e *echo) receive(buf []byte, until time.Time) (size int, err error) {
 	if err := e.conn.SetReadDeadline(until); err != nil {
 		return 0, err
 	}
 	for {
-		n, _, err := e.conn.ReadFromIP(buf) // without the header of IPv4
+		n, _, err := e.conn.ReadFromIP(buf) // without the IPv4 header
 		if err != nil {
 			return 0, err
 		}
@@ -76,7 +76,7 @@ func (e *echo) receive(buf []byte, until time.Time) (size int, err error) {
 	}
 }
 
-// ping tells whether a machine answers ICMP echo.
+// ping reports whether a machine answers ICMP echo.
 func ping(ctx context.Context, a netip.Addr) (bool, error) {
 	const tries, small = 3, 84
 	const wait = 500 * time.Millisecond
@@ -85,9 +85,9 @@ func ping(ctx context.Context, a netip.Addr) (bool, error) {
 		if errors.Is(err, os.ErrPermission) {
 			return false, err
 		}
-		return false, nil // no way to it: nobody answers
+		return false, nil // no route: nobody answers
 	}
-	defer func() { _ = e.conn.Close() }() // everything was said
+	defer func() { _ = e.conn.Close() }() // the result is complete
 	buf := make([]byte, 64<<10)
 	for range tries {
 		if err := e.send(small); err != nil {

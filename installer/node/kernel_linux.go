@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// kernel looks at the kernel's configuration, its modules and its settings.
+// kernel reads the kernel's configuration, modules and settings.
 func (c *collector) kernel() {
 	if len(c.probe.KernelConfig) > 0 || len(c.probe.Modules) > 0 {
 		c.facts.KernelConfig = c.kernelConfig()
@@ -33,8 +33,8 @@ func (c *collector) kernel() {
 	}
 }
 
-// moduleOption says which option of the kernel's configuration makes a module, for machines without a list of modules,
-// such as containers and virtual machines whose kernel came from elsewhere.
+// moduleOption returns the kernel configuration option of a module, for machines without a list of modules, such as
+// containers and virtual machines with a foreign kernel.
 func moduleOption(module string) string {
 	switch module {
 	case "overlay":
@@ -52,7 +52,7 @@ func moduleOption(module string) string {
 	}
 }
 
-// kernelConfig reads what was asked for; nil if the configuration is nowhere.
+// kernelConfig reads the requested options; nil if there is no configuration.
 func (c *collector) kernelConfig() map[string]string {
 	asked := slices.Clone(c.probe.KernelConfig)
 	for _, m := range c.probe.Modules {
@@ -63,7 +63,7 @@ func (c *collector) kernelConfig() map[string]string {
 	return c.readAnyConfig(asked)
 }
 
-// readAnyConfig reads options from where the kernel's configuration is; nil if it is nowhere.
+// readAnyConfig reads options from the first available configuration; nil if there is none.
 func (c *collector) readAnyConfig(asked []string) map[string]string {
 	release := c.facts.Kernel
 	for _, name := range []string{
@@ -116,7 +116,7 @@ func (c *collector) readConfig(name string, asked []string) map[string]string {
 	return found
 }
 
-// modules finds out whether modules are loaded, built in or can be loaded.
+// modules finds out whether modules are loaded, built in or loadable.
 func (c *collector) modules() {
 	states := map[string]Module{}
 	c.facts.Modules = states
@@ -148,7 +148,7 @@ func (c *collector) modules() {
 	}
 }
 
-// moduleName makes overlay out of kernel/fs/overlayfs/overlay.ko.xz.
+// moduleName turns kernel/fs/overlayfs/overlay.ko.xz into overlay.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(path.Base(strings.TrimSpace(file)), ".ko")
 	return name

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ServeListen listens on what it is asked to, and answers those who know the token, until in ends, ctx is done or
+// ServeListen listens on the requested ports, and answers peers that know the token, until in ends, ctx is done or
 // ListenTime is over.
 func ServeListen(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, ListenTime)
@@ -38,7 +38,7 @@ func ServeListen(ctx context.Context, in io.Reader, out io.Writer) error {
 		closer, err := listenOn(token, netip.AddrPortFrom(l.Address, uint16(p.Port)), p)
 		switch {
 		case err == nil:
-			defer func() { _ = closer.Close() }() // nobody is there to tell
+			defer func() { _ = closer.Close() }() // nobody is left to tell
 		case errors.Is(err, unix.EADDRINUSE):
 			answer.Ports[i].Taken = true
 		default:
@@ -50,7 +50,7 @@ func ServeListen(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // its end is what is waited for
+		_, _ = io.Copy(io.Discard, in) // wait for its end
 		close(ended)
 	}()
 	select {
@@ -78,9 +78,9 @@ func listenOn(token []byte, at netip.AddrPort, p ListenPort) (io.Closer, error) 
 	return l, err
 }
 
-// answerTCP gives the token back to who has it.
+// answerTCP returns the token to peers that send it.
 func answerTCP(l net.Listener, token []byte) {
-	const most = 256 // connections at a time
+	const most = 256 // concurrent connections
 	slots := make(chan struct{}, most)
 	for {
 		conn, err := l.Accept()
@@ -88,12 +88,12 @@ func answerTCP(l net.Listener, token []byte) {
 			return
 		}
 		if err != nil {
-			continue // the other side has gone before it was accepted
+			continue // the peer left before it was accepted
 		}
 		slots <- struct{}{}
 		go func() {
 			defer func() { <-slots }()
-			defer func() { _ = conn.Close() }() // the other side sees what it got
+			defer func() { _ = conn.Close() }() // the peer sees the result
 			got := make([]byte, len(token))
 			if conn.SetDeadline(time.Now().Add(dialPatient)) != nil {
 				return
@@ -105,7 +105,7 @@ func answerTCP(l net.Listener, token []byte) {
 	}
 }
 
-// answerUDP gives the first bytes of packets that begin with the token back: never more than what came.
+// answerUDP returns the first bytes of packets that begin with the token: never more than were received.
 func answerUDP(conn *net.UDPConn, token []byte) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -114,7 +114,7 @@ func answerUDP(conn *net.UDPConn, token []byte) {
 			return
 		}
 		if size := len(token) + sizeBytes; err == nil && n >= size && bytes.HasPrefix(buf[:n], token) {
-			_, _ = conn.WriteToUDPAddrPort(buf[:size], from) // the other side asks again
+			_, _ = conn.WriteToUDPAddrPort(buf[:size], from) // the peer retries
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine finds out what the machine is called and what it computes with.
+// machine reads name and processors of the machine.
 func (c *collector) machine() {
 	f := &c.facts
 	var u unix.Utsname
@@ -55,7 +55,7 @@ func ranges(list string) int {
 	return n
 }
 
-// limits reads what all programs share.
+// limits reads the limits shared by all programs.
 func (c *collector) limits() {
 	at := func(name string) int64 { return number(c.quiet("/proc/sys/" + name)) }
 	c.facts.Limits = Limits{
@@ -64,7 +64,7 @@ func (c *collector) limits() {
 	}
 }
 
-// disks lists block devices, except what is made of files or memory.
+// disks lists block devices, except those backed by files or memory.
 func (c *collector) disks() {
 	const most, sector = 200, 512
 	entries, err := os.ReadDir(c.path("/sys/block"))
@@ -98,7 +98,7 @@ func isBackedElsewhere(disk string) bool {
 	})
 }
 
-// isUsed tells whether a device is mounted, swapped to, or part of another one.
+// isUsed reports whether a device is mounted, used for swap, or part of another one.
 func (c *collector) isUsed(dir, name string) bool {
 	holders, err := os.ReadDir(c.path(dir + "/holders"))
 	if (err == nil && len(holders) > 0) || c.mounted[c.quiet(dir+"/dev")] || c.mounted["/dev/"+name] {
@@ -107,7 +107,7 @@ func (c *collector) isUsed(dir, name string) bool {
 	return slices.ContainsFunc(c.facts.Swaps, func(s Swap) bool { return s.Name == "/dev/"+name })
 }
 
-// users looks up local users; those of a directory service cannot own what kubeadm makes before the network is there.
+// users looks up local users: users of a directory service cannot own kubeadm's files before the network is up.
 func (c *collector) users() {
 	for line := range strings.Lines(c.text("/etc/passwd")) {
 		f := strings.Split(strings.TrimSpace(line), ":")
@@ -121,7 +121,7 @@ func (c *collector) users() {
 	}
 }
 
-// virtualization asks systemd or, where there is none, looks at what the firmware calls the machine.
+// virtualization asks systemd or, without it, checks the firmware's name of the machine.
 func (c *collector) virtualization(ctx context.Context) {
 	if c.find("systemd-detect-virt") != "" {
 		out, _ := c.run(ctx, "systemd-detect-virt") // "none" comes with exit code 1

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A sizer sends packets of a size, which must not be fragmented, and learns which of them came through whole.
+// A sizer sends unfragmentable packets of a size, and learns which of them arrived.
 type sizer interface {
 	send(size int) error
 	receive(buf []byte, until time.Time) (size int, err error)
 }
 
-// dontFragment keeps packets whole, whatever the kernel thinks that the path can take: finding that out is the point.
+// dontFragment prevents fragmentation, regardless of the kernel's path MTU: the purpose is to find that out.
 func dontFragment(conn syscall.Conn, six bool) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -38,21 +38,22 @@ func dontFragment(conn syscall.Conn, six bool) error {
 	return errors.Join(err, set)
 }
 
-// How sizes are tried: as many at a time as make the search short, each of them a few times because packets get lost.
+// Parameters of the size search: several sizes at a time for a short search, each sent a few times because packets get
+// lost.
 const (
 	mtuWait   = 300 * time.Millisecond
 	mtuRepeat = 3
 	mtuAtOnce = 16
-	// Every machine takes packets of these sizes (RFC 791, RFC 8200).
+	// Every machine accepts packets of these sizes (RFC 791, RFC 8200).
 	leastMTU4, leastMTU6 = 576, 1280
 )
 
-// pathMTU finds the largest packet up to want that comes through, 0 if not even the smallest does.
+// pathMTU finds the largest packet up to want that arrives, 0 if not even the smallest does.
 func pathMTU(ctx context.Context, s sizer, want int, to netip.Addr) int {
 	if want == 0 || largest(ctx, s, []int{want}) == want {
 		return want
 	}
-	low, high := 0, want // low came through, high did not
+	low, high := 0, want // low arrived, high did not
 	sizes := []int{leastMTU4, leastMTU6}
 	if to.Is6() {
 		sizes = sizes[1:]
@@ -75,7 +76,7 @@ func pathMTU(ctx context.Context, s sizer, want int, to netip.Addr) int {
 	return low
 }
 
-// between spreads sizes over those that are larger than low and smaller than high.
+// between distributes sizes over those larger than low and smaller than high.
 func between(low, high int) []int {
 	n := min(mtuAtOnce, high-low-1)
 	sizes := make([]int, n)
@@ -85,14 +86,14 @@ func between(low, high int) []int {
 	return sizes
 }
 
-// largest returns the largest of the sizes, which go up, that comes through; 0 if none does.
+// largest returns the largest of the ascending sizes that arrives; 0 if none does.
 func largest(ctx context.Context, s sizer, sizes []int) int {
 	buf := make([]byte, 64<<10)
 	found := 0
 	for range mtuRepeat {
 		for _, size := range sizes {
 			if size > found {
-				_ = s.send(size) // too large for the way that the kernel knows is an answer as well: none
+				_ = s.send(size) // too large for the kernel's route counts as lost
 			}
 		}
 		until := time.Now().Add(mtuWait)
@@ -101,7 +102,7 @@ func largest(ctx context.Context, s sizer, sizes []int) int {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				break
 			}
-			if err == nil && size <= sizes[len(sizes)-1] { // an error is that of a packet, told by a router
+			if err == nil && size <= sizes[len(sizes)-1] { // an error concerns a packet, reported by a router
 				found = max(found, size)
 			}
 			if time.Now().After(until) {
@@ -115,7 +116,7 @@ func largest(ctx context.Context, s sizer, sizes []int) int {
 	return found
 }
 
-// wantedMTU is that of the interface which has an address; 0 if there is none, or if it leads to the machine itself.
+// wantedMTU returns the MTU of the interface with an address; 0 if there is none, or for the machine itself.
 func wantedMTU(local net.Addr) int {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -143,19 +144,19 @@ func wantedMTU(local net.Addr) int {
 	return 0
 }
 
-// echoMTU asks by ICMP echo, where no UDP port can be listened on.
+// echoMTU uses ICMP echo, for hosts where no UDP port can be listened on.
 func echoMTU(ctx context.Context, a netip.Addr) (mtu, want int) {
 	e, err := openEcho(ctx, a)
 	if err != nil {
 		return 0, 0
 	}
-	defer func() { _ = e.conn.Close() }() // everything was said
+	defer func() { _ = e.conn.Close() }() // the result is complete
 	if err := dontFragment(e.conn, e.six); err != nil {
 		return 0, 0
 	}
 	const small = 84
 	if largest(ctx, e, []int{small}) == 0 {
-		return 0, 0 // it does not answer ICMP echo at all
+		return 0, 0 // no answer to ICMP echo at all
 	}
 	want = wantedMTU(e.conn.LocalAddr())
 	return pathMTU(ctx, e, want, a), want

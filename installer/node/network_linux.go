@@ -33,7 +33,7 @@ func (c *collector) network() {
 				one.Addresses = append(one.Addresses, p)
 			}
 		}
-		// The kernel refuses to say either of them while the interface is down.
+		// The kernel refuses to read both while the interface is down.
 		one.Carrier = c.quiet("/sys/class/net/"+i.Name+"/carrier") == "1"
 		one.Speed = int(max(0, number(c.quiet("/sys/class/net/"+i.Name+"/speed"))))
 		c.facts.Interfaces = append(c.facts.Interfaces, one)
@@ -44,7 +44,7 @@ func (c *collector) network() {
 		if r.To.Bits() == 0 {
 			gateway := r.Gateway
 			if !gateway.IsValid() {
-				gateway = r.To.Addr() // a line that leads to the other end only
+				gateway = r.To.Addr() // a point-to-point link
 			}
 			c.facts.Routes = append(c.facts.Routes, DefaultRoute{Interface: r.Interface, Gateway: gateway})
 		}
@@ -53,7 +53,7 @@ func (c *collector) network() {
 	c.facts.Namespaces = c.list("/run/netns")
 }
 
-// interfaceKinds asks the kernel what made each interface, by its index; hardware has no entry.
+// interfaceKinds reads each interface's kind from the kernel, by its index; hardware has no entry.
 func interfaceKinds() (map[int]string, error) {
 	data, err := syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC)
 	if err != nil {
@@ -82,7 +82,7 @@ func interfaceKinds() (map[int]string, error) {
 	return kinds, nil
 }
 
-// attribute finds a netlink attribute (struct nlattr) among others; nil if it is not there.
+// attribute finds a netlink attribute (struct nlattr); nil if it is missing.
 func attribute(data []byte, kind uint16) []byte {
 	for len(data) >= unix.SizeofNlAttr {
 		size := int(binary.NativeEndian.Uint16(data))
@@ -133,8 +133,8 @@ func routes4(text string) []Route {
 	return list
 }
 
-// address4 reads four bytes that the kernel prints as a number of the machine's byte order; both our architectures are
-// little endian.
+// address4 parses four bytes that the kernel prints as a number in native byte order; both our architectures are little
+// endian.
 func address4(digits string) (netip.Addr, bool) {
 	n, err := strconv.ParseUint(digits, 16, 32)
 	return netip.AddrFrom4([4]byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)}), err == nil
@@ -178,7 +178,7 @@ func address6(digits string) (netip.Addr, bool) {
 	return a, err == nil
 }
 
-// names reads how the machine finds others.
+// names reads the name resolution settings.
 func (c *collector) names() {
 	c.facts.DNS = resolvConf(c.text("/etc/resolv.conf"))
 	d := &c.facts.DNS
@@ -226,17 +226,17 @@ func resolvConf(text string) DNS {
 	return d
 }
 
-// resolveTimeout bounds what the machine's resolver may take: without a nameserver that answers, it is long.
+// resolveTimeout bounds the machine's resolver, which takes long without a responding nameserver.
 const resolveTimeout = 2 * time.Second
 
-// resolve finds out what the machine's own name leads to.
+// resolve resolves the machine's own name.
 func (c *collector) resolve(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	c.facts.HostnameAddresses = c.hostAddresses(c.facts.Hostname)
 	if len(c.facts.HostnameAddresses) == 0 && c.root == "/" {
 		found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", c.facts.Hostname)
-		if err == nil { // a name that does not resolve is what is to be found out
+		if err == nil { // a name that does not resolve is a valid result
 			for _, a := range found {
 				c.facts.HostnameAddresses = append(c.facts.HostnameAddresses, a.Unmap())
 			}
@@ -250,7 +250,7 @@ func (c *collector) resolve(ctx context.Context) {
 	}
 }
 
-// hostAddresses are those that /etc/hosts has for a name.
+// hostAddresses returns a name's addresses in /etc/hosts.
 func (c *collector) hostAddresses(name string) []netip.Addr {
 	var list []netip.Addr
 	for _, h := range c.facts.Hosts {
@@ -262,13 +262,13 @@ func (c *collector) hostAddresses(name string) []netip.Addr {
 	return list
 }
 
-// Limits on addresses that are dialled.
+// Limits on dialled addresses.
 const (
 	maxDialled  = 20
 	dialPatient = 3 * time.Second
 )
 
-// internet tries whether others can be reached. Nothing is said to them.
+// internet tries whether addresses can be reached. No data is sent.
 func (c *collector) internet(ctx context.Context) {
 	answers := make([]Dialled, len(c.probe.Internet))
 	done := make(chan struct{})
@@ -292,6 +292,6 @@ func dialOnce(ctx context.Context, address string) Dialled {
 	if err != nil {
 		return Dialled{Address: address, Problem: reason(err)}
 	}
-	_ = conn.Close() // nothing was sent
+	_ = conn.Close() // no data was sent
 	return Dialled{Address: address, OK: true}
 }

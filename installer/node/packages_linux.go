@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// packages asks the package manager what is installed of Probe.Packages.
+// packages queries the package manager for Probe.Packages.
 func (c *collector) packages(ctx context.Context) {
 	names := slices.DeleteFunc(slices.Clone(c.probe.Packages), func(n string) bool { return !isPackageName(n) })
 	if len(names) == 0 {
@@ -15,7 +15,7 @@ func (c *collector) packages(ctx context.Context) {
 	}
 	switch {
 	case c.find("dpkg-query") != "":
-		// The exit code tells only that some are not installed.
+		// The exit code means only that some are not installed.
 		out, err := c.run(ctx, append([]string{"dpkg-query", "--show", "--showformat=${db:Status-Status}\t${Package}\t${Version}\n", "--"}, names...)...)
 		c.facts.Packages = c.installed(string(out), "installed", unlessRan(err))
 	case c.find("rpm") != "":
@@ -35,7 +35,7 @@ func (c *collector) packages(ctx context.Context) {
 	}
 }
 
-// installed reads lines of a state, a name and a version.
+// installed parses lines of a state, a name and a version.
 func (c *collector) installed(text, state string, err error) map[string]string {
 	if err != nil {
 		c.problem("packages", err)
@@ -50,7 +50,7 @@ func (c *collector) installed(text, state string, err error) map[string]string {
 	return found
 }
 
-// unlessRan returns the error of a program that did not end by itself.
+// unlessRan returns the error of a program that did not exit by itself.
 func unlessRan(err error) error {
 	var ended interface{ ExitCode() int }
 	if errors.As(err, &ended) && ended.ExitCode() >= 0 {
@@ -59,18 +59,18 @@ func unlessRan(err error) error {
 	return err
 }
 
-// isPackageName keeps options and what a package manager would expand out of its command line.
+// isPackageName excludes options and patterns from a package manager's command line.
 func isPackageName(name string) bool {
 	return name != "" && !strings.HasPrefix(name, "-") && strings.IndexFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("+-._:", r)
 	}) < 0
 }
 
-// sshd asks the SSH server for its configuration, as it is for root from anywhere.
+// sshd queries the SSH server's configuration, as it applies to root from anywhere.
 func (c *collector) sshd(ctx context.Context) {
 	program := c.find("sshd")
 	if program == "" || c.facts.UID != 0 {
-		return // only root can read its keys, without which it says nothing
+		return // only root can read its keys, without which it prints nothing
 	}
 	out, err := c.run(ctx, program, "-T", "-C", "user=root,host=localhost,addr=127.0.0.1")
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place puts a file whose content has arrived, and was checked, into its places. It returns the paths that it changed.
-// The last user of the content may have the part itself, if it is on the same filesystem.
+// place puts a received and checked file into its places. It returns the changed paths. The last place may take the
+// part itself, if it is on the same filesystem.
 func (t *tree) place(ctx context.Context, f PlannedFile, last bool) (changed []string, err error) {
 	if last && f.Path != "" {
 		if moved, err := t.move(f); err != nil {
@@ -46,7 +46,7 @@ func (t *tree) place(ctx context.Context, f PlannedFile, last bool) (changed []s
 	return []string{f.Path}, nil
 }
 
-// move makes the part the file. It returns false if that is not possible because they are on different filesystems.
+// move renames the part to the file. It returns false if they are on different filesystems.
 func (t *tree) move(f PlannedFile) (moved bool, err error) {
 	part := partName(f.Digest)
 	if err := finish(t.parts, part, f.Mode); err != nil {
@@ -76,7 +76,7 @@ func (t *tree) move(f PlannedFile) (moved bool, err error) {
 	return true, dir.Sync()
 }
 
-// finish gives a file its owner and permissions, and makes sure that it is on the disk.
+// finish sets a file's owner and permissions, and syncs it to the disk.
 func finish(r *os.Root, name string, mode fs.FileMode) (err error) {
 	f, err := r.Open(name)
 	if err != nil {
@@ -98,15 +98,15 @@ func finishFile(f *os.File, mode fs.FileMode) error {
 	return f.Sync()
 }
 
-// content is what a file shall have; sum is "" if it is not known before it was read.
+// content is the wanted content of a file; sum is "" if it is unknown before reading.
 type content struct {
 	io.Reader
 	size int64
 	sum  string
 }
 
-// put writes content next to its place and gives it its name when it is whole and on the disk. A place that has the
-// same already is left as it is, but for its permissions.
+// put writes content next to its place and renames it when it is complete and synced. An identical existing file only
+// gets the right permissions.
 func (t *tree) put(ctx context.Context, c content, target string, mode fs.FileMode) (changed bool, err error) {
 	r, name, err := t.at(target)
 	if err != nil {
@@ -127,7 +127,7 @@ func (t *tree) put(ctx context.Context, c content, target string, mode fs.FileMo
 	c.Reader = &until{ctx, c.Reader}
 	sum, err := write(r, temp, c, mode)
 	if err != nil {
-		_ = r.Remove(temp) // the reason is what counts
+		_ = r.Remove(temp) // the first error counts
 		return false, t.full(err, target, c.size)
 	}
 	same, err := t.has(ctx, target, sum, c.size)
@@ -142,7 +142,7 @@ func (t *tree) put(ctx context.Context, c content, target string, mode fs.FileMo
 	return true, dir.Sync()
 }
 
-// write writes a file that nobody has opened, and returns the SHA-256 of what it has.
+// write writes a new file and returns the SHA-256 of its content.
 func write(r *os.Root, name string, c content, mode fs.FileMode) (sum string, err error) {
 	if err := r.Remove(name); err != nil && !isAbsent(err) { // of an earlier run
 		return "", err
@@ -164,10 +164,10 @@ func write(r *os.Root, name string, c content, mode fs.FileMode) (sum string, er
 	return sum, finishFile(f, mode)
 }
 
-// maxUnpacked bounds what is read out of an archive.
+// maxUnpacked bounds the bytes read from an archive.
 const maxUnpacked = 64 << 30
 
-// unpack puts the wanted members of a tar archive into their places.
+// unpack extracts the wanted members of a tar archive into their places.
 func (t *tree) unpack(ctx context.Context, archive io.Reader, f PlannedFile) (changed []string, err error) {
 	r, err := untarred(archive)
 	if err != nil {
@@ -190,7 +190,7 @@ func (t *tree) unpack(ctx context.Context, archive io.Reader, f PlannedFile) (ch
 			continue
 		}
 		if head.Typeflag != tar.TypeReg {
-			return changed, fmt.Errorf("member %s is not a regular file; %q may be what is meant", m.Name, head.Linkname)
+			return changed, fmt.Errorf("member %s is not a regular file; did you mean %q?", m.Name, head.Linkname)
 		}
 		delete(left, name)
 		done, err := t.putMember(ctx, member{r}, m, receipt{
@@ -214,7 +214,7 @@ func (t *tree) unpack(ctx context.Context, archive io.Reader, f PlannedFile) (ch
 	return changed, t.writeReceipts()
 }
 
-// wanted finds what is wanted of a name in the archive, by the name itself or by what is below its first directory.
+// wanted finds the member for a name in the archive, by the name itself or by its part below the first directory.
 func wanted(left map[string]Member, inArchive string) (name string, m Member, ok bool) {
 	if m, ok = left[inArchive]; ok {
 		return inArchive, m, true
@@ -225,7 +225,7 @@ func wanted(left map[string]Member, inArchive string) (name string, m Member, ok
 	return name, m, ok
 }
 
-// putMember puts a member into its place and keeps its receipt, to which it adds the SHA-256.
+// putMember extracts a member into its place and stores its receipt, to which it adds the SHA-256.
 func (t *tree) putMember(ctx context.Context, r io.Reader, m Member, kept receipt) (bool, error) {
 	h := sha256.New()
 	changed, err := t.put(ctx, content{Reader: io.TeeReader(r, h), size: kept.Size}, m.Path, m.Mode)
@@ -253,7 +253,7 @@ func untarred(r io.Reader) (*tar.Reader, error) {
 
 func damaged(err error) error { return fmt.Errorf("the archive is damaged: %w", err) }
 
-// A member says that its errors are the archive's.
+// A member attributes its errors to the archive.
 type member struct{ io.Reader }
 
 func (m member) Read(p []byte) (int, error) {
@@ -266,7 +266,7 @@ func (m member) Read(p []byte) (int, error) {
 
 const gzipMagic = "\x1f\x8b"
 
-// A FullError is a filesystem without enough space.
+// A FullError means a filesystem lacks space.
 type FullError struct {
 	Path       string
 	Need, Free int64 // bytes
@@ -274,10 +274,10 @@ type FullError struct {
 
 // Error names the path and the bytes.
 func (e *FullError) Error() string {
-	return fmt.Sprintf("no space for %s: it needs %d bytes and %d are free", e.Path, e.Need, e.Free)
+	return fmt.Sprintf("no space for %s: %d bytes needed, %d free", e.Path, e.Need, e.Free)
 }
 
-// room refuses what does not fit into the filesystem of a directory.
+// room refuses content larger than the free space in a directory's filesystem.
 func (t *tree) room(r *os.Root, name string, need int64) error {
 	dir, err := r.Open(".")
 	if err != nil {
@@ -297,7 +297,7 @@ func (t *tree) roomIn(dir *os.File, name string, need int64) error {
 	return nil
 }
 
-// full makes a *FullError out of a write that found the disk full.
+// full turns an error about a full disk into a *FullError.
 func (t *tree) full(err error, name string, need int64) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return &FullError{Path: name, Need: need}

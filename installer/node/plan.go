@@ -9,39 +9,39 @@ import (
 	"strings"
 )
 
-// A Plan says which files a host shall have.
+// A Plan lists the wanted files of a host.
 type Plan struct {
 	Files []PlannedFile `json:"files"`
 }
 
-// A PlannedFile is content, by its digest, and where it goes: to Path as it is, or its members to theirs.
+// A PlannedFile is content, by its digest, with its place: Path for the whole, or the members' own.
 type PlannedFile struct {
-	// Name is what people call it, for messages.
+	// Name is the display name, for messages.
 	Name string `json:"name"`
 	// Digest is "sha256:" and 64 hexadecimal digits.
 	Digest string `json:"digest"`
 	Size   int64  `json:"size"`
-	// Path is where the content goes; "" if it is an archive to unpack.
+	// Path is the place of the content; "" for an archive to unpack.
 	Path string      `json:"path,omitempty"`
 	Mode fs.FileMode `json:"mode,omitempty"`
-	// Unpack are the members of a tar archive, with or without gzip, that are wanted.
+	// Unpack are the wanted members of a tar archive, with or without gzip.
 	Unpack []Member `json:"unpack,omitempty"`
 }
 
 // A Member is a regular file in an archive.
 type Member struct {
-	// Name is as in the archive; a leading ./ there and here makes no difference. A leading */ stands for any one directory: archives
-	// of releases often have one that is named for the version.
+	// Name is the name in the archive; a leading ./ there and here makes no difference. A leading */ matches any one
+	// directory: archives of releases often have one named after the version.
 	Name string      `json:"name"`
 	Path string      `json:"path"`
 	Mode fs.FileMode `json:"mode"`
 }
 
-// A SendSummary says what a Send did.
+// A SendSummary is the outcome of a Send.
 type SendSummary struct {
-	// Changed are the paths that were not as planned, in the order of the plan.
+	// Changed are the changed paths, in the order of the plan.
 	Changed []string `json:"changed"`
-	// Sent is how many bytes of content went to the host.
+	// Sent is the number of content bytes sent to the host.
 	Sent int64 `json:"sent"`
 }
 
@@ -58,12 +58,12 @@ const (
 	anyDir       = "*/"
 )
 
-// roots are the directories that files may go to, relative to /. k3s takes its archive of images from nowhere else.
+// roots are the permitted directories for files, relative to /. K3s loads its image archive from no other place.
 func roots() []string {
 	return []string{"usr/local", "opt", "etc", stateDir, "var/lib/rancher/k3s/agent/images"}
 }
 
-// check refuses a plan that cannot be meant.
+// check refuses an implausible plan.
 func (p Plan) check() error {
 	if len(p.Files) > maxFiles {
 		return fmt.Errorf("the plan has %d files, the limit is %d", len(p.Files), maxFiles)
@@ -146,7 +146,7 @@ func checkTarget(target string, mode fs.FileMode, at map[string]bool) error {
 	return nil
 }
 
-// rootOf returns which of the roots a target lies below, "" if none.
+// rootOf returns the root that contains a target, "" if none.
 func rootOf(target string) string {
 	for _, r := range roots() {
 		if strings.HasPrefix(target, "/"+r+"/") {

@@ -12,12 +12,12 @@ import (
 )
 
 // Hosts find out whether they reach each other: on each of them `kkbundle-node listen` listens for a moment, and
-// `kkbundle-node reach` dials the others. Both know a token of this one attempt, so that a wrong machine or a firewall
-// that answers in another's place is not taken for the right one, and nobody else gets an answer.
+// `kkbundle-node reach` dials the others. Both know a token for this one attempt, so that a wrong machine or an
+// answering firewall is recognized, and no other peer gets an answer.
 
-// A Listen says where to listen.
+// A Listen lists the ports to listen on.
 type Listen struct {
-	// Token is as NewToken makes it.
+	// Token is a result of NewToken.
 	Token string `json:"token"`
 	// Address is one of the machine's own.
 	Address netip.Addr   `json:"address"`
@@ -35,18 +35,18 @@ type Listening struct {
 	Ports []PortState `json:"ports"`
 }
 
-// PortState says whether a port is listened on.
+// PortState is the state of a port to listen on.
 type PortState struct {
 	ListenPort
-	// Taken tells that a program has the port already: it is dialled as it is.
+	// Taken means that a program already has the port: it is dialled all the same.
 	Taken bool `json:"taken,omitempty"`
-	// Problem says why it is not listened on, if it is not taken.
+	// Problem is the reason that listening failed, if the port is not taken.
 	Problem string `json:"problem,omitempty"`
 }
 
-// A Reach says what to dial.
+// A Reach lists the targets to dial.
 type Reach struct {
-	// Token is that of the Listen on the other side.
+	// Token is that of the peer's Listen.
 	Token   string        `json:"token"`
 	Targets []ReachTarget `json:"targets"`
 }
@@ -55,10 +55,10 @@ type Reach struct {
 type ReachTarget struct {
 	Address netip.Addr `json:"address"`
 	ListenPort
-	// Service tells that a program of the other host has the port, which does not know the token. Over TCP it is enough
-	// then that the connection is made; over UDP nothing can be found out.
+	// Service means that a program of the other host has the port and does not know the token. Over TCP a connection is
+	// enough then; over UDP nothing can be found out.
 	Service bool `json:"service,omitempty"`
-	// MTU asks for the size of packets that come through, too.
+	// MTU also requests the path MTU.
 	MTU bool `json:"mtu,omitempty"`
 }
 
@@ -67,13 +67,13 @@ type Reached struct {
 	Targets []ReachedTarget `json:"targets"`
 }
 
-// ReachedTarget says whether a port was reached.
+// ReachedTarget is the result for a target.
 type ReachedTarget struct {
 	OK bool `json:"ok"`
-	// Problem says why not: "refused", "timeout", "another machine answers", or the kernel's words.
+	// Problem is the reason for a failure: "refused", "timeout", "another machine answers", or the kernel's message.
 	Problem string `json:"problem,omitempty"`
-	// MTU is the largest IP packet that came through whole, in bytes, and Want what the interface here would send; both
-	// are 0 if it was not asked for or could not be found out.
+	// MTU is the largest IP packet that arrived unfragmented, in bytes, and Want the MTU of the interface here; both
+	// are 0 if not requested or unknown.
 	MTU  int `json:"mtu,omitempty"`
 	Want int `json:"want,omitempty"`
 }
@@ -82,9 +82,9 @@ type ReachedTarget struct {
 const (
 	maxListened = 100
 	maxReached  = 2000
-	// ListenTime is how long listeners live at most.
+	// ListenTime is the maximal lifetime of listeners.
 	ListenTime = time.Minute
-	// reachParallel is how many targets are dialled at a time.
+	// reachParallel is the number of concurrently dialled targets.
 	reachParallel = 64
 	tokenBytes    = 16
 )
@@ -141,7 +141,7 @@ func AskReach(s io.ReadWriter, r Reach) (Reached, error) {
 	return answer, nil
 }
 
-// reason says why something on the network failed, in the kernel's words where it has some.
+// reason returns the reason of a network error, in the kernel's words if possible.
 func reason(err error) string {
 	var timeout interface{ Timeout() bool }
 	var errno syscall.Errno

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// ServeReach dials what it is asked to and answers once.
+// ServeReach dials the requested targets and answers once.
 func ServeReach(ctx context.Context, in io.Reader, out io.Writer) error {
 	var r Reach
 	if err := readMessage(in, &r, maxAnswer); err != nil {
@@ -57,7 +57,7 @@ func reach(ctx context.Context, token []byte, t ReachTarget) ReachedTarget {
 	default:
 		var u *udpEcho
 		if u, err = openUDP(ctx, token, at); err == nil {
-			defer func() { _ = u.conn.Close() }() // everything was said
+			defer func() { _ = u.conn.Close() }() // the result is complete
 			if err = u.small(ctx); err == nil && t.MTU {
 				r.Want = wantedMTU(u.conn.LocalAddr())
 				r.MTU = pathMTU(ctx, u, r.Want, t.Address)
@@ -73,7 +73,7 @@ func reach(ctx context.Context, token []byte, t ReachTarget) ReachedTarget {
 	return r
 }
 
-// errOther is an answer that is not ours.
+// errOther means the answer lacks our token.
 var errOther = errors.New("another machine or a firewall answers")
 
 func reachTCP(ctx context.Context, token []byte, at netip.AddrPort, service bool) error {
@@ -81,11 +81,11 @@ func reachTCP(ctx context.Context, token []byte, at netip.AddrPort, service bool
 	conn, err := d.DialContext(ctx, "tcp", at.String())
 	if err != nil || service {
 		if conn != nil {
-			_ = conn.Close() // nothing was sent
+			_ = conn.Close() // no data was sent
 		}
 		return err
 	}
-	defer func() { _ = conn.Close() }() // everything was said
+	defer func() { _ = conn.Close() }() // the result is complete
 	if err := conn.SetDeadline(time.Now().Add(dialPatient)); err != nil {
 		return err
 	}
@@ -103,10 +103,10 @@ func reachTCP(ctx context.Context, token []byte, at netip.AddrPort, service bool
 const (
 	ipv4Header = 20
 	udpHeader  = 8
-	sizeBytes  = 2 // of the size in our packets
+	sizeBytes  = 2 // bytes of the size in our packets
 )
 
-// headers is how long those of IP and UDP are together.
+// headers returns the total length of IP and UDP headers.
 func headers(six bool) int {
 	if six {
 		return ipv6Header + udpHeader
@@ -114,7 +114,7 @@ func headers(six bool) int {
 	return ipv4Header + udpHeader
 }
 
-// An udpEcho sends packets that must not be fragmented to a listener, which says what size came.
+// An udpEcho sends unfragmentable packets to a listener, which reports the received size.
 type udpEcho struct {
 	conn  *net.UDPConn
 	token []byte
@@ -129,7 +129,7 @@ func openUDP(ctx context.Context, token []byte, at netip.AddrPort) (*udpEcho, er
 	}
 	u := &udpEcho{conn: conn.(*net.UDPConn), token: token, six: at.Addr().Is6() && !at.Addr().Is4In6()}
 	if err := dontFragment(u.conn, u.six); err != nil {
-		_ = conn.Close() // nothing was sent
+		_ = conn.Close() // no data was sent
 		return nil, err
 	}
 	return u, nil
@@ -160,7 +160,7 @@ func (u *udpEcho) send(size int) error {
 	return err
 }
 
-// receive returns the size of a packet that came through.
+// receive returns the size of a packet that arrived.
 func (u *udpEcho) receive(buf []byte, until time.Time) (size int, err error) {
 	if err := u.conn.SetReadDeadline(until); err != nil {
 		return 0, err

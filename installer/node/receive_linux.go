@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Receive puts files in their places below root, which is / on a host, as a Send on the other side wants it. It can be
-// interrupted at any byte: content that has arrived is kept in /var/lib/kkbundle/receive, and no file has its final
-// name before all of it has been checked. What is wrong is told to the other side and returned.
+// Receive puts files in their places below root, which is / on a host, as requested by a Send on the other side. It can
+// be interrupted at any byte: received content is kept in /var/lib/kkbundle/receive, and no file gets its final name
+// before all of it has been checked. Errors are reported to the other side and returned.
 func Receive(ctx context.Context, root string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err := receive(ctx, root, newPatient(ctx, in), out)
 	if err != nil {
-		// If the other side has gone there is nobody to tell.
+		// If the other side is gone, nobody is left to tell.
 		_ = writeMessage(out, answer{Version: ProtocolVersion, Error: err.Error()})
 	}
 	return err
@@ -51,7 +51,7 @@ func receive(ctx context.Context, root string, in io.Reader, out io.Writer) (err
 	return r.run(ctx)
 }
 
-// A receiver is one conversation with a Send.
+// A receiver is one session with a Send.
 type receiver struct {
 	tree    *tree
 	in      io.Reader
@@ -93,7 +93,7 @@ func (r *receiver) changes() []string {
 	return list
 }
 
-// places returns where a file goes; its Name is "" if it goes there whole.
+// places returns a file's places; a whole file has a place with an empty Name.
 func (f PlannedFile) places() []Member {
 	if f.Path != "" {
 		return []Member{{Path: f.Path, Mode: f.Mode}}
@@ -101,7 +101,7 @@ func (f PlannedFile) places() []Member {
 	return f.Unpack
 }
 
-// survey returns the content that is lacking. A file that only has other permissions or another owner is put right.
+// survey returns the missing content. Wrong permissions or owners are corrected directly.
 func (r *receiver) survey(ctx context.Context) ([]want, error) {
 	var wanted []want
 	for _, f := range r.plan.Files {
@@ -147,7 +147,7 @@ func (r *receiver) inPlace(ctx context.Context, f PlannedFile) (bool, error) {
 	return true, nil
 }
 
-// room refuses what would not fit before anything is sent.
+// room refuses content that does not fit, before anything is sent.
 func (r *receiver) room(wanted []want) error {
 	var need int64
 	for _, w := range wanted {
@@ -157,8 +157,8 @@ func (r *receiver) room(wanted []want) error {
 	return r.tree.room(r.tree.parts, "/"+partsDir, need)
 }
 
-// takeAll receives content and puts it in its places. It returns what has to be sent once more, from its beginning,
-// because the part that was kept from an earlier run was damaged.
+// takeAll receives content and puts it in its places. It returns the content to send again from its beginning, because
+// a part of an earlier run was damaged.
 func (r *receiver) takeAll(ctx context.Context, wanted []want) ([]want, error) {
 	var again []want
 	for _, w := range wanted {
@@ -172,7 +172,7 @@ func (r *receiver) takeAll(ctx context.Context, wanted []want) ([]want, error) {
 				return nil, err
 			}
 			if w.Offset == 0 {
-				return nil, fmt.Errorf("%s: what arrived has digest %s: read the bundle with kkbundle verify, or check this host's disk and memory", w.Digest, sum)
+				return nil, fmt.Errorf("%s: received content has digest %s: check the bundle with kkbundle verify, or this host's disk and memory", w.Digest, sum)
 			}
 			again = append(again, want{Digest: w.Digest})
 			continue
@@ -184,7 +184,7 @@ func (r *receiver) takeAll(ctx context.Context, wanted []want) ([]want, error) {
 	return again, nil
 }
 
-// take appends what comes to a part and returns the digest of the whole.
+// take appends received bytes to a part and returns the digest of the whole.
 func (r *receiver) take(ctx context.Context, w want, rest int64) (digest string, err error) {
 	part, err := r.tree.parts.OpenFile(partName(w.Digest), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -193,7 +193,7 @@ func (r *receiver) take(ctx context.Context, w want, rest int64) (digest string,
 	defer func() { err = errors.Join(err, part.Close()) }()
 	sum := sha256.New()
 	if n, err := io.Copy(sum, &until{ctx, io.LimitReader(part, w.Offset)}); err != nil || n != w.Offset {
-		return "", errors.Join(fmt.Errorf("read what is there of %s: %d of %d bytes", w.Digest, n, w.Offset), err)
+		return "", errors.Join(fmt.Errorf("read the received part of %s: %d of %d bytes", w.Digest, n, w.Offset), err)
 	}
 	if err := r.append(part, sum, w.Digest, rest); err != nil {
 		return "", err
@@ -226,7 +226,7 @@ func (r *receiver) append(part io.Writer, sum hash.Hash, digest string, rest int
 	return nil
 }
 
-// place puts content into every place that the plan has for it, and forgets the part.
+// place puts content into every place in the plan, and removes the part.
 func (r *receiver) place(ctx context.Context, digest string) error {
 	var users []PlannedFile
 	for _, f := range r.plan.Files {
@@ -235,7 +235,7 @@ func (r *receiver) place(ctx context.Context, digest string) error {
 		}
 	}
 	for i, f := range users {
-		// One of several places may be as it shall be.
+		// One of several places may already be correct.
 		if len(users) > 1 {
 			if whole, err := r.inPlace(ctx, f); err != nil || whole {
 				if err != nil {
@@ -255,14 +255,14 @@ func (r *receiver) place(ctx context.Context, digest string) error {
 	return r.tree.dropPart(digest)
 }
 
-// lockTimeout is a little more than idleTimeout: a helper that was left alone ends in time.
+// lockTimeout is a little more than idleTimeout, so that an abandoned helper ends in time.
 const (
 	idleTimeout = 60 * time.Second
 	lockTimeout = 75 * time.Second
 	lockPause   = 100 * time.Millisecond
 )
 
-// lock waits until this is the only helper that receives files here.
+// lock waits until this is the only receiving helper on the host.
 func lock(ctx context.Context, f *os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
@@ -282,13 +282,13 @@ func lock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// patient reads from a stream that cannot be interrupted, until its context is done or nothing has come for a minute:
-// a helper whose connection died without a word must not keep its lock for ever.
+// patient reads from a stream that cannot be interrupted, until its context is done or nothing has come for a minute: a
+// helper whose connection died silently must not keep its lock for ever.
 type patient struct {
 	ctx    context.Context //nolint:containedctx // io.Reader has none
 	pieces chan piece
 	free   chan []byte
-	now    []byte // what is left of the current piece
+	now    []byte // rest of the current piece
 	whole  []byte // its buffer
 	err    error
 }
@@ -321,7 +321,7 @@ func newPatient(ctx context.Context, r io.Reader) *patient {
 	return p
 }
 
-// Read returns what has come.
+// Read returns received bytes.
 func (p *patient) Read(b []byte) (int, error) {
 	for len(p.now) == 0 {
 		if p.err != nil {
@@ -360,7 +360,7 @@ func (u *until) Read(p []byte) (int, error) {
 	return u.r.Read(p)
 }
 
-// isAbsent tells whether there is nothing at a path.
+// isAbsent reports whether an error means a missing path.
 func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }

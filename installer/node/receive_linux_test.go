@@ -327,12 +327,12 @@ func TestReceiveRefuses(t *testing.T) {
 		{"set-user-id", change(good, func(f *PlannedFile) { f.Mode |= fs.ModeSetuid }), s, "is not a file's permissions"},
 		{"nowhere", change(good, func(f *PlannedFile) { f.Path = "" }), s, "either a path or members"},
 		{"not in the bundle", absent, s, "not in the bundle"},
-		{"other content", good, lying, "what arrived has digest sha256:" + other.Digest[7:]},
+		{"other content", good, lying, "received content has digest sha256:" + other.Digest[7:]},
 		{"too short", good, short, "are missing at its end"},
-		{"too long", good, long, "more of it than there should be"},
+		{"too long", good, long, "more bytes than expected"},
 		{"no such member", packed(entry{name: "bin/y", data: data}), s, "the archive has no bin/x"},
 		{"link", packed(entry{name: "bin/x", link: "../../etc/passwd", kind: tar.TypeSymlink}), s, "is not a regular file"},
-		{"hard link", packed(entry{name: "bin/x", link: "bin/y", kind: tar.TypeLink}), s, `"bin/y" may be what is meant`},
+		{"hard link", packed(entry{name: "bin/x", link: "bin/y", kind: tar.TypeLink}), s, `did you mean "bin/y"`},
 		{"directory", packed(entry{name: "bin/x", kind: tar.TypeDir}), s, "is not a regular file"},
 		{"not an archive", change(packed(), func(f *PlannedFile) { f.Digest, f.Size = s.add([]byte("x")) }), s, "the archive is damaged"},
 		{"damaged archive", damaged, s, "the archive is damaged"},
@@ -456,7 +456,7 @@ func TestReceiveFull(t *testing.T) {
 	packed.Digest, packed.Size = s.add(archive(t, true, entry{name: "b", data: data}))
 	for _, f := range []PlannedFile{file, packed} {
 		_, err, _ := converse(t, root, Plan{Files: []PlannedFile{f}}, s, -1)
-		if err == nil || !strings.Contains(err.Error(), "no space for /opt/"+f.Name+": it needs 2097152 bytes") {
+		if err == nil || !strings.Contains(err.Error(), "no space for /opt/"+f.Name+": 2097152 bytes needed") {
 			t.Errorf("%s: got %v", f.Name, err)
 		}
 	}

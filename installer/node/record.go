@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Anonymous returns the facts as they can be given away, for a test or to somebody who helps: what only identifies the
-// machine (its ids, hardware addresses) is replaced by a digest, so that equal ones stay equal. Names and addresses
-// stay, because rules are about them; passwords are in no facts.
+// Anonymous returns the facts in a form that can be given to others, for a test or for support: values that only
+// identify the machine (its ids, hardware addresses) are replaced by a digest, so that equal ones stay equal. Names and
+// addresses stay, because rules are about them; facts contain no passwords.
 func (f Facts) Anonymous() Facts {
 	f.MachineID = digest(f.MachineID)[:min(len(f.MachineID), 32)]
 	if f.ProductUUID != "" {
@@ -35,7 +35,7 @@ func digest(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// anonymousMAC makes a locally administered address.
+// anonymousMAC returns a locally administered address.
 func anonymousMAC(mac string) string {
 	if mac == "" {
 		return ""

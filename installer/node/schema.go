@@ -12,16 +12,16 @@ func FactsSchema() []byte {
 	return Schema(reflect.TypeFor[Facts](), "kkbundle-node facts", FactsVersion)
 }
 
-// Schema returns the JSON Schema (draft 2020-12) of a struct that has a version, made from the type and its tags: doc:"…" is
-// a description, enum:"a,b" has the only values. Properties that it does not know are allowed, because fields are added
-// to a version.
+// Schema returns the JSON Schema (draft 2020-12) of a versioned struct, generated from the type and its tags: doc:"…"
+// is a description, enum:"a,b" lists the allowed values. Unknown properties are allowed, because fields are added
+// within a version.
 func Schema(t reflect.Type, title string, version int) []byte {
 	s := schemaOf(t)
 	s["$schema"], s["title"] = "https://json-schema.org/draft/2020-12/schema", title
 	s["properties"].(map[string]any)["version"] = map[string]any{"const": version}
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		panic(err) // it holds nothing that JSON cannot say
+		panic(err) // all its values are valid in JSON
 	}
 	return append(text, '\n')
 }

@@ -8,17 +8,17 @@ import (
 	"io"
 )
 
-// ProtocolVersion is the version of what Send and Receive say to each other. kkbundle puts its own helper on hosts, so
-// both sides always have the same.
+// ProtocolVersion is the version of the protocol between Send and Receive. kkbundle installs its own helper on hosts,
+// so both sides always have the same version.
 const ProtocolVersion = 1
 
-// An offer begins a conversation.
+// An offer begins a session.
 type offer struct {
 	Version int  `json:"version"`
 	Plan    Plan `json:"plan"`
 }
 
-// An answer is what the helper says: what it lacks, or that everything is in its place, or what is wrong.
+// An answer is a message of the helper: its missing content, completion, or an error.
 type answer struct {
 	Version int      `json:"version"`
 	Want    []want   `json:"want,omitempty"`
@@ -33,12 +33,12 @@ type want struct {
 	Offset int64  `json:"offset"`
 }
 
-// An Opener opens content at an offset. What it returns must have all the rest of the content.
+// An Opener opens content at an offset. The result must have all of the remaining content.
 type Opener func(ctx context.Context, digest string, offset int64) (io.ReadCloser, error)
 
-// Send makes a host have what the plan says. in is the standard input of `kkbundle-node receive` on the host, out its
-// standard output. Only what the host lacks is opened and sent. When it fails, what has arrived is kept on the host,
-// and the next Send goes on from there.
+// Send brings a host's files into the planned state. in is the standard input of `kkbundle-node receive` on the host,
+// out its standard output. Only missing content is opened and sent. After a failure, received content is kept on the
+// host, and the next Send resumes.
 func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Opener) (SendSummary, error) {
 	if err := plan.check(); err != nil {
 		return SendSummary{}, err
@@ -61,7 +61,7 @@ func Send(ctx context.Context, in io.Writer, out io.Reader, plan Plan, open Open
 	}
 }
 
-// maxRounds is how often a host may ask: once for what it lacks, and once more for what turned out to be damaged.
+// maxRounds is how often a host may request content: once for missing content, and once more for damaged content.
 const maxRounds = 3
 
 type sender struct {
@@ -72,13 +72,13 @@ type sender struct {
 	rounds int
 }
 
-// A RemoteError is what the helper says is wrong on the host.
+// A RemoteError is an error reported by the helper.
 type RemoteError struct{ Message string }
 
-// Error is the helper's message.
+// Error returns the helper's message.
 func (e *RemoteError) Error() string { return e.Message }
 
-// hear reads an answer and checks that it makes sense.
+// hear reads an answer and validates it.
 func (s *sender) hear(out io.Reader) (answer, error) {
 	var a answer
 	if err := readMessage(out, &a, maxAnswer); err != nil {
@@ -114,8 +114,8 @@ func (p Plan) size(digest string) (int64, bool) {
 	return 0, false
 }
 
-// send streams what is wanted. The helper says nothing meanwhile, unless something is wrong; it ends then, so that
-// writing fails.
+// send streams the wanted content. Meanwhile the helper is silent unless it fails; then it exits, so that writing
+// fails.
 func (s *sender) send(ctx context.Context, out io.Reader, wanted []want) error {
 	for _, w := range wanted {
 		size, _ := s.plan.size(w.Digest)
@@ -130,13 +130,13 @@ func (s *sender) send(ctx context.Context, out io.Reader, wanted []want) error {
 	return nil
 }
 
-// A sourceError is content that could not be read here: the host has nothing to say about it.
+// A sourceError is content that could not be read here: it is no error of the host.
 type sourceError struct{ error }
 
 func (e *sourceError) Unwrap() error { return e.error }
 
 func (s *sender) sendOne(ctx context.Context, w want, rest int64) (err error) {
-	if rest == 0 { // all of it has arrived, but was not put into its place
+	if rest == 0 { // all bytes have arrived, but are not in place yet
 		return nil
 	}
 	r, err := s.open(ctx, w.Digest, w.Offset)
@@ -164,16 +164,16 @@ func (s *sender) sendOne(ctx context.Context, w want, rest int64) (err error) {
 		rest -= int64(n)
 		s.sent += int64(n)
 	}
-	// The source checks what it has given when it is read to its end.
+	// The source checks its content when it is read to the end.
 	if n, err := io.ReadFull(r, buf[:1]); n > 0 {
-		return &sourceError{errors.New("there is more of it than there should be")}
+		return &sourceError{errors.New("more bytes than expected")}
 	} else if !errors.Is(err, io.EOF) {
 		return &sourceError{err}
 	}
 	return nil
 }
 
-// why prefers what the helper said before it ended to the broken pipe that its end made here.
+// why prefers the helper's last message to the broken pipe caused by its exit.
 func (s *sender) why(out io.Reader, err error) error {
 	var a answer
 	if readErr := readMessage(out, &a, maxAnswer); readErr == nil && a.Error != "" {

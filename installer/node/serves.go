@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// servesTimeout is how long a registry may take to answer; who asks does so every other second.
+// servesTimeout is the time limit for a registry's answer; callers ask every other second.
 const servesTimeout = 2 * time.Second
 
-// Serves asks a registry at HOST:PORT for the first page of its API, and fails if it is not there for its clients: it does not
-// answer, has no certificate of an authority in the file, or answers something else than that it is there or wants a login. The
-// request is written by hand: the helper is put on every host and has no other use for a library of HTTP.
+// Serves requests the first page of the API of a registry at HOST:PORT. It fails if the registry does not answer, has
+// no certificate of an authority in the file, or answers something other than success or a login challenge. The request
+// is written by hand: the helper is copied to every host and has no other use for an HTTP library.
 func Serves(ctx context.Context, address, caFile string) error {
 	return serves(ctx, address, caFile, servesTimeout)
 }
@@ -38,13 +38,13 @@ func serves(ctx context.Context, address, caFile string, limit time.Duration) er
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // it was only read
+	defer func() { _ = conn.Close() }() // only read
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	if _, err := io.WriteString(conn, "GET /v2/ HTTP/1.1\r\nHost: "+address+"\r\nConnection: close\r\n\r\n"); err != nil {
 		return fmt.Errorf("%s: %w", address, err)
 	}
-	const enough = 4 << 10 // of a line with a version, a number and a few words
+	const enough = 4 << 10 // for a line with a version, a number and a few words
 	line, err := bufio.NewReader(io.LimitReader(conn, enough)).ReadString('\n')
 	if err != nil {
 		return fmt.Errorf("%s: %w", address, err)

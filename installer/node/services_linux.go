@@ -19,29 +19,29 @@ import (
 	"github.com/kkbundle/kkbundle/capped"
 )
 
-// Limits on programs that are asked something.
+// Limits on programs run for facts.
 const (
 	programTimeout = 10 * time.Second
 	programOutput  = 256 << 10
 )
 
-// runProgram returns the beginning of what a program prints, on both streams.
+// runProgram returns the beginning of a program's output, on both streams.
 func runProgram(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
-	cmd.WaitDelay = programTimeout // for what it has left running with its streams
+	cmd.WaitDelay = programTimeout // for children that keep its streams open
 	out := capped.Head{Most: programOutput}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // the program itself has ended well, and what it said has been read
+		err = nil // the program itself has succeeded, and its output has been read
 	}
 	return out.Bytes(), err
 }
 
-// ports tries each port by listening on it, as the program that needs it will do.
+// ports tries each port by listening on it, like the program that needs it.
 func (c *collector) ports() {
 	for _, port := range c.probe.Ports {
 		c.facts.Ports = append(c.facts.Ports, tryPort("tcp", port))
@@ -84,7 +84,7 @@ func tryPort(network string, port int) Port {
 	return p
 }
 
-// listener returns the name of the program that listens on a port, "" if it cannot be found.
+// listener returns the name of the program that listens on a port, "" if unknown.
 func (c *collector) listener(network string, port int) string {
 	inodes := map[string]bool{}
 	for _, file := range []string{"/proc/net/" + network, "/proc/net/" + network + "6"} {
@@ -119,7 +119,7 @@ func (c *collector) listener(network string, port int) string {
 	return ""
 }
 
-// services asks systemd.
+// services queries systemd.
 func (c *collector) services(ctx context.Context) {
 	s := &c.facts.Systemd
 	s.Init = c.line("/proc/1/comm") == "systemd"
@@ -139,7 +139,7 @@ func (c *collector) services(ctx context.Context) {
 		if u.Active != "active" {
 			continue
 		}
-		// ufw's unit is active also where ufw is switched off.
+		// ufw's unit is active even if ufw is disabled.
 		if u.Name == "ufw.service" && !strings.EqualFold(shellValues(c.text("/etc/ufw/ufw.conf"))["ENABLED"], "yes") {
 			continue
 		}
@@ -150,7 +150,7 @@ func (c *collector) services(ctx context.Context) {
 	}
 }
 
-// units asks for the state of units; systemctl answers in the order of the question, with an empty line between.
+// units queries the state of units; systemctl answers in the order of the query, with an empty line between.
 func (c *collector) units(ctx context.Context, names []string) []Unit {
 	if len(names) == 0 {
 		return nil
@@ -176,7 +176,7 @@ func (c *collector) units(ctx context.Context, names []string) []Unit {
 	return units
 }
 
-// programs finds runtimes and parts of Kubernetes and asks for their versions.
+// programs finds runtimes and parts of Kubernetes and queries their versions.
 func (c *collector) programs(ctx context.Context) {
 	asked := []struct {
 		name string
@@ -187,7 +187,7 @@ func (c *collector) programs(ctx context.Context) {
 		{"crictl", []string{"--version"}},
 		{"crio", []string{"--version"}},
 		{"docker", []string{"--version"}},
-		{"docker compose", []string{"version"}}, // a plugin: it comes with docker or not
+		{"docker compose", []string{"version"}}, // an optional plugin of docker
 		{"docker-compose", []string{"--version"}},
 		{"etcd", []string{"--version"}},
 		{"k3s", []string{"--version"}},
@@ -214,7 +214,7 @@ func (c *collector) programs(ctx context.Context) {
 			}
 			out, err := c.run(ctx, append(args, a.args...)...)
 			if err != nil && plugin != "" {
-				return // there is no such plugin
+				return // the plugin is missing
 			}
 			found[i] = Program{Name: a.name, Path: path}
 			if err == nil {

@@ -7,20 +7,20 @@ import (
 
 // Disk is a block device that is not a partition.
 type Disk struct {
-	Name string `json:"name"` // as below /dev: "sda", "nvme0n1", "dm-0"
+	Name string `json:"name"` // name below /dev: "sda", "nvme0n1", "dm-0"
 	Size int64  `json:"size"` // bytes
-	// Rotational tells whether it says of itself that it turns; virtual disks often say so and do not.
+	// Rotational is the device's own claim; virtual disks often claim it wrongly.
 	Rotational bool   `json:"rotational,omitempty"`
 	ReadOnly   bool   `json:"readOnly,omitempty"`
 	Removable  bool   `json:"removable,omitempty"`
 	Model      string `json:"model,omitempty"`
-	// Partitions are its partitions' names.
+	// Partitions are the names of its partitions.
 	Partitions []string `json:"partitions,omitempty"`
-	// Used tells whether it or a partition of it is mounted, is swapped to, or is part of another device.
+	// Used means that it or a partition of it is mounted, used for swap, or part of another device.
 	Used bool `json:"used,omitempty"`
 }
 
-// Limits are the kernel's limits for all programs together; 0 where the kernel does not say.
+// Limits are the kernel's limits for all programs together; 0 if unknown.
 type Limits struct {
 	InotifyInstances int64 `json:"inotifyInstances,omitempty"` // fs.inotify.max_user_instances
 	InotifyWatches   int64 `json:"inotifyWatches,omitempty"`   // fs.inotify.max_user_watches
@@ -30,33 +30,33 @@ type Limits struct {
 	Entropy int64 `json:"entropy,omitempty"`
 }
 
-// Time is how the machine's clock is kept right.
+// Time describes clock synchronization.
 type Time struct {
-	// Daemons are the programs that do it and run: "chronyd", "ntpd", "systemd-timesyncd", …
+	// Daemons are the running time daemons: "chronyd", "ntpd", "systemd-timesyncd", …
 	Daemons []string `json:"daemons,omitempty"`
-	// Servers are those that the daemons' configuration names, pools among them.
+	// Servers are the servers in the daemons' configuration, including pools.
 	Servers []string `json:"servers,omitempty"`
-	// Known tells whether the kernel could be asked for what follows.
+	// Known means the kernel could be queried for the following fields.
 	Known bool `json:"known,omitempty"`
-	// Synchronized is what the kernel was told last: it goes back to false when nobody tells it any more.
+	// Synchronized is the kernel's state: it becomes false when no daemon refreshes it.
 	Synchronized bool `json:"synchronized,omitempty"`
-	// Offset is by how many nanoseconds the kernel still has to move the clock, and MaxError how far it may be off.
+	// Offset is the remaining clock adjustment in nanoseconds, and MaxError the maximal clock error.
 	Offset   int64 `json:"offset,omitempty"`
 	MaxError int64 `json:"maxError,omitempty"`
 }
 
-// PacketFilter is what iptables and nftables have in the kernel. Nothing is loaded in order to look.
+// PacketFilter holds the rules of iptables and nftables in the kernel. Reading them loads nothing.
 type PacketFilter struct {
-	// Known tells whether it could be looked at; the rest is empty if not.
+	// Known means the rules could be read; the rest is empty if not.
 	Known bool `json:"known,omitempty"`
-	// Drops are the base chains whose policy is to drop, at most 100.
+	// Drops are the base chains with policy drop, at most 100.
 	Drops []FilterChain `json:"drops,omitempty"`
 	// Foreign are the names of chains of Kubernetes and its networks (KUBE-…, cali-…, FLANNEL-…, CILIUM_…), sorted, at
 	// most 100.
 	Foreign []string `json:"foreign,omitempty"`
 }
 
-// FilterChain is a chain that the kernel itself calls.
+// FilterChain is a chain called by the kernel itself.
 type FilterChain struct {
 	Family string `json:"family"` // "ip", "ip6", "inet", "bridge", …
 	Table  string `json:"table"`
@@ -80,13 +80,13 @@ type Certificate struct {
 	CA        bool      `json:"ca,omitempty"`
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	NotAfter  time.Time `json:"notAfter,omitzero"`
-	// Names are the DNS names and addresses that it is for.
+	// Names are its DNS names and addresses.
 	Names []string `json:"names,omitempty"`
-	// Problem says why the rest is empty.
+	// Problem is the reason that the rest is empty.
 	Problem string `json:"problem,omitempty"`
 }
 
-// SSHD is what sshd -T says.
+// SSHD holds the output of sshd -T.
 type SSHD struct {
 	KexAlgorithms      []string `json:"kexAlgorithms,omitempty"`
 	Ciphers            []string `json:"ciphers,omitempty"`
@@ -96,18 +96,18 @@ type SSHD struct {
 	PermitRootLogin    string   `json:"permitRootLogin,omitempty"`
 }
 
-// Dialled says whether a TCP connection could be made.
+// Dialled is the result of a TCP connection.
 type Dialled struct {
-	Address string `json:"address"` // HOST:PORT as asked
+	Address string `json:"address"` // HOST:PORT as requested
 	OK      bool   `json:"ok"`
 	Problem string `json:"problem,omitempty"`
 }
 
-// SyncLatency is how long the disk takes to have a small write for good, as etcd's log needs it: 2300 bytes written to
-// the end of a file, and fdatasync.
+// SyncLatency is the disk's latency for small durable writes, as etcd's log needs them: 2300 bytes appended to a file,
+// and fdatasync.
 type SyncLatency struct {
-	Dir string `json:"dir"` // as asked
-	// In is where it was measured: Dir, or the nearest directory on the way to it that exists.
+	Dir string `json:"dir"` // as requested
+	// In is the measured directory: Dir, or its nearest existing parent.
 	In     string `json:"in,omitempty"`
 	Type   string `json:"type,omitempty"` // of the filesystem
 	Writes int    `json:"writes,omitempty"`
@@ -116,30 +116,30 @@ type SyncLatency struct {
 	P90 int64 `json:"p90,omitempty"`
 	P99 int64 `json:"p99,omitempty"`
 	Max int64 `json:"max,omitempty"`
-	// Problem says why it could not be measured, or not to the end.
+	// Problem is the reason for a missing or incomplete measurement.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Vacancy says whether somebody on the network has an address.
+// Vacancy is the usage of an address on the network.
 type Vacancy struct {
 	Address netip.Addr `json:"address"`
-	// Interface is the one whose network has the address, "" if none has.
+	// Interface is the one whose network contains the address, "" if none does.
 	Interface string `json:"interface,omitempty"`
-	// Own tells whether this machine has the address itself.
+	// Own means this machine itself has the address.
 	Own bool `json:"own,omitempty"`
-	// Asked tells whether the network could be asked for it by ARP or neighbour solicitation.
+	// Asked means the network could be queried by ARP or neighbour solicitation.
 	Asked bool `json:"asked,omitempty"`
-	// MACs are those that answered.
+	// MACs are the answering machines.
 	MACs []string `json:"macs,omitempty"`
-	// Ping and APIServer tell whether it answers ICMP echo, and TCP on port 6443.
+	// Ping and APIServer mean that it answers ICMP echo, and TCP on port 6443.
 	Ping      bool `json:"ping,omitempty"`
 	APIServer bool `json:"apiServer,omitempty"`
-	// Problem says what could not be asked.
+	// Problem names the failed queries.
 	Problem string `json:"problem,omitempty"`
 }
 
-// InUse tells whether another machine has the address. On its own link that is what the link says: a firewall or a proxy
-// may answer TCP for addresses that nobody has.
+// InUse reports whether another machine has the address. On the own link, only the link's answer counts: a firewall or
+// a proxy may answer TCP for unused addresses.
 func (v Vacancy) InUse() bool {
 	if v.Asked || len(v.MACs) > 0 {
 		return len(v.MACs) > 0

@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// The streams of `kkbundle-node dial` carry frames. An empty one is the end of that direction; the other one goes on.
+// The streams of `kkbundle-node dial` carry frames. An empty frame ends its direction; the other direction continues.
 // The first frame from the host is a JSON dialAnswer.
 
-// A dialAnswer says whether the connection was made.
+// A dialAnswer is the result of dialling.
 type dialAnswer struct {
 	Local  string `json:"local,omitempty"`
 	Remote string `json:"remote,omitempty"`
 	Error  string `json:"error,omitempty"`
 }
 
-// dialTimeout is how long a connection from the host may take to be made.
+// dialTimeout is the time limit for a connection from the host.
 const dialTimeout = 10 * time.Second
 
 // DialStdio makes a connection and carries it over in and out, to a Dialer on the other side. It returns when both
-// directions have ended, when in ends without saying so (the other side is closed or gone), or when ctx is done. A connection
-// that could not be made is told to the other side and returned.
+// directions have ended, when in ends unexpectedly (the other side is closed or gone), or when ctx is done. A failed
+// connection is reported to the other side and returned.
 func DialStdio(ctx context.Context, network, addr string, in io.Reader, out io.Writer) error {
 	d := net.Dialer{Timeout: dialTimeout}
 	conn, err := d.DialContext(ctx, network, addr)
@@ -36,11 +36,11 @@ func DialStdio(ctx context.Context, network, addr string, in io.Reader, out io.W
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	defer func() { _ = conn.Close() }() // both directions have ended, or nobody is there to tell
+	defer func() { _ = conn.Close() }() // both directions have ended, or nobody is left to tell
 	if err := writeMessage(out, dialAnswer{Local: conn.LocalAddr().String(), Remote: conn.RemoteAddr().String()}); err != nil {
 		return err
 	}
-	// Reading in cannot be interrupted, so the end is what comes first: both directions, or in breaking off.
+	// Reading in cannot be interrupted, so return at the first of two events: both directions end, or in breaks off.
 	ended := make(chan error, 2)
 	go func() { ended <- unframe(in, conn, func() error { return closeWrite(conn) }) }()
 	go func() { ended <- frame(conn, out) }()
@@ -61,7 +61,7 @@ func closeWrite(conn net.Conn) error {
 	return conn.Close()
 }
 
-// frame carries everything that r has to w, and then its end.
+// frame copies r to w in frames, followed by an end frame.
 func frame(r io.Reader, w io.Writer) error {
 	buf := make([]byte, 4+chunk)
 	for {
@@ -73,13 +73,13 @@ func frame(r io.Reader, w io.Writer) error {
 			}
 		}
 		if err != nil {
-			// A connection that was reset ends for the other side as well.
+			// A reset connection ends for the other side as well.
 			return writeFrame(w, nil)
 		}
 	}
 }
 
-// unframe carries what r's frames hold to w, and then calls end.
+// unframe copies the content of r's frames to w, and then calls end.
 func unframe(r io.Reader, w io.Writer, end func() error) error {
 	buffered := bufio.NewReaderSize(r, chunk)
 	for {
@@ -100,17 +100,17 @@ func unframe(r io.Reader, w io.Writer, end func() error) error {
 }
 
 // A Starter starts kkbundle-node on a host with these arguments and returns its standard input and output. Close ends
-// it and returns how it ended.
+// it and returns its exit error.
 type Starter func(ctx context.Context, args ...string) io.ReadWriteCloser
 
-// Dialer returns a function like net.Dialer's DialContext whose connections are made on the host where start starts
-// the helper. Deadlines work, and CloseWrite does.
+// Dialer returns a function like net.Dialer's DialContext whose connections are made on the host, by the helper that
+// start starts. Deadlines and CloseWrite work.
 func Dialer(start Starter) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if network != "tcp" && network != "tcp4" && network != "tcp6" {
 			return nil, fmt.Errorf("dial %s %s: only tcp goes through a host", network, addr)
 		}
-		// As with net.Dialer, ctx is about making the connection and not about its life.
+		// As with net.Dialer, ctx covers only the setup of the connection, not its life.
 		s := start(context.WithoutCancel(ctx), "dial", addr)
 		type result struct {
 			answer dialAnswer
@@ -128,7 +128,7 @@ func Dialer(start Starter) func(ctx context.Context, network, addr string) (net.
 			return nil, fmt.Errorf("dial %s: %w", addr, context.Cause(ctx))
 		case r := <-first:
 			if r.err == nil && r.answer.Error != "" {
-				_ = s.Close() // fails with the same reason
+				_ = s.Close() // fails for the same reason
 				return nil, fmt.Errorf("dial %s through the host: %s", addr, r.answer.Error)
 			}
 			if r.err != nil {
@@ -139,8 +139,8 @@ func Dialer(start Starter) func(ctx context.Context, network, addr string) (net.
 	}
 }
 
-// conn is a connection made somewhere else. Each direction is a pipe that has deadlines, with a goroutine between it
-// and the stream that has none.
+// conn is a remote connection. Each direction is a pipe with deadlines, and a goroutine connects it with the stream,
+// which has none.
 type conn struct {
 	stream        io.ReadWriteCloser
 	read, write   net.Conn
@@ -154,7 +154,7 @@ func newConn(s io.ReadWriteCloser, a dialAnswer) *conn {
 	write, toHost := net.Pipe()
 	c := &conn{stream: s, read: read, write: write, local: addr(a.Local), remote: addr(a.Remote)}
 	go func() {
-		_ = unframe(s, fromHost, func() error { return nil }) // how it broke off is told by Close
+		_ = unframe(s, fromHost, func() error { return nil }) // Close returns the reason
 		_ = fromHost.Close()
 	}()
 	go func() {
@@ -167,7 +167,7 @@ func newConn(s io.ReadWriteCloser, a dialAnswer) *conn {
 func (c *conn) Read(p []byte) (int, error)  { return c.read.Read(p) }
 func (c *conn) Write(p []byte) (int, error) { return c.write.Write(p) }
 
-// CloseWrite ends what is sent; what comes can still be read.
+// CloseWrite ends sending; receiving continues.
 func (c *conn) CloseWrite() error { return c.write.Close() }
 
 // Close ends the connection on the host, too.
@@ -189,7 +189,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 func (c *conn) SetReadDeadline(t time.Time) error  { return c.read.SetReadDeadline(t) }
 func (c *conn) SetWriteDeadline(t time.Time) error { return c.write.SetWriteDeadline(t) }
 
-// addr is an address as the host sees it.
+// addr is an address in the host's notation.
 type addr string
 
 func (addr) Network() string  { return "tcp" }

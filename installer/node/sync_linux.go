@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How the disk is measured: writes as those of etcd's log, and as many as say something about the slowest hundredth.
+// Parameters of the disk measurement: writes like those of etcd's log, enough of them for the slowest hundredth.
 const (
 	syncBytes  = 2300
 	syncWrites = 2000
 	syncTime   = 5 * time.Second
-	// syncSpace must be free, so that the measurement fills no disk.
+	// syncSpace must be free, so that the measurement never fills the disk.
 	syncSpace = 64 << 20
 )
 
@@ -49,7 +49,7 @@ func (c *collector) measure(ctx context.Context, dir string) (SyncLatency, error
 	return s, err
 }
 
-// nearest returns the directory that exists on the way to another one.
+// nearest returns the nearest existing parent of a directory, or the directory itself.
 func (c *collector) nearest(name string) string {
 	at := filepath.Clean("/" + name)
 	for at != "/" {
@@ -61,20 +61,20 @@ func (c *collector) nearest(name string) string {
 	return at
 }
 
-// measureSync writes into a file without a name, which is gone as soon as nobody has it open: also when this is killed.
+// measureSync writes into an unnamed file, which disappears even if this process is killed.
 func measureSync(ctx context.Context, dir string) (times []time.Duration, err error) {
 	file, err := nameless(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	// etcd's log, too, has its space before it is written.
+	// etcd's log is preallocated, too.
 	if err := unix.Fallocate(int(file.Fd()), 0, 0, syncBytes*syncWrites); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, os.NewSyscallError("fallocate", err)
 	}
 	data := make([]byte, syncBytes)
 	for i := range data {
-		data[i] = byte(i * 7) // a disk that compresses zeros must not be measured by them
+		data[i] = byte(i * 7) // a compressing disk must not be measured with zeros
 	}
 	began := time.Now()
 	for len(times) < syncWrites && time.Since(began) < syncTime {
@@ -106,7 +106,7 @@ func nameless(dir string) (*os.File, error) {
 	return file, errors.Join(os.Remove(file.Name()))
 }
 
-// count works the percentiles out: the smallest time that this share of the writes did not exceed.
+// count computes the percentiles: the smallest time that this share of the writes did not exceed.
 func (s *SyncLatency) count(times []time.Duration) {
 	if s.Writes = len(times); s.Writes == 0 {
 		return

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clock finds out who keeps the clock right, and what the kernel knows of it.
+// clock finds the time daemons, and the kernel's state of the clock.
 func (c *collector) clock() {
 	t := &c.facts.Time
 	t.Daemons = c.timeDaemons()
@@ -28,9 +28,9 @@ func (c *collector) clock() {
 	t.Offset, t.MaxError = state.Offset*unit, state.Maxerror*micro
 }
 
-// timeDaemons finds them among the processes, so that it does not matter who started them.
+// timeDaemons finds them among the processes, regardless of their service manager.
 func (c *collector) timeDaemons() []string {
-	known := map[string]string{ // by the name that the kernel has of them (15 bytes)
+	known := map[string]string{ // by the kernel's process name (15 bytes)
 		"chronyd": "chronyd", "ntpd": "ntpd", "openntpd": "openntpd", "systemd-timesyn": "systemd-timesyncd", "ptp4l": "ptp4l",
 	}
 	files, err := filepath.Glob(c.path("/proc/[0-9]*/comm"))
@@ -82,7 +82,7 @@ func (c *collector) timeServers() []string {
 	return list
 }
 
-// texts reads the small files that a pattern names, at most 100 of them.
+// texts reads the small files that match a pattern, at most 100.
 func (c *collector) texts(pattern string) []string {
 	const most = 100
 	files, err := filepath.Glob(c.path(pattern))

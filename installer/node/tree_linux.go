@@ -25,8 +25,7 @@ const (
 	lockName     = "lock"
 )
 
-// A tree is the part of a filesystem that files may go to. Nothing outside its roots can be reached, whatever links
-// are on the way.
+// A tree is the permitted part of a filesystem. Nothing outside its roots can be reached, whatever links exist.
 type tree struct {
 	prefix string
 	roots  map[string]*os.Root
@@ -37,7 +36,7 @@ type tree struct {
 	receipts map[string]receipt // by path
 }
 
-// A receipt remembers a member that was unpacked: its digest is nowhere else.
+// A receipt records an unpacked member: its digest is stored nowhere else.
 type receipt struct {
 	Source string `json:"source"` // digest of the archive
 	Member string `json:"member"`
@@ -99,8 +98,8 @@ func (t *tree) close() error {
 	return errors.Join(errs...)
 }
 
-// root opens one of the roots, and makes it if it is not there. That a root itself is a link to somewhere else, such as
-// a larger disk, is the administrator's decision.
+// root opens one of the roots, and creates it if missing. A root may itself be a link, for example to a larger disk:
+// that is the administrator's decision.
 func (t *tree) root(name string) (*os.Root, error) {
 	if r, ok := t.roots[name]; ok {
 		return r, nil
@@ -128,8 +127,7 @@ func (t *tree) at(target string) (*os.Root, string, error) {
 // maxReceipts bounds the file of receipts.
 const maxReceipts = 64 << 20
 
-// readReceipts reads the receipts. A damaged file is as good as none: what it would have said is then found out by
-// unpacking again.
+// readReceipts reads the receipts. A damaged file counts as missing: its members are unpacked again.
 func (t *tree) readReceipts() error {
 	t.receipts = map[string]receipt{}
 	f, err := t.state.Open(receiptsName)
@@ -165,7 +163,7 @@ func (t *tree) writeReceipts() error {
 	return t.state.Rename(temp, receiptsName)
 }
 
-// has tells whether a regular file has this content.
+// has reports whether a regular file has this content.
 func (t *tree) has(ctx context.Context, target, sum string, size int64) (same bool, err error) {
 	r, name, err := t.at(target)
 	if err != nil {
@@ -193,7 +191,7 @@ func (t *tree) has(ctx context.Context, target, sum string, size int64) (same bo
 	return hex.EncodeToString(h.Sum(nil)) == sum, nil
 }
 
-// setMode makes a file have these permissions and belong to root.
+// setMode sets a file's permissions and makes root its owner.
 func (t *tree) setMode(target string, mode fs.FileMode) (changed bool, err error) {
 	r, name, err := t.at(target)
 	if err != nil {
@@ -220,7 +218,7 @@ func (t *tree) setMode(target string, mode fs.FileMode) (changed bool, err error
 
 func partName(digest string) string { return strings.TrimPrefix(digest, digestPrefix) }
 
-// partSize returns how much of a content has arrived. A part that is too long is nobody's.
+// partSize returns the size of a content's part. A part that is too long is ignored.
 func (t *tree) partSize(digest string, size int64) (int64, error) {
 	info, err := t.parts.Lstat(partName(digest))
 	if isAbsent(err) {
@@ -242,10 +240,10 @@ func (t *tree) dropPart(digest string) error {
 	return nil
 }
 
-// keepParts is how long the part of something that is not in the plan any more is kept.
+// keepParts is how long a part that is no longer planned is kept.
 const keepParts = 7 * 24 * time.Hour
 
-// prune removes old parts. That it could not is no reason to fail: everything is in its place.
+// prune removes old parts. Errors are ignored: cleanup is best effort.
 func (t *tree) prune(p Plan, now time.Time) {
 	entries, err := fs.ReadDir(t.parts.FS(), ".")
 	if err != nil {
@@ -260,7 +258,7 @@ func (t *tree) prune(p Plan, now time.Time) {
 	}
 }
 
-// makeDirs makes the directories on the way to a file, and returns the one that it is in.
+// makeDirs creates the parents of a file, and returns the file's directory.
 func makeDirs(r *os.Root, name string) (*os.File, error) {
 	dir := path.Dir(name)
 	const mode = 0o755
@@ -270,5 +268,5 @@ func makeDirs(r *os.Root, name string) (*os.File, error) {
 	return r.Open(dir)
 }
 
-// tempName is what a file is called next to its place until it is whole.
+// tempName returns the temporary name of a file beside its place.
 func tempName(base string) string { return "." + base + ".kkbundle" }

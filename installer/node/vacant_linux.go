@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vacant asks the network whether somebody has the addresses of Probe.Vacant.
+// vacant queries the network for the addresses of Probe.Vacant.
 func (c *collector) vacant(ctx context.Context) {
 	if len(c.probe.Vacant) == 0 {
 		return
@@ -29,13 +29,13 @@ func (c *collector) vacant(ctx context.Context) {
 	all.Wait()
 }
 
-// apiServerPort is what kube-vip gives its address for.
+// apiServerPort is the port behind kube-vip's address.
 const apiServerPort = "6443"
 
 func lookForOwner(ctx context.Context, a netip.Addr) Vacancy {
 	v := Vacancy{Address: a}
 	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
-		v.Problem = "it is not the address of a machine"
+		v.Problem = "not the address of a machine"
 		return v
 	}
 	link, own := linkOf(a)
@@ -64,7 +64,7 @@ func lookForOwner(ctx context.Context, a netip.Addr) Vacancy {
 	return v
 }
 
-// linkOf finds the interface whose network an address is in, and whether it is the interface's own.
+// linkOf finds the interface whose network contains an address, and reports whether it is the interface's own.
 func linkOf(a netip.Addr) (link *net.Interface, own bool) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -89,15 +89,15 @@ func linkOf(a netip.Addr) (link *net.Interface, own bool) {
 	return link, false
 }
 
-// How an owner is looked for, after RFC 5227: probes without an address of the sender, which change nobody's tables.
-// They come faster than those of a machine that starts, because nobody else does it at the same moment.
+// Timing of address probes, after RFC 5227: the probes carry no sender address and so change no tables. They are sent
+// faster than by a booting machine, because no other machine probes at the same moment.
 const (
 	linkProbes   = 3
 	linkInterval = 300 * time.Millisecond
 	linkWait     = time.Second // after the last one
 )
 
-// askLink returns the hardware addresses of those on a link who say that they have an address.
+// askLink returns the hardware addresses of machines on a link that claim an address.
 func askLink(ctx context.Context, link *net.Interface, a netip.Addr) (owners []string, err error) {
 	const ethernet = 6
 	if len(link.HardwareAddr) != ethernet {
@@ -172,7 +172,7 @@ const (
 	arpOperationEnd = 8
 )
 
-// arpProbe asks who has an address, and gives none of its own (RFC 5227, 2.1.1).
+// arpProbe returns a query for an address without a sender address (RFC 5227, 2.1.1).
 func arpProbe(from net.HardwareAddr, a netip.Addr) []byte {
 	packet := make([]byte, arpSize)
 	copy(packet, []byte{0, 1, 8, 0, 6, 4, 0, 1}) // Ethernet, IPv4, lengths of both addresses, request
@@ -181,7 +181,7 @@ func arpProbe(from net.HardwareAddr, a netip.Addr) []byte {
 	return etherFrame(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, from, unix.ETH_P_ARP, packet)
 }
 
-// arpOwner returns who says in any ARP packet that it has an address.
+// arpOwner returns the sender of an ARP packet that claims an address.
 func arpOwner(frame []byte, a netip.Addr) (net.HardwareAddr, bool) {
 	if len(frame) < etherHeader+arpSize || binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_ARP {
 		return nil, false
@@ -203,7 +203,7 @@ const (
 	ndpTargetMAC     = 2 // the option
 )
 
-// solicitation asks for an address as a machine does before it takes it (RFC 4862, 5.4.2).
+// solicitation returns a query for an address, as sent by a machine before it uses it (RFC 4862, 5.4.2).
 func solicitation(from net.HardwareAddr, a netip.Addr) []byte {
 	target := a.As16()
 	to := [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: target[13], 14: target[14], 15: target[15]}
@@ -219,7 +219,7 @@ func solicitation(from net.HardwareAddr, a netip.Addr) []byte {
 	return etherFrame(net.HardwareAddr{0x33, 0x33, to[12], to[13], to[14], to[15]}, from, unix.ETH_P_IPV6, append(packet, body...))
 }
 
-// advertiser returns who says that it has an address; it says so by itself or because it was asked.
+// advertiser returns the machine that claims an address, by itself or in an answer.
 func advertiser(frame []byte, a netip.Addr) (net.HardwareAddr, bool) {
 	if len(frame) < etherHeader+ipv6Header+ndpSize {
 		return nil, false

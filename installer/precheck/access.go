@@ -7,17 +7,17 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node"
 )
 
-// accessChecks are about how the hosts are reached.
+// accessChecks check the access to hosts.
 func accessChecks() []Check {
 	return []Check{{
 		ID: "ssh-algorithms", Groups: []string{GroupHost}, Level: Warn, Title: "the SSH server takes no outdated algorithms", Rule: hasSafeSSH,
-		Why:    "who can change the traffic may read or change what the installation sends, keys among it",
+		Why:    "an attacker who can change the traffic could read or change the installation's data, including keys",
 		Fix:    "remove them from KexAlgorithms, Ciphers, MACs and HostKeyAlgorithms in sshd_config, or update the SSH server",
-		Source: "RFC 9142; OpenSSH release notes: what it has switched off by default",
+		Source: "RFC 9142; OpenSSH release notes: algorithms disabled by default",
 	}}
 }
 
-// hasSafeSSH looks at what the server takes, not only at what was used: others connect too.
+// hasSafeSSH checks all algorithms of the server, not only those used: others connect, too.
 func hasSafeSSH(s *Subject) Finding {
 	takes := node.SSHD{}
 	if s.Facts.SSHD != nil {
@@ -30,7 +30,7 @@ func hasSafeSSH(s *Subject) Finding {
 		takes.HostKeyAlgorithms = append(slices.Clone(takes.HostKeyAlgorithms), used.HostKey)
 	}
 	if len(takes.KexAlgorithms) == 0 {
-		return skip() // no server, or one that does not say
+		return skip() // no server, or no answer
 	}
 	old := slices.Concat(
 		outdated(takes.KexAlgorithms, func(a string) bool { return strings.HasSuffix(a, "sha1") }),

@@ -6,7 +6,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// linkChecks are about what was tried between hosts. Without that there is no result.
+// linkChecks evaluate connection attempts between hosts. Without attempts there is no result.
 func linkChecks() []Check {
 	return []Check{
 		{
@@ -19,13 +19,13 @@ func linkChecks() []Check {
 		{
 			ID: "path-mtu", Groups: []string{GroupNetwork}, Level: Warn, Title: "packets of full size get through to the others", Rule: sendsFullSize,
 			Why:    "large answers are lost on the way while small ones come: TLS connections hang",
-			Fix:    "raise the MTU of the network between the hosts, or lower that of their interfaces to what gets through",
+			Fix:    "raise the MTU of the network between the hosts, or lower that of their interfaces to the size that gets through",
 			Source: "tried between the hosts with packets that must not be split",
 		},
 	}
 }
 
-// linkLevel is that of the worst way that is closed.
+// linkLevel is the level of the worst closed link.
 func linkLevel(s *Subject) Level {
 	var optional bool
 	for _, l := range s.fleet.links[s.Host.Name] {
@@ -54,7 +54,7 @@ func reachesOthers(s *Subject) Finding {
 		name := fmt.Sprintf("%s %d/%s", l.To, l.Port, l.Network)
 		switch {
 		case l.Skipped != "" && l.Service:
-			used++ // as in every cluster that works; whether it is somebody else's is what the check of ports says
+			used++ // normal in a working cluster; the check of ports reports foreign programs
 		case l.Skipped != "":
 			untold = append(untold, name+" ("+l.Skipped+")")
 		case !l.OK:

@@ -6,7 +6,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Checks lists all checks. Their order is that of a report. Each part is in the file of its name.
+// Checks lists all checks in the order of a report. Each group is in the file of its name.
 func Checks() []Check {
 	return slices.Concat(
 		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), addressChecks(), pluginChecks(), endpointChecks(), // of the cluster
@@ -20,7 +20,7 @@ func Checks() []Check {
 func cluster() []manifest.Role      { return []manifest.Role{manifest.RoleCluster} }
 func controlPlane() []manifest.Role { return []manifest.Role{manifest.RoleControlPlane} }
 
-// warnUnlessInstall is the level of what only matters to kkbundle's own installation.
+// warnUnlessInstall is the level of conditions that only kkbundle's own installation handles.
 func warnUnlessInstall(s *Subject) Level {
 	if s.Input.Install {
 		return Block

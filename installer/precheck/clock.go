@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// clockChecks are about time.
+// clockChecks check the time.
 func clockChecks() []Check {
 	return []Check{
 		{
@@ -24,8 +24,8 @@ func clockChecks() []Check {
 	}
 }
 
-// hasClock compares the host's clock with the median of all hosts' and this machine's. A host is only wrong if it is at
-// every moment at which its facts may have been made.
+// hasClock compares the host's clock with the median of all hosts' and this machine's. A host fails only if it is off
+// at every possible moment of its reading.
 func hasClock(s *Subject) Finding {
 	low, high, known := s.Host.offset()
 	if !known {
@@ -42,7 +42,7 @@ func hasClock(s *Subject) Finding {
 	}
 }
 
-// isTimeSynced asks systemd, and the kernel where systemd does not know.
+// isTimeSynced asks systemd, and the kernel if systemd does not know.
 func isTimeSynced(s *Subject) Finding {
 	t := s.Facts.Time
 	by := ""

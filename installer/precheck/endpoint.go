@@ -12,11 +12,11 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// vacantID is the check that the network is asked for addresses for, which takes seconds.
+// vacantID is the check that requires address probes, which take seconds.
 const vacantID = "vip-free"
 
-// endpointChecks are about addresses that move between hosts (kube-vip's, and that of two registry hosts) and about
-// addresses outside of the cluster.
+// endpointChecks check addresses that move between hosts (kube-vip's, and that of two registry hosts) and addresses
+// outside of the cluster.
 func endpointChecks() []Check {
 	return []Check{
 		{
@@ -52,8 +52,7 @@ func endpointChecks() []Check {
 	}
 }
 
-// endpointSurvives is asked where there are several control planes: with one, there is nothing that an address could
-// outlive.
+// endpointSurvives applies to several control planes: with one, an address has nothing to survive.
 func endpointSurvives(s *Subject) Finding {
 	e := s.Cluster.ControlPlaneEndpoint
 	n := s.members(manifest.RoleControlPlane)
@@ -69,14 +68,14 @@ func endpointSurvives(s *Subject) Finding {
 	}
 }
 
-// A shared address is one that moves between the hosts of a role.
+// A shared address moves between the hosts of a role.
 type shared struct {
 	netip.Addr
 	role manifest.Role
-	by   string // what it is for
+	by   string // its purpose
 }
 
-// sharedAddresses returns those of a cluster. One that is no address is invalid.
+// sharedAddresses returns those of a cluster. An unparsable one is invalid.
 func sharedAddresses(c *manifest.Cluster) []shared {
 	var list []shared
 	if c.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
@@ -117,7 +116,7 @@ func isVirtual(s *Subject) Finding {
 	return none(wrong, some(good))
 }
 
-// sharedHere returns the valid ones that the host may have to announce.
+// sharedHere returns the valid shared addresses that the host may have to announce.
 func (s *Subject) sharedHere() []shared {
 	return slices.DeleteFunc(sharedAddresses(s.Cluster), func(vip shared) bool { return !vip.IsValid() || !s.Host.Is(vip.role) })
 }
@@ -146,7 +145,7 @@ func isInNetwork(s *Subject) Finding {
 	return none(wrong, some(good))
 }
 
-// networkWith returns the interface whose network has an address; only is the one that is asked for, if any.
+// networkWith returns the interface whose network contains an address; only limits it to one interface, if set.
 func networkWith(f *node.Facts, a netip.Addr, only string) string {
 	for _, i := range f.Interfaces {
 		for _, p := range i.Addresses {
@@ -158,8 +157,8 @@ func networkWith(f *node.Facts, a netip.Addr, only string) string {
 	return ""
 }
 
-// isVacant is asked of one host of each role, which can speak for the others; a host that announces the address is none
-// that has it.
+// isVacant is evaluated for one host of each role, on behalf of the others; a host that announces the address does not
+// count as its owner.
 func isVacant(s *Subject) Finding {
 	var wrong, untold, good []string
 	for _, vip := range s.sharedHere() {
@@ -197,7 +196,7 @@ func byWhom(v node.Vacancy) string {
 	}
 }
 
-// endpointAddresses are the load balancer's, where it is the user's own.
+// endpointAddresses returns the addresses of the user's own load balancer.
 func endpointAddresses(c *manifest.Cluster) []string {
 	if c.ControlPlaneEndpoint.Type != manifest.EndpointExternal || c.ControlPlaneEndpoint.Address == "" {
 		return nil
@@ -207,7 +206,7 @@ func endpointAddresses(c *manifest.Cluster) []string {
 
 func reachesEndpoint(s *Subject) Finding { return s.reaches(endpointAddresses(s.Cluster)) }
 
-// registryAddresses are those of the user's own registry.
+// registryAddresses returns the addresses of the user's own registry.
 func registryAddresses(c *manifest.Cluster) []string {
 	if c.ImageRegistry.Type != manifest.RegistryExisting || c.ImageRegistry.Address == "" {
 		return nil
@@ -217,7 +216,7 @@ func registryAddresses(c *manifest.Cluster) []string {
 
 const httpsPort = 443
 
-// dialled returns what became of a connection that was asked for.
+// dialled returns the result of a requested connection.
 func (s *Subject) dialled(address string) (node.Dialled, bool) {
 	for _, d := range s.Facts.Internet {
 		if d.Address == address {
@@ -227,7 +226,7 @@ func (s *Subject) dialled(address string) (node.Dialled, bool) {
 	return node.Dialled{}, false
 }
 
-// withPort adds a port to a host that has none.
+// withPort adds a port to a host without one.
 func withPort(address, port string) string {
 	if _, _, err := net.SplitHostPort(address); err == nil {
 		return address

@@ -13,10 +13,10 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// latencyID is the check that the speed of the disk is measured for, which takes seconds.
+// latencyID is the check that requires the disk measurement, which takes seconds.
 const latencyID = "etcd-latency"
 
-// etcdChecks are about the cluster's own etcd.
+// etcdChecks check the cluster's own etcd.
 func etcdChecks() []Check {
 	return []Check{
 		{
@@ -34,7 +34,7 @@ func etcdChecks() []Check {
 	}
 }
 
-// isFastEnough looks at fdatasync in etcd's own directory.
+// isFastEnough checks fdatasync in etcd's own directory.
 func isFastEnough(s *Subject) Finding {
 	sync := s.Facts.Sync
 	least := time.Duration(s.Cluster.Precheck.DiskLatency)
@@ -74,8 +74,8 @@ func isNoDowngrade(s *Subject) Finding {
 	}
 }
 
-// etcdFloor is the oldest etcd that a Kubernetes works with, by kubeadm's MinExternalEtcdVersion and KubeKey's table;
-// a rule holds from its Kubernetes on.
+// etcdFloor returns the oldest etcd that a Kubernetes supports, by kubeadm's MinExternalEtcdVersion and KubeKey's
+// table; each rule applies from its Kubernetes on.
 func etcdFloor(kubernetes string) string {
 	floor := ""
 	for _, one := range []struct {
@@ -100,15 +100,15 @@ func etcdFloor(kubernetes string) string {
 	return floor
 }
 
-// ProvidedEtcd is an etcd of the user's, as seen from this machine. The client's key is not in it.
+// ProvidedEtcd is the user's own etcd, as seen from this machine. It excludes the client's key.
 type ProvidedEtcd struct {
 	// CA and Cert are PEM.
 	CA, Cert []byte
-	// Problem says what is wrong with the files: one cannot be read, or the key is not the certificate's.
+	// Problem is the problem with the files: one cannot be read, or the key does not match the certificate.
 	Problem string
-	// Versions has what each endpoint says its version is; nil if they were not asked.
+	// Versions has each endpoint's version; nil if they were not asked.
 	Versions []EtcdVersion
-	// Now is when it was looked at.
+	// Now is the time of the check.
 	Now time.Time
 }
 
@@ -116,10 +116,10 @@ type ProvidedEtcd struct {
 type EtcdVersion struct {
 	Endpoint string
 	Version  string // such as 3.6.5
-	Problem  string // why it is not known
+	Problem  string // reason that it is unknown
 }
 
-// providedEtcdChecks are about an etcd of the user's.
+// providedEtcdChecks check the user's own etcd.
 func providedEtcdChecks() []Check {
 	return []Check{
 		{
@@ -145,7 +145,7 @@ func providedEtcdChecks() []Check {
 	}
 }
 
-// certificateDays is how long certificates must still be valid.
+// certificateDays is the least remaining validity of certificates.
 const certificateDays = 30
 
 func hasEtcdCertificates(s *Subject) Finding {
@@ -186,7 +186,7 @@ func hasEtcdCertificates(s *Subject) Finding {
 	}
 }
 
-// isNewEtcd looks at the version of the user's etcd, or at the one that the cluster file chooses.
+// isNewEtcd checks the version of the user's etcd, or the one in the cluster file.
 func isNewEtcd(s *Subject) Finding {
 	floor := etcdFloor(s.Cluster.Kubernetes.Version)
 	if floor == "" || s.Cluster.Kubernetes.Version == "" {
@@ -195,7 +195,7 @@ func isNewEtcd(s *Subject) Finding {
 	if s.Cluster.Etcd.Type != manifest.EtcdProvided {
 		version, err := catalog.Version(s.Cluster, "etcd")
 		if err != nil || version == "" {
-			return skip() // the cluster file does not choose one
+			return skip() // the cluster file does not set one
 		}
 		return isNewer(version, floor)
 	}
@@ -227,7 +227,7 @@ func isNewer(have, least string) Finding {
 	return pass(have)
 }
 
-// etcdAddresses are what control planes dial.
+// etcdAddresses returns the addresses that control planes dial.
 func etcdAddresses(c *manifest.Cluster) []string {
 	if c.Etcd.Type != manifest.EtcdProvided {
 		return nil
@@ -241,7 +241,7 @@ func etcdAddresses(c *manifest.Cluster) []string {
 
 func reachesEtcd(s *Subject) Finding { return s.reaches(etcdAddresses(s.Cluster)) }
 
-// reaches tells whether the host could connect to all of these addresses.
+// reaches checks that the host could connect to all of these addresses.
 func (s *Subject) reaches(addresses []string) Finding {
 	if len(addresses) == 0 {
 		return skip()

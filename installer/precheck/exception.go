@@ -9,16 +9,16 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// An Exception is why a failure has another level than its check.
+// An Exception is the reason that a failure has another level than its check.
 type Exception struct {
-	// Was is the level that it would have.
+	// Was is the level without the exception.
 	Was    Level  `json:"was" enum:"block,warn,off"`
 	Reason string `json:"reason"`
-	// Until is the last day on which the exception holds, as in 2027-01-31; "" is for ever.
+	// Until is the last day of the exception, as in 2027-01-31; "" is unlimited.
 	Until string `json:"until,omitempty"`
 }
 
-// String returns the reason and how long it holds.
+// String returns the reason and the last day.
 func (e *Exception) String() string {
 	if e.Until == "" {
 		return e.Reason
@@ -33,13 +33,13 @@ func rulesCheck() Check {
 	return Check{
 		ID: rulesID, Level: Warn, Groups: []string{GroupKKBundle}, Title: "the exceptions still hold",
 		Why:    "an exception that has ended holds no more: its check counts again",
-		Fix:    "mend what it is about, or give the rule a later day",
+		Fix:    "fix the problem, or give the rule a later day",
 		Source: "the file of --rules",
 	}
 }
 
-// Under returns the report with the levels that the rules give to failures. A rule whose day has passed does not hold,
-// and is a warning itself. nil has no rules.
+// Under returns the report with the levels that the rules assign to failures. An expired rule is ignored, and is a
+// warning itself. nil means no rules.
 func (r Report) Under(rules *manifest.PrecheckRules, now time.Time) Report {
 	if rules == nil {
 		return r
@@ -93,7 +93,7 @@ type heldRule struct {
 	hosts map[string]bool
 }
 
-// count counts the results anew.
+// count recounts the results.
 func (r *Report) count() {
 	r.Blocked, r.Warned, r.Ignored = 0, 0, 0
 	for _, one := range r.Results {

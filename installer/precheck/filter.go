@@ -8,7 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node"
 )
 
-// filterChecks are about what stands between programs and the network.
+// filterChecks check proxies and packet filters.
 func filterChecks() []Check {
 	return []Check{
 		{
@@ -26,7 +26,7 @@ func filterChecks() []Check {
 			Kubeadm: []string{"Firewalld"},
 		},
 		{
-			ID: "packet-filter", Groups: []string{GroupNetwork}, Level: Warn, Title: "no rule drops what nothing allows", Rule: hasNoDrop, Roles: cluster(),
+			ID: "packet-filter", Groups: []string{GroupNetwork}, Level: Warn, Title: "no rule drops all traffic that is not explicitly allowed", Rule: hasNoDrop, Roles: cluster(),
 			Why:    "what comes for pods, or from them, is dropped although no firewall service is active",
 			Fix:    "iptables -P FORWARD ACCEPT and the like, where the rules come from: often Docker, or a file of the site",
 			Source: "kkbundle; Kubernetes with Docker's FORWARD policy",
@@ -46,7 +46,7 @@ func filterChecks() []Check {
 	}
 }
 
-// hasNoProxy looks at what a cluster's traffic would be sent to: everything that NO_PROXY does not name.
+// hasNoProxy finds the cluster traffic that would go to a proxy: everything missing from NO_PROXY.
 func hasNoProxy(s *Subject) Finding {
 	var found []string
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
@@ -64,8 +64,8 @@ func hasNoProxy(s *Subject) Finding {
 	return fail(strings.Join(found, ", ") + "; NO_PROXY lacks " + some(through))
 }
 
-// proxied lists what of the cluster a NO_PROXY does not exempt: the host itself, and the networks, as kubeadm looks at
-// them by their first address.
+// proxied lists the cluster's addresses that a NO_PROXY does not exempt: the host itself, and the networks, represented
+// by their first address as in kubeadm.
 func (s *Subject) proxied(exempt []string) []string {
 	var list []string
 	if s.address.IsValid() && !exempts(exempt, s.address) {
@@ -79,7 +79,7 @@ func (s *Subject) proxied(exempt []string) []string {
 	return list
 }
 
-// exempts tells whether NO_PROXY has an address: *, an address, or a network, as Go's programs read it.
+// exempts reports whether NO_PROXY contains an address: by *, the address, or a network, as Go's programs read it.
 func exempts(list []string, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(one string) bool {
 		if one == "*" || one == a.String() {
@@ -92,7 +92,7 @@ func exempts(list []string, a netip.Addr) bool {
 
 func hasNoFirewall(s *Subject) Finding { return none(s.Facts.Firewalls, "none") }
 
-// hasNoDrop leaves alone what a firewall service has made, which has a check of its own, and what a cluster of ours has.
+// hasNoDrop ignores the chains of firewall services, which have their own check, and those of our clusters.
 func hasNoDrop(s *Subject) Finding {
 	filter := s.Facts.PacketFilter
 	switch {

@@ -11,31 +11,31 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A fleet is what checks that compare hosts look at. It is made once: comparing each host with each other would take
-// hours where there are 10,000.
+// A fleet holds the facts for checks that compare hosts. It is computed once: comparing each host with each other would
+// take hours for 10,000 hosts.
 type fleet struct {
-	cluster   *manifest.Cluster // as it is on hosts without settings of their own
+	cluster   *manifest.Cluster // for hosts without settings of their own
 	addresses []netip.Addr      // of each host, in the order of Input.Hosts
-	hosts     int               // how many there are
+	hosts     int               // number of hosts
 	byAddress owners[netip.Addr]
-	byName    owners[string] // the name that the host itself has
+	byName    owners[string] // by the host's own name
 	byMachine owners[string]
 	byProduct owners[string]
 	byMAC     owners[string]
 	named     map[string]netip.Addr // addresses by the inventory's names
-	clock     time.Duration         // median of how far clocks are ahead of this machine's
-	mtu       int                   // the one that most nodes' interfaces have
+	clock     time.Duration         // median of the clocks' advance over this machine's
+	mtu       int                   // the most common MTU of the nodes' interfaces
 	members   map[manifest.Role][]string
-	begun     bool              // whether a host is a node, or a member of etcd, already
-	links     map[string][]Link // by the host that they start from
+	begun     bool              // a host is already a node, or a member of etcd
+	links     map[string][]Link // by source host
 }
 
-// owners says which hosts have something.
+// owners maps a value to its hosts.
 type owners[K comparable] map[K][]string
 
 func (o owners[K]) add(key K, host string) { o[key] = append(o[key], host) }
 
-// besides names those other than one host, "" if there are none.
+// besides names the key's hosts other than one host, "" if there are none.
 func (o owners[K]) besides(host string, key K) string {
 	var names []string
 	all := o[key]
@@ -65,7 +65,7 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 		}
 	}
 	mtus := map[int]int{}
-	offsets := []time.Duration{0} // this machine, whose clock makes the certificates
+	offsets := []time.Duration{0} // this machine, whose clock applies to new certificates
 	for _, h := range in.Hosts {
 		address := AddressFor(c, h.Host, h.Facts)
 		f.addresses = append(f.addresses, address)
@@ -98,7 +98,7 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 	return f
 }
 
-// all returns the cluster's hosts, those too that are not looked at: a run that is about some of them, or goes on without one.
+// all returns the cluster's hosts, including those outside of this run's selection, or skipped by it.
 func (in *Input) all() []manifest.Host {
 	if in.Inventory != nil {
 		return in.Inventory.Hosts()
@@ -110,7 +110,7 @@ func (in *Input) all() []manifest.Host {
 	return list
 }
 
-// identify remembers what tells a host from others.
+// identify records the values that should be unique to a host.
 func (f *fleet) identify(h Host) {
 	if h.Facts.Hostname != "" {
 		f.byName.add(strings.ToLower(h.Facts.Hostname), h.Name)
@@ -126,8 +126,8 @@ func (f *fleet) identify(h Host) {
 	}
 }
 
-// offset returns between what the host's clock is ahead of this machine's: the facts were made at some moment between
-// the question and the answer.
+// offset returns the bounds of the host clock's advance over this machine's: the facts were read at some moment between
+// request and answer.
 func (h Host) offset() (low, high time.Duration, known bool) {
 	if h.Facts == nil || h.Facts.Clock == 0 || h.Sent.IsZero() || h.Received.IsZero() {
 		return 0, 0, false
@@ -136,8 +136,9 @@ func (h Host) offset() (low, high time.Duration, known bool) {
 	return clock.Sub(h.Received.Round(0)), clock.Sub(h.Sent.Round(0)), true
 }
 
-// macs returns the addresses of the interfaces that a default route goes through and of the one that the host has its own
-// address on, or of every card with an address where there are none of these: bridges and tunnels on different hosts may well have the same ones.
+// macs returns the addresses of the interfaces with a default route or with the host's own address. Without such
+// interfaces it returns those of every card with an address. Bridges and tunnels are excluded, since they may be equal
+// on different hosts.
 func macs(h Host) []string {
 	own, _, _ := interfaceOf(h.Facts, Address(h.Host, h.Facts))
 	var list []string
@@ -153,8 +154,8 @@ func macs(h Host) []string {
 	return list
 }
 
-// Address returns the host's address in the cluster: the one of the inventory or, if it gives none, the IPv4 address of
-// the interface that has the default route. It is invalid if there is neither.
+// Address returns the host's address in the cluster: the inventory's, or else the IPv4 address of the interface with
+// the default route. It is invalid if there is neither.
 func Address(h manifest.Host, f *node.Facts) netip.Addr {
 	if h.InternalIPv4.IsValid() || f == nil {
 		return h.InternalIPv4
@@ -174,7 +175,7 @@ func Address(h manifest.Host, f *node.Facts) netip.Addr {
 	return netip.Addr{}
 }
 
-// AddressFor is Address, or Address6 where the cluster has no IPv4.
+// AddressFor is Address, or Address6 for a cluster without IPv4.
 func AddressFor(c *manifest.Cluster, h manifest.Host, f *node.Facts) netip.Addr {
 	if hasFamily(c, is4) || !hasFamily(c, is6) {
 		return Address(h, f)
@@ -182,8 +183,8 @@ func AddressFor(c *manifest.Cluster, h manifest.Host, f *node.Facts) netip.Addr 
 	return Address6(h, f)
 }
 
-// Address6 returns the host's IPv6 address in the cluster: the one of the inventory or, if it gives none, the only one that
-// the host's own interfaces have beside link-local ones. It is invalid if there is none, or if there are several.
+// Address6 returns the host's IPv6 address in the cluster: the inventory's, or else the only one of the host's own
+// interfaces except link-local ones. It is invalid if there is none, or if there are several.
 func Address6(h manifest.Host, f *node.Facts) netip.Addr {
 	if h.InternalIPv6.IsValid() || f == nil {
 		return h.InternalIPv6
@@ -191,7 +192,7 @@ func Address6(h manifest.Host, f *node.Facts) netip.Addr {
 	var found []netip.Addr
 	for _, i := range f.Interfaces {
 		own := i.Kind == "" || i.Kind == "bond" || i.Kind == "vlan" || i.Kind == "team"
-		// A veth is a host's own only where the host is a container; pods' ends have link-local addresses.
+		// A veth is a host's own only if the host is a container; pods' ends have link-local addresses.
 		for _, p := range i.Addresses {
 			if a := p.Addr(); (own || i.Kind == "veth") && a.Is6() && !a.IsLinkLocalUnicast() && !a.IsLoopback() {
 				found = append(found, a)
@@ -204,7 +205,7 @@ func Address6(h manifest.Host, f *node.Facts) netip.Addr {
 	return found[0]
 }
 
-// interfaceOf returns the interface that has an address, and the network that the address is in.
+// interfaceOf returns the interface with an address, and the address's network.
 func interfaceOf(f *node.Facts, address netip.Addr) (node.Interface, netip.Prefix, bool) {
 	for _, i := range f.Interfaces {
 		for _, p := range i.Addresses {
@@ -216,7 +217,7 @@ func interfaceOf(f *node.Facts, address netip.Addr) (node.Interface, netip.Prefi
 	return node.Interface{}, netip.Prefix{}, false
 }
 
-// shown is how many of a list are shown.
+// shown is the number of list entries to show.
 const shown = 3
 
 // some shows the first of a list.

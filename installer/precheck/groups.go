@@ -5,7 +5,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// groupChecks are about which hosts do what.
+// groupChecks check the roles of hosts.
 func groupChecks() []Check {
 	return []Check{
 		{
@@ -56,7 +56,7 @@ func groupChecks() []Check {
 
 func (s *Subject) members(role manifest.Role) int { return len(s.fleet.members[role]) }
 
-// hasControlPlane cannot fail for inventories of kkbundle's, whose parser wants one.
+// hasControlPlane cannot fail for kkbundle's own inventories, whose parser requires one.
 func hasControlPlane(s *Subject) Finding {
 	if n := s.members(manifest.RoleControlPlane); n > 0 {
 		return pass(plain.Count(n, "host"))
@@ -71,7 +71,7 @@ func hasWorkers(s *Subject) Finding {
 	return fail("no host is a worker")
 }
 
-// hasEtcdHosts cannot fail for inventories of kkbundle's, where the control plane is the default.
+// hasEtcdHosts cannot fail for kkbundle's own inventories, in which the control plane is the default.
 func hasEtcdHosts(s *Subject) Finding {
 	switch n := s.members(manifest.RoleEtcd); {
 	case s.Cluster.Etcd.Type != manifest.EtcdExternal:
@@ -93,7 +93,7 @@ func isOdd(s *Subject) Finding {
 	}
 	switch {
 	case n == 0:
-		return skip() // etcd-group or control-plane says so
+		return skip() // reported by etcd-group or control-plane
 	case n%2 == 0:
 		return fail(plain.Count(n, "host"))
 	default:
@@ -101,7 +101,7 @@ func isOdd(s *Subject) Finding {
 	}
 }
 
-// oddLevel lets a cluster be worked on that has lost a host of etcd and has no other for it yet.
+// oddLevel permits work on a cluster that has lost an etcd host and has no replacement yet.
 func oddLevel(s *Subject) Level {
 	if s.fleet.begun {
 		return Warn
@@ -109,7 +109,7 @@ func oddLevel(s *Subject) Level {
 	return Block
 }
 
-// isKnownEtcd cannot fail for files of kkbundle's, whose parser refuses other names.
+// isKnownEtcd cannot fail for kkbundle's own files, whose parser refuses other names.
 func isKnownEtcd(s *Subject) Finding {
 	switch name := s.Cluster.Etcd.Type; name {
 	case manifest.EtcdInternal, manifest.EtcdExternal, manifest.EtcdProvided:
@@ -124,7 +124,7 @@ func hasRegistryHosts(s *Subject) Finding {
 		return skip()
 	}
 	n := s.members(manifest.RoleRegistry)
-	if inv := s.Input.Inventory; inv != nil { // a run may go on without one of two, which is then not looked at
+	if inv := s.Input.Inventory; inv != nil { // a run may continue without one of two, which is then not checked
 		n = 0
 		for _, h := range inv.Hosts() {
 			if h.Is(manifest.RoleRegistry) {

@@ -10,7 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// kernelChecks are about the kernel.
+// kernelChecks check the kernel.
 func kernelChecks() []Check {
 	return []Check{
 		{
@@ -39,7 +39,7 @@ func kernelChecks() []Check {
 			Source: "Kubernetes: container runtimes; kubeadm's IPVS check, which it has dropped; backends of the pod networks",
 		},
 		{
-			ID: "kernel-config", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel's configuration has what containers need", Rule: hasKernelConfig, Roles: cluster(),
+			ID: "kernel-config", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel's configuration has the options that containers need", Rule: hasKernelConfig, Roles: cluster(),
 			Why:     "without these options containers do not start, or their limits do not hold",
 			Fix:     "use a distribution's standard kernel",
 			Source:  "kubeadm SystemVerification",
@@ -81,14 +81,14 @@ func numbers(version string) []int {
 	return list
 }
 
-// isBefore tells whether a version is older than another, which has as many numbers as matter. A version that is not
-// known is the newest.
+// isBefore reports whether a version is older than another, whose number of parts determines the precision. An unknown
+// version counts as the newest.
 func isBefore(version string, than ...int) bool {
 	v := numbers(version)
 	return len(v) > 0 && slices.Compare(v[:min(len(v), len(than))], than) < 0
 }
 
-// networks returns the pod networks of the cluster: multus adds to another one.
+// networks returns the pod networks of the cluster: multus adds one to another.
 func networks(c *manifest.Cluster) []manifest.NetworkType {
 	if c.CNI.Type == manifest.NetworkMultus {
 		return []manifest.NetworkType{manifest.NetworkMultus, c.CNI.With}
@@ -103,10 +103,10 @@ func hasNetwork(c *manifest.Cluster, name manifest.NetworkType) bool {
 func hasNetworkKernel(s *Subject) Finding {
 	least := ciliumKernel(s.Cluster)
 	if isMaintained(s.Facts.Kernel) {
-		least = "" // Cilium takes the 4.18 of RHEL 8
+		least = "" // Cilium supports the 4.18 of RHEL 8
 	}
 	if s.Cluster.Kubernetes.ProxyMode == manifest.ProxyNFTables {
-		least = "5.13" // more than any Cilium asks for
+		least = "5.13" // more than any Cilium requires
 	}
 	if least == "" {
 		return skip()
@@ -114,7 +114,7 @@ func hasNetworkKernel(s *Subject) Finding {
 	return atLeast(s.Facts.Kernel, least)
 }
 
-// ciliumKernel is the least kernel for the cluster's Cilium, "" if it has none.
+// ciliumKernel returns the least kernel for the cluster's Cilium, "" without Cilium.
 func ciliumKernel(c *manifest.Cluster) string {
 	switch v := c.CNI.Version; {
 	case !hasNetwork(c, manifest.NetworkCilium):
@@ -128,7 +128,7 @@ func ciliumKernel(c *manifest.Cluster) string {
 	}
 }
 
-// isMaintained tells whether a kernel is one of an enterprise distribution, which has more than its number says.
+// isMaintained reports whether a kernel is from an enterprise distribution, with more features than its number tells.
 func isMaintained(kernel string) bool {
 	for _, mark := range []string{".el8", ".el9", ".el10", ".oe1", ".oe2", ".ky10", ".ky11", ".uelc20", "-default"} {
 		if strings.Contains(kernel, mark) {
@@ -152,7 +152,7 @@ func isTestedKernel(s *Subject) Finding {
 	}
 }
 
-// modules are what the cluster needs of the kernel.
+// modules returns the kernel modules that the cluster needs.
 func modules(c *manifest.Cluster) []string {
 	list := []string{"overlay", "br_netfilter"}
 	for _, network := range networks(c) {
@@ -187,12 +187,12 @@ func hasModules(s *Subject) Finding {
 		}
 	}
 	if len(missing) == 0 && len(untold) > 0 {
-		return unknown("the host did not say whether it has " + strings.Join(untold, ", "))
+		return unknown("no information from the host about " + strings.Join(untold, ", "))
 	}
 	return noneMissing(missing, "all of them")
 }
 
-// kernelOptions are kubeadm's; of the last two, one is enough.
+// kernelOptions returns kubeadm's; one of the last two is enough.
 func kernelOptions() []string {
 	return []string{
 		"CONFIG_NAMESPACES", "CONFIG_NET_NS", "CONFIG_PID_NS", "CONFIG_IPC_NS", "CONFIG_UTS_NS", "CONFIG_CGROUPS",
@@ -225,7 +225,7 @@ func hasKernelConfig(s *Subject) Finding {
 	return pass("all options are set")
 }
 
-// cgroupChecks are about the kernel's control groups.
+// cgroupChecks check the kernel's control groups.
 func cgroupChecks() []Check {
 	return []Check{
 		{
@@ -246,7 +246,7 @@ func cgroupChecks() []Check {
 	}
 }
 
-// hasCgroups asks for kubeadm's controllers. Version 2 has devices and freezer without saying so.
+// hasCgroups checks kubeadm's controllers. Version 2 has devices and freezer without listing them.
 func hasCgroups(s *Subject) Finding {
 	g := s.Facts.Cgroups
 	needed := []string{"cpu", "cpuset", "memory", "pids"}
@@ -272,7 +272,7 @@ func hasCgroups(s *Subject) Finding {
 func isCgroup2(s *Subject) Finding {
 	switch s.Facts.Cgroups.Version {
 	case 0:
-		return skip() // cgroups says so
+		return skip() // reported by cgroups
 	case 2:
 		return pass("version 2")
 	default:

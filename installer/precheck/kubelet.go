@@ -7,7 +7,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// kubeletChecks are about a kubelet that is there already.
+// kubeletChecks check an existing kubelet.
 func kubeletChecks() []Check {
 	return []Check{
 		{
@@ -40,14 +40,14 @@ func kubeletChecks() []Check {
 	}
 }
 
-// isSameKubernetes leaves a kubelet that runs without us to leftovers.
+// isSameKubernetes ignores a foreign kubelet, which leftovers reports.
 func isSameKubernetes(s *Subject) Finding {
 	unit, have, want := s.Facts.Unit("kubelet.service"), versionOf(s.Facts, "kubelet"), s.Cluster.Kubernetes.Version
 	switch {
 	case !s.Input.Install && !s.Ours(), unit.Load != "loaded":
 		return skip()
 	case s.Ours() && (unit.Active != "active" || want == ""):
-		return skip() // the next run puts the right one there
+		return skip() // the next run installs the right one
 	case s.Ours() && s.Input.Upgrade:
 		return pass(have + ", which is upgraded")
 	case s.Ours() && have == "":
@@ -89,7 +89,7 @@ func isService(s *Subject) Finding {
 	}
 	switch load := s.Facts.Unit("kubelet.service").Load; load {
 	case "":
-		return unknown("systemd does not say whether there is a kubelet.service")
+		return unknown("systemd gives no information about kubelet.service")
 	case "loaded":
 		return pass("it is")
 	default:
@@ -97,10 +97,10 @@ func isService(s *Subject) Finding {
 	}
 }
 
-// pkiDirs are where kubeadm keeps certificates.
+// pkiDirs are kubeadm's certificate directories.
 func pkiDirs() []string { return []string{"/etc/kubernetes/pki", "/etc/kubernetes/pki/etcd"} }
 
-// hasLastingCertificates compares with the host's own clock.
+// hasLastingCertificates uses the host's own clock.
 func hasLastingCertificates(s *Subject) Finding {
 	now := time.Unix(0, s.Facts.Clock)
 	var wrong []string

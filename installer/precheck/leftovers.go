@@ -9,13 +9,13 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// leftoverChecks are about what another cluster has left behind.
+// leftoverChecks check for remains of another cluster.
 func leftoverChecks() []Check {
 	return []Check{
 		{
 			ID: "leftovers", Groups: []string{GroupKubernetes, GroupEtcd}, Level: Block, Title: "no other cluster has left anything behind", Rule: hasNoLeftovers,
 			Why:    "kubeadm refuses to start over files of an earlier cluster, and etcd must not start with another one's data",
-			Fix:    "if nobody needs that cluster any more: kubeadm reset, then remove what is named here",
+			Fix:    "if nobody needs that cluster any more: kubeadm reset, then remove the listed remains",
 			Source: "kubeadm FileAvailable-*, DirAvailable--var-lib-etcd",
 			Kubeadm: []string{
 				"FileAvailable--etc-kubernetes-manifests-kube-apiserver.yaml", "FileAvailable--etc-kubernetes-manifests-kube-controller-manager.yaml",
@@ -28,7 +28,7 @@ func leftoverChecks() []Check {
 			ID: "leftovers-network", Groups: []string{GroupKubernetes, GroupNetwork}, Level: Warn, Title: "no other pod network has left anything behind", Rule: hasNoOldNetwork, Roles: cluster(),
 			Why:    "old interfaces and rules send packets of the new pods to where nobody is; kubeadm reset leaves them",
 			Fix:    "reboot, or remove these interfaces (ip link delete) and rules (iptables -F; ipvsadm -C)",
-			Source: "kubeadm reset: what it does not clean up",
+			Source: "kubeadm reset: remains that it does not clean up",
 		},
 		{
 			ID: "cni-config", Groups: []string{GroupNetwork, GroupCRI}, Level: Block, Title: "no other pod network is configured", Rule: hasNoForeignCNI, Roles: cluster(),
@@ -43,7 +43,7 @@ func leftoverChecks() []Check {
 // cniDir is where container runtimes look for the pod network.
 const cniDir = "/etc/cni/net.d"
 
-// leftoverPaths are what an earlier cluster leaves behind.
+// leftoverPaths returns the possible remains of an earlier cluster.
 func leftoverPaths(c *manifest.Cluster) []string {
 	return []string{
 		"/etc/kubernetes/manifests", "/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf",
@@ -58,7 +58,7 @@ func hasNoLeftovers(s *Subject) Finding {
 	var found []string
 	for _, name := range leftoverPaths(s.Cluster) {
 		p := s.Facts.Path(name)
-		// etcd's data is in the way where etcd will run, and nowhere else.
+		// etcd's data is an obstacle only if etcd will run here.
 		elsewhere := name == s.Cluster.Etcd.DataDir && !hasEtcd(s.Cluster, s.Host.Host)
 		// The pods' volumes outlive a reset.
 		volumes := name == "/var/lib/rancher/k3s" && slices.Equal(p.Entries, []string{"storage"})
@@ -78,7 +78,7 @@ func hasNoLeftovers(s *Subject) Finding {
 	return none(found, "none")
 }
 
-// isPodInterface tells whether an interface is one that pod networks make.
+// isPodInterface reports whether an interface belongs to a pod network.
 func isPodInterface(name string) bool {
 	if slices.Contains([]string{"cni0", "kube-ipvs0", "nodelocaldns", "kube-bridge", "ovn0", "mynet0", "vxlan.calico"}, name) {
 		return true
@@ -115,7 +115,7 @@ func hasNoOldNetwork(s *Subject) Finding {
 	return pass("none")
 }
 
-// networkFiles are the names under which pod networks configure themselves.
+// networkFiles returns the names of pod networks' configuration files.
 func networkFiles(network manifest.NetworkType) []string {
 	switch network {
 	case manifest.NetworkFlannel:
@@ -137,7 +137,7 @@ func networkFiles(network manifest.NetworkType) []string {
 
 func hasNoForeignCNI(s *Subject) Finding {
 	if s.Ours() && s.Cluster.CNI.Type == manifest.NetworkNone {
-		return pass("the pod network is the user's own") // and must be there by now
+		return pass("the pod network is the user's own") // and the files must exist by now
 	}
 	var ours, found []string
 	if s.Ours() {

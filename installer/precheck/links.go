@@ -6,43 +6,44 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Link says whether packets go from one host of the inventory to another, to a port that the other one's roles need.
-// While it was tried, the other host listened there itself, or the service was there already.
+// A Link is the result of sending packets from one host of the inventory to another, to a port that the other one's
+// roles need. During the attempt, the other host listened there itself, or the service was running.
 type Link struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
 	Address string `json:"address"` // of To, without port
 	Network string `json:"network"` // "tcp" or "udp"
 	Port    int    `json:"port"`
-	For     string `json:"for"` // what listens there later, for people
-	// Maybe tells that the cluster file does not say whether it is needed: that depends on how the pod network is set up.
+	For     string `json:"for"` // the service behind the port, for people
+	// Maybe means that the cluster file does not tell whether the link is needed: that depends on the pod network's
+	// configuration.
 	Maybe bool `json:"maybe,omitempty"`
 	OK    bool `json:"ok"`
-	// Error says why not OK: "refused", "timeout", or what else the host's kernel said.
+	// Error is the reason of a failure: "refused", "timeout", or the host kernel's message.
 	Error string `json:"error,omitempty"`
-	// Skipped says why it was not tried, and so neither OK nor Error mean anything; "" if it was.
+	// Skipped is the reason that no attempt was made, so that neither OK nor Error is meaningful; "" otherwise.
 	Skipped string `json:"skipped,omitempty"`
-	// Service tells whether a service has the port already: that it answered is all that is known.
+	// Service means a service already has the port: only its answer is known.
 	Service bool `json:"service,omitempty"`
-	// MTU is the size of the largest IP packet that came through whole and was answered, in bytes, and Want the size that
-	// the sender's interface promises. They are 0 where it was not tried: it is tried once from each host to another.
+	// MTU is the size of the largest IP packet that arrived unfragmented and was answered, in bytes, and Want the MTU
+	// of the sender's interface. They are 0 if not tested: one link from each host to each other is tested.
 	MTU  int `json:"mtu,omitempty"`
 	Want int `json:"want,omitempty"`
 }
 
-// A way is a port that hosts with some roles need of hosts with others.
+// A way is a port that hosts with some roles need on hosts with others.
 type way struct {
 	network  string
 	port     int
 	what     string
 	from, to []manifest.Role
-	// peers tells that it is between every two of the hosts: some of them are tried, not all.
+	// peers means between every two of the hosts, of which only some pairs are tried.
 	peers bool
 	// maybe is Link.Maybe.
 	maybe bool
 }
 
-// ways lists what a cluster's hosts need of each other. The numbers are the programs' defaults.
+// ways lists the connections that a cluster's hosts need. The numbers are the programs' defaults.
 func ways(c *manifest.Cluster) []way {
 	cp, nodes := []manifest.Role{manifest.RoleControlPlane}, []manifest.Role{manifest.RoleCluster}
 	list := []way{
@@ -71,7 +72,7 @@ func ways(c *manifest.Cluster) []way {
 	return append(list, podWays(c, nodes)...)
 }
 
-// podWays are those of the pod network.
+// podWays returns those of the pod network.
 func podWays(c *manifest.Cluster, nodes []manifest.Role) []way {
 	peer := func(network string, port int, what string) way {
 		return way{network: network, port: port, what: what, from: nodes, to: nodes, peers: true}
@@ -97,13 +98,13 @@ func podWays(c *manifest.Cluster, nodes []manifest.Role) []way {
 	}
 }
 
-// neighbours is how many of the hosts that follow in the inventory a host is tried with as a peer, in both directions,
-// apart from the control planes: what is wrong between two of thousands of hosts is mostly wrong between many of them.
+// neighbours is how many of the following hosts in the inventory a host is tried with as a peer, in both directions,
+// apart from the control planes: a problem between two of thousands of hosts usually affects many.
 const neighbours = 2
 
-// Links returns the ways between hosts that their roles need, not tried yet, in the inventory's order. Hosts without
-// facts or without an address are left out. The number grows with that of hosts, not with its square, as long as
-// control planes are few.
+// Links returns the connections between hosts that their roles need, not tried yet, in the inventory's order. Hosts
+// without facts or without an address are left out. With few control planes, the number of links grows linearly with
+// the number of hosts.
 func Links(c *manifest.Cluster, hosts []Host) []Link {
 	c = c.WithDefaults()
 	known := slices.DeleteFunc(slices.Clone(hosts), func(h Host) bool {
@@ -129,7 +130,7 @@ func Links(c *manifest.Cluster, hosts []Host) []Link {
 	return list
 }
 
-// peersOf returns those that one of the nodes is tried with: the control planes and its neighbours.
+// peersOf returns the peers to try for one of the nodes: the control planes and its neighbours.
 func peersOf(i int, nodes, central []Host) []Host {
 	if nodes[i].Is(manifest.RoleControlPlane) || len(nodes) <= 2*neighbours+1 {
 		return nodes

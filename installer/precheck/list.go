@@ -10,10 +10,10 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// reachableID is the check that takes the place of all others on a host that was not reached.
+// reachableID is the check that replaces all others on an unreachable host.
 const reachableID = "reachable"
 
-// List returns everything that a report can have a result of: the checks, and what is found without one.
+// List returns all possible results of a report: the checks, and findings without a check.
 func List() []Check {
 	checks := Checks()
 	if !slices.ContainsFunc(checks, func(c Check) bool { return c.ID == reachableID }) {
@@ -34,10 +34,10 @@ func IDs() []string {
 	return ids
 }
 
-// A Selection are names of checks and of groups. A name that is both stands for the group.
+// A Selection lists names of checks and of groups. A name of both means the group.
 type Selection struct{ Only, Skip []string }
 
-// Check tells whether there is everything that was named.
+// Check fails for unknown names.
 func (s Selection) Check() error {
 	known := append(IDs(), Groups()...)
 	for _, name := range slices.Concat(s.Only, s.Skip) {
@@ -48,7 +48,7 @@ func (s Selection) Check() error {
 	return nil
 }
 
-// Of returns those of the checks that are chosen.
+// Of returns the selected checks.
 func (s Selection) Of(checks []Check) []Check {
 	return slices.DeleteFunc(slices.Clone(checks), func(c Check) bool { return !s.has(c.ID, c.Groups) })
 }
@@ -59,7 +59,7 @@ func (s Selection) has(id string, groups []string) bool {
 	return chosen && !slices.ContainsFunc(s.Skip, named)
 }
 
-// Spare takes out of a probe what takes long, unless a check is chosen that looks at it.
+// Spare removes slow parts of a probe unless a selected check needs them.
 func (s Selection) Spare(p *node.Probe) {
 	if p.Sync != "" && !s.chooses(latencyID) {
 		p.Sync = ""
@@ -73,22 +73,22 @@ func (s Selection) chooses(id string) bool {
 	return slices.ContainsFunc(s.Of(Checks()), func(c Check) bool { return c.ID == id })
 }
 
-// TriesLinks tells whether a check is chosen that looks at the ways between hosts.
+// TriesLinks reports whether a check of links between hosts is selected.
 func (s Selection) TriesLinks() bool { return len(s.Of(linkChecks())) > 0 }
 
-// An UnknownCheckError says that there is no check and no group of a name.
+// An UnknownCheckError means no check and no group has a name.
 type UnknownCheckError struct {
 	Name string
-	// Known are the names that there are.
+	// Known are the existing names.
 	Known []string
 }
 
-// Error names what is not known.
+// Error lists the unknown names.
 func (e *UnknownCheckError) Error() string {
 	return fmt.Sprintf("there is no check and no group %q", plain.Line(e.Name))
 }
 
-// Hint names what was probably meant.
+// Hint suggests similar names.
 func (e *UnknownCheckError) Hint() string {
 	if near := plain.Nearest(e.Name, e.Known); near != "" {
 		return "did you mean " + near + "?"
@@ -96,8 +96,8 @@ func (e *UnknownCheckError) Hint() string {
 	return "`kkbundle precheck list` shows all; the groups are " + strings.Join(Groups(), ", ")
 }
 
-// Select returns the report with the results that were chosen: those of Only, or all, without those of Skip. Hosts that
-// were not reached stay, because nothing is known about them.
+// Select returns the report with the selected results: those of Only, or all, without those of Skip. Unreachable hosts
+// stay, because nothing is known about them.
 func (r Report) Select(s Selection) Report {
 	r.Results = slices.DeleteFunc(slices.Clone(r.Results), func(one Result) bool {
 		return one.ID != reachableID && !s.has(one.ID, one.Groups)
@@ -114,7 +114,7 @@ func (r Report) Select(s Selection) Report {
 	return r
 }
 
-// Means says what a failure means, and on what that depends.
+// Means describes the level of a failure, and its conditions.
 func (c Check) Means() string {
 	if c.Varies == "" {
 		return string(c.Level)

@@ -11,7 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// machineChecks are about what a host is.
+// machineChecks check the hardware.
 func machineChecks() []Check {
 	return slices.Concat(systemChecks(), identityChecks(), []Check{
 		{
@@ -38,7 +38,7 @@ func machineChecks() []Check {
 	})
 }
 
-// systemChecks are about the operating system.
+// systemChecks check the operating system.
 func systemChecks() []Check {
 	return []Check{
 		{
@@ -69,7 +69,7 @@ func systemChecks() []Check {
 	}
 }
 
-// identityChecks are about what tells hosts apart.
+// identityChecks check that hosts are distinguishable.
 func identityChecks() []Check {
 	return []Check{
 		{
@@ -99,7 +99,7 @@ func identityChecks() []Check {
 		},
 		{
 			ID: "mac-unique", Groups: []string{GroupHost, GroupNetwork}, Level: Warn, Title: "no other host has its MAC addresses", Rule: hasUniqueMAC,
-			Why:    "a switch sends what is for one of them to the other",
+			Why:    "a switch sends packets for one of them to the other",
 			Fix:    "give the cloned machine a MAC address of its own",
 			Source: "kubeadm: unique hostname, MAC address and product_uuid",
 		},
@@ -120,7 +120,7 @@ func isSystemd(s *Subject) Finding {
 	return fail("another one")
 }
 
-// supported lists the ID of /etc/os-release of the distributions that are supported.
+// supported lists the supported distributions' ID in /etc/os-release.
 func supported() []string {
 	return []string{"ubuntu", "debian", "centos", "rhel", "rocky", "almalinux", "ol", "kylin", "openeuler", "uos"}
 }
@@ -167,7 +167,7 @@ func hasNodeName(s *Subject) Finding {
 func hasUniqueName(s *Subject) Finding {
 	name := s.Facts.Hostname
 	if name == "" {
-		return unknown("the host did not say what it calls itself")
+		return unknown("the host did not report its own name")
 	}
 	if also := s.fleet.byName.besides(s.Host.Name, strings.ToLower(name)); also != "" {
 		return failf("%s, as %s", name, also)
@@ -186,7 +186,7 @@ func isUniqueMachine(s *Subject) Finding {
 	return pass(id)
 }
 
-// hasUniqueProduct passes over what firmware says that was given no UUID.
+// hasUniqueProduct ignores the placeholder values of firmware without a UUID.
 func hasUniqueProduct(s *Subject) Finding {
 	id := strings.ToLower(s.Facts.ProductUUID)
 	if strings.Trim(id, "0-") == "" || strings.Trim(id, "f-") == "" || strings.HasPrefix(id, "03000200-0400-0500-0006") {

@@ -10,7 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// nameChecks are about how names become addresses.
+// nameChecks check name resolution.
 func nameChecks() []Check {
 	return []Check{
 		{
@@ -21,7 +21,7 @@ func nameChecks() []Check {
 		},
 		{
 			ID: "resolv-conf", Groups: []string{GroupNetwork}, Level: Warn, Title: "/etc/resolv.conf fits into that of pods", Rule: hasSmallResolvConf, Roles: cluster(),
-			Why:    "the kubelet leaves out what is too much, so that names are found on the host and not in pods",
+			Why:    "the kubelet drops the excess, so that names resolve on the host but not in pods",
 			Fix:    "keep at most 3 nameservers, 29 search domains and 1,900 characters of search domains",
 			Source: "kubelet: 3 nameservers, 32 search domains and 2048 characters, of which the cluster's own 3 domains take a part",
 		},
@@ -43,7 +43,7 @@ func nameChecks() []Check {
 
 const resolvedStub = "127.0.0.53"
 
-// hasNameserver knows that kubeadm gives pods the real nameservers behind systemd-resolved's stub.
+// hasNameserver accepts systemd-resolved's stub: kubeadm gives pods the real nameservers behind it.
 func hasNameserver(s *Subject) Finding {
 	dns := s.Facts.DNS
 	list := dns.Nameservers
@@ -80,7 +80,7 @@ func hasSmallResolvConf(s *Subject) Finding {
 	return none(wrong, "it does")
 }
 
-// hasTrueHosts compares with the inventory's addresses. The host itself may be at a loopback address.
+// hasTrueHosts compares with the inventory's addresses. The host's own name may have a loopback address.
 func hasTrueHosts(s *Subject) Finding {
 	var wrong []string
 	first := map[string]bool{}
@@ -106,14 +106,14 @@ func hasTrueHosts(s *Subject) Finding {
 	return pass("it does, or has none of them")
 }
 
-// resolvesItself leaves alone what an installation by kkbundle writes into /etc/hosts.
+// resolvesItself ignores kkbundle's own entries in /etc/hosts.
 func resolvesItself(s *Subject) Finding {
 	f := s.Facts
 	switch {
 	case s.Input.Install:
 		return skip()
 	case f.Hostname == "":
-		return unknown("the host did not say what it calls itself")
+		return unknown("the host did not report its own name")
 	case len(f.HostnameAddresses) > 0:
 		return pass(f.Hostname + " is " + f.HostnameAddresses[0].String())
 	case hasLine(f.Hosts, f.Hostname):

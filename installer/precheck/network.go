@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// networkChecks are about a host's own place in the network.
+// networkChecks check a host's own network settings.
 func networkChecks() []Check {
 	return []Check{
 		{
@@ -38,7 +38,7 @@ func networkChecks() []Check {
 		},
 		{
 			ID: "routes", Groups: []string{GroupNetwork}, Level: Warn, Title: "no route leads into the networks of pods and services", Rule: hasNoForeignRoute, Roles: cluster(),
-			Why:    "what the host sends there goes elsewhere than the pods, or the pods take what was meant for there",
+			Why:    "the host's packets for the other network go to the pods, or those for the pods go elsewhere",
 			Fix:    "choose another kubernetes.podCIDR or serviceCIDR in the cluster file, or remove the route",
 			Source: "kkbundle",
 		},
@@ -66,7 +66,7 @@ func networkChecks() []Check {
 func is4(p netip.Prefix) bool { return p.Addr().Is4() }
 func is6(p netip.Prefix) bool { return p.Addr().Is6() }
 
-// hasFamily tells whether pods or services have addresses of a family.
+// hasFamily reports whether pods or services have addresses of a family.
 func hasFamily(c *manifest.Cluster, is func(netip.Prefix) bool) bool {
 	return slices.ContainsFunc(c.Kubernetes.PodCIDR, is) || slices.ContainsFunc(c.Kubernetes.ServiceCIDR, is)
 }
@@ -89,7 +89,7 @@ func hasAddress(s *Subject) Finding {
 	return failf("%s is on no interface; the host has %s", want, some(all))
 }
 
-// addresses lists those of the host's addresses that f holds for.
+// addresses lists the host's addresses that satisfy f.
 func (s *Subject) addresses(f func(netip.Addr) bool) []string {
 	var list []string
 	for _, i := range s.Facts.Interfaces {
@@ -121,7 +121,7 @@ func hasAddress6(s *Subject) Finding {
 
 func hasUniqueAddress(s *Subject) Finding {
 	if !s.address.IsValid() {
-		return skip() // address says so
+		return skip() // reported by address
 	}
 	if also := s.fleet.byAddress.besides(s.Host.Name, s.address); also != "" {
 		return failf("%s, as %s", s.address, also)
@@ -146,11 +146,10 @@ func clusterNetworks(c *manifest.Cluster) []namedNetwork {
 	return list
 }
 
-// hasNoOverlap looks at the network in which the host has its address: those of interfaces that a cluster made are its
-// own.
+// hasNoOverlap checks the network of the host's address; networks of interfaces created by a cluster are its own.
 func hasNoOverlap(s *Subject) Finding {
 	if !s.address.IsValid() {
-		return skip() // address says so
+		return skip() // reported by address
 	}
 	_, network, ok := interfaceOf(s.Facts, s.address)
 	if !ok {
@@ -165,8 +164,8 @@ func hasNoOverlap(s *Subject) Finding {
 	return none(found, network.String())
 }
 
-// hasNoForeignRoute looks at all other routes than the one that networks looks at. Where a cluster is or was, its routes
-// are its own, or a leftover.
+// hasNoForeignRoute checks all routes except the one checked by networks. The routes of a present or former cluster are
+// its own, or leftovers.
 func hasNoForeignRoute(s *Subject) Finding {
 	if s.Ours() || len(s.Facts.AllRoutes) == 0 {
 		return skip()
@@ -201,7 +200,7 @@ func hasCommonMTU(s *Subject) Finding {
 	i, _, ok := interfaceOf(s.Facts, s.address)
 	switch {
 	case !ok || i.MTU == 0:
-		return skip() // address says so
+		return skip() // reported by address
 	case i.MTU != s.fleet.mtu:
 		return failf("%d bytes on %s, most hosts have %d", i.MTU, i.Name, s.fleet.mtu)
 	default:
@@ -209,8 +208,8 @@ func hasCommonMTU(s *Subject) Finding {
 	}
 }
 
-// internetAddresses are dialled where the internet is forbidden. They are addresses, so that no name server is needed:
-// public resolvers, which everybody may ask.
+// internetAddresses are dialled if the internet is forbidden. They are addresses of public resolvers, so that no name
+// server is needed.
 func internetAddresses() []string { return []string{"1.1.1.1:443", "8.8.8.8:53", "223.5.5.5:53"} }
 
 func isOffline(s *Subject) Finding {

@@ -2,10 +2,10 @@ package precheck
 
 import "github.com/kkbundle/kkbundle/manifest"
 
-// nfsMount is what mounts volumes of NFS.
+// nfsMount is the program that mounts NFS volumes.
 const nfsMount = "mount.nfs"
 
-// nfsChecks are about storage on an NFS server.
+// nfsChecks check storage on an NFS server.
 func nfsChecks() []Check {
 	return []Check{
 		{
@@ -16,7 +16,7 @@ func nfsChecks() []Check {
 		},
 		{
 			ID: "nfs-exports", Groups: []string{GroupNFS}, Level: Warn, Title: "the NFS server exports nothing yet", Rule: exportsNothing, Roles: []manifest.Role{manifest.RoleNFS},
-			Why:    "what it exports to others would be changed or come to share its disk with the cluster's volumes",
+			Why:    "its exports to others would be changed or come to share its disk with the cluster's volumes",
 			Fix:    "use another host, or make sure that the exports may change",
 			Source: "KubeKey v4 writes /etc/exports anew",
 		},

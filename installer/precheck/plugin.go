@@ -11,8 +11,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// addressChecks are about the networks of pods and services. Some of them cannot fail for kkbundle's own files, whose
-// parser refuses the same, with the line; they hold for clusters that come from elsewhere.
+// addressChecks check the networks of pods and services. Some cannot fail for kkbundle's own files, whose parser
+// refuses the same with a line number; they apply to clusters from other sources.
 func addressChecks() []Check {
 	return []Check{
 		{
@@ -60,7 +60,7 @@ func addressChecks() []Check {
 	}
 }
 
-// pluginChecks are about the pod network and kube-proxy.
+// pluginChecks check the pod network and kube-proxy.
 func pluginChecks() []Check {
 	return []Check{
 		{
@@ -127,7 +127,7 @@ func hasApartCIDRs(s *Subject) Finding {
 	return none(wrong, "they do not")
 }
 
-// masks returns the sizes of nodes' networks; own tells that kubeadm's configuration has others, which are not known.
+// masks returns the sizes of nodes' networks; own reports that kubeadm's configuration sets others, which are unknown.
 func masks(c *manifest.Cluster) (v4, v6 int, own bool) {
 	_, own = c.Kubernetes.Kubeadm["controllerManager"]
 	return c.CNI.IPv4MaskSize, c.CNI.IPv6MaskSize, own
@@ -149,9 +149,9 @@ func holdsPods6(s *Subject) Finding {
 	return holdsPods(s.Cluster.Kubernetes.MaxPods, mask, 128)
 }
 
-// holdsPods compares pods with the addresses of a network but its first and last one.
+// holdsPods compares the number of pods with the addresses of a network without its first and last one.
 func holdsPods(pods, mask, length int) Finding {
-	const enough = 31 // host bits with which no number of pods is too many
+	const enough = 31 // host bits that are enough for any number of pods
 	free := length - mask
 	if free >= enough {
 		return pass(fmt.Sprintf("a /%d", mask))
@@ -167,8 +167,8 @@ func holdsPods(pods, mask, length int) Finding {
 	return pass(text)
 }
 
-// holdsNodes leaves alone networks that do not give each node a part: calico takes blocks as pods come, and so do
-// hybridnet and kube-ovn.
+// holdsNodes ignores networks without a fixed share for each node: calico, hybridnet and kube-ovn allocate blocks on
+// demand.
 func holdsNodes(s *Subject) Finding {
 	v4, v6, own := masks(s.Cluster)
 	if own || !hasNetwork(s.Cluster, manifest.NetworkFlannel) && !hasNetwork(s.Cluster, manifest.NetworkCilium) {
@@ -213,7 +213,7 @@ func plugins() []manifest.NetworkType {
 	return []manifest.NetworkType{manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet, manifest.NetworkKubeOVN, manifest.NetworkMultus, manifest.NetworkNone}
 }
 
-// isKnownPlugin cannot fail for files of kkbundle's, whose parser refuses other names.
+// isKnownPlugin cannot fail for kkbundle's own files, whose parser refuses other names.
 func isKnownPlugin(s *Subject) Finding {
 	for _, name := range networks(s.Cluster) {
 		if !slices.Contains(plugins(), name) {

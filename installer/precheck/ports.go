@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// portChecks are about the ports that a host's roles need.
+// portChecks check the ports that a host's roles need.
 func portChecks() []Check {
 	return []Check{
 		{
@@ -57,7 +57,7 @@ func portsOf(c *manifest.Cluster, h manifest.Host) []port {
 	return list
 }
 
-// hasEtcd tells whether etcd will run on a host.
+// hasEtcd reports whether etcd will run on a host.
 func hasEtcd(c *manifest.Cluster, h manifest.Host) bool {
 	switch c.Etcd.Type {
 	case manifest.EtcdProvided:
@@ -69,7 +69,7 @@ func hasEtcd(c *manifest.Cluster, h manifest.Host) bool {
 	}
 }
 
-// networkPorts are those on which nodes listen for a pod network.
+// networkPorts returns the ports of a pod network on nodes.
 func networkPorts(network manifest.NetworkType) []port {
 	switch network {
 	case manifest.NetworkFlannel:
@@ -87,7 +87,7 @@ func networkPorts(network manifest.NetworkType) []port {
 	}
 }
 
-// isOurs tells whether a program, by the name that the kernel has of it (15 bytes), is the one that has the port in a cluster of ours.
+// isOurs reports whether a program, by its kernel name (15 bytes), is the one that uses the port in our clusters.
 func (p port) isOurs(program string) bool {
 	if strings.HasPrefix(program, "k3s") { // all of Kubernetes in one process
 		return true
@@ -134,7 +134,7 @@ func hasPorts(s *Subject) Finding {
 	case len(busy) == 0 && len(untold) > 0:
 		return unknown(some(untold))
 	case held:
-		return none(busy, "free, or used by what kkbundle has installed")
+		return none(busy, "free, or used by kkbundle's own installation")
 	default:
 		return none(busy, "free")
 	}

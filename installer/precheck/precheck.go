@@ -1,7 +1,7 @@
-// Package precheck says what would make an installation fail, before anything is changed.
+// Package precheck finds everything that would make an installation fail, before anything is changed.
 //
-// A Check is data: what is required, why, and what to do about it. Evaluate applies all checks to the facts of all hosts
-// and returns one report. It asks nobody and changes nothing; a test of a rule needs no host.
+// A Check is data: a requirement, its reason, and the remedy. Evaluate applies all checks to the facts of all hosts and
+// returns one report. It contacts no host and changes nothing; a test of a rule needs no host.
 package precheck
 
 import (
@@ -17,16 +17,16 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Level says what a failed check means.
+// Level is the severity of a failed check.
 type Level string
 
 // The levels.
 const (
-	// Block is a failure that the installation would run into.
+	// Block is a failure that would make the installation fail.
 	Block Level = "block"
-	// Warn is something to look at; the installation can go on.
+	// Warn deserves attention; the installation can continue.
 	Warn Level = "warn"
-	// Off is what an exception has made of another level: it is mentioned and counts for nothing.
+	// Off is the level of an excepted failure: it is shown but does not count.
 	Off Level = "off"
 )
 
@@ -39,8 +39,8 @@ const (
 	GroupCRI        = "cri"
 	GroupNFS        = "nfs"
 	GroupRegistry   = "image_registry"
-	GroupHost       = "host"     // the machine itself, whatever it will be used for
-	GroupKKBundle   = "kkbundle" // what this version of kkbundle and this bundle can do
+	GroupHost       = "host"     // the machine itself, for any use
+	GroupKKBundle   = "kkbundle" // limits of this version of kkbundle and of this bundle
 )
 
 // Groups lists all groups.
@@ -48,101 +48,100 @@ func Groups() []string {
 	return []string{GroupOS, GroupKubernetes, GroupNetwork, GroupEtcd, GroupCRI, GroupNFS, GroupRegistry, GroupHost, GroupKKBundle}
 }
 
-// A Host is one host of the inventory and what is known about it.
+// A Host is one host of the inventory with its facts.
 type Host struct {
 	manifest.Host
-	// Facts are what the host said, nil if it could not be asked; Err says why then.
+	// Facts are the host's facts, nil if unavailable; then Err is the reason.
 	Facts *node.Facts
 	Err   error
-	// SSH is what the connection to the host is protected with, nil if it is not by SSH or there is none.
+	// SSH has the algorithms of the connection to the host, nil without SSH or without a connection.
 	SSH *host.Algorithms
-	// Sent and Received are between which times the facts' clock was read, by this machine's clock. Clocks of hosts are not
-	// compared if they are zero.
+	// Sent and Received bound the time at which the facts' clock was read, by this machine's clock. Clocks of hosts are
+	// not compared if they are zero.
 	Sent, Received time.Time
-	// Space is how much is still to be written on the host.
+	// Space lists the space needed on the host.
 	Space []Space
 }
 
-// Space is what a directory will have to hold in addition to what it has.
+// Space is the additional space needed in a directory.
 type Space struct {
-	// For says what takes it, such as "images" or "registry".
+	// For names the content, such as "images" or "registry".
 	For   string `json:"for"`
 	Dir   string `json:"dir"`
 	Bytes int64  `json:"bytes"`
 }
 
-// Input is everything that checks look at.
+// Input is the input of all checks.
 type Input struct {
 	Cluster *manifest.Cluster
 	Hosts   []Host
-	// Install tells that kkbundle is going to install the cluster from a bundle. What the installation does by itself,
-	// such as switching swap off, is no obstacle then; what this version cannot install is one.
+	// Install means that kkbundle will install the cluster from a bundle. Conditions that the installation changes by
+	// itself, such as active swap, are then no obstacles; settings that this version cannot install are.
 	Install bool
-	// Upgrade tells that nodes of the cluster are brought to another version.
+	// Upgrade means that nodes of the cluster get another version.
 	Upgrade bool
-	// Architectures are those that the bundle has content for, in Go's spelling; nil if there is no bundle to ask.
+	// Architectures are the bundle's, in Go's spelling; nil without a bundle.
 	Architectures []string
-	// Links are the ways between hosts that were tried; nil if they were not.
+	// Links are the tried connections between hosts; nil if none was tried.
 	Links []Link
-	// Missing says what the bundle lacks for this cluster and these hosts, one sentence each.
+	// Missing lists the items that the bundle lacks for this cluster and these hosts, one sentence each.
 	Missing []string
-	// Inventory is the file that the hosts come from, which may have settings of the cluster for some of them; nil if what
-	// it asks for is not to be checked.
+	// Inventory is the file with the hosts, which may have cluster settings for some of them; nil if its requirements
+	// are not to be checked.
 	Inventory *manifest.Inventory
-	// Packages are the distributions that the bundle has packages for, such as "debian/12"; nil if it has none.
+	// Packages are the distributions of the bundle's packages, such as "debian/12"; nil if it has none.
 	Packages []string
-	// PackagesOf returns the names of the packages that hosts with these roles need on a distribution, an error for one
-	// that nobody knows; nil if that is not to be checked. Facts have to be asked for them.
+	// PackagesOf returns the names of the packages that hosts with these roles need on a distribution, or an error for
+	// an unknown one; nil if packages are not to be checked. The facts must include them.
 	PackagesOf func(roles []manifest.Role, distribution string) ([]string, error)
-	// Etcd is what is known about an etcd of the user's (etcd.type: provided); nil if nobody has looked.
+	// Etcd holds the facts about the user's own etcd (etcd.type: provided); nil if not read.
 	Etcd *ProvidedEtcd
 }
 
 // A Check is one requirement.
 type Check struct {
-	// ID is the check's name; it never changes its meaning.
+	// ID is the check's name; its meaning never changes.
 	ID    string
-	Title string // what is required
-	Why   string // what goes wrong otherwise
-	Fix   string // what to do
-	// Level is what a failure means. If that depends on the cluster or the host, LevelOf says so, Level is the worst
-	// that it returns, and Varies says on what it depends.
+	Title string // the requirement
+	Why   string // the consequence of a failure
+	Fix   string // the remedy
+	// Level is the severity of a failure. If it depends on the cluster or the host, LevelOf returns it, Level is its
+	// worst value, and Varies describes the condition.
 	Level   Level
 	LevelOf func(s *Subject) Level
 	Varies  string
-	// Groups are those that the check belongs to, at least one.
+	// Groups are the check's groups, at least one.
 	Groups []string
-	// Kubeadm are kubeadm's names for what the check looks at, such as NumCPU. A check may stand for several, and some
-	// are names of checks that kubeadm had once.
+	// Kubeadm are kubeadm's names of the same check, such as NumCPU. There may be several, including former names.
 	Kubeadm []string
-	// Roles are those that it is required for; nil is every host.
+	// Roles are the roles that it applies to; nil is every host.
 	Roles []manifest.Role
-	// OfCluster tells that it is about the cluster: it has one result, which names no host.
+	// OfCluster means the check is about the cluster: it has one result, without a host.
 	OfCluster bool
-	// Essential tells that not knowing is as bad as a failure. Otherwise what could not be looked at is a warning.
+	// Essential makes an unknown state as bad as a failure. Otherwise it is a warning.
 	Essential bool
-	// Source says where the rule or its number comes from.
+	// Source is the origin of the rule or its number.
 	Source string
-	// Rule looks. It is pure. Unless the check is of the cluster, it is called only for hosts with facts.
+	// Rule evaluates the check. It is pure. Unless the check is of the cluster, it is called only for hosts with facts.
 	Rule func(s *Subject) Finding
 }
 
-// A Finding is what a rule has found.
+// A Finding is the outcome of a rule.
 type Finding struct {
 	State State
-	// Text is for people: what is there, not what should be.
+	// Text describes the actual state, for people.
 	Text string
 }
 
-// State is what a rule says.
+// State is the verdict of a rule.
 type State int
 
-// The states. The zero one has no result: the check does not concern this host or this cluster.
+// The states. The zero one gives no result: the check does not apply to this host or this cluster.
 const (
 	Skipped State = iota
 	Passed
 	Failed
-	Unknown // it could not be looked at
+	Unknown // the facts are unavailable
 )
 
 func skip() Finding { return Finding{} }
@@ -155,7 +154,7 @@ func failf(format string, args ...any) Finding { return fail(fmt.Sprintf(format,
 
 func unknown(text string) Finding { return Finding{Unknown, text} }
 
-// none passes if nothing wrong was found.
+// none passes if wrong is empty.
 func none(wrong []string, good string) Finding {
 	if len(wrong) > 0 {
 		return fail(strings.Join(wrong, ", "))
@@ -163,7 +162,7 @@ func none(wrong []string, good string) Finding {
 	return pass(good)
 }
 
-// noneMissing passes if nothing is missing.
+// noneMissing passes if missing is empty.
 func noneMissing(missing []string, good string) Finding {
 	if len(missing) > 0 {
 		return fail("missing: " + strings.Join(missing, ", "))
@@ -171,13 +170,13 @@ func noneMissing(missing []string, good string) Finding {
 	return pass(good)
 }
 
-// A Subject is what one check looks at: a host among the others, or the cluster.
+// A Subject is the subject of one check: a host among the others, or the cluster.
 type Subject struct {
-	// Host and Facts are empty where the check is of the cluster.
+	// Host and Facts are empty if the check is of the cluster.
 	Host  Host
 	Facts *node.Facts
-	// Cluster is the cluster as it is on the host, with its defaults filled in. Where the inventory's settings for the
-	// host do not fit it, Misfit says why, and Cluster is without them.
+	// Cluster is the cluster as configured on the host, with defaults. If the inventory's settings for the host are
+	// invalid, Misfit is the reason, and Cluster is without them.
 	Cluster *manifest.Cluster
 	Misfit  error
 	Input   *Input
@@ -185,22 +184,22 @@ type Subject struct {
 	address netip.Addr // the host's, see Address
 }
 
-// MarkerDir is where an installation by kkbundle leaves its marks. A host with some has a cluster of ours, or the part
-// of one that an interrupted run made: what that holds is no obstacle to the next run.
+// MarkerDir holds the receipts of an installation by kkbundle. A host with receipts belongs to our cluster, or to an
+// interrupted installation: its content is no obstacle to the next run.
 const MarkerDir = "/var/lib/kkbundle/applied"
 
-// Ours tells whether kkbundle has installed something on the host.
+// Ours reports whether kkbundle has installed something on the host.
 func (s *Subject) Ours() bool { return len(s.Facts.Path(MarkerDir).Entries) > 0 }
 
 // A Result is a check's verdict on a host, or on the cluster.
 type Result struct {
-	// Host is the host's name, "" for what is about the cluster and not about one host.
+	// Host is the host's name, "" for a result about the cluster.
 	Host   string   `json:"host"`
 	ID     string   `json:"id"`
 	Groups []string `json:"groups,omitempty"`
 	Level  Level    `json:"level" enum:"block,warn,off"`
 	OK     bool     `json:"ok"`
-	// Unknown tells that it could not be looked at; Found says why. OK is false then.
+	// Unknown means the facts are unavailable; Found has the reason. OK is false then.
 	Unknown bool `json:"unknown,omitempty"`
 	// Title, Found, Why and Fix are for people.
 	Title  string `json:"title,omitempty"`
@@ -208,32 +207,32 @@ type Result struct {
 	Why    string `json:"why,omitempty"`
 	Fix    string `json:"fix,omitempty"`
 	Source string `json:"source,omitempty"`
-	// Exception is why Level is not the check's own, nil if it is.
+	// Exception is the reason that Level is not the check's own, or nil.
 	Exception *Exception `json:"exception,omitempty"`
 }
 
 // Report has the results of all checks on all hosts, in the order of the inventory and, for each host, of Checks.
 type Report struct {
 	Version int // 1
-	// Time is when it was made, Cluster and Bundle the names of what it was made for; they may be left empty.
+	// Time is the report's time, Cluster and Bundle the names of its subjects; they may be empty.
 	Time            time.Time
 	Cluster, Bundle string
 	Hosts           []string
-	Blocked         int // how many results block
-	Warned          int // how many results warn
-	Ignored         int // how many results would, but for an exception
-	// Notes say what was not looked at.
+	Blocked         int // number of blocking results
+	Warned          int // number of warnings
+	Ignored         int // number of excepted failures
+	// Notes list the parts that were not checked.
 	Notes   []string
 	Results []Result
 }
 
-// Evaluate applies all checks to all hosts and to the cluster. Its time grows with the number of hosts, not its square.
+// Evaluate applies all checks to all hosts and to the cluster. Its time grows linearly with the number of hosts.
 func Evaluate(in Input) Report {
 	if in.Cluster == nil {
 		in.Cluster = &manifest.Cluster{}
 	}
 	on := in.Cluster.ForHosts(in.Inventory)
-	cluster, _ := on(manifest.Host{}) // which has no settings that could not fit
+	cluster, _ := on(manifest.Host{}) // a host without settings cannot be invalid
 	all := newFleet(&in, cluster)
 	ofCluster, ofHost := split(Checks())
 	r := Report{Version: 1}
@@ -254,7 +253,7 @@ func Evaluate(in Input) Report {
 	return r
 }
 
-// split parts the checks of the cluster from those of each host.
+// split separates the checks of the cluster from those of each host.
 func split(checks []Check) (ofCluster, ofHost []Check) {
 	for _, c := range checks {
 		if c.OfCluster {
@@ -305,7 +304,7 @@ func (c *Check) result(s *Subject, found Finding) Result {
 	}
 }
 
-// unreachable is the result of a host that could not be asked: it blocks, and takes the place of all others.
+// unreachable is the result of an unreachable host: it blocks, and replaces all others.
 func unreachable(h Host) Result {
 	r := Result{
 		Host: h.Name, ID: "reachable", Groups: []string{GroupHost}, Level: Block, Title: "the host can be reached and asked",
@@ -322,10 +321,10 @@ func unreachable(h Host) Result {
 	return r
 }
 
-// A BlockedError is a report in which something blocks.
+// A BlockedError means a report has blocking results.
 type BlockedError struct{ Report Report }
 
-// Error says what blocks where.
+// Error lists the blocking results and their hosts.
 func (e *BlockedError) Error() string {
 	ids := map[string][]string{}
 	var hosts []string
@@ -356,7 +355,7 @@ func (e *BlockedError) Error() string {
 	return fmt.Sprintf("precheck: %s (%s)", what, strings.Join(parts, "; "))
 }
 
-// An UnreachableError is a report in which hosts could not be asked and nothing else blocks.
+// An UnreachableError means hosts were unreachable and nothing else blocks.
 type UnreachableError struct{ Report Report }
 
 // Error names the hosts.
@@ -365,8 +364,7 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("precheck: %d of %d hosts could not be asked: %s", len(hosts), len(e.Report.Hosts), Ranges(hosts))
 }
 
-// Err returns a *BlockedError if something blocks that was found, and an *UnreachableError if all that blocks is that
-// hosts could not be asked.
+// Err returns a *BlockedError if a finding blocks, and an *UnreachableError if only unreachable hosts block.
 func (r Report) Err() error {
 	switch r.Verdict() {
 	case NotReady:

@@ -8,8 +8,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// ProbeFor returns what has to be looked at on a host for all checks. Directories are those of the host's Space and
-// those that an installation writes to.
+// ProbeFor returns the probe of a host for all checks. Directories are those of the host's Space and those that an
+// installation writes to.
 func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
 	c = c.WithDefaults()
 	p := node.Probe{
@@ -55,7 +55,7 @@ func unique(list []string) []string {
 	return out
 }
 
-// dialAddresses are what the host is to connect to, in order to know whether it can.
+// dialAddresses returns the addresses that the host should test connections to.
 func dialAddresses(c *manifest.Cluster, h manifest.Host) []string {
 	var list []string
 	if c.Precheck.Internet == manifest.InternetForbidden {
@@ -71,7 +71,7 @@ func dialAddresses(c *manifest.Cluster, h manifest.Host) []string {
 	return unique(list)
 }
 
-// vacancies are the shared addresses that the host may have to announce.
+// vacancies returns the shared addresses that the host may have to announce.
 func vacancies(c *manifest.Cluster, h manifest.Host) []netip.Addr {
 	var list []netip.Addr
 	for _, vip := range sharedAddresses(c) {

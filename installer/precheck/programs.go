@@ -8,7 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// programChecks are about the programs that come with the system.
+// programChecks check the programs of the operating system.
 func programChecks() []Check {
 	return []Check{
 		{
@@ -25,7 +25,7 @@ func programChecks() []Check {
 			ID: "executables-optional", Groups: []string{GroupOS}, Level: Warn, Title: "the programs are there that some features use", Rule: hasOptionalExecutables, Roles: cluster(),
 			Why:     "without iptables, pods that ask for a port of the host (hostPort) get none; without the others, port forwarding, limits of bandwidth or looking into IPVS do not work",
 			Fix:     "install iptables and, if they are named, socat, iproute2 (tc), ethtool, ebtables, ipset and ipvsadm",
-			Source:  "CNI plugins portmap and bandwidth; cri-dockerd; what kubeadm warned of in earlier versions",
+			Source:  "CNI plugins portmap and bandwidth; cri-dockerd; warnings of earlier kubeadm versions",
 			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc", "FileExisting-touch"},
 		},
 		{
@@ -37,7 +37,7 @@ func programChecks() []Check {
 	}
 }
 
-// executables are all programs that some check asks for.
+// executables returns all programs that some check looks for.
 func executables() []string {
 	return []string{
 		"cp", "mount", "losetup", "systemctl", "modprobe", "sysctl", "swapoff",
@@ -46,14 +46,15 @@ func executables() []string {
 	}
 }
 
-// neededExecutables follows kubeadm, which has asked for less with each version, and adds what the installation calls.
+// neededExecutables follows kubeadm, which requires fewer with each version, and adds those that the installation
+// calls.
 func neededExecutables(s *Subject) []string {
 	list := []string{"cp", "mount", "losetup"}
 	if s.Input.Install {
 		list = append(list, "systemctl", "modprobe", "sysctl", "swapoff")
 	}
 	if s.Cluster.Kubernetes.Distribution == manifest.DistributionK3s {
-		return list // it brings the others itself
+		return list // it includes the others
 	}
 	version, docker := s.Cluster.Kubernetes.Version, s.Cluster.CRI.Type == manifest.RuntimeDocker
 	if isBefore(version, 1, 33) || docker {
@@ -90,7 +91,7 @@ func hasExecutables(s *Subject) Finding {
 	return s.hasAll(neededExecutables(s))
 }
 
-// hasOptionalExecutables leaves out what must be there anyway.
+// hasOptionalExecutables excludes the required ones.
 func hasOptionalExecutables(s *Subject) Finding {
 	needed := neededExecutables(s)
 	list := slices.DeleteFunc(optionalExecutables(s.Cluster), func(name string) bool { return slices.Contains(needed, name) })
@@ -113,7 +114,7 @@ func (s *Subject) hasAll(programs []string) Finding {
 	return noneMissing(missing, "all of them")
 }
 
-// hasPackages is about bundles with packages. What is needed and is there already need not be in the bundle.
+// hasPackages applies to bundles with packages. Packages already installed need not be in the bundle.
 func hasPackages(s *Subject) Finding {
 	has := s.Input.Packages
 	if len(has) == 0 {
@@ -134,8 +135,8 @@ func hasPackages(s *Subject) Finding {
 	return fail(text)
 }
 
-// Distribution returns which of the distributions that a bundle has packages of a host is: its version, or the major one, so
-// that rocky/9 is for 9.4.
+// Distribution returns the host's distribution among those of a bundle's packages: by its version, or the major one, so
+// that rocky/9 matches 9.4.
 func Distribution(os node.OSRelease, has []string) (string, bool) {
 	id := strings.ToLower(os.ID) + "/"
 	major, _, _ := strings.Cut(os.VersionID, ".")
@@ -147,7 +148,7 @@ func Distribution(os node.OSRelease, has []string) (string, bool) {
 	return "", false
 }
 
-// programPackages are what distributions call the packages that have the programs.
+// programPackages returns the distributions' names of the packages with the programs.
 func programPackages() map[string][]string {
 	return map[string][]string{
 		"conntrack": {"conntrack", "conntrack-tools"}, "ebtables": {"ebtables"}, "ethtool": {"ethtool"}, "socat": {"socat"}, "ipset": {"ipset"},
@@ -156,7 +157,7 @@ func programPackages() map[string][]string {
 	}
 }
 
-// isComing tells whether the installation brings a program that the host lacks, with the bundle's packages.
+// isComing reports whether the installation adds a missing program, with the bundle's packages.
 func (s *Subject) isComing(program string) bool {
 	distribution, ok := Distribution(s.Facts.OS, s.Input.Packages)
 	if !ok || !s.Input.Install || s.Input.PackagesOf == nil || s.Cluster.OSPackages != manifest.PackagesOfBundle {
@@ -166,14 +167,14 @@ func (s *Subject) isComing(program string) bool {
 	return err == nil && slices.ContainsFunc(programPackages()[program], func(p string) bool { return slices.Contains(names, p) })
 }
 
-// missingPackages are those that the host's roles need and it does not have; false if that is not known.
+// missingPackages returns the packages that the host's roles need and it lacks; false if unknown.
 func (s *Subject) missingPackages(distribution string) ([]string, bool) {
 	if s.Input.PackagesOf == nil || s.Facts.Packages == nil {
 		return nil, false
 	}
 	names, err := s.Input.PackagesOf(s.Host.Roles, distribution)
 	if err != nil {
-		return nil, false // nobody knows what the distribution calls them
+		return nil, false // the distribution's names are unknown
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.Facts.Packages[name] != "" }), true
 }

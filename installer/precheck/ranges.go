@@ -9,11 +9,11 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// mostNames is how many names a line has; behind that it says how many more there are.
+// mostNames is the number of names on a line; the number of the others follows.
 const mostNames = 12
 
-// Ranges writes host names as an inventory does, node[1:180], those that are counted in their first label and follow
-// each other. A few names are written as they are.
+// Ranges formats host names as in an inventory, node[1:180], if they are numbered in their first label and consecutive.
+// A few names are listed individually.
 func Ranges(names []string) string {
 	parts := rangeParts(names)
 	if more := len(names) - namesIn(parts[:min(mostNames, len(parts))]); more > 0 {
@@ -40,7 +40,7 @@ func namesIn(parts []namePart) int {
 	return n
 }
 
-// A counted name is one with a number in it; number is -1 if it has none.
+// A countedName is a name with a number in it; number is -1 if it has none.
 type countedName struct {
 	name, before, digits, after string
 	number                      int
@@ -59,7 +59,7 @@ func rangeParts(names []string) []namePart {
 	for i, n := range names {
 		list[i] = counted(n)
 	}
-	// Names of one series come together, in the order in which the first of them was named.
+	// Names of one series are grouped, in the order of each group's first name.
 	first := map[[2]string]int{}
 	for i, c := range list {
 		if _, ok := first[c.series()]; !ok {
@@ -111,7 +111,7 @@ func counted(name string) countedName {
 
 func (c countedName) series() [2]string { return [2]string{c.before, c.after} }
 
-// follows tells whether a range of an inventory that has b goes on with c: 9 and 10, 09 and 10, but not 09 and 010.
+// follows reports whether c continues an inventory range after b: 9 and 10, 09 and 10, but not 09 and 010.
 func (c countedName) follows(b countedName) bool {
 	if b.number < 0 || c.number != b.number+1 || c.series() != b.series() {
 		return false

@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A record is what is known about one host, as a file. Version 1; keys may be added.
+// A record is a file with the facts about one host. Version 1; keys may be added.
 type record struct {
 	Version  int              `json:"version"`
 	Host     string           `json:"host"`
@@ -24,7 +24,7 @@ type record struct {
 	SSH      *host.Algorithms `json:"ssh,omitempty"`
 	Space    []Space          `json:"space,omitempty"`
 	Facts    *node.Facts      `json:"facts,omitempty"`
-	Error    string           `json:"error,omitempty"` // why there are no facts
+	Error    string           `json:"error,omitempty"` // reason for missing facts
 	Hint     string           `json:"hint,omitempty"`
 }
 
@@ -32,12 +32,12 @@ type record struct {
 const (
 	linksFile    = "_links.json"
 	recordSuffix = ".json"
-	// maxRecord bounds a file that is read, in bytes. Facts are some ten kilobytes.
+	// maxRecord bounds a file to read, in bytes. Facts have some ten kilobytes.
 	maxRecord = 16 << 20
 )
 
-// Record writes what is known about the hosts into a directory, which is made: HOST.json for each. It holds what the
-// hosts have said, no passwords and no keys; the files are for their owner only.
+// Record writes the hosts' facts into a directory, which is created: HOST.json for each. They contain no passwords and
+// no keys; only the owner can read the files.
 func Record(dir string, in Input) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -54,7 +54,7 @@ func Record(dir string, in Input) error {
 	return writeRecord(filepath.Join(dir, linksFile), in.Links)
 }
 
-// writeRecord writes a file whole or not at all.
+// writeRecord writes a file atomically.
 func writeRecord(path string, v any) (err error) {
 	data, err := marshal(v, "  ")
 	if err != nil {
@@ -74,14 +74,14 @@ func writeRecord(path string, v any) (err error) {
 	return nil
 }
 
-// A Recording is what Record has written.
+// A Recording is a directory written by Record.
 type Recording struct {
 	dir   string
 	Links []Link
 }
 
-// OpenRecording opens a directory that Record has written, or that has a file HOST.json with what `kkbundle-node facts`
-// has printed on each host.
+// OpenRecording opens a directory written by Record, or one with a file HOST.json with the output of `kkbundle-node
+// facts` for each host.
 func OpenRecording(dir string) (*Recording, error) {
 	if info, err := os.Stat(dir); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func OpenRecording(dir string) (*Recording, error) {
 	return r, nil
 }
 
-// Host returns what is recorded about a host of the inventory. If there is nothing, Err says so.
+// Host returns the record of a host of the inventory. Without a record, Err is set.
 func (r *Recording) Host(h manifest.Host) Host {
 	known := Host{Host: h}
 	path := filepath.Join(r.dir, h.Name+recordSuffix)
@@ -129,7 +129,7 @@ func parseRecord(path string) (record, error) {
 	if err := json.Unmarshal(data, &one); err != nil {
 		return record{}, fmt.Errorf("not what --record writes: %w", err)
 	}
-	if one.Facts == nil && one.Error == "" { // the facts alone
+	if one.Facts == nil && one.Error == "" { // bare facts
 		one.Facts = &node.Facts{}
 		if err := json.Unmarshal(data, one.Facts); err != nil {
 			return record{}, fmt.Errorf("not what --record writes: %w", err)
@@ -149,7 +149,7 @@ func readRecord(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // only read
 	if info, err := f.Stat(); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
@@ -162,16 +162,16 @@ func readRecord(path string) ([]byte, error) {
 	return data, err
 }
 
-// A recordError is why there are no facts of a host.
+// A recordError is the reason that a host has no facts.
 type recordError struct{ text, hint string }
 
-// Error is what was found when the facts were asked for.
+// Error returns the original error.
 func (e *recordError) Error() string { return e.text }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *recordError) Hint() string { return e.hint }
 
-// hintOf returns what an error says that there is to do, or "".
+// hintOf returns an error's remedy, or "".
 func hintOf(err error) string {
 	var hinted interface{ Hint() string }
 	if errors.As(err, &hinted) {

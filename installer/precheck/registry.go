@@ -6,7 +6,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// registryChecks are about the image registry.
+// registryChecks check the image registry.
 func registryChecks() []Check {
 	return []Check{
 		{
@@ -26,7 +26,7 @@ func registryChecks() []Check {
 
 func reachesRegistry(s *Subject) Finding { return s.reaches(registryAddresses(s.Cluster)) }
 
-// hostOf cuts the path off a registry's address.
+// hostOf removes the path of a registry's address.
 func hostOf(address string) string {
 	host, _, _ := strings.Cut(address, "/")
 	return host

@@ -11,18 +11,18 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A Verdict is what a report comes to.
+// A Verdict is the overall result of a report.
 type Verdict string
 
 // The verdicts.
 const (
 	Ready         Verdict = "ready"
-	ReadyWithWarn Verdict = "warnings"    // something is to be looked at
-	NotReached    Verdict = "unreachable" // hosts could not be asked, and nothing else blocks
-	NotReady      Verdict = "blocked"     // something that was found blocks
+	ReadyWithWarn Verdict = "warnings"    // some results are warnings
+	NotReached    Verdict = "unreachable" // hosts were unreachable, and nothing else blocks
+	NotReady      Verdict = "blocked"     // a finding blocks
 )
 
-// Verdict returns what the report comes to.
+// Verdict returns the overall result.
 func (r Report) Verdict() Verdict {
 	unreached := len(r.unreached(Block))
 	switch {
@@ -37,7 +37,7 @@ func (r Report) Verdict() Verdict {
 	}
 }
 
-// unreached returns the hosts that could not be asked, for whom that is of one of the levels.
+// unreached returns the unreachable hosts whose result has one of the levels.
 func (r Report) unreached(levels ...Level) []string {
 	var hosts []string
 	for _, one := range r.Results {
@@ -48,10 +48,10 @@ func (r Report) unreached(levels ...Level) []string {
 	return hosts
 }
 
-// Unreached returns the hosts that could not be asked, in the order of the report.
+// Unreached returns the unreachable hosts, in the order of the report.
 func (r Report) Unreached() []string { return r.unreached(Block, Warn, Off) }
 
-// summary is the report in one line.
+// summary returns the report in one line.
 func (r Report) summary() string {
 	verdict := map[Verdict]string{
 		Ready: "ready", ReadyWithWarn: "ready, with warnings", NotReady: "NOT ready", NotReached: "NOT ready",
@@ -74,19 +74,19 @@ func (r Report) passed() int { return len(r.Results) - r.Blocked - r.Warned - r.
 type problem struct {
 	Result // one of them
 	Hosts  int
-	// Findings are what was found, those of most hosts first.
+	// Findings are the different findings, those of most hosts first.
 	Findings []finding
 }
 
-// A finding is what was found on some hosts.
+// A finding is the same finding on some hosts.
 type finding struct {
 	Found     string
 	Unknown   bool
 	Exception *Exception
-	Hosts     []string // none if it is about the cluster
+	Hosts     []string // none if about the cluster
 }
 
-// problems returns what failed: what blocks first, then warnings, then what is ignored, and each in the order of List.
+// problems returns the failures: blocking ones first, then warnings, then excepted ones, each in the order of List.
 func (r Report) problems() []problem {
 	type key struct {
 		id, fix string
@@ -118,7 +118,7 @@ func (r Report) problems() []problem {
 	return list
 }
 
-// ranks returns the places of checks in List.
+// ranks returns the positions of checks in List.
 func ranks() map[string]int {
 	rank := map[string]int{}
 	for i, id := range IDs() {
@@ -129,7 +129,7 @@ func ranks() map[string]int {
 
 func (l Level) rank() int { return slices.Index([]Level{Block, Warn, Off}, l) }
 
-// word is what people read.
+// word returns the displayed name.
 func (l Level) word() string {
 	switch l {
 	case Block:
@@ -168,7 +168,7 @@ func findings(results []Result) []finding {
 	return list
 }
 
-// remark is what there is to say about a finding besides: that it is no finding, and why it has another level.
+// remark returns additional remarks: an unknown state, and the reason for another level.
 func (f finding) remark() string {
 	var parts []string
 	if f.Unknown {
@@ -188,7 +188,7 @@ func (f finding) where() string {
 	return Ranges(f.Hosts)
 }
 
-// sentence makes a sentence of what a check says, which begins in lower case and ends without a full stop.
+// sentence turns a check's text, which begins in lower case without a full stop, into a sentence.
 func sentence(s string) string {
 	s = plain.Line(s)
 	if s == "" {
@@ -202,7 +202,7 @@ func sentence(s string) string {
 	return s + "."
 }
 
-// clean makes a line of bounded length of what a host has said.
+// clean makes a line of bounded length from a host's text.
 func clean(s string) string {
 	const most = 1000 // runes
 	return plain.Clip(plain.Line(s), most)

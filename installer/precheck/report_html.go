@@ -18,7 +18,7 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// What the page shows at most, so that a browser still scrolls it: what is left out it says, and the JSON has it.
+// Limits of the page, so that a browser still scrolls it: the page mentions omissions, and the JSON is complete.
 const (
 	pageRows     = 500
 	pageFindings = 100 // of a problem
@@ -48,7 +48,7 @@ type pageProblem struct {
 	More                        string
 }
 
-// A pageFinding's Names are all hosts, where Hosts is a shorter form of them.
+// A pageFinding's Names are all hosts, if Hosts is a shorter form of them.
 type pageFinding struct{ Found, Remark, Hosts, Names string }
 
 type pageColumn struct{ ID, Title, Groups, Level, Anchor string }
@@ -58,12 +58,11 @@ type pageRow struct {
 	Cells       []pageCell
 }
 
-// A pageCell without Mark is a check that is not about the host; one without Anchor has passed.
+// A pageCell without Mark is a check that does not apply to the host; one without Anchor has passed.
 type pageCell struct{ Class, Mark, Anchor, Found string }
 
-// WriteHTML writes the report as one page that needs nothing else: a list of problems, and a matrix of hosts and checks,
-// with a filter where scripts run. Its policy allows its own style and script and nothing else: whatever a host has said,
-// it is text.
+// WriteHTML writes the report as one self-contained page: a list of problems, and a matrix of hosts and checks, with a
+// filter if scripts run. Its policy allows only its own style and script: hosts' output is always text.
 func (r Report) WriteHTML(w io.Writer) error {
 	t, err := template.ParseFS(assets, "assets/report.html")
 	if err != nil {
@@ -114,13 +113,13 @@ func (r Report) page() page {
 	return p
 }
 
-// An anchorKey finds the problem that a result belongs to.
+// An anchorKey identifies the problem of a result.
 type anchorKey struct {
 	id, fix string
 	level   Level
 }
 
-// groups returns the groups that there are results of, in the order of Groups.
+// groups returns the groups with results, in the order of Groups.
 func (r Report) groups() []string {
 	seen := map[string]bool{}
 	for _, one := range r.Results {
@@ -223,11 +222,11 @@ func newPageCell(one Result, anchors map[anchorKey]string) pageCell {
 	return c
 }
 
-// PageStyle is the style sheet that pages of kkbundle's reports share.
+// PageStyle returns the common style sheet of kkbundle's report pages.
 func PageStyle() []byte {
 	style, err := assets.ReadFile("assets/report.css")
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // embedded in the program
 	}
 	return style
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A document is a report as JSON, version 1. Keys may be added; what there is keeps its meaning. What all results of a
-// check have in common is in checks, and a result repeats it only where it differs.
+// A document is a report as JSON, version 1. Keys may be added; existing ones keep their meaning. Values common to all
+// results of a check are in checks; a result repeats them only if different.
 type document struct {
 	Version int        `json:"version" doc:"1"`
 	Time    *time.Time `json:"time,omitempty" doc:"When the report was made."`
@@ -28,7 +28,7 @@ type document struct {
 	// Unreachable names them.
 	Unreachable []string        `json:"unreachable" doc:"Hosts that could not be asked."`
 	Hosts       []string        `json:"hosts" doc:"All hosts, in the order of the inventory."`
-	Notes       []string        `json:"notes" doc:"What was not looked at."`
+	Notes       []string        `json:"notes" doc:"Parts that were not checked."`
 	Checks      []checkDocument `json:"checks" doc:"The checks that there are results of."`
 	Results     []Result        `json:"results" doc:"Verdicts by host, \"\" for the cluster; title, why, fix, groups and source only where they differ from the check's."`
 }
@@ -37,21 +37,21 @@ type document struct {
 type checkDocument struct {
 	ID      string   `json:"id"`
 	Title   string   `json:"title"`
-	Level   Level    `json:"level" enum:"block,warn" doc:"What a failure means if nothing else is said."`
+	Level   Level    `json:"level" enum:"block,warn" doc:"Level of a failure, unless a result has another."`
 	Groups  []string `json:"groups"`
-	Why     string   `json:"why" doc:"What goes wrong otherwise."`
+	Why     string   `json:"why" doc:"Consequence of a failure."`
 	Fix     string   `json:"fix" doc:"What to do."`
 	Source  string   `json:"source" doc:"Where the rule or its number comes from."`
 	Kubeadm []string `json:"kubeadm,omitempty" doc:"kubeadm's names for it."`
-	Varies  string   `json:"varies,omitempty" doc:"On what the level depends; level is the worst."`
+	Varies  string   `json:"varies,omitempty" doc:"Condition of the level; level is the worst."`
 }
 
-// ReportSchema returns the JSON Schema of what WriteJSON writes.
+// ReportSchema returns the JSON Schema of WriteJSON's output.
 func ReportSchema() []byte {
 	return node.Schema(reflect.TypeFor[document](), "kkbundle precheck report", 1)
 }
 
-// MarshalJSON writes what a check says about itself.
+// MarshalJSON writes the check's description.
 func (c Check) MarshalJSON() ([]byte, error) {
 	return json.Marshal(checkDocument{ID: c.ID, Title: c.Title, Level: c.Level, Groups: nonNil(c.Groups), Why: c.Why, Fix: c.Fix, Source: c.Source, Kubeadm: c.Kubeadm, Varies: c.Varies})
 }
@@ -63,7 +63,7 @@ func nonNil(list []string) []string {
 	return list
 }
 
-// WriteJSON writes the report as one JSON document, with one result a line.
+// WriteJSON writes the report as one JSON document, with one result per line.
 func (r Report) WriteJSON(w io.Writer) error {
 	d := document{
 		Version: 1, Cluster: r.Cluster, Bundle: r.Bundle, Verdict: r.Verdict(),
@@ -78,9 +78,9 @@ func (r Report) WriteJSON(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// The head ends with an empty list of results, which can be too many to be held as text.
+	// The head ends with an empty list of results: the full list may be too long to hold in memory.
 	out := bufio.NewWriter(w)
-	_, _ = out.Write(bytes.TrimSuffix(head, []byte("]\n}\n"))) // Flush reports what went wrong
+	_, _ = out.Write(bytes.TrimSuffix(head, []byte("]\n}\n"))) // Flush returns the error
 	common := map[string]checkDocument{}
 	for _, c := range d.Checks {
 		common[c.ID] = c
@@ -112,7 +112,7 @@ func marshal(v any, indent string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// checks returns the checks that there are results of, as their first results describe them, in the order of List.
+// checks returns the checks with results, as described by their first results, in the order of List.
 func (r Report) checks() []checkDocument {
 	list := []checkDocument{}
 	seen := map[string]bool{}
@@ -134,7 +134,7 @@ func (r Report) checks() []checkDocument {
 	return list
 }
 
-// without returns the result without what it has in common with its check, and without control characters.
+// without returns the result without values common to its check, and without control characters.
 func (r Result) without(c checkDocument) Result {
 	for _, field := range []struct {
 		value  *string

@@ -9,8 +9,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A junitSuite is what JUnit's readers agree on (Ant's schema, Jenkins' xUnit plugin and Surefire): every attribute that
-// one of them requires, and none that another does not know.
+// A junitSuite is the common subset of JUnit's readers (Ant's schema, Jenkins' xUnit plugin and Surefire): every
+// attribute that one of them requires, and none that another does not know.
 type junitSuite struct {
 	XMLName    xml.Name    `xml:"testsuite"`
 	ID         int         `xml:"id,attr"`
@@ -22,7 +22,7 @@ type junitSuite struct {
 	Failures   int         `xml:"failures,attr"`
 	Errors     int         `xml:"errors,attr"`
 	Skipped    int         `xml:"skipped,attr"`
-	Time       int         `xml:"time,attr"` // seconds; a check takes none
+	Time       int         `xml:"time,attr"` // seconds; checks are instant
 	Properties struct{}    `xml:"properties"`
 	Cases      []junitCase `xml:"testcase"`
 	Out        string      `xml:"system-out"`
@@ -44,12 +44,12 @@ type junitVerdict struct {
 	Text    string `xml:",cdata"`
 }
 
-// WriteJUnit writes the report as JUnit XML: a suite for each host and one for the cluster, a case for each check. What
-// blocks is a failure, and a host that was not reached an error. JUnit knows no warnings: they are skipped cases, as are
-// failures that an exception has turned off, and the message says which it is.
+// WriteJUnit writes the report as JUnit XML: a suite for each host and one for the cluster, a case for each check.
+// Blocking results are failures, unreachable hosts errors. JUnit knows no warnings: they are skipped cases, like
+// excepted failures, and the message tells them apart.
 func (r Report) WriteJUnit(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	_, _ = out.WriteString(xml.Header + "<testsuites>\n") // Flush reports what went wrong
+	_, _ = out.WriteString(xml.Header + "<testsuites>\n") // Flush returns the error
 	by := map[string][]Result{}
 	for _, one := range r.Results {
 		by[one.Host] = append(by[one.Host], one)
@@ -70,7 +70,7 @@ func (r Report) WriteJUnit(w io.Writer) error {
 }
 
 func newJUnitSuite(id int, host string, at time.Time, results []Result) junitSuite {
-	const unknownHost = "localhost" // what the schema wants where there is no host
+	const unknownHost = "localhost" // the schema's value without a host
 	s := junitSuite{ID: id, Name: plain.Line(host), Package: "precheck", Hostname: plain.Line(host), Timestamp: at.UTC().Format("2006-01-02T15:04:05")}
 	if host == "" {
 		s.Name, s.Hostname = "the cluster", unknownHost

@@ -8,8 +8,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// WriteMarkdown writes the report in GitHub's Markdown, for tickets. What hosts have said and what they are called stands
-// in code spans, where it is neither markup nor a mention of somebody.
+// WriteMarkdown writes the report in GitHub's Markdown, for tickets. Hosts' output and names are in code spans, where
+// they are neither markup nor mentions.
 func (r Report) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("## Precheck\n\n**" + r.summary() + "**\n")
@@ -49,7 +49,7 @@ func (p problem) writeMarkdown(b *strings.Builder) {
 	}
 }
 
-// codeSpan is text of one line as code (CommonMark 0.31, 6.1: backticks in it need a longer fence). It is no good inside a
+// codeSpan returns one line as code (CommonMark 0.31, 6.1: backticks in it need a longer fence). Do not use it inside a
 // table, where a bar ends even code.
 func codeSpan(s string) string {
 	s = plain.Line(s)
@@ -66,7 +66,7 @@ func codeSpan(s string) string {
 	return fence + s + fence
 }
 
-// plainMarkdown is text that is meant as it is written: every character that could be markup is escaped.
+// plainMarkdown returns literal text: every character that could be markup is escaped.
 func plainMarkdown(s string) string {
 	var b strings.Builder
 	for _, r := range plain.Line(s) {

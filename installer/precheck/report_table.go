@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// mostFindings is how many different findings of one problem people are shown.
+	// mostFindings is the number of different findings shown of one problem.
 	mostFindings = 20
-	// widest is the width of names up to which what was found is aligned behind them.
+	// widest is the width of names up to which findings are aligned behind them.
 	widest = 24
 )
 
-// WriteTable writes the report for people: what blocks first, then warnings, then what is ignored, each problem once with
-// what was found where, and a line at the end that says how much was looked at. Hosts' own words are printed without
-// control characters.
+// WriteTable writes the report for people: blocking problems first, then warnings, then excepted ones, each problem
+// once with its findings and hosts, and a last line with the number of checks. Hosts' output is printed without control
+// characters.
 func (r Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	for _, p := range r.problems() {
@@ -59,7 +59,7 @@ func (p problem) writeText(b *strings.Builder) {
 	b.WriteByte('\n')
 }
 
-// restOf returns the hosts of the findings behind the first n.
+// restOf returns the hosts of the findings after the first n.
 func restOf(list []finding, n int) []string {
 	var hosts []string
 	for _, f := range list[n:] {

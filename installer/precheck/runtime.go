@@ -8,7 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// runtimeChecks are about container runtimes.
+// runtimeChecks check container runtimes.
 func runtimeChecks() []Check {
 	return []Check{
 		{
@@ -69,7 +69,7 @@ func runtimeUnits(cri manifest.RuntimeType) []string {
 	}
 }
 
-// hasNoForeignRuntime takes the cluster's own runtime for foreign too where kkbundle is going to install another copy.
+// hasNoForeignRuntime also counts an existing copy of the cluster's own runtime if kkbundle will install another one.
 func hasNoForeignRuntime(s *Subject) Finding {
 	if s.Ours() {
 		return pass("kkbundle has installed here before")
@@ -98,7 +98,7 @@ func hasRuntime(s *Subject) Finding {
 	return pass(withVersion(s.Facts, name))
 }
 
-// isKnownRuntime cannot fail for files of kkbundle's, whose parser refuses other names.
+// isKnownRuntime cannot fail for kkbundle's own files, whose parser refuses other names.
 func isKnownRuntime(s *Subject) Finding {
 	switch name := s.Cluster.CRI.Type; name {
 	case manifest.RuntimeContainerd, manifest.RuntimeDocker, manifest.RuntimeCRIO:
@@ -140,7 +140,7 @@ func hasNewContainerd(s *Subject) Finding {
 	return isNewer(version, containerdFloor(s.Cluster.Kubernetes.Version))
 }
 
-// needsDocker tells whether something on the host will run with Docker that kkbundle does not bring.
+// needsDocker reports whether the host needs a Docker that kkbundle does not install.
 func (s *Subject) needsDocker() bool {
 	harbor := s.Cluster.ImageRegistry.Type == manifest.RegistryHarbor && s.Host.Is(manifest.RoleRegistry)
 	pods := s.Cluster.CRI.Type == manifest.RuntimeDocker && s.Host.Is(manifest.RoleCluster)
@@ -161,7 +161,7 @@ func hasCompose(s *Subject) Finding {
 	return hasProgram(s.Facts, "1.18.0", "docker compose", "docker-compose")
 }
 
-// hasProgram looks for a program under the names that it may have.
+// hasProgram looks for a program under its possible names.
 func hasProgram(f *node.Facts, least string, names ...string) Finding {
 	silent := false
 	for _, p := range f.Programs {
@@ -179,7 +179,7 @@ func hasProgram(f *node.Facts, least string, names ...string) Finding {
 	return fail(names[0] + " is not installed")
 }
 
-// versionOf returns what a program says its version is, "" if it is not installed or does not say.
+// versionOf returns a program's own version, "" if it is not installed or does not tell.
 func versionOf(f *node.Facts, name string) string {
 	for _, p := range f.Programs {
 		if p.Name == name && p.Version != "" {

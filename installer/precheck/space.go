@@ -9,11 +9,11 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// spaceChecks are about filesystems.
+// spaceChecks check filesystems.
 func spaceChecks() []Check {
 	return []Check{
 		{
-			ID: "disk", Groups: []string{GroupHost}, Level: Block, Title: "what will be written fits on the disks", Rule: hasSpace, Essential: true,
+			ID: "disk", Groups: []string{GroupHost}, Level: Block, Title: "the disks have enough space for the installation", Rule: hasSpace, Essential: true,
 			Why:    "an installation that fills the disk leaves a half-installed host, and the kubelet evicts pods",
 			Fix:    "free space or make the filesystem larger",
 			Source: "sizes in the bundle",
@@ -45,7 +45,7 @@ func spaceChecks() []Check {
 	}
 }
 
-// A filesystem is what directories on it share.
+// A filesystem is the common filesystem of directories.
 type filesystem struct {
 	mount             string
 	total, free, need int64
@@ -53,8 +53,7 @@ type filesystem struct {
 	what              []string
 }
 
-// filesystems adds up what goes to the same filesystem, in the order of the facts; missing is a directory that the facts
-// do not have.
+// filesystems adds up the needed space by filesystem, in the order of the facts; missing is a directory without facts.
 func (s *Subject) filesystems() (list []*filesystem, missing string) {
 	all := map[uint64]*filesystem{}
 	for _, d := range s.Facts.Dirs {
@@ -78,7 +77,7 @@ func (s *Subject) filesystems() (list []*filesystem, missing string) {
 
 func hasSpace(s *Subject) Finding {
 	if s.Input.Install && len(s.Input.Missing) > 0 {
-		return skip() // how much will be written is not known; bundle says so
+		return skip() // the needed space is unknown; reported by bundle
 	}
 	if len(s.Host.Space) == 0 {
 		return pass("nothing will be written")
@@ -122,8 +121,8 @@ func isWritable(s *Subject) Finding {
 	return none(wrong, "they can")
 }
 
-// hasReserve looks at what is left of each filesystem when everything is written. One on which that does not fit is the
-// disk check's.
+// hasReserve checks the remaining space of each filesystem after the installation. The disk check reports filesystems
+// that are too small.
 func hasReserve(s *Subject) Finding {
 	list, _ := s.filesystems()
 	if len(list) == 0 {
@@ -151,8 +150,8 @@ func hasReserve(s *Subject) Finding {
 	return none(wrong, "they are not")
 }
 
-// hasNoReadOnlyDisk looks at filesystems that are made to be written to. What is below /run was put there by whoever
-// runs the host, a container of systemd-nspawn for one.
+// hasNoReadOnlyDisk checks filesystems that are normally writable. Those below /run belong to the environment of the
+// host, for example systemd-nspawn.
 func hasNoReadOnlyDisk(s *Subject) Finding {
 	var wrong []string
 	for _, m := range s.Facts.Mounts {
@@ -163,13 +162,13 @@ func hasNoReadOnlyDisk(s *Subject) Finding {
 	return none(wrong, "none did")
 }
 
-// isLookedAt tells whether another check looks at the filesystem.
+// isLookedAt reports whether another check covers the filesystem.
 func (s *Subject) isLookedAt(m node.Mount) bool {
 	return slices.ContainsFunc(s.Facts.Dirs, func(d node.Dir) bool { return d.Mount == m.Point })
 }
 
 func runsInTmp(s *Subject) Finding {
-	for _, m := range slices.Backward(s.Facts.Mounts) { // the last one covers those before it
+	for _, m := range slices.Backward(s.Facts.Mounts) { // the last one hides those before it
 		if m.Point != "/tmp" {
 			continue
 		}

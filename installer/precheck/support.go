@@ -9,24 +9,24 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// supportChecks are about what this version of kkbundle can install.
+// supportChecks check the limits of this version of kkbundle.
 func supportChecks() []Check {
 	return []Check{{
 		ID: "supported", Groups: []string{GroupKKBundle}, Level: Block, Title: "this version of kkbundle can install this cluster", Rule: canInstall, OfCluster: true,
 		LevelOf: warnUnlessInstall, Varies: "warns unless a bundle is given to install from",
 		Why:    "kkbundle install refuses such a cluster before it begins",
-		Fix:    "change what is named here, or install with something else and only use the bundle",
+		Fix:    "change the listed settings, or install with something else and only use the bundle",
 		Source: "kkbundle install",
 	}}
 }
 
-// settingChecks are about what the inventory says of the cluster.
+// settingChecks check the inventory's settings of the cluster.
 func settingChecks() []Check {
 	return []Check{{
 		ID: "host-settings", Groups: []string{GroupKKBundle}, Level: Block, Title: "the inventory's settings for the host fit the cluster", Rule: fitsCluster,
 		Why:    "the host could not be set up so; the other checks look at it as if the inventory had none for it",
-		Fix:    "change what is named here, under cluster in vars, groupVars or the host's entry of the inventory",
-		Source: "kkbundle: the cluster file with what vars, groupVars and the host's entry change of it",
+		Fix:    "change the listed settings, under cluster in vars, groupVars or the host's entry of the inventory",
+		Source: "kkbundle: the cluster file with the changes by vars, groupVars and the host's entry",
 	}}
 }
 
@@ -41,18 +41,18 @@ func fitsCluster(s *Subject) Finding {
 	}
 }
 
-// bundleChecks are about the bundle.
+// bundleChecks check the bundle.
 func bundleChecks() []Check {
 	return []Check{{
 		ID: "bundle", Groups: []string{GroupKKBundle}, Level: Block, Title: "the bundle has everything that this cluster needs on these hosts", Rule: hasAllContent, OfCluster: true,
-		Why:     "what is missing cannot be had at the site",
+		Why:     "missing items cannot be obtained at the site",
 		Fix:     "build the bundle again with this cluster file",
-		Source:  "kkbundle: what the tasks of the installation need; kubeadm ImagePull",
+		Source:  "kkbundle: the needs of the installation's tasks; kubeadm ImagePull",
 		Kubeadm: []string{"ImagePull"},
 	}}
 }
 
-// versionChecks are about the version of Kubernetes.
+// versionChecks check the version of Kubernetes.
 func versionChecks() []Check {
 	return []Check{
 		{
@@ -71,16 +71,16 @@ func versionChecks() []Check {
 		{
 			ID: "versions", Groups: []string{GroupKubernetes}, Level: Block, Title: "the versions of the components go together", Rule: fitTogether, OfCluster: true,
 			Why:    "their makers do not support this combination, and some of them refuse to start in it",
-			Fix:    "take what is named here as fitting, in the cluster file",
-			Source: "kkbundle's catalog: what each project tests; Kubernetes version skew policy",
+			Fix:    "set the compatible versions listed here in the cluster file",
+			Source: "kkbundle's catalog: the versions that each project tests; Kubernetes version skew policy",
 		},
 	}
 }
 
-// fitTogether says what the catalog knows to be incompatible.
+// fitTogether reports incompatibilities known to the catalog.
 func fitTogether(s *Subject) Finding {
 	if v := s.Cluster.Kubernetes.Version; v == "" || isBefore(v, oldestKnown()...) {
-		return skip() // nobody has said what is to be installed, or the catalog does not know what goes with it
+		return skip() // the version is unknown, or the catalog does not know compatible ones
 	}
 	_, err := catalog.Check(s.Input.Cluster)
 	var problems manifest.Problems
@@ -99,7 +99,7 @@ func fitTogether(s *Subject) Finding {
 	return pass("they do")
 }
 
-// saidElsewhere tells whether a check of containerd or etcd alone says a problem already.
+// saidElsewhere reports whether a check of containerd or etcd alone already reports a problem.
 func (s *Subject) saidElsewhere(p manifest.Problem) bool {
 	_, text, _ := strings.Cut(p.Message, ": ")
 	switch name, _, _ := strings.Cut(text, " "); name {
@@ -114,7 +114,7 @@ func (s *Subject) saidElsewhere(p manifest.Problem) bool {
 
 func canInstall(s *Subject) Finding {
 	if s.Cluster.Kubernetes.Version == "" {
-		return skip() // nobody has said what is to be installed
+		return skip() // the version is unknown
 	}
 	errs := []error{s.Input.Cluster.CheckInstall()}
 	if s.Input.Inventory != nil {
@@ -147,7 +147,7 @@ func isNotTooOld(s *Subject) Finding {
 	}
 }
 
-// isKnownVersion compares minor versions: patch releases are alike.
+// isKnownVersion compares minor versions only.
 func isKnownVersion(s *Subject) Finding {
 	v := s.Cluster.Kubernetes.Version
 	newest, err := catalog.Newest()
@@ -165,5 +165,5 @@ func isKnownVersion(s *Subject) Finding {
 	}
 }
 
-// oldestKnown is the first minor version in the catalog's tables.
+// oldestKnown returns the first minor version in the catalog's tables.
 func oldestKnown() []int { return []int{1, 30} }

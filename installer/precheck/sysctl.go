@@ -8,7 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Kernel parameters that checks look at.
+// Kernel parameters used by checks.
 const (
 	forward4  = "net.ipv4.ip_forward"
 	forward6  = "net.ipv6.conf.default.forwarding"
@@ -19,7 +19,8 @@ const (
 
 func sysctls() []string { return []string{forward4, forward6, bridge4, bridge6, disabled6} }
 
-// sysctlChecks are about kernel parameters. An installation by kkbundle sets them, so their values only matter to others.
+// sysctlChecks check kernel parameters. An installation by kkbundle sets them, so their present values matter only for
+// other installers.
 func sysctlChecks() []Check {
 	return []Check{
 		{
@@ -65,7 +66,7 @@ func sysctlChecks() []Check {
 	}
 }
 
-// isOn tells whether a parameter is 1, or will be because the installation sets it.
+// isOn checks that a parameter is 1, or will be set by the installation.
 func (s *Subject) isOn(key string) Finding {
 	value, known := s.Facts.Sysctls[key]
 	switch {
@@ -89,7 +90,7 @@ func forwards(s *Subject) Finding {
 	return s.isOn(forward4)
 }
 
-// forwards6 looks at what the installation sets, and at what it does not: it leaves IPv6 off where somebody has switched it off.
+// forwards6 also covers parameters that the installation does not set: it leaves IPv6 off if it has been disabled.
 func forwards6(s *Subject) Finding {
 	if !hasFamily(s.Cluster, is6) {
 		return skip()
@@ -102,7 +103,7 @@ func forwards6(s *Subject) Finding {
 
 func filtersBridges(s *Subject) Finding {
 	if s.Facts.Modules["br_netfilter"] == node.ModuleMissing {
-		return skip() // modules says so
+		return skip() // reported by modules
 	}
 	found := s.isOn(bridge4)
 	if found.State == Passed && hasFamily(s.Cluster, is6) {
@@ -119,7 +120,7 @@ func bridgeLevel(s *Subject) Level {
 }
 
 func watchesEnough(s *Subject) Finding {
-	const instances, watches = 512, 65536 // below these even a few pods run into the limit
+	const instances, watches = 512, 65536 // below these limits even a few pods fail
 	have := s.Facts.Limits
 	text := fmt.Sprintf("%d instances, %d watches", have.InotifyInstances, have.InotifyWatches)
 	switch {
@@ -151,7 +152,7 @@ func isRandom(s *Subject) Finding {
 	bits := s.Facts.Limits.Entropy
 	switch {
 	case len(numbers(s.Facts.Kernel)) > 0 && !isBefore(s.Facts.Kernel, 5, 6):
-		return skip() // such a kernel does not wait once it has started
+		return skip() // such a kernel does not block once it has started
 	case bits == 0:
 		return unknown("kernel.random.entropy_avail is not known")
 	case bits < least:

@@ -18,7 +18,7 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// What the page shows at most, so that a browser still scrolls it: what is left out it says, and the JSON has it.
+// Limits of the page, so that a browser still scrolls it: the page mentions omissions, and the JSON is complete.
 const (
 	pageHosts = 200
 	pageTasks = 30
@@ -52,7 +52,7 @@ type pageRow struct {
 	Bars []pageBar
 }
 
-// A pageBar is a task in a host's row; Bar names the style rule with its place and width.
+// A pageBar is a task in a host's row; Bar names the style rule for its position and width.
 type pageBar struct{ Class, Bar, Title string }
 
 type pageTask struct{ Phase, Task, Host, State, Took, Message string }
@@ -66,8 +66,8 @@ type pageImage struct {
 	Image, Hosts, Longest string
 }
 
-// WriteHTML writes the run as one page that needs nothing else and has no script. Its policy allows its own style and nothing
-// else: whatever a host has said, it is text.
+// WriteHTML writes the run as one self-contained page without scripts. Its policy allows only its own style: hosts'
+// output is always text.
 func (r Run) WriteHTML(w io.Writer) error {
 	t, err := template.ParseFS(assets, "assets/run.html")
 	if err != nil {
@@ -126,7 +126,7 @@ func (r Run) page() (page, string) {
 	return p, bars
 }
 
-// worked is how many hosts something was looked at or done on.
+// worked returns the number of hosts with tasks.
 func (r Run) worked() int {
 	n := 0
 	for _, h := range r.Hosts {
@@ -137,7 +137,7 @@ func (r Run) worked() int {
 	return n
 }
 
-// together joins what was said of several hosts in the same words.
+// together joins identical texts of several hosts.
 func together(list, hosts []string) []string {
 	var texts []string
 	of := map[string][]string{}
@@ -177,7 +177,7 @@ func newPageTask(t Task) pageTask {
 	return pageTask{plain.Line(t.Phase), plain.Line(t.Task), plain.Line(cmp.Or(t.Host, "this machine")), t.State, took(t.Duration), plain.Lines(t.Message)}
 }
 
-// good counts what is as it should be, by what it is.
+// good counts the passed findings by title.
 func (l Findings) good() []pageGood {
 	var list []pageGood
 	for _, f := range l {
@@ -193,8 +193,8 @@ func (l Findings) good() []pageGood {
 	return list
 }
 
-// timeline fills in the phases and a row for each host, and returns the style that places them: the page's policy allows
-// no style in attributes.
+// timeline fills in the phases and a row for each host, and returns their style rules: the page's policy allows no
+// style in attributes.
 func (r Run) timeline(p *page) string {
 	var css strings.Builder
 	rules := 0
@@ -242,7 +242,7 @@ func classOf(state string) string {
 	return "done"
 }
 
-// spanOf is from the first beginning to the last end of some tasks.
+// spanOf returns the first start and the last end of the selected tasks.
 func (r Run) spanOf(which func(Task) bool) (start, end time.Time) {
 	for _, t := range r.Tasks {
 		if !which(t) {

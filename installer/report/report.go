@@ -1,5 +1,5 @@
-// Package report is what is kept and shown of a cluster and of a run: what looking at the cluster found, and what the run did
-// and how long that took. It asks nobody. What hosts have said is text in it and nothing else.
+// Package report holds and shows the results of a health check of a cluster, and of a run: its tasks and their
+// durations. It contacts no host. Hosts' output is always treated as text.
 package report
 
 import (
@@ -16,35 +16,35 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A State says what looking came to.
+// A State is the verdict of a Finding.
 type State string
 
 // The states of a Finding.
 const (
 	OK      State = "ok"
-	Warning State = "warning" // to be looked at; the cluster works
-	Unknown State = "unknown" // it could not be looked at; Found says why
+	Warning State = "warning" // deserves attention; the cluster works
+	Unknown State = "unknown" // the check could not be made; Found has the reason
 	Failed  State = "failed"
 )
 
-// A Finding is one thing that should be so of a cluster, and what was found.
+// A Finding is the result of one health check of a cluster.
 type Finding struct {
-	// ID is the check's name; it never changes its meaning.
+	// ID is the check's name; its meaning never changes.
 	ID string `json:"id"`
-	// Host is empty for what is true of the whole cluster.
+	// Host is empty for a result about the whole cluster.
 	Host  string `json:"host,omitempty"`
 	State State  `json:"state"`
 	Title string `json:"title"`
 	Found string `json:"found,omitempty"`
-	// Why says what goes wrong otherwise, Fix what to do; only of findings that are not OK.
+	// Why is the consequence, Fix the remedy; set unless the finding is OK.
 	Why string `json:"why,omitempty"`
 	Fix string `json:"fix,omitempty"`
 }
 
-// Findings are what looking at a cluster found, in the order in which it was looked.
+// Findings are the results of a health check, in order.
 type Findings []Finding
 
-// Healthy tells whether nothing failed.
+// Healthy reports whether nothing failed.
 func (l Findings) Healthy() bool {
 	return !slices.ContainsFunc(l, func(f Finding) bool { return f.State == Failed })
 }
@@ -60,7 +60,7 @@ func (l Findings) Count(s State) int {
 	return n
 }
 
-// Summary is the findings in one line.
+// Summary returns the findings in one line.
 func (l Findings) Summary() string {
 	text := fmt.Sprintf("%d as they should be, %s, %d failed", l.Count(OK), plain.Count(l.Count(Warning), "warning"), l.Count(Failed))
 	if n := l.Count(Unknown); n > 0 {
@@ -69,7 +69,7 @@ func (l Findings) Summary() string {
 	return text
 }
 
-// problems returns what is not OK, the worst first.
+// problems returns the findings that are not OK, the worst first.
 func (l Findings) problems() Findings {
 	list := slices.DeleteFunc(slices.Clone(l), func(f Finding) bool { return f.State == OK })
 	rank := []State{Failed, Unknown, Warning}
@@ -79,7 +79,7 @@ func (l Findings) problems() Findings {
 	return list
 }
 
-// WriteProblems writes what is not OK for people: what, where, why it matters, what to do.
+// WriteProblems writes the findings that are not OK for people, each with its place, consequence and remedy.
 func (l Findings) WriteProblems(w io.Writer) error {
 	var b strings.Builder
 	for _, f := range l.problems() {
@@ -98,24 +98,24 @@ func (l Findings) WriteProblems(w io.Writer) error {
 	return err
 }
 
-// A Bundle names what a cluster was made from.
+// A Bundle names the bundle of a cluster.
 type Bundle struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 	Digest  string `json:"digest"`
 }
 
-// A Node is a node as the cluster sees it.
+// A Node is a node with the cluster's view of its state.
 type Node struct {
 	Name    string   `json:"name"`
 	Roles   []string `json:"roles,omitempty"`
 	Version string   `json:"version,omitempty"`
 	Ready   bool     `json:"ready"`
-	// Problem says why it is not.
+	// Problem is the reason that it is not ready.
 	Problem string `json:"problem,omitempty"`
 }
 
-// An EtcdMember is a member as it sees itself.
+// An EtcdMember is an etcd member with its own view of its state.
 type EtcdMember struct {
 	Host    string `json:"host"`
 	Healthy bool   `json:"healthy"`
@@ -124,29 +124,29 @@ type EtcdMember struct {
 	Bytes   int64  `json:"bytes,omitempty"` // of its database
 }
 
-// A Certificate is one of a host's that the cluster depends on.
+// A Certificate is a host's certificate that the cluster depends on.
 type Certificate struct {
 	Host    string    `json:"host"`
 	File    string    `json:"file"`
 	Subject string    `json:"subject"`
 	Expires time.Time `json:"expires"`
-	Days    int       `json:"days"` // that are left
+	Days    int       `json:"days"` // days left
 }
 
-// A Last is what is known about the last run from this work directory.
+// A Last describes the last run from this work directory.
 type Last struct {
 	Time    time.Time `json:"time"`
 	Outcome Outcome   `json:"outcome"`
 	Changed int       `json:"changed"`
 }
 
-// A Status is a short picture of a cluster.
+// A Status is a summary of a cluster's state.
 type Status struct {
 	Version int       `json:"version"` // 1
 	Time    time.Time `json:"time"`
 	Cluster string    `json:"cluster,omitempty"`
 	Healthy bool      `json:"healthy"`
-	// Installed is what the last run from this work directory installed; nil if that is not known here.
+	// Installed is the bundle of the last run from this work directory; nil if unknown here.
 	Installed    *Bundle       `json:"installed,omitempty"`
 	Last         *Last         `json:"last,omitempty"`
 	Nodes        []Node        `json:"nodes,omitempty"`
@@ -172,7 +172,7 @@ func (s Status) WriteTable(w io.Writer) error {
 		for i, c := range cells {
 			cells[i] = plain.Line(c)
 		}
-		_, _ = fmt.Fprintln(t, strings.Join(cells, "\t")) // Flush has the error
+		_, _ = fmt.Fprintln(t, strings.Join(cells, "\t")) // Flush returns the error
 	}
 	health := "healthy"
 	if !s.Healthy {
@@ -220,7 +220,7 @@ func stateOf(ok bool, good, bad string) string {
 	return "NOT " + good + ": " + bad
 }
 
-// soonest returns the certificate that expires first, if there is one.
+// soonest returns the certificate that expires first, if any.
 func (s Status) soonest() []Certificate {
 	if len(s.Certificates) == 0 {
 		return nil
@@ -230,7 +230,7 @@ func (s Status) soonest() []Certificate {
 
 func orDash(s string) string { return cmp.Or(s, "-") }
 
-// A Precheck is what the precheck of a run came to.
+// A Precheck is the result of a run's precheck.
 type Precheck struct {
 	Verdict  precheck.Verdict `json:"verdict"`
 	Blocked  int              `json:"blocked"`

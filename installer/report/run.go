@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// An Outcome says how a run ended.
+// An Outcome is the result of a run.
 type Outcome string
 
 // The outcomes.
@@ -17,22 +17,22 @@ const (
 	Interrupted Outcome = "interrupted"
 )
 
-// A Task is what became of a task on a host.
+// A Task is a task's result on a host.
 type Task struct {
 	Phase string `json:"phase"`
 	Task  string `json:"task"`
-	Host  string `json:"host,omitempty"` // none for what runs on the machine that installs
-	// State is the last that was told of it; "started" of what was interrupted.
+	Host  string `json:"host,omitempty"` // empty for the machine that installs
+	// State is the last reported state; "started" for an interrupted task.
 	State    string        `json:"state"`
 	Start    time.Time     `json:"start"`
 	Duration time.Duration `json:"duration"` // nanoseconds
 	Message  string        `json:"message,omitempty"`
 }
 
-// A Span is a time in which somebody was at work.
+// A Span is a period of activity.
 type Span struct{ Start, End time.Time }
 
-// A Pull is an image that a host has pulled.
+// A Pull is an image pull on a host.
 type Pull struct {
 	Host     string        `json:"host"`
 	Image    string        `json:"image"`
@@ -40,17 +40,17 @@ type Pull struct {
 	Duration time.Duration `json:"duration"` // nanoseconds
 }
 
-// Times say where a run's time went. What ran side by side counts once.
+// Times divide a run's duration. Concurrent activities count once.
 type Times struct {
 	Total time.Duration `json:"total"` // nanoseconds, as all of these
-	// Kubeadm is while kubeadm was at work, without the time in which images were pulled, which is Pulls.
+	// Kubeadm is the activity of kubeadm, without image pulls, which are in Pulls.
 	Kubeadm time.Duration `json:"kubeadm"`
 	Pulls   time.Duration `json:"pulls"`
-	// Own is the rest: what kkbundle itself takes, and what it waits for the cluster.
+	// Own is the rest: kkbundle's own activity, and its waiting for the cluster.
 	Own time.Duration `json:"own"`
 }
 
-// A Run is what one run of the installer did.
+// A Run describes one run of the installer.
 type Run struct {
 	Version int       `json:"version"` // 1
 	Cluster string    `json:"cluster"`
@@ -58,7 +58,7 @@ type Run struct {
 	Start   time.Time `json:"start"`
 	Outcome Outcome   `json:"outcome"`
 	DryRun  bool      `json:"dryRun,omitempty"`
-	// Error is why it did not succeed.
+	// Error is the reason of a failure.
 	Error    string    `json:"error,omitempty"`
 	Changed  int       `json:"changed"`
 	Done     int       `json:"done"`
@@ -74,7 +74,7 @@ type Run struct {
 // WriteJSON writes one document.
 func (r Run) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 
-// Divide says where the time between start and end went.
+// Divide divides the time between start and end.
 func Divide(start, end time.Time, kubeadm, pulls []Span) Times {
 	both := covered(start, end, slices.Concat(kubeadm, pulls))
 	t := Times{Total: end.Sub(start), Pulls: covered(start, end, pulls)}
@@ -82,7 +82,7 @@ func Divide(start, end time.Time, kubeadm, pulls []Span) Times {
 	return t
 }
 
-// covered is how much of the time between start and end is in one of the spans.
+// covered returns how much of the time between start and end lies in one of the spans.
 func covered(start, end time.Time, spans []Span) time.Duration {
 	sorted := slices.SortedFunc(slices.Values(spans), func(a, b Span) int { return a.Start.Compare(b.Start) })
 	var sum time.Duration
@@ -113,7 +113,7 @@ func (r Run) phases() []string {
 	return list
 }
 
-// end is when the last task ended.
+// end returns the end of the last task.
 func (r Run) end() time.Time {
 	end := r.Start.Add(r.Times.Total)
 	for _, t := range r.Tasks {
@@ -124,7 +124,7 @@ func (r Run) end() time.Time {
 	return end
 }
 
-// slowest returns the tasks that took longest.
+// slowest returns the longest tasks.
 func (r Run) slowest(n int) []Task {
 	list := slices.SortedStableFunc(slices.Values(r.Tasks), func(a, b Task) int { return cmp.Compare(b.Duration, a.Duration) })
 	return list[:min(n, len(list))]

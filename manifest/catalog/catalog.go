@@ -1,9 +1,9 @@
-// Package catalog knows where the components of a cluster are published: the files, images and charts, and which
-// versions go with which Kubernetes. What it knows is data (data/*.yaml, and the files that a cluster names); a version
-// that is not listed resolves through the same templates, so a patch release of tomorrow needs no new kkbundle.
+// Package catalog knows the addresses of cluster components: the files, images and charts, and the versions compatible
+// with each Kubernetes. Its knowledge is data (data/*.yaml, and the files that a cluster names). An unlisted version
+// resolves through the same templates, so a future patch release needs no new kkbundle.
 //
-// The package is pure: it opens no connection. Build puts what Resolve returns into a bundle; install finds it there by
-// Refs, from the same cluster file.
+// The package is pure: it opens no connection. Build puts the result of Resolve into a bundle; install finds it there
+// by Refs, from the same cluster file.
 package catalog
 
 import (
@@ -23,7 +23,7 @@ import (
 //go:embed data/*.yaml
 var data embed.FS
 
-// builtin reads the embedded data once, at first use.
+// builtin parses the embedded data once, at first use.
 var builtin = sync.OnceValues(func() (*manifest.Catalog, error) { //nolint:gochecknoglobals // what it holds does not change
 	entries, err := data.ReadDir("data")
 	if err != nil {
@@ -59,10 +59,10 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	return m
 }
 
-// Builtin returns kkbundle's own catalog. It is shared, and not to be changed.
+// Builtin returns kkbundle's own catalog. It is shared and must not be changed.
 func Builtin() (*manifest.Catalog, error) { return builtin() }
 
-// resolver looks components up for one cluster.
+// resolver looks up components for one cluster.
 type resolver struct {
 	*manifest.Catalog
 	cluster *manifest.Cluster
@@ -87,8 +87,8 @@ func (r resolver) component(name string) (manifest.CatalogEntry, error) {
 	return one, nil
 }
 
-// Items returns what a cluster's need stands for: a file, perhaps several for different platforms, or images, or a chart. It
-// checks nothing about versions and platforms; see Resolve.
+// Items returns the items of a cluster's need: a file, perhaps several for different platforms, or images, or a chart.
+// It checks neither versions nor platforms; see Resolve.
 func Items(c *manifest.Cluster, need manifest.Need) (Additions, error) {
 	r, err := newResolver(c)
 	if err != nil {
@@ -97,9 +97,9 @@ func Items(c *manifest.Cluster, need manifest.Need) (Additions, error) {
 	return r.items(need)
 }
 
-// Refs returns the io.kkbundle.ref under which a bundle has each item of what a cluster needs: one, several where a
-// component has several images, or none where only its chart knows them. The platform matters for files only; it is an error
-// if there is none for it.
+// Refs returns the io.kkbundle.ref of each item of a need in a bundle: one, several for a component with several
+// images, or none if only its chart knows them. The platform matters for files only; a file without that platform is an
+// error.
 func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) ([]string, error) {
 	items, err := Items(c, need)
 	if err != nil {
@@ -127,7 +127,7 @@ func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (
 	return refs, nil
 }
 
-// Ref returns the reference of what has one item, as Refs does.
+// Ref returns the reference of a need with a single item, like Refs.
 func Ref(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (string, error) {
 	refs, err := Refs(c, need, platform)
 	if err == nil && len(refs) != 1 {
@@ -139,13 +139,13 @@ func Ref(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (s
 	return refs[0], nil
 }
 
-// ImageRef returns the fully qualified reference of the image of a component that has one.
+// ImageRef returns the fully qualified reference of a component with a single image.
 func ImageRef(c *manifest.Cluster, name string) (string, error) {
 	return Ref(c, manifest.Need{Kind: manifest.ItemImage, Name: name}, "")
 }
 
-// Version returns a component's version as the cluster has it: its own entry under components, or cri.version for the
-// runtime and cni.version for the network, or what goes with its Kubernetes, or the catalog's default.
+// Version returns a component's version in the cluster: its own entry under components, or cri.version for the runtime
+// and cni.version for the network, or the version that matches its Kubernetes, or the catalog's default.
 func Version(c *manifest.Cluster, name string) (string, error) {
 	r, err := newResolver(c)
 	if err != nil {
@@ -154,7 +154,7 @@ func Version(c *manifest.Cluster, name string) (string, error) {
 	return r.version(name)
 }
 
-// Newest returns the newest Kubernetes that kkbundle's own catalog was checked against, vMAJOR.MINOR.PATCH.
+// Newest returns the newest Kubernetes checked against kkbundle's own catalog, vMAJOR.MINOR.PATCH.
 func Newest() (string, error) {
 	k, err := builtin()
 	if err != nil {
@@ -177,7 +177,7 @@ func newestOf(releases map[string]string) *semver.Version {
 	return newest
 }
 
-// fits tells whether a file or image that is published for some platforms runs on one; none stands for all.
+// fits reports whether a file or image published for some platforms runs on one; no platforms means all.
 func fits(published []string, platform manifest.Platform) bool {
 	return len(published) == 0 || slices.ContainsFunc(manifest.RunsOn(platform), func(p manifest.Platform) bool { return slices.Contains(published, p) })
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Check finds versions that do not go together, before anything is fetched or a host is touched: of Kubernetes, the
-// runtime, the network, etcd and every component that the cluster names a version of. The error has all of them as
-// Problems, each with what fits. Notes say what is outside of what the catalog knows, and is not refused.
+// Check finds incompatible versions before anything is fetched or a host is changed: of Kubernetes, the runtime, the
+// network, etcd and every component whose version the cluster sets. The error lists all of them as Problems, each with
+// compatible versions. Notes list versions unknown to the catalog, which are not refused.
 func Check(c *manifest.Cluster) (notes []string, err error) {
 	r, err := newResolver(c)
 	if err != nil {
@@ -34,7 +34,7 @@ func Check(c *manifest.Cluster) (notes []string, err error) {
 	return k.notes, k.found.Err()
 }
 
-// checker gathers what does not go together.
+// checker collects incompatibilities.
 type checker struct {
 	resolver
 	notes []string
@@ -47,7 +47,7 @@ func (k *checker) problem(path, format string, args ...any) {
 	k.found = append(k.found, one...)
 }
 
-// unknown notes a Kubernetes that is newer than what the tables were read from.
+// unknown notes a Kubernetes newer than the tables.
 func (k *checker) unknown(release *semver.Version) {
 	known, err := semver.NewVersion(k.Releases[lineOf(release)])
 	if err != nil {
@@ -59,7 +59,7 @@ func (k *checker) unknown(release *semver.Version) {
 	}
 }
 
-// overrides refuses entries under components that nothing would read.
+// overrides refuses entries under components that have no effect.
 func (k *checker) overrides() {
 	for _, name := range slices.Sorted(maps.Keys(k.cluster.Components)) {
 		if _, err := k.component(name); err != nil {
@@ -68,7 +68,7 @@ func (k *checker) overrides() {
 	}
 }
 
-// distribution compares the form of the version with what is to be installed.
+// distribution compares the form of the version with the distribution to install.
 func (k *checker) distribution() {
 	for path, version := range map[string]string{"kubernetes.version": k.cluster.Kubernetes.Version, "kubernetes.upgradeFrom": k.cluster.Kubernetes.UpgradeFrom} {
 		core, build, _ := strings.Cut(version, "+")
@@ -83,7 +83,7 @@ func (k *checker) distribution() {
 	}
 }
 
-// inUse are the components whose version is compared with that of Kubernetes.
+// inUse returns the components whose version is compared with that of Kubernetes.
 func (k *checker) inUse() []string {
 	c := k.cluster.WithDefaults()
 	list := []string{string(c.CNI.Type), string(c.CNI.With)}
@@ -109,7 +109,7 @@ func (k *checker) check(name string, release *semver.Version) {
 	_, path := k.chosen(name)
 	v, err := semver.NewVersion(text)
 	if err != nil {
-		return // a version of its own kind, such as haproxy's tag
+		return // another version scheme, such as haproxy's tag
 	}
 	usual, err := k.usual(name, one)
 	if err == nil && path != "" && strings.HasPrefix(usual, "v") && !strings.HasPrefix(text, "v") {
@@ -125,7 +125,7 @@ func (k *checker) check(name string, release *semver.Version) {
 	}
 }
 
-// instead says what fits, for the end of a sentence.
+// instead returns the compatible versions, for the end of a sentence.
 func (k *checker) instead(name string) string {
 	usual, err := k.usual(name, k.Components[name])
 	if err != nil {
@@ -134,7 +134,7 @@ func (k *checker) instead(name string) string {
 	return "; take " + usual
 }
 
-// where is the path of a version, or that of Kubernetes where the catalog chose it.
+// where returns the path of a version, or that of Kubernetes if the catalog chose it.
 func where(path string) string {
 	if path == "" {
 		return "kubernetes.version"
@@ -159,8 +159,8 @@ func (k *checker) skew(name string, v *semver.Version, path string, release *sem
 	k.problem(path, "%s v%s does not go with Kubernetes v%s: its minor release %s%s", name, v, release, allowed, k.instead(name))
 }
 
-// minimum compares with the oldest version that goes with Kubernetes. What follows a hyphen is left out: etcd's images have
-// revisions there, which are later and not earlier than the release.
+// minimum compares with the oldest version compatible with Kubernetes. The part after a hyphen is ignored: etcd's
+// images have revisions there, which are later and not earlier than the release.
 func (k *checker) minimum(name string, v *semver.Version, path string, release *semver.Version) {
 	least, err := semver.NewVersion(lookup(k.Components[name].Minimum, release))
 	if err != nil || !core(v).LessThan(core(least)) {
@@ -173,8 +173,8 @@ func core(v *semver.Version) *semver.Version {
 	return semver.New(v.Major(), v.Minor(), v.Patch(), "", "")
 }
 
-// fit compares a release line with the releases of Kubernetes that it is for, and tells whether it may be used. Lines that are
-// not known are not refused, and neither is the one that the catalog would choose.
+// fit compares a release line with its supported releases of Kubernetes, and reports whether it may be used. Unknown
+// lines are not refused, and neither is the catalog's own choice.
 func (k *checker) fit(name string, v *semver.Version, path string, release *semver.Version) bool {
 	all := k.Components[name].Fits
 	i := slices.IndexFunc(all, func(f manifest.Fit) bool { return f.Line == lineOf(v) })
@@ -207,7 +207,7 @@ func span(f manifest.Fit) string {
 	return f.From + " to " + f.To
 }
 
-// guessed names what is read from a table by release of Kubernetes.
+// guessed names the values read from a table by release of Kubernetes.
 func (k *checker) guessed() string {
 	var list []string
 	for _, name := range k.inUse() {

@@ -8,9 +8,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Packages returns what a distribution calls the packages for the given purposes (conntrack, nfs-client, …), sorted and
-// without repeats. The distribution is as in a manifest, such as debian/12. The error joins the purposes that are not
-// known, or says that the distribution is not.
+// Packages returns a distribution's names of the packages for the given purposes (conntrack, nfs-client, …), sorted and
+// without duplicates. The distribution is written as in a manifest, such as debian/12. The error joins the unknown
+// purposes, or reports an unknown distribution.
 func Packages(c *manifest.Cluster, purposes []string, distribution string) ([]string, error) {
 	r, err := newResolver(c)
 	if err != nil {
@@ -36,14 +36,15 @@ func Packages(c *manifest.Cluster, purposes []string, distribution string) ([]st
 	return slices.Compact(list), nil
 }
 
-// KnowsDistribution tells whether the catalog knows what a distribution, such as debian/12, calls packages.
+// KnowsDistribution reports whether the catalog has package names for a distribution, such as debian/12.
 func KnowsDistribution(distribution string) bool {
 	id, _, _ := strings.Cut(distribution, "/")
 	_, err := family(id)
 	return err == nil
 }
 
-// family says by which names a distribution, by its ID in /etc/os-release or its name in a manifest, calls packages.
+// family returns the function that selects package names for a distribution, by its ID in /etc/os-release or its name
+// in a manifest.
 func family(id string) (func(manifest.CatalogPackage) []string, error) {
 	debian := []string{"debian", "ubuntu"}
 	rpm := []string{"almalinux", "amzn", "anolis", "centos", "centos-stream", "fedora", "kylin", "ol", "openeuler", "rhel", "rocky", "uos"}

@@ -13,28 +13,28 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Additions are what a cluster adds to a bundle.
+// Additions are the items that a cluster adds to a bundle.
 type Additions struct {
 	Files  []manifest.File
 	Images []manifest.Image
 	Charts []manifest.Chart
 	// Sources are the mirrors of the zone.
 	Sources []manifest.Source
-	// Notes say, a sentence each, what was assumed because the catalog does not know it.
+	// Notes are assumptions about facts unknown to the catalog, a sentence each.
 	Notes []string
 }
 
-// Options say where things are for and where they come from.
+// Options select platforms and mirrors.
 type Options struct {
-	// Platforms are the bundle's; none stands for all that there are.
+	// Platforms are the bundle's; none means all.
 	Platforms []manifest.Platform
-	// Zone has the mirrors that are used; empty is upstream itself.
+	// Zone selects mirrors; empty means upstream itself.
 	Zone string
 }
 
-// Resolve returns what the demands of a cluster add to a bundle, sorted by name and without repeats, with what each release
-// on the way of an upgrade adds. The error joins everything that is not known or does not fit together, as Problems where
-// the cluster file says it.
+// Resolve returns the items that the demands of a cluster add to a bundle, sorted by name and without duplicates,
+// including those of each release of an upgrade. The error joins everything unknown or incompatible, as Problems where
+// the cluster file causes it.
 func Resolve(c *manifest.Cluster, demands []manifest.Demand, o Options) (Additions, error) {
 	r, err := newResolver(c)
 	if err != nil {
@@ -101,8 +101,8 @@ func (r resolver) add(a *Additions, d manifest.Demand, platforms []manifest.Plat
 	return nil
 }
 
-// onlyFor narrows a file down to platforms of the bundle. all says that it is published for every one of them, so that
-// nothing need be said of a file with placeholders. It returns false if the file is for none.
+// onlyFor limits a file to platforms of the bundle. all means that it is published for every one of them, so a file
+// with placeholders needs no platform list. It returns false if no platform is left.
 func onlyFor(f manifest.File, platforms []manifest.Platform, all bool) (manifest.File, bool) {
 	own := f.Platforms
 	f.Platforms = slices.DeleteFunc(slices.Clone(platforms), func(p string) bool { return !fits(own, p) })
@@ -117,12 +117,14 @@ func onlyFor(f manifest.File, platforms []manifest.Platform, all bool) (manifest
 	return f, true
 }
 
-// reason is the path in the cluster file because of which a component is needed.
+// reason returns the path in the cluster file that requires a component.
 func (r resolver) reason(name string) string {
 	c := r.cluster
 	for _, one := range [][2]string{
-		{string(c.CNI.Type), "cni.type"}, {string(c.CNI.With), "cni.with"},
-		{string(c.CRI.Type), "cri.type"}, {string(c.ImageRegistry.Type), "imageRegistry.type"},
+		{string(c.CNI.Type), "cni.type"},
+		{string(c.CNI.With), "cni.with"},
+		{string(c.CRI.Type), "cri.type"},
+		{string(c.ImageRegistry.Type), "imageRegistry.type"},
 	} {
 		if one[0] == name {
 			return one[1]
@@ -141,7 +143,7 @@ func neededBy(d manifest.Demand) string {
 	return " (needed by " + strings.Join(d.Tasks, ", ") + ")"
 }
 
-// filePlatforms are those that a component's file is published for; none stands for all.
+// filePlatforms returns the published platforms of a component's file; none means all.
 func filePlatforms(one manifest.CatalogEntry) []string {
 	if _, all := one.File.URL[manifest.AllPlatforms]; all {
 		return one.Platforms
@@ -149,7 +151,7 @@ func filePlatforms(one manifest.CatalogEntry) []string {
 	return slices.Sorted(maps.Keys(one.File.URL))
 }
 
-// items are what a need stands for, whatever the platforms.
+// items returns the items of a need, for all platforms.
 func (r resolver) items(need manifest.Need) (Additions, error) {
 	one, err := r.component(need.Name)
 	if err != nil {
@@ -175,7 +177,7 @@ func (r resolver) items(need manifest.Need) (Additions, error) {
 
 func files(name string, one manifest.CatalogEntry, version string) []manifest.File {
 	fill := filler(version)
-	// A plus in a path is taken for a space by some servers; GitHub has k3s under %2B.
+	// Some servers read a plus in a path as a space; GitHub has k3s under %2B.
 	address := func(template string) string { return filler(strings.ReplaceAll(version, "+", "%2B"))(template) }
 	var list []manifest.File
 	for _, platform := range slices.Sorted(maps.Keys(one.File.URL)) {
@@ -194,7 +196,7 @@ func files(name string, one manifest.CatalogEntry, version string) []manifest.Fi
 
 // images returns the images of a version, and a note for each that only the chart knows.
 func images(name string, one manifest.CatalogEntry, version string) (list []manifest.Image, notes []string) {
-	fill := filler(strings.ReplaceAll(version, "+", "-")) // a tag has no plus
+	fill := filler(strings.ReplaceAll(version, "+", "-")) // a tag cannot have a plus
 	have, haveErr := semver.NewVersion(version)
 	for _, image := range one.Images {
 		from, err := semver.NewVersion(image.From)
@@ -224,15 +226,15 @@ func chart(name string, one manifest.CatalogEntry, version string) manifest.Char
 	}
 }
 
-// A Step is a release on the way of an upgrade: the cluster with it, and what of the cluster's demands every release has its
-// own version of.
+// A Step is an intermediate release of an upgrade: the cluster with it, and those of the cluster's demands that differ
+// by release.
 type Step struct {
 	Cluster *manifest.Cluster
 	Demands []manifest.Demand
 }
 
-// Steps returns the releases between the one that hosts run and the cluster's, of each minor release the newest that is
-// known. There are none where the cluster file names no upgradeFrom.
+// Steps returns the releases between the hosts' present one and the cluster's, the newest known of each minor release.
+// There are none if the cluster file has no upgradeFrom.
 func Steps(c *manifest.Cluster, demands []manifest.Demand) ([]Step, error) {
 	r, err := newResolver(c)
 	if err != nil || c.Kubernetes.UpgradeFrom == "" {
@@ -257,7 +259,7 @@ func Steps(c *manifest.Cluster, demands []manifest.Demand) ([]Step, error) {
 	return steps, nil
 }
 
-// addSteps adds what the steps of an upgrade need.
+// addSteps adds the needs of an upgrade's steps.
 func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []manifest.Platform) error {
 	steps, err := Steps(r.cluster, demands)
 	if err != nil {
@@ -280,7 +282,7 @@ func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []
 	return nil
 }
 
-// steps are the releases of an upgrade between its ends.
+// steps returns the releases of an upgrade between its ends.
 func (r resolver) steps() ([]string, error) {
 	k := r.cluster.Kubernetes
 	from, err := semver.NewVersion(k.UpgradeFrom)
@@ -300,14 +302,14 @@ func (r resolver) steps() ([]string, error) {
 				k.Version, line, names(r.Releases)))
 		}
 		if _, build, found := strings.Cut(k.Version, "+"); found {
-			release += "+" + build // k3s
+			release += "+" + build // K3s
 		}
 		steps = append(steps, release)
 	}
 	return steps, nil
 }
 
-// unique leaves out repeats, which several demands and steps have.
+// unique removes duplicates, which several demands and steps have.
 func (a Additions) unique() Additions {
 	a.Files = uniqueBy(a.Files, fileKey)
 	a.Images = uniqueBy(a.Images, func(i manifest.Image) string { return i.Name })
@@ -329,9 +331,9 @@ func fileKey(f manifest.File) string { return f.URL + f.Path }
 
 func chartKey(c manifest.Chart) string { return manifest.ChartRef(c, c.Name+c.Path, c.Version) }
 
-// AddTo returns a copy of a bundle with the additions behind what was there. What the manifest has itself under the same
-// reference stays as it is, and so do its sources. An image that the manifest pins by digest has another reference than
-// the one the cluster uses, so both are kept; they share their content.
+// AddTo returns a copy of a bundle with the additions appended. Items of the manifest with the same reference stay
+// unchanged, and so do its sources. An image that the manifest pins by digest has another reference than the cluster's,
+// so both are kept; they share their content.
 func (a Additions) AddTo(b *manifest.Bundle) (*manifest.Bundle, error) {
 	out := *b
 	out.Images, out.Charts = slices.Clone(b.Images), slices.Clone(b.Charts)

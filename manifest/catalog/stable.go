@@ -9,15 +9,15 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Stable says where upstream names its newest versions of a component.
+// Stable holds the addresses of upstream's newest versions of a component.
 type Stable struct {
-	Version string // the one that the file has
-	Minor   string // address of a text that is the newest version of the same minor release
-	Latest  string // the same of all
+	Version string // the file's version
+	Minor   string // address of a text with the newest version of the same minor release
+	Latest  string // address of a text with the newest version of all
 }
 
-// StableOf returns that for a component's file, by its name and reference (its URL). It returns false where the catalog
-// knows no such thing.
+// StableOf returns the Stable of a component's file, by its name and reference (its URL). It returns false if the
+// catalog has none.
 func StableOf(name, ref string) (Stable, bool, error) {
 	k, err := builtin()
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// kubernetes stands for Kubernetes itself where a component follows it.
+// kubernetes is the name of Kubernetes itself in Follows.
 const kubernetes = "kubernetes"
 
-// version says which version of a component the cluster has. via are the components that led here.
+// version returns the version of a component in the cluster. via are the components that led here.
 func (r resolver) version(name string, via ...string) (string, error) {
 	if name == kubernetes {
 		return r.cluster.Kubernetes.Version, nil
@@ -31,7 +31,7 @@ func (r resolver) version(name string, via ...string) (string, error) {
 	return r.usual(name, one, via...)
 }
 
-// usual is the version that a component has where the cluster says nothing.
+// usual returns a component's version if the cluster does not set it.
 func (r resolver) usual(name string, one manifest.CatalogEntry, via ...string) (string, error) {
 	if one.Default != "" {
 		return one.Default, nil
@@ -60,7 +60,7 @@ func leaderOf(one manifest.CatalogEntry) string {
 	return one.Follows
 }
 
-// chosen is the version that the cluster file names for a component, and the path at which it does.
+// chosen returns the version that the cluster file sets for a component, with its path.
 func (r resolver) chosen(name string) (version, path string) {
 	c := r.cluster
 	own := func(kind, usual string) bool { return kind == name || kind == "" && name == usual }
@@ -75,7 +75,7 @@ func (r resolver) chosen(name string) (version, path string) {
 	return "", ""
 }
 
-// lookup returns what a table says from the last release on that is not newer than v; "" before the first.
+// lookup returns a table's value for the last release not newer than v; "" before the first.
 func lookup(table map[string]string, v *semver.Version) string {
 	var best *semver.Version
 	found := ""
@@ -111,10 +111,10 @@ func filler(version string) func(string) string {
 	return strings.NewReplacer("{version}", version, "{number}", number, "{core}", core, "{line}", line).Replace
 }
 
-// lineOf is a version's release line, vMAJOR.MINOR.
+// lineOf returns a version's release line, vMAJOR.MINOR.
 func lineOf(v *semver.Version) string { return fmt.Sprintf("v%d.%d", v.Major(), v.Minor()) }
 
-// titles writes a name as people do.
+// titles returns a name in its usual capitalization.
 func titles(name string) string {
 	if name == kubernetes {
 		return "Kubernetes"

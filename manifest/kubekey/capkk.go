@@ -81,7 +81,7 @@ func (r *reader) instance(o *object) *yaml.Node {
 	return t.root
 }
 
-// authCAPKK is a login. One way to log in is needed for the cluster; an instance may have its own.
+// authCAPKK reads a login. The cluster needs one kind of credentials; an instance may have its own.
 func (r *reader) authCAPKK(o *object, t tree, needed bool) {
 	var ways []string
 	for _, name := range []string{"password", "privateKey", "privateKeyPath", "secret"} {
@@ -101,7 +101,7 @@ func (r *reader) authCAPKK(o *object, t tree, needed bool) {
 	o.done()
 }
 
-// rolesCAPKK are the roles of an instance: both by default.
+// rolesCAPKK returns the roles of an instance: both by default.
 func (r *reader) rolesCAPKK(o *object) []manifest.Role {
 	entries := o.entries("roles")
 	if len(entries) == 0 {
@@ -125,7 +125,8 @@ func (r *reader) rolesCAPKK(o *object) []manifest.Role {
 	return roles
 }
 
-// clusterCAPKK reads what a KKCluster, its KKMachineTemplates and the documents of Cluster API beside them say of a cluster.
+// clusterCAPKK reads the description of a cluster in a KKCluster, its KKMachineTemplates and the documents of Cluster
+// API beside them.
 func (r *reader) clusterCAPKK(t tree) {
 	at := r.first.Root
 	if d := r.kinds["KKCluster"]; d.Root != nil {
@@ -136,7 +137,7 @@ func (r *reader) clusterCAPKK(t tree) {
 	for _, d := range r.templates {
 		r.machineTemplate(r.object("", d.Root), t)
 	}
-	// Stacked etcd and no pod network are what Cluster API's kubeadm makes.
+	// Cluster API's kubeadm makes a stacked etcd and no pod network.
 	r.defaults(t, at, [][2]string{{"cni.type", "none"}})
 }
 
@@ -180,7 +181,7 @@ func (r *reader) kkCluster(top *object, t tree) {
 	spec.done()
 }
 
-// clusterAPI takes version and networks from where Cluster API has them.
+// clusterAPI reads version and networks from Cluster API's documents.
 func (r *reader) clusterAPI(t tree) {
 	for _, kind := range []string{"KubeadmControlPlane", "K3sControlPlane"} {
 		d := r.kinds[kind]

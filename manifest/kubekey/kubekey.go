@@ -1,13 +1,13 @@
-// Package kubekey reads files of KubeKey as they are, wherever kkbundle takes an inventory or a cluster file:
+// Package kubekey reads files of KubeKey directly, wherever kkbundle takes an inventory or a cluster file:
 //
 //   - v4: kubekey.kubesphere.io/v1, Inventory and Config,
 //   - v3: kubekey.kubesphere.io/v1alpha2, Cluster,
-//   - CAPKK: infrastructure.cluster.x-k8s.io/v1beta1, KKCluster and KKMachineTemplate, with the documents of Cluster API beside
-//     them.
+//   - CAPKK: infrastructure.cluster.x-k8s.io/v1beta1, KKCluster and KKMachineTemplate, with the documents of Cluster
+//     API beside them.
 //
-// It makes a tree in the shape of kkbundle's own files out of the nodes of the foreign ones, so that the same decoder and the
-// same checks see it, and every problem has its place in the foreign file. KubeKey's defaults hold where they differ from
-// kkbundle's. What cannot be carried over is in the notes. The package is as pure as manifest.
+// It builds a tree in the shape of kkbundle's own files from the nodes of the foreign ones, so that the same decoder
+// and the same checks apply, and every problem has its place in the foreign file. KubeKey's defaults apply where they
+// differ from kkbundle's. Settings that cannot be carried over are in the notes. The package is as pure as manifest.
 package kubekey
 
 import (
@@ -24,13 +24,12 @@ const (
 	group = "kubekey.kubesphere.io/"
 	v4    = group + "v1"
 	v3    = group + "v1alpha2"
-	v2    = group + "v1alpha1" // read as v3, which it is a part of
+	v2    = group + "v1alpha1" // read as v3, of which it is a part
 	capi  = "cluster.x-k8s.io/"
 	capkk = "infrastructure." + capi
 )
 
-// Notes are what was understood otherwise than it was meant, or not at all, and what should not be in such a file, each with
-// its place.
+// Notes are settings that were changed or ignored, and those that should not be in such a file, each with its place.
 type Notes []manifest.Problem
 
 // ReadInventory reads an inventory: one of kkbundle's own, or of KubeKey. The error is manifest.Problems.
@@ -61,8 +60,8 @@ func ReadInventory(file string, data []byte) (*manifest.Inventory, Notes, error)
 	return inv, r.said(), nil
 }
 
-// ReadCluster reads a cluster file: one of kkbundle's own, or of KubeKey, with settings as manifest.ParseCluster has them. The
-// error is manifest.Problems.
+// ReadCluster reads a cluster file: one of kkbundle's own, or of KubeKey, with settings as in manifest.ParseCluster.
+// The error is manifest.Problems.
 func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluster, Notes, error) {
 	r, err := open(file, data)
 	if err != nil {
@@ -81,7 +80,7 @@ func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluste
 	case r.kinds["KKCluster"].Root != nil, r.kinds["KKMachineTemplate"].Root != nil:
 		r.clusterCAPKK(t)
 	default:
-		return nil, nil, r.refuse("it does not say what a cluster shall be")
+		return nil, nil, r.refuse("it does not describe a cluster")
 	}
 	c, err := t.document(file).Cluster(settings...)
 	if err := r.join(err); err != nil {
@@ -90,7 +89,7 @@ func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluste
 	return c, r.said(), nil
 }
 
-// mayBeForeign tells whether it is worth to look for what this package reads.
+// mayBeForeign reports whether data may contain a file of KubeKey.
 func mayBeForeign(data []byte) bool {
 	return bytes.Contains(data, []byte(group)) || bytes.Contains(data, []byte(capkk))
 }
@@ -130,7 +129,7 @@ func open(file string, data []byte) (*reader, error) {
 	return r, nil
 }
 
-// kindsOf are the kinds that are read of a version.
+// kindsOf returns the supported kinds of a version.
 func kindsOf(version string) []string {
 	switch {
 	case version == v4:
@@ -147,7 +146,7 @@ func kindsOf(version string) []string {
 	return nil
 }
 
-// v3 is the file's Cluster if it is one of KubeKey and not of Cluster API.
+// v3 returns the file's Cluster if it is KubeKey's and not Cluster API's.
 func (r *reader) v3() manifest.Document {
 	d := r.kinds["Cluster"]
 	if d.Root != nil && strings.HasPrefix(r.peek(d.Root).text("apiVersion"), group) {
@@ -156,13 +155,13 @@ func (r *reader) v3() manifest.Document {
 	return manifest.Document{}
 }
 
-// refuse is the error of a file that is KubeKey's and not of the kind that is wanted.
+// refuse returns the error for a file of KubeKey that is of the wrong kind.
 func (r *reader) refuse(why string) error {
 	r.problem(r.first.Root, "%s: name another file", why)
 	return r.join(nil)
 }
 
-// join adds the problems of what was made of the file. What is missing there may only be missing because it was wrong.
+// join adds the problems of the converted file. A missing value may be missing only because the original was wrong.
 func (r *reader) join(err error) error {
 	var more manifest.Problems
 	errors.As(err, &more)
@@ -179,7 +178,7 @@ func (r *reader) join(err error) error {
 	return slices.Compact(r.problems)
 }
 
-// said is what is worth knowing about a file that was read.
+// said returns the notes about a file.
 func (r *reader) said() Notes {
 	if r.secrets > 0 {
 		what := "a password or key is"

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// maxNotes bounds what is said about one file.
+	// maxNotes bounds the notes about one file.
 	maxNotes = 200
-	// maxNodes bounds what is looked at in one file: aliases can repeat nodes. It is manifest's own bound of values.
+	// maxNodes bounds the visited nodes of one file: aliases can repeat nodes. It is manifest's own bound of values.
 	maxNodes = 300_000
 )
 
-// reader gathers what is found in a file on the way.
+// reader collects the content of a file.
 type reader struct {
 	file      string
 	first     manifest.Document
@@ -43,19 +43,19 @@ func (r *reader) problem(n *yaml.Node, format string, args ...any) {
 	}
 }
 
-// object is a mapping of a foreign file. What is not taken out of it is noted when it is done.
+// object is a mapping of a foreign file. Unread keys are noted by done.
 type object struct {
 	r     *reader
 	path  string
-	node  *yaml.Node // what stands for it in messages
+	node  *yaml.Node // the node for messages
 	names []string   // in the order of the file
 	keys  map[string]*yaml.Node
 	value map[string]*yaml.Node
 	taken map[string]bool
-	subs  map[string]*object // of peekAt
+	subs  map[string]*object // results of peekAt
 }
 
-// peek is an object of which only something is wanted.
+// peek returns an object to read only some keys of.
 func (r *reader) peek(n *yaml.Node) *object {
 	o := &object{r: r, node: n, keys: map[string]*yaml.Node{}, value: map[string]*yaml.Node{}, taken: map[string]bool{}}
 	if n = resolved(n); n.Kind != yaml.MappingNode {
@@ -76,7 +76,7 @@ func (r *reader) peek(n *yaml.Node) *object {
 	return o
 }
 
-// object is the mapping of a node; where something else stands, that is a problem.
+// object returns the mapping of a node; anything else is a problem.
 func (r *reader) object(path string, n *yaml.Node) *object {
 	if m := resolved(n); m.Kind != yaml.MappingNode && m.Tag != "!!null" {
 		r.problem(n, "%swant a mapping", prefix(path))
@@ -86,7 +86,7 @@ func (r *reader) object(path string, n *yaml.Node) *object {
 	return o
 }
 
-// entries are the nodes of a list; where something else stands, that is a problem.
+// entries returns the nodes of a list; anything else is a problem.
 func (o *object) entries(name string) []*yaml.Node {
 	n := o.take(name)
 	switch {
@@ -107,7 +107,7 @@ func (o *object) entries(name string) []*yaml.Node {
 	return list
 }
 
-// take returns the value of a key, nil if it is not there, empty, or a template, which is noted.
+// take returns the value of a key, nil if it is missing, empty, or a template, which is noted.
 func (o *object) take(name string) *yaml.Node {
 	o.taken[name] = true
 	n := o.value[name]
@@ -121,8 +121,8 @@ func (o *object) take(name string) *yaml.Node {
 	return n
 }
 
-// whole is a mapping or list that is handed on as it is, nil if it is empty or has a template, which is noted. More can be put
-// into it.
+// whole returns a mapping or list unchanged, nil if it is empty or has a template, which is noted. More can be added to
+// it.
 func (o *object) whole(name string) *yaml.Node {
 	n := o.take(name)
 	if n == nil || n.Kind != yaml.ScalarNode && len(n.Content) == 0 {
@@ -137,7 +137,7 @@ func (o *object) whole(name string) *yaml.Node {
 	return &c
 }
 
-// texts is a mapping of names to texts; what looks like a number or a truth is text too, as KubeKey has it.
+// texts returns a mapping of names to texts; numbers and booleans count as text, as in KubeKey.
 func (o *object) texts(name string) *yaml.Node {
 	n := o.whole(name)
 	if n == nil || n.Kind != yaml.MappingNode {
@@ -151,7 +151,7 @@ func (o *object) texts(name string) *yaml.Node {
 	return n
 }
 
-// template finds a template in a tree, as far down as anything is read.
+// template finds a template in a tree, to the depth of reading.
 func (r *reader) template(n *yaml.Node, depth int) *yaml.Node {
 	const deepest = 48 // manifest's own limit
 	if r.nodes++; r.nodes > maxNodes || depth > deepest {
@@ -169,7 +169,7 @@ func (r *reader) template(n *yaml.Node, depth int) *yaml.Node {
 	return nil
 }
 
-// sub is the mapping under a key, without keys if there is none.
+// sub returns the mapping under a key, empty if there is none.
 func (o *object) sub(name string) *object {
 	n := o.take(name)
 	if n == nil {
@@ -182,7 +182,7 @@ func (o *object) sub(name string) *object {
 	return o.r.object(o.at(name), n)
 }
 
-// scalar is the value of a key if it is a single one.
+// scalar returns the value of a key if it is a scalar.
 func (o *object) scalar(name string) *yaml.Node {
 	n := o.take(name)
 	if n != nil && n.Kind != yaml.ScalarNode {
@@ -192,7 +192,7 @@ func (o *object) scalar(name string) *yaml.Node {
 	return n
 }
 
-// text is the text of a scalar, "" if it is not there.
+// text returns the text of a scalar, "" if it is missing.
 func (o *object) text(name string) string {
 	if n := o.scalar(name); n != nil {
 		return n.Value
@@ -200,7 +200,7 @@ func (o *object) text(name string) string {
 	return ""
 }
 
-// is tells whether a key is true, or what it is by default.
+// is reports whether a key is true; byDefault applies if it is missing.
 func (o *object) is(name string, byDefault bool) bool {
 	n := o.scalar(name)
 	if n == nil {
@@ -213,7 +213,7 @@ func (o *object) is(name string, byDefault bool) bool {
 	return b
 }
 
-// number is a scalar that must be a whole number; older files have some of them in quotes.
+// number returns a scalar that must be a whole number; older files quote some of them.
 func (o *object) number(name string) *yaml.Node {
 	n := o.scalar(name)
 	if n == nil || n.Tag == "!!int" {
@@ -222,7 +222,7 @@ func (o *object) number(name string) *yaml.Node {
 	return placed(n, "!!int", n.Value)
 }
 
-// secretOf is a scalar that nobody may see.
+// secretOf returns a secret scalar.
 func (o *object) secretOf(name string) *yaml.Node {
 	n := o.scalar(name)
 	if n == nil {
@@ -234,7 +234,7 @@ func (o *object) secretOf(name string) *yaml.Node {
 	return placed(n, "!!str", n.Value)
 }
 
-// drop notes keys that are understood and cannot be carried over, and why.
+// drop notes keys that are understood but cannot be carried over, with the reason.
 func (o *object) drop(why string, names ...string) {
 	for _, name := range names {
 		if o.take(name) != nil {
@@ -243,14 +243,14 @@ func (o *object) drop(why string, names ...string) {
 	}
 }
 
-// ignore takes keys that need nothing said: they tell what kkbundle finds out itself.
+// ignore skips keys without a note: kkbundle detects their values itself.
 func (o *object) ignore(names ...string) {
 	for _, name := range names {
 		o.taken[name] = true
 	}
 }
 
-// done notes what was left.
+// done notes unread keys.
 func (o *object) done() {
 	for _, name := range o.names {
 		if !o.taken[name] && o.value[name].Tag != "!!null" {
@@ -273,7 +273,7 @@ func prefix(path string) string {
 	return path + ": "
 }
 
-// shown bounds what of a file's own text is repeated.
+// shown bounds a file's own text in messages.
 func shown(s string) string {
 	const most = 60
 	if len(s) > most {
@@ -289,18 +289,18 @@ func resolved(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// placed is a scalar at the place of another node.
+// placed returns a scalar at the place of another node.
 func placed(at *yaml.Node, tag, value string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value, Line: at.Line, Column: at.Column}
 }
 
-// text is a placed string.
+// text returns a placed string.
 func text(at *yaml.Node, value string) *yaml.Node { return placed(at, "!!str", value) }
 
-// yes is a placed true.
+// yes returns a placed true.
 func yes(at *yaml.Node) *yaml.Node { return placed(at, "!!bool", "true") }
 
-// tree is a mapping that is made for the decoder.
+// tree is a mapping built for the decoder.
 type tree struct{ root *yaml.Node }
 
 func mapping(at *yaml.Node) tree {
@@ -318,7 +318,7 @@ func (t tree) document(file string) manifest.Document {
 	return manifest.Document{File: file, Root: t.root}
 }
 
-// set puts a value at a path of keys with dots between, unless it is nil. The first value stays.
+// set sets the value at a dotted path of keys, unless it is nil. The first value wins.
 func (t tree) set(path string, v *yaml.Node) {
 	if v != nil {
 		t.put(v, strings.Split(path, ".")...)
@@ -351,7 +351,7 @@ func find(n *yaml.Node, name string) *yaml.Node {
 	return nil
 }
 
-// remove takes a key away.
+// remove removes a key.
 func (t tree) remove(name string) {
 	for i := 0; i+1 < len(t.root.Content); i += 2 {
 		if t.root.Content[i].Value == name {
@@ -366,7 +366,7 @@ func list(at *yaml.Node, entries []*yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Content: entries, Line: at.Line, Column: at.Column}
 }
 
-// defaults sets what KubeKey does where its file says nothing and kkbundle would do something else.
+// defaults sets KubeKey's defaults that differ from kkbundle's.
 func (r *reader) defaults(t tree, at *yaml.Node, values [][2]string) {
 	var said []string
 	for _, one := range values {
@@ -382,7 +382,7 @@ func (r *reader) defaults(t tree, at *yaml.Node, values [][2]string) {
 		said = append(said, path+": "+value)
 	}
 	if said != nil {
-		r.note(at, "KubeKey's defaults hold for what is not given: %s", strings.Join(said, ", "))
+		r.note(at, "KubeKey's defaults apply to missing settings: %s", strings.Join(said, ", "))
 	}
 }
 

@@ -46,7 +46,7 @@ func (r *reader) hostV3(o *object) *yaml.Node {
 	return t.root
 }
 
-// addresses are the node's own: one, or IPv4 and IPv6 with a comma between.
+// addresses sets the node's own addresses: one, or IPv4 and IPv6 separated by a comma.
 func (r *reader) addresses(t tree, internal *yaml.Node) {
 	if internal == nil {
 		return
@@ -60,7 +60,7 @@ func (r *reader) addresses(t tree, internal *yaml.Node) {
 	}
 }
 
-// rolesV3 are the groups under kkbundle's names; ranges are written alike.
+// rolesV3 reads the groups under kkbundle's names; ranges have the same syntax.
 func (r *reader) rolesV3(o *object, t tree) {
 	groups := mapping(o.node)
 	for _, one := range [][2]string{
@@ -83,7 +83,7 @@ func (r *reader) rolesV3(o *object, t tree) {
 	t.put(groups.root, "groups")
 }
 
-// clusterV3 reads what is not about hosts of kubekey.kubesphere.io/v1alpha2 Cluster.
+// clusterV3 reads everything except hosts of kubekey.kubesphere.io/v1alpha2 Cluster.
 func (r *reader) clusterV3(t tree) {
 	top := r.object("", r.v3().Root)
 	top.ignore("apiVersion", "kind", "status")
@@ -185,7 +185,7 @@ func (r *reader) endpointV3(o *object, t tree) {
 	switch {
 	case inside != nil:
 		t.set(at+"type", inside)
-		if inside.Value != "haproxy" { // which listens on the nodes' own loopback address
+		if inside.Value != "haproxy" { // KubeKey's haproxy listens on each node's loopback address
 			t.set(at+"address", withPort(address, o.scalar("port")))
 		} else if address != nil {
 			r.problem(address, "%s: haproxy on the nodes and the address of a load balancer; keep one", o.at("address"))
@@ -210,7 +210,7 @@ func (r *reader) endpointV3(o *object, t tree) {
 	o.done()
 }
 
-// withPort adds a port that is not the usual one.
+// withPort appends a non-default port.
 func withPort(address, port *yaml.Node) *yaml.Node {
 	if address == nil || port == nil || port.Value == "6443" {
 		return address
@@ -279,7 +279,7 @@ func (r *reader) registryV3(o *object, installed bool, t tree) {
 	o.done()
 }
 
-// addonsV3 are charts; they come out of the bundle under their own names.
+// addonsV3 reads charts, which are in the bundle under their own names.
 func (r *reader) addonsV3(spec *object, t tree) {
 	var addons []*yaml.Node
 	for _, n := range spec.entries("addons") {

@@ -31,7 +31,7 @@ func (r *reader) inventoryV4(t tree) {
 	spec.done()
 }
 
-// hostV4 is the entry of a host.
+// hostV4 reads the entry of a host.
 func (r *reader) hostV4(o *object, name string) *yaml.Node {
 	t := mapping(o.node)
 	connector := o.peekAt("connector")
@@ -48,13 +48,13 @@ func (r *reader) hostV4(o *object, name string) *yaml.Node {
 	t.set("internalIPv4", o.scalar("internal_ipv4"))
 	t.set("internalIPv6", o.scalar("internal_ipv6"))
 	r.variablesV4(o, t)
-	if local { // its password is the one for sudo; nobody logs in
+	if local { // its password is for sudo only; there is no login
 		t.remove("ssh")
 	}
 	return t.root
 }
 
-// peekAt is the mapping under a key for a look before others take from it.
+// peekAt returns the mapping under a key without marking it as read.
 func (o *object) peekAt(name string) *object {
 	if o.subs == nil {
 		o.subs = map[string]*object{}
@@ -65,7 +65,7 @@ func (o *object) peekAt(name string) *object {
 	return o.subs[name]
 }
 
-// varsV4 puts variables that hold for several hosts below one key.
+// varsV4 reads variables shared by several hosts into one key.
 func (r *reader) varsV4(o *object, t tree, path ...string) {
 	out := mapping(o.node)
 	r.variablesV4(o, out)
@@ -74,7 +74,7 @@ func (r *reader) varsV4(o *object, t tree, path ...string) {
 	}
 }
 
-// variablesV4 are the variables that hosts, groups and the whole inventory can have.
+// variablesV4 reads the variables that hosts, groups and the whole inventory can have.
 func (r *reader) variablesV4(o *object, t tree) {
 	c := o.peekAt("connector")
 	c.ignore("type", "host")
@@ -93,7 +93,7 @@ func (r *reader) variablesV4(o *object, t tree) {
 	o.done()
 }
 
-// login is user, port, key and password of an SSH server. The password is the one for sudo too, as KubeKey has it.
+// login reads user, port, key and password of an SSH server. The password is also used for sudo, as in KubeKey.
 func (r *reader) login(o *object, t tree, key, content string) {
 	t.set("ssh.user", o.scalar("user"))
 	t.set("ssh.port", o.number("port"))
@@ -105,7 +105,7 @@ func (r *reader) login(o *object, t tree, key, content string) {
 	}
 }
 
-// taints are written as kubectl does, or as mappings of key, value and effect.
+// taints reads taints in kubectl's syntax, or as mappings of key, value and effect.
 func (o *object) taints(name string) *yaml.Node {
 	if o.take(name) == nil {
 		return nil
@@ -173,7 +173,7 @@ func (g *groupsV4) read(t tree) {
 	}
 }
 
-// hosts are the hosts of a group and of those in it, each once.
+// hosts returns the hosts of a group and of its subgroups, without duplicates.
 func (g *groupsV4) hosts(groups map[string]*object, name string, inside []string) []*yaml.Node {
 	o := groups[name]
 	if slices.Contains(inside, name) {
@@ -217,7 +217,7 @@ func (g *groupsV4) hosts(groups map[string]*object, name string, inside []string
 	return found
 }
 
-// cluster notes hosts that are in k8s_cluster alone.
+// cluster notes hosts that are only in k8s_cluster.
 func (g *groupsV4) cluster(groups map[string]*object) {
 	nodes := map[string]bool{}
 	for _, role := range []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker} {

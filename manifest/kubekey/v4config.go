@@ -8,7 +8,7 @@ import (
 
 const (
 	fromCatalog = "the catalog knows the version; override it under components"
-	ownBundle   = "the bundle's manifest says what is downloaded, and from where"
+	ownBundle   = "the bundle's manifest lists the downloads and their sources"
 	leftToYou   = "kkbundle does not do this; do it beforehand or in a hook"
 )
 
@@ -129,7 +129,7 @@ func (r *reader) networkV4(o *object, t tree) {
 	o.done()
 }
 
-// plugin is a pod network as kkbundle spells it.
+// plugin returns a pod network in kkbundle's spelling.
 func (r *reader) plugin(n *yaml.Node, path string) *yaml.Node {
 	if n == nil {
 		return nil
@@ -199,7 +199,7 @@ func (r *reader) registryV4(o *object, t tree) {
 	o.done()
 }
 
-// existing is a registry that is there already.
+// existing reads an existing registry.
 func (r *reader) existing(t tree, address, user, password, ca *yaml.Node) {
 	t.set("imageRegistry.type", text(address, "existing"))
 	t.set("imageRegistry.address", text(address, trimScheme(address.Value)))
@@ -266,7 +266,7 @@ func (r *reader) restV4(spec *object, t tree) {
 	spec.drop("it is about removing: see kkbundle reset", "delete")
 }
 
-// version is a version with its v.
+// version returns a version with its v.
 func (o *object) version(name string) *yaml.Node {
 	n := o.scalar(name)
 	if n == nil || strings.HasPrefix(n.Value, "v") {
@@ -275,7 +275,7 @@ func (o *object) version(name string) *yaml.Node {
 	return text(n, "v"+n.Value)
 }
 
-// first is the first node that is there.
+// first returns the first non-nil node.
 func first(nodes ...*yaml.Node) *yaml.Node {
 	for _, n := range nodes {
 		if n != nil {

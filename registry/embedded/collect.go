@@ -15,24 +15,24 @@ import (
 	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 )
 
-// CollectOptions say what Collect removes.
+// CollectOptions configure Collect.
 type CollectOptions struct {
 	Dir      string
-	DryRun   bool // only say what would be removed; it may run beside a registry that writes, and counts its unfinished pushes too then
-	Untagged bool // manifests that no tag and no index leads to are removed too
+	DryRun   bool // remove nothing; may run beside a writing registry, whose unfinished pushes count, too
+	Untagged bool // also remove manifests that no tag and no index refers to
 	Logger   *slog.Logger
 }
 
-// Collected is what Collect removed, or would.
+// Collected counts the removed (or, in a dry run, removable) content.
 type Collected struct {
 	Manifests int   `json:"manifests"`
 	Blobs     int   `json:"blobs"`
 	Bytes     int64 `json:"bytes"` // of the blobs
 }
 
-// Collect removes the blobs that no manifest leads to. First everything is looked at, and nothing is removed if anything
-// cannot be read. The error is a *LockedError while a registry may write: a blob that it takes meanwhile, before the
-// manifest that needs it, would be lost. Memory grows with the number of blobs (a digest each).
+// Collect removes blobs without a manifest. It reads everything first, and removes nothing if anything is unreadable.
+// The error is a *LockedError while a registry may write: a new blob would be lost before its manifest arrives. Memory
+// grows with the number of blobs (a digest each).
 func Collect(ctx context.Context, o CollectOptions) (Collected, error) {
 	c, err := collect(ctx, o)
 	if err != nil {
@@ -46,9 +46,9 @@ func collect(ctx context.Context, o CollectOptions) (c Collected, err error) {
 	switch _, err := os.Stat(path.Join(o.Dir, contentRoot, "repositories")); {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(path.Join(o.Dir, LockFile)); err != nil {
-			return c, errors.New("there is no registry in this directory")
+			return c, errors.New("no registry in this directory")
 		}
-		return c, nil // nothing was ever pushed
+		return c, nil // empty registry
 	case err != nil:
 		return c, err
 	}
@@ -74,11 +74,11 @@ func collect(ctx context.Context, o CollectOptions) (c Collected, err error) {
 }
 
 const (
-	threads     = 100 // operations of the driver at a time: distribution's default
+	threads     = 100 // concurrent operations of the driver: distribution's default
 	contentRoot = "docker/registry/v2"
 )
 
-// A sweep counts what is deleted through it. It is used by one goroutine.
+// A sweep counts deletions. It is used by one goroutine.
 type sweep struct {
 	driver.StorageDriver
 	Collected

@@ -1,12 +1,12 @@
-// Package embedded is a registry that can be written to: the CNCF distribution, inside the process, with its content in a
-// directory of the file system. Other drivers (S3 and the like) are not linked: the registry program has them.
+// Package embedded is a writable registry: the CNCF distribution, inside the process, with its content in a directory.
+// Other drivers (S3 and the like) are not linked: the registry program has them.
 //
-// Content lies as distribution's own filesystem driver puts it, under DIR/docker/registry/v2, so that the registry program can
-// serve the same directory. Beside it are kkbundle.lock, held by who may change content, and kkbundle.secret, which signs the
-// state of uploads, so that they continue after a restart.
+// The content has the layout of distribution's own filesystem driver, under DIR/docker/registry/v2, so that the
+// registry program can serve the same directory. Beside it are kkbundle.lock, held by the process that may change
+// content, and kkbundle.secret, which signs the state of uploads, so that they continue after a restart.
 //
-// Image indexes are taken although some of their platforms are missing: bundles carry the platforms that were chosen, and
-// an index with another content would have another digest.
+// Image indexes are accepted without some of their platforms: bundles carry the selected platforms, and a changed index
+// would have another digest.
 package embedded
 
 import (
@@ -35,20 +35,19 @@ import (
 
 const (
 	secretFile = "kkbundle.secret"
-	maxSecret  = 1 << 10 // bytes that are read of it
+	maxSecret  = 1 << 10 // its maximal size in bytes
 	pageSize   = 1000    // entries of a catalog or list of tags, at most
 
-	// What uploads leave behind that nobody finished is removed after a week, looked for once a day: distribution's own
-	// defaults.
+	// Remains of unfinished uploads are removed after a week, checked once a day: distribution's own defaults.
 	uploadAge, uploadInterval = "168h", "24h"
 )
 
-// Options say where content is kept and who may do what.
+// Options configure storage and permissions.
 type Options struct {
-	Dir      string // made if it is not there
-	Users    string // path of an htpasswd file with bcrypt hashes; everything but /healthz needs a login then. "" lets all in
-	Delete   bool   // manifests, tags and blobs may be deleted
-	ReadOnly bool   // nothing may be written; Collect may run beside it
+	Dir      string // created if missing
+	Users    string // path of an htpasswd file with bcrypt hashes; then everything but /healthz requires a login. "" requires none
+	Delete   bool   // allow deleting manifests, tags and blobs
+	ReadOnly bool   // allow no writes; Collect may run in parallel
 	Logger   *slog.Logger
 }
 
@@ -62,8 +61,8 @@ type Registry struct {
 	metrics *metrics
 }
 
-// Open takes up the directory. The error is a *LockedError if another process may write there. Distribution logs to logrus'
-// standard logger: Open turns that off and has what matters go to the Logger, so the last Open of a process has it.
+// Open opens the directory. The error is a *LockedError if another process may write there. Distribution logs to
+// logrus' standard logger: Open silences that and passes important messages to the Logger of the process's last Open.
 func Open(ctx context.Context, o Options) (*Registry, error) {
 	r := &Registry{users: htpasswd.New(o.Users), log: o.Logger, dir: o.Dir, metrics: newMetrics()}
 	if r.log == nil {
@@ -83,7 +82,7 @@ func (r *Registry) open(ctx context.Context, o Options) (err error) {
 	if err := os.MkdirAll(o.Dir, private); err != nil {
 		return err
 	}
-	secret := rand.Text() // nothing is uploaded to a read-only registry, whose directory may not be writable
+	secret := rand.Text() // a read-only registry has no uploads, and its directory may not be writable
 	if !o.ReadOnly {
 		if r.lock, err = acquire(o.Dir); err != nil {
 			return err
@@ -93,7 +92,7 @@ func (r *Registry) open(ctx context.Context, o Options) (err error) {
 		}
 	}
 	forward(r.log)
-	defer func() { // distribution panics where its configuration is wrong or storage cannot be used
+	defer func() { // distribution panics on a wrong configuration or unusable storage
 		if p := recover(); p != nil {
 			err = fmt.Errorf("distribution: %v", p)
 		}
@@ -102,7 +101,7 @@ func (r *Registry) open(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// settings is https://distribution.github.io/distribution/about/configuration/ in Go.
+// settings returns the configuration (https://distribution.github.io/distribution/about/configuration/).
 func settings(o Options, secret string) *configuration.Configuration {
 	c := &configuration.Configuration{Storage: configuration.Storage{
 		"filesystem": {"rootdirectory": o.Dir},
@@ -119,7 +118,7 @@ func settings(o Options, secret string) *configuration.Configuration {
 	return c
 }
 
-// keepSecret returns the secret of a directory, and makes it where there is none.
+// keepSecret returns the secret of a directory, and creates it if missing.
 func keepSecret(dir string) (string, error) {
 	path := filepath.Join(dir, secretFile)
 	f, err := os.Open(path)
@@ -139,10 +138,10 @@ func keepSecret(dir string) (string, error) {
 	return secret, os.Rename(path+".new", path)
 }
 
-// Reload reads the file of users again. On an error they stay as they are.
+// Reload reads the users file again. On an error the users stay unchanged.
 func (r *Registry) Reload() error { return r.users.Load() }
 
-// Close ends the registry's work and gives up the directory. Requests must have ended.
+// Close ends the registry and releases the directory. Requests must have ended.
 func (r *Registry) Close() error {
 	var errs []error
 	if r.app != nil {
@@ -154,8 +153,8 @@ func (r *Registry) Close() error {
 	return errors.Join(errs...)
 }
 
-// forward silences logrus' standard logger, which distribution writes to and offers no way around, and passes on what went
-// wrong with storage. What clients did wrong is of interest to who looks for it only; requests are logged by ServeHTTP.
+// forward silences logrus' standard logger, which distribution always uses, and passes on storage errors. Clients'
+// errors are logged at debug level; ServeHTTP logs requests.
 func forward(log *slog.Logger) {
 	logger := logrus.StandardLogger()
 	logger.SetOutput(io.Discard)
@@ -172,8 +171,8 @@ func (h hook) Levels() []logrus.Level {
 	return []logrus.Level{logrus.PanicLevel, logrus.FatalLevel, logrus.ErrorLevel, logrus.WarnLevel}
 }
 
-// Fire implements logrus.Hook. Of an entry's fields only those are taken that cannot hold a credential: addresses of uploads have
-// a signed state in their query.
+// Fire implements logrus.Hook. It passes on only fields that cannot contain a credential: addresses of uploads have a
+// signed state in their query.
 func (h hook) Fire(e *logrus.Entry) error {
 	level := slog.LevelDebug
 	if status, ok := e.Data["http.response.status"].(int); ok && status >= http.StatusInternalServerError {
@@ -189,7 +188,7 @@ func (h hook) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// stallTimeout is for each piece of a body that is read or written: slower clients are let go.
+// stallTimeout is for each piece of a body that is read or written; slower clients are disconnected.
 const stallTimeout = time.Minute
 
 func limits() httpd.Limits {

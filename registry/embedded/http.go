@@ -16,13 +16,13 @@ import (
 	"github.com/kkbundle/kkbundle/registry/httpd"
 )
 
-// Run answers on the listener until ctx ends, gives transfers that run some time to finish, and closes it. certificate is
-// asked at every handshake; nil is plain HTTP.
+// Run serves on the listener until ctx ends, gives running transfers some time to finish, and closes it. certificate is
+// called at every handshake; nil is plain HTTP.
 func (r *Registry) Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error {
 	return httpd.Server{Handler: r, Certificate: certificate, Limits: limits(), Logger: r.log}.Run(ctx, l)
 }
 
-// RunMetrics answers /metrics and /healthz on a listener of their own until ctx ends.
+// RunMetrics serves /metrics and /healthz on a separate listener until ctx ends.
 func (r *Registry) RunMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/metrics", r.exposition)
@@ -30,7 +30,7 @@ func (r *Registry) RunMetrics(ctx context.Context, l net.Listener) error {
 	return httpd.Server{Handler: mux, Limits: limits(), Logger: r.log}.Run(ctx, l)
 }
 
-// ServeHTTP answers below /v2/, and /healthz.
+// ServeHTTP serves /v2/ and /healthz.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	start := time.Now()
 	out := httpd.NewResponse(w, stallTimeout)
@@ -54,7 +54,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if req.URL.Path != "/v2" && !strings.HasPrefix(req.URL.Path, "/v2/") {
-		http.Error(out, "this is a container registry: its API is below /v2/", http.StatusNotFound)
+		http.Error(out, "a container registry: its API is below /v2/", http.StatusNotFound)
 		return
 	}
 	r.app.ServeHTTP(out, req)
@@ -78,20 +78,20 @@ func refuse(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
 	w.WriteHeader(status)
-	_, _ = w.Write(text) // whoever asked may be gone
+	_, _ = w.Write(text) // the client may be gone
 }
 
-// health says whether the directory can be read.
+// health reports whether the directory can be read.
 func (r *Registry) health(w http.ResponseWriter, _ *http.Request) {
 	if _, err := os.ReadDir(r.dir); err != nil {
 		r.log.Error("the registry's directory cannot be read", "error", err)
 		http.Error(w, "storage cannot be read", http.StatusServiceUnavailable)
 		return
 	}
-	_, _ = io.WriteString(w, "ok\n") // whoever asked may be gone
+	_, _ = io.WriteString(w, "ok\n") // the client may be gone
 }
 
-// A body counts what is read, and gives a client time for each piece instead of for all of it.
+// A body counts the bytes read, and limits the time for each piece instead of the whole.
 type body struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -100,7 +100,7 @@ type body struct {
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(stallTimeout)) // a server that cannot is one in a test
+	_ = b.control.SetReadDeadline(time.Now().Add(stallTimeout)) // only test servers lack deadlines
 	n, err := b.ReadCloser.Read(p)
 	b.read += int64(n)
 	return n, err

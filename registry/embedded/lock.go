@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockFile is the name of the file in a registry's directory whose flock says who may change content. Its presence tells a
-// registry's directory from others.
+// LockFile is the name of the file in a registry's directory whose flock permits changing content. Its presence marks a
+// registry's directory.
 const LockFile = "kkbundle.lock"
 
-// A LockedError says that another process may write in a registry's directory.
+// A LockedError means another process may write in a registry's directory.
 type LockedError struct {
 	Dir string
-	PID int // 0 if it is not known
+	PID int // 0 if unknown
 }
 
 // Error implements error.
@@ -31,12 +31,12 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("%s serves %s and may write there", who, e.Dir)
 }
 
-// Hint says what to do.
+// Hint returns the remedy.
 func (e *LockedError) Hint() string {
 	return "stop that registry first, or run it with --read-only meanwhile"
 }
 
-// A lock lasts as long as the process, even if that is killed.
+// A lock lasts until the process ends, even if it is killed.
 type lock struct{ file *os.File }
 
 func acquire(dir string) (*lock, error) {
@@ -47,7 +47,7 @@ func acquire(dir string) (*lock, error) {
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		const digits = 20
-		text, _ := io.ReadAll(io.LimitReader(f, digits)) // without it the process is not known
+		text, _ := io.ReadAll(io.LimitReader(f, digits)) // optional: without it the process is unknown
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 		return nil, errors.Join(&LockedError{Dir: dir, PID: pid}, f.Close())
 	}
@@ -62,8 +62,7 @@ func acquire(dir string) (*lock, error) {
 	return &lock{f}, nil
 }
 
-// release lets others in at once: closing alone would leave the lock to a process that is just being started and still has
-// a copy of the descriptor.
+// release unlocks explicitly: a child process being started may hold a copy of the descriptor, and with it the lock.
 func (l *lock) release() error {
 	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }

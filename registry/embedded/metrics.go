@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// metrics counts what was answered.
+// metrics counts requests.
 type metrics struct {
 	inFlight atomic.Int64
 
@@ -22,13 +22,13 @@ type metrics struct {
 	total    traffic
 }
 
-// A request is what requests are counted by.
+// A request is the key of the request counter.
 type request struct {
 	method string
 	code   int
 }
 
-// traffic is what requests moved, in bytes, and how long they took.
+// traffic is the bytes moved by requests, and their duration.
 type traffic struct {
 	received, sent int64
 	took           time.Duration
@@ -50,7 +50,7 @@ func (m *metrics) count(method string, code int, t traffic) {
 	m.total.took += t.took
 }
 
-// exposition is /metrics, in Prometheus's text format 0.0.4. No label has a value that came from outside.
+// exposition serves /metrics, in Prometheus's text format 0.0.4. No label value comes from clients.
 func (r *Registry) exposition(w http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
 	family := func(name, kind, help string) {
@@ -77,7 +77,7 @@ func (r *Registry) exposition(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write([]byte(b.String())) // whoever asked may be gone
+	_, _ = w.Write([]byte(b.String())) // the client may be gone
 }
 
 type counted struct {

@@ -1,9 +1,9 @@
-// Package harbor prepares a Harbor registry (API v2.0, Harbor 2.9 and later) for a push: projects with their visibility and
-// storage quota, and robot accounts that may pull and nothing else. It speaks HTTP with basic authentication, keeps no
-// cookies (Harbor asks those for a CSRF token that come with one), and imports nothing of ours.
+// Package harbor prepares a Harbor registry (API v2.0, Harbor 2.9 and later) for a push: projects with their visibility
+// and storage quota, and robot accounts with pull permission only. It uses HTTP basic authentication, keeps no cookies
+// (with a cookie Harbor requires a CSRF token), and imports nothing of ours.
 //
-// What Harbor answers is bounded, and becomes a *Error with Harbor's own words. Where a rule of Harbor is checked here, its
-// source is github.com/goharbor/harbor.
+// Harbor's answers are bounded; a refusal becomes a *Error with Harbor's own message. Rules of Harbor that are checked
+// here come from github.com/goharbor/harbor.
 package harbor
 
 import (
@@ -24,29 +24,29 @@ import (
 const (
 	apiPath   = "/api/v2.0"
 	maxAnswer = 4 << 20 // bytes; a page of 100 projects has about 100 KB
-	maxWords  = 400     // characters of Harbor's own words
+	maxWords  = 400     // characters of Harbor's own message
 )
 
-// ErrNotHarbor says that an address is that of another registry.
+// ErrNotHarbor means the address is that of another registry.
 var ErrNotHarbor = errors.New("not a Harbor registry")
 
-// A Client asks one Harbor. It may be used concurrently.
+// A Client talks to one Harbor. It is safe for concurrent use.
 type Client struct {
 	URL      string            // https://HOST, without path
-	HTTP     http.RoundTripper // what requests travel by; nil is http.DefaultTransport
-	Username string            // "" is nobody
+	HTTP     http.RoundTripper // nil is http.DefaultTransport
+	Username string            // "" is anonymous
 	Password string
 }
 
-// An Error is what Harbor answered instead of doing something.
+// An Error is a refusal by Harbor.
 type Error struct {
-	Op     string // what was asked, "create project base"
-	Status int    // of HTTP
+	Op     string // the request, "create project base"
+	Status int    // HTTP status
 	Code   string // Harbor's, "FORBIDDEN"
-	Words  string // Harbor's, fit for one line
+	Words  string // Harbor's message, on one line
 }
 
-// Error says what was asked and what Harbor said.
+// Error returns the request and Harbor's message.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("%s: Harbor answered %d %s", e.Op, e.Status, http.StatusText(e.Status))
 	if e.Words != "" {
@@ -55,7 +55,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Temporary says whether the same request may succeed later.
+// Temporary reports whether the same request may succeed later.
 func (e *Error) Temporary() bool {
 	switch e.Status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -64,7 +64,7 @@ func (e *Error) Temporary() bool {
 	return false
 }
 
-// hasStatus says whether Harbor answered with one of these.
+// hasStatus reports whether Harbor answered with one of these.
 func hasStatus(err error, statuses ...int) bool {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
@@ -78,14 +78,14 @@ func hasStatus(err error, statuses ...int) bool {
 	return false
 }
 
-// Info is what Harbor says about itself; to those who are not logged in it does not say everything.
+// Info is Harbor's description of itself, which is shorter for anonymous users.
 type Info struct {
 	Version  string `json:"harbor_version"`
 	AuthMode string `json:"auth_mode"`
 	ReadOnly bool   `json:"read_only"`
 }
 
-// Info asks who is there. For a registry that is not Harbor errors.Is finds ErrNotHarbor.
+// Info identifies the registry. For another registry the error matches ErrNotHarbor.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	var info Info
 	err := c.do(ctx, call{op: "look for Harbor", method: http.MethodGet, path: "/systeminfo", anonymous: c.Username == ""}, &info)
@@ -119,7 +119,7 @@ func (c *Client) do(ctx context.Context, q call, out any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", q.op, err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was only read
+	defer func() { _ = resp.Body.Close() }() // only read
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return fmt.Errorf("%s: %w", q.op, err)
@@ -161,7 +161,7 @@ func (c *Client) request(ctx context.Context, q call) (*http.Request, error) {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if strings.HasPrefix(q.path, "/projects/") {
-		req.Header.Set("X-Is-Resource-Name", "true") // a project may be called 42
+		req.Header.Set("X-Is-Resource-Name", "true") // a project may have the name 42
 	}
 	if !q.anonymous {
 		req.SetBasicAuth(c.Username, c.Password)
@@ -183,13 +183,13 @@ func answerError(op string, status int, data []byte) error {
 // clean makes Harbor's words fit for an error.
 func clean(s string) string { return plain.Clip(plain.Line(s), maxWords) }
 
-// pageSize is the most that Harbor gives at once (swagger.yaml, pageSize).
+// pageSize is Harbor's largest page (swagger.yaml, pageSize).
 const pageSize = 100
 
 // maxPages bounds a list that never ends.
 const maxPages = 1000
 
-// pages asks for one page after the other until one is not full, or each is false.
+// pages requests pages until one is not full, or each returns false.
 func pages[T any](ctx context.Context, c *Client, q call, each func(T) (more bool)) error {
 	query := url.Values{}
 	for k, v := range q.query {

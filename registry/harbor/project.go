@@ -11,43 +11,44 @@ import (
 )
 
 const (
-	maxName = 255 // characters of a project's name and of a repository's with its project (columns in Harbor's database)
+	maxName = 255 // characters of a project name and of a repository name with its project (columns in Harbor's database)
 )
 
-// projectGrammar is Harbor's (src/pkg/project/manager.go): unlike repository names it has neither "--" nor "__".
+// projectGrammar is Harbor's (src/pkg/project/manager.go): unlike repository names it allows neither "--" nor "__".
 var projectGrammar = regexp.MustCompile(`^[a-z0-9]+(?:[._-][a-z0-9]+)*$`)
 
-// CheckRepository says why Harbor can't hold a repository of that name, PROJECT/PATH; nil if it can. Nothing is asked.
+// CheckRepository returns an error if Harbor cannot hold a repository of that name, PROJECT/PATH. It does not contact
+// Harbor.
 func CheckRepository(name string) error {
 	project, path, _ := strings.Cut(name, "/")
 	switch {
 	case path == "":
-		return fmt.Errorf("%q has no project before its name: Harbor wants PROJECT/NAME", name)
+		return fmt.Errorf("%q has no project before its name: Harbor requires PROJECT/NAME", name)
 	case !projectGrammar.MatchString(project):
-		return fmt.Errorf("%q is no name for a project: Harbor takes lower-case letters and digits with single . _ - between them", project)
+		return fmt.Errorf("%q is not a valid project name: Harbor allows lower-case letters and digits with single . _ - between them", project)
 	case len(name) > maxName:
-		return fmt.Errorf("%q has %d characters: Harbor takes %d", name, len(name), maxName)
+		return fmt.Errorf("%q has %d characters: Harbor allows %d", name, len(name), maxName)
 	}
 	return nil
 }
 
-// A Project is what is asked of one, or known.
+// A Project is a wanted or existing project.
 type Project struct {
 	Name   string
-	Public bool  // anybody may pull
+	Public bool  // pulls need no login
 	Quota  int64 // bytes of storage; 0 is Harbor's default, below 0 no limit
-	Proxy  bool  // a cache of another registry, which takes no pushes
+	Proxy  bool  // a cache of another registry, which accepts no pushes
 }
 
-// What Project and CreateProject may say besides *Error, for errors.Is.
+// Errors of Project and CreateProject besides *Error, for errors.Is.
 var (
 	ErrAbsent = errors.New("no such project")
 	ErrHidden = errors.New("not allowed to see whether the project exists")
-	ErrExists = errors.New("it exists already")
+	ErrExists = errors.New("already exists")
 	ErrDenied = errors.New("not allowed")
 )
 
-// Project returns a project: ErrAbsent if there is none, ErrHidden where Harbor doesn't say.
+// Project returns a project: ErrAbsent if there is none, ErrHidden if Harbor hides it.
 func (c *Client) Project(ctx context.Context, name string) (Project, error) {
 	var p struct {
 		RegistryID int64 `json:"registry_id"`
@@ -65,7 +66,7 @@ func (c *Client) Project(ctx context.Context, name string) (Project, error) {
 	return Project{Name: name, Public: p.Metadata.Public == "true", Proxy: p.RegistryID > 0}, err
 }
 
-// CreateProject makes a project: ErrExists if somebody was faster, ErrDenied if the user may not.
+// CreateProject creates a project: ErrExists if another client was faster, ErrDenied if the user may not.
 func (c *Client) CreateProject(ctx context.Context, p Project) error {
 	type metadata struct {
 		Public string `json:"public"`
@@ -89,7 +90,7 @@ func (c *Client) CreateProject(ctx context.Context, p Project) error {
 	return err
 }
 
-// Quota returns how many bytes a project may have, -1 for any number, and has.
+// Quota returns a project's limit in bytes, -1 for none, and its usage.
 func (c *Client) Quota(ctx context.Context, name string) (hard, used int64, err error) {
 	var s struct {
 		Quota *struct {
@@ -101,7 +102,7 @@ func (c *Client) Quota(ctx context.Context, name string) (hard, used int64, err 
 	if err := c.do(ctx, call{op: "quota of project " + name, method: http.MethodGet, path: "/projects/" + url.PathEscape(name) + "/summary"}, &s); err != nil {
 		return 0, 0, err
 	}
-	if s.Quota == nil { // quotas are off, or not for this user to see
+	if s.Quota == nil { // quotas are off, or hidden from this user
 		return -1, 0, nil
 	}
 	return s.Quota.Hard.Storage, s.Quota.Used.Storage, nil

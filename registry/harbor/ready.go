@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Healthy asks whether all parts of Harbor work; the error names those that do not.
+// Healthy checks the health of all of Harbor's components; the error names the unhealthy ones.
 func (c *Client) Healthy(ctx context.Context) error {
 	var health struct {
 		Status     string `json:"status"`
@@ -32,12 +32,12 @@ func (c *Client) Healthy(ctx context.Context) error {
 		}
 	}
 	if len(ill) == 0 {
-		return errors.New("Harbor says that it is not healthy") //nolint:staticcheck // a name
+		return errors.New("Harbor reports that it is unhealthy") //nolint:staticcheck // a name
 	}
 	return fmt.Errorf("Harbor is not healthy: %s", strings.Join(ill, ", ")) //nolint:staticcheck // a name
 }
 
-// CheckLogin asks whether Harbor knows the user and the password: ErrDenied if not.
+// CheckLogin checks user and password: ErrDenied if wrong.
 func (c *Client) CheckLogin(ctx context.Context) error {
 	err := c.do(ctx, call{op: "log in as " + c.Username, method: http.MethodGet, path: "/users/current"}, nil)
 	if hasStatus(err, http.StatusUnauthorized, http.StatusForbidden) {
@@ -46,8 +46,8 @@ func (c *Client) CheckLogin(ctx context.Context) error {
 	return err
 }
 
-// SetSecret gives the robot account of the system with that name another secret: 8 characters or more, with an upper-case and a
-// lower-case letter and a digit (src/controller/robot/controller.go, IsValidSec).
+// SetSecret sets the secret of the system's robot account with that name: 8 characters or more, with an upper-case and
+// a lower-case letter and a digit (src/controller/robot/controller.go, IsValidSec).
 func (c *Client) SetSecret(ctx context.Context, name, secret string) error {
 	found, err := c.findRobot(ctx, newRobot{Name: name, Level: levelSystem})
 	if err != nil {

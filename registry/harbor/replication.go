@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// A Remote is another Harbor that this one copies to, as soon as something is pushed or deleted.
+// A Remote is another Harbor to which this one replicates every push and deletion.
 type Remote struct {
-	Name     string // of the registry and of the policy that copies to it
+	Name     string // of the registry and the replication policy
 	URL      string // https://HOST
 	Username string
 	Password string
-	CA       string // PEM, who the other one's certificate is from
+	CA       string // PEM, the authority of its certificate
 }
 
 type credential struct {
@@ -50,7 +50,7 @@ type policy struct {
 	Enabled  bool    `json:"enabled"`
 }
 
-// Copies tells whether everything is copied to another Harbor. Harbor does not tell the password that it has for it.
+// Copies reports whether everything is replicated to another Harbor. Harbor does not reveal the password it uses.
 func (c *Client) Copies(ctx context.Context, to Remote) (bool, error) {
 	registry, err := c.findRemote(ctx, to.Name)
 	if err != nil || registry == nil || !registry.leadsTo(to) {
@@ -60,7 +60,7 @@ func (c *Client) Copies(ctx context.Context, to Remote) (bool, error) {
 	return err == nil && found != nil && *found == wantedPolicy(found.ID, to.Name, registry.ID), err
 }
 
-// leadsTo compares what Harbor tells of a registry. Versions that know no authorities tell of none.
+// leadsTo compares Harbor's record of a registry. Versions without support for authorities list none.
 func (r *remoteRegistry) leadsTo(to Remote) bool {
 	return r.URL == to.URL && r.Credential.Key == to.Username && (r.CA == "" || strings.TrimSpace(r.CA) == strings.TrimSpace(to.CA))
 }
@@ -69,7 +69,7 @@ func wantedPolicy(id int64, name string, to int64) policy {
 	return policy{ID: id, Name: name, To: idOf{to}, Trigger: trigger{"event_based"}, Deletion: true, Override: true, Enabled: true}
 }
 
-// CopyTo makes this Harbor copy everything that is pushed to it to another one.
+// CopyTo makes this Harbor replicate every push to another one.
 func (c *Client) CopyTo(ctx context.Context, to Remote) error {
 	if err := c.putRemote(ctx, to); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (c *Client) CopyTo(ctx context.Context, to Remote) error {
 	return c.do(ctx, call{op: op, method: http.MethodPut, path: "/replication/policies/" + strconv.FormatInt(found.ID, 10), body: want}, nil)
 }
 
-// putRemote makes the other one known, or gives it the address and login that it has now.
+// putRemote registers the other Harbor, or updates its address and login.
 func (c *Client) putRemote(ctx context.Context, to Remote) error {
 	found, err := c.findRemote(ctx, to.Name)
 	if err != nil {

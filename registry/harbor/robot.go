@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Levels of robot accounts, and for ever as a duration in days.
+// Levels of robot accounts, and the duration in days of an unlimited one.
 const (
 	levelSystem  = "system"
 	levelProject = "project"
@@ -22,17 +22,17 @@ const (
 // robotGrammar is Harbor's (src/server/v2.0/handler/robot.go).
 var robotGrammar = regexp.MustCompile(`^[a-z0-9]+(?:[._-][a-z0-9]+)*$`)
 
-// CheckRobot says why Harbor takes no robot account of that name. Nothing is asked.
+// CheckRobot returns an error if Harbor does not allow a robot account of that name. It does not contact Harbor.
 func CheckRobot(name string) error {
 	if !robotGrammar.MatchString(name) || len(name) > maxName {
-		return fmt.Errorf("%q is no name for a robot account: Harbor takes lower-case letters and digits with single . _ - between them", name)
+		return fmt.Errorf("%q is not a valid name for a robot account: Harbor allows lower-case letters and digits with single . _ - between them", name)
 	}
 	return nil
 }
 
-// A Robot is a robot account. Only a new one has its secret: Harbor never tells it again.
+// A Robot is a robot account. Only a new one has its secret: Harbor never reveals it again.
 type Robot struct {
-	Name   string // as logins use it: robot$NAME by default
+	Name   string // the login name: robot$NAME by default
 	Secret string `json:"-"`
 }
 
@@ -60,18 +60,18 @@ type newRobot struct {
 	Permissions []permission `json:"permissions"`
 }
 
-// GrantPull makes a robot account that may pull from projects, and do nothing else. It does not expire. If there is one of
-// that name, it gets the rights that it lacks and keeps its secret, which stays unknown.
+// GrantPull creates a robot account with pull permission for projects only. It does not expire. An existing account
+// gets the missing permissions and keeps its secret, which stays unknown.
 func (c *Client) GrantPull(ctx context.Context, name string, projects []string) (Robot, error) {
 	if len(projects) == 0 {
-		return Robot{}, errors.New("a robot account needs a project that it may pull from")
+		return Robot{}, errors.New("a robot account needs at least one project")
 	}
-	body := newRobot{Name: name, Description: "pulls what kkbundle pushed", Level: levelSystem, Duration: forever}
+	body := newRobot{Name: name, Description: "pulls content pushed by kkbundle", Level: levelSystem, Duration: forever}
 	for _, p := range projects {
 		body.Permissions = append(body.Permissions, pullFrom(p))
 	}
 	r, err := c.createRobot(ctx, body)
-	if hasStatus(err, http.StatusForbidden) && len(projects) == 1 { // a project's administrator may make one of the project
+	if hasStatus(err, http.StatusForbidden) && len(projects) == 1 { // a project's administrator may create an account of the project
 		body.Level = levelProject
 		r, err = c.createRobot(ctx, body)
 	}
@@ -93,7 +93,7 @@ func (c *Client) createRobot(ctx context.Context, body newRobot) (Robot, error) 
 	return Robot(created), err
 }
 
-// A knownRobot is what Harbor lists, as far as an update must send it back.
+// A knownRobot holds the fields of a listed robot that an update must send back.
 type knownRobot struct {
 	ID          int64        `json:"id"`
 	Name        string       `json:"name"`
@@ -104,7 +104,7 @@ type knownRobot struct {
 	Permissions []permission `json:"permissions"`
 }
 
-// extendRobot gives an account the rights that it lacks.
+// extendRobot adds missing permissions to an account.
 func (c *Client) extendRobot(ctx context.Context, body newRobot) (Robot, error) {
 	found, err := c.findRobot(ctx, body)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *Client) extendRobot(ctx context.Context, body newRobot) (Robot, error) 
 	return Robot{Name: found.Name}, c.do(ctx, call{op: "extend robot account " + body.Name, method: http.MethodPut, path: path, body: found}, nil)
 }
 
-// grant adds the right to pull from a project and says whether it lacked.
+// grant adds pull permission for a project and reports whether it was missing.
 func (r *knownRobot) grant(project string) bool {
 	for i, p := range r.Permissions {
 		if p.Kind != levelProject || p.Namespace != project && p.Namespace != "*" {
@@ -161,7 +161,7 @@ func (c *Client) findRobot(ctx context.Context, body newRobot) (knownRobot, erro
 		return found == nil
 	})
 	if err == nil && found == nil {
-		err = fmt.Errorf("%s: Harbor says that it exists, and does not list it", q.op)
+		err = fmt.Errorf("%s: Harbor reports that it exists, but does not list it", q.op)
 	}
 	if err != nil {
 		return knownRobot{}, err
@@ -169,7 +169,7 @@ func (c *Client) findRobot(ctx context.Context, body newRobot) (knownRobot, erro
 	return *found, nil
 }
 
-// isRobot compares a listed name, which has the prefix that Harbor was set up with ("robot$"), with one without.
+// isRobot compares a listed name, which has Harbor's configured prefix ("robot$"), with one without.
 func isRobot(listed, name string) bool {
 	prefix, ok := strings.CutSuffix(listed, name)
 	return ok && (prefix == "" || !strings.ContainsAny(prefix[len(prefix)-1:], "abcdefghijklmnopqrstuvwxyz0123456789._-"))

@@ -1,4 +1,4 @@
-// Package htpasswd asks for users and passwords of an htpasswd file over HTTP (RFC 7617), with bcrypt hashes.
+// Package htpasswd authenticates users of an htpasswd file over HTTP (RFC 7617), with bcrypt hashes.
 package htpasswd
 
 import (
@@ -24,28 +24,28 @@ import (
 const (
 	maxUsersFile  = 1 << 20         // bytes of an htpasswd file
 	maxCost       = 16              // of a bcrypt hash: about 4 s
-	maxWaiting    = 64              // logins that are compared or wait for it, from all addresses
-	maxFromOne    = 4               // and from one address
-	loginPatience = 5 * time.Second // how long a login waits for its turn
-	maxPassword   = 1 << 10         // bytes; bcrypt looks at the first 72
+	maxWaiting    = 64              // logins being compared or waiting, from all addresses
+	maxFromOne    = 4               // from one address
+	loginPatience = 5 * time.Second // longest wait of a login
+	maxPassword   = 1 << 10         // bytes; bcrypt uses the first 72
 )
 
-// Challenge is the WWW-Authenticate header that goes with ErrRefused.
+// Challenge is the WWW-Authenticate header for ErrRefused.
 const Challenge = `Basic realm="kkbundle", charset="UTF-8"`
 
-// Retry is the Retry-After header that goes with ErrBusy, in seconds.
+// Retry is the Retry-After header for ErrBusy, in seconds.
 const Retry = "5"
 
 var (
-	// ErrRefused is a request without a right login: 401.
-	ErrRefused = errors.New("user and password are needed, and those that came, if any, are not right")
-	// ErrBusy is a login that could not be looked at: 429.
+	// ErrRefused means a missing or wrong login: 401.
+	ErrRefused = errors.New("missing or wrong user and password")
+	// ErrBusy means a login could not be checked: 429.
 	ErrBusy = errors.New("too many logins at a time: try again in a few seconds")
 )
 
-// Users are those of an htpasswd file. Comparing a password takes a processor a tenth of a second on purpose, so logins
-// that were right are remembered under a key that lives as long as the process, and the others queue, few at a time and
-// few from each address. All methods may be called concurrently.
+// Users are the users of an htpasswd file. Comparing a password deliberately takes a processor a tenth of a second.
+// Valid logins are therefore cached under a key that lives as long as the process; others queue, few at a time and few
+// from each address. All methods are safe for concurrent use.
 type Users struct {
 	path    string
 	key     [32]byte
@@ -54,8 +54,8 @@ type Users struct {
 
 	mu        sync.Mutex
 	hashes    map[string][]byte
-	unknown   []byte            // what passwords of unknown users are compared with, so that they take as long
-	good      map[[32]byte]bool // logins that were right, at most a few for each user
+	unknown   []byte            // hash compared for unknown users, so that they take as long
+	good      map[[32]byte]bool // valid logins, at most a few for each user
 	waiting   map[string]int    // by address
 	comparing map[[32]byte]*comparison
 	total     int
@@ -68,7 +68,7 @@ func New(path string) *Users {
 	return u
 }
 
-// Load reads the file. On an error the users stay as they are.
+// Load reads the file. On an error the users stay unchanged.
 func (u *Users) Load() error {
 	if u.path == "" {
 		return nil
@@ -92,7 +92,7 @@ func (u *Users) Load() error {
 	return nil
 }
 
-// parseUsers reads lines of user:hash. Every line that is wrong is in the error; hashes are not.
+// parseUsers reads lines of user:hash. The error lists every wrong line, without hashes.
 func parseUsers(r io.Reader) (hashes map[string][]byte, cost int, err error) {
 	hashes, cost = make(map[string][]byte), bcrypt.MinCost
 	var problems []error
@@ -119,15 +119,15 @@ func parseUsers(r io.Reader) (hashes map[string][]byte, cost int, err error) {
 		problems = append(problems, err)
 	}
 	if len(hashes) == 0 && len(problems) == 0 {
-		problems = append(problems, errors.New("it has no users: make one with `htpasswd -B`"))
+		problems = append(problems, errors.New("no users found: add one with `htpasswd -B`"))
 	}
 	return hashes, cost, errors.Join(problems...)
 }
 
-// Refused is how many requests came without a right login.
+// Refused returns the number of requests without a valid login.
 func (u *Users) Refused() int64 { return u.refused.Load() }
 
-// Admit says whether a request may be answered. The error is ErrRefused, ErrBusy, or that of the request's context.
+// Admit returns nil if a request may be answered. The error is ErrRefused, ErrBusy, or that of the request's context.
 func (u *Users) Admit(r *http.Request) error {
 	if u.path == "" {
 		return nil
@@ -164,7 +164,7 @@ func (u *Users) Admit(r *http.Request) error {
 	}
 }
 
-// A comparison of a login; who comes with the same one waits for it.
+// A comparison is the check of a login; requests with the same login wait for it.
 type comparison struct {
 	done chan struct{} // closed when err is set
 	err  error
@@ -201,8 +201,8 @@ func (u *Users) fingerprint(user, password string) (sum [32]byte) {
 	return sum
 }
 
-// remember keeps a right login, if the user's hash is still the one that it was right for. A password is right in one
-// spelling, so that there are as many as users: but for bytes after the 72nd.
+// remember caches a valid login, unless the user's hash has changed meanwhile. A password has one spelling, so there
+// are as many entries as users, except for bytes after the 72nd.
 func (u *Users) remember(login [32]byte, user string, hash []byte) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -215,7 +215,7 @@ func (u *Users) remember(login [32]byte, user string, hash []byte) {
 	u.good[login] = true
 }
 
-// queue waits for the turn to compare a password. leave is to be called after it.
+// queue waits for the turn to compare a password. Call leave afterwards.
 func (u *Users) queue(address string) (leave func(), err error) {
 	u.mu.Lock()
 	if u.total >= maxWaiting || u.waiting[address] >= maxFromOne {

@@ -23,7 +23,7 @@ type Limits struct {
 	Header    time.Duration // for a request's header
 	Write     time.Duration // for an answer; a Response extends it
 	Idle      time.Duration // of a connection between requests
-	Grace     time.Duration // for transfers that run when the server is told to end
+	Grace     time.Duration // for running transfers at shutdown
 	MaxHeader int           // bytes of a request's header
 }
 
@@ -38,7 +38,7 @@ type Server struct {
 // Run answers until ctx ends, gives transfers that run some time to finish, and closes the listener.
 func (s Server) Run(ctx context.Context, l net.Listener) error {
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // one transfer a connection: faster than HTTP/2 for large ones, and memory is easier to bound
+	protocols.SetHTTP1(true) // one transfer per connection: faster than HTTP/2 for large ones, with bounded memory
 	server := &http.Server{
 		Handler: s.Handler, Protocols: protocols, ReadHeaderTimeout: s.Limits.Header, WriteTimeout: s.Limits.Write, IdleTimeout: s.Limits.Idle,
 		MaxHeaderBytes: s.Limits.MaxHeader, ErrorLog: log.New(quietly{s.Logger}, "", 0),
@@ -117,5 +117,5 @@ func (w *Response) extend(status int) {
 	if w.Status == 0 {
 		w.Status = status
 	}
-	_ = w.Control.SetWriteDeadline(time.Now().Add(w.patience)) // a server that cannot is one in a test
+	_ = w.Control.SetWriteDeadline(time.Now().Add(w.patience)) // only test servers lack deadlines
 }

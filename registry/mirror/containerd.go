@@ -10,8 +10,8 @@ import (
 
 const certsDir = "/etc/containerd/certs.d"
 
-// containerd makes a directory for each upstream. The authority lies beside them and is named relative to them, so that they
-// work wherever they are put. The configuration of containerd that leads there is not ours.
+// containerd creates a directory for each upstream. The authority lies beside them and is referenced relatively, so
+// that they work in any place. containerd's own configuration, which refers to them, is not managed here.
 func containerd(r Registry, upstreams []string) Configuration {
 	caPath := ""
 	var c Configuration
@@ -24,20 +24,20 @@ func containerd(r Registry, upstreams []string) Configuration {
 			Path: path.Join(certsDir, h.Name, "hosts.toml"), Mode: r.mode(), Data: h.TOML, Mark: hostfile.Mark, Secret: r.Username != "",
 		})
 	}
-	c.Notes = append(c.Notes, "containerd reads "+certsDir+" where config_path of its registry settings (CRI) names it; what changes below it needs no restart")
+	c.Notes = append(c.Notes, "containerd reads "+certsDir+" in the directory named by config_path of containerd's registry settings (CRI); changes below it need no restart")
 	return c
 }
 
-// A Host is a directory of containerd's certs.d, and the hosts.toml in it.
+// A Host is a directory of containerd's certs.d with its hosts.toml.
 type Host struct {
 	Name string
 	TOML []byte
 }
 
-// Hosts makes containerd take every upstream's images from the registry. The registry stands as the upstream's own server, not
-// as a mirror before it: containerd would go on to the internet for what a mirror lacks. With a login the files have the password
-// in them. caPath is where the authority's certificate is, absolute or relative to the directory; "" if there is none.
-// https://github.com/containerd/containerd/blob/main/docs/hosts.md
+// Hosts makes containerd pull every upstream's images from the registry. The registry replaces the upstream's own
+// server instead of being a mirror before it: containerd would query the internet for images that a mirror lacks. With
+// a login the files contain the password. caPath is the path of the authority's certificate, absolute or relative to
+// the directory; "" if there is none. https://github.com/containerd/containerd/blob/main/docs/hosts.md
 func Hosts(r Registry, upstreams []string, caPath string) []Host {
 	hosts := []Host{
 		r.host("_default", path.Join("/v2", r.missing()), caPath),
@@ -51,8 +51,8 @@ func Hosts(r Registry, upstreams []string, caPath string) []Host {
 	return hosts
 }
 
-// host has every setting twice: before 2.0 containerd refuses a file without a host table, and what it falls back to after
-// that is the server, which must not be upstream's.
+// host writes every setting twice: before 2.0 containerd refuses a file without a host table, and it falls back to the
+// server, which must not be upstream's.
 func (r Registry) host(name, apiRoot, caPath string) Host {
 	var settings, b bytes.Buffer
 	settings.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")

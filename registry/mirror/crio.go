@@ -14,9 +14,8 @@ const (
 	crioAuth        = "/etc/kkbundle/mirror-auth.json"
 )
 
-// crio is for CRI-O, and for Podman and skopeo, which read the same files. An upstream's location is the registry, so nothing is
-// asked of the upstream.
-// https://github.com/containers/image/blob/main/docs/containers-registries.conf.5.md
+// crio configures CRI-O, and Podman and skopeo, which read the same files. An upstream's location is the registry, so
+// the upstream is never contacted. https://github.com/containers/image/blob/main/docs/containers-registries.conf.5.md
 func crio(r Registry, upstreams []string) (Configuration, error) {
 	var c Configuration
 	if len(r.CA) > 0 {
@@ -34,7 +33,7 @@ func crio(r Registry, upstreams []string) (Configuration, error) {
 		fmt.Fprintf(&b, "\n[[registry]]\nlocation = %q\ninsecure = true\n", r.Host)
 	}
 	c.Files = append(c.Files, hostfile.File{Path: "/etc/containers/registries.conf.d/50-kkbundle.conf", Mode: public, Data: b.Bytes(), Mark: hostfile.Mark})
-	c.Notes = append(c.Notes, "CRI-O reads the files at systemctl reload crio; registries that are not listed are asked themselves")
+	c.Notes = append(c.Notes, "CRI-O reads the files at systemctl reload crio; other registries are contacted directly")
 	if r.Username == "" {
 		return c, nil
 	}
@@ -48,6 +47,6 @@ func crio(r Registry, upstreams []string) (Configuration, error) {
 			Path: "/etc/crio/crio.conf.d/50-kkbundle.conf", Mode: public, Mark: hostfile.Mark,
 			Data: fmt.Appendf(nil, "%s\n[crio.image]\nglobal_auth_file = %q\n", hostfile.Mark, crioAuth),
 		})
-	c.Notes = append(c.Notes, "the login is for CRI-O alone, which reads it at systemctl restart crio; podman has its own (podman login)")
+	c.Notes = append(c.Notes, "the login is only for CRI-O, which reads it at systemctl restart crio; podman has its own (podman login)")
 	return c, nil
 }

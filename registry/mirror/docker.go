@@ -15,8 +15,9 @@ import (
 
 const dockerHub = "docker.io"
 
-// docker is for Docker Engine, which knows mirrors of Docker Hub only, and asks them for names without an upstream host.
-// https://docs.docker.com/docker-hub/image-library/mirror/ and https://docs.docker.com/engine/security/certificates/
+// docker configures Docker Engine, which supports mirrors of Docker Hub only, and requests names without an upstream
+// host. https://docs.docker.com/docker-hub/image-library/mirror/ and
+// https://docs.docker.com/engine/security/certificates/
 func docker(r Registry, upstreams []string) (Configuration, error) {
 	var c Configuration
 	if len(r.CA) > 0 {
@@ -29,15 +30,15 @@ func docker(r Registry, upstreams []string) (Configuration, error) {
 		daemon["registry-mirrors"] = []string{r.url()}
 		c.Notes = append(c.Notes,
 			"Docker asks a mirror for Docker Hub's images as "+r.Host+"/library/NAME: push them there with --rename docker.io/library=library (and one --rename for each other namespace)",
-			"Docker asks docker.io itself where the mirror lacks an image; that cannot be switched off")
+			"Docker contacts docker.io itself if the mirror lacks an image; that cannot be disabled")
 	case hub:
-		c.Notes = append(c.Notes, "Docker takes no mirror with a path ("+r.Prefix+"), so registry-mirrors is left alone")
+		c.Notes = append(c.Notes, "Docker does not support a mirror with a path ("+r.Prefix+"), so registry-mirrors stays unchanged")
 	}
 	if r.PlainHTTP {
 		daemon["insecure-registries"] = []string{r.Host}
 	}
 	if others := slices.DeleteFunc(slices.Clone(upstreams), func(u string) bool { return u == dockerHub }); len(others) > 0 {
-		c.Notes = append(c.Notes, "Docker has no mirrors for "+strings.Join(others, ", ")+": pull "+path.Join(r.Host, r.path(others[0]))+"/... instead")
+		c.Notes = append(c.Notes, "Docker does not support mirrors for "+strings.Join(others, ", ")+": pull "+path.Join(r.Host, r.path(others[0]))+"/... instead")
 	}
 	if r.Username != "" {
 		c.Notes = append(c.Notes, "Docker keeps logins for each user: run docker login "+r.Host+"; it sends none to mirrors")
@@ -54,7 +55,7 @@ func docker(r Registry, upstreams []string) (Configuration, error) {
 	return c, nil
 }
 
-// mergeJSON puts the lists of an object in front of those of another.
+// mergeJSON puts the lists of data's object in front of those in have.
 func mergeJSON(have, data []byte, _ bool) ([]byte, error) {
 	var ours map[string][]any
 	if err := json.Unmarshal(data, &ours); err != nil {
@@ -65,14 +66,14 @@ func mergeJSON(have, data []byte, _ bool) ([]byte, error) {
 		d := json.NewDecoder(bytes.NewReader(have))
 		d.UseNumber()
 		if err := d.Decode(&all); err != nil || all == nil {
-			return nil, fmt.Errorf("it is not a JSON object: %w", errors.Join(err, errNoObject))
+			return nil, fmt.Errorf("not a JSON object: %w", errors.Join(err, errNoObject))
 		}
 	}
 	changed := false
 	for _, key := range slices.Sorted(maps.Keys(ours)) {
 		theirs, ok := all[key].([]any)
 		if !ok && all[key] != nil {
-			return nil, fmt.Errorf("its %q is not a list", key)
+			return nil, fmt.Errorf("%q is not a list", key)
 		}
 		merged := slices.Clone(ours[key])
 		for _, v := range theirs {

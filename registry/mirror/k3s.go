@@ -13,7 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/hostfile"
 )
 
-// k3s is for K3s and RKE2, which write containerd's configuration from a file of their own when they start.
+// k3s configures K3s and RKE2, which generate containerd's configuration from their own file when they start.
 // https://docs.k3s.io/installation/private-registry
 func k3s(runtime Runtime, r Registry, upstreams []string) (Configuration, error) {
 	dir := path.Join("/etc/rancher", string(runtime))
@@ -44,7 +44,7 @@ func k3s(runtime Runtime, r Registry, upstreams []string) (Configuration, error)
 	for _, u := range upstreams {
 		file.Mirrors[u] = to(r.path(u))
 	}
-	file.Mirrors[r.Host] = endpoint{Endpoint: []string{r.url()}} // "*" is not for it
+	file.Mirrors[r.Host] = endpoint{Endpoint: []string{r.url()}} // "*" does not cover it
 	var c Configuration
 	login := config{}
 	if len(r.CA) > 0 {
@@ -70,12 +70,12 @@ func k3s(runtime Runtime, r Registry, upstreams []string) (Configuration, error)
 	})
 	c.Notes = append(c.Notes,
 		fmt.Sprintf("%s reads registries.yaml when it starts", runtime),
-		fmt.Sprintf("%s asks upstream itself where the registry lacks an image, unless it runs with --disable-default-registry-endpoint", runtime))
+		fmt.Sprintf("%s contacts upstream itself if the registry lacks an image, unless it runs with --disable-default-registry-endpoint", runtime))
 	return c, nil
 }
 
-// mergeYAML puts one mapping into another, at all depths. What contradicts is replaced with force only. Comments and the order
-// of what is there stay. A file that begins with our mark is ours, and replaced.
+// mergeYAML merges one mapping into another, recursively. Contradictions are replaced only with force. Existing
+// comments and order stay. A file that begins with our mark is ours, and replaced.
 func mergeYAML(have, data []byte, force bool) ([]byte, error) {
 	if bytes.HasPrefix(have, []byte(hostfile.Mark)) || len(bytes.TrimSpace(have)) == 0 {
 		return data, nil
@@ -85,16 +85,16 @@ func mergeYAML(have, data []byte, force bool) ([]byte, error) {
 	if err := d.Decode(&theirs); errors.Is(err, io.EOF) {
 		return data, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("it is not YAML: %w", err)
+		return nil, fmt.Errorf("not YAML: %w", err)
 	}
 	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, errors.New("it has more than one document")
+		return nil, errors.New("more than one document")
 	}
 	if theirs.Content[0].Kind != yaml.MappingNode {
 		if force {
 			return data, nil
 		}
-		return nil, errors.New("it is not a mapping")
+		return nil, errors.New("not a mapping")
 	}
 	if err := yaml.Unmarshal(data, &ours); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func mergeYAML(have, data []byte, force bool) ([]byte, error) {
 	m := merging{force: force}
 	m.mapping(theirs.Content[0], ours.Content[0], "")
 	if len(m.conflicts) > 0 {
-		return nil, fmt.Errorf("it says otherwise about %s", strings.Join(m.conflicts, ", "))
+		return nil, fmt.Errorf("different value for %s", strings.Join(m.conflicts, ", "))
 	}
 	if !m.changed {
 		return have, nil
@@ -120,7 +120,7 @@ type merging struct {
 	conflicts      []string
 }
 
-// mapping adds to one mapping what the other has. Values that are no mappings have to be the same.
+// mapping adds the entries of one mapping to another. Values other than mappings must be equal.
 func (m *merging) mapping(to, from *yaml.Node, at string) {
 	if to.ShortTag() == "!!null" {
 		*to = *from

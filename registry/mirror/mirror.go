@@ -1,5 +1,5 @@
-// Package mirror writes the configuration that makes container runtimes take images of upstream registries from another one,
-// where registry.Push puts them: below the upstream's name. Images keep their names, in pods and in charts.
+// Package mirror writes configuration that makes container runtimes pull images of upstream registries from another
+// one, at the places of registry.Push: below the upstream's name. Images keep their names, in pods and in charts.
 package mirror
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/kkbundle/kkbundle/registry"
 )
 
-// missingPath is the repository below which images are looked for whose upstream the registry has nothing of: so the
-// message of a failed pull says what is wrong, and nothing is asked of the internet.
+// missingPath is the repository for upstreams of which the registry has nothing: the message of a failed pull then
+// shows the reason, and the internet is not contacted.
 const missingPath = "not-in-the-bundle"
 
-// A Registry is what the upstreams' images are taken from.
+// A Registry is the registry that replaces the upstreams.
 type Registry struct {
 	Host      string // host[:port]
 	Prefix    string // of the repositories' names; "" if there is none
 	PlainHTTP bool
 	CA        []byte // PEM; none if the system's authorities are trusted
-	Username  string // "" if the registry wants no login
+	Username  string // "" if the registry requires no login
 	Password  string
 }
 
@@ -39,7 +39,7 @@ func Parse(address string) (Registry, error) {
 	return Registry{Host: host, Prefix: prefix}, nil
 }
 
-// CheckUpstream refuses what is no registry's host[:port]. It becomes the name of a directory.
+// CheckUpstream refuses strings that are not a registry's host[:port], since it becomes the name of a directory.
 func CheckUpstream(host string) error {
 	grammar := regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?$`)
 	if !grammar.MatchString(host) || strings.Contains(host, "..") {
@@ -55,14 +55,14 @@ func (r Registry) url() string {
 	return "https://" + r.Host
 }
 
-// path is where images of an upstream are.
+// path returns the path of an upstream's images.
 func (r Registry) path(upstream string) string {
 	return path.Join(r.Prefix, registry.UpstreamPath(upstream))
 }
 
 func (r Registry) missing() string { return path.Join(r.Prefix, missingPath) }
 
-// login is a login as HTTP's basic authentication and Docker's configuration have it; "" if there is none.
+// login returns the login in the form of HTTP's basic authentication and Docker's configuration; "" if there is none.
 func (r Registry) login() string {
 	if r.Username == "" {
 		return ""
@@ -70,7 +70,7 @@ func (r Registry) login() string {
 	return base64.StdEncoding.EncodeToString([]byte(r.Username + ":" + r.Password))
 }
 
-// mode is that of a file which has the login in it.
+// mode returns the mode of a file that contains the login.
 func (r Registry) mode() fs.FileMode {
 	if r.Username == "" {
 		return public
@@ -78,10 +78,10 @@ func (r Registry) mode() fs.FileMode {
 	return private
 }
 
-// A Configuration is what a runtime has to be given.
+// A Configuration is the configuration of a runtime.
 type Configuration struct {
 	Files []hostfile.File
-	// Notes are what the runtime cannot do, and what has to be done by hand, a sentence each.
+	// Notes are limitations of the runtime, and manual steps, a sentence each.
 	Notes []string
 }
 
@@ -102,7 +102,8 @@ func Runtimes() []Runtime {
 	return []Runtime{RuntimeContainerd, RuntimeDocker, RuntimeK3s, RuntimeRKE2, RuntimeCRIO}
 }
 
-// Configure returns the configuration of a runtime for upstream registries, host[:port] each. It depends on its arguments alone.
+// Configure returns the configuration of a runtime for upstream registries, host[:port] each. It depends only on its
+// arguments.
 func Configure(runtime Runtime, r Registry, upstreams []string) (Configuration, error) {
 	upstreams = slices.Compact(slices.Sorted(slices.Values(upstreams)))
 	var errs []error
@@ -134,7 +135,7 @@ func join(runtimes []Runtime) string {
 	return strings.Join(names, ", ")
 }
 
-// caFile is the authority's certificate, after a line that says whose file it is, which readers of PEM pass over.
+// caFile returns the authority's certificate after a mark line, which PEM readers ignore.
 func caFile(r Registry, name string) hostfile.File {
 	return hostfile.File{Path: name, Mode: public, Data: append([]byte(hostfile.Mark+"\n"), r.CA...), Mark: hostfile.Mark}
 }

@@ -110,7 +110,7 @@ func TestMerge(t *testing.T) {
 		},
 		"another mirror of the same": {
 			runtime: mirror.RuntimeK3s, path: "/etc/rancher/k3s/registries.yaml", have: "mirrors:\n  docker.io:\n    endpoint: [https://other]\n",
-			state: hostfile.StateForeign, reason: "otherwise about mirrors.docker.io.endpoint",
+			state: hostfile.StateForeign, reason: "different value for mirrors.docker.io.endpoint",
 		},
 		"by force": {
 			runtime: mirror.RuntimeK3s, path: "/etc/rancher/k3s/registries.yaml", have: "mirrors:\n  docker.io:\n    endpoint: [https://other]\n",

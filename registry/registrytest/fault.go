@@ -8,19 +8,19 @@ import (
 	"sync"
 )
 
-// A Fault makes some requests go wrong on their way to the registry, which is untouched otherwise.
+// A Fault makes some requests to the registry fail; the registry itself is unaffected.
 type Fault struct {
-	Method string         // "" is any method
-	Path   *regexp.Regexp // matched against the URL's path; nil is any path
-	Skip   int            // so many matching requests go through first
-	Times  int            // so many fail after that; 0 is one, below 0 all of them
+	Method string         // "" matches any method
+	Path   *regexp.Regexp // matched against the URL's path; nil matches any
+	Skip   int            // number of matching requests that pass first
+	Times  int            // number of failures after that; 0 is one, below 0 all
 	Effect Effect
 }
 
-// An Effect is what happens to a request: a handler around the real one.
+// An Effect changes the handling of a request: a handler around the real one.
 type Effect func(next http.Handler) http.Handler
 
-// Fail answers with status instead of asking the registry; retryAfter is the header of that name, "" for none.
+// Fail answers with status instead of the registry; retryAfter is the header of that name, "" for none.
 func Fail(status int, retryAfter string) Effect {
 	return FailWith(status, retryAfter, "")
 }
@@ -41,7 +41,7 @@ func FailWith(status int, retryAfter, body string) Effect {
 	}
 }
 
-// CutRequest breaks the connection once n bytes of the request's body have been read. The registry sees nothing of it.
+// CutRequest breaks the connection after n bytes of the request's body. The registry does not see the request.
 func CutRequest(n int64) Effect {
 	return func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -51,7 +51,7 @@ func CutRequest(n int64) Effect {
 	}
 }
 
-// CutResponse breaks the connection once n bytes of the answer's body have been sent.
+// CutResponse breaks the connection after n bytes of the answer's body.
 func CutResponse(n int64) Effect {
 	return around(func(w http.ResponseWriter) http.ResponseWriter { return &cutWriter{ResponseWriter: w, left: n} })
 }
@@ -93,7 +93,7 @@ func Header(key, value string) Effect {
 // AddFaults adds to the faults of Options.
 func (s *Server) AddFaults(faults ...Fault) { s.faults.add(faults) }
 
-// ClearFaults ends all faults.
+// ClearFaults removes all faults.
 func (s *Server) ClearFaults() { s.faults.clear() }
 
 func around(wrap func(http.ResponseWriter) http.ResponseWriter) Effect {
@@ -148,7 +148,7 @@ func (l *faultList) inject(next http.Handler) http.Handler {
 	})
 }
 
-// effect counts the request for every fault that it matches and returns that of the first whose turn it is.
+// effect counts the request for every matching fault and returns the effect of the first that applies.
 func (l *faultList) effect(r *http.Request) Effect {
 	l.mu.Lock()
 	defer l.mu.Unlock()

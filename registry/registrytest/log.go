@@ -8,18 +8,18 @@ import (
 	"sync"
 )
 
-// A Request is one request as the Server saw it.
+// A Request is a request received by the Server.
 type Request struct {
 	Method string
 	Path   string
 	Query  string // as sent, without "?"
 	Auth   string // the scheme of the Authorization header: "Basic", "Bearer" or ""; never the secret
-	Status int    // 0 if no answer was begun
-	Bytes  int64  // of the request's body that were read
+	Status int    // 0 if no answer has begun
+	Bytes  int64  // bytes read of the request's body
 }
 
-// Requests returns what was asked so far, in the order of arrival. A request is listed before its handler runs and has its
-// status before the client can see it, so a client that has an answer finds its own request here.
+// Requests returns the requests so far, in the order of arrival. A request is listed before its handler runs and has
+// its status before the client sees it, so a client with an answer finds its own request here.
 func (s *Server) Requests() []Request {
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
@@ -30,7 +30,8 @@ func (s *Server) Requests() []Request {
 	return all
 }
 
-// Count returns how many requests so far had that method ("" is any) and a path that the regular expression matches.
+// Count returns the number of requests so far with that method ("" is any) and a path that matches the regular
+// expression.
 func (s *Server) Count(method, path string) int {
 	re := regexp.MustCompile(path)
 	n := 0
@@ -51,7 +52,7 @@ func (s *Server) Received() int64 {
 	return n
 }
 
-// ForgetRequests empties what Requests, Count and Received look at.
+// ForgetRequests resets Requests, Count and Received.
 func (s *Server) ForgetRequests() {
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
@@ -98,7 +99,7 @@ type statusWriter struct {
 	seen *Request
 }
 
-// begin notes the status of an answer that was not begun before.
+// begin records the status when an answer begins.
 func (w *statusWriter) begin(status int) {
 	w.log.mu.Lock()
 	defer w.log.mu.Unlock()

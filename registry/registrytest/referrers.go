@@ -16,13 +16,13 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// referrersPage is how many referrers an answer has: few, so that tests meet several pages.
+// referrersPage is the number of referrers per answer: few, so that tests have several pages.
 const referrersPage = 2
 
-// referrers adds the referrers API to a registry that lacks it. Distribution v3 stores manifests with a subject and does
-// nothing with that. This is not code that any registry runs: it is what the OCI distribution specification 1.1 says
-// ("Listing Referrers", "Pushing Manifests with Subject"), on top of a real registry, which still decides who may ask. It
-// knows what was pushed through it, and forgets nothing that is deleted.
+// referrers adds the referrers API to a registry that lacks it. Distribution v3 stores manifests with a subject but
+// does not list them. No real registry runs this code: it implements the OCI distribution specification 1.1 ("Listing
+// Referrers", "Pushing Manifests with Subject") on top of a real registry, which still authorizes requests. It knows
+// the manifests pushed through it, and never forgets deleted ones.
 type referrers struct {
 	next http.Handler
 
@@ -47,7 +47,7 @@ func (s *referrers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// push remembers the subject of a manifest that the registry takes.
+// push records the subject of a manifest accepted by the registry.
 func (s *referrers) push(w http.ResponseWriter, r *http.Request, repository string) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *referrers) answer(w http.ResponseWriter, r *http.Request, repository, s
 	_ = json.NewEncoder(w).Encode(index) // the client may be gone
 }
 
-// allowed asks the registry, with the client's credentials, whether it would list the repository's tags, and passes a
+// allowed checks, with the client's credentials, that the registry would list the repository's tags, and passes a
 // challenge on.
 func (s *referrers) allowed(w http.ResponseWriter, r *http.Request, repository string) bool {
 	ask := r.Clone(r.Context())

@@ -1,8 +1,8 @@
-// Package registrytest runs the CNCF distribution registry inside the process: the same code that most private registries
-// run, behind real sockets, with TLS, basic or token authentication, and faults where a test wants them.
+// Package registrytest runs the CNCF distribution registry inside the process: the code of most private registries,
+// behind real sockets, with TLS, basic or token authentication, and injected faults.
 //
-// Start is for tests; New is for programs (the demo, the lab) that need an upstream or a destination of their own.
-// Nothing leaves the machine: telemetry is never set up, and the registry's own log is silenced.
+// Start is for tests; New is for programs (the demo, the lab) that need an upstream or a destination. Nothing leaves
+// the machine: telemetry is never set up, and the registry's own log is silenced.
 package registrytest
 
 import (
@@ -32,17 +32,17 @@ import (
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 )
 
-// Auth is how a Server asks who is there.
+// Auth is a Server's kind of authentication.
 type Auth int
 
-// The kinds of authentication. The zero value lets everybody in.
+// The kinds of authentication. The zero value requires no login.
 const (
 	AuthNone  Auth = iota
 	AuthBasic      // htpasswd, checked on every request
 	AuthToken      // a bearer token for each scope, from the Server's own token service
 )
 
-// Children says which manifests of an image index must exist before the registry takes the index.
+// Children selects the manifests of an image index that must exist before the registry accepts the index.
 type Children string
 
 // The registry's own settings; the zero value is the registry's default, ChildrenAll.
@@ -53,24 +53,24 @@ const (
 )
 
 // Options describe a Server. The zero value is an empty, writable registry over plain HTTP on a free port of 127.0.0.1,
-// which keeps its content in memory and lets everybody in.
+// which keeps its content in memory and requires no login.
 type Options struct {
-	Addr         string   // where to listen; "" is 127.0.0.1:0
-	Dir          string   // where content is kept; "" keeps it in memory
+	Addr         string   // address to listen on; "" is 127.0.0.1:0
+	Dir          string   // directory for content; "" keeps it in memory
 	TLS          bool     // HTTPS with a certificate of the Server's own CA, see Server.CAFile
 	Hosts        []string // more names and addresses for the certificate, besides localhost and the address listened on
 	Auth         Auth
 	Username     string                       // "" is "pusher" when Auth is set
 	Password     string                       // "" is a fixed password of the tests when Auth is set
-	TokenTTL     time.Duration                // how long a token is good; 0 is five minutes
-	TokenUses    int                          // how many requests a token is good for; 0 is any number
-	TokenApart   bool                         // the token service listens on a port of its own
-	MayPush      func(repository string) bool // where tokens allow pushing; nil is everywhere
-	ReadOnly     bool                         // writes are refused with 405
-	Children     Children                     // which children of an index must exist
+	TokenTTL     time.Duration                // validity of a token; 0 is five minutes
+	TokenUses    int                          // requests per token; 0 is unlimited
+	TokenApart   bool                         // the token service has its own port
+	MayPush      func(repository string) bool // repositories to which tokens allow pushing; nil is all
+	ReadOnly     bool                         // refuse writes with 405
+	Children     Children                     // children of an index that must exist
 	Platforms    []string                     // "os/architecture" for ChildrenList
 	RelativeURLs bool                         // Location headers without scheme and host
-	Referrers    bool                         // answers the referrers API, which distribution does not; see referrers.go
+	Referrers    bool                         // answer the referrers API, which distribution lacks; see referrers.go
 	Faults       []Fault
 }
 
@@ -93,7 +93,7 @@ type Server struct {
 	closed error
 }
 
-// Start runs a registry until the test ends, and fails the test if it can't.
+// Start runs a registry until the test ends, and fails the test on an error.
 func Start(tb testing.TB, o Options) *Server {
 	tb.Helper()
 	s, err := New(o)
@@ -110,7 +110,7 @@ func Start(tb testing.TB, o Options) *Server {
 
 // New runs a registry until Close.
 func New(o Options) (*Server, error) {
-	logrus.SetLevel(logrus.PanicLevel) // the registry logs to logrus' standard logger and offers no other way to silence it
+	logrus.SetLevel(logrus.PanicLevel) // the registry logs to logrus' standard logger, which cannot be silenced otherwise
 	dir, err := os.MkdirTemp("", "kkbundle-registry-")
 	if err != nil {
 		return nil, fmt.Errorf("directory for the test registry's keys: %w", err)
@@ -125,8 +125,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Close stops the registry, breaks the connections that are still open and removes its temporary files. Content under
-// Options.Dir stays. Calling it again does nothing and returns the first outcome.
+// Close stops the registry, breaks open connections and removes its temporary files. Content under Options.Dir stays.
+// Further calls do nothing and return the first result.
 func (s *Server) Close() error {
 	s.once.Do(func() {
 		var errs []error
@@ -141,7 +141,7 @@ func (s *Server) Close() error {
 	return s.closed
 }
 
-// Keychain answers with the Server's user and password, for the Server only.
+// Keychain returns the Server's user and password, for the Server only.
 func (s *Server) Keychain() authn.Keychain {
 	return keychain{host: s.Host, config: authn.AuthConfig{Username: s.Username, Password: s.Password}}
 }
@@ -152,7 +152,7 @@ func (s *Server) Transport() *http.Transport {
 		TLSClientConfig:       &tls.Config{RootCAs: s.CertPool, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2:     true,
 		MaxIdleConnsPerHost:   64,
-		ExpectContinueTimeout: time.Minute, // the server always says something, on a busy machine late
+		ExpectContinueTimeout: time.Minute, // the server always answers, on a busy machine late
 	}
 }
 
@@ -187,7 +187,8 @@ func (s *Server) run(o Options) error {
 	return nil
 }
 
-// handler is the whole server: what comes in is recorded, may meet a fault, and then reaches the token service or the registry.
+// handler is the whole server: it records a request, may apply a fault, and then passes it to the token service or the
+// registry.
 func (s *Server) handler(h http.Handler, tokenApart bool) http.Handler {
 	if s.tokens != nil {
 		h = s.tokens.limitUses(h)
@@ -246,7 +247,7 @@ func (s *Server) configuration(o Options) (*configuration.Configuration, error) 
 }
 
 func (s *Server) htpasswd() (configuration.Auth, error) {
-	hash, err := bcrypt.GenerateFromPassword([]byte(s.Password), bcrypt.MinCost) // asked for on every request: cheap
+	hash, err := bcrypt.GenerateFromPassword([]byte(s.Password), bcrypt.MinCost) // compared on every request: cheap
 	if err != nil {
 		return nil, fmt.Errorf("hash the test registry's password: %w", err)
 	}

@@ -71,7 +71,7 @@ func nameCertificate(c *x509.Certificate, hosts []string) {
 	}
 }
 
-// silent swallows the HTTP server's complaints about clients that hang up, which the tests provoke on purpose.
+// silent drops the HTTP server's messages about disconnecting clients, which tests provoke on purpose.
 func silent() *log.Logger { return log.New(io.Discard, "", 0) }
 
 func platform(s string) configuration.Platform {

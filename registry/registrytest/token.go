@@ -28,8 +28,8 @@ const (
 	tokenKeyID    = "test"
 )
 
-// tokenService issues the bearer tokens that the registry asks for: one for each request, for the scopes asked for, to whoever
-// knows the password.
+// tokenService issues the registry's bearer tokens: one per request, for the requested scopes, to clients with the
+// password.
 type tokenService struct {
 	realm              string
 	username, password string
@@ -43,7 +43,8 @@ type tokenService struct {
 	used   map[string]int
 }
 
-// Scopes returns the scopes asked for with every token issued so far, in order: "repository:a/b:pull,push". Without AuthToken it is empty.
+// Scopes returns the requested scopes of all tokens issued so far, in order: "repository:a/b:pull,push". Without
+// AuthToken it is empty.
 func (s *Server) Scopes() [][]string {
 	if s.tokens == nil {
 		return nil
@@ -78,7 +79,7 @@ func (s *Server) startTokens(o Options, conf *tls.Config) error {
 	return nil
 }
 
-// configure writes the public key where the registry reads it and returns the registry's settings.
+// configure writes the public key for the registry and returns the registry's settings.
 func (t *tokenService) configure(dir string) (configuration.Auth, error) {
 	type jwk struct {
 		Kty string `json:"kty"`
@@ -102,7 +103,7 @@ func (t *tokenService) configure(dir string) (configuration.Auth, error) {
 	return configuration.Auth{"token": {"realm": t.realm, "issuer": tokenIssuer, "service": tokenAudience, "jwks": path}}, nil
 }
 
-// mount answers for the token service and leaves everything else to next.
+// mount answers for the token service and passes other requests to next.
 func (t *tokenService) mount(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -170,8 +171,8 @@ func (t *tokenService) sign(scopes []string) (string, error) {
 	return signed + "." + enc.EncodeToString(ed25519.Sign(t.key, []byte(signed))), nil
 }
 
-// limitUses takes the token off requests that come with one used up, so the registry asks for a new one. Expiry by the
-// clock would make tests wait.
+// limitUses removes an exhausted token from requests, so that the registry requests a new one. Expiry by the clock
+// would make tests wait.
 func (t *tokenService) limitUses(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if raw := r.Header.Get("Authorization"); t.uses > 0 && raw != "" {

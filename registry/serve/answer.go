@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/registry/htpasswd"
 )
 
-// Error codes of the distribution specification, section "Error Codes", and three that registries use beside them.
+// Error codes of the distribution specification, section "Error Codes", and three others in common use.
 const (
 	codeBlobUnknown     = "BLOB_UNKNOWN"
 	codeDigestInvalid   = "DIGEST_INVALID"
@@ -24,7 +24,7 @@ const (
 	codeUnknown         = "UNKNOWN"
 )
 
-// An answer is an error with the status and code that tell it.
+// An answer is an error with its status and code.
 type answer struct {
 	status  int
 	code    string
@@ -36,7 +36,7 @@ func (a *answer) Error() string { return a.message }
 
 func notFound(code, message string) *answer { return &answer{http.StatusNotFound, code, message} }
 
-// asAnswer says how an error is told.
+// asAnswer returns the answer for an error.
 func asAnswer(err error) *answer {
 	var a *answer
 	switch {
@@ -49,7 +49,7 @@ func asAnswer(err error) *answer {
 	case errors.Is(err, errRange):
 		return &answer{http.StatusRequestedRangeNotSatisfiable, codeRangeInvalid, err.Error()}
 	case errors.Is(err, bundle.ErrDamaged):
-		return &answer{http.StatusInternalServerError, codeUnknown, err.Error() + ": the server's copy of the bundle has to be replaced"}
+		return &answer{http.StatusInternalServerError, codeUnknown, err.Error() + ": replace the server's copy of the bundle"}
 	default:
 		return &answer{http.StatusInternalServerError, codeUnknown, err.Error()}
 	}
@@ -88,5 +88,5 @@ func refuse(w http.ResponseWriter, a *answer, contentType string, body []byte) {
 		h.Set("Retry-After", htpasswd.Retry)
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(body) // whoever asked may be gone
+	_, _ = w.Write(body) // the client may be gone
 }

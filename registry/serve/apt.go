@@ -10,23 +10,23 @@ import (
 	"github.com/kkbundle/kkbundle/registry/serve/ospkg"
 )
 
-// apt serves Debian packages as flat repositories (sources.list(5)): `deb [trusted=yes] http://HOST/apt/ /`. Release has no
-// signature, for a key made here would prove nothing: what proves the packages is the bundle's identity, which their digests
-// are part of, and TLS that this is the server.
-func (s *Server) apt(w http.ResponseWriter, r *http.Request, sh *shelf) {
+// apt serves Debian packages as flat repositories (sources.list(5)): `deb [trusted=yes] http://HOST/apt/ /`. Release
+// has no signature, since a key made here would prove nothing: packages are authenticated by the bundle's identity,
+// which covers their digests, and the server by TLS.
+func (s *Server) apt(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 	s.packages(w, r, sh, aptFormat())
 }
 
 func aptFormat() *packageFormat {
 	return &packageFormat{
 		area: "/apt/", suffix: aptSuffix,
-		list:     func(sh *shelf) *lazy[*tree] { return &sh.debsOf },
+		list:     func(sh *snapshot) *lazy[*tree] { return &sh.debsOf },
 		meta:     aptMeta,
 		describe: describeDeb,
 		lists:    func(int) []around { return make([]around, 1) },
 		finish:   aptFiles,
 		howTo: func(address string) (file, content string, commands []string) {
-			content = "# Packages are checked against the digests of the bundle that this server has; there is no key to sign them with.\n" +
+			content = "# Packages are checked against the digests of this server's bundle; there is no key to sign them with.\n" +
 				"Types: deb\nURIs: " + address + "\nSuites: /\nTrusted: yes\n"
 			file = "kkbundle.sources"
 			return file, content, []string{"curl -fsSo /etc/apt/sources.list.d/" + file + " " + quote(address+file), "apt-get update"}
@@ -48,7 +48,7 @@ func aptMeta(path string) (dir, file string, ok bool) {
 	return "", "", false
 }
 
-// describeDeb is a package's paragraph in Packages.
+// describeDeb returns a package's paragraph in Packages.
 func describeDeb(r io.ReaderAt, l leaf, location string) ([][]byte, error) {
 	d, err := ospkg.ReadDeb(r, l.blob.size)
 	if err != nil {
@@ -60,8 +60,8 @@ func describeDeb(r io.ReaderAt, l leaf, location string) ([][]byte, error) {
 	return [][]byte{b.Bytes()}, nil
 }
 
-// aptFiles are the lists and their checksums. The date is always the same: apt ignores a Release that is older
-// than the one it has, and a bundle may well be replaced by an older one.
+// aptFiles returns the lists and their checksums. The date is constant: apt ignores a Release older than its own, and a
+// bundle may be replaced by an older one.
 func aptFiles(lists []packageList) map[string]packageFile {
 	d := lists[0]
 	release := fmt.Sprintf("Origin: kkbundle\nLabel: kkbundle\nDate: Thu, 01 Jan 1970 00:00:00 UTC\nAcquire-By-Hash: yes\nSHA256:\n %s %d Packages\n %s %d Packages.gz\n",

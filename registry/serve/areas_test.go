@@ -330,7 +330,7 @@ func TestSeveralBundles(t *testing.T) {
 	if got := get(first); got != first {
 		t.Errorf("%s is %s", first, got)
 	}
-	if log := s.log.String(); !strings.Contains(log, "docker.io/library/app:1.0 is "+second) || !strings.Contains(log, "is there by digest only") {
+	if log := s.log.String(); !strings.Contains(log, "docker.io/library/app:1.0 is "+second) || !strings.Contains(log, "is available by digest only") {
 		t.Errorf("no warning:\n%s", log)
 	}
 	if r := s.ask(t, "GET", "/files/dl.example/f"); string(r.body) != "file 1" {

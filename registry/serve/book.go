@@ -14,33 +14,33 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-// A book is one open bundle: its reader, what is known about its blobs, and how many still read it. The file is closed
-// when the last one is done. Methods may be called concurrently.
+// A book is one open bundle: its reader, the state of its blobs, and the number of its users. The file is closed after
+// the last use. Methods are safe for concurrent use.
 type book struct {
 	path   string
 	reader *bundle.Reader
 	frames *frames
-	slots  chan struct{} // a token for each blob that is being checked
+	slots  chan struct{} // a token for each blob being checked
 	log    *slog.Logger
-	opened bundle.Stamp // of the file when it was opened
+	opened bundle.Stamp // state of the file when opened
 
 	mu      sync.Mutex
 	readers int
-	stamp   bundle.Stamp             // of the file when checks began
-	changes int                      // how often that was not the file's any more
-	checks  map[digest.Digest]*check // of the file as it was at stamp
+	stamp   bundle.Stamp             // state of the file when checks began
+	changes int                      // number of changes of the file since
+	checks  map[digest.Digest]*check // results for the file at stamp
 	docs    map[digest.Digest]*document
 	refs    int // references in docs
 }
 
-// A check is the comparison of one whole blob with its digest.
+// A check compares one whole blob with its digest.
 type check struct {
 	done chan struct{} // closed when err is set
 	err  error
 }
 
-// errChanged says that the file was written to while a blob was checked.
-var errChanged = errors.New("the bundle's file is being written to")
+// errChanged means the file was written to while a blob was checked.
+var errChanged = errors.New("the bundle's file is being modified")
 
 func (s *Server) openBook(path string) (*book, error) {
 	r, err := s.open(path)
@@ -57,7 +57,7 @@ func (s *Server) openBook(path string) (*book, error) {
 	}, nil
 }
 
-// retain keeps the book open until the matching release. The caller has it open already.
+// retain keeps the book open until the matching release. The caller must already hold it.
 func (b *book) retain() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,8 +78,8 @@ func (b *book) release() {
 	}
 }
 
-// readFrame reads a frame and looks whether the file was written to. If it was, what was known about blobs is void:
-// frames that differ have other checksums, and blobs are checked again before they are vouched for.
+// readFrame reads a frame and checks whether the file was written to. If so, all results about blobs are void: changed
+// frames have other checksums, and blobs are checked again.
 func (b *book) readFrame(number int, raw *[]byte, buf []byte) ([]byte, error) {
 	content, err := b.reader.ReadFrame(number, raw, buf)
 	stamp, stampErr := b.reader.Stamp()
@@ -95,12 +95,13 @@ func (b *book) readFrame(number int, raw *[]byte, buf []byte) ([]byte, error) {
 	}
 	b.mu.Unlock()
 	if changed {
-		b.log.Warn("the bundle was written to since it was opened: all its blobs are checked again; if it was replaced, send SIGHUP")
+		b.log.Warn("the bundle was modified since it was opened: all its blobs are checked again; if it was replaced, send SIGHUP")
 	}
 	return content, err
 }
 
-// checked returns the check of a blob as the file is now, and begins it if nobody did. It goes on without its caller.
+// checked returns the check of a blob for the file's present state, and starts it if necessary. It continues without
+// its caller.
 func (b *book) checked(ctx context.Context, d digest.Digest, size int64) *check {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,11 +111,11 @@ func (b *book) checked(ctx context.Context, d digest.Digest, size int64) *check 
 	c := &check{done: make(chan struct{})}
 	b.checks[d] = c
 	b.readers++
-	go b.check(context.WithoutCancel(ctx), blob{b, d, size}, c) // others wait for it too
+	go b.check(context.WithoutCancel(ctx), blob{b, d, size}, c) // others wait for it, too
 	return c
 }
 
-// check hashes a blob and sets the result. It starts over where the file is written to meanwhile, a few times.
+// check hashes a blob and sets the result. It starts over a few times if the file is written to meanwhile.
 func (b *book) check(ctx context.Context, x blob, c *check) {
 	d := x.digest
 	defer b.release()
@@ -141,7 +142,8 @@ func (b *book) changed() int {
 	return b.changes
 }
 
-// holds says whether the file is still as it was when c began, and makes c the check of d again: a change forgot it.
+// holds reports whether the file is unchanged since c began, and registers c as the check of d again, since a change
+// discards it.
 func (b *book) holds(d digest.Digest, c *check, before int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -149,7 +151,7 @@ func (b *book) holds(d digest.Digest, c *check, before int) bool {
 	return b.changes == before
 }
 
-// forgive forgets a failure that is not damage: a disk that could not be read may come back.
+// forgive discards a failure other than damage: an unreadable disk may recover.
 func (b *book) forgive(d digest.Digest, c *check) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +160,7 @@ func (b *book) forgive(d digest.Digest, c *check) {
 	}
 }
 
-// wait returns when the blob's check is over, with its result.
+// wait waits for the blob's check and returns its result.
 func (c *check) wait(ctx context.Context) error {
 	select {
 	case <-c.done:
@@ -168,7 +170,7 @@ func (c *check) wait(ctx context.Context) error {
 	}
 }
 
-// good says that the check is over, and that the blob is right.
+// good reports whether the check has succeeded.
 func (c *check) good() bool {
 	select {
 	case <-c.done:
@@ -186,12 +188,12 @@ func (b *book) hash(ctx context.Context, d digest.Digest, size int64) error {
 		return fmt.Errorf("blob %s: %w", d, err)
 	}
 	if got := digest.NewDigest(digest.SHA256, h); got != d {
-		return &bundle.DamageError{Blob: d, Offset: -1, Reason: "its content has digest " + string(got)}
+		return &bundle.DamageError{Blob: d, Offset: -1, Reason: "content has digest " + string(got)}
 	}
 	return nil
 }
 
-// pieces hands out the blob's content, piece by piece; a piece is valid during the call.
+// pieces passes the blob's content to use, piece by piece; a piece is valid during the call.
 func (b *book) pieces(ctx context.Context, d digest.Digest, size int64, use func(piece []byte)) error {
 	for at := int64(0); at < size; {
 		p, err := b.reader.Piece(d, at)
@@ -223,12 +225,12 @@ func (b *book) read(ctx context.Context, d digest.Digest, most int64) ([]byte, e
 		return nil, fmt.Errorf("blob %s: %w", d, err)
 	}
 	if got := digest.FromBytes(data); got != d {
-		return nil, &bundle.DamageError{Blob: d, Offset: -1, Reason: "its content has digest " + string(got)}
+		return nil, &bundle.DamageError{Blob: d, Offset: -1, Reason: "content has digest " + string(got)}
 	}
 	return data, nil
 }
 
-// verify checks the whole bundle, and remembers that its blobs are right.
+// verify checks the whole bundle, and records its blobs as intact.
 func (b *book) verify(ctx context.Context) error {
 	before, err := b.reader.Stamp()
 	if err != nil {
@@ -244,7 +246,7 @@ func (b *book) verify(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if before != b.stamp || after != b.stamp {
-		return fmt.Errorf("%s: %w: start again when it is complete", b.path, errChanged)
+		return fmt.Errorf("%s: %w: start again with a complete bundle", b.path, errChanged)
 	}
 	done := make(chan struct{})
 	close(done)
@@ -255,7 +257,7 @@ func (b *book) verify(ctx context.Context) error {
 	return nil
 }
 
-// progress counts the blobs that were checked, and those of them that are damaged.
+// progress counts the checked blobs, and the damaged ones among them.
 func (b *book) progress() (good, bad int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -280,7 +282,7 @@ type blob struct {
 	size   int64
 }
 
-// blob returns what the book has under the descriptor's digest.
+// blob returns the book's blob for a descriptor.
 func (b *book) blob(d ocispec.Descriptor) (blob, bool) {
 	size, ok := b.reader.Stat(d.Digest)
 	return blob{b, d.Digest, size}, ok

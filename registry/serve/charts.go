@@ -24,28 +24,28 @@ const (
 	provenance     = ".prov"
 )
 
-// chartWord is what names and versions of charts are made of.
+// chartWord matches names and versions of charts.
 var chartWord = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._+-]*$`)
 
-// A chart is one version of a chart, as a Helm repository's index has it.
+// A chart is one version of a chart in a Helm repository's index.
 type chart struct {
 	dir      string // of its upstream repository
 	name     string
 	version  *semver.Version
-	metadata map[string]any // Chart.yaml, and what an index adds
+	metadata map[string]any // Chart.yaml with the index's additions
 	archive  blob
 }
 
-// charts is a Helm repository of everything, and one for each upstream repository: /charts/<host>/<path>/index.yaml.
-// index.yaml is written as JSON, which is YAML, and which Helm reads faster.
-func (s *Server) charts(w http.ResponseWriter, r *http.Request, sh *shelf) {
+// charts serves a Helm repository of all charts, and one for each upstream repository:
+// /charts/<host>/<path>/index.yaml. index.yaml is written as JSON, which is YAML, and which Helm reads faster.
+func (s *Server) charts(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 	if err := s.chart(w, r, sh); err != nil {
 		plainError(w, err)
 	}
 }
 
-func (s *Server) chart(w http.ResponseWriter, r *http.Request, sh *shelf) error {
-	t, err := sh.chartsOf.get(func() (*orchard, error) { return s.plantCharts(context.WithoutCancel(r.Context()), sh.books) })
+func (s *Server) chart(w http.ResponseWriter, r *http.Request, sh *snapshot) error {
+	t, err := sh.chartsOf.get(func() (*chartIndex, error) { return s.buildCharts(context.WithoutCancel(r.Context()), sh.books) })
 	if err != nil {
 		return err
 	}
@@ -64,19 +64,18 @@ func (s *Server) chart(w http.ResponseWriter, r *http.Request, sh *shelf) error 
 	if isDir(path) && (path == "" || len(t.under(path)) > 0) {
 		return s.render(w, r, "listing", t.listing("/charts/", path))
 	}
-	return notFound(codeBlobUnknown, "there is no such chart; /charts/index.yaml lists what there is")
+	return notFound(codeBlobUnknown, "no such chart; /charts/index.yaml lists all charts")
 }
 
-// An orchard is the tree of charts and what their index says.
-type orchard struct {
+// A chartIndex is the tree of charts with their metadata.
+type chartIndex struct {
 	tree
 	charts []chart // by name, newest version first
 }
 
-// plantCharts reads the metadata of every chart. At the root each version of a name is there once, that of the bundle
-// that was named last.
-func (s *Server) plantCharts(ctx context.Context, books []*book) (*orchard, error) {
-	t, taken := &orchard{}, make(map[string]digest.Digest)
+// buildCharts reads the metadata of every chart. At the root each version of a name exists once; the last bundle wins.
+func (s *Server) buildCharts(ctx context.Context, books []*book) (*chartIndex, error) {
+	t, taken := &chartIndex{}, make(map[string]digest.Digest)
 	for i := len(books) - 1; i >= 0; i-- {
 		b := books[i]
 		items := b.reader.Index().Items
@@ -100,7 +99,7 @@ func (s *Server) plantCharts(ctx context.Context, books []*book) (*orchard, erro
 	return t, nil
 }
 
-func (t *orchard) plant(c chart, signature blob, taken map[string]digest.Digest) {
+func (t *chartIndex) plant(c chart, signature blob, taken map[string]digest.Digest) {
 	file := c.name + "-" + c.version.Original() + ".tgz"
 	if t.add(leaf{path: c.dir + "/" + file, blob: c.archive}, taken) {
 		t.charts = append(t.charts, c)
@@ -113,7 +112,7 @@ func (t *orchard) plant(c chart, signature blob, taken map[string]digest.Digest)
 	}
 }
 
-// chart reads one chart's metadata, and finds its archive and its provenance if it has one.
+// chart reads one chart's metadata, and finds its archive and its provenance, if any.
 func (b *book) chart(ctx context.Context, it *bundle.Item) (c chart, signature blob, err error) {
 	m, err := b.manifest(ctx, it.Descriptor)
 	if err != nil {
@@ -129,7 +128,7 @@ func (b *book) chart(ctx context.Context, it *bundle.Item) (c chart, signature b
 	name, _ := c.metadata["name"].(string)
 	version, _ := c.metadata["version"].(string)
 	if !chartWord.MatchString(name) || !chartWord.MatchString(version) {
-		return c, signature, fmt.Errorf("name %q and version %q are not those of a chart", name, version)
+		return c, signature, fmt.Errorf("name %q and version %q are not valid for a chart", name, version)
 	}
 	if c.version, err = semver.NewVersion(version); err != nil {
 		return c, signature, fmt.Errorf("version %q: %w", version, err)
@@ -147,7 +146,7 @@ func (b *book) chart(ctx context.Context, it *bundle.Item) (c chart, signature b
 	return c, signature, nil
 }
 
-// chartDir is the directory of the upstream repository of a chart, <host>/<path>.
+// chartDir returns the directory of a chart's upstream repository, <host>/<path>.
 func chartDir(ref string) string {
 	u, err := url.Parse(ref)
 	if err != nil || u.Host == "" {
@@ -157,8 +156,8 @@ func chartDir(ref string) string {
 	return cleanPath(registry.UpstreamPath(u.Host), dir)
 }
 
-// index is index.yaml of the charts below a directory.
-func (t *orchard) index(dir string) ([]byte, error) {
+// index returns index.yaml of the charts below a directory.
+func (t *chartIndex) index(dir string) ([]byte, error) {
 	entries := make(map[string][]map[string]any)
 	for _, c := range t.charts {
 		path := c.name + "-" + c.version.Original() + ".tgz"
@@ -167,10 +166,10 @@ func (t *orchard) index(dir string) ([]byte, error) {
 		}
 		l, ok := t.find(path)
 		if !ok || !strings.HasPrefix(path, dir) || l.blob.digest != c.archive.digest {
-			continue // another bundle's or repository's chart has the name
+			continue // a chart of another bundle or repository has the name
 		}
 		if has := entries[c.name]; dir == "" && len(has) > 0 && has[len(has)-1]["version"] == c.metadata["version"] {
-			continue // the same chart of two repositories
+			continue // the same chart from two repositories
 		}
 		one := make(map[string]any, len(c.metadata)+1)
 		for k, v := range c.metadata {

@@ -30,14 +30,14 @@ const (
 	maxReferrers = 4 << 20 // bytes of an answer about referrers, unless one alone is larger
 )
 
-// A route is what a path under /v2/ asks for.
+// A route is a parsed path under /v2/.
 type route struct {
-	kind string // "", "manifests", "blobs", "uploads", "tags", "referrers", "_catalog"; "?" is nothing that the API has
+	kind string // "", "manifests", "blobs", "uploads", "tags", "referrers", "_catalog"; "?" for an unknown path
 	name string // repository
 	ref  string // tag or digest
 }
 
-// parseRoute takes a path apart from its end, because a repository's name may have any of the words in it.
+// parseRoute parses a path from its end, because a repository's name may contain any of the keywords.
 func parseRoute(path string) route {
 	path = strings.TrimPrefix(strings.TrimPrefix(path, "/v2"), "/")
 	switch path {
@@ -68,20 +68,20 @@ func cutLast(path string) (before, after string, ok bool) {
 	return path[:i], path[i+1:], true
 }
 
-// distribution is the OCI distribution specification's API, version 1.1, as far as it reads.
-func (s *Server) distribution(w http.ResponseWriter, r *http.Request, sh *shelf) {
+// distribution serves the reading part of the OCI distribution specification's API, version 1.1.
+func (s *Server) distribution(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 	if err := s.distribute(w, r, sh); err != nil {
 		registryError(w, err)
 	}
 }
 
-func (s *Server) distribute(w http.ResponseWriter, r *http.Request, sh *shelf) error {
+func (s *Server) distribute(w http.ResponseWriter, r *http.Request, sh *snapshot) error {
 	to := parseRoute(r.URL.Path)
 	switch to.kind {
 	case "":
 		return sendJSON(w, r, "application/json", struct{}{})
 	case "?":
-		return notFound(codeUnsupported, "the distribution specification has nothing at this path")
+		return notFound(codeUnsupported, "not a path of the distribution specification")
 	case "_catalog":
 		return sh.catalog(w, r)
 	case "uploads":
@@ -106,7 +106,7 @@ func (s *Server) distribute(w http.ResponseWriter, r *http.Request, sh *shelf) e
 	}
 }
 
-// parseReference checks a digest. Those of other algorithms are well-formed, and nothing has them.
+// parseReference checks a digest. Digests of other algorithms are well-formed, but match nothing.
 func parseReference(ref string) (digest.Digest, error) {
 	d := digest.Digest(ref)
 	if err := d.Validate(); err != nil && !errors.Is(err, digest.ErrDigestUnsupported) {
@@ -154,7 +154,7 @@ func (s *Server) manifestOf(w http.ResponseWriter, r *http.Request, repo *reposi
 	if b.book == nil {
 		message := fmt.Sprintf("%s has no manifest %s", repo.name, want)
 		if repo.isAbsent(want) {
-			message += ": that platform was not chosen when the bundle was built"
+			message += ": that platform was not selected when the bundle was built"
 		}
 		return notFound(codeManifestUnknown, message)
 	}
@@ -173,8 +173,8 @@ func (s *Server) sendContent(w http.ResponseWriter, r *http.Request, b blob, med
 	return err
 }
 
-// mediaType is the one that the manifest itself has, or that which it is referred to with. What is not of a kind that
-// registries hold is plain bytes: a browser shall not take it for a page.
+// mediaType returns the manifest's own type, or else that of its reference. Content of a kind unknown to registries is
+// plain bytes, so that a browser does not display it as a page.
 func (b *book) mediaType(ctx context.Context, d ocispec.Descriptor) string {
 	if isDocument(d.MediaType) {
 		if doc, err := b.document(ctx, d); err == nil && doc.mediaType != "" {
@@ -188,8 +188,7 @@ func (b *book) mediaType(ctx context.Context, d ocispec.Descriptor) string {
 	return "application/octet-stream"
 }
 
-// find looks for a blob among all that the repository's items reach, the later bundles' first. It returns the zero blob
-// if there is none.
+// find searches all blobs below the repository's items, later bundles first. It returns the zero blob if there is none.
 func (r *repository) find(ctx context.Context, want digest.Digest, fits func(ocispec.Descriptor) bool) (blob, ocispec.Descriptor, error) {
 	var found ocispec.Descriptor
 	var failed error
@@ -216,7 +215,7 @@ func (r *repository) find(ctx context.Context, want digest.Digest, fits func(oci
 	return blob{}, found, failed
 }
 
-// bookRoots are the items of one bundle under one name.
+// bookRoots are one bundle's items of one name.
 type bookRoots struct {
 	book  *book
 	roots []ocispec.Descriptor
@@ -242,7 +241,7 @@ func (r *repository) isAbsent(d digest.Digest) bool {
 	return slices.ContainsFunc(r.entries, func(e entry) bool { return slices.Contains(e.item.Absent, d) })
 }
 
-// referrers answers what refers to a manifest, whether that is here or not.
+// referrers lists the referrers of a manifest, whether or not the manifest is here.
 func (r *repository) referrers(w http.ResponseWriter, req *http.Request, to route) error {
 	subject, err := parseReference(to.ref)
 	if err != nil {
@@ -305,7 +304,7 @@ func (r *repository) list(w http.ResponseWriter, req *http.Request, name string)
 	}{name, tags})
 }
 
-func (sh *shelf) catalog(w http.ResponseWriter, r *http.Request) error {
+func (sh *snapshot) catalog(w http.ResponseWriter, r *http.Request) error {
 	found, err := page(w, r, sh.names().sorted, strings.Compare)
 	if err != nil {
 		return err
@@ -315,7 +314,7 @@ func (sh *shelf) catalog(w http.ResponseWriter, r *http.Request) error {
 	}{found})
 }
 
-// page returns at most n of all after last, as the query says, and links to the next page if there is one.
+// page returns at most n of all after last, according to the query, and links to the next page if there is one.
 func page(w http.ResponseWriter, r *http.Request, all []string, compare func(a, b string) int) ([]string, error) {
 	query := r.URL.Query()
 	n := maxPage
@@ -343,7 +342,7 @@ func page(w http.ResponseWriter, r *http.Request, all []string, compare func(a, 
 	return append([]string{}, rest[:n]...), nil
 }
 
-// link points to the next page: the same question with another value of one parameter.
+// link adds the address of the next page: the same query with one parameter changed.
 func link(w http.ResponseWriter, r *http.Request, key, value string) {
 	query := r.URL.Query()
 	query.Set(key, value)
@@ -351,7 +350,7 @@ func link(w http.ResponseWriter, r *http.Request, key, value string) {
 	w.Header().Set("Link", "<"+next.String()+`>; rel="next"`)
 }
 
-// sendJSON answers with a document that was made for the occasion.
+// sendJSON answers with a generated document.
 func sendJSON(w http.ResponseWriter, r *http.Request, mediaType string, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -361,7 +360,7 @@ func sendJSON(w http.ResponseWriter, r *http.Request, mediaType string, v any) e
 	return nil
 }
 
-// sendBytes answers with bytes in memory: conditions and ranges too.
+// sendBytes answers with bytes in memory, including conditions and ranges.
 func sendBytes(w http.ResponseWriter, r *http.Request, mediaType string, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", mediaType)

@@ -139,7 +139,7 @@ func TestDistribution(t *testing.T) {
 		has(t, s.ask(t, "GET", "/v2/"+sparse+"/manifests/"+string(c.kept)), 200)
 		r = s.ask(t, "GET", "/v2/"+sparse+"/manifests/"+string(c.absent))
 		has(t, r, 404)
-		if r.code(t) != "MANIFEST_UNKNOWN" || !strings.Contains(string(r.body), "not chosen") {
+		if r.code(t) != "MANIFEST_UNKNOWN" || !strings.Contains(string(r.body), "not selected") {
 			t.Errorf("%s", r.body)
 		}
 	})

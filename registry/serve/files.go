@@ -17,18 +17,18 @@ import (
 	"github.com/kkbundle/kkbundle/registry"
 )
 
-// checksums is the file in each directory that has the checksums of everything below, as sha256sum writes and reads it.
+// checksums is the name of the file in each directory with the checksums of everything below, in sha256sum's format.
 const checksums = "SHA256SUMS"
 
-// files serves every file at <upstream host>/<path>: an address becomes one of ours by putting ours before it.
-func (s *Server) files(w http.ResponseWriter, r *http.Request, sh *shelf) {
+// files serves every file at <upstream host>/<path>: prefix an address with ours.
+func (s *Server) files(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 	if err := s.file(w, r, sh); err != nil {
 		plainError(w, err)
 	}
 }
 
-func (s *Server) file(w http.ResponseWriter, r *http.Request, sh *shelf) error {
-	t, err := sh.filesOf.get(func() (*tree, error) { return s.plantFiles(context.WithoutCancel(r.Context()), sh.books) })
+func (s *Server) file(w http.ResponseWriter, r *http.Request, sh *snapshot) error {
+	t, err := sh.filesOf.get(func() (*tree, error) { return s.buildFiles(context.WithoutCancel(r.Context()), sh.books) })
 	if err != nil {
 		return err
 	}
@@ -47,12 +47,12 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request, sh *shelf) error {
 		http.Redirect(w, r, escapePath("/files/"+path)+"/", http.StatusMovedPermanently)
 		return nil
 	}
-	return notFound(codeBlobUnknown, "there is no such file; /files/ lists what there is")
+	return notFound(codeBlobUnknown, "no such file; /files/ lists all files")
 }
 
 func isDir(path string) bool { return path == "" || strings.HasSuffix(path, "/") }
 
-// sums lists the files below dir. cleanPath left nothing in them that a line cannot hold.
+// sums lists the files below dir. cleanPath removed all characters that a line cannot contain.
 func (t *tree) sums(dir string) []byte {
 	var b []byte
 	for _, l := range t.under(dir) {
@@ -63,11 +63,10 @@ func (t *tree) sums(dir string) []byte {
 	return b
 }
 
-// plantFiles finds the content of every file. One that is damaged has its place all the same, and says so when it is
-// asked for.
-func (s *Server) plantFiles(ctx context.Context, books []*book) (*tree, error) {
+// buildFiles locates the content of every file. A damaged file keeps its path and reports the damage on request.
+func (s *Server) buildFiles(ctx context.Context, books []*book) (*tree, error) {
 	t, taken := &tree{}, make(map[string]digest.Digest)
-	for i := len(books) - 1; i >= 0; i-- { // the later bundles' first, as with tags
+	for i := len(books) - 1; i >= 0; i-- { // later bundles first, as with tags
 		b := books[i]
 		index := b.reader.Index()
 		for j := range index.Items {
@@ -95,7 +94,7 @@ func (s *Server) plantFiles(ctx context.Context, books []*book) (*tree, error) {
 	return t, nil
 }
 
-// filePath is where a file is served, and what describes the bundle: under the bundle's own name.
+// filePath returns the path of a file, and for files that describe the bundle, a path under the bundle's own name.
 func filePath(index bundle.Index, it *bundle.Item) (string, bool) {
 	switch it.Kind {
 	case bundle.KindFile:
@@ -107,10 +106,10 @@ func filePath(index bundle.Index, it *bundle.Item) (string, bool) {
 	return "", false
 }
 
-// packageDir has the packages of operating systems, each distribution's in a directory of its own.
+// packageDir holds operating system packages, with a directory for each distribution.
 const packageDir = "packages/"
 
-// upstreamFile turns a file's address into its path; a query, which may hold a secret, is replaced by its hash.
+// upstreamFile turns a file's address into its path; a query, which may contain a secret, is replaced by its hash.
 func upstreamFile(it *bundle.Item) string {
 	if strings.HasPrefix(it.Ref, packageDir) {
 		return cleanPath(it.Ref)
@@ -130,7 +129,7 @@ func upstreamFile(it *bundle.Item) string {
 	return cleanPath(registry.UpstreamPath(u.Host), dir, name)
 }
 
-// layer returns the blob of a manifest's layer of that media type, or of its first.
+// layer returns the blob of a manifest's layer with that media type, or of its first layer.
 func (b *book) layer(ctx context.Context, d ocispec.Descriptor, mediaType string) (blob, error) {
 	m, err := b.manifest(ctx, d)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-// Frames are kept in buffers of three sizes, which are used again and again: garbage of megabytes would pile up faster
-// than it is collected. The largest frames are those of bundles made at level best; glue and small blobs need the least.
+// Frames are kept in reused buffers of three sizes: garbage of megabytes would accumulate faster than it is collected.
+// The largest frames are those of bundles at level best; glue and small blobs need the smallest.
 const (
 	smallBuffer, smallBuffers   = 256 << 10, 32
 	normalBuffer, normalBuffers = 4<<20 + 64<<10, 12
 	largeBuffer, largeBuffers   = 8<<20 + 64<<10, 6
 
-	maxDecodes = 8 // frames decoded at a time; each also takes the memory of its compressed bytes
+	maxDecodes = 8 // concurrently decoded frames; each also takes the memory of its compressed bytes
 )
 
 // A frameKey names a frame of an open bundle.
@@ -29,7 +29,7 @@ type frameKey struct {
 	number int
 }
 
-// A frame is the decoded content of one frame, or on its way to be.
+// A frame is the decoded content of one frame, possibly still being decoded.
 type frame struct {
 	key     frameKey
 	class   *class
@@ -38,17 +38,17 @@ type frame struct {
 	content []byte
 	err     error
 	leases  int           // guarded by the cache
-	idle    *list.Element // its place in the cache's list while nobody has a lease
+	idle    *list.Element // its element in the cache's list while it has no lease
 }
 
-// A class is all buffers of one size.
+// A class holds all buffers of one size.
 type class struct {
 	size  int
-	quota *semaphore.Weighted // leases at a time: fewer than there are buffers, so that some frames stay for others
+	quota *semaphore.Weighted // concurrent leases: fewer than buffers, so that some frames remain cached
 
 	// Guarded by the cache.
-	unused int        // buffers that were not made yet
-	free   [][]byte   // that hold nothing
+	unused int        // buffers not allocated yet
+	free   [][]byte   // empty buffers
 	idle   *list.List // of *frame, least recently used first
 }
 
@@ -56,17 +56,17 @@ func newClass(size, buffers int) *class {
 	return &class{size: size, quota: semaphore.NewWeighted(int64(buffers * 3 / 4)), unused: buffers, idle: list.New()}
 }
 
-// frames keeps decoded frames, so that clients at the same place of the same blob share the work. Memory is bounded
-// whatever the number of clients: who wants to look at a frame takes a lease, in the order of asking, and must give it
-// back before waiting for a client. Its methods may be called concurrently.
+// frames caches decoded frames, so that clients at the same place of the same blob share the work. Memory is bounded
+// for any number of clients: a reader takes a lease on a frame, in the order of arrival, and must release it before
+// waiting for a client. Its methods are safe for concurrent use.
 type frames struct {
 	classes []*class     // smallest first
-	decodes chan *[]byte // memory for compressed bytes, once for each frame that may be decoded at a time
+	decodes chan *[]byte // memory for compressed bytes, one for each concurrently decoded frame
 
 	mu   sync.Mutex
 	have map[frameKey]*frame
 
-	decoded, shared atomic.Int64 // leases that had to decode, and those that did not
+	decoded, shared atomic.Int64 // leases with and without decoding
 }
 
 func newFrames() *frames {
@@ -81,14 +81,14 @@ func newFrames() *frames {
 	return c
 }
 
-// class returns the smallest buffers that hold a frame of that content.
+// class returns the class with the smallest sufficient buffers.
 func (c *frames) class(content int) (*class, error) {
 	for _, k := range c.classes {
 		if bundle.FrameBuffer(content) <= k.size {
 			return k, nil
 		}
 	}
-	return nil, fmt.Errorf("a frame has %d bytes, more than those of blobs may have", content)
+	return nil, fmt.Errorf("a frame has %d bytes, more than allowed for blobs", content)
 }
 
 // A lease is the right to read a frame's content.
@@ -97,7 +97,7 @@ type lease struct {
 	release func() // may be called more than once, and concurrently
 }
 
-// lease waits for memory and for the frame. The error is the one of reading it, or that of ctx.
+// lease waits for memory and for the frame. The error is from reading it, or ctx's.
 func (c *frames) lease(ctx context.Context, b *book, p bundle.Piece) (*lease, error) {
 	k, err := c.class(p.Whole)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *frames) lease(ctx context.Context, b *book, p bundle.Piece) (*lease, er
 	return &lease{content: f.content, release: release}, nil
 }
 
-// take returns the frame, and reads it if nobody did.
+// take returns the frame, and starts reading it if necessary.
 func (c *frames) take(key frameKey, k *class) *frame {
 	c.mu.Lock()
 	f := c.have[key]
@@ -144,7 +144,7 @@ func (c *frames) take(key frameKey, k *class) *frame {
 	return f
 }
 
-// buffer returns one that is free, new, or taken from the frame that was not used for longest. There is one: leases are
+// buffer returns a free buffer, a new one, or that of the least recently used frame. There is always one: leases are
 // fewer than buffers.
 func (c *frames) buffer(k *class) []byte {
 	if len(k.free) == 0 && k.unused > 0 {
@@ -179,7 +179,7 @@ func (c *frames) giveBack(f *frame) {
 	}
 }
 
-// drop forgets the frames of a bundle that nobody reads any more.
+// drop discards the frames of a bundle without users.
 func (c *frames) drop(b *book) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	maxManifest  = 4 << 20 // bytes: what registries accept
-	maxKeptRefs  = 1 << 17 // references of manifests that are remembered, about 100 bytes each
-	maxDocuments = 1 << 16 // manifests that one question may look at
+	maxManifest  = 4 << 20 // bytes: the limit of registries
+	maxKeptRefs  = 1 << 17 // cached references of manifests, about 100 bytes each
+	maxDocuments = 1 << 16 // manifests read for one request
 
 	dockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
 	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// isDocument says whether a media type is one of an index or manifest: what has references that are followed.
+// isDocument reports whether a media type is that of an index or manifest.
 func isDocument(mediaType string) bool {
 	switch mediaType {
 	case ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList, dockerManifest:
@@ -27,15 +27,15 @@ func isDocument(mediaType string) bool {
 	return false
 }
 
-// A document is what is remembered of an index or manifest.
+// A document holds the cached facts about an index or manifest.
 type document struct {
 	children  []ocispec.Descriptor // media type, digest, size
-	mediaType string               // its own, if it is one of an index or manifest
+	mediaType string               // its own, if that of an index or manifest
 	subject   digest.Digest
-	referrer  ocispec.Descriptor // how a list of referrers names it, if it has a subject
+	referrer  ocispec.Descriptor // its entry in a referrers list, if it has a subject
 }
 
-// document reads an index or manifest, or remembers it.
+// document reads an index or manifest, or returns the cached one.
 func (b *book) document(ctx context.Context, d ocispec.Descriptor) (*document, error) {
 	b.mu.Lock()
 	doc := b.docs[d.Digest]
@@ -96,8 +96,8 @@ func parseDocument(data []byte, d ocispec.Descriptor) (*document, error) {
 	return doc, nil
 }
 
-// walk visits every blob below the roots that the book has, each once for every media type it is referred to with, until
-// visit returns false. What cannot be read is skipped; the first such error is returned if the walk was not ended.
+// walk visits every blob of the bundle below the roots, once per media type of its references, until visit returns
+// false. Unreadable documents are skipped; the first such error is returned unless visit ended the walk.
 func (b *book) walk(ctx context.Context, roots []ocispec.Descriptor, visit func(ocispec.Descriptor, *document) bool) error {
 	type reference struct {
 		digest    digest.Digest

@@ -11,10 +11,10 @@ import (
 	"github.com/kkbundle/kkbundle/registry/httpd"
 )
 
-// limits are how long the server waits for a client. It is given Write for each 64 KiB.
+// limits are the server's timeouts. Write is for each 64 KiB.
 type limits struct {
 	httpd.Limits
-	body time.Duration // for a body, which nothing here reads
+	body time.Duration // for a body, which is never read
 }
 
 func defaultLimits() limits {
@@ -24,8 +24,7 @@ func defaultLimits() limits {
 	}
 }
 
-// CheckListen refuses to let others see or change what is sent: off the host it takes TLS, or that plain HTTP was asked
-// for by name.
+// CheckListen refuses unprotected access: addresses beyond this host require TLS or an explicit choice of plain HTTP.
 func CheckListen(address string, secure, plainHTTP bool) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -38,11 +37,11 @@ func CheckListen(address string, secure, plainHTTP bool) error {
 	if host == "localhost" || ip != nil && ip.IsLoopback() || secure || plainHTTP {
 		return nil
 	}
-	return fmt.Errorf("%s can be reached from other hosts: use --tls-auto, or --tls-cert and --tls-key; --plain-http allows it without TLS, if you trust the network", address)
+	return fmt.Errorf("%s is reachable from other hosts: use --tls-auto, or --tls-cert and --tls-key; --plain-http allows it without TLS, if you trust the network", address)
 }
 
-// Run answers on the listener until ctx ends, gives transfers that run some time to finish, and closes it. certificate is
-// asked at every handshake; nil is plain HTTP.
+// Run serves on the listener until ctx ends, gives running transfers some time to finish, and closes it. certificate is
+// called at every handshake; nil is plain HTTP.
 func (s *Server) Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error {
 	return httpd.Server{Handler: s, Certificate: certificate, Limits: s.limits.Limits, Logger: s.log}.Run(ctx, l)
 }

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 )
 
-// metrics counts what was answered.
+// metrics counts requests.
 type metrics struct {
 	inFlight atomic.Int64
 
@@ -19,7 +19,7 @@ type metrics struct {
 	sent     map[string]int64 // bytes, by area
 }
 
-// A request is what requests are counted by.
+// A request is the key of the request counter.
 type request struct {
 	area string
 	code int
@@ -36,8 +36,8 @@ func (m *metrics) count(area string, code int, sent int64) {
 	m.sent[area] += sent
 }
 
-// exposition is /metrics, in Prometheus's text format 0.0.4. No label has a value that came from outside.
-func (s *Server) exposition(w http.ResponseWriter, _ *http.Request, sh *shelf) {
+// exposition serves /metrics, in Prometheus's text format 0.0.4. No label value comes from clients.
+func (s *Server) exposition(w http.ResponseWriter, _ *http.Request, sh *snapshot) {
 	var b strings.Builder
 	family := func(name, kind, help string) { fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind) }
 	one := func(name, kind, help string, v int64) {
@@ -64,7 +64,7 @@ func (s *Server) exposition(w http.ResponseWriter, _ *http.Request, sh *shelf) {
 	one("kkbundle_serve_reloads_total", "counter", "Times that bundles were looked at again.", s.reloads.Load())
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write([]byte(b.String())) // whoever asked may be gone
+	_, _ = w.Write([]byte(b.String())) // the client may be gone
 }
 
 func (m *metrics) write(b *strings.Builder, family func(name, kind, help string)) {

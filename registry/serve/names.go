@@ -19,23 +19,23 @@ type entry struct {
 	item *bundle.Item
 }
 
-// A repository is what has one name: items of one or more bundles.
+// A repository holds the items with one name, from one or more bundles.
 type repository struct {
 	name    string
 	entries []entry // of later bundles first
 	tags    map[string]entry
-	sorted  []string // tags, in the order that they are listed in
+	sorted  []string // tags, in the order of listing
 }
 
-// names are the repositories of all bundles together, called as registry.Push would call them.
+// names are the repositories of all bundles, named like registry.Push's destinations.
 type names struct {
 	repositories map[string]*repository
 	sorted       []string
 	warnings     []string
 }
 
-// nameItems puts items under their names. Where two bundles have a tag with different content, the one that was named
-// later on the command line has it; the other's content is still there by digest.
+// nameItems assigns items to names. If two bundles have a tag with different content, the later bundle on the command
+// line wins; the other's content is available by digest.
 func nameItems(books []*book) *names {
 	n := &names{repositories: make(map[string]*repository)}
 	for i := len(books) - 1; i >= 0; i-- {
@@ -51,7 +51,7 @@ func nameItems(books []*book) *names {
 	return n
 }
 
-// compareTags is the distribution specification's lexical order, without regard to case.
+// compareTags compares in the distribution specification's lexical order, ignoring case.
 func compareTags(a, b string) int {
 	return cmp.Or(cmp.Compare(strings.ToLower(a), strings.ToLower(b)), cmp.Compare(a, b))
 }
@@ -81,12 +81,12 @@ func (n *names) add(e entry) {
 		return
 	}
 	if has.item.Descriptor.Digest != e.item.Descriptor.Digest {
-		n.warnings = append(n.warnings, fmt.Sprintf("%s:%s is %s of %s; %s of %s is there by digest only",
+		n.warnings = append(n.warnings, fmt.Sprintf("%s:%s is %s of %s; %s of %s is available by digest only",
 			path, tag.TagStr(), has.item.Descriptor.Digest, has.book.path, e.item.Descriptor.Digest, e.book.path))
 	}
 }
 
-// destination is registry.Destination for all items that have one; what is attached to an image lies beside it.
+// destination is registry.Destination for all items that have one, and for referrers.
 func destination(host string, it bundle.Item) (name.Reference, bool, error) {
 	switch it.Kind {
 	case bundle.KindReferrer:
@@ -99,7 +99,7 @@ func destination(host string, it bundle.Item) (name.Reference, bool, error) {
 	return ref, err == nil, err
 }
 
-// repository finds a repository by its name, or by the path that it has at the upstream host ns.
+// repository finds a repository by its name, or by its path at the upstream host ns.
 func (n *names) repository(path, ns string) *repository {
 	if ns != "" {
 		if r := n.repositories[registry.UpstreamPath(ns)+"/"+path]; r != nil {

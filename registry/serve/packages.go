@@ -24,49 +24,50 @@ import (
 
 const (
 	maxList     = 256 << 20 // bytes of a list of packages: five times Debian's longest
-	keptIndexes = 8         // directories whose lists are kept
+	keptIndexes = 8         // cached directories of lists
 
 	aptSuffix, yumSuffix = ".deb", ".rpm"
 )
 
-// A packageFormat is a kind of package, and of repository that installs it. Every directory is a repository of the packages
-// below it: a bundle may have those of several distributions, which must not be mixed.
+// A packageFormat is a package format with its type of repository. Every directory is a repository of the packages
+// below it: a bundle may have packages of several distributions, which must not be mixed.
 type packageFormat struct {
-	area   string // the path of the area, with slashes
-	suffix string // of packages
-	list   func(*shelf) *lazy[*tree]
-	// meta says whether a path is one of a repository's own files, and splits it into the repository's directory and the rest.
+	area   string // path of the area, with slashes
+	suffix string // file name suffix of packages
+	list   func(*snapshot) *lazy[*tree]
+	// meta reports whether a path is a repository's own file, and splits it into the repository's directory and the
+	// rest.
 	meta func(path string) (dir, file string, ok bool)
-	// describe returns what each of the lists says about one package.
+	// describe returns a package's entry in each of the lists.
 	describe func(r io.ReaderAt, l leaf, location string) ([][]byte, error)
-	// lists are made of the descriptions: what is before and behind those of n packages.
+	// lists returns the text before and after the entries of n packages, for each list.
 	lists func(n int) []around
-	// finish makes the other files, by path.
+	// finish returns the other files, by path.
 	finish func([]packageList) map[string]packageFile
-	// howTo is a file that tells clients about the repository at an address, and the commands that put it in its place.
+	// howTo returns a client's configuration file for the repository at an address, and the commands to install it.
 	howTo func(address string) (file, content string, commands []string)
 }
 
-// around is what is before and behind the descriptions in a list.
+// around is the text before and after the entries of a list.
 type around struct{ before, after string }
 
 // A packageFile is one of a repository's own files.
 type packageFile struct {
 	mediaType string
 	body      []byte
-	unpack    *packageList // nil, or what it is unpacked from; there is no body then
+	unpack    *packageList // nil, or the compressed list; then there is no body
 }
 
-// packages answers for an area of packages.
-func (s *Server) packages(w http.ResponseWriter, r *http.Request, sh *shelf, f *packageFormat) {
+// packages serves an area of packages.
+func (s *Server) packages(w http.ResponseWriter, r *http.Request, sh *snapshot, f *packageFormat) {
 	if err := s.packageFile(w, r, sh, f); err != nil {
 		plainError(w, err)
 	}
 }
 
-func (s *Server) packageFile(w http.ResponseWriter, r *http.Request, sh *shelf, f *packageFormat) error {
-	ctx := context.WithoutCancel(r.Context()) // the next client needs it too
-	t, err := f.list(sh).get(func() (*tree, error) { return s.plantPackages(ctx, sh, f) })
+func (s *Server) packageFile(w http.ResponseWriter, r *http.Request, sh *snapshot, f *packageFormat) error {
+	ctx := context.WithoutCancel(r.Context()) // the next client needs it, too
+	t, err := f.list(sh).get(func() (*tree, error) { return s.buildPackages(ctx, sh, f) })
 	if err != nil {
 		return err
 	}
@@ -82,11 +83,11 @@ func (s *Server) packageFile(w http.ResponseWriter, r *http.Request, sh *shelf, 
 		if have, ok := files[file]; ok {
 			return have.send(w, r)
 		}
-		return notFound(codeBlobUnknown, "the repository has no such document, or no longer")
+		return notFound(codeBlobUnknown, "the repository has no such document (any more)")
 	}
 	dir, last, _ := cutLast("/" + path)
 	if dir = strings.TrimPrefix(dir+"/", "/"); dir != "" && len(t.under(dir)) == 0 {
-		return notFound(codeBlobUnknown, fmt.Sprintf("there is no such package; %s lists what there is", f.area))
+		return notFound(codeBlobUnknown, fmt.Sprintf("no such package; %s lists all packages", f.area))
 	}
 	file, content, commands := f.howTo(ourAddress(r) + escapePath(f.area+dir))
 	switch last {
@@ -98,7 +99,7 @@ func (s *Server) packageFile(w http.ResponseWriter, r *http.Request, sh *shelf, 
 		sendBytes(w, r, "text/plain; charset=utf-8", []byte(content))
 		return nil
 	}
-	return notFound(codeBlobUnknown, fmt.Sprintf("there is no such package; %s lists what there is", f.area))
+	return notFound(codeBlobUnknown, fmt.Sprintf("no such package; %s lists all packages", f.area))
 }
 
 func (p packageFile) send(w http.ResponseWriter, r *http.Request) error {
@@ -111,7 +112,7 @@ func (p packageFile) send(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Content-Length", strconv.FormatInt(p.unpack.plainSize, 10))
 	if r.Method == http.MethodGet {
-		_, _ = p.WriteTo(w) // whoever asked may be gone
+		_, _ = p.WriteTo(w) // the client may be gone
 	}
 	return nil
 }
@@ -129,15 +130,15 @@ func (p packageFile) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, z)
 }
 
-// Repository returns a repository's own files, by path, for those of its packages that has tells: with them, a directory with
-// the packages is a repository of apt or dnf. dir is where the packages are, such as packages/debian/12/; there is nothing to
-// return where none are.
+// Repository returns a repository's own files, by path, for the packages accepted by has: together with the packages
+// they form a repository of apt or dnf. dir is the packages' directory, such as packages/debian/12/; the result is
+// empty without packages.
 func (s *Server) Repository(ctx context.Context, dir string, has func(file string) bool) (map[string]io.WriterTo, error) {
 	sh := s.use()
 	defer sh.done()
 	all := map[string]io.WriterTo{}
 	for _, f := range []*packageFormat{aptFormat(), yumFormat()} {
-		t, err := f.list(sh).get(func() (*tree, error) { return s.plantPackages(ctx, sh, f) })
+		t, err := f.list(sh).get(func() (*tree, error) { return s.buildPackages(ctx, sh, f) })
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +156,7 @@ func (s *Server) Repository(ctx context.Context, dir string, has func(file strin
 			return nil, err
 		}
 		for name, file := range files {
-			if !strings.HasPrefix(name, byHash) { // the same files once more
+			if !strings.HasPrefix(name, byHash) { // duplicates of other files
 				all[name] = file
 			}
 		}
@@ -163,12 +164,12 @@ func (s *Server) Repository(ctx context.Context, dir string, has func(file strin
 	return all, nil
 }
 
-// isPackage says whether an item is likely to be a package, by what it is called.
+// isPackage reports whether an item is likely to be a package, judged by its name.
 func isPackage(it *bundle.Item, suffix string) bool {
 	return it.Kind == bundle.KindFile && (strings.HasSuffix(it.Ref, suffix) || strings.HasSuffix(it.Name, suffix))
 }
 
-// plainPath replaces what some clients escape in an address and others do not.
+// plainPath normalizes escapes in an address, which clients apply differently.
 func plainPath(path string) string {
 	return strings.Map(func(r rune) rune {
 		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("0123456789/._~+^:@=,-", r)) {
@@ -178,10 +179,10 @@ func plainPath(path string) string {
 	}, path)
 }
 
-// plantPackages takes the packages out of all files, where /files/ has them but for odd characters; what only its title calls a
-// package gets that name.
-func (s *Server) plantPackages(ctx context.Context, sh *shelf, f *packageFormat) (*tree, error) {
-	files, err := sh.filesOf.get(func() (*tree, error) { return s.plantFiles(ctx, sh.books) })
+// buildPackages returns the packages among all files, at their paths in /files/ except for unusual characters; a file
+// that is a package only by its title gets that name.
+func (s *Server) buildPackages(ctx context.Context, sh *snapshot, f *packageFormat) (*tree, error) {
+	files, err := sh.filesOf.get(func() (*tree, error) { return s.buildFiles(ctx, sh.books) })
 	if err != nil {
 		return nil, err
 	}
@@ -200,10 +201,10 @@ func (s *Server) plantPackages(ctx context.Context, sh *shelf, f *packageFormat)
 	return t, nil
 }
 
-// indexPackages reads every package below a directory, side by side, and makes the files of a repository. Each package is
-// compared with its digest before what it says is passed on; one that is damaged, or none, is left out.
+// indexPackages reads every package below a directory, concurrently, and builds the files of a repository. Each package
+// is compared with its digest before use; damaged and invalid ones are left out.
 func (s *Server) indexPackages(ctx context.Context, f *packageFormat, t *tree, dir string) (map[string]packageFile, error) {
-	s.indexing.Lock() // one repository at a time: the memory for frames is there for clients
+	s.indexing.Lock() // one repository at a time: clients need the memory for frames, too
 	defer s.indexing.Unlock()
 	leaves := t.under(dir)
 	writers := make([]*listWriter, len(f.lists(0)))
@@ -212,7 +213,7 @@ func (s *Server) indexPackages(ctx context.Context, f *packageFormat, t *tree, d
 	}
 	n, seen := 0, make(map[digest.Digest]bool)
 	for len(leaves) > 0 {
-		batch := leaves[:min(len(leaves), cap(s.checks)+1)] // few, for what they say may be long
+		batch := leaves[:min(len(leaves), cap(s.checks)+1)] // few, since descriptions may be long
 		leaves = leaves[len(batch):]
 		texts := make([][][]byte, len(batch))
 		g, ctx := errgroup.WithContext(ctx)
@@ -248,7 +249,7 @@ func (s *Server) indexPackages(ctx context.Context, f *packageFormat, t *tree, d
 	return f.finish(lists), nil
 }
 
-// describe is what lists say about a package, or nil for one that is not offered. The error is that of reading it.
+// describe returns a package's entries in the lists, or nil if it is left out. The error is that of reading it.
 func (s *Server) describe(ctx context.Context, f *packageFormat, l leaf, location string) ([][]byte, error) {
 	err := l.err
 	if err == nil {
@@ -259,19 +260,19 @@ func (s *Server) describe(ctx context.Context, f *packageFormat, l leaf, locatio
 		texts, err = f.describe(l.blob.readerAt(ctx), l, location)
 	}
 	if err != nil && (l.err != nil || errors.Is(err, bundle.ErrDamaged) || errors.Is(err, ospkg.ErrInvalid)) {
-		s.log.Error("a package is not offered", "path", f.area+l.path, "error", err)
+		s.log.Error("a package is left out", "path", f.area+l.path, "error", err)
 		return nil, nil
 	}
 	return texts, err
 }
 
-// A readerAt reads a blob wherever it is asked to.
+// A readerAt reads a blob at any offset.
 type readerAt func(p []byte, off int64) (int, error)
 
 // ReadAt implements io.ReaderAt.
 func (f readerAt) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
 
-// readerAt is for whoever waited for the blob's check: it compares nothing itself.
+// readerAt requires that the blob's check has succeeded: it compares nothing itself.
 func (b blob) readerAt(ctx context.Context) readerAt {
 	return func(to []byte, off int64) (n int, err error) {
 		for n < len(to) && err == nil {
@@ -294,19 +295,19 @@ func (b blob) readerAt(ctx context.Context) readerAt {
 	}
 }
 
-// A packageList is compressed, with what clients check it by.
+// A packageList is a compressed list with its checksums.
 type packageList struct {
 	packed, sum string // the compressed bytes, and the hex of their SHA-256
-	plainSum    string // that of what they unpack to
+	plainSum    string // of the uncompressed list
 	plainSize   int64
 }
 
-// A listWriter makes a list whose first line is known last: compressed streams may be put one behind the other
-// (RFC 1952, section 2.2).
+// A listWriter builds a list whose first line is known last: compressed streams may be concatenated (RFC 1952, section
+// 2.2).
 type listWriter struct {
 	packed bytes.Buffer
 	zip    *gzip.Writer
-	size   int // bytes that were written
+	size   int // bytes written
 }
 
 func newListWriter() *listWriter {
@@ -317,7 +318,7 @@ func newListWriter() *listWriter {
 
 func (w *listWriter) write(text []byte) error {
 	if w.size += len(text); w.size > maxList {
-		return fmt.Errorf("the list of packages has more than %d MiB: use a directory further down as the repository", maxList>>20)
+		return fmt.Errorf("the list of packages exceeds %d MiB: use a subdirectory as the repository", maxList>>20)
 	}
 	_, err := w.zip.Write(text)
 	return err
@@ -348,7 +349,7 @@ func (w *listWriter) close(text around) (packageList, error) {
 
 func hexOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// pack compresses a text; an empty one is no stream.
+// pack compresses a text; an empty one gives no stream.
 func pack(text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil
@@ -360,7 +361,7 @@ func pack(text string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// An indexCache keeps the files of a few repositories.
+// An indexCache caches the files of a few repositories.
 type indexCache struct {
 	mu   sync.Mutex
 	have map[string]*lazy[map[string]packageFile]

@@ -179,7 +179,7 @@ func TestApt(t *testing.T) {
 	if r := s.ask(t, "GET", "/apt/Packages"); strings.Contains(string(r.body), "elsewhere") || strings.Count(string(r.body), "\nFilename: ") != 5 {
 		t.Errorf("Packages:\n%s", r.body)
 	}
-	if log := s.log.String(); !strings.Contains(log, "a package is not offered") || !strings.Contains(log, "broken_1_all.deb") {
+	if log := s.log.String(); !strings.Contains(log, "a package is left out") || !strings.Contains(log, "broken_1_all.deb") {
 		t.Errorf("the broken package is not in the log:\n%s", log)
 	}
 }
@@ -263,7 +263,7 @@ func TestDnf(t *testing.T) {
 			}
 		}
 	})
-	if log := s.log.String(); !strings.Contains(log, "a package is not offered") || !strings.Contains(log, "broken.rpm") {
+	if log := s.log.String(); !strings.Contains(log, "a package is left out") || !strings.Contains(log, "broken.rpm") {
 		t.Errorf("the broken package is not in the log:\n%s", log)
 	}
 }
@@ -437,7 +437,7 @@ func TestPackages(t *testing.T) {
 	if list := string(s.ask(t, "GET", "/apt/Packages").body); strings.Contains(list, "Package: two") || !strings.Contains(list, "Package: one") {
 		t.Errorf("with a forged package:\n%s", list)
 	}
-	if log := s.log.String(); !strings.Contains(log, "a package is not offered") || !strings.Contains(log, "its content has digest") {
+	if log := s.log.String(); !strings.Contains(log, "a package is left out") || !strings.Contains(log, "content has digest") {
 		t.Errorf("the log does not say why:\n%s", log)
 	}
 }

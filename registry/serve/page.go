@@ -23,13 +23,13 @@ import (
 //go:embed assets
 var assetFiles embed.FS
 
-// pageItems is how many items one page shows.
+// pageItems is the number of items on one page.
 const pageItems = 200
 
-// pagePolicy lets pages use our own style and script, and nothing else: whatever a name in a bundle says, it is text.
+// pagePolicy allows pages only our own style and script: names in a bundle are always text.
 const pagePolicy = "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// A listed item is what the page says about it.
+// A listed item is its description on the page.
 type listed struct {
 	Kind, Name, Digest string
 	Platforms          []string
@@ -46,7 +46,7 @@ type pageData struct {
 	Yum     bool // there are RPM packages
 	Query   string
 	Kind    string
-	Total   int // that fit the question
+	Total   int // that match the query
 	From    int // number of the first item on the page, from 1
 	To      int
 	Prev    string
@@ -69,10 +69,10 @@ type pageItem struct {
 	Link    string // of the content, or ""
 }
 
-// page shows people what is here. It needs no script; the script adds searching while typing, and buttons that copy.
-func (s *Server) page(w http.ResponseWriter, r *http.Request, sh *shelf) {
+// page shows the content to people. It works without a script, which adds search while typing and copy buttons.
+func (s *Server) page(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 	if r.URL.Path != "/" {
-		plainError(w, notFound(codeUnknown, "there is nothing at this path; / shows what is here"))
+		plainError(w, notFound(codeUnknown, "nothing at this path; / lists the content"))
 		return
 	}
 	all, err := sh.listOf.get(func() ([]listed, error) { return s.listItems(context.WithoutCancel(r.Context()), sh.books) })
@@ -84,13 +84,13 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, sh *shelf) {
 	}
 }
 
-// listItems asks every bundle what its items come to. Sizes of a bundle whose manifests are damaged stay unknown.
+// listItems surveys the items of every bundle. Sizes in a bundle with damaged manifests stay unknown.
 func (s *Server) listItems(ctx context.Context, books []*book) ([]listed, error) {
 	var all []listed
 	for _, b := range books {
 		contents, err := b.reader.Survey(ctx)
 		if err != nil {
-			s.log.Error("sizes of items are not known", "bundle", b.path, "error", err)
+			s.log.Error("sizes of items are unknown", "bundle", b.path, "error", err)
 		}
 		index := b.reader.Index()
 		for i := range index.Items {
@@ -126,7 +126,7 @@ func kindRank(kind string) int {
 	return len(order)
 }
 
-func (sh *shelf) pageData(r *http.Request, all []listed) pageData {
+func (sh *snapshot) pageData(r *http.Request, all []listed) pageData {
 	query := r.URL.Query()
 	d := pageData{Host: ourAddress(r), Query: query.Get("q"), Kind: query.Get("kind")}
 	for _, b := range sh.books {
@@ -166,8 +166,8 @@ func sum(counts map[string]int) (n int) {
 	return n
 }
 
-// cut takes one page's items.
-func (d *pageData) cut(sh *shelf, fitting []listed, number string) {
+// cut selects one page's items.
+func (d *pageData) cut(sh *snapshot, fitting []listed, number string) {
 	n, err := strconv.Atoi(number)
 	if pages := (len(fitting) + pageItems - 1) / pageItems; err != nil || n < 1 || n > pages {
 		n = 1
@@ -203,9 +203,9 @@ func pageLink(query, kind string, number int) string {
 	return "/?" + v.Encode()
 }
 
-// command is what fetches an item from here, and the path of its content if that can be downloaded as it is. Names are
-// quoted for the shell: somebody will paste it.
-func (d *pageData) command(sh *shelf, e entry) (command, link string) {
+// command returns a command that fetches an item from here, and the path of its content if that can be downloaded
+// directly. Names are quoted for pasting into a shell.
+func (d *pageData) command(sh *snapshot, e entry) (command, link string) {
 	host := d.Host[strings.Index(d.Host, "://")+3:]
 	switch e.item.Kind {
 	case bundle.KindChart:
@@ -233,8 +233,8 @@ func (d *pageData) command(sh *shelf, e entry) (command, link string) {
 	return "curl -fLO " + quote(d.Host+link), link
 }
 
-// hides says that another bundle's item has the tag.
-func (sh *shelf) hides(ref name.Reference, e entry) bool {
+// hides reports whether another bundle's item has the tag.
+func (sh *snapshot) hides(ref name.Reference, e entry) bool {
 	repo := sh.names().repositories[ref.Context().RepositoryStr()]
 	return repo != nil && repo.tags[ref.Identifier()].item.Descriptor.Digest != e.item.Descriptor.Digest
 }
@@ -244,7 +244,7 @@ var (
 	plainHost = regexp.MustCompile(`^[A-Za-z0-9.:_\[\]-]+$`)
 )
 
-// quote makes one word of a POSIX shell's command line.
+// quote returns s as one word of a POSIX shell's command line.
 func quote(s string) string {
 	if plainWord.MatchString(s) {
 		return s
@@ -252,7 +252,7 @@ func quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// ourAddress is the address that the client used.
+// ourAddress returns the address that the client used.
 func ourAddress(r *http.Request) string {
 	scheme, host := "http://", r.Host
 	if r.TLS != nil {
@@ -286,12 +286,12 @@ func parseTemplates() (*template.Template, error) {
 }
 
 // assets are the pages' style and script.
-func (s *Server) assets(w http.ResponseWriter, r *http.Request, _ *shelf) {
+func (s *Server) assets(w http.ResponseWriter, r *http.Request, _ *snapshot) {
 	types := map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 	file := path.Base(r.URL.Path)
 	body, err := assetFiles.ReadFile("assets/" + file)
 	if err != nil || types[file] == "" {
-		plainError(w, notFound(codeUnknown, "there is nothing at this path"))
+		plainError(w, notFound(codeUnknown, "nothing at this path"))
 		return
 	}
 	sendBytes(w, r, types[file], body)

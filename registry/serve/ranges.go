@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// A span is a part of a content: length bytes from start on.
+// A span is a range of a content: length bytes from start on.
 type span struct{ start, length int64 }
 
-// parseRange reads a Range header for a content of size bytes (RFC 9110, section 14). ok is false where it asks for
-// nothing that is there: the answer is 416 then. What is malformed, of another unit or has several ranges is ignored, as
+// parseRange parses a Range header for a content of size bytes (RFC 9110, section 14). ok is false if the range is
+// outside of the content: the answer is 416 then. A malformed header, another unit or several ranges are ignored, as
 // the RFC allows: the answer is the whole.
 func parseRange(header string, size int64) (s span, partial, ok bool) {
 	whole := span{0, size}
@@ -45,7 +45,7 @@ func parseRange(header string, size int64) (s span, partial, ok bool) {
 	return span{from, min(to, size-1) - from + 1}, true, true
 }
 
-// position reads digits only. What is larger than any content counts as the largest number.
+// position reads digits only. Numbers beyond any content count as the largest number.
 func position(s string) (int64, bool) {
 	if s == "" || strings.Trim(s, "0123456789") != "" {
 		return 0, false
@@ -57,7 +57,7 @@ func position(s string) (int64, bool) {
 	return n, true
 }
 
-// matches says whether a list of entity tags in If-Match or If-None-Match has this one or is "*".
+// matches reports whether a list of entity tags in If-Match or If-None-Match contains etag or is "*".
 func matches(header, etag string) bool {
 	for tag := range strings.SplitSeq(header, ",") {
 		tag = strings.TrimSpace(tag)

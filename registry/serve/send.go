@@ -14,21 +14,20 @@ import (
 )
 
 const (
-	chunkSize = 64 << 10              // bytes written at a time: a stream's own memory
-	patience  = 50 * time.Millisecond // how long a write may take before its frame's memory is given to others
+	chunkSize = 64 << 10              // bytes per write: a stream's own memory
+	patience  = 50 * time.Millisecond // how long a write may take before its frame's memory is released to others
 	immutable = "max-age=31536000, immutable"
 )
 
 func etag(d digest.Digest) string { return `"` + string(d) + `"` }
 
-// sendBlob answers a GET or HEAD with a blob: whole, or the one range that was asked for. Content type and caching are
-// the caller's headers. An error is returned only before anything was sent, and is for the caller to tell; later ones
-// cut the connection, so that no client takes for whole what is not.
+// sendBlob answers a GET or HEAD with a blob: whole, or the single requested range. The caller sets content type and
+// caching headers. It returns an error only before anything was sent, for the caller to report; later errors cut the
+// connection, so that no client takes a partial content for the whole.
 //
-// No client gets all that it was promised before the whole blob was compared with its digest, on this open file. A range
-// waits for that; a blob of several frames that is asked for as a whole is sent while the comparison runs, but its last
-// frame is held back until it is over. Ranges are ours for that:
-// http.ServeContent sends what it reads at once.
+// No client receives its complete content before the whole blob was compared with its digest, on this open file. A
+// range waits for that. A whole blob of several frames is sent during the comparison, but its last frame is held back
+// until the end. Ranges are ours for that: http.ServeContent sends at once.
 func (s *Server) sendBlob(w http.ResponseWriter, r *http.Request, b blob) error {
 	h := w.Header()
 	tag := etag(b.digest)
@@ -74,8 +73,8 @@ func (s *Server) sendBlob(w http.ResponseWriter, r *http.Request, b blob) error 
 }
 
 var (
-	errRange  = errors.New("the range is not within the content")
-	errClient = errors.New("the client went away or stood still")
+	errRange  = errors.New("the range is outside of the content")
+	errClient = errors.New("the client disconnected or stalled")
 )
 
 // A stream sends a part of a blob to one client.
@@ -84,10 +83,10 @@ type stream struct {
 	blob
 	part span
 	w    http.ResponseWriter
-	held *lease // of the frame that is being sent; nil if it was given back
+	held *lease // lease on the current frame; nil if released
 }
 
-// begin waits for the blob's check unless the stream can run beside it.
+// begin waits for the blob's check unless sending can run in parallel.
 func (st *stream) begin(ctx context.Context) error {
 	c := st.book.checked(ctx, st.digest, st.size)
 	p, err := st.book.reader.Piece(st.digest, 0)
@@ -119,8 +118,8 @@ func (st *stream) run(ctx context.Context) error {
 	return nil
 }
 
-// piece sends the part of the blob that lies in one piece, chunk by chunk. While a client takes its time, the frame's
-// memory is for others; a frame that was forgotten meanwhile is decoded again.
+// piece sends the part of the blob in one piece, chunk by chunk. While a client is slow, the frame's memory is
+// available to others; an evicted frame is decoded again.
 func (st *stream) piece(ctx context.Context, buf []byte, p bundle.Piece, part span) error {
 	defer st.giveBack()
 	for at := part.start; at < part.start+part.length; {
@@ -144,8 +143,8 @@ func (st *stream) piece(ctx context.Context, buf []byte, p bundle.Piece, part sp
 	return nil
 }
 
-// hold takes a lease on the piece's frame. What completes the client's part is only handed out if the blob was checked
-// and the file not written to since.
+// hold takes a lease on the piece's frame. The end of the client's part is sent only if the blob was checked and the
+// file not written to since.
 func (st *stream) hold(ctx context.Context, p bundle.Piece) error {
 	for {
 		l, err := st.book.frames.lease(ctx, st.book, p)

@@ -1,9 +1,9 @@
-// Package serve is a read-only server of bundles: an OCI registry, Helm, apt and yum repositories, a file server and pages for people,
-// all straight from the compressed files. Nothing is unpacked and nothing is written; start-up does not depend on a bundle's size, nor
-// memory on the number of clients or the size of blobs.
+// Package serve is a read-only server of bundles: an OCI registry, Helm, apt and yum repositories, a file server and
+// pages for people, all straight from the compressed files. Nothing is unpacked and nothing is written. Start-up time
+// does not depend on a bundle's size, nor memory on the number of clients or the size of blobs.
 //
-// Trust: no client is given the end of what it asked for before the whole blob was compared with its digest on the same open file. A file
-// that is written to while it is served is noticed, and its blobs are checked again.
+// Trust: no client receives the end of a content before the whole blob was compared with its digest on the same open
+// file. A write to a served file is detected, and its blobs are checked again.
 package serve
 
 import (
@@ -23,25 +23,26 @@ import (
 	"github.com/kkbundle/kkbundle/registry/httpd"
 )
 
-// Options say what is served and to whom.
+// Options configure a Server.
 type Options struct {
-	Bundles []string // paths. Where two bundles have the same tag, the later one's is served
-	Verify  bool     // check every byte of each bundle before it is served
-	// Users is the path of an htpasswd file with bcrypt hashes; everything but /healthz needs a login then. "" lets all in.
+	Bundles []string // paths. If two bundles have the same tag, the later one's is served
+	Verify  bool     // check every byte of each bundle before serving it
+	// Users is the path of an htpasswd file with bcrypt hashes; then everything but /healthz requires a login. ""
+	// requires none.
 	Users  string
 	Logger *slog.Logger // nil for none
-	// Open opens a bundle, also one that replaced another, and may refuse it; nil is bundle.Open.
+	// Open opens a bundle, also a replaced one, and may refuse it; nil is bundle.Open.
 	Open func(path string) (*bundle.Reader, error)
 }
 
-// A Server answers requests. It is an http.Handler; Run listens and has the time limits that a server needs.
+// A Server answers requests. It is an http.Handler; Run listens, with the timeouts that a server needs.
 type Server struct {
 	log       *slog.Logger
 	open      func(path string) (*bundle.Reader, error)
 	verify    bool
 	users     *htpasswd.Users
 	frames    *frames
-	checks    chan struct{} // a token for each blob that is being checked
+	checks    chan struct{} // a token for each blob being checked
 	chunks    sync.Pool     // *[]byte of chunkSize
 	metrics   *metrics
 	limits    limits
@@ -52,10 +53,10 @@ type Server struct {
 	indexing  sync.Mutex // of packages
 	reloading sync.Mutex
 	mu        sync.RWMutex
-	shelf     *shelf
+	snapshot  *snapshot
 }
 
-// New opens the bundles. With Verify it reads them whole; otherwise it reads their directories only.
+// New opens the bundles. With Verify it reads them completely; otherwise only their directories.
 func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -79,7 +80,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		}
 		return nil, err
 	}
-	s.put(s.newShelf(books))
+	s.put(s.newSnapshot(books))
 	s.handler = s.mount()
 	return s, nil
 }
@@ -104,16 +105,16 @@ func (s *Server) openAll(ctx context.Context, paths []string) ([]*book, error) {
 	return books, errors.Join(problems...)
 }
 
-// Close closes the bundles when the requests that read them are done.
-func (s *Server) Close() { s.put(&shelf{readers: 1}) }
+// Close closes the bundles when the requests reading them are done.
+func (s *Server) Close() { s.put(&snapshot{readers: 1}) }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// An area is one kind of service under a path of its own. It is asked GET and HEAD only, with what is served at the time.
+// An area is one kind of service under its own path. It handles GET and HEAD, with the present snapshot.
 type area struct {
 	path, name string
-	handle     func(w http.ResponseWriter, r *http.Request, sh *shelf)
+	handle     func(w http.ResponseWriter, r *http.Request, sh *snapshot)
 	public     bool // needs no login
 }
 
@@ -140,7 +141,7 @@ func (s *Server) mount() http.Handler {
 	return mux
 }
 
-// request is what all areas have in common.
+// request is the common part of all areas.
 func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	start := time.Now()
 	out := httpd.NewResponse(w, s.limits.Write)
@@ -154,9 +155,9 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	h := out.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
-	if r.ContentLength != 0 { // nothing here reads a body
+	if r.ContentLength != 0 { // request bodies are never read
 		h.Set("Connection", "close")
-		_ = out.Control.SetReadDeadline(start.Add(s.limits.body)) // a server that cannot is one in a test
+		_ = out.Control.SetReadDeadline(start.Add(s.limits.body)) // only test servers lack deadlines
 	}
 	fail := plainError
 	if a.name == "registry" {
@@ -171,7 +172,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		h.Set("Allow", "GET, HEAD")
-		fail(out, &answer{http.StatusMethodNotAllowed, codeUnsupported, "this server is read-only: use `kkbundle push` to seed a registry that can be written to"})
+		fail(out, &answer{http.StatusMethodNotAllowed, codeUnsupported, "this server is read-only: use `kkbundle push` to seed a writable registry"})
 		return
 	}
 	sh := s.use()
@@ -179,7 +180,7 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	a.handle(out, r, sh)
 }
 
-func health(w http.ResponseWriter, _ *http.Request, _ *shelf) {
+func health(w http.ResponseWriter, _ *http.Request, _ *snapshot) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // whoever asked may be gone
+	_, _ = w.Write([]byte("ok\n")) // the client may be gone
 }

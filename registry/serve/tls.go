@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	serverLife  = 397 * 24 * time.Hour // the longest that browsers take
-	renewBefore = 30 * 24 * time.Hour  // a certificate that ends sooner is made anew
+	serverLife  = 397 * 24 * time.Hour // the longest accepted by browsers
+	renewBefore = 30 * 24 * time.Hour  // a certificate that expires sooner is renewed
 
 	authorityCertificate, authorityKey = "ca.pem", "ca.key"
 	serverCertificate, serverKey       = "server.pem", "server.key"
 )
 
-// A Certificate is what the server shows, and the authority that clients have to trust for it.
+// A Certificate is the server's certificate, and the authority that clients must trust.
 type Certificate struct {
 	tls.Certificate
 	CA          string // path of the authority's certificate
 	Fingerprint string // SHA-256 of the authority's certificate: "AB:CD:…"
 }
 
-// AutoCertificate returns a certificate for names (host names and addresses), signed by an authority of our own. Both are
-// kept in dir, so that what trusts the authority goes on doing so; the certificate is made anew when it is about to end
-// or lacks a name. Keys can be read by the owner only.
+// AutoCertificate returns a certificate for names (host names and addresses), signed by an authority of our own. Both
+// are kept in dir, so that clients' trust stays valid; the certificate is renewed when it is about to expire or lacks a
+// name. Only the owner can read the keys.
 func AutoCertificate(dir string, names []string, now time.Time) (*Certificate, error) {
 	c, err := autoCertificate(dir, names, now)
 	if err != nil {
@@ -79,7 +79,7 @@ func autoCertificate(dir string, names []string, now time.Time) (*Certificate, e
 	return &Certificate{Certificate: server, CA: filepath.Join(dir, authorityCertificate), Fingerprint: strings.Join(fingerprint, ":")}, nil
 }
 
-// loadAuthority reads the authority, or makes it.
+// loadAuthority reads the authority, or creates it.
 func loadAuthority(root *os.Root, now time.Time) (*pki.Authority, error) {
 	pair, err := loadPair(root, authorityCertificate, authorityKey)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +97,7 @@ func loadAuthority(root *os.Root, now time.Time) (*pki.Authority, error) {
 		return nil, fmt.Errorf("%s and %s: %w", authorityCertificate, authorityKey, err)
 	}
 	if end := ca.Certificate.NotAfter; now.Add(renewBefore).After(end) {
-		return nil, fmt.Errorf("the authority in %s ends on %s: move it away to have a new one, which clients must be given", authorityCertificate, end.Format(time.DateOnly))
+		return nil, fmt.Errorf("the authority in %s expires on %s: move it away to get a new one, which clients must be given", authorityCertificate, end.Format(time.DateOnly))
 	}
 	return ca, nil
 }
@@ -111,7 +111,7 @@ func loadPair(root *os.Root, certificate, key string) (pki.Pair, error) {
 	return pki.Pair{Cert: cert, Key: private}, err
 }
 
-// keepPair writes the key first: a certificate without its key would be taken for a pair.
+// keepPair writes the key first: a certificate without its key would count as a pair.
 func keepPair(root *os.Root, p pki.Pair, certificate, key string) error {
 	const public, private = 0o644, 0o600
 	if err := keep(root, key, private, p.Key); err != nil {
@@ -120,7 +120,7 @@ func keepPair(root *os.Root, p pki.Pair, certificate, key string) error {
 	return keep(root, certificate, public, p.Cert)
 }
 
-// keep writes a file whole or not at all.
+// keep writes a file atomically.
 func keep(root *os.Root, name string, mode os.FileMode, data []byte) error {
 	part := name + ".new"
 	if err := root.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -137,8 +137,8 @@ func keep(root *os.Root, name string, mode os.FileMode, data []byte) error {
 	return root.Rename(part, name)
 }
 
-// HostNames are the names and addresses that clients may know this host by, for a listener at address: one address, or
-// all of the host's where it listens on all.
+// HostNames returns the names and addresses under which clients may know this host, for a listener at address: one
+// address, or all of the host's if it listens on all.
 func HostNames(address string) ([]string, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

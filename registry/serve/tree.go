@@ -16,17 +16,17 @@ import (
 // A leaf is a blob with a path.
 type leaf struct {
 	path  string // without a leading slash; its components are never empty, "." or ".."
-	title string // its file's own name, whatever its address
+	title string // the file's own name, independent of its address
 	blob  blob
-	err   error // why it cannot be served: what says where its content lies is damaged
+	err   error // the reason that it cannot be served: the documents leading to it are damaged
 }
 
-// A tree is blobs by path, as directories show them.
+// A tree holds blobs by path, for directories.
 type tree struct {
 	leaves []leaf // sorted by path
 }
 
-// add puts a leaf into the tree under the first path that is free; false says that the very content is there already.
+// add puts a leaf into the tree under the first free path; false means the same content is there already.
 func (t *tree) add(l leaf, taken map[string]digest.Digest, otherwise ...string) bool {
 	for _, path := range append([]string{l.path}, otherwise...) {
 		has, used := taken[path]
@@ -55,7 +55,7 @@ func (t *tree) find(path string) (leaf, bool) {
 	return t.leaves[i], true
 }
 
-// under returns the leaves below a directory, "" or with a slash at its end.
+// under returns the leaves below a directory, "" or with a trailing slash.
 func (t *tree) under(dir string) []leaf {
 	i, _ := slices.BinarySearchFunc(t.leaves, dir, func(l leaf, dir string) int { return strings.Compare(l.path, dir) })
 	n := i
@@ -65,8 +65,8 @@ func (t *tree) under(dir string) []leaf {
 	return t.leaves[i:n]
 }
 
-// cleanPath makes a path of names that are not ours: components that mean something to file systems or browsers are
-// changed, empty ones left out.
+// cleanPath builds a path from foreign names: components with a meaning to file systems or browsers are changed, empty
+// ones left out.
 func cleanPath(parts ...string) string {
 	var clean []string
 	for _, p := range parts {
@@ -88,22 +88,21 @@ func cleanPath(parts ...string) string {
 	return strings.Join(clean, "/")
 }
 
-// unseen says whether a character is none that can be seen: those that turn the direction of writing make another name of
-// what is around them.
+// unseen reports whether a character is invisible: direction marks would change the displayed name.
 func unseen(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// escapePath is a path as it stands in an address.
+// escapePath escapes a path for an address.
 func escapePath(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
-// A listing is what a directory shows.
+// A listing is the content of a directory page.
 type listing struct {
 	Title string
 	Up    bool // there is a directory above
 	Sums  bool // it has SHA256SUMS
 	Rows  []listingRow
-	// Commands make a host use the directory as its repository.
+	// Commands configure the directory as a host's repository.
 	Commands []string
 }
 
@@ -114,7 +113,7 @@ type listingRow struct {
 	Digest string
 }
 
-// listing shows a directory. dir is "" or ends in a slash.
+// listing lists a directory. dir is "" or ends in a slash.
 func (t *tree) listing(root, dir string) listing {
 	x := listing{Title: root + dir, Up: dir != "", Sums: root == "/files/"}
 	for _, l := range t.under(dir) {
@@ -137,7 +136,7 @@ func (t *tree) listing(root, dir string) listing {
 	return x
 }
 
-// sendLeaf answers with a leaf's content, as something to be kept and never shown.
+// sendLeaf answers with a leaf's content as a download, never for display.
 func (s *Server) sendLeaf(w http.ResponseWriter, r *http.Request, l leaf, mediaType string) error {
 	if l.err != nil {
 		return l.err

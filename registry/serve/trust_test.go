@@ -129,7 +129,7 @@ func TestChangedOnDisk(t *testing.T) {
 			if (failed == 0) != (what == "touched") {
 				t.Errorf("%d requests failed", failed)
 			}
-			if !strings.Contains(s.log.String(), "was written to") {
+			if !strings.Contains(s.log.String(), "was modified") {
 				t.Errorf("nothing is logged:\n%s", s.log)
 			}
 		})

@@ -11,15 +11,15 @@ import (
 	"github.com/kkbundle/kkbundle/registry/serve/ospkg"
 )
 
-// yum serves RPM packages as repositories for dnf, yum and zypper, with the metadata that createrepo_c would make.
-func (s *Server) yum(w http.ResponseWriter, r *http.Request, sh *shelf) {
+// yum serves RPM packages as repositories for dnf, yum and zypper, with metadata like createrepo_c's.
+func (s *Server) yum(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 	s.packages(w, r, sh, yumFormat())
 }
 
 func yumFormat() *packageFormat {
 	return &packageFormat{
 		area: "/yum/", suffix: yumSuffix,
-		list:     func(sh *shelf) *lazy[*tree] { return &sh.rpmsOf },
+		list:     func(sh *snapshot) *lazy[*tree] { return &sh.rpmsOf },
 		meta:     yumMeta,
 		describe: describeRPM,
 		lists: func(n int) []around {
@@ -37,7 +37,7 @@ func yumFormat() *packageFormat {
 		howTo: func(address string) (file, content string, commands []string) {
 			file = "kkbundle.repo"
 			content = "[kkbundle]\nname=kkbundle\nbaseurl=" + address + "\nenabled=1\n" +
-				"# Packages are checked against the digests of the bundle that this server has. With gpgcheck=1 their makers' signatures\n" +
+				"# Packages are checked against the digests of this server's bundle. With gpgcheck=1 their makers' signatures\n" +
 				"# are checked too, if this host has the keys.\ngpgcheck=0\nrepo_gpgcheck=0\nmodule_hotfixes=1\n"
 			return file, content, []string{"curl -fsSo /etc/yum.repos.d/" + file + " " + quote(address+file), "dnf makecache"}
 		},
@@ -54,7 +54,7 @@ func yumMeta(path string) (dir, file string, ok bool) {
 	return path[:i], path[i:], true
 }
 
-// What primary.xml, filelists.xml and other.xml say about a package, in the order of createrepo_c.
+// A package's elements in primary.xml, filelists.xml and other.xml, in the order of createrepo_c.
 type (
 	xmlVersion struct {
 		Epoch   string `xml:"epoch,attr"`
@@ -139,7 +139,7 @@ type (
 	}
 )
 
-// describeRPM is a package's element in each of the three lists.
+// describeRPM returns a package's element in each of the three lists.
 func describeRPM(r io.ReaderAt, l leaf, location string) ([][]byte, error) {
 	p, err := ospkg.ReadRPM(r, l.blob.size)
 	if err != nil {
@@ -180,7 +180,7 @@ func describeRPM(r io.ReaderAt, l leaf, location string) ([][]byte, error) {
 			primary.Format.Files = append(primary.Format.Files, one)
 		}
 	}
-	for i := len(p.Changes) - 1; i >= 0; i-- { // the oldest first
+	for i := len(p.Changes) - 1; i >= 0; i-- { // oldest first
 		other.Changes = append(other.Changes, xmlChange{Author: p.Changes[i].Author, Date: p.Changes[i].Time, Text: p.Changes[i].Text})
 	}
 	return marshalAll(primary, files, other)
@@ -198,7 +198,7 @@ func relations(element string, all []ospkg.Relation) xmlRelations {
 	return x
 }
 
-// marshalAll makes a line of each; bytes that XML cannot hold are replaced.
+// marshalAll writes each value on a line; bytes invalid in XML are replaced.
 func marshalAll(all ...any) ([][]byte, error) {
 	texts := make([][]byte, len(all))
 	for i, v := range all {
@@ -211,8 +211,8 @@ func marshalAll(all ...any) ([][]byte, error) {
 	return texts, nil
 }
 
-// yumFiles are the lists under names that change with their content, and repomd.xml, which names them. Its times are
-// fixed: they say nothing about a bundle.
+// yumFiles returns the lists under names that change with their content, and repomd.xml, which names them. Its times
+// are constant: they would say nothing about a bundle.
 func yumFiles(lists []packageList) map[string]packageFile {
 	var repomd bytes.Buffer
 	fmt.Fprintf(&repomd, "%s<repomd xmlns=\"http://linux.duke.edu/metadata/repo\" xmlns:rpm=\"%s\">\n <revision>1</revision>\n", xml.Header, rpmSpace)

@@ -107,7 +107,7 @@ type Result struct {
 	Ends     time.Time
 }
 
-// Changed says whether there was anything to do.
+// Changed reports whether there was anything to do.
 func (r Result) Changed() bool {
 	return r.Started || r.Program || slices.ContainsFunc(r.Changes, func(c hostfile.Change) bool { return c.State != hostfile.StateSame })
 }

@@ -1,5 +1,5 @@
-// Package trusttest signs as cosign does, so that tests have signatures of what they just made. What cosign itself wrote
-// is in the testdata of package trust.
+// Package trusttest signs like cosign, so that tests have signatures of new artifacts. Signatures made by cosign itself
+// are in the testdata of package trust.
 package trusttest
 
 import (
@@ -28,10 +28,10 @@ import (
 	"github.com/kkbundle/kkbundle/trust"
 )
 
-// A Signer has a private key.
+// A Signer holds a private key.
 type Signer struct {
 	key crypto.Signer
-	// PEM is the public key, as cosign.pub has it.
+	// PEM is the public key, in the format of cosign.pub.
 	PEM []byte
 }
 
@@ -53,7 +53,7 @@ func New(kind string) (*Signer, error) {
 	case "rsa":
 		key, err = rsa.GenerateKey(rand.Reader, 2048)
 	default:
-		err = fmt.Errorf("no kind of key is called %s", kind)
+		err = fmt.Errorf("unknown kind of key %s", kind)
 	}
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func New(kind string) (*Signer, error) {
 	return &Signer{key: key, PEM: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})}, nil
 }
 
-// PrivatePEM is the private key without encryption (PKCS #8), as openssl genpkey has it.
+// PrivatePEM returns the private key without encryption (PKCS #8), like openssl genpkey.
 func (s *Signer) PrivatePEM() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(s.key)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *Signer) PrivatePEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// Sign signs a message over SHA-256, or as it is with Ed25519.
+// Sign signs a message: its SHA-256, or with Ed25519 the message itself.
 func (s *Signer) Sign(message []byte) ([]byte, error) {
 	if _, ok := s.key.(ed25519.PrivateKey); ok {
 		return s.key.Sign(nil, message, crypto.Hash(0))
@@ -126,7 +126,7 @@ func (s *Signer) MessageBundle(artifact []byte) ([]byte, error) {
 	})
 }
 
-// PushSimple puts simple signatures of something under its tag, as cosign does.
+// PushSimple pushes simple signatures of a digest under its tag, as cosign does.
 func PushSimple(repo name.Repository, of digest.Digest, list []trust.SimpleSignature, o ...remote.Option) error {
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, s := range list {
@@ -139,8 +139,8 @@ func PushSimple(repo name.Repository, of digest.Digest, list []trust.SimpleSigna
 	return remote.Write(repo.Tag("sha256-"+of.Encoded()+".sig"), img, o...)
 }
 
-// Attach pushes an artifact with one layer whose subject is what has the digest, and returns its manifest's digest. Where
-// the registry has no referrers API, it is added to the index under the tag that stands in for it.
+// Attach pushes an artifact with one layer and the given subject, and returns the digest of the artifact's manifest. If
+// the registry has no referrers API, Attach adds the artifact to the index under the fallback tag.
 func Attach(repo name.Repository, subject v1.Descriptor, artifactType string, layer []byte, o ...remote.Option) (digest.Digest, error) {
 	img, err := mutate.Append(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
 		mutate.Addendum{Layer: static.NewLayer(layer, types.MediaType(artifactType))})

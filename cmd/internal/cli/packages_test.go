@@ -189,8 +189,8 @@ func TestPackagesWrong(t *testing.T) {
 		"- {distribution: test/4, roles: true, "+repository+"}\n- {distribution: test/5, "+repository+"}\n")
 	text := s.kkbundle(t, 14, "lock")
 	for _, want := range []string{
-		"there is no package kk-ap; did you mean kk-app", "kk-lib (= 9): there is no such version; there is 3.1, 2.0",
-		"not published for s390x; it is for all, amd64, arm64", "no repositories are known of it", "roles: there is no cluster", "names no packages",
+		"no package kk-ap; did you mean kk-app", "kk-lib (= 9): no such version; available is 3.1, 2.0",
+		"not published for s390x, only for all, amd64, arm64", "no repositories are known for it", "roles: no cluster is given", "no packages are named",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it did not say %q:\n%s", want, text)

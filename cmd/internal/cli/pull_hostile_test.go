@@ -94,7 +94,7 @@ func TestPullTrustsNothing(t *testing.T) {
 			func(l *liar) { l.manifest.Config.Size++ }, 14, "wrong size",
 		},
 		"another index": {
-			func(l *liar) { l.blobs[l.manifest.Config.Digest][100] ^= 1 }, 14, "not what was promised",
+			func(l *liar) { l.blobs[l.manifest.Config.Digest][100] ^= 1 }, 14, "wrong content",
 		},
 		"index not canonical": {
 			func(l *liar) { l.setIndex(append(bytes.Clone(l.blobs[l.manifest.Config.Digest]), '\n')) }, 15, "index.json",
@@ -117,7 +117,7 @@ func TestPullTrustsNothing(t *testing.T) {
 			func(l *liar) {
 				d := l.manifest.Layers[1].Digest
 				l.blobs[d] = bytes.Repeat([]byte("x"), len(l.blobs[d]))
-			}, 14, "not what was promised",
+			}, 14, "wrong content",
 		},
 		"blob of another size": {
 			func(l *liar) { l.manifest.Layers[0].Size++ }, 15, "refers to it with",
@@ -134,7 +134,7 @@ func TestPullTrustsNothing(t *testing.T) {
 					MediaType: bundle.MediaTypeSignature, Digest: l.manifest.Config.Digest, Size: 2,
 					Annotations: map[string]string{ocispec.AnnotationTitle: "../x.sigstore.json"},
 				})
-			}, 15, "its signature",
+			}, 15, "is not a valid signature",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

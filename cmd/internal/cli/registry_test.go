@@ -56,7 +56,7 @@ func TestRegistryServe(t *testing.T) {
 	push := func(password string) (int, string, string) {
 		return run(t, password, "push", "--registry", host+"/mirror", "--ca", x.CA, "-u", "ops", "--password-stdin", path)
 	}
-	if code, _, text := push("wrong-horse"); code != 15 || !strings.Contains(text, "refused user") {
+	if code, _, text := push("wrong-horse"); code != 15 || !strings.Contains(text, "rejects user") {
 		t.Errorf("a wrong password: exit code %d\n%s", code, text)
 	}
 	if code, out, text := push("correct-horse"); code != 0 || strings.Contains(text, "instead of sha256:") || !strings.Contains(out, "@sha256:") {

@@ -11,11 +11,11 @@ import (
 
 const (
 	maxLine      = 1 << 20 // bytes
-	maxParagraph = 8 << 20 // bytes of the fields that are kept
+	maxParagraph = 8 << 20 // bytes of the fields in use
 )
 
-// paragraphs reads a control file (deb-control(5)) and calls each with the named fields of each paragraph. A field's lines
-// are joined by newlines. The map is used again for the next paragraph.
+// paragraphs reads a control file (deb-control(5)) and calls each with the named fields of each paragraph. A field's
+// lines are joined by newlines. The map is reused for the next paragraph.
 func paragraphs(r io.Reader, fields []string, each func(map[string]string) error) error {
 	wanted := make(map[string]string, len(fields))
 	for _, f := range fields {
@@ -42,11 +42,11 @@ func paragraphs(r io.Reader, fields []string, each func(map[string]string) error
 				return err
 			}
 		case bytes.ContainsFunc(line, func(r rune) bool { return r != '\t' && (r < ' ' || r == 0x7f) }):
-			return errors.New("it has control characters")
+			return errors.New("control characters in the file")
 		case line[0] == '#':
 		case line[0] == ' ' || line[0] == '\t':
 			if !p.any {
-				return errors.New("it begins in the middle of a field")
+				return errors.New("a continuation line without a field")
 			}
 			if err := p.more(line); err != nil {
 				return err
@@ -63,12 +63,12 @@ func paragraphs(r io.Reader, fields []string, each func(map[string]string) error
 	return end()
 }
 
-// A paragraph is one that is being read.
+// A paragraph is the paragraph being read.
 type paragraph struct {
 	fields map[string]string
-	any    bool // it has a field
+	any    bool // has at least one field
 	size   int
-	name   string // of the field that is being read; "" for one that nobody wants
+	name   string // name of the field being read; "" for an unused one
 	value  []byte
 }
 
@@ -87,7 +87,7 @@ func (p *paragraph) field(line []byte, wanted map[string]string) error {
 		return nil
 	}
 	if _, twice := p.fields[known]; twice {
-		return fmt.Errorf("field %s is there twice", known)
+		return fmt.Errorf("duplicate field %s", known)
 	}
 	p.value = append(p.value[:0], bytes.TrimSpace(value)...)
 	return nil
@@ -98,13 +98,13 @@ func (p *paragraph) more(line []byte) error {
 		return nil
 	}
 	if p.size += len(line); p.size > maxParagraph {
-		return errors.New("a paragraph is too long")
+		return errors.New("paragraph too long")
 	}
 	p.value = append(append(p.value, '\n'), bytes.TrimSpace(line)...)
 	return nil
 }
 
-// keep puts the field away that was read.
+// keep stores the field just read.
 func (p *paragraph) keep() {
 	if p.name != "" {
 		p.fields[p.name] = string(p.value)

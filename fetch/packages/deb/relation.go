@@ -7,9 +7,9 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages"
 )
 
-// Format is that of Debian's packages.
+// Format is Debian's package format.
 type Format struct {
-	Arch string // that of the system, as Debian calls it
+	Arch string // the system's architecture, in Debian's spelling
 }
 
 // Compare implements packages.Format.
@@ -54,8 +54,8 @@ func (f Format) relations(field string) ([]packages.Dependency, error) {
 	return all, nil
 }
 
-// relation reads "name", "name:arch" or "name (>= version)". The name of one for another architecture keeps that, so that no
-// package has it.
+// relation reads "name", "name:arch" or "name (>= version)". A name for another architecture keeps its suffix, so that
+// no package matches.
 func (f Format) relation(text string) (r packages.Relation, err error) {
 	name, rest := text, ""
 	if i := strings.IndexAny(text, " \t\n("); i >= 0 {
@@ -90,7 +90,7 @@ func (f Format) relation(text string) (r packages.Relation, err error) {
 	case ">>":
 		r.Op = ">"
 	default:
-		return r, fmt.Errorf("%.80q compares in an unknown way", text)
+		return r, fmt.Errorf("%.80q has an unknown operator", text)
 	}
 	if r.Version = strings.TrimSpace(version); r.Version == "" || strings.ContainsAny(r.Version, " \t\n") {
 		return r, fmt.Errorf("%.80q has no version", text)

@@ -14,19 +14,19 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
 )
 
-// maxAhead is how much later than this machine's clock a Release may be: clocks differ.
+// maxAhead is how far a Release may be ahead of this machine's clock.
 const maxAhead = 24 * time.Hour
 
-// A release is what a Release file says (https://wiki.debian.org/DebianRepository/Format).
+// A release is a parsed Release file (https://wiki.debian.org/DebianRepository/Format).
 type release struct {
 	suite, codename      string
-	date, until          time.Time // zero if it does not say
+	date, until          time.Time // zero if missing
 	architectures        []string
 	components           []string
 	byHash               bool
-	allInArch            bool // packages for all architectures are in the lists of each
+	allInArch            bool // each list includes the packages for all architectures
 	sums                 map[string]sum
-	strong               bool // it has SHA256 at all
+	strong               bool // has SHA256 at all
 	allowExpired, signed bool
 }
 
@@ -42,7 +42,7 @@ func parseRelease(text []byte) (*release, error) {
 		"Suite", "Codename", "Date", "Valid-Until", "Architectures", "Components", "Acquire-By-Hash", "No-Support-for-Architecture-all", "SHA256",
 	}, func(f map[string]string) (err error) {
 		if n++; n > 1 {
-			return errors.New("it has more than one paragraph")
+			return errors.New("more than one paragraph")
 		}
 		r.suite, r.codename = f["Suite"], f["Codename"]
 		if r.date, err = parseTime(f["Date"]); err != nil {
@@ -70,7 +70,7 @@ func parseTime(text string) (time.Time, error) {
 	}
 	t, err := http.ParseTime(text)
 	if err != nil {
-		return t, fmt.Errorf("%.60q is no time", text)
+		return t, fmt.Errorf("invalid time %.60q", text)
 	}
 	return t, nil
 }
@@ -94,36 +94,36 @@ func (r *release) readSums(text string) error {
 	return nil
 }
 
-// check refuses a release that is not the one that was asked for, or too old.
+// check refuses a release of another suite, or one that has expired.
 func (r *release) check(suite string, now time.Time) error {
 	named := strings.TrimSuffix(suite, "/")
 	switch {
 	case !r.strong:
-		return errors.New("it has no SHA256 sums, and weaker ones are not enough")
+		return errors.New("there are no SHA256 sums, and weaker ones are not accepted")
 	case !r.until.IsZero() && now.After(r.until) && !r.allowExpired:
-		return fmt.Errorf("it expired on %s: the mirror is behind (name another one under sources), this machine's clock is wrong, or it is a snapshot, "+
-			"for which allowExpired: true is written", r.until.UTC().Format("2006-01-02 15:04"))
+		return fmt.Errorf("it expired on %s: the mirror is outdated (name another one under sources), this machine's clock is wrong, or it is a snapshot, "+
+			"which needs allowExpired: true", r.until.UTC().Format("2006-01-02 15:04"))
 	case !r.date.IsZero() && r.date.Sub(now) > maxAhead:
-		return fmt.Errorf("it is of %s, which is still to come: set this machine's clock", r.date.UTC().Format("2006-01-02 15:04"))
+		return fmt.Errorf("its date %s is in the future: set this machine's clock", r.date.UTC().Format("2006-01-02 15:04"))
 	case !isFlat(suite) && r.signed && r.suite+r.codename != "" && !slices.Contains([]string{r.suite, r.codename}, named) && !strings.HasPrefix(named, r.codename+"/"):
-		return fmt.Errorf("it is that of %s (%s), and %s was asked for: the mirror has the wrong suite in this place; if it is the right one, write suite: %s",
+		return fmt.Errorf("it is the Release of %s (%s) instead of %s: the mirror has the wrong suite in this place; if it is the right one, write suite: %s",
 			r.suite, r.codename, named, r.codename)
 	}
 	return nil
 }
 
-// architecture refuses one that the repository does not have.
+// architecture refuses an architecture that the repository lacks.
 func (r *release) architecture(arch string) error {
 	if len(r.architectures) > 0 && !slices.Contains(r.architectures, arch) {
-		return fmt.Errorf("it is not published for %s; it is for %s", arch, strings.Join(r.architectures, ", "))
+		return fmt.Errorf("not published for %s, only for %s", arch, strings.Join(r.architectures, ", "))
 	}
 	return nil
 }
 
-// hasAll tells whether packages for all architectures have lists of their own.
+// hasAll reports whether packages for all architectures have lists of their own.
 func (r *release) hasAll() bool { return slices.Contains(r.architectures, "all") && !r.allInArch }
 
-// list returns the best of the forms in which a list is published: gzip unpacks five times as fast as xz.
+// list returns the best published form of a list: gzip decompresses five times as fast as xz.
 func (r *release) list(name string) (path string, s sum, ok bool) {
 	for _, suffix := range []string{".gz", ".xz", ".zst", ".bz2", ""} {
 		if s, ok := r.sums[name+suffix]; ok {
@@ -133,14 +133,14 @@ func (r *release) list(name string) (path string, s sum, ok bool) {
 	return "", sum{}, false
 }
 
-// signedText checks InRelease.
+// signedText returns the text of InRelease after checking its signature.
 func signedText(data []byte, keys *signature.Keys, now time.Time) ([]byte, error) {
 	text, err := keys.Clear(data, now)
 	switch {
 	case errors.Is(err, signature.ErrExpired):
-		return nil, fmt.Errorf("%w: take the distribution's newer keyring, or, for a snapshot, write allowExpired: true", err)
+		return nil, fmt.Errorf("%w: install the distribution's newer keyring, or, for a snapshot, set allowExpired: true", err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: name the keyring of whoever publishes it under keyring, or take another mirror", err)
+		return nil, fmt.Errorf("%w: name its publisher's keyring under keyring, or use another mirror", err)
 	}
 	return text, nil
 }

@@ -1,4 +1,4 @@
-// Package deb reads repositories of Debian packages: signed lists of what there is, and what packages depend on.
+// Package deb reads repositories of Debian packages: their signed lists, and the packages' dependencies.
 package deb
 
 import (
@@ -20,12 +20,12 @@ const maxRelease = 16 << 20 // bytes; Debian's largest has 200 KB
 // A Repository is one suite of an archive.
 type Repository struct {
 	URL        string   // of the archive, such as https://deb.debian.org/debian
-	Suite      string   // such as bookworm; one that ends in a slash is a flat repository in that directory
-	Components []string // none is all that there are
-	Arch       string   // as Debian calls it
-	// Keys have signed it; nil takes what nobody signed.
+	Suite      string   // such as bookworm; a suite that ends in a slash is a flat repository in that directory
+	Components []string // empty means all
+	Arch       string   // in Debian's spelling
+	// Keys must have signed it; nil accepts an unsigned repository.
 	Keys *signature.Keys
-	// AllowExpired takes metadata that says it has expired.
+	// AllowExpired accepts expired metadata.
 	AllowExpired bool
 }
 
@@ -34,14 +34,14 @@ func isFlat(suite string) bool { return strings.HasSuffix(suite, "/") }
 // String names the suite.
 func (r Repository) String() string { return r.URL + " " + r.Suite }
 
-// Load adds the repository's packages for its architecture to a universe, and returns what is worth knowing of it. Only what
-// can be needed to choose is kept.
+// Load adds the repository's packages for its architecture to a universe, and returns remarks. It keeps only the fields
+// needed to choose.
 func (r Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error) {
 	if err := r.load(ctx, files, u, now); err != nil {
 		return nil, fmt.Errorf("%s: %w", r, err)
 	}
 	if r.Keys == nil {
-		notes = append(notes, r.String()+" is not signed")
+		notes = append(notes, r.String()+" is unsigned")
 	}
 	return notes, nil
 }
@@ -63,7 +63,7 @@ func (r Repository) load(ctx context.Context, files packages.Files, u *packages.
 	for _, name := range lists {
 		list, s, ok := rel.list(name)
 		if !ok {
-			return fmt.Errorf("its Release has no %s", name)
+			return fmt.Errorf("the Release has no %s", name)
 		}
 		address := dir + "/" + list
 		if rel.byHash {
@@ -104,7 +104,7 @@ func (r Repository) release(ctx context.Context, files packages.Files, dir strin
 	return rel, nil
 }
 
-// lists names the lists of packages that a system of this architecture reads.
+// lists returns the lists of packages for this architecture.
 func (r Repository) lists(rel *release) ([]string, error) {
 	if isFlat(r.Suite) {
 		return []string{"Packages"}, nil
@@ -117,7 +117,7 @@ func (r Repository) lists(rel *release) ([]string, error) {
 	for _, c := range components {
 		name := c + "/binary-" + r.Arch + "/Packages"
 		if _, _, ok := rel.list(name); !ok {
-			return nil, fmt.Errorf("it has no component %s for %s; its components are %s", c, r.Arch, strings.Join(rel.components, ", "))
+			return nil, fmt.Errorf("there is no component %s for %s; the components are %s", c, r.Arch, strings.Join(rel.components, ", "))
 		}
 		all = append(all, name)
 		name = c + "/binary-all/Packages"
@@ -132,7 +132,7 @@ func (r Repository) lists(rel *release) ([]string, error) {
 type listFile struct {
 	address, name string
 	sum           sum
-	base          string // what the packages' paths are below
+	base          string // base of the packages' paths
 }
 
 func (r Repository) read(ctx context.Context, files packages.Files, u *packages.Universe, l listFile) (err error) {
@@ -152,9 +152,9 @@ func (r Repository) read(ctx context.Context, files packages.Files, u *packages.
 	})
 }
 
-// Read reads a list of packages (Packages) and adds those of one architecture. Their paths are below base.
+// Read reads a list of packages (Packages) and adds those of one architecture. Their paths are relative to base.
 func Read(in io.Reader, arch, base string, add func(*packages.Package) error) error {
-	known := map[string]string{} // texts that many packages share
+	known := map[string]string{} // texts shared by many packages
 	share := func(s string) string {
 		if have, ok := known[s]; ok {
 			return have
@@ -178,7 +178,7 @@ func Read(in io.Reader, arch, base string, add func(*packages.Package) error) er
 			Requires: share(join(f["Pre-Depends"], f["Depends"])), Recommends: share(f["Recommends"]), Conflicts: share(join(f["Conflicts"], f["Breaks"])),
 		}
 		if err != nil || !strings.HasSuffix(file, ".deb") {
-			return fmt.Errorf("package %.60q has the size %.20q and the file %.60q", p.Name, f["Size"], f["Filename"])
+			return fmt.Errorf("package %.60q has an invalid size %.20q or file %.60q", p.Name, f["Size"], f["Filename"])
 		}
 		provides, err := Format{Arch: arch}.relations(f["Provides"])
 		if err != nil {

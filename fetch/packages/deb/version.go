@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Compare orders versions as deb-version(7) says: epoch, then upstream's version, then Debian's revision.
+// Compare orders versions by deb-version(7): epoch, then upstream's version, then Debian's revision.
 func Compare(a, b string) int {
 	epochA, upA, revA := split(a)
 	epochB, upB, revB := split(b)
@@ -22,7 +22,7 @@ func split(v string) (epoch, upstream, revision string) {
 	return epoch, v, ""
 }
 
-// comparePart compares what is no digit by letters, and numbers by value, in turn.
+// comparePart compares non-digits by letters and numbers by value, alternately.
 func comparePart(a, b string) int {
 	for a != "" || b != "" {
 		var wordA, wordB string
@@ -58,7 +58,7 @@ func number(s string) (head, rest string) {
 	return s[:i], s[i:]
 }
 
-// compareWords puts a tilde before the end, and letters before everything else.
+// compareWords orders a tilde before the end, and letters before everything else.
 func compareWords(a, b string) int {
 	order := func(s string, i int) int {
 		switch {
@@ -79,7 +79,7 @@ func compareWords(a, b string) int {
 	return 0
 }
 
-// compareNumbers compares digits of any length by value; none is 0.
+// compareNumbers compares digits of any length by value; no digits count as 0.
 func compareNumbers(a, b string) int {
 	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
 	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))

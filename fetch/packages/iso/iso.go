@@ -1,5 +1,5 @@
-// Package iso reads files out of images of optical disks (ECMA-119, "ISO 9660"), with the long names of Rock Ridge or Joliet. It
-// needs no mount and no rights. An image may be hostile: everything that it says of places and lengths is checked.
+// Package iso reads files from optical disk images (ECMA-119, "ISO 9660"), with the long names of Rock Ridge or Joliet.
+// It needs no mount and no privileges. An image may be hostile: all its positions and lengths are checked.
 package iso
 
 import (
@@ -19,26 +19,26 @@ const (
 	maxVolumes     = 64       // descriptors
 	maxDirectory   = 64 << 20 // bytes: some 400,000 files
 	maxFiles       = 1 << 20  // of an image
-	maxDepth       = 32       // directories inside each other
+	maxDepth       = 32       // nested directories
 	maxExtents     = 64       // of a file: 4 GiB each
-	maxContinued   = 16       // areas that go on with what is said of one file
-	rootRecord     = 156      // of the root directory, in a descriptor
-	shortestRecord = 34       // bytes of a record of a directory
+	maxContinued   = 16       // continuation areas of one file
+	rootRecord     = 156      // offset of the root directory's record in a descriptor
+	shortestRecord = 34       // bytes of a directory record
 
 	flagDirectory = 0x02
-	flagContinues = 0x80 // the next record has more of the file
+	flagContinues = 0x80 // the next record continues the file
 )
 
-// ErrNotExist says that an image has no such file.
-var ErrNotExist = errors.New("there is no such file in the image")
+// ErrNotExist means an image has no such file.
+var ErrNotExist = errors.New("no such file in the image")
 
-// An Image is one that is open. It is safe for concurrent use if its reader is.
+// An Image is an open image. It is safe for concurrent use if its reader is.
 type Image struct {
 	r      io.ReaderAt
 	size   int64
 	joliet bool
 	rock   bool
-	skip   int // bytes before what Rock Ridge says of a file
+	skip   int // bytes before Rock Ridge's data about a file
 	root   entry
 }
 
@@ -46,7 +46,7 @@ type Image struct {
 type entry struct {
 	name    string
 	dir     bool
-	packed  bool // its content is compressed, which only some systems read
+	packed  bool // compressed content, which only some systems read
 	extents []extent
 }
 
@@ -59,7 +59,7 @@ func (e entry) size() (n int64) {
 	return n
 }
 
-// Open reads what an image of size bytes says about itself.
+// Open reads the descriptors of an image of size bytes.
 func Open(r io.ReaderAt, size int64) (*Image, error) {
 	i := &Image{r: r, size: size}
 	var primary, joliet []byte
@@ -102,7 +102,7 @@ func notImage(err error) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	return errors.New("it is no ISO 9660 image, or is cut off")
+	return errors.New("not an ISO 9660 image, or a truncated one")
 }
 
 func (i *Image) rootOf(descriptor []byte) (entry, error) {
@@ -111,19 +111,19 @@ func (i *Image) rootOf(descriptor []byte) (entry, error) {
 	return entry{dir: true, extents: []extent{x}}, err
 }
 
-// extent is the place of a record's file, which has to be inside the image.
+// extent returns the place of a record's file, which must be inside the image.
 func (i *Image) extent(record []byte) (extent, error) {
 	x := extent{at: (int64(binary.LittleEndian.Uint32(record[2:])) + int64(record[1])) * sector, size: int64(binary.LittleEndian.Uint32(record[10:]))}
 	if x.at+x.size > i.size {
-		return x, errors.New("the image is cut off, or says wrong things: a file of it lies outside")
+		return x, errors.New("the image is truncated or damaged: a file lies outside")
 	}
 	if record[26] != 0 || record[27] != 0 {
-		return x, errors.New("the image has interleaved files, which are not read")
+		return x, errors.New("the image has interleaved files, which are not supported")
 	}
 	return x, nil
 }
 
-// findRock looks for Rock Ridge in what the root directory says of itself.
+// findRock looks for Rock Ridge in the root directory's record of itself.
 func (i *Image) findRock() error {
 	if i.root.size() < shortestRecord {
 		return nil
@@ -141,7 +141,7 @@ func (i *Image) findRock() error {
 	return nil
 }
 
-// systemUse is what follows the name in a record.
+// systemUse returns the bytes after the name in a record.
 func systemUse(record []byte) []byte {
 	from := 33 + int(record[32])
 	if from%2 == 1 {
@@ -176,7 +176,7 @@ func (i *Image) list(dir entry) ([]entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		if e.name == "" { // the directory itself, or the one above
+		if e.name == "" { // the directory itself, or its parent
 			continue
 		}
 		if last := len(all) - 1; continued && last >= 0 {
@@ -218,7 +218,7 @@ func (i *Image) entry(record []byte) (entry, error) {
 		e.name = strings.TrimSuffix(e.name, ".")
 	}
 	if e.name == "" || e.name == "." || e.name == ".." || strings.ContainsAny(e.name, "/\x00") {
-		return e, errors.New("a file of the image has a strange name")
+		return e, errors.New("a file of the image has an invalid name")
 	}
 	return e, nil
 }
@@ -231,7 +231,7 @@ func utf16Name(b []byte) string {
 	return string(utf16.Decode(units))
 }
 
-// readRock reads what Rock Ridge says of a file: its name, and whether it is compressed.
+// readRock reads Rock Ridge's data about a file: its name, and whether it is compressed.
 func (i *Image) readRock(use []byte, e *entry) error {
 	for range maxContinued {
 		var next extent
@@ -258,17 +258,17 @@ func (i *Image) readRock(use []byte, e *entry) error {
 			return nil
 		}
 		if next.size > sector || next.at+next.size > i.size {
-			return errors.New("what the image says of a file lies outside")
+			return errors.New("the data about a file lies outside of the image")
 		}
 		use = make([]byte, next.size)
 		if _, err := i.r.ReadAt(use, next.at); err != nil {
 			return err
 		}
 	}
-	return errors.New("what the image says of a file has no end")
+	return errors.New("the data about a file has no end")
 }
 
-// Open returns the content of a file. Paths have slashes and no slash first.
+// Open returns the content of a file. Paths have slashes, but no leading slash.
 func (i *Image) Open(name string) (*io.SectionReader, error) {
 	at := i.root
 	for part := range strings.SplitSeq(strings.Trim(path.Clean("/"+name), "/"), "/") {
@@ -291,12 +291,12 @@ func (i *Image) Open(name string) (*io.SectionReader, error) {
 		}
 	}
 	if at.dir || at.packed {
-		return nil, fmt.Errorf("%s is no plain file", name)
+		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	return i.reader(at), nil
 }
 
-// Walk calls f for each file. Directories come in the image's order.
+// Walk calls f for each file, directories in the image's order.
 func (i *Image) Walk(f func(name string, size int64) error) error {
 	w := &walk{image: i, f: f, seen: map[int64]bool{}}
 	return w.dir(i.root, "", 0)
@@ -305,13 +305,13 @@ func (i *Image) Walk(f func(name string, size int64) error) error {
 type walk struct {
 	image *Image
 	f     func(name string, size int64) error
-	seen  map[int64]bool // directories: an image may have loops
+	seen  map[int64]bool // visited directories: an image may have loops
 	files int
 }
 
 func (w *walk) dir(dir entry, name string, depth int) error {
 	if at := dir.extents[0].at; w.seen[at] || depth > maxDepth {
-		return errors.New("the directories of the image go round in circles, or are too deep")
+		return errors.New("the directories of the image form a loop, or are too deep")
 	}
 	w.seen[dir.extents[0].at] = true
 	all, err := w.image.list(dir)

@@ -27,7 +27,7 @@ type Key struct {
 	config *packet.Config
 }
 
-// NewKey makes a key at a time that expires so long after, 0 for never. It signs at that time too.
+// NewKey makes a key created at a time, which expires after lifetime, 0 for never. It also signs at that time.
 func NewKey(t testing.TB, at time.Time, lifetime time.Duration) *Key {
 	t.Helper()
 	config := &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA, Time: func() time.Time { return at }, KeyLifetimeSecs: uint32(lifetime / time.Second)}
@@ -38,7 +38,7 @@ func NewKey(t testing.TB, at time.Time, lifetime time.Duration) *Key {
 	return &Key{entity, config}
 }
 
-// Public is the key as a keyring.
+// Public returns the key as a keyring.
 func (k *Key) Public(t testing.TB) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -48,7 +48,7 @@ func (k *Key) Public(t testing.TB) []byte {
 	return b.Bytes()
 }
 
-// Clear is a text with the signatures of keys around it.
+// Clear returns a text with the signatures of keys around it.
 func Clear(t testing.TB, text []byte, keys ...*Key) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -69,7 +69,7 @@ func Clear(t testing.TB, text []byte, keys ...*Key) []byte {
 	return append(b.Bytes(), '\n')
 }
 
-// Detached is an armored signature.
+// Detached returns an armored signature.
 func (k *Key) Detached(t testing.TB, data []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -79,14 +79,14 @@ func (k *Key) Detached(t testing.TB, data []byte) []byte {
 	return b.Bytes()
 }
 
-// A Deb is a package of Debian.
+// A Deb is a Debian package.
 type Deb struct {
 	Name, Version, Arch string
 	Fields              string            // more lines of its control file, each with its end
-	Files               map[string]string // by path without a slash first
+	Files               map[string]string // by path without a leading slash
 }
 
-// File is its file's name.
+// File returns its file name.
 func (d Deb) File() string {
 	_, version, epoch := strings.Cut(d.Version, ":")
 	if !epoch {
@@ -99,7 +99,7 @@ func (d Deb) control() string {
 	return fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: %s\nMaintainer: A <a@example.org>\n%sDescription: test\n of a package\n", d.Name, d.Version, d.Arch, d.Fields)
 }
 
-// Bytes is the package's file.
+// Bytes returns the package's file.
 func (d Deb) Bytes(t testing.TB) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -151,10 +151,10 @@ func tarball(t testing.TB, files map[string]string) []byte {
 	return b.Bytes()
 }
 
-// A Suite is what an archive publishes.
+// A Suite is a published suite of an archive.
 type Suite struct {
 	Name  string
-	Archs []string // also "all" has lists of its own if it is among them
+	Archs []string // "all" among them also has lists of its own
 	Debs  []Deb
 	Date  time.Time
 	Until time.Time // zero for none

@@ -14,11 +14,11 @@ import (
 
 const (
 	maxRepomd   = 1 << 20  // bytes
-	maxElement  = 64 << 20 // bytes of what the lists say of one package
-	maxDocument = 64       // documents that repomd.xml names
+	maxElement  = 64 << 20 // bytes of one package's entry in a list
+	maxDocument = 64       // documents named by repomd.xml
 )
 
-// A document is one that repomd.xml names.
+// A document is a file named by repomd.xml.
 type document struct {
 	Type     string `xml:"type,attr"`
 	Checksum struct {
@@ -34,10 +34,10 @@ type document struct {
 
 func (d document) check() error {
 	if d.Checksum.Type != "sha256" {
-		return fmt.Errorf("its %s list has a checksum of kind %.20q, and only sha256 is taken", d.Type, d.Checksum.Type)
+		return fmt.Errorf("the %s list has a checksum of kind %.20q, but only sha256 is accepted", d.Type, d.Checksum.Type)
 	}
 	if path.Clean("/" + d.Location.Href)[1:] != d.Location.Href || d.Location.Href == "" {
-		return fmt.Errorf("its %s list is in a strange place, %.80q", d.Type, d.Location.Href)
+		return fmt.Errorf("the %s list has an invalid location %.80q", d.Type, d.Location.Href)
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ func parseRepomd(data []byte) (map[string]document, error) {
 		return nil, err
 	}
 	if len(doc.Data) > maxDocument {
-		return nil, errors.New("it names too many documents")
+		return nil, errors.New("too many documents")
 	}
 	all := map[string]document{}
 	for _, d := range doc.Data {
@@ -68,7 +68,7 @@ func strict(r io.Reader) *xml.Decoder {
 	return d
 }
 
-// What primary.xml says of a package, as far as it is needed.
+// The fields of a package in primary.xml that are in use.
 type (
 	xmlPackage struct {
 		Type    string `xml:"type,attr"`
@@ -113,7 +113,7 @@ type (
 	}
 )
 
-// elements calls each for every element of that name directly below the document's own. None may be longer than maxElement.
+// elements calls each for every element of that name directly below the root. None may exceed maxElement.
 func elements(r io.Reader, name string, each func(decode func(any) error) error) error {
 	in := &budget{r: r, left: maxElement}
 	d := strict(in)
@@ -142,7 +142,7 @@ func elements(r io.Reader, name string, each func(decode func(any) error) error)
 	}
 }
 
-// budget reads so much and no more until it is filled up.
+// budget limits the bytes read until it is refilled.
 type budget struct {
 	r    io.Reader
 	left int
@@ -157,7 +157,7 @@ func (b *budget) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readPrimary reads primary.xml: the packages of one architecture.
+// readPrimary reads the packages of one architecture from primary.xml.
 func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, add func(*packages.Package) error) error {
 	share := sharing{}
 	return elements(r, "package", func(decode func(any) error) error {
@@ -175,16 +175,16 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, 
 		}
 		switch {
 		case path.Clean("/" + x.Location.Href)[1:] != x.Location.Href || !strings.HasSuffix(x.Location.Href, ".rpm"):
-			return fmt.Errorf("package %.60q has the file %.60q", p.Name, x.Location.Href)
+			return fmt.Errorf("package %.60q has an invalid file %.60q", p.Name, x.Location.Href)
 		case x.Checksum.Type != "sha256":
-			return fmt.Errorf("package %.60q has a checksum of kind %.20q, and only sha256 is taken", p.Name, x.Checksum.Type)
+			return fmt.Errorf("package %.60q has a checksum of kind %.20q, but only sha256 is accepted", p.Name, x.Checksum.Type)
 		}
 		for _, all := range []xmlEntries{x.Format.Requires, x.Format.Recommends, x.Format.Conflicts} {
 			if err := all.check(); err != nil {
 				return fmt.Errorf("package %.60q: %w", p.Name, err)
 			}
 		}
-		if strings.Contains(x.Version.Release, ".module") { // of a stream that a system has to choose first
+		if strings.Contains(x.Version.Release, ".module") { // of a module stream, which a system must enable first
 			p.Rank = 1
 		}
 		for _, e := range x.Format.Provides.Entries {
@@ -205,7 +205,7 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, 
 	})
 }
 
-// sharing keeps texts that many packages have once.
+// sharing deduplicates texts that many packages have.
 type sharing map[string]string
 
 func (s sharing) text(t string) string {
@@ -234,17 +234,17 @@ func (e xmlEntry) relation() packages.Relation {
 	return packages.Relation{Name: e.Name, Op: op, Version: evr(e.Epoch, e.Version, e.Release)}
 }
 
-// check refuses names and versions that lines could not hold.
+// check refuses names and versions that lines cannot represent.
 func (x xmlEntries) check() error {
 	for _, e := range x.Entries {
 		if r := e.relation(); !packages.IsCapability(r.Name) || r.Op != "" && !packages.IsCapability(r.Version) {
-			return fmt.Errorf("%.80q is no dependency", r.String())
+			return fmt.Errorf("invalid dependency %.80q", r.String())
 		}
 	}
 	return nil
 }
 
-// lines are entries as Format reads them: name, comparison and version, with tabs between them.
+// lines formats entries for Format: name, comparison and version, separated by tabs.
 func lines(x xmlEntries) string {
 	var b strings.Builder
 	for _, e := range x.Entries {
@@ -258,7 +258,7 @@ func lines(x xmlEntries) string {
 	return b.String()
 }
 
-// readFilelists reads filelists.xml and calls found for each of the wanted paths that a package has.
+// readFilelists reads filelists.xml and calls found for each wanted path of a package.
 func readFilelists(r io.Reader, wanted func(path string) bool, found func(name, version, arch, path string)) error {
 	return elements(r, "package", func(decode func(any) error) error {
 		var x struct {

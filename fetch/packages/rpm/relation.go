@@ -25,7 +25,7 @@ func (Format) Dependencies(p *packages.Package) (d packages.Dependencies, err er
 	return d, nil
 }
 
-// relations reads what lines wrote. What is a feature of rpm itself is left out.
+// relations parses the output of lines. Features of rpm itself are left out.
 func relations(text string, notes *[]string) []packages.Dependency {
 	var all []packages.Dependency
 	for line := range strings.Lines(text) {
@@ -52,7 +52,7 @@ func relations(text string, notes *[]string) []packages.Dependency {
 	return all
 }
 
-// merged tells whether a path may be one below /usr: those directories are links into it.
+// merged reports whether path may be below /usr: those directories are links into it.
 func merged(path string) bool {
 	for _, dir := range []string{"/bin/", "/sbin/", "/lib/", "/lib64/"} {
 		if strings.HasPrefix(path, dir) {
@@ -62,13 +62,13 @@ func merged(path string) bool {
 	return false
 }
 
-// rich reads a boolean dependency (rpm's manual, boolean_dependencies). Those with one operator that is "or", "and" or "if" are
-// read; of others the first operand is taken, which is what most of them want, and the note says so.
+// rich reads a boolean dependency (rpm's manual, boolean_dependencies). Dependencies with one operator "or", "and" or
+// "if" are read in full; of others only the first operand is used, usually the essential one, with a note.
 func rich(text string) (all []packages.Dependency, note string) {
 	words, ok := operands(text)
-	passed := fmt.Sprintf("the dependency %.200s is read in part only; name what is missing under install", text)
+	passed := fmt.Sprintf("the dependency %.200s is only partly supported; name missing packages under install", text)
 	if !ok || len(words) == 0 {
-		return nil, fmt.Sprintf("the dependency %.200s is not understood; name what it needs under install", text)
+		return nil, fmt.Sprintf("the dependency %.200s is not supported; name its packages under install", text)
 	}
 	operator := ""
 	if len(words) > 1 {
@@ -93,7 +93,7 @@ func rich(text string) (all []packages.Dependency, note string) {
 		return all, ""
 	case operator == "if" && len(words) == 3:
 		return []packages.Dependency{{AnyOf: d.AnyOf[:1], If: &d.AnyOf[1]}}, ""
-	case operator == "unless": // wanted but for what other systems have
+	case operator == "unless": // required, except on other systems
 		return nil, passed
 	}
 	return first(words), passed
@@ -106,13 +106,13 @@ func first(words []operand) []packages.Dependency {
 	return []packages.Dependency{{AnyOf: []packages.Relation{words[0].relation}}}
 }
 
-// An operand is a capability, or what stands between two.
+// An operand is a capability, or a bracketed expression.
 type operand struct {
 	operator string
 	relation packages.Relation
 }
 
-// operands takes (A op B op C) apart. Brackets within it are not read.
+// operands splits (A op B op C). Brackets within it are not parsed.
 func operands(text string) ([]operand, bool) {
 	inner, ok := strings.CutSuffix(strings.TrimPrefix(text, "("), ")")
 	if !ok {

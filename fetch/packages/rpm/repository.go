@@ -1,4 +1,4 @@
-// Package rpm reads repositories of RPM packages: repodata, and what packages depend on.
+// Package rpm reads repositories of RPM packages: repodata, and the packages' dependencies.
 package rpm
 
 import (
@@ -18,19 +18,19 @@ const maxSignature = 1 << 20 // bytes
 // A Repository is a directory with repodata.
 type Repository struct {
 	URL  string
-	Arch string // as rpm calls it
-	// Keys have signed it; nil checks no signature.
+	Arch string // in rpm's spelling
+	// Keys must have signed it; nil checks no signature.
 	Keys *signature.Keys
-	// Base names the packages that every system has.
+	// Base reports whether every system has the package.
 	Base func(name string) bool
 
 	documents map[string]document
 }
 
-// String is its address.
+// String returns its address.
 func (r *Repository) String() string { return r.URL }
 
-// Load adds the repository's packages for its architecture to a universe, and returns what is worth knowing of it.
+// Load adds the repository's packages for its architecture to a universe, and returns remarks.
 func (r *Repository) Load(ctx context.Context, files packages.Files, u *packages.Universe, now time.Time) (notes []string, err error) {
 	if notes, err = r.load(ctx, files, u, now); err != nil {
 		return nil, fmt.Errorf("%s: %w", r, err)
@@ -58,7 +58,7 @@ func (r *Repository) load(ctx context.Context, files packages.Files, u *packages
 		return nil, fmt.Errorf("repomd.xml: %w", err)
 	}
 	if _, modular := r.documents["modules"]; modular {
-		notes = append(notes, r.URL+" has modules: their packages are taken only where there is no other")
+		notes = append(notes, r.URL+" has modules: their packages are used only if there is no other")
 	}
 	return notes, r.document(ctx, files, "primary", func(in io.Reader) error {
 		return readPrimary(in, r.Arch, r.base(), r.isBase, func(p *packages.Package) error {
@@ -70,8 +70,7 @@ func (r *Repository) load(ctx context.Context, files packages.Files, u *packages
 
 func (r *Repository) isBase(name string) bool { return r.Base != nil && r.Base(name) }
 
-// LoadFiles makes wanted paths capabilities of the packages that have them. It reads the list of all files, which is long;
-// Load comes first.
+// LoadFiles makes wanted paths capabilities of their packages. It reads the long list of all files; call Load first.
 func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *packages.Universe, wanted map[string]bool) error {
 	if _, ok := r.documents["filelists"]; !ok {
 		return nil
@@ -94,7 +93,7 @@ func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *pac
 func (r *Repository) document(ctx context.Context, files packages.Files, kind string, read func(io.Reader) error) (err error) {
 	d, ok := r.documents[kind]
 	if !ok {
-		return fmt.Errorf("repomd.xml names no %s list", kind)
+		return fmt.Errorf("repomd.xml has no %s list", kind)
 	}
 	if err := d.check(); err != nil {
 		return err

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Compare orders [epoch:]version[-release] as rpm does. Releases count only where both have one.
+// Compare orders [epoch:]version[-release] like rpm. Releases count only if both have one.
 func Compare(a, b string) int {
 	epochA, versionA, releaseA := split(a)
 	epochB, versionB, releaseB := split(b)
@@ -29,8 +29,8 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// compareParts compares runs of digits by value and runs of letters by letters; everything else only separates them. A tilde
-// comes before the end, a caret right after it.
+// compareParts compares runs of digits by value and runs of letters by letters; all other characters are separators. A
+// tilde precedes the end, a caret follows it.
 func compareParts(a, b string) int {
 	for {
 		a, b = separated(a), separated(b)
@@ -59,7 +59,7 @@ func compareParts(a, b string) int {
 	}
 }
 
-// mark is the tilde or caret that a version goes on with, or 0.
+// mark returns the tilde or caret at the start of s, or 0.
 func mark(s string) byte {
 	if s != "" && (s[0] == '~' || s[0] == '^') {
 		return s[0]
@@ -67,7 +67,7 @@ func mark(s string) byte {
 	return 0
 }
 
-// comparePart compares runs of what the first one is: digits or letters. Numbers are newer than letters.
+// comparePart compares runs of the first one's kind: digits or letters. Numbers are newer than letters.
 func comparePart(a, b string) int {
 	switch {
 	case isDigit(a[0]) && b == "":
@@ -94,7 +94,7 @@ func run(s string, is func(byte) bool) (head, rest string) {
 	return s[:i], s[i:]
 }
 
-// compareNumbers compares digits of any length by value; none is 0.
+// compareNumbers compares digits of any length by value; no digits count as 0.
 func compareNumbers(a, b string) int {
 	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
 	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))

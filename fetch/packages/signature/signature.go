@@ -1,4 +1,4 @@
-// Package signature checks OpenPGP signatures of repositories' metadata against keys that somebody named.
+// Package signature checks OpenPGP signatures of repository metadata against given keys.
 package signature
 
 import (
@@ -19,23 +19,23 @@ import (
 // MaxKeyring bounds a file of keys, in bytes.
 const MaxKeyring = 8 << 20
 
-// ErrExpired says that a signature, or the only key that made a good one, has expired.
+// ErrExpired means that a signature, or the only key with a valid one, has expired.
 var ErrExpired = errors.New("the signing key has expired")
 
 // maxSignatures bounds the signatures of one file: Debian has three.
 const maxSignatures = 32
 
-// Keys are those that are trusted. The zero value trusts none.
+// Keys are trusted keys. The zero value trusts none.
 type Keys struct {
 	list openpgp.EntityList
-	// AllowExpired takes signatures whose key has expired since: those of a snapshot.
+	// AllowExpired accepts signatures whose key has expired since, as for snapshots.
 	AllowExpired bool
 }
 
-// ReadKeys reads a file of public keys, binary or armored, with as many blocks as there are.
+// ReadKeys reads a file of public keys, binary or armored, with any number of blocks.
 func ReadKeys(data []byte) (*Keys, error) {
 	if len(data) > MaxKeyring {
-		return nil, fmt.Errorf("a file of keys has at most %d MiB", MaxKeyring>>20)
+		return nil, fmt.Errorf("a keyring may have at most %d MiB", MaxKeyring>>20)
 	}
 	k := &Keys{}
 	const head = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
@@ -63,19 +63,19 @@ func ReadKeys(data []byte) (*Keys, error) {
 
 func noKeys(err error) error {
 	if err == nil {
-		return errors.New("there are no OpenPGP public keys in it")
+		return errors.New("there are no OpenPGP public keys in the file")
 	}
-	return fmt.Errorf("it is not a file of OpenPGP public keys: %w", err)
+	return fmt.Errorf("not a file of OpenPGP public keys: %w", err)
 }
 
-// Clear returns the text of a clear-signed file that one of the keys signed; others may have signed it too.
+// Clear returns the text of a clear-signed file with a signature by one of the keys; other signatures are allowed.
 func (k *Keys) Clear(data []byte, now time.Time) ([]byte, error) {
 	block, rest := clearsign.Decode(data)
 	if block == nil {
-		return nil, errors.New("it is not signed")
+		return nil, errors.New("not signed")
 	}
 	if len(bytes.TrimSpace(rest)) > 0 || !bytes.HasPrefix(bytes.TrimSpace(data), []byte("-----BEGIN PGP SIGNED MESSAGE-----")) {
-		return nil, errors.New("there is text beside what is signed")
+		return nil, errors.New("text outside of the signed part")
 	}
 	if err := k.check(block.Bytes, block.ArmoredSignature.Body, now); err != nil {
 		return nil, err
@@ -83,20 +83,20 @@ func (k *Keys) Clear(data []byte, now time.Time) ([]byte, error) {
 	return block.Plaintext, nil
 }
 
-// Detached checks a signature that is a file of its own, armored or binary.
+// Detached checks a detached signature, armored or binary.
 func (k *Keys) Detached(data, sig []byte, now time.Time) error {
 	var body io.Reader = bytes.NewReader(sig)
 	if bytes.HasPrefix(bytes.TrimSpace(sig), []byte("-----BEGIN")) {
 		block, err := armor.Decode(bytes.NewReader(sig))
 		if err != nil {
-			return fmt.Errorf("the signature cannot be read: %w", err)
+			return fmt.Errorf("unreadable signature: %w", err)
 		}
 		body = block.Body
 	}
 	return k.check(data, body, now)
 }
 
-// check wants one good signature of a known key, whatever the others are.
+// check requires one valid signature of a known key and ignores others.
 func (k *Keys) check(data []byte, body io.Reader, now time.Time) error {
 	var (
 		known []error
@@ -109,7 +109,7 @@ func (k *Keys) check(data []byte, body io.Reader, now time.Time) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("the signature cannot be read: %w", err)
+			return fmt.Errorf("unreadable signature: %w", err)
 		}
 		sig, ok := p.(*packet.Signature)
 		if !ok || sig.IssuerKeyId == nil {
@@ -129,9 +129,9 @@ func (k *Keys) check(data []byte, body io.Reader, now time.Time) error {
 	case len(known) > 0:
 		return errors.Join(known...)
 	case len(ids) > 0:
-		return fmt.Errorf("none of the given keys signed it: it has signatures of %s", strings.Join(ids, ", "))
+		return fmt.Errorf("no given key signed it: there are signatures of %s", strings.Join(ids, ", "))
 	}
-	return errors.New("it has no signature")
+	return errors.New("there is no signature")
 }
 
 func (k *Keys) one(data []byte, sig *packet.Signature, now time.Time) error {

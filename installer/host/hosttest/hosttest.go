@@ -1,5 +1,5 @@
-// Package hosttest has SSH servers for tests: one inside the process, whose faults a test chooses, and OpenSSH's sshd.
-// Both run real commands on this machine and listen on loopback addresses only.
+// Package hosttest provides SSH servers for tests: one inside the process, with faults chosen by a test, and OpenSSH's
+// sshd. Both run real commands on this machine and listen on loopback addresses only.
 package hosttest
 
 import (
@@ -25,9 +25,9 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// Options say how a Server behaves. The zero value lets in everybody who has the key in Server.KeyFile.
+// Options configure a Server. The zero value accepts the key in Server.KeyFile.
 type Options struct {
-	// Password lets in whoever knows it; "" nobody.
+	// Password is accepted as a login; "" disables passwords.
 	Password string
 	// Interactive asks for the password by keyboard-interactive instead.
 	Interactive bool
@@ -39,25 +39,25 @@ type Options struct {
 	HostKeys []ssh.Signer
 	// Sessions is how many sessions a connection may have at a time, 10 if 0, as in OpenSSH.
 	Sessions int
-	// Address is where to listen, 127.0.0.1 if "".
+	// Address is the address to listen on, 127.0.0.1 if "".
 	Address string
 	// Forward makes connections for clients (direct-tcpip); nil forbids them.
 	Forward func(ctx context.Context, address string) (net.Conn, error)
-	// Exec stands for the shell: it gets the line and returns the exit code. It has to end when ctx is done, which is when
-	// the client does not want it any more.
+	// Exec replaces the shell: it gets the line and returns the exit code. It must end when ctx is done, which means
+	// that the client is gone.
 	Exec func(ctx context.Context, line string, stdin io.Reader, stdout, stderr io.Writer) int
 	// Configure changes the server's configuration.
 	Configure func(*ssh.ServerConfig)
-	// Drop is how many connections are closed without a word before the first is served.
+	// Drop is the number of connections closed silently before the first is served.
 	Drop int
 }
 
 // A Server is an SSH server inside the test's process. Commands run with the process's own rights.
 type Server struct {
-	// Addr is where it listens, Host and Port its parts.
+	// Addr is its address, Host and Port the parts.
 	Addr, Host string
 	Port       int
-	// KeyFile is a private key that it accepts, KnownHosts a file that has its host keys.
+	// KeyFile is an accepted private key, KnownHosts a file with the host keys.
 	KeyFile, KnownHosts string
 	// HostKeys are its keys.
 	HostKeys []ssh.Signer
@@ -75,7 +75,7 @@ type Server struct {
 	stopped  chan struct{}
 }
 
-// Start starts a Server, which ends with the test.
+// Start starts a Server that ends with the test.
 func Start(tb testing.TB, o Options) *Server {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -175,7 +175,7 @@ func (s *Server) configure(client ssh.PublicKey) *ssh.ServerConfig {
 	return c
 }
 
-// Stop ends the server and all connections, without a word to the other side but TCP's.
+// Stop ends the server and all connections, silently except for TCP.
 func (s *Server) Stop() {
 	s.stop.Do(func() { close(s.stopped) })
 	_ = s.listener.Close()
@@ -193,10 +193,10 @@ func (s *Server) Drop() {
 	s.conns = nil
 }
 
-// Silence makes the server not answer any more, on connections that there are and on new ones.
+// Silence stops all answers, on existing and new connections.
 func (s *Server) Silence() { s.silent.Store(true) }
 
-// Connections is how many connections were made so far, Passwords how many were tried.
+// Connections returns the number of connections so far.
 func (s *Server) Connections() int { return int(s.accepted.Load()) }
 
 // Passwords is how many passwords were tried.
@@ -219,7 +219,7 @@ func (s *Server) serve() {
 	}
 }
 
-// mute swallows what is written once the server is silent.
+// mute drops output once the server is silent.
 type mute struct {
 	net.Conn
 	silent *atomic.Bool
@@ -239,7 +239,7 @@ func (s *Server) connection(c net.Conn) {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	s.all.Go(func() { ssh.DiscardRequests(requests) }) // which says no to keepalives, as is right
+	s.all.Go(func() { ssh.DiscardRequests(requests) }) // refuses keepalives, as intended
 	places := make(chan struct{}, s.options.Sessions)
 	for ch := range channels {
 		if ch.ChannelType() == "direct-tcpip" && s.options.Forward != nil {
@@ -267,7 +267,7 @@ func (s *Server) connection(c net.Conn) {
 	}
 }
 
-// forward makes a connection for the client, as long as it wants one.
+// forward makes a connection for the client, until it closes.
 func (s *Server) forward(ch ssh.NewChannel) {
 	var to struct {
 		Host       string
@@ -327,7 +327,7 @@ func (s *Server) session(ch ssh.Channel, reqs <-chan *ssh.Request) {
 	}
 }
 
-// run runs a command, and ends it when its session does: sshd would leave it alone, but a test ends.
+// run runs a command, and ends it with its session: sshd would leave it running, but a test ends.
 func (s *Server) run(ch ssh.Channel, line string, reqs <-chan *ssh.Request) int {
 	if s.options.Exec != nil {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -359,7 +359,7 @@ func (s *Server) run(ch ssh.Channel, line string, reqs <-chan *ssh.Request) int 
 		_, _ = io.Copy(stdin, ch)
 		_ = stdin.Close()
 	}()
-	_ = cmd.Wait() // the code tells
+	_ = cmd.Wait() // the code is enough
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int(status.Signal())
 	}

@@ -13,28 +13,28 @@ import (
 	"sync"
 )
 
-// A Simulated is a machine that runs no programs: it answers, as root, what a precheck asks, so that hundreds of them
-// have room in one process. What it is asked and does not know succeeds and says nothing.
+// A Simulated is a machine that runs no programs: it answers a precheck's commands as root, so that hundreds of them
+// fit into one process. An unknown command succeeds without output.
 type Simulated struct {
-	// Facts is what kkbundle-node facts says.
+	// Facts is the output of kkbundle-node facts.
 	Facts []byte
-	// Before is called before a command runs, if it is not nil; what it returns other than 0 is the command's exit code.
+	// Before, if not nil, is called before a command runs; a result other than 0 becomes the command's exit code.
 	Before func(ctx context.Context, args []string, stderr io.Writer) int
 
 	mu     sync.Mutex
-	helper string // its path, "" if it was not put
+	helper string // its path, "" if not installed
 	sum    string
 	puts   int
 }
 
-// Puts is how often the helper was put on the machine, and HasHelper whether it is there.
+// Puts returns how often the helper was installed.
 func (m *Simulated) Puts() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.puts
 }
 
-// HasHelper tells whether the helper is on the machine.
+// HasHelper reports whether the helper is on the machine.
 func (m *Simulated) HasHelper() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +55,7 @@ func (m *Simulated) Exec(ctx context.Context, line string, stdin io.Reader, stdo
 		return 2
 	}
 	for _, w := range []io.Writer{stdout, stderr} {
-		_, _ = fmt.Fprintf(w, "%s %d\n", args[3], 1<<22) // no process has that id
+		_, _ = fmt.Fprintf(w, "%s %d\n", args[3], 1<<22) // an unused process id
 	}
 	args = args[launched:]
 	for len(args) > 0 && strings.Contains(args[0], "=") {
@@ -108,7 +108,7 @@ func withoutText(args []string) []string {
 	return args
 }
 
-// put takes a file, which is the helper.
+// put stores a file, which is the helper.
 func (m *Simulated) put(name, size string, stdin io.Reader, stdout io.Writer) int {
 	sum := sha256.New()
 	n, err := io.Copy(sum, stdin)
@@ -121,7 +121,8 @@ func (m *Simulated) put(name, size string, stdin io.Reader, stdout io.Writer) in
 	return 0
 }
 
-// Words returns what a line for a login shell means, after the exec: the words of the command that a shell would run.
+// Words returns the meaning of a line for a login shell, after the exec: the words of the command that a shell would
+// run.
 func Words(line string) ([]string, error) {
 	const before = `exec sh -c 'eval "$(printf %b "$0")"' '`
 	encoded, ok := strings.CutPrefix(line, before)

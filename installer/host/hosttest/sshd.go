@@ -17,16 +17,15 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// The users of an SSHD, apart from root. All have the password in Password.
+// The users of an SSHD, apart from root. All use Password.
 const (
 	UserSudoPassword = "kktest-pw"   // sudo asks for the password
-	UserSudoFree     = "kktest-free" // sudo asks for nothing
+	UserSudoFree     = "kktest-free" // sudo requires no password
 	UserNoSudo       = "kktest-none" // not in sudoers
 	Password         = `p'a"s\s $w0rd` + "`é"
 )
 
-// An SSHD is OpenSSH's server with users of its own. They exist in its mount namespace only: nothing of this machine is
-// changed.
+// An SSHD is OpenSSH's server with its own users. They exist only in its mount namespace: this machine is not changed.
 type SSHD struct {
 	Addr, Host          string
 	Port                int
@@ -38,11 +37,11 @@ type SSHD struct {
 	log *sshdLog
 }
 
-// An sshdLog is what the server prints.
+// An sshdLog holds the server's output.
 type sshdLog struct {
 	mu        sync.Mutex
 	b         bytes.Buffer
-	listening chan struct{} // closed when it says so
+	listening chan struct{} // closed when the server reports that it listens
 }
 
 func (l *sshdLog) Write(p []byte) (int, error) {
@@ -69,18 +68,17 @@ var sshdScript string
 
 // SSHDOptions change an SSHD.
 type SSHDOptions struct {
-	// Config has further lines of sshd_config, which win over the usual ones, Sudoers of sudoers.
+	// Config has further lines of sshd_config, which override the usual ones, Sudoers those of sudoers.
 	Config, Sudoers string
-	// Setup is a shell script that runs before the server, where the users are and this machine is not.
+	// Setup is a shell script that runs before the server, in its namespace.
 	Setup string
 	// Shell is everybody's login shell; "" is /bin/sh.
 	Shell string
-	// Private are directories that are empty for users of the server: what they put there is nowhere else.
+	// Private are directories that are private to the server's namespace, initially empty.
 	Private []string
 }
 
-// StartSSHD starts an SSHD, which ends with the test. The test is skipped where that is not possible: it takes root,
-// sshd and sudo.
+// StartSSHD starts an SSHD that ends with the test. The test is skipped without root, sshd or sudo.
 func StartSSHD(tb testing.TB, o SSHDOptions) *SSHD {
 	tb.Helper()
 	if os.Geteuid() != 0 {
@@ -132,7 +130,7 @@ MaxStartups 100
 `, more, s.Port, s.Dir, s.Dir)
 }
 
-// start starts the server and waits until it listens. It returns false if somebody else has its port.
+// start starts the server and waits until it listens. It returns false if its port is taken.
 func (s *SSHD) start(tb testing.TB, o SSHDOptions) bool {
 	tb.Helper()
 	s.log = &sshdLog{listening: make(chan struct{})}
@@ -140,7 +138,7 @@ func (s *SSHD) start(tb testing.TB, o SSHDOptions) bool {
 	s.cmd.Env = append(os.Environ(), "DIR="+s.Dir, "PASSWORD="+Password, "SUDOERS="+o.Sudoers, "SETUP="+o.Setup, "LOGIN_SHELL="+o.Shell, "PRIVATE="+strings.Join(o.Private, " "))
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	s.cmd.WaitDelay = time.Second // a connection that a test has left open does not keep it waiting
+	s.cmd.WaitDelay = time.Second // a connection left open by a test must not delay the end
 	if err := s.cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}

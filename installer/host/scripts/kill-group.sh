@@ -1,6 +1,6 @@
 #!/bin/sh
-# kill-group.sh PID: ends a command and everything it started, first with SIGTERM and then with SIGKILL. The process group is
-# looked up because sudo may have made one of its own.
+# kill-group.sh PID: kills a command and all its children: first with SIGTERM, then with SIGKILL. The process group is
+# looked up because sudo may have made its own.
 group() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 3; }
 g=$(group "$1")
 [ -n "$g" ] && [ "$g" -gt 1 ] || exit 0

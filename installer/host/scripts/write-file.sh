@@ -1,8 +1,7 @@
 #!/bin/sh
-# write-file.sh PATH MODE SIZE: makes a file from standard input, whole or not at all, and prints "changed" or "same".
-# Standard input also ends when the connection does: half a file must not get the name of a whole one. A file that is already
-# as it shall be is left alone, with its times. With the MODE "keep", the file keeps mode and owner, and is found through
-# symbolic links.
+# write-file.sh PATH MODE SIZE: writes a file atomically from standard input and prints "changed" or "same". SIZE is the file's
+# size: standard input also ends when the connection does, and a partial file must not get the final name. An identical file
+# is left alone, with its times. With the MODE "keep", the file keeps mode and owner, and symbolic links are followed.
 set -eu
 umask 077
 mode=$2 owner=0:0

@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// An identity is who asks.
+// An identity is the sender of a request.
 type identity struct {
-	name  string // "" is nobody
+	name  string // "" is anonymous
 	admin bool
 	robot *robot
-	// scopes of a token: what it allows, by repository
+	// scopes of a token: allowed actions by repository
 	scopes map[string][]string
 }
 
@@ -46,10 +46,10 @@ type robot struct {
 	project int64
 }
 
-// robotPrefix is how Harbor begins robots' names unless its administrator changes it.
+// robotPrefix is Harbor's default prefix of robots' names.
 const robotPrefix = "robot$"
 
-// who finds out who sent a request; ok is false for a wrong password.
+// who identifies the sender of a request; ok is false for a wrong password.
 func (s *Server) who(r *http.Request) (who identity, ok bool) {
 	user, password, has := r.BasicAuth()
 	switch {
@@ -68,7 +68,7 @@ func (s *Server) who(r *http.Request) (who identity, ok bool) {
 	return identity{}, false
 }
 
-// may says whether somebody may do something with a project's repositories.
+// may reports whether an identity may perform an action on a project's repositories.
 func (s *Server) may(who identity, p *Project, action string) bool {
 	switch {
 	case who.admin, action == "pull" && p.Public, slices.Contains(p.Members, who.name):
@@ -132,7 +132,7 @@ func (s *Server) createProject(w http.ResponseWriter, who identity, body []byte)
 			Public string `json:"public"`
 		} `json:"metadata"`
 	}
-	_ = json.Unmarshal(body, &req) // was checked
+	_ = json.Unmarshal(body, &req) // already checked
 	switch {
 	case who.robot != nil && who.robot.Level != "system":
 		sendError(w, http.StatusForbidden, "FORBIDDEN", "Only system level robot can create project")
@@ -196,7 +196,7 @@ func (p *Project) bytes() int64 {
 
 func (s *Server) createRobot(w http.ResponseWriter, who identity, body []byte) {
 	var req robot
-	_ = json.Unmarshal(body, &req) // was checked
+	_ = json.Unmarshal(body, &req) // already checked
 	name := req.Name
 	refuse := s.robotProblem(who, req)
 	if refuse == "" && req.Level == "project" {
@@ -277,7 +277,7 @@ func number(s string, otherwise int) int {
 
 func (s *Server) updateRobot(w http.ResponseWriter, who identity, id string, body []byte) {
 	var req robot
-	_ = json.Unmarshal(body, &req) // was checked
+	_ = json.Unmarshal(body, &req) // already checked
 	for _, rb := range s.robots {
 		if strconv.FormatInt(rb.ID, 10) != id {
 			continue

@@ -1,7 +1,7 @@
 // Package harbortest stands in for Harbor: its API v2.0 as far as package harbor uses it, its token service, and a real
-// registry behind both. Every API request, and every answer that the stand-in gives, is checked against Harbor's published
-// OpenAPI file, and what does not fit fails the test. Pushes to projects that do not exist are refused, quotas, immutable tags,
-// read-only mode and robot accounts' rights hold, in the words and with the status codes of Harbor's own code.
+// registry behind both. Every API request and every answer of the stand-in is checked against Harbor's published
+// OpenAPI file, and a mismatch fails the test. Pushes to missing projects are refused; quotas, immutable tags,
+// read-only mode and robot accounts' permissions are enforced, with the messages and status codes of Harbor's own code.
 //
 // With HARBOR_URL, HARBOR_USERNAME and HARBOR_PASSWORD in the environment Start returns that Harbor instead.
 package harbortest
@@ -29,15 +29,15 @@ import (
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
-// Who is known to every stand-in.
+// Accounts of every stand-in.
 const (
 	Admin         = "admin" // a system administrator
 	AdminPassword = "Harbor12345"
-	User          = "dev" // anybody else
+	User          = "dev" // an ordinary user
 	UserPassword  = "Developer1"
 )
 
-// A Project is one that Harbor has, or had from the beginning.
+// A Project is a project of Harbor, present or initial.
 type Project struct {
 	Name      string
 	Public    bool
@@ -45,7 +45,7 @@ type Project struct {
 	Proxy     bool  // a cache of another registry
 	Immutable bool  // every tag
 	Members   []string
-	Hidden    bool // members push and may not look at it, as robot accounts do
+	Hidden    bool // members may push but not view it, like robot accounts
 
 	id    int64
 	used  map[string]int64  // bytes by digest
@@ -57,16 +57,16 @@ type Project struct {
 type Options struct {
 	Projects   []Project
 	ReadOnly   bool
-	AnyoneMay  bool   // create projects; otherwise administrators
-	RobotsFull int    // so many other robot accounts are there before
+	AnyoneMay  bool   // every user may create projects; otherwise only administrators
+	RobotsFull int    // number of other, existing robot accounts
 	Password   string // of Admin; "" is AdminPassword
-	Ill        bool   // a part of it does not work
+	Ill        bool   // a component is unhealthy
 }
 
-// A Server is Harbor, or what stands in for it.
+// A Server is Harbor or its stand-in.
 type Server struct {
 	Host  string
-	Real  bool // it is one of HARBOR_URL
+	Real  bool // the Harbor of HARBOR_URL
 	Plain bool // it speaks HTTP
 
 	user, password string
@@ -87,7 +87,8 @@ type Server struct {
 	violations []error
 }
 
-// Start runs a stand-in until the test ends, or finds the real one. The test is skipped where Harbor's OpenAPI file is missing.
+// Start runs a stand-in until the test ends, or connects to the real one. The test is skipped if Harbor's OpenAPI file
+// is missing.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
 	if s := realHarbor(t); s != nil {
@@ -111,7 +112,7 @@ func Start(t testing.TB, o Options) *Server {
 	return s
 }
 
-// Only is Start for tests that need what no API can arrange: they are skipped with a real Harbor.
+// Only is Start for tests that need a state which no API can create: they are skipped with a real Harbor.
 func Only(t testing.TB, o Options) *Server {
 	t.Helper()
 	if os.Getenv("HARBOR_URL") != "" {
@@ -167,7 +168,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Unique returns a name that no other test uses, of those a project may have.
+// Unique returns a valid project name that no other test uses.
 func Unique(name string) string { return name + "-" + strings.ToLower(rand.Text()[:8]) }
 
 // Keychain is the login of Admin, or of HARBOR_USERNAME.
@@ -191,21 +192,21 @@ func (s *Server) URL() string {
 	return "https://" + s.Host
 }
 
-// Violations returns what did not fit Harbor's OpenAPI file.
+// Violations returns the mismatches with Harbor's OpenAPI file.
 func (s *Server) Violations() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.violations)
 }
 
-// Requests returns "METHOD PATH" of what was asked so far.
+// Requests returns "METHOD PATH" of all requests so far.
 func (s *Server) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests)
 }
 
-// Project returns a project as it is now.
+// Project returns a project's present state.
 func (s *Server) Project(name string) (Project, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +216,7 @@ func (s *Server) Project(name string) (Project, bool) {
 	return Project{}, false
 }
 
-// AddProject makes a project as somebody else would.
+// AddProject creates a project as another user would.
 func (s *Server) AddProject(p Project) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +249,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A recorder keeps an answer to look at it before it is sent.
+// A recorder holds an answer back for inspection.
 type recorder struct {
 	status int
 	body   bytes.Buffer
@@ -279,7 +280,7 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	s.api(rec, r, body)
 	s.mu.Unlock()
 	s.violation(r, s.swagger.answer(op, rec.status, rec.body.Bytes()))
-	w.Header().Set("Set-Cookie", "sid=stand-in; Path=/; HttpOnly") // as Harbor does; whoever sends it back needs a CSRF token
+	w.Header().Set("Set-Cookie", "sid=stand-in; Path=/; HttpOnly") // as in Harbor; a client that sends it back needs a CSRF token
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(rec.status)
 	_, _ = w.Write(rec.body.Bytes())
@@ -313,7 +314,7 @@ func (s *Server) Close() error {
 	return s.backing.Close()
 }
 
-// Available says whether New can work: Harbor's OpenAPI file is not part of the project.
+// Available reports whether New can work: Harbor's OpenAPI file is not part of the project.
 func Available() error {
 	_, err := published()
 	return err

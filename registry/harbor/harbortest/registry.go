@@ -21,8 +21,8 @@ const (
 	service   = "harbor-registry"
 )
 
-// serveToken gives whoever asks a token for what he may do in the repositories he names; where a project does not exist that is
-// nothing, and no error.
+// serveToken gives a token for the permitted actions in the requested repositories; a missing project permits nothing,
+// without an error.
 func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 
 var registryPath = regexp.MustCompile(`^/v2/(.+)/(blobs/uploads|blobs|manifests|tags|referrers)/(.*)$`)
 
-// serveRegistry lets those who may through to the registry.
+// serveRegistry passes permitted requests to the registry.
 func (s *Server) serveRegistry(w http.ResponseWriter, r *http.Request) {
 	m := registryPath.FindStringSubmatch(r.URL.Path)
 	if r.URL.Path == "/v2/" {
@@ -97,7 +97,7 @@ func (s *Server) serveRegistry(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// authorize knows basic logins and tokens.
+// authorize accepts basic logins and tokens.
 func (s *Server) authorize(r *http.Request) (identity, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *Server) authorize(r *http.Request) (identity, bool) {
 	return s.who(r)
 }
 
-// problem says why a request is not allowed, as Harbor does; "" if it is.
+// problem returns Harbor's reason that a request is not allowed; "" if it is.
 func (s *Server) problem(r *http.Request, repository, project, action string) string {
 	who, known := s.authorize(r)
 	s.mu.Lock()
@@ -166,7 +166,7 @@ func (s *Server) overQuota(w http.ResponseWriter, p *Project, size int64) bool {
 	return true
 }
 
-// putManifest holds immutable tags and keeps the list of what is attached to a digest.
+// putManifest enforces immutable tags and maintains the referrers list.
 func (s *Server) putManifest(w http.ResponseWriter, r *http.Request, p *Project, repository, reference string) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 4<<20))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// A remote is another registry that Harbor knows. The stand-in never asks one, and copies nothing.
+// A remote is another registry known to Harbor. The stand-in never contacts it, and copies nothing.
 type remote struct {
 	ID         int64  `json:"id"`
 	Name       string `json:"name"`
@@ -24,7 +24,7 @@ type remote struct {
 	} `json:"credential"`
 }
 
-// A policy is what is copied, and when.
+// A policy is a replication policy.
 type policy struct {
 	ID      int64   `json:"id"`
 	Name    string  `json:"name"`
@@ -47,7 +47,7 @@ func (s *Server) health(w http.ResponseWriter) {
 	}})
 }
 
-// SetIll makes a part of Harbor fail, or work.
+// SetIll makes a component of Harbor unhealthy, or healthy again.
 func (s *Server) SetIll(ill bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *Server) setSecret(w http.ResponseWriter, who identity, id string, body 
 	var req struct {
 		Secret string `json:"secret"`
 	}
-	_ = json.Unmarshal(body, &req) // was checked
+	_ = json.Unmarshal(body, &req) // already checked
 	i := slices.IndexFunc(s.robots, func(r *robot) bool { return strconv.FormatInt(r.ID, 10) == id })
 	switch {
 	case !who.admin:
@@ -91,7 +91,7 @@ func (s *Server) replication(w http.ResponseWriter, r *http.Request, who identit
 		list := []remote{}
 		for _, one := range s.remotes {
 			shown := *one
-			shown.Credential.Secret = "*****" // as Harbor does
+			shown.Credential.Secret = "*****" // as in Harbor
 			list = append(list, shown)
 		}
 		sendJSON(w, list)
@@ -106,7 +106,7 @@ func (s *Server) replication(w http.ResponseWriter, r *http.Request, who identit
 
 func (s *Server) addRemote(w http.ResponseWriter, body []byte) {
 	var req remote
-	_ = json.Unmarshal(body, &req) // was checked
+	_ = json.Unmarshal(body, &req) // already checked
 	if slices.ContainsFunc(s.remotes, func(one *remote) bool { return one.Name == req.Name }) {
 		sendError(w, http.StatusConflict, "CONFLICT", "registry "+req.Name+" already exists")
 		return
@@ -123,7 +123,7 @@ func (s *Server) changeRemote(w http.ResponseWriter, id string, body []byte) {
 		Secret *string `json:"access_secret"`
 		CA     *string `json:"ca_certificate"`
 	}
-	_ = json.Unmarshal(body, &req) // was checked
+	_ = json.Unmarshal(body, &req) // already checked
 	for _, one := range s.remotes {
 		if strconv.FormatInt(one.ID, 10) != id {
 			continue
@@ -140,7 +140,7 @@ func (s *Server) changeRemote(w http.ResponseWriter, id string, body []byte) {
 
 func (s *Server) addPolicy(w http.ResponseWriter, body []byte) {
 	var req policy
-	_ = json.Unmarshal(body, &req) // was checked
+	_ = json.Unmarshal(body, &req) // already checked
 	if slices.ContainsFunc(s.policies, func(one *policy) bool { return one.Name == req.Name }) {
 		sendError(w, http.StatusConflict, "CONFLICT", "policy "+req.Name+" already exists")
 		return
@@ -156,7 +156,7 @@ func (s *Server) addPolicy(w http.ResponseWriter, body []byte) {
 
 func (s *Server) changePolicy(w http.ResponseWriter, id string, body []byte) {
 	var req policy
-	_ = json.Unmarshal(body, &req) // was checked
+	_ = json.Unmarshal(body, &req) // already checked
 	for i, one := range s.policies {
 		if strconv.FormatInt(one.ID, 10) == id {
 			req.ID = one.ID
@@ -167,7 +167,7 @@ func (s *Server) changePolicy(w http.ResponseWriter, id string, body []byte) {
 	sendError(w, http.StatusNotFound, "NOT_FOUND", "policy not found")
 }
 
-// DisablePolicies is what an administrator may do.
+// DisablePolicies disables all policies, as an administrator may do.
 func (s *Server) DisablePolicies() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +176,7 @@ func (s *Server) DisablePolicies() {
 	}
 }
 
-// Copies lists where Harbor copies to when something is pushed, as "NAME URL USER PASSWORD".
+// Copies lists the replication targets for pushes, as "NAME URL USER PASSWORD".
 func (s *Server) Copies() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

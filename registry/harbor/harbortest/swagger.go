@@ -18,11 +18,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// swaggerPath is where Harbor's published OpenAPI file lies: beside the checkout, because it is Harbor's.
+// swaggerPath is the place of Harbor's published OpenAPI file: beside the checkout, because it is Harbor's.
 const swaggerPath = "../shared/data/harbor-v2.0-swagger.yaml"
 
-// A swagger is the part of a Swagger 2.0 document that requests and answers are checked against: paths, methods, parameters
-// and schemas. Everything that is not in it is refused, unknown query parameters and properties too.
+// A swagger is the part of a Swagger 2.0 document used to check requests and answers: paths, methods, parameters and
+// schemas. Everything unknown is refused, including query parameters and properties.
 type swagger struct {
 	BasePath    string                          `yaml:"basePath"`
 	Paths       map[string]map[string]operation `yaml:"paths"`
@@ -64,7 +64,7 @@ type schema struct {
 	Nullable   bool              `yaml:"x-nullable"`
 }
 
-// UnmarshalYAML takes "true" for a schema that anything fits, as additionalProperties may have it.
+// UnmarshalYAML accepts "true" as a schema that allows anything, as in additionalProperties.
 func (s *schema) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		return nil
@@ -79,7 +79,7 @@ type route struct {
 	names    []string
 }
 
-// errNoSwagger says that Harbor's file is not beside the checkout.
+// errNoSwagger means Harbor's file is not beside the checkout.
 var errNoSwagger = errors.New("Harbor's OpenAPI file is not at " + swaggerPath + ", seen from the checkout's root") //nolint:staticcheck // a name
 
 // published is Harbor's file.
@@ -131,7 +131,7 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// request checks a request with its body and returns the operation that it is for.
+// request checks a request with its body and returns its operation.
 func (s *swagger) request(r *http.Request, body []byte) (*operation, error) {
 	path := strings.TrimPrefix(r.URL.EscapedPath(), s.BasePath)
 	for _, route := range s.routes {
@@ -211,10 +211,10 @@ func (p parameter) check(text string) error {
 	return nil
 }
 
-// answer checks what the stand-in itself says.
+// answer checks the stand-in's own answer.
 func (s *swagger) answer(op *operation, status int, body []byte) error {
 	r, ok := op.Responses[strconv.Itoa(status)]
-	if !ok && (status == http.StatusForbidden || status == http.StatusConflict) { // which the file forgets for POST of projects and robots
+	if !ok && (status == http.StatusForbidden || status == http.StatusConflict) { // the file lacks it for POST of projects and robots
 		r, ok = s.Responses[strconv.Itoa(status)]
 	}
 	if !ok {
@@ -239,7 +239,7 @@ func (s *swagger) json(want schema, data []byte, at string) error {
 	return s.value(want, v, at)
 }
 
-// value checks a value, and names the place where it differs.
+// value checks a value, and names the place of a mismatch.
 func (s *swagger) value(want schema, v any, at string) error {
 	nullable := want.Nullable
 	if want.Ref != "" {

@@ -1,7 +1,8 @@
-// Package ospkg reads what Debian and RPM packages say about themselves, as far as a repository's index needs it. It takes
-// nothing on trust: sizes and counts are bounded, and what a field may hold is checked before it is passed on.
+// Package ospkg reads the metadata in Debian and RPM packages, as far as a repository's index needs it. Packages are
+// untrusted: sizes and counts are bounded, and field values are checked before use.
 //
-// Sources: deb(5) and deb-control(5) of dpkg 1.21; the RPM file format in docs/manual/format_v4.md and lib/rpmtag.h of rpm 4.18.
+// Sources: deb(5) and deb-control(5) of dpkg 1.21; the RPM file format in docs/manual/format_v4.md and lib/rpmtag.h of
+// rpm 4.18.
 package ospkg
 
 import (
@@ -21,8 +22,8 @@ import (
 	"github.com/ulikunitz/xz/lzma"
 )
 
-// ErrInvalid is in every error that is about a package's content, and not about reading it.
-var ErrInvalid = errors.New("not a package that can be read")
+// ErrInvalid matches every error about a package's content, as opposed to reading it.
+var ErrInvalid = errors.New("not a valid package")
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
@@ -30,20 +31,21 @@ func invalid(format string, args ...any) error {
 
 const (
 	maxMembers    = 16       // of a .deb before its control member
-	maxControlTar = 16 << 20 // bytes of control.tar that are looked at
+	maxControlTar = 16 << 20 // bytes read of control.tar
 	maxControl    = 1 << 20  // bytes of the control file
-	maxWindow     = 64 << 20 // bytes that a zstd window may have: what dpkg-deb's highest level makes
+	maxWindow     = 64 << 20 // bytes of a zstd window: dpkg-deb's highest level
 	arHeader      = 60
 )
 
 // A Deb is a Debian binary package.
 type Deb struct {
 	Package, Version, Architecture string
-	// Control is the package's control paragraph, lines with a newline each, without the fields that a repository's index adds.
+	// Control is the package's control paragraph, newline-terminated lines without the fields that a repository's index
+	// adds.
 	Control []byte
 }
 
-// ReadDeb reads the control file of a .deb of size bytes. It reads no further than to that.
+// ReadDeb reads the control file of a .deb of size bytes, and nothing after it.
 func ReadDeb(r io.ReaderAt, size int64) (*Deb, error) {
 	name, member, err := controlMember(r, size)
 	if err != nil {
@@ -64,11 +66,11 @@ func ReadDeb(r io.ReaderAt, size int64) (*Deb, error) {
 			continue
 		}
 		if h.Size > maxControl {
-			return nil, invalid("its control file has %d bytes", h.Size)
+			return nil, invalid("the control file has %d bytes", h.Size)
 		}
 		text, err := io.ReadAll(io.LimitReader(files, maxControl))
 		if err != nil {
-			return nil, invalid("its control file: %v", err)
+			return nil, invalid("control file: %v", err)
 		}
 		return parseControl(text)
 	}
@@ -79,7 +81,7 @@ func controlMember(r io.ReaderAt, size int64) (string, io.Reader, error) {
 	at := int64(len("!<arch>\n"))
 	magic := make([]byte, at)
 	if _, err := r.ReadAt(magic, 0); err != nil || string(magic) != "!<arch>\n" {
-		return "", nil, notRead("it is not an ar archive", err)
+		return "", nil, notRead("not an ar archive", err)
 	}
 	header := make([]byte, arHeader)
 	for range maxMembers {
@@ -87,12 +89,12 @@ func controlMember(r io.ReaderAt, size int64) (string, io.Reader, error) {
 			break
 		}
 		if _, err := r.ReadAt(header, at); err != nil {
-			return "", nil, notRead("its ar archive ends early", err)
+			return "", nil, notRead("truncated ar archive", err)
 		}
 		name := strings.TrimSuffix(strings.TrimRight(string(header[:16]), " "), "/")
 		length, err := strconv.ParseInt(strings.TrimRight(string(header[48:58]), " "), 10, 64)
 		if err != nil || string(header[58:]) != "`\n" || length < 0 || length > size-at-arHeader {
-			return "", nil, invalid("a header of its ar archive is wrong")
+			return "", nil, invalid("the ar archive has an invalid header")
 		}
 		at += arHeader
 		if strings.HasPrefix(name, "control.tar") {
@@ -100,10 +102,10 @@ func controlMember(r io.ReaderAt, size int64) (string, io.Reader, error) {
 		}
 		at += length + length%2
 	}
-	return "", nil, invalid("it has no control.tar")
+	return "", nil, invalid("no control.tar")
 }
 
-// notRead tells an archive that is too short, or another, from a disk that fails.
+// notRead distinguishes an invalid or truncated archive from a disk error.
 func notRead(why string, err error) error {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return invalid("%s", why)
@@ -111,7 +113,7 @@ func notRead(why string, err error) error {
 	return err
 }
 
-// unpack decompresses what dpkg-deb may have compressed a member with.
+// unpack decompresses a member, in any of dpkg-deb's compressions.
 func unpack(name string, r io.Reader) (io.ReadCloser, error) {
 	switch strings.TrimPrefix(name, "control.tar") {
 	case "":
@@ -135,11 +137,12 @@ func unpack(name string, r io.Reader) (io.ReadCloser, error) {
 		}
 		return z.IOReadCloser(), nil
 	}
-	return nil, invalid("%s is compressed in a way that is not known", name)
+	return nil, invalid("%s has an unknown compression", name)
 }
 
-// unpackXZ decompresses the first block of an .xz stream (the file format, version 1.1.0, sections 2.1.1 and 3.1), which is all of what
-// one thread writes. The dictionary is as large as what will be read at most, whatever size the header asks memory for.
+// unpackXZ decompresses the first block of an .xz stream (the file format, version 1.1.0, sections 2.1.1 and 3.1),
+// which is the whole output of a single thread. The dictionary is at most as large as the bytes to be read, whatever
+// the header requests.
 func unpackXZ(r io.Reader) (io.Reader, error) {
 	const streamHeader, lzma2 = 12, 0x21
 	head := make([]byte, streamHeader+1)
@@ -148,13 +151,13 @@ func unpackXZ(r io.Reader) (io.Reader, error) {
 	}
 	block := make([]byte, int(head[streamHeader])*4+3)
 	if _, err := io.ReadFull(r, block); err != nil {
-		return nil, notRead("control.tar.xz ends early", err)
+		return nil, notRead("truncated control.tar.xz", err)
 	}
 	flags, rest := block[0], block[1:len(block)-4]
 	for _, present := range []byte{0x40, 0x80} { // sizes, compressed and not
 		for more := flags&present != 0; more; {
 			if len(rest) == 0 {
-				return nil, invalid("control.tar.xz has a wrong header")
+				return nil, invalid("control.tar.xz has an invalid header")
 			}
 			more, rest = rest[0]&0x80 != 0, rest[1:]
 		}
@@ -181,8 +184,8 @@ var (
 	debArch    = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 )
 
-// ofIndex says whether a field is one that a repository's index has about a file: a package that brings its own would be
-// believed about another file.
+// ofIndex reports whether a field describes a file in a repository's index: a package with such a field of its own
+// could misdescribe another file.
 func ofIndex(field string) bool {
 	switch strings.ToLower(field) {
 	case "filename", "size", "md5sum", "sha1", "sha256", "sha512", "description-md5", "status", "conffiles":
@@ -204,20 +207,20 @@ func parseControl(text []byte) (*Deb, error) {
 			ended = len(seen) > 0
 			continue
 		case ended:
-			return nil, invalid("its control file has more than one paragraph")
+			return nil, invalid("the control file has more than one paragraph")
 		case strings.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
-			return nil, invalid("its control file has control characters")
+			return nil, invalid("the control file has control characters")
 		case line[0] == '#':
 			continue
 		case line[0] == ' ' || line[0] == '\t':
 			if len(seen) == 0 {
-				return nil, invalid("its control file begins in the middle of a field")
+				return nil, invalid("the control file begins with a continuation line")
 			}
 		default:
 			name, value, ok := strings.Cut(line, ":")
 			key := strings.ToLower(name)
 			if !ok || !fieldName.MatchString(name) || name[0] == '-' || seen[key] {
-				return nil, invalid("its control file has a wrong line, %.60q", line)
+				return nil, invalid("the control file has an invalid line %.60q", line)
 			}
 			seen[key], dropped = true, ofIndex(name)
 			if at := values[key]; at != nil {
@@ -229,7 +232,7 @@ func parseControl(text []byte) (*Deb, error) {
 		}
 	}
 	if !debName.MatchString(d.Package) || !debVersion.MatchString(d.Version) || !debArch.MatchString(d.Architecture) {
-		return nil, invalid("package %.60q, version %.60q and architecture %.60q are not those of a package", d.Package, d.Version, d.Architecture)
+		return nil, invalid("invalid package %.60q, version %.60q or architecture %.60q", d.Package, d.Version, d.Architecture)
 	}
 	d.Control = out.Bytes()
 	return d, nil

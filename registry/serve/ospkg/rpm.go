@@ -15,7 +15,7 @@ const (
 	maxHeader     = 16 << 20 // bytes of the header: the largest known have a few
 	maxEntries    = 1 << 10  // tags in a header
 	maxStrings    = 1 << 20  // strings, files or dependencies of one tag
-	maxChanges    = 10       // changelog entries that are kept, as createrepo_c does
+	maxChanges    = 10       // kept changelog entries, as in createrepo_c
 	preRequire    = 1<<6 | 1<<9 | 1<<10
 	typeInt16     = 3
 	typeInt32     = 4
@@ -56,7 +56,7 @@ const (
 
 // An RPM is a package of the RPM format, version 3 or 4.
 type RPM struct {
-	Name, Version, Release, Epoch, Arch string // Epoch is "0" where the package has none; Arch is "src" for sources
+	Name, Version, Release, Epoch, Arch string // Epoch is "0" if the package has none; Arch is "src" for sources
 	Summary, Description, Packager, URL string
 	License, Vendor, Group, BuildHost   string
 	SourceRPM                           string
@@ -70,14 +70,14 @@ type RPM struct {
 	Changes                             []Change // newest first, ten at most
 }
 
-// A Relation is a capability that a package provides or wants.
+// A Relation is a provided or required capability.
 type Relation struct {
 	Name, Op                string // Op is "", "LT", "GT", "EQ", "LE" or "GE"
 	Epoch, Version, Release string // "" for none
-	Pre                     bool   // wanted before the package's scripts run
+	Pre                     bool   // required before the package's scripts run
 }
 
-// A File is a path that a package has.
+// A File is a path in a package.
 type File struct {
 	Path, Type string // Type is "", "dir" or "ghost"
 }
@@ -88,12 +88,12 @@ type Change struct {
 	Time         uint64 // seconds since 1970
 }
 
-// ReadRPM reads the headers of an .rpm of size bytes. It reads nothing of the payload. The parser is ours: it
-// bounds every claim of a hostile header, and reads from an io.ReaderAt inside a bundle.
+// ReadRPM reads the headers of an .rpm of size bytes, without the payload. The parser is ours: it bounds every claim of
+// a hostile header, and reads from an io.ReaderAt inside a bundle.
 func ReadRPM(r io.ReaderAt, size int64) (*RPM, error) {
 	lead := make([]byte, rpmLead)
 	if _, err := r.ReadAt(lead, 0); err != nil || !bytes.HasPrefix(lead, []byte("\xed\xab\xee\xdb")) {
-		return nil, notRead("it is not an RPM package", err)
+		return nil, notRead("not an RPM package", err)
 	}
 	signature, end, err := readHeader(r, rpmLead, size, maxSignature)
 	if err != nil {
@@ -120,58 +120,58 @@ func ReadRPM(r io.ReaderAt, size int64) (*RPM, error) {
 	}
 	for _, word := range []string{p.Name, p.Version, p.Release, p.Arch} {
 		if word == "" || strings.ContainsAny(word, " \t\n/<>\"'&") {
-			return nil, invalid("%.60q is not a package's name, version, release or architecture", word)
+			return nil, invalid("%.60q is not a valid name, version, release or architecture of a package", word)
 		}
 	}
 	h.relate(p)
 	p.Files, err = h.files()
 	p.Changes = h.changes()
 	if h.left < 0 || signature.left < 0 {
-		return nil, invalid("tags of its header overlap")
+		return nil, invalid("overlapping tags in the header")
 	}
 	return p, err
 }
 
-// A header is a list of tags; what it says about places in its store was checked.
+// A header is a list of tags, whose offsets in the store have been checked.
 type header struct {
 	entries map[uint32]entry
 	store   []byte
-	left    int // bytes of the store that were not read yet: tags that share their bytes would make much of little
+	left    int // unread bytes of the store: tags sharing their bytes would blow up a small header
 }
 
 type entry struct{ kind, offset, count uint32 }
 
-// readHeader reads the header that begins at start, and says where it ends.
+// readHeader reads the header at start, and returns its end.
 func readHeader(r io.ReaderAt, start, size, most int64) (*header, int64, error) {
 	intro := make([]byte, rpmIntro)
 	if start > size-rpmIntro {
-		return nil, 0, invalid("it ends before its header")
+		return nil, 0, invalid("truncated before its header")
 	}
 	if _, err := r.ReadAt(intro, start); err != nil || !bytes.HasPrefix(intro, []byte("\x8e\xad\xe8\x01")) {
-		return nil, 0, notRead("its header is not one of version 1", err)
+		return nil, 0, notRead("the header does not have version 1", err)
 	}
 	entries, store := int64(binary.BigEndian.Uint32(intro[8:])), int64(binary.BigEndian.Uint32(intro[12:]))
 	length := entries*rpmIntro + store
 	if entries > maxEntries || length > most || length > size-start-rpmIntro {
-		return nil, 0, invalid("its header has %d tags and %d bytes", entries, store)
+		return nil, 0, invalid("the header has %d tags and %d bytes", entries, store)
 	}
 	data := make([]byte, length)
 	if _, err := io.ReadFull(io.NewSectionReader(r, start+rpmIntro, length), data); err != nil {
-		return nil, 0, notRead("it ends in its header", err)
+		return nil, 0, notRead("truncated in its header", err)
 	}
 	h := &header{entries: make(map[uint32]entry, entries), store: data[entries*rpmIntro:], left: int(store)}
 	for i := range entries {
 		e := data[i*rpmIntro:]
 		one := entry{binary.BigEndian.Uint32(e[4:]), binary.BigEndian.Uint32(e[8:]), binary.BigEndian.Uint32(e[12:])}
 		if int64(one.offset) > store || one.count > maxStrings {
-			return nil, 0, invalid("a tag of its header lies outside")
+			return nil, 0, invalid("a tag of the header lies outside")
 		}
 		h.entries[binary.BigEndian.Uint32(e)] = one
 	}
 	return h, start + rpmIntro + length, nil
 }
 
-// texts returns a tag's strings; those that the store has no room for are not there.
+// texts returns a tag's strings, without those beyond the end of the store.
 func (h *header) texts(tag uint32) []string {
 	e, ok := h.entries[tag]
 	if !ok || e.kind != typeString && e.kind != typeArray && e.kind != typeI18N {
@@ -192,7 +192,7 @@ func (h *header) texts(tag uint32) []string {
 	return all
 }
 
-// text is the tag's only string, or its first: that for no particular language.
+// text returns the tag's only string, or its first, which is not localized.
 func (h *header) text(tag uint32) string { return at(h.texts(tag), 0) }
 
 func (h *header) numbers(tag uint32) []uint64 {
@@ -221,7 +221,7 @@ func (h *header) numbers(tag uint32) []uint64 {
 
 func (h *header) number(tag uint32) uint64 { return at(h.numbers(tag), 0) }
 
-// at returns an element, or the zero value where there is none.
+// at returns an element, or the zero value if there is none.
 func at[T any](all []T, i int) (v T) {
 	if i >= 0 && i < len(all) {
 		v = all[i]
@@ -240,7 +240,7 @@ func (h *header) relate(p *RPM) {
 	p.Enhances = h.relations(tagEnhanceName, tagEnhanceVersion, tagEnhanceFlags)
 }
 
-// relations reads capabilities, each once. Those on features of rpm itself are not for a repository.
+// relations reads capabilities without duplicates. Features of rpm itself are left out.
 func (h *header) relations(names, versions, flags uint32) []Relation {
 	version, flag := h.texts(versions), h.numbers(flags)
 	var all []Relation
@@ -263,7 +263,7 @@ func (h *header) relations(names, versions, flags uint32) []Relation {
 	return all
 }
 
-// splitVersion takes [epoch:]version[-release] apart. A version without an epoch has epoch 0.
+// splitVersion splits [epoch:]version[-release]. A version without an epoch has epoch 0.
 func splitVersion(text string) (epoch, version, release string) {
 	epoch, version, found := strings.Cut(text, ":")
 	if !found || strings.Trim(epoch, "0123456789") != "" {
@@ -283,7 +283,7 @@ func (h *header) files() ([]File, error) {
 	for i, name := range names {
 		f := File{Path: at(dirs, int(min(at(indexes, i), maxStrings))) + name}
 		if total += len(f.Path); total > maxHeader { // a long directory times many names
-			return nil, invalid("the paths of its files have more than %d MiB", maxHeader>>20)
+			return nil, invalid("the paths of its files exceed %d MiB", maxHeader>>20)
 		}
 		switch {
 		case at(modes, i)&fileTypes == fileDirectory:
@@ -305,8 +305,8 @@ func (h *header) changes() []Change {
 	return all
 }
 
-// Primary says whether a path belongs to the few that every client knows, as createrepo_c chooses: dependencies on paths are met by
-// these without the list of all files.
+// Primary reports whether a path is among the few that every client knows, by createrepo_c's rule: they satisfy
+// dependencies on paths without the list of all files.
 func (f File) Primary() bool {
 	return strings.HasPrefix(f.Path, "/etc/") || strings.Contains(f.Path, "bin/") || f.Path == "/usr/lib/sendmail"
 }

@@ -75,7 +75,7 @@ func (th *thread) addons(t *testing.T) {
 
 	broken := run(t, th.site(t, "install", "-c", cluster))
 	t.Logf("broken values: %s\n%s", broken.took.Round(100*time.Millisecond), broken.stderr)
-	for _, want := range []string{"pod web/web-", "docker.io/lab/labapp:broken", "it was rolled back to revision 1"} {
+	for _, want := range []string{"pod web/web-", "docker.io/lab/labapp:broken", "rolled back to revision 1"} {
 		if broken.code == 0 || !strings.Contains(broken.stderr, want) {
 			t.Errorf("exit code %d without %q", broken.code, want)
 		}

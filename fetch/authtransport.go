@@ -9,25 +9,26 @@ import (
 
 const (
 	pingPath  = "/v2/"
-	realmPath = "/.kkbundle-token-service" // never sent: stands for a token service's address, see door
+	realmPath = "/.kkbundle-token-service" // never sent; stands for a token service's address, see authTransport
 )
 
-// A door stands between go-containerregistry's authentication and one registry.
+// An authTransport sits between go-containerregistry's authentication and one registry.
 //
-//   - It asks how to log in once and repeats the answer, so that a login for each repository costs no request of its own.
-//   - It stands in for the token service's address. The library refuses those on private networks, where companies have
-//     theirs; here TLS protects the password, as guard sees to, and the answer of what is no token service is no token.
-type door struct {
+//   - It asks for the login method once and repeats the answer, so that logins for further repositories need no
+//     request.
+//   - It stands in for the token service's address. The library refuses token services on private networks, as
+//     companies have them. Here TLS protects the password, see guard; an answer from something else contains no token.
+type authTransport struct {
 	next         http.RoundTripper
-	host, scheme string // the registry's
+	host, scheme string // of the registry
 
 	mu    sync.Mutex
-	ping  *http.Response // nil until there is one
-	realm *url.URL       // nil where no token is wanted
+	ping  *http.Response // nil before the first
+	realm *url.URL       // nil if no token is needed
 }
 
 // RoundTrip implements http.RoundTripper.
-func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
+func (d *authTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case req.URL.Host != d.host:
 	case req.URL.Path == realmPath:
@@ -38,7 +39,7 @@ func (d *door) RoundTrip(req *http.Request) (*http.Response, error) {
 	return d.next.RoundTrip(req)
 }
 
-func (d *door) pinged(req *http.Request) (*http.Response, error) {
+func (d *authTransport) pinged(req *http.Request) (*http.Response, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ping == nil {
@@ -59,7 +60,7 @@ func (d *door) pinged(req *http.Request) (*http.Response, error) {
 }
 
 // hideRealm replaces the token service's address in challenges by one of the registry itself.
-func (d *door) hideRealm(challenges []string) {
+func (d *authTransport) hideRealm(challenges []string) {
 	for i, challenge := range challenges {
 		scheme, _, _ := strings.Cut(challenge, " ")
 		_, rest, ok := strings.Cut(challenge, `realm="`)
@@ -72,10 +73,10 @@ func (d *door) hideRealm(challenges []string) {
 	}
 }
 
-// token asks the token service.
-func (d *door) token(in *http.Request) (*http.Response, error) {
+// token requests a token from the token service.
+func (d *authTransport) token(in *http.Request) (*http.Response, error) {
 	d.mu.Lock()
-	realm := *d.realm // the library knows the path only from a challenge that has one
+	realm := *d.realm // the library knows the path only from a challenge with a realm
 	d.mu.Unlock()
 	query := in.URL.Query()
 	for key, values := range realm.Query() {
@@ -92,7 +93,7 @@ func (d *door) token(in *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if next, err := realm.Parse(resp.Header.Get("Location")); err == nil && resp.Header.Get("Location") != "" {
-		resp.Header.Set("Location", next.String()) // it is relative to the service, not to the registry
+		resp.Header.Set("Location", next.String()) // relative to the service, not to the registry
 	}
 	return resp, nil
 }

@@ -7,26 +7,26 @@ import (
 	"sync"
 )
 
-// A shelf is what is served at a time: the open bundles and what their items are called. It does not change; Reload
-// replaces it, and it lasts until the last request that uses it is done.
-type shelf struct {
-	books []*book // as they were named
+// A snapshot is the served content at a time: the open bundles and the names of their items. It is immutable; Reload
+// replaces it, and it lasts until its last request is done.
+type snapshot struct {
+	books []*book // in the given order
 	names func() *names
 
 	filesOf  lazy[*tree]
-	chartsOf lazy[*orchard]
+	chartsOf lazy[*chartIndex]
 	debsOf   lazy[*tree]
 	rpmsOf   lazy[*tree]
-	indexes  indexCache // of the packages
+	indexes  indexCache // of packages
 	listOf   lazy[[]listed]
 
 	mu      sync.Mutex
 	readers int
 }
 
-// newShelf takes over the caller's hold on the books.
-func (s *Server) newShelf(books []*book) *shelf {
-	sh := &shelf{books: books, readers: 1}
+// newSnapshot takes over the caller's references to the books.
+func (s *Server) newSnapshot(books []*book) *snapshot {
+	sh := &snapshot{books: books, readers: 1}
 	sh.names = sync.OnceValue(func() *names {
 		n := nameItems(books)
 		for _, w := range n.warnings {
@@ -37,18 +37,18 @@ func (s *Server) newShelf(books []*book) *shelf {
 	return sh
 }
 
-// use keeps the shelf and returns it. The caller calls done.
-func (s *Server) use() *shelf {
+// use retains the snapshot and returns it. The caller calls done.
+func (s *Server) use() *snapshot {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	sh := s.shelf
+	sh := s.snapshot
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.readers++
 	return sh
 }
 
-func (sh *shelf) done() {
+func (sh *snapshot) done() {
 	sh.mu.Lock()
 	sh.readers--
 	last := sh.readers == 0
@@ -60,8 +60,8 @@ func (sh *shelf) done() {
 	}
 }
 
-// Reload takes up what was replaced: bundles, and the files of users and certificates. Transfers that run go on with what
-// they began with. Whatever cannot be opened is left as it was; the error names all of that.
+// Reload reloads replaced bundles, and the files of users and certificates. Running transfers continue with the old
+// ones. Anything that cannot be opened stays unchanged; the error names all of it.
 func (s *Server) Reload(ctx context.Context) error {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
@@ -77,7 +77,7 @@ func (s *Server) Reload(ctx context.Context) error {
 		books[i] = b
 	}
 	if !slices.Equal(books, old.books) {
-		s.put(s.newShelf(books))
+		s.put(s.newSnapshot(books))
 	} else {
 		for _, b := range books {
 			b.release()
@@ -90,8 +90,8 @@ func (s *Server) Reload(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// reopen returns a new book for the path of the old one or, where nothing changed or there is an error, the old one; the
-// caller has a hold on what it gets.
+// reopen returns a new book for the old one's path or, if nothing changed or on an error, the old one. The caller holds
+// a reference to the result.
 func (s *Server) reopen(ctx context.Context, was *book) (*book, error) {
 	b, err := s.openBook(was.path)
 	if err == nil && s.verify && !b.same(was) {
@@ -109,23 +109,23 @@ func (s *Server) reopen(ctx context.Context, was *book) (*book, error) {
 	return was, err
 }
 
-// same says that two books are of the same file, and that it was not written to.
+// same reports whether two books have the same, unmodified file.
 func (b *book) same(other *book) bool {
 	return b.reader.Digest() == other.reader.Digest() && b.opened == other.opened
 }
 
-// put makes sh what is served from now on.
-func (s *Server) put(sh *shelf) {
+// put makes sh the served snapshot.
+func (s *Server) put(sh *snapshot) {
 	s.mu.Lock()
-	old := s.shelf
-	s.shelf = sh
+	old := s.snapshot
+	s.snapshot = sh
 	s.mu.Unlock()
 	if old != nil {
 		old.done()
 	}
 }
 
-// A lazy value is made when it is first asked for. An error is not remembered.
+// A lazy value is computed on first use. An error is not cached.
 type lazy[T any] struct {
 	mu   sync.Mutex
 	made bool

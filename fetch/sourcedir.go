@@ -15,18 +15,18 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A shelf is a directory of the manifest with what is there already: files by name, and blobs as an OCI image layout has
-// them. What is on it is looked at before anybody is asked, and taken if its digest is right. Nothing outside of the directory
-// is read, wherever links lead.
-type shelf struct {
-	name string // as the manifest has it
+// A sourceDir is a directory of the manifest with existing content: files by name, and blobs as in an OCI image layout.
+// It is searched before the network, and a file counts if its digest is right. Nothing outside of the directory is
+// read, wherever links lead.
+type sourceDir struct {
+	name string // in the manifest's spelling
 	root *os.Root
 }
 
-func (d *shelf) close() { _ = d.root.Close() } // only read
+func (d *sourceDir) close() { _ = d.root.Close() } // only read
 
-func (s *session) openShelves() ([]*shelf, error) {
-	var list []*shelf
+func (s *session) openDirs() ([]*sourceDir, error) {
+	var list []*sourceDir
 	for _, src := range s.opts.Sources {
 		if src.Directory == "" {
 			continue
@@ -38,18 +38,18 @@ func (s *session) openShelves() ([]*shelf, error) {
 			}
 			return nil, fmt.Errorf("sources: directory %s: %w", src.Directory, err)
 		}
-		list = append(list, &shelf{src.Directory, root})
+		list = append(list, &sourceDir{src.Directory, root})
 	}
 	return list, nil
 }
 
-// layoutNames is where an OCI image layout has a blob.
+// layoutNames returns the paths of a blob in an OCI image layout.
 func layoutNames(d digest.Digest) []string {
 	return []string{path.Join("blobs", d.Algorithm().String(), d.Encoded())}
 }
 
-// fileNames is where a directory may have what is at an address. A last name alone says neither version nor platform, so
-// it counts only where the digest decides.
+// fileNames returns possible paths in a directory for the file at an address. A last name alone has neither version nor
+// platform, so it counts only if a digest decides.
 func fileNames(address string, want digest.Digest) []string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -64,13 +64,13 @@ func fileNames(address string, want digest.Digest) []string {
 	return slices.Compact(names)
 }
 
-// fromShelf brings a blob whose digest is known out of a directory that has it.
-func (s *session) fromShelf(ctx context.Context, d *download) (size int64, ok bool, err error) {
-	for _, dir := range s.shelves {
+// fromDir brings a blob of known digest from a directory that has it.
+func (s *session) fromDir(ctx context.Context, d *download) (size int64, ok bool, err error) {
+	for _, dir := range s.dirs {
 		for _, name := range d.names {
 			desc, ok, err := s.take(ctx, dir, name, d)
 			if errors.Is(err, errMismatch) {
-				s.log.InfoContext(ctx, "a file in a directory of sources is another", "directory", dir.name, "file", name, "error", err)
+				s.log.InfoContext(ctx, "a file in a directory of sources has other content", "directory", dir.name, "file", name, "error", err)
 				continue
 			}
 			if err != nil || ok {
@@ -81,13 +81,13 @@ func (s *session) fromShelf(ctx context.Context, d *download) (size int64, ok bo
 	return 0, false, nil
 }
 
-// unpinnedFromShelf brings a file whose digest nobody knows out of a directory that has it under its whole path.
-func (s *session) unpinnedFromShelf(ctx context.Context, d *download) (ocispec.Descriptor, bool, error) {
-	for _, dir := range s.shelves {
+// unpinnedFromDir brings a file of unknown digest from a directory that has it under its whole path.
+func (s *session) unpinnedFromDir(ctx context.Context, d *download) (ocispec.Descriptor, bool, error) {
+	for _, dir := range s.dirs {
 		for _, name := range d.names {
 			desc, ok, err := s.take(ctx, dir, name, d)
 			if ok {
-				s.log.WarnContext(ctx, "a file was taken from a directory, and nobody publishes its checksum", "file", name, "directory", dir.name, "for", d.name)
+				s.log.WarnContext(ctx, "a file comes from a directory, without a published checksum", "file", name, "directory", dir.name, "for", d.name)
 			}
 			if err != nil || ok {
 				return desc, ok, err
@@ -97,8 +97,8 @@ func (s *session) unpinnedFromShelf(ctx context.Context, d *download) (ocispec.D
 	return ocispec.Descriptor{}, false, nil
 }
 
-// take puts a file of a directory into the store, if it is there and fits.
-func (s *session) take(ctx context.Context, dir *shelf, name string, d *download) (desc ocispec.Descriptor, ok bool, err error) {
+// take stores a file of a directory, if it exists and matches.
+func (s *session) take(ctx context.Context, dir *sourceDir, name string, d *download) (desc ocispec.Descriptor, ok bool, err error) {
 	f, err := dir.root.Open(name)
 	if err != nil {
 		return desc, false, nil //nolint:nilerr // it is not there, or not for us
@@ -138,9 +138,9 @@ func (s *session) take(ctx context.Context, dir *shelf, name string, d *download
 	return desc, false, nil
 }
 
-// onShelf reads a small blob that a directory has, and puts it into the store.
-func (s *session) onShelf(ctx context.Context, want digest.Digest, limit int64) (data []byte, ok bool, err error) {
-	for _, dir := range s.shelves {
+// blobFromDir reads a small blob from a directory, and stores it.
+func (s *session) blobFromDir(ctx context.Context, want digest.Digest, limit int64) (data []byte, ok bool, err error) {
+	for _, dir := range s.dirs {
 		for _, name := range layoutNames(want) {
 			f, err := dir.root.Open(name)
 			if err != nil {
