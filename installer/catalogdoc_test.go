@@ -14,10 +14,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// The tables of docs/catalog.md are what the catalog and the tasks say; -update writes them.
+// The tables of docs/build/catalog.md are what the catalog and the tasks say; -update writes them.
 func TestCatalogPage(t *testing.T) {
 	t.Parallel()
-	const file, begin, end = "../docs/catalog.md", "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
+	const file, begin, end = "../docs/build/catalog.md", "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
 	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
