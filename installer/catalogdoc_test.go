@@ -35,7 +35,7 @@ func TestCatalogPage(t *testing.T) {
 		return
 	}
 	if have != want {
-		t.Errorf("%s is not what the catalog says; -update writes it", file)
+		t.Errorf("%s is not what the catalog says: run make docs", file)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestListIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(have, b.Bytes()) {
-		t.Errorf("docs/reference/prechecks.md is not up to date: go test ./installer/precheck -run TestListIsDocumented -update")
+		t.Errorf("docs/reference/prechecks.md is not up to date: run make docs")
 	}
 }
 
