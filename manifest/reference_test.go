@@ -49,6 +49,9 @@ func (p kindPage) check(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if len(r.wrong) > 0 {
+		t.Errorf("%s: keys without a meaning: %s", p.kind, strings.Join(r.wrong, ", "))
+	}
 	have, err := os.ReadFile(file)
 	if err != nil || string(have) != r.text.String() {
 		t.Errorf("%s is not up to date (%v): run make docs", file, err)
@@ -61,6 +64,7 @@ type referencePage struct {
 	seen     map[reflect.Type]string // sections, by type
 	todo     []section
 	defaults reflect.Value // a Cluster with all defaults
+	wrong    []string      // keys without a meaning
 	// isCluster is true on the page that these defaults are for.
 	isCluster bool
 }
@@ -90,6 +94,9 @@ func (r *referencePage) section(path string, t reflect.Type) {
 			kind = "`" + strings.Join(f.enum, "`, `") + "`"
 		}
 		doc, byDefault := splitDefault(f.doc)
+		if doc == "" {
+			r.wrong = append(r.wrong, at)
+		}
 		if byDefault == "" && r.isCluster {
 			byDefault = r.clusterDefault(at)
 		}
