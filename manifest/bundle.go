@@ -52,28 +52,28 @@ const (
 type Bundle struct {
 	APIVersion     string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind           string         `yaml:"kind" kk:"required" doc:"Bundle"`
-	Metadata       Metadata       `yaml:"metadata" kk:"required"`
+	Metadata       Metadata       `yaml:"metadata" kk:"required" doc:"Name and version of the bundle."`
 	Platforms      []string       `yaml:"platforms" kk:"required" doc:"The platforms of the hosts, such as linux/amd64."`
-	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"strict (default): a platform that upstream lacks of an image is an error; warn: it is recorded."`
+	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"A platform that upstream lacks of an image: strict, an error; warn, recorded. Default strict."`
 	// Referrers is for images that do not say it themselves.
-	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to images and travels along: all (default), signatures or none."`
+	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with images: signatures, attestations, SBOMs. Default all."`
 	// Cluster is the path of a Cluster file, relative to this one. Everything that cluster needs is added.
-	Cluster string `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
+	Cluster string `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that this cluster needs is added."`
 	// Clusters are more of them, for bundles that serve several sites, versions or networks.
-	Clusters []string `yaml:"clusters,omitempty" doc:"Paths of more Cluster files; everything that they need is added, too."`
+	Clusters []string `yaml:"clusters,omitempty" doc:"Paths of further Cluster files; everything that they need is added."`
 	Images   []Image  `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
 	Charts   []Chart  `yaml:"charts,omitempty" doc:"Helm charts."`
 	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
-	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories; they are carried, and their images found."`
+	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
 	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
-	Sources   []Source     `yaml:"sources,omitempty" doc:"How upstream hosts are reached."`
+	Sources   []Source     `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
 	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
-	Zone      string       `yaml:"zone,omitempty" doc:"Takes what the catalog adds from the addresses of a zone, such as cn."`
+	Zone      string       `yaml:"zone,omitempty" doc:"Download the catalog's items from the mirrors of a zone, such as cn."`
 	// Kubernetes is what charts are rendered for; a cluster file says it otherwise.
-	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"What charts are rendered for, where no cluster file says it."`
-	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Where custom resources name images, besides those that kkbundle knows."`
-	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided texts to leave out; * stands for any text."`
+	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"Kubernetes version that charts are rendered for, without a cluster file."`
+	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Image fields of custom resources, in addition to kkbundle's own."`
+	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided values to leave out; * matches any text."`
 
 	// Uses say how a cluster's charts are installed; not part of the file, but of what the items are.
 	Uses []ChartUse `yaml:"-"`
@@ -94,11 +94,11 @@ type Image struct {
 	// Name is the reference as written; ImageName makes it fully qualified.
 	Name string `yaml:"name" kk:"required" doc:"Reference, such as docker.io/library/nginx:1.29."`
 	// Digest pins the image (or its index) to sha256:….
-	Digest string  `yaml:"digest,omitempty" doc:"sha256:… of the image or its index; anything else is refused."`
+	Digest string  `yaml:"digest,omitempty" doc:"sha256:… of the image or its index; another digest is refused."`
 	Verify *Verify `yaml:"verify,omitempty" doc:"Refuse the image unless this key signed it."`
 	// Platforms are this image's, instead of the bundle's.
 	Platforms []string       `yaml:"platforms,omitempty" doc:"The platforms of this image, instead of the bundle's."`
-	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to this image and travels along, instead of what is said for all."`
+	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with this image, instead of the bundle's setting."`
 }
 
 func (i *Image) setShort(text string) { i.Name = text }
@@ -138,7 +138,7 @@ type Chart struct {
 	// Path is a local chart directory or archive, relative to the manifest.
 	Path string `yaml:"path,omitempty" doc:"A local chart directory or archive."`
 	// Values are paths of values files, relative to the manifest, with which the chart is rendered to find its images.
-	Values []string `yaml:"values,omitempty" doc:"Values files with which the chart is rendered to find its images."`
+	Values []string `yaml:"values,omitempty" doc:"Values files for rendering the chart to find its images."`
 	// ImagesListed says that the chart is not rendered, because all of its images are listed under images.
 	ImagesListed bool `yaml:"imagesListed,omitempty" doc:"Do not render the chart: all of its images are listed under images."`
 }
@@ -149,7 +149,7 @@ type File struct {
 	// URL is https://…, http://… or file://…, with the placeholders {os}, {arch} and {x86arch}.
 	URL     string `yaml:"url,omitempty" doc:"https://…; {os} {arch} {x86arch} stand for those of each platform."`
 	Path    string `yaml:"path,omitempty" doc:"A local file instead of a URL, relative to the manifest; same placeholders."`
-	Version string `yaml:"version,omitempty" doc:"Version of what the file holds; for people."`
+	Version string `yaml:"version,omitempty" doc:"Version of the file's content; informational."`
 	// SHA256 is the expected content by platform.
 	SHA256 Sums `yaml:"sha256,omitempty" doc:"Expected sha256 by platform, or one for a file that all platforms share."`
 	// Checksums is the URL of an upstream file of checksums, with the same placeholders as URL.

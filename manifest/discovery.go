@@ -13,9 +13,9 @@ import (
 // Target is the Kubernetes that charts are rendered for.
 type Target struct {
 	// Version is vMAJOR.MINOR.PATCH; the newest that the catalog knows by default.
-	Version string `yaml:"version,omitempty" doc:"Such as v1.34.3. Default the newest that the catalog knows."`
+	Version string `yaml:"version,omitempty" doc:"Version of Kubernetes, such as v1.34.3. Default the newest in the catalog."`
 	// APIVersions are known besides those of Kubernetes and of each chart's own CRDs: what other charts bring.
-	APIVersions []string `yaml:"apiVersions,omitempty" doc:"API versions there are besides those of Kubernetes, such as monitoring.coreos.com/v1."`
+	APIVersions []string `yaml:"apiVersions,omitempty" doc:"API versions in addition to those of Kubernetes, such as monitoring.coreos.com/v1."`
 }
 
 // ImageRule says where objects of a kind name the images that their controller will run.

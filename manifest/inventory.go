@@ -31,11 +31,11 @@ func groupRoles() []Role {
 type Inventory struct {
 	APIVersion string             `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string             `yaml:"kind" kk:"required" doc:"Inventory"`
-	Metadata   *InventoryMetadata `yaml:"metadata,omitempty"`
-	Vars       Vars               `yaml:"vars,omitempty" doc:"What holds for every host that does not say otherwise."`
-	GroupVars  GroupVars          `yaml:"groupVars,omitempty" doc:"What holds for the hosts of a group that do not say otherwise."`
+	Metadata   *InventoryMetadata `yaml:"metadata,omitempty" doc:"Name of the inventory."`
+	Vars       Vars               `yaml:"vars,omitempty" doc:"Settings for all hosts; groups and hosts may override them."`
+	GroupVars  GroupVars          `yaml:"groupVars,omitempty" doc:"Settings by group; hosts may override them."`
 	HostSpecs  HostSpecs          `yaml:"hosts" kk:"required" doc:"Hosts by name; node[1:3] stands for node1, node2 and node3."`
-	Groups     Groups             `yaml:"groups" kk:"required" doc:"Which host does what."`
+	Groups     Groups             `yaml:"groups" kk:"required" doc:"Roles of the hosts."`
 
 	src *source
 }
@@ -49,9 +49,9 @@ type InventoryMetadata struct {
 type Groups struct {
 	ControlPlane []string `yaml:"kube_control_plane" kk:"required" doc:"Hosts that run the control plane."`
 	Worker       []string `yaml:"kube_worker,omitempty" doc:"Hosts that run pods."`
-	Etcd         []string `yaml:"etcd,omitempty" doc:"Hosts that run etcd; default the control plane."`
-	Registry     []string `yaml:"image_registry,omitempty" doc:"Host that the image registry is installed on."`
-	NFS          []string `yaml:"nfs,omitempty" doc:"Host that serves NFS."`
+	Etcd         []string `yaml:"etcd,omitempty" doc:"Hosts that run etcd. Default the control planes."`
+	Registry     []string `yaml:"image_registry,omitempty" doc:"Hosts of the image registry: one or two."`
+	NFS          []string `yaml:"nfs,omitempty" doc:"NFS server."`
 }
 
 func (*Groups) hint(name string) string {
@@ -81,22 +81,22 @@ func (g *Groups) of(r Role) []string {
 
 // Vars holds for hosts that do not say otherwise.
 type Vars struct {
-	SSH         SSH                   `yaml:"ssh,omitempty" doc:"How hosts are reached."`
+	SSH         SSH                   `yaml:"ssh,omitempty" doc:"SSH access to the hosts."`
 	Sudo        Sudo                  `yaml:"sudo,omitempty" doc:"How a user other than root becomes root."`
 	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the nodes."`
 	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the nodes."`
 	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the nodes, as key=value:Effect; [] for none."`
-	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"What differs from the cluster file on these hosts."`
+	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"Differences from the cluster file on these hosts."`
 }
 
 // GroupVars are the Vars of groups. Where a host is in several, a later group wins over an earlier one.
 type GroupVars struct {
-	Cluster      Vars `yaml:"k8s_cluster,omitempty" doc:"Hosts of kube_control_plane and kube_worker; other groups win over it."`
-	NFS          Vars `yaml:"nfs,omitempty"`
-	Registry     Vars `yaml:"image_registry,omitempty"`
-	Etcd         Vars `yaml:"etcd,omitempty"`
-	Worker       Vars `yaml:"kube_worker,omitempty"`
-	ControlPlane Vars `yaml:"kube_control_plane,omitempty" doc:"Wins over the other groups."`
+	Cluster      Vars `yaml:"k8s_cluster,omitempty" doc:"Settings for the hosts of kube_control_plane and kube_worker; other groups win over them."`
+	NFS          Vars `yaml:"nfs,omitempty" doc:"Settings for the hosts of nfs."`
+	Registry     Vars `yaml:"image_registry,omitempty" doc:"Settings for the hosts of image_registry."`
+	Etcd         Vars `yaml:"etcd,omitempty" doc:"Settings for the hosts of etcd."`
+	Worker       Vars `yaml:"kube_worker,omitempty" doc:"Settings for the hosts of kube_worker."`
+	ControlPlane Vars `yaml:"kube_control_plane,omitempty" doc:"Settings for the hosts of kube_control_plane; they win over other groups."`
 }
 
 // groupVars are the Vars of one group.
@@ -120,11 +120,11 @@ func (g *GroupVars) all() []groupVars {
 // SSH says how a host is reached. Without key and password, the agent and the user's own keys are tried.
 type SSH struct {
 	// User is root by default.
-	User string `yaml:"user,omitempty" doc:"Default root."`
+	User string `yaml:"user,omitempty" doc:"User for the login. Default root."`
 	// Key is the path of a private key, relative to where kkbundle runs; a leading ~/ is the home directory.
 	Key string `yaml:"key,omitempty" doc:"Private key file."`
 	// Port is 22 by default.
-	Port int `yaml:"port,omitempty" doc:"Default 22."`
+	Port int `yaml:"port,omitempty" doc:"Port of the SSH server. Default 22."`
 	// PasswordEnv names an environment variable, PasswordFile a file that has the password.
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
@@ -163,19 +163,19 @@ func passwordHint(name string) string {
 type HostSpec struct {
 	Name string `yaml:"-" kk:"key"`
 	// Address is where SSH connects to, by default the host's name. It has as many hosts in its range as Name.
-	Address string `yaml:"address,omitempty" doc:"Address for SSH; default the host's name. May have a range, like the name."`
+	Address string `yaml:"address,omitempty" doc:"Address for SSH; may contain a range, like the name. Default the host's name."`
 	// InternalIPv4 and InternalIPv6 are the node's addresses in the cluster, by default Address.
-	InternalIPv4 string `yaml:"internalIPv4,omitempty" doc:"The node's IPv4 address in the cluster; default address. May have a range, like the name."`
-	InternalIPv6 string `yaml:"internalIPv6,omitempty" doc:"The node's IPv6 address in the cluster; default address. May have a range, like the name."`
+	InternalIPv4 string `yaml:"internalIPv4,omitempty" doc:"The node's IPv4 address in the cluster; may contain a range, like the name. Default address."`
+	InternalIPv6 string `yaml:"internalIPv6,omitempty" doc:"The node's IPv6 address in the cluster; may contain a range, like the name. Default address."`
 	// Local marks the machine that kkbundle runs on.
 	Local bool `yaml:"local,omitempty" doc:"The machine that kkbundle runs on; no SSH."`
 	// The rest is as in Vars.
-	SSH         SSH                   `yaml:"ssh,omitempty"`
-	Sudo        Sudo                  `yaml:"sudo,omitempty"`
+	SSH         SSH                   `yaml:"ssh,omitempty" doc:"SSH access to this host."`
+	Sudo        Sudo                  `yaml:"sudo,omitempty" doc:"How a user other than root becomes root."`
 	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the node."`
 	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the node."`
 	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the node, as key=value:Effect; [] for none."`
-	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"What differs from the cluster file on this host."`
+	Cluster     *HostSettings         `yaml:"cluster,omitempty" doc:"Differences from the cluster file on this host."`
 }
 
 // vars are what the entry says as Vars would.

@@ -22,21 +22,21 @@ const (
 type PackageSet struct {
 	Distribution string `yaml:"distribution" kk:"required" doc:"Distribution and version, such as debian/12."`
 	// Install are names, or NAME=VERSION. Where it is empty, an image's packages are all taken; else AddPackages has to name some.
-	Install []string `yaml:"install,omitempty" doc:"Package names, or NAME=VERSION; what they depend on is added."`
-	Roles   bool     `yaml:"roles,omitempty" doc:"Adds what the tasks of the cluster need on this distribution."`
-	Closure Closure  `yaml:"closure,omitempty" enum:"base,full" doc:"base (default): dependencies but for what every system of the distribution has; full: all of them."`
+	Install []string `yaml:"install,omitempty" doc:"Package names, or NAME=VERSION; dependencies are added."`
+	Roles   bool     `yaml:"roles,omitempty" doc:"Add the packages that the cluster's tasks need on this distribution."`
+	Closure Closure  `yaml:"closure,omitempty" enum:"base,full" doc:"Dependencies: base, without the packages that every system of the distribution has; full, all. Default base."`
 	// Recommends takes along what packages recommend.
-	Recommends bool `yaml:"recommends,omitempty" doc:"Take along what packages recommend, too."`
+	Recommends bool `yaml:"recommends,omitempty" doc:"Include recommended packages."`
 	// Repositories are asked besides those that kkbundle knows of the distribution.
-	Repositories []Repository `yaml:"repositories,omitempty" doc:"More repositories, besides those that kkbundle knows of the distribution."`
+	Repositories []Repository `yaml:"repositories,omitempty" doc:"Repositories in addition to the distribution's own."`
 	// OnlyRepositories leaves out those that kkbundle knows.
-	OnlyRepositories bool `yaml:"onlyRepositories,omitempty" doc:"Ask the repositories named here and no others."`
+	OnlyRepositories bool `yaml:"onlyRepositories,omitempty" doc:"Use only the repositories named here."`
 	// Keyring is for the repositories that kkbundle knows.
-	Keyring string `yaml:"keyring,omitempty" doc:"OpenPGP keys of the distribution (default its own keyring in /usr/share/keyrings)."`
+	Keyring string `yaml:"keyring,omitempty" doc:"OpenPGP keys of the distribution. Default its own keyring in /usr/share/keyrings."`
 	// AllowExpired takes metadata, and signatures of keys, that have expired.
-	AllowExpired bool `yaml:"allowExpired,omitempty" doc:"Take metadata that has expired: that of a snapshot."`
+	AllowExpired bool `yaml:"allowExpired,omitempty" doc:"Accept expired metadata, as of a snapshot."`
 	// ISO is the path of an image of a disk that has a repository; nothing else is asked then.
-	ISO string `yaml:"iso,omitempty" doc:"Path of an image of a disk with a repository, instead of all others."`
+	ISO string `yaml:"iso,omitempty" doc:"Path of a disk image with a repository, instead of all other repositories."`
 	// SHA256 is what ISO has to be.
 	SHA256 string `yaml:"sha256,omitempty" doc:"Expected sha256 of the image."`
 	// Platforms are this set's, instead of the bundle's.
@@ -50,7 +50,7 @@ type Repository struct {
 	Components []string `yaml:"components,omitempty" doc:"For apt: the components, such as main."`
 	Keyring    string   `yaml:"keyring,omitempty" doc:"OpenPGP keys that sign it."`
 	// AllowUnsigned takes a repository of apt that has no signature.
-	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"For apt: take it without a signature."`
+	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"For apt: accept an unsigned repository."`
 }
 
 // packagesPrefix begins the references of packages.

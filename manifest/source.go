@@ -14,9 +14,9 @@ type Source struct {
 	// Host is the host[:port] in references and URLs, or *.DOMAIN for every host below a domain.
 	Host string `yaml:"host,omitempty" doc:"host[:port] as in references and URLs, such as docker.io or dl.k8s.io; *.example.com is every host below example.com."`
 	// Directory has files that are there already, by name, and perhaps an OCI image layout. Host is empty then.
-	Directory string `yaml:"directory,omitempty" doc:"Instead of host: a directory with files that are there already (as HOST/PATH, PATH or by their last name), or an OCI image layout."`
+	Directory string `yaml:"directory,omitempty" doc:"Instead of host: a directory with local files (as HOST/PATH, PATH or by the last part of their name), or an OCI image layout."`
 	// Mirrors are asked in their order before the host itself.
-	Mirrors Mirrors `yaml:"mirror,omitempty" doc:"host[:port][/path] that is asked first, or a list of them; the host itself is asked last."`
+	Mirrors Mirrors `yaml:"mirror,omitempty" doc:"host[:port][/path] to ask first, or a list; the host itself is asked last."`
 	// MirrorOnly leaves the host itself out.
 	MirrorOnly bool `yaml:"mirrorOnly,omitempty" doc:"Never ask the host itself, only its mirrors."`
 	// CA is the path of a PEM file, relative to the manifest, with the authorities that the host and its mirrors are trusted by.
@@ -25,9 +25,9 @@ type Source struct {
 	Cert string `yaml:"cert,omitempty" doc:"PEM file with the client certificate for this host and its mirrors."`
 	Key  string `yaml:"key,omitempty" doc:"PEM file with the private key of cert."`
 	// MaxConcurrent bounds the connections to this host; 0 is the default.
-	MaxConcurrent int `yaml:"maxConcurrent,omitempty" doc:"Most requests to this host at once (default 8); fewer where it says that it is too many."`
+	MaxConcurrent int `yaml:"maxConcurrent,omitempty" doc:"Limit of parallel requests to this host; lowered while the host reports overload. Default 8."`
 	// PlainHTTP talks HTTP instead of HTTPS: to the mirrors if there are any, and to the host itself otherwise.
-	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS for the mirrors, or for the host where it has none; only ever where named."`
+	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS for the mirrors, or for the host if it has no mirrors."`
 }
 
 func (*Source) hint(name string) string {
@@ -71,14 +71,14 @@ func (m Mirrors) MarshalYAML() (any, error) {
 // and path; the first one that fits counts. Images and OCI charts have mirrors (Source).
 type Override struct {
 	// URL is the whole address, with the same placeholders as that of a file.
-	URL string `yaml:"url,omitempty" doc:"The whole address of a file, chart archive or repository; {os} {arch} {x86arch} as in files."`
+	URL string `yaml:"url,omitempty" doc:"The whole address of a file, chart archive or repository; with {os} {arch} {x86arch} as in files."`
 	// Host and Path are the beginning of addresses; Path ends where a part of the address does.
 	Host string `yaml:"host,omitempty" doc:"Instead of url: the host[:port] of addresses."`
-	Path string `yaml:"path,omitempty" doc:"With host: what their path begins with, such as /release."`
+	Path string `yaml:"path,omitempty" doc:"With host: beginning of the path, such as /release."`
 	// With is the address that is asked instead; what follows Host and Path is appended.
-	With string `yaml:"with,omitempty" doc:"The address that is asked instead; what follows host and path is appended to it."`
+	With string `yaml:"with,omitempty" doc:"The other address; the part after host and path is appended."`
 	// SHA256 is what the file has to be by platform, whatever upstream's checksums say.
-	SHA256 Sums `yaml:"sha256,omitempty" doc:"With url: expected sha256 by platform, or one for all; it counts more than upstream's own checksums."`
+	SHA256 Sums `yaml:"sha256,omitempty" doc:"With url: expected sha256 by platform, or one for all; it wins over upstream's checksums."`
 }
 
 // Apply returns the address to ask instead of address, which has its placeholders filled in, for a platform.
