@@ -16,7 +16,7 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist test lint fmt fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
+.PHONY: help build helper dist test lint fmt docs fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -61,6 +61,11 @@ $(LINT):
 	mkdir -p $(TOOLS)
 	GOBIN=$(TOOLS)/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv $(TOOLS)/tmp/golangci-lint $@
+
+docs: helper ## write the generated pages of docs anew: keys, commands, exit codes, checks, the catalog's tables
+	@go test ./manifest ./cmd/internal/cli -run 'TestReference$$' -update
+	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
+	go test ./installer -run 'TestCatalogPage$$' -update
 
 fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 	@for pkg in $$(go list ./...); do

@@ -226,7 +226,7 @@ func (e *StoppedError) Unwrap() error { return e.Err }
 
 // Hint says what to do about it.
 func (e *StoppedError) Hint() string {
-	return "remove the cause and run the same command again: it goes on where this one stopped; docs/upgrade.md says how to go back instead"
+	return "remove the cause and run the same command again: it goes on where this one stopped; docs/day-two/upgrade.md says how to go back instead"
 }
 
 // stopped adds the state of the nodes to the reason why an upgrade stopped.

@@ -212,7 +212,7 @@ func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 				return nil, refuse("", "%s of %s says that its version is %q", what, n.Name, v)
 			}
 			if is.GreaterThan(to) {
-				return nil, refuse("take a bundle with a version that is not older; going back is only possible from the copies that an upgrade keeps, see docs/upgrade.md",
+				return nil, refuse("take a bundle with a version that is not older; going back is only possible from the copies that an upgrade keeps, see docs/day-two/upgrade.md",
 					"%s of %s is %s, and Kubernetes cannot be downgraded", what, n.Name, v)
 			}
 		}

@@ -52,28 +52,28 @@ const (
 type Bundle struct {
 	APIVersion     string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind           string         `yaml:"kind" kk:"required" doc:"Bundle"`
-	Metadata       Metadata       `yaml:"metadata" kk:"required"`
+	Metadata       Metadata       `yaml:"metadata" kk:"required" doc:"Name and version of the bundle."`
 	Platforms      []string       `yaml:"platforms" kk:"required" doc:"The platforms of the hosts, such as linux/amd64."`
-	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"strict (default): a platform that upstream lacks of an image is an error; warn: it is recorded."`
+	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"A platform that upstream lacks of an image: strict, an error; warn, recorded. Default strict."`
 	// Referrers applies to images without a policy of their own.
-	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to images and travels along: all (default), signatures or none."`
+	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with images: signatures, attestations, SBOMs. Default all."`
 	// Cluster is the path of a Cluster file, relative to this one. All needs of that cluster are added.
-	Cluster string `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that cluster needs is added."`
+	Cluster string `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that this cluster needs is added."`
 	// Clusters are further ones, for bundles that serve several sites, versions or networks.
-	Clusters []string `yaml:"clusters,omitempty" doc:"Paths of more Cluster files; everything that they need is added, too."`
+	Clusters []string `yaml:"clusters,omitempty" doc:"Paths of further Cluster files; everything that they need is added."`
 	Images   []Image  `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
 	Charts   []Chart  `yaml:"charts,omitempty" doc:"Helm charts."`
 	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
-	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories; they are carried, and their images found."`
+	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
 	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
-	Sources   []Source     `yaml:"sources,omitempty" doc:"How upstream hosts are reached."`
+	Sources   []Source     `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
 	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
 	Zone      string       `yaml:"zone,omitempty" doc:"Zone whose addresses the catalog's additions use, such as cn."`
 	// Kubernetes is the release to render charts for, unless a cluster file sets it.
 	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"Release to render charts for, unless a cluster file sets it."`
-	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Where custom resources name images, besides those that kkbundle knows."`
-	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided texts to leave out; * stands for any text."`
+	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Image fields of custom resources, in addition to kkbundle's own."`
+	ExcludeImages []string    `yaml:"excludeImages,omitempty" doc:"Patterns of found images and undecided values to leave out; * matches any text."`
 
 	// Uses are the ways in which clusters install charts. They are not part of the file, but of the items' definition.
 	Uses []ChartUse `yaml:"-"`
@@ -94,11 +94,11 @@ type Image struct {
 	// Name is the reference as written; ImageName makes it fully qualified.
 	Name string `yaml:"name" kk:"required" doc:"Reference, such as docker.io/library/nginx:1.29."`
 	// Digest pins the image (or its index) to sha256:….
-	Digest string  `yaml:"digest,omitempty" doc:"sha256:… of the image or its index; anything else is refused."`
+	Digest string  `yaml:"digest,omitempty" doc:"sha256:… of the image or its index; another digest is refused."`
 	Verify *Verify `yaml:"verify,omitempty" doc:"Refuse the image unless this key signed it."`
 	// Platforms replace the bundle's for this image.
 	Platforms []string       `yaml:"platforms,omitempty" doc:"The platforms of this image, instead of the bundle's."`
-	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"What is attached to this image and travels along, instead of what is said for all."`
+	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with this image, instead of the bundle's setting."`
 }
 
 func (i *Image) setShort(text string) { i.Name = text }
@@ -138,7 +138,7 @@ type Chart struct {
 	// Path is a local chart directory or archive, relative to the manifest.
 	Path string `yaml:"path,omitempty" doc:"A local chart directory or archive."`
 	// Values are paths of values files, relative to the manifest, used to render the chart and find its images.
-	Values []string `yaml:"values,omitempty" doc:"Values files with which the chart is rendered to find its images."`
+	Values []string `yaml:"values,omitempty" doc:"Values files for rendering the chart to find its images."`
 	// ImagesListed means the chart is not rendered, because images lists all of its images.
 	ImagesListed bool `yaml:"imagesListed,omitempty" doc:"Do not render the chart: all of its images are listed under images."`
 }

@@ -16,11 +16,11 @@ type Catalog struct {
 	Kind       string `yaml:"kind" kk:"required" doc:"Catalog"`
 	// Releases has, by minor release of Kubernetes, the newest patch release that the entries were checked against.
 	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.34, the newest patch release that this catalog was checked against."`
-	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces the one that kkbundle has under that name."`
+	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces kkbundle's entry of that name."`
 	// Packages are operating system packages by purpose.
 	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
 	// Zones are mirrors that are used together.
-	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors that are used where the manifest names the zone."`
+	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
 	src *source
 }
@@ -31,33 +31,33 @@ type Catalog struct {
 type CatalogEntry struct {
 	// Follows is the component whose version selects the entry of Since, or is used unchanged: kubernetes by default. A
 	// component that follows kubernetes has its own version for every release of an upgrade.
-	Follows string `yaml:"follows,omitempty" doc:"kubernetes (default) or another component: what since is about, or, without since and default, whose version this one has. What names kubernetes here is added for each release of an upgrade."`
-	Default string `yaml:"default,omitempty" doc:"The version, unless the cluster says otherwise."`
+	Follows string `yaml:"follows,omitempty" doc:"Component whose versions since lists, or, without since and default, whose version this one has. Components that follow kubernetes are added for each release of an upgrade. Default kubernetes."`
+	Default string `yaml:"default,omitempty" doc:"The version, unless the cluster file names another."`
 	// Since maps releases of the followed component to versions used from that release on.
-	Since map[string]string `yaml:"since,omitempty" doc:"Versions by the release from which on they are taken, such as v1.34.2: 3.6.5-0."`
-	File  *CatalogFile      `yaml:"file,omitempty" doc:"The file that is published."`
+	Since map[string]string `yaml:"since,omitempty" doc:"Versions by the first release that uses them, such as v1.34.2: 3.6.5-0."`
+	File  *CatalogFile      `yaml:"file,omitempty" doc:"The published file."`
 	// Images are in order of importance.
 	Images []CatalogImage `yaml:"images,omitempty" doc:"The images, as references or as mappings."`
 	Chart  *CatalogChart  `yaml:"chart,omitempty" doc:"The Helm chart, as the address of its archive or as a mapping."`
 	// Platforms are the published platforms; none means all.
-	Platforms []string `yaml:"platforms,omitempty" doc:"The platforms that it is published for. Default every platform."`
+	Platforms []string `yaml:"platforms,omitempty" doc:"Published platforms. Default every platform."`
 	// Fits lists the releases of Kubernetes that the component's release lines support.
-	Fits []Fit `yaml:"fits,omitempty" doc:"Which releases of Kubernetes each release line is for."`
+	Fits []Fit `yaml:"fits,omitempty" doc:"Releases of Kubernetes for each release line."`
 	// Minimum has, like Since, the oldest version compatible with a Kubernetes.
-	Minimum map[string]string `yaml:"minimum,omitempty" doc:"The oldest version that goes with Kubernetes from a release on."`
+	Minimum map[string]string `yaml:"minimum,omitempty" doc:"The oldest version for Kubernetes, by its first release."`
 	// Skew is the largest allowed distance between its minor release and that of Kubernetes.
-	Skew *Skew `yaml:"skew,omitempty" doc:"How many minor releases it may be older and newer than Kubernetes."`
+	Skew *Skew `yaml:"skew,omitempty" doc:"Allowed distance to Kubernetes, in minor releases."`
 }
 
 // CatalogFile is a file of a component.
 type CatalogFile struct {
-	URL PlatformText `yaml:"url" kk:"required" doc:"Address, or addresses by platform for those that it is published for."`
+	URL PlatformText `yaml:"url" kk:"required" doc:"Address, or addresses by platform."`
 	// Checksums is as in File. Without it, the lock pins the first download.
 	Checksums string `yaml:"checksums,omitempty" doc:"Address of upstream's checksums. Without one the lock pins the first download."`
 	// Stable is the address of the newest version, with {minor} for a hyphen and a minor release, or for nothing.
 	Stable string `yaml:"stable,omitempty" doc:"Address of a text that is the newest version; {minor} is -1.34 or nothing."`
 	// Version is a template; {version} by default.
-	Version string   `yaml:"version,omitempty" doc:"The file's version, if it is written otherwise than the component's."`
+	Version string   `yaml:"version,omitempty" doc:"The file's version, if its form differs from the component's."`
 	Mode    FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
 }
 
@@ -81,7 +81,7 @@ type CatalogImage struct {
 	// From is the first version of the component that uses the image; empty means every version.
 	From string `yaml:"from,omitempty" doc:"The first version of the component that uses this image."`
 	// Tags has the values of {tag} by the component's version. For other versions the chart has the tag.
-	Tags map[string]string `yaml:"tags,omitempty" doc:"What {tag} stands for, by version of the component; of other versions only the chart knows the image."`
+	Tags map[string]string `yaml:"tags,omitempty" doc:"Value of {tag} by version of the component; images of other versions are known only to the chart."`
 }
 
 func (i *CatalogImage) setShort(text string) { i.Name = text }
@@ -92,7 +92,7 @@ type CatalogChart struct {
 	Repo string `yaml:"repo,omitempty" doc:"Instead of url: the https:// or oci:// repository."`
 	Name string `yaml:"name,omitempty" doc:"The chart's own name. Default the component's."`
 	// Version is a template; {version} by default.
-	Version string `yaml:"version,omitempty" doc:"The chart's version, if it is written otherwise than the component's."`
+	Version string `yaml:"version,omitempty" doc:"The chart's version, if its form differs from the component's."`
 }
 
 func (c *CatalogChart) setShort(text string) { c.URL = text }
@@ -103,13 +103,13 @@ type Fit struct {
 	Line string `yaml:"line" kk:"required" doc:"Release line of the component, such as v3.31."`
 	// From and To are the first and last vMAJOR.MINOR of Kubernetes; an empty To has no end yet.
 	From string `yaml:"from" kk:"required" doc:"The first minor release of Kubernetes, such as v1.30."`
-	To   string `yaml:"to,omitempty" doc:"The last one; none if there is no end yet."`
+	To   string `yaml:"to,omitempty" doc:"The last minor release; none for no end."`
 }
 
 // Skew is in minor releases.
 type Skew struct {
-	Older int `yaml:"older,omitempty" doc:"How many minor releases it may be older than Kubernetes."`
-	Newer int `yaml:"newer,omitempty" doc:"How many minor releases it may be newer."`
+	Older int `yaml:"older,omitempty" doc:"Number of minor releases that it may be older than Kubernetes."`
+	Newer int `yaml:"newer,omitempty" doc:"Number of minor releases that it may be newer."`
 }
 
 // CatalogPackage holds a package's names in operating systems.

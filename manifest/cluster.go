@@ -14,26 +14,26 @@ import (
 type Cluster struct {
 	APIVersion           string        `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind                 string        `yaml:"kind" kk:"required" doc:"Cluster"`
-	Metadata             Metadata      `yaml:"metadata" kk:"required"`
-	Kubernetes           Kubernetes    `yaml:"kubernetes" kk:"required"`
-	ControlPlaneEndpoint Endpoint      `yaml:"controlPlaneEndpoint,omitempty" doc:"How nodes and clients reach the API server."`
-	Etcd                 Etcd          `yaml:"etcd,omitempty"`
+	Metadata             Metadata      `yaml:"metadata" kk:"required" doc:"Name of the cluster."`
+	Kubernetes           Kubernetes    `yaml:"kubernetes" kk:"required" doc:"Version and settings of Kubernetes."`
+	ControlPlaneEndpoint Endpoint      `yaml:"controlPlaneEndpoint,omitempty" doc:"Address of the API server for nodes and clients."`
+	Etcd                 Etcd          `yaml:"etcd,omitempty" doc:"Where etcd runs."`
 	Certificates         Certificates  `yaml:"certificates,omitempty" doc:"The control plane's certificates."`
 	CRI                  CRI           `yaml:"cri,omitempty" doc:"The container runtime."`
 	CNI                  CNI           `yaml:"cni,omitempty" doc:"The pod network."`
-	ImageRegistry        ImageRegistry `yaml:"imageRegistry,omitempty" doc:"Where the hosts pull images from."`
-	Storage              Storage       `yaml:"storage,omitempty"`
-	DNS                  ClusterDNS    `yaml:"dns,omitempty"`
-	Metrics              bool          `yaml:"metrics,omitempty" doc:"Whether metrics-server is installed."`
+	ImageRegistry        ImageRegistry `yaml:"imageRegistry,omitempty" doc:"The registry that hosts pull images from."`
+	Storage              Storage       `yaml:"storage,omitempty" doc:"Storage classes."`
+	DNS                  ClusterDNS    `yaml:"dns,omitempty" doc:"Name resolution in the cluster."`
+	Metrics              bool          `yaml:"metrics,omitempty" doc:"Install metrics-server."`
 	// OSPackages is the source of operating system packages that hosts lack.
-	OSPackages PackageSource `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Where packages that hosts lack come from: bundle (default), those of their distribution in it; host, the hosts' own sources; none, nothing is installed."`
-	Time       Time          `yaml:"time,omitempty" doc:"Where hosts take the time from; without it their clocks are left as they are."`
+	OSPackages PackageSource `yaml:"osPackages,omitempty" enum:"bundle,host,none" doc:"Origin of packages that hosts lack: the bundle, the host's own sources, or none (nothing is installed). Default bundle."`
+	Time       Time          `yaml:"time,omitempty" doc:"Time servers; without it clocks are left alone."`
 	Precheck   Precheck      `yaml:"precheck,omitempty" doc:"Requirements for every host."`
 	Addons     []Addon       `yaml:"addons,omitempty" doc:"Charts and YAML installed after the cluster, in this order."`
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
 	// Catalog are paths of Catalog files, relative to the cluster file; later ones win.
-	Catalog []string `yaml:"catalog,omitempty" doc:"Catalog files of yours; their entries replace those of kkbundle's catalog, and later ones win."`
+	Catalog []string `yaml:"catalog,omitempty" doc:"Your own catalog files; their entries replace those of kkbundle's catalog, and later files win."`
 
 	// Catalogs are the parsed files of Catalog, in their order. The reader of the cluster file fills them; they are not
 	// part of the file.
@@ -47,11 +47,11 @@ type Cluster struct {
 
 // Kubernetes is the Kubernetes to install.
 type Kubernetes struct {
-	Distribution Distribution `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"Default kubernetes."`
+	Distribution Distribution `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"kubeadm (kubernetes) or k3s. Default kubernetes."`
 	// Version is vMAJOR.MINOR.PATCH.
-	Version string `yaml:"version" kk:"required" doc:"Such as v1.34.3."`
+	Version string `yaml:"version" kk:"required" doc:"Version to install, such as v1.34.3."`
 	// UpgradeFrom is the Kubernetes that hosts run now. A bundle includes each minor release between it and Version.
-	UpgradeFrom string `yaml:"upgradeFrom,omitempty" doc:"The version that the hosts run now: what each minor release on the way to version needs is added to the bundle."`
+	UpgradeFrom string `yaml:"upgradeFrom,omitempty" doc:"Version that the hosts run now; the needs of each minor release between it and version are added to the bundle."`
 	// PodCIDR is 10.233.64.0/18 by default.
 	PodCIDR CIDRs `yaml:"podCIDR,omitempty" doc:"Network of the pods; IPv4,IPv6 for dual stack. Default 10.233.64.0/18."`
 	// ServiceCIDR is 10.233.0.0/18 by default.
@@ -65,8 +65,8 @@ type Kubernetes struct {
 	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
 	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`
 	// Patches are paths of kubeadm's patch files, relative to the cluster file. Their names determine their targets.
-	Patches  []string      `yaml:"patches,omitempty" doc:"Patch files for kubeadm, named as kubeadm wants, such as kube-apiserver0+merge.yaml."`
-	Security SecurityLevel `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Default baseline."`
+	Patches  []string      `yaml:"patches,omitempty" doc:"Patch files for kubeadm, with kubeadm's file names, such as kube-apiserver0+merge.yaml."`
+	Security SecurityLevel `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Security level. Default baseline."`
 }
 
 // Config is a free-form part of another program's configuration. Its values have the types of JSON: nil, bool, int64,
@@ -75,11 +75,11 @@ type Config map[string]any
 
 // Endpoint is the address of the API server for nodes and clients.
 type Endpoint struct {
-	Type EndpointType `yaml:"type,omitempty" enum:"local,kube-vip,haproxy,external" doc:"Default local: the first control plane."`
+	Type EndpointType `yaml:"type,omitempty" enum:"local,kube-vip,haproxy,external" doc:"local: the address of the first control plane, or a name of yours; kube-vip: an address that moves; haproxy: a proxy on each worker; external: your balancer. Default local."`
 	// Address is host or host:port; empty is the first control plane's address.
-	Address string `yaml:"address,omitempty" doc:"host or host:port; default the first control plane, port 6443."`
+	Address string `yaml:"address,omitempty" doc:"host or host:port. Default the first control plane, port 6443."`
 	// Interface is the interface on which kube-vip announces the address; empty means that of the node's address.
-	Interface string `yaml:"interface,omitempty" doc:"Interface for kube-vip's address; default that of the node's address."`
+	Interface string `yaml:"interface,omitempty" doc:"Interface for kube-vip's address. Default the interface of the node's address."`
 }
 
 // HostPort returns the endpoint as host:port. Without an address in the file it uses first, that of the first control
@@ -94,26 +94,26 @@ func (e Endpoint) HostPort(first string) string {
 
 // Etcd is the cluster's store.
 type Etcd struct {
-	Type   EtcdType `yaml:"type,omitempty" enum:"internal,external,provided" doc:"internal (default): kubeadm's static pods; external: programs on the etcd hosts; provided: yours."`
-	Backup *Backup  `yaml:"backup,omitempty"`
+	Type   EtcdType `yaml:"type,omitempty" enum:"internal,external,provided" doc:"internal: kubeadm's static pods; external: programs on the etcd hosts; provided: yours. Default internal."`
+	Backup *Backup  `yaml:"backup,omitempty" doc:"Regular copies on the etcd hosts."`
 	// DataDir is /var/lib/etcd by default.
-	DataDir string `yaml:"dataDir,omitempty" doc:"Default /var/lib/etcd."`
+	DataDir string `yaml:"dataDir,omitempty" doc:"Directory of the data. Default /var/lib/etcd."`
 	// Endpoints, CA, Cert and Key describe the user's own etcd: addresses, and paths of PEM files relative to the
 	// cluster file.
-	Endpoints []string `yaml:"endpoints,omitempty" doc:"Addresses of an etcd of yours, such as https://10.0.0.1:2379."`
-	CA        string   `yaml:"ca,omitempty" doc:"PEM file with the certificate authority of an etcd of yours."`
-	Cert      string   `yaml:"cert,omitempty" doc:"PEM file with the client certificate for an etcd of yours."`
+	Endpoints []string `yaml:"endpoints,omitempty" doc:"Addresses of a provided etcd, such as https://10.0.0.1:2379."`
+	CA        string   `yaml:"ca,omitempty" doc:"PEM file with the certificate authority of a provided etcd."`
+	Cert      string   `yaml:"cert,omitempty" doc:"PEM file with the client certificate for a provided etcd."`
 	Key       string   `yaml:"key,omitempty" doc:"PEM file with the client's key. It does not go into a bundle."`
 }
 
 // Certificates configure the signing and renewal of the control plane's certificates.
 type Certificates struct {
 	// Renew is auto by default: a timer on every control plane renews certificates that expire within RenewBefore.
-	Renew Renewal `yaml:"renew,omitempty" enum:"auto,manual" doc:"Default auto: a timer on the control planes renews certificates before they end. manual: kkbundle certs renew does."`
+	Renew Renewal `yaml:"renew,omitempty" enum:"auto,manual" doc:"auto: a timer on the control planes renews certificates before they end; manual: kkbundle certs renew does. Default auto."`
 	// CA, FrontProxyCA and EtcdCA are the user's own authorities; kubeadm creates missing ones.
-	CA           *KeyPair `yaml:"ca,omitempty" doc:"An authority of yours for the cluster."`
-	FrontProxyCA *KeyPair `yaml:"frontProxyCA,omitempty" doc:"An authority of yours for the API server's proxy."`
-	EtcdCA       *KeyPair `yaml:"etcdCA,omitempty" doc:"An authority of yours for etcd of type internal."`
+	CA           *KeyPair `yaml:"ca,omitempty" doc:"Your own authority for the cluster."`
+	FrontProxyCA *KeyPair `yaml:"frontProxyCA,omitempty" doc:"Your own authority for the API server's front proxy."`
+	EtcdCA       *KeyPair `yaml:"etcdCA,omitempty" doc:"Your own authority for etcd of type internal."`
 }
 
 // A KeyPair is a certificate and its key: paths of PEM files relative to the cluster file.
@@ -126,34 +126,34 @@ type KeyPair struct {
 type Time struct {
 	// Servers are names or addresses of NTP servers. A host of the inventory, by its name, serves the time to the
 	// others, from its own clock if it reaches no other server.
-	Servers []string `yaml:"servers" kk:"required" doc:"NTP servers. A name of a host of the inventory makes that host a server for the others."`
+	Servers []string `yaml:"servers" kk:"required" doc:"NTP servers. The name of an inventory host makes that host a server for the others."`
 }
 
 // Backup is the frequency of etcd snapshots and the number of copies kept.
 type Backup struct {
-	Every Duration `yaml:"every" kk:"required" doc:"Such as 30m."`
-	Keep  int      `yaml:"keep" kk:"required" doc:"How many copies stay."`
+	Every Duration `yaml:"every" kk:"required" doc:"Time between copies, such as 30m."`
+	Keep  int      `yaml:"keep" kk:"required" doc:"Number of copies that stay."`
 }
 
 // CRI is the container runtime.
 type CRI struct {
-	Type RuntimeType `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Default containerd."`
+	Type RuntimeType `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Container runtime. Default containerd."`
 	// Version is the runtime's; empty is the catalog's default.
-	Version string `yaml:"version,omitempty" doc:"Such as v2.1.9; default the catalog's."`
+	Version string `yaml:"version,omitempty" doc:"Version of the runtime, such as v2.1.9. Default the catalog's."`
 	// Tools are programs for operators to install on nodes, none by default.
-	Tools []string `yaml:"tools,omitempty" enum:"crictl,nerdctl" doc:"Programs for operators on each node: crictl, nerdctl (for containerd). Default none."`
+	Tools []string `yaml:"tools,omitempty" enum:"crictl,nerdctl" doc:"Programs for operators on each node; nerdctl needs containerd. Default none."`
 }
 
 // CNI is the pod network.
 type CNI struct {
-	Type NetworkType `yaml:"type,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn,multus,none" doc:"Default flannel."`
+	Type NetworkType `yaml:"type,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn,multus,none" doc:"Pod network. Default flannel."`
 	// Version is the network's; empty is the catalog's default.
-	Version string `yaml:"version,omitempty" doc:"Such as v3.31.2; default the catalog's."`
+	Version string `yaml:"version,omitempty" doc:"Version of the network, such as v3.31.2. Default the catalog's."`
 	// With is the network of the pods' first interface if Type is multus.
-	With NetworkType `yaml:"with,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn" doc:"The network that multus adds to."`
+	With NetworkType `yaml:"with,omitempty" enum:"flannel,calico,cilium,hybridnet,kube-ovn" doc:"The network of the first interface, with multus."`
 	// IPv4MaskSize and IPv6MaskSize are the sizes of each node's share of the pod networks: 24 and 64 by default.
-	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"Size of each node's share of the IPv4 pod network. Default 24."`
-	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"Size of each node's share of the IPv6 pod network. Default 64."`
+	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"Prefix length of each node's IPv4 pod network. Default 24."`
+	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"Prefix length of each node's IPv6 pod network. Default 64."`
 	// Values are paths of values files for the network's chart, relative to the cluster file; they override kkbundle's.
 	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they override kkbundle's, and later ones win."`
 }
@@ -168,7 +168,7 @@ func (n CNI) Primary() NetworkType {
 
 // ImageRegistry is the registry from which hosts pull.
 type ImageRegistry struct {
-	Type RegistryType `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry (default) or harbor: one on the image_registry host; existing: yours."`
+	Type RegistryType `yaml:"type,omitempty" enum:"registry,harbor,existing,none" doc:"registry, harbor: installed on the image_registry hosts; existing: yours; none: images are loaded on the nodes. Default registry."`
 	// Port is the port of the installed registry, 5000 by default.
 	Port int `yaml:"port,omitempty" doc:"Port of the registry that is installed. Default 5000."`
 	// Address is the host[:port][/path] of an existing registry.
@@ -182,7 +182,7 @@ type ImageRegistry struct {
 
 // RegistryAuth is a login whose password is stored elsewhere.
 type RegistryAuth struct {
-	Username     string `yaml:"username" kk:"required"`
+	Username     string `yaml:"username" kk:"required" doc:"User name."`
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
 	// Password comes from files of KubeKey, which contain passwords.
@@ -206,27 +206,27 @@ type ClusterDNS struct {
 
 // Precheck are the thresholds that hosts must reach.
 type Precheck struct {
-	MinMemory MinMemory `yaml:"minMemory,omitempty"`
+	MinMemory MinMemory `yaml:"minMemory,omitempty" doc:"Least memory of a host, by role."`
 	// MinKernel is a kernel version, 4.9.17 by default.
-	MinKernel                     string `yaml:"minKernel,omitempty" doc:"Default 4.9.17."`
-	AllowUnsupportedDistributions bool   `yaml:"allowUnsupportedDistributions,omitempty"`
+	MinKernel                     string `yaml:"minKernel,omitempty" doc:"Oldest kernel. Default 4.9.17."`
+	AllowUnsupportedDistributions bool   `yaml:"allowUnsupportedDistributions,omitempty" doc:"Accept operating systems that kkbundle was not made for."`
 	// MinFree is the space that must stay free on each filesystem; 10% of it by default, the limit at which the kubelet
 	// begins to evict pods.
 	MinFree Quantity `yaml:"minFree,omitempty" doc:"Space that must stay free on each filesystem. Default 10% of it."`
 	// DiskLatency is the limit for 99% of small writes to etcd's disk, 10ms by default.
-	DiskLatency Duration `yaml:"diskLatency,omitempty" doc:"How long 99% of small writes to etcd's disk may take. Default 10ms."`
+	DiskLatency Duration `yaml:"diskLatency,omitempty" doc:"Longest time for 99% of small writes to etcd's disk. Default 10ms."`
 	// ClockSkew is the largest allowed difference of clocks, 2s by default.
-	ClockSkew Duration `yaml:"clockSkew,omitempty" doc:"How far the hosts' clocks may be apart. Default 2s."`
+	ClockSkew Duration `yaml:"clockSkew,omitempty" doc:"Largest difference between the hosts' clocks. Default 2s."`
 	// Internet allows or forbids hosts to reach the internet, allowed by default.
-	Internet InternetPolicy `yaml:"internet,omitempty" enum:"allowed,forbidden" doc:"Whether hosts may reach the internet. Default allowed; forbidden: one that does is refused."`
+	Internet InternetPolicy `yaml:"internet,omitempty" enum:"allowed,forbidden" doc:"forbidden: a host with internet access is refused. Default allowed."`
 }
 
 // MinMemory is the least memory of a host by role.
 type MinMemory struct {
 	// ControlPlane is 1700Mi by default, kubeadm's own limit.
-	ControlPlane Quantity `yaml:"controlPlane,omitempty" doc:"Default 1700Mi."`
+	ControlPlane Quantity `yaml:"controlPlane,omitempty" doc:"Memory of a control plane. Default 1700Mi."`
 	// Worker is 1024Mi by default.
-	Worker Quantity `yaml:"worker,omitempty" doc:"Default 1024Mi."`
+	Worker Quantity `yaml:"worker,omitempty" doc:"Memory of a worker. Default 1024Mi."`
 }
 
 // Addon is a chart, or YAML, to install into the cluster.
@@ -235,22 +235,22 @@ type Addon struct {
 	Chart string `yaml:"chart,omitempty" doc:"Name of a chart in the bundle. An addon has a chart or manifests."`
 	// Manifests are paths of Kubernetes YAML files to apply instead of a chart.
 	Manifests []string `yaml:"manifests,omitempty" doc:"Files of Kubernetes YAML that are applied, instead of a chart."`
-	Namespace string   `yaml:"namespace,omitempty" doc:"Default default; made if it is not there."`
+	Namespace string   `yaml:"namespace,omitempty" doc:"Namespace; created if missing. Default default."`
 	// Release is the chart's name by default.
-	Release string `yaml:"release,omitempty" doc:"Default the chart's name. An addon of manifests needs one."`
+	Release string `yaml:"release,omitempty" doc:"Name of the release; required for an addon of manifests. Default the chart's name."`
 	// Values are paths of values files, relative to the cluster file; later ones win.
 	Values []string `yaml:"values,omitempty" doc:"Values files; later ones win."`
 	// Wait requires the addon's pods to be ready before the next addon; ready by default.
-	Wait AddonWait `yaml:"wait,omitempty" enum:"ready,none" doc:"ready (default): its pods must be ready before the next addon comes."`
+	Wait AddonWait `yaml:"wait,omitempty" enum:"ready,none" doc:"ready: its pods must be ready before the next addon begins. Default ready."`
 	// Timeout is the limit for that, 5m by default.
-	Timeout Duration `yaml:"timeout,omitempty" doc:"How long its pods may take to be ready. Default 5m."`
+	Timeout Duration `yaml:"timeout,omitempty" doc:"Longest time until its pods are ready. Default 5m."`
 	// OnFailure decides about a chart that fails; rollback by default.
-	OnFailure FailurePolicy `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"A chart that fails: rollback (default) to the release before, or keep what there is, to look at it."`
+	OnFailure FailurePolicy `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"After a failure of a chart: rollback to the previous release, or keep the failed one for inspection. Default rollback."`
 }
 
 // Component is a catalog component's version.
 type Component struct {
-	Version string `yaml:"version" kk:"required" doc:"Such as v1.3.6."`
+	Version string `yaml:"version" kk:"required" doc:"Version, such as v1.3.6."`
 }
 
 // ParseCluster reads a Cluster. Settings override the file, each written PATH=VALUE with a path as in messages:

@@ -13,9 +13,9 @@ import (
 // Target is the Kubernetes to render charts for.
 type Target struct {
 	// Version is vMAJOR.MINOR.PATCH; by default the newest in the catalog.
-	Version string `yaml:"version,omitempty" doc:"Such as v1.34.3. Default the newest that the catalog knows."`
+	Version string `yaml:"version,omitempty" doc:"Version of Kubernetes, such as v1.34.3. Default the newest in the catalog."`
 	// APIVersions are available in addition to those of Kubernetes and of each chart's own CRDs: those of other charts.
-	APIVersions []string `yaml:"apiVersions,omitempty" doc:"API versions there are besides those of Kubernetes, such as monitoring.coreos.com/v1."`
+	APIVersions []string `yaml:"apiVersions,omitempty" doc:"API versions in addition to those of Kubernetes, such as monitoring.coreos.com/v1."`
 }
 
 // ImageRule gives the places in objects of a kind that name the images their controller will run.

@@ -31,11 +31,11 @@ func groupRoles() []Role {
 type Inventory struct {
 	APIVersion string             `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string             `yaml:"kind" kk:"required" doc:"Inventory"`
-	Metadata   *InventoryMetadata `yaml:"metadata,omitempty"`
+	Metadata   *InventoryMetadata `yaml:"metadata,omitempty" doc:"Name of the inventory."`
 	Vars       Vars               `yaml:"vars,omitempty" doc:"Settings of every host without its own."`
 	GroupVars  GroupVars          `yaml:"groupVars,omitempty" doc:"Settings of a group's hosts without their own."`
 	HostSpecs  HostSpecs          `yaml:"hosts" kk:"required" doc:"Hosts by name; node[1:3] stands for node1, node2 and node3."`
-	Groups     Groups             `yaml:"groups" kk:"required" doc:"Which host does what."`
+	Groups     Groups             `yaml:"groups" kk:"required" doc:"Roles of the hosts."`
 
 	src *source
 }
@@ -49,9 +49,9 @@ type InventoryMetadata struct {
 type Groups struct {
 	ControlPlane []string `yaml:"kube_control_plane" kk:"required" doc:"Hosts that run the control plane."`
 	Worker       []string `yaml:"kube_worker,omitempty" doc:"Hosts that run pods."`
-	Etcd         []string `yaml:"etcd,omitempty" doc:"Hosts that run etcd; default the control plane."`
-	Registry     []string `yaml:"image_registry,omitempty" doc:"Host that the image registry is installed on."`
-	NFS          []string `yaml:"nfs,omitempty" doc:"Host that serves NFS."`
+	Etcd         []string `yaml:"etcd,omitempty" doc:"Hosts that run etcd. Default the control planes."`
+	Registry     []string `yaml:"image_registry,omitempty" doc:"Hosts of the image registry: one or two."`
+	NFS          []string `yaml:"nfs,omitempty" doc:"NFS server."`
 }
 
 func (*Groups) hint(name string) string {
@@ -81,7 +81,7 @@ func (g *Groups) of(r Role) []string {
 
 // Vars apply to hosts without settings of their own.
 type Vars struct {
-	SSH         SSH                   `yaml:"ssh,omitempty" doc:"How hosts are reached."`
+	SSH         SSH                   `yaml:"ssh,omitempty" doc:"SSH access to the hosts."`
 	Sudo        Sudo                  `yaml:"sudo,omitempty" doc:"How a user other than root becomes root."`
 	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the nodes."`
 	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the nodes."`
@@ -91,12 +91,12 @@ type Vars struct {
 
 // GroupVars are the Vars of groups. For a host in several groups, a later group overrides an earlier one.
 type GroupVars struct {
-	Cluster      Vars `yaml:"k8s_cluster,omitempty" doc:"Hosts of kube_control_plane and kube_worker; other groups win over it."`
-	NFS          Vars `yaml:"nfs,omitempty"`
-	Registry     Vars `yaml:"image_registry,omitempty"`
-	Etcd         Vars `yaml:"etcd,omitempty"`
-	Worker       Vars `yaml:"kube_worker,omitempty"`
-	ControlPlane Vars `yaml:"kube_control_plane,omitempty" doc:"Wins over the other groups."`
+	Cluster      Vars `yaml:"k8s_cluster,omitempty" doc:"Settings for the hosts of kube_control_plane and kube_worker; other groups win over them."`
+	NFS          Vars `yaml:"nfs,omitempty" doc:"Settings for the hosts of nfs."`
+	Registry     Vars `yaml:"image_registry,omitempty" doc:"Settings for the hosts of image_registry."`
+	Etcd         Vars `yaml:"etcd,omitempty" doc:"Settings for the hosts of etcd."`
+	Worker       Vars `yaml:"kube_worker,omitempty" doc:"Settings for the hosts of kube_worker."`
+	ControlPlane Vars `yaml:"kube_control_plane,omitempty" doc:"Settings for the hosts of kube_control_plane; they win over other groups."`
 }
 
 // groupVars are the Vars of one group.
@@ -120,11 +120,11 @@ func (g *GroupVars) all() []groupVars {
 // SSH configures access to a host. Without key and password, the agent and the user's own keys are tried.
 type SSH struct {
 	// User is root by default.
-	User string `yaml:"user,omitempty" doc:"Default root."`
+	User string `yaml:"user,omitempty" doc:"User for the login. Default root."`
 	// Key is the path of a private key, relative to kkbundle's working directory; a leading ~/ is the home directory.
 	Key string `yaml:"key,omitempty" doc:"Private key file."`
 	// Port is 22 by default.
-	Port int `yaml:"port,omitempty" doc:"Default 22."`
+	Port int `yaml:"port,omitempty" doc:"Port of the SSH server. Default 22."`
 	// PasswordEnv names an environment variable, PasswordFile a file that contains the password.
 	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
 	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
@@ -163,15 +163,15 @@ func passwordHint(name string) string {
 type HostSpec struct {
 	Name string `yaml:"-" kk:"key"`
 	// Address is the address for SSH, by default the host's name. Its range has as many hosts as Name's.
-	Address string `yaml:"address,omitempty" doc:"Address for SSH; default the host's name. May have a range, like the name."`
+	Address string `yaml:"address,omitempty" doc:"Address for SSH; may contain a range, like the name. Default the host's name."`
 	// InternalIPv4 and InternalIPv6 are the node's addresses in the cluster, by default Address.
-	InternalIPv4 string `yaml:"internalIPv4,omitempty" doc:"The node's IPv4 address in the cluster; default address. May have a range, like the name."`
-	InternalIPv6 string `yaml:"internalIPv6,omitempty" doc:"The node's IPv6 address in the cluster; default address. May have a range, like the name."`
+	InternalIPv4 string `yaml:"internalIPv4,omitempty" doc:"The node's IPv4 address in the cluster; may contain a range, like the name. Default address."`
+	InternalIPv6 string `yaml:"internalIPv6,omitempty" doc:"The node's IPv6 address in the cluster; may contain a range, like the name. Default address."`
 	// Local marks the machine that kkbundle runs on.
 	Local bool `yaml:"local,omitempty" doc:"The machine that kkbundle runs on; no SSH."`
 	// The other fields are as in Vars.
-	SSH         SSH                   `yaml:"ssh,omitempty"`
-	Sudo        Sudo                  `yaml:"sudo,omitempty"`
+	SSH         SSH                   `yaml:"ssh,omitempty" doc:"SSH access to this host."`
+	Sudo        Sudo                  `yaml:"sudo,omitempty" doc:"How a user other than root becomes root."`
 	Labels      map[string]LabelValue `yaml:"labels,omitempty" doc:"Labels of the node."`
 	Annotations map[string]Annotation `yaml:"annotations,omitempty" doc:"Annotations of the node."`
 	Taints      []Taint               `yaml:"taints,omitempty" doc:"Taints of the node, as key=value:Effect; [] for none."`

@@ -44,12 +44,12 @@ const (
 type Lock struct {
 	APIVersion string   `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string   `yaml:"kind" kk:"required" doc:"Lock"`
-	Metadata   Metadata `yaml:"metadata" kk:"required"`
+	Metadata   Metadata `yaml:"metadata" kk:"required" doc:"Name and version of the bundle."`
 	// Manifest is the Bundle's Fingerprint.
 	Manifest string `yaml:"manifest" kk:"required" doc:"Fingerprint of the manifest's items."`
-	Items    []Pin  `yaml:"items,omitempty"`
+	Items    []Pin  `yaml:"items,omitempty" doc:"The pinned items."`
 	// Inputs are the files that were searched for images, or used in the search: YAML, values and local charts.
-	Inputs []Input `yaml:"inputs,omitempty" doc:"Files in which or with which images were found."`
+	Inputs []Input `yaml:"inputs,omitempty" doc:"Files in which, or with which, images were found."`
 	// Undecided are texts in them that may be images, each with its place.
 	Undecided []string `yaml:"undecided,omitempty" doc:"Texts that may be images and match no item, with their places."`
 }
@@ -57,55 +57,55 @@ type Lock struct {
 // Input is a file beside the manifest that affects the images found.
 type Input struct {
 	// Path is relative to the manifest, unless it begins with a slash.
-	Path string `yaml:"path" kk:"required"`
+	Path string `yaml:"path" kk:"required" doc:"Path relative to the manifest, or absolute."`
 	// Digest is the digest of the file, or of a chart directory's archive.
-	Digest digest.Digest `yaml:"digest" kk:"required"`
+	Digest digest.Digest `yaml:"digest" kk:"required" doc:"Digest of the file, or of a chart directory's archive."`
 }
 
 // Pin is one item with its digest.
 type Pin struct {
 	// Kind is ItemImage, ItemChart, ItemFile or ItemReferrer.
-	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file,referrer"`
+	Kind string `yaml:"kind" kk:"required" enum:"image,chart,file,referrer" doc:"Kind of the item."`
 	// Ref is the item's upstream reference; see ImageName, ChartRef and FileURL. A referrer has its repository and @ and its
 	// digest, or : and its tag where cosign attached it by a tag.
-	Ref     string `yaml:"ref" kk:"required"`
-	Name    string `yaml:"name" kk:"required"`
-	Version string `yaml:"version,omitempty"`
+	Ref     string `yaml:"ref" kk:"required" doc:"Upstream reference."`
+	Name    string `yaml:"name" kk:"required" doc:"Name of the item."`
+	Version string `yaml:"version,omitempty" doc:"Version of the item."`
 	// Platform is set for a file that differs by platform.
-	Platform string `yaml:"platform,omitempty"`
+	Platform string `yaml:"platform,omitempty" doc:"Platform of a file."`
 	// URL is the address of the bytes, if Ref is not. For a package in a disk image it is PackageInImage.
-	URL string `yaml:"url,omitempty"`
+	URL string `yaml:"url,omitempty" doc:"Address of a file or chart archive."`
 	// From is the address of an override from which the bytes were fetched.
-	From string `yaml:"from,omitempty" doc:"Address that an override had the bytes fetched from."`
+	From string `yaml:"from,omitempty" doc:"Address of an override that the bytes came from."`
 	// Digest and Size are of the image's manifest or index, of the chart archive or of the file.
-	Digest digest.Digest `yaml:"digest" kk:"required"`
-	Size   int64         `yaml:"size"`
+	Digest digest.Digest `yaml:"digest" kk:"required" doc:"Digest of the content."`
+	Size   int64         `yaml:"size" doc:"Size in bytes."`
 	// Provenance is the digest of the signed file (.prov) beside a chart archive, "" if there was none.
-	Provenance digest.Digest `yaml:"provenance,omitempty"`
+	Provenance digest.Digest `yaml:"provenance,omitempty" doc:"Digest of a chart's provenance file."`
 	// MediaType is the type of an image's manifest or index, or of a referrer's.
-	MediaType string `yaml:"mediaType,omitempty"`
+	MediaType string `yaml:"mediaType,omitempty" doc:"Media type of the manifest."`
 	// ArtifactType is the type of a referrer.
-	ArtifactType string `yaml:"artifactType,omitempty"`
+	ArtifactType string `yaml:"artifactType,omitempty" doc:"Artifact type of a referrer."`
 	// Subject is the digest that a referrer is attached to: an image's manifest or index, or another referrer.
-	Subject digest.Digest `yaml:"subject,omitempty"`
+	Subject digest.Digest `yaml:"subject,omitempty" doc:"Digest of the image that a referrer belongs to."`
 	// Platforms are the selected platforms of an image with several.
-	Platforms []string `yaml:"platforms,omitempty"`
+	Platforms []string `yaml:"platforms,omitempty" doc:"Platforms of an image."`
 	// Lacks are the requested platforms that upstream does not have (PolicyWarn).
-	Lacks []string `yaml:"lacks,omitempty"`
+	Lacks []string `yaml:"lacks,omitempty" doc:"Platforms that upstream lacks."`
 	// Referrers is ReferrersUnknown if upstream could not list all attached artifacts of an image.
-	Referrers string `yaml:"referrers,omitempty" enum:"unknown"`
+	Referrers string `yaml:"referrers,omitempty" enum:"unknown" doc:"unknown: the lookup of signatures and other referrers failed."`
 	// Key is the path of the key that signed an image, relative to the manifest; KeyDigest the key's fingerprint: the sha256
 	// of its DER form.
-	Key       string        `yaml:"key,omitempty"`
-	KeyDigest digest.Digest `yaml:"keyDigest,omitempty"`
-	Mode      FileMode      `yaml:"mode,omitempty"`
+	Key       string        `yaml:"key,omitempty" doc:"Public key that must have signed the image."`
+	KeyDigest digest.Digest `yaml:"keyDigest,omitempty" doc:"Digest of that key."`
+	Mode      FileMode      `yaml:"mode,omitempty" doc:"Permissions in octal."`
 	// Package is the name of an operating system package; Provides are the other names under install that it provides.
 	Package  string   `yaml:"package,omitempty" doc:"Name of an operating system package."`
-	Provides []string `yaml:"provides,omitempty" doc:"Names under install that the package answers to besides its own."`
+	Provides []string `yaml:"provides,omitempty" doc:"Further names under install that select the package."`
 	// Verified is the source of the digest.
-	Verified string `yaml:"verified" kk:"required" enum:"manifest,upstream,first use"`
+	Verified string `yaml:"verified" kk:"required" enum:"manifest,upstream,first use" doc:"Origin of the checksum: the manifest, upstream, or the first download."`
 	// WantedBy are the first places where an image was found that neither the manifest nor the catalog lists.
-	WantedBy []string `yaml:"wantedBy,omitempty" doc:"Where the image was found; not set if it is listed."`
+	WantedBy []string `yaml:"wantedBy,omitempty" doc:"Place where the image was found; not set for listed images."`
 }
 
 // ReferrersUnknown in a Pin means that the image's referrers could not be looked up when the lock was written.

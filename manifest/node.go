@@ -99,9 +99,9 @@ func asStrings[T ~string](m map[string]T) map[string]string {
 
 // HostSettings are the values of a Cluster that can differ between hosts. Names and meaning are the Cluster's.
 type HostSettings struct {
-	Kubernetes           HostKubernetes `yaml:"kubernetes,omitempty"`
-	ControlPlaneEndpoint HostEndpoint   `yaml:"controlPlaneEndpoint,omitempty"`
-	Etcd                 HostEtcd       `yaml:"etcd,omitempty"`
+	Kubernetes           HostKubernetes `yaml:"kubernetes,omitempty" doc:"Settings of the kubelet."`
+	ControlPlaneEndpoint HostEndpoint   `yaml:"controlPlaneEndpoint,omitempty" doc:"Settings of the endpoint."`
+	Etcd                 HostEtcd       `yaml:"etcd,omitempty" doc:"Settings of etcd."`
 	Precheck             Precheck       `yaml:"precheck,omitempty" doc:"Requirements for the host."`
 }
 
@@ -118,7 +118,7 @@ type HostEndpoint struct {
 
 // HostEtcd is the part of Etcd that can differ between hosts.
 type HostEtcd struct {
-	DataDir string `yaml:"dataDir,omitempty" doc:"Default /var/lib/etcd."`
+	DataDir string `yaml:"dataDir,omitempty" doc:"Directory of the data. Default /var/lib/etcd."`
 }
 
 func (*HostSettings) hint(name string) string   { return wholeCluster[Cluster](name) }

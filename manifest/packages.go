@@ -29,15 +29,15 @@ type PackageSet struct {
 	// Recommends includes recommended packages.
 	Recommends bool `yaml:"recommends,omitempty" doc:"Include recommended packages."`
 	// Repositories are used in addition to the distribution's known ones.
-	Repositories []Repository `yaml:"repositories,omitempty" doc:"More repositories, besides those that kkbundle knows of the distribution."`
+	Repositories []Repository `yaml:"repositories,omitempty" doc:"Repositories in addition to the distribution's own."`
 	// OnlyRepositories excludes the known ones.
-	OnlyRepositories bool `yaml:"onlyRepositories,omitempty" doc:"Ask the repositories named here and no others."`
+	OnlyRepositories bool `yaml:"onlyRepositories,omitempty" doc:"Use only the repositories named here."`
 	// Keyring is for the known repositories.
-	Keyring string `yaml:"keyring,omitempty" doc:"OpenPGP keys of the distribution (default its own keyring in /usr/share/keyrings)."`
+	Keyring string `yaml:"keyring,omitempty" doc:"OpenPGP keys of the distribution. Default its own keyring in /usr/share/keyrings."`
 	// AllowExpired accepts expired metadata, and signatures of expired keys.
-	AllowExpired bool `yaml:"allowExpired,omitempty" doc:"Take metadata that has expired: that of a snapshot."`
+	AllowExpired bool `yaml:"allowExpired,omitempty" doc:"Accept expired metadata, as of a snapshot."`
 	// ISO is the path of a disk image with a repository; then nothing else is used.
-	ISO string `yaml:"iso,omitempty" doc:"Path of an image of a disk with a repository, instead of all others."`
+	ISO string `yaml:"iso,omitempty" doc:"Path of a disk image with a repository, instead of all other repositories."`
 	// SHA256 is the expected digest of ISO.
 	SHA256 string `yaml:"sha256,omitempty" doc:"Expected sha256 of the image."`
 	// Platforms replace the bundle's for this set.
@@ -51,7 +51,7 @@ type Repository struct {
 	Components []string `yaml:"components,omitempty" doc:"For apt: the components, such as main."`
 	Keyring    string   `yaml:"keyring,omitempty" doc:"OpenPGP keys that sign it."`
 	// AllowUnsigned accepts a repository of apt without a signature.
-	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"For apt: take it without a signature."`
+	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"For apt: accept an unsigned repository."`
 }
 
 // packagesPrefix begins the references of packages.

@@ -9,21 +9,21 @@ import (
 type PrecheckRules struct {
 	APIVersion string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string         `yaml:"kind" kk:"required" doc:"PrecheckRules"`
-	Rules      []PrecheckRule `yaml:"rules" kk:"required" doc:"Exceptions. Where two are about the same result, the later one holds."`
+	Rules      []PrecheckRule `yaml:"rules" kk:"required" doc:"Exceptions. Of two rules for the same result the later one wins."`
 
 	src *source
 }
 
 // PrecheckRule is the level of one check, on every host or on some.
 type PrecheckRule struct {
-	Check string `yaml:"check" kk:"required" doc:"Name of a check, as kkbundle precheck list has them."`
+	Check string `yaml:"check" kk:"required" doc:"Name of a check; kkbundle precheck list prints the names."`
 	// Hosts are names or ranges of names. Without them the rule applies to every host and to the cluster.
-	Hosts []string `yaml:"hosts,omitempty" doc:"Hosts that it holds for, such as node1 or node[1:3]; default all."`
+	Hosts []string `yaml:"hosts,omitempty" doc:"Hosts of the rule, such as node1 or node[1:3]. Default all."`
 	Level string   `yaml:"level" kk:"required" enum:"block,warn,off" doc:"Level of a failure; off only mentions it."`
 	// Reason is shown in every report.
-	Reason string `yaml:"reason" kk:"required" doc:"Why; reports show it."`
+	Reason string `yaml:"reason" kk:"required" doc:"Reason; shown in reports."`
 	// Until is the last day of the rule's validity.
-	Until Date `yaml:"until,omitempty" doc:"Last day on which it holds, as in 2027-01-31 (UTC); default for ever."`
+	Until Date `yaml:"until,omitempty" doc:"Last day of the rule, such as 2027-01-31 (UTC). Default unlimited."`
 }
 
 // Names returns the names of Hosts, ranges expanded; nil stands for all.

@@ -14,9 +14,9 @@ type Source struct {
 	// Host is the host[:port] in references and URLs, or *.DOMAIN for every host below a domain.
 	Host string `yaml:"host,omitempty" doc:"host[:port] as in references and URLs, such as docker.io or dl.k8s.io; *.example.com is every host below example.com."`
 	// Directory holds existing files by name, and optionally an OCI image layout. Host is empty then.
-	Directory string `yaml:"directory,omitempty" doc:"Instead of host: a directory with files that are there already (as HOST/PATH, PATH or by their last name), or an OCI image layout."`
+	Directory string `yaml:"directory,omitempty" doc:"Instead of host: a directory with local files (as HOST/PATH, PATH or by the last part of their name), or an OCI image layout."`
 	// Mirrors are tried in order before the host itself.
-	Mirrors Mirrors `yaml:"mirror,omitempty" doc:"host[:port][/path] that is asked first, or a list of them; the host itself is asked last."`
+	Mirrors Mirrors `yaml:"mirror,omitempty" doc:"host[:port][/path] to ask first, or a list; the host itself is asked last."`
 	// MirrorOnly excludes the host itself.
 	MirrorOnly bool `yaml:"mirrorOnly,omitempty" doc:"Never ask the host itself, only its mirrors."`
 	// CA is the path of a PEM file, relative to the manifest, with the certificate authorities of the host and its
@@ -26,9 +26,9 @@ type Source struct {
 	Cert string `yaml:"cert,omitempty" doc:"PEM file with the client certificate for this host and its mirrors."`
 	Key  string `yaml:"key,omitempty" doc:"PEM file with the private key of cert."`
 	// MaxConcurrent bounds the connections to this host; 0 is the default.
-	MaxConcurrent int `yaml:"maxConcurrent,omitempty" doc:"Most requests to this host at once (default 8); fewer where it says that it is too many."`
+	MaxConcurrent int `yaml:"maxConcurrent,omitempty" doc:"Limit of parallel requests to this host; lowered while the host reports overload. Default 8."`
 	// PlainHTTP uses HTTP instead of HTTPS: for the mirrors if there are any, else for the host itself.
-	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS for the mirrors, or for the host where it has none; only ever where named."`
+	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS for the mirrors, or for the host if it has no mirrors."`
 }
 
 func (*Source) hint(name string) string {
@@ -72,14 +72,14 @@ func (m Mirrors) MarshalYAML() (any, error) {
 // path; the first match counts. Images and OCI charts have mirrors instead (Source).
 type Override struct {
 	// URL is the whole address, with the same placeholders as that of a file.
-	URL string `yaml:"url,omitempty" doc:"The whole address of a file, chart archive or repository; {os} {arch} {x86arch} as in files."`
+	URL string `yaml:"url,omitempty" doc:"The whole address of a file, chart archive or repository; with {os} {arch} {x86arch} as in files."`
 	// Host and Path are the beginning of addresses; Path ends at a component boundary.
 	Host string `yaml:"host,omitempty" doc:"Instead of url: the host[:port] of addresses."`
 	Path string `yaml:"path,omitempty" doc:"With host: beginning of their path, such as /release."`
 	// With is the replacing address; the rest after Host and Path is appended.
 	With string `yaml:"with,omitempty" doc:"The address that is asked instead; the rest after host and path is appended to it."`
 	// SHA256 is the file's expected digest by platform, which overrides upstream's checksums.
-	SHA256 Sums `yaml:"sha256,omitempty" doc:"With url: expected sha256 by platform, or one for all; it counts more than upstream's own checksums."`
+	SHA256 Sums `yaml:"sha256,omitempty" doc:"With url: expected sha256 by platform, or one for all; it wins over upstream's checksums."`
 }
 
 // Apply returns the replacement for address, which has its placeholders filled in, for a platform.

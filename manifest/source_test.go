@@ -59,7 +59,7 @@ func TestOverrideChangesFingerprint(t *testing.T) {
 // TestSourcesDocs reads every example of the page about sources.
 func TestSourcesDocs(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/sources.md")
+	page, err := os.ReadFile("../docs/build/sources.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestSourcesDocs(t *testing.T) {
 	examples := strings.Split(string(page), "```yaml\n")[1:]
 	for _, e := range examples {
 		text, _, _ := strings.Cut(e, "```")
-		if _, err := ParseBundle("docs/sources.md", []byte(head+text)); err != nil {
+		if _, err := ParseBundle("docs/build/sources.md", []byte(head+text)); err != nil {
 			t.Errorf("%s\n%v", text, err)
 		}
 	}

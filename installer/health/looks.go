@@ -188,12 +188,12 @@ func proofLooks() []look {
 		{
 			"verify-hosts-security", "the node is as its level of security has it",
 			"what the level promises does not hold on that node",
-			"docs/security.md says what the level sets; install sets it again where a file was changed",
+			"docs/site/security.md says what the level sets; install sets it again where a file was changed",
 		},
 		{
 			"verify-security", "the cluster does what its level of security promises",
 			"somebody can do what the level promises to refuse",
-			"docs/security.md says what the level sets; a level is given to a cluster when it is made",
+			"docs/site/security.md says what the level sets; a level is given to a cluster when it is made",
 		},
 		{
 			"verify-images", "everything that runs came from the bundle",

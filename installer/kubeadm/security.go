@@ -21,7 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// What the levels of kubernetes.security do, and which benchmark asks for it, is in docs/security.md.
+// What the levels of kubernetes.security do, and which benchmark asks for it, is in docs/site/security.md.
 
 const (
 	securityDir = "/etc/kubernetes/security"

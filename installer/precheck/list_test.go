@@ -10,17 +10,18 @@ import (
 	"github.com/kkbundle/kkbundle/installer/precheck"
 )
 
-// listHead is what docs/prechecks.md begins with.
-const listHead = `# The checks of kkbundle precheck
+// listHead is what docs/reference/prechecks.md begins with.
+const listHead = `# Checks of kkbundle precheck
 
-Made from the checks themselves, as ` + "`kkbundle precheck list -o markdown`" + ` prints them. [precheck.md](precheck.md) says how to use them.
+Generated from the checks: this page is the output of ` + "`kkbundle precheck list -o markdown`" + `.
+[Precheck](../site/precheck.md) explains how to run and select them.
 
 `
 
-// TestListIsDocumented holds that docs/prechecks.md has the checks that there are.
+// TestListIsDocumented holds that docs/reference/prechecks.md has the checks that there are.
 func TestListIsDocumented(t *testing.T) {
 	t.Parallel()
-	const file = "../../docs/prechecks.md"
+	const file = "../../docs/reference/prechecks.md"
 	b := bytes.NewBufferString(listHead)
 	if err := precheck.WriteListMarkdown(b, precheck.List()); err != nil {
 		t.Fatal(err)
@@ -35,7 +36,7 @@ func TestListIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(have, b.Bytes()) {
-		t.Errorf("docs/prechecks.md is not up to date: go test ./installer/precheck -run TestListIsDocumented -update")
+		t.Errorf("docs/reference/prechecks.md is not up to date: run make docs")
 	}
 }
 

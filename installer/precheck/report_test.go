@@ -22,7 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-var update = flag.Bool("update", false, "write the golden files and docs/prechecks.md anew; review the change")
+var update = flag.Bool("update", false, "write the golden files and docs/reference/prechecks.md anew; review the change")
 
 // A reported is a report that a test makes by hand, so that it does not change with the checks.
 type reported struct{ precheck.Report }

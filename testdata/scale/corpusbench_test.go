@@ -28,7 +28,7 @@ import (
 // corpusRuns is how often each row is measured; the table has the fastest and the middle one.
 const corpusRuns = 5
 
-// TestCorpus prints the corpus table of docs/performance.md: about 20 images, 700 MB of gzip layers made of Debian packages,
+// TestCorpus prints the corpus table of docs/reference/performance.md: about 20 images, 700 MB of gzip layers made of Debian packages,
 // from loopback, beside what the same bytes cost without kkbundle. Upstream and registry are in this process and not
 // counted. Files are on a memory file system first, where nothing waits for a disk, and then on the disk of $TMPDIR.
 func TestCorpus(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
-// TestFigures prints the table of docs/performance.md: what each command takes for 8 GiB of content in files of many
+// TestFigures prints the table of docs/reference/performance.md: what each command takes for 8 GiB of content in files of many
 // sizes. The upstream and the registry are in this process and not counted.
 func TestFigures(t *testing.T) {
 	if !big {

@@ -85,7 +85,7 @@ func inventoryOfThisHost() ([]byte, error) {
 		address = ", internalIPv4: " + a.String()
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `# This host alone, as kkbundle install wrote it. More hosts can be added; docs/inventory.md has every key.
+	fmt.Fprintf(&b, `# This host alone, as kkbundle install wrote it. More hosts can be added; docs/reference/inventory.md has every key.
 apiVersion: kkbundle.io/v1
 kind: Inventory
 hosts:

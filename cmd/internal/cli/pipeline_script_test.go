@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// pipeline FILE NAME=VALUE... runs the shell steps of an example in docs/pipelines in the script's directory, as its CI system
+// pipeline FILE NAME=VALUE... runs the shell steps of an example in docs/build/pipelines in the script's directory, as its CI system
 // would for a tag. Steps see the variables that the file sets, with the values given here where there are any, those given
 // here whose names are the system's own (CI_, GITHUB_, HOME, PATH) or a project's setting (KKBUNDLE_), and no others; one
 // that a step uses and nobody sets is an error.
@@ -20,7 +20,7 @@ func pipeline(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 1 {
 		ts.Fatalf("usage: [!] pipeline FILE NAME=VALUE...")
 	}
-	data, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "pipelines", args[0]))
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "build", "pipelines", args[0]))
 	ts.Check(err)
 	given := map[string]string{}
 	for _, arg := range args[1:] {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestDistribution prints how long it takes to bring programs and images to one host and to three, each behind a link of 200 Mbit/s.
-// It asserts nothing about time: docs/performance.md has figures.
+// It asserts nothing about time: docs/reference/performance.md has figures.
 func TestDistribution(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  5,
