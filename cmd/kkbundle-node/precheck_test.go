@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"

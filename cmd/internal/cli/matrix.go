@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -127,7 +128,7 @@ type matrixView struct {
 type matrixRow struct {
 	name    string
 	cells   []task.State // by phase, "" before it did anything
-	task    string            // that runs
+	task    string       // that runs
 	started time.Time
 	bytes   int64
 	total   int64

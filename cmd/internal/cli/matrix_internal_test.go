@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 

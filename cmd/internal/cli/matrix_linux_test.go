@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 

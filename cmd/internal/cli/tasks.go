@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
 	"github.com/kkbundle/kkbundle/installer/engine"
-	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
