@@ -83,7 +83,7 @@ charts:
     version: 1.0.x
 files:
   - name: labapp
-    url: https://github.com/lab/labapp/releases/download/v` + software.LabappVersion + `/labapp_{version}_linux_{arch}.tar.gz
-    checksums: https://github.com/lab/labapp/releases/download/v` + software.LabappVersion + `/labapp_{version}_linux_{arch}.tar.gz.sha256
+    url: https://github.com/lab/labapp/releases/download/v` + software.LabappVersion + `/labapp_` + software.LabappVersion + `_linux_{arch}.tar.gz
+    checksums: https://github.com/lab/labapp/releases/download/v` + software.LabappVersion + `/labapp_` + software.LabappVersion + `_linux_{arch}.tar.gz.sha256
     version: ` + software.LabappVersion + `
 `
