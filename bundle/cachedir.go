@@ -58,14 +58,14 @@ type cacheBranch struct {
 func (d CacheDir) branches() ([]cacheBranch, error) {
 	var known []cacheBranch
 	names := map[string]bool{}
-	for i, name := range levelNames() {
-		s, err := Level(i).settings()
+	for _, level := range levels() {
+		id, frameSize, err := level.encoder()
 		if err != nil {
 			return nil, err
 		}
-		dir := encoderDir(s.id())
+		dir := encoderDir(id)
 		names[dir] = true
-		known = append(known, cacheBranch{filepath.Join(d.root, dir), name, s.id(), s.frameSize})
+		known = append(known, cacheBranch{filepath.Join(d.root, dir), level.String(), id, frameSize})
 	}
 	entries, err := readDir(d.root)
 	if err != nil {
@@ -307,26 +307,4 @@ func partContent(path string) (total int64, err error) {
 		}
 		at, total = at+length, total+content
 	}
-}
-
-// skipFrame finds the end of the frame at off without reading its blocks.
-func skipFrame(r io.ReaderAt, off int64) (length, content int64, err error) {
-	var b [minFrame]byte
-	if _, err := r.ReadAt(b[:], off); err != nil {
-		return 0, 0, err
-	}
-	content, at, err := frameHeader(b[:])
-	if err != nil {
-		return 0, 0, err
-	}
-	length = int64(at)
-	for last := false; !last; {
-		if _, err := r.ReadAt(b[:3], off+length); err != nil {
-			return 0, 0, err
-		}
-		var size int
-		size, last = blockHeader(b[:3])
-		length += 3 + int64(size)
-	}
-	return length + 4, content, nil
 }

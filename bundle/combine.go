@@ -71,18 +71,7 @@ func joinIDs(ids []string) string {
 }
 
 // Level returns the bundle's compression level, or the nearest one that this program has.
-func (r *Reader) Level() Level {
-	for i := range levelNames() {
-		s, err := Level(i).settings()
-		if err == nil && s.frameSize == r.dir.frameSize && strings.Contains(r.dir.encoder, s.levelWord()+" ") {
-			return Level(i)
-		}
-	}
-	if s, err := LevelBest.settings(); err == nil && s.frameSize == r.dir.frameSize {
-		return LevelBest
-	}
-	return LevelDefault
-}
+func (r *Reader) Level() Level { return levelOf(r.dir.encoder, r.dir.frameSize) }
 
 // FrameSize returns how many bytes of a blob are in one frame.
 func (r *Reader) FrameSize() int { return r.dir.frameSize }

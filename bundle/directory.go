@@ -49,7 +49,7 @@ func (d *directory) marshal() ([]byte, error) {
 // scanDirectory reads kkbundle.json. It refuses every byte that marshal would not write. It reports an unknown version
 // or feature before any other problem.
 func scanDirectory(data []byte) (*directory, error) {
-	s := &scanner{b: data}
+	s := newScanner(data)
 	s.lit(`{"version":`)
 	if v := s.integer(1 << 31); s.err == nil && v != 1 {
 		return nil, &UnsupportedError{Feature: fmt.Sprintf("format version %d", v)}

@@ -20,6 +20,9 @@ const (
 	LevelBest                 // as zstd -11, pieces of 8 MiB
 )
 
+// levels returns all levels in the order of the constants.
+func levels() []Level { return []Level{LevelDefault, LevelFast, LevelBetter, LevelBest} }
+
 // levelNames is in the order of the constants.
 func levelNames() []string { return []string{"default", "fast", "better", "best"} }
 
@@ -103,6 +106,26 @@ func (l Level) settings() (settings, error) {
 		return s, fmt.Errorf("unknown compression %s", l)
 	}
 	return s, nil
+}
+
+// encoder returns the name and the frame size of the level's encoder.
+func (l Level) encoder() (id string, frameSize int, err error) {
+	s, err := l.settings()
+	return s.id(), s.frameSize, err
+}
+
+// levelOf returns the level of a bundle with that encoder and frame size, or the nearest one.
+func levelOf(encoder string, frameSize int) Level {
+	for _, l := range levels() {
+		s, err := l.settings()
+		if err == nil && s.frameSize == frameSize && strings.Contains(encoder, s.levelWord()+" ") {
+			return l
+		}
+	}
+	if s, err := LevelBest.settings(); err == nil && s.frameSize == frameSize {
+		return LevelBest
+	}
+	return LevelDefault
 }
 
 // levelWord returns the level as written in an encoder's name.

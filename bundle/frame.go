@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/zstd"
@@ -113,6 +114,28 @@ func blockHeader(b []byte) (size int, last bool) {
 		size = 1
 	}
 	return size, header&1 != 0
+}
+
+// skipFrame finds the end of the frame at off without reading its blocks.
+func skipFrame(r io.ReaderAt, off int64) (length, content int64, err error) {
+	var b [minFrame]byte
+	if _, err := r.ReadAt(b[:], off); err != nil {
+		return 0, 0, err
+	}
+	content, at, err := frameHeader(b[:])
+	if err != nil {
+		return 0, 0, err
+	}
+	length = int64(at)
+	for last := false; !last; {
+		if _, err := r.ReadAt(b[:3], off+length); err != nil {
+			return 0, 0, err
+		}
+		var size int
+		size, last = blockHeader(b[:3])
+		length += 3 + int64(size)
+	}
+	return length + 4, content, nil
 }
 
 // newDecoder returns a decoder for decodeFrame. It is safe for concurrent use and needs no Close.

@@ -86,6 +86,10 @@ type frameScanner struct {
 	frames []frameInfo
 }
 
+func newFrameScanner(ctx context.Context, src io.Reader) *frameScanner {
+	return &frameScanner{r: bufio.NewReaderSize(newReadAhead(ctx, src), 64<<10)}
+}
+
 // fail turns a read error at the end of the stream into a damage error.
 func (s *frameScanner) fail(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

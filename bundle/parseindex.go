@@ -16,7 +16,7 @@ func ParseIndex(data []byte) (Index, error) {
 	if len(data) > maxIndexSize {
 		return Index{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", len(data), maxIndexSize)
 	}
-	s := &scanner{b: data}
+	s := newScanner(data)
 	x := Index{}
 	s.lit(indexHead)
 	for !s.has("]") && s.err == nil {

@@ -78,6 +78,18 @@ func locate(path string) (base string, parts bool) {
 // inParts reports whether a bundle in parts, or a remainder of one, has that base name.
 func inParts(base string) bool { return exists(base+partsSuffix) || exists(PartName(base, 1)) }
 
+// CheckTarget returns an error if no bundle may be written to path, in one file or in parts. A bundle in the other form
+// must not exist there, since path would be ambiguous.
+func CheckTarget(path string, parts bool) error {
+	switch {
+	case parts && exists(path):
+		return fmt.Errorf("%s exists as one file: remove it, or choose another path for the parts", path)
+	case !parts && inParts(path):
+		return fmt.Errorf("%s exists in parts (%s and others): remove them, or choose another path for the file", path, filepath.Base(PartName(path, 1)))
+	}
+	return nil
+}
+
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
@@ -115,7 +127,7 @@ func (l partList) marshal() []byte {
 
 // parsePartList refuses every byte that marshal would not write.
 func parsePartList(data []byte) (partList, error) {
-	s := &scanner{b: data}
+	s := newScanner(data)
 	s.lit(`{"version":`)
 	if v := s.integer(1 << 31); s.err == nil && v != 1 {
 		return nil, &UnsupportedError{Feature: fmt.Sprintf("version %d of parts.json", v)}

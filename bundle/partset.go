@@ -165,14 +165,6 @@ func (s *partSet) nameAt(off int64) string {
 	return filepath.Base(s.parts[s.at(off)].name)
 }
 
-// partAt returns the file name of the part that holds a byte, or "".
-func (r *Reader) partAt(off int64) string {
-	if r.parts == nil {
-		return ""
-	}
-	return r.parts.nameAt(off)
-}
-
 // ReadAt implements io.ReaderAt. A problem with a part is a *PartError.
 func (s *partSet) ReadAt(b []byte, off int64) (n int, err error) {
 	for n < len(b) {
@@ -213,6 +205,32 @@ func (p *part) open() (*os.File, error) {
 	}
 	p.f = f
 	return f, nil
+}
+
+// stat returns the file info of each open part, and the size of the bundle if the other parts have their expected sizes.
+func (s *partSet) stat() (size int64, infos []fs.FileInfo, err error) {
+	size = s.size
+	for _, p := range s.parts {
+		info, err := p.stat()
+		if err != nil {
+			return 0, nil, err
+		}
+		if info != nil {
+			size += info.Size() - p.size
+			infos = append(infos, info)
+		}
+	}
+	return size, infos, nil
+}
+
+// stat returns nil while the part is not open.
+func (p *part) stat() (fs.FileInfo, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.f == nil {
+		return nil, nil //nolint:nilnil // there is nothing to look at yet
+	}
+	return p.f.Stat()
 }
 
 // Close closes the parts that were opened.

@@ -38,18 +38,6 @@ func createParts(ctx context.Context, path string, src Source, x Index, o WriteO
 	return s, w.commit()
 }
 
-// CheckTarget returns an error if no bundle may be written to path, in one file or in parts. A bundle in the other form
-// must not exist there, since path would be ambiguous.
-func CheckTarget(path string, parts bool) error {
-	switch {
-	case parts && exists(path):
-		return fmt.Errorf("%s exists as one file: remove it, or choose another path for the parts", path)
-	case !parts && inParts(path):
-		return fmt.Errorf("%s exists in parts (%s and others): remove them, or choose another path for the file", path, filepath.Base(PartName(path, 1)))
-	}
-	return nil
-}
-
 // A partWriter cuts its input into files.
 type partWriter struct {
 	base  string

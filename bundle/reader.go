@@ -323,3 +323,11 @@ func (r *Reader) read(ctx context.Context, s sum, max int64) (data []byte, err e
 	}
 	return data, nil
 }
+
+// partAt returns the file name of the part that holds a byte, or "".
+func (r *Reader) partAt(off int64) string {
+	if r.parts == nil {
+		return ""
+	}
+	return r.parts.nameAt(off)
+}

@@ -19,6 +19,8 @@ type scanner struct {
 	err error
 }
 
+func newScanner(data []byte) *scanner { return &scanner{b: data} }
+
 func (s *scanner) fail(want string) {
 	if s.err == nil {
 		s.err = fmt.Errorf("not canonical at byte %d: want %s", s.pos, want)

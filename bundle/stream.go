@@ -1,7 +1,6 @@
 package bundle
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -74,7 +73,7 @@ func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Stream{
 		cancel: cancel,
-		in:     &frameScanner{r: bufio.NewReaderSize(newReadAhead(ctx, src), 64<<10)},
+		in:     newFrameScanner(ctx, src),
 		dec:    dec, jobs: jobs, sizes: make(map[sum]int64), found: &verifier{bad: make(map[sum]*DamageError)},
 		tokens: make(chan struct{}, 2*min(runtime.GOMAXPROCS(0), 8)+2),
 	}
