@@ -5,7 +5,22 @@ import (
 	"io/fs"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
+
+// ErrDamaged matches, with errors.Is, every error about wrong bytes in a bundle.
+var ErrDamaged = format.ErrDamaged
+
+// ErrUnsupported matches, with errors.Is, errors about a bundle that needs a feature or format version unknown to this
+// program.
+var ErrUnsupported = format.ErrUnsupported
+
+// A DamageError is one damaged place of a bundle. It matches ErrDamaged.
+type DamageError = format.DamageError
+
+// An UnsupportedError names a feature that a bundle needs and this program lacks. It matches ErrUnsupported.
+type UnsupportedError = format.UnsupportedError
 
 // A MismatchError means the bytes written to the cache do not have the promised size or digest. Nothing was kept under
 // the digest.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io/fs"
 	"time"
+
+	"github.com/kkbundle/kkbundle/bundle/parts"
 )
 
 // A Stamp detects writes to the file behind a Reader: it changes with the file, within the resolution of the file
@@ -17,7 +19,7 @@ type Stamp struct {
 // Stamp asks the file system about the open file. A Reader over anything else returns the zero Stamp.
 func (r *Reader) Stamp() (Stamp, error) {
 	switch f := r.r.(type) {
-	case *partSet:
+	case *parts.Set:
 		return stampParts(f)
 	case interface{ Stat() (fs.FileInfo, error) }:
 		return stampOf(f)
@@ -35,8 +37,8 @@ func stampOf(f interface{ Stat() (fs.FileInfo, error) }) (Stamp, error) {
 
 // stampParts returns the newest times of the open parts. The last part is open from the beginning and was written last,
 // so opening another part changes nothing.
-func stampParts(s *partSet) (Stamp, error) {
-	size, infos, err := s.stat()
+func stampParts(s *parts.Set) (Stamp, error) {
+	size, infos, err := s.Stat()
 	if err != nil {
 		return Stamp{}, fmt.Errorf("look at the bundle's file: %w", err)
 	}

@@ -1,4 +1,4 @@
-package bundle
+package format
 
 import (
 	"errors"
@@ -67,7 +67,7 @@ func (e *UnsupportedError) Error() string {
 // Is makes every UnsupportedError match ErrUnsupported.
 func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
 
-// damage returns a DamageError about the structure, not about one blob.
-func damage(offset int64, format string, args ...any) *DamageError {
+// Damage returns a DamageError about the structure, not about one blob.
+func Damage(offset int64, format string, args ...any) *DamageError {
 	return &DamageError{Offset: offset, Reason: fmt.Sprintf(format, args...)}
 }

@@ -1,4 +1,4 @@
-package bundle
+package format
 
 import (
 	"bytes"
@@ -9,33 +9,37 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// sum is a sha256 digest in 32 bytes: half the memory of its text, and comparable.
-type sum [32]byte
+// A Sum is a sha256 digest in 32 bytes: half the memory of its text, and comparable.
+type Sum [32]byte
 
-func (s sum) digest() digest.Digest { return digest.Digest("sha256:" + hex.EncodeToString(s[:])) }
+// Digest returns the digest as text.
+func (s Sum) Digest() digest.Digest { return digest.Digest("sha256:" + hex.EncodeToString(s[:])) }
 
-func (s sum) hex() string { return hex.EncodeToString(s[:]) }
+// Hex returns the 64 hexadecimal digits.
+func (s Sum) Hex() string { return hex.EncodeToString(s[:]) }
 
-func compareSums(a, b sum) int { return bytes.Compare(a[:], b[:]) }
+// CompareSums compares a and b bytewise, as slices.SortFunc needs it.
+func CompareSums(a, b Sum) int { return bytes.Compare(a[:], b[:]) }
 
-// parseDigest accepts only sha256 in lower case, like the format.
-func parseDigest(d digest.Digest) (sum, error) {
+// ParseDigest accepts only sha256 in lower case, like the format.
+func ParseDigest(d digest.Digest) (Sum, error) {
 	algorithm, text, ok := strings.Cut(string(d), ":")
 	if !ok || text == "" {
-		return sum{}, fmt.Errorf("%q is not a digest", d)
+		return Sum{}, fmt.Errorf("%q is not a digest", d)
 	}
 	if algorithm != "sha256" {
-		return sum{}, fmt.Errorf("digest %s: only sha256 digests are supported", d)
+		return Sum{}, fmt.Errorf("digest %s: only sha256 digests are supported", d)
 	}
-	return parseHex(text)
+	return ParseHex(text)
 }
 
-func parseHex(text string) (s sum, err error) {
+// ParseHex reads 64 lower-case hexadecimal digits.
+func ParseHex(text string) (s Sum, err error) {
 	if len(text) != hex.EncodedLen(len(s)) || strings.ToLower(text) != text {
-		return sum{}, fmt.Errorf("%q is not a sha256 digest: want 64 lower-case hexadecimal digits", text)
+		return Sum{}, fmt.Errorf("%q is not a sha256 digest: want 64 lower-case hexadecimal digits", text)
 	}
 	if _, err := hex.Decode(s[:], []byte(text)); err != nil {
-		return sum{}, fmt.Errorf("%q is not a sha256 digest: want 64 lower-case hexadecimal digits", text)
+		return Sum{}, fmt.Errorf("%q is not a sha256 digest: want 64 lower-case hexadecimal digits", text)
 	}
 	return s, nil
 }

@@ -1,4 +1,4 @@
-package bundle
+package format
 
 import (
 	"archive/tar"
@@ -7,128 +7,133 @@ import (
 	"iter"
 )
 
-// Entries of the tar other than blobs.
+// The entries of the tar, and its measures in bytes.
 const (
-	layoutName    = "oci-layout"
-	layoutContent = `{"imageLayoutVersion":"1.0.0"}`
-	indexName     = "index.json"
-	directoryName = "kkbundle.json"
-	blobPrefix    = "blobs/sha256/"
+	LayoutName    = "oci-layout"
+	LayoutContent = `{"imageLayoutVersion":"1.0.0"}`
+	IndexName     = "index.json"
+	DirectoryName = "kkbundle.json"
+	BlobPrefix    = "blobs/sha256/" // before the digits of a blob
 
-	tarBlock  = 512
-	maxOctal  = 1<<33 - 1 // the largest size that 11 octal digits hold
-	tarEnding = 2 * tarBlock
+	TarBlock  = 512
+	maxOctal  = 1<<33 - 1    // the largest size that 11 octal digits hold
+	TarEnding = 2 * TarBlock // zero bytes at the end
 )
 
-// A place is the position of a blob: its first frame and, for a small blob, the offset in that frame's content.
-type place struct {
-	frame, at uint32
+// A Place is the position of a blob: its first frame and, for a small blob, the offset in that frame's content.
+type Place struct {
+	Frame, At uint32
 }
 
-// A dirBlob is a blob of the directory.
-type dirBlob struct {
-	sum  sum
-	size int64
-	place
+// A Blob is a blob of the directory.
+type Blob struct {
+	Sum  Sum
+	Size int64
+	Place
 }
 
-func (b dirBlob) small() bool { return b.size <= smallBlob }
+// Small reports whether the blob has no frames of its own.
+func (b Blob) Small() bool { return b.Size <= SmallBlob }
 
-// pieces returns how many frames of its own the blob has.
-func (b dirBlob) pieces(frameSize int) int {
-	if b.small() {
+// Pieces returns how many frames of its own the blob has.
+func (b Blob) Pieces(frameSize int) int {
+	if b.Small() {
 		return 0
 	}
-	return int((b.size + int64(frameSize) - 1) / int64(frameSize))
+	return int((b.Size + int64(frameSize) - 1) / int64(frameSize))
 }
 
-// A layout is the order of everything in a bundle. All sizes and positions follow from it. Writing, opening and
+// A Layout is the order of everything in a bundle. All sizes and positions follow from it. Writing, opening and
 // verifying share it, so a bundle that deviates is refused.
-type layout struct {
-	frameSize     int
-	indexSize     int64
-	directorySize int64
-	blobs         []dirBlob // in the order of the stream
+type Layout struct {
+	FrameSize     int
+	IndexSize     int64
+	DirectorySize int64
+	Blobs         []Blob // in the order of the stream
 }
 
-type unitKind uint8
+// A UnitKind says which part of the tar a unit is.
+type UnitKind uint8
 
+// The kinds of units.
 const (
-	unitLayout    unitKind = iota // the whole entry oci-layout
-	unitIndex                     // the header of index.json
-	unitBlob                      // header and, for a small blob, content and padding
-	unitDirectory                 // the header of kkbundle.json
+	UnitLayout    UnitKind = iota // the whole entry oci-layout
+	UnitIndex                     // the header of index.json
+	UnitBlob                      // header and, for a small blob, content and padding
+	UnitDirectory                 // the header of kkbundle.json
 	unitZeros                     // padding after an entry whose content has its own frames; the end of the tar
 )
 
-// A unit is an indivisible part of a glue frame.
-type unit struct {
-	kind unitKind
-	blob int // index in layout.blobs
-	at   int // offset in the frame's content
-	size int
+// A Unit is an indivisible part of a glue frame.
+type Unit struct {
+	Kind UnitKind
+	Blob int // index in Layout.Blobs
+	At   int // offset in the frame's content
+	Size int
 }
 
-type segmentKind uint8
+// A SegmentKind says what the frames of a segment hold.
+type SegmentKind uint8
 
+// The kinds of segments.
 const (
-	segmentGlue segmentKind = iota
-	segmentIndex
-	segmentBlob
-	segmentDirectory
+	SegmentGlue SegmentKind = iota
+	SegmentIndex
+	SegmentBlob
+	SegmentDirectory
 )
 
-// A segment is one glue frame, one of the two JSON documents, or all pieces of one blob.
-type segment struct {
-	kind  segmentKind
-	first int    // number of its first frame
-	count int    // of frames
-	size  int64  // bytes of content
-	blob  int    // index in layout.blobs
-	units []unit // of a glue frame; valid until the next segment
+// A Segment is one glue frame, one of the two JSON documents, or all pieces of one blob.
+type Segment struct {
+	Kind  SegmentKind
+	First int    // number of its first frame
+	Count int    // of frames
+	Size  int64  // bytes of content
+	Blob  int    // index in Layout.Blobs
+	Units []Unit // of a glue frame; valid until the next segment
 }
 
-// segments yields the bundle's frames in order.
-func (l *layout) segments() iter.Seq[segment] {
-	return func(yield func(segment) bool) {
+// Segments yields the bundle's frames in order.
+func (l *Layout) Segments() iter.Seq[Segment] {
+	return func(yield func(Segment) bool) {
 		b := &layoutBuilder{yield: yield}
-		b.unit(unitLayout, 0, tarBlock+padded(int64(len(layoutContent))))
-		b.unit(unitIndex, 0, headerLen(l.indexSize))
-		b.own(segmentIndex, 0, 1, l.indexSize)
-		for i, blob := range l.blobs {
+		b.unit(UnitLayout, 0, TarBlock+Padded(int64(len(LayoutContent))))
+		b.unit(UnitIndex, 0, headerLen(l.IndexSize))
+		b.own(SegmentIndex, 0, 1, l.IndexSize)
+		for i, blob := range l.Blobs {
 			if b.stop {
 				return
 			}
-			if blob.small() {
-				b.unit(unitBlob, i, headerLen(blob.size)+padded(blob.size))
+			if blob.Small() {
+				b.unit(UnitBlob, i, headerLen(blob.Size)+Padded(blob.Size))
 				continue
 			}
-			b.unit(unitBlob, i, headerLen(blob.size))
-			b.own(segmentBlob, i, blob.pieces(l.frameSize), blob.size)
+			b.unit(UnitBlob, i, headerLen(blob.Size))
+			b.own(SegmentBlob, i, blob.Pieces(l.FrameSize), blob.Size)
 		}
-		b.unit(unitDirectory, 0, headerLen(l.directorySize))
-		b.own(segmentDirectory, 0, 1, l.directorySize)
-		b.unit(unitZeros, 0, tarEnding)
+		b.unit(UnitDirectory, 0, headerLen(l.DirectorySize))
+		b.own(SegmentDirectory, 0, 1, l.DirectorySize)
+		b.unit(unitZeros, 0, TarEnding)
 		b.flush()
 	}
 }
 
 type layoutBuilder struct {
-	yield func(segment) bool
+	yield func(Segment) bool
 	stop  bool
 	next  int // number of the next frame
 	glue  int // bytes in the glue frame being filled
-	units []unit
+	units []Unit
 }
 
-func (b *layoutBuilder) unit(kind unitKind, blob int, size int64) {
+func (b *layoutBuilder) unit(kind UnitKind, blob int, size int64) {
 	if size == 0 {
 		return
 	}
-	if b.glue+int(size) > maxGlue {
+	if b.glue+int(size) > MaxGlue {
 		b.flush()
 	}
-	b.units = append(b.units, unit{kind: kind, blob: blob, at: b.glue, size: int(size)})
+	b.units = append(b.units, Unit{Kind: kind, Blob: blob, At: b.glue, Size: int(size)})
 	b.glue += int(size)
 }
 
@@ -136,76 +141,76 @@ func (b *layoutBuilder) flush() {
 	if b.glue == 0 {
 		return
 	}
-	b.emit(segment{kind: segmentGlue, count: 1, size: int64(b.glue), units: b.units})
+	b.emit(Segment{Kind: SegmentGlue, Count: 1, Size: int64(b.glue), Units: b.units})
 	b.units, b.glue = b.units[:0], 0
 }
 
 // own emits content with its own frames; its padding opens the next glue frame.
-func (b *layoutBuilder) own(kind segmentKind, blob, frames int, size int64) {
+func (b *layoutBuilder) own(kind SegmentKind, blob, frames int, size int64) {
 	b.flush()
-	b.emit(segment{kind: kind, count: frames, size: size, blob: blob})
-	b.unit(unitZeros, blob, padded(size)-size)
+	b.emit(Segment{Kind: kind, Count: frames, Size: size, Blob: blob})
+	b.unit(unitZeros, blob, Padded(size)-size)
 }
 
-func (b *layoutBuilder) emit(s segment) {
-	s.first = b.next
-	b.next += s.count
+func (b *layoutBuilder) emit(s Segment) {
+	s.First = b.next
+	b.next += s.Count
 	if !b.stop && !b.yield(s) {
 		b.stop = true
 	}
 }
 
 // contentAt returns the offset of a small blob's content in its frame.
-func (u unit) contentAt() int { return u.at + tarBlock }
+func (u Unit) contentAt() int { return u.At + TarBlock }
 
-// put computes the position of each blob and returns the number of frames.
-func (l *layout) put() int {
+// Put computes the position of each blob and returns the number of frames.
+func (l *Layout) Put() int {
 	frames := 0
-	for s := range l.segments() {
-		frames = s.first + s.count
-		if s.kind == segmentBlob {
-			l.blobs[s.blob].place = place{frame: uint32(s.first)}
+	for s := range l.Segments() {
+		frames = s.First + s.Count
+		if s.Kind == SegmentBlob {
+			l.Blobs[s.Blob].Place = Place{Frame: uint32(s.First)}
 		}
-		for _, u := range s.units {
-			if u.kind == unitBlob && l.blobs[u.blob].small() {
-				l.blobs[u.blob].place = place{frame: uint32(s.first), at: uint32(u.contentAt())}
+		for _, u := range s.Units {
+			if u.Kind == UnitBlob && l.Blobs[u.Blob].Small() {
+				l.Blobs[u.Blob].Place = Place{Frame: uint32(s.First), At: uint32(u.contentAt())}
 			}
 		}
 	}
 	return frames
 }
 
-// header returns the tar header at the start of a unit; nil for zeros.
-func (l *layout) header(u unit) ([]byte, error) {
-	switch u.kind {
-	case unitLayout:
-		h, err := tarHeader(layoutName, int64(len(layoutContent)))
-		return append(h, layoutContent...), err
-	case unitIndex:
-		return tarHeader(indexName, l.indexSize)
-	case unitDirectory:
-		return tarHeader(directoryName, l.directorySize)
-	case unitBlob:
-		b := l.blobs[u.blob]
-		return tarHeader(blobPrefix+b.sum.hex(), b.size)
+// Header returns the tar header at the start of a unit; nil for zeros.
+func (l *Layout) Header(u Unit) ([]byte, error) {
+	switch u.Kind {
+	case UnitLayout:
+		h, err := TarHeader(LayoutName, int64(len(LayoutContent)))
+		return append(h, LayoutContent...), err
+	case UnitIndex:
+		return TarHeader(IndexName, l.IndexSize)
+	case UnitDirectory:
+		return TarHeader(DirectoryName, l.DirectorySize)
+	case UnitBlob:
+		b := l.Blobs[u.Blob]
+		return TarHeader(BlobPrefix+b.Sum.Hex(), b.Size)
 	default:
 		return nil, nil
 	}
 }
 
-// headerLen returns the length of tarHeader's result.
+// headerLen returns the length of TarHeader's result.
 func headerLen(size int64) int64 {
 	if size > maxOctal {
-		return 3 * tarBlock
+		return 3 * TarBlock
 	}
-	return tarBlock
+	return TarBlock
 }
 
-// padded rounds up to whole tar blocks.
-func padded(n int64) int64 { return (n + tarBlock - 1) / tarBlock * tarBlock }
+// Padded rounds up to whole tar blocks.
+func Padded(n int64) int64 { return (n + TarBlock - 1) / TarBlock * TarBlock }
 
-// tarHeader returns the header of a regular file: ustar, and from 2^33 bytes on a pax record before it.
-func tarHeader(name string, size int64) ([]byte, error) {
+// TarHeader returns the header of a regular file: ustar, and from 2^33 bytes on a pax record before it.
+func TarHeader(name string, size int64) ([]byte, error) {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o444, Format: tar.FormatUSTAR}
 	if size > maxOctal {
 		h.Format = tar.FormatPAX

@@ -1,4 +1,4 @@
-package bundle
+package parts
 
 import (
 	"errors"
@@ -10,17 +10,20 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
+// Names and bounds.
 const (
-	maxParts    = 999
-	partsSuffix = ".parts.json"
-	// maxPartsJSON exceeds the size of 999 records of maximal length.
-	maxPartsJSON = 256 << 10
+	Max        = 999           // parts of a bundle
+	ListSuffix = ".parts.json" // of the list beside the parts
+	// maxListSize exceeds the size of 999 records of maximal length.
+	maxListSize = 256 << 10
 )
 
-// A PartError names a missing or damaged file of a bundle in parts. It matches ErrDamaged.
-type PartError struct {
+// An Error names a missing or damaged file of a bundle in parts. It matches format.ErrDamaged.
+type Error struct {
 	Part   string // the file's path
 	Reason string // the problem, as a phrase
 	Err    error  // the cause, or nil
@@ -28,32 +31,32 @@ type PartError struct {
 }
 
 // Error names the file and the reason.
-func (e *PartError) Error() string {
+func (e *Error) Error() string {
 	if e.Err != nil {
 		return fmt.Sprintf("part %s: %s: %v", e.Part, e.Reason, e.Err)
 	}
 	return fmt.Sprintf("part %s: %s", e.Part, e.Reason)
 }
 
-// Is makes every PartError match ErrDamaged, and fs.ErrNotExist where the file is missing.
-func (e *PartError) Is(target error) bool {
-	return target == ErrDamaged || e.absent && target == fs.ErrNotExist
+// Is makes every Error match format.ErrDamaged, and fs.ErrNotExist where the file is missing.
+func (e *Error) Is(target error) bool {
+	return target == format.ErrDamaged || e.absent && target == fs.ErrNotExist
 }
 
 // Unwrap returns the cause.
-func (e *PartError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
 // Hint returns the remedy.
-func (e *PartError) Hint() string {
+func (e *Error) Hint() string {
 	return "copy " + filepath.Base(e.Part) + " again from where the bundle was built, and check all parts with kkbundle parts verify"
 }
 
-// PartName returns the name of a part of the bundle with base name base, counted from 1.
-func PartName(base string, number int) string { return fmt.Sprintf("%s.%03d", base, number) }
+// Name returns the name of a part of the bundle with base name base, counted from 1.
+func Name(base string, number int) string { return fmt.Sprintf("%s.%03d", base, number) }
 
 var partGrammar = regexp.MustCompile(`^(.+)\.([0-9]{3})$`)
 
-// parsePartName is the reverse of partName.
+// parsePartName is the reverse of Name.
 func parsePartName(path string) (base string, number int, ok bool) {
 	m := partGrammar.FindStringSubmatch(path)
 	if m == nil || m[2] == "000" {
@@ -63,10 +66,10 @@ func parsePartName(path string) (base string, number int, ok bool) {
 	return m[1], number, err == nil
 }
 
-// locate reports whether path means a bundle in parts, and returns its base name. path may be any part's name, that of
+// Locate reports whether path means a bundle in parts, and returns its base name. path may be any part's name, that of
 // parts.json, or the base name itself if no such file exists.
-func locate(path string) (base string, parts bool) {
-	if base, ok := strings.CutSuffix(path, partsSuffix); ok && base != "" {
+func Locate(path string) (base string, parts bool) {
+	if base, ok := strings.CutSuffix(path, ListSuffix); ok && base != "" {
 		return base, true
 	}
 	if base, _, ok := parsePartName(path); ok {
@@ -76,7 +79,7 @@ func locate(path string) (base string, parts bool) {
 }
 
 // inParts reports whether a bundle in parts, or a remainder of one, has that base name.
-func inParts(base string) bool { return exists(base+partsSuffix) || exists(PartName(base, 1)) }
+func inParts(base string) bool { return exists(base+ListSuffix) || exists(Name(base, 1)) }
 
 // CheckTarget returns an error if no bundle may be written to path, in one file or in parts. A bundle in the other form
 // must not exist there, since path would be ambiguous.
@@ -85,7 +88,7 @@ func CheckTarget(path string, parts bool) error {
 	case parts && exists(path):
 		return fmt.Errorf("%s exists as one file: remove it, or choose another path for the parts", path)
 	case !parts && inParts(path):
-		return fmt.Errorf("%s exists in parts (%s and others): remove them, or choose another path for the file", path, filepath.Base(PartName(path, 1)))
+		return fmt.Errorf("%s exists in parts (%s and others): remove them, or choose another path for the file", path, filepath.Base(Name(path, 1)))
 	}
 	return nil
 }
@@ -95,67 +98,67 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// A partInfo is the record of a part in parts.json.
-type partInfo struct {
-	size int64
-	sum  sum
+// An Info is the record of a part in parts.json.
+type Info struct {
+	Size int64
+	Sum  format.Sum
 }
 
-// A partList is the content of NAME.kkb.parts.json.
-type partList []partInfo
+// A List is the content of NAME.kkb.parts.json.
+type List []Info
 
-func (l partList) size() (n int64) {
+func (l List) size() (n int64) {
 	for _, p := range l {
-		n += p.size
+		n += p.Size
 	}
 	return n
 }
 
-// marshal returns the canonical JSON.
-func (l partList) marshal() []byte {
+// Marshal returns the canonical JSON.
+func (l List) Marshal() []byte {
 	b := strconv.AppendInt([]byte(`{"version":1,"size":`), l.size(), 10)
 	b = append(b, `,"parts":[`...)
 	for i, p := range l {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = strconv.AppendInt(append(b, `{"size":`...), p.size, 10)
-		b = append(append(append(b, `,"sha256":"`...), p.sum.hex()...), `"}`...)
+		b = strconv.AppendInt(append(b, `{"size":`...), p.Size, 10)
+		b = append(append(append(b, `,"sha256":"`...), p.Sum.Hex()...), `"}`...)
 	}
 	return append(b, "]}"...)
 }
 
-// parsePartList refuses every byte that marshal would not write.
-func parsePartList(data []byte) (partList, error) {
-	s := newScanner(data)
-	s.lit(`{"version":`)
-	if v := s.integer(1 << 31); s.err == nil && v != 1 {
-		return nil, &UnsupportedError{Feature: fmt.Sprintf("version %d of parts.json", v)}
+// parsePartList refuses every byte that Marshal would not write.
+func parsePartList(data []byte) (List, error) {
+	s := format.NewScanner(data)
+	s.Lit(`{"version":`)
+	if v := s.Integer(1 << 31); s.Err == nil && v != 1 {
+		return nil, &format.UnsupportedError{Feature: fmt.Sprintf("version %d of parts.json", v)}
 	}
-	s.lit(`,"size":`)
-	size := s.integer(maxSize)
-	s.lit(`,"parts":[`)
-	var l partList
-	for s.err == nil && !s.has("]") {
+	s.Lit(`,"size":`)
+	size := s.Integer(format.MaxSize)
+	s.Lit(`,"parts":[`)
+	var l List
+	for s.Err == nil && !s.Has("]") {
 		if len(l) > 0 {
-			s.lit(",")
+			s.Lit(",")
 		}
-		if len(l) == maxParts {
-			return nil, fmt.Errorf("more than %d parts", maxParts)
+		if len(l) == Max {
+			return nil, fmt.Errorf("more than %d parts", Max)
 		}
-		var p partInfo
-		s.lit(`{"size":`)
-		p.size = s.integer(maxSize)
-		s.lit(`,"sha256":"`)
-		p.sum = s.hexSum()
-		s.lit(`"}`)
-		if s.err == nil && p.size == 0 {
+		var p Info
+		s.Lit(`{"size":`)
+		p.Size = s.Integer(format.MaxSize)
+		s.Lit(`,"sha256":"`)
+		p.Sum = s.HexSum()
+		s.Lit(`"}`)
+		if s.Err == nil && p.Size == 0 {
 			return nil, fmt.Errorf("part %d is empty", len(l)+1)
 		}
 		l = append(l, p)
 	}
-	s.lit("}")
-	if err := s.end(); err != nil {
+	s.Lit("}")
+	if err := s.End(); err != nil {
 		return nil, err
 	}
 	if len(l) == 0 || l.size() != size {
@@ -165,27 +168,27 @@ func parsePartList(data []byte) (partList, error) {
 }
 
 // readPartList reads NAME.kkb.parts.json. It returns nil without an error if the file is missing.
-func readPartList(base string) (partList, error) {
-	name := base + partsSuffix
+func readPartList(base string) (List, error) {
+	name := base + ListSuffix
 	refuse := func(err error) error {
-		return &PartError{Part: name, Reason: "unusable: delete the file to read the parts without it", Err: err}
+		return &Error{Part: name, Reason: "unusable: delete the file to read the parts without it", Err: err}
 	}
-	f, err := openRegular(name)
+	f, err := OpenRegular(name)
 	if errors.Is(err, fs.ErrNotExist) && !exists(name) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, refuse(err)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxPartsJSON+1))
+	data, err := io.ReadAll(io.LimitReader(f, maxListSize+1))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, refuse(err)
 	}
-	if len(data) > maxPartsJSON {
-		return nil, refuse(fmt.Errorf("more than %d bytes", maxPartsJSON))
+	if len(data) > maxListSize {
+		return nil, refuse(fmt.Errorf("more than %d bytes", maxListSize))
 	}
 	l, err := parsePartList(data)
-	if errors.Is(err, ErrUnsupported) {
+	if errors.Is(err, format.ErrUnsupported) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if err != nil {
@@ -197,8 +200,8 @@ func readPartList(base string) (partList, error) {
 // errNotRegular is the error for a path that is not a regular file.
 var errNotRegular = errors.New("not a regular file")
 
-// openRegular opens a regular file, but no pipe or device: opening one may block for ever.
-func openRegular(path string) (*os.File, error) {
+// OpenRegular opens a regular file, but no pipe or device: opening one may block for ever.
+func OpenRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package bundle
+package parts
 
 import (
 	"cmp"
@@ -10,14 +10,16 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
-// A partSet reads across the parts of a bundle. It is safe for concurrent use.
-type partSet struct {
+// A Set reads across the parts of a bundle. It is safe for concurrent use.
+type Set struct {
 	base  string
-	list  partList // nil without parts.json
+	list  List // nil without parts.json
 	parts []*part
-	size  int64
+	Size  int64 // bytes of the bundle
 }
 
 // A part is one file of the set. It is opened on the first read from it.
@@ -31,13 +33,13 @@ type part struct {
 	f  *os.File
 }
 
-// openParts finds the parts of a bundle. Only the first and the last must exist. Sizes must match parts.json.
-func openParts(base string) (*partSet, error) {
+// Open finds the parts of a bundle. Only the first and the last must exist. Sizes must match parts.json.
+func Open(base string) (*Set, error) {
 	list, err := readPartList(base)
 	if err != nil {
 		return nil, err
 	}
-	s := &partSet{base: base, list: list}
+	s := &Set{base: base, list: list}
 	if list != nil {
 		err = s.listed()
 	} else {
@@ -52,40 +54,40 @@ func openParts(base string) (*partSet, error) {
 	return s, nil
 }
 
-func (s *partSet) add(size int64, lost error) {
-	s.parts = append(s.parts, &part{name: PartName(s.base, len(s.parts)+1), off: s.size, size: size, lost: lost})
-	s.size += size
+func (s *Set) add(size int64, lost error) {
+	s.parts = append(s.parts, &part{name: Name(s.base, len(s.parts)+1), off: s.Size, size: size, lost: lost})
+	s.Size += size
 }
 
 // listed takes the parts named in parts.json. The error lists all parts of another size.
-func (s *partSet) listed() error {
+func (s *Set) listed() error {
 	var wrong []error
 	for i, want := range s.list {
-		name := PartName(s.base, i+1)
+		name := Name(s.base, i+1)
 		size, lost := partSize(name)
-		s.add(want.size, lost)
-		if lost == nil && size != want.size {
-			wrong = append(wrong, &PartError{Part: name, Reason: fmt.Sprintf("%d bytes long; %s says %d", size, filepath.Base(s.base)+partsSuffix, want.size)})
+		s.add(want.Size, lost)
+		if lost == nil && size != want.Size {
+			wrong = append(wrong, &Error{Part: name, Reason: fmt.Sprintf("%d bytes long; %s says %d", size, filepath.Base(s.base)+ListSuffix, want.Size)})
 		}
 	}
 	return errors.Join(wrong...)
 }
 
 // found takes the existing parts. A missing part among them is assumed to have the size of the first.
-func (s *partSet) found() error {
-	last, err := lastPart(s.base)
+func (s *Set) found() error {
+	last, err := Last(s.base)
 	if err != nil {
 		return err
 	}
 	if last == 0 {
-		return &fs.PathError{Op: "open", Path: PartName(s.base, 1), Err: fs.ErrNotExist}
+		return &fs.PathError{Op: "open", Path: Name(s.base, 1), Err: fs.ErrNotExist}
 	}
-	first, lost := partSize(PartName(s.base, 1))
+	first, lost := partSize(Name(s.base, 1))
 	if lost != nil {
 		return lost
 	}
 	for i := range last {
-		size, lost := partSize(PartName(s.base, i+1))
+		size, lost := partSize(Name(s.base, i+1))
 		if lost != nil {
 			size = first
 		}
@@ -99,17 +101,17 @@ func partSize(name string) (int64, error) {
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, &PartError{Part: name, Reason: "missing", absent: true}
+		return 0, &Error{Part: name, Reason: "missing", absent: true}
 	case err != nil:
-		return 0, &PartError{Part: name, Reason: "cannot be read", Err: err}
+		return 0, &Error{Part: name, Reason: "cannot be read", Err: err}
 	case !info.Mode().IsRegular():
-		return 0, &PartError{Part: name, Reason: errNotRegular.Error()}
+		return 0, &Error{Part: name, Reason: errNotRegular.Error()}
 	}
 	return info.Size(), nil
 }
 
-// lastPart returns the highest part number in the directory; 0 if there is none.
-func lastPart(base string) (int, error) {
+// Last returns the highest part number in the directory; 0 if there is none.
+func Last(base string) (int, error) {
 	entries, err := os.ReadDir(filepath.Dir(base))
 	if err != nil {
 		return 0, fmt.Errorf("look for the parts of %s: %w", base, err)
@@ -124,7 +126,7 @@ func lastPart(base string) (int, error) {
 }
 
 // lost returns every known problem, by part.
-func (s *partSet) lost() []error {
+func (s *Set) lost() []error {
 	var all []error
 	for _, p := range s.parts {
 		if p.lost != nil {
@@ -134,20 +136,20 @@ func (s *partSet) lost() []error {
 	return all
 }
 
-// wrong returns every known problem with the files.
-func (s *partSet) wrong() []error {
+// Wrong returns every known problem with the files.
+func (s *Set) Wrong() []error {
 	if s.list == nil {
 		return append([]error{s.noList()}, s.lost()...)
 	}
 	return s.lost()
 }
 
-func (s *partSet) noList() error {
-	return &PartError{Part: s.base + partsSuffix, Reason: "missing, so the number of parts is unknown: copy it too"}
+func (s *Set) noList() error {
+	return &Error{Part: s.base + ListSuffix, Reason: "missing, so the number of parts is unknown: copy it too"}
 }
 
 // at returns the part that holds a byte.
-func (s *partSet) at(off int64) int {
+func (s *Set) at(off int64) int {
 	i, ok := slices.BinarySearchFunc(s.parts, off, func(p *part, off int64) int { return cmp.Compare(p.off, off) })
 	if !ok {
 		i--
@@ -155,20 +157,21 @@ func (s *partSet) at(off int64) int {
 	return i
 }
 
-func (s *partSet) lastSize() int64 { return s.parts[len(s.parts)-1].size }
+// LastSize returns the last part's size.
+func (s *Set) LastSize() int64 { return s.parts[len(s.parts)-1].size }
 
-// nameAt returns the file name, without directory, of the part that holds a byte.
-func (s *partSet) nameAt(off int64) string {
-	if off < 0 || off >= s.size {
+// NameAt returns the file name, without directory, of the part that holds a byte.
+func (s *Set) NameAt(off int64) string {
+	if off < 0 || off >= s.Size {
 		return ""
 	}
 	return filepath.Base(s.parts[s.at(off)].name)
 }
 
-// ReadAt implements io.ReaderAt. A problem with a part is a *PartError.
-func (s *partSet) ReadAt(b []byte, off int64) (n int, err error) {
+// ReadAt implements io.ReaderAt. A problem with a part is an *Error.
+func (s *Set) ReadAt(b []byte, off int64) (n int, err error) {
 	for n < len(b) {
-		if off >= s.size {
+		if off >= s.Size {
 			return n, io.EOF
 		}
 		p := s.parts[s.at(off)]
@@ -182,9 +185,9 @@ func (s *partSet) ReadAt(b []byte, off int64) (n int, err error) {
 		switch {
 		case int64(got) == want:
 		case errors.Is(err, io.EOF):
-			return n, &PartError{Part: p.name, Reason: fmt.Sprintf("ends after %d of %d bytes", off-p.off, p.size)}
+			return n, &Error{Part: p.name, Reason: fmt.Sprintf("ends after %d of %d bytes", off-p.off, p.size)}
 		default:
-			return n, &PartError{Part: p.name, Reason: "cannot be read", Err: err}
+			return n, &Error{Part: p.name, Reason: "cannot be read", Err: err}
 		}
 	}
 	return n, nil
@@ -199,17 +202,17 @@ func (p *part) open() (*os.File, error) {
 	case p.f != nil:
 		return p.f, nil
 	}
-	f, err := openRegular(p.name)
+	f, err := OpenRegular(p.name)
 	if err != nil {
-		return nil, &PartError{Part: p.name, Reason: "cannot be read", Err: err}
+		return nil, &Error{Part: p.name, Reason: "cannot be read", Err: err}
 	}
 	p.f = f
 	return f, nil
 }
 
-// stat returns the file info of each open part, and the size of the bundle if the other parts have their expected sizes.
-func (s *partSet) stat() (size int64, infos []fs.FileInfo, err error) {
-	size = s.size
+// Stat returns the file info of each open part, and the size of the bundle if the other parts have their expected sizes.
+func (s *Set) Stat() (size int64, infos []fs.FileInfo, err error) {
+	size = s.Size
 	for _, p := range s.parts {
 		info, err := p.stat()
 		if err != nil {
@@ -234,7 +237,7 @@ func (p *part) stat() (fs.FileInfo, error) {
 }
 
 // Close closes the parts that were opened.
-func (s *partSet) Close() error {
+func (s *Set) Close() error {
 	var errs []error
 	for _, p := range s.parts {
 		p.mu.Lock()
@@ -247,11 +250,11 @@ func (s *partSet) Close() error {
 	return errors.Join(errs...)
 }
 
-// explain adds facts about the parts to an error about opening them.
-func (s *partSet) explain(err error) error {
-	if s.list != nil || !errors.Is(err, ErrDamaged) {
+// Explain adds facts about the parts to an error about opening them.
+func (s *Set) Explain(err error) error {
+	if s.list != nil || !errors.Is(err, format.ErrDamaged) {
 		return err
 	}
-	next := filepath.Base(PartName(s.base, len(s.parts)+1))
-	return fmt.Errorf("%w; %s is missing, and perhaps %s too", err, filepath.Base(s.base)+partsSuffix, next)
+	next := filepath.Base(Name(s.base, len(s.parts)+1))
+	return fmt.Errorf("%w; %s is missing, and perhaps %s too", err, filepath.Base(s.base)+ListSuffix, next)
 }
