@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/provenance"
 )
@@ -49,7 +50,7 @@ func (b *builder) outputFiles(ctx context.Context, sum bundle.Summary) ([]proven
 	if sum.Parts > 0 {
 		paths = nil
 		for n := range sum.Parts {
-			paths = append(paths, bundle.PartName(b.Output, n+1))
+			paths = append(paths, parts.Name(b.Output, n+1))
 		}
 	}
 	m := b.begin(PhaseHash)

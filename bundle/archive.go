@@ -13,6 +13,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 const (
@@ -94,7 +96,7 @@ func (r *Reader) WriteMissing(ctx context.Context, w io.Writer, items []Item, ha
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
-	a.blobs = slices.DeleteFunc(a.blobs, func(b dirBlob) bool { return has(b.sum.digest()) })
+	a.blobs = slices.DeleteFunc(a.blobs, func(b format.Blob) bool { return has(b.Sum.Digest()) })
 	if err := a.write(ctx); err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
@@ -146,7 +148,7 @@ func (r *Reader) dockerManifest(ctx context.Context, it Item) ([]byte, error) {
 	return json.Marshal([]any{image})
 }
 
-func archiveName(d ocispec.Descriptor) string { return blobPrefix + d.Digest.Encoded() }
+func archiveName(d ocispec.Descriptor) string { return format.BlobPrefix + d.Digest.Encoded() }
 
 // repoTags returns the reference without its digest, or nothing if only a digest names the image.
 func repoTags(ref string) []string {
@@ -163,7 +165,7 @@ type archive struct {
 	tar    *tar.Writer
 	index  []byte
 	docker []byte // manifest.json, if there is one
-	blobs  []dirBlob
+	blobs  []format.Blob
 }
 
 func (r *Reader) newArchive(ctx context.Context, w io.Writer, items []Item) (*archive, error) {
@@ -197,7 +199,7 @@ func (a *archive) write(ctx context.Context) error {
 	for _, f := range []struct {
 		name string
 		data []byte
-	}{{layoutName, []byte(layoutContent)}, {indexName, a.index}, {"manifest.json", a.docker}} {
+	}{{format.LayoutName, []byte(format.LayoutContent)}, {format.IndexName, a.index}, {"manifest.json", a.docker}} {
 		if f.data == nil {
 			continue
 		}
@@ -209,7 +211,7 @@ func (a *archive) write(ctx context.Context) error {
 		}
 	}
 	for _, b := range a.blobs {
-		if err := a.header(blobPrefix+b.sum.hex(), b.size); err != nil {
+		if err := a.header(format.BlobPrefix+b.Sum.Hex(), b.Size); err != nil {
 			return err
 		}
 		rc := a.r.stream(ctx, b, 0, true)

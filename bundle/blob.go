@@ -8,6 +8,8 @@ import (
 	"io"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // Blob streams a blob from byte offset on, frame by frame. Memory is one frame and its content, whatever the blob's
@@ -25,7 +27,7 @@ func (r *Reader) Unhashed(ctx context.Context, d digest.Digest, offset int64) (i
 }
 
 func (r *Reader) blob(ctx context.Context, d digest.Digest, offset int64, whole bool) (io.ReadCloser, error) {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return nil, err
 	}
@@ -33,14 +35,14 @@ func (r *Reader) blob(ctx context.Context, d digest.Digest, offset int64, whole 
 	if !ok {
 		return nil, fmt.Errorf("the bundle has no blob %s", d)
 	}
-	if offset < 0 || offset > b.size {
-		return nil, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.size, offset)
+	if offset < 0 || offset > b.Size {
+		return nil, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.Size, offset)
 	}
 	return r.stream(ctx, b, offset, whole), nil
 }
 
 // stream reads the pieces of b one after the other and compares the digest if they are the whole blob.
-func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64, whole bool) *pieceReader {
+func (r *Reader) stream(ctx context.Context, b format.Blob, offset int64, whole bool) *pieceReader {
 	raw, out := r.raw.Get().(*[]byte), r.decoded.Get().(*[]byte)
 	hash := sha256.New()
 	at := offset // in the blob
@@ -48,7 +50,7 @@ func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64, whole bool
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if at >= b.size && (at > 0 || !whole) {
+		if at >= b.Size && (at > 0 || !whole) {
 			return nil, io.EOF
 		}
 		piece, err := r.piece(b, at, raw, out)
@@ -59,10 +61,10 @@ func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64, whole bool
 		if whole {
 			hash.Write(piece)
 		}
-		if whole && at >= b.size {
+		if whole && at >= b.Size {
 			whole = false
-			if got := sum(hash.Sum(nil)); got != b.sum {
-				return nil, &DamageError{Blob: b.sum.digest(), Offset: r.frames[b.frame].off, Part: r.partAt(r.frames[b.frame].off), Reason: "content has digest " + string(got.digest())}
+			if got := format.Sum(hash.Sum(nil)); got != b.Sum {
+				return nil, &DamageError{Blob: b.Sum.Digest(), Offset: r.frames[b.Frame].Off, Part: r.partAt(r.frames[b.Frame].Off), Reason: "content has digest " + string(got.Digest())}
 			}
 		}
 		return piece, nil
@@ -75,40 +77,40 @@ func (r *Reader) stream(ctx context.Context, b dirBlob, offset int64, whole bool
 }
 
 // piece returns the content of b from offset at to the end of the frame that holds at. The result uses out's memory.
-func (r *Reader) piece(b dirBlob, at int64, raw, out *[]byte) ([]byte, error) {
-	if b.size == 0 {
+func (r *Reader) piece(b format.Blob, at int64, raw, out *[]byte) ([]byte, error) {
+	if b.Size == 0 {
 		return nil, nil
 	}
-	frame, skip, end := int(b.frame), int64(b.at)+at, int64(b.at)+b.size
-	if !b.small() {
-		frame, skip = frame+int(at/int64(r.dir.frameSize)), at%int64(r.dir.frameSize)
-		end = int64(r.frames[frame].size)
+	frame, skip, end := int(b.Frame), int64(b.At)+at, int64(b.At)+b.Size
+	if !b.Small() {
+		frame, skip = frame+int(at/int64(r.dir.FrameSize)), at%int64(r.dir.FrameSize)
+		end = int64(r.frames[frame].Size)
 	}
 	f := r.frames[frame]
 	content, err := r.content(f, raw, out)
 	if err != nil {
 		var damaged *DamageError
 		if errors.As(err, &damaged) {
-			damaged.Blob = b.sum.digest()
+			damaged.Blob = b.Sum.Digest()
 			return nil, damaged
 		}
-		return nil, fmt.Errorf("blob %s: %w", b.sum.digest(), err)
+		return nil, fmt.Errorf("blob %s: %w", b.Sum.Digest(), err)
 	}
 	return content[skip:end], nil
 }
 
 // content reads and decodes one frame.
-func (r *Reader) content(f frameInfo, raw, out *[]byte) ([]byte, error) {
-	if cap(*raw) < int(f.len) {
-		*raw = make([]byte, f.len)
+func (r *Reader) content(f format.FrameInfo, raw, out *[]byte) ([]byte, error) {
+	if cap(*raw) < int(f.Len) {
+		*raw = make([]byte, f.Len)
 	}
-	*raw = (*raw)[:f.len]
-	if err := r.readAt(*raw, f.off); err != nil {
+	*raw = (*raw)[:f.Len]
+	if err := r.readAt(*raw, f.Off); err != nil {
 		return nil, err
 	}
 	content, err := r.decode(*raw, *out, f)
 	if err != nil {
-		return nil, &DamageError{Offset: f.off, Part: r.partAt(f.off), Err: err, Reason: "a frame is bad"}
+		return nil, &DamageError{Offset: f.Off, Part: r.partAt(f.Off), Err: err, Reason: "a frame is bad"}
 	}
 	*out = content
 	return content, nil

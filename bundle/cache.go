@@ -17,6 +17,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // cacheVersion changes with the file format, so that an older cache is never misread.
@@ -29,7 +31,7 @@ type Cache struct {
 	cacheUse
 	dir    string // of this encoder
 	parts  string // of unfinished blobs
-	enc    *encoder
+	enc    *format.Encoder
 	dec    *zstd.Decoder
 	slots  chan struct{} // one per full piece that is not on disk yet: bounds memory over all writers
 	pieces sync.Pool     // *[]byte with room for one piece
@@ -53,19 +55,19 @@ func OpenCache(dir string, level Level) (*Cache, error) {
 }
 
 func newCache(dir string, level Level) (*Cache, error) {
-	jobs := level.jobs()
-	enc, err := newEncoder(level, jobs)
+	jobs := level.Jobs()
+	enc, err := format.NewEncoder(level, jobs)
 	if err != nil {
 		return nil, err
 	}
-	dec, err := newDecoder(jobs)
+	dec, err := format.NewDecoder(jobs)
 	if err != nil {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
 	}
-	c := &Cache{dir: filepath.Join(dir, encoderDir(enc.id)), enc: enc, dec: dec, slots: make(chan struct{}, jobs+2)}
+	c := &Cache{dir: filepath.Join(dir, encoderDir(enc.ID)), enc: enc, dec: dec, slots: make(chan struct{}, jobs+2)}
 	c.root, c.parts = dir, filepath.Join(c.dir, partsDir)
-	c.pieces.New = func() any { b := make([]byte, 0, enc.frameSize); return &b }
-	c.frames.New = func() any { b := make([]byte, 0, maxFrameLen(int64(enc.frameSize))); return &b }
+	c.pieces.New = func() any { b := make([]byte, 0, enc.FrameSize); return &b }
+	c.frames.New = func() any { b := make([]byte, 0, format.MaxFrameLen(int64(enc.FrameSize))); return &b }
 	return c, nil
 }
 
@@ -99,7 +101,7 @@ func (c *Cache) nameEncoder() error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(c.enc.id + "\n")
+	_, err = f.WriteString(c.enc.ID + "\n")
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), name)
 	}
@@ -110,17 +112,17 @@ func (c *Cache) nameEncoder() error {
 }
 
 // Encoder returns the name of the encoder that made the entries; bundles record it.
-func (c *Cache) Encoder() string { return c.enc.id }
+func (c *Cache) Encoder() string { return c.enc.ID }
 
-func (c *Cache) path(s sum) string {
-	h := s.hex()
+func (c *Cache) path(s format.Sum) string {
+	h := s.Hex()
 	return filepath.Join(c.dir, blobsDir, h[:2], h)
 }
 
 // Stat reports whether the cache holds a blob, and its size. A visibly incomplete entry counts as absent. The entry's
 // checksum is checked on reading.
 func (c *Cache) Stat(_ context.Context, d digest.Digest) (size int64, ok bool, err error) {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return 0, false, err
 	}
@@ -137,7 +139,7 @@ func (c *Cache) Stat(_ context.Context, d digest.Digest) (size int64, ok bool, e
 
 // Open streams a blob. For a damaged entry a Read fails with a *CacheError, at the latest the last Read.
 func (c *Cache) Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error) {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +151,8 @@ func (c *Cache) Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error
 }
 
 // read returns a whole blob of at most max bytes.
-func (c *Cache) read(ctx context.Context, s sum, max int64) ([]byte, error) {
-	r, err := c.Open(ctx, s.digest())
+func (c *Cache) read(ctx context.Context, s format.Sum, max int64) ([]byte, error) {
+	r, err := c.Open(ctx, s.Digest())
 	if err != nil {
 		return nil, err
 	}
@@ -159,14 +161,14 @@ func (c *Cache) read(ctx context.Context, s sum, max int64) ([]byte, error) {
 		return nil, err
 	}
 	if int64(len(b)) > max {
-		return nil, fmt.Errorf("blob %s has more than %d bytes", s.digest(), max)
+		return nil, fmt.Errorf("blob %s has more than %d bytes", s.Digest(), max)
 	}
 	return b, nil
 }
 
 // Drop removes a blob. An absent blob is no error.
 func (c *Cache) Drop(d digest.Digest) error {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return err
 	}
@@ -275,8 +277,8 @@ func (c *Cache) lockPart(key string) (*os.File, error) {
 // partName returns the file name of a key's part. A key that is a digest gives its name to the part, so that people can
 // recognize the blob.
 func partName(key string) string {
-	if s, err := parseDigest(digest.Digest(key)); err == nil {
-		return s.hex()
+	if s, err := format.ParseDigest(digest.Digest(key)); err == nil {
+		return s.Hex()
 	}
 	id := sha256.Sum256([]byte(key))
 	return "key-" + hex.EncodeToString(id[:])

@@ -15,6 +15,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // A CacheDir is the directory shared by the Caches of all levels, for maintenance: list files, find damaged ones,
@@ -44,7 +46,7 @@ type CacheFile struct {
 	Disk    int64         // disk usage in bytes
 	Used    time.Time     // time of the last use by a build, or of writing
 
-	sum       sum
+	sum       format.Sum
 	frameSize int // 0 if unknown
 }
 
@@ -58,14 +60,14 @@ type cacheBranch struct {
 func (d CacheDir) branches() ([]cacheBranch, error) {
 	var known []cacheBranch
 	names := map[string]bool{}
-	for i, name := range levelNames() {
-		s, err := Level(i).settings()
+	for _, level := range format.Levels() {
+		id, frameSize, err := level.Encoder()
 		if err != nil {
 			return nil, err
 		}
-		dir := encoderDir(s.id())
+		dir := encoderDir(id)
 		names[dir] = true
-		known = append(known, cacheBranch{filepath.Join(d.root, dir), name, s.id(), s.frameSize})
+		known = append(known, cacheBranch{filepath.Join(d.root, dir), level.String(), id, frameSize})
 	}
 	entries, err := readDir(d.root)
 	if err != nil {
@@ -197,7 +199,7 @@ func (w *branchWalk) shard(e fs.DirEntry) error {
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		s, err := parseHex(e.Name())
+		s, err := format.ParseHex(e.Name())
 		if err != nil || !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), filepath.Base(dir)) {
 			w.others = append(w.others, path)
 			continue
@@ -210,15 +212,15 @@ func (w *branchWalk) shard(e fs.DirEntry) error {
 }
 
 // partSum returns the digest in a part's name, nil if there is none.
-func partSum(name string) *sum {
-	s, err := parseHex(name)
+func partSum(name string) *format.Sum {
+	s, err := format.ParseHex(name)
 	if err != nil {
 		return nil
 	}
 	return &s
 }
 
-func (w *branchWalk) file(kind CacheKind, path string, s *sum) error {
+func (w *branchWalk) file(kind CacheKind, path string, s *format.Sum) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
@@ -239,7 +241,7 @@ func (w *branchWalk) file(kind CacheKind, path string, s *sum) error {
 		f.Disk = treeSize(path)
 	}
 	if s != nil {
-		f.sum, f.Digest = *s, s.digest()
+		f.sum, f.Digest = *s, s.Digest()
 	}
 	if !w.yield(f, nil) {
 		return errStopped
@@ -301,32 +303,10 @@ func partContent(path string) (total int64, err error) {
 		return 0, err
 	}
 	for at := int64(0); ; {
-		length, content, err := skipFrame(f, at)
+		length, content, err := format.SkipFrame(f, at)
 		if err != nil || at+length > info.Size() {
 			return total, nil //nolint:nilerr // it ends here, whole or torn
 		}
 		at, total = at+length, total+content
 	}
-}
-
-// skipFrame finds the end of the frame at off without reading its blocks.
-func skipFrame(r io.ReaderAt, off int64) (length, content int64, err error) {
-	var b [minFrame]byte
-	if _, err := r.ReadAt(b[:], off); err != nil {
-		return 0, 0, err
-	}
-	content, at, err := frameHeader(b[:])
-	if err != nil {
-		return 0, 0, err
-	}
-	length = int64(at)
-	for last := false; !last; {
-		if _, err := r.ReadAt(b[:3], off+length); err != nil {
-			return 0, 0, err
-		}
-		var size int
-		size, last = blockHeader(b[:3])
-		length += 3 + int64(size)
-	}
-	return length + 4, content, nil
 }

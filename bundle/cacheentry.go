@@ -13,6 +13,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // An entry's file holds the blob's frames (or a small blob uncompressed), their table of 12 bytes each as in the seek
@@ -33,7 +35,7 @@ func appendTrailer(b []byte, size int64, frames int) []byte {
 // A cacheEntry is an open file of the cache whose table and trailer agree with its length.
 type cacheEntry struct {
 	cacheSite
-	sum   sum
+	sum   format.Sum
 	f     *os.File
 	info  fs.FileInfo
 	size  int64 // size of the blob
@@ -44,12 +46,14 @@ type cacheEntry struct {
 
 func (e *cacheEntry) close() error { return e.f.Close() }
 
-func (e *cacheEntry) frames() int { return len(e.table) / seekEntry }
+func (e *cacheEntry) frames() int { return len(e.table) / format.SeekEntry }
 
-func (e *cacheEntry) frame(i int) frameInfo { return parseEntry(e.table[i*seekEntry:]) }
+func (e *cacheEntry) frame(i int) format.FrameInfo {
+	return format.ParseEntry(e.table[i*format.SeekEntry:])
+}
 
 func (e *cacheEntry) damaged(format string, args ...any) error {
-	return &CacheError{Digest: e.sum.digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.cacheSite, file: e.info}
+	return &CacheError{Digest: e.sum.Digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.cacheSite, file: e.info}
 }
 
 // readAt fails with a *CacheError. The file existed and had the right length, so the disk failed or another program
@@ -71,8 +75,8 @@ func withoutPath(err error) error {
 }
 
 // entry opens a blob's file and records the use.
-func (c *Cache) entry(s sum) (*cacheEntry, error) {
-	e, err := openEntry(cacheSite{c.root, c.path(s)}, s, c.enc.frameSize)
+func (c *Cache) entry(s format.Sum) (*cacheEntry, error) {
+	e, err := openEntry(cacheSite{c.root, c.path(s)}, s, c.enc.FrameSize)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +87,7 @@ func (c *Cache) entry(s sum) (*cacheEntry, error) {
 }
 
 // openEntry opens an entry. Every problem except a missing file is a *CacheError.
-func openEntry(site cacheSite, s sum, frameSize int) (*cacheEntry, error) {
+func openEntry(site cacheSite, s format.Sum, frameSize int) (*cacheEntry, error) {
 	e := &cacheEntry{cacheSite: site, sum: s}
 	var err error
 	// Without O_NONBLOCK, opening a pipe in place of the file would block for ever.
@@ -119,22 +123,22 @@ func (e *cacheEntry) load(frameSize int) error {
 	}
 	e.size = int64(binary.LittleEndian.Uint64(trailer))
 	frames := int64(binary.LittleEndian.Uint32(trailer[8:]))
-	e.data = length - entryTrailer - frames*seekEntry
-	if string(trailer[12:20]) != entryMagic || e.size < 0 || e.size > maxSize || frames > maxFrames || e.data < 0 {
+	e.data = length - entryTrailer - frames*format.SeekEntry
+	if string(trailer[12:20]) != entryMagic || e.size < 0 || e.size > format.MaxSize || frames > format.MaxFrames || e.data < 0 {
 		return e.damaged("invalid trailer")
 	}
-	e.tail = make([]byte, frames*seekEntry+entryTrailer)
+	e.tail = make([]byte, frames*format.SeekEntry+entryTrailer)
 	if err := e.readAt(e.tail, e.data); err != nil {
 		return err
 	}
-	e.table = e.tail[:frames*seekEntry]
+	e.table = e.tail[:frames*format.SeekEntry]
 	return e.check(frameSize)
 }
 
 // check compares the table with the sizes.
 func (e *cacheEntry) check(frameSize int) error {
 	if e.frames() == 0 {
-		if e.size > smallBlob || e.size != e.data {
+		if e.size > format.SmallBlob || e.size != e.data {
 			return e.damaged("%d bytes long instead of %d", e.data, e.size)
 		}
 		return nil
@@ -142,12 +146,12 @@ func (e *cacheEntry) check(frameSize int) error {
 	rest, data := e.size, int64(0)
 	for i := range e.frames() {
 		f, want := e.frame(i), min(rest, int64(frameSize))
-		if int64(f.size) != want || want == 0 || int64(f.len) > maxFrameLen(want) {
+		if int64(f.Size) != want || want == 0 || int64(f.Len) > format.MaxFrameLen(want) {
 			return e.damaged("invalid frame table")
 		}
-		rest, data = rest-want, data+int64(f.len)
+		rest, data = rest-want, data+int64(f.Len)
 	}
-	if rest != 0 || data != e.data || e.size <= smallBlob {
+	if rest != 0 || data != e.data || e.size <= format.SmallBlob {
 		return e.damaged("invalid frame table")
 	}
 	return nil
@@ -227,7 +231,7 @@ func (e *cacheEntry) stream(ctx context.Context, dec *zstd.Decoder) io.ReadClose
 		}
 		n, size := e.data, e.size
 		if e.frames() > 0 {
-			n, size = int64(e.frame(i).len), int64(e.frame(i).size)
+			n, size = int64(e.frame(i).Len), int64(e.frame(i).Size)
 		}
 		if int64(cap(buf)) < n {
 			buf = make([]byte, n)
@@ -248,7 +252,7 @@ func (e *cacheEntry) stream(ctx context.Context, dec *zstd.Decoder) io.ReadClose
 		}
 		i++
 		var err error
-		if out, err = decodeFrame(dec, buf, out, size); err != nil {
+		if out, err = format.DecodeFrame(dec, buf, out, size); err != nil {
 			return nil, e.damaged("%v", err)
 		}
 		return out, nil

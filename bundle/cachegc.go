@@ -15,6 +15,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // GCOptions select the files that GC removes. The zero value removes only files that no build of this version can use.
@@ -71,7 +73,7 @@ type gc struct {
 type candidate struct {
 	dir  string // directory of the encoder
 	name string // name of a part; "" for a blob
-	sum  sum
+	sum  format.Sum
 	used int64 // last use, in nanoseconds since 1970
 	disk int64
 }
@@ -129,7 +131,7 @@ func (g *gc) keep(disk int64) {
 // shrink removes the least recently used files.
 func (g *gc) shrink(ctx context.Context) {
 	slices.SortFunc(g.rest, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(b.disk, a.disk), compareSums(a.sum, b.sum))
+		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(b.disk, a.disk), format.CompareSums(a.sum, b.sum))
 	})
 	for _, c := range g.rest {
 		if g.result.Left <= *g.MaxSize || ctx.Err() != nil {
@@ -137,11 +139,11 @@ func (g *gc) shrink(ctx context.Context) {
 		}
 		f := CacheFile{Kind: CachePart, Path: filepath.Join(c.dir, partsDir, c.name), Disk: c.disk, Used: time.Unix(0, c.used), sum: c.sum}
 		if c.name == "" {
-			h := c.sum.hex()
+			h := c.sum.Hex()
 			f.Kind, f.Path = CacheBlob, filepath.Join(c.dir, blobsDir, h[:2], h)
 		}
 		if f.Kind == CacheBlob || partSum(c.name) != nil {
-			f.Digest = c.sum.digest()
+			f.Digest = c.sum.Digest()
 		}
 		g.result.Kept--
 		g.result.Left -= c.disk
@@ -248,14 +250,14 @@ func (d CacheDir) Uses(ctx context.Context, roots []digest.Digest) (map[digest.D
 	if err != nil {
 		return nil, err
 	}
-	dec, err := newDecoder(1)
+	dec, err := format.NewDecoder(1)
 	if err != nil {
 		return nil, err
 	}
 	used := make(map[digest.Digest]bool)
 	var todo []child
 	for _, root := range roots {
-		s, err := parseDigest(root)
+		s, err := format.ParseDigest(root)
 		if err != nil {
 			return nil, err
 		}
@@ -264,7 +266,7 @@ func (d CacheDir) Uses(ctx context.Context, roots []digest.Digest) (map[digest.D
 	for len(todo) > 0 && ctx.Err() == nil {
 		c := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if name := c.sum.digest(); !used[name] {
+		if name := c.sum.Digest(); !used[name] {
 			used[name] = true
 			if c.class <= classManifest {
 				todo = append(todo, d.children(ctx, branches, c.sum, dec)...)
@@ -276,9 +278,9 @@ func (d CacheDir) Uses(ctx context.Context, roots []digest.Digest) (map[digest.D
 
 // children returns the references of a manifest or index; none if the cache lacks the blob or the blob is something
 // else.
-func (d CacheDir) children(ctx context.Context, branches []cacheBranch, s sum, dec *zstd.Decoder) []child {
+func (d CacheDir) children(ctx context.Context, branches []cacheBranch, s format.Sum, dec *zstd.Decoder) []child {
 	for _, b := range branches {
-		h := s.hex()
+		h := s.Hex()
 		e, err := openEntry(cacheSite{d.root, filepath.Join(b.dir, blobsDir, h[:2], h)}, s, b.frameSize)
 		if err != nil {
 			continue // not at this level

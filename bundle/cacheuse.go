@@ -90,7 +90,7 @@ func (u *cacheUse) use(e *cacheEntry) error {
 // touch sets the time of the last use.
 func (e *cacheEntry) touch() error {
 	if err := os.Chtimes(e.path, time.Time{}, time.Now()); err != nil {
-		return fmt.Errorf("record the use of cached blob %s: %w", e.sum.digest(), err)
+		return fmt.Errorf("record the use of cached blob %s: %w", e.sum.Digest(), err)
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // VerifyCacheOptions configure a cache check. The zero value checks every blob's checksum and drops damaged blobs.
@@ -34,7 +36,7 @@ type CacheReport struct {
 // Verify reads every blob of this version's levels. Damaged blobs are dropped, so that the next build fetches them
 // again. Parts are not read, because resuming one checks it. The error says why the check could not be completed.
 func (d CacheDir) Verify(ctx context.Context, o VerifyCacheOptions) (CacheReport, error) {
-	dec, err := newDecoder(runtime.GOMAXPROCS(0))
+	dec, err := format.NewDecoder(runtime.GOMAXPROCS(0))
 	if err != nil {
 		return CacheReport{}, err
 	}
@@ -134,8 +136,8 @@ func (v *cacheVerify) read(ctx context.Context, f CacheFile) error {
 	if err = errors.Join(err, r.Close()); err != nil {
 		return err
 	}
-	if got := sum(h.Sum(nil)); got != e.sum {
-		return e.damaged("content has digest %s", got.digest())
+	if got := format.Sum(h.Sum(nil)); got != e.sum {
+		return e.damaged("content has digest %s", got.Digest())
 	}
 	return nil
 }

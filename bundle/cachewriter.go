@@ -17,6 +17,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // A BlobWriter takes the bytes of one blob whose size and digest may be unknown so far. It is not safe for concurrent
@@ -90,7 +92,7 @@ func (p *partFile) append(frame []byte, size int) {
 // add records a frame that is in the file.
 func (p *partFile) add(frame []byte, size int) {
 	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
-	p.table = appendEntry(p.table, frameInfo{len: uint32(len(frame)), size: uint32(size), checksum: sum})
+	p.table = format.AppendEntry(p.table, format.FrameInfo{Len: uint32(len(frame)), Size: uint32(size), Checksum: sum})
 	p.crc = crc32.Update(p.crc, castagnoli(), frame)
 	p.end += int64(len(frame))
 }
@@ -111,12 +113,12 @@ func (w *cacheWriter) Write(b []byte) (int, error) {
 		if w.piece == nil {
 			w.piece = (*w.c.pieces.Get().(*[]byte))[:0]
 		}
-		n := min(len(b), w.c.enc.frameSize-len(w.piece))
+		n := min(len(b), w.c.enc.FrameSize-len(w.piece))
 		w.piece = append(w.piece, b[:n]...)
 		w.hash.Write(b[:n])
 		w.size += int64(n)
 		b = b[n:]
-		if len(w.piece) == w.c.enc.frameSize {
+		if len(w.piece) == w.c.enc.FrameSize {
 			if err := w.part.failed(); err != nil {
 				return total - len(b), err
 			}
@@ -132,7 +134,7 @@ func (w *cacheWriter) handOver() {
 	w.piece, w.last = nil, done
 	c.slots <- struct{}{} // pieces that hold a slot wait only for earlier ones that hold one too
 	go func() {
-		frame := c.enc.appendFrame((*c.frames.Get().(*[]byte))[:0], piece)
+		frame := c.enc.AppendFrame((*c.frames.Get().(*[]byte))[:0], piece)
 		if before != nil {
 			<-before
 		}
@@ -209,13 +211,13 @@ func (w *cacheWriter) commit(ctx context.Context, size int64, want digest.Digest
 		return ocispec.Descriptor{}, err
 	}
 	if want != "" {
-		if _, err := parseDigest(want); err != nil {
+		if _, err := format.ParseDigest(want); err != nil {
 			return ocispec.Descriptor{}, err
 		}
 	}
-	got := sum(w.hash.Sum(nil))
-	if (size >= 0 && size != w.size) || (want != "" && want != got.digest()) {
-		mismatch := &MismatchError{Want: want, Got: got.digest(), WantSize: size, GotSize: w.size}
+	got := format.Sum(w.hash.Sum(nil))
+	if (size >= 0 && size != w.size) || (want != "" && want != got.Digest()) {
+		mismatch := &MismatchError{Want: want, Got: got.Digest(), WantSize: size, GotSize: w.size}
 		if size >= 0 && w.size < size {
 			return ocispec.Descriptor{}, mismatch // the written bytes may be a correct beginning
 		}
@@ -224,13 +226,13 @@ func (w *cacheWriter) commit(ctx context.Context, size int64, want digest.Digest
 	if err := w.finish(); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	return ocispec.Descriptor{Digest: got.digest(), Size: w.size}, w.keep(got)
+	return ocispec.Descriptor{Digest: got.Digest(), Size: w.size}, w.keep(got)
 }
 
 // finish writes the last piece, the table and the trailer.
 func (w *cacheWriter) finish() error {
 	p := w.part
-	raw := w.size <= smallBlob
+	raw := w.size <= format.SmallBlob
 	if !raw && len(w.piece) > 0 {
 		w.handOver()
 	}
@@ -242,7 +244,7 @@ func (w *cacheWriter) finish() error {
 		tail = append(tail, w.piece...)
 		w.dropPiece()
 	}
-	tail = appendTrailer(tail, w.size, len(p.table)/seekEntry)
+	tail = appendTrailer(tail, w.size, len(p.table)/format.SeekEntry)
 	tail = binary.LittleEndian.AppendUint32(tail, crc32.Update(p.crc, castagnoli(), tail))
 	if _, err := p.f.WriteAt(tail, p.end); err != nil {
 		return w.c.failed("write to the cache", err)
@@ -260,13 +262,13 @@ func (w *cacheWriter) finish() error {
 }
 
 // keep moves the finished file to its place, unless a valid one is there.
-func (w *cacheWriter) keep(s sum) error {
+func (w *cacheWriter) keep(s format.Sum) error {
 	part, site := w.part.f.Name(), cacheSite{w.c.root, w.c.path(s)}
 	if err := os.MkdirAll(filepath.Dir(site.path), 0o700); err != nil {
 		return w.c.failed("keep a blob in the cache", err)
 	}
 	return w.c.locked(unix.LOCK_EX, func() error {
-		if e, err := openEntry(site, s, w.c.enc.frameSize); err == nil {
+		if e, err := openEntry(site, s, w.c.enc.FrameSize); err == nil {
 			return errors.Join(e.touch(), e.close(), os.Remove(part))
 		}
 		err := os.Rename(part, site.path)
@@ -296,7 +298,7 @@ func (w *cacheWriter) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, min(info.Size(), maxFrameLen(int64(w.c.enc.frameSize))))
+	buf := make([]byte, min(info.Size(), format.MaxFrameLen(int64(w.c.enc.FrameSize))))
 	out := []byte(nil)
 	for {
 		if err := ctx.Err(); err != nil {
@@ -306,11 +308,11 @@ func (w *cacheWriter) resume(ctx context.Context) error {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		length, size, err := splitFrame(buf[:n])
-		if err != nil || size != int64(w.c.enc.frameSize) {
+		length, size, err := format.SplitFrame(buf[:n])
+		if err != nil || size != int64(w.c.enc.FrameSize) {
 			break
 		}
-		if out, err = decodeFrame(w.c.dec, buf[:length], out, size); err != nil {
+		if out, err = format.DecodeFrame(w.c.dec, buf[:length], out, size); err != nil {
 			break
 		}
 		w.part.add(buf[:length], int(size))

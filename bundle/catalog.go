@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // A Catalog is a bundle's index and manifests: the part of a Reader that needs no contents, and the only local part of
@@ -46,7 +48,7 @@ func (c *Catalog) Find(kind, ref, platform string) (Item, bool) {
 
 // ReadBlob returns a whole blob of at most max bytes, checked against its digest.
 func (c *Catalog) ReadBlob(ctx context.Context, d digest.Digest, max int64) ([]byte, error) {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return nil, err
 	}

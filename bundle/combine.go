@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // From is a bundle to copy content from.
@@ -28,7 +30,7 @@ const idSeparator = " + "
 type Combined struct {
 	from    []From
 	scratch *Cache // nil: only the bundles
-	enc     *encoder
+	enc     *format.Encoder
 	checks  *checks
 	glue    map[glueKey][]byte
 }
@@ -46,57 +48,46 @@ func Combine(scratch *Cache, from ...From) (*Combined, error) {
 		return nil, errors.New("combine: no bundle given")
 	}
 	level := from[0].Level()
-	enc, err := newEncoder(level, 1)
+	enc, err := format.NewEncoder(level, 1)
 	if err != nil {
 		return nil, err
 	}
-	ids := []string{enc.id}
+	ids := []string{enc.ID}
 	for _, f := range from {
-		if f.dir.frameSize == from[0].dir.frameSize {
-			ids = append(ids, strings.Split(f.dir.encoder, idSeparator)...)
+		if f.dir.FrameSize == from[0].dir.FrameSize {
+			ids = append(ids, strings.Split(f.dir.Encoder, idSeparator)...)
 		}
 	}
-	enc.frameSize, enc.id = from[0].dir.frameSize, joinIDs(ids)
-	return &Combined{from: from, scratch: scratch, enc: enc, checks: newChecks(level.jobs()), glue: make(map[glueKey][]byte)}, nil
+	enc.FrameSize, enc.ID = from[0].dir.FrameSize, joinIDs(ids)
+	return &Combined{from: from, scratch: scratch, enc: enc, checks: newChecks(level.Jobs()), glue: make(map[glueKey][]byte)}, nil
 }
 
 // joinIDs joins the names of all encoders that made frames, including this program's own.
 func joinIDs(ids []string) string {
 	slices.Sort(ids)
 	id := strings.Join(slices.Compact(ids), idSeparator)
-	if len(id) > maxEncoderID {
+	if len(id) > format.MaxEncoderID {
 		return fmt.Sprintf("%d encoders", len(slices.Compact(ids)))
 	}
 	return id
 }
 
 // Level returns the bundle's compression level, or the nearest one that this program has.
-func (r *Reader) Level() Level {
-	for i := range levelNames() {
-		s, err := Level(i).settings()
-		if err == nil && s.frameSize == r.dir.frameSize && strings.Contains(r.dir.encoder, s.levelWord()+" ") {
-			return Level(i)
-		}
-	}
-	if s, err := LevelBest.settings(); err == nil && s.frameSize == r.dir.frameSize {
-		return LevelBest
-	}
-	return LevelDefault
-}
+func (r *Reader) Level() Level { return format.LevelOf(r.dir.Encoder, r.dir.FrameSize) }
 
 // FrameSize returns how many bytes of a blob are in one frame.
-func (r *Reader) FrameSize() int { return r.dir.frameSize }
+func (r *Reader) FrameSize() int { return r.dir.FrameSize }
 
-func (c *Combined) encoding() *encoder { return c.enc }
+func (c *Combined) encoding() *format.Encoder { return c.enc }
 
 // find returns the first bundle that holds a blob in frames that can be copied, else the first that holds it at all.
-func (c *Combined) find(s sum) (source int, b dirBlob, ok bool) {
+func (c *Combined) find(s format.Sum) (source int, b format.Blob, ok bool) {
 	for i, f := range c.from {
 		have, there := f.find(s)
 		if !there {
 			continue
 		}
-		if have.small() || f.dir.frameSize == c.enc.frameSize {
+		if have.Small() || f.dir.FrameSize == c.enc.FrameSize {
 			return i, have, true
 		}
 		if !ok {
@@ -106,9 +97,9 @@ func (c *Combined) find(s sum) (source int, b dirBlob, ok bool) {
 	return source, b, ok
 }
 
-func (c *Combined) lookup(ctx context.Context, s sum) (int64, bool, error) {
+func (c *Combined) lookup(ctx context.Context, s format.Sum) (int64, bool, error) {
 	if _, b, ok := c.find(s); ok {
-		return b.size, true, nil
+		return b.Size, true, nil
 	}
 	if c.scratch == nil {
 		return 0, false, nil
@@ -116,19 +107,19 @@ func (c *Combined) lookup(ctx context.Context, s sum) (int64, bool, error) {
 	return c.scratch.lookup(ctx, s)
 }
 
-func (c *Combined) read(ctx context.Context, s sum, most int64) ([]byte, error) {
+func (c *Combined) read(ctx context.Context, s format.Sum, most int64) ([]byte, error) {
 	source, b, ok := c.find(s)
 	switch {
 	case !ok && c.scratch != nil:
 		return c.scratch.read(ctx, s, most)
 	case !ok:
-		return nil, &MissingError{Digest: s.digest(), Item: "the bundle to copy from"}
-	case b.size > most:
-		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), b.size, most)
+		return nil, &MissingError{Digest: s.Digest(), Item: "the bundle to copy from"}
+	case b.Size > most:
+		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.Digest(), b.Size, most)
 	}
 	f := c.from[source]
 	read := func() ([]byte, error) { return f.read(ctx, s, most) }
-	if b.small() && b.size > 0 {
+	if b.Small() && b.Size > 0 {
 		read = func() ([]byte, error) { return c.small(source, b) }
 	}
 	data, err := read()
@@ -139,14 +130,14 @@ func (c *Combined) read(ctx context.Context, s sum, most int64) ([]byte, error) 
 }
 
 // small returns a small blob, checked. It keeps the blob's neighbours in the frame, which are usually needed next.
-func (c *Combined) small(source int, b dirBlob) ([]byte, error) {
-	f, key := c.from[source], glueKey{source, b.frame}
+func (c *Combined) small(source int, b format.Blob) ([]byte, error) {
+	f, key := c.from[source], glueKey{source, b.Frame}
 	content, ok := c.glue[key]
 	if !ok {
 		raw, out := f.raw.Get().(*[]byte), []byte(nil)
 		defer f.raw.Put(raw)
 		var err error
-		if content, err = f.content(f.frames[b.frame], raw, &out); err != nil {
+		if content, err = f.content(f.frames[b.Frame], raw, &out); err != nil {
 			return nil, err
 		}
 		if len(c.glue) >= maxGlueFrames {
@@ -154,20 +145,20 @@ func (c *Combined) small(source int, b dirBlob) ([]byte, error) {
 		}
 		c.glue[key] = content
 	}
-	data := content[b.at:][:b.size:b.size]
-	if got := sum(sha256.Sum256(data)); got != b.sum {
-		return nil, &DamageError{Blob: b.sum.digest(), Offset: f.frames[b.frame].off, Reason: "content has digest " + string(got.digest())}
+	data := content[b.At:][:b.Size:b.Size]
+	if got := format.Sum(sha256.Sum256(data)); got != b.Sum {
+		return nil, &DamageError{Blob: b.Sum.Digest(), Offset: f.frames[b.Frame].Off, Reason: "content has digest " + string(got.Digest())}
 	}
 	return data, nil
 }
 
-func (c *Combined) open(ctx context.Context, s sum) (frames, error) {
+func (c *Combined) open(ctx context.Context, s format.Sum) (frames, error) {
 	source, b, ok := c.find(s)
-	if ok && c.from[source].dir.frameSize == c.enc.frameSize {
+	if ok && c.from[source].dir.FrameSize == c.enc.FrameSize {
 		return &copiedFrames{From: c.from[source], blob: b, checks: c.checks}, nil
 	}
 	if c.scratch == nil {
-		return nil, &MissingError{Digest: s.digest(), Item: "the bundle to copy from"}
+		return nil, &MissingError{Digest: s.Digest(), Item: "the bundle to copy from"}
 	}
 	if err := c.checkScratch(); err != nil {
 		return nil, err
@@ -177,11 +168,11 @@ func (c *Combined) open(ctx context.Context, s sum) (frames, error) {
 
 // checkScratch reports an error if the scratch cache's frames do not fit the result.
 func (c *Combined) checkScratch() error {
-	if c.scratch.enc.frameSize == c.enc.frameSize {
+	if c.scratch.enc.FrameSize == c.enc.FrameSize {
 		return nil
 	}
 	return fmt.Errorf("%s has frames of %d bytes, which this program cannot make: name another bundle first, or copy from this one alone",
-		c.from[0].Name, c.enc.frameSize)
+		c.from[0].Name, c.enc.FrameSize)
 }
 
 func (c *Combined) settle(written error) error { return c.checks.settle(written) }
@@ -201,11 +192,11 @@ func (c *Combined) Recompress(ctx context.Context, items []Item, progress func(d
 	}
 	done := int64(0)
 	for _, b := range blobs {
-		source, _, _ := c.find(b.sum)
+		source, _, _ := c.find(b.Sum)
 		if err := c.recompress(ctx, c.from[source], b); err != nil {
 			return 0, fmt.Errorf("copy from %s: %w", c.from[source].Name, err)
 		}
-		done += b.size
+		done += b.Size
 		if progress != nil {
 			progress(done, total)
 		}
@@ -214,25 +205,25 @@ func (c *Combined) Recompress(ctx context.Context, items []Item, progress func(d
 }
 
 // odd returns the blobs of items whose frames cannot be copied, and their total size.
-func (c *Combined) odd(ctx context.Context, items []Item) (blobs []dirBlob, total int64, err error) {
-	same := func(f From) bool { return f.dir.frameSize == c.enc.frameSize }
+func (c *Combined) odd(ctx context.Context, items []Item) (blobs []format.Blob, total int64, err error) {
+	same := func(f From) bool { return f.dir.FrameSize == c.enc.FrameSize }
 	if !slices.ContainsFunc(c.from, func(f From) bool { return !same(f) }) {
 		return nil, 0, nil
 	}
-	w := &walk{src: c, report: func(_ sum, _ Item, err error) error { return err }}
+	w := &walk{src: c, report: func(_ format.Sum, _ Item, err error) error { return err }}
 	if err := w.run(ctx, items); err != nil {
 		return nil, 0, err
 	}
 	for _, b := range w.order() {
-		if source, have, ok := c.find(b.sum); ok && !have.small() && !same(c.from[source]) {
-			blobs, total = append(blobs, have), total+have.size
+		if source, have, ok := c.find(b.Sum); ok && !have.Small() && !same(c.from[source]) {
+			blobs, total = append(blobs, have), total+have.Size
 		}
 	}
 	return blobs, total, nil
 }
 
-func (c *Combined) recompress(ctx context.Context, from From, b dirBlob) (err error) {
-	d := b.sum.digest()
+func (c *Combined) recompress(ctx context.Context, from From, b format.Blob) (err error) {
+	d := b.Sum.Digest()
 	if _, ok, err := c.scratch.Stat(ctx, d); err != nil || ok {
 		return err
 	}
@@ -251,6 +242,6 @@ func (c *Combined) recompress(ctx context.Context, from From, b dirBlob) (err er
 	if err := errors.Join(err, rc.Close()); err != nil {
 		return err
 	}
-	_, err = w.Commit(ctx, b.size, d)
+	_, err = w.Commit(ctx, b.Size, d)
 	return err
 }

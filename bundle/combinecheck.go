@@ -7,32 +7,34 @@ import (
 	"hash"
 	"io"
 	"sync"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // copiedFrames are the frames of a blob in another bundle.
 type copiedFrames struct {
 	From
-	blob   dirBlob
+	blob   format.Blob
 	checks *checks
 }
 
-func (f *copiedFrames) infos() []frameInfo {
-	return f.frames[f.blob.frame:][:f.blob.pieces(f.dir.frameSize)]
+func (f *copiedFrames) infos() []format.FrameInfo {
+	return f.frames[f.blob.Frame:][:f.blob.Pieces(f.dir.FrameSize)]
 }
 
-func (f *copiedFrames) blobSize() int64 { return f.blob.size }
+func (f *copiedFrames) blobSize() int64 { return f.blob.Size }
 func (f *copiedFrames) close() error    { return nil }
 
 func (f *copiedFrames) length() (n int64) {
 	for _, info := range f.infos() {
-		n += int64(info.len)
+		n += int64(info.Len)
 	}
 	return n
 }
 
 func (f *copiedFrames) seekEntries() (b []byte) {
 	for _, info := range f.infos() {
-		b = appendEntry(b, info)
+		b = format.AppendEntry(b, info)
 	}
 	return b
 }
@@ -48,12 +50,12 @@ func (f *copiedFrames) copyTo(ctx context.Context, w io.Writer, _ []byte) error 
 		if err != nil {
 			return err
 		}
-		if cap(s.raw) < int(info.len) {
-			s.raw = make([]byte, info.len)
+		if cap(s.raw) < int(info.Len) {
+			s.raw = make([]byte, info.Len)
 		}
-		s.raw = s.raw[:info.len]
-		if err = f.readAt(s.raw, info.off); err != nil {
-			err = f.blame(asDamage(err, info.off))
+		s.raw = s.raw[:info.Len]
+		if err = f.readAt(s.raw, info.Off); err != nil {
+			err = f.blame(asDamage(err, info.Off))
 		} else {
 			_, err = w.Write(s.raw)
 		}
@@ -74,7 +76,7 @@ func (f *copiedFrames) copyTo(ctx context.Context, w io.Writer, _ []byte) error 
 
 // blame names the blob and its bundle.
 func (f *copiedFrames) blame(e *DamageError) error {
-	e.Blob = f.blob.sum.digest()
+	e.Blob = f.blob.Sum.Digest()
 	return fmt.Errorf("copy from %s: %w", f.Name, e)
 }
 
@@ -84,11 +86,11 @@ type blobCheck struct {
 	hash hash.Hash
 }
 
-func (c *blobCheck) frame(s *slot, info frameInfo, previous <-chan struct{}, last bool) {
+func (c *blobCheck) frame(s *slot, info format.FrameInfo, previous <-chan struct{}, last bool) {
 	content, err := c.decode(s.raw, s.out, info)
 	<-previous
 	if err != nil {
-		c.checks.fail(c.blame(&DamageError{Offset: info.off, Reason: "a frame is bad", Err: err}))
+		c.checks.fail(c.blame(&DamageError{Offset: info.Off, Reason: "a frame is bad", Err: err}))
 		return
 	}
 	s.out = content
@@ -96,8 +98,8 @@ func (c *blobCheck) frame(s *slot, info frameInfo, previous <-chan struct{}, las
 	if !last {
 		return
 	}
-	if got := sum(c.hash.Sum(nil)); got != c.blob.sum {
-		c.checks.fail(c.blame(&DamageError{Offset: c.frames[c.blob.frame].off, Reason: "content has digest " + string(got.digest())}))
+	if got := format.Sum(c.hash.Sum(nil)); got != c.blob.Sum {
+		c.checks.fail(c.blame(&DamageError{Offset: c.frames[c.blob.Frame].Off, Reason: "content has digest " + string(got.Digest())}))
 	}
 }
 

@@ -3,6 +3,8 @@ package bundle
 import (
 	"context"
 	"fmt"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // maxHeld bounds the bytes of indexes and manifests held while reading from a pipe: some ten thousand images.
@@ -12,12 +14,12 @@ const maxHeld = 256 << 20
 // arrive after its children. waiting holds the documents still to come.
 type documents struct {
 	items   []Item
-	absent  []map[sum]bool
-	held    map[sum][]byte
+	absent  []map[format.Sum]bool
+	held    map[format.Sum][]byte
 	size    int64 // size of held
-	waiting map[sum][]want
+	waiting map[format.Sum][]want
 	asked   map[want]bool
-	plain   map[sum]int64 // sizes of the blobs after all documents: configs and contents
+	plain   map[format.Sum]int64 // sizes of the blobs after all documents: configs and contents
 
 	contents int64 // total bytes of plain
 }
@@ -30,7 +32,7 @@ type want struct {
 
 func newDocuments(items []Item) (*documents, error) {
 	d := &documents{
-		items: items, held: make(map[sum][]byte), waiting: make(map[sum][]want), asked: make(map[want]bool), plain: make(map[sum]int64),
+		items: items, held: make(map[format.Sum][]byte), waiting: make(map[format.Sum][]want), asked: make(map[want]bool), plain: make(map[format.Sum]int64),
 	}
 	for i, it := range items {
 		absent, err := absentSet(it)
@@ -38,7 +40,7 @@ func newDocuments(items []Item) (*documents, error) {
 			return nil, err
 		}
 		d.absent = append(d.absent, absent)
-		root, err := parseDigest(it.Descriptor.Digest)
+		root, err := format.ParseDigest(it.Descriptor.Digest)
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +81,7 @@ func (d *documents) need(item int, c child) error {
 func (d *documents) content(c child) {
 	if _, known := d.plain[c.sum]; !known {
 		d.plain[c.sum] = c.size
-		d.contents = min(d.contents+c.size, maxSize)
+		d.contents = min(d.contents+c.size, format.MaxSize)
 	}
 }
 
@@ -104,7 +106,7 @@ func (d *documents) children(w want, data []byte) []want {
 }
 
 // arrived takes a blob that may be a document; nil for a damaged one.
-func (d *documents) arrived(s sum, data []byte) error {
+func (d *documents) arrived(s format.Sum, data []byte) error {
 	if d.size += int64(len(data)); d.size > maxHeld {
 		return fmt.Errorf("indexes and manifests exceed %d MiB in total, too much to read from a pipe: read the bundle from a file", maxHeld>>20)
 	}
@@ -127,32 +129,32 @@ func (d *documents) arrived(s sum, data []byte) error {
 func (d *documents) complete() bool { return len(d.waiting) == 0 }
 
 // mayBe reports whether a blob can be a document, as far as known.
-func (d *documents) mayBe(b dirBlob) bool {
-	_, plain := d.plain[b.sum]
-	return b.size <= maxManifest && (d.waiting[b.sum] != nil || !plain)
+func (d *documents) mayBe(b format.Blob) bool {
+	_, plain := d.plain[b.Sum]
+	return b.Size <= maxManifest && (d.waiting[b.Sum] != nil || !plain)
 }
 
 // missing returns an error for each document that did not arrive.
 func (d *documents) missing() []error {
 	var all []error
 	for s, w := range d.waiting {
-		all = append(all, &MissingError{Digest: s.digest(), Item: d.items[w[0].item].String()})
+		all = append(all, &MissingError{Digest: s.Digest(), Item: d.items[w[0].item].String()})
 	}
 	return all
 }
 
 // A streamSource is a walk's source of manifests for a streamed bundle.
 type streamSource struct {
-	held  map[sum][]byte
-	sizes map[sum]int64
+	held  map[format.Sum][]byte
+	sizes map[format.Sum]int64
 }
 
-func (s streamSource) lookup(_ context.Context, d sum) (int64, bool, error) {
+func (s streamSource) lookup(_ context.Context, d format.Sum) (int64, bool, error) {
 	size, ok := s.sizes[d]
 	return size, ok, nil
 }
 
-func (s streamSource) read(_ context.Context, d sum, _ int64) ([]byte, error) {
+func (s streamSource) read(_ context.Context, d format.Sum, _ int64) ([]byte, error) {
 	data, ok := s.held[d]
 	if !ok {
 		return nil, fmt.Errorf("damaged, or not before all contents")

@@ -17,7 +17,7 @@ func DecodeAndHash(data []byte) error {
 	var out []byte
 	h := sha256.New()
 	for _, f := range r.frames {
-		if out, err = r.decode(data[f.off:][:f.len], out, f); err != nil {
+		if out, err = r.decode(data[f.Off:][:f.Len], out, f); err != nil {
 			return err
 		}
 		h.Write(out)

@@ -13,6 +13,8 @@ import (
 	"slices"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // ContentOf returns the descriptor of the content of a file or chart item: the one layer of a file, the archive of a
@@ -40,7 +42,7 @@ func (c *Catalog) ContentOf(ctx context.Context, it Item) (ocispec.Descriptor, e
 		return fail(fmt.Errorf("the artifact has %d layers with content instead of one", len(layers)))
 	}
 	layer := layers[0]
-	s, err := parseDigest(layer.Digest)
+	s, err := format.ParseDigest(layer.Digest)
 	if err != nil {
 		return fail(err)
 	}
@@ -81,7 +83,7 @@ func ExtractLayout(ctx context.Context, r *Reader, dir string, items []Item) (er
 		return fmt.Errorf("extract: %w", err)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	if _, err := root.Lstat(indexName); err == nil {
+	if _, err := root.Lstat(format.IndexName); err == nil {
 		return fmt.Errorf("extract: %s already holds a layout: remove it or name another directory", dir)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("extract: %w", err)
@@ -93,13 +95,13 @@ func ExtractLayout(ctx context.Context, r *Reader, dir string, items []Item) (er
 }
 
 // extractInto writes the blobs first and the index last.
-func (r *Reader) extractInto(ctx context.Context, root *os.Root, blobs []dirBlob, index []byte) error {
+func (r *Reader) extractInto(ctx context.Context, root *os.Root, blobs []format.Blob, index []byte) error {
 	if err := root.MkdirAll("blobs/sha256", 0o755); err != nil {
 		return err
 	}
 	for _, b := range blobs {
 		if err := r.extractBlob(ctx, root, b); err != nil {
-			return fmt.Errorf("blob %s: %w", b.sum.digest(), err)
+			return fmt.Errorf("blob %s: %w", b.Sum.Digest(), err)
 		}
 	}
 	if err := syncRooted(root, "blobs/sha256"); err != nil {
@@ -108,7 +110,7 @@ func (r *Reader) extractInto(ctx context.Context, root *os.Root, blobs []dirBlob
 	for _, f := range []struct {
 		name string
 		data []byte
-	}{{layoutName, []byte(layoutContent)}, {indexName, index}} {
+	}{{format.LayoutName, []byte(format.LayoutContent)}, {format.IndexName, index}} {
 		write := func(w io.Writer) error { _, err := w.Write(f.data); return err }
 		if err := writeRooted(root, f.name, write); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
@@ -127,21 +129,21 @@ func syncRooted(root *os.Root, name string) error {
 }
 
 // needed returns every blob that the items need. It fails if one is missing.
-func (r *Reader) needed(ctx context.Context, items []Item) ([]dirBlob, error) {
-	w := &walk{src: r, report: func(_ sum, _ Item, err error) error { return err }}
+func (r *Reader) needed(ctx context.Context, items []Item) ([]format.Blob, error) {
+	w := &walk{src: r, report: func(_ format.Sum, _ Item, err error) error { return err }}
 	if err := w.run(ctx, items); err != nil {
 		return nil, err
 	}
 	blobs := w.order()
 	for i := range blobs {
-		blobs[i], _ = r.find(blobs[i].sum)
+		blobs[i], _ = r.find(blobs[i].Sum)
 	}
 	return blobs, nil
 }
 
-func (r *Reader) extractBlob(ctx context.Context, root *os.Root, b dirBlob) error {
-	name := blobPrefix + b.sum.hex()
-	if have, err := hashFile(root, name, b.size); err != nil || have == b.sum {
+func (r *Reader) extractBlob(ctx context.Context, root *os.Root, b format.Blob) error {
+	name := format.BlobPrefix + b.Sum.Hex()
+	if have, err := hashFile(root, name, b.Size); err != nil || have == b.Sum {
 		return err
 	}
 	return writeRooted(root, name, func(w io.Writer) error {
@@ -152,24 +154,24 @@ func (r *Reader) extractBlob(ctx context.Context, root *os.Root, b dirBlob) erro
 }
 
 // hashFile returns the digest of a regular file of that size left by an earlier, interrupted run; else none.
-func hashFile(root *os.Root, name string, size int64) (s sum, err error) {
+func hashFile(root *os.Root, name string, size int64) (s format.Sum, err error) {
 	info, err := root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return sum{}, nil
+		return format.Sum{}, nil
 	}
 	if err != nil || !info.Mode().IsRegular() || info.Size() != size {
-		return sum{}, err
+		return format.Sum{}, err
 	}
 	f, err := root.Open(name)
 	if err != nil {
-		return sum{}, err
+		return format.Sum{}, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
-		return sum{}, err
+		return format.Sum{}, err
 	}
-	return sum(h.Sum(nil)), nil
+	return format.Sum(h.Sum(nil)), nil
 }
 
 // writeRooted writes a file whole or not at all.

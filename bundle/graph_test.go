@@ -12,33 +12,35 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // A memorySource has small blobs.
 type memorySource struct {
-	blobs map[sum][]byte
-	enc   *encoder
+	blobs map[format.Sum][]byte
+	enc   *format.Encoder
 }
 
-func (m *memorySource) lookup(_ context.Context, s sum) (int64, bool, error) {
+func (m *memorySource) lookup(_ context.Context, s format.Sum) (int64, bool, error) {
 	data, ok := m.blobs[s]
 	return int64(len(data)), ok, nil
 }
 
-func (m *memorySource) read(_ context.Context, s sum, _ int64) ([]byte, error) {
+func (m *memorySource) read(_ context.Context, s format.Sum, _ int64) ([]byte, error) {
 	return m.blobs[s], nil
 }
 
-func (m *memorySource) encoding() *encoder { return m.enc }
+func (m *memorySource) encoding() *format.Encoder { return m.enc }
 
-func (m *memorySource) open(context.Context, sum) (frames, error) {
+func (m *memorySource) open(context.Context, format.Sum) (frames, error) {
 	return nil, errors.New("there is no large blob")
 }
 
 func (m *memorySource) add(t testing.TB, data []byte, mediaType string) ocispec.Descriptor {
 	t.Helper()
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
-	s, err := parseDigest(d.Digest)
+	s, err := format.ParseDigest(d.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,11 +51,11 @@ func (m *memorySource) add(t testing.TB, data []byte, mediaType string) ocispec.
 // largeGraph makes images of 60 layers each, ten of which all share, the others some.
 func largeGraph(t testing.TB, images, layers int) (*memorySource, Index) {
 	t.Helper()
-	enc, err := newEncoder(LevelFast, 2)
+	enc, err := format.NewEncoder(LevelFast, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &memorySource{blobs: map[sum][]byte{}, enc: enc}
+	m := &memorySource{blobs: map[format.Sum][]byte{}, enc: enc}
 	const each, common = 60, 10
 	all := make([]ocispec.Descriptor, layers)
 	for i := range all {
@@ -90,7 +92,7 @@ type watched struct {
 	most         int64
 }
 
-func (w *watched) read(ctx context.Context, s sum, size int64) ([]byte, error) {
+func (w *watched) read(ctx context.Context, s format.Sum, size int64) ([]byte, error) {
 	w.look()
 	return w.memorySource.read(ctx, s, size)
 }

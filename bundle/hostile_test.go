@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // put stores content in the cache.
@@ -110,16 +112,16 @@ func contents(t testing.TB, data []byte) [][]byte {
 }
 
 // assemble makes a bundle with correct checksums of frames with any content.
-func assemble(frames [][]byte) []byte { return assembleWith(appendStored, frames) }
+func assemble(frames [][]byte) []byte { return assembleWith(format.AppendStored, frames) }
 
 func assembleWith(appendFrame func(dst, content []byte) []byte, frames [][]byte) []byte {
 	var b, entries []byte
 	for _, content := range frames {
 		f := appendFrame(nil, content)
-		entries = appendEntry(entries, frameInfo{len: uint32(len(f)), size: uint32(len(content)), checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
+		entries = format.AppendEntry(entries, format.FrameInfo{Len: uint32(len(f)), Size: uint32(len(content)), Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
 		b = append(b, f...)
 	}
-	return appendSeekTable(b, entries)
+	return format.AppendSeekTable(b, entries)
 }
 
 func TestTruncatedAnywhere(t *testing.T) {
@@ -194,27 +196,27 @@ func TestForged(t *testing.T) {
 		{"padding", func(f [][]byte) [][]byte { f[6][3] = 1; return f }, "padding"},
 		{"the first entry", func(f [][]byte) [][]byte { f[0][0] = 'x'; return f }, "oci-layout"},
 		{"an entry more", func(f [][]byte) [][]byte {
-			more, _ := tarHeader("evil", 0)
+			more, _ := format.TarHeader("evil", 0)
 			f[2] = append(f[2], more...)
 			return f
 		}, " instead of "},
 		{"a frame more", func(f [][]byte) [][]byte { return append(f[:6:6], f[6], make([]byte, 512)) }, ""},
-		{"the directory lacks a blob", editDirectory(dir, func(d *directory) { d.blobs = d.blobs[1:] }), ""},
-		{"the directory has a blob twice", editDirectory(dir, func(d *directory) { d.blobs = append(d.blobs, d.blobs[0]) }), "sorted"},
-		{"the directory has another blob", editDirectory(dir, func(d *directory) {
-			b := d.blobs[len(d.blobs)-1]
-			b.sum[0] = 0xff
-			d.blobs = append(d.blobs, b)
+		{"the directory lacks a blob", editDirectory(dir, func(d *format.Directory) { d.Blobs = d.Blobs[1:] }), ""},
+		{"the directory has a blob twice", editDirectory(dir, func(d *format.Directory) { d.Blobs = append(d.Blobs, d.Blobs[0]) }), "sorted"},
+		{"the directory has another blob", editDirectory(dir, func(d *format.Directory) {
+			b := d.Blobs[len(d.Blobs)-1]
+			b.Sum[0] = 0xff
+			d.Blobs = append(d.Blobs, b)
 		}), ""},
-		{"overlapping blobs", editDirectory(dir, func(d *directory) {
-			for i := range d.blobs[1:] {
-				d.blobs[i+1].place = d.blobs[0].place
+		{"overlapping blobs", editDirectory(dir, func(d *format.Directory) {
+			for i := range d.Blobs[1:] {
+				d.Blobs[i+1].Place = d.Blobs[0].Place
 			}
 		}), ""},
-		{"a place outside", editDirectory(dir, func(d *directory) { d.blobs[0].frame = 99 }), ""},
-		{"an absurd size", editDirectory(dir, func(d *directory) { d.blobs[0].size = maxSize }), ""},
-		{"frame size 0", editDirectory(dir, func(d *directory) { d.frameSize = 0 }), "frame size 0"},
-		{"another frame size", editDirectory(dir, func(d *directory) { d.frameSize = minFrameSize * 3 }), ""},
+		{"a place outside", editDirectory(dir, func(d *format.Directory) { d.Blobs[0].Frame = 99 }), ""},
+		{"an absurd size", editDirectory(dir, func(d *format.Directory) { d.Blobs[0].Size = format.MaxSize }), ""},
+		{"frame size 0", editDirectory(dir, func(d *format.Directory) { d.FrameSize = 0 }), "frame size 0"},
+		{"another frame size", editDirectory(dir, func(d *format.Directory) { d.FrameSize = format.MinFrameSize * 3 }), ""},
 		{"white space", func(f [][]byte) [][]byte { f[dir] = bytes.Replace(f[dir], []byte(":1,"), []byte(": 1,"), 1); return f }, "not canonical"},
 		{"index with white space", func(f [][]byte) [][]byte { f[1] = append(f[1], '\n'); return f }, ""},
 		{"index names another blob", func(f [][]byte) [][]byte {
@@ -240,14 +242,14 @@ func TestForged(t *testing.T) {
 	}
 }
 
-func editDirectory(frame int, edit func(d *directory)) func(f [][]byte) [][]byte {
+func editDirectory(frame int, edit func(d *format.Directory)) func(f [][]byte) [][]byte {
 	return func(f [][]byte) [][]byte {
-		d, err := scanDirectory(f[frame])
+		d, err := format.ParseDirectory(f[frame])
 		if err != nil {
 			panic(err)
 		}
 		edit(d)
-		if f[frame], err = d.marshal(); err != nil {
+		if f[frame], err = d.Marshal(); err != nil {
 			panic(err)
 		}
 		return f
@@ -273,26 +275,26 @@ func TestUnsupported(t *testing.T) {
 // TestAbsurdClaims must fail before memory is taken for what is claimed.
 func TestAbsurdClaims(t *testing.T) {
 	data := tiny(t)
-	entries := len(data) - seekFooter - 7*seekEntry
+	entries := len(data) - format.SeekFooter - 7*format.SeekEntry
 	patch := func(at int, v uint32) []byte {
 		bad := bytes.Clone(data)
 		binary.LittleEndian.PutUint32(bad[at:], v)
 		return bad
 	}
-	enc, err := newEncoder(LevelDefault, 1)
+	enc, err := format.NewEncoder(LevelDefault, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	bomb := contents(t, data)
-	bomb[1] = make([]byte, maxIndexSize+1)
+	bomb[1] = make([]byte, format.MaxIndexSize+1)
 	for name, bad := range map[string][]byte{
 		"frames":           patch(len(data)-9, 1<<32-1),
-		"many frames":      patch(len(data)-9, maxFrames),
+		"many frames":      patch(len(data)-9, format.MaxFrames),
 		"content":          patch(entries+4, 1<<32-1),
-		"content of index": patch(entries+seekEntry+4, maxIndexSize),
-		"frame length":     patch(entries+seekEntry, 1<<31),
+		"content of index": patch(entries+format.SeekEntry+4, format.MaxIndexSize),
+		"frame length":     patch(entries+format.SeekEntry, 1<<31),
 		"in frame header":  bytes.Replace(data, data[:9], []byte{0x28, 0xb5, 0x2f, 0xfd, 0xa4, 0, 0, 0, 0x40}, 1),
-		"bomb":             assembleWith(enc.appendFrame, bomb),
+		"bomb":             assembleWith(enc.AppendFrame, bomb),
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -308,21 +310,21 @@ func TestAbsurdClaims(t *testing.T) {
 }
 
 // fakeSource serves documents under digests that they do not have: what sha256 makes impossible.
-type fakeSource map[sum][]byte
+type fakeSource map[format.Sum][]byte
 
-func (f fakeSource) lookup(_ context.Context, s sum) (int64, bool, error) {
+func (f fakeSource) lookup(_ context.Context, s format.Sum) (int64, bool, error) {
 	data, ok := f[s]
 	return int64(len(data)), ok, nil
 }
 
-func (f fakeSource) read(_ context.Context, s sum, _ int64) ([]byte, error) { return f[s], nil }
+func (f fakeSource) read(_ context.Context, s format.Sum, _ int64) ([]byte, error) { return f[s], nil }
 
 func TestWalkEnds(t *testing.T) {
 	t.Parallel()
 	index := func(children ...byte) []byte {
 		var m []string
 		for _, c := range children {
-			m = append(m, fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%%d}`, ocispec.MediaTypeImageIndex, sum{c}.digest()))
+			m = append(m, fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%%d}`, ocispec.MediaTypeImageIndex, format.Sum{c}.Digest()))
 		}
 		// Every document has the same length, so that sizes can be right in a loop.
 		doc := fmt.Sprintf(`{"manifests":[%s]}`, strings.Join(m, ","))
@@ -330,19 +332,19 @@ func TestWalkEnds(t *testing.T) {
 	}
 	chain := fakeSource{}
 	for i := range byte(20) {
-		chain[sum{i}] = index(i + 1)
+		chain[format.Sum{i}] = index(i + 1)
 	}
 	for name, tt := range map[string]struct {
 		src  fakeSource
 		want string
 	}{
-		"self reference": {fakeSource{sum{0}: index(0, 0, 0)}, ""},
-		"loop":           {fakeSource{sum{0}: index(1, 2), sum{1}: index(2, 0), sum{2}: index(0, 1)}, ""},
+		"self reference": {fakeSource{format.Sum{0}: index(0, 0, 0)}, ""},
+		"loop":           {fakeSource{format.Sum{0}: index(1, 2), format.Sum{1}: index(2, 0), format.Sum{2}: index(0, 1)}, ""},
 		"too deep":       {chain, "more than 8 deep"},
 	} {
 		var got error
-		w := &walk{src: tt.src, report: func(_ sum, _ Item, err error) error { got = errors.Join(got, err); return nil }}
-		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: sum{0}.digest(), Size: 4000}
+		w := &walk{src: tt.src, report: func(_ format.Sum, _ Item, err error) error { got = errors.Join(got, err); return nil }}
+		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: format.Sum{0}.Digest(), Size: 4000}
 		if err := w.run(t.Context(), []Item{{Kind: KindImage, Ref: "a", Descriptor: d}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -365,17 +367,17 @@ func TestStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := parseDigest(stranger.Digest)
+	s, err := format.ParseDigest(stranger.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blobs := p.layout.blobs
+	blobs := p.layout.Blobs
 	for name, tt := range map[string]struct {
-		blobs []dirBlob
+		blobs []format.Blob
 		want  string
 	}{
-		"stranger": {append(blobs[:len(blobs):len(blobs)], dirBlob{sum: s, size: stranger.Size}), "nothing in the bundle refers to it"},
-		"order":    {[]dirBlob{blobs[1], blobs[0], blobs[2]}, "the order of the blobs deviates"},
+		"stranger": {append(blobs[:len(blobs):len(blobs)], format.Blob{Sum: s, Size: stranger.Size}), "nothing in the bundle refers to it"},
+		"order":    {[]format.Blob{blobs[1], blobs[0], blobs[2]}, "the order of the blobs deviates"},
 		"missing":  {blobs[:2], "is missing"},
 	} {
 		err := check(t.Context(), writeOrder(t, c, p, tt.blobs))
@@ -386,10 +388,10 @@ func TestStrangers(t *testing.T) {
 }
 
 // writeOrder writes a well-formed bundle of any blobs in any order.
-func writeOrder(t *testing.T, c *Cache, p *plan, blobs []dirBlob) []byte {
+func writeOrder(t *testing.T, c *Cache, p *plan, blobs []format.Blob) []byte {
 	t.Helper()
-	forged := &plan{index: p.index, layout: layout{frameSize: p.layout.frameSize, indexSize: p.layout.indexSize, blobs: blobs}}
-	forged.layout.put()
+	forged := &plan{index: p.index, layout: format.Layout{FrameSize: p.layout.FrameSize, IndexSize: p.layout.IndexSize, Blobs: blobs}}
+	forged.layout.Put()
 	if err := forged.addDirectory(c.enc); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // IncomingOptions configure the blobs that arrive while a bundle is written, and how far they may be ahead of the
@@ -30,16 +32,16 @@ type IncomingOptions struct {
 type Incoming struct {
 	*Scratch
 	o      IncomingOptions
-	coming map[sum]*coming
+	coming map[format.Sum]*coming
 	room   *room // set by start
 
 	mu      sync.Mutex
-	written map[sum]int64 // sizes of the blobs already written
+	written map[format.Sum]int64 // sizes of the blobs already written
 }
 
 // A coming blob is one that is missing at the start.
 type coming struct {
-	sum  sum
+	sum  format.Sum
 	size int64
 	done chan struct{} // closed when the blob has arrived or err is set
 	err  error
@@ -50,13 +52,13 @@ const maxAhead = 4
 
 // Incoming returns a Source of the blobs in the scratch space and of those to come.
 func (s *Scratch) Incoming(o IncomingOptions) (*Incoming, error) {
-	st := &Incoming{Scratch: s, o: o, coming: make(map[sum]*coming, len(o.Blobs)), written: make(map[sum]int64)}
+	st := &Incoming{Scratch: s, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)), written: make(map[format.Sum]int64)}
 	for _, b := range o.Blobs {
-		d, err := parseDigest(b.Digest)
+		d, err := format.ParseDigest(b.Digest)
 		if err != nil {
 			return nil, err
 		}
-		if b.Size < 0 || b.Size > maxSize {
+		if b.Size < 0 || b.Size > format.MaxSize {
 			return nil, fmt.Errorf("blob %s cannot be fetched later: its size is unknown", b.Digest)
 		}
 		st.coming[d] = &coming{sum: d, size: b.Size, done: make(chan struct{})}
@@ -65,7 +67,7 @@ func (s *Scratch) Incoming(o IncomingOptions) (*Incoming, error) {
 }
 
 // lookup also finds blobs that have not arrived yet.
-func (s *Incoming) lookup(ctx context.Context, d sum) (int64, bool, error) {
+func (s *Incoming) lookup(ctx context.Context, d format.Sum) (int64, bool, error) {
 	if c := s.coming[d]; c != nil {
 		return c.size, true, nil
 	}
@@ -79,11 +81,11 @@ func (s *Incoming) lookup(ctx context.Context, d sum) (int64, bool, error) {
 }
 
 // start fetches the blobs in the given order. The returned function stops fetching.
-func (s *Incoming) start(ctx context.Context, order []dirBlob) (stop func()) {
+func (s *Incoming) start(ctx context.Context, order []format.Blob) (stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var queue []*coming
 	for _, b := range order {
-		if c := s.coming[b.sum]; c != nil {
+		if c := s.coming[b.Sum]; c != nil {
 			queue = append(queue, c)
 		}
 	}
@@ -117,7 +119,7 @@ func (s *Incoming) start(ctx context.Context, order []dirBlob) (stop func()) {
 
 // bring fetches one blob. After the first failure, all others get the same error.
 func (s *Incoming) bring(ctx context.Context, c *coming) error {
-	err := s.o.Fetch(ctx, c.sum.digest())
+	err := s.o.Fetch(ctx, c.sum.Digest())
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return cause
 	}
@@ -128,7 +130,7 @@ func (s *Incoming) bring(ctx context.Context, c *coming) error {
 }
 
 // wait waits for a blob. A blob present from the start returns at once.
-func (s *Incoming) wait(ctx context.Context, d sum) error {
+func (s *Incoming) wait(ctx context.Context, d format.Sum) error {
 	c := s.coming[d]
 	if c == nil {
 		return nil
@@ -142,11 +144,11 @@ func (s *Incoming) wait(ctx context.Context, d sum) error {
 }
 
 // leave removes a blob that the bundle now has, and makes room for others.
-func (s *Incoming) leave(d sum, size int64) error {
+func (s *Incoming) leave(d format.Sum, size int64) error {
 	s.mu.Lock()
 	s.written[d] = size
 	s.mu.Unlock()
-	err := s.Drop(d.digest())
+	err := s.Drop(d.Digest())
 	if s.coming[d] != nil {
 		s.room.give(size)
 	}
@@ -154,7 +156,7 @@ func (s *Incoming) leave(d sum, size int64) error {
 }
 
 // read waits for a coming blob and returns it.
-func (s *Incoming) read(ctx context.Context, d sum, max int64) ([]byte, error) {
+func (s *Incoming) read(ctx context.Context, d format.Sum, max int64) ([]byte, error) {
 	if err := s.wait(ctx, d); err != nil {
 		return nil, err
 	}
@@ -166,7 +168,7 @@ func (s *Incoming) read(ctx context.Context, d sum, max int64) ([]byte, error) {
 }
 
 // open returns frames that wait for the blob when they are copied.
-func (s *Incoming) open(_ context.Context, d sum) (frames, error) {
+func (s *Incoming) open(_ context.Context, d format.Sum) (frames, error) {
 	f := &comingFrames{s: s, sum: d}
 	c := s.coming[d]
 	if c != nil {
@@ -179,7 +181,7 @@ func (s *Incoming) open(_ context.Context, d sum) (frames, error) {
 // comingFrames are frames of a blob that may not have arrived.
 type comingFrames struct {
 	s     *Incoming
-	sum   sum
+	sum   format.Sum
 	size  int64
 	entry *cacheEntry // nil before arrival
 	used  bool        // already in the bundle
@@ -197,7 +199,7 @@ func (f *comingFrames) blobSize() int64 { return f.size }
 
 func (f *comingFrames) length() int64 {
 	if f.entry == nil {
-		return framesMost(f.size, f.s.enc.frameSize)
+		return framesMost(f.size, f.s.enc.FrameSize)
 	}
 	return f.entry.data
 }
@@ -214,7 +216,7 @@ func (f *comingFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) erro
 			return err
 		}
 		if f.size != want {
-			return fmt.Errorf("blob %s has %d bytes instead of the expected %d", f.sum.digest(), f.size, want)
+			return fmt.Errorf("blob %s has %d bytes instead of the expected %d", f.sum.Digest(), f.size, want)
 		}
 	}
 	if err := f.entry.copyTo(ctx, w, buf); err != nil {

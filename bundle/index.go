@@ -12,6 +12,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // Kinds of items.
@@ -55,10 +57,8 @@ const (
 )
 
 const (
-	maxIndexSize   = 64 << 20 // bytes of index.json and of kkbundle.json
-	maxSize        = 1 << 53  // bytes of one blob: every JSON reader represents it exactly
-	maxAnnotations = 1 << 10  // on one descriptor
-	maxAbsent      = maxString / (len("sha256:,") + 64)
+	maxAnnotations = 1 << 10 // on one descriptor
+	maxAbsent      = format.MaxString / (len("sha256:,") + 64)
 )
 
 // An Item is one entry of a bundle's index.
@@ -134,8 +134,8 @@ func (x Index) Marshal() ([]byte, error) {
 	}
 	b = appendAnnotations(append(b, ']'), top)
 	b = append(b, '}')
-	if len(b) > maxIndexSize {
-		return nil, fmt.Errorf("index.json would have %d bytes; at most %d are allowed: split the content into several bundles", len(b), maxIndexSize)
+	if len(b) > format.MaxIndexSize {
+		return nil, fmt.Errorf("index.json would have %d bytes; at most %d are allowed: split the content into several bundles", len(b), format.MaxIndexSize)
 	}
 	return b, nil
 }
@@ -195,10 +195,10 @@ func checkItem(it Item) error {
 		return errors.New("no reference")
 	}
 	d := it.Descriptor
-	if _, err := parseDigest(d.Digest); err != nil {
+	if _, err := format.ParseDigest(d.Digest); err != nil {
 		return err
 	}
-	if d.Size < 0 || d.Size > maxSize {
+	if d.Size < 0 || d.Size > format.MaxSize {
 		return fmt.Errorf("size %d is out of range", d.Size)
 	}
 	if d.MediaType == "" {
@@ -208,7 +208,7 @@ func checkItem(it Item) error {
 		return errors.New("the descriptor has urls or data, which index.json cannot hold")
 	}
 	for _, a := range it.Absent {
-		if _, err := parseDigest(a); err != nil {
+		if _, err := format.ParseDigest(a); err != nil {
 			return fmt.Errorf("absent: %w", err)
 		}
 	}
@@ -219,12 +219,12 @@ func checkItem(it Item) error {
 	}
 	if p := d.Platform; p != nil {
 		texts := append([]string{p.Architecture, p.OS, p.OSVersion, p.Variant}, p.OSFeatures...)
-		if p.Architecture == "" || p.OS == "" || slices.ContainsFunc(texts, func(t string) bool { return checkText(t) != nil }) {
+		if p.Architecture == "" || p.OS == "" || slices.ContainsFunc(texts, func(t string) bool { return format.CheckText(t) != nil }) {
 			return errors.New("incomplete platform")
 		}
 	}
 	for _, t := range []string{d.MediaType, d.ArtifactType, it.Ref, it.Name, it.Version} {
-		if err := checkText(t); err != nil {
+		if err := format.CheckText(t); err != nil {
 			return fmt.Errorf("%.60q has %w", t, err)
 		}
 	}
@@ -253,7 +253,7 @@ func checkAnnotations(m map[string]string) error {
 		if k == "" {
 			return errors.New("an annotation without a name")
 		}
-		if err := errors.Join(checkText(k), checkText(v)); err != nil {
+		if err := errors.Join(format.CheckText(k), format.CheckText(v)); err != nil {
 			return fmt.Errorf("annotation %.60q has %w", k, err)
 		}
 	}
@@ -287,7 +287,7 @@ func itemAnnotations(it Item, uniqueRef bool) map[string]string {
 
 func appendItem(b []byte, it Item, uniqueRef bool) []byte {
 	d := it.Descriptor
-	b = appendText(append(b, `{"mediaType":`...), d.MediaType)
+	b = format.AppendText(append(b, `{"mediaType":`...), d.MediaType)
 	b = append(append(append(b, `,"digest":"`...), d.Digest...), '"')
 	b = strconv.AppendInt(append(b, `,"size":`...), d.Size, 10)
 	b = appendAnnotations(b, itemAnnotations(it, uniqueRef))
@@ -295,7 +295,7 @@ func appendItem(b []byte, it Item, uniqueRef bool) []byte {
 		b = appendPlatform(b, d.Platform)
 	}
 	if d.ArtifactType != "" {
-		b = appendText(append(b, `,"artifactType":`...), d.ArtifactType)
+		b = format.AppendText(append(b, `,"artifactType":`...), d.ArtifactType)
 	}
 	return append(b, '}')
 }
@@ -309,16 +309,16 @@ func appendAnnotations(b []byte, m map[string]string) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendText(append(appendText(b, k), ':'), m[k])
+		b = format.AppendText(append(format.AppendText(b, k), ':'), m[k])
 	}
 	return append(b, '}')
 }
 
 func appendPlatform(b []byte, p *ocispec.Platform) []byte {
-	b = appendText(append(b, `,"platform":{"architecture":`...), p.Architecture)
-	b = appendText(append(b, `,"os":`...), p.OS)
+	b = format.AppendText(append(b, `,"platform":{"architecture":`...), p.Architecture)
+	b = format.AppendText(append(b, `,"os":`...), p.OS)
 	if p.OSVersion != "" {
-		b = appendText(append(b, `,"os.version":`...), p.OSVersion)
+		b = format.AppendText(append(b, `,"os.version":`...), p.OSVersion)
 	}
 	if len(p.OSFeatures) > 0 {
 		b = append(b, `,"os.features":[`...)
@@ -326,12 +326,12 @@ func appendPlatform(b []byte, p *ocispec.Platform) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = appendText(b, f)
+			b = format.AppendText(b, f)
 		}
 		b = append(b, ']')
 	}
 	if p.Variant != "" {
-		b = appendText(append(b, `,"variant":`...), p.Variant)
+		b = format.AppendText(append(b, `,"variant":`...), p.Variant)
 	}
 	return append(b, '}')
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 func testItem(kind, ref, platform string) Item {
@@ -112,7 +114,7 @@ func TestIndexMarshalRefuses(t *testing.T) {
 		"top annotation":  func(x *Index) { x.Annotations = map[string]string{annotationTitle: "x"} },
 		"platform":        func(x *Index) { x.Items[0].Descriptor.Platform = &ocispec.Platform{} },
 		"comma":           func(x *Index) { x.Platforms = []string{"a,b"} },
-		"long annotation": func(x *Index) { x.Items[0].Name = strings.Repeat("x", maxString+1) },
+		"long annotation": func(x *Index) { x.Items[0].Name = strings.Repeat("x", format.MaxString+1) },
 	} {
 		x := testIndex()
 		edit(&x)

@@ -1,6 +1,8 @@
 package bundle
 
-import "github.com/opencontainers/go-digest"
+import (
+	"github.com/opencontainers/go-digest"
+)
 
 // Mend runs f. If copies of blobs in the cache are damaged, Mend drops them, calls dropped for each, and runs f again, which fetches
 // them. A blob that is damaged a second time ends it: the disk is bad.

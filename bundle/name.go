@@ -1,9 +1,11 @@
 package bundle
 
+import "github.com/kkbundle/kkbundle/bundle/parts"
+
 // BaseName returns the base name for the files beside a bundle: NAME.kkb. path may be a bundle in one file, or any name
 // of a bundle in parts that Open accepts.
 func BaseName(path string) string {
-	if base, parts := locate(path); parts {
+	if base, ok := parts.Locate(path); ok {
 		return base
 	}
 	return path

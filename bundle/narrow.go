@@ -10,6 +10,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 const (
@@ -126,8 +128,8 @@ func (c *Catalog) Referrers(ctx context.Context, items []Item) ([]Item, error) {
 	}
 	reached := make(map[digest.Digest]bool)
 	w := &walk{
-		src: c.blobs, report: func(_ sum, _ Item, err error) error { return err },
-		visit: func(s sum, _ Item) { reached[s.digest()] = true },
+		src: c.blobs, report: func(_ format.Sum, _ Item, err error) error { return err },
+		visit: func(s format.Sum, _ Item) { reached[s.Digest()] = true },
 	}
 	if err := w.run(ctx, items); err != nil {
 		return nil, err
@@ -176,7 +178,7 @@ func (c *Catalog) subject(ctx context.Context, it Item) (digest.Digest, error) {
 // Stored returns how many bytes of the bundle a blob takes: its frames or, for a small blob, its share of the common
 // frame.
 func (r *Reader) Stored(d digest.Digest) int64 {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return 0
 	}
@@ -184,13 +186,13 @@ func (r *Reader) Stored(d digest.Digest) int64 {
 	switch {
 	case !ok:
 		return 0
-	case b.small():
-		f := r.frames[b.frame]
-		return (tarBlock + padded(b.size)) * int64(f.len) / int64(f.size)
+	case b.Small():
+		f := r.frames[b.Frame]
+		return (format.TarBlock + format.Padded(b.Size)) * int64(f.Len) / int64(f.Size)
 	}
 	var n int64
-	for _, f := range r.frames[b.frame:][:b.pieces(r.dir.frameSize)] {
-		n += int64(f.len)
+	for _, f := range r.frames[b.Frame:][:b.Pieces(r.dir.FrameSize)] {
+		n += int64(f.Len)
 	}
 	return n
 }
@@ -202,10 +204,10 @@ func (r *Reader) Needs(ctx context.Context, items []Item, visit func(item Item, 
 	if err := p.run(ctx); err != nil {
 		return err
 	}
-	w := &walk{src: r, known: p.known, report: func(_ sum, _ Item, err error) error { return err }}
-	w.visit = func(s sum, it Item) {
+	w := &walk{src: r, known: p.known, report: func(_ format.Sum, _ Item, err error) error { return err }}
+	w.visit = func(s format.Sum, it Item) {
 		if b, ok := r.find(s); ok {
-			visit(it, ocispec.Descriptor{Digest: s.digest(), Size: b.size})
+			visit(it, ocispec.Descriptor{Digest: s.Digest(), Size: b.Size})
 		}
 	}
 	return w.run(ctx, items)

@@ -8,20 +8,22 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // ParseIndex reads an index.json. It refuses bytes that Marshal would not write, so that one content has one identity.
 // Its memory is bounded by the input, at most 64 MiB.
 func ParseIndex(data []byte) (Index, error) {
-	if len(data) > maxIndexSize {
-		return Index{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", len(data), maxIndexSize)
+	if len(data) > format.MaxIndexSize {
+		return Index{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", len(data), format.MaxIndexSize)
 	}
-	s := &scanner{b: data}
+	s := format.NewScanner(data)
 	x := Index{}
-	s.lit(indexHead)
-	for !s.has("]") && s.err == nil {
+	s.Lit(indexHead)
+	for !s.Has("]") && s.Err == nil {
 		if len(x.Items) > 0 {
-			s.lit(",")
+			s.Lit(",")
 		}
 		it, err := scanItem(s)
 		if err != nil {
@@ -30,8 +32,8 @@ func ParseIndex(data []byte) (Index, error) {
 		x.Items = append(x.Items, it)
 	}
 	top := scanAnnotations(s)
-	s.lit("}")
-	if err := s.end(); err != nil {
+	s.Lit("}")
+	if err := s.End(); err != nil {
 		return Index{}, fmt.Errorf("index.json: %w", err)
 	}
 	if err := x.take(top); err != nil {
@@ -68,29 +70,29 @@ func (x *Index) take(top map[string]string) error {
 	return nil
 }
 
-func scanItem(s *scanner) (Item, error) {
+func scanItem(s *format.Scanner) (Item, error) {
 	var d ocispec.Descriptor
-	s.lit(`{"mediaType":`)
-	d.MediaType = s.text()
-	s.lit(`,"digest":`)
-	d.Digest = s.sum().digest()
-	s.lit(`,"size":`)
-	d.Size = s.integer(maxSize)
+	s.Lit(`{"mediaType":`)
+	d.MediaType = s.Text()
+	s.Lit(`,"digest":`)
+	d.Digest = s.Sum().Digest()
+	s.Lit(`,"size":`)
+	d.Size = s.Integer(format.MaxSize)
 	m := scanAnnotations(s)
-	if s.has(`,"platform":`) {
+	if s.Has(`,"platform":`) {
 		d.Platform = scanPlatform(s)
 	}
-	if s.has(`,"artifactType":`) {
-		d.ArtifactType = s.text()
+	if s.Has(`,"artifactType":`) {
+		d.ArtifactType = s.Text()
 	}
-	s.lit("}")
-	if s.err != nil {
-		return Item{}, s.err
+	s.Lit("}")
+	if s.Err != nil {
+		return Item{}, s.Err
 	}
 	it := Item{Kind: m[AnnotationKind], Ref: m[AnnotationRef], Name: m[annotationTitle], Version: m[annotationVersion]}
 	if a, ok := m[AnnotationAbsent]; ok {
 		for text := range strings.SplitSeq(a, ",") {
-			if _, err := parseDigest(digest.Digest(text)); err != nil {
+			if _, err := format.ParseDigest(digest.Digest(text)); err != nil {
 				return Item{}, fmt.Errorf("%s: absent: %w", it.Ref, err)
 			}
 			it.Absent = append(it.Absent, digest.Digest(text))
@@ -109,48 +111,48 @@ func scanItem(s *scanner) (Item, error) {
 }
 
 // scanAnnotations reads `,"annotations":{…}` if it comes next. The names must be sorted and unique.
-func scanAnnotations(s *scanner) map[string]string {
-	if !s.has(`,"annotations":{`) {
+func scanAnnotations(s *format.Scanner) map[string]string {
+	if !s.Has(`,"annotations":{`) {
 		return nil
 	}
 	m, last := map[string]string{}, ""
-	for first := true; s.err == nil; first = false {
-		if !first && s.has("}") {
+	for first := true; s.Err == nil; first = false {
+		if !first && s.Has("}") {
 			return m
 		}
 		if !first {
-			s.lit(",")
+			s.Lit(",")
 		}
-		k := s.text()
-		s.lit(":")
-		v := s.text()
-		if s.err == nil && (k <= last || len(m) >= maxAnnotations) {
-			s.fail("sorted annotations within the limit")
+		k := s.Text()
+		s.Lit(":")
+		v := s.Text()
+		if s.Err == nil && (k <= last || len(m) >= maxAnnotations) {
+			s.Fail("sorted annotations within the limit")
 		}
 		m[k], last = v, k
 	}
 	return nil
 }
 
-func scanPlatform(s *scanner) *ocispec.Platform {
+func scanPlatform(s *format.Scanner) *ocispec.Platform {
 	p := &ocispec.Platform{}
-	s.lit(`{"architecture":`)
-	p.Architecture = s.text()
-	s.lit(`,"os":`)
-	p.OS = s.text()
-	if s.has(`,"os.version":`) {
-		p.OSVersion = s.text()
+	s.Lit(`{"architecture":`)
+	p.Architecture = s.Text()
+	s.Lit(`,"os":`)
+	p.OS = s.Text()
+	if s.Has(`,"os.version":`) {
+		p.OSVersion = s.Text()
 	}
-	if s.has(`,"os.features":[`) {
-		p.OSFeatures = append(p.OSFeatures, s.text())
-		for s.has(",") {
-			p.OSFeatures = append(p.OSFeatures, s.text())
+	if s.Has(`,"os.features":[`) {
+		p.OSFeatures = append(p.OSFeatures, s.Text())
+		for s.Has(",") {
+			p.OSFeatures = append(p.OSFeatures, s.Text())
 		}
-		s.lit("]")
+		s.Lit("]")
 	}
-	if s.has(`,"variant":`) {
-		p.Variant = s.text()
+	if s.Has(`,"variant":`) {
+		p.Variant = s.Text()
 	}
-	s.lit("}")
+	s.Lit("}")
 	return p
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/bundle/parts"
 )
 
 // split writes a bundle in six parts and returns their common name and the bytes of the same in one file.
@@ -36,6 +38,17 @@ func split(t testing.TB) (base string, whole []byte) {
 		t.Fatalf("%d parts and %d bytes, want %d and %d", s.Parts, s.Size, want, b.Len())
 	}
 	return base, b.Bytes()
+}
+
+func noise(n int) []byte {
+	b, x := make([]byte, n), uint64(88172645463325252)
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b[i] = byte(x >> 32)
+	}
+	return b
 }
 
 func write(t testing.TB, path string, data []byte) {
@@ -72,7 +85,7 @@ func TestPartsAreTheSameBytes(t *testing.T) {
 	base, whole := split(t)
 	var cat []byte
 	for i := 1; i <= 6; i++ {
-		cat = append(cat, read(t, PartName(base, i))...)
+		cat = append(cat, read(t, parts.Name(base, i))...)
 	}
 	if !bytes.Equal(cat, whole) {
 		t.Error("the parts together are not the file")
@@ -96,7 +109,7 @@ func TestPartsAreTheSameBytes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := VerifyParts(t.Context(), base+".002", 0, nil); err != nil {
+	if _, err := parts.Verify(t.Context(), base+".002", 0, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -116,7 +129,7 @@ func TestPartsAgain(t *testing.T) {
 	if got, want := names(t, filepath.Dir(base)), []string{"x.kkb.001", "x.kkb.002", "x.kkb.parts.json"}; !slices.Equal(got, want) {
 		t.Errorf("there is %q, want %q", got, want)
 	}
-	if _, err := VerifyParts(t.Context(), base, 0, nil); err != nil {
+	if _, err := parts.Verify(t.Context(), base, 0, nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := Create(t.Context(), base, c, x, WriteOptions{}); err == nil || !strings.Contains(err.Error(), "exists in parts (x.kkb.001 and others)") {
@@ -191,7 +204,7 @@ func TestPartsDamage(t *testing.T) {
 		{"a symlink to a device", link(".003", "/dev/zero"), "", "x.kkb.003: not a regular file", "x.kkb.003: not a regular file"},
 		{"parts.json is a device", link(".parts.json", "/dev/zero"), "x.kkb.parts.json: unusable", "", "x.kkb.parts.json: unusable"},
 		{"parts.json is garbage", overwrite(".parts.json", "junk"), "x.kkb.parts.json: unusable", "", "not canonical"},
-		{"parts.json is large", overwrite(".parts.json", strings.Repeat(" ", maxPartsJSON+1)), "more than", "", "more than"},
+		{"parts.json is large", overwrite(".parts.json", strings.Repeat(" ", 256<<10+1)), "more than", "", "more than"},
 		{"parts.json of a later version", overwrite(".parts.json", `{"version":2}`), "needs version 2 of parts.json", "", "use a newer kkbundle"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -207,7 +220,7 @@ func TestPartsDamage(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			_, err = VerifyParts(t.Context(), base, 0, nil)
+			_, err = parts.Verify(t.Context(), base, 0, nil)
 			expect(t, "parts verify", err, tt.parts)
 		})
 	}
@@ -257,50 +270,11 @@ func cut(t *testing.T, path string, n int) {
 	write(t, path, data[:len(data)-n])
 }
 
-func TestPartListGolden(t *testing.T) {
-	t.Parallel()
-	l := partList{{size: 100, sum: sum{1, 2}}, {size: 7, sum: sum{0xff}}}
-	const want = `{"version":1,"size":107,"parts":[` +
-		`{"size":100,"sha256":"0102000000000000000000000000000000000000000000000000000000000000"},` +
-		`{"size":7,"sha256":"ff00000000000000000000000000000000000000000000000000000000000000"}]}`
-	if got := string(l.marshal()); got != want {
-		t.Errorf("got %s", got)
-	}
-	got, err := parsePartList([]byte(want))
-	if err != nil || !slices.Equal(got, l) {
-		t.Errorf("got %v, %v", got, err)
-	}
-	for _, bad := range []string{
-		"", "{}", want + "\n", strings.Replace(want, "107", "108", 1), strings.Replace(want, ":7,", ":-7,", 1),
-		strings.Replace(want, ":7,", ":07,", 1), strings.Replace(want, ":7,", ":9223372036854775807,", 1),
-		strings.Replace(want, "ff0", "FF0", 1), `{"version":1,"size":0,"parts":[]}`,
-		strings.Replace(strings.Replace(want, ":7,", ":0,", 1), "107", "100", 1),
-	} {
-		if _, err := parsePartList([]byte(bad)); err == nil {
-			t.Errorf("%s is taken", bad)
-		}
-	}
-	if _, err := parsePartList(make(partList, maxParts+1).marshal()); err == nil {
-		t.Error("1000 parts are taken")
-	}
-}
-
-func FuzzPartList(f *testing.F) {
-	f.Add((partList{{size: 100, sum: sum{1}}, {size: 7}}).marshal())
-	f.Add([]byte(`{"version":1,"size":9007199254740992,"parts":[{"size":9007199254740992,"sha256":"`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		l, err := parsePartList(data)
-		if err == nil && !bytes.Equal(l.marshal(), data) {
-			t.Errorf("%q is taken for %q", data, l.marshal())
-		}
-	})
-}
-
 // TestPartsLeaveNothing gives up before the parts have their names: what was there is untouched.
 func TestPartsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	base, _ := split(t)
-	before := read(t, PartName(base, 1))
+	before := read(t, parts.Name(base, 1))
 	c, err := OpenCache(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
@@ -316,7 +290,7 @@ func TestPartsLeaveNothing(t *testing.T) {
 	if err := w.close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(names(t, filepath.Dir(base))); n != 7 || !bytes.Equal(before, read(t, PartName(base, 1))) {
+	if n := len(names(t, filepath.Dir(base))); n != 7 || !bytes.Equal(before, read(t, parts.Name(base, 1))) {
 		t.Errorf("%d files are there, or the first changed", n)
 	}
 }

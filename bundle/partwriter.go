@@ -9,13 +9,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/bundle/parts"
 )
 
 // createParts writes the bundle as path.001, path.002 and so on, and path.parts.json. Everything is first written under
 // other names in the same directory and synced. Then parts.json of an older bundle in parts is removed, the parts get
 // their names, surplus older parts are removed, and parts.json comes last. If parts.json exists, all parts exist.
 func createParts(ctx context.Context, path string, src Source, x Index, o WriteOptions) (s Summary, err error) {
-	if err := CheckTarget(path, true); err != nil {
+	if err := parts.CheckTarget(path, true); err != nil {
 		return Summary{}, err
 	}
 	p, err := newPlan(ctx, src, x)
@@ -38,34 +41,22 @@ func createParts(ctx context.Context, path string, src Source, x Index, o WriteO
 	return s, w.commit()
 }
 
-// CheckTarget returns an error if no bundle may be written to path, in one file or in parts. A bundle in the other form
-// must not exist there, since path would be ambiguous.
-func CheckTarget(path string, parts bool) error {
-	switch {
-	case parts && exists(path):
-		return fmt.Errorf("%s exists as one file: remove it, or choose another path for the parts", path)
-	case !parts && inParts(path):
-		return fmt.Errorf("%s exists in parts (%s and others): remove them, or choose another path for the file", path, filepath.Base(PartName(path, 1)))
-	}
-	return nil
-}
-
 // A partWriter cuts its input into files.
 type partWriter struct {
 	base  string
 	size  int64 // size of each part but the last
 	temps []*os.File
-	list  partList // the full files of temps
-	room  int64    // free space in the last of temps
+	list  parts.List // the full files of temps
+	room  int64      // free space in the last of temps
 	hash  hash.Hash
 }
 
 // newPartWriter removes the files of a killed run and refuses sizes that would need too many parts.
 func newPartWriter(base string, size, most int64) (*partWriter, error) {
-	if parts := (most-1)/size + 1; parts > maxParts {
+	if count := (most-1)/size + 1; count > parts.Max {
 		const unit = 1 << 20
-		enough := ((most-1)/maxParts/unit + 1) * unit
-		return nil, fmt.Errorf("up to %d parts of %d bytes would be needed, and at most %d are allowed: use parts of at least %dMiB", parts, size, maxParts, enough/unit)
+		enough := ((most-1)/parts.Max/unit + 1) * unit
+		return nil, fmt.Errorf("up to %d parts of %d bytes would be needed, and at most %d are allowed: use parts of at least %dMiB", count, size, parts.Max, enough/unit)
 	}
 	if err := sweepTemps(base); err != nil {
 		return nil, err
@@ -97,10 +88,10 @@ func (w *partWriter) next() error {
 	if err := w.end(); err != nil {
 		return err
 	}
-	if len(w.temps) == maxParts {
-		return fmt.Errorf("more than %d parts would be needed: use larger parts", maxParts)
+	if len(w.temps) == parts.Max {
+		return fmt.Errorf("more than %d parts would be needed: use larger parts", parts.Max)
 	}
-	f, err := createTempFile(PartName(w.base, len(w.temps)+1))
+	f, err := createTempFile(parts.Name(w.base, len(w.temps)+1))
 	if err != nil {
 		return err
 	}
@@ -113,7 +104,7 @@ func (w *partWriter) end() error {
 	if len(w.temps) == len(w.list) {
 		return nil
 	}
-	w.list = append(w.list, partInfo{size: w.size - w.room, sum: sum(w.hash.Sum(nil))})
+	w.list = append(w.list, parts.Info{Size: w.size - w.room, Sum: format.Sum(w.hash.Sum(nil))})
 	w.hash.Reset()
 	return w.temps[len(w.temps)-1].Sync()
 }
@@ -124,14 +115,14 @@ func (w *partWriter) commit() error {
 		return err
 	}
 	dir := filepath.Dir(w.base)
-	if err := os.Remove(w.base + partsSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(w.base + parts.ListSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := syncDir(dir); err != nil {
 		return err
 	}
 	for i, f := range w.temps {
-		if err := os.Rename(f.Name(), PartName(w.base, i+1)); err != nil {
+		if err := os.Rename(f.Name(), parts.Name(w.base, i+1)); err != nil {
 			return err
 		}
 	}
@@ -146,12 +137,12 @@ func (w *partWriter) commit() error {
 
 // removeSurplus removes the surplus parts of a larger, older bundle.
 func (w *partWriter) removeSurplus() error {
-	last, err := lastPart(w.base)
+	last, err := parts.Last(w.base)
 	if err != nil {
 		return err
 	}
 	for i := len(w.temps) + 1; i <= last; i++ {
-		if err := os.Remove(PartName(w.base, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(parts.Name(w.base, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -159,16 +150,16 @@ func (w *partWriter) removeSurplus() error {
 }
 
 func (w *partWriter) writeList() error {
-	f, err := createTempFile(w.base + partsSuffix)
+	f, err := createTempFile(w.base + parts.ListSuffix)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(w.list.marshal())
+	_, err = f.Write(w.list.Marshal())
 	if err == nil {
 		err = f.Sync()
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), w.base+partsSuffix)
+		err = os.Rename(f.Name(), w.base+parts.ListSuffix)
 	}
 	if err != nil {
 		return errors.Join(err, f.Close(), os.Remove(f.Name()))

@@ -10,6 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // A bundle as an artifact in a registry. Its manifest is an OCI image manifest with this artifact type. Its config is
@@ -116,8 +118,8 @@ func ParsePublished(manifest []byte) (Published, error) {
 	if err := checkPublished(m.Config); err != nil {
 		return Published{}, err
 	}
-	if m.Config.Size > maxIndexSize {
-		return Published{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", m.Config.Size, maxIndexSize)
+	if m.Config.Size > format.MaxIndexSize {
+		return Published{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", m.Config.Size, format.MaxIndexSize)
 	}
 	p := Published{
 		Index: m.Config, Signatures: make(map[string]ocispec.Descriptor),
@@ -142,10 +144,10 @@ func ParsePublished(manifest []byte) (Published, error) {
 }
 
 func checkPublished(d ocispec.Descriptor) error {
-	if _, err := parseDigest(d.Digest); err != nil {
+	if _, err := format.ParseDigest(d.Digest); err != nil {
 		return err
 	}
-	if d.Size < 0 || d.Size > maxSize {
+	if d.Size < 0 || d.Size > format.MaxSize {
 		return fmt.Errorf("size %d of %s is out of range", d.Size, d.Digest)
 	}
 	return nil

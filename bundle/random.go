@@ -8,6 +8,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // storedSlack is the overhead of a stored frame around the content of its first and last block, at most: header and
@@ -25,7 +27,7 @@ type Piece struct {
 
 // Piece returns the piece of blob d that holds byte at. Only the piece of an empty blob is empty; it is in no frame.
 func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return Piece{}, err
 	}
@@ -33,19 +35,19 @@ func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
 	if !ok {
 		return Piece{}, fmt.Errorf("the bundle has no blob %s", d)
 	}
-	if at < 0 || at > b.size || at == b.size && at > 0 {
-		return Piece{}, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.size, at)
+	if at < 0 || at > b.Size || at == b.Size && at > 0 {
+		return Piece{}, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.Size, at)
 	}
-	if b.size == 0 {
+	if b.Size == 0 {
 		return Piece{Frame: -1}, nil
 	}
-	if b.small() {
-		return Piece{Frame: int(b.frame), Skip: int(b.at), Size: int(b.size), Whole: int(r.frames[b.frame].size)}, nil
+	if b.Small() {
+		return Piece{Frame: int(b.Frame), Skip: int(b.At), Size: int(b.Size), Whole: int(r.frames[b.Frame].Size)}, nil
 	}
-	number := at / int64(r.dir.frameSize)
-	frame := int(b.frame) + int(number)
-	size := int(r.frames[frame].size)
-	return Piece{At: number * int64(r.dir.frameSize), Frame: frame, Size: size, Whole: size}, nil
+	number := at / int64(r.dir.FrameSize)
+	frame := int(b.Frame) + int(number)
+	size := int(r.frames[frame].Size)
+	return Piece{At: number * int64(r.dir.FrameSize), Frame: frame, Size: size, Whole: size}, nil
 }
 
 // ReadFrame reads frame number and returns its content, checked against the frame's checksum, which stops accidents but
@@ -56,7 +58,7 @@ func (r *Reader) ReadFrame(number int, raw *[]byte, buf []byte) ([]byte, error) 
 		return nil, fmt.Errorf("the bundle has no frame %d", number)
 	}
 	f := r.frames[number]
-	if int(f.len) == storedLen(int(f.size)) {
+	if int(f.Len) == storedLen(int(f.Size)) {
 		content, err := r.readStored(f, buf)
 		if !errors.Is(err, errNotStored) {
 			return content, err
@@ -71,16 +73,16 @@ func FrameBuffer(content int) int { return content + storedSlack }
 
 var errNotStored = errors.New("the frame is not stored")
 
-// storedLen returns the length of appendStored's frame for n bytes.
+// storedLen returns the length of format.AppendStored's frame for n bytes.
 func storedLen(n int) int {
 	var header [storedSlack]byte
-	return len(appendStoredHeader(header[:0], n)) + max(1, (n+storedBlock-1)/storedBlock)*3 + n + 4
+	return len(format.AppendStoredHeader(header[:0], n)) + max(1, (n+format.StoredBlock-1)/format.StoredBlock)*3 + n + 4
 }
 
 // readStored reads a stored frame directly into its final place. Each block's header overwrites the last bytes of the
 // block before, which are then restored. So the kernel copies stored content only once.
-func (r *Reader) readStored(f frameInfo, buf []byte) ([]byte, error) {
-	n := int(f.size)
+func (r *Reader) readStored(f format.FrameInfo, buf []byte) ([]byte, error) {
+	n := int(f.Size)
 	if cap(buf) < FrameBuffer(n) {
 		buf = make([]byte, FrameBuffer(n))
 	}
@@ -88,10 +90,10 @@ func (r *Reader) readStored(f frameInfo, buf []byte) ([]byte, error) {
 	const start = storedSlack - 4
 	content := buf[start:][:n:n]
 	var header [storedSlack]byte
-	off, before := f.off, appendStoredHeader(header[:0], n)
+	off, before := f.Off, format.AppendStoredHeader(header[:0], n)
 	head := len(before) + 3
-	for at := 0; at < n || at == 0; at += storedBlock {
-		size := min(storedBlock, n-at)
+	for at := 0; at < n || at == 0; at += format.StoredBlock {
+		size := min(format.StoredBlock, n-at)
 		last, after := at+size == n, 0
 		if last {
 			after = 4
@@ -102,7 +104,7 @@ func (r *Reader) readStored(f frameInfo, buf []byte) ([]byte, error) {
 		if err := r.readAt(place, off); err != nil {
 			return nil, err
 		}
-		if !bytes.Equal(place[:head], appendBlockHeader(before, size, last)) {
+		if !bytes.Equal(place[:head], format.AppendBlockHeader(before, size, last)) {
 			return nil, errNotStored
 		}
 		if at > 0 {
@@ -112,9 +114,9 @@ func (r *Reader) readStored(f frameInfo, buf []byte) ([]byte, error) {
 		before, head = nil, 3
 	}
 	want := binary.LittleEndian.Uint32(buf[start+n:])
-	if got := uint32(xxhash.Sum64(content)); got != want || got != f.checksum {
-		return nil, &DamageError{Offset: f.off, Reason: "a frame is bad", Err: fmt.Errorf(
-			"content checksum %08x differs from %08x in the frame and %08x in the seek table", got, want, f.checksum)}
+	if got := uint32(xxhash.Sum64(content)); got != want || got != f.Checksum {
+		return nil, &DamageError{Offset: f.Off, Reason: "a frame is bad", Err: fmt.Errorf(
+			"content checksum %08x differs from %08x in the frame and %08x in the seek table", got, want, f.Checksum)}
 	}
 	return content, nil
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/bundle/parts"
 )
 
 // tailRead is how much of a bundle's end Open reads at once: seek table and directory of some thousand blobs.
@@ -24,11 +27,11 @@ type Reader struct {
 	Catalog
 	r       io.ReaderAt
 	close   func() error
-	parts   *partSet // nil for one file
+	parts   *parts.Set // nil for one file
 	size    int64
-	dir     *directory
-	layout  layout
-	frames  []frameInfo
+	dir     *format.Directory
+	layout  format.Layout
+	frames  []format.FrameInfo
 	dec     *zstd.Decoder
 	raw     sync.Pool // *[]byte for frames as in the file
 	decoded sync.Pool // *[]byte for their content
@@ -36,7 +39,7 @@ type Reader struct {
 
 // Open opens the bundle at path: a file, or a bundle in parts. For parts, path is the name of any part, of parts.json,
 // or NAME.kkb itself if there is no such file. The first and the last part must exist. Another missing part gives a
-// *PartError when its bytes are needed. See Warnings.
+// *parts.Error when its bytes are needed. See Warnings.
 func Open(path string) (*Reader, error) {
 	r, err := open(path)
 	if err != nil {
@@ -46,10 +49,10 @@ func Open(path string) (*Reader, error) {
 }
 
 func open(path string) (*Reader, error) {
-	if base, parts := locate(path); parts {
+	if base, parts := parts.Locate(path); parts {
 		return openInParts(base)
 	}
-	f, err := openRegular(path)
+	f, err := parts.OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -66,13 +69,13 @@ func open(path string) (*Reader, error) {
 }
 
 func openInParts(base string) (*Reader, error) {
-	set, err := openParts(base)
+	set, err := parts.Open(base)
 	if err != nil {
 		return nil, err
 	}
-	r, err := NewReader(set, set.size)
+	r, err := NewReader(set, set.Size)
 	if err != nil {
-		return nil, errors.Join(set.explain(err), set.Close())
+		return nil, errors.Join(set.Explain(err), set.Close())
 	}
 	r.close = set.Close
 	return r, nil
@@ -85,7 +88,7 @@ func (r *Reader) Warnings() []string {
 		return nil
 	}
 	var all []string
-	for _, err := range r.parts.wrong() {
+	for _, err := range r.parts.Wrong() {
 		all = append(all, err.Error())
 	}
 	return all
@@ -94,12 +97,12 @@ func (r *Reader) Warnings() []string {
 // NewReader opens a bundle of size bytes. It reads its end and its beginning, not the blobs, and keeps about 100 bytes
 // per blob and frame.
 func NewReader(src io.ReaderAt, size int64) (*Reader, error) {
-	dec, err := newDecoder(max(2, runtime.GOMAXPROCS(0)))
+	dec, err := format.NewDecoder(max(2, runtime.GOMAXPROCS(0)))
 	if err != nil {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
 	}
 	r := &Reader{r: src, size: size, dec: dec}
-	r.parts, _ = src.(*partSet)
+	r.parts, _ = src.(*parts.Set)
 	r.blobs = r
 	r.raw.New = func() any { return new([]byte) }
 	r.decoded.New = func() any { return new([]byte) }
@@ -117,13 +120,13 @@ func (r *Reader) load() error {
 	n := len(r.frames)
 	data, err := r.decodeFrom(tail, r.frames[n-2])
 	if err != nil {
-		return &DamageError{Offset: r.frames[n-2].off, Reason: "its directory", Err: err}
+		return &DamageError{Offset: r.frames[n-2].Off, Reason: "its directory", Err: err}
 	}
-	if r.dir, err = scanDirectory(data); err != nil {
+	if r.dir, err = format.ParseDirectory(data); err != nil {
 		if errors.Is(err, ErrUnsupported) {
 			return err
 		}
-		return &DamageError{Offset: r.frames[n-2].off, Reason: "its directory", Err: err}
+		return &DamageError{Offset: r.frames[n-2].Off, Reason: "its directory", Err: err}
 	}
 	if err := r.checkLayout(); err != nil {
 		return err
@@ -135,13 +138,13 @@ func (r *Reader) load() error {
 func (r *Reader) readTail() (section, error) {
 	want := min(r.size, tailRead)
 	if r.parts != nil {
-		want = min(want, max(r.parts.lastSize(), seekFooter)) // the part before may be missing
+		want = min(want, max(r.parts.LastSize(), format.SeekFooter)) // the part before may be missing
 	}
 	tail := section{off: r.size - want, b: make([]byte, want)}
 	if err := r.readAt(tail.b, tail.off); err != nil {
 		return section{}, err
 	}
-	length, err := seekTableLen(tail.b[max(0, len(tail.b)-seekFooter):], r.size)
+	length, err := format.SeekTableLen(tail.b[max(0, len(tail.b)-format.SeekFooter):], r.size)
 	if err != nil {
 		return section{}, err
 	}
@@ -149,10 +152,10 @@ func (r *Reader) readTail() (section, error) {
 	if tail, err = r.extend(tail, start); err != nil {
 		return section{}, err
 	}
-	if r.frames, err = parseSeekTable(tail.b[start-tail.off:], start); err != nil {
+	if r.frames, err = format.ParseSeekTable(tail.b[start-tail.off:], start); err != nil {
 		return section{}, err
 	}
-	return r.extend(tail, r.frames[len(r.frames)-2].off)
+	return r.extend(tail, r.frames[len(r.frames)-2].Off)
 }
 
 // A section is a range of the file in memory.
@@ -180,45 +183,45 @@ func (r *Reader) readAt(b []byte, off int64) error {
 		return nil
 	}
 	if errors.Is(err, io.EOF) {
-		return damage(off+int64(n), "unexpected end of the file")
+		return format.Damage(off+int64(n), "unexpected end of the file")
 	}
 	return fmt.Errorf("read %d bytes at byte %d of the bundle: %w", len(b), off, err)
 }
 
 // decodeFrom decodes a frame that lies in s.
-func (r *Reader) decodeFrom(s section, f frameInfo) ([]byte, error) {
-	return r.decode(s.b[f.off-s.off:][:f.len], nil, f)
+func (r *Reader) decodeFrom(s section, f format.FrameInfo) ([]byte, error) {
+	return r.decode(s.b[f.Off-s.off:][:f.Len], nil, f)
 }
 
-func (r *Reader) decode(b, buf []byte, f frameInfo) ([]byte, error) {
-	if sum := binary.LittleEndian.Uint32(b[len(b)-4:]); sum != f.checksum {
-		return nil, fmt.Errorf("the frame's checksum is %08x; the seek table says %08x", sum, f.checksum)
+func (r *Reader) decode(b, buf []byte, f format.FrameInfo) ([]byte, error) {
+	if sum := binary.LittleEndian.Uint32(b[len(b)-4:]); sum != f.Checksum {
+		return nil, fmt.Errorf("the frame's checksum is %08x; the seek table says %08x", sum, f.Checksum)
 	}
-	return decodeFrame(r.dec, b, buf, int64(f.size))
+	return format.DecodeFrame(r.dec, b, buf, int64(f.Size))
 }
 
 // checkLayout derives every frame and position from the blobs' order and compares them.
 func (r *Reader) checkLayout() error {
 	n := len(r.frames)
-	order := slices.Clone(r.dir.blobs)
-	slices.SortFunc(order, func(a, b dirBlob) int {
-		if a.frame != b.frame {
-			return int(a.frame) - int(b.frame)
+	order := slices.Clone(r.dir.Blobs)
+	slices.SortFunc(order, func(a, b format.Blob) int {
+		if a.Frame != b.Frame {
+			return int(a.Frame) - int(b.Frame)
 		}
-		return int(a.at) - int(b.at)
+		return int(a.At) - int(b.At)
 	})
 	claimed := slices.Clone(order)
-	r.layout = layout{
-		frameSize: r.dir.frameSize, indexSize: int64(r.frames[1].size), directorySize: int64(r.frames[n-2].size), blobs: order,
+	r.layout = format.Layout{
+		FrameSize: r.dir.FrameSize, IndexSize: int64(r.frames[1].Size), DirectorySize: int64(r.frames[n-2].Size), Blobs: order,
 	}
-	if err := checkFrames(&r.layout, r.frames); err != nil {
+	if err := format.CheckFrames(&r.layout, r.frames); err != nil {
 		return err
 	}
-	r.layout.put()
+	r.layout.Put()
 	for i, b := range order {
-		if b.place != claimed[i].place {
-			return &DamageError{Blob: b.sum.digest(), Offset: -1, Reason: fmt.Sprintf(
-				"the directory places it in frame %d at %d instead of frame %d at %d", claimed[i].frame, claimed[i].at, b.frame, b.at)}
+		if b.Place != claimed[i].Place {
+			return &DamageError{Blob: b.Sum.Digest(), Offset: -1, Reason: fmt.Sprintf(
+				"the directory places it in frame %d at %d instead of frame %d at %d", claimed[i].Frame, claimed[i].At, b.Frame, b.At)}
 		}
 	}
 	return nil
@@ -226,7 +229,7 @@ func (r *Reader) checkLayout() error {
 
 // loadIndex reads the first two frames.
 func (r *Reader) loadIndex() error {
-	head := section{b: make([]byte, r.frames[2].off)}
+	head := section{b: make([]byte, r.frames[2].Off)}
 	if err := r.readAt(head.b, 0); err != nil {
 		return err
 	}
@@ -234,8 +237,8 @@ func (r *Reader) loadIndex() error {
 	if err != nil {
 		return &DamageError{Offset: 0, Reason: "its beginning", Err: err}
 	}
-	for s := range r.layout.segments() {
-		for _, u := range s.units {
+	for s := range r.layout.Segments() {
+		for _, u := range s.Units {
 			if err := r.checkUnit(u, first); err != nil {
 				return &DamageError{Offset: 0, Reason: "its beginning", Err: err}
 			}
@@ -244,10 +247,10 @@ func (r *Reader) loadIndex() error {
 	}
 	data, err := r.decodeFrom(head, r.frames[1])
 	if err != nil {
-		return &DamageError{Offset: r.frames[1].off, Reason: indexName, Err: err}
+		return &DamageError{Offset: r.frames[1].Off, Reason: format.IndexName, Err: err}
 	}
 	if r.index, err = ParseIndex(data); err != nil {
-		return &DamageError{Offset: r.frames[1].off, Reason: "its index", Err: err}
+		return &DamageError{Offset: r.frames[1].Off, Reason: "its index", Err: err}
 	}
 	r.identity = digest.FromBytes(data)
 	for _, it := range r.index.Items {
@@ -262,38 +265,38 @@ func (r *Reader) loadIndex() error {
 func (r *Reader) Size() int64 { return r.size }
 
 // Encoder names the bundle's encoder: library, version, level and options.
-func (r *Reader) Encoder() string { return r.dir.encoder }
+func (r *Reader) Encoder() string { return r.dir.Encoder }
 
 // Blobs returns digest and size of every blob, sorted by digest.
 func (r *Reader) Blobs() []ocispec.Descriptor {
-	out := make([]ocispec.Descriptor, len(r.dir.blobs))
-	for i, b := range r.dir.blobs {
-		out[i] = ocispec.Descriptor{Digest: b.sum.digest(), Size: b.size}
+	out := make([]ocispec.Descriptor, len(r.dir.Blobs))
+	for i, b := range r.dir.Blobs {
+		out[i] = ocispec.Descriptor{Digest: b.Sum.Digest(), Size: b.Size}
 	}
 	return out
 }
 
 // Stat reports whether the bundle holds a blob, and its size.
 func (r *Reader) Stat(d digest.Digest) (size int64, ok bool) {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return 0, false
 	}
 	b, ok := r.find(s)
-	return b.size, ok
+	return b.Size, ok
 }
 
-func (r *Reader) find(s sum) (dirBlob, bool) {
-	i, ok := slices.BinarySearchFunc(r.dir.blobs, s, func(b dirBlob, s sum) int { return compareSums(b.sum, s) })
+func (r *Reader) find(s format.Sum) (format.Blob, bool) {
+	i, ok := slices.BinarySearchFunc(r.dir.Blobs, s, func(b format.Blob, s format.Sum) int { return format.CompareSums(b.Sum, s) })
 	if !ok {
-		return dirBlob{}, false
+		return format.Blob{}, false
 	}
-	return r.dir.blobs[i], true
+	return r.dir.Blobs[i], true
 }
 
-func (r *Reader) lookup(_ context.Context, s sum) (int64, bool, error) {
+func (r *Reader) lookup(_ context.Context, s format.Sum) (int64, bool, error) {
 	b, ok := r.find(s)
-	return b.size, ok, nil
+	return b.Size, ok, nil
 }
 
 // Close closes the file that Open opened. Streams still being read fail afterwards.
@@ -304,17 +307,17 @@ func (r *Reader) Close() error {
 	return r.close()
 }
 
-func (r *Reader) read(ctx context.Context, s sum, max int64) (data []byte, err error) {
+func (r *Reader) read(ctx context.Context, s format.Sum, max int64) (data []byte, err error) {
 	b, ok := r.find(s)
 	if !ok {
-		return nil, fmt.Errorf("the bundle has no blob %s", s.digest())
+		return nil, fmt.Errorf("the bundle has no blob %s", s.Digest())
 	}
-	if b.size > max {
-		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), b.size, max)
+	if b.Size > max {
+		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.Digest(), b.Size, max)
 	}
 	rc := r.stream(ctx, b, 0, true)
 	defer func() { err = errors.Join(err, rc.Close()) }()
-	data = make([]byte, b.size)
+	data = make([]byte, b.Size)
 	if _, err := io.ReadFull(rc, data); err != nil {
 		return nil, err
 	}
@@ -322,4 +325,12 @@ func (r *Reader) read(ctx context.Context, s sum, max int64) (data []byte, err e
 		return nil, err // nothing to read from an empty blob; only the check remains
 	}
 	return data, nil
+}
+
+// partAt returns the file name of the part that holds a byte, or "".
+func (r *Reader) partAt(off int64) string {
+	if r.parts == nil {
+		return ""
+	}
+	return r.parts.NameAt(off)
 }

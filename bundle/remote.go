@@ -8,6 +8,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // A Need lists the blobs that an item needs.
@@ -23,7 +25,7 @@ type Bringer func(ctx context.Context, needs []Need) error
 // other blobs are the registry's claims. Its methods may not be called concurrently.
 type Remote struct {
 	Catalog
-	sizes map[sum]int64
+	sizes map[format.Sum]int64
 	local Source
 	bring Bringer
 }
@@ -38,9 +40,9 @@ func NewRemote(p Published, indexJSON []byte, local Source, bring Bringer) (*Rem
 	if err != nil {
 		return nil, err
 	}
-	r := &Remote{Catalog: Catalog{index: x, identity: p.Index.Digest}, sizes: make(map[sum]int64, len(p.Blobs)), local: local, bring: bring}
+	r := &Remote{Catalog: Catalog{index: x, identity: p.Index.Digest}, sizes: make(map[format.Sum]int64, len(p.Blobs)), local: local, bring: bring}
 	for _, d := range p.Blobs {
-		s, err := parseDigest(d.Digest)
+		s, err := format.ParseDigest(d.Digest)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +54,7 @@ func NewRemote(p Published, indexJSON []byte, local Source, bring Bringer) (*Rem
 
 // Stat reports whether the bundle has a blob, and its size.
 func (r *Remote) Stat(d digest.Digest) (size int64, ok bool) {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return 0, false
 	}
@@ -64,7 +66,7 @@ func (r *Remote) Stat(d digest.Digest) (size int64, ok bool) {
 func (r *Remote) Blobs() []ocispec.Descriptor {
 	out := make([]ocispec.Descriptor, 0, len(r.sizes))
 	for s, size := range r.sizes {
-		out = append(out, ocispec.Descriptor{Digest: s.digest(), Size: size})
+		out = append(out, ocispec.Descriptor{Digest: s.Digest(), Size: size})
 	}
 	slices.SortFunc(out, func(a, b ocispec.Descriptor) int { return cmp.Compare(a.Digest, b.Digest) })
 	return out
@@ -86,24 +88,24 @@ func (r *Remote) Size() int64 {
 }
 
 // lookup finds blobs of the bundle, and those made locally.
-func (r *Remote) lookup(ctx context.Context, s sum) (int64, bool, error) {
+func (r *Remote) lookup(ctx context.Context, s format.Sum) (int64, bool, error) {
 	if size, ok := r.sizes[s]; ok {
 		return size, true, nil
 	}
 	return r.local.lookup(ctx, s)
 }
 
-func (r *Remote) read(ctx context.Context, s sum, most int64) ([]byte, error) {
+func (r *Remote) read(ctx context.Context, s format.Sum, most int64) ([]byte, error) {
 	size, ok := r.sizes[s]
 	if ok && size > most {
-		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.digest(), size, most)
+		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.Digest(), size, most)
 	}
 	_, there, err := r.local.lookup(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	if !there && ok {
-		if err := r.bring(ctx, []Need{{Blobs: []ocispec.Descriptor{{Digest: s.digest(), Size: size}}}}); err != nil {
+		if err := r.bring(ctx, []Need{{Blobs: []ocispec.Descriptor{{Digest: s.Digest(), Size: size}}}}); err != nil {
 			return nil, err
 		}
 	}
@@ -123,7 +125,7 @@ func (r *Remote) Survey(ctx context.Context) ([]Contents, error) {
 func (r *Remote) Documents(ctx context.Context, items []Item) error {
 	var wave []want
 	for i, it := range items {
-		if s, err := parseDigest(it.Descriptor.Digest); err == nil {
+		if s, err := format.ParseDigest(it.Descriptor.Digest); err == nil {
 			wave = append(wave, want{document{s, classOf(it.Descriptor.MediaType)}, i})
 		}
 	}
@@ -157,7 +159,7 @@ func (r *Remote) needs(items []Item, wave []want) []Need {
 	}
 	for _, w := range wave {
 		n := &needs[w.item]
-		n.Blobs = append(n.Blobs, ocispec.Descriptor{Digest: w.sum.digest(), Size: r.sizes[w.sum]})
+		n.Blobs = append(n.Blobs, ocispec.Descriptor{Digest: w.sum.Digest(), Size: r.sizes[w.sum]})
 	}
 	return slices.DeleteFunc(needs, func(n Need) bool { return len(n.Blobs) == 0 })
 }
@@ -195,11 +197,11 @@ func (r *Remote) Needs(ctx context.Context, items []Item, visit func(item Item, 
 	if err := r.Documents(ctx, items); err != nil {
 		return err
 	}
-	p := problems{known: make(map[sum]bool)}
+	p := problems{known: make(map[format.Sum]bool)}
 	w := &walk{src: r, report: p.report}
-	w.visit = func(s sum, it Item) {
+	w.visit = func(s format.Sum, it Item) {
 		if size, ok := r.sizes[s]; ok {
-			visit(it, ocispec.Descriptor{Digest: s.digest(), Size: size})
+			visit(it, ocispec.Descriptor{Digest: s.Digest(), Size: size})
 		}
 	}
 	if err := w.run(ctx, items); err != nil {

@@ -3,6 +3,8 @@ package bundle
 import (
 	"context"
 	"io"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // A Source provides the blobs of a bundle to write, compressed in frames. A Cache is one.
@@ -10,9 +12,9 @@ type Source interface {
 	blobSource
 	// encoding returns the encoder for index.json, the directory and small blobs, which also names the encoder of the
 	// frames.
-	encoding() *encoder
-	// open returns the frames of a blob of more than smallBlob bytes.
-	open(ctx context.Context, s sum) (frames, error)
+	encoding() *format.Encoder
+	// open returns the frames of a blob of more than format.SmallBlob bytes.
+	open(ctx context.Context, s format.Sum) (frames, error)
 }
 
 // frames are the frames of one large blob.
@@ -33,9 +35,9 @@ type settler interface {
 	settle(written error) error
 }
 
-func (c *Cache) encoding() *encoder { return c.enc }
+func (c *Cache) encoding() *format.Encoder { return c.enc }
 
-func (c *Cache) open(_ context.Context, s sum) (frames, error) {
+func (c *Cache) open(_ context.Context, s format.Sum) (frames, error) {
 	e, err := c.entry(s)
 	if err != nil {
 		return nil, err

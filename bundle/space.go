@@ -7,24 +7,26 @@ import (
 	"path/filepath"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // MostInBundle returns the most bytes that a blob of this size adds to a bundle: the size when nothing compresses.
 func (c *Cache) MostInBundle(size int64) int64 {
-	const entry = 3*tarBlock + tarBlock + 256 // header, padding, and its line in the directory
-	return entry + framesMost(size, c.enc.frameSize) + seekEntry*pieces(size, c.enc.frameSize)
+	const entry = 3*format.TarBlock + format.TarBlock + 256 // header, padding, and its line in the directory
+	return entry + framesMost(size, c.enc.FrameSize) + format.SeekEntry*pieces(size, c.enc.FrameSize)
 }
 
 // MostInCache returns the most bytes of disk that a blob of this size takes in the cache.
 func (c *Cache) MostInCache(size int64) int64 {
 	const block = 4 << 10
-	n := framesMost(size, c.enc.frameSize) + seekEntry*pieces(size, c.enc.frameSize) + entryTrailer
+	n := framesMost(size, c.enc.FrameSize) + format.SeekEntry*pieces(size, c.enc.FrameSize) + entryTrailer
 	return (n + block - 1) / block * block
 }
 
 // InBundle returns the most bytes that a cached blob adds to a bundle.
 func (c *Cache) InBundle(d digest.Digest) (int64, error) {
-	s, err := parseDigest(d)
+	s, err := format.ParseDigest(d)
 	if err != nil {
 		return 0, err
 	}
@@ -32,17 +34,17 @@ func (c *Cache) InBundle(d digest.Digest) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.MostInBundle(e.size) - framesMost(e.size, c.enc.frameSize) + e.data, e.close()
+	return c.MostInBundle(e.size) - framesMost(e.size, c.enc.FrameSize) + e.data, e.close()
 }
 
 // pieces returns the number of frames of a blob; a small one has none of its own.
 func pieces(size int64, frameSize int) int64 {
-	return int64(dirBlob{size: size}.pieces(frameSize))
+	return int64(format.Blob{Size: size}.Pieces(frameSize))
 }
 
 // framesMost returns the maximal total size of a blob's frames.
 func framesMost(size int64, frameSize int) int64 {
-	return maxFrameLen(size) + 64*pieces(size, frameSize)
+	return format.MaxFrameLen(size) + 64*pieces(size, frameSize)
 }
 
 // Partial returns the offset at which a Begin with this key would continue, as far as visible without checking the

@@ -1,7 +1,6 @@
 package bundle
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -17,6 +16,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // A Stream reads a bundle once, from its first byte to its last, as from a pipe. Nothing is written to disk. Memory
@@ -27,16 +28,16 @@ import (
 // only after sound blobs were handed on. After a frame with tar entries that does not decode, or a damaged frame
 // length, the rest cannot be read.
 type Stream struct {
-	in       *frameScanner
+	in       *format.FrameScanner
 	dec      *zstd.Decoder
 	jobs     int
 	index    Index
 	identity digest.Digest
 	docs     *documents
-	sizes    map[sum]int64 // sizes of the blobs met so far
-	blobs    []dirBlob     // in the order of the stream, with their positions
-	first    *entry        // met but not handed on yet
-	found    *verifier     // collects the damage
+	sizes    map[format.Sum]int64 // sizes of the blobs met so far
+	blobs    []format.Blob        // in the order of the stream, with their positions
+	first    *entry               // met but not handed on yet
+	found    *verifier            // collects the damage
 
 	frame  []byte // of glue, raw
 	glue   []byte // its content
@@ -56,7 +57,7 @@ var errCut = errors.New("the stream cannot be read further")
 
 // An entry is a blob of the tar.
 type entry struct {
-	dirBlob
+	format.Blob
 	content []byte // of a small blob
 }
 
@@ -67,15 +68,15 @@ func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
 	if jobs <= 0 {
 		jobs = min(runtime.GOMAXPROCS(0), 8)
 	}
-	dec, err := newDecoder(max(2, runtime.GOMAXPROCS(0)))
+	dec, err := format.NewDecoder(max(2, runtime.GOMAXPROCS(0)))
 	if err != nil {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Stream{
 		cancel: cancel,
-		in:     &frameScanner{r: bufio.NewReaderSize(newReadAhead(ctx, src), 64<<10)},
-		dec:    dec, jobs: jobs, sizes: make(map[sum]int64), found: &verifier{bad: make(map[sum]*DamageError)},
+		in:     format.NewFrameScanner(ctx, src),
+		dec:    dec, jobs: jobs, sizes: make(map[format.Sum]int64), found: &verifier{bad: make(map[format.Sum]*DamageError)},
 		tokens: make(chan struct{}, 2*min(runtime.GOMAXPROCS(0), 8)+2),
 	}
 	s.pieces.New = func() any { return new(piece) }
@@ -94,7 +95,7 @@ func (s *Stream) Digest() digest.Digest { return s.identity }
 
 // ReadBlob returns an index or manifest; no other blob can be read twice.
 func (s *Stream) ReadBlob(_ context.Context, d digest.Digest, max int64) ([]byte, error) {
-	id, err := parseDigest(d)
+	id, err := format.ParseDigest(d)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (s *Stream) ReadBlob(_ context.Context, d digest.Digest, max int64) ([]byte
 // Stat reports whether the bundle holds a blob, and its size. For an index or manifest, it reports whether it arrived;
 // for any other blob, it trusts the first manifest that refers to it.
 func (s *Stream) Stat(d digest.Digest) (size int64, ok bool) {
-	id, err := parseDigest(d)
+	id, err := format.ParseDigest(d)
 	if err != nil {
 		return 0, false
 	}
@@ -130,7 +131,7 @@ func (s *Stream) Stat(d digest.Digest) (size int64, ok bool) {
 
 // Holds reports whether a blob is an index or manifest, which Blobs does not hand on.
 func (s *Stream) Holds(d digest.Digest) bool {
-	id, err := parseDigest(d)
+	id, err := format.ParseDigest(d)
 	return err == nil && s.docs.held[id] != nil
 }
 
@@ -144,13 +145,13 @@ func (s *Stream) begin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if e == nil || !s.docs.mayBe(e.dirBlob) {
+		if e == nil || !s.docs.mayBe(e.Blob) {
 			s.first = e
 			for _, err := range s.docs.missing() {
 				var m *MissingError
 				if errors.As(err, &m) {
-					id, _ := parseDigest(m.Digest) // already a document
-					s.found.add(id, &DamageError{Offset: s.in.off, Reason: "not before all contents", Err: err})
+					id, _ := format.ParseDigest(m.Digest) // already a document
+					s.found.add(id, &DamageError{Offset: s.in.Off, Reason: "not before all contents", Err: err})
 				}
 			}
 			return nil
@@ -167,22 +168,22 @@ func (s *Stream) head() error {
 	if err := s.nextGlue(); err != nil {
 		return err
 	}
-	layout, err := tarHeader(layoutName, int64(len(layoutContent)))
+	layout, err := format.TarHeader(format.LayoutName, int64(len(format.LayoutContent)))
 	if err != nil {
 		return err
 	}
-	layout = append(layout, layoutContent...)
-	layout = append(layout, make([]byte, tarBlock-len(layoutContent))...)
+	layout = append(layout, format.LayoutContent...)
+	layout = append(layout, make([]byte, format.TarBlock-len(format.LayoutContent))...)
 	if !bytes.HasPrefix(s.glue, layout) {
-		return damage(0, "beginning: the tar's first entry is not %s", layoutName)
+		return format.Damage(0, "beginning: the tar's first entry is not %s", format.LayoutName)
 	}
 	s.at = len(layout)
 	name, size, err := s.header()
 	if err != nil {
 		return err
 	}
-	if name != indexName || size > maxIndexSize {
-		return damage(0, "beginning: the tar's second entry is not %s", indexName)
+	if name != format.IndexName || size > format.MaxIndexSize {
+		return format.Damage(0, "beginning: the tar's second entry is not %s", format.IndexName)
 	}
 	data, err := s.own(size)
 	if err != nil {
@@ -190,11 +191,11 @@ func (s *Stream) head() error {
 	}
 	s.indexSize = size
 	if s.index, err = ParseIndex(data); err != nil {
-		return damage(s.in.frames[1].off, "its index: %v", err)
+		return format.Damage(s.in.Frames[1].Off, "its index: %v", err)
 	}
 	s.identity = digest.FromBytes(data)
 	if s.docs, err = newDocuments(s.index.Items); err != nil {
-		return damage(s.in.frames[1].off, "its index: %v", err)
+		return format.Damage(s.in.Frames[1].Off, "its index: %v", err)
 	}
 	return nil
 }
@@ -202,32 +203,32 @@ func (s *Stream) head() error {
 // own reads a JSON document, which has its own frame.
 func (s *Stream) own(size int64) ([]byte, error) {
 	if s.at != len(s.glue) {
-		return nil, damage(s.in.off, "data between an entry's header and its content")
+		return nil, format.Damage(s.in.Off, "data between an entry's header and its content")
 	}
-	raw, f, err := s.in.next(nil, size)
+	raw, f, err := s.in.Next(nil, size)
 	if err != nil {
 		return nil, err
 	}
-	data, err := decodeFrame(s.dec, raw, nil, size)
+	data, err := format.DecodeFrame(s.dec, raw, nil, size)
 	if err != nil {
-		return nil, &DamageError{Offset: f.off, Reason: "a frame is bad", Err: err}
+		return nil, &DamageError{Offset: f.Off, Reason: "a frame is bad", Err: err}
 	}
-	s.pad = int(padded(size) - size)
+	s.pad = int(format.Padded(size) - size)
 	return data, nil
 }
 
 // nextGlue reads a glue frame and the padding at its start.
 func (s *Stream) nextGlue() error {
-	raw, f, err := s.in.next(s.frame, maxGlue)
+	raw, f, err := s.in.Next(s.frame, format.MaxGlue)
 	s.frame = raw
 	if err != nil {
 		return err
 	}
-	if s.glue, err = decodeFrame(s.dec, raw, s.glue, int64(f.size)); err != nil {
-		return &DamageError{Offset: f.off, Reason: "a frame with tar entries is damaged, so the rest of the pipe cannot be read", Err: err}
+	if s.glue, err = format.DecodeFrame(s.dec, raw, s.glue, int64(f.Size)); err != nil {
+		return &DamageError{Offset: f.Off, Reason: "a frame with tar entries is damaged, so the rest of the pipe cannot be read", Err: err}
 	}
 	if len(s.glue) < s.pad {
-		return damage(f.off, "the padding in the tar is truncated")
+		return format.Damage(f.Off, "the padding in the tar is truncated")
 	}
 	s.zeros(s.glue[:s.pad])
 	s.at, s.pad = s.pad, 0
@@ -236,12 +237,12 @@ func (s *Stream) nextGlue() error {
 
 func (s *Stream) zeros(b []byte) {
 	if len(bytes.Trim(b, "\x00")) > 0 {
-		s.found.addOther(damage(s.glueOffset(), "the padding in the tar has bytes other than zero"))
+		s.found.addOther(format.Damage(s.glueOffset(), "the padding in the tar has bytes other than zero"))
 	}
 }
 
-func (s *Stream) glueFrame() int    { return len(s.in.frames) - 1 }
-func (s *Stream) glueOffset() int64 { return s.in.frames[s.glueFrame()].off }
+func (s *Stream) glueFrame() int    { return len(s.in.Frames) - 1 }
+func (s *Stream) glueOffset() int64 { return s.in.Frames[s.glueFrame()].Off }
 
 // header reads the next entry's header.
 func (s *Stream) header() (name string, size int64, err error) {
@@ -250,7 +251,7 @@ func (s *Stream) header() (name string, size int64, err error) {
 			return "", 0, err
 		}
 	}
-	name, size, n, err := readHeader(s.glue[s.at:])
+	name, size, n, err := format.ReadTarHeader(s.glue[s.at:])
 	if err != nil {
 		return "", 0, &DamageError{Offset: s.glueOffset(), Reason: fmt.Sprintf("frame %d", s.glueFrame()), Err: err}
 	}
@@ -271,40 +272,40 @@ func (s *Stream) next() (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if name == directoryName {
+	if name == format.DirectoryName {
 		s.ended = true
 		return nil, s.end(size)
 	}
-	text, ok := strings.CutPrefix(name, blobPrefix)
-	id, err := parseHex(text)
+	text, ok := strings.CutPrefix(name, format.BlobPrefix)
+	id, err := format.ParseHex(text)
 	if !ok || err != nil {
-		return nil, damage(s.glueOffset(), "the tar has an entry that is not allowed in bundles")
+		return nil, format.Damage(s.glueOffset(), "the tar has an entry that is not allowed in bundles")
 	}
-	e := &entry{dirBlob: dirBlob{sum: id, size: size}}
-	if len(s.blobs) > maxIndexSize/minBlobRecord {
-		return nil, damage(s.glueOffset(), "there are more blobs than a directory can have")
+	e := &entry{Blob: format.Blob{Sum: id, Size: size}}
+	if len(s.blobs) > format.MaxIndexSize/format.MinBlobRecord {
+		return nil, format.Damage(s.glueOffset(), "there are more blobs than a directory can have")
 	}
-	if !e.small() {
+	if !e.Small() {
 		if s.at != len(s.glue) {
-			return nil, damage(s.in.off, "data between an entry's header and its content")
+			return nil, format.Damage(s.in.Off, "data between an entry's header and its content")
 		}
-		e.frame = uint32(len(s.in.frames))
+		e.Frame = uint32(len(s.in.Frames))
 	} else if err := s.small(e); err != nil {
 		return nil, err
 	}
-	s.blobs, s.sizes[id] = append(s.blobs, e.dirBlob), size
+	s.blobs, s.sizes[id] = append(s.blobs, e.Blob), size
 	return e, nil
 }
 
 // small takes the content of a small blob from the glue.
 func (s *Stream) small(e *entry) error {
-	end := s.at + int(padded(e.size))
+	end := s.at + int(format.Padded(e.Size))
 	if end > len(s.glue) {
-		return damage(s.glueOffset(), "the content of blob %s is truncated", e.sum.digest())
+		return format.Damage(s.glueOffset(), "the content of blob %s is truncated", e.Sum.Digest())
 	}
-	e.place = place{frame: uint32(s.glueFrame()), at: uint32(s.at)}
-	e.content = bytes.Clone(s.glue[s.at : s.at+int(e.size)])
-	s.zeros(s.glue[s.at+int(e.size) : end])
+	e.Place = format.Place{Frame: uint32(s.glueFrame()), At: uint32(s.at)}
+	e.content = bytes.Clone(s.glue[s.at : s.at+int(e.Size)])
+	s.zeros(s.glue[s.at+int(e.Size) : end])
 	s.at = end
 	return nil
 }
@@ -320,12 +321,12 @@ func (s *Stream) document(ctx context.Context, e *entry) error {
 		return sendErr
 	}
 	if err != nil {
-		s.found.add(e.sum, asDamage(err, s.in.frames[e.frame].off))
+		s.found.add(e.Sum, asDamage(err, s.in.Frames[e.Frame].Off))
 		data = nil
 	} else if data == nil {
 		data = []byte{}
 	}
-	return s.docs.arrived(e.sum, data)
+	return s.docs.arrived(e.Sum, data)
 }
 
 // A StreamBlob is a blob read from a Stream.
@@ -333,7 +334,7 @@ type StreamBlob struct {
 	Digest digest.Digest
 	Size   int64
 
-	sum    sum
+	sum    format.Sum
 	pieces chan *piece   // closed after the last
 	quit   chan struct{} // closed when the handler wants no more
 	ended  error         // the reason that pieces end; set before pieces is closed
@@ -346,7 +347,7 @@ type StreamBlob struct {
 type piece struct {
 	raw     []byte
 	content []byte
-	info    frameInfo
+	info    format.FrameInfo
 	err     error
 	done    chan struct{} // closed when content or err is there
 	free    bool          // without a token
@@ -354,7 +355,7 @@ type piece struct {
 
 func (s *Stream) newBlob(e *entry) *StreamBlob {
 	return &StreamBlob{
-		Digest: e.sum.digest(), Size: e.size, sum: e.sum, hash: sha256.New(), s: s,
+		Digest: e.Sum.Digest(), Size: e.Size, sum: e.Sum, hash: sha256.New(), s: s,
 		pieces: make(chan *piece, cap(s.tokens)+1), quit: make(chan struct{}),
 	}
 }
@@ -373,24 +374,24 @@ func (b *StreamBlob) Copy(f func(piece []byte) error) error {
 	if b.ended != nil {
 		return fmt.Errorf("%w: %w", errCut, b.ended)
 	}
-	if b.Size == 0 && sum(b.hash.Sum(nil)) != b.sum {
+	if b.Size == 0 && format.Sum(b.hash.Sum(nil)) != b.sum {
 		return b.wrong(-1)
 	}
 	return nil
 }
 
 func (b *StreamBlob) wrong(off int64) error {
-	return &DamageError{Blob: b.Digest, Offset: off, Reason: "content has digest " + string(sum(b.hash.Sum(nil)).digest())}
+	return &DamageError{Blob: b.Digest, Offset: off, Reason: "content has digest " + string(format.Sum(b.hash.Sum(nil)).Digest())}
 }
 
 func (b *StreamBlob) take(p *piece, f func(piece []byte) error) error {
 	<-p.done
 	if p.err != nil {
-		return &DamageError{Blob: b.Digest, Offset: p.info.off, Reason: "a frame is bad", Err: p.err}
+		return &DamageError{Blob: b.Digest, Offset: p.info.Off, Reason: "a frame is bad", Err: p.err}
 	}
 	b.hash.Write(p.content)
-	if b.at += int64(len(p.content)); b.at == b.Size && sum(b.hash.Sum(nil)) != b.sum {
-		return b.wrong(p.info.off)
+	if b.at += int64(len(p.content)); b.at == b.Size && format.Sum(b.hash.Sum(nil)) != b.sum {
+		return b.wrong(p.info.Off)
 	}
 	return f(p.content)
 }
@@ -398,20 +399,20 @@ func (b *StreamBlob) take(p *piece, f func(piece []byte) error) error {
 // send reads a blob's frames and passes them to b until the handler wants no more. Its error is one of the stream.
 func (s *Stream) send(ctx context.Context, e *entry, b *StreamBlob) (err error) {
 	defer func() { b.ended = err; close(b.pieces) }()
-	if e.small() {
-		if e.size > 0 {
-			p := &piece{content: e.content, info: s.in.frames[e.frame], done: make(chan struct{}), free: true}
+	if e.Small() {
+		if e.Size > 0 {
+			p := &piece{content: e.content, info: s.in.Frames[e.Frame], done: make(chan struct{}), free: true}
 			close(p.done)
 			b.pieces <- p // never blocks
 		}
 		return nil
 	}
-	for rest := e.size; rest > 0; {
-		p, err := s.piece(ctx, min(rest, maxFrameSize))
+	for rest := e.Size; rest > 0; {
+		p, err := s.piece(ctx, min(rest, format.MaxFrameSize))
 		if err != nil {
 			return err
 		}
-		rest -= int64(p.info.size)
+		rest -= int64(p.info.Size)
 		select {
 		case <-b.quit:
 			s.release(p)
@@ -419,12 +420,12 @@ func (s *Stream) send(ctx context.Context, e *entry, b *StreamBlob) (err error) 
 		default:
 		}
 		go func() {
-			p.content, p.err = decodeFrame(s.dec, p.raw, p.content, int64(p.info.size))
+			p.content, p.err = format.DecodeFrame(s.dec, p.raw, p.content, int64(p.info.Size))
 			close(p.done)
 		}()
 		b.pieces <- p // never blocks: there is a place for every token
 	}
-	s.pad = int(padded(e.size) - e.size)
+	s.pad = int(format.Padded(e.Size) - e.Size)
 	return nil
 }
 
@@ -438,7 +439,7 @@ func (s *Stream) piece(ctx context.Context, most int64) (*piece, error) {
 	p := s.pieces.Get().(*piece)
 	p.done, p.err = make(chan struct{}), nil
 	var err error
-	if p.raw, p.info, err = s.in.next(p.raw, most); err != nil {
+	if p.raw, p.info, err = s.in.Next(p.raw, most); err != nil {
 		s.release(p)
 		return nil, err
 	}
@@ -524,15 +525,15 @@ func (s *Stream) note(err error) error {
 
 // end reads the directory, the end of the tar and the seek table, and compares them with the blobs received.
 func (s *Stream) end(size int64) error {
-	if size > maxIndexSize {
-		return damage(s.glueOffset(), "the directory has %d bytes", size)
+	if size > format.MaxIndexSize {
+		return format.Damage(s.glueOffset(), "the directory has %d bytes", size)
 	}
 	data, err := s.own(size)
 	if err != nil {
 		return err
 	}
-	off := s.in.frames[s.glueFrame()].off
-	dir, err := scanDirectory(data)
+	off := s.in.Frames[s.glueFrame()].Off
+	dir, err := format.ParseDirectory(data)
 	if errors.Is(err, ErrUnsupported) {
 		return err
 	}
@@ -542,30 +543,30 @@ func (s *Stream) end(size int64) error {
 	if err := s.nextGlue(); err != nil {
 		return err
 	}
-	if len(s.glue)-s.at != tarEnding {
-		return damage(s.glueOffset(), "the end of the tar has a wrong length")
+	if len(s.glue)-s.at != format.TarEnding {
+		return format.Damage(s.glueOffset(), "the end of the tar has a wrong length")
 	}
 	s.zeros(s.glue[s.at:])
-	if err := s.in.end(); err != nil {
+	if err := s.in.End(); err != nil {
 		return err
 	}
 	return s.compare(dir, int64(len(data)), off)
 }
 
 // compare checks that the directory lists the received blobs, in frames cut as the format requires.
-func (s *Stream) compare(dir *directory, size, off int64) error {
+func (s *Stream) compare(dir *format.Directory, size, off int64) error {
 	came := slices.Clone(s.blobs)
-	slices.SortFunc(came, func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
-	if !slices.Equal(came, dir.blobs) {
-		return damage(off, "the directory does not match the tar's entries")
+	slices.SortFunc(came, func(a, b format.Blob) int { return format.CompareSums(a.Sum, b.Sum) })
+	if !slices.Equal(came, dir.Blobs) {
+		return format.Damage(off, "the directory does not match the tar's entries")
 	}
-	l := layout{frameSize: dir.frameSize, indexSize: s.indexSize, directorySize: size, blobs: slices.Clone(s.blobs)}
-	if err := checkFrames(&l, s.in.frames); err != nil {
+	l := format.Layout{FrameSize: dir.FrameSize, IndexSize: s.indexSize, DirectorySize: size, Blobs: slices.Clone(s.blobs)}
+	if err := format.CheckFrames(&l, s.in.Frames); err != nil {
 		return err
 	}
-	l.put()
-	if !slices.Equal(l.blobs, s.blobs) {
-		return damage(off, "the positions of the blobs deviate from the format")
+	l.Put()
+	if !slices.Equal(l.Blobs, s.blobs) {
+		return format.Damage(off, "the positions of the blobs deviate from the format")
 	}
 	return nil
 }
@@ -573,11 +574,11 @@ func (s *Stream) compare(dir *directory, size, off int64) error {
 // report returns the damage found, after each.
 func (s *Stream) report(ctx context.Context) (Report, error) {
 	came := slices.Clone(s.blobs)
-	slices.SortFunc(came, func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
+	slices.SortFunc(came, func(a, b format.Blob) int { return format.CompareSums(a.Sum, b.Sum) })
 	v := s.found
 	v.r = &Reader{
-		Catalog: Catalog{index: s.index, identity: s.identity}, size: s.in.off, frames: s.in.frames,
-		dir: &directory{blobs: came}, layout: layout{blobs: s.blobs},
+		Catalog: Catalog{index: s.index, identity: s.identity}, size: s.in.Off, frames: s.in.Frames,
+		dir: &format.Directory{Blobs: came}, layout: format.Layout{Blobs: s.blobs},
 	}
 	v.src = streamSource{s.docs.held, s.sizes}
 	if err := v.references(ctx, s.cut); err != nil {

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // Contents are the size and platforms of one item.
@@ -30,11 +32,11 @@ func (r *Reader) Survey(ctx context.Context) ([]Contents, error) {
 func (c *Catalog) survey(ctx context.Context, known map[document][]child) ([]Contents, error) {
 	all := make([]Contents, len(c.index.Items))
 	w := &walk{
-		src: c.blobs, known: known, nodes: make(map[sum]*node),
-		report: func(_ sum, _ Item, err error) error { return err },
+		src: c.blobs, known: known, nodes: make(map[format.Sum]*node),
+		report: func(_ format.Sum, _ Item, err error) error { return err },
 	}
 	for i, it := range c.index.Items {
-		w.visit = func(s sum, _ Item) {
+		w.visit = func(s format.Sum, _ Item) {
 			if n := w.nodes[s]; !n.missing {
 				all[i].Size += n.size
 			}
@@ -55,7 +57,7 @@ func (w *walk) platforms(it Item) ([]string, error) {
 	if p := it.Descriptor.Platform; p != nil {
 		return []string{PlatformString(p)}, nil
 	}
-	root, err := parseDigest(it.Descriptor.Digest)
+	root, err := format.ParseDigest(it.Descriptor.Digest)
 	if err != nil || classOf(it.Descriptor.MediaType) != classIndex {
 		return nil, err
 	}
@@ -64,8 +66,8 @@ func (w *walk) platforms(it Item) ([]string, error) {
 		return nil, err
 	}
 	var platforms []string
-	seen := map[sum]bool{} // the walk has bounded the depth of nested indexes
-	for open := []sum{root}; len(open) > 0; open = open[1:] {
+	seen := map[format.Sum]bool{} // the walk has bounded the depth of nested indexes
+	for open := []format.Sum{root}; len(open) > 0; open = open[1:] {
 		if seen[open[0]] {
 			continue
 		}
@@ -96,7 +98,7 @@ type prefetch struct {
 func (p *prefetch) run(ctx context.Context) error {
 	wave := make(map[document]bool)
 	for _, it := range p.r.index.Items {
-		root, err := parseDigest(it.Descriptor.Digest)
+		root, err := format.ParseDigest(it.Descriptor.Digest)
 		if c := classOf(it.Descriptor.MediaType); err == nil && c <= classManifest {
 			wave[document{root, c}] = true
 		}
@@ -125,7 +127,7 @@ func (p *prefetch) run(ctx context.Context) error {
 // A foundDocument is a document, its position and its children, nil until it was read.
 type foundDocument struct {
 	document
-	blob     dirBlob
+	blob     format.Blob
 	children []child
 }
 
@@ -138,7 +140,7 @@ func (p *prefetch) place(wave map[document]bool) []foundDocument {
 		}
 	}
 	slices.SortFunc(found, func(a, b foundDocument) int {
-		return cmp.Or(cmp.Compare(a.blob.frame, b.blob.frame), cmp.Compare(a.blob.at, b.blob.at))
+		return cmp.Or(cmp.Compare(a.blob.Frame, b.blob.Frame), cmp.Compare(a.blob.At, b.blob.At))
 	})
 	return found
 }
@@ -177,20 +179,20 @@ type frameReader struct {
 }
 
 // read returns a checked blob that may be an index or manifest; it is valid until the next call.
-func (f *frameReader) read(ctx context.Context, b dirBlob) ([]byte, error) {
-	if !b.small() {
-		return f.Reader.read(ctx, b.sum, maxManifest)
+func (f *frameReader) read(ctx context.Context, b format.Blob) ([]byte, error) {
+	if !b.Small() {
+		return f.Reader.read(ctx, b.Sum, maxManifest)
 	}
-	if f.frame != b.frame || f.content == nil {
-		f.frame = b.frame
-		if _, err := f.Reader.content(f.frames[b.frame], &f.raw, &f.content); err != nil {
+	if f.frame != b.Frame || f.content == nil {
+		f.frame = b.Frame
+		if _, err := f.Reader.content(f.frames[b.Frame], &f.raw, &f.content); err != nil {
 			f.content = nil
 			return nil, err
 		}
 	}
-	data := f.content[b.at:][:b.size]
-	if sum(sha256.Sum256(data)) != b.sum {
-		return nil, &DamageError{Blob: b.sum.digest(), Offset: f.frames[b.frame].off, Reason: "content has another digest"}
+	data := f.content[b.At:][:b.Size]
+	if format.Sum(sha256.Sum256(data)) != b.Sum {
+		return nil, &DamageError{Blob: b.Sum.Digest(), Offset: f.frames[b.Frame].Off, Reason: "content has another digest"}
 	}
 	return data, nil
 }

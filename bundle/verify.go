@@ -14,6 +14,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // VerifyOptions configure Verify. The zero value is valid.
@@ -54,17 +56,17 @@ func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	if err := o.accept(r.index); err != nil {
 		return Report{}, err
 	}
-	v := &verifier{r: r, src: r, bad: make(map[sum]*DamageError), progress: o.Progress}
+	v := &verifier{r: r, src: r, bad: make(map[format.Sum]*DamageError), progress: o.Progress}
 	if o.Jobs <= 0 {
 		o.Jobs = min(runtime.GOMAXPROCS(0), 8)
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(o.Jobs)
-	for s := range r.layout.segments() {
+	for s := range r.layout.Segments() {
 		if groupCtx.Err() != nil {
 			break
 		}
-		s.units = slices.Clone(s.units)
+		s.Units = slices.Clone(s.Units)
 		group.Go(func() error { return v.segment(groupCtx, s) })
 	}
 	if err := errors.Join(group.Wait(), ctx.Err()); err != nil {
@@ -84,15 +86,15 @@ type verifier struct {
 
 	mu     sync.Mutex
 	done   int64
-	bad    map[sum]*DamageError
+	bad    map[format.Sum]*DamageError
 	others []*DamageError // damage to the structure
 }
 
-func (v *verifier) add(s sum, e *DamageError) {
+func (v *verifier) add(s format.Sum, e *DamageError) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if _, known := v.bad[s]; !known {
-		e.Blob = s.digest()
+		e.Blob = s.Digest()
 		v.bad[s] = e
 	}
 }
@@ -113,38 +115,38 @@ func (v *verifier) read(n int64) {
 }
 
 // segment checks one segment's frames. Only the end of ctx is an error.
-func (v *verifier) segment(ctx context.Context, s segment) error {
-	if s.kind == segmentBlob {
-		return v.blob(ctx, v.r.layout.blobs[s.blob])
+func (v *verifier) segment(ctx context.Context, s format.Segment) error {
+	if s.Kind == format.SegmentBlob {
+		return v.blob(ctx, v.r.layout.Blobs[s.Blob])
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	f := v.r.frames[s.first]
+	f := v.r.frames[s.First]
 	raw, out := v.r.raw.Get().(*[]byte), v.r.decoded.Get().(*[]byte)
 	defer func() { v.r.raw.Put(raw); v.r.decoded.Put(out) }()
 	content, err := v.r.content(f, raw, out)
-	v.read(int64(f.len))
+	v.read(int64(f.Len))
 	if err != nil {
-		v.lostFrame(s, asDamage(err, f.off))
+		v.lostFrame(s, asDamage(err, f.Off))
 		return nil
 	}
 	switch {
-	case s.kind == segmentGlue:
+	case s.Kind == format.SegmentGlue:
 		v.glue(s, content)
-	case s.kind == segmentIndex && digest.FromBytes(content) != v.r.identity:
-		v.addOther(damage(f.off, "index.json changed since the bundle was opened"))
+	case s.Kind == format.SegmentIndex && digest.FromBytes(content) != v.r.identity:
+		v.addOther(format.Damage(f.Off, "index.json changed since the bundle was opened"))
 	}
 	return nil
 }
 
 // lostFrame attributes a frame's damage to the small blobs in it, or to the structure if there are none.
-func (v *verifier) lostFrame(s segment, e *DamageError) {
+func (v *verifier) lostFrame(s format.Segment, e *DamageError) {
 	blamed := false
-	for _, u := range s.units {
-		if b := v.r.layout.unitBlob(u); b != nil {
+	for _, u := range s.Units {
+		if b := unitBlob(&v.r.layout, u); b != nil {
 			each := *e
-			v.add(b.sum, &each)
+			v.add(b.Sum, &each)
 			blamed = true
 		}
 	}
@@ -154,18 +156,18 @@ func (v *verifier) lostFrame(s segment, e *DamageError) {
 }
 
 // blob checks a blob with its own frames.
-func (v *verifier) blob(ctx context.Context, b dirBlob) error {
+func (v *verifier) blob(ctx context.Context, b format.Blob) error {
 	rc := v.r.stream(ctx, b, 0, true)
-	frame := int(b.frame)
+	frame := int(b.Frame)
 	_, err := io.Copy(writerFunc(func([]byte) { // one call per frame
-		v.read(int64(v.r.frames[frame].len))
+		v.read(int64(v.r.frames[frame].Len))
 		frame++
 	}), rc)
 	if err := errors.Join(ctx.Err(), rc.Close()); err != nil {
 		return err
 	}
 	if err != nil {
-		v.add(b.sum, asDamage(err, v.r.frames[b.frame].off))
+		v.add(b.Sum, asDamage(err, v.r.frames[b.Frame].Off))
 	}
 	return nil
 }
@@ -187,15 +189,15 @@ func (w writerFunc) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (v *verifier) glue(s segment, content []byte) {
-	for _, u := range s.units {
+func (v *verifier) glue(s format.Segment, content []byte) {
+	for _, u := range s.Units {
 		err := v.r.checkUnit(u, content)
 		if err == nil {
 			continue
 		}
-		e := &DamageError{Offset: v.r.frames[s.first].off, Reason: fmt.Sprintf("frame %d", s.first), Err: err}
-		if u.kind == unitBlob {
-			v.add(v.r.layout.blobs[u.blob].sum, e)
+		e := &DamageError{Offset: v.r.frames[s.First].Off, Reason: fmt.Sprintf("frame %d", s.First), Err: err}
+		if u.Kind == format.UnitBlob {
+			v.add(v.r.layout.Blobs[u.Blob].Sum, e)
 		} else {
 			v.addOther(e)
 		}
@@ -204,22 +206,22 @@ func (v *verifier) glue(s segment, content []byte) {
 
 // checkUnit compares a unit of a glue frame with the expected bytes: header and padding byte by byte, a small blob by
 // its digest.
-func (r *Reader) checkUnit(u unit, content []byte) error {
-	want, err := r.layout.header(u)
+func (r *Reader) checkUnit(u format.Unit, content []byte) error {
+	want, err := r.layout.Header(u)
 	if err != nil {
 		return err
 	}
-	have := content[u.at : u.at+u.size]
+	have := content[u.At : u.At+u.Size]
 	if !bytes.Equal(have[:len(want)], want) {
-		names := map[unitKind]string{unitLayout: layoutName, unitIndex: indexName, unitDirectory: directoryName, unitBlob: "the blob"}
-		return fmt.Errorf("the tar entry of %s does not match the directory", names[u.kind])
+		names := map[format.UnitKind]string{format.UnitLayout: format.LayoutName, format.UnitIndex: format.IndexName, format.UnitDirectory: format.DirectoryName, format.UnitBlob: "the blob"}
+		return fmt.Errorf("the tar entry of %s does not match the directory", names[u.Kind])
 	}
 	rest := have[len(want):]
-	if b := r.layout.unitBlob(u); b != nil {
-		if got := sum(sha256.Sum256(rest[:b.size])); got != b.sum {
-			return fmt.Errorf("content has digest %s", got.digest())
+	if b := unitBlob(&r.layout, u); b != nil {
+		if got := format.Sum(sha256.Sum256(rest[:b.Size])); got != b.Sum {
+			return fmt.Errorf("content has digest %s", got.Digest())
 		}
-		rest = rest[b.size:]
+		rest = rest[b.Size:]
 	}
 	if len(bytes.Trim(rest, "\x00")) > 0 {
 		return errors.New("the padding in the tar has bytes other than zero")
@@ -232,7 +234,7 @@ func (r *Reader) checkUnit(u unit, content []byte) error {
 func (v *verifier) references(ctx context.Context, partly bool) error {
 	incomplete := partly
 	w := &walk{src: v.src}
-	w.report = func(s sum, it Item, err error) error {
+	w.report = func(s format.Sum, it Item, err error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -241,8 +243,8 @@ func (v *verifier) references(ctx context.Context, partly bool) error {
 		}
 		return nil
 	}
-	owners := make(map[sum][]string)
-	w.visit = func(s sum, it Item) {
+	owners := make(map[format.Sum][]string)
+	w.visit = func(s format.Sum, it Item) {
 		if len(owners[s]) < maxOwners {
 			owners[s] = append(owners[s], it.String())
 		}
@@ -265,15 +267,15 @@ func (v *verifier) references(ctx context.Context, partly bool) error {
 
 // strangers finds blobs that no item needs, and a wrong order.
 func (v *verifier) strangers(w *walk) {
-	for _, b := range v.r.dir.blobs {
-		if w.nodes[b.sum] == nil {
-			v.add(b.sum, &DamageError{Offset: v.r.frames[b.frame].off, Reason: "nothing in the bundle refers to it"})
+	for _, b := range v.r.dir.Blobs {
+		if w.nodes[b.Sum] == nil {
+			v.add(b.Sum, &DamageError{Offset: v.r.frames[b.Frame].Off, Reason: "nothing in the bundle refers to it"})
 		}
 	}
 	order := w.order()
-	same := func(a, b dirBlob) bool { return a.sum == b.sum }
-	if len(order) == len(v.r.layout.blobs) && !slices.EqualFunc(order, v.r.layout.blobs, same) {
-		v.addOther(damage(0, "the order of the blobs deviates from the format"))
+	same := func(a, b format.Blob) bool { return a.Sum == b.Sum }
+	if len(order) == len(v.r.layout.Blobs) && !slices.EqualFunc(order, v.r.layout.Blobs, same) {
+		v.addOther(format.Damage(0, "the order of the blobs deviates from the format"))
 	}
 }
 
@@ -283,7 +285,7 @@ func (v *verifier) files(known []*DamageError) []*DamageError {
 		return nil
 	}
 	var all []*DamageError
-	for _, err := range v.r.parts.wrong() {
+	for _, err := range v.r.parts.Wrong() {
 		if !slices.ContainsFunc(known, func(e *DamageError) bool { return errors.Is(e, err) }) {
 			all = append(all, &DamageError{Offset: -1, Reason: "its files", Err: err})
 		}
@@ -292,9 +294,9 @@ func (v *verifier) files(known []*DamageError) []*DamageError {
 }
 
 func (v *verifier) report() (Report, error) {
-	rep := Report{Digest: v.r.identity, Size: v.r.size, Items: len(v.r.index.Items), Frames: len(v.r.frames), Blobs: len(v.r.dir.blobs), Damage: v.others}
-	for _, b := range v.r.dir.blobs {
-		rep.Content += b.size
+	rep := Report{Digest: v.r.identity, Size: v.r.size, Items: len(v.r.index.Items), Frames: len(v.r.frames), Blobs: len(v.r.dir.Blobs), Damage: v.others}
+	for _, b := range v.r.dir.Blobs {
+		rep.Content += b.Size
 	}
 	for _, e := range v.bad {
 		rep.Damage = append(rep.Damage, e)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // Bounds on the graph below the items. They are far above any real bundle, and keep a hostile one from exhausting
@@ -46,17 +48,17 @@ func classOf(mediaType string) class {
 
 // A blobSource provides manifests to a walk; read checks the digest.
 type blobSource interface {
-	lookup(ctx context.Context, s sum) (size int64, ok bool, err error)
-	read(ctx context.Context, s sum, max int64) ([]byte, error)
+	lookup(ctx context.Context, s format.Sum) (size int64, ok bool, err error)
+	read(ctx context.Context, s format.Sum, max int64) ([]byte, error)
 }
 
-func (c *Cache) lookup(ctx context.Context, s sum) (int64, bool, error) {
-	return c.Stat(ctx, s.digest())
+func (c *Cache) lookup(ctx context.Context, s format.Sum) (int64, bool, error) {
+	return c.Stat(ctx, s.Digest())
 }
 
 // A child is a reference inside an index or manifest.
 type child struct {
-	sum      sum
+	sum      format.Sum
 	size     int64
 	class    class
 	platform string // according to the index that refers to it, or ""
@@ -64,7 +66,7 @@ type child struct {
 
 // A document is an index or manifest, together with its class in the reference: it is read as that class only.
 type document struct {
-	sum   sum
+	sum   format.Sum
 	class class
 }
 
@@ -82,21 +84,21 @@ type node struct {
 // A walk finds every blob that items need. It passes problems to report, which ends the walk by returning an error.
 type walk struct {
 	src      blobSource
-	report   func(blob sum, item Item, err error) error
-	visit    func(blob sum, item Item) // may be nil; called once per item and blob
-	known    map[document][]child      // may be nil; documents already read
-	nodes    map[sum]*node
+	report   func(blob format.Sum, item Item, err error) error
+	visit    func(blob format.Sum, item Item) // may be nil; called once per item and blob
+	known    map[document][]child             // may be nil; documents already read
+	nodes    map[format.Sum]*node
 	children int
 	visits   int
 }
 
 // problems collect the first problem of each blob.
 type problems struct {
-	known map[sum]bool
+	known map[format.Sum]bool
 	all   []error
 }
 
-func (p *problems) report(s sum, _ Item, err error) error {
+func (p *problems) report(s format.Sum, _ Item, err error) error {
 	if !p.known[s] {
 		p.all = append(p.all, err)
 	}
@@ -108,7 +110,7 @@ func (p *problems) err() error { return errors.Join(p.all...) }
 
 // run walks all items.
 func (w *walk) run(ctx context.Context, items []Item) error {
-	w.nodes = make(map[sum]*node)
+	w.nodes = make(map[format.Sum]*node)
 	for i, it := range items {
 		if err := w.item(ctx, it, i+1); err != nil {
 			return err
@@ -123,7 +125,7 @@ type step struct {
 }
 
 func (w *walk) item(ctx context.Context, it Item, number int) error {
-	root, err := parseDigest(it.Descriptor.Digest)
+	root, err := format.ParseDigest(it.Descriptor.Digest)
 	if err != nil {
 		return fmt.Errorf("%s: %w", it, err)
 	}
@@ -155,7 +157,7 @@ func (w *walk) item(ctx context.Context, it Item, number int) error {
 	}
 	for s, found := range absent {
 		if !found {
-			if err := w.report(s, it, fmt.Errorf("%s says that %s is absent, but none of its indexes refers to that", it, s.digest())); err != nil {
+			if err := w.report(s, it, fmt.Errorf("%s says that %s is absent, but none of its indexes refers to that", it, s.Digest())); err != nil {
 				return err
 			}
 		}
@@ -163,10 +165,10 @@ func (w *walk) item(ctx context.Context, it Item, number int) error {
 	return nil
 }
 
-func absentSet(it Item) (map[sum]bool, error) {
-	absent := make(map[sum]bool, len(it.Absent))
+func absentSet(it Item) (map[format.Sum]bool, error) {
+	absent := make(map[format.Sum]bool, len(it.Absent))
 	for _, d := range it.Absent {
-		s, err := parseDigest(d)
+		s, err := format.ParseDigest(d)
 		if err != nil {
 			return nil, fmt.Errorf("%s: absent: %w", it, err)
 		}
@@ -196,10 +198,10 @@ func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, e
 	}
 	n.seen, n.seenAs = number, s.class
 	if n.missing {
-		return nil, w.report(s.sum, it, &MissingError{Digest: s.sum.digest(), Item: it.String()})
+		return nil, w.report(s.sum, it, &MissingError{Digest: s.sum.Digest(), Item: it.String()})
 	}
 	if n.size != s.size {
-		return nil, w.report(s.sum, it, fmt.Errorf("blob %s has %d bytes; %s refers to it with %d", s.sum.digest(), n.size, it, s.size))
+		return nil, w.report(s.sum, it, fmt.Errorf("blob %s has %d bytes; %s refers to it with %d", s.sum.Digest(), n.size, it, s.size))
 	}
 	if s.class > classManifest {
 		return nil, nil
@@ -213,7 +215,7 @@ func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, e
 	}
 	children, err := w.refers(ctx, document{s.sum, s.class})
 	if err != nil {
-		return nil, w.report(s.sum, it, fmt.Errorf("manifest %s of %s: %w", s.sum.digest(), it, err))
+		return nil, w.report(s.sum, it, fmt.Errorf("manifest %s of %s: %w", s.sum.Digest(), it, err))
 	}
 	n.children = children
 	return n, nil
@@ -268,11 +270,11 @@ func parseChildren(data []byte, c class) ([]child, error) {
 	}
 	children := make([]child, 0, len(doc.Manifests)+len(doc.Layers)+1)
 	add := func(r reference, c class) error {
-		s, err := parseDigest(r.Digest)
+		s, err := format.ParseDigest(r.Digest)
 		if err != nil {
 			return err
 		}
-		if r.Size < 0 || r.Size > maxSize {
+		if r.Size < 0 || r.Size > format.MaxSize {
 			return fmt.Errorf("size %d of %s is out of range", r.Size, r.Digest)
 		}
 		one := child{sum: s, size: r.Size, class: c}
@@ -301,16 +303,16 @@ func parseChildren(data []byte, c class) ([]child, error) {
 }
 
 // order returns the blobs reached, in bundle order: by class, then by digest.
-func (w *walk) order() []dirBlob {
-	blobs := make([]dirBlob, 0, len(w.nodes))
+func (w *walk) order() []format.Blob {
+	blobs := make([]format.Blob, 0, len(w.nodes))
 	for s, n := range w.nodes {
-		blobs = append(blobs, dirBlob{sum: s, size: n.size})
+		blobs = append(blobs, format.Blob{Sum: s, Size: n.size})
 	}
-	slices.SortFunc(blobs, func(a, b dirBlob) int {
-		if ca, cb := w.nodes[a.sum].class, w.nodes[b.sum].class; ca != cb {
+	slices.SortFunc(blobs, func(a, b format.Blob) int {
+		if ca, cb := w.nodes[a.Sum].class, w.nodes[b.Sum].class; ca != cb {
 			return int(ca) - int(cb)
 		}
-		return compareSums(a.sum, b.sum)
+		return format.CompareSums(a.Sum, b.Sum)
 	})
 	return blobs
 }

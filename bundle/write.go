@@ -16,6 +16,9 @@ import (
 	"syscall"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/bundle/parts"
 )
 
 // WriteOptions configure Write and Create. The zero value is valid.
@@ -41,7 +44,7 @@ type Summary struct {
 //
 // With a PartSize the files are path.001, path.002 and so on, at most 999, and path.parts.json, which is written last:
 // without it there is no bundle. If a bundle in the other form, one file or parts, is at path, nothing is written: see
-// CheckTarget.
+// parts.CheckTarget.
 func Create(ctx context.Context, path string, src Source, x Index, o WriteOptions) (Summary, error) {
 	if o.PartSize > 0 {
 		s, err := createParts(ctx, path, src, x, o)
@@ -50,7 +53,7 @@ func Create(ctx context.Context, path string, src Source, x Index, o WriteOption
 		}
 		return s, nil
 	}
-	if err := CheckTarget(path, false); err != nil {
+	if err := parts.CheckTarget(path, false); err != nil {
 		return Summary{}, fmt.Errorf("write bundle %s: %w", path, err)
 	}
 	f, err := createTemp(path)
@@ -144,7 +147,7 @@ func Estimate(ctx context.Context, src Source, x Index) (int64, error) {
 type plan struct {
 	index     []byte
 	directory []byte
-	layout    layout
+	layout    format.Layout
 }
 
 func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
@@ -152,7 +155,7 @@ func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := problems{known: make(map[sum]bool)}
+	found := problems{known: make(map[format.Sum]bool)}
 	w := &walk{src: src, report: found.report}
 	if err := w.run(ctx, x.Items); err != nil {
 		return nil, err
@@ -161,32 +164,32 @@ func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{index: index}
-	p.layout = layout{frameSize: src.encoding().frameSize, indexSize: int64(len(index)), blobs: w.order()}
-	if frames := p.layout.put(); frames > maxFrames {
-		return nil, fmt.Errorf("the bundle would have %d frames; at most %d are allowed: split the content into several bundles", frames, maxFrames)
+	p.layout = format.Layout{FrameSize: src.encoding().FrameSize, IndexSize: int64(len(index)), Blobs: w.order()}
+	if frames := p.layout.Put(); frames > format.MaxFrames {
+		return nil, fmt.Errorf("the bundle would have %d frames; at most %d are allowed: split the content into several bundles", frames, format.MaxFrames)
 	}
 	return p, p.addDirectory(src.encoding())
 }
 
 // addDirectory builds the directory of the layout's blobs, whose positions are known.
-func (p *plan) addDirectory(enc *encoder) (err error) {
-	byDigest := slices.SortedFunc(slices.Values(p.layout.blobs), func(a, b dirBlob) int { return compareSums(a.sum, b.sum) })
-	d := directory{encoder: enc.id, frameSize: enc.frameSize, blobs: byDigest}
-	p.directory, err = d.marshal()
-	p.layout.directorySize = int64(len(p.directory))
+func (p *plan) addDirectory(enc *format.Encoder) (err error) {
+	byDigest := slices.SortedFunc(slices.Values(p.layout.Blobs), func(a, b format.Blob) int { return format.CompareSums(a.Sum, b.Sum) })
+	d := format.Directory{Encoder: enc.ID, FrameSize: enc.FrameSize, Blobs: byDigest}
+	p.directory, err = d.Marshal()
+	p.layout.DirectorySize = int64(len(p.directory))
 	return err
 }
 
 // most adds up the sizes of existing frames, and of the others as if incompressible.
 func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 	total, frames := int64(0), 0
-	for s := range p.layout.segments() {
-		frames += s.count
-		if s.kind != segmentBlob {
-			total += maxFrameLen(s.size)
+	for s := range p.layout.Segments() {
+		frames += s.Count
+		if s.Kind != format.SegmentBlob {
+			total += format.MaxFrameLen(s.Size)
 			continue
 		}
-		e, err := src.open(ctx, p.layout.blobs[s.blob].sum)
+		e, err := src.open(ctx, p.layout.Blobs[s.Blob].Sum)
 		if err != nil {
 			return 0, err
 		}
@@ -195,7 +198,7 @@ func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 			return 0, err
 		}
 	}
-	return total + seekHeader + int64(frames)*seekEntry + seekFooter, nil
+	return total + format.SeekHeader + int64(frames)*format.SeekEntry + format.SeekFooter, nil
 }
 
 // write writes the planned bundle.
@@ -209,9 +212,9 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 		bw.progress = func() { o.Progress(bw.off, most) }
 	}
 	if s, ok := src.(*Incoming); ok {
-		defer s.start(ctx, p.layout.blobs)()
+		defer s.start(ctx, p.layout.Blobs)()
 	}
-	for s := range p.layout.segments() {
+	for s := range p.layout.Segments() {
 		if err := bw.segment(ctx, s); err != nil {
 			return Summary{}, err
 		}
@@ -219,9 +222,9 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 	if err := bw.finish(); err != nil {
 		return Summary{}, err
 	}
-	out := Summary{Digest: digest.FromBytes(p.index), Size: bw.off, Blobs: len(p.layout.blobs)}
-	for _, b := range p.layout.blobs {
-		out.Content += b.size
+	out := Summary{Digest: digest.FromBytes(p.index), Size: bw.off, Blobs: len(p.layout.Blobs)}
+	for _, b := range p.layout.Blobs {
+		out.Content += b.Size
 	}
 	return out, nil
 }
@@ -238,19 +241,19 @@ type bundleWriter struct {
 	progress func()
 }
 
-func (w *bundleWriter) segment(ctx context.Context, s segment) error {
+func (w *bundleWriter) segment(ctx context.Context, s format.Segment) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	var err error
-	switch s.kind {
-	case segmentIndex:
+	switch s.Kind {
+	case format.SegmentIndex:
 		err = w.frame(w.index)
-	case segmentDirectory:
+	case format.SegmentDirectory:
 		err = w.frame(w.directory)
-	case segmentBlob:
-		err = w.blob(ctx, w.layout.blobs[s.blob])
-	case segmentGlue:
+	case format.SegmentBlob:
+		err = w.blob(ctx, w.layout.Blobs[s.Blob])
+	case format.SegmentGlue:
 		err = w.glueFrame(ctx, s)
 	}
 	if err == nil && w.progress != nil {
@@ -270,22 +273,22 @@ func (w *bundleWriter) Write(b []byte) (int, error) {
 }
 
 func (w *bundleWriter) frame(content []byte) error {
-	frame := w.src.encoding().appendFrame(nil, content)
+	frame := w.src.encoding().AppendFrame(nil, content)
 	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
-	w.entries = appendEntry(w.entries, frameInfo{len: uint32(len(frame)), size: uint32(len(content)), checksum: sum})
+	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(frame)), Size: uint32(len(content)), Checksum: sum})
 	_, err := w.Write(frame)
 	return err
 }
 
 // blob copies the frames of a blob unchanged from the source.
-func (w *bundleWriter) blob(ctx context.Context, b dirBlob) (err error) {
-	e, err := w.src.open(ctx, b.sum)
+func (w *bundleWriter) blob(ctx context.Context, b format.Blob) (err error) {
+	e, err := w.src.open(ctx, b.Sum)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	if e.blobSize() != b.size {
-		return fmt.Errorf("the size of blob %s changed while the bundle was written", b.sum.digest())
+	if e.blobSize() != b.Size {
+		return fmt.Errorf("the size of blob %s changed while the bundle was written", b.Sum.Digest())
 	}
 	if err := e.copyTo(ctx, w, w.buf); err != nil {
 		return err
@@ -294,41 +297,41 @@ func (w *bundleWriter) blob(ctx context.Context, b dirBlob) (err error) {
 	return nil
 }
 
-func (w *bundleWriter) glueFrame(ctx context.Context, s segment) error {
+func (w *bundleWriter) glueFrame(ctx context.Context, s format.Segment) error {
 	w.glue = w.glue[:0]
-	for _, u := range s.units {
-		h, err := w.layout.header(u)
+	for _, u := range s.Units {
+		h, err := w.layout.Header(u)
 		if err != nil {
 			return err
 		}
 		w.glue = append(w.glue, h...)
-		if b := w.unitBlob(u); b != nil && b.size > 0 {
-			content, err := w.src.read(ctx, b.sum, smallBlob)
+		if b := w.unitBlob(u); b != nil && b.Size > 0 {
+			content, err := w.src.read(ctx, b.Sum, format.SmallBlob)
 			if err != nil {
 				return err
 			}
-			if int64(len(content)) != b.size {
-				return fmt.Errorf("blob %s changed while it was written", b.sum.digest())
+			if int64(len(content)) != b.Size {
+				return fmt.Errorf("blob %s changed while it was written", b.Sum.Digest())
 			}
 			w.glue = append(w.glue, content...)
 		}
-		w.glue = append(w.glue, make([]byte, u.at+u.size-len(w.glue))...)
+		w.glue = append(w.glue, make([]byte, u.At+u.Size-len(w.glue))...)
 	}
 	return w.frame(w.glue)
 }
 
 // unitBlob returns the small blob that lies in u, or nil.
-func (l *layout) unitBlob(u unit) *dirBlob {
-	if u.kind != unitBlob || !l.blobs[u.blob].small() {
+func unitBlob(l *format.Layout, u format.Unit) *format.Blob {
+	if u.Kind != format.UnitBlob || !l.Blobs[u.Blob].Small() {
 		return nil
 	}
-	return &l.blobs[u.blob]
+	return &l.Blobs[u.Blob]
 }
 
-func (w *bundleWriter) unitBlob(u unit) *dirBlob { return w.layout.unitBlob(u) }
+func (w *bundleWriter) unitBlob(u format.Unit) *format.Blob { return unitBlob(&w.layout, u) }
 
 func (w *bundleWriter) finish() error {
-	if _, err := w.Write(appendSeekTable(nil, w.entries)); err != nil {
+	if _, err := w.Write(format.AppendSeekTable(nil, w.entries)); err != nil {
 		return err
 	}
 	return w.w.Flush()

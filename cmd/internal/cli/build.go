@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -161,9 +162,9 @@ const minSplit = 1 << 20
 
 // checkBundleOutput checks that a bundle can be written to output, in parts if partSize is not 0, before anything is downloaded.
 func checkBundleOutput(g *globals, output string, partSize int64) error {
-	parts := partSize > 0
+	inParts := partSize > 0
 	switch {
-	case output == standardStream && parts:
+	case output == standardStream && inParts:
 		return &usageError{errors.New("--split and -o - exclude each other")}
 	case output == standardStream && isTerminal(g.Out):
 		return &usageError{errors.New("a bundle is not written to a terminal: name a file with -o, or use a pipe")}
@@ -171,13 +172,13 @@ func checkBundleOutput(g *globals, output string, partSize int64) error {
 		return nil
 	}
 	file := output
-	if parts {
-		file = bundle.PartName(output, 1)
+	if inParts {
+		file = parts.Name(output, 1)
 	}
 	if err := disk.CheckOutput(file); err != nil {
 		return err
 	}
-	if err := bundle.CheckTarget(output, parts); err != nil {
+	if err := parts.CheckTarget(output, inParts); err != nil {
 		return fmt.Errorf("cannot write %s: %w", output, err)
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -47,16 +47,16 @@ type partsResult struct {
 }
 
 type partResult struct {
-	Path   string           `json:"path"`
-	Size   int64            `json:"size"` // bytes it must have
-	Digest digest.Digest    `json:"digest,omitempty"`
-	State  bundle.PartState `json:"state"`
-	Error  string           `json:"error,omitempty"`
+	Path   string        `json:"path"`
+	Size   int64         `json:"size"` // bytes it must have
+	Digest digest.Digest `json:"digest,omitempty"`
+	State  parts.State   `json:"state"`
+	Error  string        `json:"error,omitempty"`
 }
 
 func runPartsVerify(ctx context.Context, g *globals, path string) error {
 	m := g.newMeter("verify")
-	reports, err := bundle.VerifyParts(ctx, path, 0, m.set)
+	reports, err := parts.Verify(ctx, path, 0, m.set)
 	m.stop()
 	if len(reports) == 0 {
 		return err

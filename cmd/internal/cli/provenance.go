@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/provenance"
@@ -134,8 +135,8 @@ func sameFiles(ctx context.Context, path string, s provenance.Statement) (bool, 
 	paths := []string{path}
 	if base := bundle.BaseName(path); !exists(base) {
 		paths = nil
-		for n := 1; exists(bundle.PartName(base, n)); n++ {
-			paths = append(paths, bundle.PartName(base, n))
+		for n := 1; exists(parts.Name(base, n)); n++ {
+			paths = append(paths, parts.Name(base, n))
 		}
 	}
 	for _, p := range paths {

@@ -1,4 +1,4 @@
-package bundle
+package parts
 
 import (
 	"context"
@@ -13,56 +13,58 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
-// hashBuffer is the number of bytes that one job of VerifyParts reads at a time.
+// hashBuffer is the number of bytes that one job of Verify reads at a time.
 const hashBuffer = 1 << 20
 
-// A PartState is the verdict of VerifyParts on a file.
-type PartState string
+// A State is the verdict of Verify on a file.
+type State string
 
 // The states of parts.
 const (
-	PartGood    PartState = "good"
-	PartBad     PartState = "bad"     // wrong size or content, or unreadable
-	PartMissing PartState = "missing" // the file does not exist
-	PartSurplus PartState = "surplus" // a number that the bundle does not have
+	Good    State = "good"
+	Bad     State = "bad"     // wrong size or content, or unreadable
+	Missing State = "missing" // the file does not exist
+	Surplus State = "surplus" // a number that the bundle does not have
 )
 
-// A PartReport is the result of VerifyParts for one file.
-type PartReport struct {
+// A Report is the result of Verify for one file.
+type Report struct {
 	Path   string        // of the file
 	Size   int64         // bytes according to parts.json
 	Digest digest.Digest // according to parts.json
-	State  PartState
-	Err    error // nil if the file matches parts.json, else a *PartError
+	State  State
+	Err    error // nil if the file matches parts.json, else an *Error
 }
 
-// VerifyParts compares every part of the bundle at path (as in Open) with its size and sha256 in NAME.kkb.parts.json.
+// Verify compares every part of the bundle at path (as in bundle.Open) with its size and sha256 in NAME.kkb.parts.json.
 // It reports every missing, wrong or surplus file, and needs no readable frame. jobs files are read at a time; 0 means
 // one per processor, at most 8. The error concerns all files, or parts.json. Intact parts do not prove that the bundle
-// was intact when it was cut: see Verify.
-func VerifyParts(ctx context.Context, path string, jobs int, progress func(done, total int64)) ([]PartReport, error) {
-	base, parts := locate(path)
+// was intact when it was cut: see bundle.Reader.Verify.
+func Verify(ctx context.Context, path string, jobs int, progress func(done, total int64)) ([]Report, error) {
+	base, parts := Locate(path)
 	if !parts {
-		return nil, fmt.Errorf("%s is not in parts: there is no %s beside it; use kkbundle verify for a bundle in one file", path, filepath.Base(path)+partsSuffix)
+		return nil, fmt.Errorf("%s is not in parts: there is no %s beside it; use kkbundle verify for a bundle in one file", path, filepath.Base(path)+ListSuffix)
 	}
 	list, err := readPartList(base)
 	if err != nil {
 		return nil, err
 	}
 	if list == nil {
-		return nil, (&partSet{base: base}).noList()
+		return nil, (&Set{base: base}).noList()
 	}
 	c := &partsCheck{total: list.size(), progress: progress}
 	if jobs <= 0 {
 		jobs = min(runtime.GOMAXPROCS(0), 8)
 	}
-	reports := make([]PartReport, len(list))
+	reports := make([]Report, len(list))
 	var g errgroup.Group
 	g.SetLimit(jobs)
 	for i, want := range list {
-		reports[i] = PartReport{Path: PartName(base, i+1), Size: want.size, Digest: want.sum.digest()}
+		reports[i] = Report{Path: Name(base, i+1), Size: want.Size, Digest: want.Sum.Digest()}
 		g.Go(func() error {
 			reports[i].State, reports[i].Err = c.part(ctx, reports[i].Path, want)
 			return nil
@@ -85,15 +87,15 @@ func VerifyParts(ctx context.Context, path string, jobs int, progress func(done,
 }
 
 // surplusParts finds parts with higher numbers than in parts.json: cat would append them to this bundle.
-func surplusParts(base string, n int) ([]PartReport, error) {
-	last, err := lastPart(base)
+func surplusParts(base string, n int) ([]Report, error) {
+	last, err := Last(base)
 	if err != nil {
 		return nil, err
 	}
-	var all []PartReport
+	var all []Report
 	for i := n + 1; i <= last; i++ {
-		if name := PartName(base, i); exists(name) {
-			all = append(all, PartReport{Path: name, State: PartSurplus, Err: &PartError{Part: name, Reason: fmt.Sprintf(
+		if name := Name(base, i); exists(name) {
+			all = append(all, Report{Path: name, State: Surplus, Err: &Error{Part: name, Reason: fmt.Sprintf(
 				"not part of this bundle, which has %d parts: remove the file", n)}})
 		}
 	}
@@ -117,28 +119,28 @@ func (c *partsCheck) add(n int64) {
 	}
 }
 
-func (c *partsCheck) part(ctx context.Context, name string, want partInfo) (PartState, error) {
+func (c *partsCheck) part(ctx context.Context, name string, want Info) (State, error) {
 	size, lost := partSize(name)
 	switch {
 	case errors.Is(lost, fs.ErrNotExist):
-		return PartMissing, lost
+		return Missing, lost
 	case lost != nil:
-		return PartBad, lost
-	case size != want.size:
-		return PartBad, &PartError{Part: name, Reason: fmt.Sprintf("%d bytes long instead of %d", size, want.size)}
+		return Bad, lost
+	case size != want.Size:
+		return Bad, &Error{Part: name, Reason: fmt.Sprintf("%d bytes long instead of %d", size, want.Size)}
 	}
 	got, err := c.hash(ctx, name)
 	switch {
 	case err != nil:
-		return PartBad, &PartError{Part: name, Reason: "cannot be read", Err: err}
-	case got != want.sum:
-		return PartBad, &PartError{Part: name, Reason: "content differs from the original: digest " + string(got.digest())}
+		return Bad, &Error{Part: name, Reason: "cannot be read", Err: err}
+	case got != want.Sum:
+		return Bad, &Error{Part: name, Reason: "content differs from the original: digest " + string(got.Digest())}
 	}
-	return PartGood, nil
+	return Good, nil
 }
 
-func (c *partsCheck) hash(ctx context.Context, name string) (s sum, err error) {
-	f, err := openRegular(name)
+func (c *partsCheck) hash(ctx context.Context, name string) (s format.Sum, err error) {
+	f, err := OpenRegular(name)
 	if err != nil {
 		return s, err
 	}
@@ -149,7 +151,7 @@ func (c *partsCheck) hash(ctx context.Context, name string) (s sum, err error) {
 		h.Write(buf[:n])
 		c.add(int64(n))
 		if errors.Is(err, io.EOF) {
-			return sum(h.Sum(nil)), nil
+			return format.Sum(h.Sum(nil)), nil
 		}
 		if err != nil {
 			return s, err

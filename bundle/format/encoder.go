@@ -1,4 +1,4 @@
-package bundle
+package format
 
 import (
 	"fmt"
@@ -19,6 +19,9 @@ const (
 	LevelBetter               // as zstd -7
 	LevelBest                 // as zstd -11, pieces of 8 MiB
 )
+
+// Levels returns all levels in the order of the constants.
+func Levels() []Level { return []Level{LevelDefault, LevelFast, LevelBetter, LevelBest} }
 
 // levelNames is in the order of the constants.
 func levelNames() []string { return []string{"default", "fast", "better", "best"} }
@@ -41,10 +44,10 @@ func ParseLevel(name string) (Level, error) {
 	return 0, fmt.Errorf("compression level %q: want fast, default, better or best", name)
 }
 
-// jobs returns the number of compressors used at once. Each has tables (LevelBest: 32 MiB), a window, a piece and a
+// Jobs returns the number of compressors used at once. Each has tables (LevelBest: 32 MiB), a window, a piece and a
 // frame. Together they must stay far below 400 MiB on a machine with any number of processors. Eight are faster than
 // networks and disks.
-func (l Level) jobs() int {
+func (l Level) Jobs() int {
 	most := 8
 	if l == LevelBest {
 		most = 3
@@ -52,15 +55,16 @@ func (l Level) jobs() int {
 	return min(runtime.GOMAXPROCS(0), most)
 }
 
+// Cutting and compressing.
 const (
 	// zstdVersion is the version of klauspost/compress in go.mod: another version may write other bytes, so it is part
 	// of the encoder's name.
 	zstdVersion = "v1.20.3"
 
-	smallBlob    = 64 << 10  // largest blob in a glue frame
-	maxGlue      = 128 << 10 // most bytes of content in a glue frame
-	minFrameSize = 128 << 10
-	maxFrameSize = 8 << 20
+	SmallBlob    = 64 << 10  // largest blob in a glue frame
+	MaxGlue      = 128 << 10 // most bytes of content in a glue frame
+	MinFrameSize = 128 << 10 // the smallest FrameSize of a bundle
+	MaxFrameSize = 8 << 20   // the largest FrameSize of a bundle
 
 	// A frame is stored if the trial saves less than 3 %: decoding it would cost more than the bytes saved.
 	storedPercent = 97
@@ -73,10 +77,10 @@ const (
 	samplePercent = 99
 )
 
-// An encoder turns content into frames. Its name covers everything that the bytes depend on. Safe for concurrent use.
-type encoder struct {
-	id        string
-	frameSize int
+// An Encoder turns content into frames. Its name covers everything that the bytes depend on. Safe for concurrent use.
+type Encoder struct {
+	ID        string        // its name, as in kkbundle.json
+	FrameSize int           // bytes of a blob in a frame
 	sample    *zstd.Encoder // cheapest: decides whether the trial is worth it
 	trial     *zstd.Encoder // cheap: decides whether to store
 	final     *zstd.Encoder // nil: use the trial's result
@@ -105,6 +109,26 @@ func (l Level) settings() (settings, error) {
 	return s, nil
 }
 
+// Encoder returns the name and the frame size of the level's encoder.
+func (l Level) Encoder() (id string, frameSize int, err error) {
+	s, err := l.settings()
+	return s.id(), s.frameSize, err
+}
+
+// LevelOf returns the level of a bundle with that encoder and frame size, or the nearest one.
+func LevelOf(encoder string, frameSize int) Level {
+	for _, l := range Levels() {
+		s, err := l.settings()
+		if err == nil && s.frameSize == frameSize && strings.Contains(encoder, s.levelWord()+" ") {
+			return l
+		}
+	}
+	if s, err := LevelBest.settings(); err == nil && s.frameSize == frameSize {
+		return LevelBest
+	}
+	return LevelDefault
+}
+
 // levelWord returns the level as written in an encoder's name.
 func (s settings) levelWord() string { return "level=" + s.final.String() }
 
@@ -117,13 +141,14 @@ func (s settings) id() string {
 	}, " ")
 }
 
-func newEncoder(level Level, jobs int) (*encoder, error) {
+// NewEncoder returns the encoder of a level. At most jobs frames are compressed at the same time.
+func NewEncoder(level Level, jobs int) (*Encoder, error) {
 	set, err := level.settings()
 	if err != nil {
 		return nil, err
 	}
 	trial, final, frameSize := set.trial, set.final, set.frameSize
-	e := &encoder{id: set.id(), frameSize: frameSize}
+	e := &Encoder{ID: set.id(), FrameSize: frameSize}
 	if e.sample, err = newZstd(zstd.SpeedFastest, samples*sampleSize, jobs); err != nil {
 		return nil, err
 	}
@@ -148,7 +173,7 @@ func newZstd(level zstd.EncoderLevel, window, jobs int) (*zstd.Encoder, error) {
 }
 
 // promising reports whether content may be worth compressing, judged by samples.
-func (e *encoder) promising(content []byte) bool {
+func (e *Encoder) promising(content []byte) bool {
 	if len(content) < minSampled {
 		return true
 	}
@@ -169,15 +194,15 @@ func (e *encoder) promising(content []byte) bool {
 // sampleBuffers hold the samples of one piece and their compressed form.
 type sampleBuffers struct{ content, frame []byte }
 
-// appendFrame appends the frame of content. The same content always gives the same frame.
-func (e *encoder) appendFrame(dst, content []byte) []byte {
+// AppendFrame appends the frame of content. The same content always gives the same frame.
+func (e *Encoder) AppendFrame(dst, content []byte) []byte {
 	if !e.promising(content) {
-		return appendStored(dst, content)
+		return AppendStored(dst, content)
 	}
 	start := len(dst)
 	dst = e.trial.EncodeAll(content, dst)
 	if int64(len(dst)-start)*100 > int64(len(content))*storedPercent {
-		return appendStored(dst[:start], content)
+		return AppendStored(dst[:start], content)
 	}
 	if e.final != nil {
 		dst = e.final.EncodeAll(content, dst[:start])

@@ -1,4 +1,4 @@
-package bundle
+package format
 
 import (
 	"bufio"
@@ -79,47 +79,52 @@ func (r *readAhead) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A frameScanner finds the frames of a streamed bundle from their own headers.
-type frameScanner struct {
+// A FrameScanner finds the frames of a streamed bundle from their own headers.
+type FrameScanner struct {
 	r      *bufio.Reader
-	off    int64 // offset of the next frame
-	frames []frameInfo
+	Off    int64       // offset of the next frame
+	Frames []FrameInfo // the frames read so far
+}
+
+// NewFrameScanner returns a scanner that reads ahead of its caller. It stops waiting for src when ctx ends.
+func NewFrameScanner(ctx context.Context, src io.Reader) *FrameScanner {
+	return &FrameScanner{r: bufio.NewReaderSize(newReadAhead(ctx, src), 64<<10)}
 }
 
 // fail turns a read error at the end of the stream into a damage error.
-func (s *frameScanner) fail(err error) error {
+func (s *FrameScanner) fail(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return damage(s.off, "unexpected end of the stream")
+		return Damage(s.Off, "unexpected end of the stream")
 	}
-	return fmt.Errorf("read the bundle after byte %d: %w", s.off, err)
+	return fmt.Errorf("read the bundle after byte %d: %w", s.Off, err)
 }
 
 // size returns the length of the next frame's content and of its header, without consuming them.
-func (s *frameScanner) size() (content int64, header int, err error) {
+func (s *FrameScanner) size() (content int64, header int, err error) {
 	b, err := s.r.Peek(maxFrameHeader)
 	if len(b) < maxFrameHeader {
 		return 0, 0, s.fail(err)
 	}
 	if content, header, err = frameHeader(b); err != nil {
-		return 0, 0, &DamageError{Offset: s.off, Reason: fmt.Sprintf("frame %d", len(s.frames)), Err: err}
+		return 0, 0, &DamageError{Offset: s.Off, Reason: fmt.Sprintf("frame %d", len(s.Frames)), Err: err}
 	}
 	return content, header, nil
 }
 
-// next reads the next frame, which must have 1 to most bytes of content, and reuses buf's memory if large enough. For a
+// Next reads the next frame, which must have 1 to most bytes of content, and reuses buf's memory if large enough. For a
 // frame larger than a piece of a blob, memory grows only with the bytes received.
-func (s *frameScanner) next(buf []byte, most int64) (raw []byte, f frameInfo, err error) {
+func (s *FrameScanner) Next(buf []byte, most int64) (raw []byte, f FrameInfo, err error) {
 	content, header, err := s.size()
 	if err != nil {
 		return buf, f, err
 	}
-	if len(s.frames) == maxFrames {
-		return buf, f, damage(s.off, "more than %d frames", maxFrames)
+	if len(s.Frames) == MaxFrames {
+		return buf, f, Damage(s.Off, "more than %d frames", MaxFrames)
 	}
 	if content < 1 || content > most {
-		return buf, f, damage(s.off, "frame %d holds %d bytes instead of at most %d", len(s.frames), content, most)
+		return buf, f, Damage(s.Off, "frame %d holds %d bytes instead of at most %d", len(s.Frames), content, most)
 	}
-	if n := maxFrameLen(content); int64(cap(buf)) < n && content <= maxFrameSize {
+	if n := MaxFrameLen(content); int64(cap(buf)) < n && content <= MaxFrameSize {
 		buf = make([]byte, 0, n)
 	}
 	raw, err = s.take(buf[:0], header)
@@ -129,8 +134,8 @@ func (s *frameScanner) next(buf []byte, most int64) (raw []byte, f frameInfo, er
 		}
 		var size int
 		size, last = blockHeader(raw[len(raw)-3:])
-		if int64(len(raw)+size) > maxFrameLen(content) {
-			return raw, f, damage(s.off, "frame %d is longer than allowed for %d bytes of content", len(s.frames), content)
+		if int64(len(raw)+size) > MaxFrameLen(content) {
+			return raw, f, Damage(s.Off, "frame %d is longer than allowed for %d bytes of content", len(s.Frames), content)
 		}
 		raw, err = s.take(raw, size)
 	}
@@ -140,14 +145,14 @@ func (s *frameScanner) next(buf []byte, most int64) (raw []byte, f frameInfo, er
 	if err != nil {
 		return raw, f, s.fail(err)
 	}
-	f = frameInfo{off: s.off, len: uint32(len(raw)), size: uint32(content), checksum: binary.LittleEndian.Uint32(raw[len(raw)-4:])}
-	s.off += int64(len(raw))
-	s.frames = append(s.frames, f)
+	f = FrameInfo{Off: s.Off, Len: uint32(len(raw)), Size: uint32(content), Checksum: binary.LittleEndian.Uint32(raw[len(raw)-4:])}
+	s.Off += int64(len(raw))
+	s.Frames = append(s.Frames, f)
 	return raw, f, nil
 }
 
 // take appends n bytes of the stream to b.
-func (s *frameScanner) take(b []byte, n int) ([]byte, error) {
+func (s *FrameScanner) take(b []byte, n int) ([]byte, error) {
 	at := len(b)
 	if cap(b)-at < n {
 		b = append(make([]byte, 0, 2*(at+n)), b...)
@@ -157,24 +162,24 @@ func (s *frameScanner) take(b []byte, n int) ([]byte, error) {
 	return b, err
 }
 
-// end reads the seek table, which must match the preceding frames, and the end of the stream.
-func (s *frameScanner) end() error {
-	entries := make([]byte, 0, len(s.frames)*seekEntry)
-	for _, f := range s.frames {
-		entries = appendEntry(entries, f)
+// End reads the seek table, which must match the preceding frames, and the end of the stream.
+func (s *FrameScanner) End() error {
+	entries := make([]byte, 0, len(s.Frames)*SeekEntry)
+	for _, f := range s.Frames {
+		entries = AppendEntry(entries, f)
 	}
-	want := appendSeekTable(nil, entries)
+	want := AppendSeekTable(nil, entries)
 	have, err := s.take(nil, len(want))
 	if err != nil {
 		return s.fail(err)
 	}
 	if string(have) != string(want) {
-		return damage(s.off, "the seek table does not match the frames")
+		return Damage(s.Off, "the seek table does not match the frames")
 	}
-	s.off += int64(len(want))
+	s.Off += int64(len(want))
 	switch _, err := s.r.ReadByte(); {
 	case err == nil:
-		return damage(s.off, "data after the end of the bundle")
+		return Damage(s.Off, "data after the end of the bundle")
 	case !errors.Is(err, io.EOF):
 		return s.fail(err)
 	}

@@ -1,9 +1,10 @@
-package bundle
+package format
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/zstd"
@@ -12,23 +13,23 @@ import (
 // The parts of the zstd frame format (RFC 8878) that bundles use.
 const (
 	frameMagic    = 0xFD2FB528
-	storedBlock   = 128 << 10 // the largest block a frame may have
+	StoredBlock   = 128 << 10 // the largest block a frame may have
 	minFrame      = 4 + 1 + 1 + 3 + 4
 	flagSingle    = 1 << 5
 	flagChecksum  = 1 << 2
 	flagForbidden = 1<<4 | 1<<3 | 3 // unused, reserved and dictionary bits
 )
 
-// maxFrameLen returns the maximal length of a frame with n bytes of content. Block headers, frame header and checksum
+// MaxFrameLen returns the maximal length of a frame with n bytes of content. Block headers, frame header and checksum
 // are far below 1/1024 of any content worth counting.
-func maxFrameLen(n int64) int64 { return n + n/1024 + 64 }
+func MaxFrameLen(n int64) int64 { return n + n/1024 + 64 }
 
-// appendStored appends a frame that holds content uncompressed, in raw blocks.
-func appendStored(dst, content []byte) []byte {
-	dst = appendStoredHeader(dst, len(content))
+// AppendStored appends a frame that holds content uncompressed, in raw blocks.
+func AppendStored(dst, content []byte) []byte {
+	dst = AppendStoredHeader(dst, len(content))
 	for rest := content; ; {
-		size := min(len(rest), storedBlock)
-		dst = appendBlockHeader(dst, size, size == len(rest))
+		size := min(len(rest), StoredBlock)
+		dst = AppendBlockHeader(dst, size, size == len(rest))
 		dst = append(dst, rest[:size]...)
 		if rest = rest[size:]; len(rest) == 0 {
 			break
@@ -37,8 +38,8 @@ func appendStored(dst, content []byte) []byte {
 	return binary.LittleEndian.AppendUint32(dst, uint32(xxhash.Sum64(content)))
 }
 
-// appendStoredHeader appends the header of a stored frame of n bytes.
-func appendStoredHeader(dst []byte, n int) []byte {
+// AppendStoredHeader appends the header of a stored frame of n bytes.
+func AppendStoredHeader(dst []byte, n int) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, frameMagic)
 	switch {
 	case n < 256:
@@ -50,8 +51,8 @@ func appendStoredHeader(dst []byte, n int) []byte {
 	}
 }
 
-// appendBlockHeader appends the header of a raw block.
-func appendBlockHeader(dst []byte, size int, last bool) []byte {
+// AppendBlockHeader appends the header of a raw block.
+func AppendBlockHeader(dst []byte, size int, last bool) []byte {
 	header := uint32(size) << 3
 	if last {
 		header |= 1
@@ -59,9 +60,9 @@ func appendBlockHeader(dst []byte, size int, last bool) []byte {
 	return append(dst, byte(header), byte(header>>8), byte(header>>16))
 }
 
-// splitFrame finds the end of the first frame in b from block headers alone, and its content size. It accepts only
+// SplitFrame finds the end of the first frame in b from block headers alone, and its content size. It accepts only
 // frames that the format allows: single segment, content size, checksum, no dictionary.
-func splitFrame(b []byte) (length int, content int64, err error) {
+func SplitFrame(b []byte) (length int, content int64, err error) {
 	if len(b) < minFrame {
 		return 0, 0, errors.New("truncated frame")
 	}
@@ -115,16 +116,38 @@ func blockHeader(b []byte) (size int, last bool) {
 	return size, header&1 != 0
 }
 
-// newDecoder returns a decoder for decodeFrame. It is safe for concurrent use and needs no Close.
-func newDecoder(jobs int) (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(jobs), zstd.WithDecoderMaxWindow(maxIndexSize),
-		zstd.WithDecoderMaxMemory(maxIndexSize), zstd.WithDecodeAllCapLimit(true))
+// SkipFrame finds the end of the frame at off without reading its blocks.
+func SkipFrame(r io.ReaderAt, off int64) (length, content int64, err error) {
+	var b [minFrame]byte
+	if _, err := r.ReadAt(b[:], off); err != nil {
+		return 0, 0, err
+	}
+	content, at, err := frameHeader(b[:])
+	if err != nil {
+		return 0, 0, err
+	}
+	length = int64(at)
+	for last := false; !last; {
+		if _, err := r.ReadAt(b[:3], off+length); err != nil {
+			return 0, 0, err
+		}
+		var size int
+		size, last = blockHeader(b[:3])
+		length += 3 + int64(size)
+	}
+	return length + 4, content, nil
 }
 
-// decodeFrame decodes b, which must be exactly one frame with n bytes of content. It reuses buf's memory if large
+// NewDecoder returns a decoder for DecodeFrame. It is safe for concurrent use and needs no Close.
+func NewDecoder(jobs int) (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(jobs), zstd.WithDecoderMaxWindow(MaxIndexSize),
+		zstd.WithDecoderMaxMemory(MaxIndexSize), zstd.WithDecodeAllCapLimit(true))
+}
+
+// DecodeFrame decodes b, which must be exactly one frame with n bytes of content. It reuses buf's memory if large
 // enough.
-func decodeFrame(dec *zstd.Decoder, b, buf []byte, n int64) ([]byte, error) {
-	length, content, err := splitFrame(b)
+func DecodeFrame(dec *zstd.Decoder, b, buf []byte, n int64) ([]byte, error) {
+	length, content, err := SplitFrame(b)
 	if err != nil {
 		return nil, err
 	}

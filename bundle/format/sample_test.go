@@ -1,4 +1,4 @@
-package bundle
+package format
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 
 // TestSampledContent compresses what has something to gain and stores the rest, whichever way that was found out.
 func TestSampledContent(t *testing.T) {
-	e, err := newEncoder(LevelDefault, 1)
+	e, err := NewEncoder(LevelDefault, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,15 +29,15 @@ func TestSampledContent(t *testing.T) {
 		"shortest sampled": {random[:minSampled], true}, "shortest text sampled": {text[:minSampled], false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			frame := e.appendFrame(nil, c.content)
+			frame := e.AppendFrame(nil, c.content)
 			if stored := len(frame) > len(c.content); stored != c.stored {
 				t.Errorf("%d bytes became %d", len(c.content), len(frame))
 			}
-			dec, err := newDecoder(1)
+			dec, err := NewDecoder(1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			back, err := decodeFrame(dec, frame, nil, int64(len(c.content)))
+			back, err := DecodeFrame(dec, frame, nil, int64(len(c.content)))
 			if err != nil || !bytes.Equal(back, c.content) {
 				t.Errorf("it does not decode to what it was: %v", err)
 			}
