@@ -20,6 +20,7 @@ type ignition struct {
 	disks, filesystems, mounts, groups, users, dirs, files, links, units []Step
 }
 
+// The reader is ours: coreos/ignition accepts repeated keys and any user name, and stops at the first wrong type.
 func (r *reader) ignition(n *yaml.Node) *Program {
 	if n == nil {
 		return nil
