@@ -7,7 +7,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 )
 
-// newInstall prepares a run that needs hosts that fit the cluster.
+// newInstall prepares a run whose hosts have to fit the cluster.
 func newInstall(o engine.Options, v engine.Verb) (*engine.Run, error) {
 	if err := o.Inventory.Check(o.Cluster); err != nil {
 		return nil, err

@@ -1,3 +1,3 @@
-// Package health looks at a cluster and judges it: the survey of hosts and API server, and the proofs of the phase
-// verify.
+// Package health inspects a cluster and judges its state: the survey of hosts and API server, and the proofs of the
+// phase verify.
 package health
