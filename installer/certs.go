@@ -51,14 +51,13 @@ func Certificates(ctx context.Context, o engine.Options) ([]Certificate, error) 
 	var all []Certificate
 	_, err = r.Start(ctx, func(ctx context.Context) error {
 		ctx = task.InTask(ctx, "certificates")
-		err := r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
+		return r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
 			found, err := allCertificates(ctx, t)
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, found...)
 			return errors.Join(err, forgetHelper(ctx, t))
 		})
-		return err
 	})
 	slices.SortFunc(all, compareByEnd)
 	return all, err

@@ -52,9 +52,14 @@ func Precheck(ctx context.Context, o engine.Options) (precheck.Report, error) {
 	if err = checkMembers(ctx, r); ctx.Err() == nil && (err == nil || task.IsGone(err)) {
 		report, err = evaluate(ctx, r)
 	}
+	return report, forgetHelpers(ctx, r, err)
+}
+
+// forgetHelpers ends a run that only looks: it removes the helpers, also after a cancel, and joins the errors.
+func forgetHelpers(ctx context.Context, r *engine.Run, err error) error {
 	stopped := context.Cause(ctx)
-	ctx = context.WithoutCancel(ctx) // a cancelled run removes its helpers, too
-	return report, errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
+	ctx = context.WithoutCancel(ctx)
+	return errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
 		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsGone(err) {
 			return err
 		}
@@ -134,8 +139,7 @@ func examineAll(ctx context.Context, r *engine.Run) (precheck.Report, error) {
 	return evaluate(ctx, r)
 }
 
-// evaluate tries the links between the hosts and evaluates all checks. It fails if the bundle or the hooks do not fit
-// the cluster.
+// evaluate tries the links between the hosts and evaluates all checks. An unfit bundle or hook is an error.
 func evaluate(ctx context.Context, r *engine.Run) (precheck.Report, error) {
 	in, err := input(ctx, r)
 	if err != nil {
@@ -215,8 +219,7 @@ func boundedSpace(ctx context.Context, r *engine.Run, t *task.Host) ([]precheck.
 	return space(ctx, t)
 }
 
-// checkBundle returns an error that lists the missing items: every need of every task, for the hosts that the task runs
-// on.
+// checkBundle returns an error that lists missing items: every need of every task, for the task's hosts.
 func checkBundle(ctx context.Context, r *engine.Run) error {
 	if r.Bundle == nil {
 		return nil

@@ -24,8 +24,7 @@ const (
 	// heldManifests holds the control plane's manifests during a restore. It is on the file system of the kubelet's
 	// directory, so that each manifest is always in exactly one of both.
 	heldManifests = "/etc/kubernetes/kkbundle-restore"
-	// restoredName and discardedName are inside etcd's directory: it may be a disk of its own, and data moves within it
-	// only.
+	// restoredName and discardedName are in etcd's directory: it may be a disk, and data moves within it only.
 	restoredName  = "kkbundle-restored"
 	discardedName = "kkbundle-discarded"
 	// unfinishedMark is in the data of an unfinished restore, which may be deleted.
@@ -76,8 +75,7 @@ func (e *EtcdHostsError) Hint() string {
 }
 
 // RestoreEtcd restores a snapshot as a new etcd on all hosts of etcd. Steps that can fail run before anything is
-// stopped; data is moved aside, never deleted. An interrupted restore can be run again, with the same snapshot or
-// another.
+// stopped; data is moved aside, never deleted. An interrupted restore can be run again, also with another snapshot.
 func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdRestored, error) {
 	var done EtcdRestored
 	snapshot, err := ReadEtcdSnapshot(what.From)
@@ -195,7 +193,7 @@ type restoreStep struct {
 
 func (s *restoring) work(ctx context.Context) error {
 	steps := []restoreStep{
-		{"tools", s.members, func(ctx context.Context, t *task.Host) error { return etcdTools(ctx, t) }},
+		{"tools", s.members, etcdTools},
 		{"upload", s.members, s.upload},
 		{"prepare", s.members, s.prepare},
 		{"stop-control-plane", s.planes, stopControlPlane},

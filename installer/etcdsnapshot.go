@@ -80,9 +80,8 @@ func ReadEtcdSnapshot(path string) (EtcdSnapshot, error) {
 	return s, nil
 }
 
-// BackupEtcd takes a snapshot of etcd and copies it to a file on this machine. An existing file is an error. The file
-// gets its name once its checksum is verified and it is synced to the disk. Unreachable hosts of etcd are skipped as
-// long as one member works.
+// BackupEtcd takes a snapshot of etcd and copies it to a new file on this machine. The file gets its name once its
+// checksum is verified and it is synced to the disk. Unreachable hosts are skipped if one member works.
 func BackupEtcd(ctx context.Context, o engine.Options, to string) (EtcdSnapshot, error) {
 	var made EtcdSnapshot
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
@@ -113,11 +112,7 @@ func newEtcdRun(o engine.Options) (*engine.Run, error) {
 	if err := distributionOf(o.Cluster).Refuses(task.EtcdCommand); err != nil {
 		return nil, err
 	}
-	r, err := newInstall(o, engine.SavingEtcd())
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return newInstall(o, engine.SavingEtcd())
 }
 
 // never is the Done of tasks that always run.

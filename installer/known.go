@@ -47,8 +47,8 @@ func sentences(err error) []string {
 	return list
 }
 
-// providedEtcd reads the files of a user's etcd and asks it for its version, from this machine. It returns nil if the
-// cluster has its own etcd.
+// providedEtcd reads the files of a user's etcd and asks it for its version, from this machine. nil: the cluster has
+// its own.
 func providedEtcd(ctx context.Context, r *engine.Run) *precheck.ProvidedEtcd {
 	e := r.Cluster.Etcd
 	if e.Type != manifest.EtcdProvided || r.Values == nil {

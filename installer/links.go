@@ -15,8 +15,7 @@ import (
 )
 
 // links tries the links between hosts that their roles need. On every host the helper listens for a moment on the free
-// ports, and the others dial. Hosts do so in groups, each with the hosts that all others need; links across groups are
-// not tried.
+// ports, and the others dial. Hosts do so in groups, each with the hosts that all need; other links are not tried.
 func links(ctx context.Context, r *engine.Run, hosts []precheck.Host, targets []*task.Host) []precheck.Link {
 	const perHost = 5 // hosts mostly wait
 	links := precheck.Links(r.Cluster, hosts)
@@ -46,8 +45,7 @@ func links(ctx context.Context, r *engine.Run, hosts []precheck.Host, targets []
 	return done
 }
 
-// groups divides hosts into groups of about size. Groups overlap so that neighbours are together; the shared hosts are
-// in all groups.
+// groups divides hosts into groups of about size. Neighbours share a group; the shared hosts are in all groups.
 func groups(names []string, shared map[string]bool, size int) []map[string]bool {
 	const overlap = 2 // the distance of peers in precheck.Links
 	var others []string

@@ -49,7 +49,7 @@ func TestCheckMembers(t *testing.T) {
 		"a new worker only": {members: "cp1 node1", change: func(s *site) { s.options.Limit = []string{"node2"} }},
 		"a limit without the beginning": {
 			change: func(s *site) { s.options.Limit = []string{"node1"} },
-			want:   "cp1 begins the cluster and is no node yet",
+			want:   "cp1 is the first control plane and not a node yet",
 		},
 		"another pod network": {
 			members: "cp1 node1 node2",
@@ -108,7 +108,7 @@ func TestIgnoredSettingsAreTold(t *testing.T) {
 	s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 	for more, want := range map[string]string{
 		"": "",
-		"kubernetes: {version: v1.34.3, maxPods: 200, kubelet: {a: {b: secret}}}": "kubernetes.maxPods, kubernetes.kubelet.",
+		"kubernetes: {version: v1.34.3, maxPods: 200, kubelet: {a: {b: secret}}}": "kubernetes.maxPods, kubernetes.kubelet; kkbundle upgrade",
 	} {
 		s.options.Cluster, s.events = tasktest.Cluster(t, more), nil
 		if err := tellIgnored(t.Context(), s.run(t, nil)); err != nil {

@@ -87,8 +87,8 @@ func mustKnow(r *engine.Run, names []string) error {
 	return nil
 }
 
-// newHosts returns the hosts that are not nodes yet, or hosts with other roles that have no installation. If names were
-// given, it considers only them.
+// newHosts returns the hosts (of the named ones, if any) that are not nodes yet, or that have other roles and no
+// installation.
 func newHosts(ctx context.Context, r *engine.Run) ([]string, error) {
 	nodes, err := r.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
@@ -103,8 +103,9 @@ func newHosts(ctx context.Context, r *engine.Run) ([]string, error) {
 		case t.Err != nil:
 			return &AbsentError{Host: t.Name, Err: t.Err}
 		case t.Is(manifest.RoleCluster):
-			fresh[i], err = isNoMember(ctx, t)
-			if err == nil && !fresh[i] && !isNode(t.Name) {
+			var joined bool
+			joined, err = member.IsMember(ctx, t)
+			if fresh[i] = !joined; err == nil && joined && !isNode(t.Name) {
 				err = &NamelessError{Host: t.Name, Node: nodeOf(t, nodes)}
 			}
 		default:
@@ -132,8 +133,7 @@ func nodeOf(t *task.Host, nodes []corev1.Node) string {
 }
 
 // checkNames refuses, before anything is changed, hosts that are nodes under other names than in the inventory: renamed
-// hosts, or two hosts whose addresses were swapped. If the API server does not answer, names are not checked, because
-// an installation may repair it.
+// hosts, or swapped addresses. Without an API server nothing is checked, because an installation may repair it.
 func checkNames(ctx context.Context, r *engine.Run) error {
 	first := r.FirstControlPlane()
 	if first.Conn == nil || first.Err != nil {
@@ -198,11 +198,6 @@ func (e *NamelessError) Hint() string {
 		return "give the host its name back; to rename a node, delete it (kkbundle nodes delete " + e.Node + ") and add it"
 	}
 	return "kkbundle reset --limit " + e.Host + " removes the old installation; then add the host"
-}
-
-func isNoMember(ctx context.Context, t *task.Host) (bool, error) {
-	member, err := member.IsMember(ctx, t)
-	return !member, err
 }
 
 // additions describes the changes of adding hosts.

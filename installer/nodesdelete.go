@@ -49,7 +49,7 @@ func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([
 		}
 		going = limitTo(r, going)
 		for _, t := range going {
-			if err := deleteNode(ctx, r, t, d); err != nil {
+			if err := inPhase(r, deletePhase, func() error { return deleteNode(ctx, r, t, d) }); err != nil {
 				return err
 			}
 		}
@@ -223,22 +223,10 @@ func deletions(r *engine.Run, going []*task.Host) []string {
 	return append(list, unreached(r)...)
 }
 
-// deleteNode deletes one node and resets its host.
-func deleteNode(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) error {
-	begin := r.Now()
-	r.Tell(task.Event{Phase: deletePhase, State: task.Started})
-	state := task.Done
-	err := deleteSteps(ctx, r, t, d)
-	if err != nil {
-		state = task.Failed
-	}
-	r.Tell(task.Event{Phase: deletePhase, State: state, Duration: r.Now().Sub(begin)})
-	return err
-}
-
 const deletePhase = "delete"
 
-func deleteSteps(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) error {
+// deleteNode deletes one node and resets its host.
+func deleteNode(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) error {
 	for _, task := range []task.Task{drainTask(d), etcd.LeaveTask(d.Unreachable), nodeObjectTask()} {
 		if err := r.TaskOn(ctx, deletePhase, task, t); err != nil {
 			return err
@@ -250,12 +238,8 @@ func deleteSteps(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) e
 	return resetHost(ctx, r, t)
 }
 
-func isNode(ctx context.Context, t *task.Host) (bool, error) {
-	return t.Site.FirstControlPlane().Kube().HasNode(ctx, t.Name)
-}
-
 func isNoNode(ctx context.Context, t *task.Host) (bool, error) {
-	there, err := isNode(ctx, t)
+	there, err := t.Site.FirstControlPlane().Kube().HasNode(ctx, t.Name)
 	if there {
 		task.Because(ctx, "it is a node")
 	}
@@ -266,7 +250,7 @@ func isNoNode(ctx context.Context, t *task.Host) (bool, error) {
 func drainTask(d Deletion) task.Task {
 	return task.Task{
 		Name: "drain",
-		Done: func(ctx context.Context, t *task.Host) (bool, error) { return isNoNode(ctx, t) },
+		Done: isNoNode,
 		Do: func(ctx context.Context, t *task.Host) error {
 			api := t.Site.FirstControlPlane().Kube()
 			if err := api.Cordon(ctx, t.Name); err != nil {
@@ -307,7 +291,7 @@ func (e *DrainError) Hint() string {
 func nodeObjectTask() task.Task {
 	return task.Task{
 		Name: "node",
-		Done: func(ctx context.Context, t *task.Host) (bool, error) { return isNoNode(ctx, t) },
+		Done: isNoNode,
 		Do: func(ctx context.Context, t *task.Host) error {
 			if err := t.Site.Distribution.KeepDown(ctx, t); err != nil {
 				return err

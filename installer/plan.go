@@ -66,14 +66,13 @@ func addonTasks(c *manifest.Cluster) []task.Task {
 	return slices.Concat(tasks, []task.Task{removedTask()}, last)
 }
 
-// verifyTasks prove that the cluster works. They leave nothing behind. If the operator brings the pod network, fewer
-// proofs apply.
+// verifyTasks prove that the cluster works, and leave nothing behind. Fewer apply without kkbundle's pod network.
 func verifyTasks(c *manifest.Cluster) []task.Task {
-	tasks := []task.Task{health.WaitTask(health.CheckNodes, task.NodesWait, func(ctx context.Context, t *task.Host) error { return health.NodesAreReady(ctx, t) })}
-	images := health.LeadTask("verify-images", func(ctx context.Context, t *task.Host) error { return health.ImagesAreBundled(ctx, t) })
+	tasks := []task.Task{health.WaitTask(health.CheckNodes, task.NodesWait, health.NodesAreReady)}
+	images := health.LeadTask("verify-images", health.ImagesAreBundled)
 	proofs := append([]task.Task{kubeadm.JoinProofTask(), images}, kubeadm.SecurityChecks()...)
 	if c.CNI.Type != manifest.NetworkNone {
-		tasks = append(tasks, health.WaitTask(health.CheckPods, health.PodsWait, func(ctx context.Context, t *task.Host) error { return health.PodsAreReady(ctx, t) }))
+		tasks = append(tasks, health.WaitTask(health.CheckPods, health.PodsWait, health.PodsAreReady))
 		dns := task.Task{
 			Name:  "verify-dns",
 			Roles: []manifest.Role{manifest.RoleCluster},

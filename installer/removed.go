@@ -14,8 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// removedTask names addons in the cluster that the cluster file no longer has. They stay: they, or their data, may be
-// needed.
+// removedTask names addons in the cluster that the cluster file no longer has. They stay: someone may need them.
 func removedTask() task.Task {
 	return task.Task{
 		Name:  "removed-addons",

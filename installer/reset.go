@@ -40,15 +40,10 @@ func Reset(ctx context.Context, o engine.Options) error {
 
 // reset handles each host independently.
 func reset(ctx context.Context, r *engine.Run) error {
-	begin := r.Now()
-	r.Tell(task.Event{Phase: resetPhase, State: task.Started})
 	wanted := slices.DeleteFunc(r.Connected(), func(t *task.Host) bool { return !r.IsWanted(t) })
-	err := r.OnAll(wanted, func(_ int, t *task.Host) error { return resetHost(ctx, r, t) })
-	state := task.Done
-	if err != nil {
-		state = task.Failed
-	}
-	r.Tell(task.Event{Phase: resetPhase, State: state, Duration: r.Now().Sub(begin)})
+	err := inPhase(r, resetPhase, func() error {
+		return r.OnAll(wanted, func(_ int, t *task.Host) error { return resetHost(ctx, r, t) })
+	})
 	if err != nil || r.DryRun || len(wanted) < len(r.Hosts) {
 		return err // a cluster remains, or may remain
 	}
@@ -69,8 +64,7 @@ func resetHost(ctx context.Context, r *engine.Run, t *task.Host) error {
 
 const resetPhase = "reset"
 
-// resetTasks lists the removals in order. Paths with names that others use, too, are only removed on hosts with stamps
-// of an installation.
+// resetTasks lists the removals in order. Paths that others use, too, are only removed on hosts with stamps.
 func resetTasks() []task.Task {
 	return []task.Task{
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
@@ -204,8 +198,7 @@ func removeLeaves(ctx context.Context, t *task.Host, l task.Leaves) error {
 	return nil
 }
 
-// removeNetwork removes the pod network's interfaces, namespaces and configuration, and Kubernetes' packet filter
-// rules.
+// removeNetwork removes the pod network's interfaces, namespaces and configuration, and Kubernetes' filter rules.
 func removeNetwork(ctx context.Context, t *task.Host) error {
 	for _, link := range []string{"cni0", "flannel.1", "flannel-v6.1", "kube-ipvs0"} {
 		if _, err := t.Test(ctx, "ip", "link", "delete", link); err != nil {
@@ -272,8 +265,7 @@ func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
 	return t.Test(ctx, "getent", "passwd", siteregistry.RegistryAccount)
 }
 
-// isRestored inspects the files themselves: these changes come before the first stamp, and hosts without nodes get no
-// stamps.
+// isRestored inspects the files: these changes come before the first stamp, and hosts without nodes get no stamps.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
 	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlWas, machine.SwapMasked)
 	if err != nil || left {
@@ -383,8 +375,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	return t.Systemctl(ctx, "daemon-reload")
 }
 
-// forget removes the helper and the lock, kkbundle's last files on a host. under is a command that runs another one, or
-// nothing.
+// forget removes the helper and the lock, kkbundle's last files on a host. under is a command that runs another.
 func forget(ctx context.Context, t *task.Host, under ...string) error {
 	ctx = task.DescribedAs(ctx, "remove the helper and the lock from "+task.StateDir)
 	return t.Run(ctx, append(under, host.Script("forget.sh", forgetScript, task.StateDir)...)...)

@@ -29,8 +29,7 @@ func newScrubber(mask *task.Masker) *scrubber {
 		key:   regexp.MustCompile(`(?i)` + secretName + `$`),
 		block: regexp.MustCompile(`(?i)^(\s*)(?:- )?["']?[\w./-]*` + secretName + `["']?\s*:\s*(?:[|>][-+0-9]*)?\s*$`),
 		patterns: []*regexp.Regexp{
-			// key: value, key = "value", "key":"value", --key=value and --key value, to the last character that can belong to
-			// the value
+			// key: value, key = "value", "key":"value", --key=value and --key value, to the end of the value
 			regexp.MustCompile(`(?i)(["']?[\w./-]*` + secretName + `["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,}]+)`),
 			regexp.MustCompile(`(?i)(--?[\w-]*` + secretName + ` )\S+`),
 			regexp.MustCompile(`(?i)\b((?:basic|bearer) )[A-Za-z0-9+/=._~-]{6,}`),
@@ -69,8 +68,7 @@ func (s *scrubber) blocks(text string) string {
 	return b.String()
 }
 
-// objects returns JSON without secrets: values by the names of their keys, and values of variables by the variables'
-// names.
+// objects returns JSON without secrets: values of keys and variables with the names of secrets.
 func (s *scrubber) objects(data []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()

@@ -31,8 +31,7 @@ const (
 	unpackedImage = 4
 )
 
-// space estimates the data still to be written on the host. Data of an earlier run is subtracted: it must not make the
-// next run fail.
+// space estimates the data still to be written on the host, without the data that an earlier run has written.
 func space(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	if t.Site.Bundle == nil {
 		return nil, nil

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 
@@ -83,15 +82,7 @@ func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r
 		t.Err = r.ConnectTo(ctx, t)
 		return nil // the findings report it
 	})
-	err = do(ctx, r, firstAnswering(ctx, r))
-	stopped := context.Cause(ctx)
-	ctx = context.WithoutCancel(ctx)
-	return errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
-		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsGone(err) {
-			return err
-		}
-		return nil
-	}))
+	return forgetHelpers(ctx, r, do(ctx, r, firstAnswering(ctx, r)))
 }
 
 // firstAnswering returns the first reachable control plane that is a node and whose API server answers; if none

@@ -42,10 +42,9 @@ type SupportBundle struct {
 	Unreached, Lacking []string
 }
 
-// WriteSupportBundle writes a zstd-compressed tar with the data for a diagnosis of the cluster: logs, facts, versions,
-// configuration, and the cluster's objects except Secrets. Secrets are removed from all files. It works on partly
-// installed hosts and with a cluster that does not answer: the bundle names the missing files. The error is a fault on
-// this machine.
+// WriteSupportBundle writes a zstd-compressed tar for a diagnosis of the cluster: logs, facts, versions, configuration,
+// and objects except Secrets. Secrets are removed from all files. It works on partly installed hosts and with a cluster
+// that does not answer: the bundle names the missing files. The error is a fault on this machine.
 func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ SupportBundle, err error) {
 	z, err := zstd.NewWriter(w)
 	if err != nil {

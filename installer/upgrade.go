@@ -37,8 +37,7 @@ type UpgradeOptions struct {
 	DisableEviction bool
 	// Planned gets the plan before the cluster's health is checked.
 	Planned func(UpgradePlan)
-	// Approve gets the plan before anything is changed, if there is work on nodes. Its error ends the upgrade. nil
-	// approves.
+	// Approve gets the plan before anything is changed, if nodes need work. Its error ends the upgrade; nil approves.
 	Approve func(UpgradePlan) error
 }
 
@@ -158,24 +157,15 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
 		u.Renew(func(s *task.Site) { u.Release(s, u.clusters[version]) })
-		begin := u.Now()
 		phase := "upgrade " + version
-		u.Tell(task.Event{Phase: phase, State: task.Started})
-		err := u.step(ctx, phase, plan)
-		event := task.Event{Phase: phase, State: task.Done, Duration: u.Now().Sub(begin)}
-		if err != nil {
-			event.State = task.Failed
-		}
-		u.Tell(event)
-		if err != nil {
+		if err := inPhase(u.Run, phase, func() error { return u.step(ctx, phase, plan) }); err != nil {
 			return u.stopped(ctx, version, err)
 		}
 	}
 	return nil
 }
 
-// step brings all nodes to the run's version. All API servers come before the first kubelet, because no kubelet may be
-// newer than an API server.
+// step brings all nodes to the run's version. API servers come first: no kubelet may be newer than an API server.
 func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) error {
 	if u.Cluster.ImageRegistry.Type == manifest.RegistryNone { // every node needs each release's images
 		for _, step := range cri.PreloadTasks(u.Cluster) {

@@ -124,8 +124,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	return errs
 }
 
-// etcdctlArgs returns a command that runs etcdctl in the pod of kubeadm's etcd on a control plane, with kubeadm's
-// certificates for health checks.
+// etcdctlArgs runs etcdctl in the pod of kubeadm's etcd on a control plane, with its certificates for health checks.
 func etcdctlArgs(on *task.Host, args ...string) []string {
 	return slices.Concat([]string{
 		"exec", "--namespace=kube-system", "etcd-" + on.Name, "--container=etcd", "--",
@@ -161,8 +160,8 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 	return errs
 }
 
-// systemPods checks the pods of Kubernetes and of the pod network, except pods on nodes in the middle of an upgrade and
-// pods that wait for a node.
+// systemPods checks the pods of Kubernetes and of the pod network, except pods on nodes under upgrade and unscheduled
+// ones.
 func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	states, err := t.Kube().Nodes(ctx)
 	if err != nil {
@@ -188,8 +187,7 @@ func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	return errs
 }
 
-// budgets finds PodDisruptionBudgets that never allow a disruption, even with healthy pods: they would block a drain
-// for ever.
+// budgets finds PodDisruptionBudgets that would block a drain for ever: they allow no disruption of healthy pods.
 func (u *upgrade) budgets(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
 	if len(plan.Nodes) == 1 || u.how.DisableEviction { // the node is not drained, or budgets do not apply
 		return nil

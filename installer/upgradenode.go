@@ -84,8 +84,7 @@ func filesOf(tasks []task.Task) []task.Place {
 	return files
 }
 
-// isCurrent reports whether a node needs no upgrade: it has the cluster's version, the cluster file's settings, and the
-// bundle's programs.
+// isCurrent reports whether a node has the cluster's version, the cluster file's settings, and the bundle's programs.
 func isCurrent(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
 		return false, err
@@ -123,11 +122,11 @@ func (u *upgrade) controlPlaneTask() task.Task {
 			if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600, Data: nil}); err != nil {
 				return err
 			}
-			upgrade := func(ctx context.Context) error { return upgradeOther(ctx, t) }
+			upgrade := upgradeOther
 			if t.Name == t.Site.FirstControlPlane().Name {
-				upgrade = func(ctx context.Context) error { return upgradeFirst(ctx, t) }
+				upgrade = upgradeFirst
 			}
-			if err := upgrade(ctx); err != nil {
+			if err := upgrade(ctx, t); err != nil {
 				return err
 			}
 			if err := task.Eventually(ctx, task.NodesWait, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
@@ -197,8 +196,7 @@ func kubeadmUpgrade(ctx context.Context, t *task.Host, args ...string) error {
 	return t.Run(ctx, append([]string{"kubeadm", "upgrade"}, args...)...)
 }
 
-// upload returns the input of kubeadm's phases that store settings in a cluster. Before an upgrade it has the old
-// version.
+// upload returns the input of kubeadm's phases that store settings in a cluster, with a version of Kubernetes.
 func upload(k kubeadm.Config, j kubeadm.Joining, version string) ([]byte, error) {
 	cluster := maps.Clone(k.ClusterConfiguration())
 	cluster["kubernetesVersion"] = version
@@ -255,14 +253,13 @@ func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
 	return nil
 }
 
-// nodeTasks returns the tasks for a node that is not current, in order. The cluster's record is written once the node
-// is back, and pods return last.
+// nodeTasks returns the tasks for a node that is not current, in order: the record after its return, pods at the end.
 func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 	tasks := []task.Task{keepTask(u.Cluster), u.drainTask()}
 	if !t.Is(manifest.RoleControlPlane) {
 		tasks = append(tasks, task.Task{
-			Name: "kubelet-config", Files: kubeadmFiles(u.Cluster, "kubeadm"), Done: eachTime,
-			Do: func(ctx context.Context, t *task.Host) error { return upgradeOther(ctx, t) },
+			Name: "kubelet-config", Files: kubeadmFiles(u.Cluster, "kubeadm"), Done: never,
+			Do: upgradeOther,
 		})
 	}
 	tasks = append(tasks, containerTasks(u.Cluster)...)
@@ -271,20 +268,20 @@ func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 		task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
 			return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error { return u.nodeIsBack(ctx, t) })
 		}},
-		task.Task{Name: "record", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error {
+		task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
 			if err := t.Write(ctx, member.File(t.Site)); err != nil {
 				return err
 			}
 			return t.Run(ctx, "rm", "-f", serverMark)
 		}},
-		task.Task{Name: "uncordon", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error { return uncordon(ctx, t) }},
+		task.Task{Name: "uncordon", Done: never, Do: uncordon},
 	)
 }
 
 // restarted makes the kubelet's task restart it even if the programs exist: its settings are new.
 func restarted(kubelet task.Task) task.Task {
 	install := kubelet.Do
-	kubelet.Done = eachTime
+	kubelet.Done = never
 	kubelet.Do = func(ctx context.Context, t *task.Host) error {
 		if err := install(ctx, t); err != nil {
 			return err
@@ -294,12 +291,9 @@ func restarted(kubelet task.Task) task.Task {
 	return kubelet
 }
 
-// eachTime is the Done of tasks that run each time a node is upgraded.
-func eachTime(context.Context, *task.Host) (bool, error) { return false, nil }
-
 // drainTask cordons and drains a node. A single node keeps its pods: they could run nowhere else.
 func (u *upgrade) drainTask() task.Task {
-	return task.Task{Name: "drain", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error {
+	return task.Task{Name: "drain", Done: never, Do: func(ctx context.Context, t *task.Host) error {
 		api := u.FirstControlPlane().Kube()
 		nodes, err := api.Nodes(ctx)
 		if err != nil {

@@ -46,8 +46,7 @@ type UpgradeNode struct {
 	ControlPlane bool
 	// Kubelet and APIServer are the running versions; a worker has no API server.
 	Kubelet, APIServer string
-	// Recorded is the version of the node's last complete upgrade. An interrupted upgrade may leave newer programs on the
-	// node.
+	// Recorded is the version of the node's last complete upgrade. After an interrupted one, programs may be newer.
 	Recorded string
 	// Current means that the node needs no upgrade, Cordoned that it is unschedulable.
 	Current, Cordoned bool
@@ -330,8 +329,7 @@ func majorMinor(version string) string {
 	return fmt.Sprintf("v%d.%d", v.Major(), v.Minor())
 }
 
-// A Batch limits the workers that are upgraded at the same time: a number, or a percentage of all. The zero value is a
-// tenth, at least one.
+// A Batch limits the workers that are upgraded at the same time: a number, or a percentage. The zero value is 10 %.
 type Batch struct{ count, percent int }
 
 // ParseBatch parses 3 or 25%; the empty text is the default.

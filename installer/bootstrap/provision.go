@@ -42,8 +42,7 @@ func ProgramDigest(p *provision.Program) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// StepTasks returns a task for each step. A receipt records that the step was applied: later changes by the host's
-// owner stay.
+// StepTasks returns a task for each step. A receipt records the step: later changes by the host's owner stay.
 func StepTasks(id string, steps []provision.Step) []task.Task {
 	var tasks []task.Task
 	for i, s := range steps {

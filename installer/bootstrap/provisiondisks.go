@@ -125,8 +125,8 @@ func mkfs(f provision.Filesystem) []string {
 	return append(args, f.Device)
 }
 
-// provisionMount adds a line to /etc/fstab and mounts the filesystem unless the options have noauto, as mount --all
-// does for cloud-init.
+// provisionMount adds a line to /etc/fstab and mounts the filesystem unless the options have noauto, as cloud-init
+// does.
 func provisionMount(ctx context.Context, t *task.Host, m provision.Mount) error {
 	have, err := t.Read(ctx, "/etc/fstab")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -243,7 +243,7 @@ func (s *Survey) judgeServices() report.Findings {
 	return append(list, NewFinding(checkProxy, "", report.OK, ""))
 }
 
-// leaseEnd is the age at which a lease counts as lost: components renew it every 2 s and lose it after 15
+// leaseEnd is the age of a lost lease: components renew it every 2 s and lose it after 15
 // (--leader-elect-lease-duration).
 const leaseEnd = time.Minute
 
@@ -308,8 +308,7 @@ func ErrorFinding(id, host string, err error) report.Finding {
 	return NewFinding(id, host, report.OK, "")
 }
 
-// renewWithin is the remaining life of a certificate that gets a warning: kubeadm's last a year, and kubeadm upgrade
-// renews them.
+// renewWithin is the remaining life of a certificate that gets a warning: kubeadm's last a year.
 const renewWithin = 30 * 24 * time.Hour
 
 func (s *Survey) judgeCertificates() report.Findings {

@@ -220,8 +220,7 @@ func surveyHost(ctx context.Context, t *task.Host) Surveyed {
 	return s
 }
 
-// runtimeRecord returns the container runtime's socket from kubeadm's file on the host. Before 1.34 the node had an
-// annotation instead.
+// runtimeRecord returns the runtime's socket from kubeadm's file. Before 1.34 the node had an annotation instead.
 func runtimeRecord(ctx context.Context, t *task.Host) (string, error) {
 	there, err := t.Test(ctx, "test", "-e", instanceFile)
 	if err != nil || !there {
@@ -239,8 +238,7 @@ func runtimeRecord(ctx context.Context, t *task.Host) (string, error) {
 	return "", nil
 }
 
-// APIHealth asks this host's own API server, by its address and without credentials. If anonymous requests are refused,
-// it uses kubectl.
+// APIHealth asks this host's own API server, by its address and without credentials, or with kubectl if it refuses.
 func APIHealth(ctx context.Context, t *task.Host) error {
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()

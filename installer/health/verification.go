@@ -116,8 +116,7 @@ func LeadTask(name string, do func(ctx context.Context, t *task.Host) error) tas
 	return task.Task{Name: name, Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Do: do}
 }
 
-// momentary returns the checks of components that may answer one question late on busy machines, such as those of a new
-// cluster.
+// momentary returns the checks of components that may answer one question late on a busy machine.
 func momentary() []string { return []string{CheckAPI, checkEtcd, checkAgreement, CheckLeases} }
 
 // SurveyTask surveys the cluster without creating anything. It repeats the survey while a momentary check fails.

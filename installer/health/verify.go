@@ -27,8 +27,7 @@ const (
 	settleWait = 30 * time.Second
 )
 
-// NodesAreReady checks that the inventory's hosts are Ready nodes of the right version. Hosts outside of the run's
-// limit need not be nodes yet.
+// NodesAreReady checks that the inventory's hosts are Ready nodes of the right version, new ones only within the limit.
 func NodesAreReady(ctx context.Context, t *task.Host) error {
 	nodes, err := t.Kube().Nodes(ctx)
 	if err != nil {
@@ -113,8 +112,7 @@ func DNSAnswers(ctx context.Context, t *task.Host) error {
 
 const apiServiceIndex = 1
 
-// ImagesAreBundled checks that all images of the installation came from the bundle. Other images may come from a later
-// bundle: they get a warning.
+// ImagesAreBundled checks that all images of the installation came from the bundle. Others only get a warning.
 func ImagesAreBundled(ctx context.Context, t *task.Host) error {
 	pods, err := t.Kube().Pods(ctx, "--all-namespaces")
 	if err != nil {
