@@ -148,12 +148,12 @@ func clientOf(ctx context.Context, t *task.Host, file string) (Certificate, erro
 		} `json:"users"`
 	}
 	if yaml.Unmarshal(data, &config) != nil || len(config.Users) == 0 {
-		one.Problem = "it is not a kubeconfig with a user" // a parser's error could quote the key
+		one.Problem = "not a kubeconfig with a user" // a parser's error could quote the key
 		return one, nil
 	}
 	block, _ := pem.Decode(config.Users[0].User.Certificate)
 	if block == nil {
-		one.Problem = "its user has no certificate"
+		one.Problem = "the kubeconfig's user has no certificate"
 		return one, nil
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
@@ -214,7 +214,7 @@ func notAMember(t *task.Host, member bool) error {
 	if member {
 		return nil
 	}
-	return fmt.Errorf("%s is no control plane yet", t.Name)
+	return fmt.Errorf("%s is not a control plane yet", t.Name)
 }
 
 // A KeyFile is a file in a backup of keys. Its content is secret.

@@ -254,7 +254,7 @@ func TestHarborOfAnotherWorkDirectory(t *testing.T) {
 	}
 }
 
-// What hosts pull with is mended where somebody has changed it.
+// A changed pull configuration of a host is repaired.
 func TestHarborLoginIsMended(t *testing.T) {
 	t.Parallel()
 	s := newHarborSite(t, "reg1", "", "")

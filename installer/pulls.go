@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// A Pull is an image that a program on the hosts requests because of its configuration, whatever tasks declare.
+// A Pull is an image that a program on the hosts requests because of its configuration, even if no task declares it.
 type Pull struct {
 	Ref string
 	// Program requests the image: "kubeadm v1.34.3".

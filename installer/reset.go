@@ -136,8 +136,8 @@ func removeKubernetes(ctx context.Context, t *task.Host) error {
 	if kubeadm {
 		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + cri.RuntimeOf(t.Site.Cluster).Socket}
 		if t.Site.Scope.Whole() || t.Site.Scope.Leaving {
-			// All members are removed: asking the others to remove this one would wait for members that are gone. A node that is
-			// being deleted has no member any more.
+			// All members are removed: asking the others to remove this one would wait for removed ones. A node that is being
+			// deleted has no member any more.
 			args = append(args, "--skip-phases=remove-etcd-member")
 		}
 		// kubeadm fails on a host that never got far; its removals are repeated below.

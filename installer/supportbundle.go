@@ -30,7 +30,7 @@ import (
 
 // Limits of a support bundle: large enough to find a cause, small enough to be mailed.
 const (
-	mostOfFile  = 4 << 20   // of a log, its end
+	mostOfFile  = 4 << 20   // of a file; of a log, its end
 	mostInAll   = 512 << 20 // before compression to about a tenth
 	askPatience = time.Minute
 )

@@ -234,10 +234,10 @@ func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr error) string {
 	var parts []string
 	if id, _, member, err := member.Recorded(ctx, t); err == nil && member {
-		parts = append(parts, id.Version+" altogether")
+		parts = append(parts, "complete at "+id.Version)
 	}
 	if apiErr != nil {
-		return strings.Join(append(parts, "the API does not say more"), ", ")
+		return strings.Join(append(parts, "the API server does not answer"), ", ")
 	}
 	if s := kube.FindNode(states, t.Name); s != nil {
 		parts = append(parts, "kubelet "+s.Status.NodeInfo.KubeletVersion)
@@ -245,7 +245,7 @@ func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr e
 			parts = append(parts, "not ready")
 		}
 		if _, marked := s.Annotations[upgradeMark]; marked {
-			parts = append(parts, "in the middle of it")
+			parts = append(parts, "upgrade in progress")
 		}
 		if s.Spec.Unschedulable {
 			parts = append(parts, "unschedulable")

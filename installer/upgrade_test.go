@@ -445,9 +445,9 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	want := []string{
-		"cp1: v1.34.3 altogether, kubelet v1.34.3",
-		"node1: v1.34.2 altogether, kubelet v1.34.2, in the middle of it, unschedulable",
-		"node2: v1.34.2 altogether, kubelet v1.34.2, unschedulable",
+		"cp1: complete at v1.34.3, kubelet v1.34.3",
+		"node1: complete at v1.34.2, kubelet v1.34.2, upgrade in progress, unschedulable",
+		"node2: complete at v1.34.2, kubelet v1.34.2, unschedulable",
 	}
 	if diff := cmp.Diff(stopped.Nodes, want); diff != "" {
 		t.Errorf("nodes (-got +want):\n%s", diff)

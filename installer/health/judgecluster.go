@@ -34,7 +34,7 @@ func (s *Survey) judgeHosts() report.Findings {
 		case h.Err != nil:
 			list = append(list, NewFinding(checkReachable, h.Name, report.Failed, h.Err.Error()))
 		case h.Node && !h.Member:
-			list = append(list, NewFinding(CheckMember, h.Name, report.Failed, "nothing was installed on it, or not to the end"))
+			list = append(list, NewFinding(CheckMember, h.Name, report.Failed, "not installed, or only in part"))
 		default:
 			list = append(list, NewFinding(checkReachable, h.Name, report.OK, ""))
 		}
@@ -54,7 +54,7 @@ func (s *Survey) judgeNodes() report.Findings {
 		n := kube.FindNode(s.Nodes, h.Name)
 		if n == nil {
 			if h.Wanted {
-				list = append(list, NewFinding(CheckNodes, h.Name, report.Failed, "it is not a node of the cluster"))
+				list = append(list, NewFinding(CheckNodes, h.Name, report.Failed, "not a node of the cluster"))
 			}
 			continue
 		}
@@ -62,7 +62,7 @@ func (s *Survey) judgeNodes() report.Findings {
 	}
 	for _, n := range s.Nodes {
 		if !slices.ContainsFunc(s.Hosts, func(h Surveyed) bool { return h.Name == n.Name }) {
-			list = append(list, NewFinding(CheckNodes, n.Name, report.Warning, "it is a node, and not in the inventory"))
+			list = append(list, NewFinding(CheckNodes, n.Name, report.Warning, "the node is not in the inventory"))
 		}
 	}
 	return list
@@ -81,10 +81,10 @@ func (s *Survey) judgeNode(n *corev1.Node) report.Findings {
 	version := n.Status.NodeInfo.KubeletVersion
 	switch {
 	case s.Version != "" && version != s.Version:
-		list = append(list, NewFinding(checkVersions, n.Name, report.Failed, fmt.Sprintf("it runs kubelet %s, not %s", version, s.Version)))
+		list = append(list, NewFinding(checkVersions, n.Name, report.Failed, fmt.Sprintf("runs kubelet %s, not %s", version, s.Version)))
 	case version != s.Nodes[0].Status.NodeInfo.KubeletVersion:
 		list = append(list, NewFinding(checkVersions, n.Name, report.Warning,
-			fmt.Sprintf("it runs kubelet %s, and %s %s", version, s.Nodes[0].Name, s.Nodes[0].Status.NodeInfo.KubeletVersion)))
+			fmt.Sprintf("runs kubelet %s, but %s runs %s", version, s.Nodes[0].Name, s.Nodes[0].Status.NodeInfo.KubeletVersion)))
 	default:
 		list = append(list, NewFinding(checkVersions, n.Name, report.OK, version))
 	}
@@ -174,7 +174,7 @@ func (s *Survey) judgeNodeMetadata() report.Findings {
 		case h.Runtime != "" || n.Annotations[socketRecord] != "":
 			list = append(list, NewFinding(checkRuntime, h.Name, report.OK, cmp.Or(h.Runtime, n.Annotations[socketRecord])))
 		case h.Err == nil:
-			list = append(list, NewFinding(checkRuntime, h.Name, report.Failed, "neither "+instanceFile+" nor the node's annotation "+socketRecord+" has it"))
+			list = append(list, NewFinding(checkRuntime, h.Name, report.Failed, "neither "+instanceFile+" nor the node's annotation "+socketRecord+" exists"))
 		}
 	}
 	return list
@@ -194,7 +194,7 @@ func judgeControlPlane(h Surveyed, n *corev1.Node) report.Finding {
 		lacking = append(lacking, "the taint "+kube.ControlLabel+":NoSchedule")
 	}
 	if len(lacking) > 0 {
-		return NewFinding(checkControl, h.Name, report.Failed, "it lacks "+strings.Join(lacking, ", "))
+		return NewFinding(checkControl, h.Name, report.Failed, "missing: "+strings.Join(lacking, ", "))
 	}
 	return NewFinding(checkControl, h.Name, report.OK, "")
 }
@@ -212,9 +212,9 @@ func (s *Survey) judgeTokens() report.Findings {
 		}
 	}
 	if len(eternal) > 0 {
-		return report.Findings{NewFinding(checkTokens, "", report.Warning, "without an end: "+strings.Join(eternal, ", "))}
+		return report.Findings{NewFinding(checkTokens, "", report.Warning, "without expiry: "+strings.Join(eternal, ", "))}
 	}
-	return report.Findings{NewFinding(checkTokens, "", report.OK, fmt.Sprintf("%d are valid now, each with an end", valid))}
+	return report.Findings{NewFinding(checkTokens, "", report.OK, fmt.Sprintf("%d are valid, each with an expiry", valid))}
 }
 
 func (s *Survey) judgeServices() report.Findings {
@@ -224,9 +224,9 @@ func (s *Survey) judgeServices() report.Findings {
 	case !ok:
 		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, "kube-system has no deployment coredns"))
 	case ready < want && s.ownNetwork:
-		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, "it waits for a pod network"))
+		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, "waiting for a pod network"))
 	case ready == 0:
-		list = append(list, NewFinding(checkCoreDNS, "", report.Failed, "none of its pods is ready"))
+		list = append(list, NewFinding(checkCoreDNS, "", report.Failed, "no pod is ready"))
 	case ready < want:
 		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, fmt.Sprintf("%d of %d pods are ready", ready, want)))
 	default:
@@ -234,7 +234,7 @@ func (s *Survey) judgeServices() report.Findings {
 	}
 	proxy, ok := s.Objects["DaemonSet/kube-proxy"].(*appsv1.DaemonSet)
 	if !ok {
-		return append(list, NewFinding(checkProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks stand in for it"))
+		return append(list, NewFinding(checkProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks replace it"))
 	}
 	ready, want := int(proxy.Status.NumberReady), int(proxy.Status.DesiredNumberScheduled)
 	if ready+s.countLeftOut() < want || want < len(s.Nodes) {
@@ -284,7 +284,7 @@ func (s *Survey) judgeComponents() report.Findings {
 		asked++
 		err := h.EtcdErr
 		if err == nil && !h.Metrics.HasLeader {
-			err = errors.New("it knows no leader")
+			err = errors.New("the member knows no leader")
 		}
 		list = append(list, ErrorFinding(checkEtcd, h.Name, err))
 		if h.Metrics.Leader {

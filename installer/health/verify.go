@@ -59,7 +59,7 @@ func PodsAreReady(ctx context.Context, t *task.Host) error {
 			return err
 		}
 		if len(pods) == 0 {
-			errs = append(errs, fmt.Errorf("there are no pods in %s", namespace))
+			errs = append(errs, fmt.Errorf("namespace %s has no pods", namespace))
 		}
 		for _, p := range pods {
 			if !kube.IsPodOver(&p) && !isProof(&p) && !t.Site.LeftOut(p.Spec.NodeName) && !kube.IsPodReady(&p) {
