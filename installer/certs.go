@@ -188,8 +188,11 @@ func renewTask(before time.Duration) task.Task {
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: task.OneByOne,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if member, err := member.IsMember(ctx, t); err != nil || !member {
-				return true, errors.Join(err, notAMember(t, member))
+			switch member, err := member.IsMember(ctx, t); {
+			case err != nil:
+				return true, err
+			case !member:
+				return true, fmt.Errorf("%s is not a control plane yet", t.Name)
 			}
 			if before == 0 {
 				return false, nil
@@ -208,13 +211,6 @@ func renewTask(before time.Duration) task.Task {
 			return kubeadm.RestartControlPlane(ctx, t)
 		},
 	}
-}
-
-func notAMember(t *task.Host, member bool) error {
-	if member {
-		return nil
-	}
-	return fmt.Errorf("%s is not a control plane yet", t.Name)
 }
 
 // A KeyFile is a file in a backup of keys. Its content is secret.

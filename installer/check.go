@@ -179,7 +179,7 @@ func examine(ctx context.Context, r *engine.Run, t *task.Host) precheck.Host {
 	if t.Conn == nil || t.Err != nil {
 		return h
 	}
-	h.Space, h.Err = boundedSpace(ctx, r, t)
+	h.Space, h.Err = boundedSpace(ctx, t)
 	if lacks := (*task.MissingError)(nil); r.Verb.Visits && errors.As(h.Err, &lacks) {
 		h.Space, h.Err = nil, nil // the size is unknown, and the report lists the missing items
 	}
@@ -213,7 +213,7 @@ func probe(r *engine.Run, t *task.Host, h precheck.Host) node.Probe {
 	return p
 }
 
-func boundedSpace(ctx context.Context, r *engine.Run, t *task.Host) ([]precheck.Space, error) {
+func boundedSpace(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	ctx, cancel := task.Bounded(ctx, task.SpaceTimeout)
 	defer cancel()
 	return space(ctx, t)
