@@ -26,22 +26,21 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Certificate is one that a cluster lives by.
+// A Certificate is one that the cluster depends on.
 type Certificate struct {
-	Host string `json:"host"`
-	Path string `json:"path"`
-	// Subject is whom it is for.
+	Host    string    `json:"host"`
+	Path    string    `json:"path"`
 	Subject string    `json:"subject,omitempty"`
 	CA      bool      `json:"ca,omitempty"`
 	End     time.Time `json:"end"`
-	// Renewal says what makes a new one.
+	// Renewal names the command or program that renews the certificate.
 	Renewal string `json:"renewal,omitempty"`
-	// Problem says why it cannot be read.
+	// Problem is the reason why the certificate cannot be read.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Certificates looks at the certificates of all hosts, sorted by their end. It changes nothing; o.DryRun is taken as set.
-// Hosts that cannot be reached are named in the error, and the others' certificates are returned.
+// Certificates returns the certificates of all hosts, sorted by their end. It changes nothing; o.DryRun is taken as
+// set. The error names unreachable hosts; the certificates of the others are returned.
 func Certificates(ctx context.Context, o engine.Options) ([]Certificate, error) {
 	o.DryRun = true
 	r, err := newRun(o, engine.Changing())
@@ -52,30 +51,27 @@ func Certificates(ctx context.Context, o engine.Options) ([]Certificate, error) 
 	var all []Certificate
 	_, err = r.Start(ctx, func(ctx context.Context) error {
 		ctx = task.InTask(ctx, "certificates")
-		err := r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
+		return r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
 			found, err := allCertificates(ctx, t)
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, found...)
 			return errors.Join(err, forgetHelper(ctx, t))
 		})
-		return err
 	})
-	slices.SortFunc(all, func(a, b Certificate) int {
-		return errorsFirst(a, b)
-	})
+	slices.SortFunc(all, compareByEnd)
 	return all, err
 }
 
-// errorsFirst orders certificates that cannot be read before the others, and those by their end.
-func errorsFirst(a, b Certificate) int {
+// compareByEnd orders unreadable certificates before the others, and those by their end.
+func compareByEnd(a, b Certificate) int {
 	if (a.Problem == "") != (b.Problem == "") {
 		return strings.Compare(b.Problem, a.Problem)
 	}
 	return slices.Compare([]string{a.End.UTC().Format(time.RFC3339), a.Host, a.Path}, []string{b.End.UTC().Format(time.RFC3339), b.Host, b.Path})
 }
 
-// allCertificates returns those of a host: files, and clients' in kubeconfigs.
+// allCertificates returns a host's certificates: those in files, and the client certificates of kubeconfigs.
 func allCertificates(ctx context.Context, t *task.Host) ([]Certificate, error) {
 	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.RegistryDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
 	facts, err := t.Facts(ctx, probe)
@@ -108,7 +104,7 @@ func allCertificates(ctx context.Context, t *task.Host) ([]Certificate, error) {
 	return current(all), nil
 }
 
-// current leaves out the kubelet's older client certificates, which lie beside the one in use.
+// current removes the kubelet's older client certificates, which lie beside the one in use.
 func current(all []Certificate) []Certificate {
 	const prefix = "/var/lib/kubelet/pki/kubelet-client-"
 	last := ""
@@ -122,7 +118,7 @@ func current(all []Certificate) []Certificate {
 	})
 }
 
-// renewal says what makes a new certificate of a kind.
+// renewal names the command or program that renews a certificate.
 func renewal(c node.Certificate) string {
 	switch {
 	case c.CA:
@@ -152,12 +148,12 @@ func clientOf(ctx context.Context, t *task.Host, file string) (Certificate, erro
 		} `json:"users"`
 	}
 	if yaml.Unmarshal(data, &config) != nil || len(config.Users) == 0 {
-		one.Problem = "it is not a kubeconfig with a user" // what is wrong with it could be quoted from the key
+		one.Problem = "not a kubeconfig with a user" // a parser's error could quote the key
 		return one, nil
 	}
 	block, _ := pem.Decode(config.Users[0].User.Certificate)
 	if block == nil {
-		one.Problem = "its user has no certificate"
+		one.Problem = "the kubeconfig's user has no certificate"
 		return one, nil
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
@@ -169,9 +165,9 @@ func clientOf(ctx context.Context, t *task.Host, file string) (Certificate, erro
 	return one, nil
 }
 
-// RenewCertificates renews what kubeadm has issued, on one control plane after the other, and restarts the components so
-// that they use it; the next one waits until the API server is ready again. With before, only control planes where a
-// certificate ends within that time are worked on. The administrator's kubeconfig in the work directory is renewed, too.
+// RenewCertificates renews kubeadm's certificates on one control plane after the other. It restarts the components and
+// waits until the API server is ready again. With before, it skips control planes where no certificate ends within that
+// time. It also renews the administrator's kubeconfig in the work directory.
 func RenewCertificates(ctx context.Context, o engine.Options, before time.Duration) (engine.Report, error) {
 	if err := distributionOf(o.Cluster).Refuses(task.CertsRenewCommand); err != nil {
 		return engine.Report{}, err
@@ -185,15 +181,18 @@ func RenewCertificates(ctx context.Context, o engine.Options, before time.Durati
 	})
 }
 
-// renewTask is done on hosts where nothing ends soon. Without before everything is renewed.
+// renewTask renews the certificates of hosts where one ends soon, or of all hosts if before is 0.
 func renewTask(before time.Duration) task.Task {
 	return task.Task{
 		Name:  "renew-certificates",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: task.OneByOne,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if member, err := member.IsMember(ctx, t); err != nil || !member {
-				return true, errors.Join(err, notAMember(t, member))
+			switch member, err := member.IsMember(ctx, t); {
+			case err != nil:
+				return true, err
+			case !member:
+				return true, fmt.Errorf("%s is not a control plane yet", t.Name)
 			}
 			if before == 0 {
 				return false, nil
@@ -214,21 +213,14 @@ func renewTask(before time.Duration) task.Task {
 	}
 }
 
-func notAMember(t *task.Host, member bool) error {
-	if member {
-		return nil
-	}
-	return fmt.Errorf("%s is no control plane yet", t.Name)
-}
-
-// A KeyFile is a part of a backup of keys. Its content is secret.
+// A KeyFile is a file in a backup of keys. Its content is secret.
 type KeyFile struct {
 	Name string
 	Data []byte
 }
 
-// Keys returns what a cluster cannot be restored without: the authorities and the key of service accounts of a control
-// plane, and the work directory's. It changes nothing; o.DryRun is taken as set.
+// Keys returns the files that a restore of the cluster needs: a control plane's authorities and key of service
+// accounts, and the secrets of the work directory. It changes nothing; o.DryRun is taken as set.
 func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
 	if err := distributionOf(o.Cluster).Refuses(task.CertsBackupCommand); err != nil {
 		return nil, err
@@ -244,7 +236,7 @@ func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
 		for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.key", "sa.pub", "etcd/ca.crt", "etcd/ca.key"} {
 			data, err := t.Read(task.InTask(ctx, "keys"), path.Join(kube.PKIDir, name))
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // an etcd beside the cluster, or an authority whose key is kept elsewhere
+				continue // an external etcd, or an authority whose key is kept elsewhere
 			}
 			if err != nil {
 				return err
@@ -261,7 +253,7 @@ func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
 	return files, err
 }
 
-// keyPaths are the work directory's files and directories with secrets that exist nowhere else, or on hosts only.
+// keyPaths returns the work directory's files and directories with secrets that exist nowhere else, or on hosts only.
 func keyPaths() []string { return []string{"pki", "registry", "k3s", kubeadm.EncryptionFile} }
 
 // keys returns the secrets of the work directory.

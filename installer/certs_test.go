@@ -116,7 +116,7 @@ func TestRenewCertificates(t *testing.T) {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	for _, c := range all {
-		if c.Path == kube.AdminConf && !c.End.Equal(leafEnd(t, leaf)) || strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "its user has no certificate" {
+		if c.Path == kube.AdminConf && !c.End.Equal(leafEnd(t, leaf)) || strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "the kubeconfig's user has no certificate" {
 			t.Errorf("%+v", c)
 		}
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Precheck looks at all hosts and reports what would make an installation fail. Hosts that cannot be reached are part
-// of the report. Nothing is changed: the helper is put on hosts and taken away again where nothing was installed yet.
-// Bundle may be nil; what it holds is not checked then. Progress is told when a host is being looked at and when it was:
-// as the task "visit", which fails where the host could not be asked. With Recorded nobody is asked.
+// Precheck examines all hosts and reports what would make an installation fail. The report includes unreachable hosts.
+// Nothing is changed: hosts without an installation lose the helper again. Bundle may be nil; then its content is not
+// checked. Progress gets the task "visit" at the start and the end of each host's examination; the task fails if the
+// host could not be asked. With Recorded no host is asked.
 func Precheck(ctx context.Context, o engine.Options) (precheck.Report, error) {
 	o.DryRun = true
 	if o.Hosts <= 0 {
@@ -40,31 +40,34 @@ func Precheck(ctx context.Context, o engine.Options) (precheck.Report, error) {
 	if err := r.FindTargets(); err != nil {
 		return precheck.Report{}, err
 	}
-	// Each host is looked at as soon as it is connected to: those that hang do so side by side, and not one phase after
-	// the other.
+	// Each host is examined as soon as it is connected: hosts that hang do so side by side, not one phase after the other.
 	_ = r.OnAll(r.Needed(), func(_ int, t *task.Host) error {
 		visited(r, t.Name, nil)
 		visit(ctx, r, t)
 		visited(r, t.Name, &r.Sessions[t.Name].Known)
-		return nil // the report says what is wrong with the host
+		return nil // the report has the host's error
 	})
 	var report precheck.Report
 	ctx = task.InTask(ctx, "precheck")
 	if err = checkMembers(ctx, r); ctx.Err() == nil && (err == nil || task.IsGone(err)) {
 		report, err = evaluate(ctx, r)
 	}
+	return report, forgetHelpers(ctx, r, err)
+}
+
+// forgetHelpers ends a run that only looks: it removes the helpers, also after a cancel, and joins the errors.
+func forgetHelpers(ctx context.Context, r *engine.Run, err error) error {
 	stopped := context.Cause(ctx)
-	ctx = context.WithoutCancel(ctx) // who gives up is not left with our helpers either
-	return report, errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
+	ctx = context.WithoutCancel(ctx)
+	return errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
 		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsGone(err) {
 			return err
 		}
-		return nil // the report says what is wrong with the host
+		return nil // the report has the host's error
 	}))
 }
 
-// forgetHelper removes the helper from a host on which there is nothing else of ours, unless another run is at work
-// there, which needs it.
+// forgetHelper removes the helper from a host that has nothing else of kkbundle, unless another run there needs it.
 func forgetHelper(ctx context.Context, t *task.Host) error {
 	ctx, cancel := task.Bounded(ctx, task.FactsTimeout)
 	defer cancel()
@@ -83,7 +86,7 @@ func forgetHelper(ctx context.Context, t *task.Host) error {
 	return err
 }
 
-// precheckTask stops the run if something would make it fail later.
+// precheckTask stops the run if a check fails.
 func precheckTask() task.Task {
 	return task.Task{
 		Name:  "precheck",
@@ -93,7 +96,7 @@ func precheckTask() task.Task {
 	}
 }
 
-// precheckHosts looks at all hosts, reports what checks found, and returns an error if the run cannot succeed.
+// precheckHosts examines all hosts, reports failed checks, and returns an error if the run cannot succeed.
 func precheckHosts(ctx context.Context, r *engine.Run) error {
 	report, err := examineAll(ctx, r)
 	if err != nil {
@@ -127,17 +130,16 @@ func tellResult(r *engine.Run, result precheck.Result) {
 	})
 }
 
-// examineAll looks at all hosts and evaluates all checks.
+// examineAll examines all hosts and evaluates all checks.
 func examineAll(ctx context.Context, r *engine.Run) (precheck.Report, error) {
 	_ = r.OnAll(r.Needed(), func(_ int, t *task.Host) error {
 		r.Sessions[t.Name].Known = examine(ctx, r, t)
-		return nil // the report says what is wrong with the host
+		return nil // the report has the host's error
 	})
 	return evaluate(ctx, r)
 }
 
-// evaluate tries the ways between the hosts and evaluates all checks. The error is what is wrong on this side: a bundle
-// or hooks that do not fit the cluster.
+// evaluate tries the links between the hosts and evaluates all checks. An unfit bundle or hook is an error.
 func evaluate(ctx context.Context, r *engine.Run) (precheck.Report, error) {
 	in, err := input(ctx, r)
 	if err != nil {
@@ -151,13 +153,13 @@ func evaluate(ctx context.Context, r *engine.Run) (precheck.Report, error) {
 	if r.Options.Recorded == nil && r.Options.Selection.TriesLinks() {
 		in.Links = links(ctx, r, in.Hosts, targets)
 	}
-	if ctx.Err() != nil { // what is known is not all that would be
+	if ctx.Err() != nil { // the facts are incomplete
 		return precheck.Report{}, context.Cause(ctx)
 	}
 	return judge(r, in)
 }
 
-// architectures are those that the bundle is for.
+// architectures returns the architectures of the bundle's platforms.
 func architectures(r *engine.Run) []string {
 	if r.Bundle == nil {
 		return nil
@@ -171,15 +173,15 @@ func architectures(r *engine.Run) []string {
 	return list
 }
 
-// examine gathers what is known about one host.
+// examine collects the facts of one host.
 func examine(ctx context.Context, r *engine.Run, t *task.Host) precheck.Host {
 	h := precheck.Host{Host: t.Host, Err: t.Err, SSH: r.Sessions[t.Name].SSH}
 	if t.Conn == nil || t.Err != nil {
 		return h
 	}
-	h.Space, h.Err = boundedSpace(ctx, r, t)
+	h.Space, h.Err = boundedSpace(ctx, t)
 	if lacks := (*task.MissingError)(nil); r.Verb.Visits && errors.As(h.Err, &lacks) {
-		h.Space, h.Err = nil, nil // how much is not known, and what the bundle lacks is in the report
+		h.Space, h.Err = nil, nil // the size is unknown, and the report lists the missing items
 	}
 	if h.Err != nil {
 		return h
@@ -193,17 +195,17 @@ func examine(ctx context.Context, r *engine.Run, t *task.Host) precheck.Host {
 		h.Err = err
 		return h
 	}
-	// The clock was read after all that took its time, which says nothing about how far it is off.
+	// The helper read the clock at the end of its work, so that work says nothing about the clock's offset.
 	h.Sent = h.Sent.Add(min(max(time.Duration(facts.Took), 0), h.Received.Sub(h.Sent)))
 	h.Facts = &facts
 	return h
 }
 
-// probe says what the host is asked for the checks that the operator wants.
+// probe returns the questions to a host for the selected checks.
 func probe(r *engine.Run, t *task.Host, h precheck.Host) node.Probe {
 	c, err := r.ClusterOn(t.Host)
 	if err != nil {
-		c = r.Cluster // the report says what is wrong with the host's settings
+		c = r.Cluster // the report has the error in the host's settings
 	}
 	p := precheck.ProbeFor(c, h)
 	p.Packages = r.Packages.Of(t.Roles)
@@ -211,13 +213,13 @@ func probe(r *engine.Run, t *task.Host, h precheck.Host) node.Probe {
 	return p
 }
 
-func boundedSpace(ctx context.Context, r *engine.Run, t *task.Host) ([]precheck.Space, error) {
+func boundedSpace(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	ctx, cancel := task.Bounded(ctx, task.SpaceTimeout)
 	defer cancel()
 	return space(ctx, t)
 }
 
-// checkBundle finds what the bundle lacks for these hosts: every need of every task, for the hosts that it runs on.
+// checkBundle returns an error that lists missing items: every need of every task, for the task's hosts.
 func checkBundle(ctx context.Context, r *engine.Run) error {
 	if r.Bundle == nil {
 		return nil
@@ -253,7 +255,7 @@ func checkBundle(ctx context.Context, r *engine.Run) error {
 	return errors.Join(errs...)
 }
 
-// checkImagePlatforms looks for the images of the hosts' roles for the hosts' architectures.
+// checkImagePlatforms checks that the bundle has each role's images for its hosts' architectures.
 func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 	var errs []error
 	for _, d := range Needed(r.Cluster) {
@@ -279,7 +281,7 @@ func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 	return errors.Join(errs...)
 }
 
-// archesOf returns the architectures of the hosts with one of the roles, as far as they are known.
+// archesOf returns the known architectures of the hosts with one of the roles.
 func archesOf(r *engine.Run, roles []manifest.Role) []string {
 	var list []string
 	for _, t := range r.WithRole(roles...) {
@@ -290,7 +292,7 @@ func archesOf(r *engine.Run, roles []manifest.Role) []string {
 	return list
 }
 
-// platforms returns those of the hosts that a task runs on, where they matter to a need.
+// platforms returns the platforms of a task's hosts, or one empty platform if the need does not depend on it.
 func platforms(r *engine.Run, task task.Task, need manifest.Need) []string {
 	if need.Kind != manifest.ItemFile {
 		return []string{""}

@@ -17,7 +17,6 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// distributionOf returns the distribution of a cluster.
 func distributionOf(c *manifest.Cluster) task.Distribution {
 	if c.Kubernetes.Distribution == manifest.DistributionK3s {
 		return k3sDistribution()
@@ -25,7 +24,7 @@ func distributionOf(c *manifest.Cluster) task.Distribution {
 	return kubeadmDistribution()
 }
 
-// kubeadmDistribution is Kubernetes as kubeadm makes it.
+// kubeadmDistribution is Kubernetes as kubeadm sets it up.
 func kubeadmDistribution() task.Distribution {
 	return task.Distribution{
 		Authority:       kube.ClusterCA,
@@ -42,7 +41,7 @@ func kubeadmDistribution() task.Distribution {
 	}
 }
 
-// kubeadmTasks make nodes of a cluster out of hosts.
+// kubeadmTasks returns the tasks that turn hosts into nodes.
 func kubeadmTasks(c *manifest.Cluster) []task.Task {
 	return slices.Concat(
 		containerTasks(c),
@@ -75,7 +74,7 @@ func k3sDistribution() task.Distribution {
 		OwnImages:       true,
 		Parents:         []string{cri.K3sData, path.Dir(cri.K3sData), path.Dir(k3s.Dir)},
 		Nodes:           k3sTasks,
-		DNS:             func(*manifest.Cluster) []task.Task { return nil }, // it has one pod
+		DNS:             func(*manifest.Cluster) []task.Task { return nil }, // k3s runs one pod of CoreDNS
 		Hardening:       func(*manifest.Cluster) (before, after []task.Task) { return nil, nil },
 		Services:        k3s.Services,
 		Verifies:        k3s.Verifies,
@@ -86,7 +85,7 @@ func k3sDistribution() task.Distribution {
 	}
 }
 
-// k3sTasks make nodes out of hosts: servers one by one, because each becomes a member of etcd, then agents.
+// k3sTasks returns the tasks that turn hosts into nodes: servers one by one, because each joins etcd, then agents.
 func k3sTasks(c *manifest.Cluster) []task.Task {
 	return slices.Concat(
 		[]task.Task{
@@ -99,7 +98,7 @@ func k3sTasks(c *manifest.Cluster) []task.Task {
 	)
 }
 
-// hardeningTasks are those that harden a cluster before its addons are installed, and after.
+// hardeningTasks returns the tasks that harden a cluster before its addons are installed, and after.
 func hardeningTasks(c *manifest.Cluster) (before, after []task.Task) {
 	if !task.IsHardened(c) {
 		return nil, nil

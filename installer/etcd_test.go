@@ -193,7 +193,7 @@ func TestEtcdForms(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	// What is asked for again is answered by restarts, and by nothing that adds or removes members.
+	// A repeated request restarts members, but adds and removes none.
 	if err := etcd.RunMember(t.Context(), r.Hosts[1]); err != nil {
 		t.Fatal(err)
 	}

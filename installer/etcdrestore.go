@@ -21,61 +21,61 @@ import (
 )
 
 const (
-	// heldManifests is where the control plane's manifests wait while etcd is restored. It is on the same file system as where
-	// the kubelet looks, so that each is in one of both places.
+	// heldManifests holds the control plane's manifests during a restore. It is on the file system of the kubelet's
+	// directory, so that each manifest is always in exactly one of both.
 	heldManifests = "/etc/kubernetes/kkbundle-restore"
-	// restoredName and discardedName are inside etcd's directory: that may be a disk of its own, and data moves within it only.
+	// restoredName and discardedName are in etcd's directory: it may be a disk, and data moves within it only.
 	restoredName  = "kkbundle-restored"
 	discardedName = "kkbundle-discarded"
-	// unfinishedMark is in data that no finished restore has brought; nobody needs to keep it.
+	// unfinishedMark is in the data of an unfinished restore, which may be deleted.
 	unfinishedMark = "kkbundle-unfinished"
-	// revisionBump is what etcd's documentation advises for Kubernetes: more than a cluster can have written since the copy was
-	// taken, so that nobody who watches sees an old revision again.
+	// revisionBump follows etcd's documentation for Kubernetes: it exceeds the revisions that a cluster can have written
+	// since the snapshot, so that no watcher sees an old revision again.
 	// https://etcd.io/docs/v3.6/op-guide/recovery/#restoring-with-revision-bump
 	revisionBump = "1000000000"
-	// stopPatience is longer than the kubelet gives pods, startPatience longer than it needs to look again.
+	// stopPatience exceeds the grace period of pods, startPatience the kubelet's interval between looks at manifests.
 	stopPatience  = 2 * time.Minute
 	startPatience = 4 * time.Minute
 )
 
-// An EtcdRestore says what is restored.
+// An EtcdRestore selects the snapshot and the hosts of a restore.
 type EtcdRestore struct {
-	// From is a copy on this machine.
+	// From is a snapshot on this machine.
 	From string
-	// Without are hosts that are lost: etcd is restored without them, and control planes among them are not stopped.
+	// Without are lost hosts: etcd is restored without them, and control planes among them are not stopped.
 	Without []string
 }
 
-// An EtcdRestored says what a restore did.
+// An EtcdRestored is the result of a restore.
 type EtcdRestored struct {
 	Snapshot EtcdSnapshot
-	// Members are the hosts that etcd was restored on.
+	// Members are the hosts that run the restored etcd.
 	Members []string
-	// Before are the directories with what etcd had before, as HOST:PATH, also of earlier restores.
+	// Before are the directories with etcd's previous data, as HOST:PATH, also of earlier restores.
 	Before []string
 }
 
-// An EtcdHostsError says which hosts are needed for a restore and cannot be reached.
+// An EtcdHostsError names unreachable hosts that a restore needs.
 type EtcdHostsError struct {
 	Names []string
 	Err   error
 }
 
-// Error names the hosts.
+// Error names the hosts and the reasons.
 func (e *EtcdHostsError) Error() string {
 	return fmt.Sprintf("etcd is restored on all its hosts with all control planes stopped, and %s cannot be reached: %s", strings.Join(e.Names, ", "), e.Err)
 }
 
-// Unwrap returns why.
+// Unwrap returns the reasons.
 func (e *EtcdHostsError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *EtcdHostsError) Hint() string {
 	return "bring them back; if they are lost for good, make sure that they are switched off and restore --without " + strings.Join(e.Names, ",")
 }
 
-// RestoreEtcd makes a new etcd of a copy on all hosts of etcd. Everything that can fail is done before anything is stopped; data
-// is moved aside, never deleted. Interrupted at any point it can be run again, with the same copy or another.
+// RestoreEtcd restores a snapshot as a new etcd on all hosts of etcd. Steps that can fail run before anything is
+// stopped; data is moved aside, never deleted. An interrupted restore can be run again, also with another snapshot.
 func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdRestored, error) {
 	var done EtcdRestored
 	snapshot, err := ReadEtcdSnapshot(what.From)
@@ -110,7 +110,7 @@ func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdR
 
 const restorePhase = "etcd-restore"
 
-// restoring is a restore under way.
+// A restoring is a restore in progress.
 type restoring struct {
 	run             *engine.Run
 	snapshot        EtcdSnapshot
@@ -119,10 +119,10 @@ type restoring struct {
 	at              map[string]memberPlace
 }
 
-// A placeOf is how a member is called and where its data is.
+// A memberPlace is a member's name, peer URL and data directory.
 type memberPlace struct{ name, peer, data string }
 
-// choose finds the hosts.
+// choose finds the hosts of the restore.
 func (s *restoring) choose(ctx context.Context) error {
 	r := s.run
 	var lost []string
@@ -138,7 +138,7 @@ func (s *restoring) choose(ctx context.Context) error {
 	}
 	s.members, s.planes = r.Connected(manifest.RoleEtcd), r.Connected(manifest.RoleControlPlane)
 	if len(s.members) == 0 {
-		return errors.New("no host is left that etcd could be restored on")
+		return errors.New("no host of etcd is left to restore on")
 	}
 	s.at = map[string]memberPlace{}
 	for _, t := range s.members {
@@ -151,7 +151,7 @@ func (s *restoring) choose(ctx context.Context) error {
 	return nil
 }
 
-// placeOf says what kubeadm, or install, has told a host's member.
+// placeOf reads a member's place from kubeadm's manifest or from install's configuration.
 func placeOf(ctx context.Context, t *task.Host) (memberPlace, error) {
 	if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
 		data, err := etcd.Data(t)
@@ -162,14 +162,14 @@ func placeOf(ctx context.Context, t *task.Host) (memberPlace, error) {
 		text, err = t.Read(ctx, heldManifests+"/etcd.yaml") // of an interrupted restore
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return memberPlace{}, fmt.Errorf("%s has no etcd: %s/etcd.yaml is not there", t.Name, kube.ManifestsDir)
+		return memberPlace{}, fmt.Errorf("%s has no etcd: %s/etcd.yaml does not exist", t.Name, kube.ManifestsDir)
 	}
 	if err != nil {
 		return memberPlace{}, err
 	}
 	p := memberPlace{flagOf(text, "name"), flagOf(text, "initial-advertise-peer-urls"), flagOf(text, "data-dir")}
 	if p.name == "" || p.peer == "" || !path.IsAbs(p.data) {
-		return p, fmt.Errorf("%s/etcd.yaml on %s is not as kubeadm writes it: it lacks --name, --initial-advertise-peer-urls or --data-dir", kube.ManifestsDir, t.Name)
+		return p, fmt.Errorf("%s/etcd.yaml on %s is not kubeadm's: it lacks --name, --initial-advertise-peer-urls or --data-dir", kube.ManifestsDir, t.Name)
 	}
 	return p, nil
 }
@@ -184,7 +184,7 @@ func flagOf(manifest []byte, name string) string {
 	return ""
 }
 
-// A restoreStep is done on its hosts side by side before the next begins.
+// A restoreStep runs on its hosts side by side. It ends before the next step begins.
 type restoreStep struct {
 	name string
 	on   []*task.Host
@@ -193,7 +193,7 @@ type restoreStep struct {
 
 func (s *restoring) work(ctx context.Context) error {
 	steps := []restoreStep{
-		{"tools", s.members, func(ctx context.Context, t *task.Host) error { return etcdTools(ctx, t) }},
+		{"tools", s.members, etcdTools},
 		{"upload", s.members, s.upload},
 		{"prepare", s.members, s.prepare},
 		{"stop-control-plane", s.planes, stopControlPlane},
@@ -224,7 +224,7 @@ var replaceEtcdDataScript string
 //go:embed scripts/move-manifests.sh
 var moveManifestsScript string
 
-// upload brings the copy to a host that does not have it yet.
+// upload copies the snapshot to a host that lacks it.
 func (s *restoring) upload(ctx context.Context, t *task.Host) (err error) {
 	f, err := os.Open(s.snapshot.Path)
 	if err != nil {
@@ -236,11 +236,11 @@ func (s *restoring) upload(ctx context.Context, t *task.Host) (err error) {
 	})
 }
 
-// prepare makes the host's new data beside its old ones.
+// prepare creates the host's new data beside the old.
 func (s *restoring) prepare(ctx context.Context, t *task.Host) error {
 	at := s.at[t.Name]
 	data := path.Join(at.data, restoredName)
-	if _, err := t.Test(ctx, "pkill", "--exact", "etcdutl"); err != nil { // of a run that lost its session
+	if _, err := t.Test(ctx, "pkill", "--exact", "etcdutl"); err != nil { // from a run that lost its session
 		return err
 	}
 	if err := t.Run(ctx, "rm", "-rf", "--", data, path.Join(at.data, discardedName)); err != nil {
@@ -264,31 +264,31 @@ func (s *restoring) prepare(ctx context.Context, t *task.Host) error {
 	return t.Run(ctx, "touch", path.Join(data, "member", unfinishedMark))
 }
 
-// stopControlPlane takes away the manifests of the host's control plane, etcd's too, and waits until no API server is left to
-// write what is about to go.
+// stopControlPlane removes the manifests of the host's control plane and its etcd, and waits until no API server is
+// left that could write to the old etcd.
 func stopControlPlane(ctx context.Context, t *task.Host) error {
 	move := host.Script("move-manifests.sh", moveManifestsScript, kube.ManifestsDir, heldManifests)
 	if err := t.Run(ctx, append(move, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd")...); err != nil {
 		return err
 	}
-	if err := t.Systemctl(ctx, "start", "kubelet.service"); err != nil { // who else would stop them
+	if err := t.Systemctl(ctx, "start", "kubelet.service"); err != nil { // only the kubelet stops the pods
 		return err
 	}
-	return gone(ctx, t, "kube-apiserver", "kube-controller", "kube-scheduler")
+	return waitStopped(ctx, t, "kube-apiserver", "kube-controller", "kube-scheduler")
 }
 
-// stopEtcd stops the host's member, kubeadm's without its manifest.
+// stopEtcd stops the host's member. kubeadm's member stops without its manifest.
 func stopEtcd(ctx context.Context, t *task.Host) error {
 	if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
 		if err := t.Systemctl(ctx, "stop", etcd.Unit); err != nil {
 			return err
 		}
 	}
-	return gone(ctx, t, "etcd")
+	return waitStopped(ctx, t, "etcd")
 }
 
-// gone waits until no process has one of the names, of which the kernel knows 15 characters.
-func gone(ctx context.Context, t *task.Host, names ...string) error {
+// waitStopped waits until no process has one of the names. The kernel keeps 15 characters of a name.
+func waitStopped(ctx context.Context, t *task.Host, names ...string) error {
 	return task.Eventually(ctx, stopPatience, func(ctx context.Context) error {
 		for _, name := range names {
 			runs, err := t.Test(ctx, "pgrep", "--exact", name)
@@ -303,29 +303,28 @@ func gone(ctx context.Context, t *task.Host, names ...string) error {
 	})
 }
 
-// replace puts the new data into their place, by renaming. What an interrupted restore had put there goes; everything else is
-// kept.
+// replace renames the new data into their place. Data of an interrupted restore are deleted, all others are kept.
 func (s *restoring) replace(ctx context.Context, t *task.Host) error {
 	data := s.at[t.Name].data
 	return t.Run(ctx, host.Script("replace-etcd-data.sh", replaceEtcdDataScript,
 		data, restoredName, s.before, unfinishedMark, discardedName)...)
 }
 
-// startEtcd starts the host's member; it is ready when the others are.
+// startEtcd starts the host's member. It becomes ready with the others.
 func (s *restoring) startEtcd(ctx context.Context, t *task.Host) error {
 	if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
 		return etcd.StartEtcd(ctx, t)
 	}
-	return giveBack(ctx, t, "etcd")
+	return returnManifests(ctx, t, "etcd")
 }
 
-// giveBack puts manifests back to where the kubelet looks for them.
-func giveBack(ctx context.Context, t *task.Host, names ...string) error {
+// returnManifests moves manifests back to the kubelet's directory.
+func returnManifests(ctx context.Context, t *task.Host, names ...string) error {
 	move := host.Script("move-manifests.sh", moveManifestsScript, heldManifests, kube.ManifestsDir)
 	return t.Run(ctx, append(move, names...)...)
 }
 
-// healthy waits for the member. From then on its data are the cluster's.
+// healthy waits for the member. From then on the cluster uses the new data.
 func (s *restoring) healthy(ctx context.Context, t *task.Host) error {
 	if err := task.Eventually(ctx, etcd.Patience, func(ctx context.Context) error { return etcd.Healthy(ctx, t) }); err != nil {
 		if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
@@ -336,9 +335,9 @@ func (s *restoring) healthy(ctx context.Context, t *task.Host) error {
 	return t.Run(ctx, "rm", "-rf", "--", path.Join(s.at[t.Name].data, "member", unfinishedMark), etcdWork)
 }
 
-// startControlPlane starts API server, controllers and scheduler afresh: what they remember of the cluster is not so any more.
+// startControlPlane starts API server, controllers and scheduler anew: their memory of the cluster is obsolete.
 func startControlPlane(ctx context.Context, t *task.Host) error {
-	if err := giveBack(ctx, t, "kube-apiserver", "kube-controller-manager", "kube-scheduler"); err != nil {
+	if err := returnManifests(ctx, t, "kube-apiserver", "kube-controller-manager", "kube-scheduler"); err != nil {
 		return err
 	}
 	_, err := t.Test(ctx, "rmdir", heldManifests)
@@ -349,13 +348,13 @@ func apiServerBack(ctx context.Context, t *task.Host) error {
 	return task.Eventually(ctx, startPatience, func(ctx context.Context) error { return etcd.APIServerReady(ctx, t) })
 }
 
-// kept lists what members had before, as far as they say.
+// kept lists the members' previous data. Members that do not answer are left out.
 func (s *restoring) kept(ctx context.Context) []string {
 	var list []string
 	for _, t := range s.members {
 		out, err := t.Output(context.WithoutCancel(ctx), "find", s.at[t.Name].data, "-maxdepth", "1", "-name", "kkbundle-before-*")
 		if err != nil {
-			continue // it is only told to people
+			continue // the list is only shown to people
 		}
 		for line := range strings.Lines(string(out)) {
 			list = append(list, t.Name+":"+strings.TrimSpace(line))

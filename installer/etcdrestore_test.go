@@ -41,11 +41,11 @@ func TestReadEtcdSnapshot(t *testing.T) {
 		want string
 	}{
 		"good":       {good, ""},
-		"damaged":    {damaged, "its checksum is wrong"},
-		"cut off":    {good[:len(good)-100], "does not end with a checksum"},
-		"without":    {good[:len(good)-32], "does not end with a checksum"},
-		"empty":      {nil, "does not end with a checksum"},
-		"only a sum": {good[len(good)-32:], "does not end with a checksum"},
+		"damaged":    {damaged, "the checksum does not match"},
+		"cut off":    {good[:len(good)-100], "the checksum at its end is missing"},
+		"without":    {good[:len(good)-32], "the checksum at its end is missing"},
+		"empty":      {nil, "the checksum at its end is missing"},
+		"only a sum": {good[len(good)-32:], "the checksum at its end is missing"},
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, c.data, 0o600); err != nil {

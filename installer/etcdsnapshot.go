@@ -22,31 +22,31 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// An EtcdSnapshot is a copy of what etcd holds.
+// An EtcdSnapshot is a snapshot of etcd in a file.
 type EtcdSnapshot struct {
 	Path string
 	Size int64
 	// SHA256 is of the whole file, in hex.
 	SHA256 string
-	// Host is where it was taken, Revision and Keys what etcd says of it; "" and 0 where only the file is known.
+	// Host took the snapshot; etcd counted Revision and Keys. They are "" and 0 if only the file is known.
 	Host     string
 	Revision int64
 	Keys     int
 }
 
-// A SnapshotError is a file that is no whole copy of an etcd.
+// A SnapshotError is a file that is no complete snapshot of etcd.
 type SnapshotError struct{ Path, Reason string }
 
-// Error names the file and what is wrong with it.
+// Error names the file and the fault.
 func (e *SnapshotError) Error() string { return e.Path + ": " + e.Reason }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *SnapshotError) Hint() string {
 	return "use another copy; hosts of etcd keep theirs in " + etcd.Backups + " where etcd.backup is set"
 }
 
-// ReadEtcdSnapshot looks at a copy of etcd and compares it with the checksum that etcd puts at its end: the SHA-256 of all that is
-// before it, after pages of a multiple of 512 bytes.
+// ReadEtcdSnapshot reads a snapshot and verifies the checksum at its end: the SHA-256 of the content before it, which
+// has pages of a multiple of 512 bytes.
 // https://github.com/etcd-io/etcd/blob/v3.6.5/etcdutl/snapshot/v3_snapshot.go
 func ReadEtcdSnapshot(path string) (EtcdSnapshot, error) {
 	f, err := os.Open(path)
@@ -62,7 +62,7 @@ func ReadEtcdSnapshot(path string) (EtcdSnapshot, error) {
 	const sector = 512
 	body := s.Size - sha256.Size
 	if !info.Mode().IsRegular() || body <= 0 || body%sector != 0 {
-		return s, &SnapshotError{path, "it is not what etcd saves, or cut off: it does not end with a checksum"}
+		return s, &SnapshotError{path, "not a snapshot of etcd, or truncated: the checksum at its end is missing"}
 	}
 	whole, content := sha256.New(), sha256.New()
 	if _, err := io.CopyN(io.MultiWriter(whole, content), f, body); err != nil {
@@ -73,20 +73,19 @@ func ReadEtcdSnapshot(path string) (EtcdSnapshot, error) {
 		return s, fmt.Errorf("read %s: %w", path, err)
 	}
 	if !bytes.Equal(end, content.Sum(nil)) {
-		return s, &SnapshotError{path, "its checksum is wrong: it is damaged"}
+		return s, &SnapshotError{path, "damaged: the checksum does not match"}
 	}
 	_, _ = whole.Write(end)
 	s.SHA256 = hex.EncodeToString(whole.Sum(nil))
 	return s, nil
 }
 
-// BackupEtcd saves etcd as it is now and brings the copy to a file on this machine, which must not be there yet. It has its name
-// when it is whole, compared with etcd's own checksum, and on the disk. Hosts of etcd that cannot be reached are passed over as
-// long as one of them works.
+// BackupEtcd takes a snapshot of etcd and copies it to a new file on this machine. The file gets its name once its
+// checksum is verified and it is synced to the disk. Unreachable hosts are skipped if one member works.
 func BackupEtcd(ctx context.Context, o engine.Options, to string) (EtcdSnapshot, error) {
 	var made EtcdSnapshot
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return made, fmt.Errorf("%s is there already: name another file", to)
+		return made, fmt.Errorf("%s already exists: name another file", to)
 	}
 	r, err := newEtcdRun(o)
 	if err != nil {
@@ -105,7 +104,7 @@ func BackupEtcd(ctx context.Context, o engine.Options, to string) (EtcdSnapshot,
 	return made, err
 }
 
-// newEtcdRun prepares a run that works on the hosts of etcd and on control planes, those that can be reached.
+// newEtcdRun prepares a run on the reachable hosts of etcd and control planes.
 func newEtcdRun(o engine.Options) (*engine.Run, error) {
 	if o.Cluster.WithDefaults().Etcd.Type == manifest.EtcdProvided {
 		return nil, errors.New("etcd is yours (etcd.type: provided): save and restore it where it runs")
@@ -113,17 +112,13 @@ func newEtcdRun(o engine.Options) (*engine.Run, error) {
 	if err := distributionOf(o.Cluster).Refuses(task.EtcdCommand); err != nil {
 		return nil, err
 	}
-	r, err := newInstall(o, engine.SavingEtcd())
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return newInstall(o, engine.SavingEtcd())
 }
 
-// never is Done of what is done whenever it is asked for.
+// never is the Done of tasks that always run.
 func never(context.Context, *task.Host) (bool, error) { return false, nil }
 
-// workingMember finds a host whose member works.
+// workingMember returns a host with a working member.
 func workingMember(ctx context.Context, r *engine.Run) (*task.Host, error) {
 	var errs []error
 	isEtcd := false
@@ -131,7 +126,7 @@ func workingMember(ctx context.Context, r *engine.Run) (*task.Host, error) {
 		certificate := etcd.ClientFiles(t).Cert
 		there, err := t.Test(ctx, "test", "-e", certificate)
 		if err == nil && !there {
-			err = fmt.Errorf("%s has no etcd of kkbundle's: there is no %s", t.Name, certificate)
+			err = fmt.Errorf("%s has no etcd of kkbundle: %s is missing", t.Name, certificate)
 		} else if err == nil {
 			isEtcd = true
 			err = etcdTools(ctx, t)
@@ -147,10 +142,10 @@ func workingMember(ctx context.Context, r *engine.Run) (*task.Host, error) {
 	if !isEtcd && len(errs) > 0 {
 		return nil, &NoClusterError{Reason: errors.Join(errs...).Error()}
 	}
-	return nil, fmt.Errorf("no host has an etcd that works: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("no host has a working etcd: %w", errors.Join(errs...))
 }
 
-// etcdTools puts etcd's tools on a host that lacks them.
+// etcdTools installs etcd's tools on a host that lacks them.
 func etcdTools(ctx context.Context, t *task.Host) error {
 	there, err := t.HasCommands(ctx, "etcdctl", "etcdutl")
 	if err != nil || there {
@@ -172,18 +167,18 @@ type EtcdToolsError struct{ Host string }
 
 // Error names the host.
 func (e *EtcdToolsError) Error() string {
-	return e.Host + " has no etcdctl and etcdutl, and no bundle was given that has them"
+	return e.Host + " lacks etcdctl and etcdutl, and no bundle with them was given"
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *EtcdToolsError) Hint() string {
 	return "give the bundle that the cluster was installed from, or put both programs of etcd's release into /usr/local/bin of the hosts of etcd"
 }
 
-// etcdWork is where copies lie on hosts while they are worked with.
+// etcdWork holds snapshots on hosts during a backup or restore.
 const etcdWork = task.StateDir + "/etcd-snapshot"
 
-// saveEtcd makes a copy on the host, brings it here, and leaves nothing there.
+// saveEtcd takes a snapshot on the host, copies it to this machine, and deletes it on the host.
 func saveEtcd(ctx context.Context, t *task.Host, to string) (made EtcdSnapshot, err error) {
 	const there = etcdWork + "/saved.db"
 	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-rf", etcdWork)) }()
@@ -215,25 +210,25 @@ func saveEtcd(ctx context.Context, t *task.Host, to string) (made EtcdSnapshot, 
 	return made, nil
 }
 
-// A statusOf is what etcdutl says of a copy.
+// A snapshotStatus is etcdutl's description of a snapshot.
 type snapshotStatus struct {
 	Revision int64 `json:"revision"`
 	Keys     int   `json:"totalKey"`
 }
 
-// statusOf has etcdutl check a copy's pages.
+// statusOf has etcdutl check a snapshot's pages.
 func statusOf(ctx context.Context, t *task.Host, file string) (s snapshotStatus, err error) {
 	out, err := t.Output(ctx, "etcdutl", "snapshot", "status", file, "--write-out=json")
 	if err != nil {
 		return s, err
 	}
 	if err := json.Unmarshal(out, &s); err != nil {
-		return s, fmt.Errorf("what etcdutl on %s says of %s: %w", t.Name, file, err)
+		return s, fmt.Errorf("output of etcdutl on %s for %s: %w", t.Name, file, err)
 	}
 	return s, nil
 }
 
-// bring copies a file of the host to this machine, beside its place first.
+// bring copies a file of the host to this machine, under a temporary name first.
 func bring(ctx context.Context, t *task.Host, from string, size int64, to string) (made EtcdSnapshot, err error) {
 	f, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-*") // with mode 0600
 	if err != nil {
@@ -241,13 +236,13 @@ func bring(ctx context.Context, t *task.Host, from string, size int64, to string
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(f.Name()) // the reason is what counts
+			_ = os.Remove(f.Name()) // the first error matters more
 		}
 	}()
 	within := &atMost{w: f, left: size}
 	err = t.Conn.Run(task.WithoutOutput(ctx), host.Cmd{Args: []string{"cat", "--", from}, Stdout: within})
 	if err = errors.Join(err, within.err, f.Sync(), f.Close()); err != nil {
-		return made, fmt.Errorf("bring %s from %s: %w", from, t.Name, err)
+		return made, fmt.Errorf("copy %s from %s: %w", from, t.Name, err)
 	}
 	if made, err = ReadEtcdSnapshot(f.Name()); err != nil {
 		return made, err
@@ -270,7 +265,7 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// atMost writes no more than was said before.
+// An atMost writes no more bytes than expected.
 type atMost struct {
 	w    io.Writer
 	left int64
@@ -279,7 +274,7 @@ type atMost struct {
 
 func (a *atMost) Write(p []byte) (int, error) {
 	if a.left -= int64(len(p)); a.left < 0 {
-		a.err = errors.New("it is longer than the host said")
+		a.err = errors.New("the file is longer than the host reported")
 		return 0, a.err
 	}
 	n, err := a.w.Write(p)

@@ -15,10 +15,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A ForeignError says that a host belongs to a cluster that kkbundle has not made.
+// A ForeignError is a host that belongs to a cluster not made by kkbundle.
 type ForeignError struct {
 	Host string
-	// Found are the files that say so.
+	// Found are the other cluster's files.
 	Found []string
 }
 
@@ -27,12 +27,12 @@ func (e *ForeignError) Error() string {
 	return fmt.Sprintf("%s belongs to a cluster that kkbundle has not made: it has %s", e.Host, strings.Join(e.Found, ", "))
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *ForeignError) Hint() string {
-	return "nothing was touched, and --force does not change that; correct the inventory, or, if that cluster is not needed any more, take it off with kkbundle reset --foreign --limit " + e.Host
+	return "nothing was touched, and --force does not change that; correct the inventory, or, if that cluster is no longer needed, remove it with kkbundle reset --foreign --limit " + e.Host
 }
 
-// checkForeign refuses hosts of somebody else's cluster before anything is changed on any host.
+// checkForeign refuses hosts of other clusters before any host is changed.
 func checkForeign(ctx context.Context, r *engine.Run) error {
 	return r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
 		if t.Err != nil || !r.IsWanted(t) {
@@ -52,8 +52,8 @@ var listForeignScript string
 //go:embed scripts/uninstall-foreign.sh
 var uninstallForeignScript string
 
-// foreign returns what of another cluster is on the host. What kubeadm only makes while it initialises or joins, and k3s when
-// it runs, counts, and neither what an operator prepares, such as authorities of their own, nor volumes that outlive a reset.
+// foreign returns the files of another cluster on the host: those that kubeadm creates during init or join, and k3s at
+// run time. Files that an operator prepares, such as authorities, and volumes that outlive a reset do not count.
 func foreign(ctx context.Context, t *task.Host) ([]string, error) {
 	paths := []string{
 		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf", "/etc/kubernetes/manifests/kube-apiserver.yaml",
@@ -65,7 +65,7 @@ func foreign(ctx context.Context, t *task.Host) ([]string, error) {
 	return strings.Fields(string(out)), err
 }
 
-// noForeign tells that there is nothing of another cluster, or that it is not to be touched.
+// noForeign reports whether the host has nothing of another cluster, or such a cluster is not to be removed.
 func noForeign(ctx context.Context, t *task.Host) (bool, error) {
 	if !t.Site.Foreign {
 		return true, nil
@@ -77,8 +77,8 @@ func noForeign(ctx context.Context, t *task.Host) (bool, error) {
 	return len(found) == 0, err
 }
 
-// removeForeign takes somebody else's cluster off the host, with what took it there: k3s' and RKE2's own scripts, or kubeadm.
-// The container runtime stays, which is not only that cluster's.
+// removeForeign removes another cluster from the host with the tool that installed it: the scripts of k3s and RKE2, or
+// kubeadm. The container runtime stays, because other programs may use it.
 func removeForeign(ctx context.Context, t *task.Host) error {
 	if err := t.Run(ctx, host.Script("uninstall-foreign.sh", uninstallForeignScript)...); err != nil {
 		return err

@@ -254,7 +254,7 @@ func TestHarborOfAnotherWorkDirectory(t *testing.T) {
 	}
 }
 
-// What hosts pull with is mended where somebody has changed it.
+// A changed pull configuration of a host is repaired.
 func TestHarborLoginIsMended(t *testing.T) {
 	t.Parallel()
 	s := newHarborSite(t, "reg1", "", "")
@@ -329,7 +329,7 @@ func TestHarborReset(t *testing.T) {
 	target := s.r.RegistryHosts()[0]
 	for _, withData := range []bool{false, true} {
 		s.r.WithData = withData
-		if err := removeLeavings(t.Context(), target); err != nil {
+		if err := removeTasks(t.Context(), target); err != nil {
 			t.Fatal(err)
 		}
 		if err := removeFiles(t.Context(), target); err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// Run installs, or continues an installation, or finds that there is nothing to do. A host on which a task fails is left, and
-// the others go on as far as they can without it; the error joins a *engine.TaskError for every host that failed. What was done
-// stays, and the next run goes on from there.
+// Run installs the cluster, or continues an installation, or finds nothing to do. If a task fails on a host, the other
+// hosts go on as far as they can; the error joins a *engine.TaskError for every failed host. Finished tasks stay done,
+// and the next run continues from there.
 func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
 	phases, err := o.Selected(Plan(o.Cluster))
 	if err != nil {

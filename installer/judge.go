@@ -8,7 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// judge evaluates what is known, under the operator's rules.
+// judge evaluates the known facts under the operator's rules.
 func judge(r *engine.Run, in precheck.Input) (precheck.Report, error) {
 	if r.Options.Recorded != nil {
 		in.Links = r.Options.Recorded.Links
@@ -24,11 +24,11 @@ func judge(r *engine.Run, in precheck.Input) (precheck.Report, error) {
 	return report, nil
 }
 
-// visitTask is what events call looking at a host for a precheck.
+// visitTask names a host's examination in events.
 const visitTask = "visit"
 
-// visited reports that a host is being looked at, or was: then h is what is known about it. It is for Precheck, which has
-// nothing else to report; an installation looks at hosts that it is connected to already.
+// visited reports the start of a host's examination if h is nil, else its end. Only Precheck reports it; an
+// installation examines hosts that it is connected to already.
 func visited(r *engine.Run, name string, h *precheck.Host) {
 	if !r.Verb.Visits {
 		return
@@ -44,7 +44,7 @@ func visited(r *engine.Run, name string, h *precheck.Host) {
 	r.Tell(e)
 }
 
-// recorded evaluates facts that were recorded earlier.
+// recorded evaluates facts recorded earlier.
 func recorded(ctx context.Context, r *engine.Run) (precheck.Report, error) {
 	if err := r.FindTargets(); err != nil {
 		return precheck.Report{}, err
@@ -59,7 +59,7 @@ func recorded(ctx context.Context, r *engine.Run) (precheck.Report, error) {
 	return evaluate(ctx, r)
 }
 
-// visit connects to the host for a precheck and looks at it.
+// visit connects to the host and examines it.
 func visit(ctx context.Context, r *engine.Run, t *task.Host) {
 	t.Err = r.ConnectTo(task.InTask(ctx, "connect"), t)
 	known := examine(task.InTask(ctx, "precheck"), r, t)

@@ -111,7 +111,7 @@ func TestK3sIsTrusted(t *testing.T) {
 	}
 }
 
-// What kubeadm's and etcd's programs do is refused before any host is asked.
+// Commands of kubeadm and etcd are refused before any host is asked.
 func TestK3sHasNoKubeadm(t *testing.T) {
 	t.Parallel()
 	s, _ := newLivingK3s(t)

@@ -33,7 +33,7 @@ type lifetime struct {
 
 var errKilled = errors.New("kkbundle was killed")
 
-// spend tells whether there is a command left, and whether it is the last.
+// spend reports whether a command is left, and whether it is the last.
 func (l *lifetime) spend() (alive, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// input is what checks look at apart from the hosts. What the bundle lacks is part of a precheck's report, and ends an
-// installation, which would run into it.
+// input returns the input of checks except the hosts. In a precheck, missing items of the bundle are part of the
+// report; in an installation they are an error.
 func input(ctx context.Context, r *engine.Run) (precheck.Input, error) {
 	var missing []string
 	err := checkBundle(ctx, r)
@@ -34,7 +34,7 @@ func input(ctx context.Context, r *engine.Run) (precheck.Input, error) {
 	}, errors.Join(engine.CheckHooks(r.Site), err)
 }
 
-// sentences takes joined errors apart.
+// sentences returns the texts of joined errors.
 func sentences(err error) []string {
 	var all interface{ Unwrap() []error }
 	if !errors.As(err, &all) {
@@ -47,8 +47,8 @@ func sentences(err error) []string {
 	return list
 }
 
-// providedEtcd looks at the files for an etcd of the user's and asks it for its version, from this machine. It is nil
-// where the cluster has its own.
+// providedEtcd reads the files of a user's etcd and asks it for its version, from this machine. nil: the cluster has
+// its own.
 func providedEtcd(ctx context.Context, r *engine.Run) *precheck.ProvidedEtcd {
 	e := r.Cluster.Etcd
 	if e.Type != manifest.EtcdProvided || r.Values == nil {
@@ -120,7 +120,7 @@ func etcdVersion(ctx context.Context, client *http.Client, endpoint string) (str
 	}
 	const most = 64 << 10
 	if err := json.NewDecoder(io.LimitReader(answer.Body, most)).Decode(&says); err != nil || says.Server == "" {
-		return "", fmt.Errorf("it does not say its version (%s)", answer.Status)
+		return "", fmt.Errorf("the endpoint reports no version (%s)", answer.Status)
 	}
 	return says.Server, nil
 }

@@ -18,8 +18,8 @@ func noDataLeft(ctx context.Context, t *task.Host) (bool, error) {
 	return !there, err
 }
 
-// removeDataLeft removes what an earlier reset has left, as far as the cluster's tasks make such a thing: a host's file alone does
-// not decide what is removed.
+// removeDataLeft removes the data of an earlier reset. It removes only paths that the cluster's tasks can create: the
+// file on the host alone does not decide.
 func removeDataLeft(ctx context.Context, t *task.Host) error {
 	noted, err := t.DataLeft(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func removeDataLeft(ctx context.Context, t *task.Host) error {
 	return t.Run(ctx, "rm", "-f", task.DataLeft)
 }
 
-// dataOf are all paths of data that a cluster's tasks may have on some host.
+// dataOf returns all paths of data that a cluster's tasks may create on a host.
 func dataOf(c *manifest.Cluster) []string {
 	var paths []string
 	for _, phase := range Plan(c) {
@@ -49,7 +49,7 @@ func dataOf(c *manifest.Cluster) []string {
 		}
 	}
 	if c.Storage.NFS {
-		paths = append(paths, c.Storage.NFSPath) // only on the host that exports it, which the task finds out by itself
+		paths = append(paths, c.Storage.NFSPath) // only on the host that exports it; the task finds that host itself
 	}
 	return paths
 }

@@ -14,11 +14,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// links tries the ways between hosts that their roles need. On every host the helper listens for a moment on the ports
-// that are free, and the others dial. Hosts do it in groups, each together with those that all others need; a way
-// between two hosts that are in no group together is not tried.
+// links tries the links between hosts that their roles need. On every host the helper listens for a moment on the free
+// ports, and the others dial. Hosts do so in groups, each with the hosts that all need; other links are not tried.
 func links(ctx context.Context, r *engine.Run, hosts []precheck.Host, targets []*task.Host) []precheck.Link {
-	const perHost = 5 // a host mostly waits
+	const perHost = 5 // hosts mostly wait
 	links := precheck.Links(r.Cluster, hosts)
 	names := make([]string, 0, len(targets))
 	shared := map[string]bool{}
@@ -46,10 +45,9 @@ func links(ctx context.Context, r *engine.Run, hosts []precheck.Host, targets []
 	return done
 }
 
-// groups divides hosts into groups of about size, which overlap so that neighbours are together; the shared hosts are
-// in all of them.
+// groups divides hosts into groups of about size. Neighbours share a group; the shared hosts are in all groups.
 func groups(names []string, shared map[string]bool, size int) []map[string]bool {
-	const overlap = 2 // as far as peers are apart in precheck.Links
+	const overlap = 2 // the distance of peers in precheck.Links
 	var others []string
 	for _, name := range names {
 		if !shared[name] {
@@ -70,17 +68,17 @@ func groups(names []string, shared map[string]bool, size int) []map[string]bool 
 	return list
 }
 
-// An attempt tries some ways at one time.
+// An attempt tries some links at one time.
 type attempt struct {
 	run   *engine.Run
 	links []precheck.Link
 	token string
 }
 
-// attemptTime bounds an attempt: a helper that hangs must not hold the others up for longer.
+// attemptTime bounds an attempt: a helper that hangs must not block the others for longer.
 const attemptTime = 45 * time.Second
 
-// try fills in what becomes of the links.
+// try fills in the results of the links.
 func (a *attempt) try(ctx context.Context, targets []*task.Host) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
@@ -104,7 +102,7 @@ func (a *attempt) try(ctx context.Context, targets []*task.Host) {
 	})
 	_ = a.run.OnAll(targets, func(i int, t *task.Host) error {
 		if listeners[i] != nil {
-			_ = listeners[i].Close() // what there was to learn has been said
+			_ = listeners[i].Close() // the results are known
 		}
 		if len(to[t.Name])+len(from[t.Name]) > 0 {
 			a.run.Part(t)
@@ -113,7 +111,7 @@ func (a *attempt) try(ctx context.Context, targets []*task.Host) {
 	})
 }
 
-// listen starts to listen on a host for all that lead to it.
+// listen starts to listen on a host for all links to it.
 func (a *attempt) listen(ctx context.Context, t *task.Host, links []*precheck.Link) *host.Stream {
 	address, err := netip.ParseAddr(links[0].Address)
 	question := node.Listen{Token: a.token, Address: address}
@@ -148,18 +146,17 @@ func (a *attempt) listen(ctx context.Context, t *task.Host, links []*precheck.Li
 	return stream
 }
 
-// reach dials from a host.
 func (a *attempt) reach(ctx context.Context, t *task.Host, links []*precheck.Link) {
 	question := node.Reach{Token: a.token}
 	var asked []*precheck.Link
-	sized := map[string]int{} // for each other host, where in asked the size of packets is asked for
+	sized := map[string]int{} // for each other host, the index in asked of the link that measures the MTU
 	for _, l := range links {
 		if l.Skipped != "" {
 			continue
 		}
 		address, err := netip.ParseAddr(l.Address)
 		if err != nil {
-			continue // it was one when it was written
+			continue // never: the address was valid when written
 		}
 		if at, ok := sized[l.To]; !ok || (l.Network == "udp" && asked[at].Network != "udp") {
 			sized[l.To] = len(asked)
@@ -177,7 +174,7 @@ func (a *attempt) reach(ctx context.Context, t *task.Host, links []*precheck.Lin
 	}
 	stream := t.Helper(ctx, "reach")
 	answer, err := node.AskReach(stream, question)
-	_ = stream.Close() // the answer is there, or err says more
+	_ = stream.Close() // err reports more
 	for i, l := range asked {
 		if err != nil {
 			l.Skipped = fmt.Sprintf("%s could not dial: %v", t.Name, err)

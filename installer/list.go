@@ -5,24 +5,24 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// A Listed is a task of an installation with where it runs.
+// A Listed is a task of an installation with its hosts.
 type Listed struct {
 	Phase string   `json:"phase"`
 	Task  string   `json:"task"`
 	Tags  []string `json:"tags"`
-	// Hosts are those that it runs on, in order; none for the machine that kkbundle runs on.
+	// Hosts are the task's hosts, in order; none for the machine that kkbundle runs on.
 	Hosts []string `json:"hosts"`
-	// OneByOne says that it runs on one host after the other.
+	// OneByOne means that the task runs on one host after the other.
 	OneByOne bool `json:"oneByOne,omitempty"`
 }
 
-// List returns the tasks of an installation, in order, as the options select them. It asks no host.
+// List returns the selected tasks of an installation, in order. It asks no host.
 func List(o engine.Options) ([]Listed, error) {
 	phases, err := o.Selected(Plan(o.Cluster))
 	if err != nil {
 		return nil, err
 	}
-	o.DryRun = true // no work directory is made
+	o.DryRun = true // create no work directory
 	r, err := newInstall(o, engine.Installing())
 	if err != nil {
 		return nil, err

@@ -140,7 +140,7 @@ func TestManifestsTask(t *testing.T) {
 	}
 }
 
-// What install put into the cluster and the cluster file does not name is named.
+// Installed addons that the cluster file no longer has are named.
 func TestLeftAddons(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")

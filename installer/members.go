@@ -11,24 +11,24 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// checkMembers refuses, before anything is changed, an inventory or a cluster file that does not fit the cluster that is
-// there: hosts of another cluster, even of the same name, and settings that would be applied by half.
+// checkMembers refuses, before anything is changed, an inventory or cluster file that does not fit the existing
+// cluster: hosts of another cluster, even one of the same name, and settings that would only be applied in part.
 func checkMembers(ctx context.Context, r *engine.Run) error {
 	if err := r.FindLead(ctx); err != nil {
 		return err
 	}
 	first := r.FirstControlPlane()
 	if first.Conn == nil || first.Err != nil {
-		return nil // nothing can be compared, and nothing will be done
+		return nil // nothing to compare, and nothing will be done
 	}
 	settings, begun, err := member.Membership(ctx, first)
 	if err != nil {
 		return err
 	}
 	if !begun && !r.IsWanted(first) {
-		return fmt.Errorf("%s begins the cluster and is no node yet: the first install cannot leave it out of --limit", first.Name)
+		return fmt.Errorf("%s is the first control plane and not a node yet: the first install needs it in --limit", first.Name)
 	}
-	want := fmt.Sprintf("%s that is to begin on %s", member.Identity(r.Site), first.Name)
+	want := fmt.Sprintf("%s, not yet installed on %s", member.Identity(r.Site), first.Name)
 	authority := ""
 	if begun {
 		now, then := member.Changed(r.Site, settings)
@@ -57,7 +57,7 @@ func checkMembers(ctx context.Context, r *engine.Run) error {
 	})
 }
 
-// tellIgnored warns of what is different in the cluster file and is not applied to the cluster that is there.
+// tellIgnored warns of settings of the cluster file that differ from the cluster and are not applied to it.
 func tellIgnored(ctx context.Context, r *engine.Run) error {
 	first := r.FirstControlPlane()
 	settings, joined, err := member.Membership(ctx, first)
@@ -74,7 +74,7 @@ func tellIgnored(ctx context.Context, r *engine.Run) error {
 	}
 	r.Tell(task.Event{
 		Phase: "precheck", Task: "precheck", Host: first.Name, State: task.Warned,
-		Message: fmt.Sprintf("not what the cluster was made with, and not applied to it: %s. kkbundle upgrade applies it, with a bundle of the same version too",
+		Message: fmt.Sprintf("settings that differ from the cluster and are not applied to it: %s; kkbundle upgrade applies them, also with a bundle of the same version",
 			strings.Join(names, ", ")),
 	})
 	return nil

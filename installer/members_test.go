@@ -49,7 +49,7 @@ func TestCheckMembers(t *testing.T) {
 		"a new worker only": {members: "cp1 node1", change: func(s *site) { s.options.Limit = []string{"node2"} }},
 		"a limit without the beginning": {
 			change: func(s *site) { s.options.Limit = []string{"node1"} },
-			want:   "cp1 begins the cluster and is no node yet",
+			want:   "cp1 is the first control plane and not a node yet",
 		},
 		"another pod network": {
 			members: "cp1 node1 node2",
@@ -77,7 +77,7 @@ func TestCheckMembers(t *testing.T) {
 			change:  func(s *site) { s.hosts["node1"].put(t, kube.ClusterCA, otherAuthority(t)) },
 			want:    "node1 is a node of cluster site v1.34.3 with the authority sha256:",
 		},
-		"a node that the first is to leave": {members: "node1", want: "one of cluster site v1.34.3 that is to begin on cp1"},
+		"a node that the first is to leave": {members: "node1", want: "one of cluster site v1.34.3, not yet installed on cp1"},
 		"reset by hand": {
 			members: "cp1",
 			change:  func(s *site) { _ = os.Remove(s.hosts["cp1"].root + kube.ClusterCA) },
@@ -108,7 +108,7 @@ func TestIgnoredSettingsAreTold(t *testing.T) {
 	s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 	for more, want := range map[string]string{
 		"": "",
-		"kubernetes: {version: v1.34.3, maxPods: 200, kubelet: {a: {b: secret}}}": "kubernetes.maxPods, kubernetes.kubelet.",
+		"kubernetes: {version: v1.34.3, maxPods: 200, kubelet: {a: {b: secret}}}": "kubernetes.maxPods, kubernetes.kubelet; kkbundle upgrade",
 	} {
 		s.options.Cluster, s.events = tasktest.Cluster(t, more), nil
 		if err := tellIgnored(t.Context(), s.run(t, nil)); err != nil {

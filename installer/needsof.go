@@ -11,12 +11,12 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// Needed returns what an installation of the cluster needs from a bundle, sorted by kind and name, and for each who needs
-// it: what its tasks declare. The charts of addons are the manifest's business and not among them.
+// Needed returns the items of the bundle that an installation of the cluster needs, sorted by kind and name, with their
+// tasks and roles. The tasks declare them; the charts of addons come from the manifest and are not among them.
 //
-// Images that pods on any node may run, of charts and of cluster DNS, are needed by every node.
+// Images of pods that may run on any node, of charts and of cluster DNS, are needed by every node.
 func Needed(c *manifest.Cluster) []manifest.Demand {
-	// coredns' pods run anywhere, and on every node while the network is proven; the others are one on each node.
+	// coredns' pods run anywhere, and on every node during the network proof; the others run on each node.
 	anywhere := []string{"coredns", addon.NodeDNS, addon.Multus}
 	found := map[manifest.Need]*manifest.Demand{}
 	for _, task := range tasksOf(c) {
@@ -46,7 +46,7 @@ func Needed(c *manifest.Cluster) []manifest.Demand {
 	return list
 }
 
-// distinct sorts roles and leaves out repeats, and those that are part of another.
+// distinct sorts roles, without repeats and without roles that are part of another.
 func distinct(roles []manifest.Role) []manifest.Role {
 	roles = slices.Clone(roles)
 	if slices.Contains(roles, manifest.RoleCluster) {
@@ -64,7 +64,7 @@ func tasksOf(c *manifest.Cluster) []task.Task {
 	return tasks
 }
 
-// Needs returns what an installation of the cluster needs from a bundle, sorted, as Needed does.
+// Needs returns the items of Needed without tasks and roles.
 func Needs(c *manifest.Cluster) []manifest.Need {
 	var needs []manifest.Need
 	for _, d := range Needed(c) {
@@ -73,8 +73,8 @@ func Needs(c *manifest.Cluster) []manifest.Need {
 	return needs
 }
 
-// NeedsOf returns what a host with these roles needs of a cluster's Needs, sorted: files and images of the tasks for its
-// roles, also of those that only the first such host runs, since any can become the first. Charts are no host's: the
+// NeedsOf returns the items that a host with these roles needs, sorted: files and images of the tasks for its roles,
+// also of tasks that only the first such host runs, since any host can become the first. No host needs charts: the
 // machine that installs applies them.
 func NeedsOf(c *manifest.Cluster, roles []manifest.Role) []manifest.Need {
 	var needs []manifest.Need
@@ -86,13 +86,13 @@ func NeedsOf(c *manifest.Cluster, roles []manifest.Role) []manifest.Need {
 	return needs
 }
 
-// hasAny tells whether a host with roles has one of those that are wanted.
+// hasAny reports whether roles contains one of the wanted.
 func hasAny(roles, wanted []manifest.Role) bool {
 	return slices.ContainsFunc(wanted, func(w manifest.Role) bool { return slices.Contains(roles, w) })
 }
 
-// PackagesOf returns the names of the operating system packages that hosts with these roles need on a distribution, such
-// as debian/12, sorted. No roles stand for all. A distribution that the catalog does not know is an error.
+// PackagesOf returns the operating system packages that hosts with these roles need on a distribution, such as
+// debian/12, sorted. No roles means all. A distribution that the catalog lacks is an error.
 func PackagesOf(c *manifest.Cluster, roles []manifest.Role, distribution string) ([]string, error) {
 	var purposes []string
 	for _, task := range tasksOf(c) {

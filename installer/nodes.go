@@ -17,9 +17,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// AddNodes makes those hosts of the inventory nodes that are none yet, or of them only the named ones, and lets the other
-// hosts know. Only the new hosts are checked and changed beside that. agree is told what will be done, in sentences, and
-// ends it with an error; it is not called if there is nothing to do. An interrupted AddNodes is continued by the next one.
+// AddNodes joins the inventory's new hosts to the cluster, or only the named ones, and tells the other hosts. Besides
+// that, only new hosts are checked and changed. agree gets the planned changes in sentences, and its error ends the
+// run; it is not called if there is nothing to do. An interrupted AddNodes is continued by the next one.
 func AddNodes(ctx context.Context, o engine.Options, names []string, agree func([]string) error) (engine.Report, error) {
 	phases, err := o.Selected(Plan(o.Cluster))
 	if err != nil {
@@ -47,7 +47,7 @@ func AddNodes(ctx context.Context, o engine.Options, names []string, agree func(
 		if err := checkForeign(looking, r); err != nil {
 			return err
 		}
-		fresh, err := newcomers(looking, r)
+		fresh, err := newHosts(looking, r)
 		if err != nil || len(fresh) == 0 {
 			return err
 		}
@@ -59,13 +59,13 @@ func AddNodes(ctx context.Context, o engine.Options, names []string, agree func(
 	})
 }
 
-// A NoClusterError says that something was to be done with a cluster that is not there.
+// A NoClusterError means that a command needs a cluster, and none exists.
 type NoClusterError struct{ Reason string }
 
 // Error returns the reason.
 func (e *NoClusterError) Error() string { return e.Reason }
 
-// Hint says what makes one.
+// Hint returns the remedy.
 func (e *NoClusterError) Hint() string {
 	return "kkbundle install makes one of all hosts of the inventory; if there is one already, this is not its inventory"
 }
@@ -77,7 +77,7 @@ func noCluster(begun bool, err error) error {
 	return &NoClusterError{Reason: "there is no cluster yet"}
 }
 
-// mustKnow refuses names that the inventory does not have.
+// mustKnow refuses names that are not in the inventory.
 func mustKnow(r *engine.Run, names []string) error {
 	for _, name := range names {
 		if r.Target(name) == nil {
@@ -87,9 +87,9 @@ func mustKnow(r *engine.Run, names []string) error {
 	return nil
 }
 
-// newcomers returns the hosts that are no nodes yet, or that have nothing of ours where they shall be none; of the named
-// ones, if there are any.
-func newcomers(ctx context.Context, r *engine.Run) ([]string, error) {
+// newHosts returns the hosts (of the named ones, if any) that are not nodes yet, or that have other roles and no
+// installation.
+func newHosts(ctx context.Context, r *engine.Run) ([]string, error) {
 	nodes, err := r.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -99,12 +99,13 @@ func newcomers(ctx context.Context, r *engine.Run) ([]string, error) {
 	err = r.OnAll(r.Hosts, func(i int, t *task.Host) (err error) {
 		switch {
 		case len(r.Scope.Changing) > 0 && !slices.Contains(r.Scope.Changing, t.Name):
-		case t.Err != nil && isNode(t.Name): // it is a node that is down
+		case t.Err != nil && isNode(t.Name): // a node that is down
 		case t.Err != nil:
 			return &AbsentError{Host: t.Name, Err: t.Err}
 		case t.Is(manifest.RoleCluster):
-			fresh[i], err = isNoMember(ctx, t)
-			if err == nil && !fresh[i] && !isNode(t.Name) {
+			var joined bool
+			joined, err = member.IsMember(ctx, t)
+			if fresh[i] = !joined; err == nil && joined && !isNode(t.Name) {
 				err = &NamelessError{Host: t.Name, Node: nodeOf(t, nodes)}
 			}
 		default:
@@ -121,7 +122,7 @@ func newcomers(ctx context.Context, r *engine.Run) ([]string, error) {
 	return names, err
 }
 
-// nodeOf returns the name of the node that has the host's address, "" if none has.
+// nodeOf returns the name of the node with the host's address, "" if there is none.
 func nodeOf(t *task.Host, nodes []corev1.Node) string {
 	for _, n := range nodes {
 		if kube.HasAddress(&n, t.IP.String()) {
@@ -131,9 +132,8 @@ func nodeOf(t *task.Host, nodes []corev1.Node) string {
 	return ""
 }
 
-// checkNames refuses, before anything is changed, hosts that are nodes under other names than the inventory gives them: a host
-// that was renamed there, or two whose addresses were mixed up. Where the cluster does not answer nobody can tell, and an
-// installation is what brings it back.
+// checkNames refuses, before anything is changed, hosts that are nodes under other names than in the inventory: renamed
+// hosts, or swapped addresses. Without an API server nothing is checked, because an installation may repair it.
 func checkNames(ctx context.Context, r *engine.Run) error {
 	first := r.FirstControlPlane()
 	if first.Conn == nil || first.Err != nil {
@@ -158,62 +158,57 @@ func checkNames(ctx context.Context, r *engine.Run) error {
 	})
 }
 
-// An AbsentError is a host of the inventory that is no node and cannot be reached to become one.
+// An AbsentError is a host of the inventory that is not a node and is unreachable.
 type AbsentError struct {
 	Host string
 	Err  error
 }
 
-// Error says both.
+// Error names the host and the reason.
 func (e *AbsentError) Error() string {
-	return e.Host + " is no node of the cluster and cannot be made one: " + e.Err.Error()
+	return e.Host + " is not a node of the cluster and cannot be reached to become one: " + e.Err.Error()
 }
 
-// Unwrap returns why it cannot be reached.
+// Unwrap returns the reason.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *AbsentError) Hint() string {
 	return "bring it up, name the hosts to add, or take " + e.Host + " out of the inventory if it is gone for good"
 }
 
-// A NamelessError is a host that has joined the cluster under another name, or whose node was deleted by hand.
+// A NamelessError is a host that joined the cluster under another name, or whose node was deleted by hand.
 type NamelessError struct {
 	Host string
-	// Node is the name of the node that has the host's address, "" if none has.
+	// Node is the name of the node with the host's address, "" if there is none.
 	Node string
 }
 
-// Error names the host and what is known of its node.
+// Error names the host and its node.
 func (e *NamelessError) Error() string {
 	if e.Node != "" {
 		return fmt.Sprintf("%s of the inventory is the node %s of the cluster: it was renamed", e.Host, e.Node)
 	}
-	return fmt.Sprintf("%s has joined the cluster, which has no node of that name: it was deleted there by hand", e.Host)
+	return fmt.Sprintf("%s has joined the cluster, but the node was deleted there by hand", e.Host)
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *NamelessError) Hint() string {
 	if e.Node != "" {
-		return "give the host its name back; a node gets another one by being deleted (kkbundle nodes delete " + e.Node + ") and added"
+		return "give the host its name back; to rename a node, delete it (kkbundle nodes delete " + e.Node + ") and add it"
 	}
-	return "kkbundle reset --limit " + e.Host + " takes off the host what it had joined with; then add it"
+	return "kkbundle reset --limit " + e.Host + " removes the old installation; then add the host"
 }
 
-func isNoMember(ctx context.Context, t *task.Host) (bool, error) {
-	member, err := member.IsMember(ctx, t)
-	return !member, err
-}
-
-// additions says what adding hosts means.
+// additions describes the changes of adding hosts.
 func additions(r *engine.Run, fresh []string) []string {
 	var list []string
 	for _, name := range fresh {
-		list = append(list, fmt.Sprintf("%s becomes a %s", name, calling(r.Target(name))))
+		list = append(list, fmt.Sprintf("%s becomes a %s", name, roleText(r.Target(name))))
 	}
 	others := slices.DeleteFunc(slices.Clone(r.Hosts), func(t *task.Host) bool { return slices.Contains(fresh, t.Name) || t.Conn == nil })
 	if len(others) > 0 {
-		list = append(list, fmt.Sprintf("%s learn of it, in /etc/hosts and, where they have one, in the balancer", namesOf(others)))
+		list = append(list, fmt.Sprintf("%s get it in /etc/hosts and, where they have one, in the balancer", namesOf(others)))
 	}
 	return append(list, unreached(r)...)
 }
@@ -223,7 +218,7 @@ func unreached(r *engine.Run) []string {
 	var list []string
 	for _, t := range r.Hosts {
 		if t.Err != nil && !slices.Contains(r.Scope.Changing, t.Name) {
-			list = append(list, fmt.Sprintf("%s is out of reach and is left as it is: %v. Run kkbundle install when it is back", t.Name, t.Err))
+			list = append(list, fmt.Sprintf("%s is unreachable and stays unchanged: %v. Run kkbundle install when it is back", t.Name, t.Err))
 		}
 	}
 	return list
@@ -237,8 +232,8 @@ func namesOf(targets []*task.Host) string {
 	return strings.Join(names, ", ")
 }
 
-// calling is what a host is in a cluster, in words.
-func calling(t *task.Host) string {
+// roleText names a host's role in the cluster.
+func roleText(t *task.Host) string {
 	switch {
 	case t.Is(manifest.RoleControlPlane):
 		return "control plane"
@@ -256,7 +251,7 @@ func roleNames(roles []manifest.Role) []string {
 	return names
 }
 
-// follow lets the hosts that stay know which hosts there are.
+// follow tells the remaining hosts about the cluster's hosts.
 func follow(ctx context.Context, r *engine.Run, phases []task.Phase) error {
 	var errs []error
 	for _, p := range phases {
@@ -271,8 +266,8 @@ func follow(ctx context.Context, r *engine.Run, phases []task.Phase) error {
 	return errors.Join(errs...)
 }
 
-// endpointIs tells whether the cluster's endpoint is an address or the name of the host itself.
-func endpointIs(t *task.Host) bool {
+// isEndpoint reports whether the cluster's endpoint is an address or the name of the host itself.
+func isEndpoint(t *task.Host) bool {
 	name, _, err := net.SplitHostPort(t.Site.Endpoint())
 	return err == nil && (name == t.Name || name == t.Address || t.IP.IsValid() && name == t.IP.String())
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Deletion says which nodes are deleted, and how.
+// A Deletion selects the nodes to delete, and how.
 type Deletion struct {
 	Hosts []string
-	// Unreachable says that the hosts are gone for good: only the cluster is told. They need not be in the inventory.
+	// Unreachable means that the hosts are gone for good: only the cluster is changed. They need not be in the inventory.
 	Unreachable bool
-	// DrainTimeout is how long pods may take to leave a node; 0 is the constant DrainTimeout.
+	// DrainTimeout bounds the drain of a node; 0 is the constant DrainTimeout.
 	DrainTimeout time.Duration
-	// DisableEviction deletes pods although a PodDisruptionBudget is against it.
+	// DisableEviction deletes pods in spite of a PodDisruptionBudget.
 	DisableEviction bool
 }
 
-// DeleteNodes takes nodes out of a cluster that goes on, one after the other: no new pods, the pods that are there leave, its
-// member of etcd is removed, the node is deleted, and the host is reset. Then the others are told. What would leave the
-// cluster without a control plane, etcd without a quorum or the hosts without their registry is refused, before
-// anything is changed. agree is told what will be done, in sentences, and ends it with an error. An interrupted
-// DeleteNodes is continued by the next one.
+// DeleteNodes removes nodes from a cluster, one after the other: it cordons and drains the node, removes its etcd
+// member, deletes the node, and resets the host. Then it tells the other hosts. Before any change it refuses deletions
+// that would leave the cluster without a control plane, etcd without a quorum, or the hosts without their registry.
+// agree gets the planned changes in sentences, and its error ends the run. An interrupted DeleteNodes is continued by
+// the next one.
 func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([]string) error) (engine.Report, error) {
 	r, err := newInstall(o, engine.Changing())
 	if err != nil {
@@ -40,16 +40,16 @@ func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([
 	r.Scope.Changing, r.Scope.Sparing, r.Scope.Leaving = d.Hosts, true, true
 	r.Gone = d.Unreachable
 	return r.Start(ctx, func(ctx context.Context) error {
-		going, err := leavers(task.InTask(ctx, "connect"), r, d)
+		going, err := deletable(task.InTask(ctx, "connect"), r, d)
 		if err != nil {
 			return err
 		}
 		if err := agree(deletions(r, going)); err != nil || r.DryRun {
 			return err
 		}
-		going = onlyThese(r, going)
+		going = limitTo(r, going)
 		for _, t := range going {
-			if err := deleteNode(ctx, r, t, d); err != nil {
+			if err := inPhase(r, deletePhase, func() error { return deleteNode(ctx, r, t, d) }); err != nil {
 				return err
 			}
 		}
@@ -58,7 +58,7 @@ func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([
 				return false
 			}
 			if t.Conn != nil {
-				_ = t.Conn.Close() // everything that was done has been answered
+				_ = t.Conn.Close() // all commands have been answered
 			}
 			return true
 		})
@@ -67,8 +67,8 @@ func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([
 	})
 }
 
-// onlyThese goes on with a site whose scope are these hosts, and returns them as they are there.
-func onlyThese(r *engine.Run, going []*task.Host) []*task.Host {
+// limitTo renews the site with these hosts as its scope, and returns them as hosts of that site.
+func limitTo(r *engine.Run, going []*task.Host) []*task.Host {
 	names := make([]string, len(going))
 	for i, t := range going {
 		names[i] = t.Name
@@ -76,7 +76,7 @@ func onlyThese(r *engine.Run, going []*task.Host) []*task.Host {
 	r.Renew(func(s *task.Site) { s.Scope.Hosts = names })
 	list := make([]*task.Host, len(going))
 	for i, t := range going {
-		if list[i] = r.Target(t.Name); list[i] == nil { // it is not in the inventory
+		if list[i] = r.Target(t.Name); list[i] == nil { // not in the inventory
 			t.Site = r.Site
 			list[i] = t
 		}
@@ -84,8 +84,8 @@ func onlyThese(r *engine.Run, going []*task.Host) []*task.Host {
 	return list
 }
 
-// leavers returns the hosts to delete, if the cluster can do without them.
-func leavers(ctx context.Context, r *engine.Run, d Deletion) ([]*task.Host, error) {
+// deletable returns the hosts to delete, if the cluster works without them.
+func deletable(ctx context.Context, r *engine.Run, d Deletion) ([]*task.Host, error) {
 	var going []*task.Host
 	for _, name := range d.Hosts {
 		t := r.Target(name)
@@ -107,7 +107,7 @@ func leavers(ctx context.Context, r *engine.Run, d Deletion) ([]*task.Host, erro
 		return nil, errors.Join(err, noCluster(begun, err))
 	}
 	for _, t := range going {
-		if err := mayGo(r, t); err != nil {
+		if err := checkDeletable(r, t); err != nil {
 			return nil, err
 		}
 	}
@@ -117,8 +117,8 @@ func leavers(ctx context.Context, r *engine.Run, d Deletion) ([]*task.Host, erro
 	return going, etcd.QuorumWithout(ctx, r.Site, going)
 }
 
-// areGone refuses to take a host for gone whose kubelet still reports to the cluster: its pods would go on beside those that are
-// made in their place. It refuses names, too, that neither the inventory nor the cluster has.
+// areGone refuses to treat a host as gone while its kubelet reports to the cluster: its pods would run beside their
+// replacements. It also refuses names that neither the inventory nor the cluster has.
 func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
 	if !r.Gone {
 		return nil
@@ -136,8 +136,8 @@ func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
 			}
 		case n != nil && kube.IsNodeReady(n):
 			return &task.KeepError{
-				Host: t.Name, Reason: "it is not gone: the cluster has the node as Ready",
-				Advice: "delete it without --unreachable, or switch it off; the cluster notices within a minute that a host is gone",
+				Host: t.Name, Reason: "it is not gone: the node is Ready",
+				Advice: "delete it without --unreachable, or switch it off; the node becomes NotReady within a minute",
 			}
 		}
 	}
@@ -147,17 +147,17 @@ func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
 // An UnknownNodeError is a name that neither the inventory nor the cluster has.
 type UnknownNodeError struct{ Name string }
 
-// Error has the name.
+// Error returns the name.
 func (e *UnknownNodeError) Error() string {
 	return fmt.Sprintf("there is no host %q in the inventory, and no such node in the cluster", e.Name)
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *UnknownNodeError) Hint() string {
 	return "kkbundle status lists the nodes; if this one was deleted already, kkbundle install brings the other hosts up to date"
 }
 
-// leadWithout finds a control plane that stays and speaks for the cluster.
+// leadWithout chooses a leading control plane that stays.
 func leadWithout(ctx context.Context, r *engine.Run, going []*task.Host) error {
 	if err := r.FindLead(ctx); err != nil {
 		return err
@@ -179,28 +179,28 @@ func leadWithout(ctx context.Context, r *engine.Run, going []*task.Host) error {
 		}
 	}
 	return &task.KeepError{
-		Host: r.Speaker.Name, Reason: "no other control plane works that would be left",
-		Advice: "add another control plane first; kkbundle reset takes the whole cluster away",
+		Host: r.Speaker.Name, Reason: "no other working control plane would remain",
+		Advice: "add another control plane first; kkbundle reset removes the whole cluster",
 	}
 }
 
-// mayGo refuses hosts that others use for more than their pods.
-func mayGo(r *engine.Run, t *task.Host) error {
+// checkDeletable refuses hosts that serve others by more than their pods.
+func checkDeletable(r *engine.Run, t *task.Host) error {
 	switch {
 	case r.Cluster.ImageRegistry.Type.Installed() && t.Is(manifest.RoleRegistry):
 		return &task.KeepError{Host: t.Name, Reason: "all nodes pull their images from its registry", Advice: "give the group image_registry another host, and run kkbundle install, first"}
 	case t.Is(manifest.RoleNFS):
 		return &task.KeepError{Host: t.Name, Reason: "it holds volumes (group nfs)", Advice: "move the volumes to another host first"}
-	case endpointIs(t):
+	case isEndpoint(t):
 		return &task.KeepError{
 			Host: t.Name, Reason: "the cluster's endpoint is its address, " + r.Endpoint() + ": no node would find the API server",
-			Advice: "a cluster whose control planes shall come and go needs controlPlaneEndpoint kube-vip, haproxy, external or a name of its own, from the beginning",
+			Advice: "a cluster with replaceable control planes needs controlPlaneEndpoint kube-vip, haproxy, external or a name of its own, from the beginning",
 		}
 	}
 	return nil
 }
 
-// deletions says what deleting nodes means.
+// deletions describes the changes of deleting nodes.
 func deletions(r *engine.Run, going []*task.Host) []string {
 	var list []string
 	for _, t := range going {
@@ -213,9 +213,9 @@ func deletions(r *engine.Run, going []*task.Host) []string {
 		}
 		text += "the node is deleted"
 		if !r.Gone {
-			text += ", and the host is reset; what cannot be made again stays"
+			text += ", and the host is reset; its data stays"
 			if r.WithData {
-				text = strings.TrimSuffix(text, "; what cannot be made again stays") + " with all data"
+				text = strings.TrimSuffix(text, "; its data stays") + " with all data"
 			}
 		}
 		list = append(list, text)
@@ -223,22 +223,10 @@ func deletions(r *engine.Run, going []*task.Host) []string {
 	return append(list, unreached(r)...)
 }
 
-// deleteNode takes one node out, and resets its host.
-func deleteNode(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) error {
-	begin := r.Now()
-	r.Tell(task.Event{Phase: deletePhase, State: task.Started})
-	state := task.Done
-	err := deleteSteps(ctx, r, t, d)
-	if err != nil {
-		state = task.Failed
-	}
-	r.Tell(task.Event{Phase: deletePhase, State: state, Duration: r.Now().Sub(begin)})
-	return err
-}
-
 const deletePhase = "delete"
 
-func deleteSteps(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) error {
+// deleteNode deletes one node and resets its host.
+func deleteNode(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) error {
 	for _, task := range []task.Task{drainTask(d), etcd.LeaveTask(d.Unreachable), nodeObjectTask()} {
 		if err := r.TaskOn(ctx, deletePhase, task, t); err != nil {
 			return err
@@ -250,24 +238,19 @@ func deleteSteps(ctx context.Context, r *engine.Run, t *task.Host, d Deletion) e
 	return resetHost(ctx, r, t)
 }
 
-// isNode tells whether the cluster has a node of this name.
-func isNode(ctx context.Context, t *task.Host) (bool, error) {
-	return t.Site.FirstControlPlane().Kube().HasNode(ctx, t.Name)
-}
-
 func isNoNode(ctx context.Context, t *task.Host) (bool, error) {
-	there, err := isNode(ctx, t)
+	there, err := t.Site.FirstControlPlane().Kube().HasNode(ctx, t.Name)
 	if there {
 		task.Because(ctx, "it is a node")
 	}
 	return !there, err
 }
 
-// drainTask lets no new pods onto the node and moves those that are there. Those of a host that is gone are deleted.
+// drainTask cordons the node and drains it. Pods of a host that is gone are deleted.
 func drainTask(d Deletion) task.Task {
 	return task.Task{
 		Name: "drain",
-		Done: func(ctx context.Context, t *task.Host) (bool, error) { return isNoNode(ctx, t) },
+		Done: isNoNode,
 		Do: func(ctx context.Context, t *task.Host) error {
 			api := t.Site.FirstControlPlane().Kube()
 			if err := api.Cordon(ctx, t.Name); err != nil {
@@ -286,30 +269,29 @@ func drainTask(d Deletion) task.Task {
 	}
 }
 
-// A DrainError says that pods did not leave a node. It stays cordoned.
+// A DrainError means that pods did not leave a node. The node stays cordoned.
 type DrainError struct {
 	Host string
 	Err  error
 }
 
-// Error repeats what kubectl says.
+// Error returns kubectl's error.
 func (e *DrainError) Error() string {
-	return "pods do not leave the node, which takes no new ones now: " + e.Err.Error()
+	return "the node is cordoned, but its pods do not leave: " + e.Err.Error()
 }
 
 // Unwrap returns the reason.
 func (e *DrainError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *DrainError) Hint() string {
-	return "see why (a PodDisruptionBudget, a pod that does not end) and run again, with a longer --drain-timeout, or with --disable-eviction to delete the pods all the same; kubectl uncordon " + e.Host + " keeps the node"
+	return "find the reason (a PodDisruptionBudget, a pod that does not end) and run again, with a longer --drain-timeout, or with --disable-eviction to delete the pods anyway; kubectl uncordon " + e.Host + " keeps the node"
 }
 
-// nodeObjectTask deletes the node from the cluster.
 func nodeObjectTask() task.Task {
 	return task.Task{
 		Name: "node",
-		Done: func(ctx context.Context, t *task.Host) (bool, error) { return isNoNode(ctx, t) },
+		Done: isNoNode,
 		Do: func(ctx context.Context, t *task.Host) error {
 			if err := t.Site.Distribution.KeepDown(ctx, t); err != nil {
 				return err

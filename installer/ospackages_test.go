@@ -39,7 +39,7 @@ type packaged struct {
 	from      []string
 }
 
-// What the host's own sources of packages are.
+// The host's own package sources.
 const (
 	ownList   = "deb http://mirror.site/debian bookworm main\n"
 	ownSource = "Types: deb\nURIs: http://mirror.site/security\n"

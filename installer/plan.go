@@ -17,8 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Plan returns everything that an installation of the cluster does, in order. CheckInstall says whether it
-// can be done.
+// Plan returns all tasks of an installation of the cluster, in order. CheckInstall reports whether they can run.
 func Plan(c *manifest.Cluster) []task.Phase {
 	c = c.WithDefaults()
 	init := []task.Task{machine.OsPackagesTask(c), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, addon.NetworkOf(c).Patterns)}
@@ -40,7 +39,7 @@ func Plan(c *manifest.Cluster) []task.Phase {
 	}
 }
 
-// registryTasks make the place where hosts pull from, and fill it.
+// registryTasks install the site's registry and fill it.
 func registryTasks(c *manifest.Cluster) []task.Task {
 	r := siteregistry.RegistryOf(c)
 	if r.Tasks == nil {
@@ -53,10 +52,10 @@ func registryTasks(c *manifest.Cluster) []task.Task {
 	return tasks
 }
 
-// containerTasks install the runtime that the cluster asks for.
+// containerTasks install the cluster's container runtime.
 func containerTasks(c *manifest.Cluster) []task.Task { return cri.RuntimeOf(c).Tasks(c) }
 
-// addonTasks install what runs in the cluster.
+// addonTasks install the cluster's own services and its addons.
 func addonTasks(c *manifest.Cluster) []task.Task {
 	d := distributionOf(c)
 	tasks, last := d.Hardening(c)
@@ -67,14 +66,13 @@ func addonTasks(c *manifest.Cluster) []task.Task {
 	return slices.Concat(tasks, []task.Task{removedTask()}, last)
 }
 
-// verifyTasks prove that the cluster works. They change nothing that lasts. Without a pod network, which is then the
-// operator's to bring, there is less that can work.
+// verifyTasks prove that the cluster works, and leave nothing behind. Fewer apply without kkbundle's pod network.
 func verifyTasks(c *manifest.Cluster) []task.Task {
-	tasks := []task.Task{health.Waiting(health.LookNodes, task.NodesWait, func(ctx context.Context, t *task.Host) error { return health.NodesAreReady(ctx, t) })}
-	images := health.OnFirst("verify-images", func(ctx context.Context, t *task.Host) error { return health.ImagesAreBundled(ctx, t) })
+	tasks := []task.Task{health.WaitTask(health.CheckNodes, task.NodesWait, health.NodesAreReady)}
+	images := health.LeadTask("verify-images", health.ImagesAreBundled)
 	proofs := append([]task.Task{kubeadm.JoinProofTask(), images}, kubeadm.SecurityChecks()...)
 	if c.CNI.Type != manifest.NetworkNone {
-		tasks = append(tasks, health.Waiting(health.LookPods, health.PodsWait, func(ctx context.Context, t *task.Host) error { return health.PodsAreReady(ctx, t) }))
+		tasks = append(tasks, health.WaitTask(health.CheckPods, health.PodsWait, health.PodsAreReady))
 		dns := task.Task{
 			Name:  "verify-dns",
 			Roles: []manifest.Role{manifest.RoleCluster},
@@ -82,14 +80,14 @@ func verifyTasks(c *manifest.Cluster) []task.Task {
 				return task.Eventually(ctx, health.DNSWait, func(ctx context.Context) error { return health.DNSAnswers(ctx, t) })
 			},
 		}
-		proofs = append([]task.Task{dns, health.OnFirst("verify-outside-names", health.OutsideNames), health.NetworkTask(), health.VolumesTask()}, proofs...)
+		proofs = append([]task.Task{dns, health.LeadTask("verify-outside-names", health.OutsideNames), health.NetworkTask(), health.VolumesTask()}, proofs...)
 	}
 	if task.IsPaired(c) {
 		proofs = append(proofs, health.VerifyRegistryTask())
 	}
-	tasks = append(tasks, health.OnFirst("verify-cluster", health.SurveyTask))
+	tasks = append(tasks, health.LeadTask("verify-cluster", health.SurveyTask))
 	for _, one := range proofs {
-		tasks = append(tasks, health.Verifying(one))
+		tasks = append(tasks, health.AsFindings(one))
 	}
 	return append(tasks, task.Task{Name: "verify-result", Where: task.Here, Do: func(_ context.Context, t *task.Host) error {
 		if list := t.Site.Findings(); !list.Healthy() {

@@ -15,10 +15,9 @@ import (
 	"github.com/kkbundle/kkbundle/provision"
 )
 
-// Provision makes one host of the inventory what a program says, as Cluster API's infrastructure providers do with the
-// bootstrap data of a machine. With a bundle the host is prepared first; the phases have the names of the operations of
-// CAPKK's KKInstance. A step that succeeded is not taken again on that host for the same program; one that failed is, and
-// those behind it. The sentinel is written after everything else.
+// Provision applies a program to one host of the inventory, as Cluster API's infrastructure providers do with a
+// machine's bootstrap data. With a bundle the host is prepared first; the phases have the names of the operations of
+// CAPKK's KKInstance. Steps that succeeded are skipped when the same program runs again. The sentinel is written last.
 func Provision(ctx context.Context, o engine.Options, name string, p *provision.Program) (engine.Report, error) {
 	o.Limit = []string{name}
 	r, err := newRun(o, engine.Provisioning())
@@ -43,11 +42,11 @@ func Provision(ctx context.Context, o engine.Options, name string, p *provision.
 	})
 }
 
-// instancePhases are what CAPKK does with a KKInstance, in its order.
+// instancePhases returns the operations of CAPKK for a KKInstance, in its order.
 func instancePhases(c *manifest.Cluster, bundled bool, p *provision.Program) ([]task.Phase, error) {
 	var phases []task.Phase
 	if bundled {
-		bootstrap := append(bootstrap.StepTasks("bootstrap", bootstrap.Steps()), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c))
+		bootstrap := append(bootstrap.StepTasks("bootstrap", bootstrap.DirectorySteps()), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c))
 		phases = []task.Phase{
 			{Name: "bootstrap", Tasks: bootstrap},
 			{Name: "repository", Tasks: []task.Task{machine.OsPackagesTask(c)}},
@@ -55,7 +54,7 @@ func instancePhases(c *manifest.Cluster, bundled bool, p *provision.Program) ([]
 			{Name: "container-manager", Tasks: containerTasks(c)},
 		}
 	}
-	id, err := bootstrap.DigestOfProgram(p)
+	id, err := bootstrap.ProgramDigest(p)
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,7 @@ func TestProvisionInterrupted(t *testing.T) {
 	node1 := r.Hosts[1]
 	step := program(t, "#cloud-config\nwrite_files: [{path: /etc/motd, append: true, content: more}]\n").Steps[0]
 	for range 2 {
-		if err := bootstrap.Take(t.Context(), node1, step, task.ProvisionDir+"/x/0001"); err != nil {
+		if err := bootstrap.Apply(t.Context(), node1, step, task.ProvisionDir+"/x/0001"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,16 +151,16 @@ func TestProvisionKeeps(t *testing.T) {
 		step provision.Step
 		want string
 	}{
-		{provision.File{Path: "/etc/motd", Keep: true, Data: []byte("other")}, "another content"},
-		{provision.Filesystem{Device: "/dev/sdb1", Type: "xfs"}, "has a filesystem already"},
+		{provision.File{Path: "/etc/motd", Keep: true, Data: []byte("other")}, "other content"},
+		{provision.Filesystem{Device: "/dev/sdb1", Type: "xfs"}, "already has a filesystem"},
 		{provision.Mount{Source: "/dev/sdb1", Path: "/var/data", Type: "auto", Options: "defaults", Dump: "0", Pass: "2"}, "another line"},
-		{provision.Timezone{Name: "Mars/Olympus"}, "knows no time zone"},
+		{provision.Timezone{Name: "Mars/Olympus"}, "is unknown on the host"},
 	} {
-		if err := bootstrap.Take(t.Context(), node1, c.step, task.ProvisionDir+"/x/0001"); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := bootstrap.Apply(t.Context(), node1, c.step, task.ProvisionDir+"/x/0001"); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: want %q, got %v", c.step, c.want, err)
 		}
 	}
-	if err := bootstrap.Take(t.Context(), node1, provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil || len(h.said("sfdisk")) > 0 {
+	if err := bootstrap.Apply(t.Context(), node1, provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil || len(h.said("sfdisk")) > 0 {
 		t.Errorf("a disk that is not empty was partitioned (%v)", err)
 	}
 	if h.content("/etc/motd") != "hello\n" {

@@ -12,22 +12,19 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// A Pull is an image that a program on the hosts asks for because of the configuration that an installation gives it,
-// whatever the tasks declare.
+// A Pull is an image that a program on the hosts requests because of its configuration, even if no task declares it.
 type Pull struct {
-	// Ref is fully qualified.
 	Ref string
-	// Program is who asks for it: "kubeadm v1.34.3".
+	// Program requests the image: "kubeadm v1.34.3".
 	Program string
 	Roles   []manifest.Role
 }
 
-// kubeadmTask is the task that runs kubeadm; without it nothing of this is pulled (K3s).
+// kubeadmTask is the task that runs kubeadm. Without it nothing is pulled this way (K3s).
 const kubeadmTask = "kubeadm-init"
 
-// Pulls returns what kubeadm and the container runtime will pull by themselves. It is worked out from the configuration that is
-// written for them and from what kubeadm has built in, and not from the cluster's versions of components: where these say
-// something else, kubeadm pulls its own all the same.
+// Pulls returns the images that kubeadm and the container runtime pull by themselves. It derives them from their
+// configuration and kubeadm's built-in versions, not from the cluster's versions of components: kubeadm ignores those.
 func Pulls(c *manifest.Cluster) ([]Pull, error) {
 	c = c.WithDefaults()
 	if !slices.ContainsFunc(Plan(c), func(p task.Phase) bool {
@@ -47,13 +44,13 @@ func Pulls(c *manifest.Cluster) ([]Pull, error) {
 	return pulls, err
 }
 
-// What kubeadm's defaults are called in the references that it makes.
+// Parts of kubeadm's default references.
 const (
 	kubeadmRepository = "registry.k8s.io"
 	kubeadmDNS        = "coredns"
 )
 
-// kubeadmImages is `kubeadm config images list` for the configuration that is written
+// kubeadmImages is `kubeadm config images list` for the cluster's configuration
 // (https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/images/images.go, GetControlPlaneImages).
 func kubeadmImages(c *manifest.Cluster) ([]string, error) {
 	k, err := kubeadm.NewKubeadmConfig(c, "")
@@ -61,7 +58,7 @@ func kubeadmImages(c *manifest.Cluster) ([]string, error) {
 		return nil, err
 	}
 	config := kubeadmDocument(k.ClusterConfiguration())
-	own := *c // the versions that kubeadm has built in: nobody tells it of others
+	own := *c // for kubeadm's built-in versions
 	own.Components = nil
 	own.Kubernetes.Version = cmp.Or(config.text("kubernetesVersion"), c.Kubernetes.Version)
 	tags := map[string]string{}
@@ -83,7 +80,7 @@ func kubeadmImages(c *manifest.Cluster) ([]string, error) {
 	if disabled, _ := dns["disabled"].(bool); !disabled {
 		repository := cmp.Or(dns.text("imageRepository"), all)
 		if repository == kubeadmRepository {
-			repository += "/" + kubeadmDNS // where the official image lies since 1.21
+			repository += "/" + kubeadmDNS // the official image's place since 1.21
 		}
 		refs[repository+"/"+kubeadmDNS+":"+cmp.Or(dns.text("imageTag"), tags["coredns"])] = true
 	}
@@ -107,7 +104,7 @@ func fullyQualified(refs map[string]bool) ([]string, error) {
 	return list, nil
 }
 
-// kubeadmDocument is a part of a configuration that may have anything at any place: it is the user's.
+// kubeadmDocument is a part of a user's configuration. Any value may be missing or of another type.
 type kubeadmDocument kube.Document
 
 func (d kubeadmDocument) text(key string) string {

@@ -190,7 +190,7 @@ func TestRegistryPair(t *testing.T) {
 			t.Error("a second time:", state)
 		}
 	}
-	// What one of them lacks is noticed there, and pushed there alone.
+	// Missing content of one host is noticed and pushed there only.
 	if err := os.RemoveAll(filepath.Join(p.hosts["reg2"].root, siteregistry.RegistryData, "docker/registry/v2/repositories/registry.k8s.io/pause")); err != nil {
 		t.Fatal(err)
 	}

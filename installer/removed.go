@@ -14,8 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// removedTask names what an installation has put into the cluster and the cluster file does not name any more. It stays: somebody
-// may need it, or its data.
+// removedTask names addons in the cluster that the cluster file no longer has. They stay: someone may need them.
 func removedTask() task.Task {
 	return task.Task{
 		Name:  "removed-addons",
@@ -29,14 +28,14 @@ func removedTask() task.Task {
 			t.Site.Tell(task.Event{
 				Phase: "install", Task: "removed-addons", Host: t.Name, State: task.Warned,
 				Message: "the cluster file does not name these any more, and they stay in the cluster: " + strings.Join(left, ", ") +
-					"; take a chart away with `helm uninstall`, YAML with `kubectl delete`",
+					"; remove a chart with `helm uninstall`, YAML with `kubectl delete`",
 			})
 			return nil
 		},
 	}
 }
 
-// leftAddons are the releases and records in the cluster, as namespace/name, that no task is about.
+// leftAddons returns the releases and records in the cluster, as namespace/name, that no task has.
 func leftAddons(ctx context.Context, t *task.Host) ([]string, error) {
 	known := knownAddons(t.Site)
 	var left []string
@@ -44,7 +43,7 @@ func leftAddons(ctx context.Context, t *task.Host) ([]string, error) {
 		{"chart", "secrets", "owner=helm," + charts.MarkLabel, "name"},
 		{"manifests", "configmaps", addon.RecordLabel, addon.RecordLabel},
 	} {
-		// Only the labels: releases are large, and values in them may be secret.
+		// Labels only: releases are large, and their values may be secret.
 		found, err := t.Kubectl(task.WithoutOutput(ctx), "get", one.kind, "--all-namespaces", "--selector="+one.selector, "--output=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.labels}{\"\\n\"}{end}")
 		if err != nil {
 			return nil, err
@@ -64,7 +63,7 @@ func leftAddons(ctx context.Context, t *task.Host) ([]string, error) {
 	return slices.Compact(left), nil
 }
 
-// knownAddons are the releases and records that the cluster's tasks make.
+// knownAddons returns the releases and records that the cluster's tasks make.
 func knownAddons(r *task.Site) map[string]bool {
 	known := map[string]bool{}
 	own := addon.OwnCharts(r.Cluster)

@@ -23,13 +23,12 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// Reset takes the cluster off the hosts and puts back what the installation changed. It works on hosts where an
-// installation stopped half way, and can be run again. Images in the registry stay unless WithData is set. What it does
-// not undo: what hooks did, kernel modules that were loaded, and packet filter rules that the proxy's container made on
-// a host without the iptables command; a reboot takes the last two away.
+// Reset removes the cluster from the hosts and undoes the installation's changes. It works on hosts with a partial
+// installation, and can be run again. Images in the registry stay unless WithData is set. Not undone are changes by
+// hooks, loaded kernel modules, and packet filter rules that the proxy's container made on a host without the iptables
+// command; a reboot removes the last two.
 //
-// A host that cannot be reached, or where something fails, does not keep the others from being reset; the error joins
-// those of all such hosts.
+// An unreachable or failing host does not keep the others from being reset; the error joins those of all such hosts.
 func Reset(ctx context.Context, o engine.Options) error {
 	r, err := newRun(o, engine.Resetting())
 	if err != nil {
@@ -39,19 +38,14 @@ func Reset(ctx context.Context, o engine.Options) error {
 	return err
 }
 
-// reset resets every host for itself: there is nothing that hosts would have to wait for each other with.
+// reset handles each host independently.
 func reset(ctx context.Context, r *engine.Run) error {
-	begin := r.Now()
-	r.Tell(task.Event{Phase: resetPhase, State: task.Started})
 	wanted := slices.DeleteFunc(r.Connected(), func(t *task.Host) bool { return !r.IsWanted(t) })
-	err := r.OnAll(wanted, func(_ int, t *task.Host) error { return resetHost(ctx, r, t) })
-	state := task.Done
-	if err != nil {
-		state = task.Failed
-	}
-	r.Tell(task.Event{Phase: resetPhase, State: state, Duration: r.Now().Sub(begin)})
+	err := inPhase(r, resetPhase, func() error {
+		return r.OnAll(wanted, func(_ int, t *task.Host) error { return resetHost(ctx, r, t) })
+	})
 	if err != nil || r.DryRun || len(wanted) < len(r.Hosts) {
-		return err // there is, or may be, still a cluster
+		return err // a cluster remains, or may remain
 	}
 	return r.Dir.Remove(task.AdminConfFile)
 }
@@ -70,13 +64,12 @@ func resetHost(ctx context.Context, r *engine.Run, t *task.Host) error {
 
 const resetPhase = "reset"
 
-// resetTasks lists what is taken away, in order. What has a name that others use, too, is only touched on hosts where
-// an installation has left its stamps.
+// resetTasks lists the removals in order. Paths that others use, too, are only removed on hosts with stamps.
 func resetTasks() []task.Task {
 	return []task.Task{
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
 		{Name: "kubernetes", Done: installed(kubernetesPaths), Do: removeKubernetes},
-		{Name: "services", Done: installed(leavings), Do: removeLeavings},
+		{Name: "services", Done: installed(taskPaths), Do: removeTasks},
 		{Name: "data", Done: noDataLeft, Do: removeDataLeft},
 		{Name: "network", Done: installed(networkPaths), Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
@@ -85,14 +78,13 @@ func resetTasks() []task.Task {
 	}
 }
 
-// notInstalled tells that no task has left a stamp.
+// notInstalled reports whether no task has left a stamp.
 func notInstalled(ctx context.Context, t *task.Host) (bool, error) {
 	there, err := t.Test(ctx, "test", "-d", task.StampDir)
 	return !there, err
 }
 
-// installed is Done of what is taken away where an installation has left its stamps. A dry run is told which of the paths are
-// there.
+// installed is the Done of removals on hosts with stamps. A dry run looks for the paths and reports those that exist.
 func installed(paths func(*task.Site) []string) func(context.Context, *task.Host) (bool, error) {
 	return func(ctx context.Context, t *task.Host) (bool, error) {
 		done, err := notInstalled(ctx, t)
@@ -103,7 +95,6 @@ func installed(paths func(*task.Site) []string) func(context.Context, *task.Host
 	}
 }
 
-// kubernetesPaths are what removeKubernetes removes before all.
 func kubernetesPaths(r *task.Site) []string {
 	return []string{task.UnitDir + "kubelet.service", "/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd"}
 }
@@ -113,8 +104,8 @@ func networkPaths(r *task.Site) []string {
 	return []string{links + "cni0", links + "flannel.1", "/etc/cni", "/var/lib/cni", "/run/flannel"}
 }
 
-// leavings are the units and paths that tasks say that they leave.
-func leavings(r *task.Site) []string {
+// taskPaths returns the units and paths that tasks leave.
+func taskPaths(r *task.Site) []string {
 	var paths []string
 	for _, phase := range Plan(r.Cluster) {
 		for _, step := range phase.Tasks {
@@ -130,7 +121,7 @@ func leavings(r *task.Site) []string {
 	return paths
 }
 
-// removeKubernetes stops the kubelet and the pods and removes the cluster's state from the host, etcd's included.
+// removeKubernetes stops the kubelet and the pods and removes the cluster's state from the host, including etcd's.
 func removeKubernetes(ctx context.Context, t *task.Host) error {
 	if err := k3s.StopK3s(ctx, t); err != nil {
 		return err
@@ -145,11 +136,11 @@ func removeKubernetes(ctx context.Context, t *task.Host) error {
 	if kubeadm {
 		args := []string{"kubeadm", "reset", "--force", "--cri-socket=" + cri.RuntimeOf(t.Site.Cluster).Socket}
 		if t.Site.Scope.Whole() || t.Site.Scope.Leaving {
-			// Every member goes: asking the others to let this one go would wait for those that have gone. A node that is being
-			// deleted is a member no more.
+			// All members are removed: asking the others to remove this one would wait for removed ones. A node that is being
+			// deleted has no member any more.
 			args = append(args, "--skip-phases=remove-etcd-member")
 		}
-		// It fails on a host where it never got far; what it would have removed is removed below.
+		// kubeadm fails on a host that never got far; its removals are repeated below.
 		if _, err := t.Test(ctx, args...); err != nil {
 			return err
 		}
@@ -164,8 +155,8 @@ func removeKubernetes(ctx context.Context, t *task.Host) error {
 		"/usr/libexec/kubernetes", "/var/log/pods", "/var/log/containers")
 }
 
-// removeLeavings takes away what tasks say that they leave, the last task's first.
-func removeLeavings(ctx context.Context, t *task.Host) error {
+// removeTasks removes the units and paths that tasks leave, the last task's first.
+func removeTasks(ctx context.Context, t *task.Host) error {
 	phases := Plan(t.Site.Cluster)
 	for _, phase := range slices.Backward(phases) {
 		for _, task := range slices.Backward(phase.Tasks) {
@@ -207,8 +198,7 @@ func removeLeaves(ctx context.Context, t *task.Host, l task.Leaves) error {
 	return nil
 }
 
-// removeNetwork removes the pod network's interfaces, namespaces and configuration, and the packet filter rules that
-// belong to Kubernetes.
+// removeNetwork removes the pod network's interfaces, namespaces and configuration, and Kubernetes' filter rules.
 func removeNetwork(ctx context.Context, t *task.Host) error {
 	for _, link := range []string{"cni0", "flannel.1", "flannel-v6.1", "kube-ipvs0"} {
 		if _, err := t.Test(ctx, "ip", "link", "delete", link); err != nil {
@@ -234,7 +224,7 @@ func removeNetwork(ctx context.Context, t *task.Host) error {
 			return err
 		}
 	}
-	// flannel's pod puts its plugin beside the others.
+	// flannel's pod installs its plugin beside the others.
 	if err := t.Run(ctx, "rm", "-f", "/opt/cni/bin/flannel"); err != nil {
 		return err
 	}
@@ -247,13 +237,13 @@ func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
 		paths = append(paths, siteregistry.RegistryData)
 	}
 	there, err := t.AnyOf(ctx, paths...)
-	if err == nil && !there && t.Site.WithData { // a run that was killed may have left the user alone
+	if err == nil && !there && t.Site.WithData { // a killed run may have left only the user
 		there, err = hasRegistryAccount(ctx, t)
 	}
 	return !there, err
 }
 
-// removeRegistry removes the service, and its user unless images of that user stay.
+// removeRegistry removes the service, and its user unless that user's images stay.
 func removeRegistry(ctx context.Context, t *task.Host) error {
 	if err := t.RemoveUnit(ctx, siteregistry.RegistryUnit); err != nil {
 		return err
@@ -275,7 +265,7 @@ func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
 	return t.Test(ctx, "getent", "passwd", siteregistry.RegistryAccount)
 }
 
-// isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
+// isRestored inspects the files: these changes come before the first stamp, and hosts without nodes get no stamps.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
 	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlWas, machine.SwapMasked)
 	if err != nil || left {
@@ -296,7 +286,7 @@ func isRestored(ctx context.Context, t *task.Host) (bool, error) {
 //go:embed scripts/forget.sh
 var forgetScript string
 
-// restoreHost puts back what the host was before.
+// restoreHost undoes the changes to the host's own settings.
 func restoreHost(ctx context.Context, t *task.Host) error {
 	if err := t.RemoveUnit(ctx, machine.RouteUnit); err != nil {
 		return err
@@ -314,7 +304,7 @@ func restoreHost(ctx context.Context, t *task.Host) error {
 	return machine.RestoreSwap(ctx, t)
 }
 
-// restoreParameters sets the kernel's parameters to what they were. One that the kernel does not take any more is left.
+// restoreParameters restores the kernel's parameters. A parameter that the kernel refuses stays.
 func restoreParameters(ctx context.Context, t *task.Host) error {
 	if err := t.Run(ctx, "rm", "-f", machine.SysctlPath, machine.ModulesPath); err != nil {
 		return err
@@ -335,12 +325,12 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// ownFiles are the files and directories that nobody but an installation makes.
+// ownFiles returns the files and directories that only an installation creates.
 func ownFiles() []string {
 	return []string{task.ConfigDir, siteregistry.RegistryBinary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.File, task.ProvisionDir, task.StateDir + "/receive"}
 }
 
-// sharedFiles are those that others may have made where no installation has left its stamps.
+// sharedFiles returns the files that others may have created on hosts without stamps.
 func sharedFiles(r *task.Site) []string {
 	var paths []string
 	for _, phase := range Plan(r.Cluster) {
@@ -358,7 +348,7 @@ func noFiles(ctx context.Context, t *task.Host) (bool, error) {
 	return !left, err
 }
 
-// removeFiles removes the installation's own files. The stamps go last, because they say that there is something to
+// removeFiles removes the installation's own files. The stamps go last, because they show that there is something to
 // remove. Directories that others use, too, stay unless they are empty.
 func removeFiles(ctx context.Context, t *task.Host) error {
 	nothing, err := notInstalled(ctx, t)
@@ -385,8 +375,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	return t.Systemctl(ctx, "daemon-reload")
 }
 
-// forget removes the helper and the lock, and with them the last that there is of ours. under is a command that runs
-// another one, or nothing.
+// forget removes the helper and the lock, kkbundle's last files on a host. under is a command that runs another.
 func forget(ctx context.Context, t *task.Host, under ...string) error {
 	ctx = task.DescribedAs(ctx, "remove the helper and the lock from "+task.StateDir)
 	return t.Run(ctx, append(under, host.Script("forget.sh", forgetScript, task.StateDir)...)...)

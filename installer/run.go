@@ -5,9 +5,10 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// newInstall prepares a run that needs hosts that fit the cluster.
+// newInstall prepares a run whose hosts have to fit the cluster.
 func newInstall(o engine.Options, v engine.Verb) (*engine.Run, error) {
 	if err := o.Inventory.Check(o.Cluster); err != nil {
 		return nil, err
@@ -25,4 +26,16 @@ func newRun(o engine.Options, v engine.Verb) (*engine.Run, error) {
 	}
 	r.Precheck = func(ctx context.Context) error { return precheckHosts(ctx, r) }
 	return r, nil
+}
+
+// inPhase does something and reports it as a phase.
+func inPhase(r *engine.Run, name string, do func() error) error {
+	begin, state := r.Now(), task.Done
+	r.Tell(task.Event{Phase: name, State: task.Started})
+	err := do()
+	if err != nil {
+		state = task.Failed
+	}
+	r.Tell(task.Event{Phase: name, State: state, Duration: r.Now().Sub(begin)})
+	return err
 }

@@ -659,7 +659,7 @@ func TestK3sVariants(t *testing.T) {
 	}
 }
 
-// What an upgrade keeps and what a failure's logs are of is the runtime that the cluster has.
+// An upgrade keeps the files of the cluster's runtime, and a failure collects its logs.
 func TestRuntimeIsKeptAndAsked(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ files, logs []string }{

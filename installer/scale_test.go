@@ -42,7 +42,7 @@ type fault struct {
 	want string
 	// slow faults show after seconds.
 	slow bool
-	// leaves tells that the helper cannot be taken away again.
+	// leaves means that the helper cannot be removed.
 	leaves bool
 	before func(ctx context.Context, args []string, stderr io.Writer) int
 	// address makes the host's address instead of a server.

@@ -10,8 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A scrubber takes secrets out of what leaves the site: those that are known, what looks like one, and whatever has the name
-// of one. It would rather take too much.
+// A scrubber removes secrets from data that leaves the site: known secrets, texts that look like one, and values with
+// the name of one. It removes too much rather than too little.
 type scrubber struct {
 	mask     *task.Masker
 	key      *regexp.Regexp
@@ -19,7 +19,7 @@ type scrubber struct {
 	patterns []*regexp.Regexp
 }
 
-// secretName is how names of secrets end.
+// secretName matches the end of secrets' names.
 const secretName = `(?:pass(?:word|wd|phrase|code)?|token|secret|api[-_]?key|access[-_]?key|private[-_]?key|client-key-data|client-certificate-data|certificate[-_]?key|` +
 	`authorization|credentials?|htpasswd|auth)`
 
@@ -29,7 +29,7 @@ func newScrubber(mask *task.Masker) *scrubber {
 		key:   regexp.MustCompile(`(?i)` + secretName + `$`),
 		block: regexp.MustCompile(`(?i)^(\s*)(?:- )?["']?[\w./-]*` + secretName + `["']?\s*:\s*(?:[|>][-+0-9]*)?\s*$`),
 		patterns: []*regexp.Regexp{
-			// key: value, key = "value", "key":"value", --key=value and --key value, to the end of what can belong to it
+			// key: value, key = "value", "key":"value", --key=value and --key value, to the end of the value
 			regexp.MustCompile(`(?i)(["']?[\w./-]*` + secretName + `["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,}]+)`),
 			regexp.MustCompile(`(?i)(--?[\w-]*` + secretName + ` )\S+`),
 			regexp.MustCompile(`(?i)\b((?:basic|bearer) )[A-Za-z0-9+/=._~-]{6,}`),
@@ -40,16 +40,16 @@ func newScrubber(mask *task.Masker) *scrubber {
 	}
 }
 
-// text returns text of any kind without secrets, and without what could steer a terminal.
+// text returns text without secrets and without terminal control characters.
 func (s *scrubber) text(text string) string {
-	text = s.blocks(s.mask.Known(text)) // before keys are taken for lines of their own
+	text = s.blocks(s.mask.Known(text)) // before keys match as separate lines
 	for _, p := range s.patterns {
 		text = p.ReplaceAllString(text, "${1}"+task.Masked)
 	}
 	return plain.Lines(s.mask.Mask(text))
 }
 
-// blocks takes out what follows the name of a secret in deeper lines, as YAML writes long values.
+// blocks removes the deeper lines below a secret's name: YAML writes long values so.
 func (s *scrubber) blocks(text string) string {
 	var b strings.Builder
 	inside := -1
@@ -68,7 +68,7 @@ func (s *scrubber) blocks(text string) string {
 	return b.String()
 }
 
-// objects returns JSON without secrets: values by the names of their keys, and those of variables by the variables' names.
+// objects returns JSON without secrets: values of keys and variables with the names of secrets.
 func (s *scrubber) objects(data []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -97,7 +97,7 @@ func (s *scrubber) walk(v any) any {
 			return task.Masked
 		}
 		delete(v, "managedFields")
-		delete(v, "kubectl.kubernetes.io/last-applied-configuration") // says again what the object says
+		delete(v, "kubectl.kubernetes.io/last-applied-configuration") // repeats the object
 		name, _ := v["name"].(string)
 		for key, below := range v {
 			_, isText := below.(string)

@@ -23,16 +23,15 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// How much larger things are on a host than in the bundle: an archive lies beside what is unpacked from it for a moment
-// (Kubernetes' and containerd's unpack to about three times their size); containerd keeps an image's compressed layers
-// beside the unpacked ones (two to three times).
+// Growth from the bundle to a host: archives lie beside their content for a moment (those of Kubernetes and containerd
+// unpack to about three times their size), and containerd keeps an image's compressed layers beside the unpacked ones
+// (two to three times).
 const (
 	unpackedFile  = 4
 	unpackedImage = 4
 )
 
-// space estimates what is still to be written on the host. What is there already is taken off: a second run must not be
-// refused for lack of the space that the first one has filled.
+// space estimates the data still to be written on the host, without the data that an earlier run has written.
 func space(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	if t.Site.Bundle == nil {
 		return nil, nil
@@ -75,14 +74,14 @@ func space(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	return list, nil
 }
 
-// used returns how much a directory holds, 0 if there is none.
+// used returns the size of a directory, 0 if it does not exist.
 func used(ctx context.Context, t *task.Host, dir string) (int64, error) {
 	there, err := t.Test(ctx, "test", "-d", dir)
 	if err != nil || !there {
 		return 0, err
 	}
 	out := &capped.Buffer{Most: task.MaxFile}
-	// It fails when something goes away while it counts, as it does below containerd, and still says how much there is.
+	// du fails if files vanish meanwhile, as they do below containerd, and still prints the size.
 	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: []string{"du", "--summarize", "--block-size=1", dir}, Stdout: out})); err != nil {
 		return 0, err
 	}
@@ -94,7 +93,6 @@ func used(ctx context.Context, t *task.Host, dir string) (int64, error) {
 	return size, nil
 }
 
-// tasksHere returns the tasks that run on the host.
 func tasksHere(t *task.Host) []task.Task {
 	var list []task.Task
 	for _, phase := range Plan(t.Site.Cluster) {
@@ -107,7 +105,7 @@ func tasksHere(t *task.Host) []task.Task {
 	return list
 }
 
-// fileSpace is for the files that tasks put on the host.
+// fileSpace returns the size of the files that tasks put on the host.
 func fileSpace(ctx context.Context, t *task.Host) (int64, error) {
 	var total int64
 	for _, task := range tasksHere(t) {
@@ -126,7 +124,7 @@ func fileSpace(ctx context.Context, t *task.Host) (int64, error) {
 	return total, nil
 }
 
-// imageSpace is for the images whose pods may run on the host.
+// imageSpace returns the size of the images whose pods may run on the host.
 func imageSpace(ctx context.Context, t *task.Host) (int64, error) {
 	blobs := map[digest.Digest]int64{}
 	for _, task := range tasksHere(t) {
@@ -149,7 +147,6 @@ func imageSpace(ctx context.Context, t *task.Host) (int64, error) {
 	return total * unpackedImage, nil
 }
 
-// imageBlobs adds the layers of an image for an architecture.
 func imageBlobs(ctx context.Context, r *task.Site, d ocispec.Descriptor, arch string, into map[digest.Digest]int64) error {
 	data, err := r.Bundle.ReadBlob(ctx, d.Digest, task.MaxManifest)
 	if err != nil {
@@ -168,13 +165,13 @@ func imageBlobs(ctx context.Context, r *task.Site, d ocispec.Descriptor, arch st
 	for _, child := range m.Manifests {
 		_, there := r.Bundle.Stat(child.Digest)
 		if there && child.Platform != nil && child.Platform.Architecture == arch {
-			return imageBlobs(ctx, r, child, "", into) // an index in an index has no place here
+			return imageBlobs(ctx, r, child, "", into) // nested indexes are not supported
 		}
 	}
 	return nil
 }
 
-// registrySpace is for everything that the registry is seeded with: all blobs but the contents of files.
+// registrySpace returns the size of the registry's content: all blobs but the contents of files.
 func registrySpace(ctx context.Context, r *task.Site) (int64, error) {
 	var total int64
 	for _, b := range r.Bundle.Blobs() {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 
@@ -19,10 +18,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// StatusOptions say what is looked at.
+// StatusOptions select the cluster of Status and WriteSupportBundle.
 type StatusOptions struct {
 	engine.Options
-	// AnyCluster tells that Cluster is only what any cluster needs: nothing is compared with it.
+	// AnyCluster means that Cluster has no settings of the cluster: nothing is compared with it.
 	AnyCluster bool
 }
 
@@ -33,12 +32,12 @@ func (o StatusOptions) rule() task.ClusterRule {
 	return task.SameCluster
 }
 
-// Status looks at a cluster and makes nothing in it. Hosts that cannot be reached are part of what it finds, as is a cluster
-// that does not answer; the error is what is wrong on this side, or that the context ended.
+// Status inspects a cluster without creating anything in it. Its findings include unreachable hosts and an API server
+// that does not answer. The error is a fault on this machine, or the end of the context.
 func Status(ctx context.Context, o StatusOptions) (report.Status, error) {
 	out := report.Status{Version: 1}
 	err := lookAt(ctx, o, func(ctx context.Context, r *engine.Run, from *task.Host) error {
-		s, seen := health.Look(ctx, r.Site, from)
+		s, seen := health.NewSurvey(ctx, r.Site, from)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -48,24 +47,24 @@ func Status(ctx context.Context, o StatusOptions) (report.Status, error) {
 		out.Time, out.Cluster = r.Now(), r.Cluster.Metadata.Name
 		list := s.Findings()
 		if seen != nil {
-			list = append(list, health.Judged(health.LookAPI, from.Name, seen))
+			list = append(list, health.ErrorFinding(health.CheckAPI, from.Name, seen))
 		}
-		if from == nil && !slices.ContainsFunc(list, func(f report.Finding) bool { return f.ID == health.LookMember }) {
-			list = append(list, health.Finding(health.LookMember, "", report.Failed, "no control plane that can be reached has a cluster of kkbundle's"))
+		if from == nil && !slices.ContainsFunc(list, func(f report.Finding) bool { return f.ID == health.CheckMember }) {
+			list = append(list, health.NewFinding(health.CheckMember, "", report.Failed, "no reachable control plane has a cluster of kkbundle"))
 		}
 		for i := range list {
 			list[i].Found = r.Mask.Mask(list[i].Found)
 		}
 		out.Findings, out.Healthy = list, list.Healthy()
 		describe(s, &out)
-		remembered(r, &out)
+		addLastRun(r, &out)
 		return nil
 	})
 	return out, err
 }
 
-// lookAt connects to the hosts, those that it can, calls a function with a control plane that is a node (nil if there is none),
-// and leaves no helper where nothing else of ours is.
+// lookAt connects to the reachable hosts, calls a function with a control plane that is a node (nil if there is none),
+// and removes the helper from hosts without an installation.
 func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r *engine.Run, from *task.Host) error) error {
 	o.DryRun = true
 	r, err := newRun(o.Options, engine.LookingAt(o.rule()))
@@ -81,22 +80,14 @@ func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r
 	ctx = task.InTask(ctx, "status")
 	_ = r.OnAll(r.Needed(), func(_ int, t *task.Host) error {
 		t.Err = r.ConnectTo(ctx, t)
-		return nil // what is found says it
+		return nil // the findings report it
 	})
-	err = do(ctx, r, lookout(ctx, r))
-	stopped := context.Cause(ctx)
-	ctx = context.WithoutCancel(ctx)
-	return errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
-		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsGone(err) {
-			return err
-		}
-		return nil
-	}))
+	return forgetHelpers(ctx, r, do(ctx, r, firstAnswering(ctx, r)))
 }
 
-// lookout is the first control plane that can be reached and is a node whose API server answers; if none answers, the first
-// that is a node.
-func lookout(ctx context.Context, r *engine.Run) *task.Host {
+// firstAnswering returns the first reachable control plane that is a node and whose API server answers; if none
+// answers, the first that is a node.
+func firstAnswering(ctx context.Context, r *engine.Run) *task.Host {
 	var members []*task.Host
 	for _, t := range r.Connected(manifest.RoleControlPlane) {
 		if t.Err != nil {
@@ -113,7 +104,7 @@ func lookout(ctx context.Context, r *engine.Run) *task.Host {
 	return task.FirstOf(members)
 }
 
-// describe adds what is there to what was found.
+// describe adds nodes, certificates and etcd members to the findings.
 func describe(s *health.Survey, out *report.Status) {
 	for _, n := range s.Nodes {
 		one := report.Node{Name: n.Name, Version: n.Status.NodeInfo.KubeletVersion, Ready: kube.IsNodeReady(&n)}
@@ -138,8 +129,8 @@ func describe(s *health.Survey, out *report.Status) {
 	}
 }
 
-// remembered adds what the last run from this work directory has left there; an older kkbundle's left nothing.
-func remembered(r *engine.Run, out *report.Status) {
+// addLastRun adds the last run's report from the work directory. Older releases left none.
+func addLastRun(r *engine.Run, out *report.Status) {
 	data, err := r.Dir.Read(engine.ReportJSONFile)
 	if err != nil {
 		return

@@ -28,24 +28,23 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// Bounds of a support bundle: whole enough to find a reason in, small enough to be mailed.
+// Limits of a support bundle: large enough to find a cause, small enough to be mailed.
 const (
-	mostOfFile  = 4 << 20   // the end of a log, the whole of anything else
-	mostInAll   = 512 << 20 // before compression, which makes about a tenth of it
+	mostOfFile  = 4 << 20   // of a file; of a log, its end
+	mostInAll   = 512 << 20 // before compression to about a tenth
 	askPatience = time.Minute
 )
 
-// A SupportBundle says what WriteSupportBundle collected.
+// A SupportBundle is the result of WriteSupportBundle.
 type SupportBundle struct {
 	Files int
-	// Unreached are the hosts that could not be asked, Lacking what could not be collected, each with the reason.
+	// Unreached are hosts that could not be asked, Lacking files that could not be collected, each with the reason.
 	Unreached, Lacking []string
 }
 
-// WriteSupportBundle writes a tar, compressed with zstd, of what somebody needs who is to find out what is wrong with a cluster:
-// logs, facts, versions, the cluster's objects but for its Secrets, and configuration. Secrets are taken out of all of it. It
-// works on hosts that are half installed and with a cluster that does not answer: what could not be had is named in it. The
-// error is what is wrong on this side.
+// WriteSupportBundle writes a zstd-compressed tar for a diagnosis of the cluster: logs, facts, versions, configuration,
+// and objects except Secrets. Secrets are removed from all files. It works on partly installed hosts and with a cluster
+// that does not answer: the bundle names the missing files. The error is a fault on this machine.
 func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ SupportBundle, err error) {
 	z, err := zstd.NewWriter(w)
 	if err != nil {
@@ -68,7 +67,7 @@ func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ Su
 		if from != nil {
 			collectCluster(ctx, from, a)
 		} else {
-			a.lacks(&a.said.Lacking, "cluster", errors.New("no control plane that can be reached has a cluster of kkbundle's"))
+			a.lacks(&a.said.Lacking, "cluster", errors.New("no reachable control plane has a cluster of kkbundle"))
 		}
 		a.status(ctx, r, from)
 		a.text("README.txt", a.readme(clusterName(r)))
@@ -77,7 +76,7 @@ func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ Su
 	return a.said, errors.Join(err, a.tar.Close(), z.Close())
 }
 
-// hideSecrets makes the masker know what this machine knows.
+// hideSecrets adds this machine's secrets to the masker.
 func hideSecrets(r *engine.Run) {
 	for _, name := range []string{task.RegistryPassFile, task.RegistrySecretFile, task.RegistryHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
 		if data, err := r.Dir.Read(name); err == nil {
@@ -91,7 +90,7 @@ func hideSecrets(r *engine.Run) {
 	}
 }
 
-// An archive takes files from several hosts at a time.
+// An archive accepts files from several hosts at a time.
 type archive struct {
 	tar   *tar.Writer
 	scrub *scrubber
@@ -103,7 +102,7 @@ type archive struct {
 	err   error
 }
 
-// text adds a file without its secrets.
+// text adds a text without its secrets.
 func (a *archive) text(name, text string) { a.add(name, []byte(a.scrub.text(text))) }
 
 func (a *archive) add(name string, data []byte) {
@@ -127,34 +126,34 @@ func (a *archive) add(name string, data []byte) {
 
 func (a *archive) lacks(list *[]string, what string, err error) {
 	if err == nil {
-		err = errors.New("there is no connection to it")
+		err = errors.New("the run has no connection to the host")
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	*list = append(*list, what+": "+a.scrub.text(err.Error()))
 }
 
-// clusterName is what the cluster file says, or the last report where none was given.
+// clusterName returns the name from the cluster file, or from the last report if no file was given.
 func clusterName(r *engine.Run) string {
 	last := report.Status{Cluster: r.Cluster.Metadata.Name}
-	remembered(r, &last)
-	return cmp.Or(last.Cluster, "(its name is not known here)")
+	addLastRun(r, &last)
+	return cmp.Or(last.Cluster, "(unknown name)")
 }
 
 func (a *archive) readme(cluster string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	text := fmt.Sprintf(`What kkbundle support-bundle has collected of cluster %s on %s.
+	text := fmt.Sprintf(`Support bundle of cluster %s, made on %s.
 
-status.json     what kkbundle status says
-work/           install.log, and the last run's report and what was collected when something failed
+status.json     the output of kkbundle status
+work/           install.log, the last run's report, and the logs of failures
 cluster/        objects of the cluster; no Secrets
-hosts/NAME/     facts, configuration files, logs of units and pods, and what commands print
+hosts/NAME/     facts, configuration files, logs of units and pods, output of commands
 
-Values with names of secrets (password, token, key and so on) and what looks like a secret were replaced by %s. Names of
-hosts, addresses and images are in it: look through it before you give it away.
+Values with names of secrets (password, token, key and so on) and texts that look like secrets were replaced by %s.
+The bundle has names of hosts, addresses and images: review it before you pass it on.
 `, cluster, a.now.UTC().Format(time.RFC3339), task.Masked)
-	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached, "What could not be collected": a.said.Lacking} {
+	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached, "Files that could not be collected": a.said.Lacking} {
 		if len(list) > 0 {
 			text += "\n" + title + ":\n  " + strings.Join(list, "\n  ") + "\n"
 		}
@@ -162,14 +161,14 @@ hosts, addresses and images are in it: look through it before you give it away.
 	return text
 }
 
-// collectHere adds what is in the work directory, but for keys and passwords.
+// collectHere adds the files of the work directory, without keys and passwords.
 func collectHere(r *engine.Run, a *archive) {
 	for _, name := range []string{task.LogFile, engine.ReportJSONFile} {
 		if data, err := r.Dir.Read(name); err == nil {
 			a.text("work/"+name, string(data[max(0, len(data)-mostOfFile):]))
 		}
 	}
-	const most = 20 // of failures, the last
+	const most = 20 // the latest failures
 	list, err := fs.ReadDir(r.Dir.Root.FS(), diagnose.FailuresDir)
 	if err != nil {
 		return
@@ -188,7 +187,7 @@ func collectHere(r *engine.Run, a *archive) {
 //go:embed scripts/support-bundle.sh
 var supportBundleScript string
 
-// hostAnswers are the files that supportBundleScript answers with on every host.
+// hostAnswers returns the files that supportBundleScript prints on every host.
 func hostAnswers() []string {
 	return []string{
 		"versions.txt", "system.txt", "network.txt", "processes.txt", "images.txt",
@@ -217,7 +216,7 @@ func collectHost(ctx context.Context, t *task.Host, a *archive) {
 	a.json(dir+"facts.json", facts)
 }
 
-// json adds a value that is not text of somebody's.
+// json adds a value of this program's own types.
 func (a *archive) json(name string, v any) {
 	data, err := json.Marshal(v)
 	if err == nil {
@@ -230,7 +229,7 @@ func (a *archive) json(name string, v any) {
 	a.add(name, data)
 }
 
-// clusterKinds are the objects that are collected; Secrets are not among them.
+// clusterKinds returns the kinds of collected objects; Secrets are not among them.
 func clusterKinds() []string {
 	return []string{
 		"nodes", "namespaces", "pods", "deployments", "daemonsets", "statefulsets", "replicasets", "jobs", "cronjobs", "services", "endpointslices",
@@ -261,7 +260,7 @@ func collectCluster(ctx context.Context, t *task.Host, a *archive) {
 			a.lacks(&a.said.Lacking, name, err)
 			continue
 		}
-		const most = 8 * mostOfFile // half an object is none
+		const most = 8 * mostOfFile // a truncated list is useless
 		if len(clean) > most {
 			a.lacks(&a.said.Lacking, name, fmt.Errorf("%d bytes are more than %d", len(clean), most))
 			continue
@@ -270,15 +269,15 @@ func collectCluster(ctx context.Context, t *task.Host, a *archive) {
 	}
 }
 
-// status adds what kkbundle status says.
+// status adds the output of kkbundle status.
 func (a *archive) status(ctx context.Context, r *engine.Run, from *task.Host) {
-	s, err := health.Look(ctx, r.Site, from)
+	s, err := health.NewSurvey(ctx, r.Site, from)
 	out := report.Status{Version: 1, Time: r.Now(), Cluster: r.Cluster.Metadata.Name, Findings: s.Findings()}
 	if err != nil {
 		a.lacks(&a.said.Lacking, "status.json", err)
 	}
 	out.Healthy = err == nil && out.Findings.Healthy()
 	describe(s, &out)
-	remembered(r, &out)
+	addLastRun(r, &out)
 	a.json("status.json", out)
 }

@@ -20,47 +20,44 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// apiWait is how long an API server may take to answer before an upgrade: one that was interrupted may have left it
-// starting.
+// apiWait bounds the wait for an API server before an upgrade: an interrupted upgrade may have left it starting.
 const apiWait = 2 * time.Minute
 
-// DrainTimeout is how long the pods of a node may take to leave it, unless UpgradeOptions or Deletion says otherwise.
+// DrainTimeout bounds the drain of a node, unless UpgradeOptions or Deletion says otherwise.
 const DrainTimeout = 5 * time.Minute
 
-// UpgradeOptions says how a cluster is upgraded. Force goes on although the cluster is not healthy; Phases and Limit have
-// no place in an upgrade.
+// UpgradeOptions are the options of Upgrade. Force upgrades an unhealthy cluster; Phases and Limit have no effect.
 type UpgradeOptions struct {
 	engine.Options
-	// Batch is how many workers are upgraded at the same time.
+	// Batch limits the workers that are upgraded at the same time.
 	Batch Batch
-	// DrainTimeout is how long the pods of a node may take to leave it; 0 is DrainTimeout.
+	// DrainTimeout bounds the drain of a node; 0 is the constant DrainTimeout.
 	DrainTimeout time.Duration
-	// DisableEviction deletes pods instead of evicting them, which PodDisruptionBudgets do not hold up.
+	// DisableEviction deletes pods instead of evicting them: PodDisruptionBudgets do not block deletion.
 	DisableEviction bool
-	// Planned is told what will be done, before the cluster's health is looked at.
+	// Planned gets the plan before the cluster's health is checked.
 	Planned func(UpgradePlan)
-	// Approve is asked before anything is changed, if there is anything to do on nodes; its error ends the upgrade. nil
-	// approves.
+	// Approve gets the plan before anything is changed, if nodes need work. Its error ends the upgrade; nil approves.
 	Approve func(UpgradePlan) error
 }
 
-// An upgrade is one under way.
+// An upgrade is an upgrade in progress.
 type upgrade struct {
 	*engine.Run
 	how UpgradeOptions
-	// clusters are the cluster at each of the plan's steps, demands what a bundle needs for those between.
+	// clusters has the cluster at each of the plan's steps, demands the needs of the steps between.
 	clusters map[string]*manifest.Cluster
 	demands  map[string][]manifest.Demand
 }
 
-// Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one by
-// one, then workers in batches. What is to be done follows from what runs, so an upgrade that stopped, for whatever reason,
-// is continued by the same call. It stops at the first node that fails, which stays unschedulable; the error is a
-// *StoppedError. A cluster that may not be upgraded is refused with a *RefusedError, one that is not healthy with an
-// *UnfitError; then nothing was changed. A dry run tells the plan, and looks at the cluster's health.
+// Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one
+// by one, then workers in batches. The work follows from the running versions, so the same call continues a stopped
+// upgrade. It stops at the first node that fails, and that node stays cordoned; the error is a *StoppedError. Before
+// any change it refuses impossible upgrades with a *RefusedError and unhealthy clusters with an *UnfitError. A dry run
+// reports the plan and checks the cluster's health.
 func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
-		return engine.Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "this version upgrades clusters that kubeadm has made, and this one is k3s", "see k3s' own documentation"}
+		return engine.Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "kkbundle upgrades clusters of kubeadm, and this is k3s", "see k3s' own documentation"}
 	}
 	_, versions := catalog.Check(o.Cluster)
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
@@ -112,16 +109,15 @@ func (u *upgrade) work(ctx context.Context) error {
 	return u.Phases(ctx, []task.Phase{before, after})
 }
 
-// phase runs one phase.
 func (u *upgrade) phase(ctx context.Context, p task.Phase) error {
 	return u.Phases(ctx, []task.Phase{p})
 }
 
-// around divides what an install does into what has to be there before a control plane is upgraded (the registry and what
-// is in it, etcd beside the cluster, files that API servers read), without what runs on nodes, and the rest.
+// around divides the tasks of an install. before has those that an upgrade of a control plane needs: the registry and
+// its content, external etcd, and files that API servers read, without the tasks of nodes. after has the rest.
 func around(c *manifest.Cluster) (before, after task.Phase) {
 	before, after = task.Phase{Name: "prepare"}, task.Phase{Name: "finish"}
-	later := []string{kubeadm.KubeletTask(c).Name} // nodes get these one after the other
+	later := []string{kubeadm.KubeletTask(c).Name} // nodes get these one by one
 	for _, t := range containerTasks(c) {
 		later = append(later, t.Name)
 	}
@@ -143,7 +139,6 @@ func around(c *manifest.Cluster) (before, after task.Phase) {
 	return before, after
 }
 
-// apply upgrades the nodes.
 func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 	before, _ := around(u.Cluster)
 	if err := u.phase(ctx, task.Phase{Name: "save", Tasks: []task.Task{u.saveTask(plan)}}); err != nil {
@@ -158,30 +153,21 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 	return u.saved()
 }
 
-// walk goes from version to version.
+// walk upgrades the nodes step by step.
 func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
 		u.Renew(func(s *task.Site) { u.Release(s, u.clusters[version]) })
-		begin := u.Now()
 		phase := "upgrade " + version
-		u.Tell(task.Event{Phase: phase, State: task.Started})
-		err := u.step(ctx, phase, plan)
-		event := task.Event{Phase: phase, State: task.Done, Duration: u.Now().Sub(begin)}
-		if err != nil {
-			event.State = task.Failed
-		}
-		u.Tell(event)
-		if err != nil {
+		if err := inPhase(u.Run, phase, func() error { return u.step(ctx, phase, plan) }); err != nil {
 			return u.stopped(ctx, version, err)
 		}
 	}
 	return nil
 }
 
-// step brings all nodes to the version that the run is at. All API servers come before the first kubelet, because no
-// kubelet may be newer than an API server that it may meet.
+// step brings all nodes to the run's version. API servers come first: no kubelet may be newer than an API server.
 func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) error {
-	if u.Cluster.ImageRegistry.Type == manifest.RegistryNone { // each release's images have to be where the nodes are
+	if u.Cluster.ImageRegistry.Type == manifest.RegistryNone { // every node needs each release's images
 		for _, step := range cri.PreloadTasks(u.Cluster) {
 			if _, errs := u.Group(ctx, phase, []task.Task{step}); len(errs) > 0 {
 				return errors.Join(errs...)
@@ -208,15 +194,15 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 	return nil
 }
 
-// A StoppedError says where an upgrade stopped, and in which state the nodes are.
+// A StoppedError is a failed upgrade, with the state of the nodes.
 type StoppedError struct {
-	// To is the version that the nodes were being brought to, Nodes a line for each.
+	// To is the version of the failed step, Nodes a line for each node.
 	To    string
 	Nodes []string
 	Err   error
 }
 
-// Error has the reason, and a line for each node.
+// Error returns the reason, and a line for each node.
 func (e *StoppedError) Error() string {
 	return fmt.Sprintf("%v\nthe upgrade to %s stopped there; the nodes are:\n  %s", e.Err, e.To, strings.Join(e.Nodes, "\n  "))
 }
@@ -224,12 +210,12 @@ func (e *StoppedError) Error() string {
 // Unwrap returns the reason.
 func (e *StoppedError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *StoppedError) Hint() string {
-	return "remove the cause and run the same command again: it goes on where this one stopped; docs/day-two/upgrade.md says how to go back instead"
+	return "remove the cause and run the same command again: it continues there; docs/day-two/upgrade.md says how to roll back instead"
 }
 
-// stopped adds the state of the nodes to the reason why an upgrade stopped.
+// stopped adds the state of the nodes to the reason of a failed upgrade.
 func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 	if ctx.Err() != nil {
 		return reason
@@ -244,14 +230,14 @@ func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 	return e
 }
 
-// stateText says what is known of a node in the middle of an upgrade.
+// stateText describes a node in the middle of an upgrade.
 func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr error) string {
 	var parts []string
 	if id, _, member, err := member.Recorded(ctx, t); err == nil && member {
-		parts = append(parts, id.Version+" altogether")
+		parts = append(parts, "complete at "+id.Version)
 	}
 	if apiErr != nil {
-		return strings.Join(append(parts, "the API does not say more"), ", ")
+		return strings.Join(append(parts, "the API server does not answer"), ", ")
 	}
 	if s := kube.FindNode(states, t.Name); s != nil {
 		parts = append(parts, "kubelet "+s.Status.NodeInfo.KubeletVersion)
@@ -259,7 +245,7 @@ func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr e
 			parts = append(parts, "not ready")
 		}
 		if _, marked := s.Annotations[upgradeMark]; marked {
-			parts = append(parts, "in the middle of it")
+			parts = append(parts, "upgrade in progress")
 		}
 		if s.Spec.Unschedulable {
 			parts = append(parts, "unschedulable")

@@ -323,7 +323,7 @@ func TestUpgradeSteps(t *testing.T) {
 		"a downgrade of a kubelet": {
 			"v1.34.3", []UpgradeNode{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.35.0")}, "", "the kubelet of node1 is v1.35.0, and",
 		},
-		"a version that is none": {"v1.34.3", []UpgradeNode{cp("beta", "v1.34.3", "v1.34.3")}, "", `the API server of cp1 says that its version is "beta"`},
+		"a version that is none": {"v1.34.3", []UpgradeNode{cp("beta", "v1.34.3", "v1.34.3")}, "", `the API server of cp1 reports the version "beta"`},
 		"done":                   {"v1.34.3", []UpgradeNode{{Name: "cp1", ControlPlane: true, APIServer: "v1.34.3", Kubelet: "v1.34.3", Recorded: "v1.34.3", Current: true}}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -360,7 +360,7 @@ func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
 	}
 	err = u.complete(t.Context(), plan)
 	var hinted interface{ Hint() string }
-	if err == nil || !strings.Contains(err.Error(), "on the way, for Kubernetes v1.33.") || !strings.Contains(err.Error(), "kubelet") ||
+	if err == nil || !strings.Contains(err.Error(), "for the intermediate release v1.33.") || !strings.Contains(err.Error(), "kubelet") ||
 		!errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kubernetes.upgradeFrom: v1.32.4") {
 		t.Errorf("got %v", err)
 	}
@@ -445,9 +445,9 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	want := []string{
-		"cp1: v1.34.3 altogether, kubelet v1.34.3",
-		"node1: v1.34.2 altogether, kubelet v1.34.2, in the middle of it, unschedulable",
-		"node2: v1.34.2 altogether, kubelet v1.34.2, unschedulable",
+		"cp1: complete at v1.34.3, kubelet v1.34.3",
+		"node1: complete at v1.34.2, kubelet v1.34.2, upgrade in progress, unschedulable",
+		"node2: complete at v1.34.2, kubelet v1.34.2, unschedulable",
 	}
 	if diff := cmp.Diff(stopped.Nodes, want); diff != "" {
 		t.Errorf("nodes (-got +want):\n%s", diff)
@@ -505,7 +505,7 @@ func TestUpgradeRefusesOtherNodes(t *testing.T) {
 	f.node("stranger", "v1.34.2")
 	delete(f.nodes, "node1")
 	_, err := s.upgradeTo(t, "v1.34.3").look(t.Context())
-	for _, want := range []string{"node stranger is not in the inventory", "node1 of the inventory is no node of the cluster"} {
+	for _, want := range []string{"node stranger is not in the inventory", "node1 of the inventory is not a node of the cluster"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
 		}

@@ -28,10 +28,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// healthWait is how long a cluster may take to be healthy: what an interrupted upgrade has restarted comes back within it.
+// healthWait bounds the wait for a healthy cluster: pods that an interrupted upgrade restarted return within it.
 const healthWait = time.Minute
 
-// An UnfitError says why a cluster is not upgraded now.
+// An UnfitError lists the reasons against an upgrade at this time.
 type UnfitError struct{ Reasons []error }
 
 // Error lists the reasons.
@@ -42,12 +42,12 @@ func (e *UnfitError) Error() string {
 // Unwrap returns the reasons.
 func (e *UnfitError) Unwrap() []error { return e.Reasons }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *UnfitError) Hint() string {
-	return "nothing was changed: remove these causes, and run the same command again; --force goes on although they are there"
+	return "nothing was changed: remove these causes, and run the same command again; --force ignores them"
 }
 
-// healthTask looks for what would make an upgrade stop half way.
+// healthTask checks for faults that would stop an upgrade half way.
 func (u *upgrade) healthTask(plan UpgradePlan) task.Task {
 	return task.Task{
 		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Look: true,
@@ -65,10 +65,9 @@ func (u *upgrade) healthTask(plan UpgradePlan) task.Task {
 	}
 }
 
-// A healthCheck returns every reason that it finds.
 type healthCheck func(ctx context.Context, t *task.Host, plan UpgradePlan) []error
 
-// health gathers every reason not to begin. What comes right by itself is waited for first.
+// health returns all reasons against an upgrade. It waits for transient ones first.
 func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) error {
 	gather := func(ctx context.Context, checks ...healthCheck) (reasons []error) {
 		for _, check := range checks {
@@ -98,7 +97,7 @@ func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) er
 	return &UnfitError{reasons}
 }
 
-// serversAnswer asks every API server whether it is ready.
+// serversAnswer checks that every API server is ready.
 func (u *upgrade) serversAnswer(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	var errs []error
 	for _, cp := range u.controlPlanes() {
@@ -109,7 +108,7 @@ func (u *upgrade) serversAnswer(ctx context.Context, t *task.Host, _ UpgradePlan
 	return errs
 }
 
-// nodesReady checks all nodes but those that an upgrade was in the middle of.
+// nodesReady checks all nodes except those in the middle of an upgrade.
 func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	states, err := t.Kube().Nodes(ctx)
 	if err != nil {
@@ -125,8 +124,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	return errs
 }
 
-// etcdctlArgs run etcdctl in the pod of kubeadm's etcd on a control plane, with the certificates that kubeadm has made for
-// looking at its health.
+// etcdctlArgs runs etcdctl in the pod of kubeadm's etcd on a control plane, with its certificates for health checks.
 func etcdctlArgs(on *task.Host, args ...string) []string {
 	return slices.Concat([]string{
 		"exec", "--namespace=kube-system", "etcd-" + on.Name, "--container=etcd", "--",
@@ -135,11 +133,11 @@ func etcdctlArgs(on *task.Host, args ...string) []string {
 	}, args)
 }
 
-// etcdHealthy asks every member of kubeadm's etcd. Each control plane has to have one: with a member that is missing, the
+// etcdHealthy asks every member of kubeadm's etcd. Each control plane must have one: if a member is missing, the
 // restart of another can cost the quorum.
 func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	if u.Cluster.Etcd.Type != manifest.EtcdInternal {
-		return nil // the readiness of API servers says whether they reach it
+		return nil // the readiness of API servers covers external etcd
 	}
 	out, askErr := t.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
 	var members []struct {
@@ -162,8 +160,8 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 	return errs
 }
 
-// systemPods checks the pods of Kubernetes and of the pod network, but those on nodes that an upgrade was in the middle of
-// and those that wait for a node.
+// systemPods checks the pods of Kubernetes and of the pod network, except pods on nodes under upgrade and unscheduled
+// ones.
 func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	states, err := t.Kube().Nodes(ctx)
 	if err != nil {
@@ -189,10 +187,9 @@ func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	return errs
 }
 
-// budgets finds PodDisruptionBudgets that allow no disruption even when all their pods are healthy: they would hold up a
-// drain for ever.
+// budgets finds PodDisruptionBudgets that would block a drain for ever: they allow no disruption of healthy pods.
 func (u *upgrade) budgets(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
-	if len(plan.Nodes) == 1 || u.how.DisableEviction { // it is not drained, or they do not count
+	if len(plan.Nodes) == 1 || u.how.DisableEviction { // the node is not drained, or budgets do not apply
 		return nil
 	}
 	var budgets policyv1.PodDisruptionBudgetList
@@ -209,7 +206,7 @@ func (u *upgrade) budgets(ctx context.Context, t *task.Host, plan UpgradePlan) [
 	return errs
 }
 
-// lonePods finds pods that nothing makes again elsewhere, which kubectl does not evict.
+// lonePods finds pods without a controller, which kubectl does not evict.
 func (u *upgrade) lonePods(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
 	if len(plan.Nodes) == 1 {
 		return nil
@@ -225,14 +222,14 @@ func (u *upgrade) lonePods(ctx context.Context, t *task.Host, plan UpgradePlan) 
 	var errs []error
 	for _, p := range pods {
 		if kube.IsLone(&p) && todo[p.Spec.NodeName] {
-			errs = append(errs, fmt.Errorf("pod %s/%s on %s belongs to nothing that would make it again elsewhere, and is not evicted: delete it, or let a Deployment make it",
+			errs = append(errs, fmt.Errorf("pod %s/%s on %s has no controller and is not evicted: delete it, or use a Deployment",
 				p.Namespace, p.Name, p.Spec.NodeName))
 		}
 	}
 	return errs
 }
 
-// configReadable checks that kubeadm's configuration in the cluster has a form that the bundle's kubeadm reads.
+// configReadable checks that the bundle's kubeadm reads the version of kubeadm's configuration in the cluster.
 func (u *upgrade) configReadable(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, "kubeadm-config")
 	if err != nil {
@@ -255,8 +252,7 @@ func (u *upgrade) configReadable(ctx context.Context, t *task.Host, _ UpgradePla
 //go:embed scripts/print-files.sh
 var printFilesScript string
 
-// certificatesValid looks at a node's certificates: an upgrade renews kubeadm's, but nothing works to do it with once they
-// have expired.
+// certificatesValid checks a node's certificates: an upgrade renews kubeadm's, but cannot work with expired ones.
 func certificatesValid(ctx context.Context, t *task.Host) []error {
 	args := host.Script("print-files.sh", printFilesScript, "/var/lib/kubelet/pki/kubelet-client-current.pem")
 	for _, name := range []string{
@@ -279,7 +275,7 @@ func certificatesValid(ctx context.Context, t *task.Host) []error {
 	return errs
 }
 
-// validAt checks the first certificate of a PEM file, which may have a key too.
+// validAt checks the first certificate of a PEM file, which may also have a key.
 func validAt(data []byte, now time.Time) error {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -297,7 +293,7 @@ func validAt(data []byte, now time.Time) error {
 	return errors.New("has no certificate in it")
 }
 
-// roomFor compares what an upgrade will write on a node with what is free there.
+// roomFor compares the space that an upgrade needs on a node with the free space.
 func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
 	if n := slices.IndexFunc(plan.Nodes, func(n UpgradeNode) bool { return n.Name == t.Name }); n >= 0 && plan.Nodes[n].Current && !t.Is(manifest.RoleRegistry) {
 		return nil
@@ -319,7 +315,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 			return []error{err}
 		}
 		need[u.Cluster.Etcd.DataDir] += data            // the snapshot
-		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before it touches it
+		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before changing it
 	}
 	if u.IsRegistry(t) {
 		if need[siteregistry.RegistryOf(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {
@@ -329,11 +325,11 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 	return fits(ctx, t, need)
 }
 
-// registryLacks is how much of what the registry is seeded with is not there yet.
+// registryLacks returns the size of the content that the registry lacks.
 func registryLacks(ctx context.Context, t *task.Host) (int64, error) {
 	find := []string{"find", "-H", siteregistry.RegistryOf(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
 	out, err := t.Output(task.WithoutOutput(ctx), find...)
-	if _, err := task.Succeeded(err); err != nil { // it fails where there is no registry yet
+	if _, err := task.Succeeded(err); err != nil { // find fails on a host without the registry
 		return 0, err
 	}
 	there := map[string]bool{}
@@ -349,23 +345,23 @@ func registryLacks(ctx context.Context, t *task.Host) (int64, error) {
 	return max(0, need), err
 }
 
-// fits adds up what is needed on each filesystem, and compares.
+// fits adds up the need on each filesystem and compares it with the free space.
 func fits(ctx context.Context, t *task.Host, need map[string]int64) []error {
 	type filesystem struct{ need, free int64 }
 	found := map[string]*filesystem{}
 	for dir, bytes := range need {
 		out, err := t.Output(ctx, "df", "--output=avail,target", "--block-size=1", dir)
 		if there := err == nil; !there {
-			continue // the directory is made by the upgrade, below one that is looked at
+			continue // the upgrade creates the directory below another one of the list
 		}
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		fields := strings.Fields(lines[len(lines)-1])
 		if len(fields) < 2 {
-			return []error{fmt.Errorf("%s: df says %q", t.Name, out)}
+			return []error{fmt.Errorf("%s: unexpected output of df: %q", t.Name, out)}
 		}
 		free, err := strconv.ParseInt(fields[0], 10, 64)
 		if err != nil {
-			return []error{fmt.Errorf("%s: df says %q", t.Name, out)}
+			return []error{fmt.Errorf("%s: unexpected output of df: %q", t.Name, out)}
 		}
 		if found[fields[1]] == nil {
 			found[fields[1]] = &filesystem{free: free}

@@ -23,16 +23,17 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// upgradeBegun says that kubeadm was started to upgrade a control plane, serverMark to which version it succeeded.
-const upgradeBegun = task.StampDir + "/upgrade-begun"
-
-const serverMark = task.StampDir + "/upgrade-control-plane"
+// upgradeBegun exists while kubeadm upgrades a control plane; serverMark records the version of the last success.
+const (
+	upgradeBegun = task.StampDir + "/upgrade-begun"
+	serverMark   = task.StampDir + "/upgrade-control-plane"
+)
 
 //go:embed scripts/keep-files.sh
 var keepFilesScript string
 
-// keepTask keeps what an upgrade replaces on a node: the programs, and on a control plane all of /etc/kubernetes. It is
-// done once for a node and a version, however often the upgrade is continued.
+// keepTask copies the files that an upgrade replaces on a node: the programs, and on a control plane all of
+// /etc/kubernetes. It runs once for a node and a version, however often the upgrade is continued.
 func keepTask(c *manifest.Cluster) task.Task {
 	dir := func(ctx context.Context, t *task.Host) (string, error) {
 		id, _, _, err := member.Recorded(ctx, t)
@@ -70,7 +71,7 @@ func keepTask(c *manifest.Cluster) task.Task {
 	}
 }
 
-// nodePrograms are the tasks that put a node's own programs there.
+// nodePrograms returns the tasks that install a node's own programs.
 func nodePrograms(c *manifest.Cluster) []task.Task {
 	return append(containerTasks(c), kubeadm.KubeletTask(c))
 }
@@ -83,8 +84,7 @@ func filesOf(tasks []task.Task) []task.Place {
 	return files
 }
 
-// isCurrent tells whether nothing is left to do on a node: it was brought to the cluster's version with the cluster file's
-// settings, and has the bundle's programs.
+// isCurrent reports whether a node has the cluster's version, the cluster file's settings, and the bundle's programs.
 func isCurrent(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
 		return false, err
@@ -97,13 +97,13 @@ func isCurrent(ctx context.Context, t *task.Host) (bool, error) {
 	return true, nil
 }
 
-// serverFile says which version kubeadm has brought a control plane to, and with which settings.
+// serverFile records the version and settings of a control plane that kubeadm upgraded.
 func serverFile(r *task.Site) task.File {
 	return task.File{Path: serverMark, Mode: 0o600, Data: member.File(r).Data}
 }
 
-// controlPlaneTask brings the API server, its companions and kubeadm's etcd on a control plane to the run's version. kubeadm
-// puts the pods of before back by itself if new ones do not start; one that was interrupted can be run again.
+// controlPlaneTask upgrades the API server, controllers, scheduler and kubeadm's etcd on a control plane. kubeadm
+// restores the previous pods if new ones do not start; an interrupted kubeadm can be run again.
 // https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-upgrade/#recovering-from-a-failure-state
 func (u *upgrade) controlPlaneTask() task.Task {
 	return task.Task{
@@ -122,11 +122,11 @@ func (u *upgrade) controlPlaneTask() task.Task {
 			if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600, Data: nil}); err != nil {
 				return err
 			}
-			upgrade := func(ctx context.Context) error { return upgradeOther(ctx, t) }
+			upgrade := upgradeOther
 			if t.Name == t.Site.FirstControlPlane().Name {
-				upgrade = func(ctx context.Context) error { return upgradeFirst(ctx, t) }
+				upgrade = upgradeFirst
 			}
-			if err := upgrade(ctx); err != nil {
+			if err := upgrade(ctx, t); err != nil {
 				return err
 			}
 			if err := task.Eventually(ctx, task.NodesWait, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
@@ -140,8 +140,8 @@ func (u *upgrade) controlPlaneTask() task.Task {
 	}
 }
 
-// upgradeFirst upgrades the first control plane, and with it what the cluster has once. kubeadm takes the settings from the
-// cluster and not from a file, so the cluster file's go there before.
+// upgradeFirst upgrades the first control plane and the objects that the cluster has once. kubeadm reads settings from
+// the cluster and not from a file, so the cluster file's settings are uploaded first.
 func upgradeFirst(ctx context.Context, t *task.Host) error {
 	config, err := kubeadm.Kubeadm(t.Site)
 	if err != nil {
@@ -184,7 +184,7 @@ func upgradeFirst(ctx context.Context, t *task.Host) error {
 
 func upgradeOther(ctx context.Context, t *task.Host) error { return kubeadmUpgrade(ctx, t, "node") }
 
-// kubeadmUpgrade runs kubeadm with the patches that are on the host, which it would else leave out.
+// kubeadmUpgrade runs kubeadm with the host's patches, which it would otherwise ignore.
 func kubeadmUpgrade(ctx context.Context, t *task.Host, args ...string) error {
 	there, err := t.Test(ctx, "test", "-d", kubeadm.PatchesDir)
 	if err != nil {
@@ -196,8 +196,7 @@ func kubeadmUpgrade(ctx context.Context, t *task.Host, args ...string) error {
 	return t.Run(ctx, append([]string{"kubeadm", "upgrade"}, args...)...)
 }
 
-// upload is for the phases of kubeadm that put settings into a cluster. Before an upgrade the version is still that of
-// before.
+// upload returns the input of kubeadm's phases that store settings in a cluster, with a version of Kubernetes.
 func upload(k kubeadm.Config, j kubeadm.Joining, version string) ([]byte, error) {
 	cluster := maps.Clone(k.ClusterConfiguration())
 	cluster["kubernetesVersion"] = version
@@ -214,7 +213,7 @@ func upload(k kubeadm.Config, j kubeadm.Joining, version string) ([]byte, error)
 	)
 }
 
-// serverIsReady asks the API server of a control plane itself, for its version too.
+// serverIsReady asks a control plane's own API server for its readiness and version.
 func serverIsReady(ctx context.Context, t *task.Host) error {
 	if _, err := t.Kubectl(ctx, t.Server(), "get", "--raw=/readyz"); err != nil {
 		return fmt.Errorf("API server of %s: %w", t.Name, err)
@@ -228,12 +227,12 @@ func serverIsReady(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// kubeadmFiles are one program of the kubelet's task: kubeadm goes to a node before the kubelet does.
+// kubeadmFiles returns one program of the kubelet's task: kubeadm is installed on a node before the kubelet.
 func kubeadmFiles(c *manifest.Cluster, name string) []task.Place {
 	return slices.DeleteFunc(slices.Clone(kubeadm.KubeletTask(c).Files), func(p task.Place) bool { return p.Component != name })
 }
 
-// node brings a node to the run's version, unless it is there.
+// node upgrades a node to the run's version unless it has it.
 func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
 	current, err := isCurrent(task.InTask(ctx, phase+"/node"), t)
 	if err != nil {
@@ -254,14 +253,13 @@ func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
 	return nil
 }
 
-// nodeTasks are what is done on a node that is not current, in order. The record of the cluster comes when the node is
-// back, and pods come back last.
+// nodeTasks returns the tasks for a node that is not current, in order: the record after its return, pods at the end.
 func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 	tasks := []task.Task{keepTask(u.Cluster), u.drainTask()}
 	if !t.Is(manifest.RoleControlPlane) {
 		tasks = append(tasks, task.Task{
-			Name: "kubelet-config", Files: kubeadmFiles(u.Cluster, "kubeadm"), Done: eachTime,
-			Do: func(ctx context.Context, t *task.Host) error { return upgradeOther(ctx, t) },
+			Name: "kubelet-config", Files: kubeadmFiles(u.Cluster, "kubeadm"), Done: never,
+			Do: upgradeOther,
 		})
 	}
 	tasks = append(tasks, containerTasks(u.Cluster)...)
@@ -270,36 +268,32 @@ func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 		task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
 			return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error { return u.nodeIsBack(ctx, t) })
 		}},
-		task.Task{Name: "record", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error {
+		task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
 			if err := t.Write(ctx, member.File(t.Site)); err != nil {
 				return err
 			}
 			return t.Run(ctx, "rm", "-f", serverMark)
 		}},
-		task.Task{Name: "uncordon", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error { return uncordon(ctx, t) }},
+		task.Task{Name: "uncordon", Done: never, Do: uncordon},
 	)
 }
 
-// restarted makes the kubelet's task restart it, also where the programs are there: its settings are new.
+// restarted makes the kubelet's task restart it even if the programs exist: its settings are new.
 func restarted(kubelet task.Task) task.Task {
 	install := kubelet.Do
-	kubelet.Done = eachTime
+	kubelet.Done = never
 	kubelet.Do = func(ctx context.Context, t *task.Host) error {
 		if err := install(ctx, t); err != nil {
 			return err
 		}
-		return t.Systemctl(ctx, "start", "kubelet.service") // which install only restarts if it runs
+		return t.Systemctl(ctx, "start", "kubelet.service") // install only restarts a running kubelet
 	}
 	return kubelet
 }
 
-// eachTime is for tasks that are done each time that a node is worked on.
-func eachTime(context.Context, *task.Host) (bool, error) { return false, nil }
-
-// drainTask makes a node unschedulable and lets its pods go elsewhere. A node that is the only one keeps them: they would
-// have nowhere to go.
+// drainTask cordons and drains a node. A single node keeps its pods: they could run nowhere else.
 func (u *upgrade) drainTask() task.Task {
-	return task.Task{Name: "drain", Done: eachTime, Do: func(ctx context.Context, t *task.Host) error {
+	return task.Task{Name: "drain", Done: never, Do: func(ctx context.Context, t *task.Host) error {
 		api := u.FirstControlPlane().Kube()
 		nodes, err := api.Nodes(ctx)
 		if err != nil {
@@ -307,14 +301,13 @@ func (u *upgrade) drainTask() task.Task {
 		}
 		n := kube.FindNode(nodes, t.Name)
 		if n == nil {
-			return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
+			return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
 		}
 		if len(nodes) == 1 {
 			return nil
 		}
 		if _, marked := n.Annotations[upgradeMark]; !marked && !n.Spec.Unschedulable {
-			// The mark comes before what it says, so that a run that is killed between the two does not leave a node
-			// unschedulable for ever.
+			// The annotation comes first, so that a run killed in between leaves no node cordoned for ever.
 			if err := api.AnnotateNode(ctx, t.Name, upgradeMark+"="+u.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
 				return err
 			}
@@ -323,7 +316,7 @@ func (u *upgrade) drainTask() task.Task {
 	}}
 }
 
-// uncordon lets pods come back to a node that an upgrade has made unschedulable.
+// uncordon uncordons a node that an upgrade has cordoned.
 func uncordon(ctx context.Context, t *task.Host) error {
 	api := t.Site.FirstControlPlane().Kube()
 	nodes, err := api.Nodes(ctx)
@@ -332,7 +325,7 @@ func uncordon(ctx context.Context, t *task.Host) error {
 	}
 	n := kube.FindNode(nodes, t.Name)
 	if n == nil {
-		return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
+		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
 	}
 	if _, marked := n.Annotations[upgradeMark]; !marked {
 		return nil
@@ -343,9 +336,9 @@ func uncordon(ctx context.Context, t *task.Host) error {
 	return api.AnnotateNode(ctx, t.Name, upgradeMark+"-")
 }
 
-// nodeIsBack tells whether a node is ready with the kubelet of the run's version, its API server answers, and the pods of
-// Kubernetes and of the pod network on it are ready. A kubelet that was restarted reports at once, so what the node says of
-// the time before does not last.
+// nodeIsBack checks that a node is ready with the kubelet of the run's version, that its API server answers, and that
+// the pods of Kubernetes and of the pod network on it are ready. A restarted kubelet reports at once, so the node's
+// older state does not last.
 func (u *upgrade) nodeIsBack(ctx context.Context, t *task.Host) error {
 	api := u.FirstControlPlane().Kube()
 	if t.Is(manifest.RoleControlPlane) {
@@ -360,7 +353,7 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *task.Host) error {
 	n := kube.FindNode(nodes, t.Name)
 	switch want := u.Cluster.Kubernetes.Version; {
 	case n == nil:
-		return fmt.Errorf("%s is not a node of the cluster any more", t.Name)
+		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
 	case n.Status.NodeInfo.KubeletVersion != want:
 		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, n.Status.NodeInfo.KubeletVersion, want)
 	case !kube.IsNodeReady(n) && u.Cluster.CNI.Type != manifest.NetworkNone:
@@ -377,7 +370,7 @@ func (u *upgrade) nodeIsBack(ctx context.Context, t *task.Host) error {
 	return errors.Join(errs...)
 }
 
-// notReady says which pods are not ready and should be.
+// notReady returns an error for each pod that should be ready and is not.
 func notReady(pods []corev1.Pod) []error {
 	var errs []error
 	for _, p := range pods {

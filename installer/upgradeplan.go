@@ -19,51 +19,49 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// kubeletsBehind is how many minor releases a kubelet may be behind an API server.
+// kubeletsBehind is the number of minor releases that a kubelet may be behind an API server.
 // https://kubernetes.io/releases/version-skew-policy/#kubelet
 const kubeletsBehind = 3
 
-// upgradeMark is the annotation of nodes that an upgrade has made unschedulable: others that are so stay so.
+// upgradeMark is the annotation of nodes that an upgrade has cordoned. Other cordoned nodes stay so.
 const upgradeMark = "kkbundle.io/upgrading"
 
-// An UpgradePlan says what an upgrade will do, from what runs.
+// An UpgradePlan is the work of an upgrade, derived from the running versions.
 type UpgradePlan struct {
 	// Cluster is the cluster's name, From the version of its oldest control plane and To the bundle's.
 	Cluster, From, To string
-	// Steps are the versions that the cluster is brought to, one after the other; To is the last. There are none if nothing
-	// is left to do on any node.
+	// Steps are the versions of the upgrade, one after the other; To is the last. There are none if no node needs work.
 	Steps []string
-	// Nodes are in the order in which they are upgraded: control planes, then workers.
+	// Nodes are in the order of the upgrade: control planes, then workers.
 	Nodes []UpgradeNode
-	// Batch is how many workers are upgraded at the same time.
+	// Batch is the number of workers that are upgraded at the same time.
 	Batch int
-	// Settings are those of the cluster file that the cluster was made with other values for.
+	// Settings are the cluster file's settings that differ from the cluster.
 	Settings []string
 }
 
-// An UpgradeNode is a node as it runs.
+// An UpgradeNode is a node with its running versions.
 type UpgradeNode struct {
 	Name         string
 	ControlPlane bool
-	// Kubelet and APIServer are the versions that run; a worker has no API server.
+	// Kubelet and APIServer are the running versions; a worker has no API server.
 	Kubelet, APIServer string
-	// Recorded is the version that the node was last brought to altogether. An upgrade that was interrupted in the middle of a
-	// node leaves it behind the versions that run there.
+	// Recorded is the version of the node's last complete upgrade. After an interrupted one, programs may be newer.
 	Recorded string
-	// Current says that nothing is left to do on it, Cordoned that it is unschedulable.
+	// Current means that the node needs no upgrade, Cordoned that it is unschedulable.
 	Current, Cordoned bool
 
-	marked bool // an upgrade is in the middle of it
+	marked bool // an upgrade of the node is in progress
 }
 
-// Empty tells whether nothing is left to do on any node.
+// Empty reports whether no node needs an upgrade.
 func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 }
 
-// A RefusedError says why a cluster cannot be upgraded to a version, whatever its health.
+// A RefusedError is an upgrade that is impossible, independent of the cluster's health.
 type RefusedError struct {
 	Cluster, To string
 	Reason      string
-	// Do is what the operator can do about it.
+	// Do is the remedy.
 	Do string
 }
 
@@ -72,10 +70,10 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("cluster %s is not upgraded to %s: %s", e.Cluster, e.To, e.Reason)
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *RefusedError) Hint() string { return e.Do }
 
-// look reads from the hosts and the API servers what runs.
+// look reads the running versions from the hosts and the API servers.
 func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 	p := UpgradePlan{Cluster: u.Cluster.Metadata.Name, To: u.Cluster.Kubernetes.Version}
 	first := u.FirstControlPlane()
@@ -84,7 +82,7 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 		return p, err
 	}
 	if !begun {
-		return p, &RefusedError{p.Cluster, p.To, first.Name + " is no node of a cluster that kkbundle has made", "install it first, or name the inventory of the cluster"}
+		return p, &RefusedError{p.Cluster, p.To, first.Name + " is not a node of a cluster that kkbundle has made", "install it first, or name the inventory of the cluster"}
 	}
 	now, _ := member.Changed(u.Run.Site, settings)
 	for _, s := range now {
@@ -108,19 +106,19 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 	return p, err
 }
 
-// controlPlanes are the control planes, the one that kubeadm upgrades the cluster on before the others.
+// controlPlanes returns the control planes, first the one where kubeadm upgrades the cluster.
 func (u *upgrade) controlPlanes() []*task.Host {
 	first := u.FirstControlPlane()
 	others := slices.DeleteFunc(u.WithRole(manifest.RoleControlPlane), func(t *task.Host) bool { return t.Name == first.Name })
 	return append([]*task.Host{first}, others...)
 }
 
-// workers are the nodes that are no control planes, in the order of the inventory.
+// workers returns the nodes that are not control planes, in the order of the inventory.
 func (u *upgrade) workers() []*task.Host {
 	return slices.DeleteFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Is(manifest.RoleControlPlane) })
 }
 
-// nodesOf puts together what hosts remember and what the API says. The inventory has to name exactly the cluster's nodes.
+// nodesOf combines the hosts' records with the API's nodes. The inventory has to name exactly the cluster's nodes.
 func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeNode, error) {
 	targets := slices.Concat(u.controlPlanes(), u.workers())
 	nodes := make([]UpgradeNode, len(targets))
@@ -134,7 +132,7 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 			return err
 		}
 		if state == nil || !member {
-			return &RefusedError{u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, t.Name + " of the inventory is no node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
+			return &RefusedError{u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, t.Name + " of the inventory is not a node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
 		}
 		n.Recorded = id.Version
 		n.from(state)
@@ -144,13 +142,13 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 			}
 		}
 		current, err := isCurrent(ctx, t)
-		n.Current = current && !n.marked // else it has still to be made schedulable
+		n.Current = current && !n.marked // a marked node still has to be uncordoned
 		return err
 	})
 	for _, s := range states {
 		if !slices.ContainsFunc(targets, func(t *task.Host) bool { return t.Name == s.Name }) {
 			err = errors.Join(err, &RefusedError{
-				u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory, and would stay behind",
+				u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory and would not be upgraded",
 				"add it to the inventory, or delete it from the cluster",
 			})
 		}
@@ -158,13 +156,13 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 	return nodes, err
 }
 
-// from fills in what the API says.
+// from reads the node's state in the API.
 func (n *UpgradeNode) from(s *corev1.Node) {
 	_, n.marked = s.Annotations[upgradeMark]
 	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
 }
 
-// apiVersion asks the API server of a control plane for its version.
+// apiVersion returns the version of a control plane's API server.
 func apiVersion(ctx context.Context, t *task.Host, of *task.Host) (string, error) {
 	data, err := t.Kubectl(ctx, of.Server(), "get", "--raw=/version")
 	if err != nil {
@@ -174,13 +172,12 @@ func apiVersion(ctx context.Context, t *task.Host, of *task.Host) (string, error
 		GitVersion string `json:"gitVersion"`
 	}
 	if err := json.Unmarshal(data, &v); err != nil {
-		return "", fmt.Errorf("its answer to /version: %w", err)
+		return "", fmt.Errorf("answer to /version: %w", err)
 	}
 	return v.GitVersion, nil
 }
 
-// oldest is the version that the oldest control plane has altogether. Where an upgrade was interrupted in the middle of a
-// control plane, parts of it are newer.
+// oldest returns the complete version of the oldest control plane. After an interrupted upgrade, parts of it are newer.
 func (p UpgradePlan) oldest() string {
 	oldest := ""
 	for _, n := range p.Nodes {
@@ -193,7 +190,7 @@ func (p UpgradePlan) oldest() string {
 	return oldest
 }
 
-// steps decides whether the cluster may be brought to the bundle's version, and over which others.
+// steps returns the versions of the upgrade, or an error if the cluster cannot be upgraded to the bundle's version.
 func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 	refuse := func(do, format string, args ...any) error {
 		return &RefusedError{p.Cluster, p.To, fmt.Sprintf(format, args...), do}
@@ -209,10 +206,10 @@ func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 			}
 			is, err := semver.NewVersion(v)
 			if err != nil {
-				return nil, refuse("", "%s of %s says that its version is %q", what, n.Name, v)
+				return nil, refuse("", "%s of %s reports the version %q", what, n.Name, v)
 			}
 			if is.GreaterThan(to) {
-				return nil, refuse("take a bundle with a version that is not older; going back is only possible from the copies that an upgrade keeps, see docs/day-two/upgrade.md",
+				return nil, refuse("use a bundle with a version that is not older; a rollback is only possible from the copies that an upgrade keeps, see docs/day-two/upgrade.md",
 					"%s of %s is %s, and Kubernetes cannot be downgraded", what, n.Name, v)
 			}
 		}
@@ -248,12 +245,12 @@ func (p UpgradePlan) newestServer() string {
 	return newest
 }
 
-// way returns the releases from what runs to the bundle's version, without what runs: of each minor release between them
-// the one that a bundle has for it, because control planes cannot leave a minor release out.
+// way returns the releases from the running version to the bundle's, without the running one: the bundle's release of
+// each minor release between them, because control planes cannot skip a minor release.
 func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
 	from := semver.MustParse(p.oldest())
 	if from.Major() != to.Major() {
-		return nil, &RefusedError{p.Cluster, p.To, "the way from " + p.oldest() + " leads to another major release", ""}
+		return nil, &RefusedError{p.Cluster, p.To, p.oldest() + " is another major release", ""}
 	}
 	c := *u.Cluster
 	c.Kubernetes.UpgradeFrom = p.oldest()
@@ -270,15 +267,15 @@ func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
 		steps = append(steps, version)
 		if newest := p.newestServer(); semver.MustParse(newest).Minor() == semver.MustParse(version).Minor() && versionLess(version, newest) {
 			return nil, &RefusedError{
-				p.Cluster, p.To, fmt.Sprintf("an API server is %s already, and the bundle goes over %s", newest, version),
-				"take the bundle that the upgrade was begun with, or one with a newer " + majorMinor(version),
+				p.Cluster, p.To, fmt.Sprintf("an API server already runs %s, newer than the bundle's step %s", newest, version),
+				"use the bundle that started the upgrade, or one with a newer " + majorMinor(version),
 			}
 		}
 	}
 	return append(steps, p.To), nil
 }
 
-// complete checks that the bundle has what each step needs.
+// complete checks that the bundle has the needs of each step.
 func (u *upgrade) complete(ctx context.Context, p UpgradePlan) error {
 	if err := checkBundle(ctx, u.Run); err != nil {
 		return err
@@ -297,24 +294,24 @@ func (u *upgrade) complete(ctx context.Context, p UpgradePlan) error {
 	return errors.Join(errs...)
 }
 
-// A stepError says that the bundle lacks something for a release on the way.
+// A stepError is an item that the bundle lacks for a release between.
 type stepError struct {
 	version, from string
 	err           error
 }
 
 func (e *stepError) Error() string {
-	return fmt.Sprintf("on the way, for Kubernetes %s: %v", e.version, e.err)
+	return fmt.Sprintf("for the intermediate release %s: %v", e.version, e.err)
 }
 
 func (e *stepError) Unwrap() error { return e.err }
 
-// Hint says how a bundle gets what is on the way.
+// Hint returns the remedy.
 func (e *stepError) Hint() string {
-	return "minor releases cannot be left out: write kubernetes.upgradeFrom: " + e.from + " into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"
+	return "minor releases cannot be skipped: write kubernetes.upgradeFrom: " + e.from + " into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"
 }
 
-// versionLess compares versions that have been parsed before; what is none is the oldest.
+// versionLess compares versions; a version that cannot be parsed is the oldest.
 func versionLess(a, b string) bool {
 	va, errA := semver.NewVersion(a)
 	vb, errB := semver.NewVersion(b)
@@ -332,11 +329,10 @@ func majorMinor(version string) string {
 	return fmt.Sprintf("v%d.%d", v.Major(), v.Minor())
 }
 
-// A Batch is how many workers are upgraded at the same time: a number, or a part of all. The zero value is a tenth of
-// them, and one where they are fewer than twenty.
+// A Batch limits the workers that are upgraded at the same time: a number, or a percentage. The zero value is 10 %.
 type Batch struct{ count, percent int }
 
-// ParseBatch reads 3 or 25%; nothing is the default.
+// ParseBatch parses 3 or 25%; the empty text is the default.
 func ParseBatch(text string) (Batch, error) {
 	number, isPart := strings.CutSuffix(text, "%")
 	n, err := strconv.Atoi(number)
@@ -344,7 +340,7 @@ func ParseBatch(text string) (Batch, error) {
 	case text == "":
 		return Batch{}, nil
 	case err != nil || n < 1 || isPart && n > 100:
-		return Batch{}, fmt.Errorf("%q is neither a number of hosts nor a part of them, such as 2 or 25%%", text)
+		return Batch{}, fmt.Errorf("%q is neither a number of hosts nor a percentage, such as 2 or 25%%", text)
 	case isPart:
 		return Batch{percent: n}, nil
 	}

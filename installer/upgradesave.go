@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// upgradeDir is where the work directory has what was saved before upgrades, and upgradeNow the file there that names
-	// the version and the directory of the one under way.
+	// upgradeDir is the work directory's folder for data saved before upgrades. The file upgradeNow names the version and
+	// the directory of the upgrade in progress.
 	upgradeDir = "upgrade"
 	upgradeNow = upgradeDir + "/under-way"
 )
 
-// saveTask saves etcd and kubeadm's configuration to the work directory, once for an upgrade however often it is continued:
-// what was saved in its middle would not be what to go back to.
+// saveTask saves etcd and kubeadm's configuration to the work directory. It runs once for an upgrade, however often
+// that is continued: a rollback needs the state before it.
 func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
 	return task.Task{
 		Name: "save", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
@@ -52,16 +52,16 @@ func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
 	}
 }
 
-// saveEtcd brings a snapshot of kubeadm's etcd to the work directory. An etcd beside the cluster has backups of its own.
+// saveEtcd copies a snapshot of kubeadm's etcd to the work directory. External etcd has its own backups.
 func (u *upgrade) saveEtcd(ctx context.Context, t *task.Host, to string) (err error) {
 	if u.Cluster.Etcd.Type != manifest.EtcdInternal {
 		u.Tell(task.Event{
 			Phase: "save", Task: "save", Host: t.Name, State: task.Warned,
-			Message: "etcd is not in the cluster and is not saved here: see that there is a backup of it",
+			Message: "external etcd is not saved: make sure that it has a backup",
 		})
 		return nil
 	}
-	snapshot := path.Join(u.Cluster.Etcd.DataDir, "kkbundle-before-upgrade.db") // where the pod and the host both see it
+	snapshot := path.Join(u.Cluster.Etcd.DataDir, "kkbundle-before-upgrade.db") // both the pod and the host see this directory
 	defer func() {
 		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", snapshot, snapshot+".part"))
 	}()
@@ -76,5 +76,5 @@ func (u *upgrade) saveEtcd(ctx context.Context, t *task.Host, to string) (err er
 	return out.End(err)
 }
 
-// saved says that the upgrade is over: the next one saves anew.
+// saved records the end of the upgrade: the next one saves anew.
 func (u *upgrade) saved() error { return u.Dir.Remove(upgradeNow) }

@@ -5,8 +5,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// ChartUses returns how an install of the cluster uses charts, so that a build can render them the same way. Paths of
-// values are relative to the cluster file.
+// ChartUses returns the charts of an install with their settings, so that a build can render them the same way. Paths
+// of values are relative to the cluster file.
 func ChartUses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 	c = c.WithDefaults()
 	var uses []manifest.ChartUse

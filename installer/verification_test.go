@@ -157,7 +157,7 @@ func TestJudgeWithoutALostHost(t *testing.T) {
 	t.Parallel()
 	for ready, want := range map[int32]string{1: "", 0: "kube-proxy failed"} {
 		s := healthy()
-		s.Hosts[1].Left, s.Hosts[1].Wanted, s.Hosts[1].Err = true, false, errors.New("gone")
+		s.Hosts[1].LeftOut, s.Hosts[1].Wanted, s.Hosts[1].Err = true, false, errors.New("gone")
 		s.Nodes[1].Status.Conditions[0].Status = "Unknown"
 		proxy(s).NumberReady = ready
 		if got := wrong(s.Findings()); got != want {
@@ -170,7 +170,7 @@ func TestJudgeWithoutALostHost(t *testing.T) {
 func TestLooksAreNamed(t *testing.T) {
 	t.Parallel()
 	var ids []string
-	for _, l := range health.Looks() {
+	for _, l := range health.Checks() {
 		if slices.Contains(ids, l.ID) || l.Title == "" || l.Why == "" || l.Fix == "" {
 			t.Errorf("%+v is there twice or says too little", l)
 		}
@@ -189,7 +189,7 @@ func TestVerificationGathers(t *testing.T) {
 	s := newSite(t, "cp1", "node1")
 	r := s.run(t, nil)
 	failing := func(name string) task.Task {
-		return health.Verifying(task.Task{Name: name, Do: func(_ context.Context, t *task.Host) error { return errors.New(name + " on " + t.Name) }})
+		return health.AsFindings(task.Task{Name: name, Do: func(_ context.Context, t *task.Host) error { return errors.New(name + " on " + t.Name) }})
 	}
 	result := verifyTasks(r.Cluster)[len(verifyTasks(r.Cluster))-1]
 	err := r.Phases(t.Context(), []task.Phase{{Name: task.VerifyPhase, Tasks: []task.Task{failing("verify-dns"), failing("verify-images"), result}}})
@@ -261,7 +261,7 @@ func TestRunLeavesAReport(t *testing.T) {
 		t.Errorf("the page: %v", err)
 	}
 	var out report.Status
-	remembered(r, &out)
+	addLastRun(r, &out)
 	if out.Last == nil || out.Last.Outcome != report.Stopped || out.Last.Changed != 2 {
 		t.Errorf("what is remembered of the run: %+v", out.Last)
 	}
@@ -319,7 +319,7 @@ func TestVerificationLooksAgain(t *testing.T) {
 	if err := health.SurveyTask(t.Context(), r.Hosts[0]); err != nil {
 		t.Fatal(err)
 	}
-	if got := wrong(r.Findings()); asked != 2 || strings.Contains(got, health.LookLeases) {
+	if got := wrong(r.Findings()); asked != 2 || strings.Contains(got, health.CheckLeases) {
 		t.Errorf("asked %d times: %s", asked, got)
 	}
 }

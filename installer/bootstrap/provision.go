@@ -12,13 +12,13 @@ import (
 	"github.com/kkbundle/kkbundle/provision"
 )
 
-// SentinelPath is what Cluster API's controllers wait for: everything before it has succeeded.
+// SentinelPath exists once all steps have succeeded; Cluster API's controllers wait for this file.
 // https://cluster-api.sigs.k8s.io/developer/providers/contracts/bootstrap-config
 const SentinelPath = "/run/cluster-api/bootstrap-success.complete"
 
-// Steps are the directories that bootstrap data writes into. CAPKK gives them to a user kube, who could then
-// replace the cluster's keys; here they stay root's.
-func Steps() []provision.Step {
+// DirectorySteps create the directories that bootstrap data writes to. CAPKK gives them to the user kube, which can then
+// replace the cluster's keys; here root owns them.
+func DirectorySteps() []provision.Step {
 	var steps []provision.Step
 	for _, dir := range []string{
 		"/usr/local/bin", "/etc/kubernetes", "/etc/kubernetes/manifests", "/etc/kubernetes/pki", "/etc/cni/net.d", "/opt/cni/bin",
@@ -29,8 +29,8 @@ func Steps() []provision.Step {
 	return steps
 }
 
-// DigestOfProgram tells programs apart.
-func DigestOfProgram(p *provision.Program) (string, error) {
+// ProgramDigest returns a digest of the program's steps.
+func ProgramDigest(p *provision.Program) (string, error) {
 	sum := sha256.New()
 	for _, s := range p.Steps {
 		data, err := json.Marshal(s)
@@ -42,12 +42,12 @@ func DigestOfProgram(p *provision.Program) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// StepTasks makes a task of each step. Its receipt says that it was taken; what the host's owner changes afterwards stays.
+// StepTasks returns a task for each step. A receipt records the step: later changes by the host's owner stay.
 func StepTasks(id string, steps []provision.Step) []task.Task {
 	var tasks []task.Task
 	for i, s := range steps {
 		receipt := path.Join(task.ProvisionDir, id, fmt.Sprintf("%04d", i+1))
-		do := func(ctx context.Context, t *task.Host) error { return Take(ctx, t, s, receipt) }
+		do := func(ctx context.Context, t *task.Host) error { return Apply(ctx, t, s, receipt) }
 		step := task.Task{Name: s.String(), Do: do}
 		if c, ok := s.(provision.Command); !ok || !c.Always {
 			stamp := task.File{Path: receipt, Mode: 0o600, Data: []byte(s.String() + "\n")}
@@ -64,8 +64,7 @@ func StepTasks(id string, steps []provision.Step) []task.Task {
 	return tasks
 }
 
-// SentinelTask says that everything was done. The directory is in memory: after a restart the sentinel is written again by
-// the next run.
+// SentinelTask writes the sentinel. Its directory is in memory: after a reboot the next run writes it again.
 func SentinelTask() task.Task {
 	return task.Task{
 		Name: "sentinel",
@@ -76,8 +75,8 @@ func SentinelTask() task.Task {
 	}
 }
 
-// Take takes one step. What it leaves half done when it is interrupted is done again.
-func Take(ctx context.Context, t *task.Host, s provision.Step, receipt string) error {
+// Apply applies one step. An interrupted step is applied again from its start.
+func Apply(ctx context.Context, t *task.Host, s provision.Step, receipt string) error {
 	switch s := s.(type) {
 	case provision.File:
 		return provisionFile(ctx, t, s, receipt)
@@ -108,5 +107,5 @@ func Take(ctx context.Context, t *task.Host, s provision.Step, receipt string) e
 	case provision.Unit:
 		return provisionUnit(ctx, t, s)
 	}
-	return fmt.Errorf("no way is known to %s", s)
+	return fmt.Errorf("step %q (%T) is not supported", s, s)
 }

@@ -15,9 +15,6 @@ import (
 	"github.com/kkbundle/kkbundle/provision"
 )
 
-// How a host gets partitions, filesystems and mounts that a program asks for. Nothing that is on a disk is lost unless the
-// program says so.
-
 // provisionDisk writes a partition table on an empty disk.
 func provisionDisk(ctx context.Context, t *task.Host, d provision.Disk) error {
 	found, err := t.Output(ctx, "wipefs", "--no-act", "--noheadings", "--", d.Device)
@@ -26,7 +23,7 @@ func provisionDisk(ctx context.Context, t *task.Host, d provision.Disk) error {
 	}
 	if len(bytes.TrimSpace(found)) > 0 {
 		if !d.Overwrite {
-			return nil // as cloud-init does: it was partitioned before, or is somebody's
+			return nil // as in cloud-init: the disk was partitioned before, or is somebody else's
 		}
 		if err := t.Run(ctx, "wipefs", "--all", "--", d.Device); err != nil {
 			return err
@@ -43,7 +40,7 @@ func provisionDisk(ctx context.Context, t *task.Host, d provision.Disk) error {
 	return t.Feed(ctx, []byte(partitionTable(d, size)), "sfdisk", "--quiet", "--", d.Device)
 }
 
-// partitionTable is what sfdisk(8) reads, for a disk of size bytes.
+// partitionTable returns input for sfdisk(8), for a disk of size bytes.
 func partitionTable(d provision.Disk, size int64) string {
 	table := d.Table
 	if table == "mbr" {
@@ -88,22 +85,22 @@ func provisionFilesystem(ctx context.Context, t *task.Host, f provision.Filesyst
 		if kind == f.Type && (f.Label == "" || label == f.Label) {
 			return nil
 		}
-		return fmt.Errorf("%s has a filesystem already (%s %q), and overwriting it is not asked for", f.Device, kind, label)
+		return fmt.Errorf("%s already has a filesystem (%s %q), and overwrite is not set", f.Device, kind, label)
 	}
 	return t.Run(ctx, mkfs(f)...)
 }
 
-// blkid returns what is known about a device; "" if nothing is.
+// blkid returns the value of a device's tag, "" if blkid finds none.
 func blkid(ctx context.Context, t *task.Host, device, tag string) (string, error) {
 	out := &capped.Buffer{Most: task.MaxFile}
 	ok, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: []string{"blkid", "--probe", "--output", "value", "--match-tag", tag, "--", device}, Stdout: out}))
 	if err != nil || !ok {
-		return "", err // it fails where there is nothing; what is wrong with the device itself mkfs says
+		return "", err // blkid fails on an empty device; mkfs reports real faults of the device
 	}
 	return strings.TrimSpace(out.String()), nil
 }
 
-// mkfs returns the command that makes a filesystem, whatever is on the device.
+// mkfs returns the command that creates a filesystem and overwrites the device's content.
 func mkfs(f provision.Filesystem) []string {
 	label, force, id := "-L", "-f", []string{"-U", f.UUID}
 	switch f.Type {
@@ -128,7 +125,8 @@ func mkfs(f provision.Filesystem) []string {
 	return append(args, f.Device)
 }
 
-// provisionMount adds a line to /etc/fstab and mounts it, unless it has noauto, as mount --all does for cloud-init.
+// provisionMount adds a line to /etc/fstab and mounts the filesystem unless the options have noauto, as cloud-init
+// does.
 func provisionMount(ctx context.Context, t *task.Host, m provision.Mount) error {
 	have, err := t.Read(ctx, "/etc/fstab")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +157,7 @@ func provisionMount(ctx context.Context, t *task.Host, m provision.Mount) error 
 	return t.Run(ctx, "mount", "--", m.Path)
 }
 
-// withMount returns an fstab with the mount's line. One with another for the same place is refused.
+// withMount returns an fstab with the mount's line. A different line for the same path is an error.
 func withMount(fstab []byte, m provision.Mount) ([]byte, error) {
 	line := strings.Join([]string{m.Source, m.Path, m.Type, m.Options, m.Dump, m.Pass}, " ")
 	for have := range bytes.Lines(fstab) {

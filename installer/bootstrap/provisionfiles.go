@@ -16,24 +16,22 @@ import (
 	"github.com/kkbundle/kkbundle/provision"
 )
 
-// How a host gets files, commands and units that a program asks for.
-
 func provisionFile(ctx context.Context, t *task.Host, f provision.File, receipt string) error {
 	data := f.Data
 	switch {
 	case f.Append:
-		added, err := added(ctx, t, f, receipt)
+		more, err := appended(ctx, t, f, receipt)
 		if err != nil {
 			return err
 		}
-		data = added
+		data = more
 	case f.Keep:
 		have, err := t.Read(ctx, f.Path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err == nil && !bytes.Equal(have, f.Data) {
-			return fmt.Errorf("%s is there with another content, and overwrite is not set", f.Path)
+			return fmt.Errorf("%s already exists with other content, and overwrite is not set", f.Path)
 		}
 	}
 	if err := t.Write(ctx, task.File{Path: f.Path, Mode: f.Mode, Data: data}); err != nil {
@@ -42,9 +40,9 @@ func provisionFile(ctx context.Context, t *task.Host, f provision.File, receipt 
 	return chown(ctx, t, f.Owner, f.Path)
 }
 
-// added returns a file with more at its end. What it will be is noted first, so that a run that was interrupted between
-// the file and the receipt does not add twice.
-func added(ctx context.Context, t *task.Host, f provision.File, receipt string) ([]byte, error) {
+// appended returns the file's content with the step's data at its end. The digest of the result is written first, so
+// that a run that was interrupted between file and receipt does not append twice.
+func appended(ctx context.Context, t *task.Host, f provision.File, receipt string) ([]byte, error) {
 	have, err := t.Read(ctx, f.Path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -102,8 +100,8 @@ func provisionLink(ctx context.Context, t *task.Host, l provision.Link) error {
 	return t.Run(ctx, append(args, "--", l.Target, l.Path)...)
 }
 
-// provisionCommand runs a command. A script is a file as long as it runs: it may have secrets in it, and every user of
-// the host can read the arguments of processes.
+// provisionCommand runs a command. A script is written to a file while it runs: it may contain secrets, and every user
+// of the host can read the arguments of processes.
 func provisionCommand(ctx context.Context, t *task.Host, c provision.Command, receipt string) (err error) {
 	if len(c.Args) != 3 || c.Args[0] != "/bin/sh" || c.Args[1] != "-c" {
 		return t.Run(ctx, c.Args...)
@@ -155,12 +153,12 @@ func provisionTimezone(ctx context.Context, t *task.Host, z provision.Timezone) 
 		return err
 	}
 	if !known {
-		return fmt.Errorf("the host knows no time zone %s: there is no %s (package tzdata)", z.Name, file)
+		return fmt.Errorf("time zone %s is unknown on the host: %s is missing (package tzdata)", z.Name, file)
 	}
 	return t.Run(ctx, "ln", "-sfT", "--", file, "/etc/localtime")
 }
 
-// provisionTime has the host's time service take the time from where the document says.
+// provisionTime configures the host's time service with the document's servers and pools.
 func provisionTime(ctx context.Context, t *task.Host, want provision.Time) error {
 	if want.Off {
 		return nil

@@ -12,8 +12,6 @@ import (
 	"github.com/kkbundle/kkbundle/provision"
 )
 
-// How a host gets users, groups and their rights that a program asks for.
-
 func provisionGroup(ctx context.Context, t *task.Host, g provision.Group) error {
 	there, err := t.Test(ctx, "getent", "group", "--", g.Name)
 	if err != nil || there == !g.Remove {
@@ -32,7 +30,7 @@ func provisionGroup(ctx context.Context, t *task.Host, g provision.Group) error 
 	return t.Run(ctx, append(args, "--", g.Name)...)
 }
 
-// provisionUser makes a user; one that is there gets what is missing: groups, keys, rights, a password.
+// provisionUser creates a user. An existing user gets the missing groups, keys, rights and password.
 func provisionUser(ctx context.Context, t *task.Host, u provision.User) error {
 	there, err := t.Test(ctx, "getent", "passwd", "--", u.Name)
 	switch {

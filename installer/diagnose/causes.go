@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// A knownCause is something that makes kubeadm, the kubelet or a pod fail, and how that shows in what they print.
+// A knownCause is a cause that makes kubeadm, the kubelet or a pod fail, with a pattern of its messages.
 type knownCause struct {
 	pattern *regexp.Regexp
-	// cause is a sentence; $1 and so on are what the pattern's groups matched.
+	// cause is a sentence; $1 and so on stand for the pattern's groups.
 	cause, fix string
 }
 
-// causes are what is looked for, what says most first: a pull that fails for the clock is also a pull that fails. The words
-// are those of kubeadm, Kubernetes 1.28 to 1.36, containerd 1.7 and 2, runc and etcd 3.5 and 3.6.
+// causes returns all known causes, the most specific first: a pull that fails because of the clock is also a failed
+// pull. The messages are those of kubeadm, Kubernetes 1.28 to 1.36, containerd 1.7 and 2, runc and etcd 3.5 and 3.6.
 func causes() []knownCause {
 	var list []knownCause
 	for _, c := range slices.Concat(pullCauses(), kubeletCauses(), clusterCauses()) {
@@ -22,7 +22,7 @@ func causes() []knownCause {
 	return list
 }
 
-// pullCauses are what keeps images from the hosts, and what looks like it: a pattern, the cause, what to do.
+// pullCauses returns the causes of failed pulls and similar faults, each as pattern, cause and remedy.
 func pullCauses() [][3]string {
 	return [][3]string{
 		{
@@ -35,7 +35,7 @@ func pullCauses() [][3]string {
 		},
 		{
 			`(?:failed to (?:pull|resolve)[^\n]*|Failed to pull image[^\n]*|ErrImagePull[^\n]*)x509: certificate signed by unknown authority`,
-			"the host does not trust the registry's certificate", "give the registry's authority in imageRegistry.ca, or run install without --limit, which renews what hosts trust",
+			"the host does not trust the registry's certificate", "give the registry's authority in imageRegistry.ca, or run install without --limit, which renews the hosts' trusted certificates",
 		},
 		{
 			`(?:failed to (?:get|pull) sandbox image|failed to start sandbox[^\n]*image) \\*"([^"\\]+)`,
@@ -60,7 +60,7 @@ func pullCauses() [][3]string {
 	}
 }
 
-// kubeletCauses are what keeps the kubelet or a container from starting.
+// kubeletCauses returns the causes that keep the kubelet or a container from starting.
 func kubeletCauses() [][3]string {
 	return [][3]string{
 		{
@@ -78,7 +78,7 @@ func kubeletCauses() [][3]string {
 		},
 		{
 			`(?:oom_score_adj[^\n]*permission denied|can't get final child's PID from pipe)`,
-			"the runtime may not set what it sets for every container (oom_score_adj): the host is itself a container with too few rights",
+			"the runtime may not set oom_score_adj for containers: the host is itself a container with too few rights",
 			"give it CAP_SYS_RESOURCE, or use a machine of its own",
 		},
 		{
@@ -87,7 +87,7 @@ func kubeletCauses() [][3]string {
 		},
 		{
 			`failed to parse kubelet flag[^\n]*?(unknown (?:shorthand )?flag: ?'?-*[\w'-]+)`,
-			"the kubelet does not know an option that it is given: $1", "look at kubernetes.kubelet and KUBELET_EXTRA_ARGS in /etc/default/kubelet or /etc/sysconfig/kubelet: the option is gone in this version, or mistyped",
+			"the kubelet does not know one of its options: $1", "look at kubernetes.kubelet and KUBELET_EXTRA_ARGS in /etc/default/kubelet or /etc/sysconfig/kubelet: the option is gone in this version, or mistyped",
 		},
 		{
 			`(?:failed to load kubelet config file|error unmarshaling[^\n]*KubeletConfiguration|strict decoding error)[^\n]*?(unknown field \\*"[^"\\]+)`,
@@ -95,24 +95,24 @@ func kubeletCauses() [][3]string {
 		},
 		{
 			`(?:failed to validate kubelet configuration, error: |invalid configuration: )([^\n"]{1,300})`,
-			"the kubelet does not take its configuration: $1", "correct kubernetes.kubelet in the cluster file",
+			"the kubelet rejects its configuration: $1", "correct kubernetes.kubelet in the cluster file",
 		},
 		{
 			`unrecognized feature gate: (\w+)`,
-			"the feature gate $1 does not exist in this version of Kubernetes", "take it out of the cluster file",
+			"the feature gate $1 does not exist in this version of Kubernetes", "remove it from the cluster file",
 		},
 		{
 			`[Ee]rror: (unknown flag: --[\w-]+)`,
-			"a component of the control plane does not know an option that it is given: $1", "correct kubernetes.kubeadm (extraArgs) in the cluster file",
+			"a component of the control plane does not know one of its options: $1", "correct kubernetes.kubeadm (extraArgs) in the cluster file",
 		},
 		{
 			`(invalid argument \\*"[^"\\]*\\*" for \\*"--[\w-]+[^"]*)`,
-			"a component of the control plane does not take an option's value: $1", "correct kubernetes.kubeadm (extraArgs) in the cluster file",
+			"a component of the control plane rejects the value of an option: $1", "correct kubernetes.kubeadm (extraArgs) in the cluster file",
 		},
 	}
 }
 
-// clusterCauses are what keeps a host from the cluster.
+// clusterCauses returns the causes that keep a host from joining the cluster.
 func clusterCauses() [][3]string {
 	return [][3]string{
 		{
@@ -125,7 +125,7 @@ func clusterCauses() [][3]string {
 		},
 		{
 			`none of the public keys "?(sha256:\w+)"? are pinned`,
-			"what answers at the cluster's endpoint has another authority than this cluster", "see whose machine has the endpoint's address",
+			"the cluster's endpoint presents a certificate of another authority than this cluster's", "see whose machine has the endpoint's address",
 		},
 		{
 			`could not find a JWS signature in the cluster-info ConfigMap`,
@@ -157,7 +157,7 @@ func clusterCauses() [][3]string {
 		},
 		{
 			`(?i)(out of memory: killed process \d+ \([\w-]+\)|OOMKilled)`,
-			"a process was ended because memory ran out: $1", "give the host more memory",
+			"the kernel killed a process because memory ran out: $1", "give the host more memory",
 		},
 		{
 			`(too many open files|no space left on inotify|inotify_init: too many)`,
@@ -165,15 +165,15 @@ func clusterCauses() [][3]string {
 		},
 		{
 			`\[ERROR ([\w-]+)\]: ([^\n]{1,300})`,
-			"kubeadm's own check $1: $2", "mend what the check says, and run again",
+			"kubeadm's own check $1: $2", "correct the reported fault, and run again",
 		},
 		{
 			`\[kubelet-check\][^\n]*(?:not healthy|connection refused)|The kubelet is not (?:running|healthy)`,
-			"the kubelet does not run", "its log is among what was collected (kubelet.log); the first error in it is the reason",
+			"the kubelet does not run", "read kubelet.log among the collected logs; its first error is the reason",
 		},
 		{
 			`(kube-apiserver|kube-controller-manager|kube-scheduler) (?:is not healthy|check failed)`,
-			"$1 does not become healthy", "its container's log is among what was collected (containers.log)",
+			"$1 does not become healthy", "read its container's log in containers.log among the collected logs",
 		},
 	}
 }

@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// FailuresDir has a directory for each time that kubeadm or a chart failed.
+	// FailuresDir has a directory for each failure of kubeadm or a chart.
 	FailuresDir = "failures"
-	// collectTimeout bounds what is asked of a host that may be in a bad way.
+	// collectTimeout bounds the questions to a host that may be in a bad state.
 	collectTimeout = 30 * time.Second
-	// journalLines is what is kept of a unit's log, podLogBytes of all containers' logs on a host.
+	// journalLines limits the log of a unit, podLogBytes the logs of all containers on a host.
 	journalLines = "400"
 	podLogBytes  = 1 << 20
 )
 
-// An ExplainedError is a failure of a program that says little about its reason, with what was collected about it.
+// An ExplainedError is the failure of a program with a likely cause and the logs collected about it.
 type ExplainedError struct {
 	Err error
-	// Cause is the likely reason in a sentence, Fix what to do about it; empty if nothing known was found.
+	// Cause is the likely reason in a sentence, Fix its remedy; both are empty if no known cause was found.
 	Cause, Fix string
-	// Dir is where the logs are, on this machine.
+	// Dir is the directory of the logs on this machine.
 	Dir string
 }
 
-// Error returns what the program said, the likely cause, and where the logs are.
+// Error returns the program's error, the likely cause, and the directory of the logs.
 func (e *ExplainedError) Error() string {
 	text := e.Err.Error()
 	if e.Cause != "" {
@@ -49,10 +49,10 @@ func (e *ExplainedError) Error() string {
 	return text
 }
 
-// Unwrap returns what the program said.
+// Unwrap returns the program's error.
 func (e *ExplainedError) Unwrap() error { return e.Err }
 
-// Hint says what to do about the likely cause.
+// Hint returns the remedy for the likely cause.
 func (e *ExplainedError) Hint() string {
 	if e.Fix != "" {
 		return e.Fix
@@ -60,14 +60,14 @@ func (e *ExplainedError) Hint() string {
 	return "read the logs in " + e.Dir
 }
 
-// A collected text is a log, or what a program printed.
+// A collected text is a log, or the output of a program.
 type collected struct{ name, text string }
 
 //go:embed scripts/pod-logs.sh
 var podLogsScript string
 
-// Explain adds to an error of kubeadm what the kubelet, the runtime and the control plane's containers have logged since a
-// time, and the likely cause. A host that cannot be asked leaves the error as it is.
+// Explain adds the likely cause to an error of kubeadm. It collects the logs of the kubelet, the runtime and the
+// control plane's containers since a time. If the host does not answer, the error stays as it is.
 func Explain(ctx context.Context, t *task.Host, since time.Time, err error) error {
 	var failed *host.ExitError
 	if ctx.Err() != nil || !errors.As(err, &failed) {
@@ -77,7 +77,7 @@ func Explain(ctx context.Context, t *task.Host, since time.Time, err error) erro
 	defer cancel()
 	from := "--since=@" + strconv.FormatInt(since.Unix(), 10)
 	texts := []collected{{"kubeadm.txt", err.Error() + "\n"}}
-	// Containers' logs first: what kept the API server from starting is there, and the kubelet only says that it is not up.
+	// Containers' logs first: they show why the API server does not start, while the kubelet only reports that it is down.
 	pods := host.Script("pod-logs.sh", podLogsScript, strconv.FormatInt(since.Unix(), 10), strconv.Itoa(podLogBytes))
 	if out, askErr := t.Output(task.WithoutOutput(ctx), pods...); askErr == nil {
 		texts = append(texts, collected{"containers.log", string(out)})
@@ -92,7 +92,7 @@ func Explain(ctx context.Context, t *task.Host, since time.Time, err error) erro
 	return explained(t, err, texts)
 }
 
-// ExplainPods adds to an error of a chart what its pods' events and containers say.
+// ExplainPods adds the likely cause to an error of a chart, from the events and logs of its pods.
 func ExplainPods(ctx context.Context, t *task.Host, namespace string, err error) error {
 	if err == nil || ctx.Err() != nil || task.IsGone(err) {
 		return err
@@ -125,21 +125,21 @@ func ExplainPods(ctx context.Context, t *task.Host, namespace string, err error)
 	return explained(t, err, texts)
 }
 
-// explained keeps the texts in the work directory and looks for a cause in them.
+// explained keeps the texts in the work directory and searches them for a cause.
 func explained(t *task.Host, err error, texts []collected) error {
 	dir := path.Join(FailuresDir, t.Site.Now().UTC().Format("20060102T150405Z")+"-"+t.Name)
 	e := &ExplainedError{Err: err, Dir: t.Site.Dir.Join(dir)}
 	for i := range texts {
 		texts[i].text = plain.Lines(t.Site.Mask.Mask(texts[i].text))
 		if failed := t.Site.Dir.Write(path.Join(dir, texts[i].name), []byte(texts[i].text)); failed != nil {
-			e.Dir = "" // the disk may be what is full; the error is more than its logs
+			e.Dir = "" // the disk may be full; the error matters more than the logs
 		}
 	}
 	e.Cause, e.Fix = likelyCause(texts)
 	return e
 }
 
-// likelyCause looks for what is known to make clusters fail; what says most comes first.
+// likelyCause returns the first known cause that the texts show.
 func likelyCause(texts []collected) (cause, fix string) {
 	for _, c := range causes() {
 		for _, text := range texts {

@@ -1,3 +1,2 @@
-// Package health looks at a cluster and judges it: the survey of hosts and API server, and the proofs of the phase
-// verify.
+// Package health inspects a cluster and judges it: the survey of hosts and API server, and the proofs of phase verify.
 package health

@@ -57,13 +57,13 @@ func TestParseCertificates(t *testing.T) {
 	}
 }
 
-func TestIllChecks(t *testing.T) {
+func TestFailedChecks(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"[+]ping ok\n[-]etcd failed: reason withheld\n[+]log ok\nlivez check failed": "[-]etcd failed: reason withheld",
 		"Internal Server Error": "Internal Server Error",
 	} {
-		if got := illChecks(text); got != want {
+		if got := failedChecks(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}

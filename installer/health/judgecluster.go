@@ -17,11 +17,11 @@ import (
 	"github.com/kkbundle/kkbundle/installer/report"
 )
 
-// Findings judges what was seen. It asks nobody.
+// Findings judges the survey. It asks no host.
 func (s *Survey) Findings() report.Findings {
 	list := slices.Concat(s.judgeHosts(), s.JudgeRegistries(), s.judgeNodes(), s.judgePods())
 	if s.Kubernetes && len(s.Nodes) > 0 {
-		list = slices.Concat(list, s.judgeKubeadm(), s.judgeMarks(), s.judgeTokens(), s.judgeServices(), s.judgeLeases())
+		list = slices.Concat(list, s.judgeKubeadm(), s.judgeNodeMetadata(), s.judgeTokens(), s.judgeServices(), s.judgeLeases())
 	}
 	return slices.Concat(list, s.judgeComponents(), s.judgeCertificates(), s.judgeClasses())
 }
@@ -32,11 +32,11 @@ func (s *Survey) judgeHosts() report.Findings {
 		switch {
 		case !h.Wanted:
 		case h.Err != nil:
-			list = append(list, Finding(lookReachable, h.Name, report.Failed, h.Err.Error()))
+			list = append(list, NewFinding(checkReachable, h.Name, report.Failed, h.Err.Error()))
 		case h.Node && !h.Member:
-			list = append(list, Finding(LookMember, h.Name, report.Failed, "nothing was installed on it, or not to the end"))
+			list = append(list, NewFinding(CheckMember, h.Name, report.Failed, "not installed, or only in part"))
 		default:
-			list = append(list, Finding(lookReachable, h.Name, report.OK, ""))
+			list = append(list, NewFinding(checkReachable, h.Name, report.OK, ""))
 		}
 	}
 	return list
@@ -48,13 +48,13 @@ func (s *Survey) judgeNodes() report.Findings {
 	}
 	var list report.Findings
 	for _, h := range s.Hosts {
-		if !h.Node || h.Left {
+		if !h.Node || h.LeftOut {
 			continue
 		}
 		n := kube.FindNode(s.Nodes, h.Name)
 		if n == nil {
 			if h.Wanted {
-				list = append(list, Finding(LookNodes, h.Name, report.Failed, "it is not a node of the cluster"))
+				list = append(list, NewFinding(CheckNodes, h.Name, report.Failed, "not a node of the cluster"))
 			}
 			continue
 		}
@@ -62,89 +62,89 @@ func (s *Survey) judgeNodes() report.Findings {
 	}
 	for _, n := range s.Nodes {
 		if !slices.ContainsFunc(s.Hosts, func(h Surveyed) bool { return h.Name == n.Name }) {
-			list = append(list, Finding(LookNodes, n.Name, report.Warning, "it is a node, and not in the inventory"))
+			list = append(list, NewFinding(CheckNodes, n.Name, report.Warning, "the node is not in the inventory"))
 		}
 	}
 	return list
 }
 
 func (s *Survey) judgeNode(n *corev1.Node) report.Findings {
-	list := report.Findings{Finding(LookNodes, n.Name, report.OK, "")}
+	list := report.Findings{NewFinding(CheckNodes, n.Name, report.OK, "")}
 	if !kube.IsNodeReady(n) && !s.ownNetwork {
-		list[0] = Finding(LookNodes, n.Name, report.Failed, "not ready: "+kube.NodeCondition(n, corev1.NodeReady).Message)
+		list[0] = NewFinding(CheckNodes, n.Name, report.Failed, "not ready: "+kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
 	for _, pressure := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
 		if c := kube.NodeCondition(n, pressure); c.Status == corev1.ConditionTrue {
-			list = append(list, Finding(LookNodes, n.Name, report.Warning, string(pressure)+": "+c.Message))
+			list = append(list, NewFinding(CheckNodes, n.Name, report.Warning, string(pressure)+": "+c.Message))
 		}
 	}
 	version := n.Status.NodeInfo.KubeletVersion
 	switch {
 	case s.Version != "" && version != s.Version:
-		list = append(list, Finding(lookVersions, n.Name, report.Failed, fmt.Sprintf("it runs kubelet %s, not %s", version, s.Version)))
+		list = append(list, NewFinding(checkVersions, n.Name, report.Failed, fmt.Sprintf("runs kubelet %s, not %s", version, s.Version)))
 	case version != s.Nodes[0].Status.NodeInfo.KubeletVersion:
-		list = append(list, Finding(lookVersions, n.Name, report.Warning,
-			fmt.Sprintf("it runs kubelet %s, and %s %s", version, s.Nodes[0].Name, s.Nodes[0].Status.NodeInfo.KubeletVersion)))
+		list = append(list, NewFinding(checkVersions, n.Name, report.Warning,
+			fmt.Sprintf("runs kubelet %s, but %s runs %s", version, s.Nodes[0].Name, s.Nodes[0].Status.NodeInfo.KubeletVersion)))
 	default:
-		list = append(list, Finding(lookVersions, n.Name, report.OK, version))
+		list = append(list, NewFinding(checkVersions, n.Name, report.OK, version))
 	}
 	return list
 }
 
-// Left tells whether the run goes on without a node.
-func (s *Survey) left(node string) bool {
-	return slices.ContainsFunc(s.Hosts, func(h Surveyed) bool { return h.Left && h.Name == node })
+// isLeftOut reports whether the run goes on without a node.
+func (s *Survey) isLeftOut(node string) bool {
+	return slices.ContainsFunc(s.Hosts, func(h Surveyed) bool { return h.LeftOut && h.Name == node })
 }
 
-// lost counts the nodes that the run goes on without.
-func (s *Survey) lost() int {
+// countLeftOut counts the nodes that the run goes on without.
+func (s *Survey) countLeftOut() int {
 	n := 0
 	for _, node := range s.Nodes {
-		if s.left(node.Name) {
+		if s.isLeftOut(node.Name) {
 			n++
 		}
 	}
 	return n
 }
 
-// judgePods looks at all pods; those outside of Kubernetes' own namespaces are the operator's, and only worth a warning.
+// judgePods judges all pods. Pods outside of Kubernetes' own namespaces are the operator's: they only get a warning.
 func (s *Survey) judgePods() report.Findings {
 	if s.Pods == nil {
 		return nil
 	}
 	var list report.Findings
 	for _, p := range s.Pods {
-		if s.left(p.Spec.NodeName) || kube.IsPodOver(&p) || kube.IsPodReady(&p) || proves(&p) {
+		if s.isLeftOut(p.Spec.NodeName) || kube.IsPodOver(&p) || kube.IsPodReady(&p) || isProof(&p) {
 			continue
 		}
 		state := report.Warning
 		if slices.Contains(s.System, p.Namespace) && !s.ownNetwork {
 			state = report.Failed
 		}
-		list = append(list, Finding(LookPods, p.Spec.NodeName, state, fmt.Sprintf("pod %s/%s is not ready: %s", p.Namespace, p.Name, kube.NotReadyReason(&p))))
+		list = append(list, NewFinding(CheckPods, p.Spec.NodeName, state, fmt.Sprintf("pod %s/%s is not ready: %s", p.Namespace, p.Name, kube.NotReadyReason(&p))))
 	}
 	if list == nil {
-		list = report.Findings{Finding(LookPods, "", report.OK, fmt.Sprintf("%d pods", len(s.Pods)))}
+		list = report.Findings{NewFinding(CheckPods, "", report.OK, fmt.Sprintf("%d pods", len(s.Pods)))}
 	}
 	return list
 }
 
-// judgeKubeadm looks at what kubeadm init leaves in the cluster.
+// judgeKubeadm checks the objects that kubeadm init creates in the cluster.
 func (s *Survey) judgeKubeadm() report.Findings {
 	has := func(id, object, key string) report.Finding {
 		o, ok := s.Objects[object].(*corev1.ConfigMap)
 		switch {
 		case !ok:
-			return Finding(id, "", report.Failed, object+" is not there")
+			return NewFinding(id, "", report.Failed, object+" is not there")
 		case strings.TrimSpace(o.Data[key]) == "":
-			return Finding(id, "", report.Failed, object+" has no "+key)
+			return NewFinding(id, "", report.Failed, object+" has no "+key)
 		}
-		return Finding(id, "", report.OK, "")
+		return NewFinding(id, "", report.OK, "")
 	}
 	list := report.Findings{
-		has(lookKubeadm, "ConfigMap/kubeadm-config", "ClusterConfiguration"),
-		has(lookKubelet, "ConfigMap/kubelet-config", "kubelet"),
-		has(lookInfo, "ConfigMap/cluster-info", "kubeconfig"),
+		has(checkKubeadm, "ConfigMap/kubeadm-config", "ClusterConfiguration"),
+		has(checkKubelet, "ConfigMap/kubelet-config", "kubelet"),
+		has(checkInfo, "ConfigMap/cluster-info", "kubeconfig"),
 	}
 	var lacking []string
 	for _, name := range append(KubeadmRoles(), SignerRole, SignerBinding) {
@@ -153,13 +153,13 @@ func (s *Survey) judgeKubeadm() report.Findings {
 		}
 	}
 	if len(lacking) > 0 {
-		return append(list, Finding(lookRoles, "", report.Failed, "not there: "+strings.Join(lacking, ", ")))
+		return append(list, NewFinding(checkRoles, "", report.Failed, "not there: "+strings.Join(lacking, ", ")))
 	}
-	return append(list, Finding(lookRoles, "", report.OK, ""))
+	return append(list, NewFinding(checkRoles, "", report.OK, ""))
 }
 
-// judgeMarks looks at what kubeadm writes on nodes.
-func (s *Survey) judgeMarks() report.Findings {
+// judgeNodeMetadata checks the labels, taints and annotations that kubeadm sets on nodes.
+func (s *Survey) judgeNodeMetadata() report.Findings {
 	var list report.Findings
 	for _, n := range s.Nodes {
 		i := slices.IndexFunc(s.Hosts, func(h Surveyed) bool { return h.Name == n.Name && h.Node })
@@ -172,9 +172,9 @@ func (s *Survey) judgeMarks() report.Findings {
 		}
 		switch {
 		case h.Runtime != "" || n.Annotations[socketRecord] != "":
-			list = append(list, Finding(lookRuntime, h.Name, report.OK, cmp.Or(h.Runtime, n.Annotations[socketRecord])))
+			list = append(list, NewFinding(checkRuntime, h.Name, report.OK, cmp.Or(h.Runtime, n.Annotations[socketRecord])))
 		case h.Err == nil:
-			list = append(list, Finding(lookRuntime, h.Name, report.Failed, "neither "+instanceFile+" nor the node's annotation "+socketRecord+" has it"))
+			list = append(list, NewFinding(checkRuntime, h.Name, report.Failed, "neither "+instanceFile+" nor the node's annotation "+socketRecord+" exists"))
 		}
 	}
 	return list
@@ -194,9 +194,9 @@ func judgeControlPlane(h Surveyed, n *corev1.Node) report.Finding {
 		lacking = append(lacking, "the taint "+kube.ControlLabel+":NoSchedule")
 	}
 	if len(lacking) > 0 {
-		return Finding(lookControl, h.Name, report.Failed, "it lacks "+strings.Join(lacking, ", "))
+		return NewFinding(checkControl, h.Name, report.Failed, "missing: "+strings.Join(lacking, ", "))
 	}
-	return Finding(lookControl, h.Name, report.OK, "")
+	return NewFinding(checkControl, h.Name, report.OK, "")
 }
 
 func (s *Survey) judgeTokens() report.Findings {
@@ -212,9 +212,9 @@ func (s *Survey) judgeTokens() report.Findings {
 		}
 	}
 	if len(eternal) > 0 {
-		return report.Findings{Finding(lookTokens, "", report.Warning, "without an end: "+strings.Join(eternal, ", "))}
+		return report.Findings{NewFinding(checkTokens, "", report.Warning, "without expiry: "+strings.Join(eternal, ", "))}
 	}
-	return report.Findings{Finding(lookTokens, "", report.OK, fmt.Sprintf("%d are valid now, each with an end", valid))}
+	return report.Findings{NewFinding(checkTokens, "", report.OK, fmt.Sprintf("%d are valid, each with an expiry", valid))}
 }
 
 func (s *Survey) judgeServices() report.Findings {
@@ -222,28 +222,29 @@ func (s *Survey) judgeServices() report.Findings {
 	dns, ok := s.Objects["Deployment/coredns"].(*appsv1.Deployment)
 	switch ready, want := kube.Replicas(dns); {
 	case !ok:
-		list = append(list, Finding(lookCoreDNS, "", report.Warning, "kube-system has no deployment coredns"))
+		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, "kube-system has no deployment coredns"))
 	case ready < want && s.ownNetwork:
-		list = append(list, Finding(lookCoreDNS, "", report.Warning, "it waits for a pod network"))
+		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, "waiting for a pod network"))
 	case ready == 0:
-		list = append(list, Finding(lookCoreDNS, "", report.Failed, "none of its pods is ready"))
+		list = append(list, NewFinding(checkCoreDNS, "", report.Failed, "no pod is ready"))
 	case ready < want:
-		list = append(list, Finding(lookCoreDNS, "", report.Warning, fmt.Sprintf("%d of %d pods are ready", ready, want)))
+		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, fmt.Sprintf("%d of %d pods are ready", ready, want)))
 	default:
-		list = append(list, Finding(lookCoreDNS, "", report.OK, fmt.Sprintf("%d pods", ready)))
+		list = append(list, NewFinding(checkCoreDNS, "", report.OK, fmt.Sprintf("%d pods", ready)))
 	}
 	proxy, ok := s.Objects["DaemonSet/kube-proxy"].(*appsv1.DaemonSet)
 	if !ok {
-		return append(list, Finding(lookProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks stand in for it"))
+		return append(list, NewFinding(checkProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks replace it"))
 	}
 	ready, want := int(proxy.Status.NumberReady), int(proxy.Status.DesiredNumberScheduled)
-	if ready+s.lost() < want || want < len(s.Nodes) {
-		return append(list, Finding(lookProxy, "", report.Failed, fmt.Sprintf("%d of %d nodes have one that is ready", ready, max(want, len(s.Nodes)))))
+	if ready+s.countLeftOut() < want || want < len(s.Nodes) {
+		return append(list, NewFinding(checkProxy, "", report.Failed, fmt.Sprintf("%d of %d nodes have one that is ready", ready, max(want, len(s.Nodes)))))
 	}
-	return append(list, Finding(lookProxy, "", report.OK, ""))
+	return append(list, NewFinding(checkProxy, "", report.OK, ""))
 }
 
-// leaseEnd is how old a lease may be: components renew it every 2 s and lose it after 15 (--leader-elect-lease-duration).
+// leaseEnd is the age of a lost lease: components renew it every 2 s and lose it after 15
+// (--leader-elect-lease-duration).
 const leaseEnd = time.Minute
 
 func (s *Survey) judgeLeases() report.Findings {
@@ -253,15 +254,15 @@ func (s *Survey) judgeLeases() report.Findings {
 		_, component, _ := strings.Cut(name, "/")
 		switch holder, renewed := kube.Holder(lease); {
 		case holder == "":
-			idle = append(idle, "nobody holds the lease of "+component)
+			idle = append(idle, "the lease of "+component+" has no holder")
 		case s.Now.Sub(renewed) > leaseEnd:
-			idle = append(idle, fmt.Sprintf("%s, which holds the lease of %s, has not renewed it since %s", holder, component, renewed.UTC().Format(metav1.RFC3339Micro)))
+			idle = append(idle, fmt.Sprintf("lease of %s: its holder %s has not renewed it since %s", component, holder, renewed.UTC().Format(metav1.RFC3339Micro)))
 		}
 	}
 	if len(idle) > 0 {
-		return report.Findings{Finding(LookLeases, "", report.Failed, strings.Join(idle, "; "))}
+		return report.Findings{NewFinding(CheckLeases, "", report.Failed, strings.Join(idle, "; "))}
 	}
-	return report.Findings{Finding(LookLeases, "", report.OK, "")}
+	return report.Findings{NewFinding(CheckLeases, "", report.OK, "")}
 }
 
 func (s *Survey) judgeComponents() report.Findings {
@@ -275,7 +276,7 @@ func (s *Survey) judgeComponents() report.Findings {
 			continue
 		}
 		if h.ControlPlane {
-			list = append(list, Judged(LookAPI, h.Name, h.API))
+			list = append(list, ErrorFinding(CheckAPI, h.Name, h.API))
 		}
 		if !h.Asked {
 			continue
@@ -283,9 +284,9 @@ func (s *Survey) judgeComponents() report.Findings {
 		asked++
 		err := h.EtcdErr
 		if err == nil && !h.Metrics.HasLeader {
-			err = errors.New("it knows no leader")
+			err = errors.New("the member knows no leader")
 		}
-		list = append(list, Judged(lookEtcd, h.Name, err))
+		list = append(list, ErrorFinding(checkEtcd, h.Name, err))
 		if h.Metrics.Leader {
 			leaders++
 		}
@@ -294,19 +295,20 @@ func (s *Survey) judgeComponents() report.Findings {
 		return list
 	}
 	if leaders > 1 || leaders == 0 && asked == members {
-		return append(list, Finding(lookAgreement, "", report.Failed, fmt.Sprintf("%d of %d members say that they lead", leaders, asked)))
+		return append(list, NewFinding(checkAgreement, "", report.Failed, fmt.Sprintf("%d of %d members report that they lead", leaders, asked)))
 	}
-	return append(list, Finding(lookAgreement, "", report.OK, ""))
+	return append(list, NewFinding(checkAgreement, "", report.OK, ""))
 }
 
-func Judged(id, host string, err error) report.Finding {
+// ErrorFinding returns a failed finding with the error, or one that is OK.
+func ErrorFinding(id, host string, err error) report.Finding {
 	if err != nil {
-		return Finding(id, host, report.Failed, strings.TrimSpace(err.Error()))
+		return NewFinding(id, host, report.Failed, strings.TrimSpace(err.Error()))
 	}
-	return Finding(id, host, report.OK, "")
+	return NewFinding(id, host, report.OK, "")
 }
 
-// renewWithin is when the end of a certificate is near: kubeadm's last a year, and kubeadm upgrade renews them.
+// renewWithin is the remaining life of a certificate that gets a warning: kubeadm's last a year.
 const renewWithin = 30 * 24 * time.Hour
 
 func (s *Survey) judgeCertificates() report.Findings {
@@ -327,7 +329,7 @@ func (s *Survey) judgeCertificates() report.Findings {
 			}
 		}
 		if len(h.Certificates) > 0 {
-			list = append(list, Finding(lookCertificates, h.Name, state, worst))
+			list = append(list, NewFinding(checkCertificates, h.Name, state, worst))
 		}
 	}
 	return list
@@ -349,8 +351,8 @@ func (s *Survey) judgeClasses() report.Findings {
 	case len(s.Classes) == 0:
 		return nil
 	case len(names) > 1:
-		return report.Findings{Finding(lookStorage, "", report.Warning, "defaults are "+strings.Join(names, ", "))}
+		return report.Findings{NewFinding(checkStorage, "", report.Warning, "defaults are "+strings.Join(names, ", "))}
 	default:
-		return report.Findings{Finding(lookStorage, "", report.OK, strings.Join(names, ""))}
+		return report.Findings{NewFinding(checkStorage, "", report.OK, strings.Join(names, ""))}
 	}
 }

@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	// proofLabel is what the proof's objects have. They are in kube-system: a namespace of their own would take five seconds to
+	// proofLabel marks the proof's objects. They are in kube-system: a namespace of their own would take five seconds to
 	// be deleted (namespaceDeletionGracePeriod of
 	// https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/controller/namespace/namespace_controller.go).
 	proofLabel = "kkbundle.io/verify"
 	proofPath  = task.StampDir + "/network-proof"
 )
 
-// NetworkTask proves that a pod on every node reaches a service whose pod is on the next node, by each family of addresses. The pods are CoreDNS,
-// whose image every cluster has: each forwards questions to the service of the next one, which answers with its node's
-// name. It is done once for a set of nodes, because it makes objects for a moment. Nodes that a limited run leaves out,
-// and cannot ask, are left out.
+// NetworkTask proves that a pod on every node reaches a service whose pod runs on the next node, in each address
+// family. The pods run CoreDNS, whose image every cluster has: each forwards questions to the next pod's service, and
+// that pod answers with its node's name. The proof creates objects for a moment, so it runs once for a set of nodes. It
+// leaves out unreachable nodes of a limited run.
 func NetworkTask() task.Task {
 	return task.Task{
 		Name:  "verify-network",
@@ -51,12 +51,12 @@ func NetworkTask() task.Task {
 			if err != nil {
 				return err
 			}
-			// A run that was killed may have left pods, which cannot be changed into others.
-			if err := forgetProof(ctx, t); err != nil {
+			// A killed run may have left pods, which cannot be changed into others.
+			if err := deleteProof(ctx, t); err != nil {
 				return err
 			}
 			err = proveNetwork(ctx, t, nodes)
-			if err := errors.Join(err, forgetProof(context.WithoutCancel(ctx), t)); err != nil {
+			if err := errors.Join(err, deleteProof(context.WithoutCancel(ctx), t)); err != nil {
 				return err
 			}
 			return t.Write(ctx, proofFile(t.Site, nodes))
@@ -64,13 +64,13 @@ func NetworkTask() task.Task {
 	}
 }
 
-// forgetProof deletes the proof's objects and waits until the pods are gone.
-func forgetProof(ctx context.Context, t *task.Host) error {
+// deleteProof deletes the proof's objects and waits until the pods are gone.
+func deleteProof(ctx context.Context, t *task.Host) error {
 	_, err := t.Kubectl(ctx, "delete", "pods,services,configmaps", "--namespace="+kube.SystemNamespace, "--selector="+proofLabel, "--timeout=2m")
 	return err
 }
 
-// proofFile says for which nodes the network was proven.
+// proofFile records the nodes for which the network was proven.
 func proofFile(r *task.Site, nodes []*task.Host) task.File {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s\n", r.Cluster.Kubernetes.Version, r.Cluster.CNI.Type)
@@ -118,7 +118,7 @@ const (
 
 func proofName(i int) string { return "kkbundle-verify-" + strconv.Itoa(i) }
 
-// proofMeta is what an object of the proof is known by.
+// proofMeta returns the metadata of an object of the proof.
 func proofMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace, Labels: map[string]string{proofLabel: name}}
 }
@@ -215,7 +215,7 @@ func peersAnswer(ctx context.Context, t *task.Host, nodes []*task.Host) error {
 
 func peerAnswers(ctx context.Context, t *task.Host, pod corev1.Pod, next string) error {
 	if !kube.IsPodReady(&pod) {
-		return fmt.Errorf("the pod that proves the network on %s is not ready: %s", t.Name, kube.NotReadyReason(&pod))
+		return fmt.Errorf("the pod of the network proof on %s is not ready: %s", t.Name, kube.NotReadyReason(&pod))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -15,39 +15,39 @@ import (
 )
 
 const (
-	lookRegistry       = "registry-service"
-	lookRegistryImages = "verify-registry"
+	checkRegistry       = "registry-service"
+	checkRegistryImages = "verify-registry"
 )
 
-func registryLooks() []look {
-	return []look{
+func registryChecks() []check {
+	return []check{
 		{
-			lookRegistry, "the registry's services run on every registry host",
+			checkRegistry, "the registry's services run on every registry host",
 			"nodes do not get images that they lack, or go on without the second registry host",
-			"on that host: systemctl status and journalctl --unit of what is named; kkbundle install starts it",
+			"on that host: systemctl status and journalctl --unit of the named units; kkbundle install starts it",
 		},
 		{
-			lookRegistryImages, "each of two registry hosts has every image and chart of the bundle",
+			checkRegistryImages, "each of two registry hosts has every image and chart of the bundle",
 			"nodes do not get images when the other host is lost",
 			"run install again",
 		},
 	}
 }
 
-// A registrySeen is what a registry host says itself.
-type registrySeen struct {
+// A registryState is the state of a registry host.
+type registryState struct {
 	name         string
 	node, wanted bool
-	err          error    // why it could not be asked
-	stopped      []string // its units that should run and do not
+	err          error    // why the host could not be asked
+	stopped      []string // installed units that do not run
 }
 
-// SurveyRegistries asks the registry hosts for the units that an installation has left there.
-func SurveyRegistries(ctx context.Context, r *task.Site) []registrySeen {
+// SurveyRegistries asks the registry hosts for the units that an installation created.
+func SurveyRegistries(ctx context.Context, r *task.Site) []registryState {
 	targets := r.RegistryHosts()
-	list := make([]registrySeen, len(targets))
+	list := make([]registryState, len(targets))
 	_ = r.OnAll(targets, func(i int, t *task.Host) error {
-		list[i] = registrySeen{name: t.Name, node: t.Is(manifest.RoleCluster), wanted: r.IsWanted(t), err: t.Err}
+		list[i] = registryState{name: t.Name, node: t.Is(manifest.RoleCluster), wanted: r.IsWanted(t), err: t.Err}
 		switch {
 		case t.Err != nil:
 		case t.Conn == nil:
@@ -63,33 +63,34 @@ func SurveyRegistries(ctx context.Context, r *task.Site) []registrySeen {
 //go:embed scripts/stopped-units.sh
 var stoppedUnitsScript string
 
-// stoppedUnits returns those of the units that are installed and do not run.
+// stoppedUnits returns the units that are installed and do not run.
 func stoppedUnits(ctx context.Context, t *task.Host, units ...string) ([]string, error) {
 	out, err := t.Output(ctx, host.Script("stopped-units.sh", stoppedUnitsScript, units...)...)
 	return strings.Fields(string(out)), err
 }
 
+// JudgeRegistries judges the units of the registry hosts.
 func (s *Survey) JudgeRegistries() report.Findings {
 	var list report.Findings
 	for _, h := range s.Registries {
 		switch {
 		case !h.wanted:
-		case h.err != nil && h.node: // which is said of the node
+		case h.err != nil && h.node: // the node's finding reports it
 		case h.err != nil:
-			list = append(list, Finding(lookReachable, h.name, report.Failed, h.err.Error()))
+			list = append(list, NewFinding(checkReachable, h.name, report.Failed, h.err.Error()))
 		case len(h.stopped) > 0:
-			list = append(list, Finding(lookRegistry, h.name, report.Failed, strings.Join(h.stopped, ", ")+" does not run"))
+			list = append(list, NewFinding(checkRegistry, h.name, report.Failed, strings.Join(h.stopped, ", ")+" does not run"))
 		default:
-			list = append(list, Finding(lookRegistry, h.name, report.OK, ""))
+			list = append(list, NewFinding(checkRegistry, h.name, report.OK, ""))
 		}
 	}
 	return list
 }
 
-// VerifyRegistryTask holds each registry host against the bundle.
+// VerifyRegistryTask compares each registry host with the bundle.
 func VerifyRegistryTask() task.Task {
 	return task.Task{
-		Name:  lookRegistryImages,
+		Name:  checkRegistryImages,
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: task.Reached,
 		Do: func(ctx context.Context, t *task.Host) error {

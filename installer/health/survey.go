@@ -29,42 +29,42 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Look is what there is to see of a cluster, without making anything in it.
+// A Survey is the observed state of a cluster. Taking it changes nothing.
 type Survey struct {
 	Now        time.Time // by the clock of the host that kubectl runs on
 	Kubernetes bool      // the cluster is kubeadm's
-	Version    string    // that the nodes should run; "" if that is not known
-	ownNetwork bool      // the pod network is the operator's, and may not be there yet
+	Version    string    // of the nodes as the cluster file has it; "" if unknown
+	ownNetwork bool      // the operator brings the pod network, perhaps later
 	System     []string  // the namespaces of Kubernetes and the pod network
 
 	Nodes   []corev1.Node
 	Pods    []corev1.Pod
-	Objects map[string]kube.Object // kubeadm's and the components', by kind/name
+	Objects map[string]kube.Object // kubeadm's and the components' objects, by kind/name
 	Classes []storagev1.StorageClass
 	Tokens  []Bootstrap
 	Hosts   []Surveyed
 
-	Registries []registrySeen
+	Registries []registryState
 }
 
-// A Surveyed host is what it says itself.
+// A Surveyed host is the observed state of one host.
 type Surveyed struct {
 	Name                 string
 	Worker, ControlPlane bool
-	Node, Etcd           bool  // it should be one
-	Wanted               bool  // this run is about it
-	Left                 bool  // the run goes on without it, and has said so
-	Err                  error // why it could not be asked
+	Node, Etcd           bool  // the host should be one
+	Wanted               bool  // the run includes the host
+	LeftOut              bool  // the run goes on without the host, and has reported it
+	Err                  error // why the host could not be asked
 	Member               bool
-	Runtime              string // how the kubelet reaches the container runtime
+	Runtime              string // the container runtime's socket
 	API                  error
-	Asked                bool // etcd was
+	Asked                bool // etcd was asked
 	EtcdErr              error
 	Metrics              EtcdMetrics
 	Certificates         []report.Certificate
 }
 
-// A Bootstrap is a token of the cluster, without what is secret of it.
+// A Bootstrap is a token of the cluster, without its secret.
 type Bootstrap struct {
 	Name    string
 	Expires string // RFC 3339; "" never
@@ -74,12 +74,15 @@ const socketRecord = "kubeadm.alpha.kubernetes.io/cri-socket"
 
 const instanceFile = "/var/lib/kubelet/instance-config.yaml"
 
+// ExcludeLabel is kubeadm's label that keeps control planes out of external load balancers.
 const ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 
+// DefaultClass is the annotation of a default storage class.
 const DefaultClass = "storageclass.kubernetes.io/is-default-class"
 
 const etcdHealthPort = "2381"
 
+// KubeadmRoles returns the roles and bindings that kubeadm creates, by kind/name.
 func KubeadmRoles() []string {
 	return []string{
 		"Role/kubeadm:nodes-kubeadm-config", "RoleBinding/kubeadm:nodes-kubeadm-config",
@@ -91,17 +94,18 @@ func KubeadmRoles() []string {
 	}
 }
 
+// SignerRole and SignerBinding let joining nodes read ConfigMap cluster-info.
 const (
 	SignerRole    = "Role/kubeadm:bootstrap-signer-clusterinfo"
 	SignerBinding = "RoleBinding/kubeadm:bootstrap-signer-clusterinfo"
 )
 
-// Leased are the components of which one at a time works, by their leases.
+// Leased returns the leases of components of which one instance works at a time.
 func Leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-controller-manager"} }
 
-// Look looks at the cluster from t, and at every host that this run is connected to. What could not be seen is in the
-// error; the rest is there all the same.
-func Look(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error) {
+// NewSurvey surveys the cluster through t, and every host that this run is connected to. The error names failed questions;
+// the survey holds the other answers.
+func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error) {
 	s := &Survey{
 		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
 		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone, System: addon.OwnNamespaces(r.Cluster), Objects: map[string]kube.Object{}, Now: r.Now(),
@@ -122,7 +126,7 @@ func Look(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error) {
 	return s, errors.Join(errs...)
 }
 
-// surveyCluster asks the API server, several things at a time.
+// surveyCluster returns the questions to the API server.
 func surveyCluster(t *task.Host, s *Survey) []func(context.Context) error {
 	var mu sync.Mutex
 	objects := func(args ...string) func(context.Context) error {
@@ -155,7 +159,7 @@ func surveyCluster(t *task.Host, s *Survey) []func(context.Context) error {
 		objects("--namespace="+kube.Public, "ConfigMap/cluster-info", SignerRole, SignerBinding))
 }
 
-// bootstraps asks for the names and ends of tokens, and not for their secrets.
+// bootstraps returns the names and ends of tokens without their secrets.
 func bootstraps(ctx context.Context, t *task.Host) ([]Bootstrap, error) {
 	out, err := t.Kubectl(ctx, "get", "secrets", "--namespace="+kube.System, "--field-selector=type=bootstrap.kubernetes.io/token",
 		"--output=custom-columns=NAME:.metadata.name,END:.data.expiration", "--no-headers")
@@ -177,7 +181,6 @@ func bootstraps(ctx context.Context, t *task.Host) ([]Bootstrap, error) {
 	return list, nil
 }
 
-// surveyHosts asks every host.
 func surveyHosts(ctx context.Context, r *task.Site) []Surveyed {
 	targets := r.WithRole(manifest.RoleCluster, manifest.RoleEtcd)
 	list := make([]Surveyed, len(targets))
@@ -188,13 +191,13 @@ func surveyHosts(ctx context.Context, r *task.Site) []Surveyed {
 func surveyHost(ctx context.Context, t *task.Host) Surveyed {
 	s := Surveyed{
 		Name: t.Name, Worker: t.Is(manifest.RoleWorker), ControlPlane: t.Is(manifest.RoleControlPlane),
-		Node: t.Is(manifest.RoleCluster), Wanted: t.Site.IsWanted(t), Left: t.Site.LeftOut(t.Name),
+		Node: t.Is(manifest.RoleCluster), Wanted: t.Site.IsWanted(t), LeftOut: t.Site.LeftOut(t.Name),
 		Etcd: t.Site.Cluster.Etcd.Type == manifest.EtcdInternal && t.Is(manifest.RoleControlPlane) && t.Site.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes,
 		Err:  t.Err,
 	}
 	if t.Conn == nil || s.Err != nil {
 		if s.Err == nil {
-			s.Err = errors.New("this run is not connected to it")
+			s.Err = errors.New("this run has no connection to the host")
 		}
 		return s
 	}
@@ -217,7 +220,7 @@ func surveyHost(ctx context.Context, t *task.Host) Surveyed {
 	return s
 }
 
-// runtimeRecord is what kubeadm keeps on the host since 1.34, where the node had an annotation before.
+// runtimeRecord returns the runtime's socket from kubeadm's file. Before 1.34 the node had an annotation instead.
 func runtimeRecord(ctx context.Context, t *task.Host) (string, error) {
 	there, err := t.Test(ctx, "test", "-e", instanceFile)
 	if err != nil || !there {
@@ -235,7 +238,7 @@ func runtimeRecord(ctx context.Context, t *task.Host) (string, error) {
 	return "", nil
 }
 
-// APIHealth asks this host's own API server, by its address and as nobody; one that lets nobody ask is asked with kubectl.
+// APIHealth asks this host's own API server, by its address and without credentials, or with kubectl if it refuses.
 func APIHealth(ctx context.Context, t *task.Host) error {
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
@@ -251,7 +254,7 @@ func APIHealth(ctx context.Context, t *task.Host) error {
 		if errors.As(err, &refused) && (refused.code == http.StatusUnauthorized || refused.code == http.StatusForbidden) {
 			_, err = t.Kubectl(ctx, "--server=https://"+address, "get", "--raw="+path)
 		} else if refused != nil {
-			refused.text = illChecks(refused.text)
+			refused.text = failedChecks(refused.text)
 		}
 		if err != nil {
 			return err
@@ -260,8 +263,8 @@ func APIHealth(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// illChecks are the checks that failed, of those that an API server lists; or the whole text, if it is not such a list.
-func illChecks(text string) string {
+// failedChecks returns the failed checks of an API server's list, or the whole text if it is no such list.
+func failedChecks(text string) string {
 	var ill []string
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "[-]") {
@@ -274,7 +277,7 @@ func illChecks(text string) string {
 	return strings.Join(ill, ", ")
 }
 
-// A statusError is an answer that is no success.
+// A statusError is an HTTP answer other than success.
 type statusError struct {
 	url, text string
 	code      int
@@ -282,15 +285,15 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("%s: %d: %s", e.url, e.code, e.text) }
 
-// EtcdMetrics is what a member says of itself.
+// EtcdMetrics are metrics of an etcd member.
 type EtcdMetrics struct {
 	HasLeader, Leader bool
 	Version           string
 	Bytes             int64
 }
 
-// etcdHealth asks the member on this host where kubeadm lets the kubelet ask: on the loopback interface, of the
-// family of the node's address, without credentials. It is healthy only if a majority answers it.
+// etcdHealth asks the member on this host at the address of kubeadm's liveness probe: the loopback interface of the
+// node's address family, without credentials. A member is healthy only if a majority answers it.
 func etcdHealth(ctx context.Context, t *task.Host) (EtcdMetrics, error) {
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
@@ -302,12 +305,12 @@ func etcdHealth(ctx context.Context, t *task.Host) (EtcdMetrics, error) {
 	m := parseEtcdMetrics(string(metrics))
 	health, err := httpGet(ctx, t, local+"/health", nil)
 	if err == nil && !strings.Contains(string(health), `"health":"true"`) {
-		err = fmt.Errorf("etcd says %s", strings.TrimSpace(string(health)))
+		err = fmt.Errorf("etcd's health: %s", strings.TrimSpace(string(health)))
 	}
 	return m, err
 }
 
-// httpGet gets a small answer over a connection that the host makes.
+// httpGet fetches a small document over a connection from the host.
 func httpGet(ctx context.Context, t *task.Host, url string, ca []byte) ([]byte, error) {
 	transport, err := t.Transport(ca)
 	if err != nil {
@@ -358,7 +361,7 @@ func parseEtcdMetrics(text string) EtcdMetrics {
 //go:embed scripts/certificates.sh
 var certificatesScript string
 
-// Certificates returns those of the host that the cluster depends on.
+// certificates returns the host's certificates that the cluster depends on.
 func certificates(ctx context.Context, t *task.Host) ([]report.Certificate, error) {
 	ctx = task.DescribedAs(task.WithoutOutput(ctx), "read the certificates below /etc/kubernetes")
 	out, err := t.Output(ctx, host.Script("certificates.sh", certificatesScript)...)
@@ -368,7 +371,7 @@ func certificates(ctx context.Context, t *task.Host) ([]report.Certificate, erro
 	return parseCertificates(t.Name, string(out)), nil
 }
 
-// parseCertificates reads what certificatesScript prints: the first certificate of each file.
+// parseCertificates reads the output of certificatesScript: the first certificate of each file.
 func parseCertificates(host, text string) []report.Certificate {
 	var list []report.Certificate
 	for _, section := range strings.Split("\n"+text, "\n# ")[1:] {
@@ -379,7 +382,7 @@ func parseCertificates(host, text string) []report.Certificate {
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			continue // not one that Kubernetes could use either, and it says so
+			continue // Kubernetes cannot use it either, and reports it
 		}
 		list = append(list, report.Certificate{Host: host, File: file, Subject: cert.Subject.CommonName, Expires: cert.NotAfter})
 	}

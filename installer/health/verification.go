@@ -16,14 +16,14 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// An UnhealthyError says that looking at a cluster found what is not as it should be.
+// An UnhealthyError is a cluster with failed checks.
 type UnhealthyError struct {
 	Findings report.Findings
-	// Shown says that whoever reads the error has seen the findings: it does not list them again.
+	// Shown means that the findings were printed: the error does not list them again.
 	Shown bool
 }
 
-// Error lists what failed.
+// Error lists the failed checks.
 func (e *UnhealthyError) Error() string {
 	text := "the cluster is not healthy: " + e.Findings.Summary()
 	if e.Shown {
@@ -37,10 +37,10 @@ func (e *UnhealthyError) Error() string {
 	return text
 }
 
-// Hint says where there is more.
+// Hint returns the remedy of the first failed check, and commands that show more.
 func (e *UnhealthyError) Hint() string {
 	if e.Shown {
-		return "what to do is said above; kkbundle support-bundle collects the logs"
+		return "see the remedies above; kkbundle support-bundle collects the logs"
 	}
 	for _, f := range e.Findings {
 		if f.State == report.Failed && f.Fix != "" {
@@ -50,11 +50,11 @@ func (e *UnhealthyError) Hint() string {
 	return "kkbundle status looks again, kkbundle support-bundle collects the logs"
 }
 
-// errNothing says that this cluster has nothing that a task would prove.
+// errNothing means that a task has nothing to prove in this cluster.
 var errNothing = errors.New("there is nothing to prove")
 
-// Verifying makes a task of the phase gather instead of stopping the run: an error is a finding of the task's name.
-func Verifying(step task.Task) task.Task {
+// AsFindings turns the errors of a task into findings of the task's name, so that the run goes on.
+func AsFindings(step task.Task) task.Task {
 	name, do, done := step.Name, step.Do, step.Done
 	step.Do = func(ctx context.Context, t *task.Host) error {
 		err := do(ctx, t)
@@ -64,7 +64,7 @@ func Verifying(step task.Task) task.Task {
 		if errors.Is(err, errNothing) {
 			return nil
 		}
-		t.Site.Found(Judged(name, t.Name, err))
+		t.Site.Found(ErrorFinding(name, t.Name, err))
 		return nil
 	}
 	if done == nil {
@@ -78,23 +78,23 @@ func Verifying(step task.Task) task.Task {
 		case errors.Is(err, errNothing):
 			return true, nil
 		case err != nil:
-			t.Site.Found(Judged(name, t.Name, err))
+			t.Site.Found(ErrorFinding(name, t.Name, err))
 			return true, nil
 		case ok:
-			t.Site.Found(Finding(name, t.Name, report.OK, "it was proven before, for the same nodes"))
+			t.Site.Found(NewFinding(name, t.Name, report.OK, "proven before, for the same nodes"))
 		}
 		return ok, nil
 	}
 	return step
 }
 
-// Waiting is a task that gives the cluster time to be so. What did not come about is for the survey to say.
-func Waiting(name string, longest time.Duration, look func(ctx context.Context, t *task.Host) error) task.Task {
-	return OnFirst(name, func(ctx context.Context, t *task.Host) error {
+// WaitTask returns a task that waits for a condition. The survey reports a condition that was not met.
+func WaitTask(name string, longest time.Duration, look func(ctx context.Context, t *task.Host) error) task.Task {
+	return LeadTask(name, func(ctx context.Context, t *task.Host) error {
 		v, most := t.Site.Verified, longest
 		v.Mu.Lock()
 		if len(v.Waits) > 0 {
-			most = time.Second // it waits for what did not come about before
+			most = time.Second // an earlier condition, which this one depends on, was not met
 		}
 		v.Mu.Unlock()
 		err := task.Eventually(ctx, most, func(ctx context.Context) error { return look(ctx, t) })
@@ -111,21 +111,21 @@ func Waiting(name string, longest time.Duration, look func(ctx context.Context, 
 	})
 }
 
-func OnFirst(name string, do func(ctx context.Context, t *task.Host) error) task.Task {
+// LeadTask returns a task of the first control plane.
+func LeadTask(name string, do func(ctx context.Context, t *task.Host) error) task.Task {
 	return task.Task{Name: name, Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Do: do}
 }
 
-// momentary are the findings about a component that answers one question late where the machines have much to do, as they have
-// when a cluster has just been made.
-func momentary() []string { return []string{LookAPI, lookEtcd, lookAgreement, LookLeases} }
+// momentary returns the checks of components that may answer one question late on a busy machine.
+func momentary() []string { return []string{CheckAPI, checkEtcd, checkAgreement, CheckLeases} }
 
-// SurveyTask looks at everything that can be seen without making anything. What may be so for a moment is looked at again.
+// SurveyTask surveys the cluster without creating anything. It repeats the survey while a momentary check fails.
 func SurveyTask(ctx context.Context, t *task.Host) error {
 	var list report.Findings
 	var err error
-	_ = task.Eventually(ctx, settleWait, func(context.Context) error { // a survey that was begun is finished, however long it takes
+	_ = task.Eventually(ctx, settleWait, func(context.Context) error { // a survey is always finished, even after settleWait
 		var s *Survey
-		s, err = Look(ctx, t.Site, t)
+		s, err = NewSurvey(ctx, t.Site, t)
 		list = s.Findings()
 		if slices.ContainsFunc(list, func(f report.Finding) bool { return f.State == report.Failed && slices.Contains(momentary(), f.ID) }) {
 			return &UnhealthyError{Findings: list}
@@ -136,14 +136,14 @@ func SurveyTask(ctx context.Context, t *task.Host) error {
 		return err
 	}
 	if err != nil {
-		list = append(list, Judged("verify-cluster", t.Name, err))
+		list = append(list, ErrorFinding("verify-cluster", t.Name, err))
 	}
 	v := t.Site.Verified
 	v.Mu.Lock()
-	for _, name := range []string{LookNodes, LookPods} {
+	for _, name := range []string{CheckNodes, CheckPods} {
 		said := slices.ContainsFunc(list, func(f report.Finding) bool { return f.ID == name && f.State == report.Failed })
 		if wait := v.Waits[name]; wait != nil && !said {
-			list = append(list, Judged(name, "", wait))
+			list = append(list, ErrorFinding(name, "", wait))
 		}
 	}
 	v.Mu.Unlock()
@@ -151,8 +151,8 @@ func SurveyTask(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// OutsideNames asks the cluster's DNS for a name that nobody has (RFC 6761), where every node has a nameserver: that there is
-// none is an answer of theirs.
+// OutsideNames asks the cluster's DNS for a name that never exists (RFC 6761), if every node has a nameserver. "No such
+// name" is an answer of the nameservers.
 func OutsideNames(ctx context.Context, t *task.Host) error {
 	for _, node := range t.Site.Connected(manifest.RoleCluster) {
 		has, err := addon.HasNameserver(ctx, node)
@@ -160,7 +160,7 @@ func OutsideNames(ctx context.Context, t *task.Host) error {
 			return err
 		}
 		if !has {
-			return errNothing // the cluster's DNS is told not to ask anybody
+			return errNothing // the cluster's DNS forwards to no nameserver
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
@@ -171,6 +171,6 @@ func OutsideNames(ctx context.Context, t *task.Host) error {
 	if err == nil || errors.As(err, &answer) && answer.IsNotFound {
 		return nil
 	}
-	t.Site.Found(Finding("verify-outside-names", "", report.Warning, fmt.Sprintf("the nameservers that CoreDNS asks do not answer: %v", err)))
-	return errNothing // it was said
+	t.Site.Found(NewFinding("verify-outside-names", "", report.Warning, fmt.Sprintf("the nameservers that CoreDNS asks do not answer: %v", err)))
+	return errNothing // the warning reports it
 }

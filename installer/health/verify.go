@@ -19,16 +19,15 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const PodsWait = 5 * time.Minute
+// PodsWait and DNSWait bound the wait for ready pods and for an answer of the cluster's DNS.
+const (
+	PodsWait   = 5 * time.Minute
+	DNSWait    = time.Minute
+	peerWait   = 2 * time.Minute
+	settleWait = 30 * time.Second
+)
 
-const DNSWait = time.Minute
-
-const peerWait = 2 * time.Minute
-
-const settleWait = 30 * time.Second
-
-// NodesAreReady checks that the inventory's hosts are nodes, Ready and of the right version. Hosts that this run is not
-// about need not be nodes yet.
+// NodesAreReady checks that the inventory's hosts are Ready nodes of the right version, new ones only within the limit.
 func NodesAreReady(ctx context.Context, t *task.Host) error {
 	nodes, err := t.Kube().Nodes(ctx)
 	if err != nil {
@@ -38,7 +37,7 @@ func NodesAreReady(ctx context.Context, t *task.Host) error {
 	for _, host := range t.Site.WithRole(manifest.RoleCluster) {
 		n := kube.FindNode(nodes, host.Name)
 		switch version := t.Site.Cluster.Kubernetes.Version; {
-		case t.Site.LeftOut(host.Name): // that was said already
+		case t.Site.LeftOut(host.Name): // reported already
 		case n == nil && !t.Site.IsWanted(host):
 		case n == nil:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))
@@ -51,7 +50,7 @@ func NodesAreReady(ctx context.Context, t *task.Host) error {
 	return errors.Join(errs...)
 }
 
-// PodsAreReady checks the pods of Kubernetes itself and of the pod network.
+// PodsAreReady checks the pods of Kubernetes and of the pod network.
 func PodsAreReady(ctx context.Context, t *task.Host) error {
 	var errs []error
 	for _, namespace := range addon.OwnNamespaces(t.Site.Cluster) {
@@ -60,10 +59,10 @@ func PodsAreReady(ctx context.Context, t *task.Host) error {
 			return err
 		}
 		if len(pods) == 0 {
-			errs = append(errs, fmt.Errorf("there are no pods in %s", namespace))
+			errs = append(errs, fmt.Errorf("namespace %s has no pods", namespace))
 		}
 		for _, p := range pods {
-			if !kube.IsPodOver(&p) && !proves(&p) && !t.Site.LeftOut(p.Spec.NodeName) && !kube.IsPodReady(&p) {
+			if !kube.IsPodOver(&p) && !isProof(&p) && !t.Site.LeftOut(p.Spec.NodeName) && !kube.IsPodReady(&p) {
 				errs = append(errs, fmt.Errorf("pod %s/%s on %s is not ready: %s",
 					namespace, p.Name, task.OrDash(p.Spec.NodeName), kube.NotReadyReason(&p)))
 			}
@@ -72,14 +71,14 @@ func PodsAreReady(ctx context.Context, t *task.Host) error {
 	return errors.Join(errs...)
 }
 
-// proves reports whether a pod belongs to a proof, which an interrupted run may have left.
-func proves(p *corev1.Pod) bool {
+// isProof reports whether a pod belongs to a proof; an interrupted run may have left it.
+func isProof(p *corev1.Pod) bool {
 	_, ok := p.Labels[proofLabel]
 	return ok
 }
 
-// resolver asks a name server over connections that the host makes. Go's own resolver speaks the protocol; that it
-// believes to have opened a connection to one of this machine's servers does no harm.
+// resolver returns a resolver that asks a nameserver over connections from the host. Go's resolver also opens a socket
+// for one of this machine's nameservers; that does no harm.
 func resolver(t *task.Host, server string) *net.Resolver {
 	return &net.Resolver{
 		PreferGo: true,
@@ -89,8 +88,8 @@ func resolver(t *task.Host, server string) *net.Resolver {
 	}
 }
 
-// DNSAnswers asks the cluster's DNS, by its service address, for the address of the API server's service. It proves on
-// this host that services are reached, and with them pods on other hosts.
+// DNSAnswers asks the cluster's DNS, by its service address, for the address of the API server's service. An answer
+// proves that this host reaches services and pods on other hosts.
 func DNSAnswers(ctx context.Context, t *task.Host) error {
 	services := t.Site.Cluster.Kubernetes.ServiceCIDR[0]
 	want, server := task.Nth(services, apiServiceIndex), task.Nth(services, kube.DNSServiceIndex)
@@ -106,15 +105,14 @@ func DNSAnswers(ctx context.Context, t *task.Host) error {
 		return fmt.Errorf("the cluster's DNS at %s does not answer on %s: %w", server, t.Name, err)
 	}
 	if !slices.Contains(found, want) {
-		return fmt.Errorf("the cluster's DNS says that %s is %v, but it is %s", name, found, want)
+		return fmt.Errorf("the cluster's DNS resolves %s to %v instead of %s", name, found, want)
 	}
 	return nil
 }
 
 const apiServiceIndex = 1
 
-// ImagesAreBundled checks that everything that an installation runs came from the bundle. What else runs in the cluster
-// may have come later, from another one: that is worth a warning.
+// ImagesAreBundled checks that all images of the installation came from the bundle. Others only get a warning.
 func ImagesAreBundled(ctx context.Context, t *task.Host) error {
 	pods, err := t.Kube().Pods(ctx, "--all-namespaces")
 	if err != nil {
@@ -131,7 +129,7 @@ func ImagesAreBundled(ctx context.Context, t *task.Host) error {
 	for _, p := range pods {
 		for _, c := range kube.Containers(&p) {
 			if c.ImageID == "" {
-				continue // it has not been pulled
+				continue // not pulled yet
 			}
 			_, hex, _ := strings.Cut(c.ImageID, "sha256:")
 			if _, ok := t.Site.Bundle.Stat(digest.NewDigestFromEncoded(digest.SHA256, hex)); ok {
@@ -146,7 +144,7 @@ func ImagesAreBundled(ctx context.Context, t *task.Host) error {
 		}
 	}
 	if len(others) > 0 {
-		t.Site.Found(Finding("verify-images", "", report.Warning, notBundled(others)))
+		t.Site.Found(NewFinding("verify-images", "", report.Warning, notBundled(others)))
 	}
 	if len(foreign) > 0 {
 		return errors.New(notBundled(foreign))

@@ -27,9 +27,9 @@ const (
 	volumeWait      = 3 * time.Minute // a provisioner's pod may have to pull its image first
 )
 
-// VolumesTask proves that a volume of the default storage class is bound, and that what one pod writes the next one reads. The
-// pods only hold the volume, because no image that every cluster has could write: the host writes through the pod's own
-// view of it. It is done once for a class.
+// VolumesTask proves that a volume of the default storage class is bound, and that a second pod reads the data of the
+// first. The pods only hold the volume, because no image that every cluster has can write: the host writes through the
+// pod's own view of the volume. The proof runs once for a class.
 func VolumesTask() task.Task {
 	return task.Task{
 		Name:  "verify-volumes",
@@ -50,11 +50,11 @@ func VolumesTask() task.Task {
 			if err != nil {
 				return err
 			}
-			if err := forgetVolumes(ctx, t); err != nil {
+			if err := deleteVolumes(ctx, t); err != nil {
 				return err
 			}
 			err = proveVolume(ctx, t, class)
-			if err := errors.Join(err, forgetVolumes(context.WithoutCancel(ctx), t)); err != nil {
+			if err := errors.Join(err, deleteVolumes(context.WithoutCancel(ctx), t)); err != nil {
 				return fmt.Errorf("storage class %s: %w", class, err)
 			}
 			return t.Write(ctx, task.File{Path: volumeProofPath, Mode: 0o600, Data: []byte(class + "\n")})
@@ -62,15 +62,15 @@ func VolumesTask() task.Task {
 	}
 }
 
-func forgetVolumes(ctx context.Context, t *task.Host) error {
+func deleteVolumes(ctx context.Context, t *task.Host) error {
 	_, err := t.Kubectl(ctx, "delete", "namespace", volumeNamespace, "--ignore-not-found", "--timeout=2m")
 	return err
 }
 
-// DefaultClass is the name of the default storage class, "" if there is none.
+// defaultClass returns the name of the default storage class, "" if there is none.
 func defaultClass(ctx context.Context, t *task.Host) (string, error) {
 	if member, err := member.IsMember(ctx, t); err != nil || !member {
-		return "", err // a dry run, before there is a cluster
+		return "", err // a dry run before the cluster exists
 	}
 	classes, err := t.Kube().StorageClasses(ctx)
 	s := Survey{Classes: classes}
@@ -86,14 +86,14 @@ func proveVolume(ctx context.Context, t *task.Host, class string) error {
 		return err
 	}
 	mark := task.RandomHex(8)
-	at := "/kkbundle-" + mark // names the pod's processes, whatever the runtime
+	at := "/kkbundle-" + mark // identifies the pod's processes in any runtime
 	for i, verb := range []string{"write", "read"} {
 		name := fmt.Sprintf("volume-%d", i)
 		if err := t.ApplyObjects(ctx, volumeObjects(name, class, image, at)...); err != nil {
 			return err
 		}
 		if err := task.Eventually(ctx, volumeWait, func(ctx context.Context) error {
-			return throughPod(ctx, t, name, host.Script("volume-proof.sh", volumeProofScript, at, mark, verb)...)
+			return runOnNode(ctx, t, name, host.Script("volume-proof.sh", volumeProofScript, at, mark, verb)...)
 		}); err != nil {
 			return err
 		}
@@ -104,14 +104,14 @@ func proveVolume(ctx context.Context, t *task.Host, class string) error {
 	return nil
 }
 
-// throughPod runs a command on the node of a pod.
-func throughPod(ctx context.Context, t *task.Host, name string, args ...string) error {
+// runOnNode runs a command on the node of a pod.
+func runOnNode(ctx context.Context, t *task.Host, name string, args ...string) error {
 	pods, err := t.Kube().Pods(ctx, "--namespace="+volumeNamespace, "--field-selector=metadata.name="+name)
 	if err != nil {
 		return err
 	}
 	if len(pods) != 1 || !kube.IsPodReady(&pods[0]) {
-		reason := "it is not there"
+		reason := "it does not exist"
 		if len(pods) == 1 {
 			reason = kube.NotReadyReason(&pods[0])
 		}
@@ -123,7 +123,7 @@ func throughPod(ctx context.Context, t *task.Host, name string, args ...string) 
 		}
 		return node.Run(ctx, args...)
 	}
-	return nil // on a node that this run is not connected to: bound and mounted is what can be seen
+	return nil // the run is not connected to the node: a bound and mounted volume is the only proof
 }
 
 func volumeObjects(name, class, image, at string) []runtime.Object {

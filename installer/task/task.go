@@ -1,11 +1,3 @@
-// Package installer makes a Kubernetes cluster out of hosts and a bundle, over SSH and without internet.
-//
-// Plan lists what is done, in phases of tasks that can look (is this already so?) and do. Everything else follows from
-// that list: a dry run only looks, a second run does what the first one did not get to, a run on a finished cluster
-// changes nothing, and what the tasks declare to need is what a bundle must hold.
-//
-// Everything on hosts is a plain command that an operator can read in install.log and repeat by hand, or a call of
-// kkbundle-node, the helper that is put on every host.
 package task
 
 import (

@@ -6,160 +6,160 @@ import (
 	"github.com/kkbundle/kkbundle/installer/report"
 )
 
-// A look is one thing that is to be so of a cluster that works.
-type look struct {
-	// id is its name; it never changes its meaning. The tasks of the phase verify are looks of the same name.
+// A check is one requirement for a working cluster.
+type check struct {
+	// ID names the check and never changes its meaning. A task of the phase verify has the ID of its check.
 	ID string
-	// title is what is required, why what goes wrong otherwise, fix what to do.
+	// Title is the requirement, Why the effect of a failure, Fix the remedy.
 	Title, Why, Fix string
 }
 
-// The looks that findings are made for by name.
+// IDs of the checks.
 const (
-	lookReachable    = "host-reachable"
-	LookMember       = "host-is-node"
-	LookNodes        = "verify-nodes"
-	lookVersions     = "node-version"
-	LookPods         = "verify-pods"
-	lookKubeadm      = "kubeadm-config"
-	lookKubelet      = "kubelet-config"
-	lookInfo         = "cluster-info"
-	lookRoles        = "kubeadm-rbac"
-	lookControl      = "control-plane-marks"
-	lookRuntime      = "runtime-record"
-	lookTokens       = "bootstrap-tokens"
-	lookCoreDNS      = "coredns"
-	lookProxy        = "kube-proxy"
-	LookAPI          = "api-server-health"
-	lookEtcd         = "etcd-health"
-	lookAgreement    = "etcd-agreement"
-	LookLeases       = "controller-leases"
-	lookCertificates = "certificates"
-	lookStorage      = "storage-class"
+	checkReachable    = "host-reachable"
+	CheckMember       = "host-is-node"
+	CheckNodes        = "verify-nodes"
+	checkVersions     = "node-version"
+	CheckPods         = "verify-pods"
+	checkKubeadm      = "kubeadm-config"
+	checkKubelet      = "kubelet-config"
+	checkInfo         = "cluster-info"
+	checkRoles        = "kubeadm-rbac"
+	checkControl      = "control-plane-marks"
+	checkRuntime      = "runtime-record"
+	checkTokens       = "bootstrap-tokens"
+	checkCoreDNS      = "coredns"
+	checkProxy        = "kube-proxy"
+	CheckAPI          = "api-server-health"
+	checkEtcd         = "etcd-health"
+	checkAgreement    = "etcd-agreement"
+	CheckLeases       = "controller-leases"
+	checkCertificates = "certificates"
+	checkStorage      = "storage-class"
 )
 
-// Looks lists everything that is looked at, in the order of reports.
-func Looks() []look {
-	return slices.Concat(hostLooks(), registryLooks(), kubeadmLooks(), healthLooks(), proofLooks())
+// Checks returns all checks in the order of reports.
+func Checks() []check {
+	return slices.Concat(hostChecks(), registryChecks(), kubeadmChecks(), healthChecks(), proofChecks())
 }
 
-func hostLooks() []look {
-	return []look{
+func hostChecks() []check {
+	return []check{
 		{
-			lookReachable, "the host can be reached",
+			checkReachable, "the host can be reached",
 			"nothing on it can be looked at, and no run can work on it",
 			"see that it runs, that its sshd answers, and that its entry in the inventory is right",
 		},
 		{
-			LookMember, "the host is a node of this cluster",
+			CheckMember, "the host is a node of this cluster",
 			"its share of the pods runs elsewhere or not at all",
 			"kkbundle install makes it one",
 		},
 		{
-			LookNodes, "every host of the inventory is a node that is ready",
+			CheckNodes, "every host of the inventory is a node that is ready",
 			"pods are not started on a node that is not ready, and those on it are moved away after five minutes",
 			"look at the kubelet on that host: journalctl -u kubelet -u containerd",
 		},
 		{
-			lookVersions, "every node runs the cluster's version of Kubernetes",
-			"Kubernetes supports kubelets of some older versions only, and what is new works on some nodes only",
+			checkVersions, "every node runs the cluster's version of Kubernetes",
+			"Kubernetes supports kubelets of some older versions only, and new features work on some nodes only",
 			"kkbundle upgrade brings all nodes to one version",
 		},
 		{
-			LookPods, "the pods of Kubernetes and of the pod network are ready",
-			"what they do for the cluster is not done",
+			CheckPods, "the pods of Kubernetes and of the pod network are ready",
+			"the cluster lacks the services of these pods",
 			"kubectl describe pod and kubectl logs say why; kkbundle support-bundle collects both",
 		},
 	}
 }
 
-func kubeadmLooks() []look {
-	return []look{
+func kubeadmChecks() []check {
+	return []check{
 		{
-			lookKubeadm, "kubeadm's configuration is in the cluster (ConfigMap kube-system/kubeadm-config)",
+			checkKubeadm, "kubeadm's configuration is in the cluster (ConfigMap kube-system/kubeadm-config)",
 			"kubeadm join, upgrade and certs renew read it",
 			"on a control plane: kubeadm init phase upload-config kubeadm --config FILE",
 		},
 		{
-			lookKubelet, "the kubelets' configuration is in the cluster (ConfigMap kube-system/kubelet-config)",
+			checkKubelet, "the kubelets' configuration is in the cluster (ConfigMap kube-system/kubelet-config)",
 			"kubeadm join and upgrade read it",
 			"on a control plane: kubeadm init phase upload-config kubelet --config FILE",
 		},
 		{
-			lookInfo, "the cluster says who it is to those that join (ConfigMap kube-public/cluster-info)",
-			"nodes that join find the cluster by it",
+			checkInfo, "the cluster publishes its endpoint and authority to joining nodes (ConfigMap kube-public/cluster-info)",
+			"joining nodes find the cluster by it",
 			"on a control plane: kubeadm init phase bootstrap-token",
 		},
 		{
-			lookRoles, "what kubeadm lets joining nodes do is allowed (its roles and bindings)",
+			checkRoles, "kubeadm's roles and bindings for joining nodes exist",
 			"nodes cannot join, or their certificates are not renewed",
 			"on a control plane: kubeadm init phase bootstrap-token, and kubeadm init phase upload-config all",
 		},
 		{
-			lookControl, "control planes have their label, and the taint unless they are workers too",
+			checkControl, "control planes have their label, and the taint unless they are workers too",
 			"kubeadm upgrade finds control planes by the label; without the taint, workloads compete with the API server and etcd",
 			"on a control plane: kubeadm init phase mark-control-plane --node-name NODE",
 		},
 		{
-			lookRuntime, "the node has on record how its container runtime is reached",
+			checkRuntime, "the node has on record how its container runtime is reached",
 			"kubeadm upgrade and reset do not find the runtime",
 			"kubectl annotate node NODE kubeadm.alpha.kubernetes.io/cri-socket=SOCKET",
 		},
 		{
-			lookTokens, "no bootstrap token is valid for ever",
-			"whoever has it can make a machine a node of the cluster",
+			checkTokens, "no bootstrap token is valid for ever",
+			"every holder of the token can join a machine to the cluster",
 			"kubeadm token list shows them, kubeadm token delete removes one; kkbundle deletes its own after use",
 		},
 		{
-			lookCoreDNS, "CoreDNS runs as often as it should",
+			checkCoreDNS, "CoreDNS runs as often as it should",
 			"names of services are not found",
 			"kubectl --namespace kube-system describe deployment coredns",
 		},
 		{
-			lookProxy, "kube-proxy runs on every node",
+			checkProxy, "kube-proxy runs on every node",
 			"services are not reached from nodes without it",
 			"kubectl --namespace kube-system describe daemonset kube-proxy",
 		},
 	}
 }
 
-func healthLooks() []look {
-	return []look{
+func healthChecks() []check {
+	return []check{
 		{
-			LookAPI, "every API server is live and ready",
+			CheckAPI, "every API server is live and ready",
 			"clients and nodes that are led to it get errors",
 			"on that host: the log of the API server's container below /var/log/pods, and journalctl -u kubelet",
 		},
 		{
-			lookEtcd, "every member of etcd is healthy",
+			checkEtcd, "every member of etcd is healthy",
 			"one member fewer may fail before the cluster stops taking changes",
 			"the log of etcd on that host; a full disk and a slow one are the usual causes",
 		},
 		{
-			lookAgreement, "the members of etcd agree on one leader",
+			checkAgreement, "the members of etcd agree on one leader",
 			"members that are apart serve old data or none",
 			"see that the members reach each other on TCP 2380, and that their clocks agree",
 		},
 		{
-			LookLeases, "a scheduler and a controller manager are at work",
-			"new pods stay Pending, and what is lost is not made again",
+			CheckLeases, "a scheduler and a controller manager are at work",
+			"new pods stay Pending, and lost pods are not replaced",
 			"the logs of kube-scheduler and kube-controller-manager below /var/log/pods on the control planes",
 		},
 		{
-			lookCertificates, "no certificate of the control plane ends within 30 days",
+			checkCertificates, "no certificate of the control plane ends within 30 days",
 			"the API server, the kubelet or kubectl stop working on that day",
 			"kkbundle certs renew, and see why the timer kkbundle-certificates on that host did not",
 		},
 		{
-			lookStorage, "there is at most one default storage class",
+			checkStorage, "there is at most one default storage class",
 			"Kubernetes takes the newest, whichever that is",
 			"kubectl annotate storageclass NAME storageclass.kubernetes.io/is-default-class-",
 		},
 	}
 }
 
-func proofLooks() []look {
-	return []look{
+func proofChecks() []check {
+	return []check{
 		{
 			"verify-dns", "the cluster's DNS answers on every node",
 			"programs on that node do not find services by name",
@@ -167,7 +167,7 @@ func proofLooks() []look {
 		},
 		{
 			"verify-outside-names", "names outside the cluster are found where hosts have a nameserver",
-			"pods do not find what is outside the cluster",
+			"pods cannot resolve names outside the cluster",
 			"see that the nameservers of the hosts' /etc/resolv.conf answer from the nodes that CoreDNS runs on",
 		},
 		{
@@ -183,31 +183,31 @@ func proofLooks() []look {
 		{
 			"verify-volumes", "a volume of each default storage class is bound, written and read back",
 			"programs that store something stay Pending or lose it",
-			"kubectl describe persistentvolumeclaim says what the provisioner is missing",
+			"kubectl describe persistentvolumeclaim shows the provisioner's error",
 		},
 		{
 			"verify-hosts-security", "the node is as its level of security has it",
-			"what the level promises does not hold on that node",
-			"docs/site/security.md says what the level sets; install sets it again where a file was changed",
+			"the node lacks protections that the level promises",
+			"docs/site/security.md lists the settings of each level; install sets it again where a file was changed",
 		},
 		{
-			"verify-security", "the cluster does what its level of security promises",
-			"somebody can do what the level promises to refuse",
-			"docs/site/security.md says what the level sets; a level is given to a cluster when it is made",
+			"verify-security", "the cluster enforces its level of security",
+			"actions succeed that the level promises to refuse",
+			"docs/site/security.md lists the settings of each level; a level is given to a cluster when it is made",
 		},
 		{
 			"verify-images", "everything that runs came from the bundle",
 			"it cannot be started again once the image is gone from the host",
-			"see which pod runs it, and who changed it",
+			"find the pod that runs it, and the reason of the change",
 		},
 	}
 }
 
-// Finding is what a look found.
-func Finding(id, host string, state report.State, found string) report.Finding {
+// NewFinding returns the finding of a check on a host.
+func NewFinding(id, host string, state report.State, found string) report.Finding {
 	f := report.Finding{ID: id, Host: host, State: state, Title: id, Found: found}
-	list := Looks()
-	if i := slices.IndexFunc(list, func(l look) bool { return l.ID == id }); i >= 0 {
+	list := Checks()
+	if i := slices.IndexFunc(list, func(c check) bool { return c.ID == id }); i >= 0 {
 		f.Title = list[i].Title
 		if state != report.OK {
 			f.Why, f.Fix = list[i].Why, list[i].Fix
