@@ -209,13 +209,13 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 	r.Values = func(path string) ([]byte, error) {
 		return map[string][]byte{"a.yaml": []byte("x: {a: 1, b: 2}"), "b.yaml": []byte("x: {b: 3}"), "bad.yaml": []byte("x: [")}[path], nil
 	}
-	if _, _, err := addon.Addon(r.Site, manifest.Addon{Chart: "missing", Release: "shop"}); err == nil || !strings.Contains(err.Error(), "demo") {
+	if _, _, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "missing", Release: "shop"}); err == nil || !strings.Contains(err.Error(), "demo") {
 		t.Errorf("a missing chart: %v", err)
 	}
-	if _, _, err := addon.Addon(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Values: []string{"bad.yaml"}}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
+	if _, _, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Values: []string{"bad.yaml"}}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
 		t.Errorf("bad values: %v", err)
 	}
-	o, item, err := addon.Addon(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Namespace: "shop", Values: []string{"a.yaml", "b.yaml"}})
+	o, item, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Namespace: "shop", Values: []string{"a.yaml", "b.yaml"}})
 	if err != nil {
 		t.Fatal(err)
 	}
