@@ -277,7 +277,7 @@ func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
 
 // isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlWas, machine.SwapMasked)
+	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlBefore, machine.SwapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -319,7 +319,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 	if err := t.Run(ctx, "rm", "-f", machine.SysctlPath, machine.ModulesPath); err != nil {
 		return err
 	}
-	was, err := t.Read(ctx, machine.SysctlWas)
+	was, err := t.Read(ctx, machine.SysctlBefore)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
