@@ -89,7 +89,7 @@ func TestJoin(t *testing.T) {
 	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"kubeadm reset --force --cri-socket=" + cri.Socket, "kubeadm join --config=" + kubeadm.File}
+	want := []string{"kubeadm reset --force --cri-socket=" + cri.ContainerdSocket, "kubeadm join --config=" + kubeadm.File}
 	if diff := cmp.Diff(node.said("kubeadm"), want); diff != "" {
 		t.Errorf("after a failure (-got +want):\n%s", diff)
 	}
@@ -163,7 +163,7 @@ func TestReset(t *testing.T) {
 	s := newSite(t, "cp1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
 	h := s.hosts["cp1"]
-	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.RuntimeTask(), kubeadm.KubeletTask(tasktest.Cluster(t, ""))}}}); err != nil {
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask(), kubeadm.KubeletTask(tasktest.Cluster(t, ""))}}}); err != nil {
 		t.Fatal(err)
 	}
 	h.put(t, "/usr/local/bin/mine", "")

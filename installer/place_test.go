@@ -110,7 +110,7 @@ func TestFilesArePlaced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	b := clusterBundle(t, s.options.Cluster)
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{cri.RuntimeTask(), kubeadm.KubeletTask(s.options.Cluster)}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask(), kubeadm.KubeletTask(s.options.Cluster)}}}
 	states := func(want string) {
 		t.Helper()
 		if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
