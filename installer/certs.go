@@ -77,7 +77,7 @@ func errorsFirst(a, b Certificate) int {
 
 // allCertificates returns those of a host: files, and clients' in kubeconfigs.
 func allCertificates(ctx context.Context, t *task.Host) ([]Certificate, error) {
-	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.RegistryDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
+	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.ConfigDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
 	facts, err := t.Facts(ctx, probe)
 	if err != nil {
 		return nil, err

@@ -42,13 +42,13 @@ func Plan(c *manifest.Cluster) []task.Phase {
 
 // registryTasks make the place where hosts pull from, and fill it.
 func registryTasks(c *manifest.Cluster) []task.Task {
-	r := siteregistry.RegistryOf(c)
+	r := siteregistry.Of(c)
 	if r.Tasks == nil {
 		return nil
 	}
 	tasks := r.Tasks(c)
 	if task.IsPaired(c) {
-		tasks = append(tasks, siteregistry.RegistryAddressTask(), siteregistry.RegistryHoldersTask())
+		tasks = append(tasks, siteregistry.AddressTask(), siteregistry.AnswersTask())
 	}
 	return tasks
 }

@@ -242,9 +242,9 @@ func removeNetwork(ctx context.Context, t *task.Host) error {
 }
 
 func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
-	paths := []string{task.UnitDir + siteregistry.RegistryUnit}
+	paths := []string{task.UnitDir + siteregistry.Unit}
 	if t.Site.WithData {
-		paths = append(paths, siteregistry.RegistryData)
+		paths = append(paths, siteregistry.DataDir)
 	}
 	there, err := t.AnyOf(ctx, paths...)
 	if err == nil && !there && t.Site.WithData { // a run that was killed may have left the user alone
@@ -255,24 +255,24 @@ func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
 
 // removeRegistry removes the service, and its user unless images of that user stay.
 func removeRegistry(ctx context.Context, t *task.Host) error {
-	if err := t.RemoveUnit(ctx, siteregistry.RegistryUnit); err != nil {
+	if err := t.RemoveUnit(ctx, siteregistry.Unit); err != nil {
 		return err
 	}
 	if t.Site.WithData {
-		if err := t.Empty(ctx, siteregistry.RegistryData); err != nil {
+		if err := t.Empty(ctx, siteregistry.DataDir); err != nil {
 			return err
 		}
-	} else if stays, err := t.Test(ctx, "test", "-e", siteregistry.RegistryData); err != nil || stays {
+	} else if stays, err := t.Test(ctx, "test", "-e", siteregistry.DataDir); err != nil || stays {
 		return err
 	}
 	if there, err := hasRegistryAccount(ctx, t); err != nil || !there {
 		return err
 	}
-	return t.Run(ctx, "userdel", siteregistry.RegistryAccount)
+	return t.Run(ctx, "userdel", siteregistry.Account)
 }
 
 func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
-	return t.Test(ctx, "getent", "passwd", siteregistry.RegistryAccount)
+	return t.Test(ctx, "getent", "passwd", siteregistry.Account)
 }
 
 // isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
@@ -337,7 +337,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 
 // ownFiles are the files and directories that nobody but an installation makes.
 func ownFiles() []string {
-	return []string{task.ConfigDir, siteregistry.RegistryBinary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.File, task.ProvisionDir, task.StateDir + "/receive"}
+	return []string{task.ConfigDir, siteregistry.Binary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.File, task.ProvisionDir, task.StateDir + "/receive"}
 }
 
 // sharedFiles are those that others may have made where no installation has left its stamps.
@@ -354,7 +354,7 @@ func sharedFiles(r *task.Site) []string {
 }
 
 func noFiles(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyOf(ctx, task.StampDir, task.ConfigDir, siteregistry.RegistryBinary, engine.HookStamps, task.BeforeDir)
+	left, err := t.AnyOf(ctx, task.StampDir, task.ConfigDir, siteregistry.Binary, engine.HookStamps, task.BeforeDir)
 	return !left, err
 }
 
@@ -374,7 +374,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	}
 	if _, err := t.Test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
 		path.Dir(siteregistry.ComposePlugin), path.Dir(path.Dir(siteregistry.ComposePlugin)),
-		"/etc/kubekey", path.Dir(siteregistry.RegistryBinary), path.Dir(addon.LocalPath)); err != nil {
+		"/etc/kubekey", path.Dir(siteregistry.Binary), path.Dir(addon.LocalPath)); err != nil {
 		return err
 	}
 	if parents := slices.Concat(cri.RuntimeOf(t.Site.Cluster).Parents, t.Site.Distribution.Parents); len(parents) > 0 {

@@ -322,7 +322,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before it touches it
 	}
 	if u.IsRegistry(t) {
-		if need[siteregistry.RegistryOf(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {
+		if need[siteregistry.Of(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {
 			return []error{err}
 		}
 	}
@@ -331,7 +331,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 
 // registryLacks is how much of what the registry is seeded with is not there yet.
 func registryLacks(ctx context.Context, t *task.Host) (int64, error) {
-	find := []string{"find", "-H", siteregistry.RegistryOf(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
+	find := []string{"find", "-H", siteregistry.Of(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
 	out, err := t.Output(task.WithoutOutput(ctx), find...)
 	if _, err := task.Succeeded(err); err != nil { // it fails where there is no registry yet
 		return 0, err
