@@ -14,7 +14,7 @@ import (
 
 const dualStack = "kubernetes: {version: v1.34.3, podCIDR: '10.233.64.0/18,fd00:1::/48', serviceCIDR: '10.233.0.0/18,fd00:2::/112'}\n"
 
-// at returns what is in values at a path with dots.
+// at returns the value at a path with dots.
 func at(values map[string]any, path string) any {
 	var v any = values
 	for part := range strings.SplitSeq(path, ".") {

@@ -1,5 +1,5 @@
 // Package service installs a registry as a systemd service of this host, with its own user, authority, certificate and
-// login. Installing again changes only what differs.
+// login. Installing again changes only differing files.
 //
 // The names differ from those of a cluster's registry, so one host can have both, and resetting the cluster keeps this
 // one.
@@ -241,7 +241,7 @@ func (w *installation) files() ([]hostfile.File, error) {
 	}
 	files = append(files, logins...)
 	if w.Own {
-		// Our copy of the operator's file may be overwritten, whatever its first line.
+		// Our copy of the operator's file may be overwritten with any first line.
 		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config, Mark: string(w.existing(configPath)), Secret: true})
 	}
 	return append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.spec().UnitText(), Mark: mark}), nil

@@ -24,7 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// A host records what is run on it.
+// A host records the commands that run on it.
 type host struct {
 	ran    []string
 	active bool
@@ -72,7 +72,7 @@ func read(t *testing.T, root, name string) string {
 	return string(data)
 }
 
-// step installs and says what changed.
+// step installs and returns the changes.
 func step(t *testing.T, o service.Options, h *host) (changed []string, restarted bool) {
 	t.Helper()
 	h.ran = nil
