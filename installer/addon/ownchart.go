@@ -129,8 +129,8 @@ type imageName struct {
 	registry, repository, full, tag string
 }
 
-// imagesOf returns a component's images by the last part of their names: node, cni, kube-controllers.
-func imagesOf(c *manifest.Cluster, component string) (map[string]imageName, error) {
+// pickImages returns images of a component in order, by the last part of their names: node, cni, kube-controllers.
+func pickImages(c *manifest.Cluster, component string, names ...string) ([]imageName, error) {
 	refs, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemImage, Name: component}, "")
 	if err != nil {
 		return nil, err
@@ -141,15 +141,6 @@ func imagesOf(c *manifest.Cluster, component string) (map[string]imageName, erro
 		one := imageName{full: ref[:i], tag: ref[i+1:]}
 		one.registry, one.repository, _ = strings.Cut(one.full, "/")
 		images[path.Base(one.full)] = one
-	}
-	return images, nil
-}
-
-// pickImages returns the named images of a component in order, or an error if the catalog lacks one.
-func pickImages(c *manifest.Cluster, component string, names ...string) ([]imageName, error) {
-	images, err := imagesOf(c, component)
-	if err != nil {
-		return nil, err
 	}
 	list := make([]imageName, 0, len(names))
 	for _, name := range names {

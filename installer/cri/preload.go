@@ -23,15 +23,10 @@ import (
 
 const preloadName = "preload-images"
 
-// preloads reports whether images are sent to the nodes instead of pulled: if there is no registry, and with Docker,
-// which supports mirrors of Docker Hub only.
-func preloads(c *manifest.Cluster) bool {
-	return c.ImageRegistry.Type == manifest.RegistryNone || UsesDocker(c)
-}
-
-// PreloadTasks returns the tasks that send images to the nodes.
+// PreloadTasks returns the tasks that send images to nodes which cannot pull them: those without a registry, and those
+// with Docker, which supports mirrors of Docker Hub only.
 func PreloadTasks(c *manifest.Cluster) []task.Task {
-	if !preloads(c) {
+	if c.ImageRegistry.Type != manifest.RegistryNone && !UsesDocker(c) {
 		return nil
 	}
 	return []task.Task{preloadTask()}

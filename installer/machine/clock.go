@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -138,7 +137,7 @@ func TimeConfig(ctx context.Context, t *task.Host, from TimeSources) (timeConfig
 	case !there:
 		return timeConfig{}, ErrNoTimeService
 	case len(from.Clients) > 0:
-		return timeConfig{}, fmt.Errorf("%s: systemd-timesyncd cannot serve the time to other hosts; install chrony", t.Name)
+		return timeConfig{}, errors.New("systemd-timesyncd cannot serve the time to other hosts; install chrony")
 	}
 	c := timeConfig{path: TimesyncdPath, unit: "systemd-timesyncd.service"}
 	if c.have, err = t.Read(ctx, c.path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -161,14 +161,9 @@ func RemoveBPF(ctx context.Context, t *task.Host) error {
 	return t.Run(ctx, host.Script("remove-bpf.sh", removeBPFScript)...)
 }
 
-// chainPrefixes returns the prefixes of chains and comments of Kubernetes and the pod networks.
-func chainPrefixes() []string {
-	return []string{
-		"KUBE-", "CNI-", "FLANNEL-", "cali-", `"cali:`, "CILIUM_", "OLD_CILIUM_", "OVN-", "HYBRIDNET-", `"NodeLocal`,
-	}
-}
-
-// IsKubernetes reports whether a word of a rule belongs to Kubernetes or a pod network.
+// IsKubernetes reports whether a word of a rule, a chain or a comment, belongs to Kubernetes or a pod network.
 func IsKubernetes(word string) bool {
-	return slices.ContainsFunc(chainPrefixes(), func(p string) bool { return strings.HasPrefix(word, p) })
+	return slices.ContainsFunc([]string{
+		"KUBE-", "CNI-", "FLANNEL-", "cali-", `"cali:`, "CILIUM_", "OLD_CILIUM_", "OVN-", "HYBRIDNET-", `"NodeLocal`,
+	}, func(prefix string) bool { return strings.HasPrefix(word, prefix) })
 }

@@ -162,11 +162,6 @@ func KernelTask(c *manifest.Cluster) task.Task {
 		})
 }
 
-// proxyParameters are set by kube-proxy; reset restores them too.
-func proxyParameters() []string {
-	return []string{"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"}
-}
-
 // parametersBefore returns the values before the first run that changed them.
 func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (map[string]string, error) {
 	data, err := t.Read(ctx, SysctlBefore)
@@ -175,7 +170,8 @@ func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (m
 	}
 	before := task.ParseSysctl(data)
 	args := []string{"sysctl", "--ignore"}
-	keys := proxyParameters()
+	// kube-proxy sets these; reset restores them too.
+	keys := []string{"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"}
 	for _, p := range parameters(c) {
 		keys = append(keys, p.key)
 	}
