@@ -73,22 +73,22 @@ func Task(a manifest.Addon) task.Task {
 }
 
 // Check reports items that an addon needs and that the bundle or the cluster's files lack.
-func Check(r *task.Site, a manifest.Addon) error {
+func Check(s *task.Site, a manifest.Addon) error {
 	if a.Chart == "" {
-		_, err := ManifestsOf(r, a)
+		_, err := ManifestsOf(s, a)
 		return err
 	}
-	_, _, err := ChartOptions(r, a)
+	_, _, err := ChartOptions(s, a)
 	return err
 }
 
 // ChartOptions finds an addon's chart in the bundle and reads its values.
-func ChartOptions(r *task.Site, a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
-	i := slices.IndexFunc(r.Items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
+func ChartOptions(s *task.Site, a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
+	i := slices.IndexFunc(s.Items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
 	if i < 0 {
-		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; its charts: %s", a.Release, a.Chart, chartNames(r))
+		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; its charts: %s", a.Release, a.Chart, chartNames(s))
 	}
-	values, err := readValues(r, a.Values)
+	values, err := readValues(s, a.Values)
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: %w", a.Release, err)
 	}
@@ -96,12 +96,12 @@ func ChartOptions(r *task.Site, a manifest.Addon) (charts.InstallOptions, bundle
 	if a.Wait == manifest.WaitReady {
 		o.Wait = time.Duration(a.Timeout)
 	}
-	return o, r.Items[i], nil
+	return o, s.Items[i], nil
 }
 
-func chartNames(r *task.Site) string {
+func chartNames(s *task.Site) string {
 	var names []string
-	for _, it := range r.Items {
+	for _, it := range s.Items {
 		if it.Kind == bundle.KindChart {
 			names = append(names, it.Name)
 		}
@@ -182,13 +182,13 @@ func installChart(ctx context.Context, t *task.Host, chart *charts.Chart, o char
 }
 
 // Chart loads a chart from the bundle.
-func Chart(ctx context.Context, r *task.Site, item bundle.Item) (_ *charts.Chart, err error) {
-	archive, err := r.Bundle.ContentOf(ctx, item)
+func Chart(ctx context.Context, s *task.Site, item bundle.Item) (_ *charts.Chart, err error) {
+	archive, err := s.Bundle.ContentOf(ctx, item)
 	if err != nil {
 		return nil, err
 	}
-	r.Opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
-	blob, err := r.Bundle.Blob(ctx, archive.Digest, 0)
+	s.Opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
+	blob, err := s.Bundle.Blob(ctx, archive.Digest, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", item, err)
 	}

@@ -44,10 +44,10 @@ func shortDigest(data []byte) string {
 }
 
 // ManifestsOf reads an addon's manifests.
-func ManifestsOf(r *task.Site, a manifest.Addon) (applied, error) {
+func ManifestsOf(s *task.Site, a manifest.Addon) (applied, error) {
 	var all bytes.Buffer
 	for _, path := range a.Manifests {
-		data, err := r.Values(path)
+		data, err := s.Values(path)
 		if err == nil {
 			_, err = kube.ParseManifest(data)
 		}

@@ -40,8 +40,8 @@ func nodeDNSTask() task.Task {
 
 // HaveNameservers reports whether every connected node has a name server. Loopback addresses count: the cache runs in
 // the host's network.
-func HaveNameservers(ctx context.Context, r *task.Site) (bool, error) {
-	for _, node := range r.Connected(manifest.RoleCluster) {
+func HaveNameservers(ctx context.Context, s *task.Site) (bool, error) {
+	for _, node := range s.Connected(manifest.RoleCluster) {
 		if list, err := nameservers(ctx, node); err != nil || len(list) == 0 {
 			return false, err
 		}

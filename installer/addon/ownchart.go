@@ -40,10 +40,10 @@ type environment struct {
 	nodes, controlPlanes, nfs []*task.Host
 }
 
-func environmentOf(r *task.Site) environment {
+func environmentOf(s *task.Site) environment {
 	return environment{
-		cluster: r.Cluster, nodes: r.WithRole(manifest.RoleCluster), controlPlanes: r.WithRole(manifest.RoleControlPlane),
-		nfs: r.WithRole(manifest.RoleNFS),
+		cluster: s.Cluster, nodes: s.WithRole(manifest.RoleCluster), controlPlanes: s.WithRole(manifest.RoleControlPlane),
+		nfs: s.WithRole(manifest.RoleNFS),
 	}
 }
 
@@ -78,16 +78,16 @@ func (o OwnChart) task(images ...string) task.Task {
 }
 
 // optionsOf finds the chart in the bundle and computes its options for the hosts.
-func optionsOf(r *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, error) {
-	item, err := r.Component(manifest.Need{Kind: manifest.ItemChart, Name: o.component}, "")
+func optionsOf(s *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, error) {
+	item, err := s.Component(manifest.Need{Kind: manifest.ItemChart, Name: o.component}, "")
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, err
 	}
-	values, err := o.values(environmentOf(r))
+	values, err := o.values(environmentOf(s))
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("values of %s: %w", o.component, err)
 	}
-	over, err := readValues(r, o.files)
+	over, err := readValues(s, o.files)
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("%s: %w", o.component, err)
 	}
@@ -97,7 +97,7 @@ func optionsOf(r *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, er
 		options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "pod-security.kubernetes.io/warn": "privileged"}
 	}
 	if o.everywhere {
-		options.Everywhere = func(node string) bool { return !r.LeftOut(node) }
+		options.Everywhere = func(node string) bool { return !s.LeftOut(node) }
 	}
 	return options, item, nil
 }
@@ -112,10 +112,10 @@ func (o OwnChart) Use(c *manifest.Cluster) (manifest.ChartUse, error) {
 }
 
 // readValues reads and merges values files of the cluster file.
-func readValues(r *task.Site, paths []string) (map[string]any, error) {
+func readValues(s *task.Site, paths []string) (map[string]any, error) {
 	files := make([]charts.ValuesFile, 0, len(paths))
 	for _, p := range paths {
-		data, err := r.Values(p)
+		data, err := s.Values(p)
 		if err != nil {
 			return nil, fmt.Errorf("values: %w", err)
 		}

@@ -264,11 +264,11 @@ func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 }
 
 // kubeletLogin returns the kubelet's login at the site's registry: Docker stores logins only for users.
-func kubeletLogin(r *task.Site) ([]task.File, error) {
-	if r.Cluster.ImageRegistry.Type == manifest.RegistryNone {
+func kubeletLogin(s *task.Site) ([]task.File, error) {
+	if s.Cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
-	access, err := r.Access()
+	access, err := s.Access()
 	if err != nil || access.Username == "" {
 		return nil, err
 	}

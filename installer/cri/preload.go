@@ -34,8 +34,8 @@ func PreloadTasks(c *manifest.Cluster) []task.Task {
 
 // PreloadPart disables the kubelet's deletion of images with Docker, which could not pull them again: it never starts
 // at a threshold of 100 % (imageGCHighThresholdPercent). containerd's images are pinned instead.
-func PreloadPart(r *task.Site) task.KubeadmPart {
-	if !UsesDocker(r.Cluster) {
+func PreloadPart(s *task.Site) task.KubeadmPart {
+	if !UsesDocker(s.Cluster) {
 		return task.KubeadmPart{}
 	}
 	const never = 100
@@ -124,13 +124,13 @@ func Images(ctx context.Context, t *task.Host) ([]NodeImage, error) {
 }
 
 // imageRoles returns the roles that need each declared image, by its reference.
-func imageRoles(r *task.Site) (map[string][]manifest.Role, error) {
+func imageRoles(s *task.Site) (map[string][]manifest.Role, error) {
 	roles := map[string][]manifest.Role{}
-	for _, d := range r.Demands {
+	for _, d := range s.Demands {
 		if d.Kind != manifest.ItemImage {
 			continue
 		}
-		refs, err := catalog.Refs(r.Cluster, d.Need, "")
+		refs, err := catalog.Refs(s.Cluster, d.Need, "")
 		if err != nil {
 			return nil, err
 		}
@@ -352,8 +352,8 @@ func PlatformImage(ctx context.Context, t *task.Host, it bundle.Item) (bundle.It
 }
 
 // configDigest returns the digest of an image's configuration.
-func configDigest(ctx context.Context, r *task.Site, image digest.Digest) (digest.Digest, error) {
-	data, err := r.Bundle.ReadBlob(ctx, image, task.MaxManifest)
+func configDigest(ctx context.Context, s *task.Site, image digest.Digest) (digest.Digest, error) {
+	data, err := s.Bundle.ReadBlob(ctx, image, task.MaxManifest)
 	if err != nil {
 		return "", err
 	}

@@ -219,10 +219,10 @@ func dnfInstall(ctx context.Context, t *task.Host, manager, dir string, names []
 	return t.Run(ctx, slices.Concat(args, []string{"--setopt=install_weak_deps=False", "install", "--"}, names)...)
 }
 
-func makeRepository(ctx context.Context, r *task.Site, distribution, arch string) (*task.PackageRepository, error) {
+func makeRepository(ctx context.Context, site *task.Site, distribution, arch string) (*task.PackageRepository, error) {
 	repo := &task.PackageRepository{Lists: map[string][]byte{}}
 	files := map[string]bool{}
-	for _, it := range r.Items {
+	for _, it := range site.Items {
 		of, ok := manifest.PackageDistribution(it.Ref)
 		if p := it.Descriptor.Platform; ok && of == distribution && (p == nil || p.Architecture == arch) {
 			repo.Items = append(repo.Items, it)
@@ -231,8 +231,8 @@ func makeRepository(ctx context.Context, r *task.Site, distribution, arch string
 	}
 	// Not closed: its only bundle is the run's.
 	s, err := serve.New(ctx, serve.Options{
-		Bundles: []string{distribution}, Logger: r.Logger,
-		Open: func(string) (*bundle.Reader, error) { return r.Bundle, nil },
+		Bundles: []string{distribution}, Logger: site.Logger,
+		Open: func(string) (*bundle.Reader, error) { return site.Bundle, nil },
 	})
 	if err != nil {
 		return nil, err

@@ -98,18 +98,18 @@ func harborImages(c *manifest.Cluster) string {
 }
 
 // harborCredentials adds Harbor's passwords. Harbor requires lower and upper case letters and digits.
-func harborCredentials(r *task.Site, s *credentials) error {
+func harborCredentials(site *task.Site, s *credentials) error {
 	for name, to := range map[string]*string{task.HarborAdminFile: &s.HarborAdmin, task.HarborDatabaseFile: &s.HarborDatabase, task.HarborRobotFile: &s.HarborRobot} {
-		secret, err := r.Dir.Keep(name, func() ([]byte, error) { return []byte("Hb1" + task.RandomHex(20)), nil })
+		secret, err := site.Dir.Keep(name, func() ([]byte, error) { return []byte("Hb1" + task.RandomHex(20)), nil })
 		if err != nil {
 			return err
 		}
 		*to = strings.TrimSpace(string(secret))
-		r.Mask.Hide(*to)
+		site.Mask.Hide(*to)
 	}
 	for _, pair := range []string{harborAdmin + ":" + s.HarborAdmin, "robot$" + HarborRobot + ":" + s.HarborRobot} {
-		r.Mask.Hide(pair)
-		r.Mask.Hide(base64.StdEncoding.EncodeToString([]byte(pair)))
+		site.Mask.Hide(pair)
+		site.Mask.Hide(base64.StdEncoding.EncodeToString([]byte(pair)))
 	}
 	return nil
 }
@@ -304,10 +304,10 @@ func grantPull(ctx context.Context, t *task.Host, client *harbor.Client) error {
 type harborProject struct{ project, sample string }
 
 // harborProjects returns the projects of all seeded items, in the order of the bundle.
-func harborProjects(r *task.Site, address string) ([]harborProject, error) {
+func harborProjects(s *task.Site, address string) ([]harborProject, error) {
 	address = strings.TrimPrefix(address, "https://")
 	var list []harborProject
-	for _, it := range r.Items {
+	for _, it := range s.Items {
 		if !isSeeded(it) {
 			continue
 		}

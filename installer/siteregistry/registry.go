@@ -66,12 +66,12 @@ func CertificatesTask() task.Task {
 
 // checkRenewal refuses new credentials for an installed registry in a run with --limit, which would not update all
 // hosts.
-func checkRenewal(ctx context.Context, r *task.Site) error {
-	if r.Scope.Whole() {
+func checkRenewal(ctx context.Context, s *task.Site) error {
+	if s.Scope.Whole() {
 		return nil
 	}
 	used := false
-	for _, t := range r.Connected(manifest.RoleRegistry) {
+	for _, t := range s.Connected(manifest.RoleRegistry) {
 		there, err := t.Test(ctx, "test", "-e", ConfigDir)
 		if err != nil {
 			return err
@@ -110,28 +110,28 @@ type credentials struct {
 	HarborAdmin, HarborDatabase, HarborRobot string
 }
 
-func hasCredentials(r *task.Site) bool {
-	for _, name := range append(Of(r.Cluster).files, task.CACertFile, task.RegistryCertFile) {
-		if _, err := r.Dir.Read(name); err != nil {
+func hasCredentials(s *task.Site) bool {
+	for _, name := range append(Of(s.Cluster).files, task.CACertFile, task.RegistryCertFile) {
+		if _, err := s.Dir.Read(name); err != nil {
 			return false
 		}
 	}
-	authority, err := task.LoadAuthority(r.Dir, r.Now())
+	authority, err := task.LoadAuthority(s.Dir, s.Now())
 	if err != nil {
 		return false
 	}
-	pair, err := r.Dir.ReadPair(task.RegistryPair())
-	return err == nil && authority.Fits(pair, CertificateNames(r), r.Now(), task.RenewBefore)
+	pair, err := s.Dir.ReadPair(task.RegistryPair())
+	return err == nil && authority.Fits(pair, CertificateNames(s), s.Now(), task.RenewBefore)
 }
 
 // CertificateNames returns the names in the registry's certificate.
-func CertificateNames(r *task.Site) pki.Names {
+func CertificateNames(s *task.Site) pki.Names {
 	var n pki.Names
-	for _, t := range r.RegistryHosts() {
+	for _, t := range s.RegistryHosts() {
 		n.Hosts = append(n.Hosts, t.Name)
 		n.Addresses = append(n.Addresses, t.IP)
 	}
-	if vip, err := netip.ParseAddr(r.Cluster.ImageRegistry.VIP); err == nil {
+	if vip, err := netip.ParseAddr(s.Cluster.ImageRegistry.VIP); err == nil {
 		n.Addresses = append(n.Addresses, vip)
 	}
 	n.Hosts = append(n.Hosts, "localhost")
@@ -140,39 +140,39 @@ func CertificateNames(r *task.Site) pki.Names {
 }
 
 // Credentials returns the registry's credentials from the work directory, and creates missing ones.
-func Credentials(r *task.Site) (credentials, error) {
-	r.Dir.Making.Lock()
-	defer r.Dir.Making.Unlock()
-	authority, err := task.LoadAuthority(r.Dir, r.Now())
+func Credentials(site *task.Site) (credentials, error) {
+	site.Dir.Making.Lock()
+	defer site.Dir.Making.Unlock()
+	authority, err := task.LoadAuthority(site.Dir, site.Now())
 	if err != nil {
 		return credentials{}, err
 	}
-	pair, err := r.Dir.Pair(task.RegistryPair(), authority, pki.Server, CertificateNames(r), r.Now())
+	pair, err := site.Dir.Pair(task.RegistryPair(), authority, pki.Server, CertificateNames(site), site.Now())
 	if err != nil {
 		return credentials{}, err
 	}
 	s := credentials{ca: authority.PEM, cert: pair.Cert, key: pair.Key}
-	err = Of(r.Cluster).secrets(r, &s)
+	err = Of(site.Cluster).secrets(site, &s)
 	return s, err
 }
 
-func distributionCredentials(r *task.Site, s *credentials) (err error) {
-	if s.password, err = r.Dir.Secret(task.RegistryPassFile); err != nil {
+func distributionCredentials(site *task.Site, s *credentials) (err error) {
+	if s.password, err = site.Dir.Secret(task.RegistryPassFile); err != nil {
 		return err
 	}
-	if s.httpSecret, err = r.Dir.Secret(task.RegistrySecretFile); err != nil {
+	if s.httpSecret, err = site.Dir.Secret(task.RegistrySecretFile); err != nil {
 		return err
 	}
-	r.Mask.Hide(s.password)
-	r.Mask.Hide(s.httpSecret)
-	r.Mask.Hide(User + ":" + s.password)
-	s.htpasswd, err = Htpasswd(r, s.password)
+	site.Mask.Hide(s.password)
+	site.Mask.Hide(s.httpSecret)
+	site.Mask.Hide(User + ":" + s.password)
+	s.htpasswd, err = Htpasswd(site, s.password)
 	return err
 }
 
 // Htpasswd returns the registry's password file: that of the work directory if it matches the password, else a new one.
-func Htpasswd(r *task.Site, password string) ([]byte, error) {
-	data, err := r.Dir.Read(task.RegistryHashFile)
+func Htpasswd(s *task.Site, password string) ([]byte, error) {
+	data, err := s.Dir.Read(task.RegistryHashFile)
 	if err == nil {
 		_, hash, _ := strings.Cut(strings.TrimSpace(string(data)), ":")
 		if bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil {
@@ -182,43 +182,43 @@ func Htpasswd(r *task.Site, password string) ([]byte, error) {
 	if data, err = service.Htpasswd(User, []byte(password)); err != nil {
 		return nil, err
 	}
-	return data, r.Dir.Write(task.RegistryHashFile, data)
+	return data, s.Dir.Write(task.RegistryHashFile, data)
 }
 
 // NodeAccess returns the hosts' access to the registry.
-func NodeAccess(r *task.Site) (task.RegistryAccess, error) {
-	if r.Cluster.ImageRegistry.Type == manifest.RegistryExisting {
-		return existingAccess(r)
+func NodeAccess(site *task.Site) (task.RegistryAccess, error) {
+	if site.Cluster.ImageRegistry.Type == manifest.RegistryExisting {
+		return existingAccess(site)
 	}
-	s, err := Credentials(r)
+	s, err := Credentials(site)
 	if err != nil {
 		return task.RegistryAccess{}, err
 	}
 	return task.RegistryAccess{
-		Address: addressWithPort(r, sharedAddress(r)),
+		Address: addressWithPort(site, sharedAddress(site)),
 		CA:      s.ca,
-		Login:   Of(r.Cluster).puller(s),
+		Login:   Of(site.Cluster).puller(s),
 	}, nil
 }
 
 // existingAccess returns the access to an existing registry.
-func existingAccess(r *task.Site) (a task.RegistryAccess, err error) {
-	a.Address, a.Prefix, _ = strings.Cut(r.Cluster.ImageRegistry.Address, "/")
-	if file := r.Cluster.ImageRegistry.CA; file != "" {
-		if a.CA, err = r.Values(file); err != nil {
+func existingAccess(s *task.Site) (a task.RegistryAccess, err error) {
+	a.Address, a.Prefix, _ = strings.Cut(s.Cluster.ImageRegistry.Address, "/")
+	if file := s.Cluster.ImageRegistry.CA; file != "" {
+		if a.CA, err = s.Values(file); err != nil {
 			return a, fmt.Errorf("imageRegistry.ca: %w", err)
 		}
 	}
-	auth := r.Cluster.ImageRegistry.Auth
-	if auth == nil || r.RegistryPassword == nil {
+	auth := s.Cluster.ImageRegistry.Auth
+	if auth == nil || s.RegistryPassword == nil {
 		return a, nil
 	}
-	if a.Password, err = r.RegistryPassword(); err != nil {
+	if a.Password, err = s.RegistryPassword(); err != nil {
 		return a, fmt.Errorf("imageRegistry.auth: %w", err)
 	}
 	a.Username = auth.Username
-	r.Mask.Hide(a.Password)
-	r.Mask.Hide(strings.TrimPrefix(a.Authorization(), "Basic "))
+	s.Mask.Hide(a.Password)
+	s.Mask.Hide(strings.TrimPrefix(a.Authorization(), "Basic "))
 	return a, nil
 }
 

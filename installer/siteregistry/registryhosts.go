@@ -29,19 +29,19 @@ const (
 )
 
 // sharedAddress returns the hosts' address for the registry: the shared one of two hosts, or that of the only host.
-func sharedAddress(r *task.Site) netip.Addr {
-	if vip, err := netip.ParseAddr(r.Cluster.ImageRegistry.VIP); err == nil {
+func sharedAddress(s *task.Site) netip.Addr {
+	if vip, err := netip.ParseAddr(s.Cluster.ImageRegistry.VIP); err == nil {
 		return vip
 	}
-	if t := task.FirstOf(r.RegistryHosts()); t != nil {
+	if t := task.FirstOf(s.RegistryHosts()); t != nil {
 		return t.IP
 	}
 	return netip.Addr{}
 }
 
 // addressWithPort returns an address of the registry with its port.
-func addressWithPort(r *task.Site, a netip.Addr) string {
-	own := Of(r.Cluster)
+func addressWithPort(s *task.Site, a netip.Addr) string {
+	own := Of(s.Cluster)
 	switch {
 	case own.standard && a.Is6():
 		return "[" + a.String() + "]"
@@ -250,11 +250,11 @@ func AnswersTask() task.Task {
 }
 
 // CheckSharedAddress checks that no two registry hosts have the shared address, and that one has it if all are connected.
-func CheckSharedAddress(ctx context.Context, r *task.Site) error {
-	vip := sharedAddress(r)
-	hosts := r.Connected(manifest.RoleRegistry)
+func CheckSharedAddress(ctx context.Context, s *task.Site) error {
+	vip := sharedAddress(s)
+	hosts := s.Connected(manifest.RoleRegistry)
 	holds := make([]bool, len(hosts))
-	err := r.OnAll(hosts, func(i int, t *task.Host) error {
+	err := s.OnAll(hosts, func(i int, t *task.Host) error {
 		out, err := t.Output(ctx, "ip", "-oneline", "address", "show", "to", netip.PrefixFrom(vip, vip.BitLen()).String())
 		holds[i] = len(strings.TrimSpace(string(out))) > 0
 		return err
@@ -268,7 +268,7 @@ func CheckSharedAddress(ctx context.Context, r *task.Site) error {
 			names = append(names, t.Name)
 		}
 	}
-	switch all := len(hosts) == len(r.RegistryHosts()); {
+	switch all := len(hosts) == len(s.RegistryHosts()); {
 	case len(names) > 1:
 		return &SharedError{Address: vip.String(), Hosts: names}
 	case len(names) == 0 && all:

@@ -28,7 +28,7 @@ type Registry struct {
 	// Tasks returns the tasks that install and seed it.
 	Tasks func(c *manifest.Cluster) []task.Task
 	// secrets adds its secrets.
-	secrets func(r *task.Site, s *credentials) error
+	secrets func(site *task.Site, s *credentials) error
 	// puller and pusher return the logins of hosts and of push.
 	puller, pusher func(s credentials) task.Login
 }
