@@ -39,7 +39,7 @@ func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, e
 		w.add(Need{Kind: bundle.KindManifest, Ref: path.Join(below, file), By: User{Task: kubeadm.PatchesTaskName, Roles: []manifest.Role{manifest.RoleCluster}}})
 	}
 	for _, a := range w.cluster.Addons {
-		by := User{Task: addon.AddonTask(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
+		by := User{Task: addon.TaskName(a), Roles: []manifest.Role{manifest.RoleControlPlane}}
 		if a.Chart != "" {
 			w.add(Need{Kind: manifest.ItemChart, Name: a.Chart, By: by})
 		}

@@ -73,7 +73,7 @@ func compareByEnd(a, b Certificate) int {
 
 // allCertificates returns a host's certificates: those in files, and the client certificates of kubeconfigs.
 func allCertificates(ctx context.Context, t *task.Host) ([]Certificate, error) {
-	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.RegistryDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
+	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.ConfigDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
 	facts, err := t.Facts(ctx, probe)
 	if err != nil {
 		return nil, err

@@ -248,7 +248,7 @@ func checkBundle(ctx context.Context, r *engine.Run) error {
 		errs = append(errs, checkImagePlatforms(ctx, r))
 	}
 	for _, a := range r.Cluster.Addons {
-		if err := addon.CheckAddon(r.Site, a); err != nil {
+		if err := addon.Check(r.Site, a); err != nil {
 			errs = append(errs, err)
 		}
 	}

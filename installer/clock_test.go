@@ -20,7 +20,7 @@ const debianChrony = "pool 2.debian.pool.ntp.org iburst\nsourcedir /etc/chrony/s
 
 func TestWithSources(t *testing.T) {
 	t.Parallel()
-	from := machine.TimeSources{Servers: []string{"10.0.0.1"}, Pools: []string{"pool.corp.example"}, Takers: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
+	from := machine.TimeSources{Servers: []string{"10.0.0.1"}, Pools: []string{"pool.corp.example"}, Clients: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
 	got := string(machine.WithSources([]byte(debianChrony), from))
 	want := "#kkbundle# pool 2.debian.pool.ntp.org iburst\n#kkbundle# sourcedir /etc/chrony/sources.d\nmakestep 1 3\n# no end\n" + task.OpenBegin + `
 server 10.0.0.1 iburst
@@ -80,7 +80,7 @@ func TestClock(t *testing.T) {
 		t.Errorf("node2 has %q", got)
 	}
 	for _, target := range r.Hosts {
-		if err := machine.GiveBackClock(t.Context(), target); err != nil {
+		if err := machine.RestoreClock(t.Context(), target); err != nil {
 			t.Fatal(err)
 		}
 		h := s.hosts[target.Name]
@@ -92,7 +92,7 @@ func TestClock(t *testing.T) {
 	if err := r.Hosts[0].Run(t.Context(), "rm", "/etc/chrony/chrony.conf"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "cp1 shall give other hosts the time, and systemd-timesyncd cannot") {
+	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "cp1: init clock: systemd-timesyncd cannot serve the time to other hosts") {
 		t.Errorf("a server without chrony: %v", err)
 	}
 	if _, err := machine.TimeConfig(t.Context(), r.Hosts[1], machine.TimeSources{}); errors.Is(err, machine.ErrNoTimeService) {

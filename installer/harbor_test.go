@@ -59,7 +59,7 @@ groups: {kube_control_plane: [cp1], image_registry: [`+registryHosts+"]}\n"))
 	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: harbor"+settings+"}")
 	s.r = s.run(t, clusterBundle(t, s.options.Cluster))
 	s.r.Journal.Writer = &s.log
-	secrets, err := siteregistry.Secrets(s.r.Site)
+	secrets, err := siteregistry.Credentials(s.r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func (s *harborSite) serve(t *testing.T, h *rooted, address string) {
 	if !strings.Contains(h.content(siteregistry.HarborDir+"/harbor.yml"), "hostname: "+address+"\n") || h.content(siteregistry.HarborDir+"/docker-compose.yml") == "" {
 		t.Errorf("%s is started without its configuration", h.name)
 	}
-	pair, err := tls.X509KeyPair([]byte(h.content(siteregistry.RegistryDir+"/tls.crt")), []byte(h.content(siteregistry.RegistryDir+"/tls.key")))
+	pair, err := tls.X509KeyPair([]byte(h.content(siteregistry.ConfigDir+"/tls.crt")), []byte(h.content(siteregistry.ConfigDir+"/tls.key")))
 	if err != nil {
 		t.Error(err)
 		return
@@ -176,7 +176,7 @@ func (s *harborSite) install(t *testing.T) error {
 // quiet fails the test if one of Harbor's secrets is in a command's arguments or in the log.
 func (s *harborSite) quiet(t *testing.T) {
 	t.Helper()
-	secrets, err := siteregistry.Secrets(s.r.Site)
+	secrets, err := siteregistry.Credentials(s.r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestHarbor(t *testing.T) {
 	if diff := cmp.Diff(s.states(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	secrets, err := siteregistry.Secrets(s.r.Site)
+	secrets, err := siteregistry.Credentials(s.r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestHarbor(t *testing.T) {
 	if access := mustAccess(t, s.r); access.Address != "10.0.0.2" || access.Username != "robot$kkbundle-nodes" || access.Password == secrets.HarborAdmin {
 		t.Errorf("nodes pull from %s as %s", access.Address, access.Username)
 	}
-	for _, program := range []string{"/usr/local/bin/docker", siteregistry.DockerApart + "/dockerd", siteregistry.DockerApart + "/containerd", siteregistry.ComposePlugin} {
+	for _, program := range []string{"/usr/local/bin/docker", siteregistry.DockerDir + "/dockerd", siteregistry.DockerDir + "/containerd", siteregistry.ComposePlugin} {
 		if h.content(program) == "" {
 			t.Errorf("there is no %s", program)
 		}
@@ -286,7 +286,7 @@ func TestHarborPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.states()
-	secrets, err := siteregistry.Secrets(s.r.Site)
+	secrets, err := siteregistry.Credentials(s.r.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestHarborPair(t *testing.T) {
 		if got := s.stands[name].Copies(); !slices.Equal(got, []string{to + secrets.HarborAdmin}) {
 			t.Errorf("%s copies to %q", name, got)
 		}
-		if !strings.Contains(s.hosts[name].content(siteregistry.RegistryAddressDir+"/keepalived.conf"), ":443 ") {
+		if !strings.Contains(s.hosts[name].content(siteregistry.AddressDir+"/keepalived.conf"), ":443 ") {
 			t.Errorf("%s is not asked at Harbor's port", name)
 		}
 	}
@@ -335,7 +335,7 @@ func TestHarborReset(t *testing.T) {
 		if err := removeFiles(t.Context(), target); err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{siteregistry.HarborDir, siteregistry.HarborLogs, siteregistry.DockerApart, siteregistry.ComposePlugin, "/usr/local/bin/docker", "/etc/systemd/system/" + siteregistry.HarborUnit, "/etc/systemd/system/" + cri.DockerUnit, "/etc/docker"} {
+		for _, path := range []string{siteregistry.HarborDir, siteregistry.HarborLogs, siteregistry.DockerDir, siteregistry.ComposePlugin, "/usr/local/bin/docker", "/etc/systemd/system/" + siteregistry.HarborUnit, "/etc/systemd/system/" + cri.DockerUnit, "/etc/docker"} {
 			if _, err := os.Stat(filepath.Join(h.root, path)); err == nil {
 				t.Errorf("%s is left", path)
 			}

@@ -64,7 +64,7 @@ func killedPhases(c *manifest.Cluster) []task.Phase {
 	return []task.Phase{
 		{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c)}},
 		{Name: "install", Tasks: []task.Task{
-			cri.RuntimeTask(), kubeadm.KubeletTask(c), kubeadm.InitTask(c), kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker),
+			cri.ContainerdTask(), kubeadm.KubeletTask(c), kubeadm.InitTask(c), kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker),
 		}},
 	}
 }

@@ -89,7 +89,7 @@ func TestJoin(t *testing.T) {
 	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"kubeadm reset --force --cri-socket=" + cri.Socket, "kubeadm join --config=" + kubeadm.File}
+	want := []string{"kubeadm reset --force --cri-socket=" + cri.ContainerdSocket, "kubeadm join --config=" + kubeadm.File}
 	if diff := cmp.Diff(node.said("kubeadm"), want); diff != "" {
 		t.Errorf("after a failure (-got +want):\n%s", diff)
 	}
@@ -163,14 +163,14 @@ func TestReset(t *testing.T) {
 	s := newSite(t, "cp1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
 	h := s.hosts["cp1"]
-	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.RuntimeTask(), kubeadm.KubeletTask(tasktest.Cluster(t, ""))}}}); err != nil {
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask(), kubeadm.KubeletTask(tasktest.Cluster(t, ""))}}}); err != nil {
 		t.Fatal(err)
 	}
 	h.put(t, "/usr/local/bin/mine", "")
 	h.put(t, "/etc/kubernetes/manifests/etcd.yaml", "")
 	h.put(t, "/var/lib/etcd/member/wal", "")
 	h.put(t, "/opt/cni/bin/mine", "")
-	h.put(t, siteregistry.RegistryData+"/blob", "")
+	h.put(t, siteregistry.DataDir+"/blob", "")
 	for range 2 {
 		if err := reset(t.Context(), r); err != nil {
 			t.Fatal(err)
@@ -184,7 +184,7 @@ func TestReset(t *testing.T) {
 		}
 		left = append(left, strings.Fields(string(out))...)
 	}
-	want := []string{"/usr/local/bin/mine", "/opt/cni/bin/mine", "/etc/hosts", "/etc/resolv.conf", siteregistry.RegistryData + "/blob"}
+	want := []string{"/usr/local/bin/mine", "/opt/cni/bin/mine", "/etc/hosts", "/etc/resolv.conf", siteregistry.DataDir + "/blob"}
 	if diff := cmp.Diff(sorted(left), sorted(want)); diff != "" {
 		t.Errorf("left (-got +want):\n%s", diff)
 	}
@@ -198,13 +198,13 @@ func TestResetRegistryUser(t *testing.T) {
 	h := s.hosts["cp1"]
 	there := true
 	h.answer("getent", func(_ context.Context, cmd host.Cmd) error {
-		if there && slices.Equal(cmd.Args[1:], []string{"passwd", siteregistry.RegistryAccount}) {
+		if there && slices.Equal(cmd.Args[1:], []string{"passwd", siteregistry.Account}) {
 			return nil
 		}
 		return &host.ExitError{Code: 2}
 	})
 	h.answer("userdel", func(_ context.Context, cmd host.Cmd) error {
-		there = !slices.Equal(cmd.Args[1:], []string{siteregistry.RegistryAccount})
+		there = !slices.Equal(cmd.Args[1:], []string{siteregistry.Account})
 		return nil
 	})
 	for _, step := range []struct {
@@ -213,10 +213,10 @@ func TestResetRegistryUser(t *testing.T) {
 		withData, before bool // the user is there before
 		stays            bool
 	}{
-		{"images stay", []string{task.UnitDir + siteregistry.RegistryUnit, siteregistry.RegistryData + "/blob"}, false, true, true},
+		{"images stay", []string{task.UnitDir + siteregistry.Unit, siteregistry.DataDir + "/blob"}, false, true, true},
 		{"images are left of an earlier reset", nil, true, true, false},
-		{"everything at once", []string{task.UnitDir + siteregistry.RegistryUnit, siteregistry.RegistryData + "/blob"}, true, true, false},
-		{"killed before there were images", []string{task.UnitDir + siteregistry.RegistryUnit}, false, true, false},
+		{"everything at once", []string{task.UnitDir + siteregistry.Unit, siteregistry.DataDir + "/blob"}, true, true, false},
+		{"killed before there were images", []string{task.UnitDir + siteregistry.Unit}, false, true, false},
 		{"killed before the user went", nil, true, true, false},
 		{"no user", nil, true, false, false},
 	} {

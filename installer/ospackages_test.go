@@ -182,7 +182,7 @@ func packageSite(t *testing.T, id, version, manager, more string) (*site, *packa
 }
 
 func packagePhases(c *manifest.Cluster) []task.Phase {
-	return []task.Phase{{Name: "init", Tasks: []task.Task{machine.OsPackagesTask(c)}}}
+	return []task.Phase{{Name: "init", Tasks: []task.Task{machine.PackagesTask(c)}}}
 }
 
 // TestPackagesInterrupted kills kkbundle after each command: the host's own sources are always what they were, and the next run
@@ -208,7 +208,7 @@ func TestPackagesInterrupted(t *testing.T) {
 				if !p.installed["socat"] || p.sources() != ownList+ownSource+ownRepo {
 					t.Fatalf("killed after %d commands: installed %v, sources %q", n, p.installed, p.sources())
 				}
-				if left := p.tree(t); strings.Contains(left, machine.PackagesOnHost+"/") && err == nil {
+				if left := p.tree(t); strings.Contains(left, machine.PackagesDir+"/") && err == nil {
 					t.Errorf("packages are left on the host:\n%s", left)
 				}
 				s.states()
@@ -236,8 +236,8 @@ func TestPackagesInterrupted(t *testing.T) {
 func TestPackagesSources(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ id, version, manager, more, want, not string }{
-		"apt":  {"debian", "12", "apt", "", "deb [trusted=yes] file:" + machine.PackagesOnHost + "/debian/12 ./ and -", "mirror.site"},
-		"dnf":  {"almalinux", "9", "dnf", "", machine.PackagesOnHost + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" + machine.PackagesOnHost + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
+		"apt":  {"debian", "12", "apt", "", "deb [trusted=yes] file:" + machine.PackagesDir + "/debian/12 ./ and -", "mirror.site"},
+		"dnf":  {"almalinux", "9", "dnf", "", machine.PackagesDir + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" + machine.PackagesDir + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
 		"host": {"debian", "12", "apt", "osPackages: host\n", "deb http://mirror.site/debian bookworm main and /etc/apt/sources.list.d", "file:"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -146,7 +146,7 @@ func TestHtpasswd(t *testing.T) {
 		t.Errorf("a second time it differs (%v)", err)
 	}
 	other, err := siteregistry.Htpasswd(r, "changed")
-	if err != nil || bcrypt.CompareHashAndPassword(other[len(siteregistry.RegistryUser)+1:len(other)-1], []byte("changed")) != nil {
+	if err != nil || bcrypt.CompareHashAndPassword(other[len(siteregistry.User)+1:len(other)-1], []byte("changed")) != nil {
 		t.Errorf("%s is not for the changed password (%v)", other, err)
 	}
 }

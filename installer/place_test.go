@@ -110,7 +110,7 @@ func TestFilesArePlaced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	b := clusterBundle(t, s.options.Cluster)
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{cri.RuntimeTask(), kubeadm.KubeletTask(s.options.Cluster)}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask(), kubeadm.KubeletTask(s.options.Cluster)}}}
 	states := func(want string) {
 		t.Helper()
 		if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
@@ -191,7 +191,7 @@ func TestSpace(t *testing.T) {
 	}
 	h := s.hosts["cp1"]
 	h.put(t, member.Path, "site v1.34.3\n")
-	h.put(t, siteregistry.RegistryData+"/blob", strings.Repeat("x", 1<<20))
+	h.put(t, siteregistry.DataDir+"/blob", strings.Repeat("x", 1<<20))
 	h.put(t, "/var/lib/containerd/blob", strings.Repeat("x", 1<<20))
 	h.answer("du", func(_ context.Context, cmd host.Cmd) error { // something went away while it counted
 		_, _ = cmd.Stdout.Write([]byte("1048576\t" + cmd.Args[len(cmd.Args)-1] + "\n"))
@@ -209,13 +209,13 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 	r.Values = func(path string) ([]byte, error) {
 		return map[string][]byte{"a.yaml": []byte("x: {a: 1, b: 2}"), "b.yaml": []byte("x: {b: 3}"), "bad.yaml": []byte("x: [")}[path], nil
 	}
-	if _, _, err := addon.Addon(r.Site, manifest.Addon{Chart: "missing", Release: "shop"}); err == nil || !strings.Contains(err.Error(), "demo") {
+	if _, _, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "missing", Release: "shop"}); err == nil || !strings.Contains(err.Error(), "demo") {
 		t.Errorf("a missing chart: %v", err)
 	}
-	if _, _, err := addon.Addon(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Values: []string{"bad.yaml"}}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
+	if _, _, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Values: []string{"bad.yaml"}}); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
 		t.Errorf("bad values: %v", err)
 	}
-	o, item, err := addon.Addon(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Namespace: "shop", Values: []string{"a.yaml", "b.yaml"}})
+	o, item, err := addon.ChartOptions(r.Site, manifest.Addon{Chart: "demo", Release: "shop", Namespace: "shop", Values: []string{"a.yaml", "b.yaml"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func newRegistrySite(t *testing.T, second byte) (*site, *engine.Run, *rooted) {
 func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 	t.Parallel()
 	s, r, _ := newRegistrySite(t, 78)
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(), siteregistry.RegistryTask(), siteregistry.SeedTask()}}}
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(), siteregistry.DistributionTask(), siteregistry.SeedTask()}}}
 	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -294,15 +294,15 @@ func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 func TestRegistryOfOlderVersion(t *testing.T) {
 	t.Parallel()
 	s, r, h := newRegistrySite(t, 79)
-	secrets := []string{siteregistry.RegistryDir + "/config.yaml", siteregistry.RegistryDir + "/htpasswd", siteregistry.RegistryDir + "/tls.key"}
-	for _, path := range append(secrets, siteregistry.RegistryData+"/docker/registry/v2/old", "/etc/kubernetes/pki/ca.key") {
+	secrets := []string{siteregistry.ConfigDir + "/config.yaml", siteregistry.ConfigDir + "/htpasswd", siteregistry.ConfigDir + "/tls.key"}
+	for _, path := range append(secrets, siteregistry.DataDir+"/docker/registry/v2/old", "/etc/kubernetes/pki/ca.key") {
 		h.put(t, path, "old")
 		if err := os.Chmod(filepath.Join(h.root, path), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.put(t, task.UnitDir+siteregistry.RegistryUnit, "# Written by kkbundle.\n[Service]\nExecStart="+siteregistry.RegistryBinary+" serve "+siteregistry.RegistryDir+"/config.yaml\n")
-	phases := []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(), siteregistry.RegistryTask()}}}
+	h.put(t, task.UnitDir+siteregistry.Unit, "# Written by kkbundle.\n[Service]\nExecStart="+siteregistry.Binary+" serve "+siteregistry.ConfigDir+"/config.yaml\n")
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(), siteregistry.DistributionTask()}}}
 	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -310,24 +310,24 @@ func TestRegistryOfOlderVersion(t *testing.T) {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	want := []string{
-		"chown root:" + siteregistry.RegistryAccount + " " + strings.Join(secrets, " "),
-		"chown -RH " + siteregistry.RegistryAccount + ":" + siteregistry.RegistryAccount + " " + siteregistry.RegistryData,
+		"chown root:" + siteregistry.Account + " " + strings.Join(secrets, " "),
+		"chown -RH " + siteregistry.Account + ":" + siteregistry.Account + " " + siteregistry.DataDir,
 	}
 	ran := h.said("")
 	if diff := cmp.Diff(slices.DeleteFunc(slices.Clone(ran), func(line string) bool { return !strings.HasPrefix(line, "chown ") }), want); diff != "" {
 		t.Errorf("the registry's user is given (-got +want):\n%s", diff)
 	}
-	user, restart := slices.Index(ran, "systemd-sysusers "+siteregistry.RegistryDir+"/user.conf"), slices.Index(ran, "systemctl restart "+siteregistry.RegistryUnit)
+	user, restart := slices.Index(ran, "systemd-sysusers "+siteregistry.ConfigDir+"/user.conf"), slices.Index(ran, "systemctl restart "+siteregistry.Unit)
 	if own := slices.Index(ran, want[0]); user < 0 || user > own || slices.Index(ran, want[1]) > restart {
 		t.Errorf("the user is made before it is given anything, and has everything before the start: %q", ran)
 	}
-	for path, mode := range map[string]fs.FileMode{secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640, "/etc/kubernetes/pki/ca.key": 0o600, siteregistry.RegistryData: fs.ModeDir | 0o750} {
+	for path, mode := range map[string]fs.FileMode{secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640, "/etc/kubernetes/pki/ca.key": 0o600, siteregistry.DataDir: fs.ModeDir | 0o750} {
 		if info, err := os.Stat(filepath.Join(h.root, path)); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, mode)
 		}
 	}
-	unit := h.content(task.UnitDir + siteregistry.RegistryUnit)
-	for _, line := range []string{"User=" + siteregistry.RegistryAccount, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=" + task.StateDir + ":ro", "BindPaths=" + siteregistry.RegistryData} {
+	unit := h.content(task.UnitDir + siteregistry.Unit)
+	for _, line := range []string{"User=" + siteregistry.Account, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=" + task.StateDir + ":ro", "BindPaths=" + siteregistry.DataDir} {
 		if !strings.Contains(unit, line+"\n") {
 			t.Errorf("the unit has no %s:\n%s", line, unit)
 		}
@@ -351,8 +351,8 @@ func mustAccess(t *testing.T, r *engine.Run) task.RegistryAccess {
 
 // serveRegistry runs the registry with the configuration that lies on the host.
 func serveRegistry(ctx context.Context, t *testing.T, h *rooted) {
-	text := h.content(siteregistry.RegistryDir + "/config.yaml")
-	for _, dir := range []string{siteregistry.RegistryDir, siteregistry.RegistryData} {
+	text := h.content(siteregistry.ConfigDir + "/config.yaml")
+	for _, dir := range []string{siteregistry.ConfigDir, siteregistry.DataDir} {
 		text = strings.ReplaceAll(text, dir, h.root+dir)
 	}
 	config, err := configuration.Parse(strings.NewReader(text))

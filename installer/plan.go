@@ -20,7 +20,7 @@ import (
 // Plan returns all tasks of an installation of the cluster, in order. CheckInstall reports whether they can run.
 func Plan(c *manifest.Cluster) []task.Phase {
 	c = c.WithDefaults()
-	init := []task.Task{machine.OsPackagesTask(c), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, addon.NetworkOf(c).Patterns)}
+	init := []task.Task{machine.PackagesTask(c), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, addon.NetworkOf(c).Patterns)}
 	if c.ImageRegistry.Type.Installed() {
 		init = append([]task.Task{siteregistry.CertificatesTask()}, init...)
 	}
@@ -41,13 +41,13 @@ func Plan(c *manifest.Cluster) []task.Phase {
 
 // registryTasks install the site's registry and fill it.
 func registryTasks(c *manifest.Cluster) []task.Task {
-	r := siteregistry.RegistryOf(c)
+	r := siteregistry.Of(c)
 	if r.Tasks == nil {
 		return nil
 	}
 	tasks := r.Tasks(c)
 	if task.IsPaired(c) {
-		tasks = append(tasks, siteregistry.RegistryAddressTask(), siteregistry.RegistryHoldersTask())
+		tasks = append(tasks, siteregistry.AddressTask(), siteregistry.AnswersTask())
 	}
 	return tasks
 }

@@ -49,7 +49,7 @@ func instancePhases(c *manifest.Cluster, bundled bool, p *provision.Program) ([]
 		bootstrap := append(bootstrap.StepTasks("bootstrap", bootstrap.DirectorySteps()), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c))
 		phases = []task.Phase{
 			{Name: "bootstrap", Tasks: bootstrap},
-			{Name: "repository", Tasks: []task.Task{machine.OsPackagesTask(c)}},
+			{Name: "repository", Tasks: []task.Task{machine.PackagesTask(c)}},
 			{Name: "binary", Tasks: []task.Task{kubeadm.KubeletTask(c)}},
 			{Name: "container-manager", Tasks: containerTasks(c)},
 		}

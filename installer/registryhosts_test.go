@@ -63,7 +63,7 @@ groups: {kube_control_plane: [cp1], image_registry: [reg1, reg2]}
 		}
 		h.answer("ip", func(_ context.Context, cmd host.Cmd) error { return p.ip(name, cmd) })
 		h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
-			if cmd.Args[1] == "restart" && cmd.Args[2] == siteregistry.RegistryUnit {
+			if cmd.Args[1] == "restart" && cmd.Args[2] == siteregistry.Unit {
 				p.serve(ctx, t, h)
 			}
 			return nil
@@ -84,7 +84,7 @@ func (p *pairSite) address(name string) string {
 
 // serve runs a host's registry. Both hosts are this machine: each registry gets its host's address of the port that it wants all of.
 func (p *pairSite) serve(ctx context.Context, t *testing.T, h *rooted) {
-	const config = siteregistry.RegistryDir + "/config.yaml"
+	const config = siteregistry.ConfigDir + "/config.yaml"
 	whole := fmt.Sprintf("addr: :%d\n", p.options.Cluster.ImageRegistry.Port)
 	text := h.content(config)
 	if !strings.Contains(text, whole) {
@@ -168,9 +168,9 @@ func TestRegistryPair(t *testing.T) {
 	}
 	port := fmt.Sprint(p.options.Cluster.ImageRegistry.Port)
 	for _, name := range []string{"reg1", "reg2"} {
-		tasktest.Golden(t, "keepalived-"+name+".conf", []byte(strings.ReplaceAll(p.hosts[name].content(siteregistry.RegistryAddressDir+"/keepalived.conf"), ":"+port, ":5000")))
+		tasktest.Golden(t, "keepalived-"+name+".conf", []byte(strings.ReplaceAll(p.hosts[name].content(siteregistry.AddressDir+"/keepalived.conf"), ":"+port, ":5000")))
 	}
-	cert, err := pki.ParseCertificate([]byte(p.hosts["reg2"].content(siteregistry.RegistryDir + "/tls.crt")))
+	cert, err := pki.ParseCertificate([]byte(p.hosts["reg2"].content(siteregistry.ConfigDir + "/tls.crt")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestRegistryPair(t *testing.T) {
 		}
 	}
 	// Missing content of one host is noticed and pushed there only.
-	if err := os.RemoveAll(filepath.Join(p.hosts["reg2"].root, siteregistry.RegistryData, "docker/registry/v2/repositories/registry.k8s.io/pause")); err != nil {
+	if err := os.RemoveAll(filepath.Join(p.hosts["reg2"].root, siteregistry.DataDir, "docker/registry/v2/repositories/registry.k8s.io/pause")); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.r.Phases(t.Context(), []task.Phase{{Name: "verify", Tasks: []task.Task{health.VerifyRegistryTask()}}}); err == nil || !strings.Contains(err.Error(), "reg2: verify verify-registry: the registry on this host lacks images") {
@@ -213,15 +213,15 @@ func TestRegistryAddressTwice(t *testing.T) {
 	p := newPairSite(t)
 	p.hold("reg1", "reg2")
 	var twice *siteregistry.SharedError
-	if err := siteregistry.OneHolds(t.Context(), p.r.Site); !errors.As(err, &twice) || !strings.Contains(twice.Error(), "reg1 and reg2 have the address 127.0.0.4 at once") || !strings.Contains(twice.Hint(), "112") {
+	if err := siteregistry.CheckSharedAddress(t.Context(), p.r.Site); !errors.As(err, &twice) || !strings.Contains(twice.Error(), "reg1 and reg2 have the address 127.0.0.4 at once") || !strings.Contains(twice.Hint(), "112") {
 		t.Errorf("got %v", err)
 	}
 	p.hold()
-	if err := siteregistry.OneHolds(t.Context(), p.r.Site); err == nil || !strings.Contains(err.Error(), "no registry host has the address 127.0.0.4") {
+	if err := siteregistry.CheckSharedAddress(t.Context(), p.r.Site); err == nil || !strings.Contains(err.Error(), "no registry host has the address 127.0.0.4") {
 		t.Errorf("got %v", err)
 	}
 	p.r.Hosts[1].Err, p.r.Hosts[1].Conn = errors.New("lost"), nil // it may be there
-	if err := siteregistry.OneHolds(t.Context(), p.r.Site); err != nil {
+	if err := siteregistry.CheckSharedAddress(t.Context(), p.r.Site); err != nil {
 		t.Error(err)
 	}
 }
@@ -229,7 +229,7 @@ func TestRegistryAddressTwice(t *testing.T) {
 func TestRegistryAddressRefused(t *testing.T) {
 	t.Parallel()
 	p := newPairSite(t)
-	task := siteregistry.RegistryAddressTask()
+	task := siteregistry.AddressTask()
 	if err := os.Remove(filepath.Join(p.hosts["reg1"].root, siteregistry.KeepalivedBinary)); err != nil {
 		t.Fatal(err)
 	}
@@ -302,13 +302,13 @@ func TestRegistryAddressReset(t *testing.T) {
 	p := newPairSite(t)
 	for _, name := range []string{"cp1", "reg1"} {
 		h := p.hosts[name]
-		h.put(t, "/etc/systemd/system/"+siteregistry.RegistryAddressUnit, siteregistry.RegistryAddressUnitText)
+		h.put(t, "/etc/systemd/system/"+siteregistry.AddressUnit, siteregistry.AddressUnitText)
 		t0 := p.r.Hosts[slices.IndexFunc(p.r.Hosts, func(t *task.Host) bool { return t.Name == name })]
 		h.said("")
-		if err := removeLeaves(t.Context(), t0, siteregistry.RegistryAddressTask().Leaves); err != nil {
+		if err := removeLeaves(t.Context(), t0, siteregistry.AddressTask().Leaves); err != nil {
 			t.Fatal(err)
 		}
-		if h.content("/etc/systemd/system/"+siteregistry.RegistryAddressUnit) != "" {
+		if h.content("/etc/systemd/system/"+siteregistry.AddressUnit) != "" {
 			t.Errorf("%s keeps the unit", name)
 		}
 		deletes := slices.Contains(h.said("ip"), "ip address delete 127.0.0.4/32 dev eth0")
@@ -322,7 +322,7 @@ func TestRegistryNamesOfOne(t *testing.T) {
 	t.Parallel()
 	r := newSite(t, "cp1", "node1").run(t, nil)
 	want := pki.Names{Hosts: []string{"cp1", "localhost"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("127.0.0.1")}}
-	if diff := cmp.Diff(siteregistry.RegistryNames(r.Site), want, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(siteregistry.CertificateNames(r.Site), want, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 }
@@ -331,14 +331,14 @@ func TestRegistryServices(t *testing.T) {
 	t.Parallel()
 	p := newPairSite(t)
 	for _, name := range []string{"reg1", "reg2"} {
-		p.hosts[name].put(t, "/etc/systemd/system/"+siteregistry.RegistryUnit, "")
+		p.hosts[name].put(t, "/etc/systemd/system/"+siteregistry.Unit, "")
 	}
 	// The script looks at the host's own files: below its root they are, and systemctl is a program there.
 	p.hosts["reg1"].answer("sh", func(ctx context.Context, cmd host.Cmd) error {
-		if !slices.Contains(cmd.Args, siteregistry.RegistryUnit) {
+		if !slices.Contains(cmd.Args, siteregistry.Unit) {
 			t.Errorf("asked for %q", cmd.Args)
 		}
-		_, err := io.WriteString(cmd.Stdout, siteregistry.RegistryUnit+"\n")
+		_, err := io.WriteString(cmd.Stdout, siteregistry.Unit+"\n")
 		return err
 	})
 	p.r.Hosts[2].Err = errors.New("reg2: no answer")

@@ -232,9 +232,9 @@ func removeNetwork(ctx context.Context, t *task.Host) error {
 }
 
 func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
-	paths := []string{task.UnitDir + siteregistry.RegistryUnit}
+	paths := []string{task.UnitDir + siteregistry.Unit}
 	if t.Site.WithData {
-		paths = append(paths, siteregistry.RegistryData)
+		paths = append(paths, siteregistry.DataDir)
 	}
 	there, err := t.AnyOf(ctx, paths...)
 	if err == nil && !there && t.Site.WithData { // a killed run may have left only the user
@@ -245,29 +245,29 @@ func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
 
 // removeRegistry removes the service, and its user unless that user's images stay.
 func removeRegistry(ctx context.Context, t *task.Host) error {
-	if err := t.RemoveUnit(ctx, siteregistry.RegistryUnit); err != nil {
+	if err := t.RemoveUnit(ctx, siteregistry.Unit); err != nil {
 		return err
 	}
 	if t.Site.WithData {
-		if err := t.Empty(ctx, siteregistry.RegistryData); err != nil {
+		if err := t.Empty(ctx, siteregistry.DataDir); err != nil {
 			return err
 		}
-	} else if stays, err := t.Test(ctx, "test", "-e", siteregistry.RegistryData); err != nil || stays {
+	} else if stays, err := t.Test(ctx, "test", "-e", siteregistry.DataDir); err != nil || stays {
 		return err
 	}
 	if there, err := hasRegistryAccount(ctx, t); err != nil || !there {
 		return err
 	}
-	return t.Run(ctx, "userdel", siteregistry.RegistryAccount)
+	return t.Run(ctx, "userdel", siteregistry.Account)
 }
 
 func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
-	return t.Test(ctx, "getent", "passwd", siteregistry.RegistryAccount)
+	return t.Test(ctx, "getent", "passwd", siteregistry.Account)
 }
 
 // isRestored inspects the files: these changes come before the first stamp, and hosts without nodes get no stamps.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlWas, machine.SwapMasked)
+	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlBefore, machine.SwapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -309,7 +309,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 	if err := t.Run(ctx, "rm", "-f", machine.SysctlPath, machine.ModulesPath); err != nil {
 		return err
 	}
-	was, err := t.Read(ctx, machine.SysctlWas)
+	was, err := t.Read(ctx, machine.SysctlBefore)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -327,7 +327,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 
 // ownFiles returns the files and directories that only an installation creates.
 func ownFiles() []string {
-	return []string{task.ConfigDir, siteregistry.RegistryBinary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.File, task.ProvisionDir, task.StateDir + "/receive"}
+	return []string{task.ConfigDir, siteregistry.Binary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.File, task.ProvisionDir, task.StateDir + "/receive"}
 }
 
 // sharedFiles returns the files that others may have created on hosts without stamps.
@@ -344,7 +344,7 @@ func sharedFiles(r *task.Site) []string {
 }
 
 func noFiles(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyOf(ctx, task.StampDir, task.ConfigDir, siteregistry.RegistryBinary, engine.HookStamps, task.BeforeDir)
+	left, err := t.AnyOf(ctx, task.StampDir, task.ConfigDir, siteregistry.Binary, engine.HookStamps, task.BeforeDir)
 	return !left, err
 }
 
@@ -364,7 +364,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	}
 	if _, err := t.Test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
 		path.Dir(siteregistry.ComposePlugin), path.Dir(path.Dir(siteregistry.ComposePlugin)),
-		"/etc/kubekey", path.Dir(siteregistry.RegistryBinary), path.Dir(addon.LocalPath)); err != nil {
+		"/etc/kubekey", path.Dir(siteregistry.Binary), path.Dir(addon.LocalPath)); err != nil {
 		return err
 	}
 	if parents := slices.Concat(cri.RuntimeOf(t.Site.Cluster).Parents, t.Site.Distribution.Parents); len(parents) > 0 {

@@ -61,7 +61,7 @@ func TestRuntimesAreInstalled(t *testing.T) {
 			units:    []string{"docker.service", "cri-docker.service"},
 		},
 		"crio": {
-			files:    []string{"/etc/crio/crio.conf.d/10-kkbundle.conf", cri.OPolicy, "/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf"},
+			files:    []string{"/etc/crio/crio.conf.d/10-kkbundle.conf", cri.CRIOPolicy, "/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf"},
 			secret:   []string{"/etc/kkbundle/mirror-auth.json"},
 			programs: []string{"/usr/local/bin/crio", "/usr/local/lib/kkbundle/crio/conmon", "/usr/local/lib/kkbundle/crio/crun", "/opt/cni/bin/bridge"},
 			units:    []string{"crio.service"},
@@ -406,7 +406,7 @@ func TestPreloadIsVerified(t *testing.T) {
 		return nil
 	})
 	err := s.run(t, preloadBundle(t, s.options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.options.Cluster)}})
-	if err == nil || !strings.Contains(err.Error(), "the runtime took the images and does not have ") {
+	if err == nil || !strings.Contains(err.Error(), "the runtime loaded the images, but lacks ") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -665,7 +665,7 @@ func TestRuntimeIsKeptAndAsked(t *testing.T) {
 	for name, c := range map[string]struct{ files, logs []string }{
 		"containerd": {[]string{cri.ContainerdConfigFile, "/etc/systemd/system/containerd.service"}, []string{"kubelet", "containerd"}},
 		"docker":     {[]string{cri.DockerConfig, "/etc/systemd/system/docker.service", "/etc/systemd/system/cri-docker.service"}, []string{"kubelet", "docker", "cri-docker"}},
-		"crio":       {[]string{cri.OConfigFile, "/etc/systemd/system/crio.service"}, []string{"kubelet", "crio"}},
+		"crio":       {[]string{cri.CRIOConfigFile, "/etc/systemd/system/crio.service"}, []string{"kubelet", "crio"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

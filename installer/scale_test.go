@@ -409,7 +409,7 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 	c := s.options.Cluster
 	phases := []task.Phase{
 		{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c)}},
-		{Name: "install", Tasks: []task.Task{cri.RuntimeTask(), kubeadm.KubeletTask(c)}},
+		{Name: "install", Tasks: []task.Task{cri.ContainerdTask(), kubeadm.KubeletTask(c)}},
 	}
 	begin := time.Now()
 	var err error

@@ -65,7 +65,7 @@ func space(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	if t.Site.IsRegistry(t) {
 		size, err := registrySpace(ctx, t.Site)
 		if err == nil {
-			err = add("the registry", siteregistry.RegistryOf(t.Site.Cluster).Data, size)
+			err = add("the registry", siteregistry.Of(t.Site.Cluster).Data, size)
 		}
 		if err != nil {
 			return nil, err

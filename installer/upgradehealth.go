@@ -318,7 +318,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before changing it
 	}
 	if u.IsRegistry(t) {
-		if need[siteregistry.RegistryOf(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {
+		if need[siteregistry.Of(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {
 			return []error{err}
 		}
 	}
@@ -327,7 +327,7 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 
 // registryLacks returns the size of the content that the registry lacks.
 func registryLacks(ctx context.Context, t *task.Host) (int64, error) {
-	find := []string{"find", "-H", siteregistry.RegistryOf(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
+	find := []string{"find", "-H", siteregistry.Of(t.Site.Cluster).Data, "-path", "*/blobs/sha256/*", "-name", "data", "-printf", `%h\n`}
 	out, err := t.Output(task.WithoutOutput(ctx), find...)
 	if _, err := task.Succeeded(err); err != nil { // find fails on a host without the registry
 		return 0, err

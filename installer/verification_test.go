@@ -54,10 +54,10 @@ func healthy() *health.Survey {
 		Tokens: []health.Bootstrap{{Name: "bootstrap-token-abcdef", Expires: now.Add(time.Hour).Format(time.RFC3339)}},
 		Hosts: []health.Surveyed{
 			{
-				Name: "cp1", ControlPlane: true, Node: true, Etcd: true, Wanted: true, Member: true, Runtime: cri.Socket, Asked: true,
+				Name: "cp1", ControlPlane: true, Node: true, Etcd: true, Wanted: true, Member: true, Runtime: cri.ContainerdSocket, Asked: true,
 				Metrics: health.EtcdMetrics{HasLeader: true, Leader: true}, Certificates: []report.Certificate{{File: "a.crt", Expires: now.AddDate(1, 0, 0)}},
 			},
-			{Name: "node1", Worker: true, Node: true, Wanted: true, Member: true, Runtime: cri.Socket},
+			{Name: "node1", Worker: true, Node: true, Wanted: true, Member: true, Runtime: cri.ContainerdSocket},
 		},
 	}
 	for name, key := range map[string]string{"kubeadm-config": "ClusterConfiguration", "kubelet-config": "kubelet", "cluster-info": "kubeconfig"} {

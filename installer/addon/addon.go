@@ -18,11 +18,11 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// ChartWait is how long a chart's pods may take to be ready.
+// ChartWait limits the wait for a chart's pods to become ready.
 const ChartWait = 5 * time.Minute
 
-// flannelValues names images as the bundle has them, and the addresses that flannel finds its interface by: it would
-// look at the default route, which hosts may lack, or which may be another interface's.
+// flannelValues sets flannel's images as the bundle names them, and selects its interface by the hosts' addresses. By
+// default flannel uses the interface of the default route, which may be missing or the wrong one.
 func flannelValues(c *manifest.Cluster, nodes []*task.Host) (map[string]any, error) {
 	args := []any{"--ip-masq", "--kube-subnet-mgr"}
 	for _, t := range nodes {
@@ -37,7 +37,7 @@ func flannelValues(c *manifest.Cluster, nodes []*task.Host) (map[string]any, err
 		return nil, err
 	}
 	values := map[string]any{
-		"podCidr": "", // the chart has another default, and takes none for a cluster without IPv4
+		"podCidr": "", // the chart's default is another network, and invalid for a cluster without IPv4
 		"flannel": map[string]any{"args": args, "image": image, "image_cni": plugin},
 	}
 	for _, p := range c.Kubernetes.PodCIDR {
@@ -59,36 +59,36 @@ func imageValue(c *manifest.Cluster, name string) (map[string]any, error) {
 	return map[string]any{"repository": ref[:i], "tag": ref[i+1:]}, nil
 }
 
-// AddonTask returns the name of the task that installs an addon.
-func AddonTask(a manifest.Addon) string { return "addon-" + a.Release }
+// TaskName returns the name of the task that installs an addon.
+func TaskName(a manifest.Addon) string { return "addon-" + a.Release }
 
-// Task installs a chart or manifests that the cluster names.
+// Task installs an addon of the cluster file from its chart or manifests.
 func Task(a manifest.Addon) task.Task {
 	if a.Chart == "" {
-		return manifestsTask(AddonTask(a), func(_ context.Context, t *task.Host) (applied, error) { return ManifestsOf(t.Site, a) })
+		return manifestsTask(TaskName(a), func(_ context.Context, t *task.Host) (applied, error) { return ManifestsOf(t.Site, a) })
 	}
-	return chartTask(AddonTask(a), nil, nil, func(_ context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error) {
-		return Addon(t.Site, a)
+	return chartTask(TaskName(a), nil, nil, func(_ context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error) {
+		return ChartOptions(t.Site, a)
 	})
 }
 
-// CheckAddon finds what an addon needs and the bundle or the cluster's files lack.
-func CheckAddon(r *task.Site, a manifest.Addon) error {
+// Check reports items that an addon needs and that the bundle or the cluster's files lack.
+func Check(s *task.Site, a manifest.Addon) error {
 	if a.Chart == "" {
-		_, err := ManifestsOf(r, a)
+		_, err := ManifestsOf(s, a)
 		return err
 	}
-	_, _, err := Addon(r, a)
+	_, _, err := ChartOptions(s, a)
 	return err
 }
 
-// Addon finds an Addon's chart in the bundle and reads its values.
-func Addon(r *task.Site, a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
-	i := slices.IndexFunc(r.Items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
+// ChartOptions finds an addon's chart in the bundle and reads its values.
+func ChartOptions(s *task.Site, a manifest.Addon) (charts.InstallOptions, bundle.Item, error) {
+	i := slices.IndexFunc(s.Items, func(it bundle.Item) bool { return it.Kind == bundle.KindChart && it.Name == a.Chart })
 	if i < 0 {
-		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; it has %s", a.Release, a.Chart, chartNames(r))
+		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: the bundle has no chart %s; its charts: %s", a.Release, a.Chart, chartNames(s))
 	}
-	values, err := readValues(r, a.Values)
+	values, err := readValues(s, a.Values)
 	if err != nil {
 		return charts.InstallOptions{}, bundle.Item{}, fmt.Errorf("addon %s: %w", a.Release, err)
 	}
@@ -96,12 +96,12 @@ func Addon(r *task.Site, a manifest.Addon) (charts.InstallOptions, bundle.Item, 
 	if a.Wait == manifest.WaitReady {
 		o.Wait = time.Duration(a.Timeout)
 	}
-	return o, r.Items[i], nil
+	return o, s.Items[i], nil
 }
 
-func chartNames(r *task.Site) string {
+func chartNames(s *task.Site) string {
 	var names []string
-	for _, it := range r.Items {
+	for _, it := range s.Items {
 		if it.Kind == bundle.KindChart {
 			names = append(names, it.Name)
 		}
@@ -112,8 +112,7 @@ func chartNames(r *task.Site) string {
 	return strings.Join(names, ", ")
 }
 
-// chartTask installs a chart from the bundle, over a connection that the first control plane makes. before and after, if set,
-// run around that.
+// chartTask installs a chart from the bundle, through the first control plane. before and after are optional.
 func chartTask(name string, before, after func(ctx context.Context, t *task.Host) error, want func(ctx context.Context, t *task.Host) (charts.InstallOptions, bundle.Item, error)) task.Task {
 	prepare := func(ctx context.Context, t *task.Host) (*charts.Chart, charts.InstallOptions, error) {
 		o, item, err := want(ctx, t)
@@ -143,7 +142,7 @@ func chartTask(name string, before, after func(ctx context.Context, t *task.Host
 			}
 			ok, err := charts.Installed(ctx, chart, o)
 			if !ok {
-				task.Because(ctx, "release %s is not there, was made from another chart or other values, or lacks pods on nodes", o.Release)
+				task.Because(ctx, "release %s is missing, has another chart or other values, or lacks pods on nodes", o.Release)
 			}
 			return ok, err
 		},
@@ -165,8 +164,7 @@ func chartTask(name string, before, after func(ctx context.Context, t *task.Host
 	}
 }
 
-// installChart installs a chart whose own kinds of objects are there in its version: Helm would leave those of an earlier
-// version as they are.
+// installChart applies a chart's custom resource definitions, then installs it. Helm itself never updates them.
 func installChart(ctx context.Context, t *task.Host, chart *charts.Chart, o charts.InstallOptions) error {
 	if crds := chart.CRDs(); len(crds) > 0 {
 		if err := t.Kube().Apply(ctx, crds, kube.Apply{Manager: task.FieldManager, Force: true}); err != nil {
@@ -175,7 +173,7 @@ func installChart(ctx context.Context, t *task.Host, chart *charts.Chart, o char
 	}
 	_, err := charts.Install(ctx, chart, o)
 	var failed *charts.FailedError
-	if errors.As(err, &failed) { // pods may say anything
+	if errors.As(err, &failed) { // pods' messages may contain secrets
 		for i := range failed.Pods {
 			failed.Pods[i] = t.Site.Mask.Mask(failed.Pods[i])
 		}
@@ -183,14 +181,14 @@ func installChart(ctx context.Context, t *task.Host, chart *charts.Chart, o char
 	return err
 }
 
-// Chart loads a Chart of the bundle.
-func Chart(ctx context.Context, r *task.Site, item bundle.Item) (_ *charts.Chart, err error) {
-	archive, err := r.Bundle.ContentOf(ctx, item)
+// Chart loads a chart from the bundle.
+func Chart(ctx context.Context, s *task.Site, item bundle.Item) (_ *charts.Chart, err error) {
+	archive, err := s.Bundle.ContentOf(ctx, item)
 	if err != nil {
 		return nil, err
 	}
-	r.Opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
-	blob, err := r.Bundle.Blob(ctx, archive.Digest, 0)
+	s.Opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
+	blob, err := s.Bundle.Blob(ctx, archive.Digest, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", item, err)
 	}

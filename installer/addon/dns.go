@@ -14,9 +14,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// DNSTask lets the cluster's DNS live without name servers outside. kubeadm makes CoreDNS forward what it does not know
-// to those of the host it runs on, and CoreDNS does not stay up if there are none or the host is its own. Without forwarding, it answers at
-// once that it does not know.
+// DNSTask makes CoreDNS work without external name servers. kubeadm makes CoreDNS forward external names to the name
+// servers of its host, and CoreDNS ends if there are none or the host asks itself. Without forwarding, queries for
+// external names fail at once.
 func DNSTask() task.Task {
 	return task.Task{
 		Name:  "cluster-dns",
@@ -34,7 +34,7 @@ func DNSTask() task.Task {
 				if !has {
 					_, forwards, err := corefile(ctx, t)
 					if forwards {
-						task.Because(ctx, "the cluster's DNS forwards, and %s has no nameserver that pods can ask", node.Name)
+						task.Because(ctx, "CoreDNS forwards to its host's name servers, and %s has none that pods can reach", node.Name)
 					}
 					return !forwards, err
 				}
@@ -51,14 +51,15 @@ func DNSTask() task.Task {
 	}
 }
 
-// HasNameserver tells whether the host has somewhere to ask for names outside that CoreDNS can ask, too. One on the host itself
-// is none: CoreDNS would ask itself, and ends when it notices (https://coredns.io/plugins/loop/).
+// HasNameserver reports whether the host has an external name server that CoreDNS can ask. A loopback address does not
+// count: CoreDNS would ask itself, and ends when it detects the loop (https://coredns.io/plugins/loop/).
 func HasNameserver(ctx context.Context, t *task.Host) (bool, error) {
 	list, err := nameservers(ctx, t)
 	return len(list) > 0 && !slices.ContainsFunc(list, isOnHost), err
 }
 
-// nameservers reads the file that the kubelet gives to CoreDNS: kubeadm chooses systemd-resolved's if that runs.
+// nameservers reads the resolv.conf that the kubelet passes to CoreDNS: kubeadm selects that of systemd-resolved if it
+// runs.
 func nameservers(ctx context.Context, t *task.Host) ([]string, error) {
 	file := "/etc/resolv.conf"
 	resolved, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "systemd-resolved.service")
@@ -87,7 +88,7 @@ func isOnHost(nameserver string) bool {
 	return err == nil && a.Unmap().IsLoopback()
 }
 
-// corefile returns CoreDNS's configuration without forwarding, and whether it has any.
+// corefile returns CoreDNS's configuration without forwarding, and reports whether the current one forwards.
 func corefile(ctx context.Context, t *task.Host) (text string, forwards bool, err error) {
 	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, "coredns")
 	if err != nil {
@@ -97,11 +98,10 @@ func corefile(ctx context.Context, t *task.Host) (text string, forwards bool, er
 	return text, forwards, nil
 }
 
-// withoutForward takes forwarding to the host's name servers out of a Corefile. Forwarding that somebody has pointed
-// elsewhere stays.
+// withoutForward removes forwarding to the host's name servers from a Corefile. Other forwarding stays.
 func withoutForward(corefile string) (text string, changed bool) {
 	var b strings.Builder
-	depth := 0 // of braces inside the block that is left out
+	depth := 0 // of braces inside the removed block
 	for line := range strings.Lines(corefile) {
 		begins := depth == 0 && strings.Join(strings.Fields(strings.TrimRight(line, " {\r\n")), " ") == "forward . /etc/resolv.conf"
 		if begins || depth > 0 {

@@ -17,17 +17,16 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// dnsSelector finds the pods of kubeadm's CoreDNS.
 const dnsSelector = "--selector=k8s-app=kube-dns"
 
-// crowdedPath says between which nodes there was no choice when DNS was to be spread.
+// crowdedPath lists the nodes of the last spread that failed for lack of room.
 const crowdedPath = task.StampDir + "/dns-crowded"
 
-// spreadWait is how long nodes may take to be ready, and a pod to get one, before DNS is left where it is: that pods start at
-// all is for the verification to say.
+// spreadWait limits the wait for ready nodes and scheduled pods. After it, DNS stays in place; the verification reports
+// pods that do not start.
 const spreadWait = 2 * time.Minute
 
-// DNSSpreadTasks spread kubeadm's DNS, where there is a network for its pods.
+// DNSSpreadTasks spreads kubeadm's CoreDNS if the cluster has a pod network.
 func DNSSpreadTasks(c *manifest.Cluster) []task.Task {
 	if c.CNI.Type == manifest.NetworkNone {
 		return nil
@@ -35,8 +34,8 @@ func DNSSpreadTasks(c *manifest.Cluster) []task.Task {
 	return []task.Task{DNSSpreadTask()}
 }
 
-// DNSSpreadTask puts the pods of the cluster's DNS onto more than one node. The first node that is ready gets all of them, and when
-// it is lost, no name is found until Kubernetes gives the node up, after five minutes.
+// DNSSpreadTask distributes the CoreDNS pods over more than one node. The first ready node gets all of them; if it
+// fails, no name resolves until Kubernetes evicts its pods after five minutes.
 // https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/high-availability/
 func DNSSpreadTask() task.Task {
 	return task.Task{
@@ -51,28 +50,28 @@ func DNSSpreadTask() task.Task {
 				return false, err
 			}
 			s, err := spreadOf(ctx, t)
-			if err != nil || s.spread() {
+			if err != nil || s.isDone() {
 				return err == nil, err
 			}
-			if same, err := t.HasFiles(ctx, s.crowded()); err != nil || same {
+			if same, err := t.HasFiles(ctx, s.crowdedFile()); err != nil || same {
 				return err == nil, err
 			}
-			task.Because(ctx, "all pods of the cluster's DNS are on one node")
+			task.Because(ctx, "all CoreDNS pods are on one node")
 			return false, nil
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			moved, waits := "", errors.New("the pods of the cluster's DNS have no nodes yet")
+			moved, waits := "", errors.New("CoreDNS pods are not scheduled yet")
 			err := task.Eventually(ctx, spreadWait, func(ctx context.Context) error {
 				s, err := spreadOf(ctx, t)
 				switch {
-				case err != nil || s.spread():
+				case err != nil || s.isDone():
 					return err
-				case s.waits():
+				case s.isPending():
 					return waits
-				case moved != "": // it got the same node again: nothing else has room
-					return t.Write(ctx, s.crowded())
+				case moved != "": // it was scheduled to the same node again: the others lack room
+					return t.Write(ctx, s.crowdedFile())
 				}
-				// Its companion answers meanwhile; the next one rather goes where there is none.
+				// The other pod answers meanwhile; the scheduler prefers a node without one for the new pod.
 				moved = s.names[len(s.names)-1]
 				if _, err := t.Kubectl(ctx, "delete", "pod", "--namespace="+kube.System, "--ignore-not-found", "--wait=false", moved); err != nil {
 					return err
@@ -87,29 +86,29 @@ func DNSSpreadTask() task.Task {
 	}
 }
 
-// A spreadOf is where the pods of the cluster's DNS are.
-type DNSSpread struct {
-	wanted int      // pods that there shall be
-	names  []string // of the pods
-	nodes  []string // each once
-	placed int      // pods that have a node
-	open   []string // nodes that take pods when they are ready
-	free   int      // and that are
+// A dnsSpread is the distribution of the CoreDNS pods over the nodes.
+type dnsSpread struct {
+	wanted    int // replicas
+	names     []string
+	nodes     []string // distinct nodes with a pod
+	scheduled int      // pods with a node
+	eligible  []string // nodes that accept the pods once they are ready
+	ready     int      // of eligible, those that are ready
 }
 
-// crowded is the file that says that of these nodes only one has room: to try again would not change that.
-func (s DNSSpread) crowded() task.File {
-	return task.File{Path: crowdedPath, Mode: 0o600, Data: fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.open, " "))}
+// crowdedFile records that only one of these nodes has room: another try would not change that.
+func (s dnsSpread) crowdedFile() task.File {
+	return task.File{Path: crowdedPath, Mode: 0o600, Data: fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.eligible, " "))}
 }
 
-// spread tells whether there is nothing to spread: more than one node has a pod, or there shall be but one pod, or is one node for
-// them. Pods that were deleted a moment ago, as the pod network does, may not have come back yet.
-func (s DNSSpread) spread() bool { return s.wanted < 2 || len(s.nodes) > 1 || len(s.open) < 2 }
+// isDone reports whether nothing is left to spread: the pods are on several nodes, or there is only one pod or eligible
+// node. Recently deleted pods, such as after installing the pod network, may not be replaced yet.
+func (s dnsSpread) isDone() bool { return s.wanted < 2 || len(s.nodes) > 1 || len(s.eligible) < 2 }
 
-// waits tells whether that may change by itself.
-func (s DNSSpread) waits() bool { return s.placed < s.wanted || s.free < 2 }
+// isPending reports whether the state can still improve without intervention.
+func (s dnsSpread) isPending() bool { return s.scheduled < s.wanted || s.ready < 2 }
 
-func spreadOf(ctx context.Context, t *task.Host) (s DNSSpread, err error) {
+func spreadOf(ctx context.Context, t *task.Host) (s dnsSpread, err error) {
 	list, err := t.Kube().List(ctx, "deployments,pods", "--namespace="+kube.System, dnsSelector)
 	if err != nil {
 		return s, err
@@ -130,27 +129,28 @@ func spreadOf(ctx context.Context, t *task.Host) (s DNSSpread, err error) {
 		}
 		s.names = append(s.names, p.Name)
 		if node := p.Spec.NodeName; node != "" {
-			s.placed++
+			s.scheduled++
 			if !slices.Contains(s.nodes, node) {
 				s.nodes = append(s.nodes, node)
 			}
 		}
 	}
 	for _, n := range nodes {
-		if t.Site.LeftOut(n.Name) || kube.NodeCondition(&n, corev1.NodeReady).Status == corev1.ConditionUnknown || slices.ContainsFunc(n.Spec.Taints, keepsDNSAway) {
+		if t.Site.LeftOut(n.Name) || kube.NodeCondition(&n, corev1.NodeReady).Status == corev1.ConditionUnknown || slices.ContainsFunc(n.Spec.Taints, repelsDNS) {
 			continue
 		}
-		s.open = append(s.open, n.Name)
+		s.eligible = append(s.eligible, n.Name)
 		if kube.IsNodeReady(&n) {
-			s.free++
+			s.ready++
 		}
 	}
-	slices.Sort(s.open)
+	slices.Sort(s.eligible)
 	return s, nil
 }
 
-// keepsDNSAway tells whether a taint keeps CoreDNS from a node also when the node is ready. It bears the one of control planes.
-func keepsDNSAway(t corev1.Taint) bool {
+// repelsDNS reports whether a taint keeps CoreDNS off a node even when the node is ready. CoreDNS tolerates the control
+// plane's.
+func repelsDNS(t corev1.Taint) bool {
 	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/network-unavailable"}
 	return t.Effect != "PreferNoSchedule" && t.Key != kube.ControlLabel && !slices.Contains(passing, t.Key)
 }

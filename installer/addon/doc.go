@@ -1,3 +1,3 @@
-// Package addon installs everything that runs in the cluster: the pod network, cluster DNS, services of the cluster
-// file, charts and manifests of the operator.
+// Package addon installs all workloads of the cluster: the pod network, cluster DNS, services of the cluster file, and
+// the operator's charts and manifests.
 package addon

@@ -21,33 +21,33 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// applied is Kubernetes YAML that is in force in the cluster under a name.
+// applied is a named set of Kubernetes YAML to apply.
 type applied struct {
 	name string
-	// namespace is made if it is missing. Objects that name none are put there.
+	// namespace is created if missing, and is the default for objects without one.
 	namespace string
 	data      []byte
-	// wait is how long its pods may take to be ready; 0 means not to wait for that.
+	// wait limits the wait for ready pods; 0 does not wait.
 	wait time.Duration
 }
 
-// RecordLabel marks the ConfigMap, beside what was applied, that says from which YAML and which objects there were. Its value is
-// the name of the addon.
+// RecordLabel labels the ConfigMap with the digest of the applied YAML and the list of its objects. Its value is the
+// addon's name.
 const RecordLabel = "kkbundle.io/manifests"
 
 func (a applied) recordName() string { return "kkbundle.manifests." + a.name }
 
-// shortSum is enough of a digest to tell contents apart.
-func shortSum(data []byte) string {
+// shortDigest returns the first 40 digits of a SHA-256.
+func shortDigest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])[:40]
 }
 
-// ManifestsOf reads an addon's files.
-func ManifestsOf(r *task.Site, a manifest.Addon) (applied, error) {
+// ManifestsOf reads an addon's manifests.
+func ManifestsOf(s *task.Site, a manifest.Addon) (applied, error) {
 	var all bytes.Buffer
 	for _, path := range a.Manifests {
-		data, err := r.Values(path)
+		data, err := s.Values(path)
 		if err == nil {
 			_, err = kube.ParseManifest(data)
 		}
@@ -63,8 +63,8 @@ func ManifestsOf(r *task.Site, a manifest.Addon) (applied, error) {
 	return one, nil
 }
 
-// manifestsTask keeps YAML in force: it is there in full, and was applied as it is now. What was in it before and is not any more
-// is named, not deleted.
+// manifestsTask applies YAML unless it was applied unchanged and all its objects exist. Objects that are no longer in
+// it are reported, not deleted.
 func manifestsTask(name string, want func(ctx context.Context, t *task.Host) (applied, error)) task.Task {
 	return task.Task{
 		Name:  name,
@@ -90,10 +90,10 @@ func manifestsTask(name string, want func(ctx context.Context, t *task.Host) (ap
 	}
 }
 
-// IsApplied tells whether the record is of this YAML, and every object there.
+// IsApplied reports whether the record matches this YAML and all its objects exist.
 func IsApplied(ctx context.Context, t *task.Host, a applied) (bool, error) {
 	record, err := record(ctx, t, a)
-	if err != nil || record["digest"] != shortSum(a.data) {
+	if err != nil || record["digest"] != shortDigest(a.data) {
 		return false, err
 	}
 	objects, err := kube.ParseManifest(a.data)
@@ -103,7 +103,7 @@ func IsApplied(ctx context.Context, t *task.Host, a applied) (bool, error) {
 	return task.Succeeded(t.Kube().CheckManifest(ctx, objects, a.namespace))
 }
 
-// record returns what was applied last under the name, nothing if nothing was.
+// record returns the record of the last run, or nil.
 func record(ctx context.Context, t *task.Host, a applied) (map[string]string, error) {
 	var list corev1.ConfigMapList
 	err := t.Kube().Get(ctx, &list, "configmaps", "--namespace="+a.namespace, "--selector="+RecordLabel+"="+a.name)
@@ -113,7 +113,7 @@ func record(ctx context.Context, t *task.Host, a applied) (map[string]string, er
 	return list.Items[0].Data, nil
 }
 
-// serverSideApply applies an object. Fields that others had set are ours then.
+// serverSideApply applies an object and takes over fields of other managers.
 func serverSideApply(ctx context.Context, t *task.Host, object runtime.Object) error {
 	data, err := kube.YAML(object)
 	if err != nil {
@@ -122,7 +122,7 @@ func serverSideApply(ctx context.Context, t *task.Host, object runtime.Object) e
 	return t.Kube().Apply(ctx, data, kube.Apply{Manager: task.FieldManager, Force: true})
 }
 
-// Apply brings YAML into force, stage by stage, and waits for its pods.
+// Apply applies YAML stage by stage and waits for its pods.
 func Apply(ctx context.Context, t *task.Host, step string, a applied) error {
 	objects, err := kube.ParseManifest(a.data)
 	if err != nil {
@@ -140,10 +140,10 @@ func Apply(ctx context.Context, t *task.Host, step string, a applied) error {
 	}
 	if a.wait > 0 {
 		if err := t.Kube().RollOut(ctx, objects, a.namespace, a.wait); err != nil {
-			return withPods(ctx, t, a, err)
+			return withPodErrors(ctx, t, a, err)
 		}
 	}
-	tellLeft(t, step, a, objects, before)
+	warnOrphans(t, step, a, objects, before)
 	return writeRecord(ctx, t, a, objects)
 }
 
@@ -154,8 +154,8 @@ func makeNamespace(ctx context.Context, t *task.Host, name string) error {
 	return serverSideApply(ctx, t, kube.NamespaceObject(name))
 }
 
-// withPods adds to an error what the pods say that are not ready.
-func withPods(ctx context.Context, t *task.Host, a applied, err error) error {
+// withPodErrors appends the messages of pods that are not ready to an error.
+func withPodErrors(ctx context.Context, t *task.Host, a applied, err error) error {
 	kubeconfig, unread := t.Site.Dir.Read(task.AdminConfFile)
 	if unread != nil || ctx.Err() != nil {
 		return err
@@ -167,8 +167,8 @@ func withPods(ctx context.Context, t *task.Host, a applied, err error) error {
 	return err
 }
 
-// tellLeft names what was applied before and is not in the YAML any more.
-func tellLeft(t *task.Host, step string, a applied, objects kube.Manifest, before map[string]string) {
+// warnOrphans reports objects of the last run that are no longer in the YAML.
+func warnOrphans(t *task.Host, step string, a applied, objects kube.Manifest, before map[string]string) {
 	now := map[string]bool{}
 	for _, o := range objects {
 		now[kube.Describe(o)] = true
@@ -195,6 +195,6 @@ func writeRecord(ctx context.Context, t *task.Host, a applied, objects kube.Mani
 	}
 	return serverSideApply(ctx, t, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: a.recordName(), Namespace: a.namespace, Labels: map[string]string{RecordLabel: a.name}},
-		Data:       map[string]string{"digest": shortSum(a.data), "objects": list.String()},
+		Data:       map[string]string{"digest": shortDigest(a.data), "objects": list.String()},
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// multusTask adds multus to the network of the pods' first interface: its plugin, which calls that network's, as in
+// multusTask adds multus to the primary pod network: its plugin calls that network's, as in
 // https://github.com/k8snetworkplumbingwg/multus-cni/blob/v4.2.4/deployments/multus-daemonset.yml.
 func multusTask() task.Task {
 	t := manifestsTask(Multus, func(_ context.Context, t *task.Host) (applied, error) {
@@ -24,11 +24,11 @@ func multusTask() task.Task {
 	})
 	t.Images = []string{Multus}
 	t.Roles = []manifest.Role{manifest.RoleControlPlane}
-	t.Leaves = task.Leaves{Paths: []string{"/opt/cni/bin/multus", "/opt/cni/bin/passthru"}} // as install_multus of v4.2 has it
+	t.Leaves = task.Leaves{Paths: []string{"/opt/cni/bin/multus", "/opt/cni/bin/passthru"}} // by install_multus of v4.2
 	return t
 }
 
-// attachments is the custom resource that says which further networks there are
+// attachments returns the custom resource definition of further networks
 // (https://github.com/k8snetworkplumbingwg/multi-net-spec).
 func attachments() *extensionsv1.CustomResourceDefinition {
 	text := extensionsv1.JSONSchemaProps{Type: "string"}
@@ -55,8 +55,8 @@ func attachments() *extensionsv1.CustomResourceDefinition {
 	}
 }
 
-// MultusManifest has no configuration of its own: the plugin's image writes 00-multus.conf, which the runtime takes because its
-// name is the first, for whatever other configuration is there, and again when that changes.
+// MultusManifest contains no network configuration: the plugin's image generates 00-multus.conf from the other
+// configurations in the directory, and again when they change. The runtime uses the file whose name sorts first.
 func MultusManifest(c *manifest.Cluster) ([]byte, error) {
 	image, err := catalog.ImageRef(c, Multus)
 	if err != nil {

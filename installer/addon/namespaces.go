@@ -17,40 +17,34 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// NamespacesTask prepares the namespaces of addons: pods there get no access to the API that they did not ask for, and,
-// where the pod network looks at such things, are reached from their own namespace only, until a NetworkPolicy says more.
+// NamespacesTask hardens the namespaces of addons: pods get no API token by default and, if the pod network enforces
+// policies, accept connections from their own namespace only, until a NetworkPolicy allows more.
 func NamespacesTask(c *manifest.Cluster) task.Task {
-	objects := func() ([]byte, error) {
-		return kube.YAML(NamespaceDefaults(c)...)
-	}
-	stamp := func(data []byte) task.File {
-		return task.File{Path: task.StampDir + "/namespaces", Mode: 0o600, Data: fmt.Appendf(nil, "%x\n", sha256.Sum256(data))}
-	}
+	data, err := kube.YAML(NamespaceDefaults(c)...)
+	stamp := task.File{Path: task.StampDir + "/namespaces", Mode: 0o600, Data: fmt.Appendf(nil, "%x\n", sha256.Sum256(data))}
 	return task.Task{
 		Name:  "namespaces",
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: task.First,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			data, err := objects()
 			if err != nil {
 				return false, err
 			}
-			return t.HasFiles(ctx, stamp(data))
+			return t.HasFiles(ctx, stamp)
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			data, err := objects()
 			if err != nil {
 				return err
 			}
 			if err := t.Kube().Apply(ctx, data, kube.Apply{Manager: kube.MarksManager}); err != nil {
 				return err
 			}
-			return t.Write(ctx, stamp(data))
+			return t.Write(ctx, stamp)
 		},
 	}
 }
 
-// NamespaceDefaults are the namespace default and those of addons, but for Kubernetes' own.
+// NamespaceDefaults returns the objects of NamespacesTask. Kubernetes' own namespaces have none.
 func NamespaceDefaults(c *manifest.Cluster) []runtime.Object {
 	names := []string{"default"}
 	for _, a := range c.Addons {
@@ -70,7 +64,7 @@ func NamespaceDefaults(c *manifest.Cluster) []runtime.Object {
 			ObjectMeta:                   metav1.ObjectMeta{Name: "default", Namespace: name},
 			AutomountServiceAccountToken: new(false),
 		})
-		if name != "default" && NetworkOf(c).polices {
+		if name != "default" && NetworkOf(c).enforces {
 			objects = append(objects, &networkingv1.NetworkPolicy{
 				ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-same-namespace", Namespace: name},
 				Spec: networkingv1.NetworkPolicySpec{

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// ExportsFile is beside /etc/exports, which is the operator's. exportfs(8) reads both.
+	// ExportsFile is separate from /etc/exports, which belongs to the operator. exportfs(8) reads both.
 	ExportsFile = "/etc/exports.d/kkbundle.exports"
-	// nfsWas says that the server did not run before an installation.
-	nfsWas = task.BeforeDir + "/nfs-server"
+	// nfsStopped contains the unit's name if the NFS server did not run before the installation.
+	nfsStopped = task.BeforeDir + "/nfs-server"
 )
 
-// StorageHostTasks make the hosts ready for storage on the network.
+// StorageHostTasks prepares hosts for NFS.
 func StorageHostTasks(c *manifest.Cluster) []task.Task {
 	if !c.Storage.NFS {
 		return nil
@@ -26,13 +26,13 @@ func StorageHostTasks(c *manifest.Cluster) []task.Task {
 	return []task.Task{NFSServerTask(c), nfsClientTask()}
 }
 
-// NFSServerTask exports a directory to the nodes and nobody else.
+// NFSServerTask exports a directory to the nodes only.
 func NFSServerTask(c *manifest.Cluster) task.Task {
 	return task.Settle(task.Task{
 		Name:     "nfs-server",
 		Roles:    []manifest.Role{manifest.RoleNFS},
 		Packages: []string{"nfs-server"},
-		Leaves:   task.Leaves{Undo: stopExporting(c.Storage.NFSPath)},
+		Leaves:   task.Leaves{Undo: undoExport(c.Storage.NFSPath)},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
 		unit, err := nfsUnit(ctx, t)
 		if err != nil {
@@ -51,8 +51,8 @@ func NFSServerTask(c *manifest.Cluster) task.Task {
 	})
 }
 
-// exports is a line of exports(5) for each address of a node. Root of a node stays root on the server: the provisioner makes the
-// volumes' directories as root, and pods own their files as whoever they are.
+// exports returns a line of exports(5) for each address of a node. no_root_squash: the provisioner creates the volumes'
+// directories as root, and pods own files as any user.
 func exports(dir string, nodes []*task.Host) []byte {
 	var b strings.Builder
 	b.WriteString(hostfile.Author + ": the cluster's nodes.\n")
@@ -68,7 +68,7 @@ func exports(dir string, nodes []*task.Host) []byte {
 	return []byte(b.String())
 }
 
-// nfsUnit is the server's unit: nfs-server nearly everywhere, and nfs-kernel-server where Debian's older packages have no other.
+// nfsUnit returns the server's unit: nfs-kernel-server in older packages of Debian, nfs-server everywhere else.
 func nfsUnit(ctx context.Context, t *task.Host) (string, error) {
 	for _, unit := range []string{"nfs-server.service", "nfs-kernel-server.service"} {
 		if there, err := t.Test(ctx, "systemctl", "cat", unit); err != nil || there {
@@ -76,12 +76,12 @@ func nfsUnit(ctx context.Context, t *task.Host) (string, error) {
 		}
 	}
 	if t.Site.DryRun {
-		return "nfs-server.service", nil // its package may come before
+		return "nfs-server.service", nil // its package may be installed later
 	}
-	return "", errors.New("there is no NFS server on this host; install nfs-kernel-server (Debian, Ubuntu) or nfs-utils")
+	return "", errors.New("NFS server not found; install nfs-kernel-server (Debian, Ubuntu) or nfs-utils")
 }
 
-// export makes the directory, and the server look at its exports. A server that runs goes on serving what else it does.
+// export creates the directory and loads the exports. A running server keeps its other exports.
 func export(ctx context.Context, t *task.Host, dir, unit string) error {
 	if err := t.Run(ctx, "mkdir", "-p", "-m", "0755", dir); err != nil {
 		return err
@@ -91,7 +91,7 @@ func export(ctx context.Context, t *task.Host, dir, unit string) error {
 		return err
 	}
 	if !runs {
-		if err := t.Write(ctx, task.File{Path: nfsWas, Mode: 0o600, Data: []byte(unit + "\n")}); err != nil {
+		if err := t.Write(ctx, task.File{Path: nfsStopped, Mode: 0o600, Data: []byte(unit + "\n")}); err != nil {
 			return err
 		}
 	}
@@ -101,9 +101,9 @@ func export(ctx context.Context, t *task.Host, dir, unit string) error {
 	return t.Run(ctx, "exportfs", "-ra")
 }
 
-// stopExporting takes the export back, and stops a server that an installation has started. What is in the directory goes where
-// data are to go, on the host that exports it and no other.
-func stopExporting(dir string) func(ctx context.Context, t *task.Host) error {
+// undoExport removes the export and stops a server that the installation started. The directory's content is kept or
+// deleted, as --with-data says.
+func undoExport(dir string) func(ctx context.Context, t *task.Host) error {
 	return func(ctx context.Context, t *task.Host) error {
 		there, err := t.Test(ctx, "test", "-e", ExportsFile)
 		if err != nil || !there {
@@ -119,11 +119,11 @@ func stopExporting(dir string) func(ctx context.Context, t *task.Host) error {
 		if err := stopServer(ctx, t); err != nil {
 			return err
 		}
-		return t.Run(ctx, "rm", "-f", ExportsFile) // last: it says that there is something to undo
+		return t.Run(ctx, "rm", "-f", ExportsFile) // last: its existence means that the export is to be undone
 	}
 }
 
-// stopServer makes the server forget the export, and stops it if it did not run before.
+// stopServer removes the export from the server, and stops a server that did not run before.
 func stopServer(ctx context.Context, t *task.Host) error {
 	if err := t.Write(ctx, task.File{Path: ExportsFile, Mode: 0o644, Data: nil}); err != nil {
 		return err
@@ -131,11 +131,11 @@ func stopServer(ctx context.Context, t *task.Host) error {
 	if _, err := t.Test(ctx, "exportfs", "-ra"); err != nil {
 		return err
 	}
-	started, err := t.Test(ctx, "test", "-e", nfsWas)
+	started, err := t.Test(ctx, "test", "-e", nfsStopped)
 	if err != nil || !started {
 		return err
 	}
-	unit, err := t.Read(ctx, nfsWas)
+	unit, err := t.Read(ctx, nfsStopped)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,6 @@ func stopServer(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// nfsClientTask checks that nodes can mount volumes.
 func nfsClientTask() task.Task {
 	return task.Task{
 		Name:     "nfs-client",
@@ -161,7 +160,7 @@ func nfsClientTask() task.Task {
 			if err != nil || can {
 				return err
 			}
-			return errors.New("this host cannot mount NFS; install nfs-common (Debian, Ubuntu) or nfs-utils")
+			return errors.New("mount.nfs not found; install nfs-common (Debian, Ubuntu) or nfs-utils")
 		},
 	}
 }

@@ -18,11 +18,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-const nodeDNSHealth = 9254
+// Ports of the cache.
+const nodeDNSHealth, nodeDNSMetrics = 9254, 9253
 
-const nodeDNSMetrics = 9253
-
-// nodeDNSUpstream is a second service of CoreDNS, whose own address the cache takes over.
+// nodeDNSUpstream is a second service of CoreDNS: the cache takes over the address of the first.
 const nodeDNSUpstream = "kube-dns-upstream"
 
 func nodeDNSTask() task.Task {
@@ -39,10 +38,10 @@ func nodeDNSTask() task.Task {
 	return t
 }
 
-// HaveNameservers tells whether every node that this run is connected to has somewhere to ask for names outside: the cache is in
-// the host's network, and may ask the host itself.
-func HaveNameservers(ctx context.Context, r *task.Site) (bool, error) {
-	for _, node := range r.Connected(manifest.RoleCluster) {
+// HaveNameservers reports whether every connected node has a name server. Loopback addresses count: the cache runs in
+// the host's network.
+func HaveNameservers(ctx context.Context, s *task.Site) (bool, error) {
+	for _, node := range s.Connected(manifest.RoleCluster) {
 		if list, err := nameservers(ctx, node); err != nil || len(list) == 0 {
 			return false, err
 		}
@@ -50,7 +49,7 @@ func HaveNameservers(ctx context.Context, r *task.Site) (bool, error) {
 	return true, nil
 }
 
-// NodeDNSManifest is the cache. Where nodes have no name server, names outside are unknown at once, as CoreDNS has it.
+// NodeDNSManifest returns the cache's manifest. Without forwarding, queries for external names fail at once.
 func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 	image, err := catalog.ImageRef(c, NodeDNS)
 	if err != nil {
@@ -80,7 +79,7 @@ func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 				Template: corev1.PodTemplateSpec{
 					ObjectMeta: metav1.ObjectMeta{
 						Labels:      map[string]string{"k8s-app": NodeDNS},
-						Annotations: map[string]string{"kkbundle.io/corefile": shortSum([]byte(nodeCorefile(c, forwards)))}, // new pods read the new one
+						Annotations: map[string]string{"kkbundle.io/corefile": shortDigest([]byte(nodeCorefile(c, forwards)))}, // a change restarts the pods
 					},
 					Spec: nodeDNSPod(c, image),
 				},
@@ -100,7 +99,7 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 		ServiceAccountName:            NodeDNS,
 		AutomountServiceAccountToken:  new(false),
 		HostNetwork:                   true,
-		DNSPolicy:                     corev1.DNSDefault, // the node's name servers
+		DNSPolicy:                     corev1.DNSDefault,
 		TerminationGracePeriodSeconds: new(int64(0)),
 		NodeSelector:                  map[string]string{"kubernetes.io/os": "linux"},
 		Tolerations: []corev1.Toleration{
@@ -123,7 +122,7 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 		Volumes: []corev1.Volume{
 			kube.HostVolume("xtables-lock", "/run/xtables.lock", corev1.HostPathFileOrCreate),
 			kube.ConfigVolume("kube-dns-config", corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-dns"}, Optional: new(true)}),
-			// It writes the Corefile that it reads from this one, with its upstream's address in it.
+			// The cache writes its Corefile from this template, with its upstream's address.
 			kube.ConfigVolume("config", corev1.ConfigMapVolumeSource{
 				LocalObjectReference: corev1.LocalObjectReference{Name: NodeDNS}, Items: []corev1.KeyToPath{{Key: "Corefile", Path: "Corefile.base"}},
 			}),
@@ -131,7 +130,7 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 	}
 }
 
-// nodeDNSAddresses are where the cache listens.
+// nodeDNSAddresses returns the cache's listen addresses.
 func nodeDNSAddresses(c *manifest.Cluster) []string {
 	if kube.TakesServiceAddress(c) {
 		return []string{kube.NodeDNSAddress, task.Nth(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String()}

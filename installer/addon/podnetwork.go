@@ -17,7 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// The pod networks, by the names that cni.type and the catalog have for them.
+// Names of pod networks in cni.type and the catalog.
 const (
 	flannel   = "flannel"
 	calico    = "calico"
@@ -27,7 +27,7 @@ const (
 	Multus    = "multus"
 )
 
-// NetworkTasks install the pod network, unless it is a part of the distribution.
+// NetworkTasks installs the pod network, unless the distribution includes one.
 func NetworkTasks(c *manifest.Cluster) []task.Task {
 	var tasks []task.Task
 	if o, ok := OwnCharts(c)[string(c.CNI.Primary())]; ok && !c.BringsNetwork() {
@@ -46,31 +46,29 @@ func flannelNetwork() podNetwork {
 	return podNetwork{images: []string{"flannel", "flannel-cni-plugin"}, Patterns: []string{"cni0", "flannel*", "veth*"}}
 }
 
-// flannelChart takes cni.values as the others do.
 func flannelChart(c *manifest.Cluster) OwnChart {
 	return OwnChart{
 		component: flannel, Namespace: "kube-flannel", privileged: true, everywhere: true, files: c.CNI.Values,
-		values: func(s surroundings) (map[string]any, error) { return flannelValues(s.cluster, s.nodes) },
-		after:  remakeDNS,
+		values: func(s environment) (map[string]any, error) { return flannelValues(s.cluster, s.nodes) },
+		after:  recreateDNSPods,
 	}
 }
 
-// remakeDNS deletes the pods of the cluster's DNS that could not begin, so that others take their places. A node counts as
-// ready when flannel's configuration is there, a moment before flannel knows the node's addresses: pods that come in between
-// fail, and the kubelet tries again 10 to 15 seconds later (backOffPeriod of
-// https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/kubelet/kubelet.go).
-func remakeDNS(ctx context.Context, t *task.Host) error {
-	_, err := t.Kubectl(ctx, "delete", "pods", "--namespace="+kube.SystemNamespace, "--selector=k8s-app=kube-dns", "--field-selector=status.phase=Pending", "--wait=false")
+// recreateDNSPods deletes pending CoreDNS pods. A node becomes ready with flannel's configuration, a moment before
+// flannel knows the node's addresses. Pods started in between fail, and the kubelet retries after 10 to 15 seconds
+// (backOffPeriod of https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/kubelet/kubelet.go).
+func recreateDNSPods(ctx context.Context, t *task.Host) error {
+	_, err := t.Kubectl(ctx, "delete", "pods", "--namespace="+kube.SystemNamespace, dnsSelector, "--field-selector=status.phase=Pending", "--wait=false")
 	return err
 }
 
-// Where Calico's operator puts what it makes (https://docs.tigera.io/calico/latest/reference/installation/api).
+// Namespaces of Calico's operator (https://docs.tigera.io/calico/latest/reference/installation/api).
 const (
 	calicoNamespace   = "calico-system"
 	operatorNamespace = "tigera-operator"
 )
 
-// calicoWait is how long Calico's operator may take to make the network.
+// calicoWait limits the wait for Calico's operator to install the network.
 const calicoWait = 5 * time.Minute
 
 func calicoNetwork() podNetwork {
@@ -85,7 +83,7 @@ func calicoNetwork() podNetwork {
 			Paths: []string{"/var/lib/calico", "/var/run/calico", "/var/log/calico", "/opt/cni/bin/calico", "/opt/cni/bin/calico-ipam", "/etc/calico"},
 			Undo:  machine.UndoAll(machine.DropTables("calico"), machine.DropSets("cali")),
 		},
-		polices: true,
+		enforces: true,
 	}
 }
 
@@ -93,7 +91,7 @@ func calicoChart(c *manifest.Cluster) OwnChart {
 	return OwnChart{
 		component: calico, chart: "tigera-operator", Namespace: operatorNamespace, privileged: true, files: c.CNI.Values, values: calicoValues,
 		after: func(ctx context.Context, t *task.Host) error {
-			// The chart is ready when the operator runs; the network is when the operator says so.
+			// The chart is ready when the operator runs; the network is ready when its status is Available.
 			return task.Eventually(ctx, calicoWait, func(ctx context.Context) error {
 				_, err := t.Kubectl(ctx, "wait", "--for=condition=Available", "--timeout=5s", "tigerastatus/calico")
 				return err
@@ -102,10 +100,10 @@ func calicoChart(c *manifest.Cluster) OwnChart {
 	}
 }
 
-// calicoValues has VXLAN between all nodes and no BGP: that works whatever is between the hosts, and needs one UDP port. Nodes
-// are found by the addresses that they have in Kubernetes, and not by the default route, which there may be none of.
-func calicoValues(s surroundings) (map[string]any, error) {
-	images, err := pick(s.cluster, calico, "operator", "node")
+// calicoValues selects VXLAN between all nodes and no BGP: that works on any network, and needs one UDP port. Nodes are
+// identified by their Kubernetes addresses, because a default route may be missing.
+func calicoValues(s environment) (map[string]any, error) {
+	images, err := pickImages(s.cluster, calico, "operator", "node")
 	if err != nil {
 		return nil, err
 	}
@@ -129,20 +127,19 @@ func calicoValues(s surroundings) (map[string]any, error) {
 		network["linuxDataplane"] = "Nftables"
 	}
 	return map[string]any{
-		// The operator takes the images of the pods that it makes from this registry, and calls them calico/….
+		// The operator pulls the images of its pods from this registry, as calico/….
 		"installation": map[string]any{"registry": strings.TrimSuffix(node.full, "/calico/node"), "calicoNetwork": network},
 		"tigeraOperator": map[string]any{
 			"registry": operator.registry, "image": operator.repository, "version": operator.tag,
 		},
-		// Flow logs and their page are for who asks for them; the bundle has their images.
+		// Flow logs and their web page are off by default; the bundle has their images.
 		"goldmane": map[string]any{"enabled": false},
 		"whisker":  map[string]any{"enabled": false},
 	}, nil
 }
 
-// calicoBlock is the size of the blocks that nodes take addresses in, one after another as they need them. Calico takes /20 to
-// /32 and /116 to /128; its own choice for IPv6 is /122
-// (https://docs.tigera.io/calico/latest/reference/installation/api#ippool).
+// calicoBlock returns the size of the address blocks that nodes allocate on demand. Calico accepts /20 to /32 and /116
+// to /128; its default for IPv6 is /122 (https://docs.tigera.io/calico/latest/reference/installation/api#ippool).
 func calicoBlock(c *manifest.Cluster, p netip.Prefix) int {
 	const largest4, largest6, default6 = 20, 116, 122
 	if p.Addr().Is4() {
@@ -154,7 +151,7 @@ func calicoBlock(c *manifest.Cluster, p netip.Prefix) int {
 	return max(c.CNI.IPv6MaskSize, p.Bits())
 }
 
-// calicoNFTables tells whether Calico writes nftables, as it has to where kube-proxy does; it can since v3.29.
+// calicoNFTables reports whether Calico must use nftables, like kube-proxy. It supports nftables since v3.29.
 func calicoNFTables(c *manifest.Cluster) (bool, error) {
 	version, err := catalog.Version(c, calico)
 	if err != nil {
@@ -172,11 +169,11 @@ func ciliumNetwork() podNetwork {
 		images:   []string{cilium, "hubble"},
 		Patterns: []string{"cilium*", "lxc*"},
 		leaves: task.Leaves{
-			Links: []string{"cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"}, // cilium_net is the other end
+			Links: []string{"cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"}, // cilium_net is the peer
 			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni"},
 			Undo:  machine.RemoveBPF,
 		},
-		polices: true,
+		enforces: true,
 	}
 }
 
@@ -184,27 +181,27 @@ func ciliumChart(c *manifest.Cluster) OwnChart {
 	return OwnChart{component: cilium, privileged: true, everywhere: true, files: c.CNI.Values, values: ciliumValues}
 }
 
-// ciliumValues leave services to kube-proxy. Nodes take the part of the pods' network that Kubernetes gives them, as with flannel,
-// so that cni.ipv4MaskSize and ipv6MaskSize count.
-func ciliumValues(s surroundings) (map[string]any, error) {
+// ciliumValues leaves services to kube-proxy. Nodes use the pod CIDR that Kubernetes assigns, as with flannel, so
+// cni.ipv4MaskSize and ipv6MaskSize apply.
+func ciliumValues(s environment) (map[string]any, error) {
 	c := s.cluster
-	images, err := pick(c, cilium, "cilium", "operator-generic", "cilium-envoy")
+	images, err := pickImages(c, cilium, "cilium", "operator-generic", "cilium-envoy")
 	if err != nil {
 		return nil, err
 	}
-	extra, err := pick(c, "hubble", "hubble-relay", "hubble-ui", "hubble-ui-backend", "certgen")
+	extra, err := pickImages(c, "hubble", "hubble-relay", "hubble-ui", "hubble-ui-backend", "certgen")
 	if err != nil {
 		return nil, err
 	}
 	byTag := func(i imageName) map[string]any {
 		v := i.value()
-		v["useDigest"] = false // the digests are those of the chart's own tags
+		v["useDigest"] = false // the chart's digests belong to its own tags
 		return map[string]any{"image": v}
 	}
-	operator := byTag(imageName{full: strings.TrimSuffix(images[1].full, "-generic"), tag: images[1].tag}) // the chart adds the kind
+	operator := byTag(imageName{full: strings.TrimSuffix(images[1].full, "-generic"), tag: images[1].tag}) // the chart appends the suffix
 	operator["replicas"] = 1
 	if len(s.nodes) > 1 {
-		operator["replicas"] = 2 // no two on a node
+		operator["replicas"] = 2 // one per node
 	}
 	has := func(is func(netip.Prefix) bool) bool { return slices.ContainsFunc(c.Kubernetes.PodCIDR, is) }
 	four, six := has(func(p netip.Prefix) bool { return p.Addr().Is4() }), has(func(p netip.Prefix) bool { return p.Addr().Is6() })
@@ -217,7 +214,7 @@ func ciliumValues(s surroundings) (map[string]any, error) {
 		"ipv4":                 map[string]any{"enabled": four},
 		"ipv6":                 map[string]any{"enabled": six},
 		"kubeProxyReplacement": "false",
-		// With multus, its configuration has to stay beside Cilium's.
+		// With multus, multus's configuration must stay beside Cilium's.
 		"cni": map[string]any{"exclusive": c.CNI.Type != Multus},
 		"hubble": map[string]any{
 			"relay": byTag(extra[0]),
@@ -236,7 +233,7 @@ func hybridnetNetwork() podNetwork {
 			Paths: []string{"/var/run/hybridnet", "/opt/cni/bin/hybridnet"},
 			Undo:  machine.UndoAll(machine.DropSets("hybr"), machine.DropSets("cali")),
 		},
-		polices: true,
+		enforces: true,
 	}
 }
 
@@ -244,10 +241,10 @@ func hybridnetChart(c *manifest.Cluster) OwnChart {
 	return OwnChart{component: hybridnet, privileged: true, everywhere: true, files: c.CNI.Values, values: hybridnetValues}
 }
 
-// hybridnetValues name the nodes' addresses, by which the daemon finds where to send from; without a default route it needs
-// the interfaces, too, which only cni.values can say (daemon.preferVxlanInterfaces).
-func hybridnetValues(s surroundings) (map[string]any, error) {
-	images, err := pick(s.cluster, hybridnet, "hybridnet")
+// hybridnetValues names the nodes' addresses, from which the daemon finds its interface. Without a default route it
+// also needs cni.values with daemon.preferVxlanInterfaces.
+func hybridnetValues(s environment) (map[string]any, error) {
+	images, err := pickImages(s.cluster, hybridnet, "hybridnet")
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +253,7 @@ func hybridnetValues(s surroundings) (map[string]any, error) {
 	if pods.Addr().Is6() {
 		version, family = "6", "IPv6"
 	}
-	// Each of them keeps apart from others of its kind. The chart looks for a label that control planes have no more since 1.24.
+	// Replicas run on separate nodes. The chart's default is a label that control planes lack since 1.24.
 	pods3 := map[string]any{"replicas": min(max(len(s.controlPlanes), 1), 3), "nodeSelector": map[string]any{controlPlaneLabel: ""}}
 	values := map[string]any{
 		"images": map[string]any{
@@ -279,7 +276,8 @@ func hybridnetValues(s surroundings) (map[string]any, error) {
 
 const (
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
-	// ovnLabel is where kube-ovn runs its databases (https://kubeovn.github.io/docs/stable/en/start/one-step-install/).
+	// ovnLabel marks the nodes of kube-ovn's databases
+	// (https://kubeovn.github.io/docs/stable/en/start/one-step-install/).
 	ovnLabel = "kube-ovn/role"
 )
 
@@ -295,7 +293,7 @@ func kubeOVNNetwork() podNetwork {
 			},
 			Undo: machine.DropSets("ovn"),
 		},
-		polices: true,
+		enforces: true,
 	}
 }
 
@@ -313,9 +311,9 @@ func kubeOVNChart(c *manifest.Cluster) OwnChart {
 	}
 }
 
-// kubeOVNValues name no interface: kube-ovn then takes that of each node's address. Its pinger asks nobody on the internet.
-func kubeOVNValues(s surroundings) (map[string]any, error) {
-	images, err := pick(s.cluster, kubeOVN, "kube-ovn", "vpc-nat-gateway")
+// kubeOVNValues names no interface: kube-ovn uses that of each node's address. Its pinger tests no external address.
+func kubeOVNValues(s environment) (map[string]any, error) {
+	images, err := pickImages(s.cluster, kubeOVN, "kube-ovn", "vpc-nat-gateway")
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +350,7 @@ func kubeOVNValues(s surroundings) (map[string]any, error) {
 	}, nil
 }
 
-// NetworkOf returns the network of the pods' first interface.
+// NetworkOf returns the primary pod network.
 func NetworkOf(c *manifest.Cluster) podNetwork {
 	switch c.CNI.Primary() {
 	case manifest.NetworkCalico:
@@ -370,18 +368,18 @@ func NetworkOf(c *manifest.Cluster) podNetwork {
 	}
 }
 
-// A podNetwork is a network that pods are in.
+// A podNetwork is a primary pod network.
 type podNetwork struct {
-	// images are those that are not in the values of its chart alone.
+	// images are those outside its chart's values.
 	images []string
 	// files are placed on control planes.
 	files []task.Place
-	// namespaces are those that its pods run in, beside the chart's.
+	// namespaces are those of its pods, besides the chart's.
 	namespaces []string
-	// patterns match the interfaces that it makes on hosts.
+	// Patterns match its interfaces on hosts.
 	Patterns []string
-	// leaves are what its pods make on hosts. Their packet filter chains go with those of Kubernetes.
+	// leaves lists its pods' remains on hosts. Its packet filter chains are removed with those of Kubernetes.
 	leaves task.Leaves
-	// polices reports that it enforces NetworkPolicies.
-	polices bool
+	// enforces means that it enforces NetworkPolicies.
+	enforces bool
 }

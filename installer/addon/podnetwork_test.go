@@ -14,7 +14,7 @@ import (
 
 const dualStack = "kubernetes: {version: v1.34.3, podCIDR: '10.233.64.0/18,fd00:1::/48', serviceCIDR: '10.233.0.0/18,fd00:2::/112'}\n"
 
-// at returns what is in values at a path with dots.
+// at returns the value at a path with dots.
 func at(values map[string]any, path string) any {
 	var v any = values
 	for part := range strings.SplitSeq(path, ".") {
@@ -87,7 +87,7 @@ func TestNetworkValues(t *testing.T) {
 	} {
 		c := tasktest.Cluster(t, tc.cluster)
 		nodes := hostsAt("10.0.0.3", "10.0.0.4")
-		values, err := OwnCharts(c)[string(c.CNI.Primary())].values(surroundings{cluster: c, nodes: nodes, controlPlanes: nodes[:1]})
+		values, err := OwnCharts(c)[string(c.CNI.Primary())].values(environment{cluster: c, nodes: nodes, controlPlanes: nodes[:1]})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -103,7 +103,7 @@ func TestNetworkValues(t *testing.T) {
 func TestServiceValues(t *testing.T) {
 	t.Parallel()
 	c := tasktest.Cluster(t, "metrics: true\nstorage: {local: true, nfs: true, nfsPath: /data/k8s}")
-	s := surroundings{cluster: c, nodes: hostsAt("10.0.0.3"), nfs: hostsAt("10.0.0.9")}
+	s := environment{cluster: c, nodes: hostsAt("10.0.0.3"), nfs: hostsAt("10.0.0.9")}
 	for name, want := range map[string]map[string]any{
 		metricsServer: {"image.tag": "v0.8.0", "args": []any{"--kubelet-insecure-tls"}},
 		localVolumes: {
@@ -124,7 +124,7 @@ func TestServiceValues(t *testing.T) {
 	if !isDefault(tasktest.Cluster(t, "storage: {nfs: true}"), nfsClass) {
 		t.Error("the only class is not the default")
 	}
-	if _, err := OwnCharts(c)[nfsProvisioner].values(surroundings{cluster: c, nodes: s.nodes}); err == nil {
+	if _, err := OwnCharts(c)[nfsProvisioner].values(environment{cluster: c, nodes: s.nodes}); err == nil {
 		t.Error("there is no server, and it is installed all the same")
 	}
 }
@@ -133,7 +133,7 @@ func TestServiceValues(t *testing.T) {
 func TestPick(t *testing.T) {
 	t.Parallel()
 	c := tasktest.Cluster(t, "cni: {type: calico}")
-	if _, err := pick(c, calico, "node", "nothing"); err == nil || !strings.Contains(err.Error(), "calico has no image called nothing") {
+	if _, err := pickImages(c, calico, "node", "nothing"); err == nil || !strings.Contains(err.Error(), "calico has no image called nothing") {
 		t.Error(err)
 	}
 	c.Catalogs = []*manifest.Catalog{parseCatalog(t, `
@@ -141,7 +141,7 @@ func TestPick(t *testing.T) {
     default: v3.31.3
     images: [r.example/mirror/calico/node:v1, r.example/mirror/tigera/operator:v2]
 `)}
-	values, err := OwnCharts(c)[calico].values(surroundings{cluster: c})
+	values, err := OwnCharts(c)[calico].values(environment{cluster: c})
 	if err != nil || at(values, "installation.registry") != "r.example/mirror" || at(values, "tigeraOperator.image") != "mirror/tigera/operator" {
 		t.Errorf("%v %v", values, err)
 	}

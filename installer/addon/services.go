@@ -7,7 +7,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// What every workload of a cluster uses, by the catalog's names.
+// Cluster services, by their names in the catalog.
 const (
 	NodeDNS        = "node-local-dns"
 	metricsServer  = "metrics-server"
@@ -15,14 +15,14 @@ const (
 	nfsProvisioner = "nfs-subdir-external-provisioner"
 )
 
-// The storage classes that an installation makes, and where the local one's volumes are on nodes.
+// Storage classes, and the local one's directory on nodes.
 const (
 	localClass = "local"
 	nfsClass   = "nfs"
 	LocalPath  = "/var/openebs/local"
 )
 
-// ServiceTasks install the parts of a cluster that every workload uses.
+// ServiceTasks installs the cluster's own services.
 func ServiceTasks(c *manifest.Cluster) []task.Task {
 	var tasks []task.Task
 	if c.DNS.NodeLocal {
@@ -44,11 +44,11 @@ func ServiceTasks(c *manifest.Cluster) []task.Task {
 	return tasks
 }
 
-// metricsChart asks kubelets without checking their certificates: kubeadm's kubelets sign their own, and nobody could tell one
-// from another. What metrics-server reads is not secret, and it sends kubelets a token that is of use for that alone.
+// metricsChart accesses kubelets without verifying their certificates, which kubeadm's kubelets sign themselves.
+// metrics-server reads no secrets, and its token is valid for kubelets' metrics only.
 func metricsChart() OwnChart {
-	return OwnChart{component: metricsServer, values: func(s surroundings) (map[string]any, error) {
-		images, err := pick(s.cluster, metricsServer, "metrics-server")
+	return OwnChart{component: metricsServer, values: func(s environment) (map[string]any, error) {
+		images, err := pickImages(s.cluster, metricsServer, "metrics-server")
 		if err != nil {
 			return nil, err
 		}
@@ -56,14 +56,14 @@ func metricsChart() OwnChart {
 	}}
 }
 
-// localChart makes volumes in directories of the nodes. The provisioner would report to its makers once a day.
+// localChart provides volumes in directories of the nodes. The provisioner's daily report to its makers is off.
 func localChart() OwnChart {
-	return OwnChart{component: localVolumes, privileged: true, values: func(s surroundings) (map[string]any, error) {
-		images, err := pick(s.cluster, localVolumes, "provisioner-localpv", "linux-utils")
+	return OwnChart{component: localVolumes, privileged: true, values: func(s environment) (map[string]any, error) {
+		images, err := pickImages(s.cluster, localVolumes, "provisioner-localpv", "linux-utils")
 		if err != nil {
 			return nil, err
 		}
-		named := func(i imageName) map[string]any { // the chart joins registry and repository as they are
+		named := func(i imageName) map[string]any { // the chart concatenates registry and repository
 			return map[string]any{"registry": i.registry + "/", "repository": i.repository, "tag": i.tag}
 		}
 		return map[string]any{
@@ -77,10 +77,10 @@ func localChart() OwnChart {
 	}}
 }
 
-// nfsChart makes volumes in directories of the NFS server.
+// nfsChart provides volumes in directories of the NFS server.
 func nfsChart() OwnChart {
-	return OwnChart{component: nfsProvisioner, privileged: true, values: func(s surroundings) (map[string]any, error) {
-		images, err := pick(s.cluster, nfsProvisioner, nfsProvisioner)
+	return OwnChart{component: nfsProvisioner, privileged: true, values: func(s environment) (map[string]any, error) {
+		images, err := pickImages(s.cluster, nfsProvisioner, nfsProvisioner)
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ func nfsChart() OwnChart {
 		case len(s.nfs) > 0:
 			export["server"] = s.nfs[0].IP.String()
 		case len(s.nodes) > 0:
-			return nil, errors.New("no host is in groups.nfs of the inventory, and storage.nfs needs one that serves NFS")
+			return nil, errors.New("storage.nfs needs an NFS server: add a host to groups.nfs of the inventory")
 		}
 		return map[string]any{
 			"image": images[0].value(),
@@ -101,8 +101,8 @@ func nfsChart() OwnChart {
 	}}
 }
 
-// isDefault tells whether a storage class is the one for claims that name none: there is one such class at most. Volumes on
-// nodes come first, because they are faster and need no other host.
+// isDefault reports whether class is the cluster's default storage class. Local volumes take precedence, because they
+// are faster and need no other host.
 func isDefault(c *manifest.Cluster, class string) bool {
 	switch class {
 	case localClass:

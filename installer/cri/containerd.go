@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
+// containerd's unit, and paths on the host.
 const (
 	containerdUnit       = "containerd.service"
 	ContainerdConfigFile = "/etc/containerd/config.toml"
@@ -27,32 +28,32 @@ const (
 	RegistryCAPath       = task.ConfigDir + "/registry-ca.crt"
 )
 
-// containerdRuntime is the runtime containerd.
 func containerdRuntime() Runtime {
 	return Runtime{
-		name: "containerd", Socket: Socket, Units: []string{containerdUnit},
+		name: "containerd", Socket: ContainerdSocket, Units: []string{containerdUnit},
 		Config: ContainerdConfigFile, Data: "/var/lib/containerd", images: ContainerdImages{Ctr: []string{"ctr"}},
-		Tasks: func(*manifest.Cluster) []task.Task { return []task.Task{RuntimeTask()} },
+		Tasks: func(*manifest.Cluster) []task.Task { return []task.Task{ContainerdTask()} },
 	}
 }
 
-// RuntimeTask installs containerd, runc and the CNI plugins, and points every upstream name at the registry.
-func RuntimeTask() task.Task {
+// ContainerdTask installs containerd, runc and the CNI plugins, and makes the site's registry the mirror of all
+// upstreams.
+func ContainerdTask() task.Task {
 	return task.Settle(task.Task{
 		Name:   "containerd",
 		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
-		Files:  runtimeFiles(),
+		Files:  containerdFiles(),
 		Images: []string{"pause"},
 		Leaves: task.Leaves{
 			Units: []string{containerdUnit},
 			Paths: []string{"/etc/containerd", "/var/lib/containerd", "/run/containerd"},
 			Undo:  containerdRuntime().Undo("/run/containerd/", "/var/lib/containerd/", "/run/netns/cni-"),
 		},
-	}, runtimeSetting)
+	}, containerdSetting)
 }
 
-func runtimeFiles() []task.Place {
+func containerdFiles() []task.Place {
 	var files []task.Place
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
 		files = append(files, task.Place{Component: "containerd", Member: "bin/" + name, Path: "/usr/local/bin/" + name, Mode: task.Executable})
@@ -61,7 +62,7 @@ func runtimeFiles() []task.Place {
 	return append(files, PluginFiles()...)
 }
 
-// PluginFiles are the CNI plugins that pod networks build on.
+// PluginFiles returns the CNI plugins that pod networks build on.
 func PluginFiles() []task.Place {
 	var files []task.Place
 	for _, name := range []string{
@@ -72,7 +73,7 @@ func PluginFiles() []task.Place {
 	return files
 }
 
-func runtimeSetting(_ context.Context, t *task.Host) (task.Setting, error) {
+func containerdSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	config, err := containerdConfig(t.Site.Cluster)
 	if err != nil {
 		return task.Setting{}, err
@@ -83,8 +84,8 @@ func runtimeSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	}
 	s := task.Setting{
 		Files: files, Units: []string{containerdUnit},
-		Holds: func(ctx context.Context, t *task.Host) (bool, error) { return ServesCRI(ctx, t) },
-		Ready: func(ctx context.Context, t *task.Host) error { return AwaitCRI(ctx, t) },
+		Holds: ServesCRI,
+		Ready: AwaitCRI,
 	}
 	if t.Site.Cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return s, nil
@@ -100,8 +101,8 @@ func runtimeSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	return s, nil
 }
 
-// ServesCRI tells whether containerd has the service that kubeadm and the kubelet ask. It starts without one if the plugin
-// does not load, and systemd takes it for one that works.
+// ServesCRI reports whether containerd's CRI plugin works. Without it containerd still starts, and systemd considers
+// the unit active.
 func ServesCRI(ctx context.Context, t *task.Host) (bool, error) {
 	out, err := t.Output(task.WithoutOutput(ctx), "ctr", "plugins", "ls")
 	_, err = task.Succeeded(err)
@@ -111,7 +112,7 @@ func ServesCRI(ctx context.Context, t *task.Host) (bool, error) {
 //go:embed scripts/explain-cri.sh
 var explainCRIScript string
 
-// AwaitCRI waits for it, and says why it is not there.
+// AwaitCRI waits for the CRI plugin. Its error includes the plugin's log.
 func AwaitCRI(ctx context.Context, t *task.Host) error {
 	return task.Eventually(ctx, criWait, func(ctx context.Context) error {
 		ok, err := ServesCRI(ctx, t)
@@ -122,15 +123,15 @@ func AwaitCRI(ctx context.Context, t *task.Host) error {
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("containerd runs and does not serve the CRI: its plugin cri has not loaded\n%s", t.Site.Mask.Mask(strings.TrimSpace(string(why))))
+		return fmt.Errorf("containerd runs without the CRI: its plugin cri has not loaded\n%s", t.Site.Mask.Mask(strings.TrimSpace(string(why))))
 	})
 }
 
-// criWait is for containerd to say that its socket is there: it has loaded its plugins before.
+// criWait is short: containerd loads its plugins before it notifies systemd.
 const criWait = 10 * time.Second
 
-// containerdConfig writes version 3 of the configuration for containerd 2, version 2 for 1.x. It names what differs from
-// the defaults and nothing else.
+// containerdConfig returns a configuration of version 3 for containerd 2, and version 2 for 1.x. It contains only
+// settings that differ from the defaults.
 func containerdConfig(c *manifest.Cluster) ([]byte, error) {
 	version, err := catalog.Version(c, "containerd")
 	if err != nil {
@@ -197,7 +198,7 @@ ExecStart=/usr/local/bin/containerd
 Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ` + ContainerdService
 
-// ContainerdService is how any containerd is run, the nodes' and Docker's own.
+// ContainerdService is the unit's text that all containerds share: the nodes', and Docker's own.
 const ContainerdService = `Type=notify
 Delegate=yes
 KillMode=process
@@ -212,7 +213,8 @@ OOMScoreAdjust=-999
 WantedBy=multi-user.target
 `
 
-// HostsFiles make containerd take every upstream's images from the registry. With a login they have the password in them.
+// HostsFiles makes containerd pull all upstreams' images from the registry. The files include the registry's password,
+// if any.
 func HostsFiles(r task.RegistryAccess, upstreams []string) []task.File {
 	ca := ""
 	if len(r.CA) > 0 {

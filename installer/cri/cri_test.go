@@ -63,7 +63,7 @@ COMMIT
 		t.Errorf("got changed %v:\n%s", changed, got)
 	}
 	for name, want := range map[string]bool{"docker0": true, "br-0123456789ab": true, "br-0123456789ag": false, "br-int": false, "br-lan": false, "cni0": false} {
-		if dockerBridge(name) != want {
+		if isDockerBridge(name) != want {
 			t.Errorf("%s is Docker's: %t", name, !want)
 		}
 	}

@@ -11,23 +11,24 @@ import (
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
+// CRI-O's unit, and paths on the host.
 const (
-	crioUnit    = "crio.service"
-	OConfigFile = "/etc/crio/crio.conf.d/10-kkbundle.conf"
-	crioLibexec = "/usr/local/lib/kkbundle/crio/"
-	OPolicy     = "/etc/crio/policy.json"
+	crioUnit       = "crio.service"
+	CRIOConfigFile = "/etc/crio/crio.conf.d/10-kkbundle.conf"
+	crioLibexec    = "/usr/local/lib/kkbundle/crio/"
+	CRIOPolicy     = "/etc/crio/policy.json"
 )
 
-// crioRuntime is the runtime CRI-O.
 func crioRuntime() Runtime {
 	return Runtime{
-		name: "crio", Socket: "unix:///var/run/crio/crio.sock", Units: []string{crioUnit}, Config: OConfigFile, Data: "/var/lib/containers",
+		name: "crio", Socket: "unix:///var/run/crio/crio.sock", Units: []string{crioUnit}, Config: CRIOConfigFile, Data: "/var/lib/containers",
 		Parents: []string{"/etc/containers/registries.conf.d", "/etc/containers"},
 		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{crioTask()} },
 	}
 }
 
-// crioTask installs CRI-O, whose archive has the runtimes that it is tested with. It points upstream names at the registry.
+// crioTask installs CRI-O with the OCI runtimes of its archive, and makes the site's registry the mirror of all
+// upstreams.
 func crioTask() task.Task {
 	return task.Settle(task.Task{
 		Name:   "crio",
@@ -46,8 +47,8 @@ func crioTask() task.Task {
 	}, crioSetting)
 }
 
-// crioFiles are what the archive's own install script places. What CRI-O alone runs goes into a directory of ours, and not into
-// /usr/local/libexec, which some distributions have and reset could not know to leave.
+// crioFiles follows the archive's own install script. Programs for CRI-O alone go into our own directory, because reset
+// could not tell them from others in /usr/local/libexec.
 func crioFiles() []task.Place {
 	files := []task.Place{
 		{Component: "crio", Member: "cri-o/bin/crio", Path: "/usr/local/bin/crio", Mode: task.Executable},
@@ -69,8 +70,8 @@ func crioSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	files := []task.File{
-		{Path: OConfigFile, Mode: 0o644, Data: fmt.Appendf(nil, crioConfig, pause)},
-		{Path: OPolicy, Mode: 0o644, Data: []byte(`{"default": [{"type": "insecureAcceptAnything"}]}` + "\n")},
+		{Path: CRIOConfigFile, Mode: 0o644, Data: fmt.Appendf(nil, crioConfig, pause)},
+		{Path: CRIOPolicy, Mode: 0o644, Data: []byte(`{"default": [{"type": "insecureAcceptAnything"}]}` + "\n")},
 		{Path: "/etc/systemd/system/" + crioUnit, Mode: 0o644, Data: []byte(crioUnitText)},
 	}
 	mirrors, err := MirrorFiles(mirror.RuntimeCRIO, access, t.Site.Upstreams())
@@ -80,7 +81,7 @@ func crioSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	return task.Setting{Files: append(files, mirrors...), Units: []string{crioUnit}}, nil
 }
 
-// MirrorFiles are what a runtime is told of the registry.
+// MirrorFiles returns the runtime's configuration files for the registry.
 func MirrorFiles(runtime mirror.Runtime, access task.RegistryAccess, upstreams []string) ([]task.File, error) {
 	to := mirror.Registry{Host: access.Address, Prefix: access.Prefix, CA: access.CA, Username: access.Username, Password: access.Password}
 	config, err := mirror.Configure(runtime, to, upstreams)
@@ -94,13 +95,13 @@ func MirrorFiles(runtime mirror.Runtime, access task.RegistryAccess, upstreams [
 	return files, nil
 }
 
-// crioConfig is what CRI-O's own 10-crio.conf says, with the kubelet's control group driver and kubeadm's pause image. What
-// is trusted is decided where the bundle is checked: CRI-O accepts what the registry has.
+// crioConfig is CRI-O's own 10-crio.conf with the kubelet's cgroup driver and kubeadm's pause image. The signature
+// policy accepts all images: signatures are checked on the bundle.
 // https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.5.md
 const crioConfig = hostfile.Mark + `
 [crio.image]
 pause_image = %q
-signature_policy = "` + OPolicy + `"
+signature_policy = "` + CRIOPolicy + `"
 
 [crio.network]
 network_dir = "/etc/cni/net.d/"
@@ -124,7 +125,7 @@ monitor_path = "` + crioLibexec + `conmon"
 monitor_cgroup = "pod"
 `
 
-// As the archive's crio.service.
+// From the archive's crio.service.
 const crioUnitText = hostfile.Mark + `
 [Unit]
 Description=Container Runtime Interface for OCI (CRI-O)

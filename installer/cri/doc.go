@@ -1,3 +1,3 @@
-// Package cri installs container runtimes (containerd, CRI-O, Docker with cri-dockerd), points them at the site's
-// registry, and loads images into them where there is no registry.
+// Package cri installs container runtimes (containerd, CRI-O, Docker with cri-dockerd), configures the site's registry
+// as their mirror, and loads images into them if the site has none.
 package cri

@@ -18,16 +18,17 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
+// Docker's units, and paths on the host.
 const (
 	DockerUnit    = "docker.service"
 	criDockerUnit = "cri-docker.service"
 	DockerConfig  = "/etc/docker/daemon.json"
 	DockerData    = "/var/lib/docker"
-	// KubeletLogins is where the kubelet looks for logins at registries, in Docker's format.
+	// KubeletLogins contains the kubelet's registry logins, in Docker's format.
 	KubeletLogins = "/var/lib/kubelet/config.json"
 )
 
-// dockerRuntime is the runtime Docker, behind cri-dockerd.
+// dockerRuntime returns Docker with cri-dockerd.
 func dockerRuntime() Runtime {
 	return Runtime{
 		name: "docker", Socket: "unix:///run/cri-dockerd.sock", Units: []string{DockerUnit, criDockerUnit},
@@ -38,7 +39,7 @@ func dockerRuntime() Runtime {
 // UsesDocker reports whether Docker runs the cluster's pods.
 func UsesDocker(c *manifest.Cluster) bool { return RuntimeOf(c).name == dockerRuntime().name }
 
-// dockerTasks install Docker, and what the kubelet talks to it through.
+// dockerTasks installs Docker and cri-dockerd.
 func dockerTasks(c *manifest.Cluster) []task.Task {
 	roles := []manifest.Role{manifest.RoleCluster}
 	cri := task.Settle(task.Task{
@@ -48,19 +49,19 @@ func dockerTasks(c *manifest.Cluster) []task.Task {
 		Images: []string{"pause"},
 		Leaves: task.Leaves{Units: []string{criDockerUnit}, Paths: []string{"/var/lib/cri-dockerd", "/run/cri-dockerd.sock"}},
 	}, criDockerSetting)
-	if c.ImageRegistry.Type == manifest.RegistryHarbor { // it is there before Harbor is
+	if c.ImageRegistry.Type == manifest.RegistryHarbor { // Harbor's tasks install Docker earlier
 		return []task.Task{cri}
 	}
 	return append(DockerEngine(c, roles...), cri)
 }
 
-// DockerEngine are the tasks that install Docker on hosts, for whatever it is used for there.
+// DockerEngine returns the tasks that install Docker, for pods or for Harbor.
 func DockerEngine(c *manifest.Cluster, roles ...manifest.Role) []task.Task {
 	docker := Runtime{Units: []string{DockerUnit}}
 	return []task.Task{
 		{
 			Name: "docker-is-ours", Roles: roles, Look: true,
-			Do: func(ctx context.Context, t *task.Host) error { return refuseForeignDocker(ctx, t) },
+			Do: refuseForeignDocker,
 		},
 		task.Settle(task.Task{
 			Name:     "docker",
@@ -81,15 +82,15 @@ func DockerEngine(c *manifest.Cluster, roles ...manifest.Role) []task.Task {
 	}
 }
 
-// removeDockerNetworks removes the bridges of Docker's networks and its part of the packet filter, which Docker leaves when it
-// ends, and what it had changed there.
+// removeDockerNetworks removes the bridges and packet filter rules that Docker leaves, and restores the settings that
+// it changed.
 func removeDockerNetworks(ctx context.Context, t *task.Host) error {
 	bridges, err := t.Output(ctx, "ip", "-brief", "link", "show", "type", "bridge")
 	if err != nil {
 		return err
 	}
 	for line := range strings.Lines(string(bridges)) {
-		if name := strings.Fields(line); len(name) > 0 && dockerBridge(name[0]) {
+		if name := strings.Fields(line); len(name) > 0 && isDockerBridge(name[0]) {
 			if err := t.Run(ctx, "ip", "link", "delete", name[0]); err != nil {
 				return err
 			}
@@ -101,16 +102,18 @@ func removeDockerNetworks(ctx context.Context, t *task.Host) error {
 	return RestoreForward(ctx, t)
 }
 
-// isDocker tells whether a word of a packet filter's rule is of Docker.
-func isDocker(word string) bool { return strings.HasPrefix(word, "DOCKER") || dockerBridge(word) }
+// isDocker reports whether a word of a packet filter rule belongs to Docker.
+func isDocker(word string) bool { return strings.HasPrefix(word, "DOCKER") || isDockerBridge(word) }
 
-// dockerBridge tells whether an interface is of Docker's: of its default network, or of another whose ID it has the first 12 digits
-// of. https://github.com/moby/moby/blob/v28.5.2/libnetwork/drivers/bridge/bridge_linux.go
-func dockerBridge(name string) bool {
+// isDockerBridge reports whether an interface belongs to Docker: docker0, or br- and the first 12 digits of a network's
+// ID.
+// https://github.com/moby/moby/blob/v28.5.2/libnetwork/drivers/bridge/bridge_linux.go
+func isDockerBridge(name string) bool {
 	id, other := strings.CutPrefix(name, "br-")
 	return name == "docker0" || other && len(id) == 12 && strings.Trim(id, "0123456789abcdef") == ""
 }
 
+// DockerFiles returns the programs of Docker.
 func DockerFiles() []task.Place {
 	var files []task.Place
 	for _, name := range []string{"docker", "dockerd", "docker-init", "docker-proxy", "containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
@@ -119,23 +122,22 @@ func DockerFiles() []task.Place {
 	return files
 }
 
-// A ForeignDockerError says that a host has a Docker of its own.
+// A ForeignDockerError means that the host has a Docker that kkbundle did not install.
 type ForeignDockerError struct {
 	Host, Found string
 }
 
-// Error names the host and what was found there.
 func (e *ForeignDockerError) Error() string {
-	return fmt.Sprintf("%s has a Docker that kkbundle has not installed (%s), and containers of others may run with it", e.Host, e.Found)
+	return fmt.Sprintf("%s has a Docker that kkbundle did not install (%s); other containers may depend on it", e.Host, e.Found)
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *ForeignDockerError) Hint() string {
-	return "take another host, or move these containers elsewhere, remove Docker with the system's packages and move " + DockerConfig + " away"
+	return "use another host, or move these containers elsewhere, remove Docker with the system's packages and move " + DockerConfig + " away"
 }
 
-// refuseForeignDocker looks for a Docker that is there before the first file of ours is placed: neither its programs nor
-// its configuration are overwritten.
+// refuseForeignDocker protects the programs and configuration of another Docker. It runs before the first file is
+// installed.
 func refuseForeignDocker(ctx context.Context, t *task.Host) error {
 	ours, err := t.AnyOf(ctx, path.Join(task.StampDir, "docker"), "/etc/systemd/system/"+DockerUnit)
 	if err != nil {
@@ -163,7 +165,7 @@ func refuseForeignDocker(ctx context.Context, t *task.Host) error {
 	return refuseForeignConfig(ctx, t)
 }
 
-// refuseForeignConfig looks at daemon.json alone: an interrupted run of ours may have written it.
+// refuseForeignConfig compares only daemon.json: an interrupted run of kkbundle may have written it.
 func refuseForeignConfig(ctx context.Context, t *task.Host) error {
 	have, err := t.Read(ctx, DockerConfig)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -202,8 +204,9 @@ func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	return task.Setting{Files: files, Apply: RememberForward, Units: units}, nil
 }
 
-// DockerDaemon is daemon.json: control groups are systemd's, as the kubelet's are; logs end; containers live on while
-// Docker is restarted. https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file
+// DockerDaemon returns daemon.json: systemd's cgroups, as for the kubelet; rotated logs; containers survive restarts of
+// Docker.
+// https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file
 func DockerDaemon() ([]byte, error) {
 	data, err := json.MarshalIndent(kube.Document{
 		"data-root":    DockerData,
@@ -215,7 +218,8 @@ func DockerDaemon() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// Docker starts a containerd of its own. As upstream's contrib/init/systemd/docker.service, without socket activation.
+// DockerUnitText is upstream's contrib/init/systemd/docker.service without socket activation. Docker starts its own
+// containerd.
 const DockerUnitText = hostfile.Mark + `
 [Unit]
 Description=Docker Application Container Engine
@@ -259,12 +263,12 @@ func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	return task.Setting{Files: slices.Concat(files, login), Units: []string{criDockerUnit}}, nil
 }
 
-// kubeletLogin lets pods pull from the registry by its own name: Docker itself keeps logins for users only.
-func kubeletLogin(r *task.Site) ([]task.File, error) {
-	if r.Cluster.ImageRegistry.Type == manifest.RegistryNone {
+// kubeletLogin returns the kubelet's login at the site's registry: Docker stores logins only for users.
+func kubeletLogin(s *task.Site) ([]task.File, error) {
+	if s.Cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
-	access, err := r.Access()
+	access, err := s.Access()
 	if err != nil || access.Username == "" {
 		return nil, err
 	}
@@ -273,7 +277,7 @@ func kubeletLogin(r *task.Site) ([]task.File, error) {
 	return []task.File{{Path: KubeletLogins, Mode: 0o600, Data: append(data, '\n')}}, err
 }
 
-// As upstream's packaging/systemd/cri-docker.service, without socket activation.
+// From upstream's packaging/systemd/cri-docker.service, without socket activation.
 const criDockerUnitText = hostfile.Mark + `
 [Unit]
 Description=CRI Interface for Docker Application Container Engine

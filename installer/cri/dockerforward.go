@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// forwardWas is what the host did with packets for others before Docker first ran.
-	forwardWas = task.BeforeDir + "/docker-forward.conf"
+	// forwardBefore contains the host's forwarding settings before Docker's first start.
+	forwardBefore = task.BeforeDir + "/docker-forward.conf"
 
 	forwardKey = "net.ipv4.ip_forward"
-	// policyKey follows the command that the policy of the chain FORWARD belongs to.
+	// policyKey follows the command, for the policy of its chain FORWARD.
 	policyKey = " --policy FORWARD"
 )
 
-// filterCommands are the packet filters of both families.
+// filterCommands returns the packet filters of both families.
 func filterCommands() []string { return []string{"iptables", "ip6tables"} }
 
-// RememberForward writes down, before Docker first runs, whether the host forwards packets and what its filter does with those that
-// no rule is for. Docker turns forwarding on where it is off, and drops these packets then; it leaves both when it ends.
+// RememberForward records, before Docker's first start, whether the host forwards packets, and the policy of its chain
+// FORWARD. Docker enables disabled forwarding and then sets the policy to DROP; it leaves both when it ends.
 // https://github.com/moby/moby/blob/v28.5.2/daemon/libnetwork/drivers/bridge/setup_ip_forwarding.go
 func RememberForward(ctx context.Context, t *task.Host) error {
-	if known, err := t.AnyOf(ctx, forwardWas); err != nil || known {
+	if known, err := t.AnyOf(ctx, forwardBefore); err != nil || known {
 		return err
 	}
 	out, err := t.Output(ctx, "sysctl", "--ignore", forwardKey)
@@ -42,17 +42,17 @@ func RememberForward(ctx context.Context, t *task.Host) error {
 			was[command+policyKey] = policy
 		}
 	}
-	return t.Remember(ctx, forwardWas, was)
+	return t.Remember(ctx, forwardBefore, was)
 }
 
-// forwardPolicy returns what a filter does with forwarded packets that no rule is for, "" if the host has no such filter.
+// forwardPolicy returns the policy of a filter's chain FORWARD, or "" if the host lacks the filter.
 func forwardPolicy(ctx context.Context, t *task.Host, command string) (string, error) {
 	if there, err := t.HasCommands(ctx, command); err != nil || !there {
 		return "", err
 	}
 	out, err := t.Output(ctx, command, "--list-rules", "FORWARD")
 	if ok, err := task.Succeeded(err); err != nil || !ok {
-		return "", err // a kernel without this family
+		return "", err // the kernel lacks this family
 	}
 	for line := range strings.Lines(string(out)) {
 		if policy, ok := strings.CutPrefix(strings.TrimSpace(line), "-P FORWARD "); ok {
@@ -62,10 +62,9 @@ func forwardPolicy(ctx context.Context, t *task.Host, command string) (string, e
 	return "", nil
 }
 
-// RestoreForward makes the host treat packets for others as before Docker ran. Forwarding comes first: a host that did not forward
-// must not do it without a filter.
+// RestoreForward restores the settings of RememberForward. Forwarding is disabled before the filter is opened.
 func RestoreForward(ctx context.Context, t *task.Host) error {
-	data, err := t.Read(ctx, forwardWas)
+	data, err := t.Read(ctx, forwardBefore)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -80,7 +79,7 @@ func RestoreForward(ctx context.Context, t *task.Host) error {
 	}
 	for _, command := range filterCommands() {
 		if was[command+policyKey] != "ACCEPT" {
-			continue // Docker only ever makes it drop
+			continue // Docker only sets DROP
 		}
 		policy, err := forwardPolicy(ctx, t, command)
 		if err != nil {

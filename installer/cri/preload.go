@@ -23,89 +23,83 @@ import (
 
 const preloadName = "preload-images"
 
-// preloads tells whether nodes are given their images, instead of pulling them: where there is no registry, and with
-// Docker, which takes no other registry for an upstream's names than the upstream (mirrors are for Docker Hub only).
-func preloads(c *manifest.Cluster) bool {
-	return c.ImageRegistry.Type == manifest.RegistryNone || UsesDocker(c)
-}
-
-// PreloadTasks give the nodes of such a cluster their images.
+// PreloadTasks returns the tasks that send images to nodes which cannot pull them: those without a registry, and those
+// with Docker, which supports mirrors of Docker Hub only.
 func PreloadTasks(c *manifest.Cluster) []task.Task {
-	if !preloads(c) {
+	if c.ImageRegistry.Type != manifest.RegistryNone && !UsesDocker(c) {
 		return nil
 	}
 	return []task.Task{preloadTask()}
 }
 
-// PreloadPart keeps the kubelet from deleting images that it could not pull again, where the runtime cannot: at 100 % of a
-// full disk it never begins (kubelet's ImageGCHighThresholdPercent). containerd's are pinned instead.
-func PreloadPart(r *task.Site) task.KubeadmPart {
-	if !UsesDocker(r.Cluster) {
+// PreloadPart disables the kubelet's deletion of images with Docker, which could not pull them again: it never starts
+// at a threshold of 100 % (imageGCHighThresholdPercent). containerd's images are pinned instead.
+func PreloadPart(s *task.Site) task.KubeadmPart {
+	if !UsesDocker(s.Cluster) {
 		return task.KubeadmPart{}
 	}
 	const never = 100
 	return task.KubeadmPart{Kubelet: kube.Document{"imageGCHighThresholdPercent": never}}
 }
 
-// An imageStore gives images to a runtime that does not pull them.
+// An imageStore loads images into a runtime that cannot pull them.
 type imageStore interface {
-	// lacks returns those of the images that the runtime does not have, by name and digest.
-	lacks(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error)
-	// put streams images of the bundle into the runtime.
+	// missing returns the images that the runtime lacks, by name and digest.
+	missing(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error)
+	// Put streams images of the bundle into the runtime.
 	Put(ctx context.Context, t *task.Host, images []NodeImage, e task.Event) error
 }
 
-// A NodeImage is an image of the bundle as a node needs it: for its platform only.
+// A NodeImage is an image of the bundle, reduced to the node's platform.
 type NodeImage struct {
 	bundle.Item
-	// names are what pods call it: with the tag, with the digest, or both.
+	// names are those in pods: with the tag, with the digest, or both.
 	names []string
 }
 
-// preloadTask puts the images of each host's roles into its runtime. They are looked up by digest before and after, so what
-// a host has is not sent again.
+// preloadTask loads the images for each host's roles. It compares digests before and after, so no image is sent twice.
 func preloadTask() task.Task {
 	return task.Task{
 		Name:  preloadName,
 		Apart: true,
 		Roles: []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			lacking, err := lackingImages(ctx, t)
+			missing, err := missingImages(ctx, t)
 			if t.Site.DryRun && errors.As(err, new(*host.ExitError)) {
-				return false, nil // there is no runtime yet
+				return false, nil // the runtime is not installed yet
 			}
-			return err == nil && len(lacking) == 0, err
+			return err == nil && len(missing) == 0, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			lacking, err := lackingImages(ctx, t)
+			missing, err := missingImages(ctx, t)
 			if err != nil {
 				return err
 			}
-			for _, it := range lacking {
+			for _, it := range missing {
 				t.Site.Opened(ctx, t.Name, it.Kind+" "+it.Ref)
 			}
 			e := task.Event{Phase: "install", Task: preloadName, Host: t.Name, State: task.Progress}
-			if err := RuntimeOf(t.Site.Cluster).images.Put(ctx, t, lacking, e); err != nil {
+			if err := RuntimeOf(t.Site.Cluster).images.Put(ctx, t, missing, e); err != nil {
 				return err
 			}
-			if lacking, err = lackingImages(ctx, t); err != nil || len(lacking) == 0 {
+			if missing, err = missingImages(ctx, t); err != nil || len(missing) == 0 {
 				return err
 			}
-			return fmt.Errorf("the runtime took the images and does not have %s", lacking[0].Ref)
+			return fmt.Errorf("the runtime loaded the images, but lacks %s", missing[0].Ref)
 		},
 	}
 }
 
-func lackingImages(ctx context.Context, t *task.Host) ([]NodeImage, error) {
+func missingImages(ctx context.Context, t *task.Host) ([]NodeImage, error) {
 	images, err := Images(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	return RuntimeOf(t.Site.Cluster).images.lacks(ctx, t, images)
+	return RuntimeOf(t.Site.Cluster).images.missing(ctx, t, images)
 }
 
-// Images returns the Images of the bundle that the host needs: those of the tasks for its roles, and those that no task
-// declares, of addons for one, whose pods may run on every node.
+// Images returns the bundle's images for the host: those that its roles' tasks declare, and undeclared ones, such as
+// addons', whose pods may run on every node.
 func Images(ctx context.Context, t *task.Host) ([]NodeImage, error) {
 	roles, err := imageRoles(t.Site)
 	if err != nil {
@@ -129,14 +123,14 @@ func Images(ctx context.Context, t *task.Host) ([]NodeImage, error) {
 	return list, nil
 }
 
-// imageRoles returns, by reference, the roles of the hosts that need the images which tasks declare.
-func imageRoles(r *task.Site) (map[string][]manifest.Role, error) {
+// imageRoles returns the roles that need each declared image, by its reference.
+func imageRoles(s *task.Site) (map[string][]manifest.Role, error) {
 	roles := map[string][]manifest.Role{}
-	for _, d := range r.Demands {
+	for _, d := range s.Demands {
 		if d.Kind != manifest.ItemImage {
 			continue
 		}
-		refs, err := catalog.Refs(r.Cluster, d.Need, "")
+		refs, err := catalog.Refs(s.Cluster, d.Need, "")
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +141,7 @@ func imageRoles(r *task.Site) (map[string][]manifest.Role, error) {
 	return roles, nil
 }
 
-// imageNames are the names that an image's reference stands for. With a tag and a digest the kubelet asks for the digest.
+// imageNames returns the names of an image's reference. With a tag and a digest, the kubelet asks for the digest.
 func imageNames(it bundle.Item) []string {
 	name, sum, pinned := strings.Cut(it.Ref, "@")
 	repository := name
@@ -161,34 +155,34 @@ func imageNames(it bundle.Item) []string {
 	return names
 }
 
-// stream runs a command that reads what write writes, and tells how far it is.
+// stream runs a command with write's output as its input, and reports progress.
 func stream(ctx context.Context, t *task.Host, e task.Event, write func(ctx context.Context, w io.Writer) error, args ...string) error {
 	r, w := io.Pipe()
 	group, inner := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		err := write(inner, w)
-		_ = w.CloseWithError(err) // nil is the end; it never fails
+		_ = w.CloseWithError(err) // nil means EOF; the call never fails
 		if errors.Is(err, errStreamEnded) {
-			return nil // the command says why
+			return nil // the command's error is the cause
 		}
 		return err
 	})
 	err := t.Conn.Run(inner, host.Cmd{Args: args, Stdin: &task.MeteredReader{ReadCloser: r, Run: t.Site, Event: &e}})
 	_ = r.CloseWithError(errStreamEnded)
 	if written := group.Wait(); written != nil {
-		return written // the bundle could not be read: of that, the command only has the half of an archive
+		return written // the cause: after a read error of the bundle, the command received a truncated archive
 	}
 	return err
 }
 
-var errStreamEnded = errors.New("the host reads no more")
+var errStreamEnded = errors.New("the host ended the transfer")
 
-// ContainerdImages gives images to containerd, in the kubelet's namespace.
+// ContainerdImages loads images into containerd, in the kubelet's namespace.
 type ContainerdImages struct {
 	Ctr []string // the command
 }
 
-// PinnedLabel keeps the kubelet from deleting an image when the disk fills: nothing could bring it back.
+// PinnedLabel protects an image from the kubelet's deletion when the disk fills: it could not be pulled again.
 // https://github.com/containerd/containerd/blob/v2.1.4/internal/cri/labels/labels.go
 const PinnedLabel = "io.cri-containerd.pinned=pinned"
 
@@ -196,8 +190,8 @@ func (c ContainerdImages) command(args ...string) []string {
 	return slices.Concat(c.Ctr, []string{"--namespace=k8s.io"}, args)
 }
 
-// held returns the digests of images by name, and which of them are pinned.
-func (c ContainerdImages) held(ctx context.Context, t *task.Host) (digests map[string]string, pinned map[string]bool, err error) {
+// list returns the digests of containerd's images by name, and the names that are pinned.
+func (c ContainerdImages) list(ctx context.Context, t *task.Host) (digests map[string]string, pinned map[string]bool, err error) {
 	out, err := t.Output(task.WithoutOutput(ctx), c.command("images", "list")...)
 	if err != nil {
 		return nil, nil, err
@@ -217,8 +211,8 @@ func (c ContainerdImages) held(ctx context.Context, t *task.Host) (digests map[s
 	return digests, pinned, nil
 }
 
-func (c ContainerdImages) lacks(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error) {
-	digests, pinned, err := c.held(ctx, t)
+func (c ContainerdImages) missing(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error) {
+	digests, pinned, err := c.list(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -229,10 +223,10 @@ func (c ContainerdImages) lacks(ctx context.Context, t *task.Host, images []Node
 	}), nil
 }
 
-// Put sends one archive of all images, without the blobs that an interrupted run has brought already: those stay for a day
-// (ctr's lease). containerd checks every blob against its digest.
+// Put sends all images as one archive, without blobs of an interrupted run, which ctr's lease keeps for a day.
+// containerd checks every blob against its digest.
 func (c ContainerdImages) Put(ctx context.Context, t *task.Host, images []NodeImage, e task.Event) error {
-	digests, pinned, err := c.held(ctx, t)
+	digests, pinned, err := c.list(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -273,7 +267,7 @@ func (c ContainerdImages) send(ctx context.Context, t *task.Host, items []bundle
 		has[digest.Digest(d)] = true
 	}
 	args := c.command("images", "import", "--platform=linux/"+t.Arch)
-	local, err := c.local(ctx, t)
+	local, err := c.hasLocal(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -285,17 +279,17 @@ func (c ContainerdImages) send(ctx context.Context, t *task.Host, items []bundle
 	}, append(args, "-")...)
 }
 
-// local tells whether ctr has to be told to import by itself, as it has done before 1.7: containerd's transfer service wants
-// every image of an index.
-func (c ContainerdImages) local(ctx context.Context, t *task.Host) (bool, error) {
+// hasLocal reports whether ctr has --local, which imports without containerd's transfer service, as before 1.7. The
+// transfer service requires all images of an index.
+func (c ContainerdImages) hasLocal(ctx context.Context, t *task.Host) (bool, error) {
 	help, err := t.Output(task.WithoutOutput(ctx), c.command("images", "import", "--help")...)
 	return strings.Contains(string(help), "--local"), err
 }
 
-// dockerImages gives images to Docker.
+// dockerImages loads images into Docker.
 type dockerImages struct{}
 
-func (dockerImages) lacks(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error) {
+func (dockerImages) missing(ctx context.Context, t *task.Host, images []NodeImage) ([]NodeImage, error) {
 	out, err := t.Output(task.WithoutOutput(ctx), "docker", "image", "list", "--no-trunc", "--format={{.Repository}}:{{.Tag}} {{.ID}}")
 	if err != nil {
 		return nil, err
@@ -303,17 +297,17 @@ func (dockerImages) lacks(ctx context.Context, t *task.Host, images []NodeImage)
 	ids := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		name, id, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if full, err := manifest.ImageName(name); ok && err == nil { // it also lists images without a name
+		if full, err := manifest.ImageName(name); ok && err == nil { // unnamed images are listed too
 			ids[full] = id
 		}
 	}
-	var lacking []NodeImage
+	var missing []NodeImage
 	for _, it := range images {
 		one, err := PlatformImage(ctx, t, it.Item)
 		if err != nil {
 			return nil, err
 		}
-		config, err := configOf(ctx, t.Site, one.Descriptor.Digest)
+		config, err := configDigest(ctx, t.Site, one.Descriptor.Digest)
 		if err != nil {
 			return nil, err
 		}
@@ -321,20 +315,20 @@ func (dockerImages) lacks(ctx context.Context, t *task.Host, images []NodeImage)
 		if err != nil {
 			return nil, err
 		}
-		// What Docker calls an image's ID is the digest of its configuration, or with containerd's image store that of its manifest.
+		// Docker's image ID is the digest of the configuration, or of the manifest with containerd's image store.
 		if id := ids[name]; id != config.String() && id != one.Descriptor.Digest.String() {
-			lacking = append(lacking, it)
+			missing = append(missing, it)
 		}
 	}
-	return lacking, nil
+	return missing, nil
 }
 
-// dockerName returns the tag that an image is loaded under.
+// dockerName returns the tag to load an image under.
 func dockerName(it NodeImage) (string, error) {
 	if name := it.names[0]; !strings.Contains(name, "@") {
 		return name, nil
 	}
-	return "", fmt.Errorf("%s has no tag, and Docker takes images without one from registries only: give it a tag in the manifest, or use containerd", it.Ref)
+	return "", fmt.Errorf("%s has no tag; Docker can only pull such images from a registry: give it a tag in the manifest, or use containerd", it.Ref)
 }
 
 func (dockerImages) Put(ctx context.Context, t *task.Host, images []NodeImage, e task.Event) error {
@@ -357,9 +351,9 @@ func PlatformImage(ctx context.Context, t *task.Host, it bundle.Item) (bundle.It
 	return t.Site.Bundle.ForPlatform(ctx, it, task.IsFor(t.Arch))
 }
 
-// configOf returns the digest of an image's configuration.
-func configOf(ctx context.Context, r *task.Site, image digest.Digest) (digest.Digest, error) {
-	data, err := r.Bundle.ReadBlob(ctx, image, task.MaxManifest)
+// configDigest returns the digest of an image's configuration.
+func configDigest(ctx context.Context, s *task.Site, image digest.Digest) (digest.Digest, error) {
+	data, err := s.Bundle.ReadBlob(ctx, image, task.MaxManifest)
 	if err != nil {
 		return "", err
 	}

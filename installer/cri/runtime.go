@@ -9,27 +9,27 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Runtime is the container runtime that a cluster's nodes run pods with.
+// A Runtime is the container runtime of a cluster's nodes.
 type Runtime struct {
 	// name is its name in cri.type, or k3s.
 	name string
-	// socket is the address of its CRI service.
+	// Socket is the address of its CRI service.
 	Socket string
-	// units are its services, in the order in which they start.
+	// Units are its services in the order of their start.
 	Units []string
-	// config is the file that it reads at its start.
+	// Config is its configuration file.
 	Config string
-	// data is where it keeps images.
+	// Data is the directory of its images.
 	Data string
-	// images loads images into it, nil if that is not possible.
+	// images loads images into it; nil if unsupported.
 	images imageStore
-	// parents are directories that reset removes if nothing else is in them.
+	// Parents are directories that reset removes if they are empty.
 	Parents []string
-	// tasks returns the tasks that install it, nil for a part of something else.
+	// Tasks returns the tasks that install it; nil if the distribution includes it.
 	Tasks func(c *manifest.Cluster) []task.Task
 }
 
-// RuntimeOf returns the runtime of a cluster's nodes. k3s brings its own.
+// RuntimeOf returns the runtime of a cluster's nodes. k3s includes its own.
 func RuntimeOf(c *manifest.Cluster) Runtime {
 	if c.Kubernetes.Distribution == manifest.DistributionK3s {
 		return k3sRuntime()
@@ -44,17 +44,17 @@ func RuntimeOf(c *manifest.Cluster) Runtime {
 	}
 }
 
-// Socket is containerd's.
-const Socket = "unix:///run/containerd/containerd.sock"
+// ContainerdSocket is the address of containerd's CRI service.
+const ContainerdSocket = "unix:///run/containerd/containerd.sock"
 
-// After are the units that the kubelet starts After.
+// After returns the value of After= in the kubelet's unit.
 func (p Runtime) After() string { return strings.Join(p.Units, " ") }
 
-// Undo returns what stops a runtime with everything that it runs: stopping its unit leaves containers alone. Mounts below
-// the given paths go with them.
+// Undo returns a function that stops the runtime with its containers, which survive the end of its unit, and unmounts
+// file systems below the given paths.
 func (p Runtime) Undo(mounts ...string) func(ctx context.Context, t *task.Host) error {
 	return func(ctx context.Context, t *task.Host) error {
-		stop := [][]string{{"systemctl", "stop", "kubepods.slice"}} // what is left of the pods
+		stop := [][]string{{"systemctl", "stop", "kubepods.slice"}} // the remaining pods
 		for _, unit := range slices.Backward(p.Units) {
 			// With the shims, which are in its control group.
 			stop = append(stop, []string{"systemctl", "kill", "--signal=KILL", unit}, []string{"systemctl", "stop", unit})
@@ -68,11 +68,13 @@ func (p Runtime) Undo(mounts ...string) func(ctx context.Context, t *task.Host) 
 	}
 }
 
-const K3sProgram = "k3s"
+// The k3s program and its data directory.
+const (
+	K3sProgram = "k3s"
+	K3sData    = "/var/lib/rancher/k3s"
+)
 
-const K3sData = "/var/lib/rancher/k3s"
-
-// k3sRuntime is the containerd that k3s brings. https://docs.k3s.io/advanced
+// k3sRuntime returns the containerd of k3s. https://docs.k3s.io/advanced
 func k3sRuntime() Runtime {
 	return Runtime{
 		name: "k3s", Socket: "unix:///run/k3s/containerd/containerd.sock", Data: K3sData,

@@ -10,9 +10,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// CrictlConfig is crictl's configuration file.
 const CrictlConfig = "/etc/crictl.yaml"
 
-// ToolTasks give operators the programs that the cluster file names (cri.tools), made ready for the nodes' runtime.
+// ToolTasks installs the programs of cri.tools, configured for the nodes' runtime.
 func ToolTasks(c *manifest.Cluster) []task.Task {
 	if len(c.CRI.Tools) == 0 {
 		return nil

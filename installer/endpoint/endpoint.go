@@ -40,7 +40,7 @@ func LocalEndpointTasks(c *manifest.Cluster) []task.Task {
 	if c.ControlPlaneEndpoint.Type != manifest.EndpointHAProxy {
 		return nil
 	}
-	return []task.Task{HAProxyTask(), machine.NameTask(), answerTask()}
+	return []task.Task{HAProxyTask(), machine.EndpointNameTask(), answerTask()}
 }
 
 // Part is what kubeadm is told of the endpoint; it puts the endpoint's own name into certificates by itself.

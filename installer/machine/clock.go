@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -14,25 +13,26 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
+// ClockTask's stamp, and its file for systemd-timesyncd.
 const (
 	clockStamp    = task.StampDir + "/clock"
 	TimesyncdPath = "/etc/systemd/timesyncd.conf.d/kkbundle.conf"
 )
 
-// ClockTask has hosts take the time from the servers of the cluster file, of which some may be hosts of the inventory: on a site
-// without a time server, that is how hosts agree. Without servers, clocks are left to whoever keeps them.
+// ClockTask makes hosts use the time servers of the cluster file. Hosts of the inventory can be time servers, for sites
+// without one. Without servers in the cluster file, clocks are unchanged.
 func ClockTask() task.Task {
 	return task.Task{
 		Name:     "clock",
 		Apart:    true,
-		Follows:  true,               // hosts that give the time give it to those of the inventory
-		Packages: []string{"chrony"}, // also for whoever keeps the clocks without us
-		Leaves:   task.Leaves{Undo: GiveBackClock},
+		Follows:  true,               // time servers of the inventory serve all its hosts
+		Packages: []string{"chrony"}, // also for clocks that the operator manages
+		Leaves:   task.Leaves{Undo: RestoreClock},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if len(t.Site.Cluster.Time.Servers) == 0 {
 				return true, nil
 			}
-			c, err := timeSettings(ctx, t)
+			c, err := clockConfig(ctx, t)
 			if err != nil || !bytes.Equal(c.have, c.want) {
 				task.Because(ctx, "%s %s", c.path, task.LineDifference(c.have, c.want))
 				return false, err
@@ -40,11 +40,11 @@ func ClockTask() task.Task {
 			return t.HasFiles(ctx, task.File{Path: clockStamp, Mode: 0o600, Data: nil})
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			c, err := timeSettings(ctx, t)
+			c, err := clockConfig(ctx, t)
 			if err != nil {
 				return err
 			}
-			if err := t.Write(ctx, task.File{Path: clockStamp, Mode: 0o600, Data: nil}); err != nil { // what is changed next is for Reset to undo
+			if err := t.Write(ctx, task.File{Path: clockStamp, Mode: 0o600, Data: nil}); err != nil { // the stamp makes reset undo the next change
 				return err
 			}
 			if err := SetTime(ctx, t, c); err != nil {
@@ -55,8 +55,8 @@ func ClockTask() task.Task {
 	}
 }
 
-// timeSettings are how the host shall keep the time.
-func timeSettings(ctx context.Context, t *task.Host) (timeConfig, error) {
+// clockConfig returns the host's time configuration for the servers of the cluster file.
+func clockConfig(ctx context.Context, t *task.Host) (timeConfig, error) {
 	servers := t.Site.Cluster.Time.Servers
 	var from TimeSources
 	gives := slices.Contains(servers, t.Name)
@@ -72,15 +72,15 @@ func timeSettings(ctx context.Context, t *task.Host) (timeConfig, error) {
 	if gives {
 		for _, one := range t.Site.Hosts {
 			if one != t {
-				from.Takers = append(from.Takers, one.Addresses()...)
+				from.Clients = append(from.Clients, one.Addresses()...)
 			}
 		}
 	}
 	return TimeConfig(ctx, t, from)
 }
 
-// GiveBackClock puts the configuration of before back, where ClockTask has changed it.
-func GiveBackClock(ctx context.Context, t *task.Host) error {
+// RestoreClock restores the configuration that ClockTask changed.
+func RestoreClock(ctx context.Context, t *task.Host) error {
 	if ours, err := t.Test(ctx, "test", "-e", clockStamp); err != nil || !ours {
 		return err
 	}
@@ -101,22 +101,23 @@ func GiveBackClock(ctx context.Context, t *task.Host) error {
 	return SetTime(ctx, t, c)
 }
 
-// TimeSources are where a host takes the time from, and the addresses that it gives it to.
+// TimeSources are a host's time servers, and the clients that it serves.
 type TimeSources struct {
 	Servers, Pools []string
-	Takers         []netip.Addr
+	Clients        []netip.Addr
 }
 
-// A TimeConfig is the configuration of a host's time service as it is and as it shall be.
+// A timeConfig is the current and the wanted configuration of a host's time service.
 type timeConfig struct {
 	path, unit string
 	have, want []byte
 }
 
+// ErrNoTimeService means that TimeConfig found no supported time service.
 var ErrNoTimeService = errors.New("the host has neither chrony nor systemd-timesyncd: install one of them first")
 
-// TimeConfig reads the configuration of the host's time service. Without sources, want is what the distribution or the host's
-// owner has written.
+// TimeConfig returns the configuration of the host's time service. Without sources, want is the configuration before
+// kkbundle's changes.
 func TimeConfig(ctx context.Context, t *task.Host, from TimeSources) (timeConfig, error) {
 	for _, c := range []timeConfig{
 		{path: "/etc/chrony/chrony.conf", unit: "chrony.service"}, // Debian
@@ -135,8 +136,8 @@ func TimeConfig(ctx context.Context, t *task.Host, from TimeSources) (timeConfig
 		return timeConfig{}, err
 	case !there:
 		return timeConfig{}, ErrNoTimeService
-	case len(from.Takers) > 0:
-		return timeConfig{}, fmt.Errorf("%s shall give other hosts the time, and systemd-timesyncd cannot: install chrony", t.Name)
+	case len(from.Clients) > 0:
+		return timeConfig{}, errors.New("systemd-timesyncd cannot serve the time to other hosts; install chrony")
 	}
 	c := timeConfig{path: TimesyncdPath, unit: "systemd-timesyncd.service"}
 	if c.have, err = t.Read(ctx, c.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -148,6 +149,7 @@ func TimeConfig(ctx context.Context, t *task.Host, from TimeSources) (timeConfig
 	return c, nil
 }
 
+// SetTime writes the configuration and restarts the time service.
 func SetTime(ctx context.Context, t *task.Host, c timeConfig) error {
 	if err := t.Edit(ctx, c.path, c.want); err != nil {
 		return err
@@ -155,9 +157,10 @@ func SetTime(ctx context.Context, t *task.Host, c timeConfig) error {
 	return t.Systemctl(ctx, "restart", c.unit)
 }
 
-// WithSources puts sources of time into chrony's configuration in a marked block, instead of those that are there. Without any,
-// those that were there count again.
-// https://chrony-project.org/doc/4.6/chrony.conf.html: allow, local (orphan: several hosts agree on one of them), server, pool
+// WithSources writes time sources into a marked block of chrony's configuration and disables the other sources. Without
+// sources it enables the others again.
+// https://chrony-project.org/doc/4.6/chrony.conf.html: allow, local (orphan: several hosts agree on one of them),
+// server, pool
 func WithSources(config []byte, from TimeSources) []byte {
 	var lines []string
 	for _, s := range from.Servers {
@@ -166,10 +169,10 @@ func WithSources(config []byte, from TimeSources) []byte {
 	for _, p := range from.Pools {
 		lines = append(lines, "pool "+p+" iburst")
 	}
-	if len(from.Takers) > 0 {
+	if len(from.Clients) > 0 {
 		lines = append(lines, "local stratum 10 orphan")
 	}
-	for _, a := range from.Takers {
+	for _, a := range from.Clients {
 		lines = append(lines, "allow "+a.String())
 	}
 	var kept bytes.Buffer

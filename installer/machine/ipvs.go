@@ -9,10 +9,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// ipvsLink is the interface that kube-proxy gives the services' addresses to.
+// ipvsLink is kube-proxy's interface with the services' addresses.
 const ipvsLink = "kube-ipvs0"
 
-// ipvsLeaves is what kube-proxy leaves of its mode ipvs.
+// ipvsLeaves returns the remains of kube-proxy's mode ipvs.
 func ipvsLeaves(c *manifest.Cluster) task.Leaves {
 	if c.Kubernetes.ProxyMode != manifest.ProxyIPVS {
 		return task.Leaves{}
@@ -20,8 +20,8 @@ func ipvsLeaves(c *manifest.Cluster) task.Leaves {
 	return task.Leaves{Undo: removeVirtualServers, Links: []string{ipvsLink}}
 }
 
-// removeVirtualServers takes Kubernetes' virtual servers and sets away, and leaves those of others, such as keepalived's.
-// What belongs to kube-proxy has an address of its interface, or a NodePort.
+// removeVirtualServers removes kube-proxy's virtual servers and sets, and keeps others, such as keepalived's.
+// kube-proxy's servers have an address of its interface or a NodePort.
 func removeVirtualServers(ctx context.Context, t *task.Host) error {
 	there, err := t.Test(ctx, "test", "-e", "/sys/class/net/"+ipvsLink)
 	if err != nil || !there {
@@ -40,25 +40,14 @@ func removeVirtualServers(ctx context.Context, t *task.Host) error {
 			return err
 		}
 	}
-	sets, err := t.Output(ctx, "ipset", "list", "-name")
-	if err != nil {
-		return err
-	}
-	for name := range strings.FieldsSeq(string(sets)) {
-		if strings.HasPrefix(name, "KUBE-") {
-			// Rules that use a set keep it; they go with Kubernetes' chains, and a set without rules does nothing.
-			if _, err := t.Test(ctx, "ipset", "destroy", name); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return destroySets(ctx, t, "KUBE-") // Kubernetes' chains are removed later; a set without rules has no effect
 }
 
-// The ports of services of type NodePort, unless the API server is told others.
+// The API server's default range of NodePorts.
 const firstNodePort, lastNodePort = 30000, 32767
 
-// virtualServers returns how ipvsadm names those of kube-proxy, from what it saves and the addresses of the interface.
+// virtualServers returns ipvsadm's arguments for kube-proxy's servers, from ipvsadm --save and the interface's
+// addresses.
 func virtualServers(saved, addresses string) [][]string {
 	own := map[netip.Addr]bool{}
 	for line := range strings.Lines(addresses) {

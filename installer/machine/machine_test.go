@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
-// The kernels of test machines have no IPVS: this is what ipvsadm(8) and ip(8) print, by their documentation.
+// The kernels of test machines have no IPVS: the output of ipvsadm(8) and ip(8) is from their documentation.
 func TestVirtualServers(t *testing.T) {
 	t.Parallel()
 	saved := `-A -t 10.233.0.1:443 -s rr

@@ -13,11 +13,11 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// managedLinks match the interfaces that the cluster makes, which the host's own network management is to leave alone.
+// managedLinks returns patterns for the cluster's interfaces, which the host's network management must ignore.
 func managedLinks(c *manifest.Cluster, network []string) []string {
 	list := slices.Clone(network)
 	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
-		list = append(list, "kube-ipvs0")
+		list = append(list, ipvsLink)
 	}
 	if c.DNS.NodeLocal {
 		list = append(list, kube.NodeDNSLink)
@@ -25,20 +25,20 @@ func managedLinks(c *manifest.Cluster, network []string) []string {
 	return list
 }
 
-// Where those who manage a host's interfaces read what is not theirs.
+// Files that list the interfaces which NetworkManager and systemd-networkd ignore.
 const (
 	NetworkManagerFile = "/etc/NetworkManager/conf.d/kkbundle.conf"
 	NetworkdFile       = "/etc/systemd/network/10-kkbundle.network"
 )
 
-// LinksTask keeps NetworkManager and systemd-networkd, where they run, away from the pods' interfaces: they would take addresses
-// and routes from them that they did not give (https://docs.tigera.io/calico/latest/operations/troubleshoot/troubleshooting).
+// LinksTask makes NetworkManager and systemd-networkd ignore the pods' interfaces. They would remove addresses and
+// routes that they did not add (https://docs.tigera.io/calico/latest/operations/troubleshoot/troubleshooting).
 func LinksTask(c *manifest.Cluster, network []string) task.Task {
 	return task.Settle(task.Task{
 		Name:   "pod-links",
 		Apart:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
-		Leaves: task.Leaves{Undo: forgetLinks},
+		Leaves: task.Leaves{Undo: releaseLinks},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
 		patterns := managedLinks(c, network)
 		if len(patterns) == 0 {
@@ -62,7 +62,8 @@ func LinksTask(c *manifest.Cluster, network []string) task.Task {
 		}
 		s.Apply = func(ctx context.Context, t *task.Host) error {
 			for _, args := range reload {
-				// systemd before 244 cannot reload; it reads the file when it starts again, and there are no such interfaces yet.
+				// systemd before 244 cannot reload; it reads the file at its next start, and the interfaces do not
+				// exist yet.
 				if _, err := t.Test(ctx, args...); err != nil {
 					return err
 				}
@@ -73,7 +74,7 @@ func LinksTask(c *manifest.Cluster, network []string) task.Task {
 	})
 }
 
-func forgetLinks(ctx context.Context, t *task.Host) error {
+func releaseLinks(ctx context.Context, t *task.Host) error {
 	for _, one := range []struct {
 		file   string
 		reload []string
@@ -95,6 +96,7 @@ func forgetLinks(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
+// UndoAll returns a function that calls all of them until one fails.
 func UndoAll(each ...func(ctx context.Context, t *task.Host) error) func(ctx context.Context, t *task.Host) error {
 	return func(ctx context.Context, t *task.Host) error {
 		for _, undo := range each {
@@ -106,7 +108,7 @@ func UndoAll(each ...func(ctx context.Context, t *task.Host) error) func(ctx con
 	}
 }
 
-// DropTables removes nftables' tables of a name.
+// DropTables removes nftables tables by name.
 func DropTables(name string) func(ctx context.Context, t *task.Host) error {
 	return func(ctx context.Context, t *task.Host) error {
 		for _, family := range []string{"ip", "ip6"} {
@@ -118,8 +120,7 @@ func DropTables(name string) func(ctx context.Context, t *task.Host) error {
 	}
 }
 
-// DropSets removes the sets of addresses whose names begin with a word. Rules that use one keep it: their chains are taken away
-// first.
+// DropSets removes IP sets by prefix, after Kubernetes' chains: a set in use cannot be removed.
 func DropSets(prefix string) func(ctx context.Context, t *task.Host) error {
 	return func(ctx context.Context, t *task.Host) error {
 		if there, err := t.HasCommands(ctx, "ipset"); err != nil || !there {
@@ -128,26 +129,31 @@ func DropSets(prefix string) func(ctx context.Context, t *task.Host) error {
 		if err := t.RemoveRules(ctx, IsKubernetes); err != nil {
 			return err
 		}
-		sets, err := t.Output(ctx, "ipset", "list", "-name")
-		if err != nil {
+		return destroySets(ctx, t, prefix)
+	}
+}
+
+// destroySets destroys IP sets by prefix. The kernel keeps those that rules use.
+func destroySets(ctx context.Context, t *task.Host, prefix string) error {
+	sets, err := t.Output(ctx, "ipset", "list", "-name")
+	if err != nil {
+		return err
+	}
+	for name := range strings.FieldsSeq(string(sets)) {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if _, err := t.Test(ctx, "ipset", "destroy", name); err != nil {
 			return err
 		}
-		for _, name := range strings.Fields(string(sets)) {
-			if !strings.HasPrefix(name, prefix) {
-				continue
-			}
-			if _, err := t.Test(ctx, "ipset", "destroy", name); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
+	return nil
 }
 
 //go:embed scripts/remove-bpf.sh
 var removeBPFScript string
 
-// RemoveBPF takes away what Cilium has pinned in the BPF file system, which others use, too, and its mount of control groups.
+// RemoveBPF removes Cilium's pins from the shared BPF file system, and its cgroup mount.
 func RemoveBPF(ctx context.Context, t *task.Host) error {
 	if err := t.Unmount(ctx, "/run/cilium/", "/var/run/cilium/"); err != nil {
 		return err
@@ -155,14 +161,9 @@ func RemoveBPF(ctx context.Context, t *task.Host) error {
 	return t.Run(ctx, host.Script("remove-bpf.sh", removeBPFScript)...)
 }
 
-// ownChains are what chains and rules begin with that Kubernetes and the pod networks make, or a comment of theirs does.
-func ownChains() []string {
-	return []string{
-		"KUBE-", "CNI-", "FLANNEL-", "cali-", `"cali:`, "CILIUM_", "OLD_CILIUM_", "OVN-", "HYBRIDNET-", `"NodeLocal`,
-	}
-}
-
-// IsKubernetes tells whether a word of a rule is of Kubernetes or of a pod network.
+// IsKubernetes reports whether a word of a rule, a chain or a comment, belongs to Kubernetes or a pod network.
 func IsKubernetes(word string) bool {
-	return slices.ContainsFunc(ownChains(), func(p string) bool { return strings.HasPrefix(word, p) })
+	return slices.ContainsFunc([]string{
+		"KUBE-", "CNI-", "FLANNEL-", "cali-", `"cali:`, "CILIUM_", "OLD_CILIUM_", "OVN-", "HYBRIDNET-", `"NodeLocal`,
+	}, func(prefix string) bool { return strings.HasPrefix(word, prefix) })
 }

@@ -23,12 +23,12 @@ import (
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
-// PackagesOnHost is where the bundle's packages lie while they are being installed.
-const PackagesOnHost = task.StateDir + "/packages"
+// PackagesDir holds the bundle's packages during their installation.
+const PackagesDir = task.StateDir + "/packages"
 
-// OsPackagesTask installs what the host's roles need of its distribution and the host lacks. The host's own sources of
-// packages are not moved, edited or asked: apt and dnf are told to look at one directory instead, in that one command.
-func OsPackagesTask(c *manifest.Cluster) task.Task {
+// PackagesTask installs missing operating system packages for the host's roles. The host's own package sources are
+// neither changed nor used: apt and dnf get one directory as their only source, for one command.
+func PackagesTask(c *manifest.Cluster) task.Task {
 	step := task.Task{
 		Name:  "os-packages",
 		Apart: true,
@@ -46,7 +46,7 @@ func OsPackagesTask(c *manifest.Cluster) task.Task {
 			}
 			return installFromBundle(ctx, t, distribution, missing)
 		},
-		Leaves: task.Leaves{Paths: []string{PackagesOnHost}},
+		Leaves: task.Leaves{Paths: []string{PackagesDir}},
 	}
 	if c.OSPackages == manifest.PackagesOfNobody {
 		step.Done = func(context.Context, *task.Host) (bool, error) { return true, nil }
@@ -54,8 +54,8 @@ func OsPackagesTask(c *manifest.Cluster) task.Task {
 	return step
 }
 
-// missingPackages returns what the host lacks of what its roles need, and the distribution that the bundle has for it. There
-// is nothing to do where the bundle has none, or nobody knows what the distribution calls them: the precheck has said so.
+// missingPackages returns the packages that the host lacks for its roles, and the bundle's name of its distribution.
+// The result is empty if the bundle or the catalog lacks the distribution; the precheck reports that.
 func missingPackages(ctx context.Context, t *task.Host) (names []string, distribution string, err error) {
 	facts, err := t.Facts(ctx, node.Probe{Packages: t.Site.Packages.OfAny(t.Roles)})
 	if err != nil {
@@ -75,8 +75,7 @@ func missingPackages(ctx context.Context, t *task.Host) (names []string, distrib
 	return slices.DeleteFunc(slices.Clone(wanted), func(name string) bool { return facts.Packages[name] != "" }), distribution, nil
 }
 
-// installFromBundle puts the distribution's packages on the host, as a repository in a directory, installs from it what is
-// missing, and takes it away again.
+// installFromBundle installs packages from a temporary repository directory on the host.
 func installFromBundle(ctx context.Context, t *task.Host, distribution string, names []string) error {
 	repo, err := t.Site.Repositories.Of(distribution, t.Arch, func() (*task.PackageRepository, error) {
 		return makeRepository(ctx, t.Site, distribution, t.Arch)
@@ -84,7 +83,7 @@ func installFromBundle(ctx context.Context, t *task.Host, distribution string, n
 	if err != nil {
 		return fmt.Errorf("packages of %s: %w", distribution, err)
 	}
-	dir := path.Join(PackagesOnHost, distribution)
+	dir := path.Join(PackagesDir, distribution)
 	if err := sendPackages(ctx, t, dir, repo); err != nil {
 		return err
 	}
@@ -98,10 +97,10 @@ func installFromBundle(ctx context.Context, t *task.Host, distribution string, n
 	if err := installPackages(ctx, t, dir, names); err != nil {
 		return err
 	}
-	return t.Run(ctx, "rm", "-rf", "--", PackagesOnHost)
+	return t.Run(ctx, "rm", "-rf", "--", PackagesDir)
 }
 
-// sendPackages puts the packages' files into a directory of the host, those that are not there from an earlier try.
+// sendPackages sends the packages to a directory of the host, except those from an earlier try.
 func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.PackageRepository) (err error) {
 	var plan node.Plan
 	for _, it := range repo.Items {
@@ -127,7 +126,7 @@ func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.Pack
 	return err
 }
 
-// installPackages installs packages from the repository in a directory; "" are the host's own sources.
+// installPackages installs packages from the repository in dir, or from the host's own sources if dir is empty.
 func installPackages(ctx context.Context, t *task.Host, dir string, names []string) error {
 	apt, err := t.HasCommands(ctx, "apt-get")
 	if err != nil {
@@ -145,11 +144,11 @@ func installPackages(ctx context.Context, t *task.Host, dir string, names []stri
 			return dnfInstall(ctx, t, manager, dir, names)
 		}
 	}
-	return errors.New("the host has neither apt-get nor dnf nor yum: install the packages by hand, or say osPackages: none: " + strings.Join(names, " "))
+	return errors.New("the host has neither apt-get nor dnf nor yum: install the packages by hand, or set osPackages: none: " + strings.Join(names, " "))
 }
 
-// aptInstall leaves the host's lists and caches of lists alone. What an interrupted dpkg has left half configured is
-// finished first, as apt would ask for.
+// aptInstall keeps the host's package lists and caches unchanged. It first finishes an interrupted dpkg, as apt
+// requires.
 func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) error {
 	var options []string
 	if dir != "" {
@@ -157,13 +156,13 @@ func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) e
 		if err := t.Write(ctx, task.File{Path: sources, Mode: 0o644, Data: []byte("deb [trusted=yes] file:" + dir + " ./\n")}); err != nil {
 			return err
 		}
-		lists := path.Join(PackagesOnHost, "lists")
+		lists := path.Join(PackagesDir, "lists")
 		if err := t.Run(ctx, "mkdir", "-p", "--", lists+"/partial"); err != nil {
 			return err
 		}
 		for _, o := range []string{
 			"Dir::Etc::SourceList=" + sources, "Dir::Etc::SourceParts=-", "Dir::State::Lists=" + lists, "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=",
-			"APT::Sandbox::User=root", // the directory is root's
+			"APT::Sandbox::User=root", // only root can read the directory
 		} {
 			options = append(options, "-o", o)
 		}
@@ -171,13 +170,13 @@ func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) e
 	if err := configurePending(ctx, t); err != nil {
 		return err
 	}
-	const wait = "DPkg::Lock::Timeout=300" // seconds: automatic upgrades hold it at times
+	const wait = "DPkg::Lock::Timeout=300" // seconds: automatic upgrades sometimes hold the lock
 	apt := slices.Concat([]string{"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "-o", wait}, options)
 	change := slices.Concat(apt, []string{"--yes", "--no-install-recommends", "--no-remove", "-o", "Dpkg::Options::=--force-confold"})
 	for _, args := range [][]string{
 		slices.Concat(apt, []string{"update"}),
 		slices.Concat(change, []string{"--fix-broken", "install"}),
-		// without --reinstall apt takes a package for installed whose unpacking was cut off
+		// --reinstall: apt treats a partly unpacked package as installed
 		slices.Concat(change, []string{"--reinstall", "install", "--"}, names),
 	} {
 		if err := t.Run(ctx, args...); err != nil {
@@ -187,11 +186,11 @@ func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) e
 	return nil
 }
 
-// configurePending finishes what an interrupted dpkg has left. One whose session was lost may still be at work: it is waited
-// for. It fails where a package is unpacked and what it depends on is not; that comes with what apt mends afterwards.
+// configurePending finishes an interrupted dpkg. It waits for a dpkg that still runs, whose session may be lost. Its
+// other failures, such as missing dependencies, are left to apt --fix-broken.
 func configurePending(ctx context.Context, t *task.Host) error {
 	const longest = 5 * time.Minute
-	var ended error // not for want of the lock
+	var ended error
 	err := task.Eventually(ctx, longest, func(ctx context.Context) error {
 		err := t.Run(ctx, "dpkg", "--configure", "--pending")
 		var failed *host.ExitError
@@ -199,41 +198,41 @@ func configurePending(ctx context.Context, t *task.Host) error {
 			return err
 		}
 		if failed == nil {
-			ended = err // the host is gone
+			ended = err // the connection failed
 		}
 		return nil
 	})
 	return errors.Join(err, ended)
 }
 
-// dnfInstall works with dnf and with yum, which has no --repofrompath.
+// dnfInstall supports dnf and yum, which lacks --repofrompath.
 func dnfInstall(ctx context.Context, t *task.Host, manager, dir string, names []string) error {
 	args := []string{manager, "--assumeyes", "--quiet"}
 	if dir != "" {
-		repos := path.Join(PackagesOnHost, "repos")
+		repos := path.Join(PackagesDir, "repos")
 		text := "[kkbundle]\nname=kkbundle\nbaseurl=file://" + dir + "\nenabled=1\ngpgcheck=0\n"
 		if err := t.Write(ctx, task.File{Path: path.Join(repos, "kkbundle.repo"), Mode: 0o644, Data: []byte(text)}); err != nil {
 			return err
 		}
-		args = append(args, "--setopt=reposdir="+repos, "--disablerepo=*", "--enablerepo=kkbundle", "--setopt=cachedir="+path.Join(PackagesOnHost, "cache"))
+		args = append(args, "--setopt=reposdir="+repos, "--disablerepo=*", "--enablerepo=kkbundle", "--setopt=cachedir="+path.Join(PackagesDir, "cache"))
 	}
 	return t.Run(ctx, slices.Concat(args, []string{"--setopt=install_weak_deps=False", "install", "--"}, names)...)
 }
 
-func makeRepository(ctx context.Context, r *task.Site, distribution, arch string) (*task.PackageRepository, error) {
+func makeRepository(ctx context.Context, site *task.Site, distribution, arch string) (*task.PackageRepository, error) {
 	repo := &task.PackageRepository{Lists: map[string][]byte{}}
 	files := map[string]bool{}
-	for _, it := range r.Items {
+	for _, it := range site.Items {
 		of, ok := manifest.PackageDistribution(it.Ref)
 		if p := it.Descriptor.Platform; ok && of == distribution && (p == nil || p.Architecture == arch) {
 			repo.Items = append(repo.Items, it)
 			files[path.Base(it.Ref)] = true
 		}
 	}
-	// The server is not closed: its one bundle is this run's.
+	// Not closed: its only bundle is the run's.
 	s, err := serve.New(ctx, serve.Options{
-		Bundles: []string{distribution}, Logger: r.Logger,
-		Open: func(string) (*bundle.Reader, error) { return r.Bundle, nil },
+		Bundles: []string{distribution}, Logger: site.Logger,
+		Open: func(string) (*bundle.Reader, error) { return site.Bundle, nil },
 	})
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// HostsTask makes every host know every other by the name that it has in the inventory.
+// HostsTask adds all hosts to /etc/hosts by their names in the inventory.
 func HostsTask() task.Task {
 	return task.Task{
 		Name:    "hosts-file",
@@ -43,7 +43,7 @@ func HostsTask() task.Task {
 	}
 }
 
-// HostsFile returns /etc/hosts as it is and as it shall be.
+// HostsFile returns the current and the wanted /etc/hosts.
 func HostsFile(ctx context.Context, t *task.Host) (have, want []byte, err error) {
 	have, err = t.Read(ctx, "/etc/hosts")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -65,8 +65,8 @@ func HostsFile(ctx context.Context, t *task.Host) (have, want []byte, err error)
 	return have, WithBlock(have, lines), nil
 }
 
-// WithBlock returns a file with our marked block replaced, or added at its end; without lines, the block is removed.
-// Everything else stays as it is. A block without its end reaches to the end of our lines.
+// WithBlock replaces or appends our marked block in a file; without lines it removes the block. An unterminated block
+// extends to the end of the file.
 func WithBlock(file []byte, lines []string) []byte {
 	var out bytes.Buffer
 	inside, open := false, 0
@@ -83,7 +83,7 @@ func WithBlock(file []byte, lines []string) []byte {
 			out.Write(line)
 		}
 	}
-	if open > 0 && open == out.Len() { // nothing was added behind the block
+	if open > 0 && open == out.Len() { // nothing was appended after the block
 		out.Truncate(len(bytes.TrimSuffix(out.Bytes(), []byte("\n"))))
 	}
 	if len(lines) == 0 {
@@ -98,25 +98,25 @@ func WithBlock(file []byte, lines []string) []byte {
 	return out.Bytes()
 }
 
+// Files of the kernel's modules and parameters, and the parameters before the installation.
 const (
-	ModulesPath = "/etc/modules-load.d/kkbundle.conf"
-	SysctlPath  = "/etc/sysctl.d/99-kkbundle.conf"
-	SysctlWas   = task.BeforeDir + "/sysctl.conf"
+	ModulesPath  = "/etc/modules-load.d/kkbundle.conf"
+	SysctlPath   = "/etc/sysctl.d/99-kkbundle.conf"
+	SysctlBefore = task.BeforeDir + "/sysctl.conf"
 )
 
-// A parameter is a kernel parameter.
 type parameter struct {
 	key   string
 	value int
-	// required parameters must take the value; others are set where the kernel has them and lets us.
+	// required parameters must be set; others are set if the kernel supports them.
 	required bool
-	// least means that a larger value is left as it is.
+	// least keeps a larger value.
 	least bool
 }
 
-// parameters are what Kubernetes with a bridged pod network needs, and the limits on watched files that nodes with many
-// pods run into. Where the cluster has IPv6, hosts that get their addresses from routers need accept_ra=2 as well: a host
-// that forwards takes no notice of routers otherwise.
+// parameters returns the settings for Kubernetes with a bridged pod network, and limits on watched files for nodes with
+// many pods. With IPv6, hosts that get addresses by router advertisements also need accept_ra=2: forwarding hosts
+// ignore them otherwise.
 func parameters(c *manifest.Cluster) []parameter {
 	six := task.HasFamily(c, netip.Addr.Is6)
 	list := []parameter{
@@ -127,14 +127,14 @@ func parameters(c *manifest.Cluster) []parameter {
 		{key: "fs.inotify.max_user_watches", value: 524288, least: true},
 	}
 	if six {
-		// kubeadm looks at default, packets at all.
+		// kubeadm checks default; forwarding itself depends on all.
 		list = append(list, parameter{key: "net.ipv6.conf.all.forwarding", value: 1, required: true},
 			parameter{key: "net.ipv6.conf.default.forwarding", value: 1, required: true})
 	}
 	return append(list, hardenedParameters(c)...)
 }
 
-// modules are what containerd, the pod network and the proxy need of the kernel.
+// modules returns the kernel modules for containers, the pod network and the proxy.
 func modules(c *manifest.Cluster) []string {
 	list := []string{"overlay", "br_netfilter"}
 	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
@@ -162,20 +162,16 @@ func KernelTask(c *manifest.Cluster) task.Task {
 		})
 }
 
-// proxyParameters are what kube-proxy sets by itself; Reset puts them back as well.
-func proxyParameters() []string {
-	return []string{"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"}
-}
-
-// parametersBefore returns what the parameters were before the first run that set them.
+// parametersBefore returns the values before the first run that changed them.
 func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (map[string]string, error) {
-	data, err := t.Read(ctx, SysctlWas)
+	data, err := t.Read(ctx, SysctlBefore)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	before := task.ParseSysctl(data)
 	args := []string{"sysctl", "--ignore"}
-	keys := proxyParameters()
+	// kube-proxy sets these; reset restores them too.
+	keys := []string{"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"}
 	for _, p := range parameters(c) {
 		keys = append(keys, p.key)
 	}
@@ -186,7 +182,7 @@ func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (m
 	}
 	if len(args) > 2 {
 		out := &capped.Buffer{Most: task.MaxFile}
-		if _, err = task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if it lacks one of them
+		if _, err = task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if one is missing
 			return nil, err
 		}
 		maps.Copy(before, task.ParseSysctl(out.Bytes()))
@@ -194,7 +190,7 @@ func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (m
 	return before, nil
 }
 
-// wanted returns the value that a parameter shall have on a host where it was this before.
+// wanted returns the value to set, given the value before.
 func (p parameter) wanted(before string) string {
 	if n, err := strconv.Atoi(before); err == nil && p.least && n > p.value {
 		return before
@@ -202,7 +198,7 @@ func (p parameter) wanted(before string) string {
 	return strconv.Itoa(p.value)
 }
 
-// sysctlFile is the drop-in for every boot. A minus says that a kernel may do without the parameter (sysctl.d(5)).
+// sysctlFile returns the drop-in for every boot. A minus makes a parameter optional (sysctl.d(5)).
 func sysctlFile(c *manifest.Cluster, before map[string]string) []byte {
 	var b bytes.Buffer
 	b.WriteString(hostfile.Mark + "\n")
@@ -215,7 +211,7 @@ func sysctlFile(c *manifest.Cluster, before map[string]string) []byte {
 	return b.Bytes()
 }
 
-// requiredAreSet tells whether the required parameters have their values now.
+// requiredAreSet reports whether the required parameters have their values now.
 func requiredAreSet(ctx context.Context, t *task.Host, c *manifest.Cluster) (bool, error) {
 	args, want := []string{"sysctl", "--values"}, ""
 	for _, p := range parameters(c) {
@@ -234,9 +230,9 @@ func setKernel(ctx context.Context, t *task.Host, c *manifest.Cluster, before ma
 			return err
 		}
 	}
-	// br_netfilter is loaded only now, so its parameters were not there when the others were looked at; the kernel
-	// begins with 1, which is what they shall be.
-	if err := t.Remember(ctx, SysctlWas, before); err != nil {
+	// parametersBefore ran before br_netfilter was loaded, so its parameters are missing there. The kernel's default
+	// for them is 1, the wanted value.
+	if err := t.Remember(ctx, SysctlBefore, before); err != nil {
 		return err
 	}
 	for _, p := range parameters(c) {
@@ -245,13 +241,14 @@ func setKernel(ctx context.Context, t *task.Host, c *manifest.Cluster, before ma
 			return err
 		}
 		if !ok && p.required {
-			return fmt.Errorf("the kernel does not take %s=%d, which the cluster needs", p.key, p.value)
+			return fmt.Errorf("the kernel rejects %s=%d, which the cluster needs", p.key, p.value)
 		}
 	}
 	return nil
 }
 
-// loadModule loads a module. One that is built into the kernel may be unknown to modprobe; what it does is there.
+// loadModule loads a module. modprobe may not know a module that is built into the kernel, so loadModule checks its
+// effect.
 func loadModule(ctx context.Context, t *task.Host, name string) error {
 	ok, err := t.Test(ctx, "modprobe", name)
 	if err != nil || ok {
@@ -267,15 +264,15 @@ func loadModule(ctx context.Context, t *task.Host, name string) error {
 	if ok, err = t.Test(ctx, builtIn...); err != nil || ok {
 		return err
 	}
-	return fmt.Errorf("the kernel has no module %s, which Kubernetes needs", name)
+	return fmt.Errorf("the kernel lacks module %s, which Kubernetes needs", name)
 }
 
+// RouteUnit is the unit of RouteTask.
 const RouteUnit = "kkbundle-service-route.service"
 
-// RouteTask gives hosts without a default route one to the services, for each family. The proxy turns a service's address
-// into a pod's only after the kernel has found a route to it; without any, connections from the host end with "network is
-// unreachable" before that. The route leads to the loopback interface, so that nothing is asked of the network for an
-// address that no service has.
+// RouteTask adds a route to the services, for each family without a default route. The kernel needs a route to a
+// service's address before the proxy translates it into a pod's; otherwise connections from the host fail with "network
+// is unreachable". The route leads to the loopback interface, so no packets for unused addresses reach the network.
 func RouteTask(c *manifest.Cluster) task.Task {
 	return task.Settle(task.Task{Name: "service-route", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
@@ -307,7 +304,7 @@ func RouteTask(c *manifest.Cluster) task.Task {
 }
 
 func routeCommand(family string, to netip.Prefix, from netip.Addr) string {
-	scope := "scope link " // which IPv6 routes do not have
+	scope := "scope link " // IPv6 routes have none
 	if family == task.Family6 {
 		scope = ""
 	}
@@ -330,8 +327,8 @@ RemainAfterExit=yes
 WantedBy=multi-user.target
 `
 
-// endpointLine is the line of /etc/hosts for the endpoint, where that is a name that means another address on each node:
-// until the host is a node, the control plane that it joins through; then itself. "" is no line.
+// endpointLine returns the line of /etc/hosts for the endpoint, or "". With HAProxy the endpoint's name has a different
+// address on each node: the joined control plane's until the node is a member, then the node's own.
 func endpointLine(ctx context.Context, t *task.Host) (string, error) {
 	if t.Site.Cluster.ControlPlaneEndpoint.Type != manifest.EndpointHAProxy || !t.Is(manifest.RoleCluster) {
 		return "", nil
@@ -351,13 +348,13 @@ func endpointLine(ctx context.Context, t *task.Host) (string, error) {
 	return to.String() + " " + name, nil
 }
 
-// NameTask makes the endpoint's name mean each node itself, as soon as something answers there.
-func NameTask() task.Task {
+// EndpointNameTask points the endpoint's name at each node itself, once its proxy runs.
+func EndpointNameTask() task.Task {
 	hosts := HostsTask()
 	return task.Task{Name: "endpoint-name", Roles: []manifest.Role{manifest.RoleCluster}, Done: hosts.Done, Do: hosts.Do}
 }
 
-// hardenedParameters are the kernel parameters that the kubelet looks at with protectKernelDefaults.
+// hardenedParameters are those that the kubelet checks with protectKernelDefaults.
 // https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/node/util/sysctl/sysctl.go
 func hardenedParameters(c *manifest.Cluster) []parameter {
 	if !task.IsHardened(c) {

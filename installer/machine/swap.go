@@ -13,7 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// SwapTask turns swap off, now and at the next boot: the kubelet refuses to run with it.
+// SwapTask disables swap, now and at the next boot: the kubelet refuses to run with it.
 func SwapTask(c *manifest.Cluster) task.Task {
 	return task.Task{
 		Name:  "swap",
@@ -21,7 +21,7 @@ func SwapTask(c *manifest.Cluster) task.Task {
 		Roles: []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if v, ok := c.Kubernetes.Kubelet["failSwapOn"].(bool); ok && !v {
-				return true, nil // the operator wants to keep it
+				return true, nil // the operator keeps swap
 			}
 			active, err := t.Output(ctx, "cat", "/proc/swaps")
 			if err != nil || bytes.Count(active, []byte("\n")) > 1 {
@@ -33,7 +33,7 @@ func SwapTask(c *manifest.Cluster) task.Task {
 				task.Because(ctx, "/etc/fstab turns swap on at the next boot")
 				return false, err
 			}
-			units, err := wakes(ctx, t)
+			units, err := swapUnits(ctx, t)
 			if len(units) > 0 {
 				task.Because(ctx, "systemd turns swap on at the next boot: %s", strings.Join(units, ", "))
 			}
@@ -60,7 +60,7 @@ func SwapTask(c *manifest.Cluster) task.Task {
 	}
 }
 
-// fstab returns /etc/fstab as it is and without swap.
+// fstab returns the current /etc/fstab, and the wanted one without swap.
 func fstab(ctx context.Context, t *task.Host) (have, want []byte, err error) {
 	have, err = t.Read(ctx, "/etc/fstab")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +69,7 @@ func fstab(ctx context.Context, t *task.Host) (have, want []byte, err error) {
 	return have, withoutSwap(have), err
 }
 
-// withoutSwap comments the swap lines of an fstab out.
+// withoutSwap comments out the swap lines of an fstab.
 func withoutSwap(fstab []byte) []byte {
 	var out bytes.Buffer
 	for line := range bytes.Lines(fstab) {
@@ -93,31 +93,32 @@ func WithSwap(fstab []byte) []byte {
 }
 
 const (
+	// SwapTarget starts all swap units.
 	SwapTarget = "swap.target"
-	// SwapMasked says that swap.target was masked by an installation.
+	// SwapMasked exists if an installation masked swap.target.
 	SwapMasked = task.BeforeDir + "/swap-target"
 )
 
-// wakes tells whether systemd will turn swap on at the next boot: by units that are not fstab's, such as those of compressed
-// memory (zram), of a partition that it finds by its type, or of an operator's own, unless their target is masked.
+// swapUnits returns units that enable swap at the next boot, unless swap.target is masked. They are not from fstab:
+// compressed memory (zram), partitions discovered by type, or an operator's own.
 // https://www.freedesktop.org/software/systemd/man/latest/systemd-gpt-auto-generator.html
-func wakes(ctx context.Context, t *task.Host) (units []string, err error) {
+func swapUnits(ctx context.Context, t *task.Host) (units []string, err error) {
 	out := &capped.Buffer{Most: task.MaxFile}
 	args := []string{"systemctl", "list-unit-files", "--type=swap", "--no-legend", "--no-pager"}
-	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // it fails where it has nothing to list
+	if _, err := task.Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil { // fails if the list is empty
 		return nil, err
 	}
 	if units = activeSwap(out.String()); len(units) == 0 {
 		return nil, nil
 	}
 	state, err := t.Output(ctx, "systemctl", "is-enabled", SwapTarget)
-	if _, err := task.Succeeded(err); err != nil || strings.TrimSpace(string(state)) == "masked" { // for which it fails
+	if _, err := task.Succeeded(err); err != nil || strings.TrimSpace(string(state)) == "masked" { // is-enabled fails for masked units
 		return nil, err
 	}
 	return units, nil
 }
 
-// activeSwap reads what systemctl list-unit-files prints, name and state and more, for units of swap that something starts.
+// activeSwap returns the enabled units from the output of systemctl list-unit-files: name, state and more.
 func activeSwap(list string) []string {
 	var units []string
 	for line := range strings.Lines(list) {
@@ -133,9 +134,9 @@ func activeSwap(list string) []string {
 	return units
 }
 
-// maskSwap keeps such units from being started at the next boot.
+// maskSwap masks swap.target if a unit would enable swap at the next boot.
 func maskSwap(ctx context.Context, t *task.Host) error {
-	units, err := wakes(ctx, t)
+	units, err := swapUnits(ctx, t)
 	if err != nil || len(units) == 0 {
 		return err
 	}
@@ -145,7 +146,7 @@ func maskSwap(ctx context.Context, t *task.Host) error {
 	return t.Systemctl(ctx, "mask", SwapTarget)
 }
 
-// unmaskSwap undoes maskSwap, and turns swap on.
+// unmaskSwap undoes maskSwap, and enables swap.
 func unmaskSwap(ctx context.Context, t *task.Host) error {
 	masked, err := t.Test(ctx, "test", "-e", SwapMasked)
 	if err != nil || !masked {
@@ -154,13 +155,13 @@ func unmaskSwap(ctx context.Context, t *task.Host) error {
 	if err := t.Systemctl(ctx, "unmask", SwapTarget); err != nil {
 		return err
 	}
-	if _, err := t.Test(ctx, "systemctl", "start", SwapTarget); err != nil { // a device may be gone
+	if _, err := t.Test(ctx, "systemctl", "start", SwapTarget); err != nil { // a device may be missing
 		return err
 	}
 	return t.Run(ctx, "rm", "-f", SwapMasked)
 }
 
-// RestoreSwap turns swap on as it was before.
+// RestoreSwap enables swap as it was before.
 func RestoreSwap(ctx context.Context, t *task.Host) error {
 	if err := unmaskSwap(ctx, t); err != nil {
 		return err

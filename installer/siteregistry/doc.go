@@ -1,3 +1,3 @@
-// Package siteregistry sets up the registry that a site's nodes pull from: the CNCF distribution's, Harbor, two of them
-// with one address, or the login and authority of one that exists. It fills it from the bundle.
+// Package siteregistry sets up the registry for a site's nodes and seeds it from the bundle: the CNCF distribution's,
+// Harbor, a pair of either with a shared address, or access to an existing one.
 package siteregistry

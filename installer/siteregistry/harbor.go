@@ -26,50 +26,49 @@ import (
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
-// Harbor is installed by what its offline installer brings: images for Docker, and the script prepare, which makes of harbor.yml a
-// file for Docker Compose. What its install.sh does beside that, systemd does here: starting, also after the host has started.
+// Harbor's offline installer contains images for Docker, and the script prepare, which converts harbor.yml for Docker
+// Compose. A systemd unit replaces the rest of its install.sh: it starts Harbor now and at every boot.
 // https://goharbor.io/docs/2.14.0/install-config/
 const (
 	HarborUnit = "harbor.service"
 	HarborDir  = "/opt/harbor"
 	HarborData = "/var/lib/harbor"
 	HarborLogs = "/var/log/harbor"
-	// harborPort is that of HTTPS.
 	harborPort = 443
-	// HarborAdmin is the name of Harbor's first administrator, which cannot be chosen.
+	// harborAdmin is Harbor's first administrator; the name is fixed.
 	harborAdmin = "admin"
-	// HarborRobot is the account that hosts pull with; Harbor puts robot$ before the name.
+	// HarborRobot is the account of hosts' pulls; Harbor prefixes it with robot$.
 	HarborRobot = "kkbundle-nodes"
-	// harborStart is how long Harbor's parts may take until they all work, its database's first start included; KubeKey waits as long.
+	// harborStart limits the start of all of Harbor's parts, including its database's first start. KubeKey uses the
+	// same limit.
 	harborStart = 5 * time.Minute
 )
 
-// harborRegistry is a Harbor that install sets up.
 func harborRegistry() Registry {
 	return Registry{
 		unit: HarborUnit, start: harborStart, Data: HarborData, port: harborPort, standard: true,
 		files:    []string{task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile},
 		hides:    true,
-		projects: &registry.HarborOptions{}, // private projects without a quota of ours
+		projects: &registry.HarborOptions{}, // private projects without a quota
 		Tasks:    harborTasks,
-		secrets:  harborSecrets,
-		puller: func(s registrySecrets) task.Login {
+		secrets:  harborCredentials,
+		puller: func(s credentials) task.Login {
 			return task.Login{Username: "robot$" + HarborRobot, Password: s.HarborRobot}
 		},
-		pusher: func(s registrySecrets) task.Login { return task.Login{Username: harborAdmin, Password: s.HarborAdmin} },
+		pusher: func(s credentials) task.Login { return task.Login{Username: harborAdmin, Password: s.HarborAdmin} },
 	}
 }
 
-// harborTasks install Docker where Harbor will run, Harbor, and what is pulled from it.
+// harborTasks installs and seeds Harbor, with its Docker.
 func harborTasks(c *manifest.Cluster) []task.Task {
 	tasks := append(harborDocker(c), harborTask(c), SeedTask(), harborLoginTask())
 	if task.IsPaired(c) {
-		tasks = append(tasks, harborCopiesTask())
+		tasks = append(tasks, harborReplicationTask())
 	}
 	return tasks
 }
 
-// harborTask installs Harbor with the containers that its installer brings.
+// harborTask installs Harbor from its offline installer.
 func harborTask(c *manifest.Cluster) task.Task {
 	images := harborImages(c)
 	member := func(name, to string, mode fs.FileMode) task.Place {
@@ -88,8 +87,8 @@ func harborTask(c *manifest.Cluster) task.Task {
 	}, harborSetting)
 }
 
-// harborImages is the name of the archive with images in the installer. The version is the catalog's or the cluster file's, and
-// what has none is said when the file is looked for.
+// harborImages returns the name of the image archive in the installer. A missing version is reported by the lookup of
+// the file.
 func harborImages(c *manifest.Cluster) string {
 	version, err := catalog.Version(c, "harbor")
 	if err != nil {
@@ -98,25 +97,25 @@ func harborImages(c *manifest.Cluster) string {
 	return "harbor." + version + ".tar.gz"
 }
 
-// harborSecrets adds what Harbor is set up with. Harbor wants small and capital letters and digits in passwords.
-func harborSecrets(r *task.Site, s *registrySecrets) error {
+// harborCredentials adds Harbor's passwords. Harbor requires lower and upper case letters and digits.
+func harborCredentials(site *task.Site, s *credentials) error {
 	for name, to := range map[string]*string{task.HarborAdminFile: &s.HarborAdmin, task.HarborDatabaseFile: &s.HarborDatabase, task.HarborRobotFile: &s.HarborRobot} {
-		secret, err := r.Dir.Keep(name, func() ([]byte, error) { return []byte("Hb1" + task.RandomHex(20)), nil })
+		secret, err := site.Dir.Keep(name, func() ([]byte, error) { return []byte("Hb1" + task.RandomHex(20)), nil })
 		if err != nil {
 			return err
 		}
 		*to = strings.TrimSpace(string(secret))
-		r.Mask.Hide(*to)
+		site.Mask.Hide(*to)
 	}
 	for _, pair := range []string{harborAdmin + ":" + s.HarborAdmin, "robot$" + HarborRobot + ":" + s.HarborRobot} {
-		r.Mask.Hide(pair)
-		r.Mask.Hide(base64.StdEncoding.EncodeToString([]byte(pair)))
+		site.Mask.Hide(pair)
+		site.Mask.Hide(base64.StdEncoding.EncodeToString([]byte(pair)))
 	}
 	return nil
 }
 
 func harborSetting(_ context.Context, t *task.Host) (task.Setting, error) {
-	s, err := Secrets(t.Site)
+	s, err := Credentials(t.Site)
 	if err != nil {
 		return task.Setting{}, err
 	}
@@ -127,24 +126,24 @@ func harborSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	return task.Setting{
 		Files: []task.File{
 			{Path: path.Join(HarborDir, "harbor.yml"), Mode: 0o600, Data: config},
-			{Path: RegistryDir + "/tls.crt", Mode: 0o644, Data: s.cert},
-			{Path: RegistryDir + "/tls.key", Mode: 0o600, Data: s.key},
+			{Path: ConfigDir + "/tls.crt", Mode: 0o644, Data: s.cert},
+			{Path: ConfigDir + "/tls.key", Mode: 0o600, Data: s.key},
 			{Path: "/etc/systemd/system/" + HarborUnit, Mode: 0o644, Data: []byte(harborUnitText)},
 		},
 		Apply: func(ctx context.Context, t *task.Host) error { return prepareHarbor(ctx, t, s.ca) },
 		Units: []string{HarborUnit},
-		Ready: func(ctx context.Context, t *task.Host) error { return harborWorks(ctx, t) },
+		Ready: awaitHarbor,
 	}, nil
 }
 
-// harborConfig is harbor.yml, with all that prepare wants to find in it (make/harbor.yml.tmpl, make/photon/prepare/utils/configs.py).
-// Harbor has its host's own address, which is what it sends clients to for tokens, whoever has the address that two hosts share. Port
-// 80 leads to 443 and nowhere else; prepare cannot leave it out.
-func harborConfig(t *task.Host, s registrySecrets) ([]byte, error) {
+// harborConfig returns harbor.yml with all settings that prepare requires (make/harbor.yml.tmpl,
+// make/photon/prepare/utils/configs.py). The hostname is the host's own address, even in a pair: Harbor sends clients
+// there for tokens. Port 80 only redirects to 443; prepare cannot disable it.
+func harborConfig(t *task.Host, s credentials) ([]byte, error) {
 	return kube.Documents(kube.Document{
 		"hostname":              t.IP.String(),
 		"http":                  kube.Document{"port": 80},
-		"https":                 kube.Document{"port": harborPort, "certificate": RegistryDir + "/tls.crt", "private_key": RegistryDir + "/tls.key"},
+		"https":                 kube.Document{"port": harborPort, "certificate": ConfigDir + "/tls.crt", "private_key": ConfigDir + "/tls.key"},
 		"harbor_admin_password": s.HarborAdmin,
 		"database": kube.Document{
 			"password": s.HarborDatabase, "max_idle_conns": 100, "max_open_conns": 900, "conn_max_lifetime": "5m", "conn_max_idle_time": "0",
@@ -166,8 +165,8 @@ func harborConfig(t *task.Host, s registrySecrets) ([]byte, error) {
 	})
 }
 
-// Nothing is pulled: what an archive lacks is an error at once. Stopping takes the containers away, so that starting makes them
-// of the configuration that there is then; what Harbor keeps is below HarborData.
+// --pull=never: an incomplete archive is an error at once. Stopping removes the containers, so each start uses the
+// current configuration; Harbor's data is below HarborData.
 const harborUnitText = hostfile.Mark + `
 [Unit]
 Description=Harbor
@@ -192,12 +191,12 @@ WantedBy=multi-user.target
 
 const harborPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// prepareHarbor gives Docker the images and makes the configuration of the containers. Harbor is stopped meanwhile: prepare
-// replaces files that running containers see, and the passwords that they know each other by.
+// prepareHarbor loads the images and generates the containers' configuration. Harbor is stopped meanwhile: prepare
+// replaces mounted files and internal passwords.
 func prepareHarbor(ctx context.Context, t *task.Host, ca []byte) error {
 	environment := []string{"env", "PATH=" + harborPath}
 	for _, args := range [][]string{
-		{"chmod", "0700", HarborDir}, // prepare copies harbor.yml, for everybody to read
+		{"chmod", "0700", HarborDir}, // prepare writes a world-readable copy of harbor.yml
 		append(environment, "/usr/local/bin/docker", "load", "--quiet", "--input", path.Join(HarborDir, "images.tar.gz")),
 		{"systemctl", "daemon-reload"},
 		{"systemctl", "stop", HarborUnit},
@@ -207,13 +206,13 @@ func prepareHarbor(ctx context.Context, t *task.Host, ca []byte) error {
 			return err
 		}
 	}
-	// Where Harbor's parts look for more authorities: that of the other Harbor, which copies come from and go to, is ours.
+	// Harbor's additional trusted authorities: the other Harbor's certificate is signed by ours.
 	return t.Write(ctx, task.File{Path: path.Join(HarborDir, "common/config/shared/trust-certificates/kkbundle.crt"), Mode: 0o644, Data: ca})
 }
 
-// HarborClient asks the Harbor on this host, as its administrator.
+// HarborClient returns an administrator's client for the Harbor on this host.
 func HarborClient(t *task.Host) (*harbor.Client, *http.Transport, error) {
-	access, err := ownRegistry(t)
+	access, err := localAccess(t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -224,8 +223,8 @@ func HarborClient(t *task.Host) (*harbor.Client, *http.Transport, error) {
 	return &harbor.Client{URL: "https://" + access.Address, HTTP: client, Username: access.Username, Password: access.Password}, client, nil
 }
 
-// harborWorks waits until all parts of Harbor work, and it takes our password.
-func harborWorks(ctx context.Context, t *task.Host) error {
+// awaitHarbor waits until all parts of Harbor are healthy, then checks the administrator's password.
+func awaitHarbor(ctx context.Context, t *task.Host) error {
 	client, connections, err := HarborClient(t)
 	if err != nil {
 		return err
@@ -241,26 +240,26 @@ func harborWorks(ctx context.Context, t *task.Host) error {
 	return err
 }
 
-// A HarborPasswordError says that Harbor was begun with another administrator's password than the work directory has.
+// A HarborPasswordError means that Harbor has another administrator's password than the work directory.
 type HarborPasswordError struct{ Host string }
 
-// Error names the host.
 func (e *HarborPasswordError) Error() string {
-	return "the Harbor on " + e.Host + " does not take the administrator's password of the work directory: it keeps the one that it was first started with, or was given since, in " + HarborData
+	return "the Harbor on " + e.Host + " rejects the administrator's password of the work directory; it keeps its first password, or a later change of it, in " + HarborData
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *HarborPasswordError) Hint() string {
-	return "put the password into WORKDIR/" + task.HarborAdminFile + ", use the work directory that it was installed with, or take its data away (kkbundle reset --with-data)"
+	return "put the password into WORKDIR/" + task.HarborAdminFile + ", use the work directory of its installation, or delete Harbor's data (kkbundle reset --with-data)"
 }
 
-// harborLoginTask makes the account that hosts pull with and nothing else: the administrator's password stays in the work directory.
+// harborLoginTask creates the hosts' account, which can only pull: the administrator's password stays in the work
+// directory.
 func harborLoginTask() task.Task {
 	return task.Task{
 		Name:  "harbor-login",
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: task.Reached,
-		Done:  func(ctx context.Context, t *task.Host) (bool, error) { return robotPulls(ctx, t) },
+		Done:  robotPulls,
 		Do: func(ctx context.Context, t *task.Host) error {
 			client, connections, err := HarborClient(t)
 			if err != nil {
@@ -272,7 +271,7 @@ func harborLoginTask() task.Task {
 			}
 			ok, err := robotPulls(ctx, t)
 			if err == nil && !ok {
-				err = fmt.Errorf("the account %s that hosts pull with is not let in", HarborRobot)
+				err = fmt.Errorf("the hosts' account %s cannot pull from Harbor", HarborRobot)
 			}
 			return err
 		},
@@ -294,21 +293,21 @@ func grantPull(ctx context.Context, t *task.Host, client *harbor.Client) error {
 	if _, err := client.GrantPull(ctx, HarborRobot, projects); err != nil {
 		return err
 	}
-	s, err := Secrets(t.Site)
+	s, err := Credentials(t.Site)
 	if err != nil {
 		return err
 	}
 	return client.SetSecret(ctx, HarborRobot, s.HarborRobot)
 }
 
-// A harborProject is a project that the bundle's images are in, with one of them.
+// A harborProject is a project of the bundle's images, with one image as a sample.
 type harborProject struct{ project, sample string }
 
-// harborProjects are the projects of everything that Harbor is seeded with, in the order of the bundle.
-func harborProjects(r *task.Site, address string) ([]harborProject, error) {
+// harborProjects returns the projects of all seeded items, in the order of the bundle.
+func harborProjects(s *task.Site, address string) ([]harborProject, error) {
 	address = strings.TrimPrefix(address, "https://")
 	var list []harborProject
-	for _, it := range r.Items {
+	for _, it := range s.Items {
 		if !isSeeded(it) {
 			continue
 		}
@@ -324,8 +323,8 @@ func harborProjects(r *task.Site, address string) ([]harborProject, error) {
 	return list, nil
 }
 
-// pulls asks for a manifest.
-func pulls(ctx context.Context, reference string, o ...remote.Option) error {
+// headManifest checks access to a manifest.
+func headManifest(ctx context.Context, reference string, o ...remote.Option) error {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
 		return err
@@ -334,9 +333,9 @@ func pulls(ctx context.Context, reference string, o ...remote.Option) error {
 	return err
 }
 
-// robotPulls tells whether hosts' account may pull from every project of this host's Harbor.
+// robotPulls reports whether the hosts' account can pull from every project of this host's Harbor.
 func robotPulls(ctx context.Context, t *task.Host) (bool, error) {
-	own, err := ownRegistry(t)
+	own, err := localAccess(t)
 	if err != nil {
 		return false, err
 	}
@@ -355,10 +354,10 @@ func robotPulls(ctx context.Context, t *task.Host) (bool, error) {
 	defer client.CloseIdleConnections()
 	robot := login{authn.FromConfig(authn.AuthConfig{Username: access.Username, Password: access.Password})}
 	for _, one := range projects {
-		err := pulls(ctx, own.Address+"/"+one.sample, remote.WithTransport(client), remote.WithAuthFromKeychain(robot))
+		err := headManifest(ctx, own.Address+"/"+one.sample, remote.WithTransport(client), remote.WithAuthFromKeychain(robot))
 		var refused *transport.Error
 		if errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || isRefused(refused)) || err != nil && t.Site.DryRun {
-			task.Because(ctx, "the account that hosts pull with may not pull from project %s", one.project)
+			task.Because(ctx, "the hosts' account cannot pull from project %s", one.project)
 			return false, nil
 		}
 		if err != nil {

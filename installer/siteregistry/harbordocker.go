@@ -12,18 +12,17 @@ import (
 )
 
 const (
-	// DockerApart is where Docker's programs are on a host whose pods run with something else: its containerd and runc are others than
-	// those of the nodes.
-	DockerApart = "/usr/local/lib/kkbundle/docker"
-	// dockerContainerdUnit is Docker's containerd. Docker would use the node's, if that happens to be there when Docker starts.
+	// DockerDir contains the programs of a Docker for Harbor alone: its containerd and runc differ from the nodes'.
+	DockerDir = "/usr/local/lib/kkbundle/docker"
+	// dockerContainerdUnit is that Docker's containerd. Otherwise Docker would use the node's if it runs.
 	dockerContainerdUnit   = "docker-containerd.service"
 	dockerContainerdConfig = "/etc/docker/containerd.toml"
 	dockerContainerdSocket = "/run/docker/containerd/containerd.sock"
-	// ComposePlugin is where Docker's command looks for the command compose.
+	// ComposePlugin is docker's path for the command compose.
 	ComposePlugin = "/usr/local/lib/docker/cli-plugins/docker-compose"
 )
 
-// harborDocker are the tasks that install the Docker that Harbor's containers run with. With cri.type docker it is the nodes'.
+// harborDocker returns the tasks that install Docker for Harbor. With cri.type docker they share the nodes' Docker.
 func harborDocker(c *manifest.Cluster) []task.Task {
 	if cri.UsesDocker(c) {
 		return cri.DockerEngine(c, manifest.RoleRegistry, manifest.RoleCluster)
@@ -35,7 +34,7 @@ func harborDocker(c *manifest.Cluster) []task.Task {
 	engine := &tasks[len(tasks)-1]
 	leaves := engine.Leaves
 	leaves.Units = []string{cri.DockerUnit, dockerContainerdUnit}
-	leaves.Paths = append(leaves.Paths, DockerApart)
+	leaves.Paths = append(leaves.Paths, DockerDir)
 	undo := leaves.Undo
 	runtime := cri.Runtime{Units: []string{dockerContainerdUnit, cri.DockerUnit}}
 	leaves.Undo = func(ctx context.Context, t *task.Host) error {
@@ -49,45 +48,45 @@ func harborDocker(c *manifest.Cluster) []task.Task {
 		return undo(ctx, t)
 	}
 	*engine = task.Settle(task.Task{
-		Name: engine.Name, Roles: engine.Roles, Where: engine.Where, Files: dockerFilesApart(), Packages: engine.Packages, Leaves: leaves,
-	}, dockerApartSetting)
+		Name: engine.Name, Roles: engine.Roles, Where: engine.Where, Files: separateDockerFiles(), Packages: engine.Packages, Leaves: leaves,
+	}, separateDockerSetting)
 	return tasks
 }
 
-func dockerFilesApart() []task.Place {
+func separateDockerFiles() []task.Place {
 	files := cri.DockerFiles()
 	for i := range files {
 		if files[i].Member != "docker/docker" {
-			files[i].Path = path.Join(DockerApart, path.Base(files[i].Path))
+			files[i].Path = path.Join(DockerDir, path.Base(files[i].Path))
 		}
 	}
 	return files
 }
 
-func dockerApartSetting(_ context.Context, _ *task.Host) (task.Setting, error) {
+func separateDockerSetting(_ context.Context, _ *task.Host) (task.Setting, error) {
 	daemon, err := cri.DockerDaemon()
 	return task.Setting{
 		Files: []task.File{
 			{Path: cri.DockerConfig, Mode: 0o644, Data: daemon},
 			{Path: dockerContainerdConfig, Mode: 0o644, Data: []byte(dockerContainerdText)},
 			{Path: "/etc/systemd/system/" + dockerContainerdUnit, Mode: 0o644, Data: []byte(dockerContainerdUnitText)},
-			{Path: "/etc/systemd/system/" + cri.DockerUnit, Mode: 0o644, Data: []byte(dockerUnitApart())},
+			{Path: "/etc/systemd/system/" + cri.DockerUnit, Mode: 0o644, Data: []byte(separateDockerUnit())},
 		},
 		Apply: cri.RememberForward,
 		Units: []string{dockerContainerdUnit, cri.DockerUnit},
 	}, err
 }
 
-// dockerUnitApart is Docker's unit with programs and a containerd of its own.
-func dockerUnitApart() string {
+// separateDockerUnit returns Docker's unit with the programs of DockerDir and its own containerd.
+func separateDockerUnit() string {
 	return strings.NewReplacer(
 		"firewalld.service\n", "firewalld.service "+dockerContainerdUnit+"\nRequires="+dockerContainerdUnit+"\n",
-		"ExecStart=/usr/local/bin/dockerd", "ExecStart="+DockerApart+"/dockerd --containerd="+dockerContainerdSocket,
-		"PATH=", "PATH="+DockerApart+":",
+		"ExecStart=/usr/local/bin/dockerd", "ExecStart="+DockerDir+"/dockerd --containerd="+dockerContainerdSocket,
+		"PATH=", "PATH="+DockerDir+":",
 	).Replace(cri.DockerUnitText)
 }
 
-// The directories are those that Docker gives a containerd that it starts itself
+// The directories are those of a containerd that Docker starts
 // (https://github.com/moby/moby/blob/v28.5.2/libcontainerd/supervisor/remote_daemon.go).
 const dockerContainerdText = hostfile.Mark + `
 version = 2
@@ -107,6 +106,6 @@ After=network.target local-fs.target
 
 [Service]
 ExecStartPre=-/sbin/modprobe overlay
-ExecStart=` + DockerApart + `/containerd --config=` + dockerContainerdConfig + `
-Environment=PATH=` + DockerApart + `:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStart=` + DockerDir + `/containerd --config=` + dockerContainerdConfig + `
+Environment=PATH=` + DockerDir + `:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ` + cri.ContainerdService

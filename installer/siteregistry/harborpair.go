@@ -9,42 +9,42 @@ import (
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
-// harborCopiesTask makes two Harbors copy to each other what is pushed later, to whichever of them. The bundle's images are pushed to
-// both before.
-func harborCopiesTask() task.Task {
+// harborReplicationTask makes both Harbors replicate later pushes to each other. The bundle's images are pushed to
+// both.
+func harborReplicationTask() task.Task {
 	return task.Task{
 		Name:  "harbor-copies",
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: task.Reached,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			all := true
-			err := eachOtherHarbor(t, func(c *harbor.Client, to harbor.Remote) error {
+			err := forEachPeer(t, func(c *harbor.Client, to harbor.Remote) error {
 				ok, err := c.Copies(ctx, to)
 				if !ok {
 					all = false
-					task.Because(ctx, "Harbor does not copy to %s", to.Name)
+					task.Because(ctx, "Harbor does not replicate to %s", to.Name)
 				}
 				return err
 			})
-			if err != nil && t.Site.DryRun { // it is not there yet
+			if err != nil && t.Site.DryRun { // Harbor is not installed yet
 				return false, nil
 			}
 			return all, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			return eachOtherHarbor(t, func(c *harbor.Client, to harbor.Remote) error { return c.CopyTo(ctx, to) })
+			return forEachPeer(t, func(c *harbor.Client, to harbor.Remote) error { return c.CopyTo(ctx, to) })
 		},
 	}
 }
 
-// eachOtherHarbor calls do with this host's Harbor and each of the others, which all have the same administrator's password.
-func eachOtherHarbor(t *task.Host, do func(c *harbor.Client, to harbor.Remote) error) error {
+// forEachPeer calls do with this host's Harbor and each of the others. All have the same administrator's password.
+func forEachPeer(t *task.Host, do func(c *harbor.Client, to harbor.Remote) error) error {
 	client, connections, err := HarborClient(t)
 	if err != nil {
 		return err
 	}
 	defer connections.CloseIdleConnections()
-	own, err := ownRegistry(t)
+	own, err := localAccess(t)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func eachOtherHarbor(t *task.Host, do func(c *harbor.Client, to harbor.Remote) e
 			continue
 		}
 		errs = append(errs, do(client, harbor.Remote{
-			Name: "kkbundle-" + other.Name, URL: "https://" + registryAddress(t.Site, other.IP),
+			Name: "kkbundle-" + other.Name, URL: "https://" + addressWithPort(t.Site, other.IP),
 			Username: own.Username, Password: own.Password, CA: string(own.CA),
 		}))
 	}

@@ -28,50 +28,51 @@ import (
 	"github.com/kkbundle/kkbundle/registry/service"
 )
 
+// The registry's unit, files and users.
 const (
-	RegistryUnit   = "kkbundle-registry.service"
-	RegistryBinary = "/usr/local/lib/kkbundle/registry"
-	RegistryData   = task.StateDir + "/registry"
-	RegistryDir    = task.ConfigDir + "/registry"
-	// registryConfigFile configures the registry program.
-	registryConfigFile = RegistryDir + "/config.yaml"
-	RegistryUser       = "kkbundle" // that clients log in as
-	// RegistryAccount is the system's user that the registry runs as.
-	RegistryAccount = "kkbundle-cluster-registry"
-	// registryStart is how long the registry may take to answer after its unit was started.
-	registryStart = 30 * time.Second
+	Unit       = "kkbundle-registry.service"
+	Binary     = "/usr/local/lib/kkbundle/registry"
+	DataDir    = task.StateDir + "/registry"
+	ConfigDir  = task.ConfigDir + "/registry"
+	configFile = ConfigDir + "/config.yaml"
+	User       = "kkbundle" // clients' login
+	// Account is the system user of the registry's service.
+	Account = "kkbundle-cluster-registry"
+	// startWait limits the start of the registry.
+	startWait = 30 * time.Second
 )
 
-// CertificatesTask makes, on this machine, what the registry and the hosts trust each other by.
+// CertificatesTask creates the registry's certificate and credentials on this machine.
 func CertificatesTask() task.Task {
 	return task.Task{
 		Name:  "certificates",
 		Where: task.Here,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			has := hasSecrets(t.Site)
+			has := hasCredentials(t.Site)
 			if !has {
-				task.Because(ctx, "the work directory lacks the registry's certificate or password, or they end soon")
+				task.Because(ctx, "the work directory lacks the registry's certificate or password, or they expire soon")
 			}
 			return has, nil
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			if err := mayRenew(ctx, t.Site); err != nil {
+			if err := checkRenewal(ctx, t.Site); err != nil {
 				return err
 			}
-			_, err := Secrets(t.Site)
+			_, err := Credentials(t.Site)
 			return err
 		},
 	}
 }
 
-// mayRenew refuses new credentials for a registry that hosts use which a limited run would not give them to.
-func mayRenew(ctx context.Context, r *task.Site) error {
-	if r.Scope.Whole() {
+// checkRenewal refuses new credentials for an installed registry in a run with --limit, which would not update all
+// hosts.
+func checkRenewal(ctx context.Context, s *task.Site) error {
+	if s.Scope.Whole() {
 		return nil
 	}
 	used := false
-	for _, t := range r.Connected(manifest.RoleRegistry) {
-		there, err := t.Test(ctx, "test", "-e", RegistryDir)
+	for _, t := range s.Connected(manifest.RoleRegistry) {
+		there, err := t.Test(ctx, "test", "-e", ConfigDir)
 		if err != nil {
 			return err
 		}
@@ -83,54 +84,54 @@ func mayRenew(ctx context.Context, r *task.Site) error {
 	return errors.New("the work directory lacks the registry's credentials (is it the right one?), and all hosts need the new ones: run without --limit")
 }
 
-// plainRegistry is a CNCF distribution registry that install sets up.
-func plainRegistry(c *manifest.Cluster) Registry {
-	login := func(s registrySecrets) task.Login { return task.Login{Username: RegistryUser, Password: s.password} }
+// distribution returns a CNCF distribution registry that install sets up.
+func distribution(c *manifest.Cluster) Registry {
+	login := func(s credentials) task.Login { return task.Login{Username: User, Password: s.password} }
 	return Registry{
-		unit: RegistryUnit, start: registryStart, Data: RegistryData, port: c.ImageRegistry.Port,
+		unit: Unit, start: startWait, Data: DataDir, port: c.ImageRegistry.Port,
 		files:   []string{task.RegistryPassFile, task.RegistryHashFile, task.RegistrySecretFile},
-		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{RegistryTask(), SeedTask()} },
-		secrets: plainSecrets, puller: login, pusher: login,
+		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{DistributionTask(), SeedTask()} },
+		secrets: distributionCredentials, puller: login, pusher: login,
 	}
 }
 
-// existingRegistry is a registry of the user's.
+// existingRegistry returns the user's registry.
 func existingRegistry() Registry {
 	return Registry{Tasks: func(*manifest.Cluster) []task.Task { return []task.Task{existingRegistryTask()} }}
 }
 
-// registrySecrets are what the registry is set up with.
-type registrySecrets struct {
+// credentials are the registry's certificate and passwords.
+type credentials struct {
 	ca, cert, key []byte
 	password      string
 	htpasswd      []byte
 	httpSecret    string
-	// of Harbor alone: its administrator's password, its database's, and that of the account that hosts pull with
+	// of Harbor alone
 	HarborAdmin, HarborDatabase, HarborRobot string
 }
 
-func hasSecrets(r *task.Site) bool {
-	for _, name := range append(RegistryOf(r.Cluster).files, task.CACertFile, task.RegistryCertFile) {
-		if _, err := r.Dir.Read(name); err != nil {
+func hasCredentials(s *task.Site) bool {
+	for _, name := range append(Of(s.Cluster).files, task.CACertFile, task.RegistryCertFile) {
+		if _, err := s.Dir.Read(name); err != nil {
 			return false
 		}
 	}
-	authority, err := task.LoadAuthority(r.Dir, r.Now())
+	authority, err := task.LoadAuthority(s.Dir, s.Now())
 	if err != nil {
 		return false
 	}
-	pair, err := r.Dir.ReadPair(task.RegistryPair())
-	return err == nil && authority.Fits(pair, RegistryNames(r), r.Now(), task.RenewBefore)
+	pair, err := s.Dir.ReadPair(task.RegistryPair())
+	return err == nil && authority.Fits(pair, CertificateNames(s), s.Now(), task.RenewBefore)
 }
 
-// RegistryNames are what the registry's certificate is for.
-func RegistryNames(r *task.Site) pki.Names {
+// CertificateNames returns the names in the registry's certificate.
+func CertificateNames(s *task.Site) pki.Names {
 	var n pki.Names
-	for _, t := range r.RegistryHosts() {
+	for _, t := range s.RegistryHosts() {
 		n.Hosts = append(n.Hosts, t.Name)
 		n.Addresses = append(n.Addresses, t.IP)
 	}
-	if vip, err := netip.ParseAddr(r.Cluster.ImageRegistry.VIP); err == nil {
+	if vip, err := netip.ParseAddr(s.Cluster.ImageRegistry.VIP); err == nil {
 		n.Addresses = append(n.Addresses, vip)
 	}
 	n.Hosts = append(n.Hosts, "localhost")
@@ -138,91 +139,90 @@ func RegistryNames(r *task.Site) pki.Names {
 	return n
 }
 
-// Secrets returns the registry's Secrets, from the work directory where it has them.
-func Secrets(r *task.Site) (registrySecrets, error) {
-	r.Dir.Making.Lock()
-	defer r.Dir.Making.Unlock()
-	authority, err := task.LoadAuthority(r.Dir, r.Now())
+// Credentials returns the registry's credentials from the work directory, and creates missing ones.
+func Credentials(site *task.Site) (credentials, error) {
+	site.Dir.Making.Lock()
+	defer site.Dir.Making.Unlock()
+	authority, err := task.LoadAuthority(site.Dir, site.Now())
 	if err != nil {
-		return registrySecrets{}, err
+		return credentials{}, err
 	}
-	pair, err := r.Dir.Pair(task.RegistryPair(), authority, pki.Server, RegistryNames(r), r.Now())
+	pair, err := site.Dir.Pair(task.RegistryPair(), authority, pki.Server, CertificateNames(site), site.Now())
 	if err != nil {
-		return registrySecrets{}, err
+		return credentials{}, err
 	}
-	s := registrySecrets{ca: authority.PEM, cert: pair.Cert, key: pair.Key}
-	err = RegistryOf(r.Cluster).secrets(r, &s)
+	s := credentials{ca: authority.PEM, cert: pair.Cert, key: pair.Key}
+	err = Of(site.Cluster).secrets(site, &s)
 	return s, err
 }
 
-// plainSecrets adds the secrets that the registry is set up with.
-func plainSecrets(r *task.Site, s *registrySecrets) (err error) {
-	if s.password, err = r.Dir.Secret(task.RegistryPassFile); err != nil {
+func distributionCredentials(site *task.Site, s *credentials) (err error) {
+	if s.password, err = site.Dir.Secret(task.RegistryPassFile); err != nil {
 		return err
 	}
-	if s.httpSecret, err = r.Dir.Secret(task.RegistrySecretFile); err != nil {
+	if s.httpSecret, err = site.Dir.Secret(task.RegistrySecretFile); err != nil {
 		return err
 	}
-	r.Mask.Hide(s.password)
-	r.Mask.Hide(s.httpSecret)
-	r.Mask.Hide(RegistryUser + ":" + s.password)
-	s.htpasswd, err = Htpasswd(r, s.password)
+	site.Mask.Hide(s.password)
+	site.Mask.Hide(s.httpSecret)
+	site.Mask.Hide(User + ":" + s.password)
+	s.htpasswd, err = Htpasswd(site, s.password)
 	return err
 }
 
-// htpasswd returns the registry's password file: the one in the work directory while it fits the password, else a new one.
-func Htpasswd(r *task.Site, password string) ([]byte, error) {
-	data, err := r.Dir.Read(task.RegistryHashFile)
+// Htpasswd returns the registry's password file: that of the work directory if it matches the password, else a new one.
+func Htpasswd(s *task.Site, password string) ([]byte, error) {
+	data, err := s.Dir.Read(task.RegistryHashFile)
 	if err == nil {
 		_, hash, _ := strings.Cut(strings.TrimSpace(string(data)), ":")
 		if bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil {
 			return data, nil
 		}
 	}
-	if data, err = service.Htpasswd(RegistryUser, []byte(password)); err != nil {
+	if data, err = service.Htpasswd(User, []byte(password)); err != nil {
 		return nil, err
 	}
-	return data, r.Dir.Write(task.RegistryHashFile, data)
+	return data, s.Dir.Write(task.RegistryHashFile, data)
 }
 
-// NodeAccess says how hosts reach the registry.
-func NodeAccess(r *task.Site) (task.RegistryAccess, error) {
-	if r.Cluster.ImageRegistry.Type == manifest.RegistryExisting {
-		return existingAccess(r)
+// NodeAccess returns the hosts' access to the registry.
+func NodeAccess(site *task.Site) (task.RegistryAccess, error) {
+	if site.Cluster.ImageRegistry.Type == manifest.RegistryExisting {
+		return existingAccess(site)
 	}
-	s, err := Secrets(r)
+	s, err := Credentials(site)
 	if err != nil {
 		return task.RegistryAccess{}, err
 	}
 	return task.RegistryAccess{
-		Address: registryAddress(r, sharedAddress(r)),
+		Address: addressWithPort(site, sharedAddress(site)),
 		CA:      s.ca,
-		Login:   RegistryOf(r.Cluster).puller(s),
+		Login:   Of(site.Cluster).puller(s),
 	}, nil
 }
 
-// existingAccess is for a registry of the site's own.
-func existingAccess(r *task.Site) (a task.RegistryAccess, err error) {
-	a.Address, a.Prefix, _ = strings.Cut(r.Cluster.ImageRegistry.Address, "/")
-	if file := r.Cluster.ImageRegistry.CA; file != "" {
-		if a.CA, err = r.Values(file); err != nil {
+// existingAccess returns the access to an existing registry.
+func existingAccess(s *task.Site) (a task.RegistryAccess, err error) {
+	a.Address, a.Prefix, _ = strings.Cut(s.Cluster.ImageRegistry.Address, "/")
+	if file := s.Cluster.ImageRegistry.CA; file != "" {
+		if a.CA, err = s.Values(file); err != nil {
 			return a, fmt.Errorf("imageRegistry.ca: %w", err)
 		}
 	}
-	auth := r.Cluster.ImageRegistry.Auth
-	if auth == nil || r.RegistryPassword == nil {
+	auth := s.Cluster.ImageRegistry.Auth
+	if auth == nil || s.RegistryPassword == nil {
 		return a, nil
 	}
-	if a.Password, err = r.RegistryPassword(); err != nil {
+	if a.Password, err = s.RegistryPassword(); err != nil {
 		return a, fmt.Errorf("imageRegistry.auth: %w", err)
 	}
 	a.Username = auth.Username
-	r.Mask.Hide(a.Password)
-	r.Mask.Hide(strings.TrimPrefix(a.Authorization(), "Basic "))
+	s.Mask.Hide(a.Password)
+	s.Mask.Hide(strings.TrimPrefix(a.Authorization(), "Basic "))
 	return a, nil
 }
 
-// existingRegistryTask checks that a registry of the site's own has what kkbundle push puts there.
+// existingRegistryTask checks that an existing registry contains the bundle's images.
 func existingRegistryTask() task.Task {
 	return task.Task{
 		Name:  "existing-registry",
@@ -235,46 +235,46 @@ func existingRegistryTask() task.Task {
 				return fmt.Errorf("registry %s: %w", address, err)
 			}
 			if !ok {
-				return fmt.Errorf("registry %s lacks images of the bundle: put them there with kkbundle push --registry %s", address, address)
+				return fmt.Errorf("registry %s lacks images of the bundle: run kkbundle push --registry %s", address, address)
 			}
 			return nil
 		},
 	}
 }
 
-// RegistryTask installs the CNCF distribution registry as a service of systemd.
-func RegistryTask() task.Task {
+// DistributionTask installs the CNCF distribution registry as a systemd service.
+func DistributionTask() task.Task {
 	return task.Settle(task.Task{
 		Name:  "registry",
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: task.Reached,
-		Files: []task.Place{{Component: "registry", Member: "registry", Path: RegistryBinary, Mode: 0o755}},
+		Files: []task.Place{{Component: "registry", Member: "registry", Path: Binary, Mode: 0o755}},
 	}, func(_ context.Context, t *task.Host) (task.Setting, error) {
-		s, err := Secrets(t.Site)
+		s, err := Credentials(t.Site)
 		if err != nil {
 			return task.Setting{}, err
 		}
-		access, err := ownRegistry(t)
+		access, err := localAccess(t)
 		if err != nil {
 			return task.Setting{}, err
 		}
 		listen := access.Address
-		if t.Site.IsPair() { // it answers at the address that both share, too
+		if t.Site.IsPair() { // it also listens on the shared address
 			listen = ":" + strconv.Itoa(t.Site.Cluster.ImageRegistry.Port)
 		}
 		config, err := registryConfig(listen, s.httpSecret)
 		if err != nil {
 			return task.Setting{}, err
 		}
-		spec := registrySpec(listen)
+		spec := serviceSpec(listen)
 		return task.Setting{
 			Files: []task.File{
-				{Path: registryConfigFile, Mode: 0o640, Data: config},
-				{Path: RegistryDir + "/htpasswd", Mode: 0o640, Data: s.htpasswd},
-				{Path: RegistryDir + "/tls.crt", Mode: 0o644, Data: s.cert},
-				{Path: RegistryDir + "/tls.key", Mode: 0o640, Data: s.key},
+				{Path: configFile, Mode: 0o640, Data: config},
+				{Path: ConfigDir + "/htpasswd", Mode: 0o640, Data: s.htpasswd},
+				{Path: ConfigDir + "/tls.crt", Mode: 0o644, Data: s.cert},
+				{Path: ConfigDir + "/tls.key", Mode: 0o640, Data: s.key},
 				{Path: spec.UserFile, Mode: 0o644, Data: spec.UserText()},
-				{Path: task.UnitDir + RegistryUnit, Mode: 0o644, Data: spec.UnitText()},
+				{Path: task.UnitDir + Unit, Mode: 0o644, Data: spec.UnitText()},
 			},
 			Apply: func(ctx context.Context, t *task.Host) error {
 				for _, args := range spec.Prepare() {
@@ -284,60 +284,60 @@ func RegistryTask() task.Task {
 				}
 				return nil
 			},
-			Units: []string{RegistryUnit},
-			Ready: func(ctx context.Context, t *task.Host) error { return registryAnswers(ctx, t, access) },
+			Units: []string{Unit},
+			Ready: func(ctx context.Context, t *task.Host) error { return awaitServing(ctx, t, access) },
 		}, nil
 	})
 }
 
-// registrySpec is the service of the registry program on a registry host. Its user is another one than that of a registry that kkbundle
-// registry install made on the same host: neither can read the other's key, and removing one leaves the other.
-func registrySpec(listen string) service.Spec {
+// serviceSpec returns the registry's service. Its user differs from that of kkbundle registry install on the same host:
+// neither can read the other's key, and each can be removed alone.
+func serviceSpec(listen string) service.Spec {
 	return service.Spec{
 		Mark: hostfile.Mark, Description: "Image registry of this cluster (CNCF distribution)",
-		User: RegistryAccount, UserFile: RegistryDir + "/user.conf", Dir: RegistryData, Closed: task.StateDir,
-		Readable: []string{registryConfigFile, RegistryDir + "/htpasswd", RegistryDir + "/tls.key"},
-		Command:  []string{RegistryBinary, "serve", registryConfigFile}, Program: true, Listen: listen,
+		User: Account, UserFile: ConfigDir + "/user.conf", Dir: DataDir, Closed: task.StateDir,
+		Readable: []string{configFile, ConfigDir + "/htpasswd", ConfigDir + "/tls.key"},
+		Command:  []string{Binary, "serve", configFile}, Program: true, Listen: listen,
 	}
 }
 
-// registryConfig is for distribution 3. Indexes are accepted although the platforms that the bundle is not for are
-// missing from them: their digests stay what upstream made them.
+// registryConfig is for distribution 3. Indexes may lack platforms that the bundle excludes, so they keep upstream's
+// digests.
 // https://distribution.github.io/distribution/about/configuration/
 func registryConfig(listen, httpSecret string) ([]byte, error) {
 	return kube.Documents(kube.Document{
 		"version": 0.1,
 		"log":     kube.Document{"level": "info", "accesslog": kube.Document{"disabled": true}},
 		"storage": kube.Document{
-			"filesystem": kube.Document{"rootdirectory": RegistryData},
+			"filesystem": kube.Document{"rootdirectory": DataDir},
 			"delete":     kube.Document{"enabled": true},
 		},
 		"http": kube.Document{
 			"addr":   listen,
 			"secret": httpSecret,
 			"tls": kube.Document{
-				"certificate": RegistryDir + "/tls.crt",
-				"key":         RegistryDir + "/tls.key",
+				"certificate": ConfigDir + "/tls.crt",
+				"key":         ConfigDir + "/tls.key",
 				"minimumtls":  "tls1.2",
 			},
 		},
-		"auth":       kube.Document{"htpasswd": kube.Document{"realm": "kkbundle", "path": RegistryDir + "/htpasswd"}},
+		"auth":       kube.Document{"htpasswd": kube.Document{"realm": "kkbundle", "path": ConfigDir + "/htpasswd"}},
 		"validation": kube.Document{"manifests": kube.Document{"indexes": kube.Document{"platforms": "none"}}},
 	})
 }
 
-// registryAnswers waits until the registry lets us in.
-func registryAnswers(ctx context.Context, t *task.Host, access task.RegistryAccess) error {
-	own := RegistryOf(t.Site.Cluster)
-	err := task.Eventually(ctx, own.start, func(ctx context.Context) error { return registryServes(ctx, t, access) })
+// awaitServing waits until the registry accepts the login.
+func awaitServing(ctx context.Context, t *task.Host, access task.RegistryAccess) error {
+	own := Of(t.Site.Cluster)
+	err := task.Eventually(ctx, own.start, func(ctx context.Context) error { return checkServes(ctx, t, access) })
 	if err != nil {
 		return t.WithUnitLog(ctx, own.unit, err)
 	}
 	return nil
 }
 
-// registryServes asks, from the host, whether the registry lets us in.
-func registryServes(ctx context.Context, t *task.Host, access task.RegistryAccess) error {
+// checkServes checks from the host that the registry accepts the login.
+func checkServes(ctx context.Context, t *task.Host, access task.RegistryAccess) error {
 	client, err := t.Transport(access.CA)
 	if err != nil {
 		return err
@@ -363,33 +363,32 @@ func registryServes(ctx context.Context, t *task.Host, access task.RegistryAcces
 
 const seedName = "seed-registry"
 
-// SeedTask copies the bundle's images and charts into the registry. Needs of images are declared by the tasks whose
-// pods run them.
+// SeedTask pushes the bundle's images and charts to the registry.
 func SeedTask() task.Task {
 	return task.Task{
 		Name:  seedName,
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: task.Reached,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if access, err := ownRegistry(t); err != nil {
+			if access, err := localAccess(t); err != nil {
 				return false, err
 			} else if !t.Site.DryRun {
-				// After a start of the host the registry may be running and not serve yet.
-				if err := registryAnswers(ctx, t, access); err != nil {
+				// After a boot the registry may run before it serves.
+				if err := awaitServing(ctx, t, access); err != nil {
 					return false, err
 				}
 			}
 			return Seeded(ctx, t)
 		},
-		Do: func(ctx context.Context, t *task.Host) error { return seed(ctx, t) },
+		Do: seed,
 	}
 }
 
-// isSeeded tells whether an item belongs into the registry. Files go to hosts over SSH.
+// isSeeded reports whether an item belongs in the registry. Files are sent over SSH.
 func isSeeded(it bundle.Item) bool { return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart }
 
 func pushOptions(t *task.Host) (registry.PushOptions, *http.Transport, error) {
-	access, err := ownRegistry(t)
+	access, err := localAccess(t)
 	if err != nil {
 		return registry.PushOptions{}, nil, err
 	}
@@ -411,7 +410,7 @@ func pushOptions(t *task.Host) (registry.PushOptions, *http.Transport, error) {
 		Progress: func(e registry.Event) {
 			t.Site.Tell(task.Event{Phase: "install", Task: seedName, Host: t.Name, State: task.Progress, Bytes: e.Done, Total: e.Total})
 		},
-		Harbor: RegistryOf(t.Site.Cluster).projects,
+		Harbor: Of(t.Site.Cluster).projects,
 	}
 	return o, client, nil
 }
@@ -432,7 +431,8 @@ func seed(ctx context.Context, t *task.Host) error {
 	return err
 }
 
-// Seeded asks the registry for every image and chart. Before there is a registry, a dry run finds none.
+// Seeded reports whether the registry has every image and chart. In a dry run, errors mean that it is not installed
+// yet.
 func Seeded(ctx context.Context, t *task.Host) (bool, error) {
 	o, client, err := pushOptions(t)
 	if err != nil {
@@ -466,16 +466,16 @@ func Seeded(ctx context.Context, t *task.Host) (bool, error) {
 	}
 	err = group.Wait()
 	var refused *transport.Error
-	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || RegistryOf(t.Site.Cluster).hides && isRefused(refused))
+	missing := errors.As(err, &refused) && (refused.StatusCode == http.StatusNotFound || Of(t.Site.Cluster).hides && isRefused(refused))
 	if missing || errors.Is(err, errAbsent) || err != nil && t.Site.DryRun {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// isRefused tells whether nobody may do that: Harbor says no more of a project that does not exist.
+// isRefused reports whether access was denied, Harbor's answer for missing projects too.
 func isRefused(err *transport.Error) bool {
 	return err.StatusCode == http.StatusUnauthorized || err.StatusCode == http.StatusForbidden
 }
 
-var errAbsent = errors.New("it is not there")
+var errAbsent = errors.New("item is missing")

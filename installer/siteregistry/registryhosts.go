@@ -17,31 +17,31 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Two registry hosts have the same images, because each is seeded from the bundle, and share an address that keepalived gives to
-// one whose registry answers. It is a keepalived of our own: the host's, if it has one, keeps its configuration and its addresses.
+// Two registry hosts are both seeded from the bundle, and share an address. A separate keepalived assigns it to a host
+// whose registry serves; the host's own keepalived keeps its configuration and addresses.
 const (
-	RegistryAddressUnit = "kkbundle-registry-address.service"
-	RegistryAddressDir  = task.ConfigDir + "/registry-address"
-	registryAddressCA   = RegistryAddressDir + "/ca.crt"
-	// registryMoves is how long the address may take until somebody has it: keepalived waits for three adverts, a second each,
-	// and for the first check.
-	registryMoves = 30 * time.Second
+	AddressUnit = "kkbundle-registry-address.service"
+	AddressDir  = task.ConfigDir + "/registry-address"
+	addressCA   = AddressDir + "/ca.crt"
+	// failoverWait limits the address's move: keepalived waits for three adverts of a second each, and for the first
+	// check.
+	failoverWait = 30 * time.Second
 )
 
-// sharedAddress is where hosts reach the registry: the address that two hosts share, or that of the only one.
-func sharedAddress(r *task.Site) netip.Addr {
-	if vip, err := netip.ParseAddr(r.Cluster.ImageRegistry.VIP); err == nil {
+// sharedAddress returns the hosts' address for the registry: the shared one of two hosts, or that of the only host.
+func sharedAddress(s *task.Site) netip.Addr {
+	if vip, err := netip.ParseAddr(s.Cluster.ImageRegistry.VIP); err == nil {
 		return vip
 	}
-	if t := task.FirstOf(r.RegistryHosts()); t != nil {
+	if t := task.FirstOf(s.RegistryHosts()); t != nil {
 		return t.IP
 	}
 	return netip.Addr{}
 }
 
-// registryAddress is an address of the registry with its port.
-func registryAddress(r *task.Site, a netip.Addr) string {
-	own := RegistryOf(r.Cluster)
+// addressWithPort returns an address of the registry with its port.
+func addressWithPort(s *task.Site, a netip.Addr) string {
+	own := Of(s.Cluster)
 	switch {
 	case own.standard && a.Is6():
 		return "[" + a.String() + "]"
@@ -51,72 +51,71 @@ func registryAddress(r *task.Site, a netip.Addr) string {
 	return net.JoinHostPort(a.String(), strconv.Itoa(own.port))
 }
 
-// ownRegistry says how the registry on this very host is reached by those who push, whoever has the address that two share. For a
-// host without one it is how all hosts reach it.
-func ownRegistry(t *task.Host) (task.RegistryAccess, error) {
+// localAccess returns the access for pushes to the registry on this host, regardless of the shared address. For other
+// hosts it is the hosts' access.
+func localAccess(t *task.Host) (task.RegistryAccess, error) {
 	access, err := t.Site.Access()
 	if err != nil || !t.Site.IsRegistry(t) {
 		return access, err
 	}
-	access.Address = registryAddress(t.Site, t.IP)
-	s, err := Secrets(t.Site)
+	access.Address = addressWithPort(t.Site, t.IP)
+	s, err := Credentials(t.Site)
 	if err != nil {
 		return access, err
 	}
-	access.Login = RegistryOf(t.Site.Cluster).pusher(s)
+	access.Login = Of(t.Site.Cluster).pusher(s)
 	return access, nil
 }
 
-// RegistryAddressTask lets two registry hosts share an address.
-func RegistryAddressTask() task.Task {
+// AddressTask makes two registry hosts share an address.
+func AddressTask() task.Task {
 	return task.Settle(task.Task{
 		Name:     "registry-address",
 		Roles:    []manifest.Role{manifest.RoleRegistry},
 		Where:    task.Reached,
 		Packages: []string{"keepalived"},
-		Leaves:   task.Leaves{Units: []string{RegistryAddressUnit}, Undo: dropRegistryAddress},
-	}, registryAddressSetting)
+		Leaves:   task.Leaves{Units: []string{AddressUnit}, Undo: removeAddress},
+	}, addressSetting)
 }
 
-func registryAddressSetting(ctx context.Context, t *task.Host) (task.Setting, error) {
-	access, err := ownRegistry(t)
+func addressSetting(ctx context.Context, t *task.Host) (task.Setting, error) {
+	access, err := localAccess(t)
 	if err != nil {
 		return task.Setting{}, err
 	}
-	config, err := keepalivedConfig(ctx, t, net.JoinHostPort(t.IP.String(), strconv.Itoa(RegistryOf(t.Site.Cluster).port)))
+	config, err := keepalivedConfig(ctx, t, net.JoinHostPort(t.IP.String(), strconv.Itoa(Of(t.Site.Cluster).port)))
 	if err != nil {
 		return task.Setting{}, err
 	}
 	return task.Setting{
 		Files: []task.File{
-			{Path: RegistryAddressDir + "/keepalived.conf", Mode: 0o600, Data: config},
-			{Path: registryAddressCA, Mode: 0o644, Data: access.CA},
-			{Path: "/etc/systemd/system/" + RegistryAddressUnit, Mode: 0o644, Data: []byte(RegistryAddressUnitText)},
+			{Path: AddressDir + "/keepalived.conf", Mode: 0o600, Data: config},
+			{Path: addressCA, Mode: 0o644, Data: access.CA},
+			{Path: "/etc/systemd/system/" + AddressUnit, Mode: 0o644, Data: []byte(AddressUnitText)},
 		},
-		Apply: func(ctx context.Context, t *task.Host) error { return hasKeepalived(ctx, t) },
-		Units: []string{RegistryAddressUnit},
+		Apply: checkKeepalived,
+		Units: []string{AddressUnit},
 	}, nil
 }
 
-// KeepalivedBinary is where Debian's and Red Hat's packages put it.
+// KeepalivedBinary is the path in the packages of Debian and Red Hat.
 const KeepalivedBinary = "/usr/sbin/keepalived"
 
-// A PackageMissingError says that a host lacks a program of its operating system.
+// A PackageMissingError means that a host lacks an operating system's program.
 type PackageMissingError struct {
 	Host, Program, Package string
 }
 
-// Error names the host and the program.
 func (e *PackageMissingError) Error() string {
 	return fmt.Sprintf("%s has no %s", e.Host, e.Program)
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *PackageMissingError) Hint() string {
 	return "build the bundle with packages for the host's distribution (packages: in the manifest), or install the package " + e.Package + " there"
 }
 
-func hasKeepalived(ctx context.Context, t *task.Host) error {
+func checkKeepalived(ctx context.Context, t *task.Host) error {
 	there, err := t.Test(ctx, "test", "-x", KeepalivedBinary)
 	if err != nil || there {
 		return err
@@ -124,12 +123,12 @@ func hasKeepalived(ctx context.Context, t *task.Host) error {
 	return &PackageMissingError{t.Name, KeepalivedBinary, "keepalived"}
 }
 
-// keepalivedConfig is what one of the hosts announces the address by.
+// keepalivedConfig returns keepalived's configuration for one of the hosts.
 //
-// Adverts go from host to host, because switches and clouds drop multicast. There is no VRRP password: it would travel in clear text
-// and was taken out of the protocol (RFC 3768, section 10); adverts of others than the peer are refused by their sender instead.
-// Priorities differ, so that two hosts that begin at once agree; the address stays where it is until that host or its registry
-// fails, because each move cuts pulls.
+// Adverts are unicast, because switches and clouds drop multicast. There is no VRRP password: it would be clear text
+// and was removed from the protocol (RFC 3768, section 10). Adverts are only accepted from the peer's address.
+// Different priorities decide a simultaneous start. The address moves only if its host or registry fails, because each
+// move interrupts pulls.
 // https://www.keepalived.org/manpage.html
 func keepalivedConfig(ctx context.Context, t *task.Host, own string) ([]byte, error) {
 	vip := sharedAddress(t.Site)
@@ -151,12 +150,12 @@ func keepalivedConfig(ctx context.Context, t *task.Host, own string) ([]byte, er
 	var b strings.Builder
 	err = keepalivedTemplate().Execute(&b, map[string]any{
 		"name": t.Name, "interface": link, "own": t.IP, "peers": peers, "vip": netip.PrefixFrom(vip, vip.BitLen()),
-		"priority": highestPriority - slices.Index(all, t), "check": strings.Join([]string{host.HelperPath, "serves", own, registryAddressCA}, " "),
+		"priority": highestPriority - slices.Index(all, t), "check": strings.Join([]string{host.HelperPath, "serves", own, addressCA}, " "),
 	})
 	return []byte(b.String()), err
 }
 
-// highestPriority is the first host's; 255 would mean that the address is the host's own (RFC 5798, section 5.2.4).
+// highestPriority is the first host's; 255 is reserved for the address's owner (RFC 5798, section 5.2.4).
 const highestPriority = 150
 
 func keepalivedTemplate() *template.Template {
@@ -199,7 +198,8 @@ vrrp_instance registry {
 `))
 }
 
-const RegistryAddressUnitText = hostfile.Mark + `
+// AddressUnitText is the unit of keepalived.
+const AddressUnitText = hostfile.Mark + `
 [Unit]
 Description=Address that this cluster's registry hosts share (keepalived)
 Documentation=https://www.keepalived.org/manpage.html
@@ -207,7 +207,7 @@ After=network-online.target
 Wants=network-online.target
 
 [Service]
-ExecStart=` + KeepalivedBinary + ` --dont-fork --vrrp --use-file=` + RegistryAddressDir + `/keepalived.conf --pid=/run/kkbundle-registry-address.pid --vrrp_pid=/run/kkbundle-registry-address.vrrp.pid
+ExecStart=` + KeepalivedBinary + ` --dont-fork --vrrp --use-file=` + AddressDir + `/keepalived.conf --pid=/run/kkbundle-registry-address.pid --vrrp_pid=/run/kkbundle-registry-address.vrrp.pid
 KillMode=process
 Restart=always
 RestartSec=2
@@ -216,9 +216,9 @@ RestartSec=2
 WantedBy=multi-user.target
 `
 
-// dropRegistryAddress takes the address off the interface where keepalived was ended before it could.
-func dropRegistryAddress(ctx context.Context, t *task.Host) error {
-	if err := t.RemoveUnit(ctx, RegistryAddressUnit); err != nil {
+// removeAddress removes the address from the interface if keepalived was killed.
+func removeAddress(ctx context.Context, t *task.Host) error {
+	if err := t.RemoveUnit(ctx, AddressUnit); err != nil {
 		return err
 	}
 	vip, err := netip.ParseAddr(t.Site.Cluster.ImageRegistry.VIP)
@@ -228,8 +228,8 @@ func dropRegistryAddress(ctx context.Context, t *task.Host) error {
 	return t.DropAddress(ctx, vip)
 }
 
-// RegistryHoldersTask checks that one of the registry hosts has the address, and that the registry answers there.
-func RegistryHoldersTask() task.Task {
+// AnswersTask checks the shared address with CheckSharedAddress, and that the registry answers there.
+func AnswersTask() task.Task {
 	return task.Task{
 		Name:  "registry-answers",
 		Roles: []manifest.Role{manifest.RoleRegistry},
@@ -239,22 +239,22 @@ func RegistryHoldersTask() task.Task {
 			if err != nil {
 				return err
 			}
-			return task.Eventually(ctx, registryMoves, func(ctx context.Context) error {
-				if err := OneHolds(ctx, t.Site); err != nil {
+			return task.Eventually(ctx, failoverWait, func(ctx context.Context) error {
+				if err := CheckSharedAddress(ctx, t.Site); err != nil {
 					return err
 				}
-				return registryServes(ctx, t, access)
+				return checkServes(ctx, t, access)
 			})
 		},
 	}
 }
 
-// OneHolds looks who has the address that the registry hosts share.
-func OneHolds(ctx context.Context, r *task.Site) error {
-	vip := sharedAddress(r)
-	hosts := r.Connected(manifest.RoleRegistry)
+// CheckSharedAddress checks that no two registry hosts have the shared address, and that one has it if all are connected.
+func CheckSharedAddress(ctx context.Context, s *task.Site) error {
+	vip := sharedAddress(s)
+	hosts := s.Connected(manifest.RoleRegistry)
 	holds := make([]bool, len(hosts))
-	err := r.OnAll(hosts, func(i int, t *task.Host) error {
+	err := s.OnAll(hosts, func(i int, t *task.Host) error {
 		out, err := t.Output(ctx, "ip", "-oneline", "address", "show", "to", netip.PrefixFrom(vip, vip.BitLen()).String())
 		holds[i] = len(strings.TrimSpace(string(out))) > 0
 		return err
@@ -268,27 +268,26 @@ func OneHolds(ctx context.Context, r *task.Site) error {
 			names = append(names, t.Name)
 		}
 	}
-	switch all := len(hosts) == len(r.RegistryHosts()); {
+	switch all := len(hosts) == len(s.RegistryHosts()); {
 	case len(names) > 1:
 		return &SharedError{Address: vip.String(), Hosts: names}
 	case len(names) == 0 && all:
-		return fmt.Errorf("no registry host has the address %s: see journalctl --unit=%s on them", vip, RegistryAddressUnit)
+		return fmt.Errorf("no registry host has the address %s: see journalctl --unit=%s on them", vip, AddressUnit)
 	}
 	return nil
 }
 
-// A SharedError says that more than one registry host has the address that one of them should have.
+// A SharedError means that several registry hosts have the shared address at once.
 type SharedError struct {
 	Address string
 	Hosts   []string
 }
 
-// Error names the address and the hosts.
 func (e *SharedError) Error() string {
-	return fmt.Sprintf("%s have the address %s at once: they do not hear each other", strings.Join(e.Hosts, " and "), e.Address)
+	return fmt.Sprintf("%s have the address %s at once: they do not receive each other's VRRP adverts", strings.Join(e.Hosts, " and "), e.Address)
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *SharedError) Hint() string {
-	return "let VRRP (IP protocol 112) through between them, in both directions: firewall-cmd --add-rich-rule='rule protocol value=vrrp accept', or what your firewall has for it"
+	return "allow VRRP (IP protocol 112) between them, in both directions: firewall-cmd --add-rich-rule='rule protocol value=vrrp accept', or your firewall's equivalent"
 }

@@ -8,41 +8,41 @@ import (
 	"github.com/kkbundle/kkbundle/registry"
 )
 
-// A Registry is a kind of registry that hosts pull from.
+// A Registry is a kind of registry for the hosts' pulls.
 type Registry struct {
-	// unit is its service on the registry's host, start how long that may take to answer.
+	// unit is its service on its host; start limits the wait for its first answer.
 	unit  string
 	start time.Duration
-	// data is where it keeps images.
+	// Data is the directory of its images.
 	Data string
-	// port is where it listens; standard reports that this is the port of HTTPS, which no name needs.
+	// port is its TCP port; standard means 443, which addresses omit.
 	port     int
 	standard bool
 	// files are its secrets in the work directory.
 	files []string
-	// hides reports that it answers "unauthorized" and "forbidden" for a repository that does not exist.
+	// hides means that missing repositories are answered with "unauthorized" or "forbidden".
 	hides bool
-	// projects are set if repositories are in projects that push creates.
+	// projects is set if repositories need projects, which push creates.
 	projects *registry.HarborOptions
 
-	// tasks returns the tasks that install and fill it.
+	// Tasks returns the tasks that install and seed it.
 	Tasks func(c *manifest.Cluster) []task.Task
-	// secrets adds the secrets that it is set up with.
-	secrets func(r *task.Site, s *registrySecrets) error
-	// puller and pusher are the logins of hosts and of push.
-	puller, pusher func(s registrySecrets) task.Login
+	// secrets adds its secrets.
+	secrets func(site *task.Site, s *credentials) error
+	// puller and pusher return the logins of hosts and of push.
+	puller, pusher func(s credentials) task.Login
 }
 
-// RegistryOf returns the registry of a cluster.
-func RegistryOf(c *manifest.Cluster) Registry {
+// Of returns the registry of a cluster.
+func Of(c *manifest.Cluster) Registry {
 	switch c.ImageRegistry.Type {
 	case manifest.RegistryHarbor:
 		return harborRegistry()
 	case manifest.RegistryExisting:
 		return existingRegistry()
 	case manifest.RegistryNone:
-		return Registry{Data: RegistryData}
+		return Registry{Data: DataDir}
 	default:
-		return plainRegistry(c)
+		return distribution(c)
 	}
 }

@@ -1,4 +1,4 @@
-// Package httpd listens for the servers of kkbundle: HTTP/1.1, with TLS or without, and with bounds on what slow clients cost.
+// Package httpd runs kkbundle's HTTP/1.1 servers, with or without TLS, and limits the cost of slow clients.
 package httpd
 
 import (
@@ -15,33 +15,33 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// maxClients is the number of connections at a time; more wait.
+// maxClients limits simultaneous connections; more wait.
 const maxClients = 4096
 
-// Limits bound how long a server waits for a client. Zero is no limit.
+// Limits are the limits for a client. Zero is unlimited.
 type Limits struct {
 	Header    time.Duration // for a request's header
-	Write     time.Duration // for an answer; a Response extends it
-	Idle      time.Duration // of a connection between requests
+	Write     time.Duration // for a response; a Response extends it
+	Idle      time.Duration // for a connection between requests
 	Grace     time.Duration // for running transfers at shutdown
 	MaxHeader int           // bytes of a request's header
 }
 
-// A Server answers on a listener.
+// A Server serves HTTP on a listener.
 type Server struct {
 	Handler     http.Handler
-	Certificate func() *tls.Certificate // asked at every handshake; nil is plain HTTP
+	Certificate func() *tls.Certificate // called for every handshake; nil means plain HTTP
 	Limits      Limits
 	Logger      *slog.Logger
 }
 
-// Run answers until ctx ends, gives transfers that run some time to finish, and closes the listener.
+// Run serves until ctx ends, waits for running transfers up to Limits.Grace, and closes the listener.
 func (s Server) Run(ctx context.Context, l net.Listener) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one transfer per connection: faster than HTTP/2 for large ones, with bounded memory
 	server := &http.Server{
 		Handler: s.Handler, Protocols: protocols, ReadHeaderTimeout: s.Limits.Header, WriteTimeout: s.Limits.Write, IdleTimeout: s.Limits.Idle,
-		MaxHeaderBytes: s.Limits.MaxHeader, ErrorLog: log.New(quietly{s.Logger}, "", 0),
+		MaxHeaderBytes: s.Limits.MaxHeader, ErrorLog: log.New(debugWriter{s.Logger}, "", 0),
 	}
 	l = netutil.LimitListener(l, maxClients)
 	if s.Certificate != nil {
@@ -71,16 +71,16 @@ func (s Server) Run(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// quietly logs what net/http says about single connections for debugging only.
-type quietly struct{ log *slog.Logger }
+// debugWriter logs net/http's messages about single connections at debug level.
+type debugWriter struct{ log *slog.Logger }
 
 // Write implements io.Writer.
-func (q quietly) Write(b []byte) (int, error) {
+func (q debugWriter) Write(b []byte) (int, error) {
 	q.log.Debug("connection", "message", string(b))
 	return len(b), nil
 }
 
-// A Response counts the bytes that it sends, and gives a client time for each write instead of for all of them.
+// A Response counts the sent bytes, and limits each write's duration instead of their sum.
 type Response struct {
 	http.ResponseWriter
 	Control *http.ResponseController
@@ -90,7 +90,7 @@ type Response struct {
 	patience time.Duration
 }
 
-// NewResponse returns a Response that waits for the client up to patience at each write.
+// NewResponse returns a Response that limits each write to patience.
 func NewResponse(w http.ResponseWriter, patience time.Duration) *Response {
 	return &Response{ResponseWriter: w, Control: http.NewResponseController(w), patience: patience}
 }
@@ -112,7 +112,7 @@ func (w *Response) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// extend begins the time for a write. The first status counts.
+// extend sets the deadline of the next write, and records the first status.
 func (w *Response) extend(status int) {
 	if w.Status == 0 {
 		w.Status = status

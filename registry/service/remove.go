@@ -11,15 +11,15 @@ import (
 	"path/filepath"
 )
 
-// RemoveOptions say what to remove.
+// RemoveOptions are the options of Remove.
 type RemoveOptions struct {
 	Root     string
 	WithData bool   // content, certificates and logins too
-	Run      Runner // nil where the files are not those of a host that runs
+	Run      Runner // nil if Root is not a running host
 }
 
-// Remove ends the service and removes it. Without WithData, installing again brings the same registry back; the user stays as well, because
-// the content is that user's. Remove returns the paths that it removed.
+// Remove stops the service and removes its files; it returns their paths. Without WithData a later Install restores the
+// same registry. The system user is then kept too, because it owns the content.
 func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 	unit, err := os.ReadFile(filepath.Join(o.Root, unitPath))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -33,7 +33,7 @@ func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 			return nil, err
 		}
 	}
-	gone := []string{unitPath, usersPath, programDir, stampPath}
+	paths := []string{unitPath, usersPath, programDir, stampPath}
 	if o.WithData {
 		settings, err := Load(o.Root)
 		switch {
@@ -42,14 +42,14 @@ func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 			if err != nil {
 				return nil, err
 			}
-			gone = append(gone, content...)
+			paths = append(paths, content...)
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
-		gone = append(gone, configDir)
+		paths = append(paths, configDir)
 	}
 	var removed []string
-	for _, name := range gone {
+	for _, name := range paths {
 		target := filepath.Join(o.Root, name)
 		if _, err := os.Lstat(target); errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -66,12 +66,13 @@ func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 		return removed, err
 	}
 	if o.Run.Run(ctx, "getent", "passwd", User) != nil {
-		return removed, nil // there is no such user
+		return removed, nil // the user does not exist
 	}
 	return removed, o.Run.Run(ctx, "userdel", User)
 }
 
-// content is what a registry keeps in its directory. Anything else there is not ours, and stays with the directory.
+// content returns the paths of the registry's content in its directory. Foreign files stay, and so does then the
+// directory.
 func (o RemoveOptions) content(dir string) ([]string, error) {
 	if dir == "" || dir == "/" || path.Clean(dir) != dir {
 		return nil, fmt.Errorf("%s: %q is not a registry's directory", statePath, dir)

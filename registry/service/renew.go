@@ -12,32 +12,31 @@ import (
 	"github.com/kkbundle/kkbundle/pki"
 )
 
-// RenewOptions say what to make anew.
+// RenewOptions are the options of Renew.
 type RenewOptions struct {
 	Root         string
-	NewAuthority bool // clients have to be given the new one
+	NewAuthority bool // clients must be given the new one
 	Now          time.Time
 	Run          Runner
 }
 
-// Renew makes the certificate of an installed registry anew, whatever its age, and has the registry take it up. It returns when the
-// new one ends.
+// Renew renews the certificate of an installed registry, reloads the registry, and returns the new expiry time.
 func Renew(ctx context.Context, o RenewOptions) (time.Time, error) {
 	settings, err := Load(o.Root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return time.Time{}, errors.New("no registry is installed here: kkbundle registry install makes one")
+		return time.Time{}, errors.New("no registry is installed here; run kkbundle registry install")
 	}
 	if err != nil {
 		return time.Time{}, err
 	}
 	if o.NewAuthority {
-		for _, name := range []string{caPath, caKeyPath} { // the key without its certificate is replaced by the next run
+		for _, name := range []string{caPath, caKeyPath} { // a key without its certificate is replaced by the next run
 			if err := os.Remove(filepath.Join(o.Root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return time.Time{}, err
 			}
 		}
 	}
-	w := &work{Options: Options{Settings: settings, Root: o.Root, Now: o.Now, Run: o.Run}}
+	w := &installation{Options: Options{Settings: settings, Root: o.Root, Now: o.Now, Run: o.Run}}
 	ca, caPair, err := w.authority()
 	if err != nil {
 		return time.Time{}, err
@@ -62,7 +61,7 @@ func Renew(ctx context.Context, o RenewOptions) (time.Time, error) {
 	}
 	for _, args := range [][]string{{"chown", "root:" + User, keyPath}, {"systemctl", verb, Unit}} {
 		if err := o.Run.Run(ctx, args...); err != nil {
-			return cert.NotAfter, fmt.Errorf("the new certificate is in %s, but the registry did not take it up: %w", certPath, err)
+			return cert.NotAfter, fmt.Errorf("the new certificate is in %s, but the registry did not reload it: %w", certPath, err)
 		}
 	}
 	return cert.NotAfter, nil

@@ -1,11 +1,12 @@
-// Package service makes a registry a service of this host: a systemd unit with a user of its own, an authority and a certificate,
-// and a login. It looks first and changes what differs, so that running it again changes nothing.
+// Package service installs a registry as a systemd service of this host, with its own user, authority, certificate and
+// login. Installing again changes only differing files.
 //
-// The names differ from those of the registry that installing a cluster makes, so that one host can have both and resetting the cluster
-// does not take this one along.
+// The names differ from those of a cluster's registry, so one host can have both, and resetting the cluster keeps this
+// one.
 package service
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -29,15 +30,15 @@ import (
 
 const (
 	name = "kkbundle-site-registry"
-	// CAFile is the certificate that clients have to trust.
+	// CAFile is the authority's certificate, for clients.
 	CAFile = configDir + "/ca.crt"
-	// Unit is the name of the service.
+	// Unit is the service's unit.
 	Unit = name + ".service"
-	// User is the system's user that the service runs as.
+	// User is the service's system user.
 	User = "kkbundle-registry"
-	// Login is the user that clients log in as.
+	// Login is the user name for clients.
 	Login = "registry"
-	// DefaultDir is where content is kept.
+	// DefaultDir is the default directory of the content.
 	DefaultDir = "/var/lib/" + name
 
 	configDir  = "/etc/" + name
@@ -55,25 +56,25 @@ const (
 	passwordPath = configDir + "/password"
 	configPath   = configDir + "/config.yaml"
 
-	public, group, private = 0o644, 0o640, 0o600
+	public, group, private, executable = 0o644, 0o640, 0o600, 0o755
 
-	// RenewBefore is how long before its end a certificate is made anew.
+	// RenewBefore is the remaining lifetime at which a certificate is renewed.
 	RenewBefore = 30 * 24 * time.Hour
 	startWait   = 30 * time.Second
 )
 
-// A Program is what the unit runs. It is opened more than once.
+// A Program is the unit's program. Open is called more than once.
 type Program struct {
-	Name string // of the file
+	Name string
 	Open func() (io.ReadCloser, error)
 }
 
-// A Runner runs commands of the host.
+// A Runner runs commands on the host.
 type Runner interface {
 	Run(ctx context.Context, args ...string) error
 }
 
-// Settings are what a registry is installed with. They are kept, so that what is not said again stays.
+// Settings are stored, so later runs keep settings that are not given again.
 type Settings struct {
 	Version int      `json:"version"` // 1
 	Dir     string   `json:"dir"`
@@ -81,38 +82,38 @@ type Settings struct {
 	Metrics string   `json:"metrics,omitempty"`
 	Names   []string `json:"names"` // host names and addresses that clients use
 	Delete  bool     `json:"delete"`
-	Own     bool     `json:"own"` // the registry program runs with a configuration of the operator's
+	Own     bool     `json:"own"` // runs the registry program with the operator's configuration
 }
 
-// Options say how to install.
+// Options are the options of Install.
 type Options struct {
 	Settings
 	Root    string // "/" is this host
 	Program Program
-	Config  []byte // of the registry program, if Settings.Own
+	Config  []byte // the registry program's, if Settings.Own
 	Now     time.Time
 	DryRun  bool
-	Run     Runner // nil where the files are not for a host that runs: nothing is started then
-	// Ready waits until the registry answers; asked after it was started.
+	Run     Runner // nil if Root is not a running host: nothing is started
+	// Ready waits for the started registry's first answer.
 	Ready func(ctx context.Context) error
 }
 
-// A Result is what was found and done.
+// A Result lists the changes of Install, or in a dry run those that it would make.
 type Result struct {
 	Changes  []hostfile.Change
-	Program  bool // the program was or would be replaced
-	Started  bool // the service was or would be started or restarted
+	Program  bool // the program was replaced
+	Started  bool // the service was started or restarted
 	CA       string
-	Password string // path of the file that has the password of Login
+	Password string // path of Login's password file
 	Ends     time.Time
 }
 
-// Changed reports whether there was anything to do.
+// Changed reports whether anything differed.
 func (r Result) Changed() bool {
 	return r.Started || r.Program || slices.ContainsFunc(r.Changes, func(c hostfile.Change) bool { return c.State != hostfile.StateSame })
 }
 
-// Load returns the settings that a registry was installed with; the error is fs.ErrNotExist if there is none.
+// Load returns the stored settings. The error is fs.ErrNotExist without an installed registry.
 func Load(root string) (Settings, error) {
 	var s Settings
 	data, err := os.ReadFile(filepath.Join(root, statePath))
@@ -120,12 +121,12 @@ func Load(root string) (Settings, error) {
 		return s, err
 	}
 	if err := json.Unmarshal(data, &s); err != nil || s.Version != 1 {
-		return s, fmt.Errorf("%s is not one that this version of kkbundle wrote: %w", statePath, errors.Join(err, errVersion))
+		return s, fmt.Errorf("%s: unknown format, perhaps of another version of kkbundle: %w", statePath, errors.Join(err, errVersion))
 	}
 	return s, nil
 }
 
-// check refuses what could mean something else in a unit or in a certificate.
+// check refuses values with a special meaning in a unit or a certificate.
 func (s Settings) check() error {
 	var errs []error
 	plain := regexp.MustCompile(`^/[A-Za-z0-9._/-]+$`)
@@ -134,7 +135,7 @@ func (s Settings) check() error {
 	}
 	for _, hidden := range []string{"/home", "/root", "/tmp", "/var/tmp", "/run", "/usr", "/etc", "/proc", "/sys", "/dev"} {
 		if s.Dir == hidden || strings.HasPrefix(s.Dir, hidden+"/") {
-			errs = append(errs, fmt.Errorf("directory %s: the service cannot keep content below %s: use %s or one on a disk of its own", s.Dir, hidden, DefaultDir))
+			errs = append(errs, fmt.Errorf("directory %s: the service cannot keep content below %s: use %s or a directory of another disk", s.Dir, hidden, DefaultDir))
 		}
 	}
 	address := regexp.MustCompile(`^([A-Za-z0-9.-]*|\[[0-9a-fA-F:]+\]):[0-9]{1,5}$`)
@@ -147,23 +148,23 @@ func (s Settings) check() error {
 	host := regexp.MustCompile(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	for _, n := range s.Names {
 		if _, err := netip.ParseAddr(n); err != nil && !host.MatchString(n) {
-			errs = append(errs, fmt.Errorf("name %q is no host name and no address", n))
+			errs = append(errs, fmt.Errorf("name %q: want a host name or an address", n))
 		}
 	}
 	if len(s.Names) == 0 {
-		errs = append(errs, errors.New("the registry needs a name that clients know it by"))
+		errs = append(errs, errors.New("no name for clients: the registry needs at least one"))
 	}
 	return errors.Join(errs...)
 }
 
 var errVersion = errors.New("want version 1")
 
-// Install brings the service into the state that the options say.
+// Install installs or updates the service.
 func Install(ctx context.Context, o Options) (Result, error) {
 	if err := o.Settings.check(); err != nil {
 		return Result{}, err
 	}
-	w := &work{Options: o}
+	w := &installation{Options: o}
 	files, err := w.files()
 	if err != nil {
 		return Result{}, err
@@ -174,13 +175,14 @@ func Install(ctx context.Context, o Options) (Result, error) {
 		return res, err
 	}
 	program := path.Join(programDir, o.Program.Name)
-	want, err := w.programDigest()
+	want, err := digestOf(w.Program.Open())
 	if err != nil {
 		return res, fmt.Errorf("%s: %w", o.Program.Name, err)
 	}
-	res.Program = want != fileDigest(filepath.Join(o.Root, program))
+	current, _ := digestOf(os.Open(filepath.Join(o.Root, program))) // an unreadable program is replaced
+	res.Program = want != current
 	stamp := stampOf(files, want)
-	have, _ := os.ReadFile(filepath.Join(o.Root, stampPath)) // without it nothing was finished
+	have, _ := os.ReadFile(filepath.Join(o.Root, stampPath)) // a missing stamp means an interrupted run
 	res.Started = o.Run != nil && (res.Changed() || string(have) != stamp || w.Run.Run(ctx, "systemctl", "is-active", "--quiet", Unit) != nil)
 	if o.DryRun || !res.Changed() && string(have) == stamp {
 		return res, nil
@@ -201,15 +203,15 @@ func Install(ctx context.Context, o Options) (Result, error) {
 	return res, w.write(stampPath, []byte(stamp), private)
 }
 
-// work is an installation at work.
-type work struct {
+// An installation is a run of Install or Renew.
+type installation struct {
 	Options
 	ends time.Time
 }
 
-// files are what the service consists of, but for the program. Secrets come before what makes them count: a run that is
-// killed between two files leaves a pair that does not fit, which the next makes anew.
-func (w *work) files() ([]hostfile.File, error) {
+// files returns all files of the service but the program. Keys come before certificates: an interrupted run leaves a
+// mismatched pair, which the next run replaces.
+func (w *installation) files() ([]hostfile.File, error) {
 	state, err := json.MarshalIndent(w.Settings, "", "  ")
 	if err != nil {
 		return nil, err
@@ -239,14 +241,14 @@ func (w *work) files() ([]hostfile.File, error) {
 	}
 	files = append(files, logins...)
 	if w.Own {
-		// The operator's file is the one that was given; the copy here is ours whatever it says.
-		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config, Mark: string(w.kept(configPath)), Secret: true})
+		// Our copy of the operator's file may be overwritten with any first line.
+		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config, Mark: string(w.existing(configPath)), Secret: true})
 	}
 	return append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.spec().UnitText(), Mark: mark}), nil
 }
 
-// kept returns what is in a file, nothing if it cannot be read: then writing it will say why.
-func (w *work) kept(name string) []byte {
+// existing returns a file's content, or nil. Read errors are ignored: a later write reports them.
+func (w *installation) existing(name string) []byte {
 	data, err := os.ReadFile(filepath.Join(w.Root, name))
 	if err != nil {
 		return nil
@@ -254,8 +256,8 @@ func (w *work) kept(name string) []byte {
 	return data
 }
 
-func (w *work) authority() (*pki.Authority, pki.Pair, error) {
-	pair := pki.Pair{Cert: w.kept(caPath), Key: w.kept(caKeyPath)}
+func (w *installation) authority() (*pki.Authority, pki.Pair, error) {
+	pair := pki.Pair{Cert: w.existing(caPath), Key: w.existing(caKeyPath)}
 	if len(pair.Cert) == 0 {
 		a, pair, err := pki.NewAuthority("kkbundle site registry CA", w.Now)
 		return a, pair, err
@@ -271,8 +273,8 @@ func (w *work) authority() (*pki.Authority, pki.Pair, error) {
 	return a, pair, nil
 }
 
-func (w *work) serverPair(ca *pki.Authority) (pki.Pair, error) {
-	pair := pki.Pair{Cert: w.kept(certPath), Key: w.kept(keyPath)}
+func (w *installation) serverPair(ca *pki.Authority) (pki.Pair, error) {
+	pair := pki.Pair{Cert: w.existing(certPath), Key: w.existing(keyPath)}
 	names := pki.ParseNames(w.Names)
 	var err error
 	if !ca.Fits(pair, names, w.Now, RenewBefore) {
@@ -287,8 +289,8 @@ func (w *work) serverPair(ca *pki.Authority) (pki.Pair, error) {
 	return pair, err
 }
 
-func (w *work) programDigest() (string, error) {
-	r, err := w.Program.Open()
+// digestOf returns the SHA-256 of an opened file, and closes it.
+func digestOf(r io.ReadCloser, err error) (string, error) {
 	if err != nil {
 		return "", err
 	}
@@ -297,39 +299,29 @@ func (w *work) programDigest() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, r.Close())
 }
 
-func fileDigest(name string) string {
-	f, err := os.Open(name)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return ""
-	}
-	return hex.EncodeToString(h.Sum(nil))
-}
-
-func (w *work) placeProgram(program string) error {
+func (w *installation) placeProgram(program string) error {
 	r, err := w.Program.Open()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	target := filepath.Join(w.Root, program)
-	const executable = 0o755
+	return w.place(program, r, executable)
+}
+
+func (w *installation) write(name string, data []byte, mode fs.FileMode) error {
+	return w.place(name, bytes.NewReader(data), mode)
+}
+
+func (w *installation) place(name string, r io.Reader, mode fs.FileMode) error {
+	target := filepath.Join(w.Root, name)
 	if err := os.MkdirAll(filepath.Dir(target), executable); err != nil {
 		return err
 	}
-	return hostfile.Write(target, r, executable)
+	return hostfile.Write(target, r, mode)
 }
 
-func (w *work) write(name string, data []byte, mode fs.FileMode) error {
-	return put(w.Root, name, data, mode)
-}
-
-// stampOf changes with what the service has to be restarted for, but for certificates. It is written last: where it is not there,
-// a run was killed, and the next starts the service again.
+// stampOf returns a digest of the files and the program that require a restart. It is written last, so an interrupted
+// run restarts the service again.
 func stampOf(files []hostfile.File, program string) string {
 	h := sha256.New()
 	for _, f := range files {
@@ -343,8 +335,8 @@ func stampOf(files []hostfile.File, program string) string {
 	return hex.EncodeToString(h.Sum(nil)) + "\n"
 }
 
-// start gives the service's user its files, and the service its new state.
-func (w *work) start(ctx context.Context) error {
+// start gives the service's user its files, and restarts the service.
+func (w *installation) start(ctx context.Context) error {
 	for _, args := range append(w.spec().Prepare(),
 		[]string{"systemctl", "daemon-reload"},
 		[]string{"systemctl", "enable", Unit},

@@ -24,7 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// A host records what is run on it.
+// A host records the commands that run on it.
 type host struct {
 	ran    []string
 	active bool
@@ -72,7 +72,7 @@ func read(t *testing.T, root, name string) string {
 	return string(data)
 }
 
-// step installs and says what changed.
+// step installs and returns the changes.
 func step(t *testing.T, o service.Options, h *host) (changed []string, restarted bool) {
 	t.Helper()
 	h.ran = nil
@@ -251,13 +251,13 @@ func TestRemove(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(o *service.Options){
-		"relative":       func(o *service.Options) { o.Dir = "registry" },
-		"absolute path":  func(o *service.Options) { o.Dir = "/srv/a\nExecStart=/bin/sh" },
-		"below /home":    func(o *service.Options) { o.Dir = "/home/me/registry" },
-		"listen address": func(o *service.Options) { o.Listen = ":5000 --plain-http" },
-		"metrics":        func(o *service.Options) { o.Metrics = "x" },
-		"no host name":   func(o *service.Options) { o.Names = []string{"a b"} },
-		"needs a name":   func(o *service.Options) { o.Names = nil },
+		"relative":           func(o *service.Options) { o.Dir = "registry" },
+		"absolute path":      func(o *service.Options) { o.Dir = "/srv/a\nExecStart=/bin/sh" },
+		"below /home":        func(o *service.Options) { o.Dir = "/home/me/registry" },
+		"listen address":     func(o *service.Options) { o.Listen = ":5000 --plain-http" },
+		"metrics":            func(o *service.Options) { o.Metrics = "x" },
+		"want a host name":   func(o *service.Options) { o.Names = []string{"a b"} },
+		"needs at least one": func(o *service.Options) { o.Names = nil },
 	} {
 		o := options(t.TempDir(), nil)
 		change(&o)

@@ -11,19 +11,18 @@ import (
 	"github.com/kkbundle/kkbundle/hostfile"
 )
 
-// A Spec is the service of one registry on a host: the user that it runs as, its sandbox and its limits. Every registry that kkbundle
-// runs on a host is made from one, whichever program it runs and whoever writes the files.
+// A Spec is a registry's service on a host: its user, sandbox and limits. All registries of kkbundle share it.
 type Spec struct {
-	Mark        string   // first line of the files that are ours
-	Description string   // of the unit
+	Mark        string // first line of our files
+	Description string
 	User        string   // runs the registry and owns Dir
 	UserFile    string   // path of UserText on the host
-	Dir         string   // content; the only place the registry may write to
+	Dir         string   // content; the only writable directory
 	Closed      string   // a directory above Dir that only root may enter; "" if there is none
-	Readable    []string // files of root that User has to read: keys, logins
+	Readable    []string // root's files that User must read: keys, logins
 	Command     []string
-	Program     bool   // Command is the registry program and not kkbundle, which reloads its files at SIGHUP
-	Listen      string // HOST:PORT; a port below 1024 takes a capability
+	Program     bool   // Command is the registry program, which cannot reload its files at SIGHUP
+	Listen      string // HOST:PORT; a port below 1024 requires a capability
 }
 
 // UserText returns the systemd-sysusers file of the user.
@@ -31,8 +30,8 @@ func (s Spec) UserText() []byte {
 	return fmt.Appendf(nil, "%s\nu %s - \"kkbundle registry\" - -\n", s.Mark, s.User)
 }
 
-// Prepare returns the commands that give the user its files. They run after the files are written and before the unit starts, and can be
-// repeated. Content of another owner, such as an older version's root, becomes the user's.
+// Prepare returns the commands that give the user its files, including content of another owner, such as an older
+// version's root. They run between writing the files and starting the unit, and can be repeated.
 func (s Spec) Prepare() [][]string {
 	return [][]string{
 		{"systemd-sysusers", s.UserFile},
@@ -42,7 +41,8 @@ func (s Spec) Prepare() [][]string {
 	}
 }
 
-// UnitText returns the systemd unit. Its sandbox is for systemd 239 and later; older ones warn about settings that they do not know.
+// UnitText returns the systemd unit. Its sandbox is for systemd 239 and later; older versions warn about unknown
+// settings.
 func (s Spec) UnitText() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `%s
@@ -56,7 +56,7 @@ User=%[3]s
 Group=%[3]s
 ExecStart=%s
 `, s.Mark, s.Description, s.User, strings.Join(s.Command, " "))
-	if s.Program { // it looks for a collector of its traces otherwise
+	if s.Program { // otherwise it looks for a trace collector
 		b.WriteString("Environment=OTEL_TRACES_EXPORTER=none\n")
 	} else {
 		b.WriteString("ExecReload=/bin/kill -HUP $MAINPID\n")
@@ -88,14 +88,14 @@ RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
 `, s.capability())
-	if s.Closed != "" { // the service sees an empty directory there with nothing but its own in it
+	if s.Closed != "" { // the service sees only its own directory there
 		fmt.Fprintf(&b, "TemporaryFileSystem=%s:ro\nBindPaths=%s\n", s.Closed, s.Dir)
 	}
 	fmt.Fprintf(&b, "ReadWritePaths=%s\n\n[Install]\nWantedBy=multi-user.target\n", s.Dir)
 	return b.Bytes()
 }
 
-// capability returns the capability that listening takes.
+// capability returns the capability to listen on a privileged port, or "".
 func (s Spec) capability() string {
 	const privilegedPorts = 1024
 	_, text, err := net.SplitHostPort(s.Listen)
@@ -108,11 +108,11 @@ func (s Spec) capability() string {
 	return "CAP_NET_BIND_SERVICE"
 }
 
-// mark is how files of ours begin. A cluster's registry has another one.
+// mark is the first line of our files. A cluster's registry has another one.
 const mark = hostfile.Author + " registry install."
 
-// spec is the registry of this host.
-func (w *work) spec() Spec {
+// spec returns this host's service.
+func (w *installation) spec() Spec {
 	s := Spec{
 		Mark: mark, Description: "Container registry of this site", User: User, UserFile: usersPath,
 		Dir: w.Dir, Readable: []string{keyPath, htpasswdPath}, Command: w.command(), Program: w.Own, Listen: w.Listen,
@@ -123,7 +123,7 @@ func (w *work) spec() Spec {
 	return s
 }
 
-func (w *work) command() []string {
+func (w *installation) command() []string {
 	program := path.Join(programDir, w.Program.Name)
 	if w.Own {
 		return []string{program, "serve", configPath}
