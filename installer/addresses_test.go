@@ -47,11 +47,11 @@ func TestAddressesOfFamilies(t *testing.T) {
 		c.host.Roles = []manifest.Role{manifest.RoleCluster}
 		r := &task.Site{Cluster: tasktest.Cluster(t, c.cluster)}
 		target := r.NewHost(c.host)
-		if !target.IsAddressed() {
+		if !target.HasAddresses() {
 			target.FindAddresses(&node.Facts{Interfaces: c.facts, Routes: routes})
 		}
-		if target.IsAddressed() != (c.want != nil) {
-			t.Errorf("%s: addressed %v", name, target.IsAddressed())
+		if target.HasAddresses() != (c.want != nil) {
+			t.Errorf("%s: addressed %v", name, target.HasAddresses())
 		}
 		if c.want != nil {
 			if diff := cmp.Diff(kubeadm.Commas(target.Addresses()), kubeadm.Commas(c.want)); diff != "" {

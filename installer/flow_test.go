@@ -56,11 +56,11 @@ func TestFailureStopsItsDependents(t *testing.T) {
 			[]string{"b@cp1 done", "join@cp1 done", "join@node1 failed", "join@node2 skipped"},
 		},
 		"what is for all or none ends the run": {
-			[]task.Task{with(failing("pre", task.Each, "node2"), func(t *task.Task) { t.Together = true }), failing("b", task.Each)},
+			[]task.Task{with(failing("pre", task.Each, "node2"), func(t *task.Task) { t.AllOrNone = true }), failing("b", task.Each)},
 			[]string{"pre@cp1 done", "pre@node1 done", "pre@node2 failed"},
 		},
 		"and is not begun where a host has failed": {
-			[]task.Task{failing("a", task.Each, "node2"), with(failing("post", task.Each), func(t *task.Task) { t.Together = true })},
+			[]task.Task{failing("a", task.Each, "node2"), with(failing("post", task.Each), func(t *task.Task) { t.AllOrNone = true })},
 			[]string{"a@cp1 done", "a@node1 done", "a@node2 failed", "post@ skipped"},
 		},
 		"nobody is left": {
@@ -90,7 +90,7 @@ func TestApart(t *testing.T) {
 	var others sync.WaitGroup
 	others.Add(2)
 	step := func(name string, do func(t *task.Host) error) task.Task {
-		return task.Task{Name: name, Apart: true, Do: func(_ context.Context, t *task.Host) error { return do(t) }}
+		return task.Task{Name: name, Independent: true, Do: func(_ context.Context, t *task.Host) error { return do(t) }}
 	}
 	slow := step("a", func(t *task.Host) error {
 		if t.Name == "node1" {

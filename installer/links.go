@@ -107,7 +107,7 @@ func (a *attempt) try(ctx context.Context, targets []*task.Host) {
 			_ = listeners[i].Close() // what there was to learn has been said
 		}
 		if len(to[t.Name])+len(from[t.Name]) > 0 {
-			a.run.Part(t)
+			a.run.CloseIdle(t)
 		}
 		return nil
 	})

@@ -358,7 +358,7 @@ func TestMemberHint(t *testing.T) {
 		s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+config[1])
 		s.options.Cluster.Metadata.Name = config[0]
-		var other *member.MemberError
+		var other *member.OtherClusterError
 		if err := checkMembers(t.Context(), s.run(t, nil)); !errors.As(err, &other) || !strings.Contains(other.Hint(), want) {
 			t.Errorf("%s: %v", config, err)
 		}

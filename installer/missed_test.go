@@ -70,7 +70,7 @@ func TestMissed(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			said := err.Error()
-			var missed *engine.MissedError
+			var missed *engine.UnreachedError
 			if errors.As(err, &missed) {
 				said += "\n" + missed.Hint()
 			}

@@ -70,7 +70,7 @@ func addonTasks(c *manifest.Cluster) []task.Task {
 // verifyTasks prove that the cluster works. They change nothing that lasts. Without a pod network, which is then the
 // operator's to bring, there is less that can work.
 func verifyTasks(c *manifest.Cluster) []task.Task {
-	tasks := []task.Task{health.Waiting(health.LookNodes, task.NodesWait, func(ctx context.Context, t *task.Host) error { return health.NodesAreReady(ctx, t) })}
+	tasks := []task.Task{health.Waiting(health.LookNodes, task.NodeReadyTimeout, func(ctx context.Context, t *task.Host) error { return health.NodesAreReady(ctx, t) })}
 	images := health.OnFirst("verify-images", func(ctx context.Context, t *task.Host) error { return health.ImagesAreBundled(ctx, t) })
 	proofs := append([]task.Task{kubeadm.JoinProofTask(), images}, kubeadm.SecurityChecks()...)
 	if c.CNI.Type != manifest.NetworkNone {

@@ -97,7 +97,7 @@ func installed(paths func(*task.Site) []string) func(context.Context, *task.Host
 	return func(ctx context.Context, t *task.Host) (bool, error) {
 		done, err := notInstalled(ctx, t)
 		if err == nil && !done && t.Site.DryRun {
-			_, err = t.AnyOf(ctx, paths(t.Site)...)
+			_, err = t.AnyExists(ctx, paths(t.Site)...)
 		}
 		return done, err
 	}
@@ -196,7 +196,7 @@ func removeLeaves(ctx context.Context, t *task.Host, l task.Leaves) error {
 	paths := l.Paths
 	if t.Site.WithData {
 		paths = slices.Concat(paths, l.Data)
-	} else if err := t.LeaveData(ctx, l.Data...); err != nil {
+	} else if err := t.RecordData(ctx, l.Data...); err != nil {
 		return err
 	}
 	for _, p := range paths {
@@ -246,7 +246,7 @@ func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
 	if t.Site.WithData {
 		paths = append(paths, siteregistry.RegistryData)
 	}
-	there, err := t.AnyOf(ctx, paths...)
+	there, err := t.AnyExists(ctx, paths...)
 	if err == nil && !there && t.Site.WithData { // a run that was killed may have left the user alone
 		there, err = hasRegistryAccount(ctx, t)
 	}
@@ -277,7 +277,7 @@ func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
 
 // isRestored looks by itself: these changes come before the first stamp, and hosts that are no nodes get no others.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlWas, machine.SwapMasked)
+	left, err := t.AnyExists(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlWas, machine.SwapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -354,7 +354,7 @@ func sharedFiles(r *task.Site) []string {
 }
 
 func noFiles(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyOf(ctx, task.StampDir, task.ConfigDir, siteregistry.RegistryBinary, engine.HookStamps, task.BeforeDir)
+	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, siteregistry.RegistryBinary, engine.HookStamps, task.BeforeDir)
 	return !left, err
 }
 

@@ -42,7 +42,7 @@ func newScrubber(mask *task.Masker) *scrubber {
 
 // text returns text of any kind without secrets, and without what could steer a terminal.
 func (s *scrubber) text(text string) string {
-	text = s.blocks(s.mask.Known(text)) // before keys are taken for lines of their own
+	text = s.blocks(s.mask.MaskKnown(text)) // before keys are taken for lines of their own
 	for _, p := range s.patterns {
 		text = p.ReplaceAllString(text, "${1}"+task.Masked)
 	}

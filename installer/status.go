@@ -87,7 +87,7 @@ func lookAt(ctx context.Context, o StatusOptions, do func(ctx context.Context, r
 	stopped := context.Cause(ctx)
 	ctx = context.WithoutCancel(ctx)
 	return errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
-		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsGone(err) {
+		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsUnresponsive(err) {
 			return err
 		}
 		return nil

@@ -161,7 +161,7 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 // walk goes from version to version.
 func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
-		u.Renew(func(s *task.Site) { u.Release(s, u.clusters[version]) })
+		u.ChangeSite(func(s *task.Site) { u.SetCluster(s, u.clusters[version]) })
 		begin := u.Now()
 		phase := "upgrade " + version
 		u.Tell(task.Event{Phase: phase, State: task.Started})
@@ -234,7 +234,7 @@ func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 	if ctx.Err() != nil {
 		return reason
 	}
-	ctx, cancel := task.Bounded(task.InTask(ctx, "state"), task.FactsTimeout)
+	ctx, cancel := task.WithTimeout(task.InTask(ctx, "state"), task.FactsTimeout)
 	defer cancel()
 	states, apiErr := u.FirstControlPlane().Kube().Nodes(ctx)
 	e := &StoppedError{To: to, Err: reason}

@@ -129,7 +129,7 @@ func (u *upgrade) controlPlaneTask() task.Task {
 			if err := upgrade(ctx); err != nil {
 				return err
 			}
-			if err := task.Eventually(ctx, task.NodesWait, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
+			if err := task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
 				return err
 			}
 			if err := t.Write(ctx, serverFile(t.Site)); err != nil {
@@ -216,7 +216,7 @@ func upload(k kubeadm.Config, j kubeadm.Joining, version string) ([]byte, error)
 
 // serverIsReady asks the API server of a control plane itself, for its version too.
 func serverIsReady(ctx context.Context, t *task.Host) error {
-	if _, err := t.Kubectl(ctx, t.Server(), "get", "--raw=/readyz"); err != nil {
+	if _, err := t.Kubectl(ctx, t.ServerFlag(), "get", "--raw=/readyz"); err != nil {
 		return fmt.Errorf("API server of %s: %w", t.Name, err)
 	}
 	switch version, err := apiVersion(ctx, t, t); {

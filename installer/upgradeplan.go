@@ -166,7 +166,7 @@ func (n *UpgradeNode) from(s *corev1.Node) {
 
 // apiVersion asks the API server of a control plane for its version.
 func apiVersion(ctx context.Context, t *task.Host, of *task.Host) (string, error) {
-	data, err := t.Kubectl(ctx, of.Server(), "get", "--raw=/version")
+	data, err := t.Kubectl(ctx, of.ServerFlag(), "get", "--raw=/version")
 	if err != nil {
 		return "", err
 	}

@@ -189,7 +189,7 @@ func Chart(ctx context.Context, r *task.Site, item bundle.Item) (_ *charts.Chart
 	if err != nil {
 		return nil, err
 	}
-	r.Opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
+	r.NoteOpened(ctx, "kkbundle", item.Kind+" "+item.Ref)
 	blob, err := r.Bundle.Blob(ctx, archive.Digest, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", item, err)

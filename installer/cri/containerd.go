@@ -39,11 +39,11 @@ func containerdRuntime() Runtime {
 // RuntimeTask installs containerd, runc and the CNI plugins, and points every upstream name at the registry.
 func RuntimeTask() task.Task {
 	return task.Settle(task.Task{
-		Name:   "containerd",
-		Apart:  true,
-		Roles:  []manifest.Role{manifest.RoleCluster},
-		Files:  runtimeFiles(),
-		Images: []string{"pause"},
+		Name:        "containerd",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
+		Files:       runtimeFiles(),
+		Images:      []string{"pause"},
 		Leaves: task.Leaves{
 			Units: []string{containerdUnit},
 			Paths: []string{"/etc/containerd", "/var/lib/containerd", "/run/containerd"},

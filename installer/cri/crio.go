@@ -30,11 +30,11 @@ func crioRuntime() Runtime {
 // crioTask installs CRI-O, whose archive has the runtimes that it is tested with. It points upstream names at the registry.
 func crioTask() task.Task {
 	return task.Settle(task.Task{
-		Name:   "crio",
-		Apart:  true,
-		Roles:  []manifest.Role{manifest.RoleCluster},
-		Files:  crioFiles(),
-		Images: []string{"pause"},
+		Name:        "crio",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
+		Files:       crioFiles(),
+		Images:      []string{"pause"},
 		Leaves: task.Leaves{
 			Units: []string{crioUnit},
 			Paths: []string{

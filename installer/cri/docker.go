@@ -59,7 +59,7 @@ func DockerEngine(c *manifest.Cluster, roles ...manifest.Role) []task.Task {
 	docker := Runtime{Units: []string{DockerUnit}}
 	return []task.Task{
 		{
-			Name: "docker-is-ours", Roles: roles, Look: true,
+			Name: "docker-is-ours", Roles: roles, InDryRun: true,
 			Do: func(ctx context.Context, t *task.Host) error { return refuseForeignDocker(ctx, t) },
 		},
 		task.Settle(task.Task{
@@ -137,7 +137,7 @@ func (e *ForeignDockerError) Hint() string {
 // refuseForeignDocker looks for a Docker that is there before the first file of ours is placed: neither its programs nor
 // its configuration are overwritten.
 func refuseForeignDocker(ctx context.Context, t *task.Host) error {
-	ours, err := t.AnyOf(ctx, path.Join(task.StampDir, "docker"), "/etc/systemd/system/"+DockerUnit)
+	ours, err := t.AnyExists(ctx, path.Join(task.StampDir, "docker"), "/etc/systemd/system/"+DockerUnit)
 	if err != nil {
 		return err
 	}

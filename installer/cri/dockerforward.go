@@ -25,7 +25,7 @@ func filterCommands() []string { return []string{"iptables", "ip6tables"} }
 // no rule is for. Docker turns forwarding on where it is off, and drops these packets then; it leaves both when it ends.
 // https://github.com/moby/moby/blob/v28.5.2/daemon/libnetwork/drivers/bridge/setup_ip_forwarding.go
 func RememberForward(ctx context.Context, t *task.Host) error {
-	if known, err := t.AnyOf(ctx, forwardWas); err != nil || known {
+	if known, err := t.AnyExists(ctx, forwardWas); err != nil || known {
 		return err
 	}
 	out, err := t.Output(ctx, "sysctl", "--ignore", forwardKey)
@@ -42,7 +42,7 @@ func RememberForward(ctx context.Context, t *task.Host) error {
 			was[command+policyKey] = policy
 		}
 	}
-	return t.Remember(ctx, forwardWas, was)
+	return t.SaveOriginal(ctx, forwardWas, was)
 }
 
 // forwardPolicy returns what a filter does with forwarded packets that no rule is for, "" if the host has no such filter.

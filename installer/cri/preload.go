@@ -66,9 +66,9 @@ type NodeImage struct {
 // a host has is not sent again.
 func preloadTask() task.Task {
 	return task.Task{
-		Name:  preloadName,
-		Apart: true,
-		Roles: []manifest.Role{manifest.RoleCluster},
+		Name:        preloadName,
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			lacking, err := lackingImages(ctx, t)
 			if t.Site.DryRun && errors.As(err, new(*host.ExitError)) {
@@ -82,7 +82,7 @@ func preloadTask() task.Task {
 				return err
 			}
 			for _, it := range lacking {
-				t.Site.Opened(ctx, t.Name, it.Kind+" "+it.Ref)
+				t.Site.NoteOpened(ctx, t.Name, it.Kind+" "+it.Ref)
 			}
 			e := task.Event{Phase: "install", Task: preloadName, Host: t.Name, State: task.Progress}
 			if err := RuntimeOf(t.Site.Cluster).images.Put(ctx, t, lacking, e); err != nil {
@@ -111,7 +111,7 @@ func Images(ctx context.Context, t *task.Host) ([]NodeImage, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted := task.IsFor(t.Arch)
+	wanted := task.ForArch(t.Arch)
 	var list []NodeImage
 	for _, it := range t.Site.Items {
 		needed, declared := roles[it.Ref]
@@ -173,7 +173,7 @@ func stream(ctx context.Context, t *task.Host, e task.Event, write func(ctx cont
 		}
 		return err
 	})
-	err := t.Conn.Run(inner, host.Cmd{Args: args, Stdin: &task.MeteredReader{ReadCloser: r, Run: t.Site, Event: &e}})
+	err := t.Conn.Run(inner, host.Cmd{Args: args, Stdin: &task.MeteredReader{ReadCloser: r, Site: t.Site, Event: &e}})
 	_ = r.CloseWithError(errStreamEnded)
 	if written := group.Wait(); written != nil {
 		return written // the bundle could not be read: of that, the command only has the half of an archive
@@ -354,7 +354,7 @@ func (dockerImages) Put(ctx context.Context, t *task.Host, images []NodeImage, e
 
 // PlatformImage returns the image for the host's platform.
 func PlatformImage(ctx context.Context, t *task.Host, it bundle.Item) (bundle.Item, error) {
-	return t.Site.Bundle.ForPlatform(ctx, it, task.IsFor(t.Arch))
+	return t.Site.Bundle.ForPlatform(ctx, it, task.ForArch(t.Arch))
 }
 
 // configOf returns the digest of an image's configuration.

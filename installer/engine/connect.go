@@ -26,16 +26,16 @@ func (r *Run) Connect(ctx context.Context) error {
 			t.Err = r.ConnectTo(task.InTask(ctx, "connect"), t)
 		}
 		if r.CanSpare(t) {
-			if r.Scope.Sparing && t.Err != nil {
-				LetGo(t)
+			if r.Scope.SkipUnreachable && t.Err != nil {
+				DropConnection(t)
 			}
 			return nil
 		}
 		return t.Err
 	})
-	err = errors.Join(err, r.Spare())
+	err = errors.Join(err, r.ReportSpared())
 	for _, t := range r.Hosts {
-		if r.Verb.lead && len(r.Verb.Roles) == 0 && (t.Err == nil || r.CanSpare(t)) && !errors.Is(t.Err, ErrGone) && !t.IsAddressed() { // a host that is left out of this run cannot be asked
+		if r.Operation.lead && len(r.Operation.Roles) == 0 && (t.Err == nil || r.CanSpare(t)) && !errors.Is(t.Err, ErrGone) && !t.HasAddresses() { // a host that is left out of this run cannot be asked
 			err = errors.Join(err, &task.AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.Has4()})
 		}
 	}
@@ -69,18 +69,18 @@ func (e *LimitError) Error() string {
 // Needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
 // tasks run once: until it is known which control plane that is, every one that was not lost.
 func (r *Run) Needed() []*task.Host {
-	if len(r.Verb.Roles) > 0 {
-		return slices.DeleteFunc(r.WithRole(r.Verb.Roles...), func(t *task.Host) bool { return slices.Contains(r.Without, t.Name) })
+	if len(r.Operation.Roles) > 0 {
+		return slices.DeleteFunc(r.WithRole(r.Operation.Roles...), func(t *task.Host) bool { return slices.Contains(r.Excluded, t.Name) })
 	}
 	if r.Scope.Whole() {
 		return r.Hosts
 	}
 	var list []*task.Host
 	for _, t := range r.Hosts {
-		if r.Verb.narrow && !r.IsWanted(t) {
+		if r.Operation.narrow && !r.IsWanted(t) {
 			continue
 		}
-		once := t == r.Speaker || r.Speaker == nil && t.Is(manifest.RoleControlPlane) || r.IsRegistry(t)
+		once := t == r.LeadHost || r.LeadHost == nil && t.Is(manifest.RoleControlPlane) || r.IsRegistry(t)
 		if (once || r.IsWanted(t)) && (t.Err == nil || !r.CanSpare(t)) {
 			list = append(list, t)
 		}
@@ -91,14 +91,14 @@ func (r *Run) Needed() []*task.Host {
 // OnAll does something on several hosts at a time, and ends connections that are not used for a while where the run has many.
 func (r *Run) OnAll(targets []*task.Host, do func(i int, t *task.Host) error) error {
 	return r.Site.OnAll(targets, func(i int, t *task.Host) error {
-		defer r.Part(t)
+		defer r.CloseIdle(t)
 		return do(i, t)
 	})
 }
 
 // A Session is how a run is connected to a host.
 type Session struct {
-	far   *FarHost         // behind Target.on
+	lazy  *LazyHost        // behind Target.on
 	SSH   *host.Algorithms // nil without SSH
 	Known precheck.Host    // what a precheck has found
 }
@@ -113,10 +113,10 @@ func (r *Run) ConnectTo(ctx context.Context, t *task.Host) error {
 		r.Sessions[t.Name].SSH = &algorithms
 	}
 	dial := func(ctx context.Context) (host.Host, error) { return r.Options.Dial(ctx, t.Host) }
-	far := &FarHost{Name: t.Name, Dial: dial, on: h}
-	r.Sessions[t.Name].far = far
+	far := &LazyHost{Name: t.Name, Dial: dial, conn: h}
+	r.Sessions[t.Name].lazy = far
 	t.Conn = &Journaled{Host: far, Watch: r.Watch(t.Name), Journal: r.Journal}
-	if !r.Verb.helper {
+	if !r.Operation.helper {
 		return nil
 	}
 	if t.Arch, err = host.Arch(ctx, t.Conn); err != nil {
@@ -129,14 +129,14 @@ func (r *Run) ConnectTo(ctx context.Context, t *task.Host) error {
 	if _, err := host.PutHelper(task.DescribedAs(ctx, "put "+host.HelperPath), t.Conn, helper); err != nil {
 		return err
 	}
-	if t.IsAddressed() {
+	if t.HasAddresses() {
 		return nil
 	}
 	facts, err := t.Facts(ctx, node.Probe{})
 	if err != nil {
 		return err
 	}
-	if t.FindAddresses(&facts); !t.IsAddressed() {
+	if t.FindAddresses(&facts); !t.HasAddresses() {
 		return &task.AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.Has4()}
 	}
 	return nil

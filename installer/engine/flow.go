@@ -20,7 +20,7 @@ func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 		begin, failures := r.Now(), len(errs)
 		r.Tell(task.Event{Phase: p.Name, State: task.Started})
 		goesOn := true
-		for group := range apart(p.Tasks) {
+		for group := range groups(p.Tasks) {
 			var failed []error
 			if goesOn, failed = r.Group(ctx, p.Name, group); len(failed) > 0 {
 				errs = append(errs, failed...)
@@ -46,10 +46,10 @@ func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 }
 
 // apart cuts a phase's tasks into groups: tasks in a row that each host goes through at its own pace, and single ones.
-func apart(tasks []task.Task) iter.Seq[[]task.Task] {
+func groups(tasks []task.Task) iter.Seq[[]task.Task] {
 	return func(yield func([]task.Task) bool) {
 		for len(tasks) > 0 {
-			n := slices.IndexFunc(tasks, func(t task.Task) bool { return !t.Apart })
+			n := slices.IndexFunc(tasks, func(t task.Task) bool { return !t.Independent })
 			switch n {
 			case -1:
 				n = len(tasks)
@@ -97,8 +97,8 @@ func (r *Run) Group(ctx context.Context, phase string, group []task.Task) (goesO
 		}
 		errs = append(errs, found[i])
 	}
-	alone := step.Once() || step.Where == task.Here || step.Together
-	return ctx.Err() == nil && (len(errs) == 0 || !alone) && r.standing(), errs
+	alone := step.Once() || step.Where == task.Here || step.AllOrNone
+	return ctx.Err() == nil && (len(errs) == 0 || !alone) && r.hasHostsLeft(), errs
 }
 
 // tasksOf returns the hosts that tasks run on, in the order of the inventory, and which of them on each.
@@ -142,7 +142,7 @@ func (e *heldError) Error() string { return "not begun: it waits for " + e.by + 
 func (r *Run) waitsFor(step task.Task) string {
 	needed := func(t *task.Host) bool {
 		switch {
-		case step.Together:
+		case step.AllOrNone:
 			return true
 		case step.Once():
 			beside := r.Cluster.Etcd.Type == manifest.EtcdExternal && t.Is(manifest.RoleEtcd) // the API server needs it
@@ -159,14 +159,14 @@ func (r *Run) waitsFor(step task.Task) string {
 }
 
 // standing tells whether there is a host left to work on.
-func (r *Run) standing() bool {
+func (r *Run) hasHostsLeft() bool {
 	return len(r.Hosts) == 0 || slices.ContainsFunc(r.Hosts, func(t *task.Host) bool { return !t.Failed && r.IsWanted(t) })
 }
 
 // lookAndDo does a task where looking finds that it has to be done, and puts the reason into the event.
 func (r *Run) lookAndDo(ctx context.Context, step task.Task, t *task.Host, e *task.Event) (task.State, error) {
 	if step.Done == nil {
-		if r.DryRun && !step.Look {
+		if r.DryRun && !step.InDryRun {
 			return task.Skipped, nil
 		}
 		return task.Done, step.Do(ctx, t)

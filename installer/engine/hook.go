@@ -32,8 +32,8 @@ const HookStamps = task.StateDir + "/hooks"
 // installation. One that has succeeded is not run again until it is changed, or with Force.
 func HookTask(kind string) task.Task {
 	return task.Task{
-		Name:     kind,
-		Together: true,
+		Name:      kind,
+		AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if t.Site.HooksDir == "" {
 				return true, nil
@@ -144,14 +144,14 @@ func readHook(dir *os.Root, name string) ([]byte, error) {
 }
 
 // CheckHooks refuses scripts that would run nowhere: a host's name that is spelled wrong must not be found out on site.
-func CheckHooks(r *task.Site) error {
-	if r.HooksDir == "" {
+func CheckHooks(s *task.Site) error {
+	if s.HooksDir == "" {
 		return nil
 	}
 	known := []string{}
 	for _, kind := range []string{"pre_install", "post_install"} {
 		known = append(known, kind+".sh")
-		for _, t := range r.Hosts {
+		for _, t := range s.Hosts {
 			known = append(known, kind+"_"+t.Name+".sh")
 			for _, role := range t.Roles {
 				known = append(known, string(role)+"/"+kind+".sh")
@@ -162,14 +162,14 @@ func CheckHooks(r *task.Site) error {
 		}
 	}
 	var errs []error
-	err := fs.WalkDir(os.DirFS(r.HooksDir), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(s.HooksDir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		base := path.Base(name)
 		isHook := strings.HasPrefix(base, "pre_install") || strings.HasPrefix(base, "post_install")
 		if isHook && strings.HasSuffix(base, ".sh") && !slices.Contains(known, name) {
-			errs = append(errs, fmt.Errorf("hook %s is for no host: there is no such host or group in the inventory", filepath.Join(r.HooksDir, name)))
+			errs = append(errs, fmt.Errorf("hook %s is for no host: there is no such host or group in the inventory", filepath.Join(s.HooksDir, name)))
 		}
 		return nil
 	})

@@ -22,7 +22,7 @@ type Journal struct {
 	Mask *task.Masker
 	Now  func() time.Time
 	// worked, if set, is told when a command began and ended.
-	worked func(args []string, start, end time.Time)
+	commandRan func(args []string, start, end time.Time)
 
 	mu     sync.Mutex
 	Writer io.Writer
@@ -80,8 +80,8 @@ func (h *Journaled) Run(ctx context.Context, cmd host.Cmd) error {
 		result = "lost: " + err.Error()
 	}
 	end := h.Journal.Now()
-	if h.Journal.worked != nil {
-		h.Journal.worked(cmd.Args, start, end)
+	if h.Journal.commandRan != nil {
+		h.Journal.commandRan(cmd.Args, start, end)
 	}
 	took := end.Sub(start).Round(time.Millisecond)
 	h.Journal.write(ctx, h.Watch.Host, fmt.Sprintf("%s -> %s in %s", what, result, took), kept.Lines())

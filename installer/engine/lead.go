@@ -18,7 +18,7 @@ import (
 // can be lost, replaced or moved. A control plane of another cluster is an error; so is one that was not reached where
 // none is known to be a node, as the cluster may be there.
 func (r *Run) FindLead(ctx context.Context) error {
-	if r.Speaker != nil {
+	if r.LeadHost != nil {
 		return nil
 	}
 	all := r.WithRole(manifest.RoleControlPlane)
@@ -33,10 +33,10 @@ func (r *Run) FindLead(ctx context.Context) error {
 	}
 	lead := slices.Index(joined, true)
 	if lead < 0 {
-		if err := r.lost(); err != nil && !r.Verb.Visits {
+		if err := r.lostError(); err != nil && !r.Operation.Visits {
 			return err
 		}
-		r.Speaker = all[0]
+		r.LeadHost = all[0]
 		return nil
 	}
 	if countOf(joined) > 1 {
@@ -47,8 +47,8 @@ func (r *Run) FindLead(ctx context.Context) error {
 			}
 		}
 	}
-	r.Speaker = reached[lead]
-	r.made = settingOf(settings[lead], member.EndpointSetting)
+	r.LeadHost = reached[lead]
+	r.recordedEndpoint = settingOf(settings[lead], member.EndpointSetting)
 	return nil
 }
 
@@ -97,7 +97,7 @@ func (e *LostError) Hint() string {
 }
 
 // lost returns a LostError if control planes were not reached.
-func (r *Run) lost() error {
+func (r *Run) lostError() error {
 	var hosts []string
 	for _, t := range r.WithRole(manifest.RoleControlPlane) {
 		if t.Conn == nil || t.Err != nil {
@@ -116,7 +116,7 @@ func (r *Run) CanSpare(t *task.Host) bool {
 	if r.IsRegistry(t) && !r.IsPair() {
 		return false
 	}
-	if r.Scope.Sparing {
+	if r.Scope.SkipUnreachable {
 		return r.Gone || !slices.Contains(r.Scope.Changing, t.Name)
 	}
 	return !r.Scope.Whole() && !r.IsWanted(t) && (t.Is(manifest.RoleControlPlane) || r.IsRegistry(t))
@@ -124,7 +124,7 @@ func (r *Run) CanSpare(t *task.Host) bool {
 
 // Spare reports the hosts that were lost and can be spared, or, if there is no control plane or no registry left, joins their
 // errors.
-func (r *Run) Spare() error {
+func (r *Run) ReportSpared() error {
 	var errs []error
 	for _, t := range r.Hosts {
 		if t.Err == nil || errors.Is(t.Err, ErrGone) || !r.CanSpare(t) {

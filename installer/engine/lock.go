@@ -110,5 +110,5 @@ func lockFailure(ctx context.Context, t *task.Host, err error) error {
 	if err != nil {
 		data = nil // it may just be being written
 	}
-	return task.LockedBy(t.Name, data)
+	return task.NewLockedError(t.Name, data)
 }

@@ -59,7 +59,7 @@ type Options struct {
 	// Helper returns kkbundle-node for a Linux architecture in Go's spelling.
 	Helper func(arch string) ([]byte, error)
 	// Hosts is how many hosts are worked on at the same time; 0 means 20.
-	Hosts int
+	Parallel int
 	// StallLimit is how long a command on a host may do nothing that can be seen before it is ended; 0 means the constant of
 	// that name.
 	StallLimit time.Duration

@@ -73,7 +73,7 @@ func (c *recorder) record(e task.Event) {
 }
 
 // Examined keeps what the precheck came to, and hands its report on.
-func (c *recorder) Examined(r precheck.Report) {
+func (c *recorder) RecordPrecheck(r precheck.Report) {
 	one := &report.Precheck{Verdict: r.Verdict(), Blocked: r.Blocked, Warned: r.Warned}
 	for _, result := range r.Results {
 		if !result.OK && result.Level == precheck.Warn {
@@ -89,7 +89,7 @@ func (c *recorder) Examined(r precheck.Report) {
 }
 
 // worked notes a command that took its time.
-func (c *recorder) worked(args []string, start, end time.Time) {
+func (c *recorder) commandRan(args []string, start, end time.Time) {
 	if path.Base(args[0]) != "kubeadm" {
 		return
 	}

@@ -26,7 +26,7 @@ type StalledError struct{ Limit time.Duration }
 
 // Error says for how long.
 func (e *StalledError) Error() string {
-	return fmt.Sprintf("it printed nothing and did not end for %s, and was given up", shortly(e.Limit))
+	return fmt.Sprintf("it printed nothing and did not end for %s, and was given up", shortDuration(e.Limit))
 }
 
 // Hint says what to do about it.
@@ -35,7 +35,7 @@ func (e *StalledError) Hint() string {
 }
 
 // shortly writes a duration as people do: 2m and not 2m0s.
-func shortly(d time.Duration) string {
+func shortDuration(d time.Duration) string {
 	text := d.Round(time.Second).String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -70,7 +70,7 @@ func (w Watch) Run(ctx context.Context, h host.Host, cmd host.Cmd, what func() s
 	ended, watched := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(watched)
-		w.look(ctx, p, what, ended, end)
+		w.watch(ctx, p, what, ended, end)
 	}()
 	err := h.Run(limited, cmd)
 	close(ended)
@@ -80,7 +80,7 @@ func (w Watch) Run(ctx context.Context, h host.Host, cmd host.Cmd, what func() s
 }
 
 // look names a command that is silent, and calls end when it has been for the limit.
-func (w Watch) look(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
+func (w Watch) watch(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
 	notice := quietNotice
 	timer := time.NewTimer(min(notice, w.Limit))
 	defer timer.Stop()
@@ -110,7 +110,7 @@ func (w Watch) notice(ctx context.Context, silent time.Duration, what func() str
 	if !ok {
 		phase, step = "", phase
 	}
-	w.Tell(task.Event{Phase: phase, Task: step, Host: w.Host, State: task.Waiting, Message: fmt.Sprintf("silent for %s: %s", shortly(silent), what())})
+	w.Tell(task.Event{Phase: phase, Task: step, Host: w.Host, State: task.Waiting, Message: fmt.Sprintf("silent for %s: %s", shortDuration(silent), what())})
 }
 
 // A pulse is when a command has last moved.

@@ -93,7 +93,7 @@ func resolver(t *task.Host, server string) *net.Resolver {
 // this host that services are reached, and with them pods on other hosts.
 func DNSAnswers(ctx context.Context, t *task.Host) error {
 	services := t.Site.Cluster.Kubernetes.ServiceCIDR[0]
-	want, server := task.Nth(services, apiServiceIndex), task.Nth(services, kube.DNSServiceIndex)
+	want, server := task.NthAddress(services, apiServiceIndex), task.NthAddress(services, kube.DNSServiceIndex)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	name := "kubernetes.default.svc." + kube.ClusterDomain + "."
@@ -146,7 +146,7 @@ func ImagesAreBundled(ctx context.Context, t *task.Host) error {
 		}
 	}
 	if len(others) > 0 {
-		t.Site.Found(Finding("verify-images", "", report.Warning, notBundled(others)))
+		t.Site.AddFindings(Finding("verify-images", "", report.Warning, notBundled(others)))
 	}
 	if len(foreign) > 0 {
 		return errors.New(notBundled(foreign))

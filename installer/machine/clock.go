@@ -23,11 +23,11 @@ const (
 // without a time server, that is how hosts agree. Without servers, clocks are left to whoever keeps them.
 func ClockTask() task.Task {
 	return task.Task{
-		Name:     "clock",
-		Apart:    true,
-		Follows:  true,               // hosts that give the time give it to those of the inventory
-		Packages: []string{"chrony"}, // also for whoever keeps the clocks without us
-		Leaves:   task.Leaves{Undo: GiveBackClock},
+		Name:        "clock",
+		Independent: true,
+		Follows:     true,               // hosts that give the time give it to those of the inventory
+		Packages:    []string{"chrony"}, // also for whoever keeps the clocks without us
+		Leaves:      task.Leaves{Undo: GiveBackClock},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if len(t.Site.Cluster.Time.Servers) == 0 {
 				return true, nil
@@ -64,7 +64,7 @@ func timeSettings(ctx context.Context, t *task.Host) (timeConfig, error) {
 		if name == t.Name {
 			continue
 		}
-		if other := t.Site.Target(name); other != nil {
+		if other := t.Site.HostNamed(name); other != nil {
 			name = other.IP.String()
 		}
 		from.Servers = append(from.Servers, name)
@@ -174,10 +174,10 @@ func WithSources(config []byte, from TimeSources) []byte {
 	}
 	var kept bytes.Buffer
 	for line := range bytes.Lines(WithBlock(config, nil)) {
-		line = bytes.TrimPrefix(line, []byte(task.TakenOut))
+		line = bytes.TrimPrefix(line, []byte(task.CommentedOut))
 		first, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
 		if len(lines) > 0 && slices.Contains([]string{"server", "pool", "peer", "sourcedir"}, first) {
-			kept.WriteString(task.TakenOut)
+			kept.WriteString(task.CommentedOut)
 		}
 		kept.Write(line)
 	}

@@ -35,10 +35,10 @@ const (
 // and routes from them that they did not give (https://docs.tigera.io/calico/latest/operations/troubleshoot/troubleshooting).
 func LinksTask(c *manifest.Cluster, network []string) task.Task {
 	return task.Settle(task.Task{
-		Name:   "pod-links",
-		Apart:  true,
-		Roles:  []manifest.Role{manifest.RoleCluster},
-		Leaves: task.Leaves{Undo: forgetLinks},
+		Name:        "pod-links",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
+		Leaves:      task.Leaves{Undo: forgetLinks},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
 		patterns := managedLinks(c, network)
 		if len(patterns) == 0 {

@@ -23,9 +23,9 @@ import (
 // HostsTask makes every host know every other by the name that it has in the inventory.
 func HostsTask() task.Task {
 	return task.Task{
-		Name:    "hosts-file",
-		Apart:   true,
-		Follows: true,
+		Name:        "hosts-file",
+		Independent: true,
+		Follows:     true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			have, want, err := HostsFile(ctx, t)
 			if !bytes.Equal(have, want) {
@@ -145,7 +145,7 @@ func modules(c *manifest.Cluster) []string {
 
 // KernelTask loads modules and sets kernel parameters, now and at every boot.
 func KernelTask(c *manifest.Cluster) task.Task {
-	return task.Settle(task.Task{Name: "kernel", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
+	return task.Settle(task.Task{Name: "kernel", Independent: true, Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			before, err := parametersBefore(ctx, t, c)
 			if err != nil {
@@ -236,7 +236,7 @@ func setKernel(ctx context.Context, t *task.Host, c *manifest.Cluster, before ma
 	}
 	// br_netfilter is loaded only now, so its parameters were not there when the others were looked at; the kernel
 	// begins with 1, which is what they shall be.
-	if err := t.Remember(ctx, SysctlWas, before); err != nil {
+	if err := t.SaveOriginal(ctx, SysctlWas, before); err != nil {
 		return err
 	}
 	for _, p := range parameters(c) {
@@ -277,7 +277,7 @@ const RouteUnit = "kkbundle-service-route.service"
 // unreachable" before that. The route leads to the loopback interface, so that nothing is asked of the network for an
 // address that no service has.
 func RouteTask(c *manifest.Cluster) task.Task {
-	return task.Settle(task.Task{Name: "service-route", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
+	return task.Settle(task.Task{Name: "service-route", Independent: true, Roles: []manifest.Role{manifest.RoleCluster}},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			var begin, end []string
 			for i, ip := range t.Addresses() {

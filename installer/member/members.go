@@ -24,7 +24,7 @@ const (
 )
 
 // A MemberError says that a host is a node of another cluster than the one that is to be installed.
-type MemberError struct {
+type OtherClusterError struct {
 	Host string
 	// Is and Want are the clusters: name, version, and what else tells them apart.
 	Is, Want string
@@ -33,12 +33,12 @@ type MemberError struct {
 }
 
 // Error names the host and both clusters.
-func (e *MemberError) Error() string {
+func (e *OtherClusterError) Error() string {
 	return fmt.Sprintf("%s is a node of cluster %s, and this would make it one of cluster %s", e.Host, e.Is, e.Want)
 }
 
 // Hint says what to do about it.
-func (e *MemberError) Hint() string {
+func (e *OtherClusterError) Hint() string {
 	if e.upgradable {
 		return "kkbundle upgrade brings a cluster to another version; install wants the bundle and the cluster file of the one that it has"
 	}
@@ -46,8 +46,8 @@ func (e *MemberError) Hint() string {
 }
 
 // identity returns the identity of the cluster file's cluster.
-func Identity(r *task.Site) identity {
-	return identity{r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version}
+func Identity(s *task.Site) identity {
+	return identity{s.Cluster.Metadata.Name, s.Cluster.Kubernetes.Version}
 }
 
 // A FixedSetting is a part of the cluster file that kubeadm init fixes and no later run changes.
@@ -59,22 +59,22 @@ type FixedSetting struct {
 	vital bool
 }
 
-func fixedSettings(r *task.Site) []FixedSetting {
-	k := r.Cluster.Kubernetes
+func fixedSettings(s *task.Site) []FixedSetting {
+	k := s.Cluster.Kubernetes
 	return []FixedSetting{
 		{Name: "kubernetes.podCIDR", Value: k.PodCIDR.String(), vital: true},
 		{Name: "kubernetes.serviceCIDR", Value: k.ServiceCIDR.String(), vital: true},
-		{Name: "controlPlaneEndpoint.type", Value: string(r.Cluster.ControlPlaneEndpoint.Type), vital: true},
-		{Name: EndpointSetting, Value: r.Endpoint(), vital: true},
-		{Name: "etcd.type", Value: string(r.Cluster.Etcd.Type), vital: true},
-		{Name: "etcd.dataDir", Value: r.Cluster.Etcd.DataDir, vital: true},
+		{Name: "controlPlaneEndpoint.type", Value: string(s.Cluster.ControlPlaneEndpoint.Type), vital: true},
+		{Name: EndpointSetting, Value: s.Endpoint(), vital: true},
+		{Name: "etcd.type", Value: string(s.Cluster.Etcd.Type), vital: true},
+		{Name: "etcd.dataDir", Value: s.Cluster.Etcd.DataDir, vital: true},
 		{Name: "kubernetes.proxyMode", Value: string(k.ProxyMode)},
 		{Name: "kubernetes.maxPods", Value: strconv.Itoa(k.MaxPods)},
 		ConfigSetting("kubernetes.kubelet", k.Kubelet),
 		ConfigSetting("kubernetes.kubeadm", k.Kubeadm),
 		ConfigSetting("kubernetes.kubeProxy", k.KubeProxy),
 		{Name: "kubernetes.security", Value: string(k.Security)},
-		{Name: "cni.maskSizes", Value: fmt.Sprintf("%d,%d", r.Cluster.CNI.IPv4MaskSize, r.Cluster.CNI.IPv6MaskSize)},
+		{Name: "cni.maskSizes", Value: fmt.Sprintf("%d,%d", s.Cluster.CNI.IPv4MaskSize, s.Cluster.CNI.IPv6MaskSize)},
 	}
 }
 
@@ -120,7 +120,7 @@ func Records(ctx context.Context, t *task.Host, file string) (bool, error) {
 		same = name == want[i].Name && want[i].is(value)
 	}
 	if !same {
-		task.BecauseOf(ctx, file, err == nil)
+		task.BecauseOfFile(ctx, file, err == nil)
 	}
 	return same, nil
 }
@@ -136,7 +136,7 @@ func Membership(ctx context.Context, t *task.Host) (settings string, member bool
 		return "", false, err
 	}
 	if want := Identity(t.Site); is != want && t.Site.Rule != task.AnyCluster && !(t.Site.Rule == task.OtherVersion && is.sameName(want)) {
-		return "", false, &MemberError{Host: t.Name, Is: is.String(), Want: want.String(), upgradable: is.sameName(want)}
+		return "", false, &OtherClusterError{Host: t.Name, Is: is.String(), Want: want.String(), upgradable: is.sameName(want)}
 	}
 	return settings, true, nil
 }
@@ -205,10 +205,10 @@ func ClusterPin(ctx context.Context, t *task.Host) (string, error) {
 }
 
 // Members returns the nodes among the hosts that this run is connected to, in the order of the inventory.
-func Members(ctx context.Context, r *task.Site) ([]*task.Host, error) {
-	list := r.Connected(manifest.RoleCluster)
+func Members(ctx context.Context, s *task.Site) ([]*task.Host, error) {
+	list := s.Connected(manifest.RoleCluster)
 	member := make([]bool, len(list))
-	err := r.OnAll(list, func(i int, t *task.Host) (err error) {
+	err := s.OnAll(list, func(i int, t *task.Host) (err error) {
 		member[i], err = IsMember(ctx, t)
 		return err
 	})

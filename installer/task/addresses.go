@@ -14,19 +14,19 @@ import (
 )
 
 // NewHost makes the Target of a host with what the inventory says of its addresses.
-func (r *Site) NewHost(h manifest.Host) *Host {
-	t := &Host{Host: h, IP: h.InternalIPv4, Site: r}
-	if !r.Has4() {
+func (s *Site) NewHost(h manifest.Host) *Host {
+	t := &Host{Host: h, IP: h.InternalIPv4, Site: s}
+	if !s.Has4() {
 		t.IP = h.InternalIPv6
-	} else if r.has6() {
+	} else if s.Has6() {
 		t.IP6 = h.InternalIPv6
 	}
 	return t
 }
 
 // Has4 and has6 tell which families of addresses the cluster has.
-func (r *Site) Has4() bool { return HasFamily(r.Cluster, netip.Addr.Is4) }
-func (r *Site) has6() bool { return HasFamily(r.Cluster, netip.Addr.Is6) }
+func (s *Site) Has4() bool { return HasFamily(s.Cluster, netip.Addr.Is4) }
+func (s *Site) Has6() bool { return HasFamily(s.Cluster, netip.Addr.Is6) }
 
 // Family4 and Family6 are the options of ip(8) for the families.
 const (
@@ -40,8 +40,8 @@ func HasFamily(c *manifest.Cluster, is func(netip.Addr) bool) bool {
 
 // IsAddressed tells whether an address is known for each family that the host needs one of: hosts that are no nodes are
 // reached by one.
-func (t *Host) IsAddressed() bool {
-	both := t.Is(manifest.RoleCluster) && t.Site.Has4() && t.Site.has6()
+func (t *Host) HasAddresses() bool {
+	both := t.Is(manifest.RoleCluster) && t.Site.Has4() && t.Site.Has6()
 	return t.IP.IsValid() && (t.IP6.IsValid() || !both)
 }
 
@@ -50,7 +50,7 @@ func (t *Host) FindAddresses(f *node.Facts) {
 	if !t.IP.IsValid() {
 		t.IP = precheck.AddressFor(t.Site.Cluster, t.Host, f)
 	}
-	if t.Site.Has4() && t.Site.has6() && !t.IP6.IsValid() {
+	if t.Site.Has4() && t.Site.Has6() && !t.IP6.IsValid() {
 		t.IP6 = precheck.Address6(t.Host, f)
 	}
 }
@@ -88,28 +88,28 @@ func (e *AddressError) Hint() string {
 
 // Endpoint is where nodes and clients reach the API server, as host:port. Without an address in the cluster file it is the
 // one that the cluster was made with: the first control plane may be another one by now.
-func (r *Site) Endpoint() string {
-	e := r.Cluster.ControlPlaneEndpoint
+func (s *Site) Endpoint() string {
+	e := s.Cluster.ControlPlaneEndpoint
 	switch {
 	case e.Address == "" && e.Type == manifest.EndpointHAProxy:
-		return net.JoinHostPort("api."+r.Cluster.Metadata.Name+".internal", strconv.Itoa(manifest.DefaultPort))
-	case e.Address == "" && r.endpointMade() != "":
-		return r.endpointMade()
+		return net.JoinHostPort("api."+s.Cluster.Metadata.Name+".internal", strconv.Itoa(manifest.DefaultPort))
+	case e.Address == "" && s.recordedEndpoint() != "":
+		return s.recordedEndpoint()
 	}
-	return e.HostPort(r.FirstControlPlane().IP.String())
+	return e.HostPort(s.FirstControlPlane().IP.String())
 }
 
 // Loopback is the address under which each node finds an API server on itself.
-func (r *Site) Loopback() netip.Addr {
-	if r.FirstControlPlane().IP.Is6() {
+func (s *Site) Loopback() netip.Addr {
+	if s.FirstControlPlane().IP.Is6() {
 		return netip.IPv6Loopback()
 	}
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
-const NodesWait = 3 * time.Minute
+const NodeReadyTimeout = 3 * time.Minute
 
-func Nth(p netip.Prefix, n int) netip.Addr {
+func NthAddress(p netip.Prefix, n int) netip.Addr {
 	a := p.Masked().Addr()
 	for range n {
 		a = a.Next()

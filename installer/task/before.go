@@ -15,7 +15,7 @@ const (
 	// OpenBegin begins the block in a file whose last line had no end: that line shall have none again.
 	OpenBegin = "# BEGIN kkbundle, after a line without an end"
 	// TakenOut begins lines of a host's own file that do not count any more; Reset puts them back.
-	TakenOut = "#kkbundle# "
+	CommentedOut = "#kkbundle# "
 )
 
 // ParseSysctl reads "key = value" lines.
@@ -32,7 +32,7 @@ func ParseSysctl(data []byte) map[string]string {
 
 // Remember writes what Reset puts back. What an earlier run has remembered is among the values: a later one would Remember
 // what the earlier made.
-func (t *Host) Remember(ctx context.Context, path string, values map[string]string) error {
+func (t *Host) SaveOriginal(ctx context.Context, path string, values map[string]string) error {
 	var b bytes.Buffer
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		fmt.Fprintf(&b, "%s = %s\n", key, values[key])

@@ -27,7 +27,7 @@ func (t *Host) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Connections is how many Connections at a time go through one host.
-const Connections = 8
+const ConnectionsPerHost = 8
 
 // Transport returns an HTTP Transport whose connections are made on the host and trust these authorities, or those of
 // this machine if there are none.
@@ -42,8 +42,8 @@ func (t *Host) Transport(caPEM []byte) (*http.Transport, error) {
 		DialContext:         t.Dial,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: 30 * time.Second,
-		MaxConnsPerHost:     Connections,
-		MaxIdleConnsPerHost: Connections,
+		MaxConnsPerHost:     ConnectionsPerHost,
+		MaxIdleConnsPerHost: ConnectionsPerHost,
 		IdleConnTimeout:     30 * time.Second,
 		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{}, // several connections, not one HTTP/2
 	}, nil

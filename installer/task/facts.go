@@ -19,7 +19,7 @@ import (
 
 // Facts asks the helper.
 func (t *Host) Facts(ctx context.Context, probe node.Probe) (node.Facts, error) {
-	ctx, cancel := Bounded(ctx, t.factsLimit())
+	ctx, cancel := WithTimeout(ctx, t.factsLimit())
 	defer cancel()
 	question, err := json.Marshal(probe)
 	if err != nil {
@@ -41,7 +41,7 @@ func (t *Host) Facts(ctx context.Context, probe node.Probe) (node.Facts, error) 
 }
 
 // IsFor accepts the platforms of an architecture.
-func IsFor(arch string) func(platform string) bool {
+func ForArch(arch string) func(platform string) bool {
 	own := "linux/" + arch
 	return func(platform string) bool { return platform == own || strings.HasPrefix(platform, own+"/") }
 }
@@ -56,7 +56,7 @@ const probeTimeout = 15 * time.Second
 const SpaceTimeout = 2 * time.Minute
 
 // Bounded gives what a host is asked an end.
-func Bounded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+func WithTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, &host.SlowError{Limit: limit})
 }
 
@@ -69,7 +69,7 @@ func (t *Host) factsLimit() time.Duration {
 }
 
 // IsGone tells whether asking a host again would be to wait again.
-func IsGone(err error) bool {
+func IsUnresponsive(err error) bool {
 	var unreachable *host.UnreachableError
 	var slow *host.SlowError
 	return errors.As(err, &unreachable) || errors.As(err, &slow)

@@ -18,13 +18,13 @@ type Verification struct {
 }
 
 // add records findings and tells those that are not as they should be.
-func (r *Site) Found(list ...report.Finding) {
-	r.Verified.Mu.Lock()
+func (s *Site) AddFindings(list ...report.Finding) {
+	s.Verified.Mu.Lock()
 	for i := range list {
-		list[i].Found = r.Mask.Mask(list[i].Found)
+		list[i].Found = s.Mask.Mask(list[i].Found)
 	}
-	r.Verified.findings = append(r.Verified.findings, list...)
-	r.Verified.Mu.Unlock()
+	s.Verified.findings = append(s.Verified.findings, list...)
+	s.Verified.Mu.Unlock()
 	for _, f := range list {
 		state := Warned
 		switch f.State {
@@ -33,12 +33,12 @@ func (r *Site) Found(list ...report.Finding) {
 		case report.Failed:
 			state = Failed
 		}
-		r.Tell(Event{Phase: VerifyPhase, Task: f.ID, Host: f.Host, State: state, Message: f.Found})
+		s.Tell(Event{Phase: VerifyPhase, Task: f.ID, Host: f.Host, State: state, Message: f.Found})
 	}
 }
 
-func (r *Site) Findings() report.Findings {
-	r.Verified.Mu.Lock()
-	defer r.Verified.Mu.Unlock()
-	return slices.Clone(r.Verified.findings)
+func (s *Site) Findings() report.Findings {
+	s.Verified.Mu.Lock()
+	defer s.Verified.Mu.Unlock()
+	return slices.Clone(s.Verified.findings)
 }

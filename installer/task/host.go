@@ -120,7 +120,7 @@ func (t *Host) HasFiles(ctx context.Context, files ...File) (bool, error) {
 			continue
 		}
 		all = false
-		BecauseOf(ctx, f.Path, found[f.Path] != "")
+		BecauseOfFile(ctx, f.Path, found[f.Path] != "")
 	}
 	return all, nil
 }

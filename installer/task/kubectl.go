@@ -35,7 +35,7 @@ func (t *Host) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
 		ctx = WithoutOutput(ctx)
 	}
 	if c.Patience > 0 {
-		ctx = Patient(ctx, c.Patience)
+		ctx = WithPatience(ctx, c.Patience)
 	}
 	command := t.Site.Distribution.Kubectl
 	if server := t.ownServer(); server != "" {
@@ -65,7 +65,7 @@ func (t *Host) ownServer() string {
 }
 
 // Server is the flag by which kubectl asks the API Server of one control plane, and not any behind the endpoint.
-func (t *Host) Server() string {
+func (t *Host) ServerFlag() string {
 	return "--server=https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 }
 

@@ -46,7 +46,7 @@ func (m *Masker) Hide(secret string) {
 }
 
 // Known returns text without the secrets that are Known.
-func (m *Masker) Known(text string) string {
+func (m *Masker) MaskKnown(text string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.secrets {
@@ -57,7 +57,7 @@ func (m *Masker) Known(text string) string {
 
 // Mask returns text without the secrets in it.
 func (m *Masker) Mask(text string) string {
-	text = m.Known(text)
+	text = m.MaskKnown(text)
 	for _, p := range m.patterns {
 		replacement := Masked
 		switch p.NumSubexp() {
@@ -128,7 +128,7 @@ func CommandLine(args []string) string {
 type patienceKey struct{}
 
 // Patient says that what is done under a context may be silent for so long by itself: it has a limit of its own.
-func Patient(ctx context.Context, own time.Duration) context.Context {
+func WithPatience(ctx context.Context, own time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, own)
 }
 

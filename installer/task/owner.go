@@ -60,7 +60,7 @@ func (by Owner) Ended(o Owner) bool {
 }
 
 // LockedBy makes the error out of what the owner has written into the lock.
-func LockedBy(what string, data []byte) error {
+func NewLockedError(what string, data []byte) error {
 	var o Owner
 	if json.Unmarshal(data, &o) != nil {
 		return &LockedError{Host: what, By: "another run"}

@@ -10,9 +10,9 @@ import (
 )
 
 // Distributions are those that the bundle has packages for, sorted.
-func (r *Site) Distributions() []string {
+func (s *Site) Distributions() []string {
 	var list []string
-	for _, it := range r.Items {
+	for _, it := range s.Items {
 		if distribution, ok := manifest.PackageDistribution(it.Ref); ok {
 			list = append(list, distribution)
 		}
@@ -39,18 +39,18 @@ func NewRolePackages(
 
 // Of returns the names that hosts with these roles are asked for, as all families Of distributions have them: which one
 // a host is Of it says in the same answer. There are none if that does not matter.
-func (p *RolePackages) Of(roles []manifest.Role) []string {
+func (p *RolePackages) Candidates(roles []manifest.Role) []string {
 	if !p.Wanted {
 		return nil
 	}
-	return p.OfAny(roles)
+	return p.AllCandidates(roles)
 }
 
 // OfAny returns them whether there is a bundle with packages or not.
-func (p *RolePackages) OfAny(roles []manifest.Role) []string {
+func (p *RolePackages) AllCandidates(roles []manifest.Role) []string {
 	var list []string
 	for _, one := range []string{"debian", "rhel"} {
-		names, _ := p.On(roles, one) // who has no names is not asked
+		names, _ := p.For(roles, one) // who has no names is not asked
 		list = append(list, names...)
 	}
 	slices.Sort(list)
@@ -58,7 +58,7 @@ func (p *RolePackages) OfAny(roles []manifest.Role) []string {
 }
 
 // ClusterOn is installer.PackagesOf for the cluster.
-func (p *RolePackages) On(roles []manifest.Role, distribution string) ([]string, error) {
+func (p *RolePackages) For(roles []manifest.Role, distribution string) ([]string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := fmt.Sprint(roles, distribution)

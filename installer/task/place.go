@@ -15,16 +15,16 @@ import (
 )
 
 // Component finds what a need for one item stands for in the bundle; the platform matters for files.
-func (r *Site) Component(need manifest.Need, platform string) (bundle.Item, error) {
-	ref, err := catalog.Ref(r.Cluster, need, platform)
+func (s *Site) Component(need manifest.Need, platform string) (bundle.Item, error) {
+	ref, err := catalog.Ref(s.Cluster, need, platform)
 	if err != nil {
 		return bundle.Item{}, err
 	}
-	return r.find(need, ref, platform)
+	return s.find(need, ref, platform)
 }
 
-func (r *Site) find(need manifest.Need, ref, platform string) (bundle.Item, error) {
-	item, ok := r.Bundle.Find(need.Kind, ref, platform)
+func (s *Site) find(need manifest.Need, ref, platform string) (bundle.Item, error) {
+	item, ok := s.Bundle.Find(need.Kind, ref, platform)
 	if !ok {
 		return bundle.Item{}, &MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
 	}
@@ -32,15 +32,15 @@ func (r *Site) find(need manifest.Need, ref, platform string) (bundle.Item, erro
 }
 
 // Components finds all that a need stands for in the bundle, as component does. The error joins what is missing.
-func (r *Site) Components(need manifest.Need, platform string) ([]bundle.Item, error) {
-	refs, err := catalog.Refs(r.Cluster, need, platform)
+func (s *Site) Components(need manifest.Need, platform string) ([]bundle.Item, error) {
+	refs, err := catalog.Refs(s.Cluster, need, platform)
 	if err != nil {
 		return nil, err
 	}
 	var items []bundle.Item
 	var errs []error
 	for _, ref := range refs {
-		item, err := r.find(need, ref, platform)
+		item, err := s.find(need, ref, platform)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -72,22 +72,22 @@ func (e *MissingError) Hint() string {
 }
 
 // FilePlan says which content of the bundle goes where on a host. Several members of one archive are one file to send.
-func (r *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan, error) {
+func (s *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan, error) {
 	var plan node.Plan
 	platform := "linux/" + t.Arch
 	var errs []error
 	for _, p := range places {
-		item, err := r.Component(manifest.Need{Kind: manifest.ItemFile, Name: p.Component}, platform)
+		item, err := s.Component(manifest.Need{Kind: manifest.ItemFile, Name: p.Component}, platform)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		content, err := r.Bundle.ContentOf(ctx, item)
+		content, err := s.Bundle.ContentOf(ctx, item)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		r.Remember(content.Digest, item)
+		s.RecordItem(content.Digest, item)
 		if last := len(plan.Files) - 1; p.Member != "" && last >= 0 && plan.Files[last].Digest == content.Digest.String() {
 			plan.Files[last].Unpack = append(plan.Files[last].Unpack, node.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
 			continue
@@ -105,25 +105,25 @@ func (r *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan
 
 // Opened notes in install.log which item of the bundle is read, so that what an installation used can be compared with
 // what the tasks declare.
-func (r *Site) Opened(ctx context.Context, who, item string) {
-	r.Note(ctx, who, "opened in the bundle: "+item)
+func (s *Site) NoteOpened(ctx context.Context, who, item string) {
+	s.Note(ctx, who, "opened in the bundle: "+item)
 }
 
 // errLooking stops a helper that asks for content while we only look.
 var errLooking = errors.New("only looking")
 
 // IsDone reports whether a task has nothing to do on a host.
-func (r *Site) IsDone(ctx context.Context, task Task, t *Host) (bool, error) {
-	if ok, err := r.placed(ctx, t, task.Files); err != nil || !ok {
+func (s *Site) IsDone(ctx context.Context, task Task, t *Host) (bool, error) {
+	if ok, err := s.placed(ctx, t, task.Files); err != nil || !ok {
 		return false, err
 	}
 	return task.Done(ctx, t)
 }
 
 // placed tells whether a host has all files, each with the content that the bundle has for it.
-func (r *Site) placed(ctx context.Context, t *Host, places []Place) (bool, error) {
-	err := r.send(ctx, t, places, func(_ context.Context, d string, _ int64) (io.ReadCloser, error) {
-		Because(ctx, "it lacks the %s, or has another", r.ItemOf(digest.Digest(d)))
+func (s *Site) placed(ctx context.Context, t *Host, places []Place) (bool, error) {
+	err := s.send(ctx, t, places, func(_ context.Context, d string, _ int64) (io.ReadCloser, error) {
+		Because(ctx, "it lacks the %s, or has another", s.ItemOf(digest.Digest(d)))
 		return nil, errLooking
 	})
 	if errors.Is(err, errLooking) {
@@ -133,25 +133,25 @@ func (r *Site) placed(ctx context.Context, t *Host, places []Place) (bool, error
 }
 
 // Place puts files of the bundle on a host, those that it lacks.
-func (r *Site) Place(ctx context.Context, t *Host, places []Place, e Event) error {
-	return r.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
-		r.Opened(ctx, t.Name, r.ItemOf(digest.Digest(d)))
-		size, _ := r.Bundle.Stat(digest.Digest(d))
-		blob, err := r.Bundle.Blob(ctx, digest.Digest(d), offset)
+func (s *Site) Place(ctx context.Context, t *Host, places []Place, e Event) error {
+	return s.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
+		s.NoteOpened(ctx, t.Name, s.ItemOf(digest.Digest(d)))
+		size, _ := s.Bundle.Stat(digest.Digest(d))
+		blob, err := s.Bundle.Blob(ctx, digest.Digest(d), offset)
 		if err != nil {
 			return nil, err
 		}
 		e.Total += size - offset
-		return &MeteredReader{ReadCloser: blob, Run: r, Event: &e}, nil
+		return &MeteredReader{ReadCloser: blob, Site: s, Event: &e}, nil
 	})
 }
 
 // send offers files to a host and sends what open returns for what it lacks.
-func (r *Site) send(ctx context.Context, t *Host, places []Place, open node.Opener) (err error) {
+func (s *Site) send(ctx context.Context, t *Host, places []Place, open node.Opener) (err error) {
 	if len(places) == 0 {
 		return nil
 	}
-	plan, err := r.FilePlan(ctx, t, places)
+	plan, err := s.FilePlan(ctx, t, places)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (r *Site) send(ctx context.Context, t *Host, places []Place, open node.Open
 // MeteredReader reports how much was read.
 type MeteredReader struct {
 	io.ReadCloser
-	Run   *Site
+	Site  *Site
 	Event *Event
 	last  int64
 }
@@ -181,14 +181,14 @@ func (m *MeteredReader) Read(p []byte) (int, error) {
 		m.last = m.Event.Bytes
 		e := *m.Event
 		e.State = Progress
-		m.Run.Tell(e)
+		m.Site.Tell(e)
 	}
 	return n, err
 }
 
 // bundled returns the digests of the content that a task places on a host.
-func (r *Site) bundled(ctx context.Context, t *Host, places []Place) ([]string, error) {
-	plan, err := r.FilePlan(ctx, t, places)
+func (s *Site) bundled(ctx context.Context, t *Host, places []Place) ([]string, error) {
+	plan, err := s.FilePlan(ctx, t, places)
 	if err != nil {
 		return nil, err
 	}

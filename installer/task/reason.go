@@ -39,7 +39,7 @@ func Because(ctx context.Context, format string, args ...any) {
 }
 
 // BecauseOf says what is wrong with a file, or what the stamp of a setting stands for.
-func BecauseOf(ctx context.Context, file string, there bool) {
+func BecauseOfFile(ctx context.Context, file string, there bool) {
 	stamp := strings.HasPrefix(file, StampDir+"/") || strings.HasPrefix(file, ProvisionDir+"/")
 	switch {
 	case stamp && there:

@@ -39,9 +39,9 @@ func Eventually(ctx context.Context, most time.Duration, try func(ctx context.Co
 }
 
 // Upstreams are the registries that the bundle's images come from, sorted.
-func (r *Site) Upstreams() []string {
+func (s *Site) Upstreams() []string {
 	var hosts []string
-	for _, it := range r.Items {
+	for _, it := range s.Items {
 		if it.Kind != bundle.KindImage {
 			continue
 		}
@@ -54,15 +54,15 @@ func (r *Site) Upstreams() []string {
 }
 
 // RegistryHosts are where the registry is installed.
-func (r *Site) RegistryHosts() []*Host { return r.WithRole(manifest.RoleRegistry) }
+func (s *Site) RegistryHosts() []*Host { return s.WithRole(manifest.RoleRegistry) }
 
 // IsRegistry tells whether the registry is installed on a host.
-func (r *Site) IsRegistry(t *Host) bool {
-	return t == FirstOf(r.RegistryHosts()) || r.IsPair() && slices.Contains(r.RegistryHosts(), t)
+func (s *Site) IsRegistry(t *Host) bool {
+	return t == FirstOf(s.RegistryHosts()) || s.IsPair() && slices.Contains(s.RegistryHosts(), t)
 }
 
 // IsPair tells whether two registry hosts share an address.
-func (r *Site) IsPair() bool { return IsPaired(r.Cluster) }
+func (s *Site) IsPair() bool { return IsPaired(s.Cluster) }
 
 func IsPaired(c *manifest.Cluster) bool { return c.ImageRegistry.VIP != "" }
 

@@ -65,7 +65,7 @@ func WithoutRules(rules string, own func(word string) bool) (kept string, change
 var listExistingScript string
 
 // AnyOf tells whether one of the paths exists, and says which, as a reason.
-func (t *Host) AnyOf(ctx context.Context, paths ...string) (bool, error) {
+func (t *Host) AnyExists(ctx context.Context, paths ...string) (bool, error) {
 	out, err := t.Output(ctx, host.Script("list-existing.sh", listExistingScript, paths...)...)
 	if err != nil || len(out) == 0 {
 		return false, err
@@ -155,11 +155,11 @@ func (t *Host) Empty(ctx context.Context, dirs ...string) error {
 
 // DataLeft lists what a reset without WithData has left on a host. When the stamps are gone, nothing else says that it is an
 // installation's, and a later reset has to know that it may take it away.
-const DataLeft = StateDir + "/data-left"
+const DataListFile = StateDir + "/data-left"
 
 // LeaveData writes down which of the paths are there.
-func (t *Host) LeaveData(ctx context.Context, paths ...string) error {
-	noted, err := t.DataLeft(ctx)
+func (t *Host) RecordData(ctx context.Context, paths ...string) error {
+	noted, err := t.RecordedData(ctx)
 	if err != nil {
 		return err
 	}
@@ -176,12 +176,12 @@ func (t *Host) LeaveData(ctx context.Context, paths ...string) error {
 	if len(list) == len(noted) {
 		return nil
 	}
-	return t.Write(ctx, File{DataLeft, 0o600, []byte(strings.Join(list, "\n") + "\n")})
+	return t.Write(ctx, File{DataListFile, 0o600, []byte(strings.Join(list, "\n") + "\n")})
 }
 
 // DataLeft returns the paths that a reset has written down.
-func (t *Host) DataLeft(ctx context.Context) ([]string, error) {
-	text, err := t.Read(ctx, DataLeft)
+func (t *Host) RecordedData(ctx context.Context) ([]string, error) {
+	text, err := t.Read(ctx, DataListFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

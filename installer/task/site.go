@@ -27,10 +27,10 @@ type Site struct {
 	Hosts []*Host
 	// lead returns the control plane that speaks for the cluster, nil before it is known; endpoint returns the
 	// endpoint that it was made with, "" if it is not a node.
-	Lead     func() *Host
-	MadeWith func() string
-	Scope    Scope
-	Rule     ClusterRule
+	Lead             func() *Host
+	RecordedEndpoint func() string
+	Scope            Scope
+	Rule             ClusterRule
 	// dir is the cluster's work directory on the deploy machine.
 	Dir *WorkDir
 	// demands are the cluster's needs from a bundle with the roles of the hosts that have them.
@@ -101,9 +101,9 @@ type Scope struct {
 	// Changing are the hosts that join or leave the cluster.
 	Changing []string
 	// Sparing leaves out hosts that cannot be reached.
-	Sparing bool
+	SkipUnreachable bool
 	// Following makes tasks that depend on which hosts there are (Task.Follows) run on all hosts.
-	Following bool
+	RunFollowers bool
 	// Leaving says that the hosts leave a cluster that goes on.
 	Leaving bool
 }
@@ -138,11 +138,11 @@ func (s *Site) FirstControlPlane() *Host {
 }
 
 // endpointMade returns the endpoint that the cluster was made with, "" if that is not known.
-func (s *Site) endpointMade() string {
-	if s.MadeWith == nil {
+func (s *Site) recordedEndpoint() string {
+	if s.RecordedEndpoint == nil {
 		return ""
 	}
-	return s.MadeWith()
+	return s.RecordedEndpoint()
 }
 
 // Access returns how hosts reach the registry that they pull from.
@@ -165,7 +165,7 @@ func (s *Site) Connected(roles ...manifest.Role) []*Host {
 }
 
 // Target returns the host of this name; nil if there is none.
-func (s *Site) Target(name string) *Host {
+func (s *Site) HostNamed(name string) *Host {
 	i := slices.IndexFunc(s.Hosts, func(t *Host) bool { return t.Name == name })
 	if i < 0 {
 		return nil
@@ -175,13 +175,13 @@ func (s *Site) Target(name string) *Host {
 
 // IsWanted reports whether this run works on a host for its own sake. It does not any more when a task has failed there.
 func (s *Site) IsWanted(t *Host) bool {
-	return !t.Failed && !(s.Scope.Sparing && t.Err != nil) && s.Scope.Includes(t.Name)
+	return !t.Failed && !(s.Scope.SkipUnreachable && t.Err != nil) && s.Scope.Includes(t.Name)
 }
 
 // LeftOut reports whether the run goes on without the host: a task has failed on it, or it is down and can be spared.
 // Its failure was reported, and nothing waits for the host.
 func (s *Site) LeftOut(name string) bool {
-	t := s.Target(name)
+	t := s.HostNamed(name)
 	return t != nil && (t.Failed || t.Err != nil)
 }
 

@@ -36,7 +36,7 @@ type offered struct {
 }
 
 // Remember keeps which item has a content.
-func (s Source) Remember(content digest.Digest, item bundle.Item) {
+func (s Source) RecordItem(content digest.Digest, item bundle.Item) {
 	s.offered.mu.Lock()
 	defer s.offered.mu.Unlock()
 	s.offered.names[content] = item.Kind + " " + item.Ref

@@ -62,13 +62,13 @@ type Task struct {
 	// Leaves is what the task makes on hosts beside Files.
 	Leaves Leaves
 	// Look says that the task is a check that a dry run makes, too.
-	Look bool
+	InDryRun bool
 	// Together says that the task is for all hosts or none: it is not begun while one of them has failed, and where it fails,
 	// the run ends.
-	Together bool
+	AllOrNone bool
 	// Apart says that the task, which is for Each host, needs nothing that other hosts do in the tasks before it that are Apart,
 	// too: a host that is quick does not wait for one that is slow, until a task comes that is not.
-	Apart bool
+	Independent bool
 	// Follows says that what the task makes depends on which other hosts there are: it runs on all of them when nodes are
 	// added or deleted.
 	Follows bool

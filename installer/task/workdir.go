@@ -94,7 +94,7 @@ func (w *WorkDir) Lock(o Owner) (err error) {
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		data, _ := w.Read(lockFile) // without it, By says that it is not known
-		return LockedBy("the work directory "+w.path, data)
+		return NewLockedError("the work directory "+w.path, data)
 	}
 	text, _ := json.Marshal(o) // an owner always can be
 	if err = errors.Join(err, f.Truncate(0)); err == nil {

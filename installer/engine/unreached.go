@@ -13,7 +13,7 @@ import (
 
 // A MissedError says that hosts were not reached that a cluster which is at work has to do with: what can be done about them is
 // more than to bring them back.
-type MissedError struct {
+type UnreachedError struct {
 	Cluster string
 	// Nodes are those that are nodes of the cluster, Registry those whose registry nobody stands in for.
 	Nodes, Registry []string
@@ -24,7 +24,7 @@ type MissedError struct {
 }
 
 // Error repeats why, and says what the hosts are.
-func (e *MissedError) Error() string {
+func (e *UnreachedError) Error() string {
 	text := e.Err.Error()
 	if len(e.Nodes) > 0 {
 		text += fmt.Sprintf("\nnot reached, and nodes of cluster %s, which is at work: %s", e.Cluster, strings.Join(e.Nodes, ", "))
@@ -36,10 +36,10 @@ func (e *MissedError) Error() string {
 }
 
 // Unwrap returns why the hosts were not reached.
-func (e *MissedError) Unwrap() error { return e.Err }
+func (e *UnreachedError) Unwrap() error { return e.Err }
 
 // Hint says what to do about it.
-func (e *MissedError) Hint() string {
+func (e *UnreachedError) Hint() string {
 	text := "bring them back and run again"
 	if len(e.Registry) > 0 {
 		text += "; if " + strings.Join(e.Registry, ", ") + " will never come back, name another host under image_registry, and install fills it from the bundle"
@@ -59,11 +59,11 @@ func (e *MissedError) Hint() string {
 }
 
 // missed adds to the error of hosts that were not reached what is known of them in the cluster, if there is one that answers.
-func (r *Run) missed(ctx context.Context, lost error) error {
-	if !r.Verb.lead || r.Scope.Sparing || ctx.Err() != nil {
+func (r *Run) explainUnreached(ctx context.Context, lost error) error {
+	if !r.Operation.lead || r.Scope.SkipUnreachable || ctx.Err() != nil {
 		return lost
 	}
-	ctx, cancel := task.Bounded(task.InTask(ctx, "connect"), task.LookTimeout)
+	ctx, cancel := task.WithTimeout(task.InTask(ctx, "connect"), task.LookTimeout)
 	defer cancel()
 	if r.FindLead(ctx) != nil {
 		return lost
@@ -79,11 +79,11 @@ func (r *Run) missed(ctx context.Context, lost error) error {
 	if err != nil {
 		return lost
 	}
-	e := &MissedError{Cluster: r.Cluster.Metadata.Name, Err: lost}
+	e := &UnreachedError{Cluster: r.Cluster.Metadata.Name, Err: lost}
 	for _, t := range r.Hosts {
 		isNode := kube.FindNode(nodes, t.Name) != nil
 		switch {
-		case t.Err == nil && t.Conn != nil && r.Verb.limitable:
+		case t.Err == nil && t.Conn != nil && r.Operation.limitable:
 			e.Others = append(e.Others, t.Name)
 		case t.Err == nil: // it was, or the run did not try
 		default:

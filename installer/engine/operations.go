@@ -6,7 +6,7 @@ import (
 )
 
 // A Verb says how an operation deals with its hosts and with the cluster that is there.
-type Verb struct {
+type Operation struct {
 	// helper is put on the hosts, which are asked for their addresses.
 	helper bool
 	// lead means that the control plane that speaks for the cluster is found before the work begins.
@@ -26,17 +26,17 @@ type Verb struct {
 	rule task.ClusterRule
 }
 
-func Installing() Verb   { return Verb{helper: true, lead: true, limitable: true} }
-func Changing() Verb     { return Verb{helper: true, lead: true} }
-func Upgrading() Verb    { return Verb{helper: true, lead: true, rule: task.OtherVersion} }
-func Resetting() Verb    { return Verb{narrow: true, tolerant: true} }
-func Provisioning() Verb { return Verb{helper: true, narrow: true} }
-func Prechecking() Verb  { return Verb{helper: true, Visits: true} }
+func Installing() Operation   { return Operation{helper: true, lead: true, limitable: true} }
+func Changing() Operation     { return Operation{helper: true, lead: true} }
+func Upgrading() Operation    { return Operation{helper: true, lead: true, rule: task.OtherVersion} }
+func Resetting() Operation    { return Operation{narrow: true, tolerant: true} }
+func Provisioning() Operation { return Operation{helper: true, narrow: true} }
+func Prechecking() Operation  { return Operation{helper: true, Visits: true} }
 
 // LookingAt is the verb of status and support bundles.
-func LookingAt(rule task.ClusterRule) Verb { return Verb{helper: true, rule: rule} }
+func LookingAt(rule task.ClusterRule) Operation { return Operation{helper: true, rule: rule} }
 
 // SavingEtcd is the verb of saving and restoring etcd.
-func SavingEtcd() Verb {
-	return Verb{helper: true, lead: true, tolerant: true, Roles: []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane}}
+func SavingEtcd() Operation {
+	return Operation{helper: true, lead: true, tolerant: true, Roles: []manifest.Role{manifest.RoleEtcd, manifest.RoleControlPlane}}
 }

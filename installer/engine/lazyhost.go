@@ -15,10 +15,10 @@ const PrecheckHosts = 100
 
 // MaxKept is with how many hosts a precheck keeps its connections. With more it connects again to those that it has
 // another question for: thousands of hosts do not mean thousands of sockets, or their memory.
-const MaxKept = 256
+const MaxConnections = 256
 
 // LetGo ends the connection to a host that does not answer any more.
-func LetGo(t *task.Host) {
+func DropConnection(t *task.Host) {
 	if t.Conn != nil {
 		_ = t.Conn.Close() // it cannot be told anything
 		t.Conn = nil
@@ -26,85 +26,85 @@ func LetGo(t *task.Host) {
 }
 
 // Part ends the connection to a host until the next command, if the run has many and may.
-func (r *Run) Part(t *task.Host) {
-	if s := r.Sessions[t.Name]; s != nil && s.far != nil && r.Verb.Visits && len(r.Hosts) > MaxKept {
-		s.far.Part()
+func (r *Run) CloseIdle(t *task.Host) {
+	if s := r.Sessions[t.Name]; s != nil && s.lazy != nil && r.Operation.Visits && len(r.Hosts) > MaxConnections {
+		s.lazy.CloseWhenIdle()
 	}
 }
 
 // A FarHost is connected to while it has something to do. A connection that was lost is not made again.
-type FarHost struct {
+type LazyHost struct {
 	Name string
 	Dial func(ctx context.Context) (host.Host, error)
 
 	mu      sync.Mutex
-	on      host.Host // nil if it is not connected to
+	conn    host.Host // nil if it is not connected to
 	users   int       // commands under way
-	parting bool
+	closing bool
 	closed  bool
 }
 
 // String returns the host's name.
-func (h *FarHost) String() string { return h.Name }
+func (h *LazyHost) String() string { return h.Name }
 
 // Run runs a command, over a new connection if there is none.
-func (h *FarHost) Run(ctx context.Context, cmd host.Cmd) error {
-	on, err := h.enter(ctx)
+func (h *LazyHost) Run(ctx context.Context, cmd host.Cmd) error {
+	on, err := h.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer h.leave()
+	defer h.release()
 	return on.Run(ctx, cmd)
 }
 
 // Close ends the connection for good.
-func (h *FarHost) Close() error {
+func (h *LazyHost) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
-	return h.end()
+	return h.disconnect()
 }
 
 // Part ends the connection when no command is under way.
-func (h *FarHost) Part() {
+func (h *LazyHost) CloseWhenIdle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.parting = true; h.users == 0 {
-		_ = h.end() // everything that was done has been answered
+	if h.closing = true; h.users == 0 {
+		_ = h.disconnect() // everything that was done has been answered
 	}
 }
 
-func (h *FarHost) enter(ctx context.Context) (host.Host, error) {
+func (h *LazyHost) acquire(ctx context.Context) (host.Host, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.on == nil && !h.closed {
+	if h.conn == nil && !h.closed {
 		on, err := h.Dial(ctx)
 		if err != nil {
 			return nil, err
 		}
-		h.on = on
+		h.conn = on
 	}
 	if h.closed {
 		return nil, &host.UnreachableError{Host: h.Name, Err: errors.New("it was given up")}
 	}
 	h.users++
-	h.parting = false
-	return h.on, nil
+	h.closing = false
+	return h.conn, nil
 }
 
-func (h *FarHost) leave() {
+func (h *LazyHost) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.users--; h.users == 0 && h.parting {
-		_ = h.end()
+	if h.users--; h.users == 0 && h.closing {
+		_ = h.disconnect()
 	}
 }
 
-func (h *FarHost) end() error {
-	if h.on == nil {
+func (h *LazyHost) disconnect() error {
+	if h.conn == nil {
 		return nil
 	}
-	on := h.on
-	h.on = nil
+	on := h.conn
+	h.conn = nil
 	return on.Close()
 }
