@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
@@ -48,7 +49,7 @@ func TestAddressesOfFamilies(t *testing.T) {
 		r := &task.Site{Cluster: tasktest.Cluster(t, c.cluster)}
 		target := r.NewHost(c.host)
 		if !target.HasAddresses() {
-			target.FindAddresses(&node.Facts{Interfaces: c.facts, Routes: routes})
+			engine.FindAddresses(target, &node.Facts{Interfaces: c.facts, Routes: routes})
 		}
 		if target.HasAddresses() != (c.want != nil) {
 			t.Errorf("%s: addressed %v", name, target.HasAddresses())

@@ -171,11 +171,11 @@ func TestDryRunSaysWhy(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	is(why(step), "/etc/one.conf is missing; /etc/two.conf is missing; it was not applied yet")
+	is(why(step), "/etc/one.conf is missing; /etc/two.conf is missing; not applied yet")
 	h.put(t, "/etc/one.conf", "1\n")
 	h.put(t, "/etc/two.conf", "3\n")
 	h.put(t, task.StampDir+"/demo", "old\n")
-	is(why(step), "/etc/two.conf is different; what it is made from has changed")
+	is(why(step), "/etc/two.conf is different; its configuration has changed")
 	s.options.DryRun = false
 	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 		t.Fatal(err)

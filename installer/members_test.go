@@ -29,7 +29,7 @@ import (
 // otherAuthority is a certificate authority that is not testdata/ca.crt.
 func otherAuthority(t *testing.T) string {
 	t.Helper()
-	a, err := task.NewAuthority(newWorkDir(t), time.Now())
+	a, err := task.LoadAuthority(newWorkDir(t), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestCheckMembers(t *testing.T) {
 			change: func(s *site) {
 				s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.99.0.0/16}")
 			},
-			want: "cp1 is a node of cluster site v1.34.3 with kubernetes.podCIDR 10.233.64.0/18, and this would make it one of cluster site v1.34.3 with kubernetes.podCIDR 10.99.0.0/16",
+			want: "cp1 is a node of cluster site v1.34.3 with kubernetes.podCIDR 10.233.64.0/18, not of cluster site v1.34.3 with kubernetes.podCIDR 10.99.0.0/16",
 		},
 		"another endpoint": {
 			members: "cp1",
@@ -66,7 +66,7 @@ func TestCheckMembers(t *testing.T) {
 		"another version": {
 			members: "cp1",
 			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}") },
-			want:    "this would make it one of cluster site v1.34.4",
+			want:    "not of cluster site v1.34.4",
 		},
 		"what kubeadm fixed, but harmless": {
 			members: "cp1 node1 node2",

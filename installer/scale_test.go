@@ -317,8 +317,8 @@ func TestLargeFleet(t *testing.T) {
 	}
 }
 
-// TestFarHost connects again to a host that was parted from, and never to one that was given up.
-func TestFarHost(t *testing.T) {
+// TestLazyHost reconnects after CloseWhenIdle, and never after Close.
+func TestLazyHost(t *testing.T) {
 	t.Parallel()
 	dials := make(chan *heldHost, 2)
 	h := &engine.LazyHost{Name: "node1", Dial: func(context.Context) (host.Host, error) {

@@ -9,37 +9,37 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// PrecheckHosts is how many hosts are looked at at the same time unless the operator says otherwise. It costs this
-// machine little, and those that do not answer must not keep the others waiting.
+// PrecheckHosts is the default of Options.Parallel for prechecks. They cost this machine little, and hosts that do not answer
+// must not delay the others.
 const PrecheckHosts = 100
 
-// MaxKept is with how many hosts a precheck keeps its connections. With more it connects again to those that it has
-// another question for: thousands of hosts do not mean thousands of sockets, or their memory.
+// MaxConnections is the number of hosts above which a precheck closes idle connections, to save sockets and memory. It
+// reconnects for further questions.
 const MaxConnections = 256
 
-// LetGo ends the connection to a host that does not answer any more.
+// DropConnection closes the connection to a host that stopped answering.
 func DropConnection(t *task.Host) {
 	if t.Conn != nil {
-		_ = t.Conn.Close() // it cannot be told anything
+		_ = t.Conn.Close() // best effort
 		t.Conn = nil
 	}
 }
 
-// Part ends the connection to a host until the next command, if the run has many and may.
+// CloseIdle closes the connection to a host until its next command, in a precheck of many hosts.
 func (r *Run) CloseIdle(t *task.Host) {
 	if s := r.Sessions[t.Name]; s != nil && s.lazy != nil && r.Operation.Visits && len(r.Hosts) > MaxConnections {
 		s.lazy.CloseWhenIdle()
 	}
 }
 
-// A FarHost is connected to while it has something to do. A connection that was lost is not made again.
+// A LazyHost connects for a command if it has no connection. It does not reconnect after a loss or Close.
 type LazyHost struct {
 	Name string
 	Dial func(ctx context.Context) (host.Host, error)
 
 	mu      sync.Mutex
-	conn    host.Host // nil if it is not connected to
-	users   int       // commands under way
+	conn    host.Host // nil if not connected
+	users   int       // running commands
 	closing bool
 	closed  bool
 }
@@ -57,7 +57,7 @@ func (h *LazyHost) Run(ctx context.Context, cmd host.Cmd) error {
 	return on.Run(ctx, cmd)
 }
 
-// Close ends the connection for good.
+// Close closes the connection for good.
 func (h *LazyHost) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,12 +65,12 @@ func (h *LazyHost) Close() error {
 	return h.disconnect()
 }
 
-// Part ends the connection when no command is under way.
+// CloseWhenIdle closes the connection once no command is running.
 func (h *LazyHost) CloseWhenIdle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closing = true; h.users == 0 {
-		_ = h.disconnect() // everything that was done has been answered
+		_ = h.disconnect() // all commands have returned
 	}
 }
 
@@ -85,7 +85,7 @@ func (h *LazyHost) acquire(ctx context.Context) (host.Host, error) {
 		h.conn = on
 	}
 	if h.closed {
-		return nil, &host.UnreachableError{Host: h.Name, Err: errors.New("it was given up")}
+		return nil, &host.UnreachableError{Host: h.Name, Err: errors.New("connection closed")}
 	}
 	h.users++
 	h.closing = false

@@ -13,33 +13,34 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// DefaultHosts is the default of Options.Parallel.
 const DefaultHosts = 20
 
-// A Run is one operation under way.
+// A Run is one operation in progress.
 type Run struct {
 	*task.Site
 	Options   Options
 	Operation Operation
 	planner   Planner
-	// speaker is the lead, see FindLead; nil before it. made is the endpoint that it remembers, "" if it is no node.
+	// LeadHost is nil before FindLead. recordedEndpoint is the endpoint recorded there, "" if it is not a node.
 	LeadHost         *task.Host
 	recordedEndpoint string
-	// without are hosts that are not even tried; gone says that the hosts that change will never be reached.
+	// Excluded hosts are not connected to. Gone means that Scope.Changing lists hosts that will never be reached.
 	Excluded []string
 	Gone     bool
 	Sessions map[string]*Session // by the host's name
-	Claims   Claims              // addresses that one host asks for
+	Claims   Claims              // of addresses to probe
 	Journal  *Journal
 	Recorder *recorder
-	Began    time.Time // zero before the work directory is ours
-	// finish, if set, is called when the work has ended, while hosts are still connected to.
+	Began    time.Time // zero before the work directory is locked
+	// Finish, if set, is called after the work, before hosts are disconnected.
 	Finish func(ctx context.Context, err error) error
 
-	mu     sync.Mutex // guards what follows, and the order of events
+	mu     sync.Mutex // guards the fields below and the order of events
 	Report Report
 }
 
-// Start connects to the hosts, locks them and the work directory, does the work, and lets go of everything.
+// Start locks the work directory, connects to hosts and locks them, does the work, and releases everything.
 func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (_ Report, err error) {
 	defer func() { err = errors.Join(err, r.Dir.Close()) }()
 	if !r.DryRun {
@@ -64,7 +65,7 @@ func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (
 		return r.Report, r.explainUnreached(ctx, lost)
 	}
 	if len(r.Operation.Roles) > 0 {
-		lost = nil // the work knows which hosts it cannot do without
+		lost = nil // the work itself checks for the hosts that it needs
 	}
 	release, err := r.lockAll(ctx)
 	defer release()
@@ -82,7 +83,7 @@ func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (
 	return r.Report, err
 }
 
-// complete fills in what options leave out.
+// complete returns the options with defaults.
 func (o Options) complete() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -102,13 +103,11 @@ func (o Options) complete() Options {
 	return o
 }
 
-// A Planner is what a run has to know of the plan and of the variants of clusters.
+// A Planner supplies a run with the parts that depend on the variant of the cluster.
 type Planner struct {
 	Distribution func(*manifest.Cluster) task.Distribution
-	// access returns how hosts reach the registry.
-	Access func(*task.Site) (task.RegistryAccess, error)
-	// demands returns a cluster's needs from a bundle, packages the names of the packages that hosts with roles need on a
-	// distribution.
+	Access       func(*task.Site) (task.RegistryAccess, error)
+	// Demands returns the cluster's needs from a bundle, and Packages the operating system packages for roles.
 	Demands  func(*manifest.Cluster) []manifest.Demand
 	Packages func(c *manifest.Cluster, roles []manifest.Role, distribution string) ([]string, error)
 }
@@ -136,7 +135,7 @@ func New(o Options, v Operation, p Planner) (*Run, error) {
 	return r, nil
 }
 
-// Release fills in what follows from the cluster.
+// SetCluster sets the cluster of a site, and the fields derived from it.
 func (r *Run) SetCluster(s *task.Site, c *manifest.Cluster) {
 	s.Cluster = c.WithDefaults()
 	s.ClusterOn = s.Cluster.ForHosts(r.Options.Inventory)
@@ -145,7 +144,7 @@ func (r *Run) SetCluster(s *task.Site, c *manifest.Cluster) {
 	s.Packages = task.NewRolePackages(s.Cluster, len(s.Distributions()) > 0, r.planner.Packages)
 }
 
-// Renew goes on with a site that differs by change.
+// ChangeSite replaces the site by a changed copy.
 func (r *Run) ChangeSite(change func(*task.Site)) {
 	r.Site = r.Site.With(change)
 	if r.LeadHost != nil {
@@ -181,7 +180,7 @@ func (r *Run) TaskOn(ctx context.Context, phase string, step task.Task, t *task.
 		unreached *precheck.UnreachableError
 	)
 	if interrupted || errors.As(err, &blocked) || errors.As(err, &unreached) {
-		return err // it says everything itself
+		return err // the error is complete
 	}
 	return &TaskError{Phase: phase, Task: step.Name, Host: t.Name, Err: err}
 }

@@ -7,17 +7,17 @@ import (
 	"github.com/kkbundle/kkbundle/installer/report"
 )
 
-// VerifyPhase is the phase that proves that the cluster works. Its tasks gather what they find; the last of them judges.
+// VerifyPhase is the phase that verifies the cluster. Its tasks collect findings; the last one judges them.
 const VerifyPhase = "verify"
 
-// A Verification is what the phase has found so far.
+// A Verification holds the findings of the phase so far.
 type Verification struct {
 	Mu       sync.Mutex
 	findings report.Findings
-	Waits    map[string]error // what did not come about in the time that it was given
+	Waits    map[string]error // waits that timed out
 }
 
-// add records findings and tells those that are not as they should be.
+// AddFindings records findings and reports those that are not OK as events.
 func (s *Site) AddFindings(list ...report.Finding) {
 	s.Verified.Mu.Lock()
 	for i := range list {
@@ -37,6 +37,7 @@ func (s *Site) AddFindings(list ...report.Finding) {
 	}
 }
 
+// Findings returns the findings so far.
 func (s *Site) Findings() report.Findings {
 	s.Verified.Mu.Lock()
 	defer s.Verified.Mu.Unlock()

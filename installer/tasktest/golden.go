@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// Update makes Golden write the files.
 var Update = flag.Bool("update", false, "write the golden files")
 
 // Golden compares text with a file in testdata.
@@ -32,7 +33,7 @@ func Golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// Cluster parses a Cluster file.
+// Cluster parses a cluster file; more is added to its first lines.
 func Cluster(t *testing.T, more string) *manifest.Cluster {
 	t.Helper()
 	text := "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\n"
