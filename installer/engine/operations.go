@@ -18,13 +18,23 @@ type Operation struct {
 	rule   task.ClusterRule
 }
 
-// The operations, named after their commands.
-func Installing() Operation   { return Operation{helper: true, lead: true, limitable: true} }
-func Changing() Operation     { return Operation{helper: true, lead: true} }
-func Upgrading() Operation    { return Operation{helper: true, lead: true, rule: task.OtherVersion} }
-func Resetting() Operation    { return Operation{narrow: true, tolerant: true} }
+// Installing is the operation of install.
+func Installing() Operation { return Operation{helper: true, lead: true, limitable: true} }
+
+// Changing is the operation of commands that change a cluster.
+func Changing() Operation { return Operation{helper: true, lead: true} }
+
+// Upgrading is the operation of upgrade.
+func Upgrading() Operation { return Operation{helper: true, lead: true, rule: task.OtherVersion} }
+
+// Resetting is the operation of reset.
+func Resetting() Operation { return Operation{narrow: true, tolerant: true} }
+
+// Provisioning is the operation of provision.
 func Provisioning() Operation { return Operation{helper: true, narrow: true} }
-func Prechecking() Operation  { return Operation{helper: true, Visits: true} }
+
+// Prechecking is the operation of precheck.
+func Prechecking() Operation { return Operation{helper: true, Visits: true} }
 
 // LookingAt is the operation of status and support-bundle.
 func LookingAt(rule task.ClusterRule) Operation { return Operation{helper: true, rule: rule} }

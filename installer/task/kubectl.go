@@ -39,8 +39,8 @@ func (t *Host) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
 		ctx = WithPatience(ctx, c.Patience)
 	}
 	command := t.Site.Distribution.Kubectl
-	if server := t.ownServer(); server != "" {
-		command = append(command, "--server="+server)
+	if t.usesOwnServer() {
+		command = append(slices.Clone(command), t.ServerFlag())
 	}
 	out := &capped.Buffer{Most: MaxFile}
 	cmd := host.Cmd{
@@ -55,14 +55,10 @@ func (t *Host) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// ownServer returns the URL of the control plane's own API server, or "" if kubectl uses the server in admin.conf. On a
-// control plane, kubectl must work even if the shared endpoint does not.
-func (t *Host) ownServer() string {
-	own := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
-	if !t.Is(manifest.RoleControlPlane) || !t.IP.IsValid() || t.Site.Endpoint() == own {
-		return ""
-	}
-	return "https://" + own
+// usesOwnServer reports whether kubectl asks the control plane's own API server instead of the one in admin.conf. On a control
+// plane, kubectl must work even if the shared endpoint does not.
+func (t *Host) usesOwnServer() bool {
+	return t.Is(manifest.RoleControlPlane) && t.IP.IsValid() && t.ServerFlag() != "--server=https://"+t.Site.Endpoint()
 }
 
 // ServerFlag returns the flag that makes kubectl use the API server of this control plane instead of the endpoint.
