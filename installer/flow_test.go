@@ -125,7 +125,7 @@ func TestExternalEtcdFailed(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	events := s.events
-	if last := events[len(events)-2]; last.State != task.Skipped || !strings.Contains(last.Message, "waits for node1") {
+	if last := events[len(events)-2]; last.State != task.Skipped || !strings.Contains(last.Message, "node1 failed") {
 		t.Errorf("the reason is not told: %+v", last)
 	}
 }

@@ -61,7 +61,7 @@ func TestCheckMembers(t *testing.T) {
 		"another endpoint": {
 			members: "cp1",
 			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {address: api.example}") },
-			want:    "with controlPlaneEndpoint.address 10.0.0.3:6443, and",
+			want:    "with controlPlaneEndpoint.address 10.0.0.3:6443, not of",
 		},
 		"another version": {
 			members: "cp1",
@@ -77,11 +77,11 @@ func TestCheckMembers(t *testing.T) {
 			change:  func(s *site) { s.hosts["node1"].put(t, kube.ClusterCA, otherAuthority(t)) },
 			want:    "node1 is a node of cluster site v1.34.3 with the authority sha256:",
 		},
-		"a node that the first is to leave": {members: "node1", want: "one of cluster site v1.34.3 that is to begin on cp1"},
+		"a node that the first is to leave": {members: "node1", want: "not of cluster site v1.34.3 that is to begin on cp1"},
 		"reset by hand": {
 			members: "cp1",
 			change:  func(s *site) { _ = os.Remove(s.hosts["cp1"].root + kube.ClusterCA) },
-			want:    "Run kkbundle reset first",
+			want:    "run kkbundle reset first",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -349,7 +349,7 @@ func TestRecordedConfig(t *testing.T) {
 func TestMemberHint(t *testing.T) {
 	t.Parallel()
 	for config, want := range map[[2]string]string{
-		{"site", "v1.34.4}"}:                        "kkbundle upgrade brings",
+		{"site", "v1.34.4}"}:                        "run kkbundle upgrade",
 		{"site", "v1.34.3, podCIDR: 10.99.0.0/16}"}: "cannot rename or renumber",
 		{"other", "v1.34.4}"}:                       "cannot rename or renumber",
 	} {

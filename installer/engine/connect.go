@@ -64,7 +64,7 @@ type LimitError struct{ Host string }
 
 // Error names the host.
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("--limit: the inventory has no host %q with a role", e.Host)
+	return fmt.Sprintf("--limit: there is no host %q with a role in the inventory", e.Host)
 }
 
 // Needed returns the hosts that this run needs: all of them, or those in its scope and those for tasks that run once. Before
