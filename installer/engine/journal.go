@@ -32,7 +32,7 @@ type Journal struct {
 // control the reader's terminal.
 func (j *Journal) write(ctx context.Context, who, text, output string) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s %s %s\n", j.Now().UTC().Format(time.RFC3339), who, task.TaskOf(ctx), strings.ReplaceAll(text, "\n", "\n    "))
+	fmt.Fprintf(&b, "%s %s %s %s\n", j.Now().UTC().Format(time.RFC3339), who, task.NameOf(ctx), strings.ReplaceAll(text, "\n", "\n    "))
 	for line := range strings.Lines(output) {
 		b.WriteString("    " + strings.TrimRight(line, "\r\n") + "\n")
 	}

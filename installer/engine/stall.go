@@ -106,7 +106,7 @@ func (w Watch) watch(ctx context.Context, p *pulse, what func() string, ended <-
 }
 
 func (w Watch) notice(ctx context.Context, silent time.Duration, what func() string) {
-	phase, step, ok := strings.Cut(task.TaskOf(ctx), "/")
+	phase, step, ok := strings.Cut(task.NameOf(ctx), "/")
 	if !ok {
 		phase, step = "", phase
 	}

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// BegunPath is the stamp of a started kubeadm run, Path the record of a node that joined.
+	// BegunPath is the stamp of a started kubeadm run.
 	BegunPath = task.StampDir + "/kubeadm-begun"
-	Path      = task.StampDir + "/member"
+	// Path is the record of a node that joined.
+	Path = task.StampDir + "/member"
 	// EndpointSetting is the line of the member file that names the cluster's endpoint.
 	EndpointSetting = "controlPlaneEndpoint.address"
 )

@@ -79,8 +79,8 @@ func InTask(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, taskKey{}, name)
 }
 
-// TaskOf returns the task named by InTask, or a dash.
-func TaskOf(ctx context.Context) string {
+// NameOf returns the task named by InTask, or a dash.
+func NameOf(ctx context.Context) string {
 	name, _ := ctx.Value(taskKey{}).(string)
 	return OrDash(name)
 }

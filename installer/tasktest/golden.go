@@ -13,7 +13,7 @@ import (
 )
 
 // Update makes Golden write the files.
-var Update = flag.Bool("update", false, "write the golden files")
+var Update = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag of the test program
 
 // Golden compares text with a file in testdata.
 func Golden(t *testing.T, name string, got []byte) {
