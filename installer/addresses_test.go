@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
@@ -47,11 +48,11 @@ func TestAddressesOfFamilies(t *testing.T) {
 		c.host.Roles = []manifest.Role{manifest.RoleCluster}
 		r := &task.Site{Cluster: tasktest.Cluster(t, c.cluster)}
 		target := r.NewHost(c.host)
-		if !target.IsAddressed() {
-			target.FindAddresses(&node.Facts{Interfaces: c.facts, Routes: routes})
+		if !target.HasAddresses() {
+			engine.FindAddresses(target, &node.Facts{Interfaces: c.facts, Routes: routes})
 		}
-		if target.IsAddressed() != (c.want != nil) {
-			t.Errorf("%s: addressed %v", name, target.IsAddressed())
+		if target.HasAddresses() != (c.want != nil) {
+			t.Errorf("%s: addressed %v", name, target.HasAddresses())
 		}
 		if c.want != nil {
 			if diff := cmp.Diff(kubeadm.Commas(target.Addresses()), kubeadm.Commas(c.want)); diff != "" {

@@ -24,8 +24,8 @@ import (
 // host could not be asked. With Recorded no host is asked.
 func Precheck(ctx context.Context, o engine.Options) (precheck.Report, error) {
 	o.DryRun = true
-	if o.Hosts <= 0 {
-		o.Hosts = engine.PrecheckHosts
+	if o.Parallel <= 0 {
+		o.Parallel = engine.PrecheckHosts
 	}
 	r, err := newInstall(o, engine.Prechecking())
 	if err != nil {
@@ -49,7 +49,7 @@ func Precheck(ctx context.Context, o engine.Options) (precheck.Report, error) {
 	})
 	var report precheck.Report
 	ctx = task.InTask(ctx, "precheck")
-	if err = checkMembers(ctx, r); ctx.Err() == nil && (err == nil || task.IsGone(err)) {
+	if err = checkMembers(ctx, r); ctx.Err() == nil && (err == nil || task.IsUnresponsive(err)) {
 		report, err = evaluate(ctx, r)
 	}
 	return report, forgetHelpers(ctx, r, err)
@@ -60,7 +60,7 @@ func forgetHelpers(ctx context.Context, r *engine.Run, err error) error {
 	stopped := context.Cause(ctx)
 	ctx = context.WithoutCancel(ctx)
 	return errors.Join(err, stopped, r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
-		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsGone(err) {
+		if err := forgetHelper(ctx, t); t.Err == nil && !task.IsUnresponsive(err) {
 			return err
 		}
 		return nil // the report has the host's error
@@ -69,7 +69,7 @@ func forgetHelpers(ctx context.Context, r *engine.Run, err error) error {
 
 // forgetHelper removes the helper from a host that has nothing else of kkbundle, unless another run there needs it.
 func forgetHelper(ctx context.Context, t *task.Host) error {
-	ctx, cancel := task.Bounded(ctx, task.FactsTimeout)
+	ctx, cancel := task.WithTimeout(ctx, task.FactsTimeout)
 	defer cancel()
 	nothing, err := notInstalled(ctx, t)
 	if err != nil || !nothing {
@@ -89,10 +89,10 @@ func forgetHelper(ctx context.Context, t *task.Host) error {
 // precheckTask stops the run if a check fails.
 func precheckTask() task.Task {
 	return task.Task{
-		Name:  "precheck",
-		Where: task.Here,
-		Look:  true,
-		Do:    func(ctx context.Context, t *task.Host) error { return t.Site.Precheck(ctx) },
+		Name:     "precheck",
+		Where:    task.Here,
+		InDryRun: true,
+		Do:       func(ctx context.Context, t *task.Host) error { return t.Site.Precheck(ctx) },
 	}
 }
 
@@ -105,7 +105,7 @@ func precheckHosts(ctx context.Context, r *engine.Run) error {
 	for _, result := range report.Results {
 		tellResult(r, result)
 	}
-	r.Recorder.Examined(report)
+	r.Recorder.RecordPrecheck(report)
 	if err := tellIgnored(ctx, r); err != nil {
 		return err
 	}
@@ -180,14 +180,14 @@ func examine(ctx context.Context, r *engine.Run, t *task.Host) precheck.Host {
 		return h
 	}
 	h.Space, h.Err = boundedSpace(ctx, t)
-	if lacks := (*task.MissingError)(nil); r.Verb.Visits && errors.As(h.Err, &lacks) {
+	if lacks := (*task.MissingError)(nil); r.Operation.Visits && errors.As(h.Err, &lacks) {
 		h.Space, h.Err = nil, nil // the size is unknown, and the report lists the missing items
 	}
 	if h.Err != nil {
 		return h
 	}
 	probe := probe(r, t, h)
-	probe.Vacant = r.Claimed.Claim(probe.Vacant)
+	probe.Vacant = r.Claims.Claim(probe.Vacant)
 	h.Sent = r.Now()
 	facts, err := t.Facts(ctx, probe)
 	h.Received = r.Now()
@@ -208,13 +208,13 @@ func probe(r *engine.Run, t *task.Host, h precheck.Host) node.Probe {
 		c = r.Cluster // the report has the error in the host's settings
 	}
 	p := precheck.ProbeFor(c, h)
-	p.Packages = r.Packages.Of(t.Roles)
+	p.Packages = r.Packages.Candidates(t.Roles)
 	r.Options.Selection.Spare(&p)
 	return p
 }
 
 func boundedSpace(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
-	ctx, cancel := task.Bounded(ctx, task.SpaceTimeout)
+	ctx, cancel := task.WithTimeout(ctx, task.SpaceTimeout)
 	defer cancel()
 	return space(ctx, t)
 }
@@ -268,7 +268,7 @@ func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 		}
 		for _, arch := range archesOf(r, d.Roles) {
 			for _, it := range items {
-				_, has, err := r.Bundle.Narrow(ctx, it, task.IsFor(arch))
+				_, has, err := r.Bundle.Narrow(ctx, it, task.ForArch(arch))
 				if err != nil {
 					return err
 				}

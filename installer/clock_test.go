@@ -67,7 +67,7 @@ func TestClock(t *testing.T) {
 		}
 	}
 	r := s.run(t, nil)
-	ip := func(name string) string { return r.Target(name).IP.String() }
+	ip := func(name string) string { return r.HostNamed(name).IP.String() }
 	for name, want := range map[string]string{
 		"cp1":   "\nserver ntp.corp.example iburst\nlocal stratum 10 orphan\nallow " + ip("node1") + "\nallow " + ip("node2") + "\n",
 		"node1": "\nserver " + ip("cp1") + " iburst\nserver ntp.corp.example iburst\n" + task.BlockEnd,

@@ -91,7 +91,7 @@ func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdR
 			return done, fmt.Errorf("there is no host %q in the inventory", name)
 		}
 	}
-	r.Without = what.Without
+	r.Excluded = what.Without
 	done.Snapshot = snapshot
 	_, err = r.Start(ctx, func(ctx context.Context) error {
 		s := &restoring{run: r, snapshot: snapshot, token: "kkbundle-" + task.RandomHex(8), before: etcd.BeforeName(r.Site)} //nolint:mnd // 64 bits
@@ -127,8 +127,8 @@ func (s *restoring) choose(ctx context.Context) error {
 	r := s.run
 	var lost []string
 	var errs []error
-	for _, t := range r.WithRole(r.Verb.Roles...) {
-		if t.Conn == nil && !slices.Contains(r.Without, t.Name) {
+	for _, t := range r.WithRole(r.Operation.Roles...) {
+		if t.Conn == nil && !slices.Contains(r.Excluded, t.Name) {
 			lost = append(lost, t.Name)
 			errs = append(errs, t.Err)
 		}

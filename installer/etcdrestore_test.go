@@ -127,7 +127,7 @@ func newRestoring(t *testing.T, r *engine.Run, file string) *restoring {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Verb = engine.SavingEtcd()
+	r.Operation = engine.SavingEtcd()
 	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: etcd.BeforeName(r.Site)}
 }
 
@@ -249,7 +249,7 @@ func TestEtcdRestoreStopsNothingInVain(t *testing.T) {
 	if err := restore.choose(t.Context()); !errors.As(err, &missing) || missing.Names[0] != "node2" {
 		t.Errorf("without node2: %v", err)
 	}
-	r.Without = []string{"node2"}
+	r.Excluded = []string{"node2"}
 	if err := restore.choose(t.Context()); err != nil || len(restore.members) != 2 {
 		t.Errorf("--without node2: %d members, %v", len(restore.members), err)
 	}

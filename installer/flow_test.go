@@ -56,11 +56,11 @@ func TestFailureStopsItsDependents(t *testing.T) {
 			[]string{"b@cp1 done", "join@cp1 done", "join@node1 failed", "join@node2 skipped"},
 		},
 		"what is for all or none ends the run": {
-			[]task.Task{with(failing("pre", task.Each, "node2"), func(t *task.Task) { t.Together = true }), failing("b", task.Each)},
+			[]task.Task{with(failing("pre", task.Each, "node2"), func(t *task.Task) { t.AllOrNone = true }), failing("b", task.Each)},
 			[]string{"pre@cp1 done", "pre@node1 done", "pre@node2 failed"},
 		},
 		"and is not begun where a host has failed": {
-			[]task.Task{failing("a", task.Each, "node2"), with(failing("post", task.Each), func(t *task.Task) { t.Together = true })},
+			[]task.Task{failing("a", task.Each, "node2"), with(failing("post", task.Each), func(t *task.Task) { t.AllOrNone = true })},
 			[]string{"a@cp1 done", "a@node1 done", "a@node2 failed", "post@ skipped"},
 		},
 		"nobody is left": {
@@ -90,7 +90,7 @@ func TestApart(t *testing.T) {
 	var others sync.WaitGroup
 	others.Add(2)
 	step := func(name string, do func(t *task.Host) error) task.Task {
-		return task.Task{Name: name, Apart: true, Do: func(_ context.Context, t *task.Host) error { return do(t) }}
+		return task.Task{Name: name, Independent: true, Do: func(_ context.Context, t *task.Host) error { return do(t) }}
 	}
 	slow := step("a", func(t *task.Host) error {
 		if t.Name == "node1" {
@@ -125,7 +125,7 @@ func TestExternalEtcdFailed(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	events := s.events
-	if last := events[len(events)-2]; last.State != task.Skipped || !strings.Contains(last.Message, "waits for node1") {
+	if last := events[len(events)-2]; last.State != task.Skipped || !strings.Contains(last.Message, "node1 failed") {
 		t.Errorf("the reason is not told: %+v", last)
 	}
 }
@@ -171,11 +171,11 @@ func TestDryRunSaysWhy(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	is(why(step), "/etc/one.conf is missing; /etc/two.conf is missing; it was not applied yet")
+	is(why(step), "/etc/one.conf is missing; /etc/two.conf is missing; not applied yet")
 	h.put(t, "/etc/one.conf", "1\n")
 	h.put(t, "/etc/two.conf", "3\n")
 	h.put(t, task.StampDir+"/demo", "old\n")
-	is(why(step), "/etc/two.conf is different; what it is made from has changed")
+	is(why(step), "/etc/two.conf is different; its configuration has changed")
 	s.options.DryRun = false
 	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func TestLeadOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	s, _ := newHA(t, "")
 	s.hosts["cp2"].put(t, member.Path, "other v1.34.3\n")
-	var other *member.MemberError
+	var other *member.OtherClusterError
 	if err := s.run(t, nil).FindLead(t.Context()); !errors.As(err, &other) || other.Host != "cp2" {
 		t.Errorf("got %v", err)
 	}
@@ -131,14 +131,14 @@ func TestLostControlPlane(t *testing.T) {
 	r := s.run(t, nil)
 	out := &host.UnreachableError{Host: "cp1", Err: errors.New("no route to host")}
 	r.Hosts[0].Conn, r.Hosts[0].Err = nil, out
-	if err := r.Spare(); err != nil {
+	if err := r.ReportSpared(); err != nil {
 		t.Error(err)
 	}
 	if got := names(r.Needed()); got != "cp2 cp3 node1 node2" {
 		t.Errorf("it needs %s", got)
 	}
-	if err := checkMembers(t.Context(), r); err != nil || r.Speaker.Name != "cp2" {
-		t.Errorf("%v, %v", r.Speaker, err)
+	if err := checkMembers(t.Context(), r); err != nil || r.LeadHost.Name != "cp2" {
+		t.Errorf("%v, %v", r.LeadHost, err)
 	}
 	if got := names(r.Needed()); got != "cp2 node1 node2" {
 		t.Errorf("then it needs %s", got)
@@ -146,7 +146,7 @@ func TestLostControlPlane(t *testing.T) {
 	for _, t := range r.Hosts[1:3] {
 		t.Conn, t.Err = nil, out
 	}
-	if err := r.Spare(); !errors.Is(err, out) {
+	if err := r.ReportSpared(); !errors.Is(err, out) {
 		t.Errorf("without any: %v", err)
 	}
 	s.options.Limit = nil

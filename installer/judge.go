@@ -30,7 +30,7 @@ const visitTask = "visit"
 // visited reports the start of a host's examination if h is nil, else its end. Only Precheck reports it; an
 // installation examines hosts that it is connected to already.
 func visited(r *engine.Run, name string, h *precheck.Host) {
-	if !r.Verb.Visits {
+	if !r.Operation.Visits {
 		return
 	}
 	e := task.Event{Phase: "precheck", Task: visitTask, Host: name, State: task.Started}
@@ -64,8 +64,8 @@ func visit(ctx context.Context, r *engine.Run, t *task.Host) {
 	t.Err = r.ConnectTo(task.InTask(ctx, "connect"), t)
 	known := examine(task.InTask(ctx, "precheck"), r, t)
 	r.Sessions[t.Name].Known = known
-	if task.IsGone(known.Err) {
+	if task.IsUnresponsive(known.Err) {
 		t.Err = known.Err
-		engine.LetGo(t)
+		engine.DropConnection(t)
 	}
 }

@@ -105,7 +105,7 @@ func TestK3sIsTrusted(t *testing.T) {
 	if err := os.Remove(filepath.Join(s.hosts["cp1"].root, k3s.CA)); err != nil {
 		t.Fatal(err)
 	}
-	err := health.APIHealth(t.Context(), s.run(t, nil).Target("cp1"))
+	err := health.APIHealth(t.Context(), s.run(t, nil).HostNamed("cp1"))
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), k3s.CA) {
 		t.Errorf("without the authority: %v", err)
 	}

@@ -24,13 +24,13 @@ import (
 func input(ctx context.Context, r *engine.Run) (precheck.Input, error) {
 	var missing []string
 	err := checkBundle(ctx, r)
-	if err != nil && r.Verb.Visits {
+	if err != nil && r.Operation.Visits {
 		missing, err = sentences(err), nil
 	}
 	return precheck.Input{
 		Cluster: r.Cluster, Inventory: r.Options.Inventory, Install: r.Bundle != nil, Upgrade: r.Rule == task.OtherVersion, Missing: missing,
 		Architectures: architectures(r), Packages: r.Distributions(), Etcd: providedEtcd(ctx, r),
-		PackagesOf: r.Packages.On,
+		PackagesOf: r.Packages.For,
 	}, errors.Join(engine.CheckHooks(r.Site), err)
 }
 

@@ -123,7 +123,7 @@ func TestPrecheckSaysWhatTheBundleLacks(t *testing.T) {
 	if _, err := input(t.Context(), r); err == nil {
 		t.Error("an installation would begin")
 	}
-	r.Verb = engine.Prechecking()
+	r.Operation = engine.Prechecking()
 	in, err := input(t.Context(), r)
 	if err != nil || len(in.Missing) != 2 || !in.Install || in.Inventory == nil {
 		t.Fatalf("missing %q, %v", in.Missing, err)

@@ -126,7 +126,7 @@ func TestAnotherClustersNodeIsLeftAlone(t *testing.T) {
 	h.put(t, member.BegunPath, "")
 	h.put(t, member.Path, "site v1.33.7\n")
 	err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(tasktest.Cluster(t, ""))}}})
-	var other *member.MemberError
+	var other *member.OtherClusterError
 	if !errors.As(err, &other) || other.Is != "site v1.33.7" || other.Want != "site v1.34.3" {
 		t.Errorf("got %v", err)
 	}

@@ -14,14 +14,14 @@ func noDataLeft(ctx context.Context, t *task.Host) (bool, error) {
 	if !t.Site.WithData {
 		return true, nil
 	}
-	there, err := t.Test(ctx, "test", "-e", task.DataLeft)
+	there, err := t.Test(ctx, "test", "-e", task.DataListFile)
 	return !there, err
 }
 
 // removeDataLeft removes the data of an earlier reset. It removes only paths that the cluster's tasks can create: the
 // file on the host alone does not decide.
 func removeDataLeft(ctx context.Context, t *task.Host) error {
-	noted, err := t.DataLeft(ctx)
+	noted, err := t.RecordedData(ctx)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func removeDataLeft(ctx context.Context, t *task.Host) error {
 	if _, err := t.Test(ctx, "rmdir", path.Dir(addon.LocalPath)); err != nil {
 		return err
 	}
-	return t.Run(ctx, "rm", "-f", task.DataLeft)
+	return t.Run(ctx, "rm", "-f", task.DataListFile)
 }
 
 // dataOf returns all paths of data that a cluster's tasks may create on a host.

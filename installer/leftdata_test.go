@@ -34,7 +34,7 @@ func TestResetTakesDataLater(t *testing.T) {
 		t.Fatal("reset took the volumes without --with-data, or left its stamps")
 	}
 	s.hosts["cp1"].put(t, others, "x")
-	s.hosts["cp1"].put(t, task.DataLeft, s.hosts["cp1"].content(task.DataLeft)+filepath.Dir(others)+"\n")
+	s.hosts["cp1"].put(t, task.DataListFile, s.hosts["cp1"].content(task.DataListFile)+filepath.Dir(others)+"\n")
 	s.options.WithData = true
 	for range 2 {
 		if err := Reset(t.Context(), s.options); err != nil {

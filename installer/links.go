@@ -105,7 +105,7 @@ func (a *attempt) try(ctx context.Context, targets []*task.Host) {
 			_ = listeners[i].Close() // the results are known
 		}
 		if len(to[t.Name])+len(from[t.Name]) > 0 {
-			a.run.Part(t)
+			a.run.CloseIdle(t)
 		}
 		return nil
 	})

@@ -34,7 +34,7 @@ func checkMembers(ctx context.Context, r *engine.Run) error {
 		now, then := member.Changed(r.Site, settings)
 		if is, some := member.VitalText(member.Identity(r.Site), then); some {
 			want, _ := member.VitalText(member.Identity(r.Site), now)
-			return &member.MemberError{Host: first.Name, Is: is, Want: want}
+			return &member.OtherClusterError{Host: first.Name, Is: is, Want: want}
 		}
 		if authority, err = member.ClusterPin(ctx, first); err != nil {
 			return err
@@ -53,7 +53,7 @@ func checkMembers(ctx context.Context, r *engine.Run) error {
 		if err != nil || has == authority {
 			return err
 		}
-		return &member.MemberError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", member.Identity(r.Site), has), Want: want}
+		return &member.OtherClusterError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", member.Identity(r.Site), has), Want: want}
 	})
 }
 

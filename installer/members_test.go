@@ -29,7 +29,7 @@ import (
 // otherAuthority is a certificate authority that is not testdata/ca.crt.
 func otherAuthority(t *testing.T) string {
 	t.Helper()
-	a, err := task.NewAuthority(newWorkDir(t), time.Now())
+	a, err := task.LoadAuthority(newWorkDir(t), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,17 +56,17 @@ func TestCheckMembers(t *testing.T) {
 			change: func(s *site) {
 				s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.99.0.0/16}")
 			},
-			want: "cp1 is a node of cluster site v1.34.3 with kubernetes.podCIDR 10.233.64.0/18, and this would make it one of cluster site v1.34.3 with kubernetes.podCIDR 10.99.0.0/16",
+			want: "cp1 is a node of cluster site v1.34.3 with kubernetes.podCIDR 10.233.64.0/18, not of cluster site v1.34.3 with kubernetes.podCIDR 10.99.0.0/16",
 		},
 		"another endpoint": {
 			members: "cp1",
 			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {address: api.example}") },
-			want:    "with controlPlaneEndpoint.address 10.0.0.3:6443, and",
+			want:    "with controlPlaneEndpoint.address 10.0.0.3:6443, not of",
 		},
 		"another version": {
 			members: "cp1",
 			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}") },
-			want:    "this would make it one of cluster site v1.34.4",
+			want:    "not of cluster site v1.34.4",
 		},
 		"what kubeadm fixed, but harmless": {
 			members: "cp1 node1 node2",
@@ -81,7 +81,7 @@ func TestCheckMembers(t *testing.T) {
 		"reset by hand": {
 			members: "cp1",
 			change:  func(s *site) { _ = os.Remove(s.hosts["cp1"].root + kube.ClusterCA) },
-			want:    "Run kkbundle reset first",
+			want:    "run kkbundle reset first",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -349,7 +349,7 @@ func TestRecordedConfig(t *testing.T) {
 func TestMemberHint(t *testing.T) {
 	t.Parallel()
 	for config, want := range map[[2]string]string{
-		{"site", "v1.34.4}"}:                        "kkbundle upgrade brings",
+		{"site", "v1.34.4}"}:                        "run kkbundle upgrade",
 		{"site", "v1.34.3, podCIDR: 10.99.0.0/16}"}: "cannot rename or renumber",
 		{"other", "v1.34.4}"}:                       "cannot rename or renumber",
 	} {
@@ -358,7 +358,7 @@ func TestMemberHint(t *testing.T) {
 		s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
 		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+config[1])
 		s.options.Cluster.Metadata.Name = config[0]
-		var other *member.MemberError
+		var other *member.OtherClusterError
 		if err := checkMembers(t.Context(), s.run(t, nil)); !errors.As(err, &other) || !strings.Contains(other.Hint(), want) {
 			t.Errorf("%s: %v", config, err)
 		}

@@ -24,7 +24,7 @@ func TestMissed(t *testing.T) {
 	}{
 		"a control plane": {
 			"cp1 cp2 cp3 node1 node2", "cp1",
-			[]string{"cp1 is down", "nodes of cluster site, which is at work: cp1", "nodes delete --unreachable cp1,", "--limit cp2,cp3,node1,node2", "!image_registry"},
+			[]string{"cp1 is down", "nodes of cluster site, which is running: cp1", "nodes delete --unreachable cp1,", "--limit cp2,cp3,node1,node2", "!image_registry"},
 		},
 		"a worker": {
 			"cp1 cp2 cp3 node1 node2", "node2", []string{"nodes delete --unreachable node2,", "--limit cp1,cp2,cp3,node1 "},
@@ -70,7 +70,7 @@ func TestMissed(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			said := err.Error()
-			var missed *engine.MissedError
+			var missed *engine.UnreachedError
 			if errors.As(err, &missed) {
 				said += "\n" + missed.Hint()
 			}

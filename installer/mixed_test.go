@@ -77,7 +77,7 @@ func TestMixedArchitectures(t *testing.T) {
 		if got := s.hosts[name].content("/usr/local/bin/kubelet"); !strings.HasSuffix(got, "# "+arch+"\n") {
 			t.Errorf("%s has %q", name, got)
 		}
-		target := r.Target(name)
+		target := r.HostNamed(name)
 		images, err := cri.Images(t.Context(), target)
 		if err != nil || len(images) == 0 {
 			t.Fatalf("%s: %d images, %v", name, len(images), err)

@@ -32,7 +32,7 @@ func AddNodes(ctx context.Context, o engine.Options, names []string, agree func(
 	if err != nil {
 		return engine.Report{}, err
 	}
-	r.Scope.Changing, r.Scope.Sparing = names, true
+	r.Scope.Changing, r.Scope.SkipUnreachable = names, true
 	return r.Start(ctx, func(ctx context.Context) error {
 		looking := task.InTask(ctx, "connect")
 		if err := mustKnow(r, names); err != nil {
@@ -54,7 +54,7 @@ func AddNodes(ctx context.Context, o engine.Options, names []string, agree func(
 		if err := agree(additions(r, fresh)); err != nil {
 			return err
 		}
-		r.Renew(func(s *task.Site) { s.Scope.Hosts, s.Scope.Following = fresh, true })
+		r.ChangeSite(func(s *task.Site) { s.Scope.Hosts, s.Scope.RunFollowers = fresh, true })
 		return r.Phases(ctx, phases)
 	})
 }
@@ -80,7 +80,7 @@ func noCluster(begun bool, err error) error {
 // mustKnow refuses names that are not in the inventory.
 func mustKnow(r *engine.Run, names []string) error {
 	for _, name := range names {
-		if r.Target(name) == nil {
+		if r.HostNamed(name) == nil {
 			return fmt.Errorf("there is no host %q with a role in the inventory", name)
 		}
 	}
@@ -204,7 +204,7 @@ func (e *NamelessError) Hint() string {
 func additions(r *engine.Run, fresh []string) []string {
 	var list []string
 	for _, name := range fresh {
-		list = append(list, fmt.Sprintf("%s becomes a %s", name, roleText(r.Target(name))))
+		list = append(list, fmt.Sprintf("%s becomes a %s", name, roleText(r.HostNamed(name))))
 	}
 	others := slices.DeleteFunc(slices.Clone(r.Hosts), func(t *task.Host) bool { return slices.Contains(fresh, t.Name) || t.Conn == nil })
 	if len(others) > 0 {

@@ -446,7 +446,9 @@ func TestAddNodes(t *testing.T) {
 	t.Parallel()
 	s, _ := newLivingSite(t, "cp1", "cp2", "cp3", "node1")
 	r := s.run(t, nil)
-	r.Renew(func(s *task.Site) { s.Scope = task.Scope{Hosts: []string{"node2"}, Sparing: true, Following: true} })
+	r.ChangeSite(func(s *task.Site) {
+		s.Scope = task.Scope{Hosts: []string{"node2"}, SkipUnreachable: true, RunFollowers: true}
+	})
 	var done sync.Map
 	fine := func(*task.Host) error { return nil }
 	follows := flagTask("hosts-file", task.Each, &done, fine)

@@ -37,7 +37,7 @@ func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([
 	if err != nil {
 		return engine.Report{}, err
 	}
-	r.Scope.Changing, r.Scope.Sparing, r.Scope.Leaving = d.Hosts, true, true
+	r.Scope.Changing, r.Scope.SkipUnreachable, r.Scope.Leaving = d.Hosts, true, true
 	r.Gone = d.Unreachable
 	return r.Start(ctx, func(ctx context.Context) error {
 		going, err := deletable(task.InTask(ctx, "connect"), r, d)
@@ -62,7 +62,7 @@ func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([
 			}
 			return true
 		})
-		r.Renew(func(s *task.Site) { s.Scope.Hosts, s.Scope.Leaving = nil, false })
+		r.ChangeSite(func(s *task.Site) { s.Scope.Hosts, s.Scope.Leaving = nil, false })
 		return follow(ctx, r, Plan(r.Cluster))
 	})
 }
@@ -73,10 +73,10 @@ func limitTo(r *engine.Run, going []*task.Host) []*task.Host {
 	for i, t := range going {
 		names[i] = t.Name
 	}
-	r.Renew(func(s *task.Site) { s.Scope.Hosts = names })
+	r.ChangeSite(func(s *task.Site) { s.Scope.Hosts = names })
 	list := make([]*task.Host, len(going))
 	for i, t := range going {
-		if list[i] = r.Target(t.Name); list[i] == nil { // not in the inventory
+		if list[i] = r.HostNamed(t.Name); list[i] == nil { // not in the inventory
 			t.Site = r.Site
 			list[i] = t
 		}
@@ -88,7 +88,7 @@ func limitTo(r *engine.Run, going []*task.Host) []*task.Host {
 func deletable(ctx context.Context, r *engine.Run, d Deletion) ([]*task.Host, error) {
 	var going []*task.Host
 	for _, name := range d.Hosts {
-		t := r.Target(name)
+		t := r.HostNamed(name)
 		switch {
 		case t == nil && !d.Unreachable:
 			return nil, fmt.Errorf("there is no host %q in the inventory; a node that is gone is deleted with --unreachable", name)
@@ -130,7 +130,7 @@ func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
 	for _, t := range going {
 		n := kube.FindNode(nodes, t.Name)
 		switch {
-		case n == nil && r.Target(t.Name) == nil:
+		case n == nil && r.HostNamed(t.Name) == nil:
 			if member, err := etcd.IsInEtcd(ctx, r.Site, t.Name); err != nil || !member {
 				return errors.Join(err, &UnknownNodeError{t.Name})
 			}
@@ -162,7 +162,7 @@ func leadWithout(ctx context.Context, r *engine.Run, going []*task.Host) error {
 	if err := r.FindLead(ctx); err != nil {
 		return err
 	}
-	if !slices.Contains(going, r.Speaker) {
+	if !slices.Contains(going, r.LeadHost) {
 		return nil
 	}
 	for _, t := range r.Connected(manifest.RoleControlPlane) {
@@ -174,12 +174,12 @@ func leadWithout(ctx context.Context, r *engine.Run, going []*task.Host) error {
 			return err
 		}
 		if member && engine.Answers(ctx, t) {
-			r.Speaker = t
+			r.LeadHost = t
 			return nil
 		}
 	}
 	return &task.KeepError{
-		Host: r.Speaker.Name, Reason: "no other working control plane would remain",
+		Host: r.LeadHost.Name, Reason: "no other working control plane would remain",
 		Advice: "add another control plane first; kkbundle reset removes the whole cluster",
 	}
 }

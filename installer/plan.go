@@ -68,7 +68,7 @@ func addonTasks(c *manifest.Cluster) []task.Task {
 
 // verifyTasks prove that the cluster works, and leave nothing behind. Fewer apply without kkbundle's pod network.
 func verifyTasks(c *manifest.Cluster) []task.Task {
-	tasks := []task.Task{health.WaitTask(health.CheckNodes, task.NodesWait, health.NodesAreReady)}
+	tasks := []task.Task{health.WaitTask(health.CheckNodes, task.NodeReadyTimeout, health.NodesAreReady)}
 	images := health.LeadTask("verify-images", health.ImagesAreBundled)
 	proofs := append([]task.Task{kubeadm.JoinProofTask(), images}, kubeadm.SecurityChecks()...)
 	if c.CNI.Type != manifest.NetworkNone {

@@ -89,7 +89,7 @@ func installed(paths func(*task.Site) []string) func(context.Context, *task.Host
 	return func(ctx context.Context, t *task.Host) (bool, error) {
 		done, err := notInstalled(ctx, t)
 		if err == nil && !done && t.Site.DryRun {
-			_, err = t.AnyOf(ctx, paths(t.Site)...)
+			_, err = t.AnyExists(ctx, paths(t.Site)...)
 		}
 		return done, err
 	}
@@ -187,7 +187,7 @@ func removeLeaves(ctx context.Context, t *task.Host, l task.Leaves) error {
 	paths := l.Paths
 	if t.Site.WithData {
 		paths = slices.Concat(paths, l.Data)
-	} else if err := t.LeaveData(ctx, l.Data...); err != nil {
+	} else if err := t.RecordData(ctx, l.Data...); err != nil {
 		return err
 	}
 	for _, p := range paths {
@@ -236,7 +236,7 @@ func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
 	if t.Site.WithData {
 		paths = append(paths, siteregistry.DataDir)
 	}
-	there, err := t.AnyOf(ctx, paths...)
+	there, err := t.AnyExists(ctx, paths...)
 	if err == nil && !there && t.Site.WithData { // a killed run may have left only the user
 		there, err = hasRegistryAccount(ctx, t)
 	}
@@ -267,7 +267,7 @@ func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
 
 // isRestored inspects the files: these changes come before the first stamp, and hosts without nodes get no stamps.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyOf(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlBefore, machine.SwapMasked)
+	left, err := t.AnyExists(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlBefore, machine.SwapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -344,7 +344,7 @@ func sharedFiles(r *task.Site) []string {
 }
 
 func noFiles(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyOf(ctx, task.StampDir, task.ConfigDir, siteregistry.Binary, engine.HookStamps, task.BeforeDir)
+	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, siteregistry.Binary, engine.HookStamps, task.BeforeDir)
 	return !left, err
 }
 

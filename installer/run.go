@@ -9,7 +9,7 @@ import (
 )
 
 // newInstall prepares a run whose hosts have to fit the cluster.
-func newInstall(o engine.Options, v engine.Verb) (*engine.Run, error) {
+func newInstall(o engine.Options, v engine.Operation) (*engine.Run, error) {
 	if err := o.Inventory.Check(o.Cluster); err != nil {
 		return nil, err
 	}
@@ -17,7 +17,7 @@ func newInstall(o engine.Options, v engine.Verb) (*engine.Run, error) {
 }
 
 // newRun prepares a run of this package's plan.
-func newRun(o engine.Options, v engine.Verb) (*engine.Run, error) {
+func newRun(o engine.Options, v engine.Operation) (*engine.Run, error) {
 	r, err := engine.New(o, v, engine.Planner{
 		Distribution: distributionOf, Access: siteregistry.NodeAccess, Demands: Needed, Packages: PackagesOf,
 	})

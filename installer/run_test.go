@@ -104,7 +104,7 @@ func TestRunDry(t *testing.T) {
 	phases := []task.Phase{{Name: "one", Tasks: []task.Task{
 		flagTask("a", task.Each, &done, never),
 		{Name: "check", Do: func(context.Context, *task.Host) error { return never(nil) }},
-		{Name: "look", Look: true, Where: task.Here, Do: func(context.Context, *task.Host) error { return nil }},
+		{Name: "look", InDryRun: true, Where: task.Here, Do: func(context.Context, *task.Host) error { return nil }},
 	}}}
 	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)

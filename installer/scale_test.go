@@ -310,18 +310,18 @@ func TestLargeFleet(t *testing.T) {
 		f := newFleet(t, hosts, 0, nil)
 		report, took, memory := f.precheck(t, []byte("helper"))
 		f.check(t, report)
-		if most := f.most.Load(); most > engine.MaxKept {
-			t.Errorf("%d connections at the same time, want %d at most", most, engine.MaxKept)
+		if most := f.most.Load(); most > engine.MaxConnections {
+			t.Errorf("%d connections at the same time, want %d at most", most, engine.MaxConnections)
 		}
 		t.Logf("%d hosts: %s, %d MiB at most with the servers, %d connections at most, %d in all", hosts, took.Round(time.Millisecond), memory>>20, f.most.Load(), f.dials.Load())
 	}
 }
 
-// TestFarHost connects again to a host that was parted from, and never to one that was given up.
-func TestFarHost(t *testing.T) {
+// TestLazyHost reconnects after CloseWhenIdle, and never after Close.
+func TestLazyHost(t *testing.T) {
 	t.Parallel()
 	dials := make(chan *heldHost, 2)
-	h := &engine.FarHost{Name: "node1", Dial: func(context.Context) (host.Host, error) {
+	h := &engine.LazyHost{Name: "node1", Dial: func(context.Context) (host.Host, error) {
 		on := &heldHost{running: make(chan struct{}), end: make(chan struct{})}
 		dials <- on
 		return on, nil
@@ -331,7 +331,7 @@ func TestFarHost(t *testing.T) {
 		go func() { done <- h.Run(t.Context(), host.Cmd{}) }()
 		on := <-dials
 		<-on.running
-		h.Part()
+		h.CloseWhenIdle()
 		if on.closed.Load() {
 			t.Error("the connection was ended under a command")
 		}

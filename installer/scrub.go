@@ -42,7 +42,7 @@ func newScrubber(mask *task.Masker) *scrubber {
 
 // text returns text without secrets and without terminal control characters.
 func (s *scrubber) text(text string) string {
-	text = s.blocks(s.mask.Known(text)) // before keys match as separate lines
+	text = s.blocks(s.mask.MaskKnown(text)) // before keys match as separate lines
 	for _, p := range s.patterns {
 		text = p.ReplaceAllString(text, "${1}"+task.Masked)
 	}

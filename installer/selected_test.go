@@ -36,7 +36,7 @@ func TestSelected(t *testing.T) {
 		{engine.TaskSelection{Phases: []string{"instal"}}, `there is no phase "instal"; the phases are init, install, post_hook`},
 		{engine.TaskSelection{From: "flanel"}, `there is no phase or task "flanel" to start at`},
 		{engine.TaskSelection{Tags: []string{"networks"}}, `no task of this cluster has the tag or name "networks"; the tags are ` + strings.Join(engine.TagGroups(), ", ")},
-		{engine.TaskSelection{From: "post_hook", Phases: []string{"init"}}, "these phases, tags and the start exclude each other: no task is left"},
+		{engine.TaskSelection{From: "post_hook", Phases: []string{"init"}}, "phases, tags and start exclude each other: no task is left"},
 	} {
 		list, err := c.options.Selected(phases)
 		var tasks []string

@@ -78,7 +78,7 @@ func TestStalledCommands(t *testing.T) {
 				}}
 				ctx := task.InTask(t.Context(), "container-runtime/containerd")
 				if c.own > 0 {
-					ctx = task.Patient(ctx, c.own)
+					ctx = task.WithPatience(ctx, c.own)
 				}
 				begin := time.Now()
 				cmd := host.Cmd{Args: []string{"systemctl"}, Stdin: strings.NewReader(strings.Repeat("x", 100))}

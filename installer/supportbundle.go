@@ -247,7 +247,7 @@ func collectCluster(ctx context.Context, t *task.Host, a *archive) {
 		cancel()
 		if err != nil {
 			a.lacks(&a.said.Lacking, name, err)
-			if task.IsGone(err) || ctx.Err() != nil {
+			if task.IsUnresponsive(err) || ctx.Err() != nil {
 				return
 			}
 			continue

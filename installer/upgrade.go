@@ -156,7 +156,7 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 // walk upgrades the nodes step by step.
 func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
-		u.Renew(func(s *task.Site) { u.Release(s, u.clusters[version]) })
+		u.ChangeSite(func(s *task.Site) { u.SetCluster(s, u.clusters[version]) })
 		phase := "upgrade " + version
 		if err := inPhase(u.Run, phase, func() error { return u.step(ctx, phase, plan) }); err != nil {
 			return u.stopped(ctx, version, err)
@@ -220,7 +220,7 @@ func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
 	if ctx.Err() != nil {
 		return reason
 	}
-	ctx, cancel := task.Bounded(task.InTask(ctx, "state"), task.FactsTimeout)
+	ctx, cancel := task.WithTimeout(task.InTask(ctx, "state"), task.FactsTimeout)
 	defer cancel()
 	states, apiErr := u.FirstControlPlane().Kube().Nodes(ctx)
 	e := &StoppedError{To: to, Err: reason}

@@ -234,7 +234,7 @@ func (s *site) upgradeTo(t *testing.T, versions ...string) *upgrade {
 func (s *site) upgradeWith(t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.run(t, b)
-	r.Verb, r.Rule = engine.Upgrading(), task.OtherVersion
+	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
 	return &upgrade{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}}
 }
 

@@ -50,7 +50,7 @@ func (e *UnfitError) Hint() string {
 // healthTask checks for faults that would stop an upgrade half way.
 func (u *upgrade) healthTask(plan UpgradePlan) task.Task {
 	return task.Task{
-		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Look: true,
+		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
 		Do: func(ctx context.Context, t *task.Host) error {
 			err := u.health(ctx, t, plan)
 			var unfit *UnfitError
@@ -101,7 +101,7 @@ func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) er
 func (u *upgrade) serversAnswer(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	var errs []error
 	for _, cp := range u.controlPlanes() {
-		if _, err := t.Kubectl(ctx, cp.Server(), "get", "--raw=/readyz"); err != nil {
+		if _, err := t.Kubectl(ctx, cp.ServerFlag(), "get", "--raw=/readyz"); err != nil {
 			errs = append(errs, fmt.Errorf("the API server of %s is not ready: %w", cp.Name, err))
 		}
 	}

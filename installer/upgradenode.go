@@ -129,7 +129,7 @@ func (u *upgrade) controlPlaneTask() task.Task {
 			if err := upgrade(ctx, t); err != nil {
 				return err
 			}
-			if err := task.Eventually(ctx, task.NodesWait, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
+			if err := task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
 				return err
 			}
 			if err := t.Write(ctx, serverFile(t.Site)); err != nil {
@@ -215,7 +215,7 @@ func upload(k kubeadm.Config, j kubeadm.Joining, version string) ([]byte, error)
 
 // serverIsReady asks a control plane's own API server for its readiness and version.
 func serverIsReady(ctx context.Context, t *task.Host) error {
-	if _, err := t.Kubectl(ctx, t.Server(), "get", "--raw=/readyz"); err != nil {
+	if _, err := t.Kubectl(ctx, t.ServerFlag(), "get", "--raw=/readyz"); err != nil {
 		return fmt.Errorf("API server of %s: %w", t.Name, err)
 	}
 	switch version, err := apiVersion(ctx, t, t); {

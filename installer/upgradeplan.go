@@ -164,7 +164,7 @@ func (n *UpgradeNode) from(s *corev1.Node) {
 
 // apiVersion returns the version of a control plane's API server.
 func apiVersion(ctx context.Context, t *task.Host, of *task.Host) (string, error) {
-	data, err := t.Kubectl(ctx, of.Server(), "get", "--raw=/version")
+	data, err := t.Kubectl(ctx, of.ServerFlag(), "get", "--raw=/version")
 	if err != nil {
 		return "", err
 	}

@@ -187,7 +187,7 @@ func Chart(ctx context.Context, s *task.Site, item bundle.Item) (_ *charts.Chart
 	if err != nil {
 		return nil, err
 	}
-	s.Opened(ctx, "kkbundle", item.Kind+" "+item.Ref)
+	s.NoteOpened(ctx, "kkbundle", item.Kind+" "+item.Ref)
 	blob, err := s.Bundle.Blob(ctx, archive.Digest, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", item, err)

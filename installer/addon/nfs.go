@@ -113,7 +113,7 @@ func undoExport(dir string) func(ctx context.Context, t *task.Host) error {
 			if err := t.Empty(ctx, dir); err != nil {
 				return err
 			}
-		} else if err := t.LeaveData(ctx, dir); err != nil {
+		} else if err := t.RecordData(ctx, dir); err != nil {
 			return err
 		}
 		if err := stopServer(ctx, t); err != nil {

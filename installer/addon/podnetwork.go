@@ -327,7 +327,7 @@ func kubeOVNValues(s environment) (map[string]any, error) {
 	}
 	var gateways, masters []string
 	for _, p := range k.PodCIDR {
-		gateways = append(gateways, task.Nth(p, 1).String())
+		gateways = append(gateways, task.NthAddress(p, 1).String())
 	}
 	for _, t := range s.controlPlanes {
 		masters = append(masters, t.IP.String())

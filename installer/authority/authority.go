@@ -64,10 +64,10 @@ func ownAuthorities(r *task.Site) ([]task.File, error) {
 // AuthoritiesTask finds out early whether the user's authorities can be used. A cluster that is there has its own already.
 func AuthoritiesTask() task.Task {
 	return task.Task{
-		Name:  "authorities",
-		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: task.First,
-		Look:  true,
+		Name:     "authorities",
+		Roles:    []manifest.Role{manifest.RoleControlPlane},
+		Where:    task.First,
+		InDryRun: true,
 		Do: func(ctx context.Context, t *task.Host) error {
 			if member, err := member.IsMember(ctx, t); err != nil || member {
 				return err

@@ -41,7 +41,7 @@ func containerdRuntime() Runtime {
 func ContainerdTask() task.Task {
 	return task.Settle(task.Task{
 		Name:   "containerd",
-		Apart:  true,
+		Independent:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Files:  containerdFiles(),
 		Images: []string{"pause"},

@@ -31,11 +31,11 @@ func crioRuntime() Runtime {
 // upstreams.
 func crioTask() task.Task {
 	return task.Settle(task.Task{
-		Name:   "crio",
-		Apart:  true,
-		Roles:  []manifest.Role{manifest.RoleCluster},
-		Files:  crioFiles(),
-		Images: []string{"pause"},
+		Name:        "crio",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
+		Files:       crioFiles(),
+		Images:      []string{"pause"},
 		Leaves: task.Leaves{
 			Units: []string{crioUnit},
 			Paths: []string{

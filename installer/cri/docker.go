@@ -60,7 +60,7 @@ func DockerEngine(c *manifest.Cluster, roles ...manifest.Role) []task.Task {
 	docker := Runtime{Units: []string{DockerUnit}}
 	return []task.Task{
 		{
-			Name: "docker-is-ours", Roles: roles, Look: true,
+			Name: "docker-is-ours", Roles: roles, InDryRun: true,
 			Do: refuseForeignDocker,
 		},
 		task.Settle(task.Task{
@@ -139,7 +139,7 @@ func (e *ForeignDockerError) Hint() string {
 // refuseForeignDocker protects the programs and configuration of another Docker. It runs before the first file is
 // installed.
 func refuseForeignDocker(ctx context.Context, t *task.Host) error {
-	ours, err := t.AnyOf(ctx, path.Join(task.StampDir, "docker"), "/etc/systemd/system/"+DockerUnit)
+	ours, err := t.AnyExists(ctx, path.Join(task.StampDir, "docker"), "/etc/systemd/system/"+DockerUnit)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func filterCommands() []string { return []string{"iptables", "ip6tables"} }
 // FORWARD. Docker enables disabled forwarding and then sets the policy to DROP; it leaves both when it ends.
 // https://github.com/moby/moby/blob/v28.5.2/daemon/libnetwork/drivers/bridge/setup_ip_forwarding.go
 func RememberForward(ctx context.Context, t *task.Host) error {
-	if known, err := t.AnyOf(ctx, forwardBefore); err != nil || known {
+	if known, err := t.AnyExists(ctx, forwardBefore); err != nil || known {
 		return err
 	}
 	out, err := t.Output(ctx, "sysctl", "--ignore", forwardKey)
@@ -42,7 +42,7 @@ func RememberForward(ctx context.Context, t *task.Host) error {
 			was[command+policyKey] = policy
 		}
 	}
-	return t.Remember(ctx, forwardBefore, was)
+	return t.SaveOriginal(ctx, forwardBefore, was)
 }
 
 // forwardPolicy returns the policy of a filter's chain FORWARD, or "" if the host lacks the filter.

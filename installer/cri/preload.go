@@ -60,9 +60,9 @@ type NodeImage struct {
 // preloadTask loads the images for each host's roles. It compares digests before and after, so no image is sent twice.
 func preloadTask() task.Task {
 	return task.Task{
-		Name:  preloadName,
-		Apart: true,
-		Roles: []manifest.Role{manifest.RoleCluster},
+		Name:        preloadName,
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			missing, err := missingImages(ctx, t)
 			if t.Site.DryRun && errors.As(err, new(*host.ExitError)) {
@@ -76,7 +76,7 @@ func preloadTask() task.Task {
 				return err
 			}
 			for _, it := range missing {
-				t.Site.Opened(ctx, t.Name, it.Kind+" "+it.Ref)
+				t.Site.NoteOpened(ctx, t.Name, it.Kind+" "+it.Ref)
 			}
 			e := task.Event{Phase: "install", Task: preloadName, Host: t.Name, State: task.Progress}
 			if err := RuntimeOf(t.Site.Cluster).images.Put(ctx, t, missing, e); err != nil {
@@ -105,7 +105,7 @@ func Images(ctx context.Context, t *task.Host) ([]NodeImage, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted := task.IsFor(t.Arch)
+	wanted := task.ForArch(t.Arch)
 	var list []NodeImage
 	for _, it := range t.Site.Items {
 		needed, declared := roles[it.Ref]
@@ -167,7 +167,7 @@ func stream(ctx context.Context, t *task.Host, e task.Event, write func(ctx cont
 		}
 		return err
 	})
-	err := t.Conn.Run(inner, host.Cmd{Args: args, Stdin: &task.MeteredReader{ReadCloser: r, Run: t.Site, Event: &e}})
+	err := t.Conn.Run(inner, host.Cmd{Args: args, Stdin: &task.MeteredReader{ReadCloser: r, Site: t.Site, Event: &e}})
 	_ = r.CloseWithError(errStreamEnded)
 	if written := group.Wait(); written != nil {
 		return written // the cause: after a read error of the bundle, the command received a truncated archive
@@ -348,7 +348,7 @@ func (dockerImages) Put(ctx context.Context, t *task.Host, images []NodeImage, e
 
 // PlatformImage returns the image for the host's platform.
 func PlatformImage(ctx context.Context, t *task.Host, it bundle.Item) (bundle.Item, error) {
-	return t.Site.Bundle.ForPlatform(ctx, it, task.IsFor(t.Arch))
+	return t.Site.Bundle.ForPlatform(ctx, it, task.ForArch(t.Arch))
 }
 
 // configDigest returns the digest of an image's configuration.

@@ -32,10 +32,10 @@ func ToolTasks(c *manifest.Cluster) []task.Task {
 		texts = append(texts, task.File{Path: "/etc/nerdctl/nerdctl.toml", Mode: 0o644, Data: []byte(hostfile.Mark + "\nnamespace = \"k8s.io\"\ncni_path = \"/opt/cni/bin\"\n")})
 	}
 	return []task.Task{task.Settle(task.Task{
-		Name:   "runtime-tools",
-		Apart:  true,
-		Roles:  []manifest.Role{manifest.RoleCluster},
-		Files:  files,
-		Leaves: task.Leaves{Paths: []string{CrictlConfig, "/etc/nerdctl"}},
+		Name:        "runtime-tools",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
+		Files:       files,
+		Leaves:      task.Leaves{Paths: []string{CrictlConfig, "/etc/nerdctl"}},
 	}, func(context.Context, *task.Host) (task.Setting, error) { return task.Setting{Files: texts}, nil })}
 }

@@ -94,7 +94,7 @@ func Explain(ctx context.Context, t *task.Host, since time.Time, err error) erro
 
 // ExplainPods adds the likely cause to an error of a chart, from the events and logs of its pods.
 func ExplainPods(ctx context.Context, t *task.Host, namespace string, err error) error {
-	if err == nil || ctx.Err() != nil || task.IsGone(err) {
+	if err == nil || ctx.Err() != nil || task.IsUnresponsive(err) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)

@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Connect makes the targets, connects to those that this run needs, and puts the helper on them. The error joins those
-// of all hosts, because the operator can mend them all at once.
+// Connect connects to the hosts that this run needs and puts the helper on them. The error joins those of all hosts, so that
+// the operator can fix them together.
 func (r *Run) Connect(ctx context.Context) error {
 	if err := r.FindTargets(); err != nil {
 		return err
@@ -26,23 +26,24 @@ func (r *Run) Connect(ctx context.Context) error {
 			t.Err = r.ConnectTo(task.InTask(ctx, "connect"), t)
 		}
 		if r.CanSpare(t) {
-			if r.Scope.Sparing && t.Err != nil {
-				LetGo(t)
+			if r.Scope.SkipUnreachable && t.Err != nil {
+				DropConnection(t)
 			}
 			return nil
 		}
 		return t.Err
 	})
-	err = errors.Join(err, r.Spare())
+	err = errors.Join(err, r.ReportSpared())
 	for _, t := range r.Hosts {
-		if r.Verb.lead && len(r.Verb.Roles) == 0 && (t.Err == nil || r.CanSpare(t)) && !errors.Is(t.Err, ErrGone) && !t.IsAddressed() { // a host that is left out of this run cannot be asked
+		// A host outside this run cannot be asked for its addresses.
+		if r.Operation.lead && len(r.Operation.Roles) == 0 && (t.Err == nil || r.CanSpare(t)) && !errors.Is(t.Err, ErrGone) && !t.HasAddresses() {
 			err = errors.Join(err, &task.AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.Has4()})
 		}
 	}
 	return err
 }
 
-// FindTargets makes the targets out of the inventory.
+// FindTargets creates the hosts of the inventory that have a role.
 func (r *Run) FindTargets() error {
 	for _, h := range r.Options.Inventory.Hosts() {
 		if len(h.Roles) > 0 {
@@ -58,7 +59,7 @@ func (r *Run) FindTargets() error {
 	return nil
 }
 
-// A LimitError says that a run is limited to a host that the inventory does not have, or has in no group.
+// A LimitError means that --limit names a host without a role in the inventory.
 type LimitError struct{ Host string }
 
 // Error names the host.
@@ -66,21 +67,21 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("--limit: there is no host %q with a role in the inventory", e.Host)
 }
 
-// Needed returns the hosts that this run cannot do without: all of them, or those that it is limited to and those where
-// tasks run once: until it is known which control plane that is, every one that was not lost.
+// Needed returns the hosts that this run needs: all of them, or those in its scope and those for tasks that run once. Before
+// the lead is known, every control plane may be the lead.
 func (r *Run) Needed() []*task.Host {
-	if len(r.Verb.Roles) > 0 {
-		return slices.DeleteFunc(r.WithRole(r.Verb.Roles...), func(t *task.Host) bool { return slices.Contains(r.Without, t.Name) })
+	if len(r.Operation.Roles) > 0 {
+		return slices.DeleteFunc(r.WithRole(r.Operation.Roles...), func(t *task.Host) bool { return slices.Contains(r.Excluded, t.Name) })
 	}
 	if r.Scope.Whole() {
 		return r.Hosts
 	}
 	var list []*task.Host
 	for _, t := range r.Hosts {
-		if r.Verb.narrow && !r.IsWanted(t) {
+		if r.Operation.narrow && !r.IsWanted(t) {
 			continue
 		}
-		once := t == r.Speaker || r.Speaker == nil && t.Is(manifest.RoleControlPlane) || r.IsRegistry(t)
+		once := t == r.LeadHost || r.LeadHost == nil && t.Is(manifest.RoleControlPlane) || r.IsRegistry(t)
 		if (once || r.IsWanted(t)) && (t.Err == nil || !r.CanSpare(t)) {
 			list = append(list, t)
 		}
@@ -88,19 +89,19 @@ func (r *Run) Needed() []*task.Host {
 	return list
 }
 
-// OnAll does something on several hosts at a time, and ends connections that are not used for a while where the run has many.
+// OnAll is Site.OnAll, and closes idle connections of a run with many hosts.
 func (r *Run) OnAll(targets []*task.Host, do func(i int, t *task.Host) error) error {
 	return r.Site.OnAll(targets, func(i int, t *task.Host) error {
-		defer r.Part(t)
+		defer r.CloseIdle(t)
 		return do(i, t)
 	})
 }
 
-// A Session is how a run is connected to a host.
+// A Session holds a run's connection to a host.
 type Session struct {
-	far   *FarHost         // behind Target.on
+	lazy  *LazyHost        // behind Host.Conn
 	SSH   *host.Algorithms // nil without SSH
-	Known precheck.Host    // what a precheck has found
+	Known precheck.Host    // findings of a precheck
 }
 
 // ConnectTo connects to a host and puts the helper on it.
@@ -113,10 +114,10 @@ func (r *Run) ConnectTo(ctx context.Context, t *task.Host) error {
 		r.Sessions[t.Name].SSH = &algorithms
 	}
 	dial := func(ctx context.Context) (host.Host, error) { return r.Options.Dial(ctx, t.Host) }
-	far := &FarHost{Name: t.Name, Dial: dial, on: h}
-	r.Sessions[t.Name].far = far
+	far := &LazyHost{Name: t.Name, Dial: dial, conn: h}
+	r.Sessions[t.Name].lazy = far
 	t.Conn = &Journaled{Host: far, Watch: r.Watch(t.Name), Journal: r.Journal}
-	if !r.Verb.helper {
+	if !r.Operation.helper {
 		return nil
 	}
 	if t.Arch, err = host.Arch(ctx, t.Conn); err != nil {
@@ -129,20 +130,20 @@ func (r *Run) ConnectTo(ctx context.Context, t *task.Host) error {
 	if _, err := host.PutHelper(task.DescribedAs(ctx, "put "+host.HelperPath), t.Conn, helper); err != nil {
 		return err
 	}
-	if t.IsAddressed() {
+	if t.HasAddresses() {
 		return nil
 	}
 	facts, err := t.Facts(ctx, node.Probe{})
 	if err != nil {
 		return err
 	}
-	if t.FindAddresses(&facts); !t.IsAddressed() {
+	if FindAddresses(t, &facts); !t.HasAddresses() {
 		return &task.AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.Has4()}
 	}
 	return nil
 }
 
-// lockAll locks the connected hosts and returns what releases those that it could lock. A dry run locks nothing.
+// lockAll locks the connected hosts; release releases the acquired locks even after an error. A dry run locks nothing.
 func (r *Run) lockAll(ctx context.Context) (release func(), err error) {
 	var releases []func()
 	release = func() {
@@ -167,8 +168,19 @@ func (r *Run) lockAll(ctx context.Context) (release func(), err error) {
 	return release, err
 }
 
+// FindAddresses derives addresses that the inventory does not name from the host's facts.
+func FindAddresses(t *task.Host, f *node.Facts) {
+	if !t.IP.IsValid() {
+		t.IP = precheck.AddressFor(t.Site.Cluster, t.Host, f)
+	}
+	if t.Site.Has4() && t.Site.Has6() && !t.IP6.IsValid() {
+		t.IP6 = precheck.Address6(t.Host, f)
+	}
+}
+
+// Disconnect closes all connections.
 func (r *Run) Disconnect() {
 	for _, t := range r.Connected() {
-		_ = t.Conn.Close() // everything that was done has been answered
+		_ = t.Conn.Close() // all commands have returned
 	}
 }

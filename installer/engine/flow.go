@@ -11,16 +11,15 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Phases runs the Phases in order. A host on which a task fails gets no further tasks, and the others go on without it. The
-// run ends early where they cannot: a task that is done once for the cluster has failed, or waits for a host that has. The
-// error joins those of all hosts.
+// Phases runs phases in order. A host on which a task fails gets no further tasks; the other hosts continue. The run ends
+// early if a task that runs once for the cluster fails or needs a failed host. The error joins those of all hosts.
 func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 	var errs []error
 	for _, p := range phases {
 		begin, failures := r.Now(), len(errs)
 		r.Tell(task.Event{Phase: p.Name, State: task.Started})
 		goesOn := true
-		for group := range apart(p.Tasks) {
+		for group := range groups(p.Tasks) {
 			var failed []error
 			if goesOn, failed = r.Group(ctx, p.Name, group); len(failed) > 0 {
 				errs = append(errs, failed...)
@@ -45,11 +44,11 @@ func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 	return err
 }
 
-// apart cuts a phase's tasks into groups: tasks in a row that each host goes through at its own pace, and single ones.
-func apart(tasks []task.Task) iter.Seq[[]task.Task] {
+// groups divides a phase's tasks: each row of independent tasks is a group, and so is every other task.
+func groups(tasks []task.Task) iter.Seq[[]task.Task] {
 	return func(yield func([]task.Task) bool) {
 		for len(tasks) > 0 {
-			n := slices.IndexFunc(tasks, func(t task.Task) bool { return !t.Apart })
+			n := slices.IndexFunc(tasks, func(t task.Task) bool { return !t.Independent })
 			switch n {
 			case -1:
 				n = len(tasks)
@@ -64,11 +63,11 @@ func apart(tasks []task.Task) iter.Seq[[]task.Task] {
 	}
 }
 
-// Group runs a Group of tasks on its hosts and tells whether the run goes on.
+// Group runs a group of tasks on its hosts. goesOn reports whether the run continues.
 func (r *Run) Group(ctx context.Context, phase string, group []task.Task) (goesOn bool, errs []error) {
-	step := group[0] // the only one, unless they are apart
+	step := group[0] // the only one, unless the tasks are independent
 	if waits := r.waitsFor(step); waits != "" {
-		r.Tell(task.Event{Phase: phase, Task: step.Name, State: task.Skipped, Message: "not begun: it waits for " + waits + ", which failed"})
+		r.Tell(task.Event{Phase: phase, Task: step.Name, State: task.Skipped, Message: "not started: " + waits + " failed"})
 		return false, nil
 	}
 	targets, onHost := r.tasksOf(group)
@@ -82,7 +81,7 @@ func (r *Run) Group(ctx context.Context, phase string, group []task.Task) (goesO
 					break
 				}
 			}
-			return nil // each one's error is looked at below
+			return nil // the loop below handles errors
 		})
 	}
 	for i, t := range targets {
@@ -97,11 +96,11 @@ func (r *Run) Group(ctx context.Context, phase string, group []task.Task) (goesO
 		}
 		errs = append(errs, found[i])
 	}
-	alone := step.Once() || step.Where == task.Here || step.Together
-	return ctx.Err() == nil && (len(errs) == 0 || !alone) && r.standing(), errs
+	alone := step.Once() || step.Where == task.Here || step.AllOrNone
+	return ctx.Err() == nil && (len(errs) == 0 || !alone) && r.hasHostsLeft(), errs
 }
 
-// tasksOf returns the hosts that tasks run on, in the order of the inventory, and which of them on each.
+// tasksOf returns the hosts that tasks run on, in the order of the inventory, and the tasks of each host.
 func (r *Run) tasksOf(group []task.Task) ([]*task.Host, map[*task.Host][]task.Task) {
 	var targets []*task.Host
 	onHost := map[*task.Host][]task.Task{}
@@ -118,7 +117,7 @@ func (r *Run) tasksOf(group []task.Task) ([]*task.Host, map[*task.Host][]task.Ta
 	return targets, onHost
 }
 
-// oneByOne does something on one host after the other. Those after one that failed are held up.
+// oneByOne calls do for one host after the other, until one fails. The hosts after it get a heldError.
 func (r *Run) oneByOne(targets []*task.Host, found []error, do func(t *task.Host) error) {
 	failed := ""
 	for i, t := range targets {
@@ -132,20 +131,20 @@ func (r *Run) oneByOne(targets []*task.Host, found []error, do func(t *task.Host
 	}
 }
 
-// A heldError says that a host's turn does not come, because the one before it failed.
+// A heldError means that a task was not started on a host because the host before it failed.
 type heldError struct{ by string }
 
-// Error names the host before.
-func (e *heldError) Error() string { return "not begun: it waits for " + e.by + ", which failed" }
+// Error names the host that failed.
+func (e *heldError) Error() string { return "not started: " + e.by + " failed" }
 
-// waitsFor returns which host that failed a task cannot do without; "" if there is none.
+// waitsFor returns a failed host that the task needs, or "".
 func (r *Run) waitsFor(step task.Task) string {
 	needed := func(t *task.Host) bool {
 		switch {
-		case step.Together:
+		case step.AllOrNone:
 			return true
 		case step.Once():
-			beside := r.Cluster.Etcd.Type == manifest.EtcdExternal && t.Is(manifest.RoleEtcd) // the API server needs it
+			beside := r.Cluster.Etcd.Type == manifest.EtcdExternal && t.Is(manifest.RoleEtcd) // needed by the API server
 			return beside || slices.Contains(TargetsOf(r.Site, step), t)
 		}
 		return false
@@ -158,15 +157,15 @@ func (r *Run) waitsFor(step task.Task) string {
 	return ""
 }
 
-// standing tells whether there is a host left to work on.
-func (r *Run) standing() bool {
+// hasHostsLeft reports whether a host is left to work on.
+func (r *Run) hasHostsLeft() bool {
 	return len(r.Hosts) == 0 || slices.ContainsFunc(r.Hosts, func(t *task.Host) bool { return !t.Failed && r.IsWanted(t) })
 }
 
-// lookAndDo does a task where looking finds that it has to be done, and puts the reason into the event.
+// lookAndDo runs a task unless it is done, and adds the reason to the event.
 func (r *Run) lookAndDo(ctx context.Context, step task.Task, t *task.Host, e *task.Event) (task.State, error) {
 	if step.Done == nil {
-		if r.DryRun && !step.Look {
+		if r.DryRun && !step.InDryRun {
 			return task.Skipped, nil
 		}
 		return task.Done, step.Do(ctx, t)

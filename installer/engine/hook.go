@@ -16,10 +16,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// HooksOnHost is where the operator's scripts are put on hosts; the name is KubeKey's, whose scripts run unchanged.
+// HooksOnHost is the directory of the operator's scripts on hosts. It is KubeKey's, so that scripts for KubeKey run unchanged.
 const HooksOnHost = "/etc/kubekey/scripts"
 
-// HookStamps has the scripts that have succeeded.
+// HookStamps has a copy of each script that succeeded.
 const HookStamps = task.StateDir + "/hooks"
 
 // HookTask runs the operator's scripts of one kind, pre_install or post_install, on their hosts, as root:
@@ -28,12 +28,12 @@ const HookStamps = task.StateDir + "/hooks"
 //	GROUP/pre_install.sh       on the hosts of a group of the inventory, such as kube_worker/pre_install.sh
 //	pre_install_HOST.sh        on one host
 //
-// in this order, groups in the order in which the inventory's format lists them. A script that fails stops the
-// installation. One that has succeeded is not run again until it is changed, or with Force.
+// in this order, with groups in the order of the inventory's format. A script that fails stops the installation. A script
+// that succeeded runs again only if it changes, or with Force.
 func HookTask(kind string) task.Task {
 	return task.Task{
-		Name:     kind,
-		Together: true,
+		Name:      kind,
+		AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if t.Site.HooksDir == "" {
 				return true, nil
@@ -81,14 +81,14 @@ func (h Hook) stamp() task.File {
 	return task.File{Path: path.Join(HookStamps, h.Name), Mode: 0o600, Data: h.Data}
 }
 
-// RunHook runs one script, unless it has run.
+// RunHook runs one script, unless it has succeeded before.
 func RunHook(ctx context.Context, t *task.Host, h Hook) error {
 	if !t.Site.Force {
 		if done, err := t.HasFiles(ctx, h.file(), h.stamp()); err != nil || done {
 			return err
 		}
 	}
-	// Scripts may have secrets in them. The stamps' directory is also what tells Reset that the scripts are ours.
+	// Scripts may contain secrets. The directory of stamps also shows Reset that the scripts came from kkbundle.
 	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", HookStamps, HooksOnHost); err != nil {
 		return err
 	}
@@ -101,10 +101,10 @@ func RunHook(ctx context.Context, t *task.Host, h Hook) error {
 	return t.Write(ctx, h.stamp())
 }
 
-// maxHook bounds a script.
+// maxHook limits the size of a script.
 const maxHook = 16 << 20
 
-// hooks reads the scripts of one kind that are for this host, in the order in which they run.
+// hooks returns the scripts of one kind for this host, in order.
 func hooks(t *task.Host, kind string) ([]Hook, error) {
 	dir, err := os.OpenRoot(t.Site.HooksDir)
 	if err != nil {
@@ -138,20 +138,20 @@ func readHook(dir *os.Root, name string) ([]byte, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxHook+1))
 	if err == nil && len(data) > maxHook {
-		err = fmt.Errorf("it has more than %d bytes", maxHook)
+		err = fmt.Errorf("larger than %d bytes", maxHook)
 	}
 	return data, err
 }
 
-// CheckHooks refuses scripts that would run nowhere: a host's name that is spelled wrong must not be found out on site.
-func CheckHooks(r *task.Site) error {
-	if r.HooksDir == "" {
+// CheckHooks refuses scripts that match no host or group, such as those with a misspelled name.
+func CheckHooks(s *task.Site) error {
+	if s.HooksDir == "" {
 		return nil
 	}
 	known := []string{}
 	for _, kind := range []string{"pre_install", "post_install"} {
 		known = append(known, kind+".sh")
-		for _, t := range r.Hosts {
+		for _, t := range s.Hosts {
 			known = append(known, kind+"_"+t.Name+".sh")
 			for _, role := range t.Roles {
 				known = append(known, string(role)+"/"+kind+".sh")
@@ -162,14 +162,14 @@ func CheckHooks(r *task.Site) error {
 		}
 	}
 	var errs []error
-	err := fs.WalkDir(os.DirFS(r.HooksDir), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(s.HooksDir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		base := path.Base(name)
 		isHook := strings.HasPrefix(base, "pre_install") || strings.HasPrefix(base, "post_install")
 		if isHook && strings.HasSuffix(base, ".sh") && !slices.Contains(known, name) {
-			errs = append(errs, fmt.Errorf("hook %s is for no host: there is no such host or group in the inventory", filepath.Join(r.HooksDir, name)))
+			errs = append(errs, fmt.Errorf("hook %s matches no host or group of the inventory: correct its name", filepath.Join(s.HooksDir, name)))
 		}
 		return nil
 	})

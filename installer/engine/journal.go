@@ -17,48 +17,48 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A Journal is install.log: every command with its host, task, duration and result, and what it printed.
+// A Journal writes install.log: every command with its host, task, duration, result and output.
 type Journal struct {
 	Mask *task.Masker
 	Now  func() time.Time
-	// worked, if set, is told when a command began and ended.
-	worked func(args []string, start, end time.Time)
+	// commandRan, if set, is called after each command.
+	commandRan func(args []string, start, end time.Time)
 
 	mu     sync.Mutex
 	Writer io.Writer
 }
 
-// write adds an entry: a line, and under it what was printed. Whoever looks at the log with a terminal must not have it
-// steered by what a host printed.
+// write adds an entry: a line, and below it the output. It removes control characters, because output from a host must not
+// control the reader's terminal.
 func (j *Journal) write(ctx context.Context, who, text, output string) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s %s %s\n", j.Now().UTC().Format(time.RFC3339), who, task.TaskOf(ctx), strings.ReplaceAll(text, "\n", "\n    "))
+	fmt.Fprintf(&b, "%s %s %s %s\n", j.Now().UTC().Format(time.RFC3339), who, task.NameOf(ctx), strings.ReplaceAll(text, "\n", "\n    "))
 	for line := range strings.Lines(output) {
 		b.WriteString("    " + strings.TrimRight(line, "\r\n") + "\n")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	_, _ = io.WriteString(j.Writer, plain.Lines(j.Mask.Mask(b.String()))) // the work does not stop because its log cannot be written
+	_, _ = io.WriteString(j.Writer, plain.Lines(j.Mask.Mask(b.String()))) // a failed log does not stop the run
 }
 
-// brief is a command on one line, for a message.
+// brief shortens a command to one line for a message.
 func (j *Journal) brief(what string) string {
 	const most = 120
 	line := strings.Join(strings.Fields(plain.Lines(j.Mask.Mask(what))), " ")
 	return plain.Clip(line, most)
 }
 
-// keptOutput is how much of a command's output the journal keeps: its end, where the reason of a failure is.
+// keptOutput limits the output in the journal to its end, which has the reason of a failure.
 const keptOutput = 64 << 10
 
-// A Journaled host records what runs on it, and watches over it.
+// A Journaled host records and watches the commands that run on it.
 type Journaled struct {
 	host.Host
 	Watch   Watch
 	Journal *Journal
 }
 
-// Run runs the command and records it. What a command is given is never recorded.
+// Run runs the command and records it, without its input.
 func (h *Journaled) Run(ctx context.Context, cmd host.Cmd) error {
 	kept := &capped.Tail{Most: keptOutput}
 	if !task.IsQuiet(ctx) {
@@ -80,8 +80,8 @@ func (h *Journaled) Run(ctx context.Context, cmd host.Cmd) error {
 		result = "lost: " + err.Error()
 	}
 	end := h.Journal.Now()
-	if h.Journal.worked != nil {
-		h.Journal.worked(cmd.Args, start, end)
+	if h.Journal.commandRan != nil {
+		h.Journal.commandRan(cmd.Args, start, end)
 	}
 	took := end.Sub(start).Round(time.Millisecond)
 	h.Journal.write(ctx, h.Watch.Host, fmt.Sprintf("%s -> %s in %s", what, result, took), kept.Lines())

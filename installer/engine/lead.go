@@ -12,13 +12,12 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// FindLead decides, once in a run, which control plane speaks for the cluster: the first of the inventory that is a node of
-// it and whose API server answers; the first that is a node if none answers, as after a power failure; and where no
-// control plane is a node yet, the first of the inventory, where the cluster then begins. So the inventory's first
-// can be lost, replaced or moved. A control plane of another cluster is an error; so is one that was not reached where
-// none is known to be a node, as the cluster may be there.
+// FindLead selects once per run the control plane that speaks for the cluster: the first in the inventory that is a node and
+// whose API server answers; if none answers, as after a power failure, the first that is a node; if none is a node yet,
+// the first, where the cluster then begins. So the first control plane can be lost, replaced or moved. A control plane of
+// another cluster is an error. If no reached control plane is a node, an unreached one is an error, too: the cluster may be there.
 func (r *Run) FindLead(ctx context.Context) error {
-	if r.Speaker != nil {
+	if r.LeadHost != nil {
 		return nil
 	}
 	all := r.WithRole(manifest.RoleControlPlane)
@@ -33,13 +32,13 @@ func (r *Run) FindLead(ctx context.Context) error {
 	}
 	lead := slices.Index(joined, true)
 	if lead < 0 {
-		if err := r.lost(); err != nil && !r.Verb.Visits {
+		if err := r.lostError(); err != nil && !r.Operation.Visits {
 			return err
 		}
-		r.Speaker = all[0]
+		r.LeadHost = all[0]
 		return nil
 	}
-	if countOf(joined) > 1 {
+	if slices.Contains(joined[lead+1:], true) {
 		for i, t := range reached {
 			if joined[i] && Answers(ctx, t) {
 				lead = i
@@ -47,22 +46,12 @@ func (r *Run) FindLead(ctx context.Context) error {
 			}
 		}
 	}
-	r.Speaker = reached[lead]
-	r.made = settingOf(settings[lead], member.EndpointSetting)
+	r.LeadHost = reached[lead]
+	r.recordedEndpoint = settingOf(settings[lead], member.EndpointSetting)
 	return nil
 }
 
-func countOf(list []bool) int {
-	n := 0
-	for _, one := range list {
-		if one {
-			n++
-		}
-	}
-	return n
-}
-
-// settingOf returns one of the settings that a node remembers, "" if it does not.
+// settingOf returns one of the settings recorded on a node, or "".
 func settingOf(settings, name string) string {
 	for line := range strings.Lines(settings) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
@@ -72,32 +61,30 @@ func settingOf(settings, name string) string {
 	return ""
 }
 
-// Answers tells whether the host's own API server is ready.
+// Answers reports whether the host's own API server is ready.
 func Answers(ctx context.Context, t *task.Host) bool {
 	_, err := t.Kubectl(ctx, "get", "--raw=/readyz", "--request-timeout=5s")
 	return err == nil
 }
 
-// A LostError says that it cannot be told where the cluster is: no control plane that was reached is a node, and others
-// were not reached.
+// A LostError means that the cluster may be on unreached control planes: no reached one is a node of it.
 type LostError struct {
 	Cluster string
-	// Hosts are the control planes that were not reached.
-	Hosts []string
+	Hosts   []string // unreached control planes
 }
 
 // Error names the cluster and the hosts.
 func (e *LostError) Error() string {
-	return fmt.Sprintf("no control plane of cluster %s was reached that is a node of it: the cluster may be on %s, which was not reached", e.Cluster, strings.Join(e.Hosts, ", "))
+	return fmt.Sprintf("no reachable control plane has joined cluster %s; it may be running on %s, which cannot be reached", e.Cluster, strings.Join(e.Hosts, ", "))
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *LostError) Hint() string {
-	return "bring one of these hosts back, or take those that will never come back out of the inventory"
+	return "bring one of these hosts back, or remove those that will never come back from the inventory"
 }
 
 // lost returns a LostError if control planes were not reached.
-func (r *Run) lost() error {
+func (r *Run) lostError() error {
 	var hosts []string
 	for _, t := range r.WithRole(manifest.RoleControlPlane) {
 		if t.Conn == nil || t.Err != nil {
@@ -110,21 +97,21 @@ func (r *Run) lost() error {
 	return &LostError{Cluster: member.Identity(r.Site).String(), Hosts: hosts}
 }
 
-// CanSpare tells whether the run goes on without a host: with --limit, any one control plane and any one of two registry hosts
-// that the run is not about are enough.
+// CanSpare reports whether the run continues without a host. With --limit, one control plane and one of two registry hosts
+// are enough outside the scope.
 func (r *Run) CanSpare(t *task.Host) bool {
 	if r.IsRegistry(t) && !r.IsPair() {
 		return false
 	}
-	if r.Scope.Sparing {
+	if r.Scope.SkipUnreachable {
 		return r.Gone || !slices.Contains(r.Scope.Changing, t.Name)
 	}
 	return !r.Scope.Whole() && !r.IsWanted(t) && (t.Is(manifest.RoleControlPlane) || r.IsRegistry(t))
 }
 
-// Spare reports the hosts that were lost and can be spared, or, if there is no control plane or no registry left, joins their
-// errors.
-func (r *Run) Spare() error {
+// ReportSpared logs the lost hosts that the run continues without. Without any control plane or registry, it returns their
+// errors instead.
+func (r *Run) ReportSpared() error {
 	var errs []error
 	for _, t := range r.Hosts {
 		if t.Err == nil || errors.Is(t.Err, ErrGone) || !r.CanSpare(t) {
@@ -135,7 +122,7 @@ func (r *Run) Spare() error {
 	works := func(t *task.Host) bool { return t.Err == nil }
 	if slices.ContainsFunc(r.Connected(manifest.RoleControlPlane), works) && (!r.IsPair() || slices.ContainsFunc(r.Connected(manifest.RoleRegistry), works)) {
 		for _, err := range errs {
-			r.Logger.Warn("a host that this run is not about is out of reach", "reason", r.Mask.Mask(err.Error()))
+			r.Logger.Warn("a host outside this run cannot be reached", "reason", r.Mask.Mask(err.Error()))
 		}
 		return nil
 	}

@@ -16,23 +16,25 @@ import (
 )
 
 const (
+	// LockPath is a host's lock file.
 	LockPath  = task.StateDir + "/lock"
 	ownerPath = task.StateDir + "/lock.owner"
-	// LockConflict is the exit code that flock is told to use if somebody else holds the lock (EX_TEMPFAIL).
+	// LockConflict is flock's exit code if another run holds the lock (EX_TEMPFAIL).
 	LockConflict = 75
-	// lockBeat is how often a run says that it is still there, lockSilence after how long without that the host frees the
-	// lock: a cut cable ends no session on the host's side.
+	// A run sends a heartbeat every lockBeat. Without one for lockSilence, the host releases the lock: a cut cable ends no
+	// session on the host's side.
 	lockBeat    = 15 * time.Second
 	lockSilence = 60 * time.Second
 )
 
+// HoldLockScript holds a lock as long as it gets heartbeats.
+//
 //go:embed scripts/hold-lock.sh
 var HoldLockScript string
 
-// Lock takes the host's Lock and returns what releases it. The Lock is the kernel's (flock), held by a command that this
-// run has to feed: however the run ends, kill -9 and a cut cable included, the command ends, and the Lock is free. So there
-// is no stale Lock that somebody would have to tell from a held one. Where the owner was a run of this machine that has
-// ended, its Lock is waited for.
+// Lock acquires the host's lock. A command on the host holds it by flock and needs heartbeats from this run. However the run
+// ends, kill -9 and a cut cable included, the command ends and the lock is free, so there are no stale locks. If the owner is
+// an ended run of this machine, Lock waits for the lock.
 func Lock(ctx context.Context, t *task.Host, o task.Owner) (release func(), err error) {
 	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", task.StateDir); err != nil {
 		return nil, err
@@ -85,7 +87,7 @@ func tryLock(ctx context.Context, t *task.Host, o task.Owner) (release func(), e
 	return nil, lockFailure(ctx, t, err)
 }
 
-// beat says who holds a lock, and then that it is still held. A write fails once the command has ended.
+// beat sends the owner of a lock, and then heartbeats. A write fails once the command has ended.
 func beat(holder io.Writer, who []byte, released <-chan struct{}) {
 	ticker := time.NewTicker(lockBeat)
 	defer ticker.Stop()
@@ -108,7 +110,7 @@ func lockFailure(ctx context.Context, t *task.Host, err error) error {
 	}
 	data, err := t.Output(ctx, "cat", ownerPath)
 	if err != nil {
-		data = nil // it may just be being written
+		data = nil // the owner may be writing it
 	}
-	return task.LockedBy(t.Name, data)
+	return task.NewLockedError(t.Name, data)
 }

@@ -17,38 +17,34 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A TaskSelection says which tasks run, and on which hosts.
+// A TaskSelection selects tasks and hosts. Empty fields select everything.
 type TaskSelection struct {
-	// Phases, if any, are the only phases that run; Limit, if any, the only hosts on which tasks of several hosts run.
-	Phases, Limit []string
-	// From is the phase or the task that the run begins with; Tags, if any, are the names or groups of the only tasks that
-	// run, see TagGroups.
-	From string
-	Tags []string
+	Phases []string
+	Limit  []string // hosts for tasks of several hosts
+	From   string   // the first phase or task
+	Tags   []string // names of tasks or TagGroups
 }
 
-// PrecheckOptions say how hosts are judged.
+// PrecheckOptions configure the precheck.
 type PrecheckOptions struct {
-	// Rules are exceptions from the levels of prechecks; nil has none.
+	// Rules change the levels of prechecks; nil changes none.
 	Rules *manifest.PrecheckRules
-	// Selection is which checks Precheck is wanted for. Its report has all of them, but what takes long is not looked at for
-	// others.
+	// Selection selects checks. The report has all of them, but slow measurements are made only for the selected ones.
 	Selection precheck.Selection
-	// Known is told what is known about all hosts before it is evaluated, Judged the report; nil is told nothing.
+	// Known, if set, gets the facts of all hosts before their evaluation, and Judged the report.
 	Known  func(precheck.Input) error
 	Judged func(precheck.Report)
-	// Recorded is where Precheck takes facts from, instead of asking hosts; nil asks.
+	// Recorded replaces the hosts as the source of facts; nil asks hosts.
 	Recorded *precheck.Recording
 }
 
-// Options says what is installed, where and how.
+// Options configure a run.
 type Options struct {
 	Cluster   *manifest.Cluster
 	Inventory *manifest.Inventory
-	// Bundle is where everything comes from. Reset does not need it.
-	Bundle *bundle.Reader
-	// WorkDir is a directory on this machine that belongs to this cluster. It is made, with mode 0700, and holds
-	// certificates, credentials, admin.conf and install.log.
+	Bundle    *bundle.Reader // nil for Reset
+	// WorkDir is the directory of this cluster on this machine. A run creates it with mode 0700, for certificates,
+	// credentials, admin.conf and install.log.
 	WorkDir string
 	task.Inputs
 	task.Consent
@@ -58,60 +54,56 @@ type Options struct {
 	Dial func(ctx context.Context, h manifest.Host) (host.Host, error)
 	// Helper returns kkbundle-node for a Linux architecture in Go's spelling.
 	Helper func(arch string) ([]byte, error)
-	// Hosts is how many hosts are worked on at the same time; 0 means 20.
-	Hosts int
-	// StallLimit is how long a command on a host may do nothing that can be seen before it is ended; 0 means the constant of
-	// that name.
+	// Parallel limits how many hosts a run works on at the same time; 0 means DefaultHosts.
+	Parallel int
+	// StallLimit ends a command on a host that shows no activity for so long; 0 means the constant StallLimit.
 	StallLimit time.Duration
 	// Progress is called with every event, one at a time.
 	Progress func(task.Event)
 	// Logger gets details; nil discards them.
 	Logger *slog.Logger
-	// Now is the clock that certificates are made by; nil is the real one.
+	// Now is the clock for certificates; nil is the real one.
 	Now func() time.Time
 }
 
-// A Report says what a run did.
+// A Report is the result of a run.
 type Report struct {
-	// Changed counts the tasks on hosts that changed something; in a dry run, that would.
-	Changed int
-	// Done counts the tasks on hosts that found nothing to do, and the checks that passed.
-	Done     int
-	Duration time.Duration
-	// Kubeconfig is the path of the administrator's kubeconfig in the work directory, if there is one.
-	Kubeconfig string
-	// Log is the path of install.log, Page that of the run's report, which a dry run does not write.
-	Log, Page string
+	Changed    int // tasks on hosts that changed something, or would in a dry run
+	Done       int // tasks on hosts with nothing to do, and checks that passed
+	Duration   time.Duration
+	Kubeconfig string // path of the administrator's kubeconfig, if the work directory has one
+	Log        string // path of install.log
+	Page       string // path of the report, which a dry run does not write
 }
 
-// A TaskError says which task failed on which host.
+// A TaskError is the failure of a task on a host.
 type TaskError struct {
 	Phase, Task, Host string
 	Err               error
 }
 
-// Error returns the host, the task and the reason, which ends with what a failed command printed last.
+// Error returns the host, the task and the reason, which ends with the last output of a failed command.
 func (e *TaskError) Error() string {
 	if e.Host == "" {
 		return e.Phase + " " + e.Task + ": " + e.Err.Error()
 	}
-	reason := strings.TrimPrefix(e.Err.Error(), e.Host+": ") // a command's error names its host, too
+	reason := strings.TrimPrefix(e.Err.Error(), e.Host+": ") // a command's error names its host
 	return e.Host + ": " + e.Phase + " " + e.Task + ": " + reason
 }
 
 // Unwrap returns the reason.
 func (e *TaskError) Unwrap() error { return e.Err }
 
-// ErrGone stands for a host that the operator says is gone.
-var ErrGone = errors.New("it is gone")
+// ErrGone is the error of a host that the operator declared gone.
+var ErrGone = errors.New("declared gone")
 
-// Claims lets one host alone ask the network for an address: the others would hear its questions.
+// Claims ensures that only one host probes the network for an address: probes from two hosts would disturb each other.
 type Claims struct {
 	mu   sync.Mutex
 	list []netip.Addr
 }
 
-// Claim returns those of the addresses that no other host has claimed.
+// Claim returns the addresses that no other host has claimed.
 func (c *Claims) Claim(addresses []netip.Addr) []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

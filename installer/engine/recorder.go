@@ -24,7 +24,7 @@ const (
 	ReportJSONFile = "report.json"
 )
 
-// A recorder keeps what a run did, for its report.
+// A recorder collects the events of a run for its report.
 type recorder struct {
 	progress func(task.Event)
 	judged   func(precheck.Report)
@@ -39,11 +39,12 @@ type recorder struct {
 
 type taskOnHost struct{ phase, task, host string }
 
+// NewRecorder returns a recorder that passes events on as the options say.
 func NewRecorder(o Options) *recorder {
 	return &recorder{progress: o.Progress, judged: o.Judged, open: map[taskOnHost]int{}}
 }
 
-// event records an event and hands it on.
+// event records an event and passes it on.
 func (c *recorder) event(e task.Event) {
 	c.record(e)
 	c.progress(e)
@@ -64,7 +65,7 @@ func (c *recorder) record(e task.Event) {
 	case e.State == task.Started:
 		c.open[key] = len(c.tasks)
 		c.tasks = append(c.tasks, report.Task{Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Start: e.Time})
-	case !ok: // a finding, which is told as an event of its task
+	case !ok: // a finding, which is an event of its task
 	case e.Duration == 0 && (e.State == task.Warned || e.State == task.Failed):
 	default:
 		t := &c.tasks[i]
@@ -72,8 +73,8 @@ func (c *recorder) record(e task.Event) {
 	}
 }
 
-// Examined keeps what the precheck came to, and hands its report on.
-func (c *recorder) Examined(r precheck.Report) {
+// RecordPrecheck records the precheck's report and passes it on.
+func (c *recorder) RecordPrecheck(r precheck.Report) {
 	one := &report.Precheck{Verdict: r.Verdict(), Blocked: r.Blocked, Warned: r.Warned}
 	for _, result := range r.Results {
 		if !result.OK && result.Level == precheck.Warn {
@@ -88,8 +89,8 @@ func (c *recorder) Examined(r precheck.Report) {
 	}
 }
 
-// worked notes a command that took its time.
-func (c *recorder) worked(args []string, start, end time.Time) {
+// commandRan records the time of kubeadm's commands.
+func (c *recorder) commandRan(args []string, start, end time.Time) {
 	if path.Base(args[0]) != "kubeadm" {
 		return
 	}
@@ -98,7 +99,7 @@ func (c *recorder) worked(args []string, start, end time.Time) {
 	c.kubeadm = append(c.kubeadm, report.Span{Start: start, End: end})
 }
 
-// KeepReport writes what the run did into the work directory, whether it succeeded or not.
+// KeepReport writes the report of a run, successful or not, into the work directory.
 func (r *Run) KeepReport(ctx context.Context, cause error) error {
 	if r.DryRun || r.Began.IsZero() {
 		return nil
@@ -152,8 +153,8 @@ func (r *Run) bundleName() *report.Bundle {
 	return &report.Bundle{Name: index.Name, Version: index.Version, Digest: r.Bundle.Digest().String()}
 }
 
-// pulled asks the nodes' container runtimes which images they have pulled since the run began. It is for a report: a host
-// that cannot say has pulled nothing.
+// pulled returns the images that the nodes' container runtimes pulled since the run began. Errors are ignored: the report is
+// best effort.
 func (r *Run) pulled(ctx context.Context) []report.Pull {
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()

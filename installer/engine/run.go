@@ -13,33 +13,34 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// DefaultHosts is the default of Options.Parallel.
 const DefaultHosts = 20
 
-// A Run is one operation under way.
+// A Run is one operation in progress.
 type Run struct {
 	*task.Site
-	Options Options
-	Verb    Verb
-	planner Planner
-	// speaker is the lead, see FindLead; nil before it. made is the endpoint that it remembers, "" if it is no node.
-	Speaker *task.Host
-	made    string
-	// without are hosts that are not even tried; gone says that the hosts that change will never be reached.
-	Without  []string
+	Options   Options
+	Operation Operation
+	planner   Planner
+	// LeadHost is nil before FindLead. recordedEndpoint is the endpoint recorded there, "" if it is not a node.
+	LeadHost         *task.Host
+	recordedEndpoint string
+	// Excluded hosts are not connected to. Gone means that Scope.Changing lists hosts that will never be reached.
+	Excluded []string
 	Gone     bool
 	Sessions map[string]*Session // by the host's name
-	Claimed  Claims              // addresses that one host asks for
+	Claims   Claims              // of addresses to probe
 	Journal  *Journal
 	Recorder *recorder
-	Began    time.Time // zero before the work directory is ours
-	// finish, if set, is called when the work has ended, while hosts are still connected to.
+	Began    time.Time // zero before the work directory is locked
+	// Finish, if set, is called after the work, before hosts are disconnected.
 	Finish func(ctx context.Context, err error) error
 
-	mu     sync.Mutex // guards what follows, and the order of events
+	mu     sync.Mutex // guards the fields below and the order of events
 	Report Report
 }
 
-// Start connects to the hosts, locks them and the work directory, does the work, and lets go of everything.
+// Start locks the work directory, connects to hosts and locks them, does the work, and releases everything.
 func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (_ Report, err error) {
 	defer func() { err = errors.Join(err, r.Dir.Close()) }()
 	if !r.DryRun {
@@ -52,7 +53,7 @@ func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	r.Journal = &Journal{Mask: r.Mask, Now: r.Now, Writer: log, worked: r.Recorder.worked}
+	r.Journal = &Journal{Mask: r.Mask, Now: r.Now, Writer: log, commandRan: r.Recorder.commandRan}
 	begin := r.Now()
 	r.Began = begin
 	defer r.Disconnect()
@@ -60,15 +61,15 @@ func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (
 		defer func() { err = errors.Join(err, r.Finish(context.WithoutCancel(ctx), err)) }()
 	}
 	lost := r.Connect(ctx)
-	if lost != nil && (!r.Verb.tolerant || len(r.Connected()) == 0) {
-		return r.Report, r.missed(ctx, lost)
+	if lost != nil && (!r.Operation.tolerant || len(r.Connected()) == 0) {
+		return r.Report, r.explainUnreached(ctx, lost)
 	}
-	if len(r.Verb.Roles) > 0 {
-		lost = nil // the work knows which hosts it cannot do without
+	if len(r.Operation.Roles) > 0 {
+		lost = nil // the work itself checks for the hosts that it needs
 	}
 	release, err := r.lockAll(ctx)
 	defer release()
-	if err == nil && r.Verb.lead {
+	if err == nil && r.Operation.lead {
 		err = r.FindLead(task.InTask(ctx, "connect"))
 	}
 	if err == nil {
@@ -82,7 +83,7 @@ func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (
 	return r.Report, err
 }
 
-// complete fills in what options leave out.
+// complete returns the options with defaults.
 func (o Options) complete() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -93,8 +94,8 @@ func (o Options) complete() Options {
 	if o.Progress == nil {
 		o.Progress = func(task.Event) {}
 	}
-	if o.Hosts <= 0 {
-		o.Hosts = DefaultHosts
+	if o.Parallel <= 0 {
+		o.Parallel = DefaultHosts
 	}
 	if o.StallLimit <= 0 {
 		o.StallLimit = StallLimit
@@ -102,42 +103,40 @@ func (o Options) complete() Options {
 	return o
 }
 
-// A Planner is what a run has to know of the plan and of the variants of clusters.
+// A Planner supplies a run with the parts that depend on the variant of the cluster.
 type Planner struct {
 	Distribution func(*manifest.Cluster) task.Distribution
-	// access returns how hosts reach the registry.
-	Access func(*task.Site) (task.RegistryAccess, error)
-	// demands returns a cluster's needs from a bundle, packages the names of the packages that hosts with roles need on a
-	// distribution.
+	Access       func(*task.Site) (task.RegistryAccess, error)
+	// Demands returns the cluster's needs from a bundle, and Packages the operating system packages for roles.
 	Demands  func(*manifest.Cluster) []manifest.Demand
 	Packages func(c *manifest.Cluster, roles []manifest.Role, distribution string) ([]string, error)
 }
 
 // New prepares a run. It opens the work directory and connects to nothing.
-func New(o Options, v Verb, p Planner) (*Run, error) {
+func New(o Options, v Operation, p Planner) (*Run, error) {
 	o = o.complete()
 	dir, err := task.OpenWorkDir(o.WorkDir, o.DryRun)
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{Options: o, Verb: v, planner: p, Recorder: NewRecorder(o), Sessions: map[string]*Session{}}
+	r := &Run{Options: o, Operation: v, planner: p, Recorder: NewRecorder(o), Sessions: map[string]*Session{}}
 	r.Site = &task.Site{
 		Source: task.NewSource(o.Bundle), Inputs: o.Inputs, Consent: o.Consent,
 		Output: task.Output{
 			Tell: r.Tell, Mask: task.NewMasker(), Logger: o.Logger,
 			Note: func(ctx context.Context, host, text string) { r.Journal.write(ctx, host, text, "") },
 		},
-		Lead: func() *task.Host { return r.Speaker }, MadeWith: func() string { return r.made },
+		Lead: func() *task.Host { return r.LeadHost }, RecordedEndpoint: func() string { return r.recordedEndpoint },
 		Scope: task.Scope{Hosts: o.Limit}, Rule: v.rule, Dir: dir, Verified: new(task.Verification),
-		Parallel: o.Hosts, Registry: p.Access, Now: o.Now,
+		Parallel: o.Parallel, Registry: p.Access, Now: o.Now,
 	}
-	r.Release(r.Site, o.Cluster)
+	r.SetCluster(r.Site, o.Cluster)
 	r.Report.Log, r.Report.Page = dir.Join(task.LogFile), dir.Join(ReportFile)
 	return r, nil
 }
 
-// Release fills in what follows from the cluster.
-func (r *Run) Release(s *task.Site, c *manifest.Cluster) {
+// SetCluster sets the cluster of a site, and the fields derived from it.
+func (r *Run) SetCluster(s *task.Site, c *manifest.Cluster) {
 	s.Cluster = c.WithDefaults()
 	s.ClusterOn = s.Cluster.ForHosts(r.Options.Inventory)
 	s.Distribution = r.planner.Distribution(s.Cluster)
@@ -145,11 +144,11 @@ func (r *Run) Release(s *task.Site, c *manifest.Cluster) {
 	s.Packages = task.NewRolePackages(s.Cluster, len(s.Distributions()) > 0, r.planner.Packages)
 }
 
-// Renew goes on with a site that differs by change.
-func (r *Run) Renew(change func(*task.Site)) {
+// ChangeSite replaces the site by a changed copy.
+func (r *Run) ChangeSite(change func(*task.Site)) {
 	r.Site = r.Site.With(change)
-	if r.Speaker != nil {
-		r.Speaker = r.Target(r.Speaker.Name)
+	if r.LeadHost != nil {
+		r.LeadHost = r.HostNamed(r.LeadHost.Name)
 	}
 }
 
@@ -181,19 +180,19 @@ func (r *Run) TaskOn(ctx context.Context, phase string, step task.Task, t *task.
 		unreached *precheck.UnreachableError
 	)
 	if interrupted || errors.As(err, &blocked) || errors.As(err, &unreached) {
-		return err // it says everything itself
+		return err // the error is complete
 	}
 	return &TaskError{Phase: phase, Task: step.Name, Host: t.Name, Err: err}
 }
 
 // TargetsOf returns the hosts that a task runs on, in the order of the inventory.
-func TargetsOf(r *task.Site, step task.Task) []*task.Host {
+func TargetsOf(s *task.Site, step task.Task) []*task.Host {
 	if step.Where == task.Here {
-		return []*task.Host{{Site: r}}
+		return []*task.Host{{Site: s}}
 	}
-	all := r.WithRole(step.Roles...)
+	all := s.WithRole(step.Roles...)
 	if step.Where == task.First && slices.Contains(step.Roles, manifest.RoleControlPlane) {
-		return []*task.Host{r.FirstControlPlane()}
+		return []*task.Host{s.FirstControlPlane()}
 	}
 	if step.Where == task.First {
 		return all[:min(1, len(all))]
@@ -202,8 +201,8 @@ func TargetsOf(r *task.Site, step task.Task) []*task.Host {
 		return slices.DeleteFunc(all, func(t *task.Host) bool { return t.Err != nil })
 	}
 	return slices.DeleteFunc(all, func(t *task.Host) bool {
-		follows := step.Follows && r.Scope.Following && t.Conn != nil && !t.Failed
-		return !follows && !r.IsWanted(t)
+		follows := step.Follows && s.Scope.RunFollowers && t.Conn != nil && !t.Failed
+		return !follows && !s.IsWanted(t)
 	})
 }
 

@@ -8,8 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// tagGroups are the groups of tasks that have a tag, beside their own names. A name that ends in a dash stands for all that
-// begin with it.
+// tagGroups returns the tags and their tasks. A name that ends in a dash is a prefix.
 func tagGroups() []tagGroup {
 	return []tagGroup{
 		{"hooks", []string{"pre_install", "post_install"}},
@@ -34,7 +33,7 @@ type tagGroup struct {
 	tasks []string
 }
 
-// TagGroups returns the names of the groups that Options.Tags knows beside the names of tasks.
+// TagGroups returns the tags that Options.Tags accepts beside the names of tasks.
 func TagGroups() []string {
 	var names []string
 	for _, g := range tagGroups() {
@@ -43,7 +42,7 @@ func TagGroups() []string {
 	return names
 }
 
-// Tags returns the groups that the task belongs to.
+// Tags returns the tags of a task.
 func Tags(t task.Task) []string {
 	var tags []string
 	for _, g := range tagGroups() {
@@ -56,7 +55,7 @@ func Tags(t task.Task) []string {
 	return tags
 }
 
-// Selected returns what the options leave of the phases: a phase without a task is not among them.
+// Selected returns the selected tasks in their phases, without empty phases.
 func (o TaskSelection) Selected(phases []task.Phase) ([]task.Phase, error) {
 	if err := o.checkSelection(phases); err != nil {
 		return nil, err
@@ -78,12 +77,12 @@ func (o TaskSelection) Selected(phases []task.Phase) ([]task.Phase, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, &SelectionError{What: "these phases, tags and the start exclude each other: no task is left"}
+		return nil, &SelectionError{What: "phases, tags and start exclude each other: no task is left"}
 	}
 	return list, nil
 }
 
-// checkSelection refuses names that the cluster's phases do not have.
+// checkSelection refuses names that are not in the cluster's phases.
 func (o TaskSelection) checkSelection(phases []task.Phase) error {
 	var tasks []string
 	for _, p := range phases {
@@ -110,17 +109,18 @@ func (o TaskSelection) checkSelection(phases []task.Phase) error {
 	return nil
 }
 
-// A SelectionError says that phases, tags or a start name nothing.
+// A SelectionError means that phases, tags or a start match nothing.
 type SelectionError struct{ What string }
 
-// Error says which.
+// Error returns the reason.
 func (e *SelectionError) Error() string { return e.What }
 
-// Hint says where the names are.
+// Hint returns the remedy.
 func (e *SelectionError) Hint() string {
 	return "install --list prints the phases, tasks and tags of this cluster"
 }
 
+// PhaseNames returns the phases' names, separated by commas.
 func PhaseNames(phases []task.Phase) string {
 	var names []string
 	for _, p := range phases {

@@ -13,29 +13,28 @@ import (
 )
 
 const (
-	// StallLimit is how long a command on a host may neither print, nor read what it is given, nor end, unless Options say
-	// otherwise. It is more than what is waited for on hosts: systemd gives etcd and Harbor 10 minutes to start, kubeadm an
-	// upgraded component 5.
+	// StallLimit is the default time without output, input or end after which a command is killed. It exceeds the timeouts
+	// on hosts: systemd waits 10 minutes for the start of etcd and Harbor, kubeadm 5 for an upgraded component.
 	StallLimit = 15 * time.Minute
-	// quietNotice is after how long such a command is named. It is named again each time that this has doubled.
+	// quietNotice is the silence before an event names the command. It doubles with each event.
 	quietNotice = 2 * time.Minute
 )
 
-// A StalledError is a command that was ended because it had done nothing that can be seen for too long.
+// A StalledError means that a command was killed because it showed no activity.
 type StalledError struct{ Limit time.Duration }
 
-// Error says for how long.
+// Error returns the time of silence.
 func (e *StalledError) Error() string {
-	return fmt.Sprintf("it printed nothing and did not end for %s, and was given up", shortly(e.Limit))
+	return fmt.Sprintf("command produced no output for %s; killed", shortDuration(e.Limit))
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *StalledError) Hint() string {
-	return "see on the host what it waits for (ps -eo pid,stat,wchan:32,args; a D is a disk or a network file system that does not answer: dmesg), mend that and run again; where it only takes long, give it more with --stall-limit"
+	return "find the cause on the host (ps -eo pid,stat,wchan:32,args; state D means that a disk or a network file system does not answer: see dmesg), fix it and run again; if the command only takes long, raise --stall-limit"
 }
 
-// shortly writes a duration as people do: 2m and not 2m0s.
-func shortly(d time.Duration) string {
+// shortDuration writes 2m instead of 2m0s.
+func shortDuration(d time.Duration) string {
 	text := d.Round(time.Second).String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -46,41 +45,42 @@ func shortly(d time.Duration) string {
 	return text
 }
 
-// A Watch looks after the commands on a host: one that hangs is named, and ended at last.
+// A Watch reports commands that hang on a host, and finally ends them.
 type Watch struct {
 	Host  string
 	Limit time.Duration
 	Tell  func(task.Event)
 }
 
+// Watch returns the Watch for a host.
 func (r *Run) Watch(name string) Watch {
 	return Watch{Host: name, Limit: r.Options.StallLimit, Tell: r.Tell}
 }
 
-// Run runs a command, and ends it when it is silent for too long. what says what the command is.
+// Run runs a command, and ends it after Limit without activity. what returns its description.
 func (w Watch) Run(ctx context.Context, h host.Host, cmd host.Cmd, what func() string) error {
 	p := &pulse{since: time.Now()}
 	if cmd.Stdin != nil {
 		cmd.Stdin = &beatingReader{cmd.Stdin, p}
 	}
-	// Writers that are not there are made: what nobody wants to read is a sign of life, too.
+	// Output that nobody reads is a sign of life, too.
 	cmd.Stdout, cmd.Stderr = &beatingWriter{cmd.Stdout, p}, &beatingWriter{cmd.Stderr, p}
 	w.Limit += task.PatienceOf(ctx)
 	limited, end := context.WithCancelCause(ctx)
 	ended, watched := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(watched)
-		w.look(ctx, p, what, ended, end)
+		w.watch(ctx, p, what, ended, end)
 	}()
 	err := h.Run(limited, cmd)
 	close(ended)
-	<-watched // nothing is told of a command that has ended
+	<-watched // no event after the end of the command
 	end(nil)
 	return err
 }
 
-// look names a command that is silent, and calls end when it has been for the limit.
-func (w Watch) look(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
+// watch reports a silent command, and calls end after Limit.
+func (w Watch) watch(ctx context.Context, p *pulse, what func() string, ended <-chan struct{}, end context.CancelCauseFunc) {
 	notice := quietNotice
 	timer := time.NewTimer(min(notice, w.Limit))
 	defer timer.Stop()
@@ -96,7 +96,7 @@ func (w Watch) look(ctx context.Context, p *pulse, what func() string, ended <-c
 			end(&StalledError{w.Limit})
 			return
 		case silent < quietNotice:
-			notice = quietNotice // it has moved
+			notice = quietNotice
 		case silent >= notice:
 			w.notice(ctx, silent, what)
 			notice *= 2
@@ -106,14 +106,14 @@ func (w Watch) look(ctx context.Context, p *pulse, what func() string, ended <-c
 }
 
 func (w Watch) notice(ctx context.Context, silent time.Duration, what func() string) {
-	phase, step, ok := strings.Cut(task.TaskOf(ctx), "/")
+	phase, step, ok := strings.Cut(task.NameOf(ctx), "/")
 	if !ok {
 		phase, step = "", phase
 	}
-	w.Tell(task.Event{Phase: phase, Task: step, Host: w.Host, State: task.Waiting, Message: fmt.Sprintf("silent for %s: %s", shortly(silent), what())})
+	w.Tell(task.Event{Phase: phase, Task: step, Host: w.Host, State: task.Waiting, Message: fmt.Sprintf("silent for %s: %s", shortDuration(silent), what())})
 }
 
-// A pulse is when a command has last moved.
+// A pulse is the time of a command's last activity.
 type pulse struct {
 	since time.Time
 	last  atomic.Int64 // nanoseconds after since
@@ -124,7 +124,7 @@ func (p *pulse) beat() { p.last.Store(int64(time.Since(p.since))) }
 func (p *pulse) silent() time.Duration { return time.Since(p.since) - time.Duration(p.last.Load()) }
 
 type beatingWriter struct {
-	to io.Writer // nil for nobody
+	to io.Writer // nil discards
 	*pulse
 }
 
@@ -146,7 +146,7 @@ func (r *beatingReader) Read(p []byte) (int, error) {
 	return r.from.Read(p)
 }
 
-// CloseWithError makes a pipe's other end learn that nobody reads any more.
+// CloseWithError closes a pipe, so that its writer stops.
 func (r *beatingReader) CloseWithError(err error) error {
 	if pipe, ok := r.from.(host.ClosableReader); ok {
 		return pipe.CloseWithError(err)

@@ -42,7 +42,7 @@ func ToolsTasks(c *manifest.Cluster) []task.Task {
 		return nil
 	}
 	return []task.Task{task.Settle(task.Task{
-		Name: "etcd-tools", Apart: true, Roles: []manifest.Role{manifest.RoleControlPlane}, Files: Programs("etcdctl", "etcdutl"),
+		Name: "etcd-tools", Independent: true, Roles: []manifest.Role{manifest.RoleControlPlane}, Files: Programs("etcdctl", "etcdutl"),
 	}, func(context.Context, *task.Host) (task.Setting, error) { return task.Setting{}, nil })}
 }
 

@@ -96,7 +96,7 @@ func QuorumWithout(ctx context.Context, r *task.Site, going []*task.Host) error 
 
 // Without is quorumWithout for an etcd whose members install adds and removes.
 func Without(ctx context.Context, r *task.Site, going []*task.Host) error {
-	known := func(t *task.Host) bool { return r.Target(t.Name) != nil && !HasMember(r, t) }
+	known := func(t *task.Host) bool { return r.HostNamed(t.Name) != nil && !HasMember(r, t) }
 	if !keepsEtcd(r.Cluster) || !slices.ContainsFunc(going, func(t *task.Host) bool { return !known(t) }) {
 		return nil
 	}

@@ -27,7 +27,7 @@ func TestProofObjects(t *testing.T) {
 func TestNth(t *testing.T) {
 	t.Parallel()
 	p := netip.MustParsePrefix("10.233.0.0/18")
-	if got := task.Nth(p, apiServiceIndex).String() + " " + task.Nth(p, kube.DNSServiceIndex).String(); got != "10.233.0.1 10.233.0.10" {
+	if got := task.NthAddress(p, apiServiceIndex).String() + " " + task.NthAddress(p, kube.DNSServiceIndex).String(); got != "10.233.0.1 10.233.0.10" {
 		t.Error("got", got)
 	}
 }

@@ -64,7 +64,7 @@ func AsFindings(step task.Task) task.Task {
 		if errors.Is(err, errNothing) {
 			return nil
 		}
-		t.Site.Found(ErrorFinding(name, t.Name, err))
+		t.Site.AddFindings(ErrorFinding(name, t.Name, err))
 		return nil
 	}
 	if done == nil {
@@ -78,10 +78,10 @@ func AsFindings(step task.Task) task.Task {
 		case errors.Is(err, errNothing):
 			return true, nil
 		case err != nil:
-			t.Site.Found(ErrorFinding(name, t.Name, err))
+			t.Site.AddFindings(ErrorFinding(name, t.Name, err))
 			return true, nil
 		case ok:
-			t.Site.Found(NewFinding(name, t.Name, report.OK, "proven before, for the same nodes"))
+			t.Site.AddFindings(NewFinding(name, t.Name, report.OK, "proven before, for the same nodes"))
 		}
 		return ok, nil
 	}
@@ -147,7 +147,7 @@ func SurveyTask(ctx context.Context, t *task.Host) error {
 		}
 	}
 	v.Mu.Unlock()
-	t.Site.Found(list...)
+	t.Site.AddFindings(list...)
 	return nil
 }
 
@@ -165,12 +165,12 @@ func OutsideNames(ctx context.Context, t *task.Host) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
-	server := task.Nth(t.Site.Cluster.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex)
+	server := task.NthAddress(t.Site.Cluster.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex)
 	_, err := resolver(t, net.JoinHostPort(server.String(), "53")).LookupHost(ctx, "kkbundle.invalid.")
 	var answer *net.DNSError
 	if err == nil || errors.As(err, &answer) && answer.IsNotFound {
 		return nil
 	}
-	t.Site.Found(NewFinding("verify-outside-names", "", report.Warning, fmt.Sprintf("the nameservers that CoreDNS asks do not answer: %v", err)))
+	t.Site.AddFindings(NewFinding("verify-outside-names", "", report.Warning, fmt.Sprintf("the nameservers that CoreDNS asks do not answer: %v", err)))
 	return errNothing // the warning reports it
 }

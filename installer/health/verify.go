@@ -92,7 +92,7 @@ func resolver(t *task.Host, server string) *net.Resolver {
 // proves that this host reaches services and pods on other hosts.
 func DNSAnswers(ctx context.Context, t *task.Host) error {
 	services := t.Site.Cluster.Kubernetes.ServiceCIDR[0]
-	want, server := task.Nth(services, apiServiceIndex), task.Nth(services, kube.DNSServiceIndex)
+	want, server := task.NthAddress(services, apiServiceIndex), task.NthAddress(services, kube.DNSServiceIndex)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	name := "kubernetes.default.svc." + kube.ClusterDomain + "."
@@ -144,7 +144,7 @@ func ImagesAreBundled(ctx context.Context, t *task.Host) error {
 		}
 	}
 	if len(others) > 0 {
-		t.Site.Found(NewFinding("verify-images", "", report.Warning, notBundled(others)))
+		t.Site.AddFindings(NewFinding("verify-images", "", report.Warning, notBundled(others)))
 	}
 	if len(foreign) > 0 {
 		return errors.New(notBundled(foreign))

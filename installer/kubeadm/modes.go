@@ -101,7 +101,7 @@ func EncryptTask() task.Task {
 				return err
 			}
 			// A Secret that somebody changes meanwhile is refused; its writer has encrypted it, the others are tried again.
-			if err := task.Eventually(ctx, task.NodesWait, func(ctx context.Context) error {
+			if err := task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
 				return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, task.StateDir, kube.AdminConf)...)
 			}); err != nil {
 				return err

@@ -30,7 +30,7 @@ const (
 // PatchesTask puts kubeadm's patches on the nodes. On a node that is there already, the kubelet's are applied as kubeadm
 // documents it: https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/
 func PatchesTask() task.Task {
-	return task.Settle(task.Task{Name: PatchesTaskName, Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
+	return task.Settle(task.Task{Name: PatchesTaskName, Independent: true, Roles: []manifest.Role{manifest.RoleCluster}},
 		func(_ context.Context, t *task.Host) (task.Setting, error) {
 			files, err := patches(t)
 			if err != nil {

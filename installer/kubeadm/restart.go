@@ -31,7 +31,7 @@ func RestartScript(t *task.Host, step, whole int, processes ...string) []string 
 		host.Script("restart-static.sh", restartStaticScript,
 			strconv.Itoa(step), strconv.Itoa(whole), strconv.Itoa(restartGrace), strings.Join(processes, " ")),
 		[]string{"env", "KUBECACHEDIR=" + task.KubectlCache}, t.Site.Distribution.Kubectl,
-		[]string{t.Server(), "get", "--raw=/readyz", "--request-timeout=5s"})
+		[]string{t.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s"})
 }
 
 // All of these are seconds. An API server starts within 30 on a slow host. One that is ended takes no new requests, answers those that

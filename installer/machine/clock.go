@@ -24,7 +24,7 @@ const (
 func ClockTask() task.Task {
 	return task.Task{
 		Name:     "clock",
-		Apart:    true,
+		Independent:    true,
 		Follows:  true,               // time servers of the inventory serve all its hosts
 		Packages: []string{"chrony"}, // also for clocks that the operator manages
 		Leaves:   task.Leaves{Undo: RestoreClock},
@@ -64,7 +64,7 @@ func clockConfig(ctx context.Context, t *task.Host) (timeConfig, error) {
 		if name == t.Name {
 			continue
 		}
-		if other := t.Site.Target(name); other != nil {
+		if other := t.Site.HostNamed(name); other != nil {
 			name = other.IP.String()
 		}
 		from.Servers = append(from.Servers, name)
@@ -177,10 +177,10 @@ func WithSources(config []byte, from TimeSources) []byte {
 	}
 	var kept bytes.Buffer
 	for line := range bytes.Lines(WithBlock(config, nil)) {
-		line = bytes.TrimPrefix(line, []byte(task.TakenOut))
+		line = bytes.TrimPrefix(line, []byte(task.CommentedOut))
 		first, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
 		if len(lines) > 0 && slices.Contains([]string{"server", "pool", "peer", "sourcedir"}, first) {
-			kept.WriteString(task.TakenOut)
+			kept.WriteString(task.CommentedOut)
 		}
 		kept.Write(line)
 	}

@@ -88,8 +88,8 @@ UUID=1 / ext4 errors=remount-ro 0 1
 /swap.img none swap sw 0 0
 /dev/sdb1 /swap ext4 defaults 0 2`
 	got := string(withoutSwap([]byte(fstab)))
-	want := strings.Replace(fstab, "/dev/sda5\t", task.TakenOut+"/dev/sda5\t", 1)
-	want = strings.Replace(want, "/swap.img", task.TakenOut+"/swap.img", 1)
+	want := strings.Replace(fstab, "/dev/sda5\t", task.CommentedOut+"/dev/sda5\t", 1)
+	want = strings.Replace(want, "/swap.img", task.CommentedOut+"/swap.img", 1)
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}

@@ -36,7 +36,7 @@ const (
 func LinksTask(c *manifest.Cluster, network []string) task.Task {
 	return task.Settle(task.Task{
 		Name:   "pod-links",
-		Apart:  true,
+		Independent:  true,
 		Roles:  []manifest.Role{manifest.RoleCluster},
 		Leaves: task.Leaves{Undo: releaseLinks},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {

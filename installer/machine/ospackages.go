@@ -30,8 +30,8 @@ const PackagesDir = task.StateDir + "/packages"
 // neither changed nor used: apt and dnf get one directory as their only source, for one command.
 func PackagesTask(c *manifest.Cluster) task.Task {
 	step := task.Task{
-		Name:  "os-packages",
-		Apart: true,
+		Name:        "os-packages",
+		Independent: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			missing, _, err := missingPackages(ctx, t)
 			return len(missing) == 0, err
@@ -57,7 +57,7 @@ func PackagesTask(c *manifest.Cluster) task.Task {
 // missingPackages returns the packages that the host lacks for its roles, and the bundle's name of its distribution.
 // The result is empty if the bundle or the catalog lacks the distribution; the precheck reports that.
 func missingPackages(ctx context.Context, t *task.Host) (names []string, distribution string, err error) {
-	facts, err := t.Facts(ctx, node.Probe{Packages: t.Site.Packages.OfAny(t.Roles)})
+	facts, err := t.Facts(ctx, node.Probe{Packages: t.Site.Packages.AllCandidates(t.Roles)})
 	if err != nil {
 		return nil, "", err
 	}
@@ -68,7 +68,7 @@ func missingPackages(ctx context.Context, t *task.Host) (names []string, distrib
 	if !ok || facts.Packages == nil {
 		return nil, distribution, nil
 	}
-	wanted, err := t.Site.Packages.On(t.Roles, distribution)
+	wanted, err := t.Site.Packages.For(t.Roles, distribution)
 	if err != nil {
 		return nil, distribution, nil //nolint:nilerr // a distribution that nobody has names for
 	}
@@ -108,7 +108,7 @@ func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.Pack
 		if err != nil {
 			return err
 		}
-		t.Site.Remember(content.Digest, it)
+		t.Site.RecordItem(content.Digest, it)
 		plan.Files = append(plan.Files, node.PlannedFile{
 			Name: path.Base(it.Ref), Digest: content.Digest.String(), Size: content.Size, Path: path.Join(dir, path.Base(it.Ref)), Mode: 0o644,
 		})
@@ -120,7 +120,7 @@ func sendPackages(ctx context.Context, t *task.Host, dir string, repo *task.Pack
 		}
 	}()
 	_, err = node.Send(ctx, receiver, receiver, plan, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
-		t.Site.Opened(ctx, t.Name, t.Site.ItemOf(digest.Digest(d)))
+		t.Site.NoteOpened(ctx, t.Name, t.Site.ItemOf(digest.Digest(d)))
 		return t.Site.Bundle.Blob(ctx, digest.Digest(d), offset)
 	})
 	return err

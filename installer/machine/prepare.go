@@ -23,9 +23,9 @@ import (
 // HostsTask adds all hosts to /etc/hosts by their names in the inventory.
 func HostsTask() task.Task {
 	return task.Task{
-		Name:    "hosts-file",
-		Apart:   true,
-		Follows: true,
+		Name:        "hosts-file",
+		Independent: true,
+		Follows:     true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			have, want, err := HostsFile(ctx, t)
 			if !bytes.Equal(have, want) {
@@ -145,7 +145,7 @@ func modules(c *manifest.Cluster) []string {
 
 // KernelTask loads modules and sets kernel parameters, now and at every boot.
 func KernelTask(c *manifest.Cluster) task.Task {
-	return task.Settle(task.Task{Name: "kernel", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
+	return task.Settle(task.Task{Name: "kernel", Independent: true, Roles: []manifest.Role{manifest.RoleCluster}, Leaves: ipvsLeaves(c)},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			before, err := parametersBefore(ctx, t, c)
 			if err != nil {
@@ -232,7 +232,7 @@ func setKernel(ctx context.Context, t *task.Host, c *manifest.Cluster, before ma
 	}
 	// parametersBefore ran before br_netfilter was loaded, so its parameters are missing there. The kernel's default
 	// for them is 1, the wanted value.
-	if err := t.Remember(ctx, SysctlBefore, before); err != nil {
+	if err := t.SaveOriginal(ctx, SysctlBefore, before); err != nil {
 		return err
 	}
 	for _, p := range parameters(c) {
@@ -274,7 +274,7 @@ const RouteUnit = "kkbundle-service-route.service"
 // service's address before the proxy translates it into a pod's; otherwise connections from the host fail with "network
 // is unreachable". The route leads to the loopback interface, so no packets for unused addresses reach the network.
 func RouteTask(c *manifest.Cluster) task.Task {
-	return task.Settle(task.Task{Name: "service-route", Apart: true, Roles: []manifest.Role{manifest.RoleCluster}},
+	return task.Settle(task.Task{Name: "service-route", Independent: true, Roles: []manifest.Role{manifest.RoleCluster}},
 		func(ctx context.Context, t *task.Host) (task.Setting, error) {
 			var begin, end []string
 			for i, ip := range t.Addresses() {

@@ -16,9 +16,9 @@ import (
 // SwapTask disables swap, now and at the next boot: the kubelet refuses to run with it.
 func SwapTask(c *manifest.Cluster) task.Task {
 	return task.Task{
-		Name:  "swap",
-		Apart: true,
-		Roles: []manifest.Role{manifest.RoleCluster},
+		Name:        "swap",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if v, ok := c.Kubernetes.Kubelet["failSwapOn"].(bool); ok && !v {
 				return true, nil // the operator keeps swap
@@ -76,7 +76,7 @@ func withoutSwap(fstab []byte) []byte {
 		fields := strings.Fields(string(line))
 		const typeField = 2
 		if len(fields) > typeField && fields[typeField] == "swap" && !strings.HasPrefix(fields[0], "#") {
-			out.WriteString(task.TakenOut)
+			out.WriteString(task.CommentedOut)
 		}
 		out.Write(line)
 	}
@@ -87,7 +87,7 @@ func withoutSwap(fstab []byte) []byte {
 func WithSwap(fstab []byte) []byte {
 	var out bytes.Buffer
 	for line := range bytes.Lines(fstab) {
-		out.Write(bytes.TrimPrefix(line, []byte(task.TakenOut)))
+		out.Write(bytes.TrimPrefix(line, []byte(task.CommentedOut)))
 	}
 	return out.Bytes()
 }

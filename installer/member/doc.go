@@ -1,3 +1,3 @@
-// Package member reads and writes what a node remembers of its cluster: which cluster it belongs to, and the settings that
-// were fixed when the cluster was made.
+// Package member reads and writes the record of a node's cluster: the cluster's identity, and the settings that its creation
+// fixed.
 package member

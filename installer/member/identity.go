@@ -1,10 +1,8 @@
 package member
 
-import (
-	"strings"
-)
+import "strings"
 
-// An identity tells clusters apart: hosts of one are never made nodes of another.
+// An identity identifies a cluster. Hosts of one cluster never become nodes of another.
 type identity struct{ name, Version string }
 
 // parseIdentity reads the text that String writes.

@@ -16,88 +16,89 @@ import (
 )
 
 const (
-	// BegunPath says that kubeadm was started on a host, Path that it succeeded, and for which cluster.
+	// BegunPath is the stamp of a started kubeadm run.
 	BegunPath = task.StampDir + "/kubeadm-begun"
-	Path      = task.StampDir + "/member"
+	// Path is the record of a node that joined.
+	Path = task.StampDir + "/member"
 	// EndpointSetting is the line of the member file that names the cluster's endpoint.
 	EndpointSetting = "controlPlaneEndpoint.address"
 )
 
-// A MemberError says that a host is a node of another cluster than the one that is to be installed.
-type MemberError struct {
+// An OtherClusterError means that a host is a node of another cluster.
+type OtherClusterError struct {
 	Host string
-	// Is and Want are the clusters: name, version, and what else tells them apart.
+	// Is and Want are the clusters: name, version, and other differences.
 	Is, Want string
 
 	upgradable bool // only their versions differ
 }
 
 // Error names the host and both clusters.
-func (e *MemberError) Error() string {
-	return fmt.Sprintf("%s is a node of cluster %s, and this would make it one of cluster %s", e.Host, e.Is, e.Want)
+func (e *OtherClusterError) Error() string {
+	return fmt.Sprintf("%s is a node of cluster %s, not of cluster %s", e.Host, e.Is, e.Want)
 }
 
-// Hint says what to do about it.
-func (e *MemberError) Hint() string {
+// Hint returns the remedy.
+func (e *OtherClusterError) Hint() string {
 	if e.upgradable {
-		return "kkbundle upgrade brings a cluster to another version; install wants the bundle and the cluster file of the one that it has"
+		return "to change the version, run kkbundle upgrade; otherwise give install the bundle and the cluster file of the present version"
 	}
-	return "give the cluster file and the inventory that this cluster was made with; kkbundle cannot rename or renumber clusters, and reset takes the old one away"
+	return "give the cluster file and the inventory that this cluster was installed with, or remove the cluster with reset; kkbundle cannot rename or renumber clusters"
 }
 
-// identity returns the identity of the cluster file's cluster.
-func Identity(r *task.Site) identity {
-	return identity{r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version}
+// Identity returns the identity of the cluster file's cluster.
+func Identity(s *task.Site) identity {
+	return identity{s.Cluster.Metadata.Name, s.Cluster.Kubernetes.Version}
 }
 
 // A FixedSetting is a part of the cluster file that kubeadm init fixes and no later run changes.
 type FixedSetting struct {
 	Name, Value string
-	// before is the value as earlier releases wrote it, if they wrote another one.
+	// Before is the value as written by earlier releases, if different.
 	Before string
-	// vital settings are also used by tasks that run every time: with another value these would damage the cluster.
+	// vital settings are used by tasks that always run. Another value would damage the cluster.
 	vital bool
 }
 
-func fixedSettings(r *task.Site) []FixedSetting {
-	k := r.Cluster.Kubernetes
+func fixedSettings(s *task.Site) []FixedSetting {
+	k := s.Cluster.Kubernetes
 	return []FixedSetting{
 		{Name: "kubernetes.podCIDR", Value: k.PodCIDR.String(), vital: true},
 		{Name: "kubernetes.serviceCIDR", Value: k.ServiceCIDR.String(), vital: true},
-		{Name: "controlPlaneEndpoint.type", Value: string(r.Cluster.ControlPlaneEndpoint.Type), vital: true},
-		{Name: EndpointSetting, Value: r.Endpoint(), vital: true},
-		{Name: "etcd.type", Value: string(r.Cluster.Etcd.Type), vital: true},
-		{Name: "etcd.dataDir", Value: r.Cluster.Etcd.DataDir, vital: true},
+		{Name: "controlPlaneEndpoint.type", Value: string(s.Cluster.ControlPlaneEndpoint.Type), vital: true},
+		{Name: EndpointSetting, Value: s.Endpoint(), vital: true},
+		{Name: "etcd.type", Value: string(s.Cluster.Etcd.Type), vital: true},
+		{Name: "etcd.dataDir", Value: s.Cluster.Etcd.DataDir, vital: true},
 		{Name: "kubernetes.proxyMode", Value: string(k.ProxyMode)},
 		{Name: "kubernetes.maxPods", Value: strconv.Itoa(k.MaxPods)},
 		ConfigSetting("kubernetes.kubelet", k.Kubelet),
 		ConfigSetting("kubernetes.kubeadm", k.Kubeadm),
 		ConfigSetting("kubernetes.kubeProxy", k.KubeProxy),
 		{Name: "kubernetes.security", Value: string(k.Security)},
-		{Name: "cni.maskSizes", Value: fmt.Sprintf("%d,%d", r.Cluster.CNI.IPv4MaskSize, r.Cluster.CNI.IPv6MaskSize)},
+		{Name: "cni.maskSizes", Value: fmt.Sprintf("%d,%d", s.Cluster.CNI.IPv4MaskSize, s.Cluster.CNI.IPv6MaskSize)},
 	}
 }
 
-// is reports whether a recorded value is the setting's, as this or an earlier release writes it.
+// is reports whether a recorded value, of this or an earlier release, equals the setting's.
 func (s FixedSetting) is(value string) bool {
 	return value == s.Value || s.Before != "" && value == s.Before
 }
 
-// ConfigSetting is a free-form part of the cluster file. It may have secrets in it, so that hosts record its digest: that of JSON with
-// sorted keys, and in earlier releases that of Go's own format.
+// ConfigSetting returns the setting for a free-form part of the cluster file. It may contain secrets, so hosts record its
+// digest: over JSON with sorted keys, and in earlier releases over Go's own format.
 func ConfigSetting(name string, c manifest.Config) FixedSetting {
 	if c == nil {
 		c = manifest.Config{}
 	}
 	text, err := json.Marshal(c)
 	if err != nil {
-		text = fmt.Appendf(nil, "%v", c) // a Config has JSON's types only
+		text = fmt.Appendf(nil, "%v", c) // cannot happen: a Config has only JSON's types
 	}
 	digest := func(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }
 	return FixedSetting{Name: name, Value: digest(text), Before: digest(fmt.Appendf(nil, "%v", c))}
 }
 
-// File is the record of a node: the identity of its cluster, and a line for each fixed setting.
+// File returns the record of a node: the identity of its cluster, and a line per fixed setting.
 func File(r *task.Site) task.File {
 	text := Identity(r).String() + "\n"
 	for _, s := range fixedSettings(r) {
@@ -106,7 +107,7 @@ func File(r *task.Site) task.File {
 	return task.File{Path: Path, Mode: 0o600, Data: []byte(text)}
 }
 
-// Records reports whether a file of the host is a File of this run's cluster file, as this or an earlier release writes it.
+// Records reports whether a file of the host is the record, by this or an earlier release, of this run's cluster file.
 func Records(ctx context.Context, t *task.Host, file string) (bool, error) {
 	data, err := t.Read(ctx, file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -120,13 +121,13 @@ func Records(ctx context.Context, t *task.Host, file string) (bool, error) {
 		same = name == want[i].Name && want[i].is(value)
 	}
 	if !same {
-		task.BecauseOf(ctx, file, err == nil)
+		task.BecauseOfFile(ctx, file, err == nil)
 	}
 	return same, nil
 }
 
-// Membership returns what a host that is a node of this cluster remembers of it, "" for a host that is no node. That it
-// is one of another cluster is an error: kubeadm would be made to take it apart.
+// Membership reports whether a host is a node of this cluster, and returns its recorded settings. A node of another cluster
+// is an error, because kubeadm would destroy it.
 func Membership(ctx context.Context, t *task.Host) (settings string, member bool, err error) {
 	is, settings, member, err := Recorded(ctx, t)
 	if err == nil && !member {
@@ -136,12 +137,12 @@ func Membership(ctx context.Context, t *task.Host) (settings string, member bool
 		return "", false, err
 	}
 	if want := Identity(t.Site); is != want && t.Site.Rule != task.AnyCluster && !(t.Site.Rule == task.OtherVersion && is.sameName(want)) {
-		return "", false, &MemberError{Host: t.Name, Is: is.String(), Want: want.String(), upgradable: is.sameName(want)}
+		return "", false, &OtherClusterError{Host: t.Name, Is: is.String(), Want: want.String(), upgradable: is.sameName(want)}
 	}
 	return settings, true, nil
 }
 
-// Recorded returns the identity and the fixed settings of the cluster that the host is a node of.
+// Recorded returns the identity and the settings of the host's cluster, if it is a node of one.
 func Recorded(ctx context.Context, t *task.Host) (id identity, settings string, member bool, err error) {
 	data, err := t.Read(ctx, Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -154,14 +155,13 @@ func Recorded(ctx context.Context, t *task.Host) (id identity, settings string, 
 	return parseIdentity(first), settings, true, nil
 }
 
-// IsMember tells whether the host is a node of this cluster.
+// IsMember reports whether the host is a node of this cluster.
 func IsMember(ctx context.Context, t *task.Host) (bool, error) {
 	_, member, err := Membership(ctx, t)
 	return member, err
 }
 
-// Changed returns the settings that the cluster file has other values for than the cluster was made with, and those
-// values.
+// Changed returns the settings whose values in the cluster file differ from the recorded ones, and the recorded ones.
 func Changed(r *task.Site, settings string) (now, then []FixedSetting) {
 	made := map[string]string{}
 	for line := range strings.Lines(settings) {
@@ -176,7 +176,7 @@ func Changed(r *task.Site, settings string) (now, then []FixedSetting) {
 	return now, then
 }
 
-// vital writes the vital ones of some settings behind a cluster's name.
+// VitalText describes a cluster by its identity and its vital settings. some reports whether there are any.
 func VitalText(id identity, settings []FixedSetting) (text string, some bool) {
 	var list []string
 	for _, s := range settings {
@@ -187,12 +187,12 @@ func VitalText(id identity, settings []FixedSetting) (text string, some bool) {
 	return id.String() + " with " + strings.Join(list, ", "), len(list) > 0
 }
 
-// ClusterPin tells clusters of one name apart: the public key of the authority that a node trusts.
+// ClusterPin returns the pin of the authority that a node trusts. It distinguishes clusters of one name.
 func ClusterPin(ctx context.Context, t *task.Host) (string, error) {
 	path := t.Site.Distribution.Authority
 	data, err := t.Read(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s was made a node, but %s is gone: somebody has taken the cluster off it by hand. Run kkbundle reset first", t.Name, path)
+		return "", fmt.Errorf("%s has joined the cluster, but %s is missing: the cluster was removed by hand; run kkbundle reset first", t.Name, path)
 	}
 	if err != nil {
 		return "", err
@@ -205,10 +205,10 @@ func ClusterPin(ctx context.Context, t *task.Host) (string, error) {
 }
 
 // Members returns the nodes among the hosts that this run is connected to, in the order of the inventory.
-func Members(ctx context.Context, r *task.Site) ([]*task.Host, error) {
-	list := r.Connected(manifest.RoleCluster)
+func Members(ctx context.Context, s *task.Site) ([]*task.Host, error) {
+	list := s.Connected(manifest.RoleCluster)
 	member := make([]bool, len(list))
-	err := r.OnAll(list, func(i int, t *task.Host) (err error) {
+	err := s.OnAll(list, func(i int, t *task.Host) (err error) {
 		member[i], err = IsMember(ctx, t)
 		return err
 	})

@@ -38,7 +38,7 @@ func harborDocker(c *manifest.Cluster) []task.Task {
 	undo := leaves.Undo
 	runtime := cri.Runtime{Units: []string{dockerContainerdUnit, cri.DockerUnit}}
 	leaves.Undo = func(ctx context.Context, t *task.Host) error {
-		there, err := t.AnyOf(ctx, "/etc/systemd/system/"+dockerContainerdUnit, "/etc/systemd/system/"+cri.DockerUnit)
+		there, err := t.AnyExists(ctx, "/etc/systemd/system/"+dockerContainerdUnit, "/etc/systemd/system/"+cri.DockerUnit)
 		if err != nil || !there {
 			return err
 		}

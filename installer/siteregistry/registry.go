@@ -405,7 +405,7 @@ func pushOptions(t *task.Host) (registry.PushOptions, *http.Transport, error) {
 		Select:    isSeeded,
 		Auth:      login{auth},
 		Transport: client,
-		Jobs:      task.Connections,
+		Jobs:      task.ConnectionsPerHost,
 		Logger:    t.Site.Logger,
 		Progress: func(e registry.Event) {
 			t.Site.Tell(task.Event{Phase: "install", Task: seedName, Host: t.Name, State: task.Progress, Bytes: e.Done, Total: e.Total})
@@ -444,7 +444,7 @@ func Seeded(ctx context.Context, t *task.Host) (bool, error) {
 		return false, err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(task.Connections)
+	group.SetLimit(task.ConnectionsPerHost)
 	for _, it := range t.Site.Items {
 		if !isSeeded(it) {
 			continue

@@ -8,54 +8,44 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// NewHost makes the Target of a host with what the inventory says of its addresses.
-func (r *Site) NewHost(h manifest.Host) *Host {
-	t := &Host{Host: h, IP: h.InternalIPv4, Site: r}
-	if !r.Has4() {
+// NewHost returns the Host of an inventory host, with the addresses that the inventory names.
+func (s *Site) NewHost(h manifest.Host) *Host {
+	t := &Host{Host: h, IP: h.InternalIPv4, Site: s}
+	if !s.Has4() {
 		t.IP = h.InternalIPv6
-	} else if r.has6() {
+	} else if s.Has6() {
 		t.IP6 = h.InternalIPv6
 	}
 	return t
 }
 
-// Has4 and has6 tell which families of addresses the cluster has.
-func (r *Site) Has4() bool { return HasFamily(r.Cluster, netip.Addr.Is4) }
-func (r *Site) has6() bool { return HasFamily(r.Cluster, netip.Addr.Is6) }
+// Has4 reports whether the cluster has IPv4 addresses.
+func (s *Site) Has4() bool { return HasFamily(s.Cluster, netip.Addr.Is4) }
 
-// Family4 and Family6 are the options of ip(8) for the families.
+// Has6 reports whether the cluster has IPv6 addresses.
+func (s *Site) Has6() bool { return HasFamily(s.Cluster, netip.Addr.Is6) }
+
+// Options of ip(8) for the address families.
 const (
 	Family4 = "-4"
 	Family6 = "-6"
 )
 
+// HasFamily reports whether the cluster has services in the address family that is accepts.
 func HasFamily(c *manifest.Cluster, is func(netip.Addr) bool) bool {
 	return slices.ContainsFunc(c.Kubernetes.ServiceCIDR, func(p netip.Prefix) bool { return is(p.Addr()) })
 }
 
-// IsAddressed tells whether an address is known for each family that the host needs one of: hosts that are no nodes are
-// reached by one.
-func (t *Host) IsAddressed() bool {
-	both := t.Is(manifest.RoleCluster) && t.Site.Has4() && t.Site.has6()
+// HasAddresses reports whether the host has an address in each family that it needs. A host that is no node needs only one.
+func (t *Host) HasAddresses() bool {
+	both := t.Is(manifest.RoleCluster) && t.Site.Has4() && t.Site.Has6()
 	return t.IP.IsValid() && (t.IP6.IsValid() || !both)
 }
 
-// FindAddresses takes addresses that the inventory does not give from what the host says of itself.
-func (t *Host) FindAddresses(f *node.Facts) {
-	if !t.IP.IsValid() {
-		t.IP = precheck.AddressFor(t.Site.Cluster, t.Host, f)
-	}
-	if t.Site.Has4() && t.Site.has6() && !t.IP6.IsValid() {
-		t.IP6 = precheck.Address6(t.Host, f)
-	}
-}
-
-// Addresses are the node's, the one of the cluster's first family first.
+// Addresses returns the node's addresses; the cluster's first family comes first.
 func (t *Host) Addresses() []netip.Addr {
 	if t.IP6.IsValid() {
 		return []netip.Addr{t.IP, t.IP6}
@@ -63,22 +53,21 @@ func (t *Host) Addresses() []netip.Addr {
 	return []netip.Addr{t.IP}
 }
 
-// An AddressError says that a host's address in the cluster is not known.
+// An AddressError means that a host's address in the cluster is unknown.
 type AddressError struct {
 	Host string
-	// Six says that it is the IPv6 address.
-	Six bool
+	Six  bool // the IPv6 address is unknown
 }
 
-// Error names the host.
+// Error names the host and the reason.
 func (e *AddressError) Error() string {
 	if e.Six {
-		return e.Host + ": which of its IPv6 addresses the cluster uses is not known: the inventory does not say, and it has none or several"
+		return e.Host + ": no IPv6 address for the cluster: the inventory names none, and the host has none or several"
 	}
-	return e.Host + ": which of its addresses the cluster uses is not known: the inventory does not say, and there is no default route to tell by"
+	return e.Host + ": no address for the cluster: the inventory names none, and the host has no default route to choose one by"
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *AddressError) Hint() string {
 	if e.Six {
 		return "give the host internalIPv6 in the inventory"
@@ -86,30 +75,32 @@ func (e *AddressError) Hint() string {
 	return "give the host internalIPv4 in the inventory"
 }
 
-// Endpoint is where nodes and clients reach the API server, as host:port. Without an address in the cluster file it is the
-// one that the cluster was made with: the first control plane may be another one by now.
-func (r *Site) Endpoint() string {
-	e := r.Cluster.ControlPlaneEndpoint
+// Endpoint returns the address of the API server for nodes and clients, as host:port. If the cluster file names none, the
+// endpoint recorded at the cluster's creation wins: another control plane may be the first by now.
+func (s *Site) Endpoint() string {
+	e := s.Cluster.ControlPlaneEndpoint
 	switch {
 	case e.Address == "" && e.Type == manifest.EndpointHAProxy:
-		return net.JoinHostPort("api."+r.Cluster.Metadata.Name+".internal", strconv.Itoa(manifest.DefaultPort))
-	case e.Address == "" && r.endpointMade() != "":
-		return r.endpointMade()
+		return net.JoinHostPort("api."+s.Cluster.Metadata.Name+".internal", strconv.Itoa(manifest.DefaultPort))
+	case e.Address == "" && s.recordedEndpoint() != "":
+		return s.recordedEndpoint()
 	}
-	return e.HostPort(r.FirstControlPlane().IP.String())
+	return e.HostPort(s.FirstControlPlane().IP.String())
 }
 
-// Loopback is the address under which each node finds an API server on itself.
-func (r *Site) Loopback() netip.Addr {
-	if r.FirstControlPlane().IP.Is6() {
+// Loopback returns the loopback address on which each node reaches an API server.
+func (s *Site) Loopback() netip.Addr {
+	if s.FirstControlPlane().IP.Is6() {
 		return netip.IPv6Loopback()
 	}
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
-const NodesWait = 3 * time.Minute
+// NodeReadyTimeout bounds the wait until a node is ready.
+const NodeReadyTimeout = 3 * time.Minute
 
-func Nth(p netip.Prefix, n int) netip.Addr {
+// NthAddress returns the n-th address of a network; 0 is the network itself.
+func NthAddress(p netip.Prefix, n int) netip.Addr {
 	a := p.Masked().Addr()
 	for range n {
 		a = a.Next()
@@ -117,7 +108,7 @@ func Nth(p netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// Loopback is the address of the Loopback interface in the family of a node's address: etcd listens there.
+// Loopback returns the loopback address in the family of a node's address; etcd listens there.
 func Loopback(ip string) string {
 	if strings.Contains(ip, ":") {
 		return "::1"
@@ -125,12 +116,13 @@ func Loopback(ip string) string {
 	return "127.0.0.1"
 }
 
-// kubeadm's own defaults, which kube-controller-manager needs no flags for.
+// Defaults of kube-controller-manager; they need no flags.
 const (
 	defaultMask4 = 24
 	defaultMask6 = 64
 )
 
+// MaskFlags returns the flags of kube-controller-manager for the sizes of the nodes' pod networks.
 func MaskFlags(c *manifest.Cluster) map[string]string {
 	flags := map[string]string{}
 	if c.CNI.IPv4MaskSize != defaultMask4 && HasFamily(c, netip.Addr.Is4) {

@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
+// Marks of kkbundle in files that belong to the host.
 const (
 	BlockBegin = "# BEGIN kkbundle"
 	BlockEnd   = "# END kkbundle"
-	// OpenBegin begins the block in a file whose last line had no end: that line shall have none again.
+	// OpenBegin begins the block in a file whose last line had no newline. Reset removes the newline again.
 	OpenBegin = "# BEGIN kkbundle, after a line without an end"
-	// TakenOut begins lines of a host's own file that do not count any more; Reset puts them back.
-	TakenOut = "#kkbundle# "
+	// CommentedOut begins the lines that kkbundle disabled. Reset enables them again.
+	CommentedOut = "#kkbundle# "
 )
 
 // ParseSysctl reads "key = value" lines.
@@ -30,9 +31,9 @@ func ParseSysctl(data []byte) map[string]string {
 	return values
 }
 
-// Remember writes what Reset puts back. What an earlier run has remembered is among the values: a later one would Remember
-// what the earlier made.
-func (t *Host) Remember(ctx context.Context, path string, values map[string]string) error {
+// SaveOriginal writes the values that Reset restores. Callers include the values saved by earlier runs: the host's current
+// ones may be kkbundle's own.
+func (t *Host) SaveOriginal(ctx context.Context, path string, values map[string]string) error {
 	var b bytes.Buffer
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		fmt.Fprintf(&b, "%s = %s\n", key, values[key])

@@ -19,31 +19,30 @@ func (t *Host) Helper(ctx context.Context, args ...string) *host.Stream {
 	return host.Open(WithoutOutput(ctx), t.Conn, append([]string{host.HelperPath}, args...)...)
 }
 
-// Dial makes a TCP connection from the host, by the helper and over the session that runs it: only SSH has to get
-// through to the host.
+// Dial makes a TCP connection from the host, through the helper's session. Firewalls need to allow only SSH.
 func (t *Host) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	start := func(ctx context.Context, args ...string) io.ReadWriteCloser { return t.Helper(ctx, args...) }
 	return node.Dialer(start)(ctx, network, addr)
 }
 
-// Connections is how many Connections at a time go through one host.
-const Connections = 8
+// ConnectionsPerHost limits the parallel connections through one host.
+const ConnectionsPerHost = 8
 
-// Transport returns an HTTP Transport whose connections are made on the host and trust these authorities, or those of
-// this machine if there are none.
+// Transport returns an HTTP transport that connects from the host. It trusts the authorities in caPEM, or without them
+// the authorities of this machine.
 func (t *Host) Transport(caPEM []byte) (*http.Transport, error) {
 	var roots *x509.CertPool
 	if len(caPEM) > 0 {
 		if roots = x509.NewCertPool(); !roots.AppendCertsFromPEM(caPEM) {
-			return nil, errors.New("the certificate authority is not PEM")
+			return nil, errors.New("certificate authority: not PEM")
 		}
 	}
 	return &http.Transport{
 		DialContext:         t.Dial,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: 30 * time.Second,
-		MaxConnsPerHost:     Connections,
-		MaxIdleConnsPerHost: Connections,
+		MaxConnsPerHost:     ConnectionsPerHost,
+		MaxIdleConnsPerHost: ConnectionsPerHost,
 		IdleConnTimeout:     30 * time.Second,
 		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{}, // several connections, not one HTTP/2
 	}, nil

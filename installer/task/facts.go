@@ -17,9 +17,9 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Facts asks the helper.
+// Facts returns the host's facts, which the helper collects.
 func (t *Host) Facts(ctx context.Context, probe node.Probe) (node.Facts, error) {
-	ctx, cancel := Bounded(ctx, t.factsLimit())
+	ctx, cancel := WithTimeout(ctx, t.factsLimit())
 	defer cancel()
 	question, err := json.Marshal(probe)
 	if err != nil {
@@ -35,32 +35,33 @@ func (t *Host) Facts(ctx context.Context, probe node.Probe) (node.Facts, error) 
 		return node.Facts{}, fmt.Errorf("%s: facts: %w", t.Name, err)
 	}
 	if facts.Version != node.FactsVersion {
-		return node.Facts{}, fmt.Errorf("%s: the helper speaks version %d of facts, this kkbundle %d", t.Name, facts.Version, node.FactsVersion)
+		return node.Facts{}, fmt.Errorf("%s: the helper sent facts in version %d; this kkbundle needs version %d", t.Name, facts.Version, node.FactsVersion)
 	}
 	return facts, nil
 }
 
-// IsFor accepts the platforms of an architecture.
-func IsFor(arch string) func(platform string) bool {
+// ForArch returns a predicate that reports whether a platform belongs to an architecture.
+func ForArch(arch string) func(platform string) bool {
 	own := "linux/" + arch
 	return func(platform string) bool { return platform == own || strings.HasPrefix(platform, own+"/") }
 }
 
-// FactsTimeout is how long a host may take to say what it is like, probeTimeout how much longer for what only etcd
-// and control planes are asked for: the speed of the disk, and addresses that nobody may have.
-const FactsTimeout = 20 * time.Second
+const (
+	// FactsTimeout bounds the collection of a host's facts.
+	FactsTimeout = 20 * time.Second
+	// probeTimeout is added for hosts of etcd and the control plane, which also measure the disk and look for addresses in use.
+	probeTimeout = 15 * time.Second
+	// SpaceTimeout bounds the measurement of directory sizes.
+	SpaceTimeout = 2 * time.Minute
+	// LookTimeout bounds one question to a component that may hang.
+	LookTimeout = 15 * time.Second
+)
 
-const probeTimeout = 15 * time.Second
-
-// SpaceTimeout is for counting what directories hold.
-const SpaceTimeout = 2 * time.Minute
-
-// Bounded gives what a host is asked an end.
-func Bounded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+// WithTimeout returns a context that ends with a host.SlowError.
+func WithTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, &host.SlowError{Limit: limit})
 }
 
-// factsLimit returns how long the host may take to answer.
 func (t *Host) factsLimit() time.Duration {
 	if t.Is(manifest.RoleEtcd) || t.Is(manifest.RoleControlPlane) {
 		return FactsTimeout + probeTimeout
@@ -68,14 +69,14 @@ func (t *Host) factsLimit() time.Duration {
 	return FactsTimeout
 }
 
-// IsGone tells whether asking a host again would be to wait again.
-func IsGone(err error) bool {
+// IsUnresponsive reports whether err means that the host does not answer, so that another question would wait in vain.
+func IsUnresponsive(err error) bool {
 	var unreachable *host.UnreachableError
 	var slow *host.SlowError
 	return errors.As(err, &unreachable) || errors.As(err, &slow)
 }
 
-// Clock is the host's.
+// Clock returns the host's time.
 func (t *Host) Clock(ctx context.Context) (time.Time, error) {
 	out, err := t.Output(ctx, "date", "+%s")
 	if err != nil {
@@ -88,10 +89,7 @@ func (t *Host) Clock(ctx context.Context) (time.Time, error) {
 	return time.Unix(now, 0), nil
 }
 
-// LookTimeout bounds one question to a component that may hang.
-const LookTimeout = 15 * time.Second
-
-// InterfaceWith finds, in what `ip -oneline address` prints, the interface whose network has an address in it.
+// InterfaceWith returns the interface whose network contains the address; text is the output of `ip -oneline address`.
 func InterfaceWith(text string, a netip.Addr) string {
 	for line := range strings.Lines(text) {
 		// 2: eth0    inet 10.0.0.3/24 brd 10.0.0.255 scope global eth0\ ...
@@ -108,7 +106,7 @@ func InterfaceWith(text string, a netip.Addr) string {
 	return ""
 }
 
-// DropAddress takes an address that is announced, and no host's own, off its interface.
+// DropAddress removes a virtual address from the interface that has it.
 func (t *Host) DropAddress(ctx context.Context, a netip.Addr) error {
 	own := netip.PrefixFrom(a, a.BitLen()).String()
 	out, err := t.Output(ctx, "ip", "-oneline", "address", "show", "to", own)

@@ -7,24 +7,24 @@ import (
 	"github.com/kkbundle/kkbundle/installer/report"
 )
 
-// VerifyPhase is the phase that proves that the cluster works. Its tasks gather what they find; the last of them judges.
+// VerifyPhase is the phase that verifies the cluster. Its tasks collect findings; the last one judges them.
 const VerifyPhase = "verify"
 
-// A Verification is what the phase has found so far.
+// A Verification holds the findings of the phase so far.
 type Verification struct {
 	Mu       sync.Mutex
 	findings report.Findings
-	Waits    map[string]error // what did not come about in the time that it was given
+	Waits    map[string]error // waits that timed out
 }
 
-// add records findings and tells those that are not as they should be.
-func (r *Site) Found(list ...report.Finding) {
-	r.Verified.Mu.Lock()
+// AddFindings records findings and reports those that are not OK as events.
+func (s *Site) AddFindings(list ...report.Finding) {
+	s.Verified.Mu.Lock()
 	for i := range list {
-		list[i].Found = r.Mask.Mask(list[i].Found)
+		list[i].Found = s.Mask.Mask(list[i].Found)
 	}
-	r.Verified.findings = append(r.Verified.findings, list...)
-	r.Verified.Mu.Unlock()
+	s.Verified.findings = append(s.Verified.findings, list...)
+	s.Verified.Mu.Unlock()
 	for _, f := range list {
 		state := Warned
 		switch f.State {
@@ -33,12 +33,13 @@ func (r *Site) Found(list ...report.Finding) {
 		case report.Failed:
 			state = Failed
 		}
-		r.Tell(Event{Phase: VerifyPhase, Task: f.ID, Host: f.Host, State: state, Message: f.Found})
+		s.Tell(Event{Phase: VerifyPhase, Task: f.ID, Host: f.Host, State: state, Message: f.Found})
 	}
 }
 
-func (r *Site) Findings() report.Findings {
-	r.Verified.Mu.Lock()
-	defer r.Verified.Mu.Unlock()
-	return slices.Clone(r.Verified.findings)
+// Findings returns the findings so far.
+func (s *Site) Findings() report.Findings {
+	s.Verified.Mu.Lock()
+	defer s.Verified.Mu.Unlock()
+	return slices.Clone(s.Verified.findings)
 }

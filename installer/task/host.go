@@ -16,47 +16,46 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Host is a host as tasks see it. For a task that runs Here it has no host.
+// A Host is a task's toolbox for one machine: it runs commands and reads, writes and removes files there. A task that runs
+// Here gets a Host without a connection.
 type Host struct {
 	manifest.Host
-	// IP is the node's address in the cluster.
-	IP netip.Addr
-	// IP6 is the node's IPv6 address in a cluster that has both families.
-	IP6 netip.Addr
-	// Arch is the host's architecture in Go's spelling.
-	Arch string
+	IP   netip.Addr // in the cluster
+	IP6  netip.Addr // in a cluster with both families
+	Arch string     // in Go's spelling
 
 	Conn   host.Host // nil if this run is not connected to the host
-	Err    error     // why not, or what went wrong while connecting
-	Failed bool      // a task of this run has failed on it
+	Err    error     // the reason of a failed connection
+	Failed bool      // a task of this run has failed on the host
 	Site   *Site
 }
 
-// MaxFile bounds what is read of a host's own files, and of what a command prints.
+// MaxFile limits the size of files read from a host and of a command's output.
 const MaxFile = 64 << 20
 
-// Run runs a Run and expects nothing of its output.
+// Run runs a command and discards its output.
 func (t *Host) Run(ctx context.Context, args ...string) error {
 	return t.Conn.Run(ctx, host.Cmd{Args: args})
 }
 
-// Feed runs a command with data on its standard input, where secrets travel.
+// Feed runs a command with data on its standard input. Secrets go this way, never as arguments.
 func (t *Host) Feed(ctx context.Context, data []byte, args ...string) error {
 	return t.Conn.Run(ctx, host.Cmd{Args: args, Stdin: bytes.NewReader(data)})
 }
 
-// Output returns what a command writes to its standard Output, also when it fails.
+// Output runs a command and returns its standard output, even if it fails.
 func (t *Host) Output(ctx context.Context, args ...string) ([]byte, error) {
 	out := &capped.Buffer{Most: MaxFile}
 	err := t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})
 	return out.Bytes(), err
 }
 
-// Test tells whether a command succeeds. An error means that it could not be found out.
+// Test reports whether a command succeeds. An error means that the command could not be run.
 func (t *Host) Test(ctx context.Context, args ...string) (bool, error) {
 	return Succeeded(t.Run(ctx, args...))
 }
 
+// Succeeded reports whether err is nil. It returns other errors than a command's exit code.
 func Succeeded(err error) (bool, error) {
 	var failed *host.ExitError
 	if errors.As(err, &failed) {
@@ -77,7 +76,7 @@ type File struct {
 	Data []byte
 }
 
-// Write puts files on the host that are not there as they shall be.
+// Write writes the files that are missing or different on the host.
 func (t *Host) Write(ctx context.Context, files ...File) error {
 	for _, f := range files {
 		ctx := DescribedAs(ctx, fmt.Sprintf("write %s (%04o, %d bytes)", f.Path, f.Mode, len(f.Data)))
@@ -88,13 +87,13 @@ func (t *Host) Write(ctx context.Context, files ...File) error {
 	return nil
 }
 
-// Edit gives a file of the host's own other content; its mode and owner stay.
+// Edit replaces the content of a file that belongs to the host. It keeps mode and owner.
 func (t *Host) Edit(ctx context.Context, path string, data []byte) error {
 	_, err := host.EditFile(DescribedAs(ctx, fmt.Sprintf("edit %s (%d bytes)", path, len(data))), t.Conn, path, data)
 	return err
 }
 
-// HasFiles tells whether every one of the files HasFiles the content that it shall have.
+// HasFiles reports whether the host has all the files with this content. It does not compare modes.
 func (t *Host) HasFiles(ctx context.Context, files ...File) (bool, error) {
 	if len(files) == 0 {
 		return true, nil
@@ -105,7 +104,7 @@ func (t *Host) HasFiles(ctx context.Context, files ...File) (bool, error) {
 	}
 	out := &capped.Buffer{Most: MaxFile}
 	if _, err := Succeeded(t.Conn.Run(ctx, host.Cmd{Args: args, Stdout: out})); err != nil {
-		return false, err // that a file is missing is no error
+		return false, err // a missing file is no error
 	}
 	found := map[string]string{}
 	for line := range strings.Lines(out.String()) {
@@ -120,12 +119,12 @@ func (t *Host) HasFiles(ctx context.Context, files ...File) (bool, error) {
 			continue
 		}
 		all = false
-		BecauseOf(ctx, f.Path, found[f.Path] != "")
+		BecauseOfFile(ctx, f.Path, found[f.Path] != "")
 	}
 	return all, nil
 }
 
-// Systemctl runs Systemctl.
+// Systemctl runs systemctl.
 func (t *Host) Systemctl(ctx context.Context, args ...string) error {
 	return t.Run(ctx, append([]string{"systemctl"}, args...)...)
 }

@@ -5,27 +5,27 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A KubeadmPart is what one concern of a cluster (its etcd, its endpoint, its security) adds to what kubeadm is told. Later
-// parts win over earlier ones, and the cluster file wins over all.
+// A KubeadmPart is the share of one concern (etcd, endpoint, security) in kubeadm's configuration. Later parts override
+// earlier ones; the cluster file overrides all.
 type KubeadmPart struct {
-	// flags are the components' command line arguments, without dashes.
+	// Flags holds the command line arguments per component, without dashes.
 	Flags map[string]map[string]string
-	// volumes are paths of the host that the components see, read-only unless said otherwise.
+	// Volumes holds the host paths mounted into each component.
 	Volumes map[string][]HostVolume
-	// names are more names and addresses in the API server's certificate.
+	// Names are added to the names and addresses in the API server's certificate.
 	Names []string
-	// cluster, kubelet and KubeProxy are merged into ClusterConfiguration, KubeletConfiguration and KubeProxyConfiguration.
+	// Cluster, Kubelet and KubeProxy are merged into ClusterConfiguration, KubeletConfiguration and KubeProxyConfiguration.
 	Cluster, Kubelet, KubeProxy kube.Document
 }
 
-// A HostVolume is a path of the host in a component's container, at the same place.
+// A HostVolume is a host path mounted at the same path in a component's container, read-only unless Writable.
 type HostVolume struct {
 	Name, Path string
-	// kind is a HostPathType, such as File or DirectoryOrCreate.
-	Kind     string
-	Writable bool
+	Kind       string // HostPathType, such as File or DirectoryOrCreate
+	Writable   bool
 }
 
+// IsHardened reports whether the cluster has the hardened security profile.
 func IsHardened(c *manifest.Cluster) bool {
 	return c.Kubernetes.Security == manifest.SecurityHardened
 }

@@ -15,19 +15,20 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// KubectlCache is kubectl's cache on hosts. It is not in root's home, where Reset must remove nothing.
 const KubectlCache = StateDir + "/kubectl"
 
-// NodePackages are what kubeadm's checks, the kubelet, kube-proxy and port forwarding use of the operating system.
+// NodePackages returns the operating system packages that kubeadm's checks, the kubelet, kube-proxy and port forwarding use.
 func NodePackages() []string {
 	return []string{"conntrack", "ebtables", "ethtool", "iproute", "iptables", "socat"}
 }
 
-// Kubectl runs Kubectl as the cluster's administrator and returns what it prints.
+// Kubectl runs kubectl as the cluster's administrator and returns its output.
 func (t *Host) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return t.Kube().Run(ctx, args...)
 }
 
-// Kube returns a client that runs kubectl on this host, as the cluster's administrator.
+// Kube returns a client that runs kubectl on this host as the cluster's administrator.
 func (t *Host) Kube() kube.Client { return kube.Client{Kubectl: t.runKubectl} }
 
 func (t *Host) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
@@ -35,16 +36,16 @@ func (t *Host) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
 		ctx = WithoutOutput(ctx)
 	}
 	if c.Patience > 0 {
-		ctx = Patient(ctx, c.Patience)
+		ctx = WithPatience(ctx, c.Patience)
 	}
 	command := t.Site.Distribution.Kubectl
-	if server := t.ownServer(); server != "" {
-		command = append(command, "--server="+server)
+	if t.usesOwnServer() {
+		command = append(slices.Clone(command), t.ServerFlag())
 	}
 	out := &capped.Buffer{Most: MaxFile}
 	cmd := host.Cmd{
 		Args:   slices.Concat(command, c.Args),
-		Env:    []string{"KUBECACHEDIR=" + KubectlCache}, // not in root's home, where Reset has no business
+		Env:    []string{"KUBECACHEDIR=" + KubectlCache},
 		Stdout: out,
 	}
 	if c.Stdin != nil {
@@ -54,25 +55,21 @@ func (t *Host) runKubectl(ctx context.Context, c kube.Command) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// ownServer is the control plane's own API server, where kubectl is to ask another than admin.conf names: kubectl must
-// work there whatever has become of the address that all share. "" is what admin.conf names.
-func (t *Host) ownServer() string {
-	own := net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
-	if !t.Is(manifest.RoleControlPlane) || !t.IP.IsValid() || t.Site.Endpoint() == own {
-		return ""
-	}
-	return "https://" + own
+// usesOwnServer reports whether kubectl asks the control plane's own API server instead of the one in admin.conf. On a control
+// plane, kubectl must work even if the shared endpoint does not.
+func (t *Host) usesOwnServer() bool {
+	return t.Is(manifest.RoleControlPlane) && t.IP.IsValid() && t.ServerFlag() != "--server=https://"+t.Site.Endpoint()
 }
 
-// Server is the flag by which kubectl asks the API Server of one control plane, and not any behind the endpoint.
-func (t *Host) Server() string {
+// ServerFlag returns the flag that makes kubectl use the API server of this control plane instead of the endpoint.
+func (t *Host) ServerFlag() string {
 	return "--server=https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 }
 
-// FieldManager owns the fields that an installation sets.
+// FieldManager is the field manager of objects that kkbundle applies.
 const FieldManager = "kkbundle"
 
-// ApplyObjects applies objects that may be secret, on kubectl's side.
+// ApplyObjects applies objects on the client's side.
 func (t *Host) ApplyObjects(ctx context.Context, objects ...runtime.Object) error {
 	data, err := kube.YAML(objects...)
 	if err != nil {

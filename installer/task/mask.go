@@ -10,18 +10,19 @@ import (
 	"time"
 )
 
-// A Masker takes secrets out of text that is kept or shown. Secrets go to hosts by standard input and in files with
-// mode 0600 only; the Masker is the second line of defence, for programs that print what they were given.
+// A Masker removes secrets from text that is stored or shown. Secrets reach hosts only by standard input and in files with
+// mode 0600; the Masker is the second line of defence, for programs that print their input.
 type Masker struct {
 	mu       sync.Mutex
 	secrets  []string
 	patterns []*regexp.Regexp
 }
 
+// Masked stands for a removed secret.
 const Masked = "***"
 
-// NewMasker knows what secrets of Kubernetes look like: bootstrap tokens, certificate keys, private keys and the
-// credentials in kubeconfig files.
+// NewMasker returns a Masker with the patterns of Kubernetes secrets: bootstrap tokens, certificate keys, private keys and
+// the credentials in kubeconfig files.
 func NewMasker() *Masker {
 	return &Masker{patterns: []*regexp.Regexp{
 		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
@@ -31,9 +32,9 @@ func NewMasker() *Masker {
 	}}
 }
 
-// Hide makes the masker know a secret, also as it looks in base64.
+// Hide adds a secret, as it is and in base64.
 func (m *Masker) Hide(secret string) {
-	if len(secret) < 6 { // shorter ones would take innocent text away with them
+	if len(secret) < 6 { // shorter ones would remove innocent text
 		return
 	}
 	m.mu.Lock()
@@ -45,8 +46,8 @@ func (m *Masker) Hide(secret string) {
 	}
 }
 
-// Known returns text without the secrets that are Known.
-func (m *Masker) Known(text string) string {
+// MaskKnown returns text without the secrets added by Hide.
+func (m *Masker) MaskKnown(text string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.secrets {
@@ -55,9 +56,9 @@ func (m *Masker) Known(text string) string {
 	return text
 }
 
-// Mask returns text without the secrets in it.
+// Mask returns text without added secrets and text that matches a pattern.
 func (m *Masker) Mask(text string) string {
-	text = m.Known(text)
+	text = m.MaskKnown(text)
 	for _, p := range m.patterns {
 		replacement := Masked
 		switch p.NumSubexp() {
@@ -73,39 +74,41 @@ func (m *Masker) Mask(text string) string {
 
 type taskKey struct{}
 
-// InTask marks what is done under a context as belonging to a task, for the journal.
+// InTask returns a context whose commands the journal lists under a task.
 func InTask(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, taskKey{}, name)
 }
 
-func TaskOf(ctx context.Context) string {
+// NameOf returns the task named by InTask, or a dash.
+func NameOf(ctx context.Context) string {
 	name, _ := ctx.Value(taskKey{}).(string)
 	return OrDash(name)
 }
 
 type quietKey struct{}
 
-// WithoutOutput keeps what commands print out of the journal: secrets, binary streams and long lists.
+// WithoutOutput returns a context whose commands have no output in the journal: it may hold secrets, binary data or long lists.
 func WithoutOutput(ctx context.Context) context.Context {
 	return context.WithValue(ctx, quietKey{}, true)
 }
 
-// IsQuiet reports whether WithoutOutput was asked for.
+// IsQuiet reports whether ctx comes from WithoutOutput.
 func IsQuiet(ctx context.Context) bool { return ctx.Value(quietKey{}) != nil }
 
 type describedKey struct{}
 
-// DescribedAs names in the journal what is done by a script that says little to a reader.
+// DescribedAs returns a context whose commands appear in the journal with this description.
 func DescribedAs(ctx context.Context, what string) context.Context {
 	return context.WithValue(ctx, describedKey{}, what)
 }
 
-// DescriptionOf returns what DescribedAs was given.
+// DescriptionOf returns the description set by DescribedAs.
 func DescriptionOf(ctx context.Context) (string, bool) {
 	what, ok := ctx.Value(describedKey{}).(string)
 	return what, ok
 }
 
+// OrDash returns s, or a dash if s is empty.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"
@@ -113,7 +116,7 @@ func OrDash(s string) string {
 	return s
 }
 
-// CommandLine writes arguments as a shell would take them.
+// CommandLine quotes arguments for a shell.
 func CommandLine(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
@@ -127,12 +130,12 @@ func CommandLine(args []string) string {
 
 type patienceKey struct{}
 
-// Patient says that what is done under a context may be silent for so long by itself: it has a limit of its own.
-func Patient(ctx context.Context, own time.Duration) context.Context {
+// WithPatience returns a context whose commands may be silent for so much longer, because they have a time limit of their own.
+func WithPatience(ctx context.Context, own time.Duration) context.Context {
 	return context.WithValue(ctx, patienceKey{}, own)
 }
 
-// PatienceOf returns the time that patient was given, 0 without it.
+// PatienceOf returns the time set by WithPatience, or 0.
 func PatienceOf(ctx context.Context) time.Duration {
 	own, _ := ctx.Value(patienceKey{}).(time.Duration)
 	return own

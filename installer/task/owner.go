@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// An Owner says who holds the lock of a host.
+// An Owner identifies the run that holds a lock.
 type Owner struct {
 	User    string    `json:"user"`
 	Machine string    `json:"machine"`
@@ -18,6 +18,7 @@ type Owner struct {
 	Since   time.Time `json:"since"`
 }
 
+// ThisOwner returns the Owner of this run.
 func ThisOwner(now time.Time) Owner {
 	o := Owner{User: "somebody", Machine: "another machine", PID: os.Getpid(), Since: now.UTC().Truncate(time.Second)}
 	if u, err := user.Current(); err == nil {
@@ -29,38 +30,36 @@ func ThisOwner(now time.Time) Owner {
 	return o
 }
 
-// A LockedError says that another run is at work on a host, or with the work directory.
+// A LockedError means that another run holds the lock of a host or of the work directory.
 type LockedError struct {
-	// Host is the host's name, or says which work directory.
-	Host string
-	// By is who that is and since when, as far as is known.
-	By string
+	Host string // or the work directory
+	By   string // user, machine, process and start of the other run, as far as known
 
 	Owner Owner
 }
 
 // Error names the host and the other run.
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("%s is being worked on by %s", e.Host, e.By)
+	return fmt.Sprintf("%s is locked by %s", e.Host, e.By)
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *LockedError) Hint() string {
-	return "wait until that run has ended, or end it; a host frees the lock by itself at most a minute after that run's connection is gone"
+	return "wait for the other run to end, or end it; a host releases the lock at most one minute after it loses the connection"
 }
 
-// Is tells whether this Is the run itself, by another of the host's names.
+// Is reports whether both are the same run, which reached one host by two names.
 func (by Owner) Is(o Owner) bool {
 	return by.PID > 1 && by.Machine == o.Machine && by.PID == o.PID && by.Since.Equal(o.Since)
 }
 
-// Ended tells whether an owner was a process of the machine of o that is gone.
+// Ended reports whether the owner is an ended process on o's machine.
 func (by Owner) Ended(o Owner) bool {
 	return by.Machine == o.Machine && by.PID > 1 && by.PID != o.PID && errors.Is(syscall.Kill(by.PID, 0), syscall.ESRCH)
 }
 
-// LockedBy makes the error out of what the owner has written into the lock.
-func LockedBy(what string, data []byte) error {
+// NewLockedError returns the error for a lock that contains data from its owner.
+func NewLockedError(what string, data []byte) error {
 	var o Owner
 	if json.Unmarshal(data, &o) != nil {
 		return &LockedError{Host: what, By: "another run"}

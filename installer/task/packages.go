@@ -9,10 +9,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Distributions are those that the bundle has packages for, sorted.
-func (r *Site) Distributions() []string {
+// Distributions returns the distributions that the bundle has packages for, sorted.
+func (s *Site) Distributions() []string {
 	var list []string
-	for _, it := range r.Items {
+	for _, it := range s.Items {
 		if distribution, ok := manifest.PackageDistribution(it.Ref); ok {
 			list = append(list, distribution)
 		}
@@ -21,44 +21,45 @@ func (r *Site) Distributions() []string {
 	return slices.Compact(list)
 }
 
-// RolePackages knows the packages that hosts need. What is the same for many hosts is worked out once.
+// RolePackages finds the packages that hosts need. It caches the results per roles and distribution.
 type RolePackages struct {
 	cluster *manifest.Cluster
-	Wanted  bool // there is a bundle with packages
+	Wanted  bool // the bundle has packages
 	names   func(c *manifest.Cluster, roles []manifest.Role, distribution string) ([]string, error)
 
 	mu    sync.Mutex
 	known map[string][]string
 }
 
+// NewRolePackages returns RolePackages for a cluster. names returns the packages for roles on a distribution.
 func NewRolePackages(
 	c *manifest.Cluster, wanted bool, names func(*manifest.Cluster, []manifest.Role, string) ([]string, error),
 ) *RolePackages {
 	return &RolePackages{cluster: c, Wanted: wanted, names: names, known: map[string][]string{}}
 }
 
-// Of returns the names that hosts with these roles are asked for, as all families Of distributions have them: which one
-// a host is Of it says in the same answer. There are none if that does not matter.
-func (p *RolePackages) Of(roles []manifest.Role) []string {
+// Candidates returns the package names to look for on a host whose distribution is not known yet; none if the bundle has no
+// packages.
+func (p *RolePackages) Candidates(roles []manifest.Role) []string {
 	if !p.Wanted {
 		return nil
 	}
-	return p.OfAny(roles)
+	return p.AllCandidates(roles)
 }
 
-// OfAny returns them whether there is a bundle with packages or not.
-func (p *RolePackages) OfAny(roles []manifest.Role) []string {
+// AllCandidates is Candidates even for a bundle without packages.
+func (p *RolePackages) AllCandidates(roles []manifest.Role) []string {
 	var list []string
 	for _, one := range []string{"debian", "rhel"} {
-		names, _ := p.On(roles, one) // who has no names is not asked
+		names, _ := p.For(roles, one) // a family without names adds none
 		list = append(list, names...)
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
 }
 
-// ClusterOn is installer.PackagesOf for the cluster.
-func (p *RolePackages) On(roles []manifest.Role, distribution string) ([]string, error) {
+// For returns the packages for roles on a distribution.
+func (p *RolePackages) For(roles []manifest.Role, distribution string) ([]string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := fmt.Sprint(roles, distribution)
@@ -72,19 +73,19 @@ func (p *RolePackages) On(roles []manifest.Role, distribution string) ([]string,
 	return list, err
 }
 
-// An PackageRepository is the packages of a distribution for one architecture, and the lists that make a repository of them.
+// A PackageRepository holds the packages of a distribution for one architecture, and the index files of a repository.
 type PackageRepository struct {
 	Items []bundle.Item
 	Lists map[string][]byte
 }
 
-// PackageRepositories makes each repository once for all hosts.
+// PackageRepositories builds each repository once for all hosts.
 type PackageRepositories struct {
 	mu    sync.Mutex
 	Known map[string]*PackageRepository
 }
 
-// Of returns the repository Of a distribution for an architecture, which make makes once.
+// Of returns the repository of a distribution for an architecture, and calls make for the first host.
 func (o *PackageRepositories) Of(distribution, arch string, make func() (*PackageRepository, error)) (*PackageRepository, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,27 +12,31 @@ import (
 	"github.com/kkbundle/kkbundle/pki"
 )
 
-// RenewBefore is how long before its end a certificate is made anew by the next run.
+// RenewBefore is the remaining lifetime below which a run replaces a certificate.
 const RenewBefore = 180 * 24 * time.Hour
 
-// LoadAuthority reads the authority in the work directory, or makes it. It signs the registry's certificate; hosts trust it
-// for the registry and for nothing else.
+// LoadAuthority reads or creates the authority in the work directory. It signs the registry's certificate; hosts trust it
+// for the registry only.
 func LoadAuthority(w *WorkDir, now time.Time) (*pki.Authority, error) {
 	authority, err := w.Authority(CACertFile, caKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return NewAuthority(w, now)
+		authority, pair, err := pki.NewAuthority("kkbundle registry CA", now)
+		if err != nil {
+			return nil, err
+		}
+		return authority, w.WritePair(PairFiles{CACertFile, caKeyFile}, pair)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if end := authority.Certificate.NotAfter; now.After(end) {
-		return nil, fmt.Errorf("%s ended %s: move it and %s away and run again; the registry and all hosts get new ones",
+		return nil, fmt.Errorf("%s expired on %s: move it and %s away and run again; the registry and all hosts get a new authority",
 			w.Join(CACertFile), end.Format(time.DateOnly), w.Join(caKeyFile))
 	}
 	return authority, nil
 }
 
-// Authority reads an Authority's pair from the work directory; the error is fs.ErrNotExist if there is none.
+// Authority reads an authority from the work directory; the error is fs.ErrNotExist if the certificate is missing.
 func (w *WorkDir) Authority(certFile, keyFile string) (*pki.Authority, error) {
 	certPEM, err := w.Read(certFile)
 	if err != nil {
@@ -40,7 +44,7 @@ func (w *WorkDir) Authority(certFile, keyFile string) (*pki.Authority, error) {
 	}
 	keyPEM, err := w.Read(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s is there and its key %s is not", w.Join(certFile), w.Join(keyFile))
+		return nil, fmt.Errorf("%s has no key: %s is missing", w.Join(certFile), w.Join(keyFile))
 	}
 	if err != nil {
 		return nil, err
@@ -52,14 +56,6 @@ func (w *WorkDir) Authority(certFile, keyFile string) (*pki.Authority, error) {
 	return authority, nil
 }
 
-func NewAuthority(w *WorkDir, now time.Time) (*pki.Authority, error) {
-	authority, pair, err := pki.NewAuthority("kkbundle registry CA", now)
-	if err != nil {
-		return nil, err
-	}
-	return authority, w.WritePair(PairFiles{CACertFile, caKeyFile}, pair)
-}
-
 // ReadPair reads a certificate and its key; the error is fs.ErrNotExist if one is missing.
 func (w *WorkDir) ReadPair(f PairFiles) (pki.Pair, error) {
 	cert, certErr := w.Read(f.Cert)
@@ -67,15 +63,15 @@ func (w *WorkDir) ReadPair(f PairFiles) (pki.Pair, error) {
 	return pki.Pair{Cert: cert, Key: key}, errors.Join(certErr, keyErr)
 }
 
-// WritePair writes the key first: the next run would take a certificate without its key for a complete pair.
+// WritePair writes the key first: a run takes an existing certificate for a complete pair.
 func (w *WorkDir) WritePair(f PairFiles, p pki.Pair) error {
 	return errors.Join(w.Write(f.Key, p.Key), w.Write(f.Cert, p.Cert))
 }
 
-// RegistryPair is where the work directory has the registry's certificate.
+// RegistryPair returns the files of the registry's certificate in the work directory.
 func RegistryPair() PairFiles { return PairFiles{RegistryCertFile, RegistryKeyFile} }
 
-// Pair returns the Pair in the work directory if it still fits the names, else a new one of the authority, which it keeps there.
+// Pair returns the certificate in the work directory if it is valid for the names, or else issues and stores a new one.
 func (w *WorkDir) Pair(f PairFiles, by *pki.Authority, use pki.Use, names pki.Names, now time.Time) (pki.Pair, error) {
 	pair, err := w.ReadPair(f)
 	if err == nil && by.Fits(pair, names, now, RenewBefore) {
@@ -87,16 +83,17 @@ func (w *WorkDir) Pair(f PairFiles, by *pki.Authority, use pki.Use, names pki.Na
 	return pair, w.WritePair(f, pair)
 }
 
-// Pin is how kubeadm names a certificate authority that a joining node shall trust: the sha256 of its public key.
+// Pin returns the sha256 of a certificate's public key, by which kubeadm identifies the authority for a joining node.
 // https://kubernetes.io/docs/reference/setup-tools/kubeadm/kubeadm-join/#token-based-discovery-with-ca-pinning
 func Pin(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// A PairFiles is where a certificate and its key lie on hosts.
+// PairFiles are the paths of a certificate and its key.
 type PairFiles struct{ Cert, Key string }
 
+// Files returns the pair as files of a host.
 func (p PairFiles) Files(pair pki.Pair) []File {
 	const certMode, keyMode = 0o644, 0o600
 	return []File{{p.Cert, certMode, pair.Cert}, {p.Key, keyMode, pair.Key}}

@@ -14,33 +14,33 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// Component finds what a need for one item stands for in the bundle; the platform matters for files.
-func (r *Site) Component(need manifest.Need, platform string) (bundle.Item, error) {
-	ref, err := catalog.Ref(r.Cluster, need, platform)
+// Component returns the bundle's item for a need. The platform selects among files.
+func (s *Site) Component(need manifest.Need, platform string) (bundle.Item, error) {
+	ref, err := catalog.Ref(s.Cluster, need, platform)
 	if err != nil {
 		return bundle.Item{}, err
 	}
-	return r.find(need, ref, platform)
+	return s.find(need, ref, platform)
 }
 
-func (r *Site) find(need manifest.Need, ref, platform string) (bundle.Item, error) {
-	item, ok := r.Bundle.Find(need.Kind, ref, platform)
+func (s *Site) find(need manifest.Need, ref, platform string) (bundle.Item, error) {
+	item, ok := s.Bundle.Find(need.Kind, ref, platform)
 	if !ok {
 		return bundle.Item{}, &MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
 	}
 	return item, nil
 }
 
-// Components finds all that a need stands for in the bundle, as component does. The error joins what is missing.
-func (r *Site) Components(need manifest.Need, platform string) ([]bundle.Item, error) {
-	refs, err := catalog.Refs(r.Cluster, need, platform)
+// Components returns all items of the bundle for a need. The error joins a MissingError per missing item.
+func (s *Site) Components(need manifest.Need, platform string) ([]bundle.Item, error) {
+	refs, err := catalog.Refs(s.Cluster, need, platform)
 	if err != nil {
 		return nil, err
 	}
 	var items []bundle.Item
 	var errs []error
 	for _, ref := range refs {
-		item, err := r.find(need, ref, platform)
+		item, err := s.find(need, ref, platform)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -50,14 +50,13 @@ func (r *Site) Components(need manifest.Need, platform string) ([]bundle.Item, e
 	return items, errors.Join(errs...)
 }
 
-// A MissingError says that the bundle lacks something that the cluster needs.
+// A MissingError means that the bundle lacks an item that the cluster needs.
 type MissingError struct {
 	Kind, Name, Ref string
-	// Platform is the hosts' platform; "" where it does not matter.
-	Platform string
+	Platform        string // of the hosts; "" for an item without a platform
 }
 
-// Error names what is missing.
+// Error names the item and the platform.
 func (e *MissingError) Error() string {
 	text := fmt.Sprintf("the bundle lacks the %s %s (%s)", e.Kind, e.Name, e.Ref)
 	if e.Platform != "" {
@@ -66,28 +65,28 @@ func (e *MissingError) Error() string {
 	return text
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *MissingError) Hint() string {
 	return "build the bundle again with this cluster file (cluster: in the manifest) and the platforms of all hosts, or give install the cluster file that it was built with"
 }
 
-// FilePlan says which content of the bundle goes where on a host. Several members of one archive are one file to send.
-func (r *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan, error) {
+// FilePlan returns the files of the bundle to send to a host and their paths. Members of one archive share a file.
+func (s *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan, error) {
 	var plan node.Plan
 	platform := "linux/" + t.Arch
 	var errs []error
 	for _, p := range places {
-		item, err := r.Component(manifest.Need{Kind: manifest.ItemFile, Name: p.Component}, platform)
+		item, err := s.Component(manifest.Need{Kind: manifest.ItemFile, Name: p.Component}, platform)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		content, err := r.Bundle.ContentOf(ctx, item)
+		content, err := s.Bundle.ContentOf(ctx, item)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		r.Remember(content.Digest, item)
+		s.RecordItem(content.Digest, item)
 		if last := len(plan.Files) - 1; p.Member != "" && last >= 0 && plan.Files[last].Digest == content.Digest.String() {
 			plan.Files[last].Unpack = append(plan.Files[last].Unpack, node.Member{Name: p.Member, Path: p.Path, Mode: p.Mode})
 			continue
@@ -103,61 +102,60 @@ func (r *Site) FilePlan(ctx context.Context, t *Host, places []Place) (node.Plan
 	return plan, errors.Join(errs...)
 }
 
-// Opened notes in install.log which item of the bundle is read, so that what an installation used can be compared with
-// what the tasks declare.
-func (r *Site) Opened(ctx context.Context, who, item string) {
-	r.Note(ctx, who, "opened in the bundle: "+item)
+// NoteOpened records in install.log that an item of the bundle is read. Tests compare the items read with the needs of tasks.
+func (s *Site) NoteOpened(ctx context.Context, who, item string) {
+	s.Note(ctx, who, "opened in the bundle: "+item)
 }
 
-// errLooking stops a helper that asks for content while we only look.
-var errLooking = errors.New("only looking")
+// errMissing stops the transfer to a host once it lacks a file.
+var errMissing = errors.New("the host lacks a file")
 
 // IsDone reports whether a task has nothing to do on a host.
-func (r *Site) IsDone(ctx context.Context, task Task, t *Host) (bool, error) {
-	if ok, err := r.placed(ctx, t, task.Files); err != nil || !ok {
+func (s *Site) IsDone(ctx context.Context, task Task, t *Host) (bool, error) {
+	if ok, err := s.placed(ctx, t, task.Files); err != nil || !ok {
 		return false, err
 	}
 	return task.Done(ctx, t)
 }
 
-// placed tells whether a host has all files, each with the content that the bundle has for it.
-func (r *Site) placed(ctx context.Context, t *Host, places []Place) (bool, error) {
-	err := r.send(ctx, t, places, func(_ context.Context, d string, _ int64) (io.ReadCloser, error) {
-		Because(ctx, "it lacks the %s, or has another", r.ItemOf(digest.Digest(d)))
-		return nil, errLooking
+// placed reports whether a host has all files with the bundle's content.
+func (s *Site) placed(ctx context.Context, t *Host, places []Place) (bool, error) {
+	err := s.send(ctx, t, places, func(_ context.Context, d string, _ int64) (io.ReadCloser, error) {
+		Because(ctx, "%s is missing or different", s.ItemOf(digest.Digest(d)))
+		return nil, errMissing
 	})
-	if errors.Is(err, errLooking) {
+	if errors.Is(err, errMissing) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// Place puts files of the bundle on a host, those that it lacks.
-func (r *Site) Place(ctx context.Context, t *Host, places []Place, e Event) error {
-	return r.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
-		r.Opened(ctx, t.Name, r.ItemOf(digest.Digest(d)))
-		size, _ := r.Bundle.Stat(digest.Digest(d))
-		blob, err := r.Bundle.Blob(ctx, digest.Digest(d), offset)
+// Place sends the files of the bundle that a host lacks.
+func (s *Site) Place(ctx context.Context, t *Host, places []Place, e Event) error {
+	return s.send(ctx, t, places, func(ctx context.Context, d string, offset int64) (io.ReadCloser, error) {
+		s.NoteOpened(ctx, t.Name, s.ItemOf(digest.Digest(d)))
+		size, _ := s.Bundle.Stat(digest.Digest(d))
+		blob, err := s.Bundle.Blob(ctx, digest.Digest(d), offset)
 		if err != nil {
 			return nil, err
 		}
 		e.Total += size - offset
-		return &MeteredReader{ReadCloser: blob, Run: r, Event: &e}, nil
+		return &MeteredReader{ReadCloser: blob, Site: s, Event: &e}, nil
 	})
 }
 
-// send offers files to a host and sends what open returns for what it lacks.
-func (r *Site) send(ctx context.Context, t *Host, places []Place, open node.Opener) (err error) {
+// send offers files to a host. For each file that the host lacks, it sends the content that open returns.
+func (s *Site) send(ctx context.Context, t *Host, places []Place, open node.Opener) (err error) {
 	if len(places) == 0 {
 		return nil
 	}
-	plan, err := r.FilePlan(ctx, t, places)
+	plan, err := s.FilePlan(ctx, t, places)
 	if err != nil {
 		return err
 	}
 	receiver := t.Helper(ctx, "receive")
 	defer func() {
-		if closeErr := receiver.Close(); err == nil { // a failure of the conversation says more than how it ended
+		if closeErr := receiver.Close(); err == nil { // the first error says more
 			err = closeErr
 		}
 	}()
@@ -165,14 +163,15 @@ func (r *Site) send(ctx context.Context, t *Host, places []Place, open node.Open
 	return err
 }
 
-// MeteredReader reports how much was read.
+// A MeteredReader reports the bytes read as Progress events.
 type MeteredReader struct {
 	io.ReadCloser
-	Run   *Site
+	Site  *Site
 	Event *Event
 	last  int64
 }
 
+// Read reads and reports.
 func (m *MeteredReader) Read(p []byte) (int, error) {
 	n, err := m.ReadCloser.Read(p)
 	m.Event.Bytes += int64(n)
@@ -181,14 +180,14 @@ func (m *MeteredReader) Read(p []byte) (int, error) {
 		m.last = m.Event.Bytes
 		e := *m.Event
 		e.State = Progress
-		m.Run.Tell(e)
+		m.Site.Tell(e)
 	}
 	return n, err
 }
 
-// bundled returns the digests of the content that a task places on a host.
-func (r *Site) bundled(ctx context.Context, t *Host, places []Place) ([]string, error) {
-	plan, err := r.FilePlan(ctx, t, places)
+// bundled returns the digests of the files to place on a host.
+func (s *Site) bundled(ctx context.Context, t *Host, places []Place) ([]string, error) {
+	plan, err := s.FilePlan(ctx, t, places)
 	if err != nil {
 		return nil, err
 	}
@@ -199,5 +198,5 @@ func (r *Site) bundled(ctx context.Context, t *Host, places []Place) ([]string, 
 	return digests, nil
 }
 
-// MaxManifest bounds the manifests of images.
+// MaxManifest limits the size of an image manifest.
 const MaxManifest = 4 << 20

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// reasons is why a task is not done, as its Done finds out.
+// reasons collects the reasons why a task is not done.
 type reasons struct {
 	mu   sync.Mutex
 	list []string
@@ -16,15 +16,14 @@ type reasons struct {
 
 type reasonsKey struct{}
 
-// WithReasons returns a context under which because is heard.
+// WithReasons returns a context in which Because adds to the reasons.
 func WithReasons(ctx context.Context) (context.Context, *reasons) {
 	r := new(reasons)
 	return context.WithValue(ctx, reasonsKey{}, r), r
 }
 
-// Because says why a task is not done: what is missing, differs or does not run. A Done that returns false says it, for a
-// dry run and for those who wonder why something was changed again. It must not have secrets in it. Elsewhere it does
-// nothing.
+// Because gives a reason why a task is not done, such as a missing file. A Done that returns false calls it; dry runs and
+// events show the reason, so it must not contain secrets. Outside WithReasons it does nothing.
 func Because(ctx context.Context, format string, args ...any) {
 	r, ok := ctx.Value(reasonsKey{}).(*reasons)
 	if !ok {
@@ -38,14 +37,14 @@ func Because(ctx context.Context, format string, args ...any) {
 	}
 }
 
-// BecauseOf says what is wrong with a file, or what the stamp of a setting stands for.
-func BecauseOf(ctx context.Context, file string, there bool) {
+// BecauseOfFile gives the reason for a file, or the stamp of a setting, that is missing or different.
+func BecauseOfFile(ctx context.Context, file string, there bool) {
 	stamp := strings.HasPrefix(file, StampDir+"/") || strings.HasPrefix(file, ProvisionDir+"/")
 	switch {
 	case stamp && there:
-		Because(ctx, "what it is made from has changed")
+		Because(ctx, "its configuration has changed")
 	case stamp:
-		Because(ctx, "it was not applied yet")
+		Because(ctx, "not applied yet")
 	case there:
 		Because(ctx, "%s is different", file)
 	default:
@@ -53,7 +52,7 @@ func BecauseOf(ctx context.Context, file string, there bool) {
 	}
 }
 
-// maxReasons is how many reasons are told; the others are counted.
+// maxReasons limits the listed reasons; the others are counted.
 const maxReasons = 3
 
 // String returns the first reasons.
@@ -67,7 +66,7 @@ func (r *reasons) String() string {
 	return text
 }
 
-// LineDifference says in short which lines one text lacks and another has.
+// LineDifference names the lines that have lacks and those that want does not contain.
 func LineDifference(have, want []byte) string {
 	lacks, extra := linesOnlyIn(want, have), linesOnlyIn(have, want)
 	var parts []string
@@ -80,7 +79,7 @@ func LineDifference(have, want []byte) string {
 	return strings.Join(parts, " and ")
 }
 
-// linesOnlyIn returns the lines of one text that another does not have, without our marks.
+// linesOnlyIn returns the lines of one text that the other does not contain, except kkbundle's marks.
 func linesOnlyIn(one, other []byte) []string {
 	known := strings.Split(string(other), "\n")
 	return slices.DeleteFunc(strings.Split(string(one), "\n"), func(line string) bool {

@@ -14,7 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Eventually tries until there is no error or the time is over; then it returns the last error.
+// Eventually tries until there is no error. After the time most it returns the last error.
 func Eventually(ctx context.Context, most time.Duration, try func(ctx context.Context) error) error {
 	limit, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -25,9 +25,9 @@ func Eventually(ctx context.Context, most time.Duration, try func(ctx context.Co
 	for {
 		err := try(limit)
 		if err == nil || ctx.Err() != nil || errors.As(err, new(*host.UnreachableError)) {
-			return err // a host that was lost is not connected to again
+			return err // a lost connection does not come back
 		}
-		if last == nil || limit.Err() == nil { // one that was cut short says nothing
+		if last == nil || limit.Err() == nil { // the error of an interrupted try says nothing
 			last = err
 		}
 		select {
@@ -38,10 +38,10 @@ func Eventually(ctx context.Context, most time.Duration, try func(ctx context.Co
 	}
 }
 
-// Upstreams are the registries that the bundle's images come from, sorted.
-func (r *Site) Upstreams() []string {
+// Upstreams returns the registries that the bundle's images come from, sorted.
+func (s *Site) Upstreams() []string {
 	var hosts []string
-	for _, it := range r.Items {
+	for _, it := range s.Items {
 		if it.Kind != bundle.KindImage {
 			continue
 		}
@@ -53,20 +53,21 @@ func (r *Site) Upstreams() []string {
 	return slices.Compact(hosts)
 }
 
-// RegistryHosts are where the registry is installed.
-func (r *Site) RegistryHosts() []*Host { return r.WithRole(manifest.RoleRegistry) }
+// RegistryHosts returns the hosts with the role registry.
+func (s *Site) RegistryHosts() []*Host { return s.WithRole(manifest.RoleRegistry) }
 
-// IsRegistry tells whether the registry is installed on a host.
-func (r *Site) IsRegistry(t *Host) bool {
-	return t == FirstOf(r.RegistryHosts()) || r.IsPair() && slices.Contains(r.RegistryHosts(), t)
+// IsRegistry reports whether the registry runs on a host: on the first with the role, or on both of a pair.
+func (s *Site) IsRegistry(t *Host) bool {
+	return t == FirstOf(s.RegistryHosts()) || s.IsPair() && slices.Contains(s.RegistryHosts(), t)
 }
 
-// IsPair tells whether two registry hosts share an address.
-func (r *Site) IsPair() bool { return IsPaired(r.Cluster) }
+// IsPair reports whether two registry hosts share an address.
+func (s *Site) IsPair() bool { return IsPaired(s.Cluster) }
 
+// IsPaired reports whether two registry hosts of the cluster share an address.
 func IsPaired(c *manifest.Cluster) bool { return c.ImageRegistry.VIP != "" }
 
-// A RegistryAccess is how hosts reach the registry.
+// A RegistryAccess holds the address, authority and login by which hosts use a registry.
 type RegistryAccess struct {
 	Address string // host[:port]
 	Prefix  string // of the repositories' names; "" if there is none
@@ -74,6 +75,7 @@ type RegistryAccess struct {
 	Login
 }
 
+// Authorization returns the HTTP header for the login, or "" without one.
 func (r RegistryAccess) Authorization() string {
 	if r.Username == "" {
 		return ""

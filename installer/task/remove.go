@@ -12,9 +12,10 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 )
 
+// UnitDir is the directory of systemd units on hosts.
 const UnitDir = "/etc/systemd/system/"
 
-// Remove removes a file, or a directory with all that is in it.
+// Remove removes a file, or a directory as Empty does.
 func (t *Host) Remove(ctx context.Context, path string) error {
 	if dir, err := t.Test(ctx, "test", "-d", path); err != nil {
 		return err
@@ -24,7 +25,7 @@ func (t *Host) Remove(ctx context.Context, path string) error {
 	return t.Run(ctx, "rm", "-f", "--", path)
 }
 
-// RemoveRules takes the rules with words that are somebody's own out of the packet filter and leaves the others as they are.
+// RemoveRules removes the packet filter rules that contain a word which own accepts.
 func (t *Host) RemoveRules(ctx context.Context, own func(word string) bool) error {
 	for _, command := range []string{"iptables", "ip6tables"} {
 		out := &capped.Buffer{Most: MaxFile}
@@ -46,8 +47,7 @@ func (t *Host) RemoveRules(ctx context.Context, own func(word string) bool) erro
 	return nil
 }
 
-// WithoutRules removes the chains that are somebody's own, and every rule that mentions one or has another word of theirs, from
-// what iptables-save prints.
+// WithoutRules removes the chains and rules with a word that own accepts from the output of iptables-save.
 func WithoutRules(rules string, own func(word string) bool) (kept string, changed bool) {
 	var b strings.Builder
 	for line := range strings.Lines(rules) {
@@ -64,8 +64,8 @@ func WithoutRules(rules string, own func(word string) bool) (kept string, change
 //go:embed scripts/list-existing.sh
 var listExistingScript string
 
-// AnyOf tells whether one of the paths exists, and says which, as a reason.
-func (t *Host) AnyOf(ctx context.Context, paths ...string) (bool, error) {
+// AnyExists reports whether one of the paths exists, and gives the existing ones as a reason.
+func (t *Host) AnyExists(ctx context.Context, paths ...string) (bool, error) {
 	out, err := t.Output(ctx, host.Script("list-existing.sh", listExistingScript, paths...)...)
 	if err != nil || len(out) == 0 {
 		return false, err
@@ -74,7 +74,7 @@ func (t *Host) AnyOf(ctx context.Context, paths ...string) (bool, error) {
 	return true, nil
 }
 
-// RemoveUnit stops a unit that an installation made, and removes it.
+// RemoveUnit stops a unit and removes its file from UnitDir.
 func (t *Host) RemoveUnit(ctx context.Context, unit string) error {
 	file := UnitDir + unit
 	there, err := t.Test(ctx, "test", "-e", file)
@@ -90,8 +90,8 @@ func (t *Host) RemoveUnit(ctx context.Context, unit string) error {
 	return t.Systemctl(ctx, "daemon-reload")
 }
 
-// Unmount unmounts everything below some paths, what was mounted last first. The kernel tells real paths, and a site may have put a
-// large directory on another disk by a link.
+// Unmount unmounts everything below the prefixes, the latest mount first. It also resolves links, because /proc/mounts has
+// real paths and a site may have linked a large directory to another disk.
 func (t *Host) Unmount(ctx context.Context, prefixes ...string) error {
 	for _, p := range slices.Clone(prefixes) {
 		real, err := t.Output(ctx, "readlink", "-f", "--", strings.TrimSuffix(p, "/"))
@@ -114,7 +114,7 @@ func (t *Host) Unmount(ctx context.Context, prefixes ...string) error {
 	return nil
 }
 
-// mountsBelow returns the mount points with one of the prefixes, the last first.
+// mountsBelow returns the mount points with one of the prefixes, the latest first.
 func mountsBelow(mounts string, prefixes []string) []string {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	var points []string
@@ -132,8 +132,7 @@ func mountsBelow(mounts string, prefixes []string) []string {
 	return points
 }
 
-// Empty removes directories with all that is in them. A directory that is a mount point itself stays, Empty, and so does one that a
-// link leads to.
+// Empty removes directories and their content. A mount point stays as an empty directory, and so does the target of a link.
 func (t *Host) Empty(ctx context.Context, dirs ...string) error {
 	for _, dir := range dirs {
 		there, err := t.Test(ctx, "test", "-d", dir)
@@ -153,13 +152,13 @@ func (t *Host) Empty(ctx context.Context, dirs ...string) error {
 	return nil
 }
 
-// DataLeft lists what a reset without WithData has left on a host. When the stamps are gone, nothing else says that it is an
-// installation's, and a later reset has to know that it may take it away.
-const DataLeft = StateDir + "/data-left"
+// DataListFile lists the data that a reset without WithData kept. The stamps are gone then, so only this file allows a later
+// reset to remove the data.
+const DataListFile = StateDir + "/data-left"
 
-// LeaveData writes down which of the paths are there.
-func (t *Host) LeaveData(ctx context.Context, paths ...string) error {
-	noted, err := t.DataLeft(ctx)
+// RecordData adds the existing paths to DataListFile.
+func (t *Host) RecordData(ctx context.Context, paths ...string) error {
+	noted, err := t.RecordedData(ctx)
 	if err != nil {
 		return err
 	}
@@ -176,12 +175,12 @@ func (t *Host) LeaveData(ctx context.Context, paths ...string) error {
 	if len(list) == len(noted) {
 		return nil
 	}
-	return t.Write(ctx, File{DataLeft, 0o600, []byte(strings.Join(list, "\n") + "\n")})
+	return t.Write(ctx, File{DataListFile, 0o600, []byte(strings.Join(list, "\n") + "\n")})
 }
 
-// DataLeft returns the paths that a reset has written down.
-func (t *Host) DataLeft(ctx context.Context) ([]string, error) {
-	text, err := t.Read(ctx, DataLeft)
+// RecordedData returns the paths in DataListFile.
+func (t *Host) RecordedData(ctx context.Context) ([]string, error) {
+	text, err := t.Read(ctx, DataListFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

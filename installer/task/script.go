@@ -17,7 +17,7 @@ func (t *Host) HasCommands(ctx context.Context, names ...string) (bool, error) {
 	return t.Test(ctx, host.Script("has-commands.sh", hasCommandsScript, names...)...)
 }
 
-// ScriptFile makes a file of the host out of scripts of host.Script. It runs them in this order, with their arguments.
+// ScriptFile returns a shell script that runs scripts of host.Script in order, with their arguments.
 func ScriptFile(scripts ...[]string) []byte {
 	const shebang, body, arguments = "#!/bin/sh\n", 2, 4
 	text := shebang + hostfile.Mark + "\n"

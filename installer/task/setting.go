@@ -10,32 +10,33 @@ import (
 	"strings"
 )
 
-// Directories on hosts that belong to an installation. Reset removes them.
+// Directories of an installation on hosts. Reset removes them.
 const (
 	StateDir  = "/var/lib/kkbundle"
 	ConfigDir = "/etc/kkbundle"
-	// StampDir says which settings are in force: a file written but not applied, because the run was interrupted
-	// between the two, has no stamp.
+	// StampDir has a stamp per setting in force. A setting whose run was interrupted before it was applied has none.
 	StampDir = StateDir + "/applied"
-	// BeforeDir has what Reset puts back.
+	// BeforeDir has the values that Reset restores.
 	BeforeDir = StateDir + "/before"
+	// ProvisionDir has the receipts of provisioning steps.
+	ProvisionDir = StateDir + "/provision"
 )
 
-// A Setting is a state of a host: files, and the commands that bring them into force.
+// A Setting is a state of a host: files, and the commands that apply them.
 type Setting struct {
 	Files []File
-	// apply runs after the files are written.
+	// Apply runs after the files are written.
 	Apply func(ctx context.Context, t *Host) error
-	// units must be running and enabled; they are enabled and restarted after apply.
+	// Units are enabled and restarted after Apply, and must be running.
 	Units []string
-	// holds, if set, looks at what the files bring about and something else may have undone.
+	// Holds, if set, reports whether the effect of the files is still there.
 	Holds func(ctx context.Context, t *Host) (bool, error)
-	// ready, if set, waits until what was started works.
+	// Ready, if set, waits until the started units work.
 	Ready func(ctx context.Context, t *Host) error
 }
 
-// Settle completes a task that makes a setting: the setting is in force if the files are as they shall be, among them
-// a stamp that was written after everything was applied, and what they bring about is so: the units are running.
+// Settle completes a task with Done and Do for a setting. The setting is in force if the files are unchanged, a stamp shows
+// that they were applied, Holds reports true and the units are running.
 func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error)) Task {
 	task.Done = func(ctx context.Context, t *Host) (bool, error) {
 		s, err := want(ctx, t)
@@ -51,7 +52,7 @@ func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error))
 		}
 		if s.Holds != nil {
 			if ok, err := s.Holds(ctx, t); err != nil || !ok {
-				Because(ctx, "what it brings about is not so any more")
+				Because(ctx, "its effect is gone")
 				return false, err
 			}
 		}
@@ -101,7 +102,7 @@ func (t *Host) bringIntoForce(ctx context.Context, s Setting) error {
 	return s.Ready(ctx, t)
 }
 
-// startUnit enables and restarts a unit. Where that fails, the reason is in the unit's own log.
+// startUnit enables and restarts a unit. The error of a failed start includes the unit's log.
 func (t *Host) startUnit(ctx context.Context, unit string) error {
 	if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
@@ -124,7 +125,7 @@ func (t *Host) WithUnitLog(ctx context.Context, unit string, err error) error {
 	return fmt.Errorf("%w\nlog of %s:\n%s", err, unit, t.Site.Mask.Mask(string(out)))
 }
 
-// stamp is the file that says that a task's setting is in force, with these files and this content from the bundle.
+// stamp returns the stamp of a task's setting: a digest over its files and the task's files from the bundle.
 func (t *Host) stamp(ctx context.Context, task Task, s Setting) (File, error) {
 	sum := sha256.New()
 	for _, f := range s.Files {
@@ -141,6 +142,3 @@ func (t *Host) stamp(ctx context.Context, task Task, s Setting) (File, error) {
 	data := hex.EncodeToString(sum.Sum(nil)) + "\n"
 	return File{Path: path.Join(StampDir, task.Name), Mode: 0o600, Data: []byte(data)}, nil
 }
-
-// ProvisionDir has the receipts of steps that were taken.
-const ProvisionDir = StateDir + "/provision"

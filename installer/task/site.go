@@ -12,39 +12,38 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Site is everything that a step may know. It does not change while steps run: a run that goes on with another
-// scope or another release of the cluster makes a new one with With. A literal with the fields that a step reads is
-// enough to test the step.
+// A Site holds all that a step may know about the cluster and the run. It does not change while steps run: With makes a
+// copy for another scope or another release of the cluster. A literal with the fields that a step reads is enough to test
+// the step.
 type Site struct {
 	Source
 	Inputs
 	Consent
 	Output
-	// cluster has its defaults filled in; on returns the cluster as it is on one host.
+	// Cluster has its defaults filled in; ClusterOn returns it with the values of one host.
 	Cluster   *manifest.Cluster
 	ClusterOn func(manifest.Host) (*manifest.Cluster, error)
-	// targets are the inventory's hosts with a role, in its order.
+	// Hosts are the inventory's hosts with a role, in its order.
 	Hosts []*Host
-	// lead returns the control plane that speaks for the cluster, nil before it is known; endpoint returns the
-	// endpoint that it was made with, "" if it is not a node.
-	Lead     func() *Host
-	MadeWith func() string
-	Scope    Scope
-	Rule     ClusterRule
-	// dir is the cluster's work directory on the deploy machine.
+	// Lead returns the control plane that speaks for the cluster, nil before it is known. RecordedEndpoint returns the
+	// endpoint recorded there at the cluster's creation, "" if the lead is not a node.
+	Lead             func() *Host
+	RecordedEndpoint func() string
+	Scope            Scope
+	Rule             ClusterRule
+	// Dir is the cluster's work directory on the deploy machine.
 	Dir *WorkDir
-	// demands are the cluster's needs from a bundle with the roles of the hosts that have them.
-	Demands  []manifest.Demand
-	Packages *RolePackages
-	// distribution is the cluster's; registry returns how hosts reach the registry that they pull from.
+	// Demands are the cluster's needs from a bundle, with the roles of the hosts that need them.
+	Demands      []manifest.Demand
+	Packages     *RolePackages
 	Distribution Distribution
-	Registry     func(*Site) (RegistryAccess, error)
+	Registry     func(*Site) (RegistryAccess, error) // see Access
 	Verified     *Verification
-	// parallel is the number of hosts that are worked on at the same time.
+	// Parallel limits how many hosts a run works on at the same time.
 	Parallel int
-	// precheck looks at all hosts and returns an error if the run cannot succeed.
+	// Precheck checks all hosts and returns an error if the run cannot succeed.
 	Precheck func(ctx context.Context) error
-	// Now is the clock by which certificates are made.
+	// Now is the clock for certificates.
 	Now func() time.Time
 }
 
@@ -52,69 +51,58 @@ type Site struct {
 type Inputs struct {
 	// HooksDir has the operator's scripts; empty if there are none.
 	HooksDir string
-	// Values reads a file that the cluster names.
+	// Values reads a file named in the cluster file.
 	Values func(path string) ([]byte, error)
-	// RegistryPassword returns the password for a registry of the site's own that wants a login; nil if there is none.
+	// RegistryPassword returns the password for an existing registry; nil if the registry needs no login.
 	RegistryPassword func() (string, error)
 }
 
-// Consent is what the operator allows a run to do.
+// Consent lists the operator's permissions for a run.
 type Consent struct {
-	// DryRun looks and reports what would be done. The helper is put on hosts all the same.
+	// DryRun only reports the changes that a run would make. The helper is put on hosts even so.
 	DryRun bool
-	// Force runs hooks again, and goes on although the precheck blocks.
+	// Force runs hooks again and ignores a precheck that blocks.
 	Force bool
-	// Foreign makes Reset take away a cluster that kkbundle has not made.
+	// Foreign lets Reset remove a cluster that kkbundle did not install.
 	Foreign bool
-	// WithData makes Reset remove data that cannot be made again: the images in the registry.
+	// WithData lets Reset remove data that cannot be restored, such as the images in the registry.
 	WithData bool
 }
 
-// Output is where a step's words go.
+// Output takes a step's messages.
 type Output struct {
-	// tell reports an event, note writes a line about a host into install.log.
-	Tell func(Event)
-	Note func(ctx context.Context, host, text string)
-	// mask removes secrets from text.
-	Mask *Masker
-	// Logger gets details.
-	Logger *slog.Logger
+	Tell   func(Event)                                  // reports an event
+	Note   func(ctx context.Context, host, text string) // writes a line about a host into install.log
+	Mask   *Masker
+	Logger *slog.Logger // details
 }
 
-// A ClusterRule says which cluster the hosts of a run may belong to.
+// A ClusterRule restricts the clusters that the hosts of a run may belong to.
 type ClusterRule int
 
 // The rules.
 const (
-	// SameCluster is the cluster of this name and version.
-	SameCluster ClusterRule = iota
-	// OtherVersion is the cluster of this name.
-	OtherVersion
-	// AnyCluster is whatever cluster is there.
+	SameCluster  ClusterRule = iota // same name and version
+	OtherVersion                    // same name
 	AnyCluster
 )
 
-// A Scope says which hosts a run works on for their own sake. The zero value is every host.
+// A Scope selects the hosts that a run works on. The zero value selects every host.
 type Scope struct {
-	// Hosts are the names of the only hosts; none stands for all.
-	Hosts []string
-	// Changing are the hosts that join or leave the cluster.
-	Changing []string
-	// Sparing leaves out hosts that cannot be reached.
-	Sparing bool
-	// Following makes tasks that depend on which hosts there are (Task.Follows) run on all hosts.
-	Following bool
-	// Leaving says that the hosts leave a cluster that goes on.
-	Leaving bool
+	Hosts           []string // names; none selects all
+	Changing        []string // hosts that join or leave the cluster
+	SkipUnreachable bool
+	RunFollowers    bool // run tasks with Follows on all hosts
+	Leaving         bool // the hosts leave a cluster that continues
 }
 
-// Whole reports whether the scope is every host.
+// Whole reports whether the scope selects every host.
 func (s Scope) Whole() bool { return len(s.Hosts) == 0 }
 
 // Includes reports whether the host of this name is in the scope.
 func (s Scope) Includes(name string) bool { return s.Whole() || slices.Contains(s.Hosts, name) }
 
-// With returns a site that differs by change. It has hosts of its own, which share their connections with the old ones.
+// With returns a changed copy. Its hosts are copies, too; they share connections with the originals.
 func (s *Site) With(change func(*Site)) *Site {
 	next := *s
 	next.Hosts = nil
@@ -127,7 +115,7 @@ func (s *Site) With(change func(*Site)) *Site {
 	return &next
 }
 
-// FirstControlPlane is where the cluster begins, and where kubectl runs: the lead, else the first of the inventory.
+// FirstControlPlane returns the lead, or else the first control plane of the inventory. kubectl runs there.
 func (s *Site) FirstControlPlane() *Host {
 	if s.Lead != nil {
 		if t := s.Lead(); t != nil {
@@ -137,18 +125,17 @@ func (s *Site) FirstControlPlane() *Host {
 	return s.WithRole(manifest.RoleControlPlane)[0]
 }
 
-// endpointMade returns the endpoint that the cluster was made with, "" if that is not known.
-func (s *Site) endpointMade() string {
-	if s.MadeWith == nil {
+func (s *Site) recordedEndpoint() string {
+	if s.RecordedEndpoint == nil {
 		return ""
 	}
-	return s.MadeWith()
+	return s.RecordedEndpoint()
 }
 
-// Access returns how hosts reach the registry that they pull from.
+// Access returns the address and login of the registry that hosts pull from.
 func (s *Site) Access() (RegistryAccess, error) { return s.Registry(s) }
 
-// WithRole returns the hosts that have one of the roles; every host if none is named.
+// WithRole returns the hosts with one of the roles, or every host if none is given.
 func (s *Site) WithRole(roles ...manifest.Role) []*Host {
 	var list []*Host
 	for _, t := range s.Hosts {
@@ -159,13 +146,13 @@ func (s *Site) WithRole(roles ...manifest.Role) []*Host {
 	return list
 }
 
-// Connected returns those of the hosts with one of the roles that this run is Connected to.
+// Connected returns the hosts of WithRole that this run is connected to.
 func (s *Site) Connected(roles ...manifest.Role) []*Host {
 	return slices.DeleteFunc(s.WithRole(roles...), func(t *Host) bool { return t.Conn == nil })
 }
 
-// Target returns the host of this name; nil if there is none.
-func (s *Site) Target(name string) *Host {
+// HostNamed returns the host with a name, or nil.
+func (s *Site) HostNamed(name string) *Host {
 	i := slices.IndexFunc(s.Hosts, func(t *Host) bool { return t.Name == name })
 	if i < 0 {
 		return nil
@@ -173,19 +160,19 @@ func (s *Site) Target(name string) *Host {
 	return s.Hosts[i]
 }
 
-// IsWanted reports whether this run works on a host for its own sake. It does not any more when a task has failed there.
+// IsWanted reports whether the run works on a host: it is in the scope, and neither failed nor skipped as unreachable.
 func (s *Site) IsWanted(t *Host) bool {
-	return !t.Failed && !(s.Scope.Sparing && t.Err != nil) && s.Scope.Includes(t.Name)
+	return !t.Failed && !(s.Scope.SkipUnreachable && t.Err != nil) && s.Scope.Includes(t.Name)
 }
 
-// LeftOut reports whether the run goes on without the host: a task has failed on it, or it is down and can be spared.
-// Its failure was reported, and nothing waits for the host.
+// LeftOut reports whether the run continues without the host, after a failed task or a failed connection. The failure was
+// reported already, so nothing must wait for the host.
 func (s *Site) LeftOut(name string) bool {
-	t := s.Target(name)
+	t := s.HostNamed(name)
 	return t != nil && (t.Failed || t.Err != nil)
 }
 
-// OnAll does something on several hosts at a time and joins the errors. One host's failure does not stop the others.
+// OnAll calls do for several hosts in parallel and joins the errors. One host's failure does not stop the others.
 func (s *Site) OnAll(targets []*Host, do func(i int, t *Host) error) error {
 	errs := make([]error, len(targets))
 	var group errgroup.Group
@@ -200,7 +187,7 @@ func (s *Site) OnAll(targets []*Host, do func(i int, t *Host) error) error {
 	return errors.Join(errs...)
 }
 
-// FirstOf returns the first host; nil if there is none.
+// FirstOf returns the first host, or nil.
 func FirstOf(targets []*Host) *Host {
 	if len(targets) == 0 {
 		return nil
@@ -208,11 +195,11 @@ func FirstOf(targets []*Host) *Host {
 	return targets[0]
 }
 
-// A KeepError says why a node cannot be deleted.
+// A KeepError gives the reason why a node cannot be deleted.
 type KeepError struct{ Host, Reason, Advice string }
 
 // Error names the host and the reason.
 func (e *KeepError) Error() string { return e.Host + " cannot be deleted: " + e.Reason }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *KeepError) Hint() string { return e.Advice }

@@ -9,85 +9,77 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Where says on which of the hosts that have a task's roles the task runs.
+// A Where selects among the hosts with a task's roles.
 type Where int
 
 // The places.
 const (
-	// Each is every host, several at a time.
-	Each Where = iota
-	// OneByOne is every host, one after the other in the order of the inventory.
-	OneByOne
-	// First is the first host in the order of the inventory.
-	First
-	// Here is the machine that runs kkbundle; the task has no host.
-	Here
-	// Reached is every host that was reached, whatever Limit is: hosts that stand in for each other, as two registry hosts do.
-	Reached
+	Each     Where = iota // every host, several in parallel
+	OneByOne              // every host, in the order of the inventory
+	First                 // the first host of the inventory; for control planes, the lead
+	Here                  // the machine that runs kkbundle; the task has no host
+	Reached               // every reached host even with Limit, for hosts that replace each other, such as a registry pair
 )
 
 // Executable is the mode of programs.
 const Executable = 0o755
 
-// A Place is where a file of the bundle goes on a host: the whole file, or one member of an archive.
+// A Place is the path on a host of a file of the bundle, or of one member of an archive.
 type Place struct {
-	// Component is the file's name in the catalog.
-	Component string
-	// Member is the name inside the archive; empty for a file that is no archive.
-	Member string
-	Path   string
-	Mode   fs.FileMode
+	Component string // the file's name in the catalog
+	Member    string // the name inside the archive; empty for a whole file
+	Path      string
+	Mode      fs.FileMode
 }
 
-// A Task makes one thing true on hosts, or checks one.
+// A Task establishes one state on hosts, or checks it.
 type Task struct {
 	Name  string
 	Roles []manifest.Role
 	Where Where
-	// Files are put on the host before Do, those that it lacks.
+	// Files are sent to hosts that lack them, before Do.
 	Files []Place
-	// Images and Charts are the catalog's names of what must be in the registry or the bundle for this task to succeed.
+	// Images and Charts are the catalog names of items that the registry or the bundle must have for this task.
 	Images, Charts []string
-	// Packages say what the hosts' operating systems must have for this task to succeed, by the catalog's names for what
-	// packages are for. The task os-packages installs them; installer.PackagesOf is what a bundle carries.
+	// Packages are the catalog's purposes of operating system packages that hosts must have for this task. The task
+	// os-packages installs the packages; installer.PackagesOf selects those for a bundle.
 	Packages []string
-	// Leaves is what the task makes on hosts beside Files.
+	// Leaves lists the traces of the task on hosts, beside Files.
 	Leaves Leaves
-	// Look says that the task is a check that a dry run makes, too.
-	Look bool
-	// Together says that the task is for all hosts or none: it is not begun while one of them has failed, and where it fails,
-	// the run ends.
-	Together bool
-	// Apart says that the task, which is for Each host, needs nothing that other hosts do in the tasks before it that are Apart,
-	// too: a host that is quick does not wait for one that is slow, until a task comes that is not.
-	Apart bool
-	// Follows says that what the task makes depends on which other hosts there are: it runs on all of them when nodes are
-	// added or deleted.
+	// InDryRun runs a check in a dry run, too.
+	InDryRun bool
+	// AllOrNone tasks do not start while a host has failed, and end the run if they fail.
+	AllOrNone bool
+	// Independent tasks, which are for Each host, need nothing from other hosts. In a row of them, a fast host does not wait
+	// for a slow one.
+	Independent bool
+	// Follows marks a task whose result depends on the other hosts: it runs on all hosts after nodes were added or deleted.
 	Follows bool
-	// Done only looks, and says with because what it misses. A task without it is a check: it changes nothing that lasts, and runs every time but in a dry run.
+	// Done reports whether there is nothing to do, or else gives reasons with Because. It changes nothing. A task without
+	// Done is a check: it changes nothing that lasts, and runs every time except in a dry run.
 	Done func(ctx context.Context, t *Host) (bool, error)
-	// Do makes it so.
+	// Do establishes the state.
 	Do func(ctx context.Context, t *Host) error
 }
 
-// Leaves is what Reset takes away of what a task has made, on hosts where an installation has left its stamps.
+// Leaves lists the traces of a task that Reset removes, on hosts with stamps of an installation.
 type Leaves struct {
-	// Units are stopped, disabled and their files in /etc/systemd/system removed, in this order.
+	// Units are stopped and disabled, and their files in UnitDir removed, in this order.
 	Units []string
-	// Paths are files and directories, removed with everything in them. Mount points stay, empty.
+	// Paths are files and directories, removed with their content. Mount points stay as empty directories.
 	Paths []string
-	// Data are directories with what cannot be made again; they stay unless WithData is set.
+	// Data are directories with data that cannot be restored; Reset keeps them without WithData.
 	Data []string
 	// Links are network interfaces.
 	Links []string
-	// Undo, if set, does what a list cannot say, before everything else of the task. It has to be rerun-safe.
+	// Undo, if set, runs before the rest of the task's traces is removed. It must be safe to run again.
 	Undo func(ctx context.Context, t *Host) error
 }
 
-// Once tells whether the task is done for the whole cluster, so that nothing goes on without it.
+// Once reports whether the task runs once for the whole cluster. The run cannot continue without it.
 func (t Task) Once() bool { return t.Where == First || t.Where == Reached }
 
-// Needs returns what the task needs from a bundle.
+// Needs returns the task's needs from a bundle.
 func (t Task) Needs() []manifest.Need {
 	var needs []manifest.Need
 	for _, f := range t.Files {
@@ -108,24 +100,24 @@ type Phase struct {
 	Tasks []Task
 }
 
-// A State says what became of a task on a host.
+// A State is the state of a task on a host.
 type State string
 
 // The states of an Event.
 const (
 	Started  State = "started"
-	Done     State = "done"     // it was so already, or a check passed
-	Changed  State = "changed"  // it was made so
-	Would    State = "would"    // a dry run found that it is not so
-	Skipped  State = "skipped"  // a dry run leaves out the checks of what is not there yet
-	Failed   State = "failed"   // it could not be made so, or a check says so
-	Stopped  State = "stopped"  // the run was interrupted while it was at work
-	Warned   State = "warned"   // a check says that something is to be looked at
+	Done     State = "done"     // nothing to do, or a check passed
+	Changed  State = "changed"  // a change was made
+	Would    State = "would"    // a dry run found that a run would change the host
+	Skipped  State = "skipped"  // not run: a check in a dry run, or a task that needs a failed host
+	Failed   State = "failed"   // the change or the check failed
+	Stopped  State = "stopped"  // interrupted
+	Warned   State = "warned"   // a check found something to look at
 	Progress State = "progress" // bytes were sent
 	Waiting  State = "waiting"  // a command on the host has been silent for long
 )
 
-// An Event is something that happened. Phase events have no task, task events no host, and events of a task on a host
+// An Event reports progress. Events of a phase have no task, events of a task no host, and events of a task on a host have
 // all three.
 type Event struct {
 	Version  int           `json:"version"` // 1
@@ -134,8 +126,8 @@ type Event struct {
 	Task     string        `json:"task,omitempty"`
 	Host     string        `json:"host,omitempty"`
 	State    State         `json:"state"`
-	Duration time.Duration `json:"duration,omitempty"` // nanoseconds, in events that end something
+	Duration time.Duration `json:"duration,omitempty"` // nanoseconds, in events at the end of a task or phase
 	Message  string        `json:"message,omitempty"`
-	Bytes    int64         `json:"bytes,omitempty"` // how many of Total have been sent
+	Bytes    int64         `json:"bytes,omitempty"` // sent, of Total
 	Total    int64         `json:"total,omitempty"`
 }

@@ -33,21 +33,18 @@ const (
 	LogFile            = "install.log"
 )
 
-// A WorkDir is the directory on the deploy machine that belongs to one cluster: what only exists there is its secrets,
-// which a lost directory makes anew, and admin.conf, which is fetched again.
+// A WorkDir is the directory of one cluster on the deploy machine. It holds secrets, which a run creates again in an empty
+// directory, and admin.conf, which a run fetches again.
 type WorkDir struct {
-	path string
-	Root *os.Root
-	// volatile keeps new files in memory, for dry runs.
-	volatile map[string][]byte
-	// making guards the making of secrets.
-	Making sync.Mutex
-	// held is the locked lock file.
-	held *os.File
+	path     string
+	Root     *os.Root
+	volatile map[string][]byte // new files of a dry run
+	Making   sync.Mutex        // guards the creation of secrets
+	held     *os.File          // the locked lock file
 }
 
-// OpenWorkDir opens or makes a work directory. It must not be open to others, nor belong to them, because it has private
-// keys.
+// OpenWorkDir opens or creates a work directory. It holds private keys, so it must belong to the user and be closed to
+// others.
 func OpenWorkDir(path string, dryRun bool) (*WorkDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
@@ -66,25 +63,25 @@ func OpenWorkDir(path string, dryRun bool) (*WorkDir, error) {
 	return w, nil
 }
 
-// check looks at what was opened, and not at its name again.
+// check verifies mode and owner of the opened directory, not of its name.
 func (w *WorkDir) check() error {
 	info, err := w.Root.Stat(".")
 	if err != nil {
 		return fmt.Errorf("work directory: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("work directory %s has mode %04o, but it holds private keys: chmod 700 it, or name another one",
+		return fmt.Errorf("work directory %s has mode %04o, but it holds private keys: chmod 700 it, or use another directory",
 			w.path, info.Mode().Perm())
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("work directory %s belongs to user id %d and not to you (%d), but it holds private keys: chown it, or name another one",
+		return fmt.Errorf("work directory %s belongs to user id %d instead of yours (%d), but it holds private keys: chown it, or use another directory",
 			w.path, st.Uid, os.Geteuid())
 	}
 	return nil
 }
 
-// Lock keeps other runs out for as long as the directory is open; the error is a *LockedError if one is at work. Two runs
-// would make two certificate authorities and fetch each other's credentials.
+// Lock excludes other runs until Close; the error is a *LockedError if another run holds the lock. Two runs would create two
+// certificate authorities and fetch each other's credentials.
 func (w *WorkDir) Lock(o Owner) (err error) {
 	f, err := w.Root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -93,10 +90,10 @@ func (w *WorkDir) Lock(o Owner) (err error) {
 	w.held = f
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		data, _ := w.Read(lockFile) // without it, By says that it is not known
-		return LockedBy("the work directory "+w.path, data)
+		data, _ := w.Read(lockFile) // without data, the error names no owner
+		return NewLockedError("the work directory "+w.path, data)
 	}
-	text, _ := json.Marshal(o) // an owner always can be
+	text, _ := json.Marshal(o) // an Owner always encodes
 	if err = errors.Join(err, f.Truncate(0)); err == nil {
 		_, err = f.WriteAt(text, 0)
 	}
@@ -106,13 +103,15 @@ func (w *WorkDir) Lock(o Owner) (err error) {
 	return nil
 }
 
+// Join returns the path of a file in the directory.
 func (w *WorkDir) Join(name string) string { return filepath.Join(w.path, name) }
 
+// Close releases the lock.
 func (w *WorkDir) Close() error {
 	if w.held == nil {
 		return w.Root.Close()
 	}
-	// Closing alone would leave the lock to a process that is just being started and still has a copy of the descriptor.
+	// A process that is just starting may still have a copy of the descriptor, so closing alone would keep the lock.
 	return errors.Join(unix.Flock(int(w.held.Fd()), unix.LOCK_UN), w.held.Close(), w.Root.Close())
 }
 
@@ -133,7 +132,7 @@ func (w *WorkDir) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Write replaces a file; afterwards it has either its old content or all of the new one.
+// Write replaces a file atomically.
 func (w *WorkDir) Write(name string, data []byte) error {
 	if w.volatile != nil {
 		w.volatile[name] = data
@@ -161,14 +160,14 @@ func (w *WorkDir) replace(name string, data []byte) error {
 	return w.Root.Rename(next, name)
 }
 
-// A workFile is a file of the work directory that is being written; it is there under its name once end has put it there.
+// A workFile is a new file of the work directory. It gets its name at End.
 type workFile struct {
 	*os.File
 	dir  *WorkDir
 	name string
 }
 
-// Create begins a file that may be large.
+// Create starts to write a file that may be large.
 func (w *WorkDir) Create(name string) (*workFile, error) {
 	if err := w.Root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
@@ -180,7 +179,7 @@ func (w *WorkDir) Create(name string) (*workFile, error) {
 	return &workFile{f, w, name}, nil
 }
 
-// End completes the file, or drops it if writing it has failed.
+// End completes the file, or removes it if writing failed.
 func (f *workFile) End(failed error) error {
 	if failed == nil {
 		failed = f.Sync()
@@ -194,7 +193,7 @@ func (f *workFile) End(failed error) error {
 	return nil
 }
 
-// Remove removes a file, if it is there.
+// Remove removes a file, if it exists.
 func (w *WorkDir) Remove(name string) error {
 	if err := w.Root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("work directory: remove %s: %w", name, err)
@@ -202,7 +201,7 @@ func (w *WorkDir) Remove(name string) error {
 	return nil
 }
 
-// Keep returns a file, or makes it from what create returns.
+// Keep returns a file. If there is none, it writes the data that create returns.
 func (w *WorkDir) Keep(name string, create func() ([]byte, error)) ([]byte, error) {
 	data, err := w.Read(name)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +213,7 @@ func (w *WorkDir) Keep(name string, create func() ([]byte, error)) ([]byte, erro
 	return data, w.Write(name, data)
 }
 
-// Secret returns a random Secret of 160 bits that is kept under a name.
+// Secret returns the random secret of 160 bits in a file, and creates it first if necessary.
 func (w *WorkDir) Secret(name string) (string, error) {
 	data, err := w.Keep(name, func() ([]byte, error) { return []byte(RandomHex(20)), nil })
 	return string(data), err
@@ -232,11 +231,16 @@ func (w *WorkDir) OpenLog() (io.WriteCloser, error) {
 	return f, nil
 }
 
+// Discard is a log that keeps nothing.
 type Discard struct{}
 
+// Write discards p.
 func (Discard) Write(p []byte) (int, error) { return len(p), nil }
-func (Discard) Close() error                { return nil }
 
+// Close does nothing.
+func (Discard) Close() error { return nil }
+
+// RandomHex returns random bytes as hexadecimal digits.
 func RandomHex(bytes int) string {
 	b := make([]byte, bytes)
 	_, _ = rand.Read(b) // never fails: https://pkg.go.dev/crypto/rand#Read

@@ -12,7 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-var Update = flag.Bool("update", false, "write the golden files")
+// Update makes Golden write the files.
+var Update = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag of the test program
 
 // Golden compares text with a file in testdata.
 func Golden(t *testing.T, name string, got []byte) {
@@ -32,7 +33,7 @@ func Golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// Cluster parses a Cluster file.
+// Cluster parses a cluster file; more is added to its first lines.
 func Cluster(t *testing.T, more string) *manifest.Cluster {
 	t.Helper()
 	text := "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\n"

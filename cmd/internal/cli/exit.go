@@ -92,7 +92,7 @@ func exitClasses() []exitClass {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*member.MemberError](err) || asError[*installer.ForeignError](err) || asError[*task.KeepError](err) ||
+			return asError[*precheck.BlockedError](err) || asError[*member.OtherClusterError](err) || asError[*installer.ForeignError](err) || asError[*task.KeepError](err) ||
 				asError[*installer.NoClusterError](err) ||
 				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NamelessError](err) || asError[*kubeadm.TakenError](err)
 		}},

@@ -165,7 +165,7 @@ func (s *site) options() engine.Options {
 		Dial:       s.dial,
 		Helper:     helper.Binary,
 		Inputs:     task.Inputs{Values: s.values, RegistryPassword: s.registryPassword()},
-		Hosts:      s.parallel,
+		Parallel:   s.parallel,
 		StallLimit: s.stallLimit,
 		Logger:     s.g.logger(),
 	}

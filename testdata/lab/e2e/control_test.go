@@ -95,7 +95,7 @@ func (th *thread) twoInstalls(t *testing.T) {
 	if len(second) != 2 {
 		t.Fatal("the second one was not started")
 	}
-	for i, want := range []string{"work directory", "is being worked on by root on "} {
+	for i, want := range []string{"work directory", "is locked by root on "} {
 		if r := second[i].must(t, 17); !strings.Contains(r.stderr, want) || !strings.Contains(r.stderr, "since 20") {
 			t.Errorf("want who and since when, got\n%s", r.stderr)
 		}

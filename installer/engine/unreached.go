@@ -11,23 +11,20 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// A MissedError says that hosts were not reached that a cluster which is at work has to do with: what can be done about them is
-// more than to bring them back.
-type MissedError struct {
-	Cluster string
-	// Nodes are those that are nodes of the cluster, Registry those whose registry nobody stands in for.
-	Nodes, Registry []string
-	// Others were reached, if the operation can be limited to them.
-	Others []string
-	// Err is why the hosts were not reached.
-	Err error
+// An UnreachedError means that nodes or the registry of a running cluster were not reached.
+type UnreachedError struct {
+	Cluster  string
+	Nodes    []string // of the cluster
+	Registry []string // hosts of a registry without a second host
+	Others   []string // reached, if the operation has --limit
+	Err      error    // the reasons
 }
 
-// Error repeats why, and says what the hosts are.
-func (e *MissedError) Error() string {
+// Error returns the reasons and the hosts' roles in the cluster.
+func (e *UnreachedError) Error() string {
 	text := e.Err.Error()
 	if len(e.Nodes) > 0 {
-		text += fmt.Sprintf("\nnot reached, and nodes of cluster %s, which is at work: %s", e.Cluster, strings.Join(e.Nodes, ", "))
+		text += fmt.Sprintf("\nnot reached, and nodes of cluster %s, which is running: %s", e.Cluster, strings.Join(e.Nodes, ", "))
 	}
 	if len(e.Registry) > 0 {
 		text += fmt.Sprintf("\nnot reached, and the registry that the nodes of cluster %s pull from: %s", e.Cluster, strings.Join(e.Registry, ", "))
@@ -35,17 +32,17 @@ func (e *MissedError) Error() string {
 	return text
 }
 
-// Unwrap returns why the hosts were not reached.
-func (e *MissedError) Unwrap() error { return e.Err }
+// Unwrap returns the reasons.
+func (e *UnreachedError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
-func (e *MissedError) Hint() string {
+// Hint returns the remedy.
+func (e *UnreachedError) Hint() string {
 	text := "bring them back and run again"
 	if len(e.Registry) > 0 {
 		text += "; if " + strings.Join(e.Registry, ", ") + " will never come back, name another host under image_registry, and install fills it from the bundle"
 	}
 	if gone := slices.DeleteFunc(slices.Clone(e.Nodes), func(name string) bool { return slices.Contains(e.Registry, name) }); len(gone) > 0 {
-		text += "; nodes that will never come back: kkbundle nodes delete --unreachable " + strings.Join(gone, " ") + ", and take them out of the inventory"
+		text += "; nodes that will never come back: kkbundle nodes delete --unreachable " + strings.Join(gone, " ") + ", and remove them from the inventory"
 	}
 	const named = 8 // names that fit into a line
 	switch {
@@ -58,12 +55,12 @@ func (e *MissedError) Hint() string {
 	return text
 }
 
-// missed adds to the error of hosts that were not reached what is known of them in the cluster, if there is one that answers.
-func (r *Run) missed(ctx context.Context, lost error) error {
-	if !r.Verb.lead || r.Scope.Sparing || ctx.Err() != nil {
+// explainUnreached adds the roles of unreached hosts in the cluster to their error, if the cluster answers.
+func (r *Run) explainUnreached(ctx context.Context, lost error) error {
+	if !r.Operation.lead || r.Scope.SkipUnreachable || ctx.Err() != nil {
 		return lost
 	}
-	ctx, cancel := task.Bounded(task.InTask(ctx, "connect"), task.LookTimeout)
+	ctx, cancel := task.WithTimeout(task.InTask(ctx, "connect"), task.LookTimeout)
 	defer cancel()
 	if r.FindLead(ctx) != nil {
 		return lost
@@ -79,13 +76,13 @@ func (r *Run) missed(ctx context.Context, lost error) error {
 	if err != nil {
 		return lost
 	}
-	e := &MissedError{Cluster: r.Cluster.Metadata.Name, Err: lost}
+	e := &UnreachedError{Cluster: r.Cluster.Metadata.Name, Err: lost}
 	for _, t := range r.Hosts {
 		isNode := kube.FindNode(nodes, t.Name) != nil
 		switch {
-		case t.Err == nil && t.Conn != nil && r.Verb.limitable:
+		case t.Err == nil && t.Conn != nil && r.Operation.limitable:
 			e.Others = append(e.Others, t.Name)
-		case t.Err == nil: // it was, or the run did not try
+		case t.Err == nil: // reached, or not tried
 		default:
 			if isNode {
 				e.Nodes = append(e.Nodes, t.Name)
