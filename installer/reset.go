@@ -132,7 +132,7 @@ func leavings(r *task.Site) []string {
 
 // removeKubernetes stops the kubelet and the pods and removes the cluster's state from the host, etcd's included.
 func removeKubernetes(ctx context.Context, t *task.Host) error {
-	if err := k3s.StopK3s(ctx, t); err != nil {
+	if err := k3s.Stop(ctx, t); err != nil {
 		return err
 	}
 	if _, err := t.Test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
@@ -337,7 +337,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 
 // ownFiles are the files and directories that nobody but an installation makes.
 func ownFiles() []string {
-	return []string{task.ConfigDir, siteregistry.RegistryBinary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.File, task.ProvisionDir, task.StateDir + "/receive"}
+	return []string{task.ConfigDir, siteregistry.RegistryBinary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.ConfigFile, task.ProvisionDir, task.StateDir + "/receive"}
 }
 
 // sharedFiles are those that others may have made where no installation has left its stamps.

@@ -74,7 +74,7 @@ func DNSSpreadTask() task.Task {
 				}
 				// Its companion answers meanwhile; the next one rather goes where there is none.
 				moved = s.names[len(s.names)-1]
-				if _, err := t.Kubectl(ctx, "delete", "pod", "--namespace="+kube.System, "--ignore-not-found", "--wait=false", moved); err != nil {
+				if _, err := t.Kubectl(ctx, "delete", "pod", "--namespace="+kube.SystemNamespace, "--ignore-not-found", "--wait=false", moved); err != nil {
 					return err
 				}
 				return waits
@@ -110,7 +110,7 @@ func (s DNSSpread) spread() bool { return s.wanted < 2 || len(s.nodes) > 1 || le
 func (s DNSSpread) waits() bool { return s.placed < s.wanted || s.free < 2 }
 
 func spreadOf(ctx context.Context, t *task.Host) (s DNSSpread, err error) {
-	list, err := t.Kube().List(ctx, "deployments,pods", "--namespace="+kube.System, dnsSelector)
+	list, err := t.Kube().List(ctx, "deployments,pods", "--namespace="+kube.SystemNamespace, dnsSelector)
 	if err != nil {
 		return s, err
 	}
@@ -152,5 +152,5 @@ func spreadOf(ctx context.Context, t *task.Host) (s DNSSpread, err error) {
 // keepsDNSAway tells whether a taint keeps CoreDNS from a node also when the node is ready. It bears the one of control planes.
 func keepsDNSAway(t corev1.Taint) bool {
 	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/network-unavailable"}
-	return t.Effect != "PreferNoSchedule" && t.Key != kube.ControlLabel && !slices.Contains(passing, t.Key)
+	return t.Effect != "PreferNoSchedule" && t.Key != kube.ControlPlaneLabel && !slices.Contains(passing, t.Key)
 }

@@ -1,3 +1,3 @@
-// Package cluster has the steps that ask an API server only, whichever distribution made it: labels and taints,
-// admin.conf, waiting for the API.
+// Package cluster has the tasks that need only an API server of any distribution: labels and taints, admin.conf, waiting
+// for the API.
 package cluster

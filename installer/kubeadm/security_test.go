@@ -37,7 +37,7 @@ func TestBoundTo(t *testing.T) {
 		"kube-scheduler --bind-address=10.0.0.3":                      "10.0.0.3",
 		"kube-scheduler --leader-elect=true":                          "127.0.0.1",
 	} {
-		if got := boundTo(strings.Fields(args)); got != want {
+		if got := bindAddress(strings.Fields(args)); got != want {
 			t.Errorf("%s: %s, want %s", args, got, want)
 		}
 	}
