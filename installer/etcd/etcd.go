@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -28,16 +29,10 @@ const (
 )
 
 // AuthorityFiles returns the paths of etcd's certificate authority on members.
-func AuthorityFiles() task.PairFiles {
-	return task.PairFiles{Cert: etcdDir + "/ca.crt", Key: etcdDir + "/ca.key"}
-}
+func AuthorityFiles() task.PairFiles { return pairFiles("ca") }
 
-func etcdServerFiles() task.PairFiles {
-	return task.PairFiles{Cert: etcdDir + "/server.crt", Key: etcdDir + "/server.key"}
-}
-
-func etcdPeerFiles() task.PairFiles {
-	return task.PairFiles{Cert: etcdDir + "/peer.crt", Key: etcdDir + "/peer.key"}
+func pairFiles(name string) task.PairFiles {
+	return task.PairFiles{Cert: path.Join(etcdDir, name+".crt"), Key: path.Join(etcdDir, name+".key")}
 }
 
 // Programs returns the places of programs from etcd's archive. Its only directory is named after version and architecture.
@@ -136,7 +131,7 @@ func settings(t *task.Host) (string, error) {
 	ip := t.IP.String()
 	client, peer := "https://"+net.JoinHostPort(ip, Port), "https://"+net.JoinHostPort(ip, etcdPeerPort)
 	local := "https://" + net.JoinHostPort(task.Loopback(ip), Port)
-	trusted := AuthorityFiles().Cert
+	trusted, server, peerPair := AuthorityFiles().Cert, pairFiles("server"), pairFiles("peer")
 	return hostfile.Mark + "\n" + environment(
 		"ETCD_NAME", t.Name,
 		"ETCD_DATA_DIR", dir,
@@ -144,12 +139,12 @@ func settings(t *task.Host) (string, error) {
 		"ETCD_ADVERTISE_CLIENT_URLS", client,
 		"ETCD_LISTEN_PEER_URLS", peer,
 		"ETCD_INITIAL_ADVERTISE_PEER_URLS", peer,
-		"ETCD_CERT_FILE", etcdServerFiles().Cert,
-		"ETCD_KEY_FILE", etcdServerFiles().Key,
+		"ETCD_CERT_FILE", server.Cert,
+		"ETCD_KEY_FILE", server.Key,
 		"ETCD_TRUSTED_CA_FILE", trusted,
 		"ETCD_CLIENT_CERT_AUTH", "true",
-		"ETCD_PEER_CERT_FILE", etcdPeerFiles().Cert,
-		"ETCD_PEER_KEY_FILE", etcdPeerFiles().Key,
+		"ETCD_PEER_CERT_FILE", peerPair.Cert,
+		"ETCD_PEER_KEY_FILE", peerPair.Key,
 		"ETCD_PEER_TRUSTED_CA_FILE", trusted,
 		"ETCD_PEER_CLIENT_CERT_AUTH", "true",
 	), nil
@@ -193,10 +188,7 @@ func DataDir(t *task.Host) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if dir := c.Etcd.DataDir; dir != "" {
-		return dir, nil
-	}
-	return DefaultDataDir, nil
+	return cmp.Or(c.Etcd.DataDir, DefaultDataDir), nil
 }
 
 // Part returns etcd's part of kubeadm's configuration.

@@ -67,12 +67,17 @@ func etcdctl(ctx context.Context, t *task.Host, endpoints []string, args ...stri
 
 // CheckHealth returns nil if the host's member answers and has a leader and a quorum.
 func CheckHealth(ctx context.Context, t *task.Host) error {
-	return checkHealthAt(ctx, t, Endpoint(t))
+	_, err := etcdctl(ctx, t, []string{Endpoint(t)}, "endpoint", "health")
+	return err
 }
 
-func checkHealthAt(ctx context.Context, t *task.Host, endpoint string) error {
-	_, err := etcdctl(ctx, t, []string{endpoint}, "endpoint", "health")
-	return err
+// isHealthy reports whether a member that was started is healthy, asked from the host.
+func isHealthy(ctx context.Context, t *task.Host, m Member) (bool, error) {
+	if len(m.ClientURLs) == 0 {
+		return false, nil
+	}
+	_, err := etcdctl(ctx, t, m.ClientURLs[:1], "endpoint", "health")
+	return task.Succeeded(err)
 }
 
 // listMembers lists the members by a linearizable read, which needs a quorum.
@@ -226,14 +231,12 @@ func checkStop(ctx context.Context, t *task.Host, members []Member) error {
 	}
 	others := 0
 	for _, m := range voters {
-		if m.ID == self.ID || len(m.ClientURLs) == 0 {
+		if m.ID == self.ID {
 			continue
 		}
-		works, err := task.Succeeded(checkHealthAt(ctx, t, m.ClientURLs[0]))
-		if err != nil {
+		if healthy, err := isHealthy(ctx, t, m); err != nil {
 			return err
-		}
-		if works {
+		} else if healthy {
 			others++
 		}
 	}
@@ -302,14 +305,11 @@ func removeLost(ctx context.Context, t *task.Host, members []Member) ([]Member, 
 	for _, m := range members {
 		lost := self != nil && m.ID == self.ID && m.Name != ""
 		if !lost && !slices.ContainsFunc(t.Site.WithRole(manifest.RoleEtcd), func(h *task.Host) bool { return findMember(h, []Member{m}) != nil }) {
-			works := false
-			if len(m.ClientURLs) > 0 {
-				var err error
-				if works, err = task.Succeeded(checkHealthAt(ctx, t, m.ClientURLs[0])); err != nil {
-					return nil, err
-				}
+			healthy, err := isHealthy(ctx, t, m)
+			if err != nil {
+				return nil, err
 			}
-			lost = !works
+			lost = !healthy
 		}
 		if !lost {
 			left = append(left, m)

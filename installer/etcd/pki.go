@@ -126,16 +126,13 @@ func MemberFiles(ctx context.Context, t *task.Host) ([]task.File, error) {
 	}
 	files := append(client, AuthorityFiles().Files(pki.Pair{Cert: authority.PEM, Key: key})...)
 	names := pki.ParseNames([]string{t.Name, "localhost", t.IP.String(), "127.0.0.1", "::1"})
-	for _, one := range []struct {
-		kind string
-		at   task.PairFiles
-	}{{"server", etcdServerFiles()}, {"peer", etcdPeerFiles()}} {
+	for _, kind := range []string{"server", "peer"} {
 		// A server's gateway is a client of the server itself.
-		pair, err := etcdPair(t.Site, authority, t.Name+"-"+one.kind, pki.Peer, names)
+		pair, err := etcdPair(t.Site, authority, t.Name+"-"+kind, pki.Peer, names)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, one.at.Files(pair)...)
+		files = append(files, pairFiles(kind).Files(pair)...)
 	}
 	return files, nil
 }

@@ -28,26 +28,36 @@ const (
 // endpoint's certificate is from the pinned authority, and the API server accepts the token. It uses a short-lived token, once
 // per cluster and endpoint.
 func JoinProofTask() task.Task {
+	step := onceFor("verify-join", joinProof, func(ctx context.Context, t *task.Host) error { return tryJoin(ctx, t, newToken()) })
+	proven := step.Done
+	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
+		if member, err := member.IsMember(ctx, t); err != nil || !member {
+			return false, err // a dry run gets here before there is a cluster
+		}
+		return proven(ctx, t)
+	}
+	return step
+}
+
+// onceFor returns a task of the first control plane that runs do unless its stamp file exists with this content.
+func onceFor(name string, stampFile func(ctx context.Context, t *task.Host) (task.File, error), do func(ctx context.Context, t *task.Host) error) task.Task {
 	return task.Task{
-		Name:  "verify-join",
+		Name:  name,
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: task.First,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if member, err := member.IsMember(ctx, t); err != nil || !member {
-				return false, err // a dry run gets here before there is a cluster
-			}
-			stamp, err := joinProof(ctx, t)
+			stamp, err := stampFile(ctx, t)
 			if err != nil {
 				return false, err
 			}
 			return t.HasFiles(ctx, stamp)
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			stamp, err := joinProof(ctx, t)
+			stamp, err := stampFile(ctx, t)
 			if err != nil {
 				return err
 			}
-			if err := tryJoin(ctx, t, newToken()); err != nil {
+			if err := do(ctx, t); err != nil {
 				return err
 			}
 			return t.Write(ctx, stamp)
@@ -66,11 +76,7 @@ func tryJoin(ctx context.Context, t *task.Host, token string) (err error) {
 	if err := createToken(ctx, t, Node{name: "verification", token: token}); err != nil {
 		return err
 	}
-	id, _, _ := strings.Cut(token, ".")
-	defer func() {
-		_, forget := t.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace="+kube.SystemNamespace, "--ignore-not-found", "bootstrap-token-"+id)
-		err = errors.Join(err, forget)
-	}()
+	defer func() { err = errors.Join(err, deleteToken(ctx, t, token)) }()
 	ca, err := t.Read(ctx, kube.ClusterCA)
 	if err != nil {
 		return err

@@ -83,29 +83,10 @@ func EncryptTask() task.Task {
 		config, err := Encryption(ctx, t.Site)
 		return task.File{Path: task.StampDir + "/secrets-encrypted", Mode: 0o600, Data: fmt.Appendf(nil, "%x\n", sha256.Sum256(config))}, err
 	}
-	return task.Task{
-		Name:  "encrypt-secrets",
-		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: task.First,
-		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			f, err := stamp(ctx, t)
-			if err != nil {
-				return false, err
-			}
-			return t.HasFiles(ctx, f)
-		},
-		Do: func(ctx context.Context, t *task.Host) error {
-			f, err := stamp(ctx, t)
-			if err != nil {
-				return err
-			}
-			// A Secret changed at the same time causes a conflict: its writer has encrypted it, and the retry does the others.
-			if err := task.Eventually(ctx, task.NodesWait, func(ctx context.Context) error {
-				return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, task.StateDir, kube.AdminConf)...)
-			}); err != nil {
-				return err
-			}
-			return t.Write(ctx, f)
-		},
-	}
+	return onceFor("encrypt-secrets", stamp, func(ctx context.Context, t *task.Host) error {
+		// A Secret changed at the same time causes a conflict: its writer has encrypted it, and the retry does the others.
+		return task.Eventually(ctx, task.NodesWait, func(ctx context.Context) error {
+			return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, task.StateDir, kube.AdminConf)...)
+		})
+	})
 }

@@ -240,11 +240,7 @@ func join(ctx context.Context, t *task.Host) (err error) {
 	if err := createToken(ctx, first, n); err != nil {
 		return fmt.Errorf("token for %s: %w", t.Name, err)
 	}
-	defer func() {
-		id, _, _ := strings.Cut(n.token, ".")
-		_, forget := first.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace=kube-system", "--ignore-not-found", "bootstrap-token-"+id)
-		err = errors.Join(err, forget)
-	}()
+	defer func() { err = errors.Join(err, deleteToken(ctx, first, n.token)) }()
 	if n.controlPlane {
 		if n.certificateKey, err = uploadCerts(ctx, first, config); err != nil {
 			return err
@@ -282,6 +278,13 @@ func createToken(ctx context.Context, t *task.Host, n Node) error {
 		return err
 	}
 	return t.Kube().Apply(ctx, secret, kube.Apply{})
+}
+
+// deleteToken deletes a joined node's token, also after ctx has ended.
+func deleteToken(ctx context.Context, t *task.Host, token string) error {
+	id, _, _ := strings.Cut(token, ".")
+	_, err := t.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace="+kube.SystemNamespace, "--ignore-not-found", "bootstrap-token-"+id)
+	return err
 }
 
 // uploadCerts stores the CA keys in the cluster for a joining control plane and returns the key that encrypts them.
