@@ -44,7 +44,7 @@ func Programs(names ...string) []task.Place {
 	return files
 }
 
-// Tasks installs external etcd, or the client files for an etcd that the operator provides.
+// Tasks returns the tasks that install external etcd, or the client files for an etcd that the operator provides.
 func Tasks(c *manifest.Cluster) []task.Task {
 	switch c.Etcd.Type {
 	case manifest.EtcdExternal:

@@ -235,7 +235,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestYAML has every kind of noise that encoding/json writes for fields that nobody has set, and what is empty for a reason.
+// TestYAML covers unset fields that encoding/json writes, and empty fields that have to stay.
 func TestYAML(t *testing.T) {
 	t.Parallel()
 	meta := metav1.ObjectMeta{Name: "x"}

@@ -35,10 +35,11 @@ func RestartScript(t *task.Host, step, whole int, processes ...string) []string 
 }
 
 // Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one refuses new requests, finishes open ones and
-// waits a minute for watches (ShutdownTimeout in https://github.com/kubernetes/apiserver/blob/v0.34.3/pkg/server/config.go);
-// restartGrace does not, as clients find another server. Controller manager and scheduler exit after 10 without an API server,
-// and the kubelet delays repeated restarts.
+// waits a minute for watches (ShutdownTimeout in https://github.com/kubernetes/apiserver/blob/v0.34.3/pkg/server/config.go). It is
+// killed after restartGrace: watches reconnect to another server. Controller manager and scheduler exit after 10 seconds without
+// an API server, and the kubelet delays repeated restarts.
 const (
+	// RestartStep limits the wait for each process.
 	RestartStep  = 60
 	restartWhole = 180
 	restartGrace = 5

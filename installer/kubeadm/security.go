@@ -133,7 +133,7 @@ func isOlder(r *task.Site, major, minor uint64) bool {
 	return err == nil && v.LessThan(semver.New(major, minor, 0, "", ""))
 }
 
-// SecurityTasks writes the API server's security files to control planes before kubeadm starts it.
+// SecurityTasks returns the task that writes the API server's security files before kubeadm starts it.
 func SecurityTasks(c *manifest.Cluster) []task.Task {
 	if !task.IsHardened(c) {
 		return nil

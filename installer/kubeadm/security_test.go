@@ -10,7 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
-// What a level asks for gives way to the cluster file.
+// The cluster file overrides the settings of a level.
 func TestUserWinsOverSecurity(t *testing.T) {
 	t.Parallel()
 	for text, limited := range map[string]bool{
