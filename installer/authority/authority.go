@@ -110,8 +110,7 @@ func checkAuthority(r *task.Site, cert, key []byte) error {
 	return nil
 }
 
-// Write writes the operator's authorities where kubeadm init looks before it makes its own. Joining control planes get them
-// from the cluster.
+// Write writes the operator's authorities for kubeadm init. Joining control planes get them from the cluster.
 func Write(ctx context.Context, t *task.Host) error {
 	files, err := ownAuthorities(t.Site)
 	if err != nil || len(files) == 0 {

@@ -147,8 +147,8 @@ func (m nodeMeta) staleTaints(n *corev1.Node) []string {
 	return list
 }
 
-// updateNode applies the host's metadata to its node. The annotation lists a taint before it is added and until it is removed,
-// so that an interrupted run loses track of none.
+// updateNode applies the host's metadata to its node. The annotation lists a taint before it is added and until it is
+// removed, so that an interrupted run loses track of none.
 func updateNode(ctx context.Context, t *task.Host, h *task.Host, n *corev1.Node) error {
 	m := nodeMetaOf(h.Host)
 	stale := m.staleTaints(n)

@@ -17,8 +17,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// endpointWait limits the time from a ready API server to an answering endpoint: a load balancer has to detect the server, or
-// a virtual address has to move.
+// endpointWait limits the time from a ready API server to an answering endpoint: a load balancer has to detect the
+// server, or a virtual address has to move.
 const endpointWait = 2 * time.Minute
 
 // Tasks returns the tasks that make the control plane endpoint work before nodes join.
@@ -137,8 +137,7 @@ func ProxyEndpointTask() task.Task {
 // proxyKey is the key of the kubeconfig in kube-proxy's ConfigMap.
 const proxyKey = "kubeconfig.conf"
 
-// proxyKubeconfig returns kube-proxy's kubeconfig with its own node as the server, and reports whether it has changed. A
-// cluster without kube-proxy has nothing to change.
+// proxyKubeconfig returns kube-proxy's kubeconfig, if any, with its own node as the server, and whether that changed.
 func proxyKubeconfig(ctx context.Context, t *task.Host) (text string, changed bool, err error) {
 	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, "kube-proxy", "--ignore-not-found")
 	if err != nil {

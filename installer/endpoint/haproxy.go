@@ -70,8 +70,8 @@ func haproxySetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	}, nil
 }
 
-// HAProxyConfig returns haproxy's configuration: connections go to the ready API server with the fewest connections. Health
-// checks use TLS and verify the certificate against the cluster's CA and the name "kubernetes".
+// HAProxyConfig returns haproxy's configuration: connections go to the ready API server with the fewest connections.
+// Health checks use TLS and verify the certificate against the cluster's CA and the name "kubernetes".
 func HAProxyConfig(r *task.Site) ([]byte, error) {
 	var b bytes.Buffer
 	own := r.Loopback().String()
@@ -85,8 +85,8 @@ func HAProxyConfig(r *task.Site) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Timeouts: a lost API server is dropped well within a kubelet's lease of 40 seconds. Watches last half an hour to an hour,
-// but carry data about every minute.
+// Timeouts: a lost API server is dropped well within a kubelet's lease of 40 seconds. Watches last half an hour to an
+// hour, but carry data about every minute.
 const haproxyText = hostfile.Mark + `
 global
     log stdout format raw local0 notice

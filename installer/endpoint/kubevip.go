@@ -28,8 +28,8 @@ const (
 	SuperAdminConf = "/etc/kubernetes/super-admin.conf"
 )
 
-// KubeVIPTask updates kube-vip on control planes that are nodes. A new control plane gets it from BeforeKubeadm: kubeadm init
-// and join use its address already.
+// KubeVIPTask updates kube-vip on control planes that are nodes. A new control plane gets it from BeforeKubeadm:
+// kubeadm init and join use its address already.
 func KubeVIPTask() task.Task {
 	return task.Task{
 		Name:   kubeVIPName,
@@ -60,7 +60,7 @@ func KubeVIPTask() task.Task {
 	}
 }
 
-// BeforeKubeadm writes the files that kubeadm init (begins) or join needs: the operator's authorities, and kube-vip's pod.
+// BeforeKubeadm writes kube-vip's pod for kubeadm init (begins) or join, and for init the operator's authorities.
 func BeforeKubeadm(ctx context.Context, t *task.Host, begins bool) error {
 	if begins {
 		if err := authority.Write(ctx, t); err != nil {
@@ -88,9 +88,9 @@ func hasSuperAdmin(c *manifest.Cluster) bool {
 	return err == nil && !v.LessThan(semver.New(1, 29, 0, "", ""))
 }
 
-// kubeVIP returns kube-vip's static pod. The control plane that holds the lease announces the endpoint's address by ARP or NDP.
-// Environment: https://kube-vip.io/docs/installation/flags/. The host alias makes it use its own host's API server under a
-// name from the certificate.
+// kubeVIP returns kube-vip's static pod. The control plane that holds the lease announces the endpoint's address by ARP
+// or NDP. Environment: https://kube-vip.io/docs/installation/flags/. The host alias makes it use its own host's API
+// server under a name from the certificate.
 func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) {
 	vip, err := vip(t.Site)
 	if err != nil {

@@ -35,8 +35,8 @@ func NodeTasks(c *manifest.Cluster) []task.Task {
 	return tasks
 }
 
-// ToolsTasks returns the task that installs etcdctl and etcdutl on control planes with kubeadm's etcd. A restore cannot use them
-// from etcd's image: the cluster is down then.
+// ToolsTasks returns the task that installs etcdctl and etcdutl on control planes with kubeadm's etcd. A restore cannot
+// use them from etcd's image: the cluster is down then.
 func ToolsTasks(c *manifest.Cluster) []task.Task {
 	if c.Etcd.Type != manifest.EtcdInternal {
 		return nil

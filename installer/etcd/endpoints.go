@@ -23,7 +23,7 @@ import (
 // APIServerManifest is the API server's static pod manifest.
 const APIServerManifest = kube.ManifestsDir + "/kube-apiserver.yaml"
 
-// etcdEndpointsTask updates the API servers' list of external etcd members, one API server at a time: kubeadm writes it once.
+// etcdEndpointsTask updates the API servers' list of external etcd members, one by one: kubeadm writes it only once.
 func etcdEndpointsTask() task.Task {
 	return task.Task{
 		Name:  "etcd-endpoints",

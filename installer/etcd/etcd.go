@@ -35,7 +35,7 @@ func pairFiles(name string) task.PairFiles {
 	return task.PairFiles{Cert: path.Join(etcdDir, name+".crt"), Key: path.Join(etcdDir, name+".key")}
 }
 
-// Programs returns the places of programs from etcd's archive. Its only directory is named after version and architecture.
+// Programs returns the places of programs from etcd's archive, whose only directory varies with the version.
 func Programs(names ...string) []task.Place {
 	var files []task.Place
 	for _, name := range names {
@@ -88,8 +88,8 @@ func etcdTask(c *manifest.Cluster) task.Task {
 	})
 }
 
-// HealthTask waits until every member is healthy and records that the cluster exists. From then on a member without data has
-// lost it and is not treated as new.
+// HealthTask waits until every member is healthy and records that the cluster exists. From then on a member without
+// data has lost it and is not treated as new.
 func HealthTask() task.Task {
 	stamp := task.File{Path: etcdMemberPath, Mode: 0o600, Data: []byte("member\n")}
 	return task.Task{

@@ -246,8 +246,8 @@ func checkStop(ctx context.Context, t *task.Host, members []Member) error {
 	return nil
 }
 
-// join adds the host to a running etcd: first as a learner, which does not count for the quorum until it has all data. The
-// host's old member and lost members are removed first: etcd adds no member while one is missing.
+// join adds the host to a running etcd: first as a learner, which does not count for the quorum until it has all data.
+// The host's old member and lost members are removed first: etcd adds no member while one is missing.
 func join(ctx context.Context, t *task.Host, members []Member) error {
 	if err := t.Systemctl(ctx, "stop", Unit); err != nil {
 		if there, _ := t.Test(ctx, "systemctl", "is-active", "--quiet", Unit); there {
@@ -296,8 +296,8 @@ func endpointsOf(members []Member) []string {
 	return list
 }
 
-// removeLost removes the host's own member from before it lost its data, and unhealthy members that are not in the inventory.
-// It returns the remaining members.
+// removeLost removes the host's own member from before it lost its data, and unhealthy members that are not in the
+// inventory. It returns the remaining members.
 func removeLost(ctx context.Context, t *task.Host, members []Member) ([]Member, error) {
 	var left []Member
 	self := findMember(t, members)

@@ -26,8 +26,7 @@ type clientFiles struct {
 	task.PairFiles
 }
 
-// etcdClientFiles are for clients of an external etcd: kkbundle and the API servers. kubeadm reset would empty kubeadm's own
-// directory.
+// etcdClientFiles are for clients of an external etcd. kubeadm reset would delete files in kubeadm's directory.
 func etcdClientFiles() clientFiles {
 	const dir = task.ConfigDir + "/etcd-client"
 	return clientFiles{dir + "/ca.crt", task.PairFiles{Cert: dir + "/client.crt", Key: dir + "/client.key"}}
@@ -39,8 +38,8 @@ func stackedClientFiles() clientFiles {
 	return clientFiles{dir + "/ca.crt", task.PairFiles{Cert: dir + "/healthcheck-client.crt", Key: dir + "/healthcheck-client.key"}}
 }
 
-// etcdAuthority returns the certificate authority of etcd and its clients. etcd hosts keep a copy of its key, as control planes
-// do with kubeadm's, so that a new work directory can recover it.
+// etcdAuthority returns the certificate authority of etcd and its clients. etcd hosts keep a copy of its key, as
+// control planes do with kubeadm's, so that a new work directory can recover it.
 func etcdAuthority(ctx context.Context, r *task.Site) (authority *pki.Authority, key []byte, err error) {
 	authority, err = r.Dir.Authority(etcdCACertFile, etcdCAKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +90,7 @@ func etcdAuthorityOfHosts(ctx context.Context, r *task.Site) (pki.Pair, error) {
 	return pair, err
 }
 
-// etcdPair returns a certificate from etcd's authority: the one in the work directory if it is still valid, else a new one.
+// etcdPair returns a certificate from etcd's authority: the work directory's if it is still valid, else a new one.
 func etcdPair(r *task.Site, by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
 	return r.Dir.Pair(task.PairFiles{Cert: path.Join(etcdPairs, name+".crt"), Key: path.Join(etcdPairs, name+".key")}, by, use, names, r.Now())
 }

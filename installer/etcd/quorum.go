@@ -63,7 +63,7 @@ func RemoveMember(ctx context.Context, r *task.Site, m Member) error {
 	return err
 }
 
-// HealthyMembers returns the healthy members of the list. etcdctl exits with an error if one is unhealthy and still lists all.
+// HealthyMembers returns the healthy members of the list. etcdctl fails if one is unhealthy, but still lists all.
 func HealthyMembers(ctx context.Context, r *task.Site, members []Member) ([]Member, error) {
 	t, err := speaker(r)
 	if err != nil {
@@ -126,7 +126,7 @@ func QuorumLoss(t *task.Host, left int, ill []string) error {
 	}
 }
 
-// LeaveTask removes the host's member from etcd. A member of external etcd removes itself during reset, unless its host is gone.
+// LeaveTask removes the host's member from etcd. Reset does that for external etcd, unless the host is gone.
 func LeaveTask(gone bool) task.Task {
 	its := func(ctx context.Context, t *task.Host) ([]Member, error) {
 		if !managesEtcd(t.Site.Cluster) || t.Site.Cluster.Etcd.Type == manifest.EtcdExternal && !gone {

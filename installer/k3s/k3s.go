@@ -58,7 +58,7 @@ func Services(c *manifest.Cluster) *manifest.Cluster {
 	return &d
 }
 
-// Verifies removes the checks that do not apply to k3s: those of kubeadm, and the network checks that run in kubeadm's CoreDNS.
+// Verifies removes the checks that do not apply to k3s: those of kubeadm, and network checks in the catalog's CoreDNS.
 func Verifies(tasks []task.Task) []task.Task {
 	return slices.DeleteFunc(tasks, func(t task.Task) bool {
 		return !slices.Contains([]string{"verify-nodes", "verify-pods", "verify-cluster", "verify-dns", "verify-images", "verify-result"}, t.Name)
@@ -289,9 +289,9 @@ func registryFiles(r *task.Site) ([]task.File, error) {
 	return cri.MirrorFiles(mirror.RuntimeK3s, access, r.Upstreams())
 }
 
-// Tokens returns the files with the join tokens, whose secrets are created once in the work directory. Joining nodes also get
-// the hash of the cluster's authority from the first server: with a bare secret, k3s trusts any server. The token of agents
-// does not admit servers.
+// Tokens returns the files with the join tokens, whose secrets are created once in the work directory. Joining nodes
+// also get the hash of the cluster's authority from the first server: with a bare secret, k3s trusts any server. The
+// token of agents does not admit servers.
 func Tokens(ctx context.Context, t *task.Host, server bool) ([]task.File, error) {
 	r := t.Site
 	secret, err := r.Dir.Secret(tokenSecret)
@@ -484,8 +484,8 @@ func Stop(ctx context.Context, t *task.Host) error {
 // NoRestartDropIn keeps a removed server from restarting until the host's next boot.
 const NoRestartDropIn = "/run/systemd/system/k3s.service.d/kkbundle-leaving.conf"
 
-// KeepDown keeps a server from restarting while its node is deleted. k3s then removes its etcd member and the server exits; a
-// restart would make it a new member before its host is reset.
+// KeepDown keeps a server from restarting while its node is deleted. k3s then removes its etcd member and the server
+// exits; a restart would make it a new member before its host is reset.
 // https://github.com/k3s-io/k3s/blob/v1.34.3%2Bk3s1/pkg/etcd/member_controller.go
 func KeepDown(ctx context.Context, t *task.Host) error {
 	if !t.Is(manifest.RoleControlPlane) || t.Conn == nil || t.Err != nil {
@@ -497,8 +497,8 @@ func KeepDown(ctx context.Context, t *task.Host) error {
 	return t.Systemctl(ctx, "daemon-reload")
 }
 
-// QuorumWithout returns an error if removing hosts would leave etcd without a healthy majority. Servers include etcd, so a member
-// counts as healthy if its node is ready.
+// QuorumWithout returns an error if removing hosts would leave etcd without a healthy majority. Servers include etcd,
+// so a member counts as healthy if its node is ready.
 func QuorumWithout(ctx context.Context, r *task.Site, going []*task.Host) error {
 	nodes, err := r.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
@@ -548,7 +548,7 @@ func Refuses(command string) error {
 	return &UnsupportedError{command, instead}
 }
 
-// AdminKubeconfig returns the administrator's kubeconfig with the cluster's endpoint as the server; k3s writes a loopback address.
+// AdminKubeconfig returns the administrator's kubeconfig; its loopback address is replaced by the cluster's endpoint.
 func AdminKubeconfig(ctx context.Context, t *task.Host) ([]byte, error) {
 	data, err := t.Read(ctx, Kubeconfig)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package kube reads and changes the objects of an API server with kubectl. It uses Kubernetes' own types. The caller decides
-// where kubectl runs and with which credentials. Decoding ignores unknown fields.
+// Package kube reads and changes the objects of an API server with kubectl. It uses Kubernetes' own types. The caller
+// decides where kubectl runs and with which credentials. Decoding ignores unknown fields.
 package kube
 
 import (

@@ -19,8 +19,8 @@ type Drain struct {
 	Force bool
 	// DisableEviction deletes pods in spite of a PodDisruptionBudget.
 	DisableEviction bool
-	// HostGone deletes the pods of a lost host without waiting: Kubernetes would wait five minutes for the host, and for ever
-	// for StatefulSets. The other fields are ignored. The node has to be cordoned before.
+	// HostGone deletes the pods of a lost host without waiting: Kubernetes would wait five minutes for the host, and for
+	// ever for StatefulSets. The other fields are ignored. The node has to be cordoned before.
 	HostGone bool
 }
 

@@ -24,8 +24,8 @@ const maxObjects = 5000
 // A Manifest is the objects of a YAML file in the order of apply.
 type Manifest []*unstructured.Unstructured
 
-// ParseManifest reads YAML and sorts its objects: namespaces and definitions first, webhooks and APIServices last, the others
-// between in their written order.
+// ParseManifest reads YAML and sorts its objects: namespaces and definitions first, webhooks and APIServices last, the
+// others between in their written order.
 func ParseManifest(data []byte) (Manifest, error) {
 	decoder := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var list Manifest
@@ -102,8 +102,8 @@ func stageOf(o *unstructured.Unstructured) int {
 	return stageBetween
 }
 
-// A group is the objects of one kubectl call, with or without a namespace of their own. kubectl --namespace refuses objects of
-// another namespace.
+// A group is the objects of one kubectl call, with or without a namespace of their own. kubectl --namespace refuses
+// objects of another namespace.
 type group struct {
 	objects   []runtime.Object
 	namespace string // for objects without one
@@ -139,7 +139,7 @@ func (c Client) CheckManifest(ctx context.Context, m Manifest, namespace string)
 	return nil
 }
 
-// ApplyManifest applies a manifest stage by stage. Custom resources are applied when the API server serves their definitions.
+// ApplyManifest applies a manifest stage by stage and waits for custom resource definitions after each.
 func (c Client) ApplyManifest(ctx context.Context, m Manifest, how Apply) error {
 	for stage := range stageLast + 1 {
 		now := slices.DeleteFunc(slices.Clone(m), func(o *unstructured.Unstructured) bool { return stageOf(o) != stage })

@@ -31,13 +31,13 @@ const (
 	NodeDNSAddress = "169.254.25.10"
 	// NodeDNSLink is the network interface of the DNS cache.
 	NodeDNSLink = "nodelocaldns"
-	// FieldManager owns the labels and annotations of the inventory. Server-side apply removes those that it no longer applies
-	// and keeps those of others: https://kubernetes.io/docs/reference/using-api/server-side-apply/
+	// FieldManager owns the labels and annotations of the inventory. Server-side apply removes those that it no longer
+	// applies and keeps those of others: https://kubernetes.io/docs/reference/using-api/server-side-apply/
 	FieldManager = "kkbundle"
 )
 
-// CheckKubeconfig refuses fields that kubeadm does not write into admin.conf. A kubeconfig can run programs (exec) and read files
-// (tokenFile, client-key and others) on this machine, and a host must not control that.
+// CheckKubeconfig refuses fields that kubeadm does not write into admin.conf. A kubeconfig can run programs (exec) and
+// read files (tokenFile, client-key and others) on this machine, and a host must not control that.
 func CheckKubeconfig(data []byte) error {
 	var allowed struct {
 		APIVersion     string         `json:"apiVersion"`
@@ -74,8 +74,8 @@ func CheckKubeconfig(data []byte) error {
 	return nil
 }
 
-// Document is a YAML document of another program. kubeadm's types and those of the configuration of API server, kubelet and
-// kube-proxy are in modules that are not linked, and the operator's settings are merged into them.
+// Document is a YAML document of another program. kubeadm's types and those of the configuration of API server, kubelet
+// and kube-proxy are in modules that are not linked, and the operator's settings are merged into them.
 type Document = map[string]any
 
 // NamespaceObject returns a Namespace.
@@ -83,9 +83,9 @@ func NamespaceObject(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// TakesServiceAddress reports whether the DNS cache also answers at the address of the DNS service. Pods then need no other DNS
-// address and reach CoreDNS itself while the cache is down. It requires kube-proxy's iptables mode: in other modes the address
-// is on an interface of kube-proxy, or its packets pass kube-proxy first.
+// TakesServiceAddress reports whether the DNS cache also answers at the address of the DNS service. Pods then need no
+// other DNS address and reach CoreDNS itself while the cache is down. It requires kube-proxy's iptables mode: in other
+// modes the address is on an interface of kube-proxy, or its packets pass kube-proxy first.
 func TakesServiceAddress(c *manifest.Cluster) bool {
 	return c.Kubernetes.ProxyMode == manifest.ProxyIPTables
 }

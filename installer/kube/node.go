@@ -78,8 +78,8 @@ func HasTaint(n *corev1.Node, key, value string, effect corev1.TaintEffect) bool
 	})
 }
 
-// ApplyNode applies labels and annotations as manager. The API server removes those that manager no longer applies and keeps
-// those of other managers: https://kubernetes.io/docs/reference/using-api/server-side-apply/
+// ApplyNode applies labels and annotations as manager. The API server removes those that manager no longer applies and
+// keeps those of other managers: https://kubernetes.io/docs/reference/using-api/server-side-apply/
 func (c Client) ApplyNode(ctx context.Context, manager, node string, labels, annotations map[string]string) error {
 	data, err := json.Marshal(metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
@@ -91,7 +91,7 @@ func (c Client) ApplyNode(ctx context.Context, manager, node string, labels, ann
 	return c.Apply(ctx, data, Apply{Manager: manager, Force: true})
 }
 
-// OwnsExactly reports whether manager has applied labels and annotations with these names and no others, or none at all.
+// OwnsExactly reports whether manager has applied labels and annotations with exactly these names, or none at all.
 func OwnsExactly(n *corev1.Node, manager string, labels, annotations map[string]string) bool {
 	for _, owner := range n.ManagedFields {
 		if owner.Manager != manager || owner.Operation != metav1.ManagedFieldsOperationApply {

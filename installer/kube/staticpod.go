@@ -10,8 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ConfigAnnotation is the digest of a static pod and its configuration. When it changes, the kubelet replaces the pod. The
-// mirror pod has it, too.
+// ConfigAnnotation is the digest of a static pod and its configuration: the kubelet replaces the pod when it changes.
 const ConfigAnnotation = "kkbundle.io/config"
 
 // StaticPod renders a static pod in the host's network. config is the content of the pod's configuration file.
@@ -44,8 +43,7 @@ func StaticPodDigest(manifest []byte) (string, error) {
 	return pod.Annotations[ConfigAnnotation], err
 }
 
-// StaticPodRuns returns nil if a node runs the static pod with this digest, not an earlier one. It reads the mirror pod, whose
-// name ends in the node's.
+// StaticPodRuns returns nil if a node's mirror pod of the static pod has this digest and is ready.
 func (c Client) StaticPodRuns(ctx context.Context, name, node, digest string) error {
 	var pod corev1.Pod
 	if err := c.Get(ctx, &pod, "pod", name+"-"+node, "--namespace="+metav1.NamespaceSystem); err != nil {

@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// YAML renders objects as YAML documents with sorted keys and the apiVersion and kind of their Go types. Digests of the bytes
-// are stored, so unset fields are left out even if encoding/json writes them: status, empty resources, empty strategies.
-// Unstructured objects are unchanged.
+// YAML renders objects as YAML documents with sorted keys and the apiVersion and kind of their Go types. Digests of the
+// bytes are stored, so unset fields are left out even if encoding/json writes them: status, empty resources, empty
+// strategies. Unstructured objects are unchanged.
 func YAML(objects ...runtime.Object) ([]byte, error) {
 	list := make([]map[string]any, 0, len(objects))
 	for _, o := range objects {

@@ -21,8 +21,8 @@ const (
 	RenewTimer = "kkbundle-certificates.timer"
 )
 
-// CertsTimerTask makes every control plane renew its certificates at an hour of its own: simultaneous restarts of etcd would
-// cost the quorum. The hour is the control plane's position in the inventory and changes with it.
+// CertsTimerTask makes every control plane renew its certificates at an hour of its own: simultaneous restarts of etcd
+// would cost the quorum. The hour is the control plane's position in the inventory and changes with it.
 func CertsTimerTask(c *manifest.Cluster) task.Task {
 	step := task.Task{Name: "certificates-timer", Roles: []manifest.Role{manifest.RoleControlPlane}, Follows: true}
 	if c.Certificates.Renew != manifest.RenewAuto {
@@ -84,9 +84,9 @@ WantedBy=timers.target
 `, (number+1)%hours)
 }
 
-// RenewDays is the number of days before expiry when the timer renews certificates: it has two months of the year to succeed.
+// RenewDays is the number of days before expiry when the timer starts to renew certificates, which last a year.
 const RenewDays = 60
 
-// UpgradeBackupDir keeps the files that an upgrade replaces, in a directory per old version. It is on the file system of the
-// programs, which it holds as hard links.
+// UpgradeBackupDir keeps the files that an upgrade replaces, in a directory per old version. It is on the file system
+// of the programs, which it holds as hard links.
 const UpgradeBackupDir = "/usr/local/lib/kkbundle/before-upgrade"

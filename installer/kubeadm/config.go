@@ -42,7 +42,7 @@ func (k Config) APIVersion() string {
 	return "kubeadm.k8s.io/v1beta3"
 }
 
-// init renders the configuration of the first control plane. Its token lives for minutes; kubeadm's default lives for a day.
+// init renders the configuration of the first control plane. Its token lives for minutes; kubeadm's default is a day.
 func (k Config) init(n Node) ([]byte, error) {
 	d := kube.Document{
 		"apiVersion":       k.APIVersion(),
@@ -60,7 +60,7 @@ func (k Config) init(n Node) ([]byte, error) {
 	)
 }
 
-// A Node is the configuration of one node. It trusts the cluster by the hash of its CA, and the cluster trusts it by a token.
+// A Node is the configuration of one node. It trusts the cluster by the CA's hash; the cluster trusts it by a token.
 type Node struct {
 	name string
 	// IPs are the node's addresses, one per IP family of the cluster.
@@ -98,8 +98,8 @@ func (k Config) join(n Node) ([]byte, error) {
 	return kube.Documents(d)
 }
 
-// uploadCerts renders the configuration of `kubeadm init phase upload-certs`, which stores the CA keys in the cluster, encrypted
-// with a key that only the joining control plane gets.
+// uploadCerts renders the configuration of `kubeadm init phase upload-certs`, which stores the CA keys in the cluster,
+// encrypted with a key that only the joining control plane gets.
 func (k Config) uploadCerts(certificateKey string, ip netip.Addr) ([]byte, error) {
 	return kube.Documents(
 		kube.Document{
@@ -118,8 +118,7 @@ func LocalEndpoint(ip netip.Addr) kube.Document {
 	return kube.Document{"advertiseAddress": ip.String(), "bindPort": manifest.DefaultPort}
 }
 
-// Registration returns the node's name, address and taints. kubeadm and the kubelet would guess the address from the default
-// route.
+// Registration returns the node's name, taints and address, which kubeadm would guess from the default route.
 func (k Config) Registration(n Node) kube.Document {
 	d := kube.Document{
 		"name":             n.name,
@@ -133,8 +132,8 @@ func (k Config) Registration(n Node) kube.Document {
 	return d
 }
 
-// registeredTaints returns the taints that a node registers with, nil for kubeadm's default: one for control planes, none for
-// workers. A control plane that is also a worker gets none.
+// registeredTaints returns the taints that a node registers with, nil for kubeadm's default: one for control planes,
+// none for workers. A control plane that is also a worker gets none.
 func (n Node) registeredTaints() []any {
 	if len(n.taints) == 0 && (!n.controlPlane || !n.worker) {
 		return nil

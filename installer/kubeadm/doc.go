@@ -1,2 +1,2 @@
-// Package kubeadm makes nodes with kubeadm: configuration, kubelet, init and join, security levels, certificate renewal.
+// Package kubeadm makes nodes with kubeadm: configuration, kubelet, init, join, security levels, certificate renewal.
 package kubeadm

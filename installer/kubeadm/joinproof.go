@@ -24,9 +24,9 @@ const (
 	signWait      = 30 * time.Second // kube-controller-manager signs for a token when it sees it
 )
 
-// JoinProofTask checks that nodes can join, in the steps of kubeadm's discovery: cluster-info is signed with the token, the
-// endpoint's certificate is from the pinned authority, and the API server accepts the token. It uses a short-lived token, once
-// per cluster and endpoint.
+// JoinProofTask checks that nodes can join, in the steps of kubeadm's discovery: cluster-info is signed with the token,
+// the endpoint's certificate is from the pinned authority, and the API server accepts the token. It uses a short-lived
+// token, once per cluster and endpoint.
 func JoinProofTask() task.Task {
 	step := onceFor("verify-join", joinProof, func(ctx context.Context, t *task.Host) error { return tryJoin(ctx, t, newToken()) })
 	proven := step.Done
@@ -101,7 +101,7 @@ func tryJoin(ctx context.Context, t *task.Host, token string) (err error) {
 	return err
 }
 
-// configMap gets a ConfigMap's data from the cluster's endpoint through the host, with the token or anonymously if it is "".
+// configMap gets a ConfigMap's data from the cluster's endpoint through the host, anonymously if token is "".
 func configMap(ctx context.Context, t *task.Host, ca []byte, name, token string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()

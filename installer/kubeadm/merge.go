@@ -22,8 +22,8 @@ func merge(base kube.Document, over map[string]any) kube.Document {
 	return out
 }
 
-// mergeCluster is merge for ClusterConfiguration, whose lists have keys: arguments, environment variables and volumes are merged
-// by name, and names in certificates are added. Arguments are a map (v1beta3) or a list (v1beta4); the value null removes one.
+// mergeCluster is merge for ClusterConfiguration: arguments, environment variables and volumes are merged by name, and
+// names in certificates are added. Arguments are a map (v1beta3) or a list (v1beta4); the value null removes one.
 func (k Config) mergeCluster(base kube.Document, over map[string]any) kube.Document {
 	out := kube.Document{}
 	maps.Copy(out, base)

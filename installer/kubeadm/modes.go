@@ -14,8 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// privatePaths returns the files and directory trees that only root may read on a hardened node (CIS 1.1 and 4.1). Missing
-// paths are skipped.
+// privatePaths returns the paths, with all below, that only root may read on a hardened node (CIS 1.1 and 4.1).
 func privatePaths() []string {
 	return []string{
 		"/etc/kubernetes", "/etc/cni/net.d", "/etc/containerd", "/var/lib/etcd",
@@ -27,8 +26,8 @@ func privatePaths() []string {
 // EtcdMemberDir is the data directory of kubeadm's etcd member.
 const EtcdMemberDir = etcd.DefaultDataDir + "/member"
 
-// SecretPaths returns the paths that only root may read in every cluster. Of etcd it has only the member directory: the parent
-// may be a mounted disk with the site's mode.
+// SecretPaths returns the paths that only root may read in every cluster. Of etcd it has only the member directory: the
+// parent may be a mounted disk with the site's mode.
 func SecretPaths() []string {
 	list := []string{"/etc/kubernetes/manifests", EncryptionOnHost, EtcdMemberDir, "/var/lib/kubelet/pki/kubelet.key"}
 	for _, name := range []string{"admin", "super-admin", "kubelet", "controller-manager", "scheduler"} {
@@ -67,8 +66,8 @@ func ModesTask() task.Task {
 	}
 }
 
-// OpenFiles lists files and directories that users other than root can read, write or enter, at most 20 per path. Inside etcd's
-// member directory only the directory itself is checked: etcd writes snap/*.snap readable for all.
+// OpenFiles lists files and directories that users other than root can read, write or enter, at most 20 per path.
+// Inside etcd's member directory only the directory itself is checked: etcd writes snap/*.snap readable for all.
 func OpenFiles(ctx context.Context, t *task.Host, paths ...string) ([]string, error) {
 	out, err := t.Output(ctx, append(host.Script("list-open.sh", listOpenScript, EtcdMemberDir), paths...)...)
 	if err != nil {
@@ -77,7 +76,7 @@ func OpenFiles(ctx context.Context, t *task.Host, paths ...string) ([]string, er
 	return strings.Fields(string(out)), nil
 }
 
-// EncryptTask rewrites every Secret on the host itself, so that Secrets older than the encryption key are encrypted, too.
+// EncryptTask rewrites every Secret, on the host itself, to encrypt Secrets that are older than the encryption key.
 func EncryptTask() task.Task {
 	stamp := func(ctx context.Context, t *task.Host) (task.File, error) {
 		config, err := Encryption(ctx, t.Site)

@@ -199,7 +199,7 @@ func undo(ctx context.Context, t *task.Host) (undone bool, err error) {
 	return true, t.Run(ctx, "rm", "-f", member.BegunPath)
 }
 
-// Stop ends a kubeadm that outlived its session. It reports whether the stamp file mark of an unfinished kubeadm exists.
+// Stop ends a kubeadm that outlived its session. It reports whether mark, the stamp of an unfinished kubeadm, exists.
 func Stop(ctx context.Context, t *task.Host, mark string) (begun bool, err error) {
 	if begun, err := t.Test(ctx, "test", "-e", mark); err != nil || !begun {
 		return false, err
@@ -253,8 +253,8 @@ func join(ctx context.Context, t *task.Host) (err error) {
 	return CreateNode(ctx, t, data, "join")
 }
 
-// undoJoin undoes an interrupted join. The host's etcd member is removed while it still runs: without it, a lone second member
-// has lost the quorum for good. Its node is deleted, too: kubeadm refuses to join under the name of a ready node.
+// undoJoin undoes an interrupted join. The host's etcd member is removed while it still runs: of two members, the
+// other has no quorum alone. The node is deleted, too: kubeadm refuses to join under the name of a ready node.
 func undoJoin(ctx context.Context, t *task.Host, first *task.Host) error {
 	if err := removeOldMember(ctx, t); err != nil {
 		return err
@@ -266,7 +266,7 @@ func undoJoin(ctx context.Context, t *task.Host, first *task.Host) error {
 	return first.Kube().DeleteNode(ctx, t.Name)
 }
 
-// createToken creates a joining node's token. Its expiry is based on the control plane's clock: this machine's may be wrong.
+// createToken creates a joining node's token. Its expiry is by the control plane's clock: this machine's may be wrong.
 func createToken(ctx context.Context, t *task.Host, n Node) error {
 	now, err := t.Clock(ctx)
 	if err != nil {

@@ -74,8 +74,8 @@ func NodeDNSPart(c *manifest.Cluster) task.KubeadmPart {
 	return task.KubeadmPart{Kubelet: kube.Document{"clusterDNS": []any{kube.NodeDNSAddress}}}
 }
 
-// NetworkPart sets the size of each node's pod network, and adds the control planes' IPv6 addresses to certificates: kubeadm adds
-// only the advertised address.
+// NetworkPart sets the size of each node's pod network, and adds the control planes' IPv6 addresses to certificates:
+// kubeadm adds only the advertised address.
 func NetworkPart(r *task.Site) task.KubeadmPart {
 	part := task.KubeadmPart{Flags: map[string]map[string]string{controllerManager: task.MaskFlags(r.Cluster)}}
 	for _, t := range r.WithRole(manifest.RoleControlPlane) {

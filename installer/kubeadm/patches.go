@@ -20,8 +20,8 @@ import (
 const (
 	// PatchesDir is the directory of kubeadm's patches, for init, join and upgrade.
 	PatchesDir = task.ConfigDir + "/patches"
-	// HostPatch has the kubelet settings of one host. kubeadm applies patches in the order of their names: it overrides those
-	// without a suffix, and those with a larger suffix override it.
+	// HostPatch has the kubelet settings of one host. kubeadm applies patches in the order of their names: it overrides
+	// those without a suffix, and those with a larger suffix override it.
 	HostPatch = "kubeletconfiguration0kkbundle+merge.yaml"
 	// PatchesTaskName is the name of the task that writes kubernetes.patches to hosts.
 	PatchesTaskName = "kubeadm-patches"

@@ -24,9 +24,9 @@ func (e *TakenError) Hint() string {
 	return "correct the inventory, or remove that machine from the cluster first: kkbundle nodes delete " + e.Member
 }
 
-// removeOldMember removes the host's old member from kubeadm's etcd before the host joins. An interrupted join leaves one, and so
-// does a control plane with a new disk. kubeadm does not add a second member with the host's address, and etcd does not start
-// without the old member's data.
+// removeOldMember removes the host's old member from kubeadm's etcd before the host joins. An interrupted join leaves
+// one, and so does a control plane with a new disk. kubeadm does not add a second member with the host's address, and
+// etcd does not start without the old member's data.
 func removeOldMember(ctx context.Context, t *task.Host) error {
 	if t.Site.Cluster.Etcd.Type != manifest.EtcdInternal || !t.Is(manifest.RoleControlPlane) {
 		return nil

@@ -24,8 +24,7 @@ func ControlPlaneProcesses(c *manifest.Cluster) []string {
 //go:embed scripts/restart-static.sh
 var restartStaticScript string
 
-// RestartScript returns the command that restarts processes of static pods one by one and waits until the host's API server is
-// ready.
+// RestartScript returns the command that restarts static pods one by one and waits for the host's API server.
 func RestartScript(t *task.Host, step, whole int, processes ...string) []string {
 	return slices.Concat(
 		host.Script("restart-static.sh", restartStaticScript,
@@ -34,10 +33,11 @@ func RestartScript(t *task.Host, step, whole int, processes ...string) []string 
 		[]string{t.Server(), "get", "--raw=/readyz", "--request-timeout=5s"})
 }
 
-// Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one refuses new requests, finishes open ones and
-// waits a minute for watches (ShutdownTimeout in https://github.com/kubernetes/apiserver/blob/v0.34.3/pkg/server/config.go). It is
-// killed after restartGrace: watches reconnect to another server. Controller manager and scheduler exit after 10 seconds without
-// an API server, and the kubelet delays repeated restarts.
+// Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one refuses new requests, finishes
+// open ones and waits a minute for watches (ShutdownTimeout in
+// https://github.com/kubernetes/apiserver/blob/v0.34.3/pkg/server/config.go). It is killed after restartGrace: watches
+// reconnect to another server. Controller manager and scheduler exit after 10 seconds without an API server, and the
+// kubelet delays repeated restarts.
 const (
 	// RestartStep limits the wait for each process.
 	RestartStep  = 60
@@ -45,7 +45,7 @@ const (
 	restartGrace = 5
 )
 
-// RestartControlPlane restarts this control plane's components and waits until they are back and its API server is ready.
+// RestartControlPlane restarts the host's components and waits until they run and its API server is ready.
 func RestartControlPlane(ctx context.Context, t *task.Host) error {
 	return restartStatic(ctx, t, ControlPlaneProcesses(t.Site.Cluster)...)
 }

@@ -102,7 +102,7 @@ func auditLimits() map[string]int {
 	return map[string]int{"audit-log-maxage": 30, "audit-log-maxbackup": 10, "audit-log-maxsize": 100}
 }
 
-// cipherSuites returns the suites of TLS 1.2 with forward secrecy and authenticated encryption; TLS 1.3 has only such suites.
+// cipherSuites returns the suites of TLS 1.2 with forward secrecy and authenticated encryption; all of TLS 1.3 have it.
 func cipherSuites() []string {
 	return []string{
 		"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
@@ -111,8 +111,7 @@ func cipherSuites() []string {
 	}
 }
 
-// limitsAnonymous reports whether the API server limits anonymous access by path: since 1.32, unless the cluster file sets a
-// conflicting flag.
+// limitsAnonymous reports whether the API server limits anonymous access by path: since 1.32, if no flag conflicts.
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#anonymous-requests
 func limitsAnonymous(r *task.Site) bool {
 	if isOlder(r, 1, 32) {
@@ -171,8 +170,8 @@ func restartAPIServer(ctx context.Context, t *task.Host) error {
 	return restartStatic(ctx, t, "kube-apiserver")
 }
 
-// Encryption returns the EncryptionConfiguration of all control planes, created once. The first control plane's file overrides
-// the copy in the work directory: Secrets need its keys, and an operator may have changed them there.
+// Encryption returns the EncryptionConfiguration of all control planes, created once. The first control plane's file
+// overrides the copy in the work directory: Secrets need its keys, and an operator may have changed them there.
 func Encryption(ctx context.Context, r *task.Site) ([]byte, error) {
 	r.Dir.Making.Lock()
 	defer r.Dir.Making.Unlock()
@@ -258,8 +257,8 @@ func AuthenticationConfig(beta bool) kube.Document {
 	}
 }
 
-// AdmissionConfig enforces the Pod Security Standard baseline and warns about restricted. Namespaces can change that by labels;
-// kube-system is exempt.
+// AdmissionConfig enforces the Pod Security Standard baseline and warns about restricted. Namespaces can change that by
+// labels; kube-system is exempt.
 // https://kubernetes.io/docs/tasks/configure-pod-container/enforce-standards-admission-controller/
 func AdmissionConfig() kube.Document {
 	return kube.Document{
@@ -281,8 +280,8 @@ func AdmissionConfig() kube.Document {
 	}
 }
 
-// AuditPolicy logs requests with their user. It includes the bodies of changes to workloads and permissions, never of Secrets, and
-// omits routine reads of cluster components.
+// AuditPolicy logs requests with their user. It includes the bodies of changes to workloads and permissions, never of
+// Secrets, and omits routine reads of cluster components.
 // https://kubernetes.io/docs/tasks/debug/debug-cluster/audit/
 func AuditPolicy() kube.Document {
 	secret := []any{

@@ -26,8 +26,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// SecurityChecks returns the tasks that verify the cluster's security level: they inspect running components and send requests
-// that must be refused.
+// SecurityChecks returns the tasks that inspect running components and send requests that must be refused.
 func SecurityChecks() []task.Task {
 	return []task.Task{
 		{Name: "verify-hosts-security", Roles: []manifest.Role{manifest.RoleCluster}, Do: verifyHostSecurity},
@@ -35,8 +34,7 @@ func SecurityChecks() []task.Task {
 	}
 }
 
-// securityLevel returns the level at the cluster's creation; later changes of the cluster file do not apply. It is "" for clusters
-// older than levels.
+// securityLevel returns the level at the cluster's creation, which is in force; "" for clusters older than levels.
 func securityLevel(ctx context.Context, r *task.Site) (manifest.SecurityLevel, error) {
 	settings, _, err := member.Membership(ctx, r.FirstControlPlane())
 	for line := range strings.Lines(settings) {
@@ -92,8 +90,8 @@ func verifyControlPlane(ctx context.Context, t *task.Host, level manifest.Securi
 	return errors.Join(append(errs, checkFlags(ctx, t))...)
 }
 
-// bindAddress returns the address of a running program on its own host, from its arguments. kubeadm's default is 127.0.0.1, in
-// IPv6 clusters, too, but flags and patches can change it.
+// bindAddress returns the address of a running program on its own host, from its arguments. kubeadm's default is
+// 127.0.0.1, in IPv6 clusters, too, but flags and patches can change it.
 func bindAddress(arguments []string) string {
 	for _, a := range arguments {
 		value, _ := strings.CutPrefix(a, "--bind-address=") // other flags do not parse as an address
