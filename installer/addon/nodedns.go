@@ -133,7 +133,7 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 
 // nodeDNSAddresses are where the cache listens.
 func nodeDNSAddresses(c *manifest.Cluster) []string {
-	if kube.TakesServiceAddress(c) {
+	if task.TakesServiceAddress(c) {
 		return []string{kube.NodeDNSAddress, task.Nth(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String()}
 	}
 	return []string{kube.NodeDNSAddress}

@@ -199,7 +199,7 @@ func nodeConfig(ctx context.Context, t *task.Host, server bool) (kube.Document, 
 // kubeletFlags returns the kubelet's flags.
 func kubeletFlags(c *manifest.Cluster) []any {
 	flags := []any{"max-pods=" + strconv.Itoa(c.Kubernetes.MaxPods)}
-	if c.DNS.NodeLocal && !kube.TakesServiceAddress(c) {
+	if c.DNS.NodeLocal && !task.TakesServiceAddress(c) {
 		// By default k3s sets cluster-dns to the address of CoreDNS.
 		flags = append(flags, "cluster-dns="+kube.NodeDNSAddress)
 	}

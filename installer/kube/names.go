@@ -6,8 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
-
-	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Paths of kubeadm on control planes.
@@ -81,11 +79,4 @@ type Document = map[string]any
 // NamespaceObject returns a Namespace.
 func NamespaceObject(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-}
-
-// TakesServiceAddress reports whether the DNS cache also answers at the address of the DNS service. Pods then need no
-// other DNS address and reach CoreDNS itself while the cache is down. It requires kube-proxy's iptables mode: in other
-// modes the address is on an interface of kube-proxy, or its packets pass kube-proxy first.
-func TakesServiceAddress(c *manifest.Cluster) bool {
-	return c.Kubernetes.ProxyMode == manifest.ProxyIPTables
 }

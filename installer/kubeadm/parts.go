@@ -68,7 +68,7 @@ func (k Config) args(flags map[string]string) any {
 
 // NodeDNSPart sets the DNS address of pods to the cache on their node.
 func NodeDNSPart(c *manifest.Cluster) task.KubeadmPart {
-	if !c.DNS.NodeLocal || kube.TakesServiceAddress(c) {
+	if !c.DNS.NodeLocal || task.TakesServiceAddress(c) {
 		return task.KubeadmPart{}
 	}
 	return task.KubeadmPart{Kubelet: kube.Document{"clusterDNS": []any{kube.NodeDNSAddress}}}
